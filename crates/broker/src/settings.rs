@@ -1,0 +1,226 @@
+//! What an operator can set, as plain data: every limit is a named field with a default that is
+//! safe on a small machine. The server reads these from `crore.toml` and flags; the simulator
+//! makes them up. Nothing here parses text, and nothing here touches the host.
+
+use alloc::string::{String, ToString};
+use alloc::vec;
+use alloc::vec::Vec;
+
+/// Everything the shards need to know. Shared read-only by all of them.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Settings {
+    /// Paths and cross-site policy of the HTTP door.
+    pub http: Http,
+    /// Hard limits; past each one stands a clear error.
+    pub limits: Limits,
+    /// How long a peer may take.
+    pub timeouts: Timeouts,
+    /// Heartbeats to silent connections.
+    pub heartbeat: Heartbeat,
+    /// Whether WebSocket clients may negotiate permessage-deflate (RFC 7692).
+    pub deflate: Deflate,
+    /// Per-topic behaviour; the first rule whose filter matches a topic governs it. Topics that no
+    /// rule matches are governed by [`Rule::default`].
+    pub rules: Vec<Rule>,
+}
+
+/// Paths, origins and proxies.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Http {
+    /// Path prefixes that publish (`/pub` also means `/pub/{topic}`).
+    pub publish_paths: Vec<String>,
+    /// Path prefixes that subscribe.
+    pub subscribe_paths: Vec<String>,
+    /// Path prefixes that do both over one WebSocket.
+    pub pubsub_paths: Vec<String>,
+    /// Origins, besides the request's own host, that may upgrade or use unsafe methods
+    /// (`https://app.example.com`), or `*` for all.
+    pub allowed_origins: Vec<String>,
+    /// Accept only `Host`s that name the loopback (DNS rebinding). The server sets this while it
+    /// listens on loopback only and is anonymous.
+    pub loopback_hosts_only: bool,
+    /// Networks (address, prefix length) whose `X-Forwarded-For` is believed.
+    pub trusted_proxies: Vec<(core::net::IpAddr, u8)>,
+    /// Every connection starts with a PROXY protocol v2 header.
+    pub proxy_protocol: bool,
+}
+
+/// Hard limits.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Limits {
+    /// Bytes of an HTTP request head (431 past it).
+    pub head_bytes: usize,
+    /// Bytes of one message's data (413, or WebSocket 1009, past it).
+    pub message_bytes: usize,
+    /// Bytes of one NDJSON batch.
+    pub batch_bytes: usize,
+    /// Lines of one NDJSON batch.
+    pub batch_lines: usize,
+    /// Bytes of a topic name, at most 1,000.
+    pub topic_bytes: usize,
+    /// Topics that one connection may subscribe to and still resume.
+    pub topics_per_connection: usize,
+    /// Topics that exist at once on one shard; publishing to or subscribing a new one answers 503 past it.
+    pub topics_per_shard: usize,
+    /// Connections of one shard (the descriptor limit may bind first).
+    pub connections_per_shard: usize,
+    /// Bytes of all logs of all shards together.
+    pub log_bytes: usize,
+    /// Bytes that wait for one connection whose socket refuses them.
+    pub outbox_bytes: usize,
+    /// Bytes of all outboxes of one shard together.
+    pub outbox_bytes_per_shard: usize,
+    /// Bytes of partly received requests and frames of one shard together.
+    pub receive_bytes_per_shard: usize,
+    /// Bytes of publishes under way from one shard to another.
+    pub publish_credit_bytes: usize,
+}
+
+/// Times, in seconds.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Timeouts {
+    /// From the first byte of a request (or from accept) to the end of its head (408).
+    pub head_s: u32,
+    /// Between two pieces of a body or a frame.
+    pub body_s: u32,
+    /// A keep-alive connection without a request.
+    pub keep_alive_s: u32,
+    /// How long a closed connection may take to read the last bytes.
+    pub drain_s: u32,
+}
+
+/// Heartbeats: WebSocket pings and SSE comments, to connections that nothing was sent to.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Heartbeat {
+    /// Seconds of silence before one is sent; 0 turns heartbeats off.
+    pub interval_s: u32,
+    /// Each wait is shortened by up to this many per cent, at random.
+    pub jitter_percent: u32,
+}
+
+/// permessage-deflate.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Deflate {
+    /// Offer it at all.
+    pub enabled: bool,
+    /// Messages below this size go uncompressed, in bytes.
+    pub min_bytes: usize,
+    /// Compression level, 1 to 9.
+    pub level: u8,
+}
+
+/// What a subscriber without a position gets first.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum First {
+    /// Long-poll begins with the oldest message of the log, SSE and WebSocket with the next one.
+    ByTransport,
+    /// All that the log holds.
+    Oldest,
+    /// Only what is published from now on.
+    Live,
+    /// The newest N of the log.
+    Newest(u32),
+}
+
+/// What happens when a second long-poll subscriber comes to a topic.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Concurrency {
+    /// All of them get every message.
+    Broadcast,
+    /// The first one stays, later ones get 409.
+    First,
+    /// The last one stays, the earlier one gets 409.
+    Last,
+}
+
+/// What becomes of a subscriber that does not read, once its outbox is full and the log no longer reaches back.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Slow {
+    /// It is disconnected; it may resume from its position.
+    Disconnect,
+    /// It goes on with what is left, and is told of the gap.
+    Skip,
+}
+
+/// Per-topic behaviour.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Rule {
+    /// A topic filter in MQTT's form: `scores/#`, `chat/+/room`.
+    pub filter: String,
+    /// Messages kept per topic; 0 turns the log off.
+    pub log_messages: u32,
+    /// Bytes kept per topic.
+    pub log_bytes: usize,
+    /// Seconds that a message is kept.
+    pub log_age_s: u32,
+    /// Seconds that a topic without subscribers and messages remembers its position.
+    pub position_age_s: u32,
+    /// Where a subscriber without a position begins.
+    pub first: First,
+    /// Several long-poll subscribers of one topic.
+    pub concurrency: Concurrency,
+    /// A subscriber may not create the topic: 403 until a publisher did.
+    pub publisher_creates: bool,
+    /// Seconds that a long-poll waits; 0 means without end.
+    pub poll_timeout_s: u32,
+    /// The status of a long-poll that timed out without a condition: 204 or 408.
+    pub poll_timeout_status: u16,
+    /// Milliseconds in SSE's `retry:`.
+    pub sse_retry_ms: u32,
+    /// What becomes of slow subscribers.
+    pub slow: Slow,
+}
+
+impl Default for Rule {
+    fn default() -> Self {
+        Rule {
+            filter: "#".to_string(),
+            log_messages: 10,
+            log_bytes: 1 << 20,
+            log_age_s: 3600,
+            position_age_s: 3600,
+            first: First::ByTransport,
+            concurrency: Concurrency::Broadcast,
+            publisher_creates: false,
+            poll_timeout_s: 30,
+            poll_timeout_status: 204,
+            sse_retry_ms: 2000,
+            slow: Slow::Disconnect,
+        }
+    }
+}
+
+impl Default for Settings {
+    fn default() -> Self {
+        Settings {
+            http: Http {
+                publish_paths: vec!["/pub".to_string()],
+                subscribe_paths: vec!["/sub".to_string()],
+                pubsub_paths: vec!["/pubsub".to_string()],
+                allowed_origins: Vec::new(),
+                loopback_hosts_only: true,
+                trusted_proxies: Vec::new(),
+                proxy_protocol: false,
+            },
+            limits: Limits {
+                head_bytes: 8 << 10,
+                message_bytes: 1 << 20,
+                batch_bytes: 8 << 20,
+                batch_lines: 10_000,
+                topic_bytes: 255,
+                topics_per_connection: 32,
+                topics_per_shard: 2_000_000,
+                connections_per_shard: 1_000_000,
+                log_bytes: 256 << 20,
+                outbox_bytes: 1 << 20,
+                outbox_bytes_per_shard: 128 << 20,
+                receive_bytes_per_shard: 128 << 20,
+                publish_credit_bytes: 4 << 20,
+            },
+            timeouts: Timeouts { head_s: 10, body_s: 20, keep_alive_s: 75, drain_s: 2 },
+            heartbeat: Heartbeat { interval_s: 50, jitter_percent: 20 },
+            deflate: Deflate { enabled: true, min_bytes: 64, level: 1 },
+            rules: Vec::new(),
+        }
+    }
+}
