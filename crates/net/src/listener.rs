@@ -1,0 +1,211 @@
+//! Listening sockets, one for each shard and address, and what to do when the table is full.
+//!
+//! All listeners of an address form a group (`SO_REUSEPORT`) over which the kernel spreads connections by a hash
+//! of the address pair. Options that accepted sockets inherit (`TCP_NODELAY`, buffer sizes) are set
+//! once on the listener, so that an accept is one system call.
+//!
+//! Invariant: a listener is made in the table of its shard, after [`part`](crate::fd_table::part);
+//! one that another table inherited would go on taking connections for nobody.
+//!
+//! Deliberately not here: limits and who may connect.
+
+use std::io;
+use std::net::SocketAddr;
+
+use crate::Fd;
+use crate::address::Storage;
+use crate::socket;
+use crate::sys::{Owned, check, errno, set_option};
+
+/// Options of the sockets that a listener accepts.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
+pub struct SocketOptions {
+    /// Size of the receive buffer in bytes (`SO_RCVBUF`, which the kernel doubles); `None` leaves it to the
+    /// kernel, which then tunes it.
+    pub receive_buffer_bytes: Option<u32>,
+    /// Size of the send buffer in bytes (`SO_SNDBUF`, which the kernel doubles); `None` as above.
+    pub send_buffer_bytes: Option<u32>,
+}
+
+/// What an accept has brought.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Accepted {
+    /// A non-blocking socket and the address of its peer.
+    Connection(Fd, SocketAddr),
+    /// Nobody waits.
+    Again,
+    /// There is no descriptor or no memory for one more (`EMFILE`, `ENFILE`, `ENOBUFS`, `ENOMEM`). The queue
+    /// may be empty all the same. See [`Reserve`].
+    Full(i32),
+    /// The waiting connection is broken, or the listener is (`errno`); the next one may do.
+    Failed(i32),
+}
+
+/// A listening socket of this thread's table, closed with the value. Closing resets what waits in its queue.
+#[derive(Debug)]
+pub struct Listener {
+    socket: Owned,
+}
+
+impl Listener {
+    /// Listens on an address, beside any other listener of the same user that is bound so. `backlog` is the length of the
+    /// accept queue (the kernel caps it at `net.core.somaxconn`). `[::]` takes IPv4 as well.
+    ///
+    /// # Errors
+    /// Those of `socket`, `setsockopt`, `bind` and `listen`.
+    pub fn bind(addr: SocketAddr, backlog: u32, options: &SocketOptions) -> io::Result<Listener> {
+        let family = if addr.is_ipv4() {
+            libc::AF_INET
+        } else {
+            libc::AF_INET6
+        };
+        let kind = libc::SOCK_STREAM | libc::SOCK_NONBLOCK | libc::SOCK_CLOEXEC;
+        // SAFETY: takes no pointers.
+        let socket = Owned::from_answer(unsafe { libc::socket(family, kind, 0) })?;
+        let fd = socket.fd();
+        set_option(fd, libc::SOL_SOCKET, libc::SO_REUSEADDR, 1_i32)?;
+        set_option(fd, libc::SOL_SOCKET, libc::SO_REUSEPORT, 1_i32)?;
+        set_option(fd, libc::IPPROTO_TCP, libc::TCP_NODELAY, 1_i32)?;
+        if addr.is_ipv6() && addr.ip().is_unspecified() {
+            set_option(fd, libc::IPPROTO_IPV6, libc::IPV6_V6ONLY, 0_i32)?;
+        }
+        // Before `listen`: the window scale of a connection follows from the buffer at its handshake.
+        if let Some(bytes) = options.receive_buffer_bytes {
+            set_option(fd, libc::SOL_SOCKET, libc::SO_RCVBUF, size(bytes))?;
+        }
+        if let Some(bytes) = options.send_buffer_bytes {
+            set_option(fd, libc::SOL_SOCKET, libc::SO_SNDBUF, size(bytes))?;
+        }
+        let name = Storage::of(addr);
+        // SAFETY: `name.storage` holds an address of `name.length` bytes and lives through the call.
+        check(unsafe { libc::bind(fd.raw(), (&raw const name.storage).cast(), name.length) })?;
+        // SAFETY: takes no pointers.
+        check(unsafe { libc::listen(fd.raw(), size(backlog)) })?;
+        Ok(Listener { socket })
+    }
+
+    /// The descriptor, for [`Driver::add`](crate::Driver::add).
+    pub fn fd(&self) -> Fd {
+        self.socket.fd()
+    }
+
+    /// The address that it listens on, with the port that the kernel chose for port 0.
+    ///
+    /// # Errors
+    /// Those of `getsockname`.
+    pub fn local_addr(&self) -> io::Result<SocketAddr> {
+        let mut name = Storage::empty();
+        // SAFETY: the kernel writes at most `name.length` bytes into `name.storage`.
+        check(unsafe {
+            libc::getsockname(
+                self.fd().raw(),
+                (&raw mut name.storage).cast(),
+                &raw mut name.length,
+            )
+        })?;
+        name.address()
+            .ok_or_else(|| io::ErrorKind::Unsupported.into())
+    }
+
+    /// Takes one waiting connection.
+    pub fn accept(&self) -> Accepted {
+        loop {
+            let mut name = Storage::empty();
+            // SAFETY: the kernel writes at most `name.length` bytes into `name.storage`.
+            let answer = unsafe {
+                libc::accept4(
+                    self.fd().raw(),
+                    (&raw mut name.storage).cast(),
+                    &raw mut name.length,
+                    libc::SOCK_NONBLOCK | libc::SOCK_CLOEXEC,
+                )
+            };
+            if let Ok(fd) = u32::try_from(answer) {
+                let Some(peer) = name.address() else {
+                    // No TCP listener has such peers.
+                    socket::close(Fd(fd));
+                    return Accepted::Failed(libc::EAFNOSUPPORT);
+                };
+                return Accepted::Connection(Fd(fd), peer);
+            }
+            match errno() {
+                // The peer left while it waited: the next one.
+                libc::EINTR | libc::ECONNABORTED => {}
+                libc::EAGAIN => return Accepted::Again,
+                full @ (libc::EMFILE | libc::ENFILE | libc::ENOBUFS | libc::ENOMEM) => {
+                    return Accepted::Full(full);
+                }
+                other => return Accepted::Failed(other),
+            }
+        }
+    }
+}
+
+fn size(value: u32) -> libc::c_int {
+    libc::c_int::try_from(value).unwrap_or(libc::c_int::MAX)
+}
+
+/// How much of a shed connection's request is thrown away before the close, in bytes: a head of the
+/// greatest size that a server takes, several times over.
+const DISCARD_MAX: usize = 64 * 1024;
+
+/// A spare descriptor, so that a full table can still tell a waiting connection that it is full.
+///
+/// Without it a level-triggered listener of a full table is ready for ever, and its queue waits for nothing.
+#[derive(Debug)]
+pub struct Reserve {
+    spare: Option<Owned>,
+}
+
+impl Reserve {
+    /// Takes a descriptor into reserve.
+    ///
+    /// # Errors
+    /// When the table is already full.
+    pub fn new() -> io::Result<Reserve> {
+        Ok(Reserve {
+            spare: Some(spare()?),
+        })
+    }
+
+    /// Gives up the spare descriptor for one waiting connection, sends it `answer` as far as the socket takes it,
+    /// closes it and takes the spare back. False when nobody waited or no descriptor could be had: then
+    /// stop listening for a while.
+    ///
+    /// What the connection had sent until now is read and thrown away, so that the close does not reset it before
+    /// it has read the answer. What it sends later is answered by a reset.
+    pub fn shed(&mut self, listener: &Listener, answer: &[u8]) -> bool {
+        self.spare = None;
+        let shed = match listener.accept() {
+            Accepted::Connection(fd, _) => {
+                socket::send(fd, answer);
+                socket::shutdown_write(fd);
+                discard(fd);
+                socket::close(fd);
+                true
+            }
+            Accepted::Again | Accepted::Full(_) | Accepted::Failed(_) => false,
+        };
+        // Fails only when the whole machine is out of descriptors or memory; the next shed tries again.
+        self.spare = spare().ok();
+        shed
+    }
+}
+
+fn spare() -> io::Result<Owned> {
+    // The cheapest descriptor that needs no file system.
+    // SAFETY: takes no pointers.
+    Owned::from_answer(unsafe { libc::eventfd(0, libc::EFD_CLOEXEC) })
+}
+
+fn discard(fd: Fd) {
+    // SAFETY: with `MSG_TRUNC` TCP drops the bytes and writes nothing, so that no buffer is needed (tcp(7)).
+    unsafe {
+        libc::recv(
+            fd.raw(),
+            std::ptr::null_mut(),
+            DISCARD_MAX,
+            libc::MSG_DONTWAIT | libc::MSG_TRUNC,
+        )
+    };
+}

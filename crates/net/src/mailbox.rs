@@ -1,0 +1,283 @@
+//! Mail between threads: one inbox for each, which takes whole batches.
+//!
+//! The turn of a thread that receives mail:
+//!
+//! ```ignore
+//! inbox.drain(&mut mail);                       // handle it, then:
+//! let timeout_ms = if inbox.sleep() { until_next_deadline } else { Some(0) };
+//! driver.wait(timeout_ms)?;                     // inbox.fd() is registered there, for reading
+//! inbox.awake();
+//! ```
+//!
+//! Invariants:
+//! * FIFO for each sender; nothing is lost; what one lock takes in, one lock takes out.
+//! * No wake is missed: that mail waits and that its reader sleeps are known under the same lock.
+//! * The eventfd is written only by whoever ends an announced sleep: at most once for each sleep, so a
+//!   busy reader costs its senders no system call.
+//! * The eventfd is the one descriptor with the same number in every table: it is made before the threads part
+//!   and kept by each that posts or reads ([`part`](crate::fd_table::part)). It is never closed, since nobody could
+//!   close it in all tables; mailboxes live as long as the process.
+//!
+//! Deliberately not here: bounds. Senders have credit (see the broker), and a full mailbox could only block.
+
+use std::io;
+
+use crate::Fd;
+use bell::{Arc, Bell, Mutex, MutexGuard};
+
+/// What sender and reader share.
+struct Shared<T> {
+    state: Mutex<State<T>>,
+    bell: Bell,
+}
+
+struct State<T> {
+    mail: Vec<T>,
+    /// The reader sleeps, or is about to, and nobody has rung yet.
+    asleep: bool,
+}
+
+impl<T> Shared<T> {
+    fn lock(&self) -> MutexGuard<'_, State<T>> {
+        // Nothing panics while it holds the lock but an allocation that fails, which aborts.
+        self.state
+            .lock()
+            .expect("no thread panics inside the mailbox")
+    }
+
+    fn put(&self, put: impl FnOnce(&mut Vec<T>)) {
+        let mut state = self.lock();
+        put(&mut state.mail);
+        let asleep = std::mem::take(&mut state.asleep);
+        // Rung outside of the lock, so that the reader does not wake into it.
+        drop(state);
+        if asleep {
+            self.bell.ring();
+        }
+    }
+}
+
+/// Where mail is posted; one for each thread that posts.
+pub struct Sender<T> {
+    shared: Arc<Shared<T>>,
+}
+
+impl<T> Clone for Sender<T> {
+    fn clone(&self) -> Self {
+        Sender {
+            shared: Arc::clone(&self.shared),
+        }
+    }
+}
+
+impl<T: Send> Sender<T> {
+    /// Posts one mail, and wakes the reader when it sleeps.
+    pub fn post(&self, mail: T) {
+        self.shared.put(|inbox| inbox.push(mail));
+    }
+
+    /// Posts a turn's mail in its order, under one lock and with one wake at most. `batch` is empty afterwards
+    /// and keeps its memory.
+    pub fn post_all(&self, batch: &mut Vec<T>) {
+        if !batch.is_empty() {
+            self.shared.put(|inbox| inbox.append(batch));
+        }
+    }
+}
+
+/// Where mail arrives; its thread alone reads it.
+pub struct Inbox<T> {
+    shared: Arc<Shared<T>>,
+    /// This thread has announced a sleep that it has not ended.
+    announced: bool,
+    /// Rings that senders have begun and that we have not taken from the bell yet. A sender may be
+    /// slow: its ring may come when we are long awake, even in our next sleep.
+    owed: u64,
+}
+
+impl<T: Send> Inbox<T> {
+    /// The eventfd: readable when a sleep was ended by mail. To be kept in every table that posts here.
+    pub fn fd(&self) -> Fd {
+        self.shared.bell.fd()
+    }
+
+    /// Takes all mail. An empty `into` is swapped for the mail, so that neither side copies or
+    /// allocates; a filled one gets it at its end.
+    pub fn drain(&mut self, into: &mut Vec<T>) {
+        let mut state = self.shared.lock();
+        if into.is_empty() {
+            std::mem::swap(&mut state.mail, into);
+        } else {
+            into.append(&mut state.mail);
+        }
+    }
+
+    /// Announces that this thread is going to block. False when mail is there already: then nothing is
+    /// announced, and it must not block.
+    pub fn sleep(&mut self) -> bool {
+        let mut state = self.shared.lock();
+        let sleeps = state.mail.is_empty();
+        state.asleep = sleeps;
+        self.announced = sleeps;
+        sleeps
+    }
+
+    /// Ends the sleep, whatever ended the blocking, and silences the eventfd if it was written. To be called
+    /// after each wait, after a `sleep` that was refused as well.
+    ///
+    /// A ring that comes late makes one wait return early, no more.
+    pub fn awake(&mut self) {
+        if std::mem::take(&mut self.announced) {
+            let unrung = std::mem::take(&mut self.shared.lock().asleep);
+            self.owed += u64::from(!unrung);
+        }
+        if self.owed > 0 {
+            let rung = self.shared.bell.take();
+            assert!(
+                rung <= self.owed,
+                "{rung} rings, but only {} sleeps were ended",
+                self.owed
+            );
+            self.owed -= rung;
+        }
+    }
+
+    /// The model's `Driver::wait`: blocks until the bell was rung.
+    #[cfg(loom)]
+    pub fn block(&self) {
+        self.shared.bell.block();
+    }
+}
+
+/// A mailbox, before the threads that use it part their tables.
+///
+/// # Errors
+/// When the table is full.
+pub fn mailbox<T: Send>() -> io::Result<(Sender<T>, Inbox<T>)> {
+    let state = Mutex::new(State {
+        mail: Vec::new(),
+        asleep: false,
+    });
+    let shared = Arc::new(Shared {
+        state,
+        bell: Bell::new()?,
+    });
+    let sender = Sender {
+        shared: Arc::clone(&shared),
+    };
+    Ok((
+        sender,
+        Inbox {
+            shared,
+            announced: false,
+            owed: 0,
+        },
+    ))
+}
+
+/// The eventfd behind a mailbox.
+#[cfg(not(loom))]
+mod bell {
+    use std::io;
+    pub(super) use std::sync::{Arc, Mutex, MutexGuard};
+
+    use crate::Fd;
+    use crate::sys::errno;
+
+    pub(super) struct Bell {
+        fd: Fd,
+    }
+
+    impl Bell {
+        pub(super) fn new() -> io::Result<Bell> {
+            // SAFETY: takes no pointers.
+            let answer = unsafe { libc::eventfd(0, libc::EFD_CLOEXEC | libc::EFD_NONBLOCK) };
+            Ok(Bell {
+                fd: Fd::from_answer(answer)?,
+            })
+        }
+
+        pub(super) fn fd(&self) -> Fd {
+            self.fd
+        }
+
+        /// Adds one to the counter.
+        pub(super) fn ring(&self) {
+            let one = 1_u64;
+            loop {
+                // SAFETY: the kernel reads the 8 bytes of `one`.
+                let answer = unsafe { libc::write(self.fd.raw(), (&raw const one).cast(), 8) };
+                if answer == 8 {
+                    return;
+                }
+                // A wake that fails is a reader that sleeps for ever.
+                assert!(
+                    errno() == libc::EINTR,
+                    "this thread's table has no eventfd of the mailbox"
+                );
+            }
+        }
+
+        /// Reads the counter and sets it to 0.
+        pub(super) fn take(&self) -> u64 {
+            let mut count = 0_u64;
+            loop {
+                // SAFETY: the kernel writes 8 bytes into `count`.
+                let answer = unsafe { libc::read(self.fd.raw(), (&raw mut count).cast(), 8) };
+                if answer == 8 {
+                    return count;
+                }
+                match errno() {
+                    libc::EINTR => {}
+                    libc::EAGAIN => return 0,
+                    other => {
+                        panic!("this thread's table has no eventfd of the mailbox: errno {other}")
+                    }
+                }
+            }
+        }
+    }
+}
+
+/// A counter in the place of the eventfd, for the model.
+#[cfg(loom)]
+mod bell {
+    pub(super) use loom::sync::{Arc, Condvar, Mutex, MutexGuard};
+    use std::io;
+
+    use crate::Fd;
+
+    pub(super) struct Bell {
+        count: Mutex<u64>,
+        rung: Condvar,
+    }
+
+    impl Bell {
+        pub(super) fn new() -> io::Result<Bell> {
+            Ok(Bell {
+                count: Mutex::new(0),
+                rung: Condvar::new(),
+            })
+        }
+
+        pub(super) fn fd(&self) -> Fd {
+            Fd(u32::MAX)
+        }
+
+        pub(super) fn ring(&self) {
+            *self.count.lock().unwrap() += 1;
+            self.rung.notify_one();
+        }
+
+        pub(super) fn take(&self) -> u64 {
+            std::mem::take(&mut *self.count.lock().unwrap())
+        }
+
+        pub(super) fn block(&self) {
+            let mut count = self.count.lock().unwrap();
+            while *count == 0 {
+                count = self.rung.wait(count).unwrap();
+            }
+        }
+    }
+}

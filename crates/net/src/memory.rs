@@ -1,0 +1,133 @@
+//! How much memory this process may use, and random numbers of the kernel.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+/// Where control groups are mounted on every distribution of today.
+const CGROUPS: &str = "/sys/fs/cgroup";
+
+/// The memory that this process may use, in bytes: the machine's, or the least limit of the control groups
+/// that it runs in (version 2 or 1) when that is smaller.
+pub fn total_bytes() -> u64 {
+    // SAFETY: takes no pointers.
+    let (pages, page) = unsafe {
+        (
+            libc::sysconf(libc::_SC_PHYS_PAGES),
+            libc::sysconf(libc::_SC_PAGESIZE),
+        )
+    };
+    assert!(pages > 0 && page > 0, "Linux always knows its memory");
+    let machine = (pages as u64).saturating_mul(page as u64);
+    let groups = fs::read_to_string("/proc/self/cgroup").unwrap_or_default();
+    limits(&groups).fold(machine, u64::min)
+}
+
+/// The limits that the text of `/proc/self/cgroup` leads to.
+fn limits(groups: &str) -> impl Iterator<Item = u64> + '_ {
+    groups
+        .lines()
+        .filter_map(limit_files)
+        .flatten()
+        .filter_map(|file| limit(&fs::read_to_string(file).ok()?))
+}
+
+/// Where the limits of one line `id:controllers:path` stand: in the group itself and in all above it, since each
+/// bounds what is below. Inside a container the path may name what only the host sees; its root counts too.
+fn limit_files(line: &str) -> Option<Vec<PathBuf>> {
+    let mut parts = line.splitn(3, ':');
+    let (id, controllers, path) = (parts.next()?, parts.next()?, parts.next()?);
+    let (root, name) = if id == "0" && controllers.is_empty() {
+        (Path::new(CGROUPS).to_path_buf(), "memory.max")
+    } else if controllers
+        .split(',')
+        .any(|controller| controller == "memory")
+    {
+        (Path::new(CGROUPS).join("memory"), "memory.limit_in_bytes")
+    } else {
+        return None;
+    };
+    let group = Path::new(path.trim_start_matches('/'));
+    Some(
+        group
+            .ancestors()
+            .map(|above| root.join(above).join(name))
+            .collect(),
+    )
+}
+
+/// A limit as the kernel writes it; `None` for `max`. Version 1 writes a huge number, which the machine's own
+/// memory undercuts.
+fn limit(text: &str) -> Option<u64> {
+    text.trim().parse().ok()
+}
+
+/// A random number of the kernel's generator, fit for keys and tokens.
+pub fn random_u64() -> u64 {
+    let mut bytes = [0_u8; 8];
+    loop {
+        // SAFETY: `bytes` is writable for its length.
+        let got = unsafe { libc::getrandom(bytes.as_mut_ptr().cast(), bytes.len(), 0) };
+        if got == bytes.len() as isize {
+            return u64::from_ne_bytes(bytes);
+        }
+        // So few bytes come whole or not at all, and a signal can only disturb a boot.
+        let interrupted = got == -1 && crate::sys::errno() == libc::EINTR;
+        assert!(
+            interrupted,
+            "the kernel gives no random bytes: {}",
+            std::io::Error::last_os_error()
+        );
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn files(line: &str) -> Vec<String> {
+        let files = limit_files(line).unwrap_or_default();
+        files
+            .iter()
+            .map(|file| file.display().to_string())
+            .collect()
+    }
+
+    #[test]
+    fn a_group_is_bounded_by_all_above_it() {
+        assert_eq!(
+            files("0::/a.slice/b.service"),
+            [
+                "/sys/fs/cgroup/a.slice/b.service/memory.max",
+                "/sys/fs/cgroup/a.slice/memory.max",
+                "/sys/fs/cgroup/memory.max",
+            ]
+        );
+        assert_eq!(
+            files("9:cpu,memory:/docker"),
+            [
+                "/sys/fs/cgroup/memory/docker/memory.limit_in_bytes",
+                "/sys/fs/cgroup/memory/memory.limit_in_bytes",
+            ]
+        );
+    }
+
+    #[test]
+    fn other_controllers_and_nonsense_say_nothing() {
+        for line in ["8:cpuset:/", "", "0", "1:name=systemd:/x"] {
+            assert_eq!(files(line), [""; 0], "{line}");
+        }
+    }
+
+    #[test]
+    fn limits_are_numbers_or_none() {
+        assert_eq!(limit("1073741824\n"), Some(1 << 30));
+        assert_eq!(limit("max\n"), None);
+        assert_eq!(limit(""), None);
+    }
+
+    #[test]
+    fn this_machine_has_memory_and_chance() {
+        assert!(total_bytes() > 16 << 20);
+        assert_ne!(random_u64(), random_u64());
+    }
+}

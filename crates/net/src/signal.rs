@@ -1,0 +1,97 @@
+//! The signals that an operator sends, taken by one thread that waits for them.
+//!
+//! They are blocked before any thread starts (threads inherit that), so that no handler ever runs and no shard is
+//! disturbed. `SIGPIPE` is ignored: a peer that is gone is an error of the send.
+
+use std::io;
+
+use crate::sys::check;
+
+/// A signal to the process as a whole.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Signal {
+    /// `SIGINT`: Ctrl-C.
+    Interrupt,
+    /// `SIGTERM`: end.
+    Terminate,
+    /// `SIGHUP`: read the settings again.
+    Hangup,
+}
+
+/// The right to wait for the signals: they are blocked since this was made.
+pub struct Signals {
+    set: libc::sigset_t,
+}
+
+impl Signals {
+    /// Blocks `SIGINT`, `SIGTERM` and `SIGHUP` in this thread and all that it will start, and ignores `SIGPIPE`
+    /// in the process. To be called first in `main`.
+    ///
+    /// # Errors
+    /// Only those of a sandbox.
+    pub fn block() -> io::Result<Signals> {
+        // SAFETY: takes no pointers; to ignore a signal runs no code of ours.
+        if unsafe { libc::signal(libc::SIGPIPE, libc::SIG_IGN) } == libc::SIG_ERR {
+            return Err(io::Error::last_os_error());
+        }
+        // SAFETY: `sigset_t` is integers, and `sigemptyset` sets it up anyway.
+        let mut set = unsafe { std::mem::zeroed::<libc::sigset_t>() };
+        // SAFETY: `set` lives through the call.
+        check(unsafe { libc::sigemptyset(&raw mut set) })?;
+        for signal in [libc::SIGINT, libc::SIGTERM, libc::SIGHUP] {
+            // SAFETY: `set` is set up and lives through the call.
+            check(unsafe { libc::sigaddset(&raw mut set, signal) })?;
+        }
+        // SAFETY: `set` lives through the call; the old mask is not asked for.
+        let error =
+            unsafe { libc::pthread_sigmask(libc::SIG_BLOCK, &raw const set, std::ptr::null_mut()) };
+        if error != 0 {
+            return Err(io::Error::from_raw_os_error(error));
+        }
+        Ok(Signals { set })
+    }
+
+    /// Waits for the next signal. One that came since [`block`](Signals::block) is not lost; equal ones that came
+    /// together count as one.
+    ///
+    /// # Errors
+    /// Only those of a broken program.
+    pub fn wait(&self) -> io::Result<Signal> {
+        loop {
+            let mut signal = 0;
+            // SAFETY: `set` is set up, and the kernel writes one integer into `signal`.
+            let error = unsafe { libc::sigwait(&raw const self.set, &raw mut signal) };
+            match (error, signal) {
+                (0, libc::SIGINT) => return Ok(Signal::Interrupt),
+                (0, libc::SIGTERM) => return Ok(Signal::Terminate),
+                (0, libc::SIGHUP) => return Ok(Signal::Hangup),
+                (0, other) => unreachable!("waited for no signal {other}"),
+                (libc::EINTR, _) => {}
+                (error, _) => return Err(io::Error::from_raw_os_error(error)),
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn blocked_signals_wait_to_be_taken() {
+        std::thread::spawn(|| {
+            let signals = Signals::block().unwrap();
+            for (number, signal) in [
+                (libc::SIGHUP, Signal::Hangup),
+                (libc::SIGTERM, Signal::Terminate),
+                (libc::SIGINT, Signal::Interrupt),
+            ] {
+                // SAFETY: takes no pointers; raises it in this thread, which has it blocked.
+                assert_eq!(unsafe { libc::raise(number) }, 0);
+                assert_eq!(signals.wait().unwrap(), signal);
+            }
+        })
+        .join()
+        .unwrap();
+    }
+}

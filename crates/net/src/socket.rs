@@ -1,0 +1,140 @@
+//! The calls on one connected, non-blocking socket: receive, send, end.
+//!
+//! `EINTR` is retried, "not now" is a value (`Again`), and every other failure is its `errno`, since a shard
+//! only counts it and closes. Nothing here allocates.
+//!
+//! Deliberately not here: buffering and partial-write bookkeeping, which belong to the outbox.
+
+use std::io::IoSlice;
+
+use crate::Fd;
+use crate::sys::{errno, set_option};
+
+/// The most parts that one `sendmsg` takes (`UIO_MAXIOV` of the kernel).
+pub const PARTS_MAX: usize = 1024;
+
+/// What a [`recv`] has brought.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Received {
+    /// So many bytes, at least one.
+    Bytes(usize),
+    /// The peer sends no more.
+    End,
+    /// Nothing is there now.
+    Again,
+    /// The connection is over, with this `errno`.
+    Failed(i32),
+}
+
+/// What a send has achieved.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Sent {
+    /// So many bytes were taken, perhaps fewer than were offered.
+    Bytes(usize),
+    /// The socket takes none now.
+    Again,
+    /// The connection is over, with this `errno`.
+    Failed(i32),
+}
+
+/// Receives what is there, up to the length of `buf`.
+///
+/// # Panics
+/// When `buf` is empty: the answer could not be told from an end.
+pub fn recv(fd: Fd, buf: &mut [u8]) -> Received {
+    assert!(!buf.is_empty(), "an empty receive looks like an end");
+    loop {
+        // SAFETY: `buf` is writable for its length and borrowed mutably through the call.
+        let answer = unsafe {
+            libc::recv(
+                fd.raw(),
+                buf.as_mut_ptr().cast(),
+                buf.len(),
+                libc::MSG_DONTWAIT,
+            )
+        };
+        match usize::try_from(answer) {
+            Ok(0) => return Received::End,
+            Ok(n) => return Received::Bytes(n),
+            Err(_) => match errno() {
+                libc::EINTR => {}
+                libc::EAGAIN => return Received::Again,
+                other => return Received::Failed(other),
+            },
+        }
+    }
+}
+
+/// How every send is done: no signal for a peer that is gone, never blocking.
+const SEND_FLAGS: libc::c_int = libc::MSG_NOSIGNAL | libc::MSG_DONTWAIT;
+
+/// Sends as much of `buf` as the socket takes.
+pub fn send(fd: Fd, buf: &[u8]) -> Sent {
+    // SAFETY: `buf` is readable for its length and borrowed through the call.
+    sent(|| unsafe { libc::send(fd.raw(), buf.as_ptr().cast(), buf.len(), SEND_FLAGS) })
+}
+
+/// Sends as much of the parts, one after the other, as the socket takes; parts after the first
+/// [`PARTS_MAX`] are not looked at.
+pub fn send_vectored(fd: Fd, parts: &[IoSlice<'_>]) -> Sent {
+    // SAFETY: `msghdr` is integers and pointers, for which zeroes (none) are valid.
+    let mut message: libc::msghdr = unsafe { std::mem::zeroed() };
+    // `IoSlice` is guaranteed to have the layout of `iovec`; the kernel does not write through it.
+    message.msg_iov = parts.as_ptr().cast_mut().cast();
+    message.msg_iovlen = parts.len().min(PARTS_MAX) as _;
+    // SAFETY: `message` names `msg_iovlen` parts, each readable for its length and borrowed
+    // through the call; it names no address and no control data.
+    sent(|| unsafe { libc::sendmsg(fd.raw(), &raw const message, SEND_FLAGS) })
+}
+
+fn sent(call: impl Fn() -> isize) -> Sent {
+    loop {
+        match usize::try_from(call()) {
+            Ok(n) => return Sent::Bytes(n),
+            Err(_) => match errno() {
+                libc::EINTR => {}
+                libc::EAGAIN => return Sent::Again,
+                other => return Sent::Failed(other),
+            },
+        }
+    }
+}
+
+/// Says that we send no more; the peer reads an end after what was sent. A connection that is over
+/// already stays so.
+pub fn shutdown_write(fd: Fd) {
+    // SAFETY: takes no pointers. The one failure (`ENOTCONN`) means that there is nobody to tell.
+    unsafe { libc::shutdown(fd.raw(), libc::SHUT_WR) };
+}
+
+/// Closes the descriptor. What was sent is still delivered, but unread bytes in our receive buffer make the
+/// kernel reset the connection (RFC 1122 4.2.2.13): read to the end first where the last answer matters.
+pub fn close(fd: Fd) {
+    // SAFETY: takes no pointers; the caller's row owned the descriptor. Linux frees it even when it
+    // answers `EINTR`, so there is no retry.
+    let answer = unsafe { libc::close(fd.raw()) };
+    // Closing what is not open would be closing somebody else's socket a moment later.
+    assert!(
+        answer == 0 || errno() != libc::EBADF,
+        "descriptor {} closed twice",
+        fd.0
+    );
+}
+
+/// Closes at once: what is unsent is dropped and the peer gets a reset. No TIME_WAIT remains.
+pub fn reset(fd: Fd) {
+    let linger = libc::linger {
+        l_onoff: 1,
+        l_linger: 0,
+    };
+    // Should the option fail, an ordinary close is the next best.
+    let _ = set_option(fd, libc::SOL_SOCKET, libc::SO_LINGER, linger);
+    close(fd);
+}
+
+/// Sends small segments at once (`TCP_NODELAY`). Accepted sockets inherit it from a
+/// [`Listener`](crate::Listener); only others need it.
+pub fn set_nodelay(fd: Fd) {
+    // Best effort: the connection works without, later.
+    let _ = set_option(fd, libc::IPPROTO_TCP, libc::TCP_NODELAY, 1_i32);
+}

@@ -1,0 +1,81 @@
+//! What every module here needs to speak to the kernel: descriptors as C integers, results as
+//! `io::Result`, descriptors that close themselves.
+//!
+//! Deliberately not `OwnedFd`: its drop may run on any thread, ours belong to a table.
+
+use std::io;
+use std::marker::PhantomData;
+
+use crate::Fd;
+
+impl Fd {
+    /// The number as C wants it. Descriptors are bounded far below `i32::MAX` by the kernel.
+    pub(crate) fn raw(self) -> libc::c_int {
+        self.0 as libc::c_int
+    }
+
+    /// The descriptor that a system call has answered with, or its error.
+    pub(crate) fn from_answer(answer: libc::c_int) -> io::Result<Fd> {
+        u32::try_from(answer)
+            .map(Fd)
+            .map_err(|_| io::Error::last_os_error())
+    }
+}
+
+/// The result of a system call that answers 0 or -1.
+pub(crate) fn check(answer: libc::c_int) -> io::Result<()> {
+    if answer == -1 {
+        Err(io::Error::last_os_error())
+    } else {
+        Ok(())
+    }
+}
+
+/// The `errno` of the call that has just failed.
+pub(crate) fn errno() -> i32 {
+    io::Error::last_os_error().raw_os_error().unwrap_or(0)
+}
+
+/// Makes a value `!Send` and `!Sync`: it belongs to the descriptor table of its thread.
+pub(crate) type OfThisTable = PhantomData<*const ()>;
+
+/// A descriptor that is closed with its value, in the table that it was made in.
+#[derive(Debug)]
+pub(crate) struct Owned {
+    fd: Fd,
+    _table: OfThisTable,
+}
+
+impl Owned {
+    /// Takes the ownership of the answer of a call that makes a descriptor.
+    pub(crate) fn from_answer(answer: libc::c_int) -> io::Result<Owned> {
+        Ok(Owned {
+            fd: Fd::from_answer(answer)?,
+            _table: PhantomData,
+        })
+    }
+
+    pub(crate) fn fd(&self) -> Fd {
+        self.fd
+    }
+}
+
+impl Drop for Owned {
+    fn drop(&mut self) {
+        crate::socket::close(self.fd);
+    }
+}
+
+/// Sets one fixed-size option of a socket.
+pub(crate) fn set_option<T: Copy>(fd: Fd, level: i32, name: i32, value: T) -> io::Result<()> {
+    // SAFETY: the kernel reads `size_of::<T>()` bytes of `value`, which lives through the call.
+    check(unsafe {
+        libc::setsockopt(
+            fd.raw(),
+            level,
+            name,
+            (&raw const value).cast(),
+            size_of::<T>() as libc::socklen_t,
+        )
+    })
+}
