@@ -2,3 +2,10 @@
 #![no_std]
 #![forbid(unsafe_code)]
 extern crate alloc;
+
+pub mod form;
+pub mod http;
+pub mod topic;
+pub mod deflate;
+pub mod sse;
+pub mod websocket;

@@ -1,0 +1,63 @@
+//! Queries of URLs: pairs, and percent-decoding (RFC 3986 section 2.1).
+//!
+//! Invariants: everything is decoded once and only once; `+` is a literal plus, as topic names
+//! and positions may need it. `application/x-www-form-urlencoded` bodies are not read.
+
+use alloc::vec::Vec;
+use core::fmt;
+
+/// A `%` without two hexadecimal digits after it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct DecodeError;
+
+impl fmt::Display for DecodeError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("a percent sign without two hexadecimal digits")
+    }
+}
+
+impl core::error::Error for DecodeError {}
+
+/// The pairs of a query in order, not decoded. A pair without `=` has an empty value; empty ones are left out.
+pub fn pairs(query: &[u8]) -> impl Iterator<Item = (&[u8], &[u8])> {
+    query
+        .split(|&b| b == b'&')
+        .filter(|pair| !pair.is_empty())
+        .map(|pair| match memchr::memchr(b'=', pair) {
+            Some(at) => (&pair[..at], &pair[at + 1..]),
+            None => (pair, &b""[..]),
+        })
+}
+
+/// Appends `raw` with its percent escapes decoded, once, to `out`.
+///
+/// # Errors
+/// [`DecodeError`]; `out` is then as it was.
+pub fn decode(raw: &[u8], out: &mut Vec<u8>) -> Result<(), DecodeError> {
+    let start = out.len();
+    let mut rest = raw;
+    while let Some(at) = memchr::memchr(b'%', rest) {
+        out.extend_from_slice(&rest[..at]);
+        let byte = match rest[at + 1..] {
+            [high, low, ..] => hex(high).zip(hex(low)).map(|(high, low)| high << 4 | low),
+            _ => None,
+        };
+        let Some(byte) = byte else {
+            out.truncate(start);
+            return Err(DecodeError);
+        };
+        out.push(byte);
+        rest = &rest[at + 3..];
+    }
+    out.extend_from_slice(rest);
+    Ok(())
+}
+
+const fn hex(digit: u8) -> Option<u8> {
+    match digit {
+        b'0'..=b'9' => Some(digit - b'0'),
+        b'a'..=b'f' => Some(digit - b'a' + 10),
+        b'A'..=b'F' => Some(digit - b'A' + 10),
+        _ => None,
+    }
+}

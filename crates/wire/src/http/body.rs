@@ -1,0 +1,192 @@
+//! Chunked bodies, decoded where they lie (RFC 9112 section 7.1).
+//!
+//! Invariants: strict CRLF; the result does not depend on how the stream was split; what the framing itself
+//! costs is bounded, so that a peer cannot keep a connection busy with extensions and trailers
+//! alone. Extensions and trailer fields are skipped: nothing that we serve has a use for them.
+
+use core::fmt;
+
+/// Bytes of chunk extensions in one body. Almost nobody sends any; some proxies sign each chunk with 90 bytes.
+pub const MAX_EXTENSION_BYTES: u32 = 16 * 1024;
+/// Bytes of trailer fields after one body: as a small head.
+pub const MAX_TRAILER_BYTES: u32 = 4 * 1024;
+/// Hexadecimal digits of one chunk size, leading zeros included: a `u64` holds no more.
+const MAX_SIZE_DIGITS: u8 = 16;
+
+/// Why a chunked body was refused. The connection is closed after the answer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum BodyError {
+    /// More data than the limit (413).
+    TooLarge,
+    /// Not the chunked coding, or more framing than the limits allow (400).
+    Malformed(&'static str),
+}
+
+impl BodyError {
+    /// The status code to answer with.
+    pub const fn status(&self) -> u16 {
+        match self {
+            Self::TooLarge => 413,
+            Self::Malformed(_) => 400,
+        }
+    }
+
+    /// What to tell the peer, in one line.
+    pub const fn reason(&self) -> &'static str {
+        match self {
+            Self::TooLarge => "the body is too large",
+            Self::Malformed(why) => why,
+        }
+    }
+}
+
+impl fmt::Display for BodyError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.reason())
+    }
+}
+
+impl core::error::Error for BodyError {}
+
+/// What one call of [`Chunked::decode`] did.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Progress {
+    /// Bytes of the buffer that were used up: all of them, unless the body ended before.
+    pub read: usize,
+    /// Bytes of data that now stand at the front of the buffer, never more than `read`.
+    pub written: usize,
+    /// The body is whole; what follows `read` belongs to the next request.
+    pub done: bool,
+}
+
+/// Where in the coding the next byte stands.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+enum State {
+    #[default]
+    Size,
+    Extension,
+    SizeLf,
+    Data,
+    DataCr,
+    DataLf,
+    TrailerStart,
+    Trailer,
+    TrailerLf,
+    EndLf,
+    Done,
+}
+
+/// A chunked body on its way in. Small, and the same whatever the size of the body.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Chunked {
+    /// Bytes of the current chunk that are yet to come, or its size as far as it was read.
+    left: u64,
+    /// Bytes of data in all chunks announced so far.
+    total: u64,
+    extension_bytes: u32,
+    trailer_bytes: u32,
+    digits: u8,
+    state: State,
+}
+
+impl Chunked {
+    /// Takes the next bytes of the stream and moves the data among them to the front of `buf`.
+    ///
+    /// Bytes that were read must not be given again; bytes after `read` are untouched. `limit` bounds
+    /// the data of the whole body, in bytes. After an error the buffer's contents are unspecified.
+    ///
+    /// # Errors
+    /// [`BodyError::TooLarge`] as soon as a chunk announces more than the limit leaves;
+    /// [`BodyError::Malformed`] at the first byte that cannot stand where it stands.
+    pub fn decode(&mut self, buf: &mut [u8], limit: usize) -> Result<Progress, BodyError> {
+        let mut read = 0;
+        let mut written = 0;
+        while read < buf.len() && self.state != State::Done {
+            if self.state == State::Data {
+                let available = buf.len() - read;
+                let take = usize::try_from(self.left).map_or(available, |left| left.min(available));
+                buf.copy_within(read..read + take, written);
+                read += take;
+                written += take;
+                self.left -= take as u64;
+                if self.left == 0 {
+                    self.state = State::DataCr;
+                }
+            } else {
+                self.state = self.framing(buf[read], limit)?;
+                read += 1;
+            }
+        }
+        Ok(Progress {
+            read,
+            written,
+            done: self.state == State::Done,
+        })
+    }
+
+    /// The state after one byte that is not data.
+    fn framing(&mut self, b: u8, limit: usize) -> Result<State, BodyError> {
+        let plain = b == b'\t' || (b >= b' ' && b != 0x7f);
+        match (self.state, b) {
+            (State::Size, b'0'..=b'9' | b'a'..=b'f' | b'A'..=b'F') => self.digit(b),
+            (State::Size, b';') if self.digits > 0 => Ok(State::Extension),
+            (State::Size, b'\r') if self.digits > 0 => Ok(State::SizeLf),
+            (State::Size, _) => Err(BodyError::Malformed("bad chunk size")),
+            (State::Extension, b'\r') => Ok(State::SizeLf),
+            (State::Extension, _) if plain => {
+                self.extension_bytes += 1;
+                if self.extension_bytes > MAX_EXTENSION_BYTES {
+                    return Err(BodyError::Malformed("too many chunk extensions"));
+                }
+                Ok(State::Extension)
+            }
+            (State::SizeLf, b'\n') => self.begin(limit),
+            (State::DataCr, b'\r') => Ok(State::DataLf),
+            (State::DataLf, b'\n') | (State::TrailerLf, b'\n') => Ok(match self.state {
+                State::DataLf => State::Size,
+                _ => State::TrailerStart,
+            }),
+            (State::TrailerStart, b'\r') => Ok(State::EndLf),
+            (State::Trailer, b'\r') => Ok(State::TrailerLf),
+            (State::TrailerStart | State::Trailer, _) if plain => {
+                self.trailer_bytes += 1;
+                if self.trailer_bytes > MAX_TRAILER_BYTES {
+                    return Err(BodyError::Malformed("too many trailer fields"));
+                }
+                Ok(State::Trailer)
+            }
+            (State::EndLf, b'\n') => Ok(State::Done),
+            _ => Err(BodyError::Malformed("bad chunk framing")),
+        }
+    }
+
+    fn digit(&mut self, b: u8) -> Result<State, BodyError> {
+        if self.digits == MAX_SIZE_DIGITS {
+            return Err(BodyError::Malformed("chunk size with too many digits"));
+        }
+        let value = match b {
+            b'0'..=b'9' => b - b'0',
+            _ => (b | 0x20) - b'a' + 10,
+        };
+        self.digits += 1;
+        self.left = self.left << 4 | u64::from(value);
+        Ok(State::Size)
+    }
+
+    /// After the line of a chunk size: the data, or the trailers when it was the last chunk.
+    fn begin(&mut self, limit: usize) -> Result<State, BodyError> {
+        self.digits = 0;
+        if self.left == 0 {
+            return Ok(State::TrailerStart);
+        }
+        let total = self
+            .total
+            .checked_add(self.left)
+            .ok_or(BodyError::TooLarge)?;
+        if total > limit as u64 {
+            return Err(BodyError::TooLarge);
+        }
+        self.total = total;
+        Ok(State::Data)
+    }
+}

@@ -1,0 +1,178 @@
+//! Dates of HTTP (RFC 9110 section 5.6.7), as seconds since 1970, without a clock.
+//!
+//! Deliberately loose in one place: a wrong name of the weekday is not noticed, as it says nothing.
+
+use alloc::vec::Vec;
+
+const WEEKDAYS: [&[u8; 3]; 7] = [b"Thu", b"Fri", b"Sat", b"Sun", b"Mon", b"Tue", b"Wed"];
+const MONTHS: [&[u8; 3]; 12] = [
+    b"Jan", b"Feb", b"Mar", b"Apr", b"May", b"Jun", b"Jul", b"Aug", b"Sep", b"Oct", b"Nov", b"Dec",
+];
+const DAY_S: u64 = 24 * 60 * 60;
+/// The last second of the year 9999: the format has no place for more.
+pub const MAX_UNIX_S: u64 = 253_402_300_799;
+
+/// Appends `Sun, 06 Nov 1994 08:49:37 GMT`. Times past [`MAX_UNIX_S`] are written as that.
+pub fn write_date(out: &mut Vec<u8>, unix_s: u64) {
+    let unix_s = unix_s.min(MAX_UNIX_S);
+    let (days, second) = (unix_s / DAY_S, unix_s % DAY_S);
+    let (year, month, day) = civil(days);
+    let mut text = *b"Thu, 01 Jan 1970 00:00:00 GMT";
+    text[..3].copy_from_slice(WEEKDAYS[(days % 7) as usize]);
+    two_digits(&mut text[5..7], day);
+    text[8..11].copy_from_slice(MONTHS[month as usize - 1]);
+    two_digits(&mut text[12..14], year / 100);
+    two_digits(&mut text[14..16], year % 100);
+    two_digits(&mut text[17..19], second / 3600);
+    two_digits(&mut text[20..22], second / 60 % 60);
+    two_digits(&mut text[23..25], second % 60);
+    out.extend_from_slice(&text);
+}
+
+/// The time that `text` names, in IMF-fixdate or one of the two obsolete forms; `None` when it names
+/// none or one before 1970.
+///
+/// The two digits of an RFC 850 year mean 1970 to 2069, for there is no clock here to ask for the
+/// nearest century.
+pub fn parse_date(text: &[u8]) -> Option<u64> {
+    let comma = memchr::memchr(b',', text);
+    match comma {
+        Some(3) => imf(&text[3..]),
+        Some(at) if (6..=9).contains(&at) => rfc850(&text[at..]),
+        Some(_) => None,
+        None => asctime(text),
+    }
+}
+
+/// `, 06 Nov 1994 08:49:37 GMT`
+fn imf(text: &[u8]) -> Option<u64> {
+    let text: &[u8; 26] = text.try_into().ok()?;
+    if &text[..2] != b", "
+        || text[4] != b' '
+        || text[8] != b' '
+        || text[13] != b' '
+        || &text[22..] != b" GMT"
+    {
+        return None;
+    }
+    let year = number(&text[9..13])?;
+    unix(
+        year,
+        month(&text[5..8])?,
+        number(&text[2..4])?,
+        time(&text[14..22])?,
+    )
+}
+
+/// `, 06-Nov-94 08:49:37 GMT`
+fn rfc850(text: &[u8]) -> Option<u64> {
+    let text: &[u8; 24] = text.try_into().ok()?;
+    if &text[..2] != b", "
+        || text[4] != b'-'
+        || text[8] != b'-'
+        || text[11] != b' '
+        || &text[20..] != b" GMT"
+    {
+        return None;
+    }
+    let year = number(&text[9..11])?;
+    let year = if year < 70 { 2000 + year } else { 1900 + year };
+    unix(
+        year,
+        month(&text[5..8])?,
+        number(&text[2..4])?,
+        time(&text[12..20])?,
+    )
+}
+
+/// `Sun Nov  6 08:49:37 1994`
+fn asctime(text: &[u8]) -> Option<u64> {
+    let text: &[u8; 24] = text.try_into().ok()?;
+    if text[3] != b' ' || text[7] != b' ' || text[10] != b' ' || text[19] != b' ' {
+        return None;
+    }
+    let day = if text[8] == b' ' {
+        number(&text[9..10])?
+    } else {
+        number(&text[8..10])?
+    };
+    unix(
+        number(&text[20..])?,
+        month(&text[4..7])?,
+        day,
+        time(&text[11..19])?,
+    )
+}
+
+/// Second of the day; `60` is a leap second and counts as the next one.
+fn time(text: &[u8]) -> Option<u64> {
+    let [h1, h2, b':', m1, m2, b':', s1, s2] = *text else {
+        return None;
+    };
+    let (hour, minute, second) = (number(&[h1, h2])?, number(&[m1, m2])?, number(&[s1, s2])?);
+    (hour < 24 && minute < 60 && second <= 60).then_some(hour * 3600 + minute * 60 + second)
+}
+
+fn month(name: &[u8]) -> Option<u64> {
+    MONTHS
+        .iter()
+        .position(|m| m[..] == *name)
+        .map(|at| at as u64 + 1)
+}
+
+fn number(digits: &[u8]) -> Option<u64> {
+    digits.iter().try_fold(0, |n, d| {
+        d.is_ascii_digit().then(|| n * 10 + u64::from(d - b'0'))
+    })
+}
+
+fn two_digits(out: &mut [u8], n: u64) {
+    out[0] = b'0' + (n / 10) as u8;
+    out[1] = b'0' + (n % 10) as u8;
+}
+
+fn unix(year: u64, month: u64, day: u64, second: u64) -> Option<u64> {
+    if year < 1970 || day == 0 || day > month_days(year, month) {
+        return None;
+    }
+    Some(days_since_1970(year, month, day) * DAY_S + second)
+}
+
+const fn is_leap(year: u64) -> bool {
+    year.is_multiple_of(4) && (!year.is_multiple_of(100) || year.is_multiple_of(400))
+}
+
+const fn month_days(year: u64, month: u64) -> u64 {
+    match month {
+        2 if is_leap(year) => 29,
+        2 => 28,
+        4 | 6 | 9 | 11 => 30,
+        _ => 31,
+    }
+}
+
+/// Days from the first of March of year 0 to 1970-01-01, in the proleptic Gregorian calendar. Years that begin
+/// in March have their leap day last, which makes the arithmetic even.
+const MARCH_0_TO_1970: u64 = 719_468;
+
+fn days_since_1970(year: u64, month: u64, day: u64) -> u64 {
+    let year = if month <= 2 { year - 1 } else { year };
+    let day_of_year = (153 * ((month + 9) % 12) + 2) / 5 + day - 1;
+    year * 365 + year / 4 - year / 100 + year / 400 + day_of_year - MARCH_0_TO_1970
+}
+
+/// Year, month and day of a day since 1970.
+fn civil(days: u64) -> (u64, u64, u64) {
+    let days = days + MARCH_0_TO_1970;
+    let (era, of_era) = (days / 146_097, days % 146_097);
+    let year_of_era = (of_era - of_era / 1460 + of_era / 36_524 - of_era / 146_096) / 365;
+    let of_year = of_era - (365 * year_of_era + year_of_era / 4 - year_of_era / 100);
+    let march_month = (5 * of_year + 2) / 153;
+    let day = of_year - (153 * march_month + 2) / 5 + 1;
+    let month = if march_month < 10 {
+        march_month + 3
+    } else {
+        march_month - 9
+    };
+    (era * 400 + year_of_era + u64::from(month <= 2), month, day)
+}

@@ -1,0 +1,474 @@
+//! The head of a request: request line and header fields (RFC 9112 sections 2 to 7).
+//!
+//! Invariants: a head is looked at only when it is whole, and the verdict does not depend on where
+//! the bytes were split. Lines end in CRLF and nothing else. Everything borrowed points into
+//! the caller's buffer. `httparse` tells names from values; every decision about what is
+//! acceptable is made here.
+//!
+//! Deliberately absent: decoding of the path (see [`crate::topic`]) and of the query (see [`crate::form`]).
+
+use core::fmt;
+
+use httparse::{EMPTY_HEADER, Header, Status};
+
+pub use super::accept::Accept;
+use super::{accept, is_tchar, list};
+
+/// Fields of one head; the 65th is answered 431. Browsers send about 15, proxies add a handful.
+pub const MAX_HEADERS: usize = 64;
+
+/// What the request wants done (RFC 9110 section 9). Methods are case-sensitive.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Method {
+    /// `GET`
+    Get,
+    /// `HEAD`
+    Head,
+    /// `POST`
+    Post,
+    /// `PUT`
+    Put,
+    /// `DELETE`
+    Delete,
+    /// `OPTIONS`
+    Options,
+    /// Any other token.
+    Other,
+}
+
+/// How the body after a head is delimited (RFC 9112 section 6.3).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Body {
+    /// No body: the next request follows at once.
+    None,
+    /// Exactly so many bytes, perhaps 0.
+    Length(u64),
+    /// Chunks, see [`super::body::Chunked`].
+    Chunked,
+}
+
+/// Why a head was refused. The connection is closed after the answer, for where the next
+/// request would begin is no longer known.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum HeadError {
+    /// The head is longer than the limit, or has more than [`MAX_HEADERS`] fields (431).
+    TooLarge,
+    /// The head is not HTTP, or two servers could read it in two ways (400).
+    Malformed(&'static str),
+    /// A major version other than 1 (505).
+    Version,
+    /// A transfer coding other than `chunked` (501).
+    UnknownTransferCoding,
+    /// An expectation other than `100-continue` (417).
+    Expectation,
+}
+
+impl HeadError {
+    /// The status code to answer with.
+    pub const fn status(&self) -> u16 {
+        match self {
+            Self::TooLarge => 431,
+            Self::Malformed(_) => 400,
+            Self::Version => 505,
+            Self::UnknownTransferCoding => 501,
+            Self::Expectation => 417,
+        }
+    }
+
+    /// What to tell the peer, in one line.
+    pub const fn reason(&self) -> &'static str {
+        match self {
+            Self::TooLarge => "the request head is too large",
+            Self::Malformed(why) => why,
+            Self::Version => "only HTTP/1.0 and HTTP/1.1 are spoken here",
+            Self::UnknownTransferCoding => "no transfer coding but chunked is understood",
+            Self::Expectation => "no expectation but 100-continue is understood",
+        }
+    }
+}
+
+impl fmt::Display for HeadError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.reason())
+    }
+}
+
+impl core::error::Error for HeadError {}
+
+/// A request head, borrowed from the receive buffer.
+#[derive(Clone, Debug)]
+pub struct Head<'b> {
+    /// The method.
+    pub method: Method,
+    /// The path as it came, not decoded, before the `?`; `*` only for `OPTIONS *`.
+    pub path: &'b [u8],
+    /// What followed the `?` as it came; empty when there was none.
+    pub query: &'b [u8],
+    /// Minor version: 0 for HTTP/1.0, 1 for all later 1.x.
+    pub minor: u8,
+    /// Bytes of the head from the start of the buffer, blank lines before and after included.
+    pub len: usize,
+    /// The authority of an absolute-form target, else the Host field.
+    host: Option<&'b [u8]>,
+    fields: [Header<'b>; MAX_HEADERS],
+    count: usize,
+}
+
+/// The head at the start of `buf`, `None` while it is incomplete and may yet fit into `limit` bytes.
+///
+/// Blank lines before the request line are skipped and counted (RFC 9112 section 2.2). To call this
+/// again after a few more bytes costs one vectorized search for line ends. Callers must also ask
+/// [`Head::body`] of every head, whatever its method: that is where conflicting lengths show.
+///
+/// # Errors
+/// [`HeadError::TooLarge`], [`HeadError::Malformed`] or [`HeadError::Version`], as early as they show.
+pub fn parse(buf: &[u8], limit: usize) -> Result<Option<Head<'_>>, HeadError> {
+    let Some(lines) = find_end(buf, limit)? else {
+        return Ok(None);
+    };
+    let (method, target, minor) = request_line(&buf[lines.start..lines.first_end])?;
+    let (authority, path, query) = split_target(target, method)?;
+
+    let mut fields = [EMPTY_HEADER; MAX_HEADERS];
+    let block = &buf[lines.first_end + 2..lines.end];
+    let count = match httparse::parse_headers(block, &mut fields) {
+        Ok(Status::Complete((used, found))) if used == block.len() => found.len(),
+        Ok(_) => return Err(HeadError::Malformed("the header fields end early")),
+        Err(httparse::Error::TooManyHeaders) => return Err(HeadError::TooLarge),
+        Err(httparse::Error::HeaderName) => {
+            return Err(HeadError::Malformed("bad header field name"));
+        }
+        Err(_) => return Err(HeadError::Malformed("bad header field value")),
+    };
+    let mut head = Head {
+        method,
+        path,
+        query,
+        minor,
+        len: lines.end,
+        host: None,
+        fields,
+        count,
+    };
+    head.host = head.check_host(authority)?;
+    Ok(Some(head))
+}
+
+/// Bytes of blank lines (CRLF) at the start of `buf`. A robust server ignores them before a request
+/// line (RFC 9112 section 2.2); a buffer of nothing else is an idle connection, not a begun head.
+pub fn blank_lines(buf: &[u8]) -> usize {
+    2 * buf
+        .chunks_exact(2)
+        .take_while(|pair| pair == b"\r\n")
+        .count()
+}
+
+/// Where the lines of a whole head stand in the buffer.
+struct Lines {
+    /// Start of the request line.
+    start: usize,
+    /// End of the request line, at its CR.
+    first_end: usize,
+    /// After the blank line.
+    end: usize,
+}
+
+/// Looks for the blank line. What is found wrong depends only on bytes already seen, so that any
+/// split of the stream gives the same verdict.
+fn find_end(buf: &[u8], limit: usize) -> Result<Option<Lines>, HeadError> {
+    let window = &buf[..buf.len().min(limit)];
+    let start = blank_lines(window);
+    if let Some(&b) = window.get(start)
+        && !is_tchar(b)
+        && !matches!(b, b'\r' | b'\n')
+    {
+        // A TLS hello and the like: no need to wait for a line that will never end.
+        return Err(HeadError::Malformed("this is not an HTTP request"));
+    }
+    let mut line = start;
+    let mut first_end = None;
+    while let Some(i) = memchr::memchr2(b'\r', b'\n', &window[line..]) {
+        let at = line + i;
+        if window[at] == b'\n' {
+            return Err(HeadError::Malformed("a line of the head ends in a bare LF"));
+        }
+        match window.get(at + 1) {
+            Some(b'\n') => {}
+            Some(_) => return Err(HeadError::Malformed("a bare CR in the head")),
+            None => break,
+        }
+        if at == line
+            && let Some(first_end) = first_end
+        {
+            return Ok(Some(Lines {
+                start,
+                first_end,
+                end: at + 2,
+            }));
+        }
+        first_end.get_or_insert(at);
+        line = at + 2;
+    }
+    if buf.len() >= limit {
+        Err(HeadError::TooLarge)
+    } else {
+        Ok(None)
+    }
+}
+
+/// `method SP target SP HTTP/1.x` (RFC 9112 section 3).
+fn request_line(line: &[u8]) -> Result<(Method, &[u8], u8), HeadError> {
+    let bad = HeadError::Malformed("bad request line");
+    let first = memchr::memchr(b' ', line).ok_or(bad)?;
+    let last = memchr::memrchr(b' ', line).ok_or(bad)?;
+    if first == last {
+        return Err(bad);
+    }
+    let (method, target, version) = (&line[..first], &line[first + 1..last], &line[last + 1..]);
+    if method.is_empty() || !method.iter().all(|&b| is_tchar(b)) {
+        return Err(HeadError::Malformed("bad method"));
+    }
+    let minor = match version {
+        [
+            b'H',
+            b'T',
+            b'T',
+            b'P',
+            b'/',
+            major @ b'0'..=b'9',
+            b'.',
+            minor @ b'0'..=b'9',
+        ] => {
+            if *major != b'1' {
+                return Err(HeadError::Version);
+            }
+            // A later minor version is answered as the highest that we speak (RFC 9110 section 2.5).
+            u8::from(*minor != b'0')
+        }
+        _ => return Err(bad),
+    };
+    Ok((method_of(method), target, minor))
+}
+
+fn method_of(name: &[u8]) -> Method {
+    match name {
+        b"GET" => Method::Get,
+        b"HEAD" => Method::Head,
+        b"POST" => Method::Post,
+        b"PUT" => Method::Put,
+        b"DELETE" => Method::Delete,
+        b"OPTIONS" => Method::Options,
+        _ => Method::Other,
+    }
+}
+
+/// An authority, if the target has one, then path and query.
+type Target<'b> = (Option<&'b [u8]>, &'b [u8], &'b [u8]);
+
+/// Splits a target in origin-form, absolute-form or asterisk-form (RFC 9112 section 3.2). Bytes from 0x80
+/// on pass, as `curl` sends UTF-8 that was typed; names are checked where they are decoded.
+fn split_target(target: &[u8], method: Method) -> Result<Target<'_>, HeadError> {
+    if target.iter().any(|&b| b <= b' ' || b == b'#' || b == 0x7f) {
+        return Err(HeadError::Malformed(
+            "a space, a control character or a fragment in the target",
+        ));
+    }
+    if target == b"*" && method == Method::Options {
+        return Ok((None, target, b""));
+    }
+    let (authority, local) = if target.first() == Some(&b'/') {
+        (None, target)
+    } else {
+        let rest = after_scheme(target).ok_or(HeadError::Malformed("bad request target"))?;
+        let end = rest
+            .iter()
+            .position(|&b| matches!(b, b'/' | b'?'))
+            .unwrap_or(rest.len());
+        let (authority, local) = rest.split_at(end);
+        if authority.is_empty() || !is_authority(authority) {
+            return Err(HeadError::Malformed("bad authority in the target"));
+        }
+        (Some(authority), local)
+    };
+    let (path, query) = match memchr::memchr(b'?', local) {
+        Some(at) => (&local[..at], &local[at + 1..]),
+        None => (local, &b""[..]),
+    };
+    // An absolute-form target without a path means the root (RFC 9112 section 3.2.1).
+    Ok((authority, if path.is_empty() { b"/" } else { path }, query))
+}
+
+/// What follows `scheme://`, for the schemes that reach this server.
+fn after_scheme(target: &[u8]) -> Option<&[u8]> {
+    ["http://", "https://", "ws://", "wss://"]
+        .iter()
+        .find_map(|scheme| {
+            let (start, rest) = target.split_at_checked(scheme.len())?;
+            start
+                .eq_ignore_ascii_case(scheme.as_bytes())
+                .then_some(rest)
+        })
+}
+
+/// Whether this can be `host [":" port]`: no user part, no delimiters of a URI, no list.
+fn is_authority(value: &[u8]) -> bool {
+    value.iter().all(|&b| {
+        b > b' '
+            && b < 0x7f
+            && !matches!(
+                b,
+                b'@' | b'/'
+                    | b'\\'
+                    | b'?'
+                    | b'#'
+                    | b','
+                    | b'"'
+                    | b'<'
+                    | b'>'
+                    | b'{'
+                    | b'}'
+                    | b'|'
+                    | b'^'
+                    | b'`'
+            )
+    })
+}
+
+impl<'b> Head<'b> {
+    /// The value of the first field of this name, in any case, without the whitespace around it.
+    pub fn header(&self, name: &str) -> Option<&'b [u8]> {
+        self.headers(name).next()
+    }
+
+    /// The values of all fields of this name, in order.
+    pub fn headers<'a>(&'a self, name: &'a str) -> impl Iterator<Item = &'b [u8]> + 'a {
+        self.fields[..self.count]
+            .iter()
+            .filter(move |f| f.name.eq_ignore_ascii_case(name))
+            .map(|f| f.value)
+    }
+
+    /// Whether a comma list (all fields of this name together) holds `token`, in any case.
+    pub fn has_token(&self, name: &str, token: &str) -> bool {
+        self.headers(name)
+            .flat_map(list)
+            .any(|member| member.eq_ignore_ascii_case(token.as_bytes()))
+    }
+
+    /// The host that was asked for: the authority of an absolute-form target, else the Host field
+    /// (RFC 9112 section 3.2.2). `None` only in HTTP/1.0; may be empty.
+    pub fn host(&self) -> Option<&'b [u8]> {
+        self.host
+    }
+
+    /// How the body is delimited.
+    ///
+    /// # Errors
+    /// Whatever two servers could read in two ways (RFC 9112 sections 6.1 and 6.3): both lengths and
+    /// codings, several or bad lengths, a coding other than `chunked`; and expectations that are not ours.
+    pub fn body(&self) -> Result<Body, HeadError> {
+        let chunked = self.chunked()?;
+        let length = self.content_length()?;
+        if self
+            .headers("expect")
+            .any(|e| !e.eq_ignore_ascii_case(b"100-continue"))
+        {
+            return Err(HeadError::Expectation);
+        }
+        match (chunked, length) {
+            (true, Some(_)) => Err(HeadError::Malformed(
+                "both Content-Length and Transfer-Encoding",
+            )),
+            (true, None) => Ok(Body::Chunked),
+            (false, Some(length)) => Ok(Body::Length(length)),
+            (false, None) => Ok(Body::None),
+        }
+    }
+
+    /// Whether the connection stays after this request (RFC 9112 section 9.3).
+    pub fn keep_alive(&self) -> bool {
+        !self.has_token("connection", "close")
+            && (self.minor == 1 || self.has_token("connection", "keep-alive"))
+    }
+
+    /// Whether the client waits for `100 Continue` before it sends its body (RFC 9110 section 10.1.1).
+    pub fn expects_continue(&self) -> bool {
+        self.minor == 1
+            && self
+                .header("expect")
+                .is_some_and(|e| e.eq_ignore_ascii_case(b"100-continue"))
+            && matches!(self.body(), Ok(Body::Chunked | Body::Length(1..)))
+    }
+
+    /// Whether this asks to speak WebSocket (RFC 6455 section 4.2.1); version and key are not looked at.
+    pub fn is_websocket_upgrade(&self) -> bool {
+        self.method == Method::Get
+            && self.minor == 1
+            && self.has_token("upgrade", "websocket")
+            && self.has_token("connection", "upgrade")
+    }
+
+    /// Which representation the client likes best (RFC 9110 section 12.5.1).
+    pub fn accept(&self) -> Accept {
+        accept::preferred(self.headers("accept"))
+    }
+
+    /// One Host in HTTP/1.1, at most one in 1.0 (RFC 9112 section 3.2); an authority overrides it.
+    fn check_host(&self, authority: Option<&'b [u8]>) -> Result<Option<&'b [u8]>, HeadError> {
+        let mut hosts = self.headers("host");
+        let host = hosts.next();
+        if hosts.next().is_some() {
+            return Err(HeadError::Malformed("several Host fields"));
+        }
+        if host.is_none() && self.minor == 1 {
+            return Err(HeadError::Malformed("no Host field"));
+        }
+        if host.is_some_and(|host| !is_authority(host)) {
+            return Err(HeadError::Malformed("bad Host field"));
+        }
+        Ok(authority.or(host))
+    }
+
+    fn chunked(&self) -> Result<bool, HeadError> {
+        let mut codings = self.headers("transfer-encoding");
+        let Some(first) = codings.next() else {
+            return Ok(false);
+        };
+        if self.minor == 0 {
+            return Err(HeadError::Malformed("Transfer-Encoding in HTTP/1.0"));
+        }
+        if codings.next().is_none() && first.eq_ignore_ascii_case(b"chunked") {
+            return Ok(true);
+        }
+        let known = self
+            .headers("transfer-encoding")
+            .flat_map(list)
+            .all(|c| c.eq_ignore_ascii_case(b"chunked"));
+        Err(if known {
+            HeadError::Malformed("bad Transfer-Encoding")
+        } else {
+            HeadError::UnknownTransferCoding
+        })
+    }
+
+    fn content_length(&self) -> Result<Option<u64>, HeadError> {
+        let bad = HeadError::Malformed("bad Content-Length");
+        let mut lengths = self.headers("content-length");
+        let Some(digits) = lengths.next() else {
+            return Ok(None);
+        };
+        // Several are refused even when they agree: whoever stands before us may have picked another.
+        if lengths.next().is_some() || digits.is_empty() {
+            return Err(bad);
+        }
+        let mut length = 0u64;
+        for &digit in digits {
+            if !digit.is_ascii_digit() {
+                return Err(bad);
+            }
+            let times_ten = length.checked_mul(10).ok_or(bad)?;
+            length = times_ten.checked_add(u64::from(digit - b'0')).ok_or(bad)?;
+        }
+        Ok(Some(length))
+    }
+}

@@ -1,0 +1,114 @@
+//! PROXY protocol version 2: the header with which a load balancer says who the client is (HAProxy's
+//! `proxy-protocol.txt`, section 2.2).
+//!
+//! Invariants: the header is believed or the connection ends, there is no guessing; type-length-value
+//! fields are skipped. Version 1, the text form, is refused by name, so that the operator sees what to change.
+
+use core::fmt;
+use core::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
+
+const SIGNATURE: &[u8; 12] = b"\r\n\r\n\0\r\nQUIT\n";
+/// Signature, version and command, family and transport, length.
+const FIXED_BYTES: usize = 16;
+/// Bytes of addresses and fields after the fixed part. Addresses take 36; balancers add some hundreds for
+/// TLS details. The specification would allow 65,535, all buffered before the first request.
+pub const MAX_REST_BYTES: usize = 4096;
+
+/// Why a PROXY header was refused; the connection is closed without an answer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ProxyError {
+    /// The connection does not start with a PROXY header.
+    Missing,
+    /// The text form, version 1, or a version from the future.
+    Version,
+    /// Longer than [`MAX_REST_BYTES`].
+    TooLarge,
+    /// An unknown command, family or transport, or addresses cut short.
+    Malformed,
+}
+
+impl ProxyError {
+    /// What to log.
+    pub const fn reason(&self) -> &'static str {
+        match self {
+            Self::Missing => "no PROXY protocol header",
+            Self::Version => "PROXY protocol of another version than 2",
+            Self::TooLarge => "PROXY protocol header too large",
+            Self::Malformed => "malformed PROXY protocol header",
+        }
+    }
+}
+
+impl fmt::Display for ProxyError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.reason())
+    }
+}
+
+impl core::error::Error for ProxyError {}
+
+/// The client's address, when the header names one, and the bytes of the header; `None` while incomplete.
+///
+/// The address is absent for the `LOCAL` command (health checks) and for families other than IP: the
+/// socket's own peer counts then.
+///
+/// # Errors
+/// As early as a wrong byte shows.
+pub fn parse_v2(buf: &[u8]) -> Result<Option<(Option<SocketAddr>, usize)>, ProxyError> {
+    let seen = buf.len().min(SIGNATURE.len());
+    if buf[..seen] != SIGNATURE[..seen] {
+        let text = b"PROXY ";
+        let seen = buf.len().min(text.len());
+        return if buf[..seen] != text[..seen] {
+            Err(ProxyError::Missing)
+        } else if seen == text.len() {
+            Err(ProxyError::Version)
+        } else {
+            Ok(None)
+        };
+    }
+    let Some(fixed) = buf.first_chunk::<FIXED_BYTES>() else {
+        return Ok(None);
+    };
+    let rest_len = usize::from(u16::from_be_bytes([fixed[14], fixed[15]]));
+    if fixed[12] >> 4 != 2 {
+        return Err(ProxyError::Version);
+    }
+    if rest_len > MAX_REST_BYTES {
+        return Err(ProxyError::TooLarge);
+    }
+    let len = FIXED_BYTES + rest_len;
+    let Some(rest) = buf.get(FIXED_BYTES..len) else {
+        return Ok(None);
+    };
+    let client = match fixed[12] & 0x0f {
+        0 => None,
+        1 => source(fixed[13], rest)?,
+        _ => return Err(ProxyError::Malformed),
+    };
+    Ok(Some((client, len)))
+}
+
+/// The source address of a `PROXY` command.
+fn source(family: u8, rest: &[u8]) -> Result<Option<SocketAddr>, ProxyError> {
+    match family {
+        // Unspecified, and local sockets: nothing that we could count by.
+        0x00 | 0x31 => Ok(None),
+        // TCP over IPv4: source, destination, source port, destination port.
+        0x11 => {
+            let &[a, b, c, d, _, _, _, _, high, low, _, _] =
+                rest.first_chunk::<12>().ok_or(ProxyError::Malformed)?;
+            let port = u16::from_be_bytes([high, low]);
+            Ok(Some(SocketAddr::from((Ipv4Addr::new(a, b, c, d), port))))
+        }
+        // TCP over IPv6.
+        0x21 => {
+            let block = rest.first_chunk::<36>().ok_or(ProxyError::Malformed)?;
+            let mut octets = [0; 16];
+            octets.copy_from_slice(&block[..16]);
+            let port = u16::from_be_bytes([block[32], block[33]]);
+            Ok(Some(SocketAddr::from((Ipv6Addr::from(octets), port))))
+        }
+        _ => Err(ProxyError::Malformed),
+    }
+}

@@ -1,0 +1,203 @@
+//! Names of topics and filters over them: UTF-8 levels with `/` between, and MQTT's wildcards (MQTT 5.0
+//! section 4.7).
+//!
+//! Invariants: a name that passed here has no control character, which makes it safe as a header or
+//! an SSE field, and no wildcard, so that name and filter never mean each other. What comes through
+//! a URL is decoded once. The hash of a name is part of positions and of placement, and never changes.
+//!
+//! Deliberately absent: shared subscriptions (`$share`), and who may use a name.
+
+use alloc::vec::Vec;
+use core::fmt;
+
+use crate::form;
+
+/// Why a name or a filter was refused (400 at the HTTP doors).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum TopicError {
+    /// No bytes at all.
+    Empty,
+    /// Longer than the setting, in decoded bytes.
+    TooLong {
+        /// Bytes of the name.
+        len: usize,
+        /// Bytes that are allowed.
+        max: usize,
+    },
+    /// Not UTF-8.
+    NotUtf8,
+    /// A control character: C0 (NUL included), DEL or C1.
+    Control,
+    /// `+` or `#` in a name, or not as a level of its own in a filter, or `#` before the end.
+    Wildcard,
+    /// Two slashes together, or one at an end, in a path.
+    EmptyLevel,
+    /// A level `.` or `..`, which a proxy on the way would have resolved.
+    DotSegment,
+    /// An encoded slash in a path, which some proxies decode and some do not.
+    EncodedSlash,
+    /// A percent sign without two hexadecimal digits.
+    BadEscape,
+    /// A name that begins with `$` where those may not be used.
+    Reserved,
+}
+
+impl TopicError {
+    /// What to tell the peer, in one line.
+    pub const fn reason(&self) -> &'static str {
+        match self {
+            Self::Empty => "the topic is empty",
+            Self::TooLong { .. } => "the topic is too long",
+            Self::NotUtf8 => "the topic is not UTF-8",
+            Self::Control => "the topic has a control character",
+            Self::Wildcard => "the topic has a misplaced wildcard, + or #",
+            Self::EmptyLevel => "the topic has an empty level; give it as ?topic=",
+            Self::DotSegment => "the topic has a level that is . or ..",
+            Self::EncodedSlash => "the topic has an encoded slash; give it as ?topic=",
+            Self::BadEscape => "the topic has a percent sign without two hexadecimal digits",
+            Self::Reserved => "topics that begin with $ are reserved",
+        }
+    }
+}
+
+impl fmt::Display for TopicError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.reason())?;
+        if let Self::TooLong { len, max } = self {
+            write!(f, ": {len} bytes, at most {max}")?;
+        }
+        Ok(())
+    }
+}
+
+impl core::error::Error for TopicError {}
+
+/// Appends the name that `raw`, the rest of a path after a prefix and its slash, stands for.
+///
+/// Each segment is decoded once. Names with empty levels cannot be had by path.
+///
+/// # Errors
+/// The first thing wrong with it; `out` is then as it was.
+pub fn from_path(raw: &[u8], max: usize, out: &mut Vec<u8>) -> Result<(), TopicError> {
+    let start = out.len();
+    decode(raw, out)?;
+    let name = &out[start..];
+    let verdict =
+        if memchr::memchr_iter(b'/', name).count() != memchr::memchr_iter(b'/', raw).count() {
+            Err(TopicError::EncodedSlash)
+        } else if !name.is_empty() && levels(name).any(<[u8]>::is_empty) {
+            Err(TopicError::EmptyLevel)
+        } else {
+            check_url_name(name, max)
+        };
+    verdict.inspect_err(|_| out.truncate(start))
+}
+
+/// Appends the name that `raw`, a value in a query, stands for. Empty levels are fine (`/p/s1/-`), and
+/// an encoded slash is a slash: in a query nobody resolves them.
+///
+/// # Errors
+/// The first thing wrong with it; `out` is then as it was.
+pub fn from_query(raw: &[u8], max: usize, out: &mut Vec<u8>) -> Result<(), TopicError> {
+    let start = out.len();
+    decode(raw, out)?;
+    check_url_name(&out[start..], max).inspect_err(|_| out.truncate(start))
+}
+
+/// Checks a name that needs no decoding (of a batch, of a packet), of at most `max` bytes.
+///
+/// # Errors
+/// The first thing wrong with it. Empty levels and dots are fine here; reserved names too, see [`is_reserved`].
+pub fn check_name(name: &[u8], max: usize) -> Result<(), TopicError> {
+    check_text(name, max)?;
+    match memchr::memchr2(b'+', b'#', name) {
+        Some(_) => Err(TopicError::Wildcard),
+        None => Ok(()),
+    }
+}
+
+/// Whether clients may not publish to this name: it begins with `$` (MQTT 5.0 section 4.7.2).
+pub fn is_reserved(name: &[u8]) -> bool {
+    name.first() == Some(&b'$')
+}
+
+/// Checks a filter of at most `max` bytes: `+` and `#` only as whole levels, `#` only as the last.
+///
+/// # Errors
+/// The first thing wrong with it.
+pub fn check_filter(filter: &[u8], max: usize) -> Result<(), TopicError> {
+    check_text(filter, max)?;
+    let mut rest = levels(filter).peekable();
+    while let Some(level) = rest.next() {
+        let wild = memchr::memchr2(b'+', b'#', level).is_some();
+        if wild && (level.len() > 1 || (level == b"#" && rest.peek().is_some())) {
+            return Err(TopicError::Wildcard);
+        }
+    }
+    Ok(())
+}
+
+/// Whether `filter`, which passed [`check_filter`], matches `name`.
+///
+/// `+` is any one level, `#` all that follow and the level before it (`a/#` matches `a`). A filter that
+/// begins with a wildcard matches no reserved name.
+pub fn matches(filter: &[u8], name: &[u8]) -> bool {
+    if is_reserved(name) && matches!(filter.first(), Some(b'+' | b'#')) {
+        return false;
+    }
+    let mut names = levels(name);
+    for level in levels(filter) {
+        match (level, names.next()) {
+            (b"#", _) => return true,
+            (b"+", Some(_)) => {}
+            (level, Some(name)) if level == name => {}
+            _ => return false,
+        }
+    }
+    names.next().is_none()
+}
+
+/// The hash that places a topic: XXH3 of 64 bits with seed 0, the same on every machine and in every version.
+pub fn stable_hash(name: &[u8]) -> u64 {
+    xxhash_rust::xxh3::xxh3_64(name)
+}
+
+/// The partition of a topic, one of 256: the top byte of its [`stable_hash`].
+pub fn partition(name: &[u8]) -> u8 {
+    stable_hash(name).to_be_bytes()[0]
+}
+
+fn levels(name: &[u8]) -> impl Iterator<Item = &[u8]> {
+    name.split(|&b| b == b'/')
+}
+
+fn decode(raw: &[u8], out: &mut Vec<u8>) -> Result<(), TopicError> {
+    form::decode(raw, out).map_err(|_| TopicError::BadEscape)
+}
+
+/// What names in paths and in queries have in common.
+fn check_url_name(name: &[u8], max: usize) -> Result<(), TopicError> {
+    check_name(name, max)?;
+    if levels(name).any(|level| matches!(level, b"." | b"..")) {
+        return Err(TopicError::DotSegment);
+    }
+    Ok(())
+}
+
+/// What names and filters have in common: length, UTF-8, no control characters.
+fn check_text(text: &[u8], max: usize) -> Result<(), TopicError> {
+    if text.is_empty() {
+        return Err(TopicError::Empty);
+    }
+    if text.len() > max {
+        return Err(TopicError::TooLong {
+            len: text.len(),
+            max,
+        });
+    }
+    let text = core::str::from_utf8(text).map_err(|_| TopicError::NotUtf8)?;
+    if text.chars().any(char::is_control) {
+        return Err(TopicError::Control);
+    }
+    Ok(())
+}
