@@ -3,9 +3,9 @@
 #![forbid(unsafe_code)]
 extern crate alloc;
 
+pub mod deflate;
 pub mod form;
 pub mod http;
-pub mod topic;
-pub mod deflate;
 pub mod sse;
+pub mod topic;
 pub mod websocket;

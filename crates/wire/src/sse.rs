@@ -1,0 +1,218 @@
+//! Server-Sent Events, the WHATWG event stream format (HTML, "Server-sent events"): what a server
+//! writes, and a parser for our own clients.
+//!
+//! Invariant: one event is one block of lines closed by an empty one, so that a reader may begin at
+//! any block. Data that holds NUL or is not UTF-8 is the caller's affair; the parser does not decode.
+
+use alloc::vec::Vec;
+use core::mem;
+use memchr::{memchr, memchr2};
+
+/// Appends one event. `data` is split at CRLF, CR and LF, which the reader joins again with LF. The
+/// id and the event name must be [field safe](is_field_safe): every door checks them.
+pub fn write_event(out: &mut Vec<u8>, id: Option<&[u8]>, event: Option<&[u8]>, data: &[u8]) {
+    for (name, value) in [(&b"id: "[..], id), (b"event: ", event)] {
+        let Some(value) = value else { continue };
+        debug_assert!(is_field_safe(value));
+        write_line(out, name, value);
+    }
+    write_lines(out, b"data: ", data);
+    out.push(b'\n');
+}
+
+/// Appends a comment, which readers skip: a heartbeat, or the first bytes of a stream.
+pub fn write_comment(out: &mut Vec<u8>, text: &str) {
+    let prefix: &[u8] = if text.is_empty() { b":" } else { b": " };
+    write_lines(out, prefix, text.as_bytes());
+    out.push(b'\n');
+}
+
+/// Appends the time in milliseconds that a client waits before it reconnects.
+pub fn write_retry(out: &mut Vec<u8>, ms: u32) {
+    let mut digits = [0; 10];
+    let mut at = digits.len();
+    let mut left = ms;
+    loop {
+        at -= 1;
+        digits[at] = b'0' + (left % 10) as u8;
+        left /= 10;
+        if left == 0 {
+            break;
+        }
+    }
+    write_line(out, b"retry: ", &digits[at..]);
+    out.push(b'\n');
+}
+
+/// Whether a value may become an id, an event name or a header such as a content type: it holds no
+/// control characters (below 0x20, and 0x7f).
+pub fn is_field_safe(value: &[u8]) -> bool {
+    !value.iter().any(u8::is_ascii_control)
+}
+
+fn write_line(out: &mut Vec<u8>, prefix: &[u8], line: &[u8]) {
+    out.extend_from_slice(prefix);
+    out.extend_from_slice(line);
+    out.push(b'\n');
+}
+
+/// One line for each line of `text`, of which there is always at least one.
+fn write_lines(out: &mut Vec<u8>, prefix: &[u8], mut text: &[u8]) {
+    while let Some(end) = memchr2(b'\r', b'\n', text) {
+        write_line(out, prefix, &text[..end]);
+        let crlf = text[end..].starts_with(b"\r\n");
+        text = &text[end + if crlf { 2 } else { 1 }..];
+    }
+    write_line(out, prefix, text);
+}
+
+/// One event as a client sees it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Event<'a> {
+    /// The last event id, from this event or an earlier one; `None` when there was none or it was
+    /// set back to empty.
+    pub id: Option<&'a [u8]>,
+    /// The event's name; `None` is the default, `message`.
+    pub event: Option<&'a [u8]>,
+    /// The lines of data, joined with LF.
+    pub data: &'a [u8],
+    /// The reconnection time that the stream last set, in milliseconds.
+    pub retry: Option<u32>,
+}
+
+/// A line or an event is longer than the parser's limit.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct TooLong;
+
+/// Reads an event stream that arrives in pieces.
+#[derive(Clone, Debug)]
+pub struct Parser {
+    /// The most bytes of one line, and of one event's data.
+    limit: usize,
+    /// The beginning of a line that is cut off.
+    line: Vec<u8>,
+    /// The last byte was CR: an LF that follows belongs to it.
+    after_cr: bool,
+    /// No line has ended yet, so that the next may begin with a byte order mark.
+    first_line: bool,
+    data: Vec<u8>,
+    event: Vec<u8>,
+    id: Vec<u8>,
+    retry: Option<u32>,
+}
+
+impl Parser {
+    /// A parser at the beginning of a stream; no line and no event's data may be longer than
+    /// `limit` bytes.
+    pub const fn new(limit: usize) -> Parser {
+        Parser {
+            limit,
+            line: Vec::new(),
+            after_cr: false,
+            first_line: true,
+            data: Vec::new(),
+            event: Vec::new(),
+            id: Vec::new(),
+            retry: None,
+        }
+    }
+
+    /// Takes the next bytes and calls `each` for every event that they complete.
+    ///
+    /// # Errors
+    ///
+    /// [`TooLong`]; the stream cannot be read on.
+    pub fn push(
+        &mut self,
+        mut bytes: &[u8],
+        mut each: impl FnMut(Event<'_>),
+    ) -> Result<(), TooLong> {
+        loop {
+            if self.after_cr && !bytes.is_empty() {
+                self.after_cr = false;
+                bytes = bytes.strip_prefix(b"\n").unwrap_or(bytes);
+            }
+            let Some(end) = memchr2(b'\r', b'\n', bytes) else {
+                self.fits(self.line.len() + bytes.len())?;
+                self.line.extend_from_slice(bytes);
+                return Ok(());
+            };
+            self.after_cr = bytes[end] == b'\r';
+            self.fits(self.line.len() + end)?;
+            if self.line.is_empty() {
+                self.line(&bytes[..end], &mut each)?;
+            } else {
+                let mut line = mem::take(&mut self.line);
+                line.extend_from_slice(&bytes[..end]);
+                self.line(&line, &mut each)?;
+                line.clear();
+                self.line = line;
+            }
+            bytes = &bytes[end + 1..];
+        }
+    }
+
+    fn fits(&self, bytes: usize) -> Result<(), TooLong> {
+        if bytes > self.limit {
+            return Err(TooLong);
+        }
+        Ok(())
+    }
+
+    fn line(&mut self, line: &[u8], each: &mut impl FnMut(Event<'_>)) -> Result<(), TooLong> {
+        let first = mem::replace(&mut self.first_line, false);
+        let line = match line.strip_prefix(b"\xEF\xBB\xBF") {
+            Some(line) if first => line,
+            _ => line,
+        };
+        if line.is_empty() {
+            self.dispatch(each);
+            return Ok(());
+        }
+        let (name, value) = match memchr(b':', line) {
+            Some(colon) => (&line[..colon], &line[colon + 1..]),
+            None => (line, &line[line.len()..]),
+        };
+        self.field(name, value.strip_prefix(b" ").unwrap_or(value))
+    }
+
+    fn field(&mut self, name: &[u8], value: &[u8]) -> Result<(), TooLong> {
+        match name {
+            b"data" => {
+                self.fits(self.data.len() + value.len())?;
+                self.data.extend_from_slice(value);
+                self.data.push(b'\n');
+            }
+            b"event" => replace(&mut self.event, value),
+            b"id" if memchr(0, value).is_none() => replace(&mut self.id, value),
+            b"retry" if !value.is_empty() && value.iter().all(u8::is_ascii_digit) => {
+                let add = |ms: u32, digit: &u8| {
+                    ms.saturating_mul(10)
+                        .saturating_add(u32::from(digit - b'0'))
+                };
+                self.retry = Some(value.iter().fold(0, add));
+            }
+            // Comments have an empty name; unknown fields are ignored.
+            _ => {}
+        }
+        Ok(())
+    }
+
+    fn dispatch(&mut self, each: &mut impl FnMut(Event<'_>)) {
+        if let Some(data) = self.data.strip_suffix(b"\n") {
+            each(Event {
+                id: Some(&self.id[..]).filter(|id| !id.is_empty()),
+                event: Some(&self.event[..]).filter(|event| !event.is_empty()),
+                data,
+                retry: self.retry,
+            });
+        }
+        self.data.clear();
+        self.event.clear();
+    }
+}
+
+fn replace(field: &mut Vec<u8>, value: &[u8]) {
+    field.clear();
+    field.extend_from_slice(value);
+}

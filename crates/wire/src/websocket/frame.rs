@@ -1,0 +1,161 @@
+//! Writes WebSocket frames (RFC 6455 §5.2) and masks payloads (§5.3).
+//!
+//! Invariant: what is written here is always minimal and well-formed; lengths use the shortest
+//! encoding. Nothing here reads frames: see [`receive`](super::receive).
+
+use alloc::vec::Vec;
+
+/// The longest frame header, in bytes: 2, an 8-byte length and a 4-byte masking key.
+pub const HEADER_MAX: usize = 14;
+
+/// The longest payload of a control frame, in bytes (RFC 6455 §5.5).
+pub const CONTROL_MAX: usize = 125;
+
+/// The second header byte says that a 2-byte length follows.
+pub(super) const LENGTH_16: u8 = 126;
+/// The second header byte says that an 8-byte length follows.
+pub(super) const LENGTH_64: u8 = 127;
+pub(super) const FIN: u8 = 0x80;
+pub(super) const RSV1: u8 = 0x40;
+pub(super) const RSV23: u8 = 0x30;
+pub(super) const MASKED: u8 = 0x80;
+
+/// What a frame is (RFC 6455 §5.2, §11.8).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Opcode {
+    /// A later fragment of a message.
+    Continuation,
+    /// The first or only frame of a text message.
+    Text,
+    /// The first or only frame of a binary message.
+    Binary,
+    /// The closing handshake.
+    Close,
+    /// Asks for a pong.
+    Ping,
+    /// Answers a ping, or is an unasked heartbeat.
+    Pong,
+}
+
+impl Opcode {
+    /// The four bits on the wire.
+    pub const fn bits(self) -> u8 {
+        match self {
+            Opcode::Continuation => 0x0,
+            Opcode::Text => 0x1,
+            Opcode::Binary => 0x2,
+            Opcode::Close => 0x8,
+            Opcode::Ping => 0x9,
+            Opcode::Pong => 0xA,
+        }
+    }
+
+    /// The opcode of four bits, `None` for the reserved ones.
+    pub const fn from_bits(bits: u8) -> Option<Opcode> {
+        Some(match bits {
+            0x0 => Opcode::Continuation,
+            0x1 => Opcode::Text,
+            0x2 => Opcode::Binary,
+            0x8 => Opcode::Close,
+            0x9 => Opcode::Ping,
+            0xA => Opcode::Pong,
+            _ => return None,
+        })
+    }
+
+    /// Close, Ping and Pong: at most [`CONTROL_MAX`] bytes, never fragmented (RFC 6455 §5.5).
+    pub const fn is_control(self) -> bool {
+        self.bits() & 0x8 != 0
+    }
+}
+
+/// Appends a frame header for a payload of `len` bytes. `rsv1` marks a compressed message (RFC 7692
+/// §6) and belongs only on its first frame.
+pub fn write_header(
+    out: &mut Vec<u8>,
+    opcode: Opcode,
+    fin: bool,
+    rsv1: bool,
+    len: usize,
+    mask: Option<[u8; 4]>,
+) {
+    let (mut bytes, size) = header(opcode, rsv1, len);
+    if !fin {
+        bytes[0] &= !FIN;
+    }
+    if mask.is_some() {
+        bytes[1] |= MASKED;
+    }
+    out.extend_from_slice(&bytes[..size]);
+    if let Some(mask) = mask {
+        out.extend_from_slice(&mask);
+    }
+}
+
+/// The header of an unmasked, unfragmented frame: the bytes and how many of them count. Server
+/// frames on the hot path need no buffer for their header.
+pub fn header(opcode: Opcode, rsv1: bool, len: usize) -> ([u8; 10], usize) {
+    debug_assert!(!opcode.is_control() || (len <= CONTROL_MAX && !rsv1));
+    let mut bytes = [0; 10];
+    bytes[0] = FIN | if rsv1 { RSV1 } else { 0 } | opcode.bits();
+    if len < LENGTH_16 as usize {
+        bytes[1] = len as u8;
+        (bytes, 2)
+    } else if let Ok(len) = u16::try_from(len) {
+        bytes[1] = LENGTH_16;
+        bytes[2..4].copy_from_slice(&len.to_be_bytes());
+        (bytes, 4)
+    } else {
+        bytes[1] = LENGTH_64;
+        bytes[2..].copy_from_slice(&(len as u64).to_be_bytes());
+        (bytes, 10)
+    }
+}
+
+/// Appends a whole server frame: unmasked, unfragmented, uncompressed.
+pub fn write_frame(out: &mut Vec<u8>, opcode: Opcode, payload: &[u8]) {
+    let (bytes, size) = header(opcode, false, payload.len());
+    out.reserve(size + payload.len());
+    out.extend_from_slice(&bytes[..size]);
+    out.extend_from_slice(payload);
+}
+
+/// Appends a whole client frame: masked with `mask`, which RFC 6455 §5.3 wants unpredictable.
+pub fn write_masked(out: &mut Vec<u8>, opcode: Opcode, payload: &[u8], mask: [u8; 4]) {
+    out.reserve(HEADER_MAX + payload.len());
+    write_header(out, opcode, true, false, payload.len(), Some(mask));
+    let start = out.len();
+    out.extend_from_slice(payload);
+    apply_mask(&mut out[start..], mask, 0);
+}
+
+/// Appends a server's close frame. The reason is cut at a character boundary so that code and
+/// reason fit into a control frame.
+pub fn write_close(out: &mut Vec<u8>, code: u16, reason: &str) {
+    let mut end = reason.len().min(CONTROL_MAX - 2);
+    while !reason.is_char_boundary(end) {
+        end -= 1;
+    }
+    let reason = &reason[..end];
+    let (bytes, size) = header(Opcode::Close, false, 2 + reason.len());
+    out.extend_from_slice(&bytes[..size]);
+    out.extend_from_slice(&code.to_be_bytes());
+    out.extend_from_slice(reason.as_bytes());
+}
+
+/// Masks or unmasks `buf` in place (RFC 6455 §5.3). `offset` is how many bytes of the payload came
+/// before `buf`.
+pub fn apply_mask(buf: &mut [u8], mask: [u8; 4], offset: usize) {
+    let mut eight = [0; 8];
+    for (at, byte) in eight.iter_mut().enumerate() {
+        *byte = mask[(at + offset) & 3];
+    }
+    let word = u64::from_ne_bytes(eight);
+    let (words, rest) = buf.as_chunks_mut::<8>();
+    for chunk in words {
+        *chunk = (u64::from_ne_bytes(*chunk) ^ word).to_ne_bytes();
+    }
+    for (byte, key) in rest.iter_mut().zip(eight) {
+        *byte ^= key;
+    }
+}

@@ -1,0 +1,152 @@
+//! Reads frame headers and enforces all that RFC 6455 says about them alone.
+//!
+//! Invariant: checks run in the order of the bytes, each as soon as its byte is there, so that the
+//! same stream gives the same violation however it is cut. Payloads are not looked at here.
+
+use super::frame::{CONTROL_MAX, FIN, LENGTH_16, LENGTH_64, MASKED, Opcode, RSV1, RSV23};
+use super::receive::{Config, Role, Violation};
+
+/// A frame whose header has been read.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Frame {
+    pub(super) opcode: Opcode,
+    pub(super) fin: bool,
+    pub(super) deflated: bool,
+    pub(super) mask: Option<[u8; 4]>,
+    /// Payload bytes in all.
+    pub(super) len: usize,
+    /// Payload bytes that have come.
+    pub(super) received: usize,
+}
+
+/// The fragmented message that a header arrives in the middle of.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Fragmented {
+    /// Payload bytes of its frames so far.
+    pub(super) bytes: usize,
+    pub(super) deflated: bool,
+}
+
+/// Reads a header from the beginning of `bytes`: the frame and the header's size, or `None` when it
+/// is cut off but right so far.
+pub(super) fn parse(
+    bytes: &[u8],
+    open: Option<Fragmented>,
+    config: &Config,
+) -> Result<Option<(Frame, usize)>, Violation> {
+    let Some(&first) = bytes.first() else {
+        return Ok(None);
+    };
+    let (opcode, fin, deflated) = first_byte(first, open.is_some(), config)?;
+    let Some(&second) = bytes.get(1) else {
+        return Ok(None);
+    };
+    let masked = second & MASKED != 0;
+    match (config.role, masked) {
+        (Role::Server, false) => return Err(Violation::Unmasked),
+        (Role::Client, true) => return Err(Violation::Masked),
+        _ => {}
+    }
+    let short = second & !MASKED;
+    if opcode.is_control() && usize::from(short) > CONTROL_MAX {
+        return Err(Violation::ControlTooLong);
+    }
+    let Some((len, size)) = length(short, &bytes[2..])? else {
+        return Ok(None);
+    };
+    if !opcode.is_control() {
+        let before = open.map_or(0, |message| message.bytes);
+        let limit = wire_limit(
+            config,
+            deflated || open.is_some_and(|message| message.deflated),
+        );
+        if len > limit.saturating_sub(before) as u64 {
+            return Err(Violation::TooBig);
+        }
+    }
+    let mask = if masked {
+        match bytes.get(2 + size..2 + size + 4) {
+            Some(mask) => Some([mask[0], mask[1], mask[2], mask[3]]),
+            None => return Ok(None),
+        }
+    } else {
+        None
+    };
+    let frame = Frame {
+        opcode,
+        fin,
+        deflated,
+        mask,
+        len: len as usize,
+        received: 0,
+    };
+    Ok(Some((frame, 2 + size + if masked { 4 } else { 0 })))
+}
+
+fn first_byte(
+    byte: u8,
+    in_message: bool,
+    config: &Config,
+) -> Result<(Opcode, bool, bool), Violation> {
+    if byte & RSV23 != 0 {
+        return Err(Violation::ReservedBits);
+    }
+    let opcode = Opcode::from_bits(byte & 0x0F).ok_or(Violation::ReservedOpcode)?;
+    let fin = byte & FIN != 0;
+    let rsv1 = byte & RSV1 != 0;
+    let begins = matches!(opcode, Opcode::Text | Opcode::Binary);
+    if rsv1 && !(config.deflate && begins) {
+        return Err(Violation::ReservedBits);
+    }
+    if opcode.is_control() && !fin {
+        return Err(Violation::ControlFragmented);
+    }
+    if opcode == Opcode::Continuation && !in_message {
+        return Err(Violation::NothingToContinue);
+    }
+    if begins && in_message {
+        return Err(Violation::MessageInMessage);
+    }
+    Ok((opcode, fin, rsv1))
+}
+
+/// The payload length and how many extra bytes told it (RFC 6455 §5.2: the shortest encoding, top
+/// bit clear).
+fn length(short: u8, bytes: &[u8]) -> Result<Option<(u64, usize)>, Violation> {
+    let (len, size, least) = match short {
+        LENGTH_16 => match bytes.first_chunk::<2>() {
+            Some(bytes) => (
+                u64::from(u16::from_be_bytes(*bytes)),
+                2,
+                u64::from(LENGTH_16),
+            ),
+            None => return Ok(None),
+        },
+        LENGTH_64 => match bytes.first_chunk::<8>() {
+            Some(bytes) => (u64::from_be_bytes(*bytes), 8, 1 << 16),
+            None => return Ok(None),
+        },
+        short => (u64::from(short), 0, 0),
+    };
+    if len >> 63 != 0 {
+        return Err(Violation::LengthTopBit);
+    }
+    if len < least {
+        return Err(Violation::LengthNotMinimal);
+    }
+    Ok(Some((len, size)))
+}
+
+/// How many payload bytes one message may have on the wire. Compression makes random bytes longer:
+/// zlib's own bound for its least memory is an eighth more, so a message that fits uncompressed
+/// is not refused for how it was packed. What it inflates to is limited separately.
+fn wire_limit(config: &Config, deflated: bool) -> usize {
+    /// For the headers of the blocks of very small messages.
+    const SMALL: usize = 64;
+    match deflated {
+        true => config
+            .message_bytes
+            .saturating_add(config.message_bytes / 8 + SMALL),
+        false => config.message_bytes,
+    }
+}

@@ -1,0 +1,435 @@
+//! The receiving side of RFC 6455, for servers and clients: bytes to events.
+//!
+//! Call [`next`] with what arrived, again with what it did not consume, and so on until it consumed
+//! all and has no event. A whole unfragmented frame is unmasked in place and handed out as a slice
+//! of the input; then nothing is allocated. Only an unfinished frame or a fragmented or compressed
+//! message has state, a [`Partial`], which the call after the one that finished it frees.
+//!
+//! Invariants: the events and the violation do not depend on how the bytes are cut. Memory
+//! grows with what arrived, never with what a header announces. A frame over the limit is refused from its
+//! header. Text is checked as it arrives; compressed text when its message is whole.
+//!
+//! After [`Event::Close`] or a [`Violation`] the caller stops reading; nothing here remembers it.
+
+use super::frame::{HEADER_MAX, Opcode, apply_mask};
+use super::head::{self, Fragmented, Frame};
+use super::utf8::Utf8;
+use crate::deflate::{self, InflateError};
+use alloc::boxed::Box;
+use alloc::vec::Vec;
+use core::ops::Range;
+use core::str;
+
+/// Which end of the connection receives.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Role {
+    /// Frames must be masked (RFC 6455 §5.1).
+    Server,
+    /// Frames must not be masked.
+    Client,
+}
+
+/// What holds for a connection.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Config {
+    /// Which end this is.
+    pub role: Role,
+    /// The longest message in bytes, after inflating.
+    pub message_bytes: usize,
+    /// permessage-deflate was negotiated, so that RSV1 may mark compressed messages.
+    pub deflate: bool,
+}
+
+/// What arrived.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Event<'a> {
+    /// A whole text message; it is UTF-8.
+    Text(&'a [u8]),
+    /// A whole binary message.
+    Binary(&'a [u8]),
+    /// A ping; its bytes belong into the pong.
+    Ping(&'a [u8]),
+    /// A pong.
+    Pong(&'a [u8]),
+    /// The peer closes. No code means that it gave none (1005); the reason is UTF-8.
+    Close {
+        /// The peer's close code, one that may appear on the wire (RFC 6455 §7.4).
+        code: Option<u16>,
+        /// The peer's reason.
+        reason: &'a [u8],
+    },
+}
+
+/// How far one call came.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Step<'a> {
+    /// Bytes of the input that are done with.
+    pub consumed: usize,
+    /// The event that ended there. `None`: all was consumed and more bytes are needed.
+    pub event: Option<Event<'a>>,
+}
+
+/// How a peer broke the protocol. The connection is failed with [`code`](Violation::code).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Violation {
+    /// A reserved bit without a meaning here (§5.2; RFC 7692 §6 for RSV1).
+    ReservedBits,
+    /// An opcode that does not exist (§5.2).
+    ReservedOpcode,
+    /// A client's frame without a mask (§5.1).
+    Unmasked,
+    /// A server's frame with a mask (§5.1).
+    Masked,
+    /// A control frame over 125 bytes (§5.5).
+    ControlTooLong,
+    /// A control frame without FIN (§5.5).
+    ControlFragmented,
+    /// A length in a longer form than it needs (§5.2).
+    LengthNotMinimal,
+    /// A 64-bit length with its top bit set (§5.2).
+    LengthTopBit,
+    /// A continuation without a message (§5.4).
+    NothingToContinue,
+    /// A new message before the fragmented one ended (§5.4).
+    MessageInMessage,
+    /// A close frame with a single byte (§5.5.1).
+    CloseTooShort,
+    /// A close code that must not be sent (§7.4).
+    CloseCode,
+    /// Text or a close reason that is not UTF-8 (§8.1).
+    BadUtf8,
+    /// A compressed message that does not inflate (RFC 7692 §7.2.2).
+    BadDeflate,
+    /// A message over the limit, as announced or as inflated.
+    TooBig,
+}
+
+impl Violation {
+    /// The close code to fail the connection with (RFC 6455 §7.4.1). RFC 7692 names none for data
+    /// that does not inflate; 1007, data inconsistent with the type of its message, is nearest.
+    pub const fn code(&self) -> u16 {
+        match self {
+            Violation::BadUtf8 | Violation::BadDeflate => 1007,
+            Violation::TooBig => 1009,
+            _ => 1002,
+        }
+    }
+
+    /// Words for the close frame and the log.
+    pub const fn reason(&self) -> &'static str {
+        match self {
+            Violation::ReservedBits => "reserved bits are set",
+            Violation::ReservedOpcode => "reserved opcode",
+            Violation::Unmasked => "frame is not masked",
+            Violation::Masked => "frame is masked",
+            Violation::ControlTooLong => "control frame is too long",
+            Violation::ControlFragmented => "control frame is fragmented",
+            Violation::LengthNotMinimal => "length is not minimal",
+            Violation::LengthTopBit => "length has its top bit set",
+            Violation::NothingToContinue => "continuation without a message",
+            Violation::MessageInMessage => "message within a fragmented message",
+            Violation::CloseTooShort => "close frame of one byte",
+            Violation::CloseCode => "close code must not be sent",
+            Violation::BadUtf8 => "text is not UTF-8",
+            Violation::BadDeflate => "compressed data is malformed",
+            Violation::TooBig => "message is too big",
+        }
+    }
+}
+
+/// An unfinished frame or message.
+#[derive(Debug, Default)]
+pub struct Partial {
+    /// The beginning of a header that is cut off.
+    head: [u8; HEADER_MAX],
+    head_len: u8,
+    /// What the last call handed out and this one frees.
+    given: Given,
+    /// The frame whose payload is incomplete.
+    frame: Option<Frame>,
+    /// That frame's payload so far, if it is a control frame.
+    control: Vec<u8>,
+    /// The message that began and has not ended.
+    message: Option<Message>,
+}
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+enum Given {
+    #[default]
+    Nothing,
+    Control,
+    Message,
+}
+
+#[derive(Debug)]
+struct Message {
+    opcode: Opcode,
+    deflated: bool,
+    /// Unmasked; compressed until the message is whole.
+    bytes: Vec<u8>,
+    utf8: Utf8,
+}
+
+/// Where a finished payload lies.
+enum Found {
+    Nothing,
+    Input(Opcode, Range<usize>),
+    Held(Opcode),
+}
+
+/// Reads the next event from `input`, whose bytes it may change up to what it consumed.
+///
+/// # Errors
+///
+/// The first [`Violation`] of the stream. `partial` is then `None`.
+pub fn next<'a>(
+    partial: &'a mut Option<Box<Partial>>,
+    input: &'a mut [u8],
+    config: &Config,
+) -> Result<Step<'a>, Violation> {
+    if let Some(held) = partial
+        && held.settle()
+    {
+        *partial = None;
+    }
+    let (consumed, found) = match advance(partial, input, config) {
+        Ok(advanced) => advanced,
+        Err(violation) => {
+            *partial = None;
+            return Err(violation);
+        }
+    };
+    let event = match found {
+        Found::Nothing => None,
+        Found::Input(opcode, range) => Some(event(opcode, &input[range])),
+        Found::Held(opcode) => {
+            let held = partial.as_deref().expect("what was found is held");
+            Some(event(opcode, held.payload(opcode)))
+        }
+    };
+    Ok(Step { consumed, event })
+}
+
+fn advance(
+    partial: &mut Option<Box<Partial>>,
+    input: &mut [u8],
+    config: &Config,
+) -> Result<(usize, Found), Violation> {
+    let mut at = 0;
+    loop {
+        let mut frame = match partial.as_mut().and_then(|held| held.frame.take()) {
+            Some(frame) => frame,
+            None => match read_head(partial, &input[at..], config)? {
+                Some((frame, size)) => {
+                    at += size;
+                    frame
+                }
+                None => return Ok((input.len(), Found::Nothing)),
+            },
+        };
+        let range = at..at + (frame.len - frame.received).min(input.len() - at);
+        let piece = &mut input[range.clone()];
+        if let Some(mask) = frame.mask {
+            apply_mask(piece, mask, frame.received);
+        }
+        frame.received += piece.len();
+        at = range.end;
+        if piece.len() == frame.len && stands_alone(&frame) {
+            check(frame.opcode, piece)?;
+            return Ok((at, Found::Input(frame.opcode, range)));
+        }
+        let held = partial.get_or_insert_default();
+        if let Some(opcode) = held.take(frame, piece, config)? {
+            return Ok((at, Found::Held(opcode)));
+        }
+        if held.frame.is_some() {
+            return Ok((at, Found::Nothing));
+        }
+    }
+}
+
+/// Reads a header from what is held of it and the input: the frame, and how many bytes of the input
+/// it took. `None`: all was taken and held.
+fn read_head(
+    partial: &mut Option<Box<Partial>>,
+    input: &[u8],
+    config: &Config,
+) -> Result<Option<(Frame, usize)>, Violation> {
+    let open = partial.as_ref().and_then(|held| held.fragmented());
+    let before = partial.as_ref().map_or(0, |held| held.head_len.into());
+    if before == 0
+        && let Some(read) = head::parse(input, open, config)?
+    {
+        return Ok(Some(read));
+    }
+    if input.is_empty() {
+        return Ok(None);
+    }
+    let held = partial.get_or_insert_default();
+    let more = input.len().min(HEADER_MAX - before);
+    held.head[before..before + more].copy_from_slice(&input[..more]);
+    match head::parse(&held.head[..before + more], open, config)? {
+        Some((frame, size)) => {
+            held.head_len = 0;
+            Ok(Some((frame, size - before)))
+        }
+        None => {
+            held.head_len = (before + more) as u8;
+            Ok(None)
+        }
+    }
+}
+
+/// Whether the frame's payload is an event by itself, without anything from before or to undo.
+fn stands_alone(frame: &Frame) -> bool {
+    frame.fin && !frame.deflated && frame.opcode != Opcode::Continuation
+}
+
+/// Checks a whole payload.
+fn check(opcode: Opcode, payload: &[u8]) -> Result<(), Violation> {
+    let text = match opcode {
+        Opcode::Text => payload,
+        Opcode::Close => match payload {
+            [] => return Ok(()),
+            [_] => return Err(Violation::CloseTooShort),
+            [high, low, reason @ ..] if may_be_sent(u16::from_be_bytes([*high, *low])) => reason,
+            _ => return Err(Violation::CloseCode),
+        },
+        _ => return Ok(()),
+    };
+    match str::from_utf8(text) {
+        Ok(_) => Ok(()),
+        Err(_) => Err(Violation::BadUtf8),
+    }
+}
+
+/// Whether a close code may appear in a frame: RFC 6455 §7.4 and the IANA registry (1012 to 1014).
+/// 1004 is reserved; 1005, 1006 and 1015 are for local use only.
+fn may_be_sent(code: u16) -> bool {
+    matches!(code, 1000..=1003 | 1007..=1014 | 3000..=4999)
+}
+
+fn event(opcode: Opcode, payload: &[u8]) -> Event<'_> {
+    match opcode {
+        Opcode::Text => Event::Text(payload),
+        Opcode::Binary => Event::Binary(payload),
+        Opcode::Ping => Event::Ping(payload),
+        Opcode::Pong => Event::Pong(payload),
+        Opcode::Close => match payload {
+            [high, low, reason @ ..] => Event::Close {
+                code: Some(u16::from_be_bytes([*high, *low])),
+                reason,
+            },
+            _ => Event::Close {
+                code: None,
+                reason: &[],
+            },
+        },
+        Opcode::Continuation => unreachable!("a message has the opcode of its first frame"),
+    }
+}
+
+impl Partial {
+    /// Bytes of heap that this state occupies, itself included.
+    pub fn buffered_bytes(&self) -> usize {
+        let message = self.message.as_ref().map_or(0, |m| m.bytes.capacity());
+        size_of::<Self>() + self.control.capacity() + message
+    }
+
+    /// Forgets what the last call handed out. True when nothing is left.
+    fn settle(&mut self) -> bool {
+        match self.given {
+            Given::Nothing => {}
+            Given::Control => self.control.clear(),
+            Given::Message => self.message = None,
+        }
+        self.given = Given::Nothing;
+        self.head_len == 0 && self.frame.is_none() && self.message.is_none()
+    }
+
+    fn fragmented(&self) -> Option<Fragmented> {
+        self.message.as_ref().map(|message| Fragmented {
+            bytes: message.bytes.len(),
+            deflated: message.deflated,
+        })
+    }
+
+    fn payload(&self, opcode: Opcode) -> &[u8] {
+        match &self.message {
+            _ if opcode.is_control() => &self.control,
+            Some(message) => &message.bytes,
+            None => &[],
+        }
+    }
+
+    /// Takes a piece of the payload of `frame`. `Some` when that finished a control frame or a
+    /// message.
+    fn take(
+        &mut self,
+        frame: Frame,
+        piece: &[u8],
+        config: &Config,
+    ) -> Result<Option<Opcode>, Violation> {
+        let whole = frame.received == frame.len;
+        if !whole {
+            self.frame = Some(frame);
+            if piece.is_empty() {
+                return Ok(None); // only the header came: the payload may yet come in one piece
+            }
+        }
+        if frame.opcode.is_control() {
+            self.control.extend_from_slice(piece);
+            if !whole {
+                return Ok(None);
+            }
+            check(frame.opcode, &self.control)?;
+            self.given = Given::Control;
+            return Ok(Some(frame.opcode));
+        }
+        let message = self.message.get_or_insert_with(|| Message::new(&frame));
+        message.take(piece)?;
+        if !(whole && frame.fin) {
+            return Ok(None);
+        }
+        message.finish(config)?;
+        self.given = Given::Message;
+        Ok(Some(message.opcode))
+    }
+}
+
+impl Message {
+    fn new(first: &Frame) -> Message {
+        Message {
+            opcode: first.opcode,
+            deflated: first.deflated,
+            bytes: Vec::new(),
+            utf8: Utf8::default(),
+        }
+    }
+
+    fn take(&mut self, piece: &[u8]) -> Result<(), Violation> {
+        if self.opcode == Opcode::Text && !self.deflated && !self.utf8.feed(piece) {
+            return Err(Violation::BadUtf8);
+        }
+        self.bytes.extend_from_slice(piece);
+        Ok(())
+    }
+
+    fn finish(&mut self, config: &Config) -> Result<(), Violation> {
+        if self.deflated {
+            let mut plain = Vec::new();
+            deflate::inflate(&self.bytes, config.message_bytes, &mut plain).map_err(|error| {
+                match error {
+                    InflateError::TooBig => Violation::TooBig,
+                    InflateError::Malformed => Violation::BadDeflate,
+                }
+            })?;
+            self.bytes = plain;
+            return check(self.opcode, &self.bytes);
+        }
+        match self.utf8.is_complete() {
+            true => Ok(()),
+            false => Err(Violation::BadUtf8),
+        }
+    }
+}

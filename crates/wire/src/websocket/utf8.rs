@@ -1,0 +1,45 @@
+//! Checks UTF-8 that arrives in pieces. Invariant: an error is told with the first byte that can
+//! not be part of a well-formed text any more (as RFC 6455 §8.1 allows), not at the text's end.
+
+use core::str;
+
+/// What a piece of text left unfinished: at most three bytes of a character.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Utf8 {
+    pending: [u8; 4],
+    len: u8,
+}
+
+impl Utf8 {
+    /// Takes the next piece. False when the text is not UTF-8 whatever follows.
+    pub(super) fn feed(&mut self, mut piece: &[u8]) -> bool {
+        while self.len > 0 {
+            let Some((&byte, rest)) = piece.split_first() else {
+                return true;
+            };
+            piece = rest;
+            self.pending[usize::from(self.len)] = byte;
+            self.len += 1;
+            match str::from_utf8(&self.pending[..usize::from(self.len)]) {
+                Ok(_) => self.len = 0,
+                Err(error) if error.error_len().is_some() => return false,
+                Err(_) => {}
+            }
+        }
+        let Err(error) = str::from_utf8(piece) else {
+            return true;
+        };
+        let tail = &piece[error.valid_up_to()..];
+        if error.error_len().is_some() {
+            return false;
+        }
+        self.pending[..tail.len()].copy_from_slice(tail);
+        self.len = tail.len() as u8;
+        true
+    }
+
+    /// Whether the text may end here: no character is cut off.
+    pub(super) fn is_complete(&self) -> bool {
+        self.len == 0
+    }
+}
