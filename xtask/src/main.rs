@@ -1,1 +1,127 @@
-fn main(){}
+//! The project's own commands, run as `cargo xtask COMMAND`.
+//!
+//! Each is a short list of ordinary programs (`cargo`, `npm`, `apt-get`), printed before it is run,
+//! so that whoever reads the output can repeat a step by hand. Nothing here is part of the server,
+//! and nothing here starts one: the tests do that themselves.
+#![allow(clippy::print_stderr)] // a command-line tool: standard error is where it reports
+
+mod run;
+mod tools;
+
+use anyhow::{Context, Result, bail};
+use run::{Step, workspace_root};
+use std::time::Instant;
+
+const USAGE: &str = "\
+cargo xtask COMMAND
+
+  test [--release]  all tests, those with third-party clients too; installs what they need
+  lint              formatting, clippy and the documentation build; warnings are errors
+  ci                lint, then test
+  deny              licences, advisories and sources of the dependencies (installs cargo-deny)
+";
+
+fn main() -> Result<()> {
+    let args: Vec<String> = std::env::args().skip(1).collect();
+    let args: Vec<&str> = args.iter().map(String::as_str).collect();
+    std::env::set_current_dir(workspace_root()).context("entering the workspace")?;
+    let started = Instant::now();
+    match args.as_slice() {
+        ["test"] => test(false)?,
+        ["test", "--release"] => test(true)?,
+        ["lint"] => lint()?,
+        ["ci"] => {
+            lint()?;
+            test(false)?;
+        }
+        ["deny"] => deny()?,
+        ["help" | "-h" | "--help"] => {
+            eprint!("{USAGE}");
+            return Ok(());
+        }
+        _ => bail!("unknown command {args:?}\n\n{USAGE}"),
+    }
+    eprintln!(
+        "xtask: `{}` passed in {} s",
+        args.join(" "),
+        started.elapsed().as_secs()
+    );
+    Ok(())
+}
+
+/// All tests of the workspace in one profile, so that it is built once; then those that the plain
+/// `cargo test` skips because they need third-party clients.
+fn test(release: bool) -> Result<()> {
+    let tools = tools::prepare()?;
+    let profile: &[&str] = if release { &["--release"] } else { &[] };
+    Step::new("cargo")
+        .args(["test", "--workspace", "--locked"])
+        .args(profile)
+        .run()?;
+    Step::new("cargo")
+        .args([
+            "test",
+            "--package",
+            "crore",
+            "--test",
+            "clients",
+            "--locked",
+        ])
+        .args(profile)
+        .args(["--", "--ignored"])
+        .env("CRORE_CLIENT_TESTS", &tools)
+        .run()
+}
+
+/// Everything that is checked without running anything of ours.
+fn lint() -> Result<()> {
+    ensure_component("fmt", "rustfmt")?;
+    ensure_component("clippy", "clippy")?;
+    Step::new("cargo").args(["fmt", "--all", "--check"]).run()?;
+    Step::new("cargo")
+        .args([
+            "clippy",
+            "--workspace",
+            "--all-targets",
+            "--locked",
+            "--",
+            "-D",
+            "warnings",
+        ])
+        .run()?;
+    Step::new("cargo")
+        .args([
+            "doc",
+            "--workspace",
+            "--no-deps",
+            "--document-private-items",
+            "--locked",
+        ])
+        .env("RUSTDOCFLAGS", "-D warnings")
+        .run()
+}
+
+/// Needs the network (the advisory database) and several minutes to build the tool once, so it is
+/// not part of `ci`.
+fn deny() -> Result<()> {
+    if !Step::new("cargo").args(["deny", "--version"]).succeeds() {
+        Step::new("cargo")
+            .args(["install", "--locked", "cargo-deny"])
+            .run()?;
+    }
+    Step::new("cargo")
+        .args(["deny", "--all-features", "check"])
+        .run()
+}
+
+fn ensure_component(subcommand: &str, component: &str) -> Result<()> {
+    if Step::new("cargo")
+        .args([subcommand, "--version"])
+        .succeeds()
+    {
+        return Ok(());
+    }
+    Step::new("rustup")
+        .args(["component", "add", component])
+        .run()
+}

@@ -1,0 +1,132 @@
+//! What the client tests need: Chromium, Node with three packages, Python with two.
+//!
+//! Programs come from Debian's packages and only when they are missing; the libraries come in the
+//! versions that `conformance/` pins, into a directory below `target/`, and are left alone while
+//! those pins stand. A second run therefore costs a few file reads.
+
+use crate::run::{Step, target_directory, which, workspace_root};
+use anyhow::{Context, Result, bail};
+use std::fs;
+use std::path::{Path, PathBuf};
+
+/// A program that must be in `PATH`, and the Debian packages that bring it.
+const PROGRAMS: &[(&str, &[&str])] = &[
+    ("curl", &["curl"]),
+    ("chromium", &["chromium"]),
+    ("node", &["nodejs"]),
+    ("npm", &["npm"]),
+    ("python3", &["python3", "python3-venv"]),
+];
+
+/// The files that pin the libraries.
+const NODE_PINS: &[&str] = &["package.json", "package-lock.json"];
+const PYTHON_PINS: &[&str] = &["requirements.txt"];
+
+/// Makes everything present and returns the directory that holds `node_modules/` and `venv/`.
+pub fn prepare() -> Result<PathBuf> {
+    programs()?;
+    let tools = target_directory()?.join("client-tools");
+    fs::create_dir_all(&tools).with_context(|| format!("creating {}", tools.display()))?;
+    once(&tools, "node", NODE_PINS, || node(&tools))?;
+    once(&tools, "python", PYTHON_PINS, || python(&tools))?;
+    Ok(tools)
+}
+
+fn programs() -> Result<()> {
+    let missing: Vec<_> = PROGRAMS
+        .iter()
+        .filter(|(name, _)| which(name).is_none())
+        .collect();
+    if missing.is_empty() {
+        return Ok(());
+    }
+    let names: Vec<_> = missing.iter().map(|(name, _)| *name).collect();
+    if which("apt-get").is_none() {
+        bail!("the client tests need {names:?} in PATH, and this is no Debian to install them on");
+    }
+    eprintln!("xtask: missing {names:?}, installing them");
+    let packages = missing
+        .iter()
+        .flat_map(|(_, packages)| packages.iter().copied());
+    apt(["update", "-qq"])?;
+    apt(["install", "-qq", "-y", "--no-install-recommends"]
+        .into_iter()
+        .chain(packages))
+}
+
+/// `apt-get` needs root; a user who is not root has `sudo` or is told so by apt itself.
+fn apt<'a>(args: impl IntoIterator<Item = &'a str>) -> Result<()> {
+    let root =
+        fs::metadata("/proc/self").is_ok_and(|own| std::os::unix::fs::MetadataExt::uid(&own) == 0);
+    let step = match which("sudo") {
+        Some(sudo) if !root => Step::new(sudo).args(["DEBIAN_FRONTEND=noninteractive", "apt-get"]),
+        _ => Step::new("apt-get").env("DEBIAN_FRONTEND", "noninteractive"),
+    };
+    step.args(args).run()
+}
+
+/// Runs `install` unless it succeeded before with the same pins, of which a copy is kept.
+fn once(
+    tools: &Path,
+    name: &str,
+    pins: &[&str],
+    install: impl FnOnce() -> Result<()>,
+) -> Result<()> {
+    let mut wanted = String::new();
+    for pin in pins {
+        let path = workspace_root().join("conformance").join(pin);
+        wanted +=
+            &fs::read_to_string(&path).with_context(|| format!("reading {}", path.display()))?;
+    }
+    let stamp = tools.join(format!("{name}.installed"));
+    if fs::read_to_string(&stamp).is_ok_and(|installed| installed == wanted) {
+        return Ok(());
+    }
+    install()?;
+    fs::write(&stamp, wanted).with_context(|| format!("writing {}", stamp.display()))
+}
+
+fn node(tools: &Path) -> Result<()> {
+    for pin in NODE_PINS {
+        fs::copy(
+            workspace_root().join("conformance").join(pin),
+            tools.join(pin),
+        )
+        .with_context(|| format!("copying {pin}"))?;
+    }
+    // No package of these runs a script of its own to be installed, and none may begin to.
+    Step::new("npm")
+        .args(["ci", "--ignore-scripts", "--no-audit", "--no-fund"])
+        .current_dir(tools)
+        .run()
+}
+
+fn python(tools: &Path) -> Result<()> {
+    let venv = tools.join("venv");
+    let make = || {
+        Step::new("python3")
+            .args(["-m", "venv", "--clear"])
+            .args([&venv])
+    };
+    // Debian's python3 comes without `ensurepip`, which only shows when an environment is made.
+    if !make().succeeds() {
+        apt(["update", "-qq"])?;
+        apt([
+            "install",
+            "-qq",
+            "-y",
+            "--no-install-recommends",
+            "python3-venv",
+        ])?;
+        make().run()?;
+    }
+    Step::new(venv.join("bin/pip"))
+        .args([
+            "install",
+            "--quiet",
+            "--disable-pip-version-check",
+            "--requirement",
+        ])
+        .args([workspace_root().join("conformance/requirements.txt")])
+        .run()
+}

@@ -1,0 +1,274 @@
+//! The rules themselves. A violation is a sentence that names the file.
+
+use crate::lexer;
+use crate::tree::{Tree, root};
+
+type Rule = fn(&Tree) -> Vec<String>;
+
+/// Every rule with its name.
+pub const ALL: &[(&str, Rule)] = &[
+    ("edges", edges),
+    ("unsafe", unsafe_places),
+    ("forbid", forbids),
+    ("sans-io", sans_io),
+    ("async", no_async),
+    ("module docs", module_docs),
+    ("length", length),
+    ("words", words),
+];
+
+/// Who may import whom, by directory; tests (`dev-dependencies`) may import anything.
+const EDGES: &[(&str, &[&str])] = &[
+    ("crates/wire", &[]),
+    ("crates/broker", &["crore-wire"]),
+    ("crates/net", &[]),
+    ("crates/bench", &["crore-wire"]),
+    ("crates/sim", &["crore-broker", "crore-wire"]),
+    (
+        "crates/server",
+        &["crore-broker", "crore-net", "crore-wire", "crore-bench"],
+    ),
+    ("xtask", &[]),
+];
+
+/// Where `unsafe` may stand: system calls, and allocators that tests count with.
+const UNSAFE: &[&str] = &[
+    "crates/net/",
+    "crates/bench/src/sys.rs",
+    "crates/broker/tests/allocations.rs",
+    "crates/server/tests/allocations.rs",
+];
+
+/// The crates that decide and encode: no sockets, no clock, no threads.
+const PURE: &[&str] = &["crates/wire/", "crates/broker/"];
+
+/// What a pure crate must not name.
+const IMPURE_WORDS: &[&str] = &[
+    "std::net",
+    "std::time",
+    "std::thread",
+    "std::fs",
+    "std::env",
+    "std::process",
+    "std::os",
+    "std::sync",
+    "thread",
+    "Instant",
+    "SystemTime",
+    "TcpStream",
+    "TcpListener",
+    "UdpSocket",
+    "libc",
+];
+
+/// What a pure crate may depend on besides our own. Each is a codec or a hash without a system call.
+const PURE_DEPENDENCIES: &[&str] = &[
+    "base64",
+    "httparse",
+    "memchr",
+    "miniz_oxide",
+    "sha1",
+    "xxhash-rust",
+    "crore-wire",
+    "hashbrown",
+];
+
+/// Runtimes that schedule tasks. Shards are plain threads.
+const RUNTIMES: &[&str] = &[
+    "tokio",
+    "async-std",
+    "smol",
+    "futures",
+    "glommio",
+    "monoio",
+    "mio",
+    "async-io",
+];
+
+/// The control plane is no shard: it alone may one day use a runtime.
+const ASYNC_PLACES: &[&str] = &["crates/server/src/control/"];
+
+/// A file's length that we aim at, and the one past which it must be divided.
+pub const LINES_AIM: usize = 350;
+pub const LINES_MAX: usize = 600;
+
+fn edges(tree: &Tree) -> Vec<String> {
+    let mut found = Vec::new();
+    for (directory, manifest) in tree.manifests() {
+        let Some((_, allowed)) = EDGES.iter().find(|(known, _)| *known == directory) else {
+            if directory.starts_with("crates/") {
+                found.push(format!(
+                    "{directory} has no row in the table of allowed imports"
+                ));
+            }
+            continue;
+        };
+        for name in dependencies(&manifest) {
+            if name.starts_with("crore") && !allowed.contains(&name.as_str()) {
+                found.push(format!("{directory} imports {name}"));
+            }
+        }
+    }
+    found
+}
+
+fn unsafe_places(tree: &Tree) -> Vec<String> {
+    let elsewhere = tree
+        .sources()
+        .filter(|(path, _)| !UNSAFE.iter().any(|allowed| path.starts_with(allowed)));
+    elsewhere
+        .filter_map(|(path, text)| word_in(path, text, "unsafe"))
+        .collect()
+}
+
+fn forbids(tree: &Tree) -> Vec<String> {
+    let mut found = Vec::new();
+    for directory in PURE {
+        let path = format!("{directory}src/lib.rs");
+        let code = lexer::code(tree.get(&path).unwrap_or_default());
+        for attribute in ["#![forbid(unsafe_code)]", "#![no_std]"] {
+            if !code.contains(attribute) {
+                found.push(format!("{path} lacks {attribute}"));
+            }
+        }
+    }
+    found
+}
+
+fn sans_io(tree: &Tree) -> Vec<String> {
+    let mut found = Vec::new();
+    let pure_source = |path: &str| {
+        PURE.iter()
+            .any(|pure| path.starts_with(&format!("{pure}src/")))
+    };
+    for (path, text) in tree.sources().filter(|(path, _)| pure_source(path)) {
+        found.extend(
+            IMPURE_WORDS
+                .iter()
+                .filter_map(|word| word_in(path, text, word)),
+        );
+        let code = lexer::code(text);
+        let mut before = "";
+        for line in code.lines().map(str::trim).filter(|line| !line.is_empty()) {
+            // Unit tests may print and collect; the crate itself must build without `std`.
+            if line.contains("extern crate std")
+                && !before.contains("cfg(test)")
+                && !line.contains("cfg(test)")
+            {
+                found.push(format!("{path} links `std` outside of tests"));
+            }
+            before = line;
+        }
+    }
+    for (directory, manifest) in tree.manifests() {
+        if PURE.contains(&format!("{directory}/").as_str()) {
+            let foreign = |name: &String| !PURE_DEPENDENCIES.contains(&name.as_str());
+            let names = dependencies(&manifest).into_iter().filter(foreign);
+            found.extend(names.map(|name| {
+                format!("{directory} depends on {name}, which nobody has judged pure")
+            }));
+        }
+    }
+    found
+}
+
+fn no_async(tree: &Tree) -> Vec<String> {
+    let mut found = Vec::new();
+    let sources = tree
+        .sources()
+        .filter(|(path, _)| !ASYNC_PLACES.iter().any(|place| path.starts_with(place)));
+    for (path, text) in sources {
+        found.extend(
+            ["async", "await", "tokio"]
+                .iter()
+                .filter_map(|word| word_in(path, text, word)),
+        );
+    }
+    for (directory, manifest) in tree.manifests() {
+        let runtimes = dependencies(&manifest)
+            .into_iter()
+            .filter(|name| RUNTIMES.contains(&name.as_str()));
+        let control = directory == "crates/server";
+        found.extend(
+            runtimes
+                .filter(|_| !control)
+                .map(|name| format!("{directory} depends on {name}")),
+        );
+    }
+    found
+}
+
+fn module_docs(tree: &Tree) -> Vec<String> {
+    let bare = tree.sources().filter(|(_, text)| !text.starts_with("//!"));
+    bare.map(|(path, _)| format!("{path} does not open with `//!`"))
+        .collect()
+}
+
+pub fn length(tree: &Tree) -> Vec<String> {
+    long_files(tree, LINES_MAX)
+        .into_iter()
+        .map(|(path, lines)| format!("{path} has {lines} lines"))
+        .collect()
+}
+
+/// Sources with more lines than that.
+pub fn long_files(tree: &Tree, limit: usize) -> Vec<(String, usize)> {
+    let counted = tree
+        .sources()
+        .map(|(path, text)| (path.to_string(), text.lines().count()));
+    counted.filter(|(_, lines)| *lines > limit).collect()
+}
+
+/// Notes to oneself belong into an issue, praise to the reader, and paths of one machine nowhere.
+fn words(tree: &Tree) -> Vec<String> {
+    let checkout = format!("{}/", root().display());
+    let never = [
+        "TODO",
+        "FIXME",
+        "XXX",
+        "blazing",
+        "world-class",
+        "revolutionary",
+        "/root/",
+        "/home/",
+        &checkout,
+    ];
+    let mut found = Vec::new();
+    for (path, text) in tree
+        .all()
+        .filter(|(path, _)| !path.starts_with("xtask/tests/architecture/"))
+    {
+        let here = never.iter().filter(|word| text.contains(**word));
+        found.extend(here.map(|word| format!("{path} says {word:?}")));
+    }
+    found
+}
+
+fn word_in(path: &str, text: &str, word: &str) -> Option<String> {
+    let line = lexer::line_of_word(&lexer::code(text), word)?;
+    Some(format!("{path}:{line} says `{word}`"))
+}
+
+/// The packages that a manifest's library or program is built with, renamed ones by their real name.
+fn dependencies(manifest: &toml::Table) -> Vec<String> {
+    let target_tables = manifest.get("target").and_then(toml::Value::as_table);
+    let targets = target_tables
+        .into_iter()
+        .flat_map(|targets| targets.values().filter_map(toml::Value::as_table));
+    let mut names = Vec::new();
+    for table in std::iter::once(manifest).chain(targets) {
+        for kind in ["dependencies", "build-dependencies"] {
+            let Some(dependencies) = table.get(kind).and_then(toml::Value::as_table) else {
+                continue;
+            };
+            names.extend(dependencies.iter().map(|(key, value)| {
+                let renamed = value
+                    .as_table()
+                    .and_then(|value| value.get("package"))
+                    .and_then(toml::Value::as_str);
+                renamed.unwrap_or(key).to_string()
+            }));
+        }
+    }
+    names
+}
