@@ -1,1 +1,62 @@
-fn main(){}
+//! `crore`: one binary that serves, publishes, subscribes and measures.
+//!
+//! Starts with [`main`], which reads the command line ([`cli`]) and hands over: the server's settings
+//! come from [`config`], its threads from [`boot`], the small tools are in [`client`]. Errors end here,
+//! on stderr and in the exit code; nothing else in the program exits.
+
+mod boot;
+mod cli;
+mod client;
+mod config;
+
+use std::io::{self, Write};
+use std::process::ExitCode;
+
+use clap::Parser;
+use cli::{Cli, Command, ServeArgs};
+use tracing_subscriber::EnvFilter;
+
+fn main() -> ExitCode {
+    let cli = Cli::parse();
+    let from_environment = std::env::var(EnvFilter::DEFAULT_ENV).ok();
+    log_to_stderr(
+        cli.log
+            .or(from_environment)
+            .as_deref()
+            .unwrap_or(cli.command.default_log()),
+    );
+    let done = match &cli.command {
+        Command::Serve(args) => serve(args),
+        Command::Pub(args) => client::publish(args),
+    };
+    match done {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            // A closed stderr is no reason to fail in another way.
+            let text = format!("{error:#}").replace('\n', "\ncrore: ");
+            let _ = writeln!(io::stderr(), "crore: {text}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn serve(args: &ServeArgs) -> anyhow::Result<()> {
+    let effective = config::load(args)?;
+    if args.check {
+        return client::print(effective.to_toml().as_bytes());
+    }
+    match &effective.source {
+        Some(path) => tracing::info!(file = %path.display(), "settings read"),
+        None => tracing::info!("no ./{}: built-in defaults", config::DEFAULT_FILE),
+    }
+    boot::serve(effective)
+}
+
+fn log_to_stderr(filter: &str) {
+    // The filter was checked with the command line; what it still cannot read it leaves out.
+    let filter = EnvFilter::builder().parse_lossy(filter);
+    tracing_subscriber::fmt()
+        .with_env_filter(filter)
+        .with_writer(io::stderr)
+        .init();
+}

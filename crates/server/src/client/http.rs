@@ -1,0 +1,292 @@
+//! As much of an HTTP/1.1 client (RFC 9112) as the toolbox needs: one request at a time on a blocking
+//! connection that is kept alive.
+//!
+//! Heads and bodies have limits; a peer that breaks the protocol is an error, never a panic.
+
+use std::io::{self, BufRead, BufReader, ErrorKind, Read, Write};
+use std::net::TcpStream;
+use std::time::Duration;
+
+use super::server::Server;
+
+/// Longest response head, in bytes; the server's own heads are far below.
+const MAX_HEAD_BYTES: u64 = 64 << 10;
+
+/// Longest size line of a chunk, in bytes, extensions included.
+const MAX_CHUNK_LINE_BYTES: u64 = 4 << 10;
+
+/// The first lines of a response.
+#[derive(Debug)]
+pub struct Head {
+    pub status: u16,
+    reason: String,
+    headers: Vec<(String, String)>,
+}
+
+impl Head {
+    /// The first field named `name`, which is in lower case.
+    pub fn header(&self, name: &str) -> Option<&str> {
+        self.headers
+            .iter()
+            .find(|(key, _)| key == name)
+            .map(|(_, value)| value.as_str())
+    }
+
+    /// The status as a person reads it.
+    pub fn status_line(&self) -> String {
+        format!("{} {}", self.status, self.reason)
+            .trim_end()
+            .to_string()
+    }
+
+    fn has_token(&self, name: &str, token: &str) -> bool {
+        let mut values = self.headers.iter().filter(|(key, _)| key == name);
+        values.any(|(_, value)| {
+            value
+                .split(',')
+                .any(|item| item.trim().eq_ignore_ascii_case(token))
+        })
+    }
+}
+
+/// What is left of the response's body (RFC 9112 section 6.3).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Body {
+    /// So many bytes.
+    Length(u64),
+    /// So many bytes of the current chunk; at 0 a size line follows.
+    Chunk(u64),
+    /// All until the peer closes.
+    UntilClose,
+    /// Nothing.
+    Done,
+}
+
+/// A connection to a server.
+#[derive(Debug)]
+pub struct Connection {
+    stream: BufReader<TcpStream>,
+    body: Body,
+    keep_alive: bool,
+}
+
+fn broken(what: &str) -> io::Error {
+    io::Error::new(
+        ErrorKind::InvalidData,
+        format!("the server's answer is not HTTP/1.1: {what}"),
+    )
+}
+
+impl Connection {
+    /// Connects.
+    ///
+    /// # Errors
+    /// As [`Server::connect`].
+    pub fn open(server: &Server) -> io::Result<Self> {
+        Ok(Connection {
+            stream: BufReader::new(server.connect()?),
+            body: Body::Done,
+            keep_alive: true,
+        })
+    }
+
+    /// Bounds each later wait for bytes; `None` waits without end.
+    ///
+    /// # Errors
+    /// The socket refuses.
+    pub fn set_patience(&self, patience: Option<Duration>) -> io::Result<()> {
+        self.stream.get_ref().set_read_timeout(patience)
+    }
+
+    /// Whether another request may go over this connection: the last response is read to its end, and
+    /// the peer has neither closed nor said more than it was asked.
+    pub fn is_reusable(&self) -> bool {
+        let stream = self.stream.get_ref();
+        let quiet = || {
+            stream.set_nonblocking(true)?;
+            let peeked = stream.peek(&mut [0]);
+            stream.set_nonblocking(false)?;
+            peeked
+        };
+        self.keep_alive
+            && self.body == Body::Done
+            && self.stream.buffer().is_empty()
+            && matches!(quiet(), Err(error) if error.kind() == ErrorKind::WouldBlock)
+    }
+
+    /// Sends a request and reads the head of its final response.
+    ///
+    /// # Errors
+    /// The connection fails, or the answer is not HTTP/1.1.
+    pub fn request(
+        &mut self,
+        server: &Server,
+        method: &str,
+        target: &str,
+        headers: &[(&str, &str)],
+        body: Option<&[u8]>,
+    ) -> io::Result<Head> {
+        let mut request = format!(
+            "{method} {target} HTTP/1.1\r\nHost: {}\r\n",
+            server.authority()
+        );
+        for (name, value) in headers {
+            request.push_str(&format!("{name}: {value}\r\n"));
+        }
+        if let Some(body) = body {
+            request.push_str(&format!("Content-Length: {}\r\n", body.len()));
+        }
+        request.push_str("\r\n");
+        let mut bytes = request.into_bytes();
+        bytes.extend_from_slice(body.unwrap_or_default());
+        // A server that refuses early answers and closes: its answer says more than the failed write.
+        let written = self.stream.get_mut().write_all(&bytes);
+        let head = match self.read_head() {
+            Err(_) if written.is_err() => return Err(written.unwrap_err()),
+            read => read?,
+        };
+        self.keep_alive = written.is_ok() && !head.has_token("connection", "close");
+        self.body = body_of(&head)?;
+        Ok(head)
+    }
+
+    /// The next bytes of the body; 0 at its end.
+    ///
+    /// # Errors
+    /// The connection fails or ends within the body, or the chunks are malformed.
+    pub fn read_body(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        if self.body == Body::Chunk(0) {
+            self.next_chunk()?;
+        }
+        let left = match self.body {
+            Body::Done => return Ok(0),
+            Body::UntilClose => u64::MAX,
+            Body::Length(left) | Body::Chunk(left) => left,
+        };
+        let len = self.stream.by_ref().take(left).read(buffer)?;
+        let left = left - len as u64;
+        match &mut self.body {
+            Body::UntilClose if len == 0 => self.body = Body::Done,
+            Body::UntilClose | Body::Done => {}
+            _ if len == 0 => return Err(ErrorKind::UnexpectedEof.into()),
+            Body::Length(_) if left == 0 => self.body = Body::Done,
+            Body::Length(rest) => *rest = left,
+            Body::Chunk(rest) => {
+                *rest = left;
+                if left == 0 && !self.line(MAX_CHUNK_LINE_BYTES)?.is_empty() {
+                    return Err(broken("a chunk is longer than it says"));
+                }
+            }
+        }
+        Ok(len)
+    }
+
+    /// The whole body, of at most `limit` bytes.
+    ///
+    /// # Errors
+    /// As [`Connection::read_body`]; a longer body.
+    pub fn whole_body(&mut self, limit: usize) -> io::Result<Vec<u8>> {
+        let mut body = Vec::new();
+        let mut buffer = [0; 8192];
+        loop {
+            match self.read_body(&mut buffer)? {
+                0 => return Ok(body),
+                len if body.len() + len > limit => return Err(broken("the body is too long")),
+                len => body.extend_from_slice(&buffer[..len]),
+            }
+        }
+    }
+
+    /// Gives up HTTP: the socket, and what was read beyond the head.
+    pub fn into_stream(self) -> (TcpStream, Vec<u8>) {
+        let rest = self.stream.buffer().to_vec();
+        (self.stream.into_inner(), rest)
+    }
+
+    fn next_chunk(&mut self) -> io::Result<()> {
+        let line = self.line(MAX_CHUNK_LINE_BYTES)?;
+        let digits = line.split(';').next().unwrap_or_default().trim();
+        let size = u64::from_str_radix(digits, 16).map_err(|_| broken("a chunk without a size"))?;
+        self.body = Body::Chunk(size);
+        if size == 0 {
+            while !self.line(MAX_HEAD_BYTES)?.is_empty() {} // trailers
+            self.body = Body::Done;
+        }
+        Ok(())
+    }
+
+    /// Reads heads until one that is not interim (RFC 9110 section 15.2).
+    fn read_head(&mut self) -> io::Result<Head> {
+        loop {
+            let head = self.read_one_head()?;
+            if !(100..200).contains(&head.status) || head.status == 101 {
+                return Ok(head);
+            }
+        }
+    }
+
+    fn read_one_head(&mut self) -> io::Result<Head> {
+        let mut left = MAX_HEAD_BYTES;
+        let first = self.line(left)?;
+        let (version, rest) = first
+            .split_once(' ')
+            .ok_or_else(|| broken("no status line"))?;
+        let (status, reason) = rest.split_once(' ').unwrap_or((rest, ""));
+        let status = status.parse().map_err(|_| broken("no status"))?;
+        if !version.starts_with("HTTP/1.") {
+            return Err(broken("no status line"));
+        }
+        let mut headers = Vec::new();
+        loop {
+            let line = self.line(left)?;
+            if line.is_empty() {
+                return Ok(Head {
+                    status,
+                    reason: reason.to_string(),
+                    headers,
+                });
+            }
+            left = left.saturating_sub(line.len() as u64 + 2);
+            let (name, value) = line
+                .split_once(':')
+                .ok_or_else(|| broken("a header without a colon"))?;
+            headers.push((name.to_ascii_lowercase(), value.trim().to_string()));
+        }
+    }
+
+    /// One line of at most `limit` bytes, without its end.
+    fn line(&mut self, limit: u64) -> io::Result<String> {
+        let mut line = Vec::new();
+        self.stream
+            .by_ref()
+            .take(limit)
+            .read_until(b'\n', &mut line)?;
+        if line.pop() != Some(b'\n') {
+            return Err(if line.is_empty() {
+                ErrorKind::UnexpectedEof.into()
+            } else {
+                broken("a line is too long or cut off")
+            });
+        }
+        if line.last() == Some(&b'\r') {
+            line.pop();
+        }
+        String::from_utf8(line).map_err(|_| broken("a line is not UTF-8"))
+    }
+}
+
+fn body_of(head: &Head) -> io::Result<Body> {
+    if matches!(head.status, 101 | 204 | 304) {
+        return Ok(Body::Done);
+    }
+    if head.has_token("transfer-encoding", "chunked") {
+        return Ok(Body::Chunk(0));
+    }
+    match head.header("content-length") {
+        None => Ok(Body::UntilClose),
+        Some("0") => Ok(Body::Done),
+        Some(length) => Ok(Body::Length(
+            length.parse().map_err(|_| broken("a bad Content-Length"))?,
+        )),
+    }
+}

@@ -1,0 +1,27 @@
+//! `crore pub` and `crore sub`: the toolbox's two small clients.
+//!
+//! Blocking sockets, one connection at a time, no TLS. They speak what any client speaks
+//! (HTTP/1.1, Server-Sent Events, WebSocket) and nothing that is only ours. What goes to stdout is
+//! data; everything else goes to stderr. A reader of stdout that went away ends them quietly.
+
+mod http;
+mod publish;
+mod server;
+
+use std::io::{self, ErrorKind, Write};
+
+pub use publish::{PubArgs, publish};
+
+/// Writes `bytes` to stdout; a pipe that nobody reads any more is not an error.
+///
+/// # Errors
+/// Stdout cannot be written to for another reason.
+pub fn print(bytes: &[u8]) -> anyhow::Result<()> {
+    let mut out = io::stdout().lock();
+    match out.write_all(bytes).and_then(|()| out.flush()) {
+        Err(error) if error.kind() != ErrorKind::BrokenPipe => {
+            Err(anyhow::anyhow!("stdout: {error}"))
+        }
+        _ => Ok(()),
+    }
+}

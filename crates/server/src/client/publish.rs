@@ -1,0 +1,152 @@
+//! `crore pub`: one message from the command line or stdin, or one for each line of stdin.
+
+use std::io::{self, BufRead, Read};
+
+use anyhow::{Context, bail};
+use clap::Args;
+
+use super::http::Connection;
+use super::print;
+use super::server::{DEFAULT_SERVER, Server};
+
+/// Longest answer to a publish, in bytes; the topic's info is a few lines.
+const MAX_ANSWER_BYTES: usize = 64 << 10;
+
+/// How much of a server's reason is shown, in characters.
+const MAX_REASON_CHARS: usize = 300;
+
+/// Arguments of `crore pub`.
+#[derive(Clone, Debug, Args)]
+#[command(after_help = "\
+Examples:
+  crore pub news 'Hello.'
+  date | crore pub clock                             all of stdin is one message
+  tail -f access.log | crore pub logs/web --lines    each line is a message
+  crore pub scores '{\"home\":1}' --content-type application/json --json")]
+pub struct PubArgs {
+    /// Topic, such as chat/lobby
+    pub topic: String,
+
+    /// The message; without it, stdin
+    #[arg(conflicts_with = "lines")]
+    pub data: Option<String>,
+
+    /// Publish each line of stdin as a message of its own
+    #[arg(long)]
+    pub lines: bool,
+
+    /// Print the topic's info, as the server answers it, one JSON object for each message
+    #[arg(long)]
+    pub json: bool,
+
+    /// Content type of the message
+    #[arg(long, value_name = "TYPE", default_value = "text/plain; charset=utf-8", value_parser = field_value)]
+    pub content_type: String,
+
+    /// Event name for Server-Sent Events
+    #[arg(long, value_name = "NAME", value_parser = field_value)]
+    pub event: Option<String>,
+
+    /// The server
+    #[arg(long, value_name = "URL", default_value = DEFAULT_SERVER)]
+    pub server: Server,
+}
+
+/// Runs `crore pub`.
+///
+/// # Errors
+/// Stdin cannot be read, the server cannot be reached, or it refuses a message (with its reason).
+pub fn publish(args: &PubArgs) -> anyhow::Result<()> {
+    let mut publisher = Publisher {
+        args,
+        connection: None,
+    };
+    if args.lines {
+        return publish_lines(&mut publisher, io::stdin().lock());
+    }
+    match &args.data {
+        Some(data) => publisher.publish(data.as_bytes()),
+        None => {
+            let mut data = Vec::new();
+            io::stdin().lock().read_to_end(&mut data).context("stdin")?;
+            publisher.publish(&data)
+        }
+    }
+}
+
+fn publish_lines(publisher: &mut Publisher<'_>, mut input: impl BufRead) -> anyhow::Result<()> {
+    let mut line = Vec::new();
+    while input.read_until(b'\n', &mut line).context("stdin")? > 0 {
+        let data = line.strip_suffix(b"\n").unwrap_or(&line);
+        publisher.publish(data.strip_suffix(b"\r").unwrap_or(data))?;
+        line.clear();
+    }
+    Ok(())
+}
+
+struct Publisher<'a> {
+    args: &'a PubArgs,
+    connection: Option<Connection>,
+}
+
+impl Publisher<'_> {
+    fn publish(&mut self, data: &[u8]) -> anyhow::Result<()> {
+        let args = self.args;
+        let unreachable = || format!("{}: cannot publish", args.server);
+        let mut connection = match self.connection.take().filter(Connection::is_reusable) {
+            Some(connection) => connection,
+            None => Connection::open(&args.server).with_context(unreachable)?,
+        };
+        let mut headers = vec![
+            ("Accept", "application/json"),
+            ("Content-Type", &args.content_type),
+        ];
+        if let Some(event) = &args.event {
+            headers.push(("X-EventSource-Event", event));
+        }
+        let target = args.server.publish_target(&args.topic);
+        let head = connection
+            .request(&args.server, "POST", &target, &headers, Some(data))
+            .with_context(unreachable)?;
+        let body = connection
+            .whole_body(MAX_ANSWER_BYTES)
+            .with_context(unreachable)?;
+        if !(200..300).contains(&head.status) {
+            bail!(
+                "the server refused the message: {}{}",
+                head.status_line(),
+                reason(&body)
+            );
+        }
+        self.connection = Some(connection);
+        if args.json {
+            let mut info = body.trim_ascii_end().to_vec();
+            info.push(b'\n');
+            print(&info)?;
+        }
+        Ok(())
+    }
+}
+
+/// A server's words about a failure, fit for a terminal: one line, no control characters.
+pub fn reason(body: &[u8]) -> String {
+    let text = String::from_utf8_lossy(body);
+    let line = text
+        .trim()
+        .chars()
+        .map(|c| if c.is_control() { ' ' } else { c });
+    let line: String = line.take(MAX_REASON_CHARS).collect();
+    if line.is_empty() {
+        line
+    } else {
+        format!(": {line}")
+    }
+}
+
+/// A value that can stand in a header line.
+fn field_value(text: &str) -> Result<String, String> {
+    if text.chars().any(char::is_control) {
+        return Err("control characters are not allowed".to_string());
+    }
+    Ok(text.to_string())
+}

@@ -1,0 +1,158 @@
+//! The settings of one `crore serve`: built-in defaults, then `crore.toml`, then flags, checked and
+//! resolved to [`Effective`].
+//!
+//! Invariants: whatever leaves this module lies within the ranges of [`check`]; a key that nobody
+//! knows is an error; every error names the place (file, line, column, or the flag), the key, what
+//! is wrong with the value and what to write instead. The struct mirrors in [`file`] are held
+//! against `crore_broker::settings` by the compiler.
+//!
+//! It deliberately does not reload, does not read the environment, and does not look at the host
+//! beyond its memory and cores.
+
+mod check;
+mod file;
+mod host;
+mod locate;
+mod units;
+
+use std::fmt;
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+
+use crore_broker::settings::{Rule, Settings};
+
+use crate::cli::ServeArgs;
+pub use file::{File, RuleEntry};
+pub use units::parse_size;
+
+/// The file that is read when no `--config` is given and it exists in the current directory.
+pub const DEFAULT_FILE: &str = "crore.toml";
+
+/// Where the server listens unless told otherwise: the loopback, since access rules come later.
+pub const DEFAULT_LISTEN: &str = "127.0.0.1:8800";
+
+/// Everything that `boot` needs, within its ranges.
+#[derive(Clone, Debug)]
+pub struct Effective {
+    /// Addresses to listen on; at least one, no two the same.
+    pub listen: Vec<SocketAddr>,
+    /// Shard threads, at least one.
+    pub shards: usize,
+    /// Whether each shard is pinned to a core.
+    pub pin: bool,
+    /// Length of each listening socket's queue, in connections (the kernel cuts it at
+    /// `net.core.somaxconn`).
+    pub backlog: u32,
+    /// What the shards decide by.
+    pub settings: Settings,
+    /// The file that was read, if any.
+    pub source: Option<PathBuf>,
+}
+
+/// Why the settings were refused; displays one line for each problem.
+#[derive(Debug)]
+pub struct ConfigError {
+    lines: Vec<String>,
+}
+
+impl ConfigError {
+    fn one(line: String) -> Self {
+        ConfigError { lines: vec![line] }
+    }
+}
+
+impl fmt::Display for ConfigError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.lines.join("\n"))
+    }
+}
+
+impl std::error::Error for ConfigError {}
+
+/// Reads the file that `args` names (or [`DEFAULT_FILE`] when it exists), lays the flags over it,
+/// checks the whole and resolves what depends on the host.
+///
+/// # Errors
+/// A file that cannot be read or parsed, an unknown key, a value out of its range.
+pub fn load(args: &ServeArgs) -> Result<Effective, ConfigError> {
+    let source = match &args.config {
+        Some(path) => Some(path.clone()),
+        None => Some(PathBuf::from(DEFAULT_FILE)).filter(|path| path.exists()),
+    };
+    let text = match &source {
+        Some(path) => read(path)?,
+        None => String::new(),
+    };
+    let name = source
+        .as_deref()
+        .unwrap_or(Path::new(DEFAULT_FILE))
+        .display()
+        .to_string();
+    let mut file = File::parse(&text)
+        .map_err(|error| ConfigError::one(locate::parse_error(&name, &text, &error)))?;
+    let flags = args.lay_over(&mut file);
+
+    let problems = check::problems(&file, args.insecure);
+    if !problems.is_empty() {
+        let lines = problems
+            .iter()
+            .map(|problem| locate::problem(&name, &text, &flags, problem))
+            .collect();
+        return Err(ConfigError { lines });
+    }
+    Ok(resolve(file, source))
+}
+
+/// Replaces what the file leaves to the host (0 = by cores, 0 = by memory) and what is computed.
+fn resolve(file: File, source: Option<PathBuf>) -> Effective {
+    let shards = match file.shards {
+        0 => host::cores().min(check::MAX_SHARDS),
+        n => n,
+    };
+    let mut limits = file.limits;
+    if limits.log_bytes == 0 {
+        limits.log_bytes = host::log_bytes_default();
+    }
+    let mut http = file.http;
+    http.loopback_hosts_only = file.listen.iter().all(|address| address.ip().is_loopback());
+    let settings = Settings {
+        http,
+        limits,
+        timeouts: file.timeouts,
+        heartbeat: file.heartbeat,
+        deflate: file.deflate,
+        rules: file.rules.into_iter().map(Rule::from).collect(),
+    };
+    Effective {
+        listen: file.listen,
+        shards,
+        pin: file.pin,
+        backlog: file.backlog,
+        settings,
+        source,
+    }
+}
+
+impl Effective {
+    /// The settings as a TOML file that gives them again, with a comment that says where they came from.
+    pub fn to_toml(&self) -> String {
+        let from = match &self.source {
+            Some(path) => format!("{} and flags", path.display()),
+            None => "built-in defaults and flags".to_string(),
+        };
+        let body = toml::to_string(&File::of(self)).expect("settings are plain TOML values");
+        format!(
+            "# crore {}: effective settings, from {from}\n{body}",
+            env!("CARGO_PKG_VERSION")
+        )
+    }
+}
+
+fn read(path: &Path) -> Result<String, ConfigError> {
+    std::fs::read_to_string(path).map_err(|error| {
+        ConfigError::one(format!(
+            "{}: cannot be read: {error}; name an existing file with --config, or leave the flag out for the defaults",
+            path.display()
+        ))
+    })
+}

@@ -1,0 +1,392 @@
+//! The ranges of all settings, and the combinations that could never work.
+//!
+//! All problems are found, not only the first, so that one run shows them all.
+
+use std::fmt::Display;
+use std::net::SocketAddr;
+use std::ops::RangeInclusive;
+
+use crore_broker::settings::{Deflate, Heartbeat, Http, Limits, Rule, Timeouts};
+
+use super::File;
+
+/// A topic hashes to one of 256 partitions; more shards than that would share none of the work.
+pub const MAX_SHARDS: usize = 256;
+
+/// Rows are linked by 32-bit indices, one value of which means none.
+const MAX_ROWS: usize = u32::MAX as usize - 1;
+
+/// A heartbeat more often than this costs more than all else that an idle connection does.
+const MIN_HEARTBEAT_S: u32 = 5;
+
+/// No timer of a connection runs longer: its table keeps deadlines as few bits of coarse time.
+const MAX_WAIT_S: u32 = 86_400;
+
+/// A frame's length is kept in 32 bits, and one message must never take a shard's turn for long.
+const MAX_MESSAGE_BYTES: usize = 256 << 20;
+
+/// A batch is held whole before its first line is published.
+const MAX_BATCH_BYTES: usize = 256 << 20;
+
+/// Every answer line of a batch waits until the last one is known.
+const MAX_BATCH_LINES: usize = 100_000;
+
+/// Below this no ordinary browser's request fits.
+const MIN_HEAD_BYTES: usize = 1 << 10;
+
+/// A head is parsed anew as its pieces arrive; a limit keeps that cheap.
+const MAX_HEAD_BYTES: usize = 64 << 10;
+
+/// A topic name is kept with a length that, with its level count, fits 16 bits.
+const MAX_TOPIC_BYTES: usize = 1_000;
+
+/// Every position of a set of topics goes into one header line.
+const MAX_TOPICS_PER_CONNECTION: usize = 1_000;
+
+/// A smaller budget than this could not keep one message of the default limit.
+const MIN_LOG_BYTES: usize = 1 << 20;
+
+/// The kernel keeps a queue's length in 16 bits on older releases.
+const MAX_BACKLOG: u32 = 65_535;
+
+/// A topic's row names its rule in one byte.
+const MAX_RULES: usize = 255;
+
+/// An hour: a browser that waits longer to reconnect looks broken.
+const MAX_RETRY_MS: u32 = 3_600_000;
+
+/// A value that is out of its range.
+#[derive(Debug)]
+pub struct Problem {
+    /// Where, as `limits.topic_bytes` or `rule[2].match` (counted from 1).
+    pub path: String,
+    /// What is wrong and what to write instead.
+    pub what: String,
+}
+
+/// Collects problems.
+struct Check {
+    problems: Vec<Problem>,
+}
+
+impl Check {
+    fn fail(&mut self, path: impl Into<String>, what: impl Into<String>) {
+        self.problems.push(Problem {
+            path: path.into(),
+            what: what.into(),
+        });
+    }
+
+    fn range<T: PartialOrd + Display>(&mut self, path: &str, value: T, range: RangeInclusive<T>) {
+        if !range.contains(&value) {
+            let (low, high) = (range.start(), range.end());
+            self.fail(
+                path,
+                format!("{value} is out of range; write a value from {low} to {high}"),
+            );
+        }
+    }
+
+    /// Zero switches it off (or leaves it to the host); otherwise the range holds.
+    fn zero_or<T: PartialOrd + Display + Default>(
+        &mut self,
+        path: &str,
+        value: T,
+        zero_means: &str,
+        range: RangeInclusive<T>,
+    ) {
+        if value != T::default() && !range.contains(&value) {
+            let (low, high) = (range.start(), range.end());
+            self.fail(
+                path,
+                format!("{value} is out of range; write 0 ({zero_means}) or a value from {low} to {high}"),
+            );
+        }
+    }
+
+    fn at_least(&mut self, path: &str, value: usize, other: &str, least: usize) {
+        if value < least {
+            self.fail(
+                path,
+                format!("{value} is less than {other} ({least}); raise this or lower {other}"),
+            );
+        }
+    }
+}
+
+/// All that is wrong with `file`; `insecure` permits addresses besides the loopback.
+pub fn problems(file: &File, insecure: bool) -> Vec<Problem> {
+    let mut check = Check {
+        problems: Vec::new(),
+    };
+    listen(&mut check, &file.listen, insecure);
+    check.zero_or("shards", file.shards, "one for each core", 1..=MAX_SHARDS);
+    check.range("backlog", file.backlog, 1..=MAX_BACKLOG);
+    http(&mut check, &file.http);
+    limits(&mut check, &file.limits);
+    timeouts(&mut check, &file.timeouts);
+    heartbeat(&mut check, &file.heartbeat);
+    deflate(&mut check, &file.deflate);
+    if file.rules.len() > MAX_RULES {
+        check.fail(
+            "rule",
+            format!("{} rules; write at most {MAX_RULES}", file.rules.len()),
+        );
+    }
+    for (index, entry) in file.rules.iter().enumerate() {
+        rule(&mut check, index + 1, &entry.0);
+        if let Some(earlier) = file.rules[..index]
+            .iter()
+            .position(|other| other.0.filter == entry.0.filter)
+        {
+            let what = format!(
+                "repeats the filter of rule[{}] and would never apply; remove one",
+                earlier + 1
+            );
+            check.fail(format!("rule[{}].match", index + 1), what);
+        }
+    }
+    check.problems
+}
+
+fn listen(check: &mut Check, addresses: &[SocketAddr], insecure: bool) {
+    if addresses.is_empty() {
+        check.fail(
+            "listen",
+            "is empty; write at least one address, such as [\"127.0.0.1:8800\"]",
+        );
+    }
+    for (index, address) in addresses.iter().enumerate() {
+        let path = format!("listen[{}]", index + 1);
+        if addresses[..index].contains(address) {
+            check.fail(path, format!("{address} stands there twice; remove one"));
+        } else if !address.ip().is_loopback() && !insecure {
+            let what = format!(
+                "{address} is not a loopback address, and everyone who reaches it may publish and subscribe; \
+                 listen on 127.0.0.1 behind a proxy, or add the flag --insecure to accept that"
+            );
+            check.fail(path, what);
+        }
+    }
+}
+
+fn http(check: &mut Check, http: &Http) {
+    let groups = [
+        ("http.publish_paths", &http.publish_paths),
+        ("http.subscribe_paths", &http.subscribe_paths),
+        ("http.pubsub_paths", &http.pubsub_paths),
+    ];
+    let mut seen: Vec<(String, &str)> = Vec::new();
+    for (key, paths) in groups {
+        for (index, path) in paths.iter().enumerate() {
+            let place = format!("{key}[{}]", index + 1);
+            if let Err(what) = path_prefix(path) {
+                check.fail(place, what);
+                continue;
+            }
+            match seen.iter().find(|(_, other)| overlap(path, other)) {
+                Some((place_of_other, other)) => {
+                    let what = format!(
+                        "`{path}` and `{other}` ({place_of_other}) overlap; choose separate prefixes"
+                    );
+                    check.fail(place, what);
+                }
+                None => seen.push((place, path)),
+            }
+        }
+    }
+    for (index, origin) in http.allowed_origins.iter().enumerate() {
+        if !is_origin(origin) {
+            let what = format!(
+                "`{origin}` is not an origin; write scheme, host and perhaps port in lower case without a path, \
+                 such as \"https://app.example.com\", or \"*\" for all"
+            );
+            check.fail(format!("http.allowed_origins[{}]", index + 1), what);
+        }
+    }
+}
+
+/// A prefix is plain segments: what a request line can hold without an escape.
+fn path_prefix(path: &str) -> Result<(), String> {
+    let plain = |c: char| c.is_ascii_alphanumeric() || "-._~!$&'()*+,;=:@".contains(c);
+    let segment = |s: &str| !s.is_empty() && s != "." && s != ".." && s.chars().all(plain);
+    match path.strip_prefix('/') {
+        Some(rest) if rest.split('/').all(segment) => Ok(()),
+        _ => Err(format!(
+            "`{path}` is not a path prefix; write one that begins with / and does not end with it, such as \"/pub\""
+        )),
+    }
+}
+
+/// One prefix holds the other, segment by segment, so that a request would fit both.
+fn overlap(a: &str, b: &str) -> bool {
+    let (short, long) = if a.len() <= b.len() { (a, b) } else { (b, a) };
+    long.strip_prefix(short)
+        .is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
+}
+
+/// The serialization of RFC 6454 section 6.2, without `null`.
+fn is_origin(origin: &str) -> bool {
+    if origin == "*" {
+        return true;
+    }
+    let Some((scheme, authority)) = origin.split_once("://") else {
+        return false;
+    };
+    let scheme_ok = scheme.starts_with(|c: char| c.is_ascii_lowercase())
+        && scheme
+            .chars()
+            .all(|c| c.is_ascii_lowercase() || c.is_ascii_digit() || "+-.".contains(c));
+    let host_char = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || "-._:[]".contains(c);
+    scheme_ok && !authority.is_empty() && authority.chars().all(host_char)
+}
+
+fn limits(check: &mut Check, limits: &Limits) {
+    check.range(
+        "limits.head_bytes",
+        limits.head_bytes,
+        MIN_HEAD_BYTES..=MAX_HEAD_BYTES,
+    );
+    check.range(
+        "limits.message_bytes",
+        limits.message_bytes,
+        1..=MAX_MESSAGE_BYTES,
+    );
+    check.range(
+        "limits.batch_bytes",
+        limits.batch_bytes,
+        1..=MAX_BATCH_BYTES,
+    );
+    check.range(
+        "limits.batch_lines",
+        limits.batch_lines,
+        1..=MAX_BATCH_LINES,
+    );
+    check.range(
+        "limits.topic_bytes",
+        limits.topic_bytes,
+        1..=MAX_TOPIC_BYTES,
+    );
+    check.range(
+        "limits.topics_per_connection",
+        limits.topics_per_connection,
+        1..=MAX_TOPICS_PER_CONNECTION,
+    );
+    check.range(
+        "limits.topics_per_shard",
+        limits.topics_per_shard,
+        1..=MAX_ROWS,
+    );
+    check.range(
+        "limits.connections_per_shard",
+        limits.connections_per_shard,
+        1..=MAX_ROWS,
+    );
+    check.zero_or(
+        "limits.log_bytes",
+        limits.log_bytes,
+        "an eighth of the memory",
+        MIN_LOG_BYTES..=isize::MAX as usize,
+    );
+    let largest = ("limits.message_bytes", limits.message_bytes);
+    check.range(
+        "limits.outbox_bytes",
+        limits.outbox_bytes,
+        1..=u32::MAX as usize,
+    );
+    let outbox = ("limits.outbox_bytes", limits.outbox_bytes);
+    check.at_least(
+        "limits.outbox_bytes_per_shard",
+        limits.outbox_bytes_per_shard,
+        outbox.0,
+        outbox.1,
+    );
+    check.at_least(
+        "limits.receive_bytes_per_shard",
+        limits.receive_bytes_per_shard,
+        largest.0,
+        largest.1,
+    );
+    let batch = ("limits.batch_bytes", limits.batch_bytes);
+    check.at_least(
+        "limits.receive_bytes_per_shard",
+        limits.receive_bytes_per_shard,
+        batch.0,
+        batch.1,
+    );
+    check.at_least(
+        "limits.publish_credit_bytes",
+        limits.publish_credit_bytes,
+        largest.0,
+        largest.1,
+    );
+}
+
+fn timeouts(check: &mut Check, timeouts: &Timeouts) {
+    check.range("timeouts.head_s", timeouts.head_s, 1..=MAX_WAIT_S);
+    check.range("timeouts.body_s", timeouts.body_s, 1..=MAX_WAIT_S);
+    check.range(
+        "timeouts.keep_alive_s",
+        timeouts.keep_alive_s,
+        1..=MAX_WAIT_S,
+    );
+    check.range("timeouts.drain_s", timeouts.drain_s, 1..=MAX_WAIT_S);
+}
+
+fn heartbeat(check: &mut Check, heartbeat: &Heartbeat) {
+    check.zero_or(
+        "heartbeat.interval_s",
+        heartbeat.interval_s,
+        "off",
+        MIN_HEARTBEAT_S..=MAX_WAIT_S,
+    );
+    check.range("heartbeat.jitter_percent", heartbeat.jitter_percent, 0..=90);
+}
+
+fn deflate(check: &mut Check, deflate: &Deflate) {
+    check.range(
+        "deflate.min_bytes",
+        deflate.min_bytes,
+        0..=MAX_MESSAGE_BYTES,
+    );
+    check.range("deflate.level", deflate.level, 1..=9);
+}
+
+fn rule(check: &mut Check, number: usize, rule: &Rule) {
+    let key = |name: &str| format!("rule[{number}].{name}");
+    if let Err(what) = filter(&rule.filter) {
+        check.fail(
+            key("match"),
+            format!("`{}` is not a topic filter: {what}", rule.filter),
+        );
+    }
+    check.range(&key("log_bytes"), rule.log_bytes, 0..=u32::MAX as usize);
+    check.range(&key("poll_timeout_s"), rule.poll_timeout_s, 0..=MAX_WAIT_S);
+    if ![204, 408].contains(&rule.poll_timeout_status) {
+        check.fail(
+            key("poll_timeout_status"),
+            format!(
+                "{} is not offered; write 204 or 408",
+                rule.poll_timeout_status
+            ),
+        );
+    }
+    check.range(&key("sse_retry_ms"), rule.sse_retry_ms, 1..=MAX_RETRY_MS);
+}
+
+fn filter(filter: &str) -> Result<(), String> {
+    let levels: Vec<&str> = filter.split('/').collect();
+    let wild = |level: &&str| level.contains(['+', '#']) && level.len() > 1;
+    if filter.is_empty() {
+        return Err("it is empty; write # to match every topic".to_string());
+    }
+    if let Some(level) = levels.iter().copied().find(|level| wild(level)) {
+        return Err(format!(
+            "`{level}` mixes a wildcard with a name; + and # stand alone in their level"
+        ));
+    }
+    if levels.iter().rev().skip(1).any(|level| *level == "#") {
+        return Err("# stands only in the last level".to_string());
+    }
+    Ok(())
+}

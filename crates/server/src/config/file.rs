@@ -1,0 +1,242 @@
+//! `crore.toml` as serde sees it: the broker's settings structs, mirrored field by field.
+//!
+//! The mirrors use serde's `remote`, so that a field that the broker gains, loses or renames does not
+//! compile here. Defaults come from the broker's own `Default`, never from a second list. Unknown keys
+//! are refused. Ranges are not this module's business ([`super::check`]).
+
+use std::net::SocketAddr;
+
+use crore_broker::settings::{
+    Concurrency, Deflate, First, Heartbeat, Http, Limits, Rule, Settings, Slow, Timeouts,
+};
+use serde::{Deserialize, Serialize};
+
+use super::units::{address, cidr, first, size};
+use super::{DEFAULT_LISTEN, Effective};
+
+/// Length of a listening socket's queue: Linux cuts it at `net.core.somaxconn`, which is 4,096 by default.
+const DEFAULT_BACKLOG: u32 = 4096;
+
+/// The whole file. `shards = 0` and `limits.log_bytes = 0` stand for "by this host".
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct File {
+    #[serde(with = "address")]
+    pub listen: Vec<SocketAddr>,
+    pub shards: usize,
+    pub pin: bool,
+    pub backlog: u32,
+    #[serde(with = "HttpMirror")]
+    pub http: Http,
+    #[serde(with = "LimitsMirror")]
+    pub limits: Limits,
+    #[serde(with = "TimeoutsMirror")]
+    pub timeouts: Timeouts,
+    #[serde(with = "HeartbeatMirror")]
+    pub heartbeat: Heartbeat,
+    #[serde(with = "DeflateMirror")]
+    pub deflate: Deflate,
+    #[serde(rename = "rule", skip_serializing_if = "Vec::is_empty")]
+    pub rules: Vec<RuleEntry>,
+}
+
+impl Default for File {
+    fn default() -> Self {
+        let Settings {
+            http,
+            mut limits,
+            timeouts,
+            heartbeat,
+            deflate,
+            rules,
+        } = Settings::default();
+        limits.log_bytes = 0;
+        File {
+            listen: vec![DEFAULT_LISTEN.parse().expect("a literal address")],
+            shards: 0,
+            // A pinned shard cannot move away from a neighbour that uses its core; on a machine that
+            // the server shares with anything else that costs more than the warm cache gives.
+            pin: false,
+            backlog: DEFAULT_BACKLOG,
+            http,
+            limits,
+            timeouts,
+            heartbeat,
+            deflate,
+            rules: rules.into_iter().map(RuleEntry).collect(),
+        }
+    }
+}
+
+impl File {
+    /// Parses TOML; keys that are missing keep their defaults.
+    pub fn parse(text: &str) -> Result<File, toml::de::Error> {
+        toml::from_str(text)
+    }
+
+    /// The file that gives `effective` again.
+    pub fn of(effective: &Effective) -> File {
+        let Settings {
+            http,
+            limits,
+            timeouts,
+            heartbeat,
+            deflate,
+            rules,
+        } = effective.settings.clone();
+        File {
+            listen: effective.listen.clone(),
+            shards: effective.shards,
+            pin: effective.pin,
+            backlog: effective.backlog,
+            http,
+            limits,
+            timeouts,
+            heartbeat,
+            deflate,
+            rules: rules.into_iter().map(RuleEntry).collect(),
+        }
+    }
+}
+
+/// One `[[rule]]`.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct RuleEntry(#[serde(with = "RuleMirror")] pub Rule);
+
+impl From<RuleEntry> for Rule {
+    fn from(entry: RuleEntry) -> Rule {
+        entry.0
+    }
+}
+
+fn http() -> Http {
+    Settings::default().http
+}
+
+fn limits() -> Limits {
+    File::default().limits
+}
+
+fn timeouts() -> Timeouts {
+    Settings::default().timeouts
+}
+
+fn heartbeat() -> Heartbeat {
+    Settings::default().heartbeat
+}
+
+fn deflate() -> Deflate {
+    Settings::default().deflate
+}
+
+/// An empty filter is refused later: a rule must say what it matches.
+fn rule() -> Rule {
+    Rule {
+        filter: String::new(),
+        ..Rule::default()
+    }
+}
+
+#[derive(Serialize, Deserialize)]
+#[serde(remote = "Http", default = "http", deny_unknown_fields)]
+struct HttpMirror {
+    publish_paths: Vec<String>,
+    subscribe_paths: Vec<String>,
+    pubsub_paths: Vec<String>,
+    allowed_origins: Vec<String>,
+    #[serde(skip)] // computed from `listen`
+    loopback_hosts_only: bool,
+    #[serde(with = "cidr")]
+    trusted_proxies: Vec<(std::net::IpAddr, u8)>,
+    proxy_protocol: bool,
+}
+
+#[derive(Serialize, Deserialize)]
+#[serde(remote = "Limits", default = "limits", deny_unknown_fields)]
+struct LimitsMirror {
+    #[serde(with = "size")]
+    head_bytes: usize,
+    #[serde(with = "size")]
+    message_bytes: usize,
+    #[serde(with = "size")]
+    batch_bytes: usize,
+    batch_lines: usize,
+    #[serde(with = "size")]
+    topic_bytes: usize,
+    topics_per_connection: usize,
+    topics_per_shard: usize,
+    connections_per_shard: usize,
+    #[serde(with = "size")]
+    log_bytes: usize,
+    #[serde(with = "size")]
+    outbox_bytes: usize,
+    #[serde(with = "size")]
+    outbox_bytes_per_shard: usize,
+    #[serde(with = "size")]
+    receive_bytes_per_shard: usize,
+    #[serde(with = "size")]
+    publish_credit_bytes: usize,
+}
+
+#[derive(Serialize, Deserialize)]
+#[serde(remote = "Timeouts", default = "timeouts", deny_unknown_fields)]
+struct TimeoutsMirror {
+    head_s: u32,
+    body_s: u32,
+    keep_alive_s: u32,
+    drain_s: u32,
+}
+
+#[derive(Serialize, Deserialize)]
+#[serde(remote = "Heartbeat", default = "heartbeat", deny_unknown_fields)]
+struct HeartbeatMirror {
+    interval_s: u32,
+    jitter_percent: u32,
+}
+
+#[derive(Serialize, Deserialize)]
+#[serde(remote = "Deflate", default = "deflate", deny_unknown_fields)]
+struct DeflateMirror {
+    enabled: bool,
+    #[serde(with = "size")]
+    min_bytes: usize,
+    level: u8,
+}
+
+#[derive(Serialize, Deserialize)]
+#[serde(remote = "Rule", default = "rule", deny_unknown_fields)]
+struct RuleMirror {
+    #[serde(rename = "match")]
+    filter: String,
+    log_messages: u32,
+    #[serde(with = "size")]
+    log_bytes: usize,
+    log_age_s: u32,
+    position_age_s: u32,
+    #[serde(with = "first")]
+    first: First,
+    #[serde(with = "ConcurrencyMirror")]
+    concurrency: Concurrency,
+    publisher_creates: bool,
+    poll_timeout_s: u32,
+    poll_timeout_status: u16,
+    sse_retry_ms: u32,
+    #[serde(with = "SlowMirror")]
+    slow: Slow,
+}
+
+#[derive(Serialize, Deserialize)]
+#[serde(remote = "Concurrency", rename_all = "lowercase")]
+enum ConcurrencyMirror {
+    Broadcast,
+    First,
+    Last,
+}
+
+#[derive(Serialize, Deserialize)]
+#[serde(remote = "Slow", rename_all = "lowercase")]
+enum SlowMirror {
+    Disconnect,
+    Skip,
+}

@@ -1,0 +1,139 @@
+//! Turns a problem into a line that an operator can act on: `crore.toml:12:15: limits.topic_bytes: …`.
+//!
+//! A place is a path such as `rule[2].match`; it is looked up in the parsed document, so that the
+//! settings structs need not carry spans.
+
+use std::ops::Range;
+
+use toml::Spanned;
+use toml::de::{DeTable, DeValue};
+
+use super::check::Problem;
+
+/// Paths that a flag has set, with the flag's name.
+pub type Flags = Vec<(&'static str, &'static str)>;
+
+/// The line for a value that parsed but is out of its range.
+pub fn problem(file: &str, text: &str, flags: &Flags, problem: &Problem) -> String {
+    let Problem { path, what } = problem;
+    let place = match flags.iter().rfind(|(key, _)| path_is_under(path, key)) {
+        Some((_, flag)) => (*flag).to_string(),
+        None => match DeTable::parse(text)
+            .ok()
+            .and_then(|document| value_span(document.get_ref(), path))
+        {
+            Some(span) => at(file, text, span.start),
+            // Neither in the file nor a flag: a default that another setting rules out.
+            None => format!("{file} (default)"),
+        },
+    };
+    format!("{place}: {path}: {what}")
+}
+
+/// The line for text that is not TOML, has an unknown key or a value of the wrong type.
+pub fn parse_error(file: &str, text: &str, error: &toml::de::Error) -> String {
+    let message = plain(error.message());
+    let Some(span) = error.span() else {
+        return format!("{file}: {message}");
+    };
+    let place = at(file, text, span.start);
+    match DeTable::parse(text)
+        .ok()
+        .and_then(|document| path_at(document.get_ref(), &span))
+    {
+        Some(path) if message.starts_with("unknown field") => {
+            format!(
+                "{place}: {path}: {message}; remove the key or correct its name (docs/SETTINGS.md lists them)"
+            )
+        }
+        Some(path) => format!("{place}: {path}: {message}"),
+        None => format!("{place}: {message}"),
+    }
+}
+
+/// Says Rust's integer types in an operator's words.
+fn plain(message: &str) -> String {
+    let mut message = message.replace('\n', "; ");
+    for (name, range) in [
+        ("u8", "0 to 255"),
+        ("u16", "0 to 65535"),
+        ("u32", "0 to 4294967295"),
+        ("usize", "0 upwards"),
+    ] {
+        if let Some(head) = message.strip_suffix(&format!("expected {name}")) {
+            message = format!("{head}expected a whole number, {range}");
+        }
+    }
+    match message.find("expected struct ") {
+        Some(start) => format!("{}expected a table", &message[..start]),
+        None => message,
+    }
+}
+
+/// `file:line:column`, both counted from 1, the column in characters.
+fn at(file: &str, text: &str, offset: usize) -> String {
+    let before = text.get(..offset).unwrap_or(text);
+    let line = before.matches('\n').count() + 1;
+    let column = before
+        .rsplit('\n')
+        .next()
+        .unwrap_or_default()
+        .chars()
+        .count()
+        + 1;
+    format!("{file}:{line}:{column}")
+}
+
+fn path_is_under(path: &str, key: &str) -> bool {
+    path.strip_prefix(key)
+        .is_some_and(|rest| rest.is_empty() || rest.starts_with(['.', '[']))
+}
+
+/// The span of the value at `path`, or of the innermost table or list on the way that exists.
+fn value_span(table: &DeTable<'_>, path: &str) -> Option<Range<usize>> {
+    let mut steps = path
+        .split(['.', '['])
+        .map(|step| step.trim_end_matches(']'));
+    let mut value = table.get(steps.next()?)?;
+    for step in steps {
+        let next = match value.get_ref() {
+            DeValue::Table(table) => table.get(step),
+            DeValue::Array(list) => step
+                .parse::<usize>()
+                .ok()
+                .and_then(|index| list.get(index.checked_sub(1)?)),
+            _ => None,
+        };
+        match next {
+            Some(next) => value = next,
+            None => break,
+        }
+    }
+    Some(value.span())
+}
+
+/// The path of the key or value that `span` lies in.
+fn path_at(table: &DeTable<'_>, span: &Range<usize>) -> Option<String> {
+    table.iter().find_map(|(key, value)| {
+        if covers(&key.span(), span) {
+            return Some(key.get_ref().to_string());
+        }
+        path_within(value, span).map(|rest| format!("{}{rest}", key.get_ref()))
+    })
+}
+
+/// The rest of the path below a value, beginning with `.` or `[`, or nothing when the value itself is meant.
+fn path_within(value: &Spanned<DeValue<'_>>, span: &Range<usize>) -> Option<String> {
+    let below = match value.get_ref() {
+        DeValue::Table(table) => path_at(table, span).map(|rest| format!(".{rest}")),
+        DeValue::Array(list) => list.iter().enumerate().find_map(|(index, value)| {
+            path_within(value, span).map(|rest| format!("[{}]{rest}", index + 1))
+        }),
+        _ => None,
+    };
+    below.or_else(|| covers(&value.span(), span).then(String::new))
+}
+
+fn covers(outer: &Range<usize>, inner: &Range<usize>) -> bool {
+    outer.start <= inner.start && inner.end <= outer.end
+}
