@@ -4,7 +4,8 @@
 //! same stream gives the same violation however it is cut. Payloads are not looked at here.
 
 use super::frame::{CONTROL_MAX, FIN, LENGTH_16, LENGTH_64, MASKED, Opcode, RSV1, RSV23};
-use super::receive::{Config, Role, Violation};
+use super::receive::{Config, Role};
+use super::violation::Violation;
 
 /// A frame whose header has been read.
 #[derive(Clone, Copy, Debug)]

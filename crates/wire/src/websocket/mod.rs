@@ -13,3 +13,4 @@ pub mod handshake;
 mod head;
 pub mod receive;
 mod utf8;
+mod violation;

@@ -14,6 +14,7 @@
 use super::frame::{HEADER_MAX, Opcode, apply_mask};
 use super::head::{self, Fragmented, Frame};
 use super::utf8::Utf8;
+pub use super::violation::Violation;
 use crate::deflate::{self, InflateError};
 use alloc::boxed::Box;
 use alloc::vec::Vec;
@@ -67,74 +68,6 @@ pub struct Step<'a> {
     pub consumed: usize,
     /// The event that ended there. `None`: all was consumed and more bytes are needed.
     pub event: Option<Event<'a>>,
-}
-
-/// How a peer broke the protocol. The connection is failed with [`code`](Violation::code).
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Violation {
-    /// A reserved bit without a meaning here (§5.2; RFC 7692 §6 for RSV1).
-    ReservedBits,
-    /// An opcode that does not exist (§5.2).
-    ReservedOpcode,
-    /// A client's frame without a mask (§5.1).
-    Unmasked,
-    /// A server's frame with a mask (§5.1).
-    Masked,
-    /// A control frame over 125 bytes (§5.5).
-    ControlTooLong,
-    /// A control frame without FIN (§5.5).
-    ControlFragmented,
-    /// A length in a longer form than it needs (§5.2).
-    LengthNotMinimal,
-    /// A 64-bit length with its top bit set (§5.2).
-    LengthTopBit,
-    /// A continuation without a message (§5.4).
-    NothingToContinue,
-    /// A new message before the fragmented one ended (§5.4).
-    MessageInMessage,
-    /// A close frame with a single byte (§5.5.1).
-    CloseTooShort,
-    /// A close code that must not be sent (§7.4).
-    CloseCode,
-    /// Text or a close reason that is not UTF-8 (§8.1).
-    BadUtf8,
-    /// A compressed message that does not inflate (RFC 7692 §7.2.2).
-    BadDeflate,
-    /// A message over the limit, as announced or as inflated.
-    TooBig,
-}
-
-impl Violation {
-    /// The close code to fail the connection with (RFC 6455 §7.4.1). RFC 7692 names none for data
-    /// that does not inflate; 1007, data inconsistent with the type of its message, is nearest.
-    pub const fn code(&self) -> u16 {
-        match self {
-            Violation::BadUtf8 | Violation::BadDeflate => 1007,
-            Violation::TooBig => 1009,
-            _ => 1002,
-        }
-    }
-
-    /// Words for the close frame and the log.
-    pub const fn reason(&self) -> &'static str {
-        match self {
-            Violation::ReservedBits => "reserved bits are set",
-            Violation::ReservedOpcode => "reserved opcode",
-            Violation::Unmasked => "frame is not masked",
-            Violation::Masked => "frame is masked",
-            Violation::ControlTooLong => "control frame is too long",
-            Violation::ControlFragmented => "control frame is fragmented",
-            Violation::LengthNotMinimal => "length is not minimal",
-            Violation::LengthTopBit => "length has its top bit set",
-            Violation::NothingToContinue => "continuation without a message",
-            Violation::MessageInMessage => "message within a fragmented message",
-            Violation::CloseTooShort => "close frame of one byte",
-            Violation::CloseCode => "close code must not be sent",
-            Violation::BadUtf8 => "text is not UTF-8",
-            Violation::BadDeflate => "compressed data is malformed",
-            Violation::TooBig => "message is too big",
-        }
-    }
 }
 
 /// An unfinished frame or message.
