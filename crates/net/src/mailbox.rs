@@ -147,6 +147,12 @@ impl<T: Send> Inbox<T> {
     pub fn block(&self) {
         self.shared.bell.block();
     }
+
+    /// Whether the model's `Driver::wait` would block now.
+    #[cfg(loom)]
+    pub fn is_silent(&self) -> bool {
+        self.shared.bell.count() == 0
+    }
 }
 
 /// A mailbox, before the threads that use it part their tables.
@@ -271,6 +277,10 @@ mod bell {
 
         pub(super) fn take(&self) -> u64 {
             std::mem::take(&mut *self.count.lock().unwrap())
+        }
+
+        pub(super) fn count(&self) -> u64 {
+            *self.count.lock().unwrap()
         }
 
         pub(super) fn block(&self) {

@@ -1,0 +1,301 @@
+//! Driver, listener and socket calls against the standard library's sockets on the other side.
+
+use std::io::{IoSlice, Read, Write};
+use std::mem::ManuallyDrop;
+use std::net::{Shutdown, SocketAddr, TcpStream};
+use std::os::fd::FromRawFd;
+use std::time::Duration;
+
+use crore_net::{Accepted, Driver, Event, Fd, Listener, Received, Sent, SocketOptions, socket};
+use proptest::prelude::*;
+
+const NONE: Event = Event {
+    token: 0,
+    readable: false,
+    writable: false,
+    hangup: false,
+    error: false,
+};
+
+/// A connection: our end and the other, which the standard library holds.
+fn pair() -> (Fd, TcpStream) {
+    let listener = listen("127.0.0.1:0", &SocketOptions::default());
+    let peer = connect(listener.local_addr().unwrap());
+    let (fd, address) = accept(&listener);
+    assert_eq!(address, peer.local_addr().unwrap());
+    (fd, peer)
+}
+
+fn listen(addr: &str, options: &SocketOptions) -> Listener {
+    Listener::bind(addr.parse().unwrap(), 64, options).unwrap()
+}
+
+fn connect(addr: SocketAddr) -> TcpStream {
+    let peer = TcpStream::connect(addr).unwrap();
+    peer.set_read_timeout(Some(Duration::from_secs(5))).unwrap();
+    peer
+}
+
+fn accept(listener: &Listener) -> (Fd, SocketAddr) {
+    match listener.accept() {
+        Accepted::Connection(fd, address) => (fd, address),
+        other => panic!("{other:?}"),
+    }
+}
+
+/// Our end as the standard library sees it, without giving it away.
+fn seen(fd: Fd) -> ManuallyDrop<TcpStream> {
+    // SAFETY: the descriptor is open through the test, and not closed by this view of it.
+    ManuallyDrop::new(unsafe { TcpStream::from_raw_fd(fd.0.try_into().unwrap()) })
+}
+
+fn only_event(driver: &mut Driver) -> Event {
+    assert_eq!(driver.wait(Some(1_000)).unwrap(), 1);
+    driver.event(0)
+}
+
+#[test]
+fn readiness_follows_the_interest() {
+    let (fd, mut peer) = pair();
+    let mut driver = Driver::new(4).unwrap();
+    let token = u64::MAX - 3;
+    driver.add(fd, token, true, false).unwrap();
+    assert_eq!(driver.wait(Some(0)).unwrap(), 0);
+
+    peer.write_all(b"abc").unwrap();
+    let readable = Event {
+        token,
+        readable: true,
+        ..NONE
+    };
+    assert_eq!(only_event(&mut driver), readable);
+    let mut buf = [0; 2];
+    assert_eq!(socket::recv(fd, &mut buf), Received::Bytes(2));
+    assert_eq!(
+        only_event(&mut driver),
+        readable,
+        "what is left is told again"
+    );
+
+    driver.modify(fd, 5, false, true).unwrap();
+    assert_eq!(
+        only_event(&mut driver),
+        Event {
+            token: 5,
+            writable: true,
+            ..NONE
+        }
+    );
+    driver.modify(fd, 6, false, false).unwrap();
+    assert_eq!(
+        driver.wait(Some(0)).unwrap(),
+        0,
+        "a paused socket is silent"
+    );
+
+    driver.modify(fd, 7, true, false).unwrap();
+    driver.remove(fd).unwrap();
+    assert_eq!(driver.wait(Some(0)).unwrap(), 0);
+    assert!(driver.modify(fd, 7, true, false).is_err());
+    socket::close(fd);
+}
+
+#[test]
+fn more_is_ready_than_one_wait_tells() {
+    let pairs: Vec<_> = (0..5).map(|_| pair()).collect();
+    let mut driver = Driver::new(2).unwrap();
+    for (token, (fd, _)) in (0..).zip(&pairs) {
+        driver.add(*fd, token, false, true).unwrap();
+    }
+    let mut seen = std::collections::BTreeSet::new();
+    for _ in 0..5 {
+        assert_eq!(driver.wait(Some(0)).unwrap(), 2);
+        seen.extend((0..2).map(|i| driver.event(i).token));
+    }
+    assert_eq!(seen.len(), 5, "the kernel goes round");
+}
+
+#[test]
+fn a_half_closed_peer_is_a_hangup_until_it_is_known() {
+    let (fd, mut peer) = pair();
+    let mut driver = Driver::new(4).unwrap();
+    driver.add(fd, 1, false, false).unwrap();
+    peer.shutdown(Shutdown::Write).unwrap();
+    assert_eq!(
+        only_event(&mut driver),
+        Event {
+            token: 1,
+            hangup: true,
+            ..NONE
+        }
+    );
+    driver.modify_half_closed(fd, 1, false, false).unwrap();
+    assert_eq!(
+        driver.wait(Some(0)).unwrap(),
+        0,
+        "no spinning on what is known"
+    );
+
+    assert_eq!(socket::recv(fd, &mut [0; 8]), Received::End);
+    assert_eq!(socket::send(fd, b"answer"), Sent::Bytes(6));
+    socket::shutdown_write(fd);
+    let mut answer = String::new();
+    peer.read_to_string(&mut answer).unwrap();
+    assert_eq!(answer, "answer");
+    socket::close(fd);
+}
+
+#[test]
+fn a_reset_reaches_even_a_paused_socket() {
+    let (fd, peer) = pair();
+    let mut driver = Driver::new(4).unwrap();
+    driver.add(fd, 1, false, false).unwrap();
+    driver.modify_half_closed(fd, 1, false, false).unwrap();
+    assert_eq!(socket::send(fd, b"unread"), Sent::Bytes(6));
+    // Unread bytes make the peer's close a reset.
+    std::thread::sleep(Duration::from_millis(5));
+    drop(peer);
+    let event = only_event(&mut driver);
+    assert!(event.hangup && event.error, "{event:?}");
+    assert_eq!(
+        socket::recv(fd, &mut [0; 8]),
+        Received::Failed(libc::ECONNRESET)
+    );
+    // After the error was told once it is an end, and sending fails without a signal.
+    assert_eq!(socket::send(fd, b"x"), Sent::Failed(libc::EPIPE));
+    socket::shutdown_write(fd);
+    socket::close(fd);
+}
+
+#[test]
+fn our_reset_is_one_for_the_peer() {
+    let (fd, mut peer) = pair();
+    socket::reset(fd);
+    let error = peer.read(&mut [0; 8]).unwrap_err();
+    assert_eq!(error.kind(), std::io::ErrorKind::ConnectionReset);
+}
+
+#[test]
+fn a_full_socket_says_again_and_is_writable_later() {
+    let (fd, mut peer) = pair();
+    let mut driver = Driver::new(4).unwrap();
+    driver.add(fd, 1, true, true).unwrap();
+    let chunk = [7; 65_536];
+    let mut sent = 0;
+    let refused = loop {
+        match socket::send(fd, &chunk) {
+            Sent::Bytes(n) => sent += n,
+            other => break other,
+        }
+    };
+    assert_eq!(refused, Sent::Again);
+    assert_eq!(
+        socket::send_vectored(fd, &[IoSlice::new(&chunk)]),
+        Sent::Again
+    );
+    assert_eq!(socket::recv(fd, &mut [0; 8]), Received::Again);
+    assert_eq!(driver.wait(Some(0)).unwrap(), 0);
+    let mut all = vec![0; sent];
+    peer.read_exact(&mut all).unwrap();
+    assert_eq!(
+        only_event(&mut driver),
+        Event {
+            token: 1,
+            writable: true,
+            ..NONE
+        }
+    );
+    socket::close(fd);
+}
+
+#[test]
+fn accepted_sockets_inherit_what_the_listener_was_given() {
+    let plain = listen("127.0.0.1:0", &SocketOptions::default());
+    let small = listen(
+        "127.0.0.1:0",
+        &SocketOptions {
+            receive_buffer_bytes: Some(4_096),
+            send_buffer_bytes: Some(8_192),
+        },
+    );
+    let option = |fd: Fd, name| {
+        let (mut value, mut length) = (0_i32, 4);
+        // SAFETY: the kernel writes at most `length` bytes into `value`.
+        let answer = unsafe {
+            libc::getsockopt(
+                fd.0 as i32,
+                libc::SOL_SOCKET,
+                name,
+                (&raw mut value).cast(),
+                &raw mut length,
+            )
+        };
+        assert_eq!(answer, 0);
+        value
+    };
+    for (listener, buffers) in [(&plain, None), (&small, Some((8_192, 16_384)))] {
+        let _peer = connect(listener.local_addr().unwrap());
+        let (fd, _) = accept(listener);
+        assert!(seen(fd).nodelay().unwrap());
+        if let Some(buffers) = buffers {
+            assert_eq!(
+                (option(fd, libc::SO_RCVBUF), option(fd, libc::SO_SNDBUF)),
+                buffers
+            );
+        }
+        seen(fd).set_nodelay(false).unwrap();
+        socket::set_nodelay(fd);
+        assert!(seen(fd).nodelay().unwrap());
+        assert_eq!(
+            socket::recv(fd, &mut [0; 8]),
+            Received::Again,
+            "it is non-blocking"
+        );
+        socket::close(fd);
+    }
+    assert_eq!(plain.accept(), Accepted::Again);
+}
+
+#[test]
+fn the_unspecified_ipv6_address_takes_ipv4_as_well() {
+    let Ok(listener) = Listener::bind("[::]:0".parse().unwrap(), 8, &SocketOptions::default())
+    else {
+        // A machine without IPv6.
+        return;
+    };
+    let port = listener.local_addr().unwrap().port();
+    let peer = connect(SocketAddr::from(([127, 0, 0, 1], port)));
+    assert_eq!(accept(&listener).1, peer.local_addr().unwrap());
+    if let Ok(peer) = TcpStream::connect(format!("[::1]:{port}")) {
+        assert_eq!(accept(&listener).1, peer.local_addr().unwrap());
+    }
+}
+
+#[test]
+fn of_too_many_parts_the_first_are_taken() {
+    let (fd, _peer) = pair();
+    let parts = [IoSlice::new(b"x"); socket::PARTS_MAX + 500];
+    assert_eq!(
+        socket::send_vectored(fd, &parts),
+        Sent::Bytes(socket::PARTS_MAX)
+    );
+    assert_eq!(socket::send_vectored(fd, &[]), Sent::Bytes(0));
+    socket::close(fd);
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(32))]
+
+    #[test]
+    fn parts_arrive_as_one_text(parts in prop::collection::vec(prop::collection::vec(any::<u8>(), 0..300), 0..20)) {
+        let (fd, mut peer) = pair();
+        let slices: Vec<_> = parts.iter().map(|part| IoSlice::new(part)).collect();
+        let whole = parts.concat();
+        prop_assert_eq!(socket::send_vectored(fd, &slices), Sent::Bytes(whole.len()));
+        socket::shutdown_write(fd);
+        let mut all = Vec::new();
+        peer.read_to_end(&mut all).unwrap();
+        prop_assert_eq!(all, whole);
+        socket::close(fd);
+    }
+}
