@@ -12,6 +12,7 @@ use core::fmt;
 use httparse::{EMPTY_HEADER, Header, Status};
 
 pub use super::accept::Accept;
+use super::request_line::{self, RequestLine};
 use super::{accept, is_tchar, list};
 
 /// Fields of one head; the 65th is answered 431. Browsers send about 15, proxies add a handful.
@@ -126,8 +127,13 @@ pub fn parse(buf: &[u8], limit: usize) -> Result<Option<Head<'_>>, HeadError> {
     let Some(lines) = find_end(buf, limit)? else {
         return Ok(None);
     };
-    let (method, target, minor) = request_line(&buf[lines.start..lines.first_end])?;
-    let (authority, path, query) = split_target(target, method)?;
+    let RequestLine {
+        method,
+        authority,
+        path,
+        query,
+        minor,
+    } = request_line::parse(&buf[lines.start..lines.first_end])?;
 
     let mut fields = [EMPTY_HEADER; MAX_HEADERS];
     let block = &buf[lines.first_end + 2..lines.end];
@@ -214,124 +220,6 @@ fn find_end(buf: &[u8], limit: usize) -> Result<Option<Lines>, HeadError> {
     } else {
         Ok(None)
     }
-}
-
-/// `method SP target SP HTTP/1.x` (RFC 9112 section 3).
-fn request_line(line: &[u8]) -> Result<(Method, &[u8], u8), HeadError> {
-    let bad = HeadError::Malformed("bad request line");
-    let first = memchr::memchr(b' ', line).ok_or(bad)?;
-    let last = memchr::memrchr(b' ', line).ok_or(bad)?;
-    if first == last {
-        return Err(bad);
-    }
-    let (method, target, version) = (&line[..first], &line[first + 1..last], &line[last + 1..]);
-    if method.is_empty() || !method.iter().all(|&b| is_tchar(b)) {
-        return Err(HeadError::Malformed("bad method"));
-    }
-    let minor = match version {
-        [
-            b'H',
-            b'T',
-            b'T',
-            b'P',
-            b'/',
-            major @ b'0'..=b'9',
-            b'.',
-            minor @ b'0'..=b'9',
-        ] => {
-            if *major != b'1' {
-                return Err(HeadError::Version);
-            }
-            // A later minor version is answered as the highest that we speak (RFC 9110 section 2.5).
-            u8::from(*minor != b'0')
-        }
-        _ => return Err(bad),
-    };
-    Ok((method_of(method), target, minor))
-}
-
-fn method_of(name: &[u8]) -> Method {
-    match name {
-        b"GET" => Method::Get,
-        b"HEAD" => Method::Head,
-        b"POST" => Method::Post,
-        b"PUT" => Method::Put,
-        b"DELETE" => Method::Delete,
-        b"OPTIONS" => Method::Options,
-        _ => Method::Other,
-    }
-}
-
-/// An authority, if the target has one, then path and query.
-type Target<'b> = (Option<&'b [u8]>, &'b [u8], &'b [u8]);
-
-/// Splits a target in origin-form, absolute-form or asterisk-form (RFC 9112 section 3.2). Bytes from 0x80
-/// on pass, as `curl` sends UTF-8 that was typed; names are checked where they are decoded.
-fn split_target(target: &[u8], method: Method) -> Result<Target<'_>, HeadError> {
-    if target.iter().any(|&b| b <= b' ' || b == b'#' || b == 0x7f) {
-        return Err(HeadError::Malformed(
-            "a space, a control character or a fragment in the target",
-        ));
-    }
-    if target == b"*" && method == Method::Options {
-        return Ok((None, target, b""));
-    }
-    let (authority, local) = if target.first() == Some(&b'/') {
-        (None, target)
-    } else {
-        let rest = after_scheme(target).ok_or(HeadError::Malformed("bad request target"))?;
-        let end = rest
-            .iter()
-            .position(|&b| matches!(b, b'/' | b'?'))
-            .unwrap_or(rest.len());
-        let (authority, local) = rest.split_at(end);
-        if authority.is_empty() || !is_authority(authority) {
-            return Err(HeadError::Malformed("bad authority in the target"));
-        }
-        (Some(authority), local)
-    };
-    let (path, query) = match memchr::memchr(b'?', local) {
-        Some(at) => (&local[..at], &local[at + 1..]),
-        None => (local, &b""[..]),
-    };
-    // An absolute-form target without a path means the root (RFC 9112 section 3.2.1).
-    Ok((authority, if path.is_empty() { b"/" } else { path }, query))
-}
-
-/// What follows `scheme://`, for the schemes that reach this server.
-fn after_scheme(target: &[u8]) -> Option<&[u8]> {
-    ["http://", "https://", "ws://", "wss://"]
-        .iter()
-        .find_map(|scheme| {
-            let (start, rest) = target.split_at_checked(scheme.len())?;
-            start
-                .eq_ignore_ascii_case(scheme.as_bytes())
-                .then_some(rest)
-        })
-}
-
-/// Whether this can be `host [":" port]`: no user part, no delimiters of a URI, no list.
-fn is_authority(value: &[u8]) -> bool {
-    value.iter().all(|&b| {
-        b > b' '
-            && b < 0x7f
-            && !matches!(
-                b,
-                b'@' | b'/'
-                    | b'\\'
-                    | b'?'
-                    | b'#'
-                    | b','
-                    | b'"'
-                    | b'<'
-                    | b'>'
-                    | b'{'
-                    | b'}'
-                    | b'|'
-                    | b'^'
-                    | b'`'
-            )
-    })
 }
 
 impl<'b> Head<'b> {
@@ -423,7 +311,7 @@ impl<'b> Head<'b> {
         if host.is_none() && self.minor == 1 {
             return Err(HeadError::Malformed("no Host field"));
         }
-        if host.is_some_and(|host| !is_authority(host)) {
+        if host.is_some_and(|host| !request_line::is_authority(host)) {
             return Err(HeadError::Malformed("bad Host field"));
         }
         Ok(authority.or(host))

@@ -13,6 +13,7 @@ pub mod forwarded;
 pub mod head;
 pub mod origin;
 pub mod proxy;
+mod request_line;
 pub mod response;
 
 /// Whether `b` is a `tchar`, a character of methods and field names (RFC 9110 section 5.6.2).

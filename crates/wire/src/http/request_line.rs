@@ -1,0 +1,132 @@
+//! The request line: method, target and version (RFC 9112 section 3).
+//!
+//! Invariant: exactly two spaces, and nothing in the target that another server could cut elsewhere.
+
+use super::head::{HeadError, Method};
+use super::is_tchar;
+
+/// A request line, taken apart.
+pub(super) struct RequestLine<'b> {
+    pub(super) method: Method,
+    /// Only in absolute-form.
+    pub(super) authority: Option<&'b [u8]>,
+    pub(super) path: &'b [u8],
+    pub(super) query: &'b [u8],
+    pub(super) minor: u8,
+}
+
+/// Parses `method SP target SP HTTP/1.x`, without the line end.
+///
+/// # Errors
+/// [`HeadError::Version`] for another major version, whatever the target; else [`HeadError::Malformed`].
+pub(super) fn parse(line: &[u8]) -> Result<RequestLine<'_>, HeadError> {
+    let bad = HeadError::Malformed("bad request line");
+    let first = memchr::memchr(b' ', line).ok_or(bad)?;
+    let last = memchr::memrchr(b' ', line).ok_or(bad)?;
+    if first == last {
+        return Err(bad);
+    }
+    let minor = minor_version(&line[last + 1..])?;
+    let method = &line[..first];
+    if method.is_empty() || !method.iter().all(|&b| is_tchar(b)) {
+        return Err(HeadError::Malformed("bad method"));
+    }
+    let method = method_of(method);
+    let target = &line[first + 1..last];
+    if target.iter().any(|&b| b <= b' ' || b == b'#' || b == 0x7f) {
+        return Err(HeadError::Malformed(
+            "a space, a control character or a fragment in the target",
+        ));
+    }
+    if target == b"*" && method == Method::Options {
+        return Ok(RequestLine {
+            method,
+            authority: None,
+            path: target,
+            query: b"",
+            minor,
+        });
+    }
+    let (authority, local) = split_authority(target)?;
+    let (path, query) = match memchr::memchr(b'?', local) {
+        Some(at) => (&local[..at], &local[at + 1..]),
+        None => (local, &b""[..]),
+    };
+    // An absolute-form target without a path means the root (RFC 9112 section 3.2.1).
+    let path = if path.is_empty() { b"/" } else { path };
+    Ok(RequestLine {
+        method,
+        authority,
+        path,
+        query,
+        minor,
+    })
+}
+
+fn minor_version(version: &[u8]) -> Result<u8, HeadError> {
+    match version {
+        // A later minor version is answered as the highest that we speak (RFC 9110 section 2.5).
+        [
+            b'H',
+            b'T',
+            b'T',
+            b'P',
+            b'/',
+            b'1',
+            b'.',
+            minor @ b'0'..=b'9',
+        ] => Ok(u8::from(*minor != b'0')),
+        [b'H', b'T', b'T', b'P', b'/', b'0'..=b'9', b'.', b'0'..=b'9'] => Err(HeadError::Version),
+        _ => Err(HeadError::Malformed("bad request line")),
+    }
+}
+
+fn method_of(name: &[u8]) -> Method {
+    match name {
+        b"GET" => Method::Get,
+        b"HEAD" => Method::Head,
+        b"POST" => Method::Post,
+        b"PUT" => Method::Put,
+        b"DELETE" => Method::Delete,
+        b"OPTIONS" => Method::Options,
+        _ => Method::Other,
+    }
+}
+
+/// The authority of a target in absolute-form and the rest; origin-form has none (RFC 9112 section 3.2).
+/// Bytes from 0x80 on pass, as `curl` sends the UTF-8 that was typed; names are checked where they
+/// are decoded.
+fn split_authority(target: &[u8]) -> Result<(Option<&[u8]>, &[u8]), HeadError> {
+    if target.first() == Some(&b'/') {
+        return Ok((None, target));
+    }
+    let rest = after_scheme(target).ok_or(HeadError::Malformed("bad request target"))?;
+    let end = rest
+        .iter()
+        .position(|&b| matches!(b, b'/' | b'?'))
+        .unwrap_or(rest.len());
+    let (authority, local) = rest.split_at(end);
+    if authority.is_empty() || !is_authority(authority) {
+        return Err(HeadError::Malformed("bad authority in the target"));
+    }
+    Ok((Some(authority), local))
+}
+
+/// What follows `scheme://`, for the schemes that reach this server.
+fn after_scheme(target: &[u8]) -> Option<&[u8]> {
+    ["http://", "https://", "ws://", "wss://"]
+        .iter()
+        .find_map(|scheme| {
+            let (start, rest) = target.split_at_checked(scheme.len())?;
+            start
+                .eq_ignore_ascii_case(scheme.as_bytes())
+                .then_some(rest)
+        })
+}
+
+/// Whether this can be `host [":" port]`, or empty: no user part, no delimiters of a URI, no list.
+pub(super) fn is_authority(value: &[u8]) -> bool {
+    value
+        .iter()
+        .all(|b| b.is_ascii_graphic() && !b"@/\\?#,\"<>{}|^`".contains(b))
+}
