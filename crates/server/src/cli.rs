@@ -46,6 +46,8 @@ pub enum Command {
     Serve(ServeArgs),
     /// Publish to a topic
     Pub(client::PubArgs),
+    /// Subscribe to topics and print what is published
+    Sub(client::SubArgs),
 }
 
 impl Command {
@@ -53,7 +55,7 @@ impl Command {
     pub fn default_log(&self) -> &'static str {
         match self {
             Command::Serve(_) => "info",
-            Command::Pub(_) => "warn",
+            Command::Pub(_) | Command::Sub(_) => "warn",
         }
     }
 }

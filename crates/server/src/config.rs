@@ -11,6 +11,7 @@
 
 mod check;
 mod file;
+mod forms;
 mod host;
 mod locate;
 mod units;

@@ -28,6 +28,7 @@ fn main() -> ExitCode {
     let done = match &cli.command {
         Command::Serve(args) => serve(args),
         Command::Pub(args) => client::publish(args),
+        Command::Sub(args) => client::subscribe(args),
     };
     match done {
         Ok(()) => ExitCode::SUCCESS,

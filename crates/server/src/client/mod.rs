@@ -4,13 +4,19 @@
 //! (HTTP/1.1, Server-Sent Events, WebSocket) and nothing that is only ours. What goes to stdout is
 //! data; everything else goes to stderr. A reader of stdout that went away ends them quietly.
 
+mod envelope;
 mod http;
+mod poll;
 mod publish;
 mod server;
+mod sse;
+mod subscribe;
+mod websocket;
 
 use std::io::{self, ErrorKind, Write};
 
 pub use publish::{PubArgs, publish};
+pub use subscribe::{SubArgs, subscribe};
 
 /// Writes `bytes` to stdout; a pipe that nobody reads any more is not an error.
 ///

@@ -8,7 +8,10 @@ use std::ops::RangeInclusive;
 
 use crore_broker::settings::{Deflate, Heartbeat, Http, Limits, Rule, Timeouts};
 
+use crore_wire::topic::check_filter;
+
 use super::File;
+use super::forms::{is_origin, overlap, path_prefix};
 
 /// A topic hashes to one of 256 partitions; more shards than that would share none of the work.
 pub const MAX_SHARDS: usize = 256;
@@ -206,41 +209,6 @@ fn http(check: &mut Check, http: &Http) {
     }
 }
 
-/// A prefix is plain segments: what a request line can hold without an escape.
-fn path_prefix(path: &str) -> Result<(), String> {
-    let plain = |c: char| c.is_ascii_alphanumeric() || "-._~!$&'()*+,;=:@".contains(c);
-    let segment = |s: &str| !s.is_empty() && s != "." && s != ".." && s.chars().all(plain);
-    match path.strip_prefix('/') {
-        Some(rest) if rest.split('/').all(segment) => Ok(()),
-        _ => Err(format!(
-            "`{path}` is not a path prefix; write one that begins with / and does not end with it, such as \"/pub\""
-        )),
-    }
-}
-
-/// One prefix holds the other, segment by segment, so that a request would fit both.
-fn overlap(a: &str, b: &str) -> bool {
-    let (short, long) = if a.len() <= b.len() { (a, b) } else { (b, a) };
-    long.strip_prefix(short)
-        .is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
-}
-
-/// The serialization of RFC 6454 section 6.2, without `null`.
-fn is_origin(origin: &str) -> bool {
-    if origin == "*" {
-        return true;
-    }
-    let Some((scheme, authority)) = origin.split_once("://") else {
-        return false;
-    };
-    let scheme_ok = scheme.starts_with(|c: char| c.is_ascii_lowercase())
-        && scheme
-            .chars()
-            .all(|c| c.is_ascii_lowercase() || c.is_ascii_digit() || "+-.".contains(c));
-    let host_char = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || "-._:[]".contains(c);
-    scheme_ok && !authority.is_empty() && authority.chars().all(host_char)
-}
-
 fn limits(check: &mut Check, limits: &Limits) {
     check.range(
         "limits.head_bytes",
@@ -354,11 +322,15 @@ fn deflate(check: &mut Check, deflate: &Deflate) {
 
 fn rule(check: &mut Check, number: usize, rule: &Rule) {
     let key = |name: &str| format!("rule[{number}].{name}");
-    if let Err(what) = filter(&rule.filter) {
-        check.fail(
-            key("match"),
-            format!("`{}` is not a topic filter: {what}", rule.filter),
+    if rule.filter.is_empty() {
+        let what = "is missing or empty; write a topic filter, such as \"chat/#\", or \"#\" for all topics";
+        check.fail(key("match"), what);
+    } else if let Err(error) = check_filter(rule.filter.as_bytes(), MAX_TOPIC_BYTES) {
+        let filter = &rule.filter;
+        let what = format!(
+            "`{filter}` is not a topic filter: {error}; write one such as \"chat/+/room\" or \"chat/#\""
         );
+        check.fail(key("match"), what);
     }
     check.range(&key("log_bytes"), rule.log_bytes, 0..=u32::MAX as usize);
     check.range(&key("poll_timeout_s"), rule.poll_timeout_s, 0..=MAX_WAIT_S);
@@ -372,21 +344,4 @@ fn rule(check: &mut Check, number: usize, rule: &Rule) {
         );
     }
     check.range(&key("sse_retry_ms"), rule.sse_retry_ms, 1..=MAX_RETRY_MS);
-}
-
-fn filter(filter: &str) -> Result<(), String> {
-    let levels: Vec<&str> = filter.split('/').collect();
-    let wild = |level: &&str| level.contains(['+', '#']) && level.len() > 1;
-    if filter.is_empty() {
-        return Err("it is empty; write # to match every topic".to_string());
-    }
-    if let Some(level) = levels.iter().copied().find(|level| wild(level)) {
-        return Err(format!(
-            "`{level}` mixes a wildcard with a name; + and # stand alone in their level"
-        ));
-    }
-    if levels.iter().rev().skip(1).any(|level| *level == "#") {
-        return Err("# stands only in the last level".to_string());
-    }
-    Ok(())
 }

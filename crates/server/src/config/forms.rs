@@ -1,0 +1,80 @@
+//! The forms of path prefixes and origins.
+
+/// A prefix is plain segments: what a request line can hold without an escape.
+pub fn path_prefix(path: &str) -> Result<(), String> {
+    let plain = |c: char| c.is_ascii_alphanumeric() || "-._~!$&'()*+,;=:@".contains(c);
+    let segment = |s: &str| !s.is_empty() && s != "." && s != ".." && s.chars().all(plain);
+    match path.strip_prefix('/') {
+        Some(rest) if rest.split('/').all(segment) => Ok(()),
+        _ => Err(format!(
+            "`{path}` is not a path prefix; write one that begins with / and does not end with it, such as \"/pub\""
+        )),
+    }
+}
+
+/// One prefix holds the other, segment by segment, so that a request would fit both.
+pub fn overlap(a: &str, b: &str) -> bool {
+    let (short, long) = if a.len() <= b.len() { (a, b) } else { (b, a) };
+    long.strip_prefix(short)
+        .is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
+}
+
+/// The serialization of RFC 6454 section 6.2, without `null`.
+pub fn is_origin(origin: &str) -> bool {
+    if origin == "*" {
+        return true;
+    }
+    let Some((scheme, authority)) = origin.split_once("://") else {
+        return false;
+    };
+    let scheme_ok = scheme.starts_with(|c: char| c.is_ascii_lowercase())
+        && scheme
+            .chars()
+            .all(|c| c.is_ascii_lowercase() || c.is_ascii_digit() || "+-.".contains(c));
+    let host_char = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || "-._:[]".contains(c);
+    scheme_ok && !authority.is_empty() && authority.chars().all(host_char)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn prefixes() {
+        for path in ["/pub", "/msgq/post", "/a.b/~c"] {
+            assert!(path_prefix(path).is_ok(), "{path}");
+        }
+        for path in [
+            "", "/", "pub", "/pub/", "/a//b", "/a?b", "/a b", "/../a", "/\u{fc}", "/a%20",
+        ] {
+            assert!(path_prefix(path).is_err(), "{path}");
+        }
+        assert!(overlap("/a", "/a/b") && overlap("/a/b", "/a") && overlap("/a", "/a"));
+        assert!(!overlap("/pub", "/pubsub") && !overlap("/a/b", "/a/c"));
+    }
+
+    #[test]
+    fn origins() {
+        for origin in [
+            "*",
+            "https://a.example",
+            "http://localhost:3000",
+            "http://[::1]:80",
+            "app+x://a",
+        ] {
+            assert!(is_origin(origin), "{origin}");
+        }
+        for origin in [
+            "",
+            "a.example",
+            "https://",
+            "https://A.example",
+            "https://a/",
+            "null",
+            "://a",
+            "https://a b",
+        ] {
+            assert!(!is_origin(origin), "{origin}");
+        }
+    }
+}
