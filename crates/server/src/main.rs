@@ -9,7 +9,7 @@ mod cli;
 mod client;
 mod config;
 
-use std::io::{self, Write};
+use std::io::{self, IsTerminal, Write};
 use std::process::ExitCode;
 
 use clap::Parser;
@@ -56,8 +56,10 @@ fn serve(args: &ServeArgs) -> anyhow::Result<()> {
 fn log_to_stderr(filter: &str) {
     // The filter was checked with the command line; what it still cannot read it leaves out.
     let filter = EnvFilter::builder().parse_lossy(filter);
+    let colours = io::stderr().is_terminal() && std::env::var_os("NO_COLOR").is_none();
     tracing_subscriber::fmt()
         .with_env_filter(filter)
+        .with_ansi(colours)
         .with_writer(io::stderr)
         .init();
 }

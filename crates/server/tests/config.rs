@@ -384,6 +384,8 @@ fn what_check_prints_gives_the_same_again() {
         Some(123_456_789)
     );
     assert_eq!(printed["rule"][0]["first"].as_integer(), Some(-7));
+    let quoted = effective(Some(&file.replace("-7", "'-7'")), &[]);
+    assert_eq!(quoted["rule"], printed["rule"]);
     assert_eq!(
         printed["http"]["trusted_proxies"][1].as_str(),
         Some("::1/128")

@@ -15,6 +15,9 @@ const MAX_HEAD_BYTES: u64 = 64 << 10;
 /// Longest size line of a chunk, in bytes, extensions included.
 const MAX_CHUNK_LINE_BYTES: u64 = 4 << 10;
 
+/// How long the server may take to answer, or to take a request, unless a caller expects to wait longer.
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(30);
+
 /// The first lines of a response.
 #[derive(Debug)]
 pub struct Head {
@@ -78,13 +81,16 @@ fn broken(what: &str) -> io::Error {
 }
 
 impl Connection {
-    /// Connects.
+    /// Connects; answers are waited for 30 s until [`Connection::set_patience`].
     ///
     /// # Errors
     /// As [`Server::connect`].
     pub fn open(server: &Server) -> io::Result<Self> {
+        let stream = server.connect()?;
+        stream.set_read_timeout(Some(ANSWER_TIMEOUT))?;
+        stream.set_write_timeout(Some(ANSWER_TIMEOUT))?;
         Ok(Connection {
-            stream: BufReader::new(server.connect()?),
+            stream: BufReader::new(stream),
             body: Body::Done,
             keep_alive: true,
         })

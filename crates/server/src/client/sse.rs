@@ -2,7 +2,7 @@
 
 use crore_wire::sse::Parser;
 
-use super::http::Connection;
+use super::http::{Connection, Head};
 use super::subscribe::{MAX_ENVELOPE_BYTES, Session, Stop, refusal};
 
 /// Bytes that are read at once.
@@ -16,14 +16,18 @@ pub fn run(session: &mut Session<'_>) -> Stop {
 fn receive(session: &mut Session<'_>) -> Result<Stop, Stop> {
     let server = &session.args.server;
     let mut connection = Connection::open(server)?;
-    connection.set_patience(session.patience())?;
     let headers = [
         ("Accept", "text/event-stream"),
         ("Cache-Control", "no-store"),
     ];
     let head = connection.request(server, "GET", &session.target(), &headers, None)?;
     match head.status {
-        200 => session.answered(),
+        200 if is_event_stream(&head) => session.answered(),
+        200 => {
+            return Err(Stop::Refused(format!(
+                "{server}: what answered sends no event stream"
+            )));
+        }
         // The stream's way to say that there is nothing to reconnect for (HTML, "Server-sent events").
         204 => return Err(Stop::Refused("the topic was deleted".to_string())),
         _ => return Err(refusal(&mut connection, &head)),
@@ -67,4 +71,11 @@ fn deliver(
         }
         _ => session.deliver(data),
     }
+}
+
+fn is_event_stream(head: &Head) -> bool {
+    let media_type = head
+        .header("content-type")
+        .and_then(|value| value.split(';').next());
+    media_type.is_some_and(|media_type| media_type.trim().eq_ignore_ascii_case("text/event-stream"))
 }

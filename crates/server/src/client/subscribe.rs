@@ -9,7 +9,7 @@ use std::collections::hash_map::RandomState;
 use std::hash::BuildHasher;
 use std::io::{self, ErrorKind, StdoutLock, Write};
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context, bail};
 use clap::{Args, ValueEnum};
@@ -120,8 +120,10 @@ pub struct Session<'a> {
     position: Option<String>,
     /// Messages still to print.
     left: Option<u64>,
-    /// The current attempt was answered; reset by the loop.
-    answered: bool,
+    /// The server has accepted the subscription at least once.
+    ever_answered: bool,
+    /// The current connection brought a message; reset by the loop.
+    progressed: bool,
     out: StdoutLock<'static>,
 }
 
@@ -134,26 +136,26 @@ pub fn subscribe(args: &SubArgs) -> anyhow::Result<()> {
         args,
         position: None,
         left: args.count,
-        answered: false,
+        ever_answered: false,
+        progressed: false,
         out: io::stdout().lock(),
     };
-    let mut ever_answered = false;
     let mut backoff = MIN_BACKOFF;
     loop {
-        session.answered = false;
+        session.progressed = false;
+        let started = Instant::now();
         let stop = match args.protocol {
             Protocol::Sse => sse::run(&mut session),
             Protocol::Ws => websocket::run(&mut session),
             Protocol::Poll => poll::run(&mut session),
         };
-        if session.answered {
-            ever_answered = true;
+        if session.progressed || started.elapsed() > MAX_BACKOFF {
             backoff = MIN_BACKOFF;
         }
         match stop {
             Stop::Done => return Ok(()),
             Stop::Refused(why) => bail!("{why}"),
-            Stop::Lost(why) if !ever_answered => {
+            Stop::Lost(why) if !session.ever_answered => {
                 return Err(anyhow::anyhow!(why))
                     .with_context(|| format!("{}: cannot subscribe", args.server));
             }
@@ -187,7 +189,7 @@ impl Session<'_> {
 
     /// The server accepted the subscription.
     pub fn answered(&mut self) {
-        self.answered = true;
+        self.ever_answered = true;
     }
 
     /// Takes a position that came without a message, when there is none better.
@@ -228,6 +230,7 @@ impl Session<'_> {
         if envelope.id.is_some() {
             self.position = envelope.id;
         }
+        self.progressed = true;
         if let Some(left) = &mut self.left {
             *left -= 1;
             if *left == 0 {

@@ -79,7 +79,6 @@ fn receive(session: &mut Session<'_>) -> Result<Stop, Stop> {
 fn open(session: &Session<'_>) -> Result<(TcpStream, Vec<u8>), Stop> {
     let server = &session.args.server;
     let mut connection = Connection::open(server)?;
-    connection.set_patience(session.patience())?;
     let mut nonce = [0; 16];
     nonce[..8].copy_from_slice(&random_u64().to_le_bytes());
     nonce[8..].copy_from_slice(&random_u64().to_le_bytes());

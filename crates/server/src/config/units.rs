@@ -251,7 +251,10 @@ pub mod first {
                 "by-transport" => Ok(First::ByTransport),
                 "oldest" => Ok(First::Oldest),
                 "live" => Ok(First::Live),
-                _ => Err(E::custom(format!("`{text}` is not {FORM}"))),
+                _ => match text.parse() {
+                    Ok(number) => self.visit_i64(number),
+                    Err(_) => Err(E::custom(format!("`{text}` is not {FORM}"))),
+                },
             }
         }
     }
