@@ -542,7 +542,7 @@ fn compressed_messages_are_limited_and_checked_as_inflated() {
         compressed(b"\xFF", Opcode::Binary),
         [Seen::Binary(vec![0xFF])]
     );
-    // Random bytes at the limit grow by packing and still pass.
+    // Random bytes at the limit grow by packing and still pass, whole and in fragments.
     let mut word = 1_u32;
     let noise: Vec<u8> = (0..LIMIT)
         .map(|_| {
@@ -550,7 +550,22 @@ fn compressed_messages_are_limited_and_checked_as_inflated() {
             (word >> 24) as u8
         })
         .collect();
-    assert_eq!(compressed(&noise, Opcode::Binary), [Seen::Binary(noise)]);
+    let (mut payload, mut fragments) = (Vec::new(), Vec::new());
+    Compressor::new().compress(&noise, 9, &mut payload);
+    assert!(payload.len() > LIMIT);
+    let (head, tail) = payload.split_at(10);
+    put(&mut fragments, Opcode::Binary, false, true, head, None);
+    put(
+        &mut fragments,
+        Opcode::Continuation,
+        true,
+        false,
+        tail,
+        None,
+    );
+    let expected = [Seen::Binary(noise.clone())];
+    assert_eq!(compressed(&noise, Opcode::Binary), expected);
+    assert_eq!(assert_same_for_every_split(&fragments, &config), expected);
     // Uncompressed messages may still come on the same connection.
     let mut plain = Vec::new();
     write_frame(&mut plain, Opcode::Text, b"plain");
