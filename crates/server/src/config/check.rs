@@ -22,7 +22,7 @@ const MAX_ROWS: usize = u32::MAX as usize - 1;
 /// A heartbeat more often than this costs more than all else that an idle connection does.
 const MIN_HEARTBEAT_S: u32 = 5;
 
-/// No timer of a connection runs longer: its table keeps deadlines as few bits of coarse time.
+/// A day: a peer that was silent for longer is not coming back.
 const MAX_WAIT_S: u32 = 86_400;
 
 /// A frame's length is kept in 32 bits, and one message must never take a shard's turn for long.
@@ -40,7 +40,7 @@ const MIN_HEAD_BYTES: usize = 1 << 10;
 /// A head is parsed anew as its pieces arrive; a limit keeps that cheap.
 const MAX_HEAD_BYTES: usize = 64 << 10;
 
-/// A topic name is kept with a length that, with its level count, fits 16 bits.
+/// A name stands in every frame that carries its topic; the broker's settings fix this bound.
 const MAX_TOPIC_BYTES: usize = 1_000;
 
 /// Every position of a set of topics goes into one header line.

@@ -137,3 +137,60 @@ fn path_within(value: &Spanned<DeValue<'_>>, span: &Range<usize>) -> Option<Stri
 fn covers(outer: &Range<usize>, inner: &Range<usize>) -> bool {
     outer.start <= inner.start && inner.end <= outer.end
 }
+
+#[cfg(test)]
+mod tests {
+    use super::super::{File, check};
+    use super::*;
+
+    const EXAMPLE: &str = include_str!("../../../../docs/crore.example.toml");
+
+    /// Reads `text` as far as it can be read; whatever is wrong must have a place and fit a line.
+    fn explain(text: &str) {
+        let lines: Vec<String> = match File::parse(text) {
+            Err(error) => vec![parse_error("f", text, &error)],
+            Ok(file) => {
+                let problems = check::problems(&file, false);
+                let line = |found| problem("f", text, &Flags::new(), found);
+                problems.iter().map(line).collect()
+            }
+        };
+        for line in lines {
+            let mut parts = line.split(':').skip(1);
+            let mut number = || {
+                parts
+                    .next()?
+                    .parse::<usize>()
+                    .ok()
+                    .filter(|number| *number > 0)
+            };
+            let placed = number().is_some() && number().is_some();
+            assert!(placed && !line.contains('\n'), "{line:?} for {text:?}");
+        }
+    }
+
+    #[test]
+    fn whatever_is_wrong_has_a_place() {
+        // The rule is a comment in the example; here it counts.
+        let text = EXAMPLE
+            .replace("# [[rule]]", "[[rule]]")
+            .replace("\n# ", "\n");
+        let text = &text[text.find("listen").unwrap()..]
+            .replace("Rules by", "# Rules by")
+            .replace("hold for", "# hold for");
+        assert_eq!(File::parse(text).map(|file| file.rules.len()), Ok(1));
+        for at in (0..text.len()).filter(|at| text.is_char_boundary(*at)) {
+            explain(&text[..at]);
+            for bad in ["0", "-", "\"", "[", "\u{fc}", "\0", "\n"] {
+                explain(&format!("{}{bad}{}", &text[..at], &text[at..]));
+            }
+        }
+    }
+
+    #[test]
+    fn places_count_characters_from_one() {
+        assert_eq!(at("f", "", 0), "f:1:1");
+        assert_eq!(at("f", "a\n\u{fc}b", 4), "f:2:2");
+        assert_eq!(at("f", "a", 9), "f:1:2");
+    }
+}
