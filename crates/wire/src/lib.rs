@@ -6,6 +6,8 @@ extern crate alloc;
 pub mod deflate;
 pub mod form;
 pub mod http;
+pub mod json;
+pub mod ndjson;
 pub mod sse;
 pub mod topic;
 pub mod websocket;

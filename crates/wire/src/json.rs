@@ -1,0 +1,73 @@
+//! What the server writes as JSON (RFC 8259): strings, and bytes as base64.
+//!
+//! Invariants: no more is escaped than must be (section 7: quote, backslash, control characters), so
+//! that text passes nearly as it is. Objects and arrays are put together by whoever writes them.
+
+use alloc::vec::Vec;
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD;
+
+/// How many bytes are judged at once: two vectors of the smallest kind, so that the compiler uses them.
+const STRIDE: usize = 32;
+
+/// Appends `text`, which must be UTF-8, as a string with its quotes.
+pub fn write_string(out: &mut Vec<u8>, mut text: &[u8]) {
+    debug_assert!(core::str::from_utf8(text).is_ok());
+    out.reserve(text.len() + 2);
+    out.push(b'"');
+    loop {
+        let plain = plain_prefix(text);
+        out.extend_from_slice(&text[..plain]);
+        let Some(&byte) = text.get(plain) else { break };
+        write_escape(out, byte);
+        text = &text[plain + 1..];
+    }
+    out.push(b'"');
+}
+
+/// Appends `bytes` as a string with its quotes: base64 in the standard alphabet, padded (RFC 4648
+/// section 4).
+pub fn write_base64(out: &mut Vec<u8>, bytes: &[u8]) {
+    out.push(b'"');
+    let start = out.len();
+    // The length overflows only where the bytes would not fit the address space.
+    let len = base64::encoded_len(bytes.len(), true).expect("the text fits the address space");
+    out.resize(start + len, 0);
+    let written = STANDARD.encode_slice(bytes, &mut out[start..]);
+    assert_eq!(written, Ok(len), "room was made for all of it");
+    out.push(b'"');
+}
+
+/// How many bytes stand for themselves before the first that must be escaped.
+fn plain_prefix(text: &[u8]) -> usize {
+    let (strides, _) = text.as_chunks::<STRIDE>();
+    let clean = |stride: &&[u8; STRIDE]| stride.iter().fold(true, |all, &b| all & !is_special(b));
+    let skipped = strides.iter().take_while(clean).count() * STRIDE;
+    let rest = &text[skipped..];
+    skipped
+        + rest
+            .iter()
+            .position(|&b| is_special(b))
+            .unwrap_or(rest.len())
+}
+
+const fn is_special(byte: u8) -> bool {
+    (byte < b' ') | (byte == b'"') | (byte == b'\\')
+}
+
+fn write_escape(out: &mut Vec<u8>, byte: u8) {
+    let short = match byte {
+        b'"' | b'\\' => byte,
+        b'\n' => b'n',
+        b'\r' => b'r',
+        b'\t' => b't',
+        0x08 => b'b',
+        0x0C => b'f',
+        _ => {
+            let digit = |value: u8| b"0123456789abcdef"[usize::from(value)];
+            out.extend_from_slice(&[b'\\', b'u', b'0', b'0', digit(byte >> 4), digit(byte & 15)]);
+            return;
+        }
+    };
+    out.extend_from_slice(&[b'\\', short]);
+}

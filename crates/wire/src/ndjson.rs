@@ -1,0 +1,322 @@
+//! One line of a batch publish (`application/x-ndjson`): a JSON object (RFC 8259) that names a topic
+//! and holds a message, read in one pass and without a tree.
+//!
+//! | field | value |
+//! |---|---|
+//! | `topic` | a string, required |
+//! | `data` | a string stands for its text; any other JSON value for its own text, as it is written in the line |
+//! | `data_base64` | instead of `data`: bytes, in the standard alphabet with padding (RFC 4648 section 4) |
+//! | `content_type`, `event` | strings, optional |
+//!
+//! Invariants: what is accepted is JSON and UTF-8 to the letter, inside of `data` too; a string without
+//! escapes is a slice of the line, so that a plain line costs a search for its quotes and nothing is copied;
+//! unknown and repeated fields are refused, so that no typing error is silent. Whether a topic is a good name
+//! and a content type may become a header is not judged here, nor are lines cut out of a body.
+
+mod scan;
+
+use alloc::vec::Vec;
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD;
+use core::fmt;
+use scan::{Scan, Text};
+
+/// The most arrays and objects that `data` may nest. Common readers stop at 100 to 128 levels; no message
+/// has need of half of it, and the kinds of 64 open levels fit one word.
+pub const MAX_DEPTH: u32 = u64::BITS;
+
+/// Room for what is not a slice of the line: fields with escapes, and bytes from base64. An empty one
+/// allocates nothing; it keeps the room of the longest line that needed any, so let it go with its batch.
+#[derive(Debug, Default)]
+pub struct Scratch {
+    text: Vec<u8>,
+    bytes: Vec<u8>,
+}
+
+/// One message to publish.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Line<'a> {
+    /// The topic; UTF-8, not checked to be a good name.
+    pub topic: &'a [u8],
+    /// The message; UTF-8 unless it is `binary`.
+    pub data: &'a [u8],
+    /// The message came as `data_base64`.
+    pub binary: bool,
+    /// The content type; empty when the line has none.
+    pub content_type: &'a [u8],
+    /// The event's name; empty when the line has none.
+    pub event: &'a [u8],
+}
+
+/// Why a line was refused.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum LineError {
+    /// The line does not begin with `{`.
+    NotObject,
+    /// The line ends before its object does.
+    Incomplete,
+    /// A `"` should begin the name of a field.
+    ExpectedKey,
+    /// A `:` should follow the name of a field.
+    ExpectedColon,
+    /// A `,` or the closing bracket should follow a value.
+    ExpectedComma,
+    /// No JSON value begins here.
+    ExpectedValue,
+    /// Something follows the object.
+    Trailing,
+    /// A number not of RFC 8259 section 6.
+    BadNumber,
+    /// A control character in a string that is not escaped.
+    Control,
+    /// An escape not of RFC 8259 section 7.
+    BadEscape,
+    /// An escaped half of a surrogate pair.
+    LoneSurrogate,
+    /// A string that is not UTF-8.
+    NotUtf8,
+    /// `data` nests more than [`MAX_DEPTH`] levels.
+    TooDeep,
+    /// A field of another name than those of a message.
+    UnknownField,
+    /// A field that came before.
+    DuplicateField,
+    /// `topic` is missing.
+    NoTopic,
+    /// `topic` is not a string.
+    TopicNotString,
+    /// `data_base64`, `content_type` or `event` is not a string.
+    FieldNotString,
+    /// Neither `data` nor `data_base64` is there.
+    NoData,
+    /// Both `data` and `data_base64` are there.
+    TwoData,
+    /// `data_base64` is not of RFC 4648 section 4, or is not padded.
+    BadBase64,
+}
+
+impl LineError {
+    /// The reason in words, to be shown to the publisher.
+    pub const fn reason(&self) -> &'static str {
+        match self {
+            LineError::NotObject => "not a JSON object",
+            LineError::Incomplete => "not JSON: the line ends too early",
+            LineError::ExpectedKey => "not JSON: a field's name in quotes is expected",
+            LineError::ExpectedColon => "not JSON: a colon is expected",
+            LineError::ExpectedComma => "not JSON: a comma or closing bracket is expected",
+            LineError::ExpectedValue => "not JSON: a value is expected",
+            LineError::Trailing => "not JSON: something follows the object",
+            LineError::BadNumber => "not JSON: a malformed number",
+            LineError::Control => "not JSON: a control character in a string",
+            LineError::BadEscape => "not JSON: a bad escape in a string",
+            LineError::LoneSurrogate => "a string escapes half of a surrogate pair",
+            LineError::NotUtf8 => "a string is not UTF-8",
+            LineError::TooDeep => "data nests deeper than 64 levels",
+            LineError::UnknownField => "an unknown field",
+            LineError::DuplicateField => "a field comes twice",
+            LineError::NoTopic => "no topic",
+            LineError::TopicNotString => "topic is not a string",
+            LineError::FieldNotString => "data_base64, content_type and event must be strings",
+            LineError::NoData => "neither data nor data_base64",
+            LineError::TwoData => "both data and data_base64",
+            LineError::BadBase64 => "data_base64 is not padded standard base64",
+        }
+    }
+}
+
+impl fmt::Display for LineError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.reason())
+    }
+}
+
+impl core::error::Error for LineError {}
+
+/// Reads one line, with or without its line ending.
+///
+/// # Errors
+///
+/// [`LineError`], the first thing that is wrong with the line; the scratch can be used on.
+pub fn parse<'a>(line: &'a [u8], scratch: &'a mut Scratch) -> Result<Line<'a>, LineError> {
+    scratch.text.clear();
+    scratch.bytes.clear();
+    let mut scan = Scan::new(line);
+    let fields = read(&mut scan, scratch)?;
+    let topic = fields.topic.ok_or(LineError::NoTopic)?;
+    let (data, binary) = match (fields.data, fields.data_base64) {
+        (Some(data), None) => (data, false),
+        (None, Some(bytes)) => (bytes, true),
+        (None, None) => return Err(LineError::NoData),
+        (Some(_), Some(_)) => return Err(LineError::TwoData),
+    };
+    let scratch = &*scratch;
+    let optional = |span: Option<Span>| span.map_or(&b""[..], |span| span.of(line, scratch));
+    Ok(Line {
+        topic: topic.of(line, scratch),
+        data: data.of(line, scratch),
+        binary,
+        content_type: optional(fields.content_type),
+        event: optional(fields.event),
+    })
+}
+
+/// Where a field's bytes are. They are found only when the line is read, since the scratch moves while
+/// it grows.
+#[derive(Clone, Copy)]
+enum Span {
+    Line { start: usize, end: usize },
+    Text { start: usize, end: usize },
+    Bytes,
+}
+
+impl Span {
+    fn of<'a>(self, line: &'a [u8], scratch: &'a Scratch) -> &'a [u8] {
+        match self {
+            Span::Line { start, end } => &line[start..end],
+            Span::Text { start, end } => &scratch.text[start..end],
+            Span::Bytes => &scratch.bytes,
+        }
+    }
+}
+
+#[derive(Default)]
+struct Fields {
+    topic: Option<Span>,
+    data: Option<Span>,
+    data_base64: Option<Span>,
+    content_type: Option<Span>,
+    event: Option<Span>,
+}
+
+#[derive(Clone, Copy)]
+enum Field {
+    Topic,
+    Data,
+    DataBase64,
+    ContentType,
+    Event,
+}
+
+/// The whole line: `{`, fields, `}` and nothing more.
+fn read(scan: &mut Scan<'_>, scratch: &mut Scratch) -> Result<Fields, LineError> {
+    let mut fields = Fields::default();
+    if scan.peek() != Some(b'{') {
+        return Err(LineError::NotObject);
+    }
+    scan.step();
+    if scan.peek() == Some(b'}') {
+        return Err(LineError::NoTopic);
+    }
+    loop {
+        let field = key(scan, scratch)?;
+        let span = value(scan, scratch, field)?;
+        let slot = match field {
+            Field::Topic => &mut fields.topic,
+            Field::Data => &mut fields.data,
+            Field::DataBase64 => &mut fields.data_base64,
+            Field::ContentType => &mut fields.content_type,
+            Field::Event => &mut fields.event,
+        };
+        if slot.replace(span).is_some() {
+            return Err(LineError::DuplicateField);
+        }
+        match scan.peek().ok_or(LineError::Incomplete)? {
+            b',' => scan.step(),
+            b'}' => break,
+            _ => return Err(LineError::ExpectedComma),
+        }
+    }
+    scan.step();
+    match scan.peek() {
+        None => Ok(fields),
+        Some(_) => Err(LineError::Trailing),
+    }
+}
+
+/// A field's name and the colon after it. A name is compared in place; only one that is escaped, which
+/// hardly anyone writes, is decoded.
+fn key(scan: &mut Scan<'_>, scratch: &mut Scratch) -> Result<Field, LineError> {
+    scan.quote()?;
+    let found = match named(scan.rest()) {
+        Some((field, len)) => {
+            scan.skip(len);
+            Some(field)
+        }
+        None => escaped_key(scan, scratch)?,
+    };
+    scan.colon()?;
+    found.ok_or(LineError::UnknownField)
+}
+
+/// The field whose name `rest` begins with, and the length of the name with its closing quote. Written out,
+/// so that each comparison is one of whole words.
+fn named(rest: &[u8]) -> Option<(Field, usize)> {
+    if rest.starts_with(b"topic\"") {
+        Some((Field::Topic, 6))
+    } else if rest.starts_with(b"data\"") {
+        Some((Field::Data, 5))
+    } else if rest.starts_with(b"event\"") {
+        Some((Field::Event, 6))
+    } else if rest.starts_with(b"data_base64\"") {
+        Some((Field::DataBase64, 12))
+    } else if rest.starts_with(b"content_type\"") {
+        Some((Field::ContentType, 13))
+    } else {
+        None
+    }
+}
+
+/// The field that a name with escapes means, if any; a plain name that comes here is none of ours.
+#[cold]
+fn escaped_key(scan: &mut Scan<'_>, scratch: &mut Scratch) -> Result<Option<Field>, LineError> {
+    let start = scratch.text.len();
+    scan.string(&mut scratch.text)?;
+    // A name that holds a quote is none of ours, whatever comes before.
+    scratch.text.push(b'"');
+    let name = &scratch.text[start..];
+    let found = named(name).filter(|&(_, len)| len == name.len());
+    scratch.text.truncate(start);
+    Ok(found.map(|(field, _)| field))
+}
+
+fn value(scan: &mut Scan<'_>, scratch: &mut Scratch, field: Field) -> Result<Span, LineError> {
+    let first = scan.peek().ok_or(LineError::Incomplete)?;
+    if first != b'"' {
+        return match field {
+            Field::Data => {
+                let start = scan.at();
+                scan.value()?;
+                let end = scan.at();
+                Ok(Span::Line { start, end })
+            }
+            Field::Topic => Err(LineError::TopicNotString),
+            _ => Err(LineError::FieldNotString),
+        };
+    }
+    scan.step();
+    let start = scratch.text.len();
+    let text = scan.string(&mut scratch.text)?;
+    let Text { start, end, .. } = if text.escaped {
+        let end = scratch.text.len();
+        Text { start, end, ..text }
+    } else {
+        text
+    };
+    if matches!(field, Field::DataBase64) {
+        let encoded = if text.escaped {
+            &scratch.text[start..end]
+        } else {
+            scan.slice(start, end)
+        };
+        // A field that comes twice is refused in any case.
+        return match STANDARD.decode_vec(encoded, &mut scratch.bytes) {
+            Ok(()) => Ok(Span::Bytes),
+            Err(_) => Err(LineError::BadBase64),
+        };
+    }
+    Ok(if text.escaped {
+        Span::Text { start, end }
+    } else {
+        Span::Line { start, end }
+    })
+}

@@ -1,0 +1,426 @@
+//! Lines of a batch publish: what a publisher meant is what is read, nothing is accepted that is not
+//! JSON, and every refusal has its reason. `serde_json` is the judge of what JSON is.
+
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD;
+use crore_wire::json::{write_base64, write_string};
+use crore_wire::ndjson::{Line, LineError, MAX_DEPTH, Scratch, parse};
+use proptest::prelude::*;
+use proptest::sample::{Index, select};
+use serde_json::Value;
+
+fn error(line: impl AsRef<[u8]>) -> Option<LineError> {
+    parse(line.as_ref(), &mut Scratch::default()).err()
+}
+
+/// The data of a line that is otherwise good.
+fn data(value: &str) -> Result<String, LineError> {
+    let line = format!("{{\"topic\":\"t\",\"data\":{value}}}");
+    let mut scratch = Scratch::default();
+    let line = parse(line.as_bytes(), &mut scratch)?;
+    Ok(String::from_utf8(line.data.to_vec()).expect("text is UTF-8"))
+}
+
+#[test]
+fn a_plain_line_is_slices_of_the_input() {
+    let text = b"{\"topic\":\"a/b\",\"data\":\"hello \xC3\xA4\"}\r\n";
+    let mut scratch = Scratch::default();
+    let line = parse(text, &mut scratch).unwrap();
+    let expected = Line {
+        topic: b"a/b",
+        data: "hello ä".as_bytes(),
+        binary: false,
+        content_type: b"",
+        event: b"",
+    };
+    assert_eq!(line, expected);
+    let input = text.as_ptr_range();
+    assert!(input.contains(&line.topic.as_ptr()) && input.contains(&line.data.as_ptr()));
+}
+
+#[test]
+fn data_that_is_no_string_is_its_text() {
+    for text in [
+        "null",
+        "true",
+        "false",
+        "0",
+        "-0.10e+05",
+        "1e999999",
+        "123456789012345678901234567890.000",
+        "[]",
+        "{}",
+        "[ [],{}, [[ ]] ]",
+        "{ \"b\" : 1 ,\t\"a\":[ \"\\u00e4\\n\", -1.5e-9, {\"a\":null,\"a\":\"ä\"} ] }",
+    ] {
+        assert_eq!(data(text).as_deref(), Ok(text));
+        assert_eq!(data(&format!(" \t{text}\r ")).as_deref(), Ok(text));
+    }
+}
+
+#[test]
+fn escapes_are_decoded() {
+    for (text, meaning) in [
+        (r#""""#, ""),
+        (r#""\"\\\/\b\f\n\r\t""#, "\"\\/\u{8}\u{c}\n\r\t"),
+        (r#""a\u0041\u00E4\u20ac\u0000z""#, "aAä€\0z"),
+        (r#""\ud83d\ude00 \uDBFF\uDFFF""#, "😀 \u{10ffff}"),
+        (
+            r#""far from the next one: \n and then nothing at all for long\n""#,
+            "far from the next one: \n and then nothing at all for long\n",
+        ),
+    ] {
+        assert_eq!(data(text).as_deref(), Ok(meaning), "{text}");
+    }
+    let line = br#"{"\u0074opic":"\u0061","d\u0061ta_base64":"\/\/8=","event":"\t","content_type":"a\/b"}"#;
+    let mut scratch = Scratch::default();
+    let line = parse(line, &mut scratch).unwrap();
+    let expected = Line {
+        topic: b"a",
+        data: b"\xff\xff",
+        binary: true,
+        content_type: b"a/b",
+        event: b"\t",
+    };
+    assert_eq!(line, expected);
+}
+
+#[test]
+fn what_is_not_json_is_refused_with_its_reason() {
+    use LineError::*;
+    for (value, why) in [
+        ("", ExpectedValue),
+        ("nul", ExpectedValue),
+        ("True", ExpectedValue),
+        ("'a'", ExpectedValue),
+        ("nulll", ExpectedComma),
+        ("\"a\" \"b\"", ExpectedComma),
+        ("[1 2]", ExpectedComma),
+        ("[1}", ExpectedComma),
+        ("{\"a\":1]", ExpectedComma),
+        ("[1,]", ExpectedValue),
+        ("[,1]", ExpectedValue),
+        ("{\"a\":1,}", ExpectedKey),
+        ("{a:1}", ExpectedKey),
+        ("{1:1}", ExpectedKey),
+        ("{\"a\"1}", ExpectedColon),
+        ("{\"a\":}", ExpectedValue),
+        ("+1", ExpectedValue),
+        (".5", ExpectedValue),
+        ("01", BadNumber),
+        ("-", BadNumber),
+        ("-a", BadNumber),
+        ("1.", BadNumber),
+        ("1.e1", BadNumber),
+        ("1e", BadNumber),
+        ("1e+", BadNumber),
+        ("0x1", ExpectedComma),
+        ("\"\\x\"", BadEscape),
+        ("[\"\\u12g4\"]", BadEscape),
+        ("\"\\u123\"", BadEscape),
+        ("\"\\u+123\"", BadEscape),
+        ("\"\\ud800\"", LoneSurrogate),
+        ("\"\\ude00\\ud83d\"", LoneSurrogate),
+        ("[\"\\ud83d\\n\"]", LoneSurrogate),
+        ("{\"\\ud83d\\ud83d\":1}", LoneSurrogate),
+        ("\"a\tb\"", Control),
+        ("\"\\n a\0b\"", Control),
+        ("[\"a\nb\"]", Control),
+        ("\"a", Incomplete),
+        ("[\"a\\", BadEscape),
+        ("[1", ExpectedComma),
+    ] {
+        assert_eq!(data(value), Err(why), "{value}");
+    }
+    for (line, why) in [
+        (&b"{\"topic\":\"a\",\"data\":\"\xFF\"}"[..], NotUtf8),
+        (b"{\"topic\":\"a\",\"data\":[\"\\n\xC0\xAF\"]}", NotUtf8),
+        (b"{\"topic\":\"\xED\xA0\x80\",\"data\":1}", NotUtf8),
+        (b"\xEF\xBB\xBF{\"topic\":\"a\",\"data\":1}", NotObject),
+        (b"{\"topic\":\"a\",\"data\":1\xC2\xA0}", ExpectedComma),
+    ] {
+        assert_eq!(error(line), Some(why));
+    }
+}
+
+#[test]
+fn what_is_no_message_is_refused_with_its_reason() {
+    use LineError::*;
+    for (line, why) in [
+        ("", NotObject),
+        (" \r\n", NotObject),
+        ("[]", NotObject),
+        ("\"topic\"", NotObject),
+        ("{", Incomplete),
+        ("{}", NoTopic),
+        ("{,}", ExpectedKey),
+        (r#"{"data":1}"#, NoTopic),
+        (r#"{"topic":"a"}"#, NoData),
+        (r#"{"topic":"a","data":1,"data_base64":""}"#, TwoData),
+        (r#"{"topic":1,"data":1}"#, TopicNotString),
+        (r#"{"topic":"a","data_base64":1}"#, FieldNotString),
+        (r#"{"topic":"a","data":1,"event":null}"#, FieldNotString),
+        (
+            r#"{"topic":"a","data":1,"content_type":{}}"#,
+            FieldNotString,
+        ),
+        (r#"{"topic":"a","topic":"a","data":1}"#, DuplicateField),
+        (r#"{"topic":"a","data":1,"d\u0061ta":1}"#, DuplicateField),
+        (r#"{"topic":"a","data":1,"evnet":"x"}"#, UnknownField),
+        (r#"{"topic":"a","data":1,"":"x"}"#, UnknownField),
+        (r#"{"topic":"a","data":1,"event\"":"x"}"#, UnknownField),
+        (r#"{"topic":"a","data":1,"even":"x"}"#, UnknownField),
+        (r#"{"topic":"a","data":1,"Event":"x"}"#, UnknownField),
+        (r#"{"topic":"a","data":1,"event\n":"x"}"#, UnknownField),
+        (r#"{"topic":"a","data":1,}"#, ExpectedKey),
+        (r#"{"topic":"a","data":1}}"#, Trailing),
+        (r#"{"topic":"a","data":1} {"#, Trailing),
+        (r#"{"topic":"a","data":1"#, Incomplete),
+        (r#"{"topic""a"}"#, ExpectedColon),
+    ] {
+        assert_eq!(error(line), Some(why), "{line}");
+    }
+    for base64 in ["A", "AA", "AA=", "AB==", "A A=", "-_8=", "AAAA=", "=", "ä"] {
+        let line = format!(r#"{{"topic":"a","data_base64":"{base64}"}}"#);
+        assert_eq!(error(line), Some(BadBase64), "{base64}");
+    }
+}
+
+#[test]
+fn data_nests_to_the_limit_and_no_deeper() {
+    let depth = MAX_DEPTH as usize;
+    for (open, close) in [("[", "]"), ("{\"a\":", "}"), ("[0,{\"a\":[", "]}]")] {
+        let levels = close.len();
+        let nested = |times: usize| format!("{}1{}", open.repeat(times), close.repeat(times));
+        let fits = nested(depth / levels);
+        assert_eq!(data(&fits).as_ref(), Ok(&fits));
+        assert_eq!(data(&nested(depth / levels + 1)), Err(LineError::TooDeep));
+    }
+    let empty = format!("{}{}", "[".repeat(depth + 1), "]".repeat(depth + 1));
+    assert_eq!(data(&empty), Err(LineError::TooDeep));
+}
+
+#[test]
+fn a_scratch_serves_line_after_line() {
+    let mut scratch = Scratch::default();
+    for text in ["long \\n and escaped", "\\t", "plain"] {
+        for field in ["data", "data_base64"] {
+            let value = if field == "data" { text } else { "AQID" };
+            let line = format!(r#"{{"{field}":"{value}","topic":"\u0061{text}"}}"#);
+            let line = parse(line.as_bytes(), &mut scratch).unwrap();
+            let meaning = text.replace("\\n", "\n").replace("\\t", "\t");
+            let data = if line.binary {
+                b"\x01\x02\x03"
+            } else {
+                meaning.as_bytes()
+            };
+            assert_eq!(line.data, data);
+            assert_eq!(line.topic, format!("a{meaning}").as_bytes());
+        }
+        assert!(parse(b"{\"topic\":\"\\u0061\\", &mut scratch).is_err());
+    }
+}
+
+#[derive(Clone, Debug)]
+enum Data {
+    Json(Value),
+    Bytes(Vec<u8>),
+}
+
+fn json() -> impl Strategy<Value = Value> {
+    let leaf = prop_oneof![
+        Just(Value::Null),
+        any::<bool>().prop_map(Value::from),
+        any::<i64>().prop_map(Value::from),
+        any::<f64>().prop_map(Value::from),
+        text().prop_map(Value::from),
+    ];
+    leaf.prop_recursive(6, 40, 5, |inner| {
+        prop_oneof![
+            prop::collection::vec(inner.clone(), 0..5).prop_map(Value::from),
+            prop::collection::vec((text(), inner), 0..5)
+                .prop_map(|pairs| Value::Object(pairs.into_iter().collect())),
+        ]
+    })
+}
+
+/// Text with everything that needs an escape, or may have one, close together and far apart.
+fn text() -> impl Strategy<Value = String> {
+    let piece = prop_oneof![
+        "[ -~]{0,40}",
+        any::<String>(),
+        select(vec![
+            "\"", "\\", "/", "\n", "\0", "\u{7f}", "ä", "😀", "\u{2028}", "\\u"
+        ])
+        .prop_map(str::to_owned),
+    ];
+    prop::collection::vec(piece, 0..6).prop_map(|pieces| pieces.concat())
+}
+
+/// A string as a publisher may write it: as little escaped as may be, or some of it, or all.
+fn written(text: &str, escape: &[bool]) -> String {
+    if escape.is_empty() {
+        return serde_json::to_string(text).unwrap();
+    }
+    let mut out = String::from("\"");
+    for (at, c) in text.chars().enumerate() {
+        if escape[at % escape.len()] || c < ' ' || c == '"' || c == '\\' {
+            for unit in c.encode_utf16(&mut [0; 2]) {
+                let upper = at % 2 == 0;
+                out += &if upper {
+                    format!("\\u{unit:04X}")
+                } else {
+                    format!("\\u{unit:04x}")
+                };
+            }
+        } else {
+            out.push(c);
+        }
+    }
+    out + "\""
+}
+
+/// The pieces of one line, in order, to be joined with white space.
+fn pieces(fields: &[(String, String)]) -> Vec<String> {
+    let mut pieces = vec!["{".to_owned()];
+    for (name, value) in fields {
+        pieces.extend([name.clone(), ":".to_owned(), value.clone(), ",".to_owned()]);
+    }
+    pieces.pop();
+    pieces.push("}".to_owned());
+    pieces
+}
+
+/// Whether a line that is JSON may be refused for this.
+const fn is_no_message(why: LineError) -> bool {
+    use LineError::*;
+    matches!(
+        why,
+        NotObject
+            | NoTopic
+            | TopicNotString
+            | FieldNotString
+            | NoData
+            | TwoData
+            | BadBase64
+            | UnknownField
+            | DuplicateField
+            | TooDeep
+    )
+}
+
+/// What we accept is JSON, and what is JSON we refuse only as a message.
+fn agrees(line: &[u8]) -> Result<(), TestCaseError> {
+    let ours = error(line);
+    match (serde_json::from_slice::<Value>(line), ours) {
+        (Ok(_), Some(why)) => prop_assert!(is_no_message(why), "{why:?}"),
+        // The grammar sets numbers no limit; a double does.
+        (Err(theirs), None) => {
+            prop_assert!(theirs.to_string().contains("out of range"), "{theirs}")
+        }
+        _ => {}
+    }
+    Ok(())
+}
+
+proptest! {
+    #[test]
+    fn what_is_meant_is_what_is_read(
+        topic in text(),
+        data in prop_oneof![
+            text().prop_map(|text| Data::Json(text.into())),
+            json().prop_map(Data::Json),
+            any::<Vec<u8>>().prop_map(Data::Bytes),
+        ],
+        others in [prop::option::of(text()), prop::option::of(text())],
+        escape in prop::collection::vec(any::<bool>(), 0..4),
+        escape_names in any::<bool>(),
+        pretty in any::<bool>(),
+        space in prop::collection::vec("[ \t\r\n]{0,3}", 1..5),
+        order in Just([0, 1, 2, 3]).prop_shuffle(),
+    ) {
+        let name = |name: &str| written(name, if escape_names { &escape } else { &[] });
+        let (data_name, value, meaning) = match &data {
+            Data::Json(Value::String(text)) => ("data", written(text, &escape), text.clone().into_bytes()),
+            Data::Json(value) => {
+                let text = if pretty { serde_json::to_string_pretty(value) } else { serde_json::to_string(value) };
+                let text = text.unwrap();
+                ("data", text.clone(), text.into_bytes())
+            }
+            Data::Bytes(bytes) => ("data_base64", written(&STANDARD.encode(bytes), &escape), bytes.clone()),
+        };
+        let mut fields = vec![(name("topic"), written(&topic, &escape)), (name(data_name), value)];
+        for (field, text) in ["content_type", "event"].into_iter().zip(&others) {
+            fields.extend(text.as_ref().map(|text| (name(field), written(text, &escape))));
+        }
+        let fields: Vec<_> = order.iter().filter_map(|&at: &usize| fields.get(at).cloned()).collect();
+        let mut line = space[0].clone();
+        for (piece, space) in pieces(&fields).iter().zip(space.iter().cycle()) {
+            line += piece;
+            line += space;
+        }
+        let mut scratch = Scratch::default();
+        let read = parse(line.as_bytes(), &mut scratch);
+        let other = |at: usize| others[at].as_deref().unwrap_or("").as_bytes();
+        let expected = Line {
+            topic: topic.as_bytes(),
+            data: &meaning,
+            binary: matches!(data, Data::Bytes(_)),
+            content_type: other(0),
+            event: other(1),
+        };
+        prop_assert_eq!(read, Ok(expected), "{}", line);
+    }
+
+    #[test]
+    fn any_bytes_are_read_without_a_panic(line in any::<Vec<u8>>()) {
+        agrees(&line)?;
+    }
+
+    #[test]
+    fn a_damaged_line_is_judged_as_json_is(
+        value in json(),
+        cuts in prop::collection::vec((any::<Index>(), 0..3_usize, prop::option::of(prop_oneof![
+            any::<u8>(),
+            select(b"{}[]:,\"\\u0eE+-. ntf\x1f\x80\xC3\n".to_vec()),
+        ])), 0..4),
+    ) {
+        let mut line = format!("{{\"topic\":\"t\",\"data\":{value},\"event\":\"\\ud83d\\ude00\"}}").into_bytes();
+        for (at, removed, added) in cuts {
+            let at = at.index(line.len() + 1);
+            let end = line.len().min(at + removed);
+            line.splice(at..end, added);
+        }
+        agrees(&line)?;
+    }
+
+    #[test]
+    fn a_soup_of_tokens_is_judged_as_json_is(tokens in prop::collection::vec(select(vec![
+        "{", "}", "[", "]", ":", ",", " ", "\"a\"", "\"", "\\", "\\u", "d83d", "\\n", "0", "1", "-", "+", ".", "e", "E",
+        "null", "true", "fals", "\t", "ä",
+    ]), 0..9)) {
+        let value = tokens.concat();
+        agrees(format!("{{\"topic\":\"t\",\"data\":{value}}}").as_bytes())?;
+        match serde_json::from_str::<Value>(&value) {
+            Ok(Value::String(text)) => prop_assert_eq!(data(&value), Ok(text)),
+            Ok(_) => prop_assert_eq!(data(&value), Ok(value.trim().to_owned())),
+            Err(_) => {}
+        }
+    }
+
+    #[test]
+    fn strings_are_written_as_serde_json_does(text in text()) {
+        let mut out = b"kept".to_vec();
+        write_string(&mut out, text.as_bytes());
+        prop_assert_eq!(out, format!("kept{}", serde_json::to_string(&text).unwrap()).into_bytes());
+    }
+
+    #[test]
+    fn bytes_written_as_base64_read_back(bytes in any::<Vec<u8>>()) {
+        let mut line = b"{\"topic\":\"t\",\"data_base64\":".to_vec();
+        write_base64(&mut line, &bytes);
+        line.push(b'}');
+        let mut scratch = Scratch::default();
+        prop_assert_eq!(parse(&line, &mut scratch).map(|line| line.data), Ok(&bytes[..]));
+    }
+}
