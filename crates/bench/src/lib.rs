@@ -1,1 +1,46 @@
-//! stub
+//! `crore bench`: load tools and scenarios, and the floor that they measure against.
+//!
+//! * [`subscribe`] holds connections and checks every message; [`publish`] sends them; both speak
+//!   the server's HTTP paths, which are Nchan's too.
+//! * [`floor`] is a reference server that does nothing but move the bytes.
+//! * [`scenario`] starts a server and both tools as processes of their own and keeps one result.
+//!
+//! Nothing here knows the server from inside: a tool that shared its code would share its errors.
+//! Only `sys` holds `unsafe`; only `report` writes to the terminal.
+
+pub mod floor;
+pub mod pattern;
+pub mod payload;
+pub mod publish;
+mod report;
+pub mod stats;
+pub mod subscribe;
+mod sys;
+
+use std::process::ExitCode;
+
+/// `crore bench`
+#[derive(clap::Args, Clone, Debug)]
+pub struct BenchArgs {
+    #[command(subcommand)]
+    tool: Tool,
+}
+
+#[derive(clap::Subcommand, Clone, Debug)]
+enum Tool {
+    /// Hold connections and check every message
+    Subscribe(Box<subscribe::SubscribeArgs>),
+    /// Publish messages
+    Publish(publish::PublishArgs),
+    /// A bare reference server
+    Floor(floor::FloorArgs),
+}
+
+/// Runs a tool. The exit code says whether all went well; an error says what could not be done.
+pub fn run(args: BenchArgs) -> anyhow::Result<ExitCode> {
+    match &args.tool {
+        Tool::Subscribe(args) => subscribe::run(args),
+        Tool::Publish(args) => publish::run(args),
+        Tool::Floor(args) => floor::run(args),
+    }
+}

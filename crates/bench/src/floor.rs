@@ -1,0 +1,260 @@
+//! The floor: a reference server that does nothing but move the bytes.
+//!
+//! One thread, one epoll set, one `send` for each delivery; no product. It says what the kernel
+//! alone costs on a machine, so that a server can be measured by its ratio to it. It gathers
+//! nothing, keeps nothing, checks nothing, and stays as it is: a floor that moves measures nothing.
+//!
+//! A subscriber sends the HTTP upgrade that it would send any server and is known by the last
+//! number in the request's target; it gets a fixed 101. A publisher sends `PUSH\n`, then records:
+//! `u32` number of a subscriber (or [`EVERYBODY`]), `u32` length, a ready WebSocket frame of that
+//! length, all little-endian. A full socket is waited for: nothing is dropped.
+
+use std::net::SocketAddr;
+use std::process::ExitCode;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use anyhow::{Result, ensure};
+
+use crate::report;
+use crate::sys::{self, Epoll, Interest};
+
+/// The target of a record that goes to all subscribers, one after another.
+pub const EVERYBODY: u32 = u32::MAX;
+/// What a publisher says first.
+pub const PUSH: &[u8] = b"PUSH\n";
+
+/// The answer to every upgrade; the accept belongs to the key that the load tool always sends.
+const SWITCHING: &[u8] = b"HTTP/1.1 101 Switching Protocols\r\nUpgrade: websocket\r\n\
+    Connection: Upgrade\r\nSec-WebSocket-Accept: s3pPLMBiTxaQ9kYGzzhZRbK+xOo=\r\n\r\n";
+/// Subscribers' numbers stay below this: the table is a plain array.
+const NUMBER_MAX: usize = 16 << 20;
+/// Bytes of one read; a record must fit.
+const BUFFER_BYTES: usize = 256 << 10;
+/// Readinesses taken at once.
+const EVENTS: usize = 256;
+/// The listener's key; connections have their descriptor.
+const LISTENER: u64 = u64::MAX;
+/// No descriptor.
+const NONE: i32 = -1;
+
+/// `crore bench floor`
+#[derive(clap::Args, Clone, Debug)]
+pub struct FloorArgs {
+    /// Where to listen
+    #[arg(long, value_name = "ADDRESS:PORT", default_value = "127.0.0.1:8800")]
+    pub listen: SocketAddr,
+}
+
+/// Runs the floor until it is ended.
+pub fn run(args: &FloorArgs) -> Result<ExitCode> {
+    sys::raise_descriptor_limit()?;
+    let mut floor = Floor::bind(args.listen)?;
+    report::say(&format!("the floor listens on {}", floor.address));
+    floor.serve(&AtomicBool::new(false))?;
+    Ok(ExitCode::SUCCESS)
+}
+
+/// What a descriptor is.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Role {
+    Unknown,
+    /// Its place in `all` and its number (or `NUMBER_MAX`).
+    Subscriber(u32, u32),
+    Publisher,
+}
+
+/// The server.
+pub struct Floor {
+    /// Where it listens.
+    pub address: SocketAddr,
+    listener: i32,
+    epoll: Epoll,
+    /// By descriptor.
+    roles: Vec<Role>,
+    /// Descriptors by subscriber's number.
+    numbers: Vec<i32>,
+    /// Descriptors of all subscribers.
+    all: Vec<i32>,
+    /// Publishers' records that are not whole yet.
+    rests: Vec<(i32, Vec<u8>)>,
+}
+
+impl Floor {
+    /// Listens on `address`.
+    pub fn bind(address: SocketAddr) -> Result<Floor> {
+        let (listener, address) = sys::listen(address)?;
+        let epoll = Epoll::new(EVENTS)?;
+        epoll.add(listener, Interest::Read, LISTENER)?;
+        let (roles, numbers, all, rests) = (vec![], vec![], vec![], vec![]);
+        Ok(Floor {
+            address,
+            listener,
+            epoll,
+            roles,
+            numbers,
+            all,
+            rests,
+        })
+    }
+
+    /// Serves until `stop` is set.
+    pub fn serve(&mut self, stop: &AtomicBool) -> Result<()> {
+        let mut buffer = vec![0; BUFFER_BYTES];
+        while !stop.load(Ordering::Relaxed) {
+            let count = self.epoll.wait(Duration::from_secs(1))?;
+            for event in 0..count {
+                match self.epoll.ready(event).key {
+                    LISTENER => self.accept()?,
+                    fd => self.readable(fd as i32, &mut buffer)?,
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn accept(&mut self) -> Result<()> {
+        while let Some(fd) = sys::accept(self.listener)? {
+            if self.roles.len() <= fd as usize {
+                self.roles.resize(fd as usize + 1, Role::Unknown);
+            }
+            self.roles[fd as usize] = Role::Unknown;
+            self.epoll.add(fd, Interest::Read, fd as u64)?;
+        }
+        Ok(())
+    }
+
+    fn readable(&mut self, fd: i32, buffer: &mut [u8]) -> Result<()> {
+        let role = self.roles[fd as usize];
+        let held = if role == Role::Publisher {
+            self.take_rest(fd, buffer)
+        } else {
+            0
+        };
+        match sys::receive(fd, &mut buffer[held..]) {
+            Ok(0) => self.close(fd),
+            Ok(count) => match role {
+                Role::Subscriber(..) => {}
+                Role::Publisher => self.records(fd, &buffer[..held + count])?,
+                Role::Unknown => match buffer[..count].strip_prefix(PUSH) {
+                    Some(records) => {
+                        self.roles[fd as usize] = Role::Publisher;
+                        self.records(fd, records)?;
+                    }
+                    None => self.subscribe(fd, &buffer[..count]),
+                },
+            },
+            Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => {
+                self.rests.push((fd, buffer[..held].to_vec()));
+            }
+            Err(_) => self.close(fd),
+        }
+        Ok(())
+    }
+
+    fn subscribe(&mut self, fd: i32, request: &[u8]) {
+        let target = request.split(|byte| *byte == b' ').nth(1).unwrap_or(b"");
+        let number = last_number(target).unwrap_or(NUMBER_MAX);
+        if number < NUMBER_MAX {
+            if self.numbers.len() <= number {
+                self.numbers.resize(number + 1, NONE);
+            }
+            self.numbers[number] = fd;
+        }
+        self.roles[fd as usize] = Role::Subscriber(self.all.len() as u32, number as u32);
+        self.all.push(fd);
+        deliver(fd, SWITCHING);
+    }
+
+    fn records(&mut self, fd: i32, bytes: &[u8]) -> Result<()> {
+        let mut rest = bytes;
+        while let Some((head, after)) = rest.split_first_chunk::<8>() {
+            let target = u32::from_le_bytes([head[0], head[1], head[2], head[3]]);
+            let length = u32::from_le_bytes([head[4], head[5], head[6], head[7]]) as usize;
+            ensure!(length <= BUFFER_BYTES / 2, "a record of {length} bytes");
+            let Some((frame, after)) = after.split_at_checked(length) else {
+                break;
+            };
+            if target == EVERYBODY {
+                self.all
+                    .iter()
+                    .for_each(|subscriber| deliver(*subscriber, frame));
+            } else if let Some(subscriber) = self.numbers.get(target as usize) {
+                deliver(*subscriber, frame);
+            }
+            rest = after;
+        }
+        if !rest.is_empty() {
+            self.rests.push((fd, rest.to_vec()));
+        }
+        Ok(())
+    }
+
+    fn take_rest(&mut self, fd: i32, buffer: &mut [u8]) -> usize {
+        let Some(place) = self.rests.iter().position(|(owner, _)| *owner == fd) else {
+            return 0;
+        };
+        let (_, rest) = self.rests.swap_remove(place);
+        buffer[..rest.len()].copy_from_slice(&rest);
+        rest.len()
+    }
+
+    fn close(&mut self, fd: i32) {
+        if let Role::Subscriber(place, number) = self.roles[fd as usize] {
+            self.all.swap_remove(place as usize);
+            if let Some(moved) = self.all.get(place as usize)
+                && let Role::Subscriber(old_place, _) = &mut self.roles[*moved as usize]
+            {
+                *old_place = place;
+            }
+            if self.numbers.get(number as usize) == Some(&fd) {
+                self.numbers[number as usize] = NONE;
+            }
+        }
+        self.roles[fd as usize] = Role::Unknown;
+        sys::close(fd);
+    }
+}
+
+/// One delivery: one `send`, unless the socket is full.
+fn deliver(fd: i32, mut bytes: &[u8]) {
+    while fd != NONE {
+        match sys::send(fd, bytes) {
+            Ok(count) if count == bytes.len() => return,
+            Ok(count) => bytes = &bytes[count..],
+            Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => sys::wait_writable(fd),
+            // The end of the connection is read later.
+            Err(_) => return,
+        }
+    }
+}
+
+/// The last run of digits in `target`.
+fn last_number(target: &[u8]) -> Option<usize> {
+    let end = target.iter().rposition(u8::is_ascii_digit)? + 1;
+    let start = target[..end]
+        .iter()
+        .rposition(|byte| !byte.is_ascii_digit())
+        .map_or(0, |at| at + 1);
+    std::str::from_utf8(&target[start..end]).ok()?.parse().ok()
+}
+
+impl Drop for Floor {
+    fn drop(&mut self) {
+        self.all.iter().for_each(|fd| sys::close(*fd));
+        sys::close(self.listener);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::last_number;
+
+    #[test]
+    fn the_last_number_names_the_subscriber() {
+        assert_eq!(last_number(b"/sub?topic=/p/s123/-"), Some(123));
+        assert_eq!(last_number(b"/sub/7"), Some(7));
+        assert_eq!(last_number(b"9"), Some(9));
+        assert_eq!(last_number(b"/sub/news"), None);
+    }
+}

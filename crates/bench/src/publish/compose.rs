@@ -1,0 +1,311 @@
+//! What a publisher writes: batches, single posts, WebSocket frames, records for the floor.
+//!
+//! Bodies are built in place behind room for the longest head, which is then put right before
+//! them, so that nothing is copied twice. Sequences cost 4 bytes for each topic.
+
+use std::fmt::Write;
+
+use crate::pattern::Pattern;
+use crate::payload::{Header, Payloads, Random};
+use crate::subscribe::plan::target;
+use crate::{floor, sys};
+
+/// Room for the head before a batch's body.
+const HEAD_ROOM: usize = 192;
+
+/// How messages travel.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Form {
+    /// Many messages in a `POST /pub` of NDJSON.
+    Batch,
+    /// A `POST /pub/{topic}` for each.
+    Single,
+    /// A WebSocket frame for each.
+    Frame,
+    /// A record of `crore bench floor` for each.
+    Record,
+}
+
+impl Form {
+    /// Whether the server answers what is published.
+    pub fn is_answered(self) -> bool {
+        matches!(self, Form::Batch | Form::Single)
+    }
+}
+
+/// In which order topics get their messages.
+#[derive(Clone, Copy, Debug)]
+pub enum Order {
+    /// Drawn at random, as in 2013.
+    Random,
+    /// One after another.
+    Cycle,
+    /// A client of a grid of this width is drawn, and its four neighbours get a message each.
+    Grid(u32),
+}
+
+/// Draws topics, numbers messages, writes them.
+pub struct Composer {
+    form: Form,
+    topics: Pattern,
+    order: Order,
+    host: String,
+    payloads: Payloads,
+    random: Random,
+    sequences: Vec<u32>,
+    next: u32,
+    /// Neighbours of the grid's current client that still get a message.
+    neighbours: Vec<u32>,
+    broadcast: bool,
+    scratch: String,
+}
+
+impl Composer {
+    /// A composer for `topics`. `broadcast` sends the floor's records to everybody.
+    pub fn new(
+        form: Form,
+        topics: Pattern,
+        order: Order,
+        host: String,
+        size: usize,
+        broadcast: bool,
+    ) -> Composer {
+        let seed = sys::now_ns();
+        Composer {
+            form,
+            sequences: vec![0; topics.count() as usize],
+            topics,
+            order,
+            host,
+            payloads: Payloads::new(size, seed),
+            random: Random::new(!seed),
+            next: 0,
+            neighbours: Vec::new(),
+            broadcast,
+            scratch: String::new(),
+        }
+    }
+
+    /// The topic of the next message.
+    pub fn draw(&mut self) -> u32 {
+        let count = self.topics.count();
+        match self.order {
+            Order::Random => self.random.below(count),
+            Order::Cycle => {
+                self.next = if self.next + 1 < count {
+                    self.next + 1
+                } else {
+                    0
+                };
+                self.next
+            }
+            Order::Grid(width) => loop {
+                if let Some(topic) = self.neighbours.pop() {
+                    return topic;
+                }
+                let client = self.random.below(count);
+                let column = client % width;
+                let beside = [
+                    (column > 0).then(|| client - 1),
+                    (column + 1 < width).then_some(client + 1),
+                    client.checked_sub(width),
+                    client.checked_add(width),
+                ];
+                self.neighbours
+                    .extend(beside.into_iter().flatten().filter(|at| *at < count));
+                if self.neighbours.is_empty() {
+                    // A grid of one client: it is its own neighbour.
+                    self.neighbours.push(client);
+                }
+            },
+        }
+    }
+
+    /// What a connection that carries `topic` says first.
+    pub fn greeting(&self, topic: u32) -> Vec<u8> {
+        match self.form {
+            Form::Batch | Form::Single => Vec::new(),
+            Form::Record => floor::PUSH.to_vec(),
+            Form::Frame => {
+                let mut text = String::from("GET ");
+                target("/pub", &self.topics.name(topic), &mut text);
+                write!(
+                    text,
+                    " HTTP/1.1\r\nHost: {}\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n\
+                     Sec-WebSocket-Version: 13\r\nSec-WebSocket-Key: {}\r\n\r\n",
+                    self.host,
+                    crate::subscribe::parse::KEY
+                )
+                .expect("a String takes all");
+                text.into_bytes()
+            }
+        }
+    }
+
+    /// Begins a group of messages in `out`; [`Composer::seal`] ends it. Returns its mark.
+    pub fn begin(&self, out: &mut Vec<u8>) -> usize {
+        let mark = out.len();
+        if self.form == Form::Batch {
+            out.resize(mark + HEAD_ROOM, b' ');
+        }
+        mark
+    }
+
+    /// Appends the next message of `topic`.
+    pub fn message(&mut self, topic: u32, out: &mut Vec<u8>) {
+        let sequence = &mut self.sequences[topic as usize];
+        *sequence = sequence.wrapping_add(1);
+        let header = Header {
+            sent_ns: sys::now_ns(),
+            topic,
+            sequence: *sequence,
+        };
+        match self.form {
+            Form::Batch => {
+                out.extend_from_slice(b"{\"topic\":\"");
+                self.scratch.clear();
+                self.topics.write(topic, &mut self.scratch);
+                escape(&self.scratch, out);
+                out.extend_from_slice(b"\",\"data\":\"");
+                self.payloads.write(header, out);
+                out.extend_from_slice(b"\"}\n");
+            }
+            Form::Single => {
+                self.scratch.clear();
+                self.scratch.push_str("POST ");
+                let name = self.topics.name(topic);
+                target("/pub", &name, &mut self.scratch);
+                write!(
+                    self.scratch,
+                    " HTTP/1.1\r\nHost: {}\r\nContent-Length: {}\r\n\r\n",
+                    self.host,
+                    self.payloads.size()
+                )
+                .expect("a String takes all");
+                out.extend_from_slice(self.scratch.as_bytes());
+                self.payloads.write(header, out);
+            }
+            Form::Frame => {
+                // The mask is zero: it masks nothing, and RFC 6455 §5.3 leaves its choice to us.
+                frame_head(self.payloads.size(), 0x80, out);
+                out.extend_from_slice(&[0; 4]);
+                self.payloads.write(header, out);
+            }
+            Form::Record => {
+                let number = if self.broadcast {
+                    floor::EVERYBODY
+                } else {
+                    self.topics.number(topic)
+                };
+                out.extend_from_slice(&number.to_le_bytes());
+                let place = out.len();
+                out.extend_from_slice(&[0; 4]);
+                frame_head(self.payloads.size(), 0, out);
+                self.payloads.write(header, out);
+                let length = (out.len() - place - 4) as u32;
+                out[place..place + 4].copy_from_slice(&length.to_le_bytes());
+            }
+        }
+    }
+
+    /// Ends the group that began at `mark`: a batch gets its head, right before the body. Returns
+    /// where the bytes to send begin.
+    pub fn seal(&self, mark: usize, out: &mut [u8]) -> usize {
+        if self.form != Form::Batch {
+            return mark;
+        }
+        let body = mark + HEAD_ROOM;
+        let head = format!(
+            "POST /pub HTTP/1.1\r\nHost: {}\r\nContent-Type: application/x-ndjson\r\n\
+             Content-Length: {}\r\n\r\n",
+            self.host,
+            out.len() - body
+        );
+        let start = body - head.len();
+        out[start..body].copy_from_slice(head.as_bytes());
+        start
+    }
+}
+
+/// JSON's escapes for a topic's name; payloads need none.
+fn escape(text: &str, out: &mut Vec<u8>) {
+    for byte in text.bytes() {
+        match byte {
+            b'"' | b'\\' => out.extend_from_slice(&[b'\\', byte]),
+            0..0x20 => out.extend_from_slice(format!("\\u{byte:04x}").as_bytes()),
+            _ => out.push(byte),
+        }
+    }
+}
+
+/// The head of a final text frame without its mask (RFC 6455 §5.2).
+fn frame_head(size: usize, mask: u8, out: &mut Vec<u8>) {
+    out.push(0x81);
+    match size {
+        0..126 => out.push(mask | size as u8),
+        126..65536 => {
+            out.push(mask | 126);
+            out.extend_from_slice(&(size as u16).to_be_bytes());
+        }
+        _ => {
+            out.push(mask | 127);
+            out.extend_from_slice(&(size as u64).to_be_bytes());
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn composer(form: Form, order: Order, topics: &str) -> Composer {
+        let topics = Pattern::parse(topics).unwrap();
+        Composer::new(form, topics, order, "127.0.0.1:80".into(), 40, false)
+    }
+
+    #[test]
+    fn a_batch_is_one_request_of_valid_lines() {
+        let mut composer = composer(Form::Batch, Order::Cycle, "a\"{1..3}");
+        let mut out = b"earlier".to_vec();
+        let mark = composer.begin(&mut out);
+        for topic in [0, 1, 1] {
+            composer.message(topic, &mut out);
+        }
+        let start = composer.seal(mark, &mut out);
+        let text = std::str::from_utf8(&out[start..]).unwrap();
+        let (head, body) = text.split_once("\r\n\r\n").unwrap();
+        assert!(head.starts_with("POST /pub HTTP/1.1\r\nHost: 127.0.0.1:80\r\n"));
+        assert!(head.ends_with(&format!("Content-Length: {}", body.len())));
+        let lines: Vec<serde_json::Value> = body
+            .lines()
+            .map(|line| serde_json::from_str(line).unwrap())
+            .collect();
+        assert_eq!(lines[2]["topic"], "a\"2");
+        let header = Header::decode(lines[2]["data"].as_str().unwrap().as_bytes()).unwrap();
+        assert_eq!((header.topic, header.sequence), (1, 2));
+    }
+
+    #[test]
+    fn records_hold_a_frame_that_the_subscriber_reads() {
+        let mut composer = composer(Form::Record, Order::Cycle, "/p/s{5..9}/-");
+        let mut out = Vec::new();
+        composer.message(1, &mut out);
+        assert_eq!(out[..4], 6u32.to_le_bytes());
+        assert_eq!(out[4..8], (out.len() as u32 - 8).to_le_bytes());
+        let frame = crate::subscribe::parse::frame(&out[8..]).unwrap().unwrap();
+        assert_eq!(frame.payload.len(), 40);
+        assert_eq!(frame.bytes, out.len() - 8);
+    }
+
+    #[test]
+    fn neighbours_are_beside_their_client() {
+        let mut corner = composer(Form::Batch, Order::Grid(2), "t{1..4}");
+        // In a 2x2 grid everybody has two neighbours.
+        for _ in 0..50 {
+            let (first, second) = (corner.draw(), corner.draw());
+            assert_eq!(first ^ second, 3, "{first} and {second} share a client");
+        }
+        let mut alone = composer(Form::Batch, Order::Grid(1), "t");
+        assert_eq!(alone.draw(), 0);
+    }
+}

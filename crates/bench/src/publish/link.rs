@@ -1,0 +1,221 @@
+//! One publisher's connection: bytes that wait to be sent, requests that wait for their answer.
+//!
+//! Answers come in the order of the requests (HTTP/1.1 pipelining, RFC 9112 §9.3.2) and every one
+//! of them is checked. The other forms have no answers: there the socket's fullness is the limit.
+
+use std::collections::VecDeque;
+use std::net::SocketAddr;
+
+use anyhow::{Context, Result, bail, ensure};
+
+use super::compose::Form;
+use crate::subscribe::parse;
+use crate::sys::{self, Dial, Epoll, Interest};
+
+/// Bytes of one read of answers.
+const RECEIVE_BYTES: usize = 16 << 10;
+
+/// What the answers said.
+#[derive(Debug, Default)]
+pub struct Answers {
+    /// Messages that were accepted.
+    pub accepted: u64,
+    /// Messages that were refused.
+    pub refused: u64,
+    /// The first refusal, in words.
+    pub first_refusal: Option<String>,
+}
+
+/// A connection.
+pub struct Link {
+    fd: i32,
+    key: u64,
+    form: Form,
+    /// Bytes to send; those before `sent` are gone.
+    pub out: Vec<u8>,
+    sent: usize,
+    watched: Interest,
+    /// Messages of each request that has no answer yet.
+    pub requests: VecDeque<u32>,
+    received: Vec<u8>,
+    /// A WebSocket may publish once its upgrade was answered.
+    ready: bool,
+}
+
+impl Link {
+    /// Connects, waits until it is established, and sends the greeting.
+    pub fn open(
+        remote: SocketAddr,
+        key: u64,
+        form: Form,
+        greeting: &[u8],
+        epoll: &Epoll,
+    ) -> Result<Link> {
+        let dial = Dial {
+            remote,
+            local: None,
+            receive_buffer: None,
+        };
+        let (fd, connected) = sys::dial(&dial).with_context(|| format!("connect to {remote}"))?;
+        if !connected {
+            sys::wait_writable(fd);
+            sys::connect_result(fd).with_context(|| format!("connect to {remote}"))?;
+        }
+        sys::no_delay(fd)?;
+        epoll.add(fd, Interest::Read, key)?;
+        let mut link = Link {
+            fd,
+            key,
+            form,
+            out: greeting.to_vec(),
+            sent: 0,
+            watched: Interest::Read,
+            requests: VecDeque::new(),
+            received: Vec::new(),
+            ready: form != Form::Frame,
+        };
+        link.flush(epoll)?;
+        Ok(link)
+    }
+
+    /// Whether another group of messages may be composed.
+    pub fn has_room(&self, requests_max: usize) -> bool {
+        self.ready && self.out.is_empty() && self.requests.len() < requests_max
+    }
+
+    /// Whether everything is sent and answered.
+    pub fn is_idle(&self) -> bool {
+        self.out.is_empty() && self.requests.is_empty()
+    }
+
+    /// Forgets the bytes before `start`, which hold no request.
+    pub fn skip(&mut self, start: usize) {
+        debug_assert_eq!(self.sent, 0);
+        self.sent = start;
+    }
+
+    /// Sends what the socket takes.
+    pub fn flush(&mut self, epoll: &Epoll) -> Result<()> {
+        while self.sent < self.out.len() {
+            match sys::send(self.fd, &self.out[self.sent..]) {
+                Ok(count) => self.sent += count,
+                Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => break,
+                Err(error) => return Err(error).context("the publisher's connection"),
+            }
+        }
+        if self.sent == self.out.len() {
+            self.out.clear();
+            self.sent = 0;
+        }
+        let wanted = if self.out.is_empty() {
+            Interest::Read
+        } else {
+            Interest::ReadWrite
+        };
+        if wanted != self.watched {
+            epoll.modify(self.fd, wanted, self.key)?;
+            self.watched = wanted;
+        }
+        Ok(())
+    }
+
+    /// Reads and checks answers.
+    pub fn answers(&mut self, answers: &mut Answers) -> Result<()> {
+        let held = self.received.len();
+        self.received.resize(held + RECEIVE_BYTES, 0);
+        match sys::receive(self.fd, &mut self.received[held..]) {
+            Ok(0) => bail!("the server closed the publisher's connection"),
+            Ok(count) => self.received.truncate(held + count),
+            Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => {
+                self.received.truncate(held);
+            }
+            Err(error) => return Err(error).context("the publisher's connection"),
+        }
+        let mut used = 0;
+        while let Some(bytes) = self.answer(used, answers)? {
+            used += bytes;
+        }
+        self.received.drain(..used);
+        Ok(())
+    }
+
+    /// Takes the answer at `start`, when it is whole, and returns its bytes.
+    fn answer(&mut self, start: usize, answers: &mut Answers) -> Result<Option<usize>> {
+        let bytes = &self.received[start..];
+        if bytes.is_empty() {
+            return Ok(None);
+        }
+        if self.form == Form::Record || (self.form == Form::Frame && self.ready) {
+            // Pings and the like: nothing that a publisher must know.
+            return Ok(Some(bytes.len()));
+        }
+        let Some(head) = parse::head(bytes)? else {
+            return Ok(None);
+        };
+        if self.form == Form::Frame {
+            ensure!(
+                head.status == 101,
+                "the server answered {} to the upgrade",
+                head.status
+            );
+            self.ready = true;
+            return Ok(Some(head.bytes));
+        }
+        let length = if head.status == 204 {
+            0
+        } else {
+            head.length.unwrap_or(0)
+        };
+        ensure!(
+            !head.chunked,
+            "a chunked answer to a publish is not understood"
+        );
+        let Some(body) = bytes.get(head.bytes..head.bytes + length) else {
+            return Ok(None);
+        };
+        let messages = u64::from(
+            self.requests
+                .pop_front()
+                .context("an answer to no request")?,
+        );
+        let good = matches!(head.status, 200..=202);
+        let refused = if good {
+            refused_lines(self.form, body)
+        } else {
+            messages
+        };
+        answers.refused += refused;
+        answers.accepted += messages.saturating_sub(refused);
+        if refused > 0 {
+            answers.first_refusal.get_or_insert_with(|| {
+                format!("{}: {}", head.status, String::from_utf8_lossy(body).trim())
+            });
+        }
+        if head.close {
+            bail!(
+                "the server ends the publisher's connection ({})",
+                head.status
+            );
+        }
+        Ok(Some(head.bytes + length))
+    }
+}
+
+/// How many lines of a batch failed, by its answer.
+fn refused_lines(form: Form, body: &[u8]) -> u64 {
+    if form != Form::Batch {
+        return 0;
+    }
+    let answer: serde_json::Value = serde_json::from_slice(body).unwrap_or_default();
+    match &answer["failed"] {
+        serde_json::Value::Array(list) => list.len() as u64,
+        serde_json::Value::Number(count) => count.as_u64().unwrap_or(0),
+        _ => 0,
+    }
+}
+
+impl Drop for Link {
+    fn drop(&mut self) {
+        sys::close(self.fd);
+    }
+}

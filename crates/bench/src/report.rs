@@ -1,0 +1,132 @@
+//! What the tools say: the only module of the crate that writes to the terminal.
+//!
+//! Results go to standard output, progress to standard error. The subscriber's report has the
+//! lines of the 2013 tool in their order.
+
+#![allow(
+    clippy::print_stdout,
+    clippy::print_stderr,
+    reason = "the tools' one way to the terminal"
+)]
+
+use std::io::{IsTerminal, Write};
+use std::path::Path;
+
+use anyhow::{Context, Result};
+use serde_json::Value;
+
+use crate::stats::Summary;
+use crate::subscribe::connection::{Life, Tally};
+
+/// Characters of the progress bar.
+const BAR: usize = 40;
+
+/// Writes one line (or several) to standard output, at once.
+pub fn say(text: &str) {
+    println!("{text}");
+    let _ = std::io::stdout().flush();
+}
+
+/// Writes one line to standard error.
+pub fn note(text: &str) {
+    eprintln!("{text}");
+}
+
+/// Keeps a result: `-` is standard output, one line.
+pub fn keep(path: &Path, value: &Value) -> Result<()> {
+    if path == Path::new("-") {
+        say(&value.to_string());
+        return Ok(());
+    }
+    let text = serde_json::to_string_pretty(value)? + "\n";
+    std::fs::write(path, text).with_context(|| format!("cannot write {}", path.display()))
+}
+
+/// Shows how far the opening is: a bar on a terminal, a line every few calls elsewhere.
+pub struct Progress {
+    terminal: bool,
+    quiet: bool,
+    last_told: u64,
+}
+
+impl Progress {
+    /// A progress display; `quiet` shows nothing.
+    pub fn new(quiet: bool) -> Progress {
+        Progress {
+            terminal: std::io::stderr().is_terminal(),
+            quiet,
+            last_told: 0,
+        }
+    }
+
+    /// `done` of `all` are open after `elapsed_s`, `failed` attempts failed.
+    pub fn show(&mut self, done: u64, all: u64, failed: u64, elapsed_s: f64) {
+        if self.quiet {
+            return;
+        }
+        let rate = done as f64 / elapsed_s.max(0.001);
+        let share = done as f64 / all.max(1) as f64;
+        if self.terminal {
+            let full = (share * BAR as f64) as usize;
+            let bar = "#".repeat(full) + &".".repeat(BAR - full.min(BAR));
+            eprint!("\r[{bar}] {done}/{all} open, {failed} failed, {rate:.0}/s ");
+            if done == all {
+                eprintln!();
+            }
+        } else if done == all || share * 10.0 >= self.last_told as f64 + 1.0 {
+            self.last_told = (share * 10.0) as u64;
+            eprintln!("{done} of {all} open, {failed} failed, {rate:.0} a second");
+        }
+    }
+}
+
+/// The report of the 2013 tool, line for line, then what it did not have.
+pub fn interval(
+    uptime_s: f64,
+    summary: &Summary,
+    tally: &Tally,
+    last_s: f64,
+    last_messages: u64,
+    opened_per_s: f64,
+) -> String {
+    let (low_90, high_90) = around(summary.mean_ms, summary.interval_90_ms);
+    let (low_95, high_95) = around(summary.mean_ms, summary.interval_95_ms);
+    format!(
+        "Uptime: {uptime_s:.0} s\n\
+         Latency min: {:.3} ms, max: {:.3} ms\n\
+         Latency mean: {:.3} ms, standard deviation: {:.3} ms\n\
+         90 % confidence interval of the mean: [{low_90:.3}, {high_90:.3}] ms\n\
+         95 % confidence interval of the mean: [{low_95:.3}, {high_95:.3}] ms\n\
+         Total messages: {}\n\
+         Messages/s in the last {last_s:.0} s: {:.0}\n\
+         Latency p50: {:.3} ms, p99: {:.3} ms, p99.9: {:.3} ms\n\
+         Lost: {}, doubled: {}, misdelivered: {}, missed while away: {}, unmeasured: {}\n\
+         Connects/s in the last {last_s:.0} s: {opened_per_s:.0}\n",
+        summary.min_ms,
+        summary.max_ms,
+        summary.mean_ms,
+        summary.deviation_ms,
+        tally.messages,
+        last_messages as f64 / last_s.max(0.001),
+        summary.p50_ms,
+        summary.p99_ms,
+        summary.p999_ms,
+        tally.lost,
+        tally.doubled,
+        tally.misdelivered,
+        tally.missed_away,
+        tally.unmeasured,
+    )
+}
+
+fn around(mean: f64, half: f64) -> (f64, f64) {
+    (mean - half, mean + half)
+}
+
+/// The last line, as the comet client of 2009 wrote it.
+pub fn comet(life: &Life, live_max: u64) -> String {
+    format!(
+        "connections: {}, bytes: {}, chunks: {}, closed: {}, completed: {}, failed: {}, max concurrency: {live_max}",
+        life.opened, life.bytes, life.chunks, life.closed, life.completed, life.failed
+    )
+}

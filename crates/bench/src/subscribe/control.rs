@@ -1,0 +1,60 @@
+//! How a scenario steers its subscriber: a word on standard input, a JSON line on standard output.
+//!
+//! | word | does | answers |
+//! |---|---|---|
+//! | `settle` | waits until all connections are open (or given up) | the report |
+//! | `restart` | begins a new window of measurement | the report |
+//! | `report` | | the report |
+//! | `drop` | resets all connections at once; they return at the connect rate | the report |
+//! | `churn N` | closes and opens N connections a second from now on | the report |
+//!
+//! The end of standard input ends the tool.
+
+use std::io::BufRead;
+use std::sync::atomic::Ordering::Relaxed;
+
+use anyhow::{Context, Result, bail};
+
+use super::{LOOK, Subscriber};
+use crate::{report, sys};
+
+/// Obeys until standard input ends.
+pub fn obey(subscriber: &Subscriber) -> Result<()> {
+    for line in std::io::stdin().lock().lines() {
+        let line = line?;
+        let mut words = line.split_whitespace();
+        match words.next().unwrap_or("") {
+            "report" => {}
+            "restart" => subscriber.restart(),
+            "settle" => {
+                while !subscriber.is_settled() && !subscriber.is_over() {
+                    std::thread::sleep(LOOK);
+                }
+            }
+            "drop" => {
+                let threads = subscriber.shared.tallies.len() as u32;
+                let drops = subscriber.shared.drops.fetch_add(1, Relaxed) + 1;
+                while subscriber.shared.drops_done.load(Relaxed) < drops * threads
+                    && !subscriber.is_over()
+                {
+                    std::thread::sleep(LOOK);
+                }
+            }
+            "churn" => {
+                let rate = words.next().and_then(|word| word.parse().ok());
+                let rate = rate.context("`churn` wants connections a second")?;
+                subscriber
+                    .shared
+                    .churn_since_ns
+                    .store(sys::now_ns(), Relaxed);
+                subscriber.shared.churn_per_s.store(rate, Relaxed);
+            }
+            other => bail!("`{other}` is no word of a scenario"),
+        }
+        if subscriber.is_over() {
+            bail!("a subscriber thread ended");
+        }
+        report::say(&subscriber.json().to_string());
+    }
+    Ok(())
+}

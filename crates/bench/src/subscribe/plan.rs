@@ -1,0 +1,234 @@
+//! What is the same for all connections of a subscriber: where they dial, what they ask for.
+//!
+//! Everything about one connection is computed from its number, so that none of it is kept.
+
+use std::fmt::Write;
+use std::net::{IpAddr, SocketAddr};
+
+use anyhow::{Result, ensure};
+
+use super::connection::Assignment;
+use super::{Protocol, SubscribeArgs, parse};
+use crate::pattern::{self, Pattern};
+use crate::sys::{self, Dial};
+
+/// Descriptors that a worker needs besides its connections: the standard three, its epoll set,
+/// and what the process had open when the worker's table was parted.
+const OTHER_DESCRIPTORS: usize = 64;
+
+/// What the connections have in common.
+pub struct Plan {
+    /// How they subscribe.
+    pub protocol: Protocol,
+    /// How many there are.
+    pub connections: u32,
+    /// Which topics they get.
+    pub assignment: Assignment,
+    /// Threads that share them.
+    pub threads: usize,
+    /// Connects a second, all threads together; `None` as fast as it goes.
+    pub connect_rate: Option<f64>,
+    /// The server is the floor, which answers every upgrade with the same bytes.
+    pub floor: bool,
+    topics: Pattern,
+    servers: Vec<SocketAddr>,
+    locals: Vec<IpAddr>,
+    ports: Option<(u16, u16)>,
+    receive_buffer: Option<u32>,
+}
+
+impl Plan {
+    /// Reads the arguments; an error says which of them cannot be.
+    pub fn new(args: &SubscribeArgs) -> Result<Plan> {
+        let topics = Pattern::parse(&args.topics)?;
+        let servers = pattern::servers(&args.server)?;
+        let locals = pattern::addresses(&args.local)?;
+        let per_thread = sys::raise_descriptor_limit()?
+            .saturating_sub(OTHER_DESCRIPTORS)
+            .max(1);
+        let threads = (args.connections as usize).div_ceil(per_thread).max(1);
+        let threads = args.threads.unwrap_or(threads);
+        ensure!(
+            threads > 0 && args.connections > 0,
+            "at least one thread and one connection"
+        );
+        ensure!(
+            (args.connections as usize).div_ceil(threads) <= per_thread,
+            "{threads} threads cannot hold {} connections: {per_thread} each",
+            args.connections
+        );
+        let per_connection = args.topics_per_connection;
+        ensure!(
+            per_connection >= 1,
+            "at least one topic for each connection"
+        );
+        if let Some((low, high)) = args.source_ports {
+            let tuples =
+                u64::from(high - low + 1) * servers.len() as u64 * locals.len().max(1) as u64;
+            ensure!(
+                u64::from(args.connections) <= tuples,
+                "these ports and addresses give only {tuples} tuples"
+            );
+        }
+        let random = args.assign == super::Assign::Random;
+        Ok(Plan {
+            protocol: args.protocol,
+            connections: args.connections,
+            assignment: Assignment {
+                topics: topics.count(),
+                per_connection,
+                random,
+            },
+            threads,
+            connect_rate: args.connect_rate,
+            floor: args.floor,
+            topics,
+            servers,
+            locals,
+            ports: args.source_ports,
+            receive_buffer: args.receive_buffer,
+        })
+    }
+
+    /// Where connection `number` goes to and comes from: servers first, then local addresses, then
+    /// ports are counted up.
+    pub fn dial(&self, number: u32) -> Dial {
+        let number = number as usize;
+        let remote = self.servers[number % self.servers.len()];
+        let rest = number / self.servers.len();
+        let address = match self.locals.len() {
+            0 => None,
+            count => Some(self.locals[rest % count]),
+        };
+        let local = match (address, self.ports) {
+            (None, None) => None,
+            (address, ports) => {
+                let unspecified: IpAddr = match remote {
+                    SocketAddr::V4(_) => [0; 4].into(),
+                    SocketAddr::V6(_) => [0u16; 8].into(),
+                };
+                let step = rest / self.locals.len().max(1);
+                let port = ports.map_or(0, |(low, _)| low + step as u16);
+                Some(SocketAddr::new(address.unwrap_or(unspecified), port))
+            }
+        };
+        Dial {
+            remote,
+            local,
+            receive_buffer: self.receive_buffer,
+        }
+    }
+
+    /// The request of connection `number`; `position` holds the header lines of a long-poll that
+    /// goes on.
+    pub fn request(&self, number: u32, remote: SocketAddr, position: Option<&str>) -> String {
+        let mut out = String::with_capacity(256);
+        out.push_str("GET ");
+        self.target(number, &mut out);
+        write!(out, " HTTP/1.1\r\nHost: {remote}\r\n").expect("a String takes all");
+        match self.protocol {
+            Protocol::Ws => {
+                out.push_str("Upgrade: websocket\r\nConnection: Upgrade\r\n");
+                out.push_str("Sec-WebSocket-Version: 13\r\nSec-WebSocket-Key: ");
+                out.push_str(parse::KEY);
+                out.push_str("\r\n");
+            }
+            Protocol::Sse => out.push_str("Accept: text/event-stream\r\n"),
+            Protocol::Poll => out.push_str(position.unwrap_or("")),
+        }
+        out.push_str("\r\n");
+        out
+    }
+
+    fn target(&self, number: u32, out: &mut String) {
+        let assignment = &self.assignment;
+        if assignment.per_connection == 1 {
+            let name = self.topics.name(assignment.topic(number, 0));
+            return target("/sub", &name, out);
+        }
+        let mut separator = '?';
+        out.push_str("/sub");
+        for place in 0..assignment.per_connection {
+            let topic = assignment.topic(number, place);
+            if assignment.place(number, topic) == Some(place) {
+                write!(out, "{separator}topic=").expect("a String takes all");
+                escape(&self.topics.name(topic), out);
+                separator = '&';
+            }
+        }
+    }
+}
+
+/// Appends the target that names `topic`: `/sub/{topic}`, or `/sub?topic=` for names that a path
+/// cannot carry (a leading `/`, empty levels).
+pub fn target(path: &str, topic: &str, out: &mut String) {
+    out.push_str(path);
+    let plain = !topic
+        .split('/')
+        .any(|level| level.is_empty() || level == "." || level == "..");
+    out.push_str(if plain { "/" } else { "?topic=" });
+    escape(topic, out);
+}
+
+fn escape(text: &str, out: &mut String) {
+    for byte in text.bytes() {
+        if byte.is_ascii_alphanumeric() || b"-._~/$:@!*".contains(&byte) {
+            out.push(byte as char);
+        } else {
+            write!(out, "%{byte:02X}").expect("a String takes all");
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_that_a_path_cannot_carry_go_in_the_query() {
+        let of = |topic: &str| {
+            let mut out = String::new();
+            target("/sub", topic, &mut out);
+            out
+        };
+        assert_eq!(of("scores/7"), "/sub/scores/7");
+        assert_eq!(of("/p/s1/-"), "/sub?topic=/p/s1/-");
+        assert_eq!(of("a//b"), "/sub?topic=a//b");
+        assert_eq!(of("a/../b"), "/sub?topic=a/../b");
+        assert_eq!(of("a b&c"), "/sub/a%20b%26c");
+    }
+
+    #[test]
+    fn tuples_are_counted_through_before_a_port_is_used_twice() {
+        let args = SubscribeArgs {
+            server: vec!["127.0.0.1:9000-9001".into()],
+            local: vec!["127.0.1.{1..3}".into()],
+            source_ports: Some((2000, 2004)),
+            connections: 30,
+            topics_per_connection: 1,
+            ..SubscribeArgs::default()
+        };
+        let plan = Plan::new(&args).unwrap();
+        let mut tuples: Vec<_> = (0..30)
+            .map(|n| {
+                let dial = plan.dial(n);
+                (dial.remote, dial.local.unwrap())
+            })
+            .collect();
+        tuples.sort_unstable();
+        tuples.dedup();
+        assert_eq!(tuples.len(), 30);
+        assert!(
+            tuples
+                .iter()
+                .all(|(_, local)| (2000..=2004).contains(&local.port()))
+        );
+        assert!(
+            Plan::new(&SubscribeArgs {
+                connections: 31,
+                ..args
+            })
+            .is_err()
+        );
+    }
+}

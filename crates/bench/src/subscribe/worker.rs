@@ -1,0 +1,572 @@
+//! One thread of the subscriber: a share of the connections, a descriptor table and an epoll set
+//! of its own, one receive buffer for all of them.
+//!
+//! Invariants: a row is `Closed` exactly when it has no descriptor; a connection that waits keeps
+//! no buffer (what is not a whole unit lies in a spill until it is). A connection that fails or
+//! is closed is opened again, at most [`ATTEMPTS_MAX`] times in a row without success.
+
+use std::collections::VecDeque;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
+use std::time::Duration;
+
+use super::connection::{NO_SPILL, Row, Stage, Tally};
+use super::{Plan, Protocol, Shared, parse};
+use crate::sys::{self, Dial, Epoll, Interest};
+
+/// Bytes that one read takes at most.
+const RECEIVE_BYTES: usize = 128 << 10;
+/// A unit larger than this is none of ours.
+const UNIT_BYTES_MAX: usize = 16 << 20;
+/// Readinesses taken at once.
+const EVENTS: usize = 256;
+/// Connections that all workers together have under way: below the usual accept backlog.
+const UNDER_WAY_MAX: usize = 1024;
+/// Failures in a row after which a connection is given up.
+const ATTEMPTS_MAX: u8 = 10;
+/// Pause after a failure, so that a full server is not hammered.
+const FAILURE_PAUSE_NS: u64 = 20_000_000;
+
+/// Bytes that wait for the rest of their unit.
+#[derive(Default)]
+struct Spill {
+    bytes: Vec<u8>,
+    /// How many of them are content that was moved out of chunks already.
+    decoded: usize,
+}
+
+/// One thread's share.
+pub struct Worker {
+    plan: Arc<Plan>,
+    shared: Arc<Shared>,
+    index: usize,
+    /// Number of the first connection.
+    first: u32,
+    rows: Vec<Row>,
+    /// Numbers of the last messages, when connections have several topics.
+    sequences: Vec<u32>,
+    /// What a long-poll sends back to go on from where it is; empty for the other protocols.
+    positions: Vec<Option<Box<str>>>,
+    spills: Vec<Spill>,
+    free_spills: Vec<u32>,
+    pending: VecDeque<u32>,
+    under_way: usize,
+    buffer: Vec<u8>,
+    epoll: Epoll,
+    started_ns: u64,
+    /// Dials since `started_ns`, which the connect rate counts.
+    dialled: u64,
+    paused_until_ns: u64,
+    churned: u64,
+    churn_since_ns: u64,
+    drops_seen: u32,
+}
+
+impl Worker {
+    /// The worker of connections `first..first + count`. To be made on its own thread.
+    pub fn new(
+        plan: Arc<Plan>,
+        shared: Arc<Shared>,
+        index: usize,
+        first: u32,
+        count: u32,
+    ) -> anyhow::Result<Worker> {
+        sys::part_descriptor_table()?;
+        let several = plan.assignment.per_connection > 1;
+        let sequences = if several {
+            vec![0; (count * plan.assignment.per_connection) as usize]
+        } else {
+            vec![]
+        };
+        let positions = if plan.protocol == Protocol::Poll {
+            vec![None; count as usize]
+        } else {
+            vec![]
+        };
+        Ok(Worker {
+            index,
+            first,
+            rows: vec![Row::default(); count as usize],
+            sequences,
+            positions,
+            spills: Vec::new(),
+            free_spills: Vec::new(),
+            pending: (0..count).collect(),
+            under_way: 0,
+            buffer: vec![0; RECEIVE_BYTES],
+            epoll: Epoll::new(EVENTS)?,
+            started_ns: sys::now_ns(),
+            dialled: 0,
+            paused_until_ns: 0,
+            churned: 0,
+            churn_since_ns: 0,
+            drops_seen: 0,
+            plan,
+            shared,
+        })
+    }
+
+    /// Opens the connections and receives until told to stop.
+    pub fn run(&mut self) -> anyhow::Result<()> {
+        let shared = self.shared.clone();
+        while !shared.stop.load(Relaxed) {
+            let count = self.epoll.wait(self.timeout())?;
+            let mut tally = shared.tallies[self.index].lock().expect("no worker panics");
+            for event in 0..count {
+                let ready = self.epoll.ready(event);
+                let row = ready.key as u32;
+                if self.rows[row as usize].stage == Stage::Connecting {
+                    self.connected(row, &mut tally);
+                } else if ready.readable {
+                    self.readable(row, &mut tally);
+                }
+            }
+            self.obey();
+            self.open_some(&mut tally);
+        }
+        for row in 0..self.rows.len() as u32 {
+            self.close(row, sys::close);
+        }
+        Ok(())
+    }
+
+    /// Short while there is something to open, scaled so that all threads together wake at most
+    /// about a thousand times a second.
+    fn timeout(&self) -> Duration {
+        let busy = !self.pending.is_empty() || self.shared.churn_per_s.load(Relaxed) > 0;
+        let threads = self.plan.threads as u64;
+        Duration::from_millis(if busy {
+            threads.clamp(1, 50)
+        } else {
+            100.max(2 * threads)
+        })
+    }
+
+    /// Drops or churns connections when the tool was told to.
+    fn obey(&mut self) {
+        let drops = self.shared.drops.load(Relaxed);
+        if drops != self.drops_seen {
+            self.drops_seen = drops;
+            // A reset, not a farewell: what a network that fails does to everybody at once.
+            (0..self.rows.len() as u32).for_each(|row| self.leave(row, sys::reset));
+            self.shared.drops_done.fetch_add(1, Relaxed);
+        }
+        let per_s = self.shared.churn_per_s.load(Relaxed);
+        if per_s == 0 || self.rows.is_empty() {
+            return;
+        }
+        let since = self.shared.churn_since_ns.load(Relaxed);
+        if since != self.churn_since_ns {
+            (self.churn_since_ns, self.churned) = (since, 0);
+        }
+        let elapsed_s = sys::now_ns().saturating_sub(since) as f64 / 1e9;
+        let due = (elapsed_s * f64::from(per_s) / self.plan.threads as f64) as u64;
+        while self.churned < due {
+            let row = (self.churned % self.rows.len() as u64) as u32;
+            self.churned += 1;
+            self.leave(row, sys::close);
+        }
+    }
+
+    /// Closes an open connection from this side and opens it again in its turn.
+    fn leave(&mut self, row: u32, how: fn(i32)) {
+        if self.is_live(row) {
+            self.close(row, how);
+            self.queue(row);
+        }
+    }
+
+    /// Whether messages may come: a long-poll waits where others still expect their head.
+    fn is_live(&self, row: u32) -> bool {
+        match self.rows[row as usize].stage {
+            Stage::Open => true,
+            Stage::Head => self.plan.protocol == Protocol::Poll,
+            Stage::Closed | Stage::Connecting => false,
+        }
+    }
+
+    /// Puts a closed connection in the queue of those to be opened.
+    fn queue(&mut self, row: u32) {
+        if self.pending.is_empty() {
+            // Time that passed without work is not a credit for a burst now.
+            self.started_ns = sys::now_ns();
+            self.dialled = 0;
+        }
+        self.pending.push_back(row);
+    }
+
+    fn close(&mut self, row: u32, how: fn(i32)) {
+        let live = self.is_live(row);
+        let state = &mut self.rows[row as usize];
+        if state.stage == Stage::Closed {
+            return;
+        }
+        if live {
+            self.shared.live.fetch_sub(1, Relaxed);
+            state.returned = true;
+            let several = self.plan.assignment.per_connection as usize;
+            if several > 1 {
+                // One flag cannot speak for several topics: they begin anew.
+                self.sequences[row as usize * several..][..several].fill(0);
+            }
+        } else {
+            self.under_way -= 1;
+        }
+        how(state.fd);
+        state.stage = Stage::Closed;
+        (state.chunk_left, state.chunked) = (0, false);
+        if state.spill != NO_SPILL {
+            self.free_spills
+                .push(std::mem::replace(&mut state.spill, NO_SPILL));
+        }
+    }
+
+    fn open_some(&mut self, tally: &mut Tally) {
+        if self.pending.is_empty() {
+            return;
+        }
+        let now = sys::now_ns();
+        let allowed = match self.plan.connect_rate {
+            Some(rate) => {
+                let elapsed_s = (now - self.started_ns) as f64 / 1e9;
+                (elapsed_s * rate / self.plan.threads as f64) as u64 + 1
+            }
+            None => u64::MAX,
+        };
+        let under_way_max = (UNDER_WAY_MAX / self.plan.threads).max(8);
+        while self.dialled < allowed
+            && self.under_way < under_way_max
+            && now >= self.paused_until_ns
+        {
+            let Some(row) = self.pending.pop_front() else {
+                break;
+            };
+            self.dialled += 1;
+            self.dial(row, tally);
+        }
+    }
+
+    fn dial(&mut self, row: u32, tally: &mut Tally) {
+        tally.life.attempts += 1;
+        let dial: Dial = self.plan.dial(self.first + row);
+        match sys::dial(&dial) {
+            Err(error) => self.failed(row, &format!("connect to {}: {error}", dial.remote), tally),
+            Ok((fd, connected)) => {
+                self.under_way += 1;
+                self.rows[row as usize].fd = fd;
+                self.rows[row as usize].stage = Stage::Connecting;
+                let interest = if connected {
+                    Interest::Read
+                } else {
+                    Interest::ReadWrite
+                };
+                match self.epoll.add(fd, interest, row.into()) {
+                    Ok(()) if connected => self.ask(row, dial.remote, tally),
+                    Ok(()) => {}
+                    Err(error) => self.failed(row, &format!("epoll: {error}"), tally),
+                }
+            }
+        }
+    }
+
+    /// A connect that was under way has come to its end.
+    fn connected(&mut self, row: u32, tally: &mut Tally) {
+        let fd = self.rows[row as usize].fd;
+        let result = sys::connect_result(fd)
+            .and_then(|()| self.epoll.modify(fd, Interest::Read, row.into()));
+        match result {
+            Ok(()) => self.ask(row, self.plan.dial(self.first + row).remote, tally),
+            Err(error) => self.failed(row, &format!("connect: {error}"), tally),
+        }
+    }
+
+    /// Sends the request.
+    fn ask(&mut self, row: u32, remote: SocketAddr, tally: &mut Tally) {
+        let position = self.positions.get(row as usize).and_then(|p| p.as_deref());
+        let request = self.plan.request(self.first + row, remote, position);
+        let was = self.rows[row as usize].stage;
+        match sys::send(self.rows[row as usize].fd, request.as_bytes()) {
+            Ok(count) if count == request.len() => {
+                self.rows[row as usize].stage = Stage::Head;
+                if self.plan.protocol == Protocol::Poll && was == Stage::Connecting {
+                    self.opened(row, tally);
+                }
+            }
+            Ok(_) => self.failed(row, "the socket did not take the request", tally),
+            Err(error) => self.failed(row, &format!("send: {error}"), tally),
+        }
+    }
+
+    fn opened(&mut self, row: u32, tally: &mut Tally) {
+        self.under_way -= 1;
+        self.rows[row as usize].failures = 0;
+        tally.life.opened += 1;
+        let live = self.shared.live.fetch_add(1, Relaxed) + 1;
+        self.shared.live_max.fetch_max(live, Relaxed);
+    }
+
+    /// The connection could not be opened, or broke the protocol.
+    fn failed(&mut self, row: u32, why: &str, tally: &mut Tally) {
+        self.close(row, sys::close);
+        tally.life.failed += 1;
+        tally
+            .life
+            .first_failure
+            .get_or_insert_with(|| why.to_string());
+        self.paused_until_ns = sys::now_ns() + FAILURE_PAUSE_NS;
+        let state = &mut self.rows[row as usize];
+        state.failures += 1;
+        if state.failures < ATTEMPTS_MAX {
+            self.queue(row);
+        } else {
+            tally.life.given_up += 1;
+            self.shared.given_up.fetch_add(1, Relaxed);
+        }
+    }
+
+    /// The server ended the connection.
+    fn ended(&mut self, row: u32, why: &str, tally: &mut Tally) {
+        if !self.is_live(row) {
+            return self.failed(row, why, tally);
+        }
+        tally.life.closed += 1;
+        self.close(row, sys::close);
+        self.queue(row);
+    }
+
+    fn readable(&mut self, row: u32, tally: &mut Tally) {
+        if self.rows[row as usize].stage == Stage::Closed {
+            return;
+        }
+        let mut buffer = std::mem::take(&mut self.buffer);
+        let (held, decoded) = self.unspill(row, &mut buffer);
+        match sys::receive(self.rows[row as usize].fd, &mut buffer[held..]) {
+            Ok(0) => self.ended(row, "closed before it was open", tally),
+            Ok(count) => {
+                tally.life.bytes += count as u64;
+                tally.life.chunks += 1;
+                self.received(row, &mut buffer[..held + count], decoded, tally);
+            }
+            Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => {
+                self.spill(row, &buffer[..held], decoded);
+            }
+            Err(error) => self.ended(row, &format!("receive: {error}"), tally),
+        }
+        self.buffer = buffer;
+    }
+
+    /// Puts what the connection held back at the start of the buffer.
+    fn unspill(&mut self, row: u32, buffer: &mut Vec<u8>) -> (usize, usize) {
+        let place = std::mem::replace(&mut self.rows[row as usize].spill, NO_SPILL);
+        if place == NO_SPILL {
+            return (0, 0);
+        }
+        self.free_spills.push(place);
+        let spill = &self.spills[place as usize];
+        let held = spill.bytes.len();
+        if buffer.len() < held + RECEIVE_BYTES {
+            buffer.resize(held + RECEIVE_BYTES, 0);
+        }
+        buffer[..held].copy_from_slice(&spill.bytes);
+        (held, spill.decoded)
+    }
+
+    fn spill(&mut self, row: u32, bytes: &[u8], decoded: usize) {
+        if bytes.is_empty() {
+            return;
+        }
+        let place = self.free_spills.pop().unwrap_or_else(|| {
+            self.spills.push(Spill::default());
+            self.spills.len() as u32 - 1
+        });
+        let spill = &mut self.spills[place as usize];
+        spill.bytes.clear();
+        spill.bytes.extend_from_slice(bytes);
+        spill.decoded = decoded;
+        self.rows[row as usize].spill = place;
+    }
+
+    /// Bytes have come: everything whole in `bytes` is taken, the rest is spilled.
+    fn received(&mut self, row: u32, bytes: &mut [u8], decoded: usize, tally: &mut Tally) {
+        let now_ns = sys::now_ns();
+        let result = match (self.plan.protocol, self.rows[row as usize].stage) {
+            (Protocol::Poll, _) => self.polled(row, bytes, now_ns, tally),
+            (_, Stage::Head) => match self.head(row, bytes, tally) {
+                Ok(0) => {
+                    self.spill(row, bytes, 0);
+                    return;
+                }
+                Ok(used) => return self.received(row, &mut bytes[used..], 0, tally),
+                Err(why) => Err(why),
+            },
+            (Protocol::Ws, _) => self.frames(row, bytes, now_ns, tally),
+            (Protocol::Sse, _) => self.events(row, bytes, decoded, now_ns, tally),
+        };
+        if let Err(why) = result {
+            self.failed(row, &why, tally);
+        }
+    }
+
+    /// The head of a response that lasts; returns the bytes that it takes, 0 when not whole.
+    fn head(&mut self, row: u32, bytes: &[u8], tally: &mut Tally) -> Result<usize, String> {
+        let Some(head) = parse::head(bytes).map_err(|error| error.to_string())? else {
+            return Ok(0);
+        };
+        let wanted = if self.plan.protocol == Protocol::Ws {
+            101
+        } else {
+            200
+        };
+        if head.status != wanted {
+            return Err(format!("the server answered {}", head.status));
+        }
+        if self.plan.protocol == Protocol::Ws && !self.plan.floor && !head.accepted {
+            return Err("Sec-WebSocket-Accept does not answer the key".into());
+        }
+        self.rows[row as usize].stage = Stage::Open;
+        self.rows[row as usize].chunked = head.chunked;
+        self.opened(row, tally);
+        Ok(head.bytes)
+    }
+
+    fn frames(
+        &mut self,
+        row: u32,
+        bytes: &[u8],
+        now: u64,
+        tally: &mut Tally,
+    ) -> Result<(), String> {
+        let mut used = 0;
+        while let Some(frame) = parse::frame(&bytes[used..]).map_err(|error| error.to_string())? {
+            used += frame.bytes;
+            match frame.opcode {
+                1 | 2 => self.message(row, frame.payload, now, tally),
+                8 => {
+                    self.ended(row, "closed", tally);
+                    return Ok(());
+                }
+                9 => self.pong(row, frame.payload),
+                _ => {}
+            }
+        }
+        self.keep(row, &bytes[used..], 0)
+    }
+
+    /// Answers a ping (RFC 6455 §5.5.3); the mask is zero, which masks nothing and is allowed.
+    fn pong(&self, row: u32, payload: &[u8]) {
+        let mut frame = vec![0x8a, 0x80 | payload.len() as u8, 0, 0, 0, 0];
+        frame.extend_from_slice(payload);
+        // A socket that cannot take ten bytes will be closed by the server's heartbeat.
+        let _ = sys::send(self.rows[row as usize].fd, &frame);
+    }
+
+    fn events(
+        &mut self,
+        row: u32,
+        bytes: &mut [u8],
+        decoded: usize,
+        now: u64,
+        tally: &mut Tally,
+    ) -> Result<(), String> {
+        let state = &mut self.rows[row as usize];
+        let (end, rest) = if state.chunked {
+            match parse::unchunk(bytes, decoded, &mut state.chunk_left) {
+                Ok(Some(split)) => split,
+                Ok(None) => {
+                    self.ended(row, "closed", tally);
+                    return Ok(());
+                }
+                Err(error) => return Err(error.to_string()),
+            }
+        } else {
+            (bytes.len(), bytes.len())
+        };
+        let mut used = 0;
+        while let Some((data, length)) = parse::event(&bytes[used..end]) {
+            if let Some(data) = data {
+                self.message(row, data, now, tally);
+            }
+            used += length;
+        }
+        // The content that waits and the raw rest are moved side by side.
+        let raw = bytes.len() - rest;
+        bytes.copy_within(rest.., end);
+        self.keep(row, &bytes[used..end + raw], end - used)
+    }
+
+    fn keep(&mut self, row: u32, bytes: &[u8], decoded: usize) -> Result<(), String> {
+        if bytes.len() > UNIT_BYTES_MAX {
+            return Err(format!("a unit of more than {UNIT_BYTES_MAX} bytes"));
+        }
+        self.spill(row, bytes, decoded);
+        Ok(())
+    }
+
+    /// Long-poll: a whole response is a message (200) or nothing (204, 304, 408); then ask again.
+    fn polled(
+        &mut self,
+        row: u32,
+        bytes: &[u8],
+        now: u64,
+        tally: &mut Tally,
+    ) -> Result<(), String> {
+        let Some(head) = parse::head(bytes).map_err(|error| error.to_string())? else {
+            return self.keep(row, bytes, 0);
+        };
+        let length = match head.status {
+            204 | 304 => 0,
+            _ => head.length.ok_or("a response without Content-Length")?,
+        };
+        let Some(body) = bytes.get(head.bytes..head.bytes + length) else {
+            return self.keep(row, bytes, 0);
+        };
+        match head.status {
+            200 => {
+                self.positions[row as usize] = position(&head);
+                self.message(row, body, now, tally);
+            }
+            204 | 304 | 408 => {}
+            status => return Err(format!("the server answered {status}")),
+        }
+        tally.life.completed += 1;
+        if head.close {
+            self.close(row, sys::close);
+            self.queue(row);
+        } else {
+            self.ask(row, self.plan.dial(self.first + row).remote, tally);
+        }
+        Ok(())
+    }
+
+    fn message(&mut self, row: u32, payload: &[u8], now: u64, tally: &mut Tally) {
+        let Some(header) = tally.arrived(payload, now) else {
+            return;
+        };
+        let assignment = &self.plan.assignment;
+        let Some(place) = assignment.place(self.first + row, header.topic) else {
+            tally.misdelivered += 1;
+            return;
+        };
+        let state = &mut self.rows[row as usize];
+        let last = match assignment.per_connection {
+            1 => &mut state.sequence,
+            several => &mut self.sequences[(row * several + place) as usize],
+        };
+        tally.in_sequence(last, header.sequence, state.returned);
+        state.returned = false;
+    }
+}
+
+/// The request lines that go on from a response.
+fn position(head: &parse::Head<'_>) -> Option<Box<str>> {
+    let etag = std::str::from_utf8(head.etag?).ok()?;
+    let mut lines = format!("If-None-Match: {etag}\r\n");
+    if let Some(modified) = head
+        .modified
+        .and_then(|bytes| std::str::from_utf8(bytes).ok())
+    {
+        lines.push_str(&format!("If-Modified-Since: {modified}\r\n"));
+    }
+    Some(lines.into())
+}
