@@ -39,11 +39,19 @@ pub struct Cli {
     pub log: Option<String>,
 }
 
+const BENCH_EXAMPLES: &str = "\
+Examples:
+  crore bench subscribe --help       hold connections and check every message
+  crore bench publish --help         publish to them";
+
 /// What to do.
 #[derive(Debug, Subcommand)]
 pub enum Command {
     /// Run the server
     Serve(ServeArgs),
+    /// Measure a server: hold connections, publish, run scenarios
+    #[command(after_help = BENCH_EXAMPLES)]
+    Bench(crore_bench::BenchArgs),
     /// Publish to a topic
     Pub(client::PubArgs),
     /// Subscribe to topics and print what is published
@@ -55,7 +63,7 @@ impl Command {
     pub fn default_log(&self) -> &'static str {
         match self {
             Command::Serve(_) => "info",
-            Command::Pub(_) | Command::Sub(_) => "warn",
+            Command::Bench(_) | Command::Pub(_) | Command::Sub(_) => "warn",
         }
     }
 }

@@ -25,13 +25,15 @@ fn main() -> ExitCode {
             .as_deref()
             .unwrap_or(cli.command.default_log()),
     );
-    let done = match &cli.command {
-        Command::Serve(args) => serve(args),
-        Command::Pub(args) => client::publish(args),
-        Command::Sub(args) => client::subscribe(args),
+    let success = |()| ExitCode::SUCCESS;
+    let done = match cli.command {
+        Command::Serve(args) => serve(&args).map(success),
+        Command::Bench(args) => crore_bench::run(args),
+        Command::Pub(args) => client::publish(&args).map(success),
+        Command::Sub(args) => client::subscribe(&args).map(success),
     };
     match done {
-        Ok(()) => ExitCode::SUCCESS,
+        Ok(code) => code,
         Err(error) => {
             // A closed stderr is no reason to fail in another way.
             let text = format!("{error:#}").replace('\n', "\ncrore: ");

@@ -159,6 +159,7 @@ fn help_and_version() {
     for args in [
         &["--help"][..],
         &["serve", "--help"],
+        &["bench", "--help"],
         &["pub", "--help"],
         &["sub", "--help"],
     ] {
