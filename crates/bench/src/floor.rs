@@ -218,7 +218,10 @@ impl Floor {
 
 /// One delivery: one `send`, unless the socket is full.
 fn deliver(fd: i32, mut bytes: &[u8]) {
-    while fd != NONE {
+    if fd == NONE {
+        return;
+    }
+    loop {
         match sys::send(fd, bytes) {
             Ok(count) if count == bytes.len() => return,
             Ok(count) => bytes = &bytes[count..],

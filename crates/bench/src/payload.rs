@@ -81,7 +81,7 @@ impl Random {
 
     /// A number below `bound`.
     pub fn below(&mut self, bound: u32) -> u32 {
-        ((self.draw() >> 32) * u64::from(bound) >> 32) as u32
+        (((self.draw() >> 32) * u64::from(bound)) >> 32) as u32
     }
 }
 
