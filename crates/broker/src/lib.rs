@@ -1,6 +1,35 @@
-//! What the Crore server decides: shards, topics, logs and connections. Sans-io, no clock, no threads.
+//! What the Crore server decides: shards, topics, logs and connections.
+//!
+//! Sans-io: no sockets, no clock, no threads. Bytes, readiness, mail and the time come in as
+//! [`Input`](io::Input), everything goes out through [`Io`](io::Io), so that the server and a
+//! simulator run the same code.
 #![no_std]
 #![forbid(unsafe_code)]
+
 extern crate alloc;
 
+mod asks;
+mod blobs;
+mod carrier;
+pub mod conn;
+pub mod connection;
+mod deliver;
+mod encode;
+mod home;
+mod index;
+pub mod io;
+mod lanes;
+mod log;
+pub mod mail;
+pub mod position;
+pub mod rules;
 pub mod settings;
+pub mod shard;
+mod slab;
+pub mod time;
+
+pub use conn::{ConnId, Link};
+pub use io::{Close, Input, Io};
+pub use mail::{Mail, ShardId};
+pub use shard::{Shard, World};
+pub use time::Now;

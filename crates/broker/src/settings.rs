@@ -217,9 +217,21 @@ impl Default for Settings {
                 receive_bytes_per_shard: 128 << 20,
                 publish_credit_bytes: 4 << 20,
             },
-            timeouts: Timeouts { head_s: 10, body_s: 20, keep_alive_s: 75, drain_s: 2 },
-            heartbeat: Heartbeat { interval_s: 50, jitter_percent: 20 },
-            deflate: Deflate { enabled: true, min_bytes: 64, level: 1 },
+            timeouts: Timeouts {
+                head_s: 10,
+                body_s: 20,
+                keep_alive_s: 75,
+                drain_s: 2,
+            },
+            heartbeat: Heartbeat {
+                interval_s: 50,
+                jitter_percent: 20,
+            },
+            deflate: Deflate {
+                enabled: true,
+                min_bytes: 64,
+                level: 1,
+            },
             rules: Vec::new(),
         }
     }

@@ -1,8 +1,130 @@
-//! Starts the shards. Not built yet.
+//! Starts the shards, says what they listen on and how much room this host has, and waits for the
+//! signal to stop.
+
+use std::net::{SocketAddr, TcpListener};
+use std::sync::Arc;
+use std::sync::mpsc;
+
+use anyhow::Context as _;
+use crore_broker::rules::Rules;
+use crore_broker::{Mail, ShardId, World};
+use crore_net::signal::{Signal, Signals};
+use crore_net::{affinity, fd_table, mailbox, memory};
 
 use crate::config::Effective;
+use crate::shard_loop::{ShardLoop, Start};
+
+/// Kernel memory of one connection end, in bytes: socket, inode, file, epoll item (Linux 6).
+const KERNEL_BYTES: u64 = 4_100;
+/// What an idle subscriber of a topic of its own costs the process, in bytes.
+const PROCESS_BYTES: u64 = 200;
+/// Descriptors of a shard that are no connections: listeners, poller, eventfds, the reserve.
+const SPARE_DESCRIPTORS: u64 = 16;
+/// The stack of a shard's thread; what it never touches costs nothing.
+const STACK_BYTES: usize = 1 << 20;
 
 /// Serves until told to stop.
-pub fn serve(_effective: Effective) -> anyhow::Result<()> {
-    anyhow::bail!("the server is not built yet")
+pub fn serve(effective: Effective) -> anyhow::Result<()> {
+    let signals = Signals::block().context("cannot block signals")?;
+    let Effective {
+        listen,
+        shards,
+        pin,
+        backlog,
+        settings,
+        ..
+    } = effective;
+    let listen = with_ports(&listen)?;
+    let cores = affinity::cores();
+    let world = Arc::new(World {
+        rules: Rules::new(&settings.rules),
+        settings,
+        shards: shards as ShardId,
+        homes: shards.min(cores.len()) as ShardId,
+        epoch: memory::random_u64() as u32 | 1,
+        seed: memory::random_u64(),
+    });
+    let (mut senders, mut inboxes) = (Vec::new(), Vec::new());
+    for _ in 0..shards {
+        let (sender, inbox) = mailbox::<Mail>().context("cannot make a shard's mailbox")?;
+        senders.push(sender);
+        inboxes.push(inbox);
+    }
+    let wakes: Vec<_> = inboxes.iter().map(|inbox| inbox.fd()).collect();
+    let (ready, started) = mpsc::channel();
+    for (id, inbox) in inboxes.into_iter().enumerate() {
+        let start = Start {
+            id: id as ShardId,
+            world: world.clone(),
+            listen: listen.clone(),
+            backlog,
+            inbox,
+            peers: senders.clone(),
+            wakes: wakes.clone(),
+            core: pin.then(|| cores[id % cores.len()]),
+        };
+        let ready = ready.clone();
+        std::thread::Builder::new()
+            .name(format!("shard-{id}"))
+            .stack_size(STACK_BYTES)
+            .spawn(move || match ShardLoop::new(start) {
+                Ok(shard) => {
+                    let _ = ready.send(Ok(()));
+                    drop(ready);
+                    shard.run();
+                }
+                Err(error) => {
+                    let _ = ready.send(Err(error));
+                }
+            })
+            .context("cannot start a shard's thread")?;
+    }
+    drop(ready);
+    for begun in started {
+        begun?;
+    }
+    for addr in &listen {
+        tracing::info!("listening on http://{addr}");
+    }
+    say_room(shards as u64);
+    let signal = signals.wait().context("cannot wait for signals")?;
+    let name = match signal {
+        Signal::Interrupt => "SIGINT",
+        Signal::Terminate => "SIGTERM",
+        Signal::Hangup => "SIGHUP",
+    };
+    tracing::info!("{name}: stopping");
+    Ok(())
+}
+
+/// All shards of a listener share one port: a port that the kernel chooses is chosen here.
+fn with_ports(listen: &[SocketAddr]) -> anyhow::Result<Vec<SocketAddr>> {
+    let choose = |addr: &SocketAddr| {
+        if addr.port() != 0 {
+            return Ok(*addr);
+        }
+        let chosen = TcpListener::bind(addr).and_then(|listener| listener.local_addr());
+        chosen.with_context(|| format!("cannot listen on {addr}"))
+    };
+    listen.iter().map(choose).collect()
+}
+
+/// How many connections the limits of this host allow, and what to raise for more.
+fn say_room(shards: u64) {
+    let per_shard = fd_table::limit().saturating_sub(SPARE_DESCRIPTORS + shards);
+    let by_descriptors = per_shard * shards;
+    let by_memory = memory::total_bytes() / 10 * 8 / (KERNEL_BYTES + PROCESS_BYTES);
+    let (room, raise) = if by_descriptors < by_memory {
+        (
+            by_descriptors,
+            "raise RLIMIT_NOFILE (ulimit -n) or --shards for more: each shard has a descriptor table of its own",
+        )
+    } else {
+        (by_memory, "memory binds first")
+    };
+    tracing::info!(
+        descriptors = by_descriptors,
+        memory = by_memory,
+        "room for {room} connections; {raise}"
+    );
 }

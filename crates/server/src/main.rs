@@ -8,6 +8,7 @@ mod boot;
 mod cli;
 mod client;
 mod config;
+mod shard_loop;
 
 use std::io::{self, IsTerminal, Write};
 use std::process::ExitCode;

@@ -1,0 +1,160 @@
+//! The home side of the shard: what carriers ask for, and the short way when the home is here.
+
+use crate::home::Publish;
+use crate::lanes::Lanes;
+use crate::mail::{Answer, Ask, Attach, Outcome, ReplyTo, ShardId, Span, Tell, Verb};
+use crate::shard::Shard;
+
+impl Shard {
+    /// Does what another shard asks.
+    pub(crate) fn asked(&mut self, from: ShardId, ask: &Ask, bytes: &[u8]) {
+        let home = self.home.as_mut().expect("only homes are asked");
+        let (world, now, lanes) = (&self.world, self.now, &mut self.lanes);
+        match ask {
+            Ask::Publish {
+                hash,
+                name,
+                data,
+                content_type,
+                event,
+                binary,
+                answer,
+            } => {
+                let message = Publish {
+                    hash: *hash,
+                    name: name.in_bytes(bytes),
+                    data: data.in_bytes(bytes),
+                    content_type: content_type.in_bytes(bytes),
+                    event: event.in_bytes(bytes),
+                    binary: *binary,
+                };
+                let outcome = home.publish(&message, &world.settings, &world.rules, now, lanes);
+                reply(lanes, from, *answer, outcome);
+            }
+            Ask::Attach(attach, name) => {
+                home.attach(from, attach, name.in_bytes(bytes), &world.rules, now, lanes);
+            }
+            Ask::Leave {
+                hash,
+                topic,
+                serial,
+            } => home.leave(from, *hash, *topic, *serial, now),
+            Ask::Topic {
+                verb,
+                hash,
+                name,
+                to,
+            } => {
+                let name = name.in_bytes(bytes);
+                let outcome = match verb {
+                    Verb::Create => home.make(*hash, name, &world.rules, now),
+                    Verb::Info => home.describe(*hash, name, &world.rules, now),
+                    Verb::Delete => home.delete(*hash, name, now, lanes),
+                };
+                lanes.tell(from, Tell::Outcome(*to, outcome));
+            }
+            Ask::Fence(to) => lanes.tell(from, Tell::Fenced(*to)),
+        }
+    }
+
+    /// Publishes; the outcome comes at once when the home is here, else as a tell.
+    pub(crate) fn publish(
+        &mut self,
+        to: ShardId,
+        message: &Publish<'_>,
+        answer: Answer,
+    ) -> Option<Outcome> {
+        if to == self.lanes.me {
+            let home = self.home.as_mut().expect("a home has one");
+            let world = &self.world;
+            return Some(home.publish(
+                message,
+                &world.settings,
+                &world.rules,
+                self.now,
+                &mut self.lanes,
+            ));
+        }
+        self.ask(to, |bytes| Ask::Publish {
+            hash: message.hash,
+            name: Span::of(bytes, message.name),
+            data: Span::of(bytes, message.data),
+            content_type: Span::of(bytes, message.content_type),
+            event: Span::of(bytes, message.event),
+            binary: message.binary,
+            answer,
+        });
+        None
+    }
+
+    /// Creates, describes or deletes; the outcome comes as with [`Shard::publish`].
+    pub(crate) fn topic_verb(&mut self, verb: Verb, name: &[u8], to: ReplyTo) -> Option<Outcome> {
+        let (hash, home) = self.place_of(name);
+        if home != self.lanes.me {
+            self.ask(home, |bytes| Ask::Topic {
+                verb,
+                hash,
+                name: Span::of(bytes, name),
+                to,
+            });
+            return None;
+        }
+        let here = self.home.as_mut().expect("a home has one");
+        let (rules, now) = (&self.world.rules, self.now);
+        Some(match verb {
+            Verb::Create => here.make(hash, name, rules, now),
+            Verb::Info => here.describe(hash, name, rules, now),
+            Verb::Delete => here.delete(hash, name, now, &mut self.lanes),
+        })
+    }
+
+    /// Asks the topic's home for the past and a place among its subscribers.
+    pub(crate) fn attach(&mut self, attach: Attach) {
+        let name = self.topics.name(attach.topic);
+        let (_, home) = self.place_of(name);
+        if home == self.lanes.me {
+            let here = self.home.as_mut().expect("a home has one");
+            here.attach(
+                home,
+                &attach,
+                name,
+                &self.world.rules,
+                self.now,
+                &mut self.lanes,
+            );
+            return;
+        }
+        let lane = &mut self.lanes.to[home as usize];
+        let span = Span::of(&mut lane.bytes, name);
+        lane.asks.push(Ask::Attach(attach, span));
+    }
+
+    /// Gives a counted subscription back.
+    pub(crate) fn leave(&mut self, topic: u32) {
+        let (_, home) = self.place_of(self.topics.name(topic));
+        let row = self.topics.get(topic);
+        let (hash, serial) = (row.hash, row.serial);
+        if home == self.lanes.me {
+            self.home
+                .as_mut()
+                .expect("a home has one")
+                .leave(home, hash, topic, serial, self.now);
+        } else {
+            self.ask(home, |_| Ask::Leave {
+                hash,
+                topic,
+                serial,
+            });
+        }
+    }
+}
+
+fn reply(lanes: &mut Lanes, from: ShardId, answer: Answer, outcome: Outcome) {
+    match answer {
+        Answer::Full(to) => lanes.tell(from, Tell::Outcome(to, outcome)),
+        Answer::Failure(to) if !matches!(outcome, Outcome::Done(_)) => {
+            lanes.tell(from, Tell::Outcome(to, outcome));
+        }
+        Answer::Failure(_) | Answer::None => {}
+    }
+}

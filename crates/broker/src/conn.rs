@@ -1,0 +1,308 @@
+//! The connection's row, and the side rows that exist only while a connection needs them.
+//!
+//! Invariant: an idle subscriber of one topic has its row and nothing else.
+
+use alloc::boxed::Box;
+use alloc::vec::Vec;
+
+use crore_wire::http::body::Chunked;
+use crore_wire::websocket::receive::Partial;
+
+use crate::slab::{NONE, Vacant};
+
+/// What the transport below calls the connection: its descriptor.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Link(pub u32);
+
+/// A connection of one shard, for life.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ConnId {
+    /// Its row.
+    pub slot: u32,
+    /// The row's life.
+    pub generation: u16,
+}
+
+impl ConnId {
+    /// As one number, for a poller to carry.
+    pub fn token(self) -> u64 {
+        u64::from(self.slot) | u64::from(self.generation) << 32
+    }
+
+    /// Back from [`ConnId::token`].
+    pub fn from_token(token: u64) -> Self {
+        ConnId {
+            slot: token as u32,
+            generation: (token >> 32) as u16,
+        }
+    }
+}
+
+/// What the connection is doing.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum State {
+    /// A PROXY header must come first.
+    Proxy,
+    /// Between or within requests.
+    Http,
+    /// A request waits for another shard's answer.
+    Waiting,
+    /// A long-poll waits for a message.
+    Poll,
+    /// An event stream.
+    Sse,
+    /// A WebSocket.
+    WebSocket,
+    /// Our side said its last bytes; the peer's are thrown away until it closes too.
+    Draining,
+}
+
+/// The subscription was counted at its home.
+pub const COUNTED: u8 = 1;
+/// The subscription is at the head: live messages are its own.
+pub const LIVE: u8 = 2;
+/// Reading is paused.
+pub const PAUSED: u8 = 4;
+/// The peer has closed its side while an answer was due.
+pub const EOF: u8 = 8;
+/// Close once the outbox is empty.
+pub const CLOSING: u8 = 16;
+/// The close frame was sent.
+pub const CLOSE_SENT: u8 = 32;
+/// A request was served before: a silent end is no timeout.
+pub const SERVED: u8 = 64;
+
+/// HTTP/1.0.
+pub const HTTP10: u32 = 1;
+/// The connection stays open after the answer.
+pub const KEEP: u32 = 1 << 1;
+/// A HEAD request.
+pub const HEAD: u32 = 1 << 2;
+/// `ws+meta.nchan`.
+pub const META: u32 = 1 << 3;
+/// permessage-deflate.
+pub const DEFLATE: u32 = 1 << 4;
+/// The client's frames are publishes.
+pub const PUBLISHES: u32 = 1 << 5;
+/// It subscribes.
+pub const RECEIVES: u32 = 1 << 6;
+/// Messages come as JSON objects.
+pub const ENVELOPE: u32 = 1 << 7;
+/// The long-poll named a position.
+pub const CONDITIONAL: u32 = 1 << 8;
+/// The client prefers JSON.
+pub const JSON: u32 = 1 << 9;
+/// Several topics.
+pub const MULTI: u32 = 1 << 10;
+/// An upgrade to WebSocket is being answered.
+pub const UPGRADE: u32 = 1 << 11;
+/// An event stream is being answered.
+pub const EVENTS: u32 = 1 << 12;
+/// Unanswered heartbeats, two bits.
+pub const PINGS: u32 = 3 << 13;
+/// One unanswered heartbeat.
+pub const PING: u32 = 1 << 13;
+/// The long-poll's position could not be honoured.
+pub const GAP: u32 = 1 << 15;
+/// Where the number of the allowed origin begins: eight bits, 0 for none, 255 for any.
+pub const ORIGIN_SHIFT: u32 = 24;
+
+/// The row.
+pub struct Row {
+    /// The descriptor.
+    pub link: Link,
+    /// Side row: bytes that did not end on a frame boundary.
+    pub spill: u32,
+    /// Side row: bytes that the socket refused.
+    pub outbox: u32,
+    /// Side row: all else that is rarely needed.
+    pub extra: u32,
+    /// The only topic.
+    pub topic: u32,
+    /// The place among its members.
+    pub place: u32,
+    /// Second of the next timeout; 0 is none.
+    pub deadline_s: u32,
+    /// Second in which something was last sent.
+    pub sent_s: u32,
+    /// What was asked for.
+    pub options: u32,
+    /// The row's life.
+    pub generation: u16,
+    /// The connection's request.
+    pub request: u16,
+    /// What it is doing.
+    pub state: State,
+    /// How far it is.
+    pub flags: u8,
+}
+
+const _: () = assert!(size_of::<Row>() == 44);
+
+/// A free row has this link.
+const NO_LINK: Link = Link(u32::MAX);
+
+impl Vacant for Row {
+    fn vacant(next: u32) -> Self {
+        Row {
+            link: NO_LINK,
+            spill: NONE,
+            outbox: NONE,
+            extra: NONE,
+            topic: next,
+            place: 0,
+            deadline_s: 0,
+            sent_s: 0,
+            options: 0,
+            generation: 0,
+            request: 0,
+            state: State::Draining,
+            flags: 0,
+        }
+    }
+    fn next_vacant(&self) -> u32 {
+        self.topic
+    }
+    fn inherit(&mut self, former: &Self) {
+        self.generation = former.generation.wrapping_add(1);
+    }
+}
+
+impl Row {
+    /// A new connection.
+    pub fn new(link: Link, state: State, deadline_s: u32) -> Self {
+        Row {
+            link,
+            state,
+            deadline_s,
+            ..Row::vacant(NONE)
+        }
+    }
+    /// Whether it is in use.
+    pub fn is_open(&self) -> bool {
+        self.link != NO_LINK
+    }
+    /// Whether all bits of `flag` are set.
+    #[inline]
+    pub fn is(&self, flag: u8) -> bool {
+        self.flags & flag == flag
+    }
+    /// Whether the option was asked for.
+    #[inline]
+    pub fn wants(&self, option: u32) -> bool {
+        self.options & option != 0
+    }
+}
+
+/// Received bytes that wait for more.
+pub enum Spill {
+    /// A request.
+    Http(HttpSpill),
+    /// A frame or a fragmented message.
+    WebSocket(Box<Partial>),
+}
+
+/// Part of a request, or requests that wait for the one before them.
+#[derive(Default)]
+pub struct HttpSpill {
+    /// Head, then the decoded body, then bytes as they came.
+    pub data: Vec<u8>,
+    /// A chunked body: its decoder, where its head ends, how much is decoded.
+    pub chunked: Option<(Chunked, usize, usize)>,
+    /// 100 was sent.
+    pub continued: bool,
+}
+
+/// Bytes that the socket refused.
+#[derive(Default)]
+pub struct Outbox {
+    /// The bytes.
+    pub bytes: Vec<u8>,
+    /// How many of them are sent.
+    pub sent: usize,
+}
+
+impl Outbox {
+    /// Bytes that wait.
+    pub fn len(&self) -> usize {
+        self.bytes.len() - self.sent
+    }
+}
+
+/// One of several topics of a connection.
+pub struct Sub {
+    /// The carrier's topic.
+    pub topic: u32,
+    /// The place among its members.
+    pub place: u32,
+    /// `COUNTED` and `LIVE`.
+    pub flags: u8,
+    /// What was seen.
+    pub offset: u64,
+    /// The life of the log.
+    pub epoch: u32,
+}
+
+/// What waits for another shard's answer.
+pub enum Pending {
+    /// A publish.
+    Publish,
+    /// `PUT`, `GET` or `DELETE` on a topic.
+    Verb(crate::mail::Verb),
+    /// A batch: the homes that have not answered, lines, and what failed.
+    Batch(Batch),
+}
+
+/// A batch on its way.
+#[derive(Default)]
+pub struct Batch {
+    /// Homes whose fence has not come back.
+    pub homes: u32,
+    /// Lines that were handed on.
+    pub lines: u32,
+    /// Line numbers and reasons.
+    pub failed: Vec<(u32, &'static str)>,
+}
+
+/// A response that waits for its attaches.
+#[derive(Default)]
+pub struct Attaching {
+    /// The response's head.
+    pub head: Vec<u8>,
+    /// The first messages, encoded.
+    pub body: Vec<u8>,
+    /// Attaches without an answer.
+    pub waiting: u32,
+    /// Of a long-poll on a set: which topic's message stands here.
+    pub part: u32,
+}
+
+/// What few connections need.
+#[derive(Default)]
+pub struct Extra {
+    /// A response that is not yet begun.
+    pub attaching: Option<Attaching>,
+    /// Several topics.
+    pub list: Vec<Sub>,
+    /// The hash of their names.
+    pub set: u32,
+    /// The topic that the client's frames are published to, with its keyed hash.
+    pub publish_to: Option<(u32, Vec<u8>)>,
+    /// Frames published so far.
+    pub published: u32,
+    /// The answer that is due.
+    pub pending: Option<Pending>,
+    /// A subscription that fell behind: what it has seen.
+    pub behind: Vec<Behind>,
+}
+
+/// A subscription that must read on from the log.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Behind {
+    /// Which of the connection's topics.
+    pub part: u32,
+    /// What was seen.
+    pub offset: u64,
+    /// The life of the log.
+    pub epoch: u32,
+}

@@ -1,0 +1,456 @@
+//! Reads requests, checks where they come from, and routes them.
+
+use alloc::vec::Vec;
+use core::ops::Range;
+
+use crore_wire::http::accept::Accept;
+use crore_wire::http::body::Chunked;
+use crore_wire::http::head::{self, Body, Head, Method};
+use crore_wire::http::{origin, proxy};
+use crore_wire::{form, topic};
+
+use super::answer::ANY_ORIGIN;
+use crate::conn::{
+    ConnId, EOF, HEAD, HTTP10, HttpSpill, JSON, KEEP, ORIGIN_SHIFT, PAUSED, Spill, State,
+};
+use crate::io::{Close, Io};
+use crate::mail::Verb;
+use crate::shard::Shard;
+use crate::slab::NONE;
+
+/// What a request did to its connection.
+pub(super) enum Flow {
+    /// Answered in `reply`; the next request may follow.
+    Next,
+    /// The answer comes later, or the connection is no longer HTTP.
+    Wait,
+}
+
+/// What a path means.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Door {
+    Publish,
+    Subscribe,
+    PubSub,
+}
+
+/// Why a body is not there yet.
+enum BodyState {
+    /// Bytes of head and body, and where the next request begins.
+    Whole(usize, usize),
+    More,
+    Ended,
+}
+
+impl Shard {
+    /// Bytes of a connection that speaks HTTP.
+    pub(crate) fn http_received<I: Io>(&mut self, slot: u32, input: &mut [u8], io: &mut I) {
+        let row = self.conns.get_mut(slot);
+        if row.spill == NONE {
+            if let Some((mut kept, rest)) = self.run(slot, input, HttpSpill::default(), io) {
+                kept.data = input[rest].to_vec();
+                self.keep(slot, kept, io);
+            }
+            return;
+        }
+        let Spill::Http(mut spill) = self.spills.remove(row.spill) else {
+            unreachable!("a connection without an upgrade has no frames")
+        };
+        row.spill = NONE;
+        self.receive_bytes -= spill.data.len();
+        let mut data = core::mem::take(&mut spill.data);
+        data.extend_from_slice(input);
+        if let Some((mut kept, rest)) = self.run(slot, &mut data, spill, io) {
+            data.truncate(rest.end);
+            data.drain(..rest.start);
+            kept.data = data;
+            self.keep(slot, kept, io);
+        }
+    }
+
+    /// Goes on with pipelined requests after an answer.
+    pub(crate) fn resume<I: Io>(&mut self, conn: ConnId, io: &mut I) {
+        let row = self.conns.get_mut(conn.slot);
+        if row.state != State::Http || row.outbox != NONE {
+            return;
+        }
+        if row.is(PAUSED) && !row.is(EOF) {
+            row.flags &= !PAUSED;
+            self.update_interest(conn.slot, io);
+        }
+        if self.conns.get(conn.slot).spill != NONE {
+            self.http_received(conn.slot, &mut [], io);
+        }
+        let at_end = self.is_current(conn) && {
+            let row = self.conns.get(conn.slot);
+            row.is(EOF) && row.state == State::Http && row.outbox == NONE
+        };
+        if at_end {
+            self.drop_conn(conn.slot, Close::Now, io);
+        }
+    }
+
+    /// Carries out all whole requests of `buf`; returns what is left, if the connection still is.
+    fn run<I: Io>(
+        &mut self,
+        slot: u32,
+        buf: &mut [u8],
+        mut kept: HttpSpill,
+        io: &mut I,
+    ) -> Option<(HttpSpill, Range<usize>)> {
+        let conn = self.id_of(slot);
+        let (mut at, mut end) = (0, buf.len());
+        if self.conns.get(slot).state == State::Proxy {
+            match proxy::parse_v2(buf) {
+                Ok(Some((_, len))) => {
+                    at = len;
+                    self.conns.get_mut(slot).state = State::Http;
+                }
+                Ok(None) => return Some((kept, 0..end)),
+                Err(_) => {
+                    self.drop_conn(slot, Close::Reset, io);
+                    return None;
+                }
+            }
+        }
+        loop {
+            let row = self.conns.get(slot);
+            if at == end || row.state != State::Http || row.outbox != NONE {
+                break;
+            }
+            match self.whole(slot, &mut buf[at..end], &mut kept, io) {
+                BodyState::Ended => return None,
+                BodyState::More => {
+                    if let Some((_, head_len, decoded)) = kept.chunked {
+                        end = at + head_len + decoded;
+                    }
+                    break;
+                }
+                BodyState::Whole(body_end, next) => {
+                    kept = HttpSpill::default();
+                    let request = &buf[at..at + body_end];
+                    let head = head::parse(request, usize::MAX);
+                    let head = head.ok().flatten().expect("the head was read before");
+                    let flow = self.request(slot, &head, &request[head.len..], io);
+                    at += next;
+                    match flow {
+                        Flow::Next => self.request_done(slot, io),
+                        Flow::Wait => {}
+                    }
+                    if !self.is_current(conn) || self.conns.get(slot).state == State::Draining {
+                        return None;
+                    }
+                }
+            }
+        }
+        self.send_reply(slot, io);
+        (at < end).then_some((kept, at..end))
+    }
+
+    fn keep<I: Io>(&mut self, slot: u32, kept: HttpSpill, io: &mut I) {
+        let rest = &kept.data;
+        let (limits, timeouts) = (&self.world.settings.limits, &self.world.settings.timeouts);
+        if self.receive_bytes + rest.len() > limits.receive_bytes_per_shard {
+            self.refuse(slot, 503, "too many requests are under way", io);
+            return;
+        }
+        let row = self.conns.get_mut(slot);
+        if row.state == State::Http {
+            let in_body = kept.chunked.is_some() || find_head_end(rest);
+            let first = row.flags & crate::conn::SERVED != 0
+                && row.deadline_s > self.now.s + timeouts.head_s;
+            if in_body {
+                row.deadline_s = self.now.s + timeouts.body_s;
+            } else if first {
+                row.deadline_s = self.now.s + timeouts.head_s;
+            }
+        }
+        self.receive_bytes += rest.len();
+        row.spill = self.spills.insert(Spill::Http(kept));
+    }
+
+    /// Whether a whole request stands at the beginning of `buf`.
+    fn whole<I: Io>(
+        &mut self,
+        slot: u32,
+        buf: &mut [u8],
+        kept: &mut HttpSpill,
+        io: &mut I,
+    ) -> BodyState {
+        let settings = &self.world.settings;
+        let (head_len, body, limit, expects) = match head::parse(buf, settings.limits.head_bytes) {
+            Err(error) => {
+                self.refuse(slot, error.status(), error.reason(), io);
+                return BodyState::Ended;
+            }
+            Ok(None) => return BodyState::More,
+            Ok(Some(head)) => match head.body() {
+                Err(error) => {
+                    self.refuse(slot, error.status(), error.reason(), io);
+                    return BodyState::Ended;
+                }
+                Ok(body) => (
+                    head.len,
+                    body,
+                    self.body_limit(&head),
+                    head.expects_continue(),
+                ),
+            },
+        };
+        let state = match body {
+            Body::None => return BodyState::Whole(head_len, head_len),
+            Body::Length(len) if len > limit as u64 => {
+                self.refuse(
+                    slot,
+                    413,
+                    "the body is longer than limits.message_bytes allows",
+                    io,
+                );
+                return BodyState::Ended;
+            }
+            Body::Length(len) => {
+                let end = head_len + len as usize;
+                if buf.len() >= end {
+                    BodyState::Whole(end, end)
+                } else {
+                    BodyState::More
+                }
+            }
+            Body::Chunked => {
+                let (mut chunked, _, decoded) =
+                    kept.chunked.unwrap_or((Chunked::default(), head_len, 0));
+                let start = head_len + decoded;
+                match chunked.decode(&mut buf[start..], limit) {
+                    Err(error) => {
+                        self.refuse(slot, error.status(), error.reason(), io);
+                        return BodyState::Ended;
+                    }
+                    Ok(progress) if progress.done => {
+                        BodyState::Whole(start + progress.written, start + progress.read)
+                    }
+                    Ok(progress) => {
+                        kept.chunked = Some((chunked, head_len, decoded + progress.written));
+                        BodyState::More
+                    }
+                }
+            }
+        };
+        if matches!(state, BodyState::More) && expects && !kept.continued {
+            kept.continued = true;
+            self.reply
+                .extend_from_slice(b"HTTP/1.1 100 Continue\r\n\r\n");
+        }
+        state
+    }
+
+    fn body_limit(&self, head: &Head<'_>) -> usize {
+        let limits = &self.world.settings.limits;
+        if is_batch(head) {
+            limits.batch_bytes
+        } else {
+            limits.message_bytes
+        }
+    }
+
+    fn request<I: Io>(&mut self, slot: u32, head: &Head<'_>, body: &[u8], io: &mut I) -> Flow {
+        let row = self.conns.get_mut(slot);
+        row.deadline_s = 0;
+        row.options = 0;
+        for (option, holds) in [
+            (HTTP10, head.minor == 0),
+            (KEEP, head.keep_alive()),
+            (HEAD, head.method == Method::Head),
+            (JSON, head.accept() == Accept::Json),
+        ] {
+            if holds {
+                row.options |= option;
+            }
+        }
+        let upgrade = head.is_websocket_upgrade();
+        if let Err(reason) = self.admit(slot, head, upgrade) {
+            self.respond_reason(slot, 403, reason);
+            return Flow::Next;
+        }
+        let Some((door, rest)) = self.route(head.path) else {
+            self.respond_reason(
+                slot,
+                404,
+                "no such path; topics are published at /pub/{topic} and read at /sub/{topic}",
+            );
+            return Flow::Next;
+        };
+        let allowed = match door {
+            Door::Publish => "GET, HEAD, POST, PUT, DELETE, OPTIONS",
+            Door::Subscribe => "GET, HEAD, OPTIONS",
+            Door::PubSub => "GET, OPTIONS",
+        };
+        if head.method == Method::Options {
+            self.preflight(slot, allowed);
+            return Flow::Next;
+        }
+        let get = matches!(head.method, Method::Get | Method::Head);
+        let verb = match head.method {
+            _ if get && upgrade => None,
+            Method::Put => Some(Verb::Create),
+            Method::Delete => Some(Verb::Delete),
+            _ => Some(Verb::Info),
+        };
+        let fits = match door {
+            Door::Publish => head.method != Method::Other,
+            Door::Subscribe => get,
+            Door::PubSub => head.method == Method::Get,
+        };
+        if !fits {
+            self.method_not_allowed(slot, allowed);
+            return Flow::Next;
+        }
+        if door == Door::PubSub && !upgrade {
+            self.upgrade_required(slot);
+            return Flow::Next;
+        }
+        if door == Door::Publish
+            && head.method == Method::Post
+            && is_batch(head)
+            && rest.is_empty()
+            && !names_topic(head)
+        {
+            return self.batch(slot, body, io);
+        }
+        let names = match self.topic_names(head, rest) {
+            Ok(names) => names,
+            Err(reason) => {
+                self.respond_reason(slot, 400, reason);
+                return Flow::Next;
+            }
+        };
+        match (door, verb) {
+            (Door::Subscribe, _) | (Door::PubSub, _) => {
+                self.subscribe(slot, head, names, door == Door::PubSub, upgrade, io)
+            }
+            _ if names.len() != 1 => {
+                self.respond_reason(slot, 400, "exactly one topic can be named here");
+                Flow::Next
+            }
+            (Door::Publish, None) => self.upgrade_to_publish(slot, head, &names[0], io),
+            (Door::Publish, Some(_)) if head.method == Method::Post => {
+                self.publish_one(slot, head, &names[0], body)
+            }
+            (Door::Publish, Some(verb)) => self.verb(slot, verb, &names[0]),
+        }
+    }
+
+    /// Whether a page of another site sent this, and what scripts may read of the answer.
+    fn admit(&mut self, slot: u32, head: &Head<'_>, upgrade: bool) -> Result<(), &'static str> {
+        let http = &self.world.settings.http;
+        let host = head.host().unwrap_or_default();
+        if http.loopback_hosts_only
+            && head
+                .host()
+                .is_some_and(|host| !origin::is_loopback_host(host))
+        {
+            return Err("this server listens on loopback only and answers only loopback hosts");
+        }
+        let Some(from) = head.header("origin") else {
+            return Ok(());
+        };
+        let listed = http
+            .allowed_origins
+            .iter()
+            .position(|allowed| allowed == "*" || allowed.as_bytes() == from);
+        let safe = matches!(head.method, Method::Get | Method::Head | Method::Options) && !upgrade;
+        match listed {
+            Some(n) => {
+                let any = http.allowed_origins[n] == "*";
+                let number = if any { ANY_ORIGIN } else { n as u32 + 1 };
+                self.conns.get_mut(slot).options |= number << ORIGIN_SHIFT;
+                Ok(())
+            }
+            None if safe || origin::same_origin(from, host) => Ok(()),
+            None => Err("this origin is not allowed; add it to http.allowed_origins"),
+        }
+    }
+
+    fn route<'p>(&self, path: &'p [u8]) -> Option<(Door, &'p [u8])> {
+        let http = &self.world.settings.http;
+        for (door, prefixes) in [
+            (Door::Publish, &http.publish_paths),
+            (Door::Subscribe, &http.subscribe_paths),
+            (Door::PubSub, &http.pubsub_paths),
+        ] {
+            for prefix in prefixes {
+                match path.strip_prefix(prefix.as_bytes()) {
+                    Some(b"") => return Some((door, b"")),
+                    Some(rest) if rest[0] == b'/' => return Some((door, &rest[1..])),
+                    _ => {}
+                }
+            }
+        }
+        None
+    }
+
+    /// The topics that the path or the query names.
+    fn topic_names(&self, head: &Head<'_>, rest: &[u8]) -> Result<Vec<Vec<u8>>, &'static str> {
+        let max = self.world.settings.limits.topic_bytes;
+        let mut names: Vec<Vec<u8>> = Vec::new();
+        let mut name = Vec::new();
+        if !rest.is_empty() {
+            topic::from_path(rest, max, &mut name).map_err(|error| error.reason())?;
+            names.push(core::mem::take(&mut name));
+        }
+        for (key, value) in form::pairs(head.query) {
+            if matches!(key, b"topic" | b"channel") {
+                topic::from_query(value, max, &mut name).map_err(|error| error.reason())?;
+                if !names.contains(&name) {
+                    names.push(core::mem::take(&mut name));
+                }
+                name.clear();
+            }
+        }
+        if names.is_empty() {
+            return Err("no topic is named: put it behind the path or into ?topic=");
+        }
+        if names.len() > self.world.settings.limits.topics_per_connection {
+            return Err("more topics than limits.topics_per_connection allows");
+        }
+        Ok(names)
+    }
+
+    fn preflight(&mut self, slot: u32, allowed: &str) {
+        let head = self.head(slot, 204).header("Allow", allowed.as_bytes());
+        head.header("Access-Control-Allow-Methods", allowed.as_bytes())
+            .header(
+                "Access-Control-Allow-Headers",
+                b"Content-Type, Accept, If-None-Match, If-Modified-Since, Last-Event-ID, X-EventSource-Event",
+            )
+            .header("Access-Control-Max-Age", b"600")
+            .end();
+    }
+
+    fn method_not_allowed(&mut self, slot: u32, allowed: &str) {
+        self.head(slot, 405)
+            .header("Allow", allowed.as_bytes())
+            .content(b"");
+    }
+
+    fn upgrade_required(&mut self, slot: u32) {
+        self.head(slot, 426)
+            .header("Upgrade", b"websocket")
+            .content(b"this path takes WebSocket clients only\n");
+    }
+}
+
+fn is_batch(head: &Head<'_>) -> bool {
+    head.header("content-type").is_some_and(|value| {
+        let name = value.split(|b| *b == b';').next().unwrap_or_default();
+        name.trim_ascii()
+            .eq_ignore_ascii_case(b"application/x-ndjson")
+    })
+}
+
+fn names_topic(head: &Head<'_>) -> bool {
+    form::pairs(head.query).any(|(key, _)| matches!(key, b"topic" | b"channel"))
+}
+
+fn find_head_end(bytes: &[u8]) -> bool {
+    memchr::memmem::find(bytes, b"\r\n\r\n").is_some()
+}

@@ -1,0 +1,333 @@
+//! Publishing over HTTP: one message, a batch, and what is done to a topic as a whole.
+
+use alloc::vec::Vec;
+
+use crore_wire::http::head::Head;
+use crore_wire::http::is_field_value;
+use crore_wire::{json, ndjson, topic};
+
+use super::http::Flow;
+use crate::conn::{Batch, Pending, State};
+use crate::home::Publish;
+use crate::io::Io;
+use crate::mail::{Answer, Ask, Outcome, ReplyTo, ShardId, Verb};
+use crate::position::{self, Position};
+use crate::shard::Shard;
+use crate::slab::NONE;
+
+/// Content types and event names are kept with a one-byte length.
+const FIELD_BYTES_MAX: usize = 255;
+
+/// Names of events that only the server uses.
+const RESERVED_EVENTS: &[u8] = b"crore.";
+
+/// Why a message is not published, apart from its topic.
+pub(super) fn check_fields(content_type: &[u8], event: &[u8]) -> Result<(), &'static str> {
+    if content_type.len() > FIELD_BYTES_MAX || event.len() > FIELD_BYTES_MAX {
+        return Err("the content type and the event name may have 255 bytes each");
+    }
+    if !is_field_value(content_type)
+        || !is_field_value(event)
+        || core::str::from_utf8(event).is_err()
+    {
+        return Err("the content type or the event name holds a control character");
+    }
+    if event.starts_with(RESERVED_EVENTS) {
+        return Err("event names that begin with crore. are the server's own");
+    }
+    Ok(())
+}
+
+/// Whether WebSocket clients get the message in a binary frame.
+pub(super) fn is_binary(content_type: &[u8], data: &[u8]) -> bool {
+    content_type.eq_ignore_ascii_case(b"application/octet-stream")
+        || core::str::from_utf8(data).is_err()
+}
+
+impl Shard {
+    pub(super) fn publish_one(
+        &mut self,
+        slot: u32,
+        head: &Head<'_>,
+        name: &[u8],
+        data: &[u8],
+    ) -> Flow {
+        let content_type = head.header("content-type").unwrap_or_default();
+        let event = head.header("x-eventsource-event").unwrap_or_default();
+        if topic::is_reserved(name) {
+            self.respond_reason(slot, 403, "topics that begin with $ are the server's own");
+            return Flow::Next;
+        }
+        if let Err(reason) = check_fields(content_type, event) {
+            self.respond_reason(slot, 400, reason);
+            return Flow::Next;
+        }
+        let (hash, home) = self.place_of(name);
+        let binary = is_binary(content_type, data);
+        let answer = Answer::Full(self.reply_to(slot, 0));
+        match self.publish(
+            home,
+            &Publish {
+                hash,
+                name,
+                data,
+                content_type,
+                event,
+                binary,
+            },
+            answer,
+        ) {
+            Some(outcome) => {
+                self.respond_outcome(slot, &Pending::Publish, outcome);
+                Flow::Next
+            }
+            None => self.wait(slot, Pending::Publish),
+        }
+    }
+
+    pub(super) fn verb(&mut self, slot: u32, verb: Verb, name: &[u8]) -> Flow {
+        if topic::is_reserved(name) && verb != Verb::Info {
+            self.respond_reason(slot, 403, "topics that begin with $ are the server's own");
+            return Flow::Next;
+        }
+        let to = self.reply_to(slot, 0);
+        match self.topic_verb(verb, name, to) {
+            Some(outcome) => {
+                self.respond_outcome(slot, &Pending::Verb(verb), outcome);
+                Flow::Next
+            }
+            None => self.wait(slot, Pending::Verb(verb)),
+        }
+    }
+
+    fn wait(&mut self, slot: u32, pending: Pending) -> Flow {
+        self.conns.get_mut(slot).state = State::Waiting;
+        self.extra(slot).pending = Some(pending);
+        Flow::Wait
+    }
+
+    fn respond_outcome(&mut self, slot: u32, pending: &Pending, outcome: Outcome) {
+        match (pending, outcome) {
+            (Pending::Publish, Outcome::Done(info)) => {
+                self.respond_info(slot, if info.subscribers > 0 { 201 } else { 202 }, &info);
+            }
+            (Pending::Verb(Verb::Create), Outcome::Done(info)) => {
+                self.respond_info(slot, 201, &info)
+            }
+            (_, Outcome::Done(info) | Outcome::Existed(info)) => {
+                self.respond_info(slot, 200, &info)
+            }
+            (_, Outcome::Missing) => self.respond_reason(slot, 404, "there is no such topic"),
+            (_, Outcome::Full) => {
+                self.respond_reason(slot, 503, "limits.topics_per_shard is reached")
+            }
+        }
+    }
+
+    /// A batch: each line is published by itself; the answer names those that failed.
+    pub(super) fn batch<I: Io>(&mut self, slot: u32, body: &[u8], io: &mut I) -> Flow {
+        let mut batch = Batch::default();
+        let mut remote = [0u64; 4];
+        let mut scratch = core::mem::take(&mut self.scratch);
+        let mut rest = body;
+        let mut number = 0;
+        while !rest.is_empty() {
+            let end = memchr::memchr(b'\n', rest).unwrap_or(rest.len());
+            let line = rest[..end].trim_ascii();
+            rest = rest.get(end + 1..).unwrap_or_default();
+            number += 1;
+            if line.is_empty() {
+                continue;
+            }
+            if number as usize > self.world.settings.limits.batch_lines {
+                batch.failed.push((
+                    number,
+                    "more lines than limits.batch_lines allows; this and the rest were not read",
+                ));
+                break;
+            }
+            match self.batch_line(slot, line, number, &mut scratch) {
+                Ok(home) => {
+                    batch.lines += 1;
+                    if home != self.lanes.me {
+                        remote[home as usize / 64 % 4] |= 1 << (home % 64);
+                    }
+                }
+                Err(reason) => batch.failed.push((number, reason)),
+            }
+        }
+        self.scratch = scratch;
+        for home in 0..self.world.homes.min(256) {
+            if remote[home as usize / 64] & (1 << (home % 64)) != 0 {
+                batch.homes += 1;
+                let to = self.reply_to(slot, 0);
+                self.ask(home, |_| Ask::Fence(to));
+            }
+        }
+        if batch.homes == 0 {
+            self.respond_batch(slot, &mut batch);
+            return Flow::Next;
+        }
+        self.stall_if_needed(slot, io);
+        self.wait(slot, Pending::Batch(batch))
+    }
+
+    fn batch_line(
+        &mut self,
+        slot: u32,
+        line: &[u8],
+        number: u32,
+        scratch: &mut ndjson::Scratch,
+    ) -> Result<ShardId, &'static str> {
+        let line = ndjson::parse(line, scratch).map_err(|error| error.reason())?;
+        let limits = &self.world.settings.limits;
+        topic::check_name(line.topic, limits.topic_bytes).map_err(|error| error.reason())?;
+        if topic::is_reserved(line.topic) {
+            return Err("topics that begin with $ are the server's own");
+        }
+        if line.data.len() > limits.message_bytes {
+            return Err("the data is longer than limits.message_bytes allows");
+        }
+        if !(line.content_type.is_empty() && line.event.is_empty()) {
+            check_fields(line.content_type, line.event)?;
+        }
+        let (hash, home) = self.place_of(line.topic);
+        let message = Publish {
+            hash,
+            name: line.topic,
+            data: line.data,
+            content_type: line.content_type,
+            event: line.event,
+            binary: line.binary
+                || line
+                    .content_type
+                    .eq_ignore_ascii_case(b"application/octet-stream"),
+        };
+        let answer = Answer::Failure(self.reply_to(slot, number));
+        match self.publish(home, &message, answer) {
+            Some(Outcome::Full) => Err("limits.topics_per_shard is reached"),
+            _ => Ok(home),
+        }
+    }
+
+    fn respond_batch(&mut self, slot: u32, batch: &mut Batch) {
+        batch.failed.sort_unstable();
+        let mut body = Vec::with_capacity(64);
+        body.extend_from_slice(b"{\"published\": ");
+        position::write_decimal(&mut body, u64::from(batch.lines));
+        body.extend_from_slice(b", \"failed\": [");
+        for (n, (line, reason)) in batch.failed.iter().enumerate() {
+            body.extend_from_slice(if n == 0 {
+                b"{\"line\": "
+            } else {
+                b", {\"line\": "
+            });
+            position::write_decimal(&mut body, u64::from(*line));
+            body.extend_from_slice(b", \"reason\": ");
+            json::write_string(&mut body, reason.as_bytes());
+            body.push(b'}');
+        }
+        body.extend_from_slice(b"]}\n");
+        self.respond(slot, 200, "application/json", &body);
+    }
+
+    /// Another shard's answer to a publish or a verb.
+    pub(crate) fn outcome<I: Io>(&mut self, to: ReplyTo, outcome: Outcome, io: &mut I) {
+        if !self.is_asked(to) {
+            return;
+        }
+        if self.conns.get(to.slot).state == State::WebSocket {
+            self.acknowledge(to.slot, to.part, outcome, io);
+            return;
+        }
+        let extra = self.extra(to.slot);
+        match &mut extra.pending {
+            Some(Pending::Batch(batch)) => {
+                batch.lines -= 1;
+                batch
+                    .failed
+                    .push((to.part, "limits.topics_per_shard is reached"));
+            }
+            Some(_) => {
+                let pending = extra.pending.take().expect("it was just seen");
+                self.respond_outcome(to.slot, &pending, outcome);
+                self.answer_waiting(to.slot, io);
+            }
+            None => unreachable!("an outcome belongs to a request that waits"),
+        }
+    }
+
+    /// One home has dealt with its part of a batch.
+    pub(crate) fn fenced<I: Io>(&mut self, to: ReplyTo, io: &mut I) {
+        if !self.is_asked(to) {
+            return;
+        }
+        let extra = self.extra(to.slot);
+        let Some(Pending::Batch(batch)) = &mut extra.pending else {
+            unreachable!("a fence belongs to a batch that waits")
+        };
+        batch.homes -= 1;
+        if batch.homes > 0 {
+            return;
+        }
+        let Some(Pending::Batch(mut batch)) = extra.pending.take() else {
+            unreachable!("it was just seen")
+        };
+        self.respond_batch(to.slot, &mut batch);
+        self.answer_waiting(to.slot, io);
+    }
+
+    /// Whether the connection still waits for this answer.
+    pub(crate) fn is_asked(&self, to: ReplyTo) -> bool {
+        self.conns.try_get(to.slot).is_some_and(|row| {
+            row.is_open() && row.generation == to.generation && row.request == to.request
+        })
+    }
+
+    /// The answer to a frame that was published, in the meta subprotocol.
+    pub(super) fn acknowledge<I: Io>(
+        &mut self,
+        slot: u32,
+        number: u32,
+        outcome: Outcome,
+        io: &mut I,
+    ) {
+        let mut text = Vec::with_capacity(64);
+        text.extend_from_slice(b"ack: ");
+        position::write_decimal(&mut text, u64::from(number));
+        match outcome {
+            Outcome::Done(info) | Outcome::Existed(info) => {
+                text.extend_from_slice(if info.subscribers > 0 {
+                    b"\nstatus: 201\nid: "
+                } else {
+                    b"\nstatus: 202\nid: "
+                });
+                position::write(
+                    &mut text,
+                    Position {
+                        epoch: info.epoch,
+                        offset: info.offset,
+                    },
+                );
+            }
+            Outcome::Missing | Outcome::Full => text.extend_from_slice(b"\nstatus: 503"),
+        }
+        text.extend_from_slice(b"\n\n");
+        let mut frame = Vec::with_capacity(text.len() + 4);
+        crore_wire::websocket::frame::write_frame(
+            &mut frame,
+            crore_wire::websocket::frame::Opcode::Text,
+            &text,
+        );
+        self.put(slot, &frame, io);
+    }
+
+    /// Drops the side row of a connection that needs none any more.
+    pub(crate) fn drop_extra(&mut self, slot: u32) {
+        let row = self.conns.get_mut(slot);
+        if row.extra != NONE {
+            self.extras.remove(row.extra);
+            row.extra = NONE;
+        }
+    }
+}

@@ -1,0 +1,894 @@
+//! Subscribing: the request, the answers of the homes, and how a subscription ends. One way for all
+//! transports: a response begins when every topic's home has answered, with what the logs held.
+
+use alloc::vec::Vec;
+
+use xxhash_rust::xxh3::xxh3_64;
+
+use crore_wire::http::accept::Accept;
+use crore_wire::http::etag;
+use crore_wire::http::head::Head;
+use crore_wire::websocket::frame::{self, Opcode};
+use crore_wire::websocket::handshake;
+use crore_wire::{form, sse};
+
+use super::answer::VARY;
+use super::close_code;
+use super::http::Flow;
+use crate::conn::{
+    Attaching, Behind, CONDITIONAL, COUNTED, DEFLATE, ENVELOPE, EVENTS, GAP, HEAD, HTTP10, JSON,
+    KEEP, LIVE, META, MULTI, PUBLISHES, RECEIVES, State, Sub, UPGRADE,
+};
+use crate::encode::{chunk, meta_line};
+use crate::io::Io;
+use crate::mail::{Attach, Attached, Frames, Page, Record, ReplyTo};
+use crate::position::{self, Position, Since};
+use crate::settings::Slow;
+use crate::shard::Shard;
+use crate::slab::NONE;
+
+/// Nchan's subprotocol: each message begins with its id, topic and content type.
+const META_PROTOCOL: &str = "ws+meta.nchan";
+
+impl Shard {
+    /// `GET` on a subscribe path: long-poll, event stream or WebSocket.
+    pub(super) fn subscribe<I: Io>(
+        &mut self,
+        slot: u32,
+        head: &Head<'_>,
+        names: Vec<Vec<u8>>,
+        publishes: bool,
+        upgrade: bool,
+        io: &mut I,
+    ) -> Flow {
+        let since = match self.since(slot, head, &names) {
+            Ok(since) => since,
+            Err(reason) => {
+                self.respond_reason(slot, 400, reason);
+                return Flow::Next;
+            }
+        };
+        if publishes && names.len() != 1 {
+            self.respond_reason(slot, 400, "frames can be published to one topic only");
+            return Flow::Next;
+        }
+        let envelope = form::pairs(head.query).any(|pair| pair == (b"envelope", b"json"));
+        let events = !upgrade && head.accept() == Accept::EventStream;
+        let row = self.conns.get_mut(slot);
+        row.options &= !JSON;
+        for (option, wanted) in [
+            (ENVELOPE, envelope),
+            (RECEIVES, true),
+            (PUBLISHES, publishes),
+            (MULTI, names.len() > 1),
+        ] {
+            row.options |= if wanted { option } else { 0 };
+        }
+        if upgrade {
+            if let Err((status, reason)) = self.accept_upgrade(slot, head) {
+                self.respond_reason(slot, status, reason);
+                return Flow::Next;
+            }
+        } else if events {
+            self.conns.get_mut(slot).options |= EVENTS;
+            self.events_head(slot, &names[0]);
+        }
+        if (events || upgrade) && self.conns.get(slot).wants(HEAD) {
+            return Flow::Next;
+        }
+        let begun = core::mem::take(&mut self.reply);
+        let mut attaching = Attaching {
+            waiting: names.len() as u32,
+            ..Attaching::default()
+        };
+        if upgrade || events {
+            // What stands before it are answers to pipelined requests.
+            attaching.head = begun;
+        } else {
+            self.reply = begun;
+            self.send_reply(slot, io);
+        }
+        if names.len() > 1 || upgrade || events {
+            self.extra(slot).attaching = Some(attaching);
+        }
+        if publishes {
+            let (hash, _) = self.place_of(&names[0]);
+            self.extra(slot).publish_to = Some((hash, names[0].clone()));
+        }
+        self.conns.get_mut(slot).state = State::Waiting;
+        self.join_all(slot, &names, &since, !(upgrade || events));
+        Flow::Wait
+    }
+
+    fn join_all(&mut self, slot: u32, names: &[Vec<u8>], since: &[Since], poll: bool) {
+        if names.len() > 1 {
+            self.extra(slot).set = set_hash(names);
+        }
+        let deflate = self.conns.get(slot).wants(DEFLATE);
+        for (part, name) in names.iter().enumerate() {
+            let (hash, _) = self.place_of(name);
+            let topic = self.topics.open(hash, name);
+            let place = self.topics.join(topic, slot);
+            if names.len() > 1 {
+                let epoch = self.world.epoch;
+                self.extra(slot).list.push(Sub {
+                    topic,
+                    place,
+                    flags: 0,
+                    offset: 0,
+                    epoch,
+                });
+            } else {
+                let row = self.conns.get_mut(slot);
+                (row.topic, row.place) = (topic, place);
+            }
+            let row = self.topics.get_mut(topic);
+            row.waiting += 1;
+            let (hash, serial) = (row.hash, row.serial);
+            let to = self.reply_to(slot, part as u32);
+            self.attach(Attach {
+                hash,
+                topic,
+                serial,
+                to,
+                since: since[part],
+                poll,
+                deflate,
+                again: false,
+            });
+        }
+    }
+
+    /// Where to begin: `since` or `last_event_id` in the query, then the headers.
+    fn since(
+        &mut self,
+        slot: u32,
+        head: &Head<'_>,
+        names: &[Vec<u8>],
+    ) -> Result<Vec<Since>, &'static str> {
+        let set = set_hash(names);
+        for (key, value) in form::pairs(head.query) {
+            if matches!(key, b"since" | b"last_event_id") && !value.is_empty() {
+                let mut text = Vec::new();
+                form::decode(value, &mut text)
+                    .map_err(|_| "a bad percent escape in the position")?;
+                self.conns.get_mut(slot).options |= CONDITIONAL;
+                return position::parse(&text, set, names.len()).map_err(
+                    |_| "since= takes oldest, live, -N or a position that the server gave",
+                );
+            }
+        }
+        let tag = head
+            .header("if-none-match")
+            .and_then(etag::first_entity_tag);
+        let id = head
+            .header("last-event-id")
+            .filter(|id| !id.is_empty())
+            .or(tag);
+        if let Some(id) = id {
+            self.conns.get_mut(slot).options |= CONDITIONAL;
+            // A browser cannot be told 400 here without giving up for good: it is told a gap.
+            return Ok(position::parse(id, set, names.len())
+                .unwrap_or_else(|_| alloc::vec![Since::Unknown; names.len()]));
+        }
+        if let Some(time) = head
+            .header("if-modified-since")
+            .and_then(crore_wire::http::date::parse_date)
+        {
+            self.conns.get_mut(slot).options |= CONDITIONAL;
+            return Ok(
+                alloc::vec![Since::After(u32::try_from(time).unwrap_or(u32::MAX)); names.len()],
+            );
+        }
+        Ok(alloc::vec![Since::Default; names.len()])
+    }
+
+    /// Writes the 101 into `reply`.
+    pub(super) fn accept_upgrade(
+        &mut self,
+        slot: u32,
+        head: &Head<'_>,
+    ) -> Result<(), (u16, &'static str)> {
+        if head.header("sec-websocket-version") != Some(b"13") {
+            return Err((426, "Sec-WebSocket-Version must be 13"));
+        }
+        let key = head
+            .header("sec-websocket-key")
+            .and_then(handshake::accept_key);
+        let key = key.ok_or((400, "Sec-WebSocket-Key must be 16 bytes in base64"))?;
+        let meta =
+            handshake::choose_subprotocol(head.headers("sec-websocket-protocol"), &[META_PROTOCOL]);
+        let deflate = self
+            .world
+            .settings
+            .deflate
+            .enabled
+            .then(|| handshake::negotiate_deflate(head.headers("sec-websocket-extensions")))
+            .flatten();
+        let row = self.conns.get_mut(slot);
+        row.options |= UPGRADE;
+        if meta.is_some() {
+            row.options |= META;
+        }
+        if deflate.is_some() {
+            row.options |= DEFLATE;
+        }
+        let mut answer = self
+            .head(slot, 101)
+            .header("Upgrade", b"websocket")
+            .header("Connection", b"Upgrade")
+            .header("Sec-WebSocket-Accept", &key);
+        if let Some(protocol) = meta {
+            answer = answer.header("Sec-WebSocket-Protocol", protocol.as_bytes());
+        }
+        if let Some(deflate) = deflate {
+            let mut value = Vec::with_capacity(96);
+            deflate.write(&mut value);
+            answer = answer.header("Sec-WebSocket-Extensions", &value);
+        }
+        answer.end();
+        Ok(())
+    }
+
+    /// Writes the head of an event stream and its first comment into `reply`.
+    fn events_head(&mut self, slot: u32, name: &[u8]) {
+        let rules = &self.world.rules;
+        let retry_ms = rules.get(rules.number_for(name)).sse_retry_ms;
+        let http10 = self.conns.get(slot).wants(HTTP10);
+        if http10 {
+            self.conns.get_mut(slot).options &= !KEEP;
+        }
+        let mut answer = self
+            .head(slot, 200)
+            .header("Content-Type", b"text/event-stream")
+            .header("Cache-Control", b"no-cache, no-transform")
+            .header("X-Accel-Buffering", b"no");
+        if !http10 {
+            answer = answer.header("Transfer-Encoding", b"chunked");
+        }
+        answer.end();
+        if self.conns.get(slot).wants(HEAD) {
+            return;
+        }
+        let mut text = Vec::with_capacity(32);
+        sse::write_comment(&mut text, "");
+        sse::write_retry(&mut text, retry_ms);
+        text.push(b'\n');
+        self.append_events(slot, &text);
+    }
+
+    /// Appends event stream bytes to `reply` in the connection's framing.
+    fn append_events(&mut self, slot: u32, text: &[u8]) {
+        if self.conns.get(slot).wants(HTTP10) {
+            self.reply.extend_from_slice(text);
+        } else {
+            chunk(&mut self.reply, text);
+        }
+    }
+
+    /// A home's answer to an attach.
+    pub(crate) fn page<I: Io>(
+        &mut self,
+        topic: u32,
+        to: ReplyTo,
+        page: &Page,
+        frames: &Frames,
+        io: &mut I,
+    ) {
+        let counted = page.attached == Attached::Yes && !page.again;
+        if !page.again {
+            self.topics.get_mut(topic).waiting -= 1;
+        }
+        if !self.is_asked(to) || self.topic_of(to.slot, to.part) != topic {
+            // Who asked is gone.
+            if counted {
+                self.leave(topic);
+            }
+            if !page.again {
+                self.topics.close_if_unused(topic);
+            }
+            return;
+        }
+        let slot = to.slot;
+        if page.attached != Attached::Yes {
+            self.not_attached(slot, page.attached, io);
+            return;
+        }
+        if counted {
+            *self.flags_of(slot, to.part) |= COUNTED;
+        }
+        let records = &frames.pages[page.first as usize..(page.first + page.count) as usize];
+        if self.conns.get(slot).options & (UPGRADE | EVENTS) == 0 {
+            self.poll_page(slot, topic, to.part, page, records, frames, io);
+        } else {
+            self.stream_page(slot, topic, to.part, page, records, frames, io);
+        }
+    }
+
+    fn topic_of(&self, slot: u32, part: u32) -> u32 {
+        let row = self.conns.get(slot);
+        if !row.wants(MULTI) {
+            return row.topic;
+        }
+        self.extras
+            .get(row.extra)
+            .list
+            .get(part as usize)
+            .map_or(NONE, |sub| sub.topic)
+    }
+
+    fn flags_of(&mut self, slot: u32, part: u32) -> &mut u8 {
+        let row = self.conns.get_mut(slot);
+        if !row.wants(MULTI) {
+            return &mut row.flags;
+        }
+        &mut self.extras.get_mut(row.extra).list[part as usize].flags
+    }
+
+    /// Remembers what a connection with several topics has seen of one.
+    fn saw(&mut self, slot: u32, part: u32, offset: u64, epoch: u32) {
+        let row = self.conns.get(slot);
+        if row.wants(MULTI) {
+            let sub = &mut self.extras.get_mut(row.extra).list[part as usize];
+            (sub.offset, sub.epoch) = (offset, epoch);
+        }
+    }
+
+    fn poll_page<I: Io>(
+        &mut self,
+        slot: u32,
+        topic: u32,
+        part: u32,
+        page: &Page,
+        records: &[Record],
+        frames: &Frames,
+        io: &mut I,
+    ) {
+        if page.gap {
+            self.conns.get_mut(slot).options |= GAP;
+        }
+        self.saw(slot, part, page.head, page.epoch);
+        if self.conns.get(slot).wants(MULTI) {
+            // The answer names all positions, so all must be known.
+            let attaching = self
+                .extra(slot)
+                .attaching
+                .as_mut()
+                .expect("a set waits for all its topics");
+            attaching.waiting -= 1;
+            if attaching.waiting > 0 || !records.is_empty() {
+                if let [record] = records {
+                    let seen = Behind {
+                        part,
+                        offset: record.previous,
+                        epoch: page.epoch,
+                    };
+                    self.first_of_set(slot, seen, record, frames);
+                }
+            }
+            let attaching = self
+                .extra(slot)
+                .attaching
+                .as_mut()
+                .expect("it was just seen");
+            if attaching.waiting > 0 {
+                return;
+            }
+            if !attaching.head.is_empty() {
+                self.answer_first_of_set(slot, io);
+                return;
+            }
+            self.extra(slot).attaching = None;
+        } else if let [record] = records {
+            self.answer_poll(slot, topic, record, frames, page.gap, io);
+            return;
+        } else if page.gap {
+            self.extra(slot).behind.push(Behind {
+                part,
+                offset: page.head,
+                epoch: page.epoch,
+            });
+        }
+        if self.conns.get(slot).wants(HEAD) {
+            self.answer_nothing(slot, io);
+            return;
+        }
+        let wait_s = self.poll_rule(topic).poll_timeout_s;
+        let row = self.conns.get_mut(slot);
+        row.state = State::Poll;
+        row.deadline_s = if wait_s == 0 { 0 } else { self.now.s + wait_s };
+        for part in 0..self.parts(slot) {
+            *self.flags_of(slot, part) |= LIVE;
+        }
+    }
+
+    fn parts(&self, slot: u32) -> u32 {
+        let row = self.conns.get(slot);
+        if row.wants(MULTI) {
+            self.extras.get(row.extra).list.len() as u32
+        } else {
+            1
+        }
+    }
+
+    /// Keeps the first message that any topic of the set had; later ones stay unseen for the next poll.
+    fn first_of_set(&mut self, slot: u32, unseen: Behind, record: &Record, frames: &Frames) {
+        let taken = !self
+            .extra(slot)
+            .attaching
+            .as_ref()
+            .is_some_and(|a| a.head.is_empty());
+        if taken {
+            self.saw(slot, unseen.part, unseen.offset, unseen.epoch);
+            return;
+        }
+        let mut kept = Vec::new();
+        kept.push(frames.content_type(record).len() as u8);
+        kept.push(frames.event(record).len() as u8);
+        kept.push(u8::from(record.binary));
+        kept.push((frames.frame(record).len() - frames.data(record).len()) as u8);
+        kept.extend_from_slice(&record.time_s.to_le_bytes());
+        kept.extend_from_slice(&record.offset.to_le_bytes());
+        kept.extend_from_slice(frames.content_type(record));
+        kept.extend_from_slice(frames.event(record));
+        let attaching = self
+            .extra(slot)
+            .attaching
+            .as_mut()
+            .expect("it was just seen");
+        attaching.head = kept;
+        attaching.body = frames.frame(record).to_vec();
+        attaching.part = unseen.part;
+    }
+
+    fn answer_first_of_set<I: Io>(&mut self, slot: u32, io: &mut I) {
+        let attaching = self
+            .extra(slot)
+            .attaching
+            .take()
+            .expect("it holds the message");
+        let (head, frame) = (&attaching.head, &attaching.body);
+        let (content_type, event) = (head[0] as usize, head[1] as usize);
+        let names = &head[16..];
+        let mut frames = Frames::default();
+        let record = frames.push(&crate::log::New {
+            topic: NONE,
+            offset: u64::from_le_bytes(head[8..16].try_into().expect("eight bytes")),
+            previous: 0,
+            time_s: u32::from_le_bytes(head[4..8].try_into().expect("four bytes")),
+            content_type: &names[..content_type],
+            event: &names[content_type..content_type + event],
+            binary: head[2] == 1,
+            header: head[3],
+            frame,
+        });
+        let topic = self.topic_of(slot, attaching.part);
+        self.answer_poll(slot, topic, &record, &frames, false, io);
+    }
+
+    fn poll_rule(&self, topic: u32) -> &crate::settings::Rule {
+        let rules = &self.world.rules;
+        rules.get(rules.number_for(self.topics.name(topic)))
+    }
+
+    fn stream_page<I: Io>(
+        &mut self,
+        slot: u32,
+        topic: u32,
+        part: u32,
+        page: &Page,
+        records: &[Record],
+        frames: &Frames,
+        io: &mut I,
+    ) {
+        let mut bytes = Vec::new();
+        if page.gap {
+            let from = records.first().map_or(page.head, |record| record.previous);
+            self.saw(slot, part, from, page.epoch);
+            if !self.tell_gap(slot, topic, from, page.again, &mut bytes) {
+                self.begin_stream(slot, io);
+                self.end_for_gap(slot, from, io);
+                return;
+            }
+        }
+        for record in records {
+            self.saw(slot, part, record.offset, page.epoch);
+            self.encode_for(slot, topic, record, frames, &mut bytes);
+        }
+        self.saw(slot, part, page.head, page.epoch);
+        if page.at_head {
+            *self.flags_of(slot, part) |= LIVE;
+        } else {
+            let behind = Behind {
+                part,
+                offset: page.head,
+                epoch: page.epoch,
+            };
+            self.extra(slot).behind.push(behind);
+        }
+        let row = self.conns.get(slot);
+        if matches!(row.state, State::Sse | State::WebSocket) {
+            self.put(slot, &bytes, io);
+        } else {
+            let silent = records.is_empty() && row.wants(EVENTS);
+            let extra = self.extra(slot);
+            let attaching = extra
+                .attaching
+                .as_mut()
+                .expect("a stream that is not begun is attaching");
+            attaching.body.extend_from_slice(&bytes);
+            attaching.waiting -= 1;
+            if attaching.waiting > 0 {
+                return;
+            }
+            if silent {
+                self.tell_position(slot, page.head);
+            }
+            self.begin_stream(slot, io);
+        }
+        if self.conns.get(slot).outbox == NONE {
+            self.catch_up(slot);
+        }
+    }
+
+    /// An event without data: a browser remembers the position before the first message.
+    fn tell_position(&mut self, slot: u32, offset: u64) {
+        let mut text = Vec::with_capacity(48);
+        text.extend_from_slice(b"id: ");
+        self.write_id(slot, offset, &mut text);
+        text.extend_from_slice(b"\n\n");
+        let before = core::mem::take(&mut self.reply);
+        self.append_events(slot, &text);
+        let bytes = core::mem::replace(&mut self.reply, before);
+        let attaching = self
+            .extra(slot)
+            .attaching
+            .as_mut()
+            .expect("the stream is not begun");
+        attaching.body.extend_from_slice(&bytes);
+    }
+
+    /// Sends the response's head with what came in so far.
+    fn begin_stream<I: Io>(&mut self, slot: u32, io: &mut I) {
+        let Some(attaching) = self.extra(slot).attaching.take() else {
+            return;
+        };
+        let row = self.conns.get_mut(slot);
+        row.state = if row.wants(UPGRADE) {
+            State::WebSocket
+        } else {
+            State::Sse
+        };
+        row.deadline_s = 0;
+        let plain = row.options & (MULTI | PUBLISHES) == 0;
+        let mut bytes = attaching.head;
+        bytes.extend_from_slice(&attaching.body);
+        self.put(slot, &bytes, io);
+        self.drop_spill_of_stream(slot, io);
+        if plain && self.conns.get(slot).extra != NONE && self.extra(slot).behind.is_empty() {
+            self.drop_extra(slot);
+        }
+    }
+
+    /// Bytes that came behind an upgrade are frames; behind an event stream they mean nothing.
+    fn drop_spill_of_stream<I: Io>(&mut self, slot: u32, io: &mut I) {
+        let row = self.conns.get_mut(slot);
+        if row.flags & crate::conn::PAUSED != 0 {
+            row.flags &= !crate::conn::PAUSED;
+            self.update_interest(slot, io);
+        }
+        let row = self.conns.get_mut(slot);
+        if row.spill == NONE {
+            return;
+        }
+        let crate::conn::Spill::Http(spill) = self.spills.remove(row.spill) else {
+            unreachable!("a connection without an upgrade has no frames")
+        };
+        row.spill = NONE;
+        self.receive_bytes -= spill.data.len();
+        if row.state == State::WebSocket {
+            let mut data = spill.data;
+            self.frames_received(slot, &mut data, io);
+        }
+    }
+
+    /// Says in band that messages are lost; false when the transport or the rule has no way to.
+    fn tell_gap(
+        &mut self,
+        slot: u32,
+        topic: u32,
+        from: u64,
+        again: bool,
+        out: &mut Vec<u8>,
+    ) -> bool {
+        let row = self.conns.get(slot);
+        let ends = self.poll_rule(topic).slow == Slow::Disconnect;
+        let mut id = Vec::with_capacity(32);
+        self.write_id(slot, from, &mut id);
+        if row.wants(EVENTS) {
+            if again && ends {
+                return false;
+            }
+            let mut text = Vec::with_capacity(64);
+            sse::write_event(
+                &mut text,
+                Some(&id),
+                Some(b"crore.gap"),
+                self.topics.name(topic),
+            );
+            if row.wants(HTTP10) {
+                out.extend_from_slice(&text)
+            } else {
+                chunk(out, &text)
+            }
+            return true;
+        }
+        if again && ends {
+            return false;
+        }
+        if !row.wants(META) {
+            return !ends;
+        }
+        let mut text = Vec::with_capacity(64);
+        meta_line(&mut text, b"gap", b"messages before this position are lost");
+        meta_line(&mut text, b"id", &id);
+        meta_line(&mut text, b"topic", self.topics.name(topic));
+        text.push(b'\n');
+        frame::write_frame(out, Opcode::Text, &text);
+        true
+    }
+
+    fn end_for_gap<I: Io>(&mut self, slot: u32, from: u64, io: &mut I) {
+        let mut reason = Vec::from(&b"messages are lost; resume from "[..]);
+        self.write_id(slot, from, &mut reason);
+        let reason = core::str::from_utf8(&reason).expect("positions are ASCII");
+        self.end_stream(slot, close_code::GAP, reason, io);
+    }
+
+    /// Ends a stream in order: a close frame, or the last chunk.
+    pub(crate) fn end_stream<I: Io>(&mut self, slot: u32, code: u16, reason: &str, io: &mut I) {
+        let row = self.conns.get(slot);
+        let mut bytes = Vec::new();
+        if row.state == State::WebSocket {
+            frame::write_close(&mut bytes, code, reason);
+        } else if !row.wants(HTTP10) {
+            bytes.extend_from_slice(b"0\r\n\r\n");
+        }
+        self.put(slot, &bytes, io);
+        self.shut(slot, io);
+    }
+
+    fn not_attached<I: Io>(&mut self, slot: u32, attached: Attached, io: &mut I) {
+        let row = self.conns.get(slot);
+        if matches!(row.state, State::Sse | State::WebSocket) {
+            self.end_of_topic(slot, io);
+            return;
+        }
+        let stream = row.wants(UPGRADE) || row.wants(EVENTS);
+        match attached {
+            Attached::Gone if row.wants(UPGRADE) => {
+                self.begin_stream(slot, io);
+                self.end_of_topic(slot, io);
+                return;
+            }
+            Attached::Gone if row.wants(EVENTS) => {
+                self.unsubscribe(slot);
+                self.drop_extra(slot);
+                self.head(slot, 204).end();
+                self.answer_waiting(slot, io);
+                return;
+            }
+            _ => {}
+        }
+        let (status, reason) = match attached {
+            Attached::Gone => (410, "the topic was deleted"),
+            Attached::Forbidden => (
+                403,
+                "publishers create topics here, and none has created this one",
+            ),
+            Attached::Conflict => (409, "another subscriber waits already"),
+            Attached::Full => (503, "limits.topics_per_shard is reached"),
+            Attached::Yes => unreachable!("this is for the others"),
+        };
+        if stream {
+            self.conns.get_mut(slot).options &= !(UPGRADE | EVENTS);
+        }
+        self.answer_status(slot, status, reason, io);
+    }
+
+    /// The topic of this connection was deleted.
+    pub(crate) fn end_of_topic<I: Io>(&mut self, slot: u32, io: &mut I) {
+        match self.conns.get(slot).state {
+            State::Poll => self.answer_status(slot, 410, "the topic was deleted", io),
+            State::Sse | State::WebSocket => {
+                self.end_stream(slot, close_code::DELETED, "the topic was deleted", io);
+            }
+            // Its attach will tell it.
+            _ => {}
+        }
+    }
+
+    /// Answers a long-poll with a message.
+    pub(crate) fn answer_poll<I: Io>(
+        &mut self,
+        slot: u32,
+        topic: u32,
+        record: &Record,
+        frames: &Frames,
+        gap: bool,
+        io: &mut I,
+    ) {
+        let mut tag = Vec::with_capacity(32);
+        tag.push(b'"');
+        self.write_id(slot, record.offset, &mut tag);
+        tag.push(b'"');
+        let row = self.conns.get(slot);
+        let (options, gap) = (row.options, gap || row.wants(GAP));
+        let topic_name = (options & MULTI != 0).then(|| self.topics.name(topic).to_vec());
+        let mut envelope = Vec::new();
+        let (mut content_type, mut data) = (frames.content_type(record), frames.data(record));
+        if options & ENVELOPE != 0 {
+            let id = &tag[1..tag.len() - 1];
+            let message = crate::encode::Message {
+                topic: self.topics.name(topic),
+                id,
+                frames,
+                record,
+            };
+            message.envelope(&mut envelope);
+            (content_type, data) = (b"application/json", &envelope);
+        } else if content_type.is_empty() {
+            content_type = if record.binary {
+                b"application/octet-stream"
+            } else {
+                b"text/plain; charset=utf-8"
+            };
+        }
+        let mut head = self
+            .head(slot, 200)
+            .header("Content-Type", content_type)
+            .header("ETag", &tag)
+            .date("Last-Modified", u64::from(record.time_s))
+            .header("Cache-Control", b"private, no-cache")
+            .header("Vary", VARY);
+        if let Some(name) = &topic_name {
+            head = head.header("Crore-Topic", name);
+        }
+        if !frames.event(record).is_empty() {
+            head = head.header("Crore-Event", frames.event(record));
+        }
+        if gap {
+            head = head.header("Crore-Gap", b"messages before this one are lost");
+        }
+        if options & HEAD != 0 {
+            head.number("Content-Length", data.len() as u64).end();
+        } else {
+            head.content(data);
+        }
+        self.unsubscribe(slot);
+        self.drop_extra(slot);
+        self.answer_waiting(slot, io);
+    }
+
+    /// Answers a long-poll that no message came for.
+    pub(crate) fn answer_nothing<I: Io>(&mut self, slot: u32, io: &mut I) {
+        let row = self.conns.get(slot);
+        let options = row.options;
+        let topic = self.topic_of(slot, 0);
+        let status = match self.poll_rule(topic).poll_timeout_status {
+            408 => 408,
+            _ if options & (CONDITIONAL | GAP) == CONDITIONAL => 304,
+            _ => 204,
+        };
+        let moved = (options & GAP != 0 && row.extra != NONE)
+            .then(|| self.extras.get(row.extra).behind.first().copied())
+            .flatten();
+        let head = self
+            .head(slot, status)
+            .header("Cache-Control", b"private, no-cache")
+            .header("Vary", VARY);
+        let head = match moved {
+            None => head,
+            Some(seen) => {
+                let mut tag = Vec::from(&b"\""[..]);
+                position::write(
+                    &mut tag,
+                    Position {
+                        epoch: seen.epoch,
+                        offset: seen.offset,
+                    },
+                );
+                tag.push(b'"');
+                head.header("ETag", &tag)
+                    .header("Crore-Gap", b"messages before this position are lost")
+            }
+        };
+        if status == 408 {
+            head.number("Content-Length", 0).end()
+        } else {
+            head.end()
+        }
+        self.unsubscribe(slot);
+        self.drop_extra(slot);
+        self.answer_waiting(slot, io);
+    }
+
+    /// The socket took everything: subscriptions that fell behind read on from the log.
+    pub(crate) fn catch_up(&mut self, slot: u32) {
+        let row = self.conns.get(slot);
+        if row.extra == NONE {
+            return;
+        }
+        let deflate = row.wants(DEFLATE);
+        let behind = core::mem::take(&mut self.extra(slot).behind);
+        if behind.is_empty() {
+            return;
+        }
+        for seen in behind {
+            let topic = self.topic_of(slot, seen.part);
+            let row = self.topics.get(topic);
+            let (hash, serial) = (row.hash, row.serial);
+            let since = Since::At(Position {
+                epoch: seen.epoch,
+                offset: seen.offset,
+            });
+            let to = self.reply_to(slot, seen.part);
+            self.attach(Attach {
+                hash,
+                topic,
+                serial,
+                to,
+                since,
+                poll: false,
+                deflate,
+                again: true,
+            });
+        }
+        if self.conns.get(slot).options & (MULTI | PUBLISHES) == 0 {
+            self.drop_extra(slot);
+        }
+    }
+
+    /// Takes the connection out of all its topics.
+    pub(crate) fn unsubscribe(&mut self, slot: u32) {
+        let row = self.conns.get_mut(slot);
+        if row.wants(MULTI) {
+            row.options &= !MULTI;
+            let extra = row.extra;
+            for sub in core::mem::take(&mut self.extras.get_mut(extra).list) {
+                self.part_one(sub.topic, sub.place, sub.flags & COUNTED != 0);
+            }
+            return;
+        }
+        if row.topic == NONE {
+            return;
+        }
+        let (topic, place, counted) = (row.topic, row.place, row.is(COUNTED));
+        row.topic = NONE;
+        row.flags &= !(COUNTED | LIVE);
+        self.part_one(topic, place, counted);
+    }
+
+    fn part_one(&mut self, topic: u32, place: u32, counted: bool) {
+        if let Some(moved) = self.topics.part(topic, place) {
+            let row = self.conns.get_mut(moved.conn);
+            if row.wants(MULTI) {
+                let list = &mut self.extras.get_mut(row.extra).list;
+                if let Some(sub) = list.iter_mut().find(|sub| sub.topic == topic) {
+                    sub.place = moved.index;
+                }
+            } else {
+                row.place = moved.index;
+            }
+        }
+        if counted {
+            self.leave(topic);
+        }
+        self.topics.close_if_unused(topic);
+    }
+}
+
+/// Names a set of topics in its positions: another set, or another order, has another hash.
+fn set_hash(names: &[Vec<u8>]) -> u32 {
+    xxh3_64(&names.join(&b'\n')) as u32
+}

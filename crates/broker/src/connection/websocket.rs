@@ -1,0 +1,175 @@
+//! A connection after its upgrade: frames that publish, control frames, and the close.
+
+use alloc::boxed::Box;
+use alloc::vec::Vec;
+
+use crore_wire::http::head::Head;
+use crore_wire::topic;
+use crore_wire::websocket::frame::{self, Opcode};
+use crore_wire::websocket::receive::{self, Config, Event, Partial, Role};
+
+use super::close_code;
+use super::http::Flow;
+use super::publish::is_binary;
+use crate::conn::{DEFLATE, META, PUBLISHES, Spill, State};
+use crate::home::Publish;
+use crate::io::Io;
+use crate::mail::Answer;
+use crate::shard::Shard;
+use crate::slab::NONE;
+
+impl Shard {
+    /// An upgrade on a publish path: nothing to attach, the answer goes out at once.
+    pub(super) fn upgrade_to_publish<I: Io>(
+        &mut self,
+        slot: u32,
+        head: &Head<'_>,
+        name: &[u8],
+        io: &mut I,
+    ) -> Flow {
+        if topic::is_reserved(name) {
+            self.respond_reason(slot, 403, "topics that begin with $ are the server's own");
+            return Flow::Next;
+        }
+        if let Err((status, reason)) = self.accept_upgrade(slot, head) {
+            self.respond_reason(slot, status, reason);
+            return Flow::Next;
+        }
+        let (hash, _) = self.place_of(name);
+        self.extra(slot).publish_to = Some((hash, name.to_vec()));
+        let row = self.conns.get_mut(slot);
+        row.options |= PUBLISHES;
+        row.state = State::WebSocket;
+        self.send_reply(slot, io);
+        Flow::Wait
+    }
+
+    /// Bytes of a WebSocket.
+    pub(crate) fn frames_received<I: Io>(&mut self, slot: u32, input: &mut [u8], io: &mut I) {
+        let conn = self.id_of(slot);
+        let row = self.conns.get_mut(slot);
+        let config = Config {
+            role: Role::Server,
+            message_bytes: self.world.settings.limits.message_bytes,
+            deflate: row.wants(DEFLATE),
+        };
+        let mut partial = None;
+        if row.spill != NONE {
+            let Spill::WebSocket(held) = self.spills.remove(row.spill) else {
+                unreachable!("after an upgrade only frames are held")
+            };
+            row.spill = NONE;
+            self.receive_bytes -= held.buffered_bytes();
+            partial = Some(held);
+        }
+        let mut rest = input;
+        loop {
+            let step = match receive::next(&mut partial, rest, &config) {
+                Ok(step) => step,
+                Err(violation) => {
+                    self.send_reply(slot, io);
+                    return self.end_stream(slot, violation.code(), violation.reason(), io);
+                }
+            };
+            let consumed = step.consumed;
+            let Some(event) = step.event else { break };
+            if !self.event(slot, event, io) {
+                return;
+            }
+            rest = &mut rest[consumed..];
+        }
+        self.send_reply(slot, io);
+        if !self.is_current(conn) || self.conns.get(slot).state != State::WebSocket {
+            return;
+        }
+        self.hold_partial(slot, partial, io);
+        if self.is_current(conn) && self.conns.get(slot).wants(PUBLISHES) {
+            self.stall_if_needed(slot, io);
+        }
+    }
+
+    fn hold_partial<I: Io>(&mut self, slot: u32, partial: Option<Box<Partial>>, io: &mut I) {
+        let limits = &self.world.settings.limits;
+        let body_s = self.world.settings.timeouts.body_s;
+        let row = self.conns.get_mut(slot);
+        let Some(partial) = partial else {
+            if row.outbox == NONE {
+                row.deadline_s = 0;
+            }
+            return;
+        };
+        if self.receive_bytes + partial.buffered_bytes() > limits.receive_bytes_per_shard {
+            return self.end_stream(
+                slot,
+                close_code::TRY_AGAIN,
+                "too many frames are under way",
+                io,
+            );
+        }
+        row.deadline_s = self.now.s + body_s;
+        self.receive_bytes += partial.buffered_bytes();
+        row.spill = self.spills.insert(Spill::WebSocket(partial));
+    }
+
+    /// One event; false when it was the last one.
+    fn event<I: Io>(&mut self, slot: u32, event: Event<'_>, io: &mut I) -> bool {
+        match event {
+            Event::Text(data) => self.frame_published(slot, data, false, io),
+            Event::Binary(data) => self.frame_published(slot, data, true, io),
+            Event::Ping(data) => {
+                frame::write_frame(&mut self.reply, Opcode::Pong, data);
+                true
+            }
+            Event::Pong(_) => true,
+            Event::Close { code, .. } => {
+                self.send_reply(slot, io);
+                self.end_stream(slot, code.unwrap_or(close_code::NORMAL), "", io);
+                false
+            }
+        }
+    }
+
+    fn frame_published<I: Io>(&mut self, slot: u32, data: &[u8], binary: bool, io: &mut I) -> bool {
+        if !self.conns.get(slot).wants(PUBLISHES) {
+            return true;
+        }
+        let wants_ack = self.conns.get(slot).wants(META);
+        let extra = self.extra(slot);
+        let number = extra.published;
+        extra.published = number.wrapping_add(1);
+        let Some((hash, name)) = extra.publish_to.take() else {
+            unreachable!("a publisher has a topic")
+        };
+        let (_, home) = self.place_of(&name);
+        let content_type: &[u8] = if binary {
+            b"application/octet-stream"
+        } else {
+            b""
+        };
+        let message = Publish {
+            hash,
+            name: &name,
+            data,
+            content_type,
+            event: b"",
+            binary: binary && is_binary(content_type, data),
+        };
+        let answer = if wants_ack {
+            Answer::Full(self.reply_to(slot, number))
+        } else {
+            Answer::None
+        };
+        let outcome = self.publish(home, &message, answer);
+        self.extra(slot).publish_to = Some((hash, name));
+        if let Some(outcome) = outcome
+            && wants_ack
+        {
+            let before: Vec<u8> = core::mem::take(&mut self.reply);
+            if !before.is_empty() {
+                self.put(slot, &before, io);
+            }
+            self.acknowledge(slot, number, outcome, io);
+        }
+        true
+    }
+}

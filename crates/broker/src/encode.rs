@@ -1,0 +1,219 @@
+//! How a message looks on each transport. An encoding is made once for each kind and shard,
+//! however many receive it; the plain WebSocket frame comes ready from the home.
+
+use alloc::vec::Vec;
+
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD;
+use crore_wire::websocket::frame::{self, Opcode};
+use crore_wire::{json, sse};
+
+use crate::conn::{DEFLATE, ENVELOPE, HTTP10, META, Row, State};
+use crate::mail::{Frames, Record};
+
+/// How a connection gets its messages.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Encoding {
+    /// The home's frame.
+    Frame,
+    /// The home's compressed frame.
+    Packed,
+    /// `ws+meta.nchan`.
+    Meta,
+    /// JSON objects in text frames.
+    FrameEnvelope,
+    /// Events in chunks.
+    Events,
+    /// Events in a body that ends with the connection (HTTP/1.0).
+    EventsToEnd,
+    /// JSON objects as events, in chunks.
+    EventsEnvelope,
+    /// JSON objects as events, to the end.
+    EventsEnvelopeToEnd,
+}
+
+impl Encoding {
+    /// How many there are.
+    pub const COUNT: usize = 8;
+
+    /// What a connection asked for.
+    #[inline]
+    pub fn of(row: &Row) -> Encoding {
+        let envelope = row.wants(ENVELOPE);
+        if row.state == State::Sse || row.wants(crate::conn::EVENTS) {
+            return match (envelope, row.wants(HTTP10)) {
+                (false, false) => Encoding::Events,
+                (false, true) => Encoding::EventsToEnd,
+                (true, false) => Encoding::EventsEnvelope,
+                (true, true) => Encoding::EventsEnvelopeToEnd,
+            };
+        }
+        if row.options & (META | ENVELOPE | DEFLATE) == 0 {
+            return Encoding::Frame;
+        }
+        if row.wants(META) {
+            Encoding::Meta
+        } else if envelope {
+            Encoding::FrameEnvelope
+        } else {
+            Encoding::Packed
+        }
+    }
+}
+
+/// A message with its names.
+pub struct Message<'a> {
+    /// The topic.
+    pub topic: &'a [u8],
+    /// The position.
+    pub id: &'a [u8],
+    /// Its bytes.
+    pub frames: &'a Frames,
+    /// Where they lie.
+    pub record: &'a Record,
+}
+
+impl Message<'_> {
+    /// Appends the message.
+    pub fn encode(&self, encoding: Encoding, out: &mut Vec<u8>) {
+        let (frames, record) = (self.frames, self.record);
+        let data = frames.data(record);
+        match encoding {
+            Encoding::Frame => out.extend_from_slice(frames.frame(record)),
+            Encoding::Packed => out.extend_from_slice(frames.packed(record)),
+            Encoding::Meta => {
+                let mut head = Vec::with_capacity(96 + self.topic.len());
+                meta_line(&mut head, b"id", self.id);
+                meta_line(&mut head, b"topic", self.topic);
+                if !frames.content_type(record).is_empty() {
+                    meta_line(&mut head, b"content-type", frames.content_type(record));
+                }
+                head.push(b'\n');
+                let opcode = if record.binary {
+                    Opcode::Binary
+                } else {
+                    Opcode::Text
+                };
+                let (header, len) = frame::header(opcode, false, head.len() + data.len());
+                for part in [&header[..len], &head, data] {
+                    out.extend_from_slice(part);
+                }
+            }
+            Encoding::FrameEnvelope => {
+                let mut text = Vec::with_capacity(data.len() + 128);
+                self.envelope(&mut text);
+                frame::write_frame(out, Opcode::Text, &text);
+            }
+            Encoding::Events | Encoding::EventsToEnd => {
+                let base64;
+                let text = if record.binary && core::str::from_utf8(data).is_err() {
+                    base64 = STANDARD.encode(data);
+                    base64.as_bytes()
+                } else {
+                    data
+                };
+                self.event(encoding == Encoding::Events, text, out);
+            }
+            Encoding::EventsEnvelope | Encoding::EventsEnvelopeToEnd => {
+                let mut text = Vec::with_capacity(data.len() + 128);
+                self.envelope(&mut text);
+                self.event(encoding == Encoding::EventsEnvelope, &text, out);
+            }
+        }
+    }
+
+    fn event(&self, chunked: bool, data: &[u8], out: &mut Vec<u8>) {
+        let event = self.frames.event(self.record);
+        let mut text = Vec::with_capacity(data.len() + event.len() + 64);
+        sse::write_event(
+            &mut text,
+            Some(self.id),
+            (!event.is_empty()).then_some(event),
+            data,
+        );
+        if chunked {
+            chunk(out, &text)
+        } else {
+            out.extend_from_slice(&text)
+        }
+    }
+
+    /// Appends the message as a JSON object.
+    pub fn envelope(&self, out: &mut Vec<u8>) {
+        let (frames, record) = (self.frames, self.record);
+        out.extend_from_slice(b"{\"topic\":");
+        json::write_string(out, self.topic);
+        out.extend_from_slice(b",\"id\":");
+        json::write_string(out, self.id);
+        for (name, value) in [
+            (&b",\"content_type\":"[..], frames.content_type(record)),
+            (b",\"event\":", frames.event(record)),
+        ] {
+            if !value.is_empty() && core::str::from_utf8(value).is_ok() {
+                out.extend_from_slice(name);
+                json::write_string(out, value);
+            }
+        }
+        let data = frames.data(record);
+        if record.binary {
+            out.extend_from_slice(b",\"data_base64\":");
+            json::write_base64(out, data);
+        } else {
+            out.extend_from_slice(b",\"data\":");
+            json::write_string(out, data);
+        }
+        out.push(b'}');
+    }
+}
+
+/// Appends `name: value` and a line end.
+pub fn meta_line(out: &mut Vec<u8>, name: &[u8], value: &[u8]) {
+    for part in [name, b": ", value, b"\n"] {
+        out.extend_from_slice(part);
+    }
+}
+
+/// Appends one chunk (RFC 9112 section 7.1).
+pub fn chunk(out: &mut Vec<u8>, data: &[u8]) {
+    crate::position::write_hex(out, data.len() as u32);
+    for part in [b"\r\n", data, b"\r\n"] {
+        out.extend_from_slice(part);
+    }
+}
+
+/// Encodings of one topic's messages of a turn, made as they are asked for.
+#[derive(Default)]
+pub struct Encoded {
+    bytes: Vec<u8>,
+    ends: Vec<u32>,
+}
+
+impl Encoded {
+    /// Forgets the last topic.
+    pub fn clear(&mut self) {
+        self.bytes.clear();
+        self.ends.clear();
+    }
+
+    /// Whether nothing was encoded yet.
+    pub fn is_empty(&self) -> bool {
+        self.ends.is_empty()
+    }
+
+    /// Adds a message.
+    pub fn push(&mut self, message: &Message<'_>, encoding: Encoding) {
+        message.encode(encoding, &mut self.bytes);
+        self.ends.push(self.bytes.len() as u32);
+    }
+
+    /// All messages, side by side.
+    pub fn all(&self) -> &[u8] {
+        &self.bytes
+    }
+
+    /// One message.
+    pub fn one(&self, n: usize) -> &[u8] {
+        let start = if n == 0 { 0 } else { self.ends[n - 1] };
+        &self.bytes[start as usize..self.ends[n] as usize]
+    }
+}

@@ -1,0 +1,716 @@
+//! The home of topics: their names, positions, logs, and which carriers have subscribers.
+//!
+//! Invariants: a row lives while it has carriers, messages, or a position that is younger than its
+//! rule allows; rows are freed only by [`Home::forget`], which raises the partition's floor, so
+//! that a position of a forgotten topic is never believed wrongly. Live messages and pages to one
+//! carrier go through one lane, in order.
+//!
+//! It knows no connections: a carrier's row and the row's serial are all the address there is.
+
+use alloc::collections::VecDeque;
+use alloc::vec::Vec;
+
+use crore_wire::deflate::Compressor;
+use crore_wire::topic;
+use crore_wire::websocket::frame::{self, Opcode};
+
+use crate::blobs::{Blob, Names};
+use crate::index::{Chained, Index};
+use crate::lanes::Lanes;
+use crate::log::{Log, New};
+use crate::mail::{Attach, Attached, Info, Outcome, Page, ShardId, Tell};
+use crate::position::{Position, Since};
+use crate::rules::Rules;
+use crate::settings::{Concurrency, First, Settings};
+use crate::slab::{NONE, Side, Slab, Vacant};
+use crate::time::Now;
+
+/// Partitions of the whole name space.
+pub const PARTITIONS: usize = 256;
+/// A page of the past carries at most this many messages and bytes, so that one subscriber that
+/// resumes far back does not hold the lane.
+const PAGE_MESSAGES_MAX: usize = 128;
+const PAGE_BYTES_MAX: usize = 64 << 10;
+/// Rows looked at by one round of forgetting or expiry.
+const FORGET_PER_TURN: usize = 256;
+
+const CREATED: u8 = 1;
+const DELETED: u8 = 2;
+const SET: u8 = 4;
+const WANTS_DEFLATE: u8 = 8;
+const QUEUED: u8 = 16;
+const REQUESTED: u8 = 32;
+
+/// A topic at its home.
+pub struct HomeTopic {
+    hash: u32,
+    next: u32,
+    name: Blob,
+    last: [u32; 2],
+    log: u32,
+    /// The carrier's row, or the set of carriers.
+    carrier: u32,
+    touched_s: u32,
+    shard: ShardId,
+    serial: u16,
+    subscribers: u16,
+    rule: u8,
+    flags: u8,
+}
+
+const _: () = assert!(size_of::<HomeTopic>() == 40);
+
+impl Vacant for HomeTopic {
+    fn vacant(next: u32) -> Self {
+        HomeTopic {
+            hash: 0,
+            next,
+            name: Blob::NONE,
+            last: [0; 2],
+            log: NONE,
+            carrier: NONE,
+            touched_s: 0,
+            shard: 0,
+            serial: 0,
+            subscribers: 0,
+            rule: 0,
+            flags: 0,
+        }
+    }
+    fn next_vacant(&self) -> u32 {
+        self.next
+    }
+}
+
+impl Chained for HomeTopic {
+    fn hash(&self) -> u32 {
+        self.hash
+    }
+    fn next(&self) -> u32 {
+        self.next
+    }
+    fn set_next(&mut self, next: u32) {
+        self.next = next;
+    }
+}
+
+impl HomeTopic {
+    fn last(&self) -> u64 {
+        u64::from(self.last[0]) | u64::from(self.last[1]) << 32
+    }
+    fn set_last(&mut self, offset: u64) {
+        self.last = [offset as u32, (offset >> 32) as u32];
+    }
+    fn has(&self, flag: u8) -> bool {
+        self.flags & flag != 0
+    }
+    fn is_idle(&self) -> bool {
+        self.carrier == NONE && self.log == NONE
+    }
+}
+
+/// One carrier of a topic that has several.
+struct Carrier {
+    shard: ShardId,
+    serial: u16,
+    topic: u32,
+    subscribers: u32,
+}
+
+/// A message as a publisher gives it.
+pub struct Publish<'a> {
+    /// The keyed hash of the name.
+    pub hash: u32,
+    /// The topic, checked.
+    pub name: &'a [u8],
+    /// The message.
+    pub data: &'a [u8],
+    /// Its content type, checked, at most 255 bytes.
+    pub content_type: &'a [u8],
+    /// Its event name, checked, at most 255 bytes.
+    pub event: &'a [u8],
+    /// Whether WebSocket clients get a binary frame.
+    pub binary: bool,
+}
+
+/// All topics whose partitions this shard keeps.
+pub struct Home {
+    rows: Slab<HomeTopic>,
+    index: Index,
+    names: Names,
+    sets: Side<Vec<Carrier>>,
+    log: Log,
+    sequence: Vec<u64>,
+    floor: Vec<u64>,
+    epoch: u32,
+    /// Idle rows by rule, in the order in which they may be forgotten.
+    idle: Vec<VecDeque<(u32, u32)>>,
+    topics_max: usize,
+    compressor: Compressor,
+    compressed: Vec<u8>,
+}
+
+impl Home {
+    /// A home without topics. `epoch` names the life of its logs; `homes` share the log's budget.
+    pub fn new(settings: &Settings, rules: &Rules, epoch: u32, homes: usize) -> Self {
+        Home {
+            rows: Slab::new(),
+            index: Index::new(),
+            names: Names::default(),
+            sets: Side::new(),
+            log: Log::new(rules.count(), settings.limits.log_bytes / homes),
+            sequence: alloc::vec![0; PARTITIONS],
+            floor: alloc::vec![0; PARTITIONS],
+            epoch,
+            idle: (0..rules.count()).map(|_| VecDeque::new()).collect(),
+            topics_max: settings.limits.topics_per_shard,
+            compressor: Compressor::default(),
+            compressed: Vec::new(),
+        }
+    }
+
+    /// Topics that it remembers.
+    pub fn topics(&self) -> u32 {
+        self.rows.len()
+    }
+
+    fn find(&self, hash: u32, name: &[u8]) -> Option<u32> {
+        self.index
+            .find(&self.rows, hash, |row| self.names.get(row.name) == name)
+    }
+
+    fn create(&mut self, hash: u32, name: &[u8], rules: &Rules, now: Now) -> Option<u32> {
+        if self.rows.len() as usize >= self.topics_max && !self.forget_one(rules) {
+            return None;
+        }
+        let floor = self.floor[topic::partition(name) as usize];
+        let mut row = HomeTopic::vacant(NONE);
+        row.hash = hash;
+        row.name = self.names.insert(name);
+        row.rule = rules.number_for(name);
+        row.touched_s = now.unix_s;
+        row.set_last(floor);
+        let id = self.rows.insert(row);
+        self.index.insert(&mut self.rows, id);
+        Some(id)
+    }
+
+    /// Appends a message and tells every carrier of its topic.
+    pub fn publish(
+        &mut self,
+        message: &Publish<'_>,
+        settings: &Settings,
+        rules: &Rules,
+        now: Now,
+        lanes: &mut Lanes,
+    ) -> Outcome {
+        let found = self.find(message.hash, message.name);
+        let Some(id) = found.or_else(|| self.create(message.hash, message.name, rules, now)) else {
+            return Outcome::Full;
+        };
+        let partition = topic::partition(message.name) as usize;
+        self.sequence[partition] += 1;
+        let offset = self.sequence[partition];
+        let row = self.rows.get_mut(id);
+        let previous = row.last();
+        row.set_last(offset);
+        row.flags = (row.flags | CREATED) & !DELETED;
+        let rule = rules.get(row.rule);
+        let keep = rule.log_messages > 0;
+        if keep || row.carrier != NONE {
+            let opcode = if message.binary {
+                Opcode::Binary
+            } else {
+                Opcode::Text
+            };
+            let (header, header_len) = frame::header(opcode, false, message.data.len());
+            let frames = lanes.frames();
+            let span = frames.begin(&header[..header_len], message.data);
+            let new = New {
+                topic: id,
+                offset,
+                previous,
+                time_s: now.unix_s,
+                content_type: message.content_type,
+                event: message.event,
+                binary: message.binary,
+                header: header_len as u8,
+                frame: &[],
+            };
+            if keep {
+                let new = New {
+                    frame: frames.frame_at(span),
+                    ..new
+                };
+                row.log = self.log.append(row.log, row.rule, rule, &new);
+            }
+            if row.carrier != NONE {
+                let mut record = frames.finish(span, &new);
+                if row.has(WANTS_DEFLATE) && message.data.len() >= settings.deflate.min_bytes {
+                    self.compressed.clear();
+                    self.compressor.compress(
+                        message.data,
+                        settings.deflate.level,
+                        &mut self.compressed,
+                    );
+                    let (header, len) = frame::header(opcode, true, self.compressed.len());
+                    frames.pack(&mut record, &header[..len], &self.compressed);
+                }
+                if row.has(SET) {
+                    for carrier in self.sets.get(row.carrier) {
+                        let tell = Tell::Live {
+                            topic: carrier.topic,
+                            serial: carrier.serial,
+                            record,
+                        };
+                        lanes.tell(carrier.shard, tell);
+                    }
+                } else {
+                    lanes.tell(
+                        row.shard,
+                        Tell::Live {
+                            topic: row.carrier,
+                            serial: row.serial,
+                            record,
+                        },
+                    );
+                }
+            }
+        }
+        if keep {
+            let (log, rows) = (&mut self.log, &mut self.rows);
+            let mut emptied = Vec::new();
+            log.enforce_budget(|topic| {
+                rows.get_mut(topic).log = NONE;
+                emptied.push(topic);
+            });
+            for topic in emptied {
+                self.queue_if_idle(topic, now);
+            }
+        } else {
+            self.queue_if_idle(id, now);
+        }
+        Outcome::Done(self.info(id, now))
+    }
+
+    /// Answers an attach: the past in bounded pages, and the carrier's place among those that get
+    /// what comes.
+    pub fn attach(
+        &mut self,
+        from: ShardId,
+        ask: &Attach,
+        name: &[u8],
+        rules: &Rules,
+        now: Now,
+        lanes: &mut Lanes,
+    ) {
+        let page = match self.place(from, ask, name, rules, now, lanes) {
+            Ok(id) => self.page(id, ask, name, rules, now, lanes),
+            Err(attached) => {
+                let (epoch, again) = (self.epoch, ask.again);
+                Page {
+                    attached,
+                    first: 0,
+                    count: 0,
+                    head: 0,
+                    epoch,
+                    at_head: true,
+                    gap: false,
+                    again,
+                }
+            }
+        };
+        lanes.tell(
+            from,
+            Tell::Page {
+                topic: ask.topic,
+                serial: ask.serial,
+                to: ask.to,
+                page,
+            },
+        );
+    }
+
+    /// Counts the subscriber, or says why not. The carrier owes one leave for each attach that was
+    /// counted: answered with `Yes` and not `again`.
+    fn place(
+        &mut self,
+        from: ShardId,
+        ask: &Attach,
+        name: &[u8],
+        rules: &Rules,
+        now: Now,
+        lanes: &mut Lanes,
+    ) -> Result<u32, Attached> {
+        let found = self.find(ask.hash, name);
+        let rule = match found {
+            Some(id) => rules.get(self.rows.get(id).rule),
+            None => rules.get(rules.number_for(name)),
+        };
+        let created = found.is_some_and(|id| self.rows.get(id).has(CREATED));
+        if rule.publisher_creates && !created {
+            return Err(Attached::Forbidden);
+        }
+        let Some(id) = found.or_else(|| self.create(ask.hash, name, rules, now)) else {
+            return Err(Attached::Full);
+        };
+        let row = self.rows.get_mut(id);
+        row.touched_s = now.unix_s;
+        row.flags |= REQUESTED;
+        if row.has(DELETED) {
+            match ask.since {
+                Since::At(_) | Since::Unknown | Since::After(_) => return Err(Attached::Gone),
+                _ => row.flags &= !DELETED,
+            }
+        }
+        if ask.again {
+            return Ok(id);
+        }
+        if ask.poll && rule.concurrency != Concurrency::Broadcast && self.subscribers(id) > 0 {
+            if rule.concurrency == Concurrency::First {
+                return Err(Attached::Conflict);
+            }
+            self.each_carrier(id, |carrier| {
+                let tell = Tell::Displaced {
+                    topic: carrier.topic,
+                    serial: carrier.serial,
+                };
+                lanes.tell(carrier.shard, tell);
+            });
+        }
+        if ask.deflate {
+            self.rows.get_mut(id).flags |= WANTS_DEFLATE;
+        }
+        self.count_in(
+            id,
+            Carrier {
+                shard: from,
+                serial: ask.serial,
+                topic: ask.topic,
+                subscribers: 1,
+            },
+        );
+        Ok(id)
+    }
+
+    fn page(
+        &mut self,
+        id: u32,
+        ask: &Attach,
+        name: &[u8],
+        rules: &Rules,
+        now: Now,
+        lanes: &mut Lanes,
+    ) -> Page {
+        let partition = topic::partition(name) as usize;
+        let row = self.rows.get_mut(id);
+        let rule = rules.get(row.rule);
+        row.log = self.log.expire_chain(row.log, rule.log_age_s, now.unix_s);
+        let last = row.last();
+        let log = row.log;
+        let oldest = self.log.reaches_back_to(log).unwrap_or(last);
+        let by_rule = match (rule.first, ask.poll) {
+            (First::ByTransport, true) | (First::Oldest, _) => Since::Oldest,
+            (First::ByTransport, false) | (First::Live, _) => Since::Live,
+            (First::Newest(n), _) => Since::Newest(n),
+        };
+        let since = if ask.since == Since::Default {
+            by_rule
+        } else {
+            ask.since
+        };
+        let (start, gap) = match since {
+            Since::Default | Since::Live => (last, false),
+            Since::Oldest => (oldest, false),
+            Since::Newest(n) => (self.log.before_newest(log, n).unwrap_or(last), false),
+            Since::After(time_s) => (self.log.before_time(log, time_s).unwrap_or(last), false),
+            Since::Unknown => (oldest, true),
+            Since::At(Position { epoch, offset }) => {
+                let known = epoch == self.epoch && offset <= self.sequence[partition];
+                if known && offset >= oldest {
+                    (offset, false)
+                } else {
+                    (oldest, true)
+                }
+            }
+        };
+        let frames = lanes.frames();
+        let first = frames.pages.len() as u32;
+        let messages_max = if ask.poll { 1 } else { PAGE_MESSAGES_MAX };
+        let at_head = self
+            .log
+            .read(log, start, messages_max, PAGE_BYTES_MAX, frames);
+        let count = frames.pages.len() as u32 - first;
+        let head = frames
+            .pages
+            .last()
+            .filter(|_| count > 0)
+            .map_or(start.max(last), |record| record.offset);
+        Page {
+            attached: Attached::Yes,
+            first,
+            count,
+            head,
+            epoch: self.epoch,
+            at_head,
+            gap,
+            again: ask.again,
+        }
+    }
+
+    fn count_in(&mut self, id: u32, new: Carrier) {
+        let row = self.rows.get_mut(id);
+        if row.has(SET) {
+            let set = self.sets.get_mut(row.carrier);
+            match set
+                .iter_mut()
+                .find(|c| c.shard == new.shard && c.topic == new.topic && c.serial == new.serial)
+            {
+                Some(carrier) => carrier.subscribers += 1,
+                None => set.push(new),
+            }
+            return;
+        }
+        if row.carrier == NONE {
+            (row.carrier, row.shard, row.serial, row.subscribers) =
+                (new.topic, new.shard, new.serial, 1);
+            return;
+        }
+        let same = row.carrier == new.topic && row.shard == new.shard && row.serial == new.serial;
+        if same && row.subscribers < u16::MAX {
+            row.subscribers += 1;
+            return;
+        }
+        let mut old = Carrier {
+            shard: row.shard,
+            serial: row.serial,
+            topic: row.carrier,
+            subscribers: u32::from(row.subscribers),
+        };
+        let mut set = Vec::with_capacity(2);
+        if same {
+            old.subscribers += 1;
+            set.push(old);
+        } else {
+            set.extend([old, new]);
+        }
+        row.flags |= SET;
+        row.carrier = self.sets.insert(set);
+    }
+
+    /// One subscriber less at this carrier.
+    pub fn leave(&mut self, from: ShardId, hash: u32, topic: u32, serial: u16, now: Now) {
+        let sets = &self.sets;
+        let is = |row: &HomeTopic| {
+            row.carrier != NONE
+                && if row.flags & SET != 0 {
+                    let matches =
+                        |c: &Carrier| c.shard == from && c.topic == topic && c.serial == serial;
+                    sets.get(row.carrier).iter().any(matches)
+                } else {
+                    row.shard == from && row.carrier == topic && row.serial == serial
+                }
+        };
+        let id = self
+            .index
+            .find(&self.rows, hash, is)
+            .expect("who leaves was counted in");
+        let row = self.rows.get_mut(id);
+        row.touched_s = now.unix_s;
+        if row.has(SET) {
+            let set = self.sets.get_mut(row.carrier);
+            let at = set
+                .iter()
+                .position(|c| c.shard == from && c.topic == topic && c.serial == serial)
+                .expect("the row was found by it");
+            set[at].subscribers -= 1;
+            if set[at].subscribers == 0 {
+                set.swap_remove(at);
+            }
+            if set.is_empty() {
+                self.sets.remove(row.carrier);
+                row.carrier = NONE;
+                row.flags &= !(SET | WANTS_DEFLATE);
+            }
+        } else {
+            row.subscribers -= 1;
+            if row.subscribers == 0 {
+                row.carrier = NONE;
+                row.flags &= !WANTS_DEFLATE;
+            }
+        }
+        self.queue_if_idle(id, now);
+    }
+
+    fn each_carrier(&self, id: u32, mut f: impl FnMut(&Carrier)) {
+        let row = self.rows.get(id);
+        if row.has(SET) {
+            self.sets.get(row.carrier).iter().for_each(f);
+        } else if row.carrier != NONE {
+            let subscribers = u32::from(row.subscribers);
+            f(&Carrier {
+                shard: row.shard,
+                serial: row.serial,
+                topic: row.carrier,
+                subscribers,
+            });
+        }
+    }
+
+    fn subscribers(&self, id: u32) -> u32 {
+        let mut sum = 0;
+        self.each_carrier(id, |carrier| sum += carrier.subscribers);
+        sum
+    }
+
+    fn info(&self, id: u32, now: Now) -> Info {
+        let row = self.rows.get(id);
+        Info {
+            messages: self.log.count(row.log),
+            requested_s: row
+                .has(REQUESTED)
+                .then(|| now.unix_s.saturating_sub(row.touched_s)),
+            subscribers: self.subscribers(id),
+            offset: row.last(),
+            epoch: self.epoch,
+        }
+    }
+
+    /// Makes a topic that no publisher has made yet.
+    pub fn make(&mut self, hash: u32, name: &[u8], rules: &Rules, now: Now) -> Outcome {
+        let found = self.find(hash, name);
+        let Some(id) = found.or_else(|| self.create(hash, name, rules, now)) else {
+            return Outcome::Full;
+        };
+        let row = self.rows.get_mut(id);
+        let existed = row.has(CREATED) && !row.has(DELETED);
+        row.flags = (row.flags | CREATED) & !DELETED;
+        row.touched_s = now.unix_s;
+        self.queue_if_idle(id, now);
+        let info = self.info(id, now);
+        if existed {
+            Outcome::Existed(info)
+        } else {
+            Outcome::Done(info)
+        }
+    }
+
+    /// How a topic stands.
+    pub fn describe(&mut self, hash: u32, name: &[u8], rules: &Rules, now: Now) -> Outcome {
+        let Some(id) = self
+            .find(hash, name)
+            .filter(|id| !self.rows.get(*id).has(DELETED))
+        else {
+            return Outcome::Missing;
+        };
+        let row = self.rows.get_mut(id);
+        row.log = self
+            .log
+            .expire_chain(row.log, rules.get(row.rule).log_age_s, now.unix_s);
+        self.queue_if_idle(id, now);
+        Outcome::Done(self.info(id, now))
+    }
+
+    /// Ends a topic for its subscribers and leaves a tombstone for its old positions.
+    pub fn delete(&mut self, hash: u32, name: &[u8], now: Now, lanes: &mut Lanes) -> Outcome {
+        let Some(id) = self
+            .find(hash, name)
+            .filter(|id| !self.rows.get(*id).has(DELETED))
+        else {
+            return Outcome::Missing;
+        };
+        let info = self.info(id, now);
+        let partition = topic::partition(name) as usize;
+        self.sequence[partition] += 1;
+        let row = self.rows.get_mut(id);
+        row.set_last(self.sequence[partition]);
+        row.flags = (row.flags | DELETED) & !CREATED;
+        row.touched_s = now.unix_s;
+        let log = core::mem::replace(&mut row.log, NONE);
+        self.log.clear(log);
+        self.each_carrier(id, |carrier| {
+            lanes.tell(
+                carrier.shard,
+                Tell::Gone {
+                    topic: carrier.topic,
+                    serial: carrier.serial,
+                },
+            );
+        });
+        self.queue_if_idle(id, now);
+        Outcome::Done(info)
+    }
+
+    fn queue_if_idle(&mut self, id: u32, now: Now) {
+        let row = self.rows.get_mut(id);
+        if row.is_idle() && !row.has(QUEUED) {
+            row.flags |= QUEUED;
+            row.touched_s = now.unix_s;
+            self.idle[row.rule as usize].push_back((id, now.unix_s));
+        }
+    }
+
+    /// Drops what has expired and forgets idle topics whose positions need no longer be known; a
+    /// bounded amount of work.
+    pub fn forget(&mut self, rules: &Rules, now: Now) {
+        let mut emptied = Vec::new();
+        for number in 0..rules.count() as u8 {
+            let age_s = rules.get(number).log_age_s;
+            let rows = &mut self.rows;
+            self.log
+                .expire(number, age_s, now.unix_s, FORGET_PER_TURN, |topic| {
+                    rows.get_mut(topic).log = NONE;
+                    emptied.push(topic);
+                });
+            let age_s = rules.get(number).position_age_s;
+            for _ in 0..FORGET_PER_TURN {
+                let queue = &mut self.idle[number as usize];
+                let Some((id, since_s)) = queue.front().copied() else {
+                    break;
+                };
+                if now.unix_s.saturating_sub(since_s) < age_s {
+                    break;
+                }
+                queue.pop_front();
+                let row = self.rows.get_mut(id);
+                row.flags &= !QUEUED;
+                if !row.is_idle() {
+                    continue;
+                }
+                if now.unix_s.saturating_sub(row.touched_s) >= age_s {
+                    self.remove(id);
+                } else {
+                    row.flags |= QUEUED;
+                    let touched_s = row.touched_s;
+                    self.idle[number as usize].push_back((id, touched_s));
+                }
+            }
+        }
+        for topic in emptied {
+            self.queue_if_idle(topic, now);
+        }
+    }
+
+    /// Room for a new topic: the idle one that would be forgotten first goes early.
+    fn forget_one(&mut self, rules: &Rules) -> bool {
+        for number in 0..rules.count() {
+            while let Some((id, _)) = self.idle[number].pop_front() {
+                self.rows.get_mut(id).flags &= !QUEUED;
+                if self.rows.get(id).is_idle() {
+                    self.remove(id);
+                    return true;
+                }
+            }
+        }
+        false
+    }
+
+    fn remove(&mut self, id: u32) {
+        self.index.remove(&mut self.rows, id);
+        let row = self.rows.remove(id);
+        let partition = topic::partition(self.names.get(row.name)) as usize;
+        let floor = &mut self.floor[partition];
+        *floor = (*floor).max(row.last());
+        self.names.remove(row.name);
+    }
+}

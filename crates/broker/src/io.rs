@@ -1,0 +1,48 @@
+//! The seam between what is decided and what moves: the server implements it over sockets, the
+//! simulator in memory. It says nothing of descriptors beyond an opaque [`Link`].
+
+use crate::conn::{ConnId, Link};
+use crate::mail::{Mail, ShardId};
+
+/// How a link ends.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Close {
+    /// No more bytes from us; the peer's may still come, until `Now` or `Reset` follows.
+    Drain,
+    /// Both ways, in order.
+    Now,
+    /// At once, telling the peer that bytes are lost.
+    Reset,
+}
+
+/// What a shard does to the world. Failures come back as [`Input::Closed`] only.
+pub trait Io {
+    /// From now on, events of this link are this connection's; it is read.
+    fn open(&mut self, link: Link, conn: ConnId);
+    /// Sends the parts in order; returns how many bytes were taken.
+    fn send(&mut self, link: Link, parts: &[&[u8]]) -> usize;
+    /// Which readiness is wanted.
+    fn interest(&mut self, link: Link, conn: ConnId, read: bool, write: bool);
+    /// Ends the link. After `Now` and `Reset` it does not exist.
+    fn close(&mut self, link: Link, how: Close);
+    /// Hands mail to another shard.
+    fn post(&mut self, to: ShardId, mail: Mail);
+}
+
+/// All that can happen to a shard.
+pub enum Input<'a> {
+    /// A link was made.
+    Accepted(Link),
+    /// Bytes came; they may be changed in place.
+    Received(ConnId, &'a mut [u8]),
+    /// The socket takes bytes again.
+    Writable(ConnId),
+    /// The peer sends no more.
+    End(ConnId),
+    /// The link failed.
+    Closed(ConnId),
+    /// Another shard says something.
+    Mail(Mail),
+    /// A second may have passed.
+    Tick,
+}

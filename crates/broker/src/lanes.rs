@@ -1,0 +1,147 @@
+//! What a shard has to say at the end of the turn: one lane per peer, itself included, and the
+//! frames that all tells of the turn share.
+//!
+//! Invariants: within a turn the shard alone holds `frames`; once mailed, they are written again
+//! only after the last receiver let go of them.
+
+use alloc::sync::Arc;
+use alloc::vec::Vec;
+
+use crate::mail::{Ask, Frames, Mail, ShardId, Tell};
+
+/// Turns whose frames other shards still hold, past which a home takes no more publishes: what
+/// bounds the memory of messages under way when carriers fall behind.
+const UNDER_WAY_MAX: usize = 64;
+
+/// To one peer.
+#[derive(Default)]
+pub struct Lane {
+    /// To it as a home.
+    pub asks: Vec<Ask>,
+    /// What the asks' spans mean.
+    pub bytes: Vec<u8>,
+    /// To it as a carrier.
+    pub tells: Vec<Tell>,
+    /// Bytes of its asks that were dealt with and not yet given back.
+    pub credit_bytes: usize,
+    /// Bytes of asks sent to it and not yet given back.
+    pub under_way_bytes: usize,
+}
+
+/// All lanes of a shard.
+pub struct Lanes {
+    /// The shard's own number.
+    pub me: ShardId,
+    /// One for each shard.
+    pub to: Vec<Lane>,
+    frames: Arc<Frames>,
+    under_way: Vec<Arc<Frames>>,
+}
+
+impl Lanes {
+    /// Empty lanes to so many shards.
+    pub fn new(me: ShardId, shards: usize) -> Self {
+        Lanes {
+            me,
+            to: (0..shards).map(|_| Lane::default()).collect(),
+            frames: Arc::default(),
+            under_way: Vec::new(),
+        }
+    }
+
+    /// The frames of this turn.
+    #[inline]
+    pub fn frames(&mut self) -> &mut Frames {
+        Arc::get_mut(&mut self.frames).expect("a turn's frames are shared only when it ends")
+    }
+
+    /// A message, for one carrier.
+    #[inline]
+    pub fn tell(&mut self, to: ShardId, tell: Tell) {
+        self.to[to as usize].tells.push(tell);
+    }
+
+    /// Whether the shard has told itself something.
+    pub fn has_own(&self) -> bool {
+        !self.to[self.me as usize].tells.is_empty()
+    }
+
+    /// What the shard told itself, with the frames that it means.
+    pub fn take_own(&mut self) -> Option<(Vec<Tell>, Arc<Frames>)> {
+        let me = self.me as usize;
+        if self.to[me].tells.is_empty() {
+            return None;
+        }
+        Some((core::mem::take(&mut self.to[me].tells), self.frames.clone()))
+    }
+
+    /// Gives an emptied list of tells back for the next turn.
+    pub fn recycle(&mut self, mut tells: Vec<Tell>) {
+        let own = &mut self.to[self.me as usize].tells;
+        if own.capacity() == 0 && tells.capacity() <= 1 << 14 {
+            tells.clear();
+            *own = tells;
+        }
+    }
+
+    /// Hands every lane's mail to `post` and readies the frames for the next turn.
+    pub fn flush(&mut self, mut post: impl FnMut(ShardId, Mail)) {
+        let mut shared = false;
+        for id in 0..self.to.len() {
+            let lane = &mut self.to[id];
+            if id == self.me as usize
+                || (lane.asks.is_empty() && lane.tells.is_empty() && lane.credit_bytes == 0)
+            {
+                continue;
+            }
+            let frames = (!lane.tells.is_empty()).then(|| self.frames.clone());
+            shared |= frames.is_some();
+            lane.under_way_bytes += lane.bytes.len();
+            post(
+                id as ShardId,
+                Mail {
+                    from: self.me,
+                    asks: core::mem::take(&mut lane.asks),
+                    bytes: core::mem::take(&mut lane.bytes),
+                    tells: core::mem::take(&mut lane.tells),
+                    frames,
+                    credit_bytes: core::mem::take(&mut lane.credit_bytes),
+                },
+            );
+        }
+        let kept_here = Arc::get_mut(&mut self.frames).is_none();
+        if shared || kept_here {
+            let next = self.reclaim().unwrap_or_default();
+            let sent = core::mem::replace(&mut self.frames, next);
+            self.under_way.push(sent);
+        } else {
+            self.frames().clear();
+        }
+    }
+
+    /// Frames that everybody let go of; further ones beyond the first are freed.
+    fn reclaim(&mut self) -> Option<Arc<Frames>> {
+        let mut free = None;
+        self.under_way
+            .retain_mut(|frames| match Arc::get_mut(frames) {
+                Some(own) if free.is_none() => {
+                    own.clear();
+                    free = Some(frames.clone());
+                    false
+                }
+                Some(_) => false,
+                None => true,
+            });
+        free
+    }
+
+    /// Whether carriers are so far behind that publishers must wait.
+    pub fn is_pressed(&mut self) -> bool {
+        if self.under_way.len() < UNDER_WAY_MAX {
+            return false;
+        }
+        self.under_way
+            .retain_mut(|frames| Arc::get_mut(frames).is_none());
+        self.under_way.len() >= UNDER_WAY_MAX
+    }
+}

@@ -1,0 +1,445 @@
+//! What shards say to each other: one mail per peer and turn, in order.
+//!
+//! A *carrier* (the shard that holds a connection) **asks** a *home* (the shard that holds a
+//! topic's log); a home **tells** carriers. Messages cross once per shard: the frames of a turn lie
+//! side by side in one shared [`Frames`], and each tell names its span.
+
+use alloc::sync::Arc;
+use alloc::vec::Vec;
+
+use crate::log::New;
+use crate::position::Since;
+
+/// A shard's number.
+pub type ShardId = u16;
+
+/// Which request of which connection an answer belongs to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ReplyTo {
+    /// The connection's row.
+    pub slot: u32,
+    /// The row's life.
+    pub generation: u16,
+    /// The connection's request.
+    pub request: u16,
+    /// Which topic of a set, or which line of a batch.
+    pub part: u32,
+}
+
+/// Where a message lies in [`Frames`], and what is known of it.
+#[derive(Clone, Copy, Debug)]
+pub struct Record {
+    /// Its position in the partition.
+    pub offset: u64,
+    /// The topic's previous offset.
+    pub previous: u64,
+    /// Unix seconds.
+    pub time_s: u32,
+    start: u32,
+    len: u32,
+    meta: u32,
+    packed: u32,
+    packed_len: u32,
+    header: u8,
+    content_type: u8,
+    event: u8,
+    /// Sent in a binary frame.
+    pub binary: bool,
+}
+
+const _: () = assert!(size_of::<Record>() == 48);
+
+/// The bytes of a turn.
+#[derive(Default)]
+pub struct Frames {
+    /// Whole WebSocket frames, side by side in the order of publishing.
+    bytes: Vec<u8>,
+    /// Content types and event names.
+    meta: Vec<u8>,
+    /// Compressed frames, for those who negotiated it.
+    packed: Vec<u8>,
+    /// The records of answers to attaches.
+    pub pages: Vec<Record>,
+}
+
+/// A turn's memory is given back when it grew past this many bytes.
+const KEPT_BYTES: usize = 1 << 20;
+
+impl Frames {
+    /// Copies a message in.
+    pub fn push(&mut self, new: &New<'_>) -> Record {
+        let (start, meta) = (self.bytes.len() as u32, self.meta.len() as u32);
+        self.bytes.extend_from_slice(new.frame);
+        self.meta.extend_from_slice(new.content_type);
+        self.meta.extend_from_slice(new.event);
+        Record {
+            offset: new.offset,
+            previous: new.previous,
+            time_s: new.time_s,
+            start,
+            len: new.frame.len() as u32,
+            meta,
+            packed: 0,
+            packed_len: 0,
+            header: new.header,
+            content_type: new.content_type.len() as u8,
+            event: new.event.len() as u8,
+            binary: new.binary,
+        }
+    }
+
+    /// Builds a frame in place from its header and data; returns the span for [`Frames::frame_at`].
+    pub fn begin(&mut self, header: &[u8], data: &[u8]) -> (u32, u32) {
+        let start = self.bytes.len();
+        self.bytes.extend_from_slice(header);
+        self.bytes.extend_from_slice(data);
+        (start as u32, (self.bytes.len() - start) as u32)
+    }
+
+    /// The bytes of a span.
+    pub fn frame_at(&self, span: (u32, u32)) -> &[u8] {
+        &self.bytes[span.0 as usize..(span.0 + span.1) as usize]
+    }
+
+    /// The record of a frame that [`Frames::begin`] built.
+    pub fn finish(&mut self, span: (u32, u32), new: &New<'_>) -> Record {
+        let meta = self.meta.len() as u32;
+        self.meta.extend_from_slice(new.content_type);
+        self.meta.extend_from_slice(new.event);
+        Record {
+            offset: new.offset,
+            previous: new.previous,
+            time_s: new.time_s,
+            start: span.0,
+            len: span.1,
+            meta,
+            packed: 0,
+            packed_len: 0,
+            header: new.header,
+            content_type: new.content_type.len() as u8,
+            event: new.event.len() as u8,
+            binary: new.binary,
+        }
+    }
+
+    /// Adds the compressed form of a message.
+    pub fn pack(&mut self, record: &mut Record, header: &[u8], data: &[u8]) {
+        record.packed = self.packed.len() as u32;
+        self.packed.extend_from_slice(header);
+        self.packed.extend_from_slice(data);
+        record.packed_len = self.packed.len() as u32 - record.packed;
+    }
+
+    /// The message as one WebSocket frame.
+    #[inline]
+    pub fn frame(&self, record: &Record) -> &[u8] {
+        &self.bytes[record.start as usize..(record.start + record.len) as usize]
+    }
+
+    /// The message as one compressed frame, or plain when it was not compressed.
+    pub fn packed(&self, record: &Record) -> &[u8] {
+        if record.packed_len == 0 {
+            return self.frame(record);
+        }
+        &self.packed[record.packed as usize..(record.packed + record.packed_len) as usize]
+    }
+
+    /// The frames from one record to another that follow each other without a hole, if they do.
+    #[inline]
+    pub fn joined(&self, first: &Record, last: &Record) -> &[u8] {
+        &self.bytes[first.start as usize..(last.start + last.len) as usize]
+    }
+
+    /// The message's data.
+    pub fn data(&self, record: &Record) -> &[u8] {
+        &self.frame(record)[record.header as usize..]
+    }
+
+    /// The message's content type; empty when none was given.
+    pub fn content_type(&self, record: &Record) -> &[u8] {
+        &self.meta[record.meta as usize..][..record.content_type as usize]
+    }
+
+    /// The message's event name; empty when none was given.
+    pub fn event(&self, record: &Record) -> &[u8] {
+        &self.meta[record.meta as usize + record.content_type as usize..][..record.event as usize]
+    }
+
+    /// Bytes in use.
+    pub fn len(&self) -> usize {
+        self.bytes.len() + self.packed.len()
+    }
+
+    /// Whether the turn said nothing.
+    pub fn is_empty(&self) -> bool {
+        self.bytes.is_empty() && self.pages.is_empty()
+    }
+
+    /// Makes it ready for the next turn.
+    pub fn clear(&mut self) {
+        if self.bytes.capacity() + self.packed.capacity() > KEPT_BYTES {
+            *self = Frames::default();
+        }
+        self.bytes.clear();
+        self.meta.clear();
+        self.packed.clear();
+        self.pages.clear();
+    }
+}
+
+impl Record {
+    /// Whether `next` lies right behind this one.
+    #[inline]
+    pub fn touches(&self, next: &Record) -> bool {
+        self.start + self.len == next.start
+    }
+}
+
+/// Bytes within [`Mail::bytes`].
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Span {
+    start: u32,
+    len: u32,
+}
+
+impl Span {
+    /// Copies `part` behind `bytes`.
+    pub fn of(bytes: &mut Vec<u8>, part: &[u8]) -> Span {
+        let start = bytes.len() as u32;
+        bytes.extend_from_slice(part);
+        Span {
+            start,
+            len: part.len() as u32,
+        }
+    }
+
+    /// The bytes.
+    pub fn in_bytes<'a>(&self, bytes: &'a [u8]) -> &'a [u8] {
+        &bytes[self.start as usize..(self.start + self.len) as usize]
+    }
+}
+
+/// What a publisher wants to know.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Answer {
+    /// Nothing.
+    None,
+    /// The outcome and the topic's info.
+    Full(ReplyTo),
+    /// Only a failure (a line of a batch).
+    Failure(ReplyTo),
+}
+
+/// What is done to a topic as a whole.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Verb {
+    /// Make it, if it does not exist.
+    Create,
+    /// Say how it stands.
+    Info,
+    /// End it for its subscribers.
+    Delete,
+}
+
+/// From a carrier to a home.
+#[derive(Debug)]
+pub enum Ask {
+    /// Append and pass on.
+    Publish {
+        /// The keyed hash of the name.
+        hash: u32,
+        /// The topic.
+        name: Span,
+        /// The message.
+        data: Span,
+        /// Its content type.
+        content_type: Span,
+        /// Its event name.
+        event: Span,
+        /// A binary frame.
+        binary: bool,
+        /// Who wants to know.
+        answer: Answer,
+    },
+    /// Subscribe one connection.
+    Attach(Attach, Span),
+    /// One subscriber less.
+    Leave {
+        /// The keyed hash of the name.
+        hash: u32,
+        /// The carrier's topic row.
+        topic: u32,
+        /// The row's life.
+        serial: u16,
+    },
+    /// Create, describe or delete a topic.
+    Topic {
+        /// What to do.
+        verb: Verb,
+        /// The keyed hash of the name.
+        hash: u32,
+        /// The topic.
+        name: Span,
+        /// Who wants to know.
+        to: ReplyTo,
+    },
+    /// Answer when all that was asked before is done.
+    Fence(ReplyTo),
+}
+
+/// A subscription on its way to the log.
+#[derive(Clone, Copy, Debug)]
+pub struct Attach {
+    /// The keyed hash of the name.
+    pub hash: u32,
+    /// The carrier's topic row.
+    pub topic: u32,
+    /// The row's life.
+    pub serial: u16,
+    /// Who asks.
+    pub to: ReplyTo,
+    /// From where on.
+    pub since: Since,
+    /// A long-poll: one message is enough.
+    pub poll: bool,
+    /// It takes compressed frames.
+    pub deflate: bool,
+    /// The next page of a subscription that is counted already.
+    pub again: bool,
+}
+
+/// How an attach ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Attached {
+    /// The subscription stands.
+    Yes,
+    /// The topic was deleted and the position is older.
+    Gone,
+    /// Publishers create topics here, and none did.
+    Forbidden,
+    /// Another long-poll waits and stays.
+    Conflict,
+    /// No room for another topic.
+    Full,
+}
+
+/// How a topic stands.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Info {
+    /// Messages kept.
+    pub messages: u32,
+    /// Seconds since a subscriber last asked, if one did.
+    pub requested_s: Option<u32>,
+    /// Present subscribers.
+    pub subscribers: u32,
+    /// The newest message, or where the topic begins.
+    pub offset: u64,
+    /// The life of the log.
+    pub epoch: u32,
+}
+
+/// The answer to a publish or to a [`Verb`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Outcome {
+    /// Done; for a create, the topic is new; for a publish, it may have found subscribers.
+    Done(Info),
+    /// A create found the topic there.
+    Existed(Info),
+    /// There is no such topic.
+    Missing,
+    /// No room for another topic.
+    Full,
+}
+
+/// From a home to a carrier.
+#[derive(Debug)]
+pub enum Tell {
+    /// A message, for every subscriber that is at the head.
+    Live {
+        /// The carrier's topic row.
+        topic: u32,
+        /// The row's life.
+        serial: u16,
+        /// The message.
+        record: Record,
+    },
+    /// A bounded part of the past, for one subscriber.
+    Page {
+        /// The carrier's topic row.
+        topic: u32,
+        /// The row's life.
+        serial: u16,
+        /// For whom.
+        to: ReplyTo,
+        /// The page.
+        page: Page,
+    },
+    /// The topic was deleted.
+    Gone {
+        /// The carrier's topic row.
+        topic: u32,
+        /// The row's life.
+        serial: u16,
+    },
+    /// A later long-poll takes the place of those that wait.
+    Displaced {
+        /// The carrier's topic row.
+        topic: u32,
+        /// The row's life.
+        serial: u16,
+    },
+    /// To a publisher.
+    Outcome(ReplyTo, Outcome),
+    /// All that stood before a [`Ask::Fence`] is done.
+    Fenced(ReplyTo),
+}
+
+/// The answer to an attach.
+#[derive(Clone, Copy, Debug)]
+pub struct Page {
+    /// How it ended; the rest counts only for [`Attached::Yes`].
+    pub attached: Attached,
+    /// The records, within [`Frames::pages`].
+    pub first: u32,
+    /// How many.
+    pub count: u32,
+    /// What the subscriber has seen once it has this page.
+    pub head: u64,
+    /// The life of the log.
+    pub epoch: u32,
+    /// Nothing newer is in the log: live messages follow.
+    pub at_head: bool,
+    /// Messages between the asked position and this page are lost.
+    pub gap: bool,
+    /// The answer to an attach that was counted before.
+    pub again: bool,
+}
+
+impl Tell {
+    /// The topic that it concerns at the carrier: tells of one topic keep their order.
+    pub fn topic(&self) -> Option<u32> {
+        match self {
+            Tell::Live { topic, .. }
+            | Tell::Page { topic, .. }
+            | Tell::Gone { topic, .. }
+            | Tell::Displaced { topic, .. } => Some(*topic),
+            Tell::Outcome(..) | Tell::Fenced(_) => None,
+        }
+    }
+}
+
+/// All that one shard says to another in one turn.
+pub struct Mail {
+    /// Who says it.
+    pub from: ShardId,
+    /// To the receiver as a home.
+    pub asks: Vec<Ask>,
+    /// What the asks' spans mean.
+    pub bytes: Vec<u8>,
+    /// To the receiver as a carrier.
+    pub tells: Vec<Tell>,
+    /// What the tells' records mean.
+    pub frames: Option<Arc<Frames>>,
+    /// Bytes of earlier asks that the sender has dealt with: the receiver may send as many again.
+    pub credit_bytes: usize,
+}

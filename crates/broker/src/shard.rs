@@ -1,0 +1,444 @@
+//! A shard: its connections, the topics that they subscribe to, perhaps a home; and the turn that
+//! takes inputs in and, at its end, sends everything that they led to.
+//!
+//! Invariants: a turn's deliveries go out in the order of the lanes; what the shard does within one
+//! input is bounded (fan-outs are cursors with a budget); no input panics, whatever the network says.
+
+use alloc::collections::VecDeque;
+use alloc::sync::Arc;
+use alloc::vec::Vec;
+
+use xxhash_rust::xxh3::xxh3_64_with_seed;
+
+use crore_wire::topic;
+
+use crate::carrier::Topics;
+use crate::conn::{
+    CLOSING, ConnId, EOF, Extra, HttpSpill, Link, Outbox, PAUSED, PINGS, Row, Spill, State,
+};
+use crate::deliver::Delivery;
+use crate::encode::{Encoded, Encoding};
+use crate::home::Home;
+use crate::io::{Close, Input, Io};
+use crate::lanes::Lanes;
+use crate::mail::{Ask, Mail, Record, ReplyTo, ShardId};
+use crate::rules::Rules;
+use crate::settings::Settings;
+use crate::slab::{NONE, Side, Slab};
+use crate::time::Now;
+
+/// What all shards of a process share, read-only.
+pub struct World {
+    /// What the operator set.
+    pub settings: Settings,
+    /// The rules, with the default one.
+    pub rules: Rules,
+    /// How many shards.
+    pub shards: ShardId,
+    /// How many of them, from the first on, keep topics.
+    pub homes: ShardId,
+    /// The life of the logs.
+    pub epoch: u32,
+    /// Keys the hash of topic names, against floods of collisions.
+    pub seed: u64,
+}
+
+/// A shard. Generic over [`Io`] in each call, never `dyn`.
+pub struct Shard {
+    pub(crate) world: Arc<World>,
+    pub(crate) now: Now,
+    pub(crate) conns: Slab<Row>,
+    pub(crate) spills: Side<Spill>,
+    pub(crate) outboxes: Side<Outbox>,
+    pub(crate) extras: Side<alloc::boxed::Box<Extra>>,
+    pub(crate) topics: Topics,
+    pub(crate) home: Option<Home>,
+    pub(crate) lanes: Lanes,
+    pub(crate) deliveries: VecDeque<Delivery>,
+    /// Connections whose pipelined requests may go on.
+    pub(crate) resumed: Vec<ConnId>,
+    /// Publishers that wait for credit.
+    pub(crate) stalled: Vec<ConnId>,
+    pub(crate) outbox_bytes: usize,
+    pub(crate) receive_bytes: usize,
+    pub(crate) swept: u32,
+    pub(crate) swept_s: u32,
+    /// The response that is being written.
+    pub(crate) reply: Vec<u8>,
+    pub(crate) records: Vec<Record>,
+    pub(crate) encoded: [Encoded; Encoding::COUNT],
+    pub(crate) scratch: crore_wire::ndjson::Scratch,
+}
+
+impl Shard {
+    /// A shard of this world, which began at `now`.
+    pub fn new(me: ShardId, world: Arc<World>, now: Now) -> Self {
+        let home = (me < world.homes).then(|| {
+            Home::new(
+                &world.settings,
+                &world.rules,
+                world.epoch,
+                world.homes as usize,
+            )
+        });
+        let lanes = Lanes::new(me, world.shards as usize);
+        Shard {
+            now,
+            conns: Slab::new(),
+            spills: Side::new(),
+            outboxes: Side::new(),
+            extras: Side::new(),
+            topics: Topics::default(),
+            home,
+            lanes,
+            deliveries: VecDeque::new(),
+            resumed: Vec::new(),
+            stalled: Vec::new(),
+            outbox_bytes: 0,
+            receive_bytes: 0,
+            swept: 0,
+            swept_s: now.s,
+            reply: Vec::new(),
+            records: Vec::new(),
+            encoded: Default::default(),
+            scratch: Default::default(),
+            world,
+        }
+    }
+
+    /// Connections that are open.
+    pub fn connections(&self) -> u32 {
+        self.conns.len()
+    }
+
+    /// The link of a connection that is still open.
+    pub fn link_of(&self, conn: ConnId) -> Option<Link> {
+        self.is_current(conn)
+            .then(|| self.conns.get(conn.slot).link)
+    }
+
+    /// Topics that this shard keeps as a home.
+    pub fn topics_kept(&self) -> u32 {
+        self.home.as_ref().map_or(0, Home::topics)
+    }
+
+    /// Takes one input. What it leads to may go out now or with [`Shard::flush`].
+    pub fn handle<I: Io>(&mut self, input: Input<'_>, now: Now, io: &mut I) {
+        self.now = now;
+        match input {
+            Input::Accepted(link) => self.accepted(link, io),
+            Input::Received(conn, bytes) => {
+                if self.is_current(conn) {
+                    self.received(conn, bytes, io);
+                }
+            }
+            Input::Writable(conn) => {
+                if self.is_current(conn) {
+                    self.writable(conn.slot, io);
+                }
+            }
+            Input::End(conn) => {
+                if self.is_current(conn) {
+                    self.ended(conn.slot, io);
+                }
+            }
+            Input::Closed(conn) => {
+                if self.is_current(conn) {
+                    self.drop_conn(conn.slot, Close::Now, io);
+                }
+            }
+            Input::Mail(mail) => self.mail(mail),
+            Input::Tick => self.tick(io),
+        }
+    }
+
+    /// Ends the turn: delivers what is due within the budget and posts the mail. Says whether work
+    /// is left, so that the caller does not sleep.
+    pub fn flush<I: Io>(&mut self, now: Now, io: &mut I) -> bool {
+        self.now = now;
+        loop {
+            if let Some((tells, frames)) = self.lanes.take_own() {
+                self.enqueue(tells, frames, true);
+            }
+            if !self.deliver(io) {
+                break;
+            }
+            if self.resumed.is_empty() && !self.lanes.has_own() {
+                break;
+            }
+            for conn in core::mem::take(&mut self.resumed) {
+                if self.is_current(conn) {
+                    self.resume(conn, io);
+                }
+            }
+        }
+        self.lanes.flush(|to, mail| io.post(to, mail));
+        if !self.stalled.is_empty() && !self.must_stall() {
+            for conn in core::mem::take(&mut self.stalled) {
+                if self.is_current(conn) {
+                    self.conns.get_mut(conn.slot).flags &= !PAUSED;
+                    self.update_interest(conn.slot, io);
+                }
+            }
+        }
+        !self.deliveries.is_empty() || !self.resumed.is_empty()
+    }
+
+    /// Whether the shard waits for something that no event announces, and should be called again
+    /// within a millisecond or two.
+    pub fn is_waiting(&self) -> bool {
+        !self.stalled.is_empty()
+    }
+
+    pub(crate) fn is_current(&self, conn: ConnId) -> bool {
+        self.conns
+            .try_get(conn.slot)
+            .is_some_and(|row| row.is_open() && row.generation == conn.generation)
+    }
+
+    pub(crate) fn id_of(&self, slot: u32) -> ConnId {
+        ConnId {
+            slot,
+            generation: self.conns.get(slot).generation,
+        }
+    }
+
+    pub(crate) fn reply_to(&self, slot: u32, part: u32) -> ReplyTo {
+        let row = self.conns.get(slot);
+        ReplyTo {
+            slot,
+            generation: row.generation,
+            request: row.request,
+            part,
+        }
+    }
+
+    /// The keyed hash and the home of a topic.
+    pub(crate) fn place_of(&self, name: &[u8]) -> (u32, ShardId) {
+        let hash = xxh3_64_with_seed(name, self.world.seed) as u32;
+        (
+            hash,
+            ShardId::from(topic::partition(name)) % self.world.homes,
+        )
+    }
+
+    pub(crate) fn extra(&mut self, slot: u32) -> &mut Extra {
+        let row = self.conns.get_mut(slot);
+        if row.extra == NONE {
+            row.extra = self.extras.insert(Default::default());
+        }
+        self.extras.get_mut(row.extra)
+    }
+
+    fn accepted<I: Io>(&mut self, link: Link, io: &mut I) {
+        let settings = &self.world.settings;
+        if self.conns.len() as usize >= settings.limits.connections_per_shard {
+            io.send(link, &[crate::connection::SHED]);
+            io.close(link, Close::Now);
+            return;
+        }
+        let state = if settings.http.proxy_protocol {
+            State::Proxy
+        } else {
+            State::Http
+        };
+        let mut row = Row::new(link, state, self.now.s + settings.timeouts.head_s);
+        row.sent_s = self.now.s;
+        let slot = self.conns.insert(row);
+        io.open(link, self.id_of(slot));
+    }
+
+    fn received<I: Io>(&mut self, conn: ConnId, bytes: &mut [u8], io: &mut I) {
+        let row = self.conns.get_mut(conn.slot);
+        row.options &= !PINGS;
+        match row.state {
+            State::Proxy | State::Http => self.http_received(conn.slot, bytes, io),
+            State::Waiting | State::Poll => self.hold(conn.slot, bytes, io),
+            State::WebSocket => self.frames_received(conn.slot, bytes, io),
+            State::Sse | State::Draining => {}
+        }
+    }
+
+    fn ended<I: Io>(&mut self, slot: u32, io: &mut I) {
+        let row = self.conns.get_mut(slot);
+        let answer_due = row.state == State::Waiting || row.outbox != NONE;
+        if answer_due && matches!(row.state, State::Waiting | State::Http | State::Draining) {
+            row.flags |= EOF | PAUSED;
+            self.update_interest(slot, io);
+            return;
+        }
+        self.drop_conn(slot, Close::Now, io);
+    }
+
+    /// Keeps what comes while a request waits; past the limit the socket is not read.
+    fn hold<I: Io>(&mut self, slot: u32, bytes: &[u8], io: &mut I) {
+        let limit = self.world.settings.limits.head_bytes;
+        let row = self.conns.get_mut(slot);
+        if row.spill == NONE {
+            row.spill = self.spills.insert(Spill::Http(HttpSpill::default()));
+        }
+        let Spill::Http(spill) = self.spills.get_mut(row.spill) else {
+            unreachable!("a waiting request has no frames")
+        };
+        spill.data.extend_from_slice(bytes);
+        self.receive_bytes += bytes.len();
+        if spill.data.len() > limit {
+            row.flags |= PAUSED;
+            self.update_interest(slot, io);
+        }
+    }
+
+    fn mail(&mut self, mail: Mail) {
+        let from = mail.from as usize;
+        self.lanes.to[from].under_way_bytes -= mail.credit_bytes;
+        self.lanes.to[from].credit_bytes += mail.bytes.len();
+        for ask in &mail.asks {
+            self.asked(mail.from, ask, &mail.bytes);
+        }
+        if let Some(frames) = mail.frames {
+            self.enqueue(mail.tells, frames, false);
+        }
+    }
+
+    /// Whether publishers must wait: a home owes us credit, or our carriers are behind.
+    pub(crate) fn must_stall(&mut self) -> bool {
+        let limit = self.world.settings.limits.publish_credit_bytes;
+        self.lanes
+            .to
+            .iter()
+            .any(|lane| lane.under_way_bytes + lane.bytes.len() > limit)
+            || self.lanes.is_pressed()
+    }
+
+    /// Stops reading a publisher until there is credit again.
+    pub(crate) fn stall_if_needed<I: Io>(&mut self, slot: u32, io: &mut I) {
+        if self.must_stall() && !self.conns.get(slot).is(PAUSED) {
+            self.conns.get_mut(slot).flags |= PAUSED;
+            self.stalled.push(self.id_of(slot));
+            self.update_interest(slot, io);
+        }
+    }
+
+    pub(crate) fn ask(&mut self, to: ShardId, ask: impl FnOnce(&mut Vec<u8>) -> Ask) {
+        let lane = &mut self.lanes.to[to as usize];
+        let ask = ask(&mut lane.bytes);
+        lane.asks.push(ask);
+    }
+
+    /// Sends bytes that belong to no topic: responses and control frames.
+    pub(crate) fn put<I: Io>(&mut self, slot: u32, bytes: &[u8], io: &mut I) {
+        let row = self.conns.get_mut(slot);
+        row.sent_s = self.now.s;
+        if row.outbox != NONE {
+            self.outboxes
+                .get_mut(row.outbox)
+                .bytes
+                .extend_from_slice(bytes);
+            self.outbox_bytes += bytes.len();
+            return;
+        }
+        let sent = io.send(row.link, &[bytes]);
+        if sent < bytes.len() {
+            self.refused(slot, &bytes[sent..], io);
+        }
+    }
+
+    /// The socket took no more: keeps the rest.
+    pub(crate) fn refused<I: Io>(&mut self, slot: u32, rest: &[u8], io: &mut I) {
+        let row = self.conns.get_mut(slot);
+        row.outbox = self.outboxes.insert(Outbox {
+            bytes: rest.to_vec(),
+            sent: 0,
+        });
+        row.deadline_s = self.now.s + self.world.settings.timeouts.body_s;
+        self.outbox_bytes += rest.len();
+        self.update_interest(slot, io);
+    }
+
+    /// A connection whose outbox is full is not read either: whoever does not listen is not heard.
+    pub(crate) fn update_interest<I: Io>(&mut self, slot: u32, io: &mut I) {
+        let row = self.conns.get(slot);
+        let full = row.outbox != NONE;
+        io.interest(row.link, self.id_of(slot), !full && !row.is(PAUSED), full);
+    }
+
+    fn writable<I: Io>(&mut self, slot: u32, io: &mut I) {
+        let row = self.conns.get_mut(slot);
+        if row.outbox == NONE {
+            return;
+        }
+        let outbox = self.outboxes.get_mut(row.outbox);
+        let sent = io.send(row.link, &[&outbox.bytes[outbox.sent..]]);
+        outbox.sent += sent;
+        self.outbox_bytes -= sent;
+        if sent > 0 {
+            row.deadline_s = self.now.s + self.world.settings.timeouts.body_s;
+            row.sent_s = self.now.s;
+        }
+        if outbox.len() > 0 {
+            return;
+        }
+        self.outboxes.remove(row.outbox);
+        row.outbox = NONE;
+        row.deadline_s = match row.state {
+            State::Http => self.now.s + self.world.settings.timeouts.keep_alive_s,
+            _ => 0,
+        };
+        if row.is(CLOSING) {
+            self.shut(slot, io);
+            return;
+        }
+        let state = row.state;
+        self.update_interest(slot, io);
+        match state {
+            State::Http => self.resumed.push(self.id_of(slot)),
+            State::Sse | State::WebSocket => self.catch_up(slot),
+            _ => {}
+        }
+    }
+
+    /// Our last bytes are written: ends the subscription and lets the peer close.
+    pub(crate) fn shut<I: Io>(&mut self, slot: u32, io: &mut I) {
+        self.unsubscribe(slot);
+        let row = self.conns.get_mut(slot);
+        if row.outbox != NONE {
+            row.flags |= CLOSING;
+            return;
+        }
+        if row.is(EOF) {
+            self.drop_conn(slot, Close::Now, io);
+            return;
+        }
+        row.state = State::Draining;
+        row.flags &= !PAUSED;
+        row.deadline_s = self.now.s + self.world.settings.timeouts.drain_s;
+        io.close(row.link, Close::Drain);
+        self.update_interest(slot, io);
+    }
+
+    /// Forgets the connection.
+    pub(crate) fn drop_conn<I: Io>(&mut self, slot: u32, how: Close, io: &mut I) {
+        self.unsubscribe(slot);
+        self.drop_spill(slot);
+        let row = self.conns.remove(slot);
+        if row.outbox != NONE {
+            self.outbox_bytes -= self.outboxes.remove(row.outbox).len();
+        }
+        if row.extra != NONE {
+            self.extras.remove(row.extra);
+        }
+        io.close(row.link, how);
+    }
+
+    pub(crate) fn drop_spill(&mut self, slot: u32) {
+        let row = self.conns.get_mut(slot);
+        if row.spill == NONE {
+            return;
+        }
+        self.receive_bytes -= match self.spills.remove(row.spill) {
+            Spill::Http(spill) => spill.data.len(),
+            Spill::WebSocket(partial) => partial.buffered_bytes(),
+        };
+        row.spill = NONE;
+    }
+}

@@ -1,0 +1,212 @@
+//! Tables that grow in small chunks: rows keep their index for life, a freed row is reused first,
+//! and growing never copies a row or reserves much more than is used (a doubling vector would
+//! break the memory budget of a table with millions of rows).
+//!
+//! Invariants: a row is either used or linked into the free list; the caller knows which.
+
+use alloc::vec::Vec;
+
+/// No row: the end of a chain, an empty field.
+pub const NONE: u32 = u32::MAX;
+
+/// A chunk is about this many bytes: small enough that a shard with few rows costs little, large
+/// enough that the chunk list stays short.
+const CHUNK_BYTES: usize = 16 << 10;
+
+/// What a row type offers so that the free list needs no memory of its own.
+pub trait Vacant {
+    /// A free row that links to `next`.
+    fn vacant(next: u32) -> Self;
+    /// The link of a free row.
+    fn next_vacant(&self) -> u32;
+    /// Takes over from the row's former content what outlives it: the count of its lives.
+    fn inherit(&mut self, _former: &Self) {}
+}
+
+/// A chunked table of `T`.
+pub struct Slab<T> {
+    chunks: Vec<Vec<T>>,
+    free: u32,
+    used: u32,
+}
+
+impl<T: Vacant> Slab<T> {
+    const PER_CHUNK: usize = {
+        let rows = CHUNK_BYTES / size_of::<T>();
+        assert!(rows >= 16, "rows must be small beside a chunk");
+        1 << rows.ilog2()
+    };
+
+    /// An empty table; allocates nothing.
+    pub const fn new() -> Self {
+        Slab {
+            chunks: Vec::new(),
+            free: NONE,
+            used: 0,
+        }
+    }
+
+    /// Rows in use.
+    pub fn len(&self) -> u32 {
+        self.used
+    }
+
+    /// One past the highest index that was ever used.
+    pub fn end(&self) -> u32 {
+        match self.chunks.split_last() {
+            None => 0,
+            Some((last, full)) => (full.len() * Self::PER_CHUNK + last.len()) as u32,
+        }
+    }
+
+    /// Puts `row` into a free place and returns its index.
+    pub fn insert(&mut self, mut row: T) -> u32 {
+        self.used += 1;
+        if self.free != NONE {
+            let id = self.free;
+            let place = self.get_mut(id);
+            let next = place.next_vacant();
+            row.inherit(place);
+            *place = row;
+            self.free = next;
+            return id;
+        }
+        if self
+            .chunks
+            .last()
+            .is_none_or(|last| last.len() == Self::PER_CHUNK)
+        {
+            self.chunks.push(Vec::with_capacity(Self::PER_CHUNK));
+        }
+        let id = self.end();
+        self.chunks
+            .last_mut()
+            .expect("a chunk was just made")
+            .push(row);
+        id
+    }
+
+    /// Frees the row; its content is dropped.
+    pub fn remove(&mut self, id: u32) -> T {
+        let free = self.free;
+        let place = self.get_mut(id);
+        let mut vacant = T::vacant(free);
+        vacant.inherit(place);
+        let row = core::mem::replace(place, vacant);
+        self.free = id;
+        self.used -= 1;
+        row
+    }
+
+    /// The row `id`, which must exist.
+    #[inline]
+    pub fn get(&self, id: u32) -> &T {
+        let id = id as usize;
+        &self.chunks[id / Self::PER_CHUNK][id % Self::PER_CHUNK]
+    }
+
+    /// The row `id`, which must exist.
+    #[inline]
+    pub fn get_mut(&mut self, id: u32) -> &mut T {
+        let id = id as usize;
+        &mut self.chunks[id / Self::PER_CHUNK][id % Self::PER_CHUNK]
+    }
+
+    /// The row `id`, if the table ever had it.
+    pub fn try_get(&self, id: u32) -> Option<&T> {
+        let id = id as usize;
+        self.chunks
+            .get(id / Self::PER_CHUNK)?
+            .get(id % Self::PER_CHUNK)
+    }
+}
+
+impl<T: Vacant> Default for Slab<T> {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+/// A row of a type that cannot spare a link of its own.
+pub enum Slot<T> {
+    /// In use.
+    Used(T),
+    /// Free, with the next free row.
+    Free(u32),
+}
+
+impl<T> Vacant for Slot<T> {
+    fn vacant(next: u32) -> Self {
+        Slot::Free(next)
+    }
+    fn next_vacant(&self) -> u32 {
+        match self {
+            Slot::Free(next) => *next,
+            Slot::Used(_) => unreachable!("a used row stands in the free list"),
+        }
+    }
+}
+
+/// A table of side rows: those that exist only while a connection or a topic needs them.
+pub struct Side<T>(Slab<Slot<T>>);
+
+impl<T> Side<T> {
+    /// An empty table; allocates nothing.
+    pub const fn new() -> Self {
+        Side(Slab {
+            chunks: Vec::new(),
+            free: NONE,
+            used: 0,
+        })
+    }
+    /// Adds a row.
+    pub fn insert(&mut self, row: T) -> u32 {
+        self.0.insert(Slot::Used(row))
+    }
+    /// Takes the row out.
+    pub fn remove(&mut self, id: u32) -> T {
+        match self.0.remove(id) {
+            Slot::Used(row) => row,
+            Slot::Free(_) => unreachable!("a side row was freed twice"),
+        }
+    }
+    /// The row `id`, which must be in use.
+    pub fn get(&self, id: u32) -> &T {
+        match self.0.get(id) {
+            Slot::Used(row) => row,
+            Slot::Free(_) => unreachable!("a freed side row was read"),
+        }
+    }
+    /// The row `id`, which must be in use.
+    pub fn get_mut(&mut self, id: u32) -> &mut T {
+        match self.0.get_mut(id) {
+            Slot::Used(row) => row,
+            Slot::Free(_) => unreachable!("a freed side row was written"),
+        }
+    }
+}
+
+impl<T> Default for Side<T> {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn rows_keep_their_index_and_freed_ones_come_back_first() {
+        let mut side = Side::new();
+        let ids: Vec<u32> = (0..5000u32).map(|n| side.insert(n)).collect();
+        for (n, id) in ids.iter().enumerate() {
+            assert_eq!(*side.get(*id), n as u32);
+        }
+        assert_eq!(side.remove(ids[7]), 7);
+        assert_eq!(side.remove(ids[4000]), 4000);
+        assert_eq!(side.insert(1), ids[4000]);
+        assert_eq!(side.insert(2), ids[7]);
+        assert_eq!(side.0.len(), 5000);
+    }
+}

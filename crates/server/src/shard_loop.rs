@@ -1,0 +1,286 @@
+//! One shard's thread: implements the broker's [`Io`] over sockets and turns until it is told to stop.
+//!
+//! A turn: wait for readiness and mail with one system call, hand everything to the shard within
+//! budgets, then flush. The loop decides nothing; whatever fails becomes `Input::Closed`.
+
+use std::cell::Cell;
+use std::io::IoSlice;
+use std::net::SocketAddr;
+use std::sync::Arc;
+
+use crore_broker::connection::SHED;
+use crore_broker::{Close, ConnId, Input, Io, Link, Mail, Now, Shard, ShardId, World};
+use crore_net::{
+    Accepted, Driver, Fd, Inbox, Listener, Received, Reserve, Sender, Sent, SocketOptions, clock,
+    fd_table, socket,
+};
+
+/// Events taken by one wait.
+const EVENTS_MAX: usize = 256;
+/// Connections accepted from one listener in one turn, so that a storm of arrivals does not hold up
+/// deliveries.
+const ACCEPTS_PER_TURN: usize = 64;
+/// The shard's one receive buffer. Its pages are touched only as far as a read fills them.
+const RECEIVE_BYTES: usize = 64 << 10;
+/// Parts of a write that are passed on without a list on the heap.
+const PARTS_MAX: usize = 32;
+/// Tokens with this bit are not connections.
+const SPECIAL: u64 = 1 << 63;
+const MAILBOX: u64 = SPECIAL | 1 << 62;
+/// How long a shard that waits for another's credit sleeps.
+const STALL_MS: u32 = 1;
+/// How long a full shard leaves its listeners alone when even shedding fails.
+const FULL_PAUSE_MS: u32 = 100;
+
+/// What a shard thread needs to begin.
+pub struct Start {
+    /// Its number.
+    pub id: ShardId,
+    /// What all shards share.
+    pub world: Arc<World>,
+    /// Where to listen.
+    pub listen: Vec<SocketAddr>,
+    /// The length of the accept queue.
+    pub backlog: u32,
+    /// Its mail.
+    pub inbox: Inbox<Mail>,
+    /// Everybody's mail, by number.
+    pub peers: Vec<Sender<Mail>>,
+    /// The eventfds of all inboxes.
+    pub wakes: Vec<Fd>,
+    /// The core to stay on.
+    pub core: Option<usize>,
+}
+
+/// The broker's world, over sockets.
+struct Sockets {
+    driver: Driver,
+    peers: Vec<Sender<Mail>>,
+    failed: Cell<Option<ConnId>>,
+}
+
+impl Io for Sockets {
+    fn open(&mut self, link: Link, conn: ConnId) {
+        if let Err(error) = self.driver.add(Fd(link.0), conn.token(), true, false) {
+            // Without a place in the poller it would never be heard of again.
+            tracing::warn!(%error, "a connection could not be watched");
+            self.failed.set(Some(conn));
+        }
+    }
+
+    #[inline]
+    fn send(&mut self, link: Link, parts: &[&[u8]]) -> usize {
+        let fd = Fd(link.0);
+        let sent = match parts {
+            [one] => socket::send(fd, one),
+            many => {
+                let mut slices = [IoSlice::new(&[]); PARTS_MAX];
+                for (slice, part) in slices.iter_mut().zip(many) {
+                    *slice = IoSlice::new(part);
+                }
+                socket::send_vectored(fd, &slices[..many.len().min(PARTS_MAX)])
+            }
+        };
+        match sent {
+            Sent::Bytes(len) => len,
+            // The poller reports the failure as well, and then the connection ends.
+            Sent::Again | Sent::Failed(_) => 0,
+        }
+    }
+
+    fn interest(&mut self, link: Link, conn: ConnId, read: bool, write: bool) {
+        let fd = Fd(link.0);
+        let changed = if read {
+            self.driver.modify(fd, conn.token(), read, write)
+        } else {
+            // Who is not read must not be reported as half closed at every wait.
+            self.driver
+                .modify_half_closed(fd, conn.token(), read, write)
+        };
+        if changed.is_err() {
+            self.failed.set(Some(conn));
+        }
+    }
+
+    fn close(&mut self, link: Link, how: Close) {
+        let fd = Fd(link.0);
+        match how {
+            Close::Drain => socket::shutdown_write(fd),
+            Close::Now => socket::close(fd),
+            Close::Reset => socket::reset(fd),
+        }
+    }
+
+    fn post(&mut self, to: ShardId, mail: Mail) {
+        self.peers[to as usize].post(mail);
+    }
+}
+
+/// The thread.
+pub struct ShardLoop {
+    shard: Shard,
+    io: Sockets,
+    inbox: Inbox<Mail>,
+    listeners: Vec<Listener>,
+    reserve: Reserve,
+    buffer: Box<[u8]>,
+    mails: Vec<Mail>,
+    began_ms: u64,
+    shedding: bool,
+    ticked_s: u32,
+}
+
+impl ShardLoop {
+    /// Parts this thread's descriptor table and opens its sockets.
+    pub fn new(start: Start) -> anyhow::Result<Self> {
+        if let Some(core) = start.core {
+            crore_net::affinity::pin_to(core)?;
+        }
+        fd_table::part(&start.wakes)?;
+        let mut driver = Driver::new(EVENTS_MAX)?;
+        let mut listeners = Vec::new();
+        for (n, addr) in start.listen.iter().enumerate() {
+            let listener = Listener::bind(*addr, start.backlog, &SocketOptions::default())
+                .map_err(|error| anyhow::anyhow!("cannot listen on {addr}: {error}"))?;
+            driver.add(listener.fd(), SPECIAL | n as u64, true, false)?;
+            listeners.push(listener);
+        }
+        driver.add(start.inbox.fd(), MAILBOX, true, false)?;
+        let began_ms = clock::monotonic_ms();
+        Ok(ShardLoop {
+            shard: Shard::new(start.id, start.world, now(began_ms)),
+            io: Sockets {
+                driver,
+                peers: start.peers,
+                failed: Cell::new(None),
+            },
+            inbox: start.inbox,
+            listeners,
+            reserve: Reserve::new()?,
+            buffer: vec![0; RECEIVE_BYTES].into_boxed_slice(),
+            mails: Vec::new(),
+            began_ms,
+            shedding: false,
+            ticked_s: 0,
+        })
+    }
+
+    /// Turns for ever.
+    pub fn run(mut self) -> ! {
+        let mut busy = false;
+        loop {
+            busy = self.turn(busy);
+        }
+    }
+
+    fn turn(&mut self, busy: bool) -> bool {
+        let timeout_ms = if busy || !self.inbox.sleep() {
+            Some(0)
+        } else {
+            self.sleep_ms()
+        };
+        let events = match self.io.driver.wait(timeout_ms) {
+            Ok(events) => events,
+            Err(error) => panic!("the poller failed: {error}"),
+        };
+        self.inbox.awake();
+        let now = now(self.began_ms);
+        if now.s != self.ticked_s {
+            self.ticked_s = now.s;
+            self.shard.handle(Input::Tick, now, &mut self.io);
+        }
+        for n in 0..events {
+            let event = self.io.driver.event(n);
+            if event.token & SPECIAL == 0 {
+                self.connection_event(n, now);
+            } else if event.token != MAILBOX {
+                self.accept((event.token & !SPECIAL) as usize, now);
+            }
+        }
+        let mut mails = std::mem::take(&mut self.mails);
+        self.inbox.drain(&mut mails);
+        for mail in mails.drain(..) {
+            self.shard.handle(Input::Mail(mail), now, &mut self.io);
+        }
+        self.mails = mails;
+        let busy = self.shard.flush(now, &mut self.io);
+        while let Some(conn) = self.io.failed.take() {
+            self.shard.handle(Input::Closed(conn), now, &mut self.io);
+        }
+        busy
+    }
+
+    /// Until the next second while there is anything that may time out, else without end.
+    fn sleep_ms(&self) -> Option<u32> {
+        if self.shard.is_waiting() {
+            return Some(STALL_MS);
+        }
+        if self.shedding {
+            return Some(FULL_PAUSE_MS);
+        }
+        let idle = self.shard.connections() == 0 && self.shard.topics_kept() == 0;
+        (!idle).then(|| 1000 - ((clock::monotonic_ms() - self.began_ms) % 1000) as u32)
+    }
+
+    fn connection_event(&mut self, n: usize, now: Now) {
+        let event = self.io.driver.event(n);
+        let conn = ConnId::from_token(event.token);
+        if event.writable {
+            self.shard.handle(Input::Writable(conn), now, &mut self.io);
+        }
+        if !(event.readable || event.hangup) {
+            return;
+        }
+        let Some(link) = self.shard.link_of(conn) else {
+            return;
+        };
+        if !event.readable && event.hangup {
+            self.shard.handle(Input::Closed(conn), now, &mut self.io);
+            return;
+        }
+        let input = match socket::recv(Fd(link.0), &mut self.buffer) {
+            Received::Bytes(len) => Input::Received(conn, &mut self.buffer[..len]),
+            Received::End => Input::End(conn),
+            Received::Again => return,
+            Received::Failed(_) => Input::Closed(conn),
+        };
+        self.shard.handle(input, now, &mut self.io);
+    }
+
+    fn accept(&mut self, listener: usize, now: Now) {
+        for _ in 0..ACCEPTS_PER_TURN {
+            match self.listeners[listener].accept() {
+                Accepted::Connection(fd, _) => {
+                    self.shedding = false;
+                    self.shard
+                        .handle(Input::Accepted(Link(fd.0)), now, &mut self.io);
+                }
+                Accepted::Again => return,
+                Accepted::Full(errno) => {
+                    if !self.shedding {
+                        self.shedding = true;
+                        tracing::warn!(
+                            errno,
+                            connections = self.shard.connections(),
+                            "out of descriptors or memory: new connections are turned away with 503"
+                        );
+                    }
+                    if !self.reserve.shed(&self.listeners[listener], SHED) {
+                        return;
+                    }
+                }
+                Accepted::Failed(errno) => {
+                    tracing::debug!(errno, "accept failed");
+                    return;
+                }
+            }
+        }
+    }
+}
+
+fn now(began_ms: u64) -> Now {
+    Now {
+        s: u32::try_from((clock::monotonic_ms() - began_ms) / 1000 + 1).unwrap_or(u32::MAX),
+        unix_s: u32::try_from(clock::unix_s()).unwrap_or(u32::MAX),
+    }
+}

@@ -1,0 +1,118 @@
+//! Headless Chromium: its own `WebSocket`, `EventSource` and `fetch`, from a page of another origin.
+
+use crate::client::{Client, await_subscribers, curl, publish};
+use crate::proxy::Proxy;
+use crate::support::Server;
+use serde_json::json;
+use std::io::{Read, Write};
+use std::net::TcpListener;
+
+/// An empty page on a port of its own; gives its origin. The thread ends with the test program.
+fn page() -> String {
+    let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
+    let origin = format!("http://{}", listener.local_addr().expect("an address"));
+    std::thread::spawn(move || {
+        for mut stream in listener.incoming().map_while(Result::ok) {
+            let html = "<!doctype html><title>test</title>";
+            let length = html.len();
+            let head = "HTTP/1.1 200 OK\r\nContent-Type: text/html\r\nConnection: close\r\n";
+            let _ = stream.read(&mut [0; 4096]); // whatever it asks, it gets the page
+            let _ = write!(stream, "{head}Content-Length: {length}\r\n\r\n{html}");
+        }
+    });
+    origin
+}
+
+/// A browser on a page whose origin the server allows, with a network that can be cut.
+fn visit() -> (Server, Proxy, Client) {
+    let origin = page();
+    let rule = "[[rule]]\nmatch = \"#\"\nsse_retry_ms = 200\n";
+    let server = Server::with(&format!("[http]\nallowed_origins = [\"{origin}\"]\n{rule}"));
+    let proxy = Proxy::to(server.address());
+    let browser = Client::node("browser.mjs", &[&origin]);
+    browser.next("ready");
+    (server, proxy, browser)
+}
+
+#[test]
+#[ignore = "needs what `cargo xtask test` prepares"]
+fn an_event_source_reconnects_and_resumes() {
+    let (server, proxy, mut browser) = visit();
+    browser.tell(&json!({ "do": "eventsource", "url": proxy.url("/sub/news") }));
+    await_subscribers(&server, "news", 1);
+    publish(&server, "news", "one");
+    assert_eq!(browser.messages(1).0, ["one"]);
+    proxy.cut();
+    await_subscribers(&server, "news", 0);
+    publish(&server, "news", "two \u{2713}");
+    publish(&server, "news", "three\nlines\nlong");
+    proxy.mend();
+    assert_eq!(
+        browser.messages(2).0,
+        ["two \u{2713}", "three\nlines\nlong"]
+    );
+    await_subscribers(&server, "news", 1);
+    publish(&server, "news", "four");
+    assert_eq!(browser.messages(1).0, ["four"]);
+    browser.expect_quiet();
+    curl(&["-X", "DELETE", &server.url("/pub/news")]);
+    browser.next("closed");
+}
+
+#[test]
+#[ignore = "needs what `cargo xtask test` prepares"]
+fn a_websocket_resumes_and_publishes() {
+    let (server, proxy, mut browser) = visit();
+    let url = proxy.url("/sub/news").replacen("http", "ws", 1);
+    let open = |since: &str| json!({ "do": "websocket", "url": format!("{url}?since={since}") });
+    browser.tell(&open("live"));
+    await_subscribers(&server, "news", 1);
+    // Chromium always offers permessage-deflate; this is long enough to be compressed.
+    let large = "words that compress, ".repeat(5000);
+    publish(&server, "news", &large);
+    let (data, position) = browser.messages(1);
+    assert!(data[0] == large, "{} bytes came", data[0].len());
+    proxy.cut();
+    browser.next("closed");
+    publish(&server, "news", "two");
+    publish(&server, "news", "three");
+    proxy.mend();
+    browser.tell(&open(&position));
+    assert_eq!(browser.messages(2).0, ["two", "three"]);
+    await_subscribers(&server, "news", 1);
+    let door = server.url("/pub/news").replacen("http", "ws", 1);
+    browser.tell(&json!({ "do": "publish", "url": door, "data": "from the browser" }));
+    assert_eq!(browser.messages(1).0, ["from the browser"]);
+    browser.expect_quiet();
+}
+
+#[test]
+#[ignore = "needs what `cargo xtask test` prepares"]
+fn fetch_in_a_loop_needs_no_code_for_positions() {
+    // The browser's cache sends the validators of the last answer by itself.
+    let (server, proxy, mut browser) = visit();
+    for text in ["one", "two", "three"] {
+        publish(&server, "news", text);
+    }
+    for expected in ["one", "two", "three"] {
+        browser.tell(&json!({ "do": "fetch", "url": proxy.url("/sub/news") }));
+        assert_eq!(browser.messages(1).0, [expected]);
+    }
+    browser.tell(&json!({ "do": "fetch", "url": proxy.url("/sub/news") }));
+    await_subscribers(&server, "news", 1);
+    publish(&server, "news", "four");
+    assert_eq!(browser.messages(1).0, ["four"]);
+}
+
+#[test]
+#[ignore = "needs what `cargo xtask test` prepares"]
+fn a_page_of_a_foreign_origin_gets_nothing() {
+    let (_server, _proxy, mut browser) = visit();
+    let other = Server::start();
+    publish(&other, "news", "private");
+    browser.tell(&json!({ "do": "websocket", "url": other.url("/sub/news?since=oldest").replacen("http", "ws", 1) }));
+    browser.next("closed");
+    browser.tell(&json!({ "do": "fetch", "url": other.url("/sub/news") }));
+    browser.next("refused");
+    browser.expect_quiet();
+}

@@ -1,0 +1,186 @@
+//! A script as a subprocess, and `curl` as the publisher.
+
+use crate::support::Server;
+use serde_json::Value;
+use std::io::{BufRead, BufReader, Write};
+use std::path::PathBuf;
+use std::process::{Child, Command, Stdio};
+use std::sync::mpsc::{self, Receiver, RecvTimeoutError};
+use std::time::{Duration, Instant};
+
+/// A browser on a busy machine takes its time.
+const PATIENCE: Duration = Duration::from_secs(40);
+
+/// How long nothing must come to say that nothing more comes.
+const QUIET: Duration = Duration::from_millis(700);
+
+pub struct Client {
+    child: Child,
+    said: Receiver<Value>,
+    name: String,
+}
+
+impl Client {
+    /// `program` with `args`; each line that it prints must be a JSON object.
+    pub fn start(program: PathBuf, args: &[&str]) -> Client {
+        let name = format!("{} {}", program.display(), args.join(" "));
+        let mut command = Command::new(&program);
+        command
+            .args(args)
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::inherit());
+        let mut child = command
+            .spawn()
+            .unwrap_or_else(|error| panic!("{name}: {error}"));
+        let (say, said) = mpsc::channel();
+        let lines = BufReader::new(child.stdout.take().expect("a pipe")).lines();
+        std::thread::spawn(move || {
+            for line in lines.map_while(Result::ok) {
+                let value = serde_json::from_str(&line).unwrap_or(Value::String(line));
+                if say.send(value).is_err() {
+                    break; // the test is over
+                }
+            }
+        });
+        Client { child, said, name }
+    }
+
+    /// A script beside this file, in Node.
+    pub fn node(script: &str, args: &[&str]) -> Client {
+        Client::start("node".into(), &[&[path_of(script).as_str()], args].concat())
+    }
+
+    /// A script beside this file, in the Python that has the pinned libraries.
+    pub fn python(script: &str, args: &[&str]) -> Client {
+        Client::start(
+            tools().join("venv/bin/python"),
+            &[&[path_of(script).as_str()], args].concat(),
+        )
+    }
+
+    /// A line for its standard input.
+    pub fn tell(&mut self, line: &Value) {
+        let input = self.child.stdin.as_mut().expect("a pipe");
+        writeln!(input, "{line}").expect("the client listens");
+    }
+
+    /// The next thing that it says of this kind; other kinds are passed over.
+    pub fn next(&self, kind: &str) -> Value {
+        let started = Instant::now();
+        loop {
+            let left = PATIENCE.saturating_sub(started.elapsed());
+            let value = match self.said.recv_timeout(left) {
+                Ok(value) => value,
+                Err(error) => panic!("{}: no {kind}: {error}", self.name),
+            };
+            assert_ne!(value["kind"], "error", "{}: {value}", self.name);
+            if value["kind"] == kind {
+                return value;
+            }
+        }
+    }
+
+    /// The data of the next `count` messages, and the position of the last.
+    pub fn messages(&self, count: usize) -> (Vec<String>, String) {
+        let messages: Vec<Value> = (0..count).map(|_| self.next("message")).collect();
+        let text = |value: &Value| value.as_str().expect("a string").to_string();
+        let position = messages
+            .last()
+            .map(|last| text(&last["id"]))
+            .unwrap_or_default();
+        (
+            messages
+                .iter()
+                .map(|message| text(&message["data"]))
+                .collect(),
+            position,
+        )
+    }
+
+    /// Fails when another message comes.
+    pub fn expect_quiet(&self) {
+        let started = Instant::now();
+        while let Some(left) = QUIET.checked_sub(started.elapsed()) {
+            match self.said.recv_timeout(left) {
+                Ok(value) => assert_ne!(
+                    value["kind"], "message",
+                    "{}: {value} came too much",
+                    self.name
+                ),
+                Err(RecvTimeoutError::Timeout | RecvTimeoutError::Disconnected) => return,
+            }
+        }
+    }
+}
+
+impl Drop for Client {
+    fn drop(&mut self) {
+        // The end of its input asks it to end; a browser wants to take its children along.
+        drop(self.child.stdin.take());
+        let started = Instant::now();
+        while started.elapsed() < Duration::from_secs(5) {
+            if matches!(self.child.try_wait(), Ok(Some(_)) | Err(_)) {
+                return;
+            }
+            std::thread::sleep(Duration::from_millis(20));
+        }
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// What `cargo xtask test` prepared.
+pub fn tools() -> PathBuf {
+    std::env::var_os("CRORE_CLIENT_TESTS")
+        .expect("CRORE_CLIENT_TESTS: run `cargo xtask test`")
+        .into()
+}
+
+fn path_of(script: &str) -> String {
+    format!("{}/tests/clients/{script}", env!("CARGO_MANIFEST_DIR"))
+}
+
+/// Runs `curl` and gives what it prints.
+pub fn curl(args: &[&str]) -> String {
+    let output = Command::new("curl")
+        .args(["-sS", "--max-time", "30"])
+        .args(args)
+        .output()
+        .expect("curl starts");
+    assert!(
+        output.status.success(),
+        "curl {args:?}: {}",
+        String::from_utf8_lossy(&output.stderr)
+    );
+    String::from_utf8(output.stdout).expect("text")
+}
+
+/// Publishes with `curl`, as a person would.
+pub fn publish(server: &Server, topic: &str, text: &str) {
+    let url = server.url(&format!("/pub/{topic}"));
+    let body = [
+        "--fail",
+        "-H",
+        "Content-Type: text/plain",
+        "--data-binary",
+        text,
+        &url,
+    ];
+    curl(&body);
+}
+
+/// Waits until the topic has that many subscribers.
+pub fn await_subscribers(server: &Server, topic: &str, count: u64) {
+    let url = server.url(&format!("/pub/{topic}"));
+    let started = Instant::now();
+    let mut last = String::new();
+    while started.elapsed() < PATIENCE {
+        last = curl(&["-H", "Accept: application/json", &url]);
+        if serde_json::from_str::<Value>(&last).is_ok_and(|info| info["subscribers"] == count) {
+            return;
+        }
+        std::thread::sleep(Duration::from_millis(50));
+    }
+    panic!("{topic} never had {count} subscribers: {last}");
+}

@@ -1,0 +1,14 @@
+//! Clients that other people wrote, against the real server: each receives what `curl` publishes, is
+//! disconnected, and resumes from its last position with nothing lost and nothing doubled.
+//!
+//! They need programs and libraries that `cargo xtask test` prepares and names in
+//! `CRORE_CLIENT_TESTS`; the plain `cargo test` leaves them out. A client is a small script beside
+//! this file that prints one JSON object for whatever happens to it; what is right is said here.
+
+#[path = "../support/mod.rs"]
+mod support;
+
+mod browser;
+mod client;
+mod proxy;
+mod scripts;

@@ -1,0 +1,160 @@
+//! Peers that stop reading, hold descriptors, flood or send noise: bounded, and nobody else notices.
+
+use crate::conn::{Conn, await_subscribers, info, once, publish};
+use crate::support::Server;
+use crate::ws::{FIN, TEXT, Ws, handshake, masked};
+use std::net::TcpStream;
+use std::time::Duration;
+
+#[test]
+fn a_subscriber_that_stops_reading_costs_its_limit_and_is_let_go() {
+    let server = Server::with("[limits]\noutbox_bytes = 200000\nmessage_bytes = 100000\n");
+    let mut stalled: Vec<Ws> = (0..10)
+        .map(|_| Ws::open(&server, "/sub/news", &[]))
+        .collect();
+    let mut healthy = Ws::open(&server, "/sub/news", &[]);
+    await_subscribers(&server, "news", 11);
+    let before = server.resident_bytes();
+    let mut publisher = Conn::open(&server);
+    let payload = "x".repeat(100_000);
+    // 20 MB to each: more than the two kernels' buffers and the outbox hold together.
+    for number in 0..200 {
+        assert_eq!(
+            publisher.request("POST", "/pub/news", &[], &payload).status,
+            201,
+            "message {number}"
+        );
+        assert_eq!(
+            healthy.message().payload.len(),
+            payload.len(),
+            "message {number}"
+        );
+    }
+    let grown = server.resident_bytes().saturating_sub(before);
+    assert!(
+        grown < 32 << 20,
+        "ten stalled subscribers of 200 kB each: it grew by {grown} bytes"
+    );
+    // The default rule disconnects who is too slow; what it has had until then is whole frames.
+    for ws in &mut stalled {
+        let mut frames = 0;
+        loop {
+            let frame = ws.frame();
+            if frame.opcode() != TEXT {
+                assert!(frames < 200, "it cannot have got everything");
+                break;
+            }
+            assert_eq!(frame.payload.len(), payload.len());
+            frames += 1;
+        }
+    }
+}
+
+#[test]
+fn who_sends_requests_and_reads_no_answers_is_not_read_either() {
+    let server = Server::start();
+    publish(&server, "big", "x".repeat(50_000));
+    let before = server.resident_bytes();
+    let stream = TcpStream::connect(server.address()).expect("a connection");
+    let mut conn = Conn::over(stream, &server);
+    conn.stream()
+        .set_write_timeout(Some(Duration::from_secs(1)))
+        .expect("a timeout");
+    let many = conn.text_of("GET", "/sub/big", &[], b"").repeat(20_000);
+    conn.send(many); // until the server stops reading
+    let grown = server.resident_bytes().saturating_sub(before);
+    assert!(grown < 24 << 20, "it grew by {grown} bytes");
+    assert_eq!(publish(&server, "other", "x").status, 202);
+}
+
+#[test]
+fn without_descriptors_new_connections_are_shed_and_then_taken_again() {
+    let server = Server::with_descriptors("", 40);
+    let mut held = Ws::open(&server, "/sub/news", &[]);
+    await_subscribers(&server, "news", 1);
+    let crowd: Vec<TcpStream> = (0..300)
+        .filter_map(|_| TcpStream::connect(server.address()).ok())
+        .collect();
+    std::thread::sleep(Duration::from_millis(500));
+    drop(crowd);
+    std::thread::sleep(Duration::from_millis(500));
+    assert_eq!(publish(&server, "news", "after the crowd").status, 201);
+    assert_eq!(held.message().text(), "after the crowd");
+    let lines = server.log().lines().count();
+    assert!(
+        lines < 60,
+        "it logs the state, not each connection: {lines} lines"
+    );
+}
+
+#[test]
+fn half_a_frame_is_waited_for_no_longer_than_the_setting() {
+    let server = Server::with("[timeouts]\nbody_s = 1\nhead_s = 1\n");
+    let mut ws = Ws::open(&server, "/pub/news", &[]);
+    let frame = masked(FIN | TEXT, b"a whole frame");
+    ws.conn.send(&frame[..frame.len() / 2]);
+    let _ = ws.conn.rest(); // ends, or panics for want of patience
+}
+
+#[test]
+fn noise_is_refused_and_disturbs_nobody() {
+    let server = Server::start();
+    let mut neighbour = Ws::open(&server, "/sub/news", &[]);
+    await_subscribers(&server, "news", 1);
+    let mut state = 0x2545_f491_4f6c_dd1d_u64;
+    let mut random = move || {
+        state ^= state << 13;
+        state ^= state >> 7;
+        state ^= state << 17;
+        state
+    };
+    for round in 0..150 {
+        let mut conn = Conn::open(&server);
+        let mut bytes: Vec<u8> = match round % 3 {
+            0 => Vec::new(),
+            1 => conn.text_of("GET", "/pubsub/noise", &handshake(&[]), b""),
+            _ => conn.text_of("POST", "/pub/noise", &[], b"body"),
+        };
+        let head = bytes.len();
+        bytes.extend((0..random() % 400).map(|_| random() as u8));
+        if round % 3 == 2 {
+            for _ in 0..3 {
+                let at = random() as usize % head;
+                bytes[at] ^= 1 << (random() % 8);
+            }
+        }
+        conn.send(bytes);
+        let _ = conn.stream().shutdown(std::net::Shutdown::Write);
+        conn.rest(); // whatever it is, it ends
+    }
+    assert_eq!(publish(&server, "news", "undisturbed").status, 201);
+    assert_eq!(neighbour.message().text(), "undisturbed");
+}
+
+#[test]
+fn topics_beyond_the_limit_are_503_and_cost_nobody_else() {
+    let server = Server::with("[limits]\ntopics_per_shard = 50\n");
+    publish(&server, "first", "kept");
+    let statuses: Vec<u16> = (0..300)
+        .map(|number| once(&server, "POST", &format!("/pub/t/{number}"), &[], "x").status)
+        .collect();
+    assert!(
+        statuses.iter().all(|status| [202, 503].contains(status)),
+        "{statuses:?}"
+    );
+    assert!(statuses.contains(&503), "300 topics on two shards of 50");
+    assert_eq!(info(&server, "first")["messages"], 1);
+    assert_eq!(publish(&server, "first", "more").status, 202);
+}
+
+#[test]
+fn a_client_that_resets_is_forgotten() {
+    let server = Server::start();
+    for _ in 0..50 {
+        let mut conn = Conn::open(&server);
+        conn.ask("GET", "/sub/news", &[("Accept", "text/event-stream")], "");
+        assert_eq!(conn.head().status, 200);
+        // Unread bytes in its queue make the close a reset.
+    }
+    await_subscribers(&server, "news", 0);
+}

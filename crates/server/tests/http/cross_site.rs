@@ -1,0 +1,172 @@
+//! What a page of another site may do with a visitor's browser: nothing that was not allowed.
+
+use crate::conn::{Conn, once, publish};
+use crate::support::Server;
+use crate::ws::handshake;
+
+const EVIL: (&str, &str) = ("Origin", "https://evil.example");
+
+#[test]
+fn a_foreign_origin_neither_publishes_nor_upgrades() {
+    let server = Server::start();
+    publish(&server, "news", "one");
+    for (method, target) in [
+        ("POST", "/pub/news"),
+        ("PUT", "/pub/new"),
+        ("DELETE", "/pub/news"),
+        ("POST", "/pub"),
+    ] {
+        for origin in [
+            EVIL,
+            ("Origin", "null"),
+            ("Origin", "http://127.0.0.1.evil.example"),
+        ] {
+            assert_eq!(
+                once(&server, method, target, &[origin], "").status,
+                403,
+                "{method} {target} {origin:?}"
+            );
+        }
+    }
+    for target in ["/sub/news", "/pub/news", "/pubsub/news"] {
+        let mut conn = Conn::open(&server);
+        conn.ask("GET", target, &handshake(&[EVIL]), "");
+        assert_eq!(conn.head().status, 403, "{target}");
+    }
+    assert_eq!(crate::conn::info(&server, "news")["messages"], 1);
+    let read = once(&server, "GET", "/sub/news", &[EVIL], "");
+    assert_eq!(
+        read.header("access-control-allow-origin"),
+        None,
+        "a page may ask, and may not read the answer"
+    );
+}
+
+#[test]
+fn the_own_origin_does_both() {
+    let server = Server::start();
+    let own = format!("http://{}", server.address());
+    assert_eq!(
+        once(&server, "POST", "/pub/news", &[("Origin", &own)], "x").status,
+        202
+    );
+    let mut conn = Conn::open(&server);
+    conn.ask("GET", "/sub/news", &handshake(&[("Origin", &own)]), "");
+    assert_eq!(conn.head().status, 101);
+    // Another port is another origin.
+    let other = format!("http://127.0.0.1:{}", server.address().port() ^ 1);
+    assert_eq!(
+        once(&server, "POST", "/pub/news", &[("Origin", &other)], "x").status,
+        403
+    );
+}
+
+#[test]
+fn an_allowed_origin_reads_what_it_needs_and_nobody_elses_credentials() {
+    let server = Server::with("[http]\nallowed_origins = [\"https://app.example.com\"]\n");
+    let origin = ("Origin", "https://app.example.com");
+    assert_eq!(
+        once(&server, "POST", "/pub/news", &[origin], "x").status,
+        202
+    );
+    let response = once(&server, "GET", "/sub/news", &[origin], "");
+    assert_eq!(
+        response.header("access-control-allow-origin").as_deref(),
+        Some(origin.1)
+    );
+    assert_eq!(response.header("access-control-allow-credentials"), None);
+    for name in ["ETag", "Last-Modified", "Crore-Topic"] {
+        assert!(
+            response.lists("access-control-expose-headers", name),
+            "{name}: {response:?}"
+        );
+    }
+    assert!(response.lists("vary", "origin"));
+    let preflight = [
+        origin,
+        ("Access-Control-Request-Method", "DELETE"),
+        ("Access-Control-Request-Headers", "content-type"),
+    ];
+    let allowed = once(&server, "OPTIONS", "/pub/news", &preflight, "");
+    assert!([200, 204].contains(&allowed.status), "{allowed:?}");
+    assert_eq!(
+        allowed.header("access-control-allow-origin").as_deref(),
+        Some(origin.1)
+    );
+    assert!(
+        allowed.lists("access-control-allow-methods", "DELETE"),
+        "{allowed:?}"
+    );
+    assert!(
+        allowed.lists("access-control-allow-headers", "content-type"),
+        "{allowed:?}"
+    );
+    let stream = crate::stream::Stream::open(&server, "/sub/news", &[origin]);
+    assert_eq!(
+        stream.head.header("access-control-allow-origin").as_deref(),
+        Some(origin.1)
+    );
+}
+
+#[test]
+fn a_preflight_of_a_foreign_origin_allows_it_nothing() {
+    let server = Server::start();
+    let preflight = [EVIL, ("Access-Control-Request-Method", "POST")];
+    let response = once(&server, "OPTIONS", "/pub/news", &preflight, "");
+    assert!(response.status < 500, "{response:?}");
+    assert_eq!(response.header("access-control-allow-origin"), None);
+}
+
+#[test]
+fn with_a_star_every_origin_may_and_none_with_credentials() {
+    let server = Server::with("[http]\nallowed_origins = [\"*\"]\n");
+    assert_eq!(once(&server, "POST", "/pub/news", &[EVIL], "x").status, 202);
+    let response = once(&server, "GET", "/sub/news", &[EVIL], "");
+    assert!(response.header("access-control-allow-origin").is_some());
+    assert_eq!(response.header("access-control-allow-credentials"), None);
+}
+
+#[test]
+fn on_loopback_only_names_of_the_loopback_are_hosts() {
+    let server = Server::start();
+    let port = server.address().port();
+    for host in [
+        format!("127.0.0.1:{port}"),
+        format!("localhost:{port}"),
+        format!("LOCALHOST:{port}"),
+        format!("[::1]:{port}"),
+        "localhost".into(),
+    ] {
+        assert_eq!(
+            once(&server, "GET", "/pub/a", &[("Host", &host)], "").status,
+            404,
+            "{host}"
+        );
+    }
+    // DNS rebinding: a name of somebody else's that resolves to this machine.
+    for host in [
+        "evil.example",
+        "evil.example:8800",
+        "127.0.0.1.evil.example",
+        "localhost.evil.example",
+        "192.0.2.1",
+    ] {
+        for (method, target) in [
+            ("GET", "/pub/a"),
+            ("POST", "/pub/a"),
+            ("GET", "/sub/a?since=live"),
+        ] {
+            let status = once(&server, method, target, &[("Host", host)], "").status;
+            assert!(
+                (400..500).contains(&status) && status != 404,
+                "{method} {target} at {host}: {status}"
+            );
+        }
+        let mut conn = Conn::open(&server);
+        let mut headers = handshake(&[]);
+        headers.push(("Host", host));
+        conn.ask("GET", "/sub/a", &headers, "");
+        let status = conn.head().status;
+        assert!((400..500).contains(&status), "upgrade at {host}: {status}");
+    }
+}

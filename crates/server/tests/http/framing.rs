@@ -1,0 +1,260 @@
+//! Requests that two servers could read in two ways: refused with 400, and the connection closed,
+//! so that nothing behind them is taken for a request.
+
+use crate::conn::{Conn, attempt, info};
+use crate::support::Server;
+
+/// Heads and bodies; behind each a request is sent that must never be answered.
+const FORMS: &[(&str, &str)] = &[
+    (
+        "a length and a coding",
+        "Content-Length: 5\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n",
+    ),
+    (
+        "a coding and a length",
+        "Transfer-Encoding: chunked\r\nContent-Length: 5\r\n\r\n0\r\n\r\n",
+    ),
+    (
+        "two lengths",
+        "Content-Length: 5\r\nContent-Length: 6\r\n\r\nhello",
+    ),
+    ("a list of two lengths", "Content-Length: 5, 6\r\n\r\nhello"),
+    ("a length with a sign", "Content-Length: +5\r\n\r\nhello"),
+    ("a negative length", "Content-Length: -5\r\n\r\nhello"),
+    ("a hexadecimal length", "Content-Length: 0x5\r\n\r\nhello"),
+    ("an empty length", "Content-Length: \r\n\r\nhello"),
+    (
+        "a length beyond 64 bits",
+        "Content-Length: 18446744073709551621\r\n\r\nhello",
+    ),
+    (
+        "a length with a blank in it",
+        "Content-Length: 1 5\r\n\r\nhello",
+    ),
+    (
+        "a blank before the colon",
+        "Content-Length : 5\r\n\r\nhello",
+    ),
+    (
+        "a coding with a blank before the colon",
+        "Transfer-Encoding : chunked\r\n\r\n0\r\n\r\n",
+    ),
+    (
+        "chunked twice",
+        "Transfer-Encoding: chunked, chunked\r\n\r\n0\r\n\r\n",
+    ),
+    (
+        "chunked twice in two fields",
+        "Transfer-Encoding: chunked\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n",
+    ),
+    (
+        "chunked not last",
+        "Transfer-Encoding: chunked, identity\r\n\r\n0\r\n\r\n",
+    ),
+    (
+        "a folded line",
+        "X-A: 1\r\n Transfer-Encoding: chunked\r\nContent-Length: 5\r\n\r\nhello",
+    ),
+    (
+        "a line that ends in LF",
+        "X-A: 1\nContent-Length: 5\r\n\r\nhello",
+    ),
+    ("a head that ends in LF LF", "Content-Length: 5\n\nhello"),
+    (
+        "a CR amid a value",
+        "X-A: 1\rContent-Length: 50\r\nContent-Length: 5\r\n\r\nhello",
+    ),
+    (
+        "a NUL in a value",
+        "X-A: 1\0\r\nContent-Length: 5\r\n\r\nhello",
+    ),
+    (
+        "a NUL in a name",
+        "X\0A: 1\r\nContent-Length: 5\r\n\r\nhello",
+    ),
+    (
+        "a field without a name",
+        ": 1\r\nContent-Length: 5\r\n\r\nhello",
+    ),
+    ("a line without a colon", "Content-Length 5\r\n\r\nhello"),
+    (
+        "a second host",
+        "Host: localhost\r\nContent-Length: 5\r\n\r\nhello",
+    ),
+    (
+        "a chunk size that is none",
+        "Transfer-Encoding: chunked\r\n\r\nxyz\r\nhello\r\n0\r\n\r\n",
+    ),
+    (
+        "a chunk size with a sign",
+        "Transfer-Encoding: chunked\r\n\r\n+5\r\nhello\r\n0\r\n\r\n",
+    ),
+    (
+        "a chunk size with 0x",
+        "Transfer-Encoding: chunked\r\n\r\n0x5\r\nhello\r\n0\r\n\r\n",
+    ),
+    (
+        "an empty chunk size",
+        "Transfer-Encoding: chunked\r\n\r\n\r\nhello\r\n0\r\n\r\n",
+    ),
+    (
+        "a chunk size that ends in LF",
+        "Transfer-Encoding: chunked\r\n\r\n5\nhello\r\n0\r\n\r\n",
+    ),
+    (
+        "a chunk longer than its size",
+        "Transfer-Encoding: chunked\r\n\r\n5\r\nhello!\r\n0\r\n\r\n",
+    ),
+    (
+        "a chunk extension with a bare LF",
+        "Transfer-Encoding: chunked\r\n\r\n5;a\nb\r\nhello\r\n0\r\n\r\n",
+    ),
+];
+
+#[test]
+fn forms_with_two_readings_are_400_and_the_end() {
+    let server = Server::start();
+    let mut wrong = Vec::new();
+    for (what, rest) in FORMS {
+        let mut conn = Conn::open(&server);
+        let head = "POST /pub/first HTTP/1.1\r\nHost: localhost\r\n";
+        let behind = "POST /pub/smuggled HTTP/1.1\r\nHost: localhost\r\nContent-Length: 1\r\n\r\nx";
+        conn.send(format!("{head}{rest}{behind}"));
+        let got = attempt(|| (conn.response().status, conn.rest()));
+        if got
+            .as_ref()
+            .is_none_or(|(status, more)| *status != 400 || !more.is_empty())
+        {
+            wrong.push(format!(
+                "{what}: {got:?} (none: no answer, or it stays open)"
+            ));
+        }
+    }
+    assert!(wrong.is_empty(), "{wrong:#?}");
+    for topic in ["first", "smuggled"] {
+        let response = Conn::open(&server).get(&format!("/pub/{topic}"), &[]);
+        assert_eq!(
+            response.status, 404,
+            "something was published: {response:?}"
+        );
+    }
+}
+
+#[test]
+fn a_chunk_size_beyond_64_bits_is_refused() {
+    let server = Server::start();
+    for size in [
+        "ffffffffffffffff",
+        "10000000000000000",
+        "fffffffffffffffffffff",
+    ] {
+        let mut conn = Conn::open(&server);
+        conn.send(format!("POST /pub/a HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\n{size}\r\nx"));
+        let status = conn.response().status;
+        assert!([400, 413].contains(&status), "{size}: {status}");
+        assert!(conn.rest().is_empty());
+    }
+}
+
+#[test]
+fn codings_that_we_do_not_know_are_refused() {
+    let server = Server::start();
+    // RFC 9112 section 6.1: 501; section 6.3: 400 where chunked is not the last.
+    for (coding, allowed) in [
+        ("gzip, chunked", &[501][..]),
+        ("gzip", &[501, 400]),
+        ("identity", &[501, 400]),
+        ("xchunked", &[501, 400]),
+        ("\u{b}chunked", &[501, 400]),
+        ("\"chunked\"", &[501, 400]),
+    ] {
+        let mut conn = Conn::open(&server);
+        conn.send(format!("POST /pub/a HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: {coding}\r\n\r\n0\r\n\r\n"));
+        let status = conn.response().status;
+        assert!(allowed.contains(&status), "{coding:?}: {status}");
+        assert!(conn.rest().is_empty(), "{coding:?}");
+    }
+}
+
+#[test]
+fn request_lines_that_are_none_are_400_and_the_end() {
+    let server = Server::start();
+    let mut wrong = Vec::new();
+    for line in [
+        "GET  /pub/a HTTP/1.1",
+        "GET /pub/a  HTTP/1.1",
+        "GET\t/pub/a HTTP/1.1",
+        "GET /pub/a HTTP/1.1 ",
+        " GET /pub/a HTTP/1.1",
+        "GET /pub/a",
+        "GET",
+        "GET /pub/a http/1.1",
+        "GET /pub/a HTTP/1.1x",
+        "GET /pub/a HTTP/11",
+        "G(T /pub/a HTTP/1.1",
+        "GET /pub/\u{1}a HTTP/1.1",
+        "\u{16}\u{3}\u{1}\u{2}\u{0}\u{1}\u{0}",
+        "GET pub/a HTTP/1.1",
+        "GET /pub/a b HTTP/1.1",
+    ] {
+        let mut conn = Conn::open(&server);
+        conn.send(format!(
+            "{line}\r\nHost: localhost\r\n\r\nGET /pub/a HTTP/1.1\r\nHost: localhost\r\n\r\n"
+        ));
+        let got = attempt(|| (conn.response().status, conn.rest()));
+        if got
+            .as_ref()
+            .is_none_or(|(status, more)| ![400, 505].contains(status) || !more.is_empty())
+        {
+            wrong.push(format!(
+                "{line:?}: {got:?} (none: no answer, or it stays open)"
+            ));
+        }
+    }
+    assert!(wrong.is_empty(), "{wrong:#?}");
+}
+
+#[test]
+fn one_host_is_needed_since_http_1_1() {
+    let server = Server::start();
+    for head in [
+        "GET /pub/a HTTP/1.1\r\n\r\n",
+        "GET /pub/a HTTP/1.1\r\nHost: localhost\r\nHost: localhost\r\n\r\n",
+        "GET /pub/a HTTP/1.1\r\nHost: localhost\r\nhost: other\r\n\r\n",
+        "GET /pub/a HTTP/1.1\r\nHost: local host\r\n\r\n",
+    ] {
+        let mut conn = Conn::open(&server);
+        conn.send(head);
+        assert_eq!(conn.response().status, 400, "{head:?}");
+        assert!(conn.rest().is_empty(), "{head:?}");
+    }
+}
+
+#[test]
+fn a_coding_in_http_1_0_is_a_fault() {
+    let server = Server::start();
+    let mut conn = Conn::open(&server);
+    // RFC 9112 section 6.1: the framing is faulty; whatever is answered, the connection ends.
+    conn.send("POST /pub/a HTTP/1.0\r\nTransfer-Encoding: chunked\r\n\r\n1\r\nx\r\n0\r\n\r\nGET /pub/a HTTP/1.1\r\nHost: localhost\r\n\r\n");
+    let _ = conn.response();
+    assert!(conn.rest().is_empty());
+}
+
+#[test]
+fn requests_in_one_segment_are_answered_in_order() {
+    let server = Server::start();
+    let mut conn = Conn::open(&server);
+    let mut bytes = Vec::new();
+    for number in 0..50 {
+        bytes.extend(conn.text_of("POST", "/pub/news", &[], number.to_string().as_bytes()));
+        bytes.extend(conn.text_of("GET", "/sub/news?since=-1", &[], b""));
+        bytes.extend(conn.text_of("GET", &format!("/pub/nothing/{number}"), &[], b""));
+    }
+    conn.send(bytes);
+    for number in 0..50 {
+        assert_eq!(conn.response().status, 202);
+        assert_eq!(conn.response().text(), number.to_string());
+        assert_eq!(conn.response().status, 404);
+    }
+    assert_eq!(info(&server, "news")["messages"], 10);
+}

@@ -1,0 +1,323 @@
+//! Long-poll: one message a response, the position in its validators.
+
+use crate::conn::{Conn, await_subscribers, info, once, publish};
+use crate::support::Server;
+use std::time::{Duration, Instant};
+
+const QUIET: Duration = Duration::from_millis(400);
+
+fn is_date(text: &str) -> bool {
+    // Sun, 06 Nov 1994 08:49:37 GMT
+    text.len() == 29
+        && text.ends_with(" GMT")
+        && text.as_bytes()[3] == b','
+        && text.as_bytes()[16] == b' '
+}
+
+#[test]
+fn an_answer_has_the_validators_and_may_be_revalidated() {
+    let server = Server::start();
+    publish(&server, "news", "one");
+    let response = once(&server, "GET", "/sub/news", &[], "");
+    assert_eq!((response.status, response.text()), (200, "one"));
+    assert!(!response.position().is_empty());
+    assert!(
+        is_date(&response.header("last-modified").expect("a Last-Modified")),
+        "{response:?}"
+    );
+    assert_eq!(
+        response.header("content-type").as_deref(),
+        Some("text/plain")
+    );
+    assert_eq!(
+        response.header("cache-control").as_deref(),
+        Some("private, no-cache")
+    );
+    for name in ["If-None-Match", "If-Modified-Since", "Accept", "Origin"] {
+        assert!(
+            response.lists("vary", name),
+            "Vary names {name}: {response:?}"
+        );
+    }
+}
+
+#[test]
+fn following_the_validators_gives_each_message_once_and_in_order() {
+    let server = Server::start();
+    for number in 0..6 {
+        publish(&server, "news", number.to_string());
+    }
+    for both in [true, false] {
+        let mut conn = Conn::open(&server);
+        let mut response = conn.get("/sub/news", &[]);
+        for number in 0..6 {
+            assert_eq!(response.text(), number.to_string());
+            let tag = response.header("etag").expect("an ETag");
+            let date = response.header("last-modified").expect("a date");
+            let headers = [
+                ("If-None-Match", tag.as_str()),
+                ("If-Modified-Since", date.as_str()),
+            ];
+            conn.ask("GET", "/sub/news", &headers[..if both { 2 } else { 1 }], "");
+            if number < 5 {
+                response = conn.response();
+            }
+        }
+        assert!(conn.is_silent_for(QUIET), "nothing is newer, so it waits");
+        publish(&server, "news", "live");
+        assert_eq!(conn.response().text(), "live");
+        once(&server, "DELETE", "/pub/news", &[], "");
+        for number in 0..6 {
+            publish(&server, "news", number.to_string());
+        }
+    }
+}
+
+#[test]
+fn every_spelling_of_a_position_is_taken_back() {
+    let server = Server::start();
+    publish(&server, "news", "one");
+    let at = once(&server, "GET", "/sub/news", &[], "").position();
+    publish(&server, "news", "two");
+    for tag in [format!("\"{at}\""), format!("W/\"{at}\""), at.clone()] {
+        let response = once(&server, "GET", "/sub/news", &[("If-None-Match", &tag)], "");
+        assert_eq!(
+            (response.status, response.text()),
+            (200, "two"),
+            "If-None-Match: {tag}"
+        );
+    }
+    for query in ["last_event_id", "since"] {
+        let response = once(&server, "GET", &format!("/sub/news?{query}={at}"), &[], "");
+        assert_eq!(
+            (response.status, response.text()),
+            (200, "two"),
+            "?{query}={at}"
+        );
+    }
+    assert!(
+        !at.contains(['&', '+', '%', '#', ' ', '"', ',']),
+        "{at} needs no escapes in a query or a header"
+    );
+}
+
+#[test]
+fn since_names_the_first_message() {
+    let server = Server::start();
+    for text in ["one", "two", "three"] {
+        publish(&server, "news", text);
+    }
+    for (since, first) in [
+        ("oldest", "one"),
+        ("-1", "three"),
+        ("-2", "two"),
+        ("-9", "one"),
+    ] {
+        let response = once(&server, "GET", &format!("/sub/news?since={since}"), &[], "");
+        assert_eq!(
+            (response.status, response.text()),
+            (200, first),
+            "since={since}"
+        );
+    }
+    let mut live = Conn::open(&server);
+    live.ask("GET", "/sub/news?since=live", &[], "");
+    assert!(live.is_silent_for(QUIET));
+    publish(&server, "news", "four");
+    assert_eq!(live.response().text(), "four");
+}
+
+#[test]
+fn the_rule_says_where_a_subscriber_begins() {
+    let server = Server::with(
+        "[[rule]]\nmatch = \"live\"\nfirst = \"live\"\n[[rule]]\nmatch = \"new\"\nfirst = \"-1\"\n",
+    );
+    for topic in ["live", "new", "other"] {
+        publish(&server, topic, "one");
+        publish(&server, topic, "two");
+    }
+    assert_eq!(once(&server, "GET", "/sub/other", &[], "").text(), "one");
+    assert_eq!(once(&server, "GET", "/sub/new", &[], "").text(), "two");
+    let mut live = Conn::open(&server);
+    live.ask("GET", "/sub/live", &[], "");
+    assert!(live.is_silent_for(QUIET));
+}
+
+#[test]
+fn a_malformed_position_is_answered_and_never_waits() {
+    let server = Server::start();
+    publish(&server, "news", "one");
+    for query in [
+        "since=yesterday",
+        "since=-",
+        "since=-0x1",
+        "since=-99999999999999999999",
+        "last_event_id=!!",
+    ] {
+        let response = once(&server, "GET", &format!("/sub/news?{query}"), &[], "");
+        assert!(
+            (400..500).contains(&response.status),
+            "{query}: {response:?}"
+        );
+    }
+}
+
+#[test]
+fn a_timeout_is_304_to_a_condition_and_else_204() {
+    let server = Server::with("[[rule]]\nmatch = \"#\"\npoll_timeout_s = 1\n");
+    let mut conn = Conn::open(&server);
+    let started = Instant::now();
+    let response = conn.get("/sub/empty", &[]);
+    assert_eq!(response.status, 204);
+    assert!(
+        started.elapsed() >= Duration::from_millis(900),
+        "it came after {:?}",
+        started.elapsed()
+    );
+    publish(&server, "news", "one");
+    let tag = conn.get("/sub/news", &[]).header("etag").expect("an ETag");
+    let response = conn.get("/sub/news", &[("If-None-Match", &tag)]);
+    assert_eq!(response.status, 304);
+    // RFC 9110 section 15.4.5: a 304 has the validator that a 200 would have had.
+    assert_eq!(response.header("etag"), Some(tag));
+    assert!(response.lists("vary", "If-None-Match"), "{response:?}");
+    // The connection goes on after both.
+    assert_eq!(conn.get("/sub/news", &[]).text(), "one");
+}
+
+#[test]
+fn a_timeout_is_408_where_the_rule_says_so() {
+    let server =
+        Server::with("[[rule]]\nmatch = \"#\"\npoll_timeout_s = 1\npoll_timeout_status = 408\n");
+    assert_eq!(once(&server, "GET", "/sub/empty", &[], "").status, 408);
+}
+
+#[test]
+fn the_publisher_creates_where_the_rule_says_so() {
+    let server = Server::with("[[rule]]\nmatch = \"#\"\npublisher_creates = true\n");
+    assert_eq!(once(&server, "GET", "/sub/news", &[], "").status, 403);
+    assert_eq!(once(&server, "PUT", "/pub/news", &[], "").status, 201);
+    let mut poll = Conn::open(&server);
+    poll.ask("GET", "/sub/news", &[], "");
+    await_subscribers(&server, "news", 1);
+    publish(&server, "news", "one");
+    assert_eq!(poll.response().text(), "one");
+}
+
+fn two_polls(concurrency: &str) -> (Server, Conn, Conn) {
+    let server = Server::with(&format!(
+        "[[rule]]\nmatch = \"#\"\nconcurrency = \"{concurrency}\"\n"
+    ));
+    let mut first = Conn::open(&server);
+    first.ask("GET", "/sub/news", &[], "");
+    await_subscribers(&server, "news", 1);
+    let mut second = Conn::open(&server);
+    second.ask("GET", "/sub/news", &[], "");
+    (server, first, second)
+}
+
+#[test]
+fn with_broadcast_both_get_it() {
+    let (server, mut first, mut second) = two_polls("broadcast");
+    await_subscribers(&server, "news", 2);
+    publish(&server, "news", "one");
+    assert_eq!(
+        (first.response().text(), second.response().text()),
+        ("one", "one")
+    );
+}
+
+#[test]
+fn with_first_the_later_loses() {
+    let (server, mut first, mut second) = two_polls("first");
+    assert_eq!(second.response().status, 409);
+    publish(&server, "news", "one");
+    assert_eq!(first.response().text(), "one");
+}
+
+#[test]
+fn with_last_the_earlier_loses() {
+    let (server, mut first, mut second) = two_polls("last");
+    assert_eq!(first.response().status, 409);
+    publish(&server, "news", "one");
+    assert_eq!(second.response().text(), "one");
+}
+
+#[test]
+fn head_never_waits() {
+    let server = Server::start();
+    let mut conn = Conn::open(&server);
+    for target in ["/sub/empty", "/sub/empty?since=live", "/pub/empty"] {
+        let response = conn.request("HEAD", target, &[], "");
+        assert!(response.status < 500, "{target}: {response:?}");
+    }
+    publish(&server, "news", "one");
+    assert_eq!(conn.request("HEAD", "/sub/news", &[], "").status, 200);
+    assert_eq!(
+        conn.get("/sub/news", &[]).text(),
+        "one",
+        "HEAD sent no body"
+    );
+    let stream = conn.request("HEAD", "/sub/news", &[("Accept", "text/event-stream")], "");
+    assert!(stream.status < 500, "{stream:?}");
+    assert_eq!(conn.get("/sub/news", &[]).text(), "one");
+}
+
+#[test]
+fn who_hangs_up_is_no_subscriber_any_more() {
+    let server = Server::start();
+    publish(&server, "news", "one");
+    let mut polls: Vec<Conn> = (0..3).map(|_| Conn::open(&server)).collect();
+    for poll in &mut polls {
+        poll.ask("GET", "/sub/news?since=live", &[], "");
+    }
+    await_subscribers(&server, "news", 3);
+    polls.pop();
+    await_subscribers(&server, "news", 2);
+    polls.clear();
+    await_subscribers(&server, "news", 0);
+    assert_eq!(publish(&server, "news", "two").status, 202);
+    assert_eq!(info(&server, "news")["messages"], 2);
+}
+
+#[test]
+fn a_request_behind_a_waiting_one_waits_too() {
+    let server = Server::start();
+    let mut conn = Conn::open(&server);
+    conn.ask("GET", "/sub/news", &[], "");
+    conn.ask("GET", "/pub/other", &[], "");
+    assert!(conn.is_silent_for(QUIET));
+    publish(&server, "news", "one");
+    assert_eq!(conn.response().text(), "one");
+    assert_eq!(conn.response().status, 404);
+}
+
+#[test]
+fn a_position_before_the_log_is_told_as_a_gap_with_the_oldest() {
+    let server = Server::with("[[rule]]\nmatch = \"#\"\nlog_messages = 2\n");
+    publish(&server, "news", "0");
+    let at = once(&server, "GET", "/sub/news", &[], "").position();
+    for number in 1..6 {
+        publish(&server, "news", number.to_string());
+    }
+    let response = once(
+        &server,
+        "GET",
+        &format!("/sub/news?last_event_id={at}"),
+        &[],
+        "",
+    );
+    assert_eq!(
+        (response.status, response.text()),
+        (200, "4"),
+        "the oldest that is left"
+    );
+    let told = response
+        .headers
+        .iter()
+        .any(|(name, _)| name.starts_with("crore-") && name.contains("gap"));
+    assert!(
+        told,
+        "a header says that messages are missing: {response:?}"
+    );
+}

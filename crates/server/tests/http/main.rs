@@ -1,0 +1,25 @@
+//! The server's doors, held against the table of its documentation and the RFCs, over raw sockets.
+//!
+//! An exact expectation stands only where a text fixes it: RFC 9110, 9112, 6455, 7692, the HTML
+//! standard's event streams, Nchan's documentation, or our own. The clients here are written from
+//! those texts and share no code with the server.
+
+#[path = "../support/mod.rs"]
+mod support;
+
+mod abuse;
+mod conn;
+mod cross_site;
+mod deflate;
+mod delete;
+mod framing;
+mod longpoll;
+mod names;
+mod publish;
+mod requests;
+mod several;
+mod sse;
+mod stream;
+mod websocket;
+mod ws;
+mod ws_violations;

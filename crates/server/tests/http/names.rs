@@ -1,0 +1,144 @@
+//! Topic names at the HTTP doors, and the paths that lead there.
+
+use crate::conn::{Conn, once, publish};
+use crate::support::Server;
+
+#[test]
+fn bad_names_are_400_with_the_reason() {
+    let server = Server::start();
+    let long = format!("/pub/{}", "x".repeat(256));
+    let bad = [
+        "/pub/a%2Fb",
+        "/pub/a%2fb",
+        "/pub/a%00b",
+        "/pub/a%0Ab",
+        "/pub/a%0d",
+        "/pub/a%7Fb",
+        "/pub/a%C2%85b",
+        "/pub/a/../b",
+        "/pub/./a",
+        "/pub/a/..",
+        "/pub/%2e%2e/a",
+        "/pub/a/%2E",
+        "/pub/a//b",
+        "/pub/a/",
+        "/pub/%zz",
+        "/pub/a%",
+        "/pub/a%4",
+        "/pub/%ff%fe",
+        "/pub/%C0%80",
+        &long,
+        "/pub?topic=",
+        "/pub?topic=a%00b",
+        "/pub?topic=%zz",
+        "/pub?topic=a&channel=",
+    ];
+    for door in ["/pub", "/sub"] {
+        for target in bad {
+            let target = target.replacen("/pub", door, 1);
+            let method = if door == "/pub" { "POST" } else { "GET" };
+            let response = once(&server, method, &target, &[], "");
+            assert_eq!(response.status, 400, "{method} {target}");
+            assert!(
+                !response.body.is_empty(),
+                "{method} {target} is told no reason"
+            );
+        }
+    }
+}
+
+#[test]
+fn good_names_reach_the_same_topic_by_every_spelling() {
+    let server = Server::start();
+    let spellings: &[(&str, &str)] = &[
+        ("/pub/a/b", "/sub?topic=a%2Fb"),
+        ("/pub/caf%C3%A9", "/sub?topic=caf\u{e9}"),
+        ("/pub/%61b%63", "/sub/abc"),
+        ("/pub?topic=empty//level", "/sub?topic=empty%2F%2Flevel"),
+        ("/pub?channel=old", "/sub/old"),
+        ("/pub/once%252F", "/sub?topic=once%252F"),
+        ("/pub/a:b@c,d;e=f", "/sub?topic=a:b@c,d;e=f"),
+        ("/pub/with%20space", "/sub?channel=with%20space"),
+    ];
+    for (number, (publish, subscribe)) in spellings.iter().enumerate() {
+        let body = format!("message {number}");
+        let sent = once(&server, "POST", publish, &[], &body);
+        assert_eq!(sent.status, 202, "{publish}: {sent:?}");
+        let received = once(&server, "GET", subscribe, &[], "");
+        assert_eq!(
+            (received.status, received.text()),
+            (200, body.as_str()),
+            "{publish} {subscribe}"
+        );
+    }
+}
+
+#[test]
+fn a_plus_in_a_query_is_no_space() {
+    let server = Server::start();
+    publish(&server, "a%20b", "spaced");
+    let plus = once(&server, "GET", "/pub?topic=a+b", &[], "");
+    assert_ne!(plus.status, 200, "{plus:?}");
+}
+
+#[test]
+fn nobody_publishes_to_names_of_ours() {
+    let server = Server::start();
+    for target in [
+        "/pub/$sys",
+        "/pub/$sys/x",
+        "/pub/%24sys",
+        "/pub?topic=$sys",
+        "/pub?topic=%24sys",
+    ] {
+        let status = once(&server, "POST", target, &[], "x").status;
+        assert!((400..500).contains(&status), "{target}: {status}");
+    }
+    assert_eq!(
+        once(&server, "POST", "/pub/a/$b", &[], "x").status,
+        202,
+        "only at the front"
+    );
+}
+
+#[test]
+fn a_request_without_a_topic_is_refused() {
+    let server = Server::start();
+    for (method, target) in [
+        ("POST", "/pub"),
+        ("GET", "/pub"),
+        ("GET", "/sub"),
+        ("GET", "/sub?since=oldest"),
+    ] {
+        let status = once(&server, method, target, &[], "").status;
+        assert!((400..500).contains(&status), "{method} {target}: {status}");
+    }
+}
+
+#[test]
+fn other_paths_are_404() {
+    let server = Server::start();
+    for target in ["/nothing", "/publish/a", "/subs", "/pubs/a", "/favicon.ico"] {
+        assert_eq!(
+            once(&server, "GET", target, &[], "").status,
+            404,
+            "{target}"
+        );
+    }
+}
+
+#[test]
+fn the_prefixes_are_settings() {
+    let server = Server::with(
+        "[http]\npublish_paths = [\"/msgq/post\"]\nsubscribe_paths = [\"/msgq/listen\"]\n",
+    );
+    let mut conn = Conn::open(&server);
+    assert_eq!(
+        conn.request("POST", "/msgq/post?channel=pb", &[], "hello")
+            .status,
+        202
+    );
+    assert_eq!(conn.get("/msgq/listen?channel=pb", &[]).text(), "hello");
+    assert_eq!(conn.get("/msgq/listen/pb", &[]).text(), "hello");
+    assert_eq!(conn.get("/sub/pb", &[]).status, 404);
+}

@@ -1,0 +1,286 @@
+//! Publishing and a topic's info, in Nchan's terms.
+
+use crate::conn::{Conn, await_subscribers, info, once, publish};
+use crate::support::Server;
+use crate::ws::Ws;
+
+/// The four lines of Nchan's text, and their values.
+fn fields(text: &str) -> Vec<(String, String)> {
+    let lines = text.lines().map(|line| {
+        line.split_once(": ")
+            .unwrap_or_else(|| panic!("{line:?} in {text:?}"))
+    });
+    lines
+        .map(|(name, value)| (name.to_string(), value.to_string()))
+        .collect()
+}
+
+#[test]
+fn publishing_to_nobody_is_202_and_to_somebody_201() {
+    let server = Server::start();
+    assert_eq!(publish(&server, "news", "kept").status, 202);
+    let mut subscriber = Ws::open(&server, "/sub/news", &[]);
+    await_subscribers(&server, "news", 1);
+    assert_eq!(publish(&server, "news", "live").status, 201);
+    assert_eq!(subscriber.message().text(), "live");
+}
+
+#[test]
+fn a_waiting_long_poll_is_a_live_subscriber() {
+    let server = Server::start();
+    let mut poll = Conn::open(&server);
+    poll.ask("GET", "/sub/news", &[], "");
+    await_subscribers(&server, "news", 1);
+    assert_eq!(publish(&server, "news", "now").status, 201);
+    assert_eq!(poll.response().text(), "now");
+}
+
+#[test]
+fn the_answer_tells_the_topics_info_as_text() {
+    let server = Server::start();
+    let response = publish(&server, "news", "one");
+    assert!(
+        response
+            .header("content-type")
+            .is_some_and(|kind| kind.starts_with("text/plain")),
+        "{response:?}"
+    );
+    let fields = fields(response.text());
+    let names: Vec<&str> = fields.iter().map(|(name, _)| name.as_str()).collect();
+    assert_eq!(
+        names,
+        [
+            "queued messages",
+            "last requested",
+            "active subscribers",
+            "last message id"
+        ]
+    );
+    assert_eq!(fields[0].1, "1");
+    assert_eq!(fields[2].1, "0");
+    assert!(!fields[3].1.is_empty());
+    // The same without a body of its own.
+    let asked = once(&server, "GET", "/pub/news", &[], "");
+    assert_eq!((asked.status, asked.text()), (200, response.text()));
+}
+
+#[test]
+fn the_answer_tells_the_topics_info_as_json() {
+    let server = Server::start();
+    for accept in [
+        "application/json",
+        "text/json",
+        "text/html;q=0.5, application/json",
+    ] {
+        let response = once(&server, "POST", "/pub/news", &[("Accept", accept)], "x");
+        let kind = response.header("content-type").unwrap_or_default();
+        assert!(kind.contains("json"), "{accept}: {kind}");
+        let json = response.json();
+        let object = json.as_object().expect("an object");
+        let mut names: Vec<&str> = object.keys().map(String::as_str).collect();
+        names.sort_unstable();
+        assert_eq!(
+            names,
+            ["last_message_id", "messages", "requested", "subscribers"]
+        );
+        assert!(
+            json["messages"].is_u64() && json["subscribers"].is_u64() && json["requested"].is_i64(),
+            "{json}"
+        );
+        assert!(json["last_message_id"].is_string(), "{json}");
+    }
+    assert_eq!(info(&server, "news")["messages"], 3);
+}
+
+#[test]
+fn the_last_message_id_is_a_position() {
+    let server = Server::start();
+    publish(&server, "news", "one");
+    let id = info(&server, "news")["last_message_id"]
+        .as_str()
+        .expect("a position")
+        .to_string();
+    publish(&server, "news", "two");
+    let next = once(
+        &server,
+        "GET",
+        &format!("/sub/news?last_event_id={id}"),
+        &[],
+        "",
+    );
+    assert_eq!((next.status, next.text()), (200, "two"));
+}
+
+#[test]
+fn put_creates_and_get_tells() {
+    let server = Server::start();
+    assert_eq!(once(&server, "GET", "/pub/news", &[], "").status, 404);
+    assert_eq!(once(&server, "PUT", "/pub/news", &[], "").status, 201);
+    assert_eq!(once(&server, "PUT", "/pub/news", &[], "").status, 200);
+    assert_eq!(once(&server, "GET", "/pub/news", &[], "").status, 200);
+    assert_eq!(info(&server, "news")["messages"], 0);
+}
+
+#[test]
+fn the_log_keeps_what_its_rule_says() {
+    let server = Server::with(
+        "[[rule]]\nmatch = \"few/#\"\nlog_messages = 3\n[[rule]]\nmatch = \"none\"\nlog_messages = 0\n",
+    );
+    for number in 0..12 {
+        for topic in ["many", "few/x", "none"] {
+            publish(&server, topic, number.to_string());
+        }
+    }
+    assert_eq!(info(&server, "many")["messages"], 10, "the default");
+    assert_eq!(info(&server, "few/x")["messages"], 3);
+    assert_eq!(info(&server, "none")["messages"], 0);
+    assert_eq!(
+        once(&server, "GET", "/sub/few/x", &[], "").text(),
+        "9",
+        "the oldest that is kept"
+    );
+}
+
+#[test]
+fn a_message_expires_with_its_age() {
+    let server = Server::with("[[rule]]\nmatch = \"#\"\nlog_age_s = 1\n");
+    publish(&server, "news", "old");
+    std::thread::sleep(std::time::Duration::from_millis(2500));
+    publish(&server, "news", "new");
+    assert_eq!(once(&server, "GET", "/sub/news", &[], "").text(), "new");
+}
+
+#[test]
+fn every_byte_and_the_content_type_come_through() {
+    let server = Server::start();
+    let all: Vec<u8> = (0..=255).cycle().take(70_000).collect();
+    let mut conn = Conn::open(&server);
+    let sent = conn.request(
+        "POST",
+        "/pub/bytes",
+        &[("Content-Type", "image/x-all; a=\"b\"")],
+        &all,
+    );
+    assert_eq!(sent.status, 202);
+    let received = conn.get("/sub/bytes", &[]);
+    assert_eq!(
+        received.header("content-type").as_deref(),
+        Some("image/x-all; a=\"b\"")
+    );
+    assert!(received.body == all, "{} bytes", received.body.len());
+}
+
+#[test]
+fn a_batch_publishes_its_lines_and_tells_failures_by_line() {
+    let server = Server::start();
+    let batch = concat!(
+        r#"{"topic":"raw","data":"plain \u0041"}"#,
+        "\n",
+        r#"{"topic":"json","data":{"a":[1,2]},"content_type":"application/json"}"#,
+        "\n",
+        r#"{"topic":"bytes","data_base64":"AAH/","content_type":"application/octet-stream"}"#,
+        "\n",
+        r#"{"topic":"event","data":"x","event":"tick"}"#,
+        "\n",
+        "this is no JSON\n",
+        r#"{"topic":"a\u0000b","data":"x"}"#,
+        "\n",
+        r#"{"topic":"raw","data":"x","content_type":"a\r\nX-Evil: 1"}"#,
+        "\n",
+        r#"{"topic":"raw","data":"x","event":"a\nid: 1"}"#,
+        "\n",
+        r#"{"topic":"$sys/x","data":"x"}"#,
+        "\n",
+        r#"{"data":"no topic"}"#,
+        "\n",
+        r#"{"topic":"last","data":"no line break follows"}"#,
+    );
+    let response = once(
+        &server,
+        "POST",
+        "/pub",
+        &[("Content-Type", "application/x-ndjson")],
+        batch,
+    );
+    assert_eq!(response.status, 200, "{response:?}");
+    let text = response.json().to_string();
+    for line in 5..=10 {
+        assert!(
+            text.contains(&line.to_string()),
+            "line {line} failed and is not named in {text}"
+        );
+    }
+    assert_eq!(once(&server, "GET", "/sub/raw", &[], "").text(), "plain A");
+    let json = once(&server, "GET", "/sub/json", &[], "");
+    assert_eq!(json.json(), serde_json::json!({"a": [1, 2]}));
+    assert_eq!(
+        json.header("content-type").as_deref(),
+        Some("application/json")
+    );
+    assert_eq!(
+        once(&server, "GET", "/sub/bytes", &[], "").body,
+        [0, 1, 255]
+    );
+    assert_eq!(info(&server, "raw")["messages"], 1);
+    assert_eq!(
+        once(&server, "GET", "/sub/last", &[], "").text(),
+        "no line break follows"
+    );
+}
+
+#[test]
+fn a_batch_of_one_topic_keeps_its_order() {
+    let server = Server::with("[[rule]]\nmatch = \"#\"\nlog_messages = 10000\n");
+    let mut subscriber = Ws::open(&server, "/sub/news", &[]);
+    await_subscribers(&server, "news", 1);
+    let lines: Vec<String> = (0..5000)
+        .map(|number| format!("{{\"topic\":\"news\",\"data\":\"{number}\"}}\n"))
+        .collect();
+    let response = once(
+        &server,
+        "POST",
+        "/pub",
+        &[("Content-Type", "application/x-ndjson")],
+        &lines.concat(),
+    );
+    assert_eq!(response.status, 200, "{response:?}");
+    let expected: Vec<String> = (0..5000).map(|number| number.to_string()).collect();
+    assert_eq!(subscriber.texts(5000), expected);
+}
+
+#[test]
+fn a_batch_has_limits() {
+    let server = Server::with("[limits]\nbatch_lines = 100\nbatch_bytes = 20000\n");
+    let lines = r#"{"topic":"t","data":"x"}"#.to_string() + "\n";
+    let kind = [("Content-Type", "application/x-ndjson")];
+    assert_eq!(
+        once(&server, "POST", "/pub", &kind, &lines.repeat(100)).status,
+        200
+    );
+    let many = once(&server, "POST", "/pub", &kind, &lines.repeat(101)).status;
+    assert!((400..500).contains(&many), "101 lines: {many}");
+    let large = format!("{{\"topic\":\"t\",\"data\":\"{}\"}}\n", "x".repeat(30_000));
+    assert_eq!(once(&server, "POST", "/pub", &kind, &large).status, 413);
+}
+
+#[test]
+fn many_publishes_to_many_homes_are_answered_in_order() {
+    let server = Server::start();
+    let mut conn = Conn::open(&server);
+    let json = [("Accept", "application/json")];
+    let mut text = Vec::new();
+    for number in 0..200 {
+        // Each topic has as many messages as its number says, so that an answer names its request.
+        for _ in 0..=number % 3 {
+            text.extend(conn.text_of("POST", &format!("/pub/pipeline/{number}"), &json, b"x"));
+        }
+    }
+    conn.send(text);
+    for number in 0..200 {
+        for nth in 0..=number % 3 {
+            let response = conn.response();
+            assert_eq!(response.status, 202);
+            assert_eq!(response.json()["messages"], nth + 1, "topic {number}");
+        }
+    }
+}

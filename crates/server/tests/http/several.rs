@@ -1,0 +1,136 @@
+//! Several topics over one connection: whose message it is, and one position for all.
+
+use crate::conn::{Conn, await_subscribers, once, publish};
+use crate::stream::Stream;
+use crate::support::Server;
+use crate::ws::{Ws, line};
+
+const TARGET: &str = "/sub?topic=a&topic=b";
+
+#[test]
+fn a_long_poll_names_the_topic_and_resumes_both() {
+    let server = Server::start();
+    for (topic, text) in [("a", "a1"), ("b", "b1"), ("a", "a2"), ("b", "b2")] {
+        publish(&server, topic, text);
+    }
+    let mut conn = Conn::open(&server);
+    let mut response = conn.get(TARGET, &[]);
+    let mut seen = Vec::new();
+    for number in 0..4 {
+        let topic = response.header("crore-topic").expect("a topic");
+        assert!(response.text().starts_with(&topic), "{response:?}");
+        seen.push(response.text().to_string());
+        let tag = response.header("etag").expect("an ETag");
+        conn.ask("GET", TARGET, &[("If-None-Match", &tag)], "");
+        if number < 3 {
+            response = conn.response();
+        }
+    }
+    let of = |topic: char| {
+        seen.iter()
+            .filter(|text| text.starts_with(topic))
+            .cloned()
+            .collect::<Vec<_>>()
+    };
+    assert_eq!(
+        (of('a'), of('b')),
+        (
+            vec!["a1".into(), "a2".into()],
+            vec!["b1".into(), "b2".into()]
+        )
+    );
+    await_subscribers(&server, "a", 1);
+    publish(&server, "b", "b3");
+    assert_eq!(conn.response().text(), "b3");
+}
+
+#[test]
+fn a_stream_resumes_all_topics_from_one_id() {
+    let server = Server::start();
+    let mut stream = Stream::open(&server, TARGET, &[]);
+    await_subscribers(&server, "a", 1);
+    await_subscribers(&server, "b", 1);
+    publish(&server, "a", "a1");
+    publish(&server, "b", "b1");
+    let mut data = stream.data(1);
+    let event = stream.event().expect("an event");
+    data.push(event.data.clone());
+    data.sort();
+    assert_eq!(data, ["a1", "b1"]);
+    drop(stream);
+    publish(&server, "a", "a2");
+    publish(&server, "b", "b2");
+    let mut again = Stream::open(&server, TARGET, &[("Last-Event-ID", &event.id)]);
+    let mut data = again.data(2);
+    data.sort();
+    assert_eq!(data, ["a2", "b2"]);
+    publish(&server, "b", "b3");
+    assert_eq!(again.data(1), ["b3"]);
+}
+
+#[test]
+fn a_websocket_names_the_topic_in_the_meta_subprotocol() {
+    let server = Server::start();
+    let mut ws = Ws::meta(&server, TARGET);
+    await_subscribers(&server, "a", 1);
+    await_subscribers(&server, "b", 1);
+    publish(&server, "a", "a1");
+    let (lines, data) = ws.meta_message();
+    assert_eq!((line(&lines, "topic"), data.as_slice()), ("a", &b"a1"[..]));
+    publish(&server, "b", "b1");
+    let (lines, data) = ws.meta_message();
+    assert_eq!((line(&lines, "topic"), data.as_slice()), ("b", &b"b1"[..]));
+    let id = line(&lines, "id").to_string();
+    drop(ws);
+    publish(&server, "a", "a2");
+    let mut again = Ws::meta(&server, &format!("{TARGET}&since={id}"));
+    assert_eq!(again.meta_message().1, b"a2");
+}
+
+#[test]
+fn an_envelope_is_json_with_the_topic_on_all_three() {
+    let server = Server::start();
+    let target = format!("{TARGET}&envelope=json&since=oldest");
+    publish(&server, "a", "hello \"you\"");
+    let poll = once(&server, "GET", &target, &[], "").json();
+    let stream: serde_json::Value =
+        serde_json::from_str(&Stream::open(&server, &target, &[]).data(1)[0]).expect("JSON");
+    let ws: serde_json::Value =
+        serde_json::from_str(&Ws::open(&server, &target, &[]).message().text()).expect("JSON");
+    for (door, envelope) in [("long-poll", poll), ("SSE", stream), ("WebSocket", ws)] {
+        assert_eq!(envelope["topic"], "a", "{door}: {envelope}");
+        assert_eq!(envelope["data"], "hello \"you\"", "{door}: {envelope}");
+    }
+}
+
+#[test]
+fn a_changed_set_is_told_as_a_gap() {
+    let server = Server::start();
+    let mut stream = Stream::open(&server, TARGET, &[]);
+    await_subscribers(&server, "a", 1);
+    publish(&server, "a", "a1");
+    let id = stream.event().expect("an event").id;
+    publish(&server, "c", "c1");
+    let mut other = Stream::open(&server, "/sub?topic=a&topic=c", &[("Last-Event-ID", &id)]);
+    assert_eq!(other.event().expect("a gap").kind, "crore.gap");
+}
+
+#[test]
+fn there_are_at_most_as_many_topics_as_can_be_resumed() {
+    let server = Server::start();
+    let target = |count: usize| {
+        format!(
+            "/sub?{}",
+            (0..count)
+                .map(|n| format!("topic=t{n}&"))
+                .collect::<String>()
+        )
+    };
+    publish(&server, "t31", "last");
+    assert_eq!(
+        once(&server, "GET", target(32).trim_end_matches('&'), &[], "").text(),
+        "last"
+    );
+    let refused = once(&server, "GET", target(33).trim_end_matches('&'), &[], "");
+    assert_eq!(refused.status, 400, "{refused:?}");
+}

@@ -1,0 +1,203 @@
+//! Server-Sent Events, as the HTML standard reads them.
+
+use crate::conn::{Conn, await_subscribers, once, publish};
+use crate::stream::{Event, Stream};
+use crate::support::Server;
+
+#[test]
+fn a_stream_begins_at_once_with_a_comment_and_a_retry() {
+    let server = Server::with("[[rule]]\nmatch = \"#\"\nsse_retry_ms = 1234\n");
+    let mut stream = Stream::open(&server, "/sub/news", &[]);
+    let head = &stream.head;
+    assert!(
+        head.header("content-type")
+            .is_some_and(|kind| kind.starts_with("text/event-stream")),
+        "{head:?}"
+    );
+    assert!(
+        head.lists("cache-control", "no-cache") && head.lists("cache-control", "no-transform"),
+        "{head:?}"
+    );
+    assert_eq!(head.header("x-accel-buffering").as_deref(), Some("no"));
+    let (mut comments, mut retry) = (0, None);
+    while comments == 0 || retry.is_none() {
+        let block = stream.block().expect("the stream goes on");
+        assert_eq!(block.event, None);
+        comments += block.comments;
+        retry = retry.or(block.retry);
+    }
+    assert_eq!(retry.as_deref(), Some("1234"));
+}
+
+#[test]
+fn a_stream_is_live_unless_it_is_asked_to_begin_earlier() {
+    let server = Server::start();
+    publish(&server, "news", "one");
+    publish(&server, "news", "two");
+    let mut live = Stream::open(&server, "/sub/news", &[]);
+    let mut oldest = Stream::open(&server, "/sub/news?since=oldest", &[]);
+    let mut newest = Stream::open(&server, "/sub/news?since=-1", &[]);
+    await_subscribers(&server, "news", 3);
+    publish(&server, "news", "three");
+    assert_eq!(live.data(1), ["three"]);
+    assert_eq!(oldest.data(3), ["one", "two", "three"]);
+    assert_eq!(newest.data(2), ["two", "three"]);
+}
+
+#[test]
+fn an_id_resumes_exactly() {
+    let server = Server::start();
+    let mut stream = Stream::open(&server, "/sub/news", &[]);
+    await_subscribers(&server, "news", 1);
+    for number in 0..5 {
+        publish(&server, "news", number.to_string());
+    }
+    let events: Vec<Event> = (0..5).map(|_| stream.event().expect("an event")).collect();
+    drop(stream);
+    publish(&server, "news", "5");
+    for (number, event) in events.iter().enumerate() {
+        assert!(!event.id.is_empty());
+        let expected: Vec<String> = (number + 1..6).map(|number| number.to_string()).collect();
+        let mut by_header = Stream::open(&server, "/sub/news", &[("Last-Event-ID", &event.id)]);
+        assert_eq!(
+            by_header.data(expected.len()),
+            expected,
+            "Last-Event-ID of {number}"
+        );
+        let mut by_query = Stream::open(
+            &server,
+            &format!("/sub/news?last_event_id={}", event.id),
+            &[],
+        );
+        assert_eq!(
+            by_query.data(expected.len()),
+            expected,
+            "last_event_id of {number}"
+        );
+    }
+}
+
+#[test]
+fn a_position_goes_from_one_transport_to_another() {
+    let server = Server::start();
+    publish(&server, "news", "one");
+    let at = once(&server, "GET", "/sub/news", &[], "").position();
+    publish(&server, "news", "two");
+    let mut stream = Stream::open(&server, "/sub/news", &[("Last-Event-ID", &at)]);
+    assert_eq!(stream.data(1), ["two"]);
+}
+
+#[test]
+fn data_comes_through_as_far_as_the_standard_can_carry_it() {
+    let server = Server::start();
+    let mut stream = Stream::open(&server, "/sub/news", &[]);
+    await_subscribers(&server, "news", 1);
+    // CR, LF and CRLF all are line ends to a reader, which sees LF.
+    let table = [
+        ("plain", "plain"),
+        ("two\nlines", "two\nlines"),
+        ("crlf\r\ncr\rend", "crlf\ncr\nend"),
+        (" leading space", " leading space"),
+        ("id: 7\nevent: x\nretry: 1", "id: 7\nevent: x\nretry: 1"),
+        (":comment", ":comment"),
+        ("trailing\n", "trailing\n"),
+        ("\n\n\n", "\n\n\n"),
+        ("caf\u{e9} \u{1f600}", "caf\u{e9} \u{1f600}"),
+    ];
+    for (sent, _) in table {
+        publish(&server, "news", sent);
+    }
+    for (sent, expected) in table {
+        assert_eq!(stream.event().expect("an event").data, expected, "{sent:?}");
+    }
+}
+
+#[test]
+fn an_event_has_the_name_that_its_publisher_gave() {
+    let server = Server::start();
+    let mut stream = Stream::open(&server, "/sub/news", &[]);
+    await_subscribers(&server, "news", 1);
+    assert_eq!(
+        once(
+            &server,
+            "POST",
+            "/pub/news",
+            &[("X-EventSource-Event", "tick")],
+            "1"
+        )
+        .status,
+        201
+    );
+    publish(&server, "news", "2");
+    let events = [
+        stream.event().expect("an event"),
+        stream.event().expect("an event"),
+    ];
+    assert_eq!(
+        events.map(|event| (event.kind, event.data)),
+        [("tick", "1"), ("message", "2")]
+            .map(|(kind, data)| { (kind.to_string(), data.to_string()) })
+    );
+    for name in ["crore.gap", "crore.x"] {
+        let response = once(
+            &server,
+            "POST",
+            "/pub/news",
+            &[("X-EventSource-Event", name)],
+            "x",
+        );
+        assert_eq!(response.status, 400, "{name} is ours");
+    }
+}
+
+#[test]
+fn http_1_0_gets_a_stream_that_ends_with_the_connection() {
+    let server = Server::start();
+    let mut conn = Conn::open(&server);
+    conn.send("GET /sub/news HTTP/1.0\r\nAccept: text/event-stream\r\n\r\n");
+    let head = conn.head();
+    assert_eq!((head.status, head.header("transfer-encoding")), (200, None));
+    let mut stream = Stream::of(conn, head);
+    await_subscribers(&server, "news", 1);
+    publish(&server, "news", "one");
+    assert_eq!(stream.data(1), ["one"]);
+    once(&server, "DELETE", "/pub/news", &[], "");
+    assert_eq!(stream.event(), None);
+}
+
+#[test]
+fn a_gap_is_told_as_an_event_with_a_new_id() {
+    let server = Server::with("[[rule]]\nmatch = \"#\"\nlog_messages = 2\n");
+    publish(&server, "news", "0");
+    let at = once(&server, "GET", "/sub/news", &[], "").position();
+    for number in 1..6 {
+        publish(&server, "news", number.to_string());
+    }
+    let mut stream = Stream::open(&server, "/sub/news", &[("Last-Event-ID", &at)]);
+    let gap = stream.event().expect("a gap");
+    assert_eq!(gap.kind, "crore.gap");
+    assert!(!gap.id.is_empty() && gap.id != at, "{gap:?}");
+    assert_eq!(stream.data(2), ["4", "5"]);
+    let mut from_gap = Stream::open(&server, "/sub/news", &[("Last-Event-ID", &gap.id)]);
+    assert_eq!(from_gap.data(2), ["4", "5"], "the gap is told once");
+}
+
+#[test]
+fn silence_is_broken_by_comments() {
+    let server = Server::with("[heartbeat]\ninterval_s = 5\njitter_percent = 0\n");
+    let mut stream = Stream::open(&server, "/sub/news", &[]);
+    let started = std::time::Instant::now();
+    let mut seen_s = Vec::new();
+    while started.elapsed().as_secs() < 7 {
+        let block = stream.block().expect("the stream goes on");
+        assert_eq!(block.event, None);
+        if block.comments > 0 && started.elapsed().as_secs() >= 1 {
+            seen_s.push(started.elapsed().as_secs());
+            break;
+        }
+    }
+    assert!(
+        seen_s.first().is_some_and(|at_s| (4..=7).contains(at_s)),
+        "{seen_s:?}"
+    );
+}

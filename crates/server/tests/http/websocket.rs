@@ -1,0 +1,400 @@
+//! WebSocket as it should be used: RFC 6455's handshake and framing, the meta subprotocol, resume.
+
+use crate::conn::{Conn, await_subscribers, info, once, publish};
+use crate::support::Server;
+use crate::ws::{
+    ACCEPT, BINARY, CLOSE, CONTINUATION, FIN, Frame, KEY, PING, PONG, TEXT, Ws, handshake, line,
+    masked,
+};
+
+#[test]
+fn the_handshake_is_the_rfcs() {
+    let server = Server::start();
+    let ws = Ws::open(&server, "/sub/news", &[]);
+    assert_eq!(
+        ws.head.header("sec-websocket-accept").as_deref(),
+        Some(ACCEPT)
+    );
+    assert!(ws.head.lists("connection", "upgrade"), "{:?}", ws.head);
+    assert_eq!(
+        ws.head
+            .header("upgrade")
+            .map(|value| value.to_lowercase())
+            .as_deref(),
+        Some("websocket")
+    );
+    assert_eq!(
+        ws.head.header("sec-websocket-protocol"),
+        None,
+        "none was offered"
+    );
+    assert_eq!(
+        ws.head.header("sec-websocket-extensions"),
+        None,
+        "none was offered"
+    );
+    // Browsers send lists, and names in any case.
+    let other = [
+        ("Connection", "keep-alive, UPGRADE"),
+        ("Upgrade", "WebSocket"),
+    ];
+    let mut conn = Conn::open(&server);
+    let headers = [&other[..], &handshake(&[])[2..]].concat();
+    conn.ask("GET", "/sub/news", &headers, "");
+    assert_eq!(conn.head().status, 101);
+    // RFC 6455 section 4.1: the server selects only what was offered.
+    let unknown = Ws::open(
+        &server,
+        "/sub/news",
+        &[("Sec-WebSocket-Protocol", "chat, superchat")],
+    );
+    assert_eq!(unknown.head.header("sec-websocket-protocol"), None);
+    let among = Ws::open(
+        &server,
+        "/sub/news",
+        &[("Sec-WebSocket-Protocol", "chat, ws+meta.nchan")],
+    );
+    assert_eq!(
+        among.head.header("sec-websocket-protocol").as_deref(),
+        Some("ws+meta.nchan")
+    );
+}
+
+#[test]
+fn a_wrong_handshake_is_refused_in_http() {
+    let server = Server::start();
+    let without = |name: &str| {
+        handshake(&[])
+            .into_iter()
+            .filter(|(other, _)| *other != name)
+            .collect::<Vec<_>>()
+    };
+    let with =
+        |name: &'static str, value: &'static str| [without(name), vec![(name, value)]].concat();
+    for headers in [
+        without("Sec-WebSocket-Key"),
+        with("Sec-WebSocket-Key", "short"),
+        with("Sec-WebSocket-Key", "dGhlIHNhbXBsZSBub25jZQ"),
+        with(
+            "Sec-WebSocket-Key",
+            "dGhlIHNhbXBsZSBub25jZSBpcyB0b28gbG9uZw==",
+        ),
+    ] {
+        let mut conn = Conn::open(&server);
+        conn.ask("GET", "/sub/news", &headers, "");
+        assert_eq!(conn.head().status, 400, "{headers:?}");
+    }
+    for version in ["8", "12", "14", "x"] {
+        let headers = with("Sec-WebSocket-Version", version);
+        let mut conn = Conn::open(&server);
+        conn.ask("GET", "/sub/news", &headers, "");
+        let head = conn.head();
+        // RFC 6455 section 4.2.2: the answer names the version that we speak.
+        assert!([400, 426].contains(&head.status), "{head:?}");
+        assert_eq!(
+            head.header("sec-websocket-version").as_deref(),
+            Some("13"),
+            "{head:?}"
+        );
+    }
+    let mut conn = Conn::open(&server);
+    conn.ask("POST", "/pubsub/news", &handshake(&[]), "");
+    let status = conn.head().status;
+    assert!(
+        (400..500).contains(&status),
+        "POST with an upgrade: {status}"
+    );
+}
+
+#[test]
+fn the_type_decides_between_text_and_binary() {
+    let server = Server::start();
+    let mut ws = Ws::open(&server, "/sub/news", &[]);
+    await_subscribers(&server, "news", 1);
+    let table: [(&str, &[u8], u8); 6] = [
+        ("text/plain", b"text", TEXT),
+        ("application/json", b"{}", TEXT),
+        ("application/octet-stream", b"text", BINARY),
+        ("text/plain", b"\xff\xfe", BINARY),
+        ("image/png", b"\x89PNG", BINARY),
+        ("text/plain", "caf\u{e9}".as_bytes(), TEXT),
+    ];
+    for (kind, body, opcode) in table {
+        Conn::open(&server).request("POST", "/pub/news", &[("Content-Type", kind)], body);
+        assert_eq!(
+            ws.message(),
+            Frame {
+                first: FIN | opcode,
+                payload: body.to_vec()
+            },
+            "{kind}"
+        );
+    }
+}
+
+#[test]
+fn every_length_comes_and_goes_in_its_shortest_form() {
+    let server = Server::start();
+    let mut ws = Ws::open(&server, "/pubsub/news", &[]);
+    await_subscribers(&server, "news", 1);
+    for length in [0, 1, 125, 126, 127, 65_535, 65_536, 300_000, 1 << 20] {
+        let payload: Vec<u8> = (0..length).map(|at| b'a' + (at % 23) as u8).collect();
+        ws.send(FIN | TEXT, &payload);
+        let message = ws.message();
+        assert!(
+            message.payload == payload,
+            "{length}: {} bytes came",
+            message.payload.len()
+        );
+    }
+}
+
+#[test]
+fn the_meta_subprotocol_names_position_and_type() {
+    let server = Server::start();
+    let mut ws = Ws::meta(&server, "/sub/news");
+    await_subscribers(&server, "news", 1);
+    publish(&server, "news", "one\n\ntwo");
+    let (lines, data) = ws.meta_message();
+    assert_eq!(data, b"one\n\ntwo");
+    assert_eq!(line(&lines, "content-type"), "text/plain");
+    assert_eq!(lines[0].0, "id", "as with Nchan");
+    assert_eq!(line(&lines, "id"), info(&server, "news")["last_message_id"]);
+}
+
+#[test]
+fn a_position_resumes_exactly() {
+    let server = Server::start();
+    let mut ws = Ws::meta(&server, "/sub/news");
+    await_subscribers(&server, "news", 1);
+    for number in 0..5 {
+        publish(&server, "news", number.to_string());
+    }
+    let ids: Vec<String> = (0..5)
+        .map(|_| line(&ws.meta_message().0, "id").to_string())
+        .collect();
+    drop(ws);
+    publish(&server, "news", "5");
+    for (number, id) in ids.iter().enumerate() {
+        let expected: Vec<String> = (number + 1..6).map(|number| number.to_string()).collect();
+        for query in ["since", "last_event_id"] {
+            let mut again = Ws::open(&server, &format!("/sub/news?{query}={id}"), &[]);
+            assert_eq!(again.texts(expected.len()), expected, "{query} of {number}");
+        }
+    }
+    let mut oldest = Ws::open(&server, "/sub/news?since=oldest", &[]);
+    assert_eq!(oldest.texts(6), ["0", "1", "2", "3", "4", "5"]);
+    let mut newest = Ws::open(&server, "/sub/news?since=-2", &[]);
+    assert_eq!(newest.texts(2), ["4", "5"]);
+}
+
+#[test]
+fn resuming_while_messages_arrive_loses_none_and_doubles_none() {
+    let server = Server::with("[[rule]]\nmatch = \"#\"\nlog_messages = 1000\n");
+    let address = server.address();
+    let publisher = std::thread::spawn(move || {
+        let stream = std::net::TcpStream::connect(address).expect("a connection");
+        let mut ws = PublisherOnly(stream);
+        ws.publish_numbers(400);
+    });
+    let mut seen = Vec::new();
+    let mut since = "oldest".to_string();
+    while seen.len() < 400 {
+        let mut ws = Ws::meta(&server, &format!("/sub/news?since={since}"));
+        for _ in 0..37.min(400 - seen.len()) {
+            let (lines, data) = ws.meta_message();
+            since = line(&lines, "id").to_string();
+            seen.push(String::from_utf8(data).expect("a number"));
+        }
+    }
+    publisher.join().expect("the publisher");
+    let expected: Vec<String> = (0..400).map(|number| number.to_string()).collect();
+    assert_eq!(seen, expected);
+}
+
+/// One keep-alive connection that publishes a number every few milliseconds.
+struct PublisherOnly(std::net::TcpStream);
+
+impl PublisherOnly {
+    fn publish_numbers(&mut self, count: usize) {
+        use std::io::{Read, Write};
+        let host = self.0.peer_addr().expect("a peer");
+        for number in 0..count {
+            let body = number.to_string();
+            let length = body.len();
+            let text = format!(
+                "POST /pub/news HTTP/1.1\r\nHost: {host}\r\nContent-Length: {length}\r\n\r\n{body}"
+            );
+            self.0.write_all(text.as_bytes()).expect("it is sent");
+            let mut answer = [0; 2048];
+            assert!(self.0.read(&mut answer).expect("an answer") > 0);
+            std::thread::sleep(std::time::Duration::from_millis(2));
+        }
+    }
+}
+
+#[test]
+fn frames_are_published_where_the_path_says_so() {
+    let server = Server::start();
+    let mut subscriber = Ws::open(&server, "/sub/news", &[]);
+    let mut both = Ws::open(&server, "/pubsub/news", &[]);
+    let mut publisher = Ws::open(&server, "/pub/news", &[]);
+    await_subscribers(&server, "news", 2);
+    publisher.send(FIN | TEXT, "from pub");
+    assert_eq!(
+        (subscriber.texts(1), both.texts(1)),
+        (vec!["from pub".into()], vec!["from pub".into()])
+    );
+    both.send(FIN | BINARY, "from pubsub");
+    assert_eq!(
+        subscriber.message(),
+        Frame {
+            first: FIN | BINARY,
+            payload: b"from pubsub".to_vec()
+        }
+    );
+    assert_eq!(both.message().payload, b"from pubsub");
+    assert_eq!(info(&server, "news")["messages"], 2);
+}
+
+#[test]
+fn the_meta_subprotocol_acknowledges_what_was_published() {
+    let server = Server::start();
+    let mut ws = Ws::meta(&server, "/pub/news");
+    for number in 1..=3 {
+        ws.send(FIN | TEXT, "x");
+        assert!(!ws.message().payload.is_empty(), "an acknowledgement");
+        assert_eq!(
+            info(&server, "news")["messages"],
+            number,
+            "it is in the log when it is acknowledged"
+        );
+    }
+}
+
+#[test]
+fn fragments_are_one_message_however_slowly_they_come() {
+    let server = Server::start();
+    let mut ws = Ws::open(&server, "/pubsub/news", &[]);
+    await_subscribers(&server, "news", 1);
+    let text = "caf\u{e9} \u{1f600}".as_bytes();
+    for split in 1..text.len() {
+        // Splits amid characters are allowed (RFC 6455 section 5.6).
+        let frames = [
+            masked(TEXT, &text[..split]),
+            masked(CONTINUATION, b""),
+            masked(FIN | CONTINUATION, &text[split..]),
+        ];
+        if split == 4 {
+            ws.conn.dribble(frames.concat());
+        } else {
+            ws.conn.send(frames.concat());
+        }
+        assert_eq!(
+            ws.message(),
+            Frame {
+                first: FIN | TEXT,
+                payload: text.to_vec()
+            },
+            "split at {split}"
+        );
+    }
+    assert_eq!(info(&server, "news")["messages"], text.len() - 1);
+}
+
+#[test]
+fn control_frames_stand_amid_fragments() {
+    let server = Server::start();
+    let mut ws = Ws::open(&server, "/pubsub/news", &[]);
+    await_subscribers(&server, "news", 1);
+    ws.send(TEXT, "be");
+    ws.send(FIN | PING, "payload");
+    assert_eq!(
+        ws.frame(),
+        Frame {
+            first: FIN | PONG,
+            payload: b"payload".to_vec()
+        }
+    );
+    ws.send(FIN | PONG, "nobody asked");
+    ws.send(FIN | CONTINUATION, "fore");
+    assert_eq!(ws.message().text(), "before");
+    ws.send(FIN | PING, "");
+    assert_eq!(
+        ws.frame(),
+        Frame {
+            first: FIN | PONG,
+            payload: Vec::new()
+        }
+    );
+}
+
+#[test]
+fn frames_in_one_segment_with_the_handshake_are_read() {
+    let server = Server::start();
+    let mut conn = Conn::open(&server);
+    let mut bytes = conn.text_of("GET", "/pub/news", &handshake(&[]), b"");
+    for text in ["one", "two", "three"] {
+        bytes.extend(masked(FIN | TEXT, text.as_bytes()));
+    }
+    bytes.extend(masked(FIN | PING, b"done"));
+    conn.send(bytes);
+    assert_eq!(conn.head().status, 101);
+    let mut ws = Ws {
+        head: once(&server, "GET", "/pub/x", &[], ""),
+        conn,
+    };
+    assert_eq!(
+        ws.frame(),
+        Frame {
+            first: FIN | PONG,
+            payload: b"done".to_vec()
+        }
+    );
+    let mut oldest = Ws::open(&server, "/sub/news?since=oldest", &[]);
+    assert_eq!(oldest.texts(3), ["one", "two", "three"]);
+}
+
+#[test]
+fn a_close_is_answered_with_its_code() {
+    let server = Server::start();
+    for code in [1000_u16, 1001, 1003, 1011, 3000, 4999] {
+        let mut ws = Ws::open(&server, "/sub/news", &[]);
+        ws.send(FIN | CLOSE, [&code.to_be_bytes()[..], b"bye"].concat());
+        assert_eq!(ws.frame().close_code(), Some(code));
+        assert!(ws.conn.ends(), "{code}");
+    }
+    let mut ws = Ws::open(&server, "/sub/news", &[]);
+    ws.send(FIN | CLOSE, "");
+    assert_eq!(ws.frame().opcode(), CLOSE);
+    assert!(ws.conn.ends());
+    await_subscribers(&server, "news", 0);
+}
+
+#[test]
+fn silence_is_broken_by_pings_and_ended_when_they_stay_unanswered() {
+    let server = Server::with("[heartbeat]\ninterval_s = 5\njitter_percent = 0\n");
+    let mut deaf = Ws::open(&server, "/sub/news", &[]);
+    let mut alive = Ws::open(&server, "/sub/news", &[]);
+    assert_eq!(deaf.frame().opcode(), PING);
+    let ping = alive.frame();
+    assert_eq!(ping.opcode(), PING);
+    alive.send(FIN | PONG, &ping.payload);
+    assert_eq!(deaf.frame().opcode(), PING);
+    // The third interval ends it, with or without a close frame.
+    let ended = deaf.conn.fill();
+    assert!(ended == 0 || deaf.conn.take()[0] == FIN | CLOSE);
+    let mut next = alive.frame();
+    while next.opcode() == PING {
+        alive.send(FIN | PONG, &next.payload);
+        publish(&server, "news", "still here");
+        next = alive.frame();
+    }
+    assert_eq!(next.text(), "still here");
+}
+
+#[test]
+fn the_key_is_the_rfcs() {
+    // Guards the constants of this test program.
+    assert_eq!((KEY.len(), ACCEPT.len()), (24, 28));
+}

@@ -1,0 +1,189 @@
+//! The real binary as a child process, for tests: started on a port of the kernel's choice with
+//! settings of the test's own, ended with the test.
+//!
+//! A server that ended or panicked while it was tested fails the test, whatever else was seen.
+
+use std::io::{BufRead, BufReader};
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::process::{Child, Command, Stdio};
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Arc, Mutex, mpsc};
+use std::time::Duration;
+
+/// How long a start may take on a busy machine.
+const START_TIMEOUT: Duration = Duration::from_secs(20);
+
+/// What the server prints, with its address behind it, once it accepts connections.
+const READY: &str = "listening on http://";
+
+/// A running `crore serve`.
+pub struct Server {
+    child: Child,
+    address: SocketAddr,
+    log: Arc<Mutex<String>>,
+    directory: PathBuf,
+}
+
+impl Server {
+    /// With the defaults, two shards.
+    pub fn start() -> Server {
+        Server::with("")
+    }
+
+    /// With `settings`, the text of a `crore.toml`. Tables only: the top level is ours.
+    pub fn with(settings: &str) -> Server {
+        Server::launch(settings, None)
+    }
+
+    /// With `settings` and a limit on descriptors, which the server must live with.
+    #[allow(
+        dead_code,
+        reason = "only some of the test programs that share this module need it"
+    )]
+    pub fn with_descriptors(settings: &str, descriptors: u32) -> Server {
+        Server::launch(settings, Some(descriptors))
+    }
+
+    fn launch(settings: &str, descriptors: Option<u32>) -> Server {
+        static STARTED: AtomicU32 = AtomicU32::new(0);
+        let number = STARTED.fetch_add(1, Ordering::Relaxed);
+        let directory =
+            std::env::temp_dir().join(format!("crore-test-{}-{number}", std::process::id()));
+        std::fs::create_dir_all(&directory).expect("a temporary directory");
+        let file = directory.join("crore.toml");
+        std::fs::write(&file, format!("shards = 2\n{settings}")).expect("a settings file");
+
+        let mut command = match descriptors {
+            None => Command::new(program()),
+            Some(limit) => {
+                let mut shell = Command::new("sh");
+                shell
+                    .args(["-c", &format!("ulimit -n {limit} && exec \"$0\" \"$@\"")])
+                    .arg(program());
+                shell
+            }
+        };
+        command
+            .args(["serve", "--listen", "127.0.0.1:0", "--config"])
+            .arg(&file);
+        command
+            .env("NO_COLOR", "1")
+            .env("RUST_LOG", "info")
+            .current_dir(&directory);
+        command
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .stderr(Stdio::piped());
+        let mut child = command.spawn().expect("the server starts");
+
+        let log = Arc::new(Mutex::new(String::new()));
+        let (ready, address) = mpsc::channel();
+        let lines = BufReader::new(child.stderr.take().expect("a pipe")).lines();
+        let kept = Arc::clone(&log);
+        std::thread::spawn(move || {
+            for line in lines.map_while(Result::ok) {
+                if let Some((_, rest)) = line.split_once(READY) {
+                    let text = rest
+                        .split([' ', '/', '\u{1b}'])
+                        .next()
+                        .unwrap_or_default()
+                        .to_string();
+                    let _ = ready.send(text); // nobody waits for a second address
+                }
+                let mut kept = kept.lock().expect("the log");
+                kept.push_str(&line);
+                kept.push('\n');
+            }
+        });
+        let Ok(text) = address.recv_timeout(START_TIMEOUT) else {
+            let _ = child.kill();
+            let _ = child.wait();
+            panic!(
+                "the server did not say where it listens:\n{}",
+                log.lock().expect("the log")
+            );
+        };
+        let address = text
+            .parse()
+            .unwrap_or_else(|_| panic!("{text:?} is no address"));
+        Server {
+            child,
+            address,
+            log,
+            directory,
+        }
+    }
+
+    /// Where it listens.
+    pub fn address(&self) -> SocketAddr {
+        self.address
+    }
+
+    /// The URL of `path`, which begins with a slash.
+    #[allow(
+        dead_code,
+        reason = "only some of the test programs that share this module need it"
+    )]
+    pub fn url(&self, path: &str) -> String {
+        format!("http://{}{path}", self.address)
+    }
+
+    /// Resident memory of the process in bytes.
+    #[allow(
+        dead_code,
+        reason = "only some of the test programs that share this module need it"
+    )]
+    pub fn resident_bytes(&self) -> u64 {
+        let status =
+            std::fs::read_to_string(format!("/proc/{}/status", self.child.id())).expect("it runs");
+        let line = status
+            .lines()
+            .find_map(|line| line.strip_prefix("VmRSS:"))
+            .expect("a VmRSS line");
+        let kib: u64 = line
+            .trim()
+            .trim_end_matches(" kB")
+            .parse()
+            .expect("kilobytes");
+        kib * 1024
+    }
+
+    /// What it printed until now.
+    pub fn log(&self) -> String {
+        self.log.lock().expect("the log").clone()
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        let ended = self.child.try_wait().ok().flatten();
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+        let _ = std::fs::remove_dir_all(&self.directory);
+        let log = self.log();
+        if std::thread::panicking() {
+            eprint_log(&log);
+        } else {
+            assert!(
+                ended.is_none(),
+                "the server ended by itself, {ended:?}:\n{log}"
+            );
+            assert!(!log.contains("panicked at"), "the server panicked:\n{log}");
+        }
+    }
+}
+
+#[allow(
+    clippy::print_stderr,
+    reason = "the test harness shows it with the failure"
+)]
+fn eprint_log(log: &str) {
+    eprintln!("--- the server's log\n{log}---");
+}
+
+/// The binary that cargo built for this test, unless `CRORE_TEST_PROGRAM` names another build.
+fn program() -> PathBuf {
+    std::env::var_os("CRORE_TEST_PROGRAM")
+        .map_or_else(|| env!("CARGO_BIN_EXE_crore").into(), PathBuf::from)
+}
