@@ -111,8 +111,8 @@ fn a_page_of_a_foreign_origin_gets_nothing() {
     let other = Server::start();
     publish(&other, "news", "private");
     browser.tell(&json!({ "do": "websocket", "url": other.url("/sub/news?since=oldest").replacen("http", "ws", 1) }));
-    browser.next("closed");
+    browser.at_once("closed");
     browser.tell(&json!({ "do": "fetch", "url": other.url("/sub/news") }));
-    browser.next("refused");
+    browser.at_once("refused");
     browser.expect_quiet();
 }

@@ -67,18 +67,28 @@ impl Client {
 
     /// The next thing that it says of this kind; other kinds are passed over.
     pub fn next(&self, kind: &str) -> Value {
-        let started = Instant::now();
         loop {
-            let left = PATIENCE.saturating_sub(started.elapsed());
-            let value = match self.said.recv_timeout(left) {
-                Ok(value) => value,
-                Err(error) => panic!("{}: no {kind}: {error}", self.name),
-            };
-            assert_ne!(value["kind"], "error", "{}: {value}", self.name);
+            let value = self.any(kind);
             if value["kind"] == kind {
                 return value;
             }
         }
+    }
+
+    /// The next thing that it says, which must be of this kind.
+    pub fn at_once(&self, kind: &str) -> Value {
+        let value = self.any(kind);
+        assert_eq!(value["kind"], kind, "{}: {value}", self.name);
+        value
+    }
+
+    fn any(&self, wanted: &str) -> Value {
+        let value = match self.said.recv_timeout(PATIENCE) {
+            Ok(value) => value,
+            Err(error) => panic!("{}: no {wanted}: {error}", self.name),
+        };
+        assert_ne!(value["kind"], "error", "{}: {value}", self.name);
+        value
     }
 
     /// The data of the next `count` messages, and the position of the last.
