@@ -1,15 +1,17 @@
-//! The load tools alone, without the server: `cargo run -p crore-bench --example bench -- floor`.
+//! The load tools alone, without the server, as `crore bench` would run them:
+//! `cargo run -p crore-bench --example bench -- bench floor`.
 
 use std::process::ExitCode;
 
 use clap::Parser;
 
 #[derive(Parser)]
-struct Args {
-    #[command(flatten)]
-    bench: crore_bench::BenchArgs,
+enum Command {
+    /// Measure a server
+    Bench(crore_bench::BenchArgs),
 }
 
 fn main() -> anyhow::Result<ExitCode> {
-    crore_bench::run(Args::parse().bench)
+    let Command::Bench(args) = Command::parse();
+    crore_bench::run(args)
 }

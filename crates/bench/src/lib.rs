@@ -13,6 +13,8 @@ pub mod pattern;
 pub mod payload;
 pub mod publish;
 mod report;
+mod sample;
+pub mod scenario;
 pub mod stats;
 pub mod subscribe;
 mod sys;
@@ -34,6 +36,8 @@ enum Tool {
     Publish(publish::PublishArgs),
     /// A bare reference server
     Floor(floor::FloorArgs),
+    /// Start a server and both tools, and keep one result
+    Run(Box<scenario::RunArgs>),
 }
 
 /// Runs a tool. The exit code says whether all went well; an error says what could not be done.
@@ -42,5 +46,6 @@ pub fn run(args: BenchArgs) -> anyhow::Result<ExitCode> {
         Tool::Subscribe(args) => subscribe::run(args),
         Tool::Publish(args) => publish::run(args),
         Tool::Floor(args) => floor::run(args),
+        Tool::Run(args) => scenario::run(args),
     }
 }

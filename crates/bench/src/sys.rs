@@ -382,7 +382,7 @@ pub fn raise_descriptor_limit() -> io::Result<usize> {
 }
 
 /// Binds the calling thread, and the threads that it will start, to one core.
-pub fn pin(core: usize) -> io::Result<()> {
+fn pin(core: usize) -> io::Result<()> {
     // SAFETY: all zeroes is an empty cpu_set_t; CPU_SET checks its bounds.
     check(unsafe {
         let mut set: libc::cpu_set_t = zeroed();
@@ -401,6 +401,12 @@ pub fn bind_child(command: &mut Command, core: Option<usize>) {
     };
     // SAFETY: between fork and exec only two system calls are made; nothing is allocated.
     unsafe { command.pre_exec(prepare) };
+}
+
+/// Sends Ctrl-C's signal to a child, which then prints its result.
+pub fn interrupt(pid: u32) {
+    // SAFETY: no pointers; the caller's child is not waited for yet, so its id is still its own.
+    unsafe { libc::kill(pid as libc::pid_t, libc::SIGINT) };
 }
 
 static INTERRUPTED: AtomicBool = AtomicBool::new(false);

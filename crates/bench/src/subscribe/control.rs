@@ -6,11 +6,13 @@
 //! | `restart` | begins a new window of measurement | the report |
 //! | `report` | | the report |
 //! | `drop` | resets all connections at once; they return at the connect rate | the report |
+//! | `forget` | takes the next message of each topic as the first: another publisher begins | the report |
 //! | `churn N` | closes and opens N connections a second from now on | the report |
 //!
 //! The end of standard input ends the tool.
 
 use std::io::BufRead;
+use std::sync::atomic::AtomicU32;
 use std::sync::atomic::Ordering::Relaxed;
 
 use anyhow::{Context, Result, bail};
@@ -31,15 +33,8 @@ pub fn obey(subscriber: &Subscriber) -> Result<()> {
                     std::thread::sleep(LOOK);
                 }
             }
-            "drop" => {
-                let threads = subscriber.shared.tallies.len() as u32;
-                let drops = subscriber.shared.drops.fetch_add(1, Relaxed) + 1;
-                while subscriber.shared.drops_done.load(Relaxed) < drops * threads
-                    && !subscriber.is_over()
-                {
-                    std::thread::sleep(LOOK);
-                }
-            }
+            "drop" => order(subscriber, &subscriber.shared.drops),
+            "forget" => order(subscriber, &subscriber.shared.forgets),
             "churn" => {
                 let rate = words.next().and_then(|word| word.parse().ok());
                 let rate = rate.context("`churn` wants connections a second")?;
@@ -57,4 +52,14 @@ pub fn obey(subscriber: &Subscriber) -> Result<()> {
         report::say(&subscriber.json().to_string());
     }
     Ok(())
+}
+
+/// Raises `counter` and waits until every worker has obeyed.
+fn order(subscriber: &Subscriber, counter: &AtomicU32) {
+    let shared = &subscriber.shared;
+    let wanted = shared.obeyed.load(Relaxed) + shared.tallies.len() as u32;
+    counter.fetch_add(1, Relaxed);
+    while shared.obeyed.load(Relaxed) < wanted && !subscriber.is_over() {
+        std::thread::sleep(LOOK);
+    }
 }

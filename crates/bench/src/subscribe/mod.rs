@@ -127,8 +127,10 @@ pub struct Shared {
     pub stop: AtomicBool,
     /// Raised by one to drop all connections at once; they come back.
     pub drops: AtomicU32,
-    /// Workers that have done so, summed over all drops.
-    pub drops_done: AtomicU32,
+    /// Raised by one to forget the topics' sequences: another publisher begins.
+    pub forgets: AtomicU32,
+    /// Workers that have dropped or forgotten, summed over all orders.
+    pub obeyed: AtomicU32,
     /// Connections to close and open again a second.
     pub churn_per_s: AtomicU32,
     /// When the churn began.
@@ -159,7 +161,8 @@ impl Subscriber {
                 .collect(),
             stop: false.into(),
             drops: 0.into(),
-            drops_done: 0.into(),
+            forgets: 0.into(),
+            obeyed: 0.into(),
             churn_per_s: 0.into(),
             churn_since_ns: 0.into(),
             live: 0.into(),

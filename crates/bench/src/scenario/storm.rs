@@ -1,0 +1,156 @@
+//! `churn` and `tsunami`: what arrivals and departures do to those who are connected.
+//!
+//! One publisher runs throughout; the windows before, during and after differ only in what the
+//! connections do. A message published while its client was away is counted apart: it is nobody's
+//! loss unless the client asked to resume.
+
+use anyhow::Result;
+use serde_json::{Value, json};
+
+use super::rig::{Kind, Publisher, Server, Setting, Subscriber, shards_for};
+use super::{Moment, RunArgs, is_clean, locals, pause, protocol_name, topics, watch};
+use crate::report;
+use crate::subscribe::Protocol;
+
+/// Connections, unless told otherwise.
+const CONNECTIONS: u32 = 100_000;
+/// Seconds of each window, unless told otherwise.
+const WINDOW_S: f64 = 20.0;
+/// Seconds between two messages to one client, unless a rate is given.
+const EVERY_S: f64 = 60.0;
+
+/// Processes that are under way.
+struct Storm {
+    server: Server,
+    subscriber: Subscriber,
+    publisher: Publisher,
+    connections: u32,
+    window_s: f64,
+    head: Value,
+}
+
+impl Storm {
+    fn start(args: &RunArgs) -> Result<Storm> {
+        let connections = args.connections.unwrap_or(CONNECTIONS);
+        let protocol = args.protocol.unwrap_or(Protocol::Ws);
+        let setting = Setting {
+            kind: Kind::Crore,
+            shards: args.shards.unwrap_or(shards_for(connections, 1, 2)),
+            ports: 1,
+            keep: args.keep(protocol),
+        };
+        let server = Server::start(args, setting)?;
+        let (topics, addresses) = (topics(connections), locals(connections));
+        let rest = ["--protocol", protocol_name(protocol), "--local", &addresses];
+        let mut subscriber =
+            Subscriber::start(args, &server, setting.kind, connections, &topics, &rest)?;
+        let opened = subscriber.settle()?;
+        let rate = args.rate.unwrap_or(f64::from(connections) / EVERY_S);
+        let (size, text) = (args.size.unwrap_or(512), rate.to_string());
+        let publisher = Publisher::start(
+            args,
+            &server,
+            setting.kind,
+            &topics,
+            size,
+            &["--rate", &text],
+        )?;
+        pause(1.0);
+        let head = json!({
+            "connections": connections, "protocol": protocol_name(protocol),
+            "shards": setting.shards, "log_messages": setting.keep,
+            "rate_per_s": rate, "size_bytes": size, "opening_s": opened["uptime_s"],
+        });
+        let window_s = args.duration.unwrap_or(WINDOW_S);
+        Ok(Storm {
+            server,
+            subscriber,
+            publisher,
+            connections,
+            window_s,
+            head,
+        })
+    }
+
+    /// Serves for a window and returns what was received, with the server's load.
+    fn window(&mut self, name: &str) -> Result<Value> {
+        self.subscriber.ask("restart")?;
+        let before = Moment::of(&mut self.server)?;
+        let samples = watch(&mut self.server, self.window_s)?;
+        self.close_window(name, &before, samples)
+    }
+
+    fn close_window(&mut self, name: &str, before: &Moment, samples: Vec<Value>) -> Result<Value> {
+        let after = Moment::of(&mut self.server)?;
+        let mut report = self.subscriber.ask("report")?;
+        let seconds = (after.at_ns - before.at_ns) as f64 / 1e9;
+        report["server_cores_busy"] =
+            json!((after.process.cpu_s() - before.process.cpu_s()) / seconds);
+        report["window_s"] = json!(seconds);
+        report["samples"] = json!(samples);
+        let latency = &report["latency_ms"];
+        report::say(&format!(
+            "{name}: {} messages in {seconds:.1} s, latency mean {:.3} ms, p99 {:.3} ms, max {:.3} ms; \
+             live {}, lost {}, missed while away {}, failed {}",
+            report["messages"],
+            latency["mean"].as_f64().unwrap_or(f64::NAN),
+            latency["p99"].as_f64().unwrap_or(f64::NAN),
+            latency["max"].as_f64().unwrap_or(f64::NAN),
+            report["connections"]["live"],
+            report["lost"],
+            report["missed_away"],
+            report["connections"]["failed"],
+        ));
+        Ok(report)
+    }
+
+    fn end(self, windows: Value, more: Value) -> Result<Value> {
+        let published = self.publisher.stop()?;
+        let clean = windows
+            .as_object()
+            .is_none_or(|all| all.values().all(is_clean));
+        Ok(json!({
+            "clean": clean, "setting": self.head, "windows": windows, "published": published,
+            "more": more,
+        }))
+    }
+}
+
+/// Holds, then closes and opens `--churn-rate` connections a second.
+pub fn churn(args: &RunArgs) -> Result<Value> {
+    let mut storm = Storm::start(args)?;
+    let calm = storm.window("calm")?;
+    let opened = calm["connections"]["opened"].as_u64().unwrap_or(0);
+    storm
+        .subscriber
+        .ask(&format!("churn {}", args.churn_rate))?;
+    let churned = storm.window("churn")?;
+    storm.subscriber.ask("churn 0")?;
+    let reopened = churned["connections"]["opened"].as_u64().unwrap_or(0) - opened;
+    let more = json!({ "churn_per_s": args.churn_rate, "reopened": reopened });
+    report::say(&format!("{reopened} connections closed and opened again"));
+    storm.end(json!({ "calm": calm, "churn": churned }), more)
+}
+
+/// Holds, then resets every connection; all return at once.
+pub fn tsunami(args: &RunArgs) -> Result<Value> {
+    let mut storm = Storm::start(args)?;
+    let calm = storm.window("calm")?;
+    storm.subscriber.ask("restart")?;
+    let before = Moment::of(&mut storm.server)?;
+    storm.subscriber.ask("drop")?;
+    let back = storm.subscriber.settle()?;
+    let wave = storm.close_window("wave", &before, Vec::new())?;
+    let seconds = (back["now_ns"]
+        .as_u64()
+        .unwrap_or(0)
+        .saturating_sub(before.at_ns)) as f64
+        / 1e9;
+    let per_s = f64::from(storm.connections) / seconds;
+    report::say(&format!(
+        "all back after {seconds:.2} s, {per_s:.0} connects a second"
+    ));
+    let after = storm.window("after")?;
+    let more = json!({ "back_s": seconds, "connects_per_s": per_s });
+    storm.end(json!({ "calm": calm, "wave": wave, "after": after }), more)
+}
