@@ -50,7 +50,7 @@ const actions = {
       socket.close(1000);
     };
   },
-  async fetch({ url }) {
+  async poll({ url }) {
     try {
       const response = await fetch(url);
       say({ kind: "message", id: response.headers.get("etag") ?? "", data: await response.text() });

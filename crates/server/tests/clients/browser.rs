@@ -95,10 +95,10 @@ fn fetch_in_a_loop_needs_no_code_for_positions() {
         publish(&server, "news", text);
     }
     for expected in ["one", "two", "three"] {
-        browser.tell(&json!({ "do": "fetch", "url": proxy.url("/sub/news") }));
+        browser.tell(&json!({ "do": "poll", "url": proxy.url("/sub/news") }));
         assert_eq!(browser.messages(1).0, [expected]);
     }
-    browser.tell(&json!({ "do": "fetch", "url": proxy.url("/sub/news") }));
+    browser.tell(&json!({ "do": "poll", "url": proxy.url("/sub/news") }));
     await_subscribers(&server, "news", 1);
     publish(&server, "news", "four");
     assert_eq!(browser.messages(1).0, ["four"]);
@@ -112,7 +112,7 @@ fn a_page_of_a_foreign_origin_gets_nothing() {
     publish(&other, "news", "private");
     browser.tell(&json!({ "do": "websocket", "url": other.url("/sub/news?since=oldest").replacen("http", "ws", 1) }));
     browser.at_once("closed");
-    browser.tell(&json!({ "do": "fetch", "url": other.url("/sub/news") }));
+    browser.tell(&json!({ "do": "poll", "url": other.url("/sub/news") }));
     browser.at_once("refused");
     browser.expect_quiet();
 }

@@ -28,14 +28,11 @@ fn open(server: &Server, target: &str) -> Ws {
     ws
 }
 
-/// RFC 7692 section 7.2.2: the four bytes that a sender cut off, then inflate.
+/// RFC 7692 section 7.2.2: with the four bytes that a sender cut off; and behind them an empty final
+/// block, for a message ends at a byte boundary and a decompressor of whole streams wants an end.
 fn inflated(payload: &[u8]) -> Vec<u8> {
-    let whole = [payload, &[0, 0, 0xff, 0xff]].concat();
-    match decompress_to_vec_with_limit(&whole, 1 << 24) {
-        Ok(data) => data,
-        // A message ends at a byte boundary, not with a final block.
-        Err(error) => error.output,
-    }
+    let whole = [payload, &[0, 0, 0xff, 0xff], &[1, 0, 0, 0xff, 0xff]].concat();
+    decompress_to_vec_with_limit(&whole, 1 << 24).expect("deflated data")
 }
 
 /// RFC 7692 section 7.2.1.

@@ -159,19 +159,19 @@ fn a_chunk_size_beyond_64_bits_is_refused() {
 #[test]
 fn codings_that_we_do_not_know_are_refused() {
     let server = Server::start();
-    // RFC 9112 section 6.1: 501; section 6.3: 400 where chunked is not the last.
-    for (coding, allowed) in [
-        ("gzip, chunked", &[501][..]),
-        ("gzip", &[501, 400]),
-        ("identity", &[501, 400]),
-        ("xchunked", &[501, 400]),
-        ("\u{b}chunked", &[501, 400]),
-        ("\"chunked\"", &[501, 400]),
+    // RFC 9112 section 6.1: 501 for what is not understood; section 6.3: 400, a MUST, where chunked is
+    // not the last, for then nobody knows where the body ends.
+    for (coding, status) in [
+        ("gzip, chunked", 501),
+        ("gzip", 400),
+        ("identity", 400),
+        ("xchunked", 400),
+        ("\u{b}chunked", 400),
+        ("\"chunked\"", 400),
     ] {
         let mut conn = Conn::open(&server);
         conn.send(format!("POST /pub/a HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: {coding}\r\n\r\n0\r\n\r\n"));
-        let status = conn.response().status;
-        assert!(allowed.contains(&status), "{coding:?}: {status}");
+        assert_eq!(conn.response().status, status, "{coding:?}");
         assert!(conn.rest().is_empty(), "{coding:?}");
     }
 }
