@@ -41,10 +41,10 @@ fn measure(args: &RunArgs, connections: u32) -> Result<Value> {
         keep: args.keep(protocol),
     };
     let mut server = Server::start(args, setting)?;
-    let empty = Moment::of(&mut server)?;
     let rest = ["--protocol", protocol_name(protocol)];
     let mut subscriber = Subscriber::start(args, &server, setting.kind, connections, "pb", &rest)?;
-    subscriber.settle()?;
+    let empty = Moment::of(&mut server)?;
+    subscriber.open()?;
     pause(2.0);
     let open = Moment::of(&mut server)?;
 

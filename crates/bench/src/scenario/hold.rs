@@ -8,7 +8,7 @@
 use anyhow::Result;
 use serde_json::{Value, json};
 
-use super::rig::{Kind, Publisher, Server, Setting, Subscriber, shards_for};
+use super::rig::{Kind, Publisher, Server, Setting, Subscriber, bottleneck, shards_for};
 use super::{
     Moment, RunArgs, Scenario, is_clean, locals, pause, per_connection, protocol_name, topics,
     watch,
@@ -18,8 +18,9 @@ use crate::subscribe::Protocol;
 
 /// Seconds after the opening before memory is read, so that the last handshakes are over.
 const REST_S: f64 = 5.0;
-/// Connections for each port of `one-host`: below the usual range of 28,000 ports.
-const PER_PORT: u32 = 20_000;
+/// Connections for each port of `one-host`. The kernel offers only every second port of its range
+/// until those are used up, and then searches all of them each time: stay below 14,000.
+const PER_PORT: u32 = 10_000;
 /// Seconds between two messages to one client.
 const EVERY_S: f64 = 60.0;
 
@@ -69,8 +70,6 @@ pub fn run(args: &RunArgs) -> Result<Value> {
     let duration_s = args.duration.unwrap_or(600.0);
     let topics = topics(shape.connections);
     let mut server = Server::start(args, setting)?;
-    let empty = Moment::of(&mut server)?;
-
     let addresses = locals(shape.connections);
     let mut rest = vec!["--protocol", protocol_name(shape.protocol)];
     if args.scenario != Scenario::OneHost {
@@ -84,8 +83,8 @@ pub fn run(args: &RunArgs) -> Result<Value> {
         &topics,
         &rest,
     )?;
-    let opened = subscriber.settle()?;
-    let opening_s = opened["uptime_s"].as_f64().unwrap_or(f64::NAN);
+    let empty = Moment::of(&mut server)?;
+    let opening_s = subscriber.open()?;
     report::note(&format!(
         "{} connections open after {opening_s:.1} s, {:.0} a second",
         shape.connections,
@@ -100,12 +99,13 @@ pub fn run(args: &RunArgs) -> Result<Value> {
     if let Some(width) = &width {
         how.extend(["--grid", width]);
     }
+    let tool_before_s = subscriber.sample()?.cpu_s();
     let publisher = Publisher::start(args, &server, setting.kind, &topics, shape.size, &how)?;
     let samples = watch(&mut server, duration_s)?;
     let published = publisher.result()?;
     pause(REST_S);
-    let tool = subscriber.sample()?;
     let received = subscriber.ask("report")?;
+    let tool = subscriber.sample()?;
     let after = Moment::of(&mut server)?;
 
     let (accepted, arrived) = (count(&published, "accepted"), count(&received, "messages"));
@@ -113,6 +113,9 @@ pub fn run(args: &RunArgs) -> Result<Value> {
     let clean = is_clean(&received) && missing == 0 && received["connections"]["closed"] == 0;
     let served_s = (after.at_ns - idle.at_ns) as f64 / 1e9;
     let busy = (after.process.cpu_s() - idle.process.cpu_s()) / served_s;
+    let server_cpu_s = after.process.cpu_s() - idle.process.cpu_s();
+    let tools_busy = (tool.cpu_s() - tool_before_s + number(&published, "tool_cpu_s")) / served_s;
+    let cores = std::thread::available_parallelism()?.get() as f64;
     let idle_cost = per_connection(shape.connections, &empty, &idle);
     let after_cost = per_connection(shape.connections, &empty, &after);
     report::say(&format!(
@@ -153,6 +156,10 @@ pub fn run(args: &RunArgs) -> Result<Value> {
         "per_connection_open": idle_cost,
         "per_connection_after": after_cost,
         "server_cores_busy": busy,
+        "server_cpu_us_per_delivery": server_cpu_s * 1e6 / arrived as f64,
+        "tools_cores_busy": tools_busy,
+        // Tools that have to share the machine are full when they have what the server leaves.
+        "bottleneck": bottleneck(busy, cores.min(setting.shards.into()), tools_busy, cores - busy),
         "subscriber_rss_bytes_per_connection": tool.rss_bytes as f64 / f64::from(shape.connections),
         "empty": empty.json(),
         "open": idle.json(),

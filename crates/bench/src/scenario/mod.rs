@@ -143,10 +143,13 @@ fn topics(connections: u32) -> String {
     }
 }
 
-/// Local addresses that give enough tuples: a third of the usual 28,000 ports each, since the
-/// kernel searches longer for the last free ones.
+/// Local addresses that give enough tuples. The kernel offers only every second port of its usual
+/// 28,000 until those are used up, and then searches all of them each time: 10,000 for each address.
 fn locals(connections: u32) -> String {
-    format!("127.0.{{1..{}}}.1", (connections / 10_000).clamp(1, 250))
+    format!(
+        "127.0.{{1..{}}}.1",
+        connections.div_ceil(10_000).clamp(1, 250)
+    )
 }
 
 fn protocol_name(protocol: Protocol) -> &'static str {

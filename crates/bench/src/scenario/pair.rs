@@ -10,7 +10,7 @@ use serde_json::{Map, Value, json};
 
 use super::comet::broadcast;
 use super::rig::{Kind, Publisher, Server, Setting, Subscriber, bottleneck};
-use super::{Moment, RunArgs, is_clean, pause, per_connection, protocol_name, topics};
+use super::{Moment, RunArgs, is_clean, locals, pause, per_connection, protocol_name, topics};
 use crate::report;
 use crate::stats::median;
 use crate::subscribe::Protocol;
@@ -166,10 +166,12 @@ impl Pair {
         } else {
             topics(connections)
         };
-        let empty = Moment::of(&mut server)?;
-        let rest = ["--protocol", protocol_name(protocol), "--threads", "1"];
+        let addresses = locals(connections);
+        let name = protocol_name(protocol);
+        let rest = ["--protocol", name, "--threads", "1", "--local", &addresses];
         let mut subscriber = Subscriber::start(args, &server, kind, connections, &topics, &rest)?;
-        subscriber.settle()?;
+        let empty = Moment::of(&mut server)?;
+        subscriber.open()?;
         pause(1.0);
         let open = Moment::of(&mut server)?;
         Ok(Pair {

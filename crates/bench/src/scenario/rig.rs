@@ -68,7 +68,8 @@ pub struct Server {
     guard: Guard,
     /// Where it listens.
     pub addresses: Vec<SocketAddr>,
-    config: Option<PathBuf>,
+    /// Files that go with it.
+    files: Vec<PathBuf>,
 }
 
 impl Server {
@@ -76,31 +77,28 @@ impl Server {
     pub fn start(args: &RunArgs, setting: Setting) -> Result<Server> {
         let addresses = free_ports(setting.ports)?;
         let this = std::env::current_exe()?;
-        let mut config = None;
-        let mut command = match setting.kind {
+        let origin = match setting.kind {
+            Kind::Floor => &this,
+            Kind::Crore => args.server_binary.as_ref().unwrap_or(&this),
+        };
+        let binary = copy(origin, addresses[0].port())?;
+        let mut command = Command::new(&binary);
+        let mut files = vec![binary];
+        match setting.kind {
             Kind::Floor => {
-                let mut command = Command::new(&this);
                 command.args(["bench", "floor", "--listen", &addresses[0].to_string()]);
-                command
             }
             Kind::Crore => {
-                let mut command = Command::new(args.server_binary.as_ref().unwrap_or(&this));
-                command.args([
-                    "--log",
-                    "warn",
-                    "serve",
-                    "--shards",
-                    &setting.shards.to_string(),
-                ]);
+                command.args(["--log", "warn", "serve"]);
+                command.args(["--shards", &setting.shards.to_string()]);
                 for address in &addresses {
                     command.args(["--listen", &address.to_string()]);
                 }
                 let path = write_config(args, setting, addresses[0].port())?;
                 command.arg("--config").arg(&path);
-                config = Some(path);
-                command
+                files.push(path);
             }
-        };
+        }
         sys::bind_child(&mut command, args.pin.then_some(CORES.0));
         command.stdin(Stdio::null()).stdout(Stdio::null());
         let child = command
@@ -109,7 +107,7 @@ impl Server {
         let mut server = Server {
             guard: Guard(child),
             addresses,
-            config,
+            files,
         };
         server.wait()?;
         Ok(server)
@@ -140,10 +138,18 @@ impl Server {
 
 impl Drop for Server {
     fn drop(&mut self) {
-        if let Some(path) = &self.config {
+        for path in &self.files {
             let _ = std::fs::remove_file(path);
         }
     }
+}
+
+/// A copy of the server's executable. Tools that ran from the same file would share its pages with
+/// the server, and the server's PSS would fall as they start.
+fn copy(origin: &Path, port: u16) -> Result<PathBuf> {
+    let path = std::env::temp_dir().join(format!("crore-bench-{port}"));
+    std::fs::copy(origin, &path).with_context(|| format!("cannot copy {}", origin.display()))?;
+    Ok(path)
 }
 
 /// Ports that nobody listens on now, all held until all are found.
@@ -188,7 +194,8 @@ pub struct Subscriber {
 }
 
 impl Subscriber {
-    /// Starts `crore bench subscribe`, which begins to connect at once.
+    /// Starts `crore bench subscribe`, which connects when [`Subscriber::open`] is called: so it is
+    /// there, and shares what pages it will, when the empty server is looked at.
     pub fn start(
         args: &RunArgs,
         server: &Server,
@@ -215,11 +222,21 @@ impl Subscriber {
             .spawn()?;
         let words = child.stdin.take().context("a pipe was asked for")?;
         let answers = BufReader::new(child.stdout.take().context("a pipe was asked for")?);
-        Ok(Subscriber {
+        let mut subscriber = Subscriber {
             guard: Guard(child),
             words,
             answers,
-        })
+        };
+        subscriber.ask("report")?;
+        Ok(subscriber)
+    }
+
+    /// Opens all connections and returns how long it took, in seconds.
+    pub fn open(&mut self) -> Result<f64> {
+        let begin = self.ask("open")?;
+        let end = self.settle()?;
+        let at = |report: &Value| report["now_ns"].as_u64().unwrap_or(0) as f64 / 1e9;
+        Ok(at(&end) - at(&begin))
     }
 
     /// Says a word of `subscribe --control` and returns the answer.

@@ -44,7 +44,7 @@ impl Storm {
         let rest = ["--protocol", protocol_name(protocol), "--local", &addresses];
         let mut subscriber =
             Subscriber::start(args, &server, setting.kind, connections, &topics, &rest)?;
-        let opened = subscriber.settle()?;
+        let opening_s = subscriber.open()?;
         let rate = args.rate.unwrap_or(f64::from(connections) / EVERY_S);
         let (size, text) = (args.size.unwrap_or(512), rate.to_string());
         let publisher = Publisher::start(
@@ -59,7 +59,7 @@ impl Storm {
         let head = json!({
             "connections": connections, "protocol": protocol_name(protocol),
             "shards": setting.shards, "log_messages": setting.keep,
-            "rate_per_s": rate, "size_bytes": size, "opening_s": opened["uptime_s"],
+            "rate_per_s": rate, "size_bytes": size, "opening_s": opening_s,
         });
         let window_s = args.duration.unwrap_or(WINDOW_S);
         Ok(Storm {

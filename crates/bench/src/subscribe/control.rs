@@ -2,6 +2,7 @@
 //!
 //! | word | does | answers |
 //! |---|---|---|
+//! | `open` | begins to connect | the report |
 //! | `settle` | waits until all connections are open (or given up) | the report |
 //! | `restart` | begins a new window of measurement | the report |
 //! | `report` | | the report |
@@ -27,6 +28,7 @@ pub fn obey(subscriber: &Subscriber) -> Result<()> {
         let mut words = line.split_whitespace();
         match words.next().unwrap_or("") {
             "report" => {}
+            "open" => subscriber.shared.go.store(true, Relaxed),
             "restart" => subscriber.restart(),
             "settle" => {
                 while !subscriber.is_settled() && !subscriber.is_over() {

@@ -125,6 +125,8 @@ pub struct Shared {
     pub tallies: Vec<Mutex<Tally>>,
     /// The workers end.
     pub stop: AtomicBool,
+    /// Connections may be opened; a scenario first looks at the server while nobody is connected.
+    pub go: AtomicBool,
     /// Raised by one to drop all connections at once; they come back.
     pub drops: AtomicU32,
     /// Raised by one to forget the topics' sequences: another publisher begins.
@@ -152,7 +154,7 @@ pub struct Subscriber {
 }
 
 impl Subscriber {
-    /// Starts the workers, which begin to connect at once.
+    /// Starts the workers, which begin to connect at once, or when a scenario says so.
     pub fn start(args: &SubscribeArgs) -> Result<Subscriber> {
         let plan = Arc::new(Plan::new(args)?);
         let shared = Arc::new(Shared {
@@ -160,6 +162,7 @@ impl Subscriber {
                 .map(|_| Mutex::new(Tally::default()))
                 .collect(),
             stop: false.into(),
+            go: (!args.control).into(),
             drops: 0.into(),
             forgets: 0.into(),
             obeyed: 0.into(),

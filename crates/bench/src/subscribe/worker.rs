@@ -113,7 +113,8 @@ impl Worker {
     pub fn run(&mut self) -> anyhow::Result<()> {
         let shared = self.shared.clone();
         while !shared.stop.load(Relaxed) {
-            let count = self.epoll.wait(self.timeout())?;
+            let timeout = self.timeout();
+            let count = self.epoll.wait(timeout)?;
             let mut tally = shared.tallies[self.index].lock().expect("no worker panics");
             for event in 0..count {
                 let ready = self.epoll.ready(event);
@@ -135,7 +136,11 @@ impl Worker {
 
     /// Short while there is something to open, scaled so that all threads together wake at most
     /// about a thousand times a second.
-    fn timeout(&self) -> Duration {
+    fn timeout(&mut self) -> Duration {
+        if !self.shared.go.load(Relaxed) {
+            // The connect rate counts from the word, not from the start of the tool.
+            self.started_ns = sys::now_ns();
+        }
         let busy = !self.pending.is_empty() || self.shared.churn_per_s.load(Relaxed) > 0;
         let threads = self.plan.threads as u64;
         Duration::from_millis(if busy {
@@ -232,7 +237,7 @@ impl Worker {
     }
 
     fn open_some(&mut self, tally: &mut Tally) {
-        if self.pending.is_empty() {
+        if self.pending.is_empty() || !self.shared.go.load(Relaxed) {
             return;
         }
         let now = sys::now_ns();
