@@ -7,36 +7,21 @@
 
 mod compose;
 mod link;
+mod publisher;
 
 use std::path::PathBuf;
 use std::process::ExitCode;
-use std::time::Duration;
 
-use anyhow::{Result, ensure};
-use serde_json::{Value, json};
+use anyhow::Result;
 
-use crate::pattern::{self, Pattern};
-use crate::report;
-use crate::sys::{self, Epoll};
-use compose::{Composer, Form, Order};
-use link::{Answers, Link};
+use crate::{report, sys};
+use compose::{Form, Order};
+use publisher::Publisher;
 
-/// A batch ends at this size: with its head it fits the server's receive buffer of 64 KiB.
-const BATCH_BYTES: usize = 60_000;
-/// Requests of one connection without an answer, when each holds many messages.
-const BATCHES_MAX: usize = 4;
-/// Requests of one connection without an answer, when each holds one message.
-const SINGLES_MAX: usize = 64;
-/// Shortest time between two groups at a rate: timers below it cost more than they even out.
-const TICK_NS: u64 = 1_000_000;
-/// Longest time between two looks around.
-const LOOK_NS: u64 = 100_000_000;
 /// How long the last answers are waited for.
 const DRAIN_NS: u64 = 10_000_000_000;
 /// Nanoseconds between two lines of progress.
 const REPORT_NS: u64 = 5_000_000_000;
-/// A publisher whose messages go out later than this has not kept its rate.
-const LATE_NS: u64 = 100_000_000;
 
 /// `crore bench publish`
 #[derive(clap::Args, Clone, Debug)]
@@ -110,326 +95,42 @@ impl PublishArgs {
     }
 }
 
-/// A publisher that runs.
-struct Publisher {
-    form: Form,
-    links: Vec<Link>,
-    composer: Composer,
-    epoll: Epoll,
-    answers: Answers,
-    rate: Option<f64>,
-    started_ns: u64,
-    composed: u64,
-    messages_max: u64,
-    /// The longest that a message was due before it was composed.
-    late_ns_max: u64,
-    first_sent_ns: u64,
-    last_sent_ns: u64,
-}
-
 /// Runs the tool.
 pub fn run(args: &PublishArgs) -> Result<ExitCode> {
     sys::catch_interrupt();
     let mut publisher = Publisher::open(args)?;
-    let begin_ns = sys::now_ns();
-    publisher.started_ns = begin_ns;
-    let until_ns = args
-        .duration
-        .map_or(u64::MAX, |s| begin_ns + (s * 1e9) as u64);
-    let (mut told_ns, mut told) = (begin_ns, 0);
-    while !sys::interrupted() && publisher.composed < publisher.messages_max {
-        let now_ns = sys::now_ns();
-        if now_ns >= until_ns {
-            break;
-        }
-        publisher.turn(now_ns, until_ns)?;
-        if now_ns - told_ns >= REPORT_NS && !args.quiet {
-            let seconds = (now_ns - told_ns) as f64 / 1e9;
-            report::note(&publisher.line((publisher.composed - told) as f64 / seconds));
-            (told_ns, told) = (now_ns, publisher.composed);
-        }
-    }
-    let end_ns = sys::now_ns();
-    while !publisher.links.iter().all(Link::is_idle) && sys::now_ns() < end_ns + DRAIN_NS {
-        publisher.wait(LOOK_NS)?;
-    }
-    let seconds = (end_ns - begin_ns) as f64 / 1e9;
+    let seconds = publish(args, &mut publisher)?;
+    publisher.drain(DRAIN_NS)?;
     if !args.quiet {
-        report::say(&publisher.line(publisher.composed as f64 / seconds));
+        report::say(&publisher.line(publisher.composed() as f64 / seconds));
     }
     if let Some(path) = &args.json {
         report::keep(path, &publisher.json(seconds))?;
     }
-    let clean = publisher.answers.refused == 0 && publisher.unanswered() == 0;
-    Ok(if clean {
+    Ok(if publisher.is_clean() {
         ExitCode::SUCCESS
     } else {
         ExitCode::FAILURE
     })
 }
 
-impl Publisher {
-    fn open(args: &PublishArgs) -> Result<Publisher> {
-        ensure!(
-            args.saturate || args.rate > 0.0,
-            "a rate is more than nothing"
-        );
-        let topics = Pattern::parse(&args.topics)?;
-        let servers = pattern::servers(&args.server)?;
-        let form = args.form();
-        let count = args.connections.clamp(1, topics.count() as usize);
-        if form == Form::Frame {
-            ensure!(
-                count == topics.count() as usize,
-                "--ws wants a connection for each topic"
-            );
+/// Publishes until the time is up, the count is reached or Ctrl-C, and returns the seconds it took.
+fn publish(args: &PublishArgs, publisher: &mut Publisher) -> Result<f64> {
+    let begin_ns = sys::now_ns();
+    let until_ns = args
+        .duration
+        .map_or(u64::MAX, |s| begin_ns + (s * 1e9) as u64);
+    let (mut told_ns, mut told) = (begin_ns, 0);
+    loop {
+        let now_ns = sys::now_ns();
+        if sys::interrupted() || publisher.is_done() || now_ns >= until_ns {
+            return Ok((now_ns - begin_ns) as f64 / 1e9);
         }
-        ensure!(
-            args.grid.is_none() || count == 1,
-            "--grid keeps to one connection"
-        );
-        let host = servers[0].to_string();
-        let composer = Composer::new(form, topics, args.order(), host, args.size, args.broadcast);
-        let epoll = Epoll::new(count.min(256))?;
-        let mut links = Vec::new();
-        for index in 0..count {
-            let greeting = composer.greeting(index as u32);
-            let remote = servers[index % servers.len()];
-            links.push(Link::open(remote, index as u64, form, &greeting, &epoll)?);
+        publisher.turn(now_ns, until_ns)?;
+        if now_ns - told_ns >= REPORT_NS && !args.quiet {
+            let seconds = (now_ns - told_ns) as f64 / 1e9;
+            report::note(&publisher.line((publisher.composed() - told) as f64 / seconds));
+            (told_ns, told) = (now_ns, publisher.composed());
         }
-        Ok(Publisher {
-            form,
-            links,
-            composer,
-            epoll,
-            answers: Answers::default(),
-            rate: (!args.saturate).then_some(args.rate),
-            started_ns: 0,
-            composed: 0,
-            messages_max: args.messages.unwrap_or(u64::MAX),
-            late_ns_max: 0,
-            first_sent_ns: 0,
-            last_sent_ns: 0,
-        })
-    }
-
-    /// Composes what is due, sends, and waits for what comes first.
-    fn turn(&mut self, now_ns: u64, until_ns: u64) -> Result<()> {
-        let left = self.messages_max - self.composed;
-        let wait_ns = match self.rate {
-            None => {
-                let taken = self.fill(left)?;
-                // Without answers only the socket says that it is full.
-                if taken > 0 && !self.form.is_answered() {
-                    0
-                } else {
-                    LOOK_NS
-                }
-            }
-            Some(rate) => {
-                let elapsed_ns = (now_ns - self.started_ns) as f64;
-                let due = ((elapsed_ns * rate / 1e9) as u64 + 1).saturating_sub(self.composed);
-                let taken = self.compose(due.min(left))?;
-                let late_ns = (due.saturating_sub(taken)) as f64 * 1e9 / rate;
-                self.late_ns_max = self.late_ns_max.max(late_ns as u64);
-                let next_ns = self.started_ns + (self.composed as f64 * 1e9 / rate) as u64;
-                next_ns.saturating_sub(now_ns).clamp(TICK_NS, LOOK_NS)
-            }
-        };
-        self.wait(wait_ns.min(until_ns - now_ns))
-    }
-
-    fn requests_max(&self) -> usize {
-        match self.form {
-            Form::Batch => BATCHES_MAX,
-            Form::Single => SINGLES_MAX,
-            Form::Frame | Form::Record => usize::MAX,
-        }
-    }
-
-    /// Notes that `count` messages were composed just now.
-    fn count(&mut self, count: u64) {
-        if count == 0 {
-            return;
-        }
-        self.last_sent_ns = sys::now_ns();
-        if self.composed == 0 {
-            self.first_sent_ns = self.last_sent_ns;
-        }
-        self.composed += count;
-    }
-
-    /// Keeps every connection busy: each that has room gets a full group of its own topics.
-    fn fill(&mut self, left: u64) -> Result<u64> {
-        let mut taken = 0;
-        let count = self.links.len() as u32;
-        for index in 0..count {
-            while taken < left && self.links[index as usize].has_room(self.requests_max()) {
-                let room = (left - taken).min(if self.form == Form::Single {
-                    1
-                } else {
-                    u64::MAX
-                });
-                let messages = self.group(index, room);
-                taken += messages;
-                self.links[index as usize].flush(&self.epoll)?;
-                if !self.form.is_answered() {
-                    // A server that drains as fast as we write must not keep us from the clock.
-                    break;
-                }
-            }
-        }
-        self.count(taken);
-        Ok(taken)
-    }
-
-    /// Composes one group of at most `room` messages of the topics of one connection.
-    fn group(&mut self, index: u32, room: u64) -> u64 {
-        let (count, link) = (self.links.len() as u32, &mut self.links[index as usize]);
-        let mark = self.composer.begin(&mut link.out);
-        let mut messages = 0;
-        while messages < room && link.out.len() < BATCH_BYTES {
-            let topic = self.composer.draw();
-            // With several connections, each takes those of its own among what is drawn.
-            if topic % count == index {
-                let before = link.out.len();
-                self.composer.message(topic, &mut link.out);
-                messages += 1;
-                if link.out.len() * 2 - before > BATCH_BYTES {
-                    break;
-                }
-            }
-        }
-        let start = self.composer.seal(mark, &mut link.out);
-        link.skip(start);
-        if self.form.is_answered() {
-            link.requests.push_back(messages as u32);
-        }
-        messages
-    }
-
-    /// Composes `due` messages for whichever connections their topics travel over, as far as those
-    /// have room, and returns how many it composed.
-    fn compose(&mut self, due: u64) -> Result<u64> {
-        let mut taken = 0;
-        while taken < due {
-            if !self
-                .links
-                .iter()
-                .all(|link| link.has_room(self.requests_max()))
-            {
-                break;
-            }
-            let room = (due - taken).min(if self.form == Form::Single {
-                1
-            } else {
-                u64::MAX
-            });
-            let messages = self.round(room);
-            taken += messages;
-            for link in &mut self.links {
-                link.flush(&self.epoll)?;
-            }
-        }
-        self.count(taken);
-        Ok(taken)
-    }
-
-    /// One group on every connection that a drawn topic falls to; all of them have room.
-    fn round(&mut self, room: u64) -> u64 {
-        let count = self.links.len();
-        let mut groups: Vec<(usize, u32)> = vec![(usize::MAX, 0); count];
-        let mut messages = 0;
-        while messages < room {
-            let topic = self.composer.draw();
-            let index = topic as usize % count;
-            let link = &mut self.links[index];
-            if groups[index].1 == 0 {
-                groups[index].0 = self.composer.begin(&mut link.out);
-            }
-            self.composer.message(topic, &mut link.out);
-            groups[index].1 += 1;
-            messages += 1;
-            if link.out.len() >= BATCH_BYTES {
-                break;
-            }
-        }
-        for (link, (mark, messages)) in self.links.iter_mut().zip(groups) {
-            if messages > 0 {
-                let start = self.composer.seal(mark, &mut link.out);
-                link.skip(start);
-                if self.form.is_answered() {
-                    link.requests.push_back(messages);
-                }
-            }
-        }
-        messages
-    }
-
-    fn wait(&mut self, wait_ns: u64) -> Result<()> {
-        let count = self.epoll.wait(Duration::from_nanos(wait_ns))?;
-        for event in 0..count {
-            let ready = self.epoll.ready(event);
-            let link = &mut self.links[ready.key as usize];
-            if ready.readable {
-                link.answers(&mut self.answers)?;
-            }
-            if ready.writable {
-                link.flush(&self.epoll)?;
-            }
-        }
-        Ok(())
-    }
-
-    fn unanswered(&self) -> u64 {
-        self.links
-            .iter()
-            .flat_map(|link| &link.requests)
-            .map(|count| u64::from(*count))
-            .sum()
-    }
-
-    fn kept_rate(&self) -> bool {
-        self.late_ns_max < LATE_NS
-    }
-
-    fn line(&self, per_s: f64) -> String {
-        let mut line = format!(
-            "Published: {}, {per_s:.0}/s, accepted: {}, refused: {}, unanswered: {}",
-            self.composed,
-            self.answers.accepted,
-            self.answers.refused,
-            self.unanswered()
-        );
-        if let Some(rate) = self.rate
-            && !self.kept_rate()
-        {
-            let late_ms = self.late_ns_max / 1_000_000;
-            line.push_str(&format!(
-                "; the rate of {rate:.0}/s was NOT kept: up to {late_ms} ms late"
-            ));
-        }
-        if let Some(why) = &self.answers.first_refusal {
-            line.push_str(&format!("; the first refusal: {why}"));
-        }
-        line
-    }
-
-    fn json(&self, seconds: f64) -> Value {
-        json!({
-            "published": self.composed,
-            "accepted": self.answers.accepted,
-            "refused": self.answers.refused,
-            "unanswered": self.unanswered(),
-            "first_refusal": self.answers.first_refusal,
-            "seconds": seconds,
-            "messages_per_s": self.composed as f64 / seconds,
-            "rate_wanted": self.rate,
-            "rate_kept": self.kept_rate(),
-            "late_ms_max": self.late_ns_max as f64 / 1e6,
-            "first_sent_ns": self.first_sent_ns,
-            "last_sent_ns": self.last_sent_ns,
-            "tool_cpu_s": sys::process_cpu_ns() as f64 / 1e9,
-        })
     }
 }

@@ -1,0 +1,89 @@
+//! The flags of `crore bench subscribe`.
+
+use std::path::PathBuf;
+
+/// How connections subscribe.
+#[derive(clap::ValueEnum, Clone, Copy, Debug, PartialEq, Eq, Default)]
+pub enum Protocol {
+    /// WebSocket.
+    #[default]
+    Ws,
+    /// Server-Sent Events.
+    Sse,
+    /// HTTP long-poll.
+    Poll,
+}
+
+/// How topics are given to connections.
+#[derive(clap::ValueEnum, Clone, Copy, Debug, PartialEq, Eq, Default)]
+pub enum Assign {
+    /// One after another.
+    #[default]
+    OneToOne,
+    /// At random, but the same in every run.
+    Random,
+}
+
+/// `crore bench subscribe`
+#[derive(clap::Args, Clone, Debug, Default)]
+pub struct SubscribeArgs {
+    /// A server; ports may be a range (127.0.0.1:9000-9199)
+    #[arg(long, value_name = "ADDRESS:PORT", default_value = "127.0.0.1:8800")]
+    pub server: Vec<String>,
+    /// Connections to hold
+    #[arg(long, default_value_t = 1000)]
+    pub connections: u32,
+    /// Connects a second [default: as fast as it goes]
+    #[arg(long, value_name = "PER_SECOND")]
+    pub connect_rate: Option<f64>,
+    /// How to subscribe
+    #[arg(long, value_enum, default_value_t)]
+    pub protocol: Protocol,
+    /// Topics, with ranges
+    #[arg(long, value_name = "PATTERN", default_value = "/p/s{1..1000}/-")]
+    pub topics: String,
+    /// Topics of each connection
+    #[arg(long, default_value_t = 1)]
+    pub topics_per_connection: u32,
+    /// How topics are given to connections
+    #[arg(long, value_enum, default_value_t)]
+    pub assign: Assign,
+    /// Local addresses, with ranges (127.0.{1..30}.1)
+    #[arg(long, value_name = "ADDRESSES")]
+    pub local: Vec<String>,
+    /// Successive source ports for each local address [default: the kernel's choice]
+    #[arg(long, value_name = "LOW-HIGH", value_parser = port_range)]
+    pub source_ports: Option<(u16, u16)>,
+    /// Size of the sockets' receive buffers [default: the system's]
+    #[arg(long, value_name = "BYTES")]
+    pub receive_buffer: Option<u32>,
+    /// Threads [default: as many as the descriptor limit demands]
+    #[arg(long)]
+    pub threads: Option<usize>,
+    /// Seconds to stay once everything is open [default: until Ctrl-C]
+    #[arg(long, value_name = "SECONDS")]
+    pub duration: Option<u64>,
+    /// Keep all reports in a file; - is standard output
+    #[arg(long, value_name = "FILE")]
+    pub json: Option<PathBuf>,
+    /// Print nothing while it runs
+    #[arg(long)]
+    pub quiet: bool,
+    /// The server is `crore bench floor`
+    #[arg(long)]
+    pub floor: bool,
+    /// Obey a scenario on standard input
+    #[arg(long, hide = true)]
+    pub control: bool,
+}
+
+fn port_range(text: &str) -> Result<(u16, u16), String> {
+    let parse = |digits: &str| digits.parse::<u16>().map_err(|error| error.to_string());
+    let (low, high) = text.split_once('-').ok_or("write LOW-HIGH")?;
+    let (low, high) = (parse(low)?, parse(high)?);
+    if low == 0 || low > high {
+        Err("a range counts upwards".into())
+    } else {
+        Ok((low, high))
+    }
+}

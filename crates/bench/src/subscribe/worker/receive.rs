@@ -1,0 +1,250 @@
+//! What a worker does with the bytes that come: reads, whole units, messages, answers.
+//!
+//! Invariant: what is not a whole unit lies in the connection's spill and nowhere else; a read puts
+//! it back in front of what comes.
+
+use super::{RECEIVE_BYTES, Spill, Worker};
+use crate::subscribe::connection::{NO_SPILL, Stage, Tally};
+use crate::subscribe::{Protocol, parse};
+use crate::sys;
+
+/// A unit larger than this is none of ours.
+const UNIT_BYTES_MAX: usize = 16 << 20;
+
+impl Worker {
+    /// Takes what the socket has.
+    pub(super) fn readable(&mut self, row: u32, tally: &mut Tally) {
+        if self.rows[row as usize].stage == Stage::Closed {
+            return;
+        }
+        let mut buffer = std::mem::take(&mut self.buffer);
+        let (held, decoded) = self.unspill(row, &mut buffer);
+        match sys::receive(self.rows[row as usize].fd, &mut buffer[held..]) {
+            Ok(0) => self.ended(row, "closed before it was open", tally),
+            Ok(count) => {
+                tally.life.bytes += count as u64;
+                tally.life.chunks += 1;
+                self.received(row, &mut buffer[..held + count], decoded, tally);
+            }
+            Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => {
+                self.spill(row, &buffer[..held], decoded);
+            }
+            Err(error) => self.ended(row, &format!("receive: {error}"), tally),
+        }
+        self.buffer = buffer;
+    }
+
+    /// Puts what the connection held back at the start of the buffer.
+    fn unspill(&mut self, row: u32, buffer: &mut Vec<u8>) -> (usize, usize) {
+        let place = std::mem::replace(&mut self.rows[row as usize].spill, NO_SPILL);
+        if place == NO_SPILL {
+            return (0, 0);
+        }
+        self.free_spills.push(place);
+        let spill = &self.spills[place as usize];
+        let held = spill.bytes.len();
+        if buffer.len() < held + RECEIVE_BYTES {
+            buffer.resize(held + RECEIVE_BYTES, 0);
+        }
+        buffer[..held].copy_from_slice(&spill.bytes);
+        (held, spill.decoded)
+    }
+
+    fn spill(&mut self, row: u32, bytes: &[u8], decoded: usize) {
+        if bytes.is_empty() {
+            return;
+        }
+        let place = self.free_spills.pop().unwrap_or_else(|| {
+            self.spills.push(Spill::default());
+            self.spills.len() as u32 - 1
+        });
+        let spill = &mut self.spills[place as usize];
+        spill.bytes.clear();
+        spill.bytes.extend_from_slice(bytes);
+        spill.decoded = decoded;
+        self.rows[row as usize].spill = place;
+    }
+
+    /// Bytes have come: everything whole in `bytes` is taken, the rest is spilled.
+    fn received(&mut self, row: u32, bytes: &mut [u8], decoded: usize, tally: &mut Tally) {
+        let now_ns = sys::now_ns();
+        let result = match (self.plan.protocol, self.rows[row as usize].stage) {
+            (Protocol::Poll, _) => self.polled(row, bytes, now_ns, tally),
+            (_, Stage::Head) => match self.head(row, bytes, tally) {
+                Ok(0) => {
+                    self.spill(row, bytes, 0);
+                    return;
+                }
+                Ok(used) => return self.received(row, &mut bytes[used..], 0, tally),
+                Err(why) => Err(why),
+            },
+            (Protocol::Ws, _) => self.frames(row, bytes, now_ns, tally),
+            (Protocol::Sse, _) => self.events(row, bytes, decoded, now_ns, tally),
+        };
+        if let Err(why) = result {
+            self.failed(row, &why, tally);
+        }
+    }
+
+    /// The head of a response that lasts; returns the bytes that it takes, 0 when not whole.
+    fn head(&mut self, row: u32, bytes: &[u8], tally: &mut Tally) -> Result<usize, String> {
+        let Some(head) = parse::head(bytes).map_err(|error| error.to_string())? else {
+            return Ok(0);
+        };
+        let wanted = if self.plan.protocol == Protocol::Ws {
+            101
+        } else {
+            200
+        };
+        if head.status != wanted {
+            return Err(format!("the server answered {}", head.status));
+        }
+        if self.plan.protocol == Protocol::Ws && !self.plan.floor && !head.accepted {
+            return Err("Sec-WebSocket-Accept does not answer the key".into());
+        }
+        self.rows[row as usize].stage = Stage::Open;
+        self.rows[row as usize].chunked = head.chunked;
+        self.opened(row, tally);
+        Ok(head.bytes)
+    }
+
+    fn frames(
+        &mut self,
+        row: u32,
+        bytes: &[u8],
+        now: u64,
+        tally: &mut Tally,
+    ) -> Result<(), String> {
+        let mut used = 0;
+        while let Some(frame) = parse::frame(&bytes[used..]).map_err(|error| error.to_string())? {
+            used += frame.bytes;
+            match frame.opcode {
+                1 | 2 => self.message(row, frame.payload, now, tally),
+                8 => {
+                    self.ended(row, "closed", tally);
+                    return Ok(());
+                }
+                9 => self.pong(row, frame.payload),
+                _ => {}
+            }
+        }
+        self.keep(row, &bytes[used..], 0)
+    }
+
+    /// Answers a ping (RFC 6455 §5.5.3); the mask is zero, which masks nothing and is allowed.
+    fn pong(&self, row: u32, payload: &[u8]) {
+        let mut frame = vec![0x8a, 0x80 | payload.len() as u8, 0, 0, 0, 0];
+        frame.extend_from_slice(payload);
+        // A socket that cannot take ten bytes will be closed by the server's heartbeat.
+        let _ = sys::send(self.rows[row as usize].fd, &frame);
+    }
+
+    fn events(
+        &mut self,
+        row: u32,
+        bytes: &mut [u8],
+        decoded: usize,
+        now: u64,
+        tally: &mut Tally,
+    ) -> Result<(), String> {
+        let state = &mut self.rows[row as usize];
+        let (end, rest) = if state.chunked {
+            match parse::unchunk(bytes, decoded, &mut state.chunk_left) {
+                Ok(Some(split)) => split,
+                Ok(None) => {
+                    self.ended(row, "closed", tally);
+                    return Ok(());
+                }
+                Err(error) => return Err(error.to_string()),
+            }
+        } else {
+            (bytes.len(), bytes.len())
+        };
+        let mut used = 0;
+        while let Some((data, length)) = parse::event(&bytes[used..end]) {
+            if let Some(data) = data {
+                self.message(row, data, now, tally);
+            }
+            used += length;
+        }
+        // The content that waits and the raw rest are moved side by side.
+        let raw = bytes.len() - rest;
+        bytes.copy_within(rest.., end);
+        self.keep(row, &bytes[used..end + raw], end - used)
+    }
+
+    fn keep(&mut self, row: u32, bytes: &[u8], decoded: usize) -> Result<(), String> {
+        if bytes.len() > UNIT_BYTES_MAX {
+            return Err(format!("a unit of more than {UNIT_BYTES_MAX} bytes"));
+        }
+        self.spill(row, bytes, decoded);
+        Ok(())
+    }
+
+    /// Long-poll: a whole response is a message (200) or nothing (204, 304, 408); then ask again.
+    fn polled(
+        &mut self,
+        row: u32,
+        bytes: &[u8],
+        now: u64,
+        tally: &mut Tally,
+    ) -> Result<(), String> {
+        let Some(head) = parse::head(bytes).map_err(|error| error.to_string())? else {
+            return self.keep(row, bytes, 0);
+        };
+        let length = match head.status {
+            204 | 304 => 0,
+            _ => head.length.ok_or("a response without Content-Length")?,
+        };
+        let Some(body) = bytes.get(head.bytes..head.bytes + length) else {
+            return self.keep(row, bytes, 0);
+        };
+        match head.status {
+            200 => {
+                self.positions[row as usize] = position(&head);
+                self.message(row, body, now, tally);
+            }
+            204 | 304 | 408 => {}
+            status => return Err(format!("the server answered {status}")),
+        }
+        tally.life.completed += 1;
+        if head.close {
+            self.close(row, sys::close);
+            self.queue(row);
+        } else {
+            self.ask(row, self.plan.dial(self.first + row).remote, tally);
+        }
+        Ok(())
+    }
+
+    fn message(&mut self, row: u32, payload: &[u8], now: u64, tally: &mut Tally) {
+        let Some(header) = tally.arrived(payload, now) else {
+            return;
+        };
+        let assignment = &self.plan.assignment;
+        let Some(place) = assignment.place(self.first + row, header.topic) else {
+            tally.misdelivered += 1;
+            return;
+        };
+        let state = &mut self.rows[row as usize];
+        let last = match assignment.per_connection {
+            1 => &mut state.sequence,
+            several => &mut self.sequences[(row * several + place) as usize],
+        };
+        tally.in_sequence(last, header.sequence, state.returned);
+        state.returned = false;
+    }
+}
+
+/// The request lines that go on from a response.
+fn position(head: &parse::Head<'_>) -> Option<Box<str>> {
+    let etag = std::str::from_utf8(head.etag?).ok()?;
+    let mut lines = format!("If-None-Match: {etag}\r\n");
+    if let Some(modified) = head
+        .modified
+        .and_then(|bytes| std::str::from_utf8(bytes).ok())
+    {
+        lines.push_str(&format!("If-Modified-Since: {modified}\r\n"));
+    }
+    Some(lines.into())
+}
