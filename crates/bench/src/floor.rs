@@ -9,6 +9,7 @@
 //! `u32` number of a subscriber (or [`EVERYBODY`]), `u32` length, a ready WebSocket frame of that
 //! length, all little-endian. A full socket is waited for: nothing is dropped.
 
+use std::io::ErrorKind;
 use std::net::SocketAddr;
 use std::process::ExitCode;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -56,7 +57,7 @@ pub fn run(args: &FloorArgs) -> Result<ExitCode> {
 }
 
 /// What a descriptor is.
-#[derive(Clone, Copy, PartialEq, Eq)]
+#[derive(Clone, Copy)]
 enum Role {
     Unknown,
     /// Its place in `all` and its number (or `NUMBER_MAX`).
@@ -86,15 +87,14 @@ impl Floor {
         let (listener, address) = sys::listen(address)?;
         let epoll = Epoll::new(EVENTS)?;
         epoll.add(listener, Interest::Read, LISTENER)?;
-        let (roles, numbers, all, rests) = (vec![], vec![], vec![], vec![]);
         Ok(Floor {
             address,
             listener,
             epoll,
-            roles,
-            numbers,
-            all,
-            rests,
+            roles: vec![],
+            numbers: vec![],
+            all: vec![],
+            rests: vec![],
         })
     }
 
@@ -126,11 +126,7 @@ impl Floor {
 
     fn readable(&mut self, fd: i32, buffer: &mut [u8]) -> Result<()> {
         let role = self.roles[fd as usize];
-        let held = if role == Role::Publisher {
-            self.take_rest(fd, buffer)
-        } else {
-            0
-        };
+        let held = self.take_rest(fd, buffer);
         match sys::receive(fd, &mut buffer[held..]) {
             Ok(0) => self.close(fd),
             Ok(count) => match role {
@@ -144,8 +140,10 @@ impl Floor {
                     None => self.subscribe(fd, &buffer[..count]),
                 },
             },
-            Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => {
-                self.rests.push((fd, buffer[..held].to_vec()));
+            Err(error) if error.kind() == ErrorKind::WouldBlock => {
+                if held > 0 {
+                    self.rests.push((fd, buffer[..held].to_vec()));
+                }
             }
             Err(_) => self.close(fd),
         }
@@ -225,7 +223,7 @@ fn deliver(fd: i32, mut bytes: &[u8]) {
         match sys::send(fd, bytes) {
             Ok(count) if count == bytes.len() => return,
             Ok(count) => bytes = &bytes[count..],
-            Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => sys::wait_writable(fd),
+            Err(error) if error.kind() == ErrorKind::WouldBlock => sys::wait_writable(fd),
             // The end of the connection is read later.
             Err(_) => return,
         }
@@ -234,19 +232,9 @@ fn deliver(fd: i32, mut bytes: &[u8]) {
 
 /// The last run of digits in `target`.
 fn last_number(target: &[u8]) -> Option<usize> {
-    let end = target.iter().rposition(u8::is_ascii_digit)? + 1;
-    let start = target[..end]
-        .iter()
-        .rposition(|byte| !byte.is_ascii_digit())
-        .map_or(0, |at| at + 1);
-    std::str::from_utf8(&target[start..end]).ok()?.parse().ok()
-}
-
-impl Drop for Floor {
-    fn drop(&mut self) {
-        self.all.iter().for_each(|fd| sys::close(*fd));
-        sys::close(self.listener);
-    }
+    let mut runs = target.rsplit(|byte| !byte.is_ascii_digit());
+    let digits = runs.find(|run| !run.is_empty())?;
+    std::str::from_utf8(digits).ok()?.parse().ok()
 }
 
 #[cfg(test)]
@@ -257,7 +245,6 @@ mod tests {
     fn the_last_number_names_the_subscriber() {
         assert_eq!(last_number(b"/sub?topic=/p/s123/-"), Some(123));
         assert_eq!(last_number(b"/sub/7"), Some(7));
-        assert_eq!(last_number(b"9"), Some(9));
         assert_eq!(last_number(b"/sub/news"), None);
     }
 }
