@@ -8,6 +8,7 @@
 mod support;
 
 mod abuse;
+mod chaos;
 mod conn;
 mod cross_site;
 mod deflate;

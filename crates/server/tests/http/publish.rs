@@ -36,6 +36,24 @@ fn a_waiting_long_poll_is_a_live_subscriber() {
 }
 
 #[test]
+fn a_long_poll_that_was_answered_is_no_live_subscriber() {
+    let server = Server::start();
+    for round in 0..50 {
+        let topic = format!("t/{round}");
+        publish(&server, &topic, "kept");
+        assert_eq!(
+            once(&server, "GET", &format!("/sub/{topic}"), &[], "").text(),
+            "kept"
+        );
+        assert_eq!(
+            publish(&server, &topic, "kept too").status,
+            202,
+            "round {round}"
+        );
+    }
+}
+
+#[test]
 fn the_answer_tells_the_topics_info_as_text() {
     let server = Server::start();
     let response = publish(&server, "news", "one");

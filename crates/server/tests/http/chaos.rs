@@ -1,0 +1,225 @@
+//! Many connections that do anything, in any order, cut anywhere: the server must neither end nor
+//! forget whom it serves. A failure names its seed; `CRORE_TEST_SEED` runs one alone.
+
+use crate::conn::{Conn, await_subscribers, publish};
+use crate::support::Server;
+use crate::ws::{BINARY, CLOSE, CONTINUATION, FIN, PING, PONG, RSV1, TEXT, Ws, handshake, masked};
+use std::io::{Read, Write};
+use std::net::{Shutdown, TcpStream};
+use std::time::Duration;
+
+/// Different at each run would be a test that fails for nobody else; these are enough to meet
+/// every pair of steps.
+const SEEDS: u64 = 40;
+
+/// Connections of one seed, of which several are open at a time.
+const CONNECTIONS: usize = 60;
+
+/// Few topics, so that everybody meets on them.
+const TOPICS: [&str; 4] = ["a", "b", "c/d", "e%20f"];
+
+/// xorshift64*: repeatable, and enough for choosing.
+struct Random(u64);
+
+impl Random {
+    fn below(&mut self, bound: usize) -> usize {
+        self.0 ^= self.0 >> 12;
+        self.0 ^= self.0 << 25;
+        self.0 ^= self.0 >> 27;
+        (self.0.wrapping_mul(0x2545_f491_4f6c_dd1d) >> 33) as usize % bound
+    }
+
+    fn one<T: Copy>(&mut self, of: &[T]) -> T {
+        of[self.below(of.len())]
+    }
+}
+
+fn request(random: &mut Random, conn: &Conn) -> Vec<u8> {
+    let topic = random.one(&TOPICS);
+    let since = random.one(&[
+        "",
+        "?since=oldest",
+        "?since=live",
+        "?since=-2",
+        "?last_event_id=1-1",
+        "?since=zz",
+    ]);
+    let kind = random.one(&[
+        "text/plain",
+        "application/octet-stream",
+        "application/x-ndjson",
+    ]);
+    let several = "/sub?topic=a&topic=b&topic=c/d";
+    let body = vec![b'x'; random.one(&[0, 1, 5, 300, 20_000])];
+    match random.below(12) {
+        0..=2 => conn.text_of(
+            "POST",
+            &format!("/pub/{topic}"),
+            &[("Content-Type", kind)],
+            &body,
+        ),
+        3 => {
+            let lines = format!(
+                "{{\"topic\":\"a\",\"data\":\"y\"}}\n{{\"topic\":\"{topic}\",\"data\":1}}\nzzz\n"
+            );
+            conn.text_of(
+                "POST",
+                "/pub",
+                &[("Content-Type", "application/x-ndjson")],
+                lines.as_bytes(),
+            )
+        }
+        4 => conn.text_of("DELETE", &format!("/pub/{topic}"), &[], b""),
+        5 => conn.text_of("PUT", &format!("/pub/{topic}"), &[], b""),
+        6 => conn.text_of(
+            random.one(&["GET", "HEAD", "OPTIONS", "PATCH"]),
+            &format!("/pub/{topic}"),
+            &[],
+            b"",
+        ),
+        7 => conn.text_of("HEAD", &format!("/sub/{topic}{since}"), &[], b""),
+        8 => conn.text_of(
+            "GET",
+            several,
+            &[("Accept", random.one(&["*/*", "text/event-stream"]))],
+            b"",
+        ),
+        9 => conn.text_of(
+            "GET",
+            &format!("/sub/{topic}{since}"),
+            &[("Accept", "text/event-stream")],
+            b"",
+        ),
+        _ => conn.text_of("GET", &format!("/sub/{topic}{since}"), &[], b""),
+    }
+}
+
+fn frames(random: &mut Random) -> Vec<u8> {
+    let payload = vec![random.one(b"a{\xff"); random.one(&[0, 1, 100, 126, 5000, 70_000])];
+    match random.below(9) {
+        0..=3 => masked(FIN | random.one(&[TEXT, BINARY]), &payload),
+        4 => [
+            masked(TEXT, b"frag"),
+            masked(FIN | PING, b"p"),
+            masked(FIN | CONTINUATION, b"ment"),
+        ]
+        .concat(),
+        5 => masked(FIN | random.one(&[PING, PONG]), b"beat"),
+        6 => masked(FIN | CLOSE, &1000_u16.to_be_bytes()),
+        7 => masked(random.below(256) as u8, &payload),
+        _ => masked(
+            FIN | RSV1 | TEXT,
+            &[0xca, 0x48, 0xcd, 0xc9, 0xc9, 0x07, 0x00],
+        ),
+    }
+}
+
+/// What one connection sends in its life.
+fn script(random: &mut Random, conn: &Conn) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    for _ in 0..random.below(5) {
+        bytes.extend(request(random, conn));
+    }
+    if random.below(2) == 0 {
+        let door = random.one(&["/sub", "/pub", "/pubsub"]);
+        let target = match random.below(4) {
+            0 => format!("{door}?topic=a&topic=b"),
+            _ => format!(
+                "{door}/{}?since={}",
+                random.one(&TOPICS),
+                random.one(&["oldest", "live", "-1"])
+            ),
+        };
+        let offer = [
+            ("Sec-WebSocket-Protocol", "ws+meta.nchan"),
+            ("Sec-WebSocket-Extensions", "permessage-deflate"),
+        ];
+        let from = random.below(3);
+        bytes.extend(conn.text_of(
+            random.one(&["GET", "GET", "GET", "HEAD"]),
+            &target,
+            &handshake(&offer[from.min(2)..]),
+            b"",
+        ));
+        for _ in 0..random.below(6) {
+            bytes.extend(frames(random));
+        }
+    }
+    if random.below(6) == 0 && !bytes.is_empty() {
+        let keep = random.below(bytes.len());
+        bytes.truncate(keep);
+    }
+    bytes
+}
+
+fn run(seed: u64) {
+    // Polls are short, for a peer's end that stands behind bytes nobody reads yet is only seen then.
+    let server = Server::with(
+        "[limits]\noutbox_bytes = 60000\nmessage_bytes = 60000\n[deflate]\nmin_bytes = 10\n\
+         [timeouts]\nhead_s = 1\nbody_s = 1\nkeep_alive_s = 1\ndrain_s = 1\n\
+         [[rule]]\nmatch = \"a\"\nlog_messages = 2\nconcurrency = \"last\"\npoll_timeout_s = 1\n\
+         [[rule]]\nmatch = \"b\"\nlog_messages = 0\nslow = \"skip\"\npoll_timeout_s = 1\n\
+         [[rule]]\nmatch = \"c/#\"\nconcurrency = \"first\"\npublisher_creates = true\npoll_timeout_s = 1\n\
+         [[rule]]\nmatch = \"#\"\npoll_timeout_s = 1\n",
+    );
+    let mut random = Random(seed * 0x9e37_79b9 + 1);
+    let mut open: Vec<Conn> = Vec::new();
+    for _ in 0..CONNECTIONS {
+        let conn = Conn::open(&server);
+        let bytes = script(&mut random, &conn);
+        conn.stream()
+            .set_write_timeout(Some(Duration::from_millis(300)))
+            .expect("a timeout");
+        let mut rest = bytes.as_slice();
+        while !rest.is_empty() {
+            let (now, later) = rest.split_at(1 + random.below(rest.len().min(3000)));
+            if conn.stream().write_all(now).is_err() {
+                break; // it was closed or is not read any more, as it should be
+            }
+            rest = later;
+            if random.below(3) == 0 {
+                std::thread::sleep(Duration::from_micros(500));
+            }
+        }
+        match random.below(5) {
+            0 => drop(conn),
+            1 => {
+                let _ = conn.stream().shutdown(Shutdown::Write);
+                open.push(conn);
+            }
+            _ => open.push(conn),
+        }
+        if open.len() > 20 {
+            let gone = random.below(open.len());
+            drain(open.swap_remove(gone).stream());
+        }
+    }
+    open.clear();
+    for topic in ["a", "b", "e%20f"] {
+        await_subscribers(&server, topic, 0);
+    }
+    let mut healthy = Ws::open(&server, "/sub/b", &[]);
+    await_subscribers(&server, "b", 1);
+    assert_eq!(publish(&server, "b", "still here").status, 201);
+    assert_eq!(healthy.message().text(), "still here");
+}
+
+/// Reads what is there, so that some close in order and some by reset.
+fn drain(mut stream: &TcpStream) {
+    let _ = stream.set_read_timeout(Some(Duration::from_millis(5)));
+    while matches!(stream.read(&mut [0; 8192]), Ok(1..)) {}
+}
+
+#[test]
+fn anything_in_any_order_leaves_the_server_whole() {
+    let only = std::env::var("CRORE_TEST_SEED")
+        .ok()
+        .and_then(|seed| seed.parse().ok());
+    let mut failed = Vec::new();
+    for seed in only.map_or(1..SEEDS + 1, |seed: u64| seed..seed + 1) {
+        if crate::conn::attempt(|| run(seed)).is_none() {
+            failed.push(seed);
+        }
+    }
+    assert!(failed.is_empty(), "CRORE_TEST_SEED of {failed:?}");
+}
