@@ -54,23 +54,19 @@ fn main() -> Result<()> {
 fn test(release: bool) -> Result<()> {
     let tools = tools::prepare()?;
     let profile: &[&str] = if release { &["--release"] } else { &[] };
-    Step::new("cargo")
-        .args(["test", "--workspace", "--locked"])
+    let all = Step::new("cargo")
+        .args(["test", "--workspace", "--locked", "--no-fail-fast"])
         .args(profile)
-        .run()?;
-    Step::new("cargo")
-        .args([
-            "test",
-            "--package",
-            "crore",
-            "--test",
-            "clients",
-            "--locked",
-        ])
+        .run();
+    let clients = Step::new("cargo")
+        .args(["test", "--package", "crore", "--test", "clients"])
+        .args(["--locked"])
         .args(profile)
         .args(["--", "--ignored"])
         .env("CRORE_CLIENT_TESTS", &tools)
-        .run()
+        .run();
+    // One run shows all that fails.
+    all.and(clients)
 }
 
 /// Everything that is checked without running anything of ours.
