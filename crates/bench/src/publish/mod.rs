@@ -62,6 +62,9 @@ pub struct PublishArgs {
     /// With --floor: every message goes to all subscribers
     #[arg(long, requires = "floor")]
     pub broadcast: bool,
+    /// Requests that each connection may have without an answer
+    #[arg(long, value_name = "REQUESTS", default_value_t = 16)]
+    pub in_flight: usize,
     /// Seconds to publish [default: until Ctrl-C]
     #[arg(long, value_name = "SECONDS")]
     pub duration: Option<f64>,

@@ -16,10 +16,6 @@ use crate::sys::{self, Epoll};
 
 /// A batch ends at this size: with its head it fits the server's receive buffer of 64 KiB.
 const BATCH_BYTES: usize = 60_000;
-/// Requests of one connection without an answer, when each holds many messages.
-const BATCHES_MAX: usize = 4;
-/// Requests of one connection without an answer, when each holds one message.
-const SINGLES_MAX: usize = 64;
 /// Shortest time between two groups at a rate: timers below it cost more than they even out.
 const TICK_NS: u64 = 1_000_000;
 /// Longest time between two looks around.
@@ -38,6 +34,8 @@ pub struct Publisher {
     started_ns: u64,
     composed: u64,
     messages_max: u64,
+    /// Requests of one connection without an answer.
+    requests_max: usize,
     /// The longest that a message was due before it was composed.
     late_ns_max: u64,
     first_sent_ns: u64,
@@ -83,6 +81,11 @@ impl Publisher {
             rate: (!args.saturate).then_some(args.rate),
             started_ns: sys::now_ns(),
             composed: 0,
+            requests_max: if form.is_answered() {
+                args.in_flight
+            } else {
+                usize::MAX
+            },
             messages_max: args.messages.unwrap_or(u64::MAX),
             late_ns_max: 0,
             first_sent_ns: 0,
@@ -140,14 +143,6 @@ impl Publisher {
         self.wait(wait_ns.min(until_ns - now_ns))
     }
 
-    fn requests_max(&self) -> usize {
-        match self.form {
-            Form::Batch => BATCHES_MAX,
-            Form::Single => SINGLES_MAX,
-            Form::Frame | Form::Record => usize::MAX,
-        }
-    }
-
     /// Notes that `count` messages were composed just now.
     fn count(&mut self, count: u64) {
         if count == 0 {
@@ -165,7 +160,7 @@ impl Publisher {
         let mut taken = 0;
         let count = self.links.len() as u32;
         for index in 0..count {
-            while taken < left && self.links[index as usize].has_room(self.requests_max()) {
+            while taken < left && self.links[index as usize].has_room(self.requests_max) {
                 let room = (left - taken).min(if self.form == Form::Single {
                     1
                 } else {
@@ -217,7 +212,7 @@ impl Publisher {
             if !self
                 .links
                 .iter()
-                .all(|link| link.has_room(self.requests_max()))
+                .all(|link| link.has_room(self.requests_max))
             {
                 break;
             }

@@ -231,3 +231,39 @@ fn is_clean(report: &Value) -> bool {
         .iter()
         .all(|name| report[name] == 0)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::pattern::Pattern;
+
+    #[test]
+    fn every_topic_has_thirteen_bytes() {
+        for connections in [1, 10_000, 89_999, 90_000, 1_000_000] {
+            let pattern = Pattern::parse(&topics(connections)).unwrap();
+            assert_eq!(pattern.count(), connections);
+            for index in [0, connections / 2, connections - 1] {
+                assert_eq!(pattern.name(index).len(), 13, "{}", pattern.name(index));
+            }
+        }
+    }
+
+    #[test]
+    fn addresses_and_shards_hold_what_is_asked() {
+        for connections in [1, 10_000, 15_000, 1_000_000] {
+            let addresses = Pattern::parse(&locals(connections)).unwrap().count();
+            assert!(addresses * 14_000 >= connections);
+            // 20,000 descriptors in a table, and some air for the kernel's spreading.
+            assert!(rig::shards_for(connections, 1, 1) * 19_000 >= connections);
+        }
+        assert_eq!(rig::shards_for(1_000_000, 1, 2), 54);
+        assert_eq!(rig::shards_for(10, 1, 2), 2);
+    }
+
+    #[test]
+    fn the_busy_side_is_named() {
+        assert_eq!(rig::bottleneck(0.99, 1.0, 0.5, 1.0), "server");
+        assert!(rig::bottleneck(0.5, 1.0, 0.99, 1.0).starts_with("TOOL"));
+        assert_eq!(rig::bottleneck(0.5, 1.0, 0.5, 1.0), "neither");
+    }
+}

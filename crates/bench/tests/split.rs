@@ -1,0 +1,141 @@
+//! The subscriber against a server that sends every byte by itself: messages, latencies and
+//! sequences must come out the same however the bytes are cut.
+
+use std::io::{Read, Write};
+use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::time::{Duration, Instant};
+
+use clap::Parser;
+use crore_bench::payload::Header;
+use crore_bench::subscribe::{SubscribeArgs, Subscriber};
+
+#[derive(Parser)]
+struct Subscribe {
+    #[command(flatten)]
+    args: SubscribeArgs,
+}
+
+/// Serves one connection with `script`, which gets what the client sent first.
+fn serve(script: fn(&mut TcpStream)) -> SocketAddr {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = listener.local_addr().unwrap();
+    std::thread::spawn(move || {
+        let (mut stream, _) = listener.accept().unwrap();
+        stream.set_nodelay(true).unwrap();
+        script(&mut stream);
+        // The test ends first.
+        std::thread::sleep(Duration::from_secs(20));
+    });
+    address
+}
+
+fn request(stream: &mut TcpStream) -> String {
+    let mut text = Vec::new();
+    while !text.ends_with(b"\r\n\r\n") {
+        let mut byte = [0];
+        stream.read_exact(&mut byte).unwrap();
+        text.push(byte[0]);
+    }
+    String::from_utf8(text).unwrap()
+}
+
+fn drip(stream: &mut TcpStream, bytes: &[u8]) {
+    for (index, byte) in bytes.iter().enumerate() {
+        stream.write_all(&[*byte]).unwrap();
+        if index % 7 == 0 {
+            // Now and then long enough that the client surely sees the cut.
+            std::thread::sleep(Duration::from_micros(200));
+        }
+    }
+}
+
+/// Message `sequence` of topic 0, of 40 bytes.
+fn payload(sequence: u32) -> Vec<u8> {
+    let header = Header {
+        sent_ns: 1,
+        topic: 0,
+        sequence,
+    };
+    [&header.encode()[..], b"abcdefgh"].concat()
+}
+
+/// Subscribes with `protocol`, waits for four messages, of which the third was left out.
+fn check(protocol: &str, address: SocketAddr) {
+    let line = format!("x --server {address} --connections 1 --topics t --protocol {protocol}");
+    let subscriber = Subscriber::start(&Subscribe::parse_from(line.split(' ')).args).unwrap();
+    let begin = Instant::now();
+    while subscriber.tally().messages < 4 {
+        assert!(
+            begin.elapsed() < Duration::from_secs(15),
+            "it takes too long"
+        );
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    let tally = subscriber.tally();
+    assert_eq!((tally.messages, tally.unmeasured), (4, 0));
+    assert_eq!((tally.lost, tally.doubled, tally.misdelivered), (1, 0, 0));
+    assert_eq!((tally.life.closed, tally.life.failed), (0, 0));
+    subscriber.stop();
+}
+
+#[test]
+fn websocket_frames_survive_every_cut() {
+    let address = serve(|stream| {
+        assert!(request(stream).starts_with("GET /sub/t HTTP/1.1\r\n"));
+        let mut bytes = b"HTTP/1.1 101 Switching Protocols\r\nUpgrade: websocket\r\n\
+            Sec-WebSocket-Accept: s3pPLMBiTxaQ9kYGzzhZRbK+xOo=\r\n\r\n"
+            .to_vec();
+        for sequence in [1, 2, 4] {
+            bytes.extend([0x81, 40]);
+            bytes.extend(payload(sequence));
+            bytes.extend([0x89, 2, b'h', b'i']);
+        }
+        // A length in 16 bits.
+        bytes.extend([0x82, 126, 0, 140]);
+        bytes.extend([payload(5), vec![b'x'; 100]].concat());
+        drip(stream, &bytes);
+        let mut pong = [0; 8];
+        stream.read_exact(&mut pong).unwrap();
+        assert_eq!(pong, [0x8a, 0x82, 0, 0, 0, 0, b'h', b'i']);
+    });
+    check("ws", address);
+}
+
+#[test]
+fn chunked_events_survive_every_cut() {
+    let address = serve(|stream| {
+        assert!(request(stream).contains("Accept: text/event-stream\r\n"));
+        let mut bytes = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n".to_vec();
+        let mut events = b": hi\n\n".to_vec();
+        for sequence in [1, 2, 4, 5] {
+            events.extend(b"id: 7\ndata: ");
+            events.extend(payload(sequence));
+            events.extend(b"\n\n");
+        }
+        for chunk in events.chunks(17) {
+            bytes.extend(format!("{:x}\r\n", chunk.len()).bytes());
+            bytes.extend(chunk);
+            bytes.extend(b"\r\n");
+        }
+        drip(stream, &bytes);
+    });
+    check("sse", address);
+}
+
+#[test]
+fn long_polls_survive_every_cut_and_go_on_from_their_position() {
+    let address = serve(|stream| {
+        assert!(!request(stream).contains("If-None-Match"));
+        drip(stream, b"HTTP/1.1 204 No Content\r\n\r\n");
+        for sequence in [1, 2, 4, 5] {
+            let asked = request(stream);
+            let position = format!("If-None-Match: \"p{}\"\r\n", sequence - 1);
+            assert_eq!(asked.contains(&position), matches!(sequence, 2 | 5));
+            let head =
+                format!("HTTP/1.1 200 OK\r\nETag: \"p{sequence}\"\r\nContent-Length: 40\r\n\r\n");
+            drip(stream, &[head.as_bytes(), &payload(sequence)].concat());
+        }
+        request(stream);
+    });
+    check("poll", address);
+}
