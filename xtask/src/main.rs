@@ -59,8 +59,7 @@ fn test(release: bool) -> Result<()> {
         .args(profile)
         .run();
     let clients = Step::new("cargo")
-        .args(["test", "--package", "crore", "--test", "clients"])
-        .args(["--locked"])
+        .args(["test", "--workspace", "--test", "clients", "--locked"])
         .args(profile)
         .args(["--", "--ignored"])
         .env("CRORE_CLIENT_TESTS", &tools)
