@@ -8,6 +8,7 @@
 mod support;
 
 mod abuse;
+mod budget;
 mod chaos;
 mod conn;
 mod cross_site;
@@ -16,6 +17,7 @@ mod delete;
 mod framing;
 mod longpoll;
 mod names;
+mod proxies;
 mod publish;
 mod requests;
 mod several;

@@ -1,0 +1,74 @@
+//! All logs share one budget of bytes: memory stays below it, the greedy pay first, and who resumes
+//! over what was dropped is told.
+
+use crate::conn::{Conn, once, publish};
+use crate::stream::Stream;
+use crate::support::Server;
+
+const MESSAGE_BYTES: usize = 50_000;
+
+#[test]
+fn one_publisher_cannot_erase_the_others_past_nor_fill_the_memory() {
+    let server = Server::with(
+        "[limits]\nlog_bytes = 2097152\n[[rule]]\nmatch = \"#\"\nlog_messages = 1000\nlog_bytes = 100000000\n",
+    );
+    publish(&server, "quiet", "kept");
+    let quiet = once(&server, "GET", "/sub/quiet", &[], "").position();
+    publish(&server, "quiet", "kept too");
+    publish(&server, "greedy", "the first");
+    let greedy = once(&server, "GET", "/sub/greedy", &[], "").position();
+    let before = server.resident_bytes();
+    let mut conn = Conn::open(&server);
+    for _ in 0..600 {
+        assert_eq!(
+            conn.request("POST", "/pub/greedy", &[], "x".repeat(MESSAGE_BYTES))
+                .status,
+            202
+        );
+    }
+    let grown = server.resident_bytes().saturating_sub(before);
+    assert!(
+        grown < 12 << 20,
+        "30 MB went through a budget of 2 MiB: it grew by {grown} bytes"
+    );
+    let resumed = once(
+        &server,
+        "GET",
+        &format!("/sub/quiet?last_event_id={quiet}"),
+        &[],
+        "",
+    );
+    assert_eq!((resumed.status, resumed.text()), (200, "kept too"));
+    let mut stream = Stream::open(&server, "/sub/greedy", &[("Last-Event-ID", &greedy)]);
+    assert_eq!(stream.event().expect("a gap").kind, "crore.gap");
+    assert_eq!(
+        stream.data(1)[0].len(),
+        MESSAGE_BYTES,
+        "and then what is left"
+    );
+}
+
+#[test]
+fn many_topics_together_stay_within_it() {
+    let server = Server::with("[limits]\nlog_bytes = 2097152\n");
+    let before = server.resident_bytes();
+    let mut conn = Conn::open(&server);
+    for number in 0..2000 {
+        let target = format!("/pub/t/{number}");
+        assert_eq!(
+            conn.request("POST", &target, &[], "x".repeat(10_000))
+                .status,
+            202
+        );
+    }
+    let grown = server.resident_bytes().saturating_sub(before);
+    assert!(
+        grown < 12 << 20,
+        "20 MB over 2,000 topics: it grew by {grown} bytes"
+    );
+    assert_eq!(
+        once(&server, "GET", "/sub/t/1999", &[], "").body.len(),
+        10_000,
+        "the newest is there"
+    );
+}
