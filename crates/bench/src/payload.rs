@@ -1,8 +1,9 @@
 //! What a benchmark message holds: a header of fixed width, then random alphanumeric bytes.
 //!
 //! The header is text (lower-case hex), so that it passes through JSON and WebSocket text frames
-//! unchanged: when it was sent (nanoseconds of the monotonic clock, one clock for all processes of
-//! a machine), the index of its topic, and its number within the topic, from 1. Messages shorter
+//! unchanged: which run of a publisher sent it, when (nanoseconds of the monotonic clock, one clock
+//! for all processes of a machine), the index of its topic, and its number within the topic, from 1.
+//! Two publishers at a time want topics of their own. Messages shorter
 //! than the header carry none and are only counted.
 
 /// Bytes of the header.
@@ -14,7 +15,9 @@ const POOL_BYTES: usize = 64 << 10;
 /// The header of a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Header {
-    /// When it was sent, in nanoseconds of the monotonic clock.
+    /// The run of the publisher, at random: its numbers have nothing to do with another run's.
+    pub run: u8,
+    /// When it was sent, in nanoseconds of the monotonic clock; 56 bits, more than two years.
     pub sent_ns: u64,
     /// Index of the topic in the pattern.
     pub topic: u32,
@@ -46,7 +49,8 @@ impl Header {
     /// The header as text.
     pub fn encode(&self) -> [u8; HEADER_BYTES] {
         let mut out = [0; HEADER_BYTES];
-        put(self.sent_ns, &mut out[..16]);
+        put(self.run.into(), &mut out[..2]);
+        put(self.sent_ns, &mut out[2..16]);
         put(self.topic.into(), &mut out[16..24]);
         put(self.sequence.into(), &mut out[24..]);
         out
@@ -56,7 +60,8 @@ impl Header {
     pub fn decode(payload: &[u8]) -> Option<Header> {
         let header = payload.first_chunk::<HEADER_BYTES>()?;
         Some(Header {
-            sent_ns: get(&header[..16])?,
+            run: get(&header[..2])? as u8,
+            sent_ns: get(&header[2..16])?,
             topic: get(&header[16..24])? as u32,
             sequence: get(&header[24..])? as u32,
         })
@@ -137,6 +142,7 @@ mod tests {
     #[test]
     fn payloads_have_their_size_and_are_alphanumeric() {
         let header = Header {
+            run: 3,
             sent_ns: 7,
             topic: 1,
             sequence: 2,
@@ -155,8 +161,8 @@ mod tests {
 
     proptest! {
         #[test]
-        fn headers_come_back(sent_ns: u64, topic: u32, sequence: u32) {
-            let header = Header { sent_ns, topic, sequence };
+        fn headers_come_back(run: u8, sent_ns in 0u64..1 << 56, topic: u32, sequence: u32) {
+            let header = Header { run, sent_ns, topic, sequence };
             prop_assert_eq!(Header::decode(&header.encode()), Some(header));
         }
 

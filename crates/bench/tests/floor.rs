@@ -115,3 +115,22 @@ fn messages_for_somebody_else_are_noticed() {
     assert_eq!(subscriber.tally().misdelivered, 1);
     subscriber.stop();
 }
+
+#[test]
+fn a_second_publisher_begins_anew() {
+    let served = Served::start();
+    let subscriber = served.subscribe("--connections 10 --topics s{1..10}");
+    for total in [200, 400] {
+        served.publish("--topics s{1..10} --messages 200 --saturate --size 40");
+        wait_for(|| subscriber.tally().messages >= total);
+    }
+    let tally = subscriber.tally();
+    // Runs are told apart by eight random bits: once in 256 they look the same.
+    assert!(
+        tally.doubled == 0 || tally.doubled >= 190,
+        "{}",
+        tally.doubled
+    );
+    assert_eq!((tally.messages, tally.lost), (400, 0));
+    subscriber.stop();
+}

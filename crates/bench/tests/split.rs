@@ -52,6 +52,7 @@ fn drip(stream: &mut TcpStream, bytes: &[u8]) {
 /// Message `sequence` of topic 0, of 40 bytes.
 fn payload(sequence: u32) -> Vec<u8> {
     let header = Header {
+        run: 9,
         sent_ns: 1,
         topic: 0,
         sequence,

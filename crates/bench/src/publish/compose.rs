@@ -52,6 +52,7 @@ pub struct Composer {
     host: String,
     payloads: Payloads,
     random: Random,
+    run: u8,
     sequences: Vec<u32>,
     next: u32,
     /// Neighbours of the grid's current client that still get a message.
@@ -79,6 +80,7 @@ impl Composer {
             host,
             payloads: Payloads::new(size, seed),
             random: Random::new(!seed),
+            run: crate::payload::mix(seed) as u8,
             next: 0,
             neighbours: Vec::new(),
             broadcast,
@@ -156,6 +158,7 @@ impl Composer {
         let sequence = &mut self.sequences[topic as usize];
         *sequence = sequence.wrapping_add(1);
         let header = Header {
+            run: self.run,
             sent_ns: sys::now_ns(),
             topic,
             sequence: *sequence,

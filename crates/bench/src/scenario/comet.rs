@@ -99,8 +99,6 @@ pub fn broadcast(
     connections: u32,
     size: usize,
 ) -> Result<f64> {
-    // Each publisher counts from one.
-    subscriber.ask("forget")?;
     subscriber.ask("restart")?;
     let mut how = vec!["--messages", "1", "--rate", "1"];
     if kind == Kind::Floor {

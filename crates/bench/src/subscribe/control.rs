@@ -7,7 +7,6 @@
 //! | `restart` | begins a new window of measurement | the report |
 //! | `report` | | the report |
 //! | `drop` | resets all connections at once; they return at the connect rate | the report |
-//! | `forget` | takes the next message of each topic as the first: another publisher begins | the report |
 //! | `churn N` | closes and opens N connections a second from now on | the report |
 //!
 //! The end of standard input ends the tool.
@@ -36,7 +35,6 @@ pub fn obey(subscriber: &Subscriber) -> Result<()> {
                 }
             }
             "drop" => order(subscriber, &subscriber.shared.drops),
-            "forget" => order(subscriber, &subscriber.shared.forgets),
             "churn" => {
                 let rate = words.next().and_then(|word| word.parse().ok());
                 let rate = rate.context("`churn` wants connections a second")?;

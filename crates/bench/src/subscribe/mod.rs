@@ -44,9 +44,7 @@ pub struct Shared {
     pub go: AtomicBool,
     /// Raised by one to drop all connections at once; they come back.
     pub drops: AtomicU32,
-    /// Raised by one to forget the topics' sequences: another publisher begins.
-    pub forgets: AtomicU32,
-    /// Workers that have dropped or forgotten, summed over all orders.
+    /// Workers that have dropped theirs, summed over all drops.
     pub obeyed: AtomicU32,
     /// Connections to close and open again a second.
     pub churn_per_s: AtomicU32,
@@ -79,7 +77,6 @@ impl Subscriber {
             stop: false.into(),
             go: (!args.control).into(),
             drops: 0.into(),
-            forgets: 0.into(),
             obeyed: 0.into(),
             churn_per_s: 0.into(),
             churn_since_ns: 0.into(),

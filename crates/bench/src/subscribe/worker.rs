@@ -61,7 +61,6 @@ pub struct Worker {
     churned: u64,
     churn_since_ns: u64,
     drops_seen: u32,
-    forgets_seen: u32,
 }
 
 impl Worker {
@@ -103,7 +102,6 @@ impl Worker {
             churned: 0,
             churn_since_ns: 0,
             drops_seen: 0,
-            forgets_seen: 0,
             plan,
             shared,
         })
@@ -150,20 +148,13 @@ impl Worker {
         })
     }
 
-    /// Drops or churns connections, or forgets sequences, when the tool was told to.
+    /// Drops or churns connections when the tool was told to.
     fn obey(&mut self) {
         let drops = self.shared.drops.load(Relaxed);
         if drops != self.drops_seen {
             self.drops_seen = drops;
             // A reset, not a farewell: what a network that fails does to everybody at once.
             (0..self.rows.len() as u32).for_each(|row| self.leave(row, sys::reset));
-            self.shared.obeyed.fetch_add(1, Relaxed);
-        }
-        let forgets = self.shared.forgets.load(Relaxed);
-        if forgets != self.forgets_seen {
-            self.forgets_seen = forgets;
-            self.rows.iter_mut().for_each(|row| row.sequence = 0);
-            self.sequences.fill(0);
             self.shared.obeyed.fetch_add(1, Relaxed);
         }
         let per_s = self.shared.churn_per_s.load(Relaxed);

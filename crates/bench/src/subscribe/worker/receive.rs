@@ -227,9 +227,17 @@ impl Worker {
             return;
         };
         let state = &mut self.rows[row as usize];
-        let last = match assignment.per_connection {
+        let several = assignment.per_connection as usize;
+        if state.run != header.run {
+            state.run = header.run;
+            state.sequence = 0;
+            if several > 1 {
+                self.sequences[row as usize * several..][..several].fill(0);
+            }
+        }
+        let last = match several {
             1 => &mut state.sequence,
-            several => &mut self.sequences[(row * several + place) as usize],
+            _ => &mut self.sequences[row as usize * several + place as usize],
         };
         tally.in_sequence(last, header.sequence, state.returned);
         state.returned = false;
