@@ -77,6 +77,12 @@ impl Shard {
             // Spread, so that those who were turned away do not come back as one.
             head = head.number("Retry-After", 3 + unsteady);
         }
+        if status == 426 {
+            // RFC 9110 section 15.5.22 and RFC 6455 section 4.4.
+            head = head
+                .header("Upgrade", b"websocket")
+                .header("Sec-WebSocket-Version", b"13");
+        }
         let head = head.number("Content-Length", reason.len() as u64 + 1);
         head.end();
         if !no_body {

@@ -48,6 +48,10 @@ impl Shard {
         let row = self.conns.get_mut(slot);
         if row.spill == NONE {
             if let Some((mut kept, rest)) = self.run(slot, input, HttpSpill::default(), io) {
+                if self.conns.get(slot).state == State::WebSocket {
+                    // An upgrade that nothing had to be attached for: what came behind it is frames.
+                    return self.frames_received(slot, &mut input[rest], io);
+                }
                 kept.data = input[rest].to_vec();
                 self.keep(slot, kept, io);
             }
@@ -61,6 +65,9 @@ impl Shard {
         let mut data = core::mem::take(&mut spill.data);
         data.extend_from_slice(input);
         if let Some((mut kept, rest)) = self.run(slot, &mut data, spill, io) {
+            if self.conns.get(slot).state == State::WebSocket {
+                return self.frames_received(slot, &mut data[rest], io);
+            }
             data.truncate(rest.end);
             data.drain(..rest.start);
             kept.data = data;
@@ -71,6 +78,9 @@ impl Shard {
     /// Goes on with pipelined requests after an answer.
     pub(crate) fn resume<I: Io>(&mut self, conn: ConnId, io: &mut I) {
         let row = self.conns.get_mut(conn.slot);
+        if row.state == State::WebSocket {
+            return self.frames_received(conn.slot, &mut [], io);
+        }
         if row.state != State::Http || row.outbox != NONE {
             return;
         }
@@ -305,7 +315,7 @@ impl Shard {
             return Flow::Next;
         }
         if door == Door::PubSub && !upgrade {
-            self.upgrade_required(slot);
+            self.respond_reason(slot, 426, "this path takes WebSocket clients only");
             return Flow::Next;
         }
         if door == Door::Publish
@@ -430,12 +440,6 @@ impl Shard {
         self.head(slot, 405)
             .header("Allow", allowed.as_bytes())
             .content(b"");
-    }
-
-    fn upgrade_required(&mut self, slot: u32) {
-        self.head(slot, 426)
-            .header("Upgrade", b"websocket")
-            .content(b"this path takes WebSocket clients only\n");
     }
 }
 

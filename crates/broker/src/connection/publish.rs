@@ -277,10 +277,13 @@ impl Shard {
         self.answer_waiting(to.slot, io);
     }
 
-    /// Whether the connection still waits for this answer.
+    /// Whether the connection still waits for this answer; one that is being closed does not.
     pub(crate) fn is_asked(&self, to: ReplyTo) -> bool {
         self.conns.try_get(to.slot).is_some_and(|row| {
-            row.is_open() && row.generation == to.generation && row.request == to.request
+            row.is_open()
+                && row.state != State::Draining
+                && row.generation == to.generation
+                && row.request == to.request
         })
     }
 

@@ -577,8 +577,14 @@ impl Shard {
             row.flags &= !crate::conn::PAUSED;
             self.update_interest(slot, io);
         }
+        let conn = self.id_of(slot);
         let row = self.conns.get_mut(slot);
         if row.spill == NONE {
+            return;
+        }
+        if row.state == State::WebSocket {
+            // Not now: a delivery is under way, and a frame may publish.
+            self.resumed.push(conn);
             return;
         }
         let crate::conn::Spill::Http(spill) = self.spills.remove(row.spill) else {
@@ -586,10 +592,6 @@ impl Shard {
         };
         row.spill = NONE;
         self.receive_bytes -= spill.data.len();
-        if row.state == State::WebSocket {
-            let mut data = spill.data;
-            self.frames_received(slot, &mut data, io);
-        }
     }
 
     /// Says in band that messages are lost; false when the transport or the rule has no way to.

@@ -55,12 +55,21 @@ impl Shard {
         };
         let mut partial = None;
         if row.spill != NONE {
-            let Spill::WebSocket(held) = self.spills.remove(row.spill) else {
-                unreachable!("after an upgrade only frames are held")
-            };
+            let held = self.spills.remove(row.spill);
             row.spill = NONE;
-            self.receive_bytes -= held.buffered_bytes();
-            partial = Some(held);
+            match held {
+                Spill::WebSocket(held) => {
+                    self.receive_bytes -= held.buffered_bytes();
+                    partial = Some(held);
+                }
+                Spill::Http(held) => {
+                    // Came behind the handshake, before there was an answer to it.
+                    self.receive_bytes -= held.data.len();
+                    let mut data = held.data;
+                    data.extend_from_slice(input);
+                    return self.frames_received(slot, &mut data, io);
+                }
+            }
         }
         let mut rest = input;
         loop {

@@ -328,10 +328,15 @@ impl<'b> Head<'b> {
         if codings.next().is_none() && first.eq_ignore_ascii_case(b"chunked") {
             return Ok(true);
         }
-        let known = self
-            .headers("transfer-encoding")
-            .flat_map(list)
-            .all(|c| c.eq_ignore_ascii_case(b"chunked"));
+        let chunked = |c: &[u8]| c.eq_ignore_ascii_case(b"chunked");
+        let all = || self.headers("transfer-encoding").flat_map(list);
+        // Where chunked is not the last, nobody knows where the body ends (RFC 9112 section 6.3).
+        if !all().last().is_some_and(chunked) {
+            return Err(HeadError::Malformed(
+                "chunked is not the last transfer coding",
+            ));
+        }
+        let known = all().all(chunked);
         Err(if known {
             HeadError::Malformed("bad Transfer-Encoding")
         } else {
