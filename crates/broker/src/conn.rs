@@ -224,7 +224,7 @@ pub struct Outbox {
 
 impl Outbox {
     /// Bytes that wait.
-    pub fn len(&self) -> usize {
+    pub fn waiting_bytes(&self) -> usize {
         self.bytes.len() - self.sent
     }
 }

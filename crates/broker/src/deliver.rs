@@ -347,7 +347,7 @@ impl Shard {
         let outbox = self.outboxes.get_mut(self.conns.get(slot).outbox);
         for (n, record) in records.iter().enumerate().skip(from) {
             let bytes = bytes_of(n);
-            let fits = outbox.len() + bytes.len() <= limits.outbox_bytes
+            let fits = outbox.waiting_bytes() + bytes.len() <= limits.outbox_bytes
                 && self.outbox_bytes + bytes.len() <= limits.outbox_bytes_per_shard;
             if !fits {
                 self.conns.get_mut(slot).flags &= !LIVE;
@@ -405,7 +405,8 @@ impl Shard {
                 continue;
             }
             let limits = &self.world.settings.limits;
-            let fits = self.outboxes.get(row.outbox).len() + bytes.len() <= limits.outbox_bytes
+            let fits = self.outboxes.get(row.outbox).waiting_bytes() + bytes.len()
+                <= limits.outbox_bytes
                 && self.outbox_bytes + bytes.len() <= limits.outbox_bytes_per_shard;
             if fits {
                 self.put(slot, &bytes, io);

@@ -7,6 +7,8 @@
 //!
 //! It knows no connections: a carrier's row and the row's serial are all the address there is.
 
+mod upkeep;
+
 use alloc::collections::VecDeque;
 use alloc::vec::Vec;
 
@@ -304,8 +306,26 @@ impl Home {
         now: Now,
         lanes: &mut Lanes,
     ) {
-        let page = match self.place(from, ask, name, rules, now, lanes) {
-            Ok(id) => self.page(id, ask, name, rules, now, lanes),
+        let page = match self.place(ask, name, rules, now, lanes) {
+            Ok(id) => {
+                let mut page = self.page(id, ask, name, rules, now, lanes);
+                // A long-poll that finds its message here is no subscriber: it does not wait.
+                let answered = ask.poll && page.count > 0;
+                page.counted = !ask.again && !answered;
+                if page.counted {
+                    let (serial, topic) = (ask.serial, ask.topic);
+                    self.count_in(
+                        id,
+                        Carrier {
+                            shard: from,
+                            serial,
+                            topic,
+                            subscribers: 1,
+                        },
+                    );
+                }
+                page
+            }
             Err(attached) => {
                 let (epoch, again) = (self.epoch, ask.again);
                 Page {
@@ -317,6 +337,7 @@ impl Home {
                     at_head: true,
                     gap: false,
                     again,
+                    counted: false,
                 }
             }
         };
@@ -331,11 +352,9 @@ impl Home {
         );
     }
 
-    /// Counts the subscriber, or says why not. The carrier owes one leave for each attach that was
-    /// counted: answered with `Yes` and not `again`.
+    /// The topic's row, or why there is no subscription to it.
     fn place(
         &mut self,
-        from: ShardId,
         ask: &Attach,
         name: &[u8],
         rules: &Rules,
@@ -381,15 +400,6 @@ impl Home {
         if ask.deflate {
             self.rows.get_mut(id).flags |= WANTS_DEFLATE;
         }
-        self.count_in(
-            id,
-            Carrier {
-                shard: from,
-                serial: ask.serial,
-                topic: ask.topic,
-                subscribers: 1,
-            },
-        );
         Ok(id)
     }
 
@@ -455,6 +465,7 @@ impl Home {
             at_head,
             gap,
             again: ask.again,
+            counted: false,
         }
     }
 
@@ -574,143 +585,5 @@ impl Home {
             offset: row.last(),
             epoch: self.epoch,
         }
-    }
-
-    /// Makes a topic that no publisher has made yet.
-    pub fn make(&mut self, hash: u32, name: &[u8], rules: &Rules, now: Now) -> Outcome {
-        let found = self.find(hash, name);
-        let Some(id) = found.or_else(|| self.create(hash, name, rules, now)) else {
-            return Outcome::Full;
-        };
-        let row = self.rows.get_mut(id);
-        let existed = row.has(CREATED) && !row.has(DELETED);
-        row.flags = (row.flags | CREATED) & !DELETED;
-        row.touched_s = now.unix_s;
-        self.queue_if_idle(id, now);
-        let info = self.info(id, now);
-        if existed {
-            Outcome::Existed(info)
-        } else {
-            Outcome::Done(info)
-        }
-    }
-
-    /// How a topic stands.
-    pub fn describe(&mut self, hash: u32, name: &[u8], rules: &Rules, now: Now) -> Outcome {
-        let Some(id) = self
-            .find(hash, name)
-            .filter(|id| !self.rows.get(*id).has(DELETED))
-        else {
-            return Outcome::Missing;
-        };
-        let row = self.rows.get_mut(id);
-        row.log = self
-            .log
-            .expire_chain(row.log, rules.get(row.rule).log_age_s, now.unix_s);
-        self.queue_if_idle(id, now);
-        Outcome::Done(self.info(id, now))
-    }
-
-    /// Ends a topic for its subscribers and leaves a tombstone for its old positions.
-    pub fn delete(&mut self, hash: u32, name: &[u8], now: Now, lanes: &mut Lanes) -> Outcome {
-        let Some(id) = self
-            .find(hash, name)
-            .filter(|id| !self.rows.get(*id).has(DELETED))
-        else {
-            return Outcome::Missing;
-        };
-        let info = self.info(id, now);
-        let partition = topic::partition(name) as usize;
-        self.sequence[partition] += 1;
-        let row = self.rows.get_mut(id);
-        row.set_last(self.sequence[partition]);
-        row.flags = (row.flags | DELETED) & !CREATED;
-        row.touched_s = now.unix_s;
-        let log = core::mem::replace(&mut row.log, NONE);
-        self.log.clear(log);
-        self.each_carrier(id, |carrier| {
-            lanes.tell(
-                carrier.shard,
-                Tell::Gone {
-                    topic: carrier.topic,
-                    serial: carrier.serial,
-                },
-            );
-        });
-        self.queue_if_idle(id, now);
-        Outcome::Done(info)
-    }
-
-    fn queue_if_idle(&mut self, id: u32, now: Now) {
-        let row = self.rows.get_mut(id);
-        if row.is_idle() && !row.has(QUEUED) {
-            row.flags |= QUEUED;
-            row.touched_s = now.unix_s;
-            self.idle[row.rule as usize].push_back((id, now.unix_s));
-        }
-    }
-
-    /// Drops what has expired and forgets idle topics whose positions need no longer be known; a
-    /// bounded amount of work.
-    pub fn forget(&mut self, rules: &Rules, now: Now) {
-        let mut emptied = Vec::new();
-        for number in 0..rules.count() as u8 {
-            let age_s = rules.get(number).log_age_s;
-            let rows = &mut self.rows;
-            self.log
-                .expire(number, age_s, now.unix_s, FORGET_PER_TURN, |topic| {
-                    rows.get_mut(topic).log = NONE;
-                    emptied.push(topic);
-                });
-            let age_s = rules.get(number).position_age_s;
-            for _ in 0..FORGET_PER_TURN {
-                let queue = &mut self.idle[number as usize];
-                let Some((id, since_s)) = queue.front().copied() else {
-                    break;
-                };
-                if now.unix_s.saturating_sub(since_s) < age_s {
-                    break;
-                }
-                queue.pop_front();
-                let row = self.rows.get_mut(id);
-                row.flags &= !QUEUED;
-                if !row.is_idle() {
-                    continue;
-                }
-                if now.unix_s.saturating_sub(row.touched_s) >= age_s {
-                    self.remove(id);
-                } else {
-                    row.flags |= QUEUED;
-                    let touched_s = row.touched_s;
-                    self.idle[number as usize].push_back((id, touched_s));
-                }
-            }
-        }
-        for topic in emptied {
-            self.queue_if_idle(topic, now);
-        }
-    }
-
-    /// Room for a new topic: the idle one that would be forgotten first goes early.
-    fn forget_one(&mut self, rules: &Rules) -> bool {
-        for number in 0..rules.count() {
-            while let Some((id, _)) = self.idle[number].pop_front() {
-                self.rows.get_mut(id).flags &= !QUEUED;
-                if self.rows.get(id).is_idle() {
-                    self.remove(id);
-                    return true;
-                }
-            }
-        }
-        false
-    }
-
-    fn remove(&mut self, id: u32) {
-        self.index.remove(&mut self.rows, id);
-        let row = self.rows.remove(id);
-        let partition = topic::partition(self.names.get(row.name)) as usize;
-        let floor = &mut self.floor[partition];
-        *floor = (*floor).max(row.last());
-        self.names.remove(row.name);
     }
 }

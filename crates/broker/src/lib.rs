@@ -1,7 +1,7 @@
 //! What the Crore server decides: shards, topics, logs and connections.
 //!
 //! Sans-io: no sockets, no clock, no threads. Bytes, readiness, mail and the time come in as
-//! [`Input`](io::Input), everything goes out through [`Io`](io::Io), so that the server and a
+//! [`Input`], everything goes out through [`Io`], so that the server and a
 //! simulator run the same code.
 #![no_std]
 #![forbid(unsafe_code)]

@@ -413,6 +413,8 @@ pub struct Page {
     pub gap: bool,
     /// The answer to an attach that was counted before.
     pub again: bool,
+    /// The home counted a subscriber: the carrier owes it a leave.
+    pub counted: bool,
 }
 
 impl Tell {

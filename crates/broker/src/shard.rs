@@ -375,7 +375,7 @@ impl Shard {
             row.deadline_s = self.now.s + self.world.settings.timeouts.body_s;
             row.sent_s = self.now.s;
         }
-        if outbox.len() > 0 {
+        if outbox.waiting_bytes() > 0 {
             return;
         }
         self.outboxes.remove(row.outbox);
@@ -422,7 +422,7 @@ impl Shard {
         self.drop_spill(slot);
         let row = self.conns.remove(slot);
         if row.outbox != NONE {
-            self.outbox_bytes -= self.outboxes.remove(row.outbox).len();
+            self.outbox_bytes -= self.outboxes.remove(row.outbox).waiting_bytes();
         }
         if row.extra != NONE {
             self.extras.remove(row.extra);

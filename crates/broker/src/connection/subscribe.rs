@@ -1,6 +1,8 @@
 //! Subscribing: the request, the answers of the homes, and how a subscription ends. One way for all
 //! transports: a response begins when every topic's home has answered, with what the logs held.
 
+mod respond;
+
 use alloc::vec::Vec;
 
 use xxhash_rust::xxh3::xxh3_64;
@@ -275,7 +277,7 @@ impl Shard {
         frames: &Frames,
         io: &mut I,
     ) {
-        let counted = page.attached == Attached::Yes && !page.again;
+        let counted = page.counted;
         if !page.again {
             self.topics.get_mut(topic).waiting -= 1;
         }
@@ -297,11 +299,10 @@ impl Shard {
         if counted {
             *self.flags_of(slot, to.part) |= COUNTED;
         }
-        let records = &frames.pages[page.first as usize..(page.first + page.count) as usize];
         if self.conns.get(slot).options & (UPGRADE | EVENTS) == 0 {
-            self.poll_page(slot, topic, to.part, page, records, frames, io);
+            self.poll_page(slot, topic, to.part, page, frames, io);
         } else {
-            self.stream_page(slot, topic, to.part, page, records, frames, io);
+            self.stream_page(slot, topic, to.part, page, frames, io);
         }
     }
 
@@ -340,10 +341,10 @@ impl Shard {
         topic: u32,
         part: u32,
         page: &Page,
-        records: &[Record],
         frames: &Frames,
         io: &mut I,
     ) {
+        let records = &frames.pages[page.first as usize..(page.first + page.count) as usize];
         if page.gap {
             self.conns.get_mut(slot).options |= GAP;
         }
@@ -356,15 +357,13 @@ impl Shard {
                 .as_mut()
                 .expect("a set waits for all its topics");
             attaching.waiting -= 1;
-            if attaching.waiting > 0 || !records.is_empty() {
-                if let [record] = records {
-                    let seen = Behind {
-                        part,
-                        offset: record.previous,
-                        epoch: page.epoch,
-                    };
-                    self.first_of_set(slot, seen, record, frames);
-                }
+            if let [record] = records {
+                let seen = Behind {
+                    part,
+                    offset: record.previous,
+                    epoch: page.epoch,
+                };
+                self.first_of_set(slot, seen, record, frames);
             }
             let attaching = self
                 .extra(slot)
@@ -411,253 +410,9 @@ impl Shard {
         }
     }
 
-    /// Keeps the first message that any topic of the set had; later ones stay unseen for the next poll.
-    fn first_of_set(&mut self, slot: u32, unseen: Behind, record: &Record, frames: &Frames) {
-        let taken = !self
-            .extra(slot)
-            .attaching
-            .as_ref()
-            .is_some_and(|a| a.head.is_empty());
-        if taken {
-            self.saw(slot, unseen.part, unseen.offset, unseen.epoch);
-            return;
-        }
-        let mut kept = Vec::new();
-        kept.push(frames.content_type(record).len() as u8);
-        kept.push(frames.event(record).len() as u8);
-        kept.push(u8::from(record.binary));
-        kept.push((frames.frame(record).len() - frames.data(record).len()) as u8);
-        kept.extend_from_slice(&record.time_s.to_le_bytes());
-        kept.extend_from_slice(&record.offset.to_le_bytes());
-        kept.extend_from_slice(frames.content_type(record));
-        kept.extend_from_slice(frames.event(record));
-        let attaching = self
-            .extra(slot)
-            .attaching
-            .as_mut()
-            .expect("it was just seen");
-        attaching.head = kept;
-        attaching.body = frames.frame(record).to_vec();
-        attaching.part = unseen.part;
-    }
-
-    fn answer_first_of_set<I: Io>(&mut self, slot: u32, io: &mut I) {
-        let attaching = self
-            .extra(slot)
-            .attaching
-            .take()
-            .expect("it holds the message");
-        let (head, frame) = (&attaching.head, &attaching.body);
-        let (content_type, event) = (head[0] as usize, head[1] as usize);
-        let names = &head[16..];
-        let mut frames = Frames::default();
-        let record = frames.push(&crate::log::New {
-            topic: NONE,
-            offset: u64::from_le_bytes(head[8..16].try_into().expect("eight bytes")),
-            previous: 0,
-            time_s: u32::from_le_bytes(head[4..8].try_into().expect("four bytes")),
-            content_type: &names[..content_type],
-            event: &names[content_type..content_type + event],
-            binary: head[2] == 1,
-            header: head[3],
-            frame,
-        });
-        let topic = self.topic_of(slot, attaching.part);
-        self.answer_poll(slot, topic, &record, &frames, false, io);
-    }
-
     fn poll_rule(&self, topic: u32) -> &crate::settings::Rule {
         let rules = &self.world.rules;
         rules.get(rules.number_for(self.topics.name(topic)))
-    }
-
-    fn stream_page<I: Io>(
-        &mut self,
-        slot: u32,
-        topic: u32,
-        part: u32,
-        page: &Page,
-        records: &[Record],
-        frames: &Frames,
-        io: &mut I,
-    ) {
-        let mut bytes = Vec::new();
-        if page.gap {
-            let from = records.first().map_or(page.head, |record| record.previous);
-            self.saw(slot, part, from, page.epoch);
-            if !self.tell_gap(slot, topic, from, page.again, &mut bytes) {
-                self.begin_stream(slot, io);
-                self.end_for_gap(slot, from, io);
-                return;
-            }
-        }
-        for record in records {
-            self.saw(slot, part, record.offset, page.epoch);
-            self.encode_for(slot, topic, record, frames, &mut bytes);
-        }
-        self.saw(slot, part, page.head, page.epoch);
-        if page.at_head {
-            *self.flags_of(slot, part) |= LIVE;
-        } else {
-            let behind = Behind {
-                part,
-                offset: page.head,
-                epoch: page.epoch,
-            };
-            self.extra(slot).behind.push(behind);
-        }
-        let row = self.conns.get(slot);
-        if matches!(row.state, State::Sse | State::WebSocket) {
-            self.put(slot, &bytes, io);
-        } else {
-            let silent = records.is_empty() && row.wants(EVENTS);
-            let extra = self.extra(slot);
-            let attaching = extra
-                .attaching
-                .as_mut()
-                .expect("a stream that is not begun is attaching");
-            attaching.body.extend_from_slice(&bytes);
-            attaching.waiting -= 1;
-            if attaching.waiting > 0 {
-                return;
-            }
-            if silent {
-                self.tell_position(slot, page.head);
-            }
-            self.begin_stream(slot, io);
-        }
-        if self.conns.get(slot).outbox == NONE {
-            self.catch_up(slot);
-        }
-    }
-
-    /// An event without data: a browser remembers the position before the first message.
-    fn tell_position(&mut self, slot: u32, offset: u64) {
-        let mut text = Vec::with_capacity(48);
-        text.extend_from_slice(b"id: ");
-        self.write_id(slot, offset, &mut text);
-        text.extend_from_slice(b"\n\n");
-        let before = core::mem::take(&mut self.reply);
-        self.append_events(slot, &text);
-        let bytes = core::mem::replace(&mut self.reply, before);
-        let attaching = self
-            .extra(slot)
-            .attaching
-            .as_mut()
-            .expect("the stream is not begun");
-        attaching.body.extend_from_slice(&bytes);
-    }
-
-    /// Sends the response's head with what came in so far.
-    fn begin_stream<I: Io>(&mut self, slot: u32, io: &mut I) {
-        let Some(attaching) = self.extra(slot).attaching.take() else {
-            return;
-        };
-        let row = self.conns.get_mut(slot);
-        row.state = if row.wants(UPGRADE) {
-            State::WebSocket
-        } else {
-            State::Sse
-        };
-        row.deadline_s = 0;
-        let plain = row.options & (MULTI | PUBLISHES) == 0;
-        let mut bytes = attaching.head;
-        bytes.extend_from_slice(&attaching.body);
-        self.put(slot, &bytes, io);
-        self.drop_spill_of_stream(slot, io);
-        if plain && self.conns.get(slot).extra != NONE && self.extra(slot).behind.is_empty() {
-            self.drop_extra(slot);
-        }
-    }
-
-    /// Bytes that came behind an upgrade are frames; behind an event stream they mean nothing.
-    fn drop_spill_of_stream<I: Io>(&mut self, slot: u32, io: &mut I) {
-        let row = self.conns.get_mut(slot);
-        if row.flags & crate::conn::PAUSED != 0 {
-            row.flags &= !crate::conn::PAUSED;
-            self.update_interest(slot, io);
-        }
-        let conn = self.id_of(slot);
-        let row = self.conns.get_mut(slot);
-        if row.spill == NONE {
-            return;
-        }
-        if row.state == State::WebSocket {
-            // Not now: a delivery is under way, and a frame may publish.
-            self.resumed.push(conn);
-            return;
-        }
-        let crate::conn::Spill::Http(spill) = self.spills.remove(row.spill) else {
-            unreachable!("a connection without an upgrade has no frames")
-        };
-        row.spill = NONE;
-        self.receive_bytes -= spill.data.len();
-    }
-
-    /// Says in band that messages are lost; false when the transport or the rule has no way to.
-    fn tell_gap(
-        &mut self,
-        slot: u32,
-        topic: u32,
-        from: u64,
-        again: bool,
-        out: &mut Vec<u8>,
-    ) -> bool {
-        let row = self.conns.get(slot);
-        let ends = self.poll_rule(topic).slow == Slow::Disconnect;
-        let mut id = Vec::with_capacity(32);
-        self.write_id(slot, from, &mut id);
-        if row.wants(EVENTS) {
-            if again && ends {
-                return false;
-            }
-            let mut text = Vec::with_capacity(64);
-            sse::write_event(
-                &mut text,
-                Some(&id),
-                Some(b"crore.gap"),
-                self.topics.name(topic),
-            );
-            if row.wants(HTTP10) {
-                out.extend_from_slice(&text)
-            } else {
-                chunk(out, &text)
-            }
-            return true;
-        }
-        if again && ends {
-            return false;
-        }
-        if !row.wants(META) {
-            return !ends;
-        }
-        let mut text = Vec::with_capacity(64);
-        meta_line(&mut text, b"gap", b"messages before this position are lost");
-        meta_line(&mut text, b"id", &id);
-        meta_line(&mut text, b"topic", self.topics.name(topic));
-        text.push(b'\n');
-        frame::write_frame(out, Opcode::Text, &text);
-        true
-    }
-
-    fn end_for_gap<I: Io>(&mut self, slot: u32, from: u64, io: &mut I) {
-        let mut reason = Vec::from(&b"messages are lost; resume from "[..]);
-        self.write_id(slot, from, &mut reason);
-        let reason = core::str::from_utf8(&reason).expect("positions are ASCII");
-        self.end_stream(slot, close_code::GAP, reason, io);
-    }
-
-    /// Ends a stream in order: a close frame, or the last chunk.
-    pub(crate) fn end_stream<I: Io>(&mut self, slot: u32, code: u16, reason: &str, io: &mut I) {
-        let row = self.conns.get(slot);
-        let mut bytes = Vec::new();
-        if row.state == State::WebSocket {
-            frame::write_close(&mut bytes, code, reason);
-        } else if !row.wants(HTTP10) {
-            bytes.extend_from_slice(b"0\r\n\r\n");
-        }
-        self.put(slot, &bytes, io);
-        self.shut(slot, io);
     }
 
     fn not_attached<I: Io>(&mut self, slot: u32, attached: Attached, io: &mut I) {
@@ -708,111 +463,6 @@ impl Shard {
             // Its attach will tell it.
             _ => {}
         }
-    }
-
-    /// Answers a long-poll with a message.
-    pub(crate) fn answer_poll<I: Io>(
-        &mut self,
-        slot: u32,
-        topic: u32,
-        record: &Record,
-        frames: &Frames,
-        gap: bool,
-        io: &mut I,
-    ) {
-        let mut tag = Vec::with_capacity(32);
-        tag.push(b'"');
-        self.write_id(slot, record.offset, &mut tag);
-        tag.push(b'"');
-        let row = self.conns.get(slot);
-        let (options, gap) = (row.options, gap || row.wants(GAP));
-        let topic_name = (options & MULTI != 0).then(|| self.topics.name(topic).to_vec());
-        let mut envelope = Vec::new();
-        let (mut content_type, mut data) = (frames.content_type(record), frames.data(record));
-        if options & ENVELOPE != 0 {
-            let id = &tag[1..tag.len() - 1];
-            let message = crate::encode::Message {
-                topic: self.topics.name(topic),
-                id,
-                frames,
-                record,
-            };
-            message.envelope(&mut envelope);
-            (content_type, data) = (b"application/json", &envelope);
-        } else if content_type.is_empty() {
-            content_type = if record.binary {
-                b"application/octet-stream"
-            } else {
-                b"text/plain; charset=utf-8"
-            };
-        }
-        let mut head = self
-            .head(slot, 200)
-            .header("Content-Type", content_type)
-            .header("ETag", &tag)
-            .date("Last-Modified", u64::from(record.time_s))
-            .header("Cache-Control", b"private, no-cache")
-            .header("Vary", VARY);
-        if let Some(name) = &topic_name {
-            head = head.header("Crore-Topic", name);
-        }
-        if !frames.event(record).is_empty() {
-            head = head.header("Crore-Event", frames.event(record));
-        }
-        if gap {
-            head = head.header("Crore-Gap", b"messages before this one are lost");
-        }
-        if options & HEAD != 0 {
-            head.number("Content-Length", data.len() as u64).end();
-        } else {
-            head.content(data);
-        }
-        self.unsubscribe(slot);
-        self.drop_extra(slot);
-        self.answer_waiting(slot, io);
-    }
-
-    /// Answers a long-poll that no message came for.
-    pub(crate) fn answer_nothing<I: Io>(&mut self, slot: u32, io: &mut I) {
-        let row = self.conns.get(slot);
-        let options = row.options;
-        let topic = self.topic_of(slot, 0);
-        let status = match self.poll_rule(topic).poll_timeout_status {
-            408 => 408,
-            _ if options & (CONDITIONAL | GAP) == CONDITIONAL => 304,
-            _ => 204,
-        };
-        let moved = (options & GAP != 0 && row.extra != NONE)
-            .then(|| self.extras.get(row.extra).behind.first().copied())
-            .flatten();
-        let head = self
-            .head(slot, status)
-            .header("Cache-Control", b"private, no-cache")
-            .header("Vary", VARY);
-        let head = match moved {
-            None => head,
-            Some(seen) => {
-                let mut tag = Vec::from(&b"\""[..]);
-                position::write(
-                    &mut tag,
-                    Position {
-                        epoch: seen.epoch,
-                        offset: seen.offset,
-                    },
-                );
-                tag.push(b'"');
-                head.header("ETag", &tag)
-                    .header("Crore-Gap", b"messages before this position are lost")
-            }
-        };
-        if status == 408 {
-            head.number("Content-Length", 0).end()
-        } else {
-            head.end()
-        }
-        self.unsubscribe(slot);
-        self.drop_extra(slot);
-        self.answer_waiting(slot, io);
     }
 
     /// The socket took everything: subscriptions that fell behind read on from the log.

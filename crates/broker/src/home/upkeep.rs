@@ -1,0 +1,143 @@
+//! What is done to topics as a whole: make, describe, delete; and forgetting those that are idle.
+
+use super::*;
+
+impl Home {
+    /// Makes a topic that no publisher has made yet.
+    pub fn make(&mut self, hash: u32, name: &[u8], rules: &Rules, now: Now) -> Outcome {
+        let found = self.find(hash, name);
+        let Some(id) = found.or_else(|| self.create(hash, name, rules, now)) else {
+            return Outcome::Full;
+        };
+        let row = self.rows.get_mut(id);
+        let existed = row.has(CREATED) && !row.has(DELETED);
+        row.flags = (row.flags | CREATED) & !DELETED;
+        row.touched_s = now.unix_s;
+        self.queue_if_idle(id, now);
+        let info = self.info(id, now);
+        if existed {
+            Outcome::Existed(info)
+        } else {
+            Outcome::Done(info)
+        }
+    }
+
+    /// How a topic stands.
+    pub fn describe(&mut self, hash: u32, name: &[u8], rules: &Rules, now: Now) -> Outcome {
+        let Some(id) = self
+            .find(hash, name)
+            .filter(|id| !self.rows.get(*id).has(DELETED))
+        else {
+            return Outcome::Missing;
+        };
+        let row = self.rows.get_mut(id);
+        row.log = self
+            .log
+            .expire_chain(row.log, rules.get(row.rule).log_age_s, now.unix_s);
+        self.queue_if_idle(id, now);
+        Outcome::Done(self.info(id, now))
+    }
+
+    /// Ends a topic for its subscribers and leaves a tombstone for its old positions.
+    pub fn delete(&mut self, hash: u32, name: &[u8], now: Now, lanes: &mut Lanes) -> Outcome {
+        let Some(id) = self
+            .find(hash, name)
+            .filter(|id| !self.rows.get(*id).has(DELETED))
+        else {
+            return Outcome::Missing;
+        };
+        let info = self.info(id, now);
+        let partition = topic::partition(name) as usize;
+        self.sequence[partition] += 1;
+        let row = self.rows.get_mut(id);
+        row.set_last(self.sequence[partition]);
+        row.flags = (row.flags | DELETED) & !CREATED;
+        row.touched_s = now.unix_s;
+        let log = core::mem::replace(&mut row.log, NONE);
+        self.log.clear(log);
+        self.each_carrier(id, |carrier| {
+            lanes.tell(
+                carrier.shard,
+                Tell::Gone {
+                    topic: carrier.topic,
+                    serial: carrier.serial,
+                },
+            );
+        });
+        self.queue_if_idle(id, now);
+        Outcome::Done(info)
+    }
+
+    pub(super) fn queue_if_idle(&mut self, id: u32, now: Now) {
+        let row = self.rows.get_mut(id);
+        if row.is_idle() && !row.has(QUEUED) {
+            row.flags |= QUEUED;
+            row.touched_s = now.unix_s;
+            self.idle[row.rule as usize].push_back((id, now.unix_s));
+        }
+    }
+
+    /// Drops what has expired and forgets idle topics whose positions need no longer be known; a
+    /// bounded amount of work.
+    pub fn forget(&mut self, rules: &Rules, now: Now) {
+        let mut emptied = Vec::new();
+        for number in 0..rules.count() as u8 {
+            let age_s = rules.get(number).log_age_s;
+            let rows = &mut self.rows;
+            self.log
+                .expire(number, age_s, now.unix_s, FORGET_PER_TURN, |topic| {
+                    rows.get_mut(topic).log = NONE;
+                    emptied.push(topic);
+                });
+            let age_s = rules.get(number).position_age_s;
+            for _ in 0..FORGET_PER_TURN {
+                let queue = &mut self.idle[number as usize];
+                let Some((id, since_s)) = queue.front().copied() else {
+                    break;
+                };
+                if now.unix_s.saturating_sub(since_s) < age_s {
+                    break;
+                }
+                queue.pop_front();
+                let row = self.rows.get_mut(id);
+                row.flags &= !QUEUED;
+                if !row.is_idle() {
+                    continue;
+                }
+                if now.unix_s.saturating_sub(row.touched_s) >= age_s {
+                    self.remove(id);
+                } else {
+                    row.flags |= QUEUED;
+                    let touched_s = row.touched_s;
+                    self.idle[number as usize].push_back((id, touched_s));
+                }
+            }
+        }
+        for topic in emptied {
+            self.queue_if_idle(topic, now);
+        }
+    }
+
+    /// Room for a new topic: the idle one that would be forgotten first goes early.
+    pub(super) fn forget_one(&mut self, rules: &Rules) -> bool {
+        for number in 0..rules.count() {
+            while let Some((id, _)) = self.idle[number].pop_front() {
+                self.rows.get_mut(id).flags &= !QUEUED;
+                if self.rows.get(id).is_idle() {
+                    self.remove(id);
+                    return true;
+                }
+            }
+        }
+        false
+    }
+
+    fn remove(&mut self, id: u32) {
+        self.index.remove(&mut self.rows, id);
+        let row = self.rows.remove(id);
+        let partition = topic::partition(self.names.get(row.name)) as usize;
+        let floor = &mut self.floor[partition];
+        *floor = (*floor).max(row.last());
+        self.names.remove(row.name);
+    }
+}
