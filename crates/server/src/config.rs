@@ -3,7 +3,7 @@
 //!
 //! Invariants: whatever leaves this module lies within the ranges of [`check`]; a key that nobody
 //! knows is an error; every error names the place (file, line, column, or the flag), the key, what
-//! is wrong with the value and what to write instead. The struct mirrors in [`file`] are held
+//! is wrong with the value and what to write instead. The struct mirrors in [`mod@file`] are held
 //! against `crore_broker::settings` by the compiler.
 //!
 //! It deliberately does not reload, does not read the environment, and does not look at the host

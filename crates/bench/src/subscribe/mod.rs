@@ -1,7 +1,7 @@
 //! `crore bench subscribe`: holds connections and checks every message that comes.
 //!
 //! The connections are divided among threads, since one descriptor table holds only
-//! `RLIMIT_NOFILE` of them; each thread is a [`worker::Worker`]. The main thread opens no socket: it
+//! `RLIMIT_NOFILE` of them; each thread is a `worker::Worker`. The main thread opens no socket: it
 //! prints, and obeys the scenario that started it (`--control`).
 
 mod args;

@@ -78,8 +78,14 @@ impl Shard {
     /// Goes on with pipelined requests after an answer.
     pub(crate) fn resume<I: Io>(&mut self, conn: ConnId, io: &mut I) {
         let row = self.conns.get_mut(conn.slot);
-        if row.state == State::WebSocket {
-            return self.frames_received(conn.slot, &mut [], io);
+        if matches!(row.state, State::Sse | State::WebSocket) {
+            if row.state == State::WebSocket {
+                self.frames_received(conn.slot, &mut [], io);
+            }
+            if self.is_current(conn) && self.conns.get(conn.slot).outbox == NONE {
+                self.catch_up(conn.slot);
+            }
+            return;
         }
         if row.state != State::Http || row.outbox != NONE {
             return;

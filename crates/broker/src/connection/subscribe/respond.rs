@@ -58,8 +58,10 @@ impl Shard {
             }
             self.begin_stream(slot, io);
         }
-        if self.conns.get(slot).outbox == NONE {
-            self.catch_up(slot);
+        let row = self.conns.get(slot);
+        if row.outbox == NONE && row.extra != NONE {
+            // The next page is asked for when the frames of this one are let go.
+            self.resumed.push(self.id_of(slot));
         }
     }
 
