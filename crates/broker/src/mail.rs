@@ -68,24 +68,8 @@ const KEPT_BYTES: usize = 1 << 20;
 impl Frames {
     /// Copies a message in.
     pub fn push(&mut self, new: &New<'_>) -> Record {
-        let (start, meta) = (self.bytes.len() as u32, self.meta.len() as u32);
-        self.bytes.extend_from_slice(new.frame);
-        self.meta.extend_from_slice(new.content_type);
-        self.meta.extend_from_slice(new.event);
-        Record {
-            offset: new.offset,
-            previous: new.previous,
-            time_s: new.time_s,
-            start,
-            len: new.frame.len() as u32,
-            meta,
-            packed: 0,
-            packed_len: 0,
-            header: new.header,
-            content_type: new.content_type.len() as u8,
-            event: new.event.len() as u8,
-            binary: new.binary,
-        }
+        let span = self.begin(&[], new.frame);
+        self.finish(span, new)
     }
 
     /// Builds a frame in place from its header and data; returns the span for [`Frames::frame_at`].

@@ -152,20 +152,7 @@ fn read_varint(at: &mut &[u8]) -> Option<u64> {
     None
 }
 
-/// Appends a number in decimal.
-pub fn write_decimal(out: &mut Vec<u8>, mut value: u64) {
-    let mut digits = [0u8; 20];
-    let mut at = digits.len();
-    loop {
-        at -= 1;
-        digits[at] = b'0' + (value % 10) as u8;
-        value /= 10;
-        if value == 0 {
-            break;
-        }
-    }
-    out.extend_from_slice(&digits[at..]);
-}
+pub use crore_wire::http::response::write_decimal;
 
 /// Appends a number in hexadecimal without leading zeros.
 pub fn write_hex(out: &mut Vec<u8>, value: u32) {
