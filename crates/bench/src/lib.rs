@@ -1,7 +1,7 @@
 //! `crore bench`: load tools and scenarios, and the floor that they measure against.
 //!
 //! * [`subscribe`] holds connections and checks every message; [`publish`] sends them; both speak
-//!   the server's HTTP paths, which are Nchan's too.
+//!   the server's HTTP paths, which are Nchan's too, and MQTT 3.1.1.
 //! * [`floor`] is a reference server that does nothing but move the bytes.
 //! * [`scenario`] starts a server and both tools as processes of their own and keeps one result.
 //!
@@ -9,6 +9,7 @@
 //! Only `sys` holds `unsafe`; only `report` writes to the terminal.
 
 pub mod floor;
+mod mqtt;
 pub mod pattern;
 pub mod payload;
 pub mod publish;

@@ -124,6 +124,29 @@ fn chunked_events_survive_every_cut() {
 }
 
 #[test]
+fn mqtt_packets_survive_every_cut() {
+    let address = serve(|stream| {
+        // CONNECT with its client's name, then SUBSCRIBE to `t`, in one write.
+        let mut head = [0; 14];
+        stream.read_exact(&mut head).unwrap();
+        assert_eq!(head[2..12], *b"\0\x04MQTT\x04\x02\0\0");
+        let mut rest = vec![0; usize::from(head[13]) + 8];
+        stream.read_exact(&mut rest).unwrap();
+        assert!(rest.ends_with(b"\x82\x06\0\x01\0\x01t\0"));
+        let mut bytes = b"\x20\x02\0\0\x90\x03\0\x01\0".to_vec();
+        for sequence in [1, 2, 4] {
+            bytes.extend(*b"\x30\x2b\0\x01t");
+            bytes.extend(payload(sequence));
+        }
+        // A remaining length of two digits.
+        bytes.extend(*b"\x30\x8f\x01\0\x01t");
+        bytes.extend([payload(5), vec![b'x'; 100]].concat());
+        drip(stream, &bytes);
+    });
+    check("mqtt", address);
+}
+
+#[test]
 fn long_polls_survive_every_cut_and_go_on_from_their_position() {
     let address = serve(|stream| {
         assert!(!request(stream).contains("If-None-Match"));

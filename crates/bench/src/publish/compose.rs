@@ -1,4 +1,5 @@
-//! What a publisher writes: batches, single posts, WebSocket frames, records for the floor.
+//! What a publisher writes: batches, single posts, WebSocket frames, MQTT packets, records for the
+//! floor.
 //!
 //! Bodies are built in place behind room for the longest head, which is then put right before
 //! them, so that nothing is copied twice. Sequences cost 4 bytes for each topic.
@@ -8,7 +9,7 @@ use std::fmt::Write;
 use crate::pattern::Pattern;
 use crate::payload::{Header, Payloads, Random};
 use crate::subscribe::plan::target;
-use crate::{floor, sys};
+use crate::{floor, mqtt, sys};
 
 /// Room for the head before a batch's body.
 const HEAD_ROOM: usize = 192;
@@ -22,12 +23,14 @@ pub enum Form {
     Single,
     /// A WebSocket frame for each.
     Frame,
+    /// An MQTT PUBLISH of quality of service 0 for each.
+    Packet,
     /// A record of `crore bench floor` for each.
     Record,
 }
 
 impl Form {
-    /// Whether the server answers what is published.
+    /// Whether the server answers each group of messages.
     pub fn is_answered(self) -> bool {
         matches!(self, Form::Batch | Form::Single)
     }
@@ -128,6 +131,11 @@ impl Composer {
         match self.form {
             Form::Batch | Form::Single => Vec::new(),
             Form::Record => floor::PUSH.to_vec(),
+            Form::Packet => {
+                let mut packet = Vec::new();
+                mqtt::connect(&format!("p{}-{topic}", std::process::id()), &mut packet);
+                packet
+            }
             Form::Frame => {
                 let mut text = String::from("GET ");
                 target("/pub", &self.topics.name(topic), &mut text);
@@ -192,6 +200,12 @@ impl Composer {
                 // The mask is zero: it masks nothing, and RFC 6455 §5.3 leaves its choice to us.
                 frame_head(self.payloads.size(), 0x80, out);
                 out.extend_from_slice(&[0; 4]);
+                self.payloads.write(header, out);
+            }
+            Form::Packet => {
+                self.scratch.clear();
+                self.topics.write(topic, &mut self.scratch);
+                mqtt::publish(&self.scratch, self.payloads.size(), out);
                 self.payloads.write(header, out);
             }
             Form::Record => {
@@ -298,6 +312,17 @@ mod tests {
         let frame = crate::subscribe::parse::frame(&out[8..]).unwrap().unwrap();
         assert_eq!(frame.payload.len(), 40);
         assert_eq!(frame.bytes, out.len() - 8);
+    }
+
+    #[test]
+    fn packets_are_what_a_broker_passes_on() {
+        let mut composer = composer(Form::Packet, Order::Cycle, "/p/s{5..9}/-");
+        let mut out = Vec::new();
+        composer.message(1, &mut out);
+        let (packet, bytes) = mqtt::packet(&out).unwrap().unwrap();
+        assert!(matches!(packet, mqtt::Packet::Publish(payload) if payload.len() == 40));
+        assert_eq!(bytes, out.len());
+        assert_eq!(out[2..11], *b"\0\x07/p/s6/-");
     }
 
     #[test]

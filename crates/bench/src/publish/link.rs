@@ -2,6 +2,8 @@
 //!
 //! Answers come in the order of the requests (HTTP/1.1 pipelining, RFC 9112 §9.3.2) and every one
 //! of them is checked. The other forms have no answers: there the socket's fullness is the limit.
+//! MQTT's quality of service 0 has none either, but a ping at the end, which a broker answers when it
+//! has read everything before it.
 
 use std::collections::VecDeque;
 use std::net::SocketAddr;
@@ -9,6 +11,7 @@ use std::net::SocketAddr;
 use anyhow::{Context, Result, bail, ensure};
 
 use super::compose::Form;
+use crate::mqtt::{self, Packet};
 use crate::subscribe::parse;
 use crate::sys::{self, Dial, Epoll, Interest};
 
@@ -36,9 +39,11 @@ pub struct Link {
     sent: usize,
     watched: Interest,
     /// Messages of each request that has no answer yet.
-    pub requests: VecDeque<u32>,
+    requests: VecDeque<u64>,
+    /// Messages since the last ping (MQTT).
+    unpinged: u64,
     received: Vec<u8>,
-    /// A WebSocket may publish once its upgrade was answered.
+    /// A WebSocket may publish once its upgrade was answered, an MQTT client after its CONNACK.
     ready: bool,
 }
 
@@ -71,8 +76,9 @@ impl Link {
             sent: 0,
             watched: Interest::Read,
             requests: VecDeque::new(),
+            unpinged: 0,
             received: Vec::new(),
-            ready: form != Form::Frame,
+            ready: !matches!(form, Form::Frame | Form::Packet),
         };
         link.flush(epoll)?;
         Ok(link)
@@ -81,6 +87,29 @@ impl Link {
     /// Whether another group of messages may be composed.
     pub fn has_room(&self, requests_max: usize) -> bool {
         self.ready && self.out.is_empty() && self.requests.len() < requests_max
+    }
+
+    /// Notes that a group of `messages` was composed.
+    pub fn composed(&mut self, messages: u64) {
+        if self.form.is_answered() {
+            self.requests.push_back(messages);
+        } else if self.form == Form::Packet {
+            self.unpinged += messages;
+        }
+    }
+
+    /// Asks, where messages have no answers of their own, whether all of them were read.
+    pub fn ping(&mut self, epoll: &Epoll) -> Result<()> {
+        if self.unpinged > 0 {
+            self.out.extend_from_slice(&mqtt::PINGREQ);
+            self.requests.push_back(std::mem::take(&mut self.unpinged));
+        }
+        self.flush(epoll)
+    }
+
+    /// Messages that have no answer yet.
+    pub fn unanswered(&self) -> u64 {
+        self.requests.iter().sum::<u64>() + self.unpinged
     }
 
     /// Whether everything is sent and answered.
@@ -149,6 +178,9 @@ impl Link {
             // Pings and the like: nothing that a publisher must know.
             return Ok(Some(bytes.len()));
         }
+        if self.form == Form::Packet {
+            return self.packet(start, answers);
+        }
         let Some(head) = parse::head(bytes)? else {
             return Ok(None);
         };
@@ -173,11 +205,10 @@ impl Link {
         let Some(body) = bytes.get(head.bytes..head.bytes + length) else {
             return Ok(None);
         };
-        let messages = u64::from(
-            self.requests
-                .pop_front()
-                .context("an answer to no request")?,
-        );
+        let messages = self
+            .requests
+            .pop_front()
+            .context("an answer to no request")?;
         let good = matches!(head.status, 200..=202);
         let refused = if good {
             refused_lines(self.form, body)
@@ -198,6 +229,22 @@ impl Link {
             );
         }
         Ok(Some(head.bytes + length))
+    }
+
+    /// Takes the MQTT packet at `start`, when it is whole, and returns its bytes.
+    fn packet(&mut self, start: usize, answers: &mut Answers) -> Result<Option<usize>> {
+        let Some((packet, bytes)) = mqtt::packet(&self.received[start..])? else {
+            return Ok(None);
+        };
+        match packet {
+            Packet::Connack(0) => self.ready = true,
+            Packet::Pingresp => {
+                let messages = self.requests.pop_front();
+                answers.accepted += messages.context("an answer to no ping")?;
+            }
+            other => bail!("the server answered {other:?}"),
+        }
+        Ok(Some(bytes))
     }
 }
 

@@ -23,6 +23,16 @@ const DRAIN_NS: u64 = 10_000_000_000;
 /// Nanoseconds between two lines of progress.
 const REPORT_NS: u64 = 5_000_000_000;
 
+/// How messages reach the server.
+#[derive(clap::ValueEnum, Clone, Copy, Debug, PartialEq, Eq, Default)]
+pub enum Protocol {
+    /// HTTP or WebSocket, by the server's paths.
+    #[default]
+    Http,
+    /// MQTT 3.1.1, quality of service 0.
+    Mqtt,
+}
+
 /// `crore bench publish`
 #[derive(clap::Args, Clone, Debug)]
 pub struct PublishArgs {
@@ -50,6 +60,9 @@ pub struct PublishArgs {
     /// Topics are a grid of this width; a random client's neighbours get a message each
     #[arg(long, value_name = "WIDTH", conflicts_with = "cycle")]
     pub grid: Option<u32>,
+    /// How to publish
+    #[arg(long, value_enum, default_value_t, conflicts_with_all = ["single", "ws", "floor"])]
+    pub protocol: Protocol,
     /// One POST for each message instead of batches
     #[arg(long)]
     pub single: bool,
@@ -81,6 +94,9 @@ pub struct PublishArgs {
 
 impl PublishArgs {
     fn form(&self) -> Form {
+        if self.protocol == Protocol::Mqtt {
+            return Form::Packet;
+        }
         match (self.single, self.ws, self.floor) {
             (true, ..) => Form::Single,
             (_, true, _) => Form::Frame,

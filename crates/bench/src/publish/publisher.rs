@@ -111,6 +111,9 @@ impl Publisher {
     /// Waits until everything is sent and answered, at most `longest_ns`.
     pub fn drain(&mut self, longest_ns: u64) -> Result<()> {
         let until_ns = sys::now_ns() + longest_ns;
+        for link in &mut self.links {
+            link.ping(&self.epoll)?;
+        }
         while !self.links.iter().all(Link::is_idle) && sys::now_ns() < until_ns {
             self.wait(LOOK_NS)?;
         }
@@ -198,9 +201,7 @@ impl Publisher {
         }
         let start = self.composer.seal(mark, &mut link.out);
         link.skip(start);
-        if self.form.is_answered() {
-            link.requests.push_back(messages as u32);
-        }
+        link.composed(messages);
         messages
     }
 
@@ -234,7 +235,7 @@ impl Publisher {
     /// One group on every connection that a drawn topic falls to; all of them have room.
     fn round(&mut self, room: u64) -> u64 {
         let count = self.links.len();
-        let mut groups: Vec<(usize, u32)> = vec![(usize::MAX, 0); count];
+        let mut groups: Vec<(usize, u64)> = vec![(usize::MAX, 0); count];
         let mut messages = 0;
         while messages < room {
             let topic = self.composer.draw();
@@ -254,9 +255,7 @@ impl Publisher {
             if messages > 0 {
                 let start = self.composer.seal(mark, &mut link.out);
                 link.skip(start);
-                if self.form.is_answered() {
-                    link.requests.push_back(messages);
-                }
+                link.composed(messages);
             }
         }
         messages
@@ -278,11 +277,7 @@ impl Publisher {
     }
 
     fn unanswered(&self) -> u64 {
-        self.links
-            .iter()
-            .flat_map(|link| &link.requests)
-            .map(|count| u64::from(*count))
-            .sum()
+        self.links.iter().map(Link::unanswered).sum()
     }
 
     fn kept_rate(&self) -> bool {

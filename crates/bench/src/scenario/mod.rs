@@ -157,6 +157,7 @@ fn protocol_name(protocol: Protocol) -> &'static str {
         Protocol::Ws => "ws",
         Protocol::Sse => "sse",
         Protocol::Poll => "poll",
+        Protocol::Mqtt => "mqtt",
     }
 }
 

@@ -12,6 +12,8 @@ pub enum Protocol {
     Sse,
     /// HTTP long-poll.
     Poll,
+    /// MQTT 3.1.1, quality of service 0.
+    Mqtt,
 }
 
 /// How topics are given to connections.

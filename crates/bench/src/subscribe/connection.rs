@@ -17,7 +17,7 @@ pub enum Stage {
     Closed,
     /// The connect is under way.
     Connecting,
-    /// The request is sent, the response head is not whole yet.
+    /// The request is sent, the response head (MQTT: the SUBACK) is not whole yet.
     Head,
     /// Messages may come.
     Open,
@@ -128,7 +128,7 @@ pub struct Life {
     pub chunks: u64,
     /// Attempts to open.
     pub attempts: u64,
-    /// Connections that were opened (WebSocket and SSE: answered; long-poll: asked).
+    /// Connections that were opened (WebSocket, SSE, MQTT: answered; long-poll: asked).
     pub opened: u64,
     /// Open connections that the server closed.
     pub closed: u64,

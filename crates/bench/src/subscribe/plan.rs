@@ -9,6 +9,7 @@ use anyhow::{Result, ensure};
 
 use super::connection::Assignment;
 use super::{Protocol, SubscribeArgs, parse};
+use crate::mqtt;
 use crate::pattern::{self, Pattern};
 use crate::sys::{self, Dial};
 
@@ -119,25 +120,43 @@ impl Plan {
         }
     }
 
-    /// The request of connection `number`; `position` holds the header lines of a long-poll that
+    /// What connection `number` says first; `position` holds the header lines of a long-poll that
     /// goes on.
-    pub fn request(&self, number: u32, remote: SocketAddr, position: Option<&str>) -> String {
+    pub fn request(&self, number: u32, remote: SocketAddr, position: Option<&str>) -> Vec<u8> {
+        let lines = match self.protocol {
+            Protocol::Mqtt => return self.packets(number),
+            Protocol::Ws => format!(
+                "Upgrade: websocket\r\nConnection: Upgrade\r\n\
+                 Sec-WebSocket-Version: 13\r\nSec-WebSocket-Key: {}\r\n",
+                parse::KEY
+            ),
+            Protocol::Sse => "Accept: text/event-stream\r\n".into(),
+            Protocol::Poll => position.unwrap_or("").into(),
+        };
         let mut out = String::with_capacity(256);
         out.push_str("GET ");
         self.target(number, &mut out);
-        write!(out, " HTTP/1.1\r\nHost: {remote}\r\n").expect("a String takes all");
-        match self.protocol {
-            Protocol::Ws => {
-                out.push_str("Upgrade: websocket\r\nConnection: Upgrade\r\n");
-                out.push_str("Sec-WebSocket-Version: 13\r\nSec-WebSocket-Key: ");
-                out.push_str(parse::KEY);
-                out.push_str("\r\n");
-            }
-            Protocol::Sse => out.push_str("Accept: text/event-stream\r\n"),
-            Protocol::Poll => out.push_str(position.unwrap_or("")),
-        }
-        out.push_str("\r\n");
+        write!(out, " HTTP/1.1\r\nHost: {remote}\r\n{lines}\r\n").expect("a String takes all");
+        out.into_bytes()
+    }
+
+    /// CONNECT and SUBSCRIBE in one write, so that MQTT opens in one round trip as the others do.
+    fn packets(&self, number: u32) -> Vec<u8> {
+        let filters: Vec<String> = self.names(number).collect();
+        let mut out = Vec::with_capacity(64);
+        // Two subscribers at one broker are two processes: equal names would end each other.
+        mqtt::connect(&format!("s{}-{number}", std::process::id()), &mut out);
+        mqtt::subscribe(&filters, &mut out);
         out
+    }
+
+    /// The topics of a connection, each once.
+    fn names(&self, number: u32) -> impl Iterator<Item = String> {
+        let assignment = &self.assignment;
+        (0..assignment.per_connection).filter_map(move |place| {
+            let topic = assignment.topic(number, place);
+            (assignment.place(number, topic) == Some(place)).then(|| self.topics.name(topic))
+        })
     }
 
     fn target(&self, number: u32, out: &mut String) {
@@ -148,13 +167,10 @@ impl Plan {
         }
         let mut separator = '?';
         out.push_str("/sub");
-        for place in 0..assignment.per_connection {
-            let topic = assignment.topic(number, place);
-            if assignment.place(number, topic) == Some(place) {
-                write!(out, "{separator}topic=").expect("a String takes all");
-                escape(&self.topics.name(topic), out);
-                separator = '&';
-            }
+        for name in self.names(number) {
+            write!(out, "{separator}topic=").expect("a String takes all");
+            escape(&name, out);
+            separator = '&';
         }
     }
 }

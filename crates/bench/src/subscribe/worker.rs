@@ -291,7 +291,7 @@ impl Worker {
         let position = self.positions.get(row as usize).and_then(|p| p.as_deref());
         let request = self.plan.request(self.first + row, remote, position);
         let was = self.rows[row as usize].stage;
-        match sys::send(self.rows[row as usize].fd, request.as_bytes()) {
+        match sys::send(self.rows[row as usize].fd, &request) {
             Ok(count) if count == request.len() => {
                 self.rows[row as usize].stage = Stage::Head;
                 if self.plan.protocol == Protocol::Poll && was == Stage::Connecting {

@@ -4,6 +4,7 @@
 //! it back in front of what comes.
 
 use super::{RECEIVE_BYTES, Spill, Worker};
+use crate::mqtt::{self, Packet};
 use crate::subscribe::connection::{NO_SPILL, Stage, Tally};
 use crate::subscribe::{Protocol, parse};
 use crate::sys;
@@ -70,6 +71,7 @@ impl Worker {
         let now_ns = sys::now_ns();
         let result = match (self.plan.protocol, self.rows[row as usize].stage) {
             (Protocol::Poll, _) => self.polled(row, bytes, now_ns, tally),
+            (Protocol::Mqtt, _) => self.packets(row, bytes, now_ns, tally),
             (_, Stage::Head) => match self.head(row, bytes, tally) {
                 Ok(0) => {
                     self.spill(row, bytes, 0);
@@ -126,6 +128,35 @@ impl Worker {
                 }
                 9 => self.pong(row, frame.payload),
                 _ => {}
+            }
+        }
+        self.keep(row, &bytes[used..], 0)
+    }
+
+    /// MQTT: the connection is open with its SUBACK; messages may come before it (§3.8.4).
+    fn packets(
+        &mut self,
+        row: u32,
+        bytes: &[u8],
+        now: u64,
+        tally: &mut Tally,
+    ) -> Result<(), String> {
+        let mut used = 0;
+        while let Some((packet, length)) =
+            mqtt::packet(&bytes[used..]).map_err(|error| error.to_string())?
+        {
+            used += length;
+            match packet {
+                Packet::Publish(payload) => self.message(row, payload, now, tally),
+                Packet::Suback(true) if self.rows[row as usize].stage == Stage::Head => {
+                    self.rows[row as usize].stage = Stage::Open;
+                    self.opened(row, tally);
+                }
+                Packet::Connack(0) => {}
+                Packet::Connack(code) => return Err(format!("the server refused: code {code}")),
+                Packet::Suback(_) | Packet::Pingresp => {
+                    return Err(format!("the server answered {packet:?}"));
+                }
             }
         }
         self.keep(row, &bytes[used..], 0)
