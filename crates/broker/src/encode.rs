@@ -82,27 +82,25 @@ impl Message<'_> {
             Encoding::Frame => out.extend_from_slice(frames.frame(record)),
             Encoding::Packed => out.extend_from_slice(frames.packed(record)),
             Encoding::Meta => {
-                let mut head = Vec::with_capacity(96 + self.topic.len());
-                meta_line(&mut head, b"id", self.id);
-                meta_line(&mut head, b"topic", self.topic);
+                let start = out.len();
+                meta_line(out, b"id", self.id);
+                meta_line(out, b"topic", self.topic);
                 if !frames.content_type(record).is_empty() {
-                    meta_line(&mut head, b"content-type", frames.content_type(record));
+                    meta_line(out, b"content-type", frames.content_type(record));
                 }
-                head.push(b'\n');
+                out.push(b'\n');
+                out.extend_from_slice(data);
                 let opcode = if record.binary {
                     Opcode::Binary
                 } else {
                     Opcode::Text
                 };
-                let (header, len) = frame::header(opcode, false, head.len() + data.len());
-                for part in [&header[..len], &head, data] {
-                    out.extend_from_slice(part);
-                }
+                frame_from(out, start, opcode);
             }
             Encoding::FrameEnvelope => {
-                let mut text = Vec::with_capacity(data.len() + 128);
-                self.envelope(&mut text);
-                frame::write_frame(out, Opcode::Text, &text);
+                let start = out.len();
+                self.envelope(out);
+                frame_from(out, start, Opcode::Text);
             }
             Encoding::Events | Encoding::EventsToEnd => {
                 let base64;
@@ -124,17 +122,15 @@ impl Message<'_> {
 
     fn event(&self, chunked: bool, data: &[u8], out: &mut Vec<u8>) {
         let event = self.frames.event(self.record);
-        let mut text = Vec::with_capacity(data.len() + event.len() + 64);
+        let start = out.len();
         sse::write_event(
-            &mut text,
+            out,
             Some(self.id),
             (!event.is_empty()).then_some(event),
             data,
         );
         if chunked {
-            chunk(out, &text)
-        } else {
-            out.extend_from_slice(&text)
+            chunk_from(out, start);
         }
     }
 
@@ -179,6 +175,23 @@ pub fn chunk(out: &mut Vec<u8>, data: &[u8]) {
     for part in [b"\r\n", data, b"\r\n"] {
         out.extend_from_slice(part);
     }
+}
+
+/// Makes what stands behind `start` one chunk, in place: its length is known only now.
+fn chunk_from(out: &mut Vec<u8>, start: usize) {
+    let end = out.len();
+    crate::position::write_hex(out, (end - start) as u32);
+    out.extend_from_slice(b"\r\n");
+    let header = out.len() - end;
+    out[start..].rotate_right(header);
+    out.extend_from_slice(b"\r\n");
+}
+
+/// Makes what stands behind `start` one frame, in place.
+fn frame_from(out: &mut Vec<u8>, start: usize, opcode: Opcode) {
+    let (header, len) = frame::header(opcode, false, out.len() - start);
+    out.extend_from_slice(&header[..len]);
+    out[start..].rotate_right(len);
 }
 
 /// Encodings of one topic's messages of a turn, made as they are asked for.
