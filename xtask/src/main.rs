@@ -15,7 +15,8 @@ use std::time::Instant;
 const USAGE: &str = "\
 cargo xtask COMMAND
 
-  test [--release]  all tests, those with third-party clients too; installs what they need
+  test [--release]  all tests, the model of the mailbox and those with third-party clients too;
+                    installs what they need
   lint              formatting, clippy and the documentation build; warnings are errors
   ci                lint, then test
   deny              licences, advisories and sources of the dependencies (installs cargo-deny)
@@ -50,7 +51,7 @@ fn main() -> Result<()> {
 }
 
 /// All tests of the workspace in one profile, so that it is built once; then those that the plain
-/// `cargo test` skips because they need third-party clients.
+/// `cargo test` skips: the model of the mailbox, and what needs third-party clients.
 fn test(release: bool) -> Result<()> {
     let tools = tools::prepare()?;
     let profile: &[&str] = if release { &["--release"] } else { &[] };
@@ -65,7 +66,19 @@ fn test(release: bool) -> Result<()> {
         .env("CRORE_CLIENT_TESTS", &tools)
         .run();
     // One run shows all that fails.
-    all.and(clients)
+    all.and(model()).and(clients)
+}
+
+/// Every interleaving of the mailbox's senders and reader. A build of its own, since the library stands on
+/// the model checker's locks there; in a directory of its own, since other flags would throw the first build away.
+fn model() -> Result<()> {
+    let target = run::target_directory()?.join("loom");
+    Step::new("cargo")
+        .args(["test", "--package", "crore-net", "--test", "loom"])
+        .args(["--locked", "--release", "--target-dir"])
+        .args([&target])
+        .env("RUSTFLAGS", "--cfg loom")
+        .run()
 }
 
 /// Everything that is checked without running anything of ours.
