@@ -179,6 +179,11 @@ impl Class {
 pub struct Names(Blobs);
 
 impl Names {
+    /// Bytes that the names occupy.
+    pub fn bytes(&self) -> usize {
+        self.0.bytes()
+    }
+
     /// Stores a name of at most 1,000 bytes.
     pub fn insert(&mut self, name: &[u8]) -> Blob {
         let size = occupied(name.len() + 1);

@@ -11,12 +11,11 @@ use crate::conn::{Behind, COUNTED, ENVELOPE, LIVE, MULTI, State};
 use crate::encode::{Encoding, Message};
 use crate::io::{Close, Io};
 use crate::mail::{Frames, Record, Tell};
+use crate::planted::{self, Fault};
 use crate::position::{self, Position};
 use crate::shard::Shard;
 use crate::slab::NONE;
 
-/// Members visited in one turn before the sockets are looked at again: a few milliseconds.
-const VISITS_PER_TURN: u32 = 4096;
 /// Messages of one topic that are taken together.
 const TOGETHER_MAX: usize = 256;
 /// Parts of one write; past them the parts are copied side by side first.
@@ -56,7 +55,7 @@ impl Shard {
 
     /// Works through the deliveries; false when the budget was spent first.
     pub(crate) fn deliver<I: Io>(&mut self, io: &mut I) -> bool {
-        let mut budget = VISITS_PER_TURN;
+        let mut budget = self.pace.visits_per_turn;
         while let Some(mut delivery) = self.deliveries.pop_front() {
             if !self.deliver_one(&mut delivery, &mut budget, io) {
                 self.deliveries.push_front(delivery);
@@ -215,7 +214,8 @@ impl Shard {
             self.deliver_to_list(slot, topic, records, frames, io);
             return;
         }
-        if !row.is(LIVE) {
+        let begun = matches!(row.state, State::WebSocket | State::Sse);
+        if !row.is(LIVE) && !(begun && planted::is(Fault::LiveBeforeHead)) {
             return;
         }
         match row.state {
@@ -325,7 +325,10 @@ impl Shard {
             before += bytes_of(n).len();
             n += 1;
         }
-        if sent > before {
+        if sent > before && planted::is(Fault::HalfFrame) {
+            self.refused(slot, &[], io);
+            n += 1;
+        } else if sent > before {
             self.refused(slot, &bytes_of(n)[sent - before..], io);
             n += 1;
         } else {
@@ -351,6 +354,7 @@ impl Shard {
                 && self.outbox_bytes + bytes.len() <= limits.outbox_bytes_per_shard;
             if !fits {
                 self.conns.get_mut(slot).flags &= !LIVE;
+                self.stats.fallbacks += 1;
                 let behind = Behind {
                     part: 0,
                     offset: record.previous,
@@ -412,6 +416,7 @@ impl Shard {
                 self.put(slot, &bytes, io);
                 continue;
             }
+            self.stats.fallbacks += 1;
             extra_row.list[part].flags &= !LIVE;
             extra_row.list[part].offset = record.previous;
             let epoch = extra_row.list[part].epoch;

@@ -21,18 +21,17 @@ use crate::index::{Chained, Index};
 use crate::lanes::Lanes;
 use crate::log::{Log, New};
 use crate::mail::{Attach, Attached, Info, Outcome, Page, ShardId, Tell};
+use crate::pace::Pace;
+use crate::planted::{self, Fault};
 use crate::position::{Position, Since};
 use crate::rules::Rules;
 use crate::settings::{Concurrency, First, Settings};
 use crate::slab::{NONE, Side, Slab, Vacant};
+use crate::stats::{Accounts, Stats};
 use crate::time::Now;
 
 /// Partitions of the whole name space.
 pub const PARTITIONS: usize = 256;
-/// A page of the past carries at most this many messages and bytes, so that one subscriber that
-/// resumes far back does not hold the lane.
-const PAGE_MESSAGES_MAX: usize = 128;
-const PAGE_BYTES_MAX: usize = 64 << 10;
 /// Rows looked at by one round of forgetting or expiry.
 const FORGET_PER_TURN: usize = 256;
 
@@ -150,6 +149,10 @@ pub struct Home {
     topics_max: usize,
     compressor: Compressor,
     compressed: Vec<u8>,
+    /// How long a page is.
+    pub pace: Pace,
+    /// What it met.
+    pub stats: Stats,
 }
 
 impl Home {
@@ -168,12 +171,23 @@ impl Home {
             topics_max: settings.limits.topics_per_shard,
             compressor: Compressor::default(),
             compressed: Vec::new(),
+            pace: Pace::default(),
+            stats: Stats::default(),
         }
     }
 
     /// Topics that it remembers.
     pub fn topics(&self) -> u32 {
         self.rows.len()
+    }
+
+    /// Adds what it holds.
+    pub fn account(&self, accounts: &mut Accounts) {
+        accounts.home_topics = self.rows.len();
+        accounts.home_sets = self.sets.len();
+        accounts.log_messages = self.log.len();
+        accounts.log_bytes = self.log.bytes();
+        accounts.name_bytes += self.names.bytes();
     }
 
     fn find(&self, hash: u32, name: &[u8]) -> Option<u32> {
@@ -444,12 +458,17 @@ impl Home {
                 }
             }
         };
+        if gap {
+            self.stats.gaps += 1;
+        } else if matches!(since, Since::At(_)) && !ask.again {
+            self.stats.resumes += 1;
+        }
         let frames = lanes.frames();
         let first = frames.pages.len() as u32;
-        let messages_max = if ask.poll { 1 } else { PAGE_MESSAGES_MAX };
+        let messages_max = if ask.poll { 1 } else { self.pace.page_messages };
         let at_head = self
             .log
-            .read(log, start, messages_max, PAGE_BYTES_MAX, frames);
+            .read(log, start, messages_max, self.pace.page_bytes, frames);
         let count = frames.pages.len() as u32 - first;
         let head = frames
             .pages
@@ -528,6 +547,7 @@ impl Home {
             .expect("who leaves was counted in");
         let row = self.rows.get_mut(id);
         row.touched_s = now.unix_s;
+        self.stats.detaches += 1;
         if row.has(SET) {
             let set = self.sets.get_mut(row.carrier);
             let at = set

@@ -9,10 +9,6 @@ use alloc::vec::Vec;
 
 use crate::mail::{Ask, Frames, Mail, ShardId, Tell};
 
-/// Turns whose frames other shards still hold, past which a home takes no more publishes: what
-/// bounds the memory of messages under way when carriers fall behind.
-const UNDER_WAY_MAX: usize = 64;
-
 /// To one peer.
 #[derive(Default)]
 pub struct Lane {
@@ -36,6 +32,8 @@ pub struct Lanes {
     pub to: Vec<Lane>,
     frames: Arc<Frames>,
     under_way: Vec<Arc<Frames>>,
+    /// See [`crate::Pace::turns_under_way`].
+    pub under_way_max: usize,
 }
 
 impl Lanes {
@@ -46,6 +44,7 @@ impl Lanes {
             to: (0..shards).map(|_| Lane::default()).collect(),
             frames: Arc::default(),
             under_way: Vec::new(),
+            under_way_max: crate::Pace::default().turns_under_way,
         }
     }
 
@@ -135,13 +134,19 @@ impl Lanes {
         free
     }
 
+    /// Turns whose frames somebody still holds.
+    pub fn turns_held(&self) -> usize {
+        let held = |frames: &&Arc<Frames>| Arc::strong_count(frames) > 1;
+        self.under_way.iter().filter(held).count()
+    }
+
     /// Whether carriers are so far behind that publishers must wait.
     pub fn is_pressed(&mut self) -> bool {
-        if self.under_way.len() < UNDER_WAY_MAX {
+        if self.under_way.len() < self.under_way_max {
             return false;
         }
         self.under_way
             .retain_mut(|frames| Arc::get_mut(frames).is_none());
-        self.under_way.len() >= UNDER_WAY_MAX
+        self.under_way.len() >= self.under_way_max
     }
 }

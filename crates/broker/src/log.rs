@@ -153,6 +153,11 @@ impl Log {
         self.blobs.bytes() + self.entries.len() as usize * size_of::<Entry>()
     }
 
+    /// Messages in it.
+    pub fn len(&self) -> u32 {
+        self.entries.len()
+    }
+
     /// Messages of a chain; `NONE` is an empty one.
     pub fn count(&self, chain: u32) -> u32 {
         if chain == NONE {

@@ -22,9 +22,12 @@ use crate::home::Home;
 use crate::io::{Close, Input, Io};
 use crate::lanes::Lanes;
 use crate::mail::{Ask, Mail, Record, ReplyTo, ShardId};
+use crate::pace::Pace;
+use crate::planted::{self, Fault};
 use crate::rules::Rules;
 use crate::settings::Settings;
 use crate::slab::{NONE, Side, Slab};
+use crate::stats::{Accounts, Stats};
 use crate::time::Now;
 
 /// What all shards of a process share, read-only.
@@ -68,6 +71,8 @@ pub struct Shard {
     pub(crate) records: Vec<Record>,
     pub(crate) encoded: [Encoded; Encoding::COUNT],
     pub(crate) scratch: crore_wire::ndjson::Scratch,
+    pub(crate) pace: Pace,
+    pub(crate) stats: Stats,
 }
 
 impl Shard {
@@ -102,8 +107,50 @@ impl Shard {
             records: Vec::new(),
             encoded: Default::default(),
             scratch: Default::default(),
+            pace: Pace::default(),
+            stats: Stats::default(),
             world,
         }
+    }
+
+    /// Changes how much a turn does.
+    pub fn set_pace(&mut self, pace: Pace) {
+        self.pace = pace;
+        self.lanes.under_way_max = pace.turns_under_way;
+        if let Some(home) = &mut self.home {
+            home.pace = pace;
+        }
+    }
+
+    /// What this shard met since it began.
+    pub fn stats(&self) -> Stats {
+        let mut stats = self.stats;
+        if let Some(home) = &self.home {
+            stats += home.stats;
+        }
+        stats
+    }
+
+    /// What this shard holds.
+    pub fn accounts(&self) -> Accounts {
+        let mut accounts = Accounts {
+            connections: self.conns.len(),
+            spills: self.spills.len(),
+            outboxes: self.outboxes.len(),
+            extras: self.extras.len(),
+            receive_bytes: self.receive_bytes,
+            outbox_bytes: self.outbox_bytes,
+            deliveries: self.deliveries.len(),
+            under_way_bytes: self.lanes.to.iter().map(|lane| lane.under_way_bytes).sum(),
+            turns_held: self.lanes.turns_held(),
+            waiting: self.resumed.len() + self.stalled.len(),
+            ..Accounts::default()
+        };
+        self.topics.account(&mut accounts);
+        if let Some(home) = &self.home {
+            home.account(&mut accounts);
+        }
+        accounts
     }
 
     /// Connections that are open.
@@ -302,6 +349,9 @@ impl Shard {
 
     /// Whether publishers must wait: a home owes us credit, or our carriers are behind.
     pub(crate) fn must_stall(&mut self) -> bool {
+        if planted::is(Fault::NoCredit) {
+            return false;
+        }
         let limit = self.world.settings.limits.publish_credit_bytes;
         self.lanes
             .to
@@ -314,6 +364,7 @@ impl Shard {
     pub(crate) fn stall_if_needed<I: Io>(&mut self, slot: u32, io: &mut I) {
         if self.must_stall() && !self.conns.get(slot).is(PAUSED) {
             self.conns.get_mut(slot).flags |= PAUSED;
+            self.stats.credit_waits += 1;
             self.stalled.push(self.id_of(slot));
             self.update_interest(slot, io);
         }

@@ -159,6 +159,10 @@ impl<T> Side<T> {
             used: 0,
         })
     }
+    /// Rows in use.
+    pub fn len(&self) -> u32 {
+        self.0.len()
+    }
     /// Adds a row.
     pub fn insert(&mut self, row: T) -> u32 {
         self.0.insert(Slot::Used(row))

@@ -24,6 +24,7 @@ use crate::conn::{
 use crate::encode::{chunk, meta_line};
 use crate::io::Io;
 use crate::mail::{Attach, Attached, Frames, Page, Record, ReplyTo};
+use crate::planted::{self, Fault};
 use crate::position::{self, Position, Since};
 use crate::settings::Slow;
 use crate::shard::Shard;
@@ -485,7 +486,7 @@ impl Shard {
                 offset: seen.offset,
             });
             let to = self.reply_to(slot, seen.part);
-            self.attach(Attach {
+            let attach = Attach {
                 hash,
                 topic,
                 serial,
@@ -494,7 +495,11 @@ impl Shard {
                 poll: false,
                 deflate,
                 again: true,
-            });
+            };
+            self.attach(attach);
+            if planted::is(Fault::DoubleResume) {
+                self.attach(attach);
+            }
         }
         if self.conns.get(slot).options & (MULTI | PUBLISHES) == 0 {
             self.drop_extra(slot);
@@ -533,7 +538,7 @@ impl Shard {
                 row.place = moved.index;
             }
         }
-        if counted {
+        if counted && !planted::is(Fault::NoDetach) {
             self.leave(topic);
         }
         self.topics.close_if_unused(topic);

@@ -137,7 +137,9 @@ impl Home {
         let row = self.rows.remove(id);
         let partition = topic::partition(self.names.get(row.name)) as usize;
         let floor = &mut self.floor[partition];
-        *floor = (*floor).max(row.last());
+        if !planted::is(Fault::NoFloor) {
+            *floor = (*floor).max(row.last());
+        }
         self.names.remove(row.name);
     }
 }

@@ -59,7 +59,7 @@ impl Shard {
             self.begin_stream(slot, io);
         }
         let row = self.conns.get(slot);
-        if row.outbox == NONE && row.extra != NONE {
+        if row.outbox == NONE && row.extra != NONE && !planted::is(Fault::LostWake) {
             // The next page is asked for when the frames of this one are let go.
             self.resumed.push(self.id_of(slot));
         }

@@ -1,0 +1,28 @@
+//! How much one turn does. The server takes the defaults; the simulator makes them small, so that
+//! what is rare in a server happens all the time.
+
+/// Bounds of a turn.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Pace {
+    /// Members visited in one turn before the sockets are looked at again: a few milliseconds.
+    pub visits_per_turn: u32,
+    /// A page of the past carries at most this many messages, so that one subscriber that resumes
+    /// far back does not hold the lane.
+    pub page_messages: usize,
+    /// And at most this many bytes (one message always fits).
+    pub page_bytes: usize,
+    /// Turns whose frames other shards still hold, past which a home takes no more publishes: what
+    /// bounds the memory of messages under way when carriers fall behind.
+    pub turns_under_way: usize,
+}
+
+impl Default for Pace {
+    fn default() -> Self {
+        Pace {
+            visits_per_turn: 4096,
+            page_messages: 128,
+            page_bytes: 64 << 10,
+            turns_under_way: 64,
+        }
+    }
+}

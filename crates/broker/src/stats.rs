@@ -1,0 +1,77 @@
+//! What a shard met and what it holds: counters that only rise, and accounts that return to nothing.
+//!
+//! Invariant: when the last connection is gone, the last mail has arrived and the last topic is
+//! forgotten, every account is zero again; the simulator checks that.
+
+use core::ops::AddAssign;
+
+/// How often something happened since the shard began.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Stats {
+    /// Subscriptions that began at a position of their own and missed nothing.
+    pub resumes: u64,
+    /// Subscriptions that were told that messages are lost.
+    pub gaps: u64,
+    /// Counted subscriptions that were given back.
+    pub detaches: u64,
+    /// Subscriptions that fell behind their socket and went on from the log.
+    pub fallbacks: u64,
+    /// Publishers that had to wait for credit.
+    pub credit_waits: u64,
+}
+
+impl AddAssign for Stats {
+    fn add_assign(&mut self, other: Stats) {
+        self.resumes += other.resumes;
+        self.gaps += other.gaps;
+        self.detaches += other.detaches;
+        self.fallbacks += other.fallbacks;
+        self.credit_waits += other.credit_waits;
+    }
+}
+
+/// What a shard holds at this moment.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Accounts {
+    /// Connections.
+    pub connections: u32,
+    /// Side rows of received bytes that wait for more.
+    pub spills: u32,
+    /// Side rows of bytes that a socket refused.
+    pub outboxes: u32,
+    /// Side rows of all else.
+    pub extras: u32,
+    /// Bytes in spills.
+    pub receive_bytes: usize,
+    /// Bytes in outboxes.
+    pub outbox_bytes: usize,
+    /// Topics that connections subscribe to.
+    pub carrier_topics: u32,
+    /// Member sets of those with more than one subscriber.
+    pub carrier_sets: u32,
+    /// Topics that are kept as a home.
+    pub home_topics: u32,
+    /// Carrier sets of those with more than one carrier.
+    pub home_sets: u32,
+    /// Messages in the log.
+    pub log_messages: u32,
+    /// Bytes of the log, its rows included.
+    pub log_bytes: usize,
+    /// Bytes of topic names.
+    pub name_bytes: usize,
+    /// Mails that are not yet delivered in full.
+    pub deliveries: usize,
+    /// Bytes of asks that other shards have not dealt with.
+    pub under_way_bytes: usize,
+    /// Turns whose frames somebody still holds.
+    pub turns_held: usize,
+    /// Connections that wait for credit or for their turn.
+    pub waiting: usize,
+}
+
+impl Accounts {
+    /// Whether nothing is held.
+    pub fn is_empty(&self) -> bool {
+        *self == Accounts::default()
+    }
+}
