@@ -215,7 +215,8 @@ impl Shard {
             return;
         }
         let begun = matches!(row.state, State::WebSocket | State::Sse);
-        if !row.is(LIVE) && !(begun && planted::is(Fault::LiveBeforeHead)) {
+        let live = row.is(LIVE) || begun && planted::is(Fault::LiveBeforeHead);
+        if !live {
             return;
         }
         match row.state {
