@@ -54,6 +54,37 @@ impl Process {
         })
     }
 
+    /// Process `pid` and everything below it, added up.
+    pub fn read_tree(pid: u32) -> Result<Process> {
+        let mut sum = Process::read(pid)?;
+        for child in Process::tree(pid).into_iter().skip(1) {
+            let child = Process::read(child)?;
+            sum.rss_bytes += child.rss_bytes;
+            sum.pss_bytes += child.pss_bytes;
+            sum.user_s += child.user_s;
+            sum.system_s += child.system_s;
+        }
+        Ok(sum)
+    }
+
+    /// Process `pid`, then everything below it.
+    pub fn tree(pid: u32) -> Vec<u32> {
+        let mut found = vec![pid];
+        let mut next = 0;
+        while let Some(pid) = found.get(next) {
+            next += 1;
+            // The children of every thread: whichever of them forked.
+            let threads = fs::read_dir(format!("/proc/{pid}/task"));
+            for thread in threads.into_iter().flatten().flatten() {
+                let children = fs::read_to_string(thread.path().join("children"));
+                let children = children.unwrap_or_default();
+                let children = children.split_whitespace();
+                found.extend(children.filter_map(|child| child.parse::<u32>().ok()));
+            }
+        }
+        found
+    }
+
     /// Processor time, in seconds.
     pub fn cpu_s(&self) -> f64 {
         self.user_s + self.system_s
@@ -193,6 +224,29 @@ mod tests {
         assert!(0 < process.pss_bytes && process.pss_bytes <= process.rss_bytes);
         let kernel = Kernel::read().unwrap();
         assert!(kernel.slab_bytes > 0 && kernel.available_bytes > 0);
+    }
+
+    #[test]
+    fn a_process_is_added_up_with_its_children() {
+        let mut shell = std::process::Command::new("sh")
+            .args(["-c", "sleep 60 & wait"])
+            .spawn()
+            .unwrap();
+        let begin = std::time::Instant::now();
+        while Process::tree(shell.id()).len() < 2 && begin.elapsed().as_secs() < 10 {
+            std::thread::sleep(std::time::Duration::from_millis(5));
+        }
+        // The new process is a copy of the shell until it has become `sleep`.
+        std::thread::sleep(std::time::Duration::from_millis(200));
+        let tree = Process::tree(shell.id());
+        let whole = Process::read_tree(shell.id());
+        let each: Vec<_> = tree.iter().map(|pid| Process::read(*pid)).collect();
+        tree[1..].iter().for_each(|pid| crate::sys::kill(*pid));
+        shell.kill().unwrap();
+        shell.wait().unwrap();
+        assert_eq!((tree.len(), tree[0]), (2, shell.id()));
+        let sum: u64 = each.into_iter().map(|one| one.unwrap().rss_bytes).sum();
+        assert_eq!(whole.unwrap().rss_bytes, sum);
     }
 
     #[test]

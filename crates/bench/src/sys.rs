@@ -402,11 +402,17 @@ fn pin(core: usize) -> io::Result<()> {
     .map(drop)
 }
 
-/// Makes a child run on one core (when given) and end when the calling thread ends.
-pub fn bind_child(command: &mut Command, core: Option<usize>) {
+/// Makes a child run on one core (when given) and end when the calling thread ends: by a kill, or by
+/// Ctrl-C's signal when it has children that it must end itself.
+pub fn bind_child(command: &mut Command, core: Option<usize>, has_children: bool) {
+    let signal = if has_children {
+        libc::SIGINT
+    } else {
+        libc::SIGKILL
+    };
     let prepare = move || {
         // SAFETY: no pointers.
-        check(unsafe { libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL) })?;
+        check(unsafe { libc::prctl(libc::PR_SET_PDEATHSIG, signal) })?;
         core.map_or(Ok(()), pin)
     };
     // SAFETY: between fork and exec only two system calls are made; nothing is allocated.
@@ -417,6 +423,18 @@ pub fn bind_child(command: &mut Command, core: Option<usize>) {
 pub fn interrupt(pid: u32) {
     // SAFETY: no pointers; the caller's child is not waited for yet, so its id is still its own.
     unsafe { libc::kill(pid as libc::pid_t, libc::SIGINT) };
+}
+
+/// Ends a process at once.
+pub fn kill(pid: u32) {
+    // SAFETY: no pointers; the caller has seen the process below a child that is not waited for yet.
+    unsafe { libc::kill(pid as libc::pid_t, libc::SIGKILL) };
+}
+
+/// Whether this process has root's rights.
+pub fn is_root() -> bool {
+    // SAFETY: no pointers.
+    unsafe { libc::geteuid() == 0 }
 }
 
 static INTERRUPTED: AtomicBool = AtomicBool::new(false);

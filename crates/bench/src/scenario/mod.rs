@@ -20,6 +20,7 @@ use serde_json::{Value, json};
 use crate::sample::{self, Kernel, Process};
 use crate::subscribe::Protocol;
 use crate::{report, sys};
+pub use rig::Kind;
 
 /// Seconds between two samples, as the 2013 bandwidth was read.
 const SAMPLE_S: f64 = 10.0;
@@ -86,6 +87,15 @@ pub struct RunArgs {
     /// How often a pair is measured
     #[arg(long, default_value_t = 5)]
     pub rounds: usize,
+    /// Who else is in the pair, beside the floor and this server
+    #[arg(
+        long,
+        value_enum,
+        value_delimiter = ',',
+        value_name = "PEERS",
+        default_value = "floor"
+    )]
+    pub peer: Vec<Kind>,
     /// Only these rows of the pair (unicast, fan-out, broadcast, rate, idle)
     #[arg(long, value_delimiter = ',')]
     pub rows: Vec<String>,

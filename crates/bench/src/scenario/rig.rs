@@ -3,57 +3,26 @@
 //! A child ends when it is dropped, and when this process ends. With `--pin` the server runs on
 //! core 0 and the tools on core 1.
 
-use std::io::{BufRead, BufReader, Write};
-use std::net::{SocketAddr, TcpListener, TcpStream};
-use std::path::{Path, PathBuf};
-use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
-use std::time::{Duration, Instant};
+mod peers;
+mod server;
 
-use anyhow::{Context, Result, bail, ensure};
+use std::io::{BufRead, BufReader, Write};
+use std::path::Path;
+use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
+
+use anyhow::{Context, Result, ensure};
 use serde_json::Value;
 
 use super::RunArgs;
 use crate::sample::Process;
 use crate::sys;
+pub use peers::versions;
+pub use server::{Kind, Server, Setting, shards_for};
 
-/// Longest start of a server.
-const START: Duration = Duration::from_secs(20);
-/// Connections of one shard: a descriptor table holds 20,000 where the limit cannot be raised, and
-/// the kernel spreads connections over listeners only on average.
-const PER_SHARD: u32 = 18_600;
 /// Core of the server and of the tools, when pinned.
 const CORES: (usize, usize) = (0, 1);
 
-/// Who serves.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Kind {
-    /// The product.
-    Crore,
-    /// The reference.
-    Floor,
-}
-
-/// What a server is started with.
-#[derive(Clone, Copy, Debug)]
-pub struct Setting {
-    /// Who serves.
-    pub kind: Kind,
-    /// Shard threads.
-    pub shards: u32,
-    /// Ports to listen on.
-    pub ports: u16,
-    /// Messages that a topic's log keeps.
-    pub keep: u32,
-}
-
-/// As many shards as `connections` need, at least `least`.
-pub fn shards_for(connections: u32, ports: u16, least: u32) -> u32 {
-    connections
-        .div_ceil(PER_SHARD - u32::from(ports))
-        .max(least)
-}
-
-/// A child that is ended when dropped.
+/// A tool that is ended when dropped.
 struct Guard(Child);
 
 impl Drop for Guard {
@@ -63,126 +32,13 @@ impl Drop for Guard {
     }
 }
 
-/// A server that runs.
-pub struct Server {
-    guard: Guard,
-    /// Where it listens.
-    pub addresses: Vec<SocketAddr>,
-    /// Files that go with it.
-    files: Vec<PathBuf>,
-}
-
-impl Server {
-    /// Starts a server and waits until it accepts.
-    pub fn start(args: &RunArgs, setting: Setting) -> Result<Server> {
-        let addresses = free_ports(setting.ports)?;
-        let this = std::env::current_exe()?;
-        let origin = match setting.kind {
-            Kind::Floor => &this,
-            Kind::Crore => args.server_binary.as_ref().unwrap_or(&this),
-        };
-        let binary = copy(origin, addresses[0].port())?;
-        let mut command = Command::new(&binary);
-        let mut files = vec![binary];
-        match setting.kind {
-            Kind::Floor => {
-                command.args(["bench", "floor", "--listen", &addresses[0].to_string()]);
-            }
-            Kind::Crore => {
-                command.args(["--log", "warn", "serve"]);
-                command.args(["--shards", &setting.shards.to_string()]);
-                for address in &addresses {
-                    command.args(["--listen", &address.to_string()]);
-                }
-                let path = write_config(args, setting, addresses[0].port())?;
-                command.arg("--config").arg(&path);
-                files.push(path);
-            }
-        }
-        sys::bind_child(&mut command, args.pin.then_some(CORES.0));
-        command.stdin(Stdio::null()).stdout(Stdio::null());
-        let child = command
-            .spawn()
-            .with_context(|| format!("cannot start {command:?}"))?;
-        let mut server = Server {
-            guard: Guard(child),
-            addresses,
-            files,
-        };
-        server.wait()?;
-        Ok(server)
-    }
-
-    fn wait(&mut self) -> Result<()> {
-        let begin = Instant::now();
-        while TcpStream::connect(self.addresses[self.addresses.len() - 1]).is_err() {
-            if let Some(status) = self.guard.0.try_wait()? {
-                bail!("the server ended: {status}");
-            }
-            ensure!(begin.elapsed() < START, "the server does not accept");
-            std::thread::sleep(Duration::from_millis(20));
-        }
-        // Tables and threads that are made at first use are part of an empty server.
-        std::thread::sleep(Duration::from_secs(1));
-        Ok(())
-    }
-
-    /// The server's memory and processor time.
-    pub fn sample(&mut self) -> Result<Process> {
-        if let Some(status) = self.guard.0.try_wait()? {
-            bail!("the server ended in the middle: {status}");
-        }
-        Process::read(self.guard.0.id())
-    }
-}
-
-impl Drop for Server {
-    fn drop(&mut self) {
-        for path in &self.files {
-            let _ = std::fs::remove_file(path);
-        }
-    }
-}
-
-/// A copy of the server's executable. Tools that ran from the same file would share its pages with
-/// the server, and the server's PSS would fall as they start.
-fn copy(origin: &Path, port: u16) -> Result<PathBuf> {
-    let path = std::env::temp_dir().join(format!("crore-bench-{port}"));
-    std::fs::copy(origin, &path).with_context(|| format!("cannot copy {}", origin.display()))?;
-    Ok(path)
-}
-
-/// Ports that nobody listens on now, all held until all are found.
-fn free_ports(count: u16) -> Result<Vec<SocketAddr>> {
-    let listeners: Vec<TcpListener> = (0..count)
-        .map(|_| TcpListener::bind("127.0.0.1:0"))
-        .collect::<Result<_, _>>()?;
-    Ok(listeners
-        .iter()
-        .map(TcpListener::local_addr)
-        .collect::<Result<_, _>>()?)
-}
-
-fn write_config(args: &RunArgs, setting: Setting, port: u16) -> Result<PathBuf> {
-    let path = std::env::temp_dir().join(format!("crore-bench-{port}.toml"));
-    let text = format!(
-        "[heartbeat]\ninterval_s = {}\n\n[[rule]]\nmatch = \"#\"\nlog_messages = {}\npoll_timeout_s = 0\n",
-        args.heartbeat, setting.keep
-    );
-    std::fs::write(&path, text).with_context(|| format!("cannot write {}", path.display()))?;
-    Ok(path)
-}
-
-fn tool(args: &RunArgs, name: &str, server: &Server, kind: Kind) -> Result<Command> {
+fn tool(args: &RunArgs, name: &str, server: &Server) -> Result<Command> {
     let mut command = Command::new(std::env::current_exe()?);
     command.args(["bench", name]);
     for address in &server.addresses {
         command.args(["--server", &address.to_string()]);
     }
-    if kind == Kind::Floor {
-        command.arg("--floor");
-    }
-    sys::bind_child(&mut command, args.pin.then_some(CORES.1));
+    sys::bind_child(&mut command, args.pin.then_some(CORES.1), false);
     Ok(command)
 }
 
@@ -204,7 +60,10 @@ impl Subscriber {
         topics: &str,
         rest: &[&str],
     ) -> Result<Subscriber> {
-        let mut command = tool(args, "subscribe", server, kind)?;
+        let mut command = tool(args, "subscribe", server)?;
+        if kind == Kind::Floor {
+            command.arg("--floor");
+        }
         command.args([
             "--control",
             "--topics",
@@ -279,7 +138,8 @@ impl Publisher {
         size: usize,
         rest: &[&str],
     ) -> Result<Publisher> {
-        let mut command = tool(args, "publish", server, kind)?;
+        let mut command = tool(args, "publish", server)?;
+        command.args(kind.feed().0);
         command.args([
             "--quiet",
             "--json",

@@ -1,0 +1,186 @@
+//! How one row is measured once, with one server.
+
+use anyhow::Result;
+use serde_json::{Value, json};
+
+use super::super::comet::broadcast;
+use super::super::rig::{Kind, Publisher, Server, Setting, Subscriber, bottleneck};
+use super::super::{
+    Moment, RunArgs, is_clean, locals, pause, per_connection, protocol_name, topics,
+};
+use super::wanted;
+use crate::stats::median;
+
+/// Connections of the unicast and broadcast rows.
+const CONNECTIONS: u32 = 10_000;
+/// Subscribers of the fan-out row.
+const FAN: u32 = 1_000;
+/// Connections of the idle row.
+const IDLE: u32 = 15_000;
+/// Messages a second of the row at a rate.
+const RATE: f64 = 10_000.0;
+/// Seconds before a window: buffers fill, tables grow.
+const WARM_S: f64 = 2.0;
+/// Seconds of a window, unless told otherwise.
+const WINDOW_S: f64 = 5.0;
+/// Broadcasts of which one measurement takes the median.
+const BROADCASTS: usize = 7;
+
+/// A server with its subscribers, all open.
+struct Pair {
+    kind: Kind,
+    server: Server,
+    subscriber: Subscriber,
+    topics: String,
+    connections: u32,
+    empty: Moment,
+    open: Moment,
+}
+
+impl Pair {
+    fn start(args: &RunArgs, kind: Kind, connections: u32, fan: bool) -> Result<Pair> {
+        let protocol = kind.protocol(wanted(args));
+        let setting = Setting {
+            kind,
+            shards: args.shards.unwrap_or(1),
+            ports: 1,
+            keep: args.keep(protocol),
+        };
+        let mut server = Server::start(args, setting)?;
+        let topics = if fan {
+            "news".to_string()
+        } else {
+            topics(connections)
+        };
+        let addresses = locals(connections);
+        let name = protocol_name(protocol);
+        let rest = ["--protocol", name, "--threads", "1", "--local", &addresses];
+        let mut subscriber = Subscriber::start(args, &server, kind, connections, &topics, &rest)?;
+        let empty = Moment::of(&mut server)?;
+        subscriber.open()?;
+        pause(1.0);
+        let open = Moment::of(&mut server)?;
+        Ok(Pair {
+            kind,
+            server,
+            subscriber,
+            topics,
+            connections,
+            empty,
+            open,
+        })
+    }
+
+    /// Publishes with the given flags and measures one window in the middle of it.
+    fn window(&mut self, args: &RunArgs, how: &[&str]) -> Result<Value> {
+        let seconds = args.duration.unwrap_or(WINDOW_S);
+        let size = args.size.unwrap_or(512);
+        let publisher = Publisher::start(args, &self.server, self.kind, &self.topics, size, how)?;
+        pause(WARM_S);
+        let tools = |this: &Pair| -> Result<f64> {
+            Ok(this.subscriber.sample()?.cpu_s() + publisher.sample()?.cpu_s())
+        };
+        let tools_before = tools(self)?;
+        let before = Moment::of(&mut self.server)?;
+        let first = self.subscriber.ask("restart")?;
+        pause(seconds);
+        let last = self.subscriber.ask("report")?;
+        let after = Moment::of(&mut self.server)?;
+        let tools_after = tools(self)?;
+        let published = publisher.stop()?;
+
+        let at = |report: &Value| report["now_ns"].as_u64().unwrap_or(0);
+        let elapsed_s = (at(&last) - at(&first)) as f64 / 1e9;
+        let sampled_s = (after.at_ns - before.at_ns) as f64 / 1e9;
+        let deliveries_per_s = last["messages"].as_u64().unwrap_or(0) as f64 / elapsed_s;
+        let cpu_s = after.process.cpu_s() - before.process.cpu_s();
+        let (server_busy, tools_busy) =
+            (cpu_s / sampled_s, (tools_after - tools_before) / sampled_s);
+        Ok(json!({
+            "clean": is_clean(&last) && published["refused"] == 0,
+            "lost": last["lost"],
+            "doubled": last["doubled"],
+            "misdelivered": last["misdelivered"],
+            "closed": last["connections"]["closed"],
+            "complaints": self.server.complaints(),
+            "deliveries_per_s": deliveries_per_s,
+            "p99_ms": last["latency_ms"]["p99"],
+            "latency_ms": last["latency_ms"],
+            "reads_per_s": (reads(&last) - reads(&first)) / elapsed_s,
+            "server_cpu_us_per_delivery": server_busy / deliveries_per_s * 1e6,
+            "server_cores_busy": server_busy,
+            "tools_cores_busy": tools_busy,
+            "bottleneck": bottleneck(server_busy, 1.0, tools_busy, 1.0),
+            "published": published,
+        }))
+    }
+}
+
+fn reads(report: &Value) -> f64 {
+    report["connections"]["chunks"].as_f64().unwrap_or(0.0)
+}
+
+/// As many messages as the server takes, each to one of 10,000 subscribers.
+pub fn unicast(args: &RunArgs, kind: Kind) -> Result<Value> {
+    let connections = args.connections.unwrap_or(CONNECTIONS);
+    Pair::start(args, kind, connections, false)?.window(args, &["--saturate"])
+}
+
+/// As many messages as the server takes, each to all of 1,000 subscribers.
+pub fn fan_out(args: &RunArgs, kind: Kind) -> Result<Value> {
+    let mut how = vec!["--saturate"];
+    if kind == Kind::Floor {
+        how.push("--broadcast");
+    }
+    Pair::start(args, kind, FAN, true)?.window(args, &how)
+}
+
+/// 10,000 messages a second, each to one of 10,000 subscribers.
+pub fn at_rate(args: &RunArgs, kind: Kind) -> Result<Value> {
+    let rate = args.rate.unwrap_or(RATE).to_string();
+    let connections = args.connections.unwrap_or(CONNECTIONS);
+    Pair::start(args, kind, connections, false)?.window(args, &["--rate", &rate])
+}
+
+/// One message to 10,000 subscribers.
+pub fn once(args: &RunArgs, kind: Kind) -> Result<Value> {
+    let connections = args.connections.unwrap_or(CONNECTIONS);
+    let mut pair = Pair::start(args, kind, connections, true)?;
+    let size = args.size.unwrap_or(512);
+    let mut times = Vec::new();
+    for _ in 0..BROADCASTS {
+        let (server, topic) = (&pair.server, pair.topics.clone());
+        times.push(broadcast(
+            args,
+            server,
+            kind,
+            &mut pair.subscriber,
+            &topic,
+            connections,
+            size,
+        )?);
+    }
+    let whole: Vec<f64> = times.iter().copied().filter(|ms| ms.is_finite()).collect();
+    let incomplete = times.len() - whole.len();
+    let last_has_it_ms = (!whole.is_empty()).then(|| median(&whole));
+    Ok(json!({
+        "clean": incomplete == 0,
+        "incomplete": incomplete,
+        "complaints": pair.server.complaints(),
+        "last_has_it_ms": last_has_it_ms,
+        "all_ms": times,
+    }))
+}
+
+/// 15,000 connections open and wait.
+pub fn idle(args: &RunArgs, kind: Kind) -> Result<Value> {
+    let pair = Pair::start(args, kind, args.connections.unwrap_or(IDLE), false)?;
+    let cost = per_connection(pair.connections, &pair.empty, &pair.open);
+    Ok(json!({
+        "clean": true,
+        "complaints": pair.server.complaints(),
+        "handshake_cpu_us": cost["server_cpu_us"],
+        "pss_bytes": cost["server_pss_bytes"],
+        "per_connection": cost,
+    }))
+}
