@@ -8,6 +8,7 @@ use alloc::vec::Vec;
 use crore_wire::http::body::Chunked;
 use crore_wire::websocket::receive::Partial;
 
+use crate::admission::Client;
 use crate::slab::{NONE, Vacant};
 
 /// What the transport below calls the connection: its descriptor.
@@ -71,6 +72,8 @@ pub const CLOSING: u8 = 16;
 pub const CLOSE_SENT: u8 = 32;
 /// A request was served before: a silent end is no timeout.
 pub const SERVED: u8 = 64;
+/// A limit was reached when it came: its request is answered with that.
+pub const TURNED_AWAY: u8 = 128;
 
 /// HTTP/1.0.
 pub const HTTP10: u32 = 1;
@@ -127,6 +130,8 @@ pub struct Row {
     pub sent_s: u32,
     /// What was asked for.
     pub options: u32,
+    /// Whom it is counted for.
+    pub client: Client,
     /// The row's life.
     pub generation: u16,
     /// The connection's request.
@@ -137,7 +142,7 @@ pub struct Row {
     pub flags: u8,
 }
 
-const _: () = assert!(size_of::<Row>() == 44);
+const _: () = assert!(size_of::<Row>() == 48);
 
 /// A free row has this link.
 const NO_LINK: Link = Link(u32::MAX);
@@ -154,6 +159,7 @@ impl Vacant for Row {
             deadline_s: 0,
             sent_s: 0,
             options: 0,
+            client: Client::NOBODY,
             generation: 0,
             request: 0,
             state: State::Draining,

@@ -1,6 +1,8 @@
 //! The seam between what is decided and what moves: the server implements it over sockets, the
 //! simulator in memory. It says nothing of descriptors beyond an opaque [`Link`].
 
+use core::net::IpAddr;
+
 use crate::conn::{ConnId, Link};
 use crate::mail::{Mail, ShardId};
 
@@ -31,8 +33,8 @@ pub trait Io {
 
 /// All that can happen to a shard.
 pub enum Input<'a> {
-    /// A link was made.
-    Accepted(Link),
+    /// A link was made, by somebody at this address.
+    Accepted(Link, IpAddr),
     /// Bytes came; they may be changed in place.
     Received(ConnId, &'a mut [u8]),
     /// The socket takes bytes again.

@@ -60,8 +60,24 @@ pub struct Limits {
     pub topic_bytes: usize,
     /// Topics that one connection may subscribe to and still resume.
     pub topics_per_connection: usize,
+    /// Topics that exist at once on all shards together; 0: only the limit of each shard.
+    pub topics_max: usize,
     /// Topics that exist at once on one shard; publishing to or subscribing a new one answers 503 past it.
     pub topics_per_shard: usize,
+    /// Connections of all shards together; 503 past it.
+    pub connections_max: usize,
+    /// Connections of one client address (of one /64 in IPv6) to all shards together; 429 past it. 0: no limit.
+    pub connections_per_address_max: u32,
+    /// Connections taken in a second by all shards together; who comes faster waits in the sockets' queues. 0: no limit.
+    pub accepts_per_s: u32,
+    /// Messages published in a second by everybody together; 503 past it. 0: no limit.
+    pub publishes_per_s: u32,
+    /// How many of them may come at once after a quiet time; 0: one second's.
+    pub publishes_burst: u32,
+    /// Messages published in a second from one client address; 429 past it. 0: no limit.
+    pub publishes_per_address_per_s: u32,
+    /// How many of them may come at once after a quiet time; 0: one second's.
+    pub publishes_per_address_burst: u32,
     /// Connections of one shard (the descriptor limit may bind first).
     pub connections_per_shard: usize,
     /// Bytes of all logs of all shards together.
@@ -209,7 +225,15 @@ impl Default for Settings {
                 batch_lines: 10_000,
                 topic_bytes: 255,
                 topics_per_connection: 32,
+                topics_max: 0,
                 topics_per_shard: 2_000_000,
+                connections_max: 1_000_000,
+                connections_per_address_max: 0,
+                accepts_per_s: 0,
+                publishes_per_s: 0,
+                publishes_burst: 0,
+                publishes_per_address_per_s: 0,
+                publishes_per_address_burst: 0,
                 connections_per_shard: 1_000_000,
                 log_bytes: 256 << 20,
                 outbox_bytes: 1 << 20,

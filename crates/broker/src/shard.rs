@@ -7,11 +7,13 @@
 use alloc::collections::VecDeque;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
+use core::net::IpAddr;
 
 use xxhash_rust::xxh3::xxh3_64_with_seed;
 
 use crore_wire::topic;
 
+use crate::admission::Admission;
 use crate::carrier::Topics;
 use crate::conn::{
     CLOSING, ConnId, EOF, Extra, HttpSpill, Link, Outbox, PAUSED, PINGS, Row, Spill, State,
@@ -30,7 +32,7 @@ use crate::slab::{NONE, Side, Slab};
 use crate::stats::{Accounts, Stats};
 use crate::time::Now;
 
-/// What all shards of a process share, read-only.
+/// What all shards of a process share, read-only but for the counters of `admission`.
 pub struct World {
     /// What the operator set.
     pub settings: Settings,
@@ -44,6 +46,8 @@ pub struct World {
     pub epoch: u32,
     /// Keys the hash of topic names, against floods of collisions.
     pub seed: u64,
+    /// What the shards count together.
+    pub admission: Admission,
 }
 
 /// A shard. Generic over [`Io`] in each call, never `dyn`.
@@ -64,6 +68,8 @@ pub struct Shard {
     pub(crate) stalled: Vec<ConnId>,
     pub(crate) outbox_bytes: usize,
     pub(crate) receive_bytes: usize,
+    /// Connections that wait to be turned away.
+    pub(crate) turned_away: u32,
     pub(crate) swept: u32,
     pub(crate) swept_s: u32,
     /// The response that is being written.
@@ -101,6 +107,7 @@ impl Shard {
             stalled: Vec::new(),
             outbox_bytes: 0,
             receive_bytes: 0,
+            turned_away: 0,
             swept: 0,
             swept_s: now.s,
             reply: Vec::new(),
@@ -173,7 +180,7 @@ impl Shard {
     pub fn handle<I: Io>(&mut self, input: Input<'_>, now: Now, io: &mut I) {
         self.now = now;
         match input {
-            Input::Accepted(link) => self.accepted(link, io),
+            Input::Accepted(link, peer) => self.accepted(link, peer, io),
             Input::Received(conn, bytes) => {
                 if self.is_current(conn) {
                     self.received(conn, bytes, io);
@@ -277,11 +284,10 @@ impl Shard {
         self.extras.get_mut(row.extra)
     }
 
-    fn accepted<I: Io>(&mut self, link: Link, io: &mut I) {
+    fn accepted<I: Io>(&mut self, link: Link, peer: IpAddr, io: &mut I) {
         let settings = &self.world.settings;
         if self.conns.len() as usize >= settings.limits.connections_per_shard {
-            io.send(link, &[crate::connection::SHED]);
-            io.close(link, Close::Now);
+            self.shed(link, io);
             return;
         }
         let state = if settings.http.proxy_protocol {
@@ -291,8 +297,17 @@ impl Shard {
         };
         let mut row = Row::new(link, state, self.now.s + settings.timeouts.head_s);
         row.sent_s = self.now.s;
+        if !self.enter(&mut row, peer) {
+            self.shed(link, io);
+            return;
+        }
         let slot = self.conns.insert(row);
         io.open(link, self.id_of(slot));
+    }
+
+    fn shed<I: Io>(&self, link: Link, io: &mut I) {
+        io.send(link, &[&crate::connection::shed(b"", link.0 ^ self.now.s)]);
+        io.close(link, Close::Now);
     }
 
     fn received<I: Io>(&mut self, conn: ConnId, bytes: &mut [u8], io: &mut I) {
@@ -472,6 +487,7 @@ impl Shard {
         self.unsubscribe(slot);
         self.drop_spill(slot);
         let row = self.conns.remove(slot);
+        self.left(&row);
         if row.outbox != NONE {
             self.outbox_bytes -= self.outboxes.remove(row.outbox).waiting_bytes();
         }

@@ -8,8 +8,10 @@
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
 use std::collections::VecDeque;
+use std::net::Ipv4Addr;
 use std::sync::Arc;
 
+use crore_broker::admission::Admission;
 use crore_broker::rules::Rules;
 use crore_broker::settings::{Rule, Settings};
 use crore_broker::{Close, ConnId, Input, Io, Link, Mail, Now, Shard, ShardId, World};
@@ -108,7 +110,9 @@ impl Town {
             ..Settings::default()
         };
         let rules = Rules::new(&settings.rules);
+        let admission = Admission::new(&settings, 42);
         let world = Arc::new(World {
+            admission,
             settings,
             rules,
             shards,
@@ -132,7 +136,11 @@ impl Town {
     fn open(&mut self, at: usize, request: &str) -> ConnId {
         let (shard, sockets) = &mut self.shards[at];
         let link = Link(sockets.conns.len() as u32);
-        shard.handle(Input::Accepted(link), NOW, sockets);
+        shard.handle(
+            Input::Accepted(link, Ipv4Addr::LOCALHOST.into()),
+            NOW,
+            sockets,
+        );
         let conn = *sockets.conns.last().expect("it was opened");
         self.receive(at, conn, request.as_bytes());
         self.settle();

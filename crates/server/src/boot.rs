@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::sync::mpsc;
 
 use anyhow::Context as _;
+use crore_broker::admission::Admission;
 use crore_broker::rules::Rules;
 use crore_broker::{Mail, ShardId, World};
 use crore_net::signal::{Signal, Signals};
@@ -14,10 +15,6 @@ use crore_net::{affinity, fd_table, mailbox, memory};
 use crate::config::Effective;
 use crate::shard_loop::{ShardLoop, Start};
 
-/// Kernel memory of one connection end, in bytes: socket, inode, file, epoll item (Linux 6).
-const KERNEL_BYTES: u64 = 4_100;
-/// What an idle subscriber of a topic of its own costs the process, in bytes.
-const PROCESS_BYTES: u64 = 200;
 /// Descriptors of a shard that are no connections: listeners, poller, eventfds, the reserve.
 const SPARE_DESCRIPTORS: u64 = 16;
 /// The stack of a shard's thread; what it never touches costs nothing.
@@ -36,13 +33,16 @@ pub fn serve(effective: Effective) -> anyhow::Result<()> {
     } = effective;
     let listen = with_ports(&listen)?;
     let cores = affinity::cores();
+    let seed = memory::random_u64();
+    let room = settings.limits.connections_max;
     let world = Arc::new(World {
+        admission: Admission::new(&settings, seed),
         rules: Rules::new(&settings.rules),
         settings,
         shards: shards as ShardId,
         homes: shards.min(cores.len()) as ShardId,
         epoch: memory::random_u64() as u32 | 1,
-        seed: memory::random_u64(),
+        seed,
     });
     let (mut senders, mut inboxes) = (Vec::new(), Vec::new());
     for _ in 0..shards {
@@ -86,7 +86,7 @@ pub fn serve(effective: Effective) -> anyhow::Result<()> {
     for addr in &listen {
         tracing::info!("listening on http://{addr}");
     }
-    say_room(shards as u64);
+    say_room(shards as u64, room as u64);
     let signal = signals.wait().context("cannot wait for signals")?;
     let name = match signal {
         Signal::Interrupt => "SIGINT",
@@ -110,21 +110,20 @@ fn with_ports(listen: &[SocketAddr]) -> anyhow::Result<Vec<SocketAddr>> {
 }
 
 /// How many connections the limits of this host allow, and what to raise for more.
-fn say_room(shards: u64) {
+fn say_room(shards: u64, connections_max: u64) {
     let per_shard = fd_table::limit().saturating_sub(SPARE_DESCRIPTORS + shards);
     let by_descriptors = per_shard * shards;
-    let by_memory = memory::total_bytes() / 10 * 8 / (KERNEL_BYTES + PROCESS_BYTES);
-    let (room, raise) = if by_descriptors < by_memory {
+    let (room, raise) = if by_descriptors < connections_max {
         (
             by_descriptors,
             "raise RLIMIT_NOFILE (ulimit -n) or --shards for more: each shard has a descriptor table of its own",
         )
     } else {
-        (by_memory, "memory binds first")
+        (connections_max, "limits.connections_max binds first")
     };
     tracing::info!(
         descriptors = by_descriptors,
-        memory = by_memory,
+        connections_max,
         "room for {room} connections; {raise}"
     );
 }

@@ -114,6 +114,9 @@ fn resolve(file: File, source: Option<PathBuf>) -> Effective {
     if limits.log_bytes == 0 {
         limits.log_bytes = host::log_bytes_default();
     }
+    if limits.connections_max == 0 {
+        limits.connections_max = host::connections_default();
+    }
     let mut http = file.http;
     http.loopback_hosts_only = file.listen.iter().all(|address| address.ip().is_loopback());
     let settings = Settings {

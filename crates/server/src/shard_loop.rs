@@ -8,7 +8,7 @@ use std::io::IoSlice;
 use std::net::SocketAddr;
 use std::sync::Arc;
 
-use crore_broker::connection::SHED;
+use crore_broker::connection::shed;
 use crore_broker::{Close, ConnId, Input, Io, Link, Mail, Now, Shard, ShardId, World};
 use crore_net::{
     Accepted, Driver, Fd, Inbox, Listener, Received, Reserve, Sender, Sent, SocketOptions, clock,
@@ -250,10 +250,10 @@ impl ShardLoop {
     fn accept(&mut self, listener: usize, now: Now) {
         for _ in 0..ACCEPTS_PER_TURN {
             match self.listeners[listener].accept() {
-                Accepted::Connection(fd, _) => {
+                Accepted::Connection(fd, peer) => {
                     self.shedding = false;
                     self.shard
-                        .handle(Input::Accepted(Link(fd.0)), now, &mut self.io);
+                        .handle(Input::Accepted(Link(fd.0), peer.ip()), now, &mut self.io);
                 }
                 Accepted::Again => return,
                 Accepted::Full(errno) => {
@@ -265,7 +265,10 @@ impl ShardLoop {
                             "out of descriptors or memory: new connections are turned away with 503"
                         );
                     }
-                    if !self.reserve.shed(&self.listeners[listener], SHED) {
+                    if !self
+                        .reserve
+                        .shed(&self.listeners[listener], &shed(b"", now.s))
+                    {
                         return;
                     }
                 }

@@ -248,6 +248,13 @@ fn refusals_name_the_place_the_key_and_the_remedy() {
             ],
         ),
         (
+            "[limits]\npublishes_per_s = 10\npublishes_burst = 9",
+            &[
+                "limits.publishes_burst: 9 is less than limits.publishes_per_s (10)",
+                "0 (one second",
+            ],
+        ),
+        (
             "[limits]\nlog_bytes = 5",
             &["limits.log_bytes: 5", "0 (an eighth of the memory)"],
         ),
@@ -440,7 +447,7 @@ fn the_documented_settings_are_all_of_them_with_their_defaults() {
     let mut expected = leaves(&effective(None, &[]));
     for (key, value) in &mut expected {
         // These are resolved by the host; the document gives the value that says so.
-        if key == "shards" || key == "limits.log_bytes" {
+        if ["shards", "limits.log_bytes", "limits.connections_max"].contains(&key.as_str()) {
             *value = Value::Integer(0);
         }
     }

@@ -69,13 +69,12 @@ impl Shard {
     /// A status with its reason in one line.
     pub(super) fn respond_reason(&mut self, slot: u32, status: u16, reason: &str) {
         let no_body = self.conns.get(slot).wants(HEAD);
-        let unsteady = u64::from(slot % 5);
+        let retry_after_s = u64::from(self.retry_after_s(slot));
         let mut head = self
             .head(slot, status)
             .header("Content-Type", b"text/plain; charset=utf-8");
         if matches!(status, 429 | 503) {
-            // Spread, so that those who were turned away do not come back as one.
-            head = head.number("Retry-After", 3 + unsteady);
+            head = head.number("Retry-After", retry_after_s);
         }
         if status == 426 {
             // RFC 9110 section 15.5.22 and RFC 6455 section 4.4.

@@ -118,9 +118,12 @@ impl Shard {
         let (mut at, mut end) = (0, buf.len());
         if self.conns.get(slot).state == State::Proxy {
             match proxy::parse_v2(buf) {
-                Ok(Some((_, len))) => {
+                Ok(Some((client, len))) => {
                     at = len;
                     self.conns.get_mut(slot).state = State::Http;
+                    if let Some(client) = client {
+                        self.enter_proxied(slot, client.ip());
+                    }
                 }
                 Ok(None) => return Some((kept, 0..end)),
                 Err(_) => {
@@ -286,6 +289,9 @@ impl Shard {
         if let Err(reason) = self.admit(slot, head, upgrade) {
             self.respond_reason(slot, 403, reason);
             return Flow::Next;
+        }
+        if let Err(reached) = self.admitted(slot, head) {
+            return self.turn_away(slot, head, reached);
         }
         let Some((door, rest)) = self.route(head.path) else {
             self.respond_reason(

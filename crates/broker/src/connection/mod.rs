@@ -1,7 +1,8 @@
 //! What a connection does, by protocol. Each file is a part of the shard's turn: `http` reads
 //! requests and routes them, `publish` and `subscribe` carry them out, `answer` writes the
-//! responses, `websocket` reads frames, `deadlines` watches the clock.
+//! responses, `admission` turns away, `websocket` reads frames, `deadlines` watches the clock.
 
+mod admission;
 mod answer;
 mod deadlines;
 mod http;
@@ -9,8 +10,7 @@ mod publish;
 mod subscribe;
 mod websocket;
 
-/// What a connection gets for which there is no room.
-pub const SHED: &[u8] = b"HTTP/1.1 503 Service Unavailable\r\nRetry-After: 5\r\nConnection: close\r\nContent-Length: 26\r\n\r\nno room for a connection.\n";
+pub use admission::shed;
 
 /// WebSocket close codes, as `docs/PROTOCOLS.md` lists them.
 pub mod close_code {
@@ -20,7 +20,7 @@ pub mod close_code {
     pub const GOING_AWAY: u16 = 1001;
     /// A publish that cannot be accepted, by its topic or its size.
     pub const POLICY: u16 = 1008;
-    /// No room for a topic; try again later.
+    /// No room for a topic, or more publishes than there may be; try again later.
     pub const TRY_AGAIN: u16 = 1013;
     /// The topic was deleted.
     pub const DELETED: u16 = 4410;

@@ -7,6 +7,7 @@ use crore_wire::http::is_field_value;
 use crore_wire::{json, ndjson, topic};
 
 use super::http::Flow;
+use crate::admission::Reached;
 use crate::conn::{Batch, Pending, State};
 use crate::home::Publish;
 use crate::io::Io;
@@ -17,6 +18,9 @@ use crate::slab::NONE;
 
 /// Content types and event names are kept with a one-byte length.
 const FIELD_BYTES_MAX: usize = 255;
+
+/// The answer to a topic that there is no room for.
+pub(super) const TOPICS_REACHED: &str = "limits.topics_max or limits.topics_per_shard is reached";
 
 /// Names of events that only the server uses.
 const RESERVED_EVENTS: &[u8] = b"crore.";
@@ -60,6 +64,10 @@ impl Shard {
         }
         if let Err(reason) = check_fields(content_type, event) {
             self.respond_reason(slot, 400, reason);
+            return Flow::Next;
+        }
+        if let Err(reached) = self.may_publish(slot) {
+            self.respond_reason(slot, reached.status(), reached.publish_reason());
             return Flow::Next;
         }
         let (hash, home) = self.place_of(name);
@@ -118,9 +126,7 @@ impl Shard {
                 self.respond_info(slot, 200, &info)
             }
             (_, Outcome::Missing) => self.respond_reason(slot, 404, "there is no such topic"),
-            (_, Outcome::Full) => {
-                self.respond_reason(slot, 503, "limits.topics_per_shard is reached")
-            }
+            (_, Outcome::Full) => self.respond_reason(slot, 503, TOPICS_REACHED),
         }
     }
 
@@ -191,6 +197,8 @@ impl Shard {
         if !(line.content_type.is_empty() && line.event.is_empty()) {
             check_fields(line.content_type, line.event)?;
         }
+        self.may_publish(slot)
+            .map_err(|reached| reached.publish_reason())?;
         let (hash, home) = self.place_of(line.topic);
         let message = Publish {
             hash,
@@ -205,7 +213,7 @@ impl Shard {
         };
         let answer = Answer::Failure(self.reply_to(slot, number));
         match self.publish(home, &message, answer) {
-            Some(Outcome::Full) => Err("limits.topics_per_shard is reached"),
+            Some(Outcome::Full) => Err(TOPICS_REACHED),
             _ => Ok(home),
         }
     }
@@ -237,16 +245,14 @@ impl Shard {
             return;
         }
         if self.conns.get(to.slot).state == State::WebSocket {
-            self.acknowledge(to.slot, to.part, outcome, io);
+            self.acknowledge(to.slot, to.part, Ok(outcome), io);
             return;
         }
         let extra = self.extra(to.slot);
         match &mut extra.pending {
             Some(Pending::Batch(batch)) => {
                 batch.lines -= 1;
-                batch
-                    .failed
-                    .push((to.part, "limits.topics_per_shard is reached"));
+                batch.failed.push((to.part, TOPICS_REACHED));
             }
             Some(_) => {
                 let pending = extra.pending.take().expect("it was just seen");
@@ -292,14 +298,14 @@ impl Shard {
         &mut self,
         slot: u32,
         number: u32,
-        outcome: Outcome,
+        outcome: Result<Outcome, Reached>,
         io: &mut I,
     ) {
         let mut text = Vec::with_capacity(64);
         text.extend_from_slice(b"ack: ");
         position::write_decimal(&mut text, u64::from(number));
         match outcome {
-            Outcome::Done(info) | Outcome::Existed(info) => {
+            Ok(Outcome::Done(info) | Outcome::Existed(info)) => {
                 text.extend_from_slice(if info.subscribers > 0 {
                     b"\nstatus: 201\nid: "
                 } else {
@@ -313,7 +319,11 @@ impl Shard {
                     },
                 );
             }
-            Outcome::Missing | Outcome::Full => text.extend_from_slice(b"\nstatus: 503"),
+            Ok(Outcome::Missing | Outcome::Full) => text.extend_from_slice(b"\nstatus: 503"),
+            Err(reached) => {
+                text.extend_from_slice(b"\nstatus: ");
+                position::write_decimal(&mut text, u64::from(reached.status()));
+            }
         }
         text.extend_from_slice(b"\n\n");
         let mut frame = Vec::with_capacity(text.len() + 4);

@@ -17,6 +17,7 @@ use crore_wire::{form, sse};
 use super::answer::VARY;
 use super::close_code;
 use super::http::Flow;
+use super::publish::TOPICS_REACHED;
 use crate::conn::{
     Attaching, Behind, CONDITIONAL, COUNTED, DEFLATE, ENVELOPE, EVENTS, GAP, HEAD, HTTP10, JSON,
     KEEP, LIVE, META, MULTI, PUBLISHES, RECEIVES, State, Sub, UPGRADE,
@@ -436,6 +437,13 @@ impl Shard {
                 self.answer_waiting(slot, io);
                 return;
             }
+            Attached::Full if row.wants(EVENTS) => {
+                self.unsubscribe(slot);
+                self.drop_extra(slot);
+                self.shed_events(slot);
+                self.answer_waiting(slot, io);
+                return;
+            }
             _ => {}
         }
         let (status, reason) = match attached {
@@ -445,7 +453,7 @@ impl Shard {
                 "publishers create topics here, and none has created this one",
             ),
             Attached::Conflict => (409, "another subscriber waits already"),
-            Attached::Full => (503, "limits.topics_per_shard is reached"),
+            Attached::Full => (503, TOPICS_REACHED),
             Attached::Yes => unreachable!("this is for the others"),
         };
         if stream {

@@ -1,7 +1,6 @@
 //! A connection after its upgrade: frames that publish, control frames, and the close.
 
 use alloc::boxed::Box;
-use alloc::vec::Vec;
 
 use crore_wire::http::head::Head;
 use crore_wire::topic;
@@ -11,6 +10,7 @@ use crore_wire::websocket::receive::{self, Config, Event, Partial, Role};
 use super::close_code;
 use super::http::Flow;
 use super::publish::is_binary;
+use crate::admission::Reached;
 use crate::conn::{DEFLATE, META, PUBLISHES, Spill, State};
 use crate::home::Publish;
 use crate::io::Io;
@@ -149,6 +149,10 @@ impl Shard {
         let Some((hash, name)) = extra.publish_to.take() else {
             unreachable!("a publisher has a topic")
         };
+        if let Err(reached) = self.may_publish(slot) {
+            self.extra(slot).publish_to = Some((hash, name));
+            return self.frame_refused(slot, number, reached, io);
+        }
         let (_, home) = self.place_of(&name);
         let content_type: &[u8] = if binary {
             b"application/octet-stream"
@@ -173,12 +177,26 @@ impl Shard {
         if let Some(outcome) = outcome
             && wants_ack
         {
-            let before: Vec<u8> = core::mem::take(&mut self.reply);
-            if !before.is_empty() {
-                self.put(slot, &before, io);
-            }
-            self.acknowledge(slot, number, outcome, io);
+            self.send_reply(slot, io);
+            self.acknowledge(slot, number, Ok(outcome), io);
         }
         true
+    }
+
+    /// A frame that came too fast: who gets acknowledgements is told so by one, anybody else by the close.
+    fn frame_refused<I: Io>(
+        &mut self,
+        slot: u32,
+        number: u32,
+        reached: Reached,
+        io: &mut I,
+    ) -> bool {
+        self.send_reply(slot, io);
+        if self.conns.get(slot).wants(META) {
+            self.acknowledge(slot, number, Err(reached), io);
+            return true;
+        }
+        self.end_stream(slot, close_code::TRY_AGAIN, reached.publish_reason(), io);
+        false
     }
 }

@@ -245,6 +245,19 @@ fn limits(check: &mut Check, limits: &Limits) {
         limits.topics_per_shard,
         1..=MAX_ROWS,
     );
+    check.zero_or(
+        "limits.topics_max",
+        limits.topics_max,
+        "only topics_per_shard",
+        1..=MAX_ROWS,
+    );
+    check.zero_or(
+        "limits.connections_max",
+        limits.connections_max,
+        "by the memory",
+        1..=MAX_ROWS,
+    );
+    bursts(check, limits);
     check.range(
         "limits.connections_per_shard",
         limits.connections_per_shard,
@@ -288,6 +301,31 @@ fn limits(check: &mut Check, limits: &Limits) {
         largest.0,
         largest.1,
     );
+}
+
+/// The clock of the rates is the second: a burst below one second's worth would be the rate.
+fn bursts(check: &mut Check, limits: &Limits) {
+    for (rate_key, per_s, burst_key, burst) in [
+        (
+            "limits.publishes_per_s",
+            limits.publishes_per_s,
+            "limits.publishes_burst",
+            limits.publishes_burst,
+        ),
+        (
+            "limits.publishes_per_address_per_s",
+            limits.publishes_per_address_per_s,
+            "limits.publishes_per_address_burst",
+            limits.publishes_per_address_burst,
+        ),
+    ] {
+        if burst != 0 && burst < per_s {
+            check.fail(
+                burst_key,
+                format!("{burst} is less than {rate_key} ({per_s}); write 0 (one second's worth) or raise it"),
+            );
+        }
+    }
 }
 
 fn timeouts(check: &mut Check, timeouts: &Timeouts) {

@@ -17,7 +17,7 @@ use super::{DEFAULT_LISTEN, Effective};
 /// Length of a listening socket's queue: Linux cuts it at `net.core.somaxconn`, which is 4,096 by default.
 const DEFAULT_BACKLOG: u32 = 4096;
 
-/// The whole file. `shards = 0` and `limits.log_bytes = 0` stand for "by this host".
+/// The whole file. `shards = 0`, `limits.connections_max = 0` and `limits.log_bytes = 0` stand for "by this host".
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct File {
@@ -51,6 +51,7 @@ impl Default for File {
             rules,
         } = Settings::default();
         limits.log_bytes = 0;
+        limits.connections_max = 0;
         File {
             listen: vec![DEFAULT_LISTEN.parse().expect("a literal address")],
             shards: 0,
@@ -165,8 +166,16 @@ struct LimitsMirror {
     #[serde(with = "size")]
     topic_bytes: usize,
     topics_per_connection: usize,
+    topics_max: usize,
     topics_per_shard: usize,
+    connections_max: usize,
     connections_per_shard: usize,
+    connections_per_address_max: u32,
+    accepts_per_s: u32,
+    publishes_per_s: u32,
+    publishes_burst: u32,
+    publishes_per_address_per_s: u32,
+    publishes_per_address_burst: u32,
     #[serde(with = "size")]
     log_bytes: usize,
     #[serde(with = "size")]

@@ -9,23 +9,49 @@ const LOG_SHARE: u64 = 8;
 /// Where memory cannot be read: a size that any machine of today has room for.
 const LOG_BYTES_FALLBACK: usize = 256 << 20;
 
+/// The share of the memory that connections may use by default, in tenths: the rest is for logs and everybody else.
+const CONNECTIONS_TENTHS: u64 = 8;
+
+/// Kernel memory of one connection's end, in bytes: socket, inode, file, epoll item (Linux 6).
+const KERNEL_BYTES: u64 = 4_100;
+
+/// What an idle subscriber of a topic of its own costs the process, in bytes.
+const PROCESS_BYTES: u64 = 200;
+
+/// Where memory cannot be read.
+const CONNECTIONS_FALLBACK: usize = 100_000;
+
 /// Cores that this process may run on.
 pub fn cores() -> usize {
     std::thread::available_parallelism().map_or(1, usize::from)
 }
 
+/// As many connections as the memory has room for.
+pub fn connections_default() -> usize {
+    memory()
+        .map(|bytes| bytes / 10 * CONNECTIONS_TENTHS / (KERNEL_BYTES + PROCESS_BYTES))
+        .and_then(|room| usize::try_from(room).ok())
+        .unwrap_or(CONNECTIONS_FALLBACK)
+        .max(1)
+}
+
 /// An eighth of the memory that this process may use.
 pub fn log_bytes_default() -> usize {
+    match memory() {
+        Some(bytes) => usize::try_from(bytes / LOG_SHARE).unwrap_or(LOG_BYTES_FALLBACK),
+        None => LOG_BYTES_FALLBACK,
+    }
+}
+
+/// The memory that this process may use, in bytes: the machine's, or less by its control group.
+fn memory() -> Option<u64> {
     let total = fs::read_to_string("/proc/meminfo")
         .ok()
         .and_then(|text| meminfo_total(&text));
     let limit = fs::read_to_string("/proc/self/cgroup")
         .ok()
         .and_then(|text| cgroup_limit(&text));
-    match total.into_iter().chain(limit).min() {
-        Some(bytes) => usize::try_from(bytes / LOG_SHARE).unwrap_or(LOG_BYTES_FALLBACK),
-        None => LOG_BYTES_FALLBACK,
-    }
+    total.into_iter().chain(limit).min()
 }
 
 /// `MemTotal` of `/proc/meminfo`, in bytes.

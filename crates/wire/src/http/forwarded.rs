@@ -21,6 +21,14 @@ pub fn client_address<'b>(
     if !is_trusted(peer, trusted) {
         return peer;
     }
+    client_behind(xff, trusted).unwrap_or(peer)
+}
+
+/// The same for a peer that is known to be trusted; `None` when nothing can be believed but that.
+pub fn client_behind<'b>(
+    xff: impl Iterator<Item = &'b [u8]>,
+    trusted: &[(IpAddr, u8)],
+) -> Option<IpAddr> {
     // Read from the left without a list: what a walk from the right would stop at is the last
     // untrusted entry, else the first one after the last that is no address.
     let mut found = None;
@@ -31,7 +39,7 @@ pub fn client_address<'b>(
             None => None,
         };
     }
-    found.unwrap_or(peer)
+    found
 }
 
 /// `192.0.2.1`, `192.0.2.1:80`, `2001:db8::1`, `[2001:db8::1]` or `[2001:db8::1]:80`.
@@ -48,7 +56,9 @@ fn address(entry: &[u8]) -> Option<IpAddr> {
     Some(ip.to_canonical())
 }
 
-fn is_trusted(ip: IpAddr, trusted: &[(IpAddr, u8)]) -> bool {
+/// Whether an address, which may be IPv4 mapped into IPv6, lies in one of the networks.
+pub fn is_trusted(ip: IpAddr, trusted: &[(IpAddr, u8)]) -> bool {
+    let ip = ip.to_canonical();
     trusted
         .iter()
         .any(|&(network, prefix)| contains(network, prefix, ip))

@@ -1,0 +1,378 @@
+//! Who may come in and how much may be published: what all shards of a process count together, by numbers that
+//! anyone may add to (atomics), without a lock and without mail.
+//!
+//! Addresses have no rows. A keyed hash of the address leads to one counter in each of two tables, and the lesser
+//! of the two is believed: addresses that share both counters share one limit, so that somebody may be refused too
+//! early, never too late. The tables are made with so many counters that this is rare (see [`Clients::new`]), and the
+//! hash is keyed, so that nobody can aim at another's counters.
+//!
+//! Invariants: what entered leaves once; a refused entry leaves nothing behind. Two that enter at the same moment
+//! may both be refused where one had room. It decides nothing else: what is answered stands in `connection::admission`.
+
+use alloc::boxed::Box;
+use core::net::IpAddr;
+use core::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
+
+use xxhash_rust::xxh3::xxh3_64_with_seed;
+
+use crate::settings::{Limits, Settings};
+
+/// Counters of each of the two tables by address: at least, and at most (16 MiB each).
+const COUNTERS_MIN: usize = 1 << 10;
+const COUNTERS_MAX: usize = 1 << 22;
+/// The tables are so wide that, with all connections there and each from another address, the mean counter stands at
+/// this part of one address' limit.
+const LOAD_PART: usize = 8;
+/// Counters of publishers: they count one burst, which a second or two wears off, and so collide less.
+const PUBLISHERS: usize = 1 << 14;
+
+/// Whom a connection is counted for: the keyed hash of an address, and whether a trusted proxy stands between. 4 bytes
+/// of the connection's row.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Client(u32);
+
+impl Client {
+    /// Nobody: not counted by address.
+    pub const NOBODY: Client = Client(0);
+    /// Behind a trusted proxy, and not known yet or not named.
+    pub const RELAYED: Client = Client(1);
+
+    /// IPv4 addresses count one by one (mapped into IPv6 too), IPv6 by the 64 bits that one customer has at least.
+    pub fn of(address: IpAddr, seed: u64) -> Client {
+        let hash = match address.to_canonical() {
+            IpAddr::V4(v4) => xxh3_64_with_seed(&v4.octets(), seed),
+            IpAddr::V6(v6) => xxh3_64_with_seed(&v6.octets()[..8], seed),
+        };
+        Client((hash as u32 | 2) & !1)
+    }
+
+    /// The same, behind a trusted proxy.
+    pub fn relayed(self) -> Client {
+        Client(self.0 | 1)
+    }
+
+    /// Whether a trusted proxy stands between: each request may then be another client's.
+    pub fn is_relayed(self) -> bool {
+        self.0 & 1 == 1
+    }
+
+    /// Whether an address is known.
+    pub fn is_known(self) -> bool {
+        self.0 > 1
+    }
+
+    /// Its place in each of two tables of so many counters, a power of two.
+    fn places(self, counters: usize) -> [usize; 2] {
+        let key = u64::from(self.0 >> 1);
+        // Fibonacci hashing: the high bits of the product depend on all of the key.
+        let other = key.wrapping_mul(0x9E37_79B9_7F4A_7C15) >> 32;
+        [
+            key as usize & (counters - 1),
+            other as usize & (counters - 1),
+        ]
+    }
+}
+
+/// Which limit was reached.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Reached {
+    /// The process': 503.
+    Process,
+    /// One client address': 429.
+    Address,
+}
+
+/// Shared by all shards; every method may be called from any of them.
+#[derive(Debug)]
+pub struct Admission {
+    connections: AtomicU32,
+    connections_max: u32,
+    clients: Option<Clients>,
+    publishes: Option<(Rate, AtomicU64)>,
+    publishers: Option<(Rate, [Box<[AtomicU64]>; 2])>,
+    seed: u64,
+}
+
+impl Admission {
+    /// By these limits. `seed` keys the hash of addresses.
+    pub fn new(settings: &Settings, seed: u64) -> Admission {
+        let limits = &settings.limits;
+        let rate = |per_s, burst| {
+            (per_s > 0).then_some(Rate {
+                per_s,
+                burst: if burst == 0 { per_s } else { burst },
+            })
+        };
+        let cells = || (0..PUBLISHERS).map(|_| AtomicU64::new(0)).collect();
+        Admission {
+            connections: AtomicU32::new(0),
+            connections_max: u32::try_from(limits.connections_max).unwrap_or(u32::MAX),
+            clients: (limits.connections_per_address_max > 0).then(|| Clients::new(limits)),
+            publishes: rate(limits.publishes_per_s, limits.publishes_burst)
+                .map(|rate| (rate, AtomicU64::new(0))),
+            publishers: rate(
+                limits.publishes_per_address_per_s,
+                limits.publishes_per_address_burst,
+            )
+            .map(|rate| (rate, [cells(), cells()])),
+            seed,
+        }
+    }
+
+    /// Connections that entered and have not left.
+    pub fn connections(&self) -> u32 {
+        self.connections.load(Relaxed)
+    }
+
+    /// Whether anything is counted by address.
+    pub fn knows_clients(&self) -> bool {
+        self.clients.is_some() || self.publishers.is_some()
+    }
+
+    /// Whom a connection from `address` is counted for.
+    pub fn client(&self, address: IpAddr) -> Client {
+        if self.knows_clients() {
+            Client::of(address, self.seed)
+        } else {
+            Client::NOBODY
+        }
+    }
+
+    /// A connection comes in, if there is room in the process.
+    ///
+    /// # Errors
+    /// [`Reached::Process`]; then it must not [`leave`](Admission::leave).
+    pub fn enter(&self) -> Result<(), Reached> {
+        if self.connections.fetch_add(1, Relaxed) >= self.connections_max {
+            self.connections.fetch_sub(1, Relaxed);
+            return Err(Reached::Process);
+        }
+        Ok(())
+    }
+
+    /// A connection that entered is gone.
+    pub fn leave(&self) {
+        self.connections.fetch_sub(1, Relaxed);
+    }
+
+    /// A client has one connection more, if its address may.
+    ///
+    /// # Errors
+    /// [`Reached::Address`]; then it must not [`leave_client`](Admission::leave_client).
+    pub fn enter_client(&self, client: Client) -> Result<(), Reached> {
+        match &self.clients {
+            Some(clients) if client.is_known() && !clients.enter(client) => Err(Reached::Address),
+            _ => Ok(()),
+        }
+    }
+
+    /// A client has one connection less.
+    pub fn leave_client(&self, client: Client) {
+        if let Some(clients) = &self.clients
+            && client.is_known()
+        {
+            clients.leave(client);
+        }
+    }
+
+    /// A client publishes a message in the second `unix_s`.
+    ///
+    /// # Errors
+    /// When its address or the process has published as many as it may.
+    pub fn publish(&self, client: Client, unix_s: u32) -> Result<(), Reached> {
+        if let Some((rate, tables)) = &self.publishers
+            && client.is_known()
+        {
+            let [first, second] = client.places(PUBLISHERS);
+            // Both are charged; the one that has more left decides.
+            let taken = [
+                rate.take(&tables[0][first], unix_s),
+                rate.take(&tables[1][second], unix_s),
+            ];
+            if taken == [false, false] {
+                return Err(Reached::Address);
+            }
+        }
+        match &self.publishes {
+            Some((rate, cell)) if !rate.take(cell, unix_s) => Err(Reached::Process),
+            _ => Ok(()),
+        }
+    }
+}
+
+/// Connections by client address.
+#[derive(Debug)]
+struct Clients {
+    counts: [Box<[AtomicU32]>; 2],
+    max: u32,
+}
+
+impl Clients {
+    fn new(limits: &Limits) -> Clients {
+        let max = limits.connections_per_address_max;
+        let counters = limits.connections_max.saturating_mul(LOAD_PART) / max as usize;
+        let counters = counters
+            .clamp(COUNTERS_MIN, COUNTERS_MAX)
+            .next_power_of_two();
+        let table = || (0..counters).map(|_| AtomicU32::new(0)).collect();
+        Clients {
+            counts: [table(), table()],
+            max,
+        }
+    }
+
+    fn of(&self, client: Client) -> [&AtomicU32; 2] {
+        let [first, second] = client.places(self.counts[0].len());
+        [&self.counts[0][first], &self.counts[1][second]]
+    }
+
+    fn enter(&self, client: Client) -> bool {
+        let before = self.of(client).map(|count| count.fetch_add(1, Relaxed));
+        let enters = before[0].min(before[1]) < self.max;
+        if !enters {
+            self.leave(client);
+        }
+        enters
+    }
+
+    fn leave(&self, client: Client) {
+        for count in self.of(client) {
+            let before = count.fetch_sub(1, Relaxed);
+            assert!(before > 0, "more have left than entered");
+        }
+    }
+}
+
+/// A bucket that holds `burst` tokens and gets `per_s` a second, at the turn of the second: the broker's clock knows
+/// no finer time. A cell is the second in its upper half and what was taken in its lower, so that zero is full.
+#[derive(Debug)]
+struct Rate {
+    per_s: u32,
+    burst: u32,
+}
+
+impl Rate {
+    /// Takes a token, if there is one.
+    fn take(&self, cell: &AtomicU64, unix_s: u32) -> bool {
+        let taken = cell.fetch_update(Relaxed, Relaxed, |cell| {
+            let (then_s, spent) = ((cell >> 32) as u32, cell as u32);
+            // A clock that was set back gives nothing until it is where it was.
+            let passed_s = unix_s.saturating_sub(then_s);
+            let spent = spent.saturating_sub(self.per_s.saturating_mul(passed_s));
+            let now_s = u64::from(unix_s.max(then_s));
+            (spent < self.burst).then(|| now_s << 32 | u64::from(spent + 1))
+        });
+        taken.is_ok()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use core::net::{Ipv4Addr, Ipv6Addr};
+
+    fn admission(change: impl FnOnce(&mut Limits)) -> Admission {
+        let mut settings = Settings::default();
+        change(&mut settings.limits);
+        Admission::new(&settings, 7)
+    }
+
+    fn v4(n: u32) -> IpAddr {
+        Ipv4Addr::from_bits(n).into()
+    }
+
+    #[test]
+    fn the_process_takes_its_limit_and_again_what_has_left() {
+        let admission = admission(|limits| limits.connections_max = 2);
+        assert!(admission.enter().is_ok() && admission.enter().is_ok());
+        assert_eq!(admission.enter(), Err(Reached::Process));
+        admission.leave();
+        assert!(admission.enter().is_ok());
+        assert_eq!(admission.connections(), 2);
+    }
+
+    #[test]
+    fn an_address_takes_its_limit_and_a_refusal_leaves_nothing() {
+        let admission = admission(|limits| limits.connections_per_address_max = 3);
+        let (one, other) = (admission.client(v4(1)), admission.client(v4(2)));
+        for _ in 0..3 {
+            assert!(admission.enter_client(one).is_ok());
+        }
+        for _ in 0..9 {
+            assert_eq!(admission.enter_client(one), Err(Reached::Address));
+        }
+        assert!(admission.enter_client(other).is_ok());
+        admission.leave_client(one);
+        assert!(admission.enter_client(one).is_ok());
+        assert_eq!(admission.enter_client(one.relayed()), Err(Reached::Address));
+    }
+
+    #[test]
+    fn one_customer_of_ipv6_is_one_client() {
+        let of = |text: &str| Client::of(text.parse().unwrap(), 7);
+        assert_eq!(of("2001:db8::1"), of("2001:db8::ffff:1:2:3"));
+        assert_ne!(of("2001:db8::1"), of("2001:db8:0:1::1"));
+        assert_eq!(of("::ffff:192.0.2.1"), of("192.0.2.1"));
+        assert_ne!(of("192.0.2.1"), of("192.0.2.2"));
+        assert!(!Client::RELAYED.is_known() && Client::RELAYED.is_relayed());
+        assert_eq!(Client::NOBODY.relayed(), Client::RELAYED);
+        assert_ne!(
+            Client::of(Ipv6Addr::LOCALHOST.into(), 7),
+            Client::of(Ipv6Addr::LOCALHOST.into(), 8)
+        );
+    }
+
+    /// The claim of the module: with as many addresses as connections are allowed, hardly anyone who stays below the
+    /// limit is refused.
+    #[test]
+    fn few_are_refused_for_others() {
+        let (addresses, each) = (20_000, 5);
+        let admission = admission(|limits| {
+            limits.connections_max = addresses * each;
+            limits.connections_per_address_max = 10;
+        });
+        let refused = (0..each)
+            .flat_map(|_| 0..addresses as u32)
+            .filter(|n| admission.enter_client(admission.client(v4(*n))).is_err())
+            .count();
+        assert!(refused < addresses * each / 1000, "{refused} refused");
+    }
+
+    #[test]
+    fn a_rate_is_a_burst_and_then_so_many_a_second() {
+        let admission = admission(|limits| {
+            limits.publishes_per_address_per_s = 10;
+            limits.publishes_per_address_burst = 30;
+            limits.publishes_per_s = 100;
+        });
+        let (one, other) = (admission.client(v4(1)), admission.client(v4(2)));
+        let taken = |client, s| {
+            (0..1_000)
+                .take_while(|_| admission.publish(client, s).is_ok())
+                .count()
+        };
+        assert_eq!(taken(one, 1_000), 30);
+        assert_eq!(admission.publish(one, 1_000), Err(Reached::Address));
+        assert_eq!(taken(one, 1_001), 10);
+        assert_eq!(taken(one, 1_001), 0);
+        // Set back: nothing, and no more than was due when it is back.
+        assert_eq!(taken(one, 900), 0);
+        assert_eq!(taken(one, 1_002), 10);
+        assert_eq!(taken(one, 9_999), 30);
+        assert_eq!(taken(other, 9_999), 30);
+        // Without an address only the process counts.
+        assert_eq!(taken(Client::NOBODY, 9_999), 40);
+        assert_eq!(
+            admission.publish(Client::NOBODY, 9_999),
+            Err(Reached::Process)
+        );
+    }
+
+    #[test]
+    fn nothing_is_counted_that_has_no_limit() {
+        let admission = admission(|_| ());
+        assert_eq!(admission.client(v4(1)), Client::NOBODY);
+        assert!((0..1_000).all(|_| admission.publish(Client::NOBODY, 5).is_ok()));
+        assert!((0..1_000).all(|_| admission.enter().is_ok()));
+    }
+}
