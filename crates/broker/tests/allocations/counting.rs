@@ -1,0 +1,63 @@
+//! An allocator that counts what each thread asks for: how often, and what is still held.
+
+use std::alloc::{GlobalAlloc, Layout, System};
+use std::cell::Cell;
+
+thread_local! {
+    static ALLOCATIONS: Cell<u64> = const { Cell::new(0) };
+    static LIVE_BYTES: Cell<i64> = const { Cell::new(0) };
+}
+
+struct Counting;
+
+/// Notes one request of the allocator and what it adds to the thread's live bytes.
+fn count(requests: u64, bytes: i64) {
+    // A thread that ends allocates nothing that is asked for here.
+    let _ = ALLOCATIONS.try_with(|count| count.set(count.get() + requests));
+    let _ = LIVE_BYTES.try_with(|live| live.set(live.get() + bytes));
+}
+
+// SAFETY: everything is passed on to the system's allocator as it came; counting touches a cell of
+// the thread, which needs no allocation (`const` and without a destructor).
+unsafe impl GlobalAlloc for Counting {
+    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        count(1, layout.size() as i64);
+        // SAFETY: the caller's promises are those that `System` asks for.
+        unsafe { System.alloc(layout) }
+    }
+
+    unsafe fn alloc_zeroed(&self, layout: Layout) -> *mut u8 {
+        count(1, layout.size() as i64);
+        // SAFETY: as above.
+        unsafe { System.alloc_zeroed(layout) }
+    }
+
+    unsafe fn realloc(&self, place: *mut u8, layout: Layout, bytes: usize) -> *mut u8 {
+        count(1, bytes as i64 - layout.size() as i64);
+        // SAFETY: as above.
+        unsafe { System.realloc(place, layout, bytes) }
+    }
+
+    unsafe fn dealloc(&self, place: *mut u8, layout: Layout) {
+        count(0, -(layout.size() as i64));
+        // SAFETY: as above.
+        unsafe { System.dealloc(place, layout) }
+    }
+}
+
+#[global_allocator]
+static COUNTING: Counting = Counting;
+
+/// How often the allocator was asked while `work` ran.
+pub fn allocations(work: impl FnOnce()) -> u64 {
+    let before = ALLOCATIONS.get();
+    work();
+    ALLOCATIONS.get() - before
+}
+
+/// By how many bytes `work` made the heap of this thread grow.
+pub fn grown_bytes(work: impl FnOnce()) -> i64 {
+    let before = LIVE_BYTES.get();
+    work();
+    LIVE_BYTES.get() - before
+}

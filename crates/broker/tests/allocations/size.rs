@@ -1,0 +1,112 @@
+//! What a connection that waits and a message that is kept add to the heap, as `docs/MEMORY.md` adds
+//! it up. The allocator's own bytes are not in it: they are some 8 for each chunk of 16 KiB.
+
+use crate::counting::grown_bytes;
+use crate::town::{Town, Transport, keeping, post, subscribe};
+
+/// Enough that a chunk that is begun does not show in the mean.
+const MANY: usize = 50_000;
+
+/// 13 bytes, as in the budgets.
+fn own_topic(n: usize) -> String {
+    format!("p/s{n:08}/-")
+}
+
+/// Tables are there, and have begun their first chunks.
+fn warm(town: &mut Town, by: Transport) {
+    for n in 0..1_000 {
+        town.open(n % town.shards(), &subscribe(by, &format!("warm/{n}")));
+    }
+}
+
+/// Row 44; topic at the carrier 24 and at the home 40, each with a name in 16 and a bucket of 4.
+const IDLE_BYTES: f64 = 44.0 + 24.0 + 40.0 + 2.0 * (16.0 + 4.0);
+/// Lists of chunks, and chunks that are not full.
+const CHUNKS_BYTES: f64 = 2.0;
+
+#[test]
+fn a_connection_that_waits_costs_its_rows_and_nothing_else() {
+    for shards in [1, 2] {
+        for by in Transport::ALL {
+            let mut town = Town::new(shards, keeping(0));
+            warm(&mut town, by);
+            let grown = grown_bytes(|| {
+                for n in 0..MANY {
+                    town.open(n % town.shards(), &subscribe(by, &own_topic(n)));
+                }
+            });
+            let each = grown as f64 / MANY as f64;
+            assert!(
+                each <= IDLE_BYTES + CHUNKS_BYTES,
+                "{shards} shards, {by:?}: {each} bytes a connection"
+            );
+        }
+    }
+}
+
+#[test]
+fn a_connection_that_was_served_costs_no_more_than_one_that_waits() {
+    for by in [Transport::WebSocket, Transport::Deflated, Transport::Events] {
+        let mut town = Town::new(1, keeping(0));
+        warm(&mut town, by);
+        let publisher = town.open(0, "");
+        town.receive(0, publisher, &post("warm/7"));
+        town.settle();
+        let grown = grown_bytes(|| {
+            for n in 0..MANY {
+                town.open(0, &subscribe(by, &own_topic(n)));
+            }
+            for n in 0..MANY {
+                let message = post(&own_topic(n));
+                town.receive(0, publisher, &message);
+                town.settle();
+            }
+        });
+        let each = grown as f64 / MANY as f64;
+        assert!(
+            each <= IDLE_BYTES + CHUNKS_BYTES,
+            "{by:?}: {each} bytes a connection after a message to each"
+        );
+    }
+}
+
+/// A place of 576 for 512 bytes and a frame header of 4; the entry.
+const KEPT_BYTES: f64 = 576.0 + 48.0;
+/// The topic's chain of messages, once.
+const CHAIN_BYTES: f64 = 24.0;
+/// A topic at its home that nobody subscribes to.
+const TOPIC_BYTES: f64 = 40.0 + 16.0 + 4.0;
+
+#[test]
+fn a_kept_message_costs_its_place_and_its_entry() {
+    for shards in [1, 2] {
+        let mut town = Town::new(shards, keeping(2));
+        let publisher = town.open(0, "");
+        let to_each = |town: &mut Town, topics: std::ops::Range<usize>| {
+            let grown = grown_bytes(|| {
+                for n in topics.clone() {
+                    let message = post(&own_topic(n));
+                    town.receive(0, publisher, &message);
+                    town.settle();
+                }
+            });
+            grown as f64 / topics.len() as f64
+        };
+        to_each(&mut town, MANY..MANY + 1_000);
+        let first = to_each(&mut town, 0..MANY);
+        assert!(
+            first <= TOPIC_BYTES + CHAIN_BYTES + KEPT_BYTES + CHUNKS_BYTES,
+            "{shards} shards: {first} bytes for a new topic's message"
+        );
+        let second = to_each(&mut town, 0..MANY);
+        assert!(
+            second <= KEPT_BYTES + CHUNKS_BYTES,
+            "{shards} shards: {second} bytes for a further message"
+        );
+        let third = to_each(&mut town, 0..MANY);
+        assert!(
+            third.abs() < 1.0,
+            "{shards} shards: {third} bytes for a message that takes the place of another"
+        );
+    }
+}
