@@ -2,8 +2,10 @@
 //! flush), over sockets in memory that allocate nothing themselves.
 
 use std::collections::VecDeque;
+use std::net::Ipv4Addr;
 use std::sync::Arc;
 
+use crore_broker::admission::Admission;
 use crore_broker::rules::Rules;
 use crore_broker::settings::{Rule, Settings};
 use crore_broker::{Close, ConnId, Input, Io, Link, Mail, Now, Shard, ShardId, World};
@@ -54,7 +56,9 @@ impl Town {
             ..Settings::default()
         };
         let rules = Rules::new(&settings.rules);
+        let admission = Admission::new(&settings, 42);
         let world = Arc::new(World {
+            admission,
             settings,
             rules,
             shards,
@@ -78,7 +82,7 @@ impl Town {
     pub fn open(&mut self, at: usize, request: &str) -> ConnId {
         let (shard, sockets) = &mut self.shards[at];
         let link = Link(sockets.conns.len() as u32);
-        shard.handle(Input::Accepted(link), NOW, sockets);
+        shard.handle(Input::Accepted(link, Ipv4Addr::LOCALHOST.into()), NOW, sockets);
         let conn = *sockets.conns.last().expect("it was opened");
         self.receive(at, conn, request.as_bytes());
         self.settle();
