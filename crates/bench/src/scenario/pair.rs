@@ -163,9 +163,15 @@ fn trouble(run: &Value) -> Option<String> {
     if let Some(error) = run["error"].as_str() {
         parts.push(error.to_string());
     }
-    for name in ["lost", "doubled", "misdelivered"] {
+    let counts = [
+        ("lost", "lost without a word"),
+        ("told_lost", "lost, and told so"),
+        ("doubled", "doubled"),
+        ("misdelivered", "misdelivered"),
+    ];
+    for (name, words) in counts {
         if run[name].as_u64() > Some(0) {
-            parts.push(format!("{} messages {name}", run[name]));
+            parts.push(format!("{} messages {words}", run[name]));
         }
     }
     let published = &run["published"];
@@ -276,7 +282,7 @@ mod tests {
         let run = json!({ "lost": 3, "published": { "refused": 1 }, "complaints": "no memory" });
         assert_eq!(
             trouble(&run).unwrap(),
-            "3 messages lost; 1 messages refused; its log says: no memory"
+            "3 messages lost without a word; 1 messages refused; its log says: no memory"
         );
     }
 

@@ -42,6 +42,8 @@ pub struct Row {
     pub run: u8,
     /// It was away: the next message may follow a gap that is not the server's.
     pub returned: bool,
+    /// The server told that messages before the next one are lost.
+    pub told: bool,
     /// The response is chunked.
     pub chunked: bool,
 }
@@ -60,6 +62,7 @@ impl Default for Row {
             failures: 0,
             run: 0,
             returned: false,
+            told: false,
             chunked: false,
         }
     }
@@ -94,6 +97,17 @@ impl Assignment {
     }
 }
 
+/// What is known of messages that did not come.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Gap {
+    /// Nothing.
+    Unexplained,
+    /// The connection was away meanwhile.
+    Away,
+    /// The server told that there is a gap.
+    Told,
+}
+
 /// What one worker has counted. The first part is counted anew for each window.
 #[derive(Clone, Default)]
 pub struct Tally {
@@ -103,7 +117,7 @@ pub struct Tally {
     pub messages: u64,
     /// Messages without a header, or whose time lies in the future.
     pub unmeasured: u64,
-    /// Messages that a later number of their topic overtook for good.
+    /// Messages that a later number of their topic overtook for good, and nobody said so.
     pub lost: u64,
     /// Messages that came again, or after a later one.
     pub doubled: u64,
@@ -111,6 +125,8 @@ pub struct Tally {
     pub misdelivered: u64,
     /// Messages that were published while their connection was away.
     pub missed_away: u64,
+    /// Messages whose loss the server told: the log did not reach back to them.
+    pub told_lost: u64,
     /// When the first message of the window came; 0 before.
     pub first_ns: u64,
     /// When the last message of the window came.
@@ -160,6 +176,7 @@ impl Tally {
         self.doubled += other.doubled;
         self.misdelivered += other.misdelivered;
         self.missed_away += other.missed_away;
+        self.told_lost += other.told_lost;
         if self.first_ns == 0 || (other.first_ns != 0 && other.first_ns < self.first_ns) {
             self.first_ns = other.first_ns;
         }
@@ -193,8 +210,9 @@ impl Tally {
         header
     }
 
-    /// Compares a message's number with the last one of its topic on its connection.
-    pub fn in_sequence(&mut self, last: &mut u32, sequence: u32, returned: bool) {
+    /// Compares a message's number with the last one of its topic on its connection; `why` is what
+    /// is known of a gap between them.
+    pub fn in_sequence(&mut self, last: &mut u32, sequence: u32, why: Gap) {
         if sequence <= *last {
             self.doubled += 1;
             return;
@@ -205,10 +223,10 @@ impl Tally {
         } else {
             u64::from(sequence - *last - 1)
         };
-        if returned {
-            self.missed_away += gap;
-        } else {
-            self.lost += gap;
+        match why {
+            Gap::Unexplained => self.lost += gap,
+            Gap::Away => self.missed_away += gap,
+            Gap::Told => self.told_lost += gap,
         }
         *last = sequence;
     }
@@ -224,11 +242,13 @@ mod tests {
     fn gaps_and_repeats_are_counted() {
         let (mut tally, mut last) = (Tally::default(), 0);
         for sequence in [5, 6, 9, 9, 8, 10] {
-            tally.in_sequence(&mut last, sequence, false);
+            tally.in_sequence(&mut last, sequence, Gap::Unexplained);
         }
         assert_eq!((tally.lost, tally.doubled, last), (2, 2, 10));
-        tally.in_sequence(&mut last, 14, true);
+        tally.in_sequence(&mut last, 14, Gap::Away);
         assert_eq!((tally.lost, tally.missed_away), (2, 3));
+        tally.in_sequence(&mut last, 20, Gap::Told);
+        assert_eq!((tally.lost, tally.missed_away, tally.told_lost), (2, 3, 5));
     }
 
     #[test]

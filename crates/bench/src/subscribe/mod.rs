@@ -157,6 +157,7 @@ impl Subscriber {
             "doubled": tally.doubled,
             "misdelivered": tally.misdelivered,
             "missed_away": tally.missed_away,
+            "told_lost": tally.told_lost,
             "first_arrival_ns": tally.first_ns,
             "last_arrival_ns": tally.last_ns,
             "connections": {

@@ -55,6 +55,8 @@ pub struct Head<'a> {
     pub accepted: bool,
     /// Whether the connection ends behind this response.
     pub close: bool,
+    /// Whether the server tells that messages before this one are lost (`Crore-Gap`).
+    pub gap: bool,
 }
 
 fn find(haystack: &[u8], needle: &[u8]) -> Option<usize> {
@@ -85,6 +87,7 @@ pub fn head(bytes: &[u8]) -> Result<Option<Head<'_>>, Error> {
         modified: None,
         accepted: false,
         close: false,
+        gap: false,
     };
     for line in lines {
         let Some(colon) = line.iter().position(|byte| *byte == b':') else {
@@ -97,6 +100,7 @@ pub fn head(bytes: &[u8]) -> Result<Option<Head<'_>>, Error> {
             b"etag" => head.etag = Some(value),
             b"last-modified" => head.modified = Some(value),
             b"sec-websocket-accept" => head.accepted = value == ACCEPT,
+            b"crore-gap" => head.gap = true,
             b"connection" => head.close = value.eq_ignore_ascii_case(b"close"),
             _ => {}
         }

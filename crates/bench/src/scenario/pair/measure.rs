@@ -99,6 +99,7 @@ impl Pair {
         Ok(json!({
             "clean": is_clean(&last) && published["refused"] == 0,
             "lost": last["lost"],
+            "told_lost": last["told_lost"],
             "doubled": last["doubled"],
             "misdelivered": last["misdelivered"],
             "closed": last["connections"]["closed"],

@@ -5,7 +5,7 @@
 
 use super::{RECEIVE_BYTES, Spill, Worker};
 use crate::mqtt::{self, Packet};
-use crate::subscribe::connection::{NO_SPILL, Stage, Tally};
+use crate::subscribe::connection::{Gap, NO_SPILL, Stage, Tally};
 use crate::subscribe::{Protocol, parse};
 use crate::sys;
 
@@ -230,6 +230,7 @@ impl Worker {
         let Some(body) = bytes.get(head.bytes..head.bytes + length) else {
             return self.keep(row, bytes, 0);
         };
+        self.rows[row as usize].told |= head.gap;
         match head.status {
             200 => {
                 self.positions[row as usize] = position(&head);
@@ -270,8 +271,13 @@ impl Worker {
             1 => &mut state.sequence,
             _ => &mut self.sequences[row as usize * several + place as usize],
         };
-        tally.in_sequence(last, header.sequence, state.returned);
-        state.returned = false;
+        let why = match (state.told, state.returned) {
+            (true, _) => Gap::Told,
+            (_, true) => Gap::Away,
+            _ => Gap::Unexplained,
+        };
+        tally.in_sequence(last, header.sequence, why);
+        (state.told, state.returned) = (false, false);
     }
 }
 
