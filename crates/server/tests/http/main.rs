@@ -21,6 +21,7 @@ mod proxies;
 mod publish;
 mod requests;
 mod several;
+mod slow;
 mod sse;
 mod stream;
 mod websocket;

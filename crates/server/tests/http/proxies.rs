@@ -68,3 +68,118 @@ fn who_did_not_ask_for_it_takes_it_for_noise() {
     let rest = attempt(|| conn.rest()).expect("it ends");
     assert!(!String::from_utf8_lossy(&rest).contains(" 202 "));
 }
+
+/// Each client address may hold two connections.
+fn limited(http: &str) -> Server {
+    Server::with(&format!(
+        "[http]\n{http}\n[limits]\nconnections_per_address_max = 2\n"
+    ))
+}
+
+fn behind(client: u8) -> Vec<u8> {
+    let mut bytes = header();
+    bytes[19] = client;
+    bytes
+}
+
+/// A connection that has sent a request behind these bytes, and its status.
+fn status(server: &Server, before: &[u8], headers: &[(&str, &str)]) -> (u16, Conn) {
+    let mut conn = Conn::open(server);
+    let request = conn.text_of("GET", "/pub/news", headers, b"");
+    conn.send([before, &request].concat());
+    let response = conn.response();
+    if response.status == 429 {
+        let after: u32 = response
+            .header("retry-after")
+            .and_then(|text| text.parse().ok())
+            .unwrap_or_else(|| panic!("no Retry-After in {response:?}"));
+        assert!((5..=20).contains(&after), "{response:?}");
+    }
+    (response.status, conn)
+}
+
+/// Whether the limit lets one more in; what was let go may be noticed a little later.
+fn has_room(server: &Server, before: &[u8], headers: &[(&str, &str)]) -> bool {
+    (0..100).any(|_| {
+        std::thread::sleep(std::time::Duration::from_millis(20));
+        status(server, before, headers).0 == 404
+    })
+}
+
+#[test]
+fn limits_mean_the_client_that_a_proxy_header_names() {
+    let server = limited("proxy_protocol = true");
+    let held: Vec<Conn> = (0..2)
+        .map(|_| {
+            let (status, conn) = status(&server, &behind(7), &[]);
+            assert_eq!(status, 404, "there is room, and no such topic");
+            conn
+        })
+        .collect();
+    for _ in 0..3 {
+        assert_eq!(status(&server, &behind(7), &[]).0, 429);
+    }
+    let other = status(&server, &behind(8), &[]);
+    assert_eq!(other.0, 404, "another client of the same proxy");
+    // What a client says of itself is not believed: its address is in no trusted network.
+    let claims = [("X-Forwarded-For", "192.0.2.9")];
+    assert_eq!(status(&server, &behind(7), &claims).0, 429);
+    drop(held);
+    assert!(has_room(&server, &behind(7), &[]));
+}
+
+#[test]
+fn a_forwarded_client_is_believed_of_trusted_proxies_only() {
+    let server = limited("trusted_proxies = [\"127.0.0.0/8\", \"10.0.0.0/8\"]");
+    let of = |fields: &[(&str, &str)]| status(&server, b"", fields);
+    let xff = |value| [("X-Forwarded-For", value)];
+    let held: Vec<_> = (0..2).map(|_| of(&xff("198.51.100.1"))).collect();
+    assert!(held.iter().all(|(status, _)| *status == 404));
+    assert_eq!(of(&xff("198.51.100.1")).0, 429);
+    // The rightmost that is no proxy counts: what stands before it the client wrote itself.
+    for chain in [
+        "203.0.113.5, 198.51.100.1",
+        "198.51.100.1, 10.1.2.3",
+        "198.51.100.1,127.0.0.9 , 10.1.2.3",
+    ] {
+        assert_eq!(of(&xff(chain)).0, 429, "{chain}");
+    }
+    assert_eq!(of(&xff("198.51.100.1, 203.0.113.5")).0, 404);
+    // Who is not named is nobody, however often.
+    let nobody: Vec<_> = (0..5).map(|_| of(&[])).collect();
+    assert!(nobody.iter().all(|(status, _)| *status == 404));
+    drop(held);
+    assert!(has_room(&server, b"", &xff("198.51.100.1")));
+}
+
+#[test]
+fn of_anybody_else_nothing_is_believed() {
+    let server = limited("trusted_proxies = [\"10.0.0.0/8\"]");
+    let held: Vec<_> = (1..=2)
+        .map(|n| {
+            let client = format!("198.51.100.{n}");
+            status(&server, b"", &[("X-Forwarded-For", &client)])
+        })
+        .collect();
+    assert!(held.iter().all(|(status, _)| *status == 404));
+    let third = status(&server, b"", &[("X-Forwarded-For", "198.51.100.3")]);
+    assert_eq!(third.0, 429, "all of them are 127.0.0.1");
+    drop(held);
+    assert!(has_room(&server, b"", &[]));
+}
+
+#[test]
+fn one_connection_of_a_proxy_carries_requests_of_many_clients() {
+    let server = limited("trusted_proxies = [\"127.0.0.0/8\"]");
+    let named = |n: u32| format!("198.51.100.{n}");
+    let held: Vec<_> = (0..2)
+        .map(|_| status(&server, b"", &[("X-Forwarded-For", &named(1))]))
+        .collect();
+    let mut shared = Conn::open(&server);
+    for n in [2, 3, 1, 4] {
+        let response = shared.get("/pub/news", &[("X-Forwarded-For", &named(n))]);
+        let expected = if n == 1 { 429 } else { 404 };
+        assert_eq!(response.status, expected, "a request of client {n}");
+    }
+    drop(held);
+}

@@ -1,0 +1,132 @@
+//! Subscribers that stop reading and come back, where the rule is `skip`: they are told what they missed
+//! as far as their transport can say it, go on with what the log still holds, and are never cut off. Where
+//! the log holds everything nothing is missed, whatever the rule.
+
+use crate::conn::{Conn, await_subscribers};
+use crate::stream::Stream;
+use crate::support::Server;
+use crate::ws::{TEXT, Ws, line};
+
+/// Messages of this size, so many that two kernels' buffers and an outbox cannot hold them.
+const MESSAGE_BYTES: usize = 100_000;
+const MESSAGES: usize = 200;
+
+/// An outbox of two messages, and a log of so many.
+fn server(slow: &str, log_messages: usize) -> Server {
+    Server::with(&format!(
+        "[limits]\noutbox_bytes = 200000\nmessage_bytes = {MESSAGE_BYTES}\n\
+         [[rule]]\nmatch = \"#\"\nlog_messages = {log_messages}\nlog_bytes = \"64 MiB\"\nslow = \"{slow}\"\n"
+    ))
+}
+
+fn payload(number: usize) -> String {
+    format!("{number:06}{}", "x".repeat(MESSAGE_BYTES - 6))
+}
+
+fn number_of(payload: &[u8]) -> usize {
+    assert_eq!(payload.len(), MESSAGE_BYTES, "a message came whole");
+    let digits = std::str::from_utf8(&payload[..6]).expect("digits");
+    digits.parse().expect("a number")
+}
+
+/// Publishes all messages to subscribers that do not read.
+fn flood(server: &Server) {
+    let mut publisher = Conn::open(server);
+    for number in 0..MESSAGES {
+        let response = publisher.request("POST", "/pub/news", &[], payload(number));
+        assert_eq!(response.status, 201, "message {number}");
+    }
+}
+
+/// The first messages without a hole, then the last ones: what a reader sees that fell behind.
+fn check_skipped(numbers: &[usize]) {
+    let before = numbers
+        .iter()
+        .zip(0..)
+        .take_while(|(number, n)| **number == *n)
+        .count();
+    assert!(before > 0 && before < MESSAGES - 2, "{numbers:?}");
+    assert_eq!(
+        numbers[before..],
+        [MESSAGES - 2, MESSAGES - 1],
+        "after {before} messages, what the log of two holds"
+    );
+}
+
+#[test]
+fn a_plain_websocket_goes_on_with_what_is_left() {
+    let server = server("skip", 2);
+    let mut slow = Ws::open(&server, "/sub/news", &[]);
+    await_subscribers(&server, "news", 1);
+    flood(&server);
+    let mut numbers = Vec::new();
+    while numbers.last() != Some(&(MESSAGES - 1)) {
+        let frame = slow.message();
+        assert_eq!(frame.opcode(), TEXT);
+        numbers.push(number_of(&frame.payload));
+    }
+    check_skipped(&numbers);
+    Conn::open(&server).request("POST", "/pub/news", &[], "live again");
+    assert_eq!(slow.message().text(), "live again");
+}
+
+#[test]
+fn the_meta_subprotocol_tells_the_gap_where_it_is() {
+    let server = server("skip", 2);
+    let mut slow = Ws::meta(&server, "/sub/news");
+    await_subscribers(&server, "news", 1);
+    flood(&server);
+    let (mut numbers, mut gap_at) = (Vec::new(), None);
+    while numbers.last() != Some(&(MESSAGES - 1)) {
+        let (lines, data) = slow.meta_message();
+        if lines[0].0 == "gap" {
+            assert!(data.is_empty() && !line(&lines, "id").is_empty());
+            assert_eq!(line(&lines, "topic"), "news");
+            assert_eq!(gap_at.replace(numbers.len()), None, "told once");
+        } else {
+            numbers.push(number_of(&data));
+        }
+    }
+    check_skipped(&numbers);
+    assert_eq!(gap_at, Some(numbers.len() - 2), "between the two parts");
+}
+
+#[test]
+fn an_event_stream_tells_the_gap_where_it_is() {
+    let server = server("skip", 2);
+    let mut slow = Stream::open(&server, "/sub/news", &[]);
+    await_subscribers(&server, "news", 1);
+    flood(&server);
+    let (mut numbers, mut gap_at) = (Vec::new(), None);
+    while numbers.last() != Some(&(MESSAGES - 1)) {
+        let event = slow.event().expect("the stream goes on");
+        if event.kind == "crore.gap" {
+            assert_eq!(event.data, "news");
+            assert_eq!(gap_at.replace(numbers.len()), None, "told once");
+        } else {
+            numbers.push(number_of(event.data.as_bytes()));
+        }
+    }
+    check_skipped(&numbers);
+    assert_eq!(gap_at, Some(numbers.len() - 2), "between the two parts");
+}
+
+#[test]
+fn who_reads_late_misses_nothing_that_the_log_holds() {
+    for rule in ["skip", "disconnect"] {
+        let server = server(rule, MESSAGES);
+        let mut slow = Ws::open(&server, "/sub/news", &[]);
+        let mut events = Stream::open(&server, "/sub/news", &[]);
+        await_subscribers(&server, "news", 2);
+        flood(&server);
+        for number in 0..MESSAGES {
+            assert_eq!(number_of(&slow.message().payload), number, "{rule}");
+            let event = events.event().expect("the stream goes on");
+            assert_eq!(
+                (event.kind.as_str(), number_of(event.data.as_bytes())),
+                ("message", number),
+                "{rule}"
+            );
+        }
+    }
+}
