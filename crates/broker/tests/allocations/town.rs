@@ -82,7 +82,11 @@ impl Town {
     pub fn open(&mut self, at: usize, request: &str) -> ConnId {
         let (shard, sockets) = &mut self.shards[at];
         let link = Link(sockets.conns.len() as u32);
-        shard.handle(Input::Accepted(link, Ipv4Addr::LOCALHOST.into()), NOW, sockets);
+        shard.handle(
+            Input::Accepted(link, Ipv4Addr::LOCALHOST.into()),
+            NOW,
+            sockets,
+        );
         let conn = *sockets.conns.last().expect("it was opened");
         self.receive(at, conn, request.as_bytes());
         self.settle();
