@@ -14,6 +14,9 @@ use crate::sys::check;
 /// Standard input, output and error are kept in every table.
 const STANDARD: u32 = 3;
 
+/// What is taken for granted where there is no `/proc` to count in.
+const OPEN_UNKNOWN: u64 = 32;
+
 /// Gives this thread a descriptor table of its own that holds 0-2 and `keep` under their old numbers;
 /// everything else is closed in the new table only. Descriptors in `keep` that are not open stay so.
 ///
@@ -67,6 +70,14 @@ pub fn raise_limit() {
         // SAFETY: `raised` lives through the call.
         unsafe { libc::setrlimit(libc::RLIMIT_NOFILE, &raw const raised) };
     }
+}
+
+/// How many descriptors are open in this thread's table. Slow; to be asked at the start.
+pub fn open_count() -> u64 {
+    std::fs::read_dir("/proc/thread-self/fd").map_or(OPEN_UNKNOWN, |open| {
+        // The one that this directory is read with is closed again.
+        open.count().saturating_sub(1) as u64
+    })
 }
 
 fn read_limit() -> libc::rlimit {

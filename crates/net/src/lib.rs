@@ -18,18 +18,21 @@ compile_error!("crore-net is written for Linux: epoll, eventfd, close_range");
 pub mod affinity;
 pub mod clock;
 pub mod driver;
+pub mod entrance;
 pub mod fd_table;
 pub mod listener;
 pub mod mailbox;
 pub mod memory;
 pub mod signal;
 pub mod socket;
+pub mod steering;
 
 mod address;
 mod sys;
 
 pub use driver::{Driver, Event};
-pub use listener::{Accepted, Listener, Reserve, SocketOptions};
+pub use entrance::{Arrival, Entrance};
+pub use listener::{Accepted, Listener, Reserve, Shed, SocketOptions};
 pub use mailbox::{Inbox, Sender, mailbox};
 pub use socket::{Received, Sent};
 

@@ -14,7 +14,7 @@ use std::net::SocketAddr;
 
 use crate::Fd;
 use crate::address::Storage;
-use crate::socket;
+use crate::socket::{self, Received};
 use crate::sys::{Owned, check, errno, set_option};
 
 /// Options of the sockets that a listener accepts.
@@ -149,6 +149,20 @@ fn size(value: u32) -> libc::c_int {
 /// greatest size that a server takes, several times over.
 const DISCARD_MAX: usize = 64 * 1024;
 
+/// Of a shed connection's request so much is looked at, in bytes: where browsers say what they accept.
+const SHED_HEAD_BYTES: usize = 2048;
+
+/// What came of an attempt to shed.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Shed {
+    /// One connection was answered and closed.
+    Done,
+    /// Nobody waits.
+    Nobody,
+    /// No descriptor could be had; stop listening for a while.
+    Unable,
+}
+
 /// A spare descriptor, so that a full table can still tell a waiting connection that it is full.
 ///
 /// Without it a level-triggered listener of a full table is ready for ever, and its queue waits for nothing.
@@ -168,23 +182,28 @@ impl Reserve {
         })
     }
 
-    /// Gives up the spare descriptor for one waiting connection, sends it `answer` as far as the socket takes it,
-    /// closes it and takes the spare back. False when nobody waited or no descriptor could be had: then
-    /// stop listening for a while.
+    /// Gives up the spare descriptor for one waiting connection, sends it what `answer` makes of the first bytes of its
+    /// request, as far as they are there and the socket takes the answer, closes it and takes the spare back.
     ///
     /// What the connection had sent until now is read and thrown away, so that the close does not reset it before
     /// it has read the answer. What it sends later is answered by a reset.
-    pub fn shed(&mut self, listener: &Listener, answer: &[u8]) -> bool {
+    pub fn shed(&mut self, listener: &Listener, answer: impl FnOnce(&[u8]) -> Vec<u8>) -> Shed {
         self.spare = None;
         let shed = match listener.accept() {
             Accepted::Connection(fd, _) => {
-                socket::send(fd, answer);
+                let mut head = [0; SHED_HEAD_BYTES];
+                let read = match socket::recv(fd, &mut head) {
+                    Received::Bytes(read) => read,
+                    Received::End | Received::Again | Received::Failed(_) => 0,
+                };
+                socket::send(fd, &answer(&head[..read]));
                 socket::shutdown_write(fd);
                 discard(fd);
                 socket::close(fd);
-                true
+                Shed::Done
             }
-            Accepted::Again | Accepted::Full(_) | Accepted::Failed(_) => false,
+            Accepted::Again => Shed::Nobody,
+            Accepted::Full(_) | Accepted::Failed(_) => Shed::Unable,
         };
         // Fails only when the whole machine is out of descriptors or memory; the next shed tries again.
         self.spare = spare().ok();

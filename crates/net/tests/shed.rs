@@ -1,23 +1,42 @@
-//! A full table: who waits is told so, nobody is lost, and what becomes free is used again.
+//! A full table: who waits is told so, nobody is lost, and what becomes free is used again. And where not even that
+//! can be told, nobody spins.
 //!
 //! Alone in its process, since it lowers the limit of all.
 
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
-use std::sync::mpsc;
+use std::sync::{Mutex, PoisonError, mpsc};
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
-use crore_net::{Accepted, Driver, Listener, Reserve, SocketOptions, fd_table, socket};
+use crore_net::entrance::Limits;
+use crore_net::steering::{Group, Level};
+use crore_net::{
+    Accepted, Arrival, Driver, Entrance, Listener, Reserve, Shed, SocketOptions, fd_table, socket,
+};
 
 const TABLE: u64 = 64;
 const ANSWER: &[u8] =
     b"HTTP/1.1 503 Service Unavailable\r\nContent-Length: 0\r\nConnection: close\r\n\r\n";
 
-fn lower_limit() {
+/// The limit is that of the process: one test at a time.
+static LIMIT: Mutex<()> = Mutex::new(());
+
+fn hard_limit() -> u64 {
+    let mut limit = libc::rlimit {
+        rlim_cur: 0,
+        rlim_max: 0,
+    };
+    // SAFETY: the kernel writes one `rlimit` into `limit`.
+    let answer = unsafe { libc::getrlimit(libc::RLIMIT_NOFILE, &raw mut limit) };
+    assert_eq!(answer, 0);
+    limit.rlim_max
+}
+
+fn set_limit(descriptors: u64) {
     let limit = libc::rlimit {
-        rlim_cur: TABLE,
-        rlim_max: fd_table::limit(),
+        rlim_cur: descriptors,
+        rlim_max: hard_limit(),
     };
     // SAFETY: `limit` lives through the call.
     let answer = unsafe { libc::setrlimit(libc::RLIMIT_NOFILE, &raw const limit) };
@@ -26,7 +45,8 @@ fn lower_limit() {
 
 #[test]
 fn a_full_table_answers_and_recovers() {
-    lower_limit();
+    let _alone = LIMIT.lock().unwrap_or_else(PoisonError::into_inner);
+    set_limit(TABLE);
     let (tell, told) = mpsc::channel();
     let (go_on, step) = mpsc::channel::<()>();
     let shard = thread::spawn(move || {
@@ -39,14 +59,23 @@ fn a_full_table_answers_and_recovers() {
         let mut filling: Vec<Driver> = std::iter::from_fn(|| Driver::new(1).ok()).collect();
         assert!(filling.len() > 32);
 
-        assert!(!reserve.shed(&listener, ANSWER), "nobody waits");
+        let answer = |_: &[u8]| ANSWER.to_vec();
+        assert_eq!(reserve.shed(&listener, answer), Shed::Nobody);
         tell.send(listener.local_addr().unwrap()).unwrap();
         step.recv().unwrap();
         assert_eq!(driver.wait(Some(1_000)).unwrap(), 1);
         assert_eq!(listener.accept(), Accepted::Full(libc::EMFILE));
-        assert!(reserve.shed(&listener, ANSWER));
-        assert!(reserve.shed(&listener, ANSWER), "the spare was taken back");
-        assert!(!reserve.shed(&listener, ANSWER));
+        let seen = |request: &[u8]| {
+            assert!(request.iter().all(|byte| *byte == b'x') && request.len() > 1_000);
+            ANSWER.to_vec()
+        };
+        assert_eq!(reserve.shed(&listener, seen), Shed::Done);
+        assert_eq!(
+            reserve.shed(&listener, answer),
+            Shed::Done,
+            "the spare was taken back"
+        );
+        assert_eq!(reserve.shed(&listener, answer), Shed::Nobody);
         assert!(Driver::new(1).is_err(), "the spare is not free for others");
 
         tell.send(listener.local_addr().unwrap()).unwrap();
@@ -79,6 +108,111 @@ fn a_full_table_answers_and_recovers() {
         eager.take_error().unwrap().is_none(),
         "the close has reset the connection"
     );
+}
+
+/// Lowering the limit below the spare descriptor's number has the effect of a machine without descriptors: giving it up
+/// helps nobody.
+#[test]
+fn who_cannot_even_shed_pauses_and_recovers() {
+    let _alone = LIMIT.lock().unwrap_or_else(PoisonError::into_inner);
+    set_limit(TABLE);
+    thread::spawn(|| {
+        fd_table::part(&[]).unwrap();
+        let mut driver = Driver::new(4).unwrap();
+        let limits = Limits {
+            backlog: 16,
+            connections_max: 1_000,
+            accepts_per_s: 0,
+        };
+        let listen = ["127.0.0.1:0".parse().unwrap()];
+        let mut entrance =
+            Entrance::open(&listen, limits, &Group::new(), &mut driver, |n| n as u64).unwrap();
+        let addr = entrance.listeners()[0].local_addr().unwrap();
+        let never = |_: &[u8]| -> Vec<u8> { panic!("nobody can be told anything") };
+
+        // The client's end is made before the table shrinks.
+        let mut client = connect(addr);
+        set_limit(4);
+        assert_eq!(driver.wait(Some(1_000)).unwrap(), 1);
+        assert_eq!(
+            entrance.accept(0, 1_000, never),
+            Arrival::Stuck(libc::EMFILE)
+        );
+        assert_eq!(entrance.accept(0, 1_000, never), Arrival::Nobody);
+        entrance.settle(&mut driver, 5, 1_000).unwrap();
+        let began = Instant::now();
+        assert_eq!(driver.wait(Some(50)).unwrap(), 0, "it spins");
+        assert!(began.elapsed() >= Duration::from_millis(49));
+        let wait_ms = entrance.wait_ms(1_000).unwrap();
+        assert!((1..1_000).contains(&wait_ms), "{wait_ms}");
+
+        // It looks again after that time, and goes on pausing.
+        let later_ms = 1_000 + u64::from(wait_ms);
+        entrance.settle(&mut driver, 5, later_ms).unwrap();
+        assert_eq!(driver.wait(Some(50)).unwrap(), 1);
+        assert_eq!(
+            entrance.accept(0, later_ms, never),
+            Arrival::Stuck(libc::EMFILE)
+        );
+        entrance.settle(&mut driver, 5, later_ms).unwrap();
+        assert_eq!(driver.wait(Some(0)).unwrap(), 0);
+
+        // Or as soon as a connection has ended.
+        set_limit(TABLE);
+        entrance.settle(&mut driver, 4, later_ms + 1).unwrap();
+        assert_eq!(entrance.wait_ms(later_ms + 1), None);
+        assert_eq!(driver.wait(Some(50)).unwrap(), 1);
+        let Arrival::Connection(fd, _) = entrance.accept(0, later_ms + 1, never) else {
+            panic!("no recovery")
+        };
+        socket::send(fd, b"welcome");
+        socket::close(fd);
+        assert_eq!(read(&mut client), b"welcome");
+        assert_eq!(entrance.level(), Level::Full, "it has learned its room");
+        entrance.settle(&mut driver, 0, later_ms + 2).unwrap();
+        assert_eq!(entrance.level(), Level::Open);
+    })
+    .join()
+    .unwrap();
+}
+
+#[test]
+fn past_the_rate_nobody_is_refused_and_nobody_spins() {
+    let mut driver = Driver::new(4).unwrap();
+    let limits = Limits {
+        backlog: 64,
+        connections_max: 1_000,
+        accepts_per_s: 100,
+    };
+    let listen = ["127.0.0.1:0".parse().unwrap()];
+    let mut entrance =
+        Entrance::open(&listen, limits, &Group::new(), &mut driver, |n| n as u64).unwrap();
+    let addr = entrance.listeners()[0].local_addr().unwrap();
+    let _clients: Vec<_> = (0..30).map(|_| connect(addr)).collect();
+    let (mut now_ms, mut taken, mut waits) = (1_000, 0, 0);
+    while taken < 30 {
+        match entrance.accept(0, now_ms, |_| Vec::new()) {
+            Arrival::Connection(fd, _) => {
+                taken += 1;
+                socket::close(fd);
+            }
+            Arrival::Nobody => {
+                entrance.settle(&mut driver, taken, now_ms).unwrap();
+                assert_eq!(driver.wait(Some(0)).unwrap(), 0, "it spins");
+                now_ms += u64::from(entrance.wait_ms(now_ms).unwrap());
+                entrance.settle(&mut driver, taken, now_ms).unwrap();
+                assert_eq!(
+                    driver.wait(Some(0)).unwrap(),
+                    1,
+                    "those who wait are forgotten"
+                );
+                waits += 1;
+            }
+            other => panic!("{other:?}"),
+        }
+    }
+    assert!((200..=350).contains(&(now_ms - 1_000)), "{now_ms}");
+    assert!(waits >= 20, "{waits}");
 }
 
 fn connect(addr: SocketAddr) -> TcpStream {

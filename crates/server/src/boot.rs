@@ -10,6 +10,7 @@ use crore_broker::admission::Admission;
 use crore_broker::rules::Rules;
 use crore_broker::{Mail, ShardId, World};
 use crore_net::signal::{Signal, Signals};
+use crore_net::steering::Group;
 use crore_net::{affinity, fd_table, mailbox, memory};
 
 use crate::config::Effective;
@@ -51,6 +52,7 @@ pub fn serve(effective: Effective) -> anyhow::Result<()> {
         inboxes.push(inbox);
     }
     let wakes: Vec<_> = inboxes.iter().map(|inbox| inbox.fd()).collect();
+    let group = Group::new();
     let (ready, started) = mpsc::channel();
     for (id, inbox) in inboxes.into_iter().enumerate() {
         let start = Start {
@@ -58,6 +60,7 @@ pub fn serve(effective: Effective) -> anyhow::Result<()> {
             world: world.clone(),
             listen: listen.clone(),
             backlog,
+            group: group.clone(),
             inbox,
             peers: senders.clone(),
             wakes: wakes.clone(),

@@ -11,8 +11,8 @@ use std::sync::Arc;
 use crore_broker::connection::shed;
 use crore_broker::{Close, ConnId, Input, Io, Link, Mail, Now, Shard, ShardId, World};
 use crore_net::{
-    Accepted, Driver, Fd, Inbox, Listener, Received, Reserve, Sender, Sent, SocketOptions, clock,
-    fd_table, socket,
+    Arrival, Driver, Entrance, Fd, Inbox, Received, Sender, Sent, clock, entrance, fd_table,
+    socket, steering,
 };
 
 /// Events taken by one wait.
@@ -29,8 +29,8 @@ const SPECIAL: u64 = 1 << 63;
 const MAILBOX: u64 = SPECIAL | 1 << 62;
 /// How long a shard that waits for another's credit sleeps.
 const STALL_MS: u32 = 1;
-/// How long a full shard leaves its listeners alone when even shedding fails.
-const FULL_PAUSE_MS: u32 = 100;
+/// How often it is said that connections are turned away, at most.
+const SHED_TOLD_EVERY_S: u32 = 60;
 
 /// What a shard thread needs to begin.
 pub struct Start {
@@ -42,6 +42,8 @@ pub struct Start {
     pub listen: Vec<SocketAddr>,
     /// The length of the accept queue.
     pub backlog: u32,
+    /// The shards' listeners of each address.
+    pub group: Arc<steering::Group>,
     /// Its mail.
     pub inbox: Inbox<Mail>,
     /// Everybody's mail, by number.
@@ -121,12 +123,11 @@ pub struct ShardLoop {
     shard: Shard,
     io: Sockets,
     inbox: Inbox<Mail>,
-    listeners: Vec<Listener>,
-    reserve: Reserve,
+    entrance: Entrance,
     buffer: Box<[u8]>,
     mails: Vec<Mail>,
     began_ms: u64,
-    shedding: bool,
+    shed_told_s: u32,
     ticked_s: u32,
 }
 
@@ -138,14 +139,15 @@ impl ShardLoop {
         }
         fd_table::part(&start.wakes)?;
         let mut driver = Driver::new(EVENTS_MAX)?;
-        let mut listeners = Vec::new();
-        for (n, addr) in start.listen.iter().enumerate() {
-            let listener = Listener::bind(*addr, start.backlog, &SocketOptions::default())
-                .map_err(|error| anyhow::anyhow!("cannot listen on {addr}: {error}"))?;
-            driver.add(listener.fd(), SPECIAL | n as u64, true, false)?;
-            listeners.push(listener);
-        }
         driver.add(start.inbox.fd(), MAILBOX, true, false)?;
+        let limits = &start.world.settings.limits;
+        let limits = entrance::Limits {
+            backlog: start.backlog,
+            connections_max: u32::try_from(limits.connections_per_shard).unwrap_or(u32::MAX),
+            accepts_per_s: limits.accepts_per_s.div_ceil(u32::from(start.world.shards)),
+        };
+        let token = |n| SPECIAL | n as u64;
+        let entrance = Entrance::open(&start.listen, limits, &start.group, &mut driver, token)?;
         let began_ms = clock::monotonic_ms();
         Ok(ShardLoop {
             shard: Shard::new(start.id, start.world, now(began_ms)),
@@ -155,12 +157,11 @@ impl ShardLoop {
                 failed: Cell::new(None),
             },
             inbox: start.inbox,
-            listeners,
-            reserve: Reserve::new()?,
+            entrance,
             buffer: vec![0; RECEIVE_BYTES].into_boxed_slice(),
             mails: Vec::new(),
             began_ms,
-            shedding: false,
+            shed_told_s: 0,
             ticked_s: 0,
         })
     }
@@ -207,6 +208,13 @@ impl ShardLoop {
         while let Some(conn) = self.io.failed.take() {
             self.shard.handle(Input::Closed(conn), now, &mut self.io);
         }
+        let (connections, now_ms) = (self.shard.connections(), clock::monotonic_ms());
+        let settled = self
+            .entrance
+            .settle(&mut self.io.driver, connections, now_ms);
+        if let Err(error) = settled {
+            tracing::warn!(%error, "new connections cannot be kept from a shard that is full");
+        }
         busy
     }
 
@@ -215,8 +223,8 @@ impl ShardLoop {
         if self.shard.is_waiting() {
             return Some(STALL_MS);
         }
-        if self.shedding {
-            return Some(FULL_PAUSE_MS);
+        if let Some(ms) = self.entrance.wait_ms(clock::monotonic_ms()) {
+            return Some(ms);
         }
         let idle = self.shard.connections() == 0 && self.shard.topics_kept() == 0;
         (!idle).then(|| 1000 - ((clock::monotonic_ms() - self.began_ms) % 1000) as u32)
@@ -248,36 +256,35 @@ impl ShardLoop {
     }
 
     fn accept(&mut self, listener: usize, now: Now) {
-        for _ in 0..ACCEPTS_PER_TURN {
-            match self.listeners[listener].accept() {
-                Accepted::Connection(fd, peer) => {
-                    self.shedding = false;
-                    self.shard
-                        .handle(Input::Accepted(Link(fd.0), peer.ip()), now, &mut self.io);
+        let now_ms = clock::monotonic_ms();
+        for n in 0..ACCEPTS_PER_TURN {
+            let answer = |request: &[u8]| shed(request, now_ms as u32 ^ (n as u32) << 16);
+            match self.entrance.accept(listener, now_ms, answer) {
+                Arrival::Connection(fd, peer) => {
+                    let arrived = Input::Accepted(Link(fd.0), peer.ip());
+                    self.shard.handle(arrived, now, &mut self.io);
                 }
-                Accepted::Again => return,
-                Accepted::Full(errno) => {
-                    if !self.shedding {
-                        self.shedding = true;
-                        tracing::warn!(
-                            errno,
-                            connections = self.shard.connections(),
-                            "out of descriptors or memory: new connections are turned away with 503"
-                        );
-                    }
-                    if !self
-                        .reserve
-                        .shed(&self.listeners[listener], &shed(b"", now.s))
-                    {
-                        return;
-                    }
-                }
-                Accepted::Failed(errno) => {
+                Arrival::Shed(errno) => self.tell_shed(errno, now),
+                Arrival::Stuck(errno) => return self.tell_shed(errno, now),
+                Arrival::Nobody => return,
+                Arrival::Failed(errno) => {
                     tracing::debug!(errno, "accept failed");
                     return;
                 }
             }
         }
+    }
+
+    fn tell_shed(&mut self, errno: i32, now: Now) {
+        if now.s < self.shed_told_s {
+            return;
+        }
+        self.shed_told_s = now.s + SHED_TOLD_EVERY_S;
+        tracing::warn!(
+            errno,
+            connections = self.shard.connections(),
+            "out of descriptors or memory: new connections are turned away"
+        );
     }
 }
 

@@ -1,0 +1,136 @@
+//! A full shard gets no more connections, none that waited is lost, and with all shards full they share again.
+
+use std::net::{SocketAddr, TcpStream};
+use std::sync::Arc;
+
+use crore_net::entrance::Limits;
+use crore_net::steering::{Group, Level};
+use crore_net::{Arrival, Driver, Entrance, Fd, socket};
+
+const ROOM: u32 = 320;
+/// Enough that a shard that should get some gets none by chance in no test run.
+const CROWD: usize = 150;
+
+struct Shard {
+    entrance: Entrance,
+    driver: Driver,
+    open: Vec<Fd>,
+}
+
+impl Shard {
+    fn new(addr: SocketAddr, group: &Arc<Group>) -> Shard {
+        let limits = Limits {
+            backlog: 1_000,
+            connections_max: ROOM,
+            accepts_per_s: 0,
+        };
+        let mut driver = Driver::new(4).unwrap();
+        let entrance = Entrance::open(&[addr], limits, group, &mut driver, |n| n as u64).unwrap();
+        Shard {
+            entrance,
+            driver,
+            open: Vec::new(),
+        }
+    }
+
+    /// Takes all that wait in the queue and says how many.
+    fn take(&mut self) -> usize {
+        let before = self.open.len();
+        while let Arrival::Connection(fd, _) = self.entrance.accept(0, 1, |_| Vec::new()) {
+            self.open.push(fd);
+        }
+        self.open.len() - before
+    }
+
+    /// Says that so many are open, and how much room that leaves.
+    fn say(&mut self, connections: u32) -> Level {
+        let told = self.entrance.settle(&mut self.driver, connections, 1);
+        told.unwrap();
+        self.entrance.level()
+    }
+}
+
+fn shards(count: usize) -> (Vec<Shard>, SocketAddr) {
+    let group = Group::new();
+    let first = Shard::new("127.0.0.1:0".parse().unwrap(), &group);
+    let addr = first.entrance.listeners()[0].local_addr().unwrap();
+    let mut shards = vec![first];
+    shards.extend((1..count).map(|_| Shard::new(addr, &group)));
+    (shards, addr)
+}
+
+fn crowd(addr: SocketAddr) -> Vec<TcpStream> {
+    let open = || TcpStream::connect(addr).unwrap();
+    (0..CROWD).map(|_| open()).collect()
+}
+
+fn taken(shards: &mut [Shard]) -> Vec<usize> {
+    shards.iter_mut().map(Shard::take).collect()
+}
+
+#[test]
+fn a_full_shard_gets_no_more_and_nobody_who_waits_is_lost() {
+    let (mut shards, addr) = shards(3);
+    let mut clients = crowd(addr);
+    assert_eq!(shards[1].say(ROOM), Level::Full);
+    clients.extend(crowd(addr));
+    assert_eq!(shards[0].say(ROOM), Level::Full);
+    clients.extend(crowd(addr));
+    assert_eq!(shards[1].say(0), Level::Open);
+    clients.extend(crowd(addr));
+    // Nobody was accepted until now: all of them have waited through three programs.
+    let got = taken(&mut shards);
+    assert_eq!(got.iter().sum::<usize>(), clients.len(), "{got:?}");
+    for client in &clients {
+        client.set_nonblocking(true).unwrap();
+        let waits = client.peek(&mut [0]).unwrap_err();
+        assert_eq!(waits.kind(), std::io::ErrorKind::WouldBlock);
+    }
+
+    let _more = crowd(addr);
+    let got = taken(&mut shards);
+    assert!(got[0] == 0 && got[1] > 0 && got[2] > 0, "{got:?}");
+    assert_eq!(shards[2].say(ROOM), Level::Full);
+    let _more = crowd(addr);
+    assert_eq!(taken(&mut shards), [0, CROWD, 0]);
+
+    // All full: each of them has to turn its part away.
+    assert_eq!(shards[1].say(ROOM), Level::Full);
+    let _more = crowd(addr);
+    let got = taken(&mut shards);
+    assert!(got.iter().all(|got| *got > 0), "{got:?}");
+    for shard in &mut shards {
+        assert_eq!(shard.say(0), Level::Open);
+    }
+    let _more = crowd(addr);
+    let got = taken(&mut shards);
+    assert!(got.iter().all(|got| *got > 0), "{got:?}");
+    shards
+        .iter()
+        .flat_map(|shard| &shard.open)
+        .for_each(|fd| socket::close(*fd));
+}
+
+#[test]
+fn room_is_kept_for_those_in_the_queue_until_all_shards_need_it() {
+    let (mut shards, addr) = shards(2);
+    let near = ROOM - ROOM / 16;
+    assert_eq!(shards[0].say(near - 1), Level::Open);
+    assert_eq!(shards[0].say(near), Level::Near);
+    let _clients = crowd(addr);
+    assert_eq!(taken(&mut shards), [0, CROWD]);
+    assert_eq!(shards[1].say(near), Level::Near);
+    let _clients = crowd(addr);
+    let got = taken(&mut shards);
+    assert!(got.iter().all(|got| *got > 0), "{got:?}");
+    assert_eq!(shards[1].say(ROOM), Level::Full);
+    let _clients = crowd(addr);
+    assert_eq!(taken(&mut shards), [CROWD, 0]);
+    // Not at the first place that is free: the group would be told of every coming and going.
+    assert_eq!(shards[1].say(ROOM - 1), Level::Full);
+    assert_eq!(shards[0].say(near - 1), Level::Near);
+    assert_eq!(shards[0].say(near - ROOM / 16), Level::Open);
+    for fd in shards.iter().flat_map(|shard| &shard.open) {
+        socket::close(*fd);
+    }
+}
