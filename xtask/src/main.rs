@@ -5,6 +5,7 @@
 //! and nothing here starts one: the tests do that themselves.
 #![allow(clippy::print_stderr)] // a command-line tool: standard error is where it reports
 
+mod compare;
 mod run;
 mod tools;
 
@@ -19,6 +20,10 @@ cargo xtask COMMAND
                     installs what they need
   lint              formatting, clippy and the documentation build; warnings are errors
   ci                lint, then test
+  compare [--quick] [ARGS]
+                    the rows of `crore bench run pair` with Nchan and Mosquitto beside the server,
+                    a core each; installs both from Debian's packages and keeps the result in
+                    docs/benchmarks; --quick is one short round; ARGS are the pair's own
   deny              licences, advisories and sources of the dependencies (installs cargo-deny)
 ";
 
@@ -36,6 +41,7 @@ fn main() -> Result<()> {
             test(false)?;
         }
         ["deny"] => deny()?,
+        ["compare", args @ ..] => compare::run(args)?,
         ["help" | "-h" | "--help"] => {
             eprint!("{USAGE}");
             return Ok(());

@@ -48,21 +48,27 @@ fn programs() -> Result<()> {
     let packages = missing
         .iter()
         .flat_map(|(_, packages)| packages.iter().copied());
-    apt(["update", "-qq"])?;
-    apt(["install", "-qq", "-y", "--no-install-recommends"]
-        .into_iter()
-        .chain(packages))
+    apt_install(&packages.collect::<Vec<_>>())
 }
 
-/// `apt-get` needs root; a user who is not root has `sudo` or is told so by apt itself.
-fn apt<'a>(args: impl IntoIterator<Item = &'a str>) -> Result<()> {
+/// Installs Debian packages.
+pub fn apt_install(packages: &[&str]) -> Result<()> {
+    let apt = || as_root("env").args(["DEBIAN_FRONTEND=noninteractive", "apt-get"]);
+    apt().args(["update", "-qq"]).run()?;
+    apt()
+        .args(["install", "-qq", "-y", "--no-install-recommends"])
+        .args(packages)
+        .run()
+}
+
+/// A program that needs root: a user who is not root has `sudo`, or is told so by the program.
+pub fn as_root(program: &str) -> Step {
     let root =
         fs::metadata("/proc/self").is_ok_and(|own| std::os::unix::fs::MetadataExt::uid(&own) == 0);
-    let step = match which("sudo") {
-        Some(sudo) if !root => Step::new(sudo).args(["DEBIAN_FRONTEND=noninteractive", "apt-get"]),
-        _ => Step::new("apt-get").env("DEBIAN_FRONTEND", "noninteractive"),
-    };
-    step.args(args).run()
+    match which("sudo") {
+        Some(sudo) if !root => Step::new(sudo).args([program]),
+        _ => Step::new(program),
+    }
 }
 
 /// Runs `install` unless it succeeded before with the same pins, of which a copy is kept.
@@ -110,14 +116,7 @@ fn python(tools: &Path) -> Result<()> {
     };
     // Debian's python3 comes without `ensurepip`, which only shows when an environment is made.
     if !make().succeeds() {
-        apt(["update", "-qq"])?;
-        apt([
-            "install",
-            "-qq",
-            "-y",
-            "--no-install-recommends",
-            "python3-venv",
-        ])?;
+        apt_install(&["python3-venv"])?;
         make().run()?;
     }
     Step::new(venv.join("bin/pip"))

@@ -1,0 +1,179 @@
+//! `cargo xtask compare`: the floor, this server, Nchan and Mosquitto in turn, one core each.
+//!
+//! The peers come from Debian's packages. They are programs here, not services: while they are
+//! installed nothing is started, and what they would start at the next boot is switched off again.
+//! `crore bench run pair` starts each with a configuration of its own, and ends it.
+
+use crate::run::{Step, target_directory, which};
+use crate::tools::{apt_install, as_root};
+use anyhow::{Context, Result, bail, ensure};
+use std::fs;
+use std::path::{Path, PathBuf};
+
+/// A file that must be there, and the Debian package that brings it.
+const PEERS: &[(&str, &str)] = &[
+    ("/usr/sbin/nginx", "nginx"),
+    (
+        "/usr/lib/nginx/modules/ngx_nchan_module.so",
+        "libnginx-mod-nchan",
+    ),
+    ("/usr/sbin/mosquitto", "mosquitto"),
+];
+/// The packages that bring a service of their name.
+const SERVICES: [&str; 2] = ["nginx", "mosquitto"];
+/// Debian asks this program whether a package may start its service; there is none by default.
+const POLICY: &str = "/usr/sbin/policy-rc.d";
+/// Its answer: no (exit status 101).
+const REFUSAL: &str = "#!/bin/sh\nexit 101\n";
+/// One short round: says that everything runs, not how fast.
+const QUICK: [&str; 4] = ["--rounds", "1", "--duration", "2"];
+
+/// Installs what is missing, builds the server and runs the pair; `args` are the pair's own, but
+/// for `--quick`.
+pub fn run(args: &[&str]) -> Result<()> {
+    let quick = args.contains(&"--quick");
+    let args: Vec<&str> = args
+        .iter()
+        .copied()
+        .filter(|arg| *arg != "--quick")
+        .collect();
+    install()?;
+    Step::new("cargo")
+        .args(["build", "--release", "--locked", "--package", "crore"])
+        .run()?;
+    let target = target_directory()?;
+    let mut step = Step::new(target.join("release/crore")).args([
+        "bench",
+        "run",
+        "pair",
+        "--pin",
+        "--peer",
+        "nchan,mosquitto",
+    ]);
+    if quick {
+        step = step.args(QUICK);
+    }
+    if !is_given(&args, "--json") {
+        step = step.args([
+            "--json".as_ref(),
+            result_file(&args, quick, &target)?.as_os_str(),
+        ]);
+    }
+    step.args(args).run()
+}
+
+/// Where the result is kept: with the benchmarks, unless it is too short to be one.
+fn result_file(args: &[&str], quick: bool, target: &Path) -> Result<PathBuf> {
+    let directory = if quick {
+        target.to_path_buf()
+    } else {
+        PathBuf::from("docs/benchmarks")
+    };
+    fs::create_dir_all(&directory).with_context(|| format!("making {}", directory.display()))?;
+    Ok(directory.join(format!(
+        "compare-{}.json",
+        value(args, "--protocol").unwrap_or("ws")
+    )))
+}
+
+fn is_given(args: &[&str], flag: &str) -> bool {
+    value(args, flag).is_some()
+}
+
+/// The value of a flag, written `--flag value` or `--flag=value`.
+fn value<'a>(args: &[&'a str], flag: &str) -> Option<&'a str> {
+    let place = args.iter().position(|arg| arg.starts_with(flag))?;
+    match args[place].strip_prefix(flag)?.strip_prefix('=') {
+        Some(value) => Some(value),
+        None => args.get(place + 1).copied(),
+    }
+}
+
+/// Installs the peers that are missing, without their services.
+fn install() -> Result<()> {
+    let missing: Vec<&str> = PEERS
+        .iter()
+        .filter(|(file, _)| !Path::new(file).exists())
+        .map(|(_, package)| *package)
+        .collect();
+    if missing.is_empty() {
+        return Ok(());
+    }
+    if which("apt-get").is_none() {
+        bail!("{missing:?} are missing, and this is no Debian to install them on");
+    }
+    eprintln!("xtask: missing {missing:?}, installing them without their services");
+    let before = running();
+    let refused = refuse_services()?;
+    let installed = apt_install(&missing);
+    if refused {
+        as_root("rm").args([POLICY]).run()?;
+    }
+    installed?;
+    for service in SERVICES {
+        if missing.contains(&service) && which("systemctl").is_some() {
+            as_root("systemctl")
+                .args(["disable", "--quiet", service])
+                .run()?;
+        }
+    }
+    let started: Vec<_> = running()
+        .into_iter()
+        .filter(|it| !before.contains(it))
+        .collect();
+    ensure!(
+        started.is_empty(),
+        "installing has started {started:?}; stop them, they would disturb every measurement"
+    );
+    Ok(())
+}
+
+/// Refuses the start of services until the policy is removed again; false when this machine has a
+/// policy of its own, which is left alone.
+fn refuse_services() -> Result<bool> {
+    if Path::new(POLICY).exists() {
+        return Ok(false);
+    }
+    let file = target_directory()?.join("policy-rc.d");
+    fs::write(&file, REFUSAL).with_context(|| format!("writing {}", file.display()))?;
+    as_root("install")
+        .args([
+            "-m".as_ref(),
+            "755".as_ref(),
+            file.as_os_str(),
+            POLICY.as_ref(),
+        ])
+        .run()?;
+    Ok(true)
+}
+
+/// The processes that bear a service's name: their numbers and names.
+fn running() -> Vec<(u32, String)> {
+    let Ok(entries) = fs::read_dir("/proc") else {
+        return Vec::new();
+    };
+    entries
+        .flatten()
+        .filter_map(|entry| {
+            let pid = entry.file_name().to_str()?.parse().ok()?;
+            let name = fs::read_to_string(entry.path().join("comm")).ok()?;
+            let name = name.trim().to_string();
+            SERVICES.contains(&name.as_str()).then_some((pid, name))
+        })
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_flag_s_value_is_found_in_both_spellings() {
+        assert_eq!(
+            value(&["--rounds", "3", "--protocol", "sse"], "--protocol"),
+            Some("sse")
+        );
+        assert_eq!(value(&["--protocol=poll"], "--protocol"), Some("poll"));
+        assert_eq!(value(&["--rounds", "3"], "--protocol"), None);
+    }
+}
