@@ -206,6 +206,13 @@ impl Topics {
         (conn != NONE).then_some(conn)
     }
 
+    /// The one member that a topic without a set has; the topic may be a free row.
+    #[inline]
+    pub fn only_member(&self, id: u32) -> Option<u32> {
+        let row = self.rows.get(id);
+        (row.flags & SET == 0).then_some(row.members)
+    }
+
     /// From now on, who leaves leaves a tombstone.
     pub fn begin_walk(&mut self, id: u32) {
         let row = self.rows.get(id);

@@ -18,8 +18,8 @@ use crate::slab::NONE;
 
 /// Messages of one topic that are taken together.
 const TOGETHER_MAX: usize = 256;
-/// Parts of one write; past them the parts are copied side by side first.
-const PARTS_MAX: usize = 16;
+/// Deliveries whose rows are touched ahead: about as many cache misses as a core has under way at once.
+const WARMED: usize = 16;
 
 /// What one peer told in one turn.
 pub struct Delivery {
@@ -73,60 +73,94 @@ impl Shard {
     }
 
     fn deliver_one<I: Io>(&mut self, d: &mut Delivery, budget: &mut u32, io: &mut I) -> bool {
-        while d.at < d.keys.len() {
+        let frames = d.frames.clone();
+        let done = loop {
+            if d.at == d.keys.len() {
+                break true;
+            }
             if *budget == 0 {
-                return false;
+                break false;
+            }
+            if d.at.is_multiple_of(WARMED) {
+                self.warm(&d.keys[d.at..d.keys.len().min(d.at + WARMED)]);
             }
             let tell = &d.tells[d.keys[d.at] as u32 as usize];
-            match *tell {
-                Tell::Live { topic, serial, .. } => {
-                    let end = self.gather(d, topic);
-                    // Between the parts of a walk its topic cannot be freed: the tombstones hold it.
-                    if self.topics.is_current(topic, serial)
-                        && !self.fan_out(d, topic, serial, budget, io)
-                    {
-                        return false;
-                    }
-                    d.at = end;
-                    continue;
+            if let Tell::Live { topic, serial, .. } = *tell {
+                let end = self.gather(d, topic);
+                // Between the parts of a walk its topic cannot be freed: the tombstones hold it.
+                if self.topics.is_current(topic, serial)
+                    && !self.fan_out(d, topic, serial, &frames, budget, io)
+                {
+                    break false;
                 }
-                Tell::Page {
-                    topic,
-                    to,
-                    ref page,
-                    ..
-                } => self.page(topic, to, page, &d.frames, io),
-                Tell::Gone { topic, serial } => {
-                    if self.topics.is_current(topic, serial) {
-                        self.topic_gone(topic, serial, io);
-                    }
+                if end - d.at == TOGETHER_MAX {
+                    // More of this topic may follow, to the same connections.
+                    self.send_burst(&frames, io);
                 }
-                Tell::Displaced { topic, serial } => {
-                    if self.topics.is_current(topic, serial) {
-                        self.displaced(topic, serial, io);
-                    }
-                }
-                Tell::Outcome(to, outcome) => self.outcome(to, outcome, io),
-                Tell::Fenced(to) => self.fenced(to, io),
+                d.at = end;
+                continue;
             }
+            self.send_burst(&frames, io);
+            self.tell(tell, &frames, io);
             *budget -= 1;
             d.at += 1;
-        }
-        true
+        };
+        self.send_burst(&frames, io);
+        done
     }
 
-    /// Collects the run of live messages at the cursor; returns where it ends.
-    fn gather(&mut self, d: &Delivery, of: u32) -> usize {
-        self.records.clear();
-        let mut at = d.at;
-        while at < d.keys.len() && self.records.len() < TOGETHER_MAX {
-            match &d.tells[d.keys[at] as u32 as usize] {
-                Tell::Live { topic, record, .. } if *topic == of => self.records.push(*record),
-                _ => break,
+    /// Touches the rows that the next deliveries need. They are cold, and each leads to the next; side by
+    /// side the processor waits for several at once.
+    fn warm(&self, keys: &[u64]) {
+        let mut members = [NONE; WARMED];
+        for (member, key) in members.iter_mut().zip(keys) {
+            let topic = (key >> 32) as u32;
+            if topic != NONE {
+                *member = self.topics.only_member(topic).unwrap_or(NONE);
             }
-            at += 1;
         }
-        at
+        let touch = |sum, slot: &u32| {
+            self.conns
+                .try_get(*slot)
+                .map_or(sum, |row| sum ^ row.link.0)
+        };
+        core::hint::black_box(members.iter().fold(0, touch));
+    }
+
+    fn tell<I: Io>(&mut self, tell: &Tell, frames: &Frames, io: &mut I) {
+        match *tell {
+            Tell::Live { .. } => unreachable!("live messages are gathered"),
+            Tell::Page {
+                topic,
+                to,
+                ref page,
+                ..
+            } => self.page(topic, to, page, frames, io),
+            Tell::Gone { topic, serial } => {
+                if self.topics.is_current(topic, serial) {
+                    self.topic_gone(topic, serial, io);
+                }
+            }
+            Tell::Displaced { topic, serial } => {
+                if self.topics.is_current(topic, serial) {
+                    self.displaced(topic, serial, io);
+                }
+            }
+            Tell::Outcome(to, outcome) => self.outcome(to, outcome, io),
+            Tell::Fenced(to) => self.fenced(to, io),
+        }
+    }
+
+    /// Takes the run of live messages at the cursor into the burst; returns where it ends.
+    fn gather(&mut self, d: &Delivery, of: u32) -> usize {
+        let run = d.keys[d.at..].iter().take(TOGETHER_MAX).map_while(|key| {
+            match &d.tells[*key as u32 as usize] {
+                Tell::Live { topic, record, .. } if *topic == of => Some(*record),
+                _ => None,
+            }
+        });
+        self.burst.next_topic(run);
+        d.at + self.burst.records().len()
     }
 
     fn fan_out<I: Io>(
@@ -134,30 +168,20 @@ impl Shard {
         d: &mut Delivery,
         topic: u32,
         serial: u16,
+        frames: &Frames,
         budget: &mut u32,
         io: &mut I,
     ) -> bool {
-        let frames = d.frames.clone();
-        let records = core::mem::take(&mut self.records);
-        if !d.walking {
-            for encoded in &mut self.encoded {
-                encoded.clear();
-            }
-        }
         let mut done = true;
-        let places = self.topics.places(topic);
-        if places == 1 && !d.walking {
+        if self.topics.places(topic) == 1 && !d.walking {
             *budget -= 1;
             if let Some(conn) = self.topics.member(topic, 0) {
-                self.deliver_to(conn, topic, &records, &frames, io);
+                self.deliver_to(conn, topic, frames, io);
             }
         } else {
             if !d.walking {
                 self.topics.begin_walk(topic);
                 (d.walking, d.place) = (true, 0);
-            } else {
-                // Other topics were encoded since.
-                self.encoded.iter_mut().for_each(|encoded| encoded.clear());
             }
             while d.place < self.topics.places(topic) {
                 if *budget == 0 {
@@ -168,7 +192,7 @@ impl Shard {
                 let place = d.place;
                 d.place += 1;
                 if let Some(conn) = self.topics.member(topic, place) {
-                    self.deliver_to(conn, topic, &records, &frames, io);
+                    self.deliver_to(conn, topic, frames, io);
                 }
             }
             if done {
@@ -179,7 +203,6 @@ impl Shard {
         if done && self.topics.is_current(topic, serial) {
             self.topics.close_if_unused(topic);
         }
-        self.records = records;
         done
     }
 
@@ -201,17 +224,10 @@ impl Shard {
         });
     }
 
-    fn deliver_to<I: Io>(
-        &mut self,
-        slot: u32,
-        topic: u32,
-        records: &[Record],
-        frames: &Frames,
-        io: &mut I,
-    ) {
+    fn deliver_to<I: Io>(&mut self, slot: u32, topic: u32, frames: &Frames, io: &mut I) {
         let row = self.conns.get(slot);
         if row.wants(MULTI) {
-            self.deliver_to_list(slot, topic, records, frames, io);
+            self.deliver_to_list(slot, topic, frames, io);
             return;
         }
         let begun = matches!(row.state, State::WebSocket | State::Sse);
@@ -220,165 +236,48 @@ impl Shard {
             return;
         }
         match row.state {
-            State::Poll => self.answer_poll(slot, topic, &records[0], frames, false, io),
-            State::WebSocket | State::Sse => match Encoding::of(row) {
-                Encoding::Frame => self.push_frames(slot, records, frames, io),
-                encoding => {
-                    self.encode_once(encoding, topic, records, frames);
-                    self.push_encoded(slot, encoding, records, io);
+            State::Poll => {
+                let first = self.burst.records()[0];
+                self.answer_poll(slot, topic, &first, frames, false, io);
+            }
+            State::WebSocket | State::Sse => {
+                let encoding = Encoding::of(row);
+                if encoding != Encoding::Frame {
+                    self.encode_once(encoding, topic, frames);
                 }
-            },
+                self.push(slot, encoding, frames, io);
+            }
             _ => unreachable!("a live subscription is a poll or a stream"),
         }
     }
 
-    fn encode_once(&mut self, encoding: Encoding, topic: u32, records: &[Record], frames: &Frames) {
-        let encoded = &mut self.encoded[encoding as usize];
-        if !encoded.is_empty() {
+    fn encode_once(&mut self, encoding: Encoding, topic: u32, frames: &Frames) {
+        if !self.burst.encoded(encoding).is_empty() {
             return;
         }
-        let mut id = Vec::with_capacity(32);
-        for record in records {
-            id.clear();
+        for n in 0..self.burst.records().len() {
+            let record = self.burst.records()[n];
+            self.id.clear();
             position::write(
-                &mut id,
+                &mut self.id,
                 Position {
                     epoch: self.world.epoch,
                     offset: record.offset,
                 },
             );
-            encoded.push(
-                &Message {
-                    topic: self.topics.name(topic),
-                    id: &id,
-                    frames,
-                    record,
-                },
-                encoding,
-            );
-        }
-    }
-
-    /// The hot path: the home's frames as they lie, in one write.
-    fn push_frames<I: Io>(&mut self, slot: u32, records: &[Record], frames: &Frames, io: &mut I) {
-        let row = self.conns.get_mut(slot);
-        if row.outbox != NONE {
-            self.queue(slot, 0, records, |n| frames.frame(&records[n]));
-            return;
-        }
-        row.sent_s = self.now.s;
-        let mut parts: [&[u8]; PARTS_MAX] = [&[]; PARTS_MAX];
-        let (mut used, mut first, mut total) = (0, 0, 0);
-        let mut sent = 0;
-        for n in 0..records.len() {
-            if n + 1 < records.len() && records[n].touches(&records[n + 1]) {
-                continue;
-            }
-            parts[used] = frames.joined(&records[first], &records[n]);
-            total += parts[used].len();
-            (used, first) = (used + 1, n + 1);
-            if used == PARTS_MAX || first == records.len() {
-                sent += io.send(row.link, &parts[..used]);
-                used = 0;
-                if sent < total {
-                    break;
-                }
-            }
-        }
-        if sent < total {
-            self.keep_rest(slot, sent, records, |n| frames.frame(&records[n]), io);
-        }
-    }
-
-    fn push_encoded<I: Io>(
-        &mut self,
-        slot: u32,
-        encoding: Encoding,
-        records: &[Record],
-        io: &mut I,
-    ) {
-        let encoded = core::mem::take(&mut self.encoded[encoding as usize]);
-        let row = self.conns.get_mut(slot);
-        if row.outbox != NONE {
-            self.queue(slot, 0, records, |n| encoded.one(n));
-        } else {
-            row.sent_s = self.now.s;
-            let sent = io.send(row.link, &[encoded.all()]);
-            if sent < encoded.all().len() {
-                self.keep_rest(slot, sent, records, |n| encoded.one(n), io);
-            }
-        }
-        self.encoded[encoding as usize] = encoded;
-    }
-
-    /// Keeps what the socket refused: the rest of the message that was cut, and those behind it as
-    /// far as the outbox allows.
-    fn keep_rest<'f, I: Io>(
-        &mut self,
-        slot: u32,
-        sent: usize,
-        records: &[Record],
-        bytes_of: impl Fn(usize) -> &'f [u8],
-        io: &mut I,
-    ) {
-        let (mut n, mut before) = (0, 0);
-        while before + bytes_of(n).len() <= sent {
-            before += bytes_of(n).len();
-            n += 1;
-        }
-        if sent > before && planted::is(Fault::HalfFrame) {
-            self.refused(slot, &[], io);
-            n += 1;
-        } else if sent > before {
-            self.refused(slot, &bytes_of(n)[sent - before..], io);
-            n += 1;
-        } else {
-            self.refused(slot, &[], io);
-        }
-        self.queue(slot, n, records, bytes_of);
-    }
-
-    /// Puts whole messages behind what waits; past the limits the subscription falls back to its
-    /// position and reads on from the log when the socket drains.
-    fn queue<'f>(
-        &mut self,
-        slot: u32,
-        from: usize,
-        records: &[Record],
-        bytes_of: impl Fn(usize) -> &'f [u8],
-    ) {
-        let limits = &self.world.settings.limits;
-        let outbox = self.outboxes.get_mut(self.conns.get(slot).outbox);
-        for (n, record) in records.iter().enumerate().skip(from) {
-            let bytes = bytes_of(n);
-            let fits = outbox.waiting_bytes() + bytes.len() <= limits.outbox_bytes
-                && self.outbox_bytes + bytes.len() <= limits.outbox_bytes_per_shard;
-            if !fits {
-                self.conns.get_mut(slot).flags &= !LIVE;
-                self.stats.fallbacks += 1;
-                let behind = Behind {
-                    part: 0,
-                    offset: record.previous,
-                    epoch: self.world.epoch,
-                };
-                self.extra(slot).behind.push(behind);
-                return;
-            }
-            outbox.bytes.extend_from_slice(bytes);
-            self.outbox_bytes += bytes.len();
+            let message = Message {
+                topic: self.topics.name(topic),
+                id: &self.id,
+                frames,
+                record: &record,
+            };
+            self.burst.encoded(encoding).push(&message, encoding);
         }
     }
 
     /// A connection with several topics: each message is encoded for it, since the position names
     /// all of them.
-    fn deliver_to_list<I: Io>(
-        &mut self,
-        slot: u32,
-        topic: u32,
-        records: &[Record],
-        frames: &Frames,
-        io: &mut I,
-    ) {
+    fn deliver_to_list<I: Io>(&mut self, slot: u32, topic: u32, frames: &Frames, io: &mut I) {
         let row = self.conns.get(slot);
         let (extra, state) = (row.extra, row.state);
         let list = &self.extras.get(extra).list;
@@ -390,11 +289,13 @@ impl Shard {
             return;
         }
         if state == State::Poll {
-            self.extras.get_mut(extra).list[part].offset = records[0].offset;
-            self.answer_poll(slot, topic, &records[0], frames, false, io);
+            let first = self.burst.records()[0];
+            self.extras.get_mut(extra).list[part].offset = first.offset;
+            self.answer_poll(slot, topic, &first, frames, false, io);
             return;
         }
-        for record in records {
+        for n in 0..self.burst.records().len() {
+            let record = &self.burst.records()[n].clone();
             let extra_row = self.extras.get_mut(extra);
             extra_row.list[part].offset = record.offset;
             let mut bytes = Vec::new();

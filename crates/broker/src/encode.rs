@@ -194,39 +194,53 @@ fn frame_from(out: &mut Vec<u8>, start: usize, opcode: Opcode) {
     out[start..].rotate_right(len);
 }
 
-/// Encodings of one topic's messages of a turn, made as they are asked for.
+/// One encoding of the messages of a burst, made as it is asked for, topic after topic.
 #[derive(Default)]
 pub struct Encoded {
     bytes: Vec<u8>,
     ends: Vec<u32>,
+    /// Where the topic at hand begins in `ends`.
+    topic: u32,
 }
 
 impl Encoded {
-    /// Forgets the last topic.
+    /// Goes on to another topic.
+    pub fn next_topic(&mut self) {
+        self.topic = self.ends.len() as u32;
+    }
+
+    /// Forgets all topics.
     pub fn clear(&mut self) {
         self.bytes.clear();
         self.ends.clear();
+        self.topic = 0;
     }
 
-    /// Whether nothing was encoded yet.
+    /// Whether nothing of the topic at hand was encoded yet.
     pub fn is_empty(&self) -> bool {
-        self.ends.is_empty()
+        self.topic as usize == self.ends.len()
     }
 
-    /// Adds a message.
+    /// Adds a message to the topic at hand.
     pub fn push(&mut self, message: &Message<'_>, encoding: Encoding) {
         message.encode(encoding, &mut self.bytes);
         self.ends.push(self.bytes.len() as u32);
     }
 
-    /// All messages, side by side.
-    pub fn all(&self) -> &[u8] {
-        &self.bytes
+    /// The number of the topic's first message.
+    pub fn first(&self) -> u32 {
+        self.topic
     }
 
-    /// One message.
-    pub fn one(&self, n: usize) -> &[u8] {
-        let start = if n == 0 { 0 } else { self.ends[n - 1] };
-        &self.bytes[start as usize..self.ends[n] as usize]
+    /// The messages of these numbers, side by side.
+    pub fn span(&self, messages: core::ops::Range<u32>) -> &[u8] {
+        &self.bytes[self.start(messages.start)..self.start(messages.end)]
+    }
+
+    fn start(&self, message: u32) -> usize {
+        match message {
+            0 => 0,
+            n => self.ends[n as usize - 1] as usize,
+        }
     }
 }

@@ -11,6 +11,7 @@ extern crate alloc;
 pub mod admission;
 mod asks;
 mod blobs;
+mod burst;
 mod carrier;
 pub mod conn;
 pub mod connection;
@@ -33,7 +34,7 @@ pub mod stats;
 pub mod time;
 
 pub use conn::{ConnId, Link};
-pub use io::{Close, Input, Io};
+pub use io::{Close, Input, Io, Write};
 pub use mail::{Mail, ShardId};
 pub use pace::Pace;
 pub use shard::{Shard, World};

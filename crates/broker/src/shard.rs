@@ -14,16 +14,16 @@ use xxhash_rust::xxh3::xxh3_64_with_seed;
 use crore_wire::topic;
 
 use crate::admission::Admission;
+use crate::burst::Burst;
 use crate::carrier::Topics;
 use crate::conn::{
     CLOSING, ConnId, EOF, Extra, HttpSpill, Link, Outbox, PAUSED, PINGS, Row, Spill, State,
 };
 use crate::deliver::Delivery;
-use crate::encode::{Encoded, Encoding};
 use crate::home::Home;
 use crate::io::{Close, Input, Io};
 use crate::lanes::Lanes;
-use crate::mail::{Ask, Mail, Record, ReplyTo, ShardId};
+use crate::mail::{Ask, Mail, ReplyTo, ShardId};
 use crate::pace::Pace;
 use crate::planted::{self, Fault};
 use crate::rules::Rules;
@@ -74,8 +74,9 @@ pub struct Shard {
     pub(crate) swept_s: u32,
     /// The response that is being written.
     pub(crate) reply: Vec<u8>,
-    pub(crate) records: Vec<Record>,
-    pub(crate) encoded: [Encoded; Encoding::COUNT],
+    /// The position that is being written.
+    pub(crate) id: Vec<u8>,
+    pub(crate) burst: Burst,
     pub(crate) scratch: crore_wire::ndjson::Scratch,
     pub(crate) pace: Pace,
     pub(crate) stats: Stats,
@@ -111,8 +112,8 @@ impl Shard {
             swept: 0,
             swept_s: now.s,
             reply: Vec::new(),
-            records: Vec::new(),
-            encoded: Default::default(),
+            id: Vec::new(),
+            burst: Burst::default(),
             scratch: Default::default(),
             pace: Pace::default(),
             stats: Stats::default(),
@@ -405,19 +406,19 @@ impl Shard {
         }
         let sent = io.send(row.link, &[bytes]);
         if sent < bytes.len() {
-            self.refused(slot, &bytes[sent..], io);
+            self.refused(slot, bytes[sent..].to_vec(), io);
         }
     }
 
     /// The socket took no more: keeps the rest.
-    pub(crate) fn refused<I: Io>(&mut self, slot: u32, rest: &[u8], io: &mut I) {
+    pub(crate) fn refused<I: Io>(&mut self, slot: u32, rest: Vec<u8>, io: &mut I) {
         let row = self.conns.get_mut(slot);
+        self.outbox_bytes += rest.len();
         row.outbox = self.outboxes.insert(Outbox {
-            bytes: rest.to_vec(),
+            bytes: rest,
             sent: 0,
         });
         row.deadline_s = self.now.s + self.world.settings.timeouts.body_s;
-        self.outbox_bytes += rest.len();
         self.update_interest(slot, io);
     }
 

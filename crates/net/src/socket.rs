@@ -66,7 +66,7 @@ pub fn recv(fd: Fd, buf: &mut [u8]) -> Received {
 }
 
 /// How every send is done: no signal for a peer that is gone, never blocking.
-const SEND_FLAGS: libc::c_int = libc::MSG_NOSIGNAL | libc::MSG_DONTWAIT;
+pub(crate) const SEND_FLAGS: libc::c_int = libc::MSG_NOSIGNAL | libc::MSG_DONTWAIT;
 
 /// Sends as much of `buf` as the socket takes.
 pub fn send(fd: Fd, buf: &[u8]) -> Sent {

@@ -9,9 +9,9 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 
 use crore_broker::connection::shed;
-use crore_broker::{Close, ConnId, Input, Io, Link, Mail, Now, Shard, ShardId, World};
+use crore_broker::{Close, ConnId, Input, Io, Link, Mail, Now, Shard, ShardId, World, Write};
 use crore_net::{
-    Arrival, Driver, Entrance, Fd, Inbox, Received, Sender, Sent, clock, entrance, fd_table,
+    Arrival, Burst, Driver, Entrance, Fd, Inbox, Received, Sender, Sent, clock, entrance, fd_table,
     socket, steering,
 };
 
@@ -57,6 +57,7 @@ pub struct Start {
 /// The broker's world, over sockets.
 struct Sockets {
     driver: Driver,
+    burst: Burst,
     peers: Vec<Sender<Mail>>,
     failed: Cell<Option<ConnId>>,
 }
@@ -88,6 +89,11 @@ impl Io for Sockets {
             // The poller reports the failure as well, and then the connection ends.
             Sent::Again | Sent::Failed(_) => 0,
         }
+    }
+
+    fn send_all(&mut self, writes: &[Write<'_>], short: impl FnMut(usize, usize)) {
+        let sends = writes.iter().map(|write| (Fd(write.link.0), write.bytes));
+        self.burst.send_all(sends, short);
     }
 
     fn interest(&mut self, link: Link, conn: ConnId, read: bool, write: bool) {
@@ -153,6 +159,7 @@ impl ShardLoop {
             shard: Shard::new(start.id, start.world, now(began_ms)),
             io: Sockets {
                 driver,
+                burst: Burst::new(),
                 peers: start.peers,
                 failed: Cell::new(None),
             },

@@ -1,0 +1,237 @@
+//! Messages on their way into the sockets: writes that go out together, and what becomes of bytes
+//! that a socket refused.
+//!
+//! Invariants: a burst names a connection once, so that the fate of its write is known before the next;
+//! it goes out before anything else is done than giving live messages to further connections; its bytes
+//! lie in the frames of one delivery, or in the encodings, which are kept until it is out.
+
+use alloc::vec::Vec;
+use core::ops::Range;
+
+use crate::conn::{Behind, LIVE, Link};
+use crate::encode::{Encoded, Encoding};
+use crate::io::{Io, Write};
+use crate::mail::{Frames, Record};
+use crate::planted::{self, Fault};
+use crate::shard::Shard;
+use crate::slab::NONE;
+
+/// Writes of one burst: a system call is a small part of so many.
+const WRITES_MAX: usize = 64;
+/// Parts of one write that do not lie side by side.
+const PARTS_MAX: usize = 16;
+
+/// Writes that go out together.
+#[derive(Default)]
+pub struct Burst {
+    writes: Vec<Due>,
+    /// Of all topics of the burst.
+    records: Vec<Record>,
+    /// Where the records of the topic at hand begin.
+    topic: u32,
+    encoded: [Encoded; Encoding::COUNT],
+    short: Vec<(usize, usize)>,
+}
+
+struct Due {
+    slot: u32,
+    link: Link,
+    encoding: Encoding,
+    /// The messages among the records.
+    records: Range<u32>,
+    /// The first of them among the encoded, where it is not a plain frame.
+    encoded: u32,
+}
+
+impl Burst {
+    /// Goes on to a topic with these messages.
+    pub fn next_topic(&mut self, records: impl Iterator<Item = Record>) {
+        if self.writes.is_empty() {
+            self.records.clear();
+            self.encoded.iter_mut().for_each(Encoded::clear);
+        }
+        self.topic = self.records.len() as u32;
+        self.records.extend(records);
+        self.encoded.iter_mut().for_each(Encoded::next_topic);
+    }
+
+    /// The messages of the topic at hand.
+    pub fn records(&self) -> &[Record] {
+        &self.records[self.topic as usize..]
+    }
+
+    /// The topic's messages in one encoding.
+    pub fn encoded(&mut self, encoding: Encoding) -> &mut Encoded {
+        &mut self.encoded[encoding as usize]
+    }
+
+    /// Message `n` of a write.
+    fn message<'a>(&'a self, due: &Due, frames: &'a Frames, n: usize) -> &'a [u8] {
+        match due.encoding {
+            Encoding::Frame => frames.frame(&self.records[due.records.start as usize + n]),
+            encoding => {
+                let at = due.encoded + n as u32;
+                self.encoded[encoding as usize].span(at..at + 1)
+            }
+        }
+    }
+
+    fn bytes<'a>(&'a self, due: &Due, frames: &'a Frames) -> &'a [u8] {
+        match due.encoding {
+            Encoding::Frame => {
+                let (first, last) = (due.records.start as usize, due.records.end as usize - 1);
+                frames.joined(&self.records[first], &self.records[last])
+            }
+            encoding => {
+                let end = due.encoded + (due.records.end - due.records.start);
+                self.encoded[encoding as usize].span(due.encoded..end)
+            }
+        }
+    }
+}
+
+impl Shard {
+    /// Gives a connection all messages of the topic at hand, with the burst if it can.
+    pub(crate) fn push<I: Io>(
+        &mut self,
+        slot: u32,
+        encoding: Encoding,
+        frames: &Frames,
+        io: &mut I,
+    ) {
+        let burst = &self.burst;
+        let due = Due {
+            slot,
+            link: self.conns.get(slot).link,
+            encoding,
+            records: burst.topic..burst.records.len() as u32,
+            encoded: burst.encoded[encoding as usize].first(),
+        };
+        let row = self.conns.get_mut(slot);
+        if row.outbox != NONE {
+            self.queue(&due, frames, 0);
+            return;
+        }
+        row.sent_s = self.now.s;
+        let touching = || {
+            burst
+                .records()
+                .windows(2)
+                .all(|pair| pair[0].touches(&pair[1]))
+        };
+        if encoding == Encoding::Frame && !touching() {
+            let sent = self.send_parts(&due, frames, io);
+            self.keep_rest(&due, frames, sent, io);
+            return;
+        }
+        self.burst.writes.push(due);
+        if self.burst.writes.len() == WRITES_MAX {
+            self.send_burst(frames, io);
+        }
+    }
+
+    /// Sends what waits in the burst.
+    pub(crate) fn send_burst<I: Io>(&mut self, frames: &Frames, io: &mut I) {
+        let burst = &mut self.burst;
+        if burst.writes.is_empty() {
+            return;
+        }
+        let mut short = core::mem::take(&mut burst.short);
+        let none = Write {
+            link: burst.writes[0].link,
+            bytes: &[],
+        };
+        let mut writes = [none; WRITES_MAX];
+        for (write, due) in writes.iter_mut().zip(&burst.writes) {
+            *write = Write {
+                link: due.link,
+                bytes: burst.bytes(due, frames),
+            };
+        }
+        let count = burst.writes.len();
+        io.send_all(&writes[..count], |n, sent| short.push((n, sent)));
+        let mut writes = core::mem::take(&mut burst.writes);
+        for (n, sent) in short.drain(..) {
+            self.keep_rest(&writes[n], frames, sent, io);
+        }
+        writes.clear();
+        self.burst.writes = writes;
+        self.burst.short = short;
+    }
+
+    /// Sends messages between which others lie; returns the bytes taken.
+    fn send_parts<I: Io>(&self, due: &Due, frames: &Frames, io: &mut I) -> usize {
+        let records = self.burst.records();
+        let mut parts: [&[u8]; PARTS_MAX] = [&[]; PARTS_MAX];
+        let (mut used, mut first, mut sent, mut total) = (0, 0, 0, 0);
+        for n in 0..records.len() {
+            if n + 1 < records.len() && records[n].touches(&records[n + 1]) {
+                continue;
+            }
+            parts[used] = frames.joined(&records[first], &records[n]);
+            total += parts[used].len();
+            (used, first) = (used + 1, n + 1);
+            if used == PARTS_MAX || first == records.len() {
+                sent += io.send(due.link, &parts[..used]);
+                used = 0;
+                if sent < total {
+                    break;
+                }
+            }
+        }
+        sent
+    }
+
+    /// Keeps what the socket refused: the rest of the message that was cut, and those behind it as
+    /// far as the outbox allows.
+    fn keep_rest<I: Io>(&mut self, due: &Due, frames: &Frames, sent: usize, io: &mut I) {
+        let (mut n, mut before) = (0, 0);
+        while n < due.records.len() {
+            let len = self.burst.message(due, frames, n).len();
+            if before + len > sent {
+                break;
+            }
+            before += len;
+            n += 1;
+        }
+        if n == due.records.len() {
+            return;
+        }
+        if sent > before && planted::is(Fault::HalfFrame) {
+            self.refused(due.slot, Vec::new(), io);
+            n += 1;
+        } else if sent > before {
+            let rest = self.burst.message(due, frames, n)[sent - before..].to_vec();
+            self.refused(due.slot, rest, io);
+            n += 1;
+        } else {
+            self.refused(due.slot, Vec::new(), io);
+        }
+        self.queue(due, frames, n);
+    }
+
+    /// Puts whole messages, from `from` on, behind what waits; past the limits the subscription falls back
+    /// to its position and reads on from the log when the socket drains.
+    fn queue(&mut self, due: &Due, frames: &Frames, from: usize) {
+        let limits = &self.world.settings.limits;
+        let outbox = self.outboxes.get_mut(self.conns.get(due.slot).outbox);
+        for n in from..due.records.len() {
+            let bytes = self.burst.message(due, frames, n);
+            let fits = outbox.waiting_bytes() + bytes.len() <= limits.outbox_bytes
+                && self.outbox_bytes + bytes.len() <= limits.outbox_bytes_per_shard;
+            if !fits {
+                let offset = self.burst.records[due.records.start as usize + n].previous;
+                self.conns.get_mut(due.slot).flags &= !LIVE;
+                let behind = Behind {
+                    part: 0,
+                    offset,
+                    epoch: self.world.epoch,
+                };
+                self.extra(due.slot).behind.push(behind);
+                return;
+            }
+            outbox.bytes.extend_from_slice(bytes);
+            self.outbox_bytes += bytes.len();
+        }
+    }
+}
