@@ -238,12 +238,14 @@ fn compare(args: &RunArgs, row: &str, name: &str, bar: Bar, sides: &[Side]) -> V
     for side in sides {
         let (who, value) = (side.kind.name(), side.median(name));
         medians.insert(who.into(), json!(value));
-        if side.kind == Kind::Floor {
-            words.push(format!("{who} {value:.3}"));
-        } else {
+        if side.kind != Kind::Floor {
             ratios.insert(who.into(), json!(value / floor));
-            words.push(format!("{who} {value:.3} ({:.3})", value / floor));
         }
+        words.push(match side.kind {
+            Kind::Floor => format!("{who} {value:.3}"),
+            _ if value.is_nan() => format!("{who} not measured"),
+            _ => format!("{who} {value:.3} ({:.3})", value / floor),
+        });
     }
     let verdict = bar.judge(
         wanted(args),
