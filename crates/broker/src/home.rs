@@ -25,7 +25,7 @@ use crate::pace::Pace;
 use crate::planted::{self, Fault};
 use crate::position::{Position, Since};
 use crate::rules::Rules;
-use crate::settings::{Concurrency, First, Limits, Settings};
+use crate::settings::{Concurrency, First, Settings};
 use crate::slab::{NONE, Side, Slab, Vacant};
 use crate::stats::{Accounts, Stats};
 use crate::time::Now;
@@ -134,14 +134,6 @@ pub struct Publish<'a> {
     pub binary: bool,
 }
 
-/// Each home has its share of what the process may have: names are hashed, so that the shares fill alike.
-fn topics_max(limits: &Limits, homes: usize) -> usize {
-    match limits.topics_max {
-        0 => limits.topics_per_shard,
-        most => limits.topics_per_shard.min(most.div_ceil(homes)),
-    }
-}
-
 /// All topics whose partitions this shard keeps.
 pub struct Home {
     rows: Slab<HomeTopic>,
@@ -176,7 +168,7 @@ impl Home {
             floor: alloc::vec![0; PARTITIONS],
             epoch,
             idle: (0..rules.count()).map(|_| VecDeque::new()).collect(),
-            topics_max: topics_max(&settings.limits, homes),
+            topics_max: settings.limits.topics_per_home(homes),
             compressor: Compressor::default(),
             compressed: Vec::new(),
             pace: Pace::default(),

@@ -92,6 +92,16 @@ pub struct Limits {
     pub publish_credit_bytes: usize,
 }
 
+impl Limits {
+    /// Topics of each home: its share of what the process may have. Names are hashed, so that the shares fill alike.
+    pub fn topics_per_home(&self, homes: usize) -> usize {
+        match self.topics_max {
+            0 => self.topics_per_shard,
+            most => self.topics_per_shard.min(most.div_ceil(homes)),
+        }
+    }
+}
+
 /// Times, in seconds.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Timeouts {

@@ -287,10 +287,6 @@ impl Shard {
 
     fn accepted<I: Io>(&mut self, link: Link, peer: IpAddr, io: &mut I) {
         let settings = &self.world.settings;
-        if self.conns.len() as usize >= settings.limits.connections_per_shard {
-            self.shed(link, io);
-            return;
-        }
         let state = if settings.http.proxy_protocol {
             State::Proxy
         } else {

@@ -31,7 +31,7 @@ const TURNED_AWAY_S: u32 = 3;
 /// When to come back, in seconds: long enough for a crowd to thin out, short enough for one who waits.
 const RETRY_AFTER_S: core::ops::RangeInclusive<u32> = 5..=20;
 
-const NO_ROOM: &str = "limits.connections_max is reached";
+const NO_ROOM: &str = "limits.connections_max or limits.connections_per_shard is reached";
 const NO_ROOM_FOR_ADDRESS: &str = "limits.connections_per_address_max is reached";
 const TOO_FAST: &str = "limits.publishes_per_s is reached";
 const TOO_FAST_FOR_ADDRESS: &str = "limits.publishes_per_address_per_s is reached";
@@ -88,7 +88,6 @@ fn retry(spread: u32) -> Vec<u8> {
     let mut text = Vec::with_capacity(20);
     let (first_ms, last_ms) = (RETRY_AFTER_S.start() * 1000, RETRY_AFTER_S.end() * 1000);
     sse::write_retry(&mut text, first_ms + mixed(spread) % (last_ms - first_ms));
-    text.push(b'\n');
     text
 }
 
@@ -106,6 +105,10 @@ impl Shard {
     /// Counts a new connection, or marks it to be turned away; false when it cannot even have a row.
     pub(crate) fn enter(&mut self, row: &mut Row, peer: IpAddr) -> bool {
         let (world, http) = (&self.world, &self.world.settings.http);
+        let here = (self.conns.len() - self.turned_away) as usize;
+        if here >= world.settings.limits.connections_per_shard {
+            return self.turn_away_later(row);
+        }
         let entered = world.admission.enter().and_then(|()| {
             if http.proxy_protocol {
                 // The header will say who it is.

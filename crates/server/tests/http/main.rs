@@ -8,6 +8,7 @@
 mod support;
 
 mod abuse;
+mod admission;
 mod budget;
 mod chaos;
 mod conn;

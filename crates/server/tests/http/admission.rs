@@ -1,0 +1,257 @@
+//! Past the limits of connections, topics and rates: the answer fits the request, says when to come back, and those
+//! who are in notice nothing.
+
+use crate::conn::{Conn, Response, await_subscribers, once, publish};
+use crate::stream::Stream;
+use crate::support::Server;
+use crate::ws::{FIN, TEXT, Ws, handshake, line};
+use std::time::{Duration, Instant};
+
+const SSE: &[(&str, &str)] = &[("Accept", "text/event-stream")];
+/// The range that docs/SETTINGS.md states, in seconds.
+const RETRY_S: std::ops::RangeInclusive<u32> = 5..=20;
+
+fn limits(text: &str) -> Server {
+    Server::with(&format!("[limits]\n{text}\n"))
+}
+
+/// A refusal with this status that says when to come back.
+fn is_refusal(response: &Response, status: u16) {
+    assert_eq!(response.status, status, "{response:?}");
+    let after = response.header("retry-after").expect("a Retry-After");
+    assert!(
+        RETRY_S.contains(&after.parse().expect("seconds")),
+        "{after}"
+    );
+}
+
+/// What `EventSource` needs to come back: 200, a time, and the end.
+fn is_shed_stream(mut conn: Conn, response: &Response) {
+    assert_eq!(response.status, 200, "{response:?}");
+    assert_eq!(
+        response.header("content-type").as_deref(),
+        Some("text/event-stream")
+    );
+    let ms: u32 = response
+        .text()
+        .strip_prefix("retry: ")
+        .and_then(|rest| rest.strip_suffix("\n\n"))
+        .unwrap_or_else(|| panic!("{:?} is no retry alone", response.text()))
+        .parse()
+        .expect("milliseconds");
+    assert!(RETRY_S.contains(&(ms / 1000)), "{ms}");
+    assert!(conn.ends(), "the connection must not stay");
+}
+
+/// Every kind of request that one connection too many may bring, each over a connection of its own.
+fn all_are_refused(server: &Server, status: u16) {
+    for (method, target) in [
+        ("GET", "/sub/news"),
+        ("POST", "/pub/news"),
+        ("GET", "/nothing"),
+    ] {
+        let mut conn = Conn::open(server);
+        is_refusal(&conn.request(method, target, &[], ""), status);
+        assert!(
+            conn.ends(),
+            "{method} {target}: the connection must not stay"
+        );
+    }
+    for target in ["/sub/news", "/pub/news", "/pubsub/news"] {
+        let mut conn = Conn::open(server);
+        is_refusal(&conn.get(target, &handshake(&[])), status);
+        assert!(conn.ends());
+    }
+    let mut conn = Conn::open(server);
+    let response = conn.get("/sub/news", SSE);
+    is_shed_stream(conn, &response);
+}
+
+/// Whether a request is let in within the time that a close takes to be noticed.
+fn is_let_in(server: &Server) -> bool {
+    (0..100).any(|_| {
+        std::thread::sleep(Duration::from_millis(20));
+        once(server, "GET", "/pub/other", &[], "").status == 404
+    })
+}
+
+#[test]
+fn a_full_process_turns_away_what_comes_and_serves_who_is_in() {
+    let server = limits("connections_max = 4");
+    let mut ws = Ws::open(&server, "/sub/news", &[]);
+    let mut stream = Stream::open(&server, "/sub/news", SSE);
+    let mut publisher = Conn::open(&server);
+    let get = publisher.get("/pub/other", &[]);
+    assert_eq!(get.status, 404);
+    let mut poll = Conn::open(&server);
+    poll.ask("GET", "/sub/news", &[], "");
+    // The long-poll is the fourth: it is in as soon as it is counted.
+    let count = |publisher: &mut Conn| {
+        publisher
+            .get("/pub/news", &[("Accept", "application/json")])
+            .json()["subscribers"]
+            .clone()
+    };
+    while count(&mut publisher) != 3 {
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    for _ in 0..5 {
+        all_are_refused(&server, 503);
+    }
+    let response = publisher.request("POST", "/pub/news", &[], "still here");
+    assert_eq!(response.status, 201);
+    assert_eq!(ws.message().text(), "still here");
+    assert_eq!(stream.data(1), ["still here"]);
+    assert_eq!(poll.response().text(), "still here");
+    drop(ws);
+    assert!(is_let_in(&server), "a place that is free is given again");
+    // The answered long-poll's connection is in, whatever it asks next.
+    assert_eq!(poll.get("/pub/other", &[]).status, 404);
+}
+
+#[test]
+fn an_address_gets_its_share_and_no_more() {
+    let server = limits("connections_per_address_max = 3");
+    let mut held: Vec<Ws> = (0..3)
+        .map(|_| Ws::open(&server, "/sub/news", &[]))
+        .collect();
+    for _ in 0..5 {
+        all_are_refused(&server, 429);
+    }
+    held.pop();
+    assert!(is_let_in(&server));
+}
+
+#[test]
+fn a_crowd_of_those_turned_away_who_say_nothing_is_let_go_soon() {
+    let server = limits("connections_max = 1\nconnections_per_address_max = 1");
+    let mut held = Ws::open(&server, "/pubsub/news", &[]);
+    let began = Instant::now();
+    for mut conn in (0..50).map(|_| Conn::open(&server)).collect::<Vec<_>>() {
+        conn.rest();
+    }
+    let waited = began.elapsed();
+    assert!(waited < Duration::from_secs(8), "{waited:?}");
+    held.send(FIN | TEXT, "undisturbed");
+    assert_eq!(held.message().text(), "undisturbed");
+}
+
+#[test]
+fn a_full_shard_leaves_new_connections_to_the_other() {
+    let server = limits("connections_per_shard = 50");
+    let mut held: Vec<Conn> = Vec::new();
+    for number in 0..100 {
+        let mut conn = Conn::open(&server);
+        let status = conn.get("/pub/other", &[]).status;
+        assert_eq!(status, 404, "connection {number} of two shards of 50");
+        held.push(conn);
+    }
+    all_are_refused(&server, 503);
+    held.truncate(80);
+    assert!(is_let_in(&server));
+    for conn in &mut held {
+        assert_eq!(conn.get("/pub/other", &[]).status, 404);
+    }
+}
+
+#[test]
+fn topics_past_the_limit_of_the_process_are_refused() {
+    let server = limits("topics_max = 20");
+    let statuses: Vec<u16> = (0..200)
+        .map(|number| once(&server, "POST", &format!("/pub/t/{number}"), &[], "x").status)
+        .collect();
+    let made = statuses.iter().filter(|status| **status == 202).count();
+    assert!((10..=20).contains(&made), "{made} of 20");
+    let refused = (0..200).find(|number| statuses[*number] == 503);
+    let refused = format!("/sub/t/{}", refused.expect("a refusal"));
+    is_refusal(&once(&server, "GET", &refused, &[], ""), 503);
+    let response = once(&server, "GET", &refused, &handshake(&[]), "");
+    is_refusal(&response, 503);
+    let mut conn = Conn::open(&server);
+    let response = conn.get(&refused, &[SSE[0], ("Connection", "close")]);
+    is_shed_stream(conn, &response);
+}
+
+/// Publishes as fast as it goes and says how many were taken and what was the last answer.
+fn flood(server: &Server) -> (usize, Response) {
+    let mut conn = Conn::open(server);
+    for taken in 0..1_000 {
+        let response = conn.request("POST", "/pub/news", &[], "x");
+        if ![201, 202].contains(&response.status) {
+            return (taken, response);
+        }
+    }
+    panic!("no limit was met");
+}
+
+#[test]
+fn publishes_have_a_rate_and_a_burst() {
+    for (name, status) in [("publishes", 503), ("publishes_per_address", 429)] {
+        let server = limits(&format!("{name}_per_s = 20\n{name}_burst = 50"));
+        let mut subscriber = Ws::open(&server, "/sub/other", &[]);
+        let began = Instant::now();
+        let (taken, refusal) = flood(&server);
+        is_refusal(&refusal, status);
+        let most = 50 + 20 * (began.elapsed().as_secs() as usize + 1);
+        assert!((50..=most).contains(&taken), "{name}: {taken}");
+
+        // Each line of a batch counts.
+        let lines = "{\"topic\": \"news\", \"data\": \"x\"}\n".repeat(200);
+        let ndjson = [("Content-Type", "application/x-ndjson")];
+        let answer = once(&server, "POST", "/pub", &ndjson, &lines).json();
+        let failed = answer["failed"].as_array().expect("a list");
+        assert!(failed.len() >= 100, "{answer}");
+        let reason = failed[0]["reason"].as_str().expect("a reason");
+        assert!(reason.contains(&format!("limits.{name}_per_s")), "{reason}");
+        let count = answer["published"].as_u64().expect("a number");
+        assert_eq!(count + failed.len() as u64, 200);
+
+        // With acknowledgements a frame is told, and the connection stays.
+        let mut meta = Ws::meta(&server, "/pub/news");
+        let mut refused = false;
+        for _ in 0..100 {
+            meta.send(FIN | TEXT, "x");
+            let (lines, _) = meta.meta_message();
+            refused |= line(&lines, "status") == status.to_string();
+        }
+        assert!(refused, "{name}");
+        let mut plain = Ws::open(&server, "/pub/news", &[]);
+        (0..100).for_each(|_| plain.send(FIN | TEXT, "x"));
+        assert_eq!(plain.closed(), Some(1013));
+
+        std::thread::sleep(Duration::from_millis(2_100));
+        await_subscribers(&server, "other", 1);
+        assert_eq!(publish(&server, "other", "later").status, 201);
+        assert_eq!(subscriber.message().text(), "later");
+    }
+}
+
+#[test]
+fn a_storm_of_arrivals_is_taken_at_its_rate_and_nobody_is_refused() {
+    let server = limits("accepts_per_s = 100");
+    let mut inside = Ws::open(&server, "/pubsub/news", &[]);
+    let began = Instant::now();
+    let mut storm: Vec<Conn> = (0..200)
+        .map(|_| {
+            let mut conn = Conn::open(&server);
+            conn.ask("GET", "/pub/other", &[], "");
+            conn
+        })
+        .collect();
+    let mut slowest = Duration::ZERO;
+    for _ in 0..50 {
+        let sent = Instant::now();
+        inside.send(FIN | TEXT, "quick");
+        assert_eq!(inside.message().text(), "quick");
+        slowest = slowest.max(sent.elapsed());
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    assert!(slowest < Duration::from_millis(250), "{slowest:?}");
+    for conn in &mut storm {
+        assert_eq!(conn.response().status, 404);
+    }
+    let took = began.elapsed();
+    // Each shard has half of the rate, a twentieth of a second's worth to begin with, and by chance more or less than
+    // half of the crowd.
+    assert!(took > Duration::from_millis(1_500), "{took:?}");
+}
