@@ -38,6 +38,8 @@ pub struct Publisher {
     requests_max: usize,
     /// The longest that a message was due before it was composed.
     late_ns_max: u64,
+    /// At a rate, not before.
+    next_group_ns: u64,
     first_sent_ns: u64,
     last_sent_ns: u64,
 }
@@ -88,6 +90,7 @@ impl Publisher {
             },
             messages_max: args.messages.unwrap_or(u64::MAX),
             late_ns_max: 0,
+            next_group_ns: 0,
             first_sent_ns: 0,
             last_sent_ns: 0,
         })
@@ -133,6 +136,8 @@ impl Publisher {
                     LOOK_NS
                 }
             }
+            // An answer has woken us: that is no reason to send smaller groups to a server that answers.
+            Some(_) if now_ns < self.next_group_ns => self.next_group_ns - now_ns,
             Some(rate) => {
                 let elapsed_ns = (now_ns - self.started_ns) as f64;
                 let due = ((elapsed_ns * rate / 1e9) as u64 + 1).saturating_sub(self.composed);
@@ -140,7 +145,9 @@ impl Publisher {
                 let late_ns = (due.saturating_sub(taken)) as f64 * 1e9 / rate;
                 self.late_ns_max = self.late_ns_max.max(late_ns as u64);
                 let next_ns = self.started_ns + (self.composed as f64 * 1e9 / rate) as u64;
-                next_ns.saturating_sub(now_ns).clamp(TICK_NS, LOOK_NS)
+                let wait_ns = next_ns.saturating_sub(now_ns).clamp(TICK_NS, LOOK_NS);
+                self.next_group_ns = now_ns + wait_ns;
+                wait_ns
             }
         };
         self.wait(wait_ns.min(until_ns - now_ns))
