@@ -82,8 +82,10 @@ pub enum Reached {
     Address,
 }
 
-/// Shared by all shards; every method may be called from any of them.
+/// Shared by all shards; every method may be called from any of them. In cache lines of its own, since it stands
+/// among what all shards only read.
 #[derive(Debug)]
+#[repr(align(128))]
 pub struct Admission {
     connections: AtomicU32,
     connections_max: u32,

@@ -68,7 +68,7 @@ pub struct Limits {
     pub connections_max: usize,
     /// Connections of one client address (of one /64 in IPv6) to all shards together; 429 past it. 0: no limit.
     pub connections_per_address_max: u32,
-    /// Connections taken in a second by all shards together; who comes faster waits in the sockets' queues. 0: no limit.
+    /// Connections taken in a second by all shards together; who comes faster waits in the sockets' queues.
     pub accepts_per_s: u32,
     /// Messages published in a second by everybody together; 503 past it. 0: no limit.
     pub publishes_per_s: u32,

@@ -117,6 +117,9 @@ fn resolve(file: File, source: Option<PathBuf>) -> Effective {
     if limits.connections_max == 0 {
         limits.connections_max = host::connections_default();
     }
+    if limits.accepts_per_s == 0 {
+        limits.accepts_per_s = host::accepts_default(shards);
+    }
     let mut http = file.http;
     http.loopback_hosts_only = file.listen.iter().all(|address| address.ip().is_loopback());
     let settings = Settings {

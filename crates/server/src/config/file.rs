@@ -17,7 +17,7 @@ use super::{DEFAULT_LISTEN, Effective};
 /// Length of a listening socket's queue: Linux cuts it at `net.core.somaxconn`, which is 4,096 by default.
 const DEFAULT_BACKLOG: u32 = 4096;
 
-/// The whole file. `shards = 0`, `limits.connections_max = 0` and `limits.log_bytes = 0` stand for "by this host".
+/// The whole file. `shards`, `limits.connections_max`, `limits.accepts_per_s` and `limits.log_bytes` at 0 stand for "by this host".
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct File {
