@@ -13,10 +13,10 @@ use crate::slab::{NONE, Side};
 
 /// Classes are 8 bytes apart up to here.
 const FINE_MAX: usize = 128;
-/// From there each power of two has eight classes, up to here; past it a blob has its own box.
+/// From there each power of two has sixteen classes, up to here; past it a blob has its own box.
 const CLASS_MAX: usize = 8 << 10;
 const CHUNK_BYTES: usize = 16 << 10;
-const CLASSES: usize = FINE_MAX / 8 + 6 * 8;
+const CLASSES: usize = FINE_MAX / 8 + 6 * 16;
 /// The class number of blobs with their own box.
 const OWN: u32 = 127;
 const SLOT_BITS: u32 = 25;
@@ -50,8 +50,8 @@ fn class_of(len: usize) -> usize {
         return len.max(1).div_ceil(8) - 1;
     }
     let power = (len - 1).ilog2();
-    let step = (len - 1 - (1 << power)) >> (power - 3);
-    FINE_MAX / 8 + (power as usize - 7) * 8 + step
+    let step = (len - 1 - (1 << power)) >> (power - 4);
+    FINE_MAX / 8 + (power as usize - 7) * 16 + step
 }
 
 /// Bytes of a place of this class.
@@ -60,8 +60,8 @@ fn class_size(class: usize) -> usize {
         return (class + 1) * 8;
     }
     let above = class - FINE_MAX / 8;
-    let (power, step) = (7 + above / 8, above % 8);
-    (1 << power) + ((step + 1) << (power - 3))
+    let (power, step) = (7 + above / 16, above % 16);
+    (1 << power) + ((step + 1) << (power - 4))
 }
 
 /// Bytes that a blob of `len` occupies.
@@ -216,11 +216,11 @@ mod tests {
     use super::*;
 
     #[test]
-    fn classes_hold_their_length_and_waste_an_eighth_at_most() {
+    fn classes_hold_their_length_and_waste_a_sixteenth_at_most() {
         for len in 1..=CLASS_MAX {
             let size = occupied(len);
             assert!(size >= len, "{len} in {size}");
-            assert!(size - len < 8 || (size - len) * 8 <= len, "{len} in {size}");
+            assert!(size - len < 8 || (size - len) * 16 <= len, "{len} in {size}");
             assert_eq!(class_of(size), class_of(len));
         }
         assert_eq!(class_of(CLASS_MAX), CLASSES - 1);
