@@ -1,0 +1,510 @@
+//! A subscriber: connects, reads, remembers the position that it was given, and resumes with it.
+
+use crore_broker::position::{self, Position, Since};
+use crore_wire::websocket::frame::{self, Opcode};
+use crore_wire::websocket::receive::{self, Config, Event, Partial, Role};
+
+use super::http::{self, Framing, Head};
+use super::sse;
+use super::track::{Start, Track};
+use crate::met::Met;
+use crate::rng::Rng;
+use crate::truth::{Seen, Truth, Wrong, shown};
+
+/// What it speaks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    /// Event stream.
+    Sse,
+    /// Event stream over HTTP/1.0.
+    Sse10,
+    /// WebSocket, data only: it has no position.
+    Plain,
+    /// WebSocket with `ws+meta.nchan`.
+    Meta,
+    /// One message per request.
+    Poll,
+}
+
+/// All kinds.
+pub const KINDS: [Kind; 5] = [Kind::Sse, Kind::Sse10, Kind::Plain, Kind::Meta, Kind::Poll];
+
+/// The longest message that a client of ours takes.
+const MESSAGE_BYTES_MAX: usize = 1 << 20;
+
+/// A connection of a subscriber.
+#[derive(Default)]
+struct Conn {
+    bytes: Vec<u8>,
+    head: Option<Head>,
+    body: Vec<u8>,
+    partial: Option<Box<Partial>>,
+    /// A request is out (long-poll), or the stream is on.
+    busy: bool,
+    /// The end of the stream was told; what follows is the connection's end.
+    over: bool,
+    asked: u32,
+    asked_s: u32,
+}
+
+/// The subscriber.
+pub struct Subscriber {
+    /// What it speaks.
+    pub kind: Kind,
+    deflate: bool,
+    /// What it saw, by topic.
+    pub tracks: Vec<Track>,
+    position: Option<Vec<u8>>,
+    /// Its connection's link.
+    pub link: Option<u32>,
+    conn: Conn,
+    /// Bytes that it sends.
+    pub out: Vec<u8>,
+    /// It closes its connection after this.
+    pub closes: bool,
+}
+
+impl Subscriber {
+    /// A subscriber of these topics.
+    pub fn new(kind: Kind, topics: &[usize], deflate: bool, truth: &Truth) -> Self {
+        let tells_gaps = |topic: usize| {
+            let rule = &truth.topics[topic].rule;
+            kind != Kind::Plain || rule.slow == crore_broker::settings::Slow::Disconnect
+        };
+        // A stream ends for all its topics or for none: one that skips silently spoils no other.
+        let track = |topic: &usize| Track::new(*topic, !tells_gaps(*topic));
+        Subscriber {
+            kind,
+            deflate,
+            tracks: topics.iter().map(track).collect(),
+            position: None,
+            link: None,
+            conn: Conn::default(),
+            out: Vec::new(),
+            closes: false,
+        }
+    }
+
+    /// Whether it may send its next request.
+    pub fn is_idle(&self) -> bool {
+        self.link.is_none() || (self.kind == Kind::Poll && !self.conn.busy)
+    }
+
+    /// Whether its subscription stands, as far as it can know.
+    pub fn is_established(&self) -> bool {
+        self.link.is_some()
+            && match self.kind {
+                Kind::Poll => self.conn.busy,
+                _ => self.conn.head.is_some(),
+            }
+    }
+
+    /// Begins a connection.
+    pub fn connect(&mut self, link: u32, truth: &mut Truth, rng: &mut Rng) {
+        self.link = Some(link);
+        self.conn = Conn::default();
+        self.closes = false;
+        self.request(truth, rng);
+    }
+
+    /// Sends the request: from the position on, or from wherever it likes.
+    pub fn request(&mut self, truth: &mut Truth, rng: &mut Rng) {
+        let mut target = String::from("/sub?");
+        for track in &self.tracks {
+            target.push_str(&format!("topic={}&", truth.topics[track.topic].name));
+        }
+        let mut fields = String::new();
+        match &self.position {
+            Some(position) => {
+                let position = String::from_utf8_lossy(position);
+                match self.kind {
+                    Kind::Poll => fields = format!("If-None-Match: \"{position}\"\r\n"),
+                    Kind::Sse if rng.chance(50) => {
+                        fields = format!("Last-Event-ID: {position}\r\n");
+                    }
+                    _ => target.push_str(&format!("since={position}")),
+                }
+            }
+            None => {
+                target.push_str(rng.pick(&["", "", "since=oldest", "since=live", "since=-2"]));
+                for track in &mut self.tracks {
+                    track.begin(Start::First);
+                }
+            }
+        }
+        let version = if self.kind == Kind::Sse10 {
+            "1.0"
+        } else {
+            "1.1"
+        };
+        let kind = match self.kind {
+            Kind::Sse | Kind::Sse10 => "Accept: text/event-stream\r\n",
+            Kind::Poll => "",
+            Kind::Plain | Kind::Meta => {
+                "Upgrade: websocket\r\nConnection: Upgrade\r\nSec-WebSocket-Version: 13\r\n\
+                 Sec-WebSocket-Key: AAAAAAAAAAAAAAAAAAAAAA==\r\n"
+            }
+        };
+        fields.push_str(kind);
+        if self.kind == Kind::Meta {
+            fields.push_str("Sec-WebSocket-Protocol: ws+meta.nchan\r\n");
+        }
+        if self.deflate && matches!(self.kind, Kind::Plain | Kind::Meta) {
+            fields.push_str("Sec-WebSocket-Extensions: permessage-deflate\r\n");
+        }
+        let text = format!("GET {target} HTTP/{version}\r\nHost: localhost\r\n{fields}\r\n");
+        let (link, kind) = (self.link, self.kind);
+        let first = fields.lines().next().unwrap_or_default();
+        truth.note(|| format!("{link:?} {kind:?} asks {target} {first}"));
+        self.out.extend_from_slice(text.as_bytes());
+        self.conn.busy = true;
+        (self.conn.asked, self.conn.asked_s) = (truth.step, truth.now_s);
+    }
+
+    /// The connection is no more.
+    pub fn ended(&mut self) {
+        self.link = None;
+        self.conn = Conn::default();
+        self.out.clear();
+        if self.position.is_none() {
+            // Nothing to resume from: what comes next begins a new stretch.
+            self.tracks.iter_mut().for_each(|track| track.seen = None);
+        }
+    }
+
+    /// Reads what came; `end` says that nothing follows.
+    pub fn read(
+        &mut self,
+        bytes: &[u8],
+        end: bool,
+        truth: &mut Truth,
+        met: &mut Met,
+    ) -> Result<(), Wrong> {
+        self.conn.bytes.extend_from_slice(bytes);
+        if self.conn.head.is_none() {
+            self.conn.head = http::take_head(&mut self.conn.bytes)?;
+            let Some(head) = self.conn.head.clone() else {
+                return Ok(());
+            };
+            self.begun(&head, truth, met)?;
+        }
+        if self.link.is_none() || self.closes {
+            return Ok(());
+        }
+        match self.kind {
+            Kind::Sse | Kind::Sse10 => self.read_events(truth, met),
+            Kind::Plain | Kind::Meta => self.read_frames(truth, met),
+            Kind::Poll => self.read_poll(end, truth, met),
+        }
+    }
+
+    fn begun(&mut self, head: &Head, truth: &mut Truth, met: &mut Met) -> Result<(), Wrong> {
+        let expected = match self.kind {
+            Kind::Poll => return Ok(()),
+            Kind::Plain | Kind::Meta => 101,
+            Kind::Sse | Kind::Sse10 => 200,
+        };
+        truth.note(|| format!("{:?} begins with {}", self.link, head.status));
+        if head.status == expected {
+            for track in &mut self.tracks {
+                track.established(truth.step);
+            }
+            if self.kind == Kind::Plain {
+                // It learns no position from messages: the next connection begins anew.
+                self.position = None;
+            }
+            return Ok(());
+        }
+        self.closes = true;
+        match head.status {
+            // A deleted topic ends an event stream before it begins.
+            204 => self.forget(met),
+            503 => met.refused += 1,
+            // The request came too slowly.
+            408 => {}
+            status => return Err(format!("{:?} was answered {status}", self.kind)),
+        }
+        Ok(())
+    }
+
+    /// The position is worth nothing any more.
+    fn forget(&mut self, met: &mut Met) {
+        met.gone += 1;
+        self.position = None;
+    }
+
+    fn read_events(&mut self, truth: &mut Truth, met: &mut Met) -> Result<(), Wrong> {
+        let mut body = std::mem::take(&mut self.conn.body);
+        if self.kind == Kind::Sse {
+            self.conn.over |= http::take_chunks(&mut self.conn.bytes, &mut body)?;
+        } else {
+            body.append(&mut self.conn.bytes);
+        }
+        while let Some(event) = sse::take_event(&mut body)? {
+            let is_gap = event.name == b"crore.gap";
+            match (event.id, event.data) {
+                (Some(id), Some(data)) if is_gap => self.gap(Some(&data), &id, truth, met)?,
+                (Some(id), Some(data)) => self.message(&data, Some(&id), truth, met)?,
+                (Some(id), None) => self.told(&id, truth)?,
+                (None, None) => {}
+                (None, Some(data)) => {
+                    return Err(format!("an event without an id: {}", shown(&data)));
+                }
+            }
+        }
+        self.conn.body = body;
+        Ok(())
+    }
+
+    fn read_frames(&mut self, truth: &mut Truth, met: &mut Met) -> Result<(), Wrong> {
+        let config = Config {
+            role: Role::Client,
+            message_bytes: MESSAGE_BYTES_MAX,
+            deflate: self.deflate,
+        };
+        let mut partial = self.conn.partial.take();
+        let mut input = std::mem::take(&mut self.conn.bytes);
+        let mut at = 0;
+        loop {
+            let step = receive::next(&mut partial, &mut input[at..], &config)
+                .map_err(|violation| format!("frames: {}", violation.reason()))?;
+            at += step.consumed;
+            match step.event {
+                None => break,
+                Some(Event::Ping(data)) => {
+                    frame::write_masked(&mut self.out, Opcode::Pong, data, [1, 2, 3, 4]);
+                }
+                Some(Event::Pong(_)) => {}
+                Some(Event::Close { code, reason }) => {
+                    let reason = reason.to_vec();
+                    self.closed(code, &reason, truth, met)?;
+                    break;
+                }
+                Some(Event::Text(data) | Event::Binary(data)) if self.kind == Kind::Plain => {
+                    self.message(data, None, truth, met)?;
+                }
+                Some(Event::Text(data) | Event::Binary(data)) => {
+                    self.meta(data, truth, met)?;
+                }
+            }
+        }
+        self.conn.partial = partial;
+        Ok(())
+    }
+
+    fn meta(&mut self, data: &[u8], truth: &mut Truth, met: &mut Met) -> Result<(), Wrong> {
+        let end = data.windows(2).position(|two| two == b"\n\n");
+        let end = end.ok_or_else(|| format!("no meta head: {}", shown(data)))?;
+        let field = |name: &[u8]| {
+            let mut lines = data[..end].split(|b| *b == b'\n');
+            lines.find_map(|line| line.strip_prefix(name).map(<[u8]>::to_vec))
+        };
+        let id = field(b"id: ").ok_or_else(|| format!("no id: {}", shown(data)))?;
+        if field(b"gap: ").is_some() {
+            return self.gap(field(b"topic: ").as_deref(), &id, truth, met);
+        }
+        self.message(&data[end + 2..], Some(&id), truth, met)
+    }
+
+    fn closed(
+        &mut self,
+        code: Option<u16>,
+        reason: &[u8],
+        truth: &mut Truth,
+        met: &mut Met,
+    ) -> Result<(), Wrong> {
+        truth.note(|| format!("{:?} closed with {code:?} {}", self.link, shown(reason)));
+        self.closes = true;
+        match code {
+            Some(4410) => self.forget(met),
+            Some(4412) => {
+                let id = reason.strip_prefix(b"messages are lost; resume from ");
+                let id = id.ok_or_else(|| format!("no position in {}", shown(reason)))?;
+                return self.gap(None, &id.to_vec(), truth, met);
+            }
+            Some(1001 | 1000 | 1013) => {}
+            code => return Err(format!("closed with {code:?} {}", shown(reason))),
+        }
+        Ok(())
+    }
+
+    fn read_poll(&mut self, end: bool, truth: &mut Truth, met: &mut Met) -> Result<(), Wrong> {
+        let Some(head) = self.conn.head.clone() else {
+            return Ok(());
+        };
+        let Framing::Length(len) = http::framing(&head)? else {
+            return Err("a long-poll's answer has a length".into());
+        };
+        if self.conn.bytes.len() < len {
+            return Ok(());
+        }
+        let body: Vec<u8> = self.conn.bytes.drain(..len).collect();
+        self.conn.head = None;
+        self.conn.busy = false;
+        self.closes |= end || head.field("connection") == Some("close");
+        truth.note(|| {
+            format!(
+                "{:?} polled {} gap {:?}",
+                self.link,
+                head.status,
+                head.field("crore-gap")
+            )
+        });
+        let gap = head.field("crore-gap").is_some();
+        match (head.status, head.tag()) {
+            (200, Some(tag)) => {
+                met.polls += 1;
+                if gap {
+                    self.poll_gap(truth, met)?;
+                }
+                self.message(&body, Some(&tag), truth, met)
+            }
+            (204 | 304 | 408, Some(tag)) if gap => self.gap(None, &tag, truth, met),
+            (204 | 304 | 408, _) => Ok(()),
+            (410, _) => {
+                self.forget(met);
+                Ok(())
+            }
+            (503, _) => {
+                met.refused += 1;
+                Ok(())
+            }
+            (status, _) => Err(format!("a long-poll was answered {status}")),
+        }
+    }
+
+    /// Each position that an id holds, in the order of the topics.
+    fn positions(&self, id: &[u8]) -> Result<Vec<Position>, Wrong> {
+        let set = id[1..].split(|b| *b == b'-').next().unwrap_or_default();
+        let set = std::str::from_utf8(set).unwrap_or_default();
+        let set = u32::from_str_radix(set, 16).unwrap_or_default();
+        let all = position::parse(id, set, self.tracks.len())
+            .map_err(|_| format!("a malformed position: {}", shown(id)))?;
+        let one = |since: Since| match since {
+            Since::At(position) => Ok(position),
+            other => Err(format!("{} says {other:?}", shown(id))),
+        };
+        all.into_iter().map(one).collect()
+    }
+
+    /// A position without a message.
+    fn told(&mut self, id: &[u8], truth: &mut Truth) -> Result<(), Wrong> {
+        let positions = self.positions(id)?;
+        let (at, at_s) = (self.conn.asked, self.conn.asked_s);
+        for (track, position) in self.tracks.iter_mut().zip(positions) {
+            truth.note(|| format!("{:?} is told {position:?}", self.link));
+            track.told(Seen {
+                offset: position.offset,
+                at,
+                at_s,
+            });
+        }
+        self.position = Some(id.to_vec());
+        Ok(())
+    }
+
+    fn message(
+        &mut self,
+        data: &[u8],
+        id: Option<&[u8]>,
+        truth: &mut Truth,
+        met: &mut Met,
+    ) -> Result<(), Wrong> {
+        let number = truth.read(data)?;
+        let topic = truth.messages[number as usize].topic;
+        let part = self.tracks.iter().position(|track| track.topic == topic);
+        let part = part.ok_or_else(|| format!("message {number} of another topic"))?;
+        met.messages += 1;
+        truth.note(|| {
+            let id = id.map(shown);
+            format!(
+                "{:?} {:?} gets {number} of topic {topic} at {id:?}",
+                self.link, self.kind
+            )
+        });
+        if let Some(id) = id {
+            let position = self.positions(id)?[part];
+            truth.learn(number, position.offset)?;
+            self.position = Some(id.to_vec());
+        }
+        self.tracks[part].got(number, truth)
+    }
+
+    /// A gap with its new position: of the topic that is named, or of whichever moved.
+    fn gap(
+        &mut self,
+        name: Option<&[u8]>,
+        id: &[u8],
+        truth: &mut Truth,
+        met: &mut Met,
+    ) -> Result<(), Wrong> {
+        met.told_gaps += 1;
+        truth.note(|| {
+            format!(
+                "{:?} {:?} is told of a gap: {}",
+                self.link,
+                self.kind,
+                shown(id)
+            )
+        });
+        let positions = self.positions(id)?;
+        let at_s = self.conn.asked_s;
+        let only = self.tracks.len() == 1;
+        for (track, position) in self.tracks.iter_mut().zip(positions) {
+            let named = name.map(|name| name == truth.topics[track.topic].name.as_bytes());
+            let behind = track.seen.is_none_or(|seen| seen.offset < position.offset);
+            if named.unwrap_or(only || behind) {
+                // What stands behind the gap may have been acknowledged long ago.
+                let seen = Seen {
+                    offset: position.offset,
+                    at: 0,
+                    at_s,
+                };
+                track.gap(Some(seen), truth)?;
+            }
+        }
+        self.position = Some(id.to_vec());
+        Ok(())
+    }
+
+    /// A gap before the message that comes with it.
+    fn poll_gap(&mut self, truth: &mut Truth, met: &mut Met) -> Result<(), Wrong> {
+        met.told_gaps += 1;
+        let only = self.tracks.len() == 1;
+        for track in &mut self.tracks {
+            if only {
+                track.gap(None, truth)?;
+            } else {
+                // Which topics of a set it concerns is not said.
+                track.lost_count();
+            }
+        }
+        Ok(())
+    }
+
+    /// Nothing is under way any more.
+    pub fn at_head(&mut self, truth: &Truth) {
+        let is_poll = self.kind == Kind::Poll;
+        if !self.is_established() {
+            return;
+        }
+        for track in &mut self.tracks {
+            let rule = &truth.topics[track.topic].rule;
+            // Between two polls a topic without a log loses what comes, and tells it with the next
+            // message only.
+            if !is_poll || (rule.log_messages > 0 && truth.budgets_are_wide) {
+                track.at_head();
+            }
+        }
+    }
+
+    /// Compares all that it saw with what was published.
+    pub fn check(&self, truth: &Truth, unplaced: &[crate::truth::Unplaced]) -> Result<(), Wrong> {
+        for track in &self.tracks {
+            track
+                .check(truth, unplaced)
+                .map_err(|wrong| format!("{:?} of topic {}: {wrong}", self.kind, track.topic))?;
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,36 @@
+//! The seeded world: real shards of the broker under a virtual clock, on a virtual network that
+//! tears, stalls, reorders and dies, with clients of every transport that resume and publishers that
+//! retry. A run is a function of its seed.
+//!
+//! What is checked: every acknowledged message reaches every subscriber once and in order, or its
+//! loss is told; no loss is told while the log still reaches back; limits hold after every turn;
+//! without faults everything comes to rest and everybody comes to the newest message; and when all
+//! have left, every account is back at nothing.
+//!
+//! What is not: sockets and threads of the operating system (`crore-net` has its own tests), and time
+//! within a second.
+
+pub mod client;
+mod limits;
+pub mod met;
+mod net;
+pub mod plan;
+mod rng;
+pub mod run;
+pub mod shrink;
+mod truth;
+mod world;
+
+pub use met::Met;
+pub use plan::{Plan, Step};
+pub use run::Failure;
+
+/// Runs the world of a seed for so many steps.
+///
+/// # Errors
+///
+/// The first thing that went wrong.
+pub fn run_seed(seed: u64, steps: usize) -> Result<Met, Failure> {
+    let plan = Plan::new(seed);
+    run::run(&plan, seed, &plan.steps(seed, steps), false)
+}

@@ -1,0 +1,186 @@
+//! `crore-sim`: runs many seeds on all cores, and says what they met or what went wrong first.
+#![allow(clippy::print_stderr, clippy::print_stdout)] // a command-line tool reports there
+
+use std::process::ExitCode;
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+
+use crore_sim::{Met, Plan, run, shrink};
+
+/// Lines of the trace that are shown.
+const TRACE_LINES: usize = 60;
+
+struct Args {
+    first: u64,
+    seeds: u64,
+    steps: usize,
+    planted: bool,
+    whole_trace: bool,
+}
+
+fn args() -> Result<Args, String> {
+    let mut args = Args {
+        first: 0,
+        seeds: 2000,
+        steps: 1200,
+        planted: false,
+        whole_trace: false,
+    };
+    let mut given = std::env::args().skip(1);
+    while let Some(name) = given.next() {
+        let mut number = || {
+            let value = given.next().unwrap_or_default();
+            value
+                .parse::<u64>()
+                .map_err(|_| format!("{name} takes a number"))
+        };
+        match name.as_str() {
+            "--seeds" => args.seeds = number()?,
+            "--steps" => args.steps = number()? as usize,
+            "--from" => args.first = number()?,
+            "--planted" => args.planted = true,
+            "--trace" => args.whole_trace = true,
+            _ => return Err(format!("unknown argument {name}")),
+        }
+    }
+    Ok(args)
+}
+
+fn main() -> ExitCode {
+    let args = match args() {
+        Ok(args) => args,
+        Err(error) => {
+            eprintln!("{error}\n--seeds N --steps M [--from SEED] [--planted] [--trace]");
+            return ExitCode::from(2);
+        }
+    };
+    run::catch_panics();
+    let passed = if args.planted {
+        planted(&args)
+    } else {
+        search(&args)
+    };
+    if passed {
+        ExitCode::SUCCESS
+    } else {
+        ExitCode::FAILURE
+    }
+}
+
+/// Runs seeds on all cores until one fails; the lowest of those that failed, or what all met.
+fn all(args: &Args) -> Result<Met, u64> {
+    let (next, stop) = (AtomicU64::new(args.first), AtomicBool::new(false));
+    let end = args.first.saturating_add(args.seeds);
+    let met = Mutex::new((Met::default(), None::<u64>));
+    let threads = std::thread::available_parallelism().map_or(1, usize::from);
+    std::thread::scope(|scope| {
+        for _ in 0..threads {
+            scope.spawn(|| {
+                loop {
+                    let seed = next.fetch_add(1, Ordering::Relaxed);
+                    if seed >= end || stop.load(Ordering::Relaxed) {
+                        return;
+                    }
+                    let outcome = crore_sim::run_seed(seed, args.steps);
+                    let mut sum = met.lock().expect("no thread panics while it counts");
+                    match outcome {
+                        Ok(more) => sum.0 += more,
+                        Err(_) => {
+                            stop.store(true, Ordering::Relaxed);
+                            sum.1 = Some(sum.1.map_or(seed, |other| other.min(seed)));
+                        }
+                    }
+                }
+            });
+        }
+    });
+    match met.into_inner().expect("no thread panics while it counts") {
+        (_, Some(seed)) => Err(seed),
+        (met, None) => Ok(met),
+    }
+}
+
+fn search(args: &Args) -> bool {
+    match all(args) {
+        Ok(met) => {
+            println!("{} seeds of {} steps passed", args.seeds, args.steps);
+            for (kind, count) in met.kinds() {
+                println!("  {kind:<14} {count}");
+            }
+            let missing = met.missing();
+            if !missing.is_empty() {
+                println!("failed: met none of {missing:?}");
+            }
+            missing.is_empty()
+        }
+        Err(seed) => {
+            explain(seed, args);
+            false
+        }
+    }
+}
+
+fn explain(seed: u64, args: &Args) {
+    let plan = Plan::new(seed);
+    let steps = plan.steps(seed, args.steps);
+    let Err(failure) = run::run(&plan, seed, &steps, false) else {
+        println!("seed {seed} failed once and passed then: the world is not deterministic");
+        return;
+    };
+    println!("seed {seed}, {} steps: {}", args.steps, failure.what);
+    let short = shrink::shrink(&plan, seed, &steps, failure.step);
+    let Err(failure) = run::run(&plan, seed, &short, true) else {
+        println!("the shrunk trace passes: the world is not deterministic");
+        return;
+    };
+    println!("{plan:#?}");
+    println!("{} steps are left:", short.len());
+    for step in &short {
+        println!("  {:?} dice {:#x}", step.op, step.dice);
+    }
+    let skip = if args.whole_trace {
+        0
+    } else {
+        failure.trace.len().saturating_sub(TRACE_LINES)
+    };
+    for line in &failure.trace[skip..] {
+        println!("  {line}");
+    }
+    println!("seed {seed}: {}", failure.what);
+}
+
+#[cfg(not(feature = "planted"))]
+fn planted(_: &Args) -> bool {
+    eprintln!("built without the feature `planted`");
+    false
+}
+
+/// Each fault must be found.
+#[cfg(feature = "planted")]
+fn planted(args: &Args) -> bool {
+    use crore_broker::planted::{Fault, plant};
+    let mut passed = true;
+    for fault in Fault::ALL {
+        plant(Some(fault));
+        let outcome = all(args);
+        match outcome {
+            Err(seed) => {
+                let failure = crore_sim::run_seed(seed, args.steps);
+                let what = failure
+                    .err()
+                    .map(|failure| failure.what)
+                    .unwrap_or_default();
+                println!(
+                    "{fault:?}: caught after {} seeds: {what}",
+                    seed - args.first + 1
+                );
+            }
+            Ok(_) => {
+                println!("{fault:?}: NOT caught by {} seeds", args.seeds);
+                passed = false;
+            }
+        }
+    }
+    plant(None);
+    passed
+}

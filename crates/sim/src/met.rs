@@ -1,0 +1,81 @@
+//! What a run met. A run that met none of a kind has shown nothing about it, and fails.
+
+use std::ops::AddAssign;
+
+use crore_broker::Stats;
+
+/// Counts of one seed or of many.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Met {
+    /// What the shards counted.
+    pub stats: Stats,
+    /// Messages that subscribers got.
+    pub messages: u64,
+    /// Messages that were acknowledged.
+    pub acknowledged: u64,
+    /// Long-polls that were answered with a message.
+    pub polls: u64,
+    /// Gaps that subscribers were told of.
+    pub told_gaps: u64,
+    /// Subscriptions that a delete ended.
+    pub gone: u64,
+    /// Answers 503.
+    pub refused: u64,
+    /// Connections that were cut.
+    pub cuts: u64,
+    /// Sends that took less than was offered.
+    pub torn: u64,
+    /// Publishes that were sent again.
+    pub retries: u64,
+    /// Turns that ended with work left.
+    pub cursors: u64,
+}
+
+impl AddAssign for Met {
+    fn add_assign(&mut self, other: Met) {
+        self.stats += other.stats;
+        for (sum, more) in [
+            (&mut self.messages, other.messages),
+            (&mut self.acknowledged, other.acknowledged),
+            (&mut self.polls, other.polls),
+            (&mut self.told_gaps, other.told_gaps),
+            (&mut self.gone, other.gone),
+            (&mut self.refused, other.refused),
+            (&mut self.cuts, other.cuts),
+            (&mut self.torn, other.torn),
+            (&mut self.retries, other.retries),
+            (&mut self.cursors, other.cursors),
+        ] {
+            *sum += more;
+        }
+    }
+}
+
+impl Met {
+    /// Each kind by name.
+    pub fn kinds(&self) -> [(&'static str, u64); 15] {
+        [
+            ("messages", self.messages),
+            ("acknowledged", self.acknowledged),
+            ("resumes", self.stats.resumes),
+            ("gaps", self.stats.gaps),
+            ("told gaps", self.told_gaps),
+            ("detaches", self.stats.detaches),
+            ("fallbacks", self.stats.fallbacks),
+            ("credit waits", self.stats.credit_waits),
+            ("polls", self.polls),
+            ("deletes met", self.gone),
+            ("refusals", self.refused),
+            ("cuts", self.cuts),
+            ("torn sends", self.torn),
+            ("retries", self.retries),
+            ("cursors", self.cursors),
+        ]
+    }
+
+    /// The kinds that were not met.
+    pub fn missing(&self) -> Vec<&'static str> {
+        let none = self.kinds().into_iter().filter(|(_, count)| *count == 0);
+        none.map(|(kind, _)| kind).collect()
+    }
+}

@@ -1,0 +1,201 @@
+//! The virtual network: sockets with a bounded window that take bytes in part, and mail under way
+//! between shards. It implements the broker's [`Io`].
+//!
+//! Invariants: bytes of one direction keep their order; mail of one pair of shards keeps its order;
+//! a link is never used again, so that whatever a shard still does to a closed one is seen.
+
+use std::collections::VecDeque;
+
+use crore_broker::{Close, ConnId, Io, Link, Mail, ShardId};
+
+use crate::rng::Rng;
+
+/// One connection as both ends see it.
+#[derive(Default)]
+pub struct Socket {
+    /// Whose it is.
+    pub shard: ShardId,
+    /// The shard was told of it.
+    pub accepted: bool,
+    /// What the shard calls it.
+    pub conn: Option<ConnId>,
+    /// Bytes on their way to the server.
+    pub to_server: VecDeque<u8>,
+    /// Bytes on their way to the client.
+    pub to_client: VecDeque<u8>,
+    /// Bytes that may be on their way to the client at once.
+    pub window: usize,
+    read: bool,
+    write: bool,
+    /// The client sends no more.
+    pub client_fin: bool,
+    /// The client is not there any more, and the server does not know yet.
+    pub client_gone: bool,
+    /// The connection was lost.
+    pub reset: bool,
+    /// The server sends no more.
+    pub server_fin: bool,
+    /// The server has closed it.
+    pub server_closed: bool,
+}
+
+impl Socket {
+    /// What a poller would say: readable, writable, hung up.
+    pub fn readiness(&self) -> (bool, bool, bool) {
+        if self.server_closed || self.conn.is_none() {
+            return (false, false, false);
+        }
+        let readable = self.read && (!self.to_server.is_empty() || self.client_fin || self.reset);
+        let writable = self.write && (self.room() > 0 || self.reset);
+        let hangup = self.reset || (self.client_fin && self.server_fin);
+        (readable, writable, hangup)
+    }
+
+    fn room(&self) -> usize {
+        self.window.saturating_sub(self.to_client.len())
+    }
+}
+
+/// All sockets and all mail.
+pub struct Net {
+    /// By link.
+    pub sockets: Vec<Socket>,
+    transit: Vec<VecDeque<Mail>>,
+    shards: usize,
+    /// Whose turn it is.
+    pub turn_of: ShardId,
+    /// The chances of this step.
+    pub rng: Rng,
+    /// How many of a hundred sends are cut although there is room.
+    pub tear_percent: u32,
+    /// Sends that took less than was offered.
+    pub torn: u64,
+    /// The first thing that a shard did wrong.
+    pub wrong: Option<String>,
+}
+
+impl Net {
+    /// A network of so many shards.
+    pub fn new(shards: usize, tear_percent: u32) -> Self {
+        Net {
+            sockets: Vec::new(),
+            transit: (0..shards * shards).map(|_| VecDeque::new()).collect(),
+            shards,
+            turn_of: 0,
+            rng: Rng::new(0),
+            tear_percent,
+            torn: 0,
+            wrong: None,
+        }
+    }
+
+    /// A new connection to a shard.
+    pub fn connect(&mut self, shard: ShardId, window: usize) -> u32 {
+        self.sockets.push(Socket {
+            shard,
+            window,
+            read: true,
+            ..Socket::default()
+        });
+        self.sockets.len() as u32 - 1
+    }
+
+    /// The mail from one shard to another.
+    pub fn mails(&mut self, from: usize, to: usize) -> &mut VecDeque<Mail> {
+        &mut self.transit[from * self.shards + to]
+    }
+
+    /// Whether mail is under way to this shard.
+    pub fn has_mail(&self, to: usize) -> bool {
+        (0..self.shards).any(|from| !self.transit[from * self.shards + to].is_empty())
+    }
+
+    /// The most mails and the most bytes of asks that are under way from one shard to another.
+    pub fn most_under_way(&self) -> (usize, usize) {
+        let bytes = |mails: &VecDeque<Mail>| mails.iter().map(|mail| mail.bytes.len()).sum();
+        self.transit.iter().fold((0, 0), |(most, heaviest), mails| {
+            (most.max(mails.len()), heaviest.max(bytes(mails)))
+        })
+    }
+
+    fn socket(&mut self, link: Link, what: &str) -> Option<&mut Socket> {
+        let socket = &mut self.sockets[link.0 as usize];
+        if socket.server_closed || socket.shard != self.turn_of {
+            self.wrong
+                .get_or_insert(format!("{what} of link {} that it does not have", link.0));
+            return None;
+        }
+        Some(socket)
+    }
+}
+
+impl Io for Net {
+    fn open(&mut self, link: Link, conn: ConnId) {
+        if let Some(socket) = self.socket(link, "open") {
+            socket.conn = Some(conn);
+        }
+    }
+
+    fn send(&mut self, link: Link, parts: &[&[u8]]) -> usize {
+        let (tear, dice) = (self.rng.chance(self.tear_percent), self.rng.next());
+        let Some(socket) = self.socket(link, "send") else {
+            return 0;
+        };
+        if socket.server_fin {
+            self.wrong
+                .get_or_insert(format!("send on link {} after its end", link.0));
+            return 0;
+        }
+        if socket.reset {
+            return 0;
+        }
+        let offered: usize = parts.iter().map(|part| part.len()).sum();
+        if socket.client_gone {
+            // The peer's answer to such bytes is a reset.
+            socket.reset = offered > 0;
+            return offered;
+        }
+        let mut taken = offered.min(socket.room());
+        if tear && taken > 0 {
+            taken = dice as usize % (taken + 1);
+        }
+        let bytes = parts.iter().flat_map(|part| part.iter().copied());
+        socket.to_client.extend(bytes.take(taken));
+        self.torn += u64::from(taken < offered);
+        taken
+    }
+
+    fn interest(&mut self, link: Link, conn: ConnId, read: bool, write: bool) {
+        if let Some(socket) = self.socket(link, "interest") {
+            assert_eq!(socket.conn, Some(conn), "a link has one connection");
+            (socket.read, socket.write) = (read, write);
+        }
+    }
+
+    fn close(&mut self, link: Link, how: Close) {
+        let lost = self.rng.chance(30);
+        let Some(socket) = self.socket(link, "close") else {
+            return;
+        };
+        socket.server_fin = true;
+        match how {
+            Close::Drain => {}
+            Close::Now | Close::Reset => {
+                // Unread bytes of the client turn a close into a reset.
+                let reset = how == Close::Reset || (lost && !socket.to_server.is_empty());
+                socket.server_closed = true;
+                socket.to_server.clear();
+                if reset {
+                    socket.reset = true;
+                    socket.to_client.clear();
+                }
+            }
+        }
+    }
+
+    fn post(&mut self, to: ShardId, mail: Mail) {
+        let from = usize::from(mail.from);
+        assert_eq!(mail.from, self.turn_of, "mail says who sends it");
+        self.mails(from, usize::from(to)).push_back(mail);
+    }
+}

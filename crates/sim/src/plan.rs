@@ -1,0 +1,197 @@
+//! What a seed means: the settings of its world and its list of steps. Every step carries its own
+//! chances, so that a shorter list runs the steps that are left as before.
+
+use crore_broker::Pace;
+use crore_broker::settings::{First, Rule, Settings, Slow};
+
+use crate::client::publisher::Deed;
+use crate::rng::Rng;
+
+/// One thing that happens.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Op {
+    /// A shard takes some of what waits for it.
+    Turn(u8),
+    /// Time passes, in seconds.
+    Clock(u16),
+    /// A subscriber connects, or sends its next long-poll.
+    Ask(u8),
+    /// A subscriber reads some of what came.
+    Read(u8),
+    /// A subscriber's connection is cut.
+    Cut(u8),
+    /// A subscriber's window changes.
+    Window(u8),
+    /// A publisher sends something.
+    Publish(u8, Deed),
+    /// A publisher reads some of what came.
+    ReadAnswer(u8),
+    /// A publisher's connection is cut.
+    CutPublisher(u8),
+}
+
+/// A thing that happens, with its chances.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Step {
+    /// What.
+    pub op: Op,
+    /// How, where there is a choice.
+    pub dice: u64,
+}
+
+/// The world of a seed.
+#[derive(Clone, Debug)]
+pub struct Plan {
+    /// How many shards.
+    pub shards: usize,
+    /// How many of them keep topics.
+    pub homes: usize,
+    /// The server's settings.
+    pub settings: Settings,
+    /// What a turn does.
+    pub pace: Pace,
+    /// The topics' names.
+    pub topics: Vec<String>,
+    /// How many subscribers.
+    pub subscribers: usize,
+    /// How many publishers.
+    pub publishers: usize,
+    /// The largest message, in bytes.
+    pub message_bytes: usize,
+    /// Windows that sockets may have, in bytes.
+    pub windows: Vec<usize>,
+    /// How many of a hundred sends are cut although there is room.
+    pub tear_percent: u32,
+    /// How many of a hundred mails that could arrive do, in a turn.
+    pub mail_percent: u32,
+    /// Neither the budget of all logs nor the count of topics is ever reached.
+    pub budgets_are_wide: bool,
+    weights: [u32; 9],
+}
+
+/// No message makes a log's byte budget meaningless: the largest that a plan has.
+const MESSAGE_BYTES: [usize; 4] = [8, 60, 400, 3000];
+
+impl Plan {
+    /// The world of this seed.
+    pub fn new(seed: u64) -> Plan {
+        let mut rng = Rng::new(seed ^ 0x5EED_0F51);
+        let rng = &mut rng;
+        let shards = rng.range(1, 4);
+        let homes = rng.range(1, shards);
+        let budgets_are_wide = rng.chance(75);
+        let mut settings = Settings::default();
+        let limits = &mut settings.limits;
+        limits.outbox_bytes = rng.pick(&[0, 100, 500, 4000, 1 << 20]);
+        limits.outbox_bytes_per_shard = rng.pick(&[500, 8000, 1 << 24]);
+        limits.publish_credit_bytes = rng.pick(&[0, 300, 3000, 1 << 20]);
+        if !budgets_are_wide {
+            limits.log_bytes = homes * rng.pick(&[600, 4000, 1 << 20]);
+            limits.topics_per_shard = rng.pick(&[2, 1000, 1000, 1000]);
+        }
+        settings.deflate.min_bytes = rng.pick(&[1, 64]);
+        settings.heartbeat.interval_s = rng.pick(&[0, 2, 50]);
+        settings.rules = ["a/#", "b/#", "c/#"]
+            .map(|filter| Self::rule(filter, rng))
+            .to_vec();
+        let count = rng.range(1, 6);
+        let name = |n: usize| format!("{}/{n}", ["a", "b", "c", "d"][rng.below(4)]);
+        let topics = (0..count).map(name).collect();
+        let mut weights = [0; 9];
+        for (weight, most) in weights.iter_mut().zip([60, 6, 20, 30, 6, 6, 20, 20, 2]) {
+            *weight = rng.range(most / 4, most) as u32;
+        }
+        weights[0] = weights[0].max(20);
+        let windows = rng.pick(&[
+            &[30, 300][..],
+            &[100, 2000, 1 << 20],
+            &[0, 1 << 20],
+            &[1 << 20],
+        ]);
+        Plan {
+            shards,
+            homes,
+            settings,
+            pace: Pace {
+                visits_per_turn: rng.pick(&[1, 3, 4096]),
+                page_messages: rng.pick(&[1, 3, 128]),
+                page_bytes: rng.pick(&[100, 64 << 10]),
+                turns_under_way: rng.pick(&[1, 8, 64]),
+            },
+            topics,
+            subscribers: rng.range(1, 14),
+            publishers: rng.range(1, 4),
+            message_bytes: rng.pick(&MESSAGE_BYTES),
+            windows: windows.to_vec(),
+            tear_percent: rng.pick(&[0, 5, 40]),
+            mail_percent: rng.pick(&[20, 60, 95]),
+            budgets_are_wide,
+            weights,
+        }
+    }
+
+    fn rule(filter: &str, rng: &mut Rng) -> Rule {
+        Rule {
+            filter: filter.into(),
+            log_messages: rng.pick(&[0, 1, 3, 20, 20, 1000]),
+            log_bytes: rng.pick(&[300, 4000, 1 << 20, 1 << 20]),
+            log_age_s: rng.pick(&[3, 20, 3600, 3600]),
+            position_age_s: rng.pick(&[2, 3600, 3600]),
+            first: rng.pick(&[
+                First::ByTransport,
+                First::ByTransport,
+                First::Oldest,
+                First::Live,
+                First::Newest(2),
+            ]),
+            poll_timeout_s: rng.pick(&[0, 2, 30]),
+            poll_timeout_status: rng.pick(&[204, 408]),
+            slow: rng.pick(&[Slow::Disconnect, Slow::Skip]),
+            ..Rule::default()
+        }
+    }
+
+    /// The steps of this seed.
+    pub fn steps(&self, seed: u64, count: usize) -> Vec<Step> {
+        let mut rng = Rng::new(seed);
+        (0..count).map(|_| self.step(&mut rng)).collect()
+    }
+
+    fn step(&self, rng: &mut Rng) -> Step {
+        let sum: u32 = self.weights.iter().sum();
+        let mut at = rng.below(sum as usize) as u32;
+        let kind = self.weights.iter().position(|weight| {
+            let here = at < *weight;
+            at = at.saturating_sub(*weight);
+            here
+        });
+        let subscriber = rng.below(self.subscribers) as u8;
+        let publisher = rng.below(self.publishers) as u8;
+        let op = match kind.expect("the weights are summed") {
+            0 => Op::Turn(rng.below(self.shards) as u8),
+            1 => Op::Clock(rng.pick(&[1, 1, 1, 1, 2, 5, 25])),
+            2 => Op::Ask(subscriber),
+            3 => Op::Read(subscriber),
+            4 => Op::Cut(subscriber),
+            5 => Op::Window(subscriber),
+            6 => Op::Publish(publisher, Self::deed(rng)),
+            7 => Op::ReadAnswer(publisher),
+            _ => Op::CutPublisher(publisher),
+        };
+        Step {
+            op,
+            dice: rng.next(),
+        }
+    }
+
+    fn deed(rng: &mut Rng) -> Deed {
+        match rng.below(100) {
+            0..50 => Deed::Pipeline(1),
+            50..75 => Deed::Pipeline(rng.range(2, 6) as u8),
+            75..92 => Deed::Batch(rng.range(1, 8) as u8),
+            92..95 => Deed::Delete,
+            95..98 => Deed::Create,
+            _ => Deed::Info,
+        }
+    }
+}

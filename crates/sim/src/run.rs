@@ -1,0 +1,222 @@
+//! One run: the steps, then calm, then the end. What must hold is checked on the way and there.
+
+use std::cell::{Cell, RefCell};
+
+use crate::limits;
+use crate::met::Met;
+use crate::plan::{Plan, Step};
+use crate::rng::Rng;
+use crate::truth::Wrong;
+use crate::world::World;
+
+/// Rounds within which a world without faults must come to rest.
+const ROUNDS_MAX: usize = 2000;
+/// Rounds in which nothing moves but publishers wait for credit.
+const WAITS_MAX: usize = 3;
+/// How often a subscriber that is turned away tries again in the calm.
+const ASKS_MAX: usize = 15;
+/// Messages to every topic at the end, by each of which all subscribers must come to the head.
+const BELLS: usize = 2;
+/// Seconds after which every deadline of a connection has passed.
+const DEADLINES_S: u32 = 100;
+/// Seconds after which nothing is remembered.
+const FORGET_S: u32 = 10_000;
+/// Ticks within which everything is forgotten.
+const FORGET_TICKS: usize = 12;
+
+/// A run that went wrong.
+#[derive(Debug)]
+pub struct Failure {
+    /// What.
+    pub what: Wrong,
+    /// After how many steps.
+    pub step: usize,
+    /// What happened before, if it was traced.
+    pub trace: Vec<String>,
+}
+
+/// Runs these steps in the world of this seed.
+pub fn run(plan: &Plan, seed: u64, steps: &[Step], traced: bool) -> Result<Met, Failure> {
+    TRACED.set(traced);
+    let mut world = World::new(plan, seed, traced);
+    let outcome = guarded(|| whole(&mut world, seed, steps));
+    match outcome {
+        Ok(()) => {
+            for shard in &world.shards {
+                world.met.stats += shard.stats();
+            }
+            world.met.torn = world.net.torn;
+            Ok(world.met)
+        }
+        Err(what) => Err(Failure {
+            what,
+            step: world.truth.step as usize,
+            trace: world.truth.trace.take().unwrap_or_default(),
+        }),
+    }
+}
+
+thread_local! {
+    static TRACED: Cell<bool> = const { Cell::new(false) };
+    static PANIC: RefCell<String> = const { RefCell::new(String::new()) };
+}
+
+/// Panics are findings: they are kept for the report instead of being printed. Once per process.
+pub fn catch_panics() {
+    std::panic::set_hook(Box::new(|info| {
+        let mut text = info.to_string();
+        if TRACED.get() {
+            let frames = std::backtrace::Backtrace::force_capture().to_string();
+            let ours = frames
+                .lines()
+                .filter(|line| line.contains("crates/broker/src"));
+            ours.for_each(|line| text.extend(["\n", line]));
+        }
+        PANIC.with(|place| *place.borrow_mut() = text);
+    }));
+}
+
+/// A broken invariant of the broker is a failure like any other.
+fn guarded(f: impl FnOnce() -> Result<(), Wrong>) -> Result<(), Wrong> {
+    std::panic::catch_unwind(std::panic::AssertUnwindSafe(f))
+        .unwrap_or_else(|_| Err(PANIC.with(|place| place.borrow().clone())))
+}
+
+fn whole(world: &mut World, seed: u64, steps: &[Step]) -> Result<(), Wrong> {
+    for step in steps {
+        world.step(*step)?;
+    }
+    let mut rng = Rng::new(seed ^ 0xCA1A);
+    calm(world, &mut rng)?;
+    world.truth.check_order()?;
+    let unplaced = world.truth.unplaced();
+    for subscriber in &world.subscribers {
+        subscriber.check(&world.truth, &unplaced)?;
+    }
+    end(world, &mut rng)
+}
+
+/// No more faults: everybody reads, everybody resumes, and comes to the newest message. The clock
+/// stands still, so that a wake that was lost is not made good by a tick.
+fn calm(world: &mut World, rng: &mut Rng) -> Result<(), Wrong> {
+    world.truth.note(|| "calm".into());
+    world.net.tear_percent = 0;
+    world.plan.windows = vec![1 << 24];
+    for socket in &mut world.net.sockets {
+        socket.window = 1 << 24;
+    }
+    settle(world, rng)?;
+    for _ in 0..BELLS {
+        world.truth.step += 1;
+        for topic in 0..world.truth.topics.len() {
+            let publisher = world.ready_publisher(0, rng);
+            world.publishers[publisher].one(topic, 4, &mut world.truth, rng);
+            world.send(publisher);
+            settle(world, rng)?;
+        }
+    }
+    for subscriber in &mut world.subscribers {
+        subscriber.at_head(&world.truth);
+    }
+    Ok(())
+}
+
+fn settle(world: &mut World, rng: &mut Rng) -> Result<(), Wrong> {
+    let mut asks = vec![0; world.subscribers.len()];
+    let mut waits = 0;
+    for _ in 0..ROUNDS_MAX {
+        world.truth.step += 1;
+        let mut moved = false;
+        for shard in 0..world.shards.len() {
+            if world.has_work(shard) {
+                world.turn(shard, true, rng)?;
+                moved = true;
+            }
+        }
+        for n in 0..world.subscribers.len() {
+            moved |= world.has_bytes(world.subscribers[n].link);
+            world.read(n, usize::MAX)?;
+            if world.subscribers[n].is_idle() && asks[n] < ASKS_MAX {
+                asks[n] += 1;
+                world.ask(n, rng);
+                moved = true;
+            }
+        }
+        for n in 0..world.publishers.len() {
+            moved |= world.has_bytes(world.publishers[n].link);
+            world.read_answer(n, usize::MAX)?;
+        }
+        if moved {
+            waits = 0;
+            continue;
+        }
+        let waiting = (0..world.shards.len()).filter(|n| world.shards[*n].is_waiting());
+        let waiting: Vec<usize> = waiting.collect();
+        if waiting.is_empty() {
+            return settled(world, &asks);
+        }
+        waits += 1;
+        if waits > WAITS_MAX {
+            return Err(format!(
+                "shards {waiting:?} wait for credit that nobody gives"
+            ));
+        }
+        for shard in waiting {
+            world.turn(shard, true, rng)?;
+        }
+    }
+    Err(format!("no rest after {ROUNDS_MAX} rounds"))
+}
+
+/// At rest, nobody waits for an answer.
+fn settled(world: &World, asks: &[usize]) -> Result<(), Wrong> {
+    for (n, publisher) in world.publishers.iter().enumerate() {
+        if publisher.link.is_some_and(|link| world.is_whole(link)) && publisher.is_busy() {
+            return Err(format!("publisher {n} was never answered"));
+        }
+    }
+    for (n, subscriber) in world.subscribers.iter().enumerate() {
+        let whole = subscriber.link.is_some_and(|link| world.is_whole(link));
+        if whole && asks[n] < ASKS_MAX && !subscriber.is_established() {
+            return Err(format!("subscriber {n} was never answered"));
+        }
+    }
+    Ok(())
+}
+
+/// Everybody leaves, time passes, and every account must be back at nothing.
+fn end(world: &mut World, rng: &mut Rng) -> Result<(), Wrong> {
+    world.truth.note(|| "end".into());
+    world.leave();
+    for wait_s in [1, 1, DEADLINES_S, DEADLINES_S, DEADLINES_S] {
+        world.truth.now_s += wait_s;
+        quiet(world, rng)?;
+    }
+    for _ in 0..FORGET_TICKS {
+        world.truth.now_s += FORGET_S;
+        quiet(world, rng)?;
+    }
+    for (n, shard) in world.shards.iter().enumerate() {
+        let accounts = shard.accounts();
+        if !accounts.is_empty() {
+            return Err(format!("at the end shard {n} still holds {accounts:?}"));
+        }
+    }
+    limits::check(world, 0)
+}
+
+/// Turns until no shard has anything to do.
+fn quiet(world: &mut World, rng: &mut Rng) -> Result<(), Wrong> {
+    for _ in 0..ROUNDS_MAX {
+        world.truth.step += 1;
+        let work = (0..world.shards.len()).filter(|n| world.has_work(*n));
+        let work: Vec<usize> = work.collect();
+        if work.is_empty() {
+            return Ok(());
+        }
+        for shard in work {
+            world.turn(shard, true, rng)?;
+        }
+    }
+    Err(format!("no rest after {ROUNDS_MAX} rounds"))
+}
