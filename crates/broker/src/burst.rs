@@ -222,6 +222,7 @@ impl Shard {
             if !fits {
                 let offset = self.burst.records[due.records.start as usize + n].previous;
                 self.conns.get_mut(due.slot).flags &= !LIVE;
+                self.stats.fallbacks += 1;
                 let behind = Behind {
                     part: 0,
                     offset,

@@ -9,6 +9,7 @@ use crore_wire::http::body::Chunked;
 use crore_wire::websocket::receive::Partial;
 
 use crate::admission::Client;
+use crate::mail::{Frames, Record};
 use crate::slab::{NONE, Vacant};
 
 /// What the transport below calls the connection: its descriptor.
@@ -281,6 +282,18 @@ pub struct Attaching {
     pub waiting: u32,
     /// Of a long-poll on a set: which topic's message stands here.
     pub part: u32,
+    /// Of a stream on a set: what is encoded when all positions are known.
+    pub held: Vec<Held>,
+    /// What the held records mean.
+    pub frames: Frames,
+}
+
+/// What a stream on several topics holds back until the last of them has answered.
+pub enum Held {
+    /// A message of this part.
+    Message(u32, Record),
+    /// Messages of this part before this offset are lost.
+    Gap(u32, u64),
 }
 
 /// What few connections need.

@@ -7,7 +7,7 @@
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 
-use crate::conn::{Behind, COUNTED, ENVELOPE, LIVE, MULTI, State};
+use crate::conn::{Behind, COUNTED, ENVELOPE, EVENTS, Held, LIVE, MULTI, State, UPGRADE};
 use crate::encode::{Encoding, Message};
 use crate::io::{Close, Io};
 use crate::mail::{Frames, Record, Tell};
@@ -286,12 +286,18 @@ impl Shard {
             .position(|sub| sub.topic == topic)
             .expect("a member has the topic in its list");
         if list[part].flags & (COUNTED | LIVE) != COUNTED | LIVE {
+            let first = self.burst.records()[0];
+            self.deliver_early(slot, part as u32, &first, frames);
             return;
         }
         if state == State::Poll {
             let first = self.burst.records()[0];
             self.extras.get_mut(extra).list[part].offset = first.offset;
             self.answer_poll(slot, topic, &first, frames, false, io);
+            return;
+        }
+        if self.extras.get(extra).attaching.is_some() {
+            self.hold_of_set(slot, part as u32, frames);
             return;
         }
         for n in 0..self.burst.records().len() {
@@ -301,10 +307,6 @@ impl Shard {
             let mut bytes = Vec::new();
             self.encode_for(slot, topic, record, frames, &mut bytes);
             let extra_row = self.extras.get_mut(extra);
-            if let Some(attaching) = &mut extra_row.attaching {
-                attaching.body.extend_from_slice(&bytes);
-                continue;
-            }
             let row = self.conns.get(slot);
             if row.outbox == NONE {
                 self.put(slot, &bytes, io);
@@ -329,6 +331,50 @@ impl Shard {
             });
             return;
         }
+    }
+
+    /// A stream on several topics that is not begun: what comes waits for the other homes, within
+    /// the limits of an outbox.
+    fn hold_of_set(&mut self, slot: u32, part: u32, frames: &Frames) {
+        let limit = self.world.settings.limits.outbox_bytes;
+        let epoch = self.world.epoch;
+        let extra = self.extras.get_mut(self.conns.get(slot).extra);
+        let attaching = extra.attaching.as_mut().expect("it is not begun");
+        for record in self.burst.records() {
+            if attaching.frames.len() + frames.frame(record).len() > limit {
+                extra.list[part as usize].flags &= !LIVE;
+                extra.behind.push(Behind {
+                    part,
+                    offset: record.previous,
+                    epoch,
+                });
+                self.stats.fallbacks += 1;
+                return;
+            }
+            let record = attaching.frames.copy(record, frames);
+            attaching.held.push(Held::Message(part, record));
+        }
+    }
+
+    /// A long-poll on several topics whose other homes have not answered: the message is its answer,
+    /// or it stays unseen for the next poll.
+    fn deliver_early(&mut self, slot: u32, part: u32, record: &Record, frames: &Frames) {
+        let row = self.conns.get(slot);
+        if row.state != State::Waiting || row.options & (UPGRADE | EVENTS) != 0 {
+            return;
+        }
+        let extra = self.extras.get_mut(row.extra);
+        let answered = extra.attaching.as_ref().is_none_or(|a| !a.head.is_empty());
+        if extra.list[part as usize].flags & COUNTED == 0 || answered {
+            return;
+        }
+        extra.list[part as usize].offset = record.offset;
+        let unseen = Behind {
+            part,
+            offset: record.previous,
+            epoch: self.world.epoch,
+        };
+        self.first_of_set(slot, unseen, record, frames);
     }
 
     /// Encodes one message for one connection, with the connection's own position.

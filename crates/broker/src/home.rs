@@ -301,7 +301,7 @@ impl Home {
                 emptied.push(topic);
             });
             for topic in emptied {
-                self.queue_if_idle(topic, now);
+                self.emptied(topic, now);
             }
         } else {
             self.queue_if_idle(id, now);
@@ -338,6 +338,7 @@ impl Home {
                         },
                     );
                 }
+                self.queue_if_idle(id, now);
                 page
             }
             Err(attached) => {

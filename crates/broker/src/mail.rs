@@ -72,6 +72,21 @@ impl Frames {
         self.finish(span, new)
     }
 
+    /// Copies a message over from other frames.
+    pub fn copy(&mut self, record: &Record, of: &Frames) -> Record {
+        self.push(&New {
+            topic: crate::slab::NONE,
+            offset: record.offset,
+            previous: record.previous,
+            time_s: record.time_s,
+            content_type: of.content_type(record),
+            event: of.event(record),
+            binary: record.binary,
+            header: record.header,
+            frame: of.frame(record),
+        })
+    }
+
     /// Builds a frame in place from its header and data; returns the span for [`Frames::frame_at`].
     pub fn begin(&mut self, header: &[u8], data: &[u8]) -> (u32, u32) {
         let start = self.bytes.len();

@@ -88,6 +88,11 @@ impl Plan {
         if !budgets_are_wide {
             limits.log_bytes = homes * rng.pick(&[600, 4000, 1 << 20]);
             limits.topics_per_shard = rng.pick(&[2, 1000, 1000, 1000]);
+            limits.connections_max = rng.pick(&[4, 1000, 1000, 1000]);
+            limits.connections_per_address_max = rng.pick(&[0, 0, 0, 2]);
+            limits.connections_per_shard = rng.pick(&[3, 1000, 1000, 1000]);
+            limits.publishes_per_s = rng.pick(&[0, 0, 0, 5]);
+            limits.publishes_per_address_per_s = rng.pick(&[0, 0, 0, 3]);
         }
         settings.deflate.min_bytes = rng.pick(&[1, 64]);
         settings.heartbeat.interval_s = rng.pick(&[0, 2, 50]);

@@ -1,8 +1,10 @@
 //! The world of one run: shards that take turns, clients, the clock. It does what the steps say and
 //! looks at the limits after every turn.
 
+use std::net::IpAddr;
 use std::sync::Arc;
 
+use crore_broker::admission::Admission;
 use crore_broker::rules::Rules;
 use crore_broker::{Input, Link, Now, Shard, ShardId};
 
@@ -40,6 +42,8 @@ pub struct World {
     pub publishers: Vec<Publisher>,
     /// Links of each shard that are not closed.
     live: Vec<Vec<u32>>,
+    /// What the shards share.
+    pub shared: Arc<crore_broker::World>,
     ticked_s: Vec<u32>,
     busy: Vec<bool>,
 }
@@ -70,6 +74,7 @@ impl World {
             homes: plan.homes as ShardId,
             epoch: LOG_EPOCH,
             seed: dice,
+            admission: Admission::new(&plan.settings, dice),
         });
         let now = now(1);
         let shard = |n: usize| {
@@ -91,6 +96,7 @@ impl World {
             ticked_s: vec![0; plan.shards],
             busy: vec![false; plan.shards],
             plan: plan.clone(),
+            shared: world,
         }
     }
 
@@ -328,7 +334,8 @@ impl World {
         let socket = &mut net.sockets[link as usize];
         if !socket.accepted {
             socket.accepted = true;
-            shard.handle(Input::Accepted(Link(link)), now, net);
+            let from = IpAddr::from([127, 0, 0, 1 + (link % 3) as u8]);
+            shard.handle(Input::Accepted(Link(link), from), now, net);
             return;
         }
         let (readable, writable, hangup) = socket.readiness();
@@ -382,6 +389,9 @@ impl World {
     /// All clients go.
     pub fn leave(&mut self) {
         for link in 0..self.net.sockets.len() as u32 {
+            // Who had closed half before cannot say more: the system's keep-alive ends such a link.
+            let socket = &mut self.net.sockets[link as usize];
+            socket.reset |= socket.client_fin;
             self.hang_up(link);
         }
         self.subscribers.iter_mut().for_each(Subscriber::ended);

@@ -19,8 +19,8 @@ use super::close_code;
 use super::http::Flow;
 use super::publish::TOPICS_REACHED;
 use crate::conn::{
-    Attaching, Behind, CONDITIONAL, COUNTED, DEFLATE, ENVELOPE, EVENTS, GAP, HEAD, HTTP10, JSON,
-    KEEP, LIVE, META, MULTI, PUBLISHES, RECEIVES, State, Sub, UPGRADE,
+    Attaching, Behind, CONDITIONAL, COUNTED, DEFLATE, ENVELOPE, EVENTS, GAP, HEAD, HTTP10, Held,
+    JSON, KEEP, LIVE, META, MULTI, PUBLISHES, RECEIVES, State, Sub, UPGRADE,
 };
 use crate::encode::{chunk, meta_line};
 use crate::io::Io;
@@ -114,13 +114,20 @@ impl Shard {
             let topic = self.topics.open(hash, name);
             let place = self.topics.join(topic, slot);
             if names.len() > 1 {
-                let epoch = self.world.epoch;
+                // Until a gap is told, the position is the one that the client came with.
+                let seen = match since[part] {
+                    Since::At(position) => position,
+                    _ => Position {
+                        epoch: !self.world.epoch,
+                        offset: 0,
+                    },
+                };
                 self.extra(slot).list.push(Sub {
                     topic,
                     place,
                     flags: 0,
-                    offset: 0,
-                    epoch,
+                    offset: seen.offset,
+                    epoch: seen.epoch,
                 });
             } else {
                 let row = self.conns.get_mut(slot);

@@ -77,11 +77,17 @@ impl Home {
         }
     }
 
+    /// The last message of a topic's log is gone: its position is remembered from now on.
+    pub(super) fn emptied(&mut self, id: u32, now: Now) {
+        self.rows.get_mut(id).touched_s = now.unix_s;
+        self.queue_if_idle(id, now);
+    }
+
     /// Drops what has expired and forgets idle topics whose positions need no longer be known; a
     /// bounded amount of work.
     pub fn forget(&mut self, rules: &Rules, now: Now) {
-        let mut emptied = Vec::new();
         for number in 0..rules.count() as u8 {
+            let mut emptied = Vec::new();
             let age_s = rules.get(number).log_age_s;
             let rows = &mut self.rows;
             self.log
@@ -89,6 +95,10 @@ impl Home {
                     rows.get_mut(topic).log = NONE;
                     emptied.push(topic);
                 });
+            // Before any is forgotten: one that stood in the queue already lives on from now.
+            for topic in emptied {
+                self.emptied(topic, now);
+            }
             let age_s = rules.get(number).position_age_s;
             for _ in 0..FORGET_PER_TURN {
                 let queue = &mut self.idle[number as usize];
@@ -112,9 +122,6 @@ impl Home {
                     self.idle[number as usize].push_back((id, touched_s));
                 }
             }
-        }
-        for topic in emptied {
-            self.queue_if_idle(topic, now);
         }
     }
 

@@ -222,7 +222,7 @@ impl Publisher {
                 truth.acknowledge(*number);
                 met.acknowledged += 1;
             }
-            (Request::One(number), 503) => {
+            (Request::One(number), 429 | 503) if !truth.budgets_are_wide => {
                 truth.messages[*number as usize].refused = true;
                 met.refused += 1;
             }
@@ -241,7 +241,11 @@ impl Publisher {
                 truth.topics[*topic].deletes[*n].1 = Some(truth.step);
             }
             (Request::Other, 200 | 201 | 404) => {}
-            (Request::Other, 503) if !truth.budgets_are_wide => met.refused += 1,
+            // Refused with its connection, before its request was read.
+            (Request::Batch(_) | Request::Delete(..), 429 | 503) if !truth.budgets_are_wide => {
+                met.refused += 1;
+            }
+            (Request::Other, 429 | 503) if !truth.budgets_are_wide => met.refused += 1,
             _ => return Err(format!("{request:?} was answered {status}")),
         }
         Ok(())

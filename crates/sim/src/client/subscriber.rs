@@ -205,7 +205,9 @@ impl Subscriber {
             Kind::Sse | Kind::Sse10 => 200,
         };
         truth.note(|| format!("{:?} begins with {}", self.link, head.status));
-        if head.status == expected {
+        // An event stream with a length says only when to come back.
+        let shed = head.field("content-length").is_some();
+        if head.status == expected && !shed {
             for track in &mut self.tracks {
                 track.established(truth.step);
             }
@@ -219,7 +221,7 @@ impl Subscriber {
         match head.status {
             // A deleted topic ends an event stream before it begins.
             204 => self.forget(met),
-            503 => met.refused += 1,
+            200 | 429 | 503 => met.refused += 1,
             // The request came too slowly.
             408 => {}
             status => return Err(format!("{:?} was answered {status}", self.kind)),
@@ -320,7 +322,7 @@ impl Subscriber {
             Some(4412) => {
                 let id = reason.strip_prefix(b"messages are lost; resume from ");
                 let id = id.ok_or_else(|| format!("no position in {}", shown(reason)))?;
-                return self.gap(None, &id.to_vec(), truth, met);
+                return self.gap(None, id, truth, met);
             }
             Some(1001 | 1000 | 1013) => {}
             code => return Err(format!("closed with {code:?} {}", shown(reason))),
@@ -365,7 +367,7 @@ impl Subscriber {
                 self.forget(met);
                 Ok(())
             }
-            (503, _) => {
+            (429 | 503, _) => {
                 met.refused += 1;
                 Ok(())
             }

@@ -12,6 +12,10 @@ impl Shard {
         frames: &Frames,
         io: &mut I,
     ) {
+        let row = self.conns.get(slot);
+        if row.wants(MULTI) && !matches!(row.state, State::Sse | State::WebSocket) {
+            return self.first_page_of_set(slot, part, page, frames, io);
+        }
         let records = &frames.pages[page.first as usize..(page.first + page.count) as usize];
         let mut bytes = Vec::new();
         if page.gap {
@@ -63,6 +67,90 @@ impl Shard {
             // The next page is asked for when the frames of this one are let go.
             self.resumed.push(self.id_of(slot));
         }
+    }
+
+    /// The position in a message of a set names all its topics, so nothing is encoded before the
+    /// last of them has answered.
+    fn first_page_of_set<I: Io>(
+        &mut self,
+        slot: u32,
+        part: u32,
+        page: &Page,
+        frames: &Frames,
+        io: &mut I,
+    ) {
+        let records = &frames.pages[page.first as usize..(page.first + page.count) as usize];
+        let from = records.first().map_or(page.head, |record| record.previous);
+        if !page.gap {
+            self.saw(slot, part, from, page.epoch);
+        }
+        if page.at_head {
+            *self.flags_of(slot, part) |= LIVE;
+        }
+        let extra = self.extra(slot);
+        if !page.at_head {
+            extra.behind.push(Behind {
+                part,
+                offset: page.head,
+                epoch: page.epoch,
+            });
+        }
+        let attaching = extra
+            .attaching
+            .as_mut()
+            .expect("a stream that is not begun is attaching");
+        if page.gap {
+            attaching.held.push(Held::Gap(part, from));
+        }
+        for record in records {
+            let record = attaching.frames.copy(record, frames);
+            attaching.held.push(Held::Message(part, record));
+        }
+        attaching.waiting -= 1;
+        if attaching.waiting == 0 {
+            self.begin_set(slot, io);
+        }
+    }
+
+    /// All topics of the set have answered.
+    fn begin_set<I: Io>(&mut self, slot: u32, io: &mut I) {
+        let attaching = self.extra(slot).attaching.as_mut();
+        let attaching = attaching.expect("a stream that is not begun is attaching");
+        let held = core::mem::take(&mut attaching.held);
+        let frames = core::mem::take(&mut attaching.frames);
+        let mut bytes = Vec::new();
+        for item in &held {
+            match *item {
+                Held::Message(part, ref record) => {
+                    self.saw(slot, part, record.offset, self.world.epoch);
+                    let topic = self.topic_of(slot, part);
+                    self.encode_for(slot, topic, record, &frames, &mut bytes);
+                }
+                Held::Gap(part, from) => {
+                    self.saw(slot, part, from, self.world.epoch);
+                    let topic = self.topic_of(slot, part);
+                    if !self.tell_gap(slot, topic, from, false, &mut bytes) {
+                        self.begin_with(slot, &bytes, io);
+                        self.end_for_gap(slot, from, io);
+                        return;
+                    }
+                }
+            }
+        }
+        if held.is_empty() && self.conns.get(slot).wants(EVENTS) {
+            self.tell_position(slot, 0);
+        }
+        self.begin_with(slot, &bytes, io);
+        if self.conns.get(slot).outbox == NONE {
+            self.resumed.push(self.id_of(slot));
+        }
+    }
+
+    fn begin_with<I: Io>(&mut self, slot: u32, body: &[u8], io: &mut I) {
+        if let Some(attaching) = &mut self.extra(slot).attaching {
+            attaching.body.extend_from_slice(body);
+        }
+        self.begin_stream(slot, io);
     }
 
     /// An event without data: a browser remembers the position before the first message.
@@ -195,7 +283,7 @@ impl Shard {
     }
 
     /// Keeps the first message that any topic of the set had; later ones stay unseen for the next poll.
-    pub(super) fn first_of_set(
+    pub(crate) fn first_of_set(
         &mut self,
         slot: u32,
         unseen: Behind,
