@@ -12,6 +12,7 @@ use crore_wire::{form, topic};
 use super::answer::ANY_ORIGIN;
 use crate::conn::{
     ConnId, EOF, HEAD, HTTP10, HttpSpill, JSON, KEEP, ORIGIN_SHIFT, PAUSED, Spill, State,
+    TURNED_AWAY,
 };
 use crate::io::{Close, Io};
 use crate::mail::Verb;
@@ -203,6 +204,10 @@ impl Shard {
                 return BodyState::Ended;
             }
             Ok(None) => return BodyState::More,
+            // It is answered all the same, and waited for no longer.
+            Ok(Some(head)) if self.conns.get(slot).is(TURNED_AWAY) => {
+                return BodyState::Whole(head.len, head.len);
+            }
             Ok(Some(head)) => match head.body() {
                 Err(error) => {
                     self.refuse(slot, error.status(), error.reason(), io);

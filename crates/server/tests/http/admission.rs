@@ -62,6 +62,11 @@ fn all_are_refused(server: &Server, status: u16) {
         is_refusal(&conn.get(target, &handshake(&[])), status);
         assert!(conn.ends());
     }
+    // The rest of a request is not waited for.
+    let mut conn = Conn::open(server);
+    let head = conn.text_of("POST", "/pub/news", &[("Expect", "100-continue")], b"x");
+    conn.send(&head[..head.len() - 1]);
+    is_refusal(&conn.response(), status);
     let mut conn = Conn::open(server);
     let response = conn.get("/sub/news", SSE);
     is_shed_stream(conn, &response);
