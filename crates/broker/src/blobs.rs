@@ -220,7 +220,10 @@ mod tests {
         for len in 1..=CLASS_MAX {
             let size = occupied(len);
             assert!(size >= len, "{len} in {size}");
-            assert!(size - len < 8 || (size - len) * 16 <= len, "{len} in {size}");
+            assert!(
+                size - len < 8 || (size - len) * 16 <= len,
+                "{len} in {size}"
+            );
             assert_eq!(class_of(size), class_of(len));
         }
         assert_eq!(class_of(CLASS_MAX), CLASSES - 1);

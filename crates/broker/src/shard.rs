@@ -68,6 +68,8 @@ pub struct Shard {
     pub(crate) stalled: Vec<ConnId>,
     pub(crate) outbox_bytes: usize,
     pub(crate) receive_bytes: usize,
+    /// Connections that there is room for, but for those that wait to be turned away.
+    pub(crate) room: u32,
     /// Connections that wait to be turned away.
     pub(crate) turned_away: u32,
     pub(crate) swept: u32,
@@ -108,6 +110,7 @@ impl Shard {
             stalled: Vec::new(),
             outbox_bytes: 0,
             receive_bytes: 0,
+            room: u32::try_from(world.settings.limits.connections_per_shard).unwrap_or(u32::MAX),
             turned_away: 0,
             swept: 0,
             swept_s: now.s,
@@ -159,6 +162,11 @@ impl Shard {
             home.account(&mut accounts);
         }
         accounts
+    }
+
+    /// Has room for so many connections at most: what lies below may have less than the settings allow.
+    pub fn limit_connections(&mut self, most: u32) {
+        self.room = self.room.min(most);
     }
 
     /// Connections that are open.

@@ -18,6 +18,8 @@ pub struct Stats {
     pub fallbacks: u64,
     /// Publishers that had to wait for credit.
     pub credit_waits: u64,
+    /// Connections for which there was no room.
+    pub turned_away: u64,
 }
 
 impl AddAssign for Stats {
@@ -27,6 +29,7 @@ impl AddAssign for Stats {
         self.detaches += other.detaches;
         self.fallbacks += other.fallbacks;
         self.credit_waits += other.credit_waits;
+        self.turned_away += other.turned_away;
     }
 }
 

@@ -28,6 +28,10 @@ const RATE_BURST_MS: u64 = 50;
 /// The part of a shard that is left for those in its queue when it is nearly full.
 const QUEUE_PART: u32 = 16;
 
+/// Descriptors of a shard that are for those who are turned away, so that they are heard before: a part, and at most.
+const TURNED_AWAY_PART: u32 = 64;
+const TURNED_AWAY_MAX: u32 = 256;
+
 /// What a shard lets in.
 #[derive(Clone, Debug)]
 pub struct Limits {
@@ -106,12 +110,14 @@ impl Entrance {
         let reserve = Reserve::new()?;
         let descriptors = fd_table::limit().saturating_sub(fd_table::open_count());
         let descriptors = u32::try_from(descriptors).unwrap_or(u32::MAX);
+        let kept = (descriptors / TURNED_AWAY_PART).clamp(1, TURNED_AWAY_MAX);
+        let room = descriptors.saturating_sub(kept);
         Ok(Entrance {
             listeners,
             tokens,
             reserve,
             member,
-            room: descriptors.min(limits.connections_max),
+            room: room.min(limits.connections_max),
             connections: 0,
             out_of_descriptors: false,
             pause: None,
@@ -124,6 +130,11 @@ impl Entrance {
     /// The listeners, in the order of their addresses.
     pub fn listeners(&self) -> &[Listener] {
         &self.listeners
+    }
+
+    /// Connections that the shard has room for; a few more have descriptors, to be told that there is none.
+    pub fn room(&self) -> u32 {
+        self.room
     }
 
     /// How much room the shard has, as it last told the others.

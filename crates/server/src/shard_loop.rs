@@ -30,7 +30,7 @@ const MAILBOX: u64 = SPECIAL | 1 << 62;
 /// How long a shard that waits for another's credit sleeps.
 const STALL_MS: u32 = 1;
 /// How often it is said that connections are turned away, at most.
-const SHED_TOLD_EVERY_S: u32 = 60;
+const TELL_EVERY_S: u32 = 60;
 
 /// What a shard thread needs to begin.
 pub struct Start {
@@ -133,7 +133,9 @@ pub struct ShardLoop {
     buffer: Box<[u8]>,
     mails: Vec<Mail>,
     began_ms: u64,
-    shed_told_s: u32,
+    turned_away: u64,
+    /// The second until which nothing more is said of those who are turned away.
+    told_s: u32,
     ticked_s: u32,
 }
 
@@ -155,8 +157,10 @@ impl ShardLoop {
         let token = |n| SPECIAL | n as u64;
         let entrance = Entrance::open(&start.listen, limits, &start.group, &mut driver, token)?;
         let began_ms = clock::monotonic_ms();
+        let mut shard = Shard::new(start.id, start.world, now(began_ms));
+        shard.limit_connections(entrance.room());
         Ok(ShardLoop {
-            shard: Shard::new(start.id, start.world, now(began_ms)),
+            shard,
             io: Sockets {
                 driver,
                 burst: Burst::new(),
@@ -168,7 +172,8 @@ impl ShardLoop {
             buffer: vec![0; RECEIVE_BYTES].into_boxed_slice(),
             mails: Vec::new(),
             began_ms,
-            shed_told_s: 0,
+            turned_away: 0,
+            told_s: 0,
             ticked_s: 0,
         })
     }
@@ -196,6 +201,11 @@ impl ShardLoop {
         if now.s != self.ticked_s {
             self.ticked_s = now.s;
             self.shard.handle(Input::Tick, now, &mut self.io);
+            let turned_away = self.shard.stats().turned_away;
+            if turned_away > self.turned_away {
+                self.turned_away = turned_away;
+                self.tell("a limit is reached", now);
+            }
         }
         for n in 0..events {
             let event = self.io.driver.event(n);
@@ -271,8 +281,8 @@ impl ShardLoop {
                     let arrived = Input::Accepted(Link(fd.0), peer.ip());
                     self.shard.handle(arrived, now, &mut self.io);
                 }
-                Arrival::Shed(errno) => self.tell_shed(errno, now),
-                Arrival::Stuck(errno) => return self.tell_shed(errno, now),
+                Arrival::Shed(_) => self.tell("out of descriptors or memory", now),
+                Arrival::Stuck(_) => return self.tell("the machine is out of descriptors", now),
                 Arrival::Nobody => return,
                 Arrival::Failed(errno) => {
                     tracing::debug!(errno, "accept failed");
@@ -282,16 +292,14 @@ impl ShardLoop {
         }
     }
 
-    fn tell_shed(&mut self, errno: i32, now: Now) {
-        if now.s < self.shed_told_s {
+    /// Says why connections are turned away, not for each of them.
+    fn tell(&mut self, why: &str, now: Now) {
+        if now.s < self.told_s {
             return;
         }
-        self.shed_told_s = now.s + SHED_TOLD_EVERY_S;
-        tracing::warn!(
-            errno,
-            connections = self.shard.connections(),
-            "out of descriptors or memory: new connections are turned away"
-        );
+        self.told_s = now.s + TELL_EVERY_S;
+        let connections = self.shard.connections();
+        tracing::warn!(connections, "{why}: new connections are turned away");
     }
 }
 

@@ -31,7 +31,7 @@ const TURNED_AWAY_S: u32 = 3;
 /// When to come back, in seconds: long enough for a crowd to thin out, short enough for one who waits.
 const RETRY_AFTER_S: core::ops::RangeInclusive<u32> = 5..=20;
 
-const NO_ROOM: &str = "limits.connections_max or limits.connections_per_shard is reached";
+const NO_ROOM: &str = "no room for a connection: limits.connections_max, limits.connections_per_shard or the limit of open files is reached";
 const NO_ROOM_FOR_ADDRESS: &str = "limits.connections_per_address_max is reached";
 const TOO_FAST: &str = "limits.publishes_per_s is reached";
 const TOO_FAST_FOR_ADDRESS: &str = "limits.publishes_per_address_per_s is reached";
@@ -105,8 +105,7 @@ impl Shard {
     /// Counts a new connection, or marks it to be turned away; false when it cannot even have a row.
     pub(crate) fn enter(&mut self, row: &mut Row, peer: IpAddr) -> bool {
         let (world, http) = (&self.world, &self.world.settings.http);
-        let here = (self.conns.len() - self.turned_away) as usize;
-        if here >= world.settings.limits.connections_per_shard {
+        if self.conns.len() - self.turned_away >= self.room {
             return self.turn_away_later(row);
         }
         let entered = world.admission.enter().and_then(|()| {
@@ -149,10 +148,12 @@ impl Shard {
             self.world.admission.leave();
             row.flags |= TURNED_AWAY;
             self.turned_away += 1;
+            self.stats.turned_away += 1;
         }
     }
 
     fn turn_away_later(&mut self, row: &mut Row) -> bool {
+        self.stats.turned_away += 1;
         if self.turned_away >= TURNED_AWAY_MAX {
             return false;
         }

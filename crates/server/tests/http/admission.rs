@@ -160,6 +160,32 @@ fn a_full_shard_leaves_new_connections_to_the_other() {
 }
 
 #[test]
+fn without_descriptors_a_request_is_still_read_before_it_is_refused() {
+    let server = Server::with_descriptors("", 200);
+    let mut held: Vec<Conn> = Vec::new();
+    let refusal = loop {
+        let mut conn = Conn::open(&server);
+        let response = conn.get("/pub/other", &[]);
+        if response.status != 404 {
+            break response;
+        }
+        held.push(conn);
+        assert!(held.len() < 400, "two shards of 200 descriptors");
+    };
+    assert!(held.len() > 340, "only {} of some 380", held.len());
+    is_refusal(&refusal, 503);
+    for _ in 0..5 {
+        all_are_refused(&server, 503);
+    }
+    let told = || server.log().matches("turned away").count();
+    std::thread::sleep(Duration::from_millis(1_100));
+    assert!((1..=2).contains(&told()), "{}", server.log());
+    held.truncate(300);
+    assert!(is_let_in(&server));
+    assert!(told() <= 2);
+}
+
+#[test]
 fn topics_past_the_limit_of_the_process_are_refused() {
     let server = limits("topics_max = 20");
     let statuses: Vec<u16> = (0..200)
