@@ -3,7 +3,7 @@
 //!
 //! Addresses have no rows. A keyed hash of the address leads to one counter in each of two tables, and the lesser
 //! of the two is believed: addresses that share both counters share one limit, so that somebody may be refused too
-//! early, never too late. The tables are made with so many counters that this is rare (see [`Clients::new`]), and the
+//! early, never too late. The tables are made with so many counters that this is rare (see `LOAD_PART`), and the
 //! hash is keyed, so that nobody can aim at another's counters.
 //!
 //! Invariants: what entered leaves once; a refused entry leaves nothing behind. Two that enter at the same moment

@@ -6,7 +6,7 @@
 //! * A shard that is nearly full gets no new connections while another has room ([`steering`](crate::steering)).
 //!   What is in its queue still comes in, and past the last place it is answered and closed ([`Reserve`]).
 //! * When not even that is possible (the whole machine is out of descriptors), the listeners are not looked at until a
-//!   connection has ended or [`STUCK_PAUSE_MS`] have passed. Level-triggered, they would be ready for ever.
+//!   connection has ended or `STUCK_PAUSE_MS` have passed. Level-triggered, they would be ready for ever.
 //!
 //! Invariant: whoever pauses says until when, and [`Entrance::settle`] is called at least then.
 
