@@ -81,6 +81,9 @@ pub struct RunArgs {
     /// Connects a second [default: as fast as it goes]
     #[arg(long, value_name = "PER_SECOND")]
     pub connect_rate: Option<f64>,
+    /// The server's `limits.accepts_per_s` [default: none, but the server's own for churn and tsunami]
+    #[arg(long, value_name = "PER_SECOND")]
+    pub accepts_per_s: Option<u32>,
     /// Connections that close and open a second, for churn
     #[arg(long, value_name = "PER_SECOND", default_value_t = 100)]
     pub churn_rate: u32,
@@ -107,7 +110,17 @@ pub struct RunArgs {
     pub json: Option<PathBuf>,
 }
 
+/// As good as no limit of arrivals.
+const ACCEPTS_ANY: u32 = 1_000_000;
+
 impl RunArgs {
+    /// What bounds arrivals at the server; 0 is its default.
+    fn accepts(&self) -> u32 {
+        let storm = matches!(self.scenario, Scenario::Churn | Scenario::Tsunami);
+        self.accepts_per_s
+            .unwrap_or(if storm { 0 } else { ACCEPTS_ANY })
+    }
+
     fn keep(&self, protocol: Protocol) -> u32 {
         self.keep
             .unwrap_or(if protocol == Protocol::Poll { 10 } else { 0 })
@@ -130,6 +143,7 @@ pub fn run(args: &RunArgs) -> Result<ExitCode> {
         "server_binary": rig::binary(args),
         "machine": sample::machine(),
         "heartbeat_s": args.heartbeat,
+        "accepts_per_s": args.accepts(),
         "pinned": args.pin,
         "result": result,
     });

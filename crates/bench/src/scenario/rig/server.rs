@@ -241,8 +241,10 @@ fn ours(
         command.args(["--listen", &address.to_string()]);
     }
     let text = format!(
-        "[heartbeat]\ninterval_s = {}\n\n[[rule]]\nmatch = \"#\"\nlog_messages = {}\npoll_timeout_s = 0\n",
-        args.heartbeat, setting.keep
+        "[limits]\naccepts_per_s = {}\n\n[heartbeat]\ninterval_s = {}\n\n[[rule]]\nmatch = \"#\"\nlog_messages = {}\npoll_timeout_s = 0\n",
+        args.accepts(),
+        args.heartbeat,
+        setting.keep
     );
     command.arg("--config");
     command.arg(write(directory, "crore.toml", &text)?);
