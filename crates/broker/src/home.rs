@@ -7,6 +7,8 @@
 //!
 //! It knows no connections: a carrier's row and the row's serial are all the address there is.
 
+mod attach;
+mod carriers;
 mod upkeep;
 
 use alloc::collections::VecDeque;
@@ -17,15 +19,15 @@ use crore_wire::topic;
 use crore_wire::websocket::frame::{self, Opcode};
 
 use crate::blobs::{Blob, Names};
+use crate::home::carriers::Carrier;
 use crate::index::{Chained, Index};
 use crate::lanes::Lanes;
 use crate::log::{Log, New};
-use crate::mail::{Attach, Attached, Info, Outcome, Page, ShardId, Tell};
+use crate::mail::{Info, Outcome, ShardId, Tell};
 use crate::pace::Pace;
 use crate::planted::{self, Fault};
-use crate::position::{Position, Since};
 use crate::rules::Rules;
-use crate::settings::{Concurrency, First, Settings};
+use crate::settings::Settings;
 use crate::slab::{NONE, Side, Slab, Vacant};
 use crate::stats::{Accounts, Stats};
 use crate::time::Now;
@@ -108,14 +110,6 @@ impl HomeTopic {
     fn is_idle(&self) -> bool {
         self.carrier == NONE && self.log == NONE
     }
-}
-
-/// One carrier of a topic that has several.
-struct Carrier {
-    shard: ShardId,
-    serial: u16,
-    topic: u32,
-    subscribers: u32,
 }
 
 /// A message as a publisher gives it.
@@ -307,292 +301,6 @@ impl Home {
             self.queue_if_idle(id, now);
         }
         Outcome::Done(self.info(id, now))
-    }
-
-    /// Answers an attach: the past in bounded pages, and the carrier's place among those that get
-    /// what comes.
-    pub fn attach(
-        &mut self,
-        from: ShardId,
-        ask: &Attach,
-        name: &[u8],
-        rules: &Rules,
-        now: Now,
-        lanes: &mut Lanes,
-    ) {
-        let page = match self.place(ask, name, rules, now, lanes) {
-            Ok(id) => {
-                let mut page = self.page(id, ask, name, rules, now, lanes);
-                // A long-poll that finds its message here is no subscriber: it does not wait.
-                let answered = ask.poll && page.count > 0;
-                page.counted = !ask.again && !answered;
-                if page.counted {
-                    let (serial, topic) = (ask.serial, ask.topic);
-                    self.count_in(
-                        id,
-                        Carrier {
-                            shard: from,
-                            serial,
-                            topic,
-                            subscribers: 1,
-                        },
-                    );
-                }
-                self.queue_if_idle(id, now);
-                page
-            }
-            Err(attached) => {
-                let (epoch, again) = (self.epoch, ask.again);
-                Page {
-                    attached,
-                    first: 0,
-                    count: 0,
-                    head: 0,
-                    epoch,
-                    at_head: true,
-                    gap: false,
-                    again,
-                    counted: false,
-                }
-            }
-        };
-        lanes.tell(
-            from,
-            Tell::Page {
-                topic: ask.topic,
-                serial: ask.serial,
-                to: ask.to,
-                page,
-            },
-        );
-    }
-
-    /// The topic's row, or why there is no subscription to it.
-    fn place(
-        &mut self,
-        ask: &Attach,
-        name: &[u8],
-        rules: &Rules,
-        now: Now,
-        lanes: &mut Lanes,
-    ) -> Result<u32, Attached> {
-        let found = self.find(ask.hash, name);
-        let rule = match found {
-            Some(id) => rules.get(self.rows.get(id).rule),
-            None => rules.get(rules.number_for(name)),
-        };
-        let created = found.is_some_and(|id| self.rows.get(id).has(CREATED));
-        if rule.publisher_creates && !created {
-            return Err(Attached::Forbidden);
-        }
-        let Some(id) = found.or_else(|| self.create(ask.hash, name, rules, now)) else {
-            return Err(Attached::Full);
-        };
-        let row = self.rows.get_mut(id);
-        row.touched_s = now.unix_s;
-        row.flags |= REQUESTED;
-        if row.has(DELETED) {
-            match ask.since {
-                Since::At(_) | Since::Unknown | Since::After(_) => return Err(Attached::Gone),
-                _ => row.flags &= !DELETED,
-            }
-        }
-        if ask.again {
-            return Ok(id);
-        }
-        if ask.poll && rule.concurrency != Concurrency::Broadcast && self.subscribers(id) > 0 {
-            if rule.concurrency == Concurrency::First {
-                return Err(Attached::Conflict);
-            }
-            self.each_carrier(id, |carrier| {
-                let tell = Tell::Displaced {
-                    topic: carrier.topic,
-                    serial: carrier.serial,
-                };
-                lanes.tell(carrier.shard, tell);
-            });
-        }
-        if ask.deflate {
-            self.rows.get_mut(id).flags |= WANTS_DEFLATE;
-        }
-        Ok(id)
-    }
-
-    fn page(
-        &mut self,
-        id: u32,
-        ask: &Attach,
-        name: &[u8],
-        rules: &Rules,
-        now: Now,
-        lanes: &mut Lanes,
-    ) -> Page {
-        let partition = topic::partition(name) as usize;
-        let row = self.rows.get_mut(id);
-        let rule = rules.get(row.rule);
-        row.log = self.log.expire_chain(row.log, rule.log_age_s, now.unix_s);
-        let last = row.last();
-        let log = row.log;
-        let oldest = self.log.reaches_back_to(log).unwrap_or(last);
-        let by_rule = match (rule.first, ask.poll) {
-            (First::ByTransport, true) | (First::Oldest, _) => Since::Oldest,
-            (First::ByTransport, false) | (First::Live, _) => Since::Live,
-            (First::Newest(n), _) => Since::Newest(n),
-        };
-        let since = if ask.since == Since::Default {
-            by_rule
-        } else {
-            ask.since
-        };
-        let (start, gap) = match since {
-            Since::Default | Since::Live => (last, false),
-            Since::Oldest => (oldest, false),
-            Since::Newest(n) => (self.log.before_newest(log, n).unwrap_or(last), false),
-            Since::After(time_s) => (self.log.before_time(log, time_s).unwrap_or(last), false),
-            Since::Unknown => (oldest, true),
-            Since::At(Position { epoch, offset }) => {
-                let known = epoch == self.epoch && offset <= self.sequence[partition];
-                if known && offset >= oldest {
-                    (offset, false)
-                } else {
-                    (oldest, true)
-                }
-            }
-        };
-        if gap {
-            self.stats.gaps += 1;
-        } else if matches!(since, Since::At(_)) && !ask.again {
-            self.stats.resumes += 1;
-        }
-        let frames = lanes.frames();
-        let first = frames.pages.len() as u32;
-        let messages_max = if ask.poll { 1 } else { self.pace.page_messages };
-        let at_head = self
-            .log
-            .read(log, start, messages_max, self.pace.page_bytes, frames);
-        let count = frames.pages.len() as u32 - first;
-        let head = frames
-            .pages
-            .last()
-            .filter(|_| count > 0)
-            .map_or(start.max(last), |record| record.offset);
-        Page {
-            attached: Attached::Yes,
-            first,
-            count,
-            head,
-            epoch: self.epoch,
-            at_head,
-            gap,
-            again: ask.again,
-            counted: false,
-        }
-    }
-
-    fn count_in(&mut self, id: u32, new: Carrier) {
-        let row = self.rows.get_mut(id);
-        if row.has(SET) {
-            let set = self.sets.get_mut(row.carrier);
-            match set
-                .iter_mut()
-                .find(|c| c.shard == new.shard && c.topic == new.topic && c.serial == new.serial)
-            {
-                Some(carrier) => carrier.subscribers += 1,
-                None => set.push(new),
-            }
-            return;
-        }
-        if row.carrier == NONE {
-            (row.carrier, row.shard, row.serial, row.subscribers) =
-                (new.topic, new.shard, new.serial, 1);
-            return;
-        }
-        let same = row.carrier == new.topic && row.shard == new.shard && row.serial == new.serial;
-        if same && row.subscribers < u16::MAX {
-            row.subscribers += 1;
-            return;
-        }
-        let mut old = Carrier {
-            shard: row.shard,
-            serial: row.serial,
-            topic: row.carrier,
-            subscribers: u32::from(row.subscribers),
-        };
-        let mut set = Vec::with_capacity(2);
-        if same {
-            old.subscribers += 1;
-            set.push(old);
-        } else {
-            set.extend([old, new]);
-        }
-        row.flags |= SET;
-        row.carrier = self.sets.insert(set);
-    }
-
-    /// One subscriber less at this carrier.
-    pub fn leave(&mut self, from: ShardId, hash: u32, topic: u32, serial: u16, now: Now) {
-        let sets = &self.sets;
-        let is = |row: &HomeTopic| {
-            row.carrier != NONE
-                && if row.flags & SET != 0 {
-                    let matches =
-                        |c: &Carrier| c.shard == from && c.topic == topic && c.serial == serial;
-                    sets.get(row.carrier).iter().any(matches)
-                } else {
-                    row.shard == from && row.carrier == topic && row.serial == serial
-                }
-        };
-        let id = self
-            .index
-            .find(&self.rows, hash, is)
-            .expect("who leaves was counted in");
-        let row = self.rows.get_mut(id);
-        row.touched_s = now.unix_s;
-        self.stats.detaches += 1;
-        if row.has(SET) {
-            let set = self.sets.get_mut(row.carrier);
-            let at = set
-                .iter()
-                .position(|c| c.shard == from && c.topic == topic && c.serial == serial)
-                .expect("the row was found by it");
-            set[at].subscribers -= 1;
-            if set[at].subscribers == 0 {
-                set.swap_remove(at);
-            }
-            if set.is_empty() {
-                self.sets.remove(row.carrier);
-                row.carrier = NONE;
-                row.flags &= !(SET | WANTS_DEFLATE);
-            }
-        } else {
-            row.subscribers -= 1;
-            if row.subscribers == 0 {
-                row.carrier = NONE;
-                row.flags &= !WANTS_DEFLATE;
-            }
-        }
-        self.queue_if_idle(id, now);
-    }
-
-    fn each_carrier(&self, id: u32, mut f: impl FnMut(&Carrier)) {
-        let row = self.rows.get(id);
-        if row.has(SET) {
-            self.sets.get(row.carrier).iter().for_each(f);
-        } else if row.carrier != NONE {
-            let subscribers = u32::from(row.subscribers);
-            f(&Carrier {
-                shard: row.shard,
-                serial: row.serial,
-                topic: row.carrier,
-                subscribers,
-            });
-        }
-    }
-
-    fn subscribers(&self, id: u32) -> u32 {
-        let mut sum = 0;
-        self.each_carrier(id, |carrier| sum += carrier.subscribers);
-        sum
     }
 
     fn info(&self, id: u32, now: Now) -> Info {
