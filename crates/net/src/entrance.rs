@@ -29,8 +29,8 @@ const RATE_BURST_MS: u64 = 50;
 const QUEUE_PART: u32 = 16;
 
 /// Descriptors of a shard that are for those who are turned away, so that they are heard before: a part, and at most.
-const TURNED_AWAY_PART: u32 = 64;
-const TURNED_AWAY_MAX: u32 = 256;
+const TURNED_AWAY_PART: u64 = 64;
+const TURNED_AWAY_MAX: u64 = 256;
 
 /// What a shard lets in.
 #[derive(Clone, Debug)]
@@ -41,6 +41,12 @@ pub struct Limits {
     pub connections_max: u32,
     /// Connections taken in a second; 0: as many as come.
     pub accepts_per_s: u32,
+}
+
+/// Connections that a shard takes in with so many free descriptors: nearly all, and the others are for those who are
+/// turned away.
+pub fn room(descriptors: u64) -> u64 {
+    descriptors.saturating_sub((descriptors / TURNED_AWAY_PART).clamp(1, TURNED_AWAY_MAX))
 }
 
 /// What came of a look at a listener.
@@ -109,9 +115,7 @@ impl Entrance {
         }
         let reserve = Reserve::new()?;
         let descriptors = fd_table::limit().saturating_sub(fd_table::open_count());
-        let descriptors = u32::try_from(descriptors).unwrap_or(u32::MAX);
-        let kept = (descriptors / TURNED_AWAY_PART).clamp(1, TURNED_AWAY_MAX);
-        let room = descriptors.saturating_sub(kept);
+        let room = u32::try_from(room(descriptors)).unwrap_or(u32::MAX);
         Ok(Entrance {
             listeners,
             tokens,

@@ -2,7 +2,8 @@
 //!
 //! Closing the listener of a full shard would reset what waits in its queue. Here the listener stays and a classic BPF
 //! program (`SO_ATTACH_REUSEPORT_CBPF`, which needs no privilege) names another one for each new connection, at
-//! random. Attaching another program while connections wait loses none of them; it takes some 15 us. While all
+//! random. Attaching another program while connections wait loses none of them, nor those whose handshake was answered
+//! with a cookie, which any listener of the group can check; it takes some 15 us. While all
 //! shards have room there is no program and the kernel spreads by its own hash.
 //!
 //! Invariants: a listener's place in the kernel's group is the order in which they began to listen, so shards

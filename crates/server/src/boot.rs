@@ -8,10 +8,11 @@ use std::sync::mpsc;
 use anyhow::Context as _;
 use crore_broker::admission::Admission;
 use crore_broker::rules::Rules;
+use crore_broker::settings::Limits;
 use crore_broker::{Mail, ShardId, World};
 use crore_net::signal::{Signal, Signals};
 use crore_net::steering::Group;
-use crore_net::{affinity, fd_table, mailbox, memory};
+use crore_net::{affinity, entrance, fd_table, mailbox, memory};
 
 use crate::config::Effective;
 use crate::shard_loop::{ShardLoop, Start};
@@ -35,7 +36,6 @@ pub fn serve(effective: Effective) -> anyhow::Result<()> {
     let listen = with_ports(&listen)?;
     let cores = affinity::cores();
     let seed = memory::random_u64();
-    let room = settings.limits.connections_max;
     let world = Arc::new(World {
         admission: Admission::new(&settings, seed),
         rules: Rules::new(&settings.rules),
@@ -89,7 +89,7 @@ pub fn serve(effective: Effective) -> anyhow::Result<()> {
     for addr in &listen {
         tracing::info!("listening on http://{addr}");
     }
-    say_room(shards as u64, room as u64);
+    say_room(shards as u64, &world.settings.limits);
     let signal = signals.wait().context("cannot wait for signals")?;
     let name = match signal {
         Signal::Interrupt => "SIGINT",
@@ -113,10 +113,14 @@ fn with_ports(listen: &[SocketAddr]) -> anyhow::Result<Vec<SocketAddr>> {
 }
 
 /// How many connections the limits of this host allow, and what to raise for more.
-fn say_room(shards: u64, connections_max: u64) {
-    let per_shard = fd_table::limit().saturating_sub(SPARE_DESCRIPTORS + shards);
-    let by_descriptors = per_shard * shards;
-    let (room, raise) = if by_descriptors < connections_max {
+fn say_room(shards: u64, limits: &Limits) {
+    let descriptors = fd_table::limit().saturating_sub(SPARE_DESCRIPTORS + shards);
+    let by_descriptors = entrance::room(descriptors) * shards;
+    let by_shards = limits.connections_per_shard as u64 * shards;
+    let connections_max = limits.connections_max as u64;
+    let (room, raise) = if by_shards < by_descriptors.min(connections_max) {
+        (by_shards, "limits.connections_per_shard binds first")
+    } else if by_descriptors < connections_max {
         (
             by_descriptors,
             "raise RLIMIT_NOFILE (ulimit -n) or --shards for more: each shard has a descriptor table of its own",
