@@ -197,8 +197,9 @@ impl Shard {
         kept: &mut HttpSpill,
         io: &mut I,
     ) -> BodyState {
-        let settings = &self.world.settings;
-        let (head_len, body, limit, expects) = match head::parse(buf, settings.limits.head_bytes) {
+        let limits = &self.world.settings.limits;
+        let (batch_bytes, message_bytes) = (limits.batch_bytes, limits.message_bytes);
+        let (head_len, body, batch, expects) = match head::parse(buf, limits.head_bytes) {
             Err(error) => {
                 self.refuse(slot, error.status(), error.reason(), io);
                 return BodyState::Ended;
@@ -213,23 +214,19 @@ impl Shard {
                     self.refuse(slot, error.status(), error.reason(), io);
                     return BodyState::Ended;
                 }
-                Ok(body) => (
-                    head.len,
-                    body,
-                    self.body_limit(&head),
-                    head.expects_continue(),
-                ),
+                Ok(body) => (head.len, body, is_batch(&head), head.expects_continue()),
             },
         };
+        let limit = if batch { batch_bytes } else { message_bytes };
         let state = match body {
             Body::None => return BodyState::Whole(head_len, head_len),
             Body::Length(len) if len > limit as u64 => {
-                self.refuse(
-                    slot,
-                    413,
-                    "the body is longer than limits.message_bytes allows",
-                    io,
-                );
+                let reason = if batch {
+                    "the batch is longer than limits.batch_bytes allows"
+                } else {
+                    "the body is longer than limits.message_bytes allows"
+                };
+                self.refuse(slot, 413, reason, io);
                 return BodyState::Ended;
             }
             Body::Length(len) => {
@@ -265,15 +262,6 @@ impl Shard {
                 .extend_from_slice(b"HTTP/1.1 100 Continue\r\n\r\n");
         }
         state
-    }
-
-    fn body_limit(&self, head: &Head<'_>) -> usize {
-        let limits = &self.world.settings.limits;
-        if is_batch(head) {
-            limits.batch_bytes
-        } else {
-            limits.message_bytes
-        }
     }
 
     fn request<I: Io>(&mut self, slot: u32, head: &Head<'_>, body: &[u8], io: &mut I) -> Flow {

@@ -16,10 +16,8 @@ pub use admission::shed;
 pub mod close_code {
     /// The peer closed without a code.
     pub const NORMAL: u16 = 1000;
-    /// Heartbeats went unanswered, or a frame did not come to its end.
+    /// A frame did not come to its end.
     pub const GOING_AWAY: u16 = 1001;
-    /// A publish that cannot be accepted, by its topic or its size.
-    pub const POLICY: u16 = 1008;
     /// No room for a topic, or more publishes than there may be; try again later.
     pub const TRY_AGAIN: u16 = 1013;
     /// The topic was deleted.

@@ -245,7 +245,7 @@ impl Shard {
             return;
         }
         if self.conns.get(to.slot).state == State::WebSocket {
-            self.acknowledge(to.slot, to.part, Ok(outcome), io);
+            self.frame_outcome(to.slot, to.part, outcome, io);
             return;
         }
         let extra = self.extra(to.slot);

@@ -9,12 +9,12 @@ use crore_wire::websocket::receive::{self, Config, Event, Partial, Role};
 
 use super::close_code;
 use super::http::Flow;
-use super::publish::is_binary;
+use super::publish::{TOPICS_REACHED, is_binary};
 use crate::admission::Reached;
 use crate::conn::{DEFLATE, META, PUBLISHES, Spill, State};
 use crate::home::Publish;
 use crate::io::Io;
-use crate::mail::Answer;
+use crate::mail::{Answer, Outcome};
 use crate::shard::Shard;
 use crate::slab::NONE;
 
@@ -167,20 +167,37 @@ impl Shard {
             event: b"",
             binary: binary && is_binary(content_type, data),
         };
+        let to = self.reply_to(slot, number);
         let answer = if wants_ack {
-            Answer::Full(self.reply_to(slot, number))
+            Answer::Full(to)
         } else {
-            Answer::None
+            Answer::Failure(to)
         };
         let outcome = self.publish(home, &message, answer);
         self.extra(slot).publish_to = Some((hash, name));
-        if let Some(outcome) = outcome
-            && wants_ack
-        {
+        outcome.is_none_or(|outcome| self.frame_outcome(slot, number, outcome, io))
+    }
+
+    /// What became of a frame that was published. Without acknowledgements only the close can say that it
+    /// was refused. False when the connection is over.
+    pub(super) fn frame_outcome<I: Io>(
+        &mut self,
+        slot: u32,
+        number: u32,
+        outcome: Outcome,
+        io: &mut I,
+    ) -> bool {
+        if self.conns.get(slot).wants(META) {
             self.send_reply(slot, io);
             self.acknowledge(slot, number, Ok(outcome), io);
+            return true;
         }
-        true
+        let full = matches!(outcome, Outcome::Full);
+        if full {
+            self.send_reply(slot, io);
+            self.end_stream(slot, close_code::TRY_AGAIN, TOPICS_REACHED, io);
+        }
+        !full
     }
 
     /// A frame that came too fast: who gets acknowledgements is told so by one, anybody else by the close.

@@ -203,6 +203,19 @@ fn topics_past_the_limit_of_the_process_are_refused() {
     is_shed_stream(conn, &response);
 }
 
+#[test]
+fn a_frame_without_acknowledgement_that_finds_no_room_closes_its_connection() {
+    let server = limits("topics_max = 20");
+    let closed = (0..200).find_map(|number| {
+        let mut publisher = Ws::open(&server, &format!("/pub/t/{number}"), &[]);
+        publisher.send(FIN | TEXT, "x");
+        // Whoever's frame was taken gets its close back.
+        publisher.send(FIN | 8, 1000_u16.to_be_bytes());
+        publisher.closed().filter(|code| *code != 1000)
+    });
+    assert_eq!(closed, Some(1013));
+}
+
 /// Publishes as fast as it goes and says how many were taken and what was the last answer.
 fn flood(server: &Server) -> (usize, Response) {
     let mut conn = Conn::open(server);

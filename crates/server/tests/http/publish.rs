@@ -292,7 +292,9 @@ fn a_batch_has_limits() {
         "line 101 was not published"
     );
     let large = format!("{{\"topic\":\"t\",\"data\":\"{}\"}}\n", "x".repeat(30_000));
-    assert_eq!(once(&server, "POST", "/pub", &kind, &large).status, 413);
+    let refusal = once(&server, "POST", "/pub", &kind, &large);
+    assert_eq!(refusal.status, 413);
+    assert!(refusal.text().contains("limits.batch_bytes"));
 }
 
 #[test]
