@@ -6,7 +6,8 @@
 //! | `topic` | a string, required |
 //! | `data` | a string stands for its text; any other JSON value for its own text, as it is written in the line |
 //! | `data_base64` | instead of `data`: bytes, in the standard alphabet with padding (RFC 4648 section 4) |
-//! | `content_type`, `event` | strings, optional |
+//! | `content_type`, `event`, `key` | strings, optional |
+//! | `ttl_s` | a whole number of seconds, optional |
 //!
 //! Invariants: what is accepted is JSON and UTF-8 to the letter, inside of `data` too; a string without
 //! escapes is a slice of the line, so that a plain line costs a search for its quotes and nothing is copied;
@@ -46,6 +47,10 @@ pub struct Line<'a> {
     pub content_type: &'a [u8],
     /// The event's name; empty when the line has none.
     pub event: &'a [u8],
+    /// The message's key; empty when the line has none.
+    pub key: &'a [u8],
+    /// Seconds that the message is worth anything; more than 32 bits hold stand for the most that they do.
+    pub ttl_s: Option<u32>,
 }
 
 /// Why a line was refused.
@@ -85,8 +90,10 @@ pub enum LineError {
     NoTopic,
     /// `topic` is not a string.
     TopicNotString,
-    /// `data_base64`, `content_type` or `event` is not a string.
+    /// `data_base64`, `content_type`, `event` or `key` is not a string.
     FieldNotString,
+    /// `ttl_s` is not a whole number from 0 on, in digits.
+    BadTtl,
     /// Neither `data` nor `data_base64` is there.
     NoData,
     /// Both `data` and `data_base64` are there.
@@ -116,7 +123,8 @@ impl LineError {
             LineError::DuplicateField => "a field comes twice",
             LineError::NoTopic => "no topic",
             LineError::TopicNotString => "topic is not a string",
-            LineError::FieldNotString => "data_base64, content_type and event must be strings",
+            LineError::FieldNotString => "data_base64, content_type, event and key must be strings",
+            LineError::BadTtl => "ttl_s must be a whole number of seconds",
             LineError::NoData => "neither data nor data_base64",
             LineError::TwoData => "both data and data_base64",
             LineError::BadBase64 => "data_base64 is not padded standard base64",
@@ -157,6 +165,8 @@ pub fn parse<'a>(line: &'a [u8], scratch: &'a mut Scratch) -> Result<Line<'a>, L
         binary,
         content_type: optional(fields.content_type),
         event: optional(fields.event),
+        key: optional(fields.key),
+        ttl_s: fields.ttl_s.map(|span| seconds(span.of(line, scratch))),
     })
 }
 
@@ -186,6 +196,8 @@ struct Fields {
     data_base64: Option<Span>,
     content_type: Option<Span>,
     event: Option<Span>,
+    key: Option<Span>,
+    ttl_s: Option<Span>,
 }
 
 #[derive(Clone, Copy)]
@@ -195,6 +207,8 @@ enum Field {
     DataBase64,
     ContentType,
     Event,
+    Key,
+    TtlS,
 }
 
 /// The whole line: `{`, fields, `}` and nothing more.
@@ -216,6 +230,8 @@ fn read(scan: &mut Scan<'_>, scratch: &mut Scratch) -> Result<Fields, LineError>
             Field::DataBase64 => &mut fields.data_base64,
             Field::ContentType => &mut fields.content_type,
             Field::Event => &mut fields.event,
+            Field::Key => &mut fields.key,
+            Field::TtlS => &mut fields.ttl_s,
         };
         if slot.replace(span).is_some() {
             return Err(LineError::DuplicateField);
@@ -257,6 +273,10 @@ fn named(rest: &[u8]) -> Option<(Field, usize)> {
         Some((Field::Data, 5))
     } else if rest.starts_with(b"event\"") {
         Some((Field::Event, 6))
+    } else if rest.starts_with(b"key\"") {
+        Some((Field::Key, 4))
+    } else if rest.starts_with(b"ttl_s\"") {
+        Some((Field::TtlS, 6))
     } else if rest.starts_with(b"data_base64\"") {
         Some((Field::DataBase64, 12))
     } else if rest.starts_with(b"content_type\"") {
@@ -289,9 +309,21 @@ fn value(scan: &mut Scan<'_>, scratch: &mut Scratch, field: Field) -> Result<Spa
                 let end = scan.at();
                 Ok(Span::Line { start, end })
             }
+            Field::TtlS => {
+                let start = scan.at();
+                scan.value()?;
+                let end = scan.at();
+                let digits = scan.slice(start, end).iter().all(u8::is_ascii_digit);
+                digits
+                    .then_some(Span::Line { start, end })
+                    .ok_or(LineError::BadTtl)
+            }
             Field::Topic => Err(LineError::TopicNotString),
             _ => Err(LineError::FieldNotString),
         };
+    }
+    if matches!(field, Field::TtlS) {
+        return Err(LineError::BadTtl);
     }
     scan.step();
     let start = scratch.text.len();
@@ -318,5 +350,14 @@ fn value(scan: &mut Scan<'_>, scratch: &mut Scratch, field: Field) -> Result<Spa
         Span::Text { start, end }
     } else {
         Span::Line { start, end }
+    })
+}
+
+/// What digits mean, as far as 32 bits hold it.
+fn seconds(digits: &[u8]) -> u32 {
+    digits.iter().fold(0, |value: u32, digit| {
+        value
+            .saturating_mul(10)
+            .saturating_add(u32::from(digit - b'0'))
     })
 }

@@ -32,6 +32,8 @@ fn a_plain_line_is_slices_of_the_input() {
         binary: false,
         content_type: b"",
         event: b"",
+        key: b"",
+        ttl_s: None,
     };
     assert_eq!(line, expected);
     let input = text.as_ptr_range();
@@ -81,6 +83,8 @@ fn escapes_are_decoded() {
         binary: true,
         content_type: b"a/b",
         event: b"\t",
+        key: b"",
+        ttl_s: None,
     };
     assert_eq!(line, expected);
 }
@@ -164,6 +168,17 @@ fn what_is_no_message_is_refused_with_its_reason() {
             r#"{"topic":"a","data":1,"content_type":{}}"#,
             FieldNotString,
         ),
+        (r#"{"topic":"a","data":1,"key":7}"#, FieldNotString),
+        (r#"{"topic":"a","data":1,"ttl_s":"7"}"#, BadTtl),
+        (r#"{"topic":"a","data":1,"ttl_s":-1}"#, BadTtl),
+        (r#"{"topic":"a","data":1,"ttl_s":1.0}"#, BadTtl),
+        (r#"{"topic":"a","data":1,"ttl_s":1e3}"#, BadTtl),
+        (r#"{"topic":"a","data":1,"ttl_s":null}"#, BadTtl),
+        (r#"{"topic":"a","data":1,"ttl_s":01}"#, BadNumber),
+        (
+            r#"{"topic":"a","data":1,"ttl_s":1,"ttl_s":1}"#,
+            DuplicateField,
+        ),
         (r#"{"topic":"a","topic":"a","data":1}"#, DuplicateField),
         (r#"{"topic":"a","data":1,"d\u0061ta":1}"#, DuplicateField),
         (r#"{"topic":"a","data":1,"evnet":"x"}"#, UnknownField),
@@ -183,6 +198,21 @@ fn what_is_no_message_is_refused_with_its_reason() {
     for base64 in ["A", "AA", "AA=", "AB==", "A A=", "-_8=", "AAAA=", "=", "ä"] {
         let line = format!(r#"{{"topic":"a","data_base64":"{base64}"}}"#);
         assert_eq!(error(line), Some(BadBase64), "{base64}");
+    }
+}
+
+#[test]
+fn a_time_to_live_past_32_bits_is_the_longest() {
+    for (digits, meaning) in [
+        ("0", 0),
+        ("4294967295", u32::MAX),
+        ("4294967296", u32::MAX),
+        ("99999999999999999999999", u32::MAX),
+    ] {
+        let line = format!(r#"{{"topic":"a","data":1,"ttl_s":{digits} }}"#);
+        let mut scratch = Scratch::default();
+        let line = parse(line.as_bytes(), &mut scratch).unwrap();
+        assert_eq!(line.ttl_s, Some(meaning));
     }
 }
 
@@ -300,6 +330,7 @@ const fn is_no_message(why: LineError) -> bool {
             | NoTopic
             | TopicNotString
             | FieldNotString
+            | BadTtl
             | NoData
             | TwoData
             | BadBase64
@@ -332,12 +363,13 @@ proptest! {
             json().prop_map(Data::Json),
             any::<Vec<u8>>().prop_map(Data::Bytes),
         ],
-        others in [prop::option::of(text()), prop::option::of(text())],
+        others in [prop::option::of(text()), prop::option::of(text()), prop::option::of(text())],
+        ttl_s in prop::option::of(any::<u32>()),
         escape in prop::collection::vec(any::<bool>(), 0..4),
         escape_names in any::<bool>(),
         pretty in any::<bool>(),
         space in prop::collection::vec("[ \t\r\n]{0,3}", 1..5),
-        order in Just([0, 1, 2, 3]).prop_shuffle(),
+        order in Just([0, 1, 2, 3, 4, 5]).prop_shuffle(),
     ) {
         let name = |name: &str| written(name, if escape_names { &escape } else { &[] });
         let (data_name, value, meaning) = match &data {
@@ -350,9 +382,10 @@ proptest! {
             Data::Bytes(bytes) => ("data_base64", written(&STANDARD.encode(bytes), &escape), bytes.clone()),
         };
         let mut fields = vec![(name("topic"), written(&topic, &escape)), (name(data_name), value)];
-        for (field, text) in ["content_type", "event"].into_iter().zip(&others) {
+        for (field, text) in ["content_type", "event", "key"].into_iter().zip(&others) {
             fields.extend(text.as_ref().map(|text| (name(field), written(text, &escape))));
         }
+        fields.extend(ttl_s.map(|ttl_s| (name("ttl_s"), ttl_s.to_string())));
         let fields: Vec<_> = order.iter().filter_map(|&at: &usize| fields.get(at).cloned()).collect();
         let mut line = space[0].clone();
         for (piece, space) in pieces(&fields).iter().zip(space.iter().cycle()) {
@@ -368,6 +401,8 @@ proptest! {
             binary: matches!(data, Data::Bytes(_)),
             content_type: other(0),
             event: other(1),
+            key: other(2),
+            ttl_s,
         };
         prop_assert_eq!(read, Ok(expected), "{}", line);
     }
