@@ -19,6 +19,10 @@ pub struct Settings {
     pub heartbeat: Heartbeat,
     /// Whether WebSocket clients may negotiate permessage-deflate (RFC 7692).
     pub deflate: Deflate,
+    /// What is kept of publishes besides the messages.
+    pub publish: Publishing,
+    /// Those who follow which topics have subscribers.
+    pub interest: Interest,
     /// Per-topic behaviour; the first rule whose filter matches a topic governs it. Topics that no
     /// rule matches are governed by [`Rule::default`].
     pub rules: Vec<Rule>,
@@ -33,6 +37,8 @@ pub struct Http {
     pub subscribe_paths: Vec<String>,
     /// Path prefixes that do both over one WebSocket.
     pub pubsub_paths: Vec<String>,
+    /// Paths that tell which topics have subscribers.
+    pub interest_paths: Vec<String>,
     /// Origins, besides the request's own host, that may upgrade or use unsafe methods
     /// (`https://app.example.com`), or `*` for all.
     pub allowed_origins: Vec<String>,
@@ -133,6 +139,40 @@ pub struct Deflate {
     pub min_bytes: usize,
     /// Compression level, 1 to 9.
     pub level: u8,
+}
+
+/// Retries of publishes that bring an `Idempotency-Key`.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Publishing {
+    /// Seconds that the first answer to a key is kept.
+    pub idempotency_window_s: u32,
+    /// Answers kept by all shards together; past it the oldest go before their time.
+    pub idempotency_keys: usize,
+}
+
+impl Publishing {
+    /// Answers kept by each home: its share. Names are hashed, so that the shares fill alike.
+    pub fn keys_per_home(&self, homes: usize) -> u32 {
+        u32::try_from(self.idempotency_keys.div_ceil(homes)).unwrap_or(u32::MAX)
+    }
+}
+
+/// Interest events: which topics have subscribers.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Interest {
+    /// Seconds that a topic stays without subscribers before that is told; 0 tells it at once.
+    pub debounce_s: u32,
+    /// Connections of all shards together that follow; 503 past it.
+    pub followers_max: u32,
+}
+
+/// Which messages of a topic are kept.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Keep {
+    /// The newest, whatever their keys.
+    Log,
+    /// The newest of each key; those without a key have the empty one.
+    Latest,
 }
 
 /// What a subscriber without a position gets first.
@@ -244,6 +284,7 @@ impl Default for Settings {
                 publishes_burst: 0,
                 publishes_per_address_per_s: 0,
                 publishes_per_address_burst: 0,
+                interest_paths: vec!["/interest".to_string()],
                 connections_per_shard: 1_000_000,
                 log_bytes: 256 << 20,
                 outbox_bytes: 1 << 20,
@@ -270,3 +311,11 @@ impl Default for Settings {
         }
     }
 }
+            publish: Publishing {
+                idempotency_window_s: 600,
+                idempotency_keys: 100_000,
+            },
+            interest: Interest {
+                debounce_s: 5,
+                followers_max: 64,
+            },

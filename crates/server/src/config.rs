@@ -128,6 +128,8 @@ fn resolve(file: File, source: Option<PathBuf>) -> Effective {
         timeouts: file.timeouts,
         heartbeat: file.heartbeat,
         deflate: file.deflate,
+        publish: file.publish,
+        interest: file.interest,
         rules: file.rules.into_iter().map(Rule::from).collect(),
     };
     Effective {

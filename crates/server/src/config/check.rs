@@ -6,7 +6,9 @@ use std::fmt::Display;
 use std::net::SocketAddr;
 use std::ops::RangeInclusive;
 
-use crore_broker::settings::{Deflate, Heartbeat, Http, Limits, Rule, Timeouts};
+use crore_broker::settings::{
+    Deflate, Heartbeat, Http, Interest, Limits, Publishing, Rule, Timeouts,
+};
 
 use crore_wire::topic::check_filter;
 
@@ -54,6 +56,15 @@ const MAX_BACKLOG: u32 = 65_535;
 
 /// A topic's row names its rule in one byte.
 const MAX_RULES: usize = 255;
+
+/// An hour: whom nobody watches for longer than that, nobody watches.
+const MAX_DEBOUNCE_S: u32 = 3_600;
+
+/// Each change of each topic is compared with every follower's filter.
+const MAX_FOLLOWERS: u32 = 65_536;
+
+/// A whole snapshot is walked for whoever reads a part of it.
+const MAX_KEYS: u32 = 1_000_000;
 
 /// An hour: a browser that waits longer to reconnect looks broken.
 const MAX_RETRY_MS: u32 = 3_600_000;
@@ -130,6 +141,8 @@ pub fn problems(file: &File, insecure: bool) -> Vec<Problem> {
     timeouts(&mut check, &file.timeouts);
     heartbeat(&mut check, &file.heartbeat);
     deflate(&mut check, &file.deflate);
+    publish(&mut check, &file.publish);
+    interest(&mut check, &file.interest);
     if file.rules.len() > MAX_RULES {
         check.fail(
             "rule",
@@ -178,6 +191,7 @@ fn http(check: &mut Check, http: &Http) {
         ("http.publish_paths", &http.publish_paths),
         ("http.subscribe_paths", &http.subscribe_paths),
         ("http.pubsub_paths", &http.pubsub_paths),
+        ("http.interest_paths", &http.interest_paths),
     ];
     let mut seen: Vec<(String, &str)> = Vec::new();
     for (key, paths) in groups {
@@ -356,6 +370,32 @@ fn deflate(check: &mut Check, deflate: &Deflate) {
         0..=MAX_MESSAGE_BYTES,
     );
     check.range("deflate.level", deflate.level, 1..=9);
+}
+
+fn publish(check: &mut Check, publish: &Publishing) {
+    check.range(
+        "publish.idempotency_window_s",
+        publish.idempotency_window_s,
+        1..=MAX_WAIT_S,
+    );
+    check.range(
+        "publish.idempotency_keys",
+        publish.idempotency_keys,
+        1..=MAX_ROWS,
+    );
+}
+
+fn interest(check: &mut Check, interest: &Interest) {
+    check.range(
+        "interest.debounce_s",
+        interest.debounce_s,
+        0..=MAX_DEBOUNCE_S,
+    );
+    check.range(
+        "interest.followers_max",
+        interest.followers_max,
+        1..=MAX_FOLLOWERS,
+    );
 }
 
 fn rule(check: &mut Check, number: usize, rule: &Rule) {

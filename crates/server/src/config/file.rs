@@ -7,7 +7,8 @@
 use std::net::SocketAddr;
 
 use crore_broker::settings::{
-    Concurrency, Deflate, First, Heartbeat, Http, Limits, Rule, Settings, Slow, Timeouts,
+    Concurrency, Deflate, First, Heartbeat, Http, Interest, Keep, Limits, Publishing, Rule,
+    Settings, Slow, Timeouts,
 };
 use serde::{Deserialize, Serialize};
 
@@ -36,6 +37,10 @@ pub struct File {
     pub heartbeat: Heartbeat,
     #[serde(with = "DeflateMirror")]
     pub deflate: Deflate,
+    #[serde(with = "PublishingMirror")]
+    pub publish: Publishing,
+    #[serde(with = "InterestMirror")]
+    pub interest: Interest,
     #[serde(rename = "rule", skip_serializing_if = "Vec::is_empty")]
     pub rules: Vec<RuleEntry>,
 }
@@ -48,6 +53,8 @@ impl Default for File {
             timeouts,
             heartbeat,
             deflate,
+            publish,
+            interest,
             rules,
         } = Settings::default();
         limits.log_bytes = 0;
@@ -64,6 +71,8 @@ impl Default for File {
             timeouts,
             heartbeat,
             deflate,
+            publish,
+            interest,
             rules: rules.into_iter().map(RuleEntry).collect(),
         }
     }
@@ -83,6 +92,8 @@ impl File {
             timeouts,
             heartbeat,
             deflate,
+            publish,
+            interest,
             rules,
         } = effective.settings.clone();
         File {
@@ -95,6 +106,8 @@ impl File {
             timeouts,
             heartbeat,
             deflate,
+            publish,
+            interest,
             rules: rules.into_iter().map(RuleEntry).collect(),
         }
     }
@@ -131,6 +144,14 @@ fn deflate() -> Deflate {
     Settings::default().deflate
 }
 
+fn publish() -> Publishing {
+    Settings::default().publish
+}
+
+fn interest() -> Interest {
+    Settings::default().interest
+}
+
 /// An empty filter is refused later: a rule must say what it matches.
 fn rule() -> Rule {
     Rule {
@@ -145,6 +166,7 @@ struct HttpMirror {
     publish_paths: Vec<String>,
     subscribe_paths: Vec<String>,
     pubsub_paths: Vec<String>,
+    interest_paths: Vec<String>,
     allowed_origins: Vec<String>,
     #[serde(skip)] // computed from `listen`
     loopback_hosts_only: bool,
@@ -211,6 +233,20 @@ struct DeflateMirror {
     #[serde(with = "size")]
     min_bytes: usize,
     level: u8,
+}
+
+#[derive(Serialize, Deserialize)]
+#[serde(remote = "Publishing", default = "publish", deny_unknown_fields)]
+struct PublishingMirror {
+    idempotency_window_s: u32,
+    idempotency_keys: usize,
+}
+
+#[derive(Serialize, Deserialize)]
+#[serde(remote = "Interest", default = "interest", deny_unknown_fields)]
+struct InterestMirror {
+    debounce_s: u32,
+    followers_max: u32,
 }
 
 #[derive(Serialize, Deserialize)]
