@@ -7,6 +7,7 @@
 
 mod compare;
 mod run;
+mod sim;
 mod tools;
 
 use anyhow::{Context, Result, bail};
@@ -24,6 +25,10 @@ cargo xtask COMMAND
                     the rows of `crore bench run pair` with Nchan and Mosquitto beside the server,
                     a core each; installs both from Debian's packages and keeps the result in
                     docs/benchmarks; --quick is one short round; ARGS are the pair's own
+  sim [--seeds N] [--steps M] [--from SEED] [--seconds S] [--planted] [--trace]
+                    runs the seeded world on all cores: prints what it met, or the first seed that
+                    fails with a short trace; --planted breaks the broker in each known way and must
+                    find it
   deny              licences, advisories and sources of the dependencies (installs cargo-deny)
 ";
 
@@ -42,6 +47,7 @@ fn main() -> Result<()> {
         }
         ["deny"] => deny()?,
         ["compare", args @ ..] => compare::run(args)?,
+        ["sim", args @ ..] => sim::run(args)?,
         ["help" | "-h" | "--help"] => {
             eprint!("{USAGE}");
             return Ok(());

@@ -2,11 +2,13 @@
 //! setting begins to hold.
 
 use crate::truth::Wrong;
-use crate::world::World;
+use crate::world::{RECEIVE_BYTES, World};
 
 /// The answers to as many pipelined requests as one read may hold: what a connection is owed besides
 /// messages.
 const ANSWERS_BYTES: usize = 64 << 10;
+/// The least that a publish takes in a mail: a short name and a short message.
+const ASK_BYTES_MIN: usize = 8;
 /// What an encoding adds to a message: an id of several topics, names, chunk sizes.
 const ENCODING_BYTES: usize = 300;
 
@@ -37,13 +39,21 @@ pub fn check(world: &World, shard: usize) -> Result<(), Wrong> {
     if accounts.outbox_bytes > outbox_bytes {
         return Err(format!("{} bytes in outboxes", accounts.outbox_bytes));
     }
-    let (mails, bytes) = world.net.most_under_way();
-    _ = mails;
-    // A publisher is looked at again after each piece that it sent; none sends more than this.
-    let piece = 16 * (message + ENCODING_BYTES);
-    let most = limits.publish_credit_bytes + (plan.publishers + plan.subscribers) * piece;
+    // Each connection of the asking shard is looked at again after every read.
+    let per_shard = RECEIVE_BYTES + message;
+    let most = limits.publish_credit_bytes + world.clients() * per_shard;
+    let bytes = world.net.most_bytes_under_way();
     if bytes > most {
-        return Err(format!("{bytes} bytes of publishes under way to one shard"));
+        return Err(format!(
+            "{bytes} bytes of asks under way from one shard to another"
+        ));
+    }
+    // What was asked for before the home withheld credit may still become a turn each: publishes
+    // within the credit, and one request of each connection.
+    let asks = limits.publish_credit_bytes / ASK_BYTES_MIN + 2 * world.clients() + 4;
+    let turns = plan.pace.turns_under_way + plan.shards * asks;
+    if accounts.turns_held > turns {
+        return Err(format!("{} turns under way", accounts.turns_held));
     }
     Ok(())
 }

@@ -4,6 +4,7 @@
 use std::process::ExitCode;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::Instant;
 
 use crore_sim::{Met, Plan, run, shrink};
 
@@ -14,6 +15,8 @@ struct Args {
     first: u64,
     seeds: u64,
     steps: usize,
+    /// No seed is begun after so many.
+    seconds: u64,
     planted: bool,
     whole_trace: bool,
 }
@@ -21,8 +24,9 @@ struct Args {
 fn args() -> Result<Args, String> {
     let mut args = Args {
         first: 0,
-        seeds: 2000,
+        seeds: 20_000,
         steps: 1200,
+        seconds: u64::MAX,
         planted: false,
         whole_trace: false,
     };
@@ -37,6 +41,7 @@ fn args() -> Result<Args, String> {
         match name.as_str() {
             "--seeds" => args.seeds = number()?,
             "--steps" => args.steps = number()? as usize,
+            "--seconds" => args.seconds = number()?,
             "--from" => args.first = number()?,
             "--planted" => args.planted = true,
             "--trace" => args.whole_trace = true,
@@ -50,7 +55,7 @@ fn main() -> ExitCode {
     let args = match args() {
         Ok(args) => args,
         Err(error) => {
-            eprintln!("{error}\n--seeds N --steps M [--from SEED] [--planted] [--trace]");
+            eprintln!("{error}\n--seeds N --steps M [--from SEED] [--seconds S] [--planted] [--trace]");
             return ExitCode::from(2);
         }
     };
@@ -68,26 +73,31 @@ fn main() -> ExitCode {
 }
 
 /// Runs seeds on all cores until one fails; the lowest of those that failed, or what all met.
-fn all(args: &Args) -> Result<Met, u64> {
+fn all(args: &Args) -> Result<(u64, Met), u64> {
+    let started = Instant::now();
     let (next, stop) = (AtomicU64::new(args.first), AtomicBool::new(false));
     let end = args.first.saturating_add(args.seeds);
-    let met = Mutex::new((Met::default(), None::<u64>));
+    let met = Mutex::new((0, Met::default(), None::<u64>));
     let threads = std::thread::available_parallelism().map_or(1, usize::from);
     std::thread::scope(|scope| {
         for _ in 0..threads {
             scope.spawn(|| {
                 loop {
                     let seed = next.fetch_add(1, Ordering::Relaxed);
-                    if seed >= end || stop.load(Ordering::Relaxed) {
+                    let late = started.elapsed().as_secs() >= args.seconds;
+                    if seed >= end || late || stop.load(Ordering::Relaxed) {
                         return;
                     }
                     let outcome = crore_sim::run_seed(seed, args.steps);
                     let mut sum = met.lock().expect("no thread panics while it counts");
                     match outcome {
-                        Ok(more) => sum.0 += more,
+                        Ok(more) => {
+                            sum.0 += 1;
+                            sum.1 += more;
+                        }
                         Err(_) => {
                             stop.store(true, Ordering::Relaxed);
-                            sum.1 = Some(sum.1.map_or(seed, |other| other.min(seed)));
+                            sum.2 = Some(sum.2.map_or(seed, |other| other.min(seed)));
                         }
                     }
                 }
@@ -95,15 +105,15 @@ fn all(args: &Args) -> Result<Met, u64> {
         }
     });
     match met.into_inner().expect("no thread panics while it counts") {
-        (_, Some(seed)) => Err(seed),
-        (met, None) => Ok(met),
+        (_, _, Some(seed)) => Err(seed),
+        (seeds, met, None) => Ok((seeds, met)),
     }
 }
 
 fn search(args: &Args) -> bool {
     match all(args) {
-        Ok(met) => {
-            println!("{} seeds of {} steps passed", args.seeds, args.steps);
+        Ok((seeds, met)) => {
+            println!("{seeds} seeds of {} steps passed", args.steps);
             for (kind, count) in met.kinds() {
                 println!("  {kind:<14} {count}");
             }

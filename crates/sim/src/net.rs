@@ -110,12 +110,10 @@ impl Net {
         (0..self.shards).any(|from| !self.transit[from * self.shards + to].is_empty())
     }
 
-    /// The most mails and the most bytes of asks that are under way from one shard to another.
-    pub fn most_under_way(&self) -> (usize, usize) {
+    /// The most bytes of asks that are under way from one shard to another.
+    pub fn most_bytes_under_way(&self) -> usize {
         let bytes = |mails: &VecDeque<Mail>| mails.iter().map(|mail| mail.bytes.len()).sum();
-        self.transit.iter().fold((0, 0), |(most, heaviest), mails| {
-            (most.max(mails.len()), heaviest.max(bytes(mails)))
-        })
+        self.transit.iter().map(bytes).max().unwrap_or(0)
     }
 
     fn socket(&mut self, link: Link, what: &str) -> Option<&mut Socket> {

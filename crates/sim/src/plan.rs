@@ -66,9 +66,13 @@ pub struct Plan {
     pub mail_percent: u32,
     /// Neither the budget of all logs nor the count of topics is ever reached.
     pub budgets_are_wide: bool,
+    /// A shard that seldom gets a turn.
+    lazy: Option<usize>,
     weights: [u32; 9],
 }
 
+/// How many of a hundred turns a lazy shard does not get.
+const LAZY_PERCENT: u32 = 95;
 /// No message makes a log's byte budget meaningless: the largest that a plan has.
 const MESSAGE_BYTES: [usize; 4] = [8, 60, 400, 3000];
 
@@ -131,6 +135,7 @@ impl Plan {
             tear_percent: rng.pick(&[0, 5, 40]),
             mail_percent: rng.pick(&[20, 60, 95]),
             budgets_are_wide,
+            lazy: rng.chance(30).then(|| rng.below(shards)),
             weights,
         }
     }
@@ -173,7 +178,11 @@ impl Plan {
         let subscriber = rng.below(self.subscribers) as u8;
         let publisher = rng.below(self.publishers) as u8;
         let op = match kind.expect("the weights are summed") {
-            0 => Op::Turn(rng.below(self.shards) as u8),
+            0 => {
+                let shard = rng.below(self.shards);
+                let skips = self.lazy == Some(shard) && rng.chance(LAZY_PERCENT);
+                Op::Turn(if skips { rng.below(self.shards) } else { shard } as u8)
+            }
             1 => Op::Clock(rng.pick(&[1, 1, 1, 1, 2, 5, 25])),
             2 => Op::Ask(subscriber),
             3 => Op::Read(subscriber),

@@ -76,6 +76,15 @@ pub fn catch_panics() {
     }));
 }
 
+/// What happens in a run, line by line, whether it fails or not.
+pub fn trace(plan: &Plan, seed: u64, steps: &[Step]) -> Vec<String> {
+    let mut world = World::new(plan, seed, true);
+    let outcome = guarded(|| whole(&mut world, seed, steps));
+    let mut lines = world.truth.trace.take().unwrap_or_default();
+    lines.extend(outcome.err());
+    lines
+}
+
 /// A broken invariant of the broker is a failure like any other.
 fn guarded(f: impl FnOnce() -> Result<(), Wrong>) -> Result<(), Wrong> {
     std::panic::catch_unwind(std::panic::AssertUnwindSafe(f))

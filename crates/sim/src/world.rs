@@ -21,8 +21,10 @@ use crate::truth::{Topic, Truth, Wrong};
 const EPOCH_S: u32 = 1_700_000_000;
 /// The life of the logs; any number does.
 const LOG_EPOCH: u32 = 0x5EED;
+/// Bytes that a shard reads from a socket at once.
+pub const RECEIVE_BYTES: usize = 2048;
 /// A client does not send its next requests before so many answers came.
-const PENDING_MAX: usize = 8;
+const PENDING_MAX: usize = 12;
 
 /// The world.
 pub struct World {
@@ -85,13 +87,20 @@ impl World {
         let subscribers = (0..plan.subscribers)
             .map(|_| Self::subscriber(&truth, &mut rng))
             .collect();
+        // The first is the one that the end of a run publishes with.
+        let publishers = (0..plan.publishers)
+            .map(|n| match n > 0 && rng.chance(40) {
+                true => Publisher::over_socket(rng.below(plan.topics.len())),
+                false => Publisher::default(),
+            })
+            .collect();
         World {
             shards: (0..plan.shards).map(shard).collect(),
             net: Net::new(plan.shards, plan.tear_percent),
             truth,
             met: Met::default(),
             subscribers,
-            publishers: (0..plan.publishers).map(|_| Publisher::default()).collect(),
+            publishers,
             live: vec![Vec::new(); plan.shards],
             ticked_s: vec![0; plan.shards],
             busy: vec![false; plan.shards],
@@ -204,7 +213,7 @@ impl World {
     pub fn ready_publisher(&mut self, n: usize, rng: &mut Rng) -> usize {
         if self.publishers[n].link.is_none() {
             let link = self.connect(rng);
-            self.publishers[n].connect(link);
+            self.publishers[n].connect(link, &self.truth);
             if rng.chance(80) {
                 self.publishers[n].retry(&mut self.truth, rng, &mut self.met);
             }
@@ -240,7 +249,9 @@ impl World {
         if publisher.closes || end {
             publisher.ended();
             self.hang_up(link);
+            return Ok(());
         }
+        self.send_of_publisher(n);
         Ok(())
     }
 
@@ -357,11 +368,12 @@ impl World {
             shard.handle(Input::End(conn), now, net);
         } else {
             let waiting = socket.to_server.len();
-            let len = if whole {
-                waiting
+            let most = if whole {
+                RECEIVE_BYTES
             } else {
-                rng.range(1, waiting)
+                rng.range(1, RECEIVE_BYTES)
             };
+            let len = waiting.min(most);
             let mut bytes: Vec<u8> = socket.to_server.drain(..len).collect();
             shard.handle(Input::Received(conn, &mut bytes), now, net);
         }
@@ -378,6 +390,11 @@ impl World {
             let socket = &self.net.sockets[link as usize];
             !socket.to_client.is_empty() || socket.server_fin || socket.reset
         })
+    }
+
+    /// Subscribers and publishers.
+    pub fn clients(&self) -> usize {
+        self.subscribers.len() + self.publishers.len()
     }
 
     /// Whether both ends of this link are open.

@@ -1,9 +1,12 @@
-//! A publisher over HTTP: single requests, pipelined ones, batches, and what is done to topics as a
-//! whole. What was not answered when its connection ended is sent again.
+//! A publisher over HTTP (single requests, pipelined ones, batches, and what is done to topics as a
+//! whole) or over a WebSocket, where nothing but credit holds it back. What was not answered when its connection ended is sent again.
 
 use std::collections::VecDeque;
 
 use crore_broker::position::{self, Since};
+
+use crore_wire::websocket::frame::{self, Opcode};
+use crore_wire::websocket::receive::{self, Config, Event, Partial, Role};
 
 use super::http::{self, Framing};
 use crate::met::Met;
@@ -35,9 +38,18 @@ pub enum Deed {
     Info,
 }
 
+/// Frames that a WebSocket publisher may send for each message that it is told to publish.
+const FRAMES_EACH: u8 = 4;
+
 /// The publisher.
 #[derive(Default)]
 pub struct Publisher {
+    /// Over a WebSocket: the topic.
+    socket: Option<usize>,
+    begun: bool,
+    /// What its frames on this connection were, by number.
+    frames: Vec<u32>,
+    partial: Option<Box<Partial>>,
     /// Its connection's link.
     pub link: Option<u32>,
     bytes: Vec<u8>,
@@ -50,6 +62,14 @@ pub struct Publisher {
 }
 
 impl Publisher {
+    /// One that publishes to this topic over a WebSocket.
+    pub fn over_socket(topic: usize) -> Self {
+        Publisher {
+            socket: Some(topic),
+            ..Publisher::default()
+        }
+    }
+
     /// Whether it waits for answers.
     pub fn is_busy(&self) -> bool {
         !self.pending.is_empty()
@@ -61,9 +81,20 @@ impl Publisher {
     }
 
     /// A new connection.
-    pub fn connect(&mut self, link: u32) {
+    pub fn connect(&mut self, link: u32, truth: &Truth) {
         self.link = Some(link);
-        self.closes = false;
+        (self.closes, self.begun, self.partial) = (false, false, None);
+        self.frames.clear();
+        if let Some(topic) = self.socket {
+            let name = &truth.topics[topic].name;
+            let text = format!(
+                "GET /pub?topic={name} HTTP/1.1\r\nHost: localhost\r\nUpgrade: websocket\r\n\
+                 Connection: Upgrade\r\nSec-WebSocket-Version: 13\r\n\
+                 Sec-WebSocket-Key: AAAAAAAAAAAAAAAAAAAAAA==\r\n\
+                 Sec-WebSocket-Protocol: ws+meta.nchan\r\n\r\n"
+            );
+            self.out.extend_from_slice(text.as_bytes());
+        }
     }
 
     /// The connection is no more: what was not answered may be sent again.
@@ -99,6 +130,16 @@ impl Publisher {
 
     /// Does it, on a topic and with sizes by chance.
     pub fn act(&mut self, deed: Deed, bytes_max: usize, truth: &mut Truth, rng: &mut Rng) {
+        if let Some(topic) = self.socket {
+            let count = match deed {
+                Deed::Pipeline(count) | Deed::Batch(count) => count * FRAMES_EACH,
+                _ => 1,
+            };
+            for _ in 0..count {
+                self.one(topic, rng.range(4, bytes_max), truth, rng);
+            }
+            return;
+        }
         let topic = rng.below(truth.topics.len());
         let name = truth.topics[topic].name.clone();
         match deed {
@@ -137,7 +178,16 @@ impl Publisher {
 
     /// Publishes one message to this topic.
     pub fn one(&mut self, topic: usize, len: usize, truth: &mut Truth, rng: &mut Rng) {
+        let topic = self.socket.unwrap_or(topic);
         let (number, data) = truth.write(topic, len);
+        self.pending.push_back(Request::One(number));
+        truth.note(|| format!("{:?} publishes {number} to {topic}", self.link));
+        if self.socket.is_some() {
+            self.frames.push(number);
+            let opcode = rng.pick(&[Opcode::Text, Opcode::Binary]);
+            frame::write_masked(&mut self.out, opcode, &data, [9, 8, 7, 6]);
+            return;
+        }
         let name = &truth.topics[topic].name;
         let kind = rng.pick(&[
             "",
@@ -145,8 +195,6 @@ impl Publisher {
             "Content-Type: application/octet-stream\r\n",
         ]);
         self.send(&format!("POST /pub?topic={name}"), kind, &data);
-        self.pending.push_back(Request::One(number));
-        truth.note(|| format!("{:?} publishes {number} to {topic}", self.link));
     }
 
     fn batch(&mut self, lines: &[(usize, usize)], truth: &mut Truth) {
@@ -176,6 +224,9 @@ impl Publisher {
     /// Reads the answers that came.
     pub fn read(&mut self, bytes: &[u8], truth: &mut Truth, met: &mut Met) -> Result<(), Wrong> {
         self.bytes.extend_from_slice(bytes);
+        if self.begun {
+            return self.read_frames(truth, met);
+        }
         loop {
             let mut rest = self.bytes.clone();
             let Some(head) = http::take_head(&mut rest)? else {
@@ -189,8 +240,12 @@ impl Publisher {
             }
             let body: Vec<u8> = rest.drain(..len).collect();
             self.bytes = rest;
-            self.closes |= head.field("connection") == Some("close");
-            if head.status == 408 {
+            if self.socket.is_some() && head.status == 101 {
+                self.begun = true;
+                return self.read_frames(truth, met);
+            }
+            self.closes |= head.field("connection") == Some("close") || self.socket.is_some();
+            if head.status == 408 || self.socket.is_some() {
                 // Half a request, or none: it is sent again.
                 return Ok(());
             }
@@ -199,6 +254,66 @@ impl Publisher {
                 request.ok_or_else(|| format!("an answer to nothing: {}", head.status))?;
             self.answered(&request, head.status, &body, truth, met)?;
         }
+    }
+
+    /// Acknowledgements, in the order of the frames.
+    fn read_frames(&mut self, truth: &mut Truth, met: &mut Met) -> Result<(), Wrong> {
+        let config = Config {
+            role: Role::Client,
+            message_bytes: 1 << 16,
+            deflate: false,
+        };
+        let mut partial = self.partial.take();
+        let mut input = std::mem::take(&mut self.bytes);
+        let mut at = 0;
+        loop {
+            let step = receive::next(&mut partial, &mut input[at..], &config)
+                .map_err(|violation| format!("frames: {}", violation.reason()))?;
+            at += step.consumed;
+            match step.event {
+                None => break,
+                Some(Event::Ping(data)) => {
+                    frame::write_masked(&mut self.out, Opcode::Pong, data, [1, 2, 3, 4]);
+                }
+                Some(Event::Text(text)) => {
+                    let text = String::from_utf8_lossy(text).into_owned();
+                    self.acknowledged(&text, truth, met)?;
+                }
+                Some(Event::Close { .. }) => self.closes = true,
+                Some(other) => return Err(format!("a publisher got {other:?}")),
+            }
+        }
+        self.partial = partial;
+        Ok(())
+    }
+
+    fn acknowledged(&mut self, text: &str, truth: &mut Truth, met: &mut Met) -> Result<(), Wrong> {
+        // A refusal overtakes what is under way to another shard: they are told apart by number.
+        let frame = text
+            .lines()
+            .next()
+            .and_then(|line| line.strip_prefix("ack: "));
+        let frame = frame.and_then(|digits| digits.parse::<usize>().ok());
+        let number = frame.and_then(|frame| self.frames.get(frame).copied());
+        let is = |request: &Request| matches!(request, Request::One(n) if Some(*n) == number);
+        let place = self.pending.iter().position(is);
+        let (Some(number), Some(place)) = (number, place) else {
+            return Err(format!("an acknowledgement of nothing: {text:?}"));
+        };
+        self.pending.remove(place);
+        let id = text.lines().find_map(|line| line.strip_prefix("id: "));
+        truth.note(|| format!("{:?} is told of {number}: {text:?}", self.link));
+        if let Some(id) = id {
+            truth.learn(number, offset_of(id)?)?;
+            truth.acknowledge(number);
+            met.acknowledged += 1;
+        } else if truth.budgets_are_wide {
+            return Err(format!("message {number} was refused: {text:?}"));
+        } else {
+            truth.messages[number as usize].refused = true;
+            met.refused += 1;
+        }
+        Ok(())
     }
 
     fn answered(
@@ -258,9 +373,14 @@ fn offset_in(body: &[u8]) -> Result<u64, Wrong> {
     let id = text
         .split_once("\"last_message_id\": \"")
         .and_then(|(_, rest)| rest.split_once('"'));
-    let since = id.and_then(|(id, _)| position::parse(id.as_bytes(), 0, 1).ok());
+    let (id, _) = id.ok_or_else(|| format!("no position in {}", shown(body)))?;
+    offset_of(id)
+}
+
+fn offset_of(id: &str) -> Result<u64, Wrong> {
+    let since = position::parse(id.as_bytes(), 0, 1).ok();
     match since.as_deref() {
         Some([Since::At(position)]) => Ok(position.offset),
-        _ => Err(format!("no position in {}", shown(body))),
+        _ => Err(format!("no position: {id}")),
     }
 }
