@@ -8,6 +8,7 @@ use alloc::sync::Arc;
 use alloc::vec::Vec;
 
 use crate::mail::{Ask, Frames, Mail, ShardId, Tell};
+use crate::planted::{self, Fault};
 
 /// To one peer.
 #[derive(Default)]
@@ -32,6 +33,8 @@ pub struct Lanes {
     pub to: Vec<Lane>,
     frames: Arc<Frames>,
     under_way: Vec<Arc<Frames>>,
+    /// Credit waits until carriers have caught up, which nobody announces.
+    pub withholds: bool,
     /// See [`crate::Pace::turns_under_way`].
     pub under_way_max: usize,
 }
@@ -44,6 +47,7 @@ impl Lanes {
             to: (0..shards).map(|_| Lane::default()).collect(),
             frames: Arc::default(),
             under_way: Vec::new(),
+            withholds: false,
             under_way_max: crate::Pace::default().turns_under_way,
         }
     }
@@ -84,15 +88,22 @@ impl Lanes {
     }
 
     /// Hands every lane's mail to `post` and readies the frames for the next turn.
+    ///
+    /// While carriers are behind nobody gets credit back, so that publishers of other shards wait too.
     pub fn flush(&mut self, mut post: impl FnMut(ShardId, Mail)) {
         let mut shared = false;
+        let pressed = self.is_pressed() && !planted::is(Fault::NoCredit);
+        self.withholds = false;
         for id in 0..self.to.len() {
             let lane = &mut self.to[id];
+            let credit_bytes = if pressed { 0 } else { lane.credit_bytes };
+            self.withholds |= credit_bytes < lane.credit_bytes;
             if id == self.me as usize
-                || (lane.asks.is_empty() && lane.tells.is_empty() && lane.credit_bytes == 0)
+                || (lane.asks.is_empty() && lane.tells.is_empty() && credit_bytes == 0)
             {
                 continue;
             }
+            lane.credit_bytes -= credit_bytes;
             let frames = (!lane.tells.is_empty()).then(|| self.frames.clone());
             shared |= frames.is_some();
             lane.under_way_bytes += lane.bytes.len();
@@ -104,7 +115,7 @@ impl Lanes {
                     bytes: core::mem::take(&mut lane.bytes),
                     tells: core::mem::take(&mut lane.tells),
                     frames,
-                    credit_bytes: core::mem::take(&mut lane.credit_bytes),
+                    credit_bytes,
                 },
             );
         }

@@ -250,7 +250,7 @@ impl Shard {
     /// Whether the shard waits for something that no event announces, and should be called again
     /// within a millisecond or two.
     pub fn is_waiting(&self) -> bool {
-        !self.stalled.is_empty()
+        !self.stalled.is_empty() || self.lanes.withholds
     }
 
     pub(crate) fn is_current(&self, conn: ConnId) -> bool {
