@@ -91,7 +91,7 @@ impl Shard {
         if row.state != State::Http || row.outbox != NONE {
             return;
         }
-        if row.is(PAUSED) && !row.is(EOF) {
+        if row.is(PAUSED) && !row.is(EOF) && !self.stalled.contains(&conn) {
             row.flags &= !PAUSED;
             self.update_interest(conn.slot, io);
         }
@@ -348,7 +348,9 @@ impl Shard {
             }
             (Door::Publish, None) => self.upgrade_to_publish(slot, head, &names[0], io),
             (Door::Publish, Some(_)) if head.method == Method::Post => {
-                self.publish_one(slot, head, &names[0], body)
+                let flow = self.publish_one(slot, head, &names[0], body);
+                self.stall_if_needed(slot, io);
+                flow
             }
             (Door::Publish, Some(verb)) => self.verb(slot, verb, &names[0]),
         }
