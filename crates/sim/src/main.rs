@@ -55,7 +55,9 @@ fn main() -> ExitCode {
     let args = match args() {
         Ok(args) => args,
         Err(error) => {
-            eprintln!("{error}\n--seeds N --steps M [--from SEED] [--seconds S] [--planted] [--trace]");
+            eprintln!(
+                "{error}\n--seeds N --steps M [--from SEED] [--seconds S] [--planted] [--trace]"
+            );
             return ExitCode::from(2);
         }
     };

@@ -5,10 +5,26 @@ use crore_sim::{Met, run, run_seed};
 
 /// What each of these seeds found when it was new, in a build without the fix.
 const FOUND: &[(&str, u64, usize)] = &[
-    ("a topic whose log expired in the tick that forgot it was removed twice", 0, 600),
-    ("a long-poll on several topics lost what came while another home had not answered", 97, 600),
-    ("positions of a set named topics at 0 before their homes had answered", 97, 600),
-    ("the first of two gaps of a set moved both positions, and the second was never told", 1286, 1200),
+    (
+        "a topic whose log expired in the tick that forgot it was removed twice",
+        0,
+        600,
+    ),
+    (
+        "a long-poll on several topics lost what came while another home had not answered",
+        97,
+        600,
+    ),
+    (
+        "positions of a set named topics at 0 before their homes had answered",
+        97,
+        600,
+    ),
+    (
+        "the first of two gaps of a set moved both positions, and the second was never told",
+        1286,
+        1200,
+    ),
 ];
 
 /// Seeds of the fixed set, and their steps.
