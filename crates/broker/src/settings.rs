@@ -166,15 +166,6 @@ pub struct Interest {
     pub followers_max: u32,
 }
 
-/// Which messages of a topic are kept.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Keep {
-    /// The newest, whatever their keys.
-    Log,
-    /// The newest of each key; those without a key have the empty one.
-    Latest,
-}
-
 /// What a subscriber without a position gets first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum First {
@@ -263,6 +254,7 @@ impl Default for Settings {
                 publish_paths: vec!["/pub".to_string()],
                 subscribe_paths: vec!["/sub".to_string()],
                 pubsub_paths: vec!["/pubsub".to_string()],
+                interest_paths: vec!["/interest".to_string()],
                 allowed_origins: Vec::new(),
                 loopback_hosts_only: true,
                 trusted_proxies: Vec::new(),
@@ -284,7 +276,6 @@ impl Default for Settings {
                 publishes_burst: 0,
                 publishes_per_address_per_s: 0,
                 publishes_per_address_burst: 0,
-                interest_paths: vec!["/interest".to_string()],
                 connections_per_shard: 1_000_000,
                 log_bytes: 256 << 20,
                 outbox_bytes: 1 << 20,
@@ -307,10 +298,6 @@ impl Default for Settings {
                 min_bytes: 64,
                 level: 1,
             },
-            rules: Vec::new(),
-        }
-    }
-}
             publish: Publishing {
                 idempotency_window_s: 600,
                 idempotency_keys: 100_000,
@@ -319,3 +306,7 @@ impl Default for Settings {
                 debounce_s: 5,
                 followers_max: 64,
             },
+            rules: Vec::new(),
+        }
+    }
+}

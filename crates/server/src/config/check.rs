@@ -63,9 +63,6 @@ const MAX_DEBOUNCE_S: u32 = 3_600;
 /// Each change of each topic is compared with every follower's filter.
 const MAX_FOLLOWERS: u32 = 65_536;
 
-/// A whole snapshot is walked for whoever reads a part of it.
-const MAX_KEYS: u32 = 1_000_000;
-
 /// An hour: a browser that waits longer to reconnect looks broken.
 const MAX_RETRY_MS: u32 = 3_600_000;
 

@@ -7,8 +7,8 @@
 use std::net::SocketAddr;
 
 use crore_broker::settings::{
-    Concurrency, Deflate, First, Heartbeat, Http, Interest, Keep, Limits, Publishing, Rule,
-    Settings, Slow, Timeouts,
+    Concurrency, Deflate, First, Heartbeat, Http, Interest, Limits, Publishing, Rule, Settings,
+    Slow, Timeouts,
 };
 use serde::{Deserialize, Serialize};
 
