@@ -17,6 +17,8 @@ impl Shard {
                 data,
                 content_type,
                 event,
+                key,
+                ttl_s,
                 binary,
                 answer,
             } => {
@@ -26,6 +28,8 @@ impl Shard {
                     data: data.in_bytes(bytes),
                     content_type: content_type.in_bytes(bytes),
                     event: event.in_bytes(bytes),
+                    key: key.in_bytes(bytes),
+                    ttl_s: *ttl_s,
                     binary: *binary,
                 };
                 let outcome = home.publish(&message, &world.settings, &world.rules, now, lanes);
@@ -81,6 +85,8 @@ impl Shard {
             data: Span::of(bytes, message.data),
             content_type: Span::of(bytes, message.content_type),
             event: Span::of(bytes, message.event),
+            key: Span::of(bytes, message.key),
+            ttl_s: message.ttl_s,
             binary: message.binary,
             answer,
         });

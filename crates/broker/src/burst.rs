@@ -211,16 +211,19 @@ impl Shard {
     }
 
     /// Puts whole messages, from `from` on, behind what waits; past the limits the subscription falls back
-    /// to its position and reads on from the log when the socket drains.
+    /// to its position and reads on from the log when the socket drains. Where only the newest message of each
+    /// key is kept that is at once, so that none is sent that was superseded while it waited.
     fn queue(&mut self, due: &Due, frames: &Frames, from: usize) {
         let limits = &self.world.settings.limits;
         let outbox = self.outboxes.get_mut(self.conns.get(due.slot).outbox);
         for n in from..due.records.len() {
             let bytes = self.burst.message(due, frames, n);
-            let fits = outbox.waiting_bytes() + bytes.len() <= limits.outbox_bytes
+            let record = &self.burst.records[due.records.start as usize + n];
+            let fits = !record.latest
+                && outbox.waiting_bytes() + bytes.len() <= limits.outbox_bytes
                 && self.outbox_bytes + bytes.len() <= limits.outbox_bytes_per_shard;
             if !fits {
-                let offset = self.burst.records[due.records.start as usize + n].previous;
+                let offset = record.previous;
                 self.conns.get_mut(due.slot).flags &= !LIVE;
                 self.stats.fallbacks += 1;
                 let behind = Behind {

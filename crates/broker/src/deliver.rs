@@ -313,8 +313,9 @@ impl Shard {
                 continue;
             }
             let limits = &self.world.settings.limits;
-            let fits = self.outboxes.get(row.outbox).waiting_bytes() + bytes.len()
-                <= limits.outbox_bytes
+            let fits = !record.latest
+                && self.outboxes.get(row.outbox).waiting_bytes() + bytes.len()
+                    <= limits.outbox_bytes
                 && self.outbox_bytes + bytes.len() <= limits.outbox_bytes_per_shard;
             if fits {
                 self.put(slot, &bytes, io);
@@ -334,14 +335,14 @@ impl Shard {
     }
 
     /// A stream on several topics that is not begun: what comes waits for the other homes, within
-    /// the limits of an outbox.
+    /// the limits of an outbox, unless it may be superseded meanwhile.
     fn hold_of_set(&mut self, slot: u32, part: u32, frames: &Frames) {
         let limit = self.world.settings.limits.outbox_bytes;
         let epoch = self.world.epoch;
         let extra = self.extras.get_mut(self.conns.get(slot).extra);
         let attaching = extra.attaching.as_mut().expect("it is not begun");
         for record in self.burst.records() {
-            if attaching.frames.len() + frames.frame(record).len() > limit {
+            if record.latest || attaching.frames.len() + frames.frame(record).len() > limit {
                 extra.list[part as usize].flags &= !LIVE;
                 extra.behind.push(Behind {
                     part,

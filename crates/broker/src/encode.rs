@@ -88,6 +88,9 @@ impl Message<'_> {
                 if !frames.content_type(record).is_empty() {
                     meta_line(out, b"content-type", frames.content_type(record));
                 }
+                if !frames.key(record).is_empty() {
+                    meta_line(out, b"key", frames.key(record));
+                }
                 out.push(b'\n');
                 out.extend_from_slice(data);
                 let opcode = if record.binary {
@@ -144,6 +147,7 @@ impl Message<'_> {
         for (name, value) in [
             (&b",\"content_type\":"[..], frames.content_type(record)),
             (b",\"event\":", frames.event(record)),
+            (b",\"key\":", frames.key(record)),
         ] {
             if !value.is_empty() && core::str::from_utf8(value).is_ok() {
                 out.extend_from_slice(name);

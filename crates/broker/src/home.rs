@@ -27,7 +27,7 @@ use crate::mail::{Info, Outcome, ShardId, Tell};
 use crate::pace::Pace;
 use crate::planted::{self, Fault};
 use crate::rules::Rules;
-use crate::settings::Settings;
+use crate::settings::{Keep, Settings};
 use crate::slab::{NONE, Side, Slab, Vacant};
 use crate::stats::{Accounts, Stats};
 use crate::time::Now;
@@ -107,9 +107,6 @@ impl HomeTopic {
     fn has(&self, flag: u8) -> bool {
         self.flags & flag != 0
     }
-    fn is_idle(&self) -> bool {
-        self.carrier == NONE && self.log == NONE
-    }
 }
 
 /// A message as a publisher gives it.
@@ -124,6 +121,10 @@ pub struct Publish<'a> {
     pub content_type: &'a [u8],
     /// Its event name, checked, at most 255 bytes.
     pub event: &'a [u8],
+    /// Its key, checked, at most 255 bytes.
+    pub key: &'a [u8],
+    /// Seconds that it lives, if it says so.
+    pub ttl_s: Option<u32>,
     /// Whether WebSocket clients get a binary frame.
     pub binary: bool,
 }
@@ -145,19 +146,19 @@ pub struct Home {
     compressed: Vec<u8>,
     /// How long a page is.
     pub pace: Pace,
-    /// What it met.
-    pub stats: Stats,
+    stats: Stats,
 }
 
 impl Home {
-    /// A home without topics. `epoch` names the life of its logs; `homes` share the log's budget.
-    pub fn new(settings: &Settings, rules: &Rules, epoch: u32, homes: usize) -> Self {
+    /// A home without topics. `epoch` names the life of its logs; `homes` share the log's budget; `seed` keys
+    /// the hash of messages' keys.
+    pub fn new(settings: &Settings, rules: &Rules, epoch: u32, homes: usize, seed: u64) -> Self {
         Home {
             rows: Slab::new(),
             index: Index::new(),
             names: Names::default(),
             sets: Side::new(),
-            log: Log::new(rules.count(), settings.limits.log_bytes / homes),
+            log: Log::new(rules, settings.limits.log_bytes / homes, seed),
             sequence: alloc::vec![0; PARTITIONS],
             floor: alloc::vec![0; PARTITIONS],
             epoch,
@@ -181,7 +182,18 @@ impl Home {
         accounts.home_sets = self.sets.len();
         accounts.log_messages = self.log.len();
         accounts.log_bytes = self.log.bytes();
+        accounts.log_chains = self.log.chains();
+        accounts.log_keys = self.log.keys();
         accounts.name_bytes += self.names.bytes();
+    }
+
+    /// What it met.
+    pub fn stats(&self) -> Stats {
+        Stats {
+            superseded: self.log.superseded,
+            expired: self.log.expired,
+            ..self.stats
+        }
     }
 
     fn find(&self, hash: u32, name: &[u8]) -> Option<u32> {
@@ -226,7 +238,7 @@ impl Home {
         row.set_last(offset);
         row.flags = (row.flags | CREATED) & !DELETED;
         let rule = rules.get(row.rule);
-        let keep = rule.log_messages > 0;
+        let keep = rule.messages_max() > 0;
         if keep || row.carrier != NONE {
             let opcode = if message.binary {
                 Opcode::Binary
@@ -241,9 +253,12 @@ impl Home {
                 offset,
                 previous,
                 time_s: now.unix_s,
+                ttl_s: message.ttl_s,
+                key: message.key,
                 content_type: message.content_type,
                 event: message.event,
                 binary: message.binary,
+                latest: rule.keep == Keep::Latest,
                 header: header_len as u8,
                 frame: &[],
             };
@@ -290,8 +305,8 @@ impl Home {
         if keep {
             let (log, rows) = (&mut self.log, &mut self.rows);
             let mut emptied = Vec::new();
-            log.enforce_budget(|topic| {
-                rows.get_mut(topic).log = NONE;
+            log.enforce_budget(now.unix_s, |topic, left| {
+                rows.get_mut(topic).log = left;
                 emptied.push(topic);
             });
             for topic in emptied {

@@ -2,101 +2,46 @@
 //! (in order of arrival, for age). The bytes lie in size classes and are recycled.
 //!
 //! Invariants: an entry stands in the chain of exactly one topic and one rule; a topic without
-//! entries has no row here; the byte count is what the entries occupy.
+//! entries has no row here, unless some expired that were not lost; the byte count is what the entries occupy. An entry's
+//! `previous` is the offset of the entry before it in its chain; the oldest's is the last one that was lost. What is
+//! superseded or has expired is not lost: nobody was promised it, and the chain closes over it.
 //!
 //! It does not decide who may read, and knows neither names nor subscribers.
 
+mod entry;
+mod expiry;
+mod keys;
+mod read;
+#[cfg(test)]
+mod tests;
+
 use alloc::vec::Vec;
 
-use crate::blobs::{Blob, Blobs, occupied};
-use crate::mail::Frames;
-use crate::settings::Rule;
-use crate::slab::{NONE, Slab, Vacant};
+use crate::blobs::{Blobs, occupied};
+use crate::log::entry::{Chain, Entry};
+use crate::log::keys::{Key, Keys};
+use crate::rules::Rules;
+use crate::settings::{Keep, Rule};
+use crate::slab::{NONE, Slab};
 
 /// How many of the oldest entries are compared when the byte budget is spent, to find a topic that
 /// is far over its share.
 const VICTIMS_COMPARED: usize = 16;
 
-/// A kept message. Its bytes are content type, event name and WebSocket frame, side by side.
-pub struct Entry {
-    offset: u64,
-    previous: u64,
-    time_s: u32,
-    len: u32,
-    chain: u32,
-    next: u32,
-    younger: u32,
-    older: u32,
-    blob: Blob,
-    header: u8,
-    content_type: u8,
-    event: u8,
-    binary: bool,
-}
-
-const _: () = assert!(size_of::<Entry>() == 48);
-
-impl Vacant for Entry {
-    fn vacant(next: u32) -> Self {
-        Entry {
-            offset: 0,
-            previous: 0,
-            time_s: 0,
-            len: 0,
-            chain: NONE,
-            next,
-            younger: NONE,
-            older: NONE,
-            blob: Blob::NONE,
-            header: 0,
-            content_type: 0,
-            event: 0,
-            binary: false,
-        }
-    }
-    fn next_vacant(&self) -> u32 {
-        self.next
-    }
-}
-
-impl Entry {
-    fn bytes(&self) -> usize {
-        self.len as usize + self.content_type as usize + self.event as usize
-    }
-}
-
-/// The chain of a topic that has messages.
-pub struct Chain {
-    oldest: u32,
-    newest: u32,
-    count: u32,
-    bytes: u32,
-    topic: u32,
-    rule: u8,
-}
-
-const _: () = assert!(size_of::<Chain>() == 24);
-
-impl Vacant for Chain {
-    fn vacant(next: u32) -> Self {
-        Chain {
-            oldest: next,
-            newest: NONE,
-            count: 0,
-            bytes: 0,
-            topic: NONE,
-            rule: 0,
-        }
-    }
-    fn next_vacant(&self) -> u32 {
-        self.oldest
-    }
-}
-
-/// The oldest and the youngest entry of a rule.
+/// The oldest and the youngest entry of a rule, and how long its messages live; 0 is without end.
 struct Ages {
     oldest: u32,
     youngest: u32,
+    ttl_s: u32,
+}
+
+/// Why an entry goes.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Gone {
+    /// By a limit: who has not seen it misses it.
+    Lost,
+    /// It is superseded or has expired: nobody misses it.
+    Unneeded,
 }
 
 /// All that is kept by one home.
@@ -104,8 +49,13 @@ pub struct Log {
     entries: Slab<Entry>,
     chains: Slab<Chain>,
     blobs: Blobs,
+    keys: Keys,
     ages: Vec<Ages>,
     budget_bytes: usize,
+    /// Messages that a newer one of their key took the place of.
+    pub superseded: u64,
+    /// Messages whose time to live had passed before anything else took them away.
+    pub expired: u64,
 }
 
 /// A message on its way into the log.
@@ -118,12 +68,18 @@ pub struct New<'a> {
     pub previous: u64,
     /// Unix seconds.
     pub time_s: u32,
+    /// Seconds that it lives, if it brought a number.
+    pub ttl_s: Option<u32>,
+    /// Key, or empty.
+    pub key: &'a [u8],
     /// Content type, or empty.
     pub content_type: &'a [u8],
     /// Event name, or empty.
     pub event: &'a [u8],
     /// Whether the frame is a binary one.
     pub binary: bool,
+    /// Whether its topic keeps only the newest message of each key.
+    pub latest: bool,
     /// Bytes of the frame's header.
     pub header: u8,
     /// The WebSocket frame.
@@ -131,31 +87,45 @@ pub struct New<'a> {
 }
 
 impl Log {
-    /// An empty log for so many rules.
-    pub fn new(rules: usize, budget_bytes: usize) -> Self {
-        let ages = (0..rules)
-            .map(|_| Ages {
-                oldest: NONE,
-                youngest: NONE,
-            })
-            .collect();
+    /// An empty log of topics with these rules. `seed` keys the hash of messages' keys.
+    pub fn new(rules: &Rules, budget_bytes: usize, seed: u64) -> Self {
+        let ages = |number| Ages {
+            oldest: NONE,
+            youngest: NONE,
+            ttl_s: rules.get(number as u8).ttl_s,
+        };
         Log {
             entries: Slab::new(),
             chains: Slab::new(),
             blobs: Blobs::new(),
-            ages,
+            keys: Keys::new(seed),
+            ages: (0..rules.count()).map(ages).collect(),
             budget_bytes,
+            superseded: 0,
+            expired: 0,
         }
     }
 
     /// Bytes that the messages occupy, their rows included.
     pub fn bytes(&self) -> usize {
-        self.blobs.bytes() + self.entries.len() as usize * size_of::<Entry>()
+        self.blobs.bytes()
+            + self.entries.len() as usize * size_of::<Entry>()
+            + self.keys.len() as usize * size_of::<Key>()
     }
 
     /// Messages in it.
     pub fn len(&self) -> u32 {
         self.entries.len()
+    }
+
+    /// Topics that have messages, or had some that expired.
+    pub fn chains(&self) -> u32 {
+        self.chains.len()
+    }
+
+    /// Keys in topics that keep the latest.
+    pub fn keys(&self) -> u32 {
+        self.keys.len()
     }
 
     /// Messages of a chain; `NONE` is an empty one.
@@ -167,33 +137,70 @@ impl Log {
         }
     }
 
-    /// The offset before the oldest message of a chain: whoever has seen it misses nothing.
-    pub fn reaches_back_to(&self, chain: u32) -> Option<u64> {
-        (chain != NONE).then(|| self.entries.get(self.chains.get(chain).oldest).previous)
-    }
-
-    /// Appends a message to a topic's chain, trims the chain to its rule and the log to its budget,
-    /// and returns the chain (`NONE` when nothing is left of it).
+    /// Appends a message to a topic's chain, takes away what it supersedes, trims the chain to its rule, and
+    /// returns the chain.
     pub fn append(&mut self, mut chain: u32, number: u8, rule: &Rule, new: &New<'_>) -> u32 {
+        let latest = rule.keep == Keep::Latest;
+        if latest && chain != NONE {
+            self.supersede(chain, new.key);
+        }
         // Trimming first lets the new message take the place of the one that goes.
         while self.over(chain, rule, new.frame.len()) {
-            chain = self.drop_oldest(chain);
+            chain = self.drop_oldest(chain, new.time_s);
         }
-        let blob = self.blobs.insert(&[new.content_type, new.event, new.frame]);
+        if chain == NONE {
+            let row = Chain::new(new.topic, number, latest, new.previous);
+            chain = self.chains.insert(row);
+        }
+        let row = self.chains.get(chain);
+        let before = row.newest();
+        let previous = if before == NONE {
+            row.lost()
+        } else {
+            self.entries.get(before).offset
+        };
+        let id = self.insert(chain, number, previous, new);
+        if latest {
+            self.keys.insert(chain, new.key, id, before);
+        }
+        let bytes = occupied(self.entries.get(id).bytes()) as u32;
+        let row = self.chains.get_mut(chain);
+        row.count += 1;
+        row.bytes += bytes;
+        row.mortal |= new.ttl_s.is_some();
+        row.ended = false;
+        row.set_newest(id);
+        if before == NONE {
+            row.set_oldest(id);
+        } else {
+            self.entries.get_mut(before).next = id;
+        }
+        chain
+    }
+
+    /// An entry that stands in the order of its rule, but not yet in its chain.
+    fn insert(&mut self, chain: u32, number: u8, previous: u64, new: &New<'_>) -> u32 {
+        let end = new
+            .ttl_s
+            .map(|ttl_s| new.time_s.saturating_add(ttl_s).to_le_bytes());
+        let end = end.as_ref().map_or(&[][..], |end| end);
+        let blob = self
+            .blobs
+            .insert(&[end, new.key, new.content_type, new.event, new.frame]);
         let id = self.entries.insert(Entry {
             offset: new.offset,
-            previous: new.previous,
+            previous,
             time_s: new.time_s,
             len: new.frame.len() as u32,
-            chain: NONE,
+            chain,
             next: NONE,
             younger: NONE,
             older: self.ages[number as usize].youngest,
             blob,
-            header: new.header,
+            key: new.key.len() as u8,
             content_type: new.content_type.len() as u8,
             event: new.event.len() as u8,
-            binary: new.binary,
+            form: Entry::form(new.binary, new.header, new.ttl_s.is_some()),
         });
         let ages = &mut self.ages[number as usize];
         let elder = core::mem::replace(&mut ages.youngest, id);
@@ -202,43 +209,28 @@ impl Log {
         } else {
             self.entries.get_mut(elder).younger = id;
         }
-        let bytes = occupied(self.entries.get(id).bytes()) as u32;
-        if chain == NONE {
-            let topic = new.topic;
-            chain = self.chains.insert(Chain {
-                oldest: id,
-                newest: id,
-                count: 1,
-                bytes,
-                topic,
-                rule: number,
-            });
-        } else {
-            let row = self.chains.get_mut(chain);
-            let last = core::mem::replace(&mut row.newest, id);
-            row.count += 1;
-            row.bytes += bytes;
-            self.entries.get_mut(last).next = id;
-        }
-        self.entries.get_mut(id).chain = chain;
-        chain
+        id
     }
 
     fn over(&self, chain: u32, rule: &Rule, more_bytes: usize) -> bool {
         chain != NONE && {
             let row = self.chains.get(chain);
-            row.count >= rule.log_messages || row.bytes as usize + more_bytes > rule.log_bytes
+            row.count > 0
+                && (row.count >= rule.messages_max()
+                    || row.bytes as usize + more_bytes > rule.log_bytes)
         }
     }
 
     /// Drops what the byte budget does not allow: the oldest first, and among the oldest those of
-    /// the topic furthest over its share. `emptied` is told the topics that have nothing left.
-    pub fn enforce_budget(&mut self, mut emptied: impl FnMut(u32)) {
+    /// the topic furthest over its share. `emptied` is told the topics that have nothing left, and the chain
+    /// that they have now.
+    pub fn enforce_budget(&mut self, now_s: u32, mut emptied: impl FnMut(u32, u32)) {
         while self.bytes() > self.budget_bytes {
             let Some(chain) = self.victim() else { return };
             let topic = self.chains.get(chain).topic;
-            if self.drop_oldest(chain) == NONE {
-                emptied(topic);
+            let chain = self.drop_oldest(chain, now_s);
+            if self.count(chain) == 0 {
+                emptied(topic, chain);
             }
         }
     }
@@ -265,125 +257,71 @@ impl Log {
         best.map(|(_, _, chain)| chain)
     }
 
-    /// Drops up to `limit` messages of a rule that are older than `age_s`.
-    pub fn expire(
-        &mut self,
-        number: u8,
-        age_s: u32,
-        now_s: u32,
-        limit: usize,
-        mut emptied: impl FnMut(u32),
-    ) {
-        for _ in 0..limit {
-            let id = self.ages[number as usize].oldest;
-            if id == NONE || now_s.saturating_sub(self.entries.get(id).time_s) < age_s {
+    /// Drops a whole chain.
+    pub fn clear(&mut self, chain: u32) {
+        if chain == NONE {
+            return;
+        }
+        loop {
+            let oldest = self.chains.get(chain).oldest();
+            if oldest == NONE {
+                self.chains.remove(chain);
                 return;
             }
-            let chain = self.entries.get(id).chain;
-            let topic = self.chains.get(chain).topic;
-            if self.drop_oldest(chain) == NONE {
-                emptied(topic);
-            }
+            self.take(NONE, oldest, Gone::Unneeded);
         }
     }
 
-    /// Drops what is too old in one chain: expiry is exact for whoever looks.
-    pub fn expire_chain(&mut self, mut chain: u32, age_s: u32, now_s: u32) -> u32 {
-        while chain != NONE
-            && now_s.saturating_sub(self.entries.get(self.chains.get(chain).oldest).time_s) >= age_s
-        {
-            chain = self.drop_oldest(chain);
+    /// Drops the oldest message of a chain that has some; returns the chain or `NONE`.
+    fn drop_oldest(&mut self, chain: u32, now_s: u32) -> u32 {
+        let oldest = self.chains.get(chain).oldest();
+        if self.is_expired(oldest, now_s) {
+            self.expired += 1;
+            return self.take(NONE, oldest, Gone::Unneeded);
         }
-        chain
+        self.take(NONE, oldest, Gone::Lost)
     }
 
-    /// Drops a whole chain.
-    pub fn clear(&mut self, mut chain: u32) {
-        while chain != NONE {
-            chain = self.drop_oldest(chain);
+    /// Takes the message of this key away, if there is one.
+    fn supersede(&mut self, chain: u32, key: &[u8]) {
+        if let Some(row) = self.key_row(chain, key) {
+            let Key { entry, before, .. } = *self.keys.get(row);
+            self.superseded += 1;
+            self.take(before, entry, Gone::Unneeded);
         }
     }
 
-    /// The offset before the newest `count` messages.
-    pub fn before_newest(&self, chain: u32, count: u32) -> Option<u64> {
-        let skip = self.count(chain).saturating_sub(count);
-        if chain == NONE || count == 0 {
-            return None;
-        }
-        let mut id = self.chains.get(chain).oldest;
-        for _ in 0..skip {
-            id = self.entries.get(id).next;
-        }
-        Some(self.entries.get(id).previous)
+    /// The row of this key of a chain that keeps the latest.
+    fn key_row(&self, chain: u32, key: &[u8]) -> Option<u32> {
+        let (entries, blobs) = (&self.entries, &self.blobs);
+        self.keys.find(chain, key, |id| {
+            let entry = entries.get(id);
+            entry.chain == chain && entry.parts(blobs.get(entry.blob)).key == key
+        })
     }
 
-    /// The offset before the first message after this second.
-    pub fn before_time(&self, chain: u32, time_s: u32) -> Option<u64> {
-        let mut id = if chain == NONE {
-            NONE
-        } else {
-            self.chains.get(chain).oldest
-        };
-        while id != NONE {
-            let entry = self.entries.get(id);
-            if entry.time_s > time_s {
-                return Some(entry.previous);
-            }
-            id = entry.next;
-        }
-        None
+    /// The key row of an entry of a chain that keeps the latest.
+    fn key_row_of(&self, id: u32) -> u32 {
+        let entry = self.entries.get(id);
+        let key = entry.parts(self.blobs.get(entry.blob)).key;
+        self.keys
+            .find(entry.chain, key, |other| other == id)
+            .expect("a keyed entry has a row")
     }
 
-    /// Copies the messages after `offset` into `frames`, oldest first, until `messages_max` or
-    /// `bytes_max` is reached (one message always fits). Says whether that was all.
-    pub fn read(
-        &self,
-        chain: u32,
-        offset: u64,
-        messages_max: usize,
-        bytes_max: usize,
-        frames: &mut Frames,
-    ) -> bool {
-        let mut id = if chain == NONE {
-            NONE
-        } else {
-            self.chains.get(chain).oldest
-        };
-        let (mut messages, mut bytes) = (0, 0);
-        while id != NONE {
-            let entry = self.entries.get(id);
-            if entry.offset > offset {
-                if messages == messages_max || (messages > 0 && bytes + entry.bytes() > bytes_max) {
-                    return false;
-                }
-                messages += 1;
-                bytes += entry.bytes();
-                let (content_type, event) = (entry.content_type as usize, entry.event as usize);
-                let blob = &self.blobs.get(entry.blob)[..entry.bytes()];
-                let record = frames.push(&New {
-                    topic: NONE,
-                    offset: entry.offset,
-                    previous: entry.previous,
-                    time_s: entry.time_s,
-                    content_type: &blob[..content_type],
-                    event: &blob[content_type..content_type + event],
-                    binary: entry.binary,
-                    header: entry.header,
-                    frame: &blob[content_type + event..],
-                });
-                frames.pages.push(record);
-            }
-            id = entry.next;
+    /// Takes the entry behind `before` (`NONE`: the oldest) out of its chain; returns the chain, which is
+    /// `NONE` when all up to the topic's last message is lost. Only the oldest is ever lost.
+    fn take(&mut self, before: u32, id: u32, gone: Gone) -> u32 {
+        let chain = self.entries.get(id).chain;
+        let latest = self.chains.get(chain).latest;
+        if latest {
+            self.keys.remove(self.key_row_of(id));
         }
-        true
-    }
-
-    /// Drops the oldest message of a chain; returns the chain or `NONE`.
-    pub fn drop_oldest(&mut self, chain: u32) -> u32 {
-        let row = self.chains.get(chain);
-        let (id, number) = (row.oldest, row.rule);
         let entry = self.entries.remove(id);
-        let ages = &mut self.ages[number as usize];
+        let row = self.chains.get_mut(chain);
+        row.count -= 1;
+        row.bytes -= occupied(entry.bytes()) as u32;
+        let ages = &mut self.ages[row.rule as usize];
         if entry.older == NONE {
             ages.oldest = entry.younger
         } else {
@@ -395,13 +333,32 @@ impl Log {
             self.entries.get_mut(entry.younger).older = entry.older
         }
         self.blobs.remove(entry.blob, entry.bytes());
-        let row = self.chains.get_mut(chain);
-        row.count -= 1;
-        row.bytes -= occupied(entry.bytes()) as u32;
-        row.oldest = entry.next;
         if row.count == 0 {
-            self.chains.remove(chain);
-            return NONE;
+            let lost = gone == Gone::Lost;
+            if lost && !row.ended {
+                self.chains.remove(chain);
+                return NONE;
+            }
+            row.mortal = false;
+            row.set_lost(if lost { entry.offset } else { entry.previous });
+            return chain;
+        }
+        if before == NONE {
+            row.set_oldest(entry.next);
+        } else {
+            self.entries.get_mut(before).next = entry.next;
+        }
+        if entry.next == NONE {
+            row.set_newest(before);
+            row.ended = true;
+            return chain;
+        }
+        if gone == Gone::Unneeded {
+            self.entries.get_mut(entry.next).previous = entry.previous;
+        }
+        if latest {
+            let after = self.key_row_of(entry.next);
+            self.keys.get_mut(after).before = before;
         }
         chain
     }

@@ -43,8 +43,12 @@ pub struct Record {
     header: u8,
     content_type: u8,
     event: u8,
+    key: u8,
     /// Sent in a binary frame.
     pub binary: bool,
+    /// Its topic keeps only the newest message of each key: it does not wait for a socket, where a newer
+    /// one may come before it could be sent.
+    pub latest: bool,
 }
 
 const _: () = assert!(size_of::<Record>() == 48);
@@ -54,7 +58,7 @@ const _: () = assert!(size_of::<Record>() == 48);
 pub struct Frames {
     /// Whole WebSocket frames, side by side in the order of publishing.
     bytes: Vec<u8>,
-    /// Content types and event names.
+    /// Content types, event names and keys.
     meta: Vec<u8>,
     /// Compressed frames, for those who negotiated it.
     packed: Vec<u8>,
@@ -79,9 +83,12 @@ impl Frames {
             offset: record.offset,
             previous: record.previous,
             time_s: record.time_s,
+            ttl_s: None,
+            key: of.key(record),
             content_type: of.content_type(record),
             event: of.event(record),
             binary: record.binary,
+            latest: record.latest,
             header: record.header,
             frame: of.frame(record),
         })
@@ -105,6 +112,7 @@ impl Frames {
         let meta = self.meta.len() as u32;
         self.meta.extend_from_slice(new.content_type);
         self.meta.extend_from_slice(new.event);
+        self.meta.extend_from_slice(new.key);
         Record {
             offset: new.offset,
             previous: new.previous,
@@ -117,7 +125,9 @@ impl Frames {
             header: new.header,
             content_type: new.content_type.len() as u8,
             event: new.event.len() as u8,
+            key: new.key.len() as u8,
             binary: new.binary,
+            latest: new.latest,
         }
     }
 
@@ -162,6 +172,12 @@ impl Frames {
     /// The message's event name; empty when none was given.
     pub fn event(&self, record: &Record) -> &[u8] {
         &self.meta[record.meta as usize + record.content_type as usize..][..record.event as usize]
+    }
+
+    /// The message's key; empty when none was given.
+    pub fn key(&self, record: &Record) -> &[u8] {
+        let before = record.content_type as usize + record.event as usize;
+        &self.meta[record.meta as usize + before..][..record.key as usize]
     }
 
     /// Bytes in use.
@@ -255,6 +271,10 @@ pub enum Ask {
         content_type: Span,
         /// Its event name.
         event: Span,
+        /// Its key.
+        key: Span,
+        /// Seconds that it lives, if it says so.
+        ttl_s: Option<u32>,
         /// A binary frame.
         binary: bool,
         /// Who wants to know.

@@ -166,10 +166,20 @@ pub struct Interest {
     pub followers_max: u32,
 }
 
+/// Which messages of a topic are kept.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Keep {
+    /// The newest, whatever their keys.
+    Log,
+    /// The newest of each key; those without a key have the empty one.
+    Latest,
+}
+
 /// What a subscriber without a position gets first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum First {
-    /// Long-poll begins with the oldest message of the log, SSE and WebSocket with the next one.
+    /// Long-poll begins with the oldest message of the log, SSE and WebSocket with the next one; all of them with
+    /// the oldest where only the newest message of each key is kept.
     ByTransport,
     /// All that the log holds.
     Oldest,
@@ -204,12 +214,19 @@ pub enum Slow {
 pub struct Rule {
     /// A topic filter in MQTT's form: `scores/#`, `chat/+/room`.
     pub filter: String,
-    /// Messages kept per topic; 0 turns the log off.
+    /// Which messages are kept.
+    pub keep: Keep,
+    /// Messages kept per topic; 0 turns the log off. Does not count where the latest is kept.
     pub log_messages: u32,
+    /// Keys kept per topic where the latest is kept, at least one.
+    pub keys_max: u32,
     /// Bytes kept per topic.
     pub log_bytes: usize,
     /// Seconds that a message is kept.
     pub log_age_s: u32,
+    /// Seconds after which a message is not sent any more, and not missed; 0 is without end. A message may bring
+    /// fewer.
+    pub ttl_s: u32,
     /// Seconds that a topic without subscribers and messages remembers its position.
     pub position_age_s: u32,
     /// Where a subscriber without a position begins.
@@ -228,13 +245,26 @@ pub struct Rule {
     pub slow: Slow,
 }
 
+impl Rule {
+    /// Messages kept per topic.
+    pub fn messages_max(&self) -> u32 {
+        match self.keep {
+            Keep::Log => self.log_messages,
+            Keep::Latest => self.keys_max,
+        }
+    }
+}
+
 impl Default for Rule {
     fn default() -> Self {
         Rule {
             filter: "#".to_string(),
+            keep: Keep::Log,
             log_messages: 10,
+            keys_max: 1000,
             log_bytes: 1 << 20,
             log_age_s: 3600,
+            ttl_s: 0,
             position_age_s: 3600,
             first: First::ByTransport,
             concurrency: Concurrency::Broadcast,

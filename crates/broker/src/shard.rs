@@ -93,6 +93,7 @@ impl Shard {
                 &world.rules,
                 world.epoch,
                 world.homes as usize,
+                world.seed,
             )
         });
         let lanes = Lanes::new(me, world.shards as usize);
@@ -137,7 +138,7 @@ impl Shard {
     pub fn stats(&self) -> Stats {
         let mut stats = self.stats;
         if let Some(home) = &self.home {
-            stats += home.stats;
+            stats += home.stats();
         }
         stats
     }

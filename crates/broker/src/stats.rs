@@ -20,6 +20,10 @@ pub struct Stats {
     pub credit_waits: u64,
     /// Connections for which there was no room.
     pub turned_away: u64,
+    /// Kept messages that a newer one of their key took the place of.
+    pub superseded: u64,
+    /// Kept messages that expired.
+    pub expired: u64,
 }
 
 impl AddAssign for Stats {
@@ -30,6 +34,8 @@ impl AddAssign for Stats {
         self.fallbacks += other.fallbacks;
         self.credit_waits += other.credit_waits;
         self.turned_away += other.turned_away;
+        self.superseded += other.superseded;
+        self.expired += other.expired;
     }
 }
 
@@ -60,6 +66,10 @@ pub struct Accounts {
     pub log_messages: u32,
     /// Bytes of the log, its rows included.
     pub log_bytes: usize,
+    /// Topics that have messages, or had some that expired.
+    pub log_chains: u32,
+    /// Keys of topics that keep the latest.
+    pub log_keys: u32,
     /// Bytes of topic names.
     pub name_bytes: usize,
     /// Mails that are not yet delivered in full.

@@ -104,8 +104,8 @@ fn refusals_name_the_place_the_key_and_the_remedy() {
             &["crore.toml:2:1: http.loopback_hosts_only: unknown field"],
         ),
         (
-            "[[rule]]\nmatch = 'a'\n[[rule]]\nmatch = 'b'\nkeep = 1",
-            &["crore.toml:5:1: rule[2].keep: unknown field"],
+            "[[rule]]\nmatch = 'a'\n[[rule]]\nmatch = 'b'\nkeeps = 1",
+            &["crore.toml:5:1: rule[2].keeps: unknown field"],
         ),
         (
             "[limit]\nx = 1",
@@ -297,6 +297,19 @@ fn refusals_name_the_place_the_key_and_the_remedy() {
         (
             "[[rule]]\nmatch = 'a'\npoll_timeout_status = 200",
             &["rule[1].poll_timeout_status: 200", "204 or 408"],
+        ),
+        (
+            "[[rule]]\nmatch = 'a'\nkeep = 'all'",
+            &[
+                "crore.toml:3:8: rule[1].keep: ",
+                "`all`",
+                "`log`",
+                "`latest`",
+            ],
+        ),
+        (
+            "[[rule]]\nmatch = 'a'\nkeys_max = 0",
+            &["rule[1].keys_max: 0", "from 1 to 1000000"],
         ),
         (
             "[http]\npublish_paths = ['pub']",

@@ -437,7 +437,7 @@ impl Shard {
         head.header("Access-Control-Allow-Methods", allowed.as_bytes())
             .header(
                 "Access-Control-Allow-Headers",
-                b"Content-Type, Accept, If-None-Match, If-Modified-Since, Last-Event-ID, X-EventSource-Event",
+                b"Content-Type, Accept, If-None-Match, If-Modified-Since, Last-Event-ID, X-EventSource-Event, Crore-Key, Crore-TTL",
             )
             .header("Access-Control-Max-Age", b"600")
             .end();

@@ -16,7 +16,7 @@ use crate::position::{self, Position};
 use crate::shard::Shard;
 use crate::slab::NONE;
 
-/// Content types and event names are kept with a one-byte length.
+/// Content types, event names and keys are kept with a one-byte length.
 const FIELD_BYTES_MAX: usize = 255;
 
 /// The answer to a topic that there is no room for.
@@ -26,20 +26,35 @@ pub(super) const TOPICS_REACHED: &str = "limits.topics_max or limits.topics_per_
 const RESERVED_EVENTS: &[u8] = b"crore.";
 
 /// Why a message is not published, apart from its topic.
-pub(super) fn check_fields(content_type: &[u8], event: &[u8]) -> Result<(), &'static str> {
-    if content_type.len() > FIELD_BYTES_MAX || event.len() > FIELD_BYTES_MAX {
-        return Err("the content type and the event name may have 255 bytes each");
+pub(super) fn check_fields(
+    content_type: &[u8],
+    event: &[u8],
+    key: &[u8],
+) -> Result<(), &'static str> {
+    let fields = [content_type, event, key];
+    if fields.iter().any(|field| field.len() > FIELD_BYTES_MAX) {
+        return Err("the content type, the event name and the key may have 255 bytes each");
     }
-    if !is_field_value(content_type)
-        || !is_field_value(event)
+    if !fields.iter().all(|field| is_field_value(field))
         || core::str::from_utf8(event).is_err()
+        || core::str::from_utf8(key).is_err()
     {
-        return Err("the content type or the event name holds a control character");
+        return Err("the content type, the event name or the key holds a control character");
     }
     if event.starts_with(RESERVED_EVENTS) {
         return Err("event names that begin with crore. are the server's own");
     }
     Ok(())
+}
+
+/// Seconds that the message lives, if the request says so; more than 32 bits hold stand for the most that they do.
+fn ttl_s(head: &Head<'_>) -> Result<Option<u32>, &'static str> {
+    let Some(text) = head.header("crore-ttl") else {
+        return Ok(None);
+    };
+    let seconds = position::parse_decimal(text)
+        .ok_or("Crore-TTL takes a whole number of seconds, in digits")?;
+    Ok(Some(u32::try_from(seconds).unwrap_or(u32::MAX)))
 }
 
 /// Whether WebSocket clients get the message in a binary frame.
@@ -58,14 +73,18 @@ impl Shard {
     ) -> Flow {
         let content_type = head.header("content-type").unwrap_or_default();
         let event = head.header("x-eventsource-event").unwrap_or_default();
+        let key = head.header("crore-key").unwrap_or_default();
         if topic::is_reserved(name) {
             self.respond_reason(slot, 403, "topics that begin with $ are the server's own");
             return Flow::Next;
         }
-        if let Err(reason) = check_fields(content_type, event) {
-            self.respond_reason(slot, 400, reason);
-            return Flow::Next;
-        }
+        let ttl_s = match check_fields(content_type, event, key).and_then(|()| ttl_s(head)) {
+            Ok(ttl_s) => ttl_s,
+            Err(reason) => {
+                self.respond_reason(slot, 400, reason);
+                return Flow::Next;
+            }
+        };
         if let Err(reached) = self.may_publish(slot) {
             self.respond_reason(slot, reached.status(), reached.publish_reason());
             return Flow::Next;
@@ -81,6 +100,8 @@ impl Shard {
                 data,
                 content_type,
                 event,
+                key,
+                ttl_s,
                 binary,
             },
             answer,
@@ -194,8 +215,8 @@ impl Shard {
         if line.data.len() > limits.message_bytes {
             return Err("the data is longer than limits.message_bytes allows");
         }
-        if !(line.content_type.is_empty() && line.event.is_empty()) {
-            check_fields(line.content_type, line.event)?;
+        if !(line.content_type.is_empty() && line.event.is_empty() && line.key.is_empty()) {
+            check_fields(line.content_type, line.event, line.key)?;
         }
         self.may_publish(slot)
             .map_err(|reached| reached.publish_reason())?;
@@ -206,6 +227,8 @@ impl Shard {
             data: line.data,
             content_type: line.content_type,
             event: line.event,
+            key: line.key,
+            ttl_s: line.ttl_s,
             binary: line.binary
                 || line
                     .content_type

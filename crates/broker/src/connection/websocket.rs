@@ -165,6 +165,8 @@ impl Shard {
             data,
             content_type,
             event: b"",
+            key: b"",
+            ttl_s: None,
             binary: binary && is_binary(content_type, data),
         };
         let to = self.reply_to(slot, number);

@@ -11,7 +11,7 @@ use crate::lanes::Lanes;
 use crate::mail::{Attach, Attached, Page, ShardId, Tell};
 use crate::position::{Position, Since};
 use crate::rules::Rules;
-use crate::settings::{Concurrency, First};
+use crate::settings::{Concurrency, First, Keep};
 use crate::time::Now;
 
 impl Home {
@@ -136,12 +136,13 @@ impl Home {
         let partition = topic::partition(name) as usize;
         let row = self.rows.get_mut(id);
         let rule = rules.get(row.rule);
-        row.log = self.log.expire_chain(row.log, rule.log_age_s, now.unix_s);
+        row.log = self.log.freshen(row.log, rule.log_age_s, now.unix_s);
         let last = row.last();
         let log = row.log;
         let oldest = self.log.reaches_back_to(log).unwrap_or(last);
         let by_rule = match (rule.first, ask.poll) {
             (First::ByTransport, true) | (First::Oldest, _) => Since::Oldest,
+            (First::ByTransport, false) if rule.keep == Keep::Latest => Since::Oldest,
             (First::ByTransport, false) | (First::Live, _) => Since::Live,
             (First::Newest(n), _) => Since::Newest(n),
         };

@@ -33,7 +33,7 @@ impl Home {
         let row = self.rows.get_mut(id);
         row.log = self
             .log
-            .expire_chain(row.log, rules.get(row.rule).log_age_s, now.unix_s);
+            .freshen(row.log, rules.get(row.rule).log_age_s, now.unix_s);
         self.queue_if_idle(id, now);
         Outcome::Done(self.info(id, now))
     }
@@ -68,9 +68,15 @@ impl Home {
         Outcome::Done(info)
     }
 
+    /// Whether nobody subscribes and nothing is kept.
+    fn is_idle(&self, id: u32) -> bool {
+        let row = self.rows.get(id);
+        row.carrier == NONE && self.log.count(row.log) == 0
+    }
+
     pub(super) fn queue_if_idle(&mut self, id: u32, now: Now) {
-        let row = self.rows.get_mut(id);
-        if row.is_idle() && !row.has(QUEUED) {
+        if self.is_idle(id) && !self.rows.get(id).has(QUEUED) {
+            let row = self.rows.get_mut(id);
             row.flags |= QUEUED;
             row.touched_s = now.unix_s;
             self.idle[row.rule as usize].push_back((id, now.unix_s));
@@ -91,8 +97,8 @@ impl Home {
             let age_s = rules.get(number).log_age_s;
             let rows = &mut self.rows;
             self.log
-                .expire(number, age_s, now.unix_s, FORGET_PER_TURN, |topic| {
-                    rows.get_mut(topic).log = NONE;
+                .expire(number, age_s, now.unix_s, FORGET_PER_TURN, |topic, left| {
+                    rows.get_mut(topic).log = left;
                     emptied.push(topic);
                 });
             // Before any is forgotten: one that stood in the queue already lives on from now.
@@ -111,14 +117,14 @@ impl Home {
                 queue.pop_front();
                 let row = self.rows.get_mut(id);
                 row.flags &= !QUEUED;
-                if !row.is_idle() {
+                if !self.is_idle(id) {
                     continue;
                 }
-                if now.unix_s.saturating_sub(row.touched_s) >= age_s {
+                let touched_s = self.rows.get(id).touched_s;
+                if now.unix_s.saturating_sub(touched_s) >= age_s {
                     self.remove(id);
                 } else {
-                    row.flags |= QUEUED;
-                    let touched_s = row.touched_s;
+                    self.rows.get_mut(id).flags |= QUEUED;
                     self.idle[number as usize].push_back((id, touched_s));
                 }
             }
@@ -130,7 +136,7 @@ impl Home {
         for number in 0..rules.count() {
             while let Some((id, _)) = self.idle[number].pop_front() {
                 self.rows.get_mut(id).flags &= !QUEUED;
-                if self.rows.get(id).is_idle() {
+                if self.is_idle(id) {
                     self.remove(id);
                     return true;
                 }
@@ -142,6 +148,7 @@ impl Home {
     fn remove(&mut self, id: u32) {
         self.index.remove(&mut self.rows, id);
         let row = self.rows.remove(id);
+        self.log.clear(row.log);
         let partition = topic::partition(self.names.get(row.name)) as usize;
         let floor = &mut self.floor[partition];
         if !planted::is(Fault::NoFloor) {

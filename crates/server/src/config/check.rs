@@ -63,6 +63,9 @@ const MAX_DEBOUNCE_S: u32 = 3_600;
 /// Each change of each topic is compared with every follower's filter.
 const MAX_FOLLOWERS: u32 = 65_536;
 
+/// A whole snapshot is walked for whoever reads a part of it.
+const MAX_KEYS: u32 = 1_000_000;
+
 /// An hour: a browser that waits longer to reconnect looks broken.
 const MAX_RETRY_MS: u32 = 3_600_000;
 
@@ -407,6 +410,7 @@ fn rule(check: &mut Check, number: usize, rule: &Rule) {
         );
         check.fail(key("match"), what);
     }
+    check.range(&key("keys_max"), rule.keys_max, 1..=MAX_KEYS);
     check.range(&key("log_bytes"), rule.log_bytes, 0..=u32::MAX as usize);
     check.range(&key("poll_timeout_s"), rule.poll_timeout_s, 0..=MAX_WAIT_S);
     if ![204, 408].contains(&rule.poll_timeout_status) {

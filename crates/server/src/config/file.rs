@@ -7,8 +7,8 @@
 use std::net::SocketAddr;
 
 use crore_broker::settings::{
-    Concurrency, Deflate, First, Heartbeat, Http, Interest, Limits, Publishing, Rule, Settings,
-    Slow, Timeouts,
+    Concurrency, Deflate, First, Heartbeat, Http, Interest, Keep, Limits, Publishing, Rule,
+    Settings, Slow, Timeouts,
 };
 use serde::{Deserialize, Serialize};
 
@@ -254,10 +254,14 @@ struct InterestMirror {
 struct RuleMirror {
     #[serde(rename = "match")]
     filter: String,
+    #[serde(with = "KeepMirror")]
+    keep: Keep,
     log_messages: u32,
+    keys_max: u32,
     #[serde(with = "size")]
     log_bytes: usize,
     log_age_s: u32,
+    ttl_s: u32,
     position_age_s: u32,
     #[serde(with = "first")]
     first: First,
@@ -269,6 +273,13 @@ struct RuleMirror {
     sse_retry_ms: u32,
     #[serde(with = "SlowMirror")]
     slow: Slow,
+}
+
+#[derive(Serialize, Deserialize)]
+#[serde(remote = "Keep", rename_all = "lowercase")]
+enum KeepMirror {
+    Log,
+    Latest,
 }
 
 #[derive(Serialize, Deserialize)]

@@ -305,11 +305,13 @@ impl Shard {
             frames.event(record).len() as u8,
             u8::from(record.binary),
             header_len as u8,
+            frames.key(record).len() as u8,
         ];
         kept.extend_from_slice(&record.time_s.to_le_bytes());
         kept.extend_from_slice(&record.offset.to_le_bytes());
         kept.extend_from_slice(frames.content_type(record));
         kept.extend_from_slice(frames.event(record));
+        kept.extend_from_slice(frames.key(record));
         let attaching = self
             .extra(slot)
             .attaching
@@ -327,17 +329,20 @@ impl Shard {
             .take()
             .expect("it holds the message");
         let (head, frame) = (&attaching.head, &attaching.body);
-        let (content_type, event) = (head[0] as usize, head[1] as usize);
-        let names = &head[16..];
+        let (content_type, rest) = head[17..].split_at(head[0] as usize);
+        let (event, key) = rest.split_at(head[1] as usize);
         let mut frames = Frames::default();
         let record = frames.push(&crate::log::New {
             topic: NONE,
-            offset: u64::from_le_bytes(head[8..16].try_into().expect("eight bytes")),
+            offset: u64::from_le_bytes(head[9..17].try_into().expect("eight bytes")),
             previous: 0,
-            time_s: u32::from_le_bytes(head[4..8].try_into().expect("four bytes")),
-            content_type: &names[..content_type],
-            event: &names[content_type..content_type + event],
+            time_s: u32::from_le_bytes(head[5..9].try_into().expect("four bytes")),
+            ttl_s: None,
+            key,
+            content_type,
+            event,
             binary: head[2] == 1,
+            latest: false,
             header: head[3],
             frame,
         });
@@ -393,6 +398,9 @@ impl Shard {
         }
         if !frames.event(record).is_empty() {
             head = head.header("Crore-Event", frames.event(record));
+        }
+        if !frames.key(record).is_empty() {
+            head = head.header("Crore-Key", frames.key(record));
         }
         if gap {
             head = head.header("Crore-Gap", b"messages before this one are lost");

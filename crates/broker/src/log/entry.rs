@@ -1,0 +1,182 @@
+//! The rows of the log: a kept message, and the chain of a topic.
+//!
+//! Invariants: an entry's bytes lie in one place, in the order that [`Entry::parts`] gives; who reads a part
+//! of them names the whole.
+
+use crate::slab::{NONE, Vacant};
+
+/// Sent in a binary frame.
+const BINARY: u8 = 1;
+/// The message brought a time to live of its own; the second of its end stands before its other bytes.
+const MORTAL: u8 = 2;
+/// Where the length of the frame's header begins: at most ten bytes, four bits.
+const HEADER_SHIFT: u8 = 4;
+/// Bytes of that second.
+const END_BYTES: usize = 4;
+
+/// A kept message. Its bytes are the second of its end if it has one of its own, key, content type, event name
+/// and WebSocket frame, side by side.
+pub(super) struct Entry {
+    pub offset: u64,
+    /// The offset before it that was kept, or the last one that was lost.
+    pub previous: u64,
+    pub time_s: u32,
+    pub len: u32,
+    pub chain: u32,
+    pub next: u32,
+    pub younger: u32,
+    pub older: u32,
+    pub blob: crate::blobs::Blob,
+    pub key: u8,
+    pub content_type: u8,
+    pub event: u8,
+    pub form: u8,
+}
+
+const _: () = assert!(size_of::<Entry>() == 48);
+
+impl Vacant for Entry {
+    fn vacant(next: u32) -> Self {
+        Entry {
+            offset: 0,
+            previous: 0,
+            time_s: 0,
+            len: 0,
+            chain: NONE,
+            next,
+            younger: NONE,
+            older: NONE,
+            blob: crate::blobs::Blob::NONE,
+            key: 0,
+            content_type: 0,
+            event: 0,
+            form: 0,
+        }
+    }
+    fn next_vacant(&self) -> u32 {
+        self.next
+    }
+}
+
+/// What an entry's bytes mean.
+pub(super) struct Parts<'a> {
+    pub key: &'a [u8],
+    pub content_type: &'a [u8],
+    pub event: &'a [u8],
+    pub frame: &'a [u8],
+}
+
+impl Entry {
+    pub fn form(binary: bool, header: u8, mortal: bool) -> u8 {
+        debug_assert!(header < 16);
+        header << HEADER_SHIFT | u8::from(binary) * BINARY | u8::from(mortal) * MORTAL
+    }
+    pub fn is_binary(&self) -> bool {
+        self.form & BINARY != 0
+    }
+    pub fn is_mortal(&self) -> bool {
+        self.form & MORTAL != 0
+    }
+    pub fn header(&self) -> u8 {
+        self.form >> HEADER_SHIFT
+    }
+    pub fn bytes(&self) -> usize {
+        let end = if self.is_mortal() { END_BYTES } else { 0 };
+        let fields = [self.key, self.content_type, self.event].map(usize::from);
+        end + fields.iter().sum::<usize>() + self.len as usize
+    }
+    /// The second of its end in `place`, the place of its bytes; only for one that has its own.
+    pub fn end_s(place: &[u8]) -> u32 {
+        let end = place[..END_BYTES].try_into();
+        u32::from_le_bytes(end.expect("four bytes"))
+    }
+    /// What lies in `place`, the place of its bytes.
+    pub fn parts<'a>(&self, place: &'a [u8]) -> Parts<'a> {
+        let rest = &place[if self.is_mortal() { END_BYTES } else { 0 }..];
+        let (key, rest) = rest.split_at(self.key as usize);
+        let (content_type, rest) = rest.split_at(self.content_type as usize);
+        let (event, rest) = rest.split_at(self.event as usize);
+        Parts {
+            key,
+            content_type,
+            event,
+            frame: &rest[..self.len as usize],
+        }
+    }
+}
+
+/// The chain of a topic that has messages, or whose messages have all expired: then it keeps only
+/// [`Chain::lost`], so that who resumes is told no gap.
+pub(super) struct Chain {
+    /// The oldest entry, or half of what was lost.
+    oldest: u32,
+    /// The newest entry, or the other half.
+    newest: u32,
+    pub count: u32,
+    pub bytes: u32,
+    pub topic: u32,
+    pub rule: u8,
+    /// Only the newest message of each key.
+    pub latest: bool,
+    /// Some entries may have an end of their own.
+    pub mortal: bool,
+    /// Its newest messages have gone without being lost, so that the topic's last offset is not one of its entries'.
+    pub ended: bool,
+}
+
+const _: () = assert!(size_of::<Chain>() == 24);
+
+impl Vacant for Chain {
+    fn vacant(next: u32) -> Self {
+        Chain {
+            oldest: next,
+            newest: NONE,
+            count: 0,
+            bytes: 0,
+            topic: NONE,
+            rule: 0,
+            latest: false,
+            mortal: false,
+            ended: false,
+        }
+    }
+    fn next_vacant(&self) -> u32 {
+        self.oldest
+    }
+}
+
+impl Chain {
+    /// A chain without entries, of a topic that lost its messages up to `lost`.
+    pub fn new(topic: u32, rule: u8, latest: bool, lost: u64) -> Self {
+        let mut chain = Chain {
+            topic,
+            rule,
+            latest,
+            ..Chain::vacant(NONE)
+        };
+        chain.set_lost(lost);
+        chain
+    }
+    /// Its entries from the oldest on.
+    pub fn oldest(&self) -> u32 {
+        if self.count == 0 { NONE } else { self.oldest }
+    }
+    pub fn newest(&self) -> u32 {
+        if self.count == 0 { NONE } else { self.newest }
+    }
+    pub fn set_oldest(&mut self, entry: u32) {
+        self.oldest = entry;
+    }
+    pub fn set_newest(&mut self, entry: u32) {
+        self.newest = entry;
+    }
+    /// The last offset that was lost, of a chain without entries.
+    pub fn lost(&self) -> u64 {
+        debug_assert!(self.count == 0);
+        u64::from(self.oldest) | u64::from(self.newest) << 32
+    }
+    pub fn set_lost(&mut self, offset: u64) {
+        debug_assert!(self.count == 0);
+        (self.oldest, self.newest) = (offset as u32, (offset >> 32) as u32);
+    }
+}

@@ -1,0 +1,107 @@
+//! Which message is the newest of its key, in topics that keep only that one: an index over the keyed
+//! entries of all of them, so that what a message supersedes is found at once, however many keys there are.
+//!
+//! Invariants: every entry of a chain that keeps the latest has one row, every other entry none; the rows of two
+//! entries of one chain never have the same key. The index exists from the first such message on.
+
+use xxhash_rust::xxh3::xxh3_64_with_seed;
+
+use crate::index::{Chained, Index};
+use crate::slab::{NONE, Slab, Vacant};
+
+/// The entry of a key.
+pub(super) struct Key {
+    hash: u32,
+    next: u32,
+    pub entry: u32,
+    /// The entry before it in its chain.
+    pub before: u32,
+}
+
+const _: () = assert!(size_of::<Key>() == 16);
+
+impl Vacant for Key {
+    fn vacant(next: u32) -> Self {
+        Key {
+            hash: 0,
+            next,
+            entry: NONE,
+            before: NONE,
+        }
+    }
+    fn next_vacant(&self) -> u32 {
+        self.next
+    }
+}
+
+impl Chained for Key {
+    fn hash(&self) -> u32 {
+        self.hash
+    }
+    fn next(&self) -> u32 {
+        self.next
+    }
+    fn set_next(&mut self, next: u32) {
+        self.next = next;
+    }
+}
+
+/// The index.
+pub(super) struct Keys {
+    rows: Slab<Key>,
+    index: Option<Index>,
+    seed: u64,
+}
+
+impl Keys {
+    /// Without rows. `seed` keys the hash, against floods of collisions.
+    pub fn new(seed: u64) -> Self {
+        Keys {
+            rows: Slab::new(),
+            index: None,
+            seed,
+        }
+    }
+
+    pub fn len(&self) -> u32 {
+        self.rows.len()
+    }
+
+    fn hash(&self, chain: u32, key: &[u8]) -> u32 {
+        xxh3_64_with_seed(key, self.seed.wrapping_add(u64::from(chain))) as u32
+    }
+
+    /// The row of this key of this chain; `is` says whether an entry is of both.
+    pub fn find(&self, chain: u32, key: &[u8], mut is: impl FnMut(u32) -> bool) -> Option<u32> {
+        let hash = self.hash(chain, key);
+        let index = self.index.as_ref()?;
+        index.find(&self.rows, hash, |row| is(row.entry))
+    }
+
+    pub fn get(&self, id: u32) -> &Key {
+        self.rows.get(id)
+    }
+
+    pub fn get_mut(&mut self, id: u32) -> &mut Key {
+        self.rows.get_mut(id)
+    }
+
+    pub fn insert(&mut self, chain: u32, key: &[u8], entry: u32, before: u32) {
+        let hash = self.hash(chain, key);
+        let id = self.rows.insert(Key {
+            hash,
+            next: NONE,
+            entry,
+            before,
+        });
+        self.index
+            .get_or_insert_with(Index::new)
+            .insert(&mut self.rows, id);
+    }
+
+    pub fn remove(&mut self, id: u32) {
+        let index = self.index.as_mut().expect("a row is in the index");
+        index.remove(&mut self.rows, id);
+        self.rows.remove(id);
+    }
+}

@@ -1,0 +1,96 @@
+//! Reading a chain: where a subscriber begins, and the pages that it gets.
+//!
+//! Invariant: nothing is judged by time here; who reads has freshened the chain.
+
+use super::*;
+use crate::mail::Frames;
+
+impl Log {
+    /// The last offset that was lost: whoever has seen it misses nothing.
+    pub fn reaches_back_to(&self, chain: u32) -> Option<u64> {
+        (chain != NONE).then(|| {
+            let row = self.chains.get(chain);
+            match row.oldest() {
+                NONE => row.lost(),
+                oldest => self.entries.get(oldest).previous,
+            }
+        })
+    }
+
+    fn oldest(&self, chain: u32) -> u32 {
+        if chain == NONE {
+            NONE
+        } else {
+            self.chains.get(chain).oldest()
+        }
+    }
+
+    /// The offset before the newest `count` messages.
+    pub fn before_newest(&self, chain: u32, count: u32) -> Option<u64> {
+        let skip = self.count(chain).saturating_sub(count);
+        let mut id = self.oldest(chain);
+        if id == NONE || count == 0 {
+            return None;
+        }
+        for _ in 0..skip {
+            id = self.entries.get(id).next;
+        }
+        Some(self.entries.get(id).previous)
+    }
+
+    /// The offset before the first message after this second.
+    pub fn before_time(&self, chain: u32, time_s: u32) -> Option<u64> {
+        let mut id = self.oldest(chain);
+        while id != NONE {
+            let entry = self.entries.get(id);
+            if entry.time_s > time_s {
+                return Some(entry.previous);
+            }
+            id = entry.next;
+        }
+        None
+    }
+
+    /// Copies the messages after `offset` into `frames`, oldest first, until `messages_max` or
+    /// `bytes_max` is reached (one message always fits). Says whether that was all.
+    pub fn read(
+        &self,
+        chain: u32,
+        offset: u64,
+        messages_max: usize,
+        bytes_max: usize,
+        frames: &mut Frames,
+    ) -> bool {
+        let mut id = self.oldest(chain);
+        let (mut messages, mut bytes) = (0, 0);
+        while id != NONE {
+            let entry = self.entries.get(id);
+            if entry.offset > offset {
+                if messages == messages_max || (messages > 0 && bytes + entry.bytes() > bytes_max) {
+                    return false;
+                }
+                messages += 1;
+                bytes += entry.bytes();
+                let parts = entry.parts(self.blobs.get(entry.blob));
+                let record = frames.push(&New {
+                    topic: NONE,
+                    offset: entry.offset,
+                    // What lies between was superseded or has expired: the reader has seen it all.
+                    previous: entry.previous.max(offset),
+                    time_s: entry.time_s,
+                    ttl_s: None,
+                    key: parts.key,
+                    content_type: parts.content_type,
+                    event: parts.event,
+                    binary: entry.is_binary(),
+                    latest: self.chains.get(chain).latest,
+                    header: entry.header(),
+                    frame: parts.frame,
+                });
+                frames.pages.push(record);
+            }
+            id = entry.next;
+        }
+        true
+    }
+}

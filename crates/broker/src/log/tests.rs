@@ -1,0 +1,209 @@
+//! The log against a list: what is superseded or has expired is neither read nor missed, and what a limit took
+//! away is missed by whoever has not seen it.
+
+use alloc::format;
+use alloc::string::String;
+use alloc::vec::Vec;
+
+use proptest::prelude::*;
+
+use super::*;
+use crate::mail::Frames;
+use crate::settings::Settings;
+
+/// A message that the model keeps.
+#[derive(Clone, Debug)]
+struct Kept {
+    offset: u64,
+    key: String,
+    time_s: u32,
+    end_s: u64,
+}
+
+/// A topic as the model has it: a list, and the last offset that was lost.
+#[derive(Clone, Debug)]
+struct Model {
+    rule: Rule,
+    kept: Vec<Kept>,
+    lost: u64,
+    last: u64,
+}
+
+impl Model {
+    fn is_expired(&self, kept: &Kept, now_s: u32) -> bool {
+        u64::from(now_s) >= kept.end_s
+    }
+
+    fn publish(&mut self, offset: u64, key: &str, ttl_s: Option<u32>, now_s: u32) {
+        if self.rule.keep == Keep::Latest {
+            self.kept.retain(|kept| kept.key != key);
+        }
+        while self.kept.len() >= self.rule.messages_max() as usize {
+            let oldest = self.kept.remove(0);
+            if !self.is_expired(&oldest, now_s) {
+                self.lost = oldest.offset;
+            }
+        }
+        let of_rule = match self.rule.ttl_s {
+            0 => u64::MAX,
+            ttl_s => u64::from(now_s) + u64::from(ttl_s),
+        };
+        let own = ttl_s.map_or(u64::MAX, |ttl_s| u64::from(now_s) + u64::from(ttl_s));
+        self.kept.push(Kept {
+            offset,
+            key: key.into(),
+            time_s: now_s,
+            end_s: of_rule.min(own),
+        });
+        self.last = offset;
+    }
+
+    /// Drops from the oldest on what is too old or has expired.
+    fn tidy(&mut self, now_s: u32) {
+        while let Some(oldest) = self.kept.first() {
+            let expired = self.is_expired(oldest, now_s);
+            if now_s - oldest.time_s < self.rule.log_age_s && !expired {
+                return;
+            }
+            if !expired {
+                self.lost = oldest.offset;
+            }
+            self.kept.remove(0);
+        }
+    }
+
+    fn look(&mut self, now_s: u32) {
+        self.tidy(now_s);
+        self.kept.retain(|kept| u64::from(now_s) < kept.end_s);
+    }
+}
+
+#[derive(Clone, Debug)]
+enum Op {
+    Publish(usize, u8, Option<u32>),
+    Look(usize),
+    Upkeep(usize),
+    Clock(u32),
+}
+
+fn ops() -> impl Strategy<Value = Vec<Op>> {
+    let ttl_s = prop_oneof![3 => Just(None), 1 => (0u32..12).prop_map(Some)];
+    let op = prop_oneof![
+        10 => (0usize..3, 0u8..6, ttl_s).prop_map(|(topic, key, ttl_s)| Op::Publish(topic, key, ttl_s)),
+        3 => (0usize..3).prop_map(Op::Look),
+        1 => (0usize..3).prop_map(Op::Upkeep),
+        3 => (1u32..5).prop_map(Op::Clock),
+    ];
+    prop::collection::vec(op, 1..80)
+}
+
+fn rule() -> impl Strategy<Value = Rule> {
+    (
+        any::<bool>(),
+        1u32..6,
+        prop_oneof![Just(0u32), 1u32..12],
+        prop_oneof![Just(3600u32), 1u32..12],
+    )
+        .prop_map(|(latest, most, ttl_s, log_age_s)| Rule {
+            keep: if latest { Keep::Latest } else { Keep::Log },
+            log_messages: most,
+            keys_max: most,
+            ttl_s,
+            log_age_s,
+            ..Rule::default()
+        })
+}
+
+fn look(log: &Log, chain: u32, model: &Model) -> Result<(), TestCaseError> {
+    let expected: Vec<_> = model.kept.iter().map(|kept| kept.offset).collect();
+    prop_assert_eq!(log.count(chain) as usize, expected.len());
+    let lost = log.reaches_back_to(chain);
+    if expected.is_empty() {
+        // Without a chain everything is lost.
+        prop_assert_eq!(lost.unwrap_or(model.last), model.lost);
+    } else {
+        prop_assert_eq!(lost, Some(model.lost));
+    }
+    let mut starts = expected.clone();
+    starts.push(model.lost);
+    for start in starts {
+        let mut frames = Frames::default();
+        let all = log.read(chain, start, usize::MAX, usize::MAX, &mut frames);
+        prop_assert!(all);
+        let mut previous = start;
+        let rest: Vec<_> = model.kept.iter().filter(|k| k.offset > start).collect();
+        prop_assert_eq!(frames.pages.len(), rest.len());
+        for (record, kept) in frames.pages.iter().zip(rest) {
+            prop_assert_eq!(record.offset, kept.offset);
+            prop_assert_eq!(record.previous, previous);
+            prop_assert_eq!(frames.key(record), kept.key.as_bytes());
+            prop_assert_eq!(frames.content_type(record), b"text/plain");
+            prop_assert_eq!(frames.event(record), b"e");
+            let data = format!("d{}", kept.offset);
+            prop_assert_eq!(frames.data(record), data.as_bytes());
+            previous = record.offset;
+        }
+    }
+    Ok(())
+}
+
+proptest! {
+    #[test]
+    fn a_log_is_what_its_model_says(rules in prop::collection::vec(rule(), 3), ops in ops()) {
+        let settings = Settings { rules: rules.clone(), ..Settings::default() };
+        let mut log = Log::new(&Rules::new(&settings.rules), usize::MAX, 7);
+        let mut models: Vec<_> = rules
+            .into_iter()
+            .map(|rule| Model { rule, kept: Vec::new(), lost: 0, last: 0 })
+            .collect();
+        let mut chains = [NONE; 3];
+        let (mut now_s, mut offset) = (100, 0);
+        for op in ops {
+            match op {
+                Op::Clock(seconds) => now_s += seconds,
+                Op::Publish(topic, key, ttl_s) => {
+                    offset += 1;
+                    let (key, data) = ("k".repeat(key as usize), format!("d{offset}"));
+                    let frame = [b"\x81\x05", data.as_bytes()].concat();
+                    let model = &mut models[topic];
+                    let new = New {
+                        topic: topic as u32,
+                        offset,
+                        previous: model.last,
+                        time_s: now_s,
+                        ttl_s,
+                        key: key.as_bytes(),
+                        content_type: b"text/plain",
+                        event: b"e",
+                        binary: false,
+                        latest: false,
+                        header: 2,
+                        frame: &frame,
+                    };
+                    chains[topic] = log.append(chains[topic], topic as u8, &model.rule, &new);
+                    model.publish(offset, &key, ttl_s, now_s);
+                }
+                Op::Look(topic) => {
+                    let model = &mut models[topic];
+                    model.look(now_s);
+                    chains[topic] = log.freshen(chains[topic], model.rule.log_age_s, now_s);
+                    look(&log, chains[topic], model)?;
+                }
+                Op::Upkeep(topic) => {
+                    models[topic].tidy(now_s);
+                    let age_s = models[topic].rule.log_age_s;
+                    log.expire(topic as u8, age_s, now_s, usize::MAX, |topic, left| {
+                        chains[topic as usize] = left;
+                    });
+                }
+            }
+        }
+        for (topic, model) in models.iter_mut().enumerate() {
+            model.look(now_s);
+            chains[topic] = log.freshen(chains[topic], model.rule.log_age_s, now_s);
+            look(&log, chains[topic], model)?;
+            log.clear(chains[topic]);
+        }
+        prop_assert_eq!((log.bytes(), log.len(), log.chains(), log.keys()), (0, 0, 0, 0));
+    }
+}
