@@ -31,10 +31,14 @@ impl Home {
             return Outcome::Missing;
         };
         let row = self.rows.get_mut(id);
-        row.log = self
-            .log
-            .freshen(row.log, rules.get(row.rule).log_age_s, now.unix_s);
-        self.queue_if_idle(id, now);
+        if self.log.count(row.log) > 0 {
+            row.log = self
+                .log
+                .freshen(row.log, rules.get(row.rule).log_age_s, now.unix_s);
+            if self.log.count(row.log) == 0 {
+                self.emptied(id, now);
+            }
+        }
         Outcome::Done(self.info(id, now))
     }
 

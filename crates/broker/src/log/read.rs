@@ -51,17 +51,29 @@ impl Log {
         None
     }
 
+    /// Where to look for the first message after `offset`: right there, when a page has just ended at it.
+    fn after(&self, chain: u32, offset: u64) -> u32 {
+        let id = self.fingers[finger(chain, offset)];
+        match self.entries.try_get(id) {
+            // A place that was given to another message has another offset or another chain.
+            Some(entry) if entry.chain == chain && entry.offset == offset && chain != NONE => {
+                entry.next
+            }
+            _ => self.oldest(chain),
+        }
+    }
+
     /// Copies the messages after `offset` into `frames`, oldest first, until `messages_max` or
     /// `bytes_max` is reached (one message always fits). Says whether that was all.
     pub fn read(
-        &self,
+        &mut self,
         chain: u32,
         offset: u64,
         messages_max: usize,
         bytes_max: usize,
         frames: &mut Frames,
     ) -> bool {
-        let mut id = self.oldest(chain);
+        let mut id = self.after(chain, offset);
         let (mut messages, mut bytes) = (0, 0);
         while id != NONE {
             let entry = self.entries.get(id);
@@ -69,6 +81,8 @@ impl Log {
                 if messages == messages_max || (messages > 0 && bytes + entry.bytes() > bytes_max) {
                     return false;
                 }
+                let finger = finger(chain, entry.offset);
+                self.fingers[finger] = id;
                 messages += 1;
                 bytes += entry.bytes();
                 let parts = entry.parts(self.blobs.get(entry.blob));
@@ -93,4 +107,8 @@ impl Log {
         }
         true
     }
+}
+
+fn finger(chain: u32, offset: u64) -> usize {
+    chain.wrapping_mul(31).wrapping_add(offset as u32) as usize % FINGERS
 }

@@ -114,7 +114,7 @@ fn rule() -> impl Strategy<Value = Rule> {
         })
 }
 
-fn look(log: &Log, chain: u32, model: &Model) -> Result<(), TestCaseError> {
+fn look(log: &mut Log, chain: u32, model: &Model, pages: usize) -> Result<(), TestCaseError> {
     let expected: Vec<_> = model.kept.iter().map(|kept| kept.offset).collect();
     prop_assert_eq!(log.count(chain) as usize, expected.len());
     let lost = log.reaches_back_to(chain);
@@ -128,8 +128,17 @@ fn look(log: &Log, chain: u32, model: &Model) -> Result<(), TestCaseError> {
     starts.push(model.lost);
     for start in starts {
         let mut frames = Frames::default();
-        let all = log.read(chain, start, usize::MAX, usize::MAX, &mut frames);
-        prop_assert!(all);
+        let rest = model.kept.iter().filter(|k| k.offset > start).count();
+        let all = log.read(chain, start, pages, usize::MAX, &mut frames);
+        prop_assert_eq!(all, rest <= pages);
+        let mut at = start;
+        while let Some(record) = frames.pages.last()
+            && frames.pages.len() < rest
+        {
+            // Page by page.
+            at = at.max(record.offset);
+            log.read(chain, at, pages, usize::MAX, &mut frames);
+        }
         let mut previous = start;
         let rest: Vec<_> = model.kept.iter().filter(|k| k.offset > start).collect();
         prop_assert_eq!(frames.pages.len(), rest.len());
@@ -149,7 +158,7 @@ fn look(log: &Log, chain: u32, model: &Model) -> Result<(), TestCaseError> {
 
 proptest! {
     #[test]
-    fn a_log_is_what_its_model_says(rules in prop::collection::vec(rule(), 3), ops in ops()) {
+    fn a_log_is_what_its_model_says(rules in prop::collection::vec(rule(), 3), ops in ops(), pages in 1usize..5) {
         let settings = Settings { rules: rules.clone(), ..Settings::default() };
         let mut log = Log::new(&Rules::new(&settings.rules), usize::MAX, 7);
         let mut models: Vec<_> = rules
@@ -187,7 +196,7 @@ proptest! {
                     let model = &mut models[topic];
                     model.look(now_s);
                     chains[topic] = log.freshen(chains[topic], model.rule.log_age_s, now_s);
-                    look(&log, chains[topic], model)?;
+                    look(&mut log, chains[topic], model, pages)?;
                 }
                 Op::Upkeep(topic) => {
                     models[topic].tidy(now_s);
@@ -201,7 +210,7 @@ proptest! {
         for (topic, model) in models.iter_mut().enumerate() {
             model.look(now_s);
             chains[topic] = log.freshen(chains[topic], model.rule.log_age_s, now_s);
-            look(&log, chains[topic], model)?;
+            look(&mut log, chains[topic], model, pages)?;
             log.clear(chains[topic]);
         }
         prop_assert_eq!((log.bytes(), log.len(), log.chains(), log.keys()), (0, 0, 0, 0));
