@@ -92,6 +92,8 @@ pub struct Admission {
     clients: Option<Clients>,
     publishes: Option<(Rate, AtomicU64)>,
     publishers: Option<(Rate, [Box<[AtomicU64]>; 2])>,
+    followers: AtomicU32,
+    followers_max: u32,
     seed: u64,
 }
 
@@ -117,6 +119,8 @@ impl Admission {
                 limits.publishes_per_address_burst,
             )
             .map(|rate| (rate, [cells(), cells()])),
+            followers: AtomicU32::new(0),
+            followers_max: settings.interest.followers_max,
             seed,
         }
     }
@@ -175,6 +179,21 @@ impl Admission {
         {
             clients.leave(client);
         }
+    }
+
+    /// A connection begins to follow; false when as many do as may.
+    pub fn enter_follower(&self) -> bool {
+        let enters = self.followers.fetch_add(1, Relaxed) < self.followers_max;
+        if !enters {
+            self.followers.fetch_sub(1, Relaxed);
+        }
+        enters
+    }
+
+    /// A connection that followed is gone.
+    pub fn leave_follower(&self) {
+        let before = self.followers.fetch_sub(1, Relaxed);
+        assert!(before > 0, "more have left than entered");
     }
 
     /// A client publishes a message in the second `unix_s`.

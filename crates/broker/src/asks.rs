@@ -58,6 +58,9 @@ impl Shard {
                 lanes.tell(from, Tell::Outcome(*to, outcome));
             }
             Ask::Fence(to) => lanes.tell(from, Tell::Fenced(*to)),
+            Ask::Follow { to, filter } => home.follow(from, *to, filter.in_bytes(bytes)),
+            Ask::FollowOn(to) => home.follow_on(from, *to),
+            Ask::Unfollow(to) => home.unfollow(from, *to),
         }
     }
 
@@ -152,6 +155,39 @@ impl Shard {
                 serial,
             });
         }
+    }
+}
+
+/// What a follower wants of a home.
+#[derive(Clone, Copy)]
+pub(crate) enum Following<'a> {
+    /// To begin with this filter.
+    Begin(&'a [u8]),
+    /// The next page.
+    On,
+    /// No more.
+    End,
+}
+
+impl Shard {
+    /// Speaks to a home for a follower.
+    pub(crate) fn ask_interest(&mut self, at: ShardId, to: ReplyTo, what: Following<'_>) {
+        if at == self.lanes.me {
+            let home = self.home.as_mut().expect("a home has one");
+            return match what {
+                Following::Begin(filter) => home.follow(at, to, filter),
+                Following::On => home.follow_on(at, to),
+                Following::End => home.unfollow(at, to),
+            };
+        }
+        self.ask(at, |bytes| match what {
+            Following::Begin(filter) => Ask::Follow {
+                to,
+                filter: Span::of(bytes, filter),
+            },
+            Following::On => Ask::FollowOn(to),
+            Following::End => Ask::Unfollow(to),
+        });
     }
 }
 

@@ -9,7 +9,7 @@ use crore_wire::http::body::Chunked;
 use crore_wire::websocket::receive::Partial;
 
 use crate::admission::Client;
-use crate::mail::{Frames, Record};
+use crate::mail::{Frames, Record, ShardId};
 use crate::slab::{NONE, Vacant};
 
 /// What the transport below calls the connection: its descriptor.
@@ -108,6 +108,8 @@ pub const PINGS: u32 = 3 << 13;
 pub const PING: u32 = 1 << 13;
 /// The long-poll's position could not be honoured.
 pub const GAP: u32 = 1 << 15;
+/// It follows which topics have subscribers.
+pub const FOLLOWS: u32 = 1 << 16;
 /// Where the number of the allowed origin begins: eight bits, 0 for none, 255 for any.
 pub const ORIGIN_SHIFT: u32 = 24;
 
@@ -313,6 +315,23 @@ pub struct Extra {
     pub pending: Option<Pending>,
     /// A subscription that fell behind: what it has seen.
     pub behind: Vec<Behind>,
+    /// It follows which topics have subscribers.
+    pub follow: Option<Follow>,
+}
+
+/// How far a follower is. The homes are asked one after the other, so that one page at most is under way.
+#[derive(Default)]
+pub struct Follow {
+    /// Which topics.
+    pub filter: Vec<u8>,
+    /// The home whose part of the snapshot is due; past the last one the snapshot is whole.
+    pub home: ShardId,
+    /// That home was asked for the beginning.
+    pub begun: bool,
+    /// A page is under way.
+    pub asked: bool,
+    /// Topics that it was told of and that have subscribers.
+    pub topics: u64,
 }
 
 /// A subscription that must read on from the log.

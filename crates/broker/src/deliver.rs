@@ -148,6 +148,7 @@ impl Shard {
             }
             Tell::Outcome(to, outcome) => self.outcome(to, outcome, io),
             Tell::Fenced(to) => self.fenced(to, io),
+            Tell::Interest { to, ref news, part } => self.interest(to, news, part, io),
         }
     }
 

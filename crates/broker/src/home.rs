@@ -9,6 +9,7 @@
 
 mod attach;
 mod carriers;
+mod interest;
 mod upkeep;
 
 use alloc::collections::VecDeque;
@@ -20,6 +21,7 @@ use crore_wire::websocket::frame::{self, Opcode};
 
 use crate::blobs::{Blob, Names};
 use crate::home::carriers::Carrier;
+use crate::home::interest::Followers;
 use crate::index::{Chained, Index};
 use crate::lanes::Lanes;
 use crate::log::{Log, New};
@@ -142,6 +144,7 @@ pub struct Home {
     /// Idle rows by rule, in the order in which they may be forgotten.
     idle: Vec<VecDeque<(u32, u32)>>,
     topics_max: usize,
+    followers: Followers,
     compressor: Compressor,
     compressed: Vec<u8>,
     /// How long a page is.
@@ -164,6 +167,7 @@ impl Home {
             epoch,
             idle: (0..rules.count()).map(|_| VecDeque::new()).collect(),
             topics_max: settings.limits.topics_per_home(homes),
+            followers: Followers::new(settings.interest.debounce_s),
             compressor: Compressor::default(),
             compressed: Vec::new(),
             pace: Pace::default(),
@@ -180,6 +184,7 @@ impl Home {
     pub fn account(&self, accounts: &mut Accounts) {
         accounts.home_topics = self.rows.len();
         accounts.home_sets = self.sets.len();
+        accounts.followers = self.followers.len();
         accounts.log_messages = self.log.len();
         accounts.log_bytes = self.log.bytes();
         accounts.log_chains = self.log.chains();

@@ -304,6 +304,17 @@ pub enum Ask {
     },
     /// Answer when all that was asked before is done.
     Fence(ReplyTo),
+    /// Tell this connection which topics have subscribers, from now on.
+    Follow {
+        /// The connection.
+        to: ReplyTo,
+        /// Which topics.
+        filter: Span,
+    },
+    /// The next page of the snapshot, please.
+    FollowOn(ReplyTo),
+    /// It follows no more.
+    Unfollow(ReplyTo),
 }
 
 /// A subscription on its way to the log.
@@ -411,6 +422,62 @@ pub enum Tell {
     Outcome(ReplyTo, Outcome),
     /// All that stood before a [`Ask::Fence`] is done.
     Fenced(ReplyTo),
+    /// Topics that have subscribers now, or have none any more.
+    Interest {
+        /// The follower.
+        to: ReplyTo,
+        /// Which topics.
+        news: News,
+        /// What else it means.
+        part: Part,
+    },
+}
+
+/// What a follower's news mean besides what they say.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Part {
+    /// They happened.
+    Live,
+    /// They hold a page of the snapshot, and there is more.
+    More,
+    /// They hold the last page of this home.
+    Last,
+}
+
+/// Topics with and without subscribers, one behind the other: 1 or 0, the length of the name, the name.
+#[derive(Debug, Default)]
+pub struct News(Vec<u8>);
+
+impl News {
+    /// Adds a topic whose interest begins or ends.
+    pub fn push(&mut self, begins: bool, name: &[u8]) {
+        let len = u16::try_from(name.len()).expect("names are shorter");
+        self.0.push(u8::from(begins));
+        self.0.extend_from_slice(&len.to_le_bytes());
+        self.0.extend_from_slice(name);
+    }
+
+    /// In the order in which they were added.
+    pub fn iter(&self) -> impl Iterator<Item = (bool, &[u8])> {
+        let mut rest = &self.0[..];
+        core::iter::from_fn(move || {
+            let (head, after) = rest.split_first_chunk::<3>()?;
+            let len = u16::from_le_bytes([head[1], head[2]]) as usize;
+            let (name, after) = after.split_at(len);
+            rest = after;
+            Some((head[0] == 1, name))
+        })
+    }
+
+    /// Bytes.
+    pub fn len(&self) -> usize {
+        self.0.len()
+    }
+
+    /// Whether there is nothing to tell.
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
 }
 
 /// The answer to an attach.
@@ -444,7 +511,7 @@ impl Tell {
             | Tell::Page { topic, .. }
             | Tell::Gone { topic, .. }
             | Tell::Displaced { topic, .. } => Some(*topic),
-            Tell::Outcome(..) | Tell::Fenced(_) => None,
+            Tell::Outcome(..) | Tell::Fenced(_) | Tell::Interest { .. } => None,
         }
     }
 }

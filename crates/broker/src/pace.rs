@@ -11,6 +11,8 @@ pub struct Pace {
     pub page_messages: usize,
     /// And at most this many bytes (one message always fits).
     pub page_bytes: usize,
+    /// Topics that one page of a snapshot of interest looks at: some hundred microseconds.
+    pub interest_rows: u32,
     /// Turns whose frames other shards still hold, past which a home takes no more publishes: what
     /// bounds the memory of messages under way when carriers fall behind.
     pub turns_under_way: usize,
@@ -22,6 +24,7 @@ impl Default for Pace {
             visits_per_turn: 4096,
             page_messages: 128,
             page_bytes: 64 << 10,
+            interest_rows: 4096,
             turns_under_way: 64,
         }
     }

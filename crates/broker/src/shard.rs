@@ -64,6 +64,8 @@ pub struct Shard {
     pub(crate) deliveries: VecDeque<Delivery>,
     /// Connections whose pipelined requests may go on.
     pub(crate) resumed: Vec<ConnId>,
+    /// Followers that may have the next page of their snapshot.
+    pub(crate) paging: Vec<ConnId>,
     /// Publishers that wait for credit.
     pub(crate) stalled: Vec<ConnId>,
     pub(crate) outbox_bytes: usize,
@@ -108,6 +110,7 @@ impl Shard {
             lanes,
             deliveries: VecDeque::new(),
             resumed: Vec::new(),
+            paging: Vec::new(),
             stalled: Vec::new(),
             outbox_bytes: 0,
             receive_bytes: 0,
@@ -155,7 +158,7 @@ impl Shard {
             deliveries: self.deliveries.len(),
             under_way_bytes: self.lanes.to.iter().map(|lane| lane.under_way_bytes).sum(),
             turns_held: self.lanes.turns_held(),
-            waiting: self.resumed.len() + self.stalled.len(),
+            waiting: self.resumed.len() + self.paging.len() + self.stalled.len(),
             ..Accounts::default()
         };
         self.topics.account(&mut accounts);
@@ -220,14 +223,18 @@ impl Shard {
     /// is left, so that the caller does not sleep.
     pub fn flush<I: Io>(&mut self, now: Now, io: &mut I) -> bool {
         self.now = now;
+        // Once a turn: a snapshot of a million topics is many turns.
+        self.ask_pages();
+        let mut more_news;
         loop {
+            more_news = self.tell_followers();
             if let Some((tells, frames)) = self.lanes.take_own() {
                 self.enqueue(tells, frames, true);
             }
             if !self.deliver(io) {
                 break;
             }
-            if self.resumed.is_empty() && !self.lanes.has_own() {
+            if self.resumed.is_empty() && !self.lanes.has_own() && !self.has_news() {
                 break;
             }
             for conn in core::mem::take(&mut self.resumed) {
@@ -245,7 +252,10 @@ impl Shard {
                 }
             }
         }
-        !self.deliveries.is_empty() || !self.resumed.is_empty()
+        more_news
+            || !self.deliveries.is_empty()
+            || !self.resumed.is_empty()
+            || !self.paging.is_empty()
     }
 
     /// Whether the shard waits for something that no event announces, and should be called again

@@ -33,6 +33,7 @@ enum Door {
     Publish,
     Subscribe,
     PubSub,
+    Interest,
 }
 
 /// Why a body is not there yet.
@@ -286,7 +287,9 @@ impl Shard {
         if let Err(reached) = self.admitted(slot, head) {
             return self.turn_away(slot, head, reached);
         }
-        let Some((door, rest)) = self.route(head.path) else {
+        let routed = self.route(head.path);
+        let routed = routed.filter(|(door, rest)| *door != Door::Interest || rest.is_empty());
+        let Some((door, rest)) = routed else {
             self.respond_reason(
                 slot,
                 404,
@@ -298,6 +301,7 @@ impl Shard {
             Door::Publish => "GET, HEAD, POST, PUT, DELETE, OPTIONS",
             Door::Subscribe => "GET, HEAD, OPTIONS",
             Door::PubSub => "GET, OPTIONS",
+            Door::Interest => "GET, HEAD, OPTIONS",
         };
         if head.method == Method::Options {
             self.preflight(slot, allowed);
@@ -312,12 +316,15 @@ impl Shard {
         };
         let fits = match door {
             Door::Publish => head.method != Method::Other,
-            Door::Subscribe => get,
+            Door::Subscribe | Door::Interest => get,
             Door::PubSub => head.method == Method::Get,
         };
         if !fits {
             self.method_not_allowed(slot, allowed);
             return Flow::Next;
+        }
+        if door == Door::Interest {
+            return self.follow(slot, head, upgrade);
         }
         if door == Door::PubSub && !upgrade {
             self.respond_reason(slot, 426, "this path takes WebSocket clients only");
@@ -339,6 +346,7 @@ impl Shard {
             }
         };
         match (door, verb) {
+            (Door::Interest, _) => unreachable!("followed above"),
             (Door::Subscribe, _) | (Door::PubSub, _) => {
                 self.subscribe(slot, head, names, door == Door::PubSub, upgrade, io)
             }
@@ -393,6 +401,7 @@ impl Shard {
             (Door::Publish, &http.publish_paths),
             (Door::Subscribe, &http.subscribe_paths),
             (Door::PubSub, &http.pubsub_paths),
+            (Door::Interest, &http.interest_paths),
         ] {
             for prefix in prefixes {
                 match path.strip_prefix(prefix.as_bytes()) {

@@ -1,11 +1,13 @@
 //! What a connection does, by protocol. Each file is a part of the shard's turn: `http` reads
 //! requests and routes them, `publish` and `subscribe` carry them out, `answer` writes the
-//! responses, `admission` turns away, `websocket` reads frames, `deadlines` watches the clock.
+//! responses, `admission` turns away, `interest` tells who is
+//! watched, `websocket` reads frames, `deadlines` watches the clock.
 
 mod admission;
 mod answer;
 mod deadlines;
 mod http;
+mod interest;
 mod publish;
 mod subscribe;
 mod websocket;
@@ -24,4 +26,6 @@ pub mod close_code {
     pub const DELETED: u16 = 4410;
     /// Messages since the client's position are lost.
     pub const GAP: u16 = 4412;
+    /// A follower of interest read too slowly: what happened since is lost, and it may come for a new snapshot.
+    pub const SLOW: u16 = 4413;
 }

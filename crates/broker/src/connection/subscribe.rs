@@ -19,8 +19,8 @@ use super::close_code;
 use super::http::Flow;
 use super::publish::TOPICS_REACHED;
 use crate::conn::{
-    Attaching, Behind, CONDITIONAL, COUNTED, DEFLATE, ENVELOPE, EVENTS, GAP, HEAD, HTTP10, Held,
-    JSON, KEEP, LIVE, META, MULTI, PUBLISHES, RECEIVES, State, Sub, UPGRADE,
+    Attaching, Behind, CONDITIONAL, COUNTED, DEFLATE, ENVELOPE, EVENTS, FOLLOWS, GAP, HEAD, HTTP10,
+    Held, JSON, KEEP, LIVE, META, MULTI, PUBLISHES, RECEIVES, State, Sub, UPGRADE,
 };
 use crate::encode::{chunk, meta_line};
 use crate::io::Io;
@@ -208,7 +208,8 @@ impl Shard {
             .and_then(handshake::accept_key);
         let key = key.ok_or((400, "Sec-WebSocket-Key must be 16 bytes in base64"))?;
         let meta =
-            handshake::choose_subprotocol(head.headers("sec-websocket-protocol"), &[META_PROTOCOL]);
+            handshake::choose_subprotocol(head.headers("sec-websocket-protocol"), &[META_PROTOCOL])
+                .filter(|_| !self.conns.get(slot).wants(FOLLOWS));
         let deflate = self
             .world
             .settings
@@ -242,7 +243,7 @@ impl Shard {
     }
 
     /// Writes the head of an event stream and its first comment into `reply`.
-    fn events_head(&mut self, slot: u32, name: &[u8]) {
+    pub(super) fn events_head(&mut self, slot: u32, name: &[u8]) {
         let rules = &self.world.rules;
         let retry_ms = rules.get(rules.number_for(name)).sse_retry_ms;
         let http10 = self.conns.get(slot).wants(HTTP10);
@@ -488,6 +489,9 @@ impl Shard {
             return;
         }
         let deflate = row.wants(DEFLATE);
+        if row.wants(FOLLOWS) {
+            return self.paging.push(self.id_of(slot));
+        }
         let behind = core::mem::take(&mut self.extra(slot).behind);
         if behind.is_empty() {
             return;
@@ -531,6 +535,10 @@ impl Shard {
                 self.part_one(sub.topic, sub.place, sub.flags & COUNTED != 0);
             }
             return;
+        }
+        if row.wants(FOLLOWS) {
+            row.options &= !FOLLOWS;
+            return self.unfollow(slot);
         }
         if row.topic == NONE {
             return;

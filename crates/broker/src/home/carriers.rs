@@ -35,6 +35,9 @@ impl Home {
         if row.carrier == NONE {
             (row.carrier, row.shard, row.serial, row.subscribers) =
                 (new.topic, new.shard, new.serial, 1);
+            if !self.followers.is_empty() {
+                self.interest_begins(id);
+            }
             return;
         }
         let same = row.carrier == new.topic && row.shard == new.shard && row.serial == new.serial;
@@ -100,6 +103,9 @@ impl Home {
                 row.carrier = NONE;
                 row.flags &= !WANTS_DEFLATE;
             }
+        }
+        if self.rows.get(id).carrier == NONE && !self.followers.is_empty() {
+            self.interest_pauses(id, now);
         }
         self.queue_if_idle(id, now);
     }

@@ -125,7 +125,8 @@ impl Home {
                     continue;
                 }
                 let touched_s = self.rows.get(id).touched_s;
-                if now.unix_s.saturating_sub(touched_s) >= age_s {
+                let forgets = now.unix_s.saturating_sub(touched_s) >= age_s;
+                if forgets && !self.followers.lingers(id) {
                     self.remove(id);
                 } else {
                     self.rows.get_mut(id).flags |= QUEUED;
@@ -150,6 +151,9 @@ impl Home {
     }
 
     fn remove(&mut self, id: u32) {
+        if !self.followers.is_empty() {
+            self.interest_is_forgotten(id);
+        }
         self.index.remove(&mut self.rows, id);
         let row = self.rows.remove(id);
         self.log.clear(row.log);

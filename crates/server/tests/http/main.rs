@@ -16,6 +16,7 @@ mod cross_site;
 mod deflate;
 mod delete;
 mod framing;
+mod interest;
 mod longpoll;
 mod names;
 mod proxies;

@@ -171,7 +171,7 @@ impl Shard {
     }
 
     /// Sends the response's head with what came in so far.
-    pub(super) fn begin_stream<I: Io>(&mut self, slot: u32, io: &mut I) {
+    pub(crate) fn begin_stream<I: Io>(&mut self, slot: u32, io: &mut I) {
         let Some(attaching) = self.extra(slot).attaching.take() else {
             return;
         };
@@ -182,7 +182,7 @@ impl Shard {
             State::Sse
         };
         row.deadline_s = 0;
-        let plain = row.options & (MULTI | PUBLISHES) == 0;
+        let plain = row.options & (MULTI | PUBLISHES | FOLLOWS) == 0;
         let mut bytes = attaching.head;
         bytes.extend_from_slice(&attaching.body);
         self.put(slot, &bytes, io);

@@ -1,0 +1,229 @@
+//! Whatever topics do while snapshots are walked: what a follower is told, taken in order, is exact.
+
+use alloc::collections::BTreeSet;
+use alloc::format;
+use alloc::string::String;
+
+use proptest::prelude::*;
+
+use super::*;
+use crate::home::carriers::Carrier;
+use crate::rules::Rules;
+use crate::settings::{Rule, Settings};
+
+const TOPICS: usize = 12;
+const FILTERS: [&str; 3] = ["#", "a/+", "a/3"];
+
+#[derive(Clone, Debug)]
+enum Step {
+    Join(usize, ShardId),
+    Part(usize),
+    Publish(usize),
+    Follow(usize),
+    Unfollow(usize),
+    /// The followers ask for their next pages and read what they were told.
+    Turn,
+    Seconds(u32),
+}
+
+fn steps() -> impl Strategy<Value = Vec<Step>> {
+    let step = prop_oneof![
+        6 => (0..TOPICS, 0..3_u16).prop_map(|(topic, shard)| Step::Join(topic, shard)),
+        6 => any::<usize>().prop_map(Step::Part),
+        2 => (0..TOPICS).prop_map(Step::Publish),
+        1 => (0..FILTERS.len()).prop_map(Step::Follow),
+        1 => any::<usize>().prop_map(Step::Unfollow),
+        6 => Just(Step::Turn),
+        2 => (1..4_u32).prop_map(Step::Seconds),
+    ];
+    prop::collection::vec(step, 0..200)
+}
+
+struct Client {
+    to: ReplyTo,
+    filter: &'static str,
+    present: BTreeSet<String>,
+    whole: bool,
+    asked: bool,
+}
+
+struct World {
+    home: Home,
+    lanes: Lanes,
+    rules: Rules,
+    settings: Settings,
+    now: Now,
+    clients: Vec<Client>,
+    subscribers: Vec<(usize, ShardId)>,
+    followed: u32,
+}
+
+fn name(topic: usize) -> String {
+    format!(
+        "{}/{topic}",
+        if topic.is_multiple_of(2) { "b" } else { "a" }
+    )
+}
+
+impl World {
+    fn new(debounce_s: u32, topics_max: usize) -> World {
+        let mut settings = Settings::default();
+        settings.interest.debounce_s = debounce_s;
+        settings.limits.topics_per_shard = topics_max;
+        // Idle topics are forgotten at once, so that rows come back as other topics all the time.
+        settings.rules.push(Rule {
+            log_messages: 1,
+            log_age_s: 2,
+            position_age_s: 1,
+            ..Rule::default()
+        });
+        let rules = Rules::new(&settings.rules);
+        let mut home = Home::new(&settings, &rules, 7, 1, 42);
+        home.pace.interest_rows = 2;
+        World {
+            home,
+            lanes: Lanes::new(0, 3),
+            rules,
+            settings,
+            now: Now { s: 1, unix_s: 1000 },
+            clients: Vec::new(),
+            subscribers: Vec::new(),
+            followed: 0,
+        }
+    }
+
+    fn step(&mut self, step: &Step) {
+        match *step {
+            Step::Join(topic, shard) => {
+                let name = name(topic);
+                let hash = topic as u32;
+                let found = self.home.find(hash, name.as_bytes());
+                let create = || {
+                    self.home
+                        .create(hash, name.as_bytes(), &self.rules, self.now)
+                };
+                if let Some(id) = found.or_else(create) {
+                    let (serial, topic_row, subscribers) = (1, hash, 1);
+                    self.home.count_in(
+                        id,
+                        Carrier {
+                            shard,
+                            serial,
+                            topic: topic_row,
+                            subscribers,
+                        },
+                    );
+                    self.subscribers.push((topic, shard));
+                }
+            }
+            Step::Part(which) => {
+                if !self.subscribers.is_empty() {
+                    let which = which % self.subscribers.len();
+                    let (topic, shard) = self.subscribers.swap_remove(which);
+                    let hash = topic as u32;
+                    self.home.leave(shard, hash, hash, 1, self.now);
+                }
+            }
+            Step::Publish(topic) => {
+                let name = name(topic);
+                _ = self
+                    .home
+                    .make(topic as u32, name.as_bytes(), &self.rules, self.now);
+            }
+            Step::Follow(filter) => {
+                self.followed += 1;
+                let to = ReplyTo {
+                    slot: self.followed,
+                    generation: 0,
+                    request: 0,
+                    part: 0,
+                };
+                let filter = FILTERS[filter];
+                self.home.follow(1, to, filter.as_bytes());
+                let (present, whole, asked) = (BTreeSet::new(), false, true);
+                self.clients.push(Client {
+                    to,
+                    filter,
+                    present,
+                    whole,
+                    asked,
+                });
+            }
+            Step::Unfollow(which) => {
+                if !self.clients.is_empty() {
+                    let which = which % self.clients.len();
+                    let client = self.clients.swap_remove(which);
+                    self.home.unfollow(1, client.to);
+                }
+            }
+            Step::Turn => self.turn(),
+            Step::Seconds(s) => {
+                self.now.s += s;
+                self.now.unix_s += s;
+                self.home.forget(&self.rules, self.now);
+            }
+        }
+    }
+
+    fn turn(&mut self) {
+        self.home.tell_followers(self.now, &mut self.lanes);
+        for tell in core::mem::take(&mut self.lanes.to[1].tells) {
+            let Tell::Interest { to, news, part } = tell else {
+                panic!("{tell:?} to a follower")
+            };
+            let Some(client) = self.clients.iter_mut().find(|c| c.to == to) else {
+                continue;
+            };
+            for (begins, name) in news.iter() {
+                let name = String::from_utf8(name.to_vec()).unwrap();
+                if begins {
+                    assert!(client.present.insert(name), "begins twice");
+                } else {
+                    assert!(client.present.remove(&name), "ends twice");
+                }
+            }
+            client.asked &= part == Part::Live;
+            client.whole |= part == Part::Last;
+        }
+        for client in &mut self.clients {
+            if !client.whole && !client.asked {
+                client.asked = true;
+                self.home.follow_on(1, client.to);
+            }
+        }
+    }
+
+    /// Everything settles: whose snapshot was under way gets the rest of it, and whatever lingers ends.
+    fn settle(&mut self) {
+        for _ in 0..2 * TOPICS {
+            self.turn();
+        }
+        self.now.s += self.settings.interest.debounce_s + 1;
+        self.turn();
+        let expected = |filter: &str| {
+            let of = self.subscribers.iter().map(|(topic, _)| name(*topic));
+            of.filter(|name| topic::matches(filter.as_bytes(), name.as_bytes()))
+                .collect::<BTreeSet<_>>()
+        };
+        for client in &self.clients {
+            assert!(client.whole);
+            assert_eq!(client.present, expected(client.filter), "{}", client.filter);
+        }
+        assert!(self.home.followers.lingering.is_empty() && self.home.followers.ends.is_empty());
+    }
+}
+
+proptest! {
+    #[test]
+    fn what_followers_are_told_is_exact(
+        steps in steps(),
+        debounce_s in 0..4_u32,
+        topics_max in prop::sample::select(alloc::vec![TOPICS / 2, 10 * TOPICS]),
+    ) {
+        let mut world = World::new(debounce_s, topics_max);
+        for step in &steps {
+            world.step(step);
+        }
+        world.settle();
+    }
+}

@@ -1,0 +1,416 @@
+//! Following which topics have subscribers: the snapshot, what happens after it, and that both together are
+//! exact, whoever comes and goes meanwhile.
+
+use crate::conn::{Conn, await_subscribers, once, publish};
+use crate::stream::Stream;
+use crate::support::Server;
+use crate::ws::{Ws, handshake};
+use std::collections::BTreeSet;
+use std::time::{Duration, Instant};
+
+/// Changes are told at once.
+const AT_ONCE: &str = "[interest]\ndebounce_s = 0\n";
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum Told {
+    First(String),
+    Last(String),
+    Whole(u64),
+}
+
+fn told(kind: &str, data: &serde_json::Value) -> Told {
+    let topic = || data["topic"].as_str().expect("a topic").to_string();
+    match kind {
+        "first" => Told::First(topic()),
+        "last" => Told::Last(topic()),
+        "whole" => Told::Whole(data["topics"].as_u64().expect("a count")),
+        _ => panic!("{kind}: {data} is no event of interest"),
+    }
+}
+
+/// A follower that checks what it is told: nothing begins twice, and nothing ends that had not begun.
+struct Follower {
+    stream: Stream,
+    present: BTreeSet<String>,
+}
+
+impl Follower {
+    fn open(server: &Server, target: &str) -> Follower {
+        let stream = Stream::open(server, target, &[]);
+        Follower {
+            stream,
+            present: BTreeSet::new(),
+        }
+    }
+
+    fn next(&mut self) -> Told {
+        let event = self.stream.event().expect("the stream goes on");
+        assert_eq!(event.id, "", "interest has no positions");
+        let data = serde_json::from_str(&event.data).expect("JSON");
+        let told = told(&event.kind, &data);
+        match &told {
+            Told::First(topic) => {
+                assert!(self.present.insert(topic.clone()), "{topic} begins twice")
+            }
+            Told::Last(topic) => assert!(self.present.remove(topic), "{topic} ends twice"),
+            Told::Whole(topics) => assert_eq!(*topics, self.present.len() as u64),
+        }
+        told
+    }
+
+    /// Reads to the end of the snapshot.
+    fn whole(&mut self) -> &BTreeSet<String> {
+        while !matches!(self.next(), Told::Whole(_)) {}
+        &self.present
+    }
+}
+
+fn names<const N: usize>(names: [&str; N]) -> BTreeSet<String> {
+    names.into_iter().map(String::from).collect()
+}
+
+/// A subscriber that is there: the head of its response has come.
+fn subscriber(server: &Server, topic: &str) -> Stream {
+    let mut stream = Stream::open(server, &format!("/sub/{topic}"), &[]);
+    stream.block();
+    stream
+}
+
+#[test]
+fn a_snapshot_comes_first_and_then_what_happens() {
+    let server = Server::with(AT_ONCE);
+    let here = [subscriber(&server, "a"), subscriber(&server, "b/c")];
+    publish(&server, "nobody", "x");
+    let mut follower = Follower::open(&server, "/interest");
+    assert_eq!(
+        follower.stream.head.header("content-type").as_deref(),
+        Some("text/event-stream")
+    );
+    assert_eq!(*follower.whole(), names(["a", "b/c"]));
+    let third = subscriber(&server, "nobody");
+    assert_eq!(follower.next(), Told::First("nobody".into()));
+    let more = subscriber(&server, "nobody");
+    await_subscribers(&server, "nobody", 2);
+    drop(third);
+    await_subscribers(&server, "nobody", 1);
+    drop(more);
+    assert_eq!(
+        follower.next(),
+        Told::Last("nobody".into()),
+        "only the last of them"
+    );
+    drop(here);
+    let gone = BTreeSet::from([
+        format!("{:?}", follower.next()),
+        format!("{:?}", follower.next()),
+    ]);
+    let both = ["a", "b/c"].map(|topic| format!("{:?}", Told::Last(topic.into())));
+    assert_eq!(gone, BTreeSet::from(both));
+}
+
+#[test]
+fn a_websocket_gets_the_same_as_text_frames() {
+    let server = Server::with(AT_ONCE);
+    let here = subscriber(&server, "a");
+    // The subprotocol of messages means nothing here and is not taken.
+    let mut ws = Ws::open(
+        &server,
+        "/interest",
+        &[("Sec-WebSocket-Protocol", "ws+meta.nchan")],
+    );
+    assert_eq!(ws.head.header("sec-websocket-protocol"), None);
+    assert_eq!(ws.message().text(), r#"{"event":"first","topic":"a"}"#);
+    assert_eq!(ws.message().text(), r#"{"event":"whole","topics":1}"#);
+    ws.send(crate::ws::FIN | crate::ws::TEXT, "is thrown away");
+    drop(here);
+    assert_eq!(ws.message().text(), r#"{"event":"last","topic":"a"}"#);
+}
+
+#[test]
+fn a_filter_chooses_the_topics() {
+    let server = Server::with(AT_ONCE);
+    let _here = ["a", "a/b", "a/b/c", "d", "quo\"te"].map(|topic| {
+        let topic = topic.replace('"', "%22");
+        subscriber(&server, &topic)
+    });
+    for (filter, topics) in [
+        ("", names(["a", "a/b", "a/b/c", "d", "quo\"te"])),
+        ("?match=%23", names(["a", "a/b", "a/b/c", "d", "quo\"te"])),
+        ("?match=a/%23", names(["a", "a/b", "a/b/c"])),
+        ("?match=a/+", names(["a/b"])),
+        ("?match=d", names(["d"])),
+        ("?match=nothing", names([])),
+    ] {
+        let mut follower = Follower::open(&server, &format!("/interest{filter}"));
+        assert_eq!(*follower.whole(), topics, "{filter}");
+    }
+    let mut follower = Follower::open(&server, "/interest?match=a/%23");
+    follower.whole();
+    let _more = [subscriber(&server, "x"), subscriber(&server, "a/x")];
+    assert_eq!(follower.next(), Told::First("a/x".into()));
+}
+
+#[test]
+fn a_filter_that_is_none_is_refused() {
+    let server = Server::start();
+    for target in [
+        "/interest?match=a%23",
+        "/interest?match=%23/a",
+        "/interest?match=%",
+        "/interest?match=a&match=b",
+    ] {
+        assert_eq!(
+            once(&server, "GET", target, &[], "").status,
+            400,
+            "{target}"
+        );
+    }
+    assert_eq!(once(&server, "POST", "/interest", &[], "").status, 405);
+    assert_eq!(once(&server, "HEAD", "/interest", &[], "").status, 200);
+    assert_eq!(once(&server, "GET", "/interest/a", &[], "").status, 404);
+    let options = once(&server, "OPTIONS", "/interest", &[], "");
+    assert_eq!(
+        options.header("allow").as_deref(),
+        Some("GET, HEAD, OPTIONS")
+    );
+}
+
+#[test]
+fn long_polls_and_websockets_are_subscribers_too() {
+    let server = Server::with(AT_ONCE);
+    let mut follower = Follower::open(&server, "/interest");
+    follower.whole();
+    let ws = Ws::open(&server, "/sub/a", &[]);
+    assert_eq!(follower.next(), Told::First("a".into()));
+    drop(ws);
+    assert_eq!(follower.next(), Told::Last("a".into()));
+    let mut poll = Conn::open(&server);
+    poll.ask("GET", "/sub/b", &[], "");
+    assert_eq!(follower.next(), Told::First("b".into()));
+    publish(&server, "b", "x");
+    assert_eq!(poll.response().text(), "x");
+    assert_eq!(follower.next(), Told::Last("b".into()));
+    let set = Stream::open(&server, "/sub?topic=c&topic=d", &[]);
+    let begun = [follower.next(), follower.next()];
+    assert!(begun.contains(&Told::First("c".into())) && begun.contains(&Told::First("d".into())));
+    assert_eq!(once(&server, "DELETE", "/pub/c", &[], "").status, 200);
+    let ended = [follower.next(), follower.next()];
+    assert!(ended.contains(&Told::Last("c".into())) && ended.contains(&Told::Last("d".into())));
+    drop(set);
+}
+
+#[test]
+fn who_returns_within_the_debounce_was_never_away() {
+    let server = Server::with("[interest]\ndebounce_s = 2\n");
+    let mut follower = Follower::open(&server, "/interest");
+    follower.whole();
+    let first = subscriber(&server, "a");
+    assert_eq!(follower.next(), Told::First("a".into()));
+    for _ in 0..3 {
+        let stream = subscriber(&server, "b");
+        drop(stream);
+        await_subscribers(&server, "b", 0);
+    }
+    assert_eq!(
+        follower.next(),
+        Told::First("b".into()),
+        "once for all of them"
+    );
+    drop(first);
+    await_subscribers(&server, "a", 0);
+    let left = Instant::now();
+    // The snapshot says the same: it is not over yet.
+    assert_eq!(
+        *Follower::open(&server, "/interest").whole(),
+        names(["a", "b"])
+    );
+    let second = subscriber(&server, "a");
+    assert_eq!(follower.next(), Told::Last("b".into()));
+    assert!(
+        left.elapsed() < Duration::from_secs(4),
+        "{:?}",
+        left.elapsed()
+    );
+    drop(second);
+    await_subscribers(&server, "a", 0);
+    let left = Instant::now();
+    assert_eq!(
+        follower.next(),
+        Told::Last("a".into()),
+        "and nothing in between"
+    );
+    let after = left.elapsed();
+    assert!(
+        (Duration::from_millis(1900)..Duration::from_secs(5)).contains(&after),
+        "{after:?}"
+    );
+}
+
+/// The whole of what a follower is told, whenever it came and whatever happened then, is the topics that have
+/// subscribers; `Follower` sees to it that nothing is told twice on the way.
+fn replay_is_exact(settings: &str) {
+    const TOPICS: usize = 300;
+    let server = Server::with(settings);
+    let stay: Vec<Stream> = (0..TOPICS)
+        .step_by(3)
+        .map(|n| subscriber(&server, &format!("t/{n}")))
+        .collect();
+    let stop = std::sync::atomic::AtomicBool::new(false);
+    let followers = std::thread::scope(|scope| {
+        for seed in 0..3_usize {
+            let (server, stop) = (&server, &stop);
+            scope.spawn(move || {
+                let mut present = Vec::new();
+                let mut n = seed * 7919;
+                while !stop.load(std::sync::atomic::Ordering::Relaxed) {
+                    n = (n * 1_103_515_245 + 12_345) & 0x7fff_ffff;
+                    present.push(subscriber(server, &format!("t/{}", n / 7 % TOPICS)));
+                    if present.len() > 20 {
+                        present.remove(n / 11 % 20);
+                    }
+                }
+            });
+        }
+        let mut followers = Vec::new();
+        for _ in 0..8 {
+            let mut follower = Follower::open(&server, "/interest?match=t/%23");
+            follower.whole();
+            followers.push(follower);
+            std::thread::sleep(Duration::from_millis(50));
+        }
+        stop.store(true, std::sync::atomic::Ordering::Relaxed);
+        followers
+    });
+    let expected: BTreeSet<String> = (0..TOPICS).step_by(3).map(|n| format!("t/{n}")).collect();
+    for mut follower in followers {
+        while follower.present != expected {
+            follower.next();
+        }
+        let silent = follower
+            .stream
+            .conn
+            .is_silent_for(Duration::from_millis(100));
+        assert!(silent, "nothing comes after the end");
+    }
+    drop(stay);
+}
+
+#[test]
+fn a_replay_is_exact_at_once() {
+    replay_is_exact(AT_ONCE);
+}
+
+#[test]
+fn a_replay_is_exact_with_a_debounce() {
+    replay_is_exact("[interest]\ndebounce_s = 1\n");
+}
+
+#[test]
+fn a_large_snapshot_is_whole() {
+    let server =
+        Server::with("[interest]\ndebounce_s = 0\n[limits]\ntopics_per_connection = 1000\n");
+    let connections: Vec<Conn> = (0..20)
+        .map(|n| {
+            let topics: String = (0..100)
+                .map(|m| {
+                    format!("topic=a-rather-long-name-so-that-there-are-several-pages/{n}/{m}&")
+                })
+                .collect();
+            let mut conn = Conn::open(&server);
+            conn.ask(
+                "GET",
+                &format!("/sub?{topics}"),
+                &[("Accept", "text/event-stream")],
+                "",
+            );
+            assert_eq!(conn.head().status, 200);
+            conn
+        })
+        .collect();
+    assert_eq!(Follower::open(&server, "/interest").whole().len(), 2000);
+    drop(connections);
+}
+
+#[test]
+fn there_are_as_many_followers_as_may_be() {
+    let server = Server::with("[interest]\nfollowers_max = 2\n");
+    let mut one = Follower::open(&server, "/interest");
+    one.whole();
+    let two = Ws::open(&server, "/interest", &[]);
+    let refused = once(&server, "GET", "/interest", &[], "");
+    assert_eq!(refused.status, 503, "{refused:?}");
+    assert!(refused.header("retry-after").is_some());
+    assert!(refused.text().contains("interest.followers_max"));
+    let shed = once(
+        &server,
+        "GET",
+        "/interest",
+        &[("Accept", "text/event-stream")],
+        "",
+    );
+    assert_eq!(shed.status, 200, "{shed:?}");
+    assert!(shed.text().starts_with("retry: "), "{shed:?}");
+    drop(two);
+    let started = Instant::now();
+    loop {
+        let mut conn = Conn::open(&server);
+        conn.ask("GET", "/interest", &[], "");
+        if conn.head().status == 200 {
+            break;
+        }
+        assert!(
+            started.elapsed() < Duration::from_secs(5),
+            "there is room again"
+        );
+        std::thread::sleep(Duration::from_millis(20));
+    }
+}
+
+#[test]
+fn pages_of_other_sites_may_not_follow() {
+    let server = Server::start();
+    let origin = ("Origin", "https://evil.example");
+    let mut conn = Conn::open(&server);
+    conn.ask("GET", "/interest", &handshake(&[origin]), "");
+    assert_eq!(conn.head().status, 403);
+    let stream = Stream::open(&server, "/interest", &[origin]);
+    assert_eq!(stream.head.header("access-control-allow-origin"), None);
+    let server = Server::with(
+        "[http]\nallowed_origins = ['https://evil.example']\ninterest_paths = ['/who']\n",
+    );
+    let stream = Stream::open(&server, "/who", &[origin]);
+    let allowed = stream.head.header("access-control-allow-origin");
+    assert_eq!(allowed.as_deref(), Some("https://evil.example"));
+    assert_eq!(once(&server, "GET", "/interest", &[], "").status, 404);
+}
+
+#[test]
+fn who_reads_too_slowly_is_told_so_and_may_come_again() {
+    /// Events of this size, so many that two kernels' buffers and an outbox cannot hold them.
+    const NAME_BYTES: usize = 900;
+    const TOPICS: usize = 60;
+    const ROUNDS: usize = 300;
+    let server = Server::with(
+        "[interest]\ndebounce_s = 0\n\
+         [limits]\noutbox_bytes = 100000\ntopic_bytes = 1000\nhead_bytes = 65536\ntopics_per_connection = 60\n",
+    );
+    let mut slow = Ws::open(&server, "/interest", &[]);
+    let mut stalled = Follower::open(&server, "/interest");
+    assert_eq!(slow.message().text(), r#"{"event":"whole","topics":0}"#);
+    stalled.whole();
+    let topics: String = (0..TOPICS)
+        .map(|n| format!("topic={n}{}&", "x".repeat(NAME_BYTES)))
+        .collect();
+    for _ in 0..ROUNDS {
+        drop(Stream::open(&server, &format!("/sub?{topics}"), &[]));
+    }
+    assert_eq!(slow.closed(), Some(4413));
+    let mut last = String::new();
+    while let Some(event) = stalled.stream.event() {
+        last = event.kind;
+    }
+    assert_eq!(last, "crore.slow");
+    // Both made room, and a new snapshot is right again.
+    await_subscribers(&server, &format!("0{}", "x".repeat(NAME_BYTES)), 0);
+    assert!(Follower::open(&server, "/interest").whole().is_empty());
+}
