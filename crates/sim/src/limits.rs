@@ -1,6 +1,7 @@
 //! The limits that hold after every turn. Each is a setting plus what may be on its way when the
 //! setting begins to hold.
 
+use crate::plan::BATCH_LINES_MAX;
 use crate::truth::Wrong;
 use crate::world::{RECEIVE_BYTES, World};
 
@@ -39,9 +40,9 @@ pub fn check(world: &World, shard: usize) -> Result<(), Wrong> {
     if accounts.outbox_bytes > outbox_bytes {
         return Err(format!("{} bytes in outboxes", accounts.outbox_bytes));
     }
-    // Each connection of the asking shard is looked at again after every read.
-    let per_shard = RECEIVE_BYTES + message;
-    let most = limits.publish_credit_bytes + world.clients() * per_shard;
+    // Each connection of the asking shard is looked at again after every read and every request.
+    let request = RECEIVE_BYTES + BATCH_LINES_MAX * message;
+    let most = limits.publish_credit_bytes + world.clients() * request;
     let bytes = world.net.most_bytes_under_way();
     if bytes > most {
         return Err(format!(

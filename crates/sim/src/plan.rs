@@ -71,6 +71,8 @@ pub struct Plan {
     weights: [u32; 9],
 }
 
+/// The longest batch.
+pub const BATCH_LINES_MAX: usize = 8;
 /// How many of a hundred turns a lazy shard does not get.
 const LAZY_PERCENT: u32 = 95;
 /// No message makes a log's byte budget meaningless: the largest that a plan has.
@@ -203,7 +205,7 @@ impl Plan {
         match rng.below(100) {
             0..50 => Deed::Pipeline(1),
             50..75 => Deed::Pipeline(rng.range(2, 6) as u8),
-            75..92 => Deed::Batch(rng.range(1, 8) as u8),
+            75..92 => Deed::Batch(rng.range(1, BATCH_LINES_MAX) as u8),
             92..95 => Deed::Delete,
             95..98 => Deed::Create,
             _ => Deed::Info,
