@@ -153,20 +153,21 @@ impl Publisher {
         self.wait(wait_ns.min(until_ns - now_ns))
     }
 
-    /// Notes that `count` messages were composed just now.
-    fn count(&mut self, count: u64) {
+    /// Notes that `count` messages were composed since `begun_ns`. Their subscribers may have them already.
+    fn count(&mut self, count: u64, begun_ns: u64) {
         if count == 0 {
             return;
         }
         self.last_sent_ns = sys::now_ns();
         if self.composed == 0 {
-            self.first_sent_ns = self.last_sent_ns;
+            self.first_sent_ns = begun_ns;
         }
         self.composed += count;
     }
 
     /// Keeps every connection busy: each that has room gets a full group of its own topics.
     fn fill(&mut self, left: u64) -> Result<u64> {
+        let begun_ns = sys::now_ns();
         let mut taken = 0;
         let count = self.links.len() as u32;
         for index in 0..count {
@@ -185,7 +186,7 @@ impl Publisher {
                 }
             }
         }
-        self.count(taken);
+        self.count(taken, begun_ns);
         Ok(taken)
     }
 
@@ -215,6 +216,7 @@ impl Publisher {
     /// Composes `due` messages for whichever connections their topics travel over, as far as those
     /// have room, and returns how many it composed.
     fn compose(&mut self, due: u64) -> Result<u64> {
+        let begun_ns = sys::now_ns();
         let mut taken = 0;
         while taken < due {
             if !self
@@ -235,7 +237,7 @@ impl Publisher {
                 link.flush(&self.epoll)?;
             }
         }
-        self.count(taken);
+        self.count(taken, begun_ns);
         Ok(taken)
     }
 
