@@ -20,6 +20,7 @@ impl Shard {
                 key,
                 ttl_s,
                 binary,
+                idempotency_key,
                 answer,
             } => {
                 let message = Publish {
@@ -31,8 +32,10 @@ impl Shard {
                     key: key.in_bytes(bytes),
                     ttl_s: *ttl_s,
                     binary: *binary,
+                    idempotency_key: idempotency_key.in_bytes(bytes),
                 };
-                let outcome = home.publish(&message, &world.settings, &world.rules, now, lanes);
+                let outcome =
+                    home.publish_once(&message, &world.settings, &world.rules, now, lanes);
                 reply(lanes, from, *answer, outcome);
             }
             Ask::Attach(attach, name) => {
@@ -74,7 +77,7 @@ impl Shard {
         if to == self.lanes.me {
             let home = self.home.as_mut().expect("a home has one");
             let world = &self.world;
-            return Some(home.publish(
+            return Some(home.publish_once(
                 message,
                 &world.settings,
                 &world.rules,
@@ -91,6 +94,7 @@ impl Shard {
             key: Span::of(bytes, message.key),
             ttl_s: message.ttl_s,
             binary: message.binary,
+            idempotency_key: Span::of(bytes, message.idempotency_key),
             answer,
         });
         None

@@ -110,6 +110,8 @@ pub const PING: u32 = 1 << 13;
 pub const GAP: u32 = 1 << 15;
 /// It follows which topics have subscribers.
 pub const FOLLOWS: u32 = 1 << 16;
+/// The answer is the first one to an idempotency key, given again.
+pub const REPLAYED: u32 = 1 << 17;
 /// Where the number of the allowed origin begins: eight bits, 0 for none, 255 for any.
 pub const ORIGIN_SHIFT: u32 = 24;
 
@@ -267,8 +269,10 @@ pub enum Pending {
 pub struct Batch {
     /// Homes whose fence has not come back.
     pub homes: u32,
-    /// Lines that were handed on.
+    /// Lines that were handed on and did not fail.
     pub lines: u32,
+    /// Those of them that had been published before.
+    pub replayed: u32,
     /// Line numbers and reasons.
     pub failed: Vec<(u32, &'static str)>,
 }

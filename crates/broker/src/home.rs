@@ -9,6 +9,7 @@
 
 mod attach;
 mod carriers;
+mod idempotence;
 mod interest;
 mod upkeep;
 
@@ -21,6 +22,7 @@ use crore_wire::websocket::frame::{self, Opcode};
 
 use crate::blobs::{Blob, Names};
 use crate::home::carriers::Carrier;
+use crate::home::idempotence::Answers;
 use crate::home::interest::Followers;
 use crate::index::{Chained, Index};
 use crate::lanes::Lanes;
@@ -129,6 +131,8 @@ pub struct Publish<'a> {
     pub ttl_s: Option<u32>,
     /// Whether WebSocket clients get a binary frame.
     pub binary: bool,
+    /// What a retry of it would bring too; empty when it brings nothing.
+    pub idempotency_key: &'a [u8],
 }
 
 /// All topics whose partitions this shard keeps.
@@ -145,6 +149,9 @@ pub struct Home {
     idle: Vec<VecDeque<(u32, u32)>>,
     topics_max: usize,
     followers: Followers,
+    answers: Option<Answers>,
+    homes: usize,
+    seed: u64,
     compressor: Compressor,
     compressed: Vec<u8>,
     /// How long a page is.
@@ -154,7 +161,7 @@ pub struct Home {
 
 impl Home {
     /// A home without topics. `epoch` names the life of its logs; `homes` share the log's budget; `seed` keys
-    /// the hash of messages' keys.
+    /// the hashes of messages and of their keys.
     pub fn new(settings: &Settings, rules: &Rules, epoch: u32, homes: usize, seed: u64) -> Self {
         Home {
             rows: Slab::new(),
@@ -168,6 +175,9 @@ impl Home {
             idle: (0..rules.count()).map(|_| VecDeque::new()).collect(),
             topics_max: settings.limits.topics_per_home(homes),
             followers: Followers::new(settings.interest.debounce_s),
+            answers: None,
+            homes,
+            seed,
             compressor: Compressor::default(),
             compressed: Vec::new(),
             pace: Pace::default(),
@@ -185,6 +195,7 @@ impl Home {
         accounts.home_topics = self.rows.len();
         accounts.home_sets = self.sets.len();
         accounts.followers = self.followers.len();
+        accounts.answers = self.answers.as_ref().map_or(0, Answers::len);
         accounts.log_messages = self.log.len();
         accounts.log_bytes = self.log.bytes();
         accounts.log_chains = self.log.chains();
@@ -223,7 +234,7 @@ impl Home {
     }
 
     /// Appends a message and tells every carrier of its topic.
-    pub fn publish(
+    fn publish(
         &mut self,
         message: &Publish<'_>,
         settings: &Settings,

@@ -277,6 +277,8 @@ pub enum Ask {
         ttl_s: Option<u32>,
         /// A binary frame.
         binary: bool,
+        /// What a retry would bring too.
+        idempotency_key: Span,
         /// Who wants to know.
         answer: Answer,
     },
@@ -379,6 +381,10 @@ pub enum Outcome {
     Missing,
     /// No room for another topic.
     Full,
+    /// A publish with this idempotency key was done before; this is the first answer.
+    Replayed(Info),
+    /// The idempotency key came with another message before; nothing is published.
+    OtherMessage,
 }
 
 /// From a home to a carrier.

@@ -62,6 +62,8 @@ pub struct Accounts {
     pub home_topics: u32,
     /// Carrier sets of those with more than one carrier.
     pub home_sets: u32,
+    /// First answers that are kept for retries.
+    pub answers: u32,
     /// Followers of interest, once for each home that they follow.
     pub followers: u32,
     /// Messages in the log.

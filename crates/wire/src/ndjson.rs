@@ -7,6 +7,7 @@
 //! | `data` | a string stands for its text; any other JSON value for its own text, as it is written in the line |
 //! | `data_base64` | instead of `data`: bytes, in the standard alphabet with padding (RFC 4648 section 4) |
 //! | `content_type`, `event`, `key` | strings, optional |
+//! | `idempotency_key` | a string, optional |
 //! | `ttl_s` | a whole number of seconds, optional |
 //!
 //! Invariants: what is accepted is JSON and UTF-8 to the letter, inside of `data` too; a string without
@@ -49,6 +50,8 @@ pub struct Line<'a> {
     pub event: &'a [u8],
     /// The message's key; empty when the line has none.
     pub key: &'a [u8],
+    /// What a retry of the line brings too, if the line says so.
+    pub idempotency_key: Option<&'a [u8]>,
     /// Seconds that the message is worth anything; more than 32 bits hold stand for the most that they do.
     pub ttl_s: Option<u32>,
 }
@@ -90,7 +93,7 @@ pub enum LineError {
     NoTopic,
     /// `topic` is not a string.
     TopicNotString,
-    /// `data_base64`, `content_type`, `event` or `key` is not a string.
+    /// `data_base64`, `content_type`, `event`, `key` or `idempotency_key` is not a string.
     FieldNotString,
     /// `ttl_s` is not a whole number from 0 on, in digits.
     BadTtl,
@@ -123,7 +126,9 @@ impl LineError {
             LineError::DuplicateField => "a field comes twice",
             LineError::NoTopic => "no topic",
             LineError::TopicNotString => "topic is not a string",
-            LineError::FieldNotString => "data_base64, content_type, event and key must be strings",
+            LineError::FieldNotString => {
+                "data_base64, content_type, event, key and idempotency_key must be strings"
+            }
             LineError::BadTtl => "ttl_s must be a whole number of seconds",
             LineError::NoData => "neither data nor data_base64",
             LineError::TwoData => "both data and data_base64",
@@ -166,6 +171,7 @@ pub fn parse<'a>(line: &'a [u8], scratch: &'a mut Scratch) -> Result<Line<'a>, L
         content_type: optional(fields.content_type),
         event: optional(fields.event),
         key: optional(fields.key),
+        idempotency_key: fields.idempotency_key.map(|span| span.of(line, scratch)),
         ttl_s: fields.ttl_s.map(|span| seconds(span.of(line, scratch))),
     })
 }
@@ -197,6 +203,7 @@ struct Fields {
     content_type: Option<Span>,
     event: Option<Span>,
     key: Option<Span>,
+    idempotency_key: Option<Span>,
     ttl_s: Option<Span>,
 }
 
@@ -208,6 +215,7 @@ enum Field {
     ContentType,
     Event,
     Key,
+    IdempotencyKey,
     TtlS,
 }
 
@@ -231,6 +239,7 @@ fn read(scan: &mut Scan<'_>, scratch: &mut Scratch) -> Result<Fields, LineError>
             Field::ContentType => &mut fields.content_type,
             Field::Event => &mut fields.event,
             Field::Key => &mut fields.key,
+            Field::IdempotencyKey => &mut fields.idempotency_key,
             Field::TtlS => &mut fields.ttl_s,
         };
         if slot.replace(span).is_some() {
@@ -277,6 +286,8 @@ fn named(rest: &[u8]) -> Option<(Field, usize)> {
         Some((Field::Key, 4))
     } else if rest.starts_with(b"ttl_s\"") {
         Some((Field::TtlS, 6))
+    } else if rest.starts_with(b"idempotency_key\"") {
+        Some((Field::IdempotencyKey, 16))
     } else if rest.starts_with(b"data_base64\"") {
         Some((Field::DataBase64, 12))
     } else if rest.starts_with(b"content_type\"") {

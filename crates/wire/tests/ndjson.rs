@@ -33,6 +33,7 @@ fn a_plain_line_is_slices_of_the_input() {
         content_type: b"",
         event: b"",
         key: b"",
+        idempotency_key: None,
         ttl_s: None,
     };
     assert_eq!(line, expected);
@@ -84,6 +85,7 @@ fn escapes_are_decoded() {
         content_type: b"a/b",
         event: b"\t",
         key: b"",
+        idempotency_key: None,
         ttl_s: None,
     };
     assert_eq!(line, expected);
@@ -169,6 +171,14 @@ fn what_is_no_message_is_refused_with_its_reason() {
             FieldNotString,
         ),
         (r#"{"topic":"a","data":1,"key":7}"#, FieldNotString),
+        (
+            r#"{"topic":"a","data":1,"idempotency_key":7}"#,
+            FieldNotString,
+        ),
+        (
+            r#"{"topic":"a","data":1,"idempotency_keys":"7"}"#,
+            UnknownField,
+        ),
         (r#"{"topic":"a","data":1,"ttl_s":"7"}"#, BadTtl),
         (r#"{"topic":"a","data":1,"ttl_s":-1}"#, BadTtl),
         (r#"{"topic":"a","data":1,"ttl_s":1.0}"#, BadTtl),
@@ -363,13 +373,13 @@ proptest! {
             json().prop_map(Data::Json),
             any::<Vec<u8>>().prop_map(Data::Bytes),
         ],
-        others in [prop::option::of(text()), prop::option::of(text()), prop::option::of(text())],
+        others in [prop::option::of(text()), prop::option::of(text()), prop::option::of(text()), prop::option::of(text())],
         ttl_s in prop::option::of(any::<u32>()),
         escape in prop::collection::vec(any::<bool>(), 0..4),
         escape_names in any::<bool>(),
         pretty in any::<bool>(),
         space in prop::collection::vec("[ \t\r\n]{0,3}", 1..5),
-        order in Just([0, 1, 2, 3, 4, 5]).prop_shuffle(),
+        order in Just([0, 1, 2, 3, 4, 5, 6]).prop_shuffle(),
     ) {
         let name = |name: &str| written(name, if escape_names { &escape } else { &[] });
         let (data_name, value, meaning) = match &data {
@@ -382,7 +392,7 @@ proptest! {
             Data::Bytes(bytes) => ("data_base64", written(&STANDARD.encode(bytes), &escape), bytes.clone()),
         };
         let mut fields = vec![(name("topic"), written(&topic, &escape)), (name(data_name), value)];
-        for (field, text) in ["content_type", "event", "key"].into_iter().zip(&others) {
+        for (field, text) in ["content_type", "event", "key", "idempotency_key"].into_iter().zip(&others) {
             fields.extend(text.as_ref().map(|text| (name(field), written(text, &escape))));
         }
         fields.extend(ttl_s.map(|ttl_s| (name("ttl_s"), ttl_s.to_string())));
@@ -402,6 +412,7 @@ proptest! {
             content_type: other(0),
             event: other(1),
             key: other(2),
+            idempotency_key: others[3].as_deref().map(str::as_bytes),
             ttl_s,
         };
         prop_assert_eq!(read, Ok(expected), "{}", line);

@@ -5,7 +5,7 @@ use alloc::vec::Vec;
 use crore_wire::http::response::ResponseHead;
 use crore_wire::json;
 
-use crate::conn::{CLOSING, HEAD, HTTP10, JSON, KEEP, ORIGIN_SHIFT, SERVED, State};
+use crate::conn::{CLOSING, HEAD, HTTP10, JSON, KEEP, ORIGIN_SHIFT, REPLAYED, SERVED, State};
 use crate::io::Io;
 use crate::mail::Info;
 use crate::position::{self, Position};
@@ -16,7 +16,7 @@ const SAFETY: &[u8] =
     b"X-Content-Type-Options: nosniff\r\nContent-Security-Policy: sandbox; default-src 'none'\r\n";
 /// What scripts of other origins may read.
 const EXPOSED: &[u8] =
-    b"ETag, Last-Modified, Crore-Topic, Crore-Event, Crore-Key, Crore-Gap, Retry-After";
+    b"ETag, Last-Modified, Crore-Topic, Crore-Event, Crore-Key, Crore-Gap, Retry-After, Idempotency-Replayed";
 /// What a conditional response depends on.
 pub(super) const VARY: &[u8] = b"If-None-Match, If-Modified-Since, Accept, Origin";
 /// The number in `options` that stands for any origin.
@@ -43,6 +43,9 @@ impl Shard {
         }
         if options >> ORIGIN_SHIFT != 0 {
             head = head.header("Access-Control-Expose-Headers", EXPOSED);
+        }
+        if options & REPLAYED != 0 {
+            head = head.header("Idempotency-Replayed", b"true");
         }
         if status == 101 {
             return head;

@@ -336,6 +336,11 @@ impl Shard {
             && rest.is_empty()
             && !names_topic(head)
         {
+            if head.header("idempotency-key").is_some() {
+                let reason = "in a batch each line has its own idempotency_key";
+                self.respond_reason(slot, 400, reason);
+                return Flow::Next;
+            }
             return self.batch(slot, body, io);
         }
         let names = match self.topic_names(head, rest) {
@@ -446,7 +451,7 @@ impl Shard {
         head.header("Access-Control-Allow-Methods", allowed.as_bytes())
             .header(
                 "Access-Control-Allow-Headers",
-                b"Content-Type, Accept, If-None-Match, If-Modified-Since, Last-Event-ID, X-EventSource-Event, Crore-Key, Crore-TTL",
+                b"Content-Type, Accept, If-None-Match, If-Modified-Since, Last-Event-ID, X-EventSource-Event, Crore-Key, Crore-TTL, Idempotency-Key",
             )
             .header("Access-Control-Max-Age", b"600")
             .end();

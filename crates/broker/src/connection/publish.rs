@@ -8,7 +8,7 @@ use crore_wire::{json, ndjson, topic};
 
 use super::http::Flow;
 use crate::admission::Reached;
-use crate::conn::{Batch, Pending, State};
+use crate::conn::{Batch, Pending, REPLAYED, State};
 use crate::home::Publish;
 use crate::io::Io;
 use crate::mail::{Answer, Ask, Outcome, ReplyTo, ShardId, Verb};
@@ -24,6 +24,9 @@ pub(super) const TOPICS_REACHED: &str = "limits.topics_max or limits.topics_per_
 
 /// Names of events that only the server uses.
 const RESERVED_EVENTS: &[u8] = b"crore.";
+
+/// The answer to a key that came before with another message.
+const OTHER_MESSAGE: &str = "this idempotency key was used for another message";
 
 /// Why a message is not published, apart from its topic.
 pub(super) fn check_fields(
@@ -57,10 +60,45 @@ fn ttl_s(head: &Head<'_>) -> Result<Option<u32>, &'static str> {
     Ok(Some(u32::try_from(seconds).unwrap_or(u32::MAX)))
 }
 
+/// The request's idempotency key, empty when there is none. It is a string in quotes by the draft (section 2.1);
+/// most clients leave them out.
+fn idempotency_key<'h>(head: &'h Head<'_>) -> Result<&'h [u8], &'static str> {
+    let Some(text) = head.header("idempotency-key") else {
+        return Ok(b"");
+    };
+    let bare = text.strip_prefix(b"\"").and_then(|t| t.strip_suffix(b"\""));
+    let key = bare.unwrap_or(text);
+    check_idempotency_key(key).map(|()| key)
+}
+
+fn check_idempotency_key(key: &[u8]) -> Result<(), &'static str> {
+    if key.is_empty() || key.len() > FIELD_BYTES_MAX {
+        return Err("an idempotency key has 1 to 255 bytes");
+    }
+    Ok(())
+}
+
 /// Whether WebSocket clients get the message in a binary frame.
 pub(super) fn is_binary(content_type: &[u8], data: &[u8]) -> bool {
     content_type.eq_ignore_ascii_case(b"application/octet-stream")
         || core::str::from_utf8(data).is_err()
+}
+
+impl Batch {
+    /// What became of a line that was handed on, when it was not simply published.
+    fn line_ended(&mut self, number: u32, outcome: Outcome) {
+        let reason = match outcome {
+            Outcome::Done(_) | Outcome::Existed(_) => return,
+            Outcome::Replayed(_) => {
+                self.replayed += 1;
+                return;
+            }
+            Outcome::Full | Outcome::Missing => TOPICS_REACHED,
+            Outcome::OtherMessage => OTHER_MESSAGE,
+        };
+        self.lines -= 1;
+        self.failed.push((number, reason));
+    }
 }
 
 impl Shard {
@@ -78,13 +116,15 @@ impl Shard {
             self.respond_reason(slot, 403, "topics that begin with $ are the server's own");
             return Flow::Next;
         }
-        let ttl_s = match check_fields(content_type, event, key).and_then(|()| ttl_s(head)) {
-            Ok(ttl_s) => ttl_s,
-            Err(reason) => {
-                self.respond_reason(slot, 400, reason);
-                return Flow::Next;
-            }
-        };
+        let checked = check_fields(content_type, event, key);
+        let (ttl_s, idempotency_key) =
+            match checked.and_then(|()| Ok((ttl_s(head)?, idempotency_key(head)?))) {
+                Ok(read) => read,
+                Err(reason) => {
+                    self.respond_reason(slot, 400, reason);
+                    return Flow::Next;
+                }
+            };
         if let Err(reached) = self.may_publish(slot) {
             self.respond_reason(slot, reached.status(), reached.publish_reason());
             return Flow::Next;
@@ -103,6 +143,7 @@ impl Shard {
                 key,
                 ttl_s,
                 binary,
+                idempotency_key,
             },
             answer,
         ) {
@@ -136,18 +177,22 @@ impl Shard {
     }
 
     fn respond_outcome(&mut self, slot: u32, pending: &Pending, outcome: Outcome) {
+        if matches!(outcome, Outcome::Replayed(_)) {
+            self.conns.get_mut(slot).options |= REPLAYED;
+        }
         match (pending, outcome) {
-            (Pending::Publish, Outcome::Done(info)) => {
+            (Pending::Publish, Outcome::Done(info) | Outcome::Replayed(info)) => {
                 self.respond_info(slot, if info.subscribers > 0 { 201 } else { 202 }, &info);
             }
             (Pending::Verb(Verb::Create), Outcome::Done(info)) => {
                 self.respond_info(slot, 201, &info)
             }
-            (_, Outcome::Done(info) | Outcome::Existed(info)) => {
+            (_, Outcome::Done(info) | Outcome::Existed(info) | Outcome::Replayed(info)) => {
                 self.respond_info(slot, 200, &info)
             }
             (_, Outcome::Missing) => self.respond_reason(slot, 404, "there is no such topic"),
             (_, Outcome::Full) => self.respond_reason(slot, 503, TOPICS_REACHED),
+            (_, Outcome::OtherMessage) => self.respond_reason(slot, 422, OTHER_MESSAGE),
         }
     }
 
@@ -174,8 +219,11 @@ impl Shard {
                 break;
             }
             match self.batch_line(slot, line, number, &mut scratch) {
-                Ok(home) => {
+                Ok((home, outcome)) => {
                     batch.lines += 1;
+                    if let Some(outcome) = outcome {
+                        batch.line_ended(number, outcome);
+                    }
                     if home != self.lanes.me {
                         remote[home as usize / 64 % 4] |= 1 << (home % 64);
                     }
@@ -205,7 +253,7 @@ impl Shard {
         line: &[u8],
         number: u32,
         scratch: &mut ndjson::Scratch,
-    ) -> Result<ShardId, &'static str> {
+    ) -> Result<(ShardId, Option<Outcome>), &'static str> {
         let line = ndjson::parse(line, scratch).map_err(|error| error.reason())?;
         let limits = &self.world.settings.limits;
         topic::check_name(line.topic, limits.topic_bytes).map_err(|error| error.reason())?;
@@ -218,6 +266,7 @@ impl Shard {
         if !(line.content_type.is_empty() && line.event.is_empty() && line.key.is_empty()) {
             check_fields(line.content_type, line.event, line.key)?;
         }
+        line.idempotency_key.map_or(Ok(()), check_idempotency_key)?;
         self.may_publish(slot)
             .map_err(|reached| reached.publish_reason())?;
         let (hash, home) = self.place_of(line.topic);
@@ -233,12 +282,10 @@ impl Shard {
                 || line
                     .content_type
                     .eq_ignore_ascii_case(b"application/octet-stream"),
+            idempotency_key: line.idempotency_key.unwrap_or_default(),
         };
         let answer = Answer::Failure(self.reply_to(slot, number));
-        match self.publish(home, &message, answer) {
-            Some(Outcome::Full) => Err(TOPICS_REACHED),
-            _ => Ok(home),
-        }
+        Ok((home, self.publish(home, &message, answer)))
     }
 
     fn respond_batch(&mut self, slot: u32, batch: &mut Batch) {
@@ -246,6 +293,10 @@ impl Shard {
         let mut body = Vec::with_capacity(64);
         body.extend_from_slice(b"{\"published\": ");
         position::write_decimal(&mut body, u64::from(batch.lines));
+        if batch.replayed > 0 {
+            body.extend_from_slice(b", \"replayed\": ");
+            position::write_decimal(&mut body, u64::from(batch.replayed));
+        }
         body.extend_from_slice(b", \"failed\": [");
         for (n, (line, reason)) in batch.failed.iter().enumerate() {
             body.extend_from_slice(if n == 0 {
@@ -273,10 +324,7 @@ impl Shard {
         }
         let extra = self.extra(to.slot);
         match &mut extra.pending {
-            Some(Pending::Batch(batch)) => {
-                batch.lines -= 1;
-                batch.failed.push((to.part, TOPICS_REACHED));
-            }
+            Some(Pending::Batch(batch)) => batch.line_ended(to.part, outcome),
             Some(_) => {
                 let pending = extra.pending.take().expect("it was just seen");
                 self.respond_outcome(to.slot, &pending, outcome);
@@ -328,7 +376,7 @@ impl Shard {
         text.extend_from_slice(b"ack: ");
         position::write_decimal(&mut text, u64::from(number));
         match outcome {
-            Ok(Outcome::Done(info) | Outcome::Existed(info)) => {
+            Ok(Outcome::Done(info) | Outcome::Existed(info) | Outcome::Replayed(info)) => {
                 text.extend_from_slice(if info.subscribers > 0 {
                     b"\nstatus: 201\nid: "
                 } else {
@@ -342,7 +390,9 @@ impl Shard {
                     },
                 );
             }
-            Ok(Outcome::Missing | Outcome::Full) => text.extend_from_slice(b"\nstatus: 503"),
+            Ok(Outcome::Missing | Outcome::Full | Outcome::OtherMessage) => {
+                text.extend_from_slice(b"\nstatus: 503")
+            }
             Err(reached) => {
                 text.extend_from_slice(b"\nstatus: ");
                 position::write_decimal(&mut text, u64::from(reached.status()));

@@ -168,6 +168,7 @@ impl Shard {
             key: b"",
             ttl_s: None,
             binary: binary && is_binary(content_type, data),
+            idempotency_key: b"",
         };
         let to = self.reply_to(slot, number);
         let answer = if wants_ack {

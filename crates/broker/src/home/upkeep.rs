@@ -96,6 +96,7 @@ impl Home {
     /// Drops what has expired and forgets idle topics whose positions need no longer be known; a
     /// bounded amount of work.
     pub fn forget(&mut self, rules: &Rules, now: Now) {
+        self.expire_answers(now);
         for number in 0..rules.count() as u8 {
             let mut emptied = Vec::new();
             let age_s = rules.get(number).log_age_s;

@@ -16,6 +16,7 @@ mod cross_site;
 mod deflate;
 mod delete;
 mod framing;
+mod idempotency;
 mod interest;
 mod longpoll;
 mod names;

@@ -1,0 +1,277 @@
+//! The answer to a publish says that the message is in the log, and a retry with an idempotency key is the same
+//! publish. Topics are many, so that both shards are homes of some, and of each kind some are the other shard's.
+
+use crate::conn::{Conn, Response, await_subscribers, info, once, publish};
+use crate::stream::Stream;
+use crate::support::Server;
+use std::time::Duration;
+
+const REPLAYED: &str = "idempotency-replayed";
+const JSON: (&str, &str) = ("Accept", "application/json");
+const NDJSON: (&str, &str) = ("Content-Type", "application/x-ndjson");
+
+fn post(conn: &mut Conn, topic: &str, key: &str, body: &str) -> Response {
+    let target = format!("/pub/{topic}");
+    conn.request("POST", &target, &[("Idempotency-Key", key), JSON], body)
+}
+
+fn batch(conn: &mut Conn, lines: &[String]) -> serde_json::Value {
+    let response = conn.request("POST", "/pub", &[NDJSON], lines.join("\n"));
+    assert_eq!(response.status, 200, "{response:?}");
+    response.json()
+}
+
+/// All that the topic's log holds.
+fn log(server: &Server, topic: &str, messages: usize) -> Vec<String> {
+    let mut stream = Stream::open(server, &format!("/sub/{topic}?since=oldest"), &[]);
+    stream.data(messages)
+}
+
+#[test]
+fn an_answer_means_that_the_message_is_in_the_log() {
+    let server = Server::start();
+    let mut publishers: Vec<Conn> = (0..4).map(|_| Conn::open(&server)).collect();
+    let mut readers: Vec<Conn> = (0..4).map(|_| Conn::open(&server)).collect();
+    for n in 0..80 {
+        let topic = format!("t/{n}");
+        let target = format!("/pub/{topic}");
+        let answer = publishers[n % 4].request("POST", &target, &[JSON], topic.as_bytes());
+        let position = answer.json()["last_message_id"]
+            .as_str()
+            .unwrap()
+            .to_string();
+        // Whoever asks after the answer, over any shard, finds the message there.
+        let found = readers[n / 4 % 4].get(&format!("/sub/{topic}"), &[]);
+        assert_eq!(
+            (found.status, found.text()),
+            (200, topic.as_str()),
+            "{found:?}"
+        );
+        assert_eq!(found.position(), position);
+    }
+}
+
+#[test]
+fn an_answer_to_a_batch_means_that_all_its_lines_are() {
+    let server = Server::start();
+    let mut readers: Vec<Conn> = (0..4).map(|_| Conn::open(&server)).collect();
+    for round in 0..6 {
+        let mut publisher = Conn::open(&server);
+        let lines: Vec<String> = (0..40)
+            .map(|n| format!(r#"{{"topic":"b/{round}/{n}","data":"{n}"}}"#))
+            .collect();
+        assert_eq!(batch(&mut publisher, &lines)["published"], 40);
+        for n in (0..40).rev() {
+            let found = readers[n % 4].get(&format!("/sub/b/{round}/{n}"), &[]);
+            assert_eq!((found.status, found.text()), (200, n.to_string().as_str()));
+        }
+    }
+}
+
+#[test]
+fn a_retry_gets_the_first_answer_and_publishes_nothing() {
+    let server = Server::start();
+    for n in 0..16 {
+        let topic = format!("t/{n}");
+        let mut conn = Conn::open(&server);
+        let first = post(&mut conn, &topic, "key-1", "one");
+        assert_eq!(
+            (first.status, first.header(REPLAYED)),
+            (202, None),
+            "{first:?}"
+        );
+        // A subscriber comes: a new publish would be answered with 201 from now on.
+        let mut stream = Stream::open(&server, &format!("/sub/{topic}"), &[]);
+        await_subscribers(&server, &topic, 1);
+        for (key, mut retry) in [
+            ("key-1", conn),
+            ("\"key-1\"", Conn::open(&server)),
+            ("key-1", Conn::open(&server)),
+        ] {
+            let again = post(&mut retry, &topic, key, "one");
+            assert_eq!(again.header(REPLAYED).as_deref(), Some("true"), "{again:?}");
+            assert_eq!((again.status, &again.body), (first.status, &first.body));
+            // The mark is the answer's, not the connection's.
+            assert_eq!(publish(&server, "other", "x").header(REPLAYED), None);
+        }
+        let second = post(&mut Conn::open(&server), &topic, "key-2", "one");
+        assert_eq!((second.status, second.header(REPLAYED)), (201, None));
+        assert_eq!(stream.data(1), ["one"], "of the second key only");
+        assert_eq!(info(&server, &topic)["messages"], 2);
+    }
+}
+
+#[test]
+fn a_key_belongs_to_its_topic_and_to_its_message() {
+    let server = Server::start();
+    let mut conn = Conn::open(&server);
+    assert_eq!(post(&mut conn, "a", "k", "x").status, 202);
+    assert_eq!(
+        post(&mut conn, "b", "k", "other").status,
+        202,
+        "another topic"
+    );
+    for n in 0..8 {
+        let topic = format!("t/{n}");
+        assert_eq!(post(&mut conn, &topic, "k", "x").status, 202);
+        let refused = post(&mut Conn::open(&server), &topic, "k", "y");
+        assert_eq!(
+            (refused.status, refused.header(REPLAYED)),
+            (422, None),
+            "{refused:?}"
+        );
+        let target = format!("/pub/{topic}");
+        for field in [
+            ("Content-Type", "text/html"),
+            ("X-EventSource-Event", "e"),
+            ("Crore-Key", "c"),
+            ("Crore-TTL", "9"),
+        ] {
+            let refused = conn.request("POST", &target, &[("Idempotency-Key", "k"), field], "x");
+            assert_eq!(refused.status, 422, "{field:?}");
+        }
+        // The key still stands for the first message.
+        assert_eq!(
+            post(&mut conn, &topic, "k", "x")
+                .header(REPLAYED)
+                .as_deref(),
+            Some("true")
+        );
+        assert_eq!(info(&server, &topic)["messages"], 1);
+    }
+}
+
+#[test]
+fn a_key_that_cannot_be_is_refused() {
+    let server = Server::start();
+    let mut conn = Conn::open(&server);
+    for key in ["", "\"\"", &"k".repeat(256)] {
+        assert_eq!(post(&mut conn, "a", key, "x").status, 400, "{key}");
+    }
+    assert_eq!(post(&mut conn, "a", &"k".repeat(255), "x").status, 202);
+    // One key for all lines would leave open what a retry of some of them means.
+    let headers = [NDJSON, ("Idempotency-Key", "k")];
+    let refused = conn.request("POST", "/pub", &headers, r#"{"topic":"a","data":1}"#);
+    assert_eq!(refused.status, 400, "{refused:?}");
+    assert_eq!(info(&server, "a")["messages"], 1);
+}
+
+#[test]
+fn lines_of_a_batch_have_keys_of_their_own() {
+    let server = Server::start();
+    let line = |n: usize, data: &str| {
+        format!(r#"{{"topic":"t/{n}","data":"{data}","idempotency_key":"key-{n}"}}"#)
+    };
+    let mut lines: Vec<String> = (0..20).map(|n| line(n, "one")).collect();
+    let mut conn = Conn::open(&server);
+    let first = batch(&mut conn, &lines);
+    assert_eq!(
+        (&first["published"], first.get("replayed")),
+        (&20.into(), None)
+    );
+    for conn in [
+        &mut conn,
+        &mut Conn::open(&server),
+        &mut Conn::open(&server),
+    ] {
+        let again = batch(conn, &lines);
+        assert_eq!(
+            (&again["published"], &again["replayed"]),
+            (&20.into(), &20.into())
+        );
+    }
+    // Half of them are new, some changed; a line without a key is published each time.
+    lines.extend((20..30).map(|n| line(n, "one")));
+    lines[3] = line(3, "two");
+    lines[4] = line(4, "two");
+    lines.push(r#"{"topic":"t/30","data":1}"#.into());
+    lines.push(r#"{"topic":"t/31","data":1,"idempotency_key":""}"#.into());
+    let mixed = batch(&mut conn, &lines);
+    assert_eq!(
+        (&mixed["published"], &mixed["replayed"]),
+        (&29.into(), &18.into()),
+        "{mixed}"
+    );
+    let failed = mixed["failed"].as_array().unwrap();
+    let numbers: Vec<_> = failed
+        .iter()
+        .map(|line| line["line"].as_u64().unwrap())
+        .collect();
+    assert_eq!(numbers, [4, 5, 32]);
+    assert!(
+        failed[0]["reason"]
+            .as_str()
+            .unwrap()
+            .contains("another message"),
+        "{mixed}"
+    );
+    for n in 0..30 {
+        assert_eq!(log(&server, &format!("t/{n}"), 1), ["one"]);
+        assert_eq!(info(&server, &format!("t/{n}"))["messages"], 1, "t/{n}");
+    }
+    // A line is the same publish as a request that says the same.
+    let request = post(&mut conn, "t/0", "key-0", "one");
+    assert_eq!(
+        request.header(REPLAYED).as_deref(),
+        Some("true"),
+        "{request:?}"
+    );
+}
+
+#[test]
+fn answers_are_kept_for_the_window() {
+    let server = Server::with("[publish]\nidempotency_window_s = 2\n");
+    let mut conn = Conn::open(&server);
+    post(&mut conn, "a", "k", "x");
+    std::thread::sleep(Duration::from_millis(1500));
+    assert_eq!(
+        post(&mut conn, "a", "k", "x").header(REPLAYED).as_deref(),
+        Some("true")
+    );
+    std::thread::sleep(Duration::from_millis(2600));
+    let late = post(&mut conn, "a", "k", "y");
+    assert_eq!(
+        (late.status, late.header(REPLAYED)),
+        (202, None),
+        "it may be used again"
+    );
+    assert_eq!(log(&server, "a", 2), ["x", "y"]);
+}
+
+#[test]
+fn no_more_answers_are_kept_than_may_be() {
+    let server = Server::with("[publish]\nidempotency_keys = 8\n");
+    let mut conn = Conn::open(&server);
+    // One topic, one home: its share is four.
+    for n in 0..6 {
+        post(&mut conn, "a", &format!("k{n}"), "x");
+    }
+    for (n, replayed) in [
+        (2, true),
+        (3, true),
+        (4, true),
+        (5, true),
+        (1, false),
+        (5, true),
+    ] {
+        let again = post(&mut conn, "a", &format!("k{n}"), "x");
+        assert_eq!(again.header(REPLAYED).is_some(), replayed, "k{n}");
+    }
+    assert_eq!(info(&server, "a")["messages"], 7);
+}
+
+#[test]
+fn scripts_of_allowed_pages_may_use_keys() {
+    let server = Server::with("[http]\nallowed_origins = ['https://a.example']\n");
+    let origin = ("Origin", "https://a.example");
+    let preflight = once(&server, "OPTIONS", "/pub/a", &[origin], "");
+    assert!(preflight.lists("access-control-allow-headers", "Idempotency-Key"));
+    let answer = once(
+        &server,
+        "POST",
+        "/pub/a",
+        &[origin, ("Idempotency-Key", "k")],
+        "x",
+    );
+    assert!(answer.lists("access-control-expose-headers", "Idempotency-Replayed"));
+}
