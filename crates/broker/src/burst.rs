@@ -210,6 +210,31 @@ impl Shard {
         self.queue(due, frames, n);
     }
 
+    /// Sends messages that must not wait for the socket, side by side with these ends; says how many it took.
+    /// The rest of one that was cut is kept, nothing else: the caller falls back to the position before it.
+    pub(crate) fn offer<I: Io>(
+        &mut self,
+        slot: u32,
+        bytes: &[u8],
+        ends: &[usize],
+        io: &mut I,
+    ) -> usize {
+        let row = self.conns.get_mut(slot);
+        if row.outbox != NONE {
+            return 0;
+        }
+        row.sent_s = self.now.s;
+        let sent = io.send(row.link, &[bytes]);
+        if sent == bytes.len() {
+            return ends.len();
+        }
+        let whole = ends.iter().take_while(|end| **end <= sent).count();
+        let before = if whole == 0 { 0 } else { ends[whole - 1] };
+        let cut = if sent > before { ends[whole] } else { sent };
+        self.refused(slot, bytes[sent..cut].to_vec(), io);
+        whole + usize::from(sent > before)
+    }
+
     /// Puts whole messages, from `from` on, behind what waits; past the limits the subscription falls back
     /// to its position and reads on from the log when the socket drains. Where only the newest message of each
     /// key is kept that is at once, so that none is sent that was superseded while it waited.

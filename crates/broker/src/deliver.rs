@@ -19,7 +19,7 @@ use crate::slab::NONE;
 /// Messages of one topic that are taken together.
 const TOGETHER_MAX: usize = 256;
 /// Deliveries whose rows are touched ahead: about as many cache misses as a core has under way at once.
-const WARMED: usize = 16;
+pub(crate) const WARMED: usize = 16;
 
 /// What one peer told in one turn.
 pub struct Delivery {
@@ -307,21 +307,15 @@ impl Shard {
             extra_row.list[part].offset = record.offset;
             let mut bytes = Vec::new();
             self.encode_for(slot, topic, record, frames, &mut bytes);
+            if record.latest {
+                if self.offer(slot, &bytes, &[bytes.len()], io) == 1 {
+                    continue;
+                }
+            } else if self.fits(slot, bytes.len()) {
+                self.put(slot, &bytes, io);
+                continue;
+            }
             let extra_row = self.extras.get_mut(extra);
-            let row = self.conns.get(slot);
-            if row.outbox == NONE {
-                self.put(slot, &bytes, io);
-                continue;
-            }
-            let limits = &self.world.settings.limits;
-            let fits = !record.latest
-                && self.outboxes.get(row.outbox).waiting_bytes() + bytes.len()
-                    <= limits.outbox_bytes
-                && self.outbox_bytes + bytes.len() <= limits.outbox_bytes_per_shard;
-            if fits {
-                self.put(slot, &bytes, io);
-                continue;
-            }
             self.stats.fallbacks += 1;
             extra_row.list[part].flags &= !LIVE;
             extra_row.list[part].offset = record.previous;
@@ -333,6 +327,15 @@ impl Shard {
             });
             return;
         }
+    }
+
+    /// Whether so many bytes may be put behind what waits.
+    pub(crate) fn fits(&self, slot: u32, bytes: usize) -> bool {
+        let outbox = self.conns.get(slot).outbox;
+        let limits = &self.world.settings.limits;
+        outbox == NONE
+            || self.outboxes.get(outbox).waiting_bytes() + bytes <= limits.outbox_bytes
+                && self.outbox_bytes + bytes <= limits.outbox_bytes_per_shard
     }
 
     /// A stream on several topics that is not begun: what comes waits for the other homes, within

@@ -186,14 +186,6 @@ impl Shard {
         }
     }
 
-    /// Whether so many bytes may wait. A page may always: it was asked for when nothing did.
-    fn fits(&self, slot: u32, bytes: usize) -> bool {
-        let (row, limits) = (self.conns.get(slot), &self.world.settings.limits);
-        row.outbox == NONE
-            || self.outboxes.get(row.outbox).waiting_bytes() + bytes <= limits.outbox_bytes
-                && self.outbox_bytes + bytes <= limits.outbox_bytes_per_shard
-    }
-
     fn end_follower<I: Io>(&mut self, slot: u32, io: &mut I) {
         let mut bytes = Vec::new();
         if self.conns.get(slot).wants(EVENTS) {

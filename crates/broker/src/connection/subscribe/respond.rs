@@ -17,6 +17,7 @@ impl Shard {
             return self.first_page_of_set(slot, part, page, frames, io);
         }
         let records = &frames.pages[page.first as usize..(page.first + page.count) as usize];
+        let begun = matches!(row.state, State::Sse | State::WebSocket);
         let mut bytes = Vec::new();
         if page.gap {
             let from = records.first().map_or(page.head, |record| record.previous);
@@ -26,27 +27,39 @@ impl Shard {
                 self.end_for_gap(slot, from, io);
                 return;
             }
+            if begun {
+                self.put(slot, &bytes, io);
+                bytes.clear();
+            }
         }
+        let mut ends = Vec::with_capacity(records.len());
         for record in records {
             self.saw(slot, part, record.offset, page.epoch);
             self.encode_for(slot, topic, record, frames, &mut bytes);
+            ends.push(bytes.len());
         }
-        self.saw(slot, part, page.head, page.epoch);
-        if page.at_head {
+        let (mut head, mut at_head) = (page.head, page.at_head);
+        if begun && records.iter().any(|record| record.latest) {
+            let taken = self.offer(slot, &bytes, &ends, io);
+            if let Some(left) = records.get(taken) {
+                (head, at_head) = (left.previous, false);
+            }
+        } else if begun {
+            self.put(slot, &bytes, io);
+        }
+        self.saw(slot, part, head, page.epoch);
+        if at_head {
             *self.flags_of(slot, part) |= LIVE;
         } else {
             let behind = Behind {
                 part,
-                offset: page.head,
+                offset: head,
                 epoch: page.epoch,
             };
             self.extra(slot).behind.push(behind);
         }
-        let row = self.conns.get(slot);
-        if matches!(row.state, State::Sse | State::WebSocket) {
-            self.put(slot, &bytes, io);
-        } else {
-            let silent = records.is_empty() && row.wants(EVENTS);
+        if !begun {
+            let silent = records.is_empty() && self.conns.get(slot).wants(EVENTS);
             let extra = self.extra(slot);
             let attaching = extra
                 .attaching

@@ -1,0 +1,251 @@
+//! Topics that keep only the newest message of each key, on several shards in one thread with sockets that
+//! stall, mail that is under way, subscribers that resume and messages that expire, against a list of what was published.
+
+mod town;
+
+use std::collections::BTreeMap;
+
+use proptest::prelude::*;
+
+use town::{Town, Want};
+
+const KEYS: u8 = 5;
+
+#[derive(Clone, Debug)]
+enum Op {
+    /// A message to one of the topics.
+    Publish(usize, u8, Option<u32>),
+    /// A turn of a shard.
+    Turn(usize),
+    /// Turns until nothing is left to do.
+    Settle,
+    /// A subscriber that is away comes, with its position if it has one.
+    Come(usize),
+    /// Its connection is cut.
+    Cut(usize),
+    /// Its socket takes so many more bytes and then none.
+    Stall(usize, usize),
+    /// It takes everything again.
+    Drain(usize),
+    Clock(u32),
+}
+
+fn ops() -> impl Strategy<Value = Vec<Op>> {
+    let ttl_s = prop_oneof![4 => Just(None), 1 => (0u32..6).prop_map(Some)];
+    let op = prop_oneof![
+        12 => (0usize..2, 0..KEYS, ttl_s).prop_map(|(topic, key, ttl_s)| Op::Publish(topic, key, ttl_s)),
+        6 => (0usize..2).prop_map(Op::Turn),
+        3 => Just(Op::Settle),
+        4 => (0usize..6).prop_map(Op::Come),
+        1 => (0usize..6).prop_map(Op::Cut),
+        4 => (0usize..6, prop_oneof![Just(0usize), 0usize..200]).prop_map(|(n, bytes)| Op::Stall(n, bytes)),
+        4 => (0usize..6).prop_map(Op::Drain),
+        1 => (1u32..4).prop_map(Op::Clock),
+    ];
+    prop::collection::vec(op, 1..120)
+}
+
+/// What was published.
+#[derive(Clone, Copy, Debug)]
+struct Message {
+    topic: usize,
+    key: u8,
+    end_s: u64,
+}
+
+/// A subscriber, and what it knows.
+#[derive(Clone, Debug, Default)]
+struct Reader {
+    conn: Option<usize>,
+    /// The last position that it was told.
+    id: Option<String>,
+    /// The last message of each topic.
+    last: [Option<usize>; 2],
+    stalled: bool,
+}
+
+struct World {
+    town: Town,
+    messages: Vec<Message>,
+    readers: Vec<Reader>,
+}
+
+impl World {
+    /// The newest message of each key of a topic behind `after`, those that have expired left out.
+    fn newest(&self, topic: usize, after: Option<usize>) -> Vec<usize> {
+        let now_s = u64::from(self.town.now_s());
+        let mut newest = BTreeMap::new();
+        for (number, message) in self.messages.iter().enumerate() {
+            if message.topic == topic {
+                newest.insert(message.key, number);
+            }
+        }
+        let live = |n: &usize| self.messages[*n].end_s > now_s && after.is_none_or(|a| *n > a);
+        let mut numbers: Vec<_> = newest.into_values().filter(live).collect();
+        numbers.sort_unstable();
+        numbers
+    }
+
+    /// Reads what came to a subscriber: in order, once, with the right key, and never a gap.
+    fn read(&mut self, n: usize) -> Result<[Vec<usize>; 2], TestCaseError> {
+        let mut read = [Vec::new(), Vec::new()];
+        let reader = &mut self.readers[n];
+        let Some(conn) = reader.conn else {
+            return Ok(read);
+        };
+        for frame in self.town.frames(conn) {
+            prop_assert!(!frame.lines.contains_key("gap"), "{frame:?}");
+            let number: usize = frame.data.parse().expect("a number");
+            let message = self.messages[number];
+            let key = frame.lines.get("key").map_or("", String::as_str);
+            prop_assert_eq!(key, "k".repeat(message.key.into()));
+            prop_assert_eq!(&frame.lines["topic"], town::TOPICS[message.topic]);
+            let last = &mut reader.last[message.topic];
+            prop_assert!(
+                last.is_none_or(|last| last < number),
+                "{number} after {last:?}"
+            );
+            *last = Some(number);
+            reader.id = Some(frame.lines["id"].clone());
+            read[message.topic].push(number);
+        }
+        Ok(read)
+    }
+
+    fn come(&mut self, n: usize) {
+        let reader = &mut self.readers[n];
+        if reader.conn.is_some() {
+            return;
+        }
+        if reader.id.is_none() {
+            reader.last = [None; 2];
+        }
+        let topics = [Want::First, Want::Second, Want::Both][n % 3];
+        reader.conn = Some(self.town.subscribe(n % 2, topics, reader.id.as_deref()));
+        reader.stalled = false;
+    }
+
+    fn cut(&mut self, n: usize) {
+        self.readers[n].stalled = false;
+        if let Some(conn) = self.readers[n].conn.take() {
+            self.town.cut(conn);
+        }
+    }
+
+    /// A stalled socket opens while nothing is under way: behind the frame that it was in, if any, come the newest of
+    /// what it has not seen and nothing else.
+    fn drain(&mut self, n: usize) -> Result<(), TestCaseError> {
+        self.town.settle();
+        if !self.readers[n].stalled {
+            return Ok(());
+        }
+        self.readers[n].stalled = false;
+        self.read(n)?;
+        let conn = self.readers[n].conn.expect("who stalls is there");
+        let torn = self.town.is_torn(conn);
+        self.town.window(conn, usize::MAX);
+        self.town.settle();
+        let before = self.readers[n].last;
+        let read = self.read(n)?;
+        let firsts = read.iter().filter(|read| !read.is_empty()).count();
+        // Which topic the frame was of that was torn shows only now.
+        let mut fits = false;
+        for of_torn in 0..2 {
+            let mut all = true;
+            for topic in 0..2 {
+                if ![Want::First, Want::Second, Want::Both][n % 3].has(topic) {
+                    continue;
+                }
+                let mut got = &read[topic][..];
+                let mut seen = before[topic];
+                if torn && topic == of_torn && !got.is_empty() {
+                    seen = Some(got[0]);
+                    got = &got[1..];
+                }
+                all &= got == self.newest(topic, seen);
+            }
+            fits |= all;
+        }
+        prop_assert!(
+            fits,
+            "reader {n}, torn {torn}, {firsts} topics: {read:?} after {before:?}"
+        );
+        Ok(())
+    }
+
+    fn run(&mut self, op: &Op) -> Result<(), TestCaseError> {
+        match *op {
+            Op::Publish(topic, key, ttl_s) => {
+                let number = self.messages.len();
+                let end_s = ttl_s.map_or(u64::MAX, |ttl_s| {
+                    u64::from(self.town.now_s()) + u64::from(ttl_s)
+                });
+                self.town
+                    .publish(topic, &"k".repeat(key.into()), ttl_s, number);
+                self.messages.push(Message { topic, key, end_s });
+            }
+            Op::Turn(shard) => self.town.turn(shard),
+            Op::Settle => self.town.settle(),
+            Op::Come(n) => self.come(n),
+            Op::Cut(n) => {
+                self.read(n)?;
+                self.cut(n);
+            }
+            Op::Stall(n, bytes) => {
+                // Not before its first page is there: that goes out whole.
+                self.town.settle();
+                if let Some(conn) = self.readers[n].conn
+                    && !self.readers[n].stalled
+                {
+                    self.town.window(conn, bytes);
+                    self.readers[n].stalled = true;
+                }
+            }
+            Op::Drain(n) => self.drain(n)?,
+            Op::Clock(seconds) => {
+                // What is under way is published when it was sent.
+                self.town.settle();
+                self.town.wait_s(seconds);
+            }
+        }
+        Ok(())
+    }
+
+    /// In the end everybody has the newest of everything, and all that was held is given back.
+    fn end(&mut self) -> Result<(), TestCaseError> {
+        for n in 0..self.readers.len() {
+            self.drain(n)?;
+            self.come(n);
+        }
+        self.town.settle();
+        for n in 0..self.readers.len() {
+            self.read(n)?;
+            for topic in 0..2 {
+                if [Want::First, Want::Second, Want::Both][n % 3].has(topic) {
+                    let left = self.newest(topic, self.readers[n].last[topic]);
+                    prop_assert!(left.is_empty(), "reader {n} lacks {left:?}");
+                }
+            }
+            self.cut(n);
+        }
+        self.town.vanish();
+        Ok(())
+    }
+}
+
+proptest! {
+    #[test]
+    fn everybody_gets_the_newest_once_and_in_order(
+        ops in ops(),
+        shards in 1u16..3,
+        page_messages in prop_oneof![Just(1usize), Just(2), Just(128)],
+    ) {
+        let readers = vec![Reader::default(); 6];
+        let town = Town::new(shards, page_messages);
+        let mut world = World { town, messages: Vec::new(), readers };
+        for op in &ops {
+            world.run(op)?;
+        }
+        world.end()?;
+    }
+}

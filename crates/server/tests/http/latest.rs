@@ -1,0 +1,276 @@
+//! Keys, and topics that keep only the newest message of each: what every transport says of a key, whole
+//! snapshots, resumes that are told no gap over what was superseded, and slow readers that get the newest.
+
+use crate::conn::{Conn, Response, await_subscribers, info, once};
+use crate::stream::Stream;
+use crate::support::Server;
+use crate::ws::{Ws, line};
+
+const LATEST: &str = "[[rule]]\nmatch = \"#\"\nkeep = \"latest\"\n";
+
+fn publish(server: &Server, topic: &str, key: &str, body: impl AsRef<[u8]>) -> Response {
+    let target = format!("/pub/{topic}");
+    let headers = [("Crore-Key", key)];
+    let headers = if key.is_empty() { &[][..] } else { &headers };
+    let response = Conn::open(server).request("POST", &target, headers, body);
+    assert!([201, 202].contains(&response.status), "{response:?}");
+    response
+}
+
+/// Six messages of three keys, one of them the empty one; then `a2`, `2` and `b2` are left, in this order.
+fn fill(server: &Server, topic: &str) {
+    for (key, text) in [
+        ("b", "b1"),
+        ("a", "a1"),
+        ("", "1"),
+        ("a", "a2"),
+        ("", "2"),
+        ("b", "b2"),
+    ] {
+        publish(server, topic, key, text);
+    }
+}
+
+#[test]
+fn a_key_comes_with_its_message_over_every_transport_that_has_a_place_for_it() {
+    let server = Server::start();
+    let mut ws = Ws::meta(&server, "/sub/news");
+    let mut envelopes = Stream::open(&server, "/sub/news?envelope=json", &[]);
+    await_subscribers(&server, "news", 2);
+    publish(&server, "news", "left / ä", "one");
+    publish(&server, "news", "", "two");
+    let mut conn = Conn::open(&server);
+    let first = conn.get("/sub/news", &[("Origin", "http://localhost")]);
+    assert_eq!(first.header("crore-key").as_deref(), Some("left / ä"));
+    let tag = first.header("etag").expect("an ETag");
+    let second = conn.get("/sub/news", &[("If-None-Match", &tag)]);
+    assert_eq!((second.text(), second.header("crore-key")), ("two", None));
+    let (lines, data) = ws.meta_message();
+    assert_eq!((line(&lines, "key"), &data[..]), ("left / ä", &b"one"[..]));
+    let (lines, data) = ws.meta_message();
+    assert!(lines.iter().all(|(name, _)| name != "key") && data == b"two");
+    let envelope = |text: String| serde_json::from_str::<serde_json::Value>(&text).expect("JSON");
+    let both = envelopes.data(2).into_iter().map(envelope);
+    let both: Vec<_> = both.map(|json| json["key"].clone()).collect();
+    assert_eq!(both, ["left / ä".into(), serde_json::Value::Null]);
+    let poll = once(&server, "GET", "/sub/news?envelope=json", &[], "");
+    assert_eq!(poll.json()["key"], "left / ä");
+}
+
+#[test]
+fn bad_keys_are_refused_with_a_reason() {
+    let server = Server::start();
+    let long = "k".repeat(256);
+    for key in [&long[..], "a\tb\u{1}c"] {
+        let refused = once(&server, "POST", "/pub/news", &[("Crore-Key", key)], "x");
+        assert_eq!(refused.status, 400, "{key:?}: {refused:?}");
+        let line = serde_json::json!({"topic": "news", "data": "x", "key": key}).to_string();
+        let batch = once(
+            &server,
+            "POST",
+            "/pub",
+            &[("Content-Type", "application/x-ndjson")],
+            &line,
+        );
+        assert_eq!(batch.json()["published"], 0, "{key:?}");
+        let reason = batch.json()["failed"][0]["reason"].clone();
+        assert!(
+            reason.as_str().expect("a reason").contains("key"),
+            "{reason}"
+        );
+    }
+    let fits = "k".repeat(255);
+    publish(&server, "news", &fits, "x");
+    let response = once(&server, "GET", "/sub/news", &[], "");
+    assert_eq!(response.header("crore-key"), Some(fits));
+}
+
+#[test]
+fn scripts_of_other_origins_may_send_and_read_keys() {
+    let server = Server::with("[http]\nallowed_origins = [\"https://app.example.com\"]\n");
+    let origin = ("Origin", "https://app.example.com");
+    publish(&server, "news", "k", "x");
+    let response = once(&server, "GET", "/sub/news", &[origin], "");
+    assert!(response.lists("access-control-expose-headers", "Crore-Key"));
+    let asked = [
+        origin,
+        ("Access-Control-Request-Method", "POST"),
+        ("Access-Control-Request-Headers", "crore-key, crore-ttl"),
+    ];
+    let allowed = once(&server, "OPTIONS", "/pub/news", &asked, "");
+    for name in ["crore-key", "crore-ttl"] {
+        assert!(allowed.lists("access-control-allow-headers", name));
+    }
+}
+
+#[test]
+fn who_comes_gets_the_newest_of_each_key_over_every_transport() {
+    let server = Server::with(LATEST);
+    fill(&server, "news");
+    assert_eq!(info(&server, "news")["messages"], 3);
+    let newest = ["a2", "2", "b2"];
+    assert_eq!(Ws::open(&server, "/sub/news", &[]).texts(3), newest);
+    let mut ws = Ws::meta(&server, "/sub/news");
+    for (key, text) in [("a", "a2"), ("", "2"), ("b", "b2")] {
+        let (lines, data) = ws.meta_message();
+        assert_eq!(data, text.as_bytes());
+        let found = lines.iter().find(|(name, _)| name == "key");
+        assert_eq!(found.map_or("", |(_, value)| value), key);
+    }
+    assert_eq!(Stream::open(&server, "/sub/news", &[]).data(3), newest);
+    let (mut conn, mut tag) = (Conn::open(&server), String::new());
+    for text in newest {
+        let headers = [("If-None-Match", tag.as_str())];
+        let response = conn.get("/sub/news", if tag.is_empty() { &[] } else { &headers });
+        assert_eq!((response.status, response.text()), (200, text));
+        assert_eq!(response.header("crore-gap"), None);
+        tag = response.header("etag").expect("an ETag");
+    }
+    conn.ask("GET", "/sub/news", &[("If-None-Match", &tag)], "");
+    await_subscribers(&server, "news", 2);
+    publish(&server, "news", "a", "a3");
+    assert_eq!(conn.response().text(), "a3");
+    drop(conn);
+    await_subscribers(&server, "news", 1);
+    let mut live = Ws::open(&server, "/sub/news?since=live", &[]);
+    await_subscribers(&server, "news", 2);
+    publish(&server, "news", "a", "a4");
+    assert_eq!(live.texts(1), ["a4"], "nothing of before, when asked so");
+}
+
+#[test]
+fn who_resumes_gets_what_changed_and_is_told_no_gap() {
+    let server = Server::with(LATEST);
+    publish(&server, "news", "a", "a1");
+    let first = once(&server, "GET", "/sub/news", &[], "").position();
+    fill(&server, "news");
+    for text in ["c1", "c2", "c3"] {
+        publish(&server, "news", "c", text);
+    }
+    let target = format!("/sub/news?since={first}");
+    let changed = ["a2", "2", "b2", "c3"];
+    assert_eq!(Ws::open(&server, &target, &[]).texts(4), changed);
+    let mut ws = Ws::meta(&server, &target);
+    let mut last = String::new();
+    for text in changed {
+        let (lines, data) = ws.meta_message();
+        assert_eq!(data, text.as_bytes(), "{lines:?}");
+        last = line(&lines, "id").to_string();
+    }
+    let mut stream = Stream::open(&server, "/sub/news", &[("Last-Event-ID", &first)]);
+    for text in changed {
+        let event = stream.event().expect("the stream goes on");
+        assert_eq!((&event.kind[..], &event.data[..]), ("message", text));
+    }
+    let headers = [("If-None-Match", &first[..])];
+    let polled = once(&server, "GET", "/sub/news", &headers, "");
+    assert_eq!((polled.text(), polled.header("crore-gap")), ("a2", None));
+    let mut at_head = Ws::open(&server, &format!("/sub/news?since={last}"), &[]);
+    await_subscribers(&server, "news", 3);
+    publish(&server, "news", "c", "c4");
+    assert_eq!(at_head.texts(1), ["c4"]);
+}
+
+#[test]
+fn a_topic_keeps_no_more_keys_than_its_rule_allows() {
+    let server = Server::with(&format!("{LATEST}keys_max = 2\n"));
+    publish(&server, "news", "a", "a1");
+    let first = once(&server, "GET", "/sub/news", &[], "").position();
+    publish(&server, "news", "b", "b1");
+    publish(&server, "news", "a", "a2");
+    assert_eq!(Ws::open(&server, "/sub/news", &[]).texts(2), ["b1", "a2"]);
+    publish(&server, "news", "c", "c1");
+    assert_eq!(Ws::open(&server, "/sub/news", &[]).texts(2), ["a2", "c1"]);
+    // What a limit took away is missed by whoever has not seen it.
+    let mut stream = Stream::open(&server, "/sub/news", &[("Last-Event-ID", &first)]);
+    assert_eq!(stream.event().expect("an event").kind, "crore.gap");
+    assert_eq!(stream.data(2), ["a2", "c1"]);
+}
+
+#[test]
+fn several_topics_on_one_connection_each_bring_their_snapshot() {
+    let server = Server::with(LATEST);
+    fill(&server, "x");
+    fill(&server, "y");
+    let mut ws = Ws::meta(&server, "/sub?topic=x&topic=y");
+    let mut seen = Vec::new();
+    for _ in 0..6 {
+        let (lines, data) = ws.meta_message();
+        let text = String::from_utf8(data).expect("text");
+        seen.push(format!("{}:{text}", line(&lines, "topic")));
+    }
+    seen.sort();
+    assert_eq!(seen, ["x:2", "x:a2", "x:b2", "y:2", "y:a2", "y:b2"]);
+    publish(&server, "y", "a", "a3");
+    let (lines, data) = ws.meta_message();
+    assert_eq!((line(&lines, "topic"), &data[..]), ("y", &b"a3"[..]));
+}
+
+const MESSAGE_BYTES: usize = 100_000;
+const MESSAGES: usize = 200;
+const KEYS: usize = 4;
+
+fn payload(number: usize) -> String {
+    format!("{number:06}{}", "x".repeat(MESSAGE_BYTES - 6))
+}
+
+fn number_of(payload: &[u8]) -> usize {
+    assert_eq!(payload.len(), MESSAGE_BYTES, "a message came whole");
+    let digits = std::str::from_utf8(&payload[..6]).expect("digits");
+    digits.parse().expect("a number")
+}
+
+/// Two kernels' buffers hold the first messages; of all that did not fit there only the newest of each key comes,
+/// although the outbox had room for everything.
+fn check_conflated(numbers: &[usize]) {
+    let before = numbers
+        .iter()
+        .zip(0..)
+        .take_while(|(number, n)| **number == *n)
+        .count();
+    assert!(before > 0 && before < MESSAGES - KEYS, "{numbers:?}");
+    let newest: Vec<_> = (MESSAGES - KEYS..MESSAGES).collect();
+    assert_eq!(numbers[before..], newest, "after {before} messages");
+}
+
+#[test]
+fn a_slow_reader_gets_only_the_newest_of_each_key() {
+    let server = Server::with(&format!(
+        "[limits]\noutbox_bytes = \"64 MiB\"\n{LATEST}log_bytes = \"64 MiB\"\nslow = \"disconnect\"\n"
+    ));
+    let mut ws = Ws::open(&server, "/sub/news", &[]);
+    let mut meta = Ws::meta(&server, "/sub?topic=news&topic=other");
+    let mut stream = Stream::open(&server, "/sub/news", &[]);
+    await_subscribers(&server, "news", 3);
+    let mut publisher = Conn::open(&server);
+    for number in 0..MESSAGES {
+        let key = (number % KEYS).to_string();
+        let response =
+            publisher.request("POST", "/pub/news", &[("Crore-Key", &key)], payload(number));
+        assert_eq!(response.status, 201, "message {number}");
+    }
+    let last = |numbers: &Vec<usize>| numbers.last() == Some(&(MESSAGES - 1));
+    let mut numbers = Vec::new();
+    while !last(&numbers) {
+        numbers.push(number_of(&ws.message().payload));
+    }
+    check_conflated(&numbers);
+    let mut numbers = Vec::new();
+    while !last(&numbers) {
+        let (lines, data) = meta.meta_message();
+        assert!(lines.iter().all(|(name, _)| name != "gap"), "{lines:?}");
+        numbers.push(number_of(&data));
+    }
+    check_conflated(&numbers);
+    let mut numbers = Vec::new();
+    while !last(&numbers) {
+        let event = stream.event().expect("the stream goes on");
+        assert_eq!(event.kind, "message");
+        numbers.push(number_of(event.data.as_bytes()));
+    }
+    check_conflated(&numbers);
+    publish(&server, "news", "0", "live again");
+    assert_eq!(ws.message().text(), "live again");
+    assert_eq!(meta.meta_message().1, b"live again");
+    assert_eq!(stream.data(1), ["live again"]);
+}

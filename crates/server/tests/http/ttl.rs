@@ -1,0 +1,167 @@
+//! Messages that expire: never read from the log after their time, and never missed either.
+
+use std::time::Duration;
+
+use crate::conn::{Conn, await_subscribers, info, once, publish};
+use crate::stream::Stream;
+use crate::support::Server;
+use crate::ws::{FIN, TEXT, Ws};
+
+/// Seconds are counted whole, so that a message may expire up to one before its time.
+const TTL_S: u64 = 3;
+
+fn until_expired() {
+    std::thread::sleep(Duration::from_secs(TTL_S + 1));
+}
+
+fn publish_for(server: &Server, topic: &str, ttl_s: u64, body: &str) {
+    let target = format!("/pub/{topic}");
+    let ttl_s = ttl_s.to_string();
+    let response = once(server, "POST", &target, &[("Crore-TTL", &ttl_s)], body);
+    assert!([201, 202].contains(&response.status), "{response:?}");
+}
+
+#[test]
+fn a_message_is_not_sent_after_its_time_and_nobody_misses_it() {
+    let server = Server::start();
+    publish(&server, "news", "zero");
+    let seen = once(&server, "GET", "/sub/news", &[], "").position();
+    publish_for(&server, "news", TTL_S, "short");
+    publish_for(&server, "news", 1000, "long");
+    publish_for(&server, "news", TTL_S, "short too");
+    let batch = format!(
+        "{{\"topic\":\"news\",\"data\":\"in a batch\",\"ttl_s\":{TTL_S}}}\n\
+         {{\"topic\":\"gone\",\"data\":\"alone\",\"ttl_s\":{TTL_S}}}\n"
+    );
+    let ndjson = [("Content-Type", "application/x-ndjson")];
+    let answer = once(&server, "POST", "/pub", &ndjson, &batch);
+    assert_eq!(answer.json()["published"], 2);
+    let all = ["zero", "short", "long", "short too", "in a batch"];
+    let mut early = Ws::open(&server, "/sub/news?since=oldest", &[]);
+    assert_eq!(early.texts(5), all, "until then they are kept");
+    until_expired();
+    let left = ["zero", "long"];
+    let mut ws = Ws::open(&server, "/sub/news?since=oldest", &[]);
+    assert_eq!(ws.texts(2), left);
+    assert_eq!(info(&server, "news")["messages"], 2);
+    let mut two = Ws::open(&server, "/sub/news?since=-2", &[]);
+    assert_eq!(two.texts(2), left, "the newest two of those that are left");
+    let mut stream = Stream::open(&server, "/sub/news", &[("Last-Event-ID", &seen)]);
+    assert_eq!(stream.event().expect("an event").kind, "message");
+    let tag = [("If-None-Match", &seen[..])];
+    let polled = once(&server, "GET", "/sub/news", &tag, "");
+    assert_eq!((polled.text(), polled.header("crore-gap")), ("long", None));
+    await_subscribers(&server, "news", 4);
+    publish(&server, "news", "next");
+    for ws in [&mut early, &mut ws, &mut two] {
+        assert_eq!(ws.texts(1), ["next"]);
+    }
+    assert_eq!(stream.data(1), ["next"]);
+}
+
+#[test]
+fn a_topic_whose_messages_all_expired_tells_no_gap() {
+    let server = Server::start();
+    publish_for(&server, "news", TTL_S, "one");
+    let seen = once(&server, "GET", "/sub/news", &[], "").position();
+    publish_for(&server, "news", TTL_S, "two");
+    until_expired();
+    let target = format!("/sub/news?since={seen}");
+    let mut meta = Ws::meta(&server, &target);
+    let mut stream = Stream::open(&server, &target, &[]);
+    assert_eq!(info(&server, "news")["messages"], 0);
+    await_subscribers(&server, "news", 2);
+    publish(&server, "news", "three");
+    let (lines, data) = meta.meta_message();
+    assert_eq!(data, b"three", "{lines:?}");
+    let event = stream.event().expect("an event");
+    assert_eq!((&event.kind[..], &event.data[..]), ("message", "three"));
+    let again = Ws::meta(&server, &target).meta_message();
+    assert_eq!(again.1, b"three", "{:?}", again.0);
+}
+
+#[test]
+fn the_rules_time_holds_where_it_is_the_shorter() {
+    let server = Server::with(&format!("[[rule]]\nmatch = \"#\"\nttl_s = {TTL_S}\n"));
+    publish_for(&server, "news", 1000, "long");
+    publish(&server, "news", "none");
+    let mut ws = Ws::open(&server, "/pubsub/news?since=oldest", &[]);
+    assert_eq!(ws.texts(2), ["long", "none"]);
+    ws.send(FIN | TEXT, "by a frame");
+    assert_eq!(ws.texts(1), ["by a frame"]);
+    until_expired();
+    let mut late = Ws::open(&server, "/sub/news?since=oldest", &[]);
+    publish(&server, "news", "new");
+    assert_eq!(late.texts(1), ["new"]);
+}
+
+#[test]
+fn a_message_without_time_reaches_those_who_are_there() {
+    let server = Server::with("[[rule]]\nmatch = \"#\"\nkeep = \"latest\"\n");
+    publish(&server, "news", "value");
+    let mut ws = Ws::open(&server, "/sub/news", &[]);
+    assert_eq!(ws.texts(1), ["value"]);
+    publish_for(&server, "news", 0, "removed");
+    assert_eq!(ws.texts(1), ["removed"]);
+    // It took the place of the value before it.
+    let mut late = Ws::open(&server, "/sub/news", &[]);
+    await_subscribers(&server, "news", 2);
+    publish(&server, "news", "again");
+    assert_eq!(late.texts(1), ["again"]);
+}
+
+#[test]
+fn a_bad_time_is_refused_with_a_reason() {
+    let server = Server::start();
+    for ttl in [
+        "",
+        "-1",
+        "1.5",
+        "1e3",
+        "soon",
+        "1 2",
+        "99999999999999999999",
+    ] {
+        let refused = once(&server, "POST", "/pub/news", &[("Crore-TTL", ttl)], "x");
+        assert_eq!(refused.status, 400, "{ttl:?}: {refused:?}");
+        assert!(refused.text().contains("Crore-TTL"), "{refused:?}");
+    }
+    publish_for(&server, "news", 99_999_999_999, "for ever");
+    assert_eq!(
+        once(&server, "GET", "/sub/news", &[], "").text(),
+        "for ever"
+    );
+}
+
+#[test]
+fn a_slow_reader_is_sent_nothing_that_expired_while_it_did_not_read() {
+    let server = Server::with(
+        "[limits]\noutbox_bytes = 200000\n\
+         [[rule]]\nmatch = \"#\"\nlog_messages = 1000\nlog_bytes = \"64 MiB\"\n",
+    );
+    let mut ws = Ws::meta(&server, "/sub/news");
+    await_subscribers(&server, "news", 1);
+    let mut publisher = Conn::open(&server);
+    let body = "x".repeat(100_000);
+    let ttl_s = TTL_S.to_string();
+    for number in 0..200 {
+        let body = format!("{number:06}{body}");
+        let response = publisher.request("POST", "/pub/news", &[("Crore-TTL", &ttl_s)], body);
+        assert_eq!(response.status, 201);
+    }
+    publish(&server, "news", "the end");
+    until_expired();
+    let mut numbers: Vec<usize> = Vec::new();
+    loop {
+        let (lines, data) = ws.meta_message();
+        assert!(lines.iter().all(|(name, _)| name != "gap"), "{lines:?}");
+        if data == b"the end" {
+            break;
+        }
+        let digits = std::str::from_utf8(&data[..6]).expect("digits");
+        numbers.push(digits.parse().expect("a number"));
+    }
+    let first: Vec<_> = (0..numbers.len()).collect();
+    assert_eq!(numbers, first, "what two kernels and the outbox held");
+    assert!(numbers.len() < 190, "{numbers:?}");
+}
