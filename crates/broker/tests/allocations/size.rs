@@ -1,6 +1,8 @@
 //! What a connection that waits and a message that is kept add to the heap, as `docs/MEMORY.md` adds
 //! it up. The allocator's own bytes are not in it: they are some 8 for each chunk of 16 KiB.
 
+use crore_broker::settings::{Keep, Rule};
+
 use crate::counting::grown_bytes;
 use crate::town::{Town, Transport, keeping, post, subscribe};
 
@@ -107,6 +109,44 @@ fn a_kept_message_costs_its_place_and_its_entry() {
         assert!(
             third.abs() < 1.0,
             "{shards} shards: {third} bytes for a message that takes the place of another"
+        );
+    }
+}
+
+/// A row and a bucket.
+const KEY_BYTES: f64 = 16.0 + 4.0;
+
+#[test]
+fn a_key_costs_its_row_beside_its_message_and_a_newer_value_nothing() {
+    for shards in [1, 2] {
+        let rule = Rule {
+            keep: Keep::Latest,
+            ..keeping(0)
+        };
+        let mut town = Town::new(shards, rule);
+        let publisher = town.open(0, "");
+        let mut to_each = |keys: std::ops::Range<usize>| {
+            let grown = grown_bytes(|| {
+                for n in keys.clone() {
+                    let key = format!("\r\nCrore-Key: {n:08}\r\n\r\n");
+                    let message = String::from_utf8(post(&format!("topic/{}", n % 100))).unwrap();
+                    let message = message.replacen("\r\n\r\n", &key, 1);
+                    town.receive(0, publisher, message.as_bytes());
+                    town.settle();
+                }
+            });
+            grown as f64 / keys.len() as f64
+        };
+        to_each(MANY..MANY + 1_000);
+        let first = to_each(0..MANY);
+        assert!(
+            first <= KEPT_BYTES + KEY_BYTES + CHUNKS_BYTES,
+            "{shards} shards: {first} bytes for a key"
+        );
+        let second = to_each(0..MANY);
+        assert!(
+            second.abs() < 1.0,
+            "{shards} shards: {second} bytes for a newer value"
         );
     }
 }
