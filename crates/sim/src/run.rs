@@ -9,8 +9,9 @@ use crate::rng::Rng;
 use crate::truth::Wrong;
 use crate::world::World;
 
-/// Rounds within which a world without faults must come to rest.
-const ROUNDS_MAX: usize = 2000;
+/// Rounds within which a world without faults must come to rest: where a turn visits one member and a page
+/// has one message, thousands of them are work.
+const ROUNDS_MAX: usize = 20_000;
 /// Rounds in which nothing moves but publishers wait for credit.
 const WAITS_MAX: usize = 3;
 /// How often a subscriber that is turned away tries again in the calm.
