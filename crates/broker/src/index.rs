@@ -57,6 +57,14 @@ impl Index {
         &mut self.heads[bucket as usize / CHUNK][bucket as usize % CHUNK]
     }
 
+    /// The first row of the hash's bucket.
+    #[inline]
+    pub fn first(&self, hash: u32) -> Option<u32> {
+        let bucket = self.bucket(hash) as usize;
+        let id = self.heads[bucket / CHUNK][bucket % CHUNK];
+        (id != NONE).then_some(id)
+    }
+
     /// The row with this hash for which `is` holds.
     #[inline]
     pub fn find<T: Chained>(
@@ -65,14 +73,13 @@ impl Index {
         hash: u32,
         mut is: impl FnMut(&T) -> bool,
     ) -> Option<u32> {
-        let bucket = self.bucket(hash) as usize;
-        let mut id = self.heads[bucket / CHUNK][bucket % CHUNK];
-        while id != NONE {
+        let mut at = self.first(hash);
+        while let Some(id) = at {
             let row = rows.get(id);
             if row.hash() == hash && is(row) {
                 return Some(id);
             }
-            id = row.next();
+            at = (row.next() != NONE).then_some(row.next());
         }
         None
     }

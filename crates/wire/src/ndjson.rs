@@ -13,7 +13,7 @@
 //! Invariants: what is accepted is JSON and UTF-8 to the letter, inside of `data` too; a string without
 //! escapes is a slice of the line, so that a plain line costs a search for its quotes and nothing is copied;
 //! unknown and repeated fields are refused, so that no typing error is silent. Whether a topic is a good name
-//! and a content type may become a header is not judged here, nor are lines cut out of a body.
+//! and a content type may become a header is not judged here.
 
 mod scan;
 
@@ -33,6 +33,23 @@ pub const MAX_DEPTH: u32 = u64::BITS;
 pub struct Scratch {
     text: Vec<u8>,
     bytes: Vec<u8>,
+}
+
+/// The first line of a body, without its end, and what follows it.
+#[inline]
+pub fn split_line(body: &[u8]) -> (&[u8], &[u8]) {
+    let end = memchr::memchr(b'\n', body).unwrap_or(body.len());
+    let rest = body.get(end + 1..).unwrap_or_default();
+    (body[..end].trim_ascii(), rest)
+}
+
+/// What stands where a plain line has its topic: a guess for whoever wants to look ahead, which [`parse`]
+/// may prove wrong.
+#[inline]
+pub fn leading_topic(line: &[u8]) -> Option<&[u8]> {
+    let value = line.strip_prefix(b"{\"topic\":")?.trim_ascii_start();
+    let text = value.strip_prefix(b"\"")?;
+    Some(&text[..memchr::memchr(b'"', text)?])
 }
 
 /// One message to publish.

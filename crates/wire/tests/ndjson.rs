@@ -4,7 +4,7 @@
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use crore_wire::json::{write_base64, write_string};
-use crore_wire::ndjson::{Line, LineError, MAX_DEPTH, Scratch, parse};
+use crore_wire::ndjson::{Line, LineError, MAX_DEPTH, Scratch, leading_topic, parse, split_line};
 use proptest::prelude::*;
 use proptest::sample::{Index, select};
 use serde_json::Value;
@@ -468,5 +468,29 @@ proptest! {
         line.push(b'}');
         let mut scratch = Scratch::default();
         prop_assert_eq!(parse(&line, &mut scratch).map(|line| line.data), Ok(&bytes[..]));
+    }
+
+    #[test]
+    fn the_leading_topic_is_the_topic_of_a_plain_line(topic in "[a-z/ä]{1,20}", data in text()) {
+        let line = serde_json::json!({ "topic": topic, "zdata": 0 }).to_string().replace("\"zdata\":0", &format!("\"data\":{}", Value::String(data)));
+        let mut scratch = Scratch::default();
+        let parsed = parse(line.as_bytes(), &mut scratch).map(|line| line.topic);
+        prop_assert_eq!(leading_topic(line.as_bytes()), parsed.ok());
+    }
+
+    #[test]
+    fn lines_are_what_stands_between_line_ends(lines in prop::collection::vec("[a-z ]{0,9}", 0..6), ended in any::<bool>()) {
+        let mut body = lines.join("\n");
+        if ended {
+            body.push('\n');
+        }
+        let (mut rest, mut seen) = (body.as_bytes(), Vec::new());
+        while !rest.is_empty() {
+            let (line, after) = split_line(rest);
+            seen.push(line);
+            rest = after;
+        }
+        let expected: Vec<&[u8]> = body.lines().map(|line| line.as_bytes().trim_ascii()).collect();
+        prop_assert_eq!(seen, expected);
     }
 }

@@ -9,6 +9,7 @@ use crore_wire::{json, ndjson, topic};
 use super::http::Flow;
 use crate::admission::Reached;
 use crate::conn::{Batch, Pending, REPLAYED, State};
+use crate::deliver::WARMED;
 use crate::home::Publish;
 use crate::io::Io;
 use crate::mail::{Answer, Ask, Outcome, ReplyTo, ShardId, Verb};
@@ -204,9 +205,11 @@ impl Shard {
         let mut rest = body;
         let mut number = 0;
         while !rest.is_empty() {
-            let end = memchr::memchr(b'\n', rest).unwrap_or(rest.len());
-            let line = rest[..end].trim_ascii();
-            rest = rest.get(end + 1..).unwrap_or_default();
+            if number as usize % WARMED == 0 {
+                self.warm_topics(rest);
+            }
+            let (line, after) = ndjson::split_line(rest);
+            rest = after;
             number += 1;
             if line.is_empty() {
                 continue;
@@ -245,6 +248,21 @@ impl Shard {
         }
         self.stall_if_needed(slot, io);
         self.wait(slot, Pending::Batch(batch))
+    }
+
+    /// Touches the rows of the topics that the next lines name.
+    fn warm_topics(&self, mut rest: &[u8]) {
+        let Some(home) = &self.home else { return };
+        let mut hashes = [None; WARMED];
+        for hash in &mut hashes {
+            let (line, after) = ndjson::split_line(rest);
+            rest = after;
+            *hash = ndjson::leading_topic(line)
+                .map(|name| self.place_of(name))
+                .filter(|(_, to)| *to == self.lanes.me)
+                .map(|(hash, _)| hash);
+        }
+        home.warm(&hashes);
     }
 
     fn batch_line(
