@@ -205,7 +205,7 @@ impl Shard {
         let mut rest = body;
         let mut number = 0;
         while !rest.is_empty() {
-            if number as usize % WARMED == 0 {
+            if (number as usize).is_multiple_of(WARMED) {
                 self.warm_topics(rest);
             }
             let (line, after) = ndjson::split_line(rest);

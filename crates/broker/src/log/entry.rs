@@ -69,7 +69,8 @@ pub(super) struct Parts<'a> {
 impl Entry {
     pub fn form(binary: bool, header: u8, mortal: bool) -> u8 {
         debug_assert!(header < 16);
-        header << HEADER_SHIFT | u8::from(binary) * BINARY | u8::from(mortal) * MORTAL
+        let flag = |set, flag| if set { flag } else { 0 };
+        header << HEADER_SHIFT | flag(binary, BINARY) | flag(mortal, MORTAL)
     }
     pub fn is_binary(&self) -> bool {
         self.form & BINARY != 0
