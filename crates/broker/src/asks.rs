@@ -74,6 +74,7 @@ impl Shard {
         message: &Publish<'_>,
         answer: Answer,
     ) -> Option<Outcome> {
+        self.published += 1;
         if to == self.lanes.me {
             let home = self.home.as_mut().expect("a home has one");
             let world = &self.world;

@@ -6,6 +6,9 @@
 pub struct Pace {
     /// Members visited in one turn before the sockets are looked at again: a few milliseconds.
     pub visits_per_turn: u32,
+    /// Messages that its connections publish, past which no more is read from sockets: some milliseconds. A batch is
+    /// carried out whole, and adds one more to that at most.
+    pub publishes_per_turn: u32,
     /// A page of the past carries at most this many messages, so that one subscriber that resumes
     /// far back does not hold the lane.
     pub page_messages: usize,
@@ -22,6 +25,7 @@ impl Default for Pace {
     fn default() -> Self {
         Pace {
             visits_per_turn: 4096,
+            publishes_per_turn: 10_000,
             page_messages: 128,
             page_bytes: 64 << 10,
             interest_rows: 4096,

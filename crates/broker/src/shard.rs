@@ -74,6 +74,8 @@ pub struct Shard {
     pub(crate) room: u32,
     /// Connections that wait to be turned away.
     pub(crate) turned_away: u32,
+    /// Messages published in this turn.
+    pub(crate) published: u32,
     pub(crate) swept: u32,
     pub(crate) swept_s: u32,
     /// The response that is being written.
@@ -116,6 +118,7 @@ impl Shard {
             receive_bytes: 0,
             room: u32::try_from(world.settings.limits.connections_per_shard).unwrap_or(u32::MAX),
             turned_away: 0,
+            published: 0,
             swept: 0,
             swept_s: now.s,
             reply: Vec::new(),
@@ -223,6 +226,7 @@ impl Shard {
     /// is left, so that the caller does not sleep.
     pub fn flush<I: Io>(&mut self, now: Now, io: &mut I) -> bool {
         self.now = now;
+        self.published = 0;
         // Once a turn: a snapshot of a million topics is many turns.
         self.ask_pages();
         let mut more_news;
@@ -256,6 +260,11 @@ impl Shard {
             || !self.deliveries.is_empty()
             || !self.resumed.is_empty()
             || !self.paging.is_empty()
+    }
+
+    /// Whether the turn has done its share of publishing: what else there is to read may wait for the next.
+    pub fn is_spent(&self) -> bool {
+        self.published >= self.pace.publishes_per_turn
     }
 
     /// Whether the shard waits for something that no event announces, and should be called again

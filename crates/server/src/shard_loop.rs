@@ -208,6 +208,10 @@ impl ShardLoop {
             }
         }
         for n in 0..events {
+            if self.shard.is_spent() {
+                // What is left is reported again: the poller is level-triggered.
+                break;
+            }
             let event = self.io.driver.event(n);
             if event.token & SPECIAL == 0 {
                 self.connection_event(n, now);

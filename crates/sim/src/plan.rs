@@ -127,8 +127,8 @@ impl Plan {
                 visits_per_turn: rng.pick(&[1, 3, 4096]),
                 page_messages: rng.pick(&[1, 3, 128]),
                 page_bytes: rng.pick(&[100, 64 << 10]),
-                interest_rows: 4096,
                 turns_under_way: rng.pick(&[1, 8, 64]),
+                ..Pace::default()
             },
             topics,
             subscribers: rng.range(1, 14),
