@@ -10,7 +10,7 @@ use crore_broker::rules::Rules;
 use crore_broker::settings::{Keep, Rule, Settings};
 use crore_broker::{Close, ConnId, Input, Io, Link, Mail, Now, Pace, Shard, ShardId, World};
 
-pub const TOPICS: [&str; 2] = ["one", "two/x"];
+pub const TOPICS: [&str; 2] = ["one", "three/x"];
 
 /// The topics that a subscriber wants.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
