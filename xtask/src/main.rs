@@ -6,6 +6,7 @@
 #![allow(clippy::print_stderr)] // a command-line tool: standard error is where it reports
 
 mod compare;
+mod fuzz;
 mod run;
 mod sim;
 mod tools;
@@ -17,8 +18,8 @@ use std::time::Instant;
 const USAGE: &str = "\
 cargo xtask COMMAND
 
-  test [--release]  all tests, the model of the mailbox and those with third-party clients too;
-                    installs what they need
+  test [--release]  all tests, the model of the mailbox, those with third-party clients and two
+                    minutes of fresh seeds too; installs what they need
   lint              formatting, clippy and the documentation build; warnings are errors
   ci                lint, then test
   compare [--quick] [ARGS]
@@ -29,6 +30,9 @@ cargo xtask COMMAND
                     runs the seeded world on all cores: prints what it met, or the first seed that
                     fails with a short trace; --planted breaks the broker in each known way and must
                     find it
+  fuzz [--seconds N] [--seed S] [TARGET...]
+                    feeds the kept inputs of fuzz/corpus and mutations of them to each target, or to
+                    those named; fuzz --replay TARGET FILE tries one input again
   deny              licences, advisories and sources of the dependencies (installs cargo-deny)
 ";
 
@@ -48,6 +52,7 @@ fn main() -> Result<()> {
         ["deny"] => deny()?,
         ["compare", args @ ..] => compare::run(args)?,
         ["sim", args @ ..] => sim::run(args)?,
+        ["fuzz", args @ ..] => fuzz::run(args)?,
         ["help" | "-h" | "--help"] => {
             eprint!("{USAGE}");
             return Ok(());
@@ -63,7 +68,8 @@ fn main() -> Result<()> {
 }
 
 /// All tests of the workspace in one profile, so that it is built once; then those that the plain
-/// `cargo test` skips: the model of the mailbox, and what needs third-party clients.
+/// `cargo test` skips: the model of the mailbox, what needs third-party clients, and seeds of the simulator
+/// beyond its fixed set.
 fn test(release: bool) -> Result<()> {
     let tools = tools::prepare()?;
     let profile: &[&str] = if release { &["--release"] } else { &[] };
@@ -78,7 +84,7 @@ fn test(release: bool) -> Result<()> {
         .env("CRORE_CLIENT_TESTS", &tools)
         .run();
     // One run shows all that fails.
-    all.and(model()).and(clients)
+    all.and(model()).and(clients).and(sim::fresh())
 }
 
 /// Every interleaving of the mailbox's senders and reader. A build of its own, since the library stands on

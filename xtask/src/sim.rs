@@ -1,8 +1,13 @@
 //! `cargo xtask sim`: builds the simulator, fast and with every assertion, and runs it.
 
-use anyhow::Result;
+use std::time::SystemTime;
+
+use anyhow::{Context, Result};
 
 use crate::run::{Step, target_directory};
+
+/// How long every run of the tests looks at seeds that nobody has seen, in seconds: some ten thousand worlds.
+const FRESH_SECONDS: &str = "120";
 
 /// Runs it with these arguments; `--planted` needs a broker that can be broken.
 pub fn run(args: &[&str]) -> Result<()> {
@@ -16,4 +21,11 @@ pub fn run(args: &[&str]) -> Result<()> {
     Step::new(target_directory()?.join("sim/crore-sim"))
         .args(args)
         .run()
+}
+
+/// Seeds that no run had before: they begin with the time, which is printed with the command.
+pub fn fresh() -> Result<()> {
+    let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
+    let from = since.context("the clock stands before 1970")?.as_millis();
+    run(&["--seconds", FRESH_SECONDS, "--from", &from.to_string()])
 }

@@ -10,6 +10,8 @@ use crore_sim::{Met, Plan, run, shrink};
 
 /// Lines of the trace that are shown.
 const TRACE_LINES: usize = 60;
+/// Seeds of a run that says nothing: some minutes.
+const SEEDS: u64 = 20_000;
 
 struct Args {
     first: u64,
@@ -22,9 +24,10 @@ struct Args {
 }
 
 fn args() -> Result<Args, String> {
+    let mut seeds = None;
     let mut args = Args {
         first: 0,
-        seeds: 20_000,
+        seeds: 0,
         steps: 1200,
         seconds: u64::MAX,
         planted: false,
@@ -39,7 +42,7 @@ fn args() -> Result<Args, String> {
                 .map_err(|_| format!("{name} takes a number"))
         };
         match name.as_str() {
-            "--seeds" => args.seeds = number()?,
+            "--seeds" => seeds = Some(number()?),
             "--steps" => args.steps = number()? as usize,
             "--seconds" => args.seconds = number()?,
             "--from" => args.first = number()?,
@@ -48,6 +51,9 @@ fn args() -> Result<Args, String> {
             _ => return Err(format!("unknown argument {name}")),
         }
     }
+    // A time alone is a limit too.
+    let timed = args.seconds != u64::MAX;
+    args.seeds = seeds.unwrap_or(if timed { u64::MAX } else { SEEDS });
     Ok(args)
 }
 
@@ -115,7 +121,8 @@ fn all(args: &Args) -> Result<(u64, Met), u64> {
 fn search(args: &Args) -> bool {
     match all(args) {
         Ok((seeds, met)) => {
-            println!("{seeds} seeds of {} steps passed", args.steps);
+            let (first, steps) = (args.first, args.steps);
+            println!("{seeds} seeds from {first} on, of {steps} steps each, passed");
             for (kind, count) in met.kinds() {
                 println!("  {kind:<14} {count}");
             }
