@@ -124,9 +124,8 @@ fn look(log: &mut Log, chain: u32, model: &Model, pages: usize) -> Result<(), Te
     } else {
         prop_assert_eq!(lost, Some(model.lost));
     }
-    let mut starts = expected.clone();
-    starts.push(model.lost);
-    for start in starts {
+    // Whoever has seen what is superseded or has expired goes on behind it.
+    for start in model.lost..=model.last {
         let mut frames = Frames::default();
         let rest = model.kept.iter().filter(|k| k.offset > start).count();
         let all = log.read(chain, start, pages, usize::MAX, &mut frames);
