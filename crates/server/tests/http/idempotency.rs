@@ -68,9 +68,8 @@ fn an_answer_to_a_batch_means_that_all_its_lines_are() {
     }
 }
 
-#[test]
-fn a_retry_gets_the_first_answer_and_publishes_nothing() {
-    let server = Server::start();
+fn a_retry_gets_the_first_answer(shards: u32) {
+    let server = Server::with_shards(shards, "");
     for n in 0..16 {
         let topic = format!("t/{n}");
         let mut conn = Conn::open(&server);
@@ -98,6 +97,13 @@ fn a_retry_gets_the_first_answer_and_publishes_nothing() {
         assert_eq!((second.status, second.header(REPLAYED)), (201, None));
         assert_eq!(stream.data(1), ["one"], "of the second key only");
         assert_eq!(info(&server, &topic)["messages"], 2);
+    }
+}
+
+#[test]
+fn a_retry_gets_the_first_answer_and_publishes_nothing() {
+    for shards in [1, 2, 5] {
+        a_retry_gets_the_first_answer(shards);
     }
 }
 

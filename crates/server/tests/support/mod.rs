@@ -33,7 +33,16 @@ impl Server {
 
     /// With `settings`, the text of a `crore.toml`. Tables only: the top level is ours.
     pub fn with(settings: &str) -> Server {
-        Server::launch(settings, None)
+        Server::launch(2, settings, None)
+    }
+
+    /// With so many shards.
+    #[allow(
+        dead_code,
+        reason = "only some of the test programs that share this module need it"
+    )]
+    pub fn with_shards(shards: u32, settings: &str) -> Server {
+        Server::launch(shards, settings, None)
     }
 
     /// With `settings` and a limit on descriptors, which the server must live with.
@@ -42,17 +51,17 @@ impl Server {
         reason = "only some of the test programs that share this module need it"
     )]
     pub fn with_descriptors(settings: &str, descriptors: u32) -> Server {
-        Server::launch(settings, Some(descriptors))
+        Server::launch(2, settings, Some(descriptors))
     }
 
-    fn launch(settings: &str, descriptors: Option<u32>) -> Server {
+    fn launch(shards: u32, settings: &str, descriptors: Option<u32>) -> Server {
         static STARTED: AtomicU32 = AtomicU32::new(0);
         let number = STARTED.fetch_add(1, Ordering::Relaxed);
         let directory =
             std::env::temp_dir().join(format!("crore-test-{}-{number}", std::process::id()));
         std::fs::create_dir_all(&directory).expect("a temporary directory");
         let file = directory.join("crore.toml");
-        std::fs::write(&file, format!("shards = 2\n{settings}")).expect("a settings file");
+        std::fs::write(&file, format!("shards = {shards}\n{settings}")).expect("a settings file");
 
         let mut command = match descriptors {
             None => Command::new(program()),

@@ -1,6 +1,6 @@
 //! Whatever topics do while snapshots are walked: what a follower is told, taken in order, is exact.
 
-use alloc::collections::BTreeSet;
+use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::format;
 use alloc::string::String;
 
@@ -56,6 +56,10 @@ struct World {
     clients: Vec<Client>,
     subscribers: Vec<(usize, ShardId)>,
     followed: u32,
+    /// When topics lost their last subscriber.
+    left_s: BTreeMap<String, u32>,
+    /// No topic is forgotten for want of room, which ends a debounce early.
+    has_room: bool,
 }
 
 fn name(topic: usize) -> String {
@@ -89,6 +93,8 @@ impl World {
             clients: Vec::new(),
             subscribers: Vec::new(),
             followed: 0,
+            left_s: BTreeMap::new(),
+            has_room: topics_max >= TOPICS,
         }
     }
 
@@ -114,6 +120,7 @@ impl World {
                         },
                     );
                     self.subscribers.push((topic, shard));
+                    self.left_s.remove(&name);
                 }
             }
             Step::Part(which) => {
@@ -122,6 +129,9 @@ impl World {
                     let (topic, shard) = self.subscribers.swap_remove(which);
                     let hash = topic as u32;
                     self.home.leave(shard, hash, hash, 1, self.now);
+                    if !self.subscribers.iter().any(|(other, _)| *other == topic) {
+                        self.left_s.insert(name(topic), self.now.s);
+                    }
                 }
             }
             Step::Publish(topic) => {
@@ -180,6 +190,10 @@ impl World {
                     assert!(client.present.insert(name), "begins twice");
                 } else {
                     assert!(client.present.remove(&name), "ends twice");
+                    let debounce_s = self.settings.interest.debounce_s;
+                    if let Some(left_s) = self.left_s.get(&name).filter(|_| self.has_room) {
+                        assert!(self.now.s - left_s >= debounce_s, "{name} ends early");
+                    }
                 }
             }
             client.asked &= part == Part::Live;
