@@ -1,0 +1,114 @@
+//! Lines of a batch, held against a JSON reader of somebody else's.
+
+use crore_wire::ndjson::{self as lines, Line, LineError, Scratch};
+use serde_json::Value;
+
+use crate::Input;
+
+pub const WORDS: &[&str] = &[
+    "{\"topic\":\"a\",\"data\":\"x\"}",
+    "\n",
+    "\"topic\"",
+    "\"data\"",
+    "\"data_base64\"",
+    "\"content_type\"",
+    "\"event\"",
+    "\"key\"",
+    "\"idempotency_key\"",
+    "\"ttl_s\"",
+    ":",
+    ",",
+    "{",
+    "}",
+    "[",
+    "]",
+    "\"",
+    "\\u00e9",
+    "\\ud83d\\ude00",
+    "\\ud83d",
+    "\\n",
+    "1.5e-3",
+    "-0",
+    "4294967296",
+    "true",
+    "null",
+    "eHg=",
+    " ",
+    "\u{e9}",
+];
+
+/// The lines of a batch: what is accepted is JSON and means the same to others; what is refused as no JSON is none.
+pub fn ndjson(data: &[u8]) {
+    let Some(input) = Input::of(data) else { return };
+    let mut scratch = Scratch::default();
+    let mut rest = input.bytes;
+    while !rest.is_empty() {
+        let before = rest.len();
+        let (line, after) = lines::split_line(rest);
+        assert!(after.len() < before, "every line is an end nearer");
+        rest = after;
+        let theirs = serde_json::from_slice::<Value>(line);
+        match lines::parse(line, &mut scratch) {
+            Ok(ours) => agrees(line, &ours, theirs),
+            Err(error) if is_about_json(error) => {
+                assert!(theirs.is_err(), "{error:?} of what others read");
+            }
+            Err(error) => assert!(!error.reason().is_empty()),
+        }
+        lines::leading_topic(line);
+    }
+}
+
+/// Whether the error says that the line is not JSON.
+fn is_about_json(error: LineError) -> bool {
+    use LineError as E;
+    matches!(
+        error,
+        E::Incomplete
+            | E::ExpectedKey
+            | E::ExpectedColon
+            | E::ExpectedComma
+            | E::ExpectedValue
+            | E::Trailing
+            | E::BadNumber
+            | E::Control
+            | E::BadEscape
+            | E::LoneSurrogate
+            | E::NotUtf8
+    )
+}
+
+fn agrees(line: &[u8], ours: &Line<'_>, theirs: serde_json::Result<Value>) {
+    let theirs = match theirs {
+        Ok(theirs) => theirs,
+        // JSON has no largest number; their floating point has.
+        Err(error) if error.to_string().contains("out of range") => return,
+        Err(error) => panic!("{error} in {:?}", String::from_utf8_lossy(line)),
+    };
+    let text = |name: &str| {
+        theirs
+            .get(name)
+            .map_or("", |value| value.as_str().expect("a string"))
+    };
+    assert_eq!(ours.topic, text("topic").as_bytes());
+    assert_eq!(ours.content_type, text("content_type").as_bytes());
+    assert_eq!(ours.event, text("event").as_bytes());
+    assert_eq!(ours.key, text("key").as_bytes());
+    let key = theirs
+        .get("idempotency_key")
+        .map(|_| text("idempotency_key"));
+    assert_eq!(ours.idempotency_key, key.map(str::as_bytes));
+    assert_eq!(ours.ttl_s.is_some(), theirs.get("ttl_s").is_some());
+    if let (Some(ours), Some(theirs)) = (ours.ttl_s, theirs["ttl_s"].as_u64()) {
+        assert_eq!(u64::from(ours), theirs.min(u32::MAX.into()));
+    }
+    match theirs.get("data") {
+        Some(Value::String(text)) => assert_eq!(ours.data, text.as_bytes()),
+        Some(value) => {
+            let again: Value = serde_json::from_slice(ours.data).expect("the value's own text");
+            assert_eq!(again, *value);
+        }
+        None => assert!(ours.binary && ours.data.len() <= text("data_base64").len()),
+    }
+    assert!(ours.binary || std::str::from_utf8(ours.data).is_ok());
+}

@@ -1,0 +1,395 @@
+//! A server of two shards in one thread, over sockets in memory with windows and mail that arrives when
+//! the target says so.
+//!
+//! Invariants checked at every step: a shard touches only links that it has, sends nothing after its end, and
+//! holds no more than its settings allow; at the end, when all have left and time has passed, it holds nothing.
+
+use crore_broker::admission::Admission;
+use crore_broker::rules::Rules;
+use crore_broker::settings::{Keep, Rule, Settings, Slow};
+use crore_broker::{Close, ConnId, Input, Io, Link, Mail, Now, Pace, Shard, ShardId, World};
+use std::collections::VecDeque;
+use std::net::IpAddr;
+use std::sync::Arc;
+
+pub const SHARDS: usize = 2;
+/// Turns without a rest after which something runs in circles.
+const TURNS_MAX: usize = 20_000;
+/// Turns that a shard may wait for credit with nobody else at work.
+const WAITS_MAX: usize = 8;
+/// The most bytes of one read.
+const READ_BYTES: usize = 600;
+/// Past every deadline, linger and window of these settings.
+const LATER_S: u32 = 400;
+/// Ticks of a minute that pass at the end: what is forgotten goes a share at a time.
+const FORGET_TICKS: usize = 8;
+/// Answers that one read of pipelined requests may call for.
+const ANSWERS_BYTES: usize = 64 << 10;
+/// What an encoding adds to a message.
+const ENCODING_BYTES: usize = 300;
+
+/// One connection, both ends.
+struct Socket {
+    shard: usize,
+    conn: Option<ConnId>,
+    to_server: VecDeque<u8>,
+    to_client: Vec<u8>,
+    window: usize,
+    read: bool,
+    write: bool,
+    fin: bool,
+    fin_told: bool,
+    ended: bool,
+    closed: bool,
+}
+
+/// What lies below the shards.
+struct Net {
+    sockets: Vec<Socket>,
+    mail: [VecDeque<Mail>; SHARDS],
+    turn_of: usize,
+}
+
+impl Net {
+    fn socket(&mut self, link: Link) -> &mut Socket {
+        let socket = &mut self.sockets[link.0 as usize];
+        assert!(!socket.closed, "link {} is closed", link.0);
+        assert_eq!(socket.shard, self.turn_of, "link {} is another's", link.0);
+        socket
+    }
+}
+
+impl Io for Net {
+    fn open(&mut self, link: Link, conn: ConnId) {
+        self.socket(link).conn = Some(conn);
+    }
+
+    fn send(&mut self, link: Link, parts: &[&[u8]]) -> usize {
+        let socket = self.socket(link);
+        assert!(!socket.ended, "bytes after the end of link {}", link.0);
+        let mut sent = 0;
+        for part in parts {
+            let taken = part.len().min(socket.window);
+            socket.to_client.extend_from_slice(&part[..taken]);
+            socket.window -= taken;
+            sent += taken;
+            if taken < part.len() {
+                break;
+            }
+        }
+        sent
+    }
+
+    fn interest(&mut self, link: Link, conn: ConnId, read: bool, write: bool) {
+        let socket = self.socket(link);
+        assert_eq!(socket.conn, Some(conn), "a link has one connection");
+        (socket.read, socket.write) = (read, write);
+    }
+
+    fn close(&mut self, link: Link, how: Close) {
+        let socket = self.socket(link);
+        socket.ended = true;
+        socket.closed = how != Close::Drain;
+    }
+
+    fn post(&mut self, to: ShardId, mail: Mail) {
+        assert_eq!(usize::from(mail.from), self.turn_of);
+        self.mail[usize::from(to)].push_back(mail);
+    }
+}
+
+/// Small limits, so that short inputs reach them, and a rule of each kind.
+fn settings() -> Settings {
+    let mut settings = Settings::default();
+    let limits = &mut settings.limits;
+    limits.head_bytes = 600;
+    limits.message_bytes = 300;
+    limits.batch_bytes = 1500;
+    limits.batch_lines = 12;
+    limits.topic_bytes = 40;
+    limits.topics_per_connection = 3;
+    limits.topics_per_shard = 6;
+    limits.connections_per_shard = 4;
+    limits.log_bytes = 16 << 10;
+    limits.outbox_bytes = 700;
+    limits.outbox_bytes_per_shard = 1500;
+    limits.receive_bytes_per_shard = 2500;
+    limits.publish_credit_bytes = 1000;
+    settings.deflate.min_bytes = 16;
+    settings.publish.idempotency_window_s = 20;
+    settings.publish.idempotency_keys = 8;
+    settings.interest.debounce_s = 2;
+    settings.interest.followers_max = 2;
+    let rule = |filter: &str| Rule {
+        filter: filter.into(),
+        log_messages: 4,
+        position_age_s: 30,
+        log_age_s: 60,
+        ..Rule::default()
+    };
+    settings.rules = vec![
+        Rule {
+            keep: Keep::Latest,
+            keys_max: 3,
+            ..rule("latest/#")
+        },
+        Rule {
+            log_messages: 0,
+            ..rule("none/+")
+        },
+        Rule {
+            ttl_s: 3,
+            slow: Slow::Skip,
+            ..rule("skip/#")
+        },
+        rule("#"),
+    ];
+    settings
+}
+
+/// The server and its clients' ends.
+pub struct Shards {
+    shards: Vec<Shard>,
+    net: Net,
+    now: Now,
+    ticked_s: [u32; SHARDS],
+    world: Arc<World>,
+    pace: Pace,
+}
+
+impl Shards {
+    /// Without connections.
+    pub fn new() -> Shards {
+        let settings = settings();
+        let now = Now {
+            s: 100,
+            unix_s: 1_800_000_000,
+        };
+        let world = Arc::new(World {
+            rules: Rules::new(&settings.rules),
+            admission: Admission::new(&settings, 42),
+            settings,
+            shards: SHARDS as ShardId,
+            homes: SHARDS as ShardId,
+            epoch: 7,
+            seed: 42,
+        });
+        let pace = Pace {
+            visits_per_turn: 3,
+            publishes_per_turn: 5,
+            page_messages: 2,
+            page_bytes: 400,
+            interest_rows: 2,
+            turns_under_way: 3,
+        };
+        let shard = |n| {
+            let mut shard = Shard::new(n as ShardId, Arc::clone(&world), now);
+            shard.set_pace(pace);
+            shard
+        };
+        Shards {
+            shards: (0..SHARDS).map(shard).collect(),
+            net: Net {
+                sockets: Vec::new(),
+                mail: Default::default(),
+                turn_of: 0,
+            },
+            now,
+            ticked_s: [now.s; SHARDS],
+            world,
+            pace,
+        }
+    }
+
+    /// A client connects to a shard and reads `window` bytes; its link.
+    pub fn connect(&mut self, shard: usize, window: usize) -> usize {
+        let link = self.net.sockets.len();
+        self.net.sockets.push(Socket {
+            shard,
+            conn: None,
+            to_server: VecDeque::new(),
+            to_client: Vec::new(),
+            window,
+            read: true,
+            write: false,
+            fin: false,
+            fin_told: false,
+            ended: false,
+            closed: false,
+        });
+        self.net.turn_of = shard;
+        let from = IpAddr::from([127, 0, 0, 1]);
+        let accepted = Input::Accepted(Link(link as u32), from);
+        self.shards[shard].handle(accepted, self.now, &mut self.net);
+        link
+    }
+
+    /// The client writes.
+    pub fn write(&mut self, link: usize, bytes: &[u8]) {
+        let socket = &mut self.net.sockets[link];
+        if !socket.closed && !socket.fin {
+            socket.to_server.extend(bytes);
+        }
+    }
+
+    /// The client reads so many bytes more.
+    pub fn widen(&mut self, link: usize, bytes: usize) {
+        let window = &mut self.net.sockets[link].window;
+        *window = window.saturating_add(bytes);
+    }
+
+    /// The client writes no more.
+    pub fn finish(&mut self, link: usize) {
+        self.net.sockets[link].fin = true;
+    }
+
+    /// The link fails.
+    pub fn reset(&mut self, link: usize) {
+        let socket = &mut self.net.sockets[link];
+        if let (false, Some(conn)) = (socket.closed, socket.conn) {
+            self.net.turn_of = socket.shard;
+            self.shards[self.net.turn_of].handle(Input::Closed(conn), self.now, &mut self.net);
+        }
+    }
+
+    /// What the client got so far.
+    pub fn read(&self, link: usize) -> &[u8] {
+        &self.net.sockets[link].to_client
+    }
+
+    /// Time passes.
+    pub fn pass(&mut self, s: u32) {
+        self.now.s += s;
+        self.now.unix_s += s;
+    }
+
+    /// A turn of one shard, which takes one read of at most `read` bytes of each socket and, if `mail`, one
+    /// mail. Whether anything was done.
+    pub fn turn(&mut self, n: usize, read: usize, mail: bool) -> bool {
+        self.net.turn_of = n;
+        let mut moved = false;
+        if self.ticked_s[n] != self.now.s {
+            self.ticked_s[n] = self.now.s;
+            self.shards[n].handle(Input::Tick, self.now, &mut self.net);
+            moved = true;
+        }
+        for link in 0..self.net.sockets.len() {
+            moved |= self.net.sockets[link].shard == n && self.event(n, link, read);
+        }
+        if mail && let Some(mail) = self.net.mail[n].pop_front() {
+            self.shards[n].handle(Input::Mail(mail), self.now, &mut self.net);
+            moved = true;
+        }
+        moved |= self.shards[n].flush(self.now, &mut self.net);
+        self.check(n);
+        moved
+    }
+
+    /// What a poller would say of a link.
+    fn event(&mut self, n: usize, link: usize, read: usize) -> bool {
+        let (shard, net) = (&mut self.shards[n], &mut self.net);
+        let socket = &mut net.sockets[link];
+        let (false, Some(conn)) = (socket.closed, socket.conn) else {
+            return false;
+        };
+        let writable = socket.write && socket.window > 0;
+        if writable {
+            shard.handle(Input::Writable(conn), self.now, net);
+        }
+        let socket = &mut net.sockets[link];
+        if socket.closed || !socket.read || shard.link_of(conn).is_none() {
+            return writable;
+        }
+        if !socket.to_server.is_empty() {
+            let len = socket.to_server.len().min(read.clamp(1, READ_BYTES));
+            let mut bytes: Vec<u8> = socket.to_server.drain(..len).collect();
+            shard.handle(Input::Received(conn, &mut bytes), self.now, net);
+            return true;
+        }
+        if socket.fin && !socket.fin_told {
+            socket.fin_told = true;
+            shard.handle(Input::End(conn), self.now, net);
+            return true;
+        }
+        writable
+    }
+
+    /// Turns until nothing is left to do at this moment.
+    pub fn settle(&mut self) {
+        let mut waits = 0;
+        for _ in 0..TURNS_MAX {
+            let mut moved = false;
+            for n in 0..SHARDS {
+                moved |= self.turn(n, READ_BYTES, true);
+            }
+            if moved {
+                waits = 0;
+            } else if self.shards.iter().any(Shard::is_waiting) {
+                waits += 1;
+                assert!(
+                    waits < WAITS_MAX,
+                    "a shard waits for credit that nobody gives"
+                );
+            } else {
+                return;
+            }
+        }
+        panic!("no rest after {TURNS_MAX} turns");
+    }
+
+    /// Limits, each with what may be under way when it begins to hold.
+    fn check(&self, n: usize) {
+        let limits = &self.world.settings.limits;
+        let held = self.shards[n].accounts();
+        let connections = held.connections as usize;
+        let admitted = self.world.admission.connections() as usize;
+        let room = SHARDS * limits.connections_per_shard;
+        assert!(
+            admitted <= room,
+            "{admitted} connections where there is room for {room}"
+        );
+        assert!(
+            held.log_bytes <= limits.log_bytes / SHARDS,
+            "{} bytes of log",
+            held.log_bytes
+        );
+        assert!(held.home_topics as usize <= limits.topics_per_shard);
+        let request = limits.batch_bytes.max(limits.head_bytes) + READ_BYTES;
+        assert!(
+            held.receive_bytes
+                <= limits.receive_bytes_per_shard.max(connections * request) + request,
+            "{} bytes received",
+            held.receive_bytes
+        );
+        let message = 2 * limits.message_bytes + ENCODING_BYTES;
+        let page = self.pace.page_messages * message + 2 * self.pace.page_bytes;
+        let outbox = limits.outbox_bytes + 3 * page + ANSWERS_BYTES;
+        assert!(
+            held.outbox_bytes <= connections * outbox,
+            "{} bytes in outboxes",
+            held.outbox_bytes
+        );
+        let keys = self.world.settings.publish.keys_per_home(SHARDS);
+        assert!(held.answers <= keys, "{} answers kept", held.answers);
+    }
+
+    /// All leave; once everything has run out, nothing may be held.
+    pub fn end(mut self) {
+        for link in 0..self.net.sockets.len() {
+            self.reset(link);
+        }
+        for wait_s in [1, 1, LATER_S, LATER_S, LATER_S] {
+            self.pass(wait_s);
+            self.settle();
+        }
+        for _ in 0..FORGET_TICKS {
+            self.pass(60);
+            self.settle();
+        }
+        assert_eq!(self.world.admission.connections(), 0);
+        for (n, shard) in self.shards.iter().enumerate() {
+            let held = shard.accounts();
+            assert!(held.is_empty(), "at the end shard {n} holds {held:?}");
+        }
+    }
+}
