@@ -244,7 +244,7 @@ impl Shard {
         for n in from..due.records.len() {
             let bytes = self.burst.message(due, frames, n);
             let record = &self.burst.records[due.records.start as usize + n];
-            let fits = !record.latest
+            let fits = (!record.latest || planted::is(Fault::Superseded))
                 && outbox.waiting_bytes() + bytes.len() <= limits.outbox_bytes
                 && self.outbox_bytes + bytes.len() <= limits.outbox_bytes_per_shard;
             if !fits {

@@ -23,6 +23,8 @@ pub enum Fault {
     NoDetach,
     /// The rest of a frame that the socket took in part is dropped.
     HalfFrame,
+    /// What may be superseded waits for the socket.
+    Superseded,
 }
 
 #[cfg(feature = "planted")]
@@ -33,7 +35,7 @@ mod switch {
 
     impl super::Fault {
         /// All of them.
-        pub const ALL: [super::Fault; 9] = [
+        pub const ALL: [super::Fault; 10] = [
             Self::LiveBeforeHead,
             Self::OldSerial,
             Self::NoTombstone,
@@ -43,6 +45,7 @@ mod switch {
             Self::DoubleResume,
             Self::NoDetach,
             Self::HalfFrame,
+            Self::Superseded,
         ];
     }
 

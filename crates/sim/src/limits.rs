@@ -53,8 +53,7 @@ pub fn check(world: &World, shard: usize) -> Result<(), Wrong> {
     // within the credit, and a few requests of each client, which may come on one connection after another.
     let asks = limits.publish_credit_bytes / ASK_BYTES_MIN + 4 * world.clients() + 8;
     // Who comes anew is read once before it waits.
-    let anew = world.met.cuts as usize;
-    let turns = plan.pace.turns_under_way + plan.shards * asks + anew;
+    let turns = plan.pace.turns_under_way + plan.shards * asks + world.entered;
     if accounts.turns_held > turns {
         return Err(format!("{} turns under way", accounts.turns_held));
     }

@@ -27,6 +27,8 @@ pub struct Met {
     pub torn: u64,
     /// Publishes that were sent again.
     pub retries: u64,
+    /// Answers that were a first one once more.
+    pub replays: u64,
     /// Turns that ended with work left.
     pub cursors: u64,
 }
@@ -44,6 +46,7 @@ impl AddAssign for Met {
             (&mut self.cuts, other.cuts),
             (&mut self.torn, other.torn),
             (&mut self.retries, other.retries),
+            (&mut self.replays, other.replays),
             (&mut self.cursors, other.cursors),
         ] {
             *sum += more;
@@ -53,7 +56,7 @@ impl AddAssign for Met {
 
 impl Met {
     /// Each kind by name.
-    pub fn kinds(&self) -> [(&'static str, u64); 15] {
+    pub fn kinds(&self) -> [(&'static str, u64); 18] {
         [
             ("messages", self.messages),
             ("acknowledged", self.acknowledged),
@@ -69,6 +72,9 @@ impl Met {
             ("cuts", self.cuts),
             ("torn sends", self.torn),
             ("retries", self.retries),
+            ("replays", self.replays),
+            ("superseded", self.stats.superseded),
+            ("expired", self.stats.expired),
             ("cursors", self.cursors),
         ]
     }

@@ -2,7 +2,7 @@
 //! chances, so that a shorter list runs the steps that are left as before.
 
 use crore_broker::Pace;
-use crore_broker::settings::{First, Rule, Settings, Slow};
+use crore_broker::settings::{First, Keep, Rule, Settings, Slow};
 
 use crate::client::publisher::Deed;
 use crate::rng::Rng;
@@ -58,6 +58,8 @@ pub struct Plan {
     pub publishers: usize,
     /// The largest message, in bytes.
     pub message_bytes: usize,
+    /// How many of a hundred messages bring a time to live.
+    pub mortal_percent: u32,
     /// Windows that sockets may have, in bytes.
     pub windows: Vec<usize>,
     /// How many of a hundred sends are cut although there is room.
@@ -75,6 +77,8 @@ pub struct Plan {
 pub const BATCH_LINES_MAX: usize = 8;
 /// How many of a hundred turns a lazy shard does not get.
 const LAZY_PERCENT: u32 = 95;
+/// More than the steps of a run take, less than its end.
+const IDEMPOTENCY_WINDOW_S: u32 = 86_400;
 /// No message makes a log's byte budget meaningless: the largest that a plan has.
 const MESSAGE_BYTES: [usize; 4] = [8, 60, 400, 3000];
 
@@ -101,6 +105,8 @@ impl Plan {
             limits.publishes_per_address_per_s = rng.pick(&[0, 0, 0, 3]);
         }
         settings.deflate.min_bytes = rng.pick(&[1, 64]);
+        // A retry comes within the window, however far the clock goes.
+        settings.publish.idempotency_window_s = IDEMPOTENCY_WINDOW_S;
         settings.heartbeat.interval_s = rng.pick(&[0, 2, 50]);
         settings.rules = ["a/#", "b/#", "c/#"]
             .map(|filter| Self::rule(filter, rng))
@@ -134,6 +140,7 @@ impl Plan {
             subscribers: rng.range(1, 14),
             publishers: rng.range(1, 4),
             message_bytes: rng.pick(&MESSAGE_BYTES),
+            mortal_percent: rng.pick(&[0, 0, 30]),
             windows: windows.to_vec(),
             tear_percent: rng.pick(&[0, 5, 40]),
             mail_percent: rng.pick(&[20, 60, 95]),
@@ -146,6 +153,9 @@ impl Plan {
     fn rule(filter: &str, rng: &mut Rng) -> Rule {
         Rule {
             filter: filter.into(),
+            keep: rng.pick(&[Keep::Log, Keep::Log, Keep::Latest]),
+            keys_max: rng.pick(&[1, 3, 1000, 1000]),
+            ttl_s: rng.pick(&[0, 0, 0, 0, 3, 30]),
             log_messages: rng.pick(&[0, 1, 3, 20, 20, 1000]),
             log_bytes: rng.pick(&[300, 4000, 1 << 20, 1 << 20]),
             log_age_s: rng.pick(&[3, 20, 3600, 3600]),

@@ -6,7 +6,7 @@ use crate::limits;
 use crate::met::Met;
 use crate::plan::{Plan, Step};
 use crate::rng::Rng;
-use crate::truth::Wrong;
+use crate::truth::{Like, Wrong};
 use crate::world::World;
 
 /// Rounds within which a world without faults must come to rest: where a turn visits one member and a page
@@ -111,6 +111,7 @@ fn whole(world: &mut World, seed: u64, steps: &[Step]) -> Result<(), Wrong> {
 fn calm(world: &mut World, rng: &mut Rng) -> Result<(), Wrong> {
     world.truth.note(|| "calm".into());
     world.net.tear_percent = 0;
+    rest(world, rng)?;
     world.plan.windows = vec![1 << 24];
     for socket in &mut world.net.sockets {
         socket.window = 1 << 24;
@@ -120,7 +121,13 @@ fn calm(world: &mut World, rng: &mut Rng) -> Result<(), Wrong> {
         world.truth.step += 1;
         for topic in 0..world.truth.topics.len() {
             let publisher = world.ready_publisher(0, rng);
-            world.publishers[publisher].one(topic, 4, &mut world.truth, rng);
+            let bell = Like {
+                topic,
+                len: 4,
+                key: 0,
+                ttl_s: None,
+            };
+            world.publishers[publisher].one(bell, &mut world.truth, rng);
             world.send(publisher);
             settle(world, rng)?;
         }
@@ -128,6 +135,20 @@ fn calm(world: &mut World, rng: &mut Rng) -> Result<(), Wrong> {
     for subscriber in &mut world.subscribers {
         subscriber.at_head(&world.truth);
     }
+    Ok(())
+}
+
+/// All that was sent is worked through and what the sockets hold is read, while those that are stalled stay so: what
+/// comes out of them afterwards had waited in the server.
+fn rest(world: &mut World, rng: &mut Rng) -> Result<(), Wrong> {
+    quiet(world, rng)?;
+    for n in 0..world.publishers.len() {
+        world.read_answer(n, usize::MAX)?;
+    }
+    for n in 0..world.subscribers.len() {
+        world.read(n, usize::MAX)?;
+    }
+    world.truth.rest = Some(world.truth.step);
     Ok(())
 }
 

@@ -7,27 +7,64 @@
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
 
-use crore_broker::settings::Rule;
+use crore_broker::settings::{Keep, Rule};
 
 /// What went wrong, in a sentence.
 pub type Wrong = String;
 
-/// A message that was sent to the server.
-pub struct Message {
+/// Keys that messages have; 0 stands for none.
+pub const KEYS: u8 = 6;
+
+/// What a key is called.
+pub fn key_name(key: u8) -> Option<String> {
+    (key > 0).then(|| format!("k{key}"))
+}
+
+/// What a publisher says of a message.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Like {
     /// Its topic.
     pub topic: usize,
     /// Bytes of data.
     pub len: usize,
+    /// Its key, below [`KEYS`].
+    pub key: u8,
+    /// Seconds that it lives, if it brings a number.
+    pub ttl_s: Option<u32>,
+}
+
+/// A message that was sent to the server.
+pub struct Message {
+    /// What was said of it.
+    pub like: Like,
+    /// Its topic.
+    pub topic: usize,
+    /// Bytes of data.
+    pub len: usize,
+    /// Seconds that it lives, by itself or by the rule.
+    pub ttl_s: Option<u32>,
     /// When its bytes were sent, in steps.
     pub sent: u32,
     /// The same, in seconds.
     pub sent_s: u32,
     /// When it was acknowledged, in steps.
     pub acked: Option<u32>,
+    /// The same, in seconds.
+    pub acked_s: u32,
     /// Where it stands, once that is known.
     pub offset: Option<u64>,
     /// It was refused.
     pub refused: bool,
+}
+
+impl Message {
+    /// Whether it surely stands before another of its topic.
+    pub fn is_before(&self, other: &Message) -> bool {
+        match (self.offset, other.offset) {
+            (Some(one), Some(other)) => one < other,
+            _ => self.acked.is_some_and(|acked| acked < other.sent),
+        }
+    }
 }
 
 /// A topic.
@@ -40,6 +77,15 @@ pub struct Topic {
     pub deletes: Vec<(u32, Option<u32>)>,
     /// Messages whose place is known.
     pub by_offset: BTreeMap<u64, u32>,
+    /// All messages, by key.
+    pub by_key: [Vec<u32>; KEYS as usize],
+}
+
+impl Topic {
+    /// Whether only the newest message of each key is kept.
+    pub fn keeps_latest(&self) -> bool {
+        self.rule.keep == Keep::Latest
+    }
 }
 
 /// An acknowledged message of which only the bounds are known.
@@ -76,6 +122,8 @@ pub struct Truth {
     pub step: u32,
     /// The second.
     pub now_s: u32,
+    /// The last step before the stalled sockets opened, once all that was sent had been worked through.
+    pub rest: Option<u32>,
     /// Logs are cut by their rules only, not by the budget of the process or the count of topics.
     pub budgets_are_wide: bool,
     /// What happened, if somebody wants to read it.
@@ -91,20 +139,36 @@ impl Truth {
         }
     }
 
-    /// A new message to a topic; returns its number and its data.
-    pub fn write(&mut self, topic: usize, len: usize) -> (u32, Vec<u8>) {
+    /// A new message; returns its number.
+    pub fn write(&mut self, like: Like) -> u32 {
         let number = self.messages.len() as u32;
-        let data = data_of(number, len);
+        let topic = &mut self.topics[like.topic];
+        topic.by_key[usize::from(like.key)].push(number);
+        let of_rule = (topic.rule.ttl_s > 0).then_some(topic.rule.ttl_s);
         self.messages.push(Message {
-            topic,
-            len: data.len(),
+            like,
+            topic: like.topic,
+            len: data_of(number, like.len).len(),
+            ttl_s: like.ttl_s.into_iter().chain(of_rule).min(),
             sent: self.step,
             sent_s: self.now_s,
             acked: None,
+            acked_s: 0,
             offset: None,
             refused: false,
         });
-        (number, data)
+        number
+    }
+
+    /// The data of a message that was written.
+    pub fn data(&self, number: u32) -> Vec<u8> {
+        data_of(number, self.messages[number as usize].len)
+    }
+
+    /// The most that a log counts for a message: a frame's header, key and content type and an eighth for the size
+    /// class.
+    pub fn bytes_of(&self, number: u32) -> usize {
+        (self.messages[number as usize].len + 90) * 9 / 8 + 8
     }
 
     /// Which message this is, whole and unharmed.
@@ -144,7 +208,8 @@ impl Truth {
 
     /// A publisher was told that these stand in the log.
     pub fn acknowledge(&mut self, number: u32) {
-        self.messages[number as usize].acked = Some(self.step);
+        let message = &mut self.messages[number as usize];
+        (message.acked, message.acked_s) = (Some(self.step), self.now_s);
     }
 
     /// Whether a gap after `seen` cannot be: all that came since must still be in the log.
@@ -153,29 +218,32 @@ impl Truth {
         let age_s = of.rule.log_age_s.min(of.rule.position_age_s);
         let touched = |(_, done): &(u32, Option<u32>)| done.is_none_or(|done| done >= seen.at);
         if !self.budgets_are_wide
-            || of.rule.log_messages == 0
+            || of.rule.messages_max() == 0
             || self.now_s - seen.at_s >= age_s
             || of.deletes.iter().any(touched)
         {
             return false;
         }
-        let since = self.messages.iter().filter(|m| {
+        let since = self.messages.iter().enumerate().filter(|(_, m)| {
             let later = match m.offset {
                 Some(offset) => offset > seen.offset,
                 None => m.acked.is_none_or(|acked| acked >= seen.at),
             };
             m.topic == topic && later
         });
-        let (mut count, mut bytes) = (0, 0);
-        for message in since {
+        let (mut count, mut bytes, mut keys) = (0, 0, 0_u32);
+        for (number, message) in since {
             if self.now_s - message.sent_s >= of.rule.log_age_s {
                 return false;
             }
             count += 1;
-            // A frame's header, the content type and an eighth for the size class.
-            bytes += (message.len + 80) * 9 / 8 + 8;
+            keys |= 1 << message.like.key;
+            bytes += self.bytes_of(number as u32);
         }
-        count <= of.rule.log_messages && bytes <= of.rule.log_bytes
+        if of.keeps_latest() {
+            count = keys.count_ones();
+        }
+        count <= of.rule.messages_max() && bytes <= of.rule.log_bytes
     }
 
     /// Checks the order of what publishers did: who was acknowledged before another was sent stands

@@ -44,6 +44,8 @@ pub struct World {
     pub publishers: Vec<Publisher>,
     /// Links of each shard that are not closed.
     live: Vec<Vec<u32>>,
+    /// Connections of publishers so far.
+    pub entered: usize,
     /// What the shards share.
     pub shared: Arc<crore_broker::World>,
     ticked_s: Vec<u32>,
@@ -60,12 +62,14 @@ impl World {
             name: name.clone(),
             deletes: Vec::new(),
             by_offset: Default::default(),
+            by_key: Default::default(),
         };
         let truth = Truth {
             messages: Vec::new(),
             topics: plan.topics.iter().map(topic).collect(),
             step: 0,
             now_s: 1,
+            rest: None,
             budgets_are_wide: plan.budgets_are_wide,
             trace: traced.then(Vec::new),
         };
@@ -89,9 +93,10 @@ impl World {
             .collect();
         // The first is the one that the end of a run publishes with.
         let publishers = (0..plan.publishers)
-            .map(|n| match n > 0 && rng.chance(40) {
-                true => Publisher::over_socket(rng.below(plan.topics.len())),
-                false => Publisher::default(),
+            .map(|n| match rng.below(10) {
+                0..4 if n > 0 => Publisher::over_socket(rng.below(plan.topics.len())),
+                0..7 => Publisher::careful(),
+                _ => Publisher::default(),
             })
             .collect();
         World {
@@ -101,6 +106,7 @@ impl World {
             met: Met::default(),
             subscribers,
             publishers,
+            entered: 0,
             live: vec![Vec::new(); plan.shards],
             ticked_s: vec![0; plan.shards],
             busy: vec![false; plan.shards],
@@ -150,9 +156,8 @@ impl World {
             Op::Publish(n, deed) => {
                 let publisher = self.ready_publisher(usize::from(n), rng);
                 if self.publishers[publisher].waiting() < PENDING_MAX {
-                    let bytes_max = self.plan.message_bytes;
                     let publisher = &mut self.publishers[publisher];
-                    publisher.act(deed, bytes_max, &mut self.truth, rng);
+                    publisher.act(deed, &self.plan, &mut self.truth, rng);
                 }
                 self.send_of_publisher(usize::from(n));
                 Ok(())
@@ -214,6 +219,7 @@ impl World {
         if self.publishers[n].link.is_none() {
             let link = self.connect(rng);
             self.publishers[n].connect(link, &self.truth);
+            self.entered += 1;
             if rng.chance(80) {
                 self.publishers[n].retry(&mut self.truth, rng, &mut self.met);
             }

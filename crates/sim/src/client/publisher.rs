@@ -1,17 +1,19 @@
 //! A publisher over HTTP (single requests, pipelined ones, batches, and what is done to topics as a
-//! whole) or over a WebSocket, where nothing but credit holds it back. What was not answered when its connection ended is sent again.
+//! whole) or over a WebSocket, where nothing but credit holds it back. What was not answered when its connection
+//! ended is sent again: as a new message, or, by a publisher that is careful, as the same one with the same
+//! idempotency key.
+
+mod answers;
 
 use std::collections::VecDeque;
 
-use crore_broker::position::{self, Since};
-
 use crore_wire::websocket::frame::{self, Opcode};
-use crore_wire::websocket::receive::{self, Config, Event, Partial, Role};
+use crore_wire::websocket::receive::Partial;
 
-use super::http::{self, Framing};
 use crate::met::Met;
+use crate::plan::Plan;
 use crate::rng::Rng;
-use crate::truth::{Truth, Wrong, shown};
+use crate::truth::{KEYS, Like, Truth, key_name};
 
 /// A request that waits for its answer.
 #[derive(Clone, Debug)]
@@ -46,6 +48,8 @@ const FRAMES_EACH: u8 = 4;
 pub struct Publisher {
     /// Over a WebSocket: the topic.
     socket: Option<usize>,
+    /// Its messages have idempotency keys.
+    careful: bool,
     begun: bool,
     /// What its frames on this connection were, by number.
     frames: Vec<u32>,
@@ -66,6 +70,14 @@ impl Publisher {
     pub fn over_socket(topic: usize) -> Self {
         Publisher {
             socket: Some(topic),
+            ..Publisher::default()
+        }
+    }
+
+    /// One whose messages have idempotency keys.
+    pub fn careful() -> Self {
+        Publisher {
+            careful: true,
             ..Publisher::default()
         }
     }
@@ -105,23 +117,24 @@ impl Publisher {
         self.again.extend(self.pending.drain(..));
     }
 
-    /// Sends what had no answer once more, as new messages: the server may have taken the old ones.
+    /// Sends what had no answer once more: the server may have taken it.
     pub fn retry(&mut self, truth: &mut Truth, rng: &mut Rng, met: &mut Met) {
         for request in std::mem::take(&mut self.again) {
-            let like = |number: &u32| {
-                let message = &truth.messages[*number as usize];
-                (message.topic, message.len)
+            let again = |number: u32, truth: &mut Truth| match self.careful {
+                true => number,
+                false => truth.write(truth.messages[number as usize].like),
             };
             match request {
                 Request::One(number) => {
-                    let (topic, len) = like(&number);
+                    let number = again(number, truth);
                     met.retries += 1;
-                    self.one(topic, len, truth, rng);
+                    self.send_one(number, truth, rng);
                 }
                 Request::Batch(numbers) => {
-                    let lines: Vec<_> = numbers.iter().map(like).collect();
+                    let numbers = numbers.iter().map(|number| again(*number, truth));
+                    let numbers = numbers.collect();
                     met.retries += 1;
-                    self.batch(&lines, truth);
+                    self.send_batch(numbers, truth);
                 }
                 Request::Delete(..) | Request::Other => {}
             }
@@ -129,14 +142,26 @@ impl Publisher {
     }
 
     /// Does it, on a topic and with sizes by chance.
-    pub fn act(&mut self, deed: Deed, bytes_max: usize, truth: &mut Truth, rng: &mut Rng) {
+    pub fn act(&mut self, deed: Deed, plan: &Plan, truth: &mut Truth, rng: &mut Rng) {
+        let like = |topic: usize, truth: &Truth, rng: &mut Rng| Like {
+            topic,
+            len: rng.range(4, plan.message_bytes),
+            key: match truth.topics[topic].keeps_latest() {
+                true => rng.below(usize::from(KEYS)) as u8,
+                false => rng.pick(&[0, 0, 0, 1]),
+            },
+            ttl_s: match rng.chance(plan.mortal_percent) {
+                true => Some(rng.pick(&[0, 1, 3, 20])),
+                false => None,
+            },
+        };
         if let Some(topic) = self.socket {
             let count = match deed {
                 Deed::Pipeline(count) | Deed::Batch(count) => count * FRAMES_EACH,
                 _ => 1,
             };
             for _ in 0..count {
-                self.one(topic, rng.range(4, bytes_max), truth, rng);
+                self.one(like(topic, truth, rng), truth, rng);
             }
             return;
         }
@@ -150,13 +175,16 @@ impl Publisher {
                     } else {
                         rng.below(truth.topics.len())
                     };
-                    self.one(topic, rng.range(4, bytes_max), truth, rng);
+                    self.one(like(topic, truth, rng), truth, rng);
                 }
             }
             Deed::Batch(count) => {
-                let line = |_| (rng.below(truth.topics.len()), rng.range(4, bytes_max));
-                let lines: Vec<_> = (0..count).map(line).collect();
-                self.batch(&lines, truth);
+                let line = |_| {
+                    let like = like(rng.below(truth.topics.len()), truth, rng);
+                    truth.write(like)
+                };
+                let numbers = (0..count).map(line).collect();
+                self.send_batch(numbers, truth);
             }
             Deed::Delete => {
                 self.send(&format!("DELETE /pub?topic={name}"), "", b"");
@@ -176,38 +204,77 @@ impl Publisher {
         }
     }
 
-    /// Publishes one message to this topic.
-    pub fn one(&mut self, topic: usize, len: usize, truth: &mut Truth, rng: &mut Rng) {
-        let topic = self.socket.unwrap_or(topic);
-        let (number, data) = truth.write(topic, len);
+    /// Publishes one message.
+    pub fn one(&mut self, mut like: Like, truth: &mut Truth, rng: &mut Rng) {
+        if let Some(topic) = self.socket {
+            // A frame is the data and nothing else.
+            like = Like {
+                topic,
+                key: 0,
+                ttl_s: None,
+                ..like
+            };
+        }
+        let number = truth.write(like);
+        self.send_one(number, truth, rng);
+    }
+
+    fn send_one(&mut self, number: u32, truth: &mut Truth, rng: &mut Rng) {
+        let (like, data) = (truth.messages[number as usize].like, truth.data(number));
         self.pending.push_back(Request::One(number));
-        truth.note(|| format!("{:?} publishes {number} to {topic}", self.link));
+        truth.note(|| format!("{:?} publishes {number}, {like:?}", self.link));
         if self.socket.is_some() {
             self.frames.push(number);
             let opcode = rng.pick(&[Opcode::Text, Opcode::Binary]);
             frame::write_masked(&mut self.out, opcode, &data, [9, 8, 7, 6]);
             return;
         }
-        let name = &truth.topics[topic].name;
-        let kind = rng.pick(&[
-            "",
-            "Content-Type: text/plain\r\n",
-            "Content-Type: application/octet-stream\r\n",
-        ]);
-        self.send(&format!("POST /pub?topic={name}"), kind, &data);
+        let name = &truth.topics[like.topic].name;
+        // A retry is the same in all.
+        let mut fields = String::from(
+            [
+                "",
+                "Content-Type: text/plain\r\n",
+                "Content-Type: application/octet-stream\r\n",
+            ][number as usize % 3],
+        );
+        if let Some(key) = key_name(like.key) {
+            fields.push_str(&format!("Crore-Key: {key}\r\n"));
+        }
+        if let Some(ttl_s) = like.ttl_s {
+            fields.push_str(&format!("Crore-TTL: {ttl_s}\r\n"));
+        }
+        if self.careful {
+            fields.push_str(&format!("Idempotency-Key: \"{number}\"\r\n"));
+        }
+        self.send(&format!("POST /pub?topic={name}"), &fields, &data);
     }
 
-    fn batch(&mut self, lines: &[(usize, usize)], truth: &mut Truth) {
-        let (mut body, mut numbers) = (Vec::new(), Vec::new());
-        for (topic, len) in lines {
-            let (number, data) = truth.write(*topic, *len);
-            let name = &truth.topics[*topic].name;
-            body.extend_from_slice(format!("{{\"topic\":\"{name}\",\"data\":\"").as_bytes());
-            body.extend_from_slice(&data);
-            body.extend_from_slice(b"\"}\n");
-            numbers.push(number);
+    fn send_batch(&mut self, numbers: Vec<u32>, truth: &mut Truth) {
+        let mut body = String::new();
+        for number in &numbers {
+            let (like, data) = (truth.messages[*number as usize].like, truth.data(*number));
+            let (name, data) = (
+                &truth.topics[like.topic].name,
+                String::from_utf8_lossy(&data),
+            );
+            body.push_str(&format!("{{\"topic\":\"{name}\",\"data\":\"{data}\""));
+            if let Some(key) = key_name(like.key) {
+                body.push_str(&format!(",\"key\":\"{key}\""));
+            }
+            if let Some(ttl_s) = like.ttl_s {
+                body.push_str(&format!(",\"ttl_s\":{ttl_s}"));
+            }
+            if self.careful {
+                body.push_str(&format!(",\"idempotency_key\":\"{number}\""));
+            }
+            body.push_str("}\n");
         }
-        self.send("POST /pub", "Content-Type: application/x-ndjson\r\n", &body);
+        self.send(
+            "POST /pub",
+            "Content-Type: application/x-ndjson\r\n",
+            body.as_bytes(),
+        );
         truth.note(|| format!("{:?} publishes a batch {numbers:?}", self.link));
         self.pending.push_back(Request::Batch(numbers));
     }
@@ -219,168 +286,5 @@ impl Publisher {
         );
         self.out.extend_from_slice(head.as_bytes());
         self.out.extend_from_slice(body);
-    }
-
-    /// Reads the answers that came.
-    pub fn read(&mut self, bytes: &[u8], truth: &mut Truth, met: &mut Met) -> Result<(), Wrong> {
-        self.bytes.extend_from_slice(bytes);
-        if self.begun {
-            return self.read_frames(truth, met);
-        }
-        loop {
-            let mut rest = self.bytes.clone();
-            let Some(head) = http::take_head(&mut rest)? else {
-                return Ok(());
-            };
-            let Framing::Length(len) = http::framing(&head)? else {
-                return Err("an answer to a publisher has a length".into());
-            };
-            if rest.len() < len {
-                return Ok(());
-            }
-            let body: Vec<u8> = rest.drain(..len).collect();
-            self.bytes = rest;
-            if self.socket.is_some() && head.status == 101 {
-                self.begun = true;
-                return self.read_frames(truth, met);
-            }
-            self.closes |= head.field("connection") == Some("close") || self.socket.is_some();
-            if head.status == 408 || self.socket.is_some() {
-                // Half a request, or none: it is sent again.
-                return Ok(());
-            }
-            let request = self.pending.pop_front();
-            let request =
-                request.ok_or_else(|| format!("an answer to nothing: {}", head.status))?;
-            self.answered(&request, head.status, &body, truth, met)?;
-        }
-    }
-
-    /// Acknowledgements, in the order of the frames.
-    fn read_frames(&mut self, truth: &mut Truth, met: &mut Met) -> Result<(), Wrong> {
-        let config = Config {
-            role: Role::Client,
-            message_bytes: 1 << 16,
-            deflate: false,
-        };
-        let mut partial = self.partial.take();
-        let mut input = std::mem::take(&mut self.bytes);
-        let mut at = 0;
-        loop {
-            let step = receive::next(&mut partial, &mut input[at..], &config)
-                .map_err(|violation| format!("frames: {}", violation.reason()))?;
-            at += step.consumed;
-            match step.event {
-                None => break,
-                Some(Event::Ping(data)) => {
-                    frame::write_masked(&mut self.out, Opcode::Pong, data, [1, 2, 3, 4]);
-                }
-                Some(Event::Text(text)) => {
-                    let text = String::from_utf8_lossy(text).into_owned();
-                    self.acknowledged(&text, truth, met)?;
-                }
-                Some(Event::Close { .. }) => self.closes = true,
-                Some(other) => return Err(format!("a publisher got {other:?}")),
-            }
-        }
-        self.partial = partial;
-        Ok(())
-    }
-
-    fn acknowledged(&mut self, text: &str, truth: &mut Truth, met: &mut Met) -> Result<(), Wrong> {
-        // A refusal overtakes what is under way to another shard: they are told apart by number.
-        let frame = text
-            .lines()
-            .next()
-            .and_then(|line| line.strip_prefix("ack: "));
-        let frame = frame.and_then(|digits| digits.parse::<usize>().ok());
-        let number = frame.and_then(|frame| self.frames.get(frame).copied());
-        let is = |request: &Request| matches!(request, Request::One(n) if Some(*n) == number);
-        let place = self.pending.iter().position(is);
-        let (Some(number), Some(place)) = (number, place) else {
-            return Err(format!("an acknowledgement of nothing: {text:?}"));
-        };
-        self.pending.remove(place);
-        let id = text.lines().find_map(|line| line.strip_prefix("id: "));
-        truth.note(|| format!("{:?} is told of {number}: {text:?}", self.link));
-        if let Some(id) = id {
-            truth.learn(number, offset_of(id)?)?;
-            truth.acknowledge(number);
-            met.acknowledged += 1;
-        } else if truth.budgets_are_wide {
-            return Err(format!("message {number} was refused: {text:?}"));
-        } else {
-            truth.messages[number as usize].refused = true;
-            met.refused += 1;
-        }
-        Ok(())
-    }
-
-    fn answered(
-        &mut self,
-        request: &Request,
-        status: u16,
-        body: &[u8],
-        truth: &mut Truth,
-        met: &mut Met,
-    ) -> Result<(), Wrong> {
-        truth.note(|| {
-            format!(
-                "{:?} is answered {status} to {request:?} {}",
-                self.link,
-                shown(body)
-            )
-        });
-        match (request, status) {
-            (Request::One(number), 201 | 202) => {
-                truth.learn(*number, offset_in(body)?)?;
-                truth.acknowledge(*number);
-                met.acknowledged += 1;
-            }
-            (Request::One(number), 429 | 503) if !truth.budgets_are_wide => {
-                truth.messages[*number as usize].refused = true;
-                met.refused += 1;
-            }
-            (Request::Batch(numbers), 200) => {
-                let whole = format!("{{\"published\": {}, \"failed\": []}}\n", numbers.len());
-                if body == whole.as_bytes() {
-                    numbers.iter().for_each(|number| truth.acknowledge(*number));
-                    met.acknowledged += numbers.len() as u64;
-                } else if truth.budgets_are_wide {
-                    return Err(format!("a batch failed: {}", shown(body)));
-                } else {
-                    met.refused += 1;
-                }
-            }
-            (Request::Delete(topic, n), 200 | 404) => {
-                truth.topics[*topic].deletes[*n].1 = Some(truth.step);
-            }
-            (Request::Other, 200 | 201 | 404) => {}
-            // Refused with its connection, before its request was read.
-            (Request::Batch(_) | Request::Delete(..), 429 | 503) if !truth.budgets_are_wide => {
-                met.refused += 1;
-            }
-            (Request::Other, 429 | 503) if !truth.budgets_are_wide => met.refused += 1,
-            _ => return Err(format!("{request:?} was answered {status}")),
-        }
-        Ok(())
-    }
-}
-
-/// The offset in the answer to a publish.
-fn offset_in(body: &[u8]) -> Result<u64, Wrong> {
-    let text = String::from_utf8_lossy(body);
-    let id = text
-        .split_once("\"last_message_id\": \"")
-        .and_then(|(_, rest)| rest.split_once('"'));
-    let (id, _) = id.ok_or_else(|| format!("no position in {}", shown(body)))?;
-    offset_of(id)
-}
-
-fn offset_of(id: &str) -> Result<u64, Wrong> {
-    let since = position::parse(id.as_bytes(), 0, 1).ok();
-    match since.as_deref() {
-        Some([Since::At(position)]) => Ok(position.offset),
-        _ => Err(format!("no position: {id}")),
     }
 }

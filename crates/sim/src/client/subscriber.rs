@@ -1,11 +1,12 @@
 //! A subscriber: connects, reads, remembers the position that it was given, and resumes with it.
 
-use crore_broker::position::{self, Position, Since};
-use crore_wire::websocket::frame::{self, Opcode};
-use crore_wire::websocket::receive::{self, Config, Event, Partial, Role};
+mod read;
 
-use super::http::{self, Framing, Head};
-use super::sse;
+use crore_broker::position::{self, Position, Since};
+use crore_broker::settings::First;
+use crore_wire::websocket::receive::Partial;
+
+use super::http::{self, Head};
 use super::track::{Start, Track};
 use crate::met::Met;
 use crate::rng::Rng;
@@ -29,9 +30,6 @@ pub enum Kind {
 /// All kinds.
 pub const KINDS: [Kind; 5] = [Kind::Sse, Kind::Sse10, Kind::Plain, Kind::Meta, Kind::Poll];
 
-/// The longest message that a client of ours takes.
-const MESSAGE_BYTES_MAX: usize = 1 << 20;
-
 /// A connection of a subscriber.
 #[derive(Default)]
 struct Conn {
@@ -45,6 +43,10 @@ struct Conn {
     over: bool,
     asked: u32,
     asked_s: u32,
+    /// When it read that its stream is on.
+    begun: Option<u32>,
+    /// Messages that came when the stalled sockets had opened.
+    after_rest: u32,
 }
 
 /// The subscriber.
@@ -126,9 +128,18 @@ impl Subscriber {
                 }
             }
             None => {
-                target.push_str(rng.pick(&["", "", "since=oldest", "since=live", "since=-2"]));
+                let since = rng.pick(&["", "", "since=oldest", "since=live", "since=-2"]);
+                target.push_str(since);
                 for track in &mut self.tracks {
                     track.begin(Start::First);
+                    let topic = &truth.topics[track.topic];
+                    let by_rule = match topic.rule.first {
+                        First::ByTransport => topic.keeps_latest(),
+                        first => first == First::Oldest,
+                    };
+                    if since == "since=oldest" || since.is_empty() && by_rule {
+                        track.from_oldest();
+                    }
                 }
             }
         }
@@ -208,6 +219,7 @@ impl Subscriber {
         // An event stream with a length says only when to come back.
         let shed = head.field("content-length").is_some();
         if head.status == expected && !shed {
+            self.conn.begun = Some(truth.step);
             for track in &mut self.tracks {
                 track.established(truth.step);
             }
@@ -233,146 +245,6 @@ impl Subscriber {
     fn forget(&mut self, met: &mut Met) {
         met.gone += 1;
         self.position = None;
-    }
-
-    fn read_events(&mut self, truth: &mut Truth, met: &mut Met) -> Result<(), Wrong> {
-        let mut body = std::mem::take(&mut self.conn.body);
-        if self.kind == Kind::Sse {
-            self.conn.over |= http::take_chunks(&mut self.conn.bytes, &mut body)?;
-        } else {
-            body.append(&mut self.conn.bytes);
-        }
-        while let Some(event) = sse::take_event(&mut body)? {
-            let is_gap = event.name == b"crore.gap";
-            match (event.id, event.data) {
-                (Some(id), Some(data)) if is_gap => self.gap(Some(&data), &id, truth, met)?,
-                (Some(id), Some(data)) => self.message(&data, Some(&id), truth, met)?,
-                (Some(id), None) => self.told(&id, truth)?,
-                (None, None) => {}
-                (None, Some(data)) => {
-                    return Err(format!("an event without an id: {}", shown(&data)));
-                }
-            }
-        }
-        self.conn.body = body;
-        Ok(())
-    }
-
-    fn read_frames(&mut self, truth: &mut Truth, met: &mut Met) -> Result<(), Wrong> {
-        let config = Config {
-            role: Role::Client,
-            message_bytes: MESSAGE_BYTES_MAX,
-            deflate: self.deflate,
-        };
-        let mut partial = self.conn.partial.take();
-        let mut input = std::mem::take(&mut self.conn.bytes);
-        let mut at = 0;
-        loop {
-            let step = receive::next(&mut partial, &mut input[at..], &config)
-                .map_err(|violation| format!("frames: {}", violation.reason()))?;
-            at += step.consumed;
-            match step.event {
-                None => break,
-                Some(Event::Ping(data)) => {
-                    frame::write_masked(&mut self.out, Opcode::Pong, data, [1, 2, 3, 4]);
-                }
-                Some(Event::Pong(_)) => {}
-                Some(Event::Close { code, reason }) => {
-                    let reason = reason.to_vec();
-                    self.closed(code, &reason, truth, met)?;
-                    break;
-                }
-                Some(Event::Text(data) | Event::Binary(data)) if self.kind == Kind::Plain => {
-                    self.message(data, None, truth, met)?;
-                }
-                Some(Event::Text(data) | Event::Binary(data)) => {
-                    self.meta(data, truth, met)?;
-                }
-            }
-        }
-        self.conn.partial = partial;
-        Ok(())
-    }
-
-    fn meta(&mut self, data: &[u8], truth: &mut Truth, met: &mut Met) -> Result<(), Wrong> {
-        let end = data.windows(2).position(|two| two == b"\n\n");
-        let end = end.ok_or_else(|| format!("no meta head: {}", shown(data)))?;
-        let field = |name: &[u8]| {
-            let mut lines = data[..end].split(|b| *b == b'\n');
-            lines.find_map(|line| line.strip_prefix(name).map(<[u8]>::to_vec))
-        };
-        let id = field(b"id: ").ok_or_else(|| format!("no id: {}", shown(data)))?;
-        if field(b"gap: ").is_some() {
-            return self.gap(field(b"topic: ").as_deref(), &id, truth, met);
-        }
-        self.message(&data[end + 2..], Some(&id), truth, met)
-    }
-
-    fn closed(
-        &mut self,
-        code: Option<u16>,
-        reason: &[u8],
-        truth: &mut Truth,
-        met: &mut Met,
-    ) -> Result<(), Wrong> {
-        truth.note(|| format!("{:?} closed with {code:?} {}", self.link, shown(reason)));
-        self.closes = true;
-        match code {
-            Some(4410) => self.forget(met),
-            Some(4412) => {
-                let id = reason.strip_prefix(b"messages are lost; resume from ");
-                let id = id.ok_or_else(|| format!("no position in {}", shown(reason)))?;
-                return self.gap(None, id, truth, met);
-            }
-            Some(1001 | 1000 | 1013) => {}
-            code => return Err(format!("closed with {code:?} {}", shown(reason))),
-        }
-        Ok(())
-    }
-
-    fn read_poll(&mut self, end: bool, truth: &mut Truth, met: &mut Met) -> Result<(), Wrong> {
-        let Some(head) = self.conn.head.clone() else {
-            return Ok(());
-        };
-        let Framing::Length(len) = http::framing(&head)? else {
-            return Err("a long-poll's answer has a length".into());
-        };
-        if self.conn.bytes.len() < len {
-            return Ok(());
-        }
-        let body: Vec<u8> = self.conn.bytes.drain(..len).collect();
-        self.conn.head = None;
-        self.conn.busy = false;
-        self.closes |= end || head.field("connection") == Some("close");
-        truth.note(|| {
-            format!(
-                "{:?} polled {} gap {:?}",
-                self.link,
-                head.status,
-                head.field("crore-gap")
-            )
-        });
-        let gap = head.field("crore-gap").is_some();
-        match (head.status, head.tag()) {
-            (200, Some(tag)) => {
-                met.polls += 1;
-                if gap {
-                    self.poll_gap(truth, met)?;
-                }
-                self.message(&body, Some(&tag), truth, met)
-            }
-            (204 | 304 | 408, Some(tag)) if gap => self.gap(None, &tag, truth, met),
-            (204 | 304 | 408, _) => Ok(()),
-            (410, _) => {
-                self.forget(met);
-                Ok(())
-            }
-            (429 | 503, _) => {
-                met.refused += 1;
-                Ok(())
-            }
-            (status, _) => Err(format!("a long-poll was answered {status}")),
-        }
     }
 
     /// Each position that an id holds, in the order of the topics.
@@ -429,7 +301,28 @@ impl Subscriber {
             truth.learn(number, position.offset)?;
             self.position = Some(id.to_vec());
         }
-        self.tracks[part].got(number, truth)
+        self.tracks[part].got(number, truth)?;
+        truth.check_worth(number, self.conn.asked, self.conn.asked_s)?;
+        self.check_wait(number, truth)
+    }
+
+    /// Nothing waits for the socket that may be superseded meanwhile, but the first page of a stream and the rest
+    /// of a message that was begun.
+    fn check_wait(&mut self, number: u32, truth: &Truth) -> Result<(), Wrong> {
+        let (Some(rest), Some(begun)) = (truth.rest, self.conn.begun) else {
+            return Ok(());
+        };
+        self.conn.after_rest += 1;
+        let message = &truth.messages[number as usize];
+        if self.conn.after_rest == 1 || begun > rest || message.sent <= begun {
+            return Ok(());
+        }
+        if !truth.topics[message.topic].keeps_latest() {
+            return Ok(());
+        }
+        truth.check_newest(number, "its socket opened", |other| {
+            other.acked.is_some_and(|acked| acked <= rest)
+        })
     }
 
     /// A gap with its new position: of the topic that is named, or of whichever moved.
@@ -452,10 +345,17 @@ impl Subscriber {
         let positions = self.positions(id)?;
         let at_s = self.conn.asked_s;
         let only = self.tracks.len() == 1;
+        let (mut moved, mut lost) = (false, false);
         for (track, position) in self.tracks.iter_mut().zip(positions) {
             let named = name.map(|name| name == truth.topics[track.topic].name.as_bytes());
             let behind = track.seen.is_none_or(|seen| seen.offset < position.offset);
-            if named.unwrap_or(only || behind) {
+            // Past what expired or was superseded a position moves without a loss.
+            let reaches_back = track
+                .seen
+                .is_some_and(|seen| truth.must_reach_back(track.topic, seen));
+            moved |= behind;
+            if named.unwrap_or(only || behind && !reaches_back) {
+                lost = true;
                 // What stands behind the gap may have been acknowledged long ago.
                 let seen = Seen {
                     offset: position.offset,
@@ -464,6 +364,9 @@ impl Subscriber {
                 };
                 track.gap(Some(seen), truth)?;
             }
+        }
+        if moved && !lost {
+            return Err("a gap was told although each of the logs reaches back".into());
         }
         self.position = Some(id.to_vec());
         Ok(())
@@ -494,7 +397,7 @@ impl Subscriber {
             let rule = &truth.topics[track.topic].rule;
             // Between two polls a topic without a log loses what comes, and tells it with the next
             // message only.
-            if !is_poll || (rule.log_messages > 0 && truth.budgets_are_wide) {
+            if !is_poll || (rule.messages_max() > 0 && truth.budgets_are_wide) {
                 track.at_head();
             }
         }

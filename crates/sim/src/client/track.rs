@@ -13,12 +13,28 @@ pub enum Start {
     First,
 }
 
+/// A message that came, and when.
+#[derive(Clone, Copy, Debug)]
+struct Got {
+    number: u32,
+    at: u32,
+    at_s: u32,
+}
+
 /// A stretch: all messages between its start and its end, or as far as it came.
 #[derive(Debug)]
 struct Stretch {
     start: Start,
-    got: Vec<u32>,
+    /// It began with the oldest that there was.
+    whole: bool,
+    got: Vec<Got>,
     to_head: bool,
+}
+
+impl Stretch {
+    fn has(&self, number: u32) -> bool {
+        self.got.iter().any(|got| got.number == number)
+    }
 }
 
 /// What a subscriber saw of a topic.
@@ -48,9 +64,17 @@ impl Track {
         self.seen = None;
         self.stretches.push(Stretch {
             start,
+            whole: false,
             got: Vec::new(),
             to_head: false,
         });
+    }
+
+    /// What it just began is to begin with the oldest message that is kept.
+    pub fn from_oldest(&mut self) {
+        if let Some(stretch) = self.stretches.last_mut() {
+            stretch.whole = true;
+        }
     }
 
     /// The subscription was answered: from now on nothing may be missed.
@@ -78,7 +102,7 @@ impl Track {
     pub fn got(&mut self, number: u32, truth: &Truth) -> Result<(), Wrong> {
         let message = &truth.messages[number as usize];
         let stretch = self.stretches.last_mut().expect("a subscriber has begun");
-        if stretch.got.contains(&number) {
+        if stretch.has(number) {
             return Err(format!("message {number} came twice"));
         }
         if let (Some(seen), Some(offset)) = (self.seen, message.offset)
@@ -89,7 +113,11 @@ impl Track {
                 seen.offset
             ));
         }
-        stretch.got.push(number);
+        stretch.got.push(Got {
+            number,
+            at: truth.step,
+            at_s: truth.now_s,
+        });
         self.seen = message.offset.map(|offset| Seen {
             offset,
             at: message.sent,
@@ -147,10 +175,13 @@ impl Track {
         truth: &Truth,
         unplaced: &[Unplaced],
     ) -> Result<(), Wrong> {
-        let offset_of = |number: &u32| truth.messages[*number as usize].offset;
-        let offsets: Vec<u64> = stretch.got.iter().filter_map(offset_of).collect();
-        if let Some(two) = offsets.windows(2).find(|two| two[0] >= two[1]) {
-            return Err(format!("{} came before {}", two[0], two[1]));
+        let place = |got: &Got| {
+            let offset = truth.messages[got.number as usize].offset;
+            offset.map(|offset| (offset, *got))
+        };
+        let all: Vec<(u64, Got)> = stretch.got.iter().filter_map(place).collect();
+        if let Some(two) = all.windows(2).find(|two| two[0].0 >= two[1].0) {
+            return Err(format!("{} came before {}", two[0].0, two[1].0));
         }
         if self.deaf {
             return Ok(());
@@ -159,9 +190,9 @@ impl Track {
         let end = if stretch.to_head {
             u64::MAX
         } else {
-            offsets.last().copied().unwrap_or(0)
+            all.last().map_or(0, |(offset, _)| *offset)
         };
-        let first = offsets.first().copied();
+        let first = all.first().map(|(offset, _)| *offset);
         let is_due = |offset: u64, number: u32| match stretch.start {
             Start::After(start) => offset > start,
             Start::Sent(step) => {
@@ -170,10 +201,19 @@ impl Track {
             }
             Start::First => first.is_some_and(|first| offset >= first),
         };
-        let mut got = offsets.iter().copied().peekable();
+        let mut got = all.iter().peekable();
         for (offset, number) in topic.by_offset.range(..=end) {
-            let came = got.next_if_eq(offset).is_some();
-            if !came && is_due(*offset, *number) {
+            if got.next_if(|(came, _)| came == offset).is_some() {
+                continue;
+            }
+            // It was passed over when the next one was read, at the latest.
+            let (at, at_s) = match got.peek() {
+                Some((_, next)) => (next.at, next.at_s),
+                None => (truth.step, truth.now_s),
+            };
+            let is_missed =
+                !truth.may_have_expired(*number, at_s) && !truth.may_be_superseded(*number, at);
+            if is_due(*offset, *number) && is_missed {
                 return Err(format!(
                     "message {number} at {offset} never came (from {:?}, {} messages, to the head: {})",
                     stretch.start,
@@ -182,7 +222,15 @@ impl Track {
                 ));
             }
         }
-        self.check_unplaced(stretch, end, unplaced)
+        let snapshot = stretch.to_head && stretch.whole;
+        let snapshot = snapshot.then(|| truth.snapshot(self.topic));
+        let mut newest = snapshot.into_iter().flatten();
+        if let Some(number) = newest.find(|number| !stretch.has(*number)) {
+            return Err(format!(
+                "message {number}, the newest of its key, never came to who asked for all"
+            ));
+        }
+        self.check_unplaced(stretch, end, truth, unplaced)
     }
 
     /// Acknowledged messages that nobody saw: one of them within this stretch is lost.
@@ -190,6 +238,7 @@ impl Track {
         &self,
         stretch: &Stretch,
         end: u64,
+        truth: &Truth,
         unplaced: &[Unplaced],
     ) -> Result<(), Wrong> {
         let Start::After(start) = stretch.start else {
@@ -199,7 +248,9 @@ impl Track {
             message.topic == self.topic
                 && message.low >= start.max(1)
                 && message.high <= end
-                && !stretch.got.contains(&message.number)
+                && !stretch.has(message.number)
+                && !truth.may_have_expired(message.number, truth.now_s)
+                && !truth.may_be_superseded(message.number, truth.step)
         });
         match lost {
             Some(lost) => Err(format!("{lost:?} never came (from {start} to {end})")),

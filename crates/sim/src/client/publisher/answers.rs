@@ -1,0 +1,191 @@
+//! What publishers are answered: over HTTP in the order of the requests, over a WebSocket by number.
+
+use crore_broker::position::{self, Since};
+use crore_wire::websocket::frame::{self, Opcode};
+use crore_wire::websocket::receive::{self, Config, Event, Role};
+
+use super::{Publisher, Request};
+use crate::client::http::{self, Framing};
+use crate::met::Met;
+use crate::truth::{Truth, Wrong, shown};
+
+impl Publisher {
+    /// Reads the answers that came.
+    pub fn read(&mut self, bytes: &[u8], truth: &mut Truth, met: &mut Met) -> Result<(), Wrong> {
+        self.bytes.extend_from_slice(bytes);
+        if self.begun {
+            return self.read_frames(truth, met);
+        }
+        loop {
+            let mut rest = self.bytes.clone();
+            let Some(head) = http::take_head(&mut rest)? else {
+                return Ok(());
+            };
+            let Framing::Length(len) = http::framing(&head)? else {
+                return Err("an answer to a publisher has a length".into());
+            };
+            if rest.len() < len {
+                return Ok(());
+            }
+            let body: Vec<u8> = rest.drain(..len).collect();
+            self.bytes = rest;
+            if self.socket.is_some() && head.status == 101 {
+                self.begun = true;
+                return self.read_frames(truth, met);
+            }
+            self.closes |= head.field("connection") == Some("close") || self.socket.is_some();
+            if head.status == 408 || self.socket.is_some() {
+                // Half a request, or none: it is sent again.
+                return Ok(());
+            }
+            if head.field("idempotency-replayed").is_some() {
+                self.replayed(met)?;
+            }
+            let request = self.pending.pop_front();
+            let request =
+                request.ok_or_else(|| format!("an answer to nothing: {}", head.status))?;
+            self.answered(&request, head.status, &body, truth, met)?;
+        }
+    }
+
+    /// An answer was the first one once more.
+    fn replayed(&self, met: &mut Met) -> Result<(), Wrong> {
+        met.replays += 1;
+        match self.careful {
+            true => Ok(()),
+            false => Err("an answer to a key that nobody sent".into()),
+        }
+    }
+
+    /// Acknowledgements, in the order of the frames.
+    fn read_frames(&mut self, truth: &mut Truth, met: &mut Met) -> Result<(), Wrong> {
+        let config = Config {
+            role: Role::Client,
+            message_bytes: 1 << 16,
+            deflate: false,
+        };
+        let mut partial = self.partial.take();
+        let mut input = std::mem::take(&mut self.bytes);
+        let mut at = 0;
+        loop {
+            let step = receive::next(&mut partial, &mut input[at..], &config)
+                .map_err(|violation| format!("frames: {}", violation.reason()))?;
+            at += step.consumed;
+            match step.event {
+                None => break,
+                Some(Event::Ping(data)) => {
+                    frame::write_masked(&mut self.out, Opcode::Pong, data, [1, 2, 3, 4]);
+                }
+                Some(Event::Text(text)) => {
+                    let text = String::from_utf8_lossy(text).into_owned();
+                    self.acknowledged(&text, truth, met)?;
+                }
+                Some(Event::Close { .. }) => self.closes = true,
+                Some(other) => return Err(format!("a publisher got {other:?}")),
+            }
+        }
+        self.partial = partial;
+        Ok(())
+    }
+
+    fn acknowledged(&mut self, text: &str, truth: &mut Truth, met: &mut Met) -> Result<(), Wrong> {
+        // A refusal overtakes what is under way to another shard: they are told apart by number.
+        let frame = text
+            .lines()
+            .next()
+            .and_then(|line| line.strip_prefix("ack: "));
+        let frame = frame.and_then(|digits| digits.parse::<usize>().ok());
+        let number = frame.and_then(|frame| self.frames.get(frame).copied());
+        let is = |request: &Request| matches!(request, Request::One(n) if Some(*n) == number);
+        let place = self.pending.iter().position(is);
+        let (Some(number), Some(place)) = (number, place) else {
+            return Err(format!("an acknowledgement of nothing: {text:?}"));
+        };
+        self.pending.remove(place);
+        let id = text.lines().find_map(|line| line.strip_prefix("id: "));
+        truth.note(|| format!("{:?} is told of {number}: {text:?}", self.link));
+        if let Some(id) = id {
+            truth.learn(number, offset_of(id)?)?;
+            truth.acknowledge(number);
+            met.acknowledged += 1;
+        } else if truth.budgets_are_wide {
+            return Err(format!("message {number} was refused: {text:?}"));
+        } else {
+            truth.messages[number as usize].refused = true;
+            met.refused += 1;
+        }
+        Ok(())
+    }
+
+    fn answered(
+        &mut self,
+        request: &Request,
+        status: u16,
+        body: &[u8],
+        truth: &mut Truth,
+        met: &mut Met,
+    ) -> Result<(), Wrong> {
+        truth.note(|| {
+            format!(
+                "{:?} is answered {status} to {request:?} {}",
+                self.link,
+                shown(body)
+            )
+        });
+        match (request, status) {
+            (Request::One(number), 201 | 202) => {
+                truth.learn(*number, offset_in(body)?)?;
+                truth.acknowledge(*number);
+                met.acknowledged += 1;
+            }
+            (Request::One(number), 429 | 503) if !truth.budgets_are_wide => {
+                truth.messages[*number as usize].refused = true;
+                met.refused += 1;
+            }
+            (Request::Batch(numbers), 200) => {
+                let text = String::from_utf8_lossy(body);
+                let published = format!("{{\"published\": {}, ", numbers.len());
+                if text.contains("\"replayed\": ") {
+                    self.replayed(met)?;
+                }
+                if text.starts_with(&published) && text.ends_with("\"failed\": []}\n") {
+                    numbers.iter().for_each(|number| truth.acknowledge(*number));
+                    met.acknowledged += numbers.len() as u64;
+                } else if truth.budgets_are_wide {
+                    return Err(format!("a batch failed: {}", shown(body)));
+                } else {
+                    met.refused += 1;
+                }
+            }
+            (Request::Delete(topic, n), 200 | 404) => {
+                truth.topics[*topic].deletes[*n].1 = Some(truth.step);
+            }
+            (Request::Other, 200 | 201 | 404) => {}
+            // Refused with its connection, before its request was read.
+            (Request::Batch(_) | Request::Delete(..), 429 | 503) if !truth.budgets_are_wide => {
+                met.refused += 1;
+            }
+            (Request::Other, 429 | 503) if !truth.budgets_are_wide => met.refused += 1,
+            _ => return Err(format!("{request:?} was answered {status}")),
+        }
+        Ok(())
+    }
+}
+
+/// The offset in the answer to a publish.
+fn offset_in(body: &[u8]) -> Result<u64, Wrong> {
+    let text = String::from_utf8_lossy(body);
+    let id = text
+        .split_once("\"last_message_id\": \"")
+        .and_then(|(_, rest)| rest.split_once('"'));
+    let (id, _) = id.ok_or_else(|| format!("no position in {}", shown(body)))?;
+    offset_of(id)
+}
+
+fn offset_of(id: &str) -> Result<u64, Wrong> {
+    let since = position::parse(id.as_bytes(), 0, 1).ok();
+    match since.as_deref() {
+        Some([Since::At(position)]) => Ok(position.offset),
+        _ => Err(format!("no position: {id}")),
+    }
+}

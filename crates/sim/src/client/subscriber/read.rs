@@ -1,0 +1,172 @@
+//! Reads what comes over each transport: events, frames and answers to polls.
+
+use crore_wire::websocket::frame::{self, Opcode};
+use crore_wire::websocket::receive::{self, Config, Event, Role};
+
+use super::{Kind, Subscriber};
+use crate::client::http::{self, Framing};
+use crate::client::sse;
+use crate::met::Met;
+use crate::truth::{Truth, Wrong, key_name, shown};
+
+/// The longest message that a client of ours takes.
+const MESSAGE_BYTES_MAX: usize = 1 << 20;
+
+impl Subscriber {
+    pub(super) fn read_events(&mut self, truth: &mut Truth, met: &mut Met) -> Result<(), Wrong> {
+        let mut body = std::mem::take(&mut self.conn.body);
+        if self.kind == Kind::Sse {
+            self.conn.over |= http::take_chunks(&mut self.conn.bytes, &mut body)?;
+        } else {
+            body.append(&mut self.conn.bytes);
+        }
+        while let Some(event) = sse::take_event(&mut body)? {
+            let is_gap = event.name == b"crore.gap";
+            match (event.id, event.data) {
+                (Some(id), Some(data)) if is_gap => self.gap(Some(&data), &id, truth, met)?,
+                (Some(id), Some(data)) => self.message(&data, Some(&id), truth, met)?,
+                (Some(id), None) => self.told(&id, truth)?,
+                (None, None) => {}
+                (None, Some(data)) => {
+                    return Err(format!("an event without an id: {}", shown(&data)));
+                }
+            }
+        }
+        self.conn.body = body;
+        Ok(())
+    }
+
+    pub(super) fn read_frames(&mut self, truth: &mut Truth, met: &mut Met) -> Result<(), Wrong> {
+        let config = Config {
+            role: Role::Client,
+            message_bytes: MESSAGE_BYTES_MAX,
+            deflate: self.deflate,
+        };
+        let mut partial = self.conn.partial.take();
+        let mut input = std::mem::take(&mut self.conn.bytes);
+        let mut at = 0;
+        loop {
+            let step = receive::next(&mut partial, &mut input[at..], &config)
+                .map_err(|violation| format!("frames: {}", violation.reason()))?;
+            at += step.consumed;
+            match step.event {
+                None => break,
+                Some(Event::Ping(data)) => {
+                    frame::write_masked(&mut self.out, Opcode::Pong, data, [1, 2, 3, 4]);
+                }
+                Some(Event::Pong(_)) => {}
+                Some(Event::Close { code, reason }) => {
+                    let reason = reason.to_vec();
+                    self.closed(code, &reason, truth, met)?;
+                    break;
+                }
+                Some(Event::Text(data) | Event::Binary(data)) if self.kind == Kind::Plain => {
+                    self.message(data, None, truth, met)?;
+                }
+                Some(Event::Text(data) | Event::Binary(data)) => {
+                    self.meta(data, truth, met)?;
+                }
+            }
+        }
+        self.conn.partial = partial;
+        Ok(())
+    }
+
+    fn meta(&mut self, data: &[u8], truth: &mut Truth, met: &mut Met) -> Result<(), Wrong> {
+        let end = data.windows(2).position(|two| two == b"\n\n");
+        let end = end.ok_or_else(|| format!("no meta head: {}", shown(data)))?;
+        let field = |name: &[u8]| {
+            let mut lines = data[..end].split(|b| *b == b'\n');
+            lines.find_map(|line| line.strip_prefix(name).map(<[u8]>::to_vec))
+        };
+        let id = field(b"id: ").ok_or_else(|| format!("no id: {}", shown(data)))?;
+        if field(b"gap: ").is_some() {
+            return self.gap(field(b"topic: ").as_deref(), &id, truth, met);
+        }
+        self.check_key(&data[end + 2..], field(b"key: ").as_deref(), truth)?;
+        self.message(&data[end + 2..], Some(&id), truth, met)
+    }
+
+    /// The key that came with a message is its own.
+    fn check_key(&self, data: &[u8], key: Option<&[u8]>, truth: &Truth) -> Result<(), Wrong> {
+        let number = truth.read(data)?;
+        let own = key_name(truth.messages[number as usize].like.key);
+        match own.as_deref().map(str::as_bytes) == key {
+            true => Ok(()),
+            false => Err(format!("message {number} came with the key {key:?}")),
+        }
+    }
+
+    fn closed(
+        &mut self,
+        code: Option<u16>,
+        reason: &[u8],
+        truth: &mut Truth,
+        met: &mut Met,
+    ) -> Result<(), Wrong> {
+        truth.note(|| format!("{:?} closed with {code:?} {}", self.link, shown(reason)));
+        self.closes = true;
+        match code {
+            Some(4410) => self.forget(met),
+            Some(4412) => {
+                let id = reason.strip_prefix(b"messages are lost; resume from ");
+                let id = id.ok_or_else(|| format!("no position in {}", shown(reason)))?;
+                return self.gap(None, id, truth, met);
+            }
+            Some(1001 | 1000 | 1013) => {}
+            code => return Err(format!("closed with {code:?} {}", shown(reason))),
+        }
+        Ok(())
+    }
+
+    pub(super) fn read_poll(
+        &mut self,
+        end: bool,
+        truth: &mut Truth,
+        met: &mut Met,
+    ) -> Result<(), Wrong> {
+        let Some(head) = self.conn.head.clone() else {
+            return Ok(());
+        };
+        let Framing::Length(len) = http::framing(&head)? else {
+            return Err("a long-poll's answer has a length".into());
+        };
+        if self.conn.bytes.len() < len {
+            return Ok(());
+        }
+        let body: Vec<u8> = self.conn.bytes.drain(..len).collect();
+        self.conn.head = None;
+        self.conn.busy = false;
+        self.closes |= end || head.field("connection") == Some("close");
+        truth.note(|| {
+            format!(
+                "{:?} polled {} gap {:?}",
+                self.link,
+                head.status,
+                head.field("crore-gap")
+            )
+        });
+        let gap = head.field("crore-gap").is_some();
+        match (head.status, head.tag()) {
+            (200, Some(tag)) => {
+                met.polls += 1;
+                if gap {
+                    self.poll_gap(truth, met)?;
+                }
+                self.check_key(&body, head.field("crore-key").map(str::as_bytes), truth)?;
+                self.message(&body, Some(&tag), truth, met)
+            }
+            (204 | 304 | 408, Some(tag)) if gap => self.gap(None, &tag, truth, met),
+            (204 | 304 | 408, _) => Ok(()),
+            (410, _) => {
+                self.forget(met);
+                Ok(())
+            }
+            (429 | 503, _) => {
+                met.refused += 1;
+                Ok(())
+            }
+            (status, _) => Err(format!("a long-poll was answered {status}")),
+        }
+    }
+}
