@@ -28,9 +28,9 @@ fn step(rng: &mut Rng, data: &mut Vec<u8>, corpus: &[Vec<u8>], words: &[&str]) {
     match rng.below(9) {
         0 if at < data.len() => data[at] ^= 1 << rng.below(8),
         1 if at < data.len() => data[at] = EDGES[rng.below(EDGES.len())],
-        2 if at < data.len() => data[at] = rng.next() as u8,
+        2 if at < data.len() => data[at] = rng.draw() as u8,
         // The first two bytes are a target's options and cuts.
-        3 if data.len() > 1 => data[rng.below(2)] = rng.next() as u8,
+        3 if data.len() > 1 => data[rng.below(2)] = rng.draw() as u8,
         4 if at < data.len() => {
             let end = at + rng.below((data.len() - at).min(40)) + 1;
             data.drain(at..end);
@@ -51,7 +51,7 @@ fn step(rng: &mut Rng, data: &mut Vec<u8>, corpus: &[Vec<u8>], words: &[&str]) {
             data.splice(at..at, word);
         }
         _ => {
-            let some = (0..rng.range(1, 8)).map(|_| rng.next() as u8);
+            let some = (0..rng.range(1, 8)).map(|_| rng.draw() as u8);
             let some: Vec<u8> = some.collect();
             data.splice(at..at, some);
         }
