@@ -27,6 +27,7 @@ mod requests;
 mod several;
 mod slow;
 mod sse;
+mod stalled;
 mod stream;
 mod ttl;
 mod websocket;

@@ -1,0 +1,128 @@
+//! Many subscribers that never read, WebSockets and event streams, while others get every message in order:
+//! memory stays below a bound that follows from the settings, and a second crowd finds what the first had.
+//!
+//! The crowd is the program's own load tool with small receive buffers, stopped by a signal.
+
+use crate::conn::{Conn, info};
+use crate::stream::Stream;
+use crate::support::Server;
+use crate::ws::{TEXT, Ws};
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+/// Each goes to everybody.
+const MESSAGE_BYTES: usize = 8_000;
+/// What waits for one connection in the process, and the topic's log.
+const OUTBOX_BYTES: u64 = 32_000;
+/// A connection's rows, its side rows with their spare room, and the allocator's share: a vector of bytes
+/// grows by doubling.
+const CONNECTION_BYTES: u64 = 2 * OUTBOX_BYTES + 4_000;
+/// Logs, turns under way and what one publish touches, whatever the number of subscribers.
+const FIXED_BYTES: u64 = 24 << 20;
+/// How long a crowd may take to come or to go on a busy machine.
+const CROWD_TIMEOUT: Duration = Duration::from_secs(60);
+
+/// Subscribers that do not read any more.
+struct Stalled(Child);
+
+impl Stalled {
+    /// So many of this protocol, subscribed and then stopped; `before` are there already.
+    fn crowd(server: &Server, protocol: &str, count: u64, before: u64) -> Stalled {
+        let tool = Command::new(env!("CARGO_BIN_EXE_crore"))
+            .args(["bench", "subscribe", "--quiet", "--topics", "news"])
+            .args(["--receive-buffer", "2048", "--protocol", protocol])
+            .args(["--connections", &count.to_string()])
+            .args(["--server", &server.address().to_string()])
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .stderr(Stdio::null())
+            .spawn();
+        let stalled = Stalled(tool.expect("the load tool starts"));
+        await_crowd(server, before + count);
+        let stop = Command::new("kill")
+            .args(["-STOP", &stalled.0.id().to_string()])
+            .status();
+        assert!(stop.expect("kill is there").success());
+        stalled
+    }
+}
+
+impl Drop for Stalled {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+fn await_crowd(server: &Server, count: u64) {
+    let began = Instant::now();
+    let mut last = serde_json::Value::Null;
+    while began.elapsed() < CROWD_TIMEOUT {
+        last = info(server, "news");
+        if last["subscribers"] == count {
+            return;
+        }
+        std::thread::sleep(Duration::from_millis(50));
+    }
+    panic!("news never had {count} subscribers: {last}");
+}
+
+/// Publishes the messages; the healthy read each before the next one comes, so that none of them falls behind.
+fn flood(server: &Server, healthy: &mut (Ws, Stream), round: usize, messages: usize) -> u64 {
+    let mut publisher = Conn::open(server);
+    let mut most = 0;
+    for number in 0..messages {
+        let text = format!("{round:03}{number:06}{}", "x".repeat(MESSAGE_BYTES - 9));
+        let response = publisher.request("POST", "/pub/news", &[], &text);
+        assert_eq!(response.status, 201, "message {number}");
+        let frame = healthy.0.message();
+        assert_eq!((frame.opcode(), frame.text()), (TEXT, text.clone()));
+        let event = healthy.1.event().expect("the stream goes on");
+        assert_eq!((event.kind.as_str(), event.data), ("message", text));
+        most = most.max(server.resident_bytes());
+    }
+    most
+}
+
+/// `messages` are several times what the sockets of so many take: on the loopback the kernel lets a send buffer
+/// grow to some 4 MB, until `tcp_mem` is used up.
+fn run(crowd: u64, messages: usize) {
+    let server = Server::with(&format!(
+        "[limits]\noutbox_bytes = {OUTBOX_BYTES}\n\
+         message_bytes = {MESSAGE_BYTES}\n[timeouts]\nbody_s = 600\n\
+         [[rule]]\nmatch = \"#\"\nlog_messages = 10\nslow = \"skip\"\n"
+    ));
+    let mut healthy = (
+        Ws::open(&server, "/sub/news", &[]),
+        Stream::open(&server, "/sub/news", &[]),
+    );
+    await_crowd(&server, 2);
+    let before = server.resident_bytes();
+    let bound = crowd * CONNECTION_BYTES + FIXED_BYTES;
+    let offered = crowd * (messages * MESSAGE_BYTES) as u64;
+    assert!(bound < offered / 4, "the bound could not fail");
+    for round in 0..2 {
+        let sockets = Stalled::crowd(&server, "ws", crowd / 2, 2);
+        let streams = Stalled::crowd(&server, "sse", crowd / 2, 2 + crowd / 2);
+        let grown = flood(&server, &mut healthy, round, messages).saturating_sub(before);
+        assert!(
+            grown < bound,
+            "{crowd} that do not read: {grown} bytes in round {round}, at most {bound}"
+        );
+        drop((sockets, streams));
+        await_crowd(&server, 2);
+    }
+    // Nobody is missed and nothing is stuck.
+    flood(&server, &mut healthy, 2, messages);
+}
+
+#[test]
+fn memory_follows_from_the_limits_when_a_crowd_does_not_read() {
+    run(120, 700);
+}
+
+#[test]
+#[ignore = "uses up the kernel's memory for TCP, which slows whatever else runs"]
+fn memory_follows_from_the_limits_when_ten_thousand_do_not_read() {
+    run(10_000, 100);
+}
