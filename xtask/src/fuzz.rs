@@ -5,6 +5,9 @@ use anyhow::Result;
 
 use crate::run::{Step, target_directory};
 
+/// What a run of the tests gives to all targets together, in seconds: the kept inputs, and a look around them.
+const SHORT_SECONDS: &str = "5";
+
 /// Runs it with these arguments.
 pub fn run(args: &[&str]) -> Result<()> {
     Step::new("cargo")
@@ -13,4 +16,9 @@ pub fn run(args: &[&str]) -> Result<()> {
     Step::new(target_directory()?.join("sim/crore-fuzz"))
         .args(args)
         .run()
+}
+
+/// A short run of every target, the same mutations each time as far as it comes.
+pub fn short() -> Result<()> {
+    run(&["--seconds", SHORT_SECONDS, "--seed", "1"])
 }

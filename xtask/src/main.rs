@@ -84,7 +84,10 @@ fn test(release: bool) -> Result<()> {
         .env("CRORE_CLIENT_TESTS", &tools)
         .run();
     // One run shows all that fails.
-    all.and(model()).and(clients).and(sim::fresh())
+    all.and(model())
+        .and(clients)
+        .and(fuzz::short())
+        .and(sim::fresh())
 }
 
 /// Every interleaving of the mailbox's senders and reader. A build of its own, since the library stands on
