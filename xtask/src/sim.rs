@@ -6,7 +6,7 @@ use anyhow::{Context, Result};
 
 use crate::run::{Step, target_directory};
 
-/// How long every run of the tests looks at seeds that nobody has seen, in seconds: some ten thousand worlds.
+/// How long every run of the tests looks at seeds that nobody has seen, in seconds: tens of thousands of worlds.
 const FRESH_SECONDS: &str = "120";
 
 /// Runs it with these arguments; `--planted` needs a broker that can be broken.
