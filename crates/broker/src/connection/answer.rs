@@ -200,8 +200,9 @@ impl Shard {
     /// Refuses what cannot be a request and closes.
     pub(super) fn refuse<I: Io>(&mut self, slot: u32, status: u16, reason: &str, io: &mut I) {
         self.drop_spill(slot);
-        let row = self.conns.get_mut(slot);
-        row.options = 0;
+        // The options say what it subscribes to.
+        self.unsubscribe(slot);
+        self.conns.get_mut(slot).options = 0;
         self.respond_reason(slot, status, reason);
         self.send_reply(slot, io);
         self.shut(slot, io);

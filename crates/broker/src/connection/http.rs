@@ -84,8 +84,13 @@ impl Shard {
             if row.state == State::WebSocket {
                 self.frames_received(conn.slot, &mut [], io);
             }
-            if self.is_current(conn) && self.conns.get(conn.slot).outbox == NONE {
-                self.catch_up(conn.slot);
+            if self.is_current(conn) {
+                // A frame may have ended it.
+                let row = self.conns.get(conn.slot);
+                let streams = matches!(row.state, State::Sse | State::WebSocket);
+                if streams && row.outbox == NONE {
+                    self.catch_up(conn.slot);
+                }
             }
             return;
         }
