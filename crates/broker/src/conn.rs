@@ -286,15 +286,13 @@ pub struct Attaching {
     pub body: Vec<u8>,
     /// Attaches without an answer.
     pub waiting: u32,
-    /// Of a long-poll on a set: which topic's message stands here.
-    pub part: u32,
-    /// Of a stream on a set: what is encoded when all positions are known.
+    /// Of a set: what is encoded when all positions are known; a long-poll holds the first message that came.
     pub held: Vec<Held>,
     /// What the held records mean.
     pub frames: Frames,
 }
 
-/// What a stream on several topics holds back until the last of them has answered.
+/// What a connection on several topics holds back until the last of them has answered.
 pub enum Held {
     /// A message of this part.
     Message(u32, Record),

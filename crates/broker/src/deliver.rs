@@ -369,7 +369,7 @@ impl Shard {
             return;
         }
         let extra = self.extras.get_mut(row.extra);
-        let answered = extra.attaching.as_ref().is_none_or(|a| !a.head.is_empty());
+        let answered = extra.attaching.as_ref().is_none_or(|a| !a.held.is_empty());
         if extra.list[part as usize].flags & COUNTED == 0 || answered {
             return;
         }

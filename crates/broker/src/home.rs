@@ -128,6 +128,14 @@ pub struct Publish<'a> {
     pub event: &'a [u8],
     /// Its key, checked, at most 255 bytes.
     pub key: &'a [u8],
+    /// What only MQTT says of it: the publisher's number ([`ORIGIN_BYTES`](crate::mail::ORIGIN_BYTES), little endian),
+    /// then the properties that no field here holds, as they stand in a packet; at most 65,535 bytes. Empty from other
+    /// doors.
+    pub attributes: &'a [u8],
+    /// MQTT's quality of service.
+    pub qos: u8,
+    /// Whether it takes the place of the topic's retained message; an empty one only takes it away.
+    pub retain: bool,
     /// Seconds that it lives, if it says so.
     pub ttl_s: Option<u32>,
     /// Whether WebSocket clients get a binary frame.
@@ -288,9 +296,11 @@ impl Home {
                 key: message.key,
                 content_type: message.content_type,
                 event: message.event,
+                attributes: message.attributes,
+                qos: message.qos,
+                retain: message.retain,
                 binary: message.binary,
                 latest: rule.keep == Keep::Latest,
-                header: header_len as u8,
                 frame: &[],
             };
             if keep {

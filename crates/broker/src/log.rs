@@ -81,12 +81,16 @@ pub struct New<'a> {
     pub content_type: &'a [u8],
     /// Event name, or empty.
     pub event: &'a [u8],
+    /// What else was said of it (see [`Publish::attributes`](crate::home::Publish)), or empty.
+    pub attributes: &'a [u8],
+    /// MQTT's quality of service.
+    pub qos: u8,
+    /// Published to be retained.
+    pub retain: bool,
     /// Whether the frame is a binary one.
     pub binary: bool,
     /// Whether its topic keeps only the newest message of each key.
     pub latest: bool,
-    /// Bytes of the frame's header.
-    pub header: u8,
     /// The WebSocket frame.
     pub frame: &'a [u8],
 }
@@ -190,14 +194,28 @@ impl Log {
             .ttl_s
             .map(|ttl_s| new.time_s.saturating_add(ttl_s).to_le_bytes());
         let end = end.as_ref().map_or(&[][..], |end| end);
-        let blob = self
-            .blobs
-            .insert(&[end, new.key, new.content_type, new.event, new.frame]);
+        let len = (new.attributes.len() as u16).to_le_bytes();
+        let len = if new.attributes.is_empty() {
+            &[][..]
+        } else {
+            &len
+        };
+        let (attributes, frame) = (new.attributes, new.frame);
+        let parts = [
+            end,
+            new.key,
+            new.content_type,
+            new.event,
+            len,
+            attributes,
+            frame,
+        ];
+        let blob = self.blobs.insert(&parts);
         let id = self.entries.insert(Entry {
             offset: new.offset,
             previous,
             time_s: new.time_s,
-            len: new.frame.len() as u32,
+            len: (len.len() + attributes.len() + frame.len()) as u32,
             chain,
             next: NONE,
             younger: NONE,
@@ -206,7 +224,7 @@ impl Log {
             key: new.key.len() as u8,
             content_type: new.content_type.len() as u8,
             event: new.event.len() as u8,
-            form: Entry::form(new.binary, new.header, new.ttl_s.is_some()),
+            form: Entry::form(new),
         });
         let ages = &mut self.ages[number as usize];
         let elder = core::mem::replace(&mut ages.youngest, id);

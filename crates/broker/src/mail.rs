@@ -7,6 +7,8 @@
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 
+use crore_wire::websocket::frame;
+
 use crate::log::New;
 use crate::position::Since;
 
@@ -40,10 +42,15 @@ pub struct Record {
     meta: u32,
     packed: u32,
     packed_len: u32,
-    header: u8,
+    ttl_s: u32,
+    attributes: u16,
     content_type: u8,
     event: u8,
     key: u8,
+    /// MQTT's quality of service.
+    pub qos: u8,
+    /// Published to be retained.
+    pub retain: bool,
     /// Sent in a binary frame.
     pub binary: bool,
     /// Its topic keeps only the newest message of each key: it does not wait for a socket, where a newer
@@ -51,7 +58,12 @@ pub struct Record {
     pub latest: bool,
 }
 
-const _: () = assert!(size_of::<Record>() == 48);
+const _: () = assert!(size_of::<Record>() == 56);
+
+/// No time to live.
+const FOREVER: u32 = u32::MAX;
+/// Bytes of the publisher's number in the attributes of a message that came over MQTT.
+pub const ORIGIN_BYTES: usize = 8;
 
 /// The bytes of a turn.
 #[derive(Default)]
@@ -83,13 +95,15 @@ impl Frames {
             offset: record.offset,
             previous: record.previous,
             time_s: record.time_s,
-            ttl_s: None,
+            ttl_s: record.ttl_s(),
             key: of.key(record),
             content_type: of.content_type(record),
             event: of.event(record),
+            attributes: of.attributes(record),
+            qos: record.qos,
+            retain: record.retain,
             binary: record.binary,
             latest: record.latest,
-            header: record.header,
             frame: of.frame(record),
         })
     }
@@ -113,6 +127,7 @@ impl Frames {
         self.meta.extend_from_slice(new.content_type);
         self.meta.extend_from_slice(new.event);
         self.meta.extend_from_slice(new.key);
+        self.meta.extend_from_slice(new.attributes);
         Record {
             offset: new.offset,
             previous: new.previous,
@@ -122,10 +137,13 @@ impl Frames {
             meta,
             packed: 0,
             packed_len: 0,
-            header: new.header,
+            ttl_s: new.ttl_s.unwrap_or(FOREVER),
+            attributes: new.attributes.len() as u16,
             content_type: new.content_type.len() as u8,
             event: new.event.len() as u8,
             key: new.key.len() as u8,
+            qos: new.qos,
+            retain: new.retain,
             binary: new.binary,
             latest: new.latest,
         }
@@ -161,7 +179,8 @@ impl Frames {
 
     /// The message's data.
     pub fn data(&self, record: &Record) -> &[u8] {
-        &self.frame(record)[record.header as usize..]
+        let frame = self.frame(record);
+        &frame[frame::header_len(frame)..]
     }
 
     /// The message's content type; empty when none was given.
@@ -178,6 +197,25 @@ impl Frames {
     pub fn key(&self, record: &Record) -> &[u8] {
         let before = record.content_type as usize + record.event as usize;
         &self.meta[record.meta as usize + before..][..record.key as usize]
+    }
+
+    /// What else was said of the message.
+    fn attributes(&self, record: &Record) -> &[u8] {
+        let fields = [record.content_type, record.event, record.key].map(usize::from);
+        let before = fields.iter().sum::<usize>();
+        &self.meta[record.meta as usize + before..][..record.attributes as usize]
+    }
+
+    /// The number of the MQTT client that published it; 0 when it came through another door.
+    pub fn origin(&self, record: &Record) -> u64 {
+        let attributes = self.attributes(record).first_chunk::<ORIGIN_BYTES>();
+        attributes.map_or(0, |origin| u64::from_le_bytes(*origin))
+    }
+
+    /// Further MQTT properties: payload format indicator, response topic, correlation data and user properties,
+    /// as they stand in a packet.
+    pub fn properties(&self, record: &Record) -> &[u8] {
+        self.attributes(record).get(ORIGIN_BYTES..).unwrap_or(&[])
     }
 
     /// Bytes in use.
@@ -203,6 +241,11 @@ impl Frames {
 }
 
 impl Record {
+    /// Seconds that it lives from [`Record::time_s`] on, if it brought a number.
+    pub fn ttl_s(&self) -> Option<u32> {
+        (self.ttl_s != FOREVER).then_some(self.ttl_s)
+    }
+
     /// Whether `next` lies right behind this one.
     #[inline]
     pub fn touches(&self, next: &Record) -> bool {
@@ -273,8 +316,14 @@ pub enum Ask {
         event: Span,
         /// Its key.
         key: Span,
+        /// What else was said of it.
+        attributes: Span,
         /// Seconds that it lives, if it says so.
         ttl_s: Option<u32>,
+        /// MQTT's quality of service.
+        qos: u8,
+        /// To be retained.
+        retain: bool,
         /// A binary frame.
         binary: bool,
         /// What a retry would bring too.

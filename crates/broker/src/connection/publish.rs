@@ -142,6 +142,9 @@ impl Shard {
                 content_type,
                 event,
                 key,
+                attributes: b"",
+                qos: 1,
+                retain: false,
                 ttl_s,
                 binary,
                 idempotency_key,
@@ -295,6 +298,9 @@ impl Shard {
             content_type: line.content_type,
             event: line.event,
             key: line.key,
+            attributes: b"",
+            qos: 1,
+            retain: false,
             ttl_s: line.ttl_s,
             binary: line.binary
                 || line

@@ -383,7 +383,7 @@ impl Shard {
             if attaching.waiting > 0 {
                 return;
             }
-            if !attaching.head.is_empty() {
+            if !attaching.held.is_empty() {
                 self.answer_first_of_set(slot, io);
                 return;
             }

@@ -3,24 +3,32 @@
 //! Invariants: an entry's bytes lie in one place, in the order that [`Entry::parts`] gives; who reads a part
 //! of them names the whole.
 
+use crate::log::New;
 use crate::slab::{NONE, Vacant};
 
 /// Sent in a binary frame.
 const BINARY: u8 = 1;
 /// The message brought a time to live of its own; the second of its end stands before its other bytes.
 const MORTAL: u8 = 2;
-/// Where the length of the frame's header begins: at most ten bytes, four bits.
-const HEADER_SHIFT: u8 = 4;
+/// It has attributes; their length stands before them.
+const ATTRIBUTES: u8 = 4;
+/// It was published to be retained.
+const RETAIN: u8 = 8;
+/// Where its quality of service begins: two bits.
+const QOS_SHIFT: u8 = 4;
 /// Bytes of that second.
 const END_BYTES: usize = 4;
+/// Bytes of that length.
+const LENGTH_BYTES: usize = 2;
 
-/// A kept message. Its bytes are the second of its end if it has one of its own, key, content type, event name
-/// and WebSocket frame, side by side.
+/// A kept message. Its bytes are the second of its end if it has one of its own, key, content type, event name,
+/// attributes if it has some, and WebSocket frame, side by side.
 pub(super) struct Entry {
     pub offset: u64,
     /// The offset before it that was kept, or the last one that was lost.
     pub previous: u64,
     pub time_s: u32,
+    /// Of the attributes, with their length, and of the frame.
     pub len: u32,
     pub chain: u32,
     pub next: u32,
@@ -63,14 +71,18 @@ pub(super) struct Parts<'a> {
     pub key: &'a [u8],
     pub content_type: &'a [u8],
     pub event: &'a [u8],
+    pub attributes: &'a [u8],
     pub frame: &'a [u8],
 }
 
 impl Entry {
-    pub fn form(binary: bool, header: u8, mortal: bool) -> u8 {
-        debug_assert!(header < 16);
+    pub fn form(new: &New<'_>) -> u8 {
         let flag = |set, flag| if set { flag } else { 0 };
-        header << HEADER_SHIFT | flag(binary, BINARY) | flag(mortal, MORTAL)
+        flag(new.binary, BINARY)
+            | flag(new.ttl_s.is_some(), MORTAL)
+            | flag(!new.attributes.is_empty(), ATTRIBUTES)
+            | flag(new.retain, RETAIN)
+            | new.qos << QOS_SHIFT
     }
     pub fn is_binary(&self) -> bool {
         self.form & BINARY != 0
@@ -78,8 +90,11 @@ impl Entry {
     pub fn is_mortal(&self) -> bool {
         self.form & MORTAL != 0
     }
-    pub fn header(&self) -> u8 {
-        self.form >> HEADER_SHIFT
+    pub fn is_retain(&self) -> bool {
+        self.form & RETAIN != 0
+    }
+    pub fn qos(&self) -> u8 {
+        self.form >> QOS_SHIFT & 3
     }
     pub fn bytes(&self) -> usize {
         let end = if self.is_mortal() { END_BYTES } else { 0 };
@@ -97,11 +112,19 @@ impl Entry {
         let (key, rest) = rest.split_at(self.key as usize);
         let (content_type, rest) = rest.split_at(self.content_type as usize);
         let (event, rest) = rest.split_at(self.event as usize);
+        let rest = &rest[..self.len as usize];
+        let (attributes, frame) = match rest.split_first_chunk::<LENGTH_BYTES>() {
+            Some((len, rest)) if self.form & ATTRIBUTES != 0 => {
+                rest.split_at(u16::from_le_bytes(*len) as usize)
+            }
+            _ => rest.split_at(0),
+        };
         Parts {
             key,
             content_type,
             event,
-            frame: &rest[..self.len as usize],
+            attributes,
+            frame,
         }
     }
 }

@@ -85,20 +85,25 @@ impl Log {
                 self.fingers[finger] = id;
                 messages += 1;
                 bytes += entry.bytes();
-                let parts = entry.parts(self.blobs.get(entry.blob));
+                let place = self.blobs.get(entry.blob);
+                let parts = entry.parts(place);
                 let record = frames.push(&New {
                     topic: NONE,
                     offset: entry.offset,
                     // What lies between was superseded or has expired: the reader has seen it all.
                     previous: entry.previous.max(offset),
                     time_s: entry.time_s,
-                    ttl_s: None,
+                    ttl_s: entry
+                        .is_mortal()
+                        .then(|| Entry::end_s(place).saturating_sub(entry.time_s)),
                     key: parts.key,
                     content_type: parts.content_type,
                     event: parts.event,
+                    attributes: parts.attributes,
+                    qos: entry.qos(),
+                    retain: entry.is_retain(),
                     binary: entry.is_binary(),
                     latest: self.chains.get(chain).latest,
-                    header: entry.header(),
                     frame: parts.frame,
                 });
                 frames.pages.push(record);

@@ -114,6 +114,19 @@ fn rule() -> impl Strategy<Value = Rule> {
         })
 }
 
+/// What the message of this offset brought along: nothing, a publisher, or a publisher and properties.
+fn attributes(offset: u64) -> &'static [u8] {
+    [
+        &b""[..],
+        b"\x01\0\0\0\0\0\0\x80",
+        b"\x02\0\0\0\0\0\0\0\x01\x01",
+    ][offset as usize % 3]
+}
+
+fn qos(offset: u64) -> u8 {
+    (offset / 3 % 3) as u8
+}
+
 fn look(log: &mut Log, chain: u32, model: &Model, pages: usize) -> Result<(), TestCaseError> {
     let expected: Vec<_> = model.kept.iter().map(|kept| kept.offset).collect();
     prop_assert_eq!(log.count(chain) as usize, expected.len());
@@ -147,6 +160,19 @@ fn look(log: &mut Log, chain: u32, model: &Model, pages: usize) -> Result<(), Te
             prop_assert_eq!(frames.key(record), kept.key.as_bytes());
             prop_assert_eq!(frames.content_type(record), b"text/plain");
             prop_assert_eq!(frames.event(record), b"e");
+            let attributes = attributes(kept.offset);
+            let origin = attributes
+                .first_chunk()
+                .map_or(0, |origin| u64::from_le_bytes(*origin));
+            prop_assert_eq!(frames.origin(record), origin);
+            prop_assert_eq!(
+                frames.properties(record),
+                attributes.get(8..).unwrap_or(&[])
+            );
+            prop_assert_eq!(
+                (record.qos, record.retain),
+                (qos(kept.offset), kept.offset % 2 == 1)
+            );
             let data = format!("d{}", kept.offset);
             prop_assert_eq!(frames.data(record), data.as_bytes());
             previous = record.offset;
@@ -183,9 +209,11 @@ proptest! {
                         key: key.as_bytes(),
                         content_type: b"text/plain",
                         event: b"e",
+                        attributes: attributes(offset),
+                        qos: qos(offset),
+                        retain: offset % 2 == 1,
                         binary: false,
                         latest: false,
-                        header: 2,
                         frame: &frame,
                     };
                     chains[topic] = log.append(chains[topic], topic as u8, &model.rule, &new);

@@ -112,6 +112,16 @@ pub fn header(opcode: Opcode, rsv1: bool, len: usize) -> ([u8; 10], usize) {
     }
 }
 
+/// Bytes of the header of an unmasked frame that begins `frame`, by its second byte (RFC 6455 §5.2).
+#[inline]
+pub fn header_len(frame: &[u8]) -> usize {
+    match frame[1] {
+        LENGTH_64 => 10,
+        LENGTH_16 => 4,
+        _ => 2,
+    }
+}
+
 /// Appends a whole server frame: unmasked, unfragmented, uncompressed.
 pub fn write_frame(out: &mut Vec<u8>, opcode: Opcode, payload: &[u8]) {
     let (bytes, size) = header(opcode, false, payload.len());

@@ -303,64 +303,23 @@ impl Shard {
         record: &Record,
         frames: &Frames,
     ) {
-        let taken = !self
-            .extra(slot)
-            .attaching
-            .as_ref()
-            .is_some_and(|a| a.head.is_empty());
-        if taken {
+        let attaching = self.extra(slot).attaching.as_mut();
+        let Some(attaching) = attaching.filter(|a| a.held.is_empty()) else {
             self.saw(slot, unseen.part, unseen.offset, unseen.epoch);
             return;
-        }
-        let header_len = frames.frame(record).len() - frames.data(record).len();
-        let mut kept = alloc::vec![
-            frames.content_type(record).len() as u8,
-            frames.event(record).len() as u8,
-            u8::from(record.binary),
-            header_len as u8,
-            frames.key(record).len() as u8,
-        ];
-        kept.extend_from_slice(&record.time_s.to_le_bytes());
-        kept.extend_from_slice(&record.offset.to_le_bytes());
-        kept.extend_from_slice(frames.content_type(record));
-        kept.extend_from_slice(frames.event(record));
-        kept.extend_from_slice(frames.key(record));
-        let attaching = self
-            .extra(slot)
-            .attaching
-            .as_mut()
-            .expect("it was just seen");
-        attaching.head = kept;
-        attaching.body = frames.frame(record).to_vec();
-        attaching.part = unseen.part;
+        };
+        let record = attaching.frames.copy(record, frames);
+        attaching.held.push(Held::Message(unseen.part, record));
     }
 
     pub(super) fn answer_first_of_set<I: Io>(&mut self, slot: u32, io: &mut I) {
-        let attaching = self
-            .extra(slot)
-            .attaching
-            .take()
-            .expect("it holds the message");
-        let (head, frame) = (&attaching.head, &attaching.body);
-        let (content_type, rest) = head[17..].split_at(head[0] as usize);
-        let (event, key) = rest.split_at(head[1] as usize);
-        let mut frames = Frames::default();
-        let record = frames.push(&crate::log::New {
-            topic: NONE,
-            offset: u64::from_le_bytes(head[9..17].try_into().expect("eight bytes")),
-            previous: 0,
-            time_s: u32::from_le_bytes(head[5..9].try_into().expect("four bytes")),
-            ttl_s: None,
-            key,
-            content_type,
-            event,
-            binary: head[2] == 1,
-            latest: false,
-            header: head[3],
-            frame,
-        });
-        let topic = self.topic_of(slot, attaching.part);
-        self.answer_poll(slot, topic, &record, &frames, false, io);
+        let attaching = self.extra(slot).attaching.take();
+        let attaching = attaching.expect("it holds the message");
+        let [Held::Message(part, record)] = &attaching.held[..] else {
+            unreachable!("a long-poll holds one message")
+        };
+        let topic = self.topic_of(slot, *part);
+        self.answer_poll(slot, topic, record, &attaching.frames, false, io);
     }
 
     /// Answers a long-poll with a message.
