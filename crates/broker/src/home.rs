@@ -11,9 +11,10 @@ mod attach;
 mod carriers;
 mod idempotence;
 mod interest;
+mod retained;
 mod upkeep;
 
-use alloc::collections::VecDeque;
+use alloc::collections::{BTreeMap, VecDeque};
 use alloc::vec::Vec;
 
 use crore_wire::deflate::Compressor;
@@ -48,6 +49,7 @@ const SET: u8 = 4;
 const WANTS_DEFLATE: u8 = 8;
 const QUEUED: u8 = 16;
 const REQUESTED: u8 = 32;
+const RETAINS: u8 = 64;
 
 /// A topic at its home.
 pub struct HomeTopic {
@@ -151,7 +153,10 @@ pub struct Home {
     names: Names,
     sets: Side<Vec<Carrier>>,
     log: Log,
-    sequence: Vec<u64>,
+    /// The chain of each topic's retained message.
+    retained: BTreeMap<u32, u32>,
+    /// The last offset that was given. One count for all topics: an offset is the order of arrival.
+    sequence: u64,
     floor: Vec<u64>,
     epoch: u32,
     /// Idle rows by rule, in the order in which they may be forgotten.
@@ -178,7 +183,8 @@ impl Home {
             names: Names::default(),
             sets: Side::new(),
             log: Log::new(rules, settings.limits.log_bytes / homes, seed),
-            sequence: alloc::vec![0; PARTITIONS],
+            retained: BTreeMap::new(),
+            sequence: 0,
             floor: alloc::vec![0; PARTITIONS],
             epoch,
             idle: (0..rules.count()).map(|_| VecDeque::new()).collect(),
@@ -269,16 +275,15 @@ impl Home {
         let Some(id) = found.or_else(|| self.create(message.hash, message.name, rules, now)) else {
             return Outcome::Full;
         };
-        let partition = topic::partition(message.name) as usize;
-        self.sequence[partition] += 1;
-        let offset = self.sequence[partition];
+        self.sequence += 1;
+        let offset = self.sequence;
         let row = self.rows.get_mut(id);
         let previous = row.last();
         row.set_last(offset);
         row.flags = (row.flags | CREATED) & !DELETED;
         let rule = rules.get(row.rule);
         let keep = rule.messages_max() > 0;
-        if keep || row.carrier != NONE {
+        if keep || row.carrier != NONE || message.retain {
             let opcode = if message.binary {
                 Opcode::Binary
             } else {
@@ -303,13 +308,20 @@ impl Home {
                 latest: rule.keep == Keep::Latest,
                 frame: &[],
             };
+            let kept = New {
+                frame: frames.frame_at(span),
+                ..new
+            };
             if keep {
-                let new = New {
-                    frame: frames.frame_at(span),
-                    ..new
-                };
-                row.log = self.log.append(row.log, row.rule, rule, &new);
+                row.log = self.log.append(row.log, row.rule, rule, &kept);
             }
+            let is_empty = message.data.is_empty();
+            if message.retain && rule.keep == Keep::Latest && is_empty {
+                self.log.remove_key(row.log, message.key);
+            } else if message.retain && rule.keep != Keep::Latest {
+                self.retain(id, &kept, is_empty, rules);
+            }
+            let row = self.rows.get_mut(id);
             if row.carrier != NONE {
                 let mut record = frames.finish(span, &new);
                 if row.has(WANTS_DEFLATE) && message.data.len() >= settings.deflate.min_bytes {
@@ -343,17 +355,24 @@ impl Home {
                 }
             }
         }
-        if keep {
+        if keep || message.retain {
             let (log, rows) = (&mut self.log, &mut self.rows);
             let mut emptied = Vec::new();
-            log.enforce_budget(now.unix_s, |topic, left| {
-                rows.get_mut(topic).log = left;
-                emptied.push(topic);
+            let retained = rules.retained();
+            log.enforce_budget(now.unix_s, retained, |topic, number, left| {
+                if number != retained {
+                    rows.get_mut(topic).log = left;
+                }
+                emptied.push((topic, number));
             });
-            for topic in emptied {
+            for (topic, number) in emptied {
+                if number == retained {
+                    self.unretain(topic);
+                }
                 self.emptied(topic, now);
             }
-        } else {
+        }
+        if !keep || message.retain {
             self.queue_if_idle(id, now);
         }
         Outcome::Done(self.info(id, now))

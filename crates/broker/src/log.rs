@@ -67,7 +67,7 @@ pub struct Log {
 pub struct New<'a> {
     /// The home's topic row.
     pub topic: u32,
-    /// Its partition's sequence number.
+    /// Its home's sequence number.
     pub offset: u64,
     /// The topic's previous offset.
     pub previous: u64,
@@ -246,23 +246,28 @@ impl Log {
     }
 
     /// Drops what the byte budget does not allow: the oldest first, and among the oldest those of
-    /// the topic furthest over its share. `emptied` is told the topics that have nothing left, and the chain
-    /// that they have now.
-    pub fn enforce_budget(&mut self, now_s: u32, mut emptied: impl FnMut(u32, u32)) {
+    /// the topic furthest over its share; what rule `last` keeps only when nothing else is left. `emptied` is told the
+    /// topics and rules whose chain has nothing left, and the chain that they have now.
+    pub fn enforce_budget(&mut self, now_s: u32, last: u8, mut emptied: impl FnMut(u32, u8, u32)) {
         while self.bytes() > self.budget_bytes {
-            let Some(chain) = self.victim() else { return };
-            let topic = self.chains.get(chain).topic;
+            let Some(chain) = self.victim(last) else {
+                return;
+            };
+            let (topic, number) = (self.chains.get(chain).topic, self.chains.get(chain).rule);
             let chain = self.drop_oldest(chain, now_s);
             if self.count(chain) == 0 {
-                emptied(topic, chain);
+                emptied(topic, number, chain);
             }
         }
     }
 
-    fn victim(&self) -> Option<u32> {
+    fn victim(&self, last: u8) -> Option<u32> {
         let share = self.budget_bytes / self.chains.len().max(1) as usize;
         let mut best: Option<(usize, u32, u32)> = None;
-        for ages in &self.ages {
+        for (number, ages) in self.ages.iter().enumerate() {
+            if number == last as usize && best.is_some() {
+                continue;
+            }
             let mut id = ages.oldest;
             for _ in 0..VICTIMS_COMPARED {
                 if id == NONE {
@@ -304,6 +309,13 @@ impl Log {
             return self.take(NONE, oldest, Gone::Unneeded);
         }
         self.take(NONE, oldest, Gone::Lost)
+    }
+
+    /// Takes the message of this key away from a chain that keeps the latest, if there is one.
+    pub fn remove_key(&mut self, chain: u32, key: &[u8]) {
+        if chain != NONE {
+            self.supersede(chain, key);
+        }
     }
 
     /// Takes the message of this key away, if there is one.

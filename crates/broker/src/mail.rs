@@ -31,7 +31,7 @@ pub struct ReplyTo {
 /// Where a message lies in [`Frames`], and what is known of it.
 #[derive(Clone, Copy, Debug)]
 pub struct Record {
-    /// Its position in the partition.
+    /// Its position among the messages of its home.
     pub offset: u64,
     /// The topic's previous offset.
     pub previous: u64,
@@ -387,6 +387,8 @@ pub struct Attach {
     pub deflate: bool,
     /// The next page of a subscription that is counted already.
     pub again: bool,
+    /// It wants the retained message, unless what it begins with is newer.
+    pub retained: bool,
 }
 
 /// How an attach ended.
@@ -556,6 +558,8 @@ pub struct Page {
     pub again: bool,
     /// The home counted a subscriber: the carrier owes it a leave.
     pub counted: bool,
+    /// So many records, from the first on, are the topic's retained state.
+    pub retained: u32,
 }
 
 impl Tell {

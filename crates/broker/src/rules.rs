@@ -5,12 +5,12 @@ use alloc::vec::Vec;
 
 use crore_wire::topic;
 
-use crate::settings::Rule;
+use crate::settings::{Keep, Rule};
 
-/// Rules are numbered in a byte of the topic's row.
-pub const RULES_MAX: usize = 255;
+/// Rules are numbered in a byte of the topic's row, and two are not the operator's.
+pub const RULES_MAX: usize = 254;
 
-/// The rules of a server, with the default rule at the end.
+/// The rules of a server, then the default rule, then the one that retained messages are kept by.
 pub struct Rules(Vec<Rule>);
 
 impl Rules {
@@ -19,16 +19,28 @@ impl Rules {
         assert!(rules.len() <= RULES_MAX, "the configuration refuses more");
         let mut all = rules.to_vec();
         all.push(Rule::default());
+        all.push(Rule {
+            keep: Keep::Latest,
+            keys_max: 1,
+            log_bytes: usize::MAX,
+            log_age_s: u32::MAX,
+            ..Rule::default()
+        });
         Rules(all)
     }
 
     /// The number of the rule that governs this topic.
     pub fn number_for(&self, name: &[u8]) -> u8 {
-        let last = self.0.len() - 1;
+        let last = self.0.len() - 2;
         // A lone `#` is how a configuration says "all", `$` topics among them.
         let governs =
             |rule: &Rule| rule.filter == "#" || topic::matches(rule.filter.as_bytes(), name);
         self.0[..last].iter().position(governs).unwrap_or(last) as u8
+    }
+
+    /// The number of the rule of retained messages: the newest of a topic, however old.
+    pub fn retained(&self) -> u8 {
+        (self.0.len() - 1) as u8
     }
 
     /// The rule of this number.
@@ -37,7 +49,7 @@ impl Rules {
         &self.0[number as usize]
     }
 
-    /// How many there are, the default rule included.
+    /// How many there are, with the two that are not the operator's.
     pub fn count(&self) -> usize {
         self.0.len()
     }

@@ -146,6 +146,7 @@ impl Shard {
                 poll,
                 deflate,
                 again: false,
+                retained: since[part] == Since::Default,
             });
         }
     }
@@ -514,6 +515,7 @@ impl Shard {
                 poll: false,
                 deflate,
                 again: true,
+                retained: false,
             };
             self.attach(attach);
             if planted::is(Fault::DoubleResume) {

@@ -3,8 +3,6 @@
 //! Invariant: the page and the place are given in one step, and the page travels in the lane of the live
 //! messages; so whatever is published later comes behind it, and nothing lies between.
 
-use crore_wire::topic;
-
 use super::carriers::Carrier;
 use super::{CREATED, DELETED, Home, REQUESTED, WANTS_DEFLATE};
 use crate::lanes::Lanes;
@@ -28,7 +26,7 @@ impl Home {
     ) {
         let page = match self.place(ask, name, rules, now, lanes) {
             Ok(id) => {
-                let mut page = self.page(id, ask, name, rules, now, lanes);
+                let mut page = self.page(id, ask, rules, now, lanes);
                 // A long-poll that finds its message here is no subscriber: it does not wait.
                 let answered = ask.poll && page.count > 0;
                 page.counted = !ask.again && !answered;
@@ -59,6 +57,7 @@ impl Home {
                     gap: false,
                     again,
                     counted: false,
+                    retained: 0,
                 }
             }
         };
@@ -124,16 +123,7 @@ impl Home {
         Ok(id)
     }
 
-    fn page(
-        &mut self,
-        id: u32,
-        ask: &Attach,
-        name: &[u8],
-        rules: &Rules,
-        now: Now,
-        lanes: &mut Lanes,
-    ) -> Page {
-        let partition = topic::partition(name) as usize;
+    fn page(&mut self, id: u32, ask: &Attach, rules: &Rules, now: Now, lanes: &mut Lanes) -> Page {
         let row = self.rows.get_mut(id);
         let rule = rules.get(row.rule);
         row.log = self.log.freshen(row.log, rule.log_age_s, now.unix_s);
@@ -158,7 +148,7 @@ impl Home {
             Since::After(time_s) => (self.log.before_time(log, time_s).unwrap_or(last), false),
             Since::Unknown => (oldest, true),
             Since::At(Position { epoch, offset }) => {
-                let known = epoch == self.epoch && offset <= self.sequence[partition];
+                let known = epoch == self.epoch && offset <= self.sequence;
                 if known && offset >= oldest {
                     (offset, false)
                 } else {
@@ -171,13 +161,26 @@ impl Home {
         } else if matches!(since, Since::At(_)) && !ask.again {
             self.stats.resumes += 1;
         }
+        let latest = rule.keep == Keep::Latest;
+        let shown = if ask.retained && !latest {
+            self.retained(id, start, now, lanes)
+        } else {
+            None
+        };
         let frames = lanes.frames();
         let first = frames.pages.len() as u32;
+        frames.pages.extend(shown);
         let messages_max = if ask.poll { 1 } else { self.pace.page_messages };
-        let at_head = self
-            .log
-            .read(log, start, messages_max, self.pace.page_bytes, frames);
+        let at_head = ask.poll && shown.is_some()
+            || self
+                .log
+                .read(log, start, messages_max, self.pace.page_bytes, frames);
         let count = frames.pages.len() as u32 - first;
+        let retained = if ask.retained && latest {
+            count
+        } else {
+            u32::from(shown.is_some())
+        };
         let head = frames
             .pages
             .last()
@@ -193,6 +196,7 @@ impl Home {
             gap,
             again: ask.again,
             counted: false,
+            retained,
         }
     }
 }

@@ -51,14 +51,14 @@ impl Home {
             return Outcome::Missing;
         };
         let info = self.info(id, now);
-        let partition = topic::partition(name) as usize;
-        self.sequence[partition] += 1;
+        self.sequence += 1;
         let row = self.rows.get_mut(id);
-        row.set_last(self.sequence[partition]);
+        row.set_last(self.sequence);
         row.flags = (row.flags | DELETED) & !CREATED;
         row.touched_s = now.unix_s;
         let log = core::mem::replace(&mut row.log, NONE);
         self.log.clear(log);
+        self.unretain(id);
         self.each_carrier(id, |carrier| {
             lanes.tell(
                 carrier.shard,
@@ -75,7 +75,7 @@ impl Home {
     /// Whether nobody subscribes and nothing is kept.
     fn is_idle(&self, id: u32) -> bool {
         let row = self.rows.get(id);
-        row.carrier == NONE && self.log.count(row.log) == 0
+        row.carrier == NONE && !row.has(RETAINS) && self.log.count(row.log) == 0
     }
 
     pub(super) fn queue_if_idle(&mut self, id: u32, now: Now) {

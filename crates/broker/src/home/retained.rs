@@ -1,0 +1,60 @@
+//! The retained message of a topic (MQTT 5.0 section 3.3.1.3): its latest value, kept as a log of one message
+//! beside the topic's log, so that neither the count nor the age of the rule takes it away. Where the rule keeps the
+//! latest anyway there is no second copy: its log is the retained state.
+//!
+//! Invariants: a topic stands in `retained` exactly when it has a chain under the rule of retained messages; such a
+//! topic is not forgotten. The byte budget takes retained messages last.
+
+use super::{Home, RETAINS};
+use crate::lanes::Lanes;
+use crate::log::New;
+use crate::mail::Record;
+use crate::rules::Rules;
+use crate::slab::NONE;
+use crate::time::Now;
+
+impl Home {
+    /// Keeps a message as the topic's retained one; an empty one takes away what was there.
+    pub(super) fn retain(&mut self, id: u32, new: &New<'_>, is_empty: bool, rules: &Rules) {
+        if is_empty {
+            return self.unretain(id);
+        }
+        let number = rules.retained();
+        let chain = self.retained.get(&id).copied().unwrap_or(NONE);
+        let chain = self.log.append(chain, number, rules.get(number), new);
+        self.retained.insert(id, chain);
+        self.rows.get_mut(id).flags |= RETAINS;
+    }
+
+    /// Takes the retained message away.
+    pub(super) fn unretain(&mut self, id: u32) {
+        if let Some(chain) = self.retained.remove(&id) {
+            self.log.clear(chain);
+            self.rows.get_mut(id).flags &= !RETAINS;
+        }
+    }
+
+    /// The retained message, for a subscriber that begins behind `start`: it gets this position.
+    pub(super) fn retained(
+        &mut self,
+        id: u32,
+        start: u64,
+        now: Now,
+        lanes: &mut Lanes,
+    ) -> Option<Record> {
+        let chain = *self.retained.get(&id)?;
+        let chain = self.log.freshen(chain, u32::MAX, now.unix_s);
+        if self.log.count(chain) == 0 {
+            self.unretain(id);
+            self.queue_if_idle(id, now);
+            return None;
+        }
+        let frames = lanes.frames();
+        self.log.read(chain, 0, 1, usize::MAX, frames);
+        let mut record = frames.pages.pop().expect("there is one");
+        // What is newer is in the log, or was not asked for.
+        let is_due = record.offset <= start;
+        (record.offset, record.previous, record.latest) = (start, start, false);
+        is_due.then_some(record)
+    }
+}
