@@ -7,6 +7,7 @@ pub mod deflate;
 pub mod form;
 pub mod http;
 pub mod json;
+pub mod mqtt;
 pub mod ndjson;
 pub mod sse;
 pub mod topic;

@@ -5,7 +5,7 @@
 //! an SSE field, and no wildcard, so that name and filter never mean each other. What comes through
 //! a URL is decoded once. The hash of a name is part of positions and of placement, and never changes.
 //!
-//! Deliberately absent: shared subscriptions (`$share`), and who may use a name.
+//! Deliberately absent: shared subscriptions (`$share`, see [`crate::mqtt::Filter`]), and who may use a name.
 
 use alloc::vec::Vec;
 use core::fmt;
@@ -127,14 +127,22 @@ pub fn is_reserved(name: &[u8]) -> bool {
 /// The first thing wrong with it.
 pub fn check_filter(filter: &[u8], max: usize) -> Result<(), TopicError> {
     check_text(filter, max)?;
+    match wildcards_stand_alone(filter) {
+        true => Ok(()),
+        false => Err(TopicError::Wildcard),
+    }
+}
+
+/// Whether `+` and `#` are only whole levels of `filter`, and `#` only its last (MQTT 5.0 section 4.7.1).
+pub(crate) fn wildcards_stand_alone(filter: &[u8]) -> bool {
     let mut rest = levels(filter).peekable();
     while let Some(level) = rest.next() {
         let wild = memchr::memchr2(b'+', b'#', level).is_some();
         if wild && (level.len() > 1 || (level == b"#" && rest.peek().is_some())) {
-            return Err(TopicError::Wildcard);
+            return false;
         }
     }
-    Ok(())
+    true
 }
 
 /// Whether `filter`, which passed [`check_filter`], matches `name`.

@@ -1,0 +1,309 @@
+//! A body to a packet (MQTT 5.0 chapter 3, MQTT 3.1.1 chapter 3).
+//!
+//! Invariant: all of the body is read and checked, and nothing of it is copied.
+
+use super::property::{self, is_topic_name};
+use super::read::Reader;
+use super::{
+    Ack, Auth, ConnAck, Connect, Disconnect, Error, Filters, Header, Packet, PacketType,
+    Properties, Property, Publish, Qos, ReasonCode, ReasonCodes, SubAck, Subscribe, TopicFilters,
+    UnsubAck, Unsubscribe, Version, Will,
+};
+
+/// Reads the packet whose fixed header is `header` and whose body is `body`.
+///
+/// A CONNECT brings its own version; `version` is that of all that follows.
+///
+/// # Errors
+/// The first thing wrong with it. Errors that name a version are only for the answer to CONNECT.
+///
+/// # Panics
+/// When `body` is not as long as the header says.
+pub fn decode(version: Version, header: Header, body: &[u8]) -> Result<Packet<'_>, Error> {
+    assert_eq!(body.len(), header.body_bytes(), "the body is whole");
+    let kind = header.kind();
+    if header.padded && version == Version::V5 && kind != PacketType::Connect {
+        return Err(Error::VariableByteInteger);
+    }
+    let mut rest = Reader(body);
+    let packet = match kind {
+        PacketType::Connect => return Ok(Packet::Connect(connect(header, rest)?)),
+        PacketType::ConnAck => Packet::ConnAck(connack(version, &mut rest)?),
+        PacketType::Publish => return Ok(Packet::Publish(publish(version, header, rest)?)),
+        PacketType::PubAck => Packet::PubAck(ack(version, kind, &mut rest)?),
+        PacketType::PubRec => Packet::PubRec(ack(version, kind, &mut rest)?),
+        PacketType::PubRel => Packet::PubRel(ack(version, kind, &mut rest)?),
+        PacketType::PubComp => Packet::PubComp(ack(version, kind, &mut rest)?),
+        PacketType::Subscribe => return Ok(Packet::Subscribe(subscribe(version, rest)?)),
+        PacketType::SubAck => return Ok(Packet::SubAck(suback(version, rest)?)),
+        PacketType::Unsubscribe => return Ok(Packet::Unsubscribe(unsubscribe(version, rest)?)),
+        PacketType::UnsubAck => return Ok(Packet::UnsubAck(unsuback(version, rest)?)),
+        PacketType::PingReq => Packet::PingReq,
+        PacketType::PingResp => Packet::PingResp,
+        PacketType::Disconnect => Packet::Disconnect(disconnect(version, &mut rest)?),
+        PacketType::Auth => Packet::Auth(auth(version, &mut rest)?),
+    };
+    rest.end()?;
+    Ok(packet)
+}
+
+/// The properties of a packet: none in 3.1.1.
+fn properties<'a>(
+    version: Version,
+    kind: PacketType,
+    rest: &mut Reader<'a>,
+) -> Result<Properties<'a>, Error> {
+    match version {
+        Version::V311 => Ok(Properties::NONE),
+        Version::V5 => Properties::read(rest, property::allowed(kind), property::repeatable(kind)),
+    }
+}
+
+/// Bits of the connect flags (section 3.1.2.3).
+pub(super) mod flag {
+    pub const RESERVED: u8 = 1;
+    pub const CLEAN_START: u8 = 1 << 1;
+    pub const WILL: u8 = 1 << 2;
+    pub const WILL_QOS: u8 = 3 << 3;
+    pub const WILL_RETAIN: u8 = 1 << 5;
+    pub const PASSWORD: u8 = 1 << 6;
+    pub const USER_NAME: u8 = 1 << 7;
+}
+
+fn connect<'a>(header: Header, mut rest: Reader<'a>) -> Result<Connect<'a>, Error> {
+    let version = protocol(&mut rest)?;
+    if header.padded && version == Version::V5 {
+        return Err(Error::VariableByteInteger);
+    }
+    let flags = rest.byte()?;
+    let will_qos = check_connect_flags(version, flags)?;
+    let keep_alive_s = rest.two()?;
+    let properties = properties(version, PacketType::Connect, &mut rest)?;
+    let client_id = rest.text()?;
+    let will = match flags & flag::WILL != 0 {
+        true => Some(will(version, flags, will_qos, &mut rest)?),
+        false => None,
+    };
+    let user_name = match flags & flag::USER_NAME != 0 {
+        true => Some(rest.text()?),
+        false => None,
+    };
+    let password = match flags & flag::PASSWORD != 0 {
+        true => Some(rest.binary()?),
+        false => None,
+    };
+    rest.end()?;
+    Ok(Connect {
+        version,
+        clean_start: flags & flag::CLEAN_START != 0,
+        keep_alive_s,
+        properties,
+        client_id,
+        will,
+        user_name,
+        password,
+    })
+}
+
+/// Protocol name and version (sections 3.1.2.1 and 3.1.2.2).
+fn protocol(rest: &mut Reader<'_>) -> Result<Version, Error> {
+    let name = rest.binary()?;
+    if name != b"MQTT" && name != b"MQIsdp" {
+        return Err(Error::ProtocolName);
+    }
+    match (name, rest.byte()?) {
+        (b"MQTT", 4) => Ok(Version::V311),
+        (b"MQTT", 5) => Ok(Version::V5),
+        (_, level) => Err(Error::ProtocolVersion(level)),
+    }
+}
+
+/// Which flags need which; the will's QoS.
+fn check_connect_flags(version: Version, flags: u8) -> Result<Qos, Error> {
+    let will_qos = Qos::from_bits((flags & flag::WILL_QOS) >> 3).ok_or(Error::ConnectFlags)?;
+    let of_will = flags & (flag::WILL_QOS | flag::WILL_RETAIN) != 0;
+    let password_alone = flags & (flag::PASSWORD | flag::USER_NAME) == flag::PASSWORD;
+    if flags & flag::RESERVED != 0
+        || (of_will && flags & flag::WILL == 0)
+        || (password_alone && version == Version::V311)
+    {
+        return Err(Error::ConnectFlags);
+    }
+    Ok(will_qos)
+}
+
+fn will<'a>(
+    version: Version,
+    flags: u8,
+    qos: Qos,
+    rest: &mut Reader<'a>,
+) -> Result<Will<'a>, Error> {
+    let properties = match version {
+        Version::V311 => Properties::NONE,
+        Version::V5 => Properties::read(rest, property::WILL, Property::UserProperty.bit())?,
+    };
+    let topic = rest.text()?;
+    if !is_topic_name(topic) {
+        return Err(Error::TopicName);
+    }
+    Ok(Will {
+        qos,
+        retain: flags & flag::WILL_RETAIN != 0,
+        properties,
+        topic,
+        payload: rest.binary()?,
+    })
+}
+
+fn connack<'a>(version: Version, rest: &mut Reader<'a>) -> Result<ConnAck<'a>, Error> {
+    let flags = rest.byte()?;
+    if flags & 0xFE != 0 {
+        return Err(Error::ConnAckFlags);
+    }
+    let code = rest.byte()?;
+    let reason = match version {
+        Version::V311 => ReasonCode::from_connect_return_code(code),
+        Version::V5 => ReasonCode::for_packet(code, PacketType::ConnAck),
+    };
+    let reason = reason.ok_or(Error::ReasonCode(code))?;
+    let session_present = flags != 0;
+    if session_present && reason != ReasonCode::SUCCESS {
+        return Err(Error::SessionPresent);
+    }
+    Ok(ConnAck {
+        session_present,
+        reason,
+        properties: properties(version, PacketType::ConnAck, rest)?,
+    })
+}
+
+fn publish<'a>(
+    version: Version,
+    header: Header,
+    mut rest: Reader<'a>,
+) -> Result<Publish<'a>, Error> {
+    let topic = rest.text()?;
+    let qos = header.qos();
+    let packet_id = match qos {
+        Qos::AtMostOnce => None,
+        _ => Some(rest.packet_id()?),
+    };
+    let properties = properties(version, PacketType::Publish, &mut rest)?;
+    if !is_topic_name(topic) {
+        match version {
+            Version::V5 if !topic.is_empty() => return Err(Error::TopicName),
+            Version::V5 if properties.has(Property::TopicAlias) => {}
+            Version::V5 => return Err(Error::TopicNameMissing),
+            Version::V311 => return Err(Error::TopicName),
+        }
+    }
+    Ok(Publish {
+        dup: header.dup(),
+        qos,
+        retain: header.retain(),
+        topic,
+        packet_id,
+        properties,
+        payload: rest.0,
+    })
+}
+
+/// PUBACK and its like: in 5.0 the properties may be left out, and a success too (section 3.4.2.1).
+fn ack<'a>(version: Version, kind: PacketType, rest: &mut Reader<'a>) -> Result<Ack<'a>, Error> {
+    let packet_id = rest.packet_id()?;
+    let (reason, properties) = match version {
+        Version::V311 => (ReasonCode::SUCCESS, Properties::NONE),
+        Version::V5 => ending(kind, rest)?,
+    };
+    Ok(Ack {
+        packet_id,
+        reason,
+        properties,
+    })
+}
+
+/// A reason code and properties, of which the end may be missing.
+fn ending<'a>(
+    kind: PacketType,
+    rest: &mut Reader<'a>,
+) -> Result<(ReasonCode, Properties<'a>), Error> {
+    if rest.is_empty() {
+        return Ok((ReasonCode::SUCCESS, Properties::NONE));
+    }
+    let code = rest.byte()?;
+    let reason = ReasonCode::for_packet(code, kind).ok_or(Error::ReasonCode(code))?;
+    let properties = match rest.is_empty() {
+        true => Properties::NONE,
+        false => properties(Version::V5, kind, rest)?,
+    };
+    Ok((reason, properties))
+}
+
+fn subscribe(version: Version, mut rest: Reader<'_>) -> Result<Subscribe<'_>, Error> {
+    Ok(Subscribe {
+        packet_id: rest.packet_id()?,
+        properties: properties(version, PacketType::Subscribe, &mut rest)?,
+        filters: Filters::read(version, rest.0)?,
+    })
+}
+
+fn suback(version: Version, mut rest: Reader<'_>) -> Result<SubAck<'_>, Error> {
+    Ok(SubAck {
+        packet_id: rest.packet_id()?,
+        properties: properties(version, PacketType::SubAck, &mut rest)?,
+        reasons: ReasonCodes::read(version, PacketType::SubAck, rest.0)?,
+    })
+}
+
+fn unsubscribe(version: Version, mut rest: Reader<'_>) -> Result<Unsubscribe<'_>, Error> {
+    Ok(Unsubscribe {
+        packet_id: rest.packet_id()?,
+        properties: properties(version, PacketType::Unsubscribe, &mut rest)?,
+        filters: TopicFilters::read(rest.0)?,
+    })
+}
+
+fn unsuback(version: Version, mut rest: Reader<'_>) -> Result<UnsubAck<'_>, Error> {
+    let packet_id = rest.packet_id()?;
+    let properties = properties(version, PacketType::UnsubAck, &mut rest)?;
+    let reasons = match version {
+        Version::V311 => {
+            rest.end()?;
+            ReasonCodes::NONE
+        }
+        Version::V5 => ReasonCodes::read(version, PacketType::UnsubAck, rest.0)?,
+    };
+    Ok(UnsubAck {
+        packet_id,
+        properties,
+        reasons,
+    })
+}
+
+fn disconnect<'a>(version: Version, rest: &mut Reader<'a>) -> Result<Disconnect<'a>, Error> {
+    let (reason, properties) = match version {
+        Version::V311 => (ReasonCode::NORMAL_DISCONNECTION, Properties::NONE),
+        Version::V5 => ending(PacketType::Disconnect, rest)?,
+    };
+    Ok(Disconnect { reason, properties })
+}
+
+/// AUTH names its method, unless it is empty, which means success (section 3.15.2.1).
+fn auth<'a>(version: Version, rest: &mut Reader<'a>) -> Result<Auth<'a>, Error> {
+    if version == Version::V311 {
+        return Err(Error::PacketType);
+    }
+    if rest.is_empty() {
+        return Ok(Auth {
+            reason: ReasonCode::SUCCESS,
+            properties: Properties::NONE,
+        });
+    }
+    let code = rest.byte()?;
+    let reason = ReasonCode::for_packet(code, PacketType::Auth).ok_or(Error::ReasonCode(code))?;
+    let properties = properties(version, PacketType::Auth, rest)?;
+    match properties.has(Property::AuthenticationMethod) {
+        true => Ok(Auth { reason, properties }),
+        false => Err(Error::AuthenticationMethod),
+    }
+}

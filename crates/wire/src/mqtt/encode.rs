@@ -1,0 +1,379 @@
+//! Packets to bytes: each function appends one to `out`, for either end of the connection.
+//!
+//! Lengths are computed first and every byte is written once. In 3.1.1, what that version does not have
+//! is left out: properties, the reasons of acknowledgements, the options of subscriptions but QoS.
+//!
+//! # Panics
+//! All of them, when given what no peer would take, which is a mistake of ours: a text or binary field over
+//! [`FIELD_MAX`], a packet over [`REMAINING_LENGTH_MAX`], properties that the packet may not have, a packet id
+//! that does not go with the QoS. Topics and payloads from elsewhere have limits of their own, far below.
+
+use super::decode::flag;
+use super::header::{DUP, RETAIN};
+use super::property::{WILL, allowed};
+use super::{
+    Ack, Auth, ConnAck, Connect, Disconnect, FIELD_MAX, Packet, PacketId, PacketType, Properties,
+    Publish, Qos, REMAINING_LENGTH_MAX, ReasonCode, SubscribeOptions, Version,
+};
+use alloc::vec::Vec;
+
+/// CONNECT, in the version that it names (section 3.1).
+pub fn connect(out: &mut Vec<u8>, connect: &Connect<'_>) {
+    let version = connect.version;
+    let will = connect.will.as_ref();
+    let will_len = will.map_or(0, |will| {
+        properties_len(version, &will.properties) + field_len(will.topic) + 2 + will.payload.len()
+    });
+    let len = PROTOCOL_NAME.len()
+        + 4
+        + properties_len(version, &connect.properties)
+        + field_len(connect.client_id)
+        + will_len
+        + connect.user_name.map_or(0, field_len)
+        + connect.password.map_or(0, |password| 2 + password.len());
+    head(out, PacketType::Connect, len);
+    out.extend_from_slice(PROTOCOL_NAME);
+    out.extend_from_slice(&[version.level(), connect_flags(connect)]);
+    two(out, connect.keep_alive_s);
+    properties(
+        out,
+        version,
+        &connect.properties,
+        allowed(PacketType::Connect),
+    );
+    field(out, connect.client_id.as_bytes());
+    if let Some(will) = will {
+        properties(out, version, &will.properties, WILL);
+        field(out, will.topic.as_bytes());
+        field(out, will.payload);
+    }
+    if let Some(user_name) = connect.user_name {
+        field(out, user_name.as_bytes());
+    }
+    if let Some(password) = connect.password {
+        field(out, password);
+    }
+}
+
+const PROTOCOL_NAME: &[u8] = b"\0\x04MQTT";
+
+fn connect_flags(connect: &Connect<'_>) -> u8 {
+    let mut flags = 0;
+    let mut set = |yes, flag| flags |= if yes { flag } else { 0 };
+    set(connect.clean_start, flag::CLEAN_START);
+    set(connect.user_name.is_some(), flag::USER_NAME);
+    set(connect.password.is_some(), flag::PASSWORD);
+    if let Some(will) = &connect.will {
+        set(true, flag::WILL | will.qos.bits() << 3);
+        set(will.retain, flag::WILL_RETAIN);
+    }
+    flags
+}
+
+/// CONNACK (section 3.2). Nothing is written in 3.1.1 when none of its return codes says this: then the
+/// connection is closed without one [MQTT-3.2.2-6 of 3.1.1].
+pub fn connack(out: &mut Vec<u8>, version: Version, connack: &ConnAck<'_>) {
+    let code = match version {
+        Version::V311 => connack.reason.connect_return_code(),
+        Version::V5 => Some(connack.reason.value()),
+    };
+    let Some(code) = code else { return };
+    let kind = PacketType::ConnAck;
+    head(out, kind, 2 + properties_len(version, &connack.properties));
+    out.extend_from_slice(&[connack.session_present.into(), code]);
+    properties(out, version, &connack.properties, allowed(kind));
+}
+
+/// PUBLISH (section 3.3).
+pub fn publish(out: &mut Vec<u8>, version: Version, publish: &Publish<'_>) {
+    out.reserve(publish_bytes(version, publish, publish.payload.len()));
+    publish_head(out, version, publish, publish.payload.len());
+    out.extend_from_slice(publish.payload);
+}
+
+/// All of a PUBLISH but its payload, which follows from elsewhere with `payload_bytes`; the one in
+/// `publish` is not looked at.
+pub fn publish_head(
+    out: &mut Vec<u8>,
+    version: Version,
+    publish: &Publish<'_>,
+    payload_bytes: usize,
+) {
+    let flags = publish.qos.bits() << 1
+        | if publish.dup { DUP } else { 0 }
+        | if publish.retain { RETAIN } else { 0 };
+    out.push((PacketType::Publish as u8) << 4 | flags);
+    remaining_length(out, publish_len(version, publish, payload_bytes));
+    field(out, publish.topic.as_bytes());
+    let needs_id = publish.qos != Qos::AtMostOnce;
+    assert_eq!(
+        publish.packet_id.is_some(),
+        needs_id,
+        "ids go with QoS 1 and 2"
+    );
+    if let Some(id) = publish.packet_id {
+        two(out, id.get());
+    }
+    properties(
+        out,
+        version,
+        &publish.properties,
+        allowed(PacketType::Publish),
+    );
+}
+
+/// Bytes of a whole PUBLISH, to hold against the receiver's Maximum Packet Size [MQTT-3.1.2-24].
+pub fn publish_bytes(version: Version, publish: &Publish<'_>, payload_bytes: usize) -> usize {
+    let len = publish_len(version, publish, payload_bytes);
+    1 + variable_len(len) + len
+}
+
+fn publish_len(version: Version, publish: &Publish<'_>, payload_bytes: usize) -> usize {
+    field_len(publish.topic)
+        + if publish.packet_id.is_some() { 2 } else { 0 }
+        + properties_len(version, &publish.properties)
+        + payload_bytes
+}
+
+/// PUBACK (section 3.4).
+pub fn puback(out: &mut Vec<u8>, version: Version, ack: &Ack<'_>) {
+    acknowledge(out, version, PacketType::PubAck, ack);
+}
+
+/// PUBREC (section 3.5).
+pub fn pubrec(out: &mut Vec<u8>, version: Version, ack: &Ack<'_>) {
+    acknowledge(out, version, PacketType::PubRec, ack);
+}
+
+/// PUBREL (section 3.6).
+pub fn pubrel(out: &mut Vec<u8>, version: Version, ack: &Ack<'_>) {
+    acknowledge(out, version, PacketType::PubRel, ack);
+}
+
+/// PUBCOMP (section 3.7).
+pub fn pubcomp(out: &mut Vec<u8>, version: Version, ack: &Ack<'_>) {
+    acknowledge(out, version, PacketType::PubComp, ack);
+}
+
+fn acknowledge(out: &mut Vec<u8>, version: Version, kind: PacketType, ack: &Ack<'_>) {
+    let len = ending_len(version, ack.reason, &ack.properties);
+    head(out, kind, 2 + len);
+    two(out, ack.packet_id.get());
+    ending(out, kind, len, ack.reason, &ack.properties);
+}
+
+/// Bytes of a reason and properties where both may be left out: none, the reason alone, or all (section 3.4.2.1).
+fn ending_len(version: Version, reason: ReasonCode, properties: &Properties<'_>) -> usize {
+    match version {
+        Version::V311 => 0,
+        Version::V5 if !properties.is_empty() => 1 + properties_len(version, properties),
+        Version::V5 => usize::from(reason != ReasonCode::SUCCESS),
+    }
+}
+
+fn ending(
+    out: &mut Vec<u8>,
+    kind: PacketType,
+    len: usize,
+    reason: ReasonCode,
+    set: &Properties<'_>,
+) {
+    if len > 0 {
+        out.push(reason.value());
+    }
+    if len > 1 {
+        properties(out, Version::V5, set, allowed(kind));
+    }
+}
+
+/// SUBSCRIBE (section 3.8).
+pub fn subscribe<'a>(
+    out: &mut Vec<u8>,
+    version: Version,
+    packet_id: PacketId,
+    set: &Properties<'_>,
+    filters: impl Iterator<Item = (&'a str, SubscribeOptions)> + Clone,
+) {
+    let kind = PacketType::Subscribe;
+    let filters_len: usize = filters
+        .clone()
+        .map(|(filter, _)| field_len(filter) + 1)
+        .sum();
+    head(out, kind, 2 + properties_len(version, set) + filters_len);
+    two(out, packet_id.get());
+    properties(out, version, set, allowed(kind));
+    for (filter, options) in filters {
+        field(out, filter.as_bytes());
+        out.push(match version {
+            Version::V311 => options.max_qos.bits(),
+            Version::V5 => options.bits(),
+        });
+    }
+}
+
+/// SUBACK (section 3.9). In 3.1.1 every failure is 0x80.
+pub fn suback(
+    out: &mut Vec<u8>,
+    version: Version,
+    packet_id: PacketId,
+    set: &Properties<'_>,
+    reasons: impl Iterator<Item = ReasonCode> + Clone,
+) {
+    let kind = PacketType::SubAck;
+    let count = reasons.clone().count();
+    head(out, kind, 2 + properties_len(version, set) + count);
+    two(out, packet_id.get());
+    properties(out, version, set, allowed(kind));
+    out.extend(reasons.map(|reason| match version {
+        Version::V311 if reason.is_error() => 0x80,
+        _ => reason.value(),
+    }));
+}
+
+/// UNSUBSCRIBE (section 3.10).
+pub fn unsubscribe<'a>(
+    out: &mut Vec<u8>,
+    version: Version,
+    packet_id: PacketId,
+    set: &Properties<'_>,
+    filters: impl Iterator<Item = &'a str> + Clone,
+) {
+    let kind = PacketType::Unsubscribe;
+    let filters_len: usize = filters.clone().map(field_len).sum();
+    head(out, kind, 2 + properties_len(version, set) + filters_len);
+    two(out, packet_id.get());
+    properties(out, version, set, allowed(kind));
+    filters.for_each(|filter| field(out, filter.as_bytes()));
+}
+
+/// UNSUBACK (section 3.11). 3.1.1 has no reasons there.
+pub fn unsuback(
+    out: &mut Vec<u8>,
+    version: Version,
+    packet_id: PacketId,
+    set: &Properties<'_>,
+    reasons: impl Iterator<Item = ReasonCode> + Clone,
+) {
+    let kind = PacketType::UnsubAck;
+    let count = match version {
+        Version::V311 => 0,
+        Version::V5 => reasons.clone().count(),
+    };
+    head(out, kind, 2 + properties_len(version, set) + count);
+    two(out, packet_id.get());
+    properties(out, version, set, allowed(kind));
+    out.extend(reasons.take(count).map(ReasonCode::value));
+}
+
+/// PINGREQ (section 3.12).
+pub fn pingreq(out: &mut Vec<u8>) {
+    head(out, PacketType::PingReq, 0);
+}
+
+/// PINGRESP (section 3.13).
+pub fn pingresp(out: &mut Vec<u8>) {
+    head(out, PacketType::PingResp, 0);
+}
+
+/// DISCONNECT (section 3.14). A server sends none in 3.1.1: it closes.
+pub fn disconnect(out: &mut Vec<u8>, version: Version, disconnect: &Disconnect<'_>) {
+    let kind = PacketType::Disconnect;
+    let len = ending_len(version, disconnect.reason, &disconnect.properties);
+    head(out, kind, len);
+    ending(out, kind, len, disconnect.reason, &disconnect.properties);
+}
+
+/// AUTH (section 3.15), in 5.0 only.
+pub fn auth(out: &mut Vec<u8>, auth: &Auth<'_>) {
+    let kind = PacketType::Auth;
+    if auth.reason == ReasonCode::SUCCESS && auth.properties.is_empty() {
+        return head(out, kind, 0);
+    }
+    head(out, kind, 1 + properties_len(Version::V5, &auth.properties));
+    out.push(auth.reason.value());
+    properties(out, Version::V5, &auth.properties, allowed(kind));
+}
+
+/// Whatever was decoded, as it would be written here: the same packet, perhaps in fewer bytes.
+pub fn packet(out: &mut Vec<u8>, version: Version, packet: &Packet<'_>) {
+    match packet {
+        Packet::Connect(p) => connect(out, p),
+        Packet::ConnAck(p) => connack(out, version, p),
+        Packet::Publish(p) => publish(out, version, p),
+        Packet::PubAck(p) => puback(out, version, p),
+        Packet::PubRec(p) => pubrec(out, version, p),
+        Packet::PubRel(p) => pubrel(out, version, p),
+        Packet::PubComp(p) => pubcomp(out, version, p),
+        Packet::Subscribe(p) => {
+            subscribe(out, version, p.packet_id, &p.properties, p.filters.iter());
+        }
+        Packet::SubAck(p) => suback(out, version, p.packet_id, &p.properties, p.reasons.iter()),
+        Packet::Unsubscribe(p) => {
+            unsubscribe(out, version, p.packet_id, &p.properties, p.filters.iter());
+        }
+        Packet::UnsubAck(p) => unsuback(out, version, p.packet_id, &p.properties, p.reasons.iter()),
+        Packet::PingReq => pingreq(out),
+        Packet::PingResp => pingresp(out),
+        Packet::Disconnect(p) => disconnect(out, version, p),
+        Packet::Auth(p) => auth(out, p),
+    }
+}
+
+/// The fixed header of all but PUBLISH.
+fn head(out: &mut Vec<u8>, kind: PacketType, len: usize) {
+    out.push((kind as u8) << 4 | kind.flags());
+    remaining_length(out, len);
+}
+
+fn remaining_length(out: &mut Vec<u8>, len: usize) {
+    assert!(len <= REMAINING_LENGTH_MAX, "the packet has a length");
+    variable(out, len);
+}
+
+/// Variable Byte Integer (section 1.5.5).
+pub(super) fn variable(out: &mut Vec<u8>, mut value: usize) {
+    while value >= 0x80 {
+        out.push(value as u8 | 0x80);
+        value >>= 7;
+    }
+    out.push(value as u8);
+}
+
+const fn variable_len(value: usize) -> usize {
+    match value {
+        0..=0x7F => 1,
+        0x80..=0x3FFF => 2,
+        0x4000..=0x1F_FFFF => 3,
+        _ => 4,
+    }
+}
+
+fn two(out: &mut Vec<u8>, value: u16) {
+    out.extend_from_slice(&value.to_be_bytes());
+}
+
+const fn field_len(text: &str) -> usize {
+    2 + text.len()
+}
+
+fn field(out: &mut Vec<u8>, bytes: &[u8]) {
+    assert!(bytes.len() <= FIELD_MAX, "a field's length has two bytes");
+    two(out, bytes.len() as u16);
+    out.extend_from_slice(bytes);
+}
+
+fn properties_len(version: Version, set: &Properties<'_>) -> usize {
+    match version {
+        Version::V311 => 0,
+        Version::V5 => variable_len(set.bytes.len()) + set.bytes.len(),
+    }
+}
+
+fn properties(out: &mut Vec<u8>, version: Version, set: &Properties<'_>, allowed: u64) {
+    if version == Version::V311 {
+        return;
+    }
+    assert_eq!(set.seen & !allowed, 0, "properties of this packet");
+    variable(out, set.bytes.len());
+    out.extend_from_slice(set.bytes);
+}

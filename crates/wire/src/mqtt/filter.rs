@@ -1,0 +1,74 @@
+//! Topic filters as MQTT has them (5.0 sections 4.7 and 4.8.2): wildcards, and the share name of
+//! `$share/{ShareName}/{filter}`.
+//!
+//! Matching is [`crate::topic::matches`]; length and characters are [`crate::topic::check_filter`]'s.
+
+use crate::topic;
+
+/// A topic filter, taken apart.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Filter<'a> {
+    /// The ShareName, if the subscription is shared.
+    pub share: Option<&'a str>,
+    /// The filter that topic names are matched against.
+    pub filter: &'a str,
+}
+
+/// Why text is no topic filter.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum FilterError {
+    /// No characters at all [MQTT-4.7.3-1].
+    Empty,
+    /// `+` or `#` not as a level of its own, or `#` before the end [MQTT-4.7.1-1, MQTT-4.7.1-2].
+    Wildcard,
+    /// An empty ShareName, or one with a wildcard [MQTT-4.8.2-1, MQTT-4.8.2-2].
+    ShareName,
+    /// A share without a filter [MQTT-4.8.2-2].
+    ShareFilter,
+}
+
+impl FilterError {
+    /// Words for a reason string and the log.
+    pub const fn words(self) -> &'static str {
+        match self {
+            Self::Empty => "the topic filter is empty",
+            Self::Wildcard => "the topic filter has a misplaced wildcard, + or #",
+            Self::ShareName => "the share name is empty or has a wildcard",
+            Self::ShareFilter => "the shared subscription has no topic filter",
+        }
+    }
+}
+
+impl<'a> Filter<'a> {
+    /// Takes apart what SUBSCRIBE and UNSUBSCRIBE name. `$share` is for 5.0; clients of 3.1.1 are
+    /// served alike, which their specification leaves to servers (its section 4.7.2).
+    ///
+    /// # Errors
+    /// The first thing wrong with it.
+    pub fn parse(text: &'a str) -> Result<Self, FilterError> {
+        let (share, filter) = match text.strip_prefix("$share") {
+            Some("") => return Err(FilterError::ShareName),
+            Some(rest) if rest.starts_with('/') => {
+                let (name, filter) = match rest[1..].split_once('/') {
+                    Some((name, filter)) => (name, filter),
+                    None => (&rest[1..], ""),
+                };
+                if name.is_empty() || name.contains(['+', '#']) {
+                    return Err(FilterError::ShareName);
+                }
+                if filter.is_empty() {
+                    return Err(FilterError::ShareFilter);
+                }
+                (Some(name), filter)
+            }
+            _ => (None, text),
+        };
+        if filter.is_empty() {
+            return Err(FilterError::Empty);
+        }
+        match topic::wildcards_stand_alone(filter.as_bytes()) {
+            true => Ok(Self { share, filter }),
+            false => Err(FilterError::Wildcard),
+        }
+    }
+}

@@ -1,0 +1,290 @@
+//! The control packets as values that borrow (MQTT 5.0 chapter 3). Decoding makes them, [`encode`](super::encode)
+//! takes them. What only 5.0 has is empty or at its default in 3.1.1.
+
+use super::{
+    Error, Filters, PacketType, Properties, Property, Qos, ReasonCode, ReasonCodes, TopicFilters,
+    Version,
+};
+use core::num::NonZeroU16;
+
+/// Ties an acknowledgement to what it acknowledges (section 2.2.1).
+pub type PacketId = NonZeroU16;
+
+/// Any control packet.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[allow(missing_docs)] // each is what its value says
+pub enum Packet<'a> {
+    Connect(Connect<'a>),
+    ConnAck(ConnAck<'a>),
+    Publish(Publish<'a>),
+    PubAck(Ack<'a>),
+    PubRec(Ack<'a>),
+    PubRel(Ack<'a>),
+    PubComp(Ack<'a>),
+    Subscribe(Subscribe<'a>),
+    SubAck(SubAck<'a>),
+    Unsubscribe(Unsubscribe<'a>),
+    UnsubAck(UnsubAck<'a>),
+    PingReq,
+    PingResp,
+    Disconnect(Disconnect<'a>),
+    Auth(Auth<'a>),
+}
+
+impl Packet<'_> {
+    /// Its type.
+    pub const fn kind(&self) -> PacketType {
+        match self {
+            Self::Connect(_) => PacketType::Connect,
+            Self::ConnAck(_) => PacketType::ConnAck,
+            Self::Publish(_) => PacketType::Publish,
+            Self::PubAck(_) => PacketType::PubAck,
+            Self::PubRec(_) => PacketType::PubRec,
+            Self::PubRel(_) => PacketType::PubRel,
+            Self::PubComp(_) => PacketType::PubComp,
+            Self::Subscribe(_) => PacketType::Subscribe,
+            Self::SubAck(_) => PacketType::SubAck,
+            Self::Unsubscribe(_) => PacketType::Unsubscribe,
+            Self::UnsubAck(_) => PacketType::UnsubAck,
+            Self::PingReq => PacketType::PingReq,
+            Self::PingResp => PacketType::PingResp,
+            Self::Disconnect(_) => PacketType::Disconnect,
+            Self::Auth(_) => PacketType::Auth,
+        }
+    }
+
+    /// What a server asks of each packet that it receives: that a client may send it.
+    ///
+    /// # Errors
+    /// CONNACK, SUBACK, UNSUBACK, PINGRESP; a PUBLISH with subscription identifiers [MQTT-3.3.4-6]; a DISCONNECT
+    /// with a server reference or with a reason that only servers have; an AUTH that says success.
+    pub fn check_from_client(&self) -> Result<(), Error> {
+        match self {
+            Self::ConnAck(_) | Self::SubAck(_) | Self::UnsubAck(_) | Self::PingResp => {
+                Err(Error::NotFromClient(self.kind()))
+            }
+            Self::Publish(publish) if publish.properties.has(Property::SubscriptionIdentifier) => {
+                Err(Error::NotFromClient(PacketType::Publish))
+            }
+            Self::Disconnect(disconnect)
+                if disconnect.properties.has(Property::ServerReference) =>
+            {
+                Err(Error::NotFromClient(PacketType::Disconnect))
+            }
+            Self::Disconnect(disconnect) if !disconnect.reason.disconnect_from_client() => {
+                Err(Error::ReasonCode(disconnect.reason.value()))
+            }
+            Self::Auth(auth) if auth.reason == ReasonCode::SUCCESS => {
+                Err(Error::ReasonCode(auth.reason.value()))
+            }
+            _ => Ok(()),
+        }
+    }
+}
+
+/// Connection request (section 3.1). An empty client id and what follows from it is the server's affair
+/// (section 3.1.3.1); so are user name and password.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Connect<'a> {
+    /// What the connection speaks from here on.
+    pub version: Version,
+    /// Clean Start; Clean Session in 3.1.1, where it also ends the session with the connection.
+    pub clean_start: bool,
+    /// Keep Alive in seconds, 0 for none.
+    pub keep_alive_s: u16,
+    /// Of the connection; those of the will are with it.
+    pub properties: Properties<'a>,
+    /// Client Identifier; empty asks the server for one.
+    pub client_id: &'a str,
+    /// Will Message.
+    pub will: Option<Will<'a>>,
+    /// User Name.
+    pub user_name: Option<&'a str>,
+    /// Password; in 3.1.1 only with a user name.
+    pub password: Option<&'a [u8]>,
+}
+
+/// What is published when the connection ends without a farewell (section 3.1.2.5).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Will<'a> {
+    /// Will QoS.
+    pub qos: Qos,
+    /// Will Retain.
+    pub retain: bool,
+    /// The will's, with its delay.
+    pub properties: Properties<'a>,
+    /// Will Topic; a topic name.
+    pub topic: &'a str,
+    /// Will Payload.
+    pub payload: &'a [u8],
+}
+
+/// Connect acknowledgement (section 3.2).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ConnAck<'a> {
+    /// The server goes on with an earlier session; never with a failure.
+    pub session_present: bool,
+    /// What came of the CONNECT; in 3.1.1 by its return code.
+    pub reason: ReasonCode,
+    /// What the server offers.
+    pub properties: Properties<'a>,
+}
+
+/// A message (section 3.3).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Publish<'a> {
+    /// It may have been sent before; never with QoS 0.
+    pub dup: bool,
+    /// QoS.
+    pub qos: Qos,
+    /// To a server: keep it. From a server: it was kept.
+    pub retain: bool,
+    /// Topic Name; empty only with a topic alias.
+    pub topic: &'a str,
+    /// There exactly when the QoS is not 0 [MQTT-2.2.1-2].
+    pub packet_id: Option<PacketId>,
+    /// Of the message and this delivery.
+    pub properties: Properties<'a>,
+    /// Application Message.
+    pub payload: &'a [u8],
+}
+
+/// PUBACK, PUBREC, PUBREL and PUBCOMP (sections 3.4 to 3.7).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Ack<'a> {
+    /// Of the PUBLISH.
+    pub packet_id: PacketId,
+    /// What came of it; 3.1.1 knows only success.
+    pub reason: ReasonCode,
+    /// Reason string and user properties.
+    pub properties: Properties<'a>,
+}
+
+/// Subscribe request (section 3.8).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Subscribe<'a> {
+    /// For the SUBACK.
+    pub packet_id: PacketId,
+    /// Subscription identifier and user properties.
+    pub properties: Properties<'a>,
+    /// One or more.
+    pub filters: Filters<'a>,
+}
+
+/// Subscribe acknowledgement (section 3.9).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SubAck<'a> {
+    /// Of the SUBSCRIBE.
+    pub packet_id: PacketId,
+    /// Reason string and user properties.
+    pub properties: Properties<'a>,
+    /// One for each filter, in order.
+    pub reasons: ReasonCodes<'a>,
+}
+
+/// Unsubscribe request (section 3.10).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Unsubscribe<'a> {
+    /// For the UNSUBACK.
+    pub packet_id: PacketId,
+    /// User properties.
+    pub properties: Properties<'a>,
+    /// One or more.
+    pub filters: TopicFilters<'a>,
+}
+
+/// Unsubscribe acknowledgement (section 3.11).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct UnsubAck<'a> {
+    /// Of the UNSUBSCRIBE.
+    pub packet_id: PacketId,
+    /// Reason string and user properties.
+    pub properties: Properties<'a>,
+    /// One for each filter, in order; none in 3.1.1.
+    pub reasons: ReasonCodes<'a>,
+}
+
+/// Disconnect notification (section 3.14).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Disconnect<'a> {
+    /// Why; always normal in 3.1.1, where only clients send it.
+    pub reason: ReasonCode,
+    /// Session expiry, reason string, server reference, user properties.
+    pub properties: Properties<'a>,
+}
+
+/// Authentication exchange (section 3.15).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Auth<'a> {
+    /// Success, continue or re-authenticate.
+    pub reason: ReasonCode,
+    /// Method and data, reason string, user properties.
+    pub properties: Properties<'a>,
+}
+
+/// What to send of retained messages when a subscription is made (section 3.8.3.1).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+#[repr(u8)]
+pub enum RetainHandling {
+    /// 0: send them. The only way of 3.1.1.
+    #[default]
+    Send = 0,
+    /// 1: send them if the subscription did not exist.
+    SendIfNew = 1,
+    /// 2: send none.
+    DoNotSend = 2,
+}
+
+/// The options of a subscription (section 3.8.3.1).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct SubscribeOptions {
+    /// Maximum QoS.
+    pub max_qos: Qos,
+    /// No Local: nothing that the same client published.
+    pub no_local: bool,
+    /// Retain As Published: keep RETAIN as the publisher set it.
+    pub retain_as_published: bool,
+    /// Retain Handling.
+    pub retain_handling: RetainHandling,
+}
+
+impl SubscribeOptions {
+    /// Those of 3.1.1, which has only the QoS.
+    pub const fn of(max_qos: Qos) -> Self {
+        Self {
+            max_qos,
+            no_local: false,
+            retain_as_published: false,
+            retain_handling: RetainHandling::Send,
+        }
+    }
+
+    /// The byte on the wire.
+    pub const fn bits(self) -> u8 {
+        self.max_qos.bits()
+            | (self.no_local as u8) << 2
+            | (self.retain_as_published as u8) << 3
+            | (self.retain_handling as u8) << 4
+    }
+
+    pub(super) fn from_bits(version: Version, bits: u8) -> Result<Self, Error> {
+        let reserved = match version {
+            Version::V311 => 0b1111_1100,
+            Version::V5 => 0b1100_0000,
+        };
+        if bits & reserved != 0 {
+            return Err(Error::SubscribeReserved);
+        }
+        Ok(Self {
+            max_qos: Qos::from_bits(bits & 3).ok_or(Error::SubscribeOptions)?,
+            no_local: bits & 0b100 != 0,
+            retain_as_published: bits & 0b1000 != 0,
+            retain_handling: match bits >> 4 {
+                0 => RetainHandling::Send,
+                1 => RetainHandling::SendIfNew,
+                2 => RetainHandling::DoNotSend,
+                _ => return Err(Error::SubscribeOptions),
+            },
+        })
+    }
+}

@@ -1,0 +1,319 @@
+//! Makes sets of properties for the encoders: each written once, in its form, with a value that it may have.
+//!
+//! Invariant: [`PropertyBuf::properties`] is a set that decodes again, in a packet that may have it.
+
+use super::property::{Properties, Property as P, is_topic_name};
+use super::{FIELD_MAX, Qos, USER_PROPERTIES_MAX};
+use alloc::vec::Vec;
+use core::fmt;
+
+/// A value that no packet could carry: a field over [`FIELD_MAX`] bytes or with a null character,
+/// or more than [`USER_PROPERTIES_MAX`] user properties. Nothing was written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Unfit;
+
+impl fmt::Display for Unfit {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("the value does not fit into an MQTT property")
+    }
+}
+
+impl core::error::Error for Unfit {}
+
+/// A set of properties that is being written. One of them serves many packets, with [`clear`](Self::clear) between.
+///
+/// # Panics
+/// A property that was already written and may come once panics, and so does a value that the specification
+/// forbids (zero for the maxima and identifiers, a topic with wildcards): both are ours, not a peer's.
+#[derive(Clone, Debug, Default)]
+pub struct PropertyBuf {
+    bytes: Vec<u8>,
+    seen: u64,
+    users: usize,
+}
+
+impl PropertyBuf {
+    /// An empty set.
+    pub const fn new() -> Self {
+        Self {
+            bytes: Vec::new(),
+            seen: 0,
+            users: 0,
+        }
+    }
+
+    /// What was written so far.
+    pub fn properties(&self) -> Properties<'_> {
+        Properties {
+            bytes: &self.bytes,
+            seen: self.seen,
+        }
+    }
+
+    /// Begins anew and keeps the memory.
+    pub fn clear(&mut self) {
+        self.bytes.clear();
+        self.seen = 0;
+        self.users = 0;
+    }
+
+    /// Copies those of `from` that a server passes on with a message unaltered: payload format indicator,
+    /// response topic, correlation data, content type and user properties in their order
+    /// [MQTT-3.3.2-4, -15, -16, -17, -18, -20].
+    pub fn forward(&mut self, from: &Properties<'_>) -> &mut Self {
+        for (property, item) in from.iter() {
+            match property {
+                P::UserProperty => self.users += 1,
+                P::PayloadFormatIndicator
+                | P::ResponseTopic
+                | P::CorrelationData
+                | P::ContentType => self.once(property),
+                _ => continue,
+            }
+            self.seen |= property.bit();
+            self.bytes.extend_from_slice(item);
+        }
+        assert!(self.users <= USER_PROPERTIES_MAX, "one message's");
+        self
+    }
+
+    /// Payload Format Indicator.
+    pub fn payload_is_utf8(&mut self, yes: bool) -> &mut Self {
+        self.byte(P::PayloadFormatIndicator, yes.into())
+    }
+
+    /// Message Expiry Interval in seconds.
+    pub fn message_expiry_interval_s(&mut self, value: u32) -> &mut Self {
+        self.four(P::MessageExpiryInterval, value)
+    }
+
+    /// Content Type.
+    ///
+    /// # Errors
+    /// It does not fit.
+    pub fn content_type(&mut self, value: &str) -> Result<&mut Self, Unfit> {
+        self.text(P::ContentType, value)
+    }
+
+    /// Response Topic.
+    ///
+    /// # Errors
+    /// It does not fit.
+    pub fn response_topic(&mut self, value: &str) -> Result<&mut Self, Unfit> {
+        assert!(is_topic_name(value), "a response topic is a topic name");
+        self.text(P::ResponseTopic, value)
+    }
+
+    /// Correlation Data.
+    ///
+    /// # Errors
+    /// It does not fit.
+    pub fn correlation_data(&mut self, value: &[u8]) -> Result<&mut Self, Unfit> {
+        self.binary(P::CorrelationData, value)
+    }
+
+    /// Subscription Identifier: once in SUBSCRIBE, as often as there are matches in PUBLISH.
+    pub fn subscription_identifier(&mut self, value: u32) -> &mut Self {
+        let fits = value != 0 && value as usize <= super::REMAINING_LENGTH_MAX;
+        assert!(fits, "a subscription identifier has 28 bits");
+        self.bytes.push(P::SubscriptionIdentifier.id());
+        super::encode::variable(&mut self.bytes, value as usize);
+        self.seen |= P::SubscriptionIdentifier.bit();
+        self
+    }
+
+    /// Session Expiry Interval in seconds, `u32::MAX` for never.
+    pub fn session_expiry_interval_s(&mut self, value: u32) -> &mut Self {
+        self.four(P::SessionExpiryInterval, value)
+    }
+
+    /// Assigned Client Identifier.
+    ///
+    /// # Errors
+    /// It does not fit.
+    pub fn assigned_client_identifier(&mut self, value: &str) -> Result<&mut Self, Unfit> {
+        self.text(P::AssignedClientIdentifier, value)
+    }
+
+    /// Server Keep Alive in seconds.
+    pub fn server_keep_alive_s(&mut self, value: u16) -> &mut Self {
+        self.two(P::ServerKeepAlive, value)
+    }
+
+    /// Authentication Method.
+    ///
+    /// # Errors
+    /// It does not fit.
+    pub fn authentication_method(&mut self, value: &str) -> Result<&mut Self, Unfit> {
+        self.text(P::AuthenticationMethod, value)
+    }
+
+    /// Authentication Data, beside a method.
+    ///
+    /// # Errors
+    /// It does not fit.
+    pub fn authentication_data(&mut self, value: &[u8]) -> Result<&mut Self, Unfit> {
+        self.binary(P::AuthenticationData, value)
+    }
+
+    /// Request Problem Information.
+    pub fn request_problem_information(&mut self, yes: bool) -> &mut Self {
+        self.byte(P::RequestProblemInformation, yes.into())
+    }
+
+    /// Request Response Information.
+    pub fn request_response_information(&mut self, yes: bool) -> &mut Self {
+        self.byte(P::RequestResponseInformation, yes.into())
+    }
+
+    /// Will Delay Interval in seconds.
+    pub fn will_delay_interval_s(&mut self, value: u32) -> &mut Self {
+        self.four(P::WillDelayInterval, value)
+    }
+
+    /// Response Information.
+    ///
+    /// # Errors
+    /// It does not fit.
+    pub fn response_information(&mut self, value: &str) -> Result<&mut Self, Unfit> {
+        self.text(P::ResponseInformation, value)
+    }
+
+    /// Server Reference.
+    ///
+    /// # Errors
+    /// It does not fit.
+    pub fn server_reference(&mut self, value: &str) -> Result<&mut Self, Unfit> {
+        self.text(P::ServerReference, value)
+    }
+
+    /// Reason String.
+    ///
+    /// # Errors
+    /// It does not fit.
+    pub fn reason_string(&mut self, value: &str) -> Result<&mut Self, Unfit> {
+        self.text(P::ReasonString, value)
+    }
+
+    /// Receive Maximum, not zero.
+    pub fn receive_maximum(&mut self, value: u16) -> &mut Self {
+        assert!(value != 0, "a receive maximum is not zero");
+        self.two(P::ReceiveMaximum, value)
+    }
+
+    /// Topic Alias Maximum.
+    pub fn topic_alias_maximum(&mut self, value: u16) -> &mut Self {
+        self.two(P::TopicAliasMaximum, value)
+    }
+
+    /// Topic Alias, not zero.
+    pub fn topic_alias(&mut self, value: u16) -> &mut Self {
+        assert!(value != 0, "a topic alias is not zero");
+        self.two(P::TopicAlias, value)
+    }
+
+    /// Maximum QoS: 2 is said by leaving it out, and so writes nothing.
+    pub fn maximum_qos(&mut self, value: Qos) -> &mut Self {
+        match value {
+            Qos::ExactlyOnce => self,
+            _ => self.byte(P::MaximumQos, value.bits()),
+        }
+    }
+
+    /// Retain Available.
+    pub fn retain_available(&mut self, yes: bool) -> &mut Self {
+        self.byte(P::RetainAvailable, yes.into())
+    }
+
+    /// Maximum Packet Size in bytes, not zero.
+    pub fn maximum_packet_size_bytes(&mut self, value: u32) -> &mut Self {
+        assert!(value != 0, "a maximum packet size is not zero");
+        self.four(P::MaximumPacketSize, value)
+    }
+
+    /// Wildcard Subscription Available.
+    pub fn wildcard_subscription_available(&mut self, yes: bool) -> &mut Self {
+        self.byte(P::WildcardSubscriptionAvailable, yes.into())
+    }
+
+    /// Subscription Identifiers Available.
+    pub fn subscription_identifiers_available(&mut self, yes: bool) -> &mut Self {
+        self.byte(P::SubscriptionIdentifierAvailable, yes.into())
+    }
+
+    /// Shared Subscription Available.
+    pub fn shared_subscription_available(&mut self, yes: bool) -> &mut Self {
+        self.byte(P::SharedSubscriptionAvailable, yes.into())
+    }
+
+    /// One more user property.
+    ///
+    /// # Errors
+    /// Name or value does not fit, or there are [`USER_PROPERTIES_MAX`] already.
+    pub fn user_property(&mut self, name: &str, value: &str) -> Result<&mut Self, Unfit> {
+        if !fits(name) || !fits(value) || self.users == USER_PROPERTIES_MAX {
+            return Err(Unfit);
+        }
+        self.users += 1;
+        self.seen |= P::UserProperty.bit();
+        self.bytes.push(P::UserProperty.id());
+        self.field(name.as_bytes());
+        self.field(value.as_bytes());
+        Ok(self)
+    }
+
+    fn once(&self, property: P) {
+        assert!(!self.properties().has(property), "{property:?} comes once");
+    }
+
+    fn begin(&mut self, property: P) {
+        self.once(property);
+        self.seen |= property.bit();
+        self.bytes.push(property.id());
+    }
+
+    fn byte(&mut self, property: P, value: u8) -> &mut Self {
+        self.begin(property);
+        self.bytes.push(value);
+        self
+    }
+
+    fn two(&mut self, property: P, value: u16) -> &mut Self {
+        self.begin(property);
+        self.bytes.extend_from_slice(&value.to_be_bytes());
+        self
+    }
+
+    fn four(&mut self, property: P, value: u32) -> &mut Self {
+        self.begin(property);
+        self.bytes.extend_from_slice(&value.to_be_bytes());
+        self
+    }
+
+    fn text(&mut self, property: P, value: &str) -> Result<&mut Self, Unfit> {
+        match fits(value) {
+            true => self.binary(property, value.as_bytes()),
+            false => Err(Unfit),
+        }
+    }
+
+    fn binary(&mut self, property: P, value: &[u8]) -> Result<&mut Self, Unfit> {
+        if value.len() > FIELD_MAX {
+            return Err(Unfit);
+        }
+        self.begin(property);
+        self.field(value);
+        Ok(self)
+    }
+
+    /// Binary Data or text; it fits.
+    fn field(&mut self, value: &[u8]) {
+        self.bytes
+            .extend_from_slice(&(value.len() as u16).to_be_bytes());
+        self.bytes.extend_from_slice(value);
+    }
+}
+
+fn fits(text: &str) -> bool {
+    text.len() <= FIELD_MAX && memchr::memchr(0, text.as_bytes()).is_none()
+}

@@ -1,0 +1,37 @@
+//! Whether a connection's first bytes are those of an MQTT CONNECT.
+//!
+//! MQTT 3.1 (`MQIsdp`) counts as MQTT, so that it is refused in its own language and not by another protocol's.
+
+/// What the first bytes say.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Sniff {
+    /// A CONNECT begins here.
+    Mqtt,
+    /// Something else does.
+    NotMqtt,
+    /// Too few bytes to tell.
+    More,
+}
+
+/// Looks at the first bytes of a connection: at most 13 are needed. A CONNECT is type 1 with flags 0, a remaining
+/// length of one to four bytes, and the protocol name (section 3.1.2.1).
+pub fn sniff(bytes: &[u8]) -> Sniff {
+    let rest = match bytes {
+        [] => return Sniff::More,
+        [0x10, rest @ ..] => rest,
+        _ => return Sniff::NotMqtt,
+    };
+    let name = match rest.iter().take(4).position(|byte| byte & 0x80 == 0) {
+        Some(last) => &rest[last + 1..],
+        None if rest.len() < 4 => return Sniff::More,
+        None => return Sniff::NotMqtt,
+    };
+    let names: [&[u8]; 2] = [b"\0\x04MQTT", b"\0\x06MQIsdp"];
+    if names.iter().any(|whole| name.starts_with(whole)) {
+        Sniff::Mqtt
+    } else if names.iter().any(|whole| whole.starts_with(name)) {
+        Sniff::More
+    } else {
+        Sniff::NotMqtt
+    }
+}
