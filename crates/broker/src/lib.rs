@@ -17,6 +17,7 @@ pub mod conn;
 pub mod connection;
 mod deliver;
 mod encode;
+pub mod filters;
 mod home;
 mod index;
 pub mod io;

@@ -1,0 +1,373 @@
+//! Filters in a trie of their levels, so that finding those that match a topic costs by the levels of the topic and
+//! by the matches, however many filters there are.
+//!
+//! A node is one level under one parent. All nodes with a level of text stand in one index, by the hash of parent and
+//! level; `+` and `#` hang at their parent. What a filter means to its user is one number at its last node.
+//!
+//! Invariants: a node lives while a filter ends at it or it has children. For each level of a topic a match visits at
+//! most one node for each *shape* that filters have up to there (which of their levels are `+`): the text of the other
+//! levels is the topic's. Filters with up to [`FREE_WILDCARDS`] such levels have few shapes; how many shapes the
+//! others may have is limited, so nobody can make a publish visit two to the power of its levels.
+//!
+//! It does not check filters: who opens one has done that ([`crore_wire::topic::check_filter`]).
+
+use alloc::collections::BTreeMap;
+use alloc::vec::Vec;
+
+use crore_wire::topic;
+use xxhash_rust::xxh3::xxh3_64_with_seed;
+
+use crate::blobs::{Blob, Names};
+use crate::index::{Chained, Index};
+use crate::slab::{NONE, Slab, Vacant};
+
+/// Levels of a filter: a bit each in its shape, and a bound of the recursion. Names of topics in use have under ten.
+pub const LEVELS_MAX: usize = 64;
+/// Filters with so many `+` are taken whatever shapes there are: with two of them, a name of eight levels has 37.
+pub const FREE_WILDCARDS: u32 = 2;
+/// Shapes of filters with more `+` than that, all together. A publish visits at most so many nodes more for each level
+/// of its name: 2,048 for one of eight levels, a tenth of a millisecond.
+pub const SHAPES_MAX: usize = 256;
+
+/// Why a filter was not taken.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Refused {
+    /// More levels than [`LEVELS_MAX`].
+    Levels,
+    /// Its `+` stand where those of no other filter do, and [`SHAPES_MAX`] is reached.
+    Shapes,
+}
+
+impl Refused {
+    /// In one line.
+    pub const fn reason(self) -> &'static str {
+        match self {
+            Refused::Levels => "a filter has more than 64 levels",
+            Refused::Shapes => "no further filter with three or more + is taken",
+        }
+    }
+}
+
+/// Set in `children` when a filter ends here.
+const ENDS: u32 = 1 << 31;
+
+/// One level of filters.
+struct Node {
+    hash: u32,
+    next: u32,
+    parent: u32,
+    level: Blob,
+    /// The user's number.
+    value: u32,
+    /// How many, and [`ENDS`].
+    children: u32,
+    /// The child `+`.
+    plus: u32,
+    /// The child `#`.
+    many: u32,
+}
+
+const _: () = assert!(size_of::<Node>() == 32);
+
+impl Vacant for Node {
+    fn vacant(next: u32) -> Self {
+        Node {
+            hash: 0,
+            next,
+            parent: NONE,
+            level: Blob::NONE,
+            value: NONE,
+            children: 0,
+            plus: NONE,
+            many: NONE,
+        }
+    }
+    fn next_vacant(&self) -> u32 {
+        self.next
+    }
+}
+
+impl Chained for Node {
+    fn hash(&self) -> u32 {
+        self.hash
+    }
+    fn next(&self) -> u32 {
+        self.next
+    }
+    fn set_next(&mut self, next: u32) {
+        self.next = next;
+    }
+}
+
+/// Filters, each with a number of the user's.
+pub struct Filters {
+    nodes: Slab<Node>,
+    index: Index,
+    levels: Names,
+    /// The first levels `+` and `#`.
+    plus: u32,
+    many: u32,
+    filters: u32,
+    /// Which levels are `+`, of filters with more than the free ones; and of how many filters.
+    shapes: BTreeMap<u64, u32>,
+    seed: u64,
+}
+
+impl Filters {
+    /// Without filters. `seed` keys the hash of levels, against floods of collisions.
+    pub fn new(seed: u64) -> Self {
+        Filters {
+            nodes: Slab::new(),
+            index: Index::new(),
+            levels: Names::default(),
+            plus: NONE,
+            many: NONE,
+            filters: 0,
+            shapes: BTreeMap::new(),
+            seed,
+        }
+    }
+
+    /// Whether no filter is open.
+    #[inline]
+    pub fn is_empty(&self) -> bool {
+        self.filters == 0
+    }
+
+    /// Filters that are open.
+    pub fn len(&self) -> u32 {
+        self.filters
+    }
+
+    /// Bytes that the rows and their texts occupy.
+    pub fn bytes(&self) -> usize {
+        self.nodes.len() as usize * size_of::<Node>() + self.levels.bytes()
+    }
+
+    /// Finds a filter or makes it; its number is then `NONE`.
+    ///
+    /// # Errors
+    /// See [`Refused`]; nothing is made then.
+    pub fn open(&mut self, filter: &[u8]) -> Result<u32, Refused> {
+        if let Some(id) = self.find(filter) {
+            return Ok(id);
+        }
+        let shape = shape(filter).ok_or(Refused::Levels)?;
+        if shape.count_ones() > FREE_WILDCARDS {
+            if !self.shapes.contains_key(&shape) && self.shapes.len() == SHAPES_MAX {
+                return Err(Refused::Shapes);
+            }
+            *self.shapes.entry(shape).or_default() += 1;
+        }
+        let mut at = NONE;
+        for level in levels(filter) {
+            at = match self.child(at, level) {
+                Some(child) => child,
+                None => self.add(at, level),
+            };
+        }
+        self.nodes.get_mut(at).children |= ENDS;
+        self.filters += 1;
+        Ok(at)
+    }
+
+    /// The filter, if it is open.
+    pub fn find(&self, filter: &[u8]) -> Option<u32> {
+        let mut at = NONE;
+        for level in levels(filter) {
+            at = self.child(at, level)?;
+        }
+        (self.nodes.get(at).children & ENDS != 0).then_some(at)
+    }
+
+    /// The user's number of an open filter.
+    pub fn value(&self, id: u32) -> u32 {
+        self.nodes.get(id).value
+    }
+
+    /// Changes it.
+    pub fn set_value(&mut self, id: u32, value: u32) {
+        self.nodes.get_mut(id).value = value;
+    }
+
+    /// The text of an open filter.
+    pub fn name(&self, id: u32) -> Vec<u8> {
+        let (mut path, mut at) = (Vec::new(), id);
+        while at != NONE {
+            let node = self.nodes.get(at);
+            path.push(self.levels.get(node.level));
+            at = node.parent;
+        }
+        path.reverse();
+        path.join(&b'/')
+    }
+
+    /// Ends an open filter.
+    pub fn close(&mut self, id: u32) {
+        self.filters -= 1;
+        if !self.shapes.is_empty() {
+            self.forget_shape(id);
+        }
+        let node = self.nodes.get_mut(id);
+        node.children &= !ENDS;
+        node.value = NONE;
+        let mut at = id;
+        while at != NONE && self.nodes.get(at).children == 0 {
+            at = self.prune(at);
+        }
+    }
+
+    /// Calls `each` with every open filter that matches the topic.
+    pub fn matches(&self, topic: &[u8], mut each: impl FnMut(u32)) {
+        if !self.is_empty() {
+            self.visit(NONE, Some(topic), !topic::is_reserved(topic), &mut each);
+        }
+    }
+
+    /// One node, and below it as far as `rest`, the levels that follow, says. `wild`: wildcards count here.
+    fn visit(&self, at: u32, rest: Option<&[u8]>, wild: bool, each: &mut impl FnMut(u32)) {
+        let (plus, many) = self.wildcards(at);
+        if wild && many != NONE {
+            each(many);
+        }
+        let Some(rest) = rest else {
+            if self.nodes.get(at).children & ENDS != 0 {
+                each(at);
+            }
+            return;
+        };
+        let (level, rest) = match memchr::memchr(b'/', rest) {
+            Some(slash) => (&rest[..slash], Some(&rest[slash + 1..])),
+            None => (rest, None),
+        };
+        if let Some(child) = self.text_child(at, level) {
+            self.visit(child, rest, true, each);
+        }
+        if wild && plus != NONE {
+            self.visit(plus, rest, true, each);
+        }
+    }
+
+    fn wildcards(&self, at: u32) -> (u32, u32) {
+        if at == NONE {
+            return (self.plus, self.many);
+        }
+        let node = self.nodes.get(at);
+        (node.plus, node.many)
+    }
+
+    fn child(&self, parent: u32, level: &[u8]) -> Option<u32> {
+        let (plus, many) = self.wildcards(parent);
+        match level {
+            b"+" => (plus != NONE).then_some(plus),
+            b"#" => (many != NONE).then_some(many),
+            _ => self.text_child(parent, level),
+        }
+    }
+
+    fn text_child(&self, parent: u32, level: &[u8]) -> Option<u32> {
+        let is = |node: &Node| node.parent == parent && self.levels.get(node.level) == level;
+        self.index.find(&self.nodes, self.hash(parent, level), is)
+    }
+
+    fn hash(&self, parent: u32, level: &[u8]) -> u32 {
+        xxh3_64_with_seed(level, self.seed.wrapping_add(u64::from(parent))) as u32
+    }
+
+    fn add(&mut self, parent: u32, level: &[u8]) -> u32 {
+        let mut node = Node::vacant(NONE);
+        node.parent = parent;
+        node.level = self.levels.insert(level);
+        node.hash = self.hash(parent, level);
+        let id = self.nodes.insert(node);
+        match self.wildcard_link(parent, level) {
+            Some(link) => *link = id,
+            None => self.index.insert(&mut self.nodes, id),
+        }
+        if parent != NONE {
+            self.nodes.get_mut(parent).children += 1;
+        }
+        id
+    }
+
+    /// Takes a node without children away; returns its parent.
+    fn prune(&mut self, id: u32) -> u32 {
+        let (parent, level) = (self.nodes.get(id).parent, self.nodes.get(id).level);
+        let wildcard = match self.levels.get(level) {
+            b"+" => Some(&b"+"[..]),
+            b"#" => Some(&b"#"[..]),
+            _ => None,
+        };
+        match wildcard.and_then(|level| self.wildcard_link(parent, level)) {
+            Some(link) => *link = NONE,
+            None => self.index.remove(&mut self.nodes, id),
+        }
+        self.levels.remove(level);
+        self.nodes.remove(id);
+        if parent != NONE {
+            self.nodes.get_mut(parent).children -= 1;
+        }
+        parent
+    }
+
+    fn wildcard_link(&mut self, parent: u32, level: &[u8]) -> Option<&mut u32> {
+        let (plus, many) = match parent {
+            NONE => (&mut self.plus, &mut self.many),
+            _ => {
+                let node = self.nodes.get_mut(parent);
+                (&mut node.plus, &mut node.many)
+            }
+        };
+        match level {
+            b"+" => Some(plus),
+            b"#" => Some(many),
+            _ => None,
+        }
+    }
+
+    fn forget_shape(&mut self, id: u32) {
+        let shape = shape(&self.name(id)).expect("it was opened");
+        if let Some(count) = self.shapes.get_mut(&shape) {
+            *count -= 1;
+            if *count == 0 {
+                self.shapes.remove(&shape);
+            }
+        }
+    }
+}
+
+fn levels(filter: &[u8]) -> impl Iterator<Item = &[u8]> {
+    filter.split(|b| *b == b'/')
+}
+
+/// Which levels are `+`, unless there are too many.
+fn shape(filter: &[u8]) -> Option<u64> {
+    let mut shape = 0;
+    for (n, level) in levels(filter).enumerate() {
+        if n == LEVELS_MAX {
+            return None;
+        }
+        shape |= u64::from(level == b"+") << n;
+    }
+    Some(shape)
+}
+
+/// Whether there is a topic that both filters match; either may be a topic.
+pub fn overlap(one: &[u8], other: &[u8]) -> bool {
+    let wild = |filter: &[u8]| matches!(filter.first(), Some(b'+' | b'#'));
+    if topic::is_reserved(one) && wild(other) || topic::is_reserved(other) && wild(one) {
+        return false;
+    }
+    let (mut ones, mut others) = (levels(one), levels(other));
+    loop {
+        match (ones.next(), others.next()) {
+            (Some(b"#"), _) | (_, Some(b"#")) | (None, None) => return true,
+            (Some(b"+"), Some(_)) | (Some(_), Some(b"+")) => {}
+            (Some(one), Some(other)) if one == other => {}
+            _ => return false,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,153 @@
+use super::*;
+use alloc::collections::BTreeSet;
+use alloc::format;
+use alloc::string::String;
+use proptest::prelude::*;
+
+fn level() -> impl Strategy<Value = String> {
+    prop_oneof![
+        Just("a"),
+        Just("b"),
+        Just(""),
+        Just("$x"),
+        Just("longer-level")
+    ]
+    .prop_map(String::from)
+}
+
+fn name() -> impl Strategy<Value = String> {
+    prop::collection::vec(level(), 1..6).prop_map(|levels| levels.join("/"))
+}
+
+fn filter() -> impl Strategy<Value = String> {
+    let level = prop_oneof![3 => level(), 2 => Just(String::from("+"))];
+    (prop::collection::vec(level, 0..5), any::<bool>()).prop_filter_map(
+        "no filter is empty",
+        |(mut levels, many)| {
+            if many {
+                levels.push("#".into());
+            }
+            let text = levels.join("/");
+            (!text.is_empty()).then_some(text)
+        },
+    )
+}
+
+fn matched(filters: &Filters, topic: &str) -> Vec<u32> {
+    let mut found = Vec::new();
+    filters.matches(topic.as_bytes(), |id| found.push(id));
+    found
+}
+
+proptest! {
+    #[test]
+    fn it_finds_what_matches_one_by_one_and_each_once(
+        some in prop::collection::vec(filter(), 0..40),
+        closed in prop::collection::vec(any::<prop::sample::Index>(), 0..20),
+        topics in prop::collection::vec(name(), 1..20),
+    ) {
+        let mut filters = Filters::new(7);
+        let mut open = BTreeSet::new();
+        for text in &some {
+            let id = filters.open(text.as_bytes()).unwrap();
+            prop_assert_eq!(filters.find(text.as_bytes()), Some(id));
+            prop_assert_eq!(filters.name(id), text.as_bytes());
+            open.insert(text);
+        }
+        for index in closed {
+            if let Some(text) = some.get(index.index(some.len().max(1)))
+                && open.remove(text)
+            {
+                filters.close(filters.find(text.as_bytes()).unwrap());
+                prop_assert_eq!(filters.find(text.as_bytes()), None);
+            }
+        }
+        prop_assert_eq!(filters.len() as usize, open.len());
+        for topic in &topics {
+            let mut found: Vec<_> =
+                matched(&filters, topic).into_iter().map(|id| filters.name(id)).collect();
+            let mut expected: Vec<_> = open
+                .iter()
+                .filter(|text| topic::matches(text.as_bytes(), topic.as_bytes()))
+                .map(|text| text.as_bytes().to_vec())
+                .collect();
+            found.sort();
+            expected.sort();
+            prop_assert_eq!(found, expected, "{}", topic);
+        }
+        for text in open {
+            filters.close(filters.find(text.as_bytes()).unwrap());
+        }
+        prop_assert_eq!((filters.bytes(), filters.is_empty()), (0, true));
+    }
+
+    #[test]
+    fn filters_that_match_a_common_topic_overlap(one in filter(), other in filter(), topic in name()) {
+        let matches = |filter: &String| topic::matches(filter.as_bytes(), topic.as_bytes());
+        if matches(&one) && matches(&other) {
+            prop_assert!(overlap(one.as_bytes(), other.as_bytes()));
+        }
+    }
+}
+
+#[test]
+fn what_cannot_match_the_same_topic_does_not_overlap() {
+    for (one, other) in [
+        ("a/+", "b/+"),
+        ("a", "a/b"),
+        ("+/x", "+/y/#"),
+        ("#", "$a"),
+        ("+/a", "$s/a"),
+        ("a/+/c", "a/b/d"),
+    ] {
+        assert!(!overlap(one.as_bytes(), other.as_bytes()), "{one} {other}");
+        assert!(!overlap(other.as_bytes(), one.as_bytes()), "{other} {one}");
+    }
+    for (one, other) in [("a/#", "a"), ("+/#", "x"), ("a/+", "+/b"), ("$s/#", "$s/+")] {
+        assert!(overlap(one.as_bytes(), other.as_bytes()), "{one} {other}");
+    }
+}
+
+#[test]
+fn values_stay_with_their_filters() {
+    let mut filters = Filters::new(1);
+    let (one, other) = (
+        filters.open(b"a/+").unwrap(),
+        filters.open(b"a/+/b").unwrap(),
+    );
+    assert_eq!(filters.value(one), NONE);
+    filters.set_value(one, 5);
+    filters.set_value(other, 6);
+    assert_eq!(filters.open(b"a/+"), Ok(one));
+    assert_eq!((filters.value(one), filters.value(other)), (5, 6));
+    filters.close(one);
+    let again = filters.open(b"a/+").unwrap();
+    assert_eq!((filters.value(again), filters.value(other)), (NONE, 6));
+}
+
+#[test]
+fn shapes_and_levels_are_limited_and_come_free_again() {
+    let mut filters = Filters::new(1);
+    let deep = "a/".repeat(LEVELS_MAX - 1) + "a";
+    assert!(filters.open(deep.as_bytes()).is_ok());
+    assert_eq!(filters.open((deep + "/a").as_bytes()), Err(Refused::Levels));
+    // All shapes of twelve levels: 79 have two wildcards at most.
+    let text = |shape: u32| -> String {
+        let level = |n: u32| if shape >> n & 1 == 1 { "+" } else { "a" };
+        (0..12).map(level).collect::<Vec<_>>().join("/")
+    };
+    let taken: Vec<u32> = (0..1 << 12)
+        .filter(|shape| filters.open(text(*shape).as_bytes()).is_ok())
+        .collect();
+    assert_eq!(taken.len(), 79 + SHAPES_MAX);
+    assert_eq!(filters.open(text(0xFFF).as_bytes()), Err(Refused::Shapes));
+    let full = *taken.iter().find(|shape| shape.count_ones() == 3).unwrap();
+    let same = format!("{}/other", text(full));
+    assert!(
+        filters.open(same.as_bytes()).is_ok(),
+        "a shape that is there costs nothing"
+    );
+    filters.close(filters.find(same.as_bytes()).unwrap());
+    filters.close(filters.find(text(full).as_bytes()).unwrap());
+    assert!(filters.open(text(0xFFF).as_bytes()).is_ok());
+}
