@@ -211,6 +211,8 @@ pub enum Spill {
     Http(HttpSpill),
     /// A frame or a fragmented message.
     WebSocket(Box<Partial>),
+    /// A message that was begun, and frames behind it that wait for credit.
+    Frames(Option<Box<Partial>>, Vec<u8>),
 }
 
 /// Part of a request, or requests that wait for the one before them.
@@ -222,6 +224,8 @@ pub struct HttpSpill {
     pub chunked: Option<(Chunked, usize, usize)>,
     /// 100 was sent.
     pub continued: bool,
+    /// It begins with a publish that waits for credit.
+    pub held: bool,
 }
 
 /// Bytes that the socket refused.

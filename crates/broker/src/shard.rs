@@ -25,7 +25,6 @@ use crate::io::{Close, Input, Io};
 use crate::lanes::Lanes;
 use crate::mail::{Ask, Mail, ReplyTo, ShardId};
 use crate::pace::Pace;
-use crate::planted::{self, Fault};
 use crate::rules::Rules;
 use crate::settings::Settings;
 use crate::slab::{NONE, Side, Slab};
@@ -238,23 +237,15 @@ impl Shard {
             if !self.deliver(io) {
                 break;
             }
-            if self.resumed.is_empty() && !self.lanes.has_own() && !self.has_news() {
+            let waits = self.resumed.is_empty() || self.is_spent();
+            if waits && !self.lanes.has_own() && !self.has_news() {
                 break;
             }
-            for conn in core::mem::take(&mut self.resumed) {
-                if self.is_current(conn) {
-                    self.resume(conn, io);
-                }
-            }
+            self.resume_all(io);
         }
         self.lanes.flush(|to, mail| io.post(to, mail));
         if !self.stalled.is_empty() && !self.must_stall() {
-            for conn in core::mem::take(&mut self.stalled) {
-                if self.is_current(conn) {
-                    self.conns.get_mut(conn.slot).flags &= !PAUSED;
-                    self.update_interest(conn.slot, io);
-                }
-            }
+            self.release_stalled(io);
         }
         more_news
             || !self.deliveries.is_empty()
@@ -387,29 +378,6 @@ impl Shard {
         }
     }
 
-    /// Whether publishers must wait: a home owes us credit, or our carriers are behind.
-    pub(crate) fn must_stall(&mut self) -> bool {
-        if planted::is(Fault::NoCredit) {
-            return false;
-        }
-        let limit = self.world.settings.limits.publish_credit_bytes;
-        self.lanes
-            .to
-            .iter()
-            .any(|lane| lane.under_way_bytes + lane.bytes.len() > limit)
-            || self.lanes.is_pressed()
-    }
-
-    /// Stops reading a publisher until there is credit again.
-    pub(crate) fn stall_if_needed<I: Io>(&mut self, slot: u32, io: &mut I) {
-        if self.must_stall() && !self.conns.get(slot).is(PAUSED) {
-            self.conns.get_mut(slot).flags |= PAUSED;
-            self.stats.credit_waits += 1;
-            self.stalled.push(self.id_of(slot));
-            self.update_interest(slot, io);
-        }
-    }
-
     pub(crate) fn ask(&mut self, to: ShardId, ask: impl FnOnce(&mut Vec<u8>) -> Ask) {
         let lane = &mut self.lanes.to[to as usize];
         let ask = ask(&mut lane.bytes);
@@ -530,6 +498,9 @@ impl Shard {
         self.receive_bytes -= match self.spills.remove(row.spill) {
             Spill::Http(spill) => spill.data.len(),
             Spill::WebSocket(partial) => partial.buffered_bytes(),
+            Spill::Frames(partial, data) => {
+                partial.map_or(0, |partial| partial.buffered_bytes()) + data.len()
+            }
         };
         row.spill = NONE;
     }

@@ -3,13 +3,18 @@
 
 use crate::plan::BATCH_LINES_MAX;
 use crate::truth::Wrong;
-use crate::world::{RECEIVE_BYTES, World};
+use crate::world::World;
 
 /// The answers to as many pipelined requests as one read may hold: what a connection is owed besides
 /// messages.
 const ANSWERS_BYTES: usize = 64 << 10;
 /// The least that a publish takes in a mail: a short name and a short message.
 const ASK_BYTES_MIN: usize = 8;
+/// What a message has in a mail besides its data: topic, key, content type, idempotency key.
+const FIELDS_BYTES: usize = 64;
+/// What a client asks besides publishes, in bytes of mail: topics by name, as many as one may have here, on one
+/// connection after another.
+const CONTROL_BYTES: usize = 100;
 /// What an encoding adds to a message: an id of several topics, names, chunk sizes.
 const ENCODING_BYTES: usize = 300;
 
@@ -40,9 +45,9 @@ pub fn check(world: &World, shard: usize) -> Result<(), Wrong> {
     if accounts.outbox_bytes > outbox_bytes {
         return Err(format!("{} bytes in outboxes", accounts.outbox_bytes));
     }
-    // Each connection of the asking shard is looked at again after every read and every request.
-    let request = RECEIVE_BYTES + BATCH_LINES_MAX * message;
-    let most = limits.publish_credit_bytes + world.clients() * request;
+    // One publish more may begin while there is credit; all else is one request of each connection.
+    let publish = BATCH_LINES_MAX * (plan.message_bytes + FIELDS_BYTES);
+    let most = limits.publish_credit_bytes + publish + world.clients() * CONTROL_BYTES;
     let bytes = world.net.most_bytes_under_way();
     if bytes > most {
         return Err(format!(
@@ -52,8 +57,7 @@ pub fn check(world: &World, shard: usize) -> Result<(), Wrong> {
     // What was asked for before the home withheld credit may still become a turn each: publishes
     // within the credit, and a few requests of each client, which may come on one connection after another.
     let asks = limits.publish_credit_bytes / ASK_BYTES_MIN + 4 * world.clients() + 8;
-    // Who comes anew is read once before it waits.
-    let turns = plan.pace.turns_under_way + plan.shards * asks + world.entered;
+    let turns = plan.pace.turns_under_way + plan.shards * asks;
     if accounts.turns_held > turns {
         return Err(format!("{} turns under way", accounts.turns_held));
     }

@@ -75,6 +75,8 @@ pub struct Plan {
 
 /// The longest batch.
 pub const BATCH_LINES_MAX: usize = 8;
+/// How many of a hundred worlds are short of credit.
+const PRESSED_PERCENT: u32 = 15;
 /// How many of a hundred turns a lazy shard does not get.
 const LAZY_PERCENT: u32 = 95;
 /// More than the steps of a run take, less than its end.
@@ -125,7 +127,7 @@ impl Plan {
             &[0, 1 << 20],
             &[1 << 20],
         ]);
-        Plan {
+        let mut plan = Plan {
             shards,
             homes,
             settings,
@@ -147,7 +149,25 @@ impl Plan {
             budgets_are_wide,
             lazy: rng.chance(30).then(|| rng.below(shards)),
             weights,
+        };
+        // From chances of their own: what all other seeds mean does not change with it.
+        let mut own = Rng::new(seed ^ 0xC4ED_1750);
+        if own.chance(PRESSED_PERCENT) {
+            plan.press(&mut own);
         }
+        plan
+    }
+
+    /// Many publishers, who often come anew, at one home that deals with little.
+    fn press(&mut self, rng: &mut Rng) {
+        self.shards = rng.range(2, 4);
+        self.homes = 1;
+        self.lazy = rng.chance(60).then_some(0);
+        self.mail_percent = 20;
+        self.pace.turns_under_way = rng.pick(&[1, 8]);
+        self.settings.limits.publish_credit_bytes = rng.pick(&[0, 300, 3000]);
+        self.publishers = rng.range(4, 8);
+        (self.weights[6], self.weights[8]) = (40, 10);
     }
 
     fn rule(filter: &str, rng: &mut Rng) -> Rule {

@@ -22,7 +22,7 @@ const EPOCH_S: u32 = 1_700_000_000;
 /// The life of the logs; any number does.
 const LOG_EPOCH: u32 = 0x5EED;
 /// Bytes that a shard reads from a socket at once.
-pub const RECEIVE_BYTES: usize = 2048;
+const RECEIVE_BYTES: usize = 2048;
 /// A client does not send its next requests before so many answers came.
 const PENDING_MAX: usize = 12;
 
@@ -44,8 +44,6 @@ pub struct World {
     pub publishers: Vec<Publisher>,
     /// Links of each shard that are not closed.
     live: Vec<Vec<u32>>,
-    /// Connections of publishers so far.
-    pub entered: usize,
     /// What the shards share.
     pub shared: Arc<crore_broker::World>,
     ticked_s: Vec<u32>,
@@ -106,7 +104,6 @@ impl World {
             met: Met::default(),
             subscribers,
             publishers,
-            entered: 0,
             live: vec![Vec::new(); plan.shards],
             ticked_s: vec![0; plan.shards],
             busy: vec![false; plan.shards],
@@ -219,7 +216,6 @@ impl World {
         if self.publishers[n].link.is_none() {
             let link = self.connect(rng);
             self.publishers[n].connect(link, &self.truth);
-            self.entered += 1;
             if rng.chance(80) {
                 self.publishers[n].retry(&mut self.truth, rng, &mut self.met);
             }

@@ -79,6 +79,10 @@ impl Shard {
         match row.state {
             State::WebSocket => {
                 if row.options & PINGS == 2 * PING {
+                    if self.is_held(slot) {
+                        // Its answers may stand behind what is held.
+                        return;
+                    }
                     self.drop_conn(slot, Close::Reset, io);
                     return;
                 }

@@ -11,8 +11,7 @@ use crore_wire::{form, topic};
 
 use super::answer::ANY_ORIGIN;
 use crate::conn::{
-    ConnId, EOF, HEAD, HTTP10, HttpSpill, JSON, KEEP, ORIGIN_SHIFT, PAUSED, Spill, State,
-    TURNED_AWAY,
+    ConnId, EOF, HEAD, HTTP10, HttpSpill, JSON, KEEP, ORIGIN_SHIFT, Spill, State, TURNED_AWAY,
 };
 use crate::io::{Close, Io};
 use crate::mail::Verb;
@@ -63,6 +62,7 @@ impl Shard {
             unreachable!("a connection without an upgrade has no frames")
         };
         row.spill = NONE;
+        spill.held = false;
         self.receive_bytes -= spill.data.len();
         let mut data = core::mem::take(&mut spill.data);
         data.extend_from_slice(input);
@@ -79,9 +79,10 @@ impl Shard {
 
     /// Goes on with pipelined requests after an answer.
     pub(crate) fn resume<I: Io>(&mut self, conn: ConnId, io: &mut I) {
-        let row = self.conns.get_mut(conn.slot);
+        let row = self.conns.get(conn.slot);
         if matches!(row.state, State::Sse | State::WebSocket) {
             if row.state == State::WebSocket {
+                self.read_again(conn, io);
                 self.frames_received(conn.slot, &mut [], io);
             }
             if self.is_current(conn) {
@@ -97,16 +98,14 @@ impl Shard {
         if row.state != State::Http || row.outbox != NONE {
             return;
         }
-        if row.is(PAUSED) && !row.is(EOF) && !self.stalled.contains(&conn) {
-            row.flags &= !PAUSED;
-            self.update_interest(conn.slot, io);
-        }
+        self.read_again(conn, io);
         if self.conns.get(conn.slot).spill != NONE {
             self.http_received(conn.slot, &mut [], io);
         }
         let at_end = self.is_current(conn) && {
             let row = self.conns.get(conn.slot);
-            row.is(EOF) && row.state == State::Http && row.outbox == NONE
+            let idle = row.state == State::Http && row.outbox == NONE;
+            row.is(EOF) && idle && !self.is_held(conn.slot)
         };
         if at_end {
             self.drop_conn(conn.slot, Close::Now, io);
@@ -142,6 +141,11 @@ impl Shard {
         loop {
             let row = self.conns.get(slot);
             if at == end || row.state != State::Http || row.outbox != NONE {
+                break;
+            }
+            if !row.is(TURNED_AWAY) && is_post(&buf[at..end]) && self.must_stall() {
+                kept.held = true;
+                self.stall(slot, io);
                 break;
             }
             match self.whole(slot, &mut buf[at..end], &mut kept, io) {
@@ -185,7 +189,14 @@ impl Shard {
             let in_body = kept.chunked.is_some() || find_head_end(rest);
             let first = row.flags & crate::conn::SERVED != 0
                 && row.deadline_s > self.now.s + timeouts.head_s;
-            if in_body {
+            // Who was held has no deadline yet.
+            let first = first || row.deadline_s == 0;
+            if kept.held {
+                // It waits for us. What the socket refused keeps its time.
+                if row.outbox == NONE {
+                    row.deadline_s = 0;
+                }
+            } else if in_body {
                 row.deadline_s = self.now.s + timeouts.body_s;
             } else if first {
                 row.deadline_s = self.now.s + timeouts.head_s;
@@ -467,6 +478,12 @@ impl Shard {
             .header("Allow", allowed.as_bytes())
             .content(b"");
     }
+}
+
+/// Whether the request that begins here publishes, as far as its method says so: only publishes are made with it.
+fn is_post(bytes: &[u8]) -> bool {
+    let blank = bytes.iter().take_while(|b| matches!(b, b'\r' | b'\n'));
+    bytes[blank.count()..].starts_with(b"POST ")
 }
 
 fn is_batch(head: &Head<'_>) -> bool {

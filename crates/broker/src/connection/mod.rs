@@ -5,6 +5,7 @@
 
 mod admission;
 mod answer;
+mod credit;
 mod deadlines;
 mod http;
 mod interest;

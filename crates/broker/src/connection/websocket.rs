@@ -1,6 +1,7 @@
 //! A connection after its upgrade: frames that publish, control frames, and the close.
 
 use alloc::boxed::Box;
+use alloc::vec::Vec;
 
 use crore_wire::http::head::Head;
 use crore_wire::topic;
@@ -53,7 +54,7 @@ impl Shard {
             message_bytes: self.world.settings.limits.message_bytes,
             deflate: row.wants(DEFLATE),
         };
-        let mut partial = None;
+        let (mut partial, mut held_back) = (None, Vec::new());
         if row.spill != NONE {
             let held = self.spills.remove(row.spill);
             row.spill = NONE;
@@ -61,6 +62,12 @@ impl Shard {
                 Spill::WebSocket(held) => {
                     self.receive_bytes -= held.buffered_bytes();
                     partial = Some(held);
+                }
+                Spill::Frames(held, data) => {
+                    let begun = held.as_ref().map_or(0, |held| held.buffered_bytes());
+                    self.receive_bytes -= begun + data.len();
+                    (partial, held_back) = (held, data);
+                    held_back.extend_from_slice(input);
                 }
                 Spill::Http(held) => {
                     // Came behind the handshake, before there was an answer to it.
@@ -71,8 +78,17 @@ impl Shard {
                 }
             }
         }
-        let mut rest = input;
+        let mut rest = if held_back.is_empty() {
+            input
+        } else {
+            &mut held_back[..]
+        };
         loop {
+            let publishes = self.conns.get(slot).wants(PUBLISHES);
+            if publishes && !rest.is_empty() && self.must_stall() {
+                self.send_reply(slot, io);
+                return self.hold_frames(slot, partial, rest.to_vec(), io);
+            }
             let step = match receive::next(&mut partial, rest, &config) {
                 Ok(step) => step,
                 Err(violation) => {
@@ -97,8 +113,40 @@ impl Shard {
         }
     }
 
+    /// Keeps frames that wait for credit.
+    fn hold_frames<I: Io>(
+        &mut self,
+        slot: u32,
+        partial: Option<Box<Partial>>,
+        data: Vec<u8>,
+        io: &mut I,
+    ) {
+        let begun = partial.as_ref().map_or(0, |held| held.buffered_bytes());
+        if !self.may_hold(slot, begun + data.len(), io) {
+            return;
+        }
+        let row = self.conns.get_mut(slot);
+        if row.outbox == NONE {
+            // It waits for us.
+            row.deadline_s = 0;
+        }
+        self.receive_bytes += begun + data.len();
+        row.spill = self.spills.insert(Spill::Frames(partial, data));
+        self.stall(slot, io);
+    }
+
+    /// Whether there is room for so many bytes; else the connection ends.
+    fn may_hold<I: Io>(&mut self, slot: u32, bytes: usize, io: &mut I) -> bool {
+        let most = self.world.settings.limits.receive_bytes_per_shard;
+        let fits = self.receive_bytes + bytes <= most;
+        if !fits {
+            let reason = "too many frames are under way";
+            self.end_stream(slot, close_code::TRY_AGAIN, reason, io);
+        }
+        fits
+    }
+
     fn hold_partial<I: Io>(&mut self, slot: u32, partial: Option<Box<Partial>>, io: &mut I) {
-        let limits = &self.world.settings.limits;
         let body_s = self.world.settings.timeouts.body_s;
         let row = self.conns.get_mut(slot);
         let Some(partial) = partial else {
@@ -107,14 +155,10 @@ impl Shard {
             }
             return;
         };
-        if self.receive_bytes + partial.buffered_bytes() > limits.receive_bytes_per_shard {
-            return self.end_stream(
-                slot,
-                close_code::TRY_AGAIN,
-                "too many frames are under way",
-                io,
-            );
+        if !self.may_hold(slot, partial.buffered_bytes(), io) {
+            return;
         }
+        let row = self.conns.get_mut(slot);
         row.deadline_s = self.now.s + body_s;
         self.receive_bytes += partial.buffered_bytes();
         row.spill = self.spills.insert(Spill::WebSocket(partial));
