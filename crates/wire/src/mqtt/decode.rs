@@ -2,7 +2,8 @@
 //!
 //! Invariant: all of the body is read and checked, and nothing of it is copied.
 
-use super::property::{self, is_topic_name};
+use super::properties::is_topic_name;
+use super::property;
 use super::read::Reader;
 use super::{
     Ack, Auth, ConnAck, Connect, Disconnect, Error, Filters, Header, Packet, PacketType,

@@ -5,15 +5,19 @@
 //!
 //! # Panics
 //! All of them, when given what no peer would take, which is a mistake of ours: a text or binary field over
-//! [`FIELD_MAX`], a packet over [`REMAINING_LENGTH_MAX`], properties that the packet may not have, a packet id
-//! that does not go with the QoS. Topics and payloads from elsewhere have limits of their own, far below.
+//! [`FIELD_MAX`](super::FIELD_MAX), a packet over [`REMAINING_LENGTH_MAX`](super::REMAINING_LENGTH_MAX),
+//! properties that the packet may not have, a packet id that does not go with the QoS. Topics and payloads
+//! from elsewhere have limits of their own, far below.
 
 use super::decode::flag;
 use super::header::{DUP, RETAIN};
 use super::property::{WILL, allowed};
+use super::write::{
+    field, field_len, head, properties, properties_len, remaining_length, two, variable_len,
+};
 use super::{
-    Ack, Auth, ConnAck, Connect, Disconnect, FIELD_MAX, Packet, PacketId, PacketType, Properties,
-    Publish, Qos, REMAINING_LENGTH_MAX, ReasonCode, SubscribeOptions, Version,
+    Ack, Auth, ConnAck, Connect, Disconnect, Packet, PacketId, PacketType, Properties, Publish,
+    Qos, ReasonCode, SubscribeOptions, Version,
 };
 use alloc::vec::Vec;
 
@@ -317,63 +321,4 @@ pub fn packet(out: &mut Vec<u8>, version: Version, packet: &Packet<'_>) {
         Packet::Disconnect(p) => disconnect(out, version, p),
         Packet::Auth(p) => auth(out, p),
     }
-}
-
-/// The fixed header of all but PUBLISH.
-fn head(out: &mut Vec<u8>, kind: PacketType, len: usize) {
-    out.push((kind as u8) << 4 | kind.flags());
-    remaining_length(out, len);
-}
-
-fn remaining_length(out: &mut Vec<u8>, len: usize) {
-    assert!(len <= REMAINING_LENGTH_MAX, "the packet has a length");
-    variable(out, len);
-}
-
-/// Variable Byte Integer (section 1.5.5).
-pub(super) fn variable(out: &mut Vec<u8>, mut value: usize) {
-    while value >= 0x80 {
-        out.push(value as u8 | 0x80);
-        value >>= 7;
-    }
-    out.push(value as u8);
-}
-
-const fn variable_len(value: usize) -> usize {
-    match value {
-        0..=0x7F => 1,
-        0x80..=0x3FFF => 2,
-        0x4000..=0x1F_FFFF => 3,
-        _ => 4,
-    }
-}
-
-fn two(out: &mut Vec<u8>, value: u16) {
-    out.extend_from_slice(&value.to_be_bytes());
-}
-
-const fn field_len(text: &str) -> usize {
-    2 + text.len()
-}
-
-fn field(out: &mut Vec<u8>, bytes: &[u8]) {
-    assert!(bytes.len() <= FIELD_MAX, "a field's length has two bytes");
-    two(out, bytes.len() as u16);
-    out.extend_from_slice(bytes);
-}
-
-fn properties_len(version: Version, set: &Properties<'_>) -> usize {
-    match version {
-        Version::V311 => 0,
-        Version::V5 => variable_len(set.bytes.len()) + set.bytes.len(),
-    }
-}
-
-fn properties(out: &mut Vec<u8>, version: Version, set: &Properties<'_>, allowed: u64) {
-    if version == Version::V311 {
-        return;
-    }
-    assert_eq!(set.seen & !allowed, 0, "properties of this packet");
-    variable(out, set.bytes.len());
-    out.extend_from_slice(set.bytes);
 }

@@ -20,12 +20,14 @@ mod filter;
 mod header;
 mod lists;
 mod packet;
+mod properties;
 mod property;
 mod property_buf;
 mod property_get;
 mod read;
 mod reason;
 mod sniff;
+mod write;
 
 pub use decode::decode;
 pub use error::Error;
@@ -36,7 +38,8 @@ pub use packet::{
     Ack, Auth, ConnAck, Connect, Disconnect, Packet, PacketId, Publish, RetainHandling, SubAck,
     Subscribe, SubscribeOptions, UnsubAck, Unsubscribe, Will,
 };
-pub use property::{Properties, Property};
+pub use properties::Properties;
+pub use property::Property;
 pub use property_buf::{PropertyBuf, Unfit};
 pub use property_get::{SubscriptionIdentifiers, UserProperties};
 pub use reason::ReasonCode;

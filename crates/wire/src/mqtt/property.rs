@@ -1,10 +1,7 @@
-//! Properties (MQTT 5.0 section 2.2.2): which exist, where each may stand, and a checked view of a set.
-//!
-//! Invariant: a [`Properties`] holds only what passed the checks of its packet, so that its getters cannot
-//! fail. It knows which properties it has; asking for an absent one reads nothing.
+//! Which properties exist, the forms of their values, and where each may stand (MQTT 5.0 section 2.2.2).
+//! Sets of them are [`Properties`](super::Properties).
 
-use super::read::Reader;
-use super::{Error, PacketType, USER_PROPERTIES_MAX};
+use super::PacketType;
 use Kind::{Binary, Byte, Four, Pair, Text, Two, Variable};
 use Property as P;
 
@@ -44,7 +41,7 @@ pub enum Property {
 
 /// The form of a value (section 1.5).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Kind {
+pub(super) enum Kind {
     Byte,
     Two,
     Four,
@@ -98,7 +95,7 @@ impl Property {
         1 << self as u8
     }
 
-    const fn kind(self) -> Kind {
+    pub(super) const fn kind(self) -> Kind {
         match self {
             P::PayloadFormatIndicator
             | P::RequestProblemInformation
@@ -127,7 +124,7 @@ impl Property {
     }
 }
 
-const fn set(properties: &[Property]) -> u64 {
+pub(super) const fn set(properties: &[Property]) -> u64 {
     let mut bits = 0;
     let mut at = 0;
     while at < properties.len() {
@@ -222,178 +219,4 @@ pub(super) const fn repeatable(kind: PacketType) -> u64 {
         PacketType::Publish => set(&[P::UserProperty, P::SubscriptionIdentifier]),
         _ => P::UserProperty.bit(),
     }
-}
-
-/// A checked set of properties. 3.1.1 has none: there it is empty.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Properties<'a> {
-    pub(super) bytes: &'a [u8],
-    /// Which there are, as bits by identifier.
-    pub(super) seen: u64,
-}
-
-impl<'a> Properties<'a> {
-    /// None at all.
-    pub const NONE: Properties<'static> = Properties {
-        bytes: &[],
-        seen: 0,
-    };
-
-    /// Reads the property length and checks what it holds.
-    pub(super) fn read(
-        reader: &mut Reader<'a>,
-        allowed: u64,
-        repeatable: u64,
-    ) -> Result<Self, Error> {
-        let len = reader.variable()?;
-        let bytes = reader.take(len as usize)?;
-        let mut seen = 0;
-        let mut users = 0;
-        let mut rest = Reader(bytes);
-        while !rest.is_empty() {
-            let id = rest.byte()?;
-            let property = match Property::from_id(id) {
-                Some(property) if allowed & property.bit() != 0 => property,
-                _ => return Err(Error::Property(id)),
-            };
-            if seen & property.bit() & !repeatable != 0 {
-                return Err(Error::DuplicateProperty(id));
-            }
-            seen |= property.bit();
-            check_value(property, &mut rest)?;
-            users += usize::from(property == P::UserProperty);
-            if users > USER_PROPERTIES_MAX {
-                return Err(Error::TooManyUserProperties);
-            }
-        }
-        if seen & set(&[P::AuthenticationMethod, P::AuthenticationData])
-            == P::AuthenticationData.bit()
-        {
-            return Err(Error::AuthenticationMethod);
-        }
-        Ok(Properties { bytes, seen })
-    }
-
-    /// Whether there are none.
-    pub const fn is_empty(&self) -> bool {
-        self.seen == 0
-    }
-
-    /// Whether this one is there.
-    pub const fn has(&self, property: Property) -> bool {
-        self.seen & property.bit() != 0
-    }
-
-    /// The properties in their order, each with all of its bytes, identifier included.
-    pub fn iter(&self) -> impl Iterator<Item = (Property, &'a [u8])> + Clone + use<'a> {
-        let mut rest = self.bytes;
-        core::iter::from_fn(move || {
-            let &id = rest.first()?;
-            let property = Property::from_id(id).expect("checked");
-            let (item, after) = rest.split_at(1 + value_bytes(property, &rest[1..]));
-            rest = after;
-            Some((property, item))
-        })
-    }
-
-    /// The value of the first `property`.
-    fn find(&self, property: Property) -> Option<Reader<'a>> {
-        if !self.has(property) {
-            return None;
-        }
-        { *self }.advance(property)
-    }
-
-    /// Goes on after the next `property`, whose value it returns.
-    pub(super) fn advance(&mut self, property: Property) -> Option<Reader<'a>> {
-        loop {
-            let &id = self.bytes.first()?;
-            let found = Property::from_id(id).expect("checked");
-            let (item, rest) = self
-                .bytes
-                .split_at(1 + value_bytes(found, &self.bytes[1..]));
-            self.bytes = rest;
-            if found == property {
-                return Some(Reader(&item[1..]));
-            }
-        }
-    }
-
-    pub(super) fn byte(&self, property: Property) -> Option<u8> {
-        Some(self.find(property)?.byte().expect("checked"))
-    }
-
-    pub(super) fn two(&self, property: Property) -> Option<u16> {
-        Some(self.find(property)?.two().expect("checked"))
-    }
-
-    pub(super) fn four(&self, property: Property) -> Option<u32> {
-        Some(self.find(property)?.four().expect("checked"))
-    }
-
-    pub(super) fn text(&self, property: Property) -> Option<&'a str> {
-        Some(self.find(property)?.text().expect("checked"))
-    }
-
-    pub(super) fn binary(&self, property: Property) -> Option<&'a [u8]> {
-        Some(self.find(property)?.binary().expect("checked"))
-    }
-}
-
-/// Reads past a value and checks it.
-fn check_value(property: Property, rest: &mut Reader<'_>) -> Result<(), Error> {
-    let valid = match property.kind() {
-        Byte => rest.byte()? <= 1,
-        Two => {
-            let value = rest.two()?;
-            match property {
-                P::TopicAlias if value == 0 => return Err(Error::TopicAlias),
-                P::ReceiveMaximum => value != 0,
-                _ => true,
-            }
-        }
-        Four => rest.four()? != 0 || property != P::MaximumPacketSize,
-        Variable => rest.variable()? != 0,
-        Text => {
-            let value = rest.text()?;
-            if property == P::ResponseTopic && !is_topic_name(value) {
-                return Err(Error::TopicName);
-            }
-            true
-        }
-        Binary => {
-            rest.binary()?;
-            true
-        }
-        Pair => {
-            rest.text()?;
-            rest.text()?;
-            true
-        }
-    };
-    match valid {
-        true => Ok(()),
-        false => Err(Error::PropertyValue(property.id())),
-    }
-}
-
-/// Bytes of the value at the front of `rest`, which was checked.
-fn value_bytes(property: Property, rest: &[u8]) -> usize {
-    let field = |rest: &[u8]| 2 + usize::from(u16::from_be_bytes([rest[0], rest[1]]));
-    match property.kind() {
-        Byte => 1,
-        Two => 2,
-        Four => 4,
-        Variable => 1 + rest.iter().take_while(|&byte| byte & 0x80 != 0).count(),
-        Text | Binary => field(rest),
-        Pair => {
-            let name = field(rest);
-            name + field(&rest[name..])
-        }
-    }
-}
-
-/// Whether text may name a topic (section 4.7): not empty, no wildcard.
-pub(super) fn is_topic_name(text: &str) -> bool {
-    !text.is_empty() && memchr::memchr2(b'+', b'#', text.as_bytes()).is_none()
 }

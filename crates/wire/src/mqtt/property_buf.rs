@@ -2,8 +2,8 @@
 //!
 //! Invariant: [`PropertyBuf::properties`] is a set that decodes again, in a packet that may have it.
 
-use super::property::{Properties, Property as P, is_topic_name};
-use super::{FIELD_MAX, Qos, USER_PROPERTIES_MAX};
+use super::properties::is_topic_name;
+use super::{FIELD_MAX, Properties, Property as P, Qos, USER_PROPERTIES_MAX, write};
 use alloc::vec::Vec;
 use core::fmt;
 
@@ -117,7 +117,7 @@ impl PropertyBuf {
         let fits = value != 0 && value as usize <= super::REMAINING_LENGTH_MAX;
         assert!(fits, "a subscription identifier has 28 bits");
         self.bytes.push(P::SubscriptionIdentifier.id());
-        super::encode::variable(&mut self.bytes, value as usize);
+        write::variable(&mut self.bytes, value as usize);
         self.seen |= P::SubscriptionIdentifier.bit();
         self
     }
@@ -308,9 +308,7 @@ impl PropertyBuf {
 
     /// Binary Data or text; it fits.
     fn field(&mut self, value: &[u8]) {
-        self.bytes
-            .extend_from_slice(&(value.len() as u16).to_be_bytes());
-        self.bytes.extend_from_slice(value);
+        write::field(&mut self.bytes, value);
     }
 }
 

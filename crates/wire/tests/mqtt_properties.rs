@@ -1,0 +1,121 @@
+//! Of every packet in both versions: it comes back as it was sent, however the bytes are cut. Of any bytes:
+//! they never panic, and what is accepted is written to something that means the same.
+
+mod mqtt_support;
+
+use crore_wire::mqtt::{Error, Packet, Version, decode, encode, fixed_header};
+use mqtt_support::{packets, versions};
+use proptest::collection::vec;
+use proptest::prelude::*;
+use proptest::sample::Index;
+
+const MAX: usize = 1 << 16;
+
+/// The first packet of `bytes` and how many bytes it takes.
+fn first(version: Version, bytes: &[u8]) -> Result<Option<(Packet<'_>, usize)>, Error> {
+    let Some((header, at)) = fixed_header(bytes, MAX)? else {
+        return Ok(None);
+    };
+    let end = at + header.body_bytes();
+    match bytes.get(at..end) {
+        Some(body) => Ok(Some((decode(version, header, body)?, end))),
+        None => Ok(None),
+    }
+}
+
+/// Never panics; what is accepted means the same when written again, and is then written for good.
+fn survives(version: Version, bytes: &[u8]) {
+    let Ok(Some((packet, _))) = first(version, bytes) else {
+        return;
+    };
+    // A CONNECT is of the version that it names.
+    let (mut once, mut twice) = (Vec::new(), Vec::new());
+    encode::packet(&mut once, version, &packet);
+    let (again, len) = first(version, &once).unwrap().unwrap();
+    assert_eq!((again, len), (packet, once.len()));
+    encode::packet(&mut twice, version, &again);
+    assert_eq!(once, twice);
+    let _ = packet.check_from_client();
+}
+
+proptest! {
+    #[test]
+    fn packets_come_back(
+        (version, packet) in versions().prop_flat_map(|v| (Just(v), packets(v))),
+    ) {
+        let bytes = packet.encoded(version);
+        let (found, len) = first(version, &bytes).unwrap().unwrap();
+        prop_assert_eq!(len, bytes.len());
+        packet.assert_is(&found);
+        let mut again = Vec::new();
+        encode::packet(&mut again, version, &found);
+        prop_assert_eq!(again, bytes);
+    }
+
+    #[test]
+    fn a_stream_may_be_cut_anywhere(
+        (version, sent) in versions().prop_flat_map(|v| (Just(v), vec(packets(v), 1..6))),
+        pieces in vec(1_usize..20, 1..20),
+    ) {
+        let stream: Vec<u8> = sent.iter().flat_map(|packet| packet.encoded(version)).collect();
+        let mut pieces = pieces.iter().cycle();
+        let mut expected = sent.iter();
+        let (mut held, mut rest) = (Vec::new(), stream.as_slice());
+        while !rest.is_empty() {
+            let (piece, after) = rest.split_at(rest.len().min(*pieces.next().unwrap()));
+            held.extend_from_slice(piece);
+            rest = after;
+            while let Some((packet, len)) = first(version, &held).unwrap() {
+                expected.next().unwrap().assert_is(&packet);
+                held.drain(..len);
+            }
+        }
+        prop_assert!(held.is_empty() && expected.next().is_none());
+    }
+
+    #[test]
+    fn a_part_is_never_a_packet_nor_an_error(
+        (version, packet) in versions().prop_flat_map(|v| (Just(v), packets(v))),
+        cut in any::<Index>(),
+    ) {
+        let bytes = packet.encoded(version);
+        prop_assert_eq!(first(version, &bytes[..cut.index(bytes.len())]), Ok(None));
+    }
+
+    #[test]
+    fn any_bytes_survive(version in versions(), mut bytes in vec(any::<u8>(), 0..80)) {
+        survives(version, &bytes);
+        // Few random bytes have a length that fits: give them one.
+        if bytes.len() > 2 {
+            bytes[1] = bytes.len() as u8 - 2;
+            survives(version, &bytes);
+        }
+    }
+
+    #[test]
+    fn damaged_packets_survive(
+        (version, packet) in versions().prop_flat_map(|v| (Just(v), packets(v))),
+        other in versions(),
+        damage in vec((any::<Index>(), any::<u8>(), 0_u8..4), 1..4),
+    ) {
+        let mut bytes = packet.encoded(version);
+        for (at, byte, how) in damage {
+            let at = at.index(bytes.len());
+            match how {
+                0 => bytes[at] = byte,
+                1 => bytes[at] ^= 1 << (byte & 7),
+                2 => bytes.insert(at, byte),
+                _ if bytes.len() > 1 => {
+                    bytes.remove(at);
+                }
+                _ => {}
+            }
+            // The length is made to fit, or most would be refused or waited for because of it alone.
+            if bytes.len() > 2 && bytes.len() < 130 {
+                bytes[1] = bytes.len() as u8 - 2;
+            }
+            survives(version, &bytes);
+            survives(other, &bytes);
+        }
+    }
+}
