@@ -45,9 +45,10 @@ pub struct Http {
     /// Accept only `Host`s that name the loopback (DNS rebinding). The server sets this while it
     /// listens on loopback only and is anonymous.
     pub loopback_hosts_only: bool,
-    /// Networks (address, prefix length) whose `X-Forwarded-For` is believed.
+    /// Networks (address, prefix length) whose `X-Forwarded-For` and whose PROXY headers are believed.
     pub trusted_proxies: Vec<(core::net::IpAddr, u8)>,
-    /// Every connection starts with a PROXY protocol v2 header.
+    /// Every connection starts with a PROXY protocol v2 header and comes from one of `trusted_proxies`; others are
+    /// closed.
     pub proxy_protocol: bool,
 }
 

@@ -305,6 +305,11 @@ impl Shard {
     }
 
     fn accepted<I: Io>(&mut self, link: Link, peer: IpAddr, io: &mut I) {
+        if !self.is_expected(peer) {
+            self.stats.untrusted += 1;
+            io.close(link, Close::Now);
+            return;
+        }
         let settings = &self.world.settings;
         let state = if settings.http.proxy_protocol {
             State::Proxy

@@ -20,6 +20,8 @@ pub struct Stats {
     pub credit_waits: u64,
     /// Connections for which there was no room.
     pub turned_away: u64,
+    /// Connections that were closed because their peers may not say who their clients are.
+    pub untrusted: u64,
     /// Kept messages that a newer one of their key took the place of.
     pub superseded: u64,
     /// Kept messages that expired.
@@ -34,6 +36,7 @@ impl AddAssign for Stats {
         self.fallbacks += other.fallbacks;
         self.credit_waits += other.credit_waits;
         self.turned_away += other.turned_away;
+        self.untrusted += other.untrusted;
         self.superseded += other.superseded;
         self.expired += other.expired;
     }

@@ -9,6 +9,7 @@ use crore_broker::admission::Admission;
 use crore_broker::rules::Rules;
 use crore_broker::settings::Settings;
 use crore_broker::{Close, ConnId, Input, Io, Link, Mail, Now, Shard, ShardId, World};
+use crore_wire::http::forwarded::is_trusted;
 use proptest::prelude::*;
 
 const CONNECTIONS_MAX: usize = 6;
@@ -129,6 +130,11 @@ impl Town {
         let at = link as usize % 2;
         self.sockets[at].open.insert(link, None);
         self.handle(at, Input::Accepted(Link(link), peer));
+        let http = &self.world.settings.http;
+        if http.proxy_protocol && !is_trusted(peer, &http.trusted_proxies) {
+            let open = self.sockets[at].open.contains_key(&link);
+            assert!(!open, "{peer} may not say who its clients are");
+        }
     }
 
     fn request(&mut self, conn: usize, kind: usize, client: usize) {
@@ -220,7 +226,8 @@ proptest! {
             (0..enters).for_each(|_| town.world.admission.leave_client(client));
         }
         // And everybody is let in and served again.
-        town.accept("203.0.113.5".parse().unwrap());
+        let peer = if proxy_protocol { "10.0.0.1" } else { "203.0.113.5" };
+        town.accept(peer.parse().unwrap());
         town.request(0, 0, CLIENTS.len());
         let link = town.links - 1;
         let sent = &town.sockets[link as usize % 2].sent[&link];

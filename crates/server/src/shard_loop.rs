@@ -134,6 +134,7 @@ pub struct ShardLoop {
     mails: Vec<Mail>,
     began_ms: u64,
     turned_away: u64,
+    untrusted: u64,
     /// The second until which nothing more is said of those who are turned away.
     told_s: u32,
     ticked_s: u32,
@@ -173,6 +174,7 @@ impl ShardLoop {
             mails: Vec::new(),
             began_ms,
             turned_away: 0,
+            untrusted: 0,
             told_s: 0,
             ticked_s: 0,
         })
@@ -284,6 +286,7 @@ impl ShardLoop {
                 Arrival::Connection(fd, peer) => {
                     let arrived = Input::Accepted(Link(fd.0), peer.ip());
                     self.shard.handle(arrived, now, &mut self.io);
+                    self.tell_untrusted(now);
                 }
                 Arrival::Shed(_) => self.tell("out of descriptors or memory", now),
                 Arrival::Stuck(_) => return self.tell("the machine is out of descriptors", now),
@@ -293,6 +296,19 @@ impl ShardLoop {
                     return;
                 }
             }
+        }
+    }
+
+    /// Says that somebody came who may not, as a shard without connections never ticks.
+    fn tell_untrusted(&mut self, now: Now) {
+        let untrusted = self.shard.stats().untrusted;
+        if untrusted > self.untrusted {
+            self.untrusted = untrusted;
+            let peers = "not in http.trusted_proxies, while http.proxy_protocol is on";
+            self.tell(
+                &format!("{untrusted} came from peers that are {peers}"),
+                now,
+            );
         }
     }
 

@@ -259,6 +259,13 @@ fn refusals_name_the_place_the_key_and_the_remedy() {
             &["limits.log_bytes: 5", "0 (an eighth of the memory)"],
         ),
         (
+            "[http]\nproxy_protocol = true",
+            &[
+                "crore.toml:2:18: http.proxy_protocol: ",
+                "http.trusted_proxies is empty",
+            ],
+        ),
+        (
             "[timeouts]\ndrain_s = 0",
             &["timeouts.drain_s: 0", "from 1"],
         ),

@@ -102,6 +102,13 @@ fn mixed(spread: u32) -> u32 {
 }
 
 impl Shard {
+    /// Whether this peer may connect at all: behind the PROXY protocol only a trusted proxy may, since it says who the
+    /// client is.
+    pub(crate) fn is_expected(&self, peer: IpAddr) -> bool {
+        let http = &self.world.settings.http;
+        !http.proxy_protocol || forwarded::is_trusted(peer, &http.trusted_proxies)
+    }
+
     /// Counts a new connection, or marks it to be turned away; false when it cannot even have a row.
     pub(crate) fn enter(&mut self, row: &mut Row, peer: IpAddr) -> bool {
         let (world, http) = (&self.world, &self.world.settings.http);

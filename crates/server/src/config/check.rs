@@ -187,6 +187,10 @@ fn listen(check: &mut Check, addresses: &[SocketAddr], insecure: bool) {
 }
 
 fn http(check: &mut Check, http: &Http) {
+    if http.proxy_protocol && http.trusted_proxies.is_empty() {
+        let what = "is on, but http.trusted_proxies is empty, so that nobody may connect; name the proxy's network there, such as [\"10.0.0.0/8\"]";
+        check.fail("http.proxy_protocol", what);
+    }
     let groups = [
         ("http.publish_paths", &http.publish_paths),
         ("http.subscribe_paths", &http.subscribe_paths),

@@ -1,5 +1,8 @@
 //! Behind a proxy: the PROXY protocol, version 2, before the first request.
 
+use std::io::{Read, Write};
+use std::net::TcpStream;
+
 use crate::conn::{Conn, attempt};
 use crate::support::Server;
 
@@ -13,8 +16,11 @@ fn header() -> Vec<u8> {
     bytes
 }
 
+/// The tests are the proxy.
+const FROM_HERE: &str = "proxy_protocol = true\ntrusted_proxies = [\"127.0.0.0/8\"]";
+
 fn server() -> Server {
-    Server::with("[http]\nproxy_protocol = true\n[timeouts]\nhead_s = 1\n")
+    Server::with(&format!("[http]\n{FROM_HERE}\n[timeouts]\nhead_s = 1\n"))
 }
 
 #[test]
@@ -57,6 +63,26 @@ fn without_the_header_nothing_is_served() {
         let text = String::from_utf8_lossy(&rest);
         assert!(!text.contains(" 202 "), "{text}");
     }
+}
+
+#[test]
+fn a_header_of_anybody_but_a_trusted_proxy_is_not_read() {
+    let server =
+        Server::with("[http]\nproxy_protocol = true\ntrusted_proxies = [\"10.0.0.0/8\"]\n");
+    for before in [header(), Vec::new(), header(), header()] {
+        let mut stream = TcpStream::connect(server.address()).expect("the kernel takes it");
+        let request = b"POST /pub/news HTTP/1.1\r\nHost: localhost\r\nContent-Length: 1\r\n\r\nx";
+        // It may be over already.
+        let _ = stream.write_all(&[&before[..], request].concat());
+        let mut answer = Vec::new();
+        let _ = stream.read_to_end(&mut answer);
+        assert_eq!(String::from_utf8_lossy(&answer), "");
+    }
+    // Each shard says so, and not for each of them.
+    std::thread::sleep(std::time::Duration::from_millis(300));
+    let log = server.log();
+    let told = "came from peers that are not in http.trusted_proxies";
+    assert!((1..=2).contains(&log.matches(told).count()), "{log}");
 }
 
 #[test]
@@ -108,7 +134,7 @@ fn has_room(server: &Server, before: &[u8], headers: &[(&str, &str)]) -> bool {
 
 #[test]
 fn limits_mean_the_client_that_a_proxy_header_names() {
-    let server = limited("proxy_protocol = true");
+    let server = limited(FROM_HERE);
     let held: Vec<Conn> = (0..2)
         .map(|_| {
             let (status, conn) = status(&server, &behind(7), &[]);
