@@ -191,6 +191,8 @@ fn wrong_usage_exits_with_2() {
         &["pub"],
         &["pub", "a", "b", "--lines"],
         &["pub", "a", "b", "--event", "x\ny"],
+        &["pub", "a", "b", "--key", "x\ny"],
+        &["pub", "a", "b", "--ttl", "-1"],
         &["pub", "a", "b", "--server", "https://127.0.0.1"],
         &["sub"],
         &["sub", "a", "--count", "0"],
@@ -235,6 +237,8 @@ fn pub_sends_one_message_and_prints_the_info() {
         assert_eq!(request.line, "POST /pub/a/b%20c HTTP/1.1");
         assert_eq!(request.header("content-type"), Some("text/html"));
         assert_eq!(request.header("x-eventsource-event"), Some("news"));
+        assert_eq!(request.header("crore-key"), Some("ACME"));
+        assert_eq!(request.header("crore-ttl"), Some("60"));
         assert_eq!(request.header("accept"), Some("application/json"));
         assert_eq!(request.body, "hello");
         peer.say("HTTP/1.1 100 Continue\r\n\r\n");
@@ -249,6 +253,10 @@ fn pub_sends_one_message_and_prints_the_info() {
         "text/html",
         "--event",
         "news",
+        "--key",
+        "ACME",
+        "--ttl",
+        "60",
     ]);
     assert!(output.status.success(), "{}", text(&output.stderr));
     assert_eq!(text(&output.stdout), "{\"messages\":1}\n");
@@ -272,7 +280,10 @@ fn pub_exits_with_1_and_the_servers_reason() {
 #[test]
 fn pub_takes_stdin_whole_or_by_lines() {
     let whole = Scripted::start(&[|peer| {
-        assert_eq!(peer.request().body, "one\ntwo\n");
+        let request = peer.request();
+        assert_eq!(request.body, "one\ntwo\n");
+        let more = ["crore-key", "crore-ttl", "x-eventsource-event"];
+        assert!(more.iter().all(|name| request.header(name).is_none()));
         peer.respond("202 Accepted", "");
     }]);
     assert!(pipe(whole, &["pub", "a"], "one\ntwo\n").status.success());

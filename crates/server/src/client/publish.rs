@@ -22,7 +22,8 @@ Examples:
   crore pub news 'Hello.'
   date | crore pub clock                             all of stdin is one message
   tail -f access.log | crore pub logs/web --lines    each line is a message
-  crore pub scores '{\"home\":1}' --content-type application/json --json")]
+  crore pub scores '{\"home\":1}' --content-type application/json --json
+  crore pub prices 41.90 --key ACME --ttl 60         the newest for its key, for a minute")]
 pub struct PubArgs {
     /// Topic, such as chat/lobby
     pub topic: String,
@@ -46,6 +47,14 @@ pub struct PubArgs {
     /// Event name for Server-Sent Events
     #[arg(long, value_name = "NAME", value_parser = field_value)]
     pub event: Option<String>,
+
+    /// Key of the message: where a rule keeps the latest only, it takes the place of the one before with this key
+    #[arg(long, value_name = "KEY", value_parser = field_value)]
+    pub key: Option<String>,
+
+    /// Seconds that the message lives; then it is not sent any more
+    #[arg(long, value_name = "SECONDS")]
+    pub ttl: Option<u32>,
 
     /// The server
     #[arg(long, value_name = "URL", default_value = DEFAULT_SERVER)]
@@ -103,6 +112,13 @@ impl Publisher<'_> {
         ];
         if let Some(event) = &args.event {
             headers.push(("X-EventSource-Event", event));
+        }
+        if let Some(key) = &args.key {
+            headers.push(("Crore-Key", key));
+        }
+        let ttl_s = args.ttl.map(|ttl_s| ttl_s.to_string());
+        if let Some(ttl_s) = &ttl_s {
+            headers.push(("Crore-TTL", ttl_s));
         }
         let target = args.server.publish_target(&args.topic);
         let head = connection
