@@ -1,7 +1,7 @@
 //! Properties by identifier and value: which packets may have them (a table of the tests' own), how they are
 //! built, and what the getters say of them.
 
-use super::{bytes, texts, topics};
+use crate::packets::{bytes, texts, topics};
 use crore_wire::mqtt::{Properties, PropertyBuf, Qos, Version};
 use proptest::collection::vec;
 use proptest::prelude::*;

@@ -1,10 +1,12 @@
 //! Of every packet in both versions: it comes back as it was sent, however the bytes are cut. Of any bytes:
 //! they never panic, and what is accepted is written to something that means the same.
 
-mod mqtt_support;
+mod oracle;
+mod packets;
+mod props;
 
 use crore_wire::mqtt::{Error, Packet, Version, decode, encode, fixed_header};
-use mqtt_support::{packets, versions};
+use packets::{packets, versions};
 use proptest::collection::vec;
 use proptest::prelude::*;
 use proptest::sample::Index;

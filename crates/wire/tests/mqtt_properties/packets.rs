@@ -1,14 +1,13 @@
 //! Any packet of either version, owned: how proptest makes it, its bytes by the encoders, and whether a
 //! decoded packet says the same.
 
-pub mod props;
-
+use crate::props::{self, Props};
 use crore_wire::mqtt::Version::{V5, V311};
 use crore_wire::mqtt::{
-    Ack, Auth, ConnAck, Connect, Disconnect, Packet, PacketId, PacketType, Publish, Qos,
-    ReasonCode, RetainHandling, SubscribeOptions, Version, Will, encode,
+    Ack, Auth, ConnAck, Connect, Disconnect, Packet, PacketId, PacketType, Properties, Publish,
+    Qos, ReasonCode, RetainHandling, SubscribeOptions, Version, Will, encode,
 };
-use props::Props;
+
 use proptest::collection::vec;
 use proptest::option;
 use proptest::prelude::*;
@@ -125,7 +124,7 @@ impl Owned {
     fn connect<'a>(
         &'a self,
         version: Version,
-        properties: crore_wire::mqtt::Properties<'a>,
+        properties: Properties<'a>,
         will: Option<Will<'a>>,
     ) -> Connect<'a> {
         let Owned::Connect {
@@ -151,7 +150,7 @@ impl Owned {
         }
     }
 
-    fn publish<'a>(&'a self, properties: crore_wire::mqtt::Properties<'a>) -> Publish<'a> {
+    fn publish<'a>(&'a self, properties: Properties<'a>) -> Publish<'a> {
         let Owned::Publish(dup, retain, qos, topic, _, payload) = self else {
             unreachable!()
         };
@@ -244,7 +243,7 @@ impl Owned {
 }
 
 impl OwnedWill {
-    fn borrowed<'a>(&'a self, properties: crore_wire::mqtt::Properties<'a>) -> Will<'a> {
+    fn borrowed<'a>(&'a self, properties: Properties<'a>) -> Will<'a> {
         Will {
             qos: self.qos,
             retain: self.retain,
