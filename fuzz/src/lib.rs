@@ -9,6 +9,7 @@
 mod connection;
 mod frames;
 mod http;
+mod mqtt;
 pub mod mutate;
 mod ndjson;
 mod requests;
@@ -19,6 +20,7 @@ mod text;
 pub use connection::connection;
 pub use frames::{deflate, frames};
 pub use http::{body, fields, head};
+pub use mqtt::mqtt;
 pub use ndjson::ndjson;
 pub use requests::requests;
 pub use text::{position, sse, topic};
@@ -54,6 +56,11 @@ pub const TARGETS: &[Target] = &[
         name: "frames",
         run: frames,
         words: frames::WORDS,
+    },
+    Target {
+        name: "mqtt",
+        run: mqtt,
+        words: mqtt::WORDS,
     },
     Target {
         name: "deflate",

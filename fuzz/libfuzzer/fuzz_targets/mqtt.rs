@@ -1,0 +1,4 @@
+//! `mqtt` for libFuzzer.
+#![no_main]
+
+libfuzzer_sys::fuzz_target!(|data: &[u8]| crore_fuzz::mqtt(data));

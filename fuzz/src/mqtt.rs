@@ -1,0 +1,104 @@
+//! MQTT control packets, as a server and as a client reads them, and the first look at a connection.
+
+use crore_wire::mqtt::{Error, Packet, Sniff, Version, decode, encode, fixed_header, sniff};
+
+use crate::Input;
+
+/// Names, heads of packets, and properties.
+pub const WORDS: &[&str] = &[
+    "\0\u{4}MQTT\u{4}\u{2}\0\0",
+    "\0\u{4}MQTT\u{5}\u{2}\0\0\0",
+    "\0\u{1}t",
+    "\0\u{3}a/#\0",
+    "$share/g/",
+    "\u{10}\u{c}",
+    "\0\u{1}",
+    "\u{26}\0\u{1}n\0\u{1}v",
+    "\u{1f}\0\u{1}x",
+    "\u{b}\u{1}",
+    "\u{23}\0\u{1}",
+    "\u{11}\0\0\0\u{1}",
+    "\u{15}\0\u{1}m",
+];
+
+/// The largest packet: small, so that inputs reach it.
+const PACKET_LIMITS: [usize; 4] = [2, 20, 300, 70_000];
+
+/// What was read: packets as they are written again, and how it ended.
+type Got = (Vec<Vec<u8>>, Option<Error>);
+
+/// Any bytes in any pieces give the same packets and the same end; a packet means the same when it is written
+/// again; and what the first bytes say of a connection does not change with more of them.
+pub fn mqtt(data: &[u8]) {
+    let Some(input) = Input::of(data) else { return };
+    let version = match input.options & 1 {
+        0 => Version::V311,
+        _ => Version::V5,
+    };
+    let max = PACKET_LIMITS[usize::from(input.options >> 1 & 3)];
+    let whole = receive([input.bytes].into_iter(), version, max);
+    assert_eq!(
+        receive(input.pieces(), version, max),
+        whole,
+        "the cuts show"
+    );
+    let mut said = Sniff::More;
+    for len in 0..=input.bytes.len().min(20) {
+        let now = sniff(&input.bytes[..len]);
+        assert!(
+            said == Sniff::More || said == now,
+            "{said:?} became {now:?}"
+        );
+        said = now;
+    }
+}
+
+/// All packets up to an error; a CONNECT sets the version.
+fn receive<'a>(
+    pieces: impl Iterator<Item = &'a [u8]>,
+    mut version: Version,
+    max_packet_bytes: usize,
+) -> Got {
+    let (mut held, mut got) = (Vec::new(), Vec::new());
+    for piece in pieces {
+        held.extend_from_slice(piece);
+        loop {
+            let (header, at) = match fixed_header(&held, max_packet_bytes) {
+                Ok(Some(found)) => found,
+                Ok(None) => break,
+                Err(error) => return (got, Some(error)),
+            };
+            let end = at + header.body_bytes();
+            assert!(end <= max_packet_bytes, "a packet over the limit");
+            let Some(body) = held.get(at..end) else { break };
+            match decode(version, header, body) {
+                Ok(packet) => {
+                    if let Packet::Connect(connect) = &packet {
+                        version = connect.version;
+                    }
+                    got.push(written(version, &packet));
+                }
+                Err(error) => return (got, Some(error)),
+            }
+            held.drain(..end);
+        }
+    }
+    (got, None)
+}
+
+/// The packet as we write it, which says the same.
+fn written(version: Version, packet: &Packet<'_>) -> Vec<u8> {
+    let mut out = Vec::new();
+    encode::packet(&mut out, version, packet);
+    let (header, at) = fixed_header(&out, out.len())
+        .expect("ours is well-formed")
+        .expect("ours is whole");
+    let again = decode(version, header, &out[at..]).expect("ours is well-formed");
+    assert_eq!(again, *packet, "it came back as another");
+    let _ = again.check_from_client();
+    if let Packet::Publish(publish) = packet {
+        let len = encode::publish_bytes(version, publish, publish.payload.len());
+        assert_eq!(len, out.len(), "the length was computed");
+    }
+    out
+}
