@@ -6,6 +6,9 @@
 //! Invariants: a row lives while it has members or unanswered attaches; a serial is never used
 //! again by the same row, so mail to its former life finds nobody.
 
+#[cfg(test)]
+mod tests;
+
 use alloc::vec::Vec;
 
 use crate::blobs::{Blob, Names};

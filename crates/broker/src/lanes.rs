@@ -4,6 +4,9 @@
 //! Invariants: within a turn the shard alone holds `frames`; once mailed, they are written again
 //! only after the last receiver let go of them.
 
+#[cfg(test)]
+mod tests;
+
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 

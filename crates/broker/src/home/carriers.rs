@@ -3,6 +3,9 @@
 //! Invariant: one carrier stands in the topic's row; only a second one makes a set, which then stays until
 //! its last carrier leaves.
 
+#[cfg(test)]
+mod tests;
+
 use alloc::vec::Vec;
 
 use super::{Home, HomeTopic, SET, WANTS_DEFLATE};

@@ -1,0 +1,188 @@
+//! Whoever subscribes and leaves, on whatever shards: a home knows how many each carrier has, tells each once, and
+//! forgets those that have none.
+
+use alloc::collections::BTreeMap;
+
+use proptest::prelude::*;
+
+use super::*;
+use crate::home::Publish;
+use crate::lanes::Lanes;
+use crate::mail::Tell;
+use crate::rules::Rules;
+use crate::settings::Settings;
+
+const NAMES: [&[u8]; 2] = [b"a", b"b"];
+/// Of both: what tells them apart is who their carriers are.
+const HASH: u32 = 9;
+const NOW: Now = Now { s: 1, unix_s: 1000 };
+
+/// Topic, shard, the carrier's row and its serial.
+type Place = (usize, ShardId, u32, u16);
+
+struct World {
+    home: Home,
+    settings: Settings,
+    rules: Rules,
+    ids: Vec<u32>,
+}
+
+impl World {
+    fn new() -> World {
+        let settings = Settings::default();
+        let rules = Rules::new(&settings.rules);
+        let mut home = Home::new(&settings, &rules, 7, 1, 42);
+        let create = |name: &&[u8]| home.create(HASH, name, &rules, NOW).expect("there is room");
+        let ids = NAMES.iter().map(create).collect();
+        World {
+            home,
+            settings,
+            rules,
+            ids,
+        }
+    }
+
+    fn join(&mut self, (topic, shard, row, serial): Place) {
+        let carrier = Carrier {
+            shard,
+            serial,
+            topic: row,
+            subscribers: 1,
+        };
+        self.home.count_in(self.ids[topic], carrier);
+    }
+
+    fn leave(&mut self, (_, shard, row, serial): Place) {
+        self.home.leave(shard, HASH, row, serial, NOW);
+    }
+
+    /// Each carrier and its subscribers, in order.
+    fn carriers(&self, topic: usize) -> Vec<(Place, u32)> {
+        let mut carriers = Vec::new();
+        self.home.each_carrier(self.ids[topic], |carrier| {
+            let place = (topic, carrier.shard, carrier.topic, carrier.serial);
+            carriers.push((place, carrier.subscribers));
+        });
+        carriers.sort_unstable();
+        carriers
+    }
+
+    /// The places that a message is told to, in order.
+    fn told(&mut self, topic: usize) -> Vec<Place> {
+        let mut lanes = Lanes::new(0, 3);
+        let message = Publish {
+            hash: HASH,
+            name: NAMES[topic],
+            data: b"x",
+            content_type: b"",
+            event: b"",
+            key: b"",
+            attributes: b"",
+            qos: 0,
+            retain: false,
+            ttl_s: None,
+            binary: false,
+            idempotency_key: b"",
+        };
+        self.home
+            .publish(&message, &self.settings, &self.rules, NOW, &mut lanes);
+        let mut told = Vec::new();
+        for (shard, lane) in lanes.to.iter().enumerate() {
+            for tell in &lane.tells {
+                let Tell::Live {
+                    topic: row, serial, ..
+                } = *tell
+                else {
+                    panic!("only live messages are told");
+                };
+                told.push((topic, shard as ShardId, row, serial));
+            }
+        }
+        told.sort_unstable();
+        told
+    }
+}
+
+fn place() -> impl Strategy<Value = Place> {
+    // A carrier has one row for a topic at a time, and may have had it for another one before.
+    (0..2_usize, 0..3_u16, 0..2_u16)
+        .prop_map(|(topic, shard, serial)| (topic, shard, topic as u32, serial))
+}
+
+proptest! {
+    #[test]
+    fn each_carrier_is_known_with_its_subscribers(
+        steps in prop::collection::vec((place(), any::<bool>()), 0..120),
+    ) {
+        let mut world = World::new();
+        let mut model = BTreeMap::new();
+        let mut left = 0;
+        for (place, joins) in steps {
+            let count = model.entry(place).or_insert(0);
+            if joins {
+                world.join(place);
+                *count += 1;
+            } else if *count > 0 {
+                world.leave(place);
+                *count -= 1;
+                left += 1;
+            }
+            model.retain(|_, count| *count > 0);
+            for topic in 0..NAMES.len() {
+                let of = model.iter().filter(|(place, _)| place.0 == topic);
+                let expected: Vec<(Place, u32)> = of.map(|(place, n)| (*place, *n)).collect();
+                prop_assert_eq!(&world.carriers(topic), &expected);
+                let sum = expected.iter().map(|(_, count)| count).sum::<u32>();
+                prop_assert_eq!(world.home.subscribers(world.ids[topic]), sum);
+                let places: Vec<Place> = expected.iter().map(|(place, _)| *place).collect();
+                prop_assert_eq!(world.told(topic), places);
+            }
+        }
+        prop_assert_eq!(world.home.stats().detaches, left);
+        for (place, count) in model {
+            (0..count).for_each(|_| world.leave(place));
+        }
+        let mut accounts = crate::stats::Accounts::default();
+        world.home.account(&mut accounts);
+        prop_assert_eq!(accounts.home_sets, 0);
+    }
+}
+
+/// A row counts to 65,535; whoever has more at one carrier has a set.
+#[test]
+fn a_carrier_may_have_more_subscribers_than_a_row_counts() {
+    let mut world = World::new();
+    let place = (0, 2, 0, 1);
+    let most = u32::from(u16::MAX) + 2;
+    for count in 1..=most {
+        world.join(place);
+        if count >= u32::from(u16::MAX) - 1 {
+            assert_eq!(world.carriers(0), [(place, count)]);
+        }
+    }
+    for _ in 0..most {
+        world.leave(place);
+    }
+    assert_eq!(world.carriers(0), []);
+}
+
+/// Messages are compressed while somebody who asked for it may be there.
+#[test]
+fn nobody_is_compressed_for_when_all_have_left() {
+    for several in [false, true] {
+        let mut world = World::new();
+        let (one, other) = ((0, 1, 0, 1), (0, 2, 0, 1));
+        world.join(one);
+        let id = world.ids[0];
+        world.home.rows.get_mut(id).flags |= WANTS_DEFLATE;
+        if several {
+            world.join(other);
+            world.leave(other);
+            assert!(world.home.rows.get(id).has(WANTS_DEFLATE), "one is there");
+        }
+        world.leave(one);
+        assert!(!world.home.rows.get(id).has(WANTS_DEFLATE));
+        world.join(other);
+        assert_eq!(world.carriers(0), [(other, 1)]);
+    }
+}

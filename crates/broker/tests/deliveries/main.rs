@@ -1,0 +1,313 @@
+//! Messages on their way to the sockets: how many a turn brings, and what becomes of those that a socket refuses. Whoever
+//! reads slowly gets the same bytes as whoever reads at once, and what waits for sockets is bounded.
+
+mod town;
+
+use proptest::prelude::*;
+
+use crore_broker::Pace;
+use crore_broker::settings::Rule;
+use town::{KINDS, Kind, Town};
+
+const TOPICS: [&str; 2] = ["a/1", "b/2"];
+/// Every message lies in a frame with a header of two bytes.
+const HEADER_BYTES: usize = 2;
+
+fn frame(data: &str) -> Vec<u8> {
+    let mut frame = vec![0x81, data.len() as u8];
+    frame.extend_from_slice(data.as_bytes());
+    frame
+}
+
+/// A log that keeps all that these tests publish.
+fn rule() -> Rule {
+    Rule {
+        log_messages: 10_000,
+        ..Rule::default()
+    }
+}
+
+fn wide() -> Town {
+    Town::new(rule(), |_| {}, Pace::default())
+}
+
+fn pages_of(page_messages: usize) -> Pace {
+    Pace {
+        page_messages,
+        ..Pace::default()
+    }
+}
+
+/// Messages on two topics by turns, so that no two of one topic lie side by side.
+fn by_turns(count: usize) -> Vec<(&'static str, String)> {
+    let message = |n: usize| (TOPICS[n % 2], "x".repeat(n % 7) + &n.to_string());
+    (0..2 * count).map(message).collect()
+}
+
+/// More parts than one write has, over a socket that stops after any byte.
+#[test]
+fn a_write_of_many_parts_stops_and_goes_on_at_any_byte() {
+    for count in [1, 2, 15, 16, 17, 33] {
+        let messages = by_turns(count);
+        let of_first = messages.iter().filter(|(topic, _)| *topic == TOPICS[0]);
+        let all: Vec<u8> = of_first.flat_map(|(_, data)| frame(data)).collect();
+        for window in 0..=all.len() {
+            let mut town = wide();
+            let link = town.subscribe(Kind::Plain, TOPICS[0]);
+            town.subscribe(Kind::Plain, TOPICS[1]);
+            town.window(link, Some(window));
+            town.publish(messages.clone());
+            town.settle();
+            assert_eq!(town.received(link), &all[..window]);
+            town.window(link, None);
+            town.settle();
+            assert_eq!(town.received(link), all, "{count} messages, {window} bytes");
+            assert_eq!(town.stats().fallbacks, 0, "there is room for all");
+            assert_eq!(town.accounts().outboxes, 0);
+        }
+    }
+}
+
+#[test]
+fn the_writes_of_a_turn_go_out_together() {
+    let mut town = wide();
+    let links: Vec<usize> = (0..70)
+        .map(|n| town.subscribe(Kind::Plain, &format!("t/{n}")))
+        .collect();
+    town.io.bursts.clear();
+    town.publish((0..70).map(|n| (["t/1", "t/2"][n % 2], format!("{n}"))));
+    town.settle();
+    assert_eq!(town.io.bursts, [0; 0], "in parts, where others lie between");
+    let all = (0..70).map(|n| (format!("t/{n}"), format!("{n}")));
+    let all: Vec<_> = all.collect();
+    let before = town.received(links[3]).len();
+    town.publish(all.iter().map(|(topic, data)| (&topic[..], data.clone())));
+    town.settle();
+    assert_eq!(town.io.bursts, [64, 6]);
+    for (n, link) in links.iter().enumerate().skip(3) {
+        assert_eq!(town.received(*link)[before..], frame(&n.to_string()));
+    }
+}
+
+/// More of one topic than is taken together come one after the other, since a socket may stop between them.
+#[test]
+fn many_messages_of_one_topic_come_in_order() {
+    let messages: Vec<_> = (0..700).map(|n| (TOPICS[0], n.to_string())).collect();
+    let all: Vec<u8> = messages.iter().flat_map(|(_, data)| frame(data)).collect();
+    for window in (0..all.len()).step_by(97) {
+        let mut town = wide();
+        let link = town.subscribe(Kind::Plain, TOPICS[0]);
+        town.window(link, Some(window));
+        town.publish(messages.clone());
+        town.settle();
+        assert_eq!(town.received(link), &all[..window]);
+        town.window(link, None);
+        town.settle();
+        assert_eq!(town.received(link), all);
+    }
+}
+
+/// Members of one topic, of topics of their own, and those who have just asked.
+#[test]
+fn a_turn_visits_so_many_and_the_next_one_goes_on() {
+    let visits = 3;
+    let pace = Pace {
+        visits_per_turn: visits,
+        ..Pace::default()
+    };
+    let of_one = |_| "t".to_string();
+    let of_own = |n: usize| format!("t/{n}");
+    for topic in [of_one as fn(usize) -> String, of_own] {
+        let mut town = Town::new(rule(), |_| {}, pace);
+        let links: Vec<usize> = (0..10).map(|n| town.ask(Kind::Plain, &topic(n))).collect();
+        let served = |town: &Town, at_least: &[usize]| {
+            let more = links.iter().zip(at_least);
+            more.filter(|(link, before)| town.received(**link).len() > **before)
+                .count()
+        };
+        for turn in 1..=4 {
+            town.turn();
+            assert_eq!(served(&town, &[0; 10]), (3 * turn).min(10), "begun");
+        }
+        town.settle();
+        let before: Vec<usize> = links
+            .iter()
+            .map(|link| town.received(*link).len())
+            .collect();
+        match topic(1) == topic(2) {
+            true => town.publish([("t", "x".into())]),
+            false => {
+                let names: Vec<String> = (0..10).map(topic).collect();
+                town.publish(names.iter().map(|name| (&name[..], "x".into())));
+            }
+        }
+        for turn in 1..=4 {
+            town.turn();
+            assert_eq!(served(&town, &before), (3 * turn).min(10), "told");
+        }
+    }
+}
+
+/// As many whole messages wait as the limit of one connection allows, and the others are read from the log.
+#[test]
+fn an_outbox_takes_what_fits_and_no_more() {
+    let frame_bytes = HEADER_BYTES + 8;
+    let limits = [(0, 0), (9, 0), (10, 1), (39, 3), (40, 4), (41, 4)];
+    for (topics, least) in [("t", 0), ("t&topic=u", 1)] {
+        for ((limit, fits), at_once) in limits.iter().flat_map(|l| [(*l, false), (*l, true)]) {
+            // Where a position names several topics, each message is a write of its own and the first is begun.
+            let fits = least.max(fits);
+            let mut town = Town::new(rule(), |limits| limits.outbox_bytes = limit, pages_of(2));
+            let link = town.subscribe(Kind::Plain, topics);
+            town.window(link, Some(0));
+            let messages: Vec<_> = (0..6).map(|n| ("t", format!("message{n}"))).collect();
+            if at_once {
+                town.publish(messages.clone());
+                town.settle();
+            } else {
+                for message in &messages {
+                    town.publish([message.clone()]);
+                    town.settle();
+                }
+            }
+            assert_eq!(town.accounts().outbox_bytes, fits * frame_bytes, "{limit}");
+            assert_eq!(town.stats().fallbacks, 1);
+            town.window(link, None);
+            town.settle();
+            let all: Vec<u8> = messages.iter().flat_map(|(_, data)| frame(data)).collect();
+            assert_eq!(town.received(link), all);
+            assert_eq!(town.accounts().outbox_bytes, 0);
+            // It is live again.
+            town.publish([("t", "newest".into())]);
+            town.settle();
+            assert!(town.received(link).ends_with(b"newest"));
+        }
+    }
+}
+
+/// The rest of a message that was begun waits whatever the limits are.
+#[test]
+fn a_message_that_was_begun_is_ended_first() {
+    let mut town = Town::new(rule(), |limits| limits.outbox_bytes = 0, Pace::default());
+    let link = town.subscribe(Kind::Plain, "t");
+    town.window(link, Some(3));
+    town.publish([("t", "first".into()), ("t", "second".into())]);
+    town.settle();
+    assert_eq!(town.accounts().outbox_bytes, HEADER_BYTES + 5 - 3);
+    assert_eq!(town.stats().fallbacks, 1);
+    town.window(link, None);
+    town.settle();
+    assert_eq!(
+        town.received(link),
+        [frame("first"), frame("second")].concat()
+    );
+}
+
+#[test]
+fn all_outboxes_of_a_shard_share_a_limit() {
+    let limit = |fits: usize| fits * (HEADER_BYTES + 8) + 3;
+    let mut town = Town::new(
+        rule(),
+        |limits| limits.outbox_bytes_per_shard = limit(5),
+        Pace::default(),
+    );
+    let links: Vec<usize> = (0..3).map(|_| town.subscribe(Kind::Plain, "t")).collect();
+    for link in &links {
+        town.window(*link, Some(0));
+    }
+    let mut all = Vec::new();
+    for n in 0..4 {
+        let data = format!("message{n}");
+        all.extend(frame(&data));
+        town.publish([("t", data)]);
+        town.settle();
+        assert_eq!(town.accounts().outbox_bytes, 10 * (3 * (n + 1)).min(5));
+    }
+    assert_eq!(town.stats().fallbacks, 3);
+    for link in links {
+        town.window(link, None);
+        town.settle();
+        assert_eq!(town.received(link), all);
+    }
+    assert_eq!(town.accounts().outbox_bytes, 0);
+}
+
+#[derive(Clone, Debug)]
+enum Op {
+    /// Messages in one request: topic and length of each.
+    Publish(Vec<(usize, usize)>),
+    Turn,
+    /// A socket takes so many bytes more.
+    Window(usize, Option<usize>),
+}
+
+fn ops() -> impl Strategy<Value = Vec<Op>> {
+    let message = (0..TOPICS.len(), 0..60_usize);
+    let op = prop_oneof![
+        4 => prop::collection::vec(message, 1..8).prop_map(Op::Publish),
+        3 => Just(Op::Turn),
+        4 => (0..KINDS.len() * TOPICS.len(), prop_oneof![
+            2 => (0..500_usize).prop_map(Some),
+            1 => Just(None),
+        ]).prop_map(|(n, bytes)| Op::Window(n, bytes)),
+    ];
+    prop::collection::vec(op, 1..40)
+}
+
+proptest! {
+    /// Of each kind and topic, one reads at once and one as its socket lets it.
+    #[test]
+    fn who_reads_slowly_gets_the_same_bytes(
+        ops in ops(),
+        outbox_bytes in prop_oneof![Just(0_usize), 20..300_usize, Just(1 << 20)],
+        outbox_bytes_per_shard in prop_oneof![0..600_usize, Just(1 << 20)],
+        page_messages in prop_oneof![Just(1_usize), Just(3), Just(128)],
+    ) {
+        let mut town = Town::new(rule(), |limits| {
+            limits.outbox_bytes = outbox_bytes;
+            limits.outbox_bytes_per_shard = outbox_bytes_per_shard;
+        }, pages_of(page_messages));
+        let mut pairs = Vec::new();
+        for kind in KINDS {
+            for topic in TOPICS {
+                pairs.push((town.subscribe(kind, topic), town.subscribe(kind, topic)));
+            }
+        }
+        let mut published = [Vec::new(), Vec::new()];
+        let mut number = 0;
+        for op in ops {
+            match op {
+                Op::Publish(messages) => {
+                    let mut lines = Vec::new();
+                    for (topic, len) in messages {
+                        let data = format!("{number}{}", "x".repeat(len));
+                        number += 1;
+                        published[topic].extend(frame(&data));
+                        lines.push((TOPICS[topic], data));
+                    }
+                    town.publish(lines);
+                }
+                Op::Turn => town.settle(),
+                Op::Window(n, bytes) => town.window(pairs[n].1, bytes),
+            }
+        }
+        for (_, slow) in &pairs {
+            town.window(*slow, None);
+        }
+        town.settle();
+        for (n, (quick, slow)) in pairs.iter().enumerate() {
+            prop_assert!(town.is_open(*quick) && town.is_open(*slow));
+            let kind = KINDS[n / TOPICS.len()];
+            prop_assert_eq!(
+                String::from_utf8_lossy(town.received(*slow)),
+                String::from_utf8_lossy(town.received(*quick)),
+                "{:?}", kind
+            );
+            if kind == Kind::Plain {
+                prop_assert_eq!(town.received(*quick), &published[n % TOPICS.len()]);
+            }
+        }
+        prop_assert_eq!(town.accounts().outboxes, 0);
+        prop_assert_eq!(town.accounts().outbox_bytes, 0);
+    }
+}

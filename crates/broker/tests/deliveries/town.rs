@@ -1,0 +1,243 @@
+//! One shard over sockets in memory that stop in the midst of a write. A socket that refused a byte must not be
+//! written to before it has said that it takes bytes again.
+
+use std::net::Ipv4Addr;
+use std::sync::Arc;
+
+use crore_broker::admission::Admission;
+use crore_broker::rules::Rules;
+use crore_broker::settings::{Limits, Rule, Settings};
+use crore_broker::stats::Accounts;
+use crore_broker::{
+    Close, ConnId, Input, Io, Link, Mail, Now, Pace, Shard, ShardId, Stats, World, Write,
+};
+
+/// How a subscriber gets its messages.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    /// WebSocket, data only.
+    Plain,
+    /// WebSocket, each message behind its id.
+    Meta,
+    /// WebSocket, each message in an envelope.
+    Envelope,
+    /// Event stream.
+    Sse,
+}
+
+pub const KINDS: [Kind; 4] = [Kind::Plain, Kind::Meta, Kind::Envelope, Kind::Sse];
+
+/// A socket's other end.
+#[derive(Default)]
+pub struct Socket {
+    conn: Option<ConnId>,
+    pub received: Vec<u8>,
+    /// How many bytes it takes before it refuses one.
+    window: Option<usize>,
+    refused: bool,
+    wants_to_write: bool,
+}
+
+#[derive(Default)]
+pub struct Sockets {
+    sockets: Vec<Socket>,
+    /// Writes of each burst.
+    pub bursts: Vec<usize>,
+}
+
+impl Io for Sockets {
+    fn open(&mut self, link: Link, conn: ConnId) {
+        self.sockets[link.0 as usize].conn = Some(conn);
+    }
+    fn send(&mut self, link: Link, parts: &[&[u8]]) -> usize {
+        let socket = &mut self.sockets[link.0 as usize];
+        assert!(socket.conn.is_some(), "it is open");
+        assert!(!socket.refused, "it takes nothing now");
+        let bytes = parts.concat();
+        let taken = bytes.len().min(socket.window.unwrap_or(usize::MAX));
+        socket.received.extend_from_slice(&bytes[..taken]);
+        socket.refused = taken < bytes.len();
+        if let Some(window) = &mut socket.window {
+            *window -= taken;
+        }
+        taken
+    }
+    fn send_all(&mut self, writes: &[Write<'_>], mut short: impl FnMut(usize, usize)) {
+        self.bursts.push(writes.len());
+        for (n, write) in writes.iter().enumerate() {
+            let earlier = &writes[..n];
+            assert!(
+                earlier.iter().all(|other| other.link != write.link),
+                "once, or a short write is followed by another"
+            );
+        }
+        for (n, write) in writes.iter().enumerate() {
+            let taken = self.send(write.link, &[write.bytes]);
+            if taken < write.bytes.len() {
+                short(n, taken);
+            }
+        }
+    }
+    fn interest(&mut self, link: Link, _: ConnId, _: bool, write: bool) {
+        self.sockets[link.0 as usize].wants_to_write = write;
+    }
+    fn close(&mut self, link: Link, _: Close) {
+        self.sockets[link.0 as usize].conn = None;
+    }
+    fn post(&mut self, _: ShardId, _: Mail) {
+        unreachable!("one shard")
+    }
+}
+
+pub struct Town {
+    shard: Shard,
+    pub io: Sockets,
+    publisher: usize,
+}
+
+const NOW: Now = Now {
+    s: 1000,
+    unix_s: 1_800_000_000,
+};
+
+impl Town {
+    /// With these limits, at this pace.
+    pub fn new(rule: Rule, limits: impl FnOnce(&mut Limits), pace: Pace) -> Town {
+        let mut settings = Settings {
+            rules: vec![rule],
+            ..Settings::default()
+        };
+        limits(&mut settings.limits);
+        let world = World {
+            admission: Admission::new(&settings, 42),
+            rules: Rules::new(&settings.rules),
+            settings,
+            shards: 1,
+            homes: 1,
+            epoch: 7,
+            seed: 42,
+        };
+        let mut shard = Shard::new(0, Arc::new(world), NOW);
+        shard.set_pace(pace);
+        let mut town = Town {
+            shard,
+            io: Sockets::default(),
+            publisher: 0,
+        };
+        town.publisher = town.open();
+        town
+    }
+
+    fn handle(&mut self, input: Input<'_>) {
+        self.shard.handle(input, NOW, &mut self.io);
+    }
+
+    fn open(&mut self) -> usize {
+        let link = self.io.sockets.len();
+        self.io.sockets.push(Socket::default());
+        let peer = Ipv4Addr::LOCALHOST.into();
+        self.handle(Input::Accepted(Link(link as u32), peer));
+        link
+    }
+
+    fn request(&mut self, link: usize, text: String) {
+        let conn = self.io.sockets[link].conn.expect("it is open");
+        self.handle(Input::Received(conn, &mut text.into_bytes()));
+    }
+
+    /// A subscriber of a topic (or of several: `a&topic=b`), whose stream has begun.
+    pub fn subscribe(&mut self, kind: Kind, topic: &str) -> usize {
+        let link = self.ask(kind, topic);
+        self.settle();
+        self.io.sockets[link].received.clear();
+        link
+    }
+
+    /// A subscriber whose request has come.
+    pub fn ask(&mut self, kind: Kind, topic: &str) -> usize {
+        let link = self.open();
+        let more = match kind {
+            Kind::Sse => "Accept: text/event-stream\r\n",
+            Kind::Plain | Kind::Meta | Kind::Envelope => {
+                "Connection: Upgrade\r\nUpgrade: websocket\r\nSec-WebSocket-Version: 13\r\n\
+                 Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n"
+            }
+        };
+        let protocol = match kind {
+            Kind::Meta => "Sec-WebSocket-Protocol: ws+meta.nchan\r\n",
+            _ => "",
+        };
+        let query = match kind {
+            Kind::Envelope => "&envelope=json",
+            _ => "",
+        };
+        let text = format!(
+            "GET /sub?topic={topic}&since=live{query} HTTP/1.1\r\nHost: localhost\r\n{more}{protocol}\r\n"
+        );
+        self.request(link, text);
+        link
+    }
+
+    /// Messages that come in one request, each with its topic.
+    pub fn publish<'a>(&mut self, messages: impl IntoIterator<Item = (&'a str, String)>) {
+        let lines = messages
+            .into_iter()
+            .map(|(topic, data)| format!("{{\"topic\":\"{topic}\",\"data\":\"{data}\"}}\n"));
+        let body: String = lines.collect();
+        let text = format!(
+            "POST /pub HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/x-ndjson\r\n\
+             Content-Length: {}\r\n\r\n{body}",
+            body.len()
+        );
+        self.request(self.publisher, text);
+    }
+
+    /// The end of the turn.
+    pub fn turn(&mut self) {
+        self.shard.flush(NOW, &mut self.io);
+    }
+
+    /// Turns until nothing is left to do.
+    pub fn settle(&mut self) {
+        self.turn();
+        while self.accounts().deliveries > 0 {
+            self.turn();
+        }
+        for socket in &self.io.sockets {
+            assert!(
+                !socket.refused || socket.wants_to_write || socket.conn.is_none(),
+                "who was refused asks to be told"
+            );
+        }
+    }
+
+    /// The socket takes so many bytes more, `None` is all of them.
+    pub fn window(&mut self, link: usize, bytes: Option<usize>) {
+        let socket = &mut self.io.sockets[link];
+        socket.window = bytes;
+        if bytes == Some(0) {
+            return;
+        }
+        socket.refused = false;
+        if socket.wants_to_write {
+            let conn = socket.conn.expect("it is open");
+            self.handle(Input::Writable(conn));
+        }
+    }
+
+    pub fn received(&self, link: usize) -> &[u8] {
+        &self.io.sockets[link].received
+    }
+
+    pub fn is_open(&self, link: usize) -> bool {
+        self.io.sockets[link].conn.is_some()
+    }
+
+    pub fn accounts(&self) -> Accounts {
+        self.shard.accounts()
+    }
+
+    pub fn stats(&self) -> Stats {
+        self.shard.stats()
+    }
+}
