@@ -134,3 +134,29 @@ fn there_are_at_most_as_many_topics_as_can_be_resumed() {
     let refused = once(&server, "GET", target(33).trim_end_matches('&'), &[], "");
     assert_eq!(refused.status, 400, "{refused:?}");
 }
+
+#[test]
+fn a_long_poll_that_times_out_behind_a_gap_tells_it_once() {
+    let server = Server::with(
+        "[[rule]]\nmatch = \"a\"\nlog_messages = 0\npoll_timeout_s = 1\n\
+         [[rule]]\nmatch = \"b\"\npoll_timeout_s = 1\n",
+    );
+    let mut conn = Conn::open(&server);
+    conn.ask("GET", "/sub?topic=a&topic=b&since=live", &[], "");
+    await_subscribers(&server, "a", 1);
+    await_subscribers(&server, "b", 1);
+    publish(&server, "b", "b1");
+    let tag = conn.response().header("etag").expect("an ETag");
+    publish(&server, "a", "nobody keeps it");
+    let told = conn.get(TARGET, &[("If-None-Match", &tag)]);
+    assert_eq!(told.status, 204);
+    assert!(told.header("crore-gap").is_some(), "{told:?}");
+    let behind = told.header("etag").expect("the position behind the gap");
+    assert_ne!(behind, tag);
+    let quiet = conn.get(TARGET, &[("If-None-Match", &behind)]);
+    assert_eq!(quiet.status, 304);
+    assert_eq!(quiet.header("crore-gap"), None);
+    publish(&server, "b", "b2");
+    let next = conn.get(TARGET, &[("If-None-Match", &behind)]);
+    assert_eq!((next.text(), next.header("crore-gap")), ("b2", None));
+}

@@ -397,29 +397,33 @@ impl Shard {
             _ if options & (CONDITIONAL | GAP) == CONDITIONAL => 304,
             _ => 204,
         };
-        let moved = (options & GAP != 0 && row.extra != NONE)
+        let told = options & GAP != 0 && row.extra != NONE;
+        let moved = told
             .then(|| self.extras.get(row.extra).behind.first().copied())
             .flatten();
-        let head = self
+        let mut tag = Vec::from(&b"\""[..]);
+        if let Some(seen) = moved {
+            position::write(
+                &mut tag,
+                Position {
+                    epoch: seen.epoch,
+                    offset: seen.offset,
+                },
+            );
+        } else if told && options & MULTI != 0 {
+            // A set's own positions are those that its homes have answered.
+            self.write_id(slot, 0, &mut tag);
+        }
+        tag.push(b'"');
+        let mut head = self
             .head(slot, status)
             .header("Cache-Control", b"private, no-cache")
             .header("Vary", VARY);
-        let head = match moved {
-            None => head,
-            Some(seen) => {
-                let mut tag = Vec::from(&b"\""[..]);
-                position::write(
-                    &mut tag,
-                    Position {
-                        epoch: seen.epoch,
-                        offset: seen.offset,
-                    },
-                );
-                tag.push(b'"');
-                head.header("ETag", &tag)
-                    .header("Crore-Gap", b"messages before this position are lost")
-            }
-        };
+        if tag.len() > 2 {
+            head = head
+                .header("ETag", &tag)
+                .header("Crore-Gap", b"messages before this position are lost");
+        }
         if status == 408 {
             head.number("Content-Length", 0).end()
         } else {
