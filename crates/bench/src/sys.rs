@@ -51,8 +51,12 @@ fn clock_ns(clock: libc::clockid_t) -> u64 {
 /// What a descriptor is watched for.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Interest {
+    /// Nothing but its end by an error.
+    None,
     /// Bytes to read.
     Read,
+    /// Room to write.
+    Write,
     /// Bytes to read, or room to write.
     ReadWrite,
 }
@@ -97,7 +101,9 @@ impl Epoll {
 
     fn control(&self, operation: i32, fd: RawFd, interest: Interest, key: u64) -> io::Result<()> {
         let flags = match interest {
+            Interest::None => 0,
             Interest::Read => libc::EPOLLIN,
+            Interest::Write => libc::EPOLLOUT,
             Interest::ReadWrite => libc::EPOLLIN | libc::EPOLLOUT,
         };
         let mut event = libc::epoll_event {

@@ -4,6 +4,7 @@
 //! value; [`run`] adds the machine and the settings, so that a result can be read alone. Memory
 //! is always the growth over the same server, empty.
 
+mod chaos;
 mod comet;
 mod hold;
 mod pair;
@@ -43,6 +44,8 @@ pub enum Scenario {
     Tsunami,
     /// The floor and the server in turn, row by row
     Pair,
+    /// Clients over a network that cuts, stalls and tears; every promise is checked
+    Chaos,
 }
 
 /// `crore bench run`
@@ -76,8 +79,11 @@ pub struct RunArgs {
     #[arg(long)]
     pub rate: Option<f64>,
     /// Seconds to measure [default: the scenario's]
-    #[arg(long, value_name = "SECONDS")]
+    #[arg(long, visible_alias = "seconds", value_name = "SECONDS")]
     pub duration: Option<f64>,
+    /// What the faults of chaos are drawn from
+    #[arg(long, default_value_t = 1)]
+    pub seed: u64,
     /// Connects a second [default: as fast as it goes]
     #[arg(long, value_name = "PER_SECOND")]
     pub connect_rate: Option<f64>,
@@ -136,6 +142,7 @@ pub fn run(args: &RunArgs) -> Result<ExitCode> {
         Scenario::Churn => storm::churn(args)?,
         Scenario::Tsunami => storm::tsunami(args)?,
         Scenario::Pair => pair::run(args)?,
+        Scenario::Chaos => chaos::run(args)?,
     };
     let value = json!({
         "scenario": format!("{:?}", args.scenario),

@@ -126,6 +126,17 @@ impl Drop for Directory {
 impl Server {
     /// Starts a server and waits until it accepts.
     pub fn start(args: &RunArgs, setting: Setting) -> Result<Server> {
+        let text = format!(
+            "[limits]\naccepts_per_s = {}\n\n[heartbeat]\ninterval_s = {}\n\n[[rule]]\nmatch = \"#\"\nlog_messages = {}\npoll_timeout_s = 0\n",
+            args.accepts(),
+            args.heartbeat,
+            setting.keep
+        );
+        Server::start_with(args, setting, &text)
+    }
+
+    /// The same, with this text as the product's settings file.
+    pub fn start_with(args: &RunArgs, setting: Setting, settings: &str) -> Result<Server> {
         let addresses = free_ports(setting.ports)?;
         let port = addresses[0].port();
         let directory = std::env::temp_dir().join(format!("crore-bench-{port}"));
@@ -133,7 +144,7 @@ impl Server {
             .with_context(|| format!("cannot make {}", directory.display()))?;
         let directory = Directory(directory);
         let mut command = match setting.kind {
-            Kind::Floor | Kind::Crore => ours(args, setting, &addresses, &directory.0)?,
+            Kind::Floor | Kind::Crore => ours(args, setting, settings, &addresses, &directory.0)?,
             Kind::Nchan => peers::nchan(&directory.0, port, setting.keep)?,
             Kind::Mosquitto => peers::mosquitto(&directory.0, port)?,
         };
@@ -224,6 +235,7 @@ impl Drop for Server {
 fn ours(
     args: &RunArgs,
     setting: Setting,
+    settings: &str,
     addresses: &[SocketAddr],
     directory: &Path,
 ) -> Result<Command> {
@@ -240,14 +252,8 @@ fn ours(
     for address in addresses {
         command.args(["--listen", &address.to_string()]);
     }
-    let text = format!(
-        "[limits]\naccepts_per_s = {}\n\n[heartbeat]\ninterval_s = {}\n\n[[rule]]\nmatch = \"#\"\nlog_messages = {}\npoll_timeout_s = 0\n",
-        args.accepts(),
-        args.heartbeat,
-        setting.keep
-    );
     command.arg("--config");
-    command.arg(write(directory, "crore.toml", &text)?);
+    command.arg(write(directory, "crore.toml", settings)?);
     Ok(command)
 }
 

@@ -1,0 +1,296 @@
+//! One thread of clients: sockets, reconnections and clocks around the [`Client`]s.
+
+use std::cmp::Reverse;
+use std::collections::BinaryHeap;
+use std::net::SocketAddr;
+use std::os::fd::RawFd;
+use std::sync::atomic::Ordering::Relaxed;
+use std::time::Duration;
+
+use anyhow::Result;
+
+use super::client::{Client, Met, Next};
+use super::world::World;
+use crate::payload::Random;
+use crate::sys::{self, Dial, Epoll, Interest};
+
+/// Bytes of one read.
+const RECEIVE_BYTES: usize = 64 << 10;
+/// Readinesses taken at once.
+const EVENTS: usize = 512;
+/// Longest sleep.
+const TURN: Duration = Duration::from_millis(20);
+/// Longest time that a client stays away after a cut, while the network fails and afterwards.
+const AWAY_NS: (u64, u64) = (3_000_000_000, 300_000_000);
+/// First connections a second, of one thread.
+const OPENING_PER_S: u64 = 2_000;
+/// Time between two looks at who has everything.
+const LOOK_NS: u64 = 100_000_000;
+/// Reasons that are kept in words.
+const REASONS_MAX: usize = 10;
+
+/// What a thread of clients saw.
+#[derive(Default)]
+pub struct Seen {
+    /// All clients together.
+    pub met: Met,
+    /// Connections that ended before their time.
+    pub lost_connections: u64,
+    /// What the server may not say, in words; the first few.
+    pub violations: Vec<String>,
+}
+
+impl Seen {
+    /// Adds what another thread saw.
+    pub fn merge(&mut self, other: Seen) {
+        self.met.merge(&other.met);
+        self.lost_connections += other.lost_connections;
+        self.violations.extend(other.violations);
+    }
+}
+
+struct Seat {
+    client: Client,
+    fd: RawFd,
+    watched: Interest,
+    connecting: bool,
+    open: bool,
+}
+
+/// A share of the clients.
+pub struct Crowd<'a> {
+    world: &'a World,
+    proxies: &'a [SocketAddr],
+    first: u32,
+    seats: Vec<Seat>,
+    returns: BinaryHeap<Reverse<(u64, u32)>>,
+    random: Random,
+    epoll: Epoll,
+    buffer: Vec<u8>,
+    seen: Seen,
+    looked_ns: u64,
+    complete: u32,
+}
+
+impl<'a> Crowd<'a> {
+    /// Clients `first..first + count`. To be made on its own thread.
+    pub fn new(
+        world: &'a World,
+        proxies: &'a [SocketAddr],
+        first: u32,
+        count: u32,
+    ) -> Result<Crowd<'a>> {
+        sys::part_descriptor_table()?;
+        let seat = |number| Seat {
+            client: Client::new(world.part(number), world),
+            fd: -1,
+            watched: Interest::Read,
+            connecting: false,
+            open: false,
+        };
+        let now = sys::now_ns();
+        let turn = |index: u32| {
+            Reverse((
+                now + u64::from(index) * 1_000_000_000 / OPENING_PER_S,
+                index,
+            ))
+        };
+        Ok(Crowd {
+            world,
+            proxies,
+            first,
+            seats: (first..first + count).map(seat).collect(),
+            returns: (0..count).map(turn).collect(),
+            random: Random::new(world.seed ^ u64::from(first) << 24 ^ 0xc0de),
+            epoll: Epoll::new(EVENTS)?,
+            buffer: vec![0; RECEIVE_BYTES],
+            seen: Seen::default(),
+            looked_ns: 0,
+            complete: 0,
+        })
+    }
+
+    /// Receives until the run is over, then judges.
+    pub fn run(mut self) -> Result<Seen> {
+        while !self.world.stop.load(Relaxed) {
+            let count = self.epoll.wait(TURN)?;
+            for index in 0..count {
+                let ready = self.epoll.ready(index);
+                let seat = ready.key as usize;
+                if self.seats[seat].connecting {
+                    self.connected(seat);
+                } else if ready.readable {
+                    self.readable(seat);
+                }
+                if ready.writable {
+                    self.flush(seat);
+                }
+            }
+            self.open_due();
+            self.look();
+        }
+        for seat in 0..self.seats.len() {
+            self.leave(seat);
+            self.seats[seat]
+                .client
+                .close(self.world, &mut self.seen.met);
+        }
+        Ok(self.seen)
+    }
+
+    fn open_due(&mut self) {
+        let now = sys::now_ns();
+        while self
+            .returns
+            .peek()
+            .is_some_and(|Reverse((at, _))| *at <= now)
+        {
+            let Some(Reverse((_, seat))) = self.returns.pop() else {
+                return;
+            };
+            self.dial(seat as usize);
+        }
+    }
+
+    fn dial(&mut self, seat: usize) {
+        let number = self.first as usize + seat;
+        let dial = Dial {
+            remote: self.proxies[number % self.proxies.len()],
+            local: Some(([127, 0, 1, 1 + (number % 20) as u8], 0).into()),
+            receive_buffer: None,
+        };
+        let Ok((fd, connected)) = sys::dial(&dial) else {
+            return self.later(seat);
+        };
+        let row = &mut self.seats[seat];
+        (row.fd, row.open, row.connecting) = (fd, true, true);
+        row.watched = Interest::ReadWrite;
+        if self
+            .epoll
+            .add(fd, Interest::ReadWrite, seat as u64)
+            .is_err()
+        {
+            return self.lost(seat);
+        }
+        if connected {
+            self.connected(seat);
+        }
+    }
+
+    fn connected(&mut self, seat: usize) {
+        let row = &mut self.seats[seat];
+        row.connecting = false;
+        if sys::connect_result(row.fd).is_err() {
+            return self.lost(seat);
+        }
+        row.client.connected(self.world);
+        self.flush(seat);
+    }
+
+    fn flush(&mut self, seat: usize) {
+        let row = &mut self.seats[seat];
+        if !row.open || row.connecting {
+            return;
+        }
+        while !row.client.out.is_empty() {
+            match sys::send(row.fd, &row.client.out) {
+                Ok(count) => drop(row.client.out.drain(..count)),
+                Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => break,
+                Err(_) => return self.lost(seat),
+            }
+        }
+        let wanted = if row.client.out.is_empty() {
+            Interest::Read
+        } else {
+            Interest::ReadWrite
+        };
+        if wanted != row.watched {
+            row.watched = wanted;
+            if self.epoll.modify(row.fd, wanted, seat as u64).is_err() {
+                self.lost(seat);
+            }
+        }
+    }
+
+    fn readable(&mut self, seat: usize) {
+        let row = &mut self.seats[seat];
+        if !row.open {
+            return;
+        }
+        let count = match sys::receive(row.fd, &mut self.buffer) {
+            Ok(0) => return self.lost(seat),
+            Ok(count) => count,
+            Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => return,
+            Err(_) => return self.lost(seat),
+        };
+        let was = row.client.live;
+        let next = row
+            .client
+            .received(&self.buffer[..count], self.world, &mut self.seen.met);
+        if row.client.live && !was {
+            self.world.live.fetch_add(1, Relaxed);
+        }
+        match next {
+            Ok(Next::Stay) => self.flush(seat),
+            Ok(Next::Return) => {
+                self.leave(seat);
+                self.later(seat);
+            }
+            Err(reason) => {
+                if self.seen.violations.len() < REASONS_MAX {
+                    let number = self.first as usize + seat;
+                    self.seen
+                        .violations
+                        .push(format!("client {number}: {reason}"));
+                }
+                self.leave(seat);
+                self.later(seat);
+            }
+        }
+    }
+
+    /// The connection is cut.
+    fn lost(&mut self, seat: usize) {
+        self.seen.lost_connections += 1;
+        self.leave(seat);
+        self.later(seat);
+    }
+
+    fn leave(&mut self, seat: usize) {
+        let row = &mut self.seats[seat];
+        if !row.open {
+            return;
+        }
+        sys::close(row.fd);
+        (row.open, row.connecting) = (false, false);
+        if std::mem::take(&mut row.client.live) {
+            self.world.live.fetch_sub(1, Relaxed);
+        }
+    }
+
+    fn later(&mut self, seat: usize) {
+        let most = if self.world.faults.load(Relaxed) {
+            AWAY_NS.0
+        } else {
+            AWAY_NS.1
+        };
+        let away = self.random.draw() % most;
+        self.returns
+            .push(Reverse((sys::now_ns() + away, seat as u32)));
+    }
+
+    /// Tells how many have everything, once there is a last message.
+    fn look(&mut self) {
+        let now = sys::now_ns();
+        if !self.world.closing.load(Relaxed) || now < self.looked_ns + LOOK_NS {
+            return;
+        }
+        self.looked_ns = now;
+        let complete = |seat: &&Seat| seat.client.is_complete(self.world);
+        let count = self.seats.iter().filter(complete).count() as u32;
+        self.world
+            .complete
+            .fetch_add(count.wrapping_sub(self.complete), Relaxed);
+        self.complete = count;
+    }
+}

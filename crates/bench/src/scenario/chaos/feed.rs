@@ -1,0 +1,380 @@
+//! The publishers: one thread, HTTP connections through the failing network, one request at a time on each.
+//!
+//! A topic belongs to one publisher, which goes on to the topic's next message when the last one is acknowledged.
+//! A request whose connection is cut, or whose answer does not come, is sent again with the same `Idempotency-Key`
+//! until it is answered; a batch has a key for each line. So what was published is known to the message.
+
+use std::collections::VecDeque;
+use std::net::SocketAddr;
+use std::os::fd::RawFd;
+use std::sync::atomic::Ordering::Relaxed;
+use std::time::Duration;
+
+use anyhow::Result;
+use serde_json::{Value, json};
+
+use super::world::{World, write_payload};
+use crate::payload::Random;
+use crate::subscribe::parse;
+use crate::sys::{self, Dial, Epoll, Interest};
+
+/// Publishers.
+const PUBLISHERS: usize = 32;
+/// How long an answer is waited for.
+const PATIENCE_NS: u64 = 8_000_000_000;
+/// Pause before a new connection.
+const AWAY_NS: u64 = 300_000_000;
+/// Longest sleep.
+const TURN: Duration = Duration::from_millis(5);
+/// Orders that wait for one publisher; past it they are left out.
+const QUEUE_MAX: usize = 50;
+/// Messages of a batch.
+const BATCH: u32 = 8;
+/// Of a hundred orders so many are batches, and so many go to topics of large messages.
+const SHARES: (u32, u32) = (5, 8);
+/// Reasons that are kept in words.
+const REASONS_MAX: usize = 10;
+
+/// What the publishers did.
+#[derive(Clone, Debug, Default)]
+pub struct Fed {
+    /// Messages that were acknowledged.
+    pub acknowledged: u64,
+    requests: u64,
+    retries: u64,
+    replayed: u64,
+    /// What the server may not say, in words; the first few.
+    pub violations: Vec<String>,
+}
+
+impl Fed {
+    /// For the result.
+    pub fn json(&self) -> Value {
+        json!({
+            "acknowledged": self.acknowledged,
+            "requests": self.requests,
+            "retries": self.retries,
+            "replayed": self.replayed,
+        })
+    }
+}
+
+/// Messages of a topic that are to be published as one request.
+#[derive(Clone, Copy)]
+struct Order {
+    topic: u32,
+    count: u32,
+}
+
+struct Publisher {
+    fd: Option<RawFd>,
+    orders: VecDeque<Order>,
+    /// The request under way, with its messages.
+    request: Vec<u8>,
+    messages: u32,
+    sent: usize,
+    answer: Vec<u8>,
+    /// When it gives up waiting, or connects again.
+    clock_ns: u64,
+}
+
+/// The thread's state.
+pub struct Feed<'a> {
+    world: &'a World,
+    proxies: &'a [SocketAddr],
+    publishers: Vec<Publisher>,
+    epoll: Epoll,
+    random: Random,
+    fed: Fed,
+    closed: bool,
+}
+
+impl<'a> Feed<'a> {
+    /// To be made on its own thread.
+    pub fn new(world: &'a World, proxies: &'a [SocketAddr]) -> Result<Feed<'a>> {
+        sys::part_descriptor_table()?;
+        let publisher = |_| Publisher {
+            fd: None,
+            orders: VecDeque::new(),
+            request: Vec::new(),
+            messages: 0,
+            sent: 0,
+            answer: Vec::new(),
+            clock_ns: 0,
+        };
+        Ok(Feed {
+            world,
+            proxies,
+            publishers: (0..PUBLISHERS).map(publisher).collect(),
+            epoll: Epoll::new(PUBLISHERS)?,
+            random: Random::new(world.seed ^ 0xfeed),
+            fed: Fed::default(),
+            closed: false,
+        })
+    }
+
+    /// Publishes `rate` requests a second while it may, and the last messages at the end.
+    pub fn run(mut self, rate: f64) -> Result<Fed> {
+        let (mut began_ns, mut ordered) = (sys::now_ns(), 0);
+        while !self.world.stop.load(Relaxed) {
+            let now = sys::now_ns();
+            if self.world.feeding.load(Relaxed) {
+                let due = ((now - began_ns) as f64 / 1e9 * rate) as u64;
+                (ordered..due).for_each(|_| self.order());
+                ordered = due;
+            } else {
+                (began_ns, ordered) = (now, 0);
+            }
+            if self.world.closing.load(Relaxed) && !self.closed {
+                self.closed = true;
+                for topic in 0..self.world.topics.len() as u32 {
+                    self.owner(topic)
+                        .orders
+                        .push_back(Order { topic, count: 1 });
+                }
+            }
+            (0..PUBLISHERS).for_each(|index| self.advance(index, now));
+            let count = self.epoll.wait(TURN)?;
+            for index in 0..count {
+                let ready = self.epoll.ready(index);
+                let publisher = ready.key as usize;
+                if ready.readable {
+                    self.readable(publisher);
+                }
+                if ready.writable {
+                    self.flush(publisher);
+                }
+            }
+            let idle = self.publishers.iter().filter(|one| one.is_idle()).count();
+            let idle = if self.world.closing.load(Relaxed) && !self.closed {
+                0
+            } else {
+                idle
+            };
+            self.world.idle_publishers.store(idle as u32, Relaxed);
+        }
+        for index in 0..PUBLISHERS {
+            self.hang_up(index);
+        }
+        Ok(self.fed)
+    }
+
+    /// Whether nothing is under way.
+    pub fn all_idle(world: &World) -> bool {
+        world.idle_publishers.load(Relaxed) as usize == PUBLISHERS
+    }
+
+    fn owner(&mut self, topic: u32) -> &mut Publisher {
+        &mut self.publishers[topic as usize % PUBLISHERS]
+    }
+
+    fn order(&mut self) {
+        let ordinary = self.world.ordinary();
+        let large = self.world.topics.len() as u32 - ordinary;
+        let drawn = self.random.below(100);
+        let order = if drawn < SHARES.1 {
+            Order {
+                topic: ordinary + self.random.below(large),
+                count: 1,
+            }
+        } else {
+            // Every other message goes to few topics, so that some of them are busy.
+            let among = if drawn.is_multiple_of(2) {
+                ordinary
+            } else {
+                ordinary.div_ceil(20)
+            };
+            let count = if self.random.below(100) < SHARES.0 {
+                BATCH
+            } else {
+                1
+            };
+            Order {
+                topic: self.random.below(among),
+                count,
+            }
+        };
+        let owner = self.owner(order.topic);
+        if owner.orders.len() < QUEUE_MAX {
+            owner.orders.push_back(order);
+        }
+    }
+
+    /// Connects, composes and loses patience, when it is time.
+    fn advance(&mut self, index: usize, now: u64) {
+        let publisher = &mut self.publishers[index];
+        if publisher.request.is_empty() {
+            let Some(order) = publisher.orders.pop_front() else {
+                return;
+            };
+            self.compose(index, order);
+        }
+        let publisher = &self.publishers[index];
+        match publisher.fd {
+            Some(_) if now >= publisher.clock_ns => self.retry(index),
+            None if now >= publisher.clock_ns => self.dial(index),
+            _ => {}
+        }
+    }
+
+    fn compose(&mut self, index: usize, order: Order) {
+        let Order { topic, count } = order;
+        let name = &self.world.topics[topic as usize].name;
+        let first = self.world.begun[topic as usize].fetch_add(count, Relaxed) + 1;
+        let key = |number: u32| format!("{:x}-{topic}-{number}", self.world.seed);
+        let mut body = String::new();
+        let fields = if count == 1 {
+            let size = self.world.size(topic, &mut self.random);
+            write_payload(topic, first, size, &mut body);
+            format!(
+                "/{name} HTTP/1.1\r\nContent-Type: text/plain\r\nIdempotency-Key: \"{}\"",
+                key(first)
+            )
+        } else {
+            for number in first..first + count {
+                let size = self.world.size(topic, &mut self.random);
+                let key = key(number);
+                body +=
+                    &format!("{{\"topic\":\"{name}\",\"idempotency_key\":\"{key}\",\"data\":\"");
+                write_payload(topic, number, size, &mut body);
+                body += "\"}\n";
+            }
+            " HTTP/1.1\r\nContent-Type: application/x-ndjson".to_string()
+        };
+        let length = body.len();
+        let text = format!(
+            "POST /pub{fields}\r\nHost: localhost\r\nContent-Length: {length}\r\n\r\n{body}"
+        );
+        let publisher = &mut self.publishers[index];
+        (publisher.request, publisher.messages) = (text.into_bytes(), count);
+        self.begin(index);
+    }
+
+    /// Sends the request from its first byte, when there is a connection.
+    fn begin(&mut self, index: usize) {
+        let publisher = &mut self.publishers[index];
+        publisher.sent = 0;
+        publisher.answer.clear();
+        if publisher.fd.is_some() {
+            self.fed.requests += 1;
+            publisher.clock_ns = sys::now_ns() + PATIENCE_NS;
+            self.flush(index);
+        }
+    }
+
+    fn dial(&mut self, index: usize) {
+        let dial = Dial {
+            remote: self.proxies[index % self.proxies.len()],
+            local: Some(([127, 0, 2, 1], 0).into()),
+            receive_buffer: None,
+        };
+        let Ok((fd, _)) = sys::dial(&dial) else {
+            self.publishers[index].clock_ns = sys::now_ns() + AWAY_NS;
+            return;
+        };
+        self.publishers[index].fd = Some(fd);
+        match self.epoll.add(fd, Interest::ReadWrite, index as u64) {
+            Ok(()) => self.begin(index),
+            Err(_) => self.retry(index),
+        }
+    }
+
+    fn flush(&mut self, index: usize) {
+        let publisher = &mut self.publishers[index];
+        let Some(fd) = publisher.fd else { return };
+        while publisher.sent < publisher.request.len() {
+            match sys::send(fd, &publisher.request[publisher.sent..]) {
+                Ok(count) => publisher.sent += count,
+                Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => break,
+                // It is still connecting: the set tells when it is there.
+                Err(error) if error.kind() == std::io::ErrorKind::NotConnected => break,
+                Err(_) => return self.retry(index),
+            }
+        }
+        let interest = if publisher.sent < publisher.request.len() {
+            Interest::ReadWrite
+        } else {
+            Interest::Read
+        };
+        if self.epoll.modify(fd, interest, index as u64).is_err() {
+            self.retry(index);
+        }
+    }
+
+    fn hang_up(&mut self, index: usize) {
+        if let Some(fd) = self.publishers[index].fd.take() {
+            sys::reset(fd);
+        }
+    }
+
+    /// Whatever became of the request, it is sent again over another connection.
+    fn retry(&mut self, index: usize) {
+        self.hang_up(index);
+        let publisher = &mut self.publishers[index];
+        self.fed.retries += u64::from(!publisher.request.is_empty());
+        publisher.answer.clear();
+        publisher.clock_ns = sys::now_ns() + self.random.draw() % AWAY_NS;
+    }
+
+    fn readable(&mut self, index: usize) {
+        let publisher = &mut self.publishers[index];
+        let Some(fd) = publisher.fd else { return };
+        let mut bytes = [0; 4096];
+        match sys::receive(fd, &mut bytes) {
+            Ok(0) => return self.retry(index),
+            Ok(count) => publisher.answer.extend_from_slice(&bytes[..count]),
+            Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => return,
+            Err(_) => return self.retry(index),
+        }
+        let head = match parse::head(&publisher.answer) {
+            Ok(Some(head)) => head,
+            Ok(None) => return,
+            Err(error) => return self.violation(index, error.to_string()),
+        };
+        let end = head.bytes + head.length.unwrap_or(0);
+        let Some(body) = publisher.answer.get(head.bytes..end) else {
+            return;
+        };
+        let (status, close) = (head.status, head.close);
+        let lines: Value = serde_json::from_slice(body).unwrap_or_default();
+        let refused = lines["failed"]
+            .as_array()
+            .is_some_and(|failed| !failed.is_empty());
+        match status {
+            200..=202 if !refused => {
+                let replayed = b"idempotency-replayed".as_slice();
+                let head = publisher.answer[..head.bytes].to_ascii_lowercase();
+                let replays = head
+                    .windows(replayed.len())
+                    .any(|window| window == replayed);
+                self.fed.replayed += u64::from(replays) + lines["replayed"].as_u64().unwrap_or(0);
+                self.fed.acknowledged += u64::from(publisher.messages);
+                publisher.request.clear();
+                publisher.answer.clear();
+                if close {
+                    self.hang_up(index);
+                }
+            }
+            408 | 429 | 503 => self.retry(index),
+            _ => {
+                let text = String::from_utf8_lossy(body).into_owned();
+                self.violation(index, format!("publish: {status} {text}"));
+            }
+        }
+    }
+
+    /// The server said what it may not. The messages count as published: they are missed if they do not come.
+    fn violation(&mut self, index: usize, reason: String) {
+        if self.fed.violations.len() < REASONS_MAX {
+            self.fed.violations.push(reason);
+        }
+        self.publishers[index].request.clear();
+        self.retry(index);
+    }
+}
+
+impl Publisher {
+    fn is_idle(&self) -> bool {
+        self.request.is_empty() && self.orders.is_empty()
+    }
+}

@@ -1,0 +1,515 @@
+//! The network that fails: one thread between clients and server that cuts, stalls, tears and delays, drawn from a
+//! seed.
+//!
+//! Each connection lives for an exponentially distributed time and is then reset on both sides, ended in order on
+//! both sides, or reset towards the client only while the server goes on writing to nobody; most of the time in the
+//! middle of the bytes that pass just then. Meanwhile either direction stops for a while, or passes in small pieces.
+//! What passes is never changed. When the faults end, what is stalled flows on and nothing new is drawn.
+
+use std::cmp::Reverse;
+use std::collections::BinaryHeap;
+use std::net::SocketAddr;
+use std::os::fd::RawFd;
+use std::sync::atomic::Ordering::Relaxed;
+use std::time::Duration;
+
+use anyhow::Result;
+use serde_json::{Value, json};
+
+use super::world::World;
+use crate::payload::Random;
+use crate::sys::{self, Dial, Epoll, Interest};
+
+/// Mean life of a connection, in nanoseconds.
+pub const CUT_EVERY_NS: u64 = 20_000_000_000;
+/// Mean time to the next stall or tear of a connection.
+const TROUBLE_EVERY_NS: u64 = 15_000_000_000;
+/// A stall lasts between these: some outlast the server's patience for a request's head (10 s).
+const STALL_NS: (u64, u64) = (100_000_000, 12_000_000_000);
+/// How long bytes pass in pieces.
+const TORN_NS: u64 = 2_000_000_000;
+/// Pause between two pieces, at most.
+const PIECE_PAUSE_NS: u64 = 4_000_000;
+/// Largest delay of a direction.
+const DELAY_NS: u64 = 30_000_000;
+/// How long a cut waits for bytes that it can part.
+const CUT_PATIENCE_NS: u64 = 1_000_000_000;
+/// How long the server writes to nobody, at most.
+const GHOST_NS: u64 = 8_000_000_000;
+/// Bytes of one direction that are held; then its source is not read.
+const HELD_BYTES: usize = 64 << 10;
+/// Receive buffers towards the server, so that a stall reaches it soon.
+const RECEIVE_BUFFER_BYTES: u32 = 64 << 10;
+/// Readinesses taken at once.
+const EVENTS: usize = 512;
+/// Longest sleep, so that the end of the faults is seen.
+const TURN: Duration = Duration::from_millis(20);
+
+/// What was done to the connections.
+#[derive(Clone, Debug, Default)]
+pub struct Done {
+    connections: u64,
+    resets: u64,
+    ends: u64,
+    ghosts: u64,
+    in_mid_bytes: u64,
+    stalls: u64,
+    tears: u64,
+    bytes: u64,
+}
+
+impl Done {
+    /// Adds what another proxy did.
+    pub fn merge(&mut self, other: &Done) {
+        self.connections += other.connections;
+        self.resets += other.resets;
+        self.ends += other.ends;
+        self.ghosts += other.ghosts;
+        self.in_mid_bytes += other.in_mid_bytes;
+        self.stalls += other.stalls;
+        self.tears += other.tears;
+        self.bytes += other.bytes;
+    }
+
+    /// Connections that were cut.
+    pub fn cuts(&self) -> u64 {
+        self.resets + self.ends + self.ghosts
+    }
+
+    /// For the result.
+    pub fn json(&self) -> Value {
+        json!({
+            "connections": self.connections,
+            "cuts": self.cuts(),
+            "cuts_reset": self.resets,
+            "cuts_ended": self.ends,
+            "cuts_towards_the_client_only": self.ghosts,
+            "cuts_in_mid_bytes": self.in_mid_bytes,
+            "stalls": self.stalls,
+            "tears": self.tears,
+            "bytes": self.bytes,
+        })
+    }
+}
+
+/// What a timer is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Due {
+    Cut,
+    CutAnyway,
+    Trouble,
+    Pass(usize),
+    Ghost,
+}
+
+/// One direction; its number is the side that its bytes come from.
+#[derive(Default)]
+struct Flow {
+    bytes: Vec<u8>,
+    sent: usize,
+    /// Nothing passes before.
+    until_ns: u64,
+    stalled_until_ns: u64,
+    /// The clock is set.
+    timed: bool,
+    /// The sink has no room.
+    full: bool,
+    ended: bool,
+}
+
+impl Flow {
+    fn waiting(&self) -> usize {
+        self.bytes.len() - self.sent
+    }
+}
+
+/// A client's connection (side 0) and its other half towards the server (side 1).
+struct Pair {
+    fds: [RawFd; 2],
+    watched: [Interest; 2],
+    flows: [Flow; 2],
+    generation: u32,
+    delay_ns: u64,
+    torn_until_ns: u64,
+    /// The next bytes of this direction are parted by a cut.
+    armed: Option<usize>,
+    open: bool,
+    /// The client's side is gone.
+    ghost: bool,
+}
+
+/// The thread's state.
+pub struct Proxy<'a> {
+    world: &'a World,
+    server: SocketAddr,
+    listener: RawFd,
+    epoll: Epoll,
+    pairs: Vec<Pair>,
+    free: Vec<u32>,
+    timers: BinaryHeap<Reverse<(u64, u32, u32, Due)>>,
+    random: Random,
+    buffer: Vec<u8>,
+    done: Done,
+    calm: bool,
+}
+
+/// The listener's key.
+const LISTENER: u64 = u64::MAX;
+
+impl<'a> Proxy<'a> {
+    /// Listens on a port of its own. To be made on its own thread.
+    pub fn new(
+        world: &'a World,
+        server: SocketAddr,
+        index: u64,
+    ) -> Result<(Proxy<'a>, SocketAddr)> {
+        sys::part_descriptor_table()?;
+        let epoll = Epoll::new(EVENTS)?;
+        let (listener, address) = sys::listen(([127, 0, 0, 1], 0).into())?;
+        epoll.add(listener, Interest::Read, LISTENER)?;
+        let proxy = Proxy {
+            world,
+            server,
+            listener,
+            epoll,
+            pairs: Vec::new(),
+            free: Vec::new(),
+            timers: BinaryHeap::new(),
+            random: Random::new(world.seed ^ (index + 1) << 48),
+            buffer: vec![0; HELD_BYTES],
+            done: Done::default(),
+            calm: true,
+        };
+        Ok((proxy, address))
+    }
+
+    /// Relays until the run is over.
+    pub fn run(mut self) -> Result<Done> {
+        while !self.world.stop.load(Relaxed) {
+            let now = sys::now_ns();
+            let next = self
+                .timers
+                .peek()
+                .map_or(u64::MAX, |Reverse(timer)| timer.0);
+            let sleep = Duration::from_nanos(next.saturating_sub(now)).min(TURN);
+            let count = self.epoll.wait(sleep)?;
+            for index in 0..count {
+                let ready = self.epoll.ready(index);
+                if ready.key == LISTENER {
+                    self.accept()?;
+                    continue;
+                }
+                let (pair, side) = ((ready.key as u32 >> 1) as usize, (ready.key & 1) as usize);
+                let row = &mut self.pairs[pair];
+                if row.generation != (ready.key >> 32) as u32 || !row.open {
+                    continue;
+                }
+                if ready.writable {
+                    row.flows[1 - side].full = false;
+                    self.pass(pair, 1 - side);
+                }
+                if ready.readable && self.pairs[pair].open {
+                    self.read(pair, side);
+                }
+            }
+            self.due();
+            self.turn_of_the_weather();
+        }
+        for pair in 0..self.pairs.len() {
+            self.drop_pair(pair, sys::reset);
+        }
+        sys::close(self.listener);
+        Ok(self.done)
+    }
+
+    /// Begins with the faults, or ends them.
+    fn turn_of_the_weather(&mut self) {
+        let calm = !self.world.faults.load(Relaxed);
+        if calm == self.calm {
+            return;
+        }
+        self.calm = calm;
+        for pair in 0..self.pairs.len() {
+            if !self.pairs[pair].open {
+                continue;
+            }
+            if !calm {
+                self.doom(pair);
+            } else if self.pairs[pair].ghost {
+                self.drop_pair(pair, sys::close);
+            } else {
+                let row = &mut self.pairs[pair];
+                (row.torn_until_ns, row.delay_ns, row.armed) = (0, 0, None);
+                for direction in 0..2 {
+                    let flow = &mut self.pairs[pair].flows[direction];
+                    (flow.until_ns, flow.stalled_until_ns) = (0, 0);
+                    self.pass(pair, direction);
+                }
+            }
+        }
+    }
+
+    fn accept(&mut self) -> Result<()> {
+        while let Some(client) = sys::accept(self.listener)? {
+            let dial = Dial {
+                remote: self.server,
+                local: Some(([127, 0, 10, 1 + self.random.below(20) as u8], 0).into()),
+                receive_buffer: Some(RECEIVE_BUFFER_BYTES),
+            };
+            let (server, _) = match sys::dial(&dial) {
+                Ok(dialled) => dialled,
+                Err(_) => {
+                    sys::reset(client);
+                    continue;
+                }
+            };
+            sys::no_delay(client)?;
+            sys::no_delay(server)?;
+            let index = self
+                .free
+                .pop()
+                .map_or(self.pairs.len(), |index| index as usize);
+            let generation = self.pairs.get(index).map_or(1, |pair| pair.generation + 1);
+            let pair = Pair {
+                fds: [client, server],
+                watched: [Interest::Read; 2],
+                flows: Default::default(),
+                generation,
+                delay_ns: 0,
+                torn_until_ns: 0,
+                armed: None,
+                open: true,
+                ghost: false,
+            };
+            if index == self.pairs.len() {
+                self.pairs.push(pair);
+            } else {
+                self.pairs[index] = pair;
+            }
+            for side in 0..2 {
+                let fd = self.pairs[index].fds[side];
+                self.epoll.add(fd, Interest::Read, self.key(index, side))?;
+            }
+            self.done.connections += 1;
+            if !self.calm {
+                self.doom(index);
+            }
+        }
+        Ok(())
+    }
+
+    fn key(&self, pair: usize, side: usize) -> u64 {
+        u64::from(self.pairs[pair].generation) << 32 | (pair as u64) << 1 | side as u64
+    }
+
+    /// Draws what will become of a connection.
+    fn doom(&mut self, pair: usize) {
+        let (cut, trouble) = (
+            self.exponential(CUT_EVERY_NS),
+            self.exponential(TROUBLE_EVERY_NS),
+        );
+        self.pairs[pair].delay_ns = self.between(0, DELAY_NS);
+        self.timer(pair, cut, Due::Cut);
+        self.timer(pair, trouble, Due::Trouble);
+    }
+
+    fn exponential(&mut self, mean_ns: u64) -> u64 {
+        let uniform = f64::from(self.random.below(1 << 30) + 1) / f64::from(1u32 << 30);
+        (-uniform.ln() * mean_ns as f64) as u64
+    }
+
+    fn between(&mut self, low: u64, high: u64) -> u64 {
+        low + self.random.draw() % (high - low + 1)
+    }
+
+    fn timer(&mut self, pair: usize, after_ns: u64, due: Due) {
+        let generation = self.pairs[pair].generation;
+        self.timers.push(Reverse((
+            sys::now_ns() + after_ns,
+            pair as u32,
+            generation,
+            due,
+        )));
+    }
+
+    fn due(&mut self) {
+        let now = sys::now_ns();
+        while let Some(Reverse((at, pair, generation, due))) = self.timers.peek().copied() {
+            if at > now {
+                return;
+            }
+            self.timers.pop();
+            let pair = pair as usize;
+            if self.pairs[pair].generation != generation || !self.pairs[pair].open {
+                continue;
+            }
+            match due {
+                Due::Pass(direction) => {
+                    self.pairs[pair].flows[direction].timed = false;
+                    self.pass(pair, direction);
+                }
+                Due::Ghost => self.drop_pair(pair, sys::close),
+                _ if self.calm || self.pairs[pair].ghost => {}
+                Due::Cut => {
+                    self.pairs[pair].armed = Some(self.random.below(4).min(1) as usize);
+                    self.timer(pair, CUT_PATIENCE_NS, Due::CutAnyway);
+                }
+                Due::CutAnyway => self.cut(pair),
+                Due::Trouble => self.trouble(pair),
+            }
+        }
+    }
+
+    fn trouble(&mut self, pair: usize) {
+        let now = sys::now_ns();
+        if self.random.below(3) == 0 {
+            self.done.tears += 1;
+            self.pairs[pair].torn_until_ns = now + TORN_NS;
+        } else {
+            self.done.stalls += 1;
+            // Squared, so that short ones are common.
+            let share = f64::from(self.random.below(1 << 20)) / f64::from(1u32 << 20);
+            let length = STALL_NS.0 + (share * share * (STALL_NS.1 - STALL_NS.0) as f64) as u64;
+            let direction = self.random.below(3).min(1) as usize;
+            self.pairs[pair].flows[direction].stalled_until_ns = now + length;
+        }
+        let next = self.exponential(TROUBLE_EVERY_NS);
+        self.timer(pair, next, Due::Trouble);
+    }
+
+    fn cut(&mut self, pair: usize) {
+        match self.random.below(20) {
+            0..9 => {
+                self.done.resets += 1;
+                self.drop_pair(pair, sys::reset);
+            }
+            9..16 => {
+                self.done.ends += 1;
+                self.drop_pair(pair, sys::close);
+            }
+            _ => {
+                self.done.ghosts += 1;
+                let row = &mut self.pairs[pair];
+                sys::reset(row.fds[0]);
+                row.ghost = true;
+                self.watch(pair, 1, Interest::None);
+                let length = self.between(0, GHOST_NS);
+                self.timer(pair, length, Due::Ghost);
+            }
+        }
+    }
+
+    fn drop_pair(&mut self, pair: usize, how: fn(RawFd)) {
+        let row = &mut self.pairs[pair];
+        if !row.open {
+            return;
+        }
+        row.open = false;
+        if !row.ghost {
+            how(row.fds[0]);
+        }
+        how(row.fds[1]);
+        row.flows = Default::default();
+        self.free.push(pair as u32);
+    }
+
+    fn watch(&mut self, pair: usize, side: usize, interest: Interest) {
+        let (key, row) = (self.key(pair, side), &mut self.pairs[pair]);
+        if row.watched[side] != interest && !(row.ghost && side == 0) {
+            row.watched[side] = interest;
+            // The descriptor is open and in the set; only a lack of memory could refuse.
+            let _ = self.epoll.modify(row.fds[side], interest, key);
+        }
+    }
+
+    fn read(&mut self, pair: usize, side: usize) {
+        let row = &mut self.pairs[pair];
+        if !matches!(row.watched[side], Interest::Read | Interest::ReadWrite) {
+            // Told though not asked for: the connection is broken.
+            return self.drop_pair(pair, sys::reset);
+        }
+        let count = match sys::receive(row.fds[side], &mut self.buffer) {
+            Ok(count) => count,
+            Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => return,
+            Err(_) => return self.drop_pair(pair, sys::reset),
+        };
+        self.done.bytes += count as u64;
+        let flow = &mut row.flows[side];
+        if count == 0 {
+            flow.ended = true;
+        } else {
+            if flow.waiting() == 0 {
+                flow.until_ns = sys::now_ns() + row.delay_ns;
+            }
+            flow.bytes.extend_from_slice(&self.buffer[..count]);
+            if row.armed == Some(side) {
+                // Some of what waits passes, and then nothing any more.
+                let bytes = &flow.bytes[flow.sent..];
+                let part = self.random.below(bytes.len() as u32) as usize;
+                let _ = sys::send(row.fds[1 - side], &bytes[..part]);
+                self.done.in_mid_bytes += 1;
+                return self.cut(pair);
+            }
+        }
+        self.pass(pair, side);
+    }
+
+    /// Lets pass what may.
+    fn pass(&mut self, pair: usize, direction: usize) {
+        let now = sys::now_ns();
+        if self.pairs[pair].ghost {
+            return;
+        }
+        loop {
+            let row = &mut self.pairs[pair];
+            let flow = &mut row.flows[direction];
+            if flow.waiting() == 0 {
+                flow.bytes.clear();
+                flow.sent = 0;
+                if flow.ended {
+                    return self.drop_pair(pair, sys::close);
+                }
+                break;
+            }
+            let not_before = flow.until_ns.max(flow.stalled_until_ns);
+            if now < not_before {
+                if !std::mem::replace(&mut flow.timed, true) {
+                    self.timer(pair, not_before - now, Due::Pass(direction));
+                }
+                break;
+            }
+            let torn = now < row.torn_until_ns;
+            let mut piece = flow.waiting();
+            if torn {
+                let most = (piece / 16).clamp(40, 4000) as u32;
+                piece = piece.min(1 + self.random.below(most) as usize);
+            }
+            match sys::send(row.fds[1 - direction], &flow.bytes[flow.sent..][..piece]) {
+                Ok(count) => flow.sent += count,
+                Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => {
+                    flow.full = true;
+                    break;
+                }
+                Err(error) if error.kind() == std::io::ErrorKind::NotConnected => {
+                    flow.full = true;
+                    break;
+                }
+                Err(_) => return self.drop_pair(pair, sys::reset),
+            }
+            if torn {
+                flow.until_ns = now + 1 + self.random.draw() % PIECE_PAUSE_NS;
+            }
+        }
+        for side in 0..2 {
+            let row = &self.pairs[pair];
+            let read = !row.flows[side].ended && row.flows[side].waiting() < HELD_BYTES;
+            let interest = match (read, row.flows[1 - side].full) {
+                (true, true) => Interest::ReadWrite,
+                (true, false) => Interest::Read,
+                (false, true) => Interest::Write,
+                (false, false) => Interest::None,
+            };
+            self.watch(pair, side, interest);
+        }
+    }
+}

@@ -1,0 +1,217 @@
+//! What one client must get of one topic, and what it got: order, doubles, losses, and whether what was told
+//! is true. Pure: numbers in, counts out.
+//!
+//! Messages of a topic are numbered from 1 in the order in which they were published. A message that did not
+//! come is lost in silence unless a gap was told when the message had begun to be published already. A told gap
+//! is false when nothing was missed, or when the topic's log still held the newest of what was missed. What the
+//! server could have known is always judged in its favour: by what had *begun* to be published when the client heard.
+
+use std::ops::RangeInclusive;
+
+/// What is counted for all clients together.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Counts {
+    /// Messages that came for the first time.
+    pub messages: u64,
+    /// Messages that came again.
+    pub doubles: u64,
+    /// Messages that came behind a later one.
+    pub disorders: u64,
+    /// Messages that never came, and nobody said so.
+    pub silent_losses: u64,
+    /// Gaps that were told.
+    pub told_gaps: u64,
+    /// Messages that never came, as was told.
+    pub told_losses: u64,
+    /// Told gaps that were none.
+    pub false_gaps: u64,
+}
+
+impl Counts {
+    /// Adds what was counted elsewhere.
+    pub fn merge(&mut self, other: &Counts) {
+        self.messages += other.messages;
+        self.doubles += other.doubles;
+        self.disorders += other.disorders;
+        self.silent_losses += other.silent_losses;
+        self.told_gaps += other.told_gaps;
+        self.told_losses += other.told_losses;
+        self.false_gaps += other.false_gaps;
+    }
+
+    /// Whether every promise was kept.
+    pub fn is_clean(&self) -> bool {
+        self.doubles + self.disorders + self.silent_losses + self.false_gaps == 0
+    }
+}
+
+/// A gap that was told and that no message has followed yet.
+#[derive(Clone, Copy, Debug)]
+struct Told {
+    /// The newest message that had begun to be published.
+    upto: u32,
+    /// It concerns this topic for certain: a connection with several topics may be told without a name.
+    certain: bool,
+}
+
+/// One topic of one client.
+#[derive(Clone, Debug, Default)]
+pub struct Track {
+    /// The newest message that came; 0 before the first.
+    last: u32,
+    /// The first message that is promised, once one is.
+    promised: Option<u32>,
+    told: Option<Told>,
+    missing: Vec<RangeInclusive<u32>>,
+}
+
+impl Track {
+    /// From this message on all are promised; an earlier promise stands.
+    pub fn promise(&mut self, from: u32) {
+        self.promised.get_or_insert(from);
+    }
+
+    /// The newest message that came.
+    pub fn last(&self) -> u32 {
+        self.last
+    }
+
+    /// The newest message that came or whose loss may be told already.
+    pub fn known(&self) -> u32 {
+        self.last.max(self.told.map_or(0, |told| told.upto))
+    }
+
+    /// A gap is told; `begun` messages of the topic had begun to be published.
+    pub fn gap(&mut self, begun: u32, certain: bool) {
+        let certain = certain || self.told.is_some_and(|told| told.certain);
+        let upto = begun;
+        self.told = Some(Told { upto, certain });
+    }
+
+    /// The next message that must come.
+    fn expected(&self) -> Option<u32> {
+        match self.last {
+            0 => self.promised,
+            last => Some(last + 1),
+        }
+    }
+
+    /// A message came. The topic's log holds `kept` messages.
+    pub fn arrived(&mut self, number: u32, kept: u32, begun: u32, counts: &mut Counts) {
+        if number <= self.last {
+            if self.missing.iter().any(|range| range.contains(&number)) {
+                counts.disorders += 1;
+            } else {
+                counts.doubles += 1;
+            }
+            return;
+        }
+        counts.messages += 1;
+        let (from, told) = (self.expected().unwrap_or(number), self.told.take());
+        let judged = self.last > 0 || self.promised.is_some();
+        self.last = number;
+        if from < number {
+            let newest_told = self.miss(from, number - 1, told, counts);
+            if newest_told.is_some_and(|newest| begun < newest.saturating_add(kept)) {
+                counts.false_gaps += 1;
+            }
+        } else if from == number && judged && told.is_some_and(|told| told.certain) {
+            counts.false_gaps += 1;
+        }
+    }
+
+    /// Messages did not come; the newest of them whose loss was told.
+    fn miss(&mut self, from: u32, to: u32, told: Option<Told>, counts: &mut Counts) -> Option<u32> {
+        let upto = told.map_or(0, |told| told.upto.min(to));
+        if upto < to {
+            self.missing.push(from.max(upto + 1)..=to);
+        }
+        if upto < from {
+            return None;
+        }
+        counts.told_losses += u64::from(upto - from + 1);
+        Some(upto)
+    }
+
+    /// Everything is over: `newest` messages were published. Gives those that were lost in silence.
+    pub fn close(&mut self, newest: u32, counts: &mut Counts) -> &[RangeInclusive<u32>] {
+        // Whoever was promised nothing was there at the last message all the same.
+        let from = self.expected().unwrap_or(newest);
+        if from <= newest && newest > 0 {
+            let told = self.told.take();
+            self.miss(from, newest, told, counts);
+        }
+        counts.silent_losses += self.missing.iter().cloned().flatten().count() as u64;
+        &self.missing
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    /// Messages and gaps (0) as they come to a client that is promised everything.
+    fn judge(kept: u32, newest: u32, what: &[(u32, u32)]) -> Counts {
+        let (mut track, mut counts) = (Track::default(), Counts::default());
+        track.promise(1);
+        for (number, begun) in what {
+            match number {
+                0 => {
+                    counts.told_gaps += 1;
+                    track.gap(*begun, true);
+                }
+                number => track.arrived(*number, kept, *begun, &mut counts),
+            }
+        }
+        track.close(newest, &mut counts);
+        counts
+    }
+
+    #[test]
+    fn each_kind_of_fault_is_told_from_the_others() {
+        assert!(judge(9, 3, &[(1, 1), (2, 2), (3, 3)]).is_clean());
+        assert_eq!(judge(9, 3, &[(1, 1), (3, 3)]).silent_losses, 1);
+        assert_eq!(judge(9, 3, &[(1, 1), (2, 2)]).silent_losses, 1, "the last");
+        assert_eq!(judge(9, 3, &[]).silent_losses, 3);
+        assert_eq!(judge(9, 2, &[(1, 1), (2, 2), (1, 2)]).doubles, 1);
+        let late = judge(9, 3, &[(1, 1), (3, 3), (2, 3)]);
+        assert_eq!((late.disorders, late.doubles), (1, 0));
+    }
+
+    #[test]
+    fn a_told_gap_covers_what_had_begun_and_nothing_later() {
+        let told = judge(2, 9, &[(1, 1), (0, 7), (8, 8), (9, 9)]);
+        assert_eq!((told.told_losses, told.silent_losses), (6, 0));
+        assert!(told.is_clean(), "{told:?}");
+        let later = judge(2, 9, &[(1, 1), (0, 5), (8, 8), (9, 9)]);
+        assert_eq!((later.told_losses, later.silent_losses), (4, 2));
+    }
+
+    #[test]
+    fn a_gap_is_false_when_nothing_was_missed_or_the_log_reached_back() {
+        assert_eq!(judge(2, 2, &[(1, 1), (0, 1), (2, 2)]).false_gaps, 1);
+        // Message 4 is missing, and a log of two holds it until message 6.
+        assert_eq!(judge(2, 5, &[(3, 3), (0, 5), (5, 5)]).false_gaps, 1);
+        assert_eq!(judge(2, 6, &[(3, 3), (0, 6), (5, 6), (6, 6)]).false_gaps, 0);
+        assert_eq!(judge(u32::MAX, 9, &[(1, 1), (0, 9), (9, 9)]).false_gaps, 1);
+    }
+
+    proptest! {
+        /// Whatever is left out of an ordered stream is a silent loss, to the message.
+        #[test]
+        fn losses_are_counted_to_the_message(came in prop::collection::vec(any::<bool>(), 1..60)) {
+            let newest = came.len() as u32;
+            let what: Vec<(u32, u32)> = (1..=newest)
+                .filter(|number| came[*number as usize - 1])
+                .map(|number| (number, newest))
+                .collect();
+            let counts = judge(3, newest, &what);
+            let lost = came.iter().filter(|came| !**came).count() as u64;
+            prop_assert_eq!(counts.silent_losses, lost);
+            prop_assert_eq!(counts.messages, u64::from(newest) - lost);
+            prop_assert_eq!((counts.doubles, counts.disorders, counts.false_gaps), (0, 0, 0));
+        }
+    }
+}

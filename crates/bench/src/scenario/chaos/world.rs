@@ -1,0 +1,311 @@
+//! What the parts of a run share: the topics with what their logs keep, which client subscribes to what, what a
+//! message holds, and how far the publishers are.
+//!
+//! Everything but the progress follows from the seed and the number of connections.
+
+use std::sync::atomic::Ordering::Relaxed;
+use std::sync::atomic::{AtomicBool, AtomicU32};
+
+use crate::payload::Random;
+
+/// Clients for each ordinary topic, before some clients take several.
+const CLIENTS_PER_TOPIC: u32 = 10;
+/// Every so many clients one has a topic of large messages, and nothing else.
+const LARGE_EVERY: u32 = 50;
+/// Bytes of a large message: a few of them fill sockets and outbox of a client that is stalled.
+const LARGE_BYTES: usize = 60_000;
+/// Bytes of a message's header: topic, number and length in hexadecimal.
+const HEADER_BYTES: usize = 24;
+/// Topics of one client at most.
+const TOPICS_MAX: u32 = 5;
+
+/// What a topic's log keeps.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    /// Everything that a run publishes.
+    Deep,
+    /// Too little for a client that is away for long.
+    Short,
+    /// Nothing.
+    Unkept,
+    /// Large messages, all that a minute brings.
+    LargeDeep,
+    /// Large messages, a second's; a client that falls behind is told and goes on.
+    LargeSkip,
+    /// The same, but such a client is disconnected.
+    LargeShort,
+}
+
+impl Kind {
+    /// All of them.
+    pub const ALL: [Kind; 6] = [
+        Kind::Deep,
+        Kind::Short,
+        Kind::Unkept,
+        Kind::LargeDeep,
+        Kind::LargeSkip,
+        Kind::LargeShort,
+    ];
+
+    /// The first level of its topics' names.
+    pub fn name(self) -> &'static str {
+        match self {
+            Kind::Deep => "deep",
+            Kind::Short => "short",
+            Kind::Unkept => "unkept",
+            Kind::LargeDeep => "large-deep",
+            Kind::LargeSkip => "large-skip",
+            Kind::LargeShort => "large-short",
+        }
+    }
+
+    /// `rule.log_messages`.
+    pub fn log_messages(self) -> u32 {
+        match self {
+            Kind::Deep => 1_000_000,
+            Kind::Short => 4,
+            Kind::Unkept => 0,
+            Kind::LargeDeep => 400,
+            Kind::LargeSkip | Kind::LargeShort => 8,
+        }
+    }
+
+    /// Messages that the log surely holds.
+    pub fn kept(self) -> u32 {
+        match self {
+            Kind::Deep => u32::MAX,
+            other => other.log_messages(),
+        }
+    }
+
+    fn is_large(self) -> bool {
+        matches!(self, Kind::LargeDeep | Kind::LargeSkip | Kind::LargeShort)
+    }
+}
+
+/// The server's settings for a run.
+pub fn settings(accepts_per_s: u32) -> String {
+    // Outboxes of two large messages; heartbeats and poll timeouts that a run meets.
+    let mut text = format!(
+        "[limits]\naccepts_per_s = {accepts_per_s}\noutbox_bytes = 131072\n\n[heartbeat]\ninterval_s = 7\n\n[publish]\nidempotency_keys = 1000000\n"
+    );
+    for kind in Kind::ALL {
+        let slow = if kind == Kind::LargeSkip {
+            "skip"
+        } else {
+            "disconnect"
+        };
+        text += &format!(
+            "\n[[rule]]\nmatch = \"{}/#\"\nlog_messages = {}\nlog_bytes = \"256 MiB\"\nslow = \"{slow}\"\npoll_timeout_s = 5\n",
+            kind.name(),
+            kind.log_messages()
+        );
+    }
+    text
+}
+
+/// One topic.
+pub struct Topic {
+    /// Its name.
+    pub name: String,
+    /// What its log keeps.
+    pub kind: Kind,
+}
+
+/// How a client subscribes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Transport {
+    /// WebSocket with `ws+meta.nchan`.
+    Ws,
+    /// Server-Sent Events.
+    Sse,
+    /// HTTP long-poll.
+    Poll,
+}
+
+/// What one client does.
+pub struct Part {
+    /// Which client it is.
+    pub number: u32,
+    /// How it subscribes.
+    pub transport: Transport,
+    /// It begins with what comes, not with what is kept.
+    pub live: bool,
+    /// To which topics.
+    pub topics: Vec<u32>,
+}
+
+/// What the threads of a run share.
+pub struct World {
+    /// From which everything is drawn.
+    pub seed: u64,
+    /// All topics.
+    pub topics: Vec<Topic>,
+    /// How many messages of each topic have begun to be published.
+    pub begun: Vec<AtomicU32>,
+    /// The network fails.
+    pub faults: AtomicBool,
+    /// New messages may be published.
+    pub feeding: AtomicBool,
+    /// One last message is to be published to every topic.
+    pub closing: AtomicBool,
+    /// Publishers that have nothing under way.
+    pub idle_publishers: AtomicU32,
+    /// Clients that are connected and answered.
+    pub live: AtomicU32,
+    /// Clients that have the last message of all their topics.
+    pub complete: AtomicU32,
+    /// The threads end.
+    pub stop: AtomicBool,
+}
+
+impl World {
+    /// A world for so many clients.
+    pub fn new(seed: u64, connections: u32) -> World {
+        let ordinary = (connections / CLIENTS_PER_TOPIC).max(20);
+        let mut topics: Vec<Topic> = (0..ordinary)
+            .map(|index| match index % 20 {
+                0..14 => Kind::Deep,
+                14..18 => Kind::Short,
+                _ => Kind::Unkept,
+            })
+            .chain(Kind::ALL.into_iter().filter(|kind| kind.is_large()))
+            .enumerate()
+            .map(|(index, kind)| Topic {
+                name: format!("{}/{index}", kind.name()),
+                kind,
+            })
+            .collect();
+        topics.shrink_to_fit();
+        World {
+            seed,
+            begun: topics.iter().map(|_| AtomicU32::new(0)).collect(),
+            topics,
+            faults: false.into(),
+            feeding: false.into(),
+            closing: false.into(),
+            idle_publishers: 0.into(),
+            live: 0.into(),
+            complete: 0.into(),
+            stop: false.into(),
+        }
+    }
+
+    /// Topics of ordinary messages; those of large ones lie behind them.
+    pub fn ordinary(&self) -> u32 {
+        let large = Kind::ALL.iter().filter(|kind| kind.is_large()).count();
+        (self.topics.len() - large) as u32
+    }
+
+    /// What client `number` does.
+    pub fn part(&self, number: u32) -> Part {
+        let transport = [Transport::Ws, Transport::Sse, Transport::Poll][number as usize % 3];
+        let mut random = Random::new(self.seed ^ u64::from(number) << 20);
+        let ordinary = self.ordinary();
+        let large = self.topics.len() as u32 - ordinary;
+        if number % LARGE_EVERY == LARGE_EVERY - 1 {
+            let topics = vec![ordinary + number / LARGE_EVERY % large];
+            let live = false;
+            return Part {
+                number,
+                transport,
+                live,
+                topics,
+            };
+        }
+        let count = match random.below(10) {
+            0..5 => 1,
+            5..8 => 2,
+            _ => 3 + random.below(TOPICS_MAX - 2),
+        };
+        let mut topics = Vec::new();
+        while topics.len() < count as usize {
+            let topic = random.below(ordinary);
+            if !topics.contains(&topic) {
+                topics.push(topic);
+            }
+        }
+        // Between two long-polls without a position nothing is promised.
+        let live = transport != Transport::Poll && random.below(10) < 3;
+        Part {
+            number,
+            transport,
+            live,
+            topics,
+        }
+    }
+
+    /// How many messages of `topic` have begun to be published.
+    pub fn begun(&self, topic: u32) -> u32 {
+        self.begun[topic as usize].load(Relaxed)
+    }
+
+    /// Bytes of a message of `topic`.
+    pub fn size(&self, topic: u32, random: &mut Random) -> usize {
+        if self.topics[topic as usize].kind.is_large() {
+            return LARGE_BYTES;
+        }
+        let most = if random.below(40) == 0 { 20_000 } else { 600 };
+        HEADER_BYTES + random.below(most) as usize
+    }
+}
+
+/// Appends a message.
+pub fn write_payload(topic: u32, number: u32, size: usize, out: &mut String) {
+    let letter = letter(topic, number) as char;
+    *out += &format!("{topic:08x}{number:08x}{size:08x}");
+    out.extend(std::iter::repeat_n(
+        letter,
+        size.saturating_sub(HEADER_BYTES),
+    ));
+}
+
+/// The topic and the number of a message, when it is whole and nothing in it is changed.
+pub fn read_payload(data: &[u8]) -> Option<(u32, u32)> {
+    let field = |at: usize| {
+        let digits = std::str::from_utf8(data.get(at..at + 8)?).ok()?;
+        u32::from_str_radix(digits, 16).ok()
+    };
+    let (topic, number, size) = (field(0)?, field(8)?, field(16)?);
+    let letter = letter(topic, number);
+    let whole = data.len() == (size as usize).max(HEADER_BYTES)
+        && data[HEADER_BYTES..].iter().all(|byte| *byte == letter);
+    whole.then_some((topic, number))
+}
+
+fn letter(topic: u32, number: u32) -> u8 {
+    b'a' + (topic.wrapping_add(number) % 26) as u8
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn payloads_are_read_back_and_damage_is_seen() {
+        for size in [24, 25, 600] {
+            let mut text = String::new();
+            write_payload(7, 9, size, &mut text);
+            assert_eq!(text.len(), size);
+            assert_eq!(read_payload(text.as_bytes()), Some((7, 9)));
+            assert_eq!(read_payload(&text.as_bytes()[..size - 1]), None);
+            assert_eq!(read_payload(format!("{text}x").as_bytes()), None);
+        }
+    }
+
+    #[test]
+    fn every_kind_of_topic_and_client_is_there() {
+        let world = World::new(1, 200);
+        for kind in Kind::ALL {
+            assert!(world.topics.iter().any(|topic| topic.kind == kind));
+        }
+        let parts: Vec<Part> = (0..200).map(|number| world.part(number)).collect();
+        for transport in [Transport::Ws, Transport::Sse, Transport::Poll] {
+            let of = || parts.iter().filter(|part| part.transport == transport);
+            assert!(of().any(|part| part.topics.len() == 1));
+            assert!(of().any(|part| part.topics.len() > 2));
+            assert!(of().any(|part| part.topics[0] >= world.ordinary()));
+            assert_eq!(of().any(|part| part.live), transport != Transport::Poll);
+        }
+    }
+}
