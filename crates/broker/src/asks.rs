@@ -7,7 +7,20 @@ use crate::shard::Shard;
 
 impl Shard {
     /// Does what another shard asks.
-    pub(crate) fn asked(&mut self, from: ShardId, ask: &Ask, bytes: &[u8]) {
+    pub(crate) fn asked(&mut self, from: ShardId, ask: Ask, bytes: &[u8]) {
+        match ask {
+            Ask::SessionOpen {
+                to,
+                hash,
+                client,
+                clean,
+            } => self.session_open(from, to, hash, &client, clean),
+            Ask::SessionClose(farewell) => self.session_close(*farewell),
+            ask => self.home_asked(from, &ask, bytes),
+        }
+    }
+
+    fn home_asked(&mut self, from: ShardId, ask: &Ask, bytes: &[u8]) {
         let home = self.home.as_mut().expect("only homes are asked");
         let (world, now, lanes) = (&self.world, self.now, &mut self.lanes);
         match ask {
@@ -65,6 +78,12 @@ impl Shard {
                     Verb::Delete => home.delete(*hash, name, now, lanes),
                 };
                 lanes.tell(from, Tell::Outcome(*to, outcome));
+            }
+            Ask::KeepLog { hash, name, on } => {
+                home.keep_log(*hash, name.in_bytes(bytes), *on, &world.rules, now);
+            }
+            Ask::SessionOpen { .. } | Ask::SessionClose(_) => {
+                unreachable!("sessions are no topics")
             }
             Ask::Fence(to) => lanes.tell(from, Tell::Fenced(*to)),
             Ask::Follow { to, filter } => home.follow(from, *to, filter.in_bytes(bytes)),

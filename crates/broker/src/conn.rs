@@ -9,6 +9,7 @@ use crore_wire::http::body::Chunked;
 use crore_wire::websocket::receive::Partial;
 
 use crate::admission::Client;
+use crate::connection::mqtt::Mqtt;
 use crate::mail::{Frames, Record, ShardId};
 use crate::slab::{NONE, Vacant};
 
@@ -55,6 +56,8 @@ pub enum State {
     Sse,
     /// A WebSocket.
     WebSocket,
+    /// MQTT, over TCP or within a WebSocket.
+    Mqtt,
     /// Our side said its last bytes; the peer's are thrown away until it closes too.
     Draining,
 }
@@ -112,6 +115,14 @@ pub const GAP: u32 = 1 << 15;
 pub const FOLLOWS: u32 = 1 << 16;
 /// The answer is the first one to an idempotency key, given again.
 pub const REPLAYED: u32 = 1 << 17;
+/// MQTT 5.0, not 3.1.1.
+pub const V5: u32 = 1 << 18;
+/// MQTT within a WebSocket.
+pub const FRAMED: u32 = 1 << 19;
+/// Where the QoS of the only subscription begins: two bits.
+pub const QOS_SHIFT: u32 = 20;
+/// The MQTT client limits the size of packets.
+pub const SMALL: u32 = 1 << 22;
 /// Where the number of the allowed origin begins: eight bits, 0 for none, 255 for any.
 pub const ORIGIN_SHIFT: u32 = 24;
 
@@ -135,6 +146,8 @@ pub struct Row {
     pub sent_s: u32,
     /// What was asked for.
     pub options: u32,
+    /// Side row: what MQTT needs.
+    pub mqtt: u32,
     /// Whom it is counted for.
     pub client: Client,
     /// The row's life.
@@ -147,7 +160,7 @@ pub struct Row {
     pub flags: u8,
 }
 
-const _: () = assert!(size_of::<Row>() == 48);
+const _: () = assert!(size_of::<Row>() == 52);
 
 /// A free row has this link.
 const NO_LINK: Link = Link(u32::MAX);
@@ -164,6 +177,7 @@ impl Vacant for Row {
             deadline_s: 0,
             sent_s: 0,
             options: 0,
+            mqtt: NONE,
             client: Client::NOBODY,
             generation: 0,
             request: 0,
@@ -213,6 +227,8 @@ pub enum Spill {
     WebSocket(Box<Partial>),
     /// A message that was begun, and frames behind it that wait for credit.
     Frames(Option<Box<Partial>>, Vec<u8>),
+    /// MQTT packets.
+    Mqtt(Vec<u8>),
 }
 
 /// Part of a request, or requests that wait for the one before them.
@@ -245,6 +261,7 @@ impl Outbox {
 }
 
 /// One of several topics of a connection.
+#[derive(Default)]
 pub struct Sub {
     /// The carrier's topic.
     pub topic: u32,
@@ -256,6 +273,17 @@ pub struct Sub {
     pub offset: u64,
     /// The life of the log.
     pub epoch: u32,
+    /// Of an MQTT subscription: its options as on the wire, its identifier, the alias of its topic, and how many had
+    /// its place in the list before.
+    pub options: u8,
+    /// See `options`.
+    pub identifier: u32,
+    /// See `options`.
+    pub alias: u16,
+    /// See `options`.
+    pub serial: u16,
+    /// Where its grant stands: the packet id of the SUBSCRIBE, and the place among the reasons.
+    pub granted: (u16, u16),
 }
 
 /// What waits for another shard's answer.
@@ -323,6 +351,8 @@ pub struct Extra {
     pub behind: Vec<Behind>,
     /// It follows which topics have subscribers.
     pub follow: Option<Follow>,
+    /// It speaks MQTT.
+    pub mqtt: Option<Box<Mqtt>>,
 }
 
 /// How far a follower is. The homes are asked one after the other, so that one page at most is under way.

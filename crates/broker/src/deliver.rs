@@ -8,6 +8,7 @@ use alloc::sync::Arc;
 use alloc::vec::Vec;
 
 use crate::conn::{Behind, COUNTED, ENVELOPE, EVENTS, Held, LIVE, MULTI, State, UPGRADE};
+use crate::connection::mqtt;
 use crate::encode::{Encoding, Message};
 use crate::io::{Close, Io};
 use crate::mail::{Frames, Record, Tell};
@@ -148,6 +149,8 @@ impl Shard {
             }
             Tell::Outcome(to, outcome) => self.outcome(to, outcome, io),
             Tell::Fenced(to) => self.fenced(to, io),
+            Tell::Session(to, ref given) => self.session_given(to, given, io),
+            Tell::SessionTaken(holder) => self.session_taken(holder, io),
             Tell::Interest { to, ref news, part } => self.interest(to, news, part, io),
         }
     }
@@ -241,7 +244,11 @@ impl Shard {
                 let first = self.burst.records()[0];
                 self.answer_poll(slot, topic, &first, frames, false, io);
             }
-            State::WebSocket | State::Sse => {
+            State::Mqtt if !mqtt::is_plain(row.options) => {
+                self.expand(slot);
+                self.mqtt_deliver(slot, 0, frames, io);
+            }
+            State::WebSocket | State::Sse | State::Mqtt => {
                 let encoding = Encoding::of(row);
                 if encoding != Encoding::Frame {
                     self.encode_once(encoding, topic, frames);
@@ -271,6 +278,7 @@ impl Shard {
                 id: &self.id,
                 frames,
                 record: &record,
+                now_s: self.now.unix_s,
             };
             self.burst.encoded(encoding).push(&message, encoding);
         }
@@ -290,6 +298,9 @@ impl Shard {
             let first = self.burst.records()[0];
             self.deliver_early(slot, part as u32, &first, frames);
             return;
+        }
+        if state == State::Mqtt {
+            return self.mqtt_deliver(slot, part as u32, frames, io);
         }
         if state == State::Poll {
             let first = self.burst.records()[0];
@@ -405,6 +416,7 @@ impl Shard {
             id: &id,
             frames,
             record,
+            now_s: self.now.unix_s,
         }
         .encode(encoding, out);
     }

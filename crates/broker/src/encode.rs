@@ -8,7 +8,8 @@ use base64::engine::general_purpose::STANDARD;
 use crore_wire::websocket::frame::{self, Opcode};
 use crore_wire::{json, sse};
 
-use crate::conn::{DEFLATE, ENVELOPE, HTTP10, META, Row, State};
+use crate::conn::{DEFLATE, ENVELOPE, FRAMED, HTTP10, META, Row, State, V5};
+use crate::connection::mqtt;
 use crate::mail::{Frames, Record};
 
 /// How a connection gets its messages.
@@ -30,15 +31,31 @@ pub enum Encoding {
     EventsEnvelope,
     /// JSON objects as events, to the end.
     EventsEnvelopeToEnd,
+    /// MQTT 3.1.1, QoS 0.
+    Packet,
+    /// MQTT 5.0, QoS 0.
+    Packet5,
+    /// The same in binary frames.
+    FramedPacket,
+    /// The same in binary frames.
+    FramedPacket5,
 }
 
 impl Encoding {
     /// How many there are.
-    pub const COUNT: usize = 8;
+    pub const COUNT: usize = 12;
 
     /// What a connection asked for.
     #[inline]
     pub fn of(row: &Row) -> Encoding {
+        if row.state == State::Mqtt {
+            return match (row.wants(V5), row.wants(FRAMED)) {
+                (false, false) => Encoding::Packet,
+                (true, false) => Encoding::Packet5,
+                (false, true) => Encoding::FramedPacket,
+                (true, true) => Encoding::FramedPacket5,
+            };
+        }
         let envelope = row.wants(ENVELOPE);
         if row.state == State::Sse || row.wants(crate::conn::EVENTS) {
             return match (envelope, row.wants(HTTP10)) {
@@ -71,6 +88,8 @@ pub struct Message<'a> {
     pub frames: &'a Frames,
     /// Where they lie.
     pub record: &'a Record,
+    /// Unix seconds: what is left of its life.
+    pub now_s: u32,
 }
 
 impl Message<'_> {
@@ -104,6 +123,14 @@ impl Message<'_> {
                 let start = out.len();
                 self.envelope(out);
                 frame_from(out, start, Opcode::Text);
+            }
+            Encoding::Packet | Encoding::Packet5 => {
+                mqtt::encode_plain(self, encoding == Encoding::Packet5, out);
+            }
+            Encoding::FramedPacket | Encoding::FramedPacket5 => {
+                let start = out.len();
+                mqtt::encode_plain(self, encoding == Encoding::FramedPacket5, out);
+                frame_from(out, start, Opcode::Binary);
             }
             Encoding::Events | Encoding::EventsToEnd => {
                 let base64;
@@ -192,7 +219,7 @@ fn chunk_from(out: &mut Vec<u8>, start: usize) {
 }
 
 /// Makes what stands behind `start` one frame, in place.
-fn frame_from(out: &mut Vec<u8>, start: usize, opcode: Opcode) {
+pub(crate) fn frame_from(out: &mut Vec<u8>, start: usize, opcode: Opcode) {
     let (header, len) = frame::header(opcode, false, out.len() - start);
     out.extend_from_slice(&header[..len]);
     out[start..].rotate_right(len);

@@ -11,6 +11,7 @@ mod attach;
 mod carriers;
 mod idempotence;
 mod interest;
+mod kept;
 mod retained;
 mod upkeep;
 
@@ -50,6 +51,7 @@ const WANTS_DEFLATE: u8 = 8;
 const QUEUED: u8 = 16;
 const REQUESTED: u8 = 32;
 const RETAINS: u8 = 64;
+const KEEPS: u8 = 128;
 
 /// A topic at its home.
 pub struct HomeTopic {
@@ -153,6 +155,8 @@ pub struct Home {
     names: Names,
     sets: Side<Vec<Carrier>>,
     log: Log,
+    /// How many need the messages of a topic kept.
+    keepers: BTreeMap<u32, u32>,
     /// The chain of each topic's retained message.
     retained: BTreeMap<u32, u32>,
     /// The last offset that was given. One count for all topics: an offset is the order of arrival.
@@ -183,6 +187,7 @@ impl Home {
             names: Names::default(),
             sets: Side::new(),
             log: Log::new(rules, settings.limits.log_bytes / homes, seed),
+            keepers: BTreeMap::new(),
             retained: BTreeMap::new(),
             sequence: 0,
             floor: alloc::vec![0; PARTITIONS],
@@ -282,7 +287,11 @@ impl Home {
         row.set_last(offset);
         row.flags = (row.flags | CREATED) & !DELETED;
         let rule = rules.get(row.rule);
-        let keep = rule.messages_max() > 0;
+        let most = match row.has(KEEPS) {
+            true => rule.messages_max().max(settings.mqtt.session_messages),
+            false => rule.messages_max(),
+        };
+        let keep = most > 0;
         if keep || row.carrier != NONE || message.retain {
             let opcode = if message.binary {
                 Opcode::Binary
@@ -313,7 +322,7 @@ impl Home {
                 ..new
             };
             if keep {
-                row.log = self.log.append(row.log, row.rule, rule, &kept);
+                row.log = self.log.append(row.log, row.rule, rule, most, &kept);
             }
             let is_empty = message.data.is_empty();
             if message.retain && rule.keep == Keep::Latest && is_empty {

@@ -28,6 +28,7 @@ pub mod pace;
 pub mod planted;
 pub mod position;
 pub mod rules;
+mod sessions;
 pub mod settings;
 pub mod shard;
 mod slab;

@@ -147,15 +147,22 @@ impl Log {
         }
     }
 
-    /// Appends a message to a topic's chain, takes away what it supersedes, trims the chain to its rule, and
-    /// returns the chain.
-    pub fn append(&mut self, mut chain: u32, number: u8, rule: &Rule, new: &New<'_>) -> u32 {
+    /// Appends a message to a topic's chain, takes away what it supersedes, trims the chain to `most` messages and to
+    /// its rule's bytes, and returns the chain.
+    pub fn append(
+        &mut self,
+        mut chain: u32,
+        number: u8,
+        rule: &Rule,
+        most: u32,
+        new: &New<'_>,
+    ) -> u32 {
         let latest = rule.keep == Keep::Latest;
         if latest && chain != NONE {
             self.supersede(chain, new.key);
         }
         // Trimming first lets the new message take the place of the one that goes.
-        while self.over(chain, rule, new.frame.len()) {
+        while self.over(chain, rule, most, new.frame.len()) {
             chain = self.drop_oldest(chain, new.time_s);
         }
         if chain == NONE {
@@ -236,12 +243,10 @@ impl Log {
         id
     }
 
-    fn over(&self, chain: u32, rule: &Rule, more_bytes: usize) -> bool {
+    fn over(&self, chain: u32, rule: &Rule, most: u32, more_bytes: usize) -> bool {
         chain != NONE && {
             let row = self.chains.get(chain);
-            row.count > 0
-                && (row.count >= rule.messages_max()
-                    || row.bytes as usize + more_bytes > rule.log_bytes)
+            row.count > 0 && (row.count >= most || row.bytes as usize + more_bytes > rule.log_bytes)
         }
     }
 

@@ -4,13 +4,16 @@
 //! topic's log); a home **tells** carriers. Messages cross once per shard: the frames of a turn lie
 //! side by side in one shared [`Frames`], and each tell names its span.
 
+use alloc::boxed::Box;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 
+use crore_wire::mqtt::ReasonCode;
 use crore_wire::websocket::frame;
 
 use crate::log::New;
 use crate::position::Since;
+use crate::sessions::{ConnOf, Kept, SessionId, Will};
 
 /// A shard's number.
 pub type ShardId = u16;
@@ -353,6 +356,28 @@ pub enum Ask {
         /// Who wants to know.
         to: ReplyTo,
     },
+    /// Somebody needs the messages of a topic kept, whatever its rule says; or does no more.
+    KeepLog {
+        /// The keyed hash of the name.
+        hash: u32,
+        /// The topic.
+        name: Span,
+        /// Needs them.
+        on: bool,
+    },
+    /// An MQTT client connects and wants its session.
+    SessionOpen {
+        /// The connection.
+        to: ReplyTo,
+        /// The keyed hash of the client id.
+        hash: u32,
+        /// The client id.
+        client: Box<[u8]>,
+        /// What there was of the session ends.
+        clean: bool,
+    },
+    /// An MQTT connection has ended.
+    SessionClose(Box<Farewell>),
     /// Answer when all that was asked before is done.
     Fence(ReplyTo),
     /// Tell this connection which topics have subscribers, from now on.
@@ -366,6 +391,33 @@ pub enum Ask {
     FollowOn(ReplyTo),
     /// It follows no more.
     Unfollow(ReplyTo),
+}
+
+/// What an MQTT connection gives back when it ends.
+#[derive(Debug)]
+pub struct Farewell {
+    /// The session.
+    pub id: SessionId,
+    /// What is left of it, unless it ends too.
+    pub kept: Option<Kept>,
+    /// What is published then.
+    pub will: Option<Box<Will>>,
+}
+
+/// The answer to a client that wants its session.
+#[derive(Debug)]
+pub enum Given {
+    /// It has it.
+    Yes {
+        /// The home.
+        home: ShardId,
+        /// The session.
+        id: SessionId,
+        /// What it left behind when it was away.
+        kept: Option<Kept>,
+    },
+    /// It goes without.
+    Refused(ReasonCode),
 }
 
 /// A subscription on its way to the log.
@@ -479,6 +531,10 @@ pub enum Tell {
     Outcome(ReplyTo, Outcome),
     /// All that stood before a [`Ask::Fence`] is done.
     Fenced(ReplyTo),
+    /// To an MQTT client that connects.
+    Session(ReplyTo, Box<Given>),
+    /// To an MQTT connection: another one has claimed its session.
+    SessionTaken(ConnOf),
     /// Topics that have subscribers now, or have none any more.
     Interest {
         /// The follower.
@@ -570,7 +626,11 @@ impl Tell {
             | Tell::Page { topic, .. }
             | Tell::Gone { topic, .. }
             | Tell::Displaced { topic, .. } => Some(*topic),
-            Tell::Outcome(..) | Tell::Fenced(_) | Tell::Interest { .. } => None,
+            Tell::Outcome(..)
+            | Tell::Fenced(_)
+            | Tell::Session(..)
+            | Tell::SessionTaken(_)
+            | Tell::Interest { .. } => None,
         }
     }
 }

@@ -131,7 +131,8 @@ fn parse_set(text: &[u8]) -> Result<Vec<Position>, Malformed> {
     Ok(positions)
 }
 
-fn write_varint(out: &mut Vec<u8>, mut value: u64) {
+/// Appends a number in as few bytes as it needs, seven bits each.
+pub(crate) fn write_varint(out: &mut Vec<u8>, mut value: u64) {
     while value >= 0x80 {
         out.push(value as u8 | 0x80);
         value >>= 7;
@@ -139,7 +140,8 @@ fn write_varint(out: &mut Vec<u8>, mut value: u64) {
     out.push(value as u8);
 }
 
-fn read_varint(at: &mut &[u8]) -> Option<u64> {
+/// Reads a number that [`write_varint`] wrote.
+pub(crate) fn read_varint(at: &mut &[u8]) -> Option<u64> {
     let mut value = 0u64;
     for shift in (0..63).step_by(7) {
         let (byte, rest) = at.split_first()?;

@@ -23,6 +23,8 @@ pub struct Settings {
     pub publish: Publishing,
     /// Those who follow which topics have subscribers.
     pub interest: Interest,
+    /// MQTT sessions and what their clients may do.
+    pub mqtt: Mqtt,
     /// Per-topic behaviour; the first rule whose filter matches a topic governs it. Topics that no
     /// rule matches are governed by [`Rule::default`].
     pub rules: Vec<Rule>,
@@ -165,6 +167,26 @@ pub struct Interest {
     pub debounce_s: u32,
     /// Connections of all shards together that follow; 503 past it.
     pub followers_max: u32,
+}
+
+/// MQTT (sections of MQTT 5.0 in brackets).
+#[derive(Clone, Debug, PartialEq)]
+pub struct Mqtt {
+    /// The longest keep alive in seconds; who asks for more, or for none, is told this one (3.2.2.3.14). Clients of
+    /// 3.1.1 cannot be told and keep theirs. 0: any.
+    pub keep_alive_max_s: u16,
+    /// QoS 1 and 2 messages that a client may have under way to us (3.2.2.3.3).
+    pub receive_max: u16,
+    /// QoS 1 and 2 messages that we have under way to a client at most, whatever it takes.
+    pub inflight_max: u16,
+    /// Topic aliases that a client may set, and that we set for one; 0 is none (3.2.2.3.8).
+    pub topic_aliases_max: u16,
+    /// Messages that are kept of a topic for those who subscribe with QoS 1 or 2, if its rule keeps fewer.
+    pub session_messages: u32,
+    /// The longest time in seconds that a session outlives its connection (3.2.2.3.2).
+    pub session_expiry_max_s: u32,
+    /// Sessions of all shards together, those with a connection included.
+    pub sessions_max: u32,
 }
 
 /// Which messages of a topic are kept.
@@ -336,6 +358,15 @@ impl Default for Settings {
             interest: Interest {
                 debounce_s: 5,
                 followers_max: 64,
+            },
+            mqtt: Mqtt {
+                keep_alive_max_s: 3600,
+                receive_max: 100,
+                inflight_max: 100,
+                topic_aliases_max: 16,
+                session_messages: 1000,
+                session_expiry_max_s: 86_400,
+                sessions_max: 1_000_000,
             },
             rules: Vec::new(),
         }

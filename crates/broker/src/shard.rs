@@ -11,14 +11,16 @@ use core::net::IpAddr;
 
 use xxhash_rust::xxh3::xxh3_64_with_seed;
 
+use crore_wire::mqtt::PropertyBuf;
 use crore_wire::topic;
 
 use crate::admission::Admission;
 use crate::burst::Burst;
 use crate::carrier::Topics;
 use crate::conn::{
-    CLOSING, ConnId, EOF, Extra, HttpSpill, Link, Outbox, PAUSED, PINGS, Row, Spill, State,
+    CLOSING, ConnId, EOF, Extra, FRAMED, HttpSpill, Link, Outbox, PAUSED, PINGS, Row, Spill, State,
 };
+use crate::connection::mqtt::MqttRow;
 use crate::deliver::Delivery;
 use crate::home::Home;
 use crate::io::{Close, Input, Io};
@@ -26,6 +28,7 @@ use crate::lanes::Lanes;
 use crate::mail::{Ask, Mail, ReplyTo, ShardId};
 use crate::pace::Pace;
 use crate::rules::Rules;
+use crate::sessions::Sessions;
 use crate::settings::Settings;
 use crate::slab::{NONE, Side, Slab};
 use crate::stats::{Accounts, Stats};
@@ -57,7 +60,14 @@ pub struct Shard {
     pub(crate) spills: Side<Spill>,
     pub(crate) outboxes: Side<Outbox>,
     pub(crate) extras: Side<alloc::boxed::Box<Extra>>,
+    pub(crate) mqtts: Slab<MqttRow>,
     pub(crate) topics: Topics,
+    /// MQTT sessions whose client ids have their home here.
+    pub(crate) sessions: Sessions,
+    /// What is asked of homes about sessions: it waits until no delivery is under way, since a will is a publish.
+    pub(crate) errands: Vec<(ShardId, Ask)>,
+    /// MQTT clients that were given an id.
+    pub(crate) clients_named: u64,
     pub(crate) home: Option<Home>,
     pub(crate) lanes: Lanes,
     pub(crate) deliveries: VecDeque<Delivery>,
@@ -81,6 +91,10 @@ pub struct Shard {
     pub(crate) reply: Vec<u8>,
     /// The position that is being written.
     pub(crate) id: Vec<u8>,
+    /// The MQTT properties that are being written.
+    pub(crate) properties: PropertyBuf,
+    /// The topic of an MQTT publish that is being read.
+    pub(crate) named_scratch: Vec<u8>,
     pub(crate) burst: Burst,
     pub(crate) scratch: crore_wire::ndjson::Scratch,
     pub(crate) pace: Pace,
@@ -106,7 +120,11 @@ impl Shard {
             spills: Side::new(),
             outboxes: Side::new(),
             extras: Side::new(),
+            mqtts: Slab::new(),
             topics: Topics::default(),
+            sessions: Sessions::default(),
+            errands: Vec::new(),
+            clients_named: 0,
             home,
             lanes,
             deliveries: VecDeque::new(),
@@ -122,6 +140,8 @@ impl Shard {
             swept_s: now.s,
             reply: Vec::new(),
             id: Vec::new(),
+            properties: PropertyBuf::new(),
+            named_scratch: Vec::new(),
             burst: Burst::default(),
             scratch: Default::default(),
             pace: Pace::default(),
@@ -155,15 +175,20 @@ impl Shard {
             spills: self.spills.len(),
             outboxes: self.outboxes.len(),
             extras: self.extras.len(),
+            mqtt_connections: self.mqtts.len(),
             receive_bytes: self.receive_bytes,
             outbox_bytes: self.outbox_bytes,
             deliveries: self.deliveries.len(),
             under_way_bytes: self.lanes.to.iter().map(|lane| lane.under_way_bytes).sum(),
             turns_held: self.lanes.turns_held(),
-            waiting: self.resumed.len() + self.paging.len() + self.stalled.len(),
+            waiting: self.resumed.len()
+                + self.paging.len()
+                + self.stalled.len()
+                + self.errands.len(),
             ..Accounts::default()
         };
         self.topics.account(&mut accounts);
+        self.sessions.account(&mut accounts);
         if let Some(home) = &self.home {
             home.account(&mut accounts);
         }
@@ -237,6 +262,7 @@ impl Shard {
             if !self.deliver(io) {
                 break;
             }
+            self.run_errands();
             let waits = self.resumed.is_empty() || self.is_spent();
             if waits && !self.lanes.has_own() && !self.has_news() {
                 break;
@@ -338,6 +364,8 @@ impl Shard {
             State::Proxy | State::Http => self.http_received(conn.slot, bytes, io),
             State::Waiting | State::Poll => self.hold(conn.slot, bytes, io),
             State::WebSocket => self.frames_received(conn.slot, bytes, io),
+            State::Mqtt if row.wants(FRAMED) => self.frames_received(conn.slot, bytes, io),
+            State::Mqtt => self.mqtt_received(conn.slot, bytes, io),
             State::Sse | State::Draining => {}
         }
     }
@@ -375,7 +403,7 @@ impl Shard {
         let from = mail.from as usize;
         self.lanes.to[from].under_way_bytes -= mail.credit_bytes;
         self.lanes.to[from].credit_bytes += mail.bytes.len();
-        for ask in &mail.asks {
+        for ask in mail.asks {
             self.asked(mail.from, ask, &mail.bytes);
         }
         if let Some(frames) = mail.frames {
@@ -444,10 +472,13 @@ impl Shard {
         }
         self.outboxes.remove(row.outbox);
         row.outbox = NONE;
-        row.deadline_s = match row.state {
+        let deadline_s = match row.state {
             State::Http => self.now.s + self.world.settings.timeouts.keep_alive_s,
+            State::Mqtt => self.keep_alive_end_s(slot),
             _ => 0,
         };
+        let row = self.conns.get_mut(slot);
+        row.deadline_s = deadline_s;
         if row.is(CLOSING) {
             self.shut(slot, io);
             return;
@@ -457,6 +488,7 @@ impl Shard {
         match state {
             State::Http => self.resumed.push(self.id_of(slot)),
             State::Sse | State::WebSocket => self.catch_up(slot),
+            State::Mqtt => self.resumed.push(self.id_of(slot)),
             _ => {}
         }
     }
@@ -503,6 +535,7 @@ impl Shard {
         self.receive_bytes -= match self.spills.remove(row.spill) {
             Spill::Http(spill) => spill.data.len(),
             Spill::WebSocket(partial) => partial.buffered_bytes(),
+            Spill::Mqtt(data) => data.len(),
             Spill::Frames(partial, data) => {
                 partial.map_or(0, |partial| partial.buffered_bytes()) + data.len()
             }

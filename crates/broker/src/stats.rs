@@ -59,6 +59,12 @@ pub struct Accounts {
     pub outbox_bytes: usize,
     /// Topics that connections subscribe to.
     pub carrier_topics: u32,
+    /// MQTT connections.
+    pub mqtt_connections: u32,
+    /// MQTT sessions whose home this is.
+    pub sessions: u32,
+    /// Bytes of those that are away.
+    pub session_bytes: usize,
     /// Member sets of those with more than one subscriber.
     pub carrier_sets: u32,
     /// Topics that are kept as a home.

@@ -130,6 +130,7 @@ fn resolve(file: File, source: Option<PathBuf>) -> Effective {
         deflate: file.deflate,
         publish: file.publish,
         interest: file.interest,
+        mqtt: file.mqtt,
         rules: file.rules.into_iter().map(Rule::from).collect(),
     };
     Effective {

@@ -8,7 +8,7 @@
 //! Invariant: no publish begins while there is no credit. So what is under way from one shard to another is at
 //! most the credit and one publish; a batch is one, and is carried out whole.
 
-use crate::conn::{ConnId, EOF, PAUSED, Spill};
+use crate::conn::{ConnId, EOF, PAUSED, Spill, State};
 use crate::io::Io;
 use crate::planted::{self, Fault};
 use crate::shard::Shard;
@@ -52,13 +52,15 @@ impl Shard {
 
     /// Whether something of this connection waits for credit.
     pub(super) fn is_held(&self, slot: u32) -> bool {
-        let spill = self.conns.get(slot).spill;
-        spill != NONE
-            && match self.spills.get(spill) {
-                Spill::Http(spill) => spill.held,
-                Spill::Frames(..) => true,
-                Spill::WebSocket(_) => false,
-            }
+        let row = self.conns.get(slot);
+        let spill = row.spill;
+        row.state == State::Mqtt
+            || spill != NONE
+                && match self.spills.get(spill) {
+                    Spill::Http(spill) => spill.held,
+                    Spill::Frames(..) | Spill::Mqtt(_) => true,
+                    Spill::WebSocket(_) => false,
+                }
     }
 
     /// There is credit again: first goes what is held.

@@ -19,6 +19,7 @@ impl Shard {
         if let Some(home) = &mut self.home {
             home.forget(&self.world.rules, self.now);
         }
+        self.end_sessions();
         if self.swept == 0 && self.swept_s == self.now.s {
             return;
         }
@@ -34,6 +35,8 @@ impl Shard {
                 self.deadline(slot, io);
             } else if matches!(row.state, State::WebSocket | State::Sse) && row.outbox == NONE {
                 self.heartbeat(slot, io);
+            } else if row.state == State::Mqtt && row.extra != NONE {
+                self.collapse(slot);
             }
         }
         self.swept = if until == end { 0 } else { until };
@@ -53,6 +56,7 @@ impl Shard {
             State::WebSocket => {
                 self.end_stream(slot, close_code::GOING_AWAY, "a frame took too long", io)
             }
+            State::Mqtt => self.mqtt_deadline(slot, io),
             State::Proxy | State::Draining => self.drop_conn(slot, Close::Now, io),
             State::Waiting | State::Sse => self.conns.get_mut(slot).deadline_s = 0,
         }

@@ -10,13 +10,18 @@ use crore_wire::http::{origin, proxy};
 use crore_wire::{form, topic};
 
 use super::answer::ANY_ORIGIN;
+use super::mqtt::speaks_mqtt;
 use crate::conn::{
-    ConnId, EOF, HEAD, HTTP10, HttpSpill, JSON, KEEP, ORIGIN_SHIFT, Spill, State, TURNED_AWAY,
+    ConnId, EOF, FRAMED, HEAD, HTTP10, HttpSpill, JSON, KEEP, ORIGIN_SHIFT, SERVED, Spill, State,
+    TURNED_AWAY,
 };
 use crate::io::{Close, Io};
 use crate::mail::Verb;
 use crate::shard::Shard;
 use crate::slab::NONE;
+
+/// The first byte of an MQTT connection, which no request begins with (MQTT 5.0 section 3.1.1).
+const MQTT_CONNECT: u8 = 0x10;
 
 /// What a request did to its connection.
 pub(super) enum Flow {
@@ -49,9 +54,9 @@ impl Shard {
         let row = self.conns.get_mut(slot);
         if row.spill == NONE {
             if let Some((mut kept, rest)) = self.run(slot, input, HttpSpill::default(), io) {
-                if self.conns.get(slot).state == State::WebSocket {
-                    // An upgrade that nothing had to be attached for: what came behind it is frames.
-                    return self.frames_received(slot, &mut input[rest], io);
+                if matches!(self.conns.get(slot).state, State::WebSocket | State::Mqtt) {
+                    // What came is not HTTP, or stands behind an upgrade that nothing had to be attached for.
+                    return self.upgraded(slot, &mut input[rest], io);
                 }
                 kept.data = input[rest].to_vec();
                 self.keep(slot, kept, io);
@@ -67,8 +72,8 @@ impl Shard {
         let mut data = core::mem::take(&mut spill.data);
         data.extend_from_slice(input);
         if let Some((mut kept, rest)) = self.run(slot, &mut data, spill, io) {
-            if self.conns.get(slot).state == State::WebSocket {
-                return self.frames_received(slot, &mut data[rest], io);
+            if matches!(self.conns.get(slot).state, State::WebSocket | State::Mqtt) {
+                return self.upgraded(slot, &mut data[rest], io);
             }
             data.truncate(rest.end);
             data.drain(..rest.start);
@@ -77,9 +82,22 @@ impl Shard {
         }
     }
 
+    /// Bytes of a connection that is not HTTP any more.
+    fn upgraded<I: Io>(&mut self, slot: u32, bytes: &mut [u8], io: &mut I) {
+        let row = self.conns.get(slot);
+        if row.state == State::Mqtt && !row.wants(FRAMED) {
+            self.mqtt_received(slot, bytes, io);
+        } else {
+            self.frames_received(slot, bytes, io);
+        }
+    }
+
     /// Goes on with pipelined requests after an answer.
     pub(crate) fn resume<I: Io>(&mut self, conn: ConnId, io: &mut I) {
         let row = self.conns.get(conn.slot);
+        if row.state == State::Mqtt {
+            return self.mqtt_resume(conn.slot, io);
+        }
         if matches!(row.state, State::Sse | State::WebSocket) {
             if row.state == State::WebSocket {
                 self.read_again(conn, io);
@@ -143,6 +161,10 @@ impl Shard {
             if at == end || row.state != State::Http || row.outbox != NONE {
                 break;
             }
+            if !row.is(SERVED) && buf[at] == MQTT_CONNECT {
+                self.conns.get_mut(slot).state = State::Mqtt;
+                break;
+            }
             if !row.is(TURNED_AWAY) && is_post(&buf[at..end]) && self.must_stall() {
                 kept.held = true;
                 self.stall(slot, io);
@@ -187,8 +209,7 @@ impl Shard {
         let row = self.conns.get_mut(slot);
         if row.state == State::Http {
             let in_body = kept.chunked.is_some() || find_head_end(rest);
-            let first = row.flags & crate::conn::SERVED != 0
-                && row.deadline_s > self.now.s + timeouts.head_s;
+            let first = row.flags & SERVED != 0 && row.deadline_s > self.now.s + timeouts.head_s;
             // Who was held has no deadline yet.
             let first = first || row.deadline_s == 0;
             if kept.held {
@@ -302,6 +323,9 @@ impl Shard {
         }
         if let Err(reached) = self.admitted(slot, head) {
             return self.turn_away(slot, head, reached);
+        }
+        if upgrade && speaks_mqtt(head) {
+            return self.upgrade_to_mqtt(slot, head, io);
         }
         let routed = self.route(head.path);
         let routed = routed.filter(|(door, rest)| *door != Door::Interest || rest.is_empty());

@@ -9,6 +9,7 @@ mod credit;
 mod deadlines;
 mod http;
 mod interest;
+pub(crate) mod mqtt;
 mod publish;
 mod subscribe;
 mod websocket;

@@ -342,6 +342,9 @@ impl Shard {
         if !self.is_asked(to) {
             return;
         }
+        if self.conns.get(to.slot).state == State::Mqtt {
+            return self.mqtt_outcome(to.slot, to.part, outcome, io);
+        }
         if self.conns.get(to.slot).state == State::WebSocket {
             self.frame_outcome(to.slot, to.part, outcome, io);
             return;

@@ -17,6 +17,7 @@ use crore_wire::{form, sse};
 use super::answer::VARY;
 use super::close_code;
 use super::http::Flow;
+use super::mqtt;
 use super::publish::TOPICS_REACHED;
 use crate::conn::{
     Attaching, Behind, CONDITIONAL, COUNTED, DEFLATE, ENVELOPE, EVENTS, FOLLOWS, GAP, HEAD, HTTP10,
@@ -128,6 +129,7 @@ impl Shard {
                     flags: 0,
                     offset: seen.offset,
                     epoch: seen.epoch,
+                    ..Sub::default()
                 });
             } else {
                 let row = self.conns.get_mut(slot);
@@ -208,19 +210,22 @@ impl Shard {
             .header("sec-websocket-key")
             .and_then(handshake::accept_key);
         let key = key.ok_or((400, "Sec-WebSocket-Key must be 16 bytes in base64"))?;
-        let meta =
-            handshake::choose_subprotocol(head.headers("sec-websocket-protocol"), &[META_PROTOCOL])
+        let offered = [mqtt::SUBPROTOCOL, META_PROTOCOL];
+        let chosen =
+            handshake::choose_subprotocol(head.headers("sec-websocket-protocol"), &offered)
                 .filter(|_| !self.conns.get(slot).wants(FOLLOWS));
+        let packets = chosen == Some(mqtt::SUBPROTOCOL);
         let deflate = self
             .world
             .settings
             .deflate
             .enabled
-            .then(|| handshake::negotiate_deflate(head.headers("sec-websocket-extensions")))
-            .flatten();
+            .then_some(())
+            .filter(|()| !packets)
+            .and_then(|()| handshake::negotiate_deflate(head.headers("sec-websocket-extensions")));
         let row = self.conns.get_mut(slot);
         row.options |= UPGRADE;
-        if meta.is_some() {
+        if chosen.is_some() && !packets {
             row.options |= META;
         }
         if deflate.is_some() {
@@ -231,7 +236,7 @@ impl Shard {
             .header("Upgrade", b"websocket")
             .header("Connection", b"Upgrade")
             .header("Sec-WebSocket-Accept", &key);
-        if let Some(protocol) = meta {
+        if let Some(protocol) = chosen {
             answer = answer.header("Sec-WebSocket-Protocol", protocol.as_bytes());
         }
         if let Some(deflate) = deflate {
@@ -292,7 +297,12 @@ impl Shard {
         if !page.again {
             self.topics.get_mut(topic).waiting -= 1;
         }
-        if !self.is_asked(to) || self.topic_of(to.slot, to.part) != topic {
+        let part = self
+            .is_asked(to)
+            .then(|| self.part_named(to.slot, to.part))
+            .flatten()
+            .filter(|part| self.topic_of(to.slot, *part) == topic);
+        let Some(part) = part else {
             // Who asked is gone.
             if counted {
                 self.leave(topic);
@@ -301,19 +311,26 @@ impl Shard {
                 self.topics.close_if_unused(topic);
             }
             return;
-        }
+        };
         let slot = to.slot;
+        let packets = self.conns.get(slot).state == State::Mqtt;
         if page.attached != Attached::Yes {
-            self.not_attached(slot, page.attached, io);
+            if packets {
+                self.mqtt_not_attached(slot, part, page.attached, io);
+            } else {
+                self.not_attached(slot, page.attached, io);
+            }
             return;
         }
         if counted {
-            *self.flags_of(slot, to.part) |= COUNTED;
+            *self.flags_of(slot, part) |= COUNTED;
         }
-        if self.conns.get(slot).options & (UPGRADE | EVENTS) == 0 {
-            self.poll_page(slot, topic, to.part, page, frames, io);
+        if packets {
+            self.mqtt_page(slot, part, page, frames, io);
+        } else if self.conns.get(slot).options & (UPGRADE | EVENTS) == 0 {
+            self.poll_page(slot, topic, part, page, frames, io);
         } else {
-            self.stream_page(slot, topic, to.part, page, frames, io);
+            self.stream_page(slot, topic, part, page, frames, io);
         }
     }
 
@@ -505,7 +522,7 @@ impl Shard {
                 epoch: seen.epoch,
                 offset: seen.offset,
             });
-            let to = self.reply_to(slot, seen.part);
+            let to = self.reply_to(slot, self.part_name(slot, seen.part));
             let attach = Attach {
                 hash,
                 topic,
@@ -529,11 +546,17 @@ impl Shard {
 
     /// Takes the connection out of all its topics.
     pub(crate) fn unsubscribe(&mut self, slot: u32) {
+        if self.conns.get(slot).mqtt != NONE {
+            self.end_session(slot);
+        }
         let row = self.conns.get_mut(slot);
         if row.wants(MULTI) {
             row.options &= !MULTI;
             let extra = row.extra;
             for sub in core::mem::take(&mut self.extras.get_mut(extra).list) {
+                if sub.topic == NONE {
+                    continue;
+                }
                 self.part_one(sub.topic, sub.place, sub.flags & COUNTED != 0);
             }
             return;
@@ -551,7 +574,7 @@ impl Shard {
         self.part_one(topic, place, counted);
     }
 
-    fn part_one(&mut self, topic: u32, place: u32, counted: bool) {
+    pub(super) fn part_one(&mut self, topic: u32, place: u32, counted: bool) {
         if let Some(moved) = self.topics.part(topic, place) {
             let row = self.conns.get_mut(moved.conn);
             if row.wants(MULTI) {

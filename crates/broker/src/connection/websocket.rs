@@ -10,9 +10,10 @@ use crore_wire::websocket::receive::{self, Config, Event, Partial, Role};
 
 use super::close_code;
 use super::http::Flow;
+use super::mqtt;
 use super::publish::{TOPICS_REACHED, is_binary};
 use crate::admission::Reached;
-use crate::conn::{DEFLATE, META, PUBLISHES, Spill, State};
+use crate::conn::{DEFLATE, FRAMED, META, PUBLISHES, Spill, State};
 use crate::home::Publish;
 use crate::io::Io;
 use crate::mail::{Answer, Outcome};
@@ -48,16 +49,16 @@ impl Shard {
     /// Bytes of a WebSocket.
     pub(crate) fn frames_received<I: Io>(&mut self, slot: u32, input: &mut [u8], io: &mut I) {
         let conn = self.id_of(slot);
-        let row = self.conns.get_mut(slot);
+        let row = self.conns.get(slot);
         let config = Config {
             role: Role::Server,
-            message_bytes: self.world.settings.limits.message_bytes,
+            message_bytes: self.frame_bytes_max(slot),
             deflate: row.wants(DEFLATE),
         };
         let (mut partial, mut held_back) = (None, Vec::new());
         if row.spill != NONE {
             let held = self.spills.remove(row.spill);
-            row.spill = NONE;
+            self.conns.get_mut(slot).spill = NONE;
             match held {
                 Spill::WebSocket(held) => {
                     self.receive_bytes -= held.buffered_bytes();
@@ -69,6 +70,7 @@ impl Shard {
                     (partial, held_back) = (held, data);
                     held_back.extend_from_slice(input);
                 }
+                Spill::Mqtt(_) => unreachable!("packets within frames are held elsewhere"),
                 Spill::Http(held) => {
                     // Came behind the handshake, before there was an answer to it.
                     self.receive_bytes -= held.data.len();
@@ -104,13 +106,23 @@ impl Shard {
             rest = &mut rest[consumed..];
         }
         self.send_reply(slot, io);
-        if !self.is_current(conn) || self.conns.get(slot).state != State::WebSocket {
+        let frames = matches!(self.conns.get(slot).state, State::WebSocket | State::Mqtt);
+        if !self.is_current(conn) || !frames {
             return;
         }
         self.hold_partial(slot, partial, io);
         if self.is_current(conn) && self.conns.get(slot).wants(PUBLISHES) {
             self.stall_if_needed(slot, io);
         }
+    }
+
+    /// Bytes of the largest message that a client may send.
+    fn frame_bytes_max(&self, slot: u32) -> usize {
+        let beside = match self.conns.get(slot).wants(FRAMED) {
+            true => mqtt::PACKET_BESIDE_BYTES,
+            false => 0,
+        };
+        self.world.settings.limits.message_bytes + beside
     }
 
     /// Keeps frames that wait for credit.
@@ -148,10 +160,14 @@ impl Shard {
 
     fn hold_partial<I: Io>(&mut self, slot: u32, partial: Option<Box<Partial>>, io: &mut I) {
         let body_s = self.world.settings.timeouts.body_s;
+        let idle_s = match self.conns.get(slot).state {
+            State::Mqtt => self.keep_alive_end_s(slot),
+            _ => 0,
+        };
         let row = self.conns.get_mut(slot);
         let Some(partial) = partial else {
             if row.outbox == NONE {
-                row.deadline_s = 0;
+                row.deadline_s = idle_s;
             }
             return;
         };
@@ -167,6 +183,15 @@ impl Shard {
     /// One event; false when it was the last one.
     fn event<I: Io>(&mut self, slot: u32, event: Event<'_>, io: &mut I) -> bool {
         match event {
+            Event::Text(_) if self.conns.get(slot).wants(FRAMED) => {
+                self.mqtt_text(slot, io);
+                false
+            }
+            Event::Binary(data) if self.conns.get(slot).wants(FRAMED) => {
+                let conn = self.id_of(slot);
+                self.mqtt_framed(slot, data, io);
+                self.is_current(conn) && self.conns.get(slot).state == State::Mqtt
+            }
             Event::Text(data) => self.frame_published(slot, data, false, io),
             Event::Binary(data) => self.frame_published(slot, data, true, io),
             Event::Ping(data) => {

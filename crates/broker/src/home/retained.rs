@@ -21,7 +21,7 @@ impl Home {
         }
         let number = rules.retained();
         let chain = self.retained.get(&id).copied().unwrap_or(NONE);
-        let chain = self.log.append(chain, number, rules.get(number), new);
+        let chain = self.log.append(chain, number, rules.get(number), 1, new);
         self.retained.insert(id, chain);
         self.rows.get_mut(id).flags |= RETAINS;
     }

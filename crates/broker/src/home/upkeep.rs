@@ -75,7 +75,7 @@ impl Home {
     /// Whether nobody subscribes and nothing is kept.
     fn is_idle(&self, id: u32) -> bool {
         let row = self.rows.get(id);
-        row.carrier == NONE && !row.has(RETAINS) && self.log.count(row.log) == 0
+        row.carrier == NONE && row.flags & (RETAINS | KEEPS) == 0 && self.log.count(row.log) == 0
     }
 
     pub(super) fn queue_if_idle(&mut self, id: u32, now: Now) {

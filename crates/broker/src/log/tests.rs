@@ -216,7 +216,7 @@ proptest! {
                         latest: false,
                         frame: &frame,
                     };
-                    chains[topic] = log.append(chains[topic], topic as u8, &model.rule, &new);
+                    chains[topic] = log.append(chains[topic], topic as u8, &model.rule, model.rule.messages_max(), &new);
                     model.publish(offset, &key, ttl_s, now_s);
                 }
                 Op::Look(topic) => {

@@ -7,7 +7,7 @@ use std::net::SocketAddr;
 use std::ops::RangeInclusive;
 
 use crore_broker::settings::{
-    Deflate, Heartbeat, Http, Interest, Limits, Publishing, Rule, Timeouts,
+    Deflate, Heartbeat, Http, Interest, Limits, Mqtt, Publishing, Rule, Timeouts,
 };
 
 use crore_wire::topic::check_filter;
@@ -143,6 +143,7 @@ pub fn problems(file: &File, insecure: bool) -> Vec<Problem> {
     deflate(&mut check, &file.deflate);
     publish(&mut check, &file.publish);
     interest(&mut check, &file.interest);
+    mqtt(&mut check, &file.mqtt);
     if file.rules.len() > MAX_RULES {
         check.fail(
             "rule",
@@ -400,6 +401,13 @@ fn interest(check: &mut Check, interest: &Interest) {
         interest.followers_max,
         1..=MAX_FOLLOWERS,
     );
+}
+
+fn mqtt(check: &mut Check, mqtt: &Mqtt) {
+    check.range("mqtt.receive_max", mqtt.receive_max, 1..=u16::MAX);
+    check.range("mqtt.inflight_max", mqtt.inflight_max, 1..=u16::MAX);
+    check.range("mqtt.session_messages", mqtt.session_messages, 1..=MAX_KEYS);
+    check.range("mqtt.sessions_max", mqtt.sessions_max, 1..=u32::MAX);
 }
 
 fn rule(check: &mut Check, number: usize, rule: &Rule) {

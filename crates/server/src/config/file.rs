@@ -7,7 +7,7 @@
 use std::net::SocketAddr;
 
 use crore_broker::settings::{
-    Concurrency, Deflate, First, Heartbeat, Http, Interest, Keep, Limits, Publishing, Rule,
+    Concurrency, Deflate, First, Heartbeat, Http, Interest, Keep, Limits, Mqtt, Publishing, Rule,
     Settings, Slow, Timeouts,
 };
 use serde::{Deserialize, Serialize};
@@ -41,6 +41,8 @@ pub struct File {
     pub publish: Publishing,
     #[serde(with = "InterestMirror")]
     pub interest: Interest,
+    #[serde(with = "MqttMirror")]
+    pub mqtt: Mqtt,
     #[serde(rename = "rule", skip_serializing_if = "Vec::is_empty")]
     pub rules: Vec<RuleEntry>,
 }
@@ -55,6 +57,7 @@ impl Default for File {
             deflate,
             publish,
             interest,
+            mqtt,
             rules,
         } = Settings::default();
         limits.log_bytes = 0;
@@ -73,6 +76,7 @@ impl Default for File {
             deflate,
             publish,
             interest,
+            mqtt,
             rules: rules.into_iter().map(RuleEntry).collect(),
         }
     }
@@ -94,6 +98,7 @@ impl File {
             deflate,
             publish,
             interest,
+            mqtt,
             rules,
         } = effective.settings.clone();
         File {
@@ -108,6 +113,7 @@ impl File {
             deflate,
             publish,
             interest,
+            mqtt,
             rules: rules.into_iter().map(RuleEntry).collect(),
         }
     }
@@ -150,6 +156,10 @@ fn publish() -> Publishing {
 
 fn interest() -> Interest {
     Settings::default().interest
+}
+
+fn mqtt() -> Mqtt {
+    Settings::default().mqtt
 }
 
 /// An empty filter is refused later: a rule must say what it matches.
@@ -247,6 +257,18 @@ struct PublishingMirror {
 struct InterestMirror {
     debounce_s: u32,
     followers_max: u32,
+}
+
+#[derive(Serialize, Deserialize)]
+#[serde(remote = "Mqtt", default = "mqtt", deny_unknown_fields)]
+struct MqttMirror {
+    keep_alive_max_s: u16,
+    receive_max: u16,
+    inflight_max: u16,
+    topic_aliases_max: u16,
+    session_messages: u32,
+    session_expiry_max_s: u32,
+    sessions_max: u32,
 }
 
 #[derive(Serialize, Deserialize)]

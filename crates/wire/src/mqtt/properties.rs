@@ -58,6 +58,15 @@ impl<'a> Properties<'a> {
         Ok(Properties { bytes, seen })
     }
 
+    /// Those that stand in `bytes`, which [`Properties::iter`] gave one by one.
+    pub fn stored(bytes: &'a [u8]) -> Self {
+        let mut set = Properties { bytes, seen: 0 };
+        set.seen = set
+            .iter()
+            .fold(0, |seen, (property, _)| seen | property.bit());
+        set
+    }
+
     /// Whether there are none.
     pub const fn is_empty(&self) -> bool {
         self.seen == 0

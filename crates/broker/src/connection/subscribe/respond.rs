@@ -348,6 +348,7 @@ impl Shard {
                 id,
                 frames,
                 record,
+                now_s: self.now.unix_s,
             };
             message.envelope(&mut envelope);
             (content_type, data) = (b"application/json", &envelope);

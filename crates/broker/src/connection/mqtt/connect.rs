@@ -1,0 +1,337 @@
+//! CONNECT, its session, and the end of both (MQTT 5.0 sections 3.1, 3.2, 3.14).
+
+use alloc::boxed::Box;
+use alloc::string::String;
+use core::fmt::Write;
+
+use xxhash_rust::xxh3::xxh3_64_with_seed;
+
+use crore_wire::mqtt::{
+    ConnAck, Connect, Disconnect, Error, PropertyBuf, ReasonCode, Version, encode,
+};
+use crore_wire::topic;
+
+use super::publish::Fields;
+use super::state::{Connecting, MqttRow};
+use crate::conn::{ConnId, SMALL, State, TURNED_AWAY, V5};
+use crate::io::{Close, Io};
+use crate::mail::{Ask, Farewell, Given, ReplyTo};
+use crate::sessions::{ConnOf, FOREVER_S, Kept, SessionId, Will};
+use crate::shard::Shard;
+use crate::slab::NONE;
+
+/// Client ids: those of 23 bytes that every server takes, and longer ones up to here.
+const CLIENT_ID_BYTES_MAX: usize = 256;
+/// Who publishes a will: no client, and not another door.
+const WILL_ORIGIN: u64 = 1;
+/// Where CONNECT says its version: behind the fixed header and the protocol name.
+const LEVEL_AT: usize = 6;
+
+impl Shard {
+    pub(super) fn connect<I: Io>(
+        &mut self,
+        slot: u32,
+        connect: &Connect<'_>,
+        io: &mut I,
+    ) -> Result<(), ReasonCode> {
+        if self.conns.get(slot).mqtt != NONE {
+            // [MQTT-3.1.0-2].
+            return Err(ReasonCode::PROTOCOL_ERROR);
+        }
+        if connect.version == Version::V5 {
+            self.conns.get_mut(slot).options |= V5;
+        }
+        if let Err(reason) = self.accept_connect(slot, connect) {
+            self.refuse_client(slot, reason, io);
+        }
+        Ok(())
+    }
+
+    /// Refuses a CONNECT: a CONNACK with the reason, and the end.
+    fn refuse_client<I: Io>(&mut self, slot: u32, reason: ReasonCode, io: &mut I) {
+        let version = self.version(slot);
+        let connack = ConnAck {
+            session_present: false,
+            reason,
+            properties: super::NOTHING,
+        };
+        self.write(slot, |out| encode::connack(out, version, &connack));
+        self.mqtt_shut(slot, io);
+    }
+
+    /// A CONNECT that cannot be read.
+    pub(super) fn refuse_connect<I: Io>(
+        &mut self,
+        slot: u32,
+        bytes: &[u8],
+        error: Error,
+        io: &mut I,
+    ) {
+        let body = 1
+            + bytes[1..]
+                .iter()
+                .take_while(|byte| *byte & 0x80 != 0)
+                .count()
+            + 1;
+        let level = bytes.get(body + LEVEL_AT).copied().unwrap_or_default();
+        if matches!(error, Error::ProtocolVersion(_)) && level < Version::V5.level() {
+            return self.refuse_client(slot, error.reason(), io);
+        }
+        if level < Version::V5.level() {
+            return self.drop_conn(slot, Close::Now, io);
+        }
+        self.conns.get_mut(slot).options |= V5;
+        self.refuse_client(slot, error.reason(), io);
+    }
+
+    fn accept_connect(&mut self, slot: u32, connect: &Connect<'_>) -> Result<(), ReasonCode> {
+        if self.conns.get(slot).is(TURNED_AWAY) {
+            return Err(ReasonCode::SERVER_BUSY);
+        }
+        if connect.properties.authentication_method().is_some() {
+            return Err(ReasonCode::BAD_AUTHENTICATION_METHOD);
+        }
+        let client = self.client_id(slot, connect)?;
+        let will = self.will(connect)?;
+        let settings = &self.world.settings.mqtt;
+        let (set, v5) = (&connect.properties, connect.version == Version::V5);
+        let asked_s = match (v5, connect.clean_start) {
+            (true, _) => set.session_expiry_interval_s().unwrap_or(0),
+            (false, true) => 0,
+            (false, false) => FOREVER_S,
+        };
+        let expiry_s = asked_s.min(settings.session_expiry_max_s);
+        let most_s = settings.keep_alive_max_s;
+        let keeps = most_s == 0 || (1..=most_s).contains(&connect.keep_alive_s);
+        let keep_alive_s = if keeps || !v5 {
+            connect.keep_alive_s
+        } else {
+            most_s
+        };
+        let (receive_max, packet_max) = (set.receive_maximum(), set.maximum_packet_size_bytes());
+        let row = MqttRow {
+            session: SessionId {
+                row: NONE,
+                serial: 0,
+            },
+            home: crate::mail::ShardId::from(topic::partition(client.as_bytes()))
+                % self.world.homes,
+            keep_alive_s,
+            packet_id: 0,
+            receive_max: receive_max.min(settings.inflight_max),
+            packet_bytes_max: packet_max.unwrap_or(u32::MAX),
+        };
+        let home = row.home;
+        let assigned = (v5 && connect.client_id.is_empty()).then(|| client.clone());
+        let aliases_max = set.topic_alias_maximum().min(settings.topic_aliases_max);
+        let mqtt = self.mqtt_state(slot);
+        (mqtt.expiry_s, mqtt.will, mqtt.aliases_max) = (expiry_s, will, aliases_max);
+        mqtt.connecting = Some(Box::new(Connecting {
+            assigned,
+            server_keep_alive: v5 && !keeps,
+            server_expiry: v5 && expiry_s != asked_s,
+            given: None,
+        }));
+        let row = self.mqtts.insert(row);
+        let conn = self.conns.get_mut(slot);
+        conn.mqtt = row;
+        conn.options |= if packet_max.is_some() { SMALL } else { 0 };
+        let hash = xxh3_64_with_seed(client.as_bytes(), self.world.seed) as u32;
+        let ask = Ask::SessionOpen {
+            to: self.reply_to(slot, 0),
+            hash,
+            client: client.into(),
+            clean: connect.clean_start,
+        };
+        self.errands.push((home, ask));
+        Ok(())
+    }
+
+    /// The client's id, or one that is made for it (section 3.1.3.1).
+    fn client_id(&mut self, slot: u32, connect: &Connect<'_>) -> Result<Box<str>, ReasonCode> {
+        let id = connect.client_id;
+        let nameless = id.is_empty() && connect.version == Version::V311 && !connect.clean_start;
+        if id.len() > CLIENT_ID_BYTES_MAX || nameless {
+            return Err(ReasonCode::CLIENT_IDENTIFIER_NOT_VALID);
+        }
+        if !id.is_empty() {
+            return Ok(id.into());
+        }
+        self.clients_named += 1;
+        let mut id = String::from("crore-");
+        let number = u64::from(self.lanes.me) << 48 | self.clients_named;
+        let name = xxh3_64_with_seed(&number.to_le_bytes(), self.world.seed);
+        write!(id, "{:08x}{name:016x}{slot:x}", self.world.epoch).expect("a string takes it");
+        Ok(id.into())
+    }
+
+    fn will(&self, connect: &Connect<'_>) -> Result<Option<Box<Will>>, ReasonCode> {
+        let Some(will) = &connect.will else {
+            return Ok(None);
+        };
+        let limits = &self.world.settings.limits;
+        let name = will.topic.as_bytes();
+        if topic::check_name(name, limits.topic_bytes).is_err() || topic::is_reserved(name) {
+            return Err(ReasonCode::TOPIC_NAME_INVALID);
+        }
+        if will.payload.len() > limits.message_bytes {
+            return Err(ReasonCode::QUOTA_EXCEEDED);
+        }
+        let fields = Fields::of(&will.properties, will.payload, WILL_ORIGIN)
+            .map_err(|_| ReasonCode::PAYLOAD_FORMAT_INVALID)?;
+        Ok(Some(Box::new(Will {
+            delay_s: will.properties.will_delay_interval_s(),
+            topic: name.into(),
+            data: will.payload.into(),
+            content_type: fields.content_type.into(),
+            key: fields.key.into(),
+            event: fields.event.into(),
+            attributes: fields.attributes.into(),
+            ttl_s: will.properties.message_expiry_interval_s(),
+            qos: will.qos.bits(),
+            retain: will.retain,
+        })))
+    }
+
+    /// The home's answer. A delivery is under way, so that what follows from it waits.
+    pub(crate) fn session_given<I: Io>(&mut self, to: ReplyTo, given: &Given, io: &mut I) {
+        let current = self.is_asked(to) && self.conns.get(to.slot).mqtt != NONE;
+        match (current, given) {
+            (true, Given::Refused(reason)) => self.refuse_client(to.slot, *reason, io),
+            (true, Given::Yes { id, kept, .. }) => {
+                let row = self.conns.get(to.slot).mqtt;
+                self.mqtts.get_mut(row).session = *id;
+                let connecting = self.mqtt_state(to.slot).connecting.as_mut();
+                let state = kept.as_ref().map(|kept| kept.state.clone());
+                connecting.expect("it waits for the session").given = Some(state);
+                self.resumed.push(self.id_of(to.slot));
+            }
+            (false, Given::Yes { home, id, kept }) => {
+                let kept = kept.as_ref().map(|kept| Kept {
+                    expiry_s: kept.expiry_s,
+                    state: kept.state.clone(),
+                });
+                let (id, will) = (*id, None);
+                let farewell = Box::new(Farewell { id, kept, will });
+                self.errands.push((*home, Ask::SessionClose(farewell)));
+            }
+            (false, Given::Refused(_)) => {}
+        }
+    }
+
+    /// Whether the home has given the session and the client was not told yet.
+    pub(super) fn opens_session(&self, slot: u32) -> bool {
+        let connecting = self.mqtt(slot).and_then(|mqtt| mqtt.connecting.as_ref());
+        connecting.is_some_and(|connecting| connecting.given.is_some())
+    }
+
+    /// Tells the client and goes on with what the session was.
+    pub(super) fn open_session<I: Io>(&mut self, slot: u32, io: &mut I) {
+        let settings = self.world.settings.mqtt.clone();
+        let packet_bytes = self.world.settings.limits.message_bytes + super::PACKET_BESIDE_BYTES;
+        let version = self.version(slot);
+        let row = self.mqtts.get(self.conns.get(slot).mqtt);
+        let keep_alive_s = row.keep_alive_s;
+        let mqtt = self.mqtt_state(slot);
+        let connecting = mqtt.connecting.take().expect("it is opening");
+        let expiry_s = mqtt.expiry_s;
+        let state = connecting.given.expect("the home has answered");
+        let mut set = PropertyBuf::new();
+        if version == Version::V5 {
+            set.receive_maximum(settings.receive_max);
+            set.maximum_packet_size_bytes(packet_bytes as u32);
+            if settings.topic_aliases_max > 0 {
+                set.topic_alias_maximum(settings.topic_aliases_max);
+            }
+            if connecting.server_expiry {
+                set.session_expiry_interval_s(expiry_s);
+            }
+            if connecting.server_keep_alive {
+                set.server_keep_alive_s(keep_alive_s);
+            }
+            if let Some(id) = &connecting.assigned {
+                set.assigned_client_identifier(id).expect("it is ours");
+            }
+        }
+        let connack = ConnAck {
+            session_present: state.is_some(),
+            reason: ReasonCode::SUCCESS,
+            properties: set.properties(),
+        };
+        self.write(slot, |out| encode::connack(out, version, &connack));
+        self.send_reply(slot, io);
+        let deadline_s = self.keep_alive_end_s(slot);
+        let row = self.conns.get_mut(slot);
+        if row.outbox == NONE {
+            row.deadline_s = deadline_s;
+        }
+        if let Some(state) = state {
+            self.restore(slot, &state, io);
+        }
+    }
+
+    /// Another connection has taken the session [MQTT-3.1.4-3].
+    pub(crate) fn session_taken<I: Io>(&mut self, holder: ConnOf, io: &mut I) {
+        let ConnOf { slot, generation } = holder;
+        let conn = ConnId { slot, generation };
+        if self.is_current(conn) && self.conns.get(conn.slot).state == State::Mqtt {
+            self.reply.clear();
+            self.mqtt_end(conn.slot, ReasonCode::SESSION_TAKEN_OVER, io);
+        }
+    }
+
+    /// DISCONNECT from the client (section 3.14).
+    pub(super) fn client_leaves<I: Io>(
+        &mut self,
+        slot: u32,
+        disconnect: &Disconnect<'_>,
+        io: &mut I,
+    ) -> Result<(), ReasonCode> {
+        if let Some(asked_s) = disconnect.properties.session_expiry_interval_s() {
+            let most_s = self.world.settings.mqtt.session_expiry_max_s;
+            let mqtt = self.mqtt_state(slot);
+            if mqtt.expiry_s == 0 && asked_s != 0 {
+                // [MQTT-3.14.2.2.2]: what was not asked for at the beginning is not to be had at the end.
+                return Err(ReasonCode::PROTOCOL_ERROR);
+            }
+            mqtt.expiry_s = asked_s.min(most_s);
+        }
+        if disconnect.reason == ReasonCode::NORMAL_DISCONNECTION && self.mqtt(slot).is_some() {
+            // [MQTT-3.14.4-3].
+            self.mqtt_state(slot).will = None;
+        }
+        self.mqtt_shut(slot, io);
+        Ok(())
+    }
+
+    /// The connection ends: its session goes home. Called before its subscriptions end.
+    pub(crate) fn end_session(&mut self, slot: u32) {
+        let row = self.conns.get_mut(slot);
+        let id = core::mem::replace(&mut row.mqtt, NONE);
+        let mqtt = self.mqtts.remove(id);
+        let (mut expiry_s, mut will) = (0, None);
+        if self.mqtt(slot).is_some() {
+            let state = self.mqtt_state(slot);
+            (expiry_s, will) = (state.expiry_s, state.will.take());
+            let partial = core::mem::take(&mut state.partial);
+            self.receive_bytes -= partial.len();
+        }
+        if !mqtt.is_open() {
+            // The home's answer will find nobody, and is given back.
+            return;
+        }
+        let kept = (expiry_s > 0).then(|| Kept {
+            expiry_s,
+            state: self.write_down(slot),
+        });
+        if kept.is_none() {
+            self.release_logs(slot);
+        }
+        let farewell = Box::new(Farewell {
+            id: mqtt.session,
+            kept,
+            will,
+        });
+        self.errands.push((mqtt.home, Ask::SessionClose(farewell)));
+    }
+}

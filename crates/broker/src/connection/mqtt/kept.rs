@@ -1,0 +1,190 @@
+//! What a session is while its client is away: its subscriptions with their positions, what it has not acknowledged,
+//! and what it has not released. One run of bytes, since millions may be away at once.
+//!
+//! Invariant: only what [`Shard::write_down`] wrote is read.
+
+use alloc::boxed::Box;
+use alloc::vec::Vec;
+
+use crore_wire::mqtt::{Qos, Version};
+
+use super::deliver::options_of;
+use super::state::{Inflight, Step};
+use super::subscribe::{Wanted, qos};
+use crate::conn::MULTI;
+use crate::io::Io;
+use crate::position::{Position, Since, read_varint, write_varint};
+use crate::shard::Shard;
+use crate::slab::NONE;
+
+/// The form of the bytes.
+const FORM: u8 = 1;
+/// In the options of a subscription: it has a position.
+const SEEN: u8 = 0x80;
+
+/// Reads what was written down.
+struct Reader<'a>(&'a [u8]);
+
+impl<'a> Reader<'a> {
+    fn byte(&mut self) -> u8 {
+        self.bytes(1)[0]
+    }
+    fn number(&mut self) -> u64 {
+        read_varint(&mut self.0).expect("it is ours")
+    }
+    fn bytes(&mut self, len: usize) -> &'a [u8] {
+        let (taken, rest) = self.0.split_at(len);
+        self.0 = rest;
+        taken
+    }
+    fn field(&mut self) -> &'a [u8] {
+        let len = self.number() as usize;
+        self.bytes(len)
+    }
+}
+
+/// A subscription as it was written down.
+pub(super) struct KeptSub<'a> {
+    filter: &'a [u8],
+    options: u8,
+    identifier: u32,
+    offset: Option<u64>,
+}
+
+impl KeptSub<'_> {
+    fn read<'a>(from: &mut Reader<'a>) -> KeptSub<'a> {
+        let options = from.byte();
+        let identifier = from.number() as u32;
+        let filter = from.field();
+        let offset = (options & SEEN != 0).then(|| from.number());
+        KeptSub {
+            filter,
+            options: options & !SEEN,
+            identifier,
+            offset,
+        }
+    }
+}
+
+/// The topics whose logs a session needs.
+pub(crate) fn topics_kept(state: &[u8]) -> Vec<&[u8]> {
+    let mut from = Reader(state);
+    from.bytes(5);
+    let count = from.number();
+    let subs = (0..count).map(|_| KeptSub::read(&mut from));
+    subs.filter(|sub| qos(sub.options) > 0)
+        .map(|sub| sub.filter)
+        .collect()
+}
+
+impl Shard {
+    /// What the session leaves behind.
+    pub(super) fn write_down(&mut self, slot: u32) -> Box<[u8]> {
+        self.expand(slot);
+        let mut out = Vec::with_capacity(64);
+        out.push(FORM);
+        out.extend_from_slice(&self.world.epoch.to_le_bytes());
+        let extra = self.extras.get(self.conns.get(slot).extra);
+        let subs = || extra.list.iter().filter(|sub| sub.topic != NONE);
+        write_varint(&mut out, subs().count() as u64);
+        for sub in subs() {
+            let seen = sub.epoch == self.world.epoch && qos(sub.options) > 0;
+            out.push(sub.options & 0x3F | if seen { SEEN } else { 0 });
+            write_varint(&mut out, u64::from(sub.identifier));
+            write_field(&mut out, self.topics.name(sub.topic));
+            if seen {
+                write_varint(&mut out, sub.offset);
+            }
+        }
+        let mqtt = extra.mqtt.as_deref().expect("a list has its state");
+        for list in [&mqtt.inflight, &mqtt.waiting] {
+            write_varint(&mut out, list.len() as u64);
+            for sent in list {
+                let step = u8::from(sent.step == Step::Released);
+                let version = u8::from(sent.version == Version::V5) << 1;
+                out.extend_from_slice(&sent.packet_id.to_le_bytes());
+                out.extend_from_slice(&sent.end_s.to_le_bytes());
+                out.push(step | version);
+                write_field(&mut out, &sent.packet);
+            }
+        }
+        write_varint(&mut out, mqtt.received.len() as u64);
+        for id in &mqtt.received {
+            out.extend_from_slice(&id.to_le_bytes());
+        }
+        out.into_boxed_slice()
+    }
+
+    /// Makes the session what it was.
+    pub(super) fn restore<I: Io>(&mut self, slot: u32, state: &[u8], io: &mut I) {
+        let mut from = Reader(state);
+        assert_eq!(from.byte(), FORM, "only this form was ever written");
+        let epoch = from.bytes(4).try_into().expect("four bytes");
+        let epoch = u32::from_le_bytes(epoch);
+        self.expand(slot);
+        let count = from.number();
+        let subs: Vec<_> = (0..count).map(|_| KeptSub::read(&mut from)).collect();
+        let inflight = read_inflight(&mut from);
+        let waiting = read_inflight(&mut from);
+        let count = from.number();
+        let received = (0..count).map(|_| from.bytes(2).try_into().expect("two bytes"));
+        let received = received.map(u16::from_le_bytes).collect();
+        let mqtt = self.mqtt_state(slot);
+        (mqtt.inflight, mqtt.waiting, mqtt.received) = (inflight, waiting, received);
+        debug_assert!(self.conns.get(slot).wants(MULTI));
+        self.send_inflight(slot, io);
+        for sub in subs {
+            let since = match sub.offset {
+                Some(offset) => Since::At(Position { epoch, offset }),
+                None => Since::Live,
+            };
+            let options = options_of(sub.options);
+            self.join_topic(
+                slot,
+                &Wanted {
+                    filter: sub.filter,
+                    options,
+                    identifier: sub.identifier,
+                    since,
+                    retained: false,
+                    granted: (0, 0),
+                },
+            );
+            if options.max_qos != Qos::AtMostOnce {
+                // The session had it kept already: joining counted it once more.
+                let (hash, _) = self.place_of(sub.filter);
+                self.keep_log_of(hash, sub.filter, false);
+            }
+        }
+    }
+}
+
+fn read_inflight(from: &mut Reader<'_>) -> alloc::collections::VecDeque<Inflight> {
+    let count = from.number();
+    let one = |_| {
+        let packet_id = from.bytes(2).try_into().expect("two bytes");
+        let end_s = from.bytes(4).try_into().expect("four bytes");
+        let form = from.byte();
+        Inflight {
+            packet_id: u16::from_le_bytes(packet_id),
+            step: if form & 1 == 0 {
+                Step::Published
+            } else {
+                Step::Released
+            },
+            end_s: u32::from_le_bytes(end_s),
+            version: if form & 2 == 0 {
+                Version::V311
+            } else {
+                Version::V5
+            },
+            packet: from.field().into(),
+        }
+    };
+    (0..count).map(one).collect()
+}
+
+fn write_field(out: &mut Vec<u8>, field: &[u8]) {
+    write_varint(out, field.len() as u64);
+    out.extend_from_slice(field);
+}

@@ -1,0 +1,332 @@
+//! A connection that speaks MQTT 3.1.1 or 5.0, over TCP or within the binary frames of a WebSocket. Packets come in
+//! here; `connect` opens the session and ends it, `publish` takes the client's messages, `subscribe` its
+//! subscriptions, `deliver` gives it messages and hears its acknowledgements, `kept` is what a session is
+//! while its client is away.
+//!
+//! Invariants: nothing is done for a client before its session is there; answers to its publishes go out in their
+//! order [MQTT-4.6.0-2, -3]; a packet that is wrong ends the connection with the reason that the specification has
+//! for it, and nobody else's. What one subscription is costs what it costs over WebSocket, and 20 bytes.
+
+mod connect;
+mod deliver;
+mod kept;
+mod publish;
+mod session;
+mod state;
+mod subscribe;
+
+use alloc::vec::Vec;
+
+use crore_wire::http::head::Head;
+use crore_wire::mqtt::{
+    self, Disconnect, Error, Packet, PacketType, Properties, PropertyBuf, ReasonCode, Version,
+    encode,
+};
+use crore_wire::websocket::frame::Opcode;
+use crore_wire::websocket::handshake::choose_subprotocol;
+
+use super::http::Flow;
+
+pub(crate) use deliver::{encode_plain, is_plain};
+pub use state::{Mqtt, MqttRow};
+
+use crate::conn::{CLOSING, FRAMED, Spill, State, V5};
+use crate::encode::frame_from;
+use crate::io::{Close, Io};
+use crate::shard::Shard;
+use crate::slab::NONE;
+
+/// What a packet may have beside the largest message: a topic, a content type, properties.
+pub(super) const PACKET_BESIDE_BYTES: usize = 80 << 10;
+/// Why a WebSocket that carries MQTT is closed when nothing is wrong with its frames (RFC 6455 section 7.4.1).
+const CLOSE_NORMAL: u16 = 1000;
+/// A text frame among packets [MQTT-6.0.0-1].
+const CLOSE_UNACCEPTABLE: u16 = 1003;
+
+impl Shard {
+    /// An upgrade with subprotocol `mqtt`, on any path [MQTT-6.0.0-3].
+    pub(super) fn upgrade_to_mqtt<I: Io>(
+        &mut self,
+        slot: u32,
+        head: &Head<'_>,
+        io: &mut I,
+    ) -> Flow {
+        if let Err((status, reason)) = self.accept_upgrade(slot, head) {
+            self.respond_reason(slot, status, reason);
+            return Flow::Next;
+        }
+        let head_s = self.world.settings.timeouts.head_s;
+        let row = self.conns.get_mut(slot);
+        row.options |= FRAMED;
+        row.state = State::Mqtt;
+        row.deadline_s = self.now.s + head_s;
+        self.send_reply(slot, io);
+        Flow::Wait
+    }
+
+    /// Bytes of an MQTT connection over TCP.
+    pub(crate) fn mqtt_received<I: Io>(&mut self, slot: u32, input: &[u8], io: &mut I) {
+        let row = self.conns.get_mut(slot);
+        let mut held = Vec::new();
+        if row.spill != NONE {
+            let Spill::Mqtt(data) = self.spills.remove(row.spill) else {
+                unreachable!("packets are held as packets")
+            };
+            row.spill = NONE;
+            self.receive_bytes -= data.len();
+            held = data;
+            held.extend_from_slice(input);
+        }
+        let bytes = if held.is_empty() { input } else { &held };
+        let Some(used) = self.packets(slot, bytes, io) else {
+            return;
+        };
+        if used == bytes.len() {
+            return;
+        }
+        let rest = bytes.len() - used;
+        if self.receive_bytes + rest > self.world.settings.limits.receive_bytes_per_shard {
+            return self.mqtt_end(slot, ReasonCode::QUOTA_EXCEEDED, io);
+        }
+        self.receive_bytes += rest;
+        let rest = bytes[used..].to_vec();
+        self.conns.get_mut(slot).spill = self.spills.insert(Spill::Mqtt(rest));
+    }
+
+    /// The payload of a frame. Packets may end in another one [MQTT-6.0.0-2].
+    pub(super) fn mqtt_framed<I: Io>(&mut self, slot: u32, data: &[u8], io: &mut I) {
+        let mqtt = self.mqtt_state(slot);
+        let mut held = core::mem::take(&mut mqtt.partial);
+        self.receive_bytes -= held.len();
+        held.extend_from_slice(data);
+        let Some(used) = self.packets(slot, &held, io) else {
+            return;
+        };
+        held.drain(..used);
+        if self.receive_bytes + held.len() > self.world.settings.limits.receive_bytes_per_shard {
+            return self.mqtt_end(slot, ReasonCode::QUOTA_EXCEEDED, io);
+        }
+        self.receive_bytes += held.len();
+        if !held.is_empty() {
+            self.mqtt_state(slot).partial = held;
+        }
+    }
+
+    /// Goes on with what was held, and with what fell behind.
+    pub(super) fn mqtt_resume<I: Io>(&mut self, slot: u32, io: &mut I) {
+        let conn = self.id_of(slot);
+        if self.opens_session(slot) {
+            self.open_session(slot, io);
+        }
+        self.read_again(conn, io);
+        if self.conns.get(slot).wants(FRAMED) {
+            self.mqtt_framed(slot, &[], io);
+        } else {
+            self.mqtt_received(slot, &[], io);
+        }
+        if self.is_current(conn) && self.conns.get(slot).state == State::Mqtt {
+            self.mqtt_go_on(slot, io);
+        }
+    }
+
+    /// Carries out all whole packets; returns how many bytes they are, if the connection still is.
+    fn packets<I: Io>(&mut self, slot: u32, bytes: &[u8], io: &mut I) -> Option<usize> {
+        let conn = self.id_of(slot);
+        let most = self.world.settings.limits.message_bytes + PACKET_BESIDE_BYTES;
+        let mut at = 0;
+        loop {
+            let row = self.conns.get(slot);
+            if at == bytes.len() || row.outbox != NONE || self.mqtt_must_wait(slot) {
+                break;
+            }
+            let (connected, version) = (row.mqtt != NONE, self.version(slot));
+            let (header, len) = match mqtt::fixed_header(&bytes[at..], most) {
+                Ok(Some(found)) => found,
+                Ok(None) => break,
+                Err(error) => {
+                    self.mqtt_refuse(slot, &bytes[at..], error, io);
+                    return None;
+                }
+            };
+            if !connected && header.kind() != PacketType::Connect {
+                // [MQTT-3.1.0-1]: there is nobody to be told.
+                self.drop_conn(slot, Close::Now, io);
+                return None;
+            }
+            let end = at + len + header.body_bytes();
+            if end > bytes.len() {
+                break;
+            }
+            if header.kind() == PacketType::Publish && self.must_stall() {
+                self.send_reply(slot, io);
+                self.stall(slot, io);
+                return Some(at);
+            }
+            let packet = mqtt::decode(version, header, &bytes[at + len..end])
+                .and_then(|packet| packet.check_from_client().map(|()| packet));
+            let done = match packet {
+                Ok(packet) => self.packet(slot, &packet, io),
+                Err(error) => {
+                    self.mqtt_refuse(slot, &bytes[at..], error, io);
+                    return None;
+                }
+            };
+            if let Err(reason) = done {
+                self.mqtt_end(slot, reason, io);
+                return None;
+            }
+            at = end;
+            if !self.is_current(conn) || self.conns.get(slot).state != State::Mqtt {
+                return None;
+            }
+        }
+        self.send_reply(slot, io);
+        Some(at)
+    }
+
+    /// Whether packets must wait for somebody else: the home of the session, or homes that owe answers.
+    fn mqtt_must_wait(&self, slot: u32) -> bool {
+        let receive_max = self.world.settings.mqtt.receive_max as usize;
+        self.mqtt(slot)
+            .is_some_and(|mqtt| mqtt.connecting.is_some() || mqtt.answers.len() > receive_max)
+    }
+
+    /// One packet; an error ends the connection.
+    fn packet<I: Io>(
+        &mut self,
+        slot: u32,
+        packet: &Packet<'_>,
+        io: &mut I,
+    ) -> Result<(), ReasonCode> {
+        self.touch(slot);
+        match packet {
+            Packet::Connect(connect) => self.connect(slot, connect, io),
+            Packet::Publish(publish) => self.client_published(slot, publish),
+            Packet::PubAck(ack) => self.acknowledged(slot, ack.packet_id),
+            Packet::PubRec(ack) => self.was_received(slot, ack),
+            Packet::PubRel(ack) => self.client_released(slot, ack.packet_id),
+            Packet::PubComp(ack) => self.completed(slot, ack.packet_id),
+            Packet::Subscribe(subscribe) => self.client_subscribed(slot, subscribe),
+            Packet::Unsubscribe(unsubscribe) => self.client_unsubscribed(slot, unsubscribe),
+            Packet::PingReq => {
+                self.write(slot, encode::pingresp);
+                Ok(())
+            }
+            Packet::Disconnect(disconnect) => self.client_leaves(slot, disconnect, io),
+            // No method was agreed upon [MQTT-4.12.0-1].
+            _ => Err(ReasonCode::PROTOCOL_ERROR),
+        }
+    }
+
+    /// The client was heard: its keep alive begins anew [MQTT-3.1.2-22].
+    fn touch(&mut self, slot: u32) {
+        let row = self.conns.get(slot);
+        if row.mqtt == NONE || row.outbox != NONE {
+            return;
+        }
+        let deadline_s = self.keep_alive_end_s(slot);
+        self.conns.get_mut(slot).deadline_s = deadline_s;
+    }
+
+    /// When a silent client is given up: one and a half times its keep alive. The second that runs has begun.
+    pub(crate) fn keep_alive_end_s(&self, slot: u32) -> u32 {
+        let row = self.conns.get(slot);
+        if row.mqtt == NONE {
+            return self.now.s + self.world.settings.timeouts.head_s;
+        }
+        match u32::from(self.mqtts.get(row.mqtt).keep_alive_s) {
+            0 => 0,
+            keep_alive_s => self.now.s + keep_alive_s + keep_alive_s.div_ceil(2) + 1,
+        }
+    }
+
+    fn version(&self, slot: u32) -> Version {
+        match self.conns.get(slot).wants(V5) {
+            true => Version::V5,
+            false => Version::V311,
+        }
+    }
+
+    /// What the connection remembers, if it is more than its rows.
+    fn mqtt(&self, slot: u32) -> Option<&Mqtt> {
+        let extra = self.conns.get(slot).extra;
+        (extra != NONE)
+            .then(|| self.extras.get(extra).mqtt.as_deref())
+            .flatten()
+    }
+
+    /// What the connection remembers, made if there is nothing yet.
+    pub(super) fn mqtt_state(&mut self, slot: u32) -> &mut Mqtt {
+        self.extra(slot).mqtt.get_or_insert_default()
+    }
+
+    /// Appends a packet to `reply`, in a frame of its own where there are frames.
+    fn write(&mut self, slot: u32, packet: impl FnOnce(&mut Vec<u8>)) {
+        let start = self.reply.len();
+        packet(&mut self.reply);
+        if self.conns.get(slot).wants(FRAMED) && self.reply.len() > start {
+            frame_from(&mut self.reply, start, Opcode::Binary);
+        }
+    }
+
+    /// A packet that cannot be read: the client is told why where its version has words for it.
+    fn mqtt_refuse<I: Io>(&mut self, slot: u32, bytes: &[u8], error: Error, io: &mut I) {
+        if self.conns.get(slot).mqtt == NONE {
+            return self.refuse_connect(slot, bytes, error, io);
+        }
+        self.mqtt_end(slot, error.reason(), io);
+    }
+
+    /// Ends the connection with a DISCONNECT that says why; 3.1.1 has none. The will is published.
+    pub(crate) fn mqtt_end<I: Io>(&mut self, slot: u32, reason: ReasonCode, io: &mut I) {
+        if self.version(slot) == Version::V5 && self.conns.get(slot).mqtt != NONE {
+            let mut properties = PropertyBuf::new();
+            // The name is short and has no null character.
+            let _ = properties.reason_string(reason.name());
+            let disconnect = Disconnect {
+                reason,
+                properties: properties.properties(),
+            };
+            self.write(slot, |out| {
+                encode::disconnect(out, Version::V5, &disconnect)
+            });
+        }
+        self.mqtt_shut(slot, io);
+    }
+
+    /// Sends what is written and closes.
+    fn mqtt_shut<I: Io>(&mut self, slot: u32, io: &mut I) {
+        self.send_reply(slot, io);
+        if self.conns.get(slot).wants(FRAMED) {
+            return self.end_stream(slot, CLOSE_NORMAL, "", io);
+        }
+        self.shut(slot, io);
+    }
+
+    /// A frame that carries text.
+    pub(super) fn mqtt_text<I: Io>(&mut self, slot: u32, io: &mut I) {
+        self.send_reply(slot, io);
+        self.end_stream(slot, CLOSE_UNACCEPTABLE, "MQTT packets are binary", io);
+    }
+
+    /// Its time has passed: for a CONNECT, or since the client was last heard.
+    pub(super) fn mqtt_deadline<I: Io>(&mut self, slot: u32, io: &mut I) {
+        let row = self.conns.get(slot);
+        if row.is(CLOSING) || row.mqtt == NONE {
+            return self.drop_conn(slot, Close::Now, io);
+        }
+        self.reply.clear();
+        self.mqtt_end(slot, ReasonCode::KEEP_ALIVE_TIMEOUT, io);
+    }
+}
+
+/// The subprotocol of a WebSocket that carries MQTT [MQTT-6.0.0-3].
+pub(super) const SUBPROTOCOL: &str = "mqtt";
+
+/// Whether a client that upgrades wants to speak MQTT.
+pub(super) fn speaks_mqtt(head: &Head<'_>) -> bool {
+    choose_subprotocol(head.headers("sec-websocket-protocol"), &[SUBPROTOCOL]).is_some()
+}
+
+/// No properties.
+const NOTHING: Properties<'static> = Properties::NONE;

@@ -1,0 +1,123 @@
+//! The home of client ids: who gets a session, and what follows when one ends.
+
+use alloc::boxed::Box;
+
+use super::super::publish::is_binary;
+use super::kept::topics_kept;
+use crate::home::Publish;
+use crate::mail::{Answer, Farewell, Given, ReplyTo, ShardId, Tell};
+use crate::sessions::{Claim, Closing, Kept, Opening, Will};
+use crate::shard::Shard;
+
+use crore_wire::mqtt::ReasonCode;
+
+/// Sessions of which something is due that one tick deals with; more wait for the next.
+const DUE_PER_TICK: usize = 1024;
+
+impl Shard {
+    /// Does what was asked of homes about sessions. No delivery is under way.
+    pub(crate) fn run_errands(&mut self) {
+        for (home, ask) in core::mem::take(&mut self.errands) {
+            if home == self.lanes.me {
+                self.asked(home, ask, &[]);
+            } else {
+                self.lanes.to[home as usize].asks.push(ask);
+            }
+        }
+    }
+
+    /// A client connects.
+    pub(crate) fn session_open(
+        &mut self,
+        shard: ShardId,
+        to: ReplyTo,
+        hash: u32,
+        client: &[u8],
+        clean: bool,
+    ) {
+        let most = self.world.settings.mqtt.sessions_max / u32::from(self.world.homes);
+        let claim = Claim { shard, to, clean };
+        let opening = self.sessions.open(hash, client, claim, most.max(1));
+        self.opened(shard, to, opening);
+    }
+
+    fn opened(&mut self, shard: ShardId, to: ReplyTo, opening: Opening) {
+        let home = self.lanes.me;
+        match opening {
+            Opening::Opened {
+                id,
+                kept,
+                ended,
+                will,
+            } => {
+                self.session_ended(ended);
+                self.publish_will(will);
+                let given = Box::new(Given::Yes { home, id, kept });
+                self.lanes.tell(shard, Tell::Session(to, given));
+            }
+            Opening::Claimed { holder, superseded } => {
+                if let Some((shard, holder)) = holder {
+                    self.lanes.tell(shard, Tell::SessionTaken(holder));
+                }
+                if let Some(Claim { shard, to, .. }) = superseded {
+                    self.refuse_session(shard, to, ReasonCode::SERVER_BUSY);
+                }
+            }
+            Opening::Full => self.refuse_session(shard, to, ReasonCode::QUOTA_EXCEEDED),
+        }
+    }
+
+    fn refuse_session(&mut self, shard: ShardId, to: ReplyTo, reason: ReasonCode) {
+        let given = Box::new(Given::Refused(reason));
+        self.lanes.tell(shard, Tell::Session(to, given));
+    }
+
+    /// A connection gives its session back.
+    pub(crate) fn session_close(&mut self, farewell: Farewell) {
+        let Farewell { id, kept, will } = farewell;
+        match self.sessions.close(id, kept, will, self.now) {
+            Closing::Done(will) => self.publish_will(will),
+            Closing::Next(claim, opening) => self.opened(claim.shard, claim.to, opening),
+        }
+    }
+
+    /// Wills and ends that are due.
+    pub(crate) fn end_sessions(&mut self) {
+        for _ in 0..DUE_PER_TICK {
+            let Some((will, ended)) = self.sessions.next_due(self.now) else {
+                return;
+            };
+            self.publish_will(will);
+            self.session_ended(ended);
+        }
+    }
+
+    /// What a session needed is needed no more.
+    fn session_ended(&mut self, ended: Option<Kept>) {
+        let Some(kept) = ended else { return };
+        for name in topics_kept(&kept.state) {
+            let (hash, _) = self.place_of(name);
+            self.keep_log_of(hash, name, false);
+        }
+    }
+
+    fn publish_will(&mut self, will: Option<Box<Will>>) {
+        let Some(will) = will else { return };
+        let (hash, home) = self.place_of(&will.topic);
+        let message = Publish {
+            hash,
+            name: &will.topic,
+            data: &will.data,
+            content_type: &will.content_type,
+            event: &will.event,
+            key: &will.key,
+            attributes: &will.attributes,
+            qos: will.qos,
+            retain: will.retain,
+            ttl_s: will.ttl_s,
+            binary: is_binary(&will.content_type, &will.data),
+            idempotency_key: b"",
+        };
+        self.publish(home, &message, Answer::None);
+    }
+}

@@ -1,0 +1,177 @@
+//! What an MQTT connection remembers. A client with one plain subscription has its row and [`MqttRow`]; all else
+//! stands in [`Mqtt`], which exists while it is needed.
+
+use alloc::boxed::Box;
+use alloc::collections::VecDeque;
+use alloc::vec::Vec;
+
+use crore_wire::mqtt::{ReasonCode, Version};
+
+use crate::mail::ShardId;
+use crate::sessions::{SessionId, Will};
+use crate::slab::{NONE, Vacant};
+
+/// Between CONNECT and the end of the connection.
+pub struct MqttRow {
+    /// The session; its row is [`NONE`] until the home has given it.
+    pub session: SessionId,
+    /// The home of the client id.
+    pub home: ShardId,
+    /// Seconds; 0 is without end.
+    pub keep_alive_s: u16,
+    /// The packet id that was given last.
+    pub packet_id: u16,
+    /// QoS 1 and 2 messages that may be under way to the client.
+    pub receive_max: u16,
+    /// The largest packet that the client takes.
+    pub packet_bytes_max: u32,
+}
+
+const _: () = assert!(size_of::<MqttRow>() == 20);
+
+impl Vacant for MqttRow {
+    fn vacant(next: u32) -> Self {
+        MqttRow {
+            session: SessionId {
+                row: next,
+                serial: 0,
+            },
+            home: 0,
+            keep_alive_s: 0,
+            packet_id: 0,
+            receive_max: 0,
+            packet_bytes_max: 0,
+        }
+    }
+    fn next_vacant(&self) -> u32 {
+        self.session.row
+    }
+}
+
+impl MqttRow {
+    /// Whether the home has given the session.
+    pub fn is_open(&self) -> bool {
+        self.session.row != NONE
+    }
+
+    /// Names the client to its own subscriptions, for No Local; never 0.
+    pub fn origin(&self) -> u64 {
+        let SessionId { row, serial } = self.session;
+        1 << 63 | u64::from(serial) << 47 | u64::from(self.home) << 32 | u64::from(row)
+    }
+}
+
+/// What few clients need, or only for a while.
+#[derive(Default)]
+pub struct Mqtt {
+    /// Seconds that the session outlives the connection.
+    pub expiry_s: u32,
+    /// What is published when the client is gone.
+    pub will: Option<Box<Will>>,
+    /// QoS 1 and 2 messages that the client has not acknowledged, in the order in which they were sent.
+    pub inflight: VecDeque<Inflight>,
+    /// Retained messages that wait for room there.
+    pub waiting: VecDeque<Inflight>,
+    /// QoS 2 messages of the client that it has not released.
+    pub received: Vec<u16>,
+    /// What the client's publishes are answered with, in their order.
+    pub answers: VecDeque<Answer>,
+    /// Acknowledgements of SUBSCRIBE packets that wait for homes.
+    pub subacks: Vec<Suback>,
+    /// Topics by alias, from the client; an empty one is not set.
+    pub aliases: Vec<Vec<u8>>,
+    /// Aliases that the client allows us, and how many are given.
+    pub aliases_max: u16,
+    /// Aliases that are given.
+    pub aliases_given: u16,
+    /// Places of the list whose topic was deleted: they begin anew.
+    pub fresh: Vec<u32>,
+    /// Over WebSocket: bytes that did not end on a packet boundary.
+    pub partial: Vec<u8>,
+    /// What the CONNACK will say of the CONNECT.
+    pub connecting: Option<Box<Connecting>>,
+}
+
+/// A CONNECT whose session is not there yet.
+pub struct Connecting {
+    /// The client id that was given to a client without one.
+    pub assigned: Option<Box<str>>,
+    /// The keep alive that the server decided.
+    pub server_keep_alive: bool,
+    /// The session expiry that the server decided.
+    pub server_expiry: bool,
+    /// The home's answer: what the session left behind, if there was one.
+    pub given: Option<Option<Box<[u8]>>>,
+}
+
+/// How far a message under way is (section 4.3).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Step {
+    /// Sent; PUBACK or PUBREC is due.
+    Published,
+    /// PUBREC came and PUBREL was sent; PUBCOMP is due.
+    Released,
+}
+
+/// A message under way.
+pub struct Inflight {
+    /// Its packet id.
+    pub packet_id: u16,
+    /// How far it is.
+    pub step: Step,
+    /// The second of its end, [`FOREVER_S`](crate::sessions::FOREVER_S) without one.
+    pub end_s: u32,
+    /// The version that its packet is written in.
+    pub version: Version,
+    /// The PUBLISH packet.
+    pub packet: Box<[u8]>,
+}
+
+/// The answer to one publish of the client.
+pub struct Answer {
+    /// Its packet id.
+    pub packet_id: u16,
+    /// PUBREC instead of PUBACK.
+    pub exactly_once: bool,
+    /// The reason code, when the home has answered.
+    pub reason: Option<ReasonCode>,
+}
+
+/// A SUBACK that waits for homes.
+pub struct Suback {
+    /// Its packet id.
+    pub packet_id: u16,
+    /// Homes that have not answered.
+    pub waiting: u16,
+    /// One for each filter.
+    pub reasons: Vec<ReasonCode>,
+}
+
+impl Mqtt {
+    /// Whether nothing of it is needed any more.
+    pub fn is_idle(&self) -> bool {
+        self.expiry_s == 0
+            && self.will.is_none()
+            && self.inflight.is_empty()
+            && self.waiting.is_empty()
+            && self.received.is_empty()
+            && self.answers.is_empty()
+            && self.subacks.is_empty()
+            && self.aliases.is_empty()
+            && self.aliases_max == 0
+            && self.fresh.is_empty()
+            && self.partial.is_empty()
+            && self.connecting.is_none()
+    }
+
+    /// The packet id of the next message.
+    pub fn next_packet_id(&self, last: u16) -> u16 {
+        let mut id = last;
+        loop {
+            id = id.wrapping_add(1).max(1);
+            if self.inflight.iter().all(|sent| sent.packet_id != id) {
+                return id;
+            }
+        }
+    }
+}

@@ -1,0 +1,498 @@
+//! Subscriptions of the client (MQTT 5.0 sections 3.8 to 3.11).
+//!
+//! A client with one plain subscription keeps it in its row, as a WebSocket does. With more, or while anything else
+//! is remembered, they stand in a list, and a place in it that was given up is used again under another serial, so
+//! that an answer to the former one finds nobody.
+
+use alloc::vec::Vec;
+
+use crore_wire::mqtt::{
+    Filter, PacketId, Qos, ReasonCode, RetainHandling, Subscribe, SubscribeOptions, Unsubscribe,
+    encode,
+};
+use crore_wire::topic;
+
+use super::NOTHING;
+use super::state::Suback;
+use crate::conn::{Behind, COUNTED, LIVE, MULTI, QOS_SHIFT, State, Sub};
+use crate::io::Io;
+use crate::mail::{Ask, Attach, Attached, Frames, Page, ReplyTo, Span};
+use crate::planted::{self, Fault};
+use crate::position::{Position, Since};
+use crate::shard::Shard;
+use crate::slab::NONE;
+
+/// Where the serial of a place begins in [`ReplyTo::part`].
+const SERIAL_SHIFT: u32 = 16;
+/// The wildcard is a level of its own, so that looking for the byte is enough once the filter is checked.
+const WILDCARDS: [char; 2] = ['+', '#'];
+
+/// A subscription as it is made or restored.
+pub(super) struct Wanted<'a> {
+    pub filter: &'a [u8],
+    pub options: SubscribeOptions,
+    pub identifier: u32,
+    pub since: Since,
+    pub retained: bool,
+    /// Where its grant stands.
+    pub granted: (u16, u16),
+}
+
+impl Shard {
+    pub(super) fn client_subscribed(
+        &mut self,
+        slot: u32,
+        subscribe: &Subscribe<'_>,
+    ) -> Result<(), ReasonCode> {
+        let packet_id = subscribe.packet_id.get();
+        let identifier = subscribe.properties.subscription_identifier().unwrap_or(0);
+        let count = subscribe.filters.iter().count();
+        self.expand(slot);
+        self.mqtt_state(slot).subacks.push(Suback {
+            packet_id,
+            waiting: count as u16,
+            reasons: alloc::vec![ReasonCode::SUCCESS; count],
+        });
+        for (n, (filter, options)) in subscribe.filters.iter().enumerate() {
+            let granted = (packet_id, n as u16);
+            if let Err(reason) = self.subscribe_one(slot, filter, options, identifier, granted) {
+                self.grant(slot, granted, reason);
+            }
+        }
+        Ok(())
+    }
+
+    /// One filter. Its grant comes with the answer of the topic's home.
+    fn subscribe_one(
+        &mut self,
+        slot: u32,
+        text: &str,
+        options: SubscribeOptions,
+        identifier: u32,
+        granted: (u16, u16),
+    ) -> Result<(), ReasonCode> {
+        let (topic_bytes, most) = {
+            let limits = &self.world.settings.limits;
+            (limits.topic_bytes, limits.topics_per_connection)
+        };
+        let filter = Filter::parse(text).map_err(|_| ReasonCode::TOPIC_FILTER_INVALID)?;
+        if topic::check_filter(filter.filter.as_bytes(), topic_bytes).is_err() {
+            return Err(ReasonCode::TOPIC_FILTER_INVALID);
+        }
+        if filter.share.is_some() {
+            return Err(ReasonCode::SHARED_SUBSCRIPTIONS_NOT_SUPPORTED);
+        }
+        if filter.filter.contains(WILDCARDS) {
+            return Err(ReasonCode::WILDCARD_SUBSCRIPTIONS_NOT_SUPPORTED);
+        }
+        let name = filter.filter.as_bytes();
+        let wants = options.retain_handling;
+        if let Some(part) = self.part_of(slot, name) {
+            return self.resubscribe(slot, part, options, identifier, granted);
+        }
+        let list = &self.extra(slot).list;
+        if list.iter().filter(|sub| sub.topic != NONE).count() >= most {
+            return Err(ReasonCode::QUOTA_EXCEEDED);
+        }
+        self.join_topic(
+            slot,
+            &Wanted {
+                filter: name,
+                options,
+                identifier,
+                since: Since::Live,
+                retained: wants != RetainHandling::DoNotSend,
+                granted,
+            },
+        );
+        Ok(())
+    }
+
+    /// The place of a topic in the list.
+    fn part_of(&mut self, slot: u32, name: &[u8]) -> Option<u32> {
+        let (extra, topics) = (self.conns.get(slot).extra, &self.topics);
+        let list = &self.extras.get(extra).list;
+        let is = |sub: &Sub| sub.topic != NONE && topics.name(sub.topic) == name;
+        list.iter().position(is).map(|part| part as u32)
+    }
+
+    /// A subscription that exists takes new options, and perhaps the retained message again [MQTT-3.8.4-3].
+    fn resubscribe(
+        &mut self,
+        slot: u32,
+        part: u32,
+        options: SubscribeOptions,
+        identifier: u32,
+        granted: (u16, u16),
+    ) -> Result<(), ReasonCode> {
+        let sub = &mut self.extra(slot).list[part as usize];
+        if sub.flags & COUNTED == 0 && sub.granted != (0, 0) {
+            // It is not made yet: the first grant would be lost.
+            let former = core::mem::replace(&mut sub.granted, granted);
+            let reason = ReasonCode::granted(options.max_qos);
+            self.grant(slot, former, reason);
+        }
+        let sub = &mut self.extra(slot).list[part as usize];
+        let (topic, former) = (sub.topic, qos(sub.options));
+        (sub.options, sub.identifier) = (options.bits(), identifier);
+        let needs_log = options.max_qos.bits();
+        if (former > 0) != (needs_log > 0) {
+            self.keep_log(topic, needs_log > 0);
+        }
+        if options.retain_handling != RetainHandling::Send {
+            self.grant(slot, granted, ReasonCode::granted(options.max_qos));
+            return Ok(());
+        }
+        self.extra(slot).list[part as usize].granted = granted;
+        // Only the retained message: what is live goes on.
+        let to = self.reply_to(slot, self.part_name(slot, part));
+        self.attach_to(topic, to, Since::Live, true, true);
+        Ok(())
+    }
+
+    /// Adds a subscription to the list and asks its home.
+    pub(super) fn join_topic(&mut self, slot: u32, wanted: &Wanted<'_>) {
+        let (hash, _) = self.place_of(wanted.filter);
+        let topic = self.topics.open(hash, wanted.filter);
+        let place = self.topics.join(topic, slot);
+        let (epoch, offset) = match wanted.since {
+            Since::At(Position { epoch, offset }) => (epoch, offset),
+            // Nothing was seen yet.
+            _ => (!self.world.epoch, 0),
+        };
+        let sub = Sub {
+            topic,
+            place,
+            flags: 0,
+            offset,
+            epoch,
+            options: wanted.options.bits(),
+            identifier: wanted.identifier,
+            alias: 0,
+            serial: 0,
+            granted: wanted.granted,
+        };
+        let list = &mut self.extra(slot).list;
+        let part = match list.iter().position(|sub| sub.topic == NONE) {
+            Some(part) => {
+                let serial = list[part].serial.wrapping_add(1);
+                list[part] = Sub { serial, ..sub };
+                part
+            }
+            None => {
+                list.push(sub);
+                list.len() - 1
+            }
+        };
+        if wanted.options.max_qos != Qos::AtMostOnce {
+            self.keep_log(topic, true);
+        }
+        self.topics.get_mut(topic).waiting += 1;
+        let to = self.reply_to(slot, self.part_name(slot, part as u32));
+        self.attach_to(topic, to, wanted.since, false, wanted.retained);
+    }
+
+    fn attach_to(&mut self, topic: u32, to: ReplyTo, since: Since, again: bool, retained: bool) {
+        let row = self.topics.get(topic);
+        let (hash, serial) = (row.hash, row.serial);
+        self.attach(Attach {
+            hash,
+            topic,
+            serial,
+            to,
+            since,
+            poll: false,
+            deflate: false,
+            again,
+            retained,
+        });
+    }
+
+    /// A place in the list with its serial, for an answer.
+    pub(crate) fn part_name(&self, slot: u32, part: u32) -> u32 {
+        let row = self.conns.get(slot);
+        if !row.wants(MULTI) {
+            return part;
+        }
+        let sub = &self.extras.get(row.extra).list[part as usize];
+        part | u32::from(sub.serial) << SERIAL_SHIFT
+    }
+
+    /// The place that an answer is for, if it still is what it was.
+    pub(crate) fn part_named(&self, slot: u32, name: u32) -> Option<u32> {
+        let row = self.conns.get(slot);
+        let part = name & ((1 << SERIAL_SHIFT) - 1);
+        if !row.wants(MULTI) {
+            return (name == 0).then_some(0);
+        }
+        let sub = self.extras.get(row.extra).list.get(part as usize)?;
+        (u32::from(sub.serial) == name >> SERIAL_SHIFT).then_some(part)
+    }
+
+    /// Tells a topic's home that somebody needs its messages kept, or does no more.
+    pub(super) fn keep_log(&mut self, topic: u32, on: bool) {
+        let hash = self.topics.get(topic).hash;
+        let name = self.topics.name(topic).to_vec();
+        self.keep_log_of(hash, &name, on);
+    }
+
+    pub(crate) fn keep_log_of(&mut self, hash: u32, name: &[u8], on: bool) {
+        let (_, home) = self.place_of(name);
+        if home == self.lanes.me {
+            let here = self.home.as_mut().expect("a home has one");
+            here.keep_log(hash, name, on, &self.world.rules, self.now);
+        } else {
+            self.ask(home, |bytes| Ask::KeepLog {
+                hash,
+                name: Span::of(bytes, name),
+                on,
+            });
+        }
+    }
+
+    /// The session ends: nobody needs the logs of its subscriptions any more.
+    pub(super) fn release_logs(&mut self, slot: u32) {
+        let row = self.conns.get(slot);
+        if !row.wants(MULTI) {
+            if row.topic != NONE && row.options >> QOS_SHIFT & 3 > 0 {
+                self.keep_log(row.topic, false);
+            }
+            return;
+        }
+        let list = &self.extras.get(row.extra).list;
+        let kept = list
+            .iter()
+            .filter(|sub| sub.topic != NONE && qos(sub.options) > 0);
+        for topic in kept.map(|sub| sub.topic).collect::<Vec<_>>() {
+            self.keep_log(topic, false);
+        }
+    }
+
+    /// Writes down what a filter was granted, and the SUBACK when it is the last.
+    fn grant(&mut self, slot: u32, (packet_id, n): (u16, u16), reason: ReasonCode) {
+        let version = self.version(slot);
+        let subacks = &mut self.mqtt_state(slot).subacks;
+        let found = subacks
+            .iter()
+            .position(|suback| suback.packet_id == packet_id);
+        let at = found.expect("a grant has its SUBACK");
+        let suback = &mut subacks[at];
+        suback.reasons[usize::from(n)] = reason;
+        suback.waiting -= 1;
+        if suback.waiting > 0 {
+            return;
+        }
+        let suback = subacks.remove(at);
+        let id = PacketId::new(packet_id).expect("ids are not 0");
+        let reasons = suback.reasons.iter().copied();
+        self.write(slot, |out| {
+            encode::suback(out, version, id, &NOTHING, reasons)
+        });
+    }
+
+    pub(super) fn client_unsubscribed(
+        &mut self,
+        slot: u32,
+        unsubscribe: &Unsubscribe<'_>,
+    ) -> Result<(), ReasonCode> {
+        self.expand(slot);
+        let mut reasons = Vec::new();
+        for filter in unsubscribe.filters.iter() {
+            let part = self.part_of(slot, filter.as_bytes());
+            reasons.push(match part {
+                Some(part) => {
+                    self.leave_part(slot, part);
+                    ReasonCode::SUCCESS
+                }
+                None => ReasonCode::NO_SUBSCRIPTION_EXISTED,
+            });
+        }
+        let (version, id) = (self.version(slot), unsubscribe.packet_id);
+        let reasons = reasons.iter().copied();
+        self.write(slot, |out| {
+            encode::unsuback(out, version, id, &NOTHING, reasons)
+        });
+        Ok(())
+    }
+
+    /// Takes one subscription out of the list; its place stays.
+    fn leave_part(&mut self, slot: u32, part: u32) {
+        let extra = self.extra(slot);
+        extra.behind.retain(|behind| behind.part != part);
+        let sub = &mut extra.list[part as usize];
+        let (topic, place, counted) = (sub.topic, sub.place, sub.flags & COUNTED != 0);
+        let (granted, options) = (sub.granted, sub.options);
+        (sub.topic, sub.granted, sub.flags) = (NONE, (0, 0), 0);
+        if granted != (0, 0) {
+            self.grant(slot, granted, ReasonCode::UNSPECIFIED_ERROR);
+        }
+        if qos(options) > 0 {
+            self.keep_log(topic, false);
+        }
+        self.part_one(topic, place, counted);
+    }
+
+    /// Moves the only subscription into the list.
+    pub(crate) fn expand(&mut self, slot: u32) {
+        self.mqtt_state(slot);
+        let epoch = self.world.epoch;
+        let row = self.conns.get_mut(slot);
+        if row.wants(MULTI) {
+            return;
+        }
+        row.options |= MULTI;
+        let (topic, place) = (core::mem::replace(&mut row.topic, NONE), row.place);
+        let flags = row.flags & (COUNTED | LIVE);
+        row.flags &= !(COUNTED | LIVE);
+        let options = (row.options >> QOS_SHIFT & 3) as u8;
+        row.options &= !(3 << QOS_SHIFT);
+        if topic != NONE {
+            self.extra(slot).list.push(Sub {
+                topic,
+                place,
+                flags,
+                offset: 0,
+                epoch,
+                options,
+                identifier: 0,
+                alias: 0,
+                serial: 0,
+                granted: (0, 0),
+            });
+        }
+    }
+
+    /// Gives back what is remembered of a client of whom there is nothing to remember but one plain subscription.
+    pub(crate) fn collapse(&mut self, slot: u32) {
+        let row = self.conns.get(slot);
+        if row.extra == NONE || row.mqtt == NONE || row.spill != NONE {
+            return;
+        }
+        let extra = self.extras.get(row.extra);
+        let idle = extra.behind.is_empty() && extra.mqtt.as_ref().is_none_or(|mqtt| mqtt.is_idle());
+        let plain = |sub: &Sub| {
+            sub.topic != NONE
+                && sub.identifier == 0
+                && sub.serial == 0
+                && sub.options & !(3 | RETAIN_HANDLING) == 0
+                && sub.flags == COUNTED | LIVE
+        };
+        let [sub] = &extra.list[..] else {
+            if idle && extra.list.is_empty() {
+                self.conns.get_mut(slot).options &= !MULTI;
+                self.drop_extra(slot);
+            }
+            return;
+        };
+        if !idle || !plain(sub) {
+            return;
+        }
+        let (topic, place, options) = (sub.topic, sub.place, sub.options);
+        let row = self.conns.get_mut(slot);
+        (row.topic, row.place) = (topic, place);
+        row.flags |= COUNTED | LIVE;
+        row.options = row.options & !MULTI | u32::from(options & 3) << QOS_SHIFT;
+        self.drop_extra(slot);
+    }
+
+    /// A home's answer to an attach.
+    pub(crate) fn mqtt_page<I: Io>(
+        &mut self,
+        slot: u32,
+        part: u32,
+        page: &Page,
+        frames: &Frames,
+        io: &mut I,
+    ) {
+        let sub = &mut self.extra(slot).list[part as usize];
+        let granted = core::mem::take(&mut sub.granted);
+        let options = sub.options;
+        let was_live = sub.flags & LIVE != 0;
+        if granted != (0, 0) {
+            let qos = Qos::from_bits(qos(options)).expect("two bits, never three");
+            self.grant(slot, granted, ReasonCode::granted(qos));
+            self.send_reply(slot, io);
+        }
+        let records = &frames.pages[page.first as usize..(page.first + page.count) as usize];
+        let (retained, records) = records.split_at(page.retained as usize);
+        for record in retained {
+            self.give_retained(slot, part, record, frames, io);
+        }
+        if page.again && was_live {
+            // It was asked for the retained message only.
+            return;
+        }
+        let (mut head, mut at_head) = (page.head, page.at_head);
+        if let Some(left) = self.give_all(slot, part, records, frames, io) {
+            (head, at_head) = (left.previous, false);
+        }
+        let sub = &mut self.extra(slot).list[part as usize];
+        (sub.offset, sub.epoch) = (head, page.epoch);
+        if at_head {
+            sub.flags |= LIVE;
+        } else {
+            let (epoch, offset) = (page.epoch, head);
+            self.extra(slot).behind.push(Behind {
+                part,
+                offset,
+                epoch,
+            });
+            if !planted::is(Fault::LostWake) {
+                self.resumed.push(self.id_of(slot));
+            }
+        }
+    }
+
+    /// A home has refused a subscription, or has forgotten the topic that it stood on.
+    pub(crate) fn mqtt_not_attached<I: Io>(
+        &mut self,
+        slot: u32,
+        part: u32,
+        attached: Attached,
+        io: &mut I,
+    ) {
+        if attached == Attached::Gone {
+            // What was kept is deleted: it goes on with what comes.
+            self.mqtt_state(slot).fresh.push(part);
+            return self.resumed.push(self.id_of(slot));
+        }
+        let reason = match attached {
+            Attached::Forbidden => ReasonCode::NOT_AUTHORIZED,
+            _ => ReasonCode::QUOTA_EXCEEDED,
+        };
+        let sub = &mut self.extra(slot).list[part as usize];
+        let granted = core::mem::take(&mut sub.granted);
+        if granted != (0, 0) {
+            self.grant(slot, granted, reason);
+        }
+        self.leave_part(slot, part);
+        self.send_reply(slot, io);
+    }
+
+    /// Goes on with subscriptions that fell behind, as far as there is room for what they have missed.
+    pub(super) fn mqtt_go_on<I: Io>(&mut self, slot: u32, io: &mut I) {
+        self.give_waiting(slot, io);
+        let row = self.conns.get(slot);
+        if row.outbox != NONE || row.extra == NONE || row.state != State::Mqtt {
+            return;
+        }
+        let fresh = core::mem::take(&mut self.mqtt_state(slot).fresh);
+        for part in fresh {
+            let topic = self.extra(slot).list[part as usize].topic;
+            self.topics.get_mut(topic).waiting += 1;
+            let to = self.reply_to(slot, self.part_name(slot, part));
+            self.attach_to(topic, to, Since::Live, false, false);
+        }
+        if self.has_room(slot) {
+            self.catch_up(slot);
+        }
+    }
+}
+
+/// Retain Handling among the options: it mattered when the subscription was made.
+const RETAIN_HANDLING: u8 = 0b11_0000;
+
+/// The QoS among the options.
+pub(super) fn qos(options: u8) -> u8 {
+    options & 3
+}

@@ -1,0 +1,33 @@
+//! Topics whose messages somebody needs although their rule keeps fewer, or none: those with a subscriber of QoS 1 or
+//! 2, whether its client is here or away.
+//!
+//! Invariant: a topic stands in `keepers` exactly while it has one; such a topic is not forgotten.
+
+use super::{Home, KEEPS};
+use crate::rules::Rules;
+use crate::time::Now;
+
+impl Home {
+    /// One more needs the messages of a topic, or one less. A topic that there is no room for is not kept; who
+    /// subscribes to it is told.
+    pub fn keep_log(&mut self, hash: u32, name: &[u8], on: bool, rules: &Rules, now: Now) {
+        let found = self.find(hash, name);
+        if on {
+            if let Some(id) = found.or_else(|| self.create(hash, name, rules, now)) {
+                *self.keepers.entry(id).or_default() += 1;
+                self.rows.get_mut(id).flags |= KEEPS;
+            }
+            return;
+        }
+        let Some(id) = found else { return };
+        let Some(count) = self.keepers.get_mut(&id) else {
+            return;
+        };
+        *count -= 1;
+        if *count == 0 {
+            self.keepers.remove(&id);
+            self.rows.get_mut(id).flags &= !KEEPS;
+            self.queue_if_idle(id, now);
+        }
+    }
+}

@@ -1,0 +1,356 @@
+//! MQTT sessions at the home of their client id (MQTT 5.0 section 4.1): who holds one now, or what it left behind
+//! when it went away.
+//!
+//! A session is not a queue. Away it is its subscriptions with their positions, and what was sent and not yet
+//! acknowledged, as the carrier of its connection wrote it down ([`Kept::state`]); the messages that come meanwhile
+//! are in the logs.
+//!
+//! Invariants: a client id has one row at most, and a row one holder; who claims a session that somebody holds gets
+//! it only after the holder gave it back. A serial names one holder: what a former one says is not heard.
+//! It knows neither connections nor topics; what follows from an end (a will, logs that nobody needs any more) is
+//! the shard's to do.
+
+use alloc::boxed::Box;
+use alloc::collections::{BTreeMap, BTreeSet};
+
+use crate::blobs::{Blob, Names};
+use crate::index::{Chained, Index};
+use crate::mail::{ReplyTo, ShardId};
+use crate::slab::{NONE, Side, Slab, Vacant};
+use crate::stats::Accounts;
+use crate::time::Now;
+
+/// A session that never expires by itself (section 3.1.2.11.2).
+pub const FOREVER_S: u32 = u32::MAX;
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Held {
+    /// By a connection.
+    Yes,
+    /// By nobody: it is away.
+    No,
+    /// By a connection that was told to give it back to a claimant.
+    Claimed,
+}
+
+struct Row {
+    hash: u32,
+    next: u32,
+    client: Blob,
+    /// The holder's connection, or what the session left behind.
+    holder: u32,
+    generation: u16,
+    shard: ShardId,
+    serial: u16,
+    held: Held,
+}
+
+const _: () = assert!(size_of::<Row>() == 24);
+
+impl Vacant for Row {
+    fn vacant(next: u32) -> Self {
+        Row {
+            hash: 0,
+            next,
+            client: Blob::NONE,
+            holder: NONE,
+            generation: 0,
+            shard: 0,
+            serial: 0,
+            held: Held::No,
+        }
+    }
+    fn next_vacant(&self) -> u32 {
+        self.next
+    }
+    fn inherit(&mut self, former: &Self) {
+        self.serial = former.serial.wrapping_add(1);
+    }
+}
+
+impl Chained for Row {
+    fn hash(&self) -> u32 {
+        self.hash
+    }
+    fn next(&self) -> u32 {
+        self.next
+    }
+    fn set_next(&mut self, next: u32) {
+        self.next = next;
+    }
+}
+
+/// Who has a session: its row at the home, and which of its holders.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SessionId {
+    /// The row.
+    pub row: u32,
+    /// Counts the holders.
+    pub serial: u16,
+}
+
+/// A message that the server publishes when a client is gone (section 3.1.2.5).
+#[derive(Clone, Debug, Default)]
+pub struct Will {
+    /// Seconds that it waits for the client to come back.
+    pub delay_s: u32,
+    /// Where to.
+    pub topic: Box<[u8]>,
+    /// The message.
+    pub data: Box<[u8]>,
+    /// Its content type.
+    pub content_type: Box<[u8]>,
+    /// Its key.
+    pub key: Box<[u8]>,
+    /// Its event name.
+    pub event: Box<[u8]>,
+    /// What else was said of it.
+    pub attributes: Box<[u8]>,
+    /// Seconds that it lives.
+    pub ttl_s: Option<u32>,
+    /// Quality of service.
+    pub qos: u8,
+    /// To be retained.
+    pub retain: bool,
+}
+
+/// What a session leaves behind.
+#[derive(Debug)]
+pub struct Kept {
+    /// Seconds until it is forgotten.
+    pub expiry_s: u32,
+    /// What its carrier wrote down.
+    pub state: Box<[u8]>,
+}
+
+struct Away {
+    kept: Kept,
+    will: Option<Box<Will>>,
+    /// When the will is due or the session is forgotten, whichever is first.
+    due_s: u32,
+    expires_s: u32,
+}
+
+/// Who wants a session that another holds.
+pub struct Claim {
+    /// The carrier.
+    pub shard: ShardId,
+    /// The connection.
+    pub to: ReplyTo,
+    /// It begins anew.
+    pub clean: bool,
+}
+
+/// What becomes of a claim.
+pub enum Opening {
+    /// The session is the claimant's, with what it left behind. Ended first: what another one left behind, and its
+    /// will, which is due.
+    Opened {
+        /// Its name from now on.
+        id: SessionId,
+        /// What it left behind.
+        kept: Option<Kept>,
+        /// What a session that ends here left behind.
+        ended: Option<Kept>,
+        /// The will that is due.
+        will: Option<Box<Will>>,
+    },
+    /// This connection holds it and is told to give it back; a former claimant goes without.
+    Claimed {
+        /// The holder, when it has not been told yet.
+        holder: Option<(ShardId, ConnOf)>,
+        /// The former claimant.
+        superseded: Option<Claim>,
+    },
+    /// No room for another session.
+    Full,
+}
+
+/// A connection of some carrier.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ConnOf {
+    /// Its row.
+    pub slot: u32,
+    /// The row's life.
+    pub generation: u16,
+}
+
+/// All sessions of a home.
+#[derive(Default)]
+pub struct Sessions {
+    rows: Slab<Row>,
+    index: Index,
+    clients: Names,
+    away: Side<Away>,
+    away_bytes: usize,
+    /// Sessions that are away, by the second in which something is due.
+    due: BTreeSet<(u32, u32)>,
+    claims: BTreeMap<u32, Claim>,
+}
+
+impl Sessions {
+    /// Adds what it holds.
+    pub fn account(&self, accounts: &mut Accounts) {
+        accounts.sessions = self.rows.len();
+        accounts.session_bytes = self.away_bytes;
+        accounts.name_bytes += self.clients.bytes();
+    }
+
+    fn find(&self, hash: u32, client: &[u8]) -> Option<u32> {
+        let is = |row: &Row| self.clients.get(row.client) == client;
+        self.index.find(&self.rows, hash, is)
+    }
+
+    /// A client connects. `rows_max` bounds the sessions.
+    pub fn open(&mut self, hash: u32, client: &[u8], claim: Claim, rows_max: u32) -> Opening {
+        let Some(id) = self.find(hash, client) else {
+            if self.rows.len() >= rows_max {
+                return Opening::Full;
+            }
+            let mut row = Row::vacant(NONE);
+            row.hash = hash;
+            row.client = self.clients.insert(client);
+            let id = self.rows.insert(row);
+            self.index.insert(&mut self.rows, id);
+            return self.hand_over(id, &claim, None, None);
+        };
+        let row = self.rows.get_mut(id);
+        if row.held == Held::No {
+            let away = self.take_away(id);
+            return self.hand_over(id, &claim, Some(away.kept), away.will);
+        }
+        let told = row.held == Held::Claimed;
+        row.held = Held::Claimed;
+        let holder = ConnOf {
+            slot: row.holder,
+            generation: row.generation,
+        };
+        let holder = (!told).then_some((row.shard, holder));
+        let superseded = self.claims.insert(id, claim);
+        Opening::Claimed { holder, superseded }
+    }
+
+    /// Gives the session to the claimant. A will whose delay is not over is not sent, unless the session ends.
+    fn hand_over(
+        &mut self,
+        id: u32,
+        claim: &Claim,
+        kept: Option<Kept>,
+        will: Option<Box<Will>>,
+    ) -> Opening {
+        let row = self.rows.get_mut(id);
+        row.held = Held::Yes;
+        (row.shard, row.holder, row.generation) = (claim.shard, claim.to.slot, claim.to.generation);
+        row.serial = row.serial.wrapping_add(1);
+        let id = SessionId {
+            row: id,
+            serial: row.serial,
+        };
+        let (kept, ended) = if claim.clean {
+            (None, kept)
+        } else {
+            (kept, None)
+        };
+        let will = will.filter(|will| claim.clean || will.delay_s == 0);
+        Opening::Opened {
+            id,
+            kept,
+            ended,
+            will,
+        }
+    }
+
+    /// Its holder gives a session back. Says who gets it next, and whose will is due.
+    pub fn close(
+        &mut self,
+        id: SessionId,
+        kept: Option<Kept>,
+        will: Option<Box<Will>>,
+        now: Now,
+    ) -> Closing {
+        let row = self.rows.get_mut(id.row);
+        assert!(
+            row.serial == id.serial && row.held != Held::No,
+            "only its holder gives it back"
+        );
+        if row.held == Held::Claimed {
+            let claim = self.claims.remove(&id.row).expect("somebody claims it");
+            let opening = self.hand_over(id.row, &claim, kept, will);
+            return Closing::Next(claim, opening);
+        }
+        let Some(kept) = kept else {
+            self.forget(id.row);
+            return Closing::Done(will);
+        };
+        let (due, will) = match will {
+            Some(will) if will.delay_s == 0 => (Some(will), None),
+            will => (None, will),
+        };
+        let expires_s = if kept.expiry_s == FOREVER_S {
+            FOREVER_S
+        } else {
+            now.s.saturating_add(kept.expiry_s)
+        };
+        let will_s = will
+            .as_ref()
+            .map_or(FOREVER_S, |will| now.s.saturating_add(will.delay_s));
+        let due_s = expires_s.min(will_s);
+        self.away_bytes += kept.state.len();
+        let away = self.away.insert(Away {
+            kept,
+            will,
+            due_s,
+            expires_s,
+        });
+        let row = self.rows.get_mut(id.row);
+        (row.held, row.holder) = (Held::No, away);
+        if due_s != FOREVER_S {
+            self.due.insert((due_s, id.row));
+        }
+        Closing::Done(due)
+    }
+
+    fn take_away(&mut self, id: u32) -> Away {
+        let away = self.away.remove(self.rows.get(id).holder);
+        self.away_bytes -= away.kept.state.len();
+        self.due.remove(&(away.due_s, id));
+        away
+    }
+
+    fn forget(&mut self, id: u32) {
+        self.index.remove(&mut self.rows, id);
+        let row = self.rows.remove(id);
+        self.clients.remove(row.client);
+    }
+
+    /// The next session of which something is due: its will, and what it left behind if it is over.
+    pub fn next_due(&mut self, now: Now) -> Option<(Option<Box<Will>>, Option<Kept>)> {
+        let (due_s, id) = *self.due.first()?;
+        if due_s > now.s {
+            return None;
+        }
+        self.due.pop_first();
+        let holder = self.rows.get(id).holder;
+        let away = self.away.get_mut(holder);
+        let will = away.will.take();
+        if away.expires_s > now.s {
+            away.due_s = away.expires_s;
+            if away.due_s != FOREVER_S {
+                self.due.insert((away.due_s, id));
+            }
+            return Some((will, None));
+        }
+        let away = self.away.remove(holder);
+        self.away_bytes -= away.kept.state.len();
+        self.forget(id);
+        Some((will, Some(away.kept)))
+    }
+}
+
+/// What follows from a session that was given back.
+pub enum Closing {
+    /// It is away or over; this will is due.
+    Done(Option<Box<Will>>),
+    /// Somebody waited for it.
+    Next(Claim, Opening),
+}
