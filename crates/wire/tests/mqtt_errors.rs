@@ -237,6 +237,42 @@ fn text_is_utf_8_without_null() {
     );
 }
 
+/// Each `~` stands for a text field of its own; damage to any one of them is found.
+#[test]
+fn no_text_field_goes_unchecked() {
+    let table: [(u8, &[u8], usize); 9] = [
+        (
+            0x10,
+            b"\0\x04MQTT\x05\x86\0\0\x04\x15\0\x01~\0\x01~\x08\x03\0\x01~\x08\0\x01~\0\x01~\0\0\0\x01~",
+            6,
+        ),
+        (0x10, b"\0\x04MQTT\x04\x86\0\0\0\x01~\0\x01~\0\0\0\x01~", 3),
+        (
+            0x20,
+            b"\0\0\x10\x12\0\x01~\x1A\0\x01~\x1C\0\x01~\x1F\0\x01~",
+            4,
+        ),
+        (0x30, b"\0\x01~\x07\x26\0\x01~\0\x01~", 3),
+        (0x82, b"\0\x01\0\0\x01~\0\0\x01~\0", 2),
+        (0xA2, b"\0\x01\0\0\x01~\0\x01~", 2),
+        (0x40, b"\0\x01\0\x04\x1F\0\x01~", 1),
+        (0xE0, b"\0\x08\x1F\0\x01~\x1C\0\x01~", 2),
+        (0xF0, b"\x18\x04\x15\0\x01~", 1),
+    ];
+    for (first, body, fields) in table {
+        accepted(V5, first, body);
+        let at: Vec<usize> = (0..body.len()).filter(|&at| body[at] == b'~').collect();
+        assert_eq!(at.len(), fields);
+        for at in at {
+            let mut damaged = body.to_vec();
+            damaged[at] = 0xFF;
+            refused(V5, first, &damaged, Error::NotUtf8, 0x81);
+            damaged[at] = 0;
+            refused(V5, first, &damaged, Error::Nul, 0x81);
+        }
+    }
+}
+
 #[test]
 fn publishes_name_a_topic() {
     refused(V311, 0x30, b"\0\0x", Error::TopicName, 0x90);

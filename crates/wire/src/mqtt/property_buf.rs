@@ -60,6 +60,10 @@ impl PropertyBuf {
     /// Copies those of `from` that a server passes on with a message unaltered: payload format indicator,
     /// response topic, correlation data, content type and user properties in their order
     /// [MQTT-3.3.2-4, -15, -16, -17, -18, -20].
+    ///
+    /// # Panics
+    /// When one of them is there already, or user properties that together are too many: a message is forwarded
+    /// into a set that has none of these yet.
     pub fn forward(&mut self, from: &Properties<'_>) -> &mut Self {
         for (property, item) in from.iter() {
             match property {
