@@ -181,6 +181,7 @@ impl Shards {
             page_bytes: 400,
             interest_rows: 2,
             turns_under_way: 3,
+            rows_per_tick: 2,
         };
         let shard = |n| {
             let mut shard = Shard::new(n as ShardId, Arc::clone(&world), now);

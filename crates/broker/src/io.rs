@@ -64,6 +64,7 @@ pub enum Input<'a> {
     Closed(ConnId),
     /// Another shard says something.
     Mail(Mail),
-    /// A second may have passed.
+    /// Time has passed: to be said as each second begins, and before that whenever
+    /// [`Shard::tick_in_ms`](crate::Shard::tick_in_ms) asks for it.
     Tick,
 }

@@ -19,6 +19,9 @@ pub struct Pace {
     /// Turns whose frames other shards still hold, past which a home takes no more publishes: what
     /// bounds the memory of messages under way when carriers fall behind.
     pub turns_under_way: usize,
+    /// Connections that one tick looks at, unless the table is so large that a second has not ticks enough: with the
+    /// default heartbeat some forty of them are due, which is one burst, half a millisecond.
+    pub rows_per_tick: u32,
 }
 
 impl Default for Pace {
@@ -30,6 +33,7 @@ impl Default for Pace {
             page_bytes: 64 << 10,
             interest_rows: 4096,
             turns_under_way: 64,
+            rows_per_tick: 2048,
         }
     }
 }

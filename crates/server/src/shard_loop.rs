@@ -29,6 +29,11 @@ const SPECIAL: u64 = 1 << 63;
 const MAILBOX: u64 = SPECIAL | 1 << 62;
 /// How long a shard that waits for another's credit sleeps.
 const STALL_MS: u32 = 1;
+/// Ticks of one turn at most, by which a shard that could not tick in time catches up.
+const TICKS_PER_TURN: u32 = 8;
+/// How far the seconds of one shard are from those of the next, in milliseconds: a golden section, so that
+/// the sweeps of any number of shards fall between each other.
+const SHARD_APART_MS: u64 = 618;
 /// How often it is said that connections are turned away, at most.
 const TELL_EVERY_S: u32 = 60;
 
@@ -137,7 +142,8 @@ pub struct ShardLoop {
     untrusted: u64,
     /// The second until which nothing more is said of those who are turned away.
     told_s: u32,
-    ticked_s: u32,
+    /// When the next tick is due.
+    tick_ms: u64,
 }
 
 impl ShardLoop {
@@ -157,8 +163,9 @@ impl ShardLoop {
         };
         let token = |n| SPECIAL | n as u64;
         let entrance = Entrance::open(&start.listen, limits, &start.group, &mut driver, token)?;
-        let began_ms = clock::monotonic_ms();
-        let mut shard = Shard::new(start.id, start.world, now(began_ms));
+        let apart_ms = u64::from(start.id) * SHARD_APART_MS % 1000;
+        let began_ms = clock::monotonic_ms().saturating_sub(apart_ms);
+        let mut shard = Shard::new(start.id, start.world, now(0));
         shard.limit_connections(entrance.room());
         Ok(ShardLoop {
             shard,
@@ -176,7 +183,7 @@ impl ShardLoop {
             turned_away: 0,
             untrusted: 0,
             told_s: 0,
-            ticked_s: 0,
+            tick_ms: began_ms,
         })
     }
 
@@ -199,16 +206,9 @@ impl ShardLoop {
             Err(error) => panic!("the poller failed: {error}"),
         };
         self.inbox.awake();
-        let now = now(self.began_ms);
-        if now.s != self.ticked_s {
-            self.ticked_s = now.s;
-            self.shard.handle(Input::Tick, now, &mut self.io);
-            let turned_away = self.shard.stats().turned_away;
-            if turned_away > self.turned_away {
-                self.turned_away = turned_away;
-                self.tell("a limit is reached", now);
-            }
-        }
+        let now_ms = clock::monotonic_ms();
+        let now = now(now_ms - self.began_ms);
+        self.tick(now_ms, now);
         for n in 0..events {
             if self.shard.is_spent() {
                 // What is left is reported again: the poller is level-triggered.
@@ -241,7 +241,24 @@ impl ShardLoop {
         busy
     }
 
-    /// Until the next second while there is anything that may time out, else without end.
+    /// Says how time passes: as each second begins, and within it as often as the shard asks for.
+    fn tick(&mut self, now_ms: u64, now: Now) {
+        for _ in 0..TICKS_PER_TURN {
+            if now_ms < self.tick_ms {
+                return;
+            }
+            self.shard.handle(Input::Tick, now, &mut self.io);
+            self.tick_ms = match self.shard.tick_in_ms() {
+                Some(ms) => self.tick_ms + u64::from(ms),
+                None => {
+                    self.tell_turned_away(now);
+                    now_ms + 1000 - (now_ms - self.began_ms) % 1000
+                }
+            };
+        }
+    }
+
+    /// Until the next tick while there is anything that may time out, else without end.
     fn sleep_ms(&self) -> Option<u32> {
         if self.shard.is_waiting() {
             return Some(STALL_MS);
@@ -250,7 +267,7 @@ impl ShardLoop {
             return Some(ms);
         }
         let idle = self.shard.connections() == 0 && self.shard.topics_kept() == 0;
-        (!idle).then(|| 1000 - ((clock::monotonic_ms() - self.began_ms) % 1000) as u32)
+        (!idle).then(|| self.tick_ms.saturating_sub(clock::monotonic_ms()) as u32)
     }
 
     fn connection_event(&mut self, n: usize, now: Now) {
@@ -312,6 +329,14 @@ impl ShardLoop {
         }
     }
 
+    fn tell_turned_away(&mut self, now: Now) {
+        let turned_away = self.shard.stats().turned_away;
+        if turned_away > self.turned_away {
+            self.turned_away = turned_away;
+            self.tell("a limit is reached", now);
+        }
+    }
+
     /// Says why connections are turned away, not for each of them.
     fn tell(&mut self, why: &str, now: Now) {
         if now.s < self.told_s {
@@ -323,9 +348,10 @@ impl ShardLoop {
     }
 }
 
-fn now(began_ms: u64) -> Now {
+/// The moment at which a shard began, so long after that.
+fn now(elapsed_ms: u64) -> Now {
     Now {
-        s: u32::try_from((clock::monotonic_ms() - began_ms) / 1000 + 1).unwrap_or(u32::MAX),
+        s: u32::try_from(elapsed_ms / 1000 + 1).unwrap_or(u32::MAX),
         unix_s: u32::try_from(clock::unix_s()).unwrap_or(u32::MAX),
     }
 }

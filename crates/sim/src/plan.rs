@@ -79,6 +79,8 @@ pub const BATCH_LINES_MAX: usize = 8;
 const PRESSED_PERCENT: u32 = 15;
 /// How many of a hundred turns a lazy shard does not get.
 const LAZY_PERCENT: u32 = 95;
+/// Connections that one tick looks at: a sweep is several turns.
+const ROWS_PER_TICK: u32 = 3;
 /// More than the steps of a run take, less than its end.
 const IDEMPOTENCY_WINDOW_S: u32 = 86_400;
 /// No message makes a log's byte budget meaningless: the largest that a plan has.
@@ -136,6 +138,7 @@ impl Plan {
                 page_messages: rng.pick(&[1, 3, 128]),
                 page_bytes: rng.pick(&[100, 64 << 10]),
                 turns_under_way: rng.pick(&[1, 8, 64]),
+                rows_per_tick: ROWS_PER_TICK,
                 ..Pace::default()
             },
             topics,

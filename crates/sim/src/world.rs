@@ -299,6 +299,7 @@ impl World {
     pub fn has_work(&self, shard: usize) -> bool {
         self.busy[shard]
             || self.net.has_mail(shard)
+            || self.shards[shard].tick_in_ms().is_some()
             || self.ticked_s[shard] != self.truth.now_s
             || self.live[shard].iter().any(|link| {
                 let socket = &self.net.sockets[*link as usize];
@@ -312,10 +313,7 @@ impl World {
         self.net.turn_of = shard as ShardId;
         self.net.rng = Rng::new(rng.next());
         let now = now(self.truth.now_s);
-        if self.ticked_s[shard] != self.truth.now_s {
-            self.ticked_s[shard] = self.truth.now_s;
-            self.shards[shard].handle(Input::Tick, now, &mut self.net);
-        }
+        self.tick(shard, now);
         let sockets = &self.net.sockets;
         self.live[shard].retain(|link| !sockets[*link as usize].server_closed);
         let mut links = self.live[shard].clone();
@@ -339,6 +337,21 @@ impl World {
         self.busy[shard] = self.shards[shard].flush(now, &mut self.net);
         self.met.cursors += u64::from(self.busy[shard]);
         limits::check(self, shard)
+    }
+
+    /// A sweep begins as a second does, and is over before the next; each turn is one step of it.
+    fn tick(&mut self, shard: usize, now: Now) {
+        let (state, begins) = (
+            &mut self.shards[shard],
+            self.ticked_s[shard] != self.truth.now_s,
+        );
+        while begins && state.tick_in_ms().is_some() {
+            state.handle(Input::Tick, now, &mut self.net);
+        }
+        if begins || state.tick_in_ms().is_some() {
+            self.ticked_s[shard] = self.truth.now_s;
+            state.handle(Input::Tick, now, &mut self.net);
+        }
     }
 
     /// What a poller says of one socket, and what the loop does then.

@@ -1,5 +1,9 @@
 //! The clock of connections: a sweep over the table once a second looks for deadlines that have
 //! passed and connections that were silent for too long. No timers, no links in the rows.
+//!
+//! A sweep of a large table is many ticks, spread over the second, so that heartbeats leave in small
+//! groups and hold up nobody's messages. Invariant: every row is visited once in a sweep, and no sweep
+//! begins in the second in which the last one began.
 
 use crore_wire::websocket::frame::{self, Opcode};
 
@@ -10,22 +14,39 @@ use crate::io::{Close, Io};
 use crate::shard::Shard;
 use crate::slab::NONE;
 
-/// Rows visited by one tick: a table of millions is swept in several, each of a few milliseconds.
-const ROWS_PER_TICK: u32 = 1 << 17;
+/// A second, which is what a sweep has.
+const SWEEP_MS: u32 = 1000;
+/// Ticks of a sweep at most: the poller's timeout is in whole milliseconds.
+const TICKS_MAX: u32 = 500;
 
 impl Shard {
-    /// Looks at the clock. Called at least once a second.
+    /// Milliseconds from one tick to the next while a sweep is under way; none when the next one is
+    /// due with the next second.
+    pub fn tick_in_ms(&self) -> Option<u32> {
+        // One more than there are, so that the sweep is over before the next.
+        let ticks = self.conns.end().div_ceil(self.rows_per_tick()) + 1;
+        (self.swept > 0).then_some(SWEEP_MS / ticks)
+    }
+
+    fn rows_per_tick(&self) -> u32 {
+        let least = self.pace.rows_per_tick;
+        least.max(self.conns.end().div_ceil(TICKS_MAX))
+    }
+
+    /// Looks at the clock: begins a sweep when a second has begun, or goes on with the one under way.
     pub(crate) fn tick<I: Io>(&mut self, io: &mut I) {
         if let Some(home) = &mut self.home {
             home.forget(&self.world.rules, self.now);
         }
         self.end_sessions();
-        if self.swept == 0 && self.swept_s == self.now.s {
-            return;
+        if self.swept == 0 {
+            if self.swept_s == self.now.s {
+                return;
+            }
+            self.swept_s = self.now.s;
         }
-        self.swept_s = self.now.s;
         let end = self.conns.end();
-        let until = end.min(self.swept + ROWS_PER_TICK);
+        let until = end.min(self.swept + self.rows_per_tick());
         for slot in self.swept..until {
             let row = self.conns.get(slot);
             if !row.is_open() {
