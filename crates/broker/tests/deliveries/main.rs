@@ -1,12 +1,13 @@
 //! Messages on their way to the sockets: how many a turn brings, and what becomes of those that a socket refuses. Whoever
 //! reads slowly gets the same bytes as whoever reads at once, and what waits for sockets is bounded.
 
+mod answers;
 mod town;
 
 use proptest::prelude::*;
 
 use crore_broker::Pace;
-use crore_broker::settings::Rule;
+use crore_broker::settings::{Rule, Settings};
 use town::{KINDS, Kind, Town};
 
 const TOPICS: [&str; 2] = ["a/1", "b/2"];
@@ -206,30 +207,67 @@ fn a_message_that_was_begun_is_ended_first() {
 #[test]
 fn all_outboxes_of_a_shard_share_a_limit() {
     let limit = |fits: usize| fits * (HEADER_BYTES + 8) + 3;
-    let mut town = Town::new(
-        rule(),
-        |limits| limits.outbox_bytes_per_shard = limit(5),
-        Pace::default(),
-    );
-    let links: Vec<usize> = (0..3).map(|_| town.subscribe(Kind::Plain, "t")).collect();
-    for link in &links {
-        town.window(*link, Some(0));
+    for topics in ["t", "t&topic=u"] {
+        let mut town = Town::new(
+            rule(),
+            |limits| limits.outbox_bytes_per_shard = limit(5),
+            Pace::default(),
+        );
+        let links: Vec<usize> = (0..3)
+            .map(|_| town.subscribe(Kind::Plain, topics))
+            .collect();
+        for link in &links {
+            town.window(*link, Some(0));
+        }
+        let mut all = Vec::new();
+        for n in 0..4 {
+            let data = format!("message{n}");
+            all.extend(frame(&data));
+            town.publish([("t", data)]);
+            town.settle();
+            assert_eq!(town.accounts().outbox_bytes, 10 * (3 * (n + 1)).min(5));
+        }
+        assert_eq!(town.stats().fallbacks, 3);
+        for link in links {
+            town.window(link, None);
+            town.settle();
+            assert_eq!(town.received(link), all);
+        }
+        assert_eq!(town.accounts().outbox_bytes, 0);
     }
-    let mut all = Vec::new();
-    for n in 0..4 {
-        let data = format!("message{n}");
-        all.extend(frame(&data));
-        town.publish([("t", data)]);
+}
+
+/// A stream on two topics begins when both homes have answered. What comes of the near one meanwhile waits as far as an
+/// outbox may hold it.
+#[test]
+fn what_waits_for_a_far_home_is_bounded() {
+    let home = |topic: &str| crore_wire::topic::partition(topic.as_bytes()) % 2;
+    let names = || (0..).map(|n: u32| n.to_string());
+    let near = names().find(|name| home(name) == 0).expect("one is near");
+    let far = names().find(|name| home(name) == 1).expect("one is far");
+    for (limit, falls_back) in [(0, true), (9, true), (39, true), (40, false), (41, false)] {
+        let mut settings = Settings {
+            rules: vec![rule()],
+            ..Settings::default()
+        };
+        settings.limits.outbox_bytes = limit;
+        let mut town = Town::with(settings, Pace::default(), 2);
+        let link = town.ask(Kind::Meta, &format!("{near}&topic={far}"));
         town.settle();
-        assert_eq!(town.accounts().outbox_bytes, 10 * (3 * (n + 1)).min(5));
+        for n in 0..4 {
+            town.publish([(&near[..], format!("message{n}"))]);
+            town.settle();
+        }
+        assert_eq!(town.received(link), b"", "the far home has not answered");
+        assert_eq!(town.stats().fallbacks, u64::from(falls_back), "{limit}");
+        town.far_turn();
+        let text = town.take(link);
+        let places: Vec<usize> = (0..4)
+            .map(|n| text.find(&format!("message{n}")).expect("it came"))
+            .collect();
+        assert!(places.is_sorted());
+        assert_eq!(text.matches("message").count(), 4);
     }
-    assert_eq!(town.stats().fallbacks, 3);
-    for link in links {
-        town.window(link, None);
-        town.settle();
-        assert_eq!(town.received(link), all);
-    }
-    assert_eq!(town.accounts().outbox_bytes, 0);
 }
 
 #[derive(Clone, Debug)]

@@ -1,5 +1,5 @@
-//! One shard over sockets in memory that stop in the midst of a write. A socket that refused a byte must not be
-//! written to before it has said that it takes bytes again.
+//! A shard over sockets in memory that stop in the midst of a write, and perhaps a far one that answers when it is
+//! told to. A socket that refused a byte must not be written to before it has said that it takes bytes again.
 
 use std::net::Ipv4Addr;
 use std::sync::Arc;
@@ -43,6 +43,7 @@ pub struct Sockets {
     sockets: Vec<Socket>,
     /// Writes of each burst.
     pub bursts: Vec<usize>,
+    mail: Vec<Mail>,
 }
 
 impl Io for Sockets {
@@ -84,21 +85,18 @@ impl Io for Sockets {
     fn close(&mut self, link: Link, _: Close) {
         self.sockets[link.0 as usize].conn = None;
     }
-    fn post(&mut self, _: ShardId, _: Mail) {
-        unreachable!("one shard")
+    fn post(&mut self, _: ShardId, mail: Mail) {
+        self.mail.push(mail);
     }
 }
 
 pub struct Town {
     shard: Shard,
     pub io: Sockets,
+    far: Option<(Shard, Sockets)>,
+    now: Now,
     publisher: usize,
 }
-
-const NOW: Now = Now {
-    s: 1000,
-    unix_s: 1_800_000_000,
-};
 
 impl Town {
     /// With these limits, at this pace.
@@ -108,20 +106,35 @@ impl Town {
             ..Settings::default()
         };
         limits(&mut settings.limits);
-        let world = World {
+        Town::with(settings, pace, 1)
+    }
+
+    /// With these settings; of two shards the second is the far one.
+    pub fn with(settings: Settings, pace: Pace, shards: ShardId) -> Town {
+        let now = Now {
+            s: 1000,
+            unix_s: 1_800_000_000,
+        };
+        let world = Arc::new(World {
             admission: Admission::new(&settings, 42),
             rules: Rules::new(&settings.rules),
             settings,
-            shards: 1,
-            homes: 1,
+            shards,
+            homes: shards,
             epoch: 7,
             seed: 42,
+        });
+        let shard = |id| {
+            let mut shard = Shard::new(id, Arc::clone(&world), now);
+            shard.set_pace(pace);
+            shard
         };
-        let mut shard = Shard::new(0, Arc::new(world), NOW);
-        shard.set_pace(pace);
+        let far = || (shard(1), Sockets::default());
         let mut town = Town {
-            shard,
+            shard: shard(0),
             io: Sockets::default(),
+            far: (shards > 1).then(far),
+            now,
             publisher: 0,
         };
         town.publisher = town.open();
@@ -129,7 +142,7 @@ impl Town {
     }
 
     fn handle(&mut self, input: Input<'_>) {
-        self.shard.handle(input, NOW, &mut self.io);
+        self.shard.handle(input, self.now, &mut self.io);
     }
 
     fn open(&mut self) -> usize {
@@ -140,7 +153,47 @@ impl Town {
         link
     }
 
-    fn request(&mut self, link: usize, text: String) {
+    /// A new connection that sends this.
+    pub fn says(&mut self, text: &str) -> usize {
+        let link = self.open();
+        self.request(link, text.to_owned());
+        link
+    }
+
+    pub fn says_bytes(&mut self, mut bytes: Vec<u8>) -> usize {
+        let link = self.open();
+        let conn = self.io.sockets[link].conn.expect("it is open");
+        self.handle(Input::Received(conn, &mut bytes));
+        link
+    }
+
+    /// What came since the last time.
+    pub fn take(&mut self, link: usize) -> String {
+        let bytes = std::mem::take(&mut self.io.sockets[link].received);
+        String::from_utf8_lossy(&bytes).into_owned()
+    }
+
+    /// The far shard gets its mail and answers.
+    pub fn far_turn(&mut self) {
+        let (far, io) = self.far.as_mut().expect("there is one");
+        for mail in self.io.mail.drain(..) {
+            far.handle(Input::Mail(mail), self.now, io);
+        }
+        far.flush(self.now, io);
+        for mail in std::mem::take(&mut io.mail) {
+            self.handle(Input::Mail(mail));
+        }
+        self.settle();
+    }
+
+    pub fn wait_s(&mut self, seconds: u32) {
+        self.now.s += seconds;
+        self.now.unix_s += seconds;
+        self.handle(Input::Tick);
+        self.settle();
+    }
+
+    pub fn request(&mut self, link: usize, text: String) {
         let conn = self.io.sockets[link].conn.expect("it is open");
         self.handle(Input::Received(conn, &mut text.into_bytes()));
     }
@@ -194,7 +247,7 @@ impl Town {
 
     /// The end of the turn.
     pub fn turn(&mut self) {
-        self.shard.flush(NOW, &mut self.io);
+        self.shard.flush(self.now, &mut self.io);
     }
 
     /// Turns until nothing is left to do.

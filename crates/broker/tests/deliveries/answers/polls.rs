@@ -1,0 +1,163 @@
+//! Long-polls: where they begin, what they bring, and when they end without a message.
+
+use super::*;
+
+#[test]
+fn a_long_poll_begins_where_it_says() {
+    let got = |target: &str, fields: &str| {
+        let text = answer(target, &format!("{GET}{fields}"));
+        let (head, data) = text.split_once("\n\n").expect("a head");
+        assert!(!head.contains("Crore-Gap"), "{head}");
+        data.to_owned()
+    };
+    for (query, data) in [
+        ("", "one"),
+        ("?since=", "one"),
+        ("?since=oldest", "one"),
+        ("?since=-1", "two"),
+        ("?since=17-1", "two"),
+        ("?last_event_id=17-1", "two"),
+        ("?x=1&since=%31%37-1", "two"),
+    ] {
+        assert_eq!(got(&format!("/sub/full{query}"), ""), data, "{query}");
+    }
+    for (field, data) in [
+        ("Last-Event-ID: 17-1", "two"),
+        ("Last-Event-ID:", "one"),
+        ("If-None-Match: \"17-1\"", "two"),
+        ("If-None-Match: W/\"17-1\"", "two"),
+        ("If-Modified-Since: Fri, 15 Jan 2027 07:59:59 GMT", "one"),
+        ("If-Modified-Since: nonsense", "one"),
+    ] {
+        assert_eq!(got("/sub/full", &format!("{field}\r\n")), data, "{field}");
+    }
+    // The query counts for more, the id that a browser remembers for more than a tag.
+    let field = "Last-Event-ID: 17-1\r\nIf-None-Match: \"17-2\"\r\n";
+    assert_eq!(got("/sub/full", field), "two");
+    assert_eq!(got("/sub/full?since=oldest", field), "one");
+}
+
+/// Whoever has everything waits, and in the end hears that there was nothing.
+#[test]
+fn a_long_poll_that_nothing_comes_for_ends_on_time() {
+    for (target, field, status) in [
+        ("/sub/full?since=live", "", "304 Not Modified"),
+        (
+            "/sub/full",
+            "If-None-Match: \"17-2\"\r\n",
+            "304 Not Modified",
+        ),
+        ("/sub/full", "Last-Event-ID: 17-2\r\n", "304 Not Modified"),
+        (
+            "/sub/full",
+            "If-Modified-Since: Fri, 15 Jan 2027 08:00:00 GMT\r\n",
+            "304 Not Modified",
+        ),
+        ("/sub/empty", "", "204 No Content"),
+        ("/sub?topic=empty&topic=void", "", "204 No Content"),
+    ] {
+        let mut town = town();
+        let link = asks(&mut town, target, &format!("{GET}{field}"));
+        town.wait_s(4);
+        assert_eq!(take(&mut town, link), "", "{target} waits");
+        town.wait_s(1);
+        assert_eq!(
+            take(&mut town, link),
+            format!("HTTP/1.1 {status}\n{CACHING}\n")
+        );
+        assert!(town.is_open(link));
+        // Its connection serves the next one.
+        town.request(
+            link,
+            format!("GET /sub/full?since=oldest HTTP/1.1\r\n{GET}\r\n"),
+        );
+        town.settle();
+        assert!(take(&mut town, link).ends_with("one"));
+    }
+    let mut town = town();
+    let link = asks(&mut town, "/sub/old/1", GET);
+    town.wait_s(5);
+    let timeout = format!("HTTP/1.1 408 Request Timeout\n{CACHING}Content-Length: 0\n\n");
+    assert_eq!(take(&mut town, link), timeout);
+    let link = asks(&mut town, "/sub/patient/1", GET);
+    town.wait_s(10_000);
+    assert_eq!(take(&mut town, link), "", "it waits for ever");
+}
+
+#[test]
+fn a_message_comes_with_what_its_publisher_said() {
+    let ask = |fields: &str, target: &str| {
+        let mut town = town();
+        let text = format!(
+            "POST /pub/x HTTP/1.1\r\nHost: localhost\r\n{fields}Content-Length: 3\r\n\r\nabc"
+        );
+        town.says(&text);
+        town.settle();
+        let link = asks(&mut town, target, GET);
+        take(&mut town, link)
+    };
+    let fields = |content_type: &str| {
+        format!("Content-Type: {content_type}\nETag: \"17-7\"\n{TIME}{CACHING}")
+    };
+    let all = "Content-Type: text/csv\r\nX-EventSource-Event: ev\r\nCrore-Key: k\r\n";
+    assert_eq!(
+        ask("", "/sub/x"),
+        message(&fields("text/plain; charset=utf-8"), "abc")
+    );
+    assert_eq!(
+        ask(all, "/sub/x"),
+        message(
+            &(fields("text/csv") + "Crore-Event: ev\nCrore-Key: k\n"),
+            "abc"
+        )
+    );
+    let binary = "Content-Type: application/octet-stream\r\n";
+    assert_eq!(
+        ask(binary, "/sub/x"),
+        message(&fields("application/octet-stream"), "abc")
+    );
+    let envelope = ask(all, "/sub/x?envelope=json");
+    let json = r#"{"topic":"x","id":"17-7","content_type":"text/csv","event":"ev","key":"k","data":"abc"}"#;
+    assert_eq!(
+        envelope,
+        message(
+            &(fields("application/json") + "Crore-Event: ev\nCrore-Key: k\n"),
+            json
+        )
+    );
+    // Of several topics, the one that it came on.
+    let several = ask(all, "/sub?topic=x&topic=y");
+    assert!(
+        several.contains("\nCrore-Topic: x\nCrore-Event: ev\nCrore-Key: k\n"),
+        "{several}"
+    );
+    assert!(several.ends_with("\n\nabc"));
+    let several = ask(all, "/sub?topic=x&topic=y&envelope=json");
+    assert!(several.contains(r#"{"topic":"x","id":"2"#), "{several}");
+}
+
+#[test]
+fn a_head_request_is_answered_at_once_and_without_a_body() {
+    let mut town = town();
+    let link = asks_with(&mut town, "HEAD /sub/full HTTP/1.1", GET);
+    let fields =
+        format!("Content-Type: text/plain; charset=utf-8\nETag: \"17-1\"\n{TIME}{CACHING}");
+    let whole = message(&fields, "one");
+    assert_eq!(
+        take(&mut town, link),
+        whole.strip_suffix("one").expect("a body")
+    );
+    for target in ["/sub/empty", "/sub?topic=empty&topic=void"] {
+        let link = asks_with(&mut town, &format!("HEAD {target} HTTP/1.1"), GET);
+        assert_eq!(
+            take(&mut town, link),
+            format!("HTTP/1.1 204 No Content\n{CACHING}\n")
+        );
+    }
+    let link = asks_with(&mut town, "HEAD /sub/full HTTP/1.1", EVENTS);
+    let (head, _) = STREAM.split_once("\n\n").expect("a head");
+    assert_eq!(take(&mut town, link), format!("{head}\n\n"));
+    town.publish([("full", "three".into())]);
+    town.settle();
+    assert_eq!(take(&mut town, link), "", "no stream");
+}

@@ -1,0 +1,170 @@
+//! Who is refused, told that a topic has ended, or has to make room.
+
+use super::*;
+
+#[test]
+fn a_bad_place_to_begin_is_refused_where_somebody_wrote_it() {
+    let bad = "since= takes oldest, live, -N or a position that the server gave";
+    for query in ["since=oops", "last_event_id=oops", "since=1a", "since=-x"] {
+        for fields in [GET, EVENTS, UPGRADE] {
+            let told = answer(&format!("/sub/full?{query}"), fields);
+            assert_eq!(told, refusal("400 Bad Request", bad), "{query}");
+        }
+    }
+    let bad = "a bad percent escape in the position";
+    assert_eq!(
+        answer("/sub/full?since=%zz", GET),
+        refusal("400 Bad Request", bad)
+    );
+}
+
+/// Where a browser sends it by itself, a bad one is a gap.
+#[test]
+fn a_bad_position_in_a_header_is_a_gap() {
+    let told = answer("/sub/full", &format!("{EVENTS}Last-Event-ID: oops\r\n"));
+    let gap = "26\nid: 17-0\nevent: crore.gap\ndata: full\n\n\n";
+    assert!(told.starts_with(&format!("{STREAM}{gap}")), "{told}");
+    assert!(
+        told.ends_with("data: one\n\n\n14\nid: 17-2\ndata: two\n\n\n"),
+        "{told}"
+    );
+    let told = answer("/sub/full", &format!("{GET}If-None-Match: \"oops\"\r\n"));
+    let fields = format!(
+        "Content-Type: text/plain; charset=utf-8\nETag: \"17-1\"\n{TIME}{CACHING}\
+         Crore-Gap: messages before this one are lost\n"
+    );
+    assert_eq!(told, message(&fields, "one"));
+}
+
+#[test]
+fn a_bad_upgrade_is_refused() {
+    let old = UPGRADE.replace("Version: 13", "Version: 8");
+    let reason = "Sec-WebSocket-Version must be 13";
+    let told = refusal("426 Upgrade Required", reason).replace(
+        "Content-Length",
+        "Upgrade: websocket\nSec-WebSocket-Version: 13\nContent-Length",
+    );
+    assert_eq!(answer("/sub/full", &old), told);
+    let short = UPGRADE.replace("dGhl", "");
+    let reason = "Sec-WebSocket-Key must be 16 bytes in base64";
+    assert_eq!(
+        answer("/sub/full", &short),
+        refusal("400 Bad Request", reason)
+    );
+    let reason = "frames can be published to one topic only";
+    let told = answer("/pubsub?topic=a&topic=b", UPGRADE);
+    assert_eq!(told, refusal("400 Bad Request", reason));
+}
+
+#[test]
+fn topics_that_publishers_create_have_no_other_subscribers() {
+    let reason = "publishers create topics here, and none has created this one";
+    for fields in [GET, EVENTS, UPGRADE] {
+        assert_eq!(
+            answer("/sub/created/1", fields),
+            refusal("403 Forbidden", reason)
+        );
+        let mut town = town();
+        town.publish([("created/1", "x".into())]);
+        town.settle();
+        let link = asks(&mut town, "/sub/created/1", fields);
+        assert!(!take(&mut town, link).contains("403"));
+    }
+}
+
+#[test]
+fn one_long_poll_at_a_time_by_rule() {
+    let mut town = town();
+    let first = asks(&mut town, "/sub/first/1", GET);
+    let reason = "another subscriber waits already";
+    for target in ["/sub/first/1", "/sub?topic=first/1&topic=x"] {
+        let second = asks(&mut town, target, GET);
+        assert_eq!(take(&mut town, second), refusal("409 Conflict", reason));
+    }
+    assert_eq!(take(&mut town, first), "");
+    let stream = asks(&mut town, "/sub/first/1", EVENTS);
+    assert!(
+        take(&mut town, stream).starts_with(STREAM),
+        "streams are no polls"
+    );
+
+    let first = asks(&mut town, "/sub/last/1", GET);
+    let stream = asks(&mut town, "/sub/last/1", EVENTS);
+    take(&mut town, stream);
+    let second = asks(&mut town, "/sub/last/1", GET);
+    let reason = "a later subscriber took this place";
+    assert_eq!(take(&mut town, first), refusal("409 Conflict", reason));
+    town.publish([("last/1", "x".into())]);
+    town.settle();
+    assert!(take(&mut town, second).ends_with("x"));
+    assert!(take(&mut town, stream).ends_with("data: x\n\n\n"));
+
+    let many: Vec<usize> = (0..3).map(|_| asks(&mut town, "/sub/y", GET)).collect();
+    for link in many {
+        assert_eq!(take(&mut town, link), "", "elsewhere many wait");
+    }
+}
+
+#[test]
+fn the_end_of_a_topic_is_told_to_who_is_there_and_to_who_resumes() {
+    let mut town = town();
+    let reason = "the topic was deleted";
+    let live = "/sub/full?since=live";
+    let poll = asks(&mut town, live, GET);
+    let events = asks(&mut town, live, EVENTS);
+    let old_events = asks_with(&mut town, &format!("GET {live} HTTP/1.0"), EVENTS);
+    let socket = asks(&mut town, live, UPGRADE);
+    for link in [events, old_events, socket] {
+        take(&mut town, link);
+    }
+    town.says(&format!("DELETE /pub/full HTTP/1.1\r\n{GET}\r\n"));
+    town.settle();
+    let end = close(4410, reason);
+    assert_eq!(take(&mut town, poll), refusal("410 Gone", reason));
+    assert_eq!(take(&mut town, events), "0\n\n");
+    assert_eq!(take(&mut town, old_events), "");
+    assert_eq!(take(&mut town, socket), end);
+    assert!(town.is_open(poll));
+    assert_eq!(town.accounts().carrier_topics, 0);
+
+    let resumes = "/sub/full?since=17-1";
+    let poll = asks(&mut town, resumes, GET);
+    assert_eq!(take(&mut town, poll), refusal("410 Gone", reason));
+    let events = asks(&mut town, resumes, EVENTS);
+    assert_eq!(take(&mut town, events), "HTTP/1.1 204 No Content\n\n");
+    let socket = asks(&mut town, resumes, UPGRADE);
+    assert_eq!(take(&mut town, socket), format!("{SWITCHING}\n{end}"));
+    // Whoever names no position begins it anew, and then others may resume.
+    let events = asks(&mut town, live, EVENTS);
+    assert!(take(&mut town, events).starts_with(STREAM));
+    let poll = asks(&mut town, "/sub/full?since=17-2", GET);
+    assert_eq!(take(&mut town, poll), "", "it waits");
+}
+
+#[test]
+fn a_server_full_of_topics_says_so() {
+    let mut settings = Settings::default();
+    settings.limits.topics_per_shard = 1;
+    let mut town = Town::with(settings, Pace::default(), 1);
+    let first = asks(&mut town, "/sub/a", EVENTS);
+    assert!(take(&mut town, first).starts_with(STREAM));
+    for fields in [GET, UPGRADE] {
+        let link = asks(&mut town, "/sub/b", fields);
+        let told = take(&mut town, link);
+        assert!(
+            told.starts_with("HTTP/1.1 503 Service Unavailable\n"),
+            "{told}"
+        );
+        assert!(told.contains("\nRetry-After: "), "{told}");
+    }
+    // A browser would stop for good at another status.
+    let link = asks(&mut town, "/sub/b", EVENTS);
+    let told = take(&mut town, link);
+    assert!(told.starts_with("HTTP/1.1 200 OK\n"), "{told}");
+    assert!(told.contains("retry: "), "{told}");
+    assert!(
+        !told.contains("Transfer-Encoding") || told.ends_with("0\n\n"),
+        "{told}"
+    );
+    assert_eq!(town.accounts().carrier_topics, 1);
+}

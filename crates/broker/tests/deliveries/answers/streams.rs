@@ -1,0 +1,204 @@
+//! Streams: how they begin, and how a gap is told in each.
+
+use super::*;
+
+#[test]
+fn a_stream_says_where_it_begins() {
+    let begun = |target: &str| answer(target, EVENTS);
+    let silent = "a\nid: 17-2\n\n\n";
+    assert_eq!(begun("/sub/full"), format!("{STREAM}{silent}"));
+    let two = "14\nid: 17-2\ndata: two\n\n\n";
+    assert_eq!(begun("/sub/full?since=-1"), format!("{STREAM}{two}"));
+    let mut town = town();
+    let link = asks_with(&mut town, "GET /sub/full?since=17-1 HTTP/1.0", EVENTS);
+    let two = "id: 17-2\ndata: two\n\n";
+    assert_eq!(take(&mut town, link), format!("{STREAM_OF_1_0}{two}"));
+    town.publish([("full", "three".into())]);
+    town.settle();
+    assert_eq!(take(&mut town, link), "id: 17-7\ndata: three\n\n");
+    let link = asks_with(&mut town, "GET /sub/empty HTTP/1.0", EVENTS);
+    assert_eq!(
+        take(&mut town, link),
+        format!("{STREAM_OF_1_0}id: 17-0\n\n")
+    );
+}
+
+#[test]
+fn an_upgrade_takes_what_it_offers() {
+    assert_eq!(answer("/sub/full", UPGRADE), format!("{SWITCHING}\n"));
+    let protocol = "Sec-WebSocket-Protocol: ws+meta.nchan\n";
+    assert_eq!(
+        answer("/sub/full", META),
+        format!("{SWITCHING}{protocol}\n")
+    );
+    let other = format!("{UPGRADE}Sec-WebSocket-Protocol: other\r\n");
+    assert_eq!(answer("/sub/full", &other), format!("{SWITCHING}\n"));
+    let deflate = format!("{UPGRADE}Sec-WebSocket-Extensions: permessage-deflate\r\n");
+    let agreed = "Sec-WebSocket-Extensions: permessage-deflate; server_no_context_takeover; \
+                  client_no_context_takeover\n";
+    assert_eq!(
+        answer("/sub/full", &deflate),
+        format!("{SWITCHING}{agreed}\n")
+    );
+    let mut settings = Settings::default();
+    settings.deflate.enabled = false;
+    let mut town = Town::with(settings, Pace::default(), 1);
+    let link = asks(&mut town, "/sub/full", &deflate);
+    assert_eq!(take(&mut town, link), format!("{SWITCHING}\n"));
+}
+
+/// Frames that come behind the request for an upgrade, before there is an answer, are frames.
+#[test]
+fn what_comes_behind_an_upgrade_is_read_when_the_stream_has_begun() {
+    let mut town = town();
+    let mut bytes = format!("GET /pub/x HTTP/1.1\r\n{UPGRADE}\r\n");
+    // A masked text frame, its mask all zeros.
+    bytes.push_str("\u{1}\u{3}");
+    let frame = "\0\0\0\0abc";
+    let mut raw = bytes.into_bytes();
+    let at = raw.len() - 2;
+    (raw[at], raw[at + 1]) = (0x81, 0x83);
+    raw.extend_from_slice(frame.as_bytes());
+    let link = town.says_bytes(raw);
+    town.settle();
+    assert!(take(&mut town, link).starts_with(&format!("{SWITCHING}\n")));
+    let link = asks(&mut town, "/sub/x", GET);
+    assert!(take(&mut town, link).ends_with("abc"), "it was published");
+    // Behind an event stream they mean nothing.
+    let link = town.says(&format!("GET /sub/full HTTP/1.1\r\n{EVENTS}\r\nGET /"));
+    town.settle();
+    assert!(take(&mut town, link).starts_with(STREAM));
+    assert_eq!(town.accounts().receive_bytes, 0);
+    assert_eq!(town.accounts().spills, 0);
+}
+
+#[test]
+fn a_gap_is_told_in_the_way_of_each_transport() {
+    let target = "/sub/short/1?since=17-0";
+    let gap = "Crore-Gap: messages before this one are lost\n";
+    let fields = |offset| {
+        format!(
+            "Content-Type: text/plain; charset=utf-8\nETag: \"17-{offset}\"\n{TIME}{CACHING}{gap}"
+        )
+    };
+    assert_eq!(answer(target, GET), message(&fields(4), "two"));
+    let event = "id: 17-3\nevent: crore.gap\ndata: short/1\n\n";
+    let two = "id: 17-4\ndata: two\n\n";
+    assert_eq!(
+        answer(target, EVENTS),
+        format!(
+            "{STREAM}{:x}\n{event}\n{:x}\n{two}\n",
+            event.len(),
+            two.len()
+        )
+    );
+    let mut town = town();
+    let link = asks_with(&mut town, &format!("GET {target} HTTP/1.0"), EVENTS);
+    assert_eq!(
+        take(&mut town, link),
+        format!("{STREAM_OF_1_0}{event}{two}")
+    );
+    let notice = meta("gap: messages before this position are lost\nid: 17-3\ntopic: short/1\n\n");
+    let two = meta("id: 17-4\ntopic: short/1\n\ntwo");
+    let protocol = "Sec-WebSocket-Protocol: ws+meta.nchan\n";
+    assert_eq!(
+        answer(target, META),
+        format!("{SWITCHING}{protocol}\n{notice}{two}")
+    );
+    // Plain frames have no place for it: the stream ends, or goes on, by rule.
+    let link = asks(&mut town, target, UPGRADE);
+    let end = close(4412, "messages are lost; resume from 17-3");
+    assert_eq!(take(&mut town, link), format!("{SWITCHING}\n{end}"));
+    let told = answer("/sub/skips/1?since=17-0", UPGRADE);
+    assert_eq!(told, format!("{SWITCHING}\n{}", meta("two")));
+}
+
+/// Who falls behind further than the log reaches is told so and goes on, or is let go with the position to resume from.
+#[test]
+fn a_slow_stream_that_the_log_left_behind_ends_or_goes_on_by_rule() {
+    for (topic, skips) in [("short/1", false), ("skips/1", true)] {
+        for (fields, is_socket) in [(EVENTS, false), (META, true), (UPGRADE, true)] {
+            let mut town = town_with(|limits| limits.outbox_bytes = 30);
+            let link = asks(&mut town, &format!("/sub/{topic}?since=live"), fields);
+            take(&mut town, link);
+            town.window(link, Some(1));
+            for data in ["3", "4", "5"] {
+                town.publish([(topic, "x".repeat(100))]);
+                town.settle();
+                town.publish([(topic, data.into())]);
+                town.settle();
+            }
+            town.window(link, None);
+            town.settle();
+            let told = take(&mut town, link);
+            let end = match (skips, is_socket) {
+                (true, _) => "",
+                (false, true) => "messages are lost; resume from 17-",
+                (false, false) => "\n0\n\n",
+            };
+            assert_eq!(
+                told.contains("crore.gap") || told.contains("gap: messages"),
+                skips && fields != UPGRADE
+            );
+            if skips {
+                let newest = if is_socket { "5" } else { "data: 5\n\n\n" };
+                assert!(
+                    told.ends_with(newest),
+                    "{topic} {fields} {}",
+                    &told[told.len() - 99..]
+                );
+                town.publish([(topic, "newest".into())]);
+                town.settle();
+                assert!(take(&mut town, link).contains("newest"));
+            } else {
+                assert!(told.contains(end), "{}", &told[told.len() - 99..]);
+                assert!(!told.contains("\n5"), "not beyond the gap");
+            }
+        }
+    }
+}
+
+/// Positions of sets of topics begin at the positions that the client came with.
+#[test]
+fn a_set_resumes_each_of_its_topics() {
+    let mut town = town();
+    let target = "/sub?topic=full&topic=x";
+    let link = asks(&mut town, &format!("{target}&since=oldest"), META);
+    let told = take(&mut town, link);
+    let id = |told: &str, data: &str| {
+        let end = told.find(&format!("\n\n{data}")).expect("it came");
+        let start = told[..end].rfind("id: ").expect("an id") + 4;
+        told[start..].lines().next().expect("a line").to_owned()
+    };
+    let (first, second) = (id(&told, "one"), id(&told, "two"));
+    town.publish([("x", "three".into())]);
+    town.settle();
+    let third = id(&take(&mut town, link), "three");
+    for (since, expected) in [
+        (&first, &["two", "three"][..]),
+        (&second, &["three"]),
+        (&third, &[]),
+    ] {
+        for fields in [META, EVENTS] {
+            let link = asks(&mut town, &format!("{target}&since={since}"), fields);
+            let told = take(&mut town, link);
+            assert!(!told.contains("gap"), "{told}");
+            for data in ["one", "two", "three"] {
+                let count = told.matches(&format!("\n\n{data}")).count()
+                    + told.matches(&format!("data: {data}\n")).count();
+                assert_eq!(
+                    count,
+                    usize::from(expected.contains(&data)),
+                    "{data}: {told}"
+                );
+            }
+        }
+    }
+    // The same topics in another order are another set.
+    let link = asks(
+        &mut town,
+        &format!("/sub?topic=x&topic=full&since={first}"),
+        META,
+    );
+    assert_eq!(take(&mut town, link).matches("gap: ").count(), 2);
+}
