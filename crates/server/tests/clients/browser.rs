@@ -23,10 +23,12 @@ fn page() -> String {
     origin
 }
 
+/// What most tests want: a browser that comes back soon.
+const RULE: &str = "[[rule]]\nmatch = \"#\"\nsse_retry_ms = 200\n";
+
 /// A browser on a page whose origin the server allows, with a network that can be cut.
-fn visit() -> (Server, Proxy, Client) {
+pub fn visit(rule: &str) -> (Server, Proxy, Client) {
     let origin = page();
-    let rule = "[[rule]]\nmatch = \"#\"\nsse_retry_ms = 200\n";
     let server = Server::with(&format!("[http]\nallowed_origins = [\"{origin}\"]\n{rule}"));
     let proxy = Proxy::to(server.address());
     let browser = Client::node("browser.mjs", &[&origin]);
@@ -37,7 +39,7 @@ fn visit() -> (Server, Proxy, Client) {
 #[test]
 #[ignore = "needs what `cargo xtask test` prepares"]
 fn an_event_source_reconnects_and_resumes() {
-    let (server, proxy, mut browser) = visit();
+    let (server, proxy, mut browser) = visit(RULE);
     browser.tell(&json!({ "do": "eventsource", "url": proxy.url("/sub/news") }));
     await_subscribers(&server, "news", 1);
     publish(&server, "news", "one");
@@ -62,7 +64,7 @@ fn an_event_source_reconnects_and_resumes() {
 #[test]
 #[ignore = "needs what `cargo xtask test` prepares"]
 fn a_websocket_resumes_and_publishes() {
-    let (server, proxy, mut browser) = visit();
+    let (server, proxy, mut browser) = visit(RULE);
     let url = proxy.url("/sub/news").replacen("http", "ws", 1);
     let open = |since: &str| json!({ "do": "websocket", "url": format!("{url}?since={since}") });
     browser.tell(&open("live"));
@@ -90,7 +92,7 @@ fn a_websocket_resumes_and_publishes() {
 #[ignore = "needs what `cargo xtask test` prepares"]
 fn fetch_in_a_loop_needs_no_code_for_positions() {
     // The browser's cache sends the validators of the last answer by itself.
-    let (server, proxy, mut browser) = visit();
+    let (server, proxy, mut browser) = visit(RULE);
     for text in ["one", "two", "three"] {
         publish(&server, "news", text);
     }
@@ -107,7 +109,7 @@ fn fetch_in_a_loop_needs_no_code_for_positions() {
 #[test]
 #[ignore = "needs what `cargo xtask test` prepares"]
 fn a_page_of_a_foreign_origin_gets_nothing() {
-    let (_server, _proxy, mut browser) = visit();
+    let (_server, _proxy, mut browser) = visit(RULE);
     let other = Server::start();
     publish(&other, "news", "private");
     browser.tell(&json!({ "do": "websocket", "url": other.url("/sub/news?since=oldest").replacen("http", "ws", 1) }));

@@ -10,5 +10,6 @@ mod support;
 
 mod browser;
 mod client;
+mod cut;
 mod proxy;
 mod scripts;

@@ -1,37 +1,55 @@
-//! A TCP relay that can be cut: the network between a client that reconnects by itself and the server.
+//! A TCP relay that can be cut, or cuts by itself in mid-message: the network between a client that reconnects and the
+//! server.
 
 use std::io::{Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
+
+/// What a network that chops lets through of the server's bytes, for one connection after the other: more than an
+/// answer's head, and no whole number of messages.
+const CHOPS: [usize; 8] = [700, 1_501, 903, 2_222, 610, 1_207, 3_001, 805];
 
 pub struct Proxy {
     address: SocketAddr,
     up: Arc<AtomicBool>,
+    cuts: Arc<AtomicUsize>,
     held: Arc<Mutex<Vec<TcpStream>>>,
 }
 
 impl Proxy {
     /// Listens on a port of its own and relays to `server`. Its threads end with the test program.
     pub fn to(server: SocketAddr) -> Proxy {
+        Proxy::start(server, false)
+    }
+
+    /// The same, and every connection ends after some bytes of the server.
+    pub fn chopping(server: SocketAddr) -> Proxy {
+        Proxy::start(server, true)
+    }
+
+    fn start(server: SocketAddr, chops: bool) -> Proxy {
         let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
         let address = listener.local_addr().expect("an address");
         let proxy = Proxy {
             address,
             up: Arc::new(AtomicBool::new(true)),
+            cuts: Arc::default(),
             held: Arc::default(),
         };
         let (up, held) = (Arc::clone(&proxy.up), Arc::clone(&proxy.held));
+        let cuts = Arc::clone(&proxy.cuts);
         std::thread::spawn(move || {
-            for client in listener.incoming().map_while(Result::ok) {
+            let limits = CHOPS.iter().cycle().map(|limit| chops.then_some(*limit));
+            for (client, limit) in listener.incoming().map_while(Result::ok).zip(limits) {
                 // While the network is down a connection is closed at once.
                 if up.load(Ordering::SeqCst) {
                     let upstream = TcpStream::connect(server).expect("the server");
                     let own =
                         [&client, &upstream].map(|stream| stream.try_clone().expect("a clone"));
                     held.lock().expect("the list").extend(own);
-                    relay(&client, &upstream);
-                    relay(&upstream, &client);
+                    relay(&client, &upstream, None, &cuts);
+                    relay(&upstream, &client, limit, &cuts);
                 }
             }
         });
@@ -50,20 +68,33 @@ impl Proxy {
         }
     }
 
+    /// Connections that were chopped.
+    pub fn cuts(&self) -> usize {
+        self.cuts.load(Ordering::SeqCst)
+    }
+
     pub fn mend(&self) {
         self.up.store(true, Ordering::SeqCst);
     }
 }
 
-fn relay(from: &TcpStream, to: &TcpStream) {
+fn relay(from: &TcpStream, to: &TcpStream, limit: Option<usize>, cuts: &Arc<AtomicUsize>) {
     let (mut from, mut to) = (
         from.try_clone().expect("a clone"),
         to.try_clone().expect("a clone"),
     );
+    let cuts = Arc::clone(cuts);
     std::thread::spawn(move || {
-        let mut bytes = [0; 16 << 10];
+        let (mut bytes, mut left) = ([0; 16 << 10], limit.unwrap_or(usize::MAX));
         while let Ok(count @ 1..) = from.read(&mut bytes) {
-            if to.write_all(&bytes[..count]).is_err() {
+            let part = count.min(left);
+            left -= part;
+            if to.write_all(&bytes[..part]).is_err() {
+                break;
+            }
+            if left == 0 {
+                cuts.fetch_add(1, Ordering::SeqCst);
+                let _ = from.shutdown(Shutdown::Both);
                 break;
             }
         }

@@ -1,4 +1,4 @@
-//! `curl`, Python's `websockets` and `httpx`, Node's `ws` and `eventsource`.
+//! `curl`, Python's `websockets` and `httpx`, Node's `ws` and `eventsource`. What comes over a network that cuts is in `cut`.
 
 use crate::client::{Client, await_subscribers, curl, publish};
 use crate::proxy::Proxy;

@@ -1,0 +1,104 @@
+//! Clients that come back by themselves while messages go on: every connection is cut in the middle of a message, and
+//! each gets exactly what was published, from its first message to the last.
+
+use crate::browser;
+use crate::client::{Client, await_subscribers, publish};
+use crate::proxy::Proxy;
+use crate::support::Server;
+use serde_json::json;
+use std::process::Command;
+
+/// Messages of a run.
+const MESSAGES: usize = 60;
+/// A cut for every few of them.
+const CUTS_MIN: usize = 8;
+/// All messages are kept, and browsers come back soon.
+const RULE: &str = "[[rule]]\nmatch = \"#\"\nlog_messages = 1000\nsse_retry_ms = 60\n";
+
+/// Of different lengths, so that a cut falls anywhere.
+fn text(number: usize) -> String {
+    format!(
+        "message {number} \u{2713} {}",
+        "x".repeat(number * 37 % 500)
+    )
+}
+
+/// Publishes while `client` is cut off again and again; it must get everything.
+fn gets_everything(server: &Server, proxy: &Proxy, client: &Client) {
+    await_subscribers(server, "news", 1);
+    let (got, expected) = std::thread::scope(|scope| {
+        scope.spawn(|| (0..MESSAGES).for_each(|number| publish(server, "news", &text(number))));
+        let expected: Vec<String> = (0..MESSAGES).map(text).collect();
+        (client.messages(MESSAGES).0, expected)
+    });
+    assert_eq!(got, expected);
+    client.expect_quiet();
+    assert!(proxy.cuts() >= CUTS_MIN, "{} cuts", proxy.cuts());
+}
+
+#[test]
+#[ignore = "needs what `cargo xtask test` prepares"]
+fn a_browsers_event_source() {
+    let (server, _, mut browser) = browser::visit(RULE);
+    let proxy = Proxy::chopping(server.address());
+    browser.tell(&json!({ "do": "eventsource", "url": proxy.url("/sub/news") }));
+    gets_everything(&server, &proxy, &browser);
+}
+
+#[test]
+#[ignore = "needs what `cargo xtask test` prepares"]
+fn node_eventsource() {
+    let server = Server::with(RULE);
+    let proxy = Proxy::chopping(server.address());
+    let client = Client::node("eventsource_client.mjs", &[&proxy.url("/sub/news")]);
+    gets_everything(&server, &proxy, &client);
+}
+
+#[test]
+#[ignore = "needs what `cargo xtask test` prepares"]
+fn python_websockets_with_since() {
+    let server = Server::with(RULE);
+    let proxy = Proxy::chopping(server.address());
+    let client = Client::python("websockets_resume.py", &[&proxy.url("/sub/news")]);
+    gets_everything(&server, &proxy, &client);
+}
+
+#[test]
+#[ignore = "needs what `cargo xtask test` prepares"]
+fn curl_with_if_none_match() {
+    let server = Server::with(RULE);
+    let proxy = Proxy::chopping(server.address());
+    let url = proxy.url("/sub/news");
+    let (mut got, mut tag, mut failures) = (Vec::new(), None::<String>, 0);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            (0..MESSAGES).for_each(|number| publish(&server, "news", &text(number).repeat(4)));
+        });
+        while got.len() < MESSAGES {
+            let mut curl = Command::new("curl");
+            curl.args(["-sSi", "--max-time", "30"]);
+            if let Some(tag) = &tag {
+                curl.args(["-H", &format!("If-None-Match: {tag}")]);
+            }
+            let output = curl.arg(&url).output().expect("curl starts");
+            if !output.status.success() {
+                // Cut off: it asks again with the tag that it had.
+                failures += 1;
+                assert!(failures < 10 * MESSAGES, "{output:?}");
+                continue;
+            }
+            let answer = String::from_utf8(output.stdout).expect("text");
+            let (head, body) = answer.split_once("\r\n\r\n").expect("a head");
+            assert!(
+                head.starts_with("HTTP/1.1 200") && !head.contains("Crore-Gap"),
+                "{head}"
+            );
+            let field = head.lines().find_map(|line| line.strip_prefix("ETag: "));
+            tag = Some(field.expect("an ETag").trim().to_string());
+            got.push(body.to_string());
+        }
+    });
+    let expected: Vec<String> = (0..MESSAGES).map(|number| text(number).repeat(4)).collect();
+    assert_eq!(got, expected);
+    assert!(failures >= CUTS_MIN, "{failures} were cut off");
+}
