@@ -60,6 +60,11 @@ impl Shard {
             Ask::Attach(attach, name) => {
                 home.attach(from, attach, name.in_bytes(bytes), &world.rules, now, lanes);
             }
+            Ask::AttachFilters(attach, names) => {
+                let names = names.in_bytes(bytes);
+                home.attach_filters(from, attach, names, &world.rules, now, lanes);
+            }
+            Ask::LeaveFilter(filter) => home.leave_filter(from, filter.in_bytes(bytes)),
             Ask::Leave {
                 hash,
                 topic,

@@ -8,10 +8,10 @@
 use alloc::vec::Vec;
 use core::ops::Range;
 
-use crate::conn::{Behind, LIVE, Link};
+use crate::conn::{Behind, FILTERS, LIVE, Link};
 use crate::encode::{Encoded, Encoding};
 use crate::io::{Io, Write};
-use crate::mail::{Frames, Record};
+use crate::mail::{Frames, Record, ShardId};
 use crate::planted::{self, Fault};
 use crate::shard::Shard;
 use crate::slab::NONE;
@@ -31,6 +31,8 @@ pub struct Burst {
     topic: u32,
     encoded: [Encoded; Encoding::COUNT],
     short: Vec<(usize, usize)>,
+    /// Who told the messages at hand, for subscribers by filter.
+    pub home: ShardId,
 }
 
 struct Due {
@@ -128,6 +130,80 @@ impl Shard {
         if self.burst.writes.len() == WRITES_MAX {
             self.send_burst(frames, io);
         }
+    }
+
+    /// Gives a connection some messages of the topic at hand.
+    pub(crate) fn push_picks<I: Io>(
+        &mut self,
+        slot: u32,
+        encoding: Encoding,
+        picks: &[u32],
+        frames: &Frames,
+        io: &mut I,
+    ) {
+        let burst = &self.burst;
+        let (first, last) = (picks[0], picks[picks.len() - 1]);
+        let due = Due {
+            slot,
+            link: self.conns.get(slot).link,
+            encoding,
+            records: burst.topic + first..burst.topic + last + 1,
+            encoded: burst.encoded[encoding as usize].first() + first,
+        };
+        let all = due.records.len() == picks.len();
+        let records = &burst.records()[first as usize..=last as usize];
+        let touching =
+            encoding != Encoding::Frame || records.windows(2).all(|pair| pair[0].touches(&pair[1]));
+        let row = self.conns.get_mut(slot);
+        if all && row.outbox != NONE {
+            self.queue(&due, frames, 0);
+        } else if all && touching {
+            row.sent_s = self.now.s;
+            self.burst.writes.push(due);
+            if self.burst.writes.len() == WRITES_MAX {
+                self.send_burst(frames, io);
+            }
+        } else {
+            let (mut bytes, mut ends) = (Vec::new(), Vec::new());
+            for n in picks {
+                let message = self.burst.message(&due, frames, (n - first) as usize);
+                bytes.extend_from_slice(message);
+                ends.push(bytes.len());
+            }
+            self.put_picks(slot, &bytes, &ends, picks, io);
+        }
+    }
+
+    /// The same, side by side with these ends.
+    pub(crate) fn put_picks<I: Io>(
+        &mut self,
+        slot: u32,
+        bytes: &[u8],
+        ends: &[usize],
+        picks: &[u32],
+        io: &mut I,
+    ) {
+        let taken = self.offer(slot, bytes, ends, io);
+        let limits = &self.world.settings.limits;
+        for n in taken..ends.len() {
+            let record = &self.burst.records()[picks[n] as usize];
+            let message = &bytes[if n == 0 { 0 } else { ends[n - 1] }..ends[n]];
+            let outbox = self.outboxes.get_mut(self.conns.get(slot).outbox);
+            let fits = !record.latest
+                && outbox.waiting_bytes() + message.len() <= limits.outbox_bytes
+                && self.outbox_bytes + message.len() <= limits.outbox_bytes_per_shard;
+            if !fits {
+                let (home, offset) = (self.burst.home, record.offset - 1);
+                return self.fell_behind_of_http(slot, home, offset);
+            }
+            outbox.bytes.extend_from_slice(message);
+            self.outbox_bytes += message.len();
+        }
+    }
+
+    fn fell_behind_of_http(&mut self, slot: u32, home: ShardId, offset: u64) {
+        let serial = self.filtered(slot).map(|all| all.groups[0].serial);
+        self.fell_behind(slot, serial.expect("it has filters"), home, offset);
     }
 
     /// Sends what waits in the burst.
@@ -249,6 +325,10 @@ impl Shard {
                 && self.outbox_bytes + bytes.len() <= limits.outbox_bytes_per_shard;
             if !fits {
                 let offset = record.previous;
+                if self.conns.get(due.slot).wants(FILTERS) {
+                    let (home, offset) = (self.burst.home, record.offset - 1);
+                    return self.fell_behind_of_http(due.slot, home, offset);
+                }
                 self.conns.get_mut(due.slot).flags &= !LIVE;
                 self.stats.fallbacks += 1;
                 let behind = Behind {

@@ -10,7 +10,9 @@ use crore_wire::websocket::receive::Partial;
 
 use crate::admission::Client;
 use crate::connection::mqtt::Mqtt;
+use crate::connection::filtered::Opening;
 use crate::mail::{Frames, Record, ShardId};
+use crate::matching::Filtered;
 use crate::slab::{NONE, Vacant};
 
 /// What the transport below calls the connection: its descriptor.
@@ -123,6 +125,8 @@ pub const FRAMED: u32 = 1 << 19;
 pub const QOS_SHIFT: u32 = 20;
 /// The MQTT client limits the size of packets.
 pub const SMALL: u32 = 1 << 22;
+/// It subscribes by filter.
+pub const FILTERS: u32 = 1 << 23;
 /// Where the number of the allowed origin begins: eight bits, 0 for none, 255 for any.
 pub const ORIGIN_SHIFT: u32 = 24;
 
@@ -353,6 +357,10 @@ pub struct Extra {
     pub follow: Option<Follow>,
     /// It speaks MQTT.
     pub mqtt: Option<Box<Mqtt>>,
+    /// Its filters.
+    pub filters: Option<Box<Filtered>>,
+    /// A response to a request by filter that is not yet begun.
+    pub opening: Option<Box<Opening>>,
 }
 
 /// How far a follower is. The homes are asked one after the other, so that one page at most is under way.

@@ -7,11 +7,12 @@
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 
-use crate::conn::{Behind, COUNTED, ENVELOPE, EVENTS, Held, LIVE, MULTI, State, UPGRADE};
+use crate::conn::{Behind, COUNTED, ENVELOPE, EVENTS, FILTERS, Held, LIVE, MULTI, State, UPGRADE};
 use crate::connection::mqtt;
 use crate::encode::{Encoding, Message};
 use crate::io::{Close, Io};
-use crate::mail::{Frames, Record, Tell};
+use crate::mail::{Frames, Record, ShardId, Tell};
+use crate::matched::{Matched, Run};
 use crate::planted::{self, Fault};
 use crate::position::{self, Position};
 use crate::shard::Shard;
@@ -31,16 +32,83 @@ pub struct Delivery {
     at: usize,
     place: u32,
     walking: bool,
-    own: bool,
+    /// Who told it.
+    pub(crate) home: ShardId,
+    pub(crate) run: Run,
+}
+
+/// Stands for the topic of all tells that keep the order in which they were told.
+const IN_ORDER: u32 = NONE - 1;
+
+/// Messages for filters keep their order, and with them all that concerns one of their topics.
+fn keep_order(tells: &[Tell], keys: &mut [u64]) {
+    let of = |tell: &Tell| match tell {
+        Tell::Match { topic, .. } => Some(*topic),
+        _ => None,
+    };
+    let mut mixed: Vec<u32> = tells
+        .iter()
+        .filter_map(of)
+        .filter(|topic| *topic != NONE)
+        .collect();
+    mixed.sort_unstable();
+    for (n, (key, tell)) in keys.iter_mut().zip(tells).enumerate() {
+        let is_mixed = |topic: u32| topic != NONE && mixed.binary_search(&topic).is_ok();
+        let in_order = matches!(tell, Tell::Match { .. } | Tell::Matches { .. })
+            || tell.topic().is_some_and(is_mixed);
+        if in_order {
+            *key = u64::from(IN_ORDER) << 32 | n as u64;
+        }
+    }
+}
+
+impl Delivery {
+    /// The tell that stands so far behind the cursor.
+    pub(crate) fn try_tell(&self, behind: usize) -> Option<&Tell> {
+        let key = self.keys.get(self.at + behind)?;
+        self.tells.get(*key as u32 as usize)
+    }
+
+    /// The tell that stands so far behind the cursor; there is one.
+    pub(crate) fn tell(&self, behind: usize) -> &Tell {
+        self.try_tell(behind).expect("the run is that long")
+    }
+
+    /// The message that stands so far behind the cursor.
+    pub(crate) fn matched(&self, behind: usize) -> Matched {
+        match *self.tell(behind) {
+            Tell::Match {
+                topic,
+                name,
+                record,
+                ..
+            } => Matched {
+                name,
+                topic,
+                record,
+            },
+            _ => unreachable!("a run is of matches"),
+        }
+    }
+
+    /// The run at the cursor is done.
+    pub(crate) fn end_run(&mut self) {
+        self.at += self.run.end();
+    }
 }
 
 impl Shard {
     /// Takes tells in; answers to publishers are passed on at once.
-    pub(crate) fn enqueue(&mut self, tells: Vec<Tell>, frames: Arc<Frames>, own: bool) {
+    pub(crate) fn enqueue(&mut self, home: ShardId, tells: Vec<Tell>, frames: Arc<Frames>) {
         let mut keys = Vec::with_capacity(tells.len());
+        let mut matches = false;
         for (n, tell) in tells.iter().enumerate() {
             // What concerns no topic sorts to the end.
             keys.push(u64::from(tell.topic().unwrap_or(NONE)) << 32 | n as u64);
+            matches |= matches!(tell, Tell::Match { .. } | Tell::Matches { .. });
+        }
+        if matches {
+            keep_order(&tells, &mut keys);
         }
         keys.sort_unstable();
         self.deliveries.push_back(Delivery {
@@ -50,7 +118,8 @@ impl Shard {
             at: 0,
             place: 0,
             walking: false,
-            own,
+            home,
+            run: Run::default(),
         });
     }
 
@@ -63,10 +132,13 @@ impl Shard {
                 return false;
             }
             let Delivery {
-                tells, frames, own, ..
+                tells,
+                frames,
+                home,
+                ..
             } = delivery;
             drop(frames);
-            if own {
+            if home == self.lanes.me {
                 self.lanes.recycle(tells);
             }
         }
@@ -87,6 +159,10 @@ impl Shard {
             }
             let tell = &d.tells[d.keys[d.at] as u32 as usize];
             if let Tell::Live { topic, serial, .. } = *tell {
+                if d.keys[d.at] >> 32 == u64::from(IN_ORDER) {
+                    // A burst names a connection once, and its topic may have stood before.
+                    self.send_burst(&frames, io);
+                }
                 let end = self.gather(d, topic);
                 // Between the parts of a walk its topic cannot be freed: the tombstones hold it.
                 if self.topics.is_current(topic, serial)
@@ -101,8 +177,14 @@ impl Shard {
                 d.at = end;
                 continue;
             }
+            if matches!(tell, Tell::Match { .. }) {
+                if !self.match_run(d, &frames, budget, io) {
+                    break false;
+                }
+                continue;
+            }
             self.send_burst(&frames, io);
-            self.tell(tell, &frames, io);
+            self.tell(d.home, tell, &frames, io);
             *budget -= 1;
             d.at += 1;
         };
@@ -116,7 +198,7 @@ impl Shard {
         let mut members = [NONE; WARMED];
         for (member, key) in members.iter_mut().zip(keys) {
             let topic = (key >> 32) as u32;
-            if topic != NONE {
+            if topic < IN_ORDER {
                 *member = self.topics.only_member(topic).unwrap_or(NONE);
             }
         }
@@ -128,9 +210,16 @@ impl Shard {
         core::hint::black_box(members.iter().fold(0, touch));
     }
 
-    fn tell<I: Io>(&mut self, tell: &Tell, frames: &Frames, io: &mut I) {
+    fn tell<I: Io>(&mut self, home: ShardId, tell: &Tell, frames: &Frames, io: &mut I) {
         match *tell {
-            Tell::Live { .. } => unreachable!("live messages are gathered"),
+            Tell::Live { .. } | Tell::Match { .. } => {
+                unreachable!("live messages are gathered")
+            }
+            Tell::Matches {
+                to,
+                serial,
+                ref page,
+            } => self.match_page(home, to, serial, page, frames, io),
             Tell::Page {
                 topic,
                 to,
@@ -167,7 +256,7 @@ impl Shard {
         d.at + self.burst.records().len()
     }
 
-    fn fan_out<I: Io>(
+    pub(crate) fn fan_out<I: Io>(
         &mut self,
         d: &mut Delivery,
         topic: u32,
@@ -424,6 +513,9 @@ impl Shard {
     /// The position of a connection that has just seen `offset`.
     pub(crate) fn write_id(&self, slot: u32, offset: u64, out: &mut Vec<u8>) {
         let row = self.conns.get(slot);
+        if row.wants(FILTERS) {
+            return self.write_matched_id(slot, None, out);
+        }
         if !row.wants(MULTI) {
             position::write(
                 out,

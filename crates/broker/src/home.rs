@@ -9,6 +9,7 @@
 
 mod attach;
 mod carriers;
+mod filters;
 mod idempotence;
 mod interest;
 mod kept;
@@ -25,6 +26,8 @@ use crore_wire::websocket::frame::{self, Opcode};
 use crate::blobs::{Blob, Names};
 use crate::deliver::WARMED;
 use crate::home::carriers::Carrier;
+use crate::home::filters::Registered;
+pub use crate::home::filters::SEPARATOR;
 use crate::home::idempotence::Answers;
 use crate::home::interest::Followers;
 use crate::index::{Chained, Index};
@@ -162,6 +165,7 @@ pub struct Home {
     /// The last offset that was given. One count for all topics: an offset is the order of arrival.
     sequence: u64,
     floor: Vec<u64>,
+    filters: Registered,
     epoch: u32,
     /// Idle rows by rule, in the order in which they may be forgotten.
     idle: Vec<VecDeque<(u32, u32)>>,
@@ -191,6 +195,7 @@ impl Home {
             retained: BTreeMap::new(),
             sequence: 0,
             floor: alloc::vec![0; PARTITIONS],
+            filters: Registered::new(rules.count(), seed),
             epoch,
             idle: (0..rules.count()).map(|_| VecDeque::new()).collect(),
             topics_max: settings.limits.topics_per_home(homes),
@@ -214,6 +219,9 @@ impl Home {
     pub fn account(&self, accounts: &mut Accounts) {
         accounts.home_topics = self.rows.len();
         accounts.home_sets = self.sets.len();
+        accounts.home_filters = self.filters.len();
+        accounts.home_losses = self.log.losses() as u32;
+        accounts.name_bytes += self.filters.bytes();
         accounts.followers = self.followers.len();
         accounts.answers = self.answers.as_ref().map_or(0, Answers::len);
         accounts.log_messages = self.log.len();
@@ -292,7 +300,15 @@ impl Home {
             false => rule.messages_max(),
         };
         let keep = most > 0;
-        if keep || row.carrier != NONE || message.retain {
+        if !keep {
+            self.log.lose(id, previous, offset);
+        }
+        let matched = if self.filters.is_empty() {
+            0
+        } else {
+            self.filters.find(message.name)
+        };
+        if keep || row.carrier != NONE || message.retain || matched > 0 {
             let opcode = if message.binary {
                 Opcode::Binary
             } else {
@@ -331,7 +347,7 @@ impl Home {
                 self.retain(id, &kept, is_empty, rules);
             }
             let row = self.rows.get_mut(id);
-            if row.carrier != NONE {
+            if row.carrier != NONE || matched > 0 {
                 let mut record = frames.finish(span, &new);
                 if row.has(WANTS_DEFLATE) && message.data.len() >= settings.deflate.min_bytes {
                     self.compressed.clear();
@@ -343,7 +359,9 @@ impl Home {
                     let (header, len) = frame::header(opcode, true, self.compressed.len());
                     frames.pack(&mut record, &header[..len], &self.compressed);
                 }
-                if row.has(SET) {
+                if matched > 0 {
+                    self.tell_matched(id, message.name, record, lanes);
+                } else if row.has(SET) {
                     for carrier in self.sets.get(row.carrier) {
                         let tell = Tell::Live {
                             topic: carrier.topic,
@@ -384,7 +402,9 @@ impl Home {
         if !keep || message.retain {
             self.queue_if_idle(id, now);
         }
-        Outcome::Done(self.info(id, now))
+        let mut info = self.info(id, now);
+        info.subscribers += matched;
+        Outcome::Done(info)
     }
 
     fn info(&self, id: u32, now: Now) -> Info {

@@ -8,6 +8,7 @@
 //!
 //! It does not decide who may read, and knows neither names nor subscribers.
 
+mod arrival;
 mod entry;
 mod expiry;
 mod keys;
@@ -18,7 +19,9 @@ mod tests;
 use alloc::vec::Vec;
 
 use crate::blobs::{Blobs, occupied};
-use crate::log::entry::{Chain, Entry};
+pub use crate::log::arrival::Arrival;
+use crate::log::arrival::{Losses, Marks};
+use crate::log::entry::{Chain, Entry, MARKED};
 use crate::log::keys::{Key, Keys};
 use crate::rules::Rules;
 use crate::settings::{Keep, Rule};
@@ -36,6 +39,7 @@ struct Ages {
     oldest: u32,
     youngest: u32,
     ttl_s: u32,
+    marks: Marks,
 }
 
 /// Why an entry goes.
@@ -57,6 +61,7 @@ pub struct Log {
     /// Entries that were the last of a page, for whoever asks for the next one.
     fingers: [u32; FINGERS],
     budget_bytes: usize,
+    losses: Losses,
     /// Messages that a newer one of their key took the place of.
     pub superseded: u64,
     /// Messages whose time to live had passed before anything else took them away.
@@ -102,6 +107,7 @@ impl Log {
             oldest: NONE,
             youngest: NONE,
             ttl_s: rules.get(number as u8).ttl_s,
+            marks: Marks::default(),
         };
         Log {
             entries: Slab::new(),
@@ -111,6 +117,7 @@ impl Log {
             ages: (0..rules.count()).map(ages).collect(),
             fingers: [NONE; FINGERS],
             budget_bytes,
+            losses: Losses::default(),
             superseded: 0,
             expired: 0,
         }
@@ -234,6 +241,9 @@ impl Log {
             form: Entry::form(new),
         });
         let ages = &mut self.ages[number as usize];
+        if ages.marks.add(new.offset, id) {
+            self.entries.get_mut(id).form |= MARKED;
+        }
         let elder = core::mem::replace(&mut ages.youngest, id);
         if elder == NONE {
             ages.oldest = id;
@@ -358,6 +368,7 @@ impl Log {
         if latest {
             self.keys.remove(self.key_row_of(id));
         }
+        self.unmark(id);
         let entry = self.entries.remove(id);
         let row = self.chains.get_mut(chain);
         row.count -= 1;
@@ -374,6 +385,10 @@ impl Log {
             self.entries.get_mut(entry.younger).older = entry.older
         }
         self.blobs.remove(entry.blob, entry.bytes());
+        let retained = row.rule as usize == self.ages.len() - 1;
+        if gone == Gone::Lost && !retained {
+            self.losses.add(row.topic, entry.previous, entry.offset);
+        }
         if row.count == 0 {
             let lost = gone == Gone::Lost;
             if lost && !row.ended {
@@ -402,5 +417,21 @@ impl Log {
             self.keys.get_mut(after).before = before;
         }
         chain
+    }
+
+    /// An entry goes: its mark goes to the one before it.
+    fn unmark(&mut self, id: u32) {
+        let entry = self.entries.get(id);
+        if entry.form & MARKED == 0 {
+            return;
+        }
+        let (offset, older) = (entry.offset, entry.older);
+        let number = self.chains.get(entry.chain).rule;
+        let heir = (older != NONE).then(|| self.entries.get_mut(older));
+        let heir = heir.filter(|entry| entry.form & MARKED == 0).map(|entry| {
+            entry.form |= MARKED;
+            (entry.offset, older)
+        });
+        self.ages[number as usize].marks.pass_on(offset, heir);
     }
 }

@@ -79,6 +79,8 @@ pub struct Frames {
     packed: Vec<u8>,
     /// The records of answers to attaches.
     pub pages: Vec<Record>,
+    /// The topics of those that were attached by filter: where their names lie.
+    pub names: Vec<u32>,
 }
 
 /// A turn's memory is given back when it grew past this many bytes.
@@ -150,6 +152,23 @@ impl Frames {
             binary: new.binary,
             latest: new.latest,
         }
+    }
+
+    /// Copies the name of a topic in; returns where it lies.
+    pub fn push_name(&mut self, name: &[u8]) -> u32 {
+        let at = self.meta.len() as u32;
+        let len = u16::try_from(name.len()).expect("names are shorter");
+        self.meta.extend_from_slice(&len.to_le_bytes());
+        self.meta.extend_from_slice(name);
+        at
+    }
+
+    /// The name that lies there.
+    pub fn name(&self, at: u32) -> &[u8] {
+        let (len, rest) = self.meta[at as usize..]
+            .split_first_chunk::<2>()
+            .expect("a name begins with its length");
+        &rest[..u16::from_le_bytes(*len) as usize]
     }
 
     /// Adds the compressed form of a message.
@@ -240,6 +259,7 @@ impl Frames {
         self.meta.clear();
         self.packed.clear();
         self.pages.clear();
+        self.names.clear();
     }
 }
 
@@ -336,6 +356,10 @@ pub enum Ask {
     },
     /// Subscribe one connection.
     Attach(Attach, Span),
+    /// Subscribe one connection to filters, with [`SEPARATOR`](crate::home::SEPARATOR) between.
+    AttachFilters(AttachFilters, Span),
+    /// No subscriber of this filter any more.
+    LeaveFilter(Span),
     /// One subscriber less.
     Leave {
         /// The keyed hash of the name.
@@ -443,6 +467,25 @@ pub struct Attach {
     pub retained: bool,
 }
 
+/// Filters of one connection on their way to a home, which answers for all of them together.
+#[derive(Clone, Copy, Debug)]
+pub struct AttachFilters {
+    /// Who asks.
+    pub to: ReplyTo,
+    /// The life of these filters at the connection.
+    pub serial: u32,
+    /// From where on.
+    pub since: Since,
+    /// For a further page: up to here only what is kept by `latest` or retained is wanted, see [`MatchPage::from`].
+    pub from: u64,
+    /// For a further page: nothing up to here is missed, see [`MatchPage::base`].
+    pub base: u64,
+    /// A long-poll: one message is enough.
+    pub poll: bool,
+    /// The next page: the filters are registered.
+    pub again: bool,
+}
+
 /// How an attach ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Attached {
@@ -512,6 +555,26 @@ pub enum Tell {
         to: ReplyTo,
         /// The page.
         page: Page,
+    },
+    /// A message, for all subscribers of its topic and of filters that match it.
+    Match {
+        /// The carrier's topic row, or `NONE`.
+        topic: u32,
+        /// The row's life.
+        serial: u16,
+        /// Where the topic's name lies in [`Frames`].
+        name: u32,
+        /// The message.
+        record: Record,
+    },
+    /// A bounded part of the past, for one subscriber by filter.
+    Matches {
+        /// For whom.
+        to: ReplyTo,
+        /// The life of its filters.
+        serial: u32,
+        /// The page.
+        page: MatchPage,
     },
     /// The topic was deleted.
     Gone {
@@ -618,15 +681,42 @@ pub struct Page {
     pub retained: u32,
 }
 
+/// The answer to an attach by filter.
+#[derive(Clone, Copy, Debug)]
+pub struct MatchPage {
+    /// How it ended; the rest counts only for [`Attached::Yes`].
+    pub attached: Attached,
+    /// The records, within [`Frames::pages`].
+    pub first: u32,
+    /// How many.
+    pub count: u32,
+    /// The names of their topics, within [`Frames::names`].
+    pub names: u32,
+    /// What the subscriber has seen of this home once it has this page.
+    pub head: u64,
+    /// Where the subscription began; messages up to here are of the snapshot of latest values and retained messages.
+    pub from: u64,
+    /// What is lost up to here is not missed: it was never asked for.
+    pub base: u64,
+    /// The life of the log.
+    pub epoch: u32,
+    /// Nothing newer is in the log: live messages follow.
+    pub at_head: bool,
+    /// Messages between the asked position and the end of this page are lost.
+    pub gap: bool,
+}
+
 impl Tell {
     /// The topic that it concerns at the carrier: tells of one topic keep their order.
     pub fn topic(&self) -> Option<u32> {
         match self {
             Tell::Live { topic, .. }
+            | Tell::Match { topic, .. }
             | Tell::Page { topic, .. }
             | Tell::Gone { topic, .. }
             | Tell::Displaced { topic, .. } => Some(*topic),
-            Tell::Outcome(..)
+            Tell::Matches { .. }
+            | Tell::Outcome(..)
             | Tell::Fenced(_)
             | Tell::Session(..)
             | Tell::SessionTaken(_)

@@ -14,6 +14,8 @@ pub struct Pace {
     pub page_messages: usize,
     /// And at most this many bytes (one message always fits).
     pub page_bytes: usize,
+    /// Messages that one page of the past looks at, for those who read by filter: about a millisecond.
+    pub page_visits: usize,
     /// Topics that one page of a snapshot of interest looks at: some hundred microseconds.
     pub interest_rows: u32,
     /// Turns whose frames other shards still hold, past which a home takes no more publishes: what
@@ -31,6 +33,7 @@ impl Default for Pace {
             publishes_per_turn: 10_000,
             page_messages: 128,
             page_bytes: 64 << 10,
+            page_visits: 4096,
             interest_rows: 4096,
             turns_under_way: 64,
             rows_per_tick: 2048,

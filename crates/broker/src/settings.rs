@@ -73,6 +73,8 @@ pub struct Limits {
     pub topics_max: usize,
     /// Topics that exist at once on one shard; publishing to or subscribing a new one answers 503 past it.
     pub topics_per_shard: usize,
+    /// Filters that the connections of one shard subscribe to at once; 503 past it.
+    pub filters_per_shard: usize,
     /// Connections of all shards together; 503 past it.
     pub connections_max: usize,
     /// Connections of one client address (of one /64 in IPv6) to all shards together; 429 past it. 0: no limit.
@@ -322,6 +324,7 @@ impl Default for Settings {
                 topics_per_connection: 32,
                 topics_max: 0,
                 topics_per_shard: 2_000_000,
+                filters_per_shard: 2_000_000,
                 connections_max: 1_000_000,
                 connections_per_address_max: 0,
                 accepts_per_s: 0,

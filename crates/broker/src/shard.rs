@@ -26,6 +26,7 @@ use crate::home::Home;
 use crate::io::{Close, Input, Io};
 use crate::lanes::Lanes;
 use crate::mail::{Ask, Mail, ReplyTo, ShardId};
+use crate::matching::Matching;
 use crate::pace::Pace;
 use crate::rules::Rules;
 use crate::sessions::Sessions;
@@ -68,6 +69,7 @@ pub struct Shard {
     pub(crate) errands: Vec<(ShardId, Ask)>,
     /// MQTT clients that were given an id.
     pub(crate) clients_named: u64,
+    pub(crate) matching: Matching,
     pub(crate) home: Option<Home>,
     pub(crate) lanes: Lanes,
     pub(crate) deliveries: VecDeque<Delivery>,
@@ -125,6 +127,7 @@ impl Shard {
             sessions: Sessions::default(),
             errands: Vec::new(),
             clients_named: 0,
+            matching: Matching::new(world.homes as usize, world.seed),
             home,
             lanes,
             deliveries: VecDeque::new(),
@@ -189,6 +192,7 @@ impl Shard {
         };
         self.topics.account(&mut accounts);
         self.sessions.account(&mut accounts);
+        self.matching.account(&mut accounts);
         if let Some(home) = &self.home {
             home.account(&mut accounts);
         }
@@ -257,7 +261,7 @@ impl Shard {
         loop {
             more_news = self.tell_followers();
             if let Some((tells, frames)) = self.lanes.take_own() {
-                self.enqueue(tells, frames, true);
+                self.enqueue(self.lanes.me, tells, frames);
             }
             if !self.deliver(io) {
                 break;
@@ -407,7 +411,7 @@ impl Shard {
             self.asked(mail.from, ask, &mail.bytes);
         }
         if let Some(frames) = mail.frames {
-            self.enqueue(mail.tells, frames, false);
+            self.enqueue(mail.from, mail.tells, frames);
         }
     }
 

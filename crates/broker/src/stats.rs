@@ -71,6 +71,12 @@ pub struct Accounts {
     pub home_topics: u32,
     /// Carrier sets of those with more than one carrier.
     pub home_sets: u32,
+    /// Filters that shards have subscribers of, at homes.
+    pub home_filters: u32,
+    /// Topics whose losses a home remembers for readers by filter.
+    pub home_losses: u32,
+    /// Filters that connections subscribe to.
+    pub carrier_filters: u32,
     /// First answers that are kept for retries.
     pub answers: u32,
     /// Followers of interest, once for each home that they follow.

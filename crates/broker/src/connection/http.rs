@@ -7,12 +7,14 @@ use crore_wire::http::accept::Accept;
 use crore_wire::http::body::Chunked;
 use crore_wire::http::head::{self, Body, Head, Method};
 use crore_wire::http::{origin, proxy};
+use crore_wire::topic::TopicError;
 use crore_wire::{form, topic};
 
 use super::answer::ANY_ORIGIN;
 use super::mqtt::speaks_mqtt;
 use crate::conn::{
-    ConnId, EOF, FRAMED, HEAD, HTTP10, HttpSpill, JSON, KEEP, ORIGIN_SHIFT, SERVED, Spill, State,
+    ConnId, EOF, FILTERS, FRAMED, HEAD, HTTP10, HttpSpill, JSON, KEEP, ORIGIN_SHIFT, SERVED, Spill,
+    State,
     TURNED_AWAY,
 };
 use crate::io::{Close, Io};
@@ -383,7 +385,12 @@ impl Shard {
             }
             return self.batch(slot, body, io);
         }
-        let names = match self.topic_names(head, rest) {
+        if door == Door::PubSub && names_filter(head) {
+            self.respond_reason(slot, 400, "filters are read at a subscribe path");
+            return Flow::Next;
+        }
+        let filtered = door == Door::Subscribe && names_filter(head);
+        let names = match self.topic_names(head, rest, filtered) {
             Ok(names) => names,
             Err(reason) => {
                 self.respond_reason(slot, 400, reason);
@@ -393,6 +400,9 @@ impl Shard {
         match (door, verb) {
             (Door::Interest, _) => unreachable!("followed above"),
             (Door::Subscribe, _) | (Door::PubSub, _) => {
+                if filtered {
+                    self.conns.get_mut(slot).options |= FILTERS;
+                }
                 self.subscribe(slot, head, names, door == Door::PubSub, upgrade, io)
             }
             _ if names.len() != 1 => {
@@ -459,8 +469,13 @@ impl Shard {
         None
     }
 
-    /// The topics that the path or the query names.
-    fn topic_names(&self, head: &Head<'_>, rest: &[u8]) -> Result<Vec<Vec<u8>>, &'static str> {
+    /// The topics that the path or the query names, and the filters if they are meant: a topic is a filter too.
+    fn topic_names(
+        &self,
+        head: &Head<'_>,
+        rest: &[u8],
+        filtered: bool,
+    ) -> Result<Vec<Vec<u8>>, &'static str> {
         let max = self.world.settings.limits.topic_bytes;
         let mut names: Vec<Vec<u8>> = Vec::new();
         let mut name = Vec::new();
@@ -476,6 +491,17 @@ impl Shard {
                 }
                 name.clear();
             }
+        }
+        for (key, value) in form::pairs(head.query) {
+            if !filtered || key != b"filter" {
+                continue;
+            }
+            form::decode(value, &mut name).map_err(|_| TopicError::BadEscape.reason())?;
+            topic::check_filter(&name, max).map_err(|error| filter_reason(&error))?;
+            if !names.contains(&name) {
+                names.push(core::mem::take(&mut name));
+            }
+            name.clear();
         }
         if names.is_empty() {
             return Err("no topic is named: put it behind the path or into ?topic=");
@@ -520,6 +546,24 @@ fn is_batch(head: &Head<'_>) -> bool {
 
 fn names_topic(head: &Head<'_>) -> bool {
     form::pairs(head.query).any(|(key, _)| matches!(key, b"topic" | b"channel"))
+}
+
+fn names_filter(head: &Head<'_>) -> bool {
+    form::pairs(head.query).any(|(key, _)| key == b"filter")
+}
+
+/// What is wrong with a filter, in one line.
+fn filter_reason(error: &TopicError) -> &'static str {
+    match error {
+        TopicError::Empty => "the filter is empty",
+        TopicError::TooLong { .. } => "the filter is too long",
+        TopicError::NotUtf8 => "the filter is not UTF-8",
+        TopicError::Control => "the filter has a control character",
+        TopicError::Wildcard => {
+            "in a filter + and # stand for whole levels, and # is the last; in a URL they are %2B and %23"
+        }
+        other => other.reason(),
+    }
 }
 
 fn find_head_end(bytes: &[u8]) -> bool {

@@ -1,12 +1,13 @@
 //! What a connection does, by protocol. Each file is a part of the shard's turn: `http` reads
 //! requests and routes them, `publish` and `subscribe` carry them out, `answer` writes the
-//! responses, `admission` turns away, `interest` tells who is
+//! responses, `filtered` is for subscribers by filter, `admission` turns away, `interest` tells who is
 //! watched, `websocket` reads frames, `deadlines` watches the clock.
 
 mod admission;
 mod answer;
 mod credit;
 mod deadlines;
+pub(crate) mod filtered;
 mod http;
 mod interest;
 pub(crate) mod mqtt;

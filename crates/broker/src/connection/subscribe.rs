@@ -3,6 +3,8 @@
 
 mod respond;
 
+pub(super) use respond::Gap;
+
 use alloc::vec::Vec;
 
 use xxhash_rust::xxh3::xxh3_64;
@@ -20,15 +22,14 @@ use super::http::Flow;
 use super::mqtt;
 use super::publish::TOPICS_REACHED;
 use crate::conn::{
-    Attaching, Behind, CONDITIONAL, COUNTED, DEFLATE, ENVELOPE, EVENTS, FOLLOWS, GAP, HEAD, HTTP10,
-    Held, JSON, KEEP, LIVE, META, MULTI, PUBLISHES, RECEIVES, State, Sub, UPGRADE,
+    Attaching, Behind, CONDITIONAL, COUNTED, DEFLATE, ENVELOPE, EVENTS, FILTERS, FOLLOWS, GAP,
+    HEAD, HTTP10, Held, JSON, KEEP, LIVE, META, MULTI, PUBLISHES, RECEIVES, State, Sub, UPGRADE,
 };
 use crate::encode::{chunk, meta_line};
 use crate::io::Io;
 use crate::mail::{Attach, Attached, Frames, Page, Record, ReplyTo};
 use crate::planted::{self, Fault};
 use crate::position::{self, Position, Since};
-use crate::settings::Slow;
 use crate::shard::Shard;
 use crate::slab::NONE;
 
@@ -46,7 +47,13 @@ impl Shard {
         upgrade: bool,
         io: &mut I,
     ) -> Flow {
-        let since = match self.since(slot, head, &names) {
+        let filtered = self.conns.get(slot).wants(FILTERS);
+        let (set, count) = if filtered {
+            (self.set_of_homes(), self.world.homes as usize)
+        } else {
+            (set_hash(&names), names.len())
+        };
+        let since = match self.since(slot, head, set, count) {
             Ok(since) => since,
             Err(reason) => {
                 self.respond_reason(slot, 400, reason);
@@ -57,6 +64,7 @@ impl Shard {
             self.respond_reason(slot, 400, "frames can be published to one topic only");
             return Flow::Next;
         }
+        let before = self.reply.len();
         let envelope = form::pairs(head.query).any(|pair| pair == (b"envelope", b"json"));
         let events = !upgrade && head.accept() == Accept::EventStream;
         let row = self.conns.get_mut(slot);
@@ -65,7 +73,7 @@ impl Shard {
             (ENVELOPE, envelope),
             (RECEIVES, true),
             (PUBLISHES, publishes),
-            (MULTI, names.len() > 1),
+            (MULTI, names.len() > 1 && !filtered),
         ] {
             row.options |= if wanted { option } else { 0 };
         }
@@ -93,7 +101,7 @@ impl Shard {
             self.reply = begun;
             self.send_reply(slot, io);
         }
-        if names.len() > 1 || upgrade || events {
+        if names.len() > 1 || upgrade || events || filtered {
             self.extra(slot).attaching = Some(attaching);
         }
         if publishes {
@@ -101,8 +109,33 @@ impl Shard {
             self.extra(slot).publish_to = Some((hash, names[0].clone()));
         }
         self.conns.get_mut(slot).state = State::Waiting;
-        self.join_all(slot, &names, &since, !(upgrade || events));
+        let poll = !(upgrade || events);
+        if !filtered {
+            self.join_all(slot, &names, &since, poll);
+        } else if let Err(reason) = self.join_over_http(slot, &names, &since, poll) {
+            return self.not_joined(slot, before, reason);
+        }
         Flow::Wait
+    }
+
+    /// Answers for filters that were not taken; `before` bytes of what was to be said belong to earlier requests.
+    fn not_joined(&mut self, slot: u32, before: usize, reason: &'static str) -> Flow {
+        let events = self.conns.get(slot).wants(EVENTS);
+        self.unsubscribe(slot);
+        if let Some(begun) = self.extra(slot).attaching.take() {
+            self.reply = begun.head;
+            self.reply.truncate(before);
+        }
+        self.drop_extra(slot);
+        let row = self.conns.get_mut(slot);
+        row.state = State::Http;
+        row.options &= !(UPGRADE | EVENTS);
+        if events {
+            self.shed_events(slot);
+        } else {
+            self.respond_reason(slot, 503, reason);
+        }
+        Flow::Next
     }
 
     fn join_all(&mut self, slot: u32, names: &[Vec<u8>], since: &[Since], poll: bool) {
@@ -158,16 +191,16 @@ impl Shard {
         &mut self,
         slot: u32,
         head: &Head<'_>,
-        names: &[Vec<u8>],
+        set: u32,
+        count: usize,
     ) -> Result<Vec<Since>, &'static str> {
-        let set = set_hash(names);
         for (key, value) in form::pairs(head.query) {
             if matches!(key, b"since" | b"last_event_id") && !value.is_empty() {
                 let mut text = Vec::new();
                 form::decode(value, &mut text)
                     .map_err(|_| "a bad percent escape in the position")?;
                 self.conns.get_mut(slot).options |= CONDITIONAL;
-                return position::parse(&text, set, names.len()).map_err(
+                return position::parse(&text, set, count).map_err(
                     |_| "since= takes oldest, live, -N or a position that the server gave",
                 );
             }
@@ -182,19 +215,17 @@ impl Shard {
         if let Some(id) = id {
             self.conns.get_mut(slot).options |= CONDITIONAL;
             // A browser cannot be told 400 here without giving up for good: it is told a gap.
-            return Ok(position::parse(id, set, names.len())
-                .unwrap_or_else(|_| alloc::vec![Since::Unknown; names.len()]));
+            return Ok(position::parse(id, set, count)
+                .unwrap_or_else(|_| alloc::vec![Since::Unknown; count]));
         }
         if let Some(time) = head
             .header("if-modified-since")
             .and_then(crore_wire::http::date::parse_date)
         {
             self.conns.get_mut(slot).options |= CONDITIONAL;
-            return Ok(
-                alloc::vec![Since::After(u32::try_from(time).unwrap_or(u32::MAX)); names.len()],
-            );
+            return Ok(alloc::vec![Since::After(u32::try_from(time).unwrap_or(u32::MAX)); count]);
         }
-        Ok(alloc::vec![Since::Default; names.len()])
+        Ok(alloc::vec![Since::Default; count])
     }
 
     /// Writes the 101 into `reply`.
@@ -429,6 +460,11 @@ impl Shard {
         }
     }
 
+    /// Whether messages come one after the other, not one as the answer.
+    pub(super) fn is_stream(&self, slot: u32) -> bool {
+        self.conns.get(slot).options & (UPGRADE | EVENTS) != 0
+    }
+
     fn parts(&self, slot: u32) -> u32 {
         let row = self.conns.get(slot);
         if row.wants(MULTI) {
@@ -443,7 +479,7 @@ impl Shard {
         rules.get(rules.number_for(self.topics.name(topic)))
     }
 
-    fn not_attached<I: Io>(&mut self, slot: u32, attached: Attached, io: &mut I) {
+    pub(super) fn not_attached<I: Io>(&mut self, slot: u32, attached: Attached, io: &mut I) {
         let row = self.conns.get(slot);
         if matches!(row.state, State::Sse | State::WebSocket) {
             self.end_of_topic(slot, io);
@@ -510,6 +546,9 @@ impl Shard {
         if row.wants(FOLLOWS) {
             return self.paging.push(self.id_of(slot));
         }
+        if row.wants(FILTERS) {
+            return self.catch_up_filters(slot);
+        }
         let behind = core::mem::take(&mut self.extra(slot).behind);
         if behind.is_empty() {
             return;
@@ -560,6 +599,10 @@ impl Shard {
                 self.part_one(sub.topic, sub.place, sub.flags & COUNTED != 0);
             }
             return;
+        }
+        if row.wants(FILTERS) {
+            row.options &= !FILTERS;
+            return self.leave_filters(slot);
         }
         if row.wants(FOLLOWS) {
             row.options &= !FOLLOWS;

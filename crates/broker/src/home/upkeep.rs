@@ -53,6 +53,8 @@ impl Home {
         let info = self.info(id, now);
         self.sequence += 1;
         let row = self.rows.get_mut(id);
+        let lost = self.log.reaches_back_to(row.log).unwrap_or(row.last());
+        self.log.forgive(id, lost);
         row.set_last(self.sequence);
         row.flags = (row.flags | DELETED) & !CREATED;
         row.touched_s = now.unix_s;
@@ -157,6 +159,10 @@ impl Home {
         }
         self.index.remove(&mut self.rows, id);
         let row = self.rows.remove(id);
+        let lost = self.log.reaches_back_to(row.log).unwrap_or(row.last());
+        if self.log.forgive(id, lost) {
+            self.filters.forget(row.rule, lost);
+        }
         self.log.clear(row.log);
         let partition = topic::partition(self.names.get(row.name)) as usize;
         let floor = &mut self.floor[partition];

@@ -16,6 +16,8 @@ const ATTRIBUTES: u8 = 4;
 const RETAIN: u8 = 8;
 /// Where its quality of service begins: two bits.
 const QOS_SHIFT: u8 = 4;
+/// It leads to its offset in the list of its rule.
+pub(super) const MARKED: u8 = 64;
 /// Bytes of that second.
 const END_BYTES: usize = 4;
 /// Bytes of that length.

@@ -7,7 +7,7 @@ use super::*;
 
 impl Log {
     /// Whether its own time to live or the rule's has passed.
-    pub(super) fn is_expired(&self, id: u32, now_s: u32) -> bool {
+    pub fn is_expired(&self, id: u32, now_s: u32) -> bool {
         let entry = self.entries.get(id);
         let number = self.chains.get(entry.chain).rule;
         let ttl_s = self.ages[number as usize].ttl_s;

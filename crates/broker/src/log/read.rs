@@ -3,7 +3,7 @@
 //! Invariant: nothing is judged by time here; who reads has freshened the chain.
 
 use super::*;
-use crate::mail::Frames;
+use crate::mail::{Frames, Record};
 
 impl Log {
     /// The last offset that was lost: whoever has seen it misses nothing.
@@ -85,32 +85,38 @@ impl Log {
                 self.fingers[finger] = id;
                 messages += 1;
                 bytes += entry.bytes();
-                let place = self.blobs.get(entry.blob);
-                let parts = entry.parts(place);
-                let record = frames.push(&New {
-                    topic: NONE,
-                    offset: entry.offset,
-                    // What lies between was superseded or has expired: the reader has seen it all.
-                    previous: entry.previous.max(offset),
-                    time_s: entry.time_s,
-                    ttl_s: entry
-                        .is_mortal()
-                        .then(|| Entry::end_s(place).saturating_sub(entry.time_s)),
-                    key: parts.key,
-                    content_type: parts.content_type,
-                    event: parts.event,
-                    attributes: parts.attributes,
-                    qos: entry.qos(),
-                    retain: entry.is_retain(),
-                    binary: entry.is_binary(),
-                    latest: self.chains.get(chain).latest,
-                    frame: parts.frame,
-                });
+                // What lies between was superseded or has expired: the reader has seen it all.
+                let record = self.record(id, entry.previous.max(offset), frames);
                 frames.pages.push(record);
             }
             id = entry.next;
         }
         true
+    }
+
+    /// Copies a message, behind this offset.
+    pub(super) fn record(&self, id: u32, previous: u64, frames: &mut Frames) -> Record {
+        let entry = self.entries.get(id);
+        let place = self.blobs.get(entry.blob);
+        let parts = entry.parts(place);
+        frames.push(&New {
+            topic: NONE,
+            offset: entry.offset,
+            previous,
+            time_s: entry.time_s,
+            ttl_s: entry
+                .is_mortal()
+                .then(|| Entry::end_s(place).saturating_sub(entry.time_s)),
+            key: parts.key,
+            content_type: parts.content_type,
+            event: parts.event,
+            attributes: parts.attributes,
+            qos: entry.qos(),
+            retain: entry.is_retain(),
+            binary: entry.is_binary(),
+            latest: self.chains.get(entry.chain).latest,
+            frame: parts.frame,
+        })
     }
 }
 

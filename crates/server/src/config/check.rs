@@ -264,6 +264,11 @@ fn limits(check: &mut Check, limits: &Limits) {
         limits.topics_per_shard,
         1..=MAX_ROWS,
     );
+    check.range(
+        "limits.filters_per_shard",
+        limits.filters_per_shard,
+        1..=MAX_ROWS,
+    );
     check.zero_or(
         "limits.topics_max",
         limits.topics_max,

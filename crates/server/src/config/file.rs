@@ -200,6 +200,7 @@ struct LimitsMirror {
     topics_per_connection: usize,
     topics_max: usize,
     topics_per_shard: usize,
+    filters_per_shard: usize,
     connections_max: usize,
     connections_per_shard: usize,
     connections_per_address_max: u32,

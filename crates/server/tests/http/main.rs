@@ -15,6 +15,7 @@ mod conn;
 mod cross_site;
 mod deflate;
 mod delete;
+mod filters;
 mod framing;
 mod idempotency;
 mod interest;

@@ -1,6 +1,19 @@
 //! What subscribers are sent: pages and ends of streams, and the answers to long-polls.
 
 use super::*;
+use crate::settings::Slow;
+
+/// Messages that are lost, to somebody.
+pub(in crate::connection) struct Gap<'a> {
+    /// The topic.
+    pub name: &'a [u8],
+    /// The position behind them.
+    pub id: &'a [u8],
+    /// What its rule says.
+    pub slow: Slow,
+    /// The stream had begun.
+    pub again: bool,
+}
 
 impl Shard {
     pub(super) fn stream_page<I: Io>(
@@ -159,7 +172,7 @@ impl Shard {
         }
     }
 
-    fn begin_with<I: Io>(&mut self, slot: u32, body: &[u8], io: &mut I) {
+    pub(in crate::connection) fn begin_with<I: Io>(&mut self, slot: u32, body: &[u8], io: &mut I) {
         if let Some(attaching) = &mut self.extra(slot).attaching {
             attaching.body.extend_from_slice(body);
         }
@@ -167,7 +180,7 @@ impl Shard {
     }
 
     /// An event without data: a browser remembers the position before the first message.
-    pub(super) fn tell_position(&mut self, slot: u32, offset: u64) {
+    pub(in crate::connection) fn tell_position(&mut self, slot: u32, offset: u64) {
         let mut text = Vec::with_capacity(48);
         text.extend_from_slice(b"id: ");
         self.write_id(slot, offset, &mut text);
@@ -195,7 +208,7 @@ impl Shard {
             State::Sse
         };
         row.deadline_s = 0;
-        let plain = row.options & (MULTI | PUBLISHES | FOLLOWS) == 0;
+        let plain = row.options & (MULTI | PUBLISHES | FOLLOWS | FILTERS) == 0;
         let mut bytes = attaching.head;
         bytes.extend_from_slice(&attaching.body);
         self.put(slot, &bytes, io);
@@ -238,21 +251,36 @@ impl Shard {
         again: bool,
         out: &mut Vec<u8>,
     ) -> bool {
-        let row = self.conns.get(slot);
-        let ends = self.poll_rule(topic).slow == Slow::Disconnect;
+        let slow = self.poll_rule(topic).slow;
         let mut id = Vec::with_capacity(32);
         self.write_id(slot, from, &mut id);
+        let name = self.topics.name(topic);
+        let gap = Gap {
+            name,
+            id: &id,
+            slow,
+            again,
+        };
+        self.tell_gap_at(slot, gap, out)
+    }
+
+    pub(in crate::connection) fn tell_gap_at(
+        &self,
+        slot: u32,
+        gap: Gap<'_>,
+        out: &mut Vec<u8>,
+    ) -> bool {
+        let row = self.conns.get(slot);
+        let Gap {
+            name, id, again, ..
+        } = gap;
+        let ends = gap.slow == Slow::Disconnect;
         if row.wants(EVENTS) {
             if again && ends {
                 return false;
             }
             let mut text = Vec::with_capacity(64);
-            sse::write_event(
-                &mut text,
-                Some(&id),
-                Some(b"crore.gap"),
-                self.topics.name(topic),
-            );
+            sse::write_event(&mut text, Some(id), Some(b"crore.gap"), name);
             if row.wants(HTTP10) {
                 out.extend_from_slice(&text)
             } else {
@@ -268,16 +296,27 @@ impl Shard {
         }
         let mut text = Vec::with_capacity(64);
         meta_line(&mut text, b"gap", b"messages before this position are lost");
-        meta_line(&mut text, b"id", &id);
-        meta_line(&mut text, b"topic", self.topics.name(topic));
+        meta_line(&mut text, b"id", id);
+        meta_line(&mut text, b"topic", name);
         text.push(b'\n');
         frame::write_frame(out, Opcode::Text, &text);
         true
     }
 
     pub(super) fn end_for_gap<I: Io>(&mut self, slot: u32, from: u64, io: &mut I) {
+        let mut id = Vec::with_capacity(32);
+        self.write_id(slot, from, &mut id);
+        self.end_for_gap_at(slot, &id, io);
+    }
+
+    pub(in crate::connection) fn end_for_gap_at<I: Io>(
+        &mut self,
+        slot: u32,
+        id: &[u8],
+        io: &mut I,
+    ) {
         let mut reason = Vec::from(&b"messages are lost; resume from "[..]);
-        self.write_id(slot, from, &mut reason);
+        reason.extend_from_slice(id);
         let reason = core::str::from_utf8(&reason).expect("positions are ASCII");
         self.end_stream(slot, close_code::GAP, reason, io);
     }
@@ -332,19 +371,33 @@ impl Shard {
         gap: bool,
         io: &mut I,
     ) {
-        let mut tag = Vec::with_capacity(32);
-        tag.push(b'"');
-        self.write_id(slot, record.offset, &mut tag);
-        tag.push(b'"');
+        let mut id = Vec::with_capacity(32);
+        self.write_id(slot, record.offset, &mut id);
+        let name = self.topics.name(topic).to_vec();
+        self.answer_poll_with(slot, &name, &id, record, frames, gap, io);
+    }
+
+    /// The same, for a message of this topic, at this position.
+    #[allow(clippy::too_many_arguments)]
+    pub(in crate::connection) fn answer_poll_with<I: Io>(
+        &mut self,
+        slot: u32,
+        name: &[u8],
+        id: &[u8],
+        record: &Record,
+        frames: &Frames,
+        gap: bool,
+        io: &mut I,
+    ) {
+        let tag = [b"\"", id, b"\""].concat();
         let row = self.conns.get(slot);
         let (options, gap) = (row.options, gap || row.wants(GAP));
-        let topic_name = (options & MULTI != 0).then(|| self.topics.name(topic).to_vec());
+        let names_topic = options & (MULTI | FILTERS) != 0;
         let mut envelope = Vec::new();
         let (mut content_type, mut data) = (frames.content_type(record), frames.data(record));
         if options & ENVELOPE != 0 {
-            let id = &tag[1..tag.len() - 1];
             let message = crate::encode::Message {
-                topic: self.topics.name(topic),
+                topic: name,
                 id,
                 frames,
                 record,
@@ -366,7 +419,7 @@ impl Shard {
             .date("Last-Modified", u64::from(record.time_s))
             .header("Cache-Control", b"private, no-cache")
             .header("Vary", VARY);
-        if let Some(name) = &topic_name {
+        if names_topic {
             head = head.header("Crore-Topic", name);
         }
         if !frames.event(record).is_empty() {
@@ -388,43 +441,52 @@ impl Shard {
         self.answer_waiting(slot, io);
     }
 
+    /// Where a long-poll stands whose position could not be honoured.
+    fn moved(&self, slot: u32) -> Option<Vec<u8>> {
+        let row = self.conns.get(slot);
+        if !row.wants(GAP) || row.extra == NONE {
+            return None;
+        }
+        let mut id = Vec::with_capacity(48);
+        if row.wants(FILTERS) {
+            self.write_matched_id(slot, None, &mut id);
+            return Some(id);
+        }
+        if let Some(seen) = self.extras.get(row.extra).behind.first() {
+            let (epoch, offset) = (seen.epoch, seen.offset);
+            position::write(&mut id, Position { epoch, offset });
+        } else if row.wants(MULTI) {
+            // A set's own positions are those that its homes have answered.
+            self.write_id(slot, 0, &mut id);
+        }
+        (!id.is_empty()).then_some(id)
+    }
+
     /// Answers a long-poll that no message came for.
     pub(crate) fn answer_nothing<I: Io>(&mut self, slot: u32, io: &mut I) {
         let row = self.conns.get(slot);
         let options = row.options;
-        let topic = self.topic_of(slot, 0);
-        let status = match self.poll_rule(topic).poll_timeout_status {
+        let rule = if options & FILTERS != 0 {
+            self.filter_rule(slot)
+        } else {
+            self.poll_rule(self.topic_of(slot, 0))
+        };
+        let status = match rule.poll_timeout_status {
             408 => 408,
             _ if options & (CONDITIONAL | GAP) == CONDITIONAL => 304,
             _ => 204,
         };
-        let told = options & GAP != 0 && row.extra != NONE;
-        let moved = told
-            .then(|| self.extras.get(row.extra).behind.first().copied())
-            .flatten();
-        let mut tag = Vec::from(&b"\""[..]);
-        if let Some(seen) = moved {
-            position::write(
-                &mut tag,
-                Position {
-                    epoch: seen.epoch,
-                    offset: seen.offset,
-                },
-            );
-        } else if told && options & MULTI != 0 {
-            // A set's own positions are those that its homes have answered.
-            self.write_id(slot, 0, &mut tag);
-        }
-        tag.push(b'"');
-        let mut head = self
+        let moved = self.moved(slot).map(|id| [b"\"", &id[..], b"\""].concat());
+        let head = self
             .head(slot, status)
             .header("Cache-Control", b"private, no-cache")
             .header("Vary", VARY);
-        if tag.len() > 2 {
-            head = head
+        let head = match moved {
+            None => head,
+            Some(tag) => head
                 .header("ETag", &tag)
-                .header("Crore-Gap", b"messages before this position are lost");
-        }
+                .header("Crore-Gap", b"messages before this position are lost"),
+        };
         if status == 408 {
             head.number("Content-Length", 0).end()
         } else {

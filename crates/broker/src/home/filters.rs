@@ -1,0 +1,354 @@
+//! Subscribers by filter: which shards have some, which messages concern them, and what they missed.
+//!
+//! A home knows shards, not connections: it tells a message once to each shard that has a matching filter, and the
+//! shard matches again. What was missed is read from the log in the order of arrival, in bounded pages; a message that
+//! is lost stands in that order too, so that a gap is told before the position passes it, and none is told that was
+//! none.
+//!
+//! Invariants: a shard's filter is registered from its first attach to its leave, and mail between the two is in order;
+//! the page that is marked `at_head` travels in the lane of the live messages. A snapshot of what the rules keep by
+//! `latest`, and of retained messages, comes first where nobody asks for a position: it holds offsets up to
+//! [`MatchPage::from`].
+
+use alloc::vec::Vec;
+
+use crore_wire::topic;
+
+use super::Home;
+use crate::filters::{Filters, Refused, overlap};
+use crate::home::carriers::Carrier;
+use crate::lanes::Lanes;
+use crate::log::Arrival;
+use crate::mail::{AttachFilters, Attached, MatchPage, Record, ShardId, Tell};
+use crate::position::{Position, Since};
+use crate::rules::Rules;
+use crate::settings::Keep;
+use crate::slab::{NONE, Side};
+use crate::time::Now;
+
+/// A filter's number is a shard below this, above it a set of shards.
+const SET: u32 = 1 << 31;
+/// Between the filters of one attach; a control character, which no filter has.
+pub const SEPARATOR: u8 = b'\n';
+
+/// The filters of all shards.
+pub(super) struct Registered {
+    filters: Filters,
+    sets: Side<Vec<ShardId>>,
+    /// The shards that the message at hand concerns.
+    due: Vec<ShardId>,
+    /// The last message that a forgotten topic had lost, by rule.
+    forgotten: Vec<u64>,
+}
+
+impl Registered {
+    pub fn new(rules: usize, seed: u64) -> Self {
+        Registered {
+            filters: Filters::new(seed),
+            sets: Side::new(),
+            due: Vec::new(),
+            forgotten: alloc::vec![0; rules],
+        }
+    }
+
+    #[inline]
+    pub fn is_empty(&self) -> bool {
+        self.filters.is_empty()
+    }
+
+    pub fn len(&self) -> u32 {
+        self.filters.len()
+    }
+
+    pub fn bytes(&self) -> usize {
+        self.filters.bytes()
+    }
+
+    /// A topic that lost messages is forgotten.
+    pub fn forget(&mut self, rule: u8, lost: u64) {
+        let forgotten = &mut self.forgotten[rule as usize];
+        *forgotten = lost.max(*forgotten);
+    }
+
+    /// Finds the shards that a message concerns; says how many there are.
+    pub fn find(&mut self, name: &[u8]) -> u32 {
+        let (sets, due) = (&self.sets, &mut self.due);
+        due.clear();
+        self.filters.matches(name, |id| {
+            let value = self.filters.value(id);
+            if value & SET == 0 {
+                due.push(value as ShardId);
+            } else {
+                due.extend_from_slice(sets.get(value & !SET));
+            }
+        });
+        due.sort_unstable();
+        due.dedup();
+        due.len() as u32
+    }
+
+    fn add(&mut self, filter: &[u8], shard: ShardId) -> Result<(), Refused> {
+        let id = self.filters.open(filter)?;
+        let value = self.filters.value(id);
+        if value == NONE {
+            self.filters.set_value(id, u32::from(shard));
+        } else if value & SET != 0 {
+            let set = self.sets.get_mut(value & !SET);
+            if !set.contains(&shard) {
+                set.push(shard);
+            }
+        } else if value != u32::from(shard) {
+            let set = self.sets.insert(alloc::vec![value as ShardId, shard]);
+            self.filters.set_value(id, SET | set);
+        }
+        Ok(())
+    }
+
+    fn remove(&mut self, filter: &[u8], shard: ShardId) {
+        let Some(id) = self.filters.find(filter) else {
+            return;
+        };
+        let value = self.filters.value(id);
+        if value & SET != 0 {
+            let set = self.sets.get_mut(value & !SET);
+            set.retain(|other| *other != shard);
+            if !set.is_empty() {
+                return;
+            }
+            self.sets.remove(value & !SET);
+        } else if value != u32::from(shard) {
+            return;
+        }
+        self.filters.close(id);
+    }
+}
+
+/// Where a reader stands.
+struct Reader {
+    start: u64,
+    from: u64,
+    base: u64,
+    gap: bool,
+    /// It gets retained messages: those up to `from`, and those that their topic's log has no more.
+    retained: bool,
+}
+
+impl Home {
+    /// Tells the message to every shard that has a subscriber of it, by filter or not.
+    pub(super) fn tell_matched(&mut self, id: u32, name: &[u8], record: Record, lanes: &mut Lanes) {
+        let mut due = core::mem::take(&mut self.filters.due);
+        let name = lanes.frames().push_name(name);
+        self.each_carrier(id, |carrier: &Carrier| {
+            let (topic, serial) = (carrier.topic, carrier.serial);
+            // The shard matches for all its subscribers together.
+            let tell = match due.iter().position(|shard| *shard == carrier.shard) {
+                Some(at) => {
+                    due.swap_remove(at);
+                    Tell::Match {
+                        topic,
+                        serial,
+                        name,
+                        record,
+                    }
+                }
+                None => Tell::Live {
+                    topic,
+                    serial,
+                    record,
+                },
+            };
+            lanes.tell(carrier.shard, tell);
+        });
+        for shard in due.drain(..) {
+            let tell = Tell::Match {
+                topic: NONE,
+                serial: 0,
+                name,
+                record,
+            };
+            lanes.tell(shard, tell);
+        }
+        self.filters.due = due;
+    }
+
+    /// A shard has no subscriber of this filter any more.
+    pub fn leave_filter(&mut self, from: ShardId, filter: &[u8]) {
+        self.filters.remove(filter, from);
+    }
+
+    /// Answers an attach by filter: the past in bounded pages, and the shard's place among those that are told what
+    /// comes. `names` are the filters, with [`SEPARATOR`] between.
+    pub fn attach_filters(
+        &mut self,
+        from: ShardId,
+        ask: &AttachFilters,
+        names: &[u8],
+        rules: &Rules,
+        now: Now,
+        lanes: &mut Lanes,
+    ) {
+        let filters: Vec<&[u8]> = names.split(|b| *b == SEPARATOR).collect();
+        self.log.watch();
+        let mut refused = false;
+        if !ask.again {
+            for filter in &filters {
+                refused |= self.filters.add(filter, from).is_err();
+            }
+        }
+        let page = if refused {
+            MatchPage {
+                attached: Attached::Full,
+                first: 0,
+                count: 0,
+                names: 0,
+                head: 0,
+                from: 0,
+                base: 0,
+                epoch: self.epoch,
+                at_head: true,
+                gap: false,
+            }
+        } else {
+            self.match_page(ask, &filters, rules, now, lanes)
+        };
+        let (to, serial) = (ask.to, ask.serial);
+        lanes.tell(from, Tell::Matches { to, serial, page });
+    }
+
+    fn reader(&self, ask: &AttachFilters) -> Reader {
+        let sequence = self.sequence;
+        let reader = |start, from, base, gap, retained| Reader {
+            start,
+            from,
+            base,
+            gap,
+            retained,
+        };
+        match ask.since {
+            Since::Default if !ask.poll => reader(0, sequence, sequence, false, true),
+            Since::Live | Since::Newest(_) => reader(sequence, sequence, sequence, false, false),
+            Since::Default | Since::Oldest => reader(0, 0, sequence, false, true),
+            Since::After(time_s) => reader(self.log.arrived_by(time_s), 0, sequence, false, false),
+            Since::At(Position { epoch, offset }) if epoch == self.epoch && offset <= sequence => {
+                if ask.again {
+                    reader(offset, ask.from, ask.base, false, offset < ask.base)
+                } else {
+                    reader(offset, 0, 0, false, false)
+                }
+            }
+            Since::At(_) | Since::Unknown => reader(0, 0, sequence, true, false),
+        }
+    }
+
+    fn match_page(
+        &mut self,
+        ask: &AttachFilters,
+        filters: &[&[u8]],
+        rules: &Rules,
+        now: Now,
+        lanes: &mut Lanes,
+    ) -> MatchPage {
+        let reader = self.reader(ask);
+        let mut gap = reader.gap;
+        let matches = |name: &[u8]| filters.iter().any(|filter| topic::matches(filter, name));
+        // A lone `#` governs `$` topics too.
+        let concerned: Vec<u8> = (0..rules.retained())
+            .filter(|number| {
+                let rule = rules.get(*number).filter.as_bytes();
+                rule == b"#" || filters.iter().any(|filter| overlap(rule, filter))
+            })
+            .collect();
+        let lists = concerned.iter().map(|number| {
+            let latest = rules.get(*number).keep == Keep::Latest;
+            let start = if latest {
+                reader.start
+            } else {
+                reader.start.max(reader.from)
+            };
+            (*number, start)
+        });
+        let retained = reader.retained.then_some((rules.retained(), reader.start));
+        let lost = reader.start.max(reader.base);
+        let mut at = self.log.arrivals(lists.chain(retained), lost);
+
+        let messages_max = if ask.poll { 1 } else { self.pace.page_messages };
+        let frames = lanes.frames();
+        let (first, names) = (frames.pages.len() as u32, frames.names.len() as u32);
+        let (mut count, mut bytes, mut visits) = (0, 0, 0);
+        let mut head = reader.start;
+        let at_head = loop {
+            if visits == self.pace.page_visits {
+                break false;
+            }
+            visits += 1;
+            match self.log.next_arrival(&mut at) {
+                None => break true,
+                Some(Arrival::Lost { offset, topic }) => {
+                    gap |= matches(self.names.get(self.rows.get(topic).name));
+                    head = offset;
+                }
+                Some(Arrival::Kept {
+                    id,
+                    offset,
+                    topic,
+                    rule,
+                    time_s,
+                }) => {
+                    let row = self.rows.get(topic);
+                    let name = self.names.get(row.name);
+                    let gone = self.log.is_expired(id, now.unix_s);
+                    let retained = rule == rules.retained();
+                    let shown = !retained
+                        || offset <= reader.from
+                        || self
+                            .log
+                            .reaches_back_to(row.log)
+                            .is_none_or(|lost| offset <= lost);
+                    if shown && !gone && matches(name) {
+                        if now.unix_s.saturating_sub(time_s) >= rules.get(rule).log_age_s {
+                            // Too old, and not yet dropped.
+                            gap |= offset > reader.base;
+                        } else {
+                            let more = self.log.bytes_of(id);
+                            if count == messages_max
+                                || count > 0 && bytes + more > self.pace.page_bytes
+                            {
+                                break false;
+                            }
+                            (count, bytes) = (count + 1, bytes + more);
+                            let record = self.log.copy(id, frames);
+                            frames.pages.push(record);
+                            let name = frames.push_name(name);
+                            frames.names.push(name);
+                        }
+                    }
+                    head = offset;
+                }
+            }
+        };
+        if at_head {
+            head = self.sequence;
+        }
+        gap |= concerned.iter().any(|number| {
+            let forgotten = self.filters.forgotten[*number as usize];
+            forgotten > lost && forgotten <= head
+        });
+        if gap {
+            self.stats.gaps += 1;
+        } else if matches!(ask.since, Since::At(_)) && !ask.again {
+            self.stats.resumes += 1;
+        }
+        MatchPage {
+            attached: Attached::Yes,
+            first,
+            count: count as u32,
+            names,
+            head,
+            from: reader.from,
+            base: reader.base,
+            epoch: self.epoch,
+            at_head,
+            gap,
+        }
+    }
+}

@@ -1,0 +1,219 @@
+//! The log in the order of arrival, over all topics: for those who read by filter.
+//!
+//! Offsets are one count of the home, so the lists of the rules, each in order of arrival, merge by offset; and with
+//! them the losses, which stand where the lost message stood. Marks lead to any offset of a list in a few steps.
+//!
+//! Invariants: a mark is an entry of its list, and between two marks lie at most [`MARK_EVERY`] entries, whatever went
+//! meanwhile. Since [`Log::watch`] every topic that lost a message stands in the losses with the last one.
+
+use alloc::collections::BTreeMap;
+use alloc::collections::VecDeque;
+
+use super::*;
+use crate::mail::{Frames, Record};
+
+/// Entries of a list from one mark to the next.
+const MARK_EVERY: u32 = 64;
+
+/// Marks of one list.
+#[derive(Default)]
+pub(super) struct Marks {
+    /// Offset and entry.
+    all: VecDeque<(u64, u32)>,
+    unmarked: u32,
+}
+
+impl Marks {
+    /// Whether the entry that is added is to be marked.
+    pub fn add(&mut self, offset: u64, id: u32) -> bool {
+        self.unmarked += 1;
+        let marks = self.unmarked == MARK_EVERY;
+        if marks {
+            self.unmarked = 0;
+            self.all.push_back((offset, id));
+        }
+        marks
+    }
+
+    /// The marked entry at `offset` goes: the one before it takes the mark, if it has none.
+    pub fn pass_on(&mut self, offset: u64, older: Option<(u64, u32)>) {
+        let at = self.all.partition_point(|mark| mark.0 < offset);
+        debug_assert!(self.all[at].0 == offset);
+        match older {
+            Some(older) => self.all[at] = older,
+            None => drop(self.all.remove(at)),
+        }
+    }
+
+    /// The last mark at or before `offset`.
+    fn before(&self, offset: u64) -> Option<u32> {
+        let at = self.all.partition_point(|mark| mark.0 <= offset);
+        Some(self.all[at.checked_sub(1)?].1)
+    }
+}
+
+/// The last message that each topic has lost, by offset; kept from the first reader by filter on.
+#[derive(Default)]
+pub(super) struct Losses(Option<BTreeMap<u64, u32>>);
+
+impl Losses {
+    /// A topic loses the message at `offset`; the last one that it lost before is at `before`.
+    pub fn add(&mut self, topic: u32, before: u64, offset: u64) {
+        if let Some(losses) = &mut self.0 {
+            if losses.get(&before) == Some(&topic) {
+                losses.remove(&before);
+            }
+            losses.insert(offset, topic);
+        }
+    }
+}
+
+/// A reader's place in the lists.
+pub struct Arrivals {
+    heads: Vec<(u64, u32)>,
+    lost: u64,
+}
+
+/// What comes next in the order of arrival.
+pub enum Arrival {
+    /// A message that is kept.
+    Kept {
+        /// Its entry.
+        id: u32,
+        /// Its offset.
+        offset: u64,
+        /// The home's topic row.
+        topic: u32,
+        /// The number of its rule.
+        rule: u8,
+        /// Unix seconds.
+        time_s: u32,
+    },
+    /// The last message that a topic lost.
+    Lost {
+        /// Its offset.
+        offset: u64,
+        /// The home's topic row.
+        topic: u32,
+    },
+}
+
+impl Log {
+    /// From now on losses are remembered.
+    pub fn watch(&mut self) {
+        self.losses.0.get_or_insert_default();
+    }
+
+    /// Topics whose losses are remembered.
+    pub fn losses(&self) -> usize {
+        self.losses.0.as_ref().map_or(0, BTreeMap::len)
+    }
+
+    /// A message that its rule does not keep, behind the topic's last one at `before`.
+    #[inline]
+    pub fn lose(&mut self, topic: u32, before: u64, offset: u64) {
+        self.losses.add(topic, before, offset);
+    }
+
+    /// A topic goes, whose last loss was at `offset` if it lost something; says whether it did.
+    pub fn forgive(&mut self, topic: u32, offset: u64) -> bool {
+        let losses = self.losses.0.as_mut();
+        losses.is_some_and(|losses| {
+            let lost = losses.get(&offset) == Some(&topic);
+            if lost {
+                losses.remove(&offset);
+            }
+            lost
+        })
+    }
+
+    /// Begins to read: each of these lists behind an offset of its own, losses behind `lost`.
+    pub fn arrivals(&self, lists: impl Iterator<Item = (u8, u64)>, lost: u64) -> Arrivals {
+        let heads = lists.filter_map(|(number, offset)| {
+            let id = self.first_behind(number, offset);
+            (id != NONE).then(|| (self.entries.get(id).offset, id))
+        });
+        Arrivals {
+            heads: heads.collect(),
+            lost,
+        }
+    }
+
+    /// The next one, if there is.
+    pub fn next_arrival(&self, at: &mut Arrivals) -> Option<Arrival> {
+        let kept = (0..at.heads.len()).min_by_key(|n| at.heads[*n].0);
+        let lost = self.losses.0.as_ref().and_then(|losses| {
+            let behind = (
+                core::ops::Bound::Excluded(at.lost),
+                core::ops::Bound::Unbounded,
+            );
+            losses.range(behind).next()
+        });
+        if let Some((offset, topic)) = lost
+            && kept.is_none_or(|n| *offset < at.heads[n].0)
+        {
+            at.lost = *offset;
+            return Some(Arrival::Lost {
+                offset: *offset,
+                topic: *topic,
+            });
+        }
+        let head = &mut at.heads[kept?];
+        let (offset, id) = *head;
+        let entry = self.entries.get(id);
+        if entry.younger == NONE {
+            at.heads.swap_remove(kept?);
+        } else {
+            *head = (self.entries.get(entry.younger).offset, entry.younger);
+        }
+        let chain = self.chains.get(entry.chain);
+        Some(Arrival::Kept {
+            id,
+            offset,
+            topic: chain.topic,
+            rule: chain.rule,
+            time_s: entry.time_s,
+        })
+    }
+
+    /// The first entry of a rule behind an offset.
+    fn first_behind(&self, number: u8, offset: u64) -> u32 {
+        let ages = &self.ages[number as usize];
+        if ages.youngest == NONE || self.entries.get(ages.youngest).offset <= offset {
+            return NONE;
+        }
+        let mut id = ages.marks.before(offset).unwrap_or(ages.oldest);
+        while self.entries.get(id).offset <= offset {
+            id = self.entries.get(id).younger;
+        }
+        id
+    }
+
+    /// Where to begin so that all that came after this second is read.
+    pub fn arrived_by(&self, time_s: u32) -> u64 {
+        let last = |ages: &Ages| {
+            // From the youngest on: who asks by time asks for the recent past.
+            let mut id = ages.youngest;
+            while id != NONE && self.entries.get(id).time_s > time_s {
+                id = self.entries.get(id).older;
+            }
+            if id == NONE {
+                0
+            } else {
+                self.entries.get(id).offset
+            }
+        };
+        self.ages.iter().map(last).max().unwrap_or(0)
+    }
+
+    /// Bytes of a message.
+    pub fn bytes_of(&self, id: u32) -> usize {
+        self.entries.get(id).bytes()
+    }
+
+    /// Copies a message.
+    pub fn copy(&self, id: u32, frames: &mut Frames) -> Record {
+        let entry = self.entries.get(id);
+        self.record(id, entry.previous, frames)
+    }
+}

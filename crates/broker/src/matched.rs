@@ -1,0 +1,262 @@
+//! Live messages for subscribers by filter: matched here again, and each connection gets all of a run with one write,
+//! once, however many of its filters match.
+//!
+//! A run is some messages that a home told one behind the other. First the exact subscribers of each message's topic
+//! get it, as they would without filters; then the connections with filters. A connection that has both (MQTT) is
+//! left to the second part, see [`Shard::has_match`].
+//!
+//! Invariants: messages are not reordered; a connection is visited once in a run; the position that a message carries
+//! is the home's offset of it, beside what was seen of the other homes.
+
+use alloc::vec::Vec;
+
+use crate::conn::State;
+use crate::deliver::Delivery;
+use crate::encode::{Encoding, Message};
+use crate::io::Io;
+use crate::mail::{Frames, Record, ShardId, Tell};
+use crate::position::{self, Position};
+use crate::shard::Shard;
+use crate::slab::NONE;
+
+/// Messages of a run.
+const RUN_MAX: usize = 64;
+/// Members past which a run takes no further message: what is matched ahead is memory.
+const RUN_MEMBERS: usize = 4096;
+
+/// A message for a connection.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+struct Due {
+    slot: u32,
+    /// The number of the message in the run.
+    message: u32,
+    /// Which of the connection's filters.
+    part: u32,
+}
+
+/// How far the run at the cursor is.
+#[derive(Default)]
+pub(crate) struct Run {
+    /// Messages; 0 when there is no run.
+    len: usize,
+    /// Those whose exact subscribers are done.
+    exact: usize,
+    due: Vec<Due>,
+    /// The next of them.
+    at: usize,
+}
+
+impl Run {
+    /// Ends it; returns how long it was.
+    pub fn end(&mut self) -> usize {
+        core::mem::take(&mut self.len)
+    }
+}
+
+/// A message of a run.
+#[derive(Clone, Copy)]
+pub(crate) struct Matched {
+    /// Where its topic's name lies.
+    pub name: u32,
+    #[allow(dead_code, reason = "MQTT looks for its exact subscriptions by it")]
+    /// The carrier's topic row, or `NONE`.
+    pub topic: u32,
+    /// The message.
+    pub record: Record,
+}
+
+impl Shard {
+    /// Goes on with the run at the cursor; false when the budget was spent first.
+    pub(crate) fn match_run<I: Io>(
+        &mut self,
+        d: &mut Delivery,
+        frames: &Frames,
+        budget: &mut u32,
+        io: &mut I,
+    ) -> bool {
+        self.send_burst(frames, io);
+        if d.run.len == 0 {
+            self.begin_run(d, frames);
+        }
+        while d.run.exact < d.run.len {
+            let Tell::Match {
+                topic,
+                serial,
+                record,
+                ..
+            } = *d.tell(d.run.exact)
+            else {
+                unreachable!("a run is of matches")
+            };
+            if topic != NONE && self.topics.is_current(topic, serial) {
+                self.burst.next_topic(core::iter::once(record));
+                let done = self.fan_out(d, topic, serial, frames, budget, io);
+                self.send_burst(frames, io);
+                if !done {
+                    return false;
+                }
+            }
+            d.run.exact += 1;
+        }
+        let messages: Vec<Matched> = (0..d.run.len).map(|n| d.matched(n)).collect();
+        let home = d.home;
+        self.burst
+            .next_topic(messages.iter().map(|message| message.record));
+        self.burst.home = home;
+        while let Some(first) = d.run.due.get(d.run.at) {
+            if *budget == 0 {
+                self.send_burst(frames, io);
+                return false;
+            }
+            *budget -= 1;
+            let rest = &d.run.due[d.run.at..];
+            let same = rest.iter().take_while(|due| due.slot == first.slot);
+            let (slot, len) = (first.slot, same.count());
+            d.run.at += len;
+            let all = &d.run.due[d.run.at - len..d.run.at];
+            self.matched(slot, home, all, &messages, frames, io);
+        }
+        self.send_burst(frames, io);
+        if let Some(last) = messages.last() {
+            self.all_saw(home, last.record.offset);
+        }
+        d.end_run();
+        true
+    }
+
+    fn begin_run(&mut self, d: &mut Delivery, frames: &Frames) {
+        let mut run = core::mem::take(&mut d.run);
+        run.due.clear();
+        (run.exact, run.at) = (0, 0);
+        while run.len < RUN_MAX && (run.len == 0 || run.due.len() < RUN_MEMBERS) {
+            let Some(Tell::Match { name, .. }) = d.try_tell(run.len) else {
+                break;
+            };
+            let message = run.len as u32;
+            let due = &mut run.due;
+            self.matching.each(frames.name(*name), |member| {
+                due.push(Due {
+                    slot: member.slot,
+                    message,
+                    part: member.part,
+                });
+            });
+            run.len += 1;
+        }
+        run.due.sort_unstable();
+        d.run = run;
+    }
+
+    /// Messages of a run for one connection, in order: those that are of a group which is live at this home.
+    fn matched<I: Io>(
+        &mut self,
+        slot: u32,
+        home: ShardId,
+        all: &[Due],
+        messages: &[Matched],
+        frames: &Frames,
+        io: &mut I,
+    ) {
+        let Some(filtered) = self.filtered(slot) else {
+            return;
+        };
+        let live = |due: &&Due| filtered.is_live(due.part, home);
+        match self.conns.get(slot).state {
+            State::Waiting | State::Poll | State::Sse | State::WebSocket => {
+                let mut picks: Vec<u32> = all.iter().filter(live).map(|due| due.message).collect();
+                picks.dedup();
+                if !picks.is_empty() {
+                    self.matched_http(slot, home, &picks, messages, frames, io);
+                }
+            }
+            _ => {}
+        }
+    }
+
+    /// Whether a filter of the connection that is live at the topic's home matches the topic: then the message comes
+    /// to it by that filter, and not a second time as a subscriber of the topic.
+    #[allow(dead_code, reason = "MQTT has both")]
+    pub(crate) fn has_match(&self, slot: u32, topic: &[u8]) -> bool {
+        let (_, home) = self.place_of(topic);
+        self.filtered(slot).is_some_and(|all| {
+            (0..all.parts.len() as u32).any(|part| {
+                all.is_live(part, home) && {
+                    let filter = self.matching.name(all.parts[part as usize].row);
+                    crore_wire::topic::matches(&filter, topic)
+                }
+            })
+        })
+    }
+
+    /// All messages of the run in one encoding, with the position of who is live everywhere.
+    pub(crate) fn encode_run(
+        &mut self,
+        encoding: Encoding,
+        home: ShardId,
+        messages: &[Matched],
+        frames: &Frames,
+    ) {
+        if encoding == Encoding::Frame || !self.burst.encoded(encoding).is_empty() {
+            return;
+        }
+        for message in messages {
+            let mut id = Vec::with_capacity(48);
+            self.write_live_id(home, message.record.offset, &mut id);
+            let message = Message {
+                topic: frames.name(message.name),
+                id: &id,
+                frames,
+                record: &message.record,
+                now_s: self.now.unix_s,
+            };
+            self.burst.encoded(encoding).push(&message, encoding);
+        }
+    }
+
+    /// The position of who is live at all homes and has just seen `offset` of one.
+    fn write_live_id(&self, home: ShardId, offset: u64, out: &mut Vec<u8>) {
+        let epoch = self.world.epoch;
+        let seen = self.matching.seen.iter().enumerate().map(|(n, seen)| {
+            let offset = if n == home as usize { offset } else { *seen };
+            Position { epoch, offset }
+        });
+        position::write_set(out, self.set_of_homes(), seen);
+    }
+
+    /// The position of a connection's only group; of this home it has just seen `offset`.
+    pub(crate) fn write_matched_id(
+        &self,
+        slot: u32,
+        just: Option<(ShardId, u64)>,
+        out: &mut Vec<u8>,
+    ) {
+        let filtered = self.filtered(slot).expect("it has filters");
+        let homes = &filtered.groups[0].homes;
+        let epoch = self.world.epoch;
+        let at = |(n, seen): (usize, &u64)| match (just, homes.get(n)) {
+            (Some((home, offset)), at) if home as usize == n => Position {
+                epoch: at.map_or(epoch, |at| at.epoch),
+                offset,
+            },
+            (_, Some(at)) => Position {
+                epoch: at.epoch,
+                offset: if at.live {
+                    at.offset.max(*seen)
+                } else {
+                    at.offset
+                },
+            },
+            (_, None) => Position {
+                epoch,
+                offset: *seen,
+            },
+        };
+        let seen = self.matching.seen.iter().enumerate();
+        position::write_set(out, self.set_of_homes(), seen.map(at));
+    }
+
+    /// Names the positions of filters: they hold for any filters, but for this number of homes.
+    pub(crate) fn set_of_homes(&self) -> u32 {
+        u32::from_be_bytes(*b"fil\0") | u32::from(self.world.homes)
+    }
+}

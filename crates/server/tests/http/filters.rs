@@ -1,0 +1,285 @@
+//! Subscribing by filter, on all three transports, over several shards: each message once, named, in order of its
+//! topic, live and from the log.
+
+use crate::conn::{Conn, once, publish};
+use crate::stream::Stream;
+use crate::support::Server;
+use crate::ws::{Ws, line};
+
+/// Topics whose homes are several shards.
+const TOPICS: usize = 24;
+
+fn topic(n: usize) -> String {
+    format!("a/{n}/c")
+}
+
+/// Every message once, and those of each topic in order.
+fn check(mut got: Vec<String>, rounds: std::ops::Range<usize>) {
+    for n in 0..TOPICS {
+        let of: Vec<_> = got
+            .iter()
+            .filter(|text| text.starts_with(&format!("{n}:")))
+            .collect();
+        let expected: Vec<String> = rounds.clone().map(|round| format!("{n}:{round}")).collect();
+        assert_eq!(of, expected.iter().collect::<Vec<_>>(), "topic {n}");
+    }
+    got.sort();
+    got.dedup();
+    assert_eq!(got.len(), TOPICS * rounds.len(), "each once");
+}
+
+fn publish_all(server: &Server, rounds: std::ops::Range<usize>) {
+    for round in rounds {
+        for n in 0..TOPICS {
+            publish(server, &topic(n), format!("{n}:{round}"));
+            publish(server, &format!("b/{n}"), "of another topic");
+        }
+    }
+}
+
+#[test]
+fn a_stream_gets_all_that_match_live_and_after_it_was_away() {
+    let server = Server::with_shards(3, "");
+    let target = "/sub?filter=a/%2B/c";
+    let mut stream = Stream::open(&server, target, &[]);
+    publish_all(&server, 0..2);
+    let mut got = stream.data(TOPICS * 2 - 1);
+    let last = stream.event().expect("an event");
+    got.push(last.data);
+    check(got, 0..2);
+    drop(stream);
+    publish_all(&server, 2..5);
+    let mut again = Stream::open(&server, target, &[("Last-Event-ID", &last.id)]);
+    check(again.data(TOPICS * 3), 2..5);
+    publish_all(&server, 5..6);
+    check(again.data(TOPICS), 5..6);
+}
+
+#[test]
+fn every_position_on_the_way_resumes_without_loss_or_doubles() {
+    let server = Server::with_shards(3, "");
+    let target = "/sub?filter=a/%23";
+    let mut stream = Stream::open(&server, target, &[]);
+    publish_all(&server, 0..1);
+    let events: Vec<_> = (0..TOPICS)
+        .map(|_| stream.event().expect("an event"))
+        .collect();
+    for at in 0..TOPICS {
+        let mut again = Stream::open(&server, target, &[("Last-Event-ID", &events[at].id)]);
+        let mut got: Vec<_> = events[..=at]
+            .iter()
+            .map(|event| event.data.clone())
+            .collect();
+        got.extend(again.data(TOPICS - 1 - at));
+        check(got, 0..1);
+        publish(&server, "a/end", "end");
+        assert_eq!(again.data(1), ["end"]);
+        let _ = stream.data(1);
+    }
+}
+
+#[test]
+fn the_log_is_read_from_the_oldest_in_pages() {
+    let server = Server::with_shards(3, "");
+    publish_all(&server, 0..8);
+    let mut stream = Stream::open(&server, "/sub?filter=%2B/%2B/c&since=oldest", &[]);
+    check(stream.data(TOPICS * 8), 0..8);
+}
+
+#[test]
+fn overlapping_filters_and_topics_give_one_message() {
+    let server = Server::with_shards(3, "");
+    let target = "/sub?filter=a/%2B/c&filter=%23&filter=a/1/%23&topic=a/1/c";
+    let mut ws = Ws::meta(&server, target);
+    for n in 0..10 {
+        publish(&server, "a/1/c", format!("{n}"));
+        let (lines, data) = ws.meta_message();
+        assert_eq!(
+            (line(&lines, "topic"), data),
+            ("a/1/c", n.to_string().into_bytes())
+        );
+    }
+}
+
+#[test]
+fn exact_subscribers_beside_filters_get_theirs_in_order() {
+    let server = Server::with_shards(3, "");
+    let mut exact = Stream::open(&server, "/sub/a/1/c", &[]);
+    let mut wild = Stream::open(&server, "/sub?filter=a/%23", &[]);
+    for n in 0..50 {
+        let answer = publish(&server, "a/1/c", format!("{n}"));
+        assert_eq!(answer.status, 201);
+        if n == 25 {
+            drop(std::mem::replace(
+                &mut wild,
+                Stream::open(&server, "/sub?filter=a/%2B/%2B", &[]),
+            ));
+        }
+    }
+    let expected: Vec<String> = (0..50).map(|n| n.to_string()).collect();
+    assert_eq!(exact.data(50), expected);
+    assert_eq!(wild.data(24), expected[26..]);
+}
+
+#[test]
+fn a_filter_is_a_live_subscriber_for_publishers() {
+    let server = Server::with_shards(3, "");
+    let stream = Stream::open(&server, "/sub?filter=x/%23", &[]);
+    assert_eq!(publish(&server, "x/y", "1").status, 201);
+    assert_eq!(publish(&server, "y", "1").status, 202);
+    drop(stream);
+    let left = || publish(&server, "x/y", "1").status == 202;
+    assert!((0..200).any(|_| {
+        std::thread::sleep(std::time::Duration::from_millis(10));
+        left()
+    }));
+}
+
+#[test]
+fn long_polls_walk_through_the_log_and_wait() {
+    let server = Server::with_shards(3, "");
+    publish_all(&server, 0..1);
+    let target = "/sub?filter=a/%2B/c";
+    let mut conn = Conn::open(&server);
+    let mut response = conn.get(target, &[]);
+    let mut got = Vec::new();
+    loop {
+        let number: usize = response.text().split(':').next().unwrap().parse().unwrap();
+        assert_eq!(response.header("crore-topic"), Some(topic(number)));
+        got.push(response.text().to_string());
+        let tag = response.header("etag").expect("an ETag");
+        conn.ask("GET", target, &[("If-None-Match", &tag)], "");
+        if got.len() == TOPICS {
+            break;
+        }
+        response = conn.response();
+    }
+    check(got, 0..1);
+    assert!(conn.is_silent_for(std::time::Duration::from_millis(50)));
+    publish(&server, "a/2/c", "live");
+    assert_eq!(conn.response().text(), "live");
+}
+
+#[test]
+fn an_envelope_names_the_topic_of_each() {
+    let server = Server::with_shards(3, "");
+    let mut ws = Ws::open(&server, "/sub?filter=%2B&envelope=json", &[]);
+    publish(&server, "one", "1");
+    let message: serde_json::Value = serde_json::from_str(&ws.message().text()).expect("JSON");
+    assert_eq!(
+        (&message["topic"], &message["data"]),
+        (&"one".into(), &"1".into())
+    );
+}
+
+#[test]
+fn a_gap_is_told_where_a_matching_topic_lost_messages_and_nowhere_else() {
+    let rules = "[[topics]]\nfilter = \"short/#\"\nlog_messages = 2\n[[topics]]\nfilter = \"none/#\"\nlog_messages = 0\n";
+    let server = Server::with_shards(3, rules);
+    let open = |filter: &str, id: &str| {
+        Stream::open(
+            &server,
+            &format!("/sub?filter={filter}"),
+            &[("Last-Event-ID", id)],
+        )
+    };
+    let mut stream = Stream::open(&server, "/sub?filter=%23", &[]);
+    publish(&server, "long/1", "first");
+    let id = stream.event().expect("an event").id;
+    for n in 0..4 {
+        publish(&server, "long/2", format!("{n}"));
+        publish(&server, "short/1", format!("{n}"));
+    }
+    publish(&server, "none/1", "lost");
+    publish(&server, "short/quiet", "kept");
+    assert_eq!(open("long/%23", &id).data(4), ["0", "1", "2", "3"]);
+    assert_eq!(open("short/quiet", &id).data(1), ["kept"]);
+    for (filter, gap) in [
+        ("short/%23", true),
+        ("none/%2B", true),
+        ("%2B/1", true),
+        ("%2B/quiet", false),
+        ("none/x/%23", false),
+    ] {
+        let mut stream = open(filter, &id);
+        publish(&server, "none/x/y", "end");
+        publish(&server, "a/quiet", "end");
+        publish(&server, "short/1", "end");
+        let first = stream.event().expect("an event");
+        assert_eq!(first.kind == "crore.gap", gap, "{filter}: {first:?}");
+    }
+}
+
+#[test]
+fn a_new_subscriber_gets_the_latest_values_that_match_and_nothing_else_of_the_past() {
+    let rules = "[[topics]]\nfilter = \"state/#\"\nkeep = \"latest\"\n";
+    let server = Server::with_shards(3, rules);
+    for n in 0..300 {
+        publish(&server, &format!("state/{n}"), "old");
+        publish(&server, &format!("state/{n}"), format!("{n}"));
+        publish(&server, &format!("other/{n}"), "of the past");
+    }
+    let mut stream = Stream::open(&server, "/sub?filter=%2B/%2B", &[]);
+    let mut got: Vec<usize> = stream
+        .data(300)
+        .iter()
+        .map(|text| text.parse().unwrap())
+        .collect();
+    got.sort_unstable();
+    assert_eq!(got, (0..300).collect::<Vec<_>>());
+    publish(&server, "other/1", "live");
+    assert_eq!(stream.data(1), ["live"]);
+}
+
+#[test]
+fn what_is_no_filter_is_refused_with_the_reason() {
+    let server = Server::start();
+    for (query, reason) in [
+        ("filter=a/%23/b", "whole levels"),
+        ("filter=a%2B", "whole levels"),
+        ("filter=", "empty"),
+        ("filter=%zz", "percent"),
+        ("filter=a%00", "control"),
+        ("filter=%2B&since=-3", "since="),
+    ] {
+        let answer = once(&server, "GET", &format!("/sub?{query}"), &[], "");
+        assert_eq!(answer.status, 400, "{query}");
+        assert!(answer.text().contains(reason), "{query}: {}", answer.text());
+    }
+    let many: String = (0..33).map(|n| format!("filter={n}/%2B&")).collect();
+    assert_eq!(
+        once(&server, "GET", &format!("/sub?{many}"), &[], "").status,
+        400
+    );
+}
+
+#[test]
+fn the_limit_of_filters_is_of_different_ones_and_comes_free() {
+    let server = Server::with_shards(1, "[limits]\nfilters_per_shard = 2\n");
+    let one = Stream::open(&server, "/sub?filter=a/%2B", &[]);
+    let two = Stream::open(&server, "/sub?filter=b/%2B&filter=a/%2B", &[]);
+    assert_eq!(
+        once(&server, "GET", "/sub?filter=c/%2B", &[], "").status,
+        503
+    );
+    let mut both = Stream::open(&server, "/sub?filter=b/%2B", &[]);
+    drop((one, two));
+    let mut taken = false;
+    for _ in 0..200 {
+        std::thread::sleep(std::time::Duration::from_millis(10));
+        let mut conn = Conn::open(&server);
+        conn.ask(
+            "GET",
+            "/sub?filter=c/%2B",
+            &[("Accept", "text/event-stream")],
+            "",
+        );
+        taken = conn.head().lists("transfer-encoding", "chunked");
+        if taken {
+            break;
+        }
+    }
+    assert!(taken);
+    publish(&server, "b/1", "still");
+    assert_eq!(both.data(1), ["still"]);
+}
