@@ -179,6 +179,7 @@ impl Shards {
             publishes_per_turn: 5,
             page_messages: 2,
             page_bytes: 400,
+            page_visits: 3,
             interest_rows: 2,
             turns_under_way: 3,
             rows_per_tick: 2,
