@@ -9,8 +9,8 @@ use crore_wire::http::body::Chunked;
 use crore_wire::websocket::receive::Partial;
 
 use crate::admission::Client;
-use crate::connection::mqtt::Mqtt;
 use crate::connection::filtered::Opening;
+use crate::connection::mqtt::Mqtt;
 use crate::mail::{Frames, Record, ShardId};
 use crate::matching::Filtered;
 use crate::slab::{NONE, Vacant};

@@ -14,8 +14,7 @@ use super::answer::ANY_ORIGIN;
 use super::mqtt::speaks_mqtt;
 use crate::conn::{
     ConnId, EOF, FILTERS, FRAMED, HEAD, HTTP10, HttpSpill, JSON, KEEP, ORIGIN_SHIFT, SERVED, Spill,
-    State,
-    TURNED_AWAY,
+    State, TURNED_AWAY,
 };
 use crate::io::{Close, Io};
 use crate::mail::Verb;

@@ -60,6 +60,12 @@ impl Shard {
                 return Flow::Next;
             }
         };
+        if filtered && since.iter().any(|since| matches!(since, Since::Newest(_))) {
+            let reason =
+                "with filters, since= takes oldest, live or a position that the server gave";
+            self.respond_reason(slot, 400, reason);
+            return Flow::Next;
+        }
         if publishes && names.len() != 1 {
             self.respond_reason(slot, 400, "frames can be published to one topic only");
             return Flow::Next;
