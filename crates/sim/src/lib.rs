@@ -5,6 +5,7 @@
 //! What is checked: every acknowledged message reaches every subscriber once and in order, or its
 //! loss is told; no loss is told while the log still reaches back; limits hold after every turn;
 //! who asks anew gets nothing that expired or was superseded; a retry with an idempotency key appears once;
+//! followers of interest see who is there;
 //! without faults everything comes to rest and everybody comes to the newest message; and when all
 //! have left, every account is back at nothing.
 //!

@@ -31,6 +31,12 @@ pub struct Met {
     pub replays: u64,
     /// Turns that ended with work left.
     pub cursors: u64,
+    /// Turns that left sockets unread, since they had published their share.
+    pub spent: u64,
+    /// Views of followers that were compared at rest.
+    pub views: u64,
+    /// Events that followers of interest got.
+    pub interest: u64,
 }
 
 impl AddAssign for Met {
@@ -48,6 +54,9 @@ impl AddAssign for Met {
             (&mut self.retries, other.retries),
             (&mut self.replays, other.replays),
             (&mut self.cursors, other.cursors),
+            (&mut self.spent, other.spent),
+            (&mut self.interest, other.interest),
+            (&mut self.views, other.views),
         ] {
             *sum += more;
         }
@@ -56,7 +65,7 @@ impl AddAssign for Met {
 
 impl Met {
     /// Each kind by name.
-    pub fn kinds(&self) -> [(&'static str, u64); 18] {
+    pub fn kinds(&self) -> [(&'static str, u64); 21] {
         [
             ("messages", self.messages),
             ("acknowledged", self.acknowledged),
@@ -76,6 +85,9 @@ impl Met {
             ("superseded", self.stats.superseded),
             ("expired", self.stats.expired),
             ("cursors", self.cursors),
+            ("spent turns", self.spent),
+            ("interest", self.interest),
+            ("views", self.views),
         ]
     }
 

@@ -28,6 +28,12 @@ pub enum Op {
     ReadAnswer(u8),
     /// A publisher's connection is cut.
     CutPublisher(u8),
+    /// A follower of interest connects.
+    Follow(u8),
+    /// A follower reads some of what came.
+    ReadNews(u8),
+    /// A follower's connection is cut.
+    CutFollower(u8),
 }
 
 /// A thing that happens, with its chances.
@@ -56,6 +62,10 @@ pub struct Plan {
     pub subscribers: usize,
     /// How many publishers.
     pub publishers: usize,
+    /// How many follow which topics have subscribers.
+    pub followers: usize,
+    /// Seconds that pass while sockets are stalled at the end, so that messages expire there.
+    pub stalled_s: u32,
     /// The largest message, in bytes.
     pub message_bytes: usize,
     /// How many of a hundred messages bring a time to live.
@@ -77,6 +87,17 @@ pub struct Plan {
 pub const BATCH_LINES_MAX: usize = 8;
 /// How many of a hundred worlds are short of credit.
 const PRESSED_PERCENT: u32 = 15;
+/// Begins the chances that decide on followers and expiry: one with which the seeds that are named for what they
+/// found have neither.
+const MORE: u64 = 37;
+/// How many of a hundred worlds have followers of interest.
+const FOLLOWED_PERCENT: u32 = 40;
+/// How many of a hundred worlds let messages expire before stalled sockets.
+const EXPIRING_PERCENT: u32 = 15;
+/// Longer than most times to live, shorter than a stalled connection is kept.
+const EXPIRY_S: u32 = 4;
+/// How many of a hundred steps are a follower's, where there are any.
+const FOLLOWERS_STEPS_PERCENT: u32 = 12;
 /// How many of a hundred turns a lazy shard does not get.
 const LAZY_PERCENT: u32 = 95;
 /// Connections that one tick looks at: a sweep is several turns.
@@ -144,6 +165,8 @@ impl Plan {
             topics,
             subscribers: rng.range(1, 14),
             publishers: rng.range(1, 4),
+            followers: 0,
+            stalled_s: 0,
             message_bytes: rng.pick(&MESSAGE_BYTES),
             mortal_percent: rng.pick(&[0, 0, 30]),
             windows: windows.to_vec(),
@@ -158,6 +181,16 @@ impl Plan {
         if own.chance(PRESSED_PERCENT) {
             plan.press(&mut own);
         }
+        let mut own = Rng::new(seed ^ MORE);
+        if own.chance(FOLLOWED_PERCENT) {
+            plan.followers = own.range(1, 4);
+            plan.settings.interest.debounce_s = own.pick(&[0, 0, 1, 5]);
+            plan.settings.interest.followers_max = own.pick(&[1, 64, 64]);
+            plan.pace.interest_rows = own.pick(&[1, 3, 4096]);
+        }
+        if own.chance(EXPIRING_PERCENT) {
+            plan.expire(&mut own);
+        }
         plan
     }
 
@@ -169,8 +202,21 @@ impl Plan {
         self.mail_percent = 20;
         self.pace.turns_under_way = rng.pick(&[1, 8]);
         self.settings.limits.publish_credit_bytes = rng.pick(&[0, 300, 3000]);
+        self.pace.publishes_per_turn = rng.pick(&[1, 5, 10_000]);
         self.publishers = rng.range(4, 8);
         (self.weights[6], self.weights[8]) = (40, 10);
+    }
+
+    /// Messages live for a short time, and next to nothing waits for a stalled socket.
+    fn expire(&mut self, rng: &mut Rng) {
+        self.stalled_s = EXPIRY_S;
+        self.mortal_percent = 60;
+        self.settings.limits.outbox_bytes = 0;
+        self.pace.page_messages = rng.pick(&[1, 3]);
+        for rule in &mut self.settings.rules {
+            rule.log_messages = rng.pick(&[20, 1000]);
+            rule.log_bytes = 1 << 20;
+        }
     }
 
     fn rule(filter: &str, rng: &mut Rng) -> Rule {
@@ -200,7 +246,20 @@ impl Plan {
     /// The steps of this seed.
     pub fn steps(&self, seed: u64, count: usize) -> Vec<Step> {
         let mut rng = Rng::new(seed);
-        (0..count).map(|_| self.step(&mut rng)).collect()
+        let mut own = Rng::new(seed ^ 0xF011_0135);
+        let step = |_| {
+            let mut step = self.step(&mut rng);
+            if self.followers > 0 && own.chance(FOLLOWERS_STEPS_PERCENT) {
+                let follower = own.below(self.followers) as u8;
+                step.op = match own.below(10) {
+                    0..3 => Op::Follow(follower),
+                    3..9 => Op::ReadNews(follower),
+                    _ => Op::CutFollower(follower),
+                };
+            }
+            step
+        };
+        (0..count).map(step).collect()
     }
 
     fn step(&self, rng: &mut Rng) -> Step {

@@ -112,6 +112,11 @@ fn calm(world: &mut World, rng: &mut Rng) -> Result<(), Wrong> {
     world.truth.note(|| "calm".into());
     world.net.tear_percent = 0;
     rest(world, rng)?;
+    if world.plan.stalled_s > 0 {
+        world.truth.now_s += world.plan.stalled_s;
+        world.truth.waits = Some(world.plan.pace.page_messages);
+        quiet(world, rng)?;
+    }
     world.plan.windows = vec![1 << 24];
     for socket in &mut world.net.sockets {
         socket.window = 1 << 24;
@@ -135,6 +140,30 @@ fn calm(world: &mut World, rng: &mut Rng) -> Result<(), Wrong> {
     for subscriber in &mut world.subscribers {
         subscriber.at_head(&world.truth);
     }
+    interest(world, rng)
+}
+
+/// Followers see what the topics' info says.
+fn interest(world: &mut World, rng: &mut Rng) -> Result<(), Wrong> {
+    if world.followers.is_empty() {
+        return Ok(());
+    }
+    world.truth.step += 1;
+    let n = world.ready_publisher(0, rng);
+    for topic in 0..world.truth.topics.len() {
+        world.publishers[n].info(topic, &world.truth);
+    }
+    world.send(n);
+    settle(world, rng)?;
+    let linger = world.plan.settings.interest.debounce_s > 0;
+    let told = world.publishers[n].subscribers.iter();
+    let told: Vec<(String, u64)> = told
+        .map(|(topic, count)| (world.truth.topics[*topic].name.clone(), *count))
+        .collect();
+    for follower in world.followers.iter().filter(|f| f.is_whole()) {
+        follower.check(&told, linger)?;
+        world.met.views += 1;
+    }
     Ok(())
 }
 
@@ -154,6 +183,7 @@ fn rest(world: &mut World, rng: &mut Rng) -> Result<(), Wrong> {
 
 fn settle(world: &mut World, rng: &mut Rng) -> Result<(), Wrong> {
     let mut asks = vec![0; world.subscribers.len()];
+    let mut follows = vec![0; world.followers.len()];
     let mut waits = 0;
     for _ in 0..ROUNDS_MAX {
         world.truth.step += 1;
@@ -177,6 +207,15 @@ fn settle(world: &mut World, rng: &mut Rng) -> Result<(), Wrong> {
             moved |= world.has_bytes(world.publishers[n].link);
             world.read_answer(n, usize::MAX)?;
         }
+        for (n, follows) in follows.iter_mut().enumerate() {
+            moved |= world.has_bytes(world.followers[n].link);
+            world.read_news(n, usize::MAX)?;
+            if world.followers[n].link.is_none() && *follows < ASKS_MAX {
+                *follows += 1;
+                world.follow(n, rng);
+                moved = true;
+            }
+        }
         if moved {
             waits = 0;
             continue;
@@ -184,7 +223,7 @@ fn settle(world: &mut World, rng: &mut Rng) -> Result<(), Wrong> {
         let waiting = (0..world.shards.len()).filter(|n| world.shards[*n].is_waiting());
         let waiting: Vec<usize> = waiting.collect();
         if waiting.is_empty() {
-            return settled(world, &asks);
+            return settled(world, &asks, &follows);
         }
         waits += 1;
         if waits > WAITS_MAX {
@@ -200,7 +239,13 @@ fn settle(world: &mut World, rng: &mut Rng) -> Result<(), Wrong> {
 }
 
 /// At rest, nobody waits for an answer.
-fn settled(world: &World, asks: &[usize]) -> Result<(), Wrong> {
+fn settled(world: &World, asks: &[usize], follows: &[usize]) -> Result<(), Wrong> {
+    for (n, follower) in world.followers.iter().enumerate() {
+        let whole = follower.link.is_some_and(|link| world.is_whole(link));
+        if whole && follows[n] < ASKS_MAX && !follower.is_whole() {
+            return Err(format!("follower {n} never got its snapshot"));
+        }
+    }
     for (n, publisher) in world.publishers.iter().enumerate() {
         if publisher.link.is_some_and(|link| world.is_whole(link)) && publisher.is_busy() {
             return Err(format!("publisher {n} was never answered"));
@@ -222,6 +267,18 @@ fn end(world: &mut World, rng: &mut Rng) -> Result<(), Wrong> {
     for wait_s in [1, 1, DEADLINES_S, DEADLINES_S, DEADLINES_S] {
         world.truth.now_s += wait_s;
         quiet(world, rng)?;
+        for n in 0..world.followers.len() {
+            world.read_news(n, usize::MAX)?;
+        }
+        quiet(world, rng)?;
+    }
+    for n in 0..world.followers.len() {
+        world.read_news(n, usize::MAX)?;
+        if let Some(link) = world.followers[n].link {
+            world.followers[n].check_empty()?;
+            world.followers[n].ended();
+            world.hang_up(link);
+        }
     }
     for _ in 0..FORGET_TICKS {
         world.truth.now_s += FORGET_S;

@@ -124,6 +124,8 @@ pub struct Truth {
     pub now_s: u32,
     /// The last step before the stalled sockets opened, once all that was sent had been worked through.
     pub rest: Option<u32>,
+    /// Messages of one topic that may wait for a stalled socket, where that is held.
+    pub waits: Option<usize>,
     /// Logs are cut by their rules only, not by the budget of the process or the count of topics.
     pub budgets_are_wide: bool,
     /// What happened, if somebody wants to read it.

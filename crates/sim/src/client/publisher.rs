@@ -5,7 +5,7 @@
 
 mod answers;
 
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 
 use crore_wire::websocket::frame::{self, Opcode};
 use crore_wire::websocket::receive::Partial;
@@ -22,6 +22,8 @@ enum Request {
     Batch(Vec<u32>),
     /// A topic, and which of its deletes.
     Delete(usize, usize),
+    /// How a topic stands.
+    Info(usize),
     Other,
 }
 
@@ -63,6 +65,8 @@ pub struct Publisher {
     pub out: Vec<u8>,
     /// It closes its connection after this.
     pub closes: bool,
+    /// Subscribers of topics, as it was last told.
+    pub subscribers: BTreeMap<usize, u64>,
 }
 
 impl Publisher {
@@ -136,7 +140,7 @@ impl Publisher {
                     met.retries += 1;
                     self.send_batch(numbers, truth);
                 }
-                Request::Delete(..) | Request::Other => {}
+                Request::Delete(..) | Request::Info(_) | Request::Other => {}
             }
         }
     }
@@ -198,10 +202,17 @@ impl Publisher {
                 self.pending.push_back(Request::Other);
             }
             Deed::Info => {
-                self.send(&format!("GET /pub?topic={name}"), "", b"");
-                self.pending.push_back(Request::Other);
+                self.info(topic, truth);
             }
         }
+    }
+
+    /// Asks how a topic stands.
+    pub fn info(&mut self, topic: usize, truth: &Truth) {
+        let name = &truth.topics[topic].name;
+        self.send(&format!("GET /pub?topic={name}"), "", b"");
+        self.subscribers.remove(&topic);
+        self.pending.push_back(Request::Info(topic));
     }
 
     /// Publishes one message.

@@ -1,8 +1,8 @@
 //! A subscriber: connects, reads, remembers the position that it was given, and resumes with it.
 
 mod read;
+mod told;
 
-use crore_broker::position::{self, Position, Since};
 use crore_broker::settings::First;
 use crore_wire::websocket::receive::Partial;
 
@@ -10,7 +10,7 @@ use super::http::{self, Head};
 use super::track::{Start, Track};
 use crate::met::Met;
 use crate::rng::Rng;
-use crate::truth::{Seen, Truth, Wrong, shown};
+use crate::truth::{Truth, Wrong};
 
 /// What it speaks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -245,146 +245,6 @@ impl Subscriber {
     fn forget(&mut self, met: &mut Met) {
         met.gone += 1;
         self.position = None;
-    }
-
-    /// Each position that an id holds, in the order of the topics.
-    fn positions(&self, id: &[u8]) -> Result<Vec<Position>, Wrong> {
-        let set = id[1..].split(|b| *b == b'-').next().unwrap_or_default();
-        let set = std::str::from_utf8(set).unwrap_or_default();
-        let set = u32::from_str_radix(set, 16).unwrap_or_default();
-        let all = position::parse(id, set, self.tracks.len())
-            .map_err(|_| format!("a malformed position: {}", shown(id)))?;
-        let one = |since: Since| match since {
-            Since::At(position) => Ok(position),
-            other => Err(format!("{} says {other:?}", shown(id))),
-        };
-        all.into_iter().map(one).collect()
-    }
-
-    /// A position without a message.
-    fn told(&mut self, id: &[u8], truth: &mut Truth) -> Result<(), Wrong> {
-        let positions = self.positions(id)?;
-        let (at, at_s) = (self.conn.asked, self.conn.asked_s);
-        for (track, position) in self.tracks.iter_mut().zip(positions) {
-            truth.note(|| format!("{:?} is told {position:?}", self.link));
-            track.told(Seen {
-                offset: position.offset,
-                at,
-                at_s,
-            });
-        }
-        self.position = Some(id.to_vec());
-        Ok(())
-    }
-
-    fn message(
-        &mut self,
-        data: &[u8],
-        id: Option<&[u8]>,
-        truth: &mut Truth,
-        met: &mut Met,
-    ) -> Result<(), Wrong> {
-        let number = truth.read(data)?;
-        let topic = truth.messages[number as usize].topic;
-        let part = self.tracks.iter().position(|track| track.topic == topic);
-        let part = part.ok_or_else(|| format!("message {number} of another topic"))?;
-        met.messages += 1;
-        truth.note(|| {
-            let id = id.map(shown);
-            format!(
-                "{:?} {:?} gets {number} of topic {topic} at {id:?}",
-                self.link, self.kind
-            )
-        });
-        if let Some(id) = id {
-            let position = self.positions(id)?[part];
-            truth.learn(number, position.offset)?;
-            self.position = Some(id.to_vec());
-        }
-        self.tracks[part].got(number, truth)?;
-        truth.check_worth(number, self.conn.asked, self.conn.asked_s)?;
-        self.check_wait(number, truth)
-    }
-
-    /// Nothing waits for the socket that may be superseded meanwhile, but the first page of a stream and the rest
-    /// of a message that was begun.
-    fn check_wait(&mut self, number: u32, truth: &Truth) -> Result<(), Wrong> {
-        let (Some(rest), Some(begun)) = (truth.rest, self.conn.begun) else {
-            return Ok(());
-        };
-        self.conn.after_rest += 1;
-        let message = &truth.messages[number as usize];
-        if self.conn.after_rest == 1 || begun > rest || message.sent <= begun {
-            return Ok(());
-        }
-        if !truth.topics[message.topic].keeps_latest() {
-            return Ok(());
-        }
-        truth.check_newest(number, "its socket opened", |other| {
-            other.acked.is_some_and(|acked| acked <= rest)
-        })
-    }
-
-    /// A gap with its new position: of the topic that is named, or of whichever moved.
-    fn gap(
-        &mut self,
-        name: Option<&[u8]>,
-        id: &[u8],
-        truth: &mut Truth,
-        met: &mut Met,
-    ) -> Result<(), Wrong> {
-        met.told_gaps += 1;
-        truth.note(|| {
-            format!(
-                "{:?} {:?} is told of a gap: {}",
-                self.link,
-                self.kind,
-                shown(id)
-            )
-        });
-        let positions = self.positions(id)?;
-        let at_s = self.conn.asked_s;
-        let only = self.tracks.len() == 1;
-        let (mut moved, mut lost) = (false, false);
-        for (track, position) in self.tracks.iter_mut().zip(positions) {
-            let named = name.map(|name| name == truth.topics[track.topic].name.as_bytes());
-            let behind = track.seen.is_none_or(|seen| seen.offset < position.offset);
-            // Past what expired or was superseded a position moves without a loss.
-            let reaches_back = track
-                .seen
-                .is_some_and(|seen| truth.must_reach_back(track.topic, seen));
-            moved |= behind;
-            if named.unwrap_or(only || behind && !reaches_back) {
-                lost = true;
-                // What stands behind the gap may have been acknowledged long ago.
-                let seen = Seen {
-                    offset: position.offset,
-                    at: 0,
-                    at_s,
-                };
-                track.gap(Some(seen), truth)?;
-            }
-        }
-        if moved && !lost {
-            return Err("a gap was told although each of the logs reaches back".into());
-        }
-        self.position = Some(id.to_vec());
-        Ok(())
-    }
-
-    /// A gap before the message that comes with it.
-    fn poll_gap(&mut self, truth: &mut Truth, met: &mut Met) -> Result<(), Wrong> {
-        met.told_gaps += 1;
-        let only = self.tracks.len() == 1;
-        for track in &mut self.tracks {
-            if only {
-                track.gap(None, truth)?;
-            } else {
-                // Which topics of a set it concerns is not said.
-                track.lost_count();
-            }
-        }
-        Ok(())
     }
 
     /// Nothing is under way any more.

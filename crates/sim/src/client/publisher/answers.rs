@@ -160,12 +160,20 @@ impl Publisher {
             (Request::Delete(topic, n), 200 | 404) => {
                 truth.topics[*topic].deletes[*n].1 = Some(truth.step);
             }
-            (Request::Other, 200 | 201 | 404) => {}
+            (Request::Info(topic), 404) => {
+                self.subscribers.insert(*topic, 0);
+            }
+            (Request::Info(topic), 200) => {
+                self.subscribers.insert(*topic, subscribers_in(body)?);
+            }
+            (Request::Other, 200 | 201) => {}
             // Refused with its connection, before its request was read.
             (Request::Batch(_) | Request::Delete(..), 429 | 503) if !truth.budgets_are_wide => {
                 met.refused += 1;
             }
-            (Request::Other, 429 | 503) if !truth.budgets_are_wide => met.refused += 1,
+            (Request::Info(_) | Request::Other, 429 | 503) if !truth.budgets_are_wide => {
+                met.refused += 1
+            }
             _ => return Err(format!("{request:?} was answered {status}")),
         }
         Ok(())
@@ -180,6 +188,15 @@ fn offset_in(body: &[u8]) -> Result<u64, Wrong> {
         .and_then(|(_, rest)| rest.split_once('"'));
     let (id, _) = id.ok_or_else(|| format!("no position in {}", shown(body)))?;
     offset_of(id)
+}
+
+/// The subscribers in a topic's info.
+fn subscribers_in(body: &[u8]) -> Result<u64, Wrong> {
+    let text = String::from_utf8_lossy(body);
+    let count = text.split_once("\"subscribers\": ").map(|(_, rest)| rest);
+    let digits = count.and_then(|rest| rest.split(|c: char| !c.is_ascii_digit()).next());
+    let count = digits.and_then(|digits| digits.parse().ok());
+    count.ok_or_else(|| format!("no subscribers in {}", shown(body)))
 }
 
 fn offset_of(id: &str) -> Result<u64, Wrong> {

@@ -1,0 +1,235 @@
+//! A follower of interest: keeps its view of which topics have subscribers, from a snapshot and from what
+//! happens after it, and begins anew with every connection.
+
+use std::collections::BTreeSet;
+
+use crore_wire::topic;
+use crore_wire::websocket::frame::{self, Opcode};
+use crore_wire::websocket::receive::{self, Config, Event, Partial, Role};
+
+use super::http::{self, Head};
+use super::sse;
+use crate::met::Met;
+use crate::truth::{Truth, Wrong, shown};
+
+/// The longest message that a client of ours takes.
+const MESSAGE_BYTES_MAX: usize = 1 << 20;
+
+/// The follower.
+pub struct Follower {
+    filter: String,
+    over_socket: bool,
+    /// Its connection's link.
+    pub link: Option<u32>,
+    head: Option<Head>,
+    bytes: Vec<u8>,
+    body: Vec<u8>,
+    partial: Option<Box<Partial>>,
+    view: BTreeSet<String>,
+    whole: bool,
+    /// Bytes that it sends.
+    pub out: Vec<u8>,
+    /// It closes its connection after this.
+    pub closes: bool,
+}
+
+impl Follower {
+    /// A follower of what matches the filter.
+    pub fn new(filter: String, over_socket: bool) -> Self {
+        Follower {
+            filter,
+            over_socket,
+            link: None,
+            head: None,
+            bytes: Vec::new(),
+            body: Vec::new(),
+            partial: None,
+            view: BTreeSet::new(),
+            whole: false,
+            out: Vec::new(),
+            closes: false,
+        }
+    }
+
+    /// Begins a connection.
+    pub fn connect(&mut self, link: u32, truth: &mut Truth) {
+        self.ended();
+        self.link = Some(link);
+        let filter = self.filter.replace('#', "%23").replace('+', "%2B");
+        let fields = match self.over_socket {
+            true => {
+                "Upgrade: websocket\r\nConnection: Upgrade\r\nSec-WebSocket-Version: 13\r\n\
+                 Sec-WebSocket-Key: AAAAAAAAAAAAAAAAAAAAAA==\r\n"
+            }
+            false => "Accept: text/event-stream\r\n",
+        };
+        let text =
+            format!("GET /interest?match={filter} HTTP/1.1\r\nHost: localhost\r\n{fields}\r\n");
+        truth.note(|| format!("{link} follows {}", self.filter));
+        self.out.extend_from_slice(text.as_bytes());
+    }
+
+    /// The connection is no more, and with it all that was known.
+    pub fn ended(&mut self) {
+        self.link = None;
+        self.head = None;
+        self.bytes.clear();
+        self.body.clear();
+        self.partial = None;
+        self.view.clear();
+        (self.whole, self.closes) = (false, false);
+        self.out.clear();
+    }
+
+    /// Whether it has its snapshot.
+    pub fn is_whole(&self) -> bool {
+        self.link.is_some() && self.whole && !self.closes
+    }
+
+    /// Reads what came.
+    pub fn read(&mut self, bytes: &[u8], truth: &mut Truth, met: &mut Met) -> Result<(), Wrong> {
+        self.bytes.extend_from_slice(bytes);
+        if self.head.is_none() {
+            self.head = http::take_head(&mut self.bytes)?;
+            let Some(head) = &self.head else {
+                return Ok(());
+            };
+            let expected = if self.over_socket { 101 } else { 200 };
+            // An event stream with a length says only when to come back.
+            if head.status != expected || head.field("content-length").is_some() {
+                self.closes = true;
+                return match head.status {
+                    200 | 408 | 429 | 503 => {
+                        met.refused += 1;
+                        Ok(())
+                    }
+                    status => Err(format!("a follower was answered {status}")),
+                };
+            }
+        }
+        if self.closes {
+            return Ok(());
+        }
+        match self.over_socket {
+            true => self.read_frames(truth, met),
+            false => self.read_events(truth, met),
+        }
+    }
+
+    fn read_events(&mut self, truth: &mut Truth, met: &mut Met) -> Result<(), Wrong> {
+        let mut body = std::mem::take(&mut self.body);
+        http::take_chunks(&mut self.bytes, &mut body)?;
+        while let Some(event) = sse::take_event(&mut body)? {
+            let Some(data) = event.data else { continue };
+            let name = String::from_utf8_lossy(&event.name).into_owned();
+            if name == "crore.slow" {
+                self.closes = true;
+                break;
+            }
+            self.told(&name, &String::from_utf8_lossy(&data), truth, met)?;
+        }
+        self.body = body;
+        Ok(())
+    }
+
+    fn read_frames(&mut self, truth: &mut Truth, met: &mut Met) -> Result<(), Wrong> {
+        let config = Config {
+            role: Role::Client,
+            message_bytes: MESSAGE_BYTES_MAX,
+            deflate: false,
+        };
+        let mut partial = self.partial.take();
+        let mut input = std::mem::take(&mut self.bytes);
+        let mut at = 0;
+        loop {
+            let step = receive::next(&mut partial, &mut input[at..], &config)
+                .map_err(|violation| format!("frames: {}", violation.reason()))?;
+            at += step.consumed;
+            match step.event {
+                None => break,
+                Some(Event::Ping(data)) => {
+                    frame::write_masked(&mut self.out, Opcode::Pong, data, [1, 2, 3, 4]);
+                }
+                Some(Event::Text(data)) => {
+                    let text = String::from_utf8_lossy(data).into_owned();
+                    let event = text
+                        .strip_prefix("{\"event\":\"")
+                        .and_then(|rest| rest.split_once("\","));
+                    let (event, rest) = event.ok_or_else(|| format!("no event: {text}"))?;
+                    self.told(event, &format!("{{{rest}"), truth, met)?;
+                }
+                Some(Event::Close { code, .. }) => {
+                    self.closes = true;
+                    match code {
+                        Some(1000 | 1001 | 1013 | 4413) => break,
+                        code => return Err(format!("a follower was closed with {code:?}")),
+                    }
+                }
+                Some(other) => return Err(format!("a follower got {other:?}")),
+            }
+        }
+        self.partial = partial;
+        Ok(())
+    }
+
+    /// One event: the ends of a topic's interest alternate, and the snapshot says how many it told.
+    fn told(
+        &mut self,
+        event: &str,
+        data: &str,
+        truth: &mut Truth,
+        met: &mut Met,
+    ) -> Result<(), Wrong> {
+        truth.note(|| format!("{:?} is told {event} {data}", self.link));
+        if event == "whole" {
+            self.whole = true;
+            let told = format!("{{\"topics\":{}}}", self.view.len());
+            return match data == told {
+                true => Ok(()),
+                false => Err(format!("a snapshot says {data} and told {told}")),
+            };
+        }
+        let name = data
+            .strip_prefix("{\"topic\":\"")
+            .and_then(|rest| rest.strip_suffix("\"}"));
+        let name = name.ok_or_else(|| format!("no topic: {}", shown(data.as_bytes())))?;
+        if !topic::matches(self.filter.as_bytes(), name.as_bytes()) {
+            return Err(format!("{name} does not match {}", self.filter));
+        }
+        let alternates = match event {
+            "first" => self.view.insert(name.to_string()),
+            "last" => self.view.remove(name),
+            _ => return Err(format!("an event {event}")),
+        };
+        met.interest += 1;
+        match alternates {
+            true => Ok(()),
+            false => Err(format!("{event} of {name} was told twice")),
+        }
+    }
+
+    /// At rest: who has subscribers is in the view, and who has none is not, but where that may not be told yet.
+    pub fn check(&self, subscribers: &[(String, u64)], linger: bool) -> Result<(), Wrong> {
+        for (name, count) in subscribers {
+            if !topic::matches(self.filter.as_bytes(), name.as_bytes()) {
+                continue;
+            }
+            let seen = self.view.contains(name);
+            if *count > 0 && !seen || *count == 0 && seen && !linger {
+                return Err(format!(
+                    "a follower of {} has {name} as {seen} while {count} subscribe",
+                    self.filter
+                ));
+            }
+        }
+        Ok(())
+    }
+
+    /// Long after the last subscriber has left.
+    pub fn check_empty(&self) -> Result<(), Wrong> {
+        match self.view.first() {
+            Some(name) => Err(format!("the end of {name} was never told")),
+            None => Ok(()),
+        }
+    }
+}

@@ -1,0 +1,188 @@
+//! What the clients do with their connections: they connect, send, read, and lose them.
+
+use crore_broker::ShardId;
+
+use super::World;
+use crate::net::Net;
+use crate::rng::Rng;
+use crate::truth::Wrong;
+
+impl World {
+    fn connect(&mut self, rng: &mut Rng) -> u32 {
+        let shard = rng.below(self.plan.shards);
+        let window = rng.pick(&self.plan.windows);
+        let link = self.net.connect(shard as ShardId, window);
+        self.live[shard].push(link);
+        link
+    }
+
+    /// A subscriber connects, or sends its next request.
+    pub fn ask(&mut self, n: usize, rng: &mut Rng) {
+        if !self.subscribers[n].is_idle() {
+            return;
+        }
+        match self.subscribers[n].link {
+            Some(link) if self.net.sockets[link as usize].client_fin => return,
+            Some(_) => self.subscribers[n].request(&mut self.truth, rng),
+            None => {
+                let link = self.connect(rng);
+                self.subscribers[n].connect(link, &mut self.truth, rng);
+            }
+        }
+        self.send_of_subscriber(n);
+    }
+
+    fn send_of_subscriber(&mut self, n: usize) {
+        let subscriber = &mut self.subscribers[n];
+        if let Some(link) = subscriber.link {
+            send(&mut self.net, link, &mut subscriber.out);
+        }
+    }
+
+    pub(super) fn send_of_publisher(&mut self, n: usize) {
+        let publisher = &mut self.publishers[n];
+        if let Some(link) = publisher.link {
+            send(&mut self.net, link, &mut publisher.out);
+        }
+    }
+
+    /// A publisher with a connection.
+    pub fn ready_publisher(&mut self, n: usize, rng: &mut Rng) -> usize {
+        if self.publishers[n].link.is_none() {
+            let link = self.connect(rng);
+            self.publishers[n].connect(link, &self.truth);
+            if rng.chance(80) {
+                self.publishers[n].retry(&mut self.truth, rng, &mut self.met);
+            }
+        }
+        n
+    }
+
+    /// A subscriber reads at most so many bytes.
+    pub fn read(&mut self, n: usize, bytes_max: usize) -> Result<(), Wrong> {
+        let Some(link) = self.subscribers[n].link else {
+            return Ok(());
+        };
+        let (bytes, end) = take(&mut self.net, link, bytes_max);
+        let subscriber = &mut self.subscribers[n];
+        subscriber.read(&bytes, end, &mut self.truth, &mut self.met)?;
+        if subscriber.closes || end {
+            subscriber.ended();
+            self.hang_up(link);
+            return Ok(());
+        }
+        self.send_of_subscriber(n);
+        Ok(())
+    }
+
+    /// A publisher reads at most so many bytes.
+    pub fn read_answer(&mut self, n: usize, bytes_max: usize) -> Result<(), Wrong> {
+        let Some(link) = self.publishers[n].link else {
+            return Ok(());
+        };
+        let (bytes, end) = take(&mut self.net, link, bytes_max);
+        let publisher = &mut self.publishers[n];
+        publisher.read(&bytes, &mut self.truth, &mut self.met)?;
+        if publisher.closes || end {
+            publisher.ended();
+            self.hang_up(link);
+            return Ok(());
+        }
+        self.send_of_publisher(n);
+        Ok(())
+    }
+
+    /// A follower connects, if it is not connected.
+    pub fn follow(&mut self, n: usize, rng: &mut Rng) {
+        if self.followers[n].link.is_none() {
+            let link = self.connect(rng);
+            self.followers[n].connect(link, &mut self.truth);
+            send(&mut self.net, link, &mut self.followers[n].out);
+        }
+    }
+
+    /// A follower reads at most so many bytes.
+    pub fn read_news(&mut self, n: usize, bytes_max: usize) -> Result<(), Wrong> {
+        let Some(link) = self.followers[n].link else {
+            return Ok(());
+        };
+        let (bytes, end) = take(&mut self.net, link, bytes_max);
+        let follower = &mut self.followers[n];
+        follower.read(&bytes, &mut self.truth, &mut self.met)?;
+        if follower.closes || end {
+            follower.ended();
+            self.hang_up(link);
+            return Ok(());
+        }
+        send(&mut self.net, link, &mut follower.out);
+        Ok(())
+    }
+
+    /// The client closes its end.
+    pub fn hang_up(&mut self, link: u32) {
+        let socket = &mut self.net.sockets[link as usize];
+        (socket.client_fin, socket.client_gone) = (true, true);
+        socket.to_client.clear();
+    }
+
+    /// Something happens to a connection; true when the client has lost it.
+    pub(super) fn cut(&mut self, link: u32, rng: &mut Rng) -> bool {
+        self.met.cuts += 1;
+        let socket = &mut self.net.sockets[link as usize];
+        let lost = rng.below(socket.to_server.len() + 1);
+        let how = rng.below(3);
+        self.truth.note(|| {
+            format!(
+                "link {link} is cut, {}",
+                ["reset", "closed", "half closed"][how]
+            )
+        });
+        match how {
+            0 => {
+                socket.reset = true;
+                socket.to_server.clear();
+                socket.to_client.clear();
+                true
+            }
+            1 => {
+                socket.to_server.truncate(lost);
+                self.hang_up(link);
+                true
+            }
+            _ => {
+                socket.client_fin = true;
+                false
+            }
+        }
+    }
+
+    /// Sends what a publisher has written.
+    pub fn send(&mut self, publisher: usize) {
+        self.send_of_publisher(publisher);
+    }
+
+    /// Whether a client would read something from this link, bytes or its end.
+    pub fn has_bytes(&self, link: Option<u32>) -> bool {
+        link.is_some_and(|link| {
+            let socket = &self.net.sockets[link as usize];
+            !socket.to_client.is_empty() || socket.server_fin || socket.reset
+        })
+    }
+}
+
+fn send(net: &mut Net, link: u32, out: &mut Vec<u8>) {
+    let socket = &mut net.sockets[link as usize];
+    if !(socket.client_fin || socket.server_closed || socket.reset) {
+        socket.to_server.extend(out.iter());
+    }
+    out.clear();
+}
+
+/// Bytes for a client, and whether nothing follows them.
+fn take(net: &mut Net, link: u32, bytes_max: usize) -> (Vec<u8>, bool) {
+    let socket = &mut net.sockets[link as usize];
+    let len = bytes_max.min(socket.to_client.len());
+    let bytes = socket.to_client.drain(..len).collect();
+    let over = socket.server_fin || socket.server_closed || socket.reset;
+    (bytes, over && socket.to_client.is_empty())
+}
