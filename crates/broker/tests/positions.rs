@@ -1,0 +1,123 @@
+//! What is a position and what is none, character by character.
+
+use crore_broker::position::{Malformed, Position, Since, parse, parse_decimal, write, write_set};
+use proptest::prelude::*;
+
+fn at(epoch: u32, offset: u64) -> Since {
+    Since::At(Position { epoch, offset })
+}
+
+fn one(text: &str) -> Result<Since, Malformed> {
+    parse(text.as_bytes(), 0, 1).map(|since| since[0])
+}
+
+#[test]
+fn the_words_and_forms() {
+    for (text, since) in [
+        ("", Since::Live),
+        ("live", Since::Live),
+        ("newest", Since::Live),
+        ("oldest", Since::Oldest),
+        ("-0", Since::Newest(0)),
+        ("-7", Since::Newest(7)),
+        ("-4294967295", Since::Newest(u32::MAX)),
+        ("-4294967296", Since::Newest(u32::MAX)),
+        ("10-0", at(0, 0)),
+        ("1ffffffff-18446744073709551615", at(u32::MAX, u64::MAX)),
+        ("10000000a-00000000000000000007", at(10, 7)),
+    ] {
+        assert_eq!(one(text), Ok(since), "{text}");
+    }
+}
+
+#[test]
+fn nothing_else_is_read() {
+    for text in [
+        "-",
+        "--1",
+        "- 1",
+        "-18446744073709551616",
+        "1",
+        "1-",
+        "1-1",
+        "1a",
+        "1a-",
+        "1-a-1",
+        "0a-1",
+        "3a-1",
+        "a-1",
+        // More digits than a number has, too large a number, signs and capitals.
+        "10000000aa-1",
+        "1100000000-1",
+        "1a-000000000000000000007",
+        "1a-18446744073709551616",
+        "1+a-1",
+        "1a-+1",
+        "1A-1",
+        "1aB-1",
+        "1g-1",
+        "1a-1 ",
+        " 1a-1",
+        "1a-1-1",
+        "1a-a",
+        "1a-1\u{e4}",
+        "1\u{e4}-1",
+        // Sets: padding, another alphabet, a number that does not end, an epoch that is cut short.
+        "2-AA",
+        "2a-AA==",
+        "2a-+/",
+        "2a-gA",
+        "2a-_____________w",
+        "2a-AQ",
+        "2a-AQAA",
+    ] {
+        assert_eq!(one(text), Err(Malformed), "{text}");
+    }
+}
+
+/// A set is read back only as the set that it is.
+#[test]
+fn a_position_of_another_set_is_unknown() {
+    let positions =
+        [(5, 1), (5, 1 << 40), (6, 0)].map(|(epoch, offset)| Position { epoch, offset });
+    let mut text = Vec::new();
+    write_set(&mut text, 0xab, positions.iter().copied());
+    assert!(text.starts_with(b"2ab-"));
+    let read = |set, count| parse(&text, set, count);
+    assert_eq!(read(0xab, 3), Ok(positions.map(Since::At).to_vec()));
+    assert_eq!(read(0xab, 2), Ok(vec![Since::Unknown; 2]));
+    assert_eq!(read(0xac, 3), Ok(vec![Since::Unknown; 3]));
+    assert_eq!(parse(b"1a-1", 0xab, 2), Ok(vec![Since::Unknown; 2]));
+    assert_eq!(
+        parse(b"2ab-", 0xab, 1),
+        Ok(vec![Since::Unknown]),
+        "of no topic"
+    );
+}
+
+/// An epoch costs its bytes only where it changes.
+#[test]
+fn a_set_of_one_epoch_is_short() {
+    let mut text = Vec::new();
+    let position = |offset| Position { epoch: 9, offset };
+    write_set(&mut text, 1, (0..60).map(position));
+    // 60 offsets of a byte each and an epoch of four, in base64.
+    assert_eq!(text.len(), "21-".len() + (64_usize * 8).div_ceil(6));
+}
+
+proptest! {
+    #[test]
+    fn a_position_is_written_in_its_shortest_form(epoch: u32, offset: u64, shift in 0..32_u32) {
+        let epoch = epoch >> shift;
+        let offset = offset >> (2 * shift);
+        let mut text = Vec::new();
+        write(&mut text, Position { epoch, offset });
+        prop_assert_eq!(text, format!("1{epoch:x}-{offset}").into_bytes());
+    }
+
+    #[test]
+    fn decimals_are_read_as_they_are_elsewhere(text in "[0-9]{0,22}") {
+        let expected = text.parse::<u64>().ok().filter(|_| text.len() <= 20);
+        prop_assert_eq!(parse_decimal(text.as_bytes()), expected);
+    }
+}
