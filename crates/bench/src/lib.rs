@@ -1,11 +1,13 @@
 //! `crore bench`: load tools and scenarios, and the floor that they measure against.
 //!
 //! * [`subscribe`] holds connections and checks every message; [`publish`] sends them; both speak
-//!   the server's HTTP paths, which are Nchan's too, and MQTT 3.1.1.
+//!   the server's HTTP paths, which are Nchan's too, and MQTT 3.1.1 and 5.
 //! * [`floor`] is a reference server that does nothing but move the bytes.
 //! * [`scenario`] starts a server and both tools as processes of their own and keeps one result.
 //!
-//! Nothing here knows the server from inside: a tool that shared its code would share its errors.
+//! Nothing here knows the server from inside: a tool that shared its code would share its errors. MQTT's
+//! packets alone come from the codec that the server has too, since third-party clients and another
+//! implementation hold that against the specification.
 //! Only `sys` holds `unsafe`; only `report` writes to the terminal.
 
 pub mod floor;

@@ -146,6 +146,47 @@ fn mqtt_packets_survive_every_cut() {
     check("mqtt", address);
 }
 
+/// The client says exactly this.
+fn expect(stream: &mut TcpStream, wanted: &[u8]) {
+    let mut came = vec![0; wanted.len()];
+    stream.read_exact(&mut came).unwrap();
+    assert_eq!(came, wanted);
+}
+
+#[test]
+fn mqtt_in_frames_survives_every_cut_and_is_acknowledged() {
+    let address = serve(|stream| {
+        assert!(request(stream).contains("Sec-WebSocket-Protocol: mqtt\r\n"));
+        let head = b"HTTP/1.1 101 Switching Protocols\r\n\
+            Sec-WebSocket-Accept: s3pPLMBiTxaQ9kYGzzhZRbK+xOo=\r\n\r\n";
+        drip(stream, head);
+        // The greeting in one frame: a name of 23 bytes, and `t` at quality of service 2.
+        let mut greeting = [0; 6 + 38 + 9];
+        stream.read_exact(&mut greeting).unwrap();
+        assert_eq!(greeting[..8], [0x82, 0x80 | 47, 0, 0, 0, 0, 0x10, 36]);
+        assert!(greeting.ends_with(b"\x00\x01t\x02"));
+        let mut bytes = b"\x20\x03\0\0\0\x90\x04\0\x01\0\x02".to_vec();
+        for (id, sequence) in [(1, 1), (2, 2), (3, 4), (4, 5)] {
+            bytes.extend([0x34, 46, 0, 1, b't', 0, id, 0]);
+            bytes.extend(payload(sequence));
+        }
+        for part in bytes.chunks(17) {
+            drip(stream, &[&[0x82, part.len() as u8], part].concat());
+        }
+        let mut receipts = Vec::new();
+        while receipts.len() < 4 * 10 {
+            let mut byte = [0];
+            stream.read_exact(&mut byte).unwrap();
+            receipts.push(byte[0]);
+        }
+        assert_eq!(receipts[..10], *b"\x82\x84\0\0\0\0\x50\x02\0\x01");
+        assert_eq!(receipts[30..], *b"\x82\x84\0\0\0\0\x50\x02\0\x04");
+        drip(stream, b"\x82\x04\x62\x02\0\x03");
+        expect(stream, b"\x82\x84\0\0\0\0\x70\x02\0\x03");
+    });
+    check("mqtt-ws --mqtt-version 5 --qos 2", address);
+}
+
 #[test]
 fn long_polls_survive_every_cut_and_go_on_from_their_position() {
     let address = serve(|stream| {

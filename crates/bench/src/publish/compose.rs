@@ -6,16 +6,18 @@
 
 use std::fmt::Write;
 
+use crate::mqtt::{self, Dialect, frame_head};
 use crate::pattern::Pattern;
 use crate::payload::{Header, Payloads, Random};
 use crate::subscribe::plan::target;
-use crate::{floor, mqtt, sys};
+use crate::{floor, sys};
+use crore_wire::mqtt::{PacketId, Qos};
 
 /// Room for the head before a batch's body.
 const HEAD_ROOM: usize = 192;
 
 /// How messages travel.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug)]
 pub enum Form {
     /// Many messages in a `POST /pub` of NDJSON.
     Batch,
@@ -23,16 +25,25 @@ pub enum Form {
     Single,
     /// A WebSocket frame for each.
     Frame,
-    /// An MQTT PUBLISH of quality of service 0 for each.
-    Packet,
+    /// An MQTT PUBLISH for each.
+    Packet(Dialect),
     /// A record of `crore bench floor` for each.
     Record,
 }
 
 impl Form {
-    /// Whether the server answers each group of messages.
+    /// Whether the server answers each group of messages, or each message.
     pub fn is_answered(self) -> bool {
-        matches!(self, Form::Batch | Form::Single)
+        match self {
+            Form::Batch | Form::Single => true,
+            Form::Packet(_) => self.has_ids(),
+            Form::Frame | Form::Record => false,
+        }
+    }
+
+    /// Whether messages have packet ids.
+    pub fn has_ids(self) -> bool {
+        matches!(self, Form::Packet(dialect) if dialect.qos != Qos::AtMostOnce)
     }
 }
 
@@ -131,11 +142,8 @@ impl Composer {
         match self.form {
             Form::Batch | Form::Single => Vec::new(),
             Form::Record => floor::PUSH.to_vec(),
-            Form::Packet => {
-                let mut packet = Vec::new();
-                mqtt::connect(&format!("p{}-{topic}", std::process::id()), &mut packet);
-                packet
-            }
+            Form::Packet(dialect) if dialect.is_framed => mqtt::upgrade(&self.host),
+            Form::Packet(dialect) => packet_greeting(dialect, topic),
             Form::Frame => {
                 let mut text = String::from("GET ");
                 target("/pub", &self.topics.name(topic), &mut text);
@@ -155,14 +163,14 @@ impl Composer {
     /// Begins a group of messages in `out`; [`Composer::seal`] ends it. Returns its mark.
     pub fn begin(&self, out: &mut Vec<u8>) -> usize {
         let mark = out.len();
-        if self.form == Form::Batch {
+        if matches!(self.form, Form::Batch) {
             out.resize(mark + HEAD_ROOM, b' ');
         }
         mark
     }
 
-    /// Appends the next message of `topic`.
-    pub fn message(&mut self, topic: u32, out: &mut Vec<u8>) {
+    /// Appends the next message of `topic`, with its packet id where messages have them.
+    pub fn message(&mut self, topic: u32, id: Option<PacketId>, out: &mut Vec<u8>) {
         let sequence = &mut self.sequences[topic as usize];
         *sequence = sequence.wrapping_add(1);
         let header = Header {
@@ -198,15 +206,17 @@ impl Composer {
             }
             Form::Frame => {
                 // The mask is zero: it masks nothing, and RFC 6455 §5.3 leaves its choice to us.
-                frame_head(self.payloads.size(), 0x80, out);
+                frame_head(0x81, self.payloads.size(), 0x80, out);
                 out.extend_from_slice(&[0; 4]);
                 self.payloads.write(header, out);
             }
-            Form::Packet => {
+            Form::Packet(dialect) => {
                 self.scratch.clear();
                 self.topics.write(topic, &mut self.scratch);
-                mqtt::publish(&self.scratch, self.payloads.size(), out);
-                self.payloads.write(header, out);
+                dialect.frame(out, |out| {
+                    dialect.publish_head(&self.scratch, id, self.payloads.size(), out);
+                    self.payloads.write(header, out);
+                });
             }
             Form::Record => {
                 let number = if self.broadcast {
@@ -217,7 +227,7 @@ impl Composer {
                 out.extend_from_slice(&number.to_le_bytes());
                 let place = out.len();
                 out.extend_from_slice(&[0; 4]);
-                frame_head(self.payloads.size(), 0, out);
+                frame_head(0x81, self.payloads.size(), 0, out);
                 self.payloads.write(header, out);
                 let length = (out.len() - place - 4) as u32;
                 out[place..place + 4].copy_from_slice(&length.to_le_bytes());
@@ -228,7 +238,7 @@ impl Composer {
     /// Ends the group that began at `mark`: a batch gets its head, right before the body. Returns
     /// where the bytes to send begin.
     pub fn seal(&self, mark: usize, out: &mut [u8]) -> usize {
-        if self.form != Form::Batch {
+        if !matches!(self.form, Form::Batch) {
             return mark;
         }
         let body = mark + HEAD_ROOM;
@@ -255,20 +265,11 @@ fn escape(text: &str, out: &mut Vec<u8>) {
     }
 }
 
-/// The head of a final text frame without its mask (RFC 6455 §5.2).
-fn frame_head(size: usize, mask: u8, out: &mut Vec<u8>) {
-    out.push(0x81);
-    match size {
-        0..126 => out.push(mask | size as u8),
-        126..65536 => {
-            out.push(mask | 126);
-            out.extend_from_slice(&(size as u16).to_be_bytes());
-        }
-        _ => {
-            out.push(mask | 127);
-            out.extend_from_slice(&(size as u64).to_be_bytes());
-        }
-    }
+/// CONNECT.
+pub fn packet_greeting(dialect: Dialect, topic: u32) -> Vec<u8> {
+    let mut packet = Vec::new();
+    dialect.greet(&mqtt::client_id('p', topic), &[], &mut packet);
+    packet
 }
 
 #[cfg(test)]
@@ -286,7 +287,7 @@ mod tests {
         let mut out = b"earlier".to_vec();
         let mark = composer.begin(&mut out);
         for topic in [0, 1, 1] {
-            composer.message(topic, &mut out);
+            composer.message(topic, None, &mut out);
         }
         let start = composer.seal(mark, &mut out);
         let text = std::str::from_utf8(&out[start..]).unwrap();
@@ -306,7 +307,7 @@ mod tests {
     fn records_hold_a_frame_that_the_subscriber_reads() {
         let mut composer = composer(Form::Record, Order::Cycle, "/p/s{5..9}/-");
         let mut out = Vec::new();
-        composer.message(1, &mut out);
+        composer.message(1, None, &mut out);
         assert_eq!(out[..4], 6u32.to_le_bytes());
         assert_eq!(out[4..8], (out.len() as u32 - 8).to_le_bytes());
         let frame = crate::subscribe::parse::frame(&out[8..]).unwrap().unwrap();
@@ -316,11 +317,12 @@ mod tests {
 
     #[test]
     fn packets_are_what_a_broker_passes_on() {
-        let mut composer = composer(Form::Packet, Order::Cycle, "/p/s{5..9}/-");
+        let dialect = Dialect::new(&mqtt::MqttArgs::default(), false);
+        let mut composer = composer(Form::Packet(dialect), Order::Cycle, "/p/s{5..9}/-");
         let mut out = Vec::new();
-        composer.message(1, &mut out);
-        let (packet, bytes) = mqtt::packet(&out).unwrap().unwrap();
-        assert!(matches!(packet, mqtt::Packet::Publish(payload) if payload.len() == 40));
+        composer.message(1, None, &mut out);
+        let (packet, bytes) = dialect.packet(&out).unwrap().unwrap();
+        assert!(matches!(packet, mqtt::Packet::Publish(None, payload) if payload.len() == 40));
         assert_eq!(bytes, out.len());
         assert_eq!(out[2..11], *b"\0\x07/p/s6/-");
     }

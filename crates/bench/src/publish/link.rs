@@ -1,9 +1,8 @@
 //! One publisher's connection: bytes that wait to be sent, requests that wait for their answer.
 //!
 //! Answers come in the order of the requests (HTTP/1.1 pipelining, RFC 9112 §9.3.2) and every one
-//! of them is checked. The other forms have no answers: there the socket's fullness is the limit.
-//! MQTT's quality of service 0 has none either, but a ping at the end, which a broker answers when it
-//! has read everything before it.
+//! of them is checked; MQTT's are [`Packets`]' affair. The other forms have no answers: there the
+//! socket's fullness is the limit.
 
 use std::collections::VecDeque;
 use std::net::SocketAddr;
@@ -11,9 +10,10 @@ use std::net::SocketAddr;
 use anyhow::{Context, Result, bail, ensure};
 
 use super::compose::Form;
-use crate::mqtt::{self, Packet};
+use super::packets::Packets;
 use crate::subscribe::parse;
 use crate::sys::{self, Dial, Epoll, Interest};
+use crore_wire::mqtt::PacketId;
 
 /// Bytes of one read of answers.
 const RECEIVE_BYTES: usize = 16 << 10;
@@ -40,11 +40,11 @@ pub struct Link {
     watched: Interest,
     /// Messages of each request that has no answer yet.
     requests: VecDeque<u64>,
-    /// Messages since the last ping (MQTT).
-    unpinged: u64,
     received: Vec<u8>,
-    /// A WebSocket may publish once its upgrade was answered, an MQTT client after its CONNACK.
+    /// A WebSocket may publish once its upgrade was answered.
     ready: bool,
+    /// There exactly when the form is MQTT's.
+    packets: Option<Packets>,
 }
 
 impl Link {
@@ -76,9 +76,12 @@ impl Link {
             sent: 0,
             watched: Interest::Read,
             requests: VecDeque::new(),
-            unpinged: 0,
             received: Vec::new(),
-            ready: !matches!(form, Form::Frame | Form::Packet),
+            ready: !matches!(form, Form::Frame),
+            packets: match form {
+                Form::Packet(dialect) => Some(Packets::new(dialect, form.has_ids(), key as u32)),
+                _ => None,
+            },
         };
         link.flush(epoll)?;
         Ok(link)
@@ -86,35 +89,49 @@ impl Link {
 
     /// Whether another group of messages may be composed.
     pub fn has_room(&self, requests_max: usize) -> bool {
-        self.ready && self.out.is_empty() && self.requests.len() < requests_max
+        self.ready
+            && self.out.is_empty()
+            && self.requests.len() < requests_max
+            && self
+                .packets
+                .as_ref()
+                .is_none_or(|packets| packets.has_room(requests_max))
+    }
+
+    /// How many messages the next group may have: MQTT acknowledges each by itself.
+    pub fn window(&self, requests_max: usize) -> u64 {
+        let packets = self.packets.as_ref();
+        packets.map_or(u64::MAX, |packets| packets.window(requests_max))
+    }
+
+    /// The packet id of the next message, where messages have them.
+    pub fn packet_id(&mut self) -> Option<PacketId> {
+        self.packets.as_mut()?.packet_id()
     }
 
     /// Notes that a group of `messages` was composed.
     pub fn composed(&mut self, messages: u64) {
-        if self.form.is_answered() {
+        if self.form.is_answered() && self.packets.is_none() {
             self.requests.push_back(messages);
-        } else if self.form == Form::Packet {
-            self.unpinged += messages;
         }
     }
 
     /// Asks, where messages have no answers of their own, whether all of them were read.
     pub fn ping(&mut self, epoll: &Epoll) -> Result<()> {
-        if self.unpinged > 0 {
-            self.out.extend_from_slice(&mqtt::PINGREQ);
-            self.requests.push_back(std::mem::take(&mut self.unpinged));
+        if let Some(packets) = &mut self.packets {
+            packets.ping(&mut self.out);
         }
         self.flush(epoll)
     }
 
     /// Messages that have no answer yet.
     pub fn unanswered(&self) -> u64 {
-        self.requests.iter().sum::<u64>() + self.unpinged
+        self.requests.iter().sum::<u64>() + self.packets.as_ref().map_or(0, Packets::unanswered)
     }
 
     /// Whether everything is sent and answered.
     pub fn is_idle(&self) -> bool {
-        self.out.is_empty() && self.requests.is_empty()
+        self.out.is_empty() && self.unanswered() == 0
     }
 
     /// Forgets the bytes before `start`, which hold no request.
@@ -148,8 +165,8 @@ impl Link {
         Ok(())
     }
 
-    /// Reads and checks answers.
-    pub fn answers(&mut self, answers: &mut Answers) -> Result<()> {
+    /// Reads and checks answers, and sends what they ask for.
+    pub fn answers(&mut self, answers: &mut Answers, epoll: &Epoll) -> Result<()> {
         let held = self.received.len();
         self.received.resize(held + RECEIVE_BYTES, 0);
         match sys::receive(self.fd, &mut self.received[held..]) {
@@ -159,6 +176,10 @@ impl Link {
                 self.received.truncate(held);
             }
             Err(error) => return Err(error).context("the publisher's connection"),
+        }
+        if let Some(packets) = &mut self.packets {
+            packets.take(&mut self.received, &mut self.out, answers)?;
+            return self.flush(epoll);
         }
         let mut used = 0;
         while let Some(bytes) = self.answer(used, answers)? {
@@ -174,17 +195,15 @@ impl Link {
         if bytes.is_empty() {
             return Ok(None);
         }
-        if self.form == Form::Record || (self.form == Form::Frame && self.ready) {
+        let is_frame = matches!(self.form, Form::Frame);
+        if matches!(self.form, Form::Record) || (is_frame && self.ready) {
             // Pings and the like: nothing that a publisher must know.
             return Ok(Some(bytes.len()));
-        }
-        if self.form == Form::Packet {
-            return self.packet(start, answers);
         }
         let Some(head) = parse::head(bytes)? else {
             return Ok(None);
         };
-        if self.form == Form::Frame {
+        if is_frame {
             ensure!(
                 head.status == 101,
                 "the server answered {} to the upgrade",
@@ -230,27 +249,11 @@ impl Link {
         }
         Ok(Some(head.bytes + length))
     }
-
-    /// Takes the MQTT packet at `start`, when it is whole, and returns its bytes.
-    fn packet(&mut self, start: usize, answers: &mut Answers) -> Result<Option<usize>> {
-        let Some((packet, bytes)) = mqtt::packet(&self.received[start..])? else {
-            return Ok(None);
-        };
-        match packet {
-            Packet::Connack(0) => self.ready = true,
-            Packet::Pingresp => {
-                let messages = self.requests.pop_front();
-                answers.accepted += messages.context("an answer to no ping")?;
-            }
-            other => bail!("the server answered {other:?}"),
-        }
-        Ok(Some(bytes))
-    }
 }
 
 /// How many lines of a batch failed, by its answer.
 fn refused_lines(form: Form, body: &[u8]) -> u64 {
-    if form != Form::Batch {
+    if !matches!(form, Form::Batch) {
         return 0;
     }
     let answer: serde_json::Value = serde_json::from_slice(body).unwrap_or_default();

@@ -7,6 +7,7 @@
 
 mod compose;
 mod link;
+mod packets;
 mod publisher;
 
 use std::path::PathBuf;
@@ -14,6 +15,7 @@ use std::process::ExitCode;
 
 use anyhow::Result;
 
+use crate::mqtt::{Dialect, MqttArgs};
 use crate::{report, sys};
 use compose::{Form, Order};
 use publisher::Publisher;
@@ -29,8 +31,10 @@ pub enum Protocol {
     /// HTTP or WebSocket, by the server's paths.
     #[default]
     Http,
-    /// MQTT 3.1.1, quality of service 0.
+    /// MQTT.
     Mqtt,
+    /// MQTT over WebSocket.
+    MqttWs,
 }
 
 /// `crore bench publish`
@@ -63,6 +67,9 @@ pub struct PublishArgs {
     /// How to publish
     #[arg(long, value_enum, default_value_t, conflicts_with_all = ["single", "ws", "floor"])]
     pub protocol: Protocol,
+    /// How MQTT is spoken
+    #[command(flatten)]
+    pub mqtt: MqttArgs,
     /// One POST for each message instead of batches
     #[arg(long)]
     pub single: bool,
@@ -75,7 +82,7 @@ pub struct PublishArgs {
     /// With --floor: every message goes to all subscribers
     #[arg(long, requires = "floor")]
     pub broadcast: bool,
-    /// Requests that each connection may have without an answer
+    /// Requests (MQTT: messages) that each connection may have without an answer
     #[arg(long, value_name = "REQUESTS", default_value_t = 16)]
     pub in_flight: usize,
     /// Seconds to publish [default: until Ctrl-C]
@@ -94,8 +101,9 @@ pub struct PublishArgs {
 
 impl PublishArgs {
     fn form(&self) -> Form {
-        if self.protocol == Protocol::Mqtt {
-            return Form::Packet;
+        if self.protocol != Protocol::Http {
+            let is_framed = self.protocol == Protocol::MqttWs;
+            return Form::Packet(Dialect::new(&self.mqtt, is_framed));
         }
         match (self.single, self.ws, self.floor) {
             (true, ..) => Form::Single,

@@ -55,7 +55,7 @@ impl Publisher {
         let servers = pattern::servers(&args.server)?;
         let form = args.form();
         let count = args.connections.clamp(1, topics.count() as usize);
-        if form == Form::Frame {
+        if matches!(form, Form::Frame) {
             ensure!(
                 count == topics.count() as usize,
                 "--ws wants a connection for each topic"
@@ -172,15 +172,12 @@ impl Publisher {
         let count = self.links.len() as u32;
         for index in 0..count {
             while taken < left && self.links[index as usize].has_room(self.requests_max) {
-                let room = (left - taken).min(if self.form == Form::Single {
-                    1
-                } else {
-                    u64::MAX
-                });
+                let window = self.links[index as usize].window(self.requests_max);
+                let room = (left - taken).min(self.group_max()).min(window);
                 let messages = self.group(index, room);
                 taken += messages;
                 self.links[index as usize].flush(&self.epoll)?;
-                if !self.form.is_answered() {
+                if !self.form.is_answered() || self.form.has_ids() {
                     // A server that drains as fast as we write must not keep us from the clock.
                     break;
                 }
@@ -188,6 +185,15 @@ impl Publisher {
         }
         self.count(taken, begun_ns);
         Ok(taken)
+    }
+
+    /// Most messages of one group.
+    fn group_max(&self) -> u64 {
+        if matches!(self.form, Form::Single) {
+            1
+        } else {
+            u64::MAX
+        }
     }
 
     /// Composes one group of at most `room` messages of the topics of one connection.
@@ -200,7 +206,8 @@ impl Publisher {
             // With several connections, each takes those of its own among what is drawn.
             if topic % count == index {
                 let before = link.out.len();
-                self.composer.message(topic, &mut link.out);
+                let id = link.packet_id();
+                self.composer.message(topic, id, &mut link.out);
                 messages += 1;
                 if link.out.len() * 2 - before > BATCH_BYTES {
                     break;
@@ -226,11 +233,7 @@ impl Publisher {
             {
                 break;
             }
-            let room = (due - taken).min(if self.form == Form::Single {
-                1
-            } else {
-                u64::MAX
-            });
+            let room = (due - taken).min(self.group_max());
             let messages = self.round(room);
             taken += messages;
             for link in &mut self.links {
@@ -253,10 +256,11 @@ impl Publisher {
             if groups[index].1 == 0 {
                 groups[index].0 = self.composer.begin(&mut link.out);
             }
-            self.composer.message(topic, &mut link.out);
+            let id = link.packet_id();
+            self.composer.message(topic, id, &mut link.out);
             groups[index].1 += 1;
             messages += 1;
-            if link.out.len() >= BATCH_BYTES {
+            if link.out.len() >= BATCH_BYTES || link.window(self.requests_max) == 0 {
                 break;
             }
         }
@@ -276,7 +280,7 @@ impl Publisher {
             let ready = self.epoll.ready(event);
             let link = &mut self.links[ready.key as usize];
             if ready.readable {
-                link.answers(&mut self.answers)?;
+                link.answers(&mut self.answers, &self.epoll)?;
             }
             if ready.writable {
                 link.flush(&self.epoll)?;

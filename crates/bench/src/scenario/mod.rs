@@ -189,6 +189,7 @@ fn protocol_name(protocol: Protocol) -> &'static str {
         Protocol::Sse => "sse",
         Protocol::Poll => "poll",
         Protocol::Mqtt => "mqtt",
+        Protocol::MqttWs => "mqtt-ws",
     }
 }
 

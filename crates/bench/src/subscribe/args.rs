@@ -2,6 +2,8 @@
 
 use std::path::PathBuf;
 
+use crate::mqtt::MqttArgs;
+
 /// How connections subscribe.
 #[derive(clap::ValueEnum, Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub enum Protocol {
@@ -12,8 +14,10 @@ pub enum Protocol {
     Sse,
     /// HTTP long-poll.
     Poll,
-    /// MQTT 3.1.1, quality of service 0.
+    /// MQTT.
     Mqtt,
+    /// MQTT over WebSocket.
+    MqttWs,
 }
 
 /// How topics are given to connections.
@@ -41,10 +45,13 @@ pub struct SubscribeArgs {
     /// How to subscribe
     #[arg(long, value_enum, default_value_t)]
     pub protocol: Protocol,
+    /// How MQTT is spoken
+    #[command(flatten)]
+    pub mqtt: MqttArgs,
     /// Topics, with ranges
     #[arg(long, value_name = "PATTERN", default_value = "/p/s{1..1000}/-")]
     pub topics: String,
-    /// Topics of each connection
+    /// Topics of each connection; an MQTT client may have none
     #[arg(long, default_value_t = 1)]
     pub topics_per_connection: u32,
     /// How topics are given to connections

@@ -17,8 +17,10 @@ pub enum Stage {
     Closed,
     /// The connect is under way.
     Connecting,
-    /// The request is sent, the response head (MQTT: the SUBACK) is not whole yet.
+    /// The request is sent, the response head (MQTT: the last answer to the greeting) is not whole yet.
     Head,
+    /// MQTT over WebSocket: upgraded, and the greeting is sent.
+    Greeting,
     /// Messages may come.
     Open,
 }
@@ -144,7 +146,7 @@ pub struct Life {
     pub chunks: u64,
     /// Attempts to open.
     pub attempts: u64,
-    /// Connections that were opened (WebSocket, SSE, MQTT: answered; long-poll: asked).
+    /// Connections that were opened (long-poll: asked; the others: answered).
     pub opened: u64,
     /// Open connections that the server closed.
     pub closed: u64,

@@ -7,12 +7,12 @@
 //! | `restart` | begins a new window of measurement | the report |
 //! | `report` | | the report |
 //! | `drop` | resets all connections at once; they return at the connect rate | the report |
+//! | `part` | ends all connections in good order; they stay away | the report |
 //! | `churn N` | closes and opens N connections a second from now on | the report |
 //!
 //! The end of standard input ends the tool.
 
 use std::io::BufRead;
-use std::sync::atomic::AtomicU32;
 use std::sync::atomic::Ordering::Relaxed;
 
 use anyhow::{Context, Result, bail};
@@ -34,7 +34,10 @@ pub fn obey(subscriber: &Subscriber) -> Result<()> {
                     std::thread::sleep(LOOK);
                 }
             }
-            "drop" => order(subscriber, &subscriber.shared.drops),
+            "drop" => order(subscriber, || {
+                subscriber.shared.drops.fetch_add(1, Relaxed);
+            }),
+            "part" => order(subscriber, || subscriber.shared.part.store(true, Relaxed)),
             "churn" => {
                 let rate = words.next().and_then(|word| word.parse().ok());
                 let rate = rate.context("`churn` wants connections a second")?;
@@ -54,11 +57,11 @@ pub fn obey(subscriber: &Subscriber) -> Result<()> {
     Ok(())
 }
 
-/// Raises `counter` and waits until every worker has obeyed.
-fn order(subscriber: &Subscriber, counter: &AtomicU32) {
+/// Gives an order and waits until every worker has obeyed.
+fn order(subscriber: &Subscriber, give: impl FnOnce()) {
     let shared = &subscriber.shared;
     let wanted = shared.obeyed.load(Relaxed) + shared.tallies.len() as u32;
-    counter.fetch_add(1, Relaxed);
+    give();
     while shared.obeyed.load(Relaxed) < wanted && !subscriber.is_over() {
         std::thread::sleep(LOOK);
     }

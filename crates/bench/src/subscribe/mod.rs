@@ -44,7 +44,9 @@ pub struct Shared {
     pub go: AtomicBool,
     /// Raised by one to drop all connections at once; they come back.
     pub drops: AtomicU32,
-    /// Workers that have dropped theirs, summed over all drops.
+    /// All connections part from the server and stay away.
+    pub part: AtomicBool,
+    /// Workers that have obeyed, summed over all such orders.
     pub obeyed: AtomicU32,
     /// Connections to close and open again a second.
     pub churn_per_s: AtomicU32,
@@ -77,6 +79,7 @@ impl Subscriber {
             stop: false.into(),
             go: (!args.control).into(),
             drops: 0.into(),
+            part: false.into(),
             obeyed: 0.into(),
             churn_per_s: 0.into(),
             churn_since_ns: 0.into(),

@@ -9,7 +9,7 @@ use anyhow::{Result, ensure};
 
 use super::connection::Assignment;
 use super::{Protocol, SubscribeArgs, parse};
-use crate::mqtt;
+use crate::mqtt::{self, Dialect};
 use crate::pattern::{self, Pattern};
 use crate::sys::{self, Dial};
 
@@ -21,6 +21,8 @@ const OTHER_DESCRIPTORS: usize = 64;
 pub struct Plan {
     /// How they subscribe.
     pub protocol: Protocol,
+    /// How those over MQTT speak it.
+    pub dialect: Dialect,
     /// How many there are.
     pub connections: u32,
     /// Which topics they get.
@@ -59,8 +61,9 @@ impl Plan {
             args.connections
         );
         let per_connection = args.topics_per_connection;
+        let is_mqtt = matches!(args.protocol, Protocol::Mqtt | Protocol::MqttWs);
         ensure!(
-            per_connection >= 1,
+            per_connection >= 1 || is_mqtt,
             "at least one topic for each connection"
         );
         if let Some((low, high)) = args.source_ports {
@@ -74,6 +77,7 @@ impl Plan {
         let random = args.assign == super::Assign::Random;
         Ok(Plan {
             protocol: args.protocol,
+            dialect: Dialect::new(&args.mqtt, args.protocol == Protocol::MqttWs),
             connections: args.connections,
             assignment: Assignment {
                 topics: topics.count(),
@@ -124,7 +128,8 @@ impl Plan {
     /// goes on.
     pub fn request(&self, number: u32, remote: SocketAddr, position: Option<&str>) -> Vec<u8> {
         let lines = match self.protocol {
-            Protocol::Mqtt => return self.packets(number),
+            Protocol::Mqtt => return self.greeting(number),
+            Protocol::MqttWs => return mqtt::upgrade(&remote.to_string()),
             Protocol::Ws => format!(
                 "Upgrade: websocket\r\nConnection: Upgrade\r\n\
                  Sec-WebSocket-Version: 13\r\nSec-WebSocket-Key: {}\r\n",
@@ -141,12 +146,11 @@ impl Plan {
     }
 
     /// CONNECT and SUBSCRIBE in one write, so that MQTT opens in one round trip as the others do.
-    fn packets(&self, number: u32) -> Vec<u8> {
+    pub fn greeting(&self, number: u32) -> Vec<u8> {
         let filters: Vec<String> = self.names(number).collect();
-        let mut out = Vec::with_capacity(64);
-        // Two subscribers at one broker are two processes: equal names would end each other.
-        mqtt::connect(&format!("s{}-{number}", std::process::id()), &mut out);
-        mqtt::subscribe(&filters, &mut out);
+        let mut out = Vec::with_capacity(96);
+        let client = mqtt::client_id('s', number);
+        self.dialect.greet(&client, &filters, &mut out);
         out
     }
 

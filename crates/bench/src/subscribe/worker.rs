@@ -53,6 +53,8 @@ pub struct Worker {
     pending: VecDeque<u32>,
     under_way: usize,
     buffer: Vec<u8>,
+    /// Acknowledgements of what one read brought.
+    answers: Vec<u8>,
     epoll: Epoll,
     started_ns: u64,
     /// Dials since `started_ns`, which the connect rate counts.
@@ -61,6 +63,7 @@ pub struct Worker {
     churned: u64,
     churn_since_ns: u64,
     drops_seen: u32,
+    has_parted: bool,
 }
 
 impl Worker {
@@ -95,6 +98,7 @@ impl Worker {
             pending: (0..count).collect(),
             under_way: 0,
             buffer: vec![0; RECEIVE_BYTES],
+            answers: Vec::new(),
             epoll: Epoll::new(EVENTS)?,
             started_ns: sys::now_ns(),
             dialled: 0,
@@ -102,6 +106,7 @@ impl Worker {
             churned: 0,
             churn_since_ns: 0,
             drops_seen: 0,
+            has_parted: false,
             plan,
             shared,
         })
@@ -157,6 +162,11 @@ impl Worker {
             (0..self.rows.len() as u32).for_each(|row| self.leave(row, sys::reset));
             self.shared.obeyed.fetch_add(1, Relaxed);
         }
+        if self.shared.part.load(Relaxed) && !self.has_parted {
+            self.has_parted = true;
+            (0..self.rows.len() as u32).for_each(|row| self.part(row));
+            self.shared.obeyed.fetch_add(1, Relaxed);
+        }
         let per_s = self.shared.churn_per_s.load(Relaxed);
         if per_s == 0 || self.rows.is_empty() {
             return;
@@ -182,12 +192,26 @@ impl Worker {
         }
     }
 
+    /// Closes an open connection for good, with MQTT's farewell where that is spoken.
+    fn part(&mut self, row: u32) {
+        if !self.is_live(row) {
+            return;
+        }
+        if matches!(self.plan.protocol, Protocol::Mqtt | Protocol::MqttWs) {
+            let mut farewell = Vec::new();
+            self.plan.dialect.leave(&mut farewell);
+            // A server that does not take it sees the end of the connection.
+            let _ = sys::send(self.rows[row as usize].fd, &farewell);
+        }
+        self.close(row, sys::close);
+    }
+
     /// Whether messages may come: a long-poll waits where others still expect their head.
     fn is_live(&self, row: u32) -> bool {
         match self.rows[row as usize].stage {
             Stage::Open => true,
             Stage::Head => self.plan.protocol == Protocol::Poll,
-            Stage::Closed | Stage::Connecting => false,
+            Stage::Closed | Stage::Connecting | Stage::Greeting => false,
         }
     }
 

@@ -69,7 +69,8 @@ impl Bar {
         let applies = match protocol {
             Protocol::Ws | Protocol::Sse => true,
             Protocol::Poll => self.long_poll,
-            Protocol::Mqtt => false,
+            // Rows of their own have bars that hold for it.
+            Protocol::Mqtt | Protocol::MqttWs => true,
         };
         Verdict {
             bar: self,

@@ -4,10 +4,11 @@
 //! it back in front of what comes.
 
 use super::{RECEIVE_BYTES, Spill, Worker};
-use crate::mqtt::{self, Packet};
+use crate::mqtt::Packet;
 use crate::subscribe::connection::{Gap, NO_SPILL, Stage, Tally};
 use crate::subscribe::{Protocol, parse};
 use crate::sys;
+use crore_wire::mqtt::PacketType;
 
 /// A unit larger than this is none of ours.
 const UNIT_BYTES_MAX: usize = 16 << 20;
@@ -71,7 +72,9 @@ impl Worker {
         let now_ns = sys::now_ns();
         let result = match (self.plan.protocol, self.rows[row as usize].stage) {
             (Protocol::Poll, _) => self.polled(row, bytes, now_ns, tally),
-            (Protocol::Mqtt, _) => self.packets(row, bytes, now_ns, tally),
+            (Protocol::Mqtt, _) => self
+                .packets(row, bytes, now_ns, tally)
+                .and_then(|used| self.keep(row, &bytes[used..], 0)),
             (_, Stage::Head) => match self.head(row, bytes, tally) {
                 Ok(0) => {
                     self.spill(row, bytes, 0);
@@ -81,6 +84,7 @@ impl Worker {
                 Err(why) => Err(why),
             },
             (Protocol::Ws, _) => self.frames(row, bytes, now_ns, tally),
+            (Protocol::MqttWs, _) => self.framed(row, bytes, decoded, now_ns, tally),
             (Protocol::Sse, _) => self.events(row, bytes, decoded, now_ns, tally),
         };
         if let Err(why) = result {
@@ -93,16 +97,18 @@ impl Worker {
         let Some(head) = parse::head(bytes).map_err(|error| error.to_string())? else {
             return Ok(0);
         };
-        let wanted = if self.plan.protocol == Protocol::Ws {
-            101
-        } else {
-            200
-        };
+        let upgrades = matches!(self.plan.protocol, Protocol::Ws | Protocol::MqttWs);
+        let wanted = if upgrades { 101 } else { 200 };
         if head.status != wanted {
             return Err(format!("the server answered {}", head.status));
         }
-        if self.plan.protocol == Protocol::Ws && !self.plan.floor && !head.accepted {
+        if upgrades && !self.plan.floor && !head.accepted {
             return Err("Sec-WebSocket-Accept does not answer the key".into());
+        }
+        if self.plan.protocol == Protocol::MqttWs {
+            self.rows[row as usize].stage = Stage::Greeting;
+            self.say(row, &self.plan.greeting(self.first + row))?;
+            return Ok(head.bytes);
         }
         self.rows[row as usize].stage = Stage::Open;
         self.rows[row as usize].chunked = head.chunked;
@@ -133,33 +139,95 @@ impl Worker {
         self.keep(row, &bytes[used..], 0)
     }
 
-    /// MQTT: the connection is open with its SUBACK; messages may come before it (§3.8.4).
+    /// MQTT: takes whole packets, acknowledges them in one write, and returns the bytes that they take.
+    /// Messages may come before the SUBACK (§3.8.4).
     fn packets(
         &mut self,
         row: u32,
         bytes: &[u8],
         now: u64,
         tally: &mut Tally,
-    ) -> Result<(), String> {
+    ) -> Result<usize, String> {
+        let dialect = self.plan.dialect;
+        let mut answers = std::mem::take(&mut self.answers);
+        answers.clear();
         let mut used = 0;
-        while let Some((packet, length)) =
-            mqtt::packet(&bytes[used..]).map_err(|error| error.to_string())?
-        {
+        let words = |error: crate::mqtt::Error| error.to_string();
+        while let Some((packet, length)) = dialect.packet(&bytes[used..]).map_err(words)? {
             used += length;
             match packet {
-                Packet::Publish(payload) => self.message(row, payload, now, tally),
-                Packet::Suback(true) if self.rows[row as usize].stage == Stage::Head => {
+                Packet::Publish(answer, payload) => {
+                    self.message(row, payload, now, tally);
+                    if let Some((kind, id)) = answer {
+                        dialect.acknowledge(kind, id, &mut answers);
+                    }
+                }
+                Packet::Ack(PacketType::PubRel, id, _) => {
+                    dialect.acknowledge(PacketType::PubComp, id, &mut answers);
+                }
+                Packet::Connack(_) if self.plan.assignment.per_connection > 0 => {}
+                Packet::Connack(_) | Packet::Suback(true)
+                    if !matches!(self.rows[row as usize].stage, Stage::Open) =>
+                {
                     self.rows[row as usize].stage = Stage::Open;
                     self.opened(row, tally);
                 }
-                Packet::Connack(0) => {}
-                Packet::Connack(code) => return Err(format!("the server refused: code {code}")),
-                Packet::Suback(_) | Packet::Pingresp => {
-                    return Err(format!("the server answered {packet:?}"));
-                }
+                other => return Err(format!("the server answered {other:?}")),
             }
         }
-        self.keep(row, &bytes[used..], 0)
+        let said = self.say(row, &answers);
+        self.answers = answers;
+        said.map(|()| used)
+    }
+
+    /// MQTT over WebSocket: the payloads of whole frames are moved together, whatever packets they hold.
+    fn framed(
+        &mut self,
+        row: u32,
+        bytes: &mut [u8],
+        decoded: usize,
+        now: u64,
+        tally: &mut Tally,
+    ) -> Result<(), String> {
+        let (mut end, mut read) = (decoded, decoded);
+        let words = |error: parse::Error| error.to_string();
+        while let Some(frame) = parse::frame(&bytes[read..]).map_err(words)? {
+            let (opcode, size, start) = (
+                frame.opcode,
+                frame.payload.len(),
+                read + frame.bytes - frame.payload.len(),
+            );
+            read += frame.bytes;
+            match opcode {
+                0 | 2 => {
+                    bytes.copy_within(start..start + size, end);
+                    end += size;
+                }
+                8 => {
+                    self.ended(row, "closed", tally);
+                    return Ok(());
+                }
+                9 => self.pong(row, &bytes[start..start + size]),
+                10 => {}
+                _ => return Err("the server sent a text frame".into()),
+            }
+        }
+        let used = self.packets(row, &bytes[..end], now, tally)?;
+        let raw = bytes.len() - read;
+        bytes.copy_within(read.., end);
+        self.keep(row, &bytes[used..end + raw], end - used)
+    }
+
+    /// Sends a few bytes, which the socket of a client that keeps up has room for.
+    fn say(&self, row: u32, bytes: &[u8]) -> Result<(), String> {
+        if bytes.is_empty() {
+            return Ok(());
+        }
+        match sys::send(self.rows[row as usize].fd, bytes) {
+            Ok(count) if count == bytes.len() => Ok(()),
+            Ok(_) => Err("the socket did not take the acknowledgements".into()),
+            Err(error) => Err(format!("send: {error}")),
+        }
     }
 
     /// Answers a ping (RFC 6455 §5.5.3); the mask is zero, which masks nothing and is allowed.

@@ -1,0 +1,269 @@
+//! What an MQTT publisher waits for: CONNACK, then an acknowledgement of each message, in order (§4.6), or
+//! with quality of service 0 the answer to a ping, which says that all before it was read.
+//!
+//! Invariant: a packet id is in one of the two queues, or free.
+
+use std::collections::VecDeque;
+
+use anyhow::{Context, Result, bail, ensure};
+use crore_wire::mqtt::{PacketId, PacketType};
+
+use super::compose::packet_greeting;
+use super::link::Answers;
+use crate::mqtt::{Dialect, Packet};
+use crate::subscribe::parse;
+
+/// Groups that share the window: a write for each acknowledgement would measure the tool.
+const GROUPS: u64 = 4;
+
+/// The MQTT side of a link.
+pub struct Packets {
+    dialect: Dialect,
+    has_ids: bool,
+    topic: u32,
+    is_upgraded: bool,
+    is_connected: bool,
+    /// The packet id of the last message.
+    last_id: u16,
+    /// Packet ids whose PUBACK or PUBREC is due.
+    unreceived: VecDeque<PacketId>,
+    /// Packet ids whose PUBCOMP is due.
+    unreleased: VecDeque<PacketId>,
+    /// Messages before each ping that is not answered.
+    pings: VecDeque<u64>,
+    /// Messages since the last ping.
+    unpinged: u64,
+    /// Messages that the server takes without an acknowledgement.
+    receive_max: usize,
+    /// Bytes of packets at the start of what was received; bytes of frames follow.
+    decoded: usize,
+}
+
+impl Packets {
+    /// Of a connection that carries `topic` first.
+    pub fn new(dialect: Dialect, has_ids: bool, topic: u32) -> Packets {
+        Packets {
+            dialect,
+            has_ids,
+            topic,
+            is_upgraded: !dialect.is_framed,
+            is_connected: false,
+            last_id: 0,
+            unreceived: VecDeque::new(),
+            unreleased: VecDeque::new(),
+            pings: VecDeque::new(),
+            unpinged: 0,
+            receive_max: usize::MAX,
+            decoded: 0,
+        }
+    }
+
+    /// Whether enough messages may be sent to be worth a write.
+    pub fn has_room(&self, most: usize) -> bool {
+        let enough = most.min(self.receive_max) as u64 / GROUPS;
+        self.window(most) >= enough.max(1)
+    }
+
+    /// How many messages more may be sent when `most` may wait for their acknowledgement.
+    pub fn window(&self, most: usize) -> u64 {
+        if !self.is_connected {
+            return 0;
+        }
+        if !self.has_ids {
+            return u64::MAX;
+        }
+        let under_way = self.unreceived.len() + self.unreleased.len();
+        most.min(self.receive_max).saturating_sub(under_way) as u64
+    }
+
+    /// The packet id of the next message, where messages have them.
+    pub fn packet_id(&mut self) -> Option<PacketId> {
+        if !self.has_ids {
+            self.unpinged += 1;
+            return None;
+        }
+        self.last_id = self.last_id.checked_add(1).unwrap_or(1);
+        let id = PacketId::new(self.last_id)?;
+        self.unreceived.push_back(id);
+        Some(id)
+    }
+
+    /// Asks, where messages have no answers of their own, whether all of them were read.
+    pub fn ping(&mut self, out: &mut Vec<u8>) {
+        if self.unpinged > 0 {
+            self.dialect.ping(out);
+            self.pings.push_back(std::mem::take(&mut self.unpinged));
+        }
+    }
+
+    /// Messages that have no answer yet.
+    pub fn unanswered(&self) -> u64 {
+        let acknowledgements = self.unreceived.len() + self.unreleased.len();
+        self.pings.iter().sum::<u64>() + self.unpinged + acknowledgements as u64
+    }
+
+    /// Takes what is whole of `received`, and appends to `out` what it asks for.
+    pub fn take(
+        &mut self,
+        received: &mut Vec<u8>,
+        out: &mut Vec<u8>,
+        answers: &mut Answers,
+    ) -> Result<()> {
+        if !self.is_upgraded {
+            let Some(head) = parse::head(received)? else {
+                return Ok(());
+            };
+            ensure!(head.status == 101, "the server answered {}", head.status);
+            let bytes = head.bytes;
+            received.drain(..bytes);
+            self.is_upgraded = true;
+            out.extend(packet_greeting(self.dialect, self.topic));
+        }
+        let end = if self.dialect.is_framed {
+            self.unframe(received)?
+        } else {
+            received.len()
+        };
+        let mut used = 0;
+        while let Some((packet, bytes)) = self.dialect.packet(&received[used..end])? {
+            used += bytes;
+            self.answer(packet, out, answers)?;
+        }
+        received.drain(..used);
+        self.decoded = end - used;
+        Ok(())
+    }
+
+    /// Moves the payloads of whole frames together and returns where they end.
+    fn unframe(&self, received: &mut Vec<u8>) -> Result<usize> {
+        let mut end = self.decoded;
+        while let Some(frame) = parse::frame(&received[end..])? {
+            let (bytes, size) = (frame.bytes, frame.payload.len());
+            ensure!(
+                frame.opcode != 8,
+                "the server closed the publisher's WebSocket"
+            );
+            // Pings and the like: nothing that a publisher must know.
+            let size = if matches!(frame.opcode, 0 | 2) {
+                size
+            } else {
+                0
+            };
+            received.drain(end..end + bytes - size);
+            end += size;
+        }
+        Ok(end)
+    }
+
+    fn answer(
+        &mut self,
+        packet: Packet<'_>,
+        out: &mut Vec<u8>,
+        answers: &mut Answers,
+    ) -> Result<()> {
+        match packet {
+            Packet::Connack(receive_max) => {
+                self.is_connected = true;
+                self.receive_max = receive_max.into();
+            }
+            Packet::Pingresp => {
+                let messages = self.pings.pop_front();
+                answers.accepted += messages.context("an answer to no ping")?;
+            }
+            Packet::Ack(kind @ (PacketType::PubAck | PacketType::PubRec), id, failed) => {
+                let due = self.unreceived.pop_front();
+                ensure!(
+                    due == Some(id),
+                    "{kind:?} of {id}, and that of {due:?} was due"
+                );
+                if failed {
+                    answers.refused += 1;
+                    answers
+                        .first_refusal
+                        .get_or_insert_with(|| format!("{kind:?} with a failure"));
+                } else if kind == PacketType::PubRec {
+                    self.dialect.acknowledge(PacketType::PubRel, id, out);
+                    self.unreleased.push_back(id);
+                } else {
+                    answers.accepted += 1;
+                }
+            }
+            Packet::Ack(PacketType::PubComp, id, _) => {
+                let due = self.unreleased.pop_front();
+                ensure!(
+                    due == Some(id),
+                    "PUBCOMP of {id}, and that of {due:?} was due"
+                );
+                answers.accepted += 1;
+            }
+            other => bail!("the server answered {other:?}"),
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::mqtt::MqttArgs;
+
+    fn packets(qos: u8, is_framed: bool) -> Packets {
+        let args = MqttArgs {
+            qos,
+            ..MqttArgs::default()
+        };
+        let mut packets = Packets::new(Dialect::new(&args, is_framed), qos > 0, 0);
+        packets.is_upgraded = true;
+        packets.is_connected = true;
+        packets
+    }
+
+    #[test]
+    fn messages_are_accepted_when_the_last_acknowledgement_came() {
+        let (mut one, mut two) = (packets(1, false), packets(2, false));
+        let (mut out, mut answers) = (Vec::new(), Answers::default());
+        for packets in [&mut one, &mut two] {
+            assert_eq!(packets.packet_id().map(PacketId::get), Some(1));
+            assert_eq!((packets.window(3), packets.unanswered()), (2, 1));
+        }
+        one.take(&mut b"\x40\x02\0\x01".to_vec(), &mut out, &mut answers)
+            .unwrap();
+        assert_eq!((answers.accepted, out.len()), (1, 0));
+        two.take(&mut b"\x50\x02\0\x01".to_vec(), &mut out, &mut answers)
+            .unwrap();
+        assert_eq!((answers.accepted, two.unanswered()), (1, 1));
+        assert_eq!(out, b"\x62\x02\0\x01");
+        two.take(&mut b"\x70\x02\0\x01".to_vec(), &mut out, &mut answers)
+            .unwrap();
+        assert_eq!((answers.accepted, two.unanswered()), (2, 0));
+    }
+
+    #[test]
+    fn acknowledgements_come_in_order() {
+        let mut packets = packets(1, false);
+        packets.packet_id();
+        packets.packet_id();
+        let mut second = b"\x40\x02\0\x02".to_vec();
+        assert!(
+            packets
+                .take(&mut second, &mut Vec::new(), &mut Answers::default())
+                .is_err()
+        );
+    }
+
+    #[test]
+    fn a_packet_may_lie_in_several_frames() {
+        let mut packets = packets(1, true);
+        packets.packet_id();
+        let frames = b"\x02\x01\x40\x89\x01x\x80\x03\x02\0\x01\x82\x02\xd0";
+        let (mut received, mut answers) = (Vec::new(), Answers::default());
+        for byte in frames {
+            received.push(*byte);
+            packets
+                .take(&mut received, &mut Vec::new(), &mut answers)
+                .unwrap();
+        }
+        assert_eq!(answers.accepted, 1);
+        assert_eq!(received, b"\x82\x02\xd0");
+    }
+}
