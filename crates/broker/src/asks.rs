@@ -87,6 +87,21 @@ impl Shard {
             Ask::KeepLog { hash, name, on } => {
                 home.keep_log(*hash, name.in_bytes(bytes), *on, &world.rules, now);
             }
+            Ask::JoinGroup {
+                to,
+                name,
+                filter,
+                credit,
+                counts,
+            } => {
+                let of = (&filter[..], &name[..]);
+                home.group_join(from, *to, of, *credit, *counts, &world.rules, now, lanes);
+            }
+            Ask::GroupCredit { group, to, count } => {
+                home.group_credit(*group, *to, *count, &world.rules, now, lanes);
+            }
+            Ask::LeaveGroup(leave) => home.group_leave(leave, &world.rules, now, lanes),
+            Ask::ReleaseGroup { name, filter } => home.group_release(filter, name),
             Ask::SessionOpen { .. } | Ask::SessionClose(_) => {
                 unreachable!("sessions are no topics")
             }

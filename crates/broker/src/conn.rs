@@ -10,7 +10,7 @@ use crore_wire::websocket::receive::Partial;
 
 use crate::admission::Client;
 use crate::connection::filtered::Opening;
-use crate::connection::mqtt::Mqtt;
+use crate::connection::mqtt::{Mqtt, Shared};
 use crate::mail::{Frames, Record, ShardId};
 use crate::matching::Filtered;
 use crate::slab::{NONE, Vacant};
@@ -288,6 +288,15 @@ pub struct Sub {
     pub serial: u16,
     /// Where its grant stands: the packet id of the SUBSCRIBE, and the place among the reasons.
     pub granted: (u16, u16),
+    /// It is a part in a shared subscription, and of no topic.
+    pub group: Option<Box<Shared>>,
+}
+
+impl Sub {
+    /// Whether its place is free.
+    pub fn is_vacant(&self) -> bool {
+        self.topic == NONE && self.group.is_none()
+    }
 }
 
 /// What waits for another shard's answer.

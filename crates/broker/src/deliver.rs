@@ -238,6 +238,15 @@ impl Shard {
             }
             Tell::Outcome(to, outcome) => self.outcome(to, outcome, io),
             Tell::Fenced(to) => self.fenced(to, io),
+            Tell::GroupJoined { to, group, counts } => {
+                self.group_joined(home, to, group, counts, io);
+            }
+            Tell::Shared {
+                to,
+                group,
+                name,
+                ref record,
+            } => self.shared_message(home, to, group, name, record, frames, io),
             Tell::Session(to, ref given) => self.session_given(to, given, io),
             Tell::SessionTaken(holder) => self.session_taken(holder, io),
             Tell::Interest { to, ref news, part } => self.interest(to, news, part, io),

@@ -144,6 +144,16 @@ impl Filters {
         self.nodes.len() as usize * size_of::<Node>() + self.levels.bytes()
     }
 
+    /// Whether any filter matches.
+    #[inline]
+    pub fn has_match(&self, topic: &[u8]) -> bool {
+        let mut found = false;
+        if !self.is_empty() {
+            self.matches(topic, |_| found = true);
+        }
+        found
+    }
+
     /// Finds a filter or makes it; its number is then `NONE`.
     ///
     /// # Errors

@@ -10,6 +10,7 @@
 mod attach;
 mod carriers;
 mod filters;
+mod groups;
 mod idempotence;
 mod interest;
 mod kept;
@@ -19,15 +20,19 @@ mod upkeep;
 use alloc::collections::{BTreeMap, VecDeque};
 use alloc::vec::Vec;
 
+use xxhash_rust::xxh3::xxh3_64_with_seed;
+
 use crore_wire::deflate::Compressor;
 use crore_wire::topic;
 use crore_wire::websocket::frame::{self, Opcode};
 
 use crate::blobs::{Blob, Names};
 use crate::deliver::WARMED;
+use crate::filters::Filters;
 use crate::home::carriers::Carrier;
 use crate::home::filters::Registered;
 pub use crate::home::filters::SEPARATOR;
+use crate::home::groups::Groups;
 use crate::home::idempotence::Answers;
 use crate::home::interest::Followers;
 use crate::index::{Chained, Index};
@@ -158,6 +163,10 @@ pub struct Home {
     names: Names,
     sets: Side<Vec<Carrier>>,
     log: Log,
+    /// Shared subscriptions.
+    groups: Groups,
+    /// Filters whose topics' messages somebody needs kept, and how many do.
+    kept: Filters,
     /// How many need the messages of a topic kept.
     keepers: BTreeMap<u32, u32>,
     /// The chain of each topic's retained message.
@@ -191,6 +200,8 @@ impl Home {
             names: Names::default(),
             sets: Side::new(),
             log: Log::new(rules, settings.limits.log_bytes / homes, seed),
+            groups: Groups::new(seed),
+            kept: Filters::new(seed),
             keepers: BTreeMap::new(),
             retained: BTreeMap::new(),
             sequence: 0,
@@ -223,6 +234,9 @@ impl Home {
         accounts.home_losses = self.log.losses() as u32;
         accounts.name_bytes += self.filters.bytes();
         accounts.followers = self.followers.len();
+        accounts.groups = self.groups.len();
+        accounts.keepers = self.keepers.len() as u32 + self.kept.len();
+        accounts.retained = self.retained.len() as u32;
         accounts.answers = self.answers.as_ref().map_or(0, Answers::len);
         accounts.log_messages = self.log.len();
         accounts.log_bytes = self.log.bytes();
@@ -238,6 +252,10 @@ impl Home {
             expired: self.log.expired,
             ..self.stats
         }
+    }
+
+    fn hash_of(&self, name: &[u8]) -> u32 {
+        xxh3_64_with_seed(name, self.seed) as u32
     }
 
     fn find(&self, hash: u32, name: &[u8]) -> Option<u32> {
@@ -295,7 +313,8 @@ impl Home {
         row.set_last(offset);
         row.flags = (row.flags | CREATED) & !DELETED;
         let rule = rules.get(row.rule);
-        let most = match row.has(KEEPS) {
+        let grouped = !self.groups.is_empty() && self.groups.find(message.name);
+        let most = match row.has(KEEPS) || grouped || self.kept.has_match(message.name) {
             true => rule.messages_max().max(settings.mqtt.session_messages),
             false => rule.messages_max(),
         };
@@ -308,7 +327,7 @@ impl Home {
         } else {
             self.filters.find(message.name)
         };
-        if keep || row.carrier != NONE || message.retain || matched > 0 {
+        if keep || row.carrier != NONE || message.retain || matched > 0 || grouped {
             let opcode = if message.binary {
                 Opcode::Binary
             } else {
@@ -347,7 +366,7 @@ impl Home {
                 self.retain(id, &kept, is_empty, rules);
             }
             let row = self.rows.get_mut(id);
-            if row.carrier != NONE || matched > 0 {
+            if row.carrier != NONE || matched > 0 || grouped {
                 let mut record = frames.finish(span, &new);
                 if row.has(WANTS_DEFLATE) && message.data.len() >= settings.deflate.min_bytes {
                     self.compressed.clear();
@@ -359,6 +378,10 @@ impl Home {
                     let (header, len) = frame::header(opcode, true, self.compressed.len());
                     frames.pack(&mut record, &header[..len], &self.compressed);
                 }
+                if grouped {
+                    self.tell_groups(message.name, record, lanes);
+                }
+                let row = self.rows.get(id);
                 if matched > 0 {
                     self.tell_matched(id, message.name, record, lanes);
                 } else if row.has(SET) {
@@ -370,7 +393,7 @@ impl Home {
                         };
                         lanes.tell(carrier.shard, tell);
                     }
-                } else {
+                } else if row.carrier != NONE {
                     lanes.tell(
                         row.shard,
                         Tell::Live {
@@ -403,7 +426,7 @@ impl Home {
             self.queue_if_idle(id, now);
         }
         let mut info = self.info(id, now);
-        info.subscribers += matched;
+        info.subscribers += matched + u32::from(grouped);
         Outcome::Done(info)
     }
 

@@ -402,6 +402,37 @@ pub enum Ask {
     },
     /// An MQTT connection has ended.
     SessionClose(Box<Farewell>),
+    /// An MQTT client joins a shared subscription.
+    JoinGroup {
+        /// The client and its part.
+        to: ReplyTo,
+        /// The share name.
+        name: Box<[u8]>,
+        /// Which topics.
+        filter: Box<[u8]>,
+        /// Messages that it may have unacknowledged.
+        credit: u32,
+        /// Its session has not subscribed before.
+        counts: bool,
+    },
+    /// A member has done with messages.
+    GroupCredit {
+        /// The group.
+        group: u64,
+        /// The member.
+        to: ReplyTo,
+        /// How many.
+        count: u32,
+    },
+    /// A member goes.
+    LeaveGroup(Box<LeaveGroup>),
+    /// A session that was away subscribes no more.
+    ReleaseGroup {
+        /// The share name.
+        name: Box<[u8]>,
+        /// Which topics.
+        filter: Box<[u8]>,
+    },
     /// Answer when all that was asked before is done.
     Fence(ReplyTo),
     /// Tell this connection which topics have subscribers, from now on.
@@ -426,6 +457,28 @@ pub struct Farewell {
     pub kept: Option<Kept>,
     /// What is published then.
     pub will: Option<Box<Will>>,
+}
+
+/// A message of a group that its member has not acknowledged.
+#[derive(Clone, Debug)]
+pub struct Unacked {
+    /// Its topic.
+    pub topic: Box<[u8]>,
+    /// Its position.
+    pub offset: u64,
+}
+
+/// What a member of a group gives back when it goes.
+#[derive(Debug)]
+pub struct LeaveGroup {
+    /// The group.
+    pub group: u64,
+    /// The member.
+    pub to: ReplyTo,
+    /// Messages for somebody else.
+    pub unacked: Vec<Unacked>,
+    /// Its session subscribes no more.
+    pub ends: bool,
 }
 
 /// The answer to a client that wants its session.
@@ -594,6 +647,26 @@ pub enum Tell {
     Outcome(ReplyTo, Outcome),
     /// All that stood before a [`Ask::Fence`] is done.
     Fenced(ReplyTo),
+    /// To a member of a shared subscription: the group, unless there is no room for its filter.
+    GroupJoined {
+        /// The member.
+        to: ReplyTo,
+        /// The group.
+        group: Option<u64>,
+        /// Its session counts among those that have subscribed since then.
+        counts: bool,
+    },
+    /// A message for a member of a group.
+    Shared {
+        /// The member.
+        to: ReplyTo,
+        /// The group.
+        group: u64,
+        /// Where the topic's name lies.
+        name: u32,
+        /// The message.
+        record: Record,
+    },
     /// To an MQTT client that connects.
     Session(ReplyTo, Box<Given>),
     /// To an MQTT connection: another one has claimed its session.
@@ -718,6 +791,8 @@ impl Tell {
             Tell::Matches { .. }
             | Tell::Outcome(..)
             | Tell::Fenced(_)
+            | Tell::GroupJoined { .. }
+            | Tell::Shared { .. }
             | Tell::Session(..)
             | Tell::SessionTaken(_)
             | Tell::Interest { .. } => None,

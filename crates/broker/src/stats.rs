@@ -65,6 +65,12 @@ pub struct Accounts {
     pub sessions: u32,
     /// Bytes of those that are away.
     pub session_bytes: usize,
+    /// Shared subscriptions of MQTT clients, once for each home.
+    pub groups: u32,
+    /// Topics and filters whose messages somebody needs kept.
+    pub keepers: u32,
+    /// Topics with a retained message.
+    pub retained: u32,
     /// Member sets of those with more than one subscriber.
     pub carrier_sets: u32,
     /// Topics that are kept as a home.

@@ -38,6 +38,9 @@ impl Shard {
         if let Some(home) = &mut self.home {
             home.forget(&self.world.rules, self.now);
         }
+        if let Some(home) = &mut self.home {
+            home.pump_groups(&self.world.rules, self.now, &mut self.lanes);
+        }
         self.end_sessions();
         if self.swept == 0 {
             if self.swept_s == self.now.s {

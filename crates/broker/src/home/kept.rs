@@ -8,9 +8,12 @@ use crate::rules::Rules;
 use crate::time::Now;
 
 impl Home {
-    /// One more needs the messages of a topic, or one less. A topic that there is no room for is not kept; who
-    /// subscribes to it is told.
+    /// One more needs the messages of a topic or of a filter's topics, or one less. What there is no room for is not
+    /// kept; who subscribes to it is told.
     pub fn keep_log(&mut self, hash: u32, name: &[u8], on: bool, rules: &Rules, now: Now) {
+        if name.iter().any(|b| matches!(b, b'+' | b'#')) {
+            return self.keep_filter(name, on);
+        }
         let found = self.find(hash, name);
         if on {
             if let Some(id) = found.or_else(|| self.create(hash, name, rules, now)) {
@@ -28,6 +31,24 @@ impl Home {
             self.keepers.remove(&id);
             self.rows.get_mut(id).flags &= !KEEPS;
             self.queue_if_idle(id, now);
+        }
+    }
+
+    fn keep_filter(&mut self, filter: &[u8], on: bool) {
+        if on {
+            if let Ok(row) = self.kept.open(filter) {
+                // A new one has no number yet.
+                let count = self.kept.value(row).wrapping_add(1);
+                self.kept.set_value(row, count);
+            }
+            return;
+        }
+        let Some(row) = self.kept.find(filter) else {
+            return;
+        };
+        match self.kept.value(row) {
+            0 => self.kept.close(row),
+            count => self.kept.set_value(row, count - 1),
         }
     }
 }

@@ -320,6 +320,7 @@ impl Shard {
             // The home's answer will find nobody, and is given back.
             return;
         }
+        self.part_groups(slot, expiry_s == 0);
         let kept = (expiry_s > 0).then(|| Kept {
             expiry_s,
             state: self.write_down(slot),

@@ -7,8 +7,7 @@
 use alloc::vec::Vec;
 
 use crore_wire::mqtt::{
-    self, Ack, Packet, PacketId, PropertyBuf, Publish, Qos, ReasonCode, SubscribeOptions, Version,
-    encode,
+    self, Ack, PacketId, PropertyBuf, Publish, Qos, ReasonCode, SubscribeOptions, Version, encode,
 };
 use crore_wire::websocket::frame::{self, Opcode};
 
@@ -18,7 +17,7 @@ use super::{Mqtt, NOTHING};
 use crate::conn::{Behind, FRAMED, LIVE, SMALL};
 use crate::encode::Message;
 use crate::io::Io;
-use crate::mail::{Frames, Record};
+use crate::mail::{Frames, Record, ShardId};
 use crate::sessions::FOREVER_S;
 use crate::shard::Shard;
 use crate::slab::NONE;
@@ -124,7 +123,8 @@ impl Shard {
             (way.alias, way.known) = (0, false);
             way.packet_id = Some(self.take_packet_id(slot));
         }
-        if !self.encode_publish(slot, part, record, frames, &way, &mut packet) {
+        let topic = self.topic_name(slot, part);
+        if !self.encode_publish(slot, &topic, record, frames, &way, &mut packet) {
             return true;
         }
         self.frame_packet(slot, &packet, out);
@@ -165,7 +165,8 @@ impl Shard {
             ..way
         };
         let mut packet = Vec::new();
-        if !self.encode_publish(slot, part, record, frames, &way, &mut packet) {
+        let topic = self.topic_name(slot, part);
+        if !self.encode_publish(slot, &topic, record, frames, &way, &mut packet) {
             return;
         }
         if waits {
@@ -241,7 +242,7 @@ impl Shard {
     fn encode_publish(
         &mut self,
         slot: u32,
-        part: u32,
+        topic: &[u8],
         record: &Record,
         frames: &Frames,
         way: &Way,
@@ -260,8 +261,7 @@ impl Shard {
                 set.topic_alias(way.alias);
             }
         }
-        let topic = self.extras.get(self.conns.get(slot).extra).list[part as usize].topic;
-        let name = core::str::from_utf8(self.topics.name(topic)).expect("topics are UTF-8");
+        let name = core::str::from_utf8(topic).expect("topics are UTF-8");
         let publish = Publish {
             dup: false,
             qos: way.qos,
@@ -283,6 +283,68 @@ impl Shard {
         }
         self.properties = set;
         fits
+    }
+
+    fn topic_name(&self, slot: u32, part: u32) -> Vec<u8> {
+        let list = &self.extras.get(self.conns.get(slot).extra).list;
+        self.topics.name(list[part as usize].topic).to_vec()
+    }
+
+    /// A message of a group; false when there is nothing to wait for: it was sent with QoS 0, or not at all.
+    #[allow(clippy::too_many_arguments)] // a message of a group, and what a delivery is always given
+    pub(super) fn give_shared<I: Io>(
+        &mut self,
+        slot: u32,
+        part: u32,
+        home: ShardId,
+        topic: &[u8],
+        record: &Record,
+        frames: &Frames,
+        io: &mut I,
+    ) -> bool {
+        let extra = self.extras.get(self.conns.get(slot).extra);
+        let sub = &extra.list[part as usize];
+        let qos = Qos::from_bits(record.qos.min(qos(sub.options))).expect("never three");
+        let retain = record.retain && sub.options & RETAIN_AS_PUBLISHED != 0;
+        let identifier = sub.identifier;
+        let mqtt = extra.mqtt.as_deref().expect("a list has its state");
+        let waits = qos != Qos::AtMostOnce && !self.has_place(slot, mqtt);
+        let packet_id = match qos {
+            Qos::AtMostOnce => None,
+            _ if waits => Some(PacketId::MAX),
+            _ => Some(self.take_packet_id(slot)),
+        };
+        let way = Way {
+            qos,
+            retain,
+            packet_id,
+            identifier,
+            alias: 0,
+            known: false,
+        };
+        let mut packet = Vec::new();
+        if !self.encode_publish(slot, topic, record, frames, &way, &mut packet) {
+            return false;
+        }
+        let mut out = Vec::new();
+        if !waits {
+            self.frame_packet(slot, &packet, &mut out);
+        }
+        if let Some(id) = packet_id {
+            let mut sent = under_way(id, record, self.version(slot), packet);
+            sent.group = Some((part as u16, home));
+            let mqtt = self.mqtt_state(slot);
+            let list = if waits {
+                &mut mqtt.waiting
+            } else {
+                &mut mqtt.inflight
+            };
+            list.push_back(sent);
+        }
+        if !waits {
+            self.put(slot, &out, io);
+        }
+        packet_id.is_some()
     }
 
     fn frame_packet(&self, slot: u32, packet: &[u8], out: &mut Vec<u8>) {
@@ -350,7 +412,10 @@ impl Shard {
             .iter()
             .position(|sent| sent.packet_id == id && sent.step == step);
         let Some(at) = found else { return };
-        inflight.remove(at);
+        let done = inflight.remove(at).expect("it was just found");
+        if let Some((part, home)) = done.group {
+            self.give_credit(slot, u32::from(part), home);
+        }
         let extra = self.extra(slot);
         let waits = extra
             .mqtt
@@ -384,14 +449,7 @@ impl Shard {
             };
             return self.write(slot, |out| encode::pubrel(out, version, &release));
         }
-        let (header, len) = mqtt::fixed_header(&sent.packet, usize::MAX)
-            .ok()
-            .flatten()
-            .expect("it is ours");
-        let packet = mqtt::decode(sent.version, header, &sent.packet[len..]).expect("it is ours");
-        let Packet::Publish(publish) = packet else {
-            unreachable!("a message is a PUBLISH")
-        };
+        let publish = sent.publish().expect("it was not received yet");
         let mut set = PropertyBuf::new();
         if version == Version::V5 {
             set.forward(&publish.properties);
@@ -429,6 +487,8 @@ fn under_way(id: PacketId, record: &Record, version: Version, packet: Vec<u8>) -
         packet_id: id.get(),
         step: Step::Published,
         end_s,
+        offset: record.offset,
+        group: None,
         version,
         packet: packet.into_boxed_slice(),
     }

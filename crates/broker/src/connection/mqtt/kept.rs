@@ -9,13 +9,13 @@ use alloc::vec::Vec;
 use crore_wire::mqtt::{Qos, Version};
 
 use super::deliver::options_of;
+use super::shared::is_shared;
 use super::state::{Inflight, Step};
 use super::subscribe::{Wanted, qos};
-use crate::conn::MULTI;
+use crate::conn::{MULTI, Sub};
 use crate::io::Io;
 use crate::position::{Position, Since, read_varint, write_varint};
 use crate::shard::Shard;
-use crate::slab::NONE;
 
 /// The form of the bytes.
 const FORM: u8 = 1;
@@ -66,13 +66,13 @@ impl KeptSub<'_> {
     }
 }
 
-/// The topics whose logs a session needs.
+/// The topics and groups that keep messages for a session.
 pub(crate) fn topics_kept(state: &[u8]) -> Vec<&[u8]> {
     let mut from = Reader(state);
     from.bytes(5);
     let count = from.number();
     let subs = (0..count).map(|_| KeptSub::read(&mut from));
-    subs.filter(|sub| qos(sub.options) > 0)
+    subs.filter(|sub| qos(sub.options) > 0 || is_shared(sub.filter))
         .map(|sub| sub.filter)
         .collect()
 }
@@ -85,13 +85,27 @@ impl Shard {
         out.push(FORM);
         out.extend_from_slice(&self.world.epoch.to_le_bytes());
         let extra = self.extras.get(self.conns.get(slot).extra);
-        let subs = || extra.list.iter().filter(|sub| sub.topic != NONE);
+        let granted = |sub: &&Sub| {
+            sub.group
+                .as_ref()
+                .is_none_or(|group| group.restored || group.waiting == 0)
+        };
+        let subs = || {
+            extra
+                .list
+                .iter()
+                .filter(|sub| !sub.is_vacant())
+                .filter(granted)
+        };
         write_varint(&mut out, subs().count() as u64);
         for sub in subs() {
-            let seen = sub.epoch == self.world.epoch && qos(sub.options) > 0;
+            let seen = sub.group.is_none() && sub.epoch == self.world.epoch && qos(sub.options) > 0;
             out.push(sub.options & 0x3F | if seen { SEEN } else { 0 });
             write_varint(&mut out, u64::from(sub.identifier));
-            write_field(&mut out, self.topics.name(sub.topic));
+            match &sub.group {
+                Some(group) => write_field(&mut out, &group.text),
+                None => write_field(&mut out, self.topics.name(sub.topic)),
+            }
             if seen {
                 write_varint(&mut out, sub.offset);
             }
@@ -139,17 +153,19 @@ impl Shard {
                 None => Since::Live,
             };
             let options = options_of(sub.options);
-            self.join_topic(
-                slot,
-                &Wanted {
-                    filter: sub.filter,
-                    options,
-                    identifier: sub.identifier,
-                    since,
-                    retained: false,
-                    granted: (0, 0),
-                },
-            );
+            let wanted = Wanted {
+                filter: sub.filter,
+                options,
+                identifier: sub.identifier,
+                since,
+                retained: false,
+                granted: (0, 0),
+            };
+            if is_shared(sub.filter) {
+                self.join_group(slot, &wanted, true);
+                continue;
+            }
+            self.join_topic(slot, &wanted);
             if options.max_qos != Qos::AtMostOnce {
                 // The session had it kept already: joining counted it once more.
                 let (hash, _) = self.place_of(sub.filter);
@@ -173,6 +189,8 @@ fn read_inflight(from: &mut Reader<'_>) -> alloc::collections::VecDeque<Inflight
                 Step::Released
             },
             end_s: u32::from_le_bytes(end_s),
+            offset: 0,
+            group: None,
             version: if form & 2 == 0 {
                 Version::V311
             } else {

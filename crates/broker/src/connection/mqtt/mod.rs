@@ -12,6 +12,7 @@ mod deliver;
 mod kept;
 mod publish;
 mod session;
+mod shared;
 mod state;
 mod subscribe;
 
@@ -28,6 +29,7 @@ use crore_wire::websocket::handshake::choose_subprotocol;
 use super::http::Flow;
 
 pub(crate) use deliver::{encode_plain, is_plain};
+pub use shared::Shared;
 pub use state::{Mqtt, MqttRow};
 
 use crate::conn::{CLOSING, FRAMED, Spill, State, V5};

@@ -4,8 +4,9 @@ use alloc::boxed::Box;
 
 use super::super::publish::is_binary;
 use super::kept::topics_kept;
+use super::shared::{is_shared, split};
 use crate::home::Publish;
-use crate::mail::{Answer, Farewell, Given, ReplyTo, ShardId, Tell};
+use crate::mail::{Answer, Ask, Farewell, Given, ReplyTo, ShardId, Tell};
 use crate::sessions::{Claim, Closing, Kept, Opening, Will};
 use crate::shard::Shard;
 
@@ -96,6 +97,15 @@ impl Shard {
     fn session_ended(&mut self, ended: Option<Kept>) {
         let Some(kept) = ended else { return };
         for name in topics_kept(&kept.state) {
+            if is_shared(name) {
+                let (group, filter) = split(name);
+                for home in self.homes_of(filter) {
+                    let (name, filter) = (group.into(), filter.into());
+                    self.errands
+                        .push((home, Ask::ReleaseGroup { name, filter }));
+                }
+                continue;
+            }
             let (hash, _) = self.place_of(name);
             self.keep_log_of(hash, name, false);
         }

@@ -5,7 +5,7 @@ use alloc::boxed::Box;
 use alloc::collections::VecDeque;
 use alloc::vec::Vec;
 
-use crore_wire::mqtt::{ReasonCode, Version};
+use crore_wire::mqtt::{self, Packet, Publish, ReasonCode, Version};
 
 use crate::mail::ShardId;
 use crate::sessions::{SessionId, Will};
@@ -84,6 +84,8 @@ pub struct Mqtt {
     pub aliases_max: u16,
     /// Aliases that are given.
     pub aliases_given: u16,
+    /// Credit of groups that waits for the socket: the part and the home.
+    pub owed: Vec<(u32, ShardId)>,
     /// Places of the list whose topic was deleted: they begin anew.
     pub fresh: Vec<u32>,
     /// Over WebSocket: bytes that did not end on a packet boundary.
@@ -121,10 +123,31 @@ pub struct Inflight {
     pub step: Step,
     /// The second of its end, [`FOREVER_S`](crate::sessions::FOREVER_S) without one.
     pub end_s: u32,
+    /// Its position.
+    pub offset: u64,
+    /// The part and the home, when it is a group's.
+    pub group: Option<(u16, ShardId)>,
     /// The version that its packet is written in.
     pub version: Version,
     /// The PUBLISH packet.
     pub packet: Box<[u8]>,
+}
+
+impl Inflight {
+    /// The topic that its packet names.
+    pub fn topic(&self) -> &[u8] {
+        let packet = self.publish();
+        packet.map_or(b"", |publish| publish.topic.as_bytes())
+    }
+
+    /// The packet, unless it was received and let go.
+    pub fn publish(&self) -> Option<Publish<'_>> {
+        let (header, len) = mqtt::fixed_header(&self.packet, usize::MAX).ok()??;
+        match mqtt::decode(self.version, header, &self.packet[len..]).ok()? {
+            Packet::Publish(publish) => Some(publish),
+            _ => None,
+        }
+    }
 }
 
 /// The answer to one publish of the client.
@@ -159,6 +182,7 @@ impl Mqtt {
             && self.subacks.is_empty()
             && self.aliases.is_empty()
             && self.aliases_max == 0
+            && self.owed.is_empty()
             && self.fresh.is_empty()
             && self.partial.is_empty()
             && self.connecting.is_none()

@@ -79,32 +79,30 @@ impl Shard {
         if topic::check_filter(filter.filter.as_bytes(), topic_bytes).is_err() {
             return Err(ReasonCode::TOPIC_FILTER_INVALID);
         }
-        if filter.share.is_some() {
-            return Err(ReasonCode::SHARED_SUBSCRIPTIONS_NOT_SUPPORTED);
-        }
-        if filter.filter.contains(WILDCARDS) {
+        if filter.share.is_none() && filter.filter.contains(WILDCARDS) {
             return Err(ReasonCode::WILDCARD_SUBSCRIPTIONS_NOT_SUPPORTED);
         }
-        let name = filter.filter.as_bytes();
+        let name = text.as_bytes();
         let wants = options.retain_handling;
         if let Some(part) = self.part_of(slot, name) {
             return self.resubscribe(slot, part, options, identifier, granted);
         }
         let list = &self.extra(slot).list;
-        if list.iter().filter(|sub| sub.topic != NONE).count() >= most {
+        if list.iter().filter(|sub| !sub.is_vacant()).count() >= most {
             return Err(ReasonCode::QUOTA_EXCEEDED);
         }
-        self.join_topic(
-            slot,
-            &Wanted {
-                filter: name,
-                options,
-                identifier,
-                since: Since::Live,
-                retained: wants != RetainHandling::DoNotSend,
-                granted,
-            },
-        );
+        let wanted = Wanted {
+            filter: name,
+            options,
+            identifier,
+            since: Since::Live,
+            retained: wants != RetainHandling::DoNotSend,
+            granted,
+        };
+        match filter.share {
+            Some(_) => self.join_group(slot, &wanted, false),
+            None => self.join_topic(slot, &wanted),
+        }
         Ok(())
     }
 
@@ -112,7 +110,10 @@ impl Shard {
     fn part_of(&mut self, slot: u32, name: &[u8]) -> Option<u32> {
         let (extra, topics) = (self.conns.get(slot).extra, &self.topics);
         let list = &self.extras.get(extra).list;
-        let is = |sub: &Sub| sub.topic != NONE && topics.name(sub.topic) == name;
+        let is = |sub: &Sub| match &sub.group {
+            Some(group) => *group.text == *name,
+            None => sub.topic != NONE && topics.name(sub.topic) == name,
+        };
         list.iter().position(is).map(|part| part as u32)
     }
 
@@ -135,6 +136,10 @@ impl Shard {
         let sub = &mut self.extra(slot).list[part as usize];
         let (topic, former) = (sub.topic, qos(sub.options));
         (sub.options, sub.identifier) = (options.bits(), identifier);
+        if sub.group.is_some() {
+            self.grant(slot, granted, ReasonCode::granted(options.max_qos));
+            return Ok(());
+        }
         let needs_log = options.max_qos.bits();
         if (former > 0) != (needs_log > 0) {
             self.keep_log(topic, needs_log > 0);
@@ -171,9 +176,21 @@ impl Shard {
             alias: 0,
             serial: 0,
             granted: wanted.granted,
+            group: None,
         };
+        let part = self.add_sub(slot, sub);
+        if wanted.options.max_qos != Qos::AtMostOnce {
+            self.keep_log(topic, true);
+        }
+        self.topics.get_mut(topic).waiting += 1;
+        let to = self.reply_to(slot, self.part_name(slot, part));
+        self.attach_to(topic, to, wanted.since, false, wanted.retained);
+    }
+
+    /// Puts a subscription into a free place of the list.
+    pub(super) fn add_sub(&mut self, slot: u32, sub: Sub) -> u32 {
         let list = &mut self.extra(slot).list;
-        let part = match list.iter().position(|sub| sub.topic == NONE) {
+        let part = match list.iter().position(Sub::is_vacant) {
             Some(part) => {
                 let serial = list[part].serial.wrapping_add(1);
                 list[part] = Sub { serial, ..sub };
@@ -184,12 +201,18 @@ impl Shard {
                 list.len() - 1
             }
         };
-        if wanted.options.max_qos != Qos::AtMostOnce {
-            self.keep_log(topic, true);
+        part as u32
+    }
+
+    /// Takes the client out of all its groups.
+    pub(super) fn part_groups(&mut self, slot: u32, ends: bool) {
+        let row = self.conns.get(slot);
+        if !row.wants(MULTI) {
+            return;
         }
-        self.topics.get_mut(topic).waiting += 1;
-        let to = self.reply_to(slot, self.part_name(slot, part as u32));
-        self.attach_to(topic, to, wanted.since, false, wanted.retained);
+        for part in 0..self.extras.get(row.extra).list.len() as u32 {
+            self.part_group(slot, part, ends);
+        }
     }
 
     fn attach_to(&mut self, topic: u32, to: ReplyTo, since: Since, again: bool, retained: bool) {
@@ -269,7 +292,7 @@ impl Shard {
     }
 
     /// Writes down what a filter was granted, and the SUBACK when it is the last.
-    fn grant(&mut self, slot: u32, (packet_id, n): (u16, u16), reason: ReasonCode) {
+    pub(super) fn grant(&mut self, slot: u32, (packet_id, n): (u16, u16), reason: ReasonCode) {
         let version = self.version(slot);
         let subacks = &mut self.mqtt_state(slot).subacks;
         let found = subacks
@@ -317,14 +340,19 @@ impl Shard {
 
     /// Takes one subscription out of the list; its place stays.
     fn leave_part(&mut self, slot: u32, part: u32) {
+        self.part_group(slot, part, true);
         let extra = self.extra(slot);
         extra.behind.retain(|behind| behind.part != part);
         let sub = &mut extra.list[part as usize];
+        let grouped = sub.group.take().is_some();
         let (topic, place, counted) = (sub.topic, sub.place, sub.flags & COUNTED != 0);
         let (granted, options) = (sub.granted, sub.options);
         (sub.topic, sub.granted, sub.flags) = (NONE, (0, 0), 0);
         if granted != (0, 0) {
             self.grant(slot, granted, ReasonCode::UNSPECIFIED_ERROR);
+        }
+        if grouped {
+            return;
         }
         if qos(options) > 0 {
             self.keep_log(topic, false);
@@ -358,6 +386,7 @@ impl Shard {
                 alias: 0,
                 serial: 0,
                 granted: (0, 0),
+                group: None,
             });
         }
     }
@@ -472,6 +501,7 @@ impl Shard {
     /// Goes on with subscriptions that fell behind, as far as there is room for what they have missed.
     pub(super) fn mqtt_go_on<I: Io>(&mut self, slot: u32, io: &mut I) {
         self.give_waiting(slot, io);
+        self.give_owed(slot);
         let row = self.conns.get(slot);
         if row.outbox != NONE || row.extra == NONE || row.state != State::Mqtt {
             return;

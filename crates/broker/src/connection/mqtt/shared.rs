@@ -1,0 +1,270 @@
+//! A client's part in shared subscriptions (MQTT 5.0 section 4.8.2). The group and its cursor are the homes'; here are
+//! the members, who give back credit for each message that is done with.
+
+use alloc::boxed::Box;
+use alloc::vec::Vec;
+
+use crore_wire::mqtt::{Qos, ReasonCode};
+
+use super::state::{Inflight, Step};
+use super::subscribe::{Wanted, qos};
+use crate::conn::Sub;
+use crate::io::Io;
+use crate::mail::{Ask, Frames, LeaveGroup, Record, ReplyTo, ShardId, Unacked};
+use crate::shard::Shard;
+use crate::slab::NONE;
+
+/// Messages of one group and home that a client may have unacknowledged: enough to keep it busy, few enough for a
+/// fair share among the members.
+const CREDIT: u16 = 16;
+
+/// What a subscription to a group is.
+pub struct Shared {
+    /// The name and the filter as the client gave them.
+    pub text: Box<[u8]>,
+    /// The group at each home that has answered.
+    pub homes: Vec<(ShardId, u64)>,
+    /// Homes that have not.
+    pub waiting: u16,
+    /// The session had it before it came back.
+    pub restored: bool,
+}
+
+/// `$share/{name}/{filter}` taken apart; only of what was checked.
+pub(super) fn split(text: &[u8]) -> (&[u8], &[u8]) {
+    let rest = &text[b"$share/".len()..];
+    let slash = rest
+        .iter()
+        .position(|b| *b == b'/')
+        .expect("it was checked");
+    (&rest[..slash], &rest[slash + 1..])
+}
+
+pub(super) fn is_shared(text: &[u8]) -> bool {
+    text.starts_with(b"$share/")
+}
+
+fn has_wildcard(filter: &[u8]) -> bool {
+    filter.iter().any(|b| matches!(b, b'+' | b'#'))
+}
+
+impl Shard {
+    /// The homes that keep messages which a filter may match.
+    pub(super) fn homes_of(&self, filter: &[u8]) -> core::ops::Range<ShardId> {
+        if has_wildcard(filter) {
+            return 0..self.world.homes;
+        }
+        let (_, home) = self.place_of(filter);
+        home..home + 1
+    }
+
+    /// Joins a group at its homes. The grant comes when all have answered.
+    pub(super) fn join_group(&mut self, slot: u32, wanted: &Wanted<'_>, restored: bool) {
+        let (name, filter) = split(wanted.filter);
+        let homes = self.homes_of(filter);
+        let sub = Sub {
+            topic: NONE,
+            options: wanted.options.bits(),
+            identifier: wanted.identifier,
+            granted: wanted.granted,
+            group: Some(Box::new(Shared {
+                text: wanted.filter.into(),
+                homes: Vec::new(),
+                waiting: homes.len() as u16,
+                restored,
+            })),
+            ..Sub::default()
+        };
+        let part = self.add_sub(slot, sub);
+        let to = self.reply_to(slot, self.part_name(slot, part));
+        let receive_max = self.mqtts.get(self.conns.get(slot).mqtt).receive_max;
+        for home in homes {
+            let ask = Ask::JoinGroup {
+                to,
+                name: name.into(),
+                filter: filter.into(),
+                credit: u32::from(receive_max.min(CREDIT)),
+                counts: !restored,
+            };
+            self.errands.push((home, ask));
+        }
+    }
+
+    /// A home has taken the client into a group, or had no room for the filter.
+    pub(crate) fn group_joined<I: Io>(
+        &mut self,
+        home: ShardId,
+        to: ReplyTo,
+        group: Option<u64>,
+        counts: bool,
+        io: &mut I,
+    ) {
+        let part = self
+            .is_asked(to)
+            .then(|| self.part_named(to.slot, to.part))
+            .flatten();
+        let shared = part.and_then(|part| self.shared_mut(to.slot, part));
+        let Some(shared) = shared else {
+            // Who asked is gone.
+            if let Some(group) = group {
+                self.quit_group(home, group, to, Vec::new(), counts);
+            }
+            return;
+        };
+        shared.waiting -= 1;
+        shared.homes.extend(group.map(|group| (home, group)));
+        let done = shared.waiting == 0;
+        let part = part.expect("it is there");
+        let sub = &mut self.extra(to.slot).list[part as usize];
+        let options = sub.options;
+        if group.is_none() || done {
+            let granted = core::mem::take(&mut sub.granted);
+            let reason = match group {
+                Some(_) => ReasonCode::granted(Qos::from_bits(qos(options)).expect("never three")),
+                None => ReasonCode::QUOTA_EXCEEDED,
+            };
+            if granted != (0, 0) {
+                self.grant(to.slot, granted, reason);
+                self.send_reply(to.slot, io);
+            }
+        }
+    }
+
+    fn shared_mut(&mut self, slot: u32, part: u32) -> Option<&mut Shared> {
+        let extra = self.conns.get(slot).extra;
+        if extra == NONE {
+            return None;
+        }
+        let sub = self.extras.get_mut(extra).list.get_mut(part as usize)?;
+        sub.group.as_deref_mut()
+    }
+
+    fn quit_group(
+        &mut self,
+        home: ShardId,
+        group: u64,
+        to: ReplyTo,
+        unacked: Vec<Unacked>,
+        ends: bool,
+    ) {
+        let leave = Box::new(LeaveGroup {
+            group,
+            to,
+            unacked,
+            ends,
+        });
+        self.errands.push((home, Ask::LeaveGroup(leave)));
+    }
+
+    /// A message of a group for this client; who has gone gives it back.
+    #[allow(clippy::too_many_arguments)] // a tell, and what a delivery is always given
+    pub(crate) fn shared_message<I: Io>(
+        &mut self,
+        home: ShardId,
+        to: ReplyTo,
+        group: u64,
+        name: u32,
+        record: &Record,
+        frames: &Frames,
+        io: &mut I,
+    ) {
+        let name = frames.name(name);
+        let part = self
+            .is_asked(to)
+            .then(|| self.part_named(to.slot, to.part))
+            .flatten();
+        let is_member = part.is_some_and(|part| self.shared_mut(to.slot, part).is_some());
+        let Some(part) = part.filter(|_| is_member) else {
+            let unacked = alloc::vec![Unacked {
+                topic: name.into(),
+                offset: record.offset,
+            }];
+            return self.quit_group(home, group, to, unacked, false);
+        };
+        let sent = self.give_shared(to.slot, part, home, name, record, frames, io);
+        if !sent {
+            self.give_credit(to.slot, part, home);
+        }
+    }
+
+    /// One message of a group is done with.
+    pub(super) fn give_credit(&mut self, slot: u32, part: u32, home: ShardId) {
+        if self.conns.get(slot).outbox != NONE {
+            // Not before the socket has taken what it was given.
+            return self.mqtt_state(slot).owed.push((part, home));
+        }
+        let to = self.reply_to(slot, self.part_name(slot, part));
+        let Some(shared) = self.shared_mut(slot, part) else {
+            return;
+        };
+        let Some((_, group)) = shared.homes.iter().find(|at| at.0 == home) else {
+            return;
+        };
+        let ask = Ask::GroupCredit {
+            group: *group,
+            to,
+            count: 1,
+        };
+        self.errands.push((home, ask));
+    }
+
+    /// Credit that waited for the socket.
+    pub(super) fn give_owed(&mut self, slot: u32) {
+        if self.mqtt(slot).is_none_or(|mqtt| mqtt.owed.is_empty()) {
+            return;
+        }
+        for (part, home) in core::mem::take(&mut self.mqtt_state(slot).owed) {
+            self.give_credit(slot, part, home);
+        }
+    }
+
+    /// Takes the client out of a group; it gives back what was never sent, and if its session subscribes no more also
+    /// what it has not acknowledged, but for QoS 2.
+    pub(super) fn part_group(&mut self, slot: u32, part: u32, ends: bool) {
+        let to = self.reply_to(slot, self.part_name(slot, part));
+        let Some(shared) = self.shared_mut(slot, part) else {
+            return;
+        };
+        let homes = core::mem::take(&mut shared.homes);
+        let mqtt = self.mqtt_state(slot);
+        let of_part = |sent: &Inflight| sent.group.is_some_and(|(of, _)| u32::from(of) == part);
+        let mut back: Vec<(ShardId, Unacked)> = Vec::new();
+        let mut take = |sent: &Inflight| {
+            let (_, home) = sent.group.expect("it is of a group");
+            back.push((home, sent.unacked()));
+        };
+        mqtt.waiting
+            .iter()
+            .filter(|sent| of_part(sent))
+            .for_each(&mut take);
+        mqtt.waiting.retain(|sent| !of_part(sent));
+        if ends {
+            let again = |sent: &&Inflight| of_part(sent) && sent.is_at_least_once();
+            mqtt.inflight.iter().filter(again).for_each(&mut take);
+        }
+        mqtt.inflight
+            .iter_mut()
+            .filter(|sent| of_part(sent))
+            .for_each(|sent| sent.group = None);
+        for (home, group) in homes {
+            let of_home = back.iter().filter(|(at, _)| *at == home);
+            let unacked = of_home.map(|(_, unacked)| unacked.clone()).collect();
+            self.quit_group(home, group, to, unacked, ends);
+        }
+    }
+}
+
+impl Inflight {
+    /// QoS 1, and not acknowledged.
+    fn is_at_least_once(&self) -> bool {
+        self.step == Step::Published && self.packet[0] >> 1 & 3 == 1
+    }
+
+    /// What the message is to its group.
+    fn unacked(&self) -> Unacked {
+        Unacked {
+            topic: self.topic().into(),
+            offset: self.offset,
+        }
+    }
+}

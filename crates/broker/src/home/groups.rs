@@ -1,0 +1,373 @@
+//! Shared subscriptions (MQTT 5.0 section 4.8.2): a group gets each message once, through one of its members.
+//!
+//! A group has one cursor at each home: what lies behind it was given to somebody. Members have credit, so many messages
+//! that they have not acknowledged; the next message goes to the next member that has some, in turn. While nobody has,
+//! the cursor stands still and the messages wait in the log, as they do while all members are away. What a member gives
+//! back unacknowledged goes to another before anything newer; what is not given back (QoS 2, or of a session
+//! that is kept) stays its own [MQTT-4.8.2-4, -5].
+//!
+//! Invariants: a group lives while a session has subscribed to it, connected or away; each message that a living group's
+//! filter matches is kept for it, within the limits of the log.
+
+use alloc::boxed::Box;
+use alloc::collections::{BTreeMap, VecDeque};
+use alloc::vec::Vec;
+
+use crore_wire::topic;
+
+use super::Home;
+use crate::filters::Filters;
+use crate::lanes::Lanes;
+use crate::log::Arrival;
+use crate::mail::{LeaveGroup, Record, ReplyTo, ShardId, Tell, Unacked};
+use crate::rules::Rules;
+use crate::slab::{NONE, Side};
+use crate::time::Now;
+
+/// Messages of the log that one turn looks at for a group that is behind: about a millisecond.
+const VISITS_PER_TURN: usize = 1 << 14;
+
+struct Member {
+    shard: ShardId,
+    to: ReplyTo,
+    credit: u32,
+}
+
+struct Group {
+    filter: Box<[u8]>,
+    name: Box<[u8]>,
+    /// The filter's row.
+    row: u32,
+    /// Sessions that have subscribed, those that are away too.
+    sessions: u32,
+    members: Vec<Member>,
+    /// Whose turn it is.
+    turn: usize,
+    /// The last message that somebody was given, or that came before the group.
+    cursor: u64,
+    /// There may be more in the log.
+    behind: bool,
+    /// What a member gave back.
+    again: VecDeque<Unacked>,
+}
+
+impl Group {
+    /// The next member that may have a message.
+    fn next(&mut self) -> Option<&mut Member> {
+        let count = self.members.len();
+        let at = (0..count)
+            .map(|n| (self.turn + n) % count)
+            .find(|at| self.members[*at].credit > 0)?;
+        self.turn = at + 1;
+        let member = &mut self.members[at];
+        member.credit -= 1;
+        Some(member)
+    }
+
+    fn has_credit(&self) -> bool {
+        self.members.iter().any(|member| member.credit > 0)
+    }
+}
+
+/// The groups of a home.
+pub(super) struct Groups {
+    filters: Filters,
+    /// The groups of each filter.
+    lists: Side<Vec<u64>>,
+    all: BTreeMap<u64, Group>,
+    /// Groups so far: a number is never used again.
+    ids: u64,
+    /// Those that the message at hand concerns.
+    due: Vec<u64>,
+}
+
+impl Groups {
+    pub fn new(seed: u64) -> Self {
+        Groups {
+            filters: Filters::new(seed),
+            lists: Side::new(),
+            all: BTreeMap::new(),
+            ids: 0,
+            due: Vec::new(),
+        }
+    }
+
+    #[inline]
+    pub fn is_empty(&self) -> bool {
+        self.all.is_empty()
+    }
+
+    pub fn len(&self) -> u32 {
+        self.all.len() as u32
+    }
+
+    /// Finds the groups that a message concerns; says whether there are any.
+    pub fn find(&mut self, name: &[u8]) -> bool {
+        let (lists, due) = (&self.lists, &mut self.due);
+        due.clear();
+        let filters = &self.filters;
+        filters.matches(name, |row| {
+            due.extend_from_slice(lists.get(filters.value(row)))
+        });
+        !due.is_empty()
+    }
+
+    fn id_of(&self, filter: &[u8], name: &[u8]) -> Option<u64> {
+        let list = self
+            .lists
+            .get(self.filters.value(self.filters.find(filter)?));
+        list.iter().copied().find(|id| *self.all[id].name == *name)
+    }
+
+    fn make(&mut self, filter: &[u8], name: &[u8], cursor: u64) -> Option<u64> {
+        let row = self.filters.open(filter).ok()?;
+        self.ids += 1;
+        let id = self.ids;
+        match self.filters.value(row) {
+            NONE => {
+                let list = self.lists.insert(alloc::vec![id]);
+                self.filters.set_value(row, list);
+            }
+            list => self.lists.get_mut(list).push(id),
+        }
+        let group = Group {
+            filter: filter.into(),
+            name: name.into(),
+            row,
+            sessions: 0,
+            members: Vec::new(),
+            turn: 0,
+            cursor,
+            behind: false,
+            again: VecDeque::new(),
+        };
+        self.all.insert(id, group);
+        Some(id)
+    }
+
+    fn end(&mut self, id: u64) {
+        let group = self.all.remove(&id).expect("it was there");
+        let list_id = self.filters.value(group.row);
+        let list = self.lists.get_mut(list_id);
+        list.retain(|other| *other != id);
+        if list.is_empty() {
+            self.lists.remove(list_id);
+            self.filters.close(group.row);
+        }
+    }
+}
+
+impl Home {
+    /// A member joins; `counts` when its session has not subscribed before.
+    #[allow(clippy::too_many_arguments)] // what a request says, and what a home is always given
+    pub fn group_join(
+        &mut self,
+        from: ShardId,
+        to: ReplyTo,
+        (filter, name): (&[u8], &[u8]),
+        credit: u32,
+        counts: bool,
+        rules: &Rules,
+        now: Now,
+        lanes: &mut Lanes,
+    ) {
+        let cursor = self.sequence;
+        let found = self.groups.id_of(filter, name);
+        let id = found.or_else(|| self.groups.make(filter, name, cursor));
+        if let Some(id) = id {
+            let group = self.groups.all.get_mut(&id).expect("it was just found");
+            // A session that was forgotten meanwhile begins anew.
+            let counts = counts || found.is_none();
+            group.sessions += u32::from(counts);
+            group.members.push(Member {
+                shard: from,
+                to,
+                credit,
+            });
+        }
+        lanes.tell(
+            from,
+            Tell::GroupJoined {
+                to,
+                group: id,
+                counts,
+            },
+        );
+        if let Some(id) = id {
+            self.pump(id, rules, now, lanes);
+        }
+    }
+
+    /// A member has room for so many messages more.
+    pub fn group_credit(
+        &mut self,
+        id: u64,
+        to: ReplyTo,
+        count: u32,
+        rules: &Rules,
+        now: Now,
+        lanes: &mut Lanes,
+    ) {
+        let Some(group) = self.groups.all.get_mut(&id) else {
+            return;
+        };
+        if let Some(member) = group.members.iter_mut().find(|member| member.to == to) {
+            member.credit += count;
+            self.pump(id, rules, now, lanes);
+        }
+    }
+
+    /// A member goes and gives back what it has not acknowledged; `ends` when its session subscribes no more.
+    pub fn group_leave(&mut self, leave: &LeaveGroup, rules: &Rules, now: Now, lanes: &mut Lanes) {
+        let LeaveGroup {
+            group: id,
+            to,
+            ref unacked,
+            ends,
+        } = *leave;
+        let Some(group) = self.groups.all.get_mut(&id) else {
+            return;
+        };
+        group.members.retain(|member| member.to != to);
+        group.again.extend(unacked.iter().cloned());
+        group.sessions -= u32::from(ends);
+        if group.sessions == 0 {
+            return self.groups.end(id);
+        }
+        self.pump(id, rules, now, lanes);
+    }
+
+    /// A session that was away subscribes no more.
+    pub fn group_release(&mut self, filter: &[u8], name: &[u8]) {
+        let Some(id) = self.groups.id_of(filter, name) else {
+            return;
+        };
+        let group = self.groups.all.get_mut(&id).expect("it was just found");
+        group.sessions -= 1;
+        if group.sessions == 0 {
+            self.groups.end(id);
+        }
+    }
+
+    /// The message at hand goes to each group that [`Groups::find`] has found, now or when its turn comes.
+    pub(super) fn tell_groups(&mut self, name: &[u8], record: Record, lanes: &mut Lanes) {
+        let due = core::mem::take(&mut self.groups.due);
+        for id in &due {
+            let group = self.groups.all.get_mut(id).expect("it was just found");
+            if group.behind || !group.again.is_empty() {
+                group.behind = true;
+                continue;
+            }
+            let group_id = *id;
+            match group.next() {
+                Some(member) => {
+                    let (shard, to) = (member.shard, member.to);
+                    group.cursor = record.offset;
+                    let name = lanes.frames().push_name(name);
+                    let tell = Tell::Shared {
+                        to,
+                        group: group_id,
+                        name,
+                        record,
+                    };
+                    lanes.tell(shard, tell);
+                }
+                None => group.behind = true,
+            }
+        }
+        self.groups.due = due;
+    }
+
+    /// Gives a group what waits, as far as its members have credit.
+    fn pump(&mut self, id: u64, rules: &Rules, now: Now, lanes: &mut Lanes) {
+        let mut group = self.groups.all.remove(&id).expect("it was just found");
+        while group.has_credit() {
+            let Some(Unacked { topic, offset }) = group.again.pop_front() else {
+                break;
+            };
+            if let Some(record) = self.message_at(&topic, offset, lanes) {
+                give(&mut group, id, &topic, record, lanes);
+            }
+        }
+        if group.behind && group.again.is_empty() {
+            self.read_on(id, &mut group, rules, now, lanes);
+        }
+        self.groups.all.insert(id, group);
+    }
+
+    fn read_on(&mut self, id: u64, group: &mut Group, rules: &Rules, now: Now, lanes: &mut Lanes) {
+        let lists = (0..rules.retained()).map(|number| (number, group.cursor));
+        let mut at = self.log.arrivals(lists, group.cursor);
+        for _ in 0..VISITS_PER_TURN {
+            if !group.has_credit() {
+                return;
+            }
+            match self.log.next_arrival(&mut at) {
+                None => {
+                    (group.behind, group.cursor) = (false, self.sequence);
+                    return;
+                }
+                Some(Arrival::Lost { offset, topic }) => {
+                    let name = self.names.get(self.rows.get(topic).name);
+                    self.stats.gaps += u64::from(topic::matches(&group.filter, name));
+                    group.cursor = offset;
+                }
+                Some(Arrival::Kept {
+                    id: entry,
+                    offset,
+                    topic,
+                    ..
+                }) => {
+                    let name = self.names.get(self.rows.get(topic).name);
+                    if topic::matches(&group.filter, name)
+                        && !self.log.is_expired(entry, now.unix_s)
+                    {
+                        let name = name.to_vec();
+                        let record = self.log.copy(entry, lanes.frames());
+                        give(group, id, &name, record, lanes);
+                    }
+                    group.cursor = offset;
+                }
+            }
+        }
+    }
+
+    /// Groups that are behind go on: who was far behind reads in several turns.
+    pub fn pump_groups(&mut self, rules: &Rules, now: Now, lanes: &mut Lanes) {
+        let waits = |group: &Group| group.has_credit() && (group.behind || !group.again.is_empty());
+        let behind: Vec<u64> = self
+            .groups
+            .all
+            .iter()
+            .filter(|(_, group)| waits(group))
+            .map(|(id, _)| *id)
+            .collect();
+        for id in behind {
+            self.pump(id, rules, now, lanes);
+        }
+    }
+
+    /// One message of a topic, if the log still has it.
+    fn message_at(&mut self, name: &[u8], offset: u64, lanes: &mut Lanes) -> Option<Record> {
+        let hash = self.hash_of(name);
+        let id = self.find(hash, name)?;
+        let frames = lanes.frames();
+        self.log
+            .read(self.rows.get(id).log, offset - 1, 1, usize::MAX, frames);
+        let record = frames.pages.pop()?;
+        (record.offset == offset).then_some(record)
+    }
+}
+
+fn give(group: &mut Group, id: u64, name: &[u8], record: Record, lanes: &mut Lanes) {
+    let member = group.next().expect("somebody has credit");
+    let (shard, to) = (member.shard, member.to);
+    let name = lanes.frames().push_name(name);
+    let tell = Tell::Shared {
+        to,
+        group: id,
+        name,
+        record,
+    };
+    lanes.tell(shard, tell);
+}
