@@ -93,6 +93,9 @@ pub struct Limits {
     pub connections_per_shard: usize,
     /// Bytes of all logs of all shards together.
     pub log_bytes: usize,
+    /// Bytes that the kernel keeps for one connection before its socket refuses more; 0: as many as it likes. The
+    /// broker only hands it on.
+    pub send_buffer_bytes: usize,
     /// Bytes that wait for one connection whose socket refuses them.
     pub outbox_bytes: usize,
     /// Bytes of all outboxes of one shard together.
@@ -334,6 +337,7 @@ impl Default for Settings {
                 publishes_per_address_burst: 0,
                 connections_per_shard: 1_000_000,
                 log_bytes: 256 << 20,
+                send_buffer_bytes: 0,
                 outbox_bytes: 1 << 20,
                 outbox_bytes_per_shard: 128 << 20,
                 receive_bytes_per_shard: 128 << 20,

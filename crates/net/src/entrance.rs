@@ -41,6 +41,8 @@ pub struct Limits {
     pub connections_max: u32,
     /// Connections taken in a second; 0: as many as come.
     pub accepts_per_s: u32,
+    /// What the sockets of all that come in are like.
+    pub sockets: SocketOptions,
 }
 
 /// Connections that a shard takes in with so many free descriptors: nearly all, and the others are for those who are
@@ -104,7 +106,7 @@ impl Entrance {
         token: impl Fn(usize) -> u64,
     ) -> io::Result<Entrance> {
         let bind = |addr: &SocketAddr| {
-            Listener::bind(*addr, limits.backlog, &SocketOptions::default()).map_err(|error| {
+            Listener::bind(*addr, limits.backlog, &limits.sockets).map_err(|error| {
                 io::Error::new(error.kind(), format!("cannot listen on {addr}: {error}"))
             })
         };

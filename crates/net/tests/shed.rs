@@ -123,6 +123,7 @@ fn who_cannot_even_shed_pauses_and_recovers() {
             backlog: 16,
             connections_max: 1_000,
             accepts_per_s: 0,
+            sockets: SocketOptions::default(),
         };
         let listen = ["127.0.0.1:0".parse().unwrap()];
         let mut entrance =
@@ -183,6 +184,7 @@ fn past_the_rate_nobody_is_refused_and_nobody_spins() {
         backlog: 64,
         connections_max: 1_000,
         accepts_per_s: 100,
+        sockets: SocketOptions::default(),
     };
     let listen = ["127.0.0.1:0".parse().unwrap()];
     let mut entrance =

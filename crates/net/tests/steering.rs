@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use crore_net::entrance::Limits;
 use crore_net::steering::{Group, Level};
-use crore_net::{Arrival, Driver, Entrance, Fd, socket};
+use crore_net::{Arrival, Driver, Entrance, Fd, SocketOptions, socket};
 
 const ROOM: u32 = 320;
 /// Enough that a shard that should get some gets none by chance in no test run.
@@ -23,6 +23,7 @@ impl Shard {
             backlog: 1_000,
             connections_max: ROOM,
             accepts_per_s: 0,
+            sockets: SocketOptions::default(),
         };
         let mut driver = Driver::new(4).unwrap();
         let entrance = Entrance::open(&[addr], limits, group, &mut driver, |n| n as u64).unwrap();

@@ -11,8 +11,8 @@ use std::sync::Arc;
 use crore_broker::connection::shed;
 use crore_broker::{Close, ConnId, Input, Io, Link, Mail, Now, Shard, ShardId, World, Write};
 use crore_net::{
-    Arrival, Burst, Driver, Entrance, Fd, Inbox, Received, Sender, Sent, clock, entrance, fd_table,
-    socket, steering,
+    Arrival, Burst, Driver, Entrance, Fd, Inbox, Received, Sender, Sent, SocketOptions, clock,
+    entrance, fd_table, socket, steering,
 };
 
 /// Events taken by one wait.
@@ -160,6 +160,10 @@ impl ShardLoop {
             backlog: start.backlog,
             connections_max: u32::try_from(limits.connections_per_shard).unwrap_or(u32::MAX),
             accepts_per_s: limits.accepts_per_s.div_ceil(u32::from(start.world.shards)),
+            sockets: SocketOptions {
+                send_buffer_bytes: send_buffer_bytes(limits.send_buffer_bytes),
+                ..SocketOptions::default()
+            },
         };
         let token = |n| SPECIAL | n as u64;
         let entrance = Entrance::open(&start.listen, limits, &start.group, &mut driver, token)?;
@@ -346,6 +350,11 @@ impl ShardLoop {
         let connections = self.shard.connections();
         tracing::warn!(connections, "{why}: new connections are turned away");
     }
+}
+
+/// What to ask of the kernel, which doubles it: its own bookkeeping takes up to half.
+fn send_buffer_bytes(bytes: usize) -> Option<u32> {
+    (bytes > 0).then(|| u32::try_from(bytes).unwrap_or(u32::MAX))
 }
 
 /// The moment at which a shard began, so long after that.

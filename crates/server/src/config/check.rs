@@ -51,6 +51,12 @@ const MAX_TOPICS_PER_CONNECTION: usize = 1_000;
 /// A smaller budget than this could not keep one message of the default limit.
 const MIN_LOG_BYTES: usize = 1 << 20;
 
+/// Below this the kernel's least would hold instead, and a message would take many turns.
+const MIN_SEND_BUFFER_BYTES: usize = 4 << 10;
+
+/// More than this is more than `net.ipv4.tcp_wmem` lets the kernel take by itself.
+const MAX_SEND_BUFFER_BYTES: usize = 64 << 20;
+
 /// The kernel keeps a queue's length in 16 bits on older releases.
 const MAX_BACKLOG: u32 = 65_535;
 
@@ -229,6 +235,12 @@ fn http(check: &mut Check, http: &Http) {
 }
 
 fn limits(check: &mut Check, limits: &Limits) {
+    check.zero_or(
+        "limits.send_buffer_bytes",
+        limits.send_buffer_bytes,
+        "as much as the kernel likes",
+        MIN_SEND_BUFFER_BYTES..=MAX_SEND_BUFFER_BYTES,
+    );
     check.range(
         "limits.head_bytes",
         limits.head_bytes,

@@ -212,6 +212,8 @@ struct LimitsMirror {
     #[serde(with = "size")]
     log_bytes: usize,
     #[serde(with = "size")]
+    send_buffer_bytes: usize,
+    #[serde(with = "size")]
     outbox_bytes: usize,
     #[serde(with = "size")]
     outbox_bytes_per_shard: usize,

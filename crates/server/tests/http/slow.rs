@@ -13,8 +13,12 @@ const MESSAGES: usize = 200;
 
 /// An outbox of two messages, and a log of so many.
 fn server(slow: &str, log_messages: usize) -> Server {
+    server_with(slow, log_messages, "")
+}
+
+fn server_with(slow: &str, log_messages: usize, limits: &str) -> Server {
     Server::with(&format!(
-        "[limits]\noutbox_bytes = 200000\nmessage_bytes = {MESSAGE_BYTES}\n\
+        "[limits]\n{limits}\noutbox_bytes = 200000\nmessage_bytes = {MESSAGE_BYTES}\n\
          [[rule]]\nmatch = \"#\"\nlog_messages = {log_messages}\nlog_bytes = \"64 MiB\"\nslow = \"{slow}\"\n"
     ))
 }
@@ -68,6 +72,25 @@ fn a_plain_websocket_goes_on_with_what_is_left() {
     check_skipped(&numbers);
     Conn::open(&server).request("POST", "/pub/news", &[], "live again");
     assert_eq!(slow.message().text(), "live again");
+}
+
+#[test]
+fn a_smaller_send_buffer_takes_less_for_who_does_not_read() {
+    let taken = |limits: &str| {
+        let server = server_with("skip", 2, limits);
+        let mut slow = Ws::open(&server, "/sub/news", &[]);
+        await_subscribers(&server, "news", 1);
+        flood(&server);
+        let mut next = |number: &usize| number_of(&slow.message().payload) == *number;
+        (0..MESSAGES).take_while(|number| next(number)).count()
+    };
+    let (small, free) = (taken("send_buffer_bytes = \"64 KiB\""), taken(""));
+    // The outbox holds two of them, both ends' buffers some more.
+    assert!((2..10).contains(&small), "{small} messages were taken");
+    assert!(
+        small + 10 < free,
+        "{small} messages, {free} without a limit"
+    );
 }
 
 #[test]
