@@ -145,7 +145,9 @@ fn calm(world: &mut World, rng: &mut Rng) -> Result<(), Wrong> {
 
 /// Followers see what the topics' info says.
 fn interest(world: &mut World, rng: &mut Rng) -> Result<(), Wrong> {
-    if world.followers.is_empty() {
+    let wait = world.subscribers.iter().any(|s| !s.is_established());
+    if world.followers.is_empty() || wait {
+        // Whoever was turned away asks again, and comes and goes while the info is asked for.
         return Ok(());
     }
     world.truth.step += 1;
