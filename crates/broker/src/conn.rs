@@ -288,6 +288,8 @@ pub struct Sub {
     pub serial: u16,
     /// Where its grant stands: the packet id of the SUBSCRIBE, and the place among the reasons.
     pub granted: (u16, u16),
+    /// It has wildcards: the serial of its group among the connection's filters, and 1.
+    pub filter: u32,
     /// It is a part in a shared subscription, and of no topic.
     pub group: Option<Box<Shared>>,
 }
@@ -295,7 +297,7 @@ pub struct Sub {
 impl Sub {
     /// Whether its place is free.
     pub fn is_vacant(&self) -> bool {
-        self.topic == NONE && self.group.is_none()
+        self.topic == NONE && self.filter == 0 && self.group.is_none()
     }
 }
 

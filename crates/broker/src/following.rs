@@ -239,7 +239,6 @@ impl Shard {
                 .is_some_and(|all| all.group(serial).is_some())
     }
 
-    #[allow(dead_code, reason = "MQTT leaves one at a time")]
     /// Ends one filter of a connection, by the protocol's number; says whether there was one.
     pub(crate) fn leave_filter(&mut self, slot: u32, id: u32) -> bool {
         let Some(filtered) = self.filtered(slot) else {

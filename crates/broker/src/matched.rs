@@ -26,12 +26,12 @@ const RUN_MEMBERS: usize = 4096;
 
 /// A message for a connection.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-struct Due {
+pub(crate) struct Due {
     slot: u32,
     /// The number of the message in the run.
-    message: u32,
+    pub message: u32,
     /// Which of the connection's filters.
-    part: u32,
+    pub part: u32,
 }
 
 /// How far the run at the cursor is.
@@ -58,7 +58,6 @@ impl Run {
 pub(crate) struct Matched {
     /// Where its topic's name lies.
     pub name: u32,
-    #[allow(dead_code, reason = "MQTT looks for its exact subscriptions by it")]
     /// The carrier's topic row, or `NONE`.
     pub topic: u32,
     /// The message.
@@ -169,13 +168,13 @@ impl Shard {
                     self.matched_http(slot, home, &picks, messages, frames, io);
                 }
             }
+            State::Mqtt => self.mqtt_matched(slot, home, all, messages, frames, io),
             _ => {}
         }
     }
 
     /// Whether a filter of the connection that is live at the topic's home matches the topic: then the message comes
     /// to it by that filter, and not a second time as a subscriber of the topic.
-    #[allow(dead_code, reason = "MQTT has both")]
     pub(crate) fn has_match(&self, slot: u32, topic: &[u8]) -> bool {
         let (_, home) = self.place_of(topic);
         self.filtered(slot).is_some_and(|all| {

@@ -98,6 +98,9 @@ impl Shard {
             return;
         }
         let slot = to.slot;
+        if self.conns.get(slot).state == State::Mqtt {
+            return self.mqtt_match_page(slot, home, serial, page, frames, io);
+        }
         if page.attached != Attached::Yes {
             let row = self.conns.get(slot);
             if matches!(row.state, State::Sse | State::WebSocket) {
@@ -114,7 +117,7 @@ impl Shard {
         }
     }
 
-    fn records<'a>(
+    pub(super) fn records<'a>(
         page: &MatchPage,
         frames: &'a Frames,
     ) -> impl Iterator<Item = (u32, &'a Record)> + Clone {

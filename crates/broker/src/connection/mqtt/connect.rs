@@ -328,6 +328,7 @@ impl Shard {
         if kept.is_none() {
             self.release_logs(slot);
         }
+        self.leave_filters(slot);
         let farewell = Box::new(Farewell {
             id: mqtt.session,
             kept,

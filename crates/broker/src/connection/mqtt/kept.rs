@@ -8,14 +8,15 @@ use alloc::vec::Vec;
 
 use crore_wire::mqtt::{Qos, Version};
 
-use super::deliver::options_of;
+use super::give::options_of;
 use super::shared::is_shared;
 use super::state::{Inflight, Step};
 use super::subscribe::{Wanted, qos};
 use crate::conn::{MULTI, Sub};
 use crate::io::Io;
-use crate::position::{Position, Since, read_varint, write_varint};
+use crate::position::{Since, read_varint, write_varint};
 use crate::shard::Shard;
+use crate::slab::NONE;
 
 /// The form of the bytes.
 const FORM: u8 = 1;
@@ -48,7 +49,8 @@ pub(super) struct KeptSub<'a> {
     filter: &'a [u8],
     options: u8,
     identifier: u32,
-    offset: Option<u64>,
+    /// Where it stands: at its topic, or at each home.
+    seen: Vec<u64>,
 }
 
 impl KeptSub<'_> {
@@ -56,12 +58,17 @@ impl KeptSub<'_> {
         let options = from.byte();
         let identifier = from.number() as u32;
         let filter = from.field();
-        let offset = (options & SEEN != 0).then(|| from.number());
+        let count = if options & SEEN != 0 {
+            from.number()
+        } else {
+            0
+        };
+        let seen = (0..count).map(|_| from.number()).collect();
         KeptSub {
             filter,
             options: options & !SEEN,
             identifier,
-            offset,
+            seen,
         }
     }
 }
@@ -85,29 +92,31 @@ impl Shard {
         out.push(FORM);
         out.extend_from_slice(&self.world.epoch.to_le_bytes());
         let extra = self.extras.get(self.conns.get(slot).extra);
-        let granted = |sub: &&Sub| {
-            sub.group
-                .as_ref()
-                .is_none_or(|group| group.restored || group.waiting == 0)
+        let granted = |sub: &Sub| {
+            let group = sub.group.as_ref();
+            !sub.is_vacant() && group.is_none_or(|group| group.restored || group.waiting == 0)
         };
-        let subs = || {
-            extra
-                .list
-                .iter()
-                .filter(|sub| !sub.is_vacant())
-                .filter(granted)
-        };
-        write_varint(&mut out, subs().count() as u64);
-        for sub in subs() {
-            let seen = sub.group.is_none() && sub.epoch == self.world.epoch && qos(sub.options) > 0;
-            out.push(sub.options & 0x3F | if seen { SEEN } else { 0 });
+        let list = extra.list.iter().enumerate();
+        let subs: Vec<_> = list.filter(|(_, sub)| granted(sub)).collect();
+        write_varint(&mut out, subs.len() as u64);
+        for (part, sub) in subs {
+            let seen = self.seen_of(slot, sub);
+            let flag = if seen.is_empty() { 0 } else { SEEN };
+            out.push(sub.options & 0x3F | flag);
             write_varint(&mut out, u64::from(sub.identifier));
             match &sub.group {
                 Some(group) => write_field(&mut out, &group.text),
-                None => write_field(&mut out, self.topics.name(sub.topic)),
+                None if sub.topic != NONE => write_field(&mut out, self.topics.name(sub.topic)),
+                None => {
+                    let filter = self.wildcard_of(slot, part as u32);
+                    write_field(&mut out, &filter.expect("it has wildcards"));
+                }
             }
-            if seen {
-                write_varint(&mut out, sub.offset);
+            if !seen.is_empty() {
+                write_varint(&mut out, seen.len() as u64);
+                for offset in &seen {
+                    write_varint(&mut out, *offset);
+                }
             }
         }
         let mqtt = extra.mqtt.as_deref().expect("a list has its state");
@@ -129,6 +138,20 @@ impl Shard {
         out.into_boxed_slice()
     }
 
+    /// Where a subscription stands that needs its log; nothing when it has seen nothing yet.
+    fn seen_of(&self, slot: u32, sub: &Sub) -> Vec<u64> {
+        if qos(sub.options) == 0 || sub.group.is_some() {
+            return Vec::new();
+        }
+        if let Some(serial) = sub.filter.checked_sub(1) {
+            return self.wildcard_seen(slot, serial);
+        }
+        match sub.epoch == self.world.epoch {
+            true => alloc::vec![sub.offset],
+            false => Vec::new(),
+        }
+    }
+
     /// Makes the session what it was.
     pub(super) fn restore<I: Io>(&mut self, slot: u32, state: &[u8], io: &mut I) {
         let mut from = Reader(state);
@@ -148,10 +171,8 @@ impl Shard {
         debug_assert!(self.conns.get(slot).wants(MULTI));
         self.send_inflight(slot, io);
         for sub in subs {
-            let since = match sub.offset {
-                Some(offset) => Since::At(Position { epoch, offset }),
-                None => Since::Live,
-            };
+            let all = Self::since_all(epoch, &sub.seen);
+            let since = all.first().copied().unwrap_or(Since::Live);
             let options = options_of(sub.options);
             let wanted = Wanted {
                 filter: sub.filter,
@@ -165,7 +186,12 @@ impl Shard {
                 self.join_group(slot, &wanted, true);
                 continue;
             }
-            self.join_topic(slot, &wanted);
+            if sub.filter.iter().any(|b| matches!(b, b'+' | b'#')) {
+                // Without room for it the client is told nothing: it subscribed before, and there was room.
+                let _ = self.join_wildcard(slot, &wanted, &all);
+            } else {
+                self.join_topic(slot, &wanted);
+            }
             if options.max_qos != Qos::AtMostOnce {
                 // The session had it kept already: joining counted it once more.
                 let (hash, _) = self.place_of(sub.filter);

@@ -9,6 +9,8 @@
 
 mod connect;
 mod deliver;
+mod filters;
+mod give;
 mod kept;
 mod publish;
 mod session;
@@ -28,7 +30,7 @@ use crore_wire::websocket::handshake::choose_subprotocol;
 
 use super::http::Flow;
 
-pub(crate) use deliver::{encode_plain, is_plain};
+pub(crate) use give::{encode_plain, is_plain};
 pub use shared::Shared;
 pub use state::{Mqtt, MqttRow};
 

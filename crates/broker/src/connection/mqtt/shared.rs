@@ -6,6 +6,7 @@ use alloc::vec::Vec;
 
 use crore_wire::mqtt::{Qos, ReasonCode};
 
+use super::give::Wants;
 use super::state::{Inflight, Step};
 use super::subscribe::{Wanted, qos};
 use crate::conn::Sub;
@@ -181,8 +182,16 @@ impl Shard {
             }];
             return self.quit_group(home, group, to, unacked, false);
         };
-        let sent = self.give_shared(to.slot, part, home, name, record, frames, io);
-        if !sent {
+        let sub = &self.extra(to.slot).list[part as usize];
+        let identifiers = [sub.identifier];
+        let wants = Wants {
+            options: sub.options,
+            identifiers: &identifiers,
+            group: Some((part as u16, home)),
+            unbound: true,
+            ..Wants::default()
+        };
+        if !self.give_once(to.slot, &wants, (name, record, frames), io) {
             self.give_credit(to.slot, part, home);
         }
     }

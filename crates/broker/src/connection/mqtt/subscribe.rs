@@ -13,10 +13,12 @@ use crore_wire::mqtt::{
 use crore_wire::topic;
 
 use super::NOTHING;
+use super::give::Wants;
+use super::shared::is_shared;
 use super::state::Suback;
 use crate::conn::{Behind, COUNTED, LIVE, MULTI, QOS_SHIFT, State, Sub};
 use crate::io::Io;
-use crate::mail::{Ask, Attach, Attached, Frames, Page, ReplyTo, Span};
+use crate::mail::{Ask, Attach, Attached, Frames, Page, ReplyTo, ShardId, Span};
 use crate::planted::{self, Fault};
 use crate::position::{Position, Since};
 use crate::shard::Shard;
@@ -79,26 +81,35 @@ impl Shard {
         if topic::check_filter(filter.filter.as_bytes(), topic_bytes).is_err() {
             return Err(ReasonCode::TOPIC_FILTER_INVALID);
         }
-        if filter.share.is_none() && filter.filter.contains(WILDCARDS) {
-            return Err(ReasonCode::WILDCARD_SUBSCRIPTIONS_NOT_SUPPORTED);
-        }
         let name = text.as_bytes();
-        let wants = options.retain_handling;
-        if let Some(part) = self.part_of(slot, name) {
-            return self.resubscribe(slot, part, options, identifier, granted);
-        }
-        let list = &self.extra(slot).list;
-        if list.iter().filter(|sub| !sub.is_vacant()).count() >= most {
-            return Err(ReasonCode::QUOTA_EXCEEDED);
-        }
+        let part = self.part_of(slot, name);
+        let retained = match options.retain_handling {
+            RetainHandling::Send => true,
+            RetainHandling::SendIfNew => part.is_none(),
+            RetainHandling::DoNotSend => false,
+        };
         let wanted = Wanted {
             filter: name,
             options,
             identifier,
             since: Since::Live,
-            retained: wants != RetainHandling::DoNotSend,
+            retained,
             granted,
         };
+        let wildcard = filter.share.is_none() && filter.filter.contains(WILDCARDS);
+        if let Some(part) = part {
+            return match wildcard {
+                true => self.resubscribe_wildcard(slot, part, &wanted),
+                false => self.resubscribe(slot, part, options, identifier, granted),
+            };
+        }
+        let list = &self.extra(slot).list;
+        if list.iter().filter(|sub| !sub.is_vacant()).count() >= most {
+            return Err(ReasonCode::QUOTA_EXCEEDED);
+        }
+        if wildcard {
+            return self.join_wildcard(slot, &wanted, &[]);
+        }
         match filter.share {
             Some(_) => self.join_group(slot, &wanted, false),
             None => self.join_topic(slot, &wanted),
@@ -107,9 +118,16 @@ impl Shard {
     }
 
     /// The place of a topic in the list.
-    fn part_of(&mut self, slot: u32, name: &[u8]) -> Option<u32> {
-        let (extra, topics) = (self.conns.get(slot).extra, &self.topics);
-        let list = &self.extras.get(extra).list;
+    fn part_of(&self, slot: u32, name: &[u8]) -> Option<u32> {
+        let topics = &self.topics;
+        let list = &self.extras.get(self.conns.get(slot).extra).list;
+        if name.iter().any(|b| matches!(b, b'+' | b'#')) && !is_shared(name) {
+            let is = |part: &u32| {
+                self.wildcard_of(slot, *part)
+                    .is_some_and(|text| text == name)
+            };
+            return (0..list.len() as u32).find(is);
+        }
         let is = |sub: &Sub| match &sub.group {
             Some(group) => *group.text == *name,
             None => sub.topic != NONE && topics.name(sub.topic) == name,
@@ -176,6 +194,7 @@ impl Shard {
             alias: 0,
             serial: 0,
             granted: wanted.granted,
+            filter: 0,
             group: None,
         };
         let part = self.add_sub(slot, sub);
@@ -260,7 +279,12 @@ impl Shard {
     }
 
     pub(crate) fn keep_log_of(&mut self, hash: u32, name: &[u8], on: bool) {
-        let (_, home) = self.place_of(name);
+        for home in self.homes_of(name) {
+            self.keep_log_at(home, hash, name, on);
+        }
+    }
+
+    fn keep_log_at(&mut self, home: ShardId, hash: u32, name: &[u8], on: bool) {
         if home == self.lanes.me {
             let here = self.home.as_mut().expect("a home has one");
             here.keep_log(hash, name, on, &self.world.rules, self.now);
@@ -283,11 +307,20 @@ impl Shard {
             return;
         }
         let list = &self.extras.get(row.extra).list;
-        let kept = list
-            .iter()
-            .filter(|sub| sub.topic != NONE && qos(sub.options) > 0);
-        for topic in kept.map(|sub| sub.topic).collect::<Vec<_>>() {
+        let needs = |sub: &Sub| !sub.is_vacant() && sub.group.is_none() && qos(sub.options) > 0;
+        let parts = (0..list.len()).filter(|part| needs(&list[*part]));
+        for part in parts.collect::<Vec<_>>() {
+            self.release_log(slot, part as u32);
+        }
+    }
+
+    /// One subscription needs its log no more.
+    fn release_log(&mut self, slot: u32, part: u32) {
+        let topic = self.extra(slot).list[part as usize].topic;
+        if topic != NONE {
             self.keep_log(topic, false);
+        } else if let Some(filter) = self.wildcard_of(slot, part) {
+            self.keep_log_of(0, &filter, false);
         }
     }
 
@@ -339,23 +372,27 @@ impl Shard {
     }
 
     /// Takes one subscription out of the list; its place stays.
-    fn leave_part(&mut self, slot: u32, part: u32) {
+    pub(super) fn leave_part(&mut self, slot: u32, part: u32) {
         self.part_group(slot, part, true);
+        let sub = &self.extra(slot).list[part as usize];
+        if sub.group.is_none() && qos(sub.options) > 0 {
+            self.release_log(slot, part);
+        }
         let extra = self.extra(slot);
         extra.behind.retain(|behind| behind.part != part);
         let sub = &mut extra.list[part as usize];
         let grouped = sub.group.take().is_some();
         let (topic, place, counted) = (sub.topic, sub.place, sub.flags & COUNTED != 0);
-        let (granted, options) = (sub.granted, sub.options);
+        let (granted, filter) = (sub.granted, core::mem::take(&mut sub.filter));
         (sub.topic, sub.granted, sub.flags) = (NONE, (0, 0), 0);
+        if filter != 0 {
+            self.leave_filter(slot, part);
+        }
         if granted != (0, 0) {
             self.grant(slot, granted, ReasonCode::UNSPECIFIED_ERROR);
         }
-        if grouped {
+        if grouped || filter != 0 {
             return;
-        }
-        if qos(options) > 0 {
-            self.keep_log(topic, false);
         }
         self.part_one(topic, place, counted);
     }
@@ -386,6 +423,7 @@ impl Shard {
                 alias: 0,
                 serial: 0,
                 granted: (0, 0),
+                filter: 0,
                 group: None,
             });
         }
@@ -444,8 +482,17 @@ impl Shard {
         }
         let records = &frames.pages[page.first as usize..(page.first + page.count) as usize];
         let (retained, records) = records.split_at(page.retained as usize);
+        let name = self.topic_name(slot, part);
+        let identifiers = [self.extra(slot).list[part as usize].identifier];
         for record in retained {
-            self.give_retained(slot, part, record, frames, io);
+            let wants = Wants {
+                options,
+                identifiers: &identifiers,
+                retained: true,
+                unbound: true,
+                ..Wants::default()
+            };
+            self.give_once(slot, &wants, (&name, record, frames), io);
         }
         if page.again && was_live {
             // It was asked for the retained message only.
@@ -514,6 +561,7 @@ impl Shard {
             self.attach_to(topic, to, Since::Live, false, false);
         }
         if self.has_room(slot) {
+            self.wildcards_go_on(slot);
             self.catch_up(slot);
         }
     }

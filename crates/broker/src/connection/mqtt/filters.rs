@@ -1,0 +1,311 @@
+//! Subscriptions with wildcards (MQTT 5.0 section 4.7.1). Each is a group of its own among the connection's filters
+//! (see `matching.rs`), with a position for each home; a message that several subscriptions match is sent once, with
+//! the highest QoS of them and all their identifiers, as long as they are live. One that has fallen behind reads its own
+//! from the log, so that such a message may come once more.
+
+use alloc::vec::Vec;
+
+use crore_wire::mqtt::{Qos, ReasonCode, RetainHandling};
+
+use super::give::{NO_LOCAL, Offered, Wants};
+use super::subscribe::{Wanted, qos};
+use crate::conn::{LIVE, Sub};
+use crate::io::Io;
+use crate::mail::{Attached, Frames, MatchPage, ShardId};
+use crate::matched::{Due, Matched};
+use crate::position::{Position, Since};
+use crate::shard::Shard;
+use crate::slab::NONE;
+
+impl Shard {
+    /// Subscribes to a filter. `since` has a position for each home, or is empty.
+    ///
+    /// # Errors
+    /// When there is no room for it.
+    pub(super) fn join_wildcard(
+        &mut self,
+        slot: u32,
+        wanted: &Wanted<'_>,
+        since: &[Since],
+    ) -> Result<(), ReasonCode> {
+        let sub = Sub {
+            topic: NONE,
+            options: wanted.options.bits(),
+            identifier: wanted.identifier,
+            granted: wanted.granted,
+            filter: u32::MAX,
+            ..Sub::default()
+        };
+        let part = self.add_sub(slot, sub);
+        let first = if wanted.retained {
+            Since::Default
+        } else {
+            Since::Live
+        };
+        let homes = usize::from(self.world.homes);
+        let live = alloc::vec![first; homes];
+        let since = if since.len() == homes {
+            since
+        } else {
+            &live[..]
+        };
+        match self.join_filters(slot, &[(wanted.filter, part)], since, false) {
+            Ok(serial) => {
+                self.extra(slot).list[part as usize].filter = serial + 1;
+                if wanted.options.max_qos != Qos::AtMostOnce {
+                    self.keep_log_of(0, wanted.filter, true);
+                }
+                Ok(())
+            }
+            Err(_) => {
+                self.extra(slot).list[part as usize].filter = 0;
+                Err(ReasonCode::QUOTA_EXCEEDED)
+            }
+        }
+    }
+
+    /// The text of a subscription with wildcards.
+    pub(super) fn wildcard_of(&self, slot: u32, part: u32) -> Option<Vec<u8>> {
+        let filtered = self.filtered(slot)?;
+        let found = filtered
+            .parts
+            .iter()
+            .find(|at| at.row != NONE && at.id == part)?;
+        Some(self.matching.name(found.row))
+    }
+
+    /// Where a subscription with wildcards stands at each home; nothing while a home has not answered.
+    pub(super) fn wildcard_seen(&self, slot: u32, serial: u32) -> Vec<u64> {
+        let Some(group) = self.filtered(slot).and_then(|all| all.group(serial)) else {
+            return Vec::new();
+        };
+        let seen = self.matching.seen.iter().enumerate();
+        let at = |(home, seen): (usize, &u64)| match group.homes.get(home) {
+            None => Some(*seen),
+            Some(at) if at.live => Some(at.offset.max(*seen)),
+            Some(at) if at.asked && at.offset == 0 => None,
+            Some(at) => Some(at.offset),
+        };
+        seen.map(at).collect::<Option<_>>().unwrap_or_default()
+    }
+
+    /// A home's page for a subscription with wildcards.
+    pub(crate) fn mqtt_match_page<I: Io>(
+        &mut self,
+        slot: u32,
+        home: ShardId,
+        serial: u32,
+        page: &MatchPage,
+        frames: &Frames,
+        io: &mut I,
+    ) {
+        let Some(part) = self.part_of_group(slot, serial) else {
+            return;
+        };
+        if page.attached != Attached::Yes {
+            self.grant_pending(slot, part, ReasonCode::QUOTA_EXCEEDED);
+            self.leave_part(slot, part);
+            return self.send_reply(slot, io);
+        }
+        let mut out = Vec::new();
+        let mut full = None;
+        let before = self.wildcard_at(slot, serial, home);
+        let mut seen = before;
+        for (name, record) in Self::records(page, frames) {
+            let retained = record.offset <= page.from;
+            let sub = &self.extra(slot).list[part as usize];
+            let identifiers = [sub.identifier];
+            let wants = Wants {
+                options: sub.options,
+                identifiers: &identifiers,
+                retained,
+                ..Wants::default()
+            };
+            let message = (frames.name(name), record, frames);
+            if let Offered::Full = self.offer_packet(slot, &wants, message, &mut out) {
+                full = Some(seen);
+                break;
+            }
+            seen = record.offset;
+        }
+        if !out.is_empty() {
+            self.put(slot, &out, io);
+        }
+        let (offset, live) = full.map_or((page.head, page.at_head), |offset| (offset, false));
+        self.took_page(slot, serial, home, page, offset, live);
+        let homes = self.filtered(slot).and_then(|all| all.group(serial));
+        if homes.is_some_and(|group| group.homes.iter().all(|at| !at.asked)) {
+            let options = self.extra(slot).list[part as usize].options;
+            let granted = Qos::from_bits(qos(options)).expect("never three");
+            self.grant_pending(slot, part, ReasonCode::granted(granted));
+            self.send_reply(slot, io);
+        }
+        if !live {
+            self.resumed.push(self.id_of(slot));
+        }
+    }
+
+    fn wildcard_at(&self, slot: u32, serial: u32, home: ShardId) -> u64 {
+        let group = self.filtered(slot).and_then(|all| all.group(serial));
+        let at = group.and_then(|group| group.homes.get(home as usize));
+        at.map_or(0, |at| at.offset)
+    }
+
+    /// The place in the list of what is read as this group.
+    fn part_of_group(&self, slot: u32, serial: u32) -> Option<u32> {
+        let list = &self.extras.get(self.conns.get(slot).extra).list;
+        let part = list.iter().position(|sub| sub.filter == serial + 1)?;
+        Some(part as u32)
+    }
+
+    fn grant_pending(&mut self, slot: u32, part: u32, reason: ReasonCode) {
+        let sub = &mut self.extra(slot).list[part as usize];
+        let granted = core::mem::take(&mut sub.granted);
+        if granted != (0, 0) {
+            self.grant(slot, granted, reason);
+        }
+    }
+
+    /// Live messages of a run for one client: each once, whatever number of its subscriptions match.
+    pub(crate) fn mqtt_matched<I: Io>(
+        &mut self,
+        slot: u32,
+        home: ShardId,
+        all: &[Due],
+        messages: &[Matched],
+        frames: &Frames,
+        io: &mut I,
+    ) {
+        let mut out = Vec::new();
+        for due in all.chunk_by(|a, b| a.message == b.message) {
+            let message = &messages[due[0].message as usize];
+            self.mqtt_matched_one(slot, home, due, message, frames, &mut out);
+        }
+        if !out.is_empty() {
+            self.put(slot, &out, io);
+        }
+    }
+
+    fn mqtt_matched_one(
+        &mut self,
+        slot: u32,
+        home: ShardId,
+        due: &[Due],
+        message: &Matched,
+        frames: &Frames,
+        out: &mut Vec<u8>,
+    ) {
+        let Some(filtered) = self.filtered(slot) else {
+            return;
+        };
+        let live = due.iter().filter(|due| filtered.is_live(due.part, home));
+        let mut parts: Vec<u32> = live
+            .map(|due| filtered.parts[due.part as usize].id)
+            .collect();
+        if parts.is_empty() {
+            return;
+        }
+        let list = &self.extras.get(self.conns.get(slot).extra).list;
+        let is = |sub: &Sub| {
+            message.topic != NONE && sub.topic == message.topic && sub.flags & LIVE != 0
+        };
+        let exact = list.iter().position(is).map(|part| part as u32);
+        parts.extend(exact);
+        let own = self.mqtts.get(self.conns.get(slot).mqtt).origin();
+        let local = frames.origin(&message.record) == own;
+        let (mut options, mut identifiers) = (0, Vec::new());
+        let mut wanted = false;
+        for part in &parts {
+            let sub = &list[*part as usize];
+            if local && sub.options & NO_LOCAL != 0 {
+                continue;
+            }
+            wanted = true;
+            identifiers.push(sub.identifier);
+            options =
+                (options & !3 | sub.options & !(3 | NO_LOCAL)) | qos(options).max(qos(sub.options));
+        }
+        let wants = Wants {
+            options,
+            identifiers: &identifiers,
+            ..Wants::default()
+        };
+        let name = frames.name(message.name);
+        let record = &message.record;
+        let full = wanted
+            && matches!(
+                self.offer_packet(slot, &wants, (name, record, frames), out),
+                Offered::Full
+            );
+        if let Some(part) = exact {
+            let epoch = self.world.epoch;
+            let sub = &mut self.extra(slot).list[part as usize];
+            (sub.offset, sub.epoch) = (record.offset, epoch);
+        }
+        if !full {
+            return;
+        }
+        for part in parts {
+            let sub = &self.extra(slot).list[part as usize];
+            match sub.filter.checked_sub(1) {
+                Some(serial) => self.fell_behind(slot, serial, home, record.offset - 1),
+                None => self.fall_back(slot, part, record.previous),
+            }
+        }
+    }
+
+    /// Asks homes for what subscriptions with wildcards have missed.
+    pub(super) fn wildcards_go_on(&mut self, slot: u32) {
+        let Some(filtered) = self.filtered(slot) else {
+            return;
+        };
+        let behind = filtered.groups.iter().flat_map(|group| {
+            let homes = group.homes.iter().enumerate();
+            homes
+                .filter(|(_, at)| !at.live && !at.asked)
+                .map(|(home, _)| (group.serial, home as ShardId))
+        });
+        for (serial, home) in behind.collect::<Vec<_>>() {
+            self.ask_matches(slot, serial, home, false);
+        }
+    }
+
+    /// A subscription with wildcards takes new options.
+    pub(super) fn resubscribe_wildcard(
+        &mut self,
+        slot: u32,
+        part: u32,
+        wanted: &Wanted<'_>,
+    ) -> Result<(), ReasonCode> {
+        if wanted.options.retain_handling == RetainHandling::Send {
+            // Its retained messages come again: it is made anew. What comes between is live for both or for neither,
+            // since the home takes the two in order.
+            self.leave_part(slot, part);
+            return self.join_wildcard(slot, wanted, &[]);
+        }
+        let sub = &mut self.extra(slot).list[part as usize];
+        let former = qos(sub.options);
+        (sub.options, sub.identifier) = (wanted.options.bits(), wanted.identifier);
+        let needs_log = wanted.options.max_qos != Qos::AtMostOnce;
+        if (former > 0) != needs_log {
+            self.keep_log_of(0, wanted.filter, needs_log);
+        }
+        self.grant(
+            slot,
+            wanted.granted,
+            ReasonCode::granted(wanted.options.max_qos),
+        );
+        Ok(())
+    }
+
+    /// Where a restored subscription with wildcards goes on.
+    pub(super) fn since_all(epoch: u32, seen: &[u64]) -> Vec<Since> {
+        let at = |offset: &u64| {
+            Since::At(Position {
+                epoch,
+                offset: *offset,
+            })
+        };
+        seen.iter().map(at).collect()
+    }
+}

@@ -1,0 +1,250 @@
+//! One message on its way to one client: what its subscriptions make of it, and the packet.
+
+use alloc::vec::Vec;
+
+use crore_wire::mqtt::{
+    PacketId, PropertyBuf, Publish, Qos, RetainHandling, SubscribeOptions, Version, encode,
+};
+use crore_wire::websocket::frame::{self, Opcode};
+
+use super::state::{Inflight, Step};
+use super::subscribe::qos;
+use crate::conn::{FRAMED, SMALL};
+use crate::encode::Message;
+use crate::mail::{Frames, Record, ShardId};
+use crate::sessions::FOREVER_S;
+use crate::shard::Shard;
+use crate::slab::NONE;
+
+/// No Local and Retain As Published among the options of a subscription.
+pub(super) const NO_LOCAL: u8 = 0b100;
+pub(super) const RETAIN_AS_PUBLISHED: u8 = 0b1000;
+
+/// What the subscriptions that match a message want of it together.
+#[derive(Clone, Copy, Default)]
+pub(super) struct Wants<'a> {
+    /// Their highest QoS, and the flags.
+    pub options: u8,
+    /// Their identifiers; 0 is none.
+    pub identifiers: &'a [u32],
+    /// The part whose topic it is, for an alias.
+    pub alias: Option<u32>,
+    /// It is the topic's retained state.
+    pub retained: bool,
+    /// The part and the home, when it is a group's.
+    pub group: Option<(u16, ShardId)>,
+    /// It is in no log: it goes out whatever waits before it.
+    pub unbound: bool,
+}
+
+/// What became of a message.
+pub(super) enum Offered {
+    /// It is with the client, or on its way; with this packet id if it will be acknowledged.
+    Sent(Option<PacketId>),
+    /// The client gets nothing of it.
+    Skipped,
+    /// There is no room.
+    Full,
+}
+
+impl Shard {
+    /// Appends the packet of a message to `out`, if there is room for it.
+    pub(super) fn offer_packet(
+        &mut self,
+        slot: u32,
+        wants: &Wants<'_>,
+        message: (&[u8], &Record, &Frames),
+        out: &mut Vec<u8>,
+    ) -> Offered {
+        let (_, record, frames) = message;
+        let own = self.mqtts.get(self.conns.get(slot).mqtt).origin();
+        if wants.options & NO_LOCAL != 0 && frames.origin(record) == own {
+            return Offered::Skipped;
+        }
+        let waits = self.conns.get(slot).outbox != NONE;
+        let acknowledged = record.qos.min(qos(wants.options)) > 0;
+        let bytes = out.len() + frames.frame(record).len();
+        if acknowledged && !self.has_place(slot)
+            || !wants.unbound && (record.latest && waits || !self.fits(slot, bytes))
+        {
+            return Offered::Full;
+        }
+        let id = acknowledged.then(|| self.take_packet_id(slot));
+        let mut packet = Vec::new();
+        if !self.encode_publish(slot, wants, message, id, &mut packet) {
+            return Offered::Skipped;
+        }
+        if self.conns.get(slot).wants(FRAMED) {
+            frame::write_frame(out, Opcode::Binary, &packet);
+        } else {
+            out.extend_from_slice(&packet);
+        }
+        if let Some(id) = id {
+            let sent = self.under_way(slot, id, wants, record, packet);
+            self.mqtt_state(slot).inflight.push_back(sent);
+        }
+        Offered::Sent(id)
+    }
+
+    /// Keeps a message until there is room for it; false when the client gets nothing of it.
+    pub(super) fn wait_packet(
+        &mut self,
+        slot: u32,
+        wants: &Wants<'_>,
+        message: (&[u8], &Record, &Frames),
+    ) -> bool {
+        // The id stands for the one that it gets when it is sent.
+        let id = PacketId::MAX;
+        let mut packet = Vec::new();
+        if !self.encode_publish(slot, wants, message, Some(id), &mut packet) {
+            return false;
+        }
+        let waiting = self.under_way(slot, id, wants, message.1, packet);
+        self.mqtt_state(slot).waiting.push_back(waiting);
+        true
+    }
+
+    fn under_way(
+        &self,
+        slot: u32,
+        id: PacketId,
+        wants: &Wants<'_>,
+        record: &Record,
+        packet: Vec<u8>,
+    ) -> Inflight {
+        let end_s = record
+            .ttl_s()
+            .map_or(FOREVER_S, |ttl_s| record.time_s.saturating_add(ttl_s));
+        Inflight {
+            packet_id: id.get(),
+            step: Step::Published,
+            end_s,
+            offset: record.offset,
+            group: wants.group,
+            version: self.version(slot),
+            packet: packet.into_boxed_slice(),
+        }
+    }
+
+    /// Appends the PUBLISH, unless it has expired or the client does not take so much [MQTT-3.1.2-25].
+    fn encode_publish(
+        &mut self,
+        slot: u32,
+        wants: &Wants<'_>,
+        (topic, record, frames): (&[u8], &Record, &Frames),
+        packet_id: Option<PacketId>,
+        out: &mut Vec<u8>,
+    ) -> bool {
+        let version = self.version(slot);
+        let left_s = left_s(record, self.now.unix_s);
+        let alias = wants.alias.filter(|_| packet_id.is_none());
+        let (known, alias) = alias.map_or((false, 0), |part| self.alias_for(slot, part));
+        let mut set = core::mem::take(&mut self.properties);
+        set.clear();
+        if version == Version::V5 {
+            write_properties(&mut set, frames, record, left_s);
+            for identifier in wants.identifiers.iter().filter(|n| **n != 0) {
+                set.subscription_identifier(*identifier);
+            }
+            if alias != 0 {
+                set.topic_alias(alias);
+            }
+        }
+        let name = core::str::from_utf8(topic).expect("topics are UTF-8");
+        let qos = record.qos.min(qos(wants.options));
+        let publish = Publish {
+            dup: false,
+            qos: Qos::from_bits(qos).expect("never three"),
+            retain: wants.retained || record.retain && wants.options & RETAIN_AS_PUBLISHED != 0,
+            topic: if known { "" } else { name },
+            packet_id,
+            properties: set.properties(),
+            payload: frames.data(record),
+        };
+        let row = self.conns.get(slot);
+        let most = match row.wants(SMALL) {
+            true => self.mqtts.get(row.mqtt).packet_bytes_max as usize,
+            false => usize::MAX,
+        };
+        let bytes = encode::publish_bytes(version, &publish, publish.payload.len());
+        let fits = bytes <= most && left_s != Some(0);
+        if fits {
+            encode::publish(out, version, &publish);
+        }
+        self.properties = set;
+        if let Some(part) = wants.alias.filter(|_| fits && alias != 0 && !known) {
+            let extra = self.extra(slot);
+            extra.list[part as usize].alias = alias;
+            extra
+                .mqtt
+                .as_mut()
+                .expect("a list has its state")
+                .aliases_given = alias;
+        }
+        fits
+    }
+
+    /// The alias of a subscription's topic, and whether the client knows it; 0 when it allows no further one.
+    fn alias_for(&self, slot: u32, part: u32) -> (bool, u16) {
+        let extra = self.extras.get(self.conns.get(slot).extra);
+        let alias = extra.list[part as usize].alias;
+        let mqtt = extra.mqtt.as_deref().expect("a list has its state");
+        match alias {
+            0 if mqtt.aliases_given < mqtt.aliases_max => (false, mqtt.aliases_given + 1),
+            _ => (alias != 0, alias),
+        }
+    }
+
+    pub(super) fn topic_name(&self, slot: u32, part: u32) -> Vec<u8> {
+        let list = &self.extras.get(self.conns.get(slot).extra).list;
+        self.topics.name(list[part as usize].topic).to_vec()
+    }
+}
+
+/// Seconds that are left of a message's life, if it has an end (section 3.3.2.3.3).
+fn left_s(record: &Record, now_s: u32) -> Option<u32> {
+    let ttl_s = record.ttl_s()?;
+    Some(ttl_s.saturating_sub(now_s.saturating_sub(record.time_s)))
+}
+
+fn write_properties(set: &mut PropertyBuf, frames: &Frames, record: &Record, left_s: Option<u32>) {
+    Shard::message_properties(set, frames, record);
+    if let Some(left_s) = left_s {
+        set.message_expiry_interval_s(left_s);
+    }
+}
+
+/// A QoS 0 message as all plain subscribers of a version get it.
+pub(crate) fn encode_plain(message: &Message<'_>, v5: bool, out: &mut Vec<u8>) {
+    let (frames, record) = (message.frames, message.record);
+    let version = if v5 { Version::V5 } else { Version::V311 };
+    let mut set = PropertyBuf::new();
+    if v5 {
+        write_properties(&mut set, frames, record, left_s(record, message.now_s));
+    }
+    let publish = Publish {
+        dup: false,
+        qos: Qos::AtMostOnce,
+        retain: false,
+        topic: core::str::from_utf8(message.topic).expect("topics are UTF-8"),
+        packet_id: None,
+        properties: set.properties(),
+        payload: frames.data(record),
+    };
+    encode::publish(out, version, &publish);
+}
+
+/// Whether a subscription with these options gets what all plain ones get.
+pub(crate) fn is_plain(options: u32) -> bool {
+    options >> crate::conn::QOS_SHIFT & 3 == 0 && options & SMALL == 0
+}
+
+/// The options of a subscription as they stand in a list.
+pub(super) fn options_of(bits: u8) -> SubscribeOptions {
+    SubscribeOptions {
+        max_qos: Qos::from_bits(qos(bits)).expect("never three"),
+        no_local: bits & NO_LOCAL != 0,
+        retain_as_published: bits & RETAIN_AS_PUBLISHED != 0,
+        retain_handling: RetainHandling::DoNotSend,
+    }
+}
