@@ -27,6 +27,10 @@ pub struct Server {
 
 impl Server {
     /// With the defaults, two shards.
+    #[allow(
+        dead_code,
+        reason = "only some of the test programs that share this module need it"
+    )]
     pub fn start() -> Server {
         Server::with("")
     }

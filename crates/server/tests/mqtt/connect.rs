@@ -1,0 +1,306 @@
+//! The first packet: what it must be, and how it is refused.
+
+use crate::broker::Broker;
+use crate::conn::{Conn, VERSIONS, attempt, id, message, plain, will};
+use crore_wire::mqtt::{
+    Packet, Properties, PropertyBuf, Qos, ReasonCode, SubscribeOptions, Version, encode,
+};
+use std::time::{Duration, Instant};
+
+/// A CONNECT with this version, these flags and this rest.
+fn connect(version: u8, flags: u8, rest: &[u8]) -> Vec<u8> {
+    let mut body = b"\0\x04MQTT".to_vec();
+    body.extend([version, flags, 0, 0]);
+    body.extend_from_slice(rest);
+    [&[0x10, body.len() as u8], body.as_slice()].concat()
+}
+
+#[test]
+fn a_malformed_connect_is_refused() {
+    let broker = Broker::start();
+    let mut wrong = Vec::new();
+    // What 5 has between keep alive and client id: no properties.
+    for (version, none) in [(4u8, &b""[..]), (5, b"\0")] {
+        let with = |rest: &[u8]| [none, rest].concat();
+        let rows = [
+            (
+                "the reserved flag",
+                connect(version, 0x03, &with(b"\0\x01a")),
+            ),
+            (
+                "a will QoS without a will",
+                connect(version, 0x0a, &with(b"\0\x01a")),
+            ),
+            (
+                "a retained will without a will",
+                connect(version, 0x22, &with(b"\0\x01a")),
+            ),
+            ("a will QoS of 3", {
+                let end = [none, b"\0\x01w\0\x01x"].concat();
+                connect(version, 0x1e, &with(&[b"\0\x01a", end.as_slice()].concat()))
+            }),
+            (
+                "a client id that is not UTF-8",
+                connect(version, 0x02, &with(b"\0\x02\xc3\x28")),
+            ),
+            (
+                "a client id that is cut off",
+                connect(version, 0x02, &with(b"\0\x09a")),
+            ),
+            (
+                "bytes behind its end",
+                connect(version, 0x02, &with(b"\0\x01a\0")),
+            ),
+            (
+                "no will where one is announced",
+                connect(version, 0x06, &with(b"\0\x01a")),
+            ),
+        ];
+        for (what, bytes) in rows {
+            let Some(refused) = attempt(|| refusal(&broker, version, &bytes)) else {
+                wrong.push(format!("{version}, {what}"));
+                continue;
+            };
+            // 5 may tell it in a CONNACK, 3.1.1 has no code for it.
+            let right = match version {
+                4 => refused.is_none(),
+                _ => refused.is_none_or(|reason| {
+                    [ReasonCode::MALFORMED_PACKET, ReasonCode::PROTOCOL_ERROR].contains(&reason)
+                }),
+            };
+            if !right {
+                wrong.push(format!("{version}, {what}: {refused:?}"));
+            }
+        }
+    }
+    assert!(wrong.is_empty(), "{wrong:#?}");
+}
+
+/// The reason of the CONNACK that refuses these bytes, or none when the connection just ends.
+fn refusal(broker: &Broker, version: u8, bytes: &[u8]) -> Option<ReasonCode> {
+    let version = if version == 5 {
+        Version::V5
+    } else {
+        Version::V311
+    };
+    let mut conn = Conn::open(broker, version);
+    conn.send(bytes);
+    let got = conn.packet_or_end()?;
+    let Packet::ConnAck(connack) = got.packet() else {
+        panic!("{:?} came", got.packet());
+    };
+    assert_ne!(
+        connack.reason,
+        ReasonCode::SUCCESS,
+        "{bytes:02x?} was taken"
+    );
+    assert!(!connack.session_present);
+    let reason = connack.reason;
+    assert_eq!(conn.rest(), b"", "the connection ends behind a refusal");
+    Some(reason)
+}
+
+#[test]
+fn a_password_without_a_user_is_malformed_in_the_old_version() {
+    let broker = Broker::start();
+    assert_eq!(
+        refusal(&broker, 4, &connect(4, 0x42, b"\0\x01a\0\x01p")),
+        None
+    );
+}
+
+#[test]
+fn a_version_that_is_not_spoken_is_refused() {
+    let broker = Broker::start();
+    for version in [6, 0x7f] {
+        let mut conn = Conn::open(&broker, Version::V5);
+        conn.send(connect(version, 0x02, b"\0\0\x01a"));
+        // A CONNACK of either version that says so, or nothing (section 3.1.2.2).
+        let said = conn.rest();
+        let right: [&[u8]; 3] = [b"", b"\x20\x02\0\x01", b"\x20\x03\0\x84\0"];
+        assert!(right.contains(&said.as_slice()), "{version}: {said:02x?}");
+    }
+}
+
+#[test]
+fn an_old_session_without_a_name_is_refused() {
+    let broker = Broker::start();
+    let refused = refusal(&broker, 4, &connect(4, 0x00, b"\0\0"));
+    assert_eq!(refused, Some(ReasonCode::CLIENT_IDENTIFIER_NOT_VALID));
+}
+
+#[test]
+fn connect_properties_are_checked() {
+    let broker = Broker::start();
+    let rows: [(&str, &[u8], ReasonCode); 6] = [
+        (
+            "receive maximum 0",
+            b"\x03\x21\0\0",
+            ReasonCode::PROTOCOL_ERROR,
+        ),
+        (
+            "packet maximum 0",
+            b"\x05\x27\0\0\0\0",
+            ReasonCode::PROTOCOL_ERROR,
+        ),
+        (
+            "session expiry twice",
+            b"\x0a\x11\0\0\0\0\x11\0\0\0\0",
+            ReasonCode::PROTOCOL_ERROR,
+        ),
+        (
+            "problem information 2",
+            b"\x02\x17\x02",
+            ReasonCode::PROTOCOL_ERROR,
+        ),
+        (
+            "data without a method",
+            b"\x04\x16\0\x01x",
+            ReasonCode::PROTOCOL_ERROR,
+        ),
+        (
+            "a method nobody knows",
+            b"\x04\x15\0\x01x",
+            ReasonCode::BAD_AUTHENTICATION_METHOD,
+        ),
+    ];
+    let mut wrong = Vec::new();
+    for (what, properties, wanted) in rows {
+        let bytes = connect(5, 0x02, &[properties, b"\0\x01a"].concat());
+        match attempt(|| refusal(&broker, 5, &bytes)) {
+            Some(Some(came)) if came == wanted => {}
+            came => wrong.push(format!("{what}: {came:?} and not {wanted:?}")),
+        }
+    }
+    assert!(wrong.is_empty(), "{wrong:#?}");
+}
+
+#[test]
+fn nothing_is_heard_before_connect() {
+    let broker = Broker::with("[timeouts]\nhead_s = 1\n");
+    let mut bystander = Conn::connected(&broker, Version::V311, "bystander");
+    bystander.subscribe("a", 0);
+    let firsts: [&[u8]; 5] = [
+        b"\x30\x05\0\x01ahi",
+        b"\x82\x06\0\x01\0\x01a\0",
+        b"\xc0\x00",
+        b"\xe0\x00",
+        b"\x40\x02\0\x01",
+    ];
+    for first in firsts {
+        let mut conn = Conn::open(&broker, Version::V311);
+        conn.send(first);
+        // The port speaks HTTP too, which may say that this is no request, at once or after its time.
+        let said = conn.rest();
+        assert!(
+            said.is_empty() || said.starts_with(b"HTTP/1.1 4"),
+            "{first:02x?}: {said:02x?}"
+        );
+    }
+    bystander.expect_quiet();
+}
+
+#[test]
+fn a_second_connect_is_a_protocol_error() {
+    let broker = Broker::start();
+    for version in VERSIONS {
+        let mut conn = Conn::connected(&broker, version, "it");
+        conn.write(|out| encode::connect(out, &plain(version, "it")));
+        let wanted = (version == Version::V5).then_some(ReasonCode::PROTOCOL_ERROR);
+        assert_eq!(conn.end(), wanted);
+    }
+}
+
+#[test]
+fn a_second_connect_leaves_the_will() {
+    let broker = Broker::start();
+    let mut subscriber = Conn::connected(&broker, Version::V5, "subscriber");
+    subscriber.subscribe("w", 0);
+    for version in VERSIONS {
+        let mut connect = plain(version, "it");
+        connect.will = Some(will("w"));
+        let mut conn = Conn::open(&broker, version);
+        conn.connect(&connect);
+        conn.write(|out| encode::connect(out, &connect));
+        conn.end();
+        assert_eq!(subscriber.packet().publish().payload, b"gone");
+    }
+}
+
+#[test]
+fn a_slow_connect_is_not_waited_for() {
+    let broker = Broker::with("[timeouts]\nhead_s = 1\n");
+    if !broker.is_ours() {
+        return; // Mosquitto waits for long
+    }
+    for begin in [&b""[..], b"\x10", b"\x10\x0d\0\x04MQTT"] {
+        let mut conn = Conn::open(&broker, Version::V311);
+        conn.send(begin);
+        let started = Instant::now();
+        let said = conn.rest();
+        assert!(started.elapsed() < Duration::from_secs(5), "{begin:02x?}");
+        if !begin.is_empty() {
+            assert_eq!(said, b"", "{begin:02x?}");
+        }
+    }
+}
+
+#[test]
+fn packets_may_follow_before_the_answer() {
+    let broker = Broker::start();
+    for version in VERSIONS {
+        let mut conn = Conn::open(&broker, version);
+        conn.write(|out| {
+            encode::connect(out, &plain(version, "it"));
+            let options = SubscribeOptions::of(Qos::AtMostOnce);
+            let filters = std::iter::once(("t", options));
+            encode::subscribe(out, version, id(1), &Properties::default(), filters);
+            encode::publish(out, version, &message("t", 0, 0, b"at once"));
+        });
+        assert!(matches!(conn.packet().packet(), Packet::ConnAck(_)));
+        assert!(matches!(conn.packet().packet(), Packet::SubAck(_)));
+        assert_eq!(conn.packet().publish().payload, b"at once");
+    }
+}
+
+#[test]
+fn any_cut_of_the_bytes_gives_the_same_packets() {
+    let broker = Broker::start();
+    for version in VERSIONS {
+        let mut conn = Conn::open(&broker, version);
+        let mut bytes = Vec::new();
+        encode::connect(&mut bytes, &plain(version, "it"));
+        let options = SubscribeOptions::of(Qos::AtLeastOnce);
+        let filters = std::iter::once(("t", options));
+        encode::subscribe(&mut bytes, version, id(1), &Properties::default(), filters);
+        encode::publish(&mut bytes, version, &message("t", 1, 7, &[b'x'; 300]));
+        encode::pingreq(&mut bytes);
+        conn.dribble(&bytes);
+        assert!(matches!(conn.packet().packet(), Packet::ConnAck(_)));
+        assert!(matches!(conn.packet().packet(), Packet::SubAck(_)));
+        let mut left = vec!["publish", "puback", "pingresp"];
+        while !left.is_empty() {
+            let came = match conn.packet().packet() {
+                Packet::Publish(publish) if publish.payload == [b'x'; 300] => "publish",
+                Packet::PubAck(_) => "puback",
+                Packet::PingResp => "pingresp",
+                other => panic!("{other:?}"),
+            };
+            let at = left.iter().position(|it| *it == came);
+            left.remove(at.unwrap_or_else(|| panic!("{came} came twice")));
+        }
+    }
+}
+
+#[test]
+fn a_request_may_not_be_answered_with_more_than_the_client_takes() {
+    // A maximum packet size so small that no property fits: the CONNACK is still right.
+    let broker = Broker::start();
+    let mut properties = PropertyBuf::new();
+    properties.maximum_packet_size_bytes(64);
+    let mut connect = plain(Version::V5, "it");
+    connect.properties = properties.properties();
+    let mut conn = Conn::open(&broker, Version::V5);
+    conn.connect(&connect);
+    assert!(conn.is_served());
+}

@@ -1,0 +1,221 @@
+//! Quotas: the receive maximum of both ends, topic aliases of the server, small clients.
+
+use crate::broker::Broker;
+use crate::conn::{Conn, VERSIONS, message, plain};
+use crore_wire::mqtt::PacketType::{PubAck, PubComp, PubRec, PubRel};
+use crore_wire::mqtt::{Packet, PropertyBuf, ReasonCode, Version, encode};
+use std::collections::HashMap;
+
+/// More than anybody allows.
+const UNRELEASED_MAX: u16 = 20_000;
+
+fn subscriber(broker: &Broker, properties: &PropertyBuf, filter: &str) -> Conn {
+    let mut connect = plain(Version::V5, "subscriber");
+    connect.properties = properties.properties();
+    let mut conn = Conn::open(broker, Version::V5);
+    conn.connect(&connect);
+    conn.subscribe(filter, 2);
+    conn
+}
+
+#[test]
+fn who_sends_more_than_the_receive_maximum_is_ended() {
+    let broker = Broker::start();
+    if !broker.is_ours() {
+        return; // the reference was started without a maximum
+    }
+    let mut conn = Conn::open(&broker, Version::V5);
+    conn.write(|out| encode::connect(out, &plain(Version::V5, "it")));
+    let got = conn.packet();
+    let Packet::ConnAck(connack) = got.packet() else {
+        panic!("no CONNACK");
+    };
+    let most = connack.properties.receive_maximum();
+    assert!(most < UNRELEASED_MAX, "{most} messages of QoS 2 may wait");
+    for id in 1..=most {
+        conn.publish(&message("t", 2, id, b"x"));
+        assert_eq!(conn.packet().ack(PubRec).0, id);
+    }
+    // Completing one gives room for one.
+    conn.acknowledge(PubRel, 1);
+    conn.packet().ack(PubComp);
+    conn.publish(&message("t", 2, 1, b"x"));
+    conn.packet().ack(PubRec);
+    conn.publish(&message("t", 2, most + 1, b"x"));
+    assert_eq!(conn.end(), Some(ReasonCode::RECEIVE_MAXIMUM_EXCEEDED));
+}
+
+#[test]
+fn the_server_keeps_to_the_client_s_receive_maximum() {
+    let broker = Broker::start();
+    if !broker.is_ours() {
+        return; // Mosquitto 2.0 sends more after the first acknowledgement
+    }
+    let mut properties = PropertyBuf::new();
+    properties.receive_maximum(3);
+    let mut conn = subscriber(&broker, &properties, "t");
+    conn.subscribe("other", 2);
+    let mut publisher = Conn::connected(&broker, Version::V5, "publisher");
+    for number in 1..=8u16 {
+        let payload = number.to_string();
+        publisher.deliver(&message(
+            "t",
+            1 + number as u8 % 2,
+            number,
+            payload.as_bytes(),
+        ));
+    }
+    let mut open = Vec::new();
+    for number in 1..=3 {
+        open.push(take(&mut conn, number));
+    }
+    conn.expect_quiet();
+    // On another topic: a stalled one is not reordered.
+    publisher.publish(&message("other", 0, 0, b"at once"));
+    assert_eq!(
+        conn.packet().publish().payload,
+        b"at once",
+        "QoS 0 does not wait"
+    );
+    // It may wait until several are acknowledged, and never sends more than there is room for.
+    let mut next = 4;
+    while !open.is_empty() {
+        let (id, qos) = open.remove(0);
+        finish(&mut conn, id, qos);
+        while next <= 8 && open.len() < 3 && (open.is_empty() || conn.is_coming()) {
+            open.push(take(&mut conn, next));
+            next += 1;
+        }
+        if open.len() == 3 {
+            conn.expect_quiet();
+        }
+    }
+    assert_eq!(next, 9, "all came");
+}
+
+/// The next message, which has this number; its packet id and QoS.
+fn take(conn: &mut Conn, number: u16) -> (u16, u8) {
+    let got = conn.packet();
+    let publish = got.publish();
+    assert_eq!(publish.payload, number.to_string().as_bytes());
+    (publish.packet_id.expect("an id").get(), publish.qos.bits())
+}
+
+/// Acknowledges to the end.
+fn finish(conn: &mut Conn, id: u16, qos: u8) {
+    if qos == 1 {
+        return conn.acknowledge(PubAck, id);
+    }
+    conn.acknowledge(PubRec, id);
+    assert_eq!(conn.packet().ack(PubRel).0, id);
+    conn.expect_quiet(); // PUBREC does not give room
+    conn.acknowledge(PubComp, id);
+}
+
+#[test]
+fn a_refusing_pubrec_gives_room() {
+    let broker = Broker::start();
+    let mut properties = PropertyBuf::new();
+    properties.receive_maximum(1);
+    let mut conn = subscriber(&broker, &properties, "t");
+    let mut publisher = Conn::connected(&broker, Version::V5, "publisher");
+    for number in 1..=2 {
+        publisher.deliver(&message("t", 2, number, number.to_string().as_bytes()));
+    }
+    let (id, _) = take(&mut conn, 1);
+    // PUBREC with 0x80: the message is not taken, and nothing more is due for it.
+    conn.send([0x50, 3, (id >> 8) as u8, id as u8, 0x80]);
+    take(&mut conn, 2);
+}
+
+#[test]
+fn the_server_s_aliases_stay_below_the_maximum_and_stand_for_one_topic() {
+    let broker = Broker::start();
+    for most in [0u16, 1, 4] {
+        let mut properties = PropertyBuf::new();
+        properties.topic_alias_maximum(most);
+        let mut conn = subscriber(&broker, &properties, "a/0");
+        for number in 1..6 {
+            conn.subscribe(&format!("a/{number}"), 0);
+        }
+        let mut publisher = Conn::connected(&broker, Version::V5, "publisher");
+        let mut known: HashMap<u16, String> = HashMap::new();
+        for number in 0..30 {
+            let topic = format!("a/{}", number % 6);
+            publisher.publish(&message(&topic, 0, 0, topic.as_bytes()));
+            let got = conn.packet();
+            let publish = got.publish();
+            let named = match publish.properties.topic_alias() {
+                Some(alias) => {
+                    assert!((1..=most).contains(&alias), "alias {alias} of {most}");
+                    if !publish.topic.is_empty() {
+                        known.insert(alias, publish.topic.to_string());
+                    }
+                    known[&alias].clone()
+                }
+                None => publish.topic.to_string(),
+            };
+            assert_eq!(named, topic);
+            assert_eq!(publish.payload, topic.as_bytes());
+        }
+    }
+}
+
+#[test]
+fn aliases_belong_to_a_connection() {
+    let broker = Broker::start();
+    let mut properties = PropertyBuf::new();
+    properties.topic_alias(1);
+    let mut aliased = message("t", 1, 1, b"x");
+    aliased.properties = properties.properties();
+    let mut conn = Conn::open(&broker, Version::V5);
+    conn.resume("it");
+    conn.publish(&aliased);
+    conn.packet().ack(PubAck);
+    aliased.topic = "";
+    conn.publish(&aliased);
+    conn.packet().ack(PubAck);
+    conn.cut();
+    let mut conn = Conn::open(&broker, Version::V5);
+    assert!(conn.resume("it"));
+    conn.publish(&aliased);
+    assert_eq!(conn.end(), Some(ReasonCode::PROTOCOL_ERROR));
+}
+
+#[test]
+fn an_alias_may_be_given_to_another_topic() {
+    let broker = Broker::start();
+    let mut subscriber = Conn::connected(&broker, Version::V311, "subscriber");
+    for topic in ["a", "b"] {
+        subscriber.subscribe(topic, 0);
+    }
+    let mut properties = PropertyBuf::new();
+    properties.topic_alias(1);
+    let mut conn = Conn::connected(&broker, Version::V5, "it");
+    for (topic, stands_for) in [("a", "a"), ("", "a"), ("b", "b"), ("", "b"), ("", "b")] {
+        let mut publish = message(topic, 0, 0, b"x");
+        publish.properties = properties.properties();
+        conn.publish(&publish);
+        assert_eq!(subscriber.packet().publish().topic, stands_for);
+    }
+}
+
+#[test]
+fn a_message_of_5_comes_to_3_1_1_without_its_properties() {
+    let broker = Broker::start();
+    let mut properties = PropertyBuf::new();
+    properties.content_type("text/x").expect("it fits");
+    properties.user_property("a", "b").expect("it fits");
+    properties.message_expiry_interval_s(100);
+    for version in VERSIONS {
+        let mut subscriber = Conn::connected(&broker, version, "subscriber");
+        subscriber.subscribe("t", 0);
+        let mut publish = message("t", 0, 0, b"x");
+        publish.properties = properties.properties();
+        Conn::connected(&broker, Version::V5, "it").publish(&publish);
+        let got = subscriber.packet();
+        let content_type = got.publish().properties.content_type();
+        assert_eq!(content_type, (version == Version::V5).then_some("text/x"));
+        assert_eq!(got.publish().payload, b"x");
+    }
+}

@@ -1,0 +1,20 @@
+//! MQTT over raw sockets: what libraries of others cannot send, or hide from their users. Malformed packets,
+//! packets out of turn, quotas, retransmission, keep alive, frames of any size.
+//!
+//! Well-formed packets are written and read by the codec of `wire`, which has an oracle of its own;
+//! malformed ones stand here as bytes. With `CRORE_MQTT_REFERENCE=/usr/sbin/mosquitto` in the environment
+//! the same tests run against that broker.
+
+#[path = "../support/broker.rs"]
+mod broker;
+#[path = "../support/mod.rs"]
+mod support;
+
+mod acknowledge;
+mod conn;
+mod connect;
+mod flow;
+mod keep_alive;
+mod malformed;
+mod turns;
+mod websocket;

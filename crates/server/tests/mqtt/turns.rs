@@ -1,0 +1,141 @@
+//! Takeover and the order of things around it, packet by packet.
+
+use crate::broker::Broker;
+use crate::conn::{Conn, VERSIONS, message, plain, will};
+use crore_wire::mqtt::PacketType::PubAck;
+use crore_wire::mqtt::{Disconnect, Properties, PropertyBuf, ReasonCode, Version, encode};
+use std::time::Duration;
+
+#[test]
+fn a_takeover_ends_the_old_connection_before_the_new_one_is_answered() {
+    let broker = Broker::start();
+    for (old, new) in [(0, 0), (0, 1), (1, 0), (1, 1)] {
+        let (old, new) = (VERSIONS[old], VERSIONS[new]);
+        let mut first = Conn::connected(&broker, old, "it");
+        let mut second = Conn::open(&broker, new);
+        assert!(
+            !second.connect(&plain(new, "it")),
+            "a clean session is not there"
+        );
+        let wanted = (old == Version::V5).then_some(ReasonCode::SESSION_TAKEN_OVER);
+        let came = first.end();
+        if broker.is_ours() {
+            assert_eq!(came, wanted);
+        }
+        assert!(second.is_served());
+        second.disconnect();
+        second.end();
+    }
+}
+
+#[test]
+fn what_the_old_connection_did_not_acknowledge_comes_to_the_new_one() {
+    let broker = Broker::start();
+    for version in VERSIONS {
+        let client = format!("{version:?}");
+        let mut first = Conn::open(&broker, version);
+        first.resume(&client);
+        first.subscribe("t", 1);
+        let mut publisher = Conn::connected(&broker, version, "publisher");
+        publisher.publish(&message("t", 1, 1, b"x"));
+        publisher.packet().ack(PubAck);
+        let id = first.packet().publish().packet_id.expect("an id");
+        let mut second = Conn::open(&broker, version);
+        assert!(second.resume(&client));
+        let got = second.packet();
+        assert_eq!(got.publish().packet_id, Some(id));
+        assert!(got.publish().dup);
+        first.end();
+        second.acknowledge(PubAck, id.get());
+        assert!(second.is_served());
+    }
+}
+
+#[test]
+fn a_hundred_takeovers_leave_one_connection() {
+    let broker = Broker::start();
+    let mut all: Vec<Conn> = (0..100)
+        .map(|_| {
+            let mut conn = Conn::open(&broker, Version::V5);
+            conn.resume("it");
+            conn
+        })
+        .collect();
+    let mut last = all.pop().expect("the last");
+    for mut conn in all {
+        let came = conn.end();
+        if broker.is_ours() {
+            assert_eq!(came, Some(ReasonCode::SESSION_TAKEN_OVER));
+        }
+    }
+    assert!(last.is_served());
+}
+
+#[test]
+fn a_will_is_published_when_its_connection_breaks_the_protocol() {
+    let broker = Broker::start();
+    let mut watcher = Conn::connected(&broker, Version::V5, "watcher");
+    watcher.subscribe("w", 0);
+    for version in VERSIONS {
+        let mut connect = plain(version, "it");
+        connect.will = Some(will("w"));
+        let mut conn = Conn::open(&broker, version);
+        conn.connect(&connect);
+        conn.send(b"\x00\x00");
+        conn.end();
+        assert_eq!(watcher.packet().publish().payload, b"gone");
+    }
+}
+
+#[test]
+fn nothing_is_heard_behind_a_disconnect() {
+    let broker = Broker::start();
+    let mut watcher = Conn::connected(&broker, Version::V5, "watcher");
+    watcher.subscribe("t", 0);
+    for version in VERSIONS {
+        let mut conn = Conn::connected(&broker, version, "it");
+        let farewell = Disconnect {
+            reason: ReasonCode::NORMAL_DISCONNECTION,
+            properties: Properties::default(),
+        };
+        conn.write(|out| {
+            encode::disconnect(out, version, &farewell);
+            encode::publish(out, version, &message("t", 0, 0, b"behind"));
+        });
+        assert_eq!(conn.end(), None, "no DISCONNECT answers a DISCONNECT");
+    }
+    watcher.expect_quiet();
+}
+
+#[test]
+fn a_session_without_an_expiry_ends_with_its_connection() {
+    let broker = Broker::start();
+    let mut connect = plain(Version::V5, "it");
+    connect.clean_start = false;
+    for _ in 0..2 {
+        let mut conn = Conn::open(&broker, Version::V5);
+        assert!(!conn.connect(&connect));
+        conn.disconnect();
+        conn.end();
+    }
+}
+
+#[test]
+fn an_expiry_is_counted_from_the_end_of_the_connection() {
+    let broker = Broker::start();
+    let mut properties = PropertyBuf::new();
+    properties.session_expiry_interval_s(2);
+    let mut connect = plain(Version::V5, "it");
+    connect.clean_start = false;
+    connect.properties = properties.properties();
+    let mut conn = Conn::open(&broker, Version::V5);
+    conn.connect(&connect);
+    std::thread::sleep(Duration::from_secs(3));
+    conn.cut();
+    let mut conn = Conn::open(&broker, Version::V5);
+    assert!(conn.connect(&connect), "it lived while it was connected");
+    conn.cut();
+    std::thread::sleep(Duration::from_millis(4500));
+    let mut conn = Conn::open(&broker, Version::V5);
+    assert!(!conn.connect(&connect), "it has expired");
+}

@@ -1,0 +1,107 @@
+//! What the MQTT clients of the tests connect to: our server, or the broker that `CRORE_MQTT_REFERENCE` names
+//! (the path of a Mosquitto), which shows that a test asks for what the specification says and not for
+//! what we do.
+
+use crate::support::Server;
+use std::net::TcpListener;
+use std::path::PathBuf;
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+/// How long the reference may take to listen.
+const START_TIMEOUT: Duration = Duration::from_secs(10);
+
+pub enum Broker {
+    Crore(Server),
+    Reference(Reference),
+}
+
+pub struct Reference {
+    child: Child,
+    directory: PathBuf,
+    tcp: u16,
+    ws: u16,
+}
+
+impl Broker {
+    pub fn start() -> Broker {
+        Broker::with("")
+    }
+
+    /// With settings of ours, which the reference does not have.
+    pub fn with(settings: &str) -> Broker {
+        match std::env::var_os("CRORE_MQTT_REFERENCE") {
+            Some(program) => Broker::Reference(Reference::start(program.into())),
+            None => Broker::Crore(Server::with(settings)),
+        }
+    }
+
+    /// Whether what only our server promises can be asked for.
+    pub fn is_ours(&self) -> bool {
+        matches!(self, Broker::Crore(_))
+    }
+
+    /// The port that speaks MQTT over TCP.
+    pub fn tcp(&self) -> u16 {
+        match self {
+            Broker::Crore(server) => server.address().port(),
+            Broker::Reference(reference) => reference.tcp,
+        }
+    }
+
+    /// The port that speaks it over WebSocket.
+    pub fn ws(&self) -> u16 {
+        match self {
+            Broker::Crore(server) => server.address().port(),
+            Broker::Reference(reference) => reference.ws,
+        }
+    }
+}
+
+impl Reference {
+    fn start(program: PathBuf) -> Reference {
+        let ports = [(); 2].map(|()| TcpListener::bind("127.0.0.1:0").expect("a port"));
+        let [tcp, ws] = ports.map(|listener| listener.local_addr().expect("an address").port());
+        let directory = std::env::temp_dir().join(format!("crore-reference-{tcp}"));
+        std::fs::create_dir_all(&directory).expect("a temporary directory");
+        let file = directory.join("mosquitto.conf");
+        let text = format!(
+            "listener {tcp} 127.0.0.1\nlistener {ws} 127.0.0.1\nprotocol websockets\n\
+             allow_anonymous true\npersistence false\nset_tcp_nodelay true\n\
+             max_queued_messages 0\nmax_inflight_messages 0\nlog_type error\n"
+        );
+        std::fs::write(&file, text).expect("its settings");
+        let mut command = Command::new(program);
+        command.arg("-c").arg(&file);
+        command
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .stderr(Stdio::null());
+        let child = command.spawn().expect("the reference starts");
+        let started = Instant::now();
+        while [tcp, ws]
+            .iter()
+            .any(|port| std::net::TcpStream::connect(("127.0.0.1", *port)).is_err())
+        {
+            assert!(
+                started.elapsed() < START_TIMEOUT,
+                "the reference does not listen"
+            );
+            std::thread::sleep(Duration::from_millis(20));
+        }
+        Reference {
+            child,
+            directory,
+            tcp,
+            ws,
+        }
+    }
+}
+
+impl Drop for Reference {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+        let _ = std::fs::remove_dir_all(&self.directory);
+    }
+}
