@@ -465,7 +465,7 @@ impl Shard {
         }
         let outbox = self.outboxes.get_mut(row.outbox);
         let sent = io.send(row.link, &[&outbox.bytes[outbox.sent..]]);
-        outbox.sent += sent;
+        outbox.sent(sent);
         self.outbox_bytes -= sent;
         if sent > 0 {
             row.deadline_s = self.now.s + self.world.settings.timeouts.body_s;

@@ -153,3 +153,29 @@ fn who_reads_late_misses_nothing_that_the_log_holds() {
         }
     }
 }
+
+#[test]
+fn who_stays_behind_by_the_same_amount_costs_the_same_memory() {
+    // The outbox is never empty, and never full: one message comes for each that is read.
+    const OUTBOX_BYTES: u64 = 16 << 20;
+    let server = Server::with(&format!(
+        "[limits]\noutbox_bytes = {OUTBOX_BYTES}\nmessage_bytes = {MESSAGE_BYTES}\n\
+         [[rule]]\nmatch = \"#\"\nlog_messages = 2\n"
+    ));
+    let mut slow = Ws::open(&server, "/sub/news", &[]);
+    await_subscribers(&server, "news", 1);
+    let mut publisher = Conn::open(&server);
+    let mut publish = |number: usize| {
+        let response = publisher.request("POST", "/pub/news", &[], payload(number));
+        assert_eq!(response.status, 201, "message {number}");
+    };
+    let behind = 120; // more than two kernels' buffers hold, and less than an outbox
+    (0..behind).for_each(&mut publish);
+    let before = server.resident_bytes();
+    for number in behind..1_500 {
+        publish(number);
+        assert_eq!(number_of(&slow.message().payload), number - behind);
+    }
+    let grown = server.resident_bytes().saturating_sub(before);
+    assert!(grown < 2 * OUTBOX_BYTES, "grown by {grown} bytes");
+}
