@@ -431,6 +431,12 @@ pub fn interrupt(pid: u32) {
     unsafe { libc::kill(pid as libc::pid_t, libc::SIGINT) };
 }
 
+/// Stops a child where it is, until it is killed.
+pub fn halt(pid: u32) {
+    // SAFETY: as above.
+    unsafe { libc::kill(pid as libc::pid_t, libc::SIGSTOP) };
+}
+
 /// Ends a process at once.
 pub fn kill(pid: u32) {
     // SAFETY: no pointers; the caller has seen the process below a child that is not waited for yet.

@@ -9,6 +9,7 @@ mod comet;
 mod hold;
 mod pair;
 mod rig;
+mod stalled;
 mod storm;
 
 use std::path::PathBuf;
@@ -46,6 +47,8 @@ pub enum Scenario {
     Pair,
     /// Clients over a network that cuts, stalls and tears; every promise is checked
     Chaos,
+    /// Subscribers that stopped reading, beside others that read
+    Stalled,
 }
 
 /// `crore bench run`
@@ -93,7 +96,7 @@ pub struct RunArgs {
     /// Connections that close and open a second, for churn
     #[arg(long, value_name = "PER_SECOND", default_value_t = 100)]
     pub churn_rate: u32,
-    /// How often a pair is measured
+    /// How often a pair, or each arrangement of stalled, is measured
     #[arg(long, default_value_t = 5)]
     pub rounds: usize,
     /// Who else is in the pair, beside the floor and this server
@@ -143,6 +146,7 @@ pub fn run(args: &RunArgs) -> Result<ExitCode> {
         Scenario::Tsunami => storm::tsunami(args)?,
         Scenario::Pair => pair::run(args)?,
         Scenario::Chaos => chaos::run(args)?,
+        Scenario::Stalled => stalled::run(args)?,
     };
     let value = json!({
         "scenario": format!("{:?}", args.scenario),

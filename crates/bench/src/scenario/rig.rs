@@ -119,6 +119,11 @@ impl Subscriber {
         Ok(report)
     }
 
+    /// From now on it reads nothing and answers nothing.
+    pub fn stop_reading(&self) {
+        sys::halt(self.guard.0.id());
+    }
+
     /// The tool's processor time so far, in seconds.
     pub fn sample(&self) -> Result<Process> {
         Process::read(self.guard.0.id())

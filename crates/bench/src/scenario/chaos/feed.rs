@@ -31,7 +31,7 @@ const QUEUE_MAX: usize = 50;
 /// Messages of a batch.
 const BATCH: u32 = 8;
 /// Of a hundred orders so many are batches, and so many go to topics of large messages.
-const SHARES: (u32, u32) = (5, 8);
+const SHARES: (u32, u32) = (5, 15);
 /// Reasons that are kept in words.
 const REASONS_MAX: usize = 10;
 

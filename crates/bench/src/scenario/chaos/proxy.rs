@@ -6,6 +6,9 @@
 //! middle of the bytes that pass just then. Meanwhile either direction stops for a while, or passes in small pieces.
 //! What passes is never changed. When the faults end, what is stalled flows on and nothing new is drawn.
 
+mod done;
+mod faults;
+
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 use std::net::SocketAddr;
@@ -14,28 +17,16 @@ use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 
 use anyhow::Result;
-use serde_json::{Value, json};
 
 use super::world::World;
 use crate::payload::Random;
 use crate::sys::{self, Dial, Epoll, Interest};
+pub use done::Done;
 
-/// Mean life of a connection, in nanoseconds.
-pub const CUT_EVERY_NS: u64 = 20_000_000_000;
-/// Mean time to the next stall or tear of a connection.
-const TROUBLE_EVERY_NS: u64 = 15_000_000_000;
-/// A stall lasts between these: some outlast the server's patience for a request's head (10 s).
-const STALL_NS: (u64, u64) = (100_000_000, 12_000_000_000);
-/// How long bytes pass in pieces.
-const TORN_NS: u64 = 2_000_000_000;
 /// Pause between two pieces, at most.
 const PIECE_PAUSE_NS: u64 = 4_000_000;
-/// Largest delay of a direction.
-const DELAY_NS: u64 = 30_000_000;
 /// How long a cut waits for bytes that it can part.
 const CUT_PATIENCE_NS: u64 = 1_000_000_000;
-/// How long the server writes to nobody, at most.
-const GHOST_NS: u64 = 8_000_000_000;
 /// Bytes of one direction that are held; then its source is not read.
 const HELD_BYTES: usize = 64 << 10;
 /// Receive buffers towards the server, so that a stall reaches it soon.
@@ -44,53 +35,6 @@ const RECEIVE_BUFFER_BYTES: u32 = 64 << 10;
 const EVENTS: usize = 512;
 /// Longest sleep, so that the end of the faults is seen.
 const TURN: Duration = Duration::from_millis(20);
-
-/// What was done to the connections.
-#[derive(Clone, Debug, Default)]
-pub struct Done {
-    connections: u64,
-    resets: u64,
-    ends: u64,
-    ghosts: u64,
-    in_mid_bytes: u64,
-    stalls: u64,
-    tears: u64,
-    bytes: u64,
-}
-
-impl Done {
-    /// Adds what another proxy did.
-    pub fn merge(&mut self, other: &Done) {
-        self.connections += other.connections;
-        self.resets += other.resets;
-        self.ends += other.ends;
-        self.ghosts += other.ghosts;
-        self.in_mid_bytes += other.in_mid_bytes;
-        self.stalls += other.stalls;
-        self.tears += other.tears;
-        self.bytes += other.bytes;
-    }
-
-    /// Connections that were cut.
-    pub fn cuts(&self) -> u64 {
-        self.resets + self.ends + self.ghosts
-    }
-
-    /// For the result.
-    pub fn json(&self) -> Value {
-        json!({
-            "connections": self.connections,
-            "cuts": self.cuts(),
-            "cuts_reset": self.resets,
-            "cuts_ended": self.ends,
-            "cuts_towards_the_client_only": self.ghosts,
-            "cuts_in_mid_bytes": self.in_mid_bytes,
-            "stalls": self.stalls,
-            "tears": self.tears,
-            "bytes": self.bytes,
-        })
-    }
-}
 
 /// What a timer is for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -222,33 +166,6 @@ impl<'a> Proxy<'a> {
         Ok(self.done)
     }
 
-    /// Begins with the faults, or ends them.
-    fn turn_of_the_weather(&mut self) {
-        let calm = !self.world.faults.load(Relaxed);
-        if calm == self.calm {
-            return;
-        }
-        self.calm = calm;
-        for pair in 0..self.pairs.len() {
-            if !self.pairs[pair].open {
-                continue;
-            }
-            if !calm {
-                self.doom(pair);
-            } else if self.pairs[pair].ghost {
-                self.drop_pair(pair, sys::close);
-            } else {
-                let row = &mut self.pairs[pair];
-                (row.torn_until_ns, row.delay_ns, row.armed) = (0, 0, None);
-                for direction in 0..2 {
-                    let flow = &mut self.pairs[pair].flows[direction];
-                    (flow.until_ns, flow.stalled_until_ns) = (0, 0);
-                    self.pass(pair, direction);
-                }
-            }
-        }
-    }
-
     fn accept(&mut self) -> Result<()> {
         while let Some(client) = sys::accept(self.listener)? {
             let dial = Dial {
@@ -302,26 +219,6 @@ impl<'a> Proxy<'a> {
         u64::from(self.pairs[pair].generation) << 32 | (pair as u64) << 1 | side as u64
     }
 
-    /// Draws what will become of a connection.
-    fn doom(&mut self, pair: usize) {
-        let (cut, trouble) = (
-            self.exponential(CUT_EVERY_NS),
-            self.exponential(TROUBLE_EVERY_NS),
-        );
-        self.pairs[pair].delay_ns = self.between(0, DELAY_NS);
-        self.timer(pair, cut, Due::Cut);
-        self.timer(pair, trouble, Due::Trouble);
-    }
-
-    fn exponential(&mut self, mean_ns: u64) -> u64 {
-        let uniform = f64::from(self.random.below(1 << 30) + 1) / f64::from(1u32 << 30);
-        (-uniform.ln() * mean_ns as f64) as u64
-    }
-
-    fn between(&mut self, low: u64, high: u64) -> u64 {
-        low + self.random.draw() % (high - low + 1)
-    }
-
     fn timer(&mut self, pair: usize, after_ns: u64, due: Due) {
         let generation = self.pairs[pair].generation;
         self.timers.push(Reverse((
@@ -356,45 +253,6 @@ impl<'a> Proxy<'a> {
                 }
                 Due::CutAnyway => self.cut(pair),
                 Due::Trouble => self.trouble(pair),
-            }
-        }
-    }
-
-    fn trouble(&mut self, pair: usize) {
-        let now = sys::now_ns();
-        if self.random.below(3) == 0 {
-            self.done.tears += 1;
-            self.pairs[pair].torn_until_ns = now + TORN_NS;
-        } else {
-            self.done.stalls += 1;
-            // Squared, so that short ones are common.
-            let share = f64::from(self.random.below(1 << 20)) / f64::from(1u32 << 20);
-            let length = STALL_NS.0 + (share * share * (STALL_NS.1 - STALL_NS.0) as f64) as u64;
-            let direction = self.random.below(3).min(1) as usize;
-            self.pairs[pair].flows[direction].stalled_until_ns = now + length;
-        }
-        let next = self.exponential(TROUBLE_EVERY_NS);
-        self.timer(pair, next, Due::Trouble);
-    }
-
-    fn cut(&mut self, pair: usize) {
-        match self.random.below(20) {
-            0..9 => {
-                self.done.resets += 1;
-                self.drop_pair(pair, sys::reset);
-            }
-            9..16 => {
-                self.done.ends += 1;
-                self.drop_pair(pair, sys::close);
-            }
-            _ => {
-                self.done.ghosts += 1;
-                let row = &mut self.pairs[pair];
-                sys::reset(row.fds[0]);
-                row.ghost = true;
-                self.watch(pair, 1, Interest::None);
-                let length = self.between(0, GHOST_NS);
-                self.timer(pair, length, Due::Ghost);
             }
         }
     }

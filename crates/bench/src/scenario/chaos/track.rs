@@ -182,7 +182,7 @@ mod tests {
 
     #[test]
     fn a_told_gap_covers_what_had_begun_and_nothing_later() {
-        let told = judge(2, 9, &[(1, 1), (0, 7), (8, 8), (9, 9)]);
+        let told = judge(2, 9, &[(1, 1), (0, 7), (8, 9), (9, 9)]);
         assert_eq!((told.told_losses, told.silent_losses), (6, 0));
         assert!(told.is_clean(), "{told:?}");
         let later = judge(2, 9, &[(1, 1), (0, 5), (8, 8), (9, 9)]);

@@ -66,7 +66,7 @@ impl Kind {
             Kind::Short => 4,
             Kind::Unkept => 0,
             Kind::LargeDeep => 400,
-            Kind::LargeSkip | Kind::LargeShort => 8,
+            Kind::LargeSkip | Kind::LargeShort => 6,
         }
     }
 
@@ -204,7 +204,9 @@ impl World {
         let ordinary = self.ordinary();
         let large = self.topics.len() as u32 - ordinary;
         if number % LARGE_EVERY == LARGE_EVERY - 1 {
-            let topics = vec![ordinary + number / LARGE_EVERY % large];
+            // Every transport meets every one of these topics.
+            let turn = number / LARGE_EVERY;
+            let topics = vec![ordinary + (turn + turn / 3) % large];
             let live = false;
             return Part {
                 number,
@@ -299,8 +301,15 @@ mod tests {
         for kind in Kind::ALL {
             assert!(world.topics.iter().any(|topic| topic.kind == kind));
         }
-        let parts: Vec<Part> = (0..200).map(|number| world.part(number)).collect();
+        let parts: Vec<Part> = (0..500).map(|number| world.part(number)).collect();
         for transport in [Transport::Ws, Transport::Sse, Transport::Poll] {
+            for topic in world.ordinary()..world.topics.len() as u32 {
+                let met = |part: &&Part| part.transport == transport && part.topics == [topic];
+                assert!(
+                    parts.iter().any(|part| met(&part)),
+                    "{transport:?}, {topic}"
+                );
+            }
             let of = || parts.iter().filter(|part| part.transport == transport);
             assert!(of().any(|part| part.topics.len() == 1));
             assert!(of().any(|part| part.topics.len() > 2));

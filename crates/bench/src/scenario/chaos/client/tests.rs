@@ -1,0 +1,110 @@
+//! A server's bytes, torn and cut anywhere.
+
+use std::sync::atomic::Ordering::Relaxed;
+
+use proptest::prelude::*;
+
+use super::*;
+use crate::scenario::chaos::world::write_payload;
+
+/// A client of the first two topics of a world in which three messages of each had begun.
+fn client(transport: Transport) -> (World, Client) {
+    let world = World::new(1, 200);
+    world.begun.iter().for_each(|begun| begun.store(3, Relaxed));
+    let part = Part {
+        number: 0,
+        transport,
+        live: false,
+        topics: vec![0, 1],
+    };
+    let client = Client::new(part, &world);
+    (world, client)
+}
+
+fn payload(topic: u32, number: u32) -> String {
+    let mut text = String::new();
+    write_payload(topic, number, 60, &mut text);
+    text
+}
+
+/// What a server says: both topics' messages, of which the last of the second is missing.
+fn said(transport: Transport) -> Vec<u8> {
+    let order = [(0, 1), (1, 1), (0, 2), (1, 2), (0, 3)];
+    let messages =
+        order.map(|(topic, number)| (format!("p{topic}{number}"), payload(topic, number)));
+    let mut out = Vec::new();
+    match transport {
+        Transport::Poll => {
+            for (id, data) in messages {
+                let length = data.len();
+                let head = format!(
+                    "HTTP/1.1 200 OK\r\nETag: \"{id}\"\r\nContent-Length: {length}\r\n\r\n"
+                );
+                out.extend_from_slice((head + &data).as_bytes());
+            }
+        }
+        Transport::Sse => {
+            out.extend_from_slice(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n");
+            for (id, data) in messages {
+                let text = format!("id: {id}\ndata: {data}\n\n");
+                out.extend_from_slice(format!("{:x}\r\n{text}\r\n", text.len()).as_bytes());
+            }
+        }
+        Transport::Ws => {
+            out.extend_from_slice(
+                b"HTTP/1.1 101 S\r\nSec-WebSocket-Accept: s3pPLMBiTxaQ9kYGzzhZRbK+xOo=\r\n\r\n",
+            );
+            for (id, data) in messages {
+                let text = format!("id: {id}\n\n{data}");
+                out.extend_from_slice(&[0x81, text.len() as u8]);
+                out.extend_from_slice(text.as_bytes());
+            }
+        }
+    }
+    out
+}
+
+proptest! {
+    /// Any split of the bytes gives the same messages, the same position, and the one loss.
+    #[test]
+    fn torn_bytes_are_whole_messages(cuts in prop::collection::vec(0usize..1200, 0..12)) {
+        for transport in [Transport::Ws, Transport::Sse, Transport::Poll] {
+            let (world, mut client) = client(transport);
+            let mut met = Met::default();
+            client.connected(&world);
+            let bytes = said(transport);
+            let mut cuts: Vec<usize> = cuts.iter().map(|cut| cut % (bytes.len() + 1)).collect();
+            cuts.push(bytes.len());
+            cuts.sort_unstable();
+            let mut start = 0;
+            for end in cuts {
+                let piece = &bytes[std::mem::replace(&mut start, end)..end];
+                prop_assert_eq!(client.received(piece, &world, &mut met), Ok(Next::Stay));
+            }
+            prop_assert_eq!(client.position.as_deref().map(|id| id.trim_matches('"')), Some("p03"));
+            client.close(&world, &mut met);
+            let counts = Counts { messages: 5, silent_losses: 1, ..Counts::default() };
+            prop_assert_eq!(&met.counts, &counts);
+            prop_assert_eq!(met.broken.len(), 1);
+            prop_assert_eq!(met.corrupt + met.misdelivered, 0);
+        }
+    }
+
+    /// A connection that is cut anywhere gives no message that was not whole, and its position with it.
+    #[test]
+    fn a_cut_leaves_whole_messages_only(cut in 0usize..1200) {
+        for transport in [Transport::Ws, Transport::Sse, Transport::Poll] {
+            let (world, mut client) = client(transport);
+            let mut met = Met::default();
+            client.connected(&world);
+            let bytes = said(transport);
+            let part = &bytes[..cut % (bytes.len() + 1)];
+            prop_assert_eq!(client.received(part, &world, &mut met), Ok(Next::Stay));
+            client.connected(&world);
+            let ids = ["p01", "p11", "p02", "p12", "p03"];
+            let whole = met.counts.messages as usize;
+            let newest = whole.checked_sub(1).map(|index| ids[index]);
+            prop_assert_eq!(client.position.as_deref().map(|id| id.trim_matches('"')), newest);
+        }
+    }
+}

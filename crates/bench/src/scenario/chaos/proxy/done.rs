@@ -1,0 +1,50 @@
+//! What a proxy did, counted.
+
+use serde_json::{Value, json};
+
+/// What was done to the connections.
+#[derive(Clone, Debug, Default)]
+pub struct Done {
+    pub(super) connections: u64,
+    pub(super) resets: u64,
+    pub(super) ends: u64,
+    pub(super) ghosts: u64,
+    pub(super) in_mid_bytes: u64,
+    pub(super) stalls: u64,
+    pub(super) tears: u64,
+    pub(super) bytes: u64,
+}
+
+impl Done {
+    /// Adds what another proxy did.
+    pub fn merge(&mut self, other: &Done) {
+        self.connections += other.connections;
+        self.resets += other.resets;
+        self.ends += other.ends;
+        self.ghosts += other.ghosts;
+        self.in_mid_bytes += other.in_mid_bytes;
+        self.stalls += other.stalls;
+        self.tears += other.tears;
+        self.bytes += other.bytes;
+    }
+
+    /// Connections that were cut.
+    pub fn cuts(&self) -> u64 {
+        self.resets + self.ends + self.ghosts
+    }
+
+    /// For the result.
+    pub fn json(&self) -> Value {
+        json!({
+            "connections": self.connections,
+            "cuts": self.cuts(),
+            "cuts_reset": self.resets,
+            "cuts_ended": self.ends,
+            "cuts_towards_the_client_only": self.ghosts,
+            "cuts_in_mid_bytes": self.in_mid_bytes,
+            "stalls": self.stalls,
+            "tears": self.tears,
+            "bytes": self.bytes,
+        })
+    }
+}

@@ -1,0 +1,107 @@
+//! What befalls a connection, and when: cuts, stalls, torn bytes and delays, drawn from the seed.
+
+use std::sync::atomic::Ordering::Relaxed;
+
+use super::{Due, Proxy};
+use crate::sys::{self, Interest};
+
+/// Mean life of a connection, in nanoseconds.
+const CUT_EVERY_NS: u64 = 20_000_000_000;
+/// Mean time to the next stall or tear of a connection.
+const TROUBLE_EVERY_NS: u64 = 15_000_000_000;
+/// A stall lasts between these: some outlast the server's patience for a request's head (10 s).
+const STALL_NS: (u64, u64) = (100_000_000, 12_000_000_000);
+/// How long bytes pass in pieces.
+const TORN_NS: u64 = 2_000_000_000;
+/// Largest delay of a direction.
+const DELAY_NS: u64 = 30_000_000;
+/// How long the server writes to nobody, at most.
+const GHOST_NS: u64 = 8_000_000_000;
+
+impl Proxy<'_> {
+    /// Begins with the faults, or ends them.
+    pub(super) fn turn_of_the_weather(&mut self) {
+        let calm = !self.world.faults.load(Relaxed);
+        if calm == self.calm {
+            return;
+        }
+        self.calm = calm;
+        for pair in 0..self.pairs.len() {
+            if !self.pairs[pair].open {
+                continue;
+            }
+            if !calm {
+                self.doom(pair);
+            } else if self.pairs[pair].ghost {
+                self.drop_pair(pair, sys::close);
+            } else {
+                let row = &mut self.pairs[pair];
+                (row.torn_until_ns, row.delay_ns, row.armed) = (0, 0, None);
+                for direction in 0..2 {
+                    let flow = &mut self.pairs[pair].flows[direction];
+                    (flow.until_ns, flow.stalled_until_ns) = (0, 0);
+                    self.pass(pair, direction);
+                }
+            }
+        }
+    }
+
+    /// Draws what will become of a connection.
+    pub(super) fn doom(&mut self, pair: usize) {
+        let (cut, trouble) = (
+            self.exponential(CUT_EVERY_NS),
+            self.exponential(TROUBLE_EVERY_NS),
+        );
+        self.pairs[pair].delay_ns = self.between(0, DELAY_NS);
+        self.timer(pair, cut, Due::Cut);
+        self.timer(pair, trouble, Due::Trouble);
+    }
+
+    fn exponential(&mut self, mean_ns: u64) -> u64 {
+        let uniform = f64::from(self.random.below(1 << 30) + 1) / f64::from(1u32 << 30);
+        (-uniform.ln() * mean_ns as f64) as u64
+    }
+
+    fn between(&mut self, low: u64, high: u64) -> u64 {
+        low + self.random.draw() % (high - low + 1)
+    }
+
+    pub(super) fn trouble(&mut self, pair: usize) {
+        let now = sys::now_ns();
+        if self.random.below(3) == 0 {
+            self.done.tears += 1;
+            self.pairs[pair].torn_until_ns = now + TORN_NS;
+        } else {
+            self.done.stalls += 1;
+            // Squared, so that short ones are common.
+            let share = f64::from(self.random.below(1 << 20)) / f64::from(1u32 << 20);
+            let length = STALL_NS.0 + (share * share * (STALL_NS.1 - STALL_NS.0) as f64) as u64;
+            let direction = self.random.below(3).min(1) as usize;
+            self.pairs[pair].flows[direction].stalled_until_ns = now + length;
+        }
+        let next = self.exponential(TROUBLE_EVERY_NS);
+        self.timer(pair, next, Due::Trouble);
+    }
+
+    pub(super) fn cut(&mut self, pair: usize) {
+        match self.random.below(20) {
+            0..9 => {
+                self.done.resets += 1;
+                self.drop_pair(pair, sys::reset);
+            }
+            9..16 => {
+                self.done.ends += 1;
+                self.drop_pair(pair, sys::close);
+            }
+            _ => {
+                self.done.ghosts += 1;
+                let row = &mut self.pairs[pair];
+                sys::reset(row.fds[0]);
+                row.ghost = true;
+                self.watch(pair, 1, Interest::None);
+                let length = self.between(0, GHOST_NS);
+                self.timer(pair, length, Due::Ghost);
+            }
+        }
+    }
+}
