@@ -512,6 +512,8 @@ pub struct Attach {
     pub since: Since,
     /// A long-poll: one message is enough.
     pub poll: bool,
+    /// Messages that it can take at most.
+    pub most: u32,
     /// It takes compressed frames.
     pub deflate: bool,
     /// The next page of a subscription that is counted already.

@@ -185,6 +185,7 @@ impl Shard {
                 to,
                 since: since[part],
                 poll,
+                most: u32::MAX,
                 deflate,
                 again: false,
                 retained: since[part] == Since::Default,
@@ -560,6 +561,11 @@ impl Shard {
             return;
         }
         for seen in behind {
+            let most = self.places(slot, seen.part);
+            if most == 0 {
+                self.extra(slot).behind.push(seen);
+                continue;
+            }
             let topic = self.topic_of(slot, seen.part);
             let row = self.topics.get(topic);
             let (hash, serial) = (row.hash, row.serial);
@@ -575,6 +581,7 @@ impl Shard {
                 to,
                 since,
                 poll: false,
+                most,
                 deflate,
                 again: true,
                 retained: false,

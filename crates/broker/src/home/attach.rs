@@ -170,7 +170,10 @@ impl Home {
         let frames = lanes.frames();
         let first = frames.pages.len() as u32;
         frames.pages.extend(shown);
-        let messages_max = if ask.poll { 1 } else { self.pace.page_messages };
+        let messages_max = match ask.poll {
+            true => 1,
+            false => self.pace.page_messages.min(ask.most as usize),
+        };
         let at_head = ask.poll && shown.is_some()
             || self
                 .log

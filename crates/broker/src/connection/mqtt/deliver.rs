@@ -12,7 +12,7 @@ use super::give::{Offered, Wants};
 use super::state::Step;
 use super::subscribe::qos;
 use super::{Mqtt, NOTHING};
-use crate::conn::{Behind, LIVE};
+use crate::conn::{Behind, LIVE, State};
 use crate::io::Io;
 use crate::mail::{Frames, Record};
 use crate::sessions::FOREVER_S;
@@ -134,16 +134,23 @@ impl Shard {
         under_way < usize::from(row.receive_max)
     }
 
-    /// Whether so many places are free that reading on from the log is worth its while.
-    pub(super) fn has_room(&self, slot: u32) -> bool {
+    /// Messages that a subscription may be given.
+    pub(crate) fn places(&self, slot: u32, part: u32) -> u32 {
         let row = self.conns.get(slot);
-        let receive_max = usize::from(self.mqtts.get(row.mqtt).receive_max);
-        let Some(mqtt) = self.mqtt(slot) else {
-            return true;
-        };
-        let extra = self.extras.get(row.extra);
-        let unbound = |behind: &Behind| qos(extra.list[behind.part as usize].options) == 0;
-        mqtt.inflight.len() * 2 <= receive_max || extra.behind.iter().any(unbound)
+        let bound = row.state == State::Mqtt
+            && qos(self.extras.get(row.extra).list[part as usize].options) > 0;
+        if !bound {
+            return u32::MAX;
+        }
+        let under_way = self.mqtt(slot).map_or(0, |mqtt| mqtt.inflight.len());
+        u32::from(self.mqtts.get(row.mqtt).receive_max).saturating_sub(under_way as u32)
+    }
+
+    /// Whether any subscription that fell behind may go on.
+    pub(super) fn has_room(&self, slot: u32) -> bool {
+        let behind = &self.extras.get(self.conns.get(slot).extra).behind;
+        let unbound = |behind: &Behind| self.places(slot, behind.part) == u32::MAX;
+        self.has_place(slot) || behind.iter().any(unbound)
     }
 
     pub(super) fn take_packet_id(&mut self, slot: u32) -> PacketId {

@@ -244,6 +244,7 @@ impl Shard {
             to,
             since,
             poll: false,
+            most: u32::MAX,
             deflate: false,
             again,
             retained,

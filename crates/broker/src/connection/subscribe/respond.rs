@@ -325,7 +325,7 @@ impl Shard {
     pub(crate) fn end_stream<I: Io>(&mut self, slot: u32, code: u16, reason: &str, io: &mut I) {
         let row = self.conns.get(slot);
         let mut bytes = Vec::new();
-        if row.state == State::WebSocket {
+        if matches!(row.state, State::WebSocket | State::Mqtt) {
             frame::write_close(&mut bytes, code, reason);
         } else if !row.wants(HTTP10) {
             bytes.extend_from_slice(b"0\r\n\r\n");
