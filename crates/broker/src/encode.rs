@@ -76,11 +76,20 @@ impl Encoding {
             Encoding::Packed
         }
     }
+
+    /// Whether the message names its topic.
+    #[inline]
+    pub fn names_topic(self) -> bool {
+        !matches!(
+            self,
+            Encoding::Frame | Encoding::Packed | Encoding::Events | Encoding::EventsToEnd
+        )
+    }
 }
 
 /// A message with its names.
 pub struct Message<'a> {
-    /// The topic.
+    /// The topic, where [`Encoding::names_topic`] says so.
     pub topic: &'a [u8],
     /// The position.
     pub id: &'a [u8],
