@@ -16,6 +16,7 @@ use core::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
 use xxhash_rust::xxh3::xxh3_64_with_seed;
 
 use crate::settings::{Limits, Settings};
+use crate::totals::Totals;
 
 /// Counters of each of the two tables by address: at least, and at most (16 MiB each).
 const COUNTERS_MIN: usize = 1 << 10;
@@ -93,6 +94,8 @@ pub struct Admission {
     publishes: Option<(Rate, AtomicU64)>,
     publishers: Option<(Rate, [Box<[AtomicU64]>; 2])>,
     followers: AtomicU32,
+    /// The sums of what each shard counts.
+    pub totals: Totals,
     followers_max: u32,
     seed: u64,
 }
@@ -120,6 +123,7 @@ impl Admission {
             )
             .map(|rate| (rate, [cells(), cells()])),
             followers: AtomicU32::new(0),
+            totals: Totals::default(),
             followers_max: settings.interest.followers_max,
             seed,
         }

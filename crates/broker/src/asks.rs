@@ -120,6 +120,8 @@ impl Shard {
         answer: Answer,
     ) -> Option<Outcome> {
         self.published += 1;
+        self.stats.published += 1;
+        self.stats.published_bytes += message.data.len() as u64;
         if to == self.lanes.me {
             let home = self.home.as_mut().expect("a home has one");
             let world = &self.world;

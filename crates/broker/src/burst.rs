@@ -115,6 +115,7 @@ impl Shard {
             return;
         }
         row.sent_s = self.now.s;
+        self.stats.delivered += u64::from(due.records.end - due.records.start);
         let touching = || {
             burst
                 .records()

@@ -221,9 +221,9 @@ impl Home {
         }
     }
 
-    /// Topics that it remembers.
-    pub fn topics(&self) -> u32 {
-        self.rows.len()
+    /// Whether it remembers no topic and nobody subscribes by filter.
+    pub fn is_idle(&self) -> bool {
+        self.rows.len() == 0 && self.filters.is_empty() && self.groups.is_empty()
     }
 
     /// Adds what it holds.

@@ -36,7 +36,9 @@ pub mod settings;
 pub mod shard;
 mod slab;
 pub mod stats;
+mod sys;
 pub mod time;
+pub mod totals;
 
 pub use conn::{ConnId, Link};
 pub use io::{Close, Input, Io, Write};

@@ -189,6 +189,11 @@ pub struct Sessions {
 }
 
 impl Sessions {
+    /// Sessions, held or away.
+    pub fn len(&self) -> u32 {
+        self.rows.len()
+    }
+
     /// Adds what it holds.
     pub fn account(&self, accounts: &mut Accounts) {
         accounts.sessions = self.rows.len();

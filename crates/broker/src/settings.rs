@@ -192,6 +192,8 @@ pub struct Mqtt {
     pub session_expiry_max_s: u32,
     /// Sessions of all shards together, those with a connection included.
     pub sessions_max: u32,
+    /// Seconds from one message of a `$SYS` topic to the next, while somebody subscribes to it; 0: there are none.
+    pub sys_interval_s: u32,
 }
 
 /// Which messages of a topic are kept.
@@ -374,6 +376,7 @@ impl Default for Settings {
                 session_messages: 1000,
                 session_expiry_max_s: 86_400,
                 sessions_max: 1_000_000,
+                sys_interval_s: 10,
             },
             rules: Vec::new(),
         }

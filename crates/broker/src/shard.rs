@@ -34,6 +34,7 @@ use crate::settings::Settings;
 use crate::slab::{NONE, Side, Slab};
 use crate::stats::{Accounts, Stats};
 use crate::time::Now;
+use crate::totals::Added;
 
 /// What all shards of a process share, read-only but for the counters of `admission`.
 pub struct World {
@@ -67,6 +68,11 @@ pub struct Shard {
     pub(crate) sessions: Sessions,
     /// What is asked of homes about sessions: it waits until no delivery is under way, since a will is a publish.
     pub(crate) errands: Vec<(ShardId, Ask)>,
+    /// What it has added to the sums of all shards.
+    pub(crate) added: Added,
+    /// Topics under `$SYS` that somebody subscribes to, a bit each, and the second of their next message.
+    pub(crate) sys_watched: u32,
+    pub(crate) sys_due_s: u32,
     /// MQTT clients that were given an id.
     pub(crate) clients_named: u64,
     pub(crate) matching: Matching,
@@ -126,6 +132,9 @@ impl Shard {
             topics: Topics::default(),
             sessions: Sessions::default(),
             errands: Vec::new(),
+            added: Added::default(),
+            sys_watched: 0,
+            sys_due_s: 0,
             clients_named: 0,
             matching: Matching::new(world.homes as usize, world.seed),
             home,
@@ -215,9 +224,11 @@ impl Shard {
             .then(|| self.conns.get(conn.slot).link)
     }
 
-    /// Topics that this shard keeps as a home.
-    pub fn topics_kept(&self) -> u32 {
-        self.home.as_ref().map_or(0, Home::topics)
+    /// Whether time means nothing to it: it has no connection, and as a home no topic, subscriber or session.
+    pub fn is_idle(&self) -> bool {
+        self.conns.len() == 0
+            && self.sessions.len() == 0
+            && self.home.as_ref().is_none_or(Home::is_idle)
     }
 
     /// Takes one input. What it leads to may go out now or with [`Shard::flush`].

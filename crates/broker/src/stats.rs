@@ -12,8 +12,16 @@ pub struct Stats {
     pub resumes: u64,
     /// Subscriptions that were told that messages are lost.
     pub gaps: u64,
+    /// Counted subscriptions.
+    pub attaches: u64,
     /// Counted subscriptions that were given back.
     pub detaches: u64,
+    /// Messages that its connections published.
+    pub published: u64,
+    /// Their bytes.
+    pub published_bytes: u64,
+    /// Messages that its connections were sent.
+    pub delivered: u64,
     /// Subscriptions that fell behind their socket and went on from the log.
     pub fallbacks: u64,
     /// Publishers that had to wait for credit.
@@ -32,7 +40,11 @@ impl AddAssign for Stats {
     fn add_assign(&mut self, other: Stats) {
         self.resumes += other.resumes;
         self.gaps += other.gaps;
+        self.attaches += other.attaches;
         self.detaches += other.detaches;
+        self.published += other.published;
+        self.published_bytes += other.published_bytes;
+        self.delivered += other.delivered;
         self.fallbacks += other.fallbacks;
         self.credit_waits += other.credit_waits;
         self.turned_away += other.turned_away;

@@ -270,8 +270,7 @@ impl ShardLoop {
         if let Some(ms) = self.entrance.wait_ms(clock::monotonic_ms()) {
             return Some(ms);
         }
-        let idle = self.shard.connections() == 0 && self.shard.topics_kept() == 0;
-        (!idle).then(|| self.tick_ms.saturating_sub(clock::monotonic_ms()) as u32)
+        (!self.shard.is_idle()).then(|| self.tick_ms.saturating_sub(clock::monotonic_ms()) as u32)
     }
 
     fn connection_event(&mut self, n: usize, now: Now) {

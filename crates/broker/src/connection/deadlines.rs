@@ -37,8 +37,6 @@ impl Shard {
     pub(crate) fn tick<I: Io>(&mut self, io: &mut I) {
         if let Some(home) = &mut self.home {
             home.forget(&self.world.rules, self.now);
-        }
-        if let Some(home) = &mut self.home {
             home.pump_groups(&self.world.rules, self.now, &mut self.lanes);
         }
         self.end_sessions();
@@ -47,6 +45,7 @@ impl Shard {
                 return;
             }
             self.swept_s = self.now.s;
+            self.tell_sys();
         }
         let end = self.conns.end();
         let until = end.min(self.swept + self.rows_per_tick());

@@ -23,6 +23,7 @@ pub(super) struct Carrier {
 
 impl Home {
     pub(super) fn count_in(&mut self, id: u32, new: Carrier) {
+        self.stats.attaches += 1;
         let row = self.rows.get_mut(id);
         if row.has(SET) {
             let set = self.sets.get_mut(row.carrier);

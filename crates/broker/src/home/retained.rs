@@ -26,6 +26,22 @@ impl Home {
         self.rows.get_mut(id).flags |= RETAINS;
     }
 
+    /// Whether anybody subscribes to a topic, by its name, by a filter or in a group.
+    pub fn is_watched(&mut self, hash: u32, name: &[u8]) -> bool {
+        let exact = self
+            .find(hash, name)
+            .is_some_and(|id| self.rows.get(id).carrier != NONE);
+        exact || self.filters.find(name) > 0 || self.groups.find(name)
+    }
+
+    /// Takes the retained message of a topic away.
+    pub fn forget_retained(&mut self, hash: u32, name: &[u8], now: Now) {
+        if let Some(id) = self.find(hash, name) {
+            self.unretain(id);
+            self.queue_if_idle(id, now);
+        }
+    }
+
     /// Takes the retained message away.
     pub(super) fn unretain(&mut self, id: u32) {
         if let Some(chain) = self.retained.remove(&id) {

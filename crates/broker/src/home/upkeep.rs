@@ -75,13 +75,13 @@ impl Home {
     }
 
     /// Whether nobody subscribes and nothing is kept.
-    fn is_idle(&self, id: u32) -> bool {
+    fn is_unused(&self, id: u32) -> bool {
         let row = self.rows.get(id);
         row.carrier == NONE && row.flags & (RETAINS | KEEPS) == 0 && self.log.count(row.log) == 0
     }
 
     pub(super) fn queue_if_idle(&mut self, id: u32, now: Now) {
-        if self.is_idle(id) && !self.rows.get(id).has(QUEUED) {
+        if self.is_unused(id) && !self.rows.get(id).has(QUEUED) {
             let row = self.rows.get_mut(id);
             row.flags |= QUEUED;
             row.touched_s = now.unix_s;
@@ -124,7 +124,7 @@ impl Home {
                 queue.pop_front();
                 let row = self.rows.get_mut(id);
                 row.flags &= !QUEUED;
-                if !self.is_idle(id) {
+                if !self.is_unused(id) {
                     continue;
                 }
                 let touched_s = self.rows.get(id).touched_s;
@@ -144,7 +144,7 @@ impl Home {
         for number in 0..rules.count() {
             while let Some((id, _)) = self.idle[number].pop_front() {
                 self.rows.get_mut(id).flags &= !QUEUED;
-                if self.is_idle(id) {
+                if self.is_unused(id) {
                     self.remove(id);
                     return true;
                 }

@@ -272,6 +272,7 @@ struct MqttMirror {
     session_messages: u32,
     session_expiry_max_s: u32,
     sessions_max: u32,
+    sys_interval_s: u32,
 }
 
 #[derive(Serialize, Deserialize)]

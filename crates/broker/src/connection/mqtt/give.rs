@@ -83,6 +83,7 @@ impl Shard {
             let sent = self.under_way(slot, id, wants, record, packet);
             self.mqtt_state(slot).inflight.push_back(sent);
         }
+        self.stats.delivered += 1;
         Offered::Sent(id)
     }
 

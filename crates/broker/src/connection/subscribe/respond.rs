@@ -389,6 +389,7 @@ impl Shard {
         gap: bool,
         io: &mut I,
     ) {
+        self.stats.delivered += 1;
         let tag = [b"\"", id, b"\""].concat();
         let row = self.conns.get(slot);
         let (options, gap) = (row.options, gap || row.wants(GAP));
