@@ -78,6 +78,9 @@ impl Shard {
             self.begin_run(d, frames);
         }
         while d.run.exact < d.run.len {
+            if *budget == 0 {
+                return false;
+            }
             let Tell::Match {
                 topic,
                 serial,

@@ -64,6 +64,8 @@ pub struct Plan {
     pub publishers: usize,
     /// How many follow which topics have subscribers.
     pub followers: usize,
+    /// How many of a hundred subscribers subscribe by filter.
+    pub filtered_percent: u32,
     /// Seconds that pass while sockets are stalled at the end, so that messages expire there.
     pub stalled_s: u32,
     /// The largest message, in bytes.
@@ -92,6 +94,8 @@ const PRESSED_PERCENT: u32 = 15;
 const MORE: u64 = 37;
 /// How many of a hundred worlds have followers of interest.
 const FOLLOWED_PERCENT: u32 = 40;
+/// How many of a hundred worlds have subscribers by filter.
+const FILTERED_PERCENT: u32 = 40;
 /// How many of a hundred worlds let messages expire before stalled sockets.
 const EXPIRING_PERCENT: u32 = 15;
 /// Longer than most times to live, shorter than a stalled connection is kept.
@@ -166,6 +170,7 @@ impl Plan {
             subscribers: rng.range(1, 14),
             publishers: rng.range(1, 4),
             followers: 0,
+            filtered_percent: 0,
             stalled_s: 0,
             message_bytes: rng.pick(&MESSAGE_BYTES),
             mortal_percent: rng.pick(&[0, 0, 30]),
@@ -190,6 +195,14 @@ impl Plan {
         }
         if own.chance(EXPIRING_PERCENT) {
             plan.expire(&mut own);
+        }
+        let mut own = Rng::new(seed ^ 0xF117_E250);
+        if own.chance(FILTERED_PERCENT) {
+            plan.filtered_percent = own.pick(&[30, 60, 100]);
+            plan.pace.page_visits = own.pick(&[1, 3, 4096]);
+            let more = own.range(0, 6);
+            let name = |n| format!("{}/{}", own.pick(&["a", "b", "c"]), 6 + n);
+            plan.topics.extend((0..more).map(name));
         }
         plan
     }

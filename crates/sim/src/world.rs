@@ -91,9 +91,10 @@ impl World {
             shard.set_pace(plan.pace);
             shard
         };
-        let subscribers = (0..plan.subscribers)
+        let mut subscribers: Vec<Subscriber> = (0..plan.subscribers)
             .map(|_| Self::subscriber(&truth, &mut rng))
             .collect();
+        Self::filter(&mut subscribers, plan, &truth, &world.rules, dice);
         // The first is the one that the end of a run publishes with.
         let publishers = (0..plan.publishers)
             .map(|n| match rng.below(10) {
@@ -115,6 +116,28 @@ impl World {
             busy: vec![false; plan.shards],
             plan: plan.clone(),
             shared: world,
+        }
+    }
+
+    /// Lets some subscribe by filter. From chances of their own, as with the followers.
+    fn filter(
+        subscribers: &mut [Subscriber],
+        plan: &Plan,
+        truth: &Truth,
+        rules: &Rules,
+        dice: u64,
+    ) {
+        let mut rng = Rng::new(dice ^ 0xF117_E250);
+        for subscriber in subscribers {
+            if !rng.chance(plan.filtered_percent) {
+                continue;
+            }
+            let filters = ["#", "+/+", "+/1", "a/#", "b/+", "a/1", "+/7", "x/+"];
+            let filters: Vec<String> = (0..rng.range(1, 3))
+                .map(|_| rng.pick(&filters).to_string())
+                .collect();
+            let rule = rules.get(rules.number_for(filters[0].as_bytes()));
+            subscriber.filter(filters, plan.homes, rule.slow, truth);
         }
     }
 

@@ -31,6 +31,13 @@ impl Truth {
                 })
     }
 
+    /// Whether a delete of its topic that was sent up to this step may have taken it.
+    pub fn may_be_deleted(&self, number: u32, at: u32) -> bool {
+        let message = &self.messages[number as usize];
+        let mut deletes = self.topics[message.topic].deletes.iter();
+        deletes.any(|(sent, done)| *sent <= at && done.is_none_or(|done| done >= message.sent))
+    }
+
     /// Whoever asked at this step cannot get this message any more.
     pub fn check_worth(&self, number: u32, asked: u32, asked_s: u32) -> Result<(), Wrong> {
         let message = &self.messages[number as usize];

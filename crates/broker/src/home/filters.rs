@@ -10,6 +10,8 @@
 //! `latest`, and of retained messages, comes first where nobody asks for a position: it holds offsets up to
 //! [`MatchPage::from`].
 
+use alloc::boxed::Box;
+use alloc::collections::VecDeque;
 use alloc::vec::Vec;
 
 use crore_wire::topic;
@@ -28,6 +30,9 @@ use crate::time::Now;
 
 /// A filter's number is a shard below this, above it a set of shards.
 const SET: u32 = 1 << 31;
+/// Forgotten topics whose losses are told to those only whom they concern. Of those before, a position that is older
+/// than what they lost is told a gap by every filter that has topics of their rule.
+const NAMED_MAX: usize = 1024;
 /// Between the filters of one attach; a control character, which no filter has.
 pub const SEPARATOR: u8 = b'\n';
 
@@ -37,8 +42,15 @@ pub(super) struct Registered {
     sets: Side<Vec<ShardId>>,
     /// The shards that the message at hand concerns.
     due: Vec<ShardId>,
-    /// The last message that a forgotten topic had lost, by rule.
-    forgotten: Vec<u64>,
+    forgotten: Forgotten,
+}
+
+/// Topics that are forgotten and had lost messages: of the most recent ones the name, of others the rule.
+#[derive(Default)]
+struct Forgotten {
+    /// The last message that each had lost, with its rule and its name; in no order.
+    named: VecDeque<(u64, u8, Box<[u8]>)>,
+    by_rule: Vec<u64>,
 }
 
 impl Registered {
@@ -47,7 +59,10 @@ impl Registered {
             filters: Filters::new(seed),
             sets: Side::new(),
             due: Vec::new(),
-            forgotten: alloc::vec![0; rules],
+            forgotten: Forgotten {
+                named: VecDeque::new(),
+                by_rule: alloc::vec![0; rules],
+            },
         }
     }
 
@@ -65,9 +80,30 @@ impl Registered {
     }
 
     /// A topic that lost messages is forgotten.
-    pub fn forget(&mut self, rule: u8, lost: u64) {
-        let forgotten = &mut self.forgotten[rule as usize];
-        *forgotten = lost.max(*forgotten);
+    pub fn forget(&mut self, rule: u8, lost: u64, name: &[u8]) {
+        let Forgotten { named, by_rule } = &mut self.forgotten;
+        if named.len() == NAMED_MAX {
+            let (lost, rule, _) = named.pop_front().expect("it is full");
+            let of_rule = &mut by_rule[rule as usize];
+            *of_rule = lost.max(*of_rule);
+        }
+        named.push_back((lost, rule, name.into()));
+    }
+
+    /// What forgotten topics that concern these filters lost behind `offset`, in order.
+    fn lost_behind(&self, offset: u64, rules: &[u8], filters: &[&[u8]]) -> VecDeque<u64> {
+        let of_rules = rules.iter().map(|n| self.forgotten.by_rule[*n as usize]);
+        let matches = |name: &[u8]| filters.iter().any(|filter| topic::matches(filter, name));
+        let named = self.forgotten.named.iter();
+        let of_names = named
+            .filter(|(lost, _, name)| *lost > offset && matches(name))
+            .map(|(lost, ..)| *lost);
+        let mut all: Vec<u64> = of_rules
+            .filter(|lost| *lost > offset)
+            .chain(of_names)
+            .collect();
+        all.sort_unstable();
+        all.into()
     }
 
     /// Finds the shards that a message concerns; says how many there are.
@@ -276,45 +312,54 @@ impl Home {
         let (first, names) = (frames.pages.len() as u32, frames.names.len() as u32);
         let (mut count, mut bytes, mut visits) = (0, 0, 0);
         let mut head = reader.start;
+        let mut forgotten = self.filters.lost_behind(lost, &concerned, filters);
         let at_head = loop {
             if visits == self.pace.page_visits {
                 break false;
             }
             visits += 1;
-            match self.log.next_arrival(&mut at) {
+            let next = self.log.next_arrival(&mut at);
+            let offset = next.as_ref().map_or(u64::MAX, Arrival::offset);
+            // A gap is told before the messages of its page, so what is lost behind one of them begins another.
+            let mut is_lost = forgotten.front().is_some_and(|lost| *lost <= offset);
+            if is_lost && count == 0 {
+                gap = true;
+                while forgotten.front().is_some_and(|lost| *lost <= offset) {
+                    forgotten.pop_front();
+                }
+                is_lost = false;
+            }
+            match next {
+                _ if is_lost => {}
                 None => break true,
-                Some(Arrival::Lost { offset, topic }) => {
-                    gap |= matches(self.names.get(self.rows.get(topic).name));
-                    head = offset;
+                Some(Arrival::Lost { topic, .. }) => {
+                    is_lost = matches(self.names.get(self.rows.get(topic).name));
                 }
                 Some(Arrival::Kept {
                     id,
-                    offset,
                     topic,
                     rule,
                     time_s,
+                    ..
                 }) => {
                     let row = self.rows.get(topic);
                     let name = self.names.get(row.name);
                     let gone = self.log.is_expired(id, now.unix_s);
-                    let retained = rule == rules.retained();
-                    let shown = !retained
+                    let reaches = |lost| offset <= lost;
+                    let shown = rule != rules.retained()
                         || offset <= reader.from
-                        || self
-                            .log
-                            .reaches_back_to(row.log)
-                            .is_none_or(|lost| offset <= lost);
+                        || self.log.reaches_back_to(row.log).is_none_or(reaches);
+                    let too_old = now.unix_s.saturating_sub(time_s) >= rules.get(rule).log_age_s;
                     if shown && !gone && matches(name) {
-                        if now.unix_s.saturating_sub(time_s) >= rules.get(rule).log_age_s {
-                            // Too old, and not yet dropped.
-                            gap |= offset > reader.base;
+                        let more = self.log.bytes_of(id);
+                        if too_old {
+                            // It is lost, and only not yet dropped.
+                            is_lost = offset > reader.base;
+                        } else if count == messages_max
+                            || count > 0 && bytes + more > self.pace.page_bytes
+                        {
+                            break false;
                         } else {
-                            let more = self.log.bytes_of(id);
-                            if count == messages_max
-                                || count > 0 && bytes + more > self.pace.page_bytes
-                            {
-                                break false;
-                            }
                             (count, bytes) = (count + 1, bytes + more);
                             let record = self.log.copy(id, frames);
                             frames.pages.push(record);
@@ -322,17 +367,17 @@ impl Home {
                             frames.names.push(name);
                         }
                     }
-                    head = offset;
                 }
             }
+            if is_lost && count > 0 {
+                break false;
+            }
+            gap |= is_lost;
+            head = offset;
         };
         if at_head {
             head = self.sequence;
         }
-        gap |= concerned.iter().any(|number| {
-            let forgotten = self.filters.forgotten[*number as usize];
-            forgotten > lost && forgotten <= head
-        });
         if gap {
             self.stats.gaps += 1;
         } else if matches!(ask.since, Since::At(_)) && !ask.again {

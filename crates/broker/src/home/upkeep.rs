@@ -161,7 +161,8 @@ impl Home {
         let row = self.rows.remove(id);
         let lost = self.log.reaches_back_to(row.log).unwrap_or(row.last());
         if self.log.forgive(id, lost) {
-            self.filters.forget(row.rule, lost);
+            let name = self.names.get(row.name);
+            self.filters.forget(row.rule, lost, name);
         }
         self.log.clear(row.log);
         let partition = topic::partition(self.names.get(row.name)) as usize;

@@ -68,6 +68,15 @@ impl Losses {
     }
 }
 
+impl Arrival {
+    /// Its offset.
+    pub fn offset(&self) -> u64 {
+        match self {
+            Arrival::Kept { offset, .. } | Arrival::Lost { offset, .. } => *offset,
+        }
+    }
+}
+
 /// A reader's place in the lists.
 pub struct Arrivals {
     heads: Vec<(u64, u32)>,

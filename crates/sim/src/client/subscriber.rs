@@ -3,7 +3,8 @@
 mod read;
 mod told;
 
-use crore_broker::settings::First;
+use crore_broker::settings::{First, Slow};
+use crore_wire::topic;
 use crore_wire::websocket::receive::Partial;
 
 use super::http::{self, Head};
@@ -49,11 +50,18 @@ struct Conn {
     after_rest: u32,
 }
 
+/// What a subscriber by filter knows besides.
+struct Filtered {
+    filters: Vec<String>,
+    homes: usize,
+}
+
 /// The subscriber.
 pub struct Subscriber {
     /// What it speaks.
     pub kind: Kind,
     deflate: bool,
+    filtered: Option<Filtered>,
     /// What it saw, by topic.
     pub tracks: Vec<Track>,
     position: Option<Vec<u8>>,
@@ -71,13 +79,14 @@ impl Subscriber {
     pub fn new(kind: Kind, topics: &[usize], deflate: bool, truth: &Truth) -> Self {
         let tells_gaps = |topic: usize| {
             let rule = &truth.topics[topic].rule;
-            kind != Kind::Plain || rule.slow == crore_broker::settings::Slow::Disconnect
+            kind != Kind::Plain || rule.slow == Slow::Disconnect
         };
         // A stream ends for all its topics or for none: one that skips silently spoils no other.
         let track = |topic: &usize| Track::new(*topic, !tells_gaps(*topic));
         Subscriber {
             kind,
             deflate,
+            filtered: None,
             tracks: topics.iter().map(track).collect(),
             position: None,
             link: None,
@@ -85,6 +94,18 @@ impl Subscriber {
             out: Vec::new(),
             closes: false,
         }
+    }
+
+    /// Subscribes by filter, not to the topics that it was made for.
+    pub fn filter(&mut self, filters: Vec<String>, homes: usize, slow: Slow, truth: &Truth) {
+        let deaf = self.kind == Kind::Plain && slow == Slow::Skip;
+        let is = |name: &str| {
+            let mut filters = filters.iter();
+            filters.any(|filter| topic::matches(filter.as_bytes(), name.as_bytes()))
+        };
+        let topics = (0..truth.topics.len()).filter(|n| is(&truth.topics[*n].name));
+        self.tracks = topics.map(|n| Track::of_filter(n, deaf)).collect();
+        self.filtered = Some(Filtered { filters, homes });
     }
 
     /// Whether it may send its next request.
@@ -112,8 +133,18 @@ impl Subscriber {
     /// Sends the request: from the position on, or from wherever it likes.
     pub fn request(&mut self, truth: &mut Truth, rng: &mut Rng) {
         let mut target = String::from("/sub?");
-        for track in &self.tracks {
-            target.push_str(&format!("topic={}&", truth.topics[track.topic].name));
+        match &self.filtered {
+            Some(filtered) => {
+                for filter in &filtered.filters {
+                    let filter = filter.replace('+', "%2B").replace('#', "%23");
+                    target.push_str(&format!("filter={filter}&"));
+                }
+            }
+            None => {
+                for track in &self.tracks {
+                    target.push_str(&format!("topic={}&", truth.topics[track.topic].name));
+                }
+            }
         }
         let mut fields = String::new();
         match &self.position {
@@ -128,12 +159,17 @@ impl Subscriber {
                 }
             }
             None => {
-                let since = rng.pick(&["", "", "since=oldest", "since=live", "since=-2"]);
+                let filtered = self.filtered.is_some();
+                let mut since = rng.pick(&["", "", "since=oldest", "since=live", "since=-2"]);
+                if filtered && since == "since=-2" {
+                    since = "since=oldest";
+                }
                 target.push_str(since);
                 for track in &mut self.tracks {
                     track.begin(Start::First);
                     let topic = &truth.topics[track.topic];
                     let by_rule = match topic.rule.first {
+                        _ if filtered => topic.keeps_latest(),
                         First::ByTransport => topic.keeps_latest(),
                         first => first == First::Oldest,
                     };

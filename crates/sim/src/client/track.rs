@@ -47,6 +47,8 @@ pub struct Track {
     pub seen: Option<Seen>,
     /// Gaps cannot be told to this subscriber, by its transport and the rule.
     pub deaf: bool,
+    /// It is one of those that a filter matches: a delete ends nothing, and what it took is not missed.
+    of_filter: bool,
 }
 
 impl Track {
@@ -56,6 +58,14 @@ impl Track {
             topic,
             deaf,
             ..Track::default()
+        }
+    }
+
+    /// The same, of a filter.
+    pub fn of_filter(topic: usize, deaf: bool) -> Self {
+        Track {
+            of_filter: true,
+            ..Track::new(topic, deaf)
         }
     }
 
@@ -211,8 +221,9 @@ impl Track {
                 Some((_, next)) => (next.at, next.at_s),
                 None => (truth.step, truth.now_s),
             };
-            let is_missed =
-                !truth.may_have_expired(*number, at_s) && !truth.may_be_superseded(*number, at);
+            let is_missed = !truth.may_have_expired(*number, at_s)
+                && !truth.may_be_superseded(*number, at)
+                && !(self.of_filter && truth.may_be_deleted(*number, at));
             if is_due(*offset, *number) && is_missed {
                 return Err(format!(
                     "message {number} at {offset} never came (from {:?}, {} messages, to the head: {})",
@@ -251,6 +262,7 @@ impl Track {
                 && !stretch.has(message.number)
                 && !truth.may_have_expired(message.number, truth.now_s)
                 && !truth.may_be_superseded(message.number, truth.step)
+                && !(self.of_filter && truth.may_be_deleted(message.number, truth.step))
         });
         match lost {
             Some(lost) => Err(format!("{lost:?} never came (from {start} to {end})")),

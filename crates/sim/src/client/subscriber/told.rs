@@ -1,29 +1,44 @@
 //! What a subscriber is told: messages, positions and gaps, each held against what it knew before.
 
 use crore_broker::position::{self, Position, Since};
+use crore_wire::topic;
 
 use super::Subscriber;
+use crate::client::track::Track;
 use crate::met::Met;
 use crate::truth::{Seen, Truth, Wrong, shown};
 
 impl Subscriber {
     /// Each position that an id holds, in the order of the topics.
-    fn positions(&self, id: &[u8]) -> Result<Vec<Position>, Wrong> {
+    fn positions(&self, id: &[u8], truth: &Truth) -> Result<Vec<Position>, Wrong> {
         let set = id[1..].split(|b| *b == b'-').next().unwrap_or_default();
         let set = std::str::from_utf8(set).unwrap_or_default();
         let set = u32::from_str_radix(set, 16).unwrap_or_default();
-        let all = position::parse(id, set, self.tracks.len())
+        let count = match &self.filtered {
+            Some(filtered) => filtered.homes,
+            None => self.tracks.len(),
+        };
+        let all = position::parse(id, set, count)
             .map_err(|_| format!("a malformed position: {}", shown(id)))?;
         let one = |since: Since| match since {
             Since::At(position) => Ok(position),
             other => Err(format!("{} says {other:?}", shown(id))),
         };
-        all.into_iter().map(one).collect()
+        let all: Vec<Position> = all.into_iter().map(one).collect::<Result<_, _>>()?;
+        let Some(filtered) = &self.filtered else {
+            return Ok(all);
+        };
+        // One for each home, in the order of the homes.
+        let home = |track: &Track| {
+            let name = truth.topics[track.topic].name.as_bytes();
+            usize::from(topic::partition(name)) % filtered.homes
+        };
+        Ok(self.tracks.iter().map(|track| all[home(track)]).collect())
     }
 
     /// A position without a message.
     pub(super) fn told(&mut self, id: &[u8], truth: &mut Truth) -> Result<(), Wrong> {
-        let positions = self.positions(id)?;
+        let positions = self.positions(id, truth)?;
         let (at, at_s) = (self.conn.asked, self.conn.asked_s);
         for (track, position) in self.tracks.iter_mut().zip(positions) {
             truth.note(|| format!("{:?} is told {position:?}", self.link));
@@ -57,7 +72,7 @@ impl Subscriber {
             )
         });
         if let Some(id) = id {
-            let position = self.positions(id)?[part];
+            let position = self.positions(id, truth)?[part];
             truth.learn(number, position.offset)?;
             self.position = Some(id.to_vec());
         }
@@ -125,9 +140,10 @@ impl Subscriber {
                 shown(id)
             )
         });
-        let positions = self.positions(id)?;
+        let positions = self.positions(id, truth)?;
+        let name = name.filter(|_| self.filtered.is_none());
         let at_s = self.conn.asked_s;
-        let only = self.tracks.len() == 1;
+        let only = self.tracks.len() == 1 && self.filtered.is_none();
         let (mut moved, mut lost) = (false, false);
         for (track, position) in self.tracks.iter_mut().zip(positions) {
             let named = name.map(|name| name == truth.topics[track.topic].name.as_bytes());
@@ -159,6 +175,13 @@ impl Subscriber {
     pub(super) fn poll_gap(&mut self, truth: &mut Truth, met: &mut Met) -> Result<(), Wrong> {
         met.told_gaps += 1;
         let only = self.tracks.len() == 1;
+        let reaches_back = |track: &Track| {
+            let seen = track.seen;
+            seen.is_some_and(|seen| truth.must_reach_back(track.topic, seen))
+        };
+        if self.filtered.is_some() && self.tracks.iter().all(reaches_back) {
+            return Err("a gap was told although each of the logs reaches back".into());
+        }
         for track in &mut self.tracks {
             if only {
                 track.gap(None, truth)?;
