@@ -3,7 +3,8 @@
 //! How a protocol uses it: [`Shard::join_filters`] once for what is subscribed together; pages come to it with
 //! [`Shard::match_page`], live messages with [`Shard::matched`] (in `matched.rs`); [`Shard::leave_filter`] or
 //! [`Shard::leave_filters`] at the end. For each page it calls [`Shard::took_page`], and
-//! [`Shard::ask_matches`] for the next one when it can take it.
+//! [`Shard::ask_matches`] for the next one when it can take it; not from within
+//! a delivery, whose frames may be the home's own: it lists itself in `resumed`.
 
 use alloc::boxed::Box;
 use alloc::vec::Vec;

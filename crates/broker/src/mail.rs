@@ -533,7 +533,7 @@ pub struct AttachFilters {
     pub since: Since,
     /// For a further page: up to here only what is kept by `latest` or retained is wanted, see [`MatchPage::from`].
     pub from: u64,
-    /// For a further page: nothing up to here is missed, see [`MatchPage::base`].
+    /// For a further page: losses up to this number are not missed, see [`MatchPage::base`].
     pub base: u64,
     /// A long-poll: one message is enough.
     pub poll: bool,
@@ -771,7 +771,8 @@ pub struct MatchPage {
     pub head: u64,
     /// Where the subscription began; messages up to here are of the snapshot of latest values and retained messages.
     pub from: u64,
-    /// What is lost up to here is not missed: it was never asked for.
+    /// The number of the last loss before the subscription began, which promised nothing of what was lost by then; 0
+    /// when it began with a position.
     pub base: u64,
     /// The life of the log.
     pub epoch: u32,

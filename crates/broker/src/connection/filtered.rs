@@ -171,7 +171,8 @@ impl Shard {
         let (whole, live) = (opening.is_whole(), opening.homes[home as usize].live);
         self.took_page(slot, serial, home, page, end, live);
         if searching {
-            self.ask_matches(slot, serial, home, true);
+            // Not now: a delivery is under way.
+            self.resumed.push(self.id_of(slot));
         } else if whole {
             self.open(slot, io);
         }
@@ -221,7 +222,9 @@ impl Shard {
             *end = held.record.offset.max(*end);
         }
         self.set_homes(slot, &opening, true);
-        if opening.held.is_empty() && self.conns.get(slot).wants(EVENTS) {
+        // On the way through a past that nobody had a position of, one promises more than was asked for.
+        let begun = opening.homes.iter().all(|home| home.live || home.base == 0);
+        if begun && opening.held.is_empty() && self.conns.get(slot).wants(EVENTS) {
             self.tell_position(slot, 0);
         }
         self.begin_with(slot, &bytes, io);
@@ -298,8 +301,13 @@ impl Shard {
         };
         let group = &filtered.groups[0];
         let (serial, homes) = (group.serial, group.homes.len());
+        let poll = !self.is_stream(slot);
         for home in 0..homes {
-            self.ask_matches(slot, serial, home as ShardId, false);
+            let opening = self.extra(slot).opening.as_deref();
+            // Before a response is begun, only those that have not said yet what they have.
+            if opening.is_none_or(|opening| !opening.homes[home].yes) {
+                self.ask_matches(slot, serial, home as ShardId, poll);
+            }
         }
     }
 

@@ -96,6 +96,9 @@ impl Shard {
     /// Goes on with pipelined requests after an answer.
     pub(crate) fn resume<I: Io>(&mut self, conn: ConnId, io: &mut I) {
         let row = self.conns.get(conn.slot);
+        if row.state == State::Waiting && row.wants(FILTERS) {
+            return self.catch_up_filters(conn.slot);
+        }
         if row.state == State::Mqtt {
             return self.mqtt_resume(conn.slot, io);
         }

@@ -48,8 +48,8 @@ pub(super) struct Registered {
 /// Topics that are forgotten and had lost messages: of the most recent ones the name, of others the rule.
 #[derive(Default)]
 struct Forgotten {
-    /// The last message that each had lost, with its rule and its name; in no order.
-    named: VecDeque<(u64, u8, Box<[u8]>)>,
+    /// The last message that each had lost, the number of that loss, the rule and the name; in no order.
+    named: VecDeque<(u64, u64, u8, Box<[u8]>)>,
     by_rule: Vec<u64>,
 }
 
@@ -80,26 +80,32 @@ impl Registered {
     }
 
     /// A topic that lost messages is forgotten.
-    pub fn forget(&mut self, rule: u8, lost: u64, name: &[u8]) {
+    pub fn forget(&mut self, rule: u8, lost: u64, number: u64, name: &[u8]) {
         let Forgotten { named, by_rule } = &mut self.forgotten;
         if named.len() == NAMED_MAX {
-            let (lost, rule, _) = named.pop_front().expect("it is full");
+            let (lost, _, rule, _) = named.pop_front().expect("it is full");
             let of_rule = &mut by_rule[rule as usize];
             *of_rule = lost.max(*of_rule);
         }
-        named.push_back((lost, rule, name.into()));
+        named.push_back((lost, number, rule, name.into()));
     }
 
-    /// What forgotten topics that concern these filters lost behind `offset`, in order.
-    fn lost_behind(&self, offset: u64, rules: &[u8], filters: &[&[u8]]) -> VecDeque<u64> {
+    /// What forgotten topics that concern these filters lost behind `offset`, after loss `base`, in order.
+    fn lost_behind(
+        &self,
+        offset: u64,
+        base: u64,
+        rules: &[u8],
+        filters: &[&[u8]],
+    ) -> VecDeque<u64> {
         let of_rules = rules.iter().map(|n| self.forgotten.by_rule[*n as usize]);
         let matches = |name: &[u8]| filters.iter().any(|filter| topic::matches(filter, name));
         let named = self.forgotten.named.iter();
         let of_names = named
-            .filter(|(lost, _, name)| *lost > offset && matches(name))
+            .filter(|(lost, number, _, name)| *lost > offset && *number > base && matches(name))
             .map(|(lost, ..)| *lost);
         let mut all: Vec<u64> = of_rules
-            .filter(|lost| *lost > offset)
+            .filter(|lost| *lost > offset && base == 0)
             .chain(of_names)
             .collect();
         all.sort_unstable();
@@ -163,6 +169,7 @@ impl Registered {
 struct Reader {
     start: u64,
     from: u64,
+    /// Losses up to this number, when it began without a position, are none of its own; 0 with one.
     base: u64,
     gap: bool,
     /// It gets retained messages: those up to `from`, and those that their topic's log has no more.
@@ -251,8 +258,8 @@ impl Home {
         lanes.tell(from, Tell::Matches { to, serial, page });
     }
 
-    fn reader(&self, ask: &AttachFilters) -> Reader {
-        let sequence = self.sequence;
+    fn reader(&mut self, ask: &AttachFilters) -> Reader {
+        let (sequence, losses) = (self.sequence, self.log.count_losses());
         let reader = |start, from, base, gap, retained| Reader {
             start,
             from,
@@ -261,18 +268,18 @@ impl Home {
             retained,
         };
         match ask.since {
-            Since::Default if !ask.poll => reader(0, sequence, sequence, false, true),
-            Since::Live | Since::Newest(_) => reader(sequence, sequence, sequence, false, false),
-            Since::Default | Since::Oldest => reader(0, 0, sequence, false, true),
-            Since::After(time_s) => reader(self.log.arrived_by(time_s), 0, sequence, false, false),
+            Since::Default if !ask.poll => reader(0, sequence, losses, false, true),
+            Since::Live | Since::Newest(_) => reader(sequence, sequence, losses, false, false),
+            Since::Default | Since::Oldest => reader(0, 0, losses, false, true),
+            Since::After(time_s) => reader(self.log.arrived_by(time_s), 0, losses, false, false),
             Since::At(Position { epoch, offset }) if epoch == self.epoch && offset <= sequence => {
                 if ask.again {
-                    reader(offset, ask.from, ask.base, false, offset < ask.base)
+                    reader(offset, ask.from, ask.base, false, ask.base > 0)
                 } else {
                     reader(offset, 0, 0, false, false)
                 }
             }
-            Since::At(_) | Since::Unknown => reader(0, 0, sequence, true, false),
+            Since::At(_) | Since::Unknown => reader(0, 0, losses, true, true),
         }
     }
 
@@ -286,6 +293,10 @@ impl Home {
     ) -> MatchPage {
         let reader = self.reader(ask);
         let mut gap = reader.gap;
+        for number in 0..rules.retained() {
+            // What is too old is lost before anybody looks.
+            self.expire_rule(number, rules, now, self.pace.page_visits);
+        }
         let matches = |name: &[u8]| filters.iter().any(|filter| topic::matches(filter, name));
         // A lone `#` governs `$` topics too.
         let concerned: Vec<u8> = (0..rules.retained())
@@ -304,7 +315,11 @@ impl Home {
             (*number, start)
         });
         let retained = reader.retained.then_some((rules.retained(), reader.start));
-        let lost = reader.start.max(reader.base);
+        let snapshot = |number: &u8| rules.get(*number).keep == Keep::Latest;
+        let lost = match concerned.iter().any(snapshot) {
+            true => reader.start,
+            false => reader.start.max(reader.from),
+        };
         let mut at = self.log.arrivals(lists.chain(retained), lost);
 
         let messages_max = if ask.poll { 1 } else { self.pace.page_messages };
@@ -312,7 +327,9 @@ impl Home {
         let (first, names) = (frames.pages.len() as u32, frames.names.len() as u32);
         let (mut count, mut bytes, mut visits) = (0, 0, 0);
         let mut head = reader.start;
-        let mut forgotten = self.filters.lost_behind(lost, &concerned, filters);
+        let mut forgotten = self
+            .filters
+            .lost_behind(lost, reader.base, &concerned, filters);
         let at_head = loop {
             if visits == self.pace.page_visits {
                 break false;
@@ -332,8 +349,10 @@ impl Home {
             match next {
                 _ if is_lost => {}
                 None => break true,
-                Some(Arrival::Lost { topic, .. }) => {
-                    is_lost = matches(self.names.get(self.rows.get(topic).name));
+                Some(Arrival::Lost { topic, number, .. }) => {
+                    let row = self.rows.get(topic);
+                    let wanted = offset > reader.from || snapshot(&row.rule);
+                    is_lost = number > reader.base && wanted && matches(self.names.get(row.name));
                 }
                 Some(Arrival::Kept {
                     id,
@@ -354,7 +373,7 @@ impl Home {
                         let more = self.log.bytes_of(id);
                         if too_old {
                             // It is lost, and only not yet dropped.
-                            is_lost = offset > reader.base;
+                            is_lost = reader.base == 0;
                         } else if count == messages_max
                             || count > 0 && bytes + more > self.pace.page_bytes
                         {

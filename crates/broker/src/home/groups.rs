@@ -307,7 +307,7 @@ impl Home {
                     (group.behind, group.cursor) = (false, self.sequence);
                     return;
                 }
-                Some(Arrival::Lost { offset, topic }) => {
+                Some(Arrival::Lost { offset, topic, .. }) => {
                     let name = self.names.get(self.rows.get(topic).name);
                     self.stats.gaps += u64::from(topic::matches(&group.filter, name));
                     group.cursor = offset;

@@ -100,18 +100,7 @@ impl Home {
     pub fn forget(&mut self, rules: &Rules, now: Now) {
         self.expire_answers(now);
         for number in 0..rules.count() as u8 {
-            let mut emptied = Vec::new();
-            let age_s = rules.get(number).log_age_s;
-            let rows = &mut self.rows;
-            self.log
-                .expire(number, age_s, now.unix_s, FORGET_PER_TURN, |topic, left| {
-                    rows.get_mut(topic).log = left;
-                    emptied.push(topic);
-                });
-            // Before any is forgotten: one that stood in the queue already lives on from now.
-            for topic in emptied {
-                self.emptied(topic, now);
-            }
+            self.expire_rule(number, rules, now, FORGET_PER_TURN);
             let age_s = rules.get(number).position_age_s;
             for _ in 0..FORGET_PER_TURN {
                 let queue = &mut self.idle[number as usize];
@@ -139,6 +128,22 @@ impl Home {
         }
     }
 
+    /// Drops messages of a rule that are too old, or have expired, so many at most.
+    pub(super) fn expire_rule(&mut self, number: u8, rules: &Rules, now: Now, limit: usize) {
+        let mut emptied = Vec::new();
+        let age_s = rules.get(number).log_age_s;
+        let rows = &mut self.rows;
+        self.log
+            .expire(number, age_s, now.unix_s, limit, |topic, left| {
+                rows.get_mut(topic).log = left;
+                emptied.push(topic);
+            });
+        // Before any is forgotten: one that stood in the queue already lives on from now.
+        for topic in emptied {
+            self.emptied(topic, now);
+        }
+    }
+
     /// Room for a new topic: the idle one that would be forgotten first goes early.
     pub(super) fn forget_one(&mut self, rules: &Rules) -> bool {
         for number in 0..rules.count() {
@@ -160,9 +165,9 @@ impl Home {
         self.index.remove(&mut self.rows, id);
         let row = self.rows.remove(id);
         let lost = self.log.reaches_back_to(row.log).unwrap_or(row.last());
-        if self.log.forgive(id, lost) {
+        if let Some(number) = self.log.forgive(id, lost) {
             let name = self.names.get(row.name);
-            self.filters.forget(row.rule, lost, name);
+            self.filters.forget(row.rule, lost, number, name);
         }
         self.log.clear(row.log);
         let partition = topic::partition(self.names.get(row.name)) as usize;

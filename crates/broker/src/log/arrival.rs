@@ -52,18 +52,20 @@ impl Marks {
     }
 }
 
-/// The last message that each topic has lost, by offset; kept from the first reader by filter on.
+/// The last message that each topic has lost, by offset, with the number of the loss; kept from the first reader by
+/// filter on.
 #[derive(Default)]
-pub(super) struct Losses(Option<BTreeMap<u64, u32>>);
+pub(super) struct Losses(Option<BTreeMap<u64, (u32, u64)>>, u64);
 
 impl Losses {
     /// A topic loses the message at `offset`; the last one that it lost before is at `before`.
     pub fn add(&mut self, topic: u32, before: u64, offset: u64) {
         if let Some(losses) = &mut self.0 {
-            if losses.get(&before) == Some(&topic) {
+            if losses.get(&before).is_some_and(|loss| loss.0 == topic) {
                 losses.remove(&before);
             }
-            losses.insert(offset, topic);
+            self.1 += 1;
+            losses.insert(offset, (topic, self.1));
         }
     }
 }
@@ -104,6 +106,8 @@ pub enum Arrival {
         offset: u64,
         /// The home's topic row.
         topic: u32,
+        /// The number of the loss, see [`Log::count_losses`].
+        number: u64,
     },
 }
 
@@ -111,6 +115,12 @@ impl Log {
     /// From now on losses are remembered.
     pub fn watch(&mut self) {
         self.losses.0.get_or_insert_default();
+    }
+
+    /// How many there were so far, from one on.
+    pub fn count_losses(&mut self) -> u64 {
+        self.losses.1 = self.losses.1.max(1);
+        self.losses.1
     }
 
     /// Topics whose losses are remembered.
@@ -124,16 +134,12 @@ impl Log {
         self.losses.add(topic, before, offset);
     }
 
-    /// A topic goes, whose last loss was at `offset` if it lost something; says whether it did.
-    pub fn forgive(&mut self, topic: u32, offset: u64) -> bool {
-        let losses = self.losses.0.as_mut();
-        losses.is_some_and(|losses| {
-            let lost = losses.get(&offset) == Some(&topic);
-            if lost {
-                losses.remove(&offset);
-            }
-            lost
-        })
+    /// A topic goes, whose last loss was at `offset` if it lost something; returns the number of that loss.
+    pub fn forgive(&mut self, topic: u32, offset: u64) -> Option<u64> {
+        let losses = self.losses.0.as_mut()?;
+        let loss = losses.get(&offset).filter(|loss| loss.0 == topic)?.1;
+        losses.remove(&offset);
+        Some(loss)
     }
 
     /// Begins to read: each of these lists behind an offset of its own, losses behind `lost`.
@@ -158,13 +164,14 @@ impl Log {
             );
             losses.range(behind).next()
         });
-        if let Some((offset, topic)) = lost
+        if let Some((offset, (topic, number))) = lost
             && kept.is_none_or(|n| *offset < at.heads[n].0)
         {
             at.lost = *offset;
             return Some(Arrival::Lost {
                 offset: *offset,
                 topic: *topic,
+                number: *number,
             });
         }
         let head = &mut at.heads[kept?];

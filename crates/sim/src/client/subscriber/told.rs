@@ -39,7 +39,11 @@ impl Subscriber {
     /// A position without a message.
     pub(super) fn told(&mut self, id: &[u8], truth: &mut Truth) -> Result<(), Wrong> {
         let positions = self.positions(id, truth)?;
-        let (at, at_s) = (self.conn.asked, self.conn.asked_s);
+        let (mut at, at_s) = (self.conn.asked, self.conn.asked_s);
+        if self.filtered.is_some() {
+            // It may lie in a past that is still being read.
+            at = 0;
+        }
         for (track, position) in self.tracks.iter_mut().zip(positions) {
             truth.note(|| format!("{:?} is told {position:?}", self.link));
             track.told(Seen {
