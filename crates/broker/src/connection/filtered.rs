@@ -224,7 +224,7 @@ impl Shard {
         self.set_homes(slot, &opening, true);
         // On the way through a past that nobody had a position of, one promises more than was asked for.
         let begun = opening.homes.iter().all(|home| home.live || home.base == 0);
-        if begun && opening.held.is_empty() && self.conns.get(slot).wants(EVENTS) {
+        if begun && !opening.gap && opening.held.is_empty() && self.conns.get(slot).wants(EVENTS) {
             self.tell_position(slot, 0);
         }
         self.begin_with(slot, &bytes, io);
