@@ -159,6 +159,11 @@ impl Subscriber {
             moved |= behind;
             if named.unwrap_or(only || behind && !reaches_back) {
                 lost = true;
+                if self.filtered.is_some() && track.seen.is_none() {
+                    // Who began without a position was promised nothing of what was lost before.
+                    track.lost_count();
+                    continue;
+                }
                 // What stands behind the gap may have been acknowledged long ago.
                 let seen = Seen {
                     offset: position.offset,
