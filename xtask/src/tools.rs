@@ -1,4 +1,4 @@
-//! What the client tests need: Chromium, Node with three packages, Python with two.
+//! What the client tests need: Chromium, Mosquitto's clients, Node with four packages, Python with three.
 //!
 //! Programs come from Debian's packages and only when they are missing; the libraries come in the
 //! versions that `conformance/` pins, into a directory below `target/`, and are left alone while
@@ -13,6 +13,7 @@ use std::path::{Path, PathBuf};
 const PROGRAMS: &[(&str, &[&str])] = &[
     ("curl", &["curl"]),
     ("chromium", &["chromium"]),
+    ("mosquitto_pub", &["mosquitto-clients"]),
     ("node", &["nodejs"]),
     ("npm", &["npm"]),
     ("python3", &["python3", "python3-venv"]),

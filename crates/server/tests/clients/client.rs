@@ -82,6 +82,17 @@ impl Client {
         value
     }
 
+    /// The next thing that it says within that time.
+    pub fn within(&self, time: Duration) -> Option<Value> {
+        self.said.recv_timeout(time).ok()
+    }
+
+    /// Ends it at once, as a crash would.
+    pub fn kill(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+
     fn any(&self, wanted: &str) -> Value {
         let value = match self.said.recv_timeout(PATIENCE) {
             Ok(value) => value,

@@ -5,11 +5,14 @@
 //! `CRORE_CLIENT_TESTS`; the plain `cargo test` leaves them out. A client is a small script beside
 //! this file that prints one JSON object for whatever happens to it; what is right is said here.
 
+#[path = "../support/broker.rs"]
+mod broker;
 #[path = "../support/mod.rs"]
 mod support;
 
 mod browser;
 mod client;
 mod cut;
+mod mqtt;
 mod proxy;
 mod scripts;

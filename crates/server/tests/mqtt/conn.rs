@@ -201,7 +201,6 @@ impl Conn {
     }
 
     /// Sends a WebSocket frame of this opcode.
-    #[allow(dead_code)]
     pub fn send_frame(&mut self, opcode: u8, payload: &[u8]) {
         let _ = self.stream.write_all(&frame(opcode, payload));
     }

@@ -1,8 +1,8 @@
 //! MQTT over WebSocket (MQTT 5.0 chapter 6): binary frames that have nothing to do with packets.
 
 use crate::broker::Broker;
-use crate::conn::{Conn, message, plain};
-use crore_wire::mqtt::Version;
+use crate::conn::{Conn, VERSIONS, id, message, plain};
+use crore_wire::mqtt::{Packet, Properties, Qos, SubscribeOptions, Version, encode};
 
 const PATH: &str = "/mqtt";
 
@@ -22,6 +22,41 @@ fn the_subprotocol_is_chosen() {
             "{head}"
         );
     }
+}
+
+#[test]
+fn packets_and_frames_have_nothing_to_do_with_each_other() {
+    let broker = Broker::start();
+    for version in VERSIONS {
+        let mut bytes = Vec::new();
+        encode::connect(&mut bytes, &plain(version, "it"));
+        let filters = std::iter::once(("t", SubscribeOptions::of(Qos::AtMostOnce)));
+        encode::subscribe(&mut bytes, version, id(1), &Properties::default(), filters);
+        encode::publish(&mut bytes, version, &message("t", 0, 0, &[b'x'; 300]));
+        for size in [1, 3, 7, 130, bytes.len()] {
+            let (mut conn, _) = Conn::websocket(&broker, version, PATH, "mqtt");
+            for part in bytes.chunks(size) {
+                conn.send(part);
+            }
+            assert!(matches!(conn.packet().packet(), Packet::ConnAck(_)));
+            assert!(matches!(conn.packet().packet(), Packet::SubAck(_)));
+            assert_eq!(conn.packet().publish().payload, [b'x'; 300]);
+            conn.disconnect();
+            assert_eq!(conn.end(), None);
+        }
+    }
+}
+
+#[test]
+fn a_text_frame_ends_the_connection() {
+    let broker = Broker::start();
+    let (mut conn, _) = Conn::websocket(&broker, Version::V5, PATH, "mqtt");
+    conn.connect(&plain(Version::V5, "it"));
+    let mut ping = Vec::new();
+    encode::pingreq(&mut ping);
+    conn.send_frame(1, b"text");
+    let said = conn.rest();
+    assert!(!said.starts_with(b"\xd0"), "{said:02x?}");
 }
 
 #[test]

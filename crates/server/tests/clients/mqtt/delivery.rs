@@ -1,0 +1,236 @@
+//! Messages from a publisher to subscribers: qualities of service, filters, retained messages.
+
+use super::each;
+use super::peer::Peer;
+use serde_json::json;
+
+/// Enough that they take several reads and packet ids.
+const MANY: usize = 200;
+
+/// Messages without an acknowledgement: these libraries do not heed the server's receive maximum.
+const UNDER_WAY: usize = 50;
+
+#[test]
+#[ignore = "needs what `cargo xtask test` prepares"]
+fn a_message_comes_with_the_lower_of_both_qualities() {
+    each(|peer| {
+        peer.connect("publisher", json!({}));
+        for granted in 0..=2 {
+            let name = format!("subscriber{granted}");
+            peer.connect(&name, json!({}));
+            assert_eq!(
+                peer.subscribe(&name, &[("t", granted)]),
+                [u64::from(granted)]
+            );
+        }
+        for sent in 0..=2u8 {
+            let data = format!("of {sent} \u{2713}");
+            assert_eq!(peer.publish("publisher", "t", &data, sent), 0);
+            for granted in 0..=2u8 {
+                let message = peer.message(&format!("subscriber{granted}"));
+                assert_eq!((message.topic.as_str(), &message.data), ("t", &data));
+                assert_eq!(message.qos, u64::from(granted.min(sent)));
+                assert!(!message.retain && !message.dup);
+            }
+        }
+    });
+}
+
+#[test]
+#[ignore = "needs what `cargo xtask test` prepares"]
+fn many_messages_come_once_and_in_order() {
+    each(|peer| {
+        peer.connect("publisher", json!({}));
+        peer.connect("subscriber", json!({}));
+        peer.subscribe("subscriber", &[("q/+", 2)]);
+        for qos in 0..=2u8 {
+            let topic = format!("q/{qos}");
+            let wanted: Vec<String> = (0..MANY).map(|n| format!("{qos}-{n}")).collect();
+            let own = peer.own(&topic);
+            for data in wanted.chunks(UNDER_WAY) {
+                for data in data {
+                    let how = json!({ "topic": own, "payload": data, "qos": qos, "retain": false });
+                    peer.tell("publish", "publisher", how);
+                }
+                for _ in data {
+                    peer.next("publisher", "published");
+                }
+            }
+            assert_eq!(peer.data("subscriber", MANY), wanted);
+        }
+        peer.expect_quiet("subscriber");
+    });
+}
+
+#[test]
+#[ignore = "needs what `cargo xtask test` prepares"]
+fn a_large_message_comes_whole_and_an_empty_one_too() {
+    each(|peer| {
+        peer.connect("it", json!({}));
+        peer.subscribe("it", &[("t", 1)]);
+        let large = "words, ".repeat(30_000);
+        for data in [large.as_str(), ""] {
+            peer.publish("it", "t", data, 1);
+            let came = peer.message("it").data;
+            assert!(came == data, "{} of {} bytes", came.len(), data.len());
+        }
+    });
+}
+
+#[test]
+#[ignore = "needs what `cargo xtask test` prepares"]
+fn filters_match_by_levels() {
+    each(|peer| {
+        peer.connect("publisher", json!({}));
+        let table: &[(&str, &[&str])] = &[
+            ("a/b/c", &["a/b/c"]),
+            ("a/+/c", &["a/b/c", "a//c"]),
+            ("a/#", &["a", "a/b", "a/b/c", "a//c"]),
+            ("+", &["a"]),
+            ("+/+/c", &["a/b/c", "a//c"]),
+            ("a/+", &["a/b"]),
+            ("#", &["a", "a/b", "a/b/c", "a//c", "d"]),
+        ];
+        for (number, (filter, _)) in table.iter().enumerate() {
+            let id = peer.own(&number.to_string());
+            peer.connect(filter, json!({ "id": id }));
+            assert_eq!(peer.subscribe(filter, &[(filter, 1)]), [1], "{filter}");
+        }
+        for topic in ["a", "a/b", "a/b/c", "a//c", "d", "end"] {
+            peer.publish("publisher", topic, topic, 1);
+        }
+        for (filter, wanted) in table {
+            let came = peer.data(filter, wanted.len());
+            assert_eq!(came, *wanted, "{filter}");
+        }
+        assert_eq!(peer.data("#", 1), ["end"]);
+        for filter in ["a/#", "+/+/c", "a/+"] {
+            peer.expect_quiet(filter);
+        }
+    });
+}
+
+#[test]
+#[ignore = "needs what `cargo xtask test` prepares"]
+fn wildcards_at_the_start_do_not_match_dollar_topics() {
+    each(|peer| {
+        peer.connect("it", json!({}));
+        // Filters of the server's own topics do not lie below this run's name.
+        for filter in ["#", "+/broker/uptime", "+/#"] {
+            peer.tell(
+                "subscribe",
+                "it",
+                json!({ "filters": [{ "filter": filter, "qos": 0 }] }),
+            );
+            peer.next("it", "suback");
+        }
+        let own = peer
+            .topics("it")
+            .into_iter()
+            .find(|topic| topic.starts_with('$'));
+        assert_eq!(own, None);
+    });
+}
+
+#[test]
+#[ignore = "needs what `cargo xtask test` prepares"]
+fn overlapping_subscriptions_give_one_copy_with_the_highest_quality() {
+    each(|peer| {
+        if !peer.broker.is_ours() {
+            return; // several copies are allowed, and Mosquitto sends them in 5
+        }
+        peer.connect("it", json!({}));
+        peer.subscribe("it", &[("a/b", 0), ("a/+", 2), ("a/#", 1)]);
+        peer.publish("it", "a/b", "one", 2);
+        let message = peer.message("it");
+        assert_eq!((message.data.as_str(), message.qos), ("one", 2));
+        peer.publish("it", "a/b", "two", 2);
+        assert_eq!(peer.message("it").data, "two");
+    });
+}
+
+#[test]
+#[ignore = "needs what `cargo xtask test` prepares"]
+fn who_unsubscribes_gets_no_more() {
+    each(|peer| {
+        peer.connect("it", json!({}));
+        peer.subscribe("it", &[("a", 1), ("b", 1)]);
+        let reasons = peer.unsubscribe("it", &["a", "never"]);
+        if peer.is_five() {
+            assert_eq!(reasons, [0, 0x11]);
+        }
+        peer.publish("it", "a", "gone", 1);
+        peer.publish("it", "b", "there", 1);
+        assert_eq!(peer.message("it").data, "there");
+    });
+}
+
+#[test]
+#[ignore = "needs what `cargo xtask test` prepares"]
+fn a_new_subscription_replaces_the_old_one() {
+    each(|peer| {
+        peer.connect("it", json!({}));
+        peer.subscribe("it", &[("t", 0)]);
+        assert_eq!(peer.subscribe("it", &[("t", 2)]), [2]);
+        peer.publish("it", "t", "one", 2);
+        assert_eq!(peer.message("it").qos, 2);
+        peer.publish("it", "t", "two", 2);
+        assert_eq!(peer.message("it").data, "two");
+    });
+}
+
+#[test]
+#[ignore = "needs what `cargo xtask test` prepares"]
+fn a_retained_message_waits_for_subscribers() {
+    each(|peer| {
+        peer.connect("publisher", json!({}));
+        peer.connect("early", json!({}));
+        peer.subscribe("early", &[("r/#", 1)]);
+        peer.retain("publisher", "r/a", "first");
+        peer.retain("publisher", "r/a", "second");
+        peer.retain("publisher", "r/b", "other");
+        peer.publish("publisher", "r/a", "passing", 1);
+        assert_eq!(
+            peer.data("early", 4),
+            ["first", "second", "other", "passing"]
+        );
+        expect_late(peer, "late1", "r/a", &["second"]);
+        expect_late(peer, "late2", "r/+", &["other", "second"]);
+        // An empty payload takes it away, and is a message to those who are there.
+        peer.retain("publisher", "r/a", "");
+        assert_eq!(peer.data("early", 1), [""]);
+        expect_late(peer, "late3", "r/#", &["other"]);
+        peer.retain("publisher", "r/b", "");
+    });
+}
+
+/// A subscriber that comes now gets exactly these, marked as retained.
+fn expect_late(peer: &mut Peer, name: &str, filter: &str, wanted: &[&str]) {
+    peer.connect(name, json!({}));
+    peer.subscribe(name, &[(filter, 1)]);
+    let mut came = Vec::new();
+    for _ in wanted {
+        let message = peer.message(name);
+        assert!(message.retain, "{message:?}");
+        came.push(message.data);
+    }
+    came.sort();
+    assert_eq!(came, wanted);
+    peer.expect_quiet(name);
+}
+
+#[test]
+#[ignore = "needs what `cargo xtask test` prepares"]
+fn to_those_who_are_there_a_retained_message_is_not_marked() {
+    each(|peer| {
+        peer.connect("it", json!({}));
+        peer.subscribe("it", &[("t", 1)]);
+        peer.retain("it", "t", "new");
+        assert!(!peer.message("it").retain);
+        // The same subscription again brings it again, marked (by default).
+        peer.subscribe("it", &[("t", 1)]);
+        let again = peer.message("it");
+        assert_eq!((again.data.as_str(), again.retain), ("new", true));
+        peer.retain("it", "t", "");
+    });
+}

@@ -1,0 +1,203 @@
+//! What a subscription may ask for in MQTT 5, and what the server says of itself.
+
+use super::each_five;
+use super::peer::{Library, Peer};
+use serde_json::{Value, json};
+
+fn one(filter: &str, option: &str, value: Value) -> Value {
+    let mut it = json!({ "filter": filter, "qos": 1 });
+    it[option] = value;
+    json!({ "filters": [it] })
+}
+
+#[test]
+#[ignore = "needs what `cargo xtask test` prepares"]
+fn no_local_keeps_a_client_s_own_messages_away() {
+    each_five(|peer| {
+        for name in ["it", "other"] {
+            peer.connect(name, json!({}));
+        }
+        peer.subscribe_with("it", one("t", "no_local", true.into()));
+        peer.publish("it", "t", "own", 1);
+        peer.publish("other", "t", "foreign", 1);
+        assert_eq!(peer.message("it").data, "foreign");
+        peer.expect_quiet("it");
+    });
+}
+
+#[test]
+#[ignore = "needs what `cargo xtask test` prepares"]
+fn retain_as_published_keeps_the_mark() {
+    each_five(|peer| {
+        peer.connect("it", json!({}));
+        peer.subscribe_with("it", one("t", "as_published", true.into()));
+        peer.retain("it", "t", "kept");
+        assert!(peer.message("it").retain);
+        peer.publish("it", "t", "passing", 1);
+        assert!(!peer.message("it").retain);
+        peer.retain("it", "t", "");
+    });
+}
+
+#[test]
+#[ignore = "needs what `cargo xtask test` prepares"]
+fn retain_handling_says_when_retained_messages_come() {
+    each_five(|peer| {
+        peer.connect("it", json!({}));
+        peer.retain("it", "t", "kept");
+        peer.subscribe_with("it", one("t", "handling", 2.into()));
+        peer.expect_quiet("it");
+        peer.unsubscribe("it", &["t"]);
+        peer.subscribe_with("it", one("t", "handling", 1.into()));
+        assert_eq!(peer.message("it").data, "kept");
+        peer.subscribe_with("it", one("t", "handling", 1.into()));
+        peer.expect_quiet("it");
+        peer.subscribe_with("it", one("t", "handling", 0.into()));
+        assert_eq!(peer.message("it").data, "kept");
+        peer.retain("it", "t", "");
+    });
+}
+
+#[test]
+#[ignore = "needs what `cargo xtask test` prepares"]
+fn a_message_names_the_subscriptions_that_it_comes_for() {
+    each_five(|peer| {
+        peer.connect("it", json!({}));
+        let filters = [
+            ("a/b", json!({ "identifier": 1 })),
+            ("a/+", json!({ "identifier": 268_435_455 })),
+        ];
+        for (filter, properties) in filters {
+            let filters = json!([{ "filter": filter, "qos": 1 }]);
+            peer.subscribe_with(
+                "it",
+                json!({ "filters": filters, "properties": properties }),
+            );
+        }
+        peer.subscribe("it", &[("c", 1)]);
+        let wanted = [
+            ("a/b", vec![1, 268_435_455]),
+            ("a/x", vec![268_435_455]),
+            ("c", vec![]),
+        ];
+        for (topic, identifiers) in wanted {
+            peer.publish("it", topic, topic, 1);
+            let mut came: Vec<u64> = Vec::new();
+            // One copy with all of them, or a copy for each (3.3.4): ours is one.
+            while came.len() < identifiers.len() {
+                came.extend(identifiers_of(&peer.message("it").properties));
+            }
+            if identifiers.is_empty() {
+                came = identifiers_of(&peer.message("it").properties);
+            }
+            came.sort_unstable();
+            assert_eq!(came, identifiers, "{topic}");
+        }
+    });
+}
+
+fn identifiers_of(properties: &Value) -> Vec<u64> {
+    let list = properties["identifier"].as_array();
+    list.into_iter()
+        .flatten()
+        .filter_map(Value::as_u64)
+        .collect()
+}
+
+#[test]
+#[ignore = "needs what `cargo xtask test` prepares"]
+fn a_message_that_is_too_large_for_a_client_is_left_out() {
+    each_five(|peer| {
+        peer.connect("small", json!({ "properties": { "packet_max": 200 } }));
+        peer.connect("large", json!({}));
+        for name in ["small", "large"] {
+            peer.subscribe(name, &[("t", 1)]);
+        }
+        let large = "x".repeat(300);
+        for data in [large.as_str(), "fits"] {
+            peer.publish("large", "t", data, 1);
+        }
+        assert_eq!(peer.data("small", 1), ["fits"]);
+        assert_eq!(peer.data("large", 2), [large.as_str(), "fits"]);
+    });
+}
+
+#[test]
+#[ignore = "needs what `cargo xtask test` prepares"]
+fn the_server_says_what_it_can() {
+    each_five(|peer| {
+        let connack = peer.connect("it", json!({}));
+        let said = &connack["properties"];
+        // What is not said is available; every one of these is.
+        for name in [
+            "qos_max",
+            "retain_available",
+            "wildcards_available",
+            "identifiers_available",
+            "shared_available",
+        ] {
+            let value = &said[name];
+            let available = value.is_null() || *value == 1 || *value == true;
+            assert!(available, "{name}: {said}");
+        }
+        // Maximum QoS is said only when it is not 2.
+        assert!(said["qos_max"].is_null(), "{said}");
+    });
+}
+
+/// mqtt.js gives aliases out by itself; Paho sends those it is told to.
+#[test]
+#[ignore = "needs what `cargo xtask test` prepares"]
+fn a_client_s_aliases_stand_for_topics() {
+    each_five(|peer| {
+        peer.connect("subscriber", json!({}));
+        peer.subscribe("subscriber", &[("a/+", 1)]);
+        let connack = peer.connect("it", json!({ "auto_alias": true }));
+        let most = connack["properties"]["alias_max"].as_u64().unwrap_or(0);
+        assert!(most >= 1, "the server takes aliases");
+        let mut wanted = Vec::new();
+        for number in 0..6 {
+            let topic = format!("a/{}", number % 2);
+            send_aliased(peer, &topic, number % 2 + 1, number < 2);
+            wanted.push(topic);
+        }
+        let came: Vec<String> = wanted
+            .iter()
+            .map(|_| peer.message("subscriber").topic)
+            .collect();
+        assert_eq!(came, wanted);
+    });
+}
+
+fn send_aliased(peer: &mut Peer, topic: &str, alias: usize, first: bool) {
+    let mut how = json!({ "payload": "x", "qos": 1, "retain": false });
+    how["topic"] = peer.own(topic).into();
+    if peer.way.library == Library::Paho {
+        how["properties"] = json!({ "alias": alias });
+        if !first {
+            how["topic"] = "".into();
+        }
+    }
+    peer.tell("publish", "it", how);
+    assert_eq!(peer.next("it", "published")["reason"], 0);
+}
+
+/// mqtt.js resolves the server's aliases; a library that did not ask for them gets none.
+#[test]
+#[ignore = "needs what `cargo xtask test` prepares"]
+fn the_server_s_aliases_stand_for_topics() {
+    each_five(|peer| {
+        let most = if peer.way.library == Library::MqttJs {
+            3
+        } else {
+            0
+        };
+        peer.connect("it", json!({ "properties": { "alias_max": most } }));
+        peer.subscribe("it", &[("a/+", 1)]);
+        for number in 0..20 {
+            let topic = format!("a/{}", number % 5);
+            peer.publish("it", &topic, "x", 1);
+            assert_eq!(peer.message("it").topic, topic);
+        }
+    });
+}

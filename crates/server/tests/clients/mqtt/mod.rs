@@ -1,0 +1,51 @@
+//! MQTT through libraries that other people wrote: Eclipse Paho and mqtt.js over TCP and WebSocket in
+//! both versions, `rumqttc`, `mosquitto_pub` and `mosquitto_sub`.
+//!
+//! A scenario says what the specification says and is run over each way to speak MQTT, a broker of its
+//! own below all of them. With `CRORE_MQTT_REFERENCE=/usr/sbin/mosquitto` in the environment the same
+//! scenarios run against that broker. Bad input is not here: these libraries cannot send it.
+
+mod delivery;
+mod five;
+mod peer;
+mod properties;
+mod sessions;
+mod shared;
+mod wills;
+
+use crate::broker::Broker;
+use peer::{Library, Peer, Way};
+use std::sync::Arc;
+
+/// Runs a scenario over every way, and again for each version.
+fn each(scenario: fn(&mut Peer)) {
+    over(&[4, 5], scenario);
+}
+
+/// Runs a scenario of MQTT 5 over every way.
+fn each_five(scenario: fn(&mut Peer)) {
+    over(&[5], scenario);
+}
+
+/// All ways side by side, since most of a scenario is waiting.
+fn over(versions: &[u8], scenario: fn(&mut Peer)) {
+    let broker = &Arc::new(Broker::start());
+    let mut ways = Vec::new();
+    for library in [Library::Paho, Library::MqttJs] {
+        for door in ["tcp", "ws"] {
+            ways.extend(versions.iter().map(|version| Way {
+                library,
+                door,
+                version: *version,
+            }));
+        }
+    }
+    let failed: Vec<Way> = std::thread::scope(|scope| {
+        let run = |way| scope.spawn(move || scenario(&mut Peer::start(way, broker)));
+        let runs: Vec<_> = ways.iter().map(|way| (*way, run(*way))).collect();
+        runs.into_iter()
+            .filter_map(|(way, run)| run.join().is_err().then_some(way))
+            .collect()
+    });
+    assert!(failed.is_empty(), "failed: {failed:#?}");
+}

@@ -1,0 +1,292 @@
+//! A third-party library in a process of its own that holds many clients, each with a name; the same
+//! words for all libraries, so that a scenario is written once.
+
+use crate::broker::Broker;
+use crate::client::Client;
+use serde_json::{Value, json};
+use std::cell::RefCell;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+/// Whoever waits longer for an answer that is due has found a defect.
+const PATIENCE: Duration = Duration::from_secs(15);
+
+/// How long nothing must come to say that nothing more comes.
+const QUIET: Duration = Duration::from_millis(400);
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Library {
+    Paho,
+    MqttJs,
+}
+
+/// How a library reaches the broker.
+#[derive(Clone, Copy, Debug)]
+pub struct Way {
+    pub library: Library,
+    /// `tcp` or `ws`.
+    pub door: &'static str,
+    /// 4 is MQTT 3.1.1, as in its CONNECT.
+    pub version: u8,
+}
+
+pub struct Peer {
+    pub way: Way,
+    pub broker: Arc<Broker>,
+    client: Client,
+    /// What it said that nobody has asked for yet.
+    said: RefCell<Vec<Value>>,
+}
+
+/// A message as a client got it.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Message {
+    pub topic: String,
+    pub data: String,
+    pub qos: u64,
+    pub retain: bool,
+    pub dup: bool,
+    pub mid: u64,
+    pub properties: Value,
+}
+
+impl Peer {
+    pub fn start(way: Way, broker: &Arc<Broker>) -> Peer {
+        Peer {
+            way,
+            broker: Arc::clone(broker),
+            client: process(way.library),
+            said: RefCell::default(),
+        }
+    }
+
+    pub fn is_five(&self) -> bool {
+        self.way.version == 5
+    }
+
+    /// A name that no other way's run of the scenario uses.
+    pub fn own(&self, name: &str) -> String {
+        format!(
+            "{:?}-{}-{}/{name}",
+            self.way.library, self.way.door, self.way.version
+        )
+    }
+
+    /// Tells the library what to do; `how` may override every field.
+    pub fn tell(&mut self, action: &str, client: &str, how: Value) {
+        let mut command = json!({ "do": action, "client": client, "version": self.way.version });
+        for (name, value) in how.as_object().expect("an object") {
+            command[name] = value.clone();
+        }
+        self.client.tell(&command);
+    }
+
+    /// Connects without waiting: `how` says what is not default (a clean session without a will).
+    pub fn connecting(&mut self, client: &str, how: Value) {
+        let port = match self.way.door {
+            "tcp" => self.broker.tcp(),
+            _ => self.broker.ws(),
+        };
+        let mut all = json!({
+            "id": self.own(client),
+            "clean": true,
+            "door": self.way.door,
+            "port": port,
+        });
+        for (name, value) in how.as_object().expect("an object") {
+            all[name] = value.clone();
+        }
+        self.tell("connect", client, all);
+    }
+
+    /// Connects and returns what the CONNACK said, which must be success.
+    pub fn connect(&mut self, client: &str, how: Value) -> Value {
+        self.connecting(client, how);
+        let connack = self.next(client, "connack");
+        assert_eq!(connack["reason"], 0, "{}: {connack}", self.whose(client));
+        connack
+    }
+
+    /// As a persistent session, which outlives its connection in 5 by these seconds.
+    pub fn connect_session(&mut self, client: &str, clean: bool, expiry_s: u32) -> bool {
+        let how = json!({ "clean": clean, "properties": { "session_expiry_s": expiry_s } });
+        self.connect(client, how)["session_present"] == true
+    }
+
+    /// Subscribes to filters below this run's own name, and returns the reason codes.
+    pub fn subscribe(&mut self, client: &str, filters: &[(&str, u8)]) -> Vec<u64> {
+        let filters: Vec<Value> = filters
+            .iter()
+            .map(|(filter, qos)| json!({ "filter": filter, "qos": qos }))
+            .collect();
+        self.subscribe_with(client, json!({ "filters": filters }))
+    }
+
+    /// The same with options and properties.
+    pub fn subscribe_with(&mut self, client: &str, mut how: Value) -> Vec<u64> {
+        for it in how["filters"].as_array_mut().expect("filters") {
+            it["filter"] = self
+                .own_filter(it["filter"].as_str().expect("a filter"))
+                .into();
+        }
+        self.tell("subscribe", client, how);
+        numbers(&self.next(client, "suback")["reasons"])
+    }
+
+    pub fn unsubscribe(&mut self, client: &str, filters: &[&str]) -> Vec<u64> {
+        let filters: Vec<String> = filters.iter().map(|it| self.own_filter(it)).collect();
+        self.tell("unsubscribe", client, json!({ "filters": filters }));
+        numbers(&self.next(client, "unsuback")["reasons"])
+    }
+
+    /// Own names come behind `$share/GROUP/`.
+    fn own_filter(&self, filter: &str) -> String {
+        match filter
+            .strip_prefix("$share/")
+            .and_then(|rest| rest.split_once('/'))
+        {
+            Some((group, filter)) => format!("$share/{group}/{}", self.own(filter)),
+            None => self.own(filter),
+        }
+    }
+
+    /// Publishes and waits until it is acknowledged; returns the reason code.
+    pub fn publish(&mut self, client: &str, topic: &str, data: &str, qos: u8) -> u64 {
+        self.publish_with(
+            client,
+            json!({ "topic": topic, "payload": data, "qos": qos }),
+        )
+    }
+
+    /// The same with RETAIN.
+    pub fn retain(&mut self, client: &str, topic: &str, data: &str) {
+        self.publish_with(
+            client,
+            json!({ "topic": topic, "payload": data, "qos": 1, "retain": true }),
+        );
+    }
+
+    /// The same with properties.
+    pub fn publish_with(&mut self, client: &str, how: Value) -> u64 {
+        let mut all = json!({ "qos": 1, "retain": false });
+        for (name, value) in how.as_object().expect("an object") {
+            all[name] = value.clone();
+        }
+        all["topic"] = self.own(all["topic"].as_str().expect("a topic")).into();
+        self.tell("publish", client, all);
+        self.next(client, "published")["reason"]
+            .as_u64()
+            .expect("a code")
+    }
+
+    /// The next message of a client, its topic without this run's own name.
+    pub fn message(&self, client: &str) -> Message {
+        self.read(&self.next(client, "message"))
+    }
+
+    fn read(&self, said: &Value) -> Message {
+        let text = |name: &str| said[name].as_str().expect("text").to_string();
+        let own = self.own("");
+        let topic = text("topic");
+        Message {
+            topic: topic
+                .strip_prefix(&own)
+                .map_or(topic.clone(), str::to_string),
+            data: text("data"),
+            qos: said["qos"].as_u64().expect("a number"),
+            retain: said["retain"] == true,
+            dup: said["dup"] == true,
+            mid: said["mid"].as_u64().unwrap_or(0),
+            properties: said["properties"].clone(),
+        }
+    }
+
+    /// The data of so many messages.
+    pub fn data(&self, client: &str, count: usize) -> Vec<String> {
+        (0..count).map(|_| self.message(client).data).collect()
+    }
+
+    /// The data of all that comes to this client until nothing more does.
+    pub fn rest(&self, client: &str) -> Vec<String> {
+        let more = || self.find(client, "message", QUIET);
+        std::iter::from_fn(more)
+            .map(|said| self.read(&said).data)
+            .collect()
+    }
+
+    /// The topics of all that comes to this client until nothing more does.
+    pub fn topics(&self, client: &str) -> Vec<String> {
+        let more = || self.find(client, "message", QUIET);
+        std::iter::from_fn(more)
+            .map(|said| self.read(&said).topic)
+            .collect()
+    }
+
+    /// Fails when another message comes to this client.
+    pub fn expect_quiet(&self, client: &str) {
+        if let Some(said) = self.find(client, "message", QUIET) {
+            panic!("{}: {said} came too much", self.whose(client));
+        }
+    }
+
+    /// Ends the connection in good order.
+    pub fn disconnect(&mut self, client: &str) {
+        self.tell("disconnect", client, json!({}));
+        self.next(client, "closed");
+    }
+
+    /// Ends the connection without a DISCONNECT.
+    pub fn cut(&mut self, client: &str) {
+        self.tell("cut", client, json!({}));
+        self.next(client, "closed");
+    }
+
+    /// Kills the process with all its clients, and starts another.
+    pub fn kill(&mut self) {
+        self.client.kill();
+        self.client = process(self.way.library);
+        self.said.borrow_mut().clear();
+    }
+
+    /// The next thing of this kind that a client says.
+    pub fn next(&self, client: &str, kind: &str) -> Value {
+        self.find(client, kind, PATIENCE)
+            .unwrap_or_else(|| panic!("{}: no {kind}; {:?}", self.whose(client), self.said))
+    }
+
+    fn find(&self, client: &str, kind: &str, time: Duration) -> Option<Value> {
+        let wanted = |said: &Value| said["client"] == client && said["kind"] == kind;
+        let mut held = self.said.borrow_mut();
+        if let Some(at) = held.iter().position(wanted) {
+            return Some(held.remove(at));
+        }
+        let started = Instant::now();
+        while let Some(left) = time.checked_sub(started.elapsed()) {
+            let said = self.client.within(left)?;
+            assert_ne!(said["kind"], "error", "{:?}: {said}", self.way);
+            if wanted(&said) {
+                return Some(said);
+            }
+            held.push(said);
+        }
+        None
+    }
+
+    fn whose(&self, client: &str) -> String {
+        format!("{:?}, client {client}", self.way)
+    }
+}
+
+fn process(library: Library) -> Client {
+    match library {
+        Library::Paho => Client::python("paho_client.py", &[]),
+        Library::MqttJs => Client::node("mqtt_js_client.mjs", &[]),
+    }
+}
+
+fn numbers(list: &Value) -> Vec<u64> {
+    let list = list.as_array().expect("a list");
+    list.iter()
+        .map(|it| it.as_u64().expect("a number"))
+        .collect()
+}

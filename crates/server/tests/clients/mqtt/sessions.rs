@@ -1,0 +1,254 @@
+//! Sessions that outlive their connection, takeovers, expiry.
+
+use super::peer::Peer;
+use super::{each, each_five};
+use serde_json::{Value, json};
+use std::time::Duration;
+
+/// Longer than any test takes.
+const LONG_S: u32 = 600;
+
+#[test]
+#[ignore = "needs what `cargo xtask test` prepares"]
+fn a_session_goes_on_after_its_client_was_killed() {
+    each(|peer| {
+        assert!(!peer.connect_session("it", false, LONG_S));
+        peer.subscribe("it", &[("a", 1), ("b/+", 2)]);
+        peer.connect("publisher", json!({}));
+        peer.publish("publisher", "a", "before", 1);
+        assert_eq!(peer.message("it").data, "before");
+        // An acknowledgement that is under way may die with the process: ours comes before its end.
+        peer.expect_quiet("it");
+        peer.kill();
+        peer.connect("publisher", json!({}));
+        let wanted: Vec<String> = (0..20).map(|n| format!("away {n}")).collect();
+        for (number, data) in wanted.iter().enumerate() {
+            peer.publish(
+                "publisher",
+                ["a", "b/c"][number % 2],
+                data,
+                1 + number as u8 % 2,
+            );
+        }
+        assert!(peer.connect_session("it", false, LONG_S), "session present");
+        let came = peer.data("it", wanted.len());
+        // Order holds within a topic.
+        for topic in 0..2 {
+            let of = |list: &[String]| -> Vec<String> {
+                let number = |data: &String| data[5..].parse::<usize>().expect("a number");
+                let own = list.iter().filter(|data| number(data) % 2 == topic);
+                own.cloned().collect()
+            };
+            assert_eq!(of(&came), of(&wanted));
+        }
+        peer.publish("publisher", "a", "after", 1);
+        assert_eq!(peer.message("it").data, "after");
+        peer.expect_quiet("it");
+    });
+}
+
+#[test]
+#[ignore = "needs what `cargo xtask test` prepares"]
+fn a_session_goes_on_after_a_farewell() {
+    each(|peer| {
+        peer.connect_session("it", false, LONG_S);
+        peer.subscribe("it", &[("t", 1), ("left", 1)]);
+        peer.unsubscribe("it", &["left"]);
+        peer.disconnect("it");
+        peer.connect("publisher", json!({}));
+        peer.publish("publisher", "left", "not this", 1);
+        peer.publish("publisher", "t", "missed", 1);
+        assert!(peer.connect_session("it", false, LONG_S));
+        let message = peer.message("it");
+        assert_eq!((message.data.as_str(), message.retain), ("missed", false));
+        peer.expect_quiet("it");
+    });
+}
+
+#[test]
+#[ignore = "needs what `cargo xtask test` prepares"]
+fn a_clean_start_forgets() {
+    each(|peer| {
+        peer.connect_session("it", false, LONG_S);
+        peer.subscribe("it", &[("t", 1)]);
+        peer.disconnect("it");
+        peer.connect("publisher", json!({}));
+        peer.publish("publisher", "t", "missed", 1);
+        assert!(!peer.connect_session("it", true, 0));
+        peer.publish("publisher", "t", "nor this", 1);
+        peer.expect_quiet("it");
+        peer.disconnect("it");
+        assert!(
+            !peer.connect_session("it", false, 0),
+            "it ended with its connection"
+        );
+    });
+}
+
+#[test]
+#[ignore = "needs what `cargo xtask test` prepares"]
+fn a_second_connection_takes_the_session_over() {
+    each(|peer| {
+        peer.connect_session("first", false, LONG_S);
+        peer.subscribe("first", &[("t", 1)]);
+        let id = peer.own("first");
+        let how = json!({ "id": id, "clean": false, "properties": { "session_expiry_s": LONG_S } });
+        let connack = peer.connect("second", how);
+        assert_eq!(connack["session_present"], true);
+        let closed = peer.next("first", "closed");
+        // Mosquitto 2.0 leaves the reason out.
+        if peer.is_five() && peer.broker.is_ours() {
+            assert_eq!(closed["reason"], 0x8e, "{closed}");
+        }
+        peer.publish("second", "t", "to the second", 1);
+        assert_eq!(peer.message("second").data, "to the second");
+    });
+}
+
+#[test]
+#[ignore = "needs what `cargo xtask test` prepares"]
+fn a_session_ends_when_its_time_is_over() {
+    each_five(|peer| {
+        for (name, expiry_s, present) in [("short", 1, false), ("long", LONG_S, true)] {
+            peer.connect_session(name, false, expiry_s);
+            peer.disconnect(name);
+            std::thread::sleep(Duration::from_millis(3000));
+            assert_eq!(peer.connect_session(name, false, 0), present, "{name}");
+        }
+    });
+}
+
+#[test]
+#[ignore = "needs what `cargo xtask test` prepares"]
+fn a_farewell_may_change_the_expiry() {
+    each_five(|peer| {
+        peer.connect_session("it", false, LONG_S);
+        let now = json!({ "properties": { "session_expiry_s": 0 } });
+        peer.tell("disconnect", "it", now);
+        peer.next("it", "closed");
+        assert!(!peer.connect_session("it", false, 0));
+    });
+}
+
+#[test]
+#[ignore = "needs what `cargo xtask test` prepares"]
+fn a_message_expires_while_its_subscriber_is_away() {
+    each_five(|peer| {
+        peer.connect_session("it", false, LONG_S);
+        peer.subscribe("it", &[("t", 1)]);
+        peer.disconnect("it");
+        peer.connect("publisher", json!({}));
+        for (data, expiry_s) in [("short", 1), ("long", 100)] {
+            let how =
+                json!({ "topic": "t", "payload": data, "properties": { "expiry_s": expiry_s } });
+            peer.publish_with("publisher", how);
+        }
+        std::thread::sleep(Duration::from_millis(2500));
+        peer.connect_session("it", false, LONG_S);
+        let message = peer.message("it");
+        assert_eq!(message.data, "long");
+        // What is left of it is told: the time in the server counts.
+        let left = message.properties["expiry_s"].as_u64().expect("an expiry");
+        assert!((90..100).contains(&left), "{left}");
+        peer.expect_quiet("it");
+    });
+}
+
+#[test]
+#[ignore = "needs what `cargo xtask test` prepares"]
+fn a_retained_message_expires() {
+    each_five(|peer| {
+        peer.connect("it", json!({}));
+        let how = json!({ "topic": "t", "payload": "x", "retain": true, "properties": { "expiry_s": 1 } });
+        peer.publish_with("it", how);
+        std::thread::sleep(Duration::from_millis(2500));
+        peer.subscribe("it", &[("t", 1)]);
+        peer.expect_quiet("it");
+    });
+}
+
+#[test]
+#[ignore = "needs what `cargo xtask test` prepares"]
+fn a_client_without_a_name_gets_one() {
+    each(|peer| {
+        let connack = peer.connect("it", json!({ "id": "" }));
+        if peer.is_five() {
+            let id = connack["properties"]["assigned_id"]
+                .as_str()
+                .expect("an id");
+            assert!(!id.is_empty());
+        }
+        peer.subscribe("it", &[("t", 1)]);
+        peer.publish("it", "t", "x", 1);
+        assert_eq!(peer.message("it").data, "x");
+    });
+}
+
+/// Paho alone acknowledges when it is told to.
+#[test]
+#[ignore = "needs what `cargo xtask test` prepares"]
+fn no_more_come_than_the_client_will_receive_at_once() {
+    each_five(|peer| {
+        if peer.way.library != super::Library::Paho || !peer.broker.is_ours() {
+            return; // Mosquitto 2.0 sends more after the first acknowledgement
+        }
+        let how = json!({
+            "manual_ack": true,
+            "clean": false,
+            "properties": { "receive_max": 2, "session_expiry_s": LONG_S },
+        });
+        peer.connect("it", how.clone());
+        peer.subscribe("it", &[("t", 1), ("other", 1)]);
+        peer.connect("publisher", json!({}));
+        for data in ["one", "two", "three", "four"] {
+            peer.publish("publisher", "t", data, 1);
+        }
+        let (one, two) = (peer.message("it"), peer.message("it"));
+        assert_eq!((one.data.as_str(), two.data.as_str()), ("one", "two"));
+        peer.expect_quiet("it");
+        // Quality 0 does not wait, where it overtakes nothing of its topic.
+        peer.publish("publisher", "other", "at once", 0);
+        assert_eq!(peer.message("it").data, "at once");
+        peer.tell("ack", "it", ack(one.mid));
+        assert_eq!(peer.message("it").data, "three");
+        // What is not acknowledged comes again first, with its packet id.
+        peer.cut("it");
+        peer.connect("it", how);
+        let (again, next) = (peer.message("it"), peer.message("it"));
+        assert_eq!(
+            (again.data.as_str(), again.mid, again.dup),
+            ("two", two.mid, true)
+        );
+        assert_eq!((next.data.as_str(), next.dup), ("three", true));
+        for message in [again, next] {
+            peer.tell("ack", "it", ack(message.mid));
+        }
+        assert_eq!(peer.message("it").data, "four");
+        peer.expect_quiet("it");
+    });
+}
+
+fn ack(mid: u64) -> Value {
+    json!({ "mid": mid, "qos": 1 })
+}
+
+#[test]
+#[ignore = "needs what `cargo xtask test` prepares"]
+fn sessions_with_different_names_are_different() {
+    each(|peer: &mut Peer| {
+        for name in ["a", "b"] {
+            peer.connect_session(name, false, LONG_S);
+            peer.subscribe(name, &[(name, 1)]);
+            peer.disconnect(name);
+        }
+        peer.connect("publisher", json!({}));
+        for topic in ["a", "b"] {
+            peer.publish("publisher", topic, topic, 1);
+        }
+        for name in ["b", "a"] {
+            assert!(peer.connect_session(name, false, LONG_S));
+            assert_eq!(peer.message(name).data, name);
+            peer.expect_quiet(name);
+        }
+    });
+}

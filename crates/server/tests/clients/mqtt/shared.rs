@@ -1,0 +1,80 @@
+//! Shared subscriptions: each message goes to one member of the group.
+
+use super::{each, each_five};
+use serde_json::json;
+
+/// Enough that every member is expected to get some.
+const MANY: usize = 60;
+
+#[test]
+#[ignore = "needs what `cargo xtask test` prepares"]
+fn each_message_goes_to_one_member() {
+    each(|peer| {
+        for name in ["a", "b", "alone"] {
+            peer.connect(name, json!({}));
+        }
+        for name in ["a", "b"] {
+            assert_eq!(peer.subscribe(name, &[("$share/g/t/+", 1)]), [1]);
+        }
+        peer.subscribe("alone", &[("$share/other/t/+", 1)]);
+        peer.connect("publisher", json!({}));
+        let wanted: Vec<String> = (0..MANY).map(|n| format!("{n:03}")).collect();
+        for data in &wanted {
+            peer.publish("publisher", &format!("t/{data}"), data, 1);
+        }
+        // The other group has all of them.
+        assert_eq!(peer.data("alone", MANY).len(), MANY);
+        let mut came = Vec::new();
+        for name in ["a", "b"] {
+            let own = peer.rest(name);
+            assert!(!own.is_empty(), "{name} got nothing");
+            came.extend(own);
+        }
+        came.sort();
+        assert_eq!(came, wanted);
+    });
+}
+
+#[test]
+#[ignore = "needs what `cargo xtask test` prepares"]
+fn a_shared_subscription_beside_one_of_its_own() {
+    each(|peer| {
+        peer.connect("it", json!({}));
+        peer.subscribe("it", &[("$share/g/t", 1)]);
+        peer.connect("plain", json!({}));
+        peer.subscribe("plain", &[("t", 1)]);
+        peer.publish("it", "t", "x", 1);
+        assert_eq!(peer.data("it", 1), ["x"]);
+        assert_eq!(peer.data("plain", 1), ["x"]);
+    });
+}
+
+#[test]
+#[ignore = "needs what `cargo xtask test` prepares"]
+fn retained_messages_do_not_come_to_a_group() {
+    each_five(|peer| {
+        if !peer.broker.is_ours() {
+            return; // Mosquitto 2.0 sends them, against section 3.8.4
+        }
+        peer.connect("it", json!({}));
+        peer.retain("it", "t", "kept");
+        peer.subscribe("it", &[("$share/g/t", 1)]);
+        peer.expect_quiet("it");
+        peer.retain("it", "t", "");
+    });
+}
+
+#[test]
+#[ignore = "needs what `cargo xtask test` prepares"]
+fn no_local_may_not_be_asked_for() {
+    each_five(|peer| {
+        if !peer.broker.is_ours() {
+            return; // Mosquitto 2.0 takes it, against [MQTT-3.8.3-4]
+        }
+        peer.connect("it", json!({}));
+        let filter = format!("$share/g/{}", peer.own("t"));
+        let how = json!({ "filters": [{ "filter": filter, "qos": 1, "no_local": true }] });
+        peer.tell("subscribe", "it", how);
+        assert_eq!(peer.next("it", "closed")["reason"], 0x82);
+    });
+}

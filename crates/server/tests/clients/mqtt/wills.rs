@@ -1,0 +1,154 @@
+//! Wills: what is published when a connection ends without a farewell.
+
+use super::peer::Peer;
+use super::{each, each_five};
+use serde_json::{Value, json};
+use std::time::{Duration, Instant};
+
+fn will(peer: &Peer, topic: &str) -> Value {
+    json!({ "topic": peer.own(topic), "payload": "gone", "qos": 1, "retain": false })
+}
+
+/// A subscriber of `t/#` and a client whose will goes to `t/will`, with a delay.
+fn start(peer: &mut Peer, delay_s: u32, session_expiry_s: u32) {
+    peer.connect("subscriber", json!({}));
+    peer.subscribe("subscriber", &[("t/#", 1)]);
+    return_with_will(peer, delay_s, session_expiry_s);
+}
+
+fn return_with_will(peer: &mut Peer, delay_s: u32, session_expiry_s: u32) {
+    let mut will = will(peer, "t/will");
+    if peer.is_five() {
+        will["properties"] = json!({ "delay_s": delay_s });
+    }
+    let properties = json!({ "session_expiry_s": session_expiry_s });
+    let clean = !peer.is_five();
+    peer.connect(
+        "mortal",
+        json!({ "will": will, "clean": clean, "properties": properties }),
+    );
+}
+
+#[test]
+#[ignore = "needs what `cargo xtask test` prepares"]
+fn a_cut_connection_leaves_its_will() {
+    each(|peer| {
+        start(peer, 0, 0);
+        peer.cut("mortal");
+        let message = peer.message("subscriber");
+        assert_eq!(
+            (message.topic.as_str(), message.data.as_str()),
+            ("t/will", "gone")
+        );
+        assert_eq!((message.qos, message.retain), (1, false));
+        peer.expect_quiet("subscriber");
+    });
+}
+
+#[test]
+#[ignore = "needs what `cargo xtask test` prepares"]
+fn a_farewell_takes_the_will_along() {
+    each(|peer| {
+        start(peer, 0, 0);
+        peer.disconnect("mortal");
+        peer.expect_quiet("subscriber");
+    });
+}
+
+#[test]
+#[ignore = "needs what `cargo xtask test` prepares"]
+fn a_will_may_be_retained() {
+    each(|peer| {
+        let mut last = will(peer, "t/kept");
+        last["retain"] = true.into();
+        peer.connect("mortal", json!({ "will": last }));
+        peer.connect("watcher", json!({}));
+        peer.subscribe("watcher", &[("t/#", 1)]);
+        peer.cut("mortal");
+        peer.message("watcher");
+        peer.connect("late", json!({}));
+        peer.subscribe("late", &[("t/#", 1)]);
+        let message = peer.message("late");
+        assert_eq!((message.data.as_str(), message.retain), ("gone", true));
+        peer.retain("late", "t/kept", "");
+    });
+}
+
+#[test]
+#[ignore = "needs what `cargo xtask test` prepares"]
+fn a_farewell_may_ask_for_the_will() {
+    each_five(|peer| {
+        start(peer, 0, 0);
+        peer.tell("disconnect", "mortal", json!({ "reason": 4 }));
+        assert_eq!(peer.message("subscriber").data, "gone");
+    });
+}
+
+#[test]
+#[ignore = "needs what `cargo xtask test` prepares"]
+fn a_takeover_leaves_the_will_of_a_session_that_ends() {
+    each(|peer| {
+        start(peer, 0, 0);
+        let id = peer.own("mortal");
+        peer.connect("heir", json!({ "id": id }));
+        assert_eq!(peer.message("subscriber").data, "gone");
+    });
+}
+
+#[test]
+#[ignore = "needs what `cargo xtask test` prepares"]
+fn a_will_waits_for_its_delay() {
+    each_five(|peer| {
+        start(peer, 2, 60);
+        let cut = Instant::now();
+        peer.cut("mortal");
+        assert_eq!(peer.message("subscriber").data, "gone");
+        let after = cut.elapsed();
+        // Clocks that count whole seconds may be one early.
+        assert!(after > Duration::from_millis(900), "after {after:?}");
+    });
+}
+
+#[test]
+#[ignore = "needs what `cargo xtask test` prepares"]
+fn who_returns_within_the_delay_has_not_died() {
+    each_five(|peer| {
+        start(peer, 2, 60);
+        peer.cut("mortal");
+        return_with_will(peer, 2, 60);
+        std::thread::sleep(Duration::from_secs(3));
+        peer.expect_quiet("subscriber");
+        peer.disconnect("mortal");
+    });
+}
+
+#[test]
+#[ignore = "needs what `cargo xtask test` prepares"]
+fn the_end_of_the_session_is_the_end_of_the_delay() {
+    each_five(|peer| {
+        start(peer, 1000, 1);
+        peer.cut("mortal");
+        assert_eq!(peer.message("subscriber").data, "gone");
+    });
+}
+
+#[test]
+#[ignore = "needs what `cargo xtask test` prepares"]
+fn a_will_has_its_properties() {
+    each_five(|peer| {
+        let mut last = will(peer, "t/will");
+        last["properties"] = json!({
+            "content_type": "text/x-last",
+            "response_topic": "answers",
+            "correlation": "7",
+            "payload_format": 1,
+            "user": [["a", "1"], ["a", "2"]],
+        });
+        let wanted = last["properties"].clone();
+        peer.connect("mortal", json!({ "will": last }));
+        peer.connect("watcher", json!({}));
+        peer.subscribe("watcher", &[("t/#", 1)]);
+        peer.cut("mortal");
+        assert_eq!(peer.message("watcher").properties, wanted);
+    });
+}
