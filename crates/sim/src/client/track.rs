@@ -221,10 +221,10 @@ impl Track {
                 Some((_, next)) => (next.at, next.at_s),
                 None => (truth.step, truth.now_s),
             };
-            let is_missed = !truth.may_have_expired(*number, at_s)
-                && !truth.may_be_superseded(*number, at)
-                && !(self.of_filter && truth.may_be_deleted(*number, at));
-            if is_due(*offset, *number) && is_missed {
+            let is_excused = truth.may_have_expired(*number, at_s)
+                || truth.may_be_superseded(*number, at)
+                || self.of_filter && truth.may_be_deleted(*number, at);
+            if is_due(*offset, *number) && !is_excused {
                 return Err(format!(
                     "message {number} at {offset} never came (from {:?}, {} messages, to the head: {})",
                     stretch.start,
