@@ -270,6 +270,55 @@ fn what_waits_for_a_far_home_is_bounded() {
     }
 }
 
+/// Messages that were under way when a long-poll asked again are in its page, and come once.
+#[test]
+fn who_asks_again_gets_nothing_before_its_page() {
+    let far = (0..)
+        .map(|n: u32| n.to_string())
+        .find(|name| crore_wire::topic::partition(name.as_bytes()) % 2 == 1)
+        .expect("one is far");
+    let mut town = Town::with(Settings::default(), Pace::default(), 2);
+    let stream = town.ask(Kind::Plain, &far);
+    let ask = |position: &str| {
+        format!("GET /sub/{far}?since={position} HTTP/1.1\r\nHost: localhost\r\n\r\n")
+    };
+    let poll = town.says(&ask("live"));
+    town.settle();
+    town.far_turn();
+    town.take(stream);
+    let mut position = String::from("live");
+    for n in 0..3 {
+        if n > 0 {
+            // The message is on its way to the far home, and so is the request behind it.
+            town.publish([(&far[..], format!("early{n}"))]);
+            town.turn();
+            town.request(poll, ask(&position));
+            town.settle();
+            town.far_turn();
+            let told = town.take(poll);
+            assert!(told.ends_with(&format!("early{n}")), "{told}");
+            position = etag(&told);
+            town.request(poll, ask(&position));
+            town.settle();
+            town.far_turn();
+        }
+        town.publish([(&far[..], format!("late{n}"))]);
+        town.settle();
+        town.far_turn();
+        let told = town.take(poll);
+        assert!(told.ends_with(&format!("late{n}")), "{told}");
+        position = etag(&told);
+    }
+    let all = ["late0", "early1", "late1", "early2", "late2"].map(frame);
+    assert_eq!(town.received(stream), all.concat());
+}
+
+/// The position that an answer came with.
+fn etag(told: &str) -> String {
+    let (_, rest) = told.split_once("ETag: \"").expect("a position");
+    rest.split('"').next().expect("its end").to_owned()
+}
+
 #[derive(Clone, Debug)]
 enum Op {
     /// Messages in one request: topic and length of each.

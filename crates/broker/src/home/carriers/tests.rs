@@ -159,6 +159,8 @@ fn a_carrier_may_have_more_subscribers_than_a_row_counts() {
         if count >= u32::from(u16::MAX) - 1 {
             assert_eq!(world.carriers(0), [(place, count)]);
         }
+        let needs_set = count > u32::from(u16::MAX);
+        assert_eq!(world.home.sets.len(), u32::from(needs_set), "{count}");
     }
     for _ in 0..most {
         world.leave(place);

@@ -116,6 +116,15 @@ fn a_message_comes_with_what_its_publisher_said() {
         ask(binary, "/sub/x"),
         message(&fields("application/octet-stream"), "abc")
     );
+    // Bytes that are no text say so themselves.
+    let mut town = town();
+    let mut bytes =
+        b"POST /pub/x HTTP/1.1\r\nHost: localhost\r\nContent-Length: 1\r\n\r\n".to_vec();
+    bytes.push(0xff);
+    town.says_bytes(bytes);
+    town.settle();
+    let link = asks(&mut town, "/sub/x", GET);
+    assert!(take(&mut town, link).contains("Content-Type: application/octet-stream\n"));
     let envelope = ask(all, "/sub/x?envelope=json");
     let json = r#"{"topic":"x","id":"17-7","content_type":"text/csv","event":"ev","key":"k","data":"abc"}"#;
     assert_eq!(
