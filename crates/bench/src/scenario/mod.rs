@@ -9,8 +9,10 @@ mod comet;
 mod hold;
 mod pair;
 mod rig;
+mod sessions;
 mod stalled;
 mod storm;
+mod tcp;
 
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -19,6 +21,7 @@ use std::time::Duration;
 use anyhow::Result;
 use serde_json::{Value, json};
 
+use crate::mqtt::MqttArgs;
 use crate::sample::{self, Kernel, Process};
 use crate::subscribe::Protocol;
 use crate::{report, sys};
@@ -39,6 +42,10 @@ pub enum Scenario {
     CometMillion,
     /// Many ports instead of many addresses, as in 2014
     OneHost,
+    /// Raw TCP connections that have said MQTT's CONNECT and nothing else, as in 2014
+    Tcp,
+    /// MQTT sessions whose clients have gone away
+    Sessions,
     /// Connections close and open while the others are served
     Churn,
     /// All connections drop and return at once
@@ -69,6 +76,9 @@ pub struct RunArgs {
     /// How to subscribe [default: what the scenario's original did]
     #[arg(long, value_enum)]
     pub protocol: Option<Protocol>,
+    /// How MQTT is spoken
+    #[command(flatten)]
+    pub mqtt: MqttArgs,
     /// Messages that each topic's log keeps [default: none; 10 for long-poll]
     #[arg(long)]
     pub keep: Option<u32>,
@@ -99,7 +109,7 @@ pub struct RunArgs {
     /// How often a pair, or each arrangement of stalled, is measured
     #[arg(long, default_value_t = 5)]
     pub rounds: usize,
-    /// Who else is in the pair, beside the floor and this server
+    /// Who else is in the pair, beside the floor (not over MQTT) and this server
     #[arg(
         long,
         value_enum,
@@ -108,7 +118,7 @@ pub struct RunArgs {
         default_value = "floor"
     )]
     pub peer: Vec<Kind>,
-    /// Only these rows of the pair (unicast, fan-out, broadcast, rate, idle)
+    /// Only these rows of the pair (unicast, fan-out, broadcast, rate, idle; over MQTT acknowledged and quality-1 too)
     #[arg(long, value_delimiter = ',')]
     pub rows: Vec<String>,
     /// The server on core 0, the tools on core 1
@@ -130,6 +140,23 @@ impl RunArgs {
             .unwrap_or(if storm { 0 } else { ACCEPTS_ANY })
     }
 
+    /// What a pair's publishers speak where its subscribers speak MQTT; HTTP takes most elsewhere.
+    fn fed(&self) -> Protocol {
+        let wanted = self.protocol.unwrap_or(Protocol::Ws);
+        if self.scenario == Scenario::Pair {
+            wanted
+        } else {
+            Protocol::Ws
+        }
+    }
+
+    /// The same at another quality of service.
+    fn at_qos(&self, qos: u8) -> RunArgs {
+        let mut args = self.clone();
+        args.mqtt.qos = qos;
+        args
+    }
+
     fn keep(&self, protocol: Protocol) -> u32 {
         self.keep
             .unwrap_or(if protocol == Protocol::Poll { 10 } else { 0 })
@@ -142,6 +169,8 @@ pub fn run(args: &RunArgs) -> Result<ExitCode> {
     let result = match args.scenario {
         Scenario::Million | Scenario::OneHost | Scenario::CometMillion => hold::run(args)?,
         Scenario::Comet10k => comet::run(args)?,
+        Scenario::Tcp => tcp::run(args)?,
+        Scenario::Sessions => sessions::run(args)?,
         Scenario::Churn => storm::churn(args)?,
         Scenario::Tsunami => storm::tsunami(args)?,
         Scenario::Pair => pair::run(args)?,

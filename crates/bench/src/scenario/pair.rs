@@ -5,7 +5,8 @@
 //! machine: whatever slows one of them slows the others as well. Each measurement starts its
 //! processes anew. Give `--pin` for one core each.
 //!
-//! The floor always speaks WebSocket and Mosquitto MQTT; the others are asked as `--protocol` says.
+//! The floor always speaks WebSocket and Mosquitto MQTT; the others are asked as `--protocol` says. Over MQTT
+//! the pair has rows of its own, Mosquitto is what is compared with, and the floor is left out.
 //! What a peer loses or cannot do is told and kept, but only the server's own losses fail the run.
 
 mod bar;
@@ -72,6 +73,81 @@ const ROWS: [Row; 5] = [
     },
 ];
 
+/// The rows over MQTT.
+const MQTT_ROWS: [Row; 7] = [
+    Row {
+        name: "unicast",
+        measure: measure::unicast,
+        values: &AHEAD,
+    },
+    Row {
+        name: "fan-out",
+        measure: measure::fan_out,
+        values: &AHEAD,
+    },
+    Row {
+        name: "acknowledged",
+        measure: measure::acknowledged,
+        values: &AHEAD,
+    },
+    Row {
+        name: "quality-1",
+        measure: measure::quality_1,
+        values: &AHEAD,
+    },
+    Row {
+        name: "broadcast",
+        measure: measure::once,
+        values: &[("last_has_it_ms", Bar::most(1.0, Against::Mosquitto))],
+    },
+    Row {
+        name: "rate",
+        measure: measure::at_rate,
+        values: &[
+            ("p99_ms", Bar::most(1.0, Against::Mosquitto)),
+            (
+                "server_cpu_us_per_delivery",
+                Bar::most(1.0, Against::Mosquitto),
+            ),
+        ],
+    },
+    Row {
+        name: "idle",
+        measure: measure::idle,
+        values: &[
+            ("handshake_cpu_us", Bar::most(1.0, Against::Mosquitto)),
+            ("pss_bytes", Bar::most(1.0, Against::Mosquitto)),
+        ],
+    },
+];
+
+/// More, and each for less.
+const AHEAD: [(&str, Bar); 2] = [
+    ("deliveries_per_s", Bar::least(1.0, Against::Mosquitto)),
+    (
+        "server_cpu_us_per_delivery",
+        Bar::most(1.0, Against::Mosquitto),
+    ),
+];
+
+fn is_mqtt(args: &RunArgs) -> bool {
+    matches!(wanted(args), Protocol::Mqtt | Protocol::MqttWs)
+}
+
+/// Who is measured: over MQTT only those who speak it.
+fn kinds(args: &RunArgs) -> Vec<Kind> {
+    if is_mqtt(args) {
+        return vec![Kind::Crore, Kind::Mosquitto];
+    }
+    let mut kinds = vec![Kind::Floor, Kind::Crore];
+    for peer in &args.peer {
+        if !kinds.contains(peer) {
+            kinds.push(*peer);
+        }
+    }
+    kinds
+}
+
 /// How the server is subscribed to.
 fn wanted(args: &RunArgs) -> Protocol {
     args.protocol.unwrap_or(Protocol::Ws)
@@ -79,20 +155,14 @@ fn wanted(args: &RunArgs) -> Protocol {
 
 /// Runs the rows, each `--rounds` times.
 pub fn run(args: &RunArgs) -> Result<Value> {
-    let known = |name: &String| ROWS.iter().any(|row| row.name == *name);
-    ensure!(
-        args.rows.iter().all(known),
-        "rows are unicast, fan-out, broadcast, rate and idle"
-    );
+    let all: &[Row] = if is_mqtt(args) { &MQTT_ROWS } else { &ROWS };
+    let known = |name: &String| all.iter().any(|row| row.name == *name);
+    let names: Vec<&str> = all.iter().map(|row| row.name).collect();
+    ensure!(args.rows.iter().all(known), "rows are {}", names.join(", "));
     ensure!(args.rounds > 0, "at least one round");
-    let mut kinds = vec![Kind::Floor, Kind::Crore];
-    for peer in &args.peer {
-        if !kinds.contains(peer) {
-            kinds.push(*peer);
-        }
-    }
+    let kinds = kinds(args);
     let mut rows = Map::new();
-    for row in &ROWS {
+    for row in all {
         if args.rows.is_empty() || args.rows.iter().any(|name| name == row.name) {
             rows.insert(row.name.into(), pair(args, row, &kinds)?);
         }
@@ -102,7 +172,7 @@ pub fn run(args: &RunArgs) -> Result<Value> {
         .iter()
         .map(|kind| {
             let protocol = protocol_name(kind.protocol(wanted(args)));
-            let side = json!({ "subscribers": protocol, "publisher": kind.feed().1 });
+            let side = json!({ "subscribers": protocol, "publisher": kind.feed(args.fed()).1 });
             (kind.name().into(), side)
         })
         .collect();
@@ -110,6 +180,7 @@ pub fn run(args: &RunArgs) -> Result<Value> {
         "clean": clean,
         "rounds": args.rounds,
         "protocol": protocol_name(wanted(args)),
+        "mqtt": is_mqtt(args).then(|| args.mqtt.flags().join(" ")),
         "sides": sides,
         "packages": rig::versions(),
         "rows": rows,
@@ -229,20 +300,22 @@ fn pair(args: &RunArgs, row: &Row, kinds: &[Kind]) -> Result<Value> {
     }))
 }
 
-/// The medians of one value, their ratios to the floor's, and the bar; told in a line.
+/// The medians of one value, their ratios to the floor's (over MQTT to Mosquitto's), and the bar; told in
+/// a line.
 fn compare(args: &RunArgs, row: &str, name: &str, bar: Bar, sides: &[Side]) -> Value {
     let of = |kind: Kind| sides.iter().find(|side| side.kind == kind);
     let median_of = |kind: Kind| of(kind).map_or(f64::NAN, |side| side.median(name));
-    let floor = median_of(Kind::Floor);
+    let base = [Kind::Floor, Kind::Mosquitto][usize::from(is_mqtt(args))];
+    let floor = median_of(base);
     let (mut medians, mut ratios, mut words) = (Map::new(), Map::new(), Vec::new());
     for side in sides {
         let (who, value) = (side.kind.name(), side.median(name));
         medians.insert(who.into(), json!(value));
-        if side.kind != Kind::Floor {
+        if side.kind != base {
             ratios.insert(who.into(), json!(value / floor));
         }
         words.push(match side.kind {
-            Kind::Floor => format!("{who} {value:.3}"),
+            kind if kind == base => format!("{who} {value:.3}"),
             _ if value.is_nan() => format!("{who} not measured"),
             _ => format!("{who} {value:.3} ({:.3})", value / floor),
         });
@@ -258,7 +331,8 @@ fn compare(args: &RunArgs, row: &str, name: &str, bar: Bar, sides: &[Side]) -> V
         protocol_name(wanted(args)),
         words.join(", "),
     ));
-    json!({ "medians": medians, "ratios_to_floor": ratios, "bar": verdict.json() })
+    let name = format!("ratios_to_{}", base.name());
+    json!({ "medians": medians, name: ratios, "bar": verdict.json() })
 }
 
 fn tell_bottleneck(row: &str, sides: &[Side]) {

@@ -34,7 +34,7 @@ impl Drop for Guard {
 
 fn tool(args: &RunArgs, name: &str, server: &Server) -> Result<Command> {
     let mut command = Command::new(std::env::current_exe()?);
-    command.args(["bench", name]);
+    command.args(["bench", name]).args(args.mqtt.flags());
     for address in &server.addresses {
         command.args(["--server", &address.to_string()]);
     }
@@ -144,7 +144,7 @@ impl Publisher {
         rest: &[&str],
     ) -> Result<Publisher> {
         let mut command = tool(args, "publish", server)?;
-        command.args(kind.feed().0);
+        command.args(kind.feed(args.fed()).0);
         command.args([
             "--quiet",
             "--json",

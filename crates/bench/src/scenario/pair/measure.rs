@@ -19,6 +19,9 @@ const FAN: u32 = 1_000;
 const IDLE: u32 = 15_000;
 /// Messages a second of the row at a rate.
 const RATE: f64 = 10_000.0;
+/// Flags of publishers that wait for acknowledgements, of as many messages as our server takes without
+/// one by default.
+const ACKNOWLEDGED: [&str; 3] = ["--saturate", "--in-flight", "100"];
 /// Seconds before a window: buffers fill, tables grow.
 const WARM_S: f64 = 2.0;
 /// Seconds of a window, unless told otherwise.
@@ -141,6 +144,19 @@ pub fn at_rate(args: &RunArgs, kind: Kind) -> Result<Value> {
     let rate = args.rate.unwrap_or(RATE).to_string();
     let connections = args.connections.unwrap_or(CONNECTIONS);
     Pair::start(args, kind, connections, false)?.window(args, &["--rate", &rate])
+}
+
+/// As many messages as the server acknowledges at quality of service 1, each to one of 10,000 subscribers at 0.
+pub fn acknowledged(args: &RunArgs, kind: Kind) -> Result<Value> {
+    let connections = args.connections.unwrap_or(CONNECTIONS);
+    let mut pair = Pair::start(&args.at_qos(0), kind, connections, false)?;
+    pair.window(&args.at_qos(1), &ACKNOWLEDGED)
+}
+
+/// The same with subscribers that acknowledge too.
+pub fn quality_1(args: &RunArgs, kind: Kind) -> Result<Value> {
+    let (args, connections) = (args.at_qos(1), args.connections.unwrap_or(CONNECTIONS));
+    Pair::start(&args, kind, connections, false)?.window(&args, &ACKNOWLEDGED)
 }
 
 /// One message to 10,000 subscribers.

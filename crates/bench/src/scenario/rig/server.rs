@@ -37,7 +37,7 @@ pub enum Kind {
     Crore,
     /// Debian's nginx with its Nchan module
     Nchan,
-    /// Debian's Mosquitto, over MQTT 3.1.1 at quality of service 0
+    /// Debian's Mosquitto, over MQTT
     Mosquitto,
 }
 
@@ -63,9 +63,18 @@ impl Kind {
     }
 
     /// The publisher's flags, and in words how messages reach the server. Each is fed in the way in
-    /// which it was seen to take most over one connection for each topic's messages.
-    pub fn feed(self) -> (&'static [&'static str], &'static str) {
+    /// which it was seen to take most over one connection for each topic's messages; ours over MQTT as
+    /// Mosquitto is, where that is `wanted`.
+    pub fn feed(self, wanted: Protocol) -> (&'static [&'static str], &'static str) {
         match self {
+            Kind::Crore if wanted == Protocol::Mqtt => (
+                &["--protocol", "mqtt", "--connections", "8"],
+                "PUBLISH over 8 connections (1 for 1 topic)",
+            ),
+            Kind::Crore if wanted == Protocol::MqttWs => (
+                &["--protocol", "mqtt-ws", "--connections", "8"],
+                "PUBLISH over 8 WebSockets (1 for 1 topic)",
+            ),
             Kind::Floor => (&["--floor"], "ready frames over one connection, no answers"),
             Kind::Crore => (
                 &[],
@@ -79,7 +88,7 @@ impl Kind {
             // It takes one packet of a connection in each turn of its loop.
             Kind::Mosquitto => (
                 &["--protocol", "mqtt", "--connections", "8"],
-                "PUBLISH at quality of service 0 over 8 connections (1 for 1 topic), no answers",
+                "PUBLISH over 8 connections (1 for 1 topic)",
             ),
         }
     }
