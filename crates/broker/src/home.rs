@@ -38,7 +38,7 @@ use crate::home::interest::Followers;
 use crate::index::{Chained, Index};
 use crate::lanes::Lanes;
 use crate::log::{Log, New};
-use crate::mail::{Info, Outcome, ShardId, Tell};
+use crate::mail::{Frames, Info, Outcome, Record, ShardId, Tell};
 use crate::pace::Pace;
 use crate::planted::{self, Fault};
 use crate::rules::Rules;
@@ -154,6 +154,31 @@ pub struct Publish<'a> {
     pub binary: bool,
     /// What a retry of it would bring too; empty when it brings nothing.
     pub idempotency_key: &'a [u8],
+}
+
+/// Whom a message concerns.
+struct Whom {
+    /// Carriers with subscribers of its topic.
+    carriers: bool,
+    /// Shards with a filter that matches.
+    shards: u32,
+    /// Groups that share a subscription to it.
+    groups: bool,
+    /// Somebody needs it kept, whatever the rule says.
+    needs_log: bool,
+}
+
+impl Whom {
+    fn is_anybody(&self) -> bool {
+        self.carriers || self.shards > 0 || self.groups
+    }
+}
+
+fn opcode_of(binary: bool) -> Opcode {
+    match binary {
+        true => Opcode::Binary,
+        false => Opcode::Text,
+    }
 }
 
 /// All topics whose partitions this shard keeps.
@@ -293,7 +318,7 @@ impl Home {
         Some(id)
     }
 
-    /// Appends a message and tells every carrier of its topic.
+    /// Appends a message and tells everybody whom it concerns.
     fn publish(
         &mut self,
         message: &Publish<'_>,
@@ -313,8 +338,24 @@ impl Home {
         row.set_last(offset);
         row.flags = (row.flags | CREATED) & !DELETED;
         let rule = rules.get(row.rule);
-        let grouped = !self.groups.is_empty() && self.groups.find(message.name);
-        let most = match row.has(KEEPS) || grouped || self.kept.has_match(message.name) {
+        let new = New {
+            topic: id,
+            offset,
+            previous,
+            time_s: now.unix_s,
+            ttl_s: message.ttl_s,
+            key: message.key,
+            content_type: message.content_type,
+            event: message.event,
+            attributes: message.attributes,
+            qos: message.qos,
+            retain: message.retain,
+            binary: message.binary,
+            latest: rule.keep == Keep::Latest,
+            frame: &[],
+        };
+        let whom = self.find_subscribers(id, message.name);
+        let most = match whom.needs_log {
             true => rule.messages_max().max(settings.mqtt.session_messages),
             false => rule.messages_max(),
         };
@@ -322,112 +363,113 @@ impl Home {
         if !keep {
             self.log.lose(id, previous, offset);
         }
-        let matched = if self.filters.is_empty() {
-            0
-        } else {
-            self.filters.find(message.name)
-        };
-        if keep || row.carrier != NONE || message.retain || matched > 0 || grouped {
-            let opcode = if message.binary {
-                Opcode::Binary
-            } else {
-                Opcode::Text
-            };
-            let (header, header_len) = frame::header(opcode, false, message.data.len());
+        if keep || message.retain || whom.is_anybody() {
             let frames = lanes.frames();
+            let opcode = opcode_of(message.binary);
+            let (header, header_len) = frame::header(opcode, false, message.data.len());
             let span = frames.begin(&header[..header_len], message.data);
-            let new = New {
-                topic: id,
-                offset,
-                previous,
-                time_s: now.unix_s,
-                ttl_s: message.ttl_s,
-                key: message.key,
-                content_type: message.content_type,
-                event: message.event,
-                attributes: message.attributes,
-                qos: message.qos,
-                retain: message.retain,
-                binary: message.binary,
-                latest: rule.keep == Keep::Latest,
-                frame: &[],
-            };
             let kept = New {
                 frame: frames.frame_at(span),
                 ..new
             };
             if keep {
+                let row = self.rows.get_mut(id);
                 row.log = self.log.append(row.log, row.rule, rule, most, &kept);
             }
-            let is_empty = message.data.is_empty();
-            if message.retain && rule.keep == Keep::Latest && is_empty {
-                self.log.remove_key(row.log, message.key);
-            } else if message.retain && rule.keep != Keep::Latest {
-                self.retain(id, &kept, is_empty, rules);
+            if message.retain {
+                self.retain(id, &kept, message.data.is_empty(), rules);
             }
-            let row = self.rows.get_mut(id);
-            if row.carrier != NONE || matched > 0 || grouped {
-                let mut record = frames.finish(span, &new);
-                if row.has(WANTS_DEFLATE) && message.data.len() >= settings.deflate.min_bytes {
-                    self.compressed.clear();
-                    self.compressor.compress(
-                        message.data,
-                        settings.deflate.level,
-                        &mut self.compressed,
-                    );
-                    let (header, len) = frame::header(opcode, true, self.compressed.len());
-                    frames.pack(&mut record, &header[..len], &self.compressed);
-                }
-                if grouped {
-                    self.tell_groups(message.name, record, lanes);
-                }
-                let row = self.rows.get(id);
-                if matched > 0 {
-                    self.tell_matched(id, message.name, record, lanes);
-                } else if row.has(SET) {
-                    for carrier in self.sets.get(row.carrier) {
-                        let tell = Tell::Live {
-                            topic: carrier.topic,
-                            serial: carrier.serial,
-                            record,
-                        };
-                        lanes.tell(carrier.shard, tell);
-                    }
-                } else if row.carrier != NONE {
-                    lanes.tell(
-                        row.shard,
-                        Tell::Live {
-                            topic: row.carrier,
-                            serial: row.serial,
-                            record,
-                        },
-                    );
-                }
+            if whom.is_anybody() {
+                let record = self.record(id, frames, span, &new, settings);
+                self.tell(id, message.name, record, &whom, lanes);
             }
         }
         if keep || message.retain {
-            let (log, rows) = (&mut self.log, &mut self.rows);
-            let mut emptied = Vec::new();
-            let retained = rules.retained();
-            log.enforce_budget(now.unix_s, retained, |topic, number, left| {
-                if number != retained {
-                    rows.get_mut(topic).log = left;
-                }
-                emptied.push((topic, number));
-            });
-            for (topic, number) in emptied {
-                if number == retained {
-                    self.unretain(topic);
-                }
-                self.emptied(topic, now);
-            }
+            self.enforce_budget(rules, now);
         }
         if !keep || message.retain {
             self.queue_if_idle(id, now);
         }
         let mut info = self.info(id, now);
-        info.subscribers += matched + u32::from(grouped);
+        info.subscribers += whom.shards + u32::from(whom.groups);
         Outcome::Done(info)
+    }
+
+    /// Whom a message of this topic concerns.
+    fn find_subscribers(&mut self, id: u32, name: &[u8]) -> Whom {
+        let shards = match self.filters.is_empty() {
+            true => 0,
+            false => self.filters.find(name),
+        };
+        let groups = !self.groups.is_empty() && self.groups.find(name);
+        let row = self.rows.get(id);
+        Whom {
+            carriers: row.carrier != NONE,
+            shards,
+            groups,
+            needs_log: row.has(KEEPS) || groups || self.kept.has_match(name),
+        }
+    }
+
+    /// The message as the carriers get it.
+    fn record(
+        &mut self,
+        id: u32,
+        frames: &mut Frames,
+        span: (u32, u32),
+        new: &New<'_>,
+        settings: &Settings,
+    ) -> Record {
+        let mut record = frames.finish(span, new);
+        let deflate = &settings.deflate;
+        if self.rows.get(id).has(WANTS_DEFLATE) {
+            let data = frames.data(&record);
+            if data.len() >= deflate.min_bytes {
+                self.compressed.clear();
+                self.compressor
+                    .compress(data, deflate.level, &mut self.compressed);
+                let opcode = opcode_of(new.binary);
+                let (header, len) = frame::header(opcode, true, self.compressed.len());
+                frames.pack(&mut record, &header[..len], &self.compressed);
+            }
+        }
+        record
+    }
+
+    fn tell(&mut self, id: u32, name: &[u8], record: Record, whom: &Whom, lanes: &mut Lanes) {
+        if whom.groups {
+            self.tell_groups(name, record, lanes);
+        }
+        if whom.shards > 0 {
+            return self.tell_matched(id, name, record, lanes);
+        }
+        self.each_carrier(id, |carrier| {
+            let tell = Tell::Live {
+                topic: carrier.topic,
+                serial: carrier.serial,
+                record,
+            };
+            lanes.tell(carrier.shard, tell);
+        });
+    }
+
+    /// Drops what the log's bytes do not allow.
+    fn enforce_budget(&mut self, rules: &Rules, now: Now) {
+        let (log, rows) = (&mut self.log, &mut self.rows);
+        let mut emptied = Vec::new();
+        let retained = rules.retained();
+        log.enforce_budget(now.unix_s, retained, |topic, number, left| {
+            if number != retained {
+                rows.get_mut(topic).log = left;
+            }
+            emptied.push((topic, number));
+        });
+        for (topic, number) in emptied {
+            if number == retained {
+                self.unretain(topic);
+            }
+            self.emptied(topic, now);
+        }
     }
 
     fn info(&self, id: u32, now: Now) -> Info {

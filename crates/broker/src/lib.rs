@@ -30,6 +30,7 @@ mod matching;
 pub mod pace;
 pub mod planted;
 pub mod position;
+mod properties;
 pub mod rules;
 mod sessions;
 pub mod settings;

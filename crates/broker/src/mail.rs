@@ -754,6 +754,8 @@ pub struct Page {
     pub counted: bool,
     /// So many records, from the first on, are the topic's retained state.
     pub retained: u32,
+    /// Nothing else was asked for: what the subscriber has seen stays as it is.
+    pub only_retained: bool,
 }
 
 /// The answer to an attach by filter.

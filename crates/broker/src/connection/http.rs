@@ -519,7 +519,7 @@ impl Shard {
         head.header("Access-Control-Allow-Methods", allowed.as_bytes())
             .header(
                 "Access-Control-Allow-Headers",
-                b"Content-Type, Accept, If-None-Match, If-Modified-Since, Last-Event-ID, X-EventSource-Event, Crore-Key, Crore-TTL, Idempotency-Key",
+                b"Content-Type, Accept, If-None-Match, If-Modified-Since, Last-Event-ID, X-EventSource-Event, Crore-Key, Crore-TTL, Crore-Property, Crore-Retain, Idempotency-Key",
             )
             .header("Access-Control-Max-Age", b"600")
             .end();

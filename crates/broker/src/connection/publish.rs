@@ -14,6 +14,7 @@ use crate::home::Publish;
 use crate::io::Io;
 use crate::mail::{Answer, Ask, Outcome, ReplyTo, ShardId, Verb};
 use crate::position::{self, Position};
+use crate::properties;
 use crate::shard::Shard;
 use crate::slab::NONE;
 
@@ -59,6 +60,15 @@ fn ttl_s(head: &Head<'_>) -> Result<Option<u32>, &'static str> {
     let seconds = position::parse_decimal(text)
         .ok_or("Crore-TTL takes a whole number of seconds, in digits")?;
     Ok(Some(u32::try_from(seconds).unwrap_or(u32::MAX)))
+}
+
+/// Whether the message is to be the topic's retained one.
+fn retain(head: &Head<'_>) -> Result<bool, &'static str> {
+    match head.header("crore-retain") {
+        None | Some(b"false") => Ok(false),
+        Some(b"true") => Ok(true),
+        Some(_) => Err("Crore-Retain takes true or false"),
+    }
 }
 
 /// The request's idempotency key, empty when there is none. It is a string in quotes by the draft (section 2.1);
@@ -118,14 +128,22 @@ impl Shard {
             return Flow::Next;
         }
         let checked = check_fields(content_type, event, key);
-        let (ttl_s, idempotency_key) =
-            match checked.and_then(|()| Ok((ttl_s(head)?, idempotency_key(head)?))) {
-                Ok(read) => read,
-                Err(reason) => {
-                    self.respond_reason(slot, 400, reason);
-                    return Flow::Next;
-                }
-            };
+        let read = checked.and_then(|()| {
+            let attributes = properties::from_headers(head.headers(properties::HEADER))?;
+            Ok((
+                ttl_s(head)?,
+                idempotency_key(head)?,
+                attributes,
+                retain(head)?,
+            ))
+        });
+        let (ttl_s, idempotency_key, attributes, retain) = match read {
+            Ok(read) => read,
+            Err(reason) => {
+                self.respond_reason(slot, 400, reason);
+                return Flow::Next;
+            }
+        };
         if let Err(reached) = self.may_publish(slot) {
             self.respond_reason(slot, reached.status(), reached.publish_reason());
             return Flow::Next;
@@ -142,9 +160,9 @@ impl Shard {
                 content_type,
                 event,
                 key,
-                attributes: b"",
+                attributes: &attributes,
                 qos: 1,
-                retain: false,
+                retain,
                 ttl_s,
                 binary,
                 idempotency_key,

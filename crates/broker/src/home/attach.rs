@@ -58,6 +58,7 @@ impl Home {
                     again,
                     counted: false,
                     retained: 0,
+                    only_retained: false,
                 }
             }
         };
@@ -200,6 +201,7 @@ impl Home {
             again: ask.again,
             counted: false,
             retained,
+            only_retained: ask.again && ask.retained,
         }
     }
 }

@@ -220,7 +220,9 @@ impl Home {
         }
         let ttl_s = message.ttl_s.map_or(u64::MAX, u64::from);
         hasher.update(&ttl_s.to_le_bytes());
-        hasher.update(&[u8::from(message.binary)]);
+        hasher.update(&[u8::from(message.binary), u8::from(message.retain)]);
+        hasher.update(&(message.attributes.len() as u32).to_le_bytes());
+        hasher.update(message.attributes);
         hasher.update(message.data);
         hasher.digest()
     }

@@ -16,6 +16,13 @@ use crate::time::Now;
 impl Home {
     /// Keeps a message as the topic's retained one; an empty one takes away what was there.
     pub(super) fn retain(&mut self, id: u32, new: &New<'_>, is_empty: bool, rules: &Rules) {
+        if new.latest {
+            // Its log is the retained state already.
+            if is_empty {
+                self.log.remove_key(self.rows.get(id).log, new.key);
+            }
+            return;
+        }
         if is_empty {
             return self.unretain(id);
         }

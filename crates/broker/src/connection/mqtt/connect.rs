@@ -265,8 +265,9 @@ impl Shard {
         if row.outbox == NONE {
             row.deadline_s = deadline_s;
         }
-        if let Some(state) = state {
-            self.restore(slot, &state, io);
+        match state {
+            Some(state) => self.restore(slot, &state, io),
+            None => self.collapse(slot),
         }
     }
 

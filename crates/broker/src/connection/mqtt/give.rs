@@ -12,6 +12,7 @@ use super::subscribe::qos;
 use crate::conn::{FRAMED, SMALL};
 use crate::encode::Message;
 use crate::mail::{Frames, Record, ShardId};
+use crate::properties::left_s;
 use crate::sessions::FOREVER_S;
 use crate::shard::Shard;
 use crate::slab::NONE;
@@ -200,12 +201,6 @@ impl Shard {
         let list = &self.extras.get(self.conns.get(slot).extra).list;
         self.topics.name(list[part as usize].topic).to_vec()
     }
-}
-
-/// Seconds that are left of a message's life, if it has an end (section 3.3.2.3.3).
-fn left_s(record: &Record, now_s: u32) -> Option<u32> {
-    let ttl_s = record.ttl_s()?;
-    Some(ttl_s.saturating_sub(now_s.saturating_sub(record.time_s)))
 }
 
 fn write_properties(set: &mut PropertyBuf, frames: &Frames, record: &Record, left_s: Option<u32>) {

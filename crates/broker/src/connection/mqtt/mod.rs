@@ -99,8 +99,10 @@ impl Shard {
 
     /// The payload of a frame. Packets may end in another one [MQTT-6.0.0-2].
     pub(super) fn mqtt_framed<I: Io>(&mut self, slot: u32, data: &[u8], io: &mut I) {
-        let mqtt = self.mqtt_state(slot);
-        let mut held = core::mem::take(&mut mqtt.partial);
+        let mut held = Vec::new();
+        if self.mqtt(slot).is_some() {
+            held = core::mem::take(&mut self.mqtt_state(slot).partial);
+        }
         self.receive_bytes -= held.len();
         held.extend_from_slice(data);
         let Some(used) = self.packets(slot, &held, io) else {

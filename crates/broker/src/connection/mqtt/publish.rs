@@ -143,13 +143,8 @@ impl Shard {
                 .iter()
                 .filter(|answer| !answer.exactly_once)
                 .count();
-        // A client of 3.1.1 was told no limit: it waits for its answers. But ids that it never releases are kept.
-        let over = if v5 {
-            under_way >= most
-        } else {
-            mqtt.received.len() >= most
-        };
-        if over && !known {
+        // A client of 3.1.1 is told no limit: it waits for its answers, and has 65,535 ids.
+        if v5 && under_way >= most && !known {
             return Err(ReasonCode::RECEIVE_MAXIMUM_EXCEEDED);
         }
         mqtt.answers.push_back(Answer {
@@ -167,7 +162,7 @@ impl Shard {
         }
         let mqtt = self.mqtt_state(slot);
         if !mqtt.received.contains(&id) {
-            mqtt.received.push(id);
+            mqtt.received.insert(id);
             return false;
         }
         // When the first one's answer is under way, it answers both.
@@ -248,7 +243,7 @@ impl Shard {
         answer.expect("each publish has its place").reason = Some(reason);
         if reason.is_error() {
             // Refused: its id is free again [MQTT-4.3.3-9].
-            mqtt.received.retain(|received| *received != id);
+            mqtt.received.remove(&id);
         }
         while let Some(answer) = self.next_answer(slot) {
             let ack = Ack {
@@ -290,15 +285,12 @@ impl Shard {
     pub(super) fn client_released(&mut self, slot: u32, id: PacketId) -> Result<(), ReasonCode> {
         let version = self.version(slot);
         let received = &mut self.mqtt_state(slot).received;
-        let known = received.iter().position(|received| *received == id.get());
-        if let Some(at) = known {
-            received.swap_remove(at);
-        }
+        let known = received.remove(&id.get());
         let ack = Ack {
             packet_id: id,
             reason: match known {
-                Some(_) => ReasonCode::SUCCESS,
-                None => ReasonCode::PACKET_IDENTIFIER_NOT_FOUND,
+                true => ReasonCode::SUCCESS,
+                false => ReasonCode::PACKET_IDENTIFIER_NOT_FOUND,
             },
             properties: NOTHING,
         };

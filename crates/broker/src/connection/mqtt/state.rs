@@ -2,7 +2,7 @@
 //! stands in [`Mqtt`], which exists while it is needed.
 
 use alloc::boxed::Box;
-use alloc::collections::VecDeque;
+use alloc::collections::{BTreeSet, VecDeque};
 use alloc::vec::Vec;
 
 use crore_wire::mqtt::{self, Packet, Publish, ReasonCode, Version};
@@ -73,7 +73,7 @@ pub struct Mqtt {
     /// Retained messages that wait for room there.
     pub waiting: VecDeque<Inflight>,
     /// QoS 2 messages of the client that it has not released.
-    pub received: Vec<u16>,
+    pub received: BTreeSet<u16>,
     /// What the client's publishes are answered with, in their order.
     pub answers: VecDeque<Answer>,
     /// Acknowledgements of SUBSCRIBE packets that wait for homes.

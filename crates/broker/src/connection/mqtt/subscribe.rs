@@ -475,7 +475,6 @@ impl Shard {
         let sub = &mut self.extra(slot).list[part as usize];
         let granted = core::mem::take(&mut sub.granted);
         let options = sub.options;
-        let was_live = sub.flags & LIVE != 0;
         if granted != (0, 0) {
             let qos = Qos::from_bits(qos(options)).expect("two bits, never three");
             self.grant(slot, granted, ReasonCode::granted(qos));
@@ -495,8 +494,7 @@ impl Shard {
             };
             self.give_once(slot, &wants, (&name, record, frames), io);
         }
-        if page.again && was_live {
-            // It was asked for the retained message only.
+        if page.only_retained {
             return;
         }
         let (mut head, mut at_head) = (page.head, page.at_head);
@@ -507,6 +505,7 @@ impl Shard {
         (sub.offset, sub.epoch) = (head, page.epoch);
         if at_head {
             sub.flags |= LIVE;
+            self.collapse(slot);
         } else {
             let (epoch, offset) = (page.epoch, head);
             self.extra(slot).behind.push(Behind {
@@ -556,10 +555,14 @@ impl Shard {
         }
         let fresh = core::mem::take(&mut self.mqtt_state(slot).fresh);
         for part in fresh {
-            let topic = self.extra(slot).list[part as usize].topic;
-            self.topics.get_mut(topic).waiting += 1;
+            let sub = &self.extra(slot).list[part as usize];
+            let (topic, again) = (sub.topic, sub.flags & COUNTED != 0);
+            if topic == NONE {
+                continue;
+            }
+            self.topics.get_mut(topic).waiting += u32::from(!again);
             let to = self.reply_to(slot, self.part_name(slot, part));
-            self.attach_to(topic, to, Since::Live, false, false);
+            self.attach_to(topic, to, Since::Live, again, false);
         }
         if self.has_room(slot) {
             self.wildcards_go_on(slot);

@@ -1,6 +1,7 @@
 //! What subscribers are sent: pages and ends of streams, and the answers to long-polls.
 
 use super::*;
+use crate::properties;
 use crate::settings::Slow;
 
 /// Messages that are lost, to somebody.
@@ -394,6 +395,7 @@ impl Shard {
         let row = self.conns.get(slot);
         let (options, gap) = (row.options, gap || row.wants(GAP));
         let names_topic = options & (MULTI | FILTERS) != 0;
+        let left_s = properties::left_s(record, self.now.unix_s);
         let mut envelope = Vec::new();
         let (mut content_type, mut data) = (frames.content_type(record), frames.data(record));
         if options & ENVELOPE != 0 {
@@ -428,6 +430,12 @@ impl Shard {
         }
         if !frames.key(record).is_empty() {
             head = head.header("Crore-Key", frames.key(record));
+        }
+        for property in properties::to_headers(frames, record) {
+            head = head.header(properties::HEADER, &property);
+        }
+        if let Some(left_s) = left_s {
+            head = head.number("Crore-TTL", u64::from(left_s));
         }
         if gap {
             head = head.header("Crore-Gap", b"messages before this one are lost");
