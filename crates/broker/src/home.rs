@@ -392,6 +392,7 @@ impl Home {
         }
         let mut info = self.info(id, now);
         info.subscribers += whom.shards + u32::from(whom.groups);
+        info.wanted = whom.needs_log;
         Outcome::Done(info)
     }
 
@@ -480,6 +481,7 @@ impl Home {
                 .has(REQUESTED)
                 .then(|| now.unix_s.saturating_sub(row.touched_s)),
             subscribers: self.subscribers(id),
+            wanted: row.has(KEEPS),
             offset: row.last(),
             epoch: self.epoch,
         }

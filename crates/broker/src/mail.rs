@@ -565,6 +565,8 @@ pub struct Info {
     pub requested_s: Option<u32>,
     /// Present subscribers.
     pub subscribers: u32,
+    /// Somebody who may be away needs its messages kept.
+    pub wanted: bool,
     /// The newest message, or where the topic begins.
     pub offset: u64,
     /// The life of the log.

@@ -43,6 +43,7 @@ struct Row {
     shard: ShardId,
     serial: u16,
     held: Held,
+    life: u8,
 }
 
 const _: () = assert!(size_of::<Row>() == 24);
@@ -58,6 +59,7 @@ impl Vacant for Row {
             shard: 0,
             serial: 0,
             held: Held::No,
+            life: 0,
         }
     }
     fn next_vacant(&self) -> u32 {
@@ -65,6 +67,7 @@ impl Vacant for Row {
     }
     fn inherit(&mut self, former: &Self) {
         self.serial = former.serial.wrapping_add(1);
+        self.life = former.life.wrapping_add(1);
     }
 }
 
@@ -87,6 +90,8 @@ pub struct SessionId {
     pub row: u32,
     /// Counts the holders.
     pub serial: u16,
+    /// Counts the sessions that had this row before.
+    pub life: u8,
 }
 
 /// A message that the server publishes when a client is gone (section 3.1.2.5).
@@ -250,6 +255,7 @@ impl Sessions {
         let id = SessionId {
             row: id,
             serial: row.serial,
+            life: row.life,
         };
         let (kept, ended) = if claim.clean {
             (None, kept)

@@ -165,6 +165,7 @@ impl Home {
                     messages: kept.messages,
                     requested_s: (kept.requested_s != NONE).then_some(kept.requested_s),
                     subscribers: kept.subscribers,
+                    wanted: false,
                     offset: kept.offset,
                     epoch,
                 });

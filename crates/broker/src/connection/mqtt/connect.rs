@@ -113,6 +113,7 @@ impl Shard {
             session: SessionId {
                 row: NONE,
                 serial: 0,
+                life: 0,
             },
             home: crate::mail::ShardId::from(topic::partition(client.as_bytes()))
                 % self.world.homes,

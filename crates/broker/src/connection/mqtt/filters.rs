@@ -13,6 +13,7 @@ use crate::conn::{LIVE, Sub};
 use crate::io::Io;
 use crate::mail::{Attached, Frames, MatchPage, ShardId};
 use crate::matched::{Due, Matched};
+use crate::matching::At;
 use crate::position::{Position, Since};
 use crate::shard::Shard;
 use crate::slab::NONE;
@@ -87,6 +88,20 @@ impl Shard {
             Some(at) => Some(at.offset),
         };
         seen.map(at).collect::<Option<_>>().unwrap_or_default()
+    }
+
+    /// Where a subscription goes on at each home that is made anew for its retained messages.
+    fn wildcard_again(&self, slot: u32, serial: u32) -> Vec<Since> {
+        let group = self.filtered(slot).and_then(|all| all.group(serial));
+        let homes = group.map_or(&[][..], |group| &group.homes);
+        let at = |at: &At| match at.live {
+            true => Since::Default,
+            false => Since::At(Position {
+                epoch: at.epoch,
+                offset: at.offset,
+            }),
+        };
+        homes.iter().map(at).collect()
     }
 
     /// A home's page for a subscription with wildcards.
@@ -278,10 +293,11 @@ impl Shard {
         wanted: &Wanted<'_>,
     ) -> Result<(), ReasonCode> {
         if wanted.options.retain_handling == RetainHandling::Send {
-            // Its retained messages come again: it is made anew. What comes between is live for both or for neither,
-            // since the home takes the two in order.
+            // Its retained messages come again: it is made anew. Where it is behind it goes on from there instead.
+            let serial = self.extra(slot).list[part as usize].filter - 1;
+            let since = self.wildcard_again(slot, serial);
             self.leave_part(slot, part);
-            return self.join_wildcard(slot, wanted, &[]);
+            return self.join_wildcard(slot, wanted, &since);
         }
         let sub = &mut self.extra(slot).list[part as usize];
         let former = qos(sub.options);

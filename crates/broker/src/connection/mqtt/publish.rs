@@ -329,7 +329,9 @@ impl Shard {
 
 fn reason_of(outcome: Outcome) -> ReasonCode {
     match outcome {
-        Outcome::Done(info) if info.subscribers == 0 => ReasonCode::NO_MATCHING_SUBSCRIBERS,
+        Outcome::Done(info) if info.subscribers == 0 && !info.wanted => {
+            ReasonCode::NO_MATCHING_SUBSCRIBERS
+        }
         Outcome::Done(_) | Outcome::Existed(_) | Outcome::Replayed(_) => ReasonCode::SUCCESS,
         Outcome::Full | Outcome::Missing | Outcome::OtherMessage => ReasonCode::QUOTA_EXCEEDED,
     }

@@ -35,6 +35,7 @@ impl Vacant for MqttRow {
             session: SessionId {
                 row: next,
                 serial: 0,
+                life: 0,
             },
             home: 0,
             keep_alive_s: 0,
@@ -54,10 +55,10 @@ impl MqttRow {
         self.session.row != NONE
     }
 
-    /// Names the client to its own subscriptions, for No Local; never 0.
+    /// Names the client to its own subscriptions, over all its connections, for No Local; never 0.
     pub fn origin(&self) -> u64 {
-        let SessionId { row, serial } = self.session;
-        1 << 63 | u64::from(serial) << 47 | u64::from(self.home) << 32 | u64::from(row)
+        let SessionId { row, life, .. } = self.session;
+        1 << 63 | u64::from(life) << 48 | u64::from(self.home) << 32 | u64::from(row)
     }
 }
 
