@@ -94,6 +94,8 @@ pub struct Admission {
     publishes: Option<(Rate, AtomicU64)>,
     publishers: Option<(Rate, [Box<[AtomicU64]>; 2])>,
     followers: AtomicU32,
+    sessions: AtomicU32,
+    sessions_max: u32,
     /// The sums of what each shard counts.
     pub totals: Totals,
     followers_max: u32,
@@ -123,6 +125,8 @@ impl Admission {
             )
             .map(|rate| (rate, [cells(), cells()])),
             followers: AtomicU32::new(0),
+            sessions: AtomicU32::new(0),
+            sessions_max: settings.mqtt.sessions_max,
             totals: Totals::default(),
             followers_max: settings.interest.followers_max,
             seed,
@@ -183,6 +187,17 @@ impl Admission {
         {
             clients.leave(client);
         }
+    }
+
+    /// Whether there is room for another MQTT session. Homes that ask at the same moment may each be told so.
+    pub fn has_room_for_session(&self) -> bool {
+        self.sessions.load(Relaxed) < self.sessions_max
+    }
+
+    /// A home had so many sessions and has so many now.
+    pub fn count_sessions(&self, before: u32, after: u32) {
+        // One less is added as its complement.
+        self.sessions.fetch_add(after.wrapping_sub(before), Relaxed);
     }
 
     /// A connection begins to follow; false when as many do as may.

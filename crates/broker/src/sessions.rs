@@ -211,10 +211,10 @@ impl Sessions {
         self.index.find(&self.rows, hash, is)
     }
 
-    /// A client connects. `rows_max` bounds the sessions.
-    pub fn open(&mut self, hash: u32, client: &[u8], claim: Claim, rows_max: u32) -> Opening {
+    /// A client connects. `room` says whether there may be another session.
+    pub fn open(&mut self, hash: u32, client: &[u8], claim: Claim, room: bool) -> Opening {
         let Some(id) = self.find(hash, client) else {
-            if self.rows.len() >= rows_max {
+            if !room {
                 return Opening::Full;
             }
             let mut row = Row::vacant(NONE);

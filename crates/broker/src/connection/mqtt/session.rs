@@ -36,10 +36,17 @@ impl Shard {
         client: &[u8],
         clean: bool,
     ) {
-        let most = self.world.settings.mqtt.sessions_max / u32::from(self.world.homes);
         let claim = Claim { shard, to, clean };
-        let opening = self.sessions.open(hash, client, claim, most.max(1));
+        let room = self.world.admission.has_room_for_session();
+        let before = self.sessions.len();
+        let opening = self.sessions.open(hash, client, claim, room);
+        self.count_sessions(before);
         self.opened(shard, to, opening);
+    }
+
+    fn count_sessions(&self, before: u32) {
+        let after = self.sessions.len();
+        self.world.admission.count_sessions(before, after);
     }
 
     fn opened(&mut self, shard: ShardId, to: ReplyTo, opening: Opening) {
@@ -76,7 +83,10 @@ impl Shard {
     /// A connection gives its session back.
     pub(crate) fn session_close(&mut self, farewell: Farewell) {
         let Farewell { id, kept, will } = farewell;
-        match self.sessions.close(id, kept, will, self.now) {
+        let before = self.sessions.len();
+        let closing = self.sessions.close(id, kept, will, self.now);
+        self.count_sessions(before);
+        match closing {
             Closing::Done(will) => self.publish_will(will),
             Closing::Next(claim, opening) => self.opened(claim.shard, claim.to, opening),
         }
@@ -85,9 +95,11 @@ impl Shard {
     /// Wills and ends that are due.
     pub(crate) fn end_sessions(&mut self) {
         for _ in 0..DUE_PER_TICK {
+            let before = self.sessions.len();
             let Some((will, ended)) = self.sessions.next_due(self.now) else {
                 return;
             };
+            self.count_sessions(before);
             self.publish_will(will);
             self.session_ended(ended);
         }
