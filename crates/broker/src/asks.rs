@@ -98,9 +98,9 @@ impl Shard {
                 home.group_join(from, *to, of, *credit, *counts, &world.rules, now, lanes);
             }
             Ask::GroupCredit { group, to, count } => {
-                home.group_credit(*group, *to, *count, &world.rules, now, lanes);
+                home.group_credit(from, *group, *to, *count, &world.rules, now, lanes);
             }
-            Ask::LeaveGroup(leave) => home.group_leave(leave, &world.rules, now, lanes),
+            Ask::LeaveGroup(leave) => home.group_leave(from, leave, &world.rules, now, lanes),
             Ask::ReleaseGroup { name, filter } => home.group_release(filter, name),
             Ask::SessionOpen { .. } | Ask::SessionClose(_) => {
                 unreachable!("sessions are no topics")

@@ -33,6 +33,13 @@ struct Member {
     credit: u32,
 }
 
+impl Member {
+    /// Connections of two shards may have the same row, and the same of all else.
+    fn is(&self, shard: ShardId, to: ReplyTo) -> bool {
+        self.shard == shard && self.to == to
+    }
+}
+
 struct Group {
     filter: Box<[u8]>,
     name: Box<[u8]>,
@@ -199,8 +206,10 @@ impl Home {
     }
 
     /// A member has room for so many messages more.
+    #[allow(clippy::too_many_arguments)] // what a request says, and what a home is always given
     pub fn group_credit(
         &mut self,
+        from: ShardId,
         id: u64,
         to: ReplyTo,
         count: u32,
@@ -211,14 +220,22 @@ impl Home {
         let Some(group) = self.groups.all.get_mut(&id) else {
             return;
         };
-        if let Some(member) = group.members.iter_mut().find(|member| member.to == to) {
+        let mut members = group.members.iter_mut();
+        if let Some(member) = members.find(|member| member.is(from, to)) {
             member.credit += count;
             self.pump(id, rules, now, lanes);
         }
     }
 
     /// A member goes and gives back what it has not acknowledged; `ends` when its session subscribes no more.
-    pub fn group_leave(&mut self, leave: &LeaveGroup, rules: &Rules, now: Now, lanes: &mut Lanes) {
+    pub fn group_leave(
+        &mut self,
+        from: ShardId,
+        leave: &LeaveGroup,
+        rules: &Rules,
+        now: Now,
+        lanes: &mut Lanes,
+    ) {
         let LeaveGroup {
             group: id,
             to,
@@ -228,7 +245,7 @@ impl Home {
         let Some(group) = self.groups.all.get_mut(&id) else {
             return;
         };
-        group.members.retain(|member| member.to != to);
+        group.members.retain(|member| !member.is(from, to));
         group.again.extend(unacked.iter().cloned());
         group.sessions -= u32::from(ends);
         if group.sessions == 0 {

@@ -11,6 +11,7 @@ mod broker;
 mod support;
 
 mod acknowledge;
+mod conformance;
 mod conn;
 mod connect;
 mod flow;

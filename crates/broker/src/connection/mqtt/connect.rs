@@ -24,8 +24,16 @@ use crate::slab::NONE;
 const CLIENT_ID_BYTES_MAX: usize = 256;
 /// Who publishes a will: no client, and not another door.
 const WILL_ORIGIN: u64 = 1;
-/// Where CONNECT says its version: behind the fixed header and the protocol name.
-const LEVEL_AT: usize = 6;
+
+impl Connecting {
+    /// The size of the CONNACK, with its limits and with what this CONNECT made necessary.
+    fn connack_bytes(&self) -> usize {
+        let assigned = self.assigned.as_ref().map_or(0, |id| 3 + id.len());
+        16 + assigned
+            + 3 * usize::from(self.server_keep_alive)
+            + 5 * usize::from(self.server_expiry)
+    }
+}
 
 impl Shard {
     pub(super) fn connect<I: Io>(
@@ -73,7 +81,11 @@ impl Shard {
                 .take_while(|byte| *byte & 0x80 != 0)
                 .count()
             + 1;
-        let level = bytes.get(body + LEVEL_AT).copied().unwrap_or_default();
+        // Behind the name, which MQTT 3.1 has a longer one.
+        let name = bytes
+            .get(body..body + 2)
+            .map_or(0, |len| usize::from(u16::from_be_bytes([len[0], len[1]])));
+        let level = bytes.get(body + 2 + name).copied().unwrap_or_default();
         if matches!(error, Error::ProtocolVersion(_)) && level < Version::V5.level() {
             return self.refuse_client(slot, error.reason(), io);
         }
@@ -125,14 +137,19 @@ impl Shard {
         let home = row.home;
         let assigned = (v5 && connect.client_id.is_empty()).then(|| client.clone());
         let aliases_max = set.topic_alias_maximum().min(settings.topic_aliases_max);
-        let mqtt = self.mqtt_state(slot);
-        (mqtt.expiry_s, mqtt.will, mqtt.aliases_max) = (expiry_s, will, aliases_max);
-        mqtt.connecting = Some(Box::new(Connecting {
+        let connecting = Connecting {
             assigned,
             server_keep_alive: v5 && !keeps,
             server_expiry: v5 && expiry_s != asked_s,
             given: None,
-        }));
+        };
+        if connecting.connack_bytes() > packet_max.unwrap_or(u32::MAX) as usize {
+            // [MQTT-3.1.2-24]: what must be said does not fit.
+            return Err(ReasonCode::PACKET_TOO_LARGE);
+        }
+        let mqtt = self.mqtt_state(slot);
+        (mqtt.expiry_s, mqtt.will, mqtt.aliases_max) = (expiry_s, will, aliases_max);
+        mqtt.connecting = Some(Box::new(connecting));
         let row = self.mqtts.insert(row);
         let conn = self.conns.get_mut(slot);
         conn.mqtt = row;

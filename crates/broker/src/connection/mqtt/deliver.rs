@@ -4,6 +4,7 @@
 //! ones, when the client comes back. When as many are under way as the client takes, the subscription falls back to its
 //! position and reads on from the log as acknowledgements come; QoS 0 is never held back by that.
 
+use alloc::collections::VecDeque;
 use alloc::vec::Vec;
 
 use crore_wire::mqtt::{Ack, PacketId, PropertyBuf, Publish, ReasonCode, Version, encode};
@@ -18,6 +19,9 @@ use crate::mail::{Frames, Record};
 use crate::sessions::FOREVER_S;
 use crate::shard::Shard;
 use crate::slab::NONE;
+
+/// DUP in the first byte of a PUBLISH; in one that waits it says that it was sent before (section 3.3.1.1).
+const DUP: u8 = 0b1000;
 
 impl Shard {
     /// Live messages of the burst, for a subscription of a list. What a filter of the client matches too comes by that
@@ -110,28 +114,44 @@ impl Shard {
         }
     }
 
-    /// Retained messages that waited for room.
+    /// What waited for room: messages of the session that were sent before, then retained ones and those of groups.
     pub(super) fn give_waiting<I: Io>(&mut self, slot: u32, io: &mut I) {
         loop {
             let Some(mqtt) = self.mqtt(slot) else { return };
-            let waits = self.conns.get(slot).outbox != NONE || !self.has_place(slot);
-            if mqtt.waiting.is_empty() || waits {
+            let full = mqtt.inflight.len() >= self.receive_max(slot);
+            if mqtt.waiting.is_empty() || full || self.conns.get(slot).outbox != NONE {
                 return;
             }
-            let id = self.take_packet_id(slot);
+            let now_s = self.now.unix_s;
             let mqtt = self.mqtt_state(slot);
             let mut next = mqtt.waiting.pop_front().expect("it was just seen");
-            next.packet_id = id.get();
-            mqtt.inflight.push_back(next);
-            self.send_again(slot, mqtt_last(self.mqtt(slot)), false);
+            let again = next.packet[0] & DUP != 0;
+            if !again && next.end_s <= now_s {
+                // [MQTT-3.3.2-5]: its delivery had not begun.
+                if let Some((part, home)) = next.group {
+                    self.give_credit(slot, u32::from(part), home);
+                }
+                continue;
+            }
+            if !again {
+                next.packet_id = self.take_packet_id(slot).get();
+            }
+            self.mqtt_state(slot).inflight.push_back(next);
+            self.send_again(slot, mqtt_last(self.mqtt(slot)), again);
             self.send_reply(slot, io);
         }
     }
 
+    /// Whether a QoS 1 or 2 message may be sent: what waits goes first.
     pub(super) fn has_place(&self, slot: u32) -> bool {
-        let row = self.mqtts.get(self.conns.get(slot).mqtt);
-        let under_way = self.mqtt(slot).map_or(0, |mqtt| mqtt.inflight.len());
-        under_way < usize::from(row.receive_max)
+        let Some(mqtt) = self.mqtt(slot) else {
+            return true;
+        };
+        mqtt.waiting.is_empty() && mqtt.inflight.len() < self.receive_max(slot)
+    }
+
+    fn receive_max(&self, slot: u32) -> usize {
+        usize::from(self.mqtts.get(self.conns.get(slot).mqtt).receive_max)
     }
 
     /// Messages that a subscription may be given.
@@ -155,8 +175,15 @@ impl Shard {
 
     pub(super) fn take_packet_id(&mut self, slot: u32) -> PacketId {
         let row = self.conns.get(slot).mqtt;
-        let last = self.mqtts.get(row).packet_id;
-        let id = self.mqtt_state(slot).next_packet_id(last);
+        let mut id = self.mqtts.get(row).packet_id;
+        let mqtt = self.mqtt_state(slot);
+        loop {
+            id = mqtt.next_packet_id(id);
+            // What waits to be sent again keeps its own.
+            if mqtt.waiting.iter().all(|next| next.packet_id != id) {
+                break;
+            }
+        }
         self.mqtts.get_mut(row).packet_id = id;
         PacketId::new(id).expect("never 0")
     }
@@ -226,9 +253,23 @@ impl Shard {
         }
     }
 
-    /// After a session was found again: what was not acknowledged, in its order [MQTT-4.4.0-1].
+    /// After a session was found again: what was not acknowledged, in its order [MQTT-4.4.0-1]. What is more than this
+    /// connection takes at once [MQTT-3.3.4-9] waits before all else.
     pub(super) fn send_inflight<I: Io>(&mut self, slot: u32, io: &mut I) {
-        let count = self.mqtt(slot).map_or(0, |mqtt| mqtt.inflight.len());
+        let most = self.receive_max(slot);
+        let mqtt = self.mqtt_state(slot);
+        let mut later = VecDeque::new();
+        for mut sent in core::mem::take(&mut mqtt.inflight) {
+            if sent.step == Step::Released || mqtt.inflight.len() < most {
+                mqtt.inflight.push_back(sent);
+            } else {
+                sent.packet[0] |= DUP;
+                later.push_back(sent);
+            }
+        }
+        later.append(&mut mqtt.waiting);
+        mqtt.waiting = later;
+        let count = mqtt.inflight.len();
         for at in 0..count {
             self.send_again(slot, at, true);
         }

@@ -34,7 +34,7 @@ pub(crate) use give::{encode_plain, is_plain};
 pub use shared::Shared;
 pub use state::{Mqtt, MqttRow};
 
-use crate::conn::{CLOSING, FRAMED, Spill, State, V5};
+use crate::conn::{CLOSING, FRAMED, SMALL, Spill, State, V5};
 use crate::encode::frame_from;
 use crate::io::{Close, Io};
 use crate::shard::Shard;
@@ -285,19 +285,37 @@ impl Shard {
 
     /// Ends the connection with a DISCONNECT that says why; 3.1.1 has none. The will is published.
     pub(crate) fn mqtt_end<I: Io>(&mut self, slot: u32, reason: ReasonCode, io: &mut I) {
-        if self.version(slot) == Version::V5 && self.conns.get(slot).mqtt != NONE {
+        // [MQTT-3.14.0-1]: not before the CONNACK.
+        let connecting = self
+            .mqtt(slot)
+            .is_some_and(|mqtt| mqtt.connecting.is_some());
+        let row = self.conns.get(slot);
+        if self.version(slot) == Version::V5 && row.mqtt != NONE && !connecting {
             let mut properties = PropertyBuf::new();
             // The name is short and has no null character.
             let _ = properties.reason_string(reason.name());
-            let disconnect = Disconnect {
-                reason,
-                properties: properties.properties(),
-            };
-            self.write(slot, |out| {
-                encode::disconnect(out, Version::V5, &disconnect)
-            });
+            let most = self.packet_bytes_max(slot);
+            // Without the words where they make it too large [MQTT-3.14.2-3].
+            for properties in [properties.properties(), NOTHING] {
+                let disconnect = Disconnect { reason, properties };
+                let mut packet = Vec::new();
+                encode::disconnect(&mut packet, Version::V5, &disconnect);
+                if packet.len() <= most {
+                    self.write(slot, |out| out.extend_from_slice(&packet));
+                    break;
+                }
+            }
         }
         self.mqtt_shut(slot, io);
+    }
+
+    /// The largest packet that the client takes.
+    fn packet_bytes_max(&self, slot: u32) -> usize {
+        let row = self.conns.get(slot);
+        match row.wants(SMALL) {
+            true => self.mqtts.get(row.mqtt).packet_bytes_max as usize,
+            false => usize::MAX,
+        }
     }
 
     /// Sends what is written and closes.

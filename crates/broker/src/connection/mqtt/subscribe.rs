@@ -26,6 +26,8 @@ use crate::slab::NONE;
 
 /// Where the serial of a place begins in [`ReplyTo::part`].
 const SERIAL_SHIFT: u32 = 16;
+/// A SUBACK or UNSUBACK without its codes: header, packet id, no properties.
+const ACK_BYTES: usize = 6;
 /// The wildcard is a level of its own, so that looking for the byte is enough once the filter is checked.
 const WILDCARDS: [char; 2] = ['+', '#'];
 
@@ -49,6 +51,7 @@ impl Shard {
         let packet_id = subscribe.packet_id.get();
         let identifier = subscribe.properties.subscription_identifier().unwrap_or(0);
         let count = subscribe.filters.iter().count();
+        self.has_room_for_codes(slot, count)?;
         self.expand(slot);
         self.mqtt_state(slot).subacks.push(Suback {
             packet_id,
@@ -62,6 +65,14 @@ impl Shard {
             }
         }
         Ok(())
+    }
+
+    /// Whether the client takes a SUBACK or UNSUBACK with so many codes [MQTT-3.1.2-24].
+    fn has_room_for_codes(&self, slot: u32, count: usize) -> Result<(), ReasonCode> {
+        match ACK_BYTES + count <= self.packet_bytes_max(slot) {
+            true => Ok(()),
+            false => Err(ReasonCode::PACKET_TOO_LARGE),
+        }
     }
 
     /// One filter. Its grant comes with the answer of the topic's home.
@@ -352,6 +363,7 @@ impl Shard {
         slot: u32,
         unsubscribe: &Unsubscribe<'_>,
     ) -> Result<(), ReasonCode> {
+        self.has_room_for_codes(slot, unsubscribe.filters.iter().count())?;
         self.expand(slot);
         let mut reasons = Vec::new();
         for filter in unsubscribe.filters.iter() {

@@ -1,0 +1,267 @@
+//! CONNECT, CONNACK, DISCONNECT and AUTH.
+
+use crate::broker::Broker;
+use crate::conn::{Conn, VERSIONS, id, message, plain, will};
+use crore_wire::mqtt::PacketType::{PubAck, PubRec};
+use crore_wire::mqtt::{
+    Auth, Packet, PacketType, Properties, PropertyBuf, Qos, ReasonCode, SubscribeOptions, Version,
+    encode,
+};
+
+/// The reason of the CONNACK.
+fn answer(conn: &mut Conn) -> ReasonCode {
+    match conn.packet().packet() {
+        Packet::ConnAck(connack) => connack.reason,
+        other => panic!("a CONNACK is due, {other:?} came"),
+    }
+}
+
+#[test]
+fn client_ids_of_every_kind_are_taken_up_to_a_length() {
+    let broker = Broker::start();
+    let letters = "0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ";
+    let long = "x".repeat(256);
+    for version in VERSIONS {
+        for name in [
+            "a",
+            &letters[..23],
+            &letters[20..43],
+            &letters[39..],
+            "\u{fc}/#+$ ",
+            &long,
+        ] {
+            Conn::connected(&broker, version, name);
+        }
+        if broker.is_ours() {
+            let mut conn = Conn::open(&broker, version);
+            conn.write(|out| encode::connect(out, &plain(version, &format!("{long}x"))));
+            assert_eq!(answer(&mut conn), ReasonCode::CLIENT_IDENTIFIER_NOT_VALID);
+            assert_eq!(conn.rest(), b"");
+        }
+    }
+}
+
+#[test]
+fn ids_that_are_given_out_differ_and_name_their_sessions() {
+    let broker = Broker::start();
+    let mut properties = PropertyBuf::new();
+    properties.session_expiry_interval_s(60);
+    let mut ids = Vec::new();
+    for _ in 0..3 {
+        let mut connect = plain(Version::V5, "");
+        connect.properties = properties.properties();
+        let mut conn = Conn::open(&broker, Version::V5);
+        conn.write(|out| encode::connect(out, &connect));
+        let got = conn.packet();
+        let Packet::ConnAck(connack) = got.packet() else {
+            panic!("no CONNACK");
+        };
+        let name = connack.properties.assigned_client_identifier();
+        ids.push(name.expect("an id").to_string());
+        conn.disconnect();
+        conn.end();
+    }
+    for name in &ids {
+        assert!(Conn::open(&broker, Version::V5).resume(name));
+    }
+    ids.sort();
+    ids.dedup();
+    assert_eq!(ids.len(), 3);
+    // 3.1.1 has no place to tell it; the client is served.
+    assert!(Conn::connected(&broker, Version::V311, "").is_served());
+}
+
+#[test]
+fn other_protocols_and_versions_are_refused() {
+    let broker = Broker::start();
+    let old: &[u8] = b"\x10\x0f\0\x06MQIsdp\x03\x02\0\0\0\x01a";
+    let mut conn = Conn::open(&broker, Version::V311);
+    conn.send(old);
+    assert_eq!(conn.rest(), b"\x20\x02\0\x01");
+    let mut conn = Conn::open(&broker, Version::V311);
+    conn.send(b"\x10\x0d\0\x04MQTX\x04\x02\0\0\0\x01a\r\n\r\n");
+    // On a port that speaks HTTP too it is told in that language, if at all.
+    let said = conn.rest();
+    assert!(
+        said.is_empty() || said.starts_with(b"HTTP/1.1 400"),
+        "{said:02x?}"
+    );
+}
+
+#[test]
+fn behind_a_refusal_nothing_is_read() {
+    let broker = Broker::start();
+    let mut watcher = Conn::connected(&broker, Version::V5, "watcher");
+    watcher.subscribe("t", 0);
+    for version in VERSIONS {
+        let mut connect = plain(version, "");
+        connect.clean_start = version == Version::V5;
+        connect.will = Some(will("t"));
+        let mut properties = PropertyBuf::new();
+        properties
+            .authentication_method("unknown")
+            .expect("it is short");
+        if version == Version::V5 {
+            connect.properties = properties.properties();
+        }
+        let mut conn = Conn::open(&broker, version);
+        conn.write(|out| {
+            encode::connect(out, &connect);
+            encode::publish(out, version, &message("t", 0, 0, b"behind"));
+        });
+        assert!(answer(&mut conn).is_error());
+        assert_eq!(conn.rest(), b"");
+    }
+    watcher.expect_quiet();
+}
+
+#[test]
+fn what_nobody_asked_for_is_not_said() {
+    let broker = Broker::start();
+    for wants in [None, Some(false), Some(true)] {
+        let mut properties = PropertyBuf::new();
+        if let Some(wants) = wants {
+            properties.request_response_information(wants);
+            properties.request_problem_information(wants);
+        }
+        let mut connect = plain(Version::V5, "it");
+        connect.properties = properties.properties();
+        let mut conn = Conn::open(&broker, Version::V5);
+        conn.write(|out| encode::connect(out, &connect));
+        let got = conn.packet();
+        let Packet::ConnAck(connack) = got.packet() else {
+            panic!("no CONNACK");
+        };
+        assert_eq!(connack.properties.response_information(), None);
+        assert_eq!(connack.properties.reason_string(), None);
+        conn.write(|out| {
+            let filters = std::iter::once(("t", SubscribeOptions::of(Qos::AtLeastOnce)));
+            encode::subscribe(out, Version::V5, id(1), &Properties::default(), filters);
+            encode::publish(out, Version::V5, &message("$x", 1, 2, b"not allowed"));
+            let filters = std::iter::once("never");
+            encode::unsubscribe(out, Version::V5, id(3), &Properties::default(), filters);
+        });
+        for _ in 0..3 {
+            let got = conn.packet();
+            let properties = match got.packet() {
+                Packet::SubAck(suback) => suback.properties,
+                Packet::PubAck(ack) => ack.properties,
+                Packet::UnsubAck(unsuback) => unsuback.properties,
+                other => panic!("{other:?}"),
+            };
+            assert!(properties.is_empty(), "{properties:?}");
+        }
+    }
+}
+
+#[test]
+fn a_farewell_is_no_larger_than_the_client_takes() {
+    let broker = Broker::start();
+    for most in [64u32, 20] {
+        let mut properties = PropertyBuf::new();
+        properties.maximum_packet_size_bytes(most);
+        let mut connect = plain(Version::V5, "it");
+        connect.properties = properties.properties();
+        let mut conn = Conn::open(&broker, Version::V5);
+        conn.connect(&connect);
+        // An unknown alias.
+        conn.send(b"\x30\x06\0\0\x03\x23\0\x01");
+        let said = conn.rest();
+        assert!(said.len() <= most as usize, "{} of {most}", said.len());
+        assert_eq!((said[0], said[2]), (0xe0, 0x82));
+    }
+}
+
+#[test]
+fn who_takes_no_answer_gets_none() {
+    // Smaller than any CONNACK that tells what must be told.
+    let broker = Broker::start();
+    if !broker.is_ours() {
+        return; // Mosquitto sends it
+    }
+    let mut properties = PropertyBuf::new();
+    properties.maximum_packet_size_bytes(6);
+    let mut connect = plain(Version::V5, "it");
+    connect.properties = properties.properties();
+    let mut conn = Conn::open(&broker, Version::V5);
+    conn.write(|out| encode::connect(out, &connect));
+    assert_eq!(answer(&mut conn), ReasonCode::PACKET_TOO_LARGE);
+    assert_eq!(conn.rest(), b"");
+    // Nor a SUBACK for more filters than fit into one.
+    let mut properties = PropertyBuf::new();
+    properties.maximum_packet_size_bytes(20);
+    let mut connect = plain(Version::V5, "it");
+    connect.properties = properties.properties();
+    let mut conn = Conn::open(&broker, Version::V5);
+    conn.connect(&connect);
+    conn.write(|out| {
+        let filters = (0..30).map(|_| ("t", SubscribeOptions::of(Qos::AtMostOnce)));
+        encode::subscribe(out, Version::V5, id(1), &Properties::default(), filters);
+    });
+    assert_eq!(conn.end(), Some(ReasonCode::PACKET_TOO_LARGE));
+}
+
+#[test]
+fn there_is_no_authentication_to_go_on_with() {
+    let broker = Broker::start();
+    let mut properties = PropertyBuf::new();
+    properties
+        .authentication_method("unknown")
+        .expect("it is short");
+    for reason in [
+        ReasonCode::CONTINUE_AUTHENTICATION,
+        ReasonCode::RE_AUTHENTICATE,
+    ] {
+        let mut conn = Conn::connected(&broker, Version::V5, "it");
+        let auth = Auth {
+            reason,
+            properties: properties.properties(),
+        };
+        conn.write(|out| encode::auth(out, &auth));
+        assert_eq!(conn.end(), Some(ReasonCode::PROTOCOL_ERROR));
+    }
+}
+
+#[test]
+fn user_and_password_are_taken() {
+    let broker = Broker::start();
+    for version in VERSIONS {
+        let mut connect = plain(version, "it");
+        (connect.user_name, connect.password) = (Some("user"), Some(b"\0secret".as_slice()));
+        let mut conn = Conn::open(&broker, version);
+        conn.connect(&connect);
+        assert!(conn.is_served());
+    }
+}
+
+#[test]
+fn a_publish_that_is_not_allowed_is_refused_and_counts_for_nobody() {
+    let broker = Broker::start();
+    if !broker.is_ours() {
+        return; // Mosquitto takes `$` topics
+    }
+    let mut watcher = Conn::connected(&broker, Version::V5, "watcher");
+    watcher.subscribe("$x/#", 0);
+    let mut conn = Conn::connected(&broker, Version::V5, "new");
+    conn.publish(&message("$x/a", 1, 1, b"x"));
+    assert_eq!(conn.packet().ack(PubAck), (1, ReasonCode::NOT_AUTHORIZED));
+    // Refused, an id is free.
+    conn.publish(&message("$x/a", 2, 1, b"x"));
+    assert_eq!(conn.packet().ack(PubRec), (1, ReasonCode::NOT_AUTHORIZED));
+    conn.subscribe("t", 0);
+    conn.publish(&message("t", 2, 1, b"new"));
+    let mut left = vec![PubRec, PacketType::Publish];
+    while !left.is_empty() {
+        let kind = conn.packet().packet().kind();
+        left.retain(|due| *due != kind);
+    }
+    assert!(conn.is_served());
+    conn.publish(&message("$x/a", 0, 0, b"x"));
+    assert_eq!(conn.end(), Some(ReasonCode::NOT_AUTHORIZED));
+    for qos in 0..3 {
+        let mut conn = Conn::connected(&broker, Version::V311, "old");
+        conn.publish(&message("$x/a", qos, 1, b"x"));
+        assert_eq!(conn.rest(), b"", "{qos}");
+    }
+    watcher.expect_quiet();
+}

@@ -1,0 +1,128 @@
+//! Statements of the specifications that no other test shows; docs/MQTT-CONFORMANCE.md names these for them.
+
+mod connections;
+mod messages;
+mod sessions;
+mod subscriptions;
+
+use crate::conn::{Conn, id};
+use crore_wire::mqtt::{
+    Packet, Properties, Qos, ReasonCode, RetainHandling, SubscribeOptions, encode,
+};
+
+/// Subscribes to several filters at once; the codes.
+fn subscribe_all(conn: &mut Conn, filters: &[(&str, u8)]) -> Vec<ReasonCode> {
+    let version = conn.version;
+    conn.write(|out| {
+        let filters = filters.iter().map(|(filter, qos)| {
+            let qos = Qos::from_bits(*qos).expect("a QoS");
+            (*filter, SubscribeOptions::of(qos))
+        });
+        encode::subscribe(out, version, id(777), &Properties::default(), filters);
+    });
+    match conn.packet().packet() {
+        Packet::SubAck(suback) => {
+            assert_eq!(suback.packet_id, id(777));
+            suback.reasons.iter().collect()
+        }
+        other => panic!("a SUBACK is due, {other:?} came"),
+    }
+}
+
+/// Unsubscribes from several filters at once; the codes, which 3.1.1 does not have.
+fn unsubscribe_all(conn: &mut Conn, filters: &[&str]) -> Vec<ReasonCode> {
+    let version = conn.version;
+    conn.write(|out| {
+        let filters = filters.iter().copied();
+        encode::unsubscribe(out, version, id(778), &Properties::default(), filters);
+    });
+    match conn.packet().packet() {
+        Packet::UnsubAck(unsuback) => {
+            assert_eq!(unsuback.packet_id, id(778));
+            unsuback.reasons.iter().collect()
+        }
+        other => panic!("an UNSUBACK is due, {other:?} came"),
+    }
+}
+
+/// A subscription that gets no retained messages.
+fn subscribe_without_retained(conn: &mut Conn, filter: &str, qos: u8) {
+    let version = conn.version;
+    let mut options = SubscribeOptions::of(Qos::from_bits(qos).expect("a QoS"));
+    options.retain_handling = RetainHandling::DoNotSend;
+    conn.write(|out| {
+        let filters = std::iter::once((filter, options));
+        encode::subscribe(out, version, id(779), &Properties::default(), filters);
+    });
+    assert!(matches!(conn.packet().packet(), Packet::SubAck(_)));
+}
+
+/// The packet id of the next packet, a PUBLISH with this payload.
+fn take(conn: &mut Conn, payload: &[u8]) -> u16 {
+    let got = conn.packet();
+    let publish = got.publish();
+    assert_eq!(
+        publish.payload,
+        payload,
+        "{:?}",
+        String::from_utf8_lossy(publish.payload)
+    );
+    publish.packet_id.map_or(0, |id| id.get())
+}
+
+/// Where the tests are that the checklist names.
+const TESTS: [&str; 5] = [
+    "../wire/tests",
+    "../wire/tests/mqtt_properties",
+    "tests/mqtt",
+    "tests/mqtt/conformance",
+    "tests/clients/mqtt",
+];
+
+#[test]
+fn the_checklist_names_tests_that_exist() {
+    let root = std::path::Path::new(env!("CARGO_MANIFEST_DIR"));
+    let list = std::fs::read_to_string(root.join("../../docs/MQTT-CONFORMANCE.md")).expect("it");
+    let mut source = String::new();
+    for directory in TESTS {
+        for file in std::fs::read_dir(root.join(directory)).expect("a directory") {
+            let path = file.expect("a file").path();
+            if path.extension().is_some_and(|end| end == "rs") {
+                let of = match path.ends_with("main.rs") {
+                    true => path.parent().expect("a directory"),
+                    false => &path,
+                };
+                let module = of.file_stem().expect("a name").to_string_lossy();
+                let text = std::fs::read_to_string(&path).expect("text");
+                let functions = text
+                    .lines()
+                    .filter_map(|line| line.trim_start().strip_prefix("fn "));
+                for line in functions {
+                    let name = line.split('(').next().expect("a name");
+                    source.push_str(&format!("{module}::{name}\n"));
+                }
+            }
+        }
+    }
+    let mut statements = 0;
+    let mut wrong = Vec::new();
+    for line in list.lines().filter(|line| line.starts_with("| [MQTT-")) {
+        statements += 1;
+        let shown = line.trim_end_matches([' ', '|']).rsplit(" | ").next();
+        let shown = shown.expect("a last column");
+        if shown.is_empty() || shown.ends_with("open") {
+            wrong.push(line.to_string());
+        }
+        for named in shown.split('`').skip(1).step_by(2) {
+            let mut parts = named.rsplitn(3, "::");
+            let (name, module) = (parts.next(), parts.next());
+            if let (Some(name), Some(module)) = (name, module)
+                && !source.contains(&format!("{module}::{name}\n"))
+            {
+                wrong.push(format!("{named} in {line}"));
+            }
+        }
+    }
+    assert_eq!(statements, 251 + 141);
+    assert!(wrong.is_empty(), "{wrong:#?}");
+}

@@ -1,0 +1,120 @@
+//! What a session keeps from one connection to the next.
+
+use super::take;
+use crate::broker::Broker;
+use crate::conn::{Conn, VERSIONS, message, plain};
+use crore_wire::mqtt::PacketType::{PubAck, PubComp, PubRec, PubRel};
+use crore_wire::mqtt::{PropertyBuf, Version};
+
+/// A connection to a kept session that takes so many messages at once.
+fn resume_with(broker: &Broker, receive_max: u16) -> Conn {
+    let mut properties = PropertyBuf::new();
+    properties.session_expiry_interval_s(600);
+    properties.receive_maximum(receive_max);
+    let mut connect = plain(Version::V5, "it");
+    connect.clean_start = false;
+    connect.properties = properties.properties();
+    let mut conn = Conn::open(broker, Version::V5);
+    conn.connect(&connect);
+    conn
+}
+
+#[test]
+fn a_session_keeps_to_the_receive_maximum_of_each_connection() {
+    let broker = Broker::start();
+    if !broker.is_ours() {
+        return; // Mosquitto 2.0 sends more after the first acknowledgement
+    }
+    let mut conn = resume_with(&broker, 10);
+    conn.subscribe("t", 2);
+    let mut publisher = Conn::connected(&broker, Version::V5, "publisher");
+    let mut ids = Vec::new();
+    for n in 1..=6u8 {
+        publisher.deliver(&message("t", 1 + n % 2, u16::from(n), &[b'0' + n]));
+        ids.push(take(&mut conn, &[b'0' + n]));
+    }
+    // The first one is received; it waits for PUBCOMP and is no PUBLISH any more.
+    conn.acknowledge(PubRec, ids[0]);
+    assert_eq!(conn.packet().ack(PubRel).0, ids[0]);
+    conn.cut();
+    publisher.deliver(&message("t", 1, 7, b"7"));
+    let mut conn = resume_with(&broker, 2);
+    assert_eq!(conn.packet().ack(PubRel).0, ids[0]);
+    conn.acknowledge(PubComp, ids[0]);
+    let mut under_way = Vec::new();
+    for n in 2..=7u8 {
+        if under_way.len() == 2 {
+            conn.expect_quiet();
+            finish(&mut conn, under_way.remove(0));
+        }
+        let got = conn.packet();
+        let publish = got.publish();
+        assert_eq!(publish.payload, [b'0' + n], "in their order");
+        assert_eq!(publish.dup, n < 7, "{n}");
+        let id = publish.packet_id.expect("an id").get();
+        if n < 7 {
+            assert_eq!(id, ids[usize::from(n) - 1], "with their ids");
+        } else {
+            assert!(!ids[2..].contains(&id), "with an id of its own");
+        }
+        under_way.push((id, publish.qos.bits()));
+        publisher.ping();
+    }
+    for sent in under_way {
+        finish(&mut conn, sent);
+    }
+    conn.expect_quiet();
+}
+
+fn finish(conn: &mut Conn, (id, qos): (u16, u8)) {
+    if qos == 1 {
+        return conn.acknowledge(PubAck, id);
+    }
+    conn.acknowledge(PubRec, id);
+    assert_eq!(conn.packet().ack(PubRel).0, id);
+    conn.acknowledge(PubComp, id);
+}
+
+#[test]
+fn a_session_keeps_its_subscriptions_with_what_they_asked_for() {
+    let broker = Broker::start();
+    for version in VERSIONS {
+        let name = format!("{version:?}");
+        let mut conn = Conn::open(&broker, version);
+        conn.resume(&name);
+        for (filter, qos) in [("zero", 0), ("one", 1), ("two/+", 2)] {
+            conn.subscribe(filter, qos);
+        }
+        conn.disconnect();
+        conn.end();
+        let mut publisher = Conn::connected(&broker, Version::V5, "publisher");
+        publisher.deliver(&message("zero", 1, 1, b"not kept"));
+        let mut conn = Conn::open(&broker, version);
+        assert!(conn.resume(&name));
+        assert!(conn.is_served());
+        for (topic, granted) in [("zero", 0), ("one", 1), ("two/x", 2)] {
+            publisher.deliver(&message(topic, 2, 1, b"x"));
+            let got = conn.packet();
+            assert_eq!(got.publish().topic, topic);
+            assert_eq!(got.publish().qos.bits(), granted);
+        }
+    }
+}
+
+#[test]
+fn a_message_without_quality_comes_to_a_session_as_it_is() {
+    let broker = Broker::start();
+    if !broker.is_ours() {
+        return; // left to servers
+    }
+    let mut conn = Conn::open(&broker, Version::V5);
+    conn.resume("it");
+    conn.subscribe("t", 1);
+    conn.cut();
+    let mut publisher = Conn::connected(&broker, Version::V5, "publisher");
+    publisher.publish(&message("t", 0, 0, b"x"));
+    assert!(publisher.is_served());
+    let mut conn = Conn::open(&broker, Version::V5);
+    assert!(conn.resume("it"));
+    assert_eq!(take(&mut conn, b"x"), 0, "QoS 0");
+}

@@ -1,0 +1,216 @@
+//! SUBSCRIBE, UNSUBSCRIBE and their answers; shared subscriptions.
+
+use super::{subscribe_all, take, unsubscribe_all};
+use crate::broker::Broker;
+use crate::conn::{Conn, VERSIONS, message};
+use crore_wire::mqtt::PacketType::{PubAck, PubComp, PubRec, PubRel};
+use crore_wire::mqtt::{Packet, ReasonCode, Version};
+
+/// limits.topics_per_connection.
+const MOST: usize = 32;
+
+#[test]
+fn every_filter_has_its_code_in_its_place() {
+    let broker = Broker::start();
+    for version in VERSIONS {
+        let mut conn = Conn::connected(&broker, version, "it");
+        let names: Vec<String> = (0..40)
+            .map(|n| match n % 4 {
+                0 => format!("{n}"),
+                1 => format!("{n}/+"),
+                2 => format!("{n}/#"),
+                _ => format!("$share/g/{n}"),
+            })
+            .collect();
+        let filters: Vec<(&str, u8)> = names
+            .iter()
+            .enumerate()
+            .map(|(n, name)| (name.as_str(), (n % 3) as u8))
+            .collect();
+        let reasons = subscribe_all(&mut conn, &filters);
+        assert_eq!(reasons.len(), filters.len());
+        let refused = match version {
+            Version::V5 => ReasonCode::QUOTA_EXCEEDED,
+            Version::V311 => ReasonCode::UNSPECIFIED_ERROR,
+        };
+        for (n, reason) in reasons.iter().enumerate() {
+            let granted = [
+                ReasonCode::SUCCESS,
+                ReasonCode::GRANTED_QOS_1,
+                ReasonCode::GRANTED_QOS_2,
+            ][n % 3];
+            let wanted = if n < MOST || !broker.is_ours() {
+                granted
+            } else {
+                refused
+            };
+            assert_eq!(*reason, wanted, "{version:?}, {}", filters[n].0);
+        }
+        // Filters are compared as text: those that match the same topics are others.
+        let gone = unsubscribe_all(&mut conn, &["0", "1/x", "1/+", "0", "+", "2/#", "3"]);
+        if version == Version::V5 {
+            let (yes, no) = (ReasonCode::SUCCESS, ReasonCode::NO_SUBSCRIPTION_EXISTED);
+            assert_eq!(gone, [yes, no, yes, no, no, yes, no]);
+        }
+        let mut publisher = Conn::connected(&broker, Version::V5, "publisher");
+        for (id, topic) in [(1, "0"), (2, "1/x"), (3, "2"), (4, "3"), (5, "4")] {
+            publisher.deliver(&message(topic, 1, id, topic.as_bytes()));
+        }
+        take(&mut conn, b"3");
+        take(&mut conn, b"4");
+        conn.expect_quiet();
+    }
+}
+
+#[test]
+fn what_began_before_an_unsubscribe_is_finished() {
+    let broker = Broker::start();
+    for version in VERSIONS {
+        for filter in ["t", "t/#"] {
+            let client = format!("{version:?}{}", filter.len());
+            let mut conn = Conn::open(&broker, version);
+            conn.resume(&client);
+            conn.subscribe(filter, 2);
+            let mut publisher = Conn::connected(&broker, Version::V5, "publisher");
+            publisher.deliver(&message("t", 1, 1, b"one"));
+            publisher.deliver(&message("t", 2, 2, b"two"));
+            let (one, two) = (take(&mut conn, b"one"), take(&mut conn, b"two"));
+            unsubscribe_all(&mut conn, &[filter]);
+            publisher.deliver(&message("t", 1, 3, b"new"));
+            conn.acknowledge(PubRec, two);
+            assert_eq!(conn.packet().ack(PubRel).0, two);
+            conn.cut();
+            let mut conn = Conn::open(&broker, version);
+            assert!(conn.resume(&client));
+            assert_eq!(take(&mut conn, b"one"), one);
+            assert_eq!(conn.packet().ack(PubRel).0, two);
+            conn.acknowledge(PubAck, one);
+            conn.acknowledge(PubComp, two);
+            conn.expect_quiet();
+        }
+    }
+}
+
+#[test]
+fn no_wildcard_first_finds_a_topic_of_the_server() {
+    let broker = Broker::start();
+    if !broker.is_ours() {
+        return; // it lets clients publish them
+    }
+    for version in VERSIONS {
+        let mut conn = Conn::connected(&broker, version, "it");
+        let filters = [("#", 0), ("+/#", 0), ("+/broker/uptime", 0)];
+        assert_eq!(subscribe_all(&mut conn, &filters).len(), 3);
+        // They are told while somebody subscribes to them.
+        let mut watcher = Conn::connected(&broker, version, "watcher");
+        let subscribe: &[u8] = match version {
+            Version::V5 => b"\x82\x0c\0\x01\0\0\x06$SYS/#\0",
+            Version::V311 => b"\x82\x0b\0\x01\0\x06$SYS/#\0",
+        };
+        watcher.send(subscribe);
+        while !matches!(watcher.packet().packet(), Packet::Publish(_)) {}
+        std::thread::sleep(std::time::Duration::from_millis(1500));
+        conn.expect_quiet();
+    }
+}
+
+/// Members of `$share/g/t` with these names, QoS 2.
+fn group<const N: usize>(broker: &Broker, version: Version, names: [&str; N]) -> [Conn; N] {
+    names.map(|name| {
+        let mut conn = Conn::connected(broker, version, name);
+        conn.subscribe("$share/g/t", 2);
+        conn
+    })
+}
+
+#[test]
+fn a_group_s_quality_2_stays_with_its_member() {
+    let broker = Broker::start();
+    for version in VERSIONS {
+        let mut all = group(&broker, version, ["one", "two"]);
+        let mut publisher = Conn::connected(&broker, Version::V5, "publisher");
+        publisher.deliver(&message("t", 2, 1, b"x"));
+        let chosen = usize::from(all[1].is_coming());
+        take(&mut all[chosen], b"x");
+        let [first, second] = all;
+        let (dead, mut other) = if chosen == 0 {
+            (first, second)
+        } else {
+            (second, first)
+        };
+        // Its session ends with its connection, and nobody else gets what it was given.
+        dead.cut();
+        other.expect_quiet();
+        publisher.deliver(&message("t", 2, 2, b"next"));
+        take(&mut other, b"next");
+    }
+}
+
+#[test]
+fn a_group_s_quality_1_goes_to_another_member_first() {
+    let broker = Broker::start();
+    if !broker.is_ours() {
+        return; // a SHOULD that Mosquitto leaves out
+    }
+    for version in VERSIONS {
+        let mut all = group(&broker, version, ["one", "two"]);
+        let mut publisher = Conn::connected(&broker, Version::V5, "publisher");
+        publisher.deliver(&message("t", 1, 1, b"x"));
+        let chosen = usize::from(all[1].is_coming());
+        take(&mut all[chosen], b"x");
+        let [first, second] = all;
+        let (dead, mut other) = if chosen == 0 {
+            (first, second)
+        } else {
+            (second, first)
+        };
+        dead.cut();
+        let id = take(&mut other, b"x");
+        other.acknowledge(PubAck, id);
+        publisher.deliver(&message("t", 1, 2, b"next"));
+        take(&mut other, b"next");
+    }
+}
+
+#[test]
+fn a_group_s_message_that_is_refused_is_gone() {
+    let broker = Broker::start();
+    for (qos, kind) in [(1, 0x40), (2, 0x50)] {
+        let mut all = group(&broker, Version::V5, ["one", "two"]);
+        let mut publisher = Conn::connected(&broker, Version::V5, "publisher");
+        publisher.deliver(&message("t", qos, 1, b"unwanted"));
+        let chosen = usize::from(all[1].is_coming());
+        let id = take(&mut all[chosen], b"unwanted").to_be_bytes();
+        all[chosen].send([kind, 3, id[0], id[1], 0x83]);
+        for conn in &mut all {
+            assert!(conn.is_served());
+            conn.expect_quiet();
+        }
+    }
+}
+
+#[test]
+fn each_member_gets_the_quality_that_it_was_granted() {
+    let broker = Broker::start();
+    for version in VERSIONS {
+        let mut all: Vec<Conn> = (0..3)
+            .map(|qos| {
+                let mut conn = Conn::connected(&broker, version, &format!("member{qos}"));
+                conn.subscribe("$share/g/t", qos);
+                conn
+            })
+            .collect();
+        let mut publisher = Conn::connected(&broker, Version::V5, "publisher");
+        for id in 1..=9 {
+            publisher.deliver(&message("t", 2, id, b"x"));
+        }
+        let mut came = 0;
+        for (qos, conn) in all.iter_mut().enumerate() {
+            while conn.is_coming() {
+                assert_eq!(usize::from(conn.packet().publish().qos.bits()), qos);
+                came += 1;
+            }
+        }
+        assert_eq!(came, 9);
+    }
+}
