@@ -13,7 +13,7 @@
 use alloc::boxed::Box;
 use alloc::collections::{BTreeMap, BTreeSet};
 
-use crate::blobs::{Blob, Names};
+use crate::blobs::{Blob, Blobs, Names};
 use crate::index::{Chained, Index};
 use crate::mail::{ReplyTo, ShardId};
 use crate::slab::{NONE, Side, Slab, Vacant};
@@ -129,7 +129,8 @@ pub struct Kept {
 }
 
 struct Away {
-    kept: Kept,
+    state: Blob,
+    state_bytes: u32,
     will: Option<Box<Will>>,
     /// When the will is due or the session is forgotten, whichever is first.
     due_s: u32,
@@ -187,6 +188,7 @@ pub struct Sessions {
     index: Index,
     clients: Names,
     away: Side<Away>,
+    states: Blobs,
     away_bytes: usize,
     /// Sessions that are away, by the second in which something is due.
     due: BTreeSet<(u32, u32)>,
@@ -212,7 +214,14 @@ impl Sessions {
     }
 
     /// A client connects. `room` says whether there may be another session.
-    pub fn open(&mut self, hash: u32, client: &[u8], claim: Claim, room: bool) -> Opening {
+    pub fn open(
+        &mut self,
+        hash: u32,
+        client: &[u8],
+        claim: Claim,
+        room: bool,
+        now: Now,
+    ) -> Opening {
         let Some(id) = self.find(hash, client) else {
             if !room {
                 return Opening::Full;
@@ -226,8 +235,8 @@ impl Sessions {
         };
         let row = self.rows.get_mut(id);
         if row.held == Held::No {
-            let away = self.take_away(id);
-            return self.hand_over(id, &claim, Some(away.kept), away.will);
+            let (kept, will) = self.take_away(id, now);
+            return self.hand_over(id, &claim, Some(kept), will);
         }
         let told = row.held == Held::Claimed;
         row.held = Held::Claimed;
@@ -308,7 +317,8 @@ impl Sessions {
         let due_s = expires_s.min(will_s);
         self.away_bytes += kept.state.len();
         let away = self.away.insert(Away {
-            kept,
+            state: self.states.insert(&[&kept.state]),
+            state_bytes: kept.state.len() as u32,
             will,
             due_s,
             expires_s,
@@ -321,11 +331,18 @@ impl Sessions {
         Closing::Done(due)
     }
 
-    fn take_away(&mut self, id: u32) -> Away {
+    fn take_away(&mut self, id: u32, now: Now) -> (Kept, Option<Box<Will>>) {
         let away = self.away.remove(self.rows.get(id).holder);
-        self.away_bytes -= away.kept.state.len();
         self.due.remove(&(away.due_s, id));
-        away
+        let len = away.state_bytes as usize;
+        self.away_bytes -= len;
+        let state = self.states.get(away.state)[..len].into();
+        self.states.remove(away.state, len);
+        let expiry_s = match away.expires_s {
+            FOREVER_S => FOREVER_S,
+            expires_s => expires_s.saturating_sub(now.s),
+        };
+        (Kept { expiry_s, state }, away.will)
     }
 
     fn forget(&mut self, id: u32) {
@@ -351,10 +368,9 @@ impl Sessions {
             }
             return Some((will, None));
         }
-        let away = self.away.remove(holder);
-        self.away_bytes -= away.kept.state.len();
+        let (kept, _) = self.take_away(id, now);
         self.forget(id);
-        Some((will, Some(away.kept)))
+        Some((will, Some(kept)))
     }
 }
 

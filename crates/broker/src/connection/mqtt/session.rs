@@ -39,7 +39,7 @@ impl Shard {
         let claim = Claim { shard, to, clean };
         let room = self.world.admission.has_room_for_session();
         let before = self.sessions.len();
-        let opening = self.sessions.open(hash, client, claim, room);
+        let opening = self.sessions.open(hash, client, claim, room, self.now);
         self.count_sessions(before);
         self.opened(shard, to, opening);
     }
