@@ -46,6 +46,23 @@ fn who_sends_more_than_the_receive_maximum_is_ended() {
 }
 
 #[test]
+fn an_old_client_may_have_many_messages_under_way() {
+    // 3.1.1 has no receive maximum, and clients send what their users publish.
+    let broker = Broker::start();
+    let mut conn = Conn::connected(&broker, Version::V311, "it");
+    for id in 1..=300 {
+        conn.publish(&message("t", 2, id, b"x"));
+    }
+    for id in 1..=300 {
+        assert_eq!(conn.packet().ack(PubRec).0, id);
+    }
+    for id in 1..=300 {
+        conn.acknowledge(PubRel, id);
+        assert_eq!(conn.packet().ack(PubComp).0, id);
+    }
+}
+
+#[test]
 fn the_server_keeps_to_the_client_s_receive_maximum() {
     let broker = Broker::start();
     if !broker.is_ours() {

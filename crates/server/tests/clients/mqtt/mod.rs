@@ -5,10 +5,13 @@
 //! own below all of them. With `CRORE_MQTT_REFERENCE=/usr/sbin/mosquitto` in the environment the same
 //! scenarios run against that broker. Bad input is not here: these libraries cannot send it.
 
+mod commands;
 mod delivery;
+mod doors;
 mod five;
 mod peer;
 mod properties;
+mod rumqttc;
 mod sessions;
 mod shared;
 mod wills;

@@ -37,6 +37,28 @@ fn each_message_goes_to_one_member() {
 
 #[test]
 #[ignore = "needs what `cargo xtask test` prepares"]
+fn a_member_that_leaves_is_not_chosen() {
+    each(|peer| {
+        for name in ["stays", "unsubscribes", "leaves"] {
+            peer.connect(name, json!({}));
+            peer.subscribe(name, &[("$share/g/t", 1)]);
+        }
+        peer.unsubscribe("unsubscribes", &["$share/g/t"]);
+        peer.cut("leaves");
+        // The server sees the end of a connection when it comes to it.
+        std::thread::sleep(std::time::Duration::from_millis(300));
+        peer.connect("publisher", json!({}));
+        let wanted: Vec<String> = (0..10).map(|n| n.to_string()).collect();
+        for data in &wanted {
+            peer.publish("publisher", "t", data, 1);
+        }
+        assert_eq!(peer.data("stays", wanted.len()), wanted);
+        peer.expect_quiet("unsubscribes");
+    });
+}
+
+#[test]
+#[ignore = "needs what `cargo xtask test` prepares"]
 fn a_shared_subscription_beside_one_of_its_own() {
     each(|peer| {
         peer.connect("it", json!({}));

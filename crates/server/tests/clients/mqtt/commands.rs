@@ -1,0 +1,238 @@
+//! `mosquitto_pub` and `mosquitto_sub`, as a person types them.
+
+use crate::broker::Broker;
+use std::io::{BufRead, BufReader};
+use std::process::{Child, Command, Stdio};
+use std::sync::mpsc::{self, Receiver};
+use std::time::Duration;
+
+/// Whoever waits longer has found a defect.
+const PATIENCE: Duration = Duration::from_secs(15);
+const VERSIONS: [&str; 2] = ["311", "5"];
+
+/// `mosquitto_sub`, which prints a line for each message.
+struct Subscription {
+    child: Child,
+    lines: Receiver<String>,
+}
+
+impl Subscription {
+    /// Starts it and waits until it is subscribed, which `-d` tells.
+    fn start(broker: &Broker, version: &str, args: &[&str]) -> Subscription {
+        let subscription = Subscription::quick(broker, version, args);
+        subscription.next(|line| line.starts_with("Subscribed"));
+        subscription
+    }
+
+    /// Starts it.
+    fn quick(broker: &Broker, version: &str, args: &[&str]) -> Subscription {
+        // It tells that it is subscribed when its output is next written out: by line, then.
+        let mut child = command("stdbuf", &["-oL", "mosquitto_sub", "-d"], broker, version)
+            .args(args)
+            .stdout(Stdio::piped())
+            .spawn()
+            .expect("mosquitto_sub starts");
+        let (say, lines) = mpsc::channel();
+        let output = BufReader::new(child.stdout.take().expect("a pipe"));
+        std::thread::spawn(move || {
+            for line in output.lines().map_while(Result::ok) {
+                let _ = say.send(line); // the test may be over
+            }
+        });
+        Subscription { child, lines }
+    }
+
+    fn next(&self, wanted: impl Fn(&str) -> bool) -> String {
+        loop {
+            let line = self.lines.recv_timeout(PATIENCE).expect("a line");
+            if wanted(&line) {
+                return line;
+            }
+        }
+    }
+
+    /// The next line that is a message: what the format begins with `>`.
+    fn message(&self) -> String {
+        self.next(|line| line.starts_with('>'))[1..].to_string()
+    }
+
+    fn kill(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+impl Drop for Subscription {
+    fn drop(&mut self) {
+        self.kill();
+    }
+}
+
+fn command(program: &str, first: &[&str], broker: &Broker, version: &str) -> Command {
+    let mut command = Command::new(program);
+    command.args(first);
+    let port = broker.tcp().to_string();
+    command.args(["-h", "127.0.0.1", "-p", &port, "-V", version]);
+    command.stdin(Stdio::null());
+    command
+}
+
+fn publish(broker: &Broker, version: &str, args: &[&str]) {
+    let status = command("mosquitto_pub", &[], broker, version)
+        .args(args)
+        .status()
+        .expect("mosquitto_pub starts");
+    assert!(status.success(), "mosquitto_pub {args:?}: {status}");
+}
+
+#[test]
+#[ignore = "needs what `cargo xtask test` prepares"]
+fn every_quality_from_one_to_the_other() {
+    let broker = Broker::start();
+    for version in VERSIONS {
+        let format = ["-t", "t", "-q", "2", "-F", ">%q %t %p"];
+        let subscription = Subscription::start(&broker, version, &format);
+        for qos in ["0", "1", "2"] {
+            publish(&broker, version, &["-t", "t", "-q", qos, "-m", "hello"]);
+            assert_eq!(subscription.message(), format!("{qos} t hello"));
+        }
+    }
+}
+
+#[test]
+#[ignore = "needs what `cargo xtask test` prepares"]
+fn a_retained_message_is_set_read_and_removed() {
+    let broker = Broker::start();
+    for version in VERSIONS {
+        publish(&broker, version, &["-t", "t", "-r", "-m", "kept"]);
+        let format = ["-t", "t", "-F", ">%r %p"];
+        let read = Subscription::start(&broker, version, &format);
+        assert_eq!(read.message(), "1 kept");
+        publish(&broker, version, &["-t", "t", "-r", "-n"]);
+        assert_eq!(read.message(), "0 ");
+        let late = Subscription::start(&broker, version, &format);
+        publish(&broker, version, &["-t", "t", "-m", "passing"]);
+        assert_eq!(late.message(), "0 passing");
+    }
+}
+
+#[test]
+#[ignore = "needs what `cargo xtask test` prepares"]
+fn a_will_comes_when_the_program_is_killed() {
+    let broker = Broker::start();
+    for version in VERSIONS {
+        let watcher = Subscription::start(&broker, version, &["-t", "w", "-F", ">%p"]);
+        let will = ["-t", "t", "--will-topic", "w", "--will-payload", "gone"];
+        Subscription::start(&broker, version, &will).kill();
+        assert_eq!(watcher.message(), "gone");
+    }
+}
+
+#[test]
+#[ignore = "needs what `cargo xtask test` prepares"]
+fn a_session_goes_on_after_the_program_was_killed() {
+    let broker = Broker::start();
+    for version in VERSIONS {
+        let mut args = vec!["-t", "t", "-q", "1", "-c", "-i", version, "-F", ">%p"];
+        if version == "5" {
+            args.extend(["-x", "600"]);
+        }
+        let mut subscription = Subscription::start(&broker, version, &args);
+        subscription.kill();
+        let wanted: Vec<String> = (0..30).map(|n| format!("away {n}")).collect();
+        for data in &wanted {
+            publish(&broker, version, &["-t", "t", "-q", "1", "-m", data]);
+        }
+        // They may come before the SUBACK.
+        let again = Subscription::quick(&broker, version, &args);
+        for data in &wanted {
+            assert_eq!(again.message(), *data);
+        }
+    }
+}
+
+#[test]
+#[ignore = "needs what `cargo xtask test` prepares"]
+fn members_of_a_group_share_messages() {
+    let broker = Broker::start();
+    for version in VERSIONS {
+        let members: Vec<Subscription> = (0..2)
+            .map(|_| {
+                let args = ["-t", "$share/g/t", "-q", "1", "-F", ">%p"];
+                Subscription::start(&broker, version, &args)
+            })
+            .collect();
+        for number in 0..20 {
+            let data = number.to_string();
+            publish(&broker, version, &["-t", "t", "-q", "1", "-m", &data]);
+        }
+        let mut came: Vec<u32> = Vec::new();
+        while came.len() < 20 {
+            for member in &members {
+                while let Ok(line) = member.lines.recv_timeout(Duration::from_millis(100)) {
+                    came.extend(
+                        line.strip_prefix('>')
+                            .map(|data| data.parse::<u32>().expect("a number")),
+                    );
+                }
+            }
+        }
+        came.sort_unstable();
+        assert_eq!(came, (0..20).collect::<Vec<u32>>());
+    }
+}
+
+#[test]
+#[ignore = "needs what `cargo xtask test` prepares"]
+fn a_message_expires_while_nobody_reads() {
+    let broker = Broker::start();
+    let session = [
+        "-t", "t", "-q", "1", "-c", "-i", "it", "-x", "600", "-F", ">%p",
+    ];
+    Subscription::start(&broker, "5", &session).kill();
+    let expiry = |seconds, data| {
+        let property = ["-D", "publish", "message-expiry-interval", seconds];
+        let args = [&["-t", "t", "-q", "1", "-m", data], property.as_slice()].concat();
+        publish(&broker, "5", &args);
+    };
+    expiry("1", "short");
+    expiry("100", "long");
+    std::thread::sleep(Duration::from_millis(2500));
+    let again = Subscription::quick(&broker, "5", &session);
+    assert_eq!(again.message(), "long");
+}
+
+#[test]
+#[ignore = "needs what `cargo xtask test` prepares"]
+fn properties_come_through() {
+    let broker = Broker::start();
+    let args = ["-t", "t", "-F", ">%C|%R|%D|%P|%p"];
+    let subscription = Subscription::start(&broker, "5", &args);
+    let mut command = vec!["-t", "t", "-m", "x"];
+    for property in [
+        &["content-type", "text/x"][..],
+        &["response-topic", "answers"],
+        &["correlation-data", "7"],
+        &["user-property", "name", "value"],
+    ] {
+        command.extend(["-D", "publish"]);
+        command.extend(property);
+    }
+    publish(&broker, "5", &command);
+    assert_eq!(subscription.message(), "text/x|answers|7|name:value|x");
+}
+
+#[test]
+#[ignore = "needs what `cargo xtask test` prepares"]
+fn many_lines_are_published_over_one_connection() {
+    let broker = Broker::start();
+    let subscription = Subscription::start(&broker, "5", &["-t", "t", "-q", "1", "-F", ">%p"]);
+    let mut publisher = Command::new("sh");
+    let port = broker.tcp();
+    let pipe = format!("seq 1 500 | mosquitto_pub -p {port} -V 5 -t t -q 1 -l");
+    let status = publisher.args(["-c", &pipe]).status().expect("sh starts");
+    assert!(status.success());
+    for number in 1..=500 {
+        assert_eq!(subscription.message(), number.to_string());
+    }
+}

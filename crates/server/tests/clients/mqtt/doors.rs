@@ -1,0 +1,154 @@
+//! One message, any door: what comes in over MQTT goes out over HTTP, Server-Sent Events and WebSocket, and the
+//! other way round, with content type, time to live, key and event name.
+
+use super::peer::{Library, Peer, Way};
+use crate::broker::Broker;
+use crate::client::{Client, await_subscribers, curl};
+use crate::support::Server;
+use serde_json::json;
+use std::sync::Arc;
+
+/// A server of ours and a client of MQTT 5 on it; nothing where the reference is tested.
+fn start() -> Option<Peer> {
+    let broker = Broker::start();
+    if !broker.is_ours() {
+        return None;
+    }
+    let way = Way {
+        library: Library::MqttJs,
+        door: "tcp",
+        version: 5,
+    };
+    let mut peer = Peer::start(way, &Arc::new(broker));
+    peer.connect("it", json!({}));
+    Some(peer)
+}
+
+fn server(peer: &Peer) -> &Server {
+    match &*peer.broker {
+        Broker::Crore(server) => server,
+        Broker::Reference(_) => panic!("only ours is tested here"),
+    }
+}
+
+/// Publishes with `curl`.
+fn post(peer: &Peer, topic: &str, headers: &[&str], data: &str) {
+    let url = server(peer).url(&format!("/pub/{}", peer.own(topic)));
+    let mut args = vec!["--fail", "--data-binary", data, &url];
+    for header in headers {
+        args.extend(["-H", header]);
+    }
+    curl(&args);
+}
+
+/// A long-poll's head, in lower case, and body.
+fn poll(peer: &Peer, topic: &str) -> (String, String) {
+    let url = server(peer).url(&format!("/sub/{}?since=oldest", peer.own(topic)));
+    let answer = curl(&["-i", &url]);
+    let (head, body) = answer.split_once("\r\n\r\n").expect("a head");
+    (head.to_ascii_lowercase(), body.to_string())
+}
+
+#[test]
+#[ignore = "needs what `cargo xtask test` prepares"]
+fn what_curl_publishes_comes_over_mqtt() {
+    let Some(mut peer) = start() else { return };
+    peer.subscribe("it", &[("t", 1)]);
+    let headers = [
+        "Content-Type: application/json",
+        "Crore-TTL: 100",
+        "Crore-Key: k1",
+        "X-EventSource-Event: score",
+    ];
+    post(&peer, "t", &headers, "{}");
+    let message = peer.message("it");
+    assert_eq!(message.data, "{}");
+    let said = &message.properties;
+    assert_eq!(said["content_type"], "application/json");
+    let left = said["expiry_s"].as_u64().expect("an expiry");
+    assert!((98..=100).contains(&left), "{left}");
+    let user = said["user"].as_array().expect("user properties");
+    for pair in [json!(["crore-key", "k1"]), json!(["crore-event", "score"])] {
+        assert!(user.contains(&pair), "{pair} in {said}");
+    }
+}
+
+#[test]
+#[ignore = "needs what `cargo xtask test` prepares"]
+fn what_mqtt_publishes_comes_over_http() {
+    let Some(mut peer) = start() else { return };
+    let properties = json!({
+        "content_type": "application/json",
+        "expiry_s": 100,
+        "user": [["crore-key", "k1"], ["crore-event", "score"]],
+    });
+    let how = json!({ "topic": "t", "payload": "{\"a\": 1}", "properties": properties });
+    assert_eq!(peer.publish_with("it", how) & 0x80, 0);
+    let (head, body) = poll(&peer, "t");
+    assert_eq!(body, "{\"a\": 1}");
+    for line in [
+        "content-type: application/json",
+        "crore-key: k1",
+        "crore-event: score",
+    ] {
+        assert!(head.contains(line), "{line} in {head}");
+    }
+}
+
+#[test]
+#[ignore = "needs what `cargo xtask test` prepares"]
+fn a_message_of_mqtt_expires_in_the_log() {
+    let Some(mut peer) = start() else { return };
+    for (data, expiry_s) in [("short", 1), ("long", 100)] {
+        let properties = json!({ "expiry_s": expiry_s });
+        let how = json!({ "topic": "t", "payload": data, "properties": properties });
+        peer.publish_with("it", how);
+    }
+    std::thread::sleep(std::time::Duration::from_millis(2200));
+    assert_eq!(poll(&peer, "t").1, "long");
+}
+
+#[test]
+#[ignore = "needs what `cargo xtask test` prepares"]
+fn pages_and_devices_share_a_topic() {
+    let Some(mut peer) = start() else { return };
+    peer.subscribe("it", &[("t", 1)]);
+    let topic = peer.own("t");
+    let url = server(&peer).url(&format!("/sub/{topic}"));
+    let stream = Client::python("httpx_stream.py", &[&url, "live"]);
+    let socket = Client::node("ws_client.mjs", &[&url, "live"]);
+    let publish = server(&peer).url(&format!("/pub/{topic}"));
+    let mut publisher = Client::node("ws_client.mjs", &[&publish, "live"]);
+    await_subscribers(server(&peer), &topic, 3);
+    publisher.next("open");
+    for (number, text) in ["from MQTT \u{2713}", "from curl", "from a WebSocket"]
+        .iter()
+        .enumerate()
+    {
+        match number {
+            0 => assert_eq!(peer.publish("it", "t", text, 1), 0),
+            1 => post(&peer, "t", &["Content-Type: text/plain"], text),
+            _ => publisher.tell(&json!({ "send": text })),
+        }
+        assert_eq!(peer.message("it").data, *text);
+        for client in [&stream, &socket] {
+            assert_eq!(client.messages(1).0, [*text]);
+        }
+    }
+}
+
+#[test]
+#[ignore = "needs what `cargo xtask test` prepares"]
+fn a_session_gets_what_curl_published_while_it_was_away() {
+    let Some(mut peer) = start() else { return };
+    peer.connect_session("away", false, 600);
+    peer.subscribe("away", &[("t", 1)]);
+    peer.disconnect("away");
+    for data in ["one", "two"] {
+        post(&peer, "t", &[], data);
+    }
+    assert!(peer.connect_session("away", false, 600));
+    // HTTP knows no quality of service: its messages are kept, and acknowledged where that is asked for.
+    assert_eq!(peer.data("away", 2), ["one", "two"]);
+    peer.expect_quiet("away");
+}
