@@ -14,6 +14,8 @@ mod expiry;
 mod keys;
 mod read;
 #[cfg(test)]
+mod room_tests;
+#[cfg(test)]
 mod tests;
 
 use alloc::vec::Vec;

@@ -1,0 +1,286 @@
+//! Room: what a log's bytes are, who makes room when there is none left, and how long a page is.
+
+use super::*;
+use crate::mail::Frames;
+use crate::settings::Settings;
+
+const NOW_S: u32 = 1000;
+/// No rule's messages are kept to the last.
+const NO_RULE: u8 = u8::MAX;
+
+fn log(rules: &[Rule], budget_bytes: usize) -> Log {
+    let settings = Settings {
+        rules: rules.to_vec(),
+        ..Settings::default()
+    };
+    Log::new(&Rules::new(&settings.rules), budget_bytes, 7)
+}
+
+fn rule() -> Rule {
+    Rule {
+        log_messages: 1000,
+        ..Rule::default()
+    }
+}
+
+fn new<'a>(offset: u64, key: &'a [u8], frame: &'a [u8]) -> New<'a> {
+    New {
+        topic: 0,
+        offset,
+        previous: offset - 1,
+        time_s: NOW_S,
+        ttl_s: None,
+        key,
+        content_type: b"",
+        event: b"",
+        attributes: b"",
+        qos: 0,
+        retain: false,
+        binary: false,
+        latest: false,
+        frame,
+    }
+}
+
+/// The offsets of a page.
+fn page(log: &mut Log, chain: u32, messages_max: usize, bytes_max: usize) -> (Vec<u64>, bool) {
+    let mut frames = Frames::default();
+    let all = log.read(chain, 0, messages_max, bytes_max, &mut frames);
+    (
+        frames.pages.iter().map(|record| record.offset).collect(),
+        all,
+    )
+}
+
+fn offsets(log: &mut Log, chain: u32) -> Vec<u64> {
+    page(log, chain, usize::MAX, usize::MAX).0
+}
+
+/// A length that wastes nothing.
+fn full_len() -> usize {
+    (100..)
+        .find(|len| occupied(*len) == *len)
+        .expect("each class has one")
+}
+
+#[test]
+fn bytes_are_those_of_messages_rows_and_keys() {
+    let rule = Rule {
+        keep: Keep::Latest,
+        ..rule()
+    };
+    let mut log = log(core::slice::from_ref(&rule), usize::MAX);
+    let (mut chain, mut blobs) = (NONE, 0);
+    for (n, key) in [&b"a"[..], b"bb", b"ccc"].into_iter().enumerate() {
+        let frame = alloc::vec![1; 50 * (n + 1)];
+        chain = log.append(
+            chain,
+            0,
+            &rule,
+            rule.messages_max(),
+            &new(n as u64 + 1, key, &frame),
+        );
+        blobs += occupied(key.len() + frame.len());
+        let rows = size_of::<Entry>() + size_of::<Key>();
+        assert_eq!(log.bytes(), blobs + (n + 1) * rows);
+        assert_eq!((log.len(), log.keys()), (n as u32 + 1, n as u32 + 1));
+    }
+    let before = log.bytes();
+    log.remove_key(NONE, b"a");
+    log.remove_key(chain, b"d");
+    assert_eq!(log.bytes(), before, "there is none");
+    log.remove_key(chain, b"bb");
+    assert_eq!(offsets(&mut log, chain), [1, 3]);
+    assert_eq!(log.reaches_back_to(chain), Some(0), "nobody misses it");
+    assert_eq!((log.keys(), log.superseded), (2, 1));
+    log.clear(chain);
+    assert_eq!(log.bytes(), 0);
+}
+
+#[test]
+fn a_topic_keeps_as_many_bytes_as_its_rule_says() {
+    let len = full_len();
+    let frame = alloc::vec![1; len];
+    for (log_bytes, kept) in [(3 * len - 1, 2), (3 * len, 3), (3 * len + 1, 3), (1, 1)] {
+        let rule = Rule {
+            log_bytes,
+            ..rule()
+        };
+        let mut log = log(core::slice::from_ref(&rule), usize::MAX);
+        let mut chain = NONE;
+        for offset in 1..=6 {
+            chain = log.append(
+                chain,
+                0,
+                &rule,
+                rule.messages_max(),
+                &new(offset, b"", &frame),
+            );
+        }
+        assert_eq!(log.count(chain), kept, "{log_bytes} bytes");
+        assert_eq!(log.reaches_back_to(chain), Some(6 - u64::from(kept)));
+    }
+}
+
+#[test]
+fn a_page_has_as_many_bytes_as_it_may_and_one_message_at_least() {
+    let rule = rule();
+    let mut log = log(core::slice::from_ref(&rule), usize::MAX);
+    let mut chain = NONE;
+    for offset in 1..=5 {
+        chain = log.append(
+            chain,
+            0,
+            &rule,
+            rule.messages_max(),
+            &new(offset, b"", &[1; 10]),
+        );
+    }
+    for (messages, bytes, expected) in [
+        (9, 0, 1),
+        (9, 19, 1),
+        (9, 20, 2),
+        (9, 29, 2),
+        (9, 49, 4),
+        (9, 50, 5),
+        (3, 50, 3),
+        (5, 50, 5),
+    ] {
+        let (offsets, all) = page(&mut log, chain, messages, bytes);
+        assert_eq!(
+            offsets.len(),
+            expected,
+            "{messages} messages, {bytes} bytes"
+        );
+        assert_eq!(all, expected == 5);
+    }
+}
+
+/// A topic that floods makes room, not those that said little long ago.
+#[test]
+fn who_is_furthest_over_its_share_makes_room() {
+    let rule = rule();
+    let mut log = log(core::slice::from_ref(&rule), 20 * 1024);
+    let mut chains = [NONE; 2];
+    let message = [1; 100];
+    for offset in 1..=3 {
+        chains[0] = log.append(
+            chains[0],
+            0,
+            &rule,
+            rule.messages_max(),
+            &new(offset, b"", &message),
+        );
+    }
+    for offset in 4..=400 {
+        let new = New {
+            topic: 1,
+            time_s: NOW_S + offset as u32,
+            ..new(offset, b"", &message)
+        };
+        chains[1] = log.append(chains[1], 0, &rule, rule.messages_max(), &new);
+        log.enforce_budget(NOW_S, NO_RULE, |topic, _, _| {
+            panic!("{topic} has lost everything")
+        });
+        assert!(log.bytes() <= 20 * 1024);
+    }
+    assert_eq!(log.count(chains[0]), 3);
+    assert_eq!(offsets(&mut log, chains[1]).last(), Some(&400));
+}
+
+/// Where nobody is over its share, the oldest goes; what one rule keeps, such as retained messages, goes last.
+#[test]
+fn among_equals_the_oldest_makes_room() {
+    for (times, last, expected) in [
+        ([10, 20], NO_RULE, [0, 1]),
+        ([20, 10], NO_RULE, [1, 0]),
+        ([20, 10], 1, [0, 1]),
+    ] {
+        let rules = [rule(), rule()];
+        let mut log = log(&rules, usize::MAX);
+        for (number, time_s) in times.into_iter().enumerate() {
+            let new = New {
+                topic: number as u32,
+                time_s,
+                ..new(number as u64 + 1, b"", &[1; 100])
+            };
+            log.append(NONE, number as u8, &rules[number], 1000, &new);
+        }
+        let mut gone = Vec::new();
+        for budget in [log.bytes() - 1, 0] {
+            log.budget_bytes = budget;
+            log.enforce_budget(30, last, |topic, number, chain| {
+                assert_eq!((u32::from(number), chain), (topic, NONE));
+                gone.push(topic);
+            });
+        }
+        assert_eq!(gone, expected, "{times:?} {last}");
+        assert_eq!(log.bytes(), 0);
+    }
+}
+
+#[test]
+fn those_that_expired_are_counted_and_not_missed() {
+    let rule = Rule {
+        ttl_s: 10,
+        ..rule()
+    };
+    let mut log = log(core::slice::from_ref(&rule), usize::MAX);
+    let mut chain = NONE;
+    for (offset, ttl_s) in [
+        (1, None),
+        (2, Some(100)),
+        (3, Some(1)),
+        (4, None),
+        (5, Some(2)),
+    ] {
+        let new = New {
+            ttl_s,
+            time_s: if offset == 1 { NOW_S - 5 } else { NOW_S },
+            ..new(offset, b"", b"x")
+        };
+        chain = log.append(chain, 0, &rule, rule.messages_max(), &new);
+    }
+    for (now_s, left, expired) in [
+        (NOW_S, &[1, 2, 3, 4, 5][..], 0),
+        (NOW_S + 1, &[1, 2, 4, 5], 1),
+        (NOW_S + 2, &[1, 2, 4], 2),
+        (NOW_S + 5, &[2, 4], 3),
+        (NOW_S + 10, &[], 5),
+    ] {
+        chain = log.freshen(chain, rule.log_age_s, now_s);
+        assert_eq!(offsets(&mut log, chain), left);
+        assert_eq!(log.expired, expired);
+        assert_eq!(log.reaches_back_to(chain), Some(0));
+    }
+}
+
+#[test]
+fn a_message_comes_out_as_it_went_in() {
+    let rule = rule();
+    let mut log = log(core::slice::from_ref(&rule), usize::MAX);
+    let mut chain = NONE;
+    let flags = [false, true];
+    let all = flags
+        .iter()
+        .flat_map(|binary| flags.map(|retain| (*binary, retain)));
+    let all: Vec<(bool, bool)> = all.collect();
+    for (n, (binary, retain)) in all.iter().enumerate() {
+        let new = New {
+            binary: *binary,
+            retain: *retain,
+            qos: n as u8 % 3,
+            ttl_s: (n % 2 == 1).then_some(9),
+            ..new(n as u64 + 1, b"", b"x")
+        };
+        chain = log.append(chain, 0, &rule, rule.messages_max(), &new);
+    }
+    let mut frames = Frames::default();
+    assert!(log.read(chain, 0, 9, 99, &mut frames));
+    for (n, record) in frames.pages.iter().enumerate() {
+        assert_eq!((record.binary, record.retain), all[n]);
+        assert_eq!(record.qos, n as u8 % 3);
+        assert_eq!(record.ttl_s(), (n % 2 == 1).then_some(9));
+        assert_eq!(frames.frame(record), b"x");
+    }
+}
