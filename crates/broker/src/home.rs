@@ -456,20 +456,14 @@ impl Home {
 
     /// Drops what the log's bytes do not allow.
     fn enforce_budget(&mut self, rules: &Rules, now: Now) {
-        let (log, rows) = (&mut self.log, &mut self.rows);
         let mut emptied = Vec::new();
         let retained = rules.retained();
-        log.enforce_budget(now.unix_s, retained, |topic, number, left| {
-            if number != retained {
-                rows.get_mut(topic).log = left;
-            }
-            emptied.push((topic, number));
-        });
-        for (topic, number) in emptied {
-            if number == retained {
-                self.unretain(topic);
-            }
-            self.emptied(topic, now);
+        self.log
+            .enforce_budget(now.unix_s, retained, |topic, number, left| {
+                emptied.push((topic, number, left));
+            });
+        for (topic, number, left) in emptied {
+            self.chain_emptied(topic, number, left, rules, now);
         }
     }
 

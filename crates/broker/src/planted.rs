@@ -25,6 +25,18 @@ pub enum Fault {
     HalfFrame,
     /// What may be superseded waits for the socket.
     Superseded,
+    /// A session that changes hands loses the oldest message that was not acknowledged.
+    LostInflight,
+    /// What was not acknowledged is sent again in another order.
+    ResendOrder,
+    /// More goes out than the client takes at a time.
+    NoQuota,
+    /// A session that changes hands forgets which QoS 2 messages the client has sent.
+    ForgottenIds,
+    /// A publish is acknowledged before it stands in the log.
+    EarlyAck,
+    /// A session that ends releases the logs that it needed twice.
+    DoubleRelease,
 }
 
 #[cfg(feature = "planted")]
@@ -35,7 +47,7 @@ mod switch {
 
     impl super::Fault {
         /// All of them.
-        pub const ALL: [super::Fault; 10] = [
+        pub const ALL: [super::Fault; 16] = [
             Self::LiveBeforeHead,
             Self::OldSerial,
             Self::NoTombstone,
@@ -46,6 +58,12 @@ mod switch {
             Self::NoDetach,
             Self::HalfFrame,
             Self::Superseded,
+            Self::LostInflight,
+            Self::ResendOrder,
+            Self::NoQuota,
+            Self::ForgottenIds,
+            Self::EarlyAck,
+            Self::DoubleRelease,
         ];
     }
 

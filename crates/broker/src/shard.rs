@@ -531,6 +531,7 @@ impl Shard {
     pub(crate) fn drop_conn<I: Io>(&mut self, slot: u32, how: Close, io: &mut I) {
         self.unsubscribe(slot);
         self.drop_spill(slot);
+        self.drop_partial(slot);
         let row = self.conns.remove(slot);
         self.left(&row);
         if row.outbox != NONE {

@@ -89,6 +89,24 @@ impl Home {
         }
     }
 
+    /// A rule's chain of a topic has nothing left; what is left of the chain is `left`.
+    pub(super) fn chain_emptied(
+        &mut self,
+        id: u32,
+        number: u8,
+        left: u32,
+        rules: &Rules,
+        now: Now,
+    ) {
+        if number == rules.retained() {
+            self.retained.insert(id, left);
+            self.unretain(id);
+        } else {
+            self.rows.get_mut(id).log = left;
+        }
+        self.emptied(id, now);
+    }
+
     /// The last message of a topic's log is gone: its position is remembered from now on.
     pub(super) fn emptied(&mut self, id: u32, now: Now) {
         self.rows.get_mut(id).touched_s = now.unix_s;
@@ -132,15 +150,13 @@ impl Home {
     pub(super) fn expire_rule(&mut self, number: u8, rules: &Rules, now: Now, limit: usize) {
         let mut emptied = Vec::new();
         let age_s = rules.get(number).log_age_s;
-        let rows = &mut self.rows;
         self.log
             .expire(number, age_s, now.unix_s, limit, |topic, left| {
-                rows.get_mut(topic).log = left;
-                emptied.push(topic);
+                emptied.push((topic, left));
             });
         // Before any is forgotten: one that stood in the queue already lives on from now.
-        for topic in emptied {
-            self.emptied(topic, now);
+        for (topic, left) in emptied {
+            self.chain_emptied(topic, number, left, rules, now);
         }
     }
 

@@ -328,25 +328,35 @@ impl Shard {
         let row = self.conns.get_mut(slot);
         let id = core::mem::replace(&mut row.mqtt, NONE);
         let mqtt = self.mqtts.remove(id);
-        let (mut expiry_s, mut will) = (0, None);
+        let (mut expiry_s, mut will, mut given) = (0, None, None);
         if self.mqtt(slot).is_some() {
             let state = self.mqtt_state(slot);
             (expiry_s, will) = (state.expiry_s, state.will.take());
-            let partial = core::mem::take(&mut state.partial);
-            self.receive_bytes -= partial.len();
+            given = state
+                .connecting
+                .take()
+                .and_then(|connecting| connecting.given);
         }
         if !mqtt.is_open() {
             // The home's answer will find nobody, and is given back.
             return;
         }
         self.part_groups(slot, expiry_s == 0);
-        let kept = (expiry_s > 0).then(|| Kept {
-            expiry_s,
-            state: self.write_down(slot),
-        });
-        if kept.is_none() {
-            self.release_logs(slot);
-        }
+        // What was given and not opened yet goes back as it came.
+        let kept = match (expiry_s, given.flatten()) {
+            (0, Some(state)) => {
+                self.session_ended(Some(Kept { expiry_s, state }));
+                None
+            }
+            (0, None) => {
+                self.release_logs(slot);
+                None
+            }
+            (_, given) => {
+                let state = given.unwrap_or_else(|| self.write_down(slot));
+                Some(Kept { expiry_s, state })
+            }
+        };
         self.leave_filters(slot);
         let farewell = Box::new(Farewell {
             id: mqtt.session,

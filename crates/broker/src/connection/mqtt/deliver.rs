@@ -16,6 +16,7 @@ use super::{Mqtt, NOTHING};
 use crate::conn::{Behind, LIVE, State};
 use crate::io::Io;
 use crate::mail::{Frames, Record};
+use crate::planted::{self, Fault};
 use crate::sessions::FOREVER_S;
 use crate::shard::Shard;
 use crate::slab::NONE;
@@ -147,7 +148,8 @@ impl Shard {
         let Some(mqtt) = self.mqtt(slot) else {
             return true;
         };
-        mqtt.waiting.is_empty() && mqtt.inflight.len() < self.receive_max(slot)
+        mqtt.waiting.is_empty()
+            && (mqtt.inflight.len() < self.receive_max(slot) || planted::is(Fault::NoQuota))
     }
 
     fn receive_max(&self, slot: u32) -> usize {

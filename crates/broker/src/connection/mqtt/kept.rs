@@ -14,6 +14,7 @@ use super::state::{Inflight, Step};
 use super::subscribe::{Wanted, qos};
 use crate::conn::{MULTI, Sub};
 use crate::io::Io;
+use crate::planted::{self, Fault};
 use crate::position::{Since, read_varint, write_varint};
 use crate::shard::Shard;
 use crate::slab::NONE;
@@ -168,6 +169,15 @@ impl Shard {
         let received = received.map(u16::from_le_bytes).collect();
         let mqtt = self.mqtt_state(slot);
         (mqtt.inflight, mqtt.waiting, mqtt.received) = (inflight, waiting, received);
+        if planted::is(Fault::LostInflight) {
+            mqtt.inflight.pop_front();
+        }
+        if planted::is(Fault::ResendOrder) {
+            mqtt.inflight.make_contiguous().reverse();
+        }
+        if planted::is(Fault::ForgottenIds) {
+            mqtt.received.clear();
+        }
         debug_assert!(self.conns.get(slot).wants(MULTI));
         self.send_inflight(slot, io);
         for sub in subs {

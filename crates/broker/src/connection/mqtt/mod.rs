@@ -118,6 +118,14 @@ impl Shard {
         }
     }
 
+    /// Forgets the beginning of a packet that came over WebSocket.
+    pub(crate) fn drop_partial(&mut self, slot: u32) {
+        if self.mqtt(slot).is_some() {
+            let partial = core::mem::take(&mut self.mqtt_state(slot).partial);
+            self.receive_bytes -= partial.len();
+        }
+    }
+
     /// Goes on with what was held, and with what fell behind.
     pub(super) fn mqtt_resume<I: Io>(&mut self, slot: u32, io: &mut I) {
         let conn = self.id_of(slot);
@@ -130,7 +138,9 @@ impl Shard {
         } else {
             self.mqtt_received(slot, &[], io);
         }
-        if self.is_current(conn) && self.conns.get(slot).state == State::Mqtt {
+        // What has not sent its CONNECT yet has nothing to go on with.
+        let opens = |row: &crate::conn::Row| row.state == State::Mqtt && row.mqtt != NONE;
+        if self.is_current(conn) && opens(self.conns.get(slot)) {
             self.mqtt_go_on(slot, io);
         }
     }

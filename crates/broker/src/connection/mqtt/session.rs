@@ -7,6 +7,7 @@ use super::kept::topics_kept;
 use super::shared::{is_shared, split};
 use crate::home::Publish;
 use crate::mail::{Answer, Ask, Farewell, Given, ReplyTo, ShardId, Tell};
+use crate::planted::{self, Fault};
 use crate::sessions::{Claim, Closing, Kept, Opening, Will};
 use crate::shard::Shard;
 
@@ -106,7 +107,7 @@ impl Shard {
     }
 
     /// What a session needed is needed no more.
-    fn session_ended(&mut self, ended: Option<Kept>) {
+    pub(super) fn session_ended(&mut self, ended: Option<Kept>) {
         let Some(kept) = ended else { return };
         for name in topics_kept(&kept.state) {
             if is_shared(name) {
@@ -120,6 +121,9 @@ impl Shard {
             }
             let (hash, _) = self.place_of(name);
             self.keep_log_of(hash, name, false);
+            if planted::is(Fault::DoubleRelease) {
+                self.keep_log_of(hash, name, false);
+            }
         }
     }
 
