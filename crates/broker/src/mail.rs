@@ -356,7 +356,7 @@ pub enum Ask {
     },
     /// Subscribe one connection.
     Attach(Attach, Span),
-    /// Subscribe one connection to filters, with [`SEPARATOR`](crate::home::SEPARATOR) between.
+    /// Subscribe one connection to filters, with a line feed between.
     AttachFilters(AttachFilters, Span),
     /// No subscriber of this filter any more.
     LeaveFilter(Span),

@@ -1,7 +1,7 @@
 //! MQTT 3.1.1 and 5.0 (OASIS, 2014 and 2019): every control packet, from bytes and to bytes.
 //!
-//! * [`sniff`] says from the first bytes whether a connection speaks MQTT.
-//! * [`fixed_header`] says how long the next packet is, [`decode`] what it says. Nothing is copied or
+//! * [`sniff()`] says from the first bytes whether a connection speaks MQTT.
+//! * [`fixed_header`] says how long the next packet is, [`decode()`] what it says. Nothing is copied or
 //!   allocated: text, payload, properties and lists are borrowed from the bytes and checked when decoded.
 //! * [`encode`] appends packets of both directions, [`PropertyBuf`] makes their properties.
 //! * [`Filter`] takes a topic filter apart, `$share` included.
