@@ -398,7 +398,7 @@ pub fn raise_descriptor_limit() -> io::Result<usize> {
 }
 
 /// Binds the calling thread, and the threads that it will start, to one core.
-fn pin(core: usize) -> io::Result<()> {
+pub fn pin(core: usize) -> io::Result<()> {
     // SAFETY: all zeroes is an empty cpu_set_t; CPU_SET checks its bounds.
     check(unsafe {
         let mut set: libc::cpu_set_t = zeroed();

@@ -6,6 +6,7 @@
 
 mod chaos;
 mod comet;
+mod filters;
 mod hold;
 mod pair;
 mod rig;
@@ -56,6 +57,8 @@ pub enum Scenario {
     Chaos,
     /// Subscribers that stopped reading, beside others that read
     Stalled,
+    /// A thousand filters, a million, and those that cost most: the server's CPU for each publish
+    Filters,
 }
 
 /// `crore bench run`
@@ -121,6 +124,9 @@ pub struct RunArgs {
     /// Only these rows of the pair (unicast, fan-out, broadcast, rate, idle; over MQTT acknowledged and quality-1 too)
     #[arg(long, value_delimiter = ',')]
     pub rows: Vec<String>,
+    /// Filters of the large set, for filters [default: 1,000,000]
+    #[arg(long)]
+    pub filters: Option<u32>,
     /// The server on core 0, the tools on core 1
     #[arg(long)]
     pub pin: bool,
@@ -176,6 +182,7 @@ pub fn run(args: &RunArgs) -> Result<ExitCode> {
         Scenario::Pair => pair::run(args)?,
         Scenario::Chaos => chaos::run(args)?,
         Scenario::Stalled => stalled::run(args)?,
+        Scenario::Filters => filters::run(args)?,
     };
     let value = json!({
         "scenario": format!("{:?}", args.scenario),

@@ -32,6 +32,14 @@ impl Drop for Guard {
     }
 }
 
+/// With `--pin`, puts a scenario that is its own tool where the tools are.
+pub fn pin_tool(args: &RunArgs) -> Result<()> {
+    if args.pin {
+        sys::pin(CORES.1)?;
+    }
+    Ok(())
+}
+
 fn tool(args: &RunArgs, name: &str, server: &Server) -> Result<Command> {
     let mut command = Command::new(std::env::current_exe()?);
     command.args(["bench", name]).args(args.mqtt.flags());

@@ -1,0 +1,227 @@
+//! `filters`: what a publish costs the server with a thousand filters and with a million, and with filters that were
+//! chosen to make it expensive.
+//!
+//! Each set of filters has a server of its own, all of them there at once, and the windows take turns within a round:
+//! only one server has work at a time. Sets are compared by processor time for each publish, of a server with one
+//! shard. `hit`: each publish matches one filter, and comes to one client of the many; `miss`: no filter matches, which
+//! shows only at the last level, so that there is nothing but the matching.
+
+mod crowd;
+mod set;
+
+use std::time::Instant;
+
+use anyhow::{Result, ensure};
+use serde_json::{Map, Value, json};
+
+use super::rig::{self, Kind, Server, Setting};
+use super::{Moment, RunArgs, pause};
+use crate::payload::Random;
+use crate::report;
+use crate::stats::median;
+use crowd::{Crowd, Message};
+use set::{PER_CLIENT, Set};
+
+/// Filters of the small set, which the others are compared with.
+const FEW: u32 = 1_000;
+/// Filters of the large one, unless told otherwise.
+const MANY: u32 = 1_000_000;
+/// Publishes of a window of a flat set: half a second of the server or more, which is counted in hundredths.
+const HITS: u32 = 200_000;
+const MISSES: u32 = 500_000;
+/// Levels of the deep sets, and the publishes of a window, which are fewer where each costs more.
+const DEEP: [(u32, u32, &str); 3] = [
+    (8, 100_000, "deep_8"),
+    (16, 10_000, "deep_16"),
+    (64, 500, "deep_64"),
+];
+/// Seconds after subscribing before memory is read.
+const REST_S: f64 = 2.0;
+
+/// A set of filters with its server.
+struct Side {
+    name: &'static str,
+    set: Set,
+    /// Publishes of a window that matches nothing.
+    misses_each: u32,
+    server: Server,
+    crowd: Crowd,
+    /// What subscribing took.
+    opening: Value,
+    hits: Vec<f64>,
+    misses: Vec<f64>,
+    windows: Vec<Value>,
+}
+
+/// Runs the scenario.
+pub fn run(args: &RunArgs) -> Result<Value> {
+    ensure!(args.rounds > 0, "at least one round");
+    rig::pin_tool(args)?;
+    let many = args.filters.unwrap_or(MANY);
+    let clients = args.connections.unwrap_or(many.div_ceil(PER_CLIENT).max(1));
+    let flat = |filters: u32| Set::Flat {
+        filters,
+        clients: clients.max(1),
+        topics: many.max(FEW),
+    };
+    let mut sides = vec![
+        Side::open(args, "few", flat(FEW), MISSES)?,
+        Side::open(args, "many", flat(many), MISSES)?,
+    ];
+    for (levels, publishes, name) in DEEP {
+        sides.push(Side::open(args, name, Set::Deep { levels }, publishes)?);
+    }
+    let mut random = Random::new(args.seed);
+    for round in 1..=args.rounds {
+        for side in &mut sides {
+            if matches!(side.set, Set::Flat { .. }) {
+                let hits = side.window("hit", |set| set.hit(&mut random))?;
+                side.hits.push(hits);
+            }
+            let misses = side.window("miss", |set| set.miss(&mut random))?;
+            side.misses.push(misses);
+        }
+        report::note(&format!("round {round} of {} is done", args.rounds));
+    }
+    Ok(result(args, &sides))
+}
+
+fn result(args: &RunArgs, sides: &[Side]) -> Value {
+    let few = &sides[0];
+    let base = (median(&few.hits), median(&few.misses));
+    let mut sets = Map::new();
+    for side in sides {
+        let (hit, miss) = (median(&side.hits), median(&side.misses));
+        let (hit_ratio, miss_ratio) = (hit / base.0, miss / base.1);
+        let hits = match side.hits.is_empty() {
+            true => String::new(),
+            false => format!("hit {hit:.2} us a publish (x{hit_ratio:.2}), "),
+        };
+        report::say(&format!(
+            "{}: {} filters, {} refused; {hits}miss {miss:.2} us a publish (x{miss_ratio:.2})",
+            side.name, side.crowd.grants.granted, side.crowd.grants.refused
+        ));
+        let value = json!({
+            "offered": side.set.offered(),
+            "granted": side.crowd.grants.granted,
+            "refused": side.crowd.grants.refused,
+            "clients": side.set.clients(),
+            "opening": side.opening,
+            "hit_cpu_us_median": number(hit),
+            "hit_ratio": number(hit_ratio),
+            "miss_cpu_us_median": number(miss),
+            "miss_ratio": number(miss_ratio),
+            "windows": side.windows,
+        });
+        sets.insert(side.name.into(), value);
+    }
+    let all_granted = sides[..2].iter().all(|side| side.crowd.grants.refused == 0);
+    let mut windows = sides.iter().flat_map(|side| &side.windows);
+    json!({
+        "clean": all_granted && windows.all(|window| window["clean"] == true),
+        "rounds": args.rounds,
+        "shards": args.shards.unwrap_or(1),
+        "keep": args.keep.unwrap_or(0),
+        "sets": sets,
+    })
+}
+
+/// What was not measured is null.
+fn number(value: f64) -> Value {
+    if value.is_finite() {
+        json!(value)
+    } else {
+        Value::Null
+    }
+}
+
+impl Side {
+    /// Starts the server and subscribes.
+    fn open(args: &RunArgs, name: &'static str, set: Set, misses_each: u32) -> Result<Side> {
+        let setting = Setting {
+            kind: Kind::Crore,
+            shards: args.shards.unwrap_or(1),
+            ports: 1,
+            keep: args.keep.unwrap_or(0),
+        };
+        let settings = format!(
+            "[limits]\naccepts_per_s = {}\ntopics_per_connection = 1000\nfilters_per_shard = {}\n\n\
+             [heartbeat]\ninterval_s = 0\n\n[[rule]]\nmatch = \"#\"\nlog_messages = {}\n",
+            args.accepts(),
+            set.offered(),
+            setting.keep
+        );
+        let mut server = Server::start_with(args, setting, &settings)?;
+        let deal = set.deal();
+        // What the connections cost is not the filters' cost: the same clients without any.
+        let bare = Moment::of(&mut server)?;
+        let idle = Crowd::open(server.addresses[0], set.clients(), |_| Vec::new())?;
+        pause(REST_S);
+        let before = Moment::of(&mut server)?;
+        drop(idle);
+        pause(REST_S);
+        let begin = (Instant::now(), server.sample()?.cpu_s());
+        let crowd = Crowd::open(server.addresses[0], set.clients(), deal)?;
+        let took_s = begin.0.elapsed().as_secs_f64();
+        let cpu_s = server.sample()?.cpu_s() - begin.1;
+        pause(REST_S);
+        let after = Moment::of(&mut server)?;
+        let grown = after.process.pss_bytes as f64 - before.process.pss_bytes as f64;
+        let each = grown / f64::from(crowd.grants.granted.max(1));
+        report::note(&format!(
+            "{name}: {} filters of {} clients subscribed in {took_s:.1} s ({cpu_s:.1} s of the server), {each:.0} B each",
+            crowd.grants.granted,
+            set.clients()
+        ));
+        let opening = json!({
+            "subscribed_s": took_s,
+            "server_cpu_s": cpu_s,
+            "pss_bytes_per_filter": each,
+            "empty": bare.json(),
+            "connected": before.json(),
+            "subscribed": after.json(),
+        });
+        Ok(Side {
+            name,
+            set,
+            misses_each,
+            server,
+            crowd,
+            opening,
+            hits: Vec::new(),
+            misses: Vec::new(),
+            windows: Vec::new(),
+        })
+    }
+
+    /// Publishes a window's messages and returns the server's processor time for each, in microseconds.
+    fn window(&mut self, kind: &str, mut draw: impl FnMut(&Set) -> Message) -> Result<f64> {
+        let count = if kind == "hit" {
+            HITS
+        } else {
+            self.misses_each
+        };
+        let messages: Vec<Message> = (0..count).map(|_| draw(&self.set)).collect();
+        let (begin, before) = (Instant::now(), self.server.sample()?);
+        let tally = self.crowd.publish(&messages)?;
+        let (took_s, after) = (begin.elapsed().as_secs_f64(), self.server.sample()?);
+        let due = if kind == "hit" { messages.len() } else { 0 };
+        let clean = tally.arrived == due && tally.doubled == 0 && tally.misdelivered == 0;
+        let each = |seconds: f64| seconds * 1e6 / f64::from(count);
+        let cpu_us = each(after.cpu_s() - before.cpu_s());
+        self.windows.push(json!({
+            "kind": kind,
+            "clean": clean,
+            "published": messages.len(),
+            "arrived": tally.arrived,
+            "doubled": tally.doubled,
+            "misdelivered": tally.misdelivered,
+            "took_s": took_s,
+            "server_cpu_us_per_publish": cpu_us,
+            "user_us": each(after.user_s - before.user_s),
+            "system_us": each(after.system_s - before.system_s),
+            "pss_bytes": after.pss_bytes,
+        }));
+        Ok(cpu_us)
+    }
+}

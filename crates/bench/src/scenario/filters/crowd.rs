@@ -1,0 +1,296 @@
+//! The clients of `filters`: one that publishes and some that subscribe, MQTT 3.1.1 at quality of service 0, all on
+//! the calling thread.
+//!
+//! The publisher sends a batch and a ping, and the next batch after the answer, which says that the server has read
+//! all before it: so a turn of the server has the same number of publishes in every arrangement, and the clients
+//! never wait in a full socket. Each message says its number and whose it is, so that every delivery is checked.
+
+use std::io::{ErrorKind, Read, Write};
+use std::net::{SocketAddr, TcpStream};
+use std::os::fd::AsRawFd;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail, ensure};
+use crore_wire::mqtt::{
+    self, Packet, PacketId, Properties, Publish, Qos, SubscribeOptions, Version, encode,
+};
+
+use crate::mqtt::{Dialect, MqttArgs, client_id};
+use crate::sys::{Epoll, Interest};
+
+/// Publishes before the publisher waits.
+const BATCH: usize = 64;
+/// Bytes of a message.
+const PAYLOAD_BYTES: usize = 64;
+/// The owner of a message that nobody may get.
+pub const NOBODY: u32 = u32::MAX;
+/// Longest silence of a server that has something to say.
+const SILENCE: Duration = Duration::from_secs(60);
+/// How long one looks for what may not come.
+const LISTEN: Duration = Duration::from_millis(100);
+/// The publisher's key among the sockets.
+const PUBLISHER: u64 = u64::MAX;
+/// A packet from the server is a small one.
+const PACKET_BYTES_MAX: usize = 64 << 10;
+
+/// A message: where to, and which client gets it.
+pub struct Message {
+    /// The topic.
+    pub topic: String,
+    /// A client's number, or [`NOBODY`].
+    pub owner: u32,
+}
+
+/// What became of the filters.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Grants {
+    /// Subscribed.
+    pub granted: u32,
+    /// Refused in a SUBACK.
+    pub refused: u32,
+}
+
+/// What became of the messages.
+#[derive(Debug, Default)]
+pub struct Tally {
+    came: Vec<bool>,
+    /// Came to their owner for the first time.
+    pub arrived: usize,
+    /// Came again.
+    pub doubled: usize,
+    /// Came to somebody else.
+    pub misdelivered: usize,
+}
+
+impl Tally {
+    fn take(&mut self, client: u32, payload: &[u8]) -> Result<()> {
+        let (number, owner) = header(payload).context("a message of nobody's")?;
+        let came = self.came.get_mut(number as usize);
+        let came = came.context("a message that was never sent")?;
+        if owner != client {
+            self.misdelivered += 1;
+        } else if std::mem::replace(came, true) {
+            self.doubled += 1;
+        } else {
+            self.arrived += 1;
+        }
+        Ok(())
+    }
+}
+
+fn payload(number: u32, owner: u32) -> [u8; PAYLOAD_BYTES] {
+    let mut bytes = [b'.'; PAYLOAD_BYTES];
+    bytes[..4].copy_from_slice(&number.to_be_bytes());
+    bytes[4..8].copy_from_slice(&owner.to_be_bytes());
+    bytes
+}
+
+fn header(payload: &[u8]) -> Option<(u32, u32)> {
+    let (number, rest) = payload.split_first_chunk()?;
+    let (owner, _) = rest.split_first_chunk()?;
+    Some((u32::from_be_bytes(*number), u32::from_be_bytes(*owner)))
+}
+
+struct Client {
+    stream: TcpStream,
+    received: Vec<u8>,
+}
+
+impl Client {
+    /// Connects, subscribes unless there is nothing to subscribe to, and waits for the answers.
+    fn open(
+        server: SocketAddr,
+        name: &str,
+        filters: &[String],
+        grants: &mut Grants,
+    ) -> Result<Client> {
+        let stream = TcpStream::connect(server)?;
+        stream.set_nodelay(true)?;
+        stream.set_read_timeout(Some(SILENCE))?;
+        let mut client = Client {
+            stream,
+            received: Vec::new(),
+        };
+        let mut out = Vec::new();
+        Dialect::new(&MqttArgs::default(), false).greet(name, &[], &mut out);
+        let mut waits = 1;
+        let none = Properties::default();
+        let options = SubscribeOptions::of(Qos::AtMostOnce);
+        for (n, filters) in filters.chunks(mqtt::FILTERS_MAX).enumerate() {
+            let id = PacketId::new(n as u16 + 1).context("so many packets in one go")?;
+            let filters = filters.iter().map(|filter| (filter.as_str(), options));
+            encode::subscribe(&mut out, Version::V311, id, &none, filters);
+            waits += 1;
+        }
+        client.stream.write_all(&out)?;
+        while waits > 0 {
+            ensure!(client.read()?, "the server is silent");
+            client.packets(|packet| {
+                match packet {
+                    Packet::ConnAck(ack) => ensure!(!ack.reason.is_error(), "{}", ack.reason),
+                    Packet::SubAck(ack) => {
+                        let refused = ack.reasons.iter().filter(|reason| reason.is_error());
+                        let refused = refused.count() as u32;
+                        grants.refused += refused;
+                        grants.granted += ack.reasons.iter().count() as u32 - refused;
+                    }
+                    other => bail!("the server sent {:?}", other.kind()),
+                }
+                waits -= 1;
+                Ok(())
+            })?;
+        }
+        client.stream.set_nonblocking(true)?;
+        Ok(client)
+    }
+
+    /// Reads once; false when there is nothing.
+    fn read(&mut self) -> Result<bool> {
+        let mut bytes = [0; 16 << 10];
+        match self.stream.read(&mut bytes) {
+            Ok(0) => bail!("the server closed a connection"),
+            Ok(size) => self.received.extend_from_slice(&bytes[..size]),
+            Err(error) if error.kind() == ErrorKind::WouldBlock => return Ok(false),
+            Err(error) => return Err(error.into()),
+        }
+        Ok(true)
+    }
+
+    fn packets(&mut self, mut each: impl FnMut(Packet<'_>) -> Result<()>) -> Result<()> {
+        let mut used = 0;
+        loop {
+            let rest = &self.received[used..];
+            let Some((header, start)) = mqtt::fixed_header(rest, PACKET_BYTES_MAX)? else {
+                break;
+            };
+            let end = start + header.body_bytes();
+            let Some(body) = rest.get(start..end) else {
+                break;
+            };
+            each(mqtt::decode(Version::V311, header, body)?)?;
+            used += end;
+        }
+        self.received.drain(..used);
+        Ok(())
+    }
+}
+
+/// A publisher and its audience.
+pub struct Crowd {
+    publisher: Client,
+    subscribers: Vec<Client>,
+    epoll: Epoll,
+    /// What the subscriptions came to.
+    pub grants: Grants,
+}
+
+impl Crowd {
+    /// Connects so many clients to the server, each with the filters that `filters_of` says.
+    pub fn open(
+        server: SocketAddr,
+        clients: u32,
+        filters_of: impl Fn(u32) -> Vec<String>,
+    ) -> Result<Crowd> {
+        let epoll = Epoll::new(1024)?;
+        let mut grants = Grants::default();
+        let publisher = Client::open(server, &client_id('p', 0), &[], &mut grants)?;
+        epoll.add(publisher.stream.as_raw_fd(), Interest::Read, PUBLISHER)?;
+        let mut subscribers = Vec::with_capacity(clients as usize);
+        for number in 0..clients {
+            let name = client_id('s', number);
+            let client = Client::open(server, &name, &filters_of(number), &mut grants)?;
+            epoll.add(client.stream.as_raw_fd(), Interest::Read, number.into())?;
+            subscribers.push(client);
+        }
+        Ok(Crowd {
+            publisher,
+            subscribers,
+            epoll,
+            grants,
+        })
+    }
+
+    /// Publishes all messages and waits for those that have owners.
+    pub fn publish(&mut self, messages: &[Message]) -> Result<Tally> {
+        let mut tally = Tally {
+            came: vec![false; messages.len()],
+            ..Tally::default()
+        };
+        let mut number = 0;
+        for batch in messages.chunks(BATCH) {
+            let mut out = Vec::new();
+            for message in batch {
+                let publish = Publish {
+                    dup: false,
+                    qos: Qos::AtMostOnce,
+                    retain: false,
+                    topic: &message.topic,
+                    packet_id: None,
+                    properties: Properties::default(),
+                    payload: &payload(number, message.owner),
+                };
+                encode::publish(&mut out, Version::V311, &publish);
+                number += 1;
+            }
+            encode::pingreq(&mut out);
+            // Everything before it was read: there is room.
+            self.publisher.stream.write_all(&out)?;
+            let begin = Instant::now();
+            while !self.turn(SILENCE, &mut tally)? {
+                ensure!(begin.elapsed() < SILENCE, "a ping has no answer");
+            }
+        }
+        let owned = messages.iter().filter(|message| message.owner != NOBODY);
+        let (owned, begin) = (owned.count(), Instant::now());
+        while tally.arrived < owned && begin.elapsed() < SILENCE {
+            self.turn(LISTEN, &mut tally)?;
+        }
+        self.turn(LISTEN, &mut tally)?;
+        Ok(tally)
+    }
+
+    /// Takes what has come; says whether a ping was answered.
+    fn turn(&mut self, most: Duration, tally: &mut Tally) -> Result<bool> {
+        let mut answered = false;
+        for index in 0..self.epoll.wait(most)? {
+            let key = self.epoll.ready(index).key;
+            let client = match key {
+                PUBLISHER => &mut self.publisher,
+                number => &mut self.subscribers[number as usize],
+            };
+            client.read()?;
+            client.packets(|packet| {
+                match packet {
+                    Packet::PingResp => answered = true,
+                    Packet::Publish(publish) => tally.take(key as u32, publish.payload)?,
+                    other => bail!("the server sent {:?}", other.kind()),
+                }
+                Ok(())
+            })?;
+        }
+        Ok(answered)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_delivery_counts_once_and_for_its_owner_only() {
+        let mut tally = Tally {
+            came: vec![false; 3],
+            ..Tally::default()
+        };
+        tally.take(7, &payload(1, 7)).unwrap();
+        tally.take(7, &payload(1, 7)).unwrap();
+        tally.take(8, &payload(2, 7)).unwrap();
+        tally.take(8, &payload(0, NOBODY)).unwrap();
+        assert_eq!(
+            (tally.arrived, tally.doubled, tally.misdelivered),
+            (1, 1, 2)
+        );
+        assert!(tally.take(7, &payload(3, 7)).is_err());
+        assert!(tally.take(7, b"short").is_err());
+    }
+}

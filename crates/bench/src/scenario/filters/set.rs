@@ -1,0 +1,171 @@
+//! The sets of filters that `filters` compares, how they are dealt to clients, and topics that they match or do not.
+
+use super::crowd::{Message, NOBODY};
+use crate::payload::Random;
+
+/// Filters of one client: what a client's list costs as it grows is not the question here.
+pub const PER_CLIENT: u32 = 250;
+/// Wildcards of a deep filter that the server takes whatever others there are.
+const FREE_WILDCARDS: u32 = 2;
+/// Levels in which further wildcards stand: all combinations of as many are more than the server takes.
+const COMBINED_LEVELS: u32 = 12;
+
+/// A set of filters.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Set {
+    /// So many `a/{n}/+`, dealt to so many clients at most. Topics are drawn from `topics` names, whatever the
+    /// number of filters, so that sets differ in nothing else.
+    Flat {
+        filters: u32,
+        clients: u32,
+        topics: u32,
+    },
+    /// Filters of so many levels, `a` or `+` each but for the last: every combination with few `+`, and of those with
+    /// more the combinations in the first levels.
+    Deep { levels: u32 },
+}
+
+impl Set {
+    /// How many filters clients ask for.
+    pub fn offered(&self) -> u32 {
+        match self {
+            Set::Flat { filters, .. } => *filters,
+            Set::Deep { levels } => shapes(*levels).len() as u32,
+        }
+    }
+
+    /// How many clients subscribe.
+    pub fn clients(&self) -> u32 {
+        match self {
+            Set::Flat {
+                filters, clients, ..
+            } => *filters.min(clients),
+            Set::Deep { .. } => self.offered().div_ceil(PER_CLIENT),
+        }
+    }
+
+    /// The filters of each client.
+    pub fn deal(&self) -> impl Fn(u32) -> Vec<String> + use<> {
+        let (set, clients) = (*self, self.clients());
+        let shapes = match set {
+            Set::Flat { .. } => Vec::new(),
+            Set::Deep { levels } => shapes(levels),
+        };
+        move |client| {
+            let numbers = (client..set.offered()).step_by(clients as usize);
+            let text = |number: u32| match set {
+                Set::Flat { .. } => format!("a/{number:07}/+"),
+                Set::Deep { levels } => deep(levels, shapes[number as usize]),
+            };
+            numbers.map(text).collect()
+        }
+    }
+
+    /// A message for exactly one filter of a flat set, at random.
+    pub fn hit(&self, random: &mut Random) -> Message {
+        let Set::Flat {
+            filters, topics, ..
+        } = *self
+        else {
+            unreachable!("deep sets are missed only")
+        };
+        let drawn = random.below(topics);
+        let (number, rest) = (drawn % filters, drawn / filters);
+        Message {
+            topic: format!("a/{number:07}/{rest:07}"),
+            owner: number % self.clients(),
+        }
+    }
+
+    /// A message that fails every filter at the last level.
+    pub fn miss(&self, random: &mut Random) -> Message {
+        let topic = match *self {
+            Set::Flat { .. } => self.hit(random).topic + "/b",
+            Set::Deep { levels } => {
+                let last = random.below(1_000_000);
+                format!("{}{last:07}", "a/".repeat(levels as usize - 1))
+            }
+        };
+        Message {
+            topic,
+            owner: NOBODY,
+        }
+    }
+}
+
+/// Where `+` stand in the filters of a deep set, as bits, the first level lowest: few first, which are always taken.
+fn shapes(levels: u32) -> Vec<u64> {
+    let wild = levels - 1;
+    let mut shapes = vec![0];
+    for first in 0..wild {
+        shapes.push(1 << first);
+        shapes.extend((0..first).map(|second| 1 << first | 1 << second));
+    }
+    let combined = 0..1u64 << wild.min(COMBINED_LEVELS);
+    shapes.extend(combined.filter(|shape| shape.count_ones() > FREE_WILDCARDS));
+    shapes
+}
+
+fn deep(levels: u32, shape: u64) -> String {
+    let level = |n: u32| if shape >> n & 1 == 1 { "+/" } else { "a/" };
+    (0..levels - 1).map(level).collect::<String>() + "b"
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use crore_wire::topic;
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn texts(set: Set) -> Vec<(u32, String)> {
+        let deal = set.deal();
+        let of = |client| deal(client).into_iter().map(move |text| (client, text));
+        (0..set.clients()).flat_map(of).collect()
+    }
+
+    #[test]
+    fn filters_are_all_different_and_all_dealt() {
+        for levels in [8, 16, 64] {
+            let set = Set::Deep { levels };
+            let all: BTreeSet<String> = texts(set).into_iter().map(|(_, text)| text).collect();
+            assert_eq!(all.len() as u32, set.offered());
+            let count = |text: &String| text.split('/').count() as u32 == levels;
+            assert!(all.iter().all(count));
+        }
+        // Every combination: two to the power of the levels before the last.
+        assert_eq!(Set::Deep { levels: 8 }.offered(), 128);
+    }
+
+    proptest! {
+        #[test]
+        fn a_hit_matches_one_filter_and_a_miss_none(
+            filters in 1u32..200, clients in 1u32..20, seed: u64,
+        ) {
+            let set = Set::Flat { filters, clients, topics: 1000 };
+            let mut random = Random::new(seed);
+            let (hit, miss) = (set.hit(&mut random), set.miss(&mut random));
+            let matching = |text: &str| -> Vec<u32> {
+                let all = texts(set).into_iter();
+                let all = all.filter(|(_, filter)| topic::matches(filter.as_bytes(), text.as_bytes()));
+                all.map(|(client, _)| client).collect()
+            };
+            prop_assert_eq!(matching(&hit.topic), vec![hit.owner]);
+            prop_assert!(matching(&miss.topic).is_empty());
+        }
+
+        #[test]
+        fn a_deep_miss_fails_at_the_last_level_only(levels in 3u32..20, seed: u64) {
+            let set = Set::Deep { levels };
+            let miss = set.miss(&mut Random::new(seed)).topic;
+            let (start, _) = miss.rsplit_once('/').unwrap();
+            let near = format!("{start}/b");
+            for (_, filter) in texts(set) {
+                prop_assert!(!topic::matches(filter.as_bytes(), miss.as_bytes()));
+                prop_assert!(topic::matches(filter.as_bytes(), near.as_bytes()));
+            }
+        }
+    }
+}
