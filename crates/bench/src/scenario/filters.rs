@@ -3,8 +3,8 @@
 //!
 //! Each set of filters has a server of its own, all of them there at once, and the windows take turns within a round:
 //! only one server has work at a time. Sets are compared by processor time for each publish, of a server with one
-//! shard. `hit`: each publish matches one filter, and comes to one client of the many; `miss`: no filter matches, which
-//! shows only at the last level, so that there is nothing but the matching.
+//! shard. `hit`: each publish matches one filter, and comes to one of a thousand clients, in the large set as in the
+//! small one; `miss`: no filter matches, which shows only at the last level, so that there is nothing but the matching.
 
 mod crowd;
 mod set;
@@ -62,7 +62,6 @@ pub fn run(args: &RunArgs) -> Result<Value> {
     let flat = |filters: u32| Set::Flat {
         filters,
         clients: clients.max(1),
-        topics: many.max(FEW),
     };
     let mut sides = vec![
         Side::open(args, "few", flat(FEW), MISSES)?,

@@ -5,6 +5,10 @@ use crate::payload::Random;
 
 /// Filters of one client: what a client's list costs as it grows is not the question here.
 pub const PER_CLIENT: u32 = 250;
+/// Clients that messages come to, at most: equally many sockets in every set.
+const RECEIVERS: u32 = 1_000;
+/// Topics that are drawn from, whatever the number of filters: a topic that is new costs its row.
+const NAMES: u32 = 1_000_000;
 /// Wildcards of a deep filter that the server takes whatever others there are.
 const FREE_WILDCARDS: u32 = 2;
 /// Levels in which further wildcards stand: all combinations of as many are more than the server takes.
@@ -13,13 +17,8 @@ const COMBINED_LEVELS: u32 = 12;
 /// A set of filters.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Set {
-    /// So many `a/{n}/+`, dealt to so many clients at most. Topics are drawn from `topics` names, whatever the
-    /// number of filters, so that sets differ in nothing else.
-    Flat {
-        filters: u32,
-        clients: u32,
-        topics: u32,
-    },
+    /// So many `a/{n}/+`, dealt to so many clients at most.
+    Flat { filters: u32, clients: u32 },
     /// Filters of so many levels, `a` or `+` each but for the last: every combination with few `+`, and of those with
     /// more the combinations in the first levels.
     Deep { levels: u32 },
@@ -37,9 +36,7 @@ impl Set {
     /// How many clients subscribe.
     pub fn clients(&self) -> u32 {
         match self {
-            Set::Flat {
-                filters, clients, ..
-            } => *filters.min(clients),
+            Set::Flat { filters, clients } => *filters.min(clients),
             Set::Deep { .. } => self.offered().div_ceil(PER_CLIENT),
         }
     }
@@ -61,28 +58,37 @@ impl Set {
         }
     }
 
-    /// A message for exactly one filter of a flat set, at random.
+    /// A message for exactly one filter of a flat set, at random among those of the first [`RECEIVERS`] clients.
     pub fn hit(&self, random: &mut Random) -> Message {
-        let Set::Flat {
-            filters, topics, ..
-        } = *self
-        else {
+        let Set::Flat { filters, .. } = *self else {
             unreachable!("deep sets are missed only")
         };
-        let drawn = random.below(topics);
-        let (number, rest) = (drawn % filters, drawn / filters);
+        let clients = self.clients();
+        let names = NAMES.div_ceil(filters.div_ceil(clients) * clients.min(RECEIVERS));
+        let number = loop {
+            let number = random.below(filters);
+            if number % clients < RECEIVERS {
+                break number;
+            }
+        };
         Message {
-            topic: format!("a/{number:07}/{rest:07}"),
-            owner: number % self.clients(),
+            topic: format!("a/{number:07}/{:07}", random.below(names)),
+            owner: number % clients,
         }
     }
 
     /// A message that fails every filter at the last level.
     pub fn miss(&self, random: &mut Random) -> Message {
         let topic = match *self {
-            Set::Flat { .. } => self.hit(random).topic + "/b",
+            Set::Flat { filters, .. } => {
+                let number = random.below(filters);
+                format!(
+                    "a/{number:07}/{:07}/b",
+                    random.below(NAMES.div_ceil(filters))
+                )
+            }
             Set::Deep { levels } => {
-                let last = random.below(1_000_000);
+                let last = random.below(NAMES);
                 format!("{}{last:07}", "a/".repeat(levels as usize - 1))
             }
         };
@@ -144,7 +150,7 @@ mod tests {
         fn a_hit_matches_one_filter_and_a_miss_none(
             filters in 1u32..200, clients in 1u32..20, seed: u64,
         ) {
-            let set = Set::Flat { filters, clients, topics: 1000 };
+            let set = Set::Flat { filters, clients };
             let mut random = Random::new(seed);
             let (hit, miss) = (set.hit(&mut random), set.miss(&mut random));
             let matching = |text: &str| -> Vec<u32> {
