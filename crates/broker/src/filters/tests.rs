@@ -1,3 +1,5 @@
+//! The trie against a plain list of filters.
+
 use super::*;
 use alloc::collections::BTreeSet;
 use alloc::format;

@@ -1,0 +1,252 @@
+//! The messages of a turn: their bytes side by side, and for each a record of where it lies and what is known of it.
+
+use alloc::vec::Vec;
+
+use crore_wire::websocket::frame;
+
+use crate::log::New;
+
+/// Where a message lies in [`Frames`], and what is known of it.
+#[derive(Clone, Copy, Debug)]
+pub struct Record {
+    /// Its position among the messages of its home.
+    pub offset: u64,
+    /// The topic's previous offset.
+    pub previous: u64,
+    /// Unix seconds.
+    pub time_s: u32,
+    start: u32,
+    len: u32,
+    meta: u32,
+    packed: u32,
+    packed_len: u32,
+    ttl_s: u32,
+    attributes: u16,
+    content_type: u8,
+    event: u8,
+    key: u8,
+    /// MQTT's quality of service.
+    pub qos: u8,
+    /// Published to be retained.
+    pub retain: bool,
+    /// Sent in a binary frame.
+    pub binary: bool,
+    /// Its topic keeps only the newest message of each key: it does not wait for a socket, where a newer
+    /// one may come before it could be sent.
+    pub latest: bool,
+}
+
+const _: () = assert!(size_of::<Record>() == 56);
+
+/// No time to live.
+const FOREVER: u32 = u32::MAX;
+/// Bytes of the publisher's number in the attributes of a message that came over MQTT.
+pub const ORIGIN_BYTES: usize = 8;
+
+/// The bytes of a turn.
+#[derive(Default)]
+pub struct Frames {
+    /// Whole WebSocket frames, side by side in the order of publishing.
+    bytes: Vec<u8>,
+    /// Content types, event names and keys.
+    meta: Vec<u8>,
+    /// Compressed frames, for those who negotiated it.
+    packed: Vec<u8>,
+    /// The records of answers to attaches.
+    pub pages: Vec<Record>,
+    /// The topics of those that were attached by filter: where their names lie.
+    pub names: Vec<u32>,
+}
+
+/// A turn's memory is given back when it grew past this many bytes.
+const KEPT_BYTES: usize = 1 << 20;
+
+impl Frames {
+    /// Copies a message in.
+    pub fn push(&mut self, new: &New<'_>) -> Record {
+        let span = self.begin(&[], new.frame);
+        self.finish(span, new)
+    }
+
+    /// Copies a message over from other frames.
+    pub fn copy(&mut self, record: &Record, of: &Frames) -> Record {
+        self.push(&New {
+            topic: crate::slab::NONE,
+            offset: record.offset,
+            previous: record.previous,
+            time_s: record.time_s,
+            ttl_s: record.ttl_s(),
+            key: of.key(record),
+            content_type: of.content_type(record),
+            event: of.event(record),
+            attributes: of.attributes(record),
+            qos: record.qos,
+            retain: record.retain,
+            binary: record.binary,
+            latest: record.latest,
+            frame: of.frame(record),
+        })
+    }
+
+    /// Builds a frame in place from its header and data; returns the span for [`Frames::frame_at`].
+    pub fn begin(&mut self, header: &[u8], data: &[u8]) -> (u32, u32) {
+        let start = self.bytes.len();
+        self.bytes.extend_from_slice(header);
+        self.bytes.extend_from_slice(data);
+        (start as u32, (self.bytes.len() - start) as u32)
+    }
+
+    /// The bytes of a span.
+    pub fn frame_at(&self, span: (u32, u32)) -> &[u8] {
+        &self.bytes[span.0 as usize..(span.0 + span.1) as usize]
+    }
+
+    /// The record of a frame that [`Frames::begin`] built.
+    pub fn finish(&mut self, span: (u32, u32), new: &New<'_>) -> Record {
+        let meta = self.meta.len() as u32;
+        self.meta.extend_from_slice(new.content_type);
+        self.meta.extend_from_slice(new.event);
+        self.meta.extend_from_slice(new.key);
+        self.meta.extend_from_slice(new.attributes);
+        Record {
+            offset: new.offset,
+            previous: new.previous,
+            time_s: new.time_s,
+            start: span.0,
+            len: span.1,
+            meta,
+            packed: 0,
+            packed_len: 0,
+            ttl_s: new.ttl_s.unwrap_or(FOREVER),
+            attributes: new.attributes.len() as u16,
+            content_type: new.content_type.len() as u8,
+            event: new.event.len() as u8,
+            key: new.key.len() as u8,
+            qos: new.qos,
+            retain: new.retain,
+            binary: new.binary,
+            latest: new.latest,
+        }
+    }
+
+    /// Copies the name of a topic in; returns where it lies.
+    pub fn push_name(&mut self, name: &[u8]) -> u32 {
+        let at = self.meta.len() as u32;
+        let len = u16::try_from(name.len()).expect("names are shorter");
+        self.meta.extend_from_slice(&len.to_le_bytes());
+        self.meta.extend_from_slice(name);
+        at
+    }
+
+    /// The name that lies there.
+    pub fn name(&self, at: u32) -> &[u8] {
+        let (len, rest) = self.meta[at as usize..]
+            .split_first_chunk::<2>()
+            .expect("a name begins with its length");
+        &rest[..u16::from_le_bytes(*len) as usize]
+    }
+
+    /// Adds the compressed form of a message.
+    pub fn pack(&mut self, record: &mut Record, header: &[u8], data: &[u8]) {
+        record.packed = self.packed.len() as u32;
+        self.packed.extend_from_slice(header);
+        self.packed.extend_from_slice(data);
+        record.packed_len = self.packed.len() as u32 - record.packed;
+    }
+
+    /// The message as one WebSocket frame.
+    #[inline]
+    pub fn frame(&self, record: &Record) -> &[u8] {
+        &self.bytes[record.start as usize..(record.start + record.len) as usize]
+    }
+
+    /// The message as one compressed frame, or plain when it was not compressed.
+    pub fn packed(&self, record: &Record) -> &[u8] {
+        if record.packed_len == 0 {
+            return self.frame(record);
+        }
+        &self.packed[record.packed as usize..(record.packed + record.packed_len) as usize]
+    }
+
+    /// The frames from one record to another that follow each other without a hole, if they do.
+    #[inline]
+    pub fn joined(&self, first: &Record, last: &Record) -> &[u8] {
+        &self.bytes[first.start as usize..(last.start + last.len) as usize]
+    }
+
+    /// The message's data.
+    pub fn data(&self, record: &Record) -> &[u8] {
+        let frame = self.frame(record);
+        &frame[frame::header_len(frame)..]
+    }
+
+    /// The message's content type; empty when none was given.
+    pub fn content_type(&self, record: &Record) -> &[u8] {
+        &self.meta[record.meta as usize..][..record.content_type as usize]
+    }
+
+    /// The message's event name; empty when none was given.
+    pub fn event(&self, record: &Record) -> &[u8] {
+        &self.meta[record.meta as usize + record.content_type as usize..][..record.event as usize]
+    }
+
+    /// The message's key; empty when none was given.
+    pub fn key(&self, record: &Record) -> &[u8] {
+        let before = record.content_type as usize + record.event as usize;
+        &self.meta[record.meta as usize + before..][..record.key as usize]
+    }
+
+    /// What else was said of the message.
+    fn attributes(&self, record: &Record) -> &[u8] {
+        let fields = [record.content_type, record.event, record.key].map(usize::from);
+        let before = fields.iter().sum::<usize>();
+        &self.meta[record.meta as usize + before..][..record.attributes as usize]
+    }
+
+    /// The number of the MQTT client that published it; 0 when it came through another door.
+    pub fn origin(&self, record: &Record) -> u64 {
+        let attributes = self.attributes(record).first_chunk::<ORIGIN_BYTES>();
+        attributes.map_or(0, |origin| u64::from_le_bytes(*origin))
+    }
+
+    /// Further MQTT properties: payload format indicator, response topic, correlation data and user properties,
+    /// as they stand in a packet.
+    pub fn properties(&self, record: &Record) -> &[u8] {
+        self.attributes(record).get(ORIGIN_BYTES..).unwrap_or(&[])
+    }
+
+    /// Bytes in use.
+    pub fn len(&self) -> usize {
+        self.bytes.len() + self.packed.len()
+    }
+
+    /// Whether the turn said nothing.
+    pub fn is_empty(&self) -> bool {
+        self.bytes.is_empty() && self.pages.is_empty()
+    }
+
+    /// Makes it ready for the next turn.
+    pub fn clear(&mut self) {
+        if self.bytes.capacity() + self.packed.capacity() > KEPT_BYTES {
+            *self = Frames::default();
+        }
+        self.bytes.clear();
+        self.meta.clear();
+        self.packed.clear();
+        self.pages.clear();
+        self.names.clear();
+    }
+}
+
+impl Record {
+    /// Seconds that it lives from [`Record::time_s`] on, if it brought a number.
+    pub fn ttl_s(&self) -> Option<u32> {
+        (self.ttl_s != FOREVER).then_some(self.ttl_s)
+    }
+
+    /// Whether `next` lies right behind this one.
+    #[inline]
+    pub fn touches(&self, next: &Record) -> bool {
+        self.start + self.len == next.start
+    }
+}
