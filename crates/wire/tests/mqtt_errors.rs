@@ -2,8 +2,8 @@
 
 use crore_wire::mqtt::Version::{V5, V311};
 use crore_wire::mqtt::{
-    Error, FILTERS_MAX, FilterError, Packet, PacketType, Properties, PropertyBuf, ReasonCode,
-    USER_PROPERTIES_MAX, Unfit, Version, decode, encode, fixed_header,
+    Error, FILTERS_MAX, FilterError, Packet, PacketType, ReasonCode, USER_PROPERTIES_MAX, Version,
+    decode, fixed_header,
 };
 
 const MAX: usize = 1 << 20;
