@@ -361,7 +361,10 @@ impl Home {
         };
         let keep = most > 0;
         if !keep {
-            self.log.lose(id, previous, offset);
+            // What was kept for somebody else is no past of this message.
+            let log = core::mem::replace(&mut self.rows.get_mut(id).log, NONE);
+            let before = self.log.abandon(log, now.unix_s).unwrap_or(previous);
+            self.log.lose(id, before, offset);
         }
         if keep || message.retain || whom.is_anybody() {
             let frames = lanes.frames();

@@ -318,6 +318,17 @@ impl Log {
         }
     }
 
+    /// Drops a chain whose topic goes on without a log; returns where the last message stood that was lost, if that
+    /// is not the last one.
+    pub fn abandon(&mut self, mut chain: u32, now_s: u32) -> Option<u64> {
+        while self.count(chain) > 0 {
+            chain = self.drop_oldest(chain, now_s);
+        }
+        let lost = self.reaches_back_to(chain);
+        self.clear(chain);
+        lost
+    }
+
     /// Drops the oldest message of a chain that has some; returns the chain or `NONE`.
     fn drop_oldest(&mut self, chain: u32, now_s: u32) -> u32 {
         let oldest = self.chains.get(chain).oldest();

@@ -13,7 +13,7 @@ use super::give::{Offered, Wants};
 use super::state::Step;
 use super::subscribe::qos;
 use super::{Mqtt, NOTHING};
-use crate::conn::{Behind, LIVE, State};
+use crate::conn::{Behind, LIVE, MULTI, QOS_SHIFT, State};
 use crate::io::Io;
 use crate::mail::{Frames, Record};
 use crate::planted::{self, Fault};
@@ -159,8 +159,12 @@ impl Shard {
     /// Messages that a subscription may be given.
     pub(crate) fn places(&self, slot: u32, part: u32) -> u32 {
         let row = self.conns.get(slot);
-        let bound = row.state == State::Mqtt
-            && qos(self.extras.get(row.extra).list[part as usize].options) > 0;
+        // The only subscription stands in the row, with nothing but its QoS.
+        let options = |list: &[crate::conn::Sub]| match row.wants(MULTI) {
+            true => list[part as usize].options,
+            false => (row.options >> QOS_SHIFT & 3) as u8,
+        };
+        let bound = row.state == State::Mqtt && qos(options(&self.extras.get(row.extra).list)) > 0;
         if !bound {
             return u32::MAX;
         }

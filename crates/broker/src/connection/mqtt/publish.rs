@@ -238,17 +238,17 @@ impl Shard {
                 false => Ok(()),
             };
         }
+        let mqtt = self.mqtt_state(slot);
+        if reason.is_error() {
+            // Refused: its id is free again [MQTT-4.3.3-9], also for a session that goes on elsewhere.
+            mqtt.received.remove(&id);
+        }
         if reason.is_error() && version == Version::V311 {
             return Err(reason);
         }
-        let mqtt = self.mqtt_state(slot);
         let mut waiting = mqtt.answers.iter_mut();
         let answer = waiting.find(|answer| answer.packet_id == id && answer.reason.is_none());
         answer.expect("each publish has its place").reason = Some(reason);
-        if reason.is_error() {
-            // Refused: its id is free again [MQTT-4.3.3-9].
-            mqtt.received.remove(&id);
-        }
         while let Some(answer) = self.next_answer(slot) {
             let ack = Ack {
                 packet_id: PacketId::new(answer.packet_id).expect("ids are not 0"),

@@ -484,6 +484,8 @@ impl Shard {
         frames: &Frames,
         io: &mut I,
     ) {
+        // One that had stood in the row fell behind there.
+        self.expand(slot);
         let sub = &mut self.extra(slot).list[part as usize];
         let granted = core::mem::take(&mut sub.granted);
         let options = sub.options;
@@ -539,6 +541,7 @@ impl Shard {
         attached: Attached,
         io: &mut I,
     ) {
+        self.expand(slot);
         if attached == Attached::Gone {
             // What was kept is deleted: it goes on with what comes.
             self.mqtt_state(slot).fresh.push(part);
