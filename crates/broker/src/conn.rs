@@ -347,6 +347,8 @@ pub struct Attaching {
     pub held: Vec<Held>,
     /// What the held records mean.
     pub frames: Frames,
+    /// A topic that has answered was deleted meanwhile.
+    pub gone: bool,
 }
 
 /// What a connection on several topics holds back until the last of them has answered.

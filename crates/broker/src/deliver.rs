@@ -7,7 +7,9 @@
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 
-use crate::conn::{Behind, COUNTED, ENVELOPE, EVENTS, FILTERS, Held, LIVE, MULTI, State, UPGRADE};
+use crate::conn::{
+    Behind, COUNTED, ENVELOPE, EVENTS, FILTERS, Held, LIVE, MULTI, State, Sub, UPGRADE,
+};
 use crate::connection::mqtt;
 use crate::encode::{Encoding, Message};
 use crate::io::{Close, Io};
@@ -557,10 +559,25 @@ impl Shard {
 
     fn topic_gone<I: Io>(&mut self, topic: u32, serial: u16, io: &mut I) {
         for slot in self.members(topic) {
-            if self.topics.is_current(topic, serial) {
+            if self.topics.is_current(topic, serial) && !self.gone_early(slot, topic) {
                 self.end_of_topic(slot, io);
             }
         }
+    }
+
+    /// Remembers that a topic was deleted which has answered, where others have not; says whether that is so.
+    fn gone_early(&mut self, slot: u32, topic: u32) -> bool {
+        let row = self.conns.get(slot);
+        if row.state != State::Waiting || !row.wants(MULTI) {
+            return false;
+        }
+        let extra = self.extras.get_mut(row.extra);
+        let answered = |sub: &Sub| sub.topic == topic && sub.flags & COUNTED != 0;
+        let early = extra.list.iter().any(answered);
+        if let Some(attaching) = extra.attaching.as_mut().filter(|_| early) {
+            attaching.gone = true;
+        }
+        early
     }
 
     fn displaced<I: Io>(&mut self, topic: u32, serial: u16, io: &mut I) {

@@ -31,6 +31,11 @@ const FOUND: &[(&str, u64, usize)] = &[
         1,
         1200,
     ),
+    (
+        "a poll on several topics was not told that one of them was deleted while another had not answered",
+        1_795_262_353_980,
+        1200,
+    ),
 ];
 
 /// Seeds of the fixed set, and their steps.

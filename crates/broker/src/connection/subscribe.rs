@@ -444,7 +444,11 @@ impl Shard {
                 self.answer_first_of_set(slot, io);
                 return;
             }
+            let gone = attaching.gone;
             self.extra(slot).attaching = None;
+            if gone {
+                return self.answer_status(slot, 410, "the topic was deleted", io);
+            }
         } else if let [record] = records {
             self.answer_poll(slot, topic, record, frames, page.gap, io);
             return;

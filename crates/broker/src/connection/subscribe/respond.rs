@@ -143,6 +143,7 @@ impl Shard {
     fn begin_set<I: Io>(&mut self, slot: u32, io: &mut I) {
         let attaching = self.extra(slot).attaching.as_mut();
         let attaching = attaching.expect("a stream that is not begun is attaching");
+        let gone = attaching.gone;
         let held = core::mem::take(&mut attaching.held);
         let frames = core::mem::take(&mut attaching.frames);
         let mut bytes = Vec::new();
@@ -168,6 +169,9 @@ impl Shard {
             self.tell_position(slot, 0);
         }
         self.begin_with(slot, &bytes, io);
+        if gone {
+            return self.end_of_topic(slot, io);
+        }
         if self.conns.get(slot).outbox == NONE {
             self.resumed.push(self.id_of(slot));
         }
