@@ -274,7 +274,9 @@ impl Home {
             Since::After(time_s) => reader(self.log.arrived_by(time_s), 0, losses, false, false),
             Since::At(Position { epoch, offset }) if epoch == self.epoch && offset <= sequence => {
                 if ask.again {
-                    reader(offset, ask.from, ask.base, false, ask.base > 0)
+                    // Who has passed the present of its beginning gets no state any more.
+                    let retained = ask.base > 0 && (ask.from == 0 || offset < ask.from);
+                    reader(offset, ask.from, ask.base, false, retained)
                 } else {
                     reader(offset, 0, 0, false, false)
                 }
@@ -314,6 +316,7 @@ impl Home {
             };
             (*number, start)
         });
+        // Last, so that what the log has too is read from there, and passed over here behind it: a page may end between.
         let retained = reader.retained.then_some((rules.retained(), reader.start));
         let snapshot = |number: &u8| rules.get(*number).keep == Keep::Latest;
         let lost = match concerned.iter().any(snapshot) {

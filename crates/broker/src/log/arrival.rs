@@ -156,6 +156,7 @@ impl Log {
 
     /// The next one, if there is.
     pub fn next_arrival(&self, at: &mut Arrivals) -> Option<Arrival> {
+        // Of a message that stands in two lists, the first list's copy comes first.
         let kept = (0..at.heads.len()).min_by_key(|n| at.heads[*n].0);
         let lost = self.losses.0.as_ref().and_then(|losses| {
             let behind = (
@@ -178,7 +179,7 @@ impl Log {
         let (offset, id) = *head;
         let entry = self.entries.get(id);
         if entry.younger == NONE {
-            at.heads.swap_remove(kept?);
+            at.heads.remove(kept?);
         } else {
             *head = (self.entries.get(entry.younger).offset, entry.younger);
         }

@@ -353,7 +353,10 @@ impl Shard {
                 None
             }
             (_, given) => {
-                let state = given.unwrap_or_else(|| self.write_down(slot));
+                let state = given.unwrap_or_else(|| {
+                    self.leave_unanswered(slot);
+                    self.write_down(slot)
+                });
                 Some(Kept { expiry_s, state })
             }
         };

@@ -173,11 +173,18 @@ impl Shard {
         if (former > 0) != (needs_log > 0) {
             self.keep_log(topic, needs_log > 0);
         }
-        if options.retain_handling != RetainHandling::Send {
+        let sub = &mut self.extra(slot).list[part as usize];
+        // What its home has not answered yet is granted with the answer.
+        let waits = topic != NONE && sub.flags & COUNTED == 0;
+        let shows = options.retain_handling == RetainHandling::Send;
+        if shows || waits {
+            sub.granted = granted;
+        } else {
             self.grant(slot, granted, ReasonCode::granted(options.max_qos));
+        }
+        if !shows {
             return Ok(());
         }
-        self.extra(slot).list[part as usize].granted = granted;
         // Only the retained message: what is live goes on.
         let to = self.reply_to(slot, self.part_name(slot, part));
         self.attach_to(topic, to, Since::Live, true, true);
@@ -408,6 +415,29 @@ impl Shard {
             return;
         }
         self.part_one(topic, place, counted);
+    }
+
+    /// A session does not take along what was never granted: its home may hear of it later than of the session's end
+    /// from elsewhere.
+    pub(super) fn leave_unanswered(&mut self, slot: u32) {
+        let row = self.conns.get(slot);
+        if !row.wants(MULTI) {
+            return;
+        }
+        let new = !self.world.epoch;
+        let waits = |sub: &Sub| {
+            sub.topic != NONE
+                && sub.epoch == new
+                && sub.flags & COUNTED == 0
+                && qos(sub.options) > 0
+        };
+        let list = &self.extras.get(row.extra).list;
+        let parts = (0..list.len()).filter(|part| waits(&list[*part]));
+        for part in parts.collect::<Vec<_>>() {
+            // Nobody is there to be told.
+            self.extra(slot).list[part].granted = (0, 0);
+            self.leave_part(slot, part as u32);
+        }
     }
 
     /// Moves the only subscription into the list.
