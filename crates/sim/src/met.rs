@@ -37,6 +37,16 @@ pub struct Met {
     pub views: u64,
     /// Events that followers of interest got.
     pub interest: u64,
+    /// MQTT sessions that a client found again.
+    pub sessions_resumed: u64,
+    /// MQTT connections that were told that another one has their session.
+    pub takeovers: u64,
+    /// MQTT messages that came again.
+    pub sent_again: u64,
+    /// MQTT messages that were sent again, and of which the first one was lost.
+    pub dups: u64,
+    /// Retained messages that came.
+    pub retained: u64,
 }
 
 impl AddAssign for Met {
@@ -57,6 +67,11 @@ impl AddAssign for Met {
             (&mut self.spent, other.spent),
             (&mut self.interest, other.interest),
             (&mut self.views, other.views),
+            (&mut self.sessions_resumed, other.sessions_resumed),
+            (&mut self.takeovers, other.takeovers),
+            (&mut self.sent_again, other.sent_again),
+            (&mut self.dups, other.dups),
+            (&mut self.retained, other.retained),
         ] {
             *sum += more;
         }
@@ -65,7 +80,7 @@ impl AddAssign for Met {
 
 impl Met {
     /// Each kind by name.
-    pub fn kinds(&self) -> [(&'static str, u64); 21] {
+    pub fn kinds(&self) -> [(&'static str, u64); 26] {
         [
             ("messages", self.messages),
             ("acknowledged", self.acknowledged),
@@ -88,6 +103,11 @@ impl Met {
             ("spent turns", self.spent),
             ("interest", self.interest),
             ("views", self.views),
+            ("sessions", self.sessions_resumed),
+            ("takeovers", self.takeovers),
+            ("sent again", self.sent_again),
+            ("lost and again", self.dups),
+            ("retained", self.retained),
         ]
     }
 

@@ -4,6 +4,7 @@
 use crore_broker::Pace;
 use crore_broker::settings::{First, Keep, Rule, Settings, Slow};
 
+use crate::client::mqtt;
 use crate::client::publisher::Deed;
 use crate::rng::Rng;
 
@@ -34,6 +35,8 @@ pub enum Op {
     ReadNews(u8),
     /// A follower's connection is cut.
     CutFollower(u8),
+    /// An MQTT client does something.
+    Mqtt(u8, mqtt::Deed),
 }
 
 /// A thing that happens, with its chances.
@@ -66,6 +69,10 @@ pub struct Plan {
     pub followers: usize,
     /// How many of a hundred subscribers subscribe by filter.
     pub filtered_percent: u32,
+    /// How many MQTT clients.
+    pub mqtt_clients: usize,
+    /// Whether they retain messages.
+    pub retains: bool,
     /// Seconds that pass while sockets are stalled at the end, so that messages expire there.
     pub stalled_s: u32,
     /// The largest message, in bytes.
@@ -102,6 +109,12 @@ const EXPIRING_PERCENT: u32 = 15;
 const EXPIRY_S: u32 = 4;
 /// How many of a hundred steps are a follower's, where there are any.
 const FOLLOWERS_STEPS_PERCENT: u32 = 12;
+/// Begins the chances that decide on MQTT clients, likewise.
+const PACKETS: u64 = 7;
+/// How many of a hundred worlds have MQTT clients.
+const PACKETS_PERCENT: u32 = 40;
+/// How many of a hundred steps are an MQTT client's, where there are any.
+const PACKETS_STEPS_PERCENT: u32 = 40;
 /// How many of a hundred turns a lazy shard does not get.
 const LAZY_PERCENT: u32 = 95;
 /// Connections that one tick looks at: a sweep is several turns.
@@ -171,6 +184,8 @@ impl Plan {
             publishers: rng.range(1, 4),
             followers: 0,
             filtered_percent: 0,
+            mqtt_clients: 0,
+            retains: false,
             stalled_s: 0,
             message_bytes: rng.pick(&MESSAGE_BYTES),
             mortal_percent: rng.pick(&[0, 0, 30]),
@@ -204,6 +219,10 @@ impl Plan {
             let name = |n| format!("{}/{}", own.pick(&["a", "b", "c"]), 6 + n);
             plan.topics.extend((0..more).map(name));
         }
+        let mut own = Rng::new(seed ^ PACKETS);
+        if own.chance(PACKETS_PERCENT) {
+            plan.speak_mqtt(&mut own);
+        }
         plan
     }
 
@@ -229,6 +248,32 @@ impl Plan {
         for rule in &mut self.settings.rules {
             rule.log_messages = rng.pick(&[20, 1000]);
             rule.log_bytes = 1 << 20;
+        }
+    }
+
+    /// Some of the clients speak MQTT.
+    fn speak_mqtt(&mut self, rng: &mut Rng) {
+        self.mqtt_clients = rng.range(1, 6);
+        let settings = &mut self.settings.mqtt;
+        settings.receive_max = rng.pick(&[1, 3, 100, 100]);
+        settings.inflight_max = rng.pick(&[2, 10, 100]);
+        settings.session_messages = rng.pick(&[1, 5, 1000, 1000]);
+        settings.session_expiry_max_s = rng.pick(&[30, 86_400]);
+        settings.topic_aliases_max = rng.pick(&[0, 16]);
+        if !self.budgets_are_wide {
+            settings.sessions_max = rng.pick(&[1, 1000, 1000]);
+        }
+        let (sessions_max, limits) = (settings.sessions_max, &self.settings.limits);
+        let rates = limits.publishes_per_s + limits.publishes_per_address_per_s;
+        let wide = limits.connections_max >= 1000 && limits.connections_per_shard >= 1000;
+        // Whoever takes them all away in the end must not be turned away.
+        self.retains =
+            rates == 0 && wide && limits.connections_per_address_max == 0 && sessions_max >= 1000;
+        // What logs that are cut short do to subscribers is seen in the other worlds.
+        for rule in &mut self.settings.rules {
+            if rng.chance(60) {
+                (rule.log_bytes, rule.log_age_s, rule.ttl_s) = (1 << 20, 3600, 0);
+            }
         }
     }
 
@@ -260,6 +305,7 @@ impl Plan {
     pub fn steps(&self, seed: u64, count: usize) -> Vec<Step> {
         let mut rng = Rng::new(seed);
         let mut own = Rng::new(seed ^ 0xF011_0135);
+        let mut packets = Rng::new(seed ^ 0x3477_0311);
         let step = |_| {
             let mut step = self.step(&mut rng);
             if self.followers > 0 && own.chance(FOLLOWERS_STEPS_PERCENT) {
@@ -269,6 +315,10 @@ impl Plan {
                     3..9 => Op::ReadNews(follower),
                     _ => Op::CutFollower(follower),
                 };
+            }
+            if self.mqtt_clients > 0 && packets.chance(PACKETS_STEPS_PERCENT) {
+                let client = packets.below(self.mqtt_clients) as u8;
+                step.op = Op::Mqtt(client, Self::packets(&mut packets));
             }
             step
         };
@@ -303,6 +353,21 @@ impl Plan {
         Step {
             op,
             dice: rng.next(),
+        }
+    }
+
+    fn packets(rng: &mut Rng) -> mqtt::Deed {
+        match rng.below(100) {
+            0..12 => mqtt::Deed::Connect,
+            12..15 => mqtt::Deed::TakeOver,
+            15..45 => mqtt::Deed::Read,
+            45..60 => mqtt::Deed::Acknowledge,
+            60..68 => mqtt::Deed::Change,
+            68..88 => mqtt::Deed::Publish(rng.pick(&[1, 1, 3])),
+            88..92 => mqtt::Deed::Ping,
+            92..94 => mqtt::Deed::Leave,
+            94..97 => mqtt::Deed::Cut,
+            _ => mqtt::Deed::Window,
         }
     }
 

@@ -103,6 +103,9 @@ fn whole(world: &mut World, seed: u64, steps: &[Step]) -> Result<(), Wrong> {
     for subscriber in &world.subscribers {
         subscriber.check(&world.truth, &unplaced)?;
     }
+    for client in &world.mqtt {
+        client.check(&world.truth)?;
+    }
     end(world, &mut rng)
 }
 
@@ -139,6 +142,9 @@ fn calm(world: &mut World, rng: &mut Rng) -> Result<(), Wrong> {
     }
     for subscriber in &mut world.subscribers {
         subscriber.at_head(&world.truth);
+    }
+    for client in &mut world.mqtt {
+        client.at_head(&world.truth)?;
     }
     interest(world, rng)
 }
@@ -186,6 +192,7 @@ fn rest(world: &mut World, rng: &mut Rng) -> Result<(), Wrong> {
 fn settle(world: &mut World, rng: &mut Rng) -> Result<(), Wrong> {
     let mut asks = vec![0; world.subscribers.len()];
     let mut follows = vec![0; world.followers.len()];
+    let mut packets = vec![0; world.mqtt.len()];
     let mut waits = 0;
     for _ in 0..ROUNDS_MAX {
         world.truth.step += 1;
@@ -218,6 +225,9 @@ fn settle(world: &mut World, rng: &mut Rng) -> Result<(), Wrong> {
                 moved = true;
             }
         }
+        for (n, asks) in packets.iter_mut().enumerate() {
+            moved |= world.mqtt_go_on(n, asks, ASKS_MAX, rng)?;
+        }
         if moved {
             waits = 0;
             continue;
@@ -225,7 +235,7 @@ fn settle(world: &mut World, rng: &mut Rng) -> Result<(), Wrong> {
         let waiting = (0..world.shards.len()).filter(|n| world.shards[*n].is_waiting());
         let waiting: Vec<usize> = waiting.collect();
         if waiting.is_empty() {
-            return settled(world, &asks, &follows);
+            return settled(world, &asks, &follows, &packets);
         }
         waits += 1;
         if waits > WAITS_MAX {
@@ -241,7 +251,18 @@ fn settle(world: &mut World, rng: &mut Rng) -> Result<(), Wrong> {
 }
 
 /// At rest, nobody waits for an answer.
-fn settled(world: &World, asks: &[usize], follows: &[usize]) -> Result<(), Wrong> {
+fn settled(
+    world: &World,
+    asks: &[usize],
+    follows: &[usize],
+    packets: &[usize],
+) -> Result<(), Wrong> {
+    for (n, client) in world.mqtt.iter().enumerate() {
+        let whole = client.link.is_some_and(|link| world.is_whole(link));
+        if whole && packets[n] < ASKS_MAX {
+            client.check_rest()?;
+        }
+    }
     for (n, follower) in world.followers.iter().enumerate() {
         let whole = follower.link.is_some_and(|link| world.is_whole(link));
         if whole && follows[n] < ASKS_MAX && !follower.is_whole() {
@@ -266,6 +287,7 @@ fn settled(world: &World, asks: &[usize], follows: &[usize]) -> Result<(), Wrong
 fn end(world: &mut World, rng: &mut Rng) -> Result<(), Wrong> {
     world.truth.note(|| "end".into());
     world.leave();
+    let sweeper = world.plan.retains.then(|| world.unretain(rng));
     for wait_s in [1, 1, DEADLINES_S, DEADLINES_S, DEADLINES_S] {
         world.truth.now_s += wait_s;
         quiet(world, rng)?;
@@ -282,6 +304,7 @@ fn end(world: &mut World, rng: &mut Rng) -> Result<(), Wrong> {
             world.hang_up(link);
         }
     }
+    sweeper.into_iter().for_each(|link| world.hang_up(link));
     for _ in 0..FORGET_TICKS {
         world.truth.now_s += FORGET_S;
         quiet(world, rng)?;

@@ -33,6 +33,24 @@ pub struct Like {
     pub ttl_s: Option<u32>,
 }
 
+/// What only MQTT says of a message.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Said {
+    /// Its quality of service.
+    pub qos: u8,
+    /// It is to be retained.
+    pub retain: bool,
+    /// The client that published it.
+    pub by: Option<usize>,
+}
+
+/// A message from another door.
+const FROM_ELSEWHERE: Said = Said {
+    qos: 1,
+    retain: false,
+    by: None,
+};
+
 /// A message that was sent to the server.
 pub struct Message {
     /// What was said of it.
@@ -55,6 +73,8 @@ pub struct Message {
     pub offset: Option<u64>,
     /// It was refused.
     pub refused: bool,
+    /// It was acknowledged when it was sent again over another connection: it may still have been on its way.
+    pub late: bool,
 }
 
 impl Message {
@@ -62,7 +82,7 @@ impl Message {
     pub fn is_before(&self, other: &Message) -> bool {
         match (self.offset, other.offset) {
             (Some(one), Some(other)) => one < other,
-            _ => self.acked.is_some_and(|acked| acked < other.sent),
+            _ => !self.late && self.acked.is_some_and(|acked| acked < other.sent),
         }
     }
 }
@@ -128,6 +148,12 @@ pub struct Truth {
     pub waits: Option<usize>,
     /// Logs are cut by their rules only, not by the budget of the process or the count of topics.
     pub budgets_are_wide: bool,
+    /// Messages that are kept of a topic for MQTT subscribers of QoS 1 and 2, if its rule keeps fewer.
+    pub session_messages: u32,
+    /// Messages are retained.
+    pub retains: bool,
+    /// What MQTT clients said of their messages, by number.
+    pub said: BTreeMap<u32, Said>,
     /// What happened, if somebody wants to read it.
     pub trace: Option<Vec<String>>,
 }
@@ -158,8 +184,21 @@ impl Truth {
             acked_s: 0,
             offset: None,
             refused: false,
+            late: false,
         });
         number
+    }
+
+    /// What MQTT says of a message.
+    pub fn said(&self, number: u32) -> Said {
+        self.said.get(&number).copied().unwrap_or(FROM_ELSEWHERE)
+    }
+
+    /// Messages of a topic that were to be retained.
+    pub fn retained(&self, topic: usize) -> impl Iterator<Item = (u32, &Message)> {
+        let all = self.said.iter().filter(|(_, said)| said.retain);
+        all.map(|(number, _)| (*number, &self.messages[*number as usize]))
+            .filter(move |(_, message)| message.topic == topic)
     }
 
     /// The data of a message that was written.
@@ -167,10 +206,10 @@ impl Truth {
         data_of(number, self.messages[number as usize].len)
     }
 
-    /// The most that a log counts for a message: a frame's header, key and content type and an eighth for the size
-    /// class.
+    /// The most that a log counts for a message: a frame's header, key, content type and what MQTT says of it, and an
+    /// eighth for the size class.
     pub fn bytes_of(&self, number: u32) -> usize {
-        (self.messages[number as usize].len + 90) * 9 / 8 + 8
+        (self.messages[number as usize].len + 104) * 9 / 8 + 8
     }
 
     /// Which message this is, whole and unharmed.
@@ -257,6 +296,7 @@ impl Truth {
                 let message = &self.messages[*number as usize];
                 if let (Some((sent, other)), Some(acked)) = (latest, message.acked)
                     && acked < sent
+                    && !message.late
                 {
                     return Err(format!(
                         "message {number} was acknowledged before {other} was sent and stands behind it"
@@ -281,10 +321,10 @@ impl Truth {
             let (mut low, mut high) = (0, u64::MAX);
             for (offset, other) in &self.topics[message.topic].by_offset {
                 let other = &self.messages[*other as usize];
-                if other.acked.is_some_and(|acked| acked < message.sent) {
+                if !other.late && other.acked.is_some_and(|acked| acked < message.sent) {
                     low = *offset;
                 }
-                if other.sent > acked {
+                if other.sent > acked && !message.late {
                     high = high.min(*offset);
                 }
             }

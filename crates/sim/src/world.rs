@@ -2,6 +2,7 @@
 //! looks at the limits after every turn.
 
 mod clients;
+mod mqtt;
 mod turns;
 
 use std::sync::Arc;
@@ -11,6 +12,7 @@ use crore_broker::rules::Rules;
 use crore_broker::{Now, Shard, ShardId};
 
 use crate::client::follower::Follower;
+use crate::client::mqtt::Client;
 use crate::client::publisher::Publisher;
 use crate::client::subscriber::{KINDS, Subscriber};
 use crate::met::Met;
@@ -46,6 +48,8 @@ pub struct World {
     pub publishers: Vec<Publisher>,
     /// Those who follow which topics have subscribers.
     pub followers: Vec<Follower>,
+    /// The MQTT clients.
+    pub mqtt: Vec<Client>,
     /// Links of each shard that are not closed.
     live: Vec<Vec<u32>>,
     /// What the shards share.
@@ -74,6 +78,9 @@ impl World {
             rest: None,
             waits: None,
             budgets_are_wide: plan.budgets_are_wide,
+            session_messages: plan.settings.mqtt.session_messages,
+            retains: plan.retains,
+            said: Default::default(),
             trace: traced.then(Vec::new),
         };
         let world = Arc::new(crore_broker::World {
@@ -111,6 +118,7 @@ impl World {
             subscribers,
             publishers,
             followers: Self::followers(plan, dice),
+            mqtt: Self::mqtt_clients(plan, dice),
             live: vec![Vec::new(); plan.shards],
             ticked_s: vec![0; plan.shards],
             busy: vec![false; plan.shards],
@@ -152,6 +160,14 @@ impl World {
         };
         (0..plan.followers)
             .map(|n| Follower::new(filter(), n % 2 == 1))
+            .collect()
+    }
+
+    /// From chances of their own too.
+    fn mqtt_clients(plan: &Plan, dice: u64) -> Vec<Client> {
+        let mut rng = Rng::new(dice ^ 0x3477_0311);
+        (0..plan.mqtt_clients)
+            .map(|n| Client::new(n, plan, &mut rng))
             .collect()
     }
 
@@ -205,6 +221,7 @@ impl World {
             Op::ReadAnswer(n) => {
                 self.read_answer(usize::from(n), rng.pick(&[1, 20, 300, usize::MAX]))
             }
+            Op::Mqtt(n, deed) => self.mqtt(usize::from(n), deed, rng),
             Op::Follow(n) => {
                 self.follow(usize::from(n), rng);
                 Ok(())
@@ -229,9 +246,9 @@ impl World {
         }
     }
 
-    /// Subscribers, publishers and followers.
+    /// Clients of all kinds.
     pub fn clients(&self) -> usize {
-        self.subscribers.len() + self.publishers.len() + self.followers.len()
+        self.subscribers.len() + self.publishers.len() + self.followers.len() + self.mqtt.len()
     }
 
     /// Whether both ends of this link are open.
@@ -253,6 +270,7 @@ impl World {
         }
         self.subscribers.iter_mut().for_each(Subscriber::ended);
         self.publishers.iter_mut().for_each(Publisher::ended);
+        self.mqtt.iter_mut().for_each(Client::ended);
     }
 }
 

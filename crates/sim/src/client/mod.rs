@@ -3,6 +3,7 @@
 
 pub mod follower;
 pub mod http;
+pub mod mqtt;
 pub mod publisher;
 pub mod sse;
 pub mod subscriber;

@@ -164,6 +164,10 @@ impl Subscriber {
                 if filtered && since == "since=-2" {
                     since = "since=oldest";
                 }
+                if truth.retains && (since.is_empty() || filtered) {
+                    // Retained messages would come first, at a place that is not theirs.
+                    since = "since=live";
+                }
                 target.push_str(since);
                 for track in &mut self.tracks {
                     track.begin(Start::First);

@@ -8,7 +8,7 @@ use crate::rng::Rng;
 use crate::truth::Wrong;
 
 impl World {
-    fn connect(&mut self, rng: &mut Rng) -> u32 {
+    pub(super) fn connect(&mut self, rng: &mut Rng) -> u32 {
         let shard = rng.below(self.plan.shards);
         let window = rng.pick(&self.plan.windows);
         let link = self.net.connect(shard as ShardId, window);
@@ -170,7 +170,7 @@ impl World {
     }
 }
 
-fn send(net: &mut Net, link: u32, out: &mut Vec<u8>) {
+pub(super) fn send(net: &mut Net, link: u32, out: &mut Vec<u8>) {
     let socket = &mut net.sockets[link as usize];
     if !(socket.client_fin || socket.server_closed || socket.reset) {
         socket.to_server.extend(out.iter());
@@ -179,7 +179,7 @@ fn send(net: &mut Net, link: u32, out: &mut Vec<u8>) {
 }
 
 /// Bytes for a client, and whether nothing follows them.
-fn take(net: &mut Net, link: u32, bytes_max: usize) -> (Vec<u8>, bool) {
+pub(super) fn take(net: &mut Net, link: u32, bytes_max: usize) -> (Vec<u8>, bool) {
     let socket = &mut net.sockets[link as usize];
     let len = bytes_max.min(socket.to_client.len());
     let bytes = socket.to_client.drain(..len).collect();

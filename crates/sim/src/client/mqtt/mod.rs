@@ -1,0 +1,442 @@
+//! A client of MQTT 3.1.1 or 5.0, over TCP or within a WebSocket: subscribes, publishes, or both, in a session that
+//! lasts or in one that ends with its connection. `packets` reads and writes, `session` is what it remembers from one
+//! connection to the next, `receive` and `publish` follow the messages both ways, `subscribe` its subscriptions, and
+//! `track` says in the end what should have come.
+//!
+//! Invariant: the client does what the specification asks of one, and forgets nothing of a session that the server
+//! may still have. What it checks holds for every server; where it cannot know what the server got, it demands nothing.
+
+mod packets;
+mod publish;
+mod receive;
+mod session;
+mod subscribe;
+mod track;
+
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+
+use crore_wire::mqtt::{
+    ConnAck, Connect, Disconnect, Packet, Properties, PropertyBuf, Qos, ReasonCode, Version, Will,
+    encode,
+};
+use crore_wire::websocket::receive::Partial;
+
+use crate::met::Met;
+use crate::plan::Plan;
+use crate::rng::Rng;
+use crate::truth::{Like, Said, Truth, Wrong};
+use publish::Sent;
+use receive::{Owed, Receipt};
+use subscribe::{Asked, Sub};
+
+/// What a client is told to do.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Deed {
+    /// Connects, if it has no connection.
+    Connect,
+    /// Connects although it has one: the server has not noticed that it is dead.
+    TakeOver,
+    /// Reads some of what came.
+    Read,
+    /// Acknowledges some of what it has read.
+    Acknowledge,
+    /// Subscribes or unsubscribes.
+    Change,
+    /// Publishes so many messages.
+    Publish(u8),
+    /// Asks for a sign of life.
+    Ping,
+    /// Says goodbye.
+    Leave,
+    /// Loses its connection.
+    Cut,
+    /// Its window changes.
+    Window,
+}
+
+/// One connection.
+#[derive(Default)]
+struct Conn {
+    /// Bytes as they came, and the packets in them.
+    raw: Vec<u8>,
+    packets: Vec<u8>,
+    /// Over WebSocket: the upgrade was answered.
+    upgraded: bool,
+    partial: Option<Box<Partial>>,
+    /// Asked for a session that begins anew.
+    clean: bool,
+    asked: u32,
+    asked_s: u32,
+    /// Its CONNECT was answered; the session was there already.
+    present: Option<bool>,
+    /// What of the session is left is not certain: an attempt without an answer may have changed it.
+    doubtful: bool,
+    /// Messages that may be under way to the client, and from it.
+    receive_max: usize,
+    send_max: usize,
+    /// Ids under way to the client, as it counts them.
+    open: BTreeSet<u16>,
+    /// What it has read and not acknowledged.
+    owed: VecDeque<Owed>,
+    /// A new message came: what is sent again comes before.
+    fresh: bool,
+    /// The place among the receipts of what was sent again last.
+    again: Option<u32>,
+    aliases_max: u16,
+    aliases: BTreeMap<u16, usize>,
+    /// Ids of its publishes that wait for PUBACK, and for PUBREC.
+    pubacks: VecDeque<u16>,
+    pubrecs: VecDeque<u16>,
+    /// What was asked about subscriptions.
+    asks: Vec<Asked>,
+    /// For each PINGREQ without an answer: receipts that were acknowledged before.
+    pings: VecDeque<Vec<u32>>,
+}
+
+/// The client.
+pub struct Client {
+    /// Its number among all.
+    number: usize,
+    id: String,
+    version: Version,
+    framed: bool,
+    /// Seconds that its session outlives a connection; 0 begins anew with each.
+    expiry_s: u32,
+    subs: Vec<Sub>,
+    /// Where it publishes to.
+    publishes: Vec<usize>,
+    retains: bool,
+    /// Its connection's link.
+    pub link: Option<u32>,
+    /// Connections that it has given up and that it has not seen closed.
+    pub old: Vec<u32>,
+    conn: Conn,
+    /// How often it sent a CONNECT.
+    attempts: u32,
+    /// The connections of those that were to begin anew.
+    resets: Vec<u32>,
+    /// How many of the last ones had no answer.
+    unanswered: u32,
+    /// When it sent the CONNECT of the connection that had the session last, as far as it knows.
+    known_s: Option<u32>,
+    /// The session may have ended since.
+    may_be_gone: bool,
+    /// It may be another one since, without what the client remembers.
+    may_be_other: bool,
+    receipts: Vec<Receipt>,
+    receipts_made: u32,
+    sent: VecDeque<Sent>,
+    last_id: u16,
+    /// Subscriptions so far: their identifiers.
+    identifiers: u32,
+    /// Bytes that it sends.
+    pub out: Vec<u8>,
+    /// It closes its connection after this.
+    pub closes: bool,
+    /// The server has no room for it.
+    pub turned_away: bool,
+}
+
+/// Seconds that sessions outlive their connections; 0 is none.
+const EXPIRIES_S: [u32; 6] = [0, 5, 60, 3600, 3600, 3600];
+
+impl Client {
+    /// A client by chance.
+    pub fn new(number: usize, plan: &Plan, rng: &mut Rng) -> Client {
+        let mut topics: Vec<usize> = (0..plan.topics.len()).collect();
+        rng.shuffle(&mut topics);
+        let all = topics.clone();
+        topics.truncate(rng.range(1, 4));
+        let (subscribes, publishes) =
+            rng.pick(&[(true, false), (true, false), (true, true), (false, true)]);
+        let version = rng.pick(&[Version::V311, Version::V5, Version::V5]);
+        let most_s = plan.settings.mqtt.session_expiry_max_s;
+        let expiry_s = match (rng.pick(&EXPIRIES_S), version) {
+            // There it is without end, as far as the server goes along.
+            (1.., Version::V311) => most_s,
+            (expiry_s, _) => expiry_s.min(most_s),
+        };
+        Client {
+            number,
+            id: format!("client{number}"),
+            version,
+            framed: rng.chance(30),
+            expiry_s,
+            subs: match subscribes {
+                true => topics.into_iter().map(Sub::new).collect(),
+                false => Vec::new(),
+            },
+            publishes: match publishes {
+                true => all[..rng.range(1, all.len())].to_vec(),
+                false => Vec::new(),
+            },
+            retains: plan.retains && rng.chance(50),
+            link: None,
+            old: Vec::new(),
+            conn: Conn::default(),
+            attempts: 0,
+            resets: Vec::new(),
+            unanswered: 0,
+            known_s: None,
+            may_be_gone: false,
+            may_be_other: false,
+            receipts: Vec::new(),
+            receipts_made: 0,
+            sent: VecDeque::new(),
+            last_id: 0,
+            identifiers: 0,
+            out: Vec::new(),
+            closes: false,
+            turned_away: false,
+        }
+    }
+
+    /// Whether the server has answered its CONNECT.
+    pub fn is_connected(&self) -> bool {
+        self.link.is_some() && self.conn.present.is_some()
+    }
+
+    /// Begins a connection; the one that it has is left to itself.
+    pub fn connect(&mut self, link: u32, plan: &Plan, truth: &mut Truth, rng: &mut Rng) {
+        if let Some(old) = self.link {
+            self.ended();
+            self.old.push(old);
+        }
+        self.link = Some(link);
+        // Who begins anew on purpose makes sure that no other connection of its own is about.
+        // In 3.1.1 such a session would end with its connection.
+        let anew = self.old.is_empty() && rng.chance(4) && self.version == Version::V5;
+        self.conn = Conn {
+            clean: self.expiry_s == 0 || anew,
+            asked: truth.step,
+            asked_s: truth.now_s,
+            receive_max: match self.version {
+                Version::V311 => usize::from(u16::MAX),
+                Version::V5 => rng.pick(&[1, 1, 2, 3, 5, 100]),
+            },
+            doubtful: self.may_be_other,
+            upgraded: !self.framed,
+            ..Conn::default()
+        };
+        self.out.clear();
+        self.closes = false;
+        if self.framed {
+            self.out.extend_from_slice(
+                b"GET /mqtt HTTP/1.1\r\nHost: localhost\r\nUpgrade: websocket\r\n\
+                  Connection: Upgrade\r\nSec-WebSocket-Version: 13\r\n\
+                  Sec-WebSocket-Key: AAAAAAAAAAAAAAAAAAAAAA==\r\n\
+                  Sec-WebSocket-Protocol: mqtt\r\n\r\n",
+            );
+        }
+        self.write_connect(plan, truth, rng);
+        if self.conn.clean && self.expiry_s > 0 {
+            (self.may_be_gone, self.may_be_other) = (true, true);
+            self.resets.push(link);
+        }
+    }
+
+    fn write_connect(&mut self, plan: &Plan, truth: &mut Truth, rng: &mut Rng) {
+        let mut set = PropertyBuf::new();
+        if self.version == Version::V5 {
+            if self.expiry_s > 0 {
+                set.session_expiry_interval_s(self.expiry_s);
+            }
+            set.receive_maximum(self.conn.receive_max as u16);
+            self.conn.aliases_max = rng.pick(&[0, 1, 2]);
+            set.topic_alias_maximum(self.conn.aliases_max);
+        }
+        let most = usize::from(plan.settings.mqtt.inflight_max);
+        self.conn.receive_max = self.conn.receive_max.min(most);
+        let keep_alive_s = rng.pick(&[0, 0, 0, 60]);
+        let (mut of_will, mut payload, mut topic) = (PropertyBuf::new(), Vec::new(), String::new());
+        let qos = Qos::from_bits(rng.below(3) as u8).expect("below three");
+        let wills = rng.chance(20);
+        if wills {
+            let at = rng.below(truth.topics.len());
+            let number = truth.write(Like {
+                topic: at,
+                len: 4,
+                key: 0,
+                ttl_s: None,
+            });
+            let said = Said {
+                qos: qos.bits(),
+                retain: false,
+                // It is the server that publishes it.
+                by: None,
+            };
+            truth.said.insert(number, said);
+            payload = truth.data(number);
+            topic.clone_from(&truth.topics[at].name);
+            if self.version == Version::V5 {
+                of_will.will_delay_interval_s(rng.pick(&[0, 0, 3, 100]));
+            }
+        }
+        let will = wills.then(|| Will {
+            qos,
+            retain: false,
+            properties: of_will.properties(),
+            topic: &topic,
+            payload: &payload,
+        });
+        let (id, version, clean_start) = (self.id.clone(), self.version, self.conn.clean);
+        truth.note(|| format!("{:?} {id} connects, clean: {clean_start}", self.link));
+        self.attempts += 1;
+        self.unanswered += 1;
+        self.write(|out| {
+            encode::connect(
+                out,
+                &Connect {
+                    version,
+                    clean_start,
+                    keep_alive_s,
+                    properties: set.properties(),
+                    client_id: &id,
+                    will,
+                    user_name: None,
+                    password: None,
+                },
+            );
+        });
+    }
+
+    /// What this client says of a message.
+    fn says(&self, number: u32, qos: Qos, retain: bool, truth: &mut Truth) {
+        let said = Said {
+            qos: qos.bits(),
+            retain,
+            by: Some(self.number),
+        };
+        truth.said.insert(number, said);
+    }
+
+    fn connected(
+        &mut self,
+        connack: &ConnAck<'_>,
+        truth: &mut Truth,
+        met: &mut Met,
+    ) -> Result<(), Wrong> {
+        let present = connack.session_present;
+        truth.note(|| {
+            format!(
+                "{:?} {} is told {:?}, present: {present}",
+                self.link, self.id, connack.reason
+            )
+        });
+        if self.conn.present.is_some() {
+            return Err("a second CONNACK".into());
+        }
+        if connack.reason.is_error() {
+            return self.refused(connack.reason, truth, met);
+        }
+        self.turned_away = false;
+        self.conn.send_max = usize::from(connack.properties.receive_maximum());
+        self.opened(present, truth, met)?;
+        self.conn.present = Some(present);
+        self.send_again(truth, met);
+        Ok(())
+    }
+
+    /// No room, or another connection of its own came before.
+    fn refused(&mut self, reason: ReasonCode, truth: &Truth, met: &mut Met) -> Result<(), Wrong> {
+        self.closes = true;
+        self.turned_away = true;
+        let fights = !self.old.is_empty();
+        match reason {
+            ReasonCode::SERVER_BUSY | ReasonCode::SERVER_UNAVAILABLE if fights => {}
+            _ if !truth.budgets_are_wide => met.refused += 1,
+            reason => return Err(format!("{} was refused: {reason:?}", self.id)),
+        }
+        Ok(())
+    }
+
+    /// Says goodbye and closes; `with_will` leaves the will to be published.
+    pub fn leave(&mut self, truth: &mut Truth, rng: &mut Rng) {
+        if !self.is_connected() {
+            return;
+        }
+        let mut set = PropertyBuf::new();
+        let mut reason = ReasonCode::NORMAL_DISCONNECTION;
+        if self.version == Version::V5 && rng.chance(30) {
+            reason = ReasonCode::DISCONNECT_WITH_WILL;
+        }
+        if self.version == Version::V5 && self.expiry_s > 0 && rng.chance(20) {
+            set.session_expiry_interval_s(0);
+            self.may_be_gone = true;
+        }
+        truth.note(|| format!("{:?} {} leaves: {reason:?}", self.link, self.id));
+        let version = self.version;
+        self.write(|out| {
+            let properties = set.properties();
+            encode::disconnect(out, version, &Disconnect { reason, properties });
+        });
+    }
+
+    /// The connection is no more.
+    pub fn ended(&mut self) {
+        self.link = None;
+        self.out.clear();
+        self.lost();
+        self.conn = Conn::default();
+    }
+
+    fn packet(
+        &mut self,
+        packet: &Packet<'_>,
+        truth: &mut Truth,
+        met: &mut Met,
+    ) -> Result<(), Wrong> {
+        if self.conn.present.is_none() && !matches!(packet, Packet::ConnAck(_)) {
+            return Err(format!("{:?} before CONNACK", packet.kind()));
+        }
+        match packet {
+            Packet::ConnAck(connack) => self.connected(connack, truth, met),
+            Packet::Publish(publish) => self.message(publish, truth, met),
+            Packet::PubRel(ack) => self.released(ack.packet_id.get(), truth),
+            Packet::PubAck(ack) => self.acknowledged(ack, truth, met),
+            Packet::PubRec(ack) => self.was_received(ack, truth, met),
+            Packet::PubComp(ack) => self.completed(ack, truth),
+            Packet::SubAck(ack) => {
+                let reasons = ack.reasons.iter().collect();
+                self.granted(ack.packet_id.get(), reasons, truth, met)
+            }
+            Packet::UnsubAck(ack) => self.ungranted(ack.packet_id.get(), truth),
+            Packet::PingResp => self.pinged(),
+            Packet::Disconnect(disconnect) => self.told_to_leave(disconnect.reason, truth, met),
+            other => Err(format!("a client got {:?}", other.kind())),
+        }
+    }
+
+    fn told_to_leave(
+        &mut self,
+        reason: ReasonCode,
+        truth: &mut Truth,
+        met: &mut Met,
+    ) -> Result<(), Wrong> {
+        truth.note(|| format!("{:?} {} is sent away: {reason:?}", self.link, self.id));
+        self.closes = true;
+        match reason {
+            ReasonCode::SESSION_TAKEN_OVER if !self.old.is_empty() => {
+                met.takeovers += 1;
+                Ok(())
+            }
+            ReasonCode::KEEP_ALIVE_TIMEOUT => Ok(()),
+            _ if !truth.budgets_are_wide => Ok(()),
+            reason => Err(format!("{} was sent away: {reason:?}", self.id)),
+        }
+    }
+
+    /// Compares all that it saw with what was published.
+    pub fn check(&self, truth: &Truth) -> Result<(), Wrong> {
+        for sub in &self.subs {
+            let most = truth.session_messages;
+            sub.track
+                .check(truth, most, self.number)
+                .map_err(|wrong| format!("{}, topic {}: {wrong}", self.id, sub.track.topic))?;
+        }
+        Ok(())
+    }
+}
+
+/// No properties.
+const NOTHING: Properties<'static> = Properties::NONE;

@@ -1,0 +1,160 @@
+//! Bytes to packets and back: over TCP as they are, over a WebSocket in binary frames, whose ends are not those of
+//! the packets.
+
+use crore_wire::mqtt::{self, encode};
+use crore_wire::websocket::frame::{self, Opcode};
+use crore_wire::websocket::receive::{self, Config, Event, Role};
+
+use super::{Client, Receipt};
+use crate::client::http;
+use crate::met::Met;
+use crate::truth::{Truth, Wrong};
+
+/// The longest packet that a client of ours takes.
+const PACKET_BYTES_MAX: usize = 1 << 20;
+/// A packet of a multiple of this length goes out in two frames.
+const SPLIT_EACH: usize = 3;
+
+impl Client {
+    /// Reads what came.
+    pub fn read(&mut self, bytes: &[u8], truth: &mut Truth, met: &mut Met) -> Result<(), Wrong> {
+        self.conn.raw.extend_from_slice(bytes);
+        if !self.conn.upgraded && !self.upgraded(truth, met)? {
+            return Ok(());
+        }
+        if self.framed {
+            self.unframe()?;
+        } else {
+            self.conn.packets.append(&mut self.conn.raw);
+        }
+        if self.conn.present.is_none() && self.conn.packets.first() == Some(&b'H') {
+            // The head of an answer over HTTP, as much as says which.
+            return match self.conn.packets.len() {
+                ..12 => Ok(()),
+                _ => self.shed(truth, met),
+            };
+        }
+        while self.link.is_some() {
+            let header = mqtt::fixed_header(&self.conn.packets, PACKET_BYTES_MAX);
+            let header = header.map_err(|error| format!("a packet: {error}"))?;
+            let Some((header, len)) = header else { break };
+            let end = len + header.body_bytes();
+            if self.conn.packets.len() < end {
+                break;
+            }
+            let packet: Vec<u8> = self.conn.packets.drain(..end).collect();
+            let packet = mqtt::decode(self.version, header, &packet[len..])
+                .map_err(|error| format!("{:?}: {error}", header.kind()))?;
+            self.packet(&packet, truth, met)?;
+        }
+        Ok(())
+    }
+
+    /// The shard had no room and did not know yet what the client speaks.
+    fn shed(&mut self, truth: &Truth, met: &mut Met) -> Result<(), Wrong> {
+        self.closes = true;
+        if self.conn.packets.starts_with(b"HTTP/1.1 408") {
+            // Too little of its CONNECT came.
+            return Ok(());
+        }
+        self.turned_away = true;
+        met.refused += 1;
+        match truth.budgets_are_wide {
+            true => Err("an MQTT client was answered over HTTP".into()),
+            false => Ok(()),
+        }
+    }
+
+    fn upgraded(&mut self, truth: &Truth, met: &mut Met) -> Result<bool, Wrong> {
+        let Some(head) = http::take_head(&mut self.conn.raw)? else {
+            return Ok(false);
+        };
+        if head.status == 408 {
+            self.closes = true;
+            return Ok(false);
+        }
+        if head.status != 101 {
+            self.shed(truth, met)?;
+            return Ok(false);
+        }
+        if head.field("sec-websocket-protocol") != Some("mqtt") {
+            return Err("an upgrade to another protocol".into());
+        }
+        self.conn.upgraded = true;
+        Ok(true)
+    }
+
+    fn unframe(&mut self) -> Result<(), Wrong> {
+        let config = Config {
+            role: Role::Client,
+            message_bytes: PACKET_BYTES_MAX,
+            deflate: false,
+        };
+        let mut partial = self.conn.partial.take();
+        let mut input = std::mem::take(&mut self.conn.raw);
+        let (mut at, seen) = (0, input.clone());
+        loop {
+            let step =
+                receive::next(&mut partial, &mut input[at..], &config).map_err(|violation| {
+                    format!(
+                        "frames: {} in {}",
+                        violation.reason(),
+                        crate::truth::shown(&seen)
+                    )
+                })?;
+            at += step.consumed;
+            match step.event {
+                None => break,
+                Some(Event::Ping(data)) => {
+                    frame::write_masked(&mut self.out, Opcode::Pong, data, [1, 2, 3, 4]);
+                }
+                Some(Event::Pong(_)) => {}
+                Some(Event::Binary(data)) => self.conn.packets.extend_from_slice(data),
+                Some(Event::Close { .. }) => {
+                    self.closes = true;
+                    break;
+                }
+                Some(Event::Text(_)) => return Err("packets in a text frame".into()),
+            }
+        }
+        self.conn.partial = partial;
+        Ok(())
+    }
+
+    /// Sends one packet.
+    pub(super) fn write(&mut self, packet: impl FnOnce(&mut Vec<u8>)) {
+        if !self.framed {
+            return packet(&mut self.out);
+        }
+        let mut bytes = Vec::new();
+        packet(&mut bytes);
+        let at = match bytes.len() % SPLIT_EACH {
+            0 => bytes.len() / 2,
+            _ => 0,
+        };
+        for part in [&bytes[..at], &bytes[at..]] {
+            frame::write_masked(&mut self.out, Opcode::Binary, part, [4, 3, 2, 1]);
+        }
+    }
+
+    /// Asks for a sign of life: when it comes, all that was acknowledged before is known to the server.
+    pub fn ping(&mut self) {
+        if !self.is_connected() {
+            return;
+        }
+        self.write(encode::pingreq);
+        let told = |receipt: &&Receipt| receipt.is_told() && receipt.link == self.link;
+        let before = self.receipts.iter().filter(told);
+        let before = before.map(|receipt| receipt.serial).collect();
+        self.conn.pings.push_back(before);
+    }
+
+    pub(super) fn pinged(&mut self) -> Result<(), Wrong> {
+        let known = self.conn.pings.pop_front();
+        let known = known.ok_or("a PINGRESP to nothing")?;
+        // What was sent again meanwhile had been sent before the acknowledgement came.
+        self.receipts
+            .retain(|receipt| !known.contains(&receipt.serial) || !receipt.is_told());
+        Ok(())
+    }
+}

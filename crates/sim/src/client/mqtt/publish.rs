@@ -1,0 +1,253 @@
+//! Messages from the client, and what it is told of them. What was not answered when the connection ended is sent
+//! again on the next one, in its order and before anything new [MQTT-4.4.0-1, -2].
+
+use crore_wire::mqtt::{Ack, PacketId, PropertyBuf, Publish, Qos, Version, encode};
+
+use super::{Client, Owed};
+use crate::met::Met;
+use crate::plan::Plan;
+use crate::rng::Rng;
+use crate::truth::{KEYS, Like, Truth, Wrong, key_name};
+
+/// Publishes without an answer that a client has at most.
+const SENT_MAX: usize = 12;
+
+/// A QoS 1 or 2 message under way.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Sent {
+    id: u16,
+    number: u32,
+    qos: Qos,
+    /// PUBREC came.
+    received: bool,
+}
+
+impl Client {
+    /// Publishes so many messages.
+    pub fn publish(&mut self, count: u8, plan: &Plan, truth: &mut Truth, rng: &mut Rng) {
+        if !self.is_connected() || self.publishes.is_empty() {
+            return;
+        }
+        for _ in 0..count {
+            let most = self
+                .conn
+                .send_max
+                .min(plan.settings.mqtt.receive_max.into());
+            if self.sent.len() >= most.min(SENT_MAX) {
+                return;
+            }
+            let topic = rng.pick(&self.publishes);
+            let v5 = self.version == Version::V5;
+            let keyed = v5 && truth.topics[topic].keeps_latest();
+            let like = Like {
+                topic,
+                len: rng.range(4, plan.message_bytes),
+                key: if keyed {
+                    rng.below(KEYS.into()) as u8
+                } else {
+                    0
+                },
+                ttl_s: match v5 && rng.chance(plan.mortal_percent) {
+                    true => Some(rng.pick(&[0, 1, 3, 20])),
+                    false => None,
+                },
+            };
+            let qos = Qos::from_bits(rng.pick(&[0, 1, 1, 2, 2])).expect("below three");
+            let retain = self.retains && rng.chance(30);
+            let number = truth.write(like);
+            self.says(number, qos, retain, truth);
+            if qos == Qos::AtMostOnce {
+                self.send_publish(0, number, qos, false, truth);
+            } else {
+                self.send_new(number, qos, truth);
+            }
+        }
+    }
+
+    fn send_new(&mut self, number: u32, qos: Qos, truth: &mut Truth) {
+        let id = self.next_id();
+        self.sent.push_back(Sent {
+            id,
+            number,
+            qos,
+            received: false,
+        });
+        self.send_publish(id, number, qos, false, truth);
+    }
+
+    /// A packet id that is not in use.
+    pub(super) fn next_id(&mut self) -> u16 {
+        loop {
+            self.last_id = self.last_id.wrapping_add(1).max(1);
+            let id = self.last_id;
+            let used = self.sent.iter().any(|sent| sent.id == id)
+                || self.conn.asks.iter().any(|asked| asked.id == id);
+            if !used {
+                return id;
+            }
+        }
+    }
+
+    fn send_publish(&mut self, id: u16, number: u32, qos: Qos, dup: bool, truth: &mut Truth) {
+        let (like, payload) = (truth.messages[number as usize].like, truth.data(number));
+        let retain = truth.said[&number].retain;
+        match qos {
+            Qos::AtMostOnce => {}
+            Qos::AtLeastOnce => self.conn.pubacks.push_back(id),
+            Qos::ExactlyOnce => self.conn.pubrecs.push_back(id),
+        }
+        truth.note(|| {
+            format!(
+                "{:?} publishes {number}, {like:?}, id {id}, {qos:?}, DUP {dup}, RETAIN {retain}",
+                self.link
+            )
+        });
+        let mut set = PropertyBuf::new();
+        let key = key_name(like.key);
+        if let Some(key) = &key {
+            set.user_property("crore-key", key).expect("it is short");
+        }
+        if let Some(ttl_s) = like.ttl_s {
+            set.message_expiry_interval_s(ttl_s);
+        }
+        let topic = truth.topics[like.topic].name.clone();
+        let version = self.version;
+        self.write(|out| {
+            encode::publish(
+                out,
+                version,
+                &Publish {
+                    dup,
+                    qos,
+                    retain,
+                    topic: &topic,
+                    packet_id: PacketId::new(id),
+                    properties: set.properties(),
+                    payload: &payload,
+                },
+            );
+        });
+    }
+
+    /// The session is there: what was not answered goes out again. At QoS 1 a repeat is another message to the
+    /// server, and has another number here, so that both can be followed; in a session that begins anew so is one of QoS 2.
+    pub(super) fn send_again(&mut self, truth: &mut Truth, met: &mut Met) {
+        let present = self.conn.present == Some(true);
+        for sent in std::mem::take(&mut self.sent) {
+            met.retries += 1;
+            match (present, sent.qos) {
+                (true, _) if sent.received => {
+                    self.sent.push_back(sent);
+                    self.conn.owed.push_back(Owed::Pubrel(sent.id));
+                }
+                (true, Qos::ExactlyOnce) if self.conn.doubtful => {
+                    // Another session would take it for a new message: it is given up.
+                    self.sent.push_back(Sent {
+                        received: true,
+                        ..sent
+                    });
+                    self.conn.owed.push_back(Owed::Pubrel(sent.id));
+                }
+                (true, Qos::ExactlyOnce) => {
+                    self.sent.push_back(sent);
+                    truth.messages[sent.number as usize].late = true;
+                    self.send_publish(sent.id, sent.number, sent.qos, true, truth);
+                }
+                (true, _) => {
+                    let number = self.copy(sent.number, truth);
+                    self.sent.push_back(Sent { number, ..sent });
+                    self.send_publish(sent.id, number, sent.qos, true, truth);
+                }
+                (false, _) if sent.received => {}
+                (false, _) => {
+                    let number = self.copy(sent.number, truth);
+                    self.send_new(number, sent.qos, truth);
+                }
+            }
+        }
+    }
+
+    fn copy(&self, number: u32, truth: &mut Truth) -> u32 {
+        let said = truth.said[&number];
+        let copy = truth.write(truth.messages[number as usize].like);
+        truth.said.insert(copy, said);
+        copy
+    }
+
+    /// Whether all that it has published is answered.
+    pub fn is_answered(&self) -> bool {
+        self.sent.is_empty()
+    }
+
+    fn answered(
+        &mut self,
+        ack: &Ack<'_>,
+        expected: Option<u16>,
+        truth: &mut Truth,
+        met: &mut Met,
+    ) -> Result<usize, Wrong> {
+        let id = ack.packet_id.get();
+        truth.note(|| format!("{:?} is answered {:?} to id {id}", self.link, ack.reason));
+        if expected != Some(id) {
+            return Err(format!("an answer to id {id} instead of {expected:?}"));
+        }
+        let is = |sent: &Sent| sent.id == id && !sent.received;
+        let at = self.sent.iter().position(is);
+        let at = at.ok_or_else(|| format!("an answer to id {id}, which is not under way"))?;
+        let number = self.sent[at].number;
+        if !ack.reason.is_error() {
+            if truth.messages[number as usize].acked.is_none() {
+                truth.acknowledge(number);
+            }
+            met.acknowledged += 1;
+        } else if truth.budgets_are_wide {
+            return Err(format!("message {number} was refused: {:?}", ack.reason));
+        } else {
+            truth.messages[number as usize].refused = true;
+            met.refused += 1;
+            self.sent.remove(at);
+            return Ok(usize::MAX);
+        }
+        Ok(at)
+    }
+
+    /// PUBACK.
+    pub(super) fn acknowledged(
+        &mut self,
+        ack: &Ack<'_>,
+        truth: &mut Truth,
+        met: &mut Met,
+    ) -> Result<(), Wrong> {
+        let expected = self.conn.pubacks.pop_front();
+        let at = self.answered(ack, expected, truth, met)?;
+        self.sent.remove(at);
+        Ok(())
+    }
+
+    /// PUBREC.
+    pub(super) fn was_received(
+        &mut self,
+        ack: &Ack<'_>,
+        truth: &mut Truth,
+        met: &mut Met,
+    ) -> Result<(), Wrong> {
+        let expected = self.conn.pubrecs.pop_front();
+        let at = self.answered(ack, expected, truth, met)?;
+        if let Some(sent) = self.sent.get_mut(at) {
+            sent.received = true;
+            self.conn.owed.push_back(Owed::Pubrel(sent.id));
+        }
+        Ok(())
+    }
+
+    /// PUBCOMP.
+    pub(super) fn completed(&mut self, ack: &Ack<'_>, truth: &mut Truth) -> Result<(), Wrong> {
+        let id = ack.packet_id.get();
+        truth.note(|| format!("{:?} PUBCOMP {id}", self.link));
+        let is = |sent: &Sent| sent.id == id && sent.received;
+        let at = self.sent.iter().position(is);
+        let at = at.ok_or_else(|| format!("PUBCOMP for id {id}, which is not under way"))?;
+        self.sent.remove(at);
+        Ok(())
+    }
+}

@@ -1,0 +1,324 @@
+//! Messages to the client: what comes once, what comes again, and what the client says of it (MQTT 5.0 sections 4.3,
+//! 4.4, 4.6 and 4.9).
+
+use crore_wire::mqtt::{Ack, PacketId, Property, Publish, Qos, ReasonCode, Version, encode};
+
+use super::{Client, NOTHING};
+use crate::met::Met;
+use crate::truth::{Truth, Wrong, key_name, shown};
+
+/// How far a message is, as the client sees it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum State {
+    /// It came.
+    Got,
+    /// PUBACK was sent.
+    Acked,
+    /// PUBREC was sent.
+    Received,
+    /// PUBREL came.
+    Released,
+    /// PUBCOMP was sent.
+    Done,
+}
+
+/// A QoS 1 or 2 message that came, until the server surely knows.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Receipt {
+    /// Counts them.
+    pub serial: u32,
+    id: u16,
+    number: u32,
+    exactly_once: bool,
+    /// It came as a retained one.
+    retained: bool,
+    state: State,
+    /// The connection that it came on last.
+    pub link: Option<u32>,
+    /// It may be of a session that is no more.
+    pub stale: bool,
+}
+
+impl Receipt {
+    /// Whether all was said of it that there is to say.
+    pub fn is_told(&self) -> bool {
+        matches!(self.state, State::Acked | State::Done)
+    }
+
+    /// Whether a server that goes on with the session must send it again, or its PUBREL.
+    fn is_due(&self) -> bool {
+        !self.is_told() && !self.stale
+    }
+}
+
+/// An acknowledgement that the client has not sent yet.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Owed {
+    Puback(u16),
+    Pubrec(u16),
+    Pubrel(u16),
+    Pubcomp(u16),
+}
+
+impl Client {
+    pub(super) fn message(
+        &mut self,
+        publish: &Publish<'_>,
+        truth: &mut Truth,
+        met: &mut Met,
+    ) -> Result<(), Wrong> {
+        let topic = self.topic_of(publish, truth)?;
+        let number = truth.read(publish.payload)?;
+        let (link, id) = (self.link, publish.packet_id.map(PacketId::get));
+        truth.note(|| {
+            let flags = (publish.qos.bits(), publish.dup, publish.retain);
+            format!(
+                "{link:?} gets {number} of topic {topic}, id {id:?}, QoS, DUP, RETAIN {flags:?}"
+            )
+        });
+        met.messages += 1;
+        let message = &truth.messages[number as usize];
+        if message.topic != topic {
+            return Err(format!("message {number} came for topic {topic}"));
+        }
+        if self.version == Version::V5 {
+            let mut keys = publish.properties.user_properties();
+            let key = keys
+                .find(|(name, _)| *name == "crore-key")
+                .map(|(_, key)| key);
+            if key != key_name(message.like.key).as_deref() {
+                return Err(format!("message {number} came with the key {key:?}"));
+            }
+            if message.like.ttl_s.is_some()
+                && !publish.properties.has(Property::MessageExpiryInterval)
+            {
+                return Err(format!("message {number} came without its time to live"));
+            }
+        }
+        let Some(at) = self.subs.iter().position(|sub| sub.track.topic == topic) else {
+            return Err(format!(
+                "message {number} of a topic that was never asked for"
+            ));
+        };
+        self.subs[at].check_options(number, publish, self.number, truth)?;
+        let is_new = match id {
+            None => true,
+            Some(id) => self.receipt(id, number, publish, met)?,
+        };
+        if !is_new {
+            met.sent_again += 1;
+            return Ok(());
+        }
+        if publish.retain {
+            met.retained += 1;
+            return self.subs[at].shown(number, truth);
+        }
+        if !publish.dup {
+            truth.check_worth(number, self.conn.asked, self.conn.asked_s)?;
+        }
+        self.subs[at].track.got(number, publish.qos.bits(), truth)
+    }
+
+    /// The topic, by name or by alias.
+    fn topic_of(&mut self, publish: &Publish<'_>, truth: &Truth) -> Result<usize, Wrong> {
+        let alias = publish.properties.topic_alias();
+        if alias.is_some_and(|alias| alias > self.conn.aliases_max) {
+            return Err(format!("alias {alias:?} of {}", self.conn.aliases_max));
+        }
+        if publish.topic.is_empty() {
+            let known = alias.and_then(|alias| self.conn.aliases.get(&alias));
+            return known
+                .copied()
+                .ok_or_else(|| format!("alias {alias:?} was never set"));
+        }
+        let topic = truth
+            .topics
+            .iter()
+            .position(|topic| topic.name == publish.topic);
+        let topic = topic.ok_or_else(|| format!("topic {}", shown(publish.topic.as_bytes())))?;
+        if let Some(alias) = alias {
+            self.conn.aliases.insert(alias, topic);
+        }
+        Ok(topic)
+    }
+
+    /// Takes a QoS 1 or 2 message in; false when it is one that came before.
+    fn receipt(
+        &mut self,
+        id: u16,
+        number: u32,
+        publish: &Publish<'_>,
+        met: &mut Met,
+    ) -> Result<bool, Wrong> {
+        let exactly_once = publish.qos == Qos::ExactlyOnce;
+        let (link, doubtful) = (self.link, self.conn.doubtful);
+        if self.conn.open.contains(&id) {
+            return Err(format!("packet id {id} is used twice at a time"));
+        }
+        self.conn.open.insert(id);
+        if self.conn.open.len() > self.conn.receive_max {
+            let (open, most) = (self.conn.open.len(), self.conn.receive_max);
+            return Err(format!(
+                "{open} messages under way to a client that takes {most}"
+            ));
+        }
+        if publish.dup && self.conn.present != Some(true) {
+            return Err(format!("message {number} is sent again in a new session"));
+        }
+        let found = self.receipts.iter().position(|receipt| receipt.id == id);
+        if let Some(at) = found {
+            let receipt = self.receipts[at];
+            let is = (receipt.number, receipt.exactly_once, receipt.retained);
+            // A retained message may be shown once more, under an id that was free again.
+            let passed = self.conn.again.is_some_and(|last| last > receipt.serial);
+            let shown_again = receipt.retained && receipt.is_told() && passed;
+            let same = is == (number, exactly_once, publish.retain) && !shown_again;
+            if same && publish.dup && receipt.link != link && receipt.state != State::Done {
+                self.came_again(at)?;
+                let receipt = &mut self.receipts[at];
+                if matches!(receipt.state, State::Released) && !doubtful {
+                    return Err(format!("message {number} is sent again after PUBREL"));
+                }
+                (receipt.state, receipt.stale) = (State::Got, false);
+                self.owe(id, exactly_once);
+                return Ok(false);
+            }
+            if receipt.is_due() && !doubtful {
+                return Err(format!(
+                    "packet id {id} of {} is given to {number}",
+                    receipt.number
+                ));
+            }
+            self.receipts.remove(at);
+        }
+        if !publish.dup && !self.conn.fresh {
+            self.conn.fresh = true;
+            self.check_again()?;
+        }
+        if publish.dup {
+            met.dups += 1;
+            if self.conn.fresh {
+                return Err(format!("message {number} is sent again behind newer ones"));
+            }
+        }
+        self.receipts_made += 1;
+        self.receipts.push(Receipt {
+            serial: self.receipts_made,
+            id,
+            number,
+            exactly_once,
+            retained: publish.retain,
+            state: State::Got,
+            link,
+            stale: false,
+        });
+        self.owe(id, exactly_once);
+        Ok(true)
+    }
+
+    fn owe(&mut self, id: u16, exactly_once: bool) {
+        self.conn.owed.push_back(match exactly_once {
+            true => Owed::Pubrec(id),
+            false => Owed::Puback(id),
+        });
+    }
+
+    /// A message or its PUBREL is sent again: in the order in which they came first, and before newer ones.
+    fn came_again(&mut self, at: usize) -> Result<(), Wrong> {
+        let link = self.link;
+        let receipt = &mut self.receipts[at];
+        receipt.link = link;
+        let (serial, number) = (receipt.serial, receipt.number);
+        if self.conn.fresh || self.conn.again.is_some_and(|last| last > serial) {
+            return Err(format!("message {number} is sent again behind newer ones"));
+        }
+        self.conn.again = Some(serial);
+        Ok(())
+    }
+
+    /// A new message came: all that is under way was sent again.
+    fn check_again(&self) -> Result<(), Wrong> {
+        if self.conn.doubtful {
+            return Ok(());
+        }
+        let missing = |receipt: &&Receipt| receipt.is_due() && receipt.link != self.link;
+        match self.receipts.iter().find(missing) {
+            Some(receipt) => Err(format!("not sent again before newer ones: {receipt:?}")),
+            None => Ok(()),
+        }
+    }
+
+    /// PUBREL.
+    pub(super) fn released(&mut self, id: u16, truth: &mut Truth) -> Result<(), Wrong> {
+        let (link, doubtful) = (self.link, self.conn.doubtful);
+        truth.note(|| format!("{link:?} PUBREL {id}"));
+        let is = |receipt: &Receipt| receipt.id == id && receipt.exactly_once;
+        let Some(at) = self.receipts.iter().position(is) else {
+            self.conn.owed.push_back(Owed::Pubcomp(id));
+            return match doubtful {
+                true => Ok(()),
+                false => Err(format!("PUBREL for {id}, which is not under way")),
+            };
+        };
+        if self.receipts[at].link != link {
+            self.came_again(at)?;
+        }
+        let receipt = &mut self.receipts[at];
+        if receipt.state == State::Got && !doubtful && !receipt.stale {
+            return Err(format!(
+                "PUBREL before PUBREC of message {}",
+                receipt.number
+            ));
+        }
+        (receipt.state, receipt.stale) = (State::Released, false);
+        self.conn.owed.push_back(Owed::Pubcomp(id));
+        Ok(())
+    }
+
+    /// Sends so many of the acknowledgements that it owes, in their order.
+    pub fn acknowledge(&mut self, most: usize, truth: &mut Truth) {
+        for _ in 0..most {
+            let Some(owed) = self.conn.owed.pop_front() else {
+                return;
+            };
+            truth.note(|| format!("{:?} says {owed:?}", self.link));
+            let (id, state) = match owed {
+                Owed::Puback(id) => (id, Some(State::Acked)),
+                Owed::Pubrec(id) => (id, Some(State::Received)),
+                Owed::Pubcomp(id) => (id, Some(State::Done)),
+                Owed::Pubrel(id) => (id, None),
+            };
+            if let Some(state) = state {
+                let mut all = self.receipts.iter_mut();
+                if let Some(receipt) = all.find(|receipt| receipt.id == id) {
+                    receipt.state = state;
+                }
+                if state != State::Received {
+                    self.conn.open.remove(&id);
+                }
+            }
+            self.write_ack(owed, id);
+        }
+    }
+
+    fn write_ack(&mut self, owed: Owed, id: u16) {
+        let version = self.version;
+        let ack = Ack {
+            packet_id: PacketId::new(id).expect("ids are not 0"),
+            reason: ReasonCode::SUCCESS,
+            properties: NOTHING,
+        };
+        let encode = match owed {
+            Owed::Puback(_) => encode::puback,
+            Owed::Pubrec(_) => encode::pubrec,
+            Owed::Pubrel(_) => encode::pubrel,
+            Owed::Pubcomp(_) => encode::pubcomp,
+        };
+        self.write(|out| encode(out, version, &ack));
+    }
+
+    /// Acknowledgements that it has not sent.
+    pub fn owes(&self) -> usize {
+        self.conn.owed.len()
+    }
+}

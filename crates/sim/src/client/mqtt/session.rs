@@ -1,0 +1,83 @@
+//! What lasts longer than a connection, and whether the server says the truth about it.
+
+use super::Client;
+use crate::met::Met;
+use crate::truth::{Truth, Wrong};
+
+impl Client {
+    /// The server has opened the session: one that was there, or a new one.
+    pub(super) fn opened(
+        &mut self,
+        present: bool,
+        truth: &Truth,
+        met: &mut Met,
+    ) -> Result<(), Wrong> {
+        if present && (self.conn.clean || self.known_s.is_none() && !self.may_have_begun()) {
+            return Err(format!(
+                "{} is told of a session that it never had",
+                self.id
+            ));
+        }
+        let lasts = self
+            .known_s
+            .is_some_and(|known_s| truth.now_s < known_s + self.expiry_s);
+        // One of those that were never answered may have found it expired, and begun another.
+        let is_other = self.may_be_other || (self.may_be_gone || !lasts) && self.unanswered > 1;
+        self.conn.doubtful |= is_other;
+        if !present && lasts && !self.conn.clean && !self.may_be_gone {
+            return Err(format!("the session of {} is lost", self.id));
+        }
+        if present {
+            met.sessions_resumed += 1;
+        }
+        if !present || is_other {
+            // Nothing more is demanded of it.
+            self.subs.iter_mut().for_each(|sub| sub.lost(true));
+        }
+        if is_other {
+            self.receipts
+                .iter_mut()
+                .for_each(|receipt| receipt.stale = true);
+        }
+        if !present {
+            self.receipts.clear();
+            for sub in &mut self.subs {
+                sub.none_asked();
+            }
+        }
+        // An attempt to begin anew that is given up may be dealt with later than this one.
+        let late = self.resets.iter().any(|link| self.old.contains(link));
+        (self.may_be_gone, self.may_be_other) = (late, late);
+        self.unanswered = 0;
+        self.known_s = Some(self.conn.asked_s);
+        Ok(())
+    }
+
+    /// Some attempt of its own may have begun a session of which it was never told.
+    fn may_have_begun(&self) -> bool {
+        self.expiry_s > 0 && self.attempts > 1
+    }
+
+    /// The connection is lost.
+    pub(super) fn lost(&mut self) {
+        let over = self.expiry_s == 0;
+        for sub in &mut self.subs {
+            sub.lost(over);
+        }
+    }
+
+    /// At rest, nobody waits for an answer.
+    pub fn check_rest(&self) -> Result<(), Wrong> {
+        let id = &self.id;
+        if !self.is_connected() {
+            return Err(format!("{id} got no CONNACK"));
+        }
+        if !self.is_subscribed() {
+            return Err(format!("{id} got no SUBACK"));
+        }
+        match self.is_answered() && self.conn.pings.is_empty() {
+            true => Ok(()),
+            false => Err(format!("{id} was never answered")),
+        }
+    }
+}

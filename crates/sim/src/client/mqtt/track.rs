@@ -1,0 +1,232 @@
+//! What one client got of one topic, and in the end what is missing. A stretch begins with a SUBACK; within it
+//! nothing may be missing that the log still had, across all connections of the session.
+
+use crate::truth::{Message, Truth, Wrong};
+
+/// A message that came, and when.
+#[derive(Clone, Copy, Debug)]
+struct Got {
+    number: u32,
+    at: u32,
+    at_s: u32,
+}
+
+/// A subscription from its SUBACK on.
+#[derive(Debug)]
+struct Stretch {
+    qos: u8,
+    no_local: bool,
+    /// The step of its SUBACK.
+    since: u32,
+    got: Vec<Got>,
+    /// The connection was lost while it stood.
+    broken: bool,
+    over: bool,
+    to_head: bool,
+}
+
+/// What a client got of a topic.
+#[derive(Debug, Default)]
+pub(super) struct Track {
+    /// The topic.
+    pub topic: usize,
+    /// All that came, in order, each with its QoS.
+    all: Vec<(u32, u8)>,
+    stretches: Vec<Stretch>,
+}
+
+impl Track {
+    pub fn new(topic: usize) -> Track {
+        Track {
+            topic,
+            ..Track::default()
+        }
+    }
+
+    /// A subscription was granted.
+    pub fn begin(&mut self, qos: u8, no_local: bool, step: u32) {
+        self.end();
+        self.stretches.push(Stretch {
+            qos,
+            no_local,
+            since: step,
+            got: Vec::new(),
+            broken: false,
+            over: false,
+            to_head: false,
+        });
+    }
+
+    /// Nothing more is demanded of what began last.
+    pub fn end(&mut self) {
+        if let Some(stretch) = self.stretches.last_mut() {
+            stretch.over = true;
+        }
+    }
+
+    /// The connection was lost. With `over` nothing is sure any more.
+    pub fn breaks(&mut self, over: bool) {
+        if let Some(stretch) = self.stretches.last_mut() {
+            stretch.broken = true;
+            stretch.over |= over;
+        }
+    }
+
+    fn has(&self, number: u32) -> bool {
+        self.all.iter().any(|(other, _)| *other == number)
+    }
+
+    /// A message came that did not come before, as the client counts.
+    pub fn got(&mut self, number: u32, qos: u8, truth: &Truth) -> Result<(), Wrong> {
+        if self.has(number) {
+            return Err(format!("message {number} came twice"));
+        }
+        self.all.push((number, qos));
+        if let Some(stretch) = self.stretches.last_mut()
+            && !stretch.over
+        {
+            stretch.got.push(Got {
+                number,
+                at: truth.step,
+                at_s: truth.now_s,
+            });
+        }
+        Ok(())
+    }
+
+    /// Nothing is under way any more.
+    pub fn at_head(&mut self) {
+        if let Some(stretch) = self.stretches.last_mut() {
+            stretch.to_head = !stretch.over;
+        }
+    }
+
+    /// Compares everything with what was published.
+    pub fn check(&self, truth: &Truth, session_messages: u32, me: usize) -> Result<(), Wrong> {
+        for qos in 0..3 {
+            self.check_order(qos, truth)?;
+        }
+        for stretch in &self.stretches {
+            self.check_stretch(stretch, truth, session_messages, me)?;
+        }
+        Ok(())
+    }
+
+    /// The order holds among messages of one QoS [MQTT-4.6.0-6].
+    fn check_order(&self, of: u8, truth: &Truth) -> Result<(), Wrong> {
+        let mut newest: Option<(u64, u32)> = None;
+        let mut latest: Option<(u32, u32)> = None;
+        for (number, _) in self.all.iter().filter(|(_, qos)| *qos == of) {
+            let message = &truth.messages[*number as usize];
+            if let (Some(offset), Some((last, other))) = (message.offset, newest)
+                && offset < last
+            {
+                return Err(format!(
+                    "message {other} at {last} came before {number} at {offset}"
+                ));
+            }
+            if let (Some(acked), Some((sent, other))) = (message.acked, latest)
+                && acked < sent
+                && !message.late
+            {
+                return Err(format!(
+                    "message {other} came before {number}, which was acknowledged before it was sent"
+                ));
+            }
+            newest = message.offset.map(|offset| (offset, *number)).or(newest);
+            if latest.is_none_or(|(sent, _)| message.sent > sent) {
+                latest = Some((message.sent, *number));
+            }
+        }
+        Ok(())
+    }
+
+    fn check_stretch(
+        &self,
+        stretch: &Stretch,
+        truth: &Truth,
+        session_messages: u32,
+        me: usize,
+    ) -> Result<(), Wrong> {
+        for (number, message) in truth.messages.iter().enumerate() {
+            let number = number as u32;
+            let published = message.acked.is_some() || message.offset.is_some();
+            let said = truth.said(number);
+            if message.topic != self.topic
+                || message.sent <= stretch.since
+                || message.refused
+                || !published
+                || self.has(number)
+                || stretch.no_local && said.by == Some(me)
+                || stretch.broken && stretch.qos.min(said.qos) == 0
+            {
+                continue;
+            }
+            let mut behind = stretch.got.iter();
+            let behind = behind.find(|got| message.is_before(&truth.messages[got.number as usize]));
+            let (at, at_s) = match behind {
+                Some(got) => (got.at, got.at_s),
+                None if stretch.to_head => (truth.step, truth.now_s),
+                None => continue,
+            };
+            let keeps = if stretch.qos > 0 { session_messages } else { 0 };
+            if truth.may_have_expired(number, at_s)
+                || truth.may_be_superseded(number, at)
+                || self.may_be_trimmed(number, message, keeps, at, at_s, truth)
+                || self.may_be_deleted(stretch, message, at, truth)
+            {
+                continue;
+            }
+            return Err(format!(
+                "message {number} never came (QoS {}, granted at {}, {} messages, to the head: {}, behind it {behind:?})",
+                stretch.qos,
+                stretch.since,
+                stretch.got.len(),
+                stretch.to_head
+            ));
+        }
+        Ok(())
+    }
+
+    /// Whether the log may have been too short for it at this step.
+    fn may_be_trimmed(
+        &self,
+        number: u32,
+        message: &Message,
+        keeps: u32,
+        at: u32,
+        at_s: u32,
+        truth: &Truth,
+    ) -> bool {
+        let rule = &truth.topics[self.topic].rule;
+        let others = truth.messages.iter().enumerate().filter(|(n, other)| {
+            other.topic == self.topic
+                && *n as u32 != number
+                && other.sent <= at
+                && !other.refused
+                && !other.is_before(message)
+        });
+        let (mut count, mut bytes) = (0, truth.bytes_of(number));
+        for (other, _) in others {
+            count += 1;
+            bytes += truth.bytes_of(other as u32);
+        }
+        !truth.budgets_are_wide
+            || at_s - message.sent_s >= rule.log_age_s
+            || count >= rule.messages_max().max(keeps)
+            || bytes > rule.log_bytes
+    }
+
+    /// Whether a delete may have taken it: no message that came after the delete was got before it.
+    fn may_be_deleted(&self, stretch: &Stretch, message: &Message, at: u32, truth: &Truth) -> bool {
+        let mut deletes = truth.topics[self.topic].deletes.iter();
+        deletes.any(|(sent, done)| {
+            let overlaps = *sent <= at && done.is_none_or(|done| done >= stretch.since);
+            let goes_on = |got: &Got| {
+                let other = &truth.messages[got.number as usize];
+                done.is_some_and(|done| other.sent > done) && other.is_before(message)
+            };
+            overlaps && !stretch.got.iter().any(goes_on)
+        })
+    }
+}

@@ -1,0 +1,153 @@
+//! What MQTT clients do with their connections.
+
+use crore_wire::mqtt::{Connect, Properties, Publish, Qos, Version, encode};
+
+use super::World;
+use super::clients::{send, take};
+use crate::client::mqtt::Deed;
+use crate::rng::Rng;
+use crate::truth::Wrong;
+
+impl World {
+    /// One thing that an MQTT client does.
+    pub fn mqtt(&mut self, n: usize, deed: Deed, rng: &mut Rng) -> Result<(), Wrong> {
+        let (client, truth) = (&mut self.mqtt[n], &mut self.truth);
+        match deed {
+            Deed::Connect if client.link.is_none() => self.mqtt_connect(n, rng),
+            Deed::Connect => {}
+            Deed::TakeOver => self.mqtt_connect(n, rng),
+            Deed::Read => return self.mqtt_read(n, rng.pick(&[1, 20, 300, usize::MAX]), rng),
+            Deed::Acknowledge => client.acknowledge(rng.pick(&[1, 3, 100]), truth),
+            Deed::Change => client.change(truth, rng),
+            Deed::Publish(count) => client.publish(count, &self.plan, truth, rng),
+            Deed::Ping => client.ping(),
+            Deed::Leave if client.is_connected() => {
+                client.leave(truth, rng);
+                self.mqtt_send(n);
+                self.mqtt_hang_up(n);
+            }
+            Deed::Leave => {}
+            Deed::Cut => {
+                if let Some(link) = client.link
+                    && self.cut(link, rng)
+                {
+                    self.mqtt[n].ended();
+                    self.mqtt[n].old.push(link);
+                }
+            }
+            Deed::Window => {
+                if let Some(link) = client.link {
+                    self.net.sockets[link as usize].window = rng.pick(&self.plan.windows);
+                }
+            }
+        }
+        self.mqtt_send(n);
+        Ok(())
+    }
+
+    /// A client connects; a connection that it has is left to itself.
+    pub fn mqtt_connect(&mut self, n: usize, rng: &mut Rng) {
+        // What a closed one had asked for may still be under way between shards.
+        let shards = 0..self.plan.shards;
+        let at_rest = shards
+            .into_iter()
+            .all(|n| !self.busy[n] && !self.net.has_mail(n));
+        let sockets = &self.net.sockets;
+        let is_closed = |link: &u32| at_rest && sockets[*link as usize].server_closed;
+        self.mqtt[n].old.retain(|link| !is_closed(link));
+        let link = self.connect(rng);
+        self.mqtt[n].connect(link, &self.plan, &mut self.truth, rng);
+        self.mqtt_send(n);
+    }
+
+    fn mqtt_send(&mut self, n: usize) {
+        let client = &mut self.mqtt[n];
+        if let Some(link) = client.link {
+            send(&mut self.net, link, &mut client.out);
+        }
+    }
+
+    fn mqtt_hang_up(&mut self, n: usize) {
+        if let Some(link) = self.mqtt[n].link {
+            self.mqtt[n].ended();
+            // It is seen to be over when the server has closed it.
+            self.mqtt[n].old.push(link);
+            self.hang_up(link);
+        }
+    }
+
+    /// A client reads at most so many bytes, and perhaps acknowledges at once.
+    pub fn mqtt_read(&mut self, n: usize, bytes_max: usize, rng: &mut Rng) -> Result<(), Wrong> {
+        let Some(link) = self.mqtt[n].link else {
+            return Ok(());
+        };
+        let (bytes, end) = take(&mut self.net, link, bytes_max);
+        let client = &mut self.mqtt[n];
+        client.read(&bytes, &mut self.truth, &mut self.met)?;
+        if client.closes || end {
+            self.mqtt_hang_up(n);
+            return Ok(());
+        }
+        if rng.chance(40) {
+            client.acknowledge(usize::MAX, &mut self.truth);
+        }
+        self.mqtt_send(n);
+        Ok(())
+    }
+
+    /// Takes every retained message away; returns the link of whoever does that.
+    pub fn unretain(&mut self, rng: &mut Rng) -> u32 {
+        let mut out = Vec::new();
+        let connect = Connect {
+            version: Version::V311,
+            clean_start: true,
+            keep_alive_s: 0,
+            properties: Properties::NONE,
+            client_id: "sweeper",
+            will: None,
+            user_name: None,
+            password: None,
+        };
+        encode::connect(&mut out, &connect);
+        for topic in &self.truth.topics {
+            let publish = Publish {
+                dup: false,
+                qos: Qos::AtMostOnce,
+                retain: true,
+                topic: &topic.name,
+                packet_id: None,
+                properties: Properties::NONE,
+                payload: b"",
+            };
+            encode::publish(&mut out, Version::V311, &publish);
+        }
+        let link = self.connect(rng);
+        send(&mut self.net, link, &mut out);
+        link
+    }
+
+    /// What a client does where nothing goes wrong: it reads, acknowledges, connects again, subscribes to all that it
+    /// wants. True when there was something to do; `asks` counts its attempts.
+    pub fn mqtt_go_on(
+        &mut self,
+        n: usize,
+        asks: &mut usize,
+        most: usize,
+        rng: &mut Rng,
+    ) -> Result<bool, Wrong> {
+        let mut moved = self.has_bytes(self.mqtt[n].link);
+        self.mqtt_read(n, usize::MAX, rng)?;
+        moved |= self.mqtt[n].owes() > 0;
+        self.mqtt[n].acknowledge(usize::MAX, &mut self.truth);
+        if *asks < most && self.mqtt[n].link.is_none() {
+            self.mqtt_connect(n, rng);
+            *asks += 1;
+            moved = true;
+        } else if *asks < most && self.mqtt[n].complete(&mut self.truth, rng) {
+            *asks += 1;
+            moved = true;
+        }
+        self.mqtt_send(n);
+        Ok(moved)
+    }
+}
