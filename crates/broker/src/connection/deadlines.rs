@@ -3,7 +3,8 @@
 //!
 //! A sweep of a large table is many ticks, spread over the second, so that heartbeats leave in small
 //! groups and hold up nobody's messages. Invariant: every row is visited once in a sweep, and no sweep
-//! begins in the second in which the last one began.
+//! begins in the second in which the last one began. A deadline is never early, and late by two seconds at most: seconds
+//! are counted from the one in which it was set.
 
 use crore_wire::websocket::frame::{self, Opcode};
 
@@ -54,7 +55,7 @@ impl Shard {
             if !row.is_open() {
                 continue;
             }
-            if row.deadline_s != 0 && row.deadline_s <= self.now.s {
+            if row.deadline_s != 0 && row.deadline_s < self.now.s {
                 self.deadline(slot, io);
             } else if matches!(row.state, State::WebSocket | State::Sse) && row.outbox == NONE {
                 self.heartbeat(slot, io);

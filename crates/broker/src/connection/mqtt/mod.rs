@@ -12,6 +12,7 @@ mod deliver;
 mod filters;
 mod give;
 mod kept;
+mod page;
 mod publish;
 mod session;
 mod shared;

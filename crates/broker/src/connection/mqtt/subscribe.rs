@@ -13,13 +13,10 @@ use crore_wire::mqtt::{
 use crore_wire::topic;
 
 use super::NOTHING;
-use super::give::Wants;
 use super::shared::is_shared;
 use super::state::Suback;
-use crate::conn::{Behind, COUNTED, LIVE, MULTI, QOS_SHIFT, State, Sub};
-use crate::io::Io;
-use crate::mail::{Ask, Attach, Attached, Frames, Page, ReplyTo, ShardId, Span};
-use crate::planted::{self, Fault};
+use crate::conn::{COUNTED, LIVE, MULTI, QOS_SHIFT, Sub};
+use crate::mail::{Ask, Attach, ReplyTo, ShardId, Span};
 use crate::position::{Position, Since};
 use crate::shard::Shard;
 use crate::slab::NONE;
@@ -252,7 +249,14 @@ impl Shard {
         }
     }
 
-    fn attach_to(&mut self, topic: u32, to: ReplyTo, since: Since, again: bool, retained: bool) {
+    pub(super) fn attach_to(
+        &mut self,
+        topic: u32,
+        to: ReplyTo,
+        since: Since,
+        again: bool,
+        retained: bool,
+    ) {
         let row = self.topics.get(topic);
         let (hash, serial) = (row.hash, row.serial);
         self.attach(Attach {
@@ -503,116 +507,6 @@ impl Shard {
         row.flags |= COUNTED | LIVE;
         row.options = row.options & !MULTI | u32::from(options & 3) << QOS_SHIFT;
         self.drop_extra(slot);
-    }
-
-    /// A home's answer to an attach.
-    pub(crate) fn mqtt_page<I: Io>(
-        &mut self,
-        slot: u32,
-        part: u32,
-        page: &Page,
-        frames: &Frames,
-        io: &mut I,
-    ) {
-        // One that had stood in the row fell behind there.
-        self.expand(slot);
-        let sub = &mut self.extra(slot).list[part as usize];
-        let granted = core::mem::take(&mut sub.granted);
-        let options = sub.options;
-        if granted != (0, 0) {
-            let qos = Qos::from_bits(qos(options)).expect("two bits, never three");
-            self.grant(slot, granted, ReasonCode::granted(qos));
-            self.send_reply(slot, io);
-        }
-        let records = &frames.pages[page.first as usize..(page.first + page.count) as usize];
-        let (retained, records) = records.split_at(page.retained as usize);
-        let name = self.topic_name(slot, part);
-        let identifiers = [self.extra(slot).list[part as usize].identifier];
-        for record in retained {
-            let wants = Wants {
-                options,
-                identifiers: &identifiers,
-                retained: true,
-                unbound: true,
-                ..Wants::default()
-            };
-            self.give_once(slot, &wants, (&name, record, frames), io);
-        }
-        if page.only_retained {
-            return;
-        }
-        let (mut head, mut at_head) = (page.head, page.at_head);
-        if let Some(left) = self.give_all(slot, part, records, frames, io) {
-            (head, at_head) = (left.previous, false);
-        }
-        let sub = &mut self.extra(slot).list[part as usize];
-        (sub.offset, sub.epoch) = (head, page.epoch);
-        if at_head {
-            sub.flags |= LIVE;
-            self.collapse(slot);
-        } else {
-            let (epoch, offset) = (page.epoch, head);
-            self.extra(slot).behind.push(Behind {
-                part,
-                offset,
-                epoch,
-            });
-            if !planted::is(Fault::LostWake) {
-                self.resumed.push(self.id_of(slot));
-            }
-        }
-    }
-
-    /// A home has refused a subscription, or has forgotten the topic that it stood on.
-    pub(crate) fn mqtt_not_attached<I: Io>(
-        &mut self,
-        slot: u32,
-        part: u32,
-        attached: Attached,
-        io: &mut I,
-    ) {
-        self.expand(slot);
-        if attached == Attached::Gone {
-            // What was kept is deleted: it goes on with what comes.
-            self.mqtt_state(slot).fresh.push(part);
-            return self.resumed.push(self.id_of(slot));
-        }
-        let reason = match attached {
-            Attached::Forbidden => ReasonCode::NOT_AUTHORIZED,
-            _ => ReasonCode::QUOTA_EXCEEDED,
-        };
-        let sub = &mut self.extra(slot).list[part as usize];
-        let granted = core::mem::take(&mut sub.granted);
-        if granted != (0, 0) {
-            self.grant(slot, granted, reason);
-        }
-        self.leave_part(slot, part);
-        self.send_reply(slot, io);
-    }
-
-    /// Goes on with subscriptions that fell behind, as far as there is room for what they have missed.
-    pub(super) fn mqtt_go_on<I: Io>(&mut self, slot: u32, io: &mut I) {
-        self.give_waiting(slot, io);
-        self.give_owed(slot);
-        let row = self.conns.get(slot);
-        if row.outbox != NONE || row.extra == NONE || row.state != State::Mqtt {
-            return;
-        }
-        let fresh = core::mem::take(&mut self.mqtt_state(slot).fresh);
-        for part in fresh {
-            let sub = &self.extra(slot).list[part as usize];
-            let (topic, again) = (sub.topic, sub.flags & COUNTED != 0);
-            if topic == NONE {
-                continue;
-            }
-            self.topics.get_mut(topic).waiting += u32::from(!again);
-            let to = self.reply_to(slot, self.part_name(slot, part));
-            self.attach_to(topic, to, Since::Live, again, false);
-        }
-        if self.has_room(slot) {
-            self.wildcards_go_on(slot);
-            self.catch_up(slot);
-        }
     }
 }
 

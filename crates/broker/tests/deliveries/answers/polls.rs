@@ -58,7 +58,7 @@ fn a_long_poll_that_nothing_comes_for_ends_on_time() {
     ] {
         let mut town = town();
         let link = asks(&mut town, target, &format!("{GET}{field}"));
-        town.wait_s(4);
+        town.wait_s(5);
         assert_eq!(take(&mut town, link), "", "{target} waits");
         town.wait_s(1);
         assert_eq!(
@@ -76,7 +76,7 @@ fn a_long_poll_that_nothing_comes_for_ends_on_time() {
     }
     let mut town = town();
     let link = asks(&mut town, "/sub/old/1", GET);
-    town.wait_s(5);
+    town.wait_s(6);
     let timeout = format!("HTTP/1.1 408 Request Timeout\n{CACHING}Content-Length: 0\n\n");
     assert_eq!(take(&mut town, link), timeout);
     let link = asks(&mut town, "/sub/patient/1", GET);
