@@ -4,6 +4,7 @@
 use core::net::IpAddr;
 
 use crate::conn::{ConnId, Link};
+use crate::control::{Control, Report, Ticket};
 use crate::mail::{Mail, ShardId};
 
 /// How a link ends.
@@ -48,6 +49,8 @@ pub trait Io {
     fn close(&mut self, link: Link, how: Close);
     /// Hands mail to another shard.
     fn post(&mut self, to: ShardId, mail: Mail);
+    /// Answers an order. Where nobody gives any there is nothing to do.
+    fn report(&mut self, _ticket: Ticket, _report: Report) {}
 }
 
 /// All that can happen to a shard.
@@ -64,6 +67,8 @@ pub enum Input<'a> {
     Closed(ConnId),
     /// Another shard says something.
     Mail(Mail),
+    /// The operator wants something.
+    Control(Ticket, Control),
     /// Time has passed: to be said as each second begins, and before that whenever
     /// [`Shard::tick_in_ms`](crate::Shard::tick_in_ms) asks for it.
     Tick,

@@ -15,6 +15,7 @@ mod burst;
 mod carrier;
 pub mod conn;
 pub mod connection;
+pub mod control;
 mod deliver;
 mod encode;
 pub mod filters;
@@ -42,6 +43,7 @@ pub mod time;
 pub mod totals;
 
 pub use conn::{ConnId, Link};
+pub use control::{Control, Report, Ticket};
 pub use io::{Close, Input, Io, Write};
 pub use mail::{Mail, ShardId};
 pub use pace::Pace;

@@ -257,6 +257,7 @@ impl Shard {
                 }
             }
             Input::Mail(mail) => self.mail(mail),
+            Input::Control(ticket, control) => self.control(ticket, control, io),
             Input::Tick => self.tick(io),
         }
     }

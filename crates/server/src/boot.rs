@@ -1,5 +1,5 @@
-//! Starts the shards, says what they listen on and how much room this host has, and waits for the
-//! signal to stop.
+//! Starts the shards, says what they listen on and how much room this host has, and hands the thread over to the
+//! control plane until a signal says to stop.
 
 use std::net::{SocketAddr, TcpListener};
 use std::sync::Arc;
@@ -9,13 +9,14 @@ use anyhow::Context as _;
 use crore_broker::admission::Admission;
 use crore_broker::rules::Rules;
 use crore_broker::settings::Limits;
-use crore_broker::{Mail, ShardId, World};
+use crore_broker::{ShardId, World};
 use crore_net::signal::{Signal, Signals};
 use crore_net::steering::Group;
 use crore_net::{affinity, entrance, fd_table, mailbox, memory};
 
 use crate::config::Effective;
-use crate::shard_loop::{ShardLoop, Start};
+use crate::control;
+use crate::shard_loop::{Letter, Reported, ShardLoop, Start};
 
 /// Descriptors of a shard that are no connections: listeners, poller, eventfds, the reserve.
 const SPARE_DESCRIPTORS: u64 = 16;
@@ -31,8 +32,10 @@ pub fn serve(effective: Effective) -> anyhow::Result<()> {
         pin,
         backlog,
         settings,
+        admin,
         ..
     } = effective;
+    let admin_listener = control::listen(&admin)?;
     let listen = with_ports(&listen)?;
     let cores = affinity::cores();
     let seed = memory::random_u64();
@@ -47,11 +50,14 @@ pub fn serve(effective: Effective) -> anyhow::Result<()> {
     });
     let (mut senders, mut inboxes) = (Vec::new(), Vec::new());
     for _ in 0..shards {
-        let (sender, inbox) = mailbox::<Mail>().context("cannot make a shard's mailbox")?;
+        let (sender, inbox) = mailbox::<Letter>().context("cannot make a shard's mailbox")?;
         senders.push(sender);
         inboxes.push(inbox);
     }
-    let wakes: Vec<_> = inboxes.iter().map(|inbox| inbox.fd()).collect();
+    let (reports, reported) =
+        mailbox::<Reported>().context("cannot make the control thread's mailbox")?;
+    let mut wakes: Vec<_> = inboxes.iter().map(|inbox| inbox.fd()).collect();
+    wakes.push(reported.fd());
     let group = Group::new();
     let (ready, started) = mpsc::channel();
     for (id, inbox) in inboxes.into_iter().enumerate() {
@@ -63,6 +69,7 @@ pub fn serve(effective: Effective) -> anyhow::Result<()> {
             group: group.clone(),
             inbox,
             peers: senders.clone(),
+            reports: reports.clone(),
             wakes: wakes.clone(),
             core: pin.then(|| cores[id % cores.len()]),
         };
@@ -90,7 +97,13 @@ pub fn serve(effective: Effective) -> anyhow::Result<()> {
         tracing::info!("listening on http://{addr}");
     }
     say_room(shards as u64, &world.settings.limits);
-    let signal = signals.wait().context("cannot wait for signals")?;
+    let signal = control::run(control::Start {
+        listener: admin_listener,
+        admin,
+        senders,
+        reports: reported,
+        signals,
+    })?;
     let name = match signal {
         Signal::Interrupt => "SIGINT",
         Signal::Terminate => "SIGTERM",

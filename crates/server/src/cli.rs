@@ -128,6 +128,14 @@ pub struct ServeArgs {
     #[arg(long, value_name = "BOOL", action = ArgAction::Set)]
     pub deflate: Option<bool>,
 
+    /// Listen here for operators (metrics, API, console) instead of on 127.0.0.1:8801
+    #[arg(long, value_name = "ADDR:PORT", conflicts_with = "no_admin")]
+    pub admin_listen: Option<SocketAddr>,
+
+    /// Do without the admin port
+    #[arg(long)]
+    pub no_admin: bool,
+
     /// Origin of web pages that may publish and upgrade, or * for all (repeatable)
     #[arg(long, value_name = "ORIGIN", action = ArgAction::Append)]
     pub allowed_origin: Vec<String>,
@@ -148,6 +156,15 @@ impl ServeArgs {
         if self.pin {
             file.pin = true;
             set.push(("pin", "--pin"));
+        }
+        if self.admin_listen.is_some() || self.no_admin {
+            file.admin.listen = self.admin_listen;
+            let flag = if self.no_admin {
+                "--no-admin"
+            } else {
+                "--admin-listen"
+            };
+            set.push(("admin.listen", flag));
         }
         let mut lay = |key, flag, value: Option<usize>, target: &mut usize| {
             if let Some(value) = value {

@@ -9,6 +9,7 @@
 //! It deliberately does not reload, does not read the environment, and does not look at the host
 //! beyond its memory and cores.
 
+mod admin;
 mod check;
 mod file;
 mod forms;
@@ -23,6 +24,7 @@ use std::path::{Path, PathBuf};
 use crore_broker::settings::{Rule, Settings};
 
 use crate::cli::ServeArgs;
+pub use admin::Admin;
 pub use file::{File, RuleEntry};
 pub use units::parse_size;
 
@@ -46,6 +48,8 @@ pub struct Effective {
     pub backlog: u32,
     /// What the shards decide by.
     pub settings: Settings,
+    /// The port for operators.
+    pub admin: Admin,
     /// The file that was read, if any.
     pub source: Option<PathBuf>,
 }
@@ -139,6 +143,7 @@ fn resolve(file: File, source: Option<PathBuf>) -> Effective {
         pin: file.pin,
         backlog: file.backlog,
         settings,
+        admin: file.admin,
         source,
     }
 }

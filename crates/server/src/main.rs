@@ -8,6 +8,7 @@ mod boot;
 mod cli;
 mod client;
 mod config;
+mod control;
 mod shard_loop;
 
 use std::io::{self, IsTerminal, Write};

@@ -9,7 +9,10 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 
 use crore_broker::connection::shed;
-use crore_broker::{Close, ConnId, Input, Io, Link, Mail, Now, Shard, ShardId, World, Write};
+use crore_broker::{
+    Close, ConnId, Control, Input, Io, Link, Mail, Now, Report, Shard, ShardId, Ticket, World,
+    Write,
+};
 use crore_net::{
     Arrival, Burst, Driver, Entrance, Fd, Inbox, Received, Sender, Sent, SocketOptions, clock,
     entrance, fd_table, socket, steering,
@@ -37,6 +40,22 @@ const SHARD_APART_MS: u64 = 618;
 /// How often it is said that connections are turned away, at most.
 const TELL_EVERY_S: u32 = 60;
 
+/// What comes into a shard's inbox.
+pub enum Letter {
+    /// From another shard.
+    Mail(Mail),
+    /// From the control thread.
+    Control(Ticket, Control),
+}
+
+/// A report on its way to the control thread.
+pub struct Reported {
+    /// What it answers.
+    pub ticket: Ticket,
+    /// The answer.
+    pub report: Report,
+}
+
 /// What a shard thread needs to begin.
 pub struct Start {
     /// Its number.
@@ -50,9 +69,11 @@ pub struct Start {
     /// The shards' listeners of each address.
     pub group: Arc<steering::Group>,
     /// Its mail.
-    pub inbox: Inbox<Mail>,
+    pub inbox: Inbox<Letter>,
     /// Everybody's mail, by number.
-    pub peers: Vec<Sender<Mail>>,
+    pub peers: Vec<Sender<Letter>>,
+    /// Where reports go.
+    pub reports: Sender<Reported>,
     /// The eventfds of all inboxes.
     pub wakes: Vec<Fd>,
     /// The core to stay on.
@@ -63,7 +84,8 @@ pub struct Start {
 struct Sockets {
     driver: Driver,
     burst: Burst,
-    peers: Vec<Sender<Mail>>,
+    peers: Vec<Sender<Letter>>,
+    reports: Sender<Reported>,
     failed: Cell<Option<ConnId>>,
 }
 
@@ -125,7 +147,11 @@ impl Io for Sockets {
     }
 
     fn post(&mut self, to: ShardId, mail: Mail) {
-        self.peers[to as usize].post(mail);
+        self.peers[to as usize].post(Letter::Mail(mail));
+    }
+
+    fn report(&mut self, ticket: Ticket, report: Report) {
+        self.reports.post(Reported { ticket, report });
     }
 }
 
@@ -133,10 +159,10 @@ impl Io for Sockets {
 pub struct ShardLoop {
     shard: Shard,
     io: Sockets,
-    inbox: Inbox<Mail>,
+    inbox: Inbox<Letter>,
     entrance: Entrance,
     buffer: Box<[u8]>,
-    mails: Vec<Mail>,
+    letters: Vec<Letter>,
     began_ms: u64,
     turned_away: u64,
     untrusted: u64,
@@ -177,12 +203,13 @@ impl ShardLoop {
                 driver,
                 burst: Burst::new(),
                 peers: start.peers,
+                reports: start.reports,
                 failed: Cell::new(None),
             },
             inbox: start.inbox,
             entrance,
             buffer: vec![0; RECEIVE_BYTES].into_boxed_slice(),
-            mails: Vec::new(),
+            letters: Vec::new(),
             began_ms,
             turned_away: 0,
             untrusted: 0,
@@ -225,12 +252,16 @@ impl ShardLoop {
                 self.accept((event.token & !SPECIAL) as usize, now);
             }
         }
-        let mut mails = std::mem::take(&mut self.mails);
-        self.inbox.drain(&mut mails);
-        for mail in mails.drain(..) {
-            self.shard.handle(Input::Mail(mail), now, &mut self.io);
+        let mut letters = std::mem::take(&mut self.letters);
+        self.inbox.drain(&mut letters);
+        for letter in letters.drain(..) {
+            let input = match letter {
+                Letter::Mail(mail) => Input::Mail(mail),
+                Letter::Control(ticket, control) => Input::Control(ticket, control),
+            };
+            self.shard.handle(input, now, &mut self.io);
         }
-        self.mails = mails;
+        self.letters = letters;
         let busy = self.shard.flush(now, &mut self.io);
         while let Some(conn) = self.io.failed.take() {
             self.shard.handle(Input::Closed(conn), now, &mut self.io);

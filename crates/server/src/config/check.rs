@@ -150,6 +150,8 @@ pub fn problems(file: &File, insecure: bool) -> Vec<Problem> {
     publish(&mut check, &file.publish);
     interest(&mut check, &file.interest);
     mqtt(&mut check, &file.mqtt);
+    let admin = super::admin::problems(&file.admin, &file.listen);
+    check.problems.extend(admin);
     if file.rules.len() > MAX_RULES {
         check.fail(
             "rule",

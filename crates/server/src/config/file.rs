@@ -13,7 +13,7 @@ use crore_broker::settings::{
 use serde::{Deserialize, Serialize};
 
 use super::units::{address, cidr, first, size};
-use super::{DEFAULT_LISTEN, Effective};
+use super::{Admin, DEFAULT_LISTEN, Effective};
 
 /// Length of a listening socket's queue: Linux cuts it at `net.core.somaxconn`, which is 4,096 by default.
 const DEFAULT_BACKLOG: u32 = 4096;
@@ -43,6 +43,7 @@ pub struct File {
     pub interest: Interest,
     #[serde(with = "MqttMirror")]
     pub mqtt: Mqtt,
+    pub admin: Admin,
     #[serde(rename = "rule", skip_serializing_if = "Vec::is_empty")]
     pub rules: Vec<RuleEntry>,
 }
@@ -77,6 +78,7 @@ impl Default for File {
             publish,
             interest,
             mqtt,
+            admin: Admin::default(),
             rules: rules.into_iter().map(RuleEntry).collect(),
         }
     }
@@ -114,6 +116,7 @@ impl File {
             publish,
             interest,
             mqtt,
+            admin: effective.admin.clone(),
             rules: rules.into_iter().map(RuleEntry).collect(),
         }
     }

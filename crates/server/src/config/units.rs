@@ -165,6 +165,40 @@ pub mod address {
     }
 }
 
+/// `serde(with)` for an address that may be empty, for none.
+pub mod optional_address {
+    use super::*;
+
+    const FORM: &str =
+        "an address and a port, such as \"127.0.0.1:8801\", or \"\" to switch it off";
+
+    fn parse(text: &str) -> Result<Option<SocketAddr>, String> {
+        if text.is_empty() {
+            return Ok(None);
+        }
+        let address = text.parse();
+        Ok(Some(
+            address.map_err(|_| format!("`{text}` is not {FORM}"))?,
+        ))
+    }
+
+    pub fn deserialize<'de, D: Deserializer<'de>>(
+        deserializer: D,
+    ) -> Result<Option<SocketAddr>, D::Error> {
+        Text { form: FORM, parse }.deserialize(deserializer)
+    }
+
+    pub fn serialize<S: Serializer>(
+        address: &Option<SocketAddr>,
+        serializer: S,
+    ) -> Result<S::Ok, S::Error> {
+        match address {
+            Some(address) => serializer.serialize_str(&address.to_string()),
+            None => serializer.serialize_str(""),
+        }
+    }
+}
+
 /// `serde(with)` for networks in CIDR form.
 pub mod cidr {
     use super::*;

@@ -78,7 +78,7 @@ impl Server {
             }
         };
         command
-            .args(["serve", "--listen", "127.0.0.1:0", "--config"])
+            .args(["serve", "--listen", "127.0.0.1:0", "--no-admin", "--config"])
             .arg(&file);
         command
             .env("NO_COLOR", "1")

@@ -256,7 +256,7 @@ fn ours(
     }
     let origin = args.server_binary.as_ref().unwrap_or(&this);
     let mut command = Command::new(copy(origin, directory)?);
-    command.args(["--log", "warn", "serve"]);
+    command.args(["--log", "warn", "serve", "--no-admin"]);
     command.args(["--shards", &setting.shards.to_string()]);
     for address in addresses {
         command.args(["--listen", &address.to_string()]);

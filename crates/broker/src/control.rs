@@ -1,0 +1,41 @@
+//! What an operator asks of a shard, and what it answers: the one door besides mail through which anything that
+//! is not a connection reaches a shard.
+//!
+//! Invariants: what one [`Control`] makes a shard do is bounded like any input (listings are pages of so many rows);
+//! each gets one [`Report`], with the [`Ticket`] that it came with, within the call of
+//! [`Shard::handle`](crate::Shard::handle) or a later turn.
+//!
+//! Deliberately not here: who may ask. Whoever holds the other end is the operator.
+
+use alloc::boxed::Box;
+
+use crate::io::Io;
+use crate::shard::Shard;
+use crate::stats::{Accounts, Stats};
+
+/// Names an order, so that its report finds who asked. Chosen by whoever asks; the shard only gives it back.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Ticket(pub u64);
+
+/// An order.
+#[derive(Debug)]
+pub enum Control {
+    /// Say what you met and what you hold; also the question whether you turn at all.
+    Accounts,
+}
+
+/// The answer to an order.
+#[derive(Debug)]
+pub enum Report {
+    /// What the shard met and holds.
+    Accounts(Box<(Stats, Accounts)>),
+}
+
+impl Shard {
+    pub(crate) fn control<I: Io>(&mut self, ticket: Ticket, control: Control, io: &mut I) {
+        let report = match control {
+            Control::Accounts => Report::Accounts(Box::new((self.stats(), self.accounts()))),
+        };
+        io.report(ticket, report);
+    }
+}

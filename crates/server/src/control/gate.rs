@@ -1,0 +1,202 @@
+//! Who may ask the admin port: checks before any handler.
+//!
+//! * `Host` names the admin port itself, else 403: a page whose name was rebound to this address gets nothing.
+//! * `Origin`, where a browser sends one, is the admin port's own, else 403: no page elsewhere may order anything.
+//! * With `admin.token` set, `Authorization: Bearer` has it, else 401, except for the files of the console, the API's
+//!   description and the two questions of a load balancer. It is compared in a time that says nothing of it.
+//!
+//! Cookies are never looked at, and no answer permits another origin.
+
+use std::net::SocketAddr;
+
+use axum::extract::{Request, State};
+use axum::http::{HeaderMap, StatusCode, header};
+use axum::middleware::Next;
+use axum::response::{IntoResponse as _, Response};
+use subtle::ConstantTimeEq as _;
+
+use super::Plane;
+use crate::config::Admin;
+
+/// What needs no token: nothing that these say is worth one.
+const OPEN: &[&str] = &["/healthz", "/readyz", "/api/v1/openapi.json"];
+/// Where a token is wanted, besides what is in [`OPEN`]; all else is a file of the console.
+const CLOSED: &[&str] = &["/api/", "/metrics"];
+
+/// What is checked.
+pub struct Gate {
+    hosts: Vec<String>,
+    token: Option<String>,
+}
+
+impl Gate {
+    /// That of an admin port at `address`.
+    pub fn new(admin: &Admin, address: SocketAddr) -> Self {
+        let mut hosts = vec![address.to_string()];
+        if address.ip().is_loopback() {
+            hosts.push(format!("localhost:{}", address.port()));
+        }
+        hosts.extend(admin.hosts.iter().map(|host| host.to_ascii_lowercase()));
+        let token = Some(admin.token.clone()).filter(|token| !token.is_empty());
+        Gate { hosts, token }
+    }
+
+    fn is_ours(&self, host: &str) -> bool {
+        let host = host.to_ascii_lowercase();
+        self.hosts.contains(&host)
+    }
+
+    /// Why a request is refused.
+    fn refuse(&self, path: &str, headers: &HeaderMap) -> Option<(StatusCode, &'static str)> {
+        let text = |name| Some(headers.get(name)?.to_str().unwrap_or_default());
+        if !text(header::HOST).is_some_and(|host| self.is_ours(host)) {
+            let why = "the Host is not the admin port's; ask it by its address, or name the host in admin.hosts";
+            return Some((StatusCode::FORBIDDEN, why));
+        }
+        let foreign = text(header::ORIGIN).is_some_and(|origin| {
+            let host = origin.split_once("://").map_or(origin, |(_, host)| host);
+            !self.is_ours(host)
+        });
+        if foreign {
+            return Some((
+                StatusCode::FORBIDDEN,
+                "pages of another origin may not ask here",
+            ));
+        }
+        let wants_token =
+            CLOSED.iter().any(|closed| path.starts_with(closed)) && !OPEN.contains(&path);
+        let Some(token) = self.token.as_ref().filter(|_| wants_token) else {
+            return None;
+        };
+        let given = text(header::AUTHORIZATION)
+            .and_then(|value| value.split_once(' '))
+            .filter(|(scheme, _)| scheme.eq_ignore_ascii_case("bearer"))
+            .map_or("", |(_, given)| given.trim());
+        if bool::from(given.as_bytes().ct_eq(token.as_bytes())) {
+            return None;
+        }
+        let why = "send Authorization: Bearer with the token of admin.token";
+        Some((StatusCode::UNAUTHORIZED, why))
+    }
+}
+
+/// Lets a request through or answers it.
+pub async fn guard(State(plane): State<Plane>, request: Request, next: Next) -> Response {
+    match plane.0.gate.refuse(request.uri().path(), request.headers()) {
+        None => next.run(request).await,
+        Some((status, why)) => {
+            let body = axum::Json(serde_json::json!({ "error": why }));
+            let mut response = (status, body).into_response();
+            if status == StatusCode::UNAUTHORIZED {
+                let scheme = axum::http::HeaderValue::from_static("Bearer");
+                response
+                    .headers_mut()
+                    .insert(header::WWW_AUTHENTICATE, scheme);
+            }
+            response
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn gate(token: &str, hosts: &[&str]) -> Gate {
+        let admin = Admin {
+            token: token.to_string(),
+            hosts: hosts.iter().map(ToString::to_string).collect(),
+            ..Admin::default()
+        };
+        Gate::new(&admin, "127.0.0.1:8801".parse().unwrap())
+    }
+
+    fn status(gate: &Gate, path: &str, headers: &[(header::HeaderName, &str)]) -> u16 {
+        let headers = headers
+            .iter()
+            .map(|(name, value)| (name.clone(), value.parse().unwrap()))
+            .collect();
+        gate.refuse(path, &headers)
+            .map_or(200, |(status, _)| status.as_u16())
+    }
+
+    #[test]
+    fn only_its_own_names_are_hosts() {
+        let gate = gate("", &["Admin.example"]);
+        for (host, expected) in [
+            ("127.0.0.1:8801", 200),
+            ("localhost:8801", 200),
+            ("LOCALHOST:8801", 200),
+            ("admin.example", 200),
+            ("localhost", 403),
+            ("127.0.0.1:8800", 403),
+            ("rebound.example:8801", 403),
+            ("", 403),
+        ] {
+            let seen = status(&gate, "/api/v1/stats", &[(header::HOST, host)]);
+            assert_eq!(seen, expected, "{host}");
+        }
+        assert_eq!(status(&gate, "/", &[]), 403, "no Host at all");
+    }
+
+    #[test]
+    fn another_origin_is_refused() {
+        let gate = gate("", &[]);
+        let host = (header::HOST, "localhost:8801");
+        for (origin, expected) in [
+            ("http://localhost:8801", 200),
+            ("http://127.0.0.1:8801", 200),
+            ("http://localhost:8800", 403),
+            ("https://evil.example", 403),
+            ("null", 403),
+        ] {
+            let headers = [host.clone(), (header::ORIGIN, origin)];
+            assert_eq!(
+                status(&gate, "/api/v1/rules", &headers),
+                expected,
+                "{origin}"
+            );
+        }
+    }
+
+    #[test]
+    fn a_token_is_wanted_where_something_is_told_or_done() {
+        let gate = gate("s3cret", &[]);
+        let host = (header::HOST, "localhost:8801");
+        let ask = |path, authorization| {
+            let headers = [host.clone(), (header::AUTHORIZATION, authorization)];
+            status(&gate, path, &headers)
+        };
+        for path in ["/metrics", "/api/v1/stats", "/api/v2"] {
+            assert_eq!(
+                status(&gate, path, std::slice::from_ref(&host)),
+                401,
+                "{path}"
+            );
+            assert_eq!(ask(path, "Bearer s3cret"), 200, "{path}");
+            assert_eq!(ask(path, "bearer s3cret"), 200, "{path}");
+        }
+        for wrong in [
+            "Bearer s3cre",
+            "Bearer s3crets",
+            "Basic s3cret",
+            "s3cret",
+            "Bearer ",
+        ] {
+            assert_eq!(ask("/metrics", wrong), 401, "{wrong}");
+        }
+        for path in [
+            "/",
+            "/healthz",
+            "/readyz",
+            "/api/v1/openapi.json",
+            "/console.js",
+        ] {
+            assert_eq!(
+                status(&gate, path, std::slice::from_ref(&host)),
+                200,
+                "{path}"
+            );
+        }
+    }
+}

@@ -1,0 +1,125 @@
+//! The control plane: one thread that is no shard. It runs a small runtime with the admin port (HTTP), and waits for the
+//! signals of the process.
+//!
+//! Invariants: it speaks to shards by letters alone ([`Shards`]) and reads the counters that they publish; nothing on
+//! the data path waits for it. It keeps the process's own descriptor table, in which files, certificates and the admin
+//! port live; the shards have parted theirs before anything here is opened, or close what they inherit.
+//!
+//! Deliberately not here: anything that decides about connections or topics. That is the broker's.
+
+mod gate;
+mod shards;
+mod signals;
+
+use std::net::TcpListener;
+use std::sync::Arc;
+
+use anyhow::Context as _;
+use axum::Router;
+use axum::extract::State;
+use axum::http::StatusCode;
+use axum::routing::get;
+use crore_broker::Control;
+use crore_net::signal::{Signal, Signals};
+use crore_net::{Inbox, Sender};
+
+use crate::config::Admin;
+use crate::shard_loop::{Letter, Reported};
+pub use shards::Shards;
+
+/// What the control thread needs to begin.
+pub struct Start {
+    /// The admin port, where there is one.
+    pub listener: Option<TcpListener>,
+    /// Its settings.
+    pub admin: Admin,
+    /// The shards' inboxes, by number.
+    pub senders: Vec<Sender<Letter>>,
+    /// Where their reports arrive.
+    pub reports: Inbox<Reported>,
+    /// The right to wait for signals.
+    pub signals: Signals,
+}
+
+/// What every handler has.
+#[derive(Clone)]
+pub struct Plane(Arc<Inner>);
+
+struct Inner {
+    shards: Shards,
+    gate: gate::Gate,
+}
+
+impl Plane {
+    /// The shards.
+    pub fn shards(&self) -> &Shards {
+        &self.0.shards
+    }
+}
+
+/// Opens the admin port.
+///
+/// # Errors
+/// When the address cannot be had, with the remedy.
+pub fn listen(admin: &Admin) -> anyhow::Result<Option<TcpListener>> {
+    let Some(address) = admin.listen else {
+        return Ok(None);
+    };
+    let listener = TcpListener::bind(address).with_context(|| {
+        format!(
+            "cannot listen on {address} for the admin port; name another address with --admin-listen, or turn it off with --no-admin"
+        )
+    })?;
+    Ok(Some(listener))
+}
+
+/// Serves the admin port on this thread until a signal ends the process, and says which.
+///
+/// # Errors
+/// When the runtime cannot be made.
+pub fn run(start: Start) -> anyhow::Result<Signal> {
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .context("cannot make the control thread's runtime")?;
+    runtime.block_on(serve(start))
+}
+
+async fn serve(start: Start) -> anyhow::Result<Signal> {
+    let shards = Shards::new(start.senders);
+    tokio::spawn(shards::pump(shards.clone(), start.reports));
+    let mut signals = signals::listen(start.signals)?;
+    if let Some(listener) = start.listener {
+        listener.set_nonblocking(true)?;
+        let listener = tokio::net::TcpListener::from_std(listener)?;
+        let address = listener.local_addr()?;
+        let plane = Plane(Arc::new(Inner {
+            shards,
+            gate: gate::Gate::new(&start.admin, address),
+        }));
+        tracing::info!("admin port at http://{address}");
+        tokio::spawn(axum::serve(listener, routes(plane)).into_future());
+    }
+    Ok(signals.next().await)
+}
+
+/// All that the admin port answers.
+fn routes(plane: Plane) -> Router {
+    let guarded = axum::middleware::from_fn_with_state(plane.clone(), gate::guard);
+    Router::new()
+        .route("/healthz", get(async || "ok\n"))
+        .route("/readyz", get(ready))
+        .layer(guarded)
+        .with_state(plane)
+}
+
+/// Whether all shards turn.
+async fn ready(State(plane): State<Plane>) -> (StatusCode, String) {
+    match plane.shards().ask_all(|_| Control::Accounts).await {
+        Ok(_) => (StatusCode::OK, "ready\n".to_string()),
+        Err(shards::Silent(shard)) => (
+            StatusCode::SERVICE_UNAVAILABLE,
+            format!("shard {shard} does not answer\n"),
+        ),
+    }
+}

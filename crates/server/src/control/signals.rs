@@ -1,0 +1,42 @@
+//! The signals of the process, for the control thread.
+//!
+//! A small thread waits for them, since they are blocked everywhere (no handler ever runs in a shard). It shares the
+//! process's descriptor table, so that it may wake the runtime.
+
+use anyhow::Context as _;
+use crore_net::signal::{Signal, Signals};
+use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
+
+/// The thread only waits.
+const STACK_BYTES: usize = 64 << 10;
+
+/// Signals as they come.
+pub struct Coming(UnboundedReceiver<Signal>);
+
+impl Coming {
+    /// The next one.
+    pub async fn next(&mut self) -> Signal {
+        let signal = self.0.recv().await;
+        signal.expect("the thread that waits for signals never ends")
+    }
+}
+
+/// Begins to wait.
+///
+/// # Errors
+/// When there can be no further thread.
+pub fn listen(signals: Signals) -> anyhow::Result<Coming> {
+    let (sender, coming) = unbounded_channel();
+    std::thread::Builder::new()
+        .name("signals".to_string())
+        .stack_size(STACK_BYTES)
+        .spawn(move || {
+            while let Ok(signal) = signals.wait() {
+                if sender.send(signal).is_err() {
+                    return;
+                }
+            }
+        })
+        .context("cannot start the thread that waits for signals")?;
+    Ok(Coming(coming))
+}
