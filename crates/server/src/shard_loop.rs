@@ -191,6 +191,8 @@ impl ShardLoop {
                 ..SocketOptions::default()
             },
         };
+        // Before the entrance, which counts the descriptors that are left.
+        let burst = Burst::new();
         let token = |n| SPECIAL | n as u64;
         let entrance = Entrance::open(&start.listen, limits, &start.group, &mut driver, token)?;
         let apart_ms = u64::from(start.id) * SHARD_APART_MS % 1000;
@@ -201,7 +203,7 @@ impl ShardLoop {
             shard,
             io: Sockets {
                 driver,
-                burst: Burst::new(),
+                burst,
                 peers: start.peers,
                 reports: start.reports,
                 failed: Cell::new(None),

@@ -65,9 +65,7 @@ impl Gate {
         }
         let wants_token =
             CLOSED.iter().any(|closed| path.starts_with(closed)) && !OPEN.contains(&path);
-        let Some(token) = self.token.as_ref().filter(|_| wants_token) else {
-            return None;
-        };
+        let token = self.token.as_ref().filter(|_| wants_token)?;
         let given = text(header::AUTHORIZATION)
             .and_then(|value| value.split_once(' '))
             .filter(|(scheme, _)| scheme.eq_ignore_ascii_case("bearer"))
