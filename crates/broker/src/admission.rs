@@ -10,7 +10,9 @@
 //! may both be refused where one had room. It decides nothing else: what is answered stands in `connection::admission`.
 
 use alloc::boxed::Box;
+use alloc::sync::Arc;
 use core::net::IpAddr;
+use core::ops::Deref;
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
 
 use xxhash_rust::xxh3::xxh3_64_with_seed;
@@ -83,22 +85,33 @@ pub enum Reached {
     Address,
 }
 
-/// Shared by all shards; every method may be called from any of them. In cache lines of its own, since it stands
-/// among what all shards only read.
+/// Shared by all shards, and by their worlds before and after a change of the settings: what is counted goes on.
+#[derive(Clone, Debug)]
+pub struct Admission(Arc<Counts>);
+
+impl Deref for Admission {
+    type Target = Counts;
+    fn deref(&self) -> &Counts {
+        &self.0
+    }
+}
+
+/// What is counted, and the limits; every method may be called from any shard. In cache lines of its own.
 #[derive(Debug)]
 #[repr(align(128))]
-pub struct Admission {
+pub struct Counts {
     connections: AtomicU32,
-    connections_max: u32,
+    connections_max: AtomicU32,
     clients: Option<Clients>,
-    publishes: Option<(Rate, AtomicU64)>,
+    /// Of everybody together; nothing per second is no limit.
+    publishes: (AtomicU64, AtomicU64),
     publishers: Option<(Rate, [Box<[AtomicU64]>; 2])>,
     followers: AtomicU32,
     sessions: AtomicU32,
-    sessions_max: u32,
+    sessions_max: AtomicU32,
     /// The sums of what each shard counts.
     pub totals: Totals,
-    followers_max: u32,
+    followers_max: AtomicU32,
     seed: u64,
 }
 
@@ -106,31 +119,41 @@ impl Admission {
     /// By these limits. `seed` keys the hash of addresses.
     pub fn new(settings: &Settings, seed: u64) -> Admission {
         let limits = &settings.limits;
-        let rate = |per_s, burst| {
-            (per_s > 0).then_some(Rate {
-                per_s,
-                burst: if burst == 0 { per_s } else { burst },
-            })
-        };
+        let publishers = Rate::of(
+            limits.publishes_per_address_per_s,
+            limits.publishes_per_address_burst,
+        );
         let cells = || (0..PUBLISHERS).map(|_| AtomicU64::new(0)).collect();
-        Admission {
+        let counts = Counts {
             connections: AtomicU32::new(0),
-            connections_max: u32::try_from(limits.connections_max).unwrap_or(u32::MAX),
+            connections_max: AtomicU32::new(0),
             clients: (limits.connections_per_address_max > 0).then(|| Clients::new(limits)),
-            publishes: rate(limits.publishes_per_s, limits.publishes_burst)
-                .map(|rate| (rate, AtomicU64::new(0))),
-            publishers: rate(
-                limits.publishes_per_address_per_s,
-                limits.publishes_per_address_burst,
-            )
-            .map(|rate| (rate, [cells(), cells()])),
+            publishes: (AtomicU64::new(0), AtomicU64::new(0)),
+            publishers: publishers.map(|rate| (rate, [cells(), cells()])),
             followers: AtomicU32::new(0),
             sessions: AtomicU32::new(0),
-            sessions_max: settings.mqtt.sessions_max,
+            sessions_max: AtomicU32::new(0),
             totals: Totals::default(),
-            followers_max: settings.interest.followers_max,
+            followers_max: AtomicU32::new(0),
             seed,
-        }
+        };
+        counts.change(settings);
+        Admission(Arc::new(counts))
+    }
+}
+
+impl Counts {
+    /// From now on by these limits. Those of a client's address stay what they were: their tables are as wide as the
+    /// limits ask for.
+    pub fn change(&self, settings: &Settings) {
+        let limits = &settings.limits;
+        let connections_max = u32::try_from(limits.connections_max).unwrap_or(u32::MAX);
+        let rate = Rate::of(limits.publishes_per_s, limits.publishes_burst);
+        self.connections_max.store(connections_max, Relaxed);
+        self.publishes.0.store(Rate::pack(rate), Relaxed);
+        self.sessions_max.store(settings.mqtt.sessions_max, Relaxed);
+        self.followers_max
+            .store(settings.interest.followers_max, Relaxed);
     }
 
     /// Connections that entered and have not left.
@@ -157,7 +180,7 @@ impl Admission {
     /// # Errors
     /// [`Reached::Process`]; then it must not [`leave`](Admission::leave).
     pub fn enter(&self) -> Result<(), Reached> {
-        if self.connections.fetch_add(1, Relaxed) >= self.connections_max {
+        if self.connections.fetch_add(1, Relaxed) >= self.connections_max.load(Relaxed) {
             self.connections.fetch_sub(1, Relaxed);
             return Err(Reached::Process);
         }
@@ -191,7 +214,7 @@ impl Admission {
 
     /// Whether there is room for another MQTT session. Homes that ask at the same moment may each be told so.
     pub fn has_room_for_session(&self) -> bool {
-        self.sessions.load(Relaxed) < self.sessions_max
+        self.sessions.load(Relaxed) < self.sessions_max.load(Relaxed)
     }
 
     /// A home had so many sessions and has so many now.
@@ -202,7 +225,7 @@ impl Admission {
 
     /// A connection begins to follow; false when as many do as may.
     pub fn enter_follower(&self) -> bool {
-        let enters = self.followers.fetch_add(1, Relaxed) < self.followers_max;
+        let enters = self.followers.fetch_add(1, Relaxed) < self.followers_max.load(Relaxed);
         if !enters {
             self.followers.fetch_sub(1, Relaxed);
         }
@@ -233,8 +256,9 @@ impl Admission {
                 return Err(Reached::Address);
             }
         }
-        match &self.publishes {
-            Some((rate, cell)) if !rate.take(cell, unix_s) => Err(Reached::Process),
+        let (rate, cell) = &self.publishes;
+        match Rate::unpack(rate.load(Relaxed)) {
+            Some(rate) if !rate.take(cell, unix_s) => Err(Reached::Process),
             _ => Ok(()),
         }
     }
@@ -292,6 +316,24 @@ struct Rate {
 }
 
 impl Rate {
+    /// None per second is no limit; without a burst it is one second's.
+    fn of(per_s: u32, burst: u32) -> Option<Rate> {
+        let burst = if burst == 0 { per_s } else { burst };
+        (per_s > 0).then_some(Rate { per_s, burst })
+    }
+
+    /// As one number, which changes at once.
+    fn pack(rate: Option<Rate>) -> u64 {
+        rate.map_or(0, |rate| {
+            u64::from(rate.per_s) << 32 | u64::from(rate.burst)
+        })
+    }
+
+    fn unpack(number: u64) -> Option<Rate> {
+        let (per_s, burst) = ((number >> 32) as u32, number as u32);
+        (per_s > 0).then_some(Rate { per_s, burst })
+    }
+
     /// Takes a token, if there is one.
     fn take(&self, cell: &AtomicU64, unix_s: u32) -> bool {
         let taken = cell.fetch_update(Relaxed, Relaxed, |cell| {
@@ -406,6 +448,27 @@ mod tests {
             admission.publish(Client::NOBODY, 9_999),
             Err(Reached::Process)
         );
+    }
+
+    #[test]
+    fn limits_that_change_are_held_and_the_counts_go_on() {
+        let mut settings = Settings::default();
+        settings.limits.connections_max = 2;
+        let (admission, other) = {
+            let admission = Admission::new(&settings, 7);
+            (admission.clone(), admission)
+        };
+        assert!(other.enter().is_ok() && other.enter().is_ok());
+        settings.limits.connections_max = 3;
+        settings.limits.publishes_per_s = 4;
+        admission.change(&settings);
+        assert!(other.enter().is_ok());
+        assert_eq!(other.enter(), Err(Reached::Process));
+        let published = || (0..9).filter(|_| other.publish(Client::NOBODY, 5).is_ok());
+        assert_eq!(published().count(), 4);
+        settings.limits.publishes_per_s = 0;
+        admission.change(&settings);
+        assert_eq!(published().count(), 9);
     }
 
     #[test]

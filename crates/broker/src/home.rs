@@ -9,6 +9,7 @@
 
 mod attach;
 mod carriers;
+mod change;
 mod filters;
 mod groups;
 mod idempotence;

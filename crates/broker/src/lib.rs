@@ -17,6 +17,7 @@ pub mod conn;
 pub mod connection;
 pub mod control;
 mod deliver;
+mod drain;
 mod encode;
 pub mod filters;
 mod following;

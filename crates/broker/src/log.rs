@@ -15,6 +15,7 @@ mod keys;
 mod read;
 #[cfg(test)]
 mod room_tests;
+mod rules;
 #[cfg(test)]
 mod tests;
 
@@ -62,7 +63,8 @@ pub struct Log {
     ages: Vec<Ages>,
     /// Entries that were the last of a page, for whoever asks for the next one.
     fingers: [u32; FINGERS],
-    budget_bytes: usize,
+    /// Bytes that the messages may occupy.
+    pub budget_bytes: usize,
     losses: Losses,
     /// Messages that a newer one of their key took the place of.
     pub superseded: u64,
@@ -105,18 +107,12 @@ pub struct New<'a> {
 impl Log {
     /// An empty log of topics with these rules. `seed` keys the hash of messages' keys.
     pub fn new(rules: &Rules, budget_bytes: usize, seed: u64) -> Self {
-        let ages = |number| Ages {
-            oldest: NONE,
-            youngest: NONE,
-            ttl_s: rules.get(number as u8).ttl_s,
-            marks: Marks::default(),
-        };
         Log {
             entries: Slab::new(),
             chains: Slab::new(),
             blobs: Blobs::new(),
             keys: Keys::new(seed),
-            ages: (0..rules.count()).map(ages).collect(),
+            ages: rules::lists(rules),
             fingers: [NONE; FINGERS],
             budget_bytes,
             losses: Losses::default(),
@@ -185,7 +181,7 @@ impl Log {
         } else {
             self.entries.get(before).offset
         };
-        let id = self.insert(chain, number, previous, new);
+        let id = self.insert(chain, previous, new);
         if latest {
             self.keys.insert(chain, new.key, id, before);
         }
@@ -205,7 +201,7 @@ impl Log {
     }
 
     /// An entry that stands in the order of its rule, but not yet in its chain.
-    fn insert(&mut self, chain: u32, number: u8, previous: u64, new: &New<'_>) -> u32 {
+    fn insert(&mut self, chain: u32, previous: u64, new: &New<'_>) -> u32 {
         let end = new
             .ttl_s
             .map(|ttl_s| new.time_s.saturating_add(ttl_s).to_le_bytes());
@@ -235,23 +231,14 @@ impl Log {
             chain,
             next: NONE,
             younger: NONE,
-            older: self.ages[number as usize].youngest,
+            older: NONE,
             blob,
             key: new.key.len() as u8,
             content_type: new.content_type.len() as u8,
             event: new.event.len() as u8,
             form: Entry::form(new),
         });
-        let ages = &mut self.ages[number as usize];
-        if ages.marks.add(new.offset, id) {
-            self.entries.get_mut(id).form |= MARKED;
-        }
-        let elder = core::mem::replace(&mut ages.youngest, id);
-        if elder == NONE {
-            ages.oldest = id;
-        } else {
-            self.entries.get_mut(elder).younger = id;
-        }
+        self.append_to_list(id);
         id
     }
 

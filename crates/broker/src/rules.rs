@@ -38,6 +38,18 @@ impl Rules {
         self.0[..last].iter().position(governs).unwrap_or(last) as u8
     }
 
+    /// Whether the same rule of both governs each topic, and keeps it in the same form.
+    pub fn govern_alike(&self, others: &Rules) -> bool {
+        let forms = |rule: &Rule| (rule.filter.clone(), rule.keep);
+        self.0.iter().map(forms).eq(others.0.iter().map(forms))
+    }
+
+    /// The number of the rule here that has the filter of that one, among the operator's and the default.
+    pub fn like(&self, rule: &Rule) -> Option<u8> {
+        let all = &self.0[..self.0.len() - 1];
+        Some(all.iter().position(|other| other.filter == rule.filter)? as u8)
+    }
+
     /// The number of the rule of retained messages: the newest of a topic, however old.
     pub fn retained(&self) -> u8 {
         (self.0.len() - 1) as u8

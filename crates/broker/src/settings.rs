@@ -25,6 +25,8 @@ pub struct Settings {
     pub interest: Interest,
     /// MQTT sessions and what their clients may do.
     pub mqtt: Mqtt,
+    /// How clients are moved off before the server stops.
+    pub drain: Drain,
     /// Per-topic behaviour; the first rule whose filter matches a topic governs it. Topics that no
     /// rule matches are governed by [`Rule::default`].
     pub rules: Vec<Rule>,
@@ -194,6 +196,18 @@ pub struct Mqtt {
     pub sessions_max: u32,
     /// Seconds from one message of a `$SYS` topic to the next, while somebody subscribes to it; 0: there are none.
     pub sys_interval_s: u32,
+}
+
+/// Moving clients off before a stop.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Drain {
+    /// Connections moved off in a second by all shards together.
+    pub rate_per_s: u32,
+    /// Seconds after which those that are left are closed; 0 closes all at once.
+    pub deadline_s: u32,
+    /// Where MQTT 5 clients are sent (4.11): `host` or `host:port`, several with a space between. Empty: nowhere, they
+    /// are told only that the server shuts down.
+    pub server_reference: String,
 }
 
 /// Which messages of a topic are kept.
@@ -377,6 +391,11 @@ impl Default for Settings {
                 session_expiry_max_s: 86_400,
                 sessions_max: 1_000_000,
                 sys_interval_s: 10,
+            },
+            drain: Drain {
+                rate_per_s: 10_000,
+                deadline_s: 30,
+                server_reference: String::new(),
             },
             rules: Vec::new(),
         }

@@ -22,6 +22,7 @@ use crate::conn::{
 };
 use crate::connection::mqtt::MqttRow;
 use crate::deliver::Delivery;
+use crate::drain::Draining;
 use crate::home::Home;
 use crate::io::{Close, Input, Io};
 use crate::lanes::Lanes;
@@ -91,6 +92,8 @@ pub struct Shard {
     pub(crate) room: u32,
     /// Connections that wait to be turned away.
     pub(crate) turned_away: u32,
+    /// Clients are moved off.
+    pub(crate) draining: Option<Draining>,
     /// Messages published in this turn.
     pub(crate) published: u32,
     pub(crate) swept: u32,
@@ -147,6 +150,7 @@ impl Shard {
             receive_bytes: 0,
             room: u32::try_from(world.settings.limits.connections_per_shard).unwrap_or(u32::MAX),
             turned_away: 0,
+            draining: None,
             published: 0,
             swept: 0,
             swept_s: now.s,
@@ -169,6 +173,19 @@ impl Shard {
         if let Some(home) = &mut self.home {
             home.pace = pace;
         }
+    }
+
+    /// From now on by another world: one of the same shards and topics, with other settings or rules.
+    pub fn change(&mut self, world: Arc<World>) {
+        let of = |world: &World| (world.shards, world.homes, world.epoch, world.seed);
+        assert!(
+            of(&world) == of(&self.world),
+            "what a shard is made of stays"
+        );
+        if let Some(home) = &mut self.home {
+            home.change(&world.settings, &self.world.rules, &world.rules, self.now);
+        }
+        self.world = world;
     }
 
     /// What this shard met since it began.

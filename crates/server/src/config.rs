@@ -15,6 +15,7 @@ mod file;
 mod forms;
 mod host;
 mod locate;
+mod state;
 mod units;
 
 use std::fmt;
@@ -26,6 +27,7 @@ use crore_broker::settings::{Rule, Settings};
 use crate::cli::ServeArgs;
 pub use admin::Admin;
 pub use file::{File, RuleEntry};
+pub use state::State;
 pub use units::parse_size;
 
 /// The file that is read when no `--config` is given and it exists in the current directory.
@@ -50,6 +52,8 @@ pub struct Effective {
     pub settings: Settings,
     /// The port for operators.
     pub admin: Admin,
+    /// What is kept across a planned restart.
+    pub state: State,
     /// The file that was read, if any.
     pub source: Option<PathBuf>,
 }
@@ -135,6 +139,7 @@ fn resolve(file: File, source: Option<PathBuf>) -> Effective {
         publish: file.publish,
         interest: file.interest,
         mqtt: file.mqtt,
+        drain: file.drain,
         rules: file.rules.into_iter().map(Rule::from).collect(),
     };
     Effective {
@@ -144,6 +149,7 @@ fn resolve(file: File, source: Option<PathBuf>) -> Effective {
         backlog: file.backlog,
         settings,
         admin: file.admin,
+        state: file.state,
         source,
     }
 }

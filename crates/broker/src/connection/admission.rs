@@ -233,6 +233,13 @@ impl Shard {
         self.head(slot, 200).lines(EVENT_STREAM).content(&text);
     }
 
+    /// What an event stream ends with, so that its client comes back, and not with all others.
+    pub(crate) fn come_back(&self, slot: u32) -> Vec<u8> {
+        let mut text = retry(self.spread(slot));
+        text.push(b'\n');
+        text
+    }
+
     /// Seconds after which somebody should come back.
     pub(super) fn retry_after_s(&self, slot: u32) -> u32 {
         retry_after_s(self.spread(slot))

@@ -35,10 +35,10 @@ impl Shard {
             0 => {}
             ANY_ORIGIN => head = head.header("Access-Control-Allow-Origin", b"*"),
             n => {
-                head = head.header(
-                    "Access-Control-Allow-Origin",
-                    origins[n as usize - 1].as_bytes(),
-                )
+                // The settings may have changed since the request came.
+                if let Some(origin) = origins.get(n as usize - 1) {
+                    head = head.header("Access-Control-Allow-Origin", origin.as_bytes());
+                }
             }
         }
         if options >> ORIGIN_SHIFT != 0 {

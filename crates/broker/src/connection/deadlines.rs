@@ -24,6 +24,14 @@ impl Shard {
     /// Milliseconds from one tick to the next while a sweep is under way; none when the next one is
     /// due with the next second.
     pub fn tick_in_ms(&self) -> Option<u32> {
+        let sweeps_ms = self.sweep_in_ms();
+        match self.drain_in_ms() {
+            Some(ms) => Some(sweeps_ms.map_or(ms, |sweeps_ms| ms.min(sweeps_ms))),
+            None => sweeps_ms,
+        }
+    }
+
+    fn sweep_in_ms(&self) -> Option<u32> {
         // One more than there are, so that the sweep is over before the next.
         let ticks = self.conns.end().div_ceil(self.rows_per_tick()) + 1;
         (self.swept > 0).then_some(SWEEP_MS / ticks)
@@ -41,6 +49,7 @@ impl Shard {
             home.pump_groups(&self.world.rules, self.now, &mut self.lanes);
         }
         self.end_sessions();
+        self.move_off(io);
         if self.swept == 0 {
             if self.swept_s == self.now.s {
                 return;

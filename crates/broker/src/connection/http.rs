@@ -307,12 +307,13 @@ impl Shard {
     }
 
     fn request<I: Io>(&mut self, slot: u32, head: &Head<'_>, body: &[u8], io: &mut I) -> Flow {
+        let keeps = head.keep_alive() && !self.drains();
         let row = self.conns.get_mut(slot);
         row.deadline_s = 0;
         row.options = 0;
         for (option, holds) in [
             (HTTP10, head.minor == 0),
-            (KEEP, head.keep_alive()),
+            (KEEP, keeps),
             (HEAD, head.method == Method::Head),
             (JSON, head.accept() == Accept::Json),
         ] {

@@ -23,6 +23,8 @@ pub mod close_code {
     pub const NORMAL: u16 = 1000;
     /// A frame did not come to its end.
     pub const GOING_AWAY: u16 = 1001;
+    /// The server stops, and another or its successor goes on.
+    pub const RESTART: u16 = 1012;
     /// No room for a topic, or more publishes than there may be; try again later.
     pub const TRY_AGAIN: u16 = 1013;
     /// The topic was deleted.

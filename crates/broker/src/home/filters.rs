@@ -90,6 +90,22 @@ impl Registered {
         named.push_back((lost, number, rule, name.into()));
     }
 
+    /// The numbers of the rules are others from now on. What was noted of a rule that is gone, all of them are blamed for.
+    pub fn change_rules(&mut self, former: &Rules, rules: &Rules) {
+        let Forgotten { named, by_rule } = &mut self.forgotten;
+        for (_, _, rule, name) in named {
+            *rule = rules.number_for(name);
+        }
+        let mut now = alloc::vec![0; rules.count()];
+        for (number, lost) in (0..).zip(core::mem::take(by_rule)) {
+            match rules.like(former.get(number)) {
+                Some(number) => now[number as usize] = lost.max(now[number as usize]),
+                None => now.iter_mut().for_each(|of| *of = lost.max(*of)),
+            }
+        }
+        *by_rule = now;
+    }
+
     /// What forgotten topics that concern these filters lost behind `offset`, after loss `base`, in order.
     fn lost_behind(
         &self,

@@ -80,7 +80,8 @@ pub(super) struct Answers {
     index: Index,
     oldest: u32,
     newest: u32,
-    window_s: u32,
+    /// Seconds that each is kept.
+    pub window_s: u32,
 }
 
 impl Answers {

@@ -46,7 +46,8 @@ pub(super) struct Followers {
     lingering: BTreeMap<u32, u32>,
     /// The same in the order of the seconds; an entry that `lingering` does not confirm is void.
     ends: VecDeque<(u32, u32)>,
-    debounce_s: u32,
+    /// Seconds that interest outlives the last subscriber.
+    pub debounce_s: u32,
     has_news: bool,
 }
 

@@ -7,7 +7,7 @@ use std::net::SocketAddr;
 use std::ops::RangeInclusive;
 
 use crore_broker::settings::{
-    Deflate, Heartbeat, Http, Interest, Limits, Mqtt, Publishing, Rule, Timeouts,
+    Deflate, Drain, Heartbeat, Http, Interest, Limits, Mqtt, Publishing, Rule, Timeouts,
 };
 
 use crore_wire::topic::check_filter;
@@ -72,6 +72,9 @@ const MAX_FOLLOWERS: u32 = 65_536;
 /// A whole snapshot is walked for whoever reads a part of it.
 const MAX_KEYS: u32 = 1_000_000;
 
+/// It stands in a packet of its own to each client.
+const MAX_REFERENCE_BYTES: usize = 1_000;
+
 /// An hour: a browser that waits longer to reconnect looks broken.
 const MAX_RETRY_MS: u32 = 3_600_000;
 
@@ -85,19 +88,24 @@ pub struct Problem {
 }
 
 /// Collects problems.
-struct Check {
+pub(super) struct Check {
     problems: Vec<Problem>,
 }
 
 impl Check {
-    fn fail(&mut self, path: impl Into<String>, what: impl Into<String>) {
+    pub(super) fn fail(&mut self, path: impl Into<String>, what: impl Into<String>) {
         self.problems.push(Problem {
             path: path.into(),
             what: what.into(),
         });
     }
 
-    fn range<T: PartialOrd + Display>(&mut self, path: &str, value: T, range: RangeInclusive<T>) {
+    pub(super) fn range<T: PartialOrd + Display>(
+        &mut self,
+        path: &str,
+        value: T,
+        range: RangeInclusive<T>,
+    ) {
         if !range.contains(&value) {
             let (low, high) = (range.start(), range.end());
             self.fail(
@@ -152,6 +160,8 @@ pub fn problems(file: &File, insecure: bool) -> Vec<Problem> {
     mqtt(&mut check, &file.mqtt);
     let admin = super::admin::problems(&file.admin, &file.listen);
     check.problems.extend(admin);
+    drain(&mut check, &file.drain);
+    file.state.check(&mut check);
     if file.rules.len() > MAX_RULES {
         check.fail(
             "rule",
@@ -233,6 +243,18 @@ fn http(check: &mut Check, http: &Http) {
             );
             check.fail(format!("http.allowed_origins[{}]", index + 1), what);
         }
+    }
+}
+
+fn drain(check: &mut Check, drain: &Drain) {
+    check.range("drain.rate_per_s", drain.rate_per_s, 1..=u32::MAX);
+    check.range("drain.deadline_s", drain.deadline_s, 0..=MAX_WAIT_S);
+    let reference = &drain.server_reference;
+    if reference.len() > MAX_REFERENCE_BYTES || reference.chars().any(char::is_control) {
+        let what = format!(
+            "is not a reference to another server; write its host and port in at most {MAX_REFERENCE_BYTES} bytes, such as \"b.example.com:8800\", or nothing"
+        );
+        check.fail("drain.server_reference", what);
     }
 }
 

@@ -7,13 +7,13 @@
 use std::net::SocketAddr;
 
 use crore_broker::settings::{
-    Concurrency, Deflate, First, Heartbeat, Http, Interest, Keep, Limits, Mqtt, Publishing, Rule,
-    Settings, Slow, Timeouts,
+    Concurrency, Deflate, Drain, First, Heartbeat, Http, Interest, Keep, Limits, Mqtt, Publishing,
+    Rule, Settings, Slow, Timeouts,
 };
 use serde::{Deserialize, Serialize};
 
 use super::units::{address, cidr, first, size};
-use super::{Admin, DEFAULT_LISTEN, Effective};
+use super::{Admin, DEFAULT_LISTEN, Effective, State};
 
 /// Length of a listening socket's queue: Linux cuts it at `net.core.somaxconn`, which is 4,096 by default.
 const DEFAULT_BACKLOG: u32 = 4096;
@@ -44,6 +44,9 @@ pub struct File {
     #[serde(with = "MqttMirror")]
     pub mqtt: Mqtt,
     pub admin: Admin,
+    #[serde(with = "DrainMirror")]
+    pub drain: Drain,
+    pub state: State,
     #[serde(rename = "rule", skip_serializing_if = "Vec::is_empty")]
     pub rules: Vec<RuleEntry>,
 }
@@ -59,6 +62,7 @@ impl Default for File {
             publish,
             interest,
             mqtt,
+            drain,
             rules,
         } = Settings::default();
         limits.log_bytes = 0;
@@ -79,6 +83,8 @@ impl Default for File {
             interest,
             mqtt,
             admin: Admin::default(),
+            drain,
+            state: State::default(),
             rules: rules.into_iter().map(RuleEntry).collect(),
         }
     }
@@ -101,6 +107,7 @@ impl File {
             publish,
             interest,
             mqtt,
+            drain,
             rules,
         } = effective.settings.clone();
         File {
@@ -117,6 +124,8 @@ impl File {
             interest,
             mqtt,
             admin: effective.admin.clone(),
+            drain,
+            state: effective.state.clone(),
             rules: rules.into_iter().map(RuleEntry).collect(),
         }
     }
@@ -163,6 +172,10 @@ fn interest() -> Interest {
 
 fn mqtt() -> Mqtt {
     Settings::default().mqtt
+}
+
+fn drain() -> Drain {
+    Settings::default().drain
 }
 
 /// An empty filter is refused later: a rule must say what it matches.
@@ -276,6 +289,14 @@ struct MqttMirror {
     session_expiry_max_s: u32,
     sessions_max: u32,
     sys_interval_s: u32,
+}
+
+#[derive(Serialize, Deserialize)]
+#[serde(remote = "Drain", default = "drain", deny_unknown_fields)]
+struct DrainMirror {
+    rate_per_s: u32,
+    deadline_s: u32,
+    server_reference: String,
 }
 
 #[derive(Serialize, Deserialize)]

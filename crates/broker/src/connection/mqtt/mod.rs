@@ -305,6 +305,10 @@ impl Shard {
             let mut properties = PropertyBuf::new();
             // The name is short and has no null character.
             let _ = properties.reason_string(reason.name());
+            if reason == ReasonCode::USE_ANOTHER_SERVER {
+                let reference = &self.world.settings.drain.server_reference;
+                let _ = properties.server_reference(reference);
+            }
             let most = self.packet_bytes_max(slot);
             // Without the words where they make it too large [MQTT-3.14.2-3].
             for properties in [properties.properties(), NOTHING] {

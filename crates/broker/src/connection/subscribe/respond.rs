@@ -490,10 +490,16 @@ impl Shard {
             _ => 204,
         };
         let moved = self.moved(slot).map(|id| [b"\"", &id[..], b"\""].concat());
+        let retry_after_s = u64::from(self.retry_after_s(slot));
+        let drains = self.drains();
         let head = self
             .head(slot, status)
             .header("Cache-Control", b"private, no-cache")
             .header("Vary", VARY);
+        let head = match drains {
+            false => head,
+            true => head.number("Retry-After", retry_after_s),
+        };
         let head = match moved {
             None => head,
             Some(tag) => head

@@ -1,0 +1,148 @@
+//! Moving clients off before a stop: so many in a second, each in its protocol's words for "come back", and whoever
+//! is left at the deadline at once.
+//!
+//! A cursor walks the table again and again until nobody is left. Connections in the middle of a request are passed
+//! over: their answers say `Connection: close` from now on, and so end by themselves. Invariants: what is done in one
+//! tick is bounded; no acknowledged message is lost by it, since a client that is moved off has a position, a session,
+//! or an answer.
+//!
+//! It does not stop anything from coming in: that is the business of whoever has the listeners.
+
+use core::mem;
+
+use crore_wire::mqtt::ReasonCode;
+
+use crate::conn::{CLOSING, HTTP10, KEEP, SERVED, State};
+use crate::connection::close_code;
+use crate::encode::chunk;
+use crate::io::{Close, Io};
+use crate::shard::Shard;
+use crate::slab::NONE;
+use crate::time::Now;
+
+/// Ticks of a second while clients are moved off, so that they leave, and come back, in small groups.
+const TICKS_PER_S: u32 = 50;
+/// Rows that one tick looks at: some hundred microseconds where few are left of a large table.
+const ROWS_PER_TICK: u32 = 16_384;
+/// A kept-alive connection that was silent for so many seconds is not about to send a request.
+const QUIET_S: u32 = 2;
+
+const RESTART: &str = "the server restarts";
+
+/// How far it is.
+pub(crate) struct Draining {
+    /// Connections of this shard in a second.
+    rate_per_s: u32,
+    /// What of a second's share the last ticks have left, in parts of [`TICKS_PER_S`].
+    owed: u32,
+    /// The next row.
+    cursor: u32,
+    /// The second in which all that is left is closed.
+    until_s: u32,
+}
+
+impl Shard {
+    /// Begins to move clients off, as `settings.drain` says; its rate is that of all shards together. A second call
+    /// changes nothing.
+    pub fn drain(&mut self, now: Now) {
+        let drain = &self.world.settings.drain;
+        self.draining.get_or_insert(Draining {
+            rate_per_s: drain.rate_per_s.div_ceil(u32::from(self.world.shards)),
+            owed: 0,
+            cursor: 0,
+            until_s: now.s.saturating_add(drain.deadline_s),
+        });
+    }
+
+    /// Whether clients are moved off.
+    pub fn drains(&self) -> bool {
+        self.draining.is_some()
+    }
+
+    /// Milliseconds to the next tick that clients are moved off by.
+    pub(crate) fn drain_in_ms(&self) -> Option<u32> {
+        let waits = self.draining.is_some() && self.conns.len() > 0;
+        waits.then_some(1000 / TICKS_PER_S)
+    }
+
+    /// Moves off what is due with this tick.
+    pub(crate) fn move_off<I: Io>(&mut self, io: &mut I) {
+        let Some(mut draining) = self.draining.take() else {
+            return;
+        };
+        let over = self.now.s >= draining.until_s;
+        draining.owed += draining.rate_per_s;
+        let mut due = draining.owed / TICKS_PER_S;
+        draining.owed %= TICKS_PER_S;
+        // The words for "come back" depend on it.
+        let end = self.conns.end();
+        let first = draining.cursor;
+        self.draining = Some(draining);
+        let mut slot = first;
+        while slot < end.min(first.saturating_add(ROWS_PER_TICK)) && (over || due > 0) {
+            if !self.conns.get(slot).is_open() {
+                // Nobody.
+            } else if over {
+                self.drop_conn(slot, Close::Now, io);
+            } else if self.say_goodbye(slot, io) {
+                due -= 1;
+            }
+            slot += 1;
+        }
+        if let Some(draining) = &mut self.draining {
+            draining.cursor = if slot >= end { 0 } else { slot };
+        }
+    }
+
+    /// Ends a connection in its protocol's words; false when it ends by itself, or soon.
+    fn say_goodbye<I: Io>(&mut self, slot: u32, io: &mut I) -> bool {
+        let row = self.conns.get_mut(slot);
+        if row.is(CLOSING) {
+            return false;
+        }
+        match row.state {
+            State::Draining => return false,
+            State::Waiting => {
+                row.options &= !KEEP;
+                return false;
+            }
+            State::Http => {
+                let idle = row.is(SERVED) && row.spill == NONE && row.outbox == NONE;
+                if !idle || self.now.s.saturating_sub(row.sent_s) < QUIET_S {
+                    return false;
+                }
+                self.shut(slot, io);
+            }
+            State::Proxy => self.drop_conn(slot, Close::Now, io),
+            State::Poll => {
+                row.options &= !KEEP;
+                self.answer_nothing(slot, io);
+            }
+            State::Sse => {
+                let http10 = row.wants(HTTP10);
+                let text = self.come_back(slot);
+                let mut bytes = mem::take(&mut self.reply);
+                bytes.clear();
+                match http10 {
+                    true => bytes.extend_from_slice(&text),
+                    false => chunk(&mut bytes, &text),
+                }
+                self.put(slot, &bytes, io);
+                bytes.clear();
+                self.reply = bytes;
+                self.end_stream(slot, close_code::RESTART, RESTART, io);
+            }
+            State::WebSocket => self.end_stream(slot, close_code::RESTART, RESTART, io),
+            State::Mqtt if row.mqtt == NONE => self.drop_conn(slot, Close::Now, io),
+            State::Mqtt => {
+                self.reply.clear();
+                let reason = match self.world.settings.drain.server_reference.is_empty() {
+                    true => ReasonCode::SERVER_SHUTTING_DOWN,
+                    false => ReasonCode::USE_ANOTHER_SERVER,
+                };
+                self.mqtt_end(slot, reason, io);
+            }
+        }
+        true
+    }
+}

@@ -1,0 +1,144 @@
+//! Other rules for what is kept: the entries are put into the lists of their new rules, and chains that begin or
+//! cease to keep the latest change their form.
+//!
+//! Invariant: afterwards each list is in the order of arrival again. Nothing is trimmed here: the next message of a
+//! topic, or the clock, does that.
+
+use alloc::collections::BTreeMap;
+use alloc::vec::Vec;
+
+use super::{Ages, Gone, Log, MARKED, Marks};
+use crate::log::entry::Entry;
+use crate::rules::Rules;
+use crate::settings::Keep;
+use crate::slab::NONE;
+
+/// Lists without entries, one for each rule.
+pub(super) fn lists(rules: &Rules) -> Vec<Ages> {
+    let ages = |number| Ages {
+        oldest: NONE,
+        youngest: NONE,
+        ttl_s: rules.get(number as u8).ttl_s,
+        marks: Marks::default(),
+    };
+    (0..rules.count()).map(ages).collect()
+}
+
+impl Log {
+    /// How long messages live by these rules, which govern the same topics as those before.
+    pub fn change_times(&mut self, rules: &Rules) {
+        for (number, ages) in self.ages.iter_mut().enumerate() {
+            ages.ttl_s = rules.get(number as u8).ttl_s;
+        }
+    }
+
+    /// All messages by these rules; `number_of` is the new rule of a topic's row. Costs as much as there are messages.
+    pub fn change_rules(&mut self, rules: &Rules, number_of: impl Fn(u32) -> u8) {
+        let retained = (self.ages.len() - 1) as u8;
+        let all = self.in_order();
+        for chain in 0..self.chains.end() {
+            let row = self.chains.get(chain);
+            if row.topic == NONE {
+                continue;
+            }
+            let number = match row.rule == retained {
+                true => rules.retained(),
+                false => number_of(row.topic),
+            };
+            let latest = rules.get(number).keep == Keep::Latest;
+            if latest != row.latest {
+                self.change_form(chain, latest);
+            }
+            self.chains.get_mut(chain).rule = number;
+        }
+        self.ages = lists(rules);
+        for (offset, id) in all {
+            // What a change of form took away has another offset, or none.
+            if self.entries.get(id).offset == offset {
+                self.entries.get_mut(id).form &= !MARKED;
+                self.append_to_list(id);
+            }
+        }
+    }
+
+    /// All entries by offset.
+    fn in_order(&self) -> Vec<(u64, u32)> {
+        let mut all = Vec::with_capacity(self.entries.len() as usize);
+        for ages in &self.ages {
+            let mut id = ages.oldest;
+            while id != NONE {
+                let entry = self.entries.get(id);
+                all.push((entry.offset, id));
+                id = entry.younger;
+            }
+        }
+        all.sort_unstable();
+        all
+    }
+
+    /// Puts an entry behind all others of its chain's rule.
+    pub(super) fn append_to_list(&mut self, id: u32) {
+        let entry = self.entries.get(id);
+        let (offset, number) = (entry.offset, self.chains.get(entry.chain).rule);
+        let ages = &mut self.ages[number as usize];
+        let marked = if ages.marks.add(offset, id) {
+            MARKED
+        } else {
+            0
+        };
+        let elder = core::mem::replace(&mut ages.youngest, id);
+        if elder == NONE {
+            ages.oldest = id;
+        } else {
+            self.entries.get_mut(elder).younger = id;
+        }
+        let entry = self.entries.get_mut(id);
+        entry.form |= marked;
+        (entry.older, entry.younger) = (elder, NONE);
+    }
+
+    /// A chain begins or ceases to keep only the newest message of each key.
+    fn change_form(&mut self, chain: u32, latest: bool) {
+        if !latest {
+            let mut id = self.chains.get(chain).oldest();
+            while id != NONE {
+                self.keys.remove(self.key_row_of(id));
+                id = self.entries.get(id).next;
+            }
+            self.chains.get_mut(chain).latest = false;
+            return;
+        }
+        let mut newest = BTreeMap::new();
+        let mut id = self.chains.get(chain).oldest();
+        while id != NONE {
+            newest.insert(self.key_of(id).to_vec(), id);
+            id = self.entries.get(id).next;
+        }
+        let (mut before, mut id) = (NONE, self.chains.get(chain).oldest());
+        let mut kept = Vec::with_capacity(newest.len());
+        while id != NONE {
+            let next = self.entries.get(id).next;
+            if newest[self.key_of(id)] == id {
+                kept.push((id, before));
+                before = id;
+            } else {
+                self.superseded += 1;
+                self.take(before, id, Gone::Unneeded);
+            }
+            id = next;
+        }
+        for (id, before) in kept {
+            let key = Entry::parts(
+                self.entries.get(id),
+                self.blobs.get(self.entries.get(id).blob),
+            );
+            self.keys.insert(chain, key.key, id, before);
+        }
+        self.chains.get_mut(chain).latest = true;
+    }
+
+    fn key_of(&self, id: u32) -> &[u8] {
+        let entry = self.entries.get(id);
+        entry.parts(self.blobs.get(entry.blob)).key
+    }
+}
