@@ -160,6 +160,7 @@ impl Shard {
             self.queue(&due, frames, 0);
         } else if all && touching {
             row.sent_s = self.now.s;
+            self.stats.delivered += picks.len() as u64;
             self.burst.writes.push(due);
             if self.burst.writes.len() == WRITES_MAX {
                 self.send_burst(frames, io);
@@ -185,6 +186,7 @@ impl Shard {
         io: &mut I,
     ) {
         let taken = self.offer(slot, bytes, ends, io);
+        self.stats.delivered += taken as u64;
         let limits = &self.world.settings.limits;
         for n in taken..ends.len() {
             let record = &self.burst.records()[picks[n] as usize];
@@ -199,6 +201,7 @@ impl Shard {
             }
             outbox.bytes.extend_from_slice(message);
             self.outbox_bytes += message.len();
+            self.stats.delivered += 1;
         }
     }
 
@@ -284,6 +287,8 @@ impl Shard {
         } else {
             self.refused(due.slot, Vec::new(), io);
         }
+        // They were counted when they were given to the burst.
+        self.stats.delivered -= (due.records.len() - n) as u64;
         self.queue(due, frames, n);
     }
 
@@ -342,6 +347,7 @@ impl Shard {
             }
             outbox.bytes.extend_from_slice(bytes);
             self.outbox_bytes += bytes.len();
+            self.stats.delivered += 1;
         }
     }
 }

@@ -14,6 +14,7 @@ use crate::connection::mqtt::{Mqtt, Shared};
 use crate::mail::{Frames, Record, ShardId};
 use crate::matching::Filtered;
 use crate::slab::{NONE, Vacant};
+use crate::stats::Transport;
 
 /// What the transport below calls the connection: its descriptor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -210,6 +211,19 @@ impl Row {
     /// Whether it is in use.
     pub fn is_open(&self) -> bool {
         self.link != NO_LINK
+    }
+    /// What it speaks.
+    #[inline]
+    pub fn transport(&self) -> Transport {
+        match self.state {
+            State::Proxy | State::Http | State::Waiting => Transport::Http,
+            State::Poll => Transport::LongPoll,
+            State::Sse => Transport::Sse,
+            State::WebSocket => Transport::WebSocket,
+            State::Mqtt if self.wants(FRAMED) => Transport::MqttWebSocket,
+            State::Mqtt => Transport::Mqtt,
+            State::Draining => Transport::Closing,
+        }
     }
     /// Whether all bits of `flag` are set.
     #[inline]

@@ -12,7 +12,7 @@ use crate::conn::{
 };
 use crate::connection::mqtt;
 use crate::encode::{Encoding, Message};
-use crate::io::{Close, Io};
+use crate::io::Io;
 use crate::mail::{Frames, Record, ShardId, Tell};
 use crate::matched::{Matched, Run};
 use crate::planted::{self, Fault};
@@ -149,6 +149,7 @@ impl Shard {
 
     fn deliver_one<I: Io>(&mut self, d: &mut Delivery, budget: &mut u32, io: &mut I) -> bool {
         let frames = d.frames.clone();
+        let before = self.stats.delivered;
         let done = loop {
             if d.at == d.keys.len() {
                 break true;
@@ -191,6 +192,10 @@ impl Shard {
             d.at += 1;
         };
         self.send_burst(&frames, io);
+        let deliveries = self.stats.delivered.wrapping_sub(before);
+        if frames.stamp != 0 && deliveries > 0 {
+            io.written(frames.stamp, deliveries);
+        }
         done
     }
 
@@ -425,10 +430,12 @@ impl Shard {
             self.encode_for(slot, topic, record, frames, &mut bytes);
             if record.latest {
                 if self.offer(slot, &bytes, &[bytes.len()], io) == 1 {
+                    self.stats.delivered += 1;
                     continue;
                 }
             } else if self.fits(slot, bytes.len()) {
                 self.put(slot, &bytes, io);
+                self.stats.delivered += 1;
                 continue;
             }
             let extra_row = self.extras.get_mut(extra);
@@ -587,10 +594,5 @@ impl Shard {
                 self.answer_status(slot, 409, "a later subscriber took this place", io);
             }
         }
-    }
-
-    /// Ends a connection that cannot be served further.
-    pub(crate) fn reset<I: Io>(&mut self, slot: u32, io: &mut I) {
-        self.drop_conn(slot, Close::Reset, io);
     }
 }

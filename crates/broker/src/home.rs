@@ -368,6 +368,7 @@ impl Home {
             self.log.lose(id, before, offset);
         }
         if keep || message.retain || whom.is_anybody() {
+            let read_at = lanes.read_at;
             let frames = lanes.frames();
             let opcode = opcode_of(message.binary);
             let (header, header_len) = frame::header(opcode, false, message.data.len());
@@ -384,6 +385,7 @@ impl Home {
                 self.retain(id, &kept, message.data.is_empty(), rules);
             }
             if whom.is_anybody() {
+                frames.read_at(read_at);
                 let record = self.record(id, frames, span, &new, settings);
                 self.tell(id, message.name, record, &whom, lanes);
             }

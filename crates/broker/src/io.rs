@@ -49,6 +49,9 @@ pub trait Io {
     fn close(&mut self, link: Link, how: Close);
     /// Hands mail to another shard.
     fn post(&mut self, to: ShardId, mail: Mail);
+    /// So many deliveries of messages that were read at this stamp or later are handed to their sockets. Where nobody
+    /// measures there is nothing to do.
+    fn written(&mut self, _stamp: u64, _deliveries: u64) {}
     /// Answers an order. Where nobody gives any there is nothing to do.
     fn report(&mut self, _ticket: Ticket, _report: Report) {}
 }

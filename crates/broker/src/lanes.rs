@@ -36,6 +36,10 @@ pub struct Lanes {
     pub to: Vec<Lane>,
     frames: Arc<Frames>,
     under_way: Vec<Arc<Frames>>,
+    /// This turn's stamp.
+    pub stamp: u64,
+    /// When what is published at the moment was read.
+    pub read_at: u64,
     /// Credit waits until carriers have caught up, which nobody announces.
     pub withholds: bool,
     /// See [`crate::Pace::turns_under_way`].
@@ -50,6 +54,8 @@ impl Lanes {
             to: (0..shards).map(|_| Lane::default()).collect(),
             frames: Arc::default(),
             under_way: Vec::new(),
+            stamp: 0,
+            read_at: 0,
             withholds: false,
             under_way_max: crate::Pace::default().turns_under_way,
         }
@@ -119,6 +125,7 @@ impl Lanes {
                     tells: core::mem::take(&mut lane.tells),
                     frames,
                     credit_bytes,
+                    stamp: self.stamp,
                 },
             );
         }

@@ -578,4 +578,6 @@ pub struct Mail {
     pub frames: Option<Arc<Frames>>,
     /// Bytes of earlier asks that the sender has dealt with: the receiver may send as many again.
     pub credit_bytes: usize,
+    /// When what the asks publish was read: [`Shard::stamp`](crate::Shard::stamp) of the sender's turn.
+    pub stamp: u64,
 }

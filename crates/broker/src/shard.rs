@@ -33,7 +33,7 @@ use crate::rules::Rules;
 use crate::sessions::Sessions;
 use crate::settings::Settings;
 use crate::slab::{NONE, Side, Slab};
-use crate::stats::{Accounts, Stats};
+use crate::stats::{Accounts, Reason, Stats, Transport};
 use crate::time::Now;
 use crate::totals::Added;
 
@@ -98,6 +98,10 @@ pub struct Shard {
     pub(crate) published: u32,
     pub(crate) swept: u32,
     pub(crate) swept_s: u32,
+    /// What the sweep under way has seen, and what the last one saw.
+    pub(crate) tally: [[u32; Transport::ALL.len()]; 2],
+    /// Why the connection at hand is about to end, where that is not its peer's doing.
+    pub(crate) why: Option<Reason>,
     /// The response that is being written.
     pub(crate) reply: Vec<u8>,
     /// The position that is being written.
@@ -154,6 +158,8 @@ impl Shard {
             published: 0,
             swept: 0,
             swept_s: now.s,
+            tally: Default::default(),
+            why: None,
             reply: Vec::new(),
             id: Vec::new(),
             properties: PropertyBuf::new(),
@@ -201,6 +207,11 @@ impl Shard {
     pub fn accounts(&self) -> Accounts {
         let mut accounts = Accounts {
             connections: self.conns.len(),
+            transports: match self.conns.len() {
+                // Nobody sweeps an empty table.
+                0 => Default::default(),
+                _ => self.tally[1],
+            },
             spills: self.spills.len(),
             outboxes: self.outboxes.len(),
             extras: self.extras.len(),
@@ -223,6 +234,13 @@ impl Shard {
             home.account(&mut accounts);
         }
         accounts
+    }
+
+    /// Begins a turn at this moment, on a clock that all shards share and that is never 0. The shard does not read it;
+    /// it comes back with what was published in this turn and is written somewhere, in [`Io::written`].
+    pub fn stamp(&mut self, stamp: u64) {
+        self.lanes.stamp = stamp;
+        self.lanes.read_at = stamp;
     }
 
     /// Has room for so many connections at most: what lies below may have less than the settings allow.
@@ -369,6 +387,7 @@ impl Shard {
             io.close(link, Close::Now);
             return;
         }
+        self.stats.accepted += 1;
         let settings = &self.world.settings;
         let state = if settings.http.proxy_protocol {
             State::Proxy
@@ -378,6 +397,7 @@ impl Shard {
         let mut row = Row::new(link, state, self.now.s + settings.timeouts.head_s);
         row.sent_s = self.now.s;
         if !self.enter(&mut row, peer) {
+            self.stats.closed[Reason::Full as usize] += 1;
             self.shed(link, io);
             return;
         }
@@ -434,6 +454,7 @@ impl Shard {
 
     fn mail(&mut self, mail: Mail) {
         let from = mail.from as usize;
+        self.lanes.read_at = mail.stamp;
         self.lanes.to[from].under_way_bytes -= mail.credit_bytes;
         self.lanes.to[from].credit_bytes += mail.bytes.len();
         for ask in mail.asks {
@@ -442,6 +463,7 @@ impl Shard {
         if let Some(frames) = mail.frames {
             self.enqueue(mail.from, mail.tells, frames);
         }
+        self.lanes.read_at = self.lanes.stamp;
     }
 
     pub(crate) fn ask(&mut self, to: ShardId, ask: impl FnOnce(&mut Vec<u8>) -> Ask) {
@@ -524,41 +546,6 @@ impl Shard {
             State::Mqtt => self.resumed.push(self.id_of(slot)),
             _ => {}
         }
-    }
-
-    /// Our last bytes are written: ends the subscription and lets the peer close.
-    pub(crate) fn shut<I: Io>(&mut self, slot: u32, io: &mut I) {
-        self.unsubscribe(slot);
-        let row = self.conns.get_mut(slot);
-        if row.outbox != NONE {
-            row.flags |= CLOSING;
-            return;
-        }
-        if row.is(EOF) {
-            self.drop_conn(slot, Close::Now, io);
-            return;
-        }
-        row.state = State::Draining;
-        row.flags &= !PAUSED;
-        row.deadline_s = self.now.s + self.world.settings.timeouts.drain_s;
-        io.close(row.link, Close::Drain);
-        self.update_interest(slot, io);
-    }
-
-    /// Forgets the connection.
-    pub(crate) fn drop_conn<I: Io>(&mut self, slot: u32, how: Close, io: &mut I) {
-        self.unsubscribe(slot);
-        self.drop_spill(slot);
-        self.drop_partial(slot);
-        let row = self.conns.remove(slot);
-        self.left(&row);
-        if row.outbox != NONE {
-            self.outbox_bytes -= self.outboxes.remove(row.outbox).waiting_bytes();
-        }
-        if row.extra != NONE {
-            self.extras.remove(row.extra);
-        }
-        io.close(row.link, how);
     }
 
     pub(crate) fn drop_spill(&mut self, slot: u32) {

@@ -5,6 +5,100 @@
 
 use core::ops::AddAssign;
 
+/// Why a connection ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Reason {
+    /// The client ended it, or its link failed.
+    Peer,
+    /// The answer was its last, or no further request came.
+    Done,
+    /// A deadline has passed, or heartbeats were not answered.
+    Timeout,
+    /// It did not read, and what waited for it is lost or too much.
+    Slow,
+    /// It broke a protocol's rules, or wanted what it may not.
+    Refused,
+    /// A limit was reached.
+    Full,
+    /// Its topic was deleted.
+    Deleted,
+    /// The operator wanted it.
+    Operator,
+}
+
+impl Reason {
+    /// All of them, in order.
+    pub const ALL: [Reason; 8] = [
+        Reason::Peer,
+        Reason::Done,
+        Reason::Timeout,
+        Reason::Slow,
+        Reason::Refused,
+        Reason::Full,
+        Reason::Deleted,
+        Reason::Operator,
+    ];
+
+    /// In one word.
+    pub fn name(self) -> &'static str {
+        match self {
+            Reason::Peer => "peer",
+            Reason::Done => "done",
+            Reason::Timeout => "timeout",
+            Reason::Slow => "slow",
+            Reason::Refused => "refused",
+            Reason::Full => "full",
+            Reason::Deleted => "deleted",
+            Reason::Operator => "operator",
+        }
+    }
+}
+
+/// What a connection speaks, or does.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Transport {
+    /// Requests; a publisher, or nobody yet.
+    Http,
+    /// A long-poll that waits.
+    LongPoll,
+    /// An event stream.
+    Sse,
+    /// A WebSocket.
+    WebSocket,
+    /// MQTT over TCP.
+    Mqtt,
+    /// MQTT within a WebSocket.
+    MqttWebSocket,
+    /// It has had our last bytes.
+    Closing,
+}
+
+impl Transport {
+    /// All of them, in order.
+    pub const ALL: [Transport; 7] = [
+        Transport::Http,
+        Transport::LongPoll,
+        Transport::Sse,
+        Transport::WebSocket,
+        Transport::Mqtt,
+        Transport::MqttWebSocket,
+        Transport::Closing,
+    ];
+
+    /// In one word.
+    pub fn name(self) -> &'static str {
+        match self {
+            Transport::Http => "http",
+            Transport::LongPoll => "longpoll",
+            Transport::Sse => "sse",
+            Transport::WebSocket => "websocket",
+            Transport::Mqtt => "mqtt",
+            Transport::MqttWebSocket => "mqtt_websocket",
+            Transport::Closing => "closing",
+        }
+    }
+}
+
 /// How often something happened since the shard began.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Stats {
@@ -30,6 +124,10 @@ pub struct Stats {
     pub turned_away: u64,
     /// Connections that were closed because their peers may not say who their clients are.
     pub untrusted: u64,
+    /// Connections that came in.
+    pub accepted: u64,
+    /// Connections that ended, by [`Reason`].
+    pub closed: [u64; Reason::ALL.len()],
     /// Kept messages that a newer one of their key took the place of.
     pub superseded: u64,
     /// Kept messages that expired.
@@ -49,6 +147,10 @@ impl AddAssign for Stats {
         self.credit_waits += other.credit_waits;
         self.turned_away += other.turned_away;
         self.untrusted += other.untrusted;
+        self.accepted += other.accepted;
+        for (sum, more) in self.closed.iter_mut().zip(other.closed) {
+            *sum += more;
+        }
         self.superseded += other.superseded;
         self.expired += other.expired;
     }
@@ -59,6 +161,8 @@ impl AddAssign for Stats {
 pub struct Accounts {
     /// Connections.
     pub connections: u32,
+    /// The same by [`Transport`], as the last sweep saw them.
+    pub transports: [u32; Transport::ALL.len()],
     /// Side rows of received bytes that wait for more.
     pub spills: u32,
     /// Side rows of bytes that a socket refused.

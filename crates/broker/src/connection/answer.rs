@@ -10,6 +10,7 @@ use crate::io::Io;
 use crate::mail::Info;
 use crate::position::{self, Position};
 use crate::shard::Shard;
+use crate::stats::Reason;
 
 /// What every response says: no sniffing and no scripts, since publishers choose content types.
 const SAFETY: &[u8] =
@@ -199,6 +200,7 @@ impl Shard {
 
     /// Refuses what cannot be a request and closes.
     pub(super) fn refuse<I: Io>(&mut self, slot: u32, status: u16, reason: &str, io: &mut I) {
+        self.because(Reason::Refused);
         self.drop_spill(slot);
         // The options say what it subscribes to.
         self.unsubscribe(slot);

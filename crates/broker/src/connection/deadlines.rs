@@ -14,6 +14,7 @@ use crate::encode::chunk;
 use crate::io::{Close, Io};
 use crate::shard::Shard;
 use crate::slab::NONE;
+use crate::stats::Reason;
 
 /// A second, which is what a sweep has.
 const SWEEP_MS: u32 = 1000;
@@ -64,6 +65,7 @@ impl Shard {
             if !row.is_open() {
                 continue;
             }
+            self.tally[0][row.transport() as usize] += 1;
             if row.deadline_s != 0 && row.deadline_s < self.now.s {
                 self.deadline(slot, io);
             } else if matches!(row.state, State::WebSocket | State::Sse) && row.outbox == NONE {
@@ -72,6 +74,9 @@ impl Shard {
                 self.collapse(slot);
             }
         }
+        if until == end {
+            self.tally = [Default::default(), self.tally[0]];
+        }
         self.swept = if until == end { 0 } else { until };
     }
 
@@ -79,19 +84,24 @@ impl Shard {
         let row = self.conns.get(slot);
         if row.outbox != NONE {
             // It takes nothing; what waits for it is only memory.
+            self.because(Reason::Slow);
             self.reset(slot, io);
             return;
         }
         match row.state {
-            State::Http if row.spill == NONE && row.is(SERVED) => self.shut(slot, io),
+            State::Http if row.spill == NONE && row.is(SERVED) => return self.shut(slot, io),
+            State::Poll => return self.answer_nothing(slot, io),
+            State::Waiting | State::Sse => return self.conns.get_mut(slot).deadline_s = 0,
+            _ => self.because(Reason::Timeout),
+        }
+        match self.conns.get(slot).state {
             State::Http => self.refuse(slot, 408, "the request took too long", io),
-            State::Poll => self.answer_nothing(slot, io),
             State::WebSocket => {
                 self.end_stream(slot, close_code::GOING_AWAY, "a frame took too long", io)
             }
             State::Mqtt => self.mqtt_deadline(slot, io),
             State::Proxy | State::Draining => self.drop_conn(slot, Close::Now, io),
-            State::Waiting | State::Sse => self.conns.get_mut(slot).deadline_s = 0,
+            State::Poll | State::Waiting | State::Sse => unreachable!("they do not end"),
         }
     }
 
@@ -120,6 +130,7 @@ impl Shard {
                         // Its answers may stand behind what is held.
                         return;
                     }
+                    self.because(Reason::Timeout);
                     self.drop_conn(slot, Close::Reset, io);
                     return;
                 }

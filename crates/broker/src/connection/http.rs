@@ -20,6 +20,7 @@ use crate::io::{Close, Io};
 use crate::mail::Verb;
 use crate::shard::Shard;
 use crate::slab::NONE;
+use crate::stats::Reason;
 
 /// The first byte of an MQTT connection, which no request begins with (MQTT 5.0 section 3.1.1).
 const MQTT_CONNECT: u8 = 0x10;
@@ -155,6 +156,7 @@ impl Shard {
                 }
                 Ok(None) => return Some((kept, 0..end)),
                 Err(_) => {
+                    self.because(Reason::Refused);
                     self.drop_conn(slot, Close::Reset, io);
                     return None;
                 }

@@ -19,6 +19,8 @@ pub use admission::shed;
 
 /// WebSocket close codes, as `docs/PROTOCOLS.md` lists them.
 pub mod close_code {
+    use crate::stats::Reason;
+
     /// The peer closed without a code.
     pub const NORMAL: u16 = 1000;
     /// A frame did not come to its end.
@@ -33,4 +35,16 @@ pub mod close_code {
     pub const GAP: u16 = 4412;
     /// A follower of interest read too slowly: what happened since is lost, and it may come for a new snapshot.
     pub const SLOW: u16 = 4413;
+
+    /// What such an end is counted as.
+    pub(crate) fn reason(code: u16) -> Reason {
+        match code {
+            NORMAL => Reason::Peer,
+            GOING_AWAY => Reason::Timeout,
+            TRY_AGAIN => Reason::Full,
+            DELETED => Reason::Deleted,
+            GAP | SLOW => Reason::Slow,
+            _ => Reason::Refused,
+        }
+    }
 }

@@ -56,6 +56,8 @@ pub struct Frames {
     pub pages: Vec<Record>,
     /// The topics of those that were attached by filter: where their names lie.
     pub names: Vec<u32>,
+    /// When the first of the turn's messages was read, as [`Shard::stamp`](crate::Shard::stamp) said; 0 when there is none.
+    pub stamp: u64,
 }
 
 /// A turn's memory is given back when it grew past this many bytes.
@@ -235,6 +237,15 @@ impl Frames {
         self.packed.clear();
         self.pages.clear();
         self.names.clear();
+        self.stamp = 0;
+    }
+
+    /// Notes that a message was read then.
+    #[inline]
+    pub fn read_at(&mut self, stamp: u64) {
+        if self.stamp == 0 || stamp < self.stamp {
+            self.stamp = stamp;
+        }
     }
 }
 

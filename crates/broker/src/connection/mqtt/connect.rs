@@ -19,6 +19,7 @@ use crate::mail::{Ask, Farewell, Given, ReplyTo};
 use crate::sessions::{ConnOf, FOREVER_S, Kept, SessionId, Will};
 use crate::shard::Shard;
 use crate::slab::NONE;
+use crate::stats::Reason;
 
 /// Client ids: those of 23 bytes that every server takes, and longer ones up to here.
 const CLIENT_ID_BYTES_MAX: usize = 256;
@@ -57,6 +58,7 @@ impl Shard {
 
     /// Refuses a CONNECT: a CONNACK with the reason, and the end.
     fn refuse_client<I: Io>(&mut self, slot: u32, reason: ReasonCode, io: &mut I) {
+        self.because(super::ended(reason));
         let version = self.version(slot);
         let connack = ConnAck {
             session_present: false,
@@ -90,6 +92,7 @@ impl Shard {
             return self.refuse_client(slot, error.reason(), io);
         }
         if level < Version::V5.level() {
+            self.because(Reason::Refused);
             return self.drop_conn(slot, Close::Now, io);
         }
         self.conns.get_mut(slot).options |= V5;
@@ -319,6 +322,7 @@ impl Shard {
             // [MQTT-3.14.4-3].
             self.mqtt_state(slot).will = None;
         }
+        self.because(Reason::Peer);
         self.mqtt_shut(slot, io);
         Ok(())
     }

@@ -40,6 +40,7 @@ use crate::encode::frame_from;
 use crate::io::{Close, Io};
 use crate::shard::Shard;
 use crate::slab::NONE;
+use crate::stats::Reason;
 
 /// What a packet may have beside the largest message: a topic, a content type, properties.
 pub(super) const PACKET_BESIDE_BYTES: usize = 80 << 10;
@@ -167,6 +168,7 @@ impl Shard {
             };
             if !connected && header.kind() != PacketType::Connect {
                 // [MQTT-3.1.0-1]: there is nobody to be told.
+                self.because(Reason::Refused);
                 self.drop_conn(slot, Close::Now, io);
                 return None;
             }
@@ -296,6 +298,7 @@ impl Shard {
 
     /// Ends the connection with a DISCONNECT that says why; 3.1.1 has none. The will is published.
     pub(crate) fn mqtt_end<I: Io>(&mut self, slot: u32, reason: ReasonCode, io: &mut I) {
+        self.because(ended(reason));
         // [MQTT-3.14.0-1]: not before the CONNACK.
         let connecting = self
             .mqtt(slot)
@@ -356,6 +359,18 @@ impl Shard {
         }
         self.reply.clear();
         self.mqtt_end(slot, ReasonCode::KEEP_ALIVE_TIMEOUT, io);
+    }
+}
+
+/// What an end for this reason is counted as.
+fn ended(reason: ReasonCode) -> Reason {
+    match reason {
+        // Its own next connection, as a rule.
+        ReasonCode::SESSION_TAKEN_OVER => Reason::Peer,
+        ReasonCode::KEEP_ALIVE_TIMEOUT => Reason::Timeout,
+        ReasonCode::QUOTA_EXCEEDED | ReasonCode::SERVER_BUSY => Reason::Full,
+        ReasonCode::ADMINISTRATIVE_ACTION => Reason::Operator,
+        _ => Reason::Refused,
     }
 }
 

@@ -55,11 +55,15 @@ impl Shard {
         let (mut head, mut at_head) = (page.head, page.at_head);
         if begun && records.iter().any(|record| record.latest) {
             let taken = self.offer(slot, &bytes, &ends, io);
+            self.stats.delivered += taken as u64;
             if let Some(left) = records.get(taken) {
                 (head, at_head) = (left.previous, false);
             }
-        } else if begun {
-            self.put(slot, &bytes, io);
+        } else {
+            self.stats.delivered += records.len() as u64;
+            if begun {
+                self.put(slot, &bytes, io);
+            }
         }
         self.saw(slot, part, head, page.epoch);
         if at_head {
@@ -153,6 +157,7 @@ impl Shard {
                     self.saw(slot, part, record.offset, self.world.epoch);
                     let topic = self.topic_of(slot, part);
                     self.encode_for(slot, topic, record, &frames, &mut bytes);
+                    self.stats.delivered += 1;
                 }
                 Held::Gap(part, from) => {
                     self.saw(slot, part, from, self.world.epoch);
@@ -328,6 +333,7 @@ impl Shard {
 
     /// Ends a stream in order: a close frame, or the last chunk.
     pub(crate) fn end_stream<I: Io>(&mut self, slot: u32, code: u16, reason: &str, io: &mut I) {
+        self.because(close_code::reason(code));
         let row = self.conns.get(slot);
         let mut bytes = Vec::new();
         if matches!(row.state, State::WebSocket | State::Mqtt) {
