@@ -6,6 +6,7 @@
 #![allow(clippy::print_stderr)] // a command-line tool: standard error is where it reports
 
 mod compare;
+mod console;
 mod fuzz;
 mod run;
 mod sim;
@@ -33,6 +34,8 @@ cargo xtask COMMAND
   fuzz [--seconds N] [--seed S] [TARGET...]
                     feeds the kept inputs of fuzz/corpus and mutations of them to each target, or to
                     those named; fuzz --replay TARGET FILE tries one input again
+  console [--check] builds the console's bundle from console/ (TypeScript) into the server's sources; --check
+                    compares what is committed with a new build
   deny              licences, advisories and sources of the dependencies (installs cargo-deny)
 ";
 
@@ -52,6 +55,8 @@ fn main() -> Result<()> {
         ["deny"] => deny()?,
         ["compare", args @ ..] => compare::run(args)?,
         ["sim", args @ ..] => sim::run(args)?,
+        ["console"] => console::build()?,
+        ["console", "--check"] => console::check()?,
         ["fuzz", args @ ..] => fuzz::run(args)?,
         ["help" | "-h" | "--help"] => {
             eprint!("{USAGE}");
@@ -86,6 +91,7 @@ fn test(release: bool) -> Result<()> {
     // One run shows all that fails.
     all.and(model())
         .and(clients)
+        .and(console::check())
         .and(fuzz::short())
         .and(sim::fresh())
 }

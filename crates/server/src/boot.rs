@@ -102,6 +102,7 @@ pub fn serve(effective: Effective) -> anyhow::Result<()> {
         admin,
         senders,
         reports: reported,
+        door: control::Door::new(&listen, &world.settings),
         signals,
     })?;
     let name = match signal {

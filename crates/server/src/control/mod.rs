@@ -7,9 +7,11 @@
 //!
 //! Deliberately not here: anything that decides about connections or topics. That is the broker's.
 
+mod console;
 mod gate;
 mod shards;
 mod signals;
+mod tail;
 
 use std::net::TcpListener;
 use std::sync::Arc;
@@ -26,6 +28,7 @@ use crore_net::{Inbox, Sender};
 use crate::config::Admin;
 use crate::shard_loop::{Letter, Reported};
 pub use shards::Shards;
+pub use tail::Door;
 
 /// What the control thread needs to begin.
 pub struct Start {
@@ -37,6 +40,8 @@ pub struct Start {
     pub senders: Vec<Sender<Letter>>,
     /// Where their reports arrive.
     pub reports: Inbox<Reported>,
+    /// The way to the data port, for tails.
+    pub door: Door,
     /// The right to wait for signals.
     pub signals: Signals,
 }
@@ -98,17 +103,19 @@ async fn serve(start: Start) -> anyhow::Result<Signal> {
             gate: gate::Gate::new(&start.admin, address),
         }));
         tracing::info!("admin port at http://{address}");
-        tokio::spawn(axum::serve(listener, routes(plane)).into_future());
+        tokio::spawn(axum::serve(listener, routes(plane, start.door)).into_future());
     }
     Ok(signals.next().await)
 }
 
 /// All that the admin port answers.
-fn routes(plane: Plane) -> Router {
+fn routes(plane: Plane, door: Door) -> Router {
     let guarded = axum::middleware::from_fn_with_state(plane.clone(), gate::guard);
     Router::new()
         .route("/healthz", get(async || "ok\n"))
         .route("/readyz", get(ready))
+        .merge(console::routes())
+        .merge(tail::routes(door))
         .layer(guarded)
         .with_state(plane)
 }

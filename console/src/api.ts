@@ -1,0 +1,204 @@
+/** The admin API as the console uses it: shapes, and one function for each request. docs/OPERATIONS.md describes it. */
+
+export interface Stats {
+  time_ms: number;
+  uptime_s: number;
+  version: string;
+  connections: { total: number; by_transport: Record<string, number> };
+  accepts_per_s: number;
+  closes_per_s: number;
+  messages: {
+    in_per_s: number;
+    out_per_s: number;
+    in_bytes_per_s: number;
+    out_bytes_per_s: number;
+    in_total: number;
+    out_total: number;
+  };
+  latency_us: {
+    count: number;
+    p50: number | null;
+    p90: number | null;
+    p99: number | null;
+    p999: number | null;
+    max: number | null;
+  };
+  topics: number;
+  subscriptions: number;
+  filters: number;
+  sessions: number;
+  slow: {
+    consumers: number;
+    outbox_bytes: number;
+    fallbacks_per_s: number;
+    gaps_per_s: number;
+    gaps_total: number;
+  };
+  log: { messages: number; bytes: number };
+  memory: {
+    pss_bytes: number | null;
+    per_connection_bytes: number | null;
+    tables: { name: string; bytes: number }[];
+  };
+  shards: Shard[];
+  limits: Limit[];
+}
+
+export interface Shard {
+  id: number;
+  connections: number;
+  in_per_s: number;
+  out_per_s: number;
+  /** The share of a core's time, 0 to 1. */
+  load: number;
+  turns_per_s: number;
+  turn_us_mean: number;
+  turn_us_max: number;
+  topics: number;
+  log_bytes: number;
+  outbox_bytes: number;
+  slow_consumers: number;
+}
+
+export interface Limit {
+  name: string;
+  unit: string;
+  used: number;
+  limit: number;
+  /** 0 to 1. */
+  share: number;
+  /** The fullest shard, where the limit is each shard's own. */
+  shard: number | null;
+}
+
+export interface Topic {
+  name: string;
+  home: number;
+  messages: number;
+  bytes: number;
+  subscribers: number;
+  offset: number;
+  epoch: number;
+  requested_s: number | null;
+  rule: string;
+}
+
+export interface Connection {
+  id: string;
+  shard: number;
+  transport: string;
+  state: string;
+  address: string | null;
+  user: string | null;
+  client_id: string | null;
+  topics: string[];
+  topic_count: number;
+  filters: string[];
+  outbox_bytes: number;
+  behind: boolean;
+  silent_s: number;
+}
+
+export interface Published {
+  offset: number;
+  epoch: number;
+  subscribers: number;
+  messages: number;
+}
+
+export interface Message {
+  topic: string;
+  data: string;
+  content_type?: string;
+  event?: string;
+  key?: string;
+  ttl_s?: number;
+  retain?: boolean;
+}
+
+/** What `GET /api/v1/tail` sends for each message: the JSON envelope of docs/PROTOCOLS.md. */
+export interface Envelope {
+  topic: string;
+  id: string;
+  content_type?: string;
+  event?: string;
+  key?: string;
+  data?: string;
+  data_base64?: string;
+}
+
+export const STATS = "api/v1/stats";
+
+/** The path of the stream of a topic's messages, or of all that match a filter. */
+export function tailPath(of: { topic: string } | { filter: string }): string {
+  return `api/v1/tail?${new URLSearchParams(of as Record<string, string>)}`;
+}
+
+export class ApiError extends Error {
+  constructor(
+    readonly status: number,
+    message: string,
+  ) {
+    super(message);
+  }
+}
+
+/** Requests with a token; `""` is none. */
+export class Api {
+  constructor(
+    readonly token: string,
+    readonly unauthorized: () => void,
+  ) {}
+
+  async topics(filter: string, cursor: string | null, limit: number): Promise<{ topics: Topic[]; next: string | null }> {
+    return this.#get("topics", { filter, limit: String(limit), ...(cursor === null ? {} : { cursor }) });
+  }
+
+  async topic(name: string): Promise<Topic> {
+    return this.#get("topic", { name });
+  }
+
+  async slow(cursor: string | null, limit: number): Promise<{ connections: Connection[]; next: string | null }> {
+    return this.#get("connections", { slow: "true", limit: String(limit), ...(cursor === null ? {} : { cursor }) });
+  }
+
+  async disconnect(id: string): Promise<void> {
+    await this.#ask("DELETE", `api/v1/connections/${encodeURIComponent(id)}`);
+  }
+
+  async publish(message: Message): Promise<Published> {
+    return this.#ask("POST", "api/v1/publish", message);
+  }
+
+  #get<T>(path: string, query: Record<string, string>): Promise<T> {
+    return this.#ask("GET", `api/v1/${path}?${new URLSearchParams(query)}`);
+  }
+
+  async #ask<T>(method: string, path: string, body?: unknown): Promise<T> {
+    const headers: Record<string, string> = { Accept: "application/json" };
+    if (this.token !== "") headers["Authorization"] = `Bearer ${this.token}`;
+    if (body !== undefined) headers["Content-Type"] = "application/json";
+    const request: RequestInit = { method, headers, cache: "no-store", credentials: "omit" };
+    if (body !== undefined) request.body = JSON.stringify(body);
+    let response: Response;
+    try {
+      response = await fetch(path, request);
+    } catch {
+      throw new ApiError(0, "the server cannot be reached");
+    }
+    const text = await response.text();
+    if (response.status === 401) this.unauthorized();
+    if (!response.ok) throw new ApiError(response.status, reason(text) ?? `status ${response.status}`);
+    return JSON.parse(text) as T;
+  }
+}
+
+/** The words of an error answer. */
+export function reason(text: string): string | null {
+  try {
+    const error = (JSON.parse(text) as { error?: unknown }).error;
+    return typeof error === "string" ? error : null;
+  } catch {
+    return text.trim().slice(0, 300) || null;
+  }
+}

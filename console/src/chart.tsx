@@ -1,0 +1,136 @@
+/** A line chart over the last minutes: uPlot on a canvas, with a caption that says the same in words for those who do not see it. */
+
+import uPlot from "uplot";
+import "uplot/dist/uPlot.min.css";
+import { useEffect, useLayoutEffect, useRef, useState } from "preact/hooks";
+
+export interface Line {
+  label: string;
+  /** A CSS variable of the style sheet. */
+  color: string;
+  values: (number | null)[];
+}
+
+export interface ChartProps {
+  title: string;
+  /** What one step of the vertical axis means; shown beside the title. */
+  unit: string;
+  time: (number | null)[];
+  lines: Line[];
+  format: (value: number | null | undefined) => string;
+  /** Changes with the colours. */
+  theme: string;
+}
+
+const HEIGHT_PX = 190;
+/** The least that the time axis spans. */
+const SPAN_S = 120;
+
+export function Chart({ title, unit, time, lines, format, theme }: ChartProps) {
+  const box = useRef<HTMLDivElement>(null);
+  const plot = useRef<uPlot | null>(null);
+  const [at, setAt] = useState<number | null>(null);
+  const shape = useRef({ lines, format });
+  shape.current = { lines, format };
+
+  useLayoutEffect(() => {
+    const parent = box.current;
+    if (parent === null) return;
+    const color = colors(parent);
+    const options: uPlot.Options = {
+      width: parent.clientWidth,
+      height: HEIGHT_PX,
+      legend: { show: false },
+      cursor: { y: false, drag: { x: false, y: false }, sync: { key: "crore" }, points: { size: 7 } },
+      scales: { x: { time: true, range: window_s }, y: { range: fromZero } },
+      axes: [axis(color, 0), axis(color, 1, (value) => shape.current.format(value))],
+      series: [
+        {},
+        ...shape.current.lines.map((line) => ({
+          label: line.label,
+          stroke: color(line.color),
+          width: 2,
+          points: { show: false },
+        })),
+      ],
+      hooks: { setCursor: [(u) => setAt(u.cursor.idx ?? null)] },
+    };
+    const made = new uPlot(options, data(time, lines), parent);
+    plot.current = made;
+    const resize = new ResizeObserver(() => made.setSize({ width: parent.clientWidth, height: HEIGHT_PX }));
+    resize.observe(parent);
+    return () => {
+      resize.disconnect();
+      made.destroy();
+    };
+  }, [theme, lines.length]);
+
+  const newest = time.at(-1);
+  useEffect(() => {
+    if (!document.hidden) plot.current?.setData(data(time, lines));
+  }, [newest, time]);
+
+  const shown = at ?? time.length - 1;
+  const words = lines.map((line) => `${line.label} ${format(line.values.at(-1))}`).join(", ");
+  return (
+    <figure class="panel chart">
+      <figcaption>
+        <h2>
+          {title} <small>{unit}</small>
+        </h2>
+        <ul class="legend" aria-hidden="true">
+          {lines.map((line) => (
+            <li key={line.label}>
+              <i style={{ background: `var(${line.color})` }} />
+              {line.label} <b>{format(line.values[shown])}</b>
+            </li>
+          ))}
+        </ul>
+      </figcaption>
+      <div ref={box} class="plot" role="img" aria-label={`${title}: now ${words}`} />
+    </figure>
+  );
+}
+
+/** uPlot draws columns; those of the history grow in place, so that it gets copies. */
+function data(time: (number | null)[], lines: Line[]): uPlot.AlignedData {
+  return [time.slice() as number[], ...lines.map((line) => line.values.slice())];
+}
+
+function window_s(_: uPlot, min: number, max: number): [number, number] {
+  return [Math.min(min, max - SPAN_S), max];
+}
+
+function fromZero(_: uPlot, _min: number, max: number): [number, number] {
+  return [0, max > 0 ? max * 1.15 : 1];
+}
+
+function axis(color: (name: string) => string, which: 0 | 1, format?: (value: number) => string): uPlot.Axis {
+  return {
+    stroke: color("--muted"),
+    grid: { stroke: color("--line"), width: 1, show: which === 1 },
+    ticks: { show: false },
+    font: "11px system-ui, sans-serif",
+    ...(format === undefined
+      ? { space: 80, size: 26, values: (_: uPlot, ticks: number[]) => ticks.map(clock) }
+      : { size: 66, space: 36, values: (_: uPlot, ticks: number[]) => ticks.map(format) }),
+  };
+}
+
+/** The time of day; seconds only where they are not zero. */
+function clock(time_s: number): string {
+  const [, minutes, seconds] = /(\d\d:\d\d):(\d\d)/.exec(new Date(time_s * 1000).toTimeString()) ?? [];
+  return seconds === "00" ? `${minutes}` : `${minutes}:${seconds}`;
+}
+
+/** A canvas needs colours as they come out, not variables. */
+function colors(parent: HTMLElement): (name: string) => string {
+  return (name) => {
+    const probe = document.createElement("i");
+    probe.style.color = `var(${name})`;
+    parent.append(probe);
+    const value = getComputedStyle(probe).color;
+    probe.remove();
+    return value;
+  };
+}

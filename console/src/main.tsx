@@ -1,0 +1,144 @@
+/** The page: its head, the views, and what is said while the server does not answer or wants a token. */
+
+import { render } from "preact";
+import { useEffect, useRef, useState } from "preact/hooks";
+import { Limits } from "./limits";
+import { Overview } from "./overview";
+import { to, useRoute, type Route, type View } from "./route";
+import { Slow } from "./slow";
+import { store, useStore, type State, type Theme } from "./store";
+import "./style.css";
+import { TopicView } from "./topic";
+import { Topics } from "./topics";
+
+const TABS: [View, string][] = [
+  ["overview", "Overview"],
+  ["topics", "Topics"],
+  ["slow", "Slow consumers"],
+  ["limits", "Limits"],
+];
+
+function App() {
+  const state = useStore();
+  const route = useRoute();
+
+  useEffect(() => store.start(), []);
+  useEffect(() => {
+    if (state.theme === "system") delete document.documentElement.dataset["theme"];
+    else document.documentElement.dataset["theme"] = state.theme;
+  }, [state.theme]);
+
+  return (
+    <>
+      <header>
+        <h1>
+          <img src="icon.svg" alt="" width="24" height="24" /> Crore
+        </h1>
+        <nav aria-label="Views">
+          {TABS.map(([view, name]) => (
+            <a
+              key={view}
+              href={view === "overview" ? "#/" : to(view)}
+              aria-current={view === (route.view === "topic" ? "topics" : route.view) ? "page" : undefined}
+            >
+              {name}
+            </a>
+          ))}
+        </nav>
+        <div class="tools">
+          <LinkState state={state} />
+          <ThemeButton theme={state.theme} />
+          {state.token !== "" && (
+            <button type="button" class="quiet" onClick={() => store.signIn("")}>
+              Forget token
+            </button>
+          )}
+        </div>
+      </header>
+      {state.link === "lost" && (
+        <p class="banner" role="alert">
+          Disconnected: {state.why}. Trying again. {state.stats !== null && "What is shown below is from before."}
+        </p>
+      )}
+      <main class={state.link === "lost" ? "stale" : ""}>
+        {state.link === "unauthorized" ? <Token wrong={state.token !== ""} /> : <Page state={state} route={route} />}
+      </main>
+    </>
+  );
+}
+
+function Page({ state, route }: { state: State; route: Route }) {
+  if (route.view === "topics") return <Topics filter={route.of || "#"} />;
+  if (route.view === "topic") return <TopicView key={route.of} name={route.of} />;
+  if (state.stats === null) return <p class="hint">{state.link === "lost" ? "" : "Asking the server\u2026"}</p>;
+  if (route.view === "slow") return <Slow stats={state.stats} />;
+  if (route.view === "limits") return <Limits stats={state.stats} />;
+  return <Overview state={state} stats={state.stats} />;
+}
+
+const LINKS: Record<State["link"], string> = {
+  connecting: "connecting",
+  live: "live",
+  lost: "disconnected",
+  unauthorized: "token wanted",
+};
+
+function LinkState({ state }: { state: State }) {
+  return (
+    <span class="link" role="status" data-link={state.link}>
+      <span class={`dot ${state.link}`} aria-hidden="true" /> {LINKS[state.link]}
+    </span>
+  );
+}
+
+const NEXT: Record<Theme, Theme> = { system: "dark", dark: "light", light: "system" };
+
+function ThemeButton({ theme }: { theme: Theme }) {
+  return (
+    <button type="button" class="quiet" onClick={() => store.theme(NEXT[theme])} aria-label={`Colours: ${theme}. Change to ${NEXT[theme]}`}>
+      {theme === "system" ? "\u25d0" : theme === "dark" ? "\u25cf" : "\u25cb"} <span class="wide">{theme}</span>
+    </button>
+  );
+}
+
+function Token({ wrong }: { wrong: boolean }) {
+  const [token, type] = useState("");
+  const field = useRef<HTMLInputElement>(null);
+  useEffect(() => field.current?.focus(), []);
+  return (
+    <section class="panel narrow" aria-labelledby="token">
+      <h2 id="token">This server wants a token</h2>
+      <form
+        class="stack"
+        onSubmit={(event) => {
+          event.preventDefault();
+          if (token !== "") store.signIn(token.trim());
+        }}
+      >
+        <label>
+          <span>The setting admin.token of the server</span>
+          <input
+            ref={field}
+            name="token"
+            type="password"
+            autocomplete="off"
+            value={token}
+            onInput={(event) => type(event.currentTarget.value)}
+          />
+        </label>
+        {wrong && (
+          <p class="trouble" role="alert">
+            The server does not take this token.
+          </p>
+        )}
+        <div class="row">
+          <p class="hint grow">Kept in this tab until you close it.</p>
+          <button type="submit">Sign in</button>
+        </div>
+      </form>
+    </section>
+  );
+}
+
+const root = document.getElementById("app");
+if (root !== null) render(<App />, root);

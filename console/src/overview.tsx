@@ -1,0 +1,160 @@
+/** The first view: how many are connected, what flows, how fast, what it takes, and how the shards share it. */
+
+import type { Shard, Stats } from "./api";
+import { Chart } from "./chart";
+import { bytes, count, duration, exact, micros, percent } from "./format";
+import { LimitRows, nearest } from "./limits";
+import { Meter, Table } from "./parts";
+import type { State } from "./store";
+
+export function Overview({ state, stats }: { state: State; stats: Stats }) {
+  const { history: h } = state;
+  const theme = `${state.theme} ${matchMedia("(prefers-color-scheme: dark)").matches}`;
+  const common = { time: h.time, theme };
+  return (
+    <>
+      <Tiles stats={stats} />
+      <div class="charts">
+        <Chart
+          {...common}
+          title="Connections"
+          unit="by transport"
+          format={count}
+          lines={[
+            { label: "WebSocket", color: "--c1", values: h.websocket },
+            { label: "SSE", color: "--c2", values: h.sse },
+            { label: "long-poll", color: "--c3", values: h.longpoll },
+            { label: "MQTT", color: "--c4", values: h.mqtt },
+          ]}
+        />
+        <Chart
+          {...common}
+          title="Publish to write"
+          unit="latency"
+          format={micros}
+          lines={[
+            { label: "p50", color: "--c1", values: h.p50 },
+            { label: "p99", color: "--c2", values: h.p99 },
+            { label: "p99.9", color: "--c4", values: h.p999 },
+          ]}
+        />
+        <Chart
+          {...common}
+          title="Messages in"
+          unit="published a second"
+          format={count}
+          lines={[{ label: "in", color: "--c1", values: h.in }]}
+        />
+        <Chart
+          {...common}
+          title="Messages out"
+          unit="delivered a second"
+          format={count}
+          lines={[{ label: "out", color: "--c2", values: h.out }]}
+        />
+      </div>
+      <Shards shards={stats.shards} />
+      <section class="panel" aria-labelledby="near">
+        <h2 id="near">Nearest limits</h2>
+        <LimitRows limits={nearest(stats.limits).slice(0, 3)} />
+        <p class="more">
+          <a href="#/limits">All limits</a>
+        </p>
+      </section>
+    </>
+  );
+}
+
+function Tiles({ stats }: { stats: Stats }) {
+  const by = Object.entries(stats.connections.by_transport).filter(([, n]) => n > 0);
+  const memory = stats.memory;
+  return (
+    <dl class="tiles">
+      <Tile name="Connections" value={count(stats.connections.total)} id="connections">
+        {by.length === 0 ? "nobody is connected" : by.map(([name, n]) => `${count(n)} ${transport(name)}`).join(" · ")}
+      </Tile>
+      <Tile name="Messages in" value={`${count(stats.messages.in_per_s)}/s`} id="in">
+        {bytes(stats.messages.in_bytes_per_s)}/s · {count(stats.messages.in_total)} since start
+      </Tile>
+      <Tile name="Messages out" value={`${count(stats.messages.out_per_s)}/s`} id="out">
+        {bytes(stats.messages.out_bytes_per_s)}/s · {count(stats.messages.out_total)} since start
+      </Tile>
+      <Tile name="Latency p99" value={micros(stats.latency_us.p99)} id="p99">
+        {stats.latency_us.count === 0 ? "nothing was delivered" : `p50 ${micros(stats.latency_us.p50)} · max ${micros(stats.latency_us.max)}`}
+      </Tile>
+      <Tile name="Memory a connection" value={bytes(memory.per_connection_bytes)} id="memory">
+        {memory.per_connection_bytes === null ? "told from 1,000 connections on" : "of the process, not the kernel"}
+      </Tile>
+      <Tile name="Memory" value={bytes(memory.pss_bytes)} id="pss">
+        {bytes(stats.log.bytes)} in logs · {count(stats.topics)} topics
+      </Tile>
+      <Tile name="Slow consumers" value={count(stats.slow.consumers)} id="slow" alarm={stats.slow.consumers > 0}>
+        {bytes(stats.slow.outbox_bytes)} waiting · {count(stats.slow.gaps_total)} gaps told
+      </Tile>
+      <Tile name="Up for" value={duration(stats.uptime_s)} id="uptime">
+        {count(stats.accepts_per_s)}/s come · {count(stats.closes_per_s)}/s go
+      </Tile>
+    </dl>
+  );
+}
+
+interface TileProps {
+  name: string;
+  value: string;
+  id: string;
+  alarm?: boolean;
+  children: preact.ComponentChildren;
+}
+
+function Tile({ name, value, id, alarm, children }: TileProps) {
+  return (
+    <div class={alarm === true ? "tile alarm" : "tile"} data-tile={id}>
+      <dt>{name}</dt>
+      <dd class="value">{value}</dd>
+      <dd class="note">{children}</dd>
+    </div>
+  );
+}
+
+function Shards({ shards }: { shards: Shard[] }) {
+  return (
+    <section class="panel" aria-labelledby="shards">
+      <h2 id="shards">Shards</h2>
+      <Table
+        label="Shards"
+        heads={["Shard", "Load", "#Connections", "#Topics", "#In/s", "#Out/s", "#Turn mean", "#Turn max", "#Logs", "#Waiting"]}
+      >
+        {shards.map((shard) => (
+          <tr key={shard.id}>
+            <th scope="row">{shard.id}</th>
+            <td class="meter">
+              <Meter share={shard.load} label={`Load of shard ${shard.id}`} text={percent(shard.load)} />
+            </td>
+            <td class="n">{exact(shard.connections)}</td>
+            <td class="n">{exact(shard.topics)}</td>
+            <td class="n">{count(shard.in_per_s)}</td>
+            <td class="n">{count(shard.out_per_s)}</td>
+            <td class="n">{micros(shard.turn_us_mean)}</td>
+            <td class="n">{micros(shard.turn_us_max)}</td>
+            <td class="n">{bytes(shard.log_bytes)}</td>
+            <td class="n">{bytes(shard.outbox_bytes)}</td>
+          </tr>
+        ))}
+      </Table>
+    </section>
+  );
+}
+
+const TRANSPORTS: Record<string, string> = {
+  http: "HTTP",
+  longpoll: "long-poll",
+  sse: "SSE",
+  websocket: "WebSocket",
+  mqtt: "MQTT",
+  mqtt_websocket: "MQTT over WebSocket",
+};
+
+/** How a transport of the API is called. */
+export function transport(name: string): string {
+  return TRANSPORTS[name] ?? name;
+}

@@ -1,0 +1,37 @@
+/** Which view the part of the address behind `#` names, and the addresses of views. */
+
+import { useEffect, useState } from "preact/hooks";
+
+export type View = "overview" | "topics" | "topic" | "slow" | "limits";
+
+export interface Route {
+  view: View;
+  /** A filter, or a topic's name. */
+  of: string;
+}
+
+const VIEWS: readonly View[] = ["topics", "topic", "slow", "limits"];
+
+export function to(view: View, of = ""): string {
+  return of === "" ? `#/${view}` : `#/${view}/${encodeURIComponent(of)}`;
+}
+
+export function parse(hash: string): Route {
+  const [, name = "", ...rest] = hash.split("/");
+  const view = VIEWS.find((known) => known === name) ?? "overview";
+  try {
+    return { view, of: decodeURIComponent(rest.join("/")) };
+  } catch {
+    return { view, of: "" };
+  }
+}
+
+export function useRoute(): Route {
+  const [route, set] = useState(() => parse(location.hash));
+  useEffect(() => {
+    const change = () => set(parse(location.hash));
+    addEventListener("hashchange", change);
+    return () => removeEventListener("hashchange", change);
+  }, []);
+  return route;
+}

@@ -1,0 +1,143 @@
+/**
+ * What the page knows: the newest stats, their last minutes as columns for the charts, whether the stream is alive, the token and the theme.
+ *
+ * The token lives in this tab and ends with it. The theme is kept for the browser.
+ */
+
+import { useEffect, useState } from "preact/hooks";
+import { Api, STATS, type Stats } from "./api";
+import { follow } from "./stream";
+
+/** Ten minutes at one a second. */
+const HISTORY_MAX = 600;
+/** The server speaks once a second. */
+const SILENT_MS = 6_000;
+
+export type Theme = "system" | "light" | "dark";
+export type Link = "connecting" | "live" | "lost" | "unauthorized";
+
+/** Which columns are kept. Each is a number of one report, or null where there is none. */
+export const COLUMNS = {
+  time: (s: Stats) => s.time_ms / 1000,
+  total: (s: Stats) => s.connections.total,
+  websocket: (s: Stats) => s.connections.by_transport["websocket"] ?? 0,
+  sse: (s: Stats) => s.connections.by_transport["sse"] ?? 0,
+  longpoll: (s: Stats) => s.connections.by_transport["longpoll"] ?? 0,
+  mqtt: (s: Stats) =>
+    (s.connections.by_transport["mqtt"] ?? 0) + (s.connections.by_transport["mqtt_websocket"] ?? 0),
+  in: (s: Stats) => s.messages.in_per_s,
+  out: (s: Stats) => s.messages.out_per_s,
+  p50: (s: Stats) => s.latency_us.p50,
+  p99: (s: Stats) => s.latency_us.p99,
+  p999: (s: Stats) => s.latency_us.p999,
+  memory: (s: Stats) => s.memory.pss_bytes,
+  each: (s: Stats) => s.memory.per_connection_bytes,
+} satisfies Record<string, (s: Stats) => number | null>;
+
+export type Column = keyof typeof COLUMNS;
+export type History = Record<Column, (number | null)[]>;
+
+export interface State {
+  link: Link;
+  /** Why the stream is lost. */
+  why: string;
+  stats: Stats | null;
+  history: History;
+  token: string;
+  theme: Theme;
+}
+
+const emptyHistory = (): History =>
+  Object.fromEntries(Object.keys(COLUMNS).map((name) => [name, []])) as unknown as History;
+
+class Store {
+  state: State = {
+    link: "connecting",
+    why: "",
+    stats: null,
+    history: emptyHistory(),
+    token: sessionStorage.getItem("crore.token") ?? "",
+    theme: themeOf(localStorage.getItem("crore.theme")),
+  };
+  #listeners = new Set<() => void>();
+  #stop = () => {};
+
+  listen(listener: () => void): () => void {
+    this.#listeners.add(listener);
+    return () => this.#listeners.delete(listener);
+  }
+
+  /** Opens the stream of stats, in place of the one before. */
+  start(): void {
+    this.#stop();
+    this.#set({ link: "connecting" });
+    this.#stop = follow(STATS, this.state.token, SILENT_MS, {
+      event: (event) => this.#take(JSON.parse(event.data) as Stats),
+      lost: (why) => this.#set({ link: "lost", why }),
+      unauthorized: () => this.#set({ link: "unauthorized" }),
+    });
+  }
+
+  /** `""` forgets it. */
+  signIn(token: string): void {
+    if (token === "") sessionStorage.removeItem("crore.token");
+    else sessionStorage.setItem("crore.token", token);
+    this.#set({ token });
+    this.start();
+  }
+
+  unauthorized(): void {
+    this.#stop();
+    this.#set({ link: "unauthorized" });
+  }
+
+  theme(theme: Theme): void {
+    if (theme === "system") localStorage.removeItem("crore.theme");
+    else localStorage.setItem("crore.theme", theme);
+    this.#set({ theme });
+  }
+
+  #take(stats: Stats): void {
+    const before = this.state.history.time.at(-1) ?? 0;
+    // A server that was started anew is another one: its numbers do not go on from the old ones.
+    const another = this.state.stats !== null && stats.uptime_s < this.state.stats.uptime_s;
+    const history = another || stats.time_ms / 1000 < before ? emptyHistory() : this.state.history;
+    for (const [name, read] of Object.entries(COLUMNS)) {
+      const column = history[name as Column];
+      column.push(read(stats));
+      if (column.length > HISTORY_MAX) column.shift();
+    }
+    this.#set({ stats, history, link: "live", why: "" });
+  }
+
+  #set(change: Partial<State>): void {
+    this.state = { ...this.state, ...change };
+    for (const listener of this.#listeners) listener();
+  }
+}
+
+function themeOf(text: string | null): Theme {
+  return text === "light" || text === "dark" ? text : "system";
+}
+
+export const store = new Store();
+
+/** The state; whoever asks is drawn again when it changes. */
+export function useStore(): State {
+  const [state, set] = useState(store.state);
+  useEffect(() => {
+    set(store.state);
+    return store.listen(() => set(store.state));
+  }, []);
+  return state;
+}
+
+/** Requests with the present token. */
+export function useApi(): Api {
+  const { token } = useStore();
+  const [api, set] = useState(() => new Api(token, () => store.unauthorized()));
+  useEffect(() => {
+    if (api.token !== token) set(new Api(token, () => store.unauthorized()));
+  }, [token]);
+  return api;
+}

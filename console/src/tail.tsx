@@ -1,0 +1,131 @@
+/**
+ * Messages as they come, newest first, over Crore's own event stream.
+ *
+ * What publishers send is shown as text and never as anything else. At most so many stay on the page, and they are drawn four times a
+ * second at most, so that a busy topic does not stall the browser; what passes between is counted.
+ */
+
+import { useEffect, useRef, useState } from "preact/hooks";
+import { tailPath, type Envelope } from "./api";
+import { exact } from "./format";
+import { store, useStore } from "./store";
+import { follow } from "./stream";
+
+const KEPT = 200;
+const DRAW_EVERY_MS = 250;
+/** How much of a long message is shown. */
+const SHOWN_CHARS = 4_000;
+
+interface Row {
+  number: number;
+  time: string;
+  gap: boolean;
+  message: Envelope;
+}
+
+export function Tail({ of }: { of: { topic: string } | { filter: string } }) {
+  const { token } = useStore();
+  const [rows, draw] = useState<Row[]>([]);
+  const [link, say] = useState("connecting");
+  const [paused, pause] = useState(false);
+  const held = useRef({ fresh: [] as Row[], seen: 0, paused: false });
+  held.current.paused = paused;
+  const path = tailPath(of);
+
+  useEffect(() => {
+    const own = held.current;
+    own.fresh = [];
+    own.seen = 0;
+    draw([]);
+    say("connecting");
+    const flush = window.setInterval(() => {
+      if (own.paused || own.fresh.length === 0) return;
+      const fresh = own.fresh.reverse();
+      own.fresh = [];
+      draw((before) => [...fresh, ...before].slice(0, KEPT));
+    }, DRAW_EVERY_MS);
+    const stop = follow(path, token, 0, {
+      open: () => say("live"),
+      lost: (why) => say(`disconnected: ${why}; trying again`),
+      unauthorized: () => store.unauthorized(),
+      event({ event, data }) {
+        const gap = event === "crore.gap";
+        own.seen += 1;
+        own.fresh.push({
+          number: own.seen,
+          time: new Date().toLocaleTimeString([], { hour12: false }),
+          gap,
+          message: gap ? { topic: data, id: "" } : envelope(data),
+        });
+        if (own.fresh.length > KEPT) own.fresh.shift();
+      },
+    });
+    return () => {
+      clearInterval(flush);
+      stop();
+    };
+  }, [path, token]);
+
+  return (
+    <section class="panel tail" aria-labelledby="tail">
+      <div class="row">
+        <h2 id="tail" class="grow">
+          Live tail <small>{"filter" in of ? of.filter : of.topic}</small>
+        </h2>
+        <button type="button" class="quiet" aria-pressed={paused} onClick={() => pause(!paused)}>
+          {paused ? "Go on" : "Pause"}
+        </button>
+        <button type="button" class="quiet" onClick={() => draw([])}>
+          Clear
+        </button>
+      </div>
+      <p class="hint" role="status">
+        <span class={link === "live" ? "dot live" : "dot lost"} aria-hidden="true" /> {link}
+        {held.current.seen > 0 && ` · ${exact(held.current.seen)} came, the newest ${KEPT} are kept`}
+      </p>
+      <div class="messages" role="log" aria-live="off" aria-label="Messages, newest first" tabIndex={0}>
+        <ol>
+          {rows.map((row) => (
+            <MessageRow key={row.number} row={row} named={"filter" in of} />
+          ))}
+        </ol>
+      </div>
+      {rows.length === 0 && link === "live" && <p class="hint">Nothing was published since this page listens.</p>}
+    </section>
+  );
+}
+
+function MessageRow({ row, named }: { row: Row; named: boolean }) {
+  const { message, gap } = row;
+  if (gap) {
+    return (
+      <li class="gap">
+        <time>{row.time}</time> messages before this one are lost
+      </li>
+    );
+  }
+  const text = message.data ?? message.data_base64 ?? "";
+  const binary = message.data === undefined && message.data_base64 !== undefined;
+  return (
+    <li>
+      <p>
+        <time>{row.time}</time>
+        {named && <b>{message.topic}</b>}
+        {message.event !== undefined && <span>event {message.event}</span>}
+        {message.key !== undefined && <span>key {message.key}</span>}
+        {message.content_type !== undefined && <span>{message.content_type}</span>}
+        {binary && <span>binary, in base64</span>}
+      </p>
+      <pre>{text.slice(0, SHOWN_CHARS)}</pre>
+      {text.length > SHOWN_CHARS && <p>{exact(text.length - SHOWN_CHARS)} more characters</p>}
+    </li>
+  );
+}
+
+function envelope(data: string): Envelope {
+  try {
+    return JSON.parse(data) as Envelope;
+  } catch {
+    return { topic: "", id: "", data };
+  }
+}

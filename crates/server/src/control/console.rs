@@ -1,0 +1,137 @@
+//! The console: one page at the root of the admin port, its script, its style and its icon, as `cargo xtask console` built
+//! them from `console/`.
+//!
+//! The files hold no data and need no token; what the page shows it asks of the API, with the token that its user gives. Nothing
+//! from elsewhere runs in it: the policy lets it load, and speak to, its own origin alone, permits no code or style
+//! within the page, and lets no script turn text into markup (trusted types).
+
+use axum::Router;
+use axum::body::Bytes;
+use axum::http::{HeaderMap, HeaderValue, StatusCode, header};
+use axum::response::{IntoResponse as _, Response};
+use axum::routing::get;
+use xxhash_rust::xxh3::xxh3_64;
+
+/// A file of the page.
+struct File {
+    path: &'static str,
+    content_type: &'static str,
+    content: &'static [u8],
+}
+
+macro_rules! file {
+    ($path:literal, $name:literal, $content_type:literal) => {
+        File {
+            path: $path,
+            content_type: $content_type,
+            content: include_bytes!(concat!("console/", $name)),
+        }
+    };
+}
+
+const FILES: &[File] = &[
+    file!("/", "index.html", "text/html; charset=utf-8"),
+    file!(
+        "/console.js",
+        "console.js",
+        "text/javascript; charset=utf-8"
+    ),
+    file!("/console.css", "console.css", "text/css; charset=utf-8"),
+    file!("/icon.svg", "icon.svg", "image/svg+xml"),
+];
+
+/// What the page may do.
+const POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; \
+    connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'; \
+    require-trusted-types-for 'script'; trusted-types 'none'";
+
+/// Headers of every file. They are asked for again each time, since another version of the server has others; the tag makes
+/// that cheap.
+const HEADERS: &[(header::HeaderName, &str)] = &[
+    (header::CONTENT_SECURITY_POLICY, POLICY),
+    (header::X_CONTENT_TYPE_OPTIONS, "nosniff"),
+    (header::REFERRER_POLICY, "no-referrer"),
+    (header::CACHE_CONTROL, "no-cache"),
+];
+
+/// The page and its files.
+pub fn routes<S: Clone + Send + Sync + 'static>() -> Router<S> {
+    FILES.iter().fold(Router::new(), |router, file| {
+        let tag = format!("\"{:016x}\"", xxh3_64(file.content));
+        let tag = HeaderValue::from_str(&tag).expect("hexadecimal digits in quotes");
+        router.route(
+            file.path,
+            get(async move |asked: HeaderMap| answer(file, &tag, &asked)),
+        )
+    })
+}
+
+fn answer(file: &File, tag: &HeaderValue, asked: &HeaderMap) -> Response {
+    let mut response = if is_known(tag, asked) {
+        StatusCode::NOT_MODIFIED.into_response()
+    } else {
+        Bytes::from_static(file.content).into_response()
+    };
+    let headers = response.headers_mut();
+    for (name, value) in HEADERS {
+        headers.insert(name, HeaderValue::from_static(value));
+    }
+    headers.insert(
+        header::CONTENT_TYPE,
+        HeaderValue::from_static(file.content_type),
+    );
+    headers.insert(header::ETAG, tag.clone());
+    response
+}
+
+/// Whether the browser has this file (RFC 9110, section 13.1.2).
+fn is_known(tag: &HeaderValue, asked: &HeaderMap) -> bool {
+    let tag = tag.to_str().unwrap_or_default();
+    asked
+        .get_all(header::IF_NONE_MATCH)
+        .iter()
+        .filter_map(|value| value.to_str().ok())
+        .flat_map(|value| value.split(','))
+        .any(|one| one.trim().trim_start_matches("W/") == tag)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// What the issue grants to the page, all in.
+    const BUNDLE_BYTES_MAX: usize = 150_000;
+
+    #[test]
+    fn the_page_with_all_its_files_is_small() {
+        let bytes: usize = FILES.iter().map(|file| file.content.len()).sum();
+        assert!(bytes < BUNDLE_BYTES_MAX, "{bytes} bytes");
+    }
+
+    #[test]
+    fn the_policy_permits_nothing_within_the_page_and_nothing_from_elsewhere() {
+        for word in ["unsafe", "http:", "https:", "data:", "blob:", "*"] {
+            assert!(!POLICY.contains(word), "{word}");
+        }
+        let page = std::str::from_utf8(FILES[0].content).expect("text");
+        for word in ["<style", "style=", "onload", "://"] {
+            assert!(!page.contains(word), "{word} in the page");
+        }
+        assert_eq!(page.matches("<script").count(), 1);
+        assert!(page.contains("<script type=\"module\" src=\"console.js\"></script>"));
+    }
+
+    #[test]
+    fn a_browser_that_has_the_file_is_told_so() {
+        let tag = HeaderValue::from_static("\"00\"");
+        let asked = |text: &str| {
+            let mut headers = HeaderMap::new();
+            headers.insert(header::IF_NONE_MATCH, text.parse().expect("a header"));
+            is_known(&tag, &headers)
+        };
+        assert!(asked("\"00\""));
+        assert!(asked("\"11\", W/\"00\""));
+        assert!(!asked("\"0\""));
+        assert!(!is_known(&tag, &HeaderMap::new()));
+    }
+}
