@@ -22,6 +22,27 @@ pub fn unix_s() -> u64 {
         .map_or(0, |since| since.as_secs())
 }
 
+/// Whether something keeps the machine's clock to the world's, and how far off it may be at most, in microseconds.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Discipline {
+    /// A daemon of NTP or PTP, or the hypervisor, has set the clock and goes on doing so.
+    pub synchronized: bool,
+    /// The kernel's bound of the error, in microseconds; grows while nobody sets the clock.
+    pub error_us_max: u64,
+}
+
+/// What the kernel says of its clock; `None` where it does not say (a sandbox without `adjtimex`).
+pub fn discipline() -> Option<Discipline> {
+    // SAFETY: all zeroes is a valid `timex`, and asks for nothing but to be read.
+    let mut time: libc::timex = unsafe { std::mem::zeroed() };
+    // SAFETY: the kernel writes one `timex` into `time`.
+    let state = unsafe { libc::adjtimex(&raw mut time) };
+    (state >= 0).then(|| Discipline {
+        synchronized: time.status & libc::STA_UNSYNC == 0,
+        error_us_max: u64::try_from(time.maxerror).unwrap_or(0),
+    })
+}
+
 fn read_ns(clock: libc::clockid_t) -> u64 {
     let mut time = libc::timespec {
         tv_sec: 0,

@@ -12,14 +12,13 @@ use crore_broker::settings::Limits;
 use crore_broker::{ShardId, World};
 use crore_net::signal::{Signal, Signals};
 use crore_net::steering::Group;
-use crore_net::{affinity, entrance, fd_table, mailbox, memory};
+use crore_net::{affinity, fd_table, mailbox, memory};
 
 use crate::config::Effective;
 use crate::control;
+use crate::doctor::formula;
 use crate::shard_loop::{Letter, Reported, ShardLoop, Start};
 
-/// Descriptors of a shard that are no connections: listeners, poller, eventfds, the reserve.
-const SPARE_DESCRIPTORS: u64 = 16;
 /// The stack of a shard's thread; what it never touches costs nothing.
 const STACK_BYTES: usize = 1 << 20;
 
@@ -128,8 +127,7 @@ fn with_ports(listen: &[SocketAddr]) -> anyhow::Result<Vec<SocketAddr>> {
 
 /// How many connections the limits of this host allow, and what to raise for more.
 fn say_room(shards: u64, limits: &Limits) {
-    let descriptors = fd_table::limit().saturating_sub(SPARE_DESCRIPTORS + shards);
-    let by_descriptors = entrance::room(descriptors) * shards;
+    let by_descriptors = formula::room_by_descriptors(fd_table::limit(), shards);
     let by_shards = limits.connections_per_shard as u64 * shards;
     let connections_max = limits.connections_max as u64;
     let (room, raise) = if by_shards < by_descriptors.min(connections_max) {

@@ -12,6 +12,7 @@ use tracing_subscriber::EnvFilter;
 
 use crate::client;
 use crate::config::{self, File, RuleEntry};
+use crate::doctor;
 
 /// The filter that matches every topic.
 const ALL_TOPICS: &str = "#";
@@ -52,6 +53,9 @@ pub enum Command {
     /// Measure a server: hold connections, publish, run scenarios
     #[command(after_help = BENCH_EXAMPLES)]
     Bench(crore_bench::BenchArgs),
+    /// Check whether this host holds so many connections, and say what to change
+    #[command(after_help = doctor::EXAMPLES)]
+    Doctor(doctor::DoctorArgs),
     /// Publish to a topic
     Pub(client::PubArgs),
     /// Subscribe to topics and print what is published
@@ -63,7 +67,7 @@ impl Command {
     pub fn default_log(&self) -> &'static str {
         match self {
             Command::Serve(_) => "info",
-            Command::Bench(_) | Command::Pub(_) | Command::Sub(_) => "warn",
+            Command::Bench(_) | Command::Doctor(_) | Command::Pub(_) | Command::Sub(_) => "warn",
         }
     }
 }

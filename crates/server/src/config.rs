@@ -26,7 +26,9 @@ use crore_broker::settings::{Rule, Settings};
 
 use crate::cli::ServeArgs;
 pub use admin::Admin;
+pub use check::MAX_SHARDS;
 pub use file::{File, RuleEntry};
+pub use host::Resources;
 pub use state::State;
 pub use units::parse_size;
 
@@ -84,6 +86,14 @@ impl std::error::Error for ConfigError {}
 /// # Errors
 /// A file that cannot be read or parsed, an unknown key, a value out of its range.
 pub fn load(args: &ServeArgs) -> Result<Effective, ConfigError> {
+    load_for(args, &Resources::here())
+}
+
+/// The same for a host with these resources.
+///
+/// # Errors
+/// Those of [`load`].
+pub fn load_for(args: &ServeArgs, resources: &Resources) -> Result<Effective, ConfigError> {
     let source = match &args.config {
         Some(path) => Some(path.clone()),
         None => Some(PathBuf::from(DEFAULT_FILE)).filter(|path| path.exists()),
@@ -109,24 +119,24 @@ pub fn load(args: &ServeArgs) -> Result<Effective, ConfigError> {
             .collect();
         return Err(ConfigError { lines });
     }
-    Ok(resolve(file, source))
+    Ok(resolve(file, source, resources))
 }
 
 /// Replaces what the file leaves to the host (0 = by cores, 0 = by memory) and what is computed.
-fn resolve(file: File, source: Option<PathBuf>) -> Effective {
+fn resolve(file: File, source: Option<PathBuf>, resources: &Resources) -> Effective {
     let shards = match file.shards {
-        0 => host::cores().min(check::MAX_SHARDS),
+        0 => resources.cores.min(MAX_SHARDS),
         n => n,
     };
     let mut limits = file.limits;
     if limits.log_bytes == 0 {
-        limits.log_bytes = host::log_bytes_default();
+        limits.log_bytes = resources.log_bytes_default();
     }
     if limits.connections_max == 0 {
-        limits.connections_max = host::connections_default();
+        limits.connections_max = resources.connections_default();
     }
     if limits.accepts_per_s == 0 {
-        limits.accepts_per_s = host::accepts_default(shards);
+        limits.accepts_per_s = resources.accepts_default(shards);
     }
     let mut http = file.http;
     http.loopback_hosts_only = file.listen.iter().all(|address| address.ip().is_loopback());

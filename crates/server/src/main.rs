@@ -1,7 +1,7 @@
 //! `crore`: one binary that serves, publishes, subscribes and measures.
 //!
 //! Starts with [`main`], which reads the command line ([`cli`]) and hands over: the server's settings
-//! come from [`config`], its threads from [`boot`], the small tools are in [`client`]. Errors end here,
+//! come from [`config`], its threads from [`boot`], the small tools are in [`client`], [`doctor`] looks at the host. Errors end here,
 //! on stderr and in the exit code; nothing else in the program exits.
 
 mod boot;
@@ -9,6 +9,7 @@ mod cli;
 mod client;
 mod config;
 mod control;
+mod doctor;
 mod shard_loop;
 
 use std::io::{self, IsTerminal, Write};
@@ -31,6 +32,7 @@ fn main() -> ExitCode {
     let done = match cli.command {
         Command::Serve(args) => serve(&args).map(success),
         Command::Bench(args) => crore_bench::run(args),
+        Command::Doctor(args) => doctor::run(&args),
         Command::Pub(args) => client::publish(&args).map(success),
         Command::Sub(args) => client::subscribe(&args).map(success),
     };

@@ -19,24 +19,38 @@ const PROCESS_BYTES: u64 = 200;
 /// shards it takes 0.3 ms, at half of that 0.1 ms, and 0.06 ms while nobody comes.
 const ACCEPTS_PER_CORE_AND_S: usize = 5_000;
 
-/// Cores that this process may run on.
-pub fn cores() -> usize {
-    std::thread::available_parallelism().map_or(1, usize::from)
+/// What the defaults depend on: of this host, or of one that somebody plans.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Resources {
+    /// Cores that this process may run on.
+    pub cores: usize,
+    /// Memory that this process may use, in bytes.
+    pub memory_bytes: u64,
 }
 
-/// As many connections a second as leave the cores that run shards time for those who are in.
-pub fn accepts_default(shards: usize) -> u32 {
-    u32::try_from(shards.min(cores()) * ACCEPTS_PER_CORE_AND_S).unwrap_or(u32::MAX)
-}
+impl Resources {
+    /// Those of this process.
+    pub fn here() -> Resources {
+        Resources {
+            cores: std::thread::available_parallelism().map_or(1, usize::from),
+            memory_bytes: total_bytes(),
+        }
+    }
 
-/// As many connections as the memory that this process may use has room for.
-pub fn connections_default() -> usize {
-    let room = total_bytes() / 10 * CONNECTIONS_TENTHS / (KERNEL_BYTES + PROCESS_BYTES);
-    // A row's number has 32 bits.
-    room.clamp(1, u64::from(u32::MAX - 1)) as usize
-}
+    /// As many connections a second as leave the cores that run shards time for those who are in.
+    pub fn accepts_default(&self, shards: usize) -> u32 {
+        u32::try_from(shards.min(self.cores) * ACCEPTS_PER_CORE_AND_S).unwrap_or(u32::MAX)
+    }
 
-/// An eighth of the memory that this process may use.
-pub fn log_bytes_default() -> usize {
-    usize::try_from(total_bytes() / LOG_SHARE).unwrap_or(usize::MAX)
+    /// As many connections as the memory has room for.
+    pub fn connections_default(&self) -> usize {
+        let room = self.memory_bytes / 10 * CONNECTIONS_TENTHS / (KERNEL_BYTES + PROCESS_BYTES);
+        // A row's number has 32 bits.
+        room.clamp(1, u64::from(u32::MAX - 1)) as usize
+    }
+
+    /// An eighth of the memory.
+    pub fn log_bytes_default(&self) -> usize {
+        usize::try_from(self.memory_bytes / LOG_SHARE).unwrap_or(usize::MAX)
+    }
 }

@@ -1,0 +1,129 @@
+//! How many connections the host holds, by everything that bounds them: the least of them binds.
+
+use super::formula;
+use super::host::Host;
+use super::need::Need;
+use super::words::{bytes, count};
+
+/// Something that ends at a number of connections.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Bound {
+    /// What it is.
+    pub name: String,
+    /// Connections that it has room for.
+    pub holds: u64,
+    /// How that was reckoned.
+    pub how: String,
+}
+
+/// Every bound that can be known, the tightest first.
+pub fn all(host: &Host, need: &Need) -> Vec<Bound> {
+    let mut bounds = Vec::new();
+    let mut add = |name: &str, holds: u64, how: String| {
+        bounds.push(Bound {
+            name: name.to_string(),
+            holds,
+            how,
+        });
+    };
+    let fixed = need.fixed_bytes();
+    let fixed_text = format!(
+        "{} of an empty server - {} of logs",
+        bytes(fixed - need.log_bytes),
+        bytes(need.log_bytes)
+    );
+    if let Some(memory) = host.memory {
+        let each = need.connection_bytes(host);
+        add(
+            "memory",
+            memory.available.saturating_sub(fixed) / each,
+            format!(
+                "({} available - {fixed_text}) / {each} B",
+                bytes(memory.available)
+            ),
+        );
+    }
+    for group in &host.groups {
+        let kernel = if group.counts_sockets {
+            formula::KERNEL_BYTES
+        } else {
+            formula::KERNEL_BYTES_WITHOUT_SOCKET
+        };
+        let each = need.protocol.process_bytes() + kernel;
+        let free = group.limit.saturating_sub(group.held + fixed);
+        add(
+            &format!("memory of the control group {}", group.path),
+            free / each,
+            format!(
+                "({} limit - {} held - {fixed_text}) / {each} B",
+                bytes(group.limit),
+                bytes(group.held)
+            ),
+        );
+    }
+    if let Some(limit) = host.descriptors {
+        let table = limit.min(host.number("fs.nr_open").unwrap_or(limit));
+        add(
+            "descriptors of the shards",
+            formula::room_by_descriptors(table, need.shards),
+            format!(
+                "{} shards with a table of {} each, some for itself",
+                need.shards,
+                count(table)
+            ),
+        );
+    }
+    if let Some(most) = host.number("fs.file-max") {
+        let open = host.numbers::<3>("fs.file-nr").map_or(0, |[open, ..]| open);
+        add(
+            "fs.file-max",
+            most.saturating_sub(open),
+            format!("{} files - {} open", count(most), count(open)),
+        );
+    }
+    if let Some(most) = host.number("fs.epoll.max_user_watches") {
+        add(
+            "fs.epoll.max_user_watches",
+            most,
+            "one watch a connection, of all programs of one user together".to_string(),
+        );
+    }
+    if host.tracks_connections()
+        && let Some(most) = host.number("net.netfilter.nf_conntrack_max")
+    {
+        add(
+            "net.netfilter.nf_conntrack_max",
+            most,
+            "connections are tracked, one entry each".to_string(),
+        );
+    }
+    if let (Some(memory), Some(2)) = (host.memory, host.number("vm.overcommit_memory")) {
+        let free = memory.commit_limit.saturating_sub(memory.committed + fixed);
+        add(
+            "memory that may be promised",
+            free / need.protocol.process_bytes(),
+            "vm.overcommit_memory is 2: CommitLimit - Committed_AS - the empty server".to_string(),
+        );
+    }
+    add(
+        "limits.connections_max",
+        need.connections_max,
+        "the server's setting; by default 8/10 of the memory".to_string(),
+    );
+    add(
+        "limits.connections_per_shard",
+        need.connections_per_shard.saturating_mul(need.shards),
+        format!(
+            "{} shards, {} each",
+            need.shards,
+            count(need.connections_per_shard)
+        ),
+    );
+    add(
+        "limits.topics_per_shard, limits.topics_max",
+        need.topics_max,
+        format!("a topic for each connection, over {} homes", need.homes),
+    );
+    bounds.sort_by_key(|bound| bound.holds);
+    bounds
+}

@@ -1,0 +1,142 @@
+//! Network cards: over how many cores what they receive is spread.
+
+use std::collections::BTreeSet;
+use std::fs;
+
+use super::host::Tree;
+
+/// Where the kernel lists network devices, below the root.
+const NETWORK: &str = "sys/class/net";
+
+/// A network device with hardware behind it.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Card {
+    /// Its name.
+    pub name: String,
+    /// Its receive queues.
+    pub queues: usize,
+    /// Cores that the interrupts of its receive queues went to; empty when none is known.
+    pub interrupts: BTreeSet<usize>,
+    /// Cores that packets are passed on to (RPS), all queues together.
+    pub steered: usize,
+}
+
+/// All network cards; virtual devices (loopback, bridges) have none.
+pub fn read(tree: &Tree<'_>) -> Vec<Card> {
+    let interrupts = tree.text("proc/interrupts").unwrap_or_default();
+    let names = tree.names(NETWORK).into_iter();
+    let real = names.filter(|name| tree.path(&format!("{NETWORK}/{name}/device")).exists());
+    real.map(|name| {
+        let device = fs::read_link(tree.path(&format!("{NETWORK}/{name}/device")));
+        let device = device
+            .ok()
+            .and_then(|path| {
+                path.file_name()
+                    .map(|name| name.to_string_lossy().into_owned())
+            })
+            .unwrap_or_default();
+        let queues = tree.names(&format!("{NETWORK}/{name}/queues"));
+        let receive = queues.iter().filter(|queue| queue.starts_with("rx-"));
+        let mask = |queue: &String| {
+            let mask = format!("{NETWORK}/{name}/queues/{queue}/rps_cpus");
+            tree.text(&mask).map_or(0, |mask| cores_in(&mask))
+        };
+        Card {
+            queues: receive.clone().count(),
+            steered: receive.map(mask).max().unwrap_or(0),
+            interrupts: interrupted(&interrupts, &[&name, &device]),
+            name,
+        }
+    })
+    .collect()
+}
+
+/// How many cores a mask such as `ff,00000003` names.
+fn cores_in(mask: &str) -> usize {
+    let words = mask.trim().split(',');
+    words
+        .filter_map(|word| u32::from_str_radix(word, 16).ok())
+        .map(|word| word.count_ones() as usize)
+        .sum()
+}
+
+/// The mask that names the first `cores` cores, as the kernel writes it.
+pub fn mask_of(cores: usize) -> String {
+    let words = cores.div_ceil(32).max(1);
+    let word = |index: usize| match cores - index * 32 {
+        left if left >= 32 => u32::MAX,
+        left => (1 << left) - 1,
+    };
+    let words: Vec<String> = (0..words)
+        .rev()
+        .map(|index| format!("{:08x}", word(index)))
+        .collect();
+    words.join(",")
+}
+
+/// The cores where most interrupts of each receive queue of the named devices went.
+fn interrupted(text: &str, names: &[&str]) -> BTreeSet<usize> {
+    let mut lines = text.lines();
+    let cores = lines
+        .next()
+        .map_or(0, |header| header.split_whitespace().count());
+    let mut found = BTreeSet::new();
+    for line in lines {
+        let words: Vec<&str> = line.split_whitespace().collect();
+        let (Some(counts), Some(what)) = (words.get(1..=cores), words.last()) else {
+            continue;
+        };
+        if !names.iter().any(|name| is_queue_of(what, name)) {
+            continue;
+        }
+        let counts = counts.iter().map(|count| count.parse().unwrap_or(0_u64));
+        let most = counts.enumerate().max_by_key(|(_, count)| *count);
+        if let Some((core, 1..)) = most {
+            found.insert(core);
+        }
+    }
+    found
+}
+
+/// Whether an interrupt's name (`eth0-TxRx-3`, `virtio2-input.0`, `mlx5_comp4@pci:0000:…`) is that of a queue that receives.
+fn is_queue_of(what: &str, device: &str) -> bool {
+    let Some(at) = (!device.is_empty()).then(|| what.find(device)).flatten() else {
+        return false;
+    };
+    let behind = &what[at + device.len()..];
+    let other = behind.starts_with(|next: char| next.is_ascii_digit());
+    let sends = ["output", "-tx-", "-tx", "config"]
+        .iter()
+        .any(|word| behind.contains(word));
+    !other && !sends
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn masks_are_read_and_written() {
+        assert_eq!(cores_in("00000000,000000ff\n"), 8);
+        assert_eq!(cores_in("0\n"), 0);
+        assert_eq!(mask_of(2), "00000003");
+        assert_eq!(mask_of(32), "ffffffff");
+        assert_eq!(mask_of(40), "000000ff,ffffffff");
+        assert!([1, 2, 31, 32, 33, 64, 200].map(|n| cores_in(&mask_of(n)) == n) == [true; 7]);
+    }
+
+    #[test]
+    fn interrupts_are_those_of_queues_that_receive() {
+        let text = "           CPU0       CPU1       CPU2\n \
+            37:          0          0          9 PCI-MSIX 0-edge virtio2-config\n \
+            38:          0      26663          0 PCI-MSIX 1-edge virtio2-input.0\n \
+            39:      19064          0          0 PCI-MSIX 2-edge virtio2-output.0\n \
+            40:          7          0          0 PCI-MSIX 1-edge virtio21-input.0\n \
+            41:          1          0          8 PCI-MSIX 1-edge eth1-TxRx-0\n \
+            42:          0          0          0 PCI-MSIX 1-edge eth1-TxRx-1\n\
+            ERR:          0\n";
+        assert_eq!(interrupted(text, &["eth0", "virtio2"]), BTreeSet::from([1]));
+        assert_eq!(interrupted(text, &["eth1", ""]), BTreeSet::from([2]));
+        assert_eq!(interrupted("", &["eth1"]), BTreeSet::new());
+    }
+}

@@ -1,0 +1,139 @@
+//! Socket buffers. An idle socket holds none, whatever the settings say: Linux takes memory when bytes come.
+
+use super::{Check, Fix, State};
+use crate::doctor::formula;
+use crate::doctor::host::Host;
+use crate::doctor::need::Need;
+use crate::doctor::words::{bytes, count};
+
+pub fn checks(host: &Host, need: &Need) -> Vec<Check> {
+    vec![
+        tcp_mem(host, need),
+        send(host, need),
+        receive(host),
+        receive_max(host),
+        send_max(host, need),
+        moderate(host),
+    ]
+}
+
+/// What `net.ipv4.tcp_mem` should be; `None` when the memory is unknown.
+fn wanted(host: &Host, need: &Need) -> Option<[u64; 3]> {
+    let memory = host.memory?;
+    let left = memory.available.saturating_sub(need.memory_bytes(host));
+    let busy = formula::busy_sockets(need.connections, need.cores);
+    Some(formula::tcp_mem(memory.total, left, busy))
+}
+
+fn spaced([low, pressure, most]: [u64; 3]) -> String {
+    format!("{low} {pressure} {most}")
+}
+
+fn tcp_mem(host: &Host, need: &Need) -> Check {
+    const NAME: &str = "net.ipv4.tcp_mem";
+    let is = host.numbers::<3>(NAME);
+    let busy = formula::busy_sockets(need.connections, need.cores);
+    let Some(wanted) = wanted(host, need) else {
+        return Check::new(NAME, is.map(spaced), "by the memory, which is unknown")
+            .only(State::Unknown);
+    };
+    let fix = || {
+        [Fix::Sysctl {
+            name: NAME,
+            value: spaced(wanted),
+        }]
+    };
+    let [_, pressure, most] = is.unwrap_or(wanted);
+    // Too large is what the connections do not leave, as far as a smaller value would still do.
+    let too_large = most > wanted[2] && wanted[1] > busy;
+    let left = host.memory.map_or(0, |memory| {
+        memory.available.saturating_sub(need.memory_bytes(host))
+    });
+    let too_large = too_large && most * formula::PAGE_BYTES > left;
+    Check::new(
+        NAME,
+        is.map(spaced),
+        format!("about {} (pages)", spaced(wanted)),
+    )
+    .because(format!(
+        "pages that all sockets' bytes may fill: a sixteenth of the memory, at least a page for each of the {} sockets that wait for an \
+         acknowledgement while {} cores send (150,000 a second each, 200 ms), at most what the connections leave",
+        count(busy),
+        need.cores
+    ))
+    .unless(most >= busy, State::Change, fix())
+    .unless(pressure >= busy && !too_large, State::Advice, fix())
+}
+
+fn send(host: &Host, need: &Need) -> Check {
+    const NAME: &str = "net.ipv4.tcp_wmem";
+    let is = host.numbers::<3>(NAME);
+    let most = host
+        .numbers::<3>("net.ipv4.tcp_mem")
+        .or(wanted(host, need))
+        .map_or(u64::MAX / formula::PAGE_BYTES, |[.., most]| most);
+    let limit = formula::send_buffer_max(most, need.connections);
+    let reach = is.map(|[.., most]| match need.send_buffer_bytes {
+        0 => most,
+        set => set.min(most),
+    });
+    let shown = is.map(|is| match need.send_buffer_bytes {
+        0 => spaced(is),
+        set => format!(
+            "{}, and limits.send_buffer_bytes is {}",
+            spaced(is),
+            count(set)
+        ),
+    });
+    Check::new(
+        NAME,
+        shown,
+        format!("a maximum of at most {} for Crore's sockets", count(limit)),
+    )
+    .because(format!(
+        "when a hundredth of the connections stops reading, their unsent bytes must fit tcp_mem: {} / ({} / 100), a power of two, at least 64 KiB. \
+         The server's setting does it for its sockets alone; the 4096 16384 of 2012 and 2013 is not needed",
+        bytes(most.saturating_mul(formula::PAGE_BYTES)),
+        count(need.connections),
+    ))
+    .unless(
+        reach.is_none_or(|reach| reach <= limit),
+        State::Advice,
+        [Fix::Setting(format!("limits.send_buffer_bytes = {limit}"))],
+    )
+}
+
+fn receive(host: &Host) -> Check {
+    const NAME: &str = "net.ipv4.tcp_rmem";
+    Check::new(NAME, host.numbers::<3>(NAME).map(spaced), "any: the kernel's default is good")
+        .because(
+            "a bound and no reservation: an idle socket holds nothing, and the server reads what comes within the turn. \
+             The 1024 4096 16384 of 2013 and 4096 16384 33554432 of 2012 are not needed",
+        )
+        .only(State::Note)
+}
+
+fn receive_max(host: &Host) -> Check {
+    const NAME: &str = "net.core.rmem_max";
+    Check::new(NAME, host.number(NAME).map(count), "any")
+        .because("bounds what programs ask for with SO_RCVBUF, and the server does not ask. The 33554432 of 2012 did nothing for TCP that tcp_rmem does not do")
+        .only(State::Note)
+}
+
+fn send_max(host: &Host, need: &Need) -> Check {
+    const NAME: &str = "net.core.wmem_max";
+    if need.send_buffer_bytes > 0 {
+        return Check::at_least(host, NAME, need.send_buffer_bytes, State::Advice)
+            .because("the kernel cuts limits.send_buffer_bytes at it");
+    }
+    Check::new(NAME, host.number(NAME).map(count), "any")
+        .because("bounds what programs ask for with SO_SNDBUF; the server asks only where limits.send_buffer_bytes is set")
+        .only(State::Note)
+}
+
+fn moderate(host: &Host) -> Check {
+    const NAME: &str = "net.ipv4.tcp_moderate_rcvbuf";
+    Check::new(NAME, host.number(NAME).map(count), "1, the kernel's default")
+        .because("0 (2013) kept receive buffers small; they grow only where a sender keeps them full, so that idle connections gain nothing by it")
+        .only(State::Note)
+}

@@ -1,0 +1,131 @@
+//! Cores, interrupts, network cards, clock.
+
+use super::{Check, Fix, State};
+use crate::doctor::card::{self, Card};
+use crate::doctor::formula;
+use crate::doctor::host::Host;
+use crate::doctor::need::Need;
+use crate::doctor::words::count;
+
+pub fn checks(host: &Host, need: &Need) -> Vec<Check> {
+    let mut checks = vec![cores(host, need)];
+    if host.cards.is_empty() {
+        checks.push(
+            Check::new("network cards", None, "interrupts on every core")
+                .because("no card with hardware behind it can be seen in this network namespace"),
+        );
+    }
+    checks.extend(host.cards.iter().map(|card| interrupts(card, need)));
+    checks.extend([flows(host, need), clock(host)]);
+    checks
+}
+
+fn cores(host: &Host, need: &Need) -> Check {
+    let quota = host.quota_cores.map_or(String::new(), |quota| {
+        format!(", and a quota of {quota:.1} of processor time")
+    });
+    let back_s = need.connections.div_ceil(need.accepts_per_s.max(1));
+    Check::new(
+        "cores",
+        Some(format!("{}{quota}", need.cores)),
+        "as many as messages ask for, and no quota below them",
+    )
+    .because(format!(
+        "{} A core sends some 150,000 messages a second, each to one connection: one a minute to all of them keeps {:.1} cores busy. All of them come back within {} s \
+         (limits.accepts_per_s). A quota stops all shards at once until its period is over",
+        shards(need),
+        formula::cores_for_one_a_minute(need.connections),
+        count(back_s),
+    ))
+    .unless(
+        host.quota_cores.is_none_or(|quota| quota >= need.cores as f64),
+        State::Advice,
+        [Fix::ByHand(
+            "remove the quota (CPUQuota= of the unit, --cpus of the container) and bind to fewer cores instead (AllowedCPUs=, --cpuset-cpus)".to_string(),
+        )],
+    )
+}
+
+fn shards(need: &Need) -> String {
+    match need.shards.cmp(&need.cores) {
+        std::cmp::Ordering::Less => {
+            format!("Only {} shards run on {} cores.", need.shards, need.cores)
+        }
+        _ => format!("{} shards run on them.", need.shards),
+    }
+}
+
+fn interrupts(card: &Card, need: &Need) -> Check {
+    let cores = need.cores as usize;
+    let hit = match card.interrupts.len() {
+        0 => card.queues,
+        known => known.min(card.queues.max(1)),
+    };
+    let spread = hit.max(card.steered);
+    let seen = match card.interrupts.len() {
+        0 => "interrupted cores unknown".to_string(),
+        known => format!("interrupted cores: {known}"),
+    };
+    let steer = (0..card.queues).map(|queue| Fix::Write {
+        path: format!("/sys/class/net/{}/queues/rx-{queue}/rps_cpus", card.name),
+        value: card::mask_of(cores),
+    });
+    let affinity = Fix::ByHand(format!(
+        "spread the interrupts of {}: start irqbalance, or write a core to /proc/irq/N/smp_affinity_list for each queue",
+        card.name
+    ));
+    let more = Fix::ByHand(format!(
+        "ask the card for more queues first if it has them: ethtool -L {} combined {cores}",
+        card.name
+    ));
+    let fixes: Vec<Fix> = if card.queues >= cores {
+        vec![affinity]
+    } else {
+        std::iter::once(more).chain(steer).collect()
+    };
+    Check::new(
+        format!("interrupts of {}", card.name),
+        Some(format!(
+            "receive queues: {}; {seen}; cores that packets are passed on to (RPS): {}",
+            card.queues, card.steered
+        )),
+        format!("spread over {cores} cores"),
+    )
+    .because("one core that takes all packets is full long before the shards are: a queue with an interrupt for each core, or RPS where the card has too few")
+    .unless(spread >= cores, State::Advice, fixes)
+}
+
+fn flows(host: &Host, need: &Need) -> Check {
+    const NAME: &str = "net.core.rps_sock_flow_entries";
+    let wanted = formula::flows(need.connections);
+    Check::new(
+        NAME,
+        host.number(NAME).map(count),
+        format!("0, or {} together with RPS and pinned shards", count(wanted)),
+    )
+    .because("RFS sends a packet to the core whose shard has the connection: a table of the connections that are active at once, a sixteenth of them, at most 2^20; it gains little where cards have a queue for each core")
+    .only(State::Note)
+}
+
+fn clock(host: &Host) -> Check {
+    let is = host.clock.map(|clock| {
+        let kept = if clock.synchronized {
+            "kept"
+        } else {
+            "not kept"
+        };
+        format!(
+            "{kept} to the time of the world, off by {} ms at most",
+            count(clock.error_us_max / 1_000)
+        )
+    });
+    Check::new("clock", is, "kept by NTP or PTP")
+        .because("tokens and certificates begin and end by it, Last-Modified and logs carry it, and latency between hosts is the difference of two of them")
+        .unless(
+            host.clock.is_none_or(|clock| clock.synchronized),
+            State::Advice,
+            [Fix::ByHand(
+                "start chrony or systemd-timesyncd (timedatectl set-ntp true)".to_string(),
+            )],
+        )
+}

@@ -1,0 +1,160 @@
+//! Memory: the host's, its control groups', and what the kernel does when it runs short.
+
+use super::{Check, Fix, State};
+use crate::doctor::formula;
+use crate::doctor::host::Host;
+use crate::doctor::need::Need;
+use crate::doctor::words::{bytes, count};
+
+/// The most that tables may be swapped out eagerly.
+const SWAPPINESS_MAX: u64 = 10;
+/// A swap that is used only before programs are killed.
+const SWAPPINESS: u64 = 1;
+/// `vm.overcommit_memory` that promises no more than there is.
+const OVERCOMMIT_NEVER: u64 = 2;
+
+pub fn checks(host: &Host, need: &Need) -> Vec<Check> {
+    let mut checks = vec![memory(host, need)];
+    checks.extend(groups(host, need));
+    checks.extend([
+        overcommit(host, need),
+        mappings(host, need),
+        swappiness(host),
+        min_free(host, need),
+    ]);
+    checks
+}
+
+fn memory(host: &Host, need: &Need) -> Check {
+    let wanted = need.memory_bytes(host);
+    let busy = formula::busy_sockets(need.connections, need.cores);
+    let spare = busy * formula::PAGE_BYTES;
+    let available = host.memory.map(|memory| memory.available);
+    let by_hand = Fix::ByHand(format!(
+        "give the host {} more memory, or the server fewer connections",
+        bytes(wanted.saturating_sub(available.unwrap_or(0)))
+    ));
+    let more = Fix::ByHand(format!(
+        "leave {} free for bytes under way, or expect connections to wait for memory while all cores send",
+        bytes(spare)
+    ));
+    Check::new(
+        "memory",
+        available.map(|available| format!("{} available", bytes(available))),
+        format!("at least {}", bytes(wanted)),
+    )
+    .because(format!(
+        "{} connections x ({} B of the process + {} B of the kernel) + {} of an empty server + {} of full logs. While messages go out, \
+         {} sockets that hold a page each add {}",
+        count(need.connections),
+        need.protocol.process_bytes(),
+        need.connection_bytes(host) - need.protocol.process_bytes(),
+        bytes(formula::server_bytes(need.shards)),
+        bytes(need.log_bytes),
+        count(busy),
+        bytes(spare),
+    ))
+    .unless(available >= Some(wanted), State::Change, [by_hand])
+    .unless(available >= Some(wanted + spare), State::Advice, [more])
+}
+
+fn groups(host: &Host, need: &Need) -> Vec<Check> {
+    let one = |group: &super::super::group::Group| {
+        let kernel = if group.counts_sockets {
+            formula::KERNEL_BYTES
+        } else {
+            formula::KERNEL_BYTES_WITHOUT_SOCKET
+        };
+        let each = need.protocol.process_bytes() + kernel;
+        let wanted = group.held + need.fixed_bytes() + need.connections * each;
+        let counted = if group.counts_sockets {
+            "accepted sockets count"
+        } else {
+            "accepted sockets do not count here (before Linux 6.12, or version 1 without a limit of its own for sockets)"
+        };
+        Check::new(
+            format!("memory limit of {}", group.path),
+            Some(bytes(group.limit)),
+            format!("at least {}", bytes(wanted)),
+        )
+        .because(format!(
+            "{} held now + {} of an empty server and full logs + {} connections x {each} B; {counted}. Past the limit the kernel kills the server",
+            bytes(group.held),
+            bytes(need.fixed_bytes()),
+            count(need.connections),
+        ))
+        .unless(
+            group.limit >= wanted,
+            State::Change,
+            [Fix::ByHand(format!(
+                "raise the limit (MemoryMax= of the unit, --memory of the container) to {}",
+                bytes(wanted)
+            ))],
+        )
+    };
+    host.groups.iter().map(one).collect()
+}
+
+fn overcommit(host: &Host, need: &Need) -> Check {
+    const NAME: &str = "vm.overcommit_memory";
+    let mode = host.number(NAME);
+    let process = need.fixed_bytes() + need.connections * need.protocol.process_bytes();
+    let room = host.memory.map_or(u64::MAX, |memory| {
+        memory.commit_limit.saturating_sub(memory.committed)
+    });
+    Check::new(NAME, mode.map(count), "0 or 1")
+        .because(format!(
+            "with 2 the kernel promises no more than CommitLimit, and the process asks for {}",
+            bytes(process)
+        ))
+        .unless(
+            mode != Some(OVERCOMMIT_NEVER) || room >= process,
+            State::Change,
+            [Fix::Sysctl {
+                name: NAME,
+                value: "0".to_string(),
+            }],
+        )
+}
+
+fn mappings(host: &Host, need: &Need) -> Check {
+    let heap = need.fixed_bytes() + need.connections * need.protocol.process_bytes();
+    let wanted = formula::mappings(heap, need.shards);
+    Check::at_least(host, "vm.max_map_count", wanted, State::Change).because(
+        "two mappings for each 64 MiB of heap, eight for each shard, 256 for the program; past it the process gets no memory",
+    )
+}
+
+fn swappiness(host: &Host) -> Check {
+    const NAME: &str = "vm.swappiness";
+    let is = host.number(NAME);
+    let no_swap = host.memory.is_some_and(|memory| memory.swap == 0);
+    let shown = is.map(|is| {
+        if no_swap {
+            format!("{is}, and there is no swap")
+        } else {
+            count(is)
+        }
+    });
+    Check::new(NAME, shown, format!("at most {SWAPPINESS_MAX}, or no swap"))
+        .because(
+            "the tables of a million connections are read at random: a page that is swapped out costs a disk's time for each message. \
+             Not 0 (2012), which kills programs before it swaps",
+        )
+        .unless(
+            no_swap || is.is_none_or(|is| is <= SWAPPINESS_MAX),
+            State::Advice,
+            [Fix::Sysctl {
+                name: NAME,
+                value: SWAPPINESS.to_string(),
+            }],
+        )
+}
+
+fn min_free(host: &Host, need: &Need) -> Check {
+    const NAME: &str = "vm.min_free_kbytes";
+    let total = host.memory.map_or(u64::MAX, |memory| memory.total);
+    Check::at_least(host, NAME, formula::min_free_kib(total, need.cores), State::Advice).because(
+        "16 MiB for each core, at least 64 MiB (2012: 65,536 kB), at most a 64th of the memory: packets that arrive cannot wait for memory to be freed, and are dropped",
+    )
+}

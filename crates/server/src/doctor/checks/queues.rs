@@ -1,0 +1,211 @@
+//! Those who arrive and those who leave: queues, half-open and closed connections, the table of sockets, ports.
+
+use super::{Check, Fix, State};
+use crate::doctor::formula;
+use crate::doctor::host::Host;
+use crate::doctor::need::Need;
+use crate::doctor::words::count;
+
+pub fn checks(host: &Host, need: &Need) -> Vec<Check> {
+    vec![
+        backlog(need),
+        somaxconn(host, need),
+        half_open(host, need),
+        packets(host),
+        buckets(host, need),
+        orphans(host, need),
+        time_wait(host, need),
+        reuse(host),
+        recycle(host),
+        ports(host, need),
+    ]
+}
+
+fn arrivals(need: &Need) -> u64 {
+    formula::queue(need.connections, need.shards, need.accepts_per_s)
+}
+
+fn backlog(need: &Need) -> Check {
+    const BACKLOG_MAX: u64 = 65_535;
+    let wanted = arrivals(need).min(BACKLOG_MAX);
+    Check::new(
+        "backlog",
+        Some(count(need.backlog)),
+        format!("at least {}", count(wanted)),
+    )
+    .because(format!(
+        "connections that arrive at one of {} shards in half a second, at limits.accepts_per_s = {}, a power of two: whom the queue does not hold tries again after a second or more",
+        need.shards,
+        count(need.accepts_per_s)
+    ))
+    .unless(
+        need.backlog >= wanted,
+        State::Advice,
+        [Fix::Setting(format!("backlog = {wanted}"))],
+    )
+}
+
+fn somaxconn(host: &Host, need: &Need) -> Check {
+    let wanted = need.backlog.max(arrivals(need));
+    let seen = host.listen_overflows.map_or(String::new(), |overflows| {
+        format!(
+            "; {} connections have found a queue of this host full since it started",
+            count(overflows)
+        )
+    });
+    Check::at_least(host, "net.core.somaxconn", wanted, State::Advice).because(format!(
+        "the kernel cuts each listening socket's queue (backlog) at it{seen}"
+    ))
+}
+
+fn half_open(host: &Host, need: &Need) -> Check {
+    const NAME: &str = "net.ipv4.tcp_max_syn_backlog";
+    let cookies = host.number("net.ipv4.tcp_syncookies");
+    // Without cookies the last quarter is for those whom the kernel knows.
+    let wanted = (arrivals(need) * 4 / 3).next_power_of_two();
+    let is = host.number(NAME);
+    let shown = is.map(|is| match cookies {
+        Some(0) => format!("{}, without SYN cookies", count(is)),
+        Some(_) => format!("{}, with SYN cookies", count(is)),
+        None => count(is),
+    });
+    Check::new(
+        NAME,
+        shown,
+        format!("at least {}, or net.ipv4.tcp_syncookies = 1", count(wanted)),
+    )
+    .because("half-open connections are bounded by the backlog, and by this only where SYN cookies are off: 4/3 of half a second's arrivals")
+    .unless(
+        cookies != Some(0) || is.is_none_or(|is| is >= wanted),
+        State::Advice,
+        [
+            Fix::Sysctl {
+                name: NAME,
+                value: wanted.to_string(),
+            },
+            Fix::Sysctl {
+                name: "net.ipv4.tcp_syncookies",
+                value: "1".to_string(),
+            },
+        ],
+    )
+}
+
+fn packets(host: &Host) -> Check {
+    const NAME: &str = "net.core.netdev_max_backlog";
+    let drops = host.backlog_drops.unwrap_or(0);
+    let is = host.number(NAME).unwrap_or(0);
+    // What was not enough is doubled.
+    let wanted = match drops {
+        0 => formula::packet_queue(),
+        _ => formula::packet_queue().max(is * 2),
+    };
+    Check::at_least(host, NAME, wanted, State::Advice).because(format!(
+        "packets that wait for a busy core where RPS, a tunnel or the loopback passes them on: 150,000 a second for 10 ms, a power of two (2012: 2,500); {} were dropped so far",
+        count(drops)
+    ))
+}
+
+fn buckets(host: &Host, need: &Need) -> Check {
+    const NAME: &str = "net.ipv4.tcp_ehash_entries";
+    // Negative in a network namespace that shares the first one's table.
+    let told: Option<i64> = host.sysctls.get(NAME).and_then(|text| text.parse().ok());
+    let told = told.map(i64::unsigned_abs).filter(|told| *told > 0);
+    let reckoned = host
+        .memory
+        .map(|memory| formula::buckets_by_kernel(memory.total));
+    let is = told.or(reckoned);
+    let shown = is.map(|is| match told {
+        Some(_) => count(is),
+        None => format!(
+            "{} by the kernel's rule (it tells since Linux 6.1)",
+            count(is)
+        ),
+    });
+    let least = formula::buckets_min(need.connections);
+    let wanted = formula::buckets_wanted(need.connections);
+    Check::new(NAME, shown, format!("at least {}", count(least)))
+        .because(format!(
+            "the table of established connections: with more than eight in a bucket each packet walks a long chain, {} on average here. Set when the host starts; two in a bucket are {}",
+            is.map_or("?".to_string(), |is| format!("{:.1}", need.connections as f64 / is as f64)),
+            count(wanted)
+        ))
+        .unless(
+            is.is_none_or(|is| is >= least),
+            State::Advice,
+            [Fix::ByHand(format!(
+                "add thash_entries={wanted} to the kernel's command line (GRUB_CMDLINE_LINUX) and start the host again"
+            ))],
+        )
+}
+
+fn orphans(host: &Host, need: &Need) -> Check {
+    let wanted = formula::orphans(need.connections);
+    Check::at_least(host, "net.ipv4.tcp_max_orphans", wanted, State::Advice).because(
+        "sockets that the server has closed and whose peers do not answer: an eighth of the connections; past it the kernel resets them",
+    )
+}
+
+fn time_wait(host: &Host, need: &Need) -> Check {
+    let wanted = formula::time_waits(need.connections, need.accepts_per_s);
+    Check::at_least(host, "net.ipv4.tcp_max_tw_buckets", wanted, State::Advice).because(format!(
+        "connections that the server closed first, for 60 s each, as many a second as come ({}), at most all of them (2012: 360,000); past it they are forgotten at once, and logged",
+        count(need.accepts_per_s)
+    ))
+}
+
+fn reuse(host: &Host) -> Check {
+    const NAME: &str = "net.ipv4.tcp_tw_reuse";
+    Check::new(NAME, host.number(NAME).map(count), "1 on hosts of proxies and load tools")
+        .because("lets whoever connects use a port again that is in TIME_WAIT; a server's port is not concerned. The default, 2, does it for the loopback")
+        .only(State::Note)
+}
+
+fn recycle(host: &Host) -> Check {
+    const NAME: &str = "net.ipv4.tcp_tw_recycle";
+    let is = host.number(NAME);
+    let why = "gone since Linux 4.12; before, 1 (2013) dropped clients that share an address. tcp_tw_reuse is what is left of it";
+    match is {
+        None => Check::new(NAME, Some("gone".to_string()), "gone")
+            .because(why)
+            .only(State::Obsolete),
+        Some(value) => Check::new(NAME, Some(count(value)), "0")
+            .because(why)
+            .unless(
+                value == 0,
+                State::Change,
+                [Fix::Sysctl {
+                    name: NAME,
+                    value: "0".to_string(),
+                }],
+            ),
+    }
+}
+
+fn ports(host: &Host, need: &Need) -> Check {
+    const NAME: &str = "net.ipv4.ip_local_port_range";
+    let range = host.numbers::<2>(NAME);
+    let each = range.map_or(0, |range| formula::tuples(range) * need.addresses);
+    let addresses = match each {
+        0 => "?".to_string(),
+        each => count(need.connections.div_ceil(each)),
+    };
+    let whom = if need.proxies {
+        "The proxies in http.trusted_proxies are concerned"
+    } else {
+        "A server that clients reach directly has no such limit: each client brings its own address and port"
+    };
+    Check::new(
+        NAME,
+        range.map(|[first, last]| format!("{first} {last}")),
+        "1024 65535 on hosts of proxies and load tools",
+    )
+    .because(format!(
+        "one local address makes (last - first + 1) connections to each address and port that the server listens on, {} here with this range: \
+         {} connections through proxies or from load tools need {addresses} local addresses or as many more listening ones. {whom}. \
+         Not below 1024 (2013: 500), where services listen",
+        count(each),
+        count(need.connections),
+    ))
+    .only(State::Note)
+}

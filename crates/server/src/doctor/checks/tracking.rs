@@ -1,0 +1,62 @@
+//! The connection tracker of firewalls and NAT: an entry for each connection, where something asks for it.
+
+use super::{Check, Fix, State};
+use crate::doctor::formula;
+use crate::doctor::host::Host;
+use crate::doctor::need::Need;
+use crate::doctor::words::{bytes, count};
+
+const COUNT: &str = "net.netfilter.nf_conntrack_count";
+const MAX: &str = "net.netfilter.nf_conntrack_max";
+const BUCKETS: &str = "net.netfilter.nf_conntrack_buckets";
+
+pub fn checks(host: &Host, need: &Need) -> Vec<Check> {
+    let Some(entries) = host.number(COUNT) else {
+        return vec![
+            Check::new(MAX, Some("not loaded".to_string()), "not loaded, or enough")
+                .because("connections are not tracked: nothing to pay, nothing to fill"),
+        ];
+    };
+    let wanted = formula::tracked(need.connections);
+    let why = format!(
+        "an entry of {} B for each connection and a quarter more for those that ended: {}; past it new connections are dropped. \
+         Or do not track the server's port: nft add rule ip raw prerouting tcp dport PORT notrack, and the same for output",
+        formula::TRACKED_BYTES,
+        bytes(wanted * formula::TRACKED_BYTES),
+    );
+    if !host.tracks_connections() {
+        return vec![
+            Check::new(
+                MAX,
+                host.number(MAX)
+                    .map(|max| format!("{}, and nothing is tracked", count(max))),
+                format!("at least {} if something is", count(wanted)),
+            )
+            .because(why)
+            .only(State::Note),
+        ];
+    }
+    let is = host.number(MAX);
+    let most = Check::new(
+        MAX,
+        is.map(|is| format!("{}, {} used", count(is), count(entries))),
+        format!("at least {}", count(wanted)),
+    )
+    .because(why)
+    .unless(
+        is.is_none_or(|is| is >= wanted),
+        State::Change,
+        [Fix::Sysctl {
+            name: MAX,
+            value: wanted.to_string(),
+        }],
+    );
+    let buckets = Check::at_least(
+        host,
+        BUCKETS,
+        formula::tracked_buckets(need.connections),
+        State::Advice,
+    )
+    .because("four entries in a bucket; with more each packet walks a long chain");
+    vec![most, buckets]
+}

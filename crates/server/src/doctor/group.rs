@@ -1,0 +1,170 @@
+//! The control groups that this process runs in: what memory and processor time they leave it.
+//!
+//! Version 2 and version 1 side by side. A group is bounded by all above it. Inside a container the path that
+//! `/proc/self/cgroup` tells may exist on the host only; the root of the mount then stands for it.
+
+use super::host::{Tree, field};
+
+/// Where control groups are mounted, below the root.
+const MOUNT: &str = "sys/fs/cgroup";
+
+/// From this number of bytes on a limit is none: version 1 writes the largest number of pages.
+const NO_LIMIT: u64 = 1 << 60;
+
+/// The first kernel that charges an accepted socket's own memory to the group of who accepts it; before, what
+/// arrives in an interrupt belongs to nobody.
+const CHARGES_ACCEPTED: (u32, u32) = (6, 12);
+
+/// A group with a limit of memory.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Group {
+    /// Its directory.
+    pub path: String,
+    /// Bytes that it may hold.
+    pub limit: u64,
+    /// Bytes that it holds now and that cannot be given back without swapping.
+    pub held: u64,
+    /// Whether the sockets that a server accepts count.
+    pub counts_sockets: bool,
+}
+
+/// The groups with a limit of memory, the innermost first.
+pub fn read(tree: &Tree<'_>, groups: &str, kernel: Option<(u32, u32)>) -> Vec<Group> {
+    let charges = kernel.is_some_and(|kernel| kernel >= CHARGES_ACCEPTED);
+    let mut found = Vec::new();
+    for line in groups.lines() {
+        if let Some(path) = unified(line) {
+            found.extend(above(MOUNT, path).filter_map(|path| second(tree, path, charges)));
+        } else if let Some(path) = controller(line, "memory") {
+            let mount = format!("{MOUNT}/memory");
+            found.extend(above(&mount, path).filter_map(|path| first(tree, path, charges)));
+        }
+    }
+    found
+}
+
+/// The processor time that the tightest group grants, in cores.
+pub fn quota(tree: &Tree<'_>, groups: &str) -> Option<f64> {
+    let mut least: Option<f64> = None;
+    for line in groups.lines() {
+        let quotas: Vec<f64> = if let Some(path) = unified(line) {
+            let quota = |path: String| {
+                let text = tree.text(&format!("{path}/cpu.max"))?;
+                let (quota, period) = text.trim().split_once(' ')?;
+                cores(quota.parse().ok()?, period.parse().ok()?)
+            };
+            above(MOUNT, path).filter_map(quota).collect()
+        } else if let Some(path) = controller(line, "cpu") {
+            let quota = |path: String| {
+                // -1 stands for none, and is no number here.
+                let quota = tree.number(&format!("{path}/cpu.cfs_quota_us"))?;
+                cores(quota, tree.number(&format!("{path}/cpu.cfs_period_us"))?)
+            };
+            above(&format!("{MOUNT}/cpu"), path)
+                .filter_map(quota)
+                .collect()
+        } else {
+            Vec::new()
+        };
+        least = least.into_iter().chain(quotas).reduce(f64::min);
+    }
+    least
+}
+
+fn cores(quota_us: u64, period_us: u64) -> Option<f64> {
+    (period_us > 0).then(|| quota_us as f64 / period_us as f64)
+}
+
+fn second(tree: &Tree<'_>, path: String, charges: bool) -> Option<Group> {
+    let limit = tree.number(&format!("{path}/memory.max"))?;
+    let used = tree.number(&format!("{path}/memory.current")).unwrap_or(0);
+    let stat = tree
+        .text(&format!("{path}/memory.stat"))
+        .unwrap_or_default();
+    let bytes = |name| stat_bytes(&stat, name);
+    // Files' pages and unused slabs go when something needs the room; tmpfs is in `file` and stays.
+    let loose = bytes("file ").saturating_sub(bytes("shmem ")) + bytes("slab_reclaimable ");
+    Some(Group {
+        path,
+        limit,
+        held: used.saturating_sub(loose),
+        counts_sockets: charges,
+    })
+}
+
+fn first(tree: &Tree<'_>, path: String, charges: bool) -> Option<Group> {
+    let limit = tree
+        .number(&format!("{path}/memory.limit_in_bytes"))
+        .filter(|limit| *limit < NO_LIMIT)?;
+    let used = tree
+        .number(&format!("{path}/memory.usage_in_bytes"))
+        .unwrap_or(0);
+    let stat = tree
+        .text(&format!("{path}/memory.stat"))
+        .unwrap_or_default();
+    let bytes = |name| stat_bytes(&stat, name);
+    let loose = bytes("total_cache ").saturating_sub(bytes("total_shmem "));
+    // Version 1 counts sockets from the moment on that they have a limit of their own.
+    let sockets = tree.number(&format!("{path}/memory.kmem.tcp.limit_in_bytes"));
+    Some(Group {
+        path,
+        limit,
+        held: used.saturating_sub(loose),
+        counts_sockets: charges && sockets.is_some_and(|limit| limit < NO_LIMIT),
+    })
+}
+
+fn stat_bytes(stat: &str, name: &str) -> u64 {
+    field(stat, name).map_or(0, |value| value.parse().unwrap_or(0))
+}
+
+/// The path of version 2's line, `0::/path`.
+fn unified(line: &str) -> Option<&str> {
+    line.strip_prefix("0::")
+}
+
+/// The path of version 1's line `id:controllers:path` when it names this controller.
+fn controller<'a>(line: &'a str, name: &str) -> Option<&'a str> {
+    let (_, rest) = line.split_once(':')?;
+    let (controllers, path) = rest.split_once(':')?;
+    controllers
+        .split(',')
+        .any(|controller| controller == name)
+        .then_some(path)
+}
+
+/// The directory of a group and those of all above it.
+fn above<'a>(mount: &'a str, path: &'a str) -> impl Iterator<Item = String> + 'a {
+    let path = path.trim_matches('/');
+    let mut rest = Some(path);
+    std::iter::from_fn(move || {
+        let group = rest?;
+        rest = match group.rsplit_once('/') {
+            Some((parent, _)) => Some(parent),
+            None if group.is_empty() => None,
+            None => Some(""),
+        };
+        Some(format!("{mount}/{group}").trim_end_matches('/').to_string())
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_group_is_bounded_by_all_above_it() {
+        let paths: Vec<String> = above("m", "/a.slice/b.service").collect();
+        assert_eq!(paths, ["m/a.slice/b.service", "m/a.slice", "m"]);
+        assert_eq!(above("m", "/").collect::<Vec<_>>(), ["m"]);
+    }
+
+    #[test]
+    fn lines_name_their_controllers() {
+        assert_eq!(unified("0::/x"), Some("/x"));
+        assert_eq!(unified("10::/x"), None);
+        assert_eq!(controller("4:memory,hugetlb:/a:b", "memory"), Some("/a:b"));
+        assert_eq!(controller("4:memory:/a", "cpu"), None);
+        assert_eq!(controller("nonsense", "cpu"), None);
+    }
+}

@@ -1,0 +1,337 @@
+//! What a host is, read once from `/proc` and `/sys`: a plain value that the checks judge.
+//!
+//! Everything that may be missing (an old kernel, a container without the file, a network namespace
+//! that hides a setting) is an `Option`; nothing here fails and nothing is guessed. All paths lie below a root directory, so that
+//! a prepared tree can stand for a host. Reads nothing of the network and writes nothing.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use crore_net::clock::{self, Discipline};
+
+use super::card::{self, Card};
+use super::group::{self, Group};
+
+/// Settings that are read: the part below `/proc/sys`, in the form of `sysctl`.
+const SYSCTLS: [&str; 28] = [
+    "fs.epoll.max_user_watches",
+    "fs.file-max",
+    "fs.file-nr",
+    "fs.nr_open",
+    "net.core.netdev_max_backlog",
+    "net.core.rmem_max",
+    "net.core.rps_sock_flow_entries",
+    "net.core.somaxconn",
+    "net.core.wmem_max",
+    "net.ipv4.ip_local_port_range",
+    "net.ipv4.tcp_ehash_entries",
+    "net.ipv4.tcp_max_orphans",
+    "net.ipv4.tcp_max_syn_backlog",
+    "net.ipv4.tcp_max_tw_buckets",
+    "net.ipv4.tcp_mem",
+    "net.ipv4.tcp_moderate_rcvbuf",
+    "net.ipv4.tcp_rmem",
+    "net.ipv4.tcp_syncookies",
+    "net.ipv4.tcp_tw_recycle",
+    "net.ipv4.tcp_tw_reuse",
+    "net.ipv4.tcp_wmem",
+    "net.netfilter.nf_conntrack_buckets",
+    "net.netfilter.nf_conntrack_count",
+    "net.netfilter.nf_conntrack_max",
+    "vm.max_map_count",
+    "vm.min_free_kbytes",
+    "vm.overcommit_memory",
+    "vm.swappiness",
+];
+
+/// Where `--apply` keeps sysctls, and what it kept before is read.
+pub const SYSCTL_FILE: &str = "/etc/sysctl.d/90-crore.conf";
+
+/// A host at one moment.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Host {
+    /// Version of the kernel.
+    pub kernel: Option<(u32, u32)>,
+    /// Whether the doctor runs with root's rights.
+    pub is_root: bool,
+    /// Whether systemd runs the host.
+    pub has_systemd: bool,
+    /// `/proc/meminfo`.
+    pub memory: Option<Memory>,
+    /// The control groups with a limit of memory that this process runs in, the innermost first.
+    pub groups: Vec<Group>,
+    /// Cores that this process may run on (affinity and cpuset).
+    pub cores: Option<usize>,
+    /// Processor time that a control group grants, in cores.
+    pub quota_cores: Option<f64>,
+    /// The hard limit of descriptors (`RLIMIT_NOFILE`) of this process; `u64::MAX`: none.
+    pub descriptors: Option<u64>,
+    /// Settings by their names.
+    pub sysctls: BTreeMap<String, String>,
+    /// Sysctls that an earlier `--apply` keeps.
+    pub kept: BTreeMap<String, String>,
+    /// Network cards.
+    pub cards: Vec<Card>,
+    /// Packets that were dropped because a core's queue was full.
+    pub backlog_drops: Option<u64>,
+    /// Connections that found a listening socket's queue full.
+    pub listen_overflows: Option<u64>,
+    /// The clock.
+    pub clock: Option<Discipline>,
+}
+
+/// `/proc/meminfo`, in bytes.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Memory {
+    /// All that the kernel manages.
+    pub total: u64,
+    /// What programs could still get without swapping.
+    pub available: u64,
+    /// What may be promised to programs when `vm.overcommit_memory` is 2.
+    pub commit_limit: u64,
+    /// What is promised.
+    pub committed: u64,
+    /// Swap space.
+    pub swap: u64,
+}
+
+impl Host {
+    /// Reads the host whose file system is below `root`. The clock is no file: it is known of this
+    /// machine alone.
+    pub fn read(root: &Path) -> Host {
+        let tree = Tree { root };
+        let kernel = tree.text("proc/sys/kernel/osrelease");
+        let kernel = kernel.as_deref().and_then(version);
+        let groups = tree.text("proc/self/cgroup").unwrap_or_default();
+        let status = tree.text("proc/self/status").unwrap_or_default();
+        let allowed = field(&status, "Cpus_allowed_list:").and_then(list_count);
+        Host {
+            kernel,
+            is_root: field(&status, "Uid:")
+                .and_then(|ids| ids.split_whitespace().nth(1))
+                .is_some_and(|effective| effective == "0"),
+            has_systemd: tree.path("run/systemd/system").is_dir(),
+            memory: tree.text("proc/meminfo").as_deref().and_then(Memory::parse),
+            groups: group::read(&tree, &groups, kernel),
+            cores: allowed,
+            quota_cores: group::quota(&tree, &groups),
+            descriptors: tree
+                .text("proc/self/limits")
+                .as_deref()
+                .and_then(descriptors),
+            sysctls: SYSCTLS
+                .iter()
+                .filter_map(|name| Some(((*name).to_string(), tree.sysctl(name)?)))
+                .collect(),
+            kept: tree
+                .text(SYSCTL_FILE.trim_start_matches('/'))
+                .as_deref()
+                .map(kept)
+                .unwrap_or_default(),
+            cards: card::read(&tree),
+            backlog_drops: tree
+                .text("proc/net/softnet_stat")
+                .as_deref()
+                .and_then(softnet_drops),
+            listen_overflows: tree
+                .text("proc/net/netstat")
+                .as_deref()
+                .and_then(listen_overflows),
+            clock: (root == Path::new("/")).then(clock::discipline).flatten(),
+        }
+    }
+
+    /// A setting that is one number.
+    pub fn number(&self, name: &str) -> Option<u64> {
+        self.sysctls.get(name)?.trim().parse().ok()
+    }
+
+    /// A setting that is several numbers.
+    pub fn numbers<const N: usize>(&self, name: &str) -> Option<[u64; N]> {
+        let parsed: Option<Vec<u64>> = self
+            .sysctls
+            .get(name)?
+            .split_whitespace()
+            .map(|word| word.parse().ok())
+            .collect();
+        parsed?.try_into().ok()
+    }
+
+    /// The memory that this process may use: the machine's, or the least limit of its control groups.
+    pub fn memory_bytes(&self) -> Option<u64> {
+        let machine = self.memory.map(|memory| memory.total);
+        let groups = self.groups.iter().map(|group| group.limit);
+        machine.into_iter().chain(groups).min()
+    }
+
+    /// Whether connections are tracked: the module may be loaded while nothing asks for it.
+    pub fn tracks_connections(&self) -> bool {
+        self.number("net.netfilter.nf_conntrack_count")
+            .is_some_and(|count| count > 0)
+    }
+}
+
+impl Memory {
+    fn parse(text: &str) -> Option<Memory> {
+        let bytes = |name| -> Option<u64> {
+            let kib: u64 = field(text, name)?.split_whitespace().next()?.parse().ok()?;
+            kib.checked_mul(1024)
+        };
+        Some(Memory {
+            total: bytes("MemTotal:")?,
+            available: bytes("MemAvailable:")?,
+            commit_limit: bytes("CommitLimit:").unwrap_or(0),
+            committed: bytes("Committed_AS:").unwrap_or(0),
+            swap: bytes("SwapTotal:").unwrap_or(0),
+        })
+    }
+}
+
+/// The files of a host below its root directory.
+pub struct Tree<'a> {
+    root: &'a Path,
+}
+
+impl Tree<'_> {
+    /// Where a file lies.
+    pub fn path(&self, name: &str) -> PathBuf {
+        self.root.join(name)
+    }
+
+    /// A file's text, if it can be read.
+    pub fn text(&self, name: &str) -> Option<String> {
+        fs::read_to_string(self.path(name)).ok()
+    }
+
+    /// A file that holds one number.
+    pub fn number(&self, name: &str) -> Option<u64> {
+        self.text(name)?.trim().parse().ok()
+    }
+
+    /// The names in a directory, in order.
+    pub fn names(&self, directory: &str) -> BTreeSet<String> {
+        let entries = fs::read_dir(self.path(directory));
+        let entries = entries.into_iter().flatten().flatten();
+        entries
+            .filter_map(|entry| entry.file_name().into_string().ok())
+            .collect()
+    }
+
+    fn sysctl(&self, name: &str) -> Option<String> {
+        let text = self.text(&sysctl_path(name))?;
+        let words: Vec<&str> = text.split_whitespace().collect();
+        Some(words.join(" "))
+    }
+}
+
+/// Where a sysctl stands, below the root.
+pub fn sysctl_path(name: &str) -> String {
+    format!("proc/sys/{}", name.replace('.', "/"))
+}
+
+/// What stands behind `name` on its line.
+pub fn field<'a>(text: &'a str, name: &str) -> Option<&'a str> {
+    let line = text.lines().find(|line| line.starts_with(name))?;
+    Some(line[name.len()..].trim())
+}
+
+fn version(release: &str) -> Option<(u32, u32)> {
+    let mut parts = release.trim().split(['.', '-', '+', '_']);
+    Some((parts.next()?.parse().ok()?, parts.next()?.parse().ok()?))
+}
+
+/// How many numbers a list such as `0-3,8` names.
+fn list_count(list: &str) -> Option<usize> {
+    let mut count = 0;
+    for part in list.trim().split(',') {
+        let (first, last) = part.split_once('-').unwrap_or((part, part));
+        let (first, last): (usize, usize) = (first.parse().ok()?, last.parse().ok()?);
+        count += last.checked_sub(first)? + 1;
+    }
+    Some(count)
+}
+
+/// The hard limit in `/proc/self/limits`.
+fn descriptors(limits: &str) -> Option<u64> {
+    match field(limits, "Max open files")?.split_whitespace().nth(1)? {
+        "unlimited" => Some(u64::MAX),
+        number => number.parse().ok(),
+    }
+}
+
+/// `name = value` lines; comments and all else are passed over.
+fn kept(text: &str) -> BTreeMap<String, String> {
+    let lines = text.lines().filter(|line| !line.starts_with('#'));
+    lines
+        .filter_map(|line| line.split_once('='))
+        .map(|(name, value)| (name.trim().to_string(), value.trim().to_string()))
+        .collect()
+}
+
+/// The second column of `/proc/net/softnet_stat`, all cores together.
+fn softnet_drops(text: &str) -> Option<u64> {
+    let mut sum = 0;
+    for line in text.lines() {
+        sum += u64::from_str_radix(line.split_whitespace().nth(1)?, 16).ok()?;
+    }
+    Some(sum)
+}
+
+/// `ListenOverflows` of `/proc/net/netstat`, whose names stand in the line before the values.
+fn listen_overflows(text: &str) -> Option<u64> {
+    let mut lines = text.lines().filter(|line| line.starts_with("TcpExt:"));
+    let (names, values) = (lines.next()?, lines.next()?);
+    let at = names
+        .split_whitespace()
+        .position(|name| name == "ListenOverflows")?;
+    values.split_whitespace().nth(at)?.parse().ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lines_of_proc_are_understood() {
+        assert_eq!(version("6.18.44-fc-v669\n"), Some((6, 18)));
+        assert_eq!(version("3.9.0-rc1"), Some((3, 9)));
+        assert_eq!(version("tomorrow"), None);
+        assert_eq!(list_count("0-3,8,10-11"), Some(7));
+        assert_eq!(list_count("3-1"), None);
+        let limits = "Limit  Soft Limit  Hard Limit\nMax open files            1024                 524288               files\n";
+        assert_eq!(descriptors(limits), Some(524_288));
+        assert_eq!(
+            descriptors("Max open files  unlimited unlimited files"),
+            Some(u64::MAX)
+        );
+        assert_eq!(softnet_drops("000f 0002 0\n00a1 000a 0\n"), Some(12));
+        assert_eq!(softnet_drops("none"), None);
+        let netstat =
+            "TcpExt: SyncookiesSent ListenOverflows\nTcpExt: 7 41\nIpExt: InOctets\nIpExt: 1\n";
+        assert_eq!(listen_overflows(netstat), Some(41));
+    }
+
+    #[test]
+    fn what_an_earlier_run_kept_is_read_without_its_comments() {
+        let text = "# fs.file-max = 1\nnet.ipv4.tcp_mem = 1 2 3\n\nfs.nr_open=5\n";
+        let expected = [("fs.nr_open", "5"), ("net.ipv4.tcp_mem", "1 2 3")];
+        let expected = expected.map(|(name, value)| (name.to_string(), value.to_string()));
+        assert_eq!(kept(text), BTreeMap::from(expected));
+    }
+
+    #[test]
+    fn this_host_can_be_read() {
+        let host = Host::read(Path::new("/"));
+        assert!(host.memory_bytes().unwrap() > 16 << 20);
+        assert!(host.cores.unwrap() > 0);
+        assert!(host.descriptors.unwrap() > 0);
+        assert!(host.kernel >= Some((3, 0)));
+        assert!(host.number("fs.nr_open").unwrap() > 0);
+    }
+
+    #[test]
+    fn a_host_without_files_is_a_host_of_which_nothing_is_known() {
+        assert_eq!(Host::read(Path::new("/nowhere-at-all")), Host::default());
+    }
+}

@@ -1,0 +1,213 @@
+//! `crore doctor`: does this host hold so many connections, what binds first, and what is to be changed?
+//!
+//! [`host`] reads the host once; [`need`] says what is asked of it; [`formula`] has every number's source. [`bounds`]
+//! estimates, [`checks`] judges each setting, [`remedy`] changes them, [`report`] tells. Everything between reading
+//! and changing is pure.
+//!
+//! It looks at one host and not at the network, measures nothing, and changes nothing without `--apply`. The estimate is for connections that
+//! wait, with a topic each; `crore bench run fill` holds it against a server in a control group.
+
+mod bounds;
+mod card;
+mod checks;
+pub mod formula;
+mod group;
+mod host;
+mod need;
+mod remedy;
+mod report;
+mod words;
+
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+use anyhow::ensure;
+use clap::Args;
+
+use crate::cli::ServeArgs;
+use crate::client;
+use crate::config::{self, Resources};
+use bounds::Bound;
+use checks::{Check, State};
+use host::{Host, Memory};
+use need::{Need, Protocol};
+use remedy::Plan;
+
+/// Shown below the flags.
+pub const EXAMPLES: &str = "\
+Exit codes: 0 the connections fit, 1 they do not, 2 wrong usage. docs/DOCTOR.md has every formula.
+
+Examples:
+  crore doctor --connections 1000000
+  crore doctor --connections 10000000 --protocol mqtt --cores 32 --memory 64GiB    plan another host
+  crore doctor --connections 1000000 --script > tune.sh
+  sudo crore doctor --connections 1000000 --apply";
+
+/// A row's number has 32 bits.
+const CONNECTIONS_MAX: u64 = u32::MAX as u64 - 1;
+
+/// `crore doctor`
+#[derive(Clone, Debug, Args)]
+pub struct DoctorArgs {
+    /// Connections to hold at once [default: limits.connections_max]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..=CONNECTIONS_MAX))]
+    pub connections: Option<u64>,
+
+    /// What clients speak
+    #[arg(long, value_enum, default_value = "ws")]
+    pub protocol: Protocol,
+
+    /// Plan for so many cores instead of those that are here
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..))]
+    pub cores: Option<u16>,
+
+    /// Plan for a host with so much memory instead of this one's
+    #[arg(long, value_name = "SIZE", value_parser = config::parse_size)]
+    pub memory: Option<usize>,
+
+    /// Shard threads; 0 = one for each core [default: that of the settings]
+    #[arg(long, value_name = "N")]
+    pub shards: Option<usize>,
+
+    /// The server's settings, instead of ./crore.toml
+    #[arg(long, value_name = "FILE")]
+    pub config: Option<PathBuf>,
+
+    /// Print the commands that change the host, as a shell script
+    #[arg(long, conflicts_with_all = ["apply", "json"])]
+    pub script: bool,
+
+    /// Change the host: shows each step, then takes it (as root)
+    #[arg(long, conflicts_with_all = ["json", "cores", "memory"])]
+    pub apply: bool,
+
+    /// Print everything as JSON
+    #[arg(long)]
+    pub json: bool,
+
+    /// Look at the host whose files are below this directory
+    #[arg(long, value_name = "DIR", hide = true, default_value = "/")]
+    pub root: PathBuf,
+}
+
+/// What the doctor found.
+pub struct Findings {
+    host: Host,
+    need: Need,
+    /// The tightest first; never empty.
+    bounds: Vec<Bound>,
+    checks: Vec<Check>,
+}
+
+impl Findings {
+    fn new(host: Host, need: Need) -> Findings {
+        Findings {
+            bounds: bounds::all(&host, &need),
+            checks: checks::all(&host, &need),
+            host,
+            need,
+        }
+    }
+
+    /// Whether the host holds the connections as it is.
+    fn fits(&self) -> bool {
+        self.bounds[0].holds >= self.need.connections
+            && self.checks.iter().all(|check| check.state != State::Change)
+    }
+}
+
+/// Runs the doctor; the exit code says whether the connections fit.
+///
+/// # Errors
+/// Settings that the server would refuse; `--apply` without root's rights; a step that failed.
+pub fn run(args: &DoctorArgs) -> anyhow::Result<ExitCode> {
+    let mut findings = examine(args)?;
+    let plan = Plan::new(&findings.host, &findings.checks);
+    if args.script {
+        let need = &findings.need;
+        let title = format!(
+            "What {} {} connections need of this host, by `crore doctor`.",
+            words::count(need.connections),
+            need.protocol.name()
+        );
+        client::print(plan.script(&title).as_bytes())?;
+    } else if args.apply {
+        apply(&plan, &findings.host, &args.root)?;
+        findings = examine(args)?;
+        client::print(format!("{}\n", report::verdict(&findings)).as_bytes())?;
+    } else if args.json {
+        client::print(format!("{}\n", report::json(&findings)).as_bytes())?;
+    } else {
+        client::print(report::text(&findings).as_bytes())?;
+    }
+    Ok(if findings.fits() {
+        ExitCode::SUCCESS
+    } else {
+        ExitCode::FAILURE
+    })
+}
+
+fn examine(args: &DoctorArgs) -> anyhow::Result<Findings> {
+    let mut host = Host::read(&args.root);
+    if let Some(bytes) = args.memory {
+        plan_memory(&mut host, bytes as u64);
+    }
+    let here = Resources::here();
+    let resources = Resources {
+        cores: cores(args, &host).unwrap_or(here.cores),
+        memory_bytes: host.memory_bytes().unwrap_or(here.memory_bytes),
+    };
+    let serve = ServeArgs {
+        config: args.config.clone(),
+        shards: args.shards,
+        // Who may come in is not what is judged here.
+        insecure: true,
+        ..ServeArgs::default()
+    };
+    let effective = config::load_for(&serve, &resources)?;
+    let need = Need::new(args.connections, args.protocol, resources.cores, &effective);
+    Ok(Findings::new(host, need))
+}
+
+/// Cores to reckon with: those of the plan, or those that this process may use.
+fn cores(args: &DoctorArgs, host: &Host) -> Option<usize> {
+    let granted = host
+        .quota_cores
+        .map_or(usize::MAX, |quota| (quota as usize).max(1));
+    args.cores
+        .map(usize::from)
+        .or(host.cores.map(|cores| cores.min(granted)))
+}
+
+/// Makes it a host with so much memory that nobody has limited.
+fn plan_memory(host: &mut Host, bytes: u64) {
+    let available = formula::planned_available(bytes);
+    host.memory = Some(Memory {
+        total: bytes,
+        available,
+        commit_limit: available,
+        committed: 0,
+        swap: host.memory.map_or(0, |memory| memory.swap),
+    });
+    host.groups.clear();
+}
+
+fn apply(plan: &Plan, host: &Host, root: &Path) -> anyhow::Result<()> {
+    ensure!(
+        host.is_root,
+        "--apply changes settings of the kernel and files below /etc, which root may: run it with sudo, or read --script first"
+    );
+    if plan.is_empty() {
+        return client::print(b"# nothing to change that a program may change\n");
+    }
+    let failed = plan.apply(root)?;
+    let rest = plan
+        .settings
+        .iter()
+        .map(|line| format!("{line} in the server's settings"));
+    for text in rest.chain(plan.by_hand.iter().cloned()) {
+        client::print(format!("# by hand: {text}\n").as_bytes())?;
+    }
+    ensure!(failed == 0, "{failed} steps failed; each says why above");
+    Ok(())
+}

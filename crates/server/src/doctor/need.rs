@@ -1,0 +1,125 @@
+//! What is asked of the host: so many connections of one protocol, with these settings of the server.
+
+use clap::ValueEnum;
+
+use super::formula;
+use super::host::Host;
+use crate::config::Effective;
+
+/// What clients speak.
+#[derive(ValueEnum, Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Protocol {
+    /// WebSocket
+    Ws,
+    /// Server-Sent Events
+    Sse,
+    /// HTTP long-poll
+    Poll,
+    /// MQTT, over TCP or WebSocket
+    Mqtt,
+}
+
+impl Protocol {
+    /// What one connection that waits, with a topic of its own, costs the process in bytes: PSS at a
+    /// million (docs/MEMORY.md, docs/benchmarks).
+    pub fn process_bytes(self) -> u64 {
+        match self {
+            Protocol::Ws => 164,
+            Protocol::Sse => 160,
+            Protocol::Poll => 165,
+            Protocol::Mqtt => 238,
+        }
+    }
+
+    /// Its name on the command line.
+    pub fn name(self) -> &'static str {
+        match self {
+            Protocol::Ws => "ws",
+            Protocol::Sse => "sse",
+            Protocol::Poll => "poll",
+            Protocol::Mqtt => "mqtt",
+        }
+    }
+}
+
+/// The demand.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Need {
+    /// Connections to hold at once.
+    pub connections: u64,
+    /// What they speak.
+    pub protocol: Protocol,
+    /// Shards of the server.
+    pub shards: u64,
+    /// Shards that topics are divided among.
+    pub homes: u64,
+    /// Cores that run them.
+    pub cores: u64,
+    /// Length of each listening socket's queue.
+    pub backlog: u64,
+    /// Addresses that the server listens on.
+    pub addresses: u64,
+    /// Whether it stands behind proxies.
+    pub proxies: bool,
+    /// Bytes of all logs, when they are full.
+    pub log_bytes: u64,
+    /// `limits.connections_max`.
+    pub connections_max: u64,
+    /// `limits.connections_per_shard`.
+    pub connections_per_shard: u64,
+    /// Topics that all homes together may have.
+    pub topics_max: u64,
+    /// `limits.accepts_per_s`.
+    pub accepts_per_s: u64,
+    /// `limits.send_buffer_bytes`; 0: the kernel's choice.
+    pub send_buffer_bytes: u64,
+}
+
+impl Need {
+    /// What `connections` need of a server with these settings; as many as it allows when nobody says how many.
+    pub fn new(
+        connections: Option<u64>,
+        protocol: Protocol,
+        cores: usize,
+        effective: &Effective,
+    ) -> Need {
+        let limits = &effective.settings.limits;
+        let homes = effective.shards.min(cores).max(1);
+        Need {
+            connections: connections.unwrap_or(limits.connections_max as u64),
+            protocol,
+            shards: effective.shards as u64,
+            homes: homes as u64,
+            cores: cores as u64,
+            backlog: effective.backlog.into(),
+            addresses: effective.listen.len() as u64,
+            proxies: !effective.settings.http.trusted_proxies.is_empty(),
+            log_bytes: limits.log_bytes as u64,
+            connections_max: limits.connections_max as u64,
+            connections_per_shard: limits.connections_per_shard as u64,
+            topics_max: limits.topics_per_home(homes) as u64 * homes as u64,
+            accepts_per_s: limits.accepts_per_s.into(),
+            send_buffer_bytes: limits.send_buffer_bytes as u64,
+        }
+    }
+
+    /// The process's bytes before the first connection, its logs full.
+    pub fn fixed_bytes(&self) -> u64 {
+        formula::server_bytes(self.shards) + self.log_bytes
+    }
+
+    /// Bytes of a connection, of the process and of the kernel together.
+    pub fn connection_bytes(&self, host: &Host) -> u64 {
+        let tracked = if host.tracks_connections() {
+            formula::TRACKED_BYTES
+        } else {
+            0
+        };
+        self.protocol.process_bytes() + formula::KERNEL_BYTES + tracked
+    }
+
+    /// Bytes of all connections and of what stands before them.
+    pub fn memory_bytes(&self, host: &Host) -> u64 {
+        self.fixed_bytes() + self.connections * self.connection_bytes(host)
+    }
+}

@@ -1,0 +1,193 @@
+//! The doctor's findings, for people and as JSON.
+
+use serde_json::{Value, json};
+
+use super::Findings;
+use super::checks::{Check, Fix, State};
+use super::words::{bytes, count};
+
+/// Columns of a line of text.
+const WIDTH: usize = 110;
+/// Columns before a check's text.
+const INDENT: usize = 10;
+
+/// The findings as text.
+pub fn text(findings: &Findings) -> String {
+    let mut out = head(findings);
+    out.push_str("\nWhat bounds the connections, the tightest first:\n\n");
+    let widest = findings
+        .bounds
+        .iter()
+        .map(|bound| bound.name.len())
+        .max()
+        .unwrap_or(0);
+    for bound in &findings.bounds {
+        let mark = if bound.holds < findings.need.connections {
+            "<"
+        } else {
+            " "
+        };
+        let line = format!(
+            "{mark} {:widest$}  {:>13}  {}",
+            bound.name,
+            count(bound.holds),
+            bound.how
+        );
+        out.push_str(line.trim_end());
+        out.push('\n');
+    }
+    for check in &findings.checks {
+        out.push('\n');
+        out.push_str(&one(check));
+    }
+    out.push_str(&format!("\n{}\n", verdict(findings)));
+    out
+}
+
+fn head(findings: &Findings) -> String {
+    let need = &findings.need;
+    let host = &findings.host;
+    let memory = host
+        .memory_bytes()
+        .map_or("memory unknown".to_string(), bytes);
+    let kernel = host
+        .kernel
+        .map_or("kernel unknown".to_string(), |(major, minor)| {
+            format!("Linux {major}.{minor}")
+        });
+    format!(
+        "{} {} connections on {} cores, {memory}, {kernel}; {} shards\n{}\n",
+        count(need.connections),
+        need.protocol.name(),
+        need.cores,
+        need.shards,
+        holds(findings)
+    )
+}
+
+fn holds(findings: &Findings) -> String {
+    let tightest = &findings.bounds[0];
+    format!(
+        "The host holds some {}: {} binds first",
+        count(tightest.holds),
+        tightest.name
+    )
+}
+
+/// The last line.
+pub fn verdict(findings: &Findings) -> String {
+    let number = |state| {
+        let same = findings.checks.iter().filter(|check| check.state == state);
+        same.count()
+    };
+    let (changes, advice) = (number(State::Change), number(State::Advice));
+    let connections = count(findings.need.connections);
+    match (findings.fits(), advice) {
+        (false, _) => format!(
+            "{connections} connections do not fit: {changes} to change, {advice} advised. `crore doctor --script` prints the commands"
+        ),
+        (true, 0) => format!("{connections} connections fit"),
+        (true, _) => format!(
+            "{connections} connections fit; {advice} advised. `crore doctor --script` prints the commands"
+        ),
+    }
+}
+
+fn one(check: &Check) -> String {
+    let mut out = format!("{:INDENT$}{}\n", check.state.name(), check.setting);
+    let is = check.is.as_deref().unwrap_or("cannot be read here");
+    let mut add = |name: &str, text: &str| {
+        out.push_str(&wrapped(&format!("{name:<8}{text}"), INDENT, 8));
+    };
+    add("is", is);
+    add("should", &check.should);
+    add("why", &check.why);
+    for fix in &check.fixes {
+        add("change", &change(fix));
+    }
+    out
+}
+
+fn change(fix: &Fix) -> String {
+    match fix {
+        Fix::Sysctl { name, value } => format!("sysctl -w {name}='{value}'"),
+        Fix::Descriptors(limit) => {
+            format!("LimitNOFILE={limit} in the unit, nofile {limit} in limits.d")
+        }
+        Fix::Write { path, value } => format!("echo {value} > {path}"),
+        Fix::Setting(line) => format!("{line} in the server's settings"),
+        Fix::ByHand(text) => text.clone(),
+    }
+}
+
+/// The text in lines that begin at a column; all but the first a little further.
+fn wrapped(text: &str, indent: usize, hang: usize) -> String {
+    let mut out = " ".repeat(indent);
+    let mut column = indent;
+    for (at, word) in text.split(' ').enumerate() {
+        let width = word.chars().count();
+        if column + width >= WIDTH && at > 0 {
+            out.truncate(out.trim_end().len());
+            out.push('\n');
+            out.push_str(&" ".repeat(indent + hang));
+            column = indent + hang;
+        }
+        out.push_str(word);
+        out.push(' ');
+        column += width + 1;
+    }
+    out.truncate(out.trim_end().len());
+    out.push('\n');
+    out
+}
+
+/// The findings as JSON.
+pub fn json(findings: &Findings) -> Value {
+    let need = &findings.need;
+    let bounds: Vec<Value> = findings
+        .bounds
+        .iter()
+        .map(|bound| json!({ "name": bound.name, "holds": bound.holds, "how": bound.how }))
+        .collect();
+    let checks: Vec<Value> = findings
+        .checks
+        .iter()
+        .map(|check| {
+            json!({
+                "setting": check.setting,
+                "state": check.state.name(),
+                "is": check.is,
+                "should": check.should,
+                "why": check.why,
+                "change": check.fixes.iter().map(change).collect::<Vec<_>>(),
+            })
+        })
+        .collect();
+    json!({
+        "connections": need.connections,
+        "protocol": need.protocol.name(),
+        "shards": need.shards,
+        "cores": need.cores,
+        "bytes_per_connection": need.connection_bytes(&findings.host),
+        "fits": findings.fits(),
+        "holds": findings.bounds[0].holds,
+        "binds_first": findings.bounds[0].name,
+        "bounds": bounds,
+        "checks": checks,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn long_lines_are_broken_between_words() {
+        let text = wrapped(&"word ".repeat(60), 10, 8);
+        assert!(text.lines().count() > 2);
+        assert!(text.lines().all(|line| line.len() < WIDTH));
+        assert!(text.lines().next().unwrap().starts_with("          word"));
+        assert!(text.lines().nth(1).unwrap().starts_with(&" ".repeat(18)));
+        assert_eq!(text.matches("word").count(), 60);
+    }
+}

@@ -1,0 +1,46 @@
+//! Numbers as people read them.
+
+/// A count with its thousands apart.
+pub fn count(number: u64) -> String {
+    if number == u64::MAX {
+        return "unlimited".to_string();
+    }
+    let digits = number.to_string();
+    let mut out = String::with_capacity(digits.len() * 4 / 3);
+    for (at, digit) in digits.chars().enumerate() {
+        if at > 0 && (digits.len() - at).is_multiple_of(3) {
+            out.push(',');
+        }
+        out.push(digit);
+    }
+    out
+}
+
+/// Bytes in the largest unit of which there is one.
+pub fn bytes(number: u64) -> String {
+    const UNITS: [(&str, u32); 3] = [("GiB", 30), ("MiB", 20), ("KiB", 10)];
+    match UNITS.iter().find(|(_, shift)| number >= 1 << shift) {
+        Some((name, shift)) => {
+            let value = number as f64 / (1_u64 << shift) as f64;
+            format!("{value:.1} {name}")
+        }
+        None => format!("{number} B"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_are_readable() {
+        assert_eq!(count(0), "0");
+        assert_eq!(count(999), "999");
+        assert_eq!(count(1_000), "1,000");
+        assert_eq!(count(12_345_678), "12,345,678");
+        assert_eq!(count(u64::MAX), "unlimited");
+        assert_eq!(bytes(1023), "1023 B");
+        assert_eq!(bytes(1536), "1.5 KiB");
+        assert_eq!(bytes(24 << 30), "24.0 GiB");
+    }
+}
