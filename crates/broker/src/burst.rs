@@ -206,7 +206,7 @@ impl Shard {
     }
 
     fn fell_behind_of_http(&mut self, slot: u32, home: ShardId, offset: u64) {
-        let serial = self.filtered(slot).map(|all| all.groups[0].serial);
+        let serial = self.filtered(slot).map(|all| all.groups()[0].serial);
         self.fell_behind(slot, serial.expect("it has filters"), home, offset);
     }
 

@@ -101,12 +101,15 @@ impl Topics {
         accounts.name_bytes += self.names.bytes();
     }
 
+    /// The topic with this name, if it has a row.
+    pub fn find(&self, hash: u32, name: &[u8]) -> Option<u32> {
+        let is = |row: &CarrierTopic| self.names.get(row.name) == name;
+        self.index.find(&self.rows, hash, is)
+    }
+
     /// Finds a topic or makes it.
     pub fn open(&mut self, hash: u32, name: &[u8]) -> u32 {
-        if let Some(id) = self
-            .index
-            .find(&self.rows, hash, |row| self.names.get(row.name) == name)
-        {
+        if let Some(id) = self.find(hash, name) {
             return id;
         }
         let mut row = CarrierTopic::vacant(NONE);

@@ -1,7 +1,7 @@
 //! Joining and leaving filters, for all protocols: what the connections' code asks of the tables and of the homes.
 //!
 //! How a protocol uses it: [`Shard::join_filters`] once for what is subscribed together; pages come to it with
-//! [`Shard::match_page`], live messages with [`Shard::matched`] (in `matched.rs`); [`Shard::leave_filter`] or
+//! [`Shard::match_page`], live messages with [`Shard::matched`] (in `matched.rs`); [`Shard::leave_group`] or
 //! [`Shard::leave_filters`] at the end. For each page it calls [`Shard::took_page`], and
 //! [`Shard::ask_matches`] for the next one when it can take it; not from within
 //! a delivery, whose frames may be the home's own: it lists itself in `resumed`.
@@ -11,7 +11,7 @@ use alloc::vec::Vec;
 
 use crate::home::SEPARATOR;
 use crate::mail::{Ask, AttachFilters, MatchPage, ReplyTo, ShardId, Span};
-use crate::matching::{At, Filtered, Group, Left, Member, Part};
+use crate::matching::{At, Filtered, Left, Member};
 use crate::position::{Position, Since};
 use crate::shard::Shard;
 use crate::slab::NONE;
@@ -48,12 +48,7 @@ impl Shard {
         poll: bool,
     ) -> Result<u32, &'static str> {
         let filtered = self.extra(slot).filters.get_or_insert_with(Box::default);
-        let serial = filtered.serials;
-        filtered.serials += 1;
-        filtered.groups.push(Group {
-            serial,
-            homes: Vec::new(),
-        });
+        let serial = filtered.add_group();
         for (filter, id) in filters {
             if let Err(reason) = self.join_filter(slot, serial, filter, *id) {
                 self.leave_group(slot, serial);
@@ -72,10 +67,9 @@ impl Shard {
                 ..At::default()
             },
         };
-        let group = self
-            .filtered_mut(slot)
-            .and_then(|all| all.group_mut(serial));
-        group.expect("it was just made").homes = since.iter().map(at).collect();
+        let homes = since.iter().map(at).collect();
+        let filtered = self.filtered_mut(slot).expect("it was just made");
+        filtered.set_homes(serial, homes);
         for (home, since) in since.iter().enumerate() {
             self.ask_pages_of(slot, serial, home as ShardId, *since, poll, false);
         }
@@ -90,40 +84,24 @@ impl Shard {
         id: u32,
     ) -> Result<(), &'static str> {
         let most = self.world.settings.limits.filters_per_shard;
-        if self.matching.len() >= most && !self.matching.has(filter) {
+        if self.matching.len() >= most && self.matching.find(filter).is_none() {
             return Err("limits.filters_per_shard is reached");
         }
         let filtered = self.filtered_mut(slot).expect("it was just made");
-        let free = filtered.parts.iter().position(|part| part.row == NONE);
-        let part = free.unwrap_or(filtered.parts.len());
-        let member = Member {
-            slot,
-            part: part as u32,
-        };
+        let part = filtered.next_place();
         let (row, place) = self
             .matching
-            .join(filter, member)
+            .join(filter, Member { slot, part })
             .map_err(|refused| refused.reason())?;
-        let new = Part {
-            row,
-            place,
-            group: serial,
-            id,
-        };
-        let parts = &mut self.filtered_mut(slot).expect("it was just made").parts;
-        match parts.get_mut(part) {
-            Some(free) => *free = new,
-            None => parts.push(new),
-        }
+        let filtered = self.filtered_mut(slot).expect("it was just made");
+        filtered.add(serial, row, place, id);
         Ok(())
     }
 
     /// Asks a home for the next page of a group that is neither live there nor waits for one.
     pub(crate) fn ask_matches(&mut self, slot: u32, serial: u32, home: ShardId, poll: bool) {
-        let group = self
-            .filtered_mut(slot)
-            .and_then(|all| all.group_mut(serial));
-        let Some(at) = group.and_then(|group| group.homes.get_mut(home as usize)) else {
+        let filtered = self.filtered_mut(slot);
+        let Some(at) = filtered.and_then(|all| all.at_mut(serial, home)) else {
             return;
         };
         if at.live || at.asked {
@@ -147,9 +125,11 @@ impl Shard {
     ) {
         let to = self.reply_to(slot, 0);
         let filtered = self.filtered_mut(slot).expect("it has filters");
-        let rows: Vec<u32> = filtered.rows(serial).collect();
-        let group = filtered.group_mut(serial).expect("the caller found it");
-        let at = &mut group.homes[home as usize];
+        let rows: Vec<u32> = filtered
+            .parts_of(serial)
+            .map(|(_, part)| part.row)
+            .collect();
+        let at = filtered.at_mut(serial, home).expect("the caller found it");
         at.asked = true;
         let ask = AttachFilters {
             to,
@@ -183,11 +163,8 @@ impl Shard {
         offset: u64,
         live: bool,
     ) {
-        let group = self
-            .filtered_mut(slot)
-            .and_then(|all| all.group_mut(serial));
-        let group = group.expect("a page comes to a group");
-        if let Some(at) = group.homes.get_mut(home as usize) {
+        let filtered = self.filtered_mut(slot).expect("a page comes to a group");
+        if let Some(at) = filtered.at_mut(serial, home) {
             *at = At {
                 offset,
                 from: page.from,
@@ -197,9 +174,7 @@ impl Shard {
                 asked: false,
             };
         }
-        if group.homes.iter().all(|at| at.live) {
-            group.homes = Vec::new();
-        }
+        filtered.settle(serial);
     }
 
     /// What a home has told up to `offset` is with everybody who is live there.
@@ -212,24 +187,24 @@ impl Shard {
     pub(crate) fn fell_behind(&mut self, slot: u32, serial: u32, home: ShardId, offset: u64) {
         self.stats.fallbacks += 1;
         let (seen, epoch) = (self.matching.seen.clone(), self.world.epoch);
-        let group = self
-            .filtered_mut(slot)
-            .and_then(|all| all.group_mut(serial));
-        let group = group.expect("a live group exists");
-        if group.homes.is_empty() {
-            let live = |offset| At {
-                offset,
-                epoch,
-                live: true,
-                ..At::default()
-            };
-            group.homes = seen.into_iter().map(live).collect();
-        }
-        group.homes[home as usize] = At {
+        let filtered = self.filtered_mut(slot).expect("it has filters");
+        let group = filtered.group(serial).expect("a live group exists");
+        let live = |offset| At {
+            offset,
+            epoch,
+            live: true,
+            ..At::default()
+        };
+        let mut homes = match group.homes() {
+            [] => seen.into_iter().map(live).collect(),
+            homes => homes.to_vec(),
+        };
+        homes[home as usize] = At {
             offset,
             epoch,
             ..At::default()
         };
+        filtered.set_homes(serial, homes);
     }
 
     /// Whether the page's group still is.
@@ -240,24 +215,27 @@ impl Shard {
                 .is_some_and(|all| all.group(serial).is_some())
     }
 
-    /// Ends one filter of a connection, by the protocol's number; says whether there was one.
-    pub(crate) fn leave_filter(&mut self, slot: u32, id: u32) -> bool {
+    /// Ends the filters of a group.
+    pub(crate) fn leave_group(&mut self, slot: u32, serial: u32) {
         let Some(filtered) = self.filtered(slot) else {
-            return false;
+            return;
         };
-        let is = |part: &Part| part.row != NONE && part.id == id;
-        let Some(part) = filtered.parts.iter().position(is) else {
-            return false;
-        };
-        self.leave_one(slot, part);
-        true
+        let parts: Vec<u32> = filtered.parts_of(serial).map(|(at, _)| at).collect();
+        for part in parts {
+            self.leave_one(slot, part);
+        }
+        if let Some(filtered) = self.filtered_mut(slot) {
+            // One that no filter has joined yet.
+            filtered.end_group(serial);
+        }
     }
 
     /// Ends all filters of a connection.
     pub(crate) fn leave_filters(&mut self, slot: u32) {
-        let parts = self.filtered(slot).map_or(0, |all| all.parts.len());
-        for part in 0..parts {
-            self.leave_one(slot, part);
+        let groups = self.filtered(slot).map_or(&[][..], Filtered::groups);
+        let serials: Vec<u32> = groups.iter().rev().map(|group| group.serial).collect();
+        for serial in serials {
+            self.leave_group(slot, serial);
         }
         let extra = self.conns.get(slot).extra;
         if extra != NONE {
@@ -265,34 +243,13 @@ impl Shard {
         }
     }
 
-    fn leave_group(&mut self, slot: u32, serial: u32) {
-        let parts = self.filtered(slot).map_or(0, |all| all.parts.len());
-        for part in 0..parts {
-            let all = self.filtered(slot).expect("it has parts");
-            if all.parts[part].group == serial {
-                self.leave_one(slot, part);
-            }
-        }
-        if let Some(all) = self.filtered_mut(slot) {
-            all.groups.retain(|group| group.serial != serial);
-        }
-    }
-
-    fn leave_one(&mut self, slot: u32, part: usize) {
+    fn leave_one(&mut self, slot: u32, part: u32) {
         let filtered = self.filtered_mut(slot).expect("it has this part");
-        let part = &mut filtered.parts[part];
-        let (row, place, serial) = (part.row, part.place, part.group);
-        if row == NONE {
-            return;
-        }
-        part.row = NONE;
-        if filtered.rows(serial).next().is_none() {
-            filtered.groups.retain(|group| group.serial != serial);
-        }
+        let (row, place) = filtered.remove(part);
         let Left { moved, ended } = self.matching.leave(row, place);
         if let Some(Member { slot, part }) = moved {
             let filtered = self.filtered_mut(slot).expect("a member has filters");
-            filtered.parts[part as usize].place = place;
+            filtered.set_place(part, place);
         }
         let Some(name) = ended else { return };
         for home in 0..self.world.homes {

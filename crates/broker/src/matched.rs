@@ -15,6 +15,7 @@ use crate::deliver::Delivery;
 use crate::encode::{Encoding, Message};
 use crate::io::Io;
 use crate::mail::{Frames, Record, ShardId, Tell};
+use crate::matching::Part;
 use crate::position::{self, Position};
 use crate::shard::Shard;
 use crate::slab::NONE;
@@ -180,14 +181,13 @@ impl Shard {
     /// to it by that filter, and not a second time as a subscriber of the topic.
     pub(crate) fn has_match(&self, slot: u32, topic: &[u8]) -> bool {
         let (_, home) = self.place_of(topic);
-        self.filtered(slot).is_some_and(|all| {
-            (0..all.parts.len() as u32).any(|part| {
-                all.is_live(part, home) && {
-                    let filter = self.matching.name(all.parts[part as usize].row);
-                    crore_wire::topic::matches(&filter, topic)
-                }
-            })
-        })
+        let Some(filtered) = self.filtered(slot) else {
+            return false;
+        };
+        let rows = self.matching.rows(topic);
+        let matches =
+            |(at, part): (u32, &Part)| rows.contains(&part.row) && filtered.is_live(at, home);
+        !rows.is_empty() && filtered.parts().any(matches)
     }
 
     /// All messages of the run in one encoding, with the position of who is live everywhere.
@@ -233,7 +233,7 @@ impl Shard {
         out: &mut Vec<u8>,
     ) {
         let filtered = self.filtered(slot).expect("it has filters");
-        let homes = &filtered.groups[0].homes;
+        let homes = filtered.groups()[0].homes();
         let epoch = self.world.epoch;
         let at = |(n, seen): (usize, &u64)| match (just, homes.get(n)) {
             (Some((home, offset)), at) if home as usize == n => Position {

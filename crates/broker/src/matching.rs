@@ -65,9 +65,9 @@ impl Matching {
         self.filters.len() as usize
     }
 
-    /// Whether this filter has members.
-    pub fn has(&self, filter: &[u8]) -> bool {
-        self.filters.find(filter).is_some()
+    /// The row of a filter that has members.
+    pub fn find(&self, filter: &[u8]) -> Option<u32> {
+        self.filters.find(filter)
     }
 
     /// The filter of a row.
@@ -117,6 +117,13 @@ impl Matching {
         Left { moved: None, ended }
     }
 
+    /// The rows of the filters that match the topic.
+    pub fn rows(&self, topic: &[u8]) -> Vec<u32> {
+        let mut rows = Vec::new();
+        self.filters.matches(topic, |row| rows.push(row));
+        rows
+    }
+
     /// Calls `each` with every member of a filter that matches the topic.
     pub fn each(&self, topic: &[u8], mut each: impl FnMut(Member)) {
         self.filters.matches(topic, |row| {
@@ -138,6 +145,8 @@ pub struct Part {
     pub group: u32,
     /// The protocol's number.
     pub id: u32,
+    /// The next one of its group, or the next free place.
+    next: u32,
 }
 
 /// How far a group is at one home.
@@ -161,54 +170,222 @@ pub struct At {
 pub struct Group {
     /// Its life.
     pub serial: u32,
+    /// The part that joined last.
+    first: u32,
     /// By home; empty when all are live.
-    pub homes: Vec<At>,
+    homes: Vec<At>,
 }
 
 impl Group {
+    /// By home; empty when all are live.
+    pub fn homes(&self) -> &[At] {
+        &self.homes
+    }
+
     /// Whether what this home tells is the group's own.
     pub fn is_live(&self, home: ShardId) -> bool {
         self.homes.get(home as usize).is_none_or(|at| at.live)
     }
 }
 
-/// The filters of a connection.
-#[derive(Default)]
+/// The filters of a connection. Whatever is asked of one costs the same for a client with thousands of them, or little
+/// more.
 pub struct Filtered {
     /// By place; a place is used again.
-    pub parts: Vec<Part>,
-    /// In no order.
-    pub groups: Vec<Group>,
+    parts: Vec<Part>,
+    /// By serial.
+    groups: Vec<Group>,
     /// Groups so far.
-    pub serials: u32,
+    serials: u32,
+    /// The first free place.
+    free: u32,
+    /// Groups that are not live at all homes.
+    behind: u32,
+}
+
+impl Default for Filtered {
+    fn default() -> Self {
+        Filtered {
+            parts: Vec::new(),
+            groups: Vec::new(),
+            serials: 0,
+            free: NONE,
+            behind: 0,
+        }
+    }
 }
 
 impl Filtered {
+    /// Begins a group without filters, live at all homes; returns its serial.
+    pub fn add_group(&mut self) -> u32 {
+        let serial = self.serials;
+        self.serials += 1;
+        self.groups.push(Group {
+            serial,
+            first: NONE,
+            homes: Vec::new(),
+        });
+        serial
+    }
+
+    /// The place that the next part gets.
+    pub fn next_place(&self) -> u32 {
+        match self.free {
+            NONE => self.parts.len() as u32,
+            free => free,
+        }
+    }
+
+    /// Adds a part to a group, at [`Self::next_place`]: a filter by its row and the place among its members, and the
+    /// protocol's number.
+    pub fn add(&mut self, serial: u32, row: u32, place: u32, id: u32) {
+        let at = self.next_place();
+        let group = self.number_of(serial).expect("the caller began it");
+        let next = core::mem::replace(&mut self.groups[group].first, at);
+        let part = Part {
+            row,
+            place,
+            group: serial,
+            id,
+            next,
+        };
+        match self.parts.get_mut(at as usize) {
+            Some(free) => {
+                self.free = free.next;
+                *free = part;
+            }
+            None => self.parts.push(part),
+        }
+    }
+
+    /// Frees a place, and ends the group with its last part; returns the filter's row and the place among its members.
+    pub fn remove(&mut self, at: u32) -> (u32, u32) {
+        let part = &mut self.parts[at as usize];
+        let (row, place, serial) = (part.row, part.place, part.group);
+        part.row = NONE;
+        let next = core::mem::replace(&mut part.next, self.free);
+        self.free = at;
+        let number = self.number_of(serial).expect("a part has its group");
+        let mut before = self.groups[number].first;
+        if before == at {
+            self.groups[number].first = next;
+        } else {
+            while self.parts[before as usize].next != at {
+                before = self.parts[before as usize].next;
+            }
+            self.parts[before as usize].next = next;
+        }
+        if self.groups[number].first == NONE {
+            self.end_group(serial);
+        }
+        (row, place)
+    }
+
+    /// Ends a group that has no parts, if it exists.
+    pub fn end_group(&mut self, serial: u32) {
+        let Some(number) = self.number_of(serial) else {
+            return;
+        };
+        let group = self.groups.remove(number);
+        self.behind -= u32::from(!group.homes.is_empty());
+        if self.groups.is_empty() {
+            // Nothing points here any more.
+            (self.parts, self.free) = (Vec::new(), NONE);
+        }
+    }
+
+    /// A member has moved to another place among those of its filter.
+    pub fn set_place(&mut self, part: u32, place: u32) {
+        self.parts[part as usize].place = place;
+    }
+
+    fn number_of(&self, serial: u32) -> Option<usize> {
+        self.groups
+            .binary_search_by_key(&serial, |group| group.serial)
+            .ok()
+    }
+
+    /// The groups, by serial.
+    pub fn groups(&self) -> &[Group] {
+        &self.groups
+    }
+
     /// The group with this serial.
     pub fn group(&self, serial: u32) -> Option<&Group> {
-        self.groups.iter().find(|group| group.serial == serial)
+        self.number_of(serial).map(|number| &self.groups[number])
     }
 
-    /// The group with this serial.
-    pub fn group_mut(&mut self, serial: u32) -> Option<&mut Group> {
-        self.groups.iter_mut().find(|group| group.serial == serial)
+    /// How far a group is at a home where it is not known to be live.
+    pub fn at_mut(&mut self, serial: u32, home: ShardId) -> Option<&mut At> {
+        let number = self.number_of(serial)?;
+        self.groups[number].homes.get_mut(home as usize)
     }
 
-    /// The rows of a group's filters.
-    pub fn rows(&self, serial: u32) -> impl Iterator<Item = u32> {
-        let of = move |part: &&Part| part.row != NONE && part.group == serial;
-        self.parts.iter().filter(of).map(|part| part.row)
+    /// How far a group is, by home.
+    pub fn set_homes(&mut self, serial: u32, homes: Vec<At>) {
+        let number = self.number_of(serial).expect("the caller knows it");
+        let group = &mut self.groups[number];
+        self.behind -= u32::from(!group.homes.is_empty());
+        group.homes = match homes.iter().all(|at| at.live) {
+            true => Vec::new(),
+            false => homes,
+        };
+        self.behind += u32::from(!group.homes.is_empty());
+    }
+
+    /// A group that is live at all homes keeps no positions.
+    pub fn settle(&mut self, serial: u32) {
+        let homes = self.number_of(serial).map(|n| &mut self.groups[n].homes);
+        if let Some(homes) = homes {
+            let homes = core::mem::take(homes);
+            self.behind -= u32::from(!homes.is_empty());
+            self.set_homes(serial, homes);
+        }
+    }
+
+    /// Whether a home is behind whose next page nobody has asked for.
+    pub fn is_behind(&self) -> bool {
+        let waits = |at: &At| !at.live && !at.asked;
+        self.behind > 0
+            && self
+                .groups
+                .iter()
+                .any(|group| group.homes.iter().any(waits))
+    }
+
+    /// The part in this place, if it is not free.
+    pub fn part(&self, at: u32) -> Option<&Part> {
+        self.parts.get(at as usize).filter(|part| part.row != NONE)
+    }
+
+    /// All parts, with their places.
+    pub fn parts(&self) -> impl Iterator<Item = (u32, &Part)> {
+        let all = (0..).zip(&self.parts);
+        all.filter(|(_, part)| part.row != NONE)
+    }
+
+    /// The parts of a group, the last one first.
+    pub fn parts_of(&self, serial: u32) -> impl Iterator<Item = (u32, &Part)> {
+        let mut at = self.group(serial).map_or(NONE, |group| group.first);
+        core::iter::from_fn(move || {
+            let here = at;
+            let part = self.parts.get(here as usize)?;
+            at = part.next;
+            Some((here, part))
+        })
     }
 
     /// Whether live messages of this home are the part's own.
+    #[inline]
     pub fn is_live(&self, part: u32, home: ShardId) -> bool {
-        let part = self
-            .parts
-            .get(part as usize)
-            .filter(|part| part.row != NONE);
-        part.is_some_and(|part| {
-            self.group(part.group)
-                .is_some_and(|group| group.is_live(home))
+        self.part(part).is_some_and(|part| {
+            self.behind == 0
+                || self
+                    .group(part.group)
+                    .is_some_and(|group| group.is_live(home))
         })
     }
 }
+
+#[cfg(test)]
+mod tests;

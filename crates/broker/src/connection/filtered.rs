@@ -190,9 +190,8 @@ impl Shard {
             asked: false,
         };
         let homes: Vec<At> = opening.homes.iter().map(at).collect();
-        let live = homes.iter().all(|at| at.live);
-        let group = &mut self.filtered_mut(slot).expect("it has filters").groups[0];
-        group.homes = if live { Vec::new() } else { homes };
+        let filtered = self.filtered_mut(slot).expect("it has filters");
+        filtered.set_homes(filtered.groups()[0].serial, homes);
     }
 
     /// All homes have answered.
@@ -302,8 +301,8 @@ impl Shard {
         let Some(filtered) = self.filtered(slot) else {
             return;
         };
-        let group = &filtered.groups[0];
-        let (serial, homes) = (group.serial, group.homes.len());
+        let group = &filtered.groups()[0];
+        let (serial, homes) = (group.serial, group.homes().len());
         let poll = !self.is_stream(slot);
         for home in 0..homes {
             let opening = self.extra(slot).opening.as_deref();
@@ -334,8 +333,8 @@ impl Shard {
             return self.answer_match(slot, home, &name, &first.record, frames, io);
         }
         let encoding = Encoding::of(row);
-        let group = &self.filtered(slot).expect("it has filters").groups[0];
-        if group.homes.is_empty() {
+        let group = &self.filtered(slot).expect("it has filters").groups()[0];
+        if group.homes().is_empty() {
             self.encode_run(encoding, home, messages, frames);
             return self.push_picks(slot, encoding, picks, frames, io);
         }
@@ -383,8 +382,8 @@ impl Shard {
     }
 
     fn saw_of_home(&mut self, slot: u32, home: ShardId, offset: u64) {
-        let group = &mut self.filtered_mut(slot).expect("it has filters").groups[0];
-        if let Some(at) = group.homes.get_mut(home as usize) {
+        let filtered = self.filtered_mut(slot).expect("it has filters");
+        if let Some(at) = filtered.at_mut(filtered.groups()[0].serial, home) {
             at.offset = offset;
         }
     }
@@ -434,7 +433,7 @@ impl Shard {
 
     /// The first filter.
     fn filters_of(&self, slot: u32) -> Vec<u8> {
-        let part = self.filtered(slot).and_then(|all| all.parts.first());
+        let part = self.filtered(slot).and_then(|all| all.part(0));
         part.map_or(Vec::new(), |part| self.matching.name(part.row))
     }
 

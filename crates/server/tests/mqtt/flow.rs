@@ -64,19 +64,28 @@ fn an_old_client_may_have_many_messages_under_way() {
 
 #[test]
 fn the_server_keeps_to_the_client_s_receive_maximum() {
+    keep_to_the_receive_maximum("q/t");
+}
+
+#[test]
+fn a_subscription_with_wildcards_keeps_to_the_receive_maximum_and_goes_on() {
+    keep_to_the_receive_maximum("q/+");
+}
+
+fn keep_to_the_receive_maximum(filter: &str) {
     let broker = Broker::start();
     if !broker.is_ours() {
         return; // Mosquitto 2.0 sends more after the first acknowledgement
     }
     let mut properties = PropertyBuf::new();
     properties.receive_maximum(3);
-    let mut conn = subscriber(&broker, &properties, "t");
+    let mut conn = subscriber(&broker, &properties, filter);
     conn.subscribe("other", 2);
     let mut publisher = Conn::connected(&broker, Version::V5, "publisher");
     for number in 1..=8u16 {
         let payload = number.to_string();
         publisher.deliver(&message(
-            "t",
+            "q/t",
             1 + number as u8 % 2,
             number,
             payload.as_bytes(),

@@ -254,7 +254,9 @@ impl Shard {
             .mqtt
             .as_ref()
             .is_some_and(|mqtt| !mqtt.waiting.is_empty());
-        if waits || !extra.behind.is_empty() {
+        let filters = extra.filters.as_ref();
+        let behind = !extra.behind.is_empty() || filters.is_some_and(|all| all.is_behind());
+        if waits || behind {
             self.resumed.push(self.id_of(slot));
         }
     }

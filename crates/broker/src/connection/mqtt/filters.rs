@@ -13,7 +13,7 @@ use crate::conn::{LIVE, Sub};
 use crate::io::Io;
 use crate::mail::{Attached, Frames, MatchPage, ShardId};
 use crate::matched::{Due, Matched};
-use crate::matching::At;
+use crate::matching::{At, Group, Part};
 use crate::position::{Position, Since};
 use crate::shard::Shard;
 use crate::slab::NONE;
@@ -67,12 +67,24 @@ impl Shard {
 
     /// The text of a subscription with wildcards.
     pub(super) fn wildcard_of(&self, slot: u32, part: u32) -> Option<Vec<u8>> {
-        let filtered = self.filtered(slot)?;
-        let found = filtered
-            .parts
-            .iter()
-            .find(|at| at.row != NONE && at.id == part)?;
+        let serial = self.serial_of(slot, part)?;
+        let (_, found) = self.filtered(slot)?.parts_of(serial).next()?;
         Some(self.matching.name(found.row))
+    }
+
+    /// The group of a subscription with wildcards.
+    fn serial_of(&self, slot: u32, part: u32) -> Option<u32> {
+        let list = &self.extras.get(self.conns.get(slot).extra).list;
+        list[part as usize].filter.checked_sub(1)
+    }
+
+    /// The place in the list of a subscription with wildcards.
+    pub(super) fn part_of_wildcard(&self, slot: u32, filter: &[u8]) -> Option<u32> {
+        let row = self.matching.find(filter)?;
+        let mut parts = self.filtered(slot)?.parts();
+        parts
+            .find(|(_, part)| part.row == row)
+            .map(|(_, part)| part.id)
     }
 
     /// Where a subscription with wildcards stands at each home; nothing while a home has not answered.
@@ -81,7 +93,7 @@ impl Shard {
             return Vec::new();
         };
         let seen = self.matching.seen.iter().enumerate();
-        let at = |(home, seen): (usize, &u64)| match group.homes.get(home) {
+        let at = |(home, seen): (usize, &u64)| match group.homes().get(home) {
             None => Some(*seen),
             Some(at) if at.live => Some(at.offset.max(*seen)),
             Some(at) if at.asked && at.offset == 0 => None,
@@ -93,7 +105,7 @@ impl Shard {
     /// Where a subscription goes on at each home that is made anew for its retained messages.
     fn wildcard_again(&self, slot: u32, serial: u32) -> Vec<Since> {
         let group = self.filtered(slot).and_then(|all| all.group(serial));
-        let homes = group.map_or(&[][..], |group| &group.homes);
+        let homes = group.map_or(&[][..], Group::homes);
         let at = |at: &At| match at.live {
             true => Since::Default,
             false => Since::At(Position {
@@ -149,7 +161,7 @@ impl Shard {
         let (offset, live) = full.map_or((page.head, page.at_head), |offset| (offset, false));
         self.took_page(slot, serial, home, page, offset, live);
         let homes = self.filtered(slot).and_then(|all| all.group(serial));
-        if homes.is_some_and(|group| group.homes.iter().all(|at| !at.asked)) {
+        if homes.is_some_and(|group| group.homes().iter().all(|at| !at.asked)) {
             let options = self.extra(slot).list[part as usize].options;
             let granted = Qos::from_bits(qos(options)).expect("never three");
             self.grant_pending(slot, part, ReasonCode::granted(granted));
@@ -162,15 +174,14 @@ impl Shard {
 
     fn wildcard_at(&self, slot: u32, serial: u32, home: ShardId) -> u64 {
         let group = self.filtered(slot).and_then(|all| all.group(serial));
-        let at = group.and_then(|group| group.homes.get(home as usize));
+        let at = group.and_then(|group| group.homes().get(home as usize));
         at.map_or(0, |at| at.offset)
     }
 
     /// The place in the list of what is read as this group.
     fn part_of_group(&self, slot: u32, serial: u32) -> Option<u32> {
-        let list = &self.extras.get(self.conns.get(slot).extra).list;
-        let part = list.iter().position(|sub| sub.filter == serial + 1)?;
-        Some(part as u32)
+        let (_, part) = self.filtered(slot)?.parts_of(serial).next()?;
+        Some(part.id)
     }
 
     fn grant_pending(&mut self, slot: u32, part: u32, reason: ReasonCode) {
@@ -215,7 +226,7 @@ impl Shard {
         };
         let live = due.iter().filter(|due| filtered.is_live(due.part, home));
         let mut parts: Vec<u32> = live
-            .map(|due| filtered.parts[due.part as usize].id)
+            .filter_map(|due| filtered.part(due.part).map(|part| part.id))
             .collect();
         if parts.is_empty() {
             return;
@@ -269,18 +280,25 @@ impl Shard {
         }
     }
 
-    /// Asks homes for what subscriptions with wildcards have missed.
+    /// Asks homes for what subscriptions with wildcards have missed, of those that there is room for.
     pub(super) fn wildcards_go_on(&mut self, slot: u32) {
-        let Some(filtered) = self.filtered(slot) else {
+        let Some(filtered) = self.filtered(slot).filter(|all| all.is_behind()) else {
             return;
         };
-        let behind = filtered.groups.iter().flat_map(|group| {
-            let homes = group.homes.iter().enumerate();
-            homes
-                .filter(|(_, at)| !at.live && !at.asked)
-                .map(|(home, _)| (group.serial, home as ShardId))
-        });
-        for (serial, home) in behind.collect::<Vec<_>>() {
+        let bound = !self.has_place(slot);
+        let list = &self.extras.get(self.conns.get(slot).extra).list;
+        let mut behind = Vec::new();
+        for group in filtered.groups() {
+            let mut parts = filtered.parts_of(group.serial);
+            // QoS 0 is never held back by what is under way.
+            let held = |(_, part): (u32, &Part)| bound && qos(list[part.id as usize].options) > 0;
+            if !parts.any(held) {
+                let homes = (0..).zip(group.homes());
+                let waits = homes.filter(|(_, at)| !at.live && !at.asked);
+                behind.extend(waits.map(|(home, _)| (group.serial, home)));
+            }
+        }
+        for (serial, home) in behind {
             self.ask_matches(slot, serial, home, false);
         }
     }

@@ -120,8 +120,8 @@ impl Shard {
             let to = self.reply_to(slot, self.part_name(slot, part));
             self.attach_to(topic, to, Since::Live, again, false);
         }
+        self.wildcards_go_on(slot);
         if self.has_room(slot) {
-            self.wildcards_go_on(slot);
             self.catch_up(slot);
         }
     }

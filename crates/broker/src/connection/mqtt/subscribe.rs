@@ -127,20 +127,18 @@ impl Shard {
 
     /// The place of a topic in the list.
     fn part_of(&self, slot: u32, name: &[u8]) -> Option<u32> {
-        let topics = &self.topics;
         let list = &self.extras.get(self.conns.get(slot).extra).list;
-        if name.iter().any(|b| matches!(b, b'+' | b'#')) && !is_shared(name) {
-            let is = |part: &u32| {
-                self.wildcard_of(slot, *part)
-                    .is_some_and(|text| text == name)
-            };
-            return (0..list.len() as u32).find(is);
-        }
-        let is = |sub: &Sub| match &sub.group {
-            Some(group) => *group.text == *name,
-            None => sub.topic != NONE && topics.name(sub.topic) == name,
+        let found = if is_shared(name) {
+            let is = |sub: &Sub| sub.group.as_ref().is_some_and(|group| *group.text == *name);
+            list.iter().position(is)
+        } else if name.iter().any(|b| matches!(b, b'+' | b'#')) {
+            return self.part_of_wildcard(slot, name);
+        } else {
+            let (hash, _) = self.place_of(name);
+            let topic = self.topics.find(hash, name)?;
+            list.iter().position(|sub| sub.topic == topic)
         };
-        list.iter().position(is).map(|part| part as u32)
+        found.map(|part| part as u32)
     }
 
     /// A subscription that exists takes new options, and perhaps the retained message again [MQTT-3.8.4-3].
@@ -410,7 +408,7 @@ impl Shard {
         let (granted, filter) = (sub.granted, core::mem::take(&mut sub.filter));
         (sub.topic, sub.granted, sub.flags) = (NONE, (0, 0), 0);
         if filter != 0 {
-            self.leave_filter(slot, part);
+            self.leave_group(slot, filter - 1);
         }
         if granted != (0, 0) {
             self.grant(slot, granted, ReasonCode::UNSPECIFIED_ERROR);
