@@ -8,9 +8,11 @@
 //! Deliberately not here: who may ask. Whoever holds the other end is the operator.
 
 use alloc::boxed::Box;
+use alloc::sync::Arc;
 
+use crate::drain::Settled;
 use crate::io::Io;
-use crate::shard::Shard;
+use crate::shard::{Shard, World};
 use crate::stats::{Accounts, Stats};
 
 /// Names an order, so that its report finds who asked. Chosen by whoever asks; the shard only gives it back.
@@ -22,6 +24,12 @@ pub struct Ticket(pub u64);
 pub enum Control {
     /// Say what you met and what you hold; also the question whether you turn at all.
     Accounts,
+    /// From now on by the settings and rules of this world, which is one of the same shards and topics.
+    Settings(Arc<World>),
+    /// Move clients off.
+    Drain,
+    /// Let no time pass any more, and say whether anything is under way: the last orders before an end.
+    Settle,
 }
 
 /// The answer to an order.
@@ -29,12 +37,25 @@ pub enum Control {
 pub enum Report {
     /// What the shard met and holds.
     Accounts(Box<(Stats, Accounts)>),
+    /// It is done.
+    Done,
+    /// What is under way.
+    Settled(Settled),
 }
 
 impl Shard {
     pub(crate) fn control<I: Io>(&mut self, ticket: Ticket, control: Control, io: &mut I) {
         let report = match control {
             Control::Accounts => Report::Accounts(Box::new((self.stats(), self.accounts()))),
+            Control::Settings(world) => {
+                self.change(world);
+                Report::Done
+            }
+            Control::Drain => {
+                self.drain(self.now);
+                Report::Done
+            }
+            Control::Settle => Report::Settled(self.settle()),
         };
         io.report(ticket, report);
     }

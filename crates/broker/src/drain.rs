@@ -18,6 +18,7 @@ use crate::encode::chunk;
 use crate::io::{Close, Io};
 use crate::shard::Shard;
 use crate::slab::NONE;
+use crate::stats::Reason;
 use crate::time::Now;
 
 /// Ticks of a second while clients are moved off, so that they leave, and come back, in small groups.
@@ -28,6 +29,20 @@ const ROWS_PER_TICK: u32 = 16_384;
 const QUIET_S: u32 = 2;
 
 const RESTART: &str = "the server restarts";
+
+/// What is under way at a shard. Once two rounds over all shards have found the same, nobody anything to do, and as
+/// much mail received as sent, all of them are at rest: nothing but a connection or the clock can begin anything.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Settled {
+    /// Connections.
+    pub connections: u32,
+    /// Mail that it posted since it began.
+    pub posted: u64,
+    /// Mail that came to it since it began.
+    pub received: u64,
+    /// It has more to do.
+    pub busy: bool,
+}
 
 /// How far it is.
 pub(crate) struct Draining {
@@ -52,6 +67,21 @@ impl Shard {
             cursor: 0,
             until_s: now.s.saturating_add(drain.deadline_s),
         });
+    }
+
+    /// Stops the clock, so that nothing begins any more by itself, and says what is under way.
+    pub(crate) fn settle(&mut self) -> Settled {
+        self.stopped = true;
+        let says = self.lanes.to.iter();
+        let mut says = says.map(|lane| lane.asks.len() + lane.tells.len());
+        let waits = self.resumed.len() + self.paging.len() + self.stalled.len();
+        Settled {
+            connections: self.conns.len(),
+            posted: self.posted,
+            received: self.received,
+            busy: says.any(|count| count > 0)
+                || waits + self.errands.len() + self.deliveries.len() > 0,
+        }
     }
 
     /// Whether clients are moved off.
@@ -83,6 +113,7 @@ impl Shard {
             if !self.conns.get(slot).is_open() {
                 // Nobody.
             } else if over {
+                self.because(Reason::Operator);
                 self.drop_conn(slot, Close::Now, io);
             } else if self.say_goodbye(slot, io) {
                 due -= 1;
@@ -111,15 +142,18 @@ impl Shard {
                 if !idle || self.now.s.saturating_sub(row.sent_s) < QUIET_S {
                     return false;
                 }
+                self.because(Reason::Operator);
                 self.shut(slot, io);
             }
             State::Proxy => self.drop_conn(slot, Close::Now, io),
             State::Poll => {
                 row.options &= !KEEP;
+                self.because(Reason::Operator);
                 self.answer_nothing(slot, io);
             }
             State::Sse => {
                 let http10 = row.wants(HTTP10);
+                self.because(Reason::Operator);
                 let text = self.come_back(slot);
                 let mut bytes = mem::take(&mut self.reply);
                 bytes.clear();
@@ -132,10 +166,14 @@ impl Shard {
                 self.reply = bytes;
                 self.end_stream(slot, close_code::RESTART, RESTART, io);
             }
-            State::WebSocket => self.end_stream(slot, close_code::RESTART, RESTART, io),
+            State::WebSocket => {
+                self.because(Reason::Operator);
+                self.end_stream(slot, close_code::RESTART, RESTART, io);
+            }
             State::Mqtt if row.mqtt == NONE => self.drop_conn(slot, Close::Now, io),
             State::Mqtt => {
                 self.reply.clear();
+                self.because(Reason::Operator);
                 let reason = match self.world.settings.drain.server_reference.is_empty() {
                     true => ReasonCode::SERVER_SHUTTING_DOWN,
                     false => ReasonCode::USE_ANOTHER_SERVER,

@@ -46,6 +46,7 @@ pub mod totals;
 
 pub use conn::{ConnId, Link};
 pub use control::{Control, Report, Ticket};
+pub use drain::Settled;
 pub use io::{Close, Input, Io, Write};
 pub use mail::{Mail, ShardId};
 pub use pace::Pace;

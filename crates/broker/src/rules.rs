@@ -11,6 +11,7 @@ use crate::settings::{Keep, Rule};
 pub const RULES_MAX: usize = 254;
 
 /// The rules of a server, then the default rule, then the one that retained messages are kept by.
+#[derive(Clone, Debug)]
 pub struct Rules(Vec<Rule>);
 
 impl Rules {

@@ -38,6 +38,7 @@ use crate::time::Now;
 use crate::totals::Added;
 
 /// What all shards of a process share, read-only but for the counters of `admission`.
+#[derive(Debug)]
 pub struct World {
     /// What the operator set.
     pub settings: Settings,
@@ -94,6 +95,11 @@ pub struct Shard {
     pub(crate) turned_away: u32,
     /// Clients are moved off.
     pub(crate) draining: Option<Draining>,
+    /// The clock stands still: the end is near.
+    pub(crate) stopped: bool,
+    /// Mail that it posted, and that came to it.
+    pub(crate) posted: u64,
+    pub(crate) received: u64,
     /// Messages published in this turn.
     pub(crate) published: u32,
     pub(crate) swept: u32,
@@ -155,6 +161,9 @@ impl Shard {
             room: u32::try_from(world.settings.limits.connections_per_shard).unwrap_or(u32::MAX),
             turned_away: 0,
             draining: None,
+            stopped: false,
+            posted: 0,
+            received: 0,
             published: 0,
             swept: 0,
             swept_s: now.s,
@@ -293,6 +302,7 @@ impl Shard {
             }
             Input::Mail(mail) => self.mail(mail),
             Input::Control(ticket, control) => self.control(ticket, control, io),
+            Input::Tick if self.stopped => {}
             Input::Tick => self.tick(io),
         }
     }
@@ -320,7 +330,11 @@ impl Shard {
             }
             self.resume_all(io);
         }
-        self.lanes.flush(|to, mail| io.post(to, mail));
+        let posted = &mut self.posted;
+        self.lanes.flush(|to, mail| {
+            *posted += 1;
+            io.post(to, mail);
+        });
         if !self.stalled.is_empty() && !self.must_stall() {
             self.release_stalled(io);
         }
@@ -453,6 +467,7 @@ impl Shard {
     }
 
     fn mail(&mut self, mail: Mail) {
+        self.received += 1;
         let from = mail.from as usize;
         self.lanes.read_at = mail.stamp;
         self.lanes.to[from].under_way_bytes -= mail.credit_bytes;

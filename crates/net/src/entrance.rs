@@ -138,6 +138,23 @@ impl Entrance {
         &self.listeners
     }
 
+    /// Lets nobody come into the queues any more; those who wait there can still be [accepted](Entrance::accept), however
+    /// many in a second. Then [`close`](Entrance::close).
+    pub fn bar(&mut self) {
+        for listener in &self.listeners {
+            // Without the filter whoever comes between the last accept and the close is reset: no reason to stop.
+            let _ = listener.bar();
+        }
+        self.rate = Rate::new(0);
+        self.pause = None;
+    }
+
+    /// Closes the listeners, which resets what is left in their queues.
+    pub fn close(&mut self) {
+        self.listeners.clear();
+        self.tokens.clear();
+    }
+
     /// Connections that the shard has room for; a few more have descriptors, to be told that there is none.
     pub fn room(&self) -> u32 {
         self.room

@@ -107,6 +107,27 @@ impl Listener {
             .ok_or_else(|| io::ErrorKind::Unsupported.into())
     }
 
+    /// Lets nobody come into the queue any more: the packets of a handshake are dropped, so that the queue can be emptied
+    /// before the close, which would reset it. Who is not let in tries again, and finds the port closed or somebody else's.
+    ///
+    /// # Errors
+    /// Those of `SO_ATTACH_FILTER` (socket(7)).
+    pub fn bar(&self) -> io::Result<()> {
+        // One instruction: of each packet keep nothing.
+        let mut nothing = [libc::sock_filter {
+            code: (libc::BPF_RET | libc::BPF_K) as u16,
+            jt: 0,
+            jf: 0,
+            k: 0,
+        }];
+        let program = libc::sock_fprog {
+            len: 1,
+            // The kernel copies the instruction within the call.
+            filter: nothing.as_mut_ptr(),
+        };
+        set_option(self.fd(), libc::SOL_SOCKET, libc::SO_ATTACH_FILTER, program)
+    }
+
     /// Takes one waiting connection.
     pub fn accept(&self) -> Accepted {
         loop {

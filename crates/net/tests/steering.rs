@@ -135,3 +135,18 @@ fn room_is_kept_for_those_in_the_queue_until_all_shards_need_it() {
         socket::close(*fd);
     }
 }
+
+#[test]
+fn before_a_close_the_queue_is_emptied_and_nobody_else_comes_into_it() {
+    let (mut shards, addr) = shards(1);
+    let shard = &mut shards[0];
+    let waiting = crowd(addr);
+    shard.entrance.bar();
+    let late = std::thread::spawn(move || TcpStream::connect(addr).map(drop));
+    // Long enough that the late one would be in the queue.
+    std::thread::sleep(std::time::Duration::from_millis(200));
+    assert_eq!(shard.take(), waiting.len());
+    shard.entrance.close();
+    assert!(late.join().unwrap().is_err(), "it tries again elsewhere");
+    assert!(TcpStream::connect(addr).is_err());
+}

@@ -10,20 +10,21 @@ use crore_broker::admission::Admission;
 use crore_broker::rules::Rules;
 use crore_broker::settings::Limits;
 use crore_broker::{ShardId, World};
-use crore_net::signal::{Signal, Signals};
+use crore_net::signal::Signals;
 use crore_net::steering::Group;
 use crore_net::{affinity, fd_table, mailbox, memory};
 
+use crate::cli::ServeArgs;
 use crate::config::Effective;
-use crate::control;
 use crate::doctor::formula;
 use crate::shard_loop::{Letter, Reported, ShardLoop, Start};
+use crate::{control, life};
 
 /// The stack of a shard's thread; what it never touches costs nothing.
 const STACK_BYTES: usize = 1 << 20;
 
 /// Serves until told to stop.
-pub fn serve(effective: Effective) -> anyhow::Result<()> {
+pub fn serve(args: &ServeArgs, effective: Effective) -> anyhow::Result<()> {
     let signals = Signals::block().context("cannot block signals")?;
     let Effective {
         listen,
@@ -33,7 +34,7 @@ pub fn serve(effective: Effective) -> anyhow::Result<()> {
         settings,
         admin,
         ..
-    } = effective;
+    } = effective.clone();
     let admin_listener = control::listen(&admin)?;
     let listen = with_ports(&listen)?;
     let cores = affinity::cores();
@@ -96,21 +97,19 @@ pub fn serve(effective: Effective) -> anyhow::Result<()> {
         tracing::info!("listening on http://{addr}");
     }
     say_room(shards as u64, &world.settings.limits);
-    let signal = control::run(control::Start {
+    control::run(control::Start {
         listener: admin_listener,
         admin,
         senders,
         reports: reported,
         door: control::Door::new(&listen, &world.settings),
         signals,
-    })?;
-    let name = match signal {
-        Signal::Interrupt => "SIGINT",
-        Signal::Terminate => "SIGTERM",
-        Signal::Hangup => "SIGHUP",
-    };
-    tracing::info!("{name}: stopping");
-    Ok(())
+        life: life::Start {
+            args: args.clone(),
+            effective,
+            world,
+        },
+    })
 }
 
 /// All shards of a listener share one port: a port that the kernel chooses is chosen here.

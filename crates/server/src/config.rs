@@ -165,6 +165,27 @@ fn resolve(file: File, source: Option<PathBuf>, resources: &Resources) -> Effect
 }
 
 impl Effective {
+    /// The keys that have another value in `other`.
+    pub fn differences(&self, other: &Effective) -> Vec<String> {
+        let flat = |effective: &Effective| {
+            let table = toml::Table::try_from(File::of(effective));
+            let mut keys = std::collections::BTreeMap::new();
+            flatten(
+                "",
+                table.expect("settings are plain TOML values"),
+                &mut keys,
+            );
+            keys
+        };
+        let (here, there) = (flat(self), flat(other));
+        let keys: std::collections::BTreeSet<_> = here.keys().chain(there.keys()).collect();
+        let differ = |key: &&&String| here.get(**key) != there.get(**key);
+        keys.iter()
+            .filter(differ)
+            .map(|key| key.to_string())
+            .collect()
+    }
+
     /// The settings as a TOML file that gives them again, with a comment that says where they came from.
     pub fn to_toml(&self) -> String {
         let from = match &self.source {
@@ -176,6 +197,24 @@ impl Effective {
             "# crore {}: effective settings, from {from}\n{body}",
             env!("CARGO_PKG_VERSION")
         )
+    }
+}
+
+/// Values by key, as `limits.topic_bytes`; rules are one value.
+fn flatten(
+    path: &str,
+    table: toml::Table,
+    keys: &mut std::collections::BTreeMap<String, toml::Value>,
+) {
+    for (key, value) in table {
+        let path = match path {
+            "" => key,
+            path => format!("{path}.{key}"),
+        };
+        match value {
+            toml::Value::Table(table) => flatten(&path, table, keys),
+            value => drop(keys.insert(path, value)),
+        }
     }
 }
 

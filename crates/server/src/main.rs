@@ -10,6 +10,7 @@ mod client;
 mod config;
 mod control;
 mod doctor;
+mod life;
 mod shard_loop;
 
 use std::io::{self, IsTerminal, Write};
@@ -56,7 +57,7 @@ fn serve(args: &ServeArgs) -> anyhow::Result<()> {
         Some(path) => tracing::info!(file = %path.display(), "settings read"),
         None => tracing::info!("no ./{}: built-in defaults", config::DEFAULT_FILE),
     }
-    boot::serve(effective)
+    boot::serve(args, effective)
 }
 
 fn log_to_stderr(filter: &str) {

@@ -264,6 +264,9 @@ impl ShardLoop {
             self.shard.handle(input, now, &mut self.io);
         }
         self.letters = letters;
+        if self.shard.drains() {
+            self.close_entrance(now);
+        }
         let busy = self.shard.flush(now, &mut self.io);
         while let Some(conn) = self.io.failed.take() {
             self.shard.handle(Input::Closed(conn), now, &mut self.io);
@@ -332,24 +335,51 @@ impl ShardLoop {
     }
 
     fn accept(&mut self, listener: usize, now: Now) {
-        let now_ms = clock::monotonic_ms();
         for n in 0..ACCEPTS_PER_TURN {
-            let answer = |request: &[u8]| shed(request, now_ms as u32 ^ (n as u32) << 16);
-            match self.entrance.accept(listener, now_ms, answer) {
-                Arrival::Connection(fd, peer) => {
-                    let arrived = Input::Accepted(Link(fd.0), peer.ip());
-                    self.shard.handle(arrived, now, &mut self.io);
-                    self.tell_untrusted(now);
-                }
-                Arrival::Shed(_) => self.tell("out of descriptors or memory", now),
-                Arrival::Stuck(_) => return self.tell("the machine is out of descriptors", now),
-                Arrival::Nobody => return,
-                Arrival::Failed(errno) => {
-                    tracing::debug!(errno, "accept failed");
-                    return;
-                }
+            if !self.accept_one(listener, n as u32, now) {
+                return;
             }
         }
+    }
+
+    /// Takes the connection that waits, as the `n`th of a turn; false when there is no other one now.
+    fn accept_one(&mut self, listener: usize, n: u32, now: Now) -> bool {
+        let now_ms = clock::monotonic_ms();
+        let answer = |request: &[u8]| shed(request, now_ms as u32 ^ n << 16);
+        match self.entrance.accept(listener, now_ms, answer) {
+            Arrival::Connection(fd, peer) => {
+                let arrived = Input::Accepted(Link(fd.0), peer.ip());
+                self.shard.handle(arrived, now, &mut self.io);
+                self.tell_untrusted(now);
+            }
+            Arrival::Shed(_) => self.tell("out of descriptors or memory", now),
+            Arrival::Stuck(_) => {
+                self.tell("the machine is out of descriptors", now);
+                return false;
+            }
+            Arrival::Nobody => return false,
+            Arrival::Failed(errno) => {
+                tracing::debug!(errno, "accept failed");
+                return false;
+            }
+        }
+        true
+    }
+
+    /// Nobody is let in any more; whoever stands in the queues is.
+    fn close_entrance(&mut self, now: Now) {
+        let listeners = self.entrance.listeners().len();
+        if listeners == 0 {
+            return;
+        }
+        self.entrance.bar();
+        for listener in 0..listeners {
+            let mut n = 0;
+            while self.accept_one(listener, n, now) {
+                n += 1;
+            }
+        }
+        self.entrance.close();
     }
 
     /// Says that somebody came who may not, as a shard without connections never ticks.

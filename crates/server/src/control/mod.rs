@@ -22,12 +22,14 @@ use axum::extract::State;
 use axum::http::StatusCode;
 use axum::routing::get;
 use crore_broker::Control;
-use crore_net::signal::{Signal, Signals};
+use crore_net::signal::Signals;
 use crore_net::{Inbox, Sender};
 
 use crate::config::Admin;
+use crate::life::{self, Life};
 use crate::shard_loop::{Letter, Reported};
 pub use shards::Shards;
+pub use signals::Coming;
 pub use tail::Door;
 
 /// What the control thread needs to begin.
@@ -44,6 +46,8 @@ pub struct Start {
     pub door: Door,
     /// The right to wait for signals.
     pub signals: Signals,
+    /// What the server's life begins with.
+    pub life: life::Start,
 }
 
 /// What every handler has.
@@ -53,12 +57,18 @@ pub struct Plane(Arc<Inner>);
 struct Inner {
     shards: Shards,
     gate: gate::Gate,
+    life: Life,
 }
 
 impl Plane {
     /// The shards.
     pub fn shards(&self) -> &Shards {
         &self.0.shards
+    }
+
+    /// The server's life.
+    pub fn life(&self) -> &Life {
+        &self.0.life
     }
 }
 
@@ -78,11 +88,11 @@ pub fn listen(admin: &Admin) -> anyhow::Result<Option<TcpListener>> {
     Ok(Some(listener))
 }
 
-/// Serves the admin port on this thread until a signal ends the process, and says which.
+/// Serves the admin port on this thread until the process may end.
 ///
 /// # Errors
 /// When the runtime cannot be made.
-pub fn run(start: Start) -> anyhow::Result<Signal> {
+pub fn run(start: Start) -> anyhow::Result<()> {
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()
@@ -90,22 +100,25 @@ pub fn run(start: Start) -> anyhow::Result<Signal> {
     runtime.block_on(serve(start))
 }
 
-async fn serve(start: Start) -> anyhow::Result<Signal> {
+async fn serve(start: Start) -> anyhow::Result<()> {
     let shards = Shards::new(start.senders);
     tokio::spawn(shards::pump(shards.clone(), start.reports));
-    let mut signals = signals::listen(start.signals)?;
+    let signals = signals::listen(start.signals)?;
+    let life = Life::new(start.life, shards.clone());
     if let Some(listener) = start.listener {
         listener.set_nonblocking(true)?;
         let listener = tokio::net::TcpListener::from_std(listener)?;
         let address = listener.local_addr()?;
         let plane = Plane(Arc::new(Inner {
             shards,
+            life: life.clone(),
             gate: gate::Gate::new(&start.admin, address),
         }));
         tracing::info!("admin port at http://{address}");
         tokio::spawn(axum::serve(listener, routes(plane, start.door)).into_future());
     }
-    Ok(signals.next().await)
+    life.run(signals).await;
+    Ok(())
 }
 
 /// All that the admin port answers.
@@ -116,12 +129,17 @@ fn routes(plane: Plane, door: Door) -> Router {
         .route("/readyz", get(ready))
         .merge(console::routes())
         .merge(tail::routes(door))
+        .merge(life::api::routes())
         .layer(guarded)
         .with_state(plane)
 }
 
-/// Whether all shards turn.
+/// Whether all shards turn, and let clients in.
 async fn ready(State(plane): State<Plane>) -> (StatusCode, String) {
+    if plane.life().stops() {
+        let stops = "the server stops\n".to_string();
+        return (StatusCode::SERVICE_UNAVAILABLE, stops);
+    }
     match plane.shards().ask_all(|_| Control::Accounts).await {
         Ok(_) => (StatusCode::OK, "ready\n".to_string()),
         Err(shards::Silent(shard)) => (

@@ -1,0 +1,36 @@
+//! The doors of the admin port to the server's life.
+
+use axum::Json;
+use axum::extract::State;
+use axum::http::StatusCode;
+use axum::response::{IntoResponse as _, Response};
+use axum::{Router, routing::post};
+use serde_json::json;
+
+use crate::control::Plane;
+
+/// `POST /api/v1/reload` and `POST /api/v1/drain`.
+pub fn routes() -> Router<Plane> {
+    Router::new()
+        .route("/api/v1/reload", post(reload))
+        .route("/api/v1/drain", post(drain))
+}
+
+/// 200 with what changed, or 422 with what is wrong with the settings, line by line.
+async fn reload(State(plane): State<Plane>) -> Response {
+    match plane.life().reload().await {
+        Ok(reloaded) => Json(reloaded).into_response(),
+        Err(error) => {
+            let body = Json(json!({ "error": error }));
+            (StatusCode::UNPROCESSABLE_ENTITY, body).into_response()
+        }
+    }
+}
+
+/// 202: clients are moved off from now on, and then the process ends.
+async fn drain(State(plane): State<Plane>) -> Response {
+    plane.life().drain();
+    let connections = plane.life().world().admission.connections();
+    let body = Json(json!({ "connections": connections }));
+    (StatusCode::ACCEPTED, body).into_response()
+}

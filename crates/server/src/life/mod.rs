@@ -1,0 +1,123 @@
+//! The life of a running server: it reads its settings again (SIGHUP), moves its clients off and stops (SIGTERM, SIGINT), and
+//! says to its supervisor how it stands.
+//!
+//! Everything here runs on the control thread and speaks to the shards by orders. Invariants: settings change as a whole
+//! or not at all; one change is under way at a time, and none while the server stops; a second SIGINT ends the process at once.
+
+pub mod api;
+mod reload;
+mod stop;
+mod supervisor;
+
+use std::sync::{Arc, Mutex, MutexGuard};
+
+use crore_broker::World;
+use crore_net::signal::Signal;
+use tokio::sync::Notify;
+
+use crate::cli::ServeArgs;
+use crate::config::Effective;
+use crate::control::{Coming, Shards};
+
+/// What a life begins with.
+pub struct Start {
+    /// The command line: a file that is read again lies under the same flags.
+    pub args: ServeArgs,
+    /// The settings.
+    pub effective: Effective,
+    /// What the shards share.
+    pub world: Arc<World>,
+}
+
+/// The life of this server, for everything on the control thread.
+#[derive(Clone)]
+pub struct Life(Arc<Inner>);
+
+struct Inner {
+    args: ServeArgs,
+    shards: Shards,
+    running: Mutex<Running>,
+    /// Held while settings are read again.
+    reloading: tokio::sync::Mutex<()>,
+    /// Somebody other than a signal wants the server to stop.
+    leave: Notify,
+}
+
+/// What changes.
+struct Running {
+    effective: Effective,
+    world: Arc<World>,
+    stops: bool,
+}
+
+impl Life {
+    /// Begins.
+    pub fn new(start: Start, shards: Shards) -> Self {
+        Life(Arc::new(Inner {
+            args: start.args,
+            shards,
+            running: Mutex::new(Running {
+                effective: start.effective,
+                world: start.world,
+                stops: false,
+            }),
+            reloading: tokio::sync::Mutex::default(),
+            leave: Notify::new(),
+        }))
+    }
+
+    /// The settings by which the server runs.
+    pub fn effective(&self) -> Effective {
+        self.running().effective.clone()
+    }
+
+    /// What the shards share.
+    pub fn world(&self) -> Arc<World> {
+        self.running().world.clone()
+    }
+
+    /// Whether clients are moved off and nobody is let in.
+    pub fn stops(&self) -> bool {
+        self.running().stops
+    }
+
+    /// Moves the clients off and stops, as SIGTERM does.
+    pub fn drain(&self) {
+        self.0.leave.notify_one();
+    }
+
+    /// Lives until the end: returns when the process may end.
+    pub async fn run(self, mut signals: Coming) {
+        supervisor::ready(&self);
+        supervisor::watch(&self);
+        loop {
+            let signal = tokio::select! {
+                signal = signals.next() => signal,
+                () = self.0.leave.notified() => Signal::Terminate,
+            };
+            match signal {
+                // What went wrong is logged, and nothing changed.
+                Signal::Hangup => drop(self.reload().await),
+                Signal::Terminate => tracing::info!("SIGTERM: stopping"),
+                Signal::Interrupt => tracing::info!("SIGINT: stopping; again ends at once"),
+            }
+            if signal != Signal::Hangup {
+                break;
+            }
+        }
+        self.running().stops = true;
+        tokio::select! {
+            () = stop::stop(&self) => {}
+            () = interrupted(&mut signals) => tracing::warn!("SIGINT: ended at once"),
+        }
+    }
+
+    fn running(&self) -> MutexGuard<'_, Running> {
+        let running = self.0.running.lock();
+        running.expect("nothing panics while it holds this")
+    }
+}
+
+async fn interrupted(signals: &mut Coming) {
+    while signals.next().await != Signal::Interrupt {}
+}

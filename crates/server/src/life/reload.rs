@@ -1,0 +1,106 @@
+//! Reading the settings again.
+//!
+//! The whole file is read, laid under the same flags and checked as at the start; then every shard gets the new settings
+//! and rules in one order. What a shard or a socket is made with cannot change while it lives: it is named and kept.
+
+use std::sync::Arc;
+
+use crore_broker::rules::Rules;
+use crore_broker::{Control, World};
+use serde::Serialize;
+
+use super::{Life, supervisor};
+use crate::config::{self, Effective};
+
+/// What came of it.
+#[derive(Debug, Serialize)]
+pub struct Reloaded {
+    /// Keys that have another value now.
+    pub changed: Vec<String>,
+    /// Keys whose new value counts only after a restart.
+    pub kept: Vec<String>,
+}
+
+impl Life {
+    /// Reads the settings again. A file that is not in order changes nothing.
+    ///
+    /// # Errors
+    /// What is wrong, line by line, as at the start.
+    pub async fn reload(&self) -> Result<Reloaded, String> {
+        let _one = self.0.reloading.lock().await;
+        if self.stops() {
+            return Err("the server stops".to_string());
+        }
+        supervisor::reloading();
+        let reloaded = self.exchange().await;
+        supervisor::ready(self);
+        match &reloaded {
+            Ok(Reloaded { changed, kept }) => {
+                tracing::info!(changed = %list(changed), "settings read again");
+                if !kept.is_empty() {
+                    tracing::warn!(kept = %list(kept), "these change only with a restart");
+                }
+            }
+            Err(error) => tracing::error!("settings not changed: {error}"),
+        }
+        reloaded
+    }
+
+    async fn exchange(&self) -> Result<Reloaded, String> {
+        let asked = config::load(&self.0.args).map_err(|error| error.to_string())?;
+        let now = self.effective();
+        let next = changeable(&now, &asked);
+        let former = self.world();
+        let world = Arc::new(World {
+            rules: Rules::new(&next.settings.rules),
+            settings: next.settings.clone(),
+            admission: former.admission.clone(),
+            ..*former
+        });
+        let reloaded = Reloaded {
+            changed: now.differences(&next),
+            kept: next.differences(&asked),
+        };
+        world.admission.change(&world.settings);
+        let told = self
+            .0
+            .shards
+            .ask_all(|_| Control::Settings(world.clone()))
+            .await;
+        {
+            let mut running = self.running();
+            running.effective = next;
+            running.world = world;
+        }
+        // An order is not lost: a shard that is late gets it all the same.
+        told.map_err(|silent| format!("shard {} has not answered yet", silent.0))?;
+        Ok(reloaded)
+    }
+}
+
+/// `asked`, as far as a running server can take it.
+fn changeable(now: &Effective, asked: &Effective) -> Effective {
+    let mut settings = asked.settings.clone();
+    let (limits, former) = (&mut settings.limits, &now.settings.limits);
+    // Sockets, tables and the groups of listeners are made with these.
+    limits.connections_per_shard = former.connections_per_shard;
+    limits.accepts_per_s = former.accepts_per_s;
+    limits.send_buffer_bytes = former.send_buffer_bytes;
+    limits.connections_per_address_max = former.connections_per_address_max;
+    limits.publishes_per_address_per_s = former.publishes_per_address_per_s;
+    limits.publishes_per_address_burst = former.publishes_per_address_burst;
+    // Follows from `listen`.
+    settings.http.loopback_hosts_only = now.settings.http.loopback_hosts_only;
+    Effective {
+        settings,
+        state: asked.state.clone(),
+        ..now.clone()
+    }
+}
+
+fn list(keys: &[String]) -> String {
+    match keys {
+        [] => "nothing".to_string(),
+        keys => keys.join(", "),
+    }
+}

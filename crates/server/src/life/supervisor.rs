@@ -1,0 +1,62 @@
+//! What systemd, or whoever speaks its protocol (`sd_notify(3)`), is told. Without a supervisor nothing happens.
+
+use std::time::Duration;
+
+use crore_broker::Control;
+use sd_notify::NotifyState;
+
+use super::Life;
+
+/// More than the time between two looks while clients are moved off: the supervisor waits as long as there is progress.
+const MORE_TIME_US: u32 = 15_000_000;
+
+fn tell(states: &[NotifyState<'_>]) {
+    if let Err(error) = sd_notify::notify(states) {
+        tracing::debug!(%error, "the supervisor cannot be told");
+    }
+}
+
+/// The server serves, by the settings that it has read.
+pub fn ready(life: &Life) {
+    let listen = life.effective().listen;
+    let listen: Vec<String> = listen.iter().map(ToString::to_string).collect();
+    let status = format!("serving on {}", listen.join(", "));
+    tell(&[NotifyState::Ready, NotifyState::Status(&status)]);
+}
+
+/// It reads its settings again.
+pub fn reloading() {
+    match NotifyState::monotonic_usec_now() {
+        Ok(now) => tell(&[NotifyState::Reloading, now]),
+        Err(_) => tell(&[NotifyState::Reloading]),
+    }
+}
+
+/// It stops.
+pub fn stopping() {
+    tell(&[NotifyState::Stopping]);
+}
+
+/// How far it is with that; it needs more time.
+pub fn status(text: &str) {
+    tell(&[
+        NotifyState::Status(text),
+        NotifyState::ExtendTimeoutUsec(MORE_TIME_US),
+    ]);
+}
+
+/// Says that all shards turn, as often as the supervisor wants to hear it.
+pub fn watch(life: &Life) {
+    let Some(interval) = sd_notify::watchdog_enabled() else {
+        return;
+    };
+    let shards = life.0.shards.clone();
+    tokio::spawn(async move {
+        loop {
+            if shards.ask_all(|_| Control::Accounts).await.is_ok() {
+                tell(&[NotifyState::Watchdog]);
+            }
+            tokio::time::sleep((interval / 2).max(Duration::from_millis(1))).await;
+        }
+    });
+}
