@@ -9,6 +9,7 @@ use crore_wire::http::body::Chunked;
 use crore_wire::websocket::receive::Partial;
 
 use crate::admission::Client;
+use crate::connection::access::Who;
 use crate::connection::filtered::Opening;
 use crate::connection::mqtt::{Mqtt, Shared};
 use crate::mail::{Frames, Record, ShardId};
@@ -260,6 +261,10 @@ pub struct HttpSpill {
     pub continued: bool,
     /// It begins with a publish that waits for credit.
     pub held: bool,
+    /// Whose request it begins with; none while that was not looked at, or an answer is due.
+    pub who: Option<Who>,
+    /// What it came with is being looked at elsewhere.
+    pub asked: bool,
 }
 
 /// Bytes that the socket refused.

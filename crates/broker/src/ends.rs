@@ -53,6 +53,7 @@ impl Shard {
         self.count_end(slot, Reason::Peer);
         self.drop_spill(slot);
         self.drop_partial(slot);
+        self.passes.remove(slot);
         let row = self.conns.remove(slot);
         self.left(&row);
         if row.outbox != NONE {

@@ -3,6 +3,7 @@
 
 use core::net::IpAddr;
 
+use crate::access::{Question, Verdict};
 use crate::conn::{ConnId, Link};
 use crate::control::{Control, Report, Ticket};
 use crate::mail::{Mail, ShardId};
@@ -54,6 +55,11 @@ pub trait Io {
     fn written(&mut self, _stamp: u64, _deliveries: u64) {}
     /// Answers an order. Where nobody gives any there is nothing to do.
     fn report(&mut self, _ticket: Ticket, _report: Report) {}
+    /// Has a credential looked at, for a connection that waits. The answer comes as [`Input::Verdict`], once; it does not
+    /// when this returns false, since too many questions wait or there is nobody to ask, and then the credential is refused.
+    fn question(&mut self, _conn: ConnId, _question: Question) -> bool {
+        false
+    }
 }
 
 /// All that can happen to a shard.
@@ -72,6 +78,8 @@ pub enum Input<'a> {
     Mail(Mail),
     /// The operator wants something.
     Control(Ticket, Control),
+    /// What was found about a credential that this connection came with.
+    Verdict(ConnId, Verdict),
     /// Time has passed: to be said as each second begins, and before that whenever
     /// [`Shard::tick_in_ms`](crate::Shard::tick_in_ms) asks for it.
     Tick,

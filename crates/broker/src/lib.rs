@@ -8,6 +8,7 @@
 
 extern crate alloc;
 
+pub mod access;
 pub mod admission;
 mod asks;
 mod blobs;

@@ -5,6 +5,7 @@ use alloc::vec::Vec;
 
 use crore_wire::topic;
 
+use crate::access::Right;
 use crate::settings::{Keep, Rule};
 
 /// Rules are numbered in a byte of the topic's row, and two are not the operator's.
@@ -54,6 +55,18 @@ impl Rules {
     /// The number of the rule of retained messages: the newest of a topic, however old.
     pub fn retained(&self) -> u8 {
         (self.0.len() - 1) as u8
+    }
+
+    /// Whether everybody has this right on all that `filter` matches, a topic too: the first rule that governs any of it
+    /// opens it, and governs all of it.
+    pub fn opens(&self, right: Right, filter: &[u8]) -> bool {
+        let governs =
+            |rule: &&Rule| rule.filter == "#" || topic::overlaps(rule.filter.as_bytes(), filter);
+        let last = self.0.len() - 2;
+        self.0[..last].iter().find(governs).is_some_and(|rule| {
+            let all = rule.filter == "#" || topic::covers(rule.filter.as_bytes(), filter);
+            all && rule.open.has(right)
+        })
     }
 
     /// The rule of this number.

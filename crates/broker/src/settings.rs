@@ -6,6 +6,8 @@ use alloc::string::{String, ToString};
 use alloc::vec;
 use alloc::vec::Vec;
 
+use crate::access::{Grants, Rights};
+
 /// Everything the shards need to know. Shared read-only by all of them.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Settings {
@@ -23,6 +25,8 @@ pub struct Settings {
     pub publish: Publishing,
     /// Those who follow which topics have subscribers.
     pub interest: Interest,
+    /// Who may do what.
+    pub access: Access,
     /// MQTT sessions and what their clients may do.
     pub mqtt: Mqtt,
     /// How clients are moved off before the server stops.
@@ -54,6 +58,27 @@ pub struct Http {
     /// Every connection starts with a PROXY protocol v2 header and comes from one of `trusted_proxies`; others are
     /// closed.
     pub proxy_protocol: bool,
+}
+
+/// Who may do what, as far as the shards decide it; whoever answers their questions has the keys.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Access {
+    /// Only what is granted may be done. Otherwise everybody may do everything, and credentials are not looked at.
+    pub closed: bool,
+    /// What everybody may, without credentials too.
+    pub anonymous: Grants,
+    /// Whether that includes subscriptions by filters with wildcards.
+    pub anonymous_wildcards: bool,
+    /// The cookie that may hold a token; empty for none.
+    pub cookie: String,
+    /// The query parameter that may hold a token; empty for none.
+    pub query: String,
+    /// Bytes of a token, or of a user and a password; 401 past it.
+    pub token_bytes: usize,
+    /// Answers about credentials that each shard remembers.
+    pub verdicts_per_shard: usize,
+    /// Keys the names of credentials in caches; random in each process.
+    pub key: [u8; 32],
 }
 
 /// Hard limits.
@@ -287,6 +312,8 @@ pub struct Rule {
     pub sse_retry_ms: u32,
     /// What becomes of slow subscribers.
     pub slow: Slow,
+    /// What everybody may do here without a grant, while [`Access::closed`].
+    pub open: Rights,
 }
 
 impl Rule {
@@ -317,6 +344,7 @@ impl Default for Rule {
             poll_timeout_status: 204,
             sse_retry_ms: 2000,
             slow: Slow::Disconnect,
+            open: Rights::default(),
         }
     }
 }
@@ -381,6 +409,16 @@ impl Default for Settings {
             interest: Interest {
                 debounce_s: 5,
                 followers_max: 64,
+            },
+            access: Access {
+                closed: false,
+                anonymous: Grants::default(),
+                anonymous_wildcards: false,
+                cookie: "crore_token".to_string(),
+                query: "token".to_string(),
+                token_bytes: 4 << 10,
+                verdicts_per_shard: 4096,
+                key: [0; 32],
             },
             mqtt: Mqtt {
                 keep_alive_max_s: 3600,

@@ -14,6 +14,8 @@ use xxhash_rust::xxh3::xxh3_64_with_seed;
 use crore_wire::mqtt::PropertyBuf;
 use crore_wire::topic;
 
+use crate::access::passes::Passes;
+use crate::access::verdicts::Verdicts;
 use crate::admission::Admission;
 use crate::burst::Burst;
 use crate::carrier::Topics;
@@ -65,6 +67,8 @@ pub struct Shard {
     pub(crate) outboxes: Side<Outbox>,
     pub(crate) extras: Side<alloc::boxed::Box<Extra>>,
     pub(crate) mqtts: Slab<MqttRow>,
+    pub(crate) passes: Passes,
+    pub(crate) verdicts: Verdicts,
     pub(crate) topics: Topics,
     /// MQTT sessions whose client ids have their home here.
     pub(crate) sessions: Sessions,
@@ -142,6 +146,8 @@ impl Shard {
             outboxes: Side::new(),
             extras: Side::new(),
             mqtts: Slab::new(),
+            passes: Passes::default(),
+            verdicts: Verdicts::default(),
             topics: Topics::default(),
             sessions: Sessions::default(),
             errands: Vec::new(),
@@ -225,6 +231,7 @@ impl Shard {
             outboxes: self.outboxes.len(),
             extras: self.extras.len(),
             mqtt_connections: self.mqtts.len(),
+            passes: self.passes.len(),
             receive_bytes: self.receive_bytes,
             outbox_bytes: self.outbox_bytes,
             deliveries: self.deliveries.len(),
@@ -303,6 +310,7 @@ impl Shard {
             Input::Mail(mail) => self.mail(mail),
             Input::Control(ticket, control) => self.control(ticket, control, io),
             Input::Tick if self.stopped => {}
+            Input::Verdict(conn, verdict) => self.verdict(conn, verdict),
             Input::Tick => self.tick(io),
         }
     }

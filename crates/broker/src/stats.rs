@@ -128,6 +128,12 @@ pub struct Stats {
     pub accepted: u64,
     /// Connections that ended, by [`Reason`].
     pub closed: [u64; Reason::ALL.len()],
+    /// Credentials that were refused.
+    pub refused: u64,
+    /// What somebody asked for without a grant.
+    pub denied: u64,
+    /// Connections and subscriptions that ended with what they came with.
+    pub lapsed: u64,
     /// Kept messages that a newer one of their key took the place of.
     pub superseded: u64,
     /// Kept messages that expired.
@@ -151,6 +157,9 @@ impl AddAssign for Stats {
         for (sum, more) in self.closed.iter_mut().zip(other.closed) {
             *sum += more;
         }
+        self.refused += other.refused;
+        self.denied += other.denied;
+        self.lapsed += other.lapsed;
         self.superseded += other.superseded;
         self.expired += other.expired;
     }
@@ -175,6 +184,8 @@ pub struct Accounts {
     pub outbox_bytes: usize,
     /// Topics that connections subscribe to.
     pub carrier_topics: u32,
+    /// Connections on which somebody is known.
+    pub passes: u32,
     /// MQTT connections.
     pub mqtt_connections: u32,
     /// MQTT sessions whose home this is.

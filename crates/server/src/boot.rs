@@ -15,6 +15,7 @@ use crore_net::steering::Group;
 use crore_net::{affinity, fd_table, mailbox, memory};
 
 use crate::cli::ServeArgs;
+use crate::access;
 use crate::config::Effective;
 use crate::doctor::formula;
 use crate::shard_loop::{Letter, Reported, ShardLoop, Start};
@@ -32,6 +33,7 @@ pub fn serve(args: &ServeArgs, effective: Effective) -> anyhow::Result<()> {
         pin,
         backlog,
         settings,
+        access: access_settings,
         admin,
         ..
     } = effective.clone();
@@ -58,9 +60,10 @@ pub fn serve(args: &ServeArgs, effective: Effective) -> anyhow::Result<()> {
         mailbox::<Reported>().context("cannot make the control thread's mailbox")?;
     let mut wakes: Vec<_> = inboxes.iter().map(|inbox| inbox.fd()).collect();
     wakes.push(reported.fd());
+    let (_desk, askers) = access::start(access_settings.as_ref(), &senders)?;
     let group = Group::new();
     let (ready, started) = mpsc::channel();
-    for (id, inbox) in inboxes.into_iter().enumerate() {
+    for ((id, inbox), asker) in inboxes.into_iter().enumerate().zip(askers) {
         let start = Start {
             id: id as ShardId,
             world: world.clone(),
@@ -70,6 +73,7 @@ pub fn serve(args: &ServeArgs, effective: Effective) -> anyhow::Result<()> {
             inbox,
             peers: senders.clone(),
             reports: reports.clone(),
+            asker,
             wakes: wakes.clone(),
             core: pin.then(|| cores[id % cores.len()]),
         };

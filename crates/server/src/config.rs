@@ -9,6 +9,7 @@
 //! It deliberately does not reload, does not read the environment, and does not look at the host
 //! beyond its memory and cores.
 
+pub mod access;
 mod admin;
 mod check;
 mod file;
@@ -52,6 +53,8 @@ pub struct Effective {
     pub backlog: u32,
     /// What the shards decide by.
     pub settings: Settings,
+    /// Who may do what, if anything is decided.
+    pub access: Option<access::Access>,
     /// The port for operators.
     pub admin: Admin,
     /// What is kept across a planned restart.
@@ -139,7 +142,8 @@ fn resolve(file: File, source: Option<PathBuf>, resources: &Resources) -> Effect
         limits.accepts_per_s = resources.accepts_default(shards);
     }
     let mut http = file.http;
-    http.loopback_hosts_only = file.listen.iter().all(|address| address.ip().is_loopback());
+    http.loopback_hosts_only =
+        file.access.is_none() && file.listen.iter().all(|address| address.ip().is_loopback());
     let settings = Settings {
         http,
         limits,
@@ -148,6 +152,7 @@ fn resolve(file: File, source: Option<PathBuf>, resources: &Resources) -> Effect
         deflate: file.deflate,
         publish: file.publish,
         interest: file.interest,
+        access: access::for_shards(file.access.as_ref()),
         mqtt: file.mqtt,
         drain: file.drain,
         rules: file.rules.into_iter().map(Rule::from).collect(),
@@ -158,6 +163,7 @@ fn resolve(file: File, source: Option<PathBuf>, resources: &Resources) -> Effect
         pin: file.pin,
         backlog: file.backlog,
         settings,
+        access: file.access,
         admin: file.admin,
         state: file.state,
         source,

@@ -4,6 +4,7 @@
 //! come from [`config`], its threads from [`boot`], the small tools are in [`client`], [`doctor`] looks at the host. Errors end here,
 //! on stderr and in the exit code; nothing else in the program exits.
 
+mod access;
 mod boot;
 mod cli;
 mod client;

@@ -8,6 +8,7 @@ use std::io::IoSlice;
 use std::net::SocketAddr;
 use std::sync::Arc;
 
+use crore_broker::access::{Question, Verdict};
 use crore_broker::connection::shed;
 use crore_broker::{
     Close, ConnId, Control, Input, Io, Link, Mail, Now, Report, Shard, ShardId, Ticket, World,
@@ -17,6 +18,8 @@ use crore_net::{
     Arrival, Burst, Driver, Entrance, Fd, Inbox, Received, Sender, Sent, SocketOptions, clock,
     entrance, fd_table, socket, steering,
 };
+
+use crate::access::Asker;
 
 /// Events taken by one wait.
 const EVENTS_MAX: usize = 256;
@@ -46,6 +49,8 @@ pub enum Letter {
     Mail(Mail),
     /// From the control thread.
     Control(Ticket, Control),
+    /// About what a connection came with.
+    Verdict(ConnId, Verdict),
 }
 
 /// A report on its way to the control thread.
@@ -74,6 +79,8 @@ pub struct Start {
     pub peers: Vec<Sender<Letter>>,
     /// Where reports go.
     pub reports: Sender<Reported>,
+    /// Whom to ask about credentials.
+    pub asker: Asker,
     /// The eventfds of all inboxes.
     pub wakes: Vec<Fd>,
     /// The core to stay on.
@@ -86,6 +93,7 @@ struct Sockets {
     burst: Burst,
     peers: Vec<Sender<Letter>>,
     reports: Sender<Reported>,
+    asker: Asker,
     failed: Cell<Option<ConnId>>,
 }
 
@@ -153,6 +161,10 @@ impl Io for Sockets {
     fn report(&mut self, ticket: Ticket, report: Report) {
         self.reports.post(Reported { ticket, report });
     }
+
+    fn question(&mut self, conn: ConnId, question: Question) -> bool {
+        self.asker.ask(conn, question)
+    }
 }
 
 /// The thread.
@@ -206,6 +218,7 @@ impl ShardLoop {
                 burst,
                 peers: start.peers,
                 reports: start.reports,
+                asker: start.asker,
                 failed: Cell::new(None),
             },
             inbox: start.inbox,
@@ -260,6 +273,7 @@ impl ShardLoop {
             let input = match letter {
                 Letter::Mail(mail) => Input::Mail(mail),
                 Letter::Control(ticket, control) => Input::Control(ticket, control),
+                Letter::Verdict(conn, verdict) => Input::Verdict(conn, verdict),
             };
             self.shard.handle(input, now, &mut self.io);
         }

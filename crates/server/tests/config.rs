@@ -458,6 +458,15 @@ fn the_example_file_holds_exactly_the_defaults() {
         .map(|line| format!("{}\n", &line[2..]))
         .collect();
     let shown_rule = shown.parse::<Table>().unwrap()["rule"][0].clone();
+    let (_, access) = example.split_once("#\n# [access]").unwrap();
+    let access: String = format!("# [access]{access}")
+        .lines()
+        .take_while(|line| !line.is_empty())
+        .map(|line| format!("{}\n", &line[2..]))
+        .collect();
+    let shown_access = access.parse::<Table>().unwrap()["access"].clone();
+    let default_access = effective(Some("[access]"), &[])["access"].clone();
+    assert_eq!(shown_access, default_access);
     let default_rule = effective(Some("[[rule]]\nmatch = 'chat/#'"), &[])["rule"][0].clone();
     assert_eq!(shown_rule, default_rule);
 }
@@ -483,6 +492,14 @@ fn the_documented_settings_are_all_of_them_with_their_defaults() {
             .unwrap()
             .iter()
             .map(|(name, value)| (format!("rule.{name}"), value.clone())),
+    );
+    let access = effective(Some("[access]"), &[])["access"].clone();
+    expected.extend(
+        access
+            .as_table()
+            .unwrap()
+            .iter()
+            .map(|(name, value)| (format!("access.{name}"), value.clone())),
     );
     let mut expected: Vec<(String, String)> = expected
         .into_iter()

@@ -165,6 +165,40 @@ pub fn matches(filter: &[u8], name: &[u8]) -> bool {
     names.next().is_none()
 }
 
+/// Whether all that `filter` matches, `granted` matches too: the question whether a subscription by filter lies within
+/// what somebody was granted. Both passed [`check_filter`] or [`check_name`]; for a name it is [`matches`].
+pub fn covers(granted: &[u8], filter: &[u8]) -> bool {
+    if is_reserved(filter) && matches!(granted.first(), Some(b'+' | b'#')) {
+        return false;
+    }
+    let mut asked = levels(filter);
+    for level in levels(granted) {
+        match (level, asked.next()) {
+            (b"#", _) => return true,
+            (b"+", Some(level)) if level != b"#" => {}
+            (level, Some(asked)) if level == asked => {}
+            _ => return false,
+        }
+    }
+    asked.next().is_none()
+}
+
+/// Whether some name is matched by both filters, which passed [`check_filter`] or [`check_name`].
+pub fn overlaps(one: &[u8], other: &[u8]) -> bool {
+    let wild = |filter: &[u8]| matches!(filter.first(), Some(b'+' | b'#'));
+    if is_reserved(one) && wild(other) || is_reserved(other) && wild(one) {
+        return false;
+    }
+    let (mut one, mut other) = (levels(one), levels(other));
+    loop {
+        match (one.next(), other.next()) {
+            (None, None) | (Some(b"#"), _) | (_, Some(b"#")) => return true,
+            (Some(a), Some(b)) if a == b || a == b"+" || b == b"+" => {}
+            _ => return false,
+        }
+    }
+}
+
 /// The hash that places a topic: XXH3 of 64 bits with seed 0, the same on every machine and in every version.
 pub fn stable_hash(name: &[u8]) -> u64 {
     xxhash_rust::xxh3::xxh3_64(name)

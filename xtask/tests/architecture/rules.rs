@@ -68,6 +68,8 @@ const PURE_DEPENDENCIES: &[&str] = &[
     "memchr",
     "miniz_oxide",
     "sha1",
+    // Without std it is arithmetic.
+    "blake2",
     "xxhash-rust",
     "crore-wire",
     "hashbrown",

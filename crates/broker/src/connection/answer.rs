@@ -78,6 +78,9 @@ impl Shard {
         let mut head = self
             .head(slot, status)
             .header("Content-Type", b"text/plain; charset=utf-8");
+        if status == 401 {
+            head = head.header("WWW-Authenticate", b"Bearer realm=\"crore\"");
+        }
         if matches!(status, 429 | 503) {
             head = head.number("Retry-After", retry_after_s);
         }
@@ -164,6 +167,7 @@ impl Shard {
     pub(super) fn request_done<I: Io>(&mut self, slot: u32, io: &mut I) {
         let keep_alive_s = self.world.settings.timeouts.keep_alive_s;
         let now_s = self.now.s;
+        self.passes.remove(slot);
         let row = self.conns.get_mut(slot);
         row.request = row.request.wrapping_add(1);
         row.state = State::Http;

@@ -60,12 +60,18 @@ impl Shard {
         }
         let end = self.conns.end();
         let until = end.min(self.swept + self.rows_per_tick());
+        let watches_passes = !self.passes.is_empty();
         for slot in self.swept..until {
             let row = self.conns.get(slot);
             if !row.is_open() {
                 continue;
             }
             self.tally[0][row.transport() as usize] += 1;
+            let over = watches_passes && self.passes.is_over(slot, self.now.unix_s);
+            if over && self.lapse(slot, io) {
+                continue;
+            }
+            let row = self.conns.get(slot);
             if row.deadline_s != 0 && row.deadline_s < self.now.s {
                 self.deadline(slot, io);
             } else if matches!(row.state, State::WebSocket | State::Sse) && row.outbox == NONE {

@@ -10,6 +10,7 @@ use crore_wire::http::{origin, proxy};
 use crore_wire::topic::TopicError;
 use crore_wire::{form, topic};
 
+use super::access::{Who, rights};
 use super::answer::ANY_ORIGIN;
 use super::mqtt::speaks_mqtt;
 use crate::conn::{
@@ -35,7 +36,7 @@ pub(super) enum Flow {
 
 /// What a path means.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Door {
+pub(super) enum Door {
     Publish,
     Subscribe,
     PubSub,
@@ -176,6 +177,9 @@ impl Shard {
                 self.stall(slot, io);
                 break;
             }
+            if !self.knows_who(slot, &buf[at..end], &mut kept, io) {
+                break;
+            }
             match self.whole(slot, &mut buf[at..end], &mut kept, io) {
                 BodyState::Ended => return None,
                 BodyState::More => {
@@ -185,11 +189,11 @@ impl Shard {
                     break;
                 }
                 BodyState::Whole(body_end, next) => {
-                    kept = HttpSpill::default();
+                    let who = core::mem::take(&mut kept).who;
                     let request = &buf[at..at + body_end];
                     let head = head::parse(request, usize::MAX);
                     let head = head.ok().flatten().expect("the head was read before");
-                    let flow = self.request(slot, &head, &request[head.len..], io);
+                    let flow = self.request(slot, &head, &request[head.len..], who, io);
                     at += next;
                     match flow {
                         Flow::Next => self.request_done(slot, io),
@@ -308,7 +312,14 @@ impl Shard {
         state
     }
 
-    fn request<I: Io>(&mut self, slot: u32, head: &Head<'_>, body: &[u8], io: &mut I) -> Flow {
+    fn request<I: Io>(
+        &mut self,
+        slot: u32,
+        head: &Head<'_>,
+        body: &[u8],
+        who: Option<Who>,
+        io: &mut I,
+    ) -> Flow {
         let keeps = head.keep_alive() && !self.drains();
         let row = self.conns.get_mut(slot);
         row.deadline_s = 0;
@@ -330,6 +341,9 @@ impl Shard {
         }
         if let Err(reached) = self.admitted(slot, head) {
             return self.turn_away(slot, head, reached);
+        }
+        if let Err(refusal) = self.enter_as(slot, who) {
+            return self.refuse_credentials(slot, refusal);
         }
         if upgrade && speaks_mqtt(head) {
             return self.upgrade_to_mqtt(slot, head, io);
@@ -402,6 +416,9 @@ impl Shard {
                 return Flow::Next;
             }
         };
+        if let Err(denied) = self.may_all(slot, rights(door, verb, head.method), &names) {
+            return self.deny(slot, denied);
+        }
         match (door, verb) {
             (Door::Interest, _) => unreachable!("followed above"),
             (Door::Subscribe, _) | (Door::PubSub, _) => {
@@ -522,7 +539,7 @@ impl Shard {
         head.header("Access-Control-Allow-Methods", allowed.as_bytes())
             .header(
                 "Access-Control-Allow-Headers",
-                b"Content-Type, Accept, If-None-Match, If-Modified-Since, Last-Event-ID, X-EventSource-Event, Crore-Key, Crore-TTL, Crore-Property, Crore-Retain, Idempotency-Key",
+                b"Authorization, Content-Type, Accept, If-None-Match, If-Modified-Since, Last-Event-ID, X-EventSource-Event, Crore-Key, Crore-TTL, Crore-Property, Crore-Retain, Idempotency-Key",
             )
             .header("Access-Control-Max-Age", b"600")
             .end();

@@ -16,6 +16,7 @@ use crore_wire::{form, json, sse, topic};
 
 use super::close_code;
 use super::http::Flow;
+use crate::access::Right;
 use crate::asks::Following;
 use crate::conn::{Attaching, EVENTS, FOLLOWS, Follow, HEAD, HTTP10, State};
 use crate::encode::chunk;
@@ -39,7 +40,9 @@ impl Shard {
                 return Flow::Next;
             }
         };
-        // Who may follow what will be asked here, where the filter is known and nothing has happened.
+        if let Err(denied) = self.may(slot, Right::Interest, &filter) {
+            return self.deny(slot, denied);
+        }
         if !self.conns.get(slot).wants(HEAD) && !self.world.admission.enter_follower() {
             if !upgrade && head.accept() == Accept::EventStream {
                 self.shed_events(slot);

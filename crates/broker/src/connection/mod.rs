@@ -1,8 +1,9 @@
 //! What a connection does, by protocol. Each file is a part of the shard's turn: `http` reads
 //! requests and routes them, `publish` and `subscribe` carry them out, `answer` writes the
-//! responses, `filtered` is for subscribers by filter, `admission` turns away, `interest` tells who is
+//! responses, `access` asks whose requests they are, `filtered` is for subscribers by filter, `admission` turns away, `interest` tells who is
 //! watched, `websocket` reads frames, `deadlines` watches the clock.
 
+pub(crate) mod access;
 mod admission;
 mod answer;
 mod credit;
@@ -29,6 +30,8 @@ pub mod close_code {
     pub const RESTART: u16 = 1012;
     /// No room for a topic, or more publishes than there may be; try again later.
     pub const TRY_AGAIN: u16 = 1013;
+    /// What the client came with is over: a new token, and it may connect again.
+    pub const EXPIRED: u16 = 4401;
     /// The topic was deleted.
     pub const DELETED: u16 = 4410;
     /// Messages since the client's position are lost.

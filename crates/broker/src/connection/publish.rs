@@ -7,6 +7,7 @@ use crore_wire::http::is_field_value;
 use crore_wire::{json, ndjson, topic};
 
 use super::http::Flow;
+use crate::access::Right;
 use crate::admission::Reached;
 use crate::conn::{Batch, Pending, REPLAYED, State};
 use crate::deliver::WARMED;
@@ -298,6 +299,10 @@ impl Shard {
         topic::check_name(line.topic, limits.topic_bytes).map_err(|error| error.reason())?;
         if topic::is_reserved(line.topic) {
             return Err("topics that begin with $ are the server's own");
+        }
+        if let Err(denied) = self.may(slot, Right::Publish, line.topic) {
+            self.stats.denied += 1;
+            return Err(denied.reason());
         }
         if line.data.len() > limits.message_bytes {
             return Err("the data is longer than limits.message_bytes allows");

@@ -12,6 +12,7 @@ use super::close_code;
 use super::http::Flow;
 use super::mqtt;
 use super::publish::{TOPICS_REACHED, is_binary};
+use crate::access::Right;
 use crate::admission::Reached;
 use crate::conn::{DEFLATE, FRAMED, META, PUBLISHES, Spill, State};
 use crate::home::Publish;
@@ -218,6 +219,12 @@ impl Shard {
         let Some((hash, name)) = extra.publish_to.take() else {
             unreachable!("a publisher has a topic")
         };
+        if let Err(denied) = self.may(slot, Right::Publish, &name) {
+            // It was granted when the connection was made.
+            self.send_reply(slot, io);
+            self.end_stream(slot, close_code::EXPIRED, denied.reason(), io);
+            return false;
+        }
         if let Err(reached) = self.may_publish(slot) {
             self.extra(slot).publish_to = Some((hash, name));
             return self.frame_refused(slot, number, reached, io);

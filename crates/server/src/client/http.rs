@@ -86,7 +86,18 @@ impl Connection {
     /// # Errors
     /// As [`Server::connect`].
     pub fn open(server: &Server) -> io::Result<Self> {
-        let stream = server.connect()?;
+        Self::over(server.connect()?)
+    }
+
+    /// Connects within so much time.
+    ///
+    /// # Errors
+    /// As [`Server::connect`].
+    pub fn open_within(server: &Server, timeout: Duration) -> io::Result<Self> {
+        Self::over(server.connect_within(timeout)?)
+    }
+
+    fn over(stream: TcpStream) -> io::Result<Self> {
         stream.set_read_timeout(Some(ANSWER_TIMEOUT))?;
         stream.set_write_timeout(Some(ANSWER_TIMEOUT))?;
         Ok(Connection {

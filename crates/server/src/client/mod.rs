@@ -5,10 +5,10 @@
 //! data; everything else goes to stderr. A reader of stdout that went away ends them quietly.
 
 mod envelope;
-mod http;
+pub mod http;
 mod poll;
 mod publish;
-mod server;
+pub mod server;
 mod sse;
 mod subscribe;
 mod websocket;

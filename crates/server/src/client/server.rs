@@ -83,9 +83,17 @@ impl Server {
     /// # Errors
     /// The name does not resolve, or no address accepts; the last address's error.
     pub fn connect(&self) -> io::Result<TcpStream> {
+        self.connect_within(CONNECT_TIMEOUT)
+    }
+
+    /// The same, with so much time for each address.
+    ///
+    /// # Errors
+    /// As [`Server::connect`].
+    pub fn connect_within(&self, timeout: Duration) -> io::Result<TcpStream> {
         let mut last = io::Error::new(io::ErrorKind::NotFound, "the host has no address");
         for address in (self.host.as_str(), self.port).to_socket_addrs()? {
-            match TcpStream::connect_timeout(&address, CONNECT_TIMEOUT) {
+            match TcpStream::connect_timeout(&address, timeout) {
                 Ok(stream) => {
                     stream.set_nodelay(true)?;
                     return Ok(stream);
@@ -94,6 +102,15 @@ impl Server {
             }
         }
         Err(last)
+    }
+
+    /// The request target that the URL itself names.
+    pub fn target(&self) -> &str {
+        if self.prefix.is_empty() {
+            "/"
+        } else {
+            &self.prefix
+        }
     }
 
     /// The request target that publishes to `topic`.

@@ -147,7 +147,7 @@ pub fn problems(file: &File, insecure: bool) -> Vec<Problem> {
     let mut check = Check {
         problems: Vec::new(),
     };
-    listen(&mut check, &file.listen, insecure);
+    listen(&mut check, &file.listen, insecure || file.access.is_some());
     check.zero_or("shards", file.shards, "one for each core", 1..=MAX_SHARDS);
     check.range("backlog", file.backlog, 1..=MAX_BACKLOG);
     http(&mut check, &file.http);
@@ -158,6 +158,9 @@ pub fn problems(file: &File, insecure: bool) -> Vec<Problem> {
     publish(&mut check, &file.publish);
     interest(&mut check, &file.interest);
     mqtt(&mut check, &file.mqtt);
+    let rules: Vec<&Rule> = file.rules.iter().map(|entry| &entry.0).collect();
+    let access = super::access::problems(file.access.as_ref(), &rules);
+    check.problems.extend(access);
     let admin = super::admin::problems(&file.admin, &file.listen);
     check.problems.extend(admin);
     drain(&mut check, &file.drain);
@@ -184,7 +187,7 @@ pub fn problems(file: &File, insecure: bool) -> Vec<Problem> {
     check.problems
 }
 
-fn listen(check: &mut Check, addresses: &[SocketAddr], insecure: bool) {
+fn listen(check: &mut Check, addresses: &[SocketAddr], anywhere: bool) {
     if addresses.is_empty() {
         check.fail(
             "listen",
@@ -195,10 +198,10 @@ fn listen(check: &mut Check, addresses: &[SocketAddr], insecure: bool) {
         let path = format!("listen[{}]", index + 1);
         if addresses[..index].contains(address) {
             check.fail(path, format!("{address} stands there twice; remove one"));
-        } else if !address.ip().is_loopback() && !insecure {
+        } else if !address.ip().is_loopback() && !anywhere {
             let what = format!(
                 "{address} is not a loopback address, and everyone who reaches it may publish and subscribe; \
-                 listen on 127.0.0.1 behind a proxy, or add the flag --insecure to accept that"
+                 say who may in a table [access] (docs/ACCESS.md), listen on 127.0.0.1 behind a proxy, or add the flag --insecure to accept that"
             );
             check.fail(path, what);
         }

@@ -6,12 +6,14 @@
 
 use std::net::SocketAddr;
 
+use crore_broker::access::Rights;
 use crore_broker::settings::{
     Concurrency, Deflate, Drain, First, Heartbeat, Http, Interest, Keep, Limits, Mqtt, Publishing,
     Rule, Settings, Slow, Timeouts,
 };
 use serde::{Deserialize, Serialize};
 
+use super::access::{Access, open};
 use super::units::{address, cidr, first, size};
 use super::{Admin, DEFAULT_LISTEN, Effective, State};
 
@@ -43,6 +45,8 @@ pub struct File {
     pub interest: Interest,
     #[serde(with = "MqttMirror")]
     pub mqtt: Mqtt,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub access: Option<Access>,
     pub admin: Admin,
     #[serde(with = "DrainMirror")]
     pub drain: Drain,
@@ -61,6 +65,7 @@ impl Default for File {
             deflate,
             publish,
             interest,
+            access: _,
             mqtt,
             drain,
             rules,
@@ -82,6 +87,7 @@ impl Default for File {
             publish,
             interest,
             mqtt,
+            access: None,
             admin: Admin::default(),
             drain,
             state: State::default(),
@@ -106,6 +112,7 @@ impl File {
             deflate,
             publish,
             interest,
+            access: _,
             mqtt,
             drain,
             rules,
@@ -123,6 +130,7 @@ impl File {
             publish,
             interest,
             mqtt,
+            access: effective.access.clone(),
             admin: effective.admin.clone(),
             drain,
             state: effective.state.clone(),
@@ -323,6 +331,8 @@ struct RuleMirror {
     sse_retry_ms: u32,
     #[serde(with = "SlowMirror")]
     slow: Slow,
+    #[serde(with = "open")]
+    open: Rights,
 }
 
 #[derive(Serialize, Deserialize)]

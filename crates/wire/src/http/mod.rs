@@ -7,6 +7,7 @@
 
 pub mod accept;
 pub mod body;
+pub mod cookie;
 pub mod date;
 pub mod etag;
 pub mod forwarded;

@@ -13,6 +13,7 @@ use crore_wire::topic;
 
 use super::publish::Fields;
 use super::state::{Connecting, MqttRow};
+use crate::access::Right;
 use crate::conn::{ConnId, SMALL, State, TURNED_AWAY, V5};
 use crate::io::{Close, Io};
 use crate::mail::{Ask, Farewell, Given, ReplyTo};
@@ -106,8 +107,10 @@ impl Shard {
         if connect.properties.authentication_method().is_some() {
             return Err(ReasonCode::BAD_AUTHENTICATION_METHOD);
         }
+        self.connect_as(slot)?;
         let client = self.client_id(slot, connect)?;
-        let will = self.will(connect)?;
+        let will = self.will(slot, connect)?;
+        let session = self.session_name(slot, &client);
         let settings = &self.world.settings.mqtt;
         let (set, v5) = (&connect.properties, connect.version == Version::V5);
         let asked_s = match (v5, connect.clean_start) {
@@ -130,7 +133,7 @@ impl Shard {
                 serial: 0,
                 life: 0,
             },
-            home: crate::mail::ShardId::from(topic::partition(client.as_bytes()))
+            home: crate::mail::ShardId::from(topic::partition(session.as_bytes()))
                 % self.world.homes,
             keep_alive_s,
             packet_id: 0,
@@ -157,11 +160,11 @@ impl Shard {
         let conn = self.conns.get_mut(slot);
         conn.mqtt = row;
         conn.options |= if packet_max.is_some() { SMALL } else { 0 };
-        let hash = xxh3_64_with_seed(client.as_bytes(), self.world.seed) as u32;
+        let hash = xxh3_64_with_seed(session.as_bytes(), self.world.seed) as u32;
         let ask = Ask::SessionOpen {
             to: self.reply_to(slot, 0),
             hash,
-            client: client.into(),
+            client: session.into(),
             clean: connect.clean_start,
         };
         self.errands.push((home, ask));
@@ -186,7 +189,7 @@ impl Shard {
         Ok(id.into())
     }
 
-    fn will(&self, connect: &Connect<'_>) -> Result<Option<Box<Will>>, ReasonCode> {
+    fn will(&mut self, slot: u32, connect: &Connect<'_>) -> Result<Option<Box<Will>>, ReasonCode> {
         let Some(will) = &connect.will else {
             return Ok(None);
         };
@@ -195,7 +198,9 @@ impl Shard {
         if topic::check_name(name, limits.topic_bytes).is_err() || topic::is_reserved(name) {
             return Err(ReasonCode::TOPIC_NAME_INVALID);
         }
-        if will.payload.len() > limits.message_bytes {
+        let message_bytes = limits.message_bytes;
+        self.grants(slot, Right::Publish, name)?;
+        if will.payload.len() > message_bytes {
             return Err(ReasonCode::QUOTA_EXCEEDED);
         }
         let fields = Fields::of(&will.properties, will.payload, WILL_ORIGIN)

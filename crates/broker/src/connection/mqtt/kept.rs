@@ -167,6 +167,7 @@ impl Shard {
         let count = from.number();
         let received = (0..count).map(|_| from.bytes(2).try_into().expect("two bytes"));
         let received = received.map(u16::from_le_bytes).collect();
+        let (inflight, waiting) = (self.may_have(slot, inflight), self.may_have(slot, waiting));
         let mqtt = self.mqtt_state(slot);
         (mqtt.inflight, mqtt.waiting, mqtt.received) = (inflight, waiting, received);
         if planted::is(Fault::LostInflight) {
@@ -181,6 +182,12 @@ impl Shard {
         debug_assert!(self.conns.get(slot).wants(MULTI));
         self.send_inflight(slot, io);
         for sub in subs {
+            if !self.may_still(slot, sub.filter) {
+                if qos(sub.options) > 0 || is_shared(sub.filter) {
+                    self.release_kept(sub.filter);
+                }
+                continue;
+            }
             let all = Self::since_all(epoch, &sub.seen);
             let since = all.first().copied().unwrap_or(Since::Live);
             let options = options_of(sub.options);

@@ -7,6 +7,7 @@
 //! order [MQTT-4.6.0-2, -3]; a packet that is wrong ends the connection with the reason that the specification has
 //! for it, and nobody else's. What one subscription is costs what it costs over WebSocket, and 20 bytes.
 
+mod access;
 mod connect;
 mod deliver;
 mod filters;
@@ -183,6 +184,15 @@ impl Shard {
             }
             let packet = mqtt::decode(version, header, &bytes[at + len..end])
                 .and_then(|packet| packet.check_from_client().map(|()| packet));
+            let waits = match &packet {
+                Ok(Packet::Connect(connect)) if !connected => {
+                    self.waits_for_verdict(slot, connect, io)
+                }
+                _ => false,
+            };
+            if waits {
+                break;
+            }
             let done = match packet {
                 Ok(packet) => self.packet(slot, &packet, io),
                 Err(error) => {
@@ -208,6 +218,7 @@ impl Shard {
         let receive_max = self.world.settings.mqtt.receive_max as usize;
         self.mqtt(slot)
             .is_some_and(|mqtt| mqtt.connecting.is_some() || mqtt.answers.len() > receive_max)
+            || self.is_asked_for(slot)
     }
 
     /// One packet; an error ends the connection.

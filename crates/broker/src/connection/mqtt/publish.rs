@@ -10,6 +10,7 @@ use crore_wire::topic;
 use super::super::publish::{check_fields, is_binary};
 use super::NOTHING;
 use super::state::Answer;
+use crate::access::Right;
 use crate::conn::V5;
 use crate::home;
 use crate::io::Io;
@@ -196,7 +197,9 @@ impl Shard {
         if topic::is_reserved(name) {
             return Err(ReasonCode::NOT_AUTHORIZED);
         }
-        if publish.payload.len() > limits.message_bytes {
+        let message_bytes = limits.message_bytes;
+        self.grants(slot, Right::Publish, name)?;
+        if publish.payload.len() > message_bytes {
             return Err(ReasonCode::QUOTA_EXCEEDED);
         }
         let origin = self.mqtts.get(self.conns.get(slot).mqtt).origin();

@@ -110,20 +110,25 @@ impl Shard {
     pub(super) fn session_ended(&mut self, ended: Option<Kept>) {
         let Some(kept) = ended else { return };
         for name in topics_kept(&kept.state) {
-            if is_shared(name) {
-                let (group, filter) = split(name);
-                for home in self.homes_of(filter) {
-                    let (name, filter) = (group.into(), filter.into());
-                    self.errands
-                        .push((home, Ask::ReleaseGroup { name, filter }));
-                }
-                continue;
+            self.release_kept(name);
+        }
+    }
+
+    /// What a session had kept for this subscription is needed no more.
+    pub(super) fn release_kept(&mut self, name: &[u8]) {
+        if is_shared(name) {
+            let (group, filter) = split(name);
+            for home in self.homes_of(filter) {
+                let (name, filter) = (group.into(), filter.into());
+                self.errands
+                    .push((home, Ask::ReleaseGroup { name, filter }));
             }
-            let (hash, _) = self.place_of(name);
+            return;
+        }
+        let (hash, _) = self.place_of(name);
+        self.keep_log_of(hash, name, false);
+        if planted::is(Fault::DoubleRelease) {
             self.keep_log_of(hash, name, false);
-            if planted::is(Fault::DoubleRelease) {
-                self.keep_log_of(hash, name, false);
-            }
         }
     }
 

@@ -7,6 +7,7 @@ use alloc::vec::Vec;
 
 use crore_wire::mqtt::{self, Packet, Publish, ReasonCode, Version};
 
+use super::access::Asked;
 use crate::mail::ShardId;
 use crate::sessions::{SessionId, Will};
 use crate::slab::{NONE, Vacant};
@@ -91,6 +92,8 @@ pub struct Mqtt {
     pub fresh: Vec<u32>,
     /// Over WebSocket: bytes that did not end on a packet boundary.
     pub partial: Vec<u8>,
+    /// Whose the CONNECT is, until it is carried out.
+    pub asked: Option<Box<Asked>>,
     /// What the CONNACK will say of the CONNECT.
     pub connecting: Option<Box<Connecting>>,
 }
@@ -187,6 +190,7 @@ impl Mqtt {
             && self.fresh.is_empty()
             && self.partial.is_empty()
             && self.connecting.is_none()
+            && self.asked.is_none()
     }
 
     /// The packet id of the next message.

@@ -15,6 +15,7 @@ use crore_wire::topic;
 use super::NOTHING;
 use super::shared::is_shared;
 use super::state::Suback;
+use crate::access::Right;
 use crate::conn::{COUNTED, LIVE, MULTI, QOS_SHIFT, Sub};
 use crate::mail::{Ask, Attach, ReplyTo, ShardId, Span};
 use crate::position::{Position, Since};
@@ -89,6 +90,7 @@ impl Shard {
         if topic::check_filter(filter.filter.as_bytes(), topic_bytes).is_err() {
             return Err(ReasonCode::TOPIC_FILTER_INVALID);
         }
+        self.grants(slot, Right::Subscribe, filter.filter.as_bytes())?;
         let name = text.as_bytes();
         let part = self.part_of(slot, name);
         let retained = match options.retain_handling {

@@ -1,0 +1,147 @@
+//! Whose an MQTT connection is: the CONNECT's user and password, a token in the place of the password, or what an upgrade to
+//! WebSocket came with.
+//!
+//! Invariant: a session is its user's. Its name at the home is the client id and, for a user with a name, that name behind a
+//! NUL, which no client id has [MQTT-1.5.4-2]: so nobody takes over a session, or reads what it left, as somebody else.
+
+use alloc::boxed::Box;
+use alloc::collections::VecDeque;
+use alloc::string::String;
+
+use crore_wire::mqtt::{Connect, ReasonCode};
+
+use super::super::access::Who;
+use super::shared::{is_shared, split};
+use super::state::Inflight;
+use crate::access::{Credential, Refusal, Right};
+use crate::conn::{ConnId, TURNED_AWAY};
+use crate::io::Io;
+use crate::shard::Shard;
+
+/// What a JWT begins with: `{"` in base64 (RFC 7519 section 3.1, RFC 7515 section 7.1).
+const JWT_BEGINS: &[u8] = b"eyJ";
+
+/// How far it is known whose a CONNECT is.
+pub enum Asked {
+    /// Somebody looks at it.
+    Out,
+    /// It was looked at.
+    Back(Who),
+}
+
+impl Shard {
+    /// Whether the CONNECT must wait, since somebody has to look at what it came with.
+    pub(super) fn waits_for_verdict<I: Io>(
+        &mut self,
+        slot: u32,
+        connect: &Connect<'_>,
+        io: &mut I,
+    ) -> bool {
+        let known = self.mqtt(slot).is_some_and(|mqtt| mqtt.asked.is_some());
+        let closed = self.world.settings.access.closed;
+        if !closed || known || self.conns.get(slot).is(TURNED_AWAY) {
+            return false;
+        }
+        let who = match credential(connect) {
+            None => Some(Ok(None)),
+            Some(credential) => self.found(slot, credential, io),
+        };
+        let asked = who.map_or(Asked::Out, Asked::Back);
+        let waits = matches!(asked, Asked::Out);
+        self.mqtt_state(slot).asked = Some(Box::new(asked));
+        if waits {
+            self.pause_for_verdict(slot, io);
+        }
+        waits
+    }
+
+    /// Whether somebody looks at what the client came with.
+    pub(super) fn is_asked_for(&self, slot: u32) -> bool {
+        let asked = self.mqtt(slot).and_then(|mqtt| mqtt.asked.as_deref());
+        matches!(asked, Some(Asked::Out))
+    }
+
+    /// Somebody has looked at what the client came with.
+    pub(crate) fn mqtt_verdict(&mut self, conn: ConnId, who: Who) {
+        if self.is_asked_for(conn.slot) {
+            self.mqtt_state(conn.slot).asked = Some(Box::new(Asked::Back(who)));
+            self.resumed.push(conn);
+        }
+    }
+
+    /// From here on the connection is this client's.
+    pub(super) fn connect_as(&mut self, slot: u32) -> Result<(), ReasonCode> {
+        if self.mqtt(slot).is_none() {
+            return Ok(());
+        }
+        match self.mqtt_state(slot).asked.take().map(|asked| *asked) {
+            None => Ok(()),
+            Some(Asked::Out) => unreachable!("the CONNECT waits for the answer"),
+            Some(Asked::Back(who)) => self.enter_as(slot, Some(who)).map_err(reason),
+        }
+    }
+
+    /// What the session of this client id is called at its home.
+    pub(super) fn session_name(&self, slot: u32, client: &str) -> Box<str> {
+        match self.grants_of(slot).map(|grants| grants.user()) {
+            None | Some("") => client.into(),
+            Some(user) => {
+                let mut name = String::with_capacity(client.len() + 1 + user.len());
+                name.push_str(client);
+                name.push('\0');
+                name.push_str(user);
+                name.into()
+            }
+        }
+    }
+
+    /// Whether the client may still have what its session subscribed to.
+    pub(super) fn may_still(&self, slot: u32, name: &[u8]) -> bool {
+        let filter = if is_shared(name) { split(name).1 } else { name };
+        self.may(slot, Right::Subscribe, filter).is_ok()
+    }
+
+    /// The messages among these that the client may still have.
+    pub(super) fn may_have(&self, slot: u32, mut sent: VecDeque<Inflight>) -> VecDeque<Inflight> {
+        if self.world.settings.access.closed {
+            sent.retain(|sent| {
+                let topic = sent.topic();
+                topic.is_empty() || self.may(slot, Right::Subscribe, topic).is_ok()
+            });
+        }
+        sent
+    }
+
+    /// Whether the client may do this, counted when it may not.
+    pub(super) fn grants(
+        &mut self,
+        slot: u32,
+        right: Right,
+        filter: &[u8],
+    ) -> Result<(), ReasonCode> {
+        self.may(slot, right, filter).map_err(|_| {
+            self.stats.denied += 1;
+            ReasonCode::NOT_AUTHORIZED
+        })
+    }
+}
+
+/// What a CONNECT came with.
+fn credential<'a>(connect: &Connect<'a>) -> Option<Credential<'a>> {
+    let password = connect.password.unwrap_or_default();
+    if password.starts_with(JWT_BEGINS) && password.iter().filter(|b| **b == b'.').count() == 2 {
+        return Some(Credential::Token(password));
+    }
+    let user = connect.user_name.unwrap_or_default().as_bytes();
+    let came = connect.user_name.is_some() || connect.password.is_some();
+    came.then_some(Credential::Password { user, password })
+}
+
+fn reason(refusal: Refusal) -> ReasonCode {
+    match refusal {
+        Refusal::Password => ReasonCode::BAD_USER_NAME_OR_PASSWORD,
+        Refusal::Busy => ReasonCode::SERVER_BUSY,
+        Refusal::Unreachable => ReasonCode::SERVER_UNAVAILABLE,
+        _ => ReasonCode::NOT_AUTHORIZED,
+    }
+}

@@ -1,0 +1,400 @@
+//! Where the shards' questions are answered: one thread that keeps the books, and threads that do the work.
+//!
+//! The books: who waits for which credential (one flight each, however many wait), what was answered lately, how many wait. They
+//! have one owner and no lock. The work: signatures, passwords and the callback have threads and queues of their own, so that a
+//! storm of passwords holds up no token. What is past `access.questions_max` in one of the queues is refused by the shard that asks,
+//! at once: somebody who is told to come back finds the answers of those before.
+//!
+//! Invariants: each question that was taken gets one answer; a question that was refused leaves nothing behind.
+
+use std::collections::VecDeque;
+use std::collections::hash_map::{Entry, HashMap};
+use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+use std::sync::mpsc::{self, Receiver, Sender as Notes};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use anyhow::Context as _;
+use crore_broker::access::{Digest, Known, Question, Refusal, Verdict};
+use crore_broker::{ConnId, ShardId};
+use crore_net::{Sender, clock};
+
+use super::{Checks, remedy};
+use crate::shard_loop::Letter;
+
+/// Threads that verify signatures: each does some ten thousand a second.
+const TOKEN_THREADS: usize = 2;
+/// How long a refusal is believed: long enough that whoever tries again and again costs nothing, short enough for somebody who
+/// was just let in.
+const REFUSED_S: u32 = 5;
+/// How often one kind of refusal is logged, at most.
+const TELL_EVERY: Duration = Duration::from_secs(60);
+/// The stack of a thread that verifies; RSA needs most.
+const STACK_BYTES: usize = 512 << 10;
+
+/// What comes to the books.
+enum Note {
+    /// Somebody waits.
+    Asked(ShardId, ConnId, Question),
+    /// Work is done.
+    Found(Digest, Queue, Arc<Checks>, Result<Known, Refusal>, u32),
+    /// The operator has changed what to verify with.
+    Checks(Arc<Checks>),
+}
+
+/// The queues.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Queue {
+    Tokens,
+    Passwords,
+    Callback,
+}
+
+/// What waits in each queue, the work that is being done included.
+#[derive(Default)]
+struct Waiting([AtomicUsize; 3]);
+
+/// What a shard asks with.
+#[derive(Clone)]
+pub struct Asker {
+    shard: ShardId,
+    notes: Notes<Note>,
+    open: Arc<AtomicUsize>,
+    open_max: usize,
+}
+
+impl Asker {
+    /// The same for this shard.
+    pub fn of(&self, shard: ShardId) -> Asker {
+        Asker {
+            shard,
+            ..self.clone()
+        }
+    }
+
+    /// Asks; false when too many questions are open.
+    pub fn ask(&self, conn: ConnId, question: Question) -> bool {
+        if self.open.fetch_add(1, Relaxed) >= self.open_max {
+            self.open.fetch_sub(1, Relaxed);
+            return false;
+        }
+        let asked = self.notes.send(Note::Asked(self.shard, conn, question));
+        asked.is_ok()
+    }
+}
+
+/// The desk, as whoever started it holds it.
+pub struct Desk {
+    #[allow(dead_code, reason = "see `replace`")]
+    notes: Notes<Note>,
+}
+
+impl Desk {
+    /// Starts the thread of the books; those that do the work come when there is some.
+    ///
+    /// # Errors
+    /// There is no thread to be had.
+    pub fn start(
+        checks: Arc<Checks>,
+        shards: Vec<Sender<Letter>>,
+    ) -> anyhow::Result<(Desk, Asker)> {
+        let (notes, inbox) = mpsc::channel();
+        let open = Arc::new(AtomicUsize::new(0));
+        let asker = Asker {
+            shard: 0,
+            notes: notes.clone(),
+            open: Arc::clone(&open),
+            // Those who wait for one flight wait together: they cost a row, not work.
+            open_max: OPEN_MAX,
+        };
+        let books = Books {
+            checks,
+            shards,
+            notes: notes.clone(),
+            open,
+            waiting: Waiting::default(),
+            workers: [const { None }; 3],
+            flights: HashMap::new(),
+            answers: Answers::default(),
+            told: Vec::new(),
+        };
+        spawn("access", move || books.keep(&inbox)).context("cannot start the access thread")?;
+        Ok((Desk { notes }, asker))
+    }
+
+    #[allow(dead_code, reason = "for settings that change while the server runs")]
+    /// Verifies by these from now on; what was answered before is forgotten.
+    pub fn replace(&self, checks: Arc<Checks>) {
+        // The thread ends with the process.
+        let _ = self.notes.send(Note::Checks(checks));
+    }
+}
+
+/// Connections that wait for an answer at once: each is a row of the books.
+const OPEN_MAX: usize = 1 << 20;
+
+fn spawn(name: &str, work: impl FnOnce() + Send + 'static) -> std::io::Result<()> {
+    let thread = std::thread::Builder::new().name(name.to_string());
+    thread.stack_size(STACK_BYTES).spawn(work).map(drop)
+}
+
+/// Answers that were given lately.
+#[derive(Default)]
+struct Answers {
+    known: HashMap<Digest, (Result<Known, Refusal>, u64)>,
+    /// In the order in which they came; as many as there are in `known`.
+    order: VecDeque<Digest>,
+}
+
+impl Answers {
+    fn get(&self, digest: Digest, now_unix_s: u64) -> Option<(Result<Known, Refusal>, u64)> {
+        let found = self.known.get(&digest).filter(|(_, end)| now_unix_s < *end);
+        found.cloned()
+    }
+
+    fn keep(
+        &mut self,
+        digest: Digest,
+        answer: Result<Known, Refusal>,
+        end_unix_s: u64,
+        most: usize,
+    ) {
+        if most == 0 {
+            return;
+        }
+        if self.known.insert(digest, (answer, end_unix_s)).is_none() {
+            self.order.push_back(digest);
+        }
+        while self.order.len() > most {
+            let oldest = self.order.pop_front();
+            oldest.and_then(|oldest| self.known.remove(&oldest));
+        }
+    }
+}
+
+/// One credential that is being looked at, and who waits for that.
+struct Flight {
+    waiting: Vec<(ShardId, ConnId)>,
+}
+
+struct Books {
+    checks: Arc<Checks>,
+    shards: Vec<Sender<Letter>>,
+    notes: Notes<Note>,
+    open: Arc<AtomicUsize>,
+    waiting: Waiting,
+    workers: [Option<Notes<Job>>; 3],
+    flights: HashMap<Digest, Flight>,
+    answers: Answers,
+    /// When each refusal was logged, and how many there were since.
+    told: Vec<(Refusal, Instant, u64)>,
+}
+
+/// Work for a thread.
+struct Job {
+    checks: Arc<Checks>,
+    question: Question,
+}
+
+impl Books {
+    fn keep(mut self, inbox: &Receiver<Note>) {
+        while let Ok(note) = inbox.recv() {
+            match note {
+                Note::Asked(shard, conn, question) => self.asked(shard, conn, question),
+                Note::Found(digest, queue, checks, found, cache_s) => {
+                    self.waiting.0[queue as usize].fetch_sub(1, Relaxed);
+                    let holds = Arc::ptr_eq(&checks, &self.checks);
+                    let cache_s = if holds { cache_s } else { 0 };
+                    self.found(digest, found, cache_s);
+                }
+                Note::Checks(checks) => {
+                    // What is under way is answered by what held when it was asked, and not kept.
+                    self.checks = checks;
+                    self.answers = Answers::default();
+                    self.workers = [const { None }; 3];
+                }
+            }
+        }
+    }
+
+    fn asked(&mut self, shard: ShardId, conn: ConnId, question: Question) {
+        let digest = question.digest;
+        if let Some((found, end)) = self.answers.get(digest, clock::unix_s()) {
+            return self.answer(&[(shard, conn)], digest, &found, end);
+        }
+        match self.flights.entry(digest) {
+            Entry::Occupied(mut flight) => return flight.get_mut().waiting.push((shard, conn)),
+            Entry::Vacant(free) => {
+                free.insert(Flight {
+                    waiting: vec![(shard, conn)],
+                });
+            }
+        }
+        let queue = match self.queue(&question) {
+            Ok(queue) => queue,
+            Err(refusal) => return self.found(digest, Err(refusal), 0),
+        };
+        if !self.hand_on(queue, question) {
+            self.found(digest, Err(Refusal::Busy), 0);
+        }
+    }
+
+    /// Who answers this: the keys for a JWT, the users for a name that is theirs, else the callback.
+    fn queue(&self, question: &Question) -> Result<Queue, Refusal> {
+        let checks = &self.checks;
+        let callback = checks.callback.is_some();
+        match &question.user {
+            None => {
+                let is_jwt = super::keys::header_members(&question.secret).is_some();
+                match (checks.keys.is_empty(), callback) {
+                    (false, _) if is_jwt || !callback => Ok(Queue::Tokens),
+                    (_, true) => Ok(Queue::Callback),
+                    _ => Err(Refusal::Signature),
+                }
+            }
+            Some(user) => match (checks.users.has(user), callback) {
+                (true, _) => Ok(Queue::Passwords),
+                (false, true) => Ok(Queue::Callback),
+                (false, false) if checks.users.is_empty() => Err(Refusal::Password),
+                // Takes its time all the same.
+                (false, false) => Ok(Queue::Passwords),
+            },
+        }
+    }
+
+    /// Queues the work; false when the queue is full.
+    fn hand_on(&mut self, queue: Queue, question: Question) -> bool {
+        let waiting = &self.waiting.0[queue as usize];
+        if waiting.load(Relaxed) >= self.checks.questions_max {
+            return false;
+        }
+        waiting.fetch_add(1, Relaxed);
+        let checks = Arc::clone(&self.checks);
+        if self.workers[queue as usize].is_none() {
+            self.workers[queue as usize] = self.start_workers(queue);
+        }
+        let job = Job { checks, question };
+        let workers = self.workers[queue as usize].as_ref();
+        let queued = workers.is_some_and(|workers| workers.send(job).is_ok());
+        if !queued {
+            self.waiting.0[queue as usize].fetch_sub(1, Relaxed);
+        }
+        queued
+    }
+
+    fn start_workers(&self, queue: Queue) -> Option<Notes<Job>> {
+        let (count, name) = match queue {
+            Queue::Tokens => (TOKEN_THREADS, "access-token"),
+            Queue::Passwords => (self.checks.password_threads, "access-passwd"),
+            Queue::Callback => {
+                let concurrency = self.checks.callback.as_ref().map(|it| it.concurrency);
+                (concurrency.unwrap_or(1), "access-ask")
+            }
+        };
+        let (jobs, inbox) = mpsc::channel();
+        let inbox = Arc::new(Mutex::new(inbox));
+        for _ in 0..count {
+            let (inbox, notes) = (Arc::clone(&inbox), self.notes.clone());
+            if let Err(error) = spawn(name, move || work(queue, &inbox, &notes)) {
+                tracing::error!(%error, "a thread that verifies credentials could not be started");
+                return None;
+            }
+        }
+        Some(jobs)
+    }
+
+    /// Work is done: tells all who waited, and remembers it.
+    fn found(&mut self, digest: Digest, found: Result<Known, Refusal>, cache_s: u32) {
+        let now_unix_s = clock::unix_s();
+        let transient = matches!(found, Err(Refusal::Busy | Refusal::Unreachable));
+        let cache_s = match (&found, transient) {
+            (_, true) => 0,
+            (Err(_), _) => cache_s.min(REFUSED_S),
+            (Ok(_), _) => cache_s,
+        };
+        let end_unix_s = match &found {
+            Ok(known) => u64::from(known.until_unix_s).min(now_unix_s + u64::from(cache_s)),
+            Err(_) => now_unix_s + u64::from(cache_s),
+        };
+        if cache_s > 0 {
+            let most = self.checks.cache_entries;
+            self.answers.keep(digest, found.clone(), end_unix_s, most);
+        }
+        if let Err(refusal) = &found {
+            self.tell(*refusal);
+        }
+        if let Some(flight) = self.flights.remove(&digest) {
+            self.answer(&flight.waiting, digest, &found, end_unix_s);
+        }
+    }
+
+    fn answer(
+        &self,
+        to: &[(ShardId, ConnId)],
+        digest: Digest,
+        found: &Result<Known, Refusal>,
+        end_unix_s: u64,
+    ) {
+        for (shard, conn) in to {
+            let verdict = Verdict {
+                digest,
+                found: found.clone(),
+                believed_until_unix_s: u32::try_from(end_unix_s).unwrap_or(u32::MAX),
+            };
+            self.shards[usize::from(*shard)].post(Letter::Verdict(*conn, verdict));
+            self.open.fetch_sub(1, Relaxed);
+        }
+    }
+
+    /// Logs a refusal, each kind once in a while.
+    fn tell(&mut self, refusal: Refusal) {
+        let now = Instant::now();
+        let known = self.told.iter_mut().find(|(told, ..)| *told == refusal);
+        let refused = match known {
+            Some((_, last, count)) if now - *last < TELL_EVERY => {
+                *count += 1;
+                return;
+            }
+            Some((_, last, count)) => {
+                *last = now;
+                std::mem::take(count) + 1
+            }
+            None => {
+                self.told.push((refusal, now, 0));
+                1
+            }
+        };
+        let (reason, remedy) = (refusal.reason(), remedy(refusal));
+        tracing::warn!(refused, "credentials refused: {reason}; {remedy}");
+    }
+}
+
+/// A thread that does the work of one queue.
+fn work(queue: Queue, inbox: &Mutex<Receiver<Job>>, notes: &Notes<Note>) {
+    let mut connection = None;
+    loop {
+        let job = inbox.lock().unwrap_or_else(PoisonError::into_inner).recv();
+        // The queue was replaced: nobody sends to this one any more.
+        let Ok(Job { checks, question }) = job else {
+            return;
+        };
+        let (found, cache_s) = match (queue, &checks.callback) {
+            (Queue::Callback, Some(callback)) => callback.ask(&question, &mut connection),
+            (Queue::Callback, None) => (Err(Refusal::Unreachable), 0),
+            (Queue::Tokens, _) => (
+                checks.keys.verify(&question.secret, clock::unix_s()),
+                checks.cache_s,
+            ),
+            (Queue::Passwords, _) => {
+                let user = question.user.as_deref().unwrap_or_default();
+                (checks.users.verify(user, &question.secret), checks.cache_s)
+            }
+        };
+        if notes
+            .send(Note::Found(question.digest, queue, checks, found, cache_s))
+            .is_err()
+        {
+            return;
+        }
+    }
+}

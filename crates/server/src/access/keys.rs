@@ -1,0 +1,330 @@
+//! Tokens: JWT (RFC 7519) signed with HS256, RS256, ES256 or EdDSA (RFC 7518 section 3, RFC 8037).
+//!
+//! Invariants: each key is bound to one algorithm, and a token that names another never meets it, so that a public key is never
+//! taken for a secret; `none` is no algorithm; what a token says about keys (`jwk`, `jku`, `x5c`) is not looked at.
+
+use std::path::Path;
+use std::sync::Arc;
+
+use crore_broker::access::{Known, Refusal};
+use jsonwebtoken::jwk::{
+    AlgorithmParameters, EllipticCurve, Jwk, JwkSet, KeyAlgorithm, PublicKeyUse,
+};
+use jsonwebtoken::{Algorithm, DecodingKey, Validation};
+use serde_json::{Map, Value};
+
+use super::claims;
+use crate::config::access::{Access, Key as Entry};
+
+/// The algorithms, as settings and tokens call them.
+pub const ALGORITHMS: [(&str, Algorithm); 4] = [
+    ("HS256", Algorithm::HS256),
+    ("RS256", Algorithm::RS256),
+    ("ES256", Algorithm::ES256),
+    ("EdDSA", Algorithm::EdDSA),
+];
+/// What HS256 needs (RFC 7518 section 3.2).
+pub const SECRET_BYTES_MIN: usize = 32;
+/// A file of keys is small; anything larger is another file.
+const FILE_BYTES_MAX: u64 = 1 << 20;
+/// What a PEM file begins with.
+const PEM_BEGINS: &[u8] = b"-----BEGIN ";
+
+/// A key and the only algorithm that it is for.
+struct Key {
+    kid: Option<String>,
+    algorithm: Algorithm,
+    key: DecodingKey,
+}
+
+/// All keys, and what else tokens must say.
+#[derive(Default)]
+pub struct Keys {
+    keys: Vec<Key>,
+    audience: String,
+    issuer: String,
+    leeway_s: u64,
+}
+
+impl std::fmt::Debug for Keys {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{} keys", self.keys.len())
+    }
+}
+
+impl Keys {
+    /// Reads the keys that the settings name; what is wrong goes to `errors` with its path.
+    pub fn read(access: &Access, errors: &mut Vec<(String, String)>) -> Keys {
+        let mut keys = Vec::new();
+        for (index, entry) in access.keys.iter().enumerate() {
+            match read(entry) {
+                Ok(read) => keys.extend(read),
+                Err((key, what)) => errors.push((format!("access.key[{}]{key}", index + 1), what)),
+            }
+        }
+        Keys {
+            keys,
+            audience: access.audience.clone(),
+            issuer: access.issuer.clone(),
+            leeway_s: u64::from(access.leeway_s),
+        }
+    }
+
+    /// Whether there are none.
+    pub fn is_empty(&self) -> bool {
+        self.keys.is_empty()
+    }
+
+    /// Who a token makes of somebody at this Unix second.
+    ///
+    /// # Errors
+    /// Why it is worth nothing.
+    pub fn verify(&self, token: &[u8], now_unix_s: u64) -> Result<Known, Refusal> {
+        let header = header(token)?;
+        let of_kid = |key: &&Key| match (&header.kid, &key.kid) {
+            (Some(asked), Some(kid)) => asked == kid,
+            _ => true,
+        };
+        if !self.keys.iter().any(|key| key.algorithm == header.alg) {
+            return Err(Refusal::Algorithm);
+        }
+        let of_alg = |key: &&Key| key.algorithm == header.alg;
+        let mut fitting = self.keys.iter().filter(of_kid).filter(of_alg);
+        let claims = fitting.find_map(|key| signed(token, key));
+        self.who(&claims.ok_or(Refusal::Signature)?, now_unix_s)
+    }
+
+    /// Whom these claims, which a key of ours has signed, speak of.
+    fn who(&self, claims: &Map<String, Value>, now_unix_s: u64) -> Result<Known, Refusal> {
+        let end = claims::moment(claims, "exp")?.map(|end| end.saturating_add(self.leeway_s));
+        if end.is_some_and(|end| end <= now_unix_s) {
+            return Err(Refusal::Expired);
+        }
+        let begin = claims::moment(claims, "nbf")?.unwrap_or(0);
+        if begin > now_unix_s.saturating_add(self.leeway_s) {
+            return Err(Refusal::NotYet);
+        }
+        let is = |name: &str, wanted: &str| match claims.get(name) {
+            _ if wanted.is_empty() => true,
+            Some(Value::String(said)) => said == wanted,
+            Some(Value::Array(said)) => said.iter().any(|said| said == wanted),
+            _ => false,
+        };
+        if !is("aud", &self.audience) || !is("iss", &self.issuer) {
+            return Err(Refusal::Stranger);
+        }
+        Ok(Known {
+            grants: Arc::new(claims::grants(claims, "sub")?),
+            until_unix_s: end.map_or(u32::MAX, |end| u32::try_from(end).unwrap_or(u32::MAX)),
+        })
+    }
+}
+
+/// The head of a token.
+fn header(token: &[u8]) -> Result<jsonwebtoken::Header, Refusal> {
+    let header = jsonwebtoken::decode_header(token).map_err(|_| {
+        // An algorithm that nobody knows is no reason to say that the token cannot be read.
+        match header_members(token) {
+            Some(members) if members.get("alg").is_some_and(Value::is_string) => Refusal::Algorithm,
+            _ => Refusal::Malformed,
+        }
+    })?;
+    match header_members(token) {
+        // RFC 7515 section 4.1.11: what must be understood and is not.
+        Some(members) if !members.contains_key("crit") => Ok(header),
+        _ => Err(Refusal::Malformed),
+    }
+}
+
+/// The members of a token's head.
+pub fn header_members(token: &[u8]) -> Option<Map<String, Value>> {
+    part(token, 0)
+}
+
+/// The members of one of a token's first two parts, not verified.
+pub fn part(token: &[u8], n: usize) -> Option<Map<String, Value>> {
+    use base64::Engine;
+    use base64::engine::general_purpose::URL_SAFE_NO_PAD;
+    if token.iter().filter(|b| **b == b'.').count() != 2 {
+        return None;
+    }
+    let text = token.split(|b| *b == b'.').nth(n)?;
+    serde_json::from_slice(&URL_SAFE_NO_PAD.decode(text).ok()?).ok()
+}
+
+/// The claims, if this key has signed them. Only the signature is looked at here.
+fn signed(token: &[u8], key: &Key) -> Option<Map<String, Value>> {
+    let mut only = Validation::new(key.algorithm);
+    only.required_spec_claims.clear();
+    (only.validate_exp, only.validate_nbf, only.validate_aud) = (false, false, false);
+    let read = jsonwebtoken::decode::<Map<String, Value>>(token, &key.key, &only);
+    read.ok().map(|data| data.claims)
+}
+
+type ReadError = (&'static str, String);
+
+/// The keys of one entry: one, or those of a JWKS file.
+fn read(entry: &Entry) -> Result<Vec<Key>, ReadError> {
+    let bytes = match (&entry.file, &entry.secret) {
+        (Some(path), None) => {
+            read_file(path).map_err(|error| (".file", format!("{}: {error}", path.display())))?
+        }
+        (None, Some(secret)) => secret.0.clone().into_bytes(),
+        _ => {
+            let what = "write either `file` (a secret, a PEM or a JWKS file) or `secret`";
+            return Err(("", what.to_string()));
+        }
+    };
+    let algorithm = match entry.alg.as_str() {
+        "" => None,
+        name => Some(algorithm(name).ok_or_else(|| (".alg", not_offered(name)))?),
+    };
+    let kid = (!entry.kid.is_empty()).then(|| entry.kid.clone());
+    if entry.file.is_some() && bytes.trim_ascii_start().first() == Some(&b'{') {
+        return jwks(&bytes, algorithm, kid.as_deref()).map_err(|what| (".file", what));
+    }
+    let names = "HS256 for a secret, RS256, ES256 or EdDSA for a public key";
+    let algorithm = algorithm.ok_or_else(|| (".alg", format!("is missing; write {names}")))?;
+    let place = if entry.file.is_some() {
+        ".file"
+    } else {
+        ".secret"
+    };
+    let key = decoding_key(algorithm, &bytes).map_err(|what| (place, what))?;
+    Ok(vec![Key {
+        kid,
+        algorithm,
+        key,
+    }])
+}
+
+/// A file of keys.
+pub fn read_file(path: &Path) -> Result<Vec<u8>, String> {
+    let length = std::fs::metadata(path)
+        .map_err(|error| error.to_string())?
+        .len();
+    if length > FILE_BYTES_MAX {
+        return Err(format!(
+            "{length} bytes are too many for keys; at most {FILE_BYTES_MAX}"
+        ));
+    }
+    std::fs::read(path).map_err(|error| error.to_string())
+}
+
+/// The algorithm of this name, if it is offered.
+pub fn algorithm(name: &str) -> Option<Algorithm> {
+    ALGORITHMS
+        .iter()
+        .find(|(known, _)| *known == name)
+        .map(|(_, algorithm)| *algorithm)
+}
+
+fn not_offered(name: &str) -> String {
+    format!("`{name}` is not offered; write HS256, RS256, ES256 or EdDSA")
+}
+
+/// A secret's bytes: a text file ends in a line end that nobody meant.
+pub fn trimmed(secret: &[u8]) -> &[u8] {
+    let end = secret.iter().rposition(|b| !matches!(b, b'\r' | b'\n'));
+    &secret[..end.map_or(0, |end| end + 1)]
+}
+
+/// The key that verifies, from a secret or a public key in PEM.
+fn decoding_key(algorithm: Algorithm, bytes: &[u8]) -> Result<DecodingKey, String> {
+    let pem = bytes.trim_ascii_start().starts_with(PEM_BEGINS);
+    if algorithm == Algorithm::HS256 {
+        let secret = trimmed(bytes);
+        if pem {
+            return Err(
+                "is a PEM file, and HS256 takes a secret; write RS256, ES256 or EdDSA".to_string(),
+            );
+        }
+        if secret.len() < SECRET_BYTES_MIN {
+            return Err(format!(
+                "has {} bytes, and HS256 needs {SECRET_BYTES_MIN} at least; write the output of `openssl rand -hex 32`",
+                secret.len()
+            ));
+        }
+        return Ok(DecodingKey::from_secret(secret));
+    }
+    if !pem {
+        return Err(
+            "is no PEM file; write a public key that begins with -----BEGIN PUBLIC KEY-----"
+                .to_string(),
+        );
+    }
+    if memchr_private(bytes) {
+        return Err("is a private key; the server needs the public one alone (`openssl pkey -in KEY -pubout`)".to_string());
+    }
+    let read = match algorithm {
+        Algorithm::RS256 => DecodingKey::from_rsa_pem(bytes),
+        Algorithm::ES256 => DecodingKey::from_ec_pem(bytes),
+        _ => DecodingKey::from_ed_pem(bytes),
+    };
+    read.map_err(|error| format!("is no public key for {algorithm:?}: {error}"))
+}
+
+/// Whether a PEM file holds a private key.
+fn memchr_private(bytes: &[u8]) -> bool {
+    String::from_utf8_lossy(bytes).contains("PRIVATE KEY-----")
+}
+
+/// The keys of a JWKS (RFC 7517) that sign by an algorithm that is offered, and by `only` where the entry names one.
+fn jwks(bytes: &[u8], only: Option<Algorithm>, kid: Option<&str>) -> Result<Vec<Key>, String> {
+    let set: JwkSet = serde_json::from_slice(bytes)
+        .map_err(|error| format!("is no JWKS: {error}; write {{\"keys\": [...]}}"))?;
+    let mut keys = Vec::new();
+    for jwk in &set.keys {
+        let meant = kid.is_none() || jwk.common.key_id.as_deref() == kid;
+        let signs = !matches!(jwk.common.public_key_use, Some(PublicKeyUse::Encryption));
+        let Some(algorithm) = jwk_algorithm(jwk).filter(|_| meant && signs) else {
+            continue;
+        };
+        if only.is_some_and(|only| only != algorithm) {
+            continue;
+        }
+        let key = DecodingKey::from_jwk(jwk).map_err(|error| {
+            let kid = jwk.common.key_id.as_deref().unwrap_or("without kid");
+            format!("the key {kid} cannot be read: {error}")
+        })?;
+        let secret = key.try_get_as_bytes().map_or(usize::MAX, <[u8]>::len);
+        if algorithm == Algorithm::HS256 && secret < SECRET_BYTES_MIN {
+            return Err(format!(
+                "a secret of {secret} bytes is too short for HS256, which needs {SECRET_BYTES_MIN}"
+            ));
+        }
+        keys.push(Key {
+            kid: jwk.common.key_id.clone(),
+            algorithm,
+            key,
+        });
+    }
+    if keys.is_empty() {
+        return Err("has no key for HS256, RS256, ES256 or EdDSA that is meant".to_string());
+    }
+    Ok(keys)
+}
+
+/// The one algorithm of a key in a JWKS: what it says, else the usual one of its kind.
+fn jwk_algorithm(jwk: &Jwk) -> Option<Algorithm> {
+    let usual = match &jwk.algorithm {
+        AlgorithmParameters::RSA(_) => Algorithm::RS256,
+        AlgorithmParameters::OctetKey(_) => Algorithm::HS256,
+        AlgorithmParameters::EllipticCurve(key) if key.curve == EllipticCurve::P256 => {
+            Algorithm::ES256
+        }
+        AlgorithmParameters::OctetKeyPair(key) if key.curve == EllipticCurve::Ed25519 => {
+            Algorithm::EdDSA
+        }
+        _ => return None,
+    };
+    let said = match jwk.common.key_algorithm {
+        None => usual,
+        Some(KeyAlgorithm::HS256) => Algorithm::HS256,
+        Some(KeyAlgorithm::RS256) => Algorithm::RS256,
+        Some(KeyAlgorithm::ES256) => Algorithm::ES256,
+        Some(KeyAlgorithm::EdDSA) => Algorithm::EdDSA,
+        Some(_) => return None,
+    };
+    (said == usual).then_some(said)
+}

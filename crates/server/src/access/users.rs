@@ -1,0 +1,123 @@
+//! Users of the settings file, with hashed passwords: argon2 in the PHC form (RFC 9106).
+//!
+//! Invariant: a name that nobody has costs as much time as a wrong password.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use argon2::Argon2;
+use argon2::password_hash::PasswordVerifier;
+use argon2::password_hash::phc::PasswordHash;
+use crore_broker::access::{Grants, Known, Refusal};
+
+use crate::config::access::Access;
+
+/// Memory of one verification at most, in KiB: each thread takes so much.
+const MEMORY_KIB_MAX: u32 = 256 << 10;
+/// Passes over it.
+const PASSES_MAX: u32 = 100;
+
+struct User {
+    hash: PasswordHash,
+    grants: Arc<Grants>,
+}
+
+/// All of them by name.
+#[derive(Default)]
+pub struct Users {
+    users: HashMap<Box<[u8]>, User>,
+    /// Against which the password of a name that nobody has is verified.
+    stand_in: Option<PasswordHash>,
+}
+
+impl std::fmt::Debug for Users {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{} users", self.users.len())
+    }
+}
+
+impl Users {
+    /// Reads the users of the settings; what is wrong goes to `errors` with its path.
+    pub fn read(access: &Access, errors: &mut Vec<(String, String)>) -> Users {
+        let mut all = Users::default();
+        for (index, entry) in access.users.iter().enumerate() {
+            let mut fail = |key: &str, what: String| {
+                errors.push((format!("access.user[{}]{key}", index + 1), what));
+            };
+            if entry.name.is_empty() {
+                fail(".name", "is missing; write the user's name".to_string());
+                continue;
+            }
+            let grants = match entry.lists().grants(&entry.name) {
+                Ok(grants) => Arc::new(grants),
+                Err(error) => {
+                    fail(
+                        "",
+                        format!("{error}; write topic filters such as \"news/#\""),
+                    );
+                    continue;
+                }
+            };
+            match hash(&entry.password.0) {
+                Ok(hash) => {
+                    all.stand_in.get_or_insert_with(|| hash.clone());
+                    let name = entry.name.as_bytes().into();
+                    if all.users.insert(name, User { hash, grants }).is_some() {
+                        fail(
+                            ".name",
+                            format!("`{}` stands there twice; remove one", entry.name),
+                        );
+                    }
+                }
+                Err(what) => fail(".password", what),
+            }
+        }
+        all
+    }
+
+    /// Whether there are none.
+    pub fn is_empty(&self) -> bool {
+        self.users.is_empty()
+    }
+
+    /// Whether somebody has this name.
+    pub fn has(&self, name: &[u8]) -> bool {
+        self.users.contains_key(name)
+    }
+
+    /// Who this is. Takes some ten milliseconds and megabytes, by the hash.
+    ///
+    /// # Errors
+    /// [`Refusal::Password`].
+    pub fn verify(&self, name: &[u8], password: &[u8]) -> Result<Known, Refusal> {
+        let user = self.users.get(name);
+        let hash = user.map(|user| &user.hash).or(self.stand_in.as_ref());
+        let right =
+            hash.is_some_and(|hash| Argon2::default().verify_password(password, hash).is_ok());
+        match user.filter(|_| right) {
+            Some(user) => Ok(Known {
+                grants: Arc::clone(&user.grants),
+                until_unix_s: u32::MAX,
+            }),
+            None => Err(Refusal::Password),
+        }
+    }
+}
+
+fn hash(text: &str) -> Result<PasswordHash, String> {
+    let form = "write what `crore token hash` prints: $argon2id$...";
+    let hash = PasswordHash::new(text).map_err(|_| format!("is no argon2 hash; {form}"))?;
+    if !hash.algorithm.as_str().starts_with("argon2") {
+        return Err(format!(
+            "is hashed with {}, and only argon2 is offered; {form}",
+            hash.algorithm
+        ));
+    }
+    let cost = |name: &str| hash.params.get_decimal(name).unwrap_or(0);
+    if cost("m") > MEMORY_KIB_MAX || cost("t") > PASSES_MAX {
+        return Err(format!(
+            "costs too much to verify: m is at most {MEMORY_KIB_MAX} KiB, t at most {PASSES_MAX}"
+        ));
+    }
+    Ok(hash)
+}

@@ -1,0 +1,327 @@
+//! `[access]`: who may do what. Where the table stands in the file, even an empty one, only what is granted may be done.
+//!
+//! Keys, passwords and the callback are read here as text; [`crate::access::Checks`] makes of them what verifies.
+
+use std::fmt;
+use std::path::PathBuf;
+
+use crore_broker::access::{GrantError, Grants, Right, Rights};
+use crore_broker::settings::Rule;
+use serde::{Deserialize, Serialize, Serializer};
+
+use super::check::Problem;
+use super::units::size;
+use crate::access::Checks;
+
+/// A token of more bytes than a request head may have comes nowhere.
+const MAX_TOKEN_BYTES: usize = 64 << 10;
+/// An hour: whoever lost a right keeps it for so long at most, with a token that has not expired.
+const MAX_CACHE_S: u32 = 3_600;
+/// Each takes some 100 bytes.
+const MAX_CACHE_ENTRIES: usize = 10_000_000;
+/// Past a minute nobody waits for an answer any more.
+const MAX_QUESTIONS: usize = 1 << 20;
+/// Clocks that are further apart than that are wrong.
+const MAX_LEEWAY_S: u32 = 300;
+/// More threads than this would fight for the memory that each password takes.
+const MAX_THREADS: usize = 256;
+/// A client does not wait for longer.
+const MAX_TIMEOUT_S: u32 = 60;
+
+/// What a file shows of a secret when it is printed.
+const HIDDEN: &str = "(hidden)";
+
+/// Text that is never printed.
+#[derive(Clone, Default, PartialEq, Eq, Deserialize)]
+#[serde(transparent)]
+pub struct Secret(pub String);
+
+impl fmt::Debug for Secret {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(HIDDEN)
+    }
+}
+
+impl Serialize for Secret {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        let shown = if self.0.is_empty() { "" } else { HIDDEN };
+        serializer.serialize_str(shown)
+    }
+}
+
+/// `[access]`.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Access {
+    pub anonymous_wildcards: bool,
+    pub cookie: String,
+    pub query: String,
+    #[serde(with = "size")]
+    pub token_bytes: usize,
+    pub audience: String,
+    pub issuer: String,
+    pub leeway_s: u32,
+    pub cache_s: u32,
+    pub cache_entries: usize,
+    pub questions_max: usize,
+    pub password_threads: usize,
+    #[serde(skip_serializing_if = "Lists::is_empty")]
+    pub anonymous: Lists,
+    #[serde(rename = "key", skip_serializing_if = "Vec::is_empty")]
+    pub keys: Vec<Key>,
+    #[serde(rename = "user", skip_serializing_if = "Vec::is_empty")]
+    pub users: Vec<User>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub callback: Option<Callback>,
+}
+
+impl Default for Access {
+    fn default() -> Self {
+        let shards = crore_broker::settings::Settings::default().access;
+        Access {
+            anonymous_wildcards: shards.anonymous_wildcards,
+            cookie: shards.cookie,
+            query: shards.query,
+            token_bytes: shards.token_bytes,
+            audience: String::new(),
+            issuer: String::new(),
+            leeway_s: 5,
+            cache_s: 60,
+            cache_entries: 100_000,
+            questions_max: 1_024,
+            password_threads: 0,
+            anonymous: Lists::default(),
+            keys: Vec::new(),
+            users: Vec::new(),
+            callback: None,
+        }
+    }
+}
+
+/// Filters by right.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Lists {
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub publish: Vec<String>,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub subscribe: Vec<String>,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub manage: Vec<String>,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub info: Vec<String>,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub interest: Vec<String>,
+}
+
+impl Lists {
+    /// As the shards want them.
+    ///
+    /// # Errors
+    /// What is no filter.
+    pub fn grants(&self, user: &str) -> Result<Grants, GrantError> {
+        let of = |right, list: &'_ [String]| -> Vec<(Right, String)> {
+            list.iter().map(|filter| (right, filter.clone())).collect()
+        };
+        let all = [
+            of(Right::Publish, &self.publish),
+            of(Right::Subscribe, &self.subscribe),
+            of(Right::Manage, &self.manage),
+            of(Right::Info, &self.info),
+            of(Right::Interest, &self.interest),
+        ]
+        .concat();
+        Grants::new(
+            user,
+            all.iter().map(|(right, filter)| (*right, filter.as_str())),
+        )
+    }
+
+    fn is_empty(&self) -> bool {
+        *self == Lists::default()
+    }
+}
+
+/// `[[access.key]]`.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Key {
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub kid: String,
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub alg: String,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub file: Option<PathBuf>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub secret: Option<Secret>,
+}
+
+/// `[[access.user]]`.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct User {
+    pub name: String,
+    pub password: Secret,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub publish: Vec<String>,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub subscribe: Vec<String>,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub manage: Vec<String>,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub info: Vec<String>,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub interest: Vec<String>,
+}
+
+impl User {
+    /// What is granted.
+    pub fn lists(&self) -> Lists {
+        Lists {
+            publish: self.publish.clone(),
+            subscribe: self.subscribe.clone(),
+            manage: self.manage.clone(),
+            info: self.info.clone(),
+            interest: self.interest.clone(),
+        }
+    }
+}
+
+/// `[access.callback]`.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Callback {
+    pub url: String,
+    pub timeout_s: u32,
+    pub cache_s: u32,
+    pub concurrency: usize,
+}
+
+impl Default for Callback {
+    fn default() -> Self {
+        Callback {
+            url: String::new(),
+            timeout_s: 2,
+            cache_s: 60,
+            concurrency: 8,
+        }
+    }
+}
+
+/// What the shards need of it; the key of their caches is made anew in each process.
+pub fn for_shards(access: Option<&Access>) -> crore_broker::settings::Access {
+    let defaults = crore_broker::settings::Settings::default().access;
+    let Some(access) = access else {
+        return defaults;
+    };
+    let key = [(); 4].map(|()| crore_net::memory::random_u64().to_le_bytes());
+    crore_broker::settings::Access {
+        closed: true,
+        anonymous: access.anonymous.grants("").unwrap_or_default(),
+        anonymous_wildcards: access.anonymous_wildcards,
+        cookie: access.cookie.clone(),
+        query: access.query.clone(),
+        token_bytes: access.token_bytes,
+        key: key.concat().try_into().expect("four times eight bytes"),
+        ..defaults
+    }
+}
+
+/// What is wrong with it, with files of keys and the rules that open topics.
+pub fn problems(access: Option<&Access>, rules: &[&Rule]) -> Vec<Problem> {
+    let mut problems = Vec::new();
+    let mut fail = |path: &str, what: String| {
+        let path = path.to_string();
+        problems.push(Problem { path, what });
+    };
+    let Some(access) = access else {
+        for (index, rule) in rules
+            .iter()
+            .enumerate()
+            .filter(|(_, rule)| !rule.open.is_empty())
+        {
+            let what = format!(
+                "opens {} to everybody, which without [access] is open to everybody everywhere; write a table [access], or remove the key",
+                rule.filter
+            );
+            fail(&format!("rule[{}].open", index + 1), what);
+        }
+        return problems;
+    };
+    let callback = access.callback.clone().unwrap_or_default();
+    let ranges = [
+        ("token_bytes", access.token_bytes, 64, MAX_TOKEN_BYTES),
+        (
+            "leeway_s",
+            access.leeway_s as usize,
+            0,
+            MAX_LEEWAY_S as usize,
+        ),
+        ("cache_s", access.cache_s as usize, 0, MAX_CACHE_S as usize),
+        ("cache_entries", access.cache_entries, 0, MAX_CACHE_ENTRIES),
+        ("questions_max", access.questions_max, 1, MAX_QUESTIONS),
+        ("password_threads", access.password_threads, 0, MAX_THREADS),
+        (
+            "callback.timeout_s",
+            callback.timeout_s as usize,
+            1,
+            MAX_TIMEOUT_S as usize,
+        ),
+        (
+            "callback.cache_s",
+            callback.cache_s as usize,
+            0,
+            MAX_CACHE_S as usize,
+        ),
+        ("callback.concurrency", callback.concurrency, 1, MAX_THREADS),
+    ];
+    for (key, value, low, high) in ranges {
+        if !(low..=high).contains(&value) {
+            let what = format!("{value} is out of range; write a value from {low} to {high}");
+            fail(&format!("access.{key}"), what);
+        }
+    }
+    for (key, name) in [("cookie", &access.cookie), ("query", &access.query)] {
+        let plain = |b: u8| b.is_ascii_alphanumeric() || matches!(b, b'_' | b'-' | b'.');
+        if !name.bytes().all(plain) {
+            let what =
+                format!("`{name}` is no name; write letters, digits, _, - and ., or \"\" for none");
+            fail(&format!("access.{key}"), what);
+        }
+    }
+    if let Err(error) = access.anonymous.grants("") {
+        fail(
+            "access.anonymous",
+            format!("{error}; write topic filters such as \"news/#\""),
+        );
+    }
+    if let Err(errors) = Checks::new(access) {
+        for (path, what) in errors {
+            fail(&path, what);
+        }
+    }
+    problems
+}
+
+/// `open = ["subscribe"]` in a rule.
+pub mod open {
+    use super::{Right, Rights};
+    use serde::de::Error;
+    use serde::{Deserialize, Deserializer, Serializer};
+
+    pub fn serialize<S: Serializer>(rights: &Rights, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_seq(rights.iter().map(Right::name))
+    }
+
+    pub fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Rights, D::Error> {
+        let names = Vec::<String>::deserialize(deserializer)?;
+        names.iter().try_fold(Rights::default(), |rights, name| {
+            let right = Right::ALL.into_iter().find(|right| right.name() == name);
+            let right = right.ok_or_else(|| {
+                let all = Right::ALL.map(Right::name).join(", ");
+                D::Error::custom(format!("`{name}` is no right; write some of {all}"))
+            })?;
+            Ok(rights.with(right))
+        })
+    }
+}

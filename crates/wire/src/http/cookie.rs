@@ -1,0 +1,37 @@
+//! One cookie of a request (RFC 6265 section 4.2.1). Attributes do not come back from browsers, and nothing is decoded:
+//! a token's characters stand in a cookie as they are.
+
+/// The value of the first cookie of this name in the given `Cookie` fields, without the quotes around it.
+pub fn value<'b>(mut fields: impl Iterator<Item = &'b [u8]>, name: &[u8]) -> Option<&'b [u8]> {
+    fields.find_map(|field| {
+        field.split(|b| *b == b';').find_map(|pair| {
+            let pair = pair.trim_ascii();
+            let at = memchr::memchr(b'=', pair)?;
+            let (key, value) = (&pair[..at], &pair[at + 1..]);
+            let bare = value
+                .strip_prefix(b"\"")
+                .and_then(|v| v.strip_suffix(b"\""));
+            (key.trim_ascii_end() == name).then(|| bare.unwrap_or(value).trim_ascii())
+        })
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::value;
+
+    #[test]
+    fn a_cookie_is_found_by_its_whole_name() {
+        let table: &[(&[&[u8]], Option<&[u8]>)] = &[
+            (&[], None),
+            (&[b"t=1"], Some(b"1")),
+            (&[b"at=0; t=1; t=2"], Some(b"1")),
+            (&[b"tt=0", b"a; t=\"x=y\""], Some(b"x=y")),
+            (&[b"T=0; t"], None),
+            (&[b"t="], Some(b"")),
+        ];
+        for (fields, expected) in table {
+            assert_eq!(value(fields.iter().copied(), b"t"), *expected, "{fields:?}");
+        }
+    }
+}
