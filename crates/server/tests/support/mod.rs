@@ -17,10 +17,14 @@ const START_TIMEOUT: Duration = Duration::from_secs(20);
 /// What the server prints, with its address behind it, once it accepts connections.
 const READY: &str = "listening on http://";
 
+/// The same of the admin port.
+const ADMIN: &str = "admin port at http://";
+
 /// A running `crore serve`.
 pub struct Server {
     child: Child,
     address: SocketAddr,
+    admin: Option<SocketAddr>,
     log: Arc<Mutex<String>>,
     directory: PathBuf,
 }
@@ -37,7 +41,16 @@ impl Server {
 
     /// With `settings`, the text of a `crore.toml`. Tables only: the top level is ours.
     pub fn with(settings: &str) -> Server {
-        Server::launch(2, settings, None)
+        Server::launch(2, settings, None, false)
+    }
+
+    /// With an admin port, on a port of the kernel's choice too.
+    #[allow(
+        dead_code,
+        reason = "only some of the test programs that share this module need it"
+    )]
+    pub fn with_admin(settings: &str) -> Server {
+        Server::launch(2, settings, None, true)
     }
 
     /// With so many shards.
@@ -46,7 +59,7 @@ impl Server {
         reason = "only some of the test programs that share this module need it"
     )]
     pub fn with_shards(shards: u32, settings: &str) -> Server {
-        Server::launch(shards, settings, None)
+        Server::launch(shards, settings, None, false)
     }
 
     /// With `settings` and a limit on descriptors, which the server must live with.
@@ -55,10 +68,10 @@ impl Server {
         reason = "only some of the test programs that share this module need it"
     )]
     pub fn with_descriptors(settings: &str, descriptors: u32) -> Server {
-        Server::launch(2, settings, Some(descriptors))
+        Server::launch(2, settings, Some(descriptors), false)
     }
 
-    fn launch(shards: u32, settings: &str, descriptors: Option<u32>) -> Server {
+    fn launch(shards: u32, settings: &str, descriptors: Option<u32>, admin: bool) -> Server {
         static STARTED: AtomicU32 = AtomicU32::new(0);
         let number = STARTED.fetch_add(1, Ordering::Relaxed);
         let directory =
@@ -78,8 +91,12 @@ impl Server {
             }
         };
         command
-            .args(["serve", "--listen", "127.0.0.1:0", "--no-admin", "--config"])
+            .args(["serve", "--listen", "127.0.0.1:0", "--config"])
             .arg(&file);
+        match admin {
+            true => command.args(["--admin-listen", "127.0.0.1:0"]),
+            false => command.arg("--no-admin"),
+        };
         command
             .env("NO_COLOR", "1")
             .env("RUST_LOG", "info")
@@ -91,38 +108,39 @@ impl Server {
         let mut child = command.spawn().expect("the server starts");
 
         let log = Arc::new(Mutex::new(String::new()));
-        let (ready, address) = mpsc::channel();
+        let (ready, addresses) = mpsc::channel();
         let lines = BufReader::new(child.stderr.take().expect("a pipe")).lines();
         let kept = Arc::clone(&log);
         std::thread::spawn(move || {
             for line in lines.map_while(Result::ok) {
-                if let Some((_, rest)) = line.split_once(READY) {
-                    let text = rest
-                        .split([' ', '/', '\u{1b}'])
-                        .next()
-                        .unwrap_or_default()
-                        .to_string();
-                    let _ = ready.send(text); // nobody waits for a second address
+                for what in [READY, ADMIN] {
+                    if let Some(address) = address_behind(&line, what) {
+                        let _ = ready.send((what, address)); // nobody waits for a second address
+                    }
                 }
                 let mut kept = kept.lock().expect("the log");
                 kept.push_str(&line);
                 kept.push('\n');
             }
         });
-        let Ok(text) = address.recv_timeout(START_TIMEOUT) else {
-            let _ = child.kill();
-            let _ = child.wait();
-            panic!(
-                "the server did not say where it listens:\n{}",
-                log.lock().expect("the log")
-            );
+        let mut await_address = |wanted| loop {
+            match addresses.recv_timeout(START_TIMEOUT) {
+                Ok((what, address)) if what == wanted => return address,
+                Ok(_) => {}
+                Err(_) => {
+                    let _ = child.kill();
+                    let _ = child.wait();
+                    let log = log.lock().expect("the log");
+                    panic!("the server did not say where it listens:\n{log}");
+                }
+            }
         };
-        let address = text
-            .parse()
-            .unwrap_or_else(|_| panic!("{text:?} is no address"));
+        let address = await_address(READY);
+        let admin = admin.then(|| await_address(ADMIN));
         Server {
             child,
             address,
+            admin,
             log,
             directory,
         }
@@ -131,6 +149,15 @@ impl Server {
     /// Where it listens.
     pub fn address(&self) -> SocketAddr {
         self.address
+    }
+
+    /// Where its admin port is.
+    #[allow(
+        dead_code,
+        reason = "only some of the test programs that share this module need it"
+    )]
+    pub fn admin(&self) -> SocketAddr {
+        self.admin.expect("a server with an admin port")
     }
 
     /// The URL of `path`, which begins with a slash.
@@ -185,6 +212,16 @@ impl Drop for Server {
             assert!(!log.contains("panicked at"), "the server panicked:\n{log}");
         }
     }
+}
+
+/// The address that a line of the log tells behind `what`.
+fn address_behind(line: &str, what: &str) -> Option<SocketAddr> {
+    let (_, rest) = line.split_once(what)?;
+    let text = rest.split([' ', '/', '\u{1b}']).next()?;
+    Some(
+        text.parse()
+            .unwrap_or_else(|_| panic!("{text:?} is no address")),
+    )
 }
 
 #[allow(
