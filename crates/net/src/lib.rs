@@ -27,6 +27,7 @@ pub mod memory;
 pub mod signal;
 pub mod socket;
 pub mod steering;
+pub mod stream;
 
 mod address;
 mod sys;

@@ -20,6 +20,7 @@ use crate::config::Effective;
 use crate::doctor::formula;
 use crate::shard_loop::{Letter, Reported, ShardLoop, Start};
 use crate::{control, life};
+use crate::tls;
 
 /// The stack of a shard's thread; what it never touches costs nothing.
 const STACK_BYTES: usize = 1 << 20;
@@ -35,10 +36,12 @@ pub fn serve(args: &ServeArgs, effective: Effective) -> anyhow::Result<()> {
         settings,
         access: access_settings,
         admin,
+        tls,
         ..
     } = effective.clone();
     let admin_listener = control::listen(&admin)?;
     let listen = with_ports(&listen)?;
+    let tls = tls::open(&tls, &settings.limits, shards)?;
     let cores = affinity::cores();
     let seed = memory::random_u64();
     let world = Arc::new(World {
@@ -76,6 +79,7 @@ pub fn serve(args: &ServeArgs, effective: Effective) -> anyhow::Result<()> {
             asker,
             wakes: wakes.clone(),
             core: pin.then(|| cores[id % cores.len()]),
+            tls: tls.clone(),
         };
         let ready = ready.clone();
         std::thread::Builder::new()
@@ -99,6 +103,9 @@ pub fn serve(args: &ServeArgs, effective: Effective) -> anyhow::Result<()> {
     }
     for addr in &listen {
         tracing::info!("listening on http://{addr}");
+    }
+    if tls.is_some() {
+        tracing::info!("TLS on the same ports");
     }
     say_room(shards as u64, &world.settings.limits);
     control::run(control::Start {

@@ -17,6 +17,7 @@ mod forms;
 mod host;
 mod locate;
 mod state;
+mod tls;
 mod units;
 
 use std::fmt;
@@ -31,6 +32,7 @@ pub use check::MAX_SHARDS;
 pub use file::{File, RuleEntry};
 pub use host::Resources;
 pub use state::State;
+pub use tls::{ClientCertificates, Tls, Version};
 pub use units::parse_size;
 
 /// The file that is read when no `--config` is given and it exists in the current directory.
@@ -59,6 +61,8 @@ pub struct Effective {
     pub admin: Admin,
     /// What is kept across a planned restart.
     pub state: State,
+    /// TLS on the data ports.
+    pub tls: Tls,
     /// The file that was read, if any.
     pub source: Option<PathBuf>,
 }
@@ -166,6 +170,7 @@ fn resolve(file: File, source: Option<PathBuf>, resources: &Resources) -> Effect
         access: file.access,
         admin: file.admin,
         state: file.state,
+        tls: file.tls,
         source,
     }
 }

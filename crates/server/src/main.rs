@@ -13,6 +13,7 @@ mod control;
 mod doctor;
 mod life;
 mod shard_loop;
+mod tls;
 
 use std::io::{self, IsTerminal, Write};
 use std::process::ExitCode;
@@ -52,6 +53,8 @@ fn main() -> ExitCode {
 fn serve(args: &ServeArgs) -> anyhow::Result<()> {
     let effective = config::load(args)?;
     if args.check {
+        // The files are part of what is checked.
+        tls::open(&effective.tls, &effective.settings.limits, effective.shards)?;
         return client::print(effective.to_toml().as_bytes());
     }
     match &effective.source {

@@ -14,12 +14,14 @@ use crore_broker::{
     Close, ConnId, Control, Input, Io, Link, Mail, Now, Report, Shard, ShardId, Ticket, World,
     Write,
 };
+use crore_net::stream::{Streams, Taken, Then};
 use crore_net::{
     Arrival, Burst, Driver, Entrance, Fd, Inbox, Received, Sender, Sent, SocketOptions, clock,
     entrance, fd_table, socket, steering,
 };
 
 use crate::access::Asker;
+use crate::tls;
 
 /// Events taken by one wait.
 const EVENTS_MAX: usize = 256;
@@ -85,12 +87,15 @@ pub struct Start {
     pub wakes: Vec<Fd>,
     /// The core to stay on.
     pub core: Option<usize>,
+    /// By what TLS handshakes are done, where there are some.
+    pub tls: Option<tls::Shared>,
 }
 
 /// The broker's world, over sockets.
 struct Sockets {
     driver: Driver,
     burst: Burst,
+    tls: Option<Box<Streams>>,
     peers: Vec<Sender<Letter>>,
     reports: Sender<Reported>,
     asker: Asker,
@@ -104,11 +109,19 @@ impl Io for Sockets {
             tracing::warn!(%error, "a connection could not be watched");
             self.failed.set(Some(conn));
         }
+        if let Some(tls) = &mut self.tls {
+            tls.opened(Fd(link.0));
+        }
     }
 
     #[inline]
     fn send(&mut self, link: Link, parts: &[&[u8]]) -> usize {
         let fd = Fd(link.0);
+        if let Some(tls) = &mut self.tls
+            && let Some(taken) = tls.send(fd, parts)
+        {
+            return taken;
+        }
         let sent = match parts {
             [one] => socket::send(fd, one),
             many => {
@@ -128,11 +141,18 @@ impl Io for Sockets {
 
     fn send_all(&mut self, writes: &[Write<'_>], short: impl FnMut(usize, usize)) {
         let sends = writes.iter().map(|write| (Fd(write.link.0), write.bytes));
-        self.burst.send_all(sends, short);
+        match &mut self.tls {
+            Some(tls) => tls.send_all(&mut self.burst, sends, short),
+            None => self.burst.send_all(sends, short),
+        }
     }
 
     fn interest(&mut self, link: Link, conn: ConnId, read: bool, write: bool) {
         let fd = Fd(link.0);
+        let (read, write) = match &mut self.tls {
+            Some(tls) => tls.interest(fd, read, write),
+            None => (read, write),
+        };
         let changed = if read {
             self.driver.modify(fd, conn.token(), read, write)
         } else {
@@ -147,6 +167,11 @@ impl Io for Sockets {
 
     fn close(&mut self, link: Link, how: Close) {
         let fd = Fd(link.0);
+        match (&mut self.tls, how) {
+            (Some(tls), Close::Drain) => return tls.shutdown(fd),
+            (Some(tls), _) => tls.closing(fd, how == Close::Now),
+            (None, _) => {}
+        }
         match how {
             Close::Drain => socket::shutdown_write(fd),
             Close::Now => socket::close(fd),
@@ -167,6 +192,14 @@ impl Io for Sockets {
     }
 }
 
+impl Sockets {
+    /// Whether whoever writes to this connection may go on.
+    fn is_writable(&mut self, fd: Fd, token: u64) -> bool {
+        let tls = self.tls.as_mut();
+        tls.is_none_or(|tls| tls.writable(fd, token, &mut self.driver))
+    }
+}
+
 /// The thread.
 pub struct ShardLoop {
     shard: Shard,
@@ -180,6 +213,7 @@ pub struct ShardLoop {
     untrusted: u64,
     /// The second until which nothing more is said of those who are turned away.
     told_s: u32,
+    tls_told_s: u32,
     /// When the next tick is due.
     tick_ms: u64,
 }
@@ -207,6 +241,7 @@ impl ShardLoop {
         let burst = Burst::new();
         let token = |n| SPECIAL | n as u64;
         let entrance = Entrance::open(&start.listen, limits, &start.group, &mut driver, token)?;
+        let tls = start.tls.as_ref().map(tls::Shared::streams);
         let apart_ms = u64::from(start.id) * SHARD_APART_MS % 1000;
         let began_ms = clock::monotonic_ms().saturating_sub(apart_ms);
         let mut shard = Shard::new(start.id, start.world, now(0));
@@ -216,6 +251,7 @@ impl ShardLoop {
             io: Sockets {
                 driver,
                 burst,
+                tls,
                 peers: start.peers,
                 reports: start.reports,
                 asker: start.asker,
@@ -229,6 +265,7 @@ impl ShardLoop {
             turned_away: 0,
             untrusted: 0,
             told_s: 0,
+            tls_told_s: 0,
             tick_ms: began_ms,
         })
     }
@@ -267,6 +304,7 @@ impl ShardLoop {
                 self.accept((event.token & !SPECIAL) as usize, now);
             }
         }
+        let handshakes = self.handshakes(now);
         let mut letters = std::mem::take(&mut self.letters);
         self.inbox.drain(&mut letters);
         for letter in letters.drain(..) {
@@ -281,7 +319,7 @@ impl ShardLoop {
         if self.shard.drains() {
             self.close_entrance(now);
         }
-        let busy = self.shard.flush(now, &mut self.io);
+        let busy = self.shard.flush(now, &mut self.io) | handshakes;
         while let Some(conn) = self.io.failed.take() {
             self.shard.handle(Input::Closed(conn), now, &mut self.io);
         }
@@ -306,6 +344,7 @@ impl ShardLoop {
                 Some(ms) => self.tick_ms + u64::from(ms),
                 None => {
                     self.tell_turned_away(now);
+                    self.tell_tls(now);
                     now_ms + 1000 - (now_ms - self.began_ms) % 1000
                 }
             };
@@ -326,26 +365,64 @@ impl ShardLoop {
     fn connection_event(&mut self, n: usize, now: Now) {
         let event = self.io.driver.event(n);
         let conn = ConnId::from_token(event.token);
-        if event.writable {
-            self.shard.handle(Input::Writable(conn), now, &mut self.io);
-        }
-        if !(event.readable || event.hangup) {
-            return;
-        }
         let Some(link) = self.shard.link_of(conn) else {
             return;
         };
+        let fd = Fd(link.0);
+        if event.writable && self.io.is_writable(fd, event.token) {
+            self.shard.handle(Input::Writable(conn), now, &mut self.io);
+        }
+        // What was written may have been its last.
+        if !(event.readable || event.hangup) || self.shard.link_of(conn).is_none() {
+            return;
+        }
         if !event.readable && event.hangup {
             self.shard.handle(Input::Closed(conn), now, &mut self.io);
             return;
         }
-        let input = match socket::recv(Fd(link.0), &mut self.buffer) {
+        if let Some(tls) = &mut self.io.tls {
+            let taken = tls.receive(fd, event.token, &mut self.buffer);
+            return self.taken(conn, taken, now);
+        }
+        let input = match socket::recv(fd, &mut self.buffer) {
             Received::Bytes(len) => Input::Received(conn, &mut self.buffer[..len]),
             Received::End => Input::End(conn),
             Received::Again => return,
             Received::Failed(_) => Input::Closed(conn),
         };
         self.shard.handle(input, now, &mut self.io);
+    }
+
+    /// Hands on what came of a connection that may have TLS: it lies at the beginning of the buffer.
+    fn taken(&mut self, conn: ConnId, taken: Taken, now: Now) {
+        if taken.plain > 0 {
+            let bytes = &mut self.buffer[..taken.plain];
+            self.shard
+                .handle(Input::Received(conn, bytes), now, &mut self.io);
+        }
+        let input = match taken.then {
+            Then::Open => return,
+            Then::End => Input::End(conn),
+            Then::Closed => Input::Closed(conn),
+        };
+        self.shard.handle(input, now, &mut self.io);
+    }
+
+    /// Goes on with handshakes, for this turn's share of time; says whether some are left.
+    fn handshakes(&mut self, now: Now) -> bool {
+        while let Some(tls) = &mut self.io.tls
+            && let Some((token, taken)) = tls.next_handshake(&mut self.io.driver, &mut self.buffer)
+        {
+            self.taken(ConnId::from_token(token), taken, now);
+        }
+        while let Some(tls) = &mut self.io.tls
+            && let Some(token) = tls.take_ended()
+        {
+            let over = Input::Closed(ConnId::from_token(token));
+            self.shard.handle(over, now, &mut self.io);
+        }
+        let tls = self.io.tls.as_mut();
+        tls.is_some_and(|tls| tls.end_turn(&mut self.io.driver))
     }
 
     fn accept(&mut self, listener: usize, now: Now) {
@@ -414,6 +491,17 @@ impl ShardLoop {
         if turned_away > self.turned_away {
             self.turned_away = turned_away;
             self.tell("a limit is reached", now);
+        }
+    }
+
+    /// Says why a connection failed that had or should have had TLS, not for each of them.
+    fn tell_tls(&mut self, now: Now) {
+        if let Some(tls) = &mut self.io.tls
+            && now.s >= self.tls_told_s
+            && let Some(why) = tls.take_failure()
+        {
+            self.tls_told_s = now.s + TELL_EVERY_S;
+            tracing::warn!(since_start = ?tls.stats(), "TLS: a connection was ended: {why}");
         }
     }
 

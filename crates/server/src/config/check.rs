@@ -165,6 +165,7 @@ pub fn problems(file: &File, insecure: bool) -> Vec<Problem> {
     check.problems.extend(admin);
     drain(&mut check, &file.drain);
     file.state.check(&mut check);
+    check.problems.extend(super::tls::problems(&file.tls));
     if file.rules.len() > MAX_RULES {
         check.fail(
             "rule",

@@ -15,7 +15,7 @@ use serde::{Deserialize, Serialize};
 
 use super::access::{Access, open};
 use super::units::{address, cidr, first, size};
-use super::{Admin, DEFAULT_LISTEN, Effective, State};
+use super::{Admin, DEFAULT_LISTEN, Effective, State, Tls};
 
 /// Length of a listening socket's queue: Linux cuts it at `net.core.somaxconn`, which is 4,096 by default.
 const DEFAULT_BACKLOG: u32 = 4096;
@@ -51,6 +51,7 @@ pub struct File {
     #[serde(with = "DrainMirror")]
     pub drain: Drain,
     pub state: State,
+    pub tls: Tls,
     #[serde(rename = "rule", skip_serializing_if = "Vec::is_empty")]
     pub rules: Vec<RuleEntry>,
 }
@@ -91,6 +92,7 @@ impl Default for File {
             admin: Admin::default(),
             drain,
             state: State::default(),
+            tls: Tls::default(),
             rules: rules.into_iter().map(RuleEntry).collect(),
         }
     }
@@ -134,6 +136,7 @@ impl File {
             admin: effective.admin.clone(),
             drain,
             state: effective.state.clone(),
+            tls: effective.tls.clone(),
             rules: rules.into_iter().map(RuleEntry).collect(),
         }
     }

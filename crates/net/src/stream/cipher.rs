@@ -1,0 +1,341 @@
+//! The ciphers of established connections: what is kept of their keys, and what is made of it when a record
+//! is sealed or opened (RFC 8446 sections 5.2, 5.3, 7.1 to 7.3; RFC 5246 section 6.2.3.3, RFC 5288, RFC 7905).
+//!
+//! Kept of each direction is one secret: in TLS 1.3 the traffic secret, from which key, IV and the next secret follow; in
+//! TLS 1.2 key and IV themselves. An expanded key is half a kilobyte and is made when it is used.
+//!
+//! Deliberately not here: handshakes (`rustls` does them), and sequence numbers (the caller counts).
+
+use aws_lc_rs::aead::{
+    AES_128_GCM, AES_256_GCM, Aad, Algorithm, CHACHA20_POLY1305, LessSafeKey, NONCE_LEN, Nonce,
+    UnboundKey,
+};
+use aws_lc_rs::error::Unspecified;
+use aws_lc_rs::hkdf;
+use rustls::{CipherSuite, ConnectionTrafficSecrets};
+use zeroize::Zeroize as _;
+
+/// The bytes of a record's header: type, version, length.
+pub const HEADER_BYTES: usize = 5;
+/// Plaintext of one record at most (RFC 8446 section 5.1).
+pub const PLAIN_MAX: usize = 1 << 14;
+/// What a record's length field may say at most (RFC 8446 section 5.2, and what TLS 1.2 peers keep to).
+pub const SEALED_MAX: usize = PLAIN_MAX + 256;
+/// The bytes of a tag.
+pub const TAG_BYTES: usize = 16;
+/// The longest secret: SHA-384's traffic secret, or a 256-bit key and an IV.
+pub const SECRET_MAX: usize = 48;
+/// What TLS 1.2 writes of the nonce before each AES record.
+const EXPLICIT_BYTES: usize = 8;
+/// The longest key.
+const KEY_MAX: usize = 32;
+
+/// Records that one key of AES-GCM may seal; half of what is deemed safe (RFC 8446 section 5.5).
+const RECORDS_MAX: u64 = 1 << 23;
+
+/// A record's content, as its type byte says.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[repr(u8)]
+pub enum Content {
+    /// `alert`.
+    Alert = 21,
+    /// `handshake`.
+    Handshake = 22,
+    /// `application_data`.
+    Data = 23,
+}
+
+impl Content {
+    pub fn of(byte: u8) -> Option<Content> {
+        match byte {
+            21 => Some(Content::Alert),
+            22 => Some(Content::Handshake),
+            23 => Some(Content::Data),
+            _ => None,
+        }
+    }
+}
+
+/// Version and cipher of a connection.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[repr(u8)]
+pub enum Cipher {
+    /// `TLS13_AES_128_GCM_SHA256`.
+    Aes128 = 1,
+    /// `TLS13_AES_256_GCM_SHA384`.
+    Aes256 = 2,
+    /// `TLS13_CHACHA20_POLY1305_SHA256`.
+    ChaCha = 3,
+    /// TLS 1.2 with `AES_128_GCM`.
+    Old128 = 4,
+    /// TLS 1.2 with `AES_256_GCM`.
+    Old256 = 5,
+    /// TLS 1.2 with `CHACHA20_POLY1305`.
+    OldChaCha = 6,
+}
+
+/// One direction's secret, on its way to the table.
+pub struct Secret {
+    bytes: [u8; SECRET_MAX],
+    len: usize,
+}
+
+impl Secret {
+    /// Of these bytes.
+    ///
+    /// # Panics
+    /// When there are more than [`SECRET_MAX`].
+    pub fn of(parts: &[&[u8]]) -> Secret {
+        let mut secret = Secret {
+            bytes: [0; SECRET_MAX],
+            len: 0,
+        };
+        for part in parts {
+            secret.bytes[secret.len..secret.len + part.len()].copy_from_slice(part);
+            secret.len += part.len();
+        }
+        secret
+    }
+
+    pub fn bytes(&self) -> &[u8] {
+        &self.bytes[..self.len]
+    }
+}
+
+impl Drop for Secret {
+    fn drop(&mut self) {
+        self.bytes.zeroize();
+    }
+}
+
+/// A direction's key, expanded, and its IV. The library clears the key when it is dropped.
+pub struct Context {
+    key: LessSafeKey,
+    iv: [u8; NONCE_LEN],
+}
+
+/// A length for the library's key derivation.
+struct Length(usize);
+
+impl hkdf::KeyType for Length {
+    fn len(&self) -> usize {
+        self.0
+    }
+}
+
+impl Cipher {
+    /// That of this number, as `as u8` gives it.
+    pub fn of_number(number: u8) -> Option<Cipher> {
+        use Cipher::*;
+        let all = [Aes128, Aes256, ChaCha, Old128, Old256, OldChaCha];
+        all.into_iter().find(|cipher| *cipher as u8 == number)
+    }
+
+    /// What was negotiated, as `rustls` names it.
+    pub fn of(suite: CipherSuite, secrets: &ConnectionTrafficSecrets) -> Option<Cipher> {
+        use ConnectionTrafficSecrets as Traffic;
+        match (suite, secrets) {
+            (CipherSuite::TLS13_AES_128_GCM_SHA256, _) => Some(Cipher::Aes128),
+            (CipherSuite::TLS13_AES_256_GCM_SHA384, _) => Some(Cipher::Aes256),
+            (CipherSuite::TLS13_CHACHA20_POLY1305_SHA256, _) => Some(Cipher::ChaCha),
+            (_, Traffic::Aes128Gcm { .. }) => Some(Cipher::Old128),
+            (_, Traffic::Aes256Gcm { .. }) => Some(Cipher::Old256),
+            (_, Traffic::Chacha20Poly1305 { .. }) => Some(Cipher::OldChaCha),
+            _ => None,
+        }
+    }
+
+    /// Whether it is TLS 1.3.
+    pub fn is_13(self) -> bool {
+        matches!(self, Cipher::Aes128 | Cipher::Aes256 | Cipher::ChaCha)
+    }
+
+    fn algorithm(self) -> &'static Algorithm {
+        match self {
+            Cipher::Aes128 | Cipher::Old128 => &AES_128_GCM,
+            Cipher::Aes256 | Cipher::Old256 => &AES_256_GCM,
+            Cipher::ChaCha | Cipher::OldChaCha => &CHACHA20_POLY1305,
+        }
+    }
+
+    fn hash(self) -> hkdf::Algorithm {
+        match self {
+            Cipher::Aes256 => hkdf::HKDF_SHA384,
+            _ => hkdf::HKDF_SHA256,
+        }
+    }
+
+    /// Bytes that are kept of each direction.
+    pub fn secret_bytes(self) -> usize {
+        match self {
+            Cipher::Aes128 | Cipher::ChaCha => 32,
+            Cipher::Aes256 => 48,
+            _ => self.algorithm().key_len() + NONCE_LEN,
+        }
+    }
+
+    /// How many records one key may seal.
+    pub fn records_max(self) -> u64 {
+        match self {
+            // It has no such bound; the sequence number has one that nobody reaches.
+            Cipher::ChaCha | Cipher::OldChaCha => 1 << 48,
+            _ => RECORDS_MAX,
+        }
+    }
+
+    fn explicit_bytes(self) -> usize {
+        match self {
+            Cipher::Old128 | Cipher::Old256 => EXPLICIT_BYTES,
+            _ => 0,
+        }
+    }
+
+    /// The expanded key of a secret.
+    pub fn context(self, secret: &[u8]) -> Context {
+        let mut key = [0; KEY_MAX];
+        let key = &mut key[..self.algorithm().key_len()];
+        let mut iv = [0; NONCE_LEN];
+        if self.is_13() {
+            let secret = hkdf::Prk::new_less_safe(self.hash(), secret);
+            expand(&secret, b"key", key);
+            expand(&secret, b"iv", &mut iv);
+        } else {
+            key.copy_from_slice(&secret[..key.len()]);
+            iv.copy_from_slice(&secret[key.len()..key.len() + NONCE_LEN]);
+        }
+        let bound = UnboundKey::new(self.algorithm(), key).expect("a key of the right length");
+        key.zeroize();
+        Context {
+            key: LessSafeKey::new(bound),
+            iv,
+        }
+    }
+
+    /// Replaces a secret of TLS 1.3 by the one after a key update (RFC 8446 section 7.2).
+    pub fn update(self, secret: &mut [u8]) {
+        assert!(self.is_13(), "TLS 1.2 has no key updates");
+        let next = hkdf::Prk::new_less_safe(self.hash(), secret);
+        expand(&next, b"traffic upd", secret);
+    }
+
+    /// Appends a record to `out`, whose content `write` appends.
+    ///
+    /// # Panics
+    /// When the content is longer than [`PLAIN_MAX`].
+    pub fn seal(
+        self,
+        context: &Context,
+        seq: u64,
+        content: Content,
+        out: &mut Vec<u8>,
+        write: impl FnOnce(&mut Vec<u8>),
+    ) {
+        let begin = out.len();
+        let nonce = context.nonce(seq);
+        let outer = if self.is_13() { Content::Data } else { content };
+        out.extend_from_slice(&[outer as u8, 3, 3, 0, 0]);
+        out.extend_from_slice(&nonce[NONCE_LEN - self.explicit_bytes()..]);
+        let body = out.len();
+        write(out);
+        let plain = out.len() - body;
+        assert!(plain <= PLAIN_MAX, "a record of {plain} bytes");
+        if self.is_13() {
+            out.push(content as u8);
+        }
+        let sealed = u16::try_from(out.len() + TAG_BYTES - begin - HEADER_BYTES);
+        let sealed = sealed.expect("a record's length has 16 bits");
+        out[begin + 3..begin + 5].copy_from_slice(&sealed.to_be_bytes());
+        let header = header_of(&out[begin..]);
+        let aad = self.aad(seq, header, plain);
+        let nonce = Nonce::assume_unique_for_key(nonce);
+        let aad = Aad::from(aad.bytes());
+        let tag = context
+            .key
+            .seal_in_place_separate_tag(nonce, aad, &mut out[body..]);
+        out.extend_from_slice(tag.expect("a record is short").as_ref());
+    }
+
+    /// Opens a whole record in place. Returns its content, and where that lies in `record`.
+    ///
+    /// # Errors
+    /// When it was not sealed with this key at this place in the stream.
+    pub fn open(
+        self,
+        context: &Context,
+        seq: u64,
+        record: &mut [u8],
+    ) -> Result<(u8, core::ops::Range<usize>), Unspecified> {
+        let header = header_of(record);
+        let begin = HEADER_BYTES + self.explicit_bytes();
+        let plain = record.len().checked_sub(begin + TAG_BYTES);
+        let plain = plain.ok_or(Unspecified)?;
+        let mut nonce = context.nonce(seq);
+        // What the peer writes of the nonce is its own choice.
+        nonce[NONCE_LEN - self.explicit_bytes()..].copy_from_slice(&record[HEADER_BYTES..begin]);
+        let aad = self.aad(seq, header, plain);
+        let nonce = Nonce::assume_unique_for_key(nonce);
+        let body = &mut record[begin..];
+        let opened = context
+            .key
+            .open_in_place(nonce, Aad::from(aad.bytes()), body)?;
+        if !self.is_13() {
+            return Ok((header[0], begin..begin + plain));
+        }
+        // Behind the content stands its type, and behind that zeros as padding.
+        let content = opened.iter().rposition(|byte| *byte != 0);
+        let content = content.ok_or(Unspecified)?;
+        Ok((opened[content], begin..begin + content))
+    }
+
+    fn aad(self, seq: u64, header: [u8; HEADER_BYTES], plain: usize) -> Authenticated {
+        let mut bytes = [0; 13];
+        if self.is_13() {
+            bytes[..HEADER_BYTES].copy_from_slice(&header);
+            return Authenticated {
+                bytes,
+                len: HEADER_BYTES,
+            };
+        }
+        bytes[..8].copy_from_slice(&seq.to_be_bytes());
+        bytes[8..11].copy_from_slice(&header[..3]);
+        bytes[11..].copy_from_slice(&(plain as u16).to_be_bytes());
+        Authenticated { bytes, len: 13 }
+    }
+}
+
+/// What a record's tag vouches for besides its content.
+struct Authenticated {
+    bytes: [u8; 13],
+    len: usize,
+}
+
+impl Authenticated {
+    fn bytes(&self) -> &[u8] {
+        &self.bytes[..self.len]
+    }
+}
+
+impl Context {
+    fn nonce(&self, seq: u64) -> [u8; NONCE_LEN] {
+        let mut nonce = self.iv;
+        for (byte, seq) in nonce[NONCE_LEN - 8..].iter_mut().zip(seq.to_be_bytes()) {
+            *byte ^= seq;
+        }
+        nonce
+    }
+}
+
+fn header_of(record: &[u8]) -> [u8; HEADER_BYTES] {
+    record[..HEADER_BYTES].try_into().expect("a whole header")
+}
+
+/// `HKDF-Expand-Label` without a context (RFC 8446 section 7.1).
+fn expand(secret: &hkdf::Prk, label: &[u8], out: &mut [u8]) {
+    let length = (out.len() as u16).to_be_bytes();
+    let label_length = [b"tls13 ".len() as u8 + label.len() as u8];
+    let info: [&[u8]; 5] = [&length, &label_length, b"tls13 ", label, &[0]];
+    secret
+        .expand(&info, Length(out.len()))
+        .and_then(|expanded| expanded.fill(out))
+        .expect("a few dozen bytes can be derived");
+}

@@ -1,0 +1,218 @@
+//! What handshakes are done by: certificate, key, whom to trust, versions. Made of the text of the files, and replaced as
+//! a whole while connections go on: each shard takes the new one with its next handshake.
+//!
+//! Invariant: what does not parse, or does not fit together, changes nothing.
+//!
+//! Deliberately not here: files, and several certificates by name.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use rustls::crypto::{CryptoProvider, aws_lc_rs};
+use rustls::pki_types::pem::PemObject as _;
+use rustls::pki_types::{CertificateDer, PrivateKeyDer};
+use rustls::server::{ProducesTickets, WebPkiClientVerifier};
+use rustls::{RootCertStore, ServerConfig, SupportedProtocolVersion, version};
+
+use super::handshake::Tap;
+
+/// What a client may ask for by ALPN; which it speaks is still told by its first bytes.
+const PROTOCOLS: [&[u8]; 2] = [b"http/1.1", b"mqtt"];
+/// Tickets that a TLS 1.3 client is given: one resumes one connection, and brings the next.
+const TICKETS: usize = 1;
+
+/// Whether clients show certificates.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Clients {
+    /// Who has one must have a good one.
+    Optional,
+    /// Who has none is refused.
+    Required,
+}
+
+/// The texts of the files and what else is set.
+#[derive(Clone, Debug)]
+pub struct Source {
+    /// PEM: the certificate, and those between it and a root.
+    pub certificate: Vec<u8>,
+    /// PEM: the certificate's key.
+    pub key: Vec<u8>,
+    /// PEM: the roots of client certificates.
+    pub clients: Option<(Vec<u8>, Clients)>,
+    /// Whether TLS 1.2 is refused.
+    pub only_13: bool,
+}
+
+/// What is wrong with a [`Source`].
+#[derive(Debug, PartialEq, Eq)]
+pub enum Error {
+    /// The certificate's text.
+    Certificate(String),
+    /// The key's text.
+    Key(String),
+    /// The key is another certificate's.
+    Pair(String),
+    /// The text of the clients' roots.
+    Clients(String),
+    /// What is no file's fault.
+    Other(String),
+}
+
+impl std::fmt::Display for Error {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Error::Certificate(what) => write!(f, "the certificate: {what}"),
+            Error::Key(what) => write!(f, "the key: {what}"),
+            Error::Pair(what) => write!(f, "certificate and key: {what}"),
+            Error::Clients(what) => write!(f, "the clients' roots: {what}"),
+            Error::Other(what) => f.write_str(what),
+        }
+    }
+}
+
+impl std::error::Error for Error {}
+
+/// What the shards' handshakes are done by, as it is now.
+#[derive(Debug)]
+pub struct Handle {
+    current: Mutex<(Source, Arc<ServerConfig>)>,
+    /// How often it was replaced.
+    serial: AtomicU64,
+}
+
+impl Handle {
+    /// # Errors
+    /// When the texts do not parse or do not fit together.
+    pub fn new(source: Source) -> Result<Arc<Handle>, Error> {
+        let tickets = aws_lc_rs::Ticketer::new();
+        let tickets = tickets.map_err(|error| Error::Other(format!("no tickets: {error}")))?;
+        let config = config(&source, tickets)?;
+        Ok(Arc::new(Handle {
+            current: Mutex::new((source, Arc::new(config))),
+            serial: AtomicU64::new(0),
+        }))
+    }
+
+    /// Replaces it for all handshakes that begin from now on; connections stay. Tickets stay good, unless who is trusted has
+    /// changed: then a ticket would outlive that.
+    ///
+    /// # Errors
+    /// Those of [`Handle::new`]; then all stays as it was.
+    pub fn replace(&self, source: Source) -> Result<(), Error> {
+        let mut current = self.current.lock().unwrap_or_else(PoisonError::into_inner);
+        let tickets = if current.0.clients == source.clients {
+            current.1.ticketer.clone()
+        } else {
+            let tickets = aws_lc_rs::Ticketer::new();
+            tickets.map_err(|error| Error::Other(format!("no tickets: {error}")))?
+        };
+        let config = config(&source, tickets)?;
+        *current = (source, Arc::new(config));
+        self.serial.fetch_add(1, Ordering::Release);
+        Ok(())
+    }
+
+    fn get(&self) -> Arc<ServerConfig> {
+        let current = self.current.lock().unwrap_or_else(PoisonError::into_inner);
+        current.1.clone()
+    }
+}
+
+/// A shard's own reference, so that no lock is taken for a handshake.
+pub struct Current {
+    handle: Arc<Handle>,
+    config: Arc<ServerConfig>,
+    serial: u64,
+}
+
+impl Current {
+    pub fn new(handle: Arc<Handle>) -> Current {
+        Current {
+            serial: handle.serial.load(Ordering::Acquire),
+            config: handle.get(),
+            handle,
+        }
+    }
+
+    pub fn get(&mut self) -> Arc<ServerConfig> {
+        let serial = self.handle.serial.load(Ordering::Acquire);
+        if serial != self.serial {
+            (self.serial, self.config) = (serial, self.handle.get());
+        }
+        self.config.clone()
+    }
+}
+
+/// The ciphers with the shortest secrets first: our order holds, since a connection that waits is nothing but those.
+fn provider() -> CryptoProvider {
+    use aws_lc_rs::cipher_suite::*;
+    CryptoProvider {
+        cipher_suites: vec![
+            TLS13_AES_128_GCM_SHA256,
+            TLS13_AES_256_GCM_SHA384,
+            TLS13_CHACHA20_POLY1305_SHA256,
+            TLS_ECDHE_ECDSA_WITH_AES_128_GCM_SHA256,
+            TLS_ECDHE_RSA_WITH_AES_128_GCM_SHA256,
+            TLS_ECDHE_ECDSA_WITH_AES_256_GCM_SHA384,
+            TLS_ECDHE_RSA_WITH_AES_256_GCM_SHA384,
+            TLS_ECDHE_ECDSA_WITH_CHACHA20_POLY1305_SHA256,
+            TLS_ECDHE_RSA_WITH_CHACHA20_POLY1305_SHA256,
+        ],
+        ..aws_lc_rs::default_provider()
+    }
+}
+
+fn config(source: &Source, tickets: Arc<dyn ProducesTickets>) -> Result<ServerConfig, Error> {
+    let chain = certificates(&source.certificate).map_err(Error::Certificate)?;
+    let key = PrivateKeyDer::from_pem_slice(&source.key)
+        .map_err(|error| Error::Key(format!("no private key in PEM: {error}")))?;
+    let versions: &[&SupportedProtocolVersion] = if source.only_13 {
+        &[&version::TLS13]
+    } else {
+        &[&version::TLS13, &version::TLS12]
+    };
+    let provider = Arc::new(provider());
+    let builder = ServerConfig::builder_with_provider(provider.clone())
+        .with_protocol_versions(versions)
+        .map_err(|error| Error::Other(error.to_string()))?;
+    let builder = match &source.clients {
+        None => builder.with_no_client_auth(),
+        Some((roots, clients)) => {
+            let mut store = RootCertStore::empty();
+            for root in certificates(roots).map_err(Error::Clients)? {
+                let added = store.add(root);
+                added.map_err(|error| Error::Clients(error.to_string()))?;
+            }
+            let verifier =
+                WebPkiClientVerifier::builder_with_provider(Arc::new(store), provider.clone());
+            let verifier = match clients {
+                Clients::Optional => verifier.allow_unauthenticated(),
+                Clients::Required => verifier,
+            };
+            let verifier = verifier.build();
+            builder.with_client_cert_verifier(
+                verifier.map_err(|error| Error::Clients(error.to_string()))?,
+            )
+        }
+    };
+    let mut config = builder
+        .with_single_cert(chain, key)
+        .map_err(|error| Error::Pair(error.to_string()))?;
+    config.alpn_protocols = PROTOCOLS.map(<[u8]>::to_vec).to_vec();
+    config.ignore_client_order = true;
+    config.ticketer = tickets;
+    config.send_tls13_tickets = TICKETS;
+    config.session_storage = Arc::new(rustls::server::NoServerSessionStorage {});
+    config.enable_secret_extraction = true;
+    config.key_log = Arc::new(Tap);
+    Ok(config)
+}
+
+fn certificates(pem: &[u8]) -> Result<Vec<CertificateDer<'static>>, String> {
+    let all: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(pem).collect();
+    let all = all.map_err(|error| format!("it is not PEM: {error}"))?;
+    if all.is_empty() {
+        return Err("there is no certificate in PEM".to_string());
+    }
+    Ok(all)
+}

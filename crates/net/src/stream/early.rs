@@ -1,0 +1,300 @@
+//! Connections whose handshake is not over: how they wait for their share of a turn, and for their peers.
+//!
+//! A step of a handshake may cost as much as a hundred deliveries, so that steps are not done as bytes come: who has some is put in
+//! a queue, from which each turn takes as many as its share of time allows. Whoever is still in it when the turn ends is not
+//! read until its step is done.
+
+use std::time::Instant;
+
+use super::handshake::Handshake;
+use super::table::Entry;
+use super::{Streams, Taken, Then};
+use crate::{Driver, Fd, Received, Sent, socket};
+
+/// The time that handshakes have of a turn, in nanoseconds: a few with an ECDSA key, and one at least with any. It is how
+/// much longer a delivery may wait while a storm goes on.
+const TURN_NS: u64 = 500_000;
+
+/// A connection whose handshake is not over.
+pub struct Early {
+    token: u64,
+    /// None when it has failed, or was given up: what comes is not looked at.
+    handshake: Option<Box<Handshake>>,
+    queued: bool,
+    parked: bool,
+}
+
+impl Streams {
+    /// A handshake begins with these bytes.
+    pub(super) fn begin(&mut self, fd: Fd, token: u64, bytes: &[u8]) {
+        let mut early = Early {
+            token,
+            handshake: None,
+            queued: false,
+            parked: false,
+        };
+        match Handshake::new(self.current.get()) {
+            Ok(mut handshake) => {
+                let fits = handshake.take(bytes);
+                debug_assert!(fits, "a buffer holds less than a flight may have");
+                early.handshake = Some(Box::new(handshake));
+            }
+            Err(error) => {
+                self.failed_early(error.to_string());
+                self.ended.push(token);
+            }
+        }
+        self.table.set(fd.0, Entry::Early);
+        if early.handshake.is_some() {
+            self.make_room();
+            self.under_way += 1;
+            self.begun.push_back((fd.0, token));
+        }
+        self.early.insert(fd.0, early);
+        self.queue(fd);
+    }
+
+    /// Ends the oldest handshake when there are too many: an honest one is soon over, one that waits for its peer was
+    /// perhaps made to wait.
+    fn make_room(&mut self) {
+        while let Some(&(fd, token)) = self.begun.front() {
+            let alive = self
+                .early
+                .get(&fd)
+                .is_some_and(|early| early.token == token && early.handshake.is_some());
+            if alive && self.under_way < self.limits.handshakes_max {
+                return;
+            }
+            self.begun.pop_front();
+            if alive {
+                self.stats.evicted += 1;
+                self.tell("tls.handshakes_max is reached: the oldest is ended".to_string());
+                self.give_up(Fd(fd));
+                self.ended.push(token);
+            }
+        }
+    }
+
+    /// Ends a handshake; the connection stays until the caller closes it.
+    pub(super) fn give_up(&mut self, fd: Fd) {
+        let early = self.early.get_mut(&fd.0);
+        if early.is_some_and(|early| early.handshake.take().is_some()) {
+            self.under_way -= 1;
+        }
+    }
+
+    fn failed_early(&mut self, why: String) {
+        self.stats.failed += 1;
+        self.tell(why);
+    }
+
+    fn queue(&mut self, fd: Fd) {
+        let early = self.early.get_mut(&fd.0).expect("it is early");
+        if early.handshake.is_some() && !early.queued {
+            early.queued = true;
+            self.due.push_back((fd.0, early.token));
+        }
+    }
+
+    pub(super) fn receive_early(&mut self, fd: Fd, token: u64, buffer: &mut [u8]) -> Taken {
+        let received = socket::recv(fd, buffer);
+        let Received::Bytes(len) = received else {
+            if received == Received::End && self.is_under_way(fd) {
+                self.failed_early("it ended before its handshake".to_string());
+            }
+            return Taken::of(received);
+        };
+        let early = self.early.get_mut(&fd.0).expect("it is early");
+        debug_assert_eq!(early.token, token, "an entry is that of its connection");
+        let Some(handshake) = &mut early.handshake else {
+            return Taken::NOTHING;
+        };
+        if !handshake.take(&buffer[..len]) {
+            self.give_up(fd);
+            self.failed_early("its handshake is too long".to_string());
+            return Taken::CLOSED;
+        }
+        self.queue(fd);
+        Taken::NOTHING
+    }
+
+    fn is_under_way(&self, fd: Fd) -> bool {
+        let early = self.early.get(&fd.0);
+        early.is_some_and(|early| early.handshake.is_some())
+    }
+
+    /// Goes on with handshakes, until this turn's share is used up or one has led to something: to bytes at the beginning of
+    /// `buffer`, for the connection with this token, or to its end.
+    pub fn next_handshake(
+        &mut self,
+        driver: &mut Driver,
+        buffer: &mut [u8],
+    ) -> Option<(u64, Taken)> {
+        while self.turn_ns < TURN_NS {
+            let (fd, token) = self.due.pop_front()?;
+            let early = self.early.get_mut(&fd);
+            let Some(early) = early.filter(|early| early.token == token) else {
+                continue;
+            };
+            early.queued = false;
+            let Some(handshake) = early.handshake.take() else {
+                continue;
+            };
+            let parked = std::mem::take(&mut early.parked);
+            let began = Instant::now();
+            let taken = self.step(Fd(fd), token, handshake, buffer, driver);
+            self.turn_ns += began.elapsed().as_nanos() as u64;
+            if parked && taken.then == Then::Open && self.read_again(Fd(fd), token, driver).is_err()
+            {
+                return Some((token, Taken::CLOSED));
+            }
+            if taken != Taken::NOTHING {
+                return Some((token, taken));
+            }
+        }
+        None
+    }
+
+    /// One step of a handshake, which is not among the early ones meanwhile.
+    fn step(
+        &mut self,
+        fd: Fd,
+        token: u64,
+        mut handshake: Box<Handshake>,
+        buffer: &mut [u8],
+        driver: &mut Driver,
+    ) -> Taken {
+        let over = handshake.go_on();
+        let open = send(fd, &mut handshake.outgoing);
+        match over {
+            Ok(false) if open => {
+                let waits = !handshake.outgoing.is_empty();
+                self.early_mut(fd).handshake = Some(handshake);
+                if waits && driver.modify(fd, token, true, true).is_err() {
+                    return Taken::CLOSED;
+                }
+                Taken::NOTHING
+            }
+            Ok(true) if open => {
+                self.under_way -= 1;
+                self.establish(fd, token, *handshake, buffer, driver)
+            }
+            Ok(_) => {
+                self.under_way -= 1;
+                self.failed_early("it ended before its handshake".to_string());
+                Taken::CLOSED
+            }
+            Err(error) => {
+                self.under_way -= 1;
+                self.failed_early(error.to_string());
+                Taken::CLOSED
+            }
+        }
+    }
+
+    fn early_mut(&mut self, fd: Fd) -> &mut Early {
+        self.early.get_mut(&fd.0).expect("it is early")
+    }
+
+    /// The handshake is over: its keys are kept, and what came behind it is opened.
+    fn establish(
+        &mut self,
+        fd: Fd,
+        token: u64,
+        mut handshake: Handshake,
+        buffer: &mut [u8],
+        driver: &mut Driver,
+    ) -> Taken {
+        let unsent = std::mem::take(&mut handshake.outgoing);
+        let (keys, rest) = match handshake.establish() {
+            Ok(established) => established,
+            Err(error) => {
+                self.failed_early(error.to_string());
+                return Taken::CLOSED;
+            }
+        };
+        match keys.resumed {
+            true => self.stats.resumed += 1,
+            false => self.stats.handshakes += 1,
+        }
+        let (to, from) = ((&keys.to.0, keys.to.1), (&keys.from.0, keys.from.1));
+        let place = self.crypt.keys.insert(keys.cipher, to, from);
+        self.table.set(fd.0, Entry::Sealed(place));
+        self.early.remove(&fd.0);
+        if !unsent.is_empty() {
+            self.keep(fd, place, unsent);
+            if driver.modify(fd, token, true, true).is_err() {
+                return Taken::CLOSED;
+            }
+        }
+        if rest.is_empty() {
+            return Taken::NOTHING;
+        }
+        let bytes = &mut buffer[..rest.len()];
+        bytes.copy_from_slice(&rest);
+        self.open(fd, place, bytes)
+    }
+
+    fn read_again(&mut self, fd: Fd, token: u64, driver: &mut Driver) -> std::io::Result<()> {
+        let waits = match self.table.get(fd.0) {
+            Entry::Sealed(_) => self
+                .busy
+                .get(&fd.0)
+                .is_some_and(|busy| !busy.sealed.is_empty()),
+            _ => self
+                .early
+                .get(&fd.0)
+                .and_then(|early| early.handshake.as_ref())
+                .is_some_and(|handshake| !handshake.outgoing.is_empty()),
+        };
+        driver.modify(fd, token, true, waits)
+    }
+
+    /// Sends what is left of a flight.
+    pub(super) fn flush_early(&mut self, fd: Fd, token: u64, driver: &mut Driver) {
+        let Some(early) = self.early.get_mut(&fd.0) else {
+            return;
+        };
+        let Some(handshake) = &mut early.handshake else {
+            return;
+        };
+        send(fd, &mut handshake.outgoing);
+        if handshake.outgoing.is_empty() && !early.parked {
+            let _ = driver.modify(fd, token, true, false);
+        }
+    }
+
+    /// Ends the turn: who waits for a share of the next is not read until then. Says whether anybody does.
+    pub fn end_turn(&mut self, driver: &mut Driver) -> bool {
+        self.turn_ns = 0;
+        for (fd, token) in self.due.iter().rev() {
+            let early = self.early.get_mut(fd);
+            let Some(early) = early.filter(|early| early.token == *token) else {
+                continue;
+            };
+            if std::mem::replace(&mut early.parked, true) {
+                // Who stands before it was there before.
+                break;
+            }
+            if early.handshake.is_some() {
+                let _ = driver.modify(Fd(*fd), *token, false, false);
+            }
+        }
+        !self.due.is_empty()
+    }
+}
+
+/// Sends what the socket takes of these bytes; false when it is over.
+fn send(fd: Fd, bytes: &mut Vec<u8>) -> bool {
+    if bytes.is_empty() {
+        return true;
+    }
+    match socket::send(fd, bytes) {
+        Sent::Bytes(sent) => {
+            bytes.drain(..sent);
+            true
+        }
+        Sent::Again => true,
+        Sent::Failed(_) => false,
+    }
+}

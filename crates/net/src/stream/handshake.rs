@@ -1,0 +1,205 @@
+//! A handshake under way: bytes in, bytes out, and at its end the keys. `rustls` does it; what is left of it
+//! afterwards are the secrets and the counts of both directions.
+//!
+//! Invariants: `rustls` is given one record more each time and never one behind the handshake's end, so that what comes
+//! behind is opened with our own count; a handshake that failed has only its alert to send.
+//!
+//! The traffic secrets of TLS 1.3, from which key updates follow, are told by `rustls` to nobody but its key log. Ours
+//! keeps them for the thread that is at work, until the handshake that they belong to takes them.
+
+use std::cell::RefCell;
+use std::mem;
+use std::sync::Arc;
+
+use rustls::server::UnbufferedServerConnection;
+use rustls::unbuffered::{ConnectionState, EncodeError, EncodeTlsData, UnbufferedStatus};
+use rustls::{ConnectionTrafficSecrets, Error, HandshakeKind, KeyLog, ServerConfig};
+
+use super::cipher::{Cipher, Content, HEADER_BYTES, SEALED_MAX, Secret};
+
+/// What is held of a peer's flight at most: the longest handshake message that `rustls` takes.
+const INCOMING_MAX: usize = 0xffff;
+
+thread_local! {
+    static SEEN: RefCell<Seen> = const { RefCell::new(Seen { client: None, server: None }) };
+}
+
+/// The traffic secrets of a handshake.
+#[derive(Default)]
+struct Seen {
+    client: Option<Secret>,
+    server: Option<Secret>,
+}
+
+/// Takes the secrets of the handshake that this thread is at.
+#[derive(Debug)]
+pub struct Tap;
+
+impl KeyLog for Tap {
+    fn log(&self, label: &str, _client_random: &[u8], secret: &[u8]) {
+        SEEN.with_borrow_mut(|seen| match label {
+            "CLIENT_TRAFFIC_SECRET_0" => seen.client = Some(Secret::of(&[secret])),
+            "SERVER_TRAFFIC_SECRET_0" => seen.server = Some(Secret::of(&[secret])),
+            _ => {}
+        });
+    }
+
+    fn will_log(&self, label: &str) -> bool {
+        matches!(label, "CLIENT_TRAFFIC_SECRET_0" | "SERVER_TRAFFIC_SECRET_0")
+    }
+}
+
+/// What a handshake leaves.
+pub struct Established {
+    pub cipher: Cipher,
+    /// The secret to the peer, and how many records went out with it.
+    pub to: (Secret, u64),
+    pub from: (Secret, u64),
+    /// Whether it went on where a former connection was.
+    pub resumed: bool,
+}
+
+/// A handshake.
+pub struct Handshake {
+    tls: UnbufferedServerConnection,
+    incoming: Vec<u8>,
+    /// How many of the incoming bytes were shown to `tls`.
+    shown: usize,
+    /// What is to be sent.
+    pub outgoing: Vec<u8>,
+    seen: Seen,
+}
+
+impl Handshake {
+    /// # Errors
+    /// When the settings fit no connection.
+    pub fn new(config: Arc<ServerConfig>) -> Result<Handshake, Error> {
+        Ok(Handshake {
+            tls: UnbufferedServerConnection::new(config)?,
+            incoming: Vec::new(),
+            shown: 0,
+            outgoing: Vec::new(),
+            seen: Seen::default(),
+        })
+    }
+
+    /// Takes bytes of the peer; false when they are too many.
+    pub fn take(&mut self, bytes: &[u8]) -> bool {
+        self.incoming.extend_from_slice(bytes);
+        self.incoming.len() <= INCOMING_MAX
+    }
+
+    /// Goes as far as the bytes that came lead; true when the handshake is over.
+    ///
+    /// # Errors
+    /// When it has failed; an alert may be among the outgoing bytes.
+    pub fn go_on(&mut self) -> Result<bool, Error> {
+        SEEN.with_borrow_mut(|seen| *seen = mem::take(&mut self.seen));
+        let over = self.process();
+        SEEN.with_borrow_mut(|seen| self.seen = mem::take(seen));
+        if over.is_err() {
+            // What is left to be sent is the alert.
+            while let Ok(ConnectionState::EncodeTlsData(encode)) =
+                self.tls.process_tls_records(&mut []).state
+            {
+                append(encode, &mut self.outgoing);
+            }
+        }
+        over
+    }
+
+    fn process(&mut self) -> Result<bool, Error> {
+        loop {
+            let shown = &mut self.incoming[..self.shown];
+            let UnbufferedStatus { discard, state } = self.tls.process_tls_records(shown);
+            let mut waits = false;
+            match state? {
+                ConnectionState::EncodeTlsData(encode) => append(encode, &mut self.outgoing),
+                ConnectionState::TransmitTlsData(transmit) => transmit.done(),
+                // A server may write before the client has finished: it is not over then.
+                ConnectionState::BlockedHandshake | ConnectionState::WriteTraffic(_) => {
+                    waits = true;
+                }
+                _ => return Err(Error::HandshakeNotComplete),
+            }
+            self.incoming.drain(..discard);
+            self.shown -= discard;
+            if !waits {
+                continue;
+            }
+            if !self.tls.is_handshaking() {
+                return Ok(true);
+            }
+            if !self.show_record() {
+                return Ok(false);
+            }
+        }
+    }
+
+    /// Shows one record more; false when none is whole.
+    fn show_record(&mut self) -> bool {
+        let hidden = &self.incoming[self.shown..];
+        let Some(header) = hidden.first_chunk::<HEADER_BYTES>() else {
+            return false;
+        };
+        let sealed = usize::from(u16::from_be_bytes([header[3], header[4]]));
+        let length = HEADER_BYTES + sealed;
+        if hidden.len() < length && sealed <= SEALED_MAX && header[0] == Content::Handshake as u8 {
+            return false;
+        }
+        // What is no record of a handshake is refused by its header.
+        self.shown += length.min(hidden.len());
+        true
+    }
+
+    /// What the handshake leaves, and what came behind it.
+    ///
+    /// # Errors
+    /// When it is not over, or `rustls` keeps back what we need.
+    pub fn establish(mut self) -> Result<(Established, Vec<u8>), Error> {
+        let resumed = self.tls.handshake_kind() == Some(HandshakeKind::Resumed);
+        let (secrets, connection) = self.tls.dangerous_into_kernel_connection()?;
+        let suite = connection.negotiated_cipher_suite().suite();
+        let cipher = Cipher::of(suite, &secrets.tx.1).ok_or(Error::HandshakeNotComplete)?;
+        let secret = |seen: Option<Secret>, traffic: &ConnectionTrafficSecrets| {
+            if cipher.is_13() {
+                seen.filter(|secret| secret.bytes().len() == cipher.secret_bytes())
+            } else {
+                key_and_iv(traffic)
+            }
+        };
+        let to = secret(self.seen.server.take(), &secrets.tx.1);
+        let from = secret(self.seen.client.take(), &secrets.rx.1);
+        let (Some(to), Some(from)) = (to, from) else {
+            return Err(Error::HandshakeNotComplete);
+        };
+        self.incoming.drain(..self.shown);
+        let established = Established {
+            cipher,
+            to: (to, secrets.tx.0),
+            from: (from, secrets.rx.0),
+            resumed,
+        };
+        Ok((established, self.incoming))
+    }
+}
+
+fn key_and_iv(traffic: &ConnectionTrafficSecrets) -> Option<Secret> {
+    match traffic {
+        ConnectionTrafficSecrets::Aes128Gcm { key, iv }
+        | ConnectionTrafficSecrets::Aes256Gcm { key, iv }
+        | ConnectionTrafficSecrets::Chacha20Poly1305 { key, iv } => {
+            Some(Secret::of(&[key.as_ref(), iv.as_ref()]))
+        }
+        _ => None,
+    }
+}
+
+fn append<Data>(mut encode: EncodeTlsData<'_, Data>, out: &mut Vec<u8>) {
+    let begin = out.len();
+    if let Err(EncodeError::InsufficientSize(size)) = encode.encode(&mut []) {
+        out.resize(begin + size.required_size, 0);
+        let written = encode.encode(&mut out[begin..]);
+        assert!(written.is_ok(), "there is the room that was asked for");
+    }
+}

@@ -1,0 +1,223 @@
+//! The table of established connections: secrets and counts of both directions, and nothing else.
+//!
+//! Two tables, by the length of the secrets: 80 bytes a connection with a hash of 32 bytes (AES-128 and ChaCha20 of
+//! TLS 1.3), 112 with one of 48. Both grow in chunks, whose rows keep their place for life. Invariant: a row that is
+//! not in use holds zeros, and the link to the next such row.
+
+use zeroize::Zeroize as _;
+
+use super::cipher::{Cipher, SECRET_MAX, Secret};
+
+/// Rows of a chunk: small beside the memory of those who use them, a handful of pages.
+const CHUNK_ROWS: usize = 256;
+/// The bytes of a short secret.
+const SHORT: usize = 32;
+const NONE: u32 = u32::MAX;
+
+/// Bits of the counts that are no part of them: [`Half::flags`].
+const FLAGS: u32 = 48;
+
+/// Something is kept of this direction in the table of bytes under way.
+pub const BUSY: u16 = 1;
+/// This direction is over: `close_notify` was sent, or has come.
+pub const OVER: u16 = 2;
+/// The peer has asked for a new key, which the next record must bring.
+pub const UPDATE: u16 = 4;
+/// The last byte that was sealed was reported as not taken, so that the caller comes back.
+pub const HELD: u16 = 8;
+
+/// One direction of a connection.
+pub struct Half<'a> {
+    /// Its secret.
+    pub secret: &'a mut [u8],
+    count: &'a mut u64,
+}
+
+impl Half<'_> {
+    /// The number of the next record.
+    pub fn seq(&self) -> u64 {
+        *self.count & ((1 << FLAGS) - 1)
+    }
+
+    /// Counts a record.
+    pub fn advance(&mut self) {
+        *self.count += 1;
+    }
+
+    /// After a new key the count begins again.
+    pub fn restart(&mut self) {
+        *self.count &= !((1 << FLAGS) - 1);
+    }
+
+    pub fn is(&self, flag: u16) -> bool {
+        *self.count >> FLAGS & u64::from(flag) != 0
+    }
+
+    pub fn set(&mut self, flag: u16) {
+        *self.count |= u64::from(flag) << FLAGS;
+    }
+
+    pub fn clear(&mut self, flag: u16) {
+        *self.count &= !(u64::from(flag) << FLAGS);
+    }
+}
+
+struct Row<const N: usize> {
+    to: [u8; N],
+    from: [u8; N],
+    sent: u64,
+    received: u64,
+}
+
+impl<const N: usize> Row<N> {
+    const EMPTY: Self = Row {
+        to: [0; N],
+        from: [0; N],
+        sent: 0,
+        received: 0,
+    };
+}
+
+impl<const N: usize> Drop for Row<N> {
+    fn drop(&mut self) {
+        self.to.zeroize();
+        self.from.zeroize();
+    }
+}
+
+const _: () = assert!(size_of::<Row<SHORT>>() == 80 && size_of::<Row<SECRET_MAX>>() == 112);
+
+struct Table<const N: usize> {
+    chunks: Vec<Box<[Row<N>]>>,
+    free: u32,
+    used: u32,
+}
+
+impl<const N: usize> Table<N> {
+    const fn new() -> Self {
+        Table {
+            chunks: Vec::new(),
+            free: NONE,
+            used: 0,
+        }
+    }
+
+    fn row(&mut self, id: u32) -> &mut Row<N> {
+        &mut self.chunks[id as usize / CHUNK_ROWS][id as usize % CHUNK_ROWS]
+    }
+
+    fn insert(&mut self) -> u32 {
+        if self.free == NONE {
+            let first = (self.chunks.len() * CHUNK_ROWS) as u32;
+            let mut chunk: Vec<Row<N>> = (0..CHUNK_ROWS).map(|_| Row::EMPTY).collect();
+            for (n, row) in chunk.iter_mut().enumerate() {
+                row.sent = u64::from(first) + n as u64 + 1;
+            }
+            chunk[CHUNK_ROWS - 1].sent = u64::from(NONE);
+            self.chunks.push(chunk.into_boxed_slice());
+            self.free = first;
+        }
+        self.used += 1;
+        let id = self.free;
+        let row = self.row(id);
+        let next = row.sent as u32;
+        row.sent = 0;
+        self.free = next;
+        id
+    }
+
+    fn remove(&mut self, id: u32) {
+        let free = self.free;
+        let row = self.row(id);
+        row.to.zeroize();
+        row.from.zeroize();
+        (row.sent, row.received) = (u64::from(free), 0);
+        self.free = id;
+        self.used -= 1;
+    }
+}
+
+/// Where the keys of a connection lie: a cipher, which says which table, and a row of it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Place {
+    pub cipher: Cipher,
+    pub row: u32,
+}
+
+/// The keys of all established connections of a shard.
+pub struct Keys {
+    short: Table<SHORT>,
+    long: Table<SECRET_MAX>,
+}
+
+impl Keys {
+    pub const fn new() -> Keys {
+        Keys {
+            short: Table::new(),
+            long: Table::new(),
+        }
+    }
+
+    /// Connections in the tables.
+    pub fn len(&self) -> u32 {
+        self.short.used + self.long.used
+    }
+
+    /// Bytes that the tables take.
+    pub fn bytes(&self) -> usize {
+        self.short.chunks.len() * CHUNK_ROWS * size_of::<Row<SHORT>>()
+            + self.long.chunks.len() * CHUNK_ROWS * size_of::<Row<SECRET_MAX>>()
+    }
+
+    /// Takes the keys of a connection in: secret and count to the peer, and from it.
+    pub fn insert(&mut self, cipher: Cipher, to: (&Secret, u64), from: (&Secret, u64)) -> Place {
+        let row = if cipher.secret_bytes() <= SHORT {
+            self.short.insert()
+        } else {
+            self.long.insert()
+        };
+        let place = Place { cipher, row };
+        fill(self.to(place), to.0, to.1);
+        fill(self.from(place), from.0, from.1);
+        place
+    }
+
+    pub fn remove(&mut self, place: Place) {
+        if place.cipher.secret_bytes() <= SHORT {
+            self.short.remove(place.row);
+        } else {
+            self.long.remove(place.row);
+        }
+    }
+
+    /// The direction to the peer.
+    pub fn to(&mut self, place: Place) -> Half<'_> {
+        let bytes = place.cipher.secret_bytes();
+        let (secret, count) = if bytes <= SHORT {
+            let row = self.short.row(place.row);
+            (&mut row.to[..bytes], &mut row.sent)
+        } else {
+            let row = self.long.row(place.row);
+            (&mut row.to[..bytes], &mut row.sent)
+        };
+        Half { secret, count }
+    }
+
+    /// The direction from the peer.
+    pub fn from(&mut self, place: Place) -> Half<'_> {
+        let bytes = place.cipher.secret_bytes();
+        let (secret, count) = if bytes <= SHORT {
+            let row = self.short.row(place.row);
+            (&mut row.from[..bytes], &mut row.received)
+        } else {
+            let row = self.long.row(place.row);
+            (&mut row.from[..bytes], &mut row.received)
+        };
+        Half { secret, count }
+    }
+}
+
+fn fill(half: Half<'_>, secret: &Secret, seq: u64) {
+    half.secret.copy_from_slice(secret.bytes());
+    *half.count = seq;
+}

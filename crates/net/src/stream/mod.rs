@@ -1,0 +1,434 @@
+//! Connections with TLS, beside those without, on the same port: the first byte says which.
+//!
+//! `rustls` does the handshakes. What it leaves of a connection are two secrets and two counts (80 or 112 bytes,
+//! [`keys`]) and 4 bytes by descriptor ([`table`]); from then on records are sealed and opened here ([`record`], as the
+//! kernel's TLS does where it is configured). A connection without TLS has nothing but a bit until its first bytes.
+//!
+//! Invariants:
+//! * Bytes of a connection are held only while they are under way: a record that has come in part, and one whose
+//!   sealed form the socket has refused in part. Both are counted and bounded.
+//! * What was sealed goes out before anything else is sealed. Until it is out its last byte counts as not taken, so that
+//!   whoever sends comes back for it; that byte is then not sealed again.
+//! * Handshakes have a share of each turn, in time, and wait in the order in which they came. Past the number that may be under
+//!   way, the oldest ends.
+//!
+//! Deliberately not here: how long a handshake may take (the broker's first deadline ends it).
+
+mod cache;
+mod cipher;
+mod config;
+mod early;
+mod handshake;
+mod keys;
+mod out;
+mod record;
+mod table;
+
+use std::collections::{HashMap, VecDeque};
+use std::sync::Arc;
+
+pub use config::{Clients, Error as ConfigError, Handle, Source};
+
+use crate::{Driver, Fd, Received, Sent, socket};
+use cipher::{HEADER_BYTES, SEALED_MAX};
+use config::Current;
+use early::Early;
+use keys::{BUSY, HELD, OVER, Place};
+use record::{After, Alert, Crypt};
+use table::{Entry, Fresh, Table};
+
+/// The first byte of whoever wants TLS: a record of a handshake.
+const HANDSHAKE: u8 = 22;
+
+/// The bytes that a buffer for [`Streams::receive`] must have room for: a record and as much again, so that a record that
+/// came in part and the next bytes fit.
+pub const BUFFER_MIN: usize = 2 * (HEADER_BYTES + SEALED_MAX);
+
+/// What bounds a shard.
+#[derive(Clone, Copy, Debug)]
+pub struct Limits {
+    /// Handshakes under way.
+    pub handshakes_max: usize,
+    /// Bytes of records that have come in part.
+    pub receive_bytes_max: usize,
+    /// Sealed bytes that wait for sockets; past it records are made small, so that little more can wait.
+    pub send_bytes_max: usize,
+    /// Whether connections without TLS are refused.
+    pub required: bool,
+}
+
+/// What a shard has met since it began.
+#[derive(Clone, Copy, Default, Debug, PartialEq, Eq)]
+pub struct Stats {
+    /// Handshakes that were made anew.
+    pub handshakes: u64,
+    /// Those that went on where a former connection was.
+    pub resumed: u64,
+    /// Those that failed.
+    pub failed: u64,
+    /// Those that ended since too many were under way.
+    pub evicted: u64,
+    /// Connections that sent what no peer sends.
+    pub broken: u64,
+    /// Connections without TLS that were refused.
+    pub refused: u64,
+}
+
+/// What came: so many bytes at the beginning of the buffer, and then.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Taken {
+    /// Bytes for whoever listens.
+    pub plain: usize,
+    /// What follows them.
+    pub then: Then,
+}
+
+/// What follows the bytes.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Then {
+    /// More may come.
+    Open,
+    /// The peer sends no more.
+    End,
+    /// The connection is over.
+    Closed,
+}
+
+impl Taken {
+    const NOTHING: Taken = Taken {
+        plain: 0,
+        then: Then::Open,
+    };
+    const CLOSED: Taken = Taken {
+        plain: 0,
+        then: Then::Closed,
+    };
+
+    fn of(received: Received) -> Taken {
+        let (plain, then) = match received {
+            Received::Bytes(plain) => (plain, Then::Open),
+            Received::Again => (0, Then::Open),
+            Received::End => (0, Then::End),
+            Received::Failed(_) => (0, Then::Closed),
+        };
+        Taken { plain, then }
+    }
+}
+
+/// The bytes of a connection that are under way.
+#[derive(Default)]
+struct Busy {
+    /// A record that has come in part.
+    partial: Vec<u8>,
+    /// Sealed bytes, of which the first `sent` are out.
+    sealed: Vec<u8>,
+    sent: usize,
+    /// What was last asked for: whether it is not read, and whether somebody waits to write.
+    unread: bool,
+    waits: bool,
+}
+
+/// All connections of a shard that have TLS.
+pub struct Streams {
+    current: Current,
+    limits: Limits,
+    table: Table,
+    fresh: Fresh,
+    early: HashMap<u32, Early>,
+    /// Handshakes that can go on.
+    due: VecDeque<(u32, u64)>,
+    /// Handshakes in the order in which they began, and some that are over.
+    begun: VecDeque<(u32, u64)>,
+    under_way: usize,
+    turn_ns: u64,
+    crypt: Crypt,
+    busy: HashMap<u32, Busy>,
+    partial_bytes: usize,
+    sealed_bytes: usize,
+    scratch: Vec<u8>,
+    sealing: Vec<u8>,
+    /// Connections that are over without anything having come of them.
+    ended: Vec<u64>,
+    stats: Stats,
+    failure: Option<String>,
+}
+
+impl Streams {
+    /// For a shard whose handshakes are done by `handle`.
+    pub fn new(handle: Arc<Handle>, limits: Limits) -> Streams {
+        Streams {
+            current: Current::new(handle),
+            limits,
+            table: Table::new(),
+            fresh: Fresh::new(),
+            early: HashMap::new(),
+            due: VecDeque::new(),
+            begun: VecDeque::new(),
+            under_way: 0,
+            turn_ns: 0,
+            crypt: Crypt::new(),
+            busy: HashMap::new(),
+            partial_bytes: 0,
+            sealed_bytes: 0,
+            scratch: Vec::new(),
+            sealing: Vec::new(),
+            ended: Vec::new(),
+            stats: Stats::default(),
+            failure: None,
+        }
+    }
+
+    /// What it has met.
+    pub fn stats(&self) -> Stats {
+        self.stats
+    }
+
+    /// Connections whose handshake is over.
+    pub fn established(&self) -> u32 {
+        self.crypt.keys.len()
+    }
+
+    /// Handshakes that are not over.
+    pub fn under_way(&self) -> usize {
+        self.under_way
+    }
+
+    /// Bytes that it holds for connections: the keys, and what is under way.
+    pub fn bytes(&self) -> usize {
+        self.crypt.keys.bytes() + self.partial_bytes + self.sealed_bytes
+    }
+
+    /// Why a connection failed, the first since it was last asked.
+    pub fn take_failure(&mut self) -> Option<String> {
+        self.failure.take()
+    }
+
+    /// A connection that is over without anything having come of it.
+    pub fn take_ended(&mut self) -> Option<u64> {
+        self.ended.pop()
+    }
+
+    /// A connection was taken in; its first bytes will say what it is.
+    pub fn opened(&mut self, fd: Fd) {
+        self.fresh.set(fd.0);
+    }
+
+    /// Receives what is there; what came of it lies at the beginning of `buffer`.
+    ///
+    /// # Panics
+    /// When `buffer` has less than [`BUFFER_MIN`] bytes.
+    pub fn receive(&mut self, fd: Fd, token: u64, buffer: &mut [u8]) -> Taken {
+        assert!(buffer.len() >= BUFFER_MIN, "a record must fit twice");
+        match self.table.get(fd.0) {
+            Entry::Plain => {
+                let received = socket::recv(fd, buffer);
+                if self.fresh.take(fd.0) {
+                    self.first(fd, token, received, buffer)
+                } else {
+                    Taken::of(received)
+                }
+            }
+            Entry::Early => self.receive_early(fd, token, buffer),
+            Entry::Sealed(place) => self.receive_sealed(fd, place, buffer),
+        }
+    }
+
+    /// The first bytes.
+    fn first(&mut self, fd: Fd, token: u64, received: Received, buffer: &[u8]) -> Taken {
+        match received {
+            Received::Bytes(len) if buffer[0] == HANDSHAKE => {
+                self.begin(fd, token, &buffer[..len]);
+                Taken::NOTHING
+            }
+            Received::Bytes(_) if self.limits.required => {
+                self.stats.refused += 1;
+                self.tell("it does not begin with TLS, while tls.required is on".to_string());
+                if buffer[0].is_ascii_uppercase() {
+                    let _ = socket::send(fd, PLAIN_REFUSED);
+                }
+                Taken::CLOSED
+            }
+            Received::Again => {
+                self.fresh.set(fd.0);
+                Taken::NOTHING
+            }
+            _ => Taken::of(received),
+        }
+    }
+
+    fn receive_sealed(&mut self, fd: Fd, place: Place, buffer: &mut [u8]) -> Taken {
+        let half = self.crypt.keys.from(place);
+        if half.is(OVER) {
+            // Who has said its last word is not heard; only its end is of interest.
+            return Taken {
+                plain: 0,
+                ..Taken::of(socket::recv(fd, buffer))
+            };
+        }
+        let kept = if half.is(BUSY) {
+            let partial = &self.busy[&fd.0].partial;
+            buffer[..partial.len()].copy_from_slice(partial);
+            partial.len()
+        } else {
+            0
+        };
+        match socket::recv(fd, &mut buffer[kept..]) {
+            Received::Bytes(len) => self.open(fd, place, &mut buffer[..kept + len]),
+            other => Taken::of(other),
+        }
+    }
+
+    /// Opens what came, with what was kept before it.
+    fn open(&mut self, fd: Fd, place: Place, bytes: &mut [u8]) -> Taken {
+        let opened = self.crypt.open(place, bytes);
+        let rest = match opened.after {
+            After::Open => &bytes[opened.rest..],
+            _ => &[],
+        };
+        let fits = self.keep_partial(fd, place, rest);
+        let then = match opened.after {
+            After::Open if fits => Then::Open,
+            After::Open => {
+                self.stats.broken += 1;
+                self.tell("limits.receive_bytes_per_shard is full of partial records".to_string());
+                Then::Closed
+            }
+            After::End => Then::End,
+            After::Aborted => Then::Closed,
+            After::Wrong(alert) => {
+                self.stats.broken += 1;
+                self.tell(format!("it was sent what no peer sends: {alert:?}"));
+                self.alert(fd, place, alert);
+                Then::Closed
+            }
+        };
+        Taken {
+            plain: opened.plain,
+            then,
+        }
+    }
+
+    /// Keeps a record that came in part, in place of the one before; false when there is no room.
+    fn keep_partial(&mut self, fd: Fd, place: Place, rest: &[u8]) -> bool {
+        let mut half = self.crypt.keys.from(place);
+        if half.is(BUSY) {
+            let busy = self.busy.get_mut(&fd.0).expect("what is busy has an entry");
+            self.partial_bytes -= busy.partial.len();
+            busy.partial = Vec::new();
+        }
+        if rest.is_empty() {
+            if half.is(BUSY) {
+                half.clear(BUSY);
+                self.forget_idle(fd);
+            }
+            return true;
+        }
+        half.set(BUSY);
+        self.busy.entry(fd.0).or_default().partial = rest.to_vec();
+        self.partial_bytes += rest.len();
+        self.partial_bytes <= self.limits.receive_bytes_max
+    }
+
+    /// Forgets the entry of a connection of which nothing is under way any more.
+    fn forget_idle(&mut self, fd: Fd) {
+        let busy = &self.busy[&fd.0];
+        if busy.partial.is_empty() && busy.sealed.is_empty() {
+            self.busy.remove(&fd.0);
+        }
+        if self.busy.is_empty() {
+            // A table that was large once gives its memory back.
+            self.busy = HashMap::new();
+        }
+    }
+
+    /// Ends the sending half, after a `close_notify`.
+    pub fn shutdown(&mut self, fd: Fd) {
+        match self.table.get(fd.0) {
+            Entry::Sealed(place) => self.alert(fd, place, Alert::CloseNotify),
+            Entry::Early => self.give_up(fd),
+            Entry::Plain => {}
+        }
+        socket::shutdown_write(fd);
+    }
+
+    /// Forgets a connection that the caller closes now; `orderly`: the peer is told first, as far as it listens.
+    pub fn closing(&mut self, fd: Fd, orderly: bool) {
+        self.fresh.take(fd.0);
+        match self.table.get(fd.0) {
+            Entry::Plain => return,
+            Entry::Early => {
+                self.give_up(fd);
+                self.early.remove(&fd.0);
+            }
+            Entry::Sealed(place) => {
+                if orderly {
+                    self.alert(fd, place, Alert::CloseNotify);
+                }
+                if let Some(busy) = self.busy.remove(&fd.0) {
+                    self.partial_bytes -= busy.partial.len();
+                    self.sealed_bytes -= busy.sealed.len() - busy.sent;
+                }
+                self.crypt.remove(place);
+            }
+        }
+        self.table.set(fd.0, Entry::Plain);
+    }
+
+    /// Tells the peer, if it was not told before and nothing else is under way to it.
+    fn alert(&mut self, fd: Fd, place: Place, alert: Alert) {
+        let half = self.crypt.keys.to(place);
+        if half.is(OVER) || half.is(BUSY) {
+            return;
+        }
+        self.scratch.clear();
+        self.crypt.seal_alert(place, alert, &mut self.scratch);
+        // A socket that takes not even this has a peer that does not read; the end of the stream follows.
+        let _ = socket::send(fd, &self.scratch);
+    }
+
+    fn tell(&mut self, what: String) {
+        self.failure.get_or_insert(what);
+    }
+
+    /// What the poller is to be asked for, when the broker asks for this: sealed bytes that wait are ours.
+    pub fn interest(&mut self, fd: Fd, read: bool, write: bool) -> (bool, bool) {
+        let Entry::Sealed(place) = self.table.get(fd.0) else {
+            return (read, write);
+        };
+        if !self.crypt.keys.to(place).is(BUSY) {
+            return (read, write);
+        }
+        let busy = self.busy.get_mut(&fd.0).expect("what is busy has an entry");
+        (busy.unread, busy.waits) = (!read, write);
+        (read, true)
+    }
+
+    /// The socket takes bytes again: sends what waits. False while that is not out, and when nobody else waits for it.
+    pub fn writable(&mut self, fd: Fd, token: u64, driver: &mut Driver) -> bool {
+        match self.table.get(fd.0) {
+            Entry::Plain => true,
+            Entry::Early => {
+                self.flush_early(fd, token, driver);
+                false
+            }
+            Entry::Sealed(place) => {
+                let half = self.crypt.keys.to(place);
+                if !half.is(BUSY) {
+                    return true;
+                }
+                let busy = &self.busy[&fd.0];
+                let (waits, read) = (half.is(HELD) || busy.waits, !busy.unread);
+                if !self.flush(fd, place) {
+                    return false;
+                }
+                if !waits && driver.modify(fd, token, read, false).is_err() {
+                    self.ended.push(token);
+                }
+                waits
+            }
+        }
+    }
+}
+
+/// What a client of plain HTTP is told on a port that is for TLS alone.
+const PLAIN_REFUSED: &[u8] = b"HTTP/1.1 400 Bad Request\r\nConnection: close\r\nContent-Type: text/plain\r\nContent-Length: 51\r\n\r\nthis port speaks TLS only: use https:// or wss://.\n";

@@ -1,0 +1,223 @@
+//! The way out: what is sealed, and what becomes of it when the socket takes only a part.
+
+use std::ops::Range;
+
+use super::cipher::PLAIN_MAX;
+use super::keys::{BUSY, HELD, Place};
+use super::table::Entry;
+use super::{Sent, Streams};
+use crate::{BURST_MAX, Burst, Fd, socket};
+
+/// Content of a record while much waits already: what a socket refuses of it is little.
+const SMALL_RECORD: usize = 1 << 10;
+/// Sealed bytes of one burst: more than the share of a turn that many small messages take.
+const BURST_BYTES: usize = 64 << 10;
+
+/// A write of a burst, and where it lies sealed if it is.
+struct Planned<'a> {
+    n: usize,
+    fd: Fd,
+    bytes: &'a [u8],
+    place: Option<Place>,
+    sealed: Range<usize>,
+}
+
+impl Streams {
+    /// Sends the parts in order as far as the socket takes them; says how many bytes that were.
+    pub fn send(&mut self, fd: Fd, parts: &[&[u8]]) -> Option<usize> {
+        match self.table.get(fd.0) {
+            Entry::Plain => None,
+            // Nobody could read it.
+            Entry::Early => Some(parts.iter().map(|part| part.len()).sum()),
+            Entry::Sealed(place) => Some(self.send_sealed(fd, place, parts)),
+        }
+    }
+
+    fn send_sealed(&mut self, fd: Fd, place: Place, parts: &[&[u8]]) -> usize {
+        let total: usize = parts.iter().map(|part| part.len()).sum();
+        if total == 0 || (self.crypt.keys.to(place).is(BUSY) && !self.flush(fd, place)) {
+            return 0;
+        }
+        let mut half = self.crypt.keys.to(place);
+        let mut taken = usize::from(half.is(HELD));
+        half.clear(HELD);
+        while taken < total {
+            let length = self.record_bytes().min(total - taken);
+            self.scratch.clear();
+            let write = |out: &mut Vec<u8>| copy(parts, taken, length, out);
+            if !self.crypt.seal_data(place, &mut self.scratch, write) {
+                self.failed(fd);
+                return taken;
+            }
+            taken += length;
+            let sent = match socket::send(fd, &self.scratch) {
+                Sent::Bytes(sent) => sent,
+                Sent::Again => 0,
+                // The poller reports it as well, and then the connection ends.
+                Sent::Failed(_) => return taken - length,
+            };
+            if sent < self.scratch.len() {
+                let rest = self.scratch[sent..].to_vec();
+                self.keep_sealed(fd, place, rest);
+                return taken - 1;
+            }
+        }
+        taken
+    }
+
+    fn record_bytes(&self) -> usize {
+        if self.sealed_bytes > self.limits.send_bytes_max {
+            SMALL_RECORD
+        } else {
+            PLAIN_MAX
+        }
+    }
+
+    /// A key that may seal no more, and cannot be changed.
+    fn failed(&mut self, fd: Fd) {
+        self.tell("its key has sealed all that it may: it must reconnect".to_string());
+        // A reset would lose what is under way; the poller reports the end when the peer closes.
+        self.shutdown(fd);
+    }
+
+    /// Keeps what the socket refused; the sender must come back for its last byte.
+    fn keep_sealed(&mut self, fd: Fd, place: Place, rest: Vec<u8>) {
+        self.keep(fd, place, rest);
+        self.crypt.keys.to(place).set(HELD);
+    }
+
+    /// Keeps sealed bytes for which nobody comes back.
+    pub(super) fn keep(&mut self, fd: Fd, place: Place, rest: Vec<u8>) {
+        self.crypt.keys.to(place).set(BUSY);
+        self.sealed_bytes += rest.len();
+        let busy = self.busy.entry(fd.0).or_default();
+        (busy.sealed, busy.sent) = (rest, 0);
+    }
+
+    /// Sends what waits; whether it is out.
+    pub(super) fn flush(&mut self, fd: Fd, place: Place) -> bool {
+        let busy = self.busy.get_mut(&fd.0).expect("what is busy has an entry");
+        if let Sent::Bytes(sent) = socket::send(fd, &busy.sealed[busy.sent..]) {
+            busy.sent += sent;
+            self.sealed_bytes -= sent;
+        }
+        if busy.sent < busy.sealed.len() {
+            return false;
+        }
+        (busy.sealed, busy.sent) = (Vec::new(), 0);
+        self.crypt.keys.to(place).clear(BUSY);
+        self.forget_idle(fd);
+        true
+    }
+
+    /// Sends each of the writes, to as many connections, as far as its socket takes it; calls `short` with the place of one
+    /// and the bytes taken wherever that was not all.
+    pub fn send_all<'a>(
+        &mut self,
+        burst: &mut Burst,
+        writes: impl Iterator<Item = (Fd, &'a [u8])> + Clone,
+        mut short: impl FnMut(usize, usize),
+    ) {
+        if self.crypt.keys.len() == 0 && self.early.is_empty() {
+            return burst.send_all(writes, short);
+        }
+        let mut sealed = std::mem::take(&mut self.sealing);
+        let mut plan = Vec::with_capacity(BURST_MAX);
+        for (n, (fd, bytes)) in writes.enumerate() {
+            match self.plan(&mut sealed, n, fd, bytes) {
+                Some(planned) => plan.push(planned),
+                None => {
+                    let taken = self.send(fd, &[bytes]).unwrap_or(0);
+                    if taken < bytes.len() {
+                        short(n, taken);
+                    }
+                }
+            }
+            if sealed.len() > BURST_BYTES {
+                self.send_planned(&mut sealed, &mut plan, burst, &mut short);
+            }
+        }
+        self.send_planned(&mut sealed, &mut plan, burst, &mut short);
+        self.sealing = sealed;
+    }
+
+    /// Seals a write of a burst; none where that is more than one record, or something waits before it.
+    fn plan<'a>(
+        &mut self,
+        sealed: &mut Vec<u8>,
+        n: usize,
+        fd: Fd,
+        bytes: &'a [u8],
+    ) -> Option<Planned<'a>> {
+        let begin = sealed.len();
+        let place = match self.table.get(fd.0) {
+            Entry::Plain => None,
+            Entry::Early => return None,
+            Entry::Sealed(place) => {
+                let half = self.crypt.keys.to(place);
+                let waits = half.is(BUSY) || half.is(HELD);
+                if waits || bytes.is_empty() || bytes.len() > self.record_bytes() {
+                    return None;
+                }
+                let write = |out: &mut Vec<u8>| out.extend_from_slice(bytes);
+                if !self.crypt.seal_data(place, sealed, write) {
+                    return None;
+                }
+                Some(place)
+            }
+        };
+        let sealed = begin..sealed.len();
+        Some(Planned {
+            n,
+            fd,
+            bytes,
+            place,
+            sealed,
+        })
+    }
+
+    fn send_planned(
+        &mut self,
+        sealed: &mut Vec<u8>,
+        plan: &mut Vec<Planned<'_>>,
+        burst: &mut Burst,
+        short: &mut impl FnMut(usize, usize),
+    ) {
+        let mut shorts = Vec::new();
+        let sends = plan.iter().map(|planned| match planned.place {
+            Some(_) => (planned.fd, &sealed[planned.sealed.clone()]),
+            None => (planned.fd, planned.bytes),
+        });
+        burst.send_all(sends, |at, taken| shorts.push((at, taken)));
+        for (at, taken) in shorts {
+            let Planned {
+                n,
+                fd,
+                bytes,
+                place,
+                sealed: range,
+            } = &plan[at];
+            if let Some(place) = place {
+                let rest = sealed[range.start + taken..range.end].to_vec();
+                self.keep_sealed(*fd, *place, rest);
+                short(*n, bytes.len() - 1);
+            } else {
+                short(*n, taken);
+            }
+        }
+        sealed.clear();
+        plan.clear();
+    }
+}
+
+/// Appends `length` bytes of the parts, from the byte `from` on.
+fn copy(parts: &[&[u8]], mut from: usize, mut length: usize, out: &mut Vec<u8>) {
+    for part in parts {
+        let skipped = from.min(part.len());
+        from -= skipped;
+        let piece = &part[skipped..];
+        let piece = &piece[..piece.len().min(length)];
+        out.extend_from_slice(piece);
+        length -= piece.len();
+    }
+}

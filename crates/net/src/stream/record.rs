@@ -1,0 +1,218 @@
+//! The records of established connections: what came is opened in place and its content moved together, what goes is
+//! sealed record by record (RFC 8446 sections 4.6.3, 5 and 6; RFC 5246 sections 6.2 and 7.2).
+//!
+//! Invariants: however the stream of bytes is cut, the content is the same; nothing that a peer sends panics; after
+//! an error nothing more is read. A key update must be a record of its own, as every implementation sends it.
+//!
+//! Deliberately not here: sockets, and the bytes that wait for them.
+
+use super::cache::Cache;
+use super::cipher::{Cipher, Content, HEADER_BYTES, PLAIN_MAX, SEALED_MAX};
+use super::keys::{Half, Keys, OVER, Place, UPDATE};
+
+/// The description of an alert (RFC 8446 section 6).
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[repr(u8)]
+pub enum Alert {
+    /// The sender sends no more.
+    CloseNotify = 0,
+    UnexpectedMessage = 10,
+    BadRecordMac = 20,
+    RecordOverflow = 22,
+    DecodeError = 50,
+    /// RFC 5246 section 7.2.2.
+    NoRenegotiation = 100,
+}
+
+/// `user_canceled` says nothing: a `close_notify` follows.
+const USER_CANCELED: u8 = 90;
+/// A `key_update` that is a record: type, length, and whether an update is asked for.
+const KEY_UPDATE: [u8; 4] = [24, 0, 0, 1];
+/// The level of alerts that TLS 1.2 goes on after.
+const WARNING: u8 = 1;
+const FATAL: u8 = 2;
+
+/// What became of the bytes of a connection.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum After {
+    /// More may come.
+    Open,
+    /// The peer sends no more.
+    End,
+    /// The peer has broken off, with an alert.
+    Aborted,
+    /// The peer is to be told this, and that is all.
+    Wrong(Alert),
+}
+
+/// Bytes that were opened: the first `plain` ones of the buffer; from `rest` on lies a record that is not whole.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Opened {
+    pub plain: usize,
+    pub rest: usize,
+    pub after: After,
+}
+
+/// Both directions of the keys, and those that are expanded.
+pub struct Crypt {
+    pub keys: Keys,
+    pub to: Cache,
+    pub from: Cache,
+}
+
+impl Crypt {
+    pub fn new() -> Crypt {
+        Crypt {
+            keys: Keys::new(),
+            to: Cache::new(),
+            from: Cache::new(),
+        }
+    }
+
+    pub fn remove(&mut self, place: Place) {
+        self.to.forget(place);
+        self.from.forget(place);
+        self.keys.remove(place);
+    }
+
+    /// Opens all whole records of `bytes`, in place.
+    pub fn open(&mut self, place: Place, bytes: &mut [u8]) -> Opened {
+        let (mut plain, mut rest) = (0, 0);
+        let after = loop {
+            let length = match length_of(place.cipher, &bytes[rest..]) {
+                Ok(Some(length)) => length,
+                Ok(None) => break After::Open,
+                Err(alert) => break After::Wrong(alert),
+            };
+            let Some(record) = bytes.get_mut(rest..rest + length) else {
+                break After::Open;
+            };
+            let mut half = self.keys.from(place);
+            let context = self.from.get(place, half.secret);
+            let Ok((content, range)) = place.cipher.open(context, half.seq(), record) else {
+                break After::Wrong(Alert::BadRecordMac);
+            };
+            half.advance();
+            if range.len() > PLAIN_MAX {
+                break After::Wrong(Alert::RecordOverflow);
+            }
+            let range = rest + range.start..rest + range.end;
+            rest += length;
+            if content == Content::Data as u8 {
+                plain += range.len();
+                let to = plain - range.len();
+                bytes.copy_within(range, to);
+                continue;
+            }
+            let after = self.other(place, content, &bytes[range]);
+            if after == After::End {
+                self.keys.from(place).set(OVER);
+            }
+            if after != After::Open {
+                break after;
+            }
+        };
+        Opened { plain, rest, after }
+    }
+
+    /// A record that is no data.
+    fn other(&mut self, place: Place, content: u8, bytes: &[u8]) -> After {
+        match (Content::of(content), bytes) {
+            (Some(Content::Alert), &[level, description]) => match description {
+                0 => After::End,
+                USER_CANCELED => After::Open,
+                _ if level == WARNING && !place.cipher.is_13() => After::Open,
+                _ => After::Aborted,
+            },
+            (Some(Content::Alert), _) => After::Wrong(Alert::DecodeError),
+            (Some(Content::Handshake), _) if !place.cipher.is_13() => {
+                After::Wrong(Alert::NoRenegotiation)
+            }
+            (Some(Content::Handshake), [head @ .., asks @ (0 | 1)]) if *head == KEY_UPDATE => {
+                let mut half = self.keys.from(place);
+                place.cipher.update(half.secret);
+                half.restart();
+                self.from.forget(place);
+                if *asks == 1 {
+                    self.keys.to(place).set(UPDATE);
+                }
+                After::Open
+            }
+            _ => After::Wrong(Alert::UnexpectedMessage),
+        }
+    }
+
+    /// Appends a record of data to `out`, whose content `write` appends, and before it a key update where one is due.
+    /// False when the key may seal no more and cannot be changed: the connection has to end.
+    pub fn seal_data(
+        &mut self,
+        place: Place,
+        out: &mut Vec<u8>,
+        write: impl FnOnce(&mut Vec<u8>),
+    ) -> bool {
+        let cipher = place.cipher;
+        let half = self.keys.to(place);
+        let spent = half.seq() >= cipher.records_max();
+        if spent && !cipher.is_13() {
+            return false;
+        }
+        if spent || half.is(UPDATE) {
+            self.update(place, out);
+        }
+        self.seal(place, Content::Data, out, write);
+        true
+    }
+
+    fn update(&mut self, place: Place, out: &mut Vec<u8>) {
+        self.seal(place, Content::Handshake, out, |out| {
+            out.extend_from_slice(&KEY_UPDATE);
+            out.push(0);
+        });
+        let mut half = self.keys.to(place);
+        place.cipher.update(half.secret);
+        half.restart();
+        half.clear(UPDATE);
+        self.to.forget(place);
+    }
+
+    /// Appends an alert to `out`.
+    pub fn seal_alert(&mut self, place: Place, alert: Alert, out: &mut Vec<u8>) {
+        let level = match alert {
+            Alert::CloseNotify => WARNING,
+            _ => FATAL,
+        };
+        self.seal(place, Content::Alert, out, |out| {
+            out.extend_from_slice(&[level, alert as u8]);
+        });
+        self.keys.to(place).set(OVER);
+    }
+
+    fn seal(
+        &mut self,
+        place: Place,
+        content: Content,
+        out: &mut Vec<u8>,
+        write: impl FnOnce(&mut Vec<u8>),
+    ) {
+        let mut half: Half<'_> = self.keys.to(place);
+        let context = self.to.get(place, half.secret);
+        place.cipher.seal(context, half.seq(), content, out, write);
+        half.advance();
+    }
+}
+
+/// The length of the record that begins here, with its header; none while the header is not whole.
+fn length_of(cipher: Cipher, bytes: &[u8]) -> Result<Option<usize>, Alert> {
+    let Some(&[content, major, _, high, low]) = bytes.first_chunk::<HEADER_BYTES>() else {
+        return Ok(None);
+    };
+    let known = Content::of(content);
+    if known.is_none() || major != 3 || (cipher.is_13() && known != Some(Content::Data)) {
+        return Err(Alert::UnexpectedMessage);
+    }
+    let sealed = usize::from(u16::from_be_bytes([high, low]));
+    if sealed > SEALED_MAX {
+        return Err(Alert::RecordOverflow);
+    }
+    Ok(Some(HEADER_BYTES + sealed))
+}

@@ -1,0 +1,107 @@
+//! What a descriptor is: nothing at all for a plain connection, 4 bytes for one with TLS.
+//!
+//! Descriptors are small numbers that are used again, so a table by number is dense where there are connections. It grows
+//! by chunks, and only where a descriptor has TLS.
+
+use super::cipher::Cipher;
+use super::keys::Place;
+
+/// Descriptors of a chunk: a page of the kernel's.
+const CHUNK: usize = 1024;
+/// The upper bits say what a descriptor is, the lower ones which row it has.
+const ROW_BITS: u32 = 29;
+const EARLY: u32 = 7;
+
+/// What a descriptor is.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Entry {
+    /// It has no TLS, or has not said so yet.
+    Plain,
+    /// Its handshake is not over.
+    Early,
+    /// It has keys.
+    Sealed(Place),
+}
+
+/// Entries by descriptor.
+pub struct Table {
+    chunks: Vec<Option<Box<[u32; CHUNK]>>>,
+}
+
+impl Table {
+    pub const fn new() -> Table {
+        Table { chunks: Vec::new() }
+    }
+
+    #[inline]
+    pub fn get(&self, fd: u32) -> Entry {
+        let chunk = self
+            .chunks
+            .get(fd as usize / CHUNK)
+            .and_then(Option::as_ref);
+        let bits = chunk.map_or(0, |chunk| chunk[fd as usize % CHUNK]);
+        if bits == 0 {
+            return Entry::Plain;
+        }
+        let row = bits & ((1 << ROW_BITS) - 1);
+        match Cipher::of_number((bits >> ROW_BITS) as u8) {
+            Some(cipher) => Entry::Sealed(Place { cipher, row }),
+            None => Entry::Early,
+        }
+    }
+
+    pub fn set(&mut self, fd: u32, entry: Entry) {
+        let bits = match entry {
+            Entry::Plain => 0,
+            Entry::Early => EARLY << ROW_BITS,
+            Entry::Sealed(place) => {
+                assert!(
+                    place.row < 1 << ROW_BITS,
+                    "more connections than descriptors"
+                );
+                u32::from(place.cipher as u8) << ROW_BITS | place.row
+            }
+        };
+        let n = fd as usize / CHUNK;
+        if n >= self.chunks.len() {
+            if bits == 0 {
+                return;
+            }
+            self.chunks.resize_with(n + 1, || None);
+        }
+        if self.chunks[n].is_none() && bits == 0 {
+            return;
+        }
+        let chunk = self.chunks[n].get_or_insert_with(|| Box::new([0; CHUNK]));
+        chunk[fd as usize % CHUNK] = bits;
+    }
+}
+
+/// A bit for each descriptor: whether its first bytes are still to come.
+pub struct Fresh {
+    words: Vec<u64>,
+}
+
+impl Fresh {
+    pub const fn new() -> Fresh {
+        Fresh { words: Vec::new() }
+    }
+
+    pub fn set(&mut self, fd: u32) {
+        let n = fd as usize / 64;
+        if n >= self.words.len() {
+            self.words.resize(n + 1, 0);
+        }
+        self.words[n] |= 1 << (fd % 64);
+    }
+
+    /// Whether it was set; it no longer is.
+    pub fn take(&mut self, fd: u32) -> bool {
+        let Some(word) = self.words.get_mut(fd as usize / 64) else {
+            return false;
+        };
+        let was = *word >> (fd % 64) & 1 == 1;
+        *word &= !(1 << (fd % 64));
+        was
+    }
+}

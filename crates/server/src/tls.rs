@@ -1,0 +1,110 @@
+//! TLS of the data ports, between the settings and `crore_net::stream`: reads the files, at the start and again on a
+//! reload, and says what is wrong with them by key and remedy.
+//!
+//! Deliberately not here: watching the files. Whoever replaces them says so (SIGHUP, the API).
+
+use std::path::Path;
+use std::sync::Arc;
+
+use anyhow::Context as _;
+use crore_broker::settings::Limits;
+use crore_net::stream::{self, Clients, ConfigError, Handle, Source, Streams};
+
+use crate::config::{ClientCertificates, Tls, Version};
+
+/// What the shards need for TLS.
+#[derive(Clone, Debug)]
+pub struct Shared {
+    /// By what handshakes are done.
+    pub handle: Arc<Handle>,
+    limits: stream::Limits,
+}
+
+impl Shared {
+    /// The connections of one shard.
+    pub fn streams(&self) -> Box<Streams> {
+        Box::new(Streams::new(self.handle.clone(), self.limits))
+    }
+
+    /// Reads the files again; handshakes that begin from now on are done by them.
+    ///
+    /// # Errors
+    /// When a file cannot be read or does not parse, or key and certificate do not fit: then all stays as it was.
+    #[allow(dead_code, reason = "what reloads the settings calls it")]
+    pub fn reload(&self, tls: &Tls) -> anyhow::Result<()> {
+        let replaced = self.handle.replace(read(tls)?);
+        replaced.map_err(|error| wrong(tls, &error))
+    }
+}
+
+/// Reads the files; none where TLS is off.
+///
+/// # Errors
+/// When a file cannot be read or does not parse, or key and certificate do not fit.
+pub fn open(tls: &Tls, limits: &Limits, shards: usize) -> anyhow::Result<Option<Shared>> {
+    if !tls.is_on() {
+        return Ok(None);
+    }
+    let handle = Handle::new(read(tls)?).map_err(|error| wrong(tls, &error))?;
+    let limits = stream::Limits {
+        handshakes_max: (tls.handshakes_max as usize).div_ceil(shards),
+        receive_bytes_max: limits.receive_bytes_per_shard,
+        send_bytes_max: limits.outbox_bytes_per_shard,
+        required: tls.required,
+    };
+    Ok(Some(Shared { handle, limits }))
+}
+
+fn read(tls: &Tls) -> anyhow::Result<Source> {
+    let clients = match (tls.asks_clients(), tls.client_certificates) {
+        (false, _) => None,
+        (true, ClientCertificates::Optional) => Some(Clients::Optional),
+        (true, ClientCertificates::Required) => Some(Clients::Required),
+    };
+    Ok(Source {
+        certificate: file("tls.certificate", &tls.certificate)?,
+        key: file("tls.key", &tls.key)?,
+        clients: clients
+            .map(|clients| file("tls.client_ca", &tls.client_ca).map(|roots| (roots, clients)))
+            .transpose()?,
+        only_13: tls.min_version == Version::Tls13,
+    })
+}
+
+fn file(key: &str, path: &Path) -> anyhow::Result<Vec<u8>> {
+    std::fs::read(path).with_context(|| {
+        let path = path.display();
+        format!("{key}: {path} cannot be read; name a PEM file that this user may read")
+    })
+}
+
+fn wrong(tls: &Tls, error: &ConfigError) -> anyhow::Error {
+    let (key, path, what, remedy) = match error {
+        ConfigError::Certificate(what) => (
+            "tls.certificate",
+            &tls.certificate,
+            what,
+            "name a PEM file with the certificate and those between it and a root",
+        ),
+        ConfigError::Key(what) => (
+            "tls.key",
+            &tls.key,
+            what,
+            "name a PEM file with a private key without a passphrase",
+        ),
+        ConfigError::Pair(what) => (
+            "tls.key",
+            &tls.key,
+            what,
+            "name the key of the first certificate in tls.certificate",
+        ),
+        ConfigError::Clients(what) => (
+            "tls.client_ca",
+            &tls.client_ca,
+            what,
+            "name a PEM file with the roots of clients' certificates",
+        ),
+        ConfigError::Other(what) => return anyhow::anyhow!("tls: {what}"),
+    };
+    anyhow::anyhow!("{key}: {}: {what}; {remedy}", path.display())
+}
