@@ -3,10 +3,11 @@
 //! makes them up. Nothing here parses text, and nothing here touches the host.
 
 use alloc::string::{String, ToString};
+use alloc::sync::Arc;
 use alloc::vec;
 use alloc::vec::Vec;
 
-use crate::access::{Grants, Rights};
+use crate::access::{Digest, Grants, Rights};
 
 /// Everything the shards need to know. Shared read-only by all of them.
 #[derive(Clone, Debug, PartialEq)]
@@ -79,6 +80,8 @@ pub struct Access {
     pub verdicts_per_shard: usize,
     /// Keys the names of credentials in caches; random in each process.
     pub key: [u8; 32],
+    /// The token by which the process asks itself, by its name, and what that may.
+    pub operator: Option<(Digest, Arc<Grants>)>,
 }
 
 /// Hard limits.
@@ -419,6 +422,7 @@ impl Default for Settings {
                 token_bytes: 4 << 10,
                 verdicts_per_shard: 4096,
                 key: [0; 32],
+                operator: None,
             },
             mqtt: Mqtt {
                 keep_alive_max_s: 3600,

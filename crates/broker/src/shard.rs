@@ -207,6 +207,7 @@ impl Shard {
             home.change(&world.settings, &self.world.rules, &world.rules, self.now);
         }
         self.world = world;
+        self.verdicts.clear();
     }
 
     /// What this shard met since it began.

@@ -14,8 +14,8 @@ use crore_net::signal::Signals;
 use crore_net::steering::Group;
 use crore_net::{affinity, fd_table, mailbox, memory};
 
-use crate::cli::ServeArgs;
 use crate::access;
+use crate::cli::ServeArgs;
 use crate::config::Effective;
 use crate::doctor::formula;
 use crate::shard_loop::{Letter, Reported, ShardLoop, Start};
@@ -63,7 +63,7 @@ pub fn serve(args: &ServeArgs, effective: Effective) -> anyhow::Result<()> {
         mailbox::<Reported>().context("cannot make the control thread's mailbox")?;
     let mut wakes: Vec<_> = inboxes.iter().map(|inbox| inbox.fd()).collect();
     wakes.push(reported.fd());
-    let (_desk, askers) = access::start(access_settings.as_ref(), &senders)?;
+    let (desk, askers) = access::start(access_settings.as_ref(), &senders)?;
     let group = Group::new();
     let (ready, started) = mpsc::channel();
     for ((id, inbox), asker) in inboxes.into_iter().enumerate().zip(askers) {
@@ -119,6 +119,7 @@ pub fn serve(args: &ServeArgs, effective: Effective) -> anyhow::Result<()> {
             args: args.clone(),
             effective,
             world,
+            desk,
         },
     })
 }

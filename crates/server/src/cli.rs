@@ -10,6 +10,7 @@ use clap::{ArgAction, Args, Parser, Subcommand};
 use crore_broker::settings::Rule;
 use tracing_subscriber::EnvFilter;
 
+use crate::access;
 use crate::client;
 use crate::config::{self, File, RuleEntry};
 use crate::doctor;
@@ -56,6 +57,8 @@ pub enum Command {
     /// Check whether this host holds so many connections, and say what to change
     #[command(after_help = doctor::EXAMPLES)]
     Doctor(doctor::DoctorArgs),
+    /// Make tokens, look into them, and hash passwords
+    Token(access::tool::TokenArgs),
     /// Publish to a topic
     Pub(client::PubArgs),
     /// Subscribe to topics and print what is published
@@ -67,7 +70,11 @@ impl Command {
     pub fn default_log(&self) -> &'static str {
         match self {
             Command::Serve(_) => "info",
-            Command::Bench(_) | Command::Doctor(_) | Command::Pub(_) | Command::Sub(_) => "warn",
+            Command::Bench(_)
+            | Command::Doctor(_)
+            | Command::Token(_)
+            | Command::Pub(_)
+            | Command::Sub(_) => "warn",
         }
     }
 }

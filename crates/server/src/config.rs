@@ -129,6 +129,17 @@ pub fn load_for(args: &ServeArgs, resources: &Resources) -> Result<Effective, Co
     Ok(resolve(file, source, resources))
 }
 
+/// What a settings file says of access, if it says anything.
+///
+/// # Errors
+/// A file that cannot be read or parsed.
+pub fn access_of(path: &Path) -> Result<Option<access::Access>, ConfigError> {
+    let (name, text) = (path.display().to_string(), read(path)?);
+    let file = File::parse(&text);
+    let file = file.map_err(|error| ConfigError::one(locate::parse_error(&name, &text, &error)))?;
+    Ok(file.access)
+}
+
 /// Replaces what the file leaves to the host (0 = by cores, 0 = by memory) and what is computed.
 fn resolve(file: File, source: Option<PathBuf>, resources: &Resources) -> Effective {
     let shards = match file.shards {

@@ -36,6 +36,7 @@ fn main() -> ExitCode {
         Command::Serve(args) => serve(&args).map(success),
         Command::Bench(args) => crore_bench::run(args),
         Command::Doctor(args) => doctor::run(&args),
+        Command::Token(args) => access::tool::run(&args).map(success),
         Command::Pub(args) => client::publish(&args).map(success),
         Command::Sub(args) => client::subscribe(&args).map(success),
     };

@@ -85,7 +85,6 @@ impl Asker {
 
 /// The desk, as whoever started it holds it.
 pub struct Desk {
-    #[allow(dead_code, reason = "see `replace`")]
     notes: Notes<Note>,
 }
 
@@ -122,7 +121,6 @@ impl Desk {
         Ok((Desk { notes }, asker))
     }
 
-    #[allow(dead_code, reason = "for settings that change while the server runs")]
     /// Verifies by these from now on; what was answered before is forgotten.
     pub fn replace(&self, checks: Arc<Checks>) {
         // The thread ends with the process.

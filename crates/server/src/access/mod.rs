@@ -10,6 +10,7 @@ mod callback;
 mod claims;
 mod desk;
 pub mod keys;
+pub mod tool;
 mod users;
 
 use std::sync::Arc;

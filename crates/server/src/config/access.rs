@@ -4,8 +4,9 @@
 
 use std::fmt;
 use std::path::PathBuf;
+use std::sync::{Arc, LazyLock};
 
-use crore_broker::access::{GrantError, Grants, Right, Rights};
+use crore_broker::access::{Credential, Digest, GrantError, Grants, Right, Rights};
 use crore_broker::settings::Rule;
 use serde::{Deserialize, Serialize, Serializer};
 
@@ -208,13 +209,35 @@ impl Default for Callback {
     }
 }
 
-/// What the shards need of it; the key of their caches is made anew in each process.
+/// What only this process knows: the key of its caches, and the token by which it asks itself.
+static OWN: LazyLock<([u8; 32], String)> = LazyLock::new(|| {
+    let random = || [(); 4].map(|()| crore_net::memory::random_u64());
+    let key = random().map(u64::to_le_bytes).concat();
+    let token = random().iter().map(|part| format!("{part:016x}")).collect();
+    (key.try_into().expect("four times eight bytes"), token)
+});
+
+/// The token by which the process asks itself over its own data port. It may read everything.
+pub fn operator_token() -> &'static str {
+    &OWN.1
+}
+
+/// The operator's: all that may be read.
+fn operator(key: &[u8; 32]) -> (Digest, Arc<Grants>) {
+    let reads = ["#", "$SYS/#"].map(|filter| (Right::Subscribe, filter));
+    let grants = Grants::new("", reads).expect("these are filters");
+    (
+        Credential::Token(operator_token().as_bytes()).digest(key),
+        Arc::new(grants),
+    )
+}
+
+/// What the shards need of it.
 pub fn for_shards(access: Option<&Access>) -> crore_broker::settings::Access {
     let defaults = crore_broker::settings::Settings::default().access;
     let Some(access) = access else {
         return defaults;
     };
-    let key = [(); 4].map(|()| crore_net::memory::random_u64().to_le_bytes());
     crore_broker::settings::Access {
         closed: true,
         anonymous: access.anonymous.grants("").unwrap_or_default(),
@@ -222,7 +245,8 @@ pub fn for_shards(access: Option<&Access>) -> crore_broker::settings::Access {
         cookie: access.cookie.clone(),
         query: access.query.clone(),
         token_bytes: access.token_bytes,
-        key: key.concat().try_into().expect("four times eight bytes"),
+        key: OWN.0,
+        operator: Some(operator(&OWN.0)),
         ..defaults
     }
 }

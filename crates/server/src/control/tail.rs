@@ -10,6 +10,7 @@ use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::sync::Arc;
 use std::time::Duration;
 
+use crate::config::access::operator_token;
 use axum::Router;
 use axum::body::{Body, Bytes};
 use axum::extract::{Query, State};
@@ -142,8 +143,9 @@ fn request(door: &Door, asked: &Asked, headers: &HeaderMap) -> Result<String, Re
         .map(|value| format!("Last-Event-ID: {value}\r\n"))
         .unwrap_or_default();
     Ok(format!(
-        "GET {path}?{what}{since}&envelope=json HTTP/1.0\r\nHost: {}\r\nAccept: text/event-stream\r\n{position}\r\n",
-        door.address
+        "GET {path}?{what}{since}&envelope=json HTTP/1.0\r\nHost: {}\r\nAccept: text/event-stream\r\nAuthorization: Bearer {}\r\n{position}\r\n",
+        door.address,
+        operator_token()
     ))
 }
 

@@ -15,6 +15,7 @@ use crore_broker::World;
 use crore_net::signal::Signal;
 use tokio::sync::Notify;
 
+use crate::access::Desk;
 use crate::cli::ServeArgs;
 use crate::config::Effective;
 use crate::control::{Coming, Shards};
@@ -27,6 +28,8 @@ pub struct Start {
     pub effective: Effective,
     /// What the shards share.
     pub world: Arc<World>,
+    /// Who answers the shards about credentials.
+    pub desk: Desk,
 }
 
 /// The life of this server, for everything on the control thread.
@@ -36,6 +39,7 @@ pub struct Life(Arc<Inner>);
 struct Inner {
     args: ServeArgs,
     shards: Shards,
+    desk: Desk,
     running: Mutex<Running>,
     /// Held while settings are read again.
     reloading: tokio::sync::Mutex<()>,
@@ -56,6 +60,7 @@ impl Life {
         Life(Arc::new(Inner {
             args: start.args,
             shards,
+            desk: start.desk,
             running: Mutex::new(Running {
                 effective: start.effective,
                 world: start.world,

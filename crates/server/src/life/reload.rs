@@ -10,6 +10,7 @@ use crore_broker::{Control, World};
 use serde::Serialize;
 
 use super::{Life, supervisor};
+use crate::access;
 use crate::config::{self, Effective};
 
 /// What came of it.
@@ -50,6 +51,7 @@ impl Life {
         let asked = config::load(&self.0.args).map_err(|error| error.to_string())?;
         let now = self.effective();
         let next = changeable(&now, &asked);
+        let checks = access::checks(next.access.as_ref()).map_err(|error| error.to_string())?;
         let former = self.world();
         let world = Arc::new(World {
             rules: Rules::new(&next.settings.rules),
@@ -62,6 +64,7 @@ impl Life {
             kept: next.differences(&asked),
         };
         world.admission.change(&world.settings);
+        self.0.desk.replace(checks);
         let told = self
             .0
             .shards
@@ -93,6 +96,7 @@ fn changeable(now: &Effective, asked: &Effective) -> Effective {
     settings.http.loopback_hosts_only = now.settings.http.loopback_hosts_only;
     Effective {
         settings,
+        access: asked.access.clone(),
         state: asked.state.clone(),
         ..now.clone()
     }
