@@ -17,13 +17,13 @@ use core::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
 
 use xxhash_rust::xxh3::xxh3_64_with_seed;
 
-use crate::settings::{Limits, Settings};
+use crate::settings::Settings;
 use crate::totals::Totals;
 
 /// Counters of each of the two tables by address: at least, and at most (16 MiB each).
 const COUNTERS_MIN: usize = 1 << 10;
 const COUNTERS_MAX: usize = 1 << 22;
-/// The tables are so wide that, with all connections there and each from another address, the mean counter stands at
+/// The tables are so wide that, with all connections (or sessions) there and each from another address, the mean counter stands at
 /// this part of one address' limit.
 const LOAD_PART: usize = 8;
 /// Counters of publishers: they count one burst, which a second or two wears off, and so collide less.
@@ -103,6 +103,7 @@ pub struct Counts {
     connections: AtomicU32,
     connections_max: AtomicU32,
     clients: Option<Clients>,
+    session_owners: Option<Clients>,
     /// Of everybody together; nothing per second is no limit.
     publishes: (AtomicU64, AtomicU64),
     publishers: Option<(Rate, [Box<[AtomicU64]>; 2])>,
@@ -127,7 +128,11 @@ impl Admission {
         let counts = Counts {
             connections: AtomicU32::new(0),
             connections_max: AtomicU32::new(0),
-            clients: (limits.connections_per_address_max > 0).then(|| Clients::new(limits)),
+            clients: Clients::new(limits.connections_per_address_max, limits.connections_max),
+            session_owners: Clients::new(
+                settings.mqtt.sessions_per_address_max,
+                settings.mqtt.sessions_max as usize,
+            ),
             publishes: (AtomicU64::new(0), AtomicU64::new(0)),
             publishers: publishers.map(|rate| (rate, [cells(), cells()])),
             followers: AtomicU32::new(0),
@@ -163,7 +168,7 @@ impl Counts {
 
     /// Whether anything is counted by address.
     pub fn knows_clients(&self) -> bool {
-        self.clients.is_some() || self.publishers.is_some()
+        self.clients.is_some() || self.publishers.is_some() || self.session_owners.is_some()
     }
 
     /// Whom a connection from `address` is counted for.
@@ -223,6 +228,34 @@ impl Counts {
         self.sessions.fetch_add(after.wrapping_sub(before), Relaxed);
     }
 
+    /// A client has one session more, if its address may.
+    ///
+    /// # Errors
+    /// [`Reached::Address`]; then it must not [`leave_session`](Counts::leave_session).
+    pub fn enter_session(&self, client: Client) -> Result<(), Reached> {
+        match &self.session_owners {
+            Some(owners) if client.is_known() && !owners.enter(client) => Err(Reached::Address),
+            _ => Ok(()),
+        }
+    }
+
+    /// A session that was one client's is another's, whatever it has already: taking up a session makes none.
+    pub fn move_session(&self, from: Client, to: Client) {
+        if let Some(owners) = self.session_owners.as_ref().filter(|_| to.is_known()) {
+            for count in owners.of(to) {
+                count.fetch_add(1, Relaxed);
+            }
+        }
+        self.leave_session(from);
+    }
+
+    /// A client has one session less.
+    pub fn leave_session(&self, client: Client) {
+        if let Some(owners) = self.session_owners.as_ref().filter(|_| client.is_known()) {
+            owners.leave(client);
+        }
+    }
+
     /// A connection begins to follow; false when as many do as may.
     pub fn enter_follower(&self) -> bool {
         let enters = self.followers.fetch_add(1, Relaxed) < self.followers_max.load(Relaxed);
@@ -264,7 +297,7 @@ impl Counts {
     }
 }
 
-/// Connections by client address.
+/// Connections, or sessions, by client address.
 #[derive(Debug)]
 struct Clients {
     counts: [Box<[AtomicU32]>; 2],
@@ -272,17 +305,18 @@ struct Clients {
 }
 
 impl Clients {
-    fn new(limits: &Limits) -> Clients {
-        let max = limits.connections_per_address_max;
-        let counters = limits.connections_max.saturating_mul(LOAD_PART) / max as usize;
-        let counters = counters
+    /// So many for each, and of all together; none without a limit.
+    fn new(max: u32, all_max: usize) -> Option<Clients> {
+        let counters = all_max
+            .saturating_mul(LOAD_PART)
+            .checked_div(max as usize)?
             .clamp(COUNTERS_MIN, COUNTERS_MAX)
             .next_power_of_two();
         let table = || (0..counters).map(|_| AtomicU32::new(0)).collect();
-        Clients {
+        Some(Clients {
             counts: [table(), table()],
             max,
-        }
+        })
     }
 
     fn of(&self, client: Client) -> [&AtomicU32; 2] {
@@ -351,6 +385,7 @@ impl Rate {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::settings::Limits;
     use core::net::{Ipv4Addr, Ipv6Addr};
 
     fn admission(change: impl FnOnce(&mut Limits)) -> Admission {
@@ -387,6 +422,27 @@ mod tests {
         admission.leave_client(one);
         assert!(admission.enter_client(one).is_ok());
         assert_eq!(admission.enter_client(one.relayed()), Err(Reached::Address));
+    }
+
+    #[test]
+    fn a_session_counts_for_the_address_that_had_it_last() {
+        let mut settings = Settings::default();
+        settings.mqtt.sessions_per_address_max = 1;
+        let admission = Admission::new(&settings, 7);
+        let [one, other] = [1, 2].map(|n| admission.client(v4(n)));
+        assert!(admission.enter_session(one).is_ok());
+        assert_eq!(admission.enter_session(one), Err(Reached::Address));
+        assert!(admission.enter_session(other).is_ok());
+        // Taking one up is never refused, and leaves room where it was.
+        admission.move_session(one, other);
+        assert!(admission.enter_session(one).is_ok());
+        admission.leave_session(other);
+        assert_eq!(admission.enter_session(other), Err(Reached::Address));
+        admission.leave_session(other);
+        assert!(admission.enter_session(other).is_ok());
+        for _ in 0..3 {
+            assert!(admission.enter_session(Client::NOBODY).is_ok());
+        }
     }
 
     #[test]

@@ -3,6 +3,7 @@
 use crate::home::Publish;
 use crate::lanes::Lanes;
 use crate::mail::{Answer, Ask, Attach, Outcome, ReplyTo, ShardId, Span, Tell, Verb};
+use crate::sessions::Claim;
 use crate::shard::Shard;
 
 impl Shard {
@@ -14,7 +15,16 @@ impl Shard {
                 hash,
                 client,
                 clean,
-            } => self.session_open(from, to, hash, &client, clean),
+                owner,
+            } => {
+                let claim = Claim {
+                    shard: from,
+                    to,
+                    clean,
+                    owner,
+                };
+                self.session_open(claim, hash, &client);
+            }
             Ask::SessionClose(farewell) => self.session_close(*farewell),
             ask => self.home_asked(from, &ask, bytes),
         }

@@ -12,6 +12,7 @@ use alloc::vec::Vec;
 
 use crore_wire::mqtt::ReasonCode;
 
+use crate::admission::Client;
 use crate::position::Since;
 use crate::sessions::{ConnOf, Kept, SessionId, Will};
 
@@ -156,6 +157,8 @@ pub enum Ask {
         client: Box<[u8]>,
         /// What there was of the session ends.
         clean: bool,
+        /// Whom it counts for.
+        owner: Client,
     },
     /// An MQTT connection has ended.
     SessionClose(Box<Farewell>),
@@ -210,6 +213,8 @@ pub enum Ask {
 pub struct Farewell {
     /// The session.
     pub id: SessionId,
+    /// Whom it counts for.
+    pub owner: Client,
     /// What is left of it, unless it ends too.
     pub kept: Option<Kept>,
     /// What is published then.
@@ -247,6 +252,8 @@ pub enum Given {
         home: ShardId,
         /// The session.
         id: SessionId,
+        /// Whom it counts for.
+        owner: Client,
         /// What it left behind when it was away.
         kept: Option<Kept>,
     },

@@ -13,9 +13,10 @@
 use alloc::boxed::Box;
 use alloc::collections::{BTreeMap, BTreeSet};
 
+use crate::admission::{Client, Counts};
 use crate::blobs::{Blob, Blobs, Names};
 use crate::index::{Chained, Index};
-use crate::mail::{ReplyTo, ShardId};
+use crate::mail::{Farewell, ReplyTo, ShardId};
 use crate::slab::{NONE, Side, Slab, Vacant};
 use crate::stats::Accounts;
 use crate::time::Now;
@@ -131,10 +132,26 @@ pub struct Kept {
 struct Away {
     state: Blob,
     state_bytes: u32,
-    will: Option<Box<Will>>,
-    /// When the will is due or the session is forgotten, whichever is first.
-    due_s: u32,
+    will: Option<Box<Delayed>>,
     expires_s: u32,
+    /// Whom it counts for.
+    owner: Client,
+}
+
+const _: () = assert!(size_of::<Away>() == 24);
+
+/// A will that waits for its client to come back.
+struct Delayed {
+    will: Box<Will>,
+    due_s: u32,
+}
+
+impl Away {
+    /// When the will is due or the session is forgotten, whichever is first.
+    fn due_s(&self) -> u32 {
+        let will_s = self.will.as_ref().map_or(FOREVER_S, |will| will.due_s);
+        self.expires_s.min(will_s)
+    }
 }
 
 /// Who wants a session that another holds.
@@ -145,6 +162,8 @@ pub struct Claim {
     pub to: ReplyTo,
     /// It begins anew.
     pub clean: bool,
+    /// Whom the session will count for.
+    pub owner: Client,
 }
 
 /// What becomes of a claim.
@@ -213,17 +232,17 @@ impl Sessions {
         self.index.find(&self.rows, hash, is)
     }
 
-    /// A client connects. `room` says whether there may be another session.
+    /// A client connects. `counts` says whether there may be another session.
     pub fn open(
         &mut self,
         hash: u32,
         client: &[u8],
         claim: Claim,
-        room: bool,
+        counts: &Counts,
         now: Now,
     ) -> Opening {
         let Some(id) = self.find(hash, client) else {
-            if !room {
+            if !counts.has_room_for_session() || counts.enter_session(claim.owner).is_err() {
                 return Opening::Full;
             }
             let mut row = Row::vacant(NONE);
@@ -235,7 +254,8 @@ impl Sessions {
         };
         let row = self.rows.get_mut(id);
         if row.held == Held::No {
-            let (kept, will) = self.take_away(id, now);
+            let (kept, will, owner) = self.take_away(id, now);
+            counts.move_session(owner, claim.owner);
             return self.hand_over(id, &claim, Some(kept), will);
         }
         let told = row.held == Held::Claimed;
@@ -281,13 +301,13 @@ impl Sessions {
     }
 
     /// Its holder gives a session back. Says who gets it next, and whose will is due.
-    pub fn close(
-        &mut self,
-        id: SessionId,
-        kept: Option<Kept>,
-        will: Option<Box<Will>>,
-        now: Now,
-    ) -> Closing {
+    pub fn close(&mut self, farewell: Farewell, counts: &Counts, now: Now) -> Closing {
+        let Farewell {
+            id,
+            owner,
+            kept,
+            will,
+        } = farewell;
         let row = self.rows.get_mut(id.row);
         assert!(
             row.serial == id.serial && row.held != Held::No,
@@ -295,11 +315,13 @@ impl Sessions {
         );
         if row.held == Held::Claimed {
             let claim = self.claims.remove(&id.row).expect("somebody claims it");
+            counts.move_session(owner, claim.owner);
             let opening = self.hand_over(id.row, &claim, kept, will);
             return Closing::Next(claim, opening);
         }
         let Some(kept) = kept else {
             self.forget(id.row);
+            counts.leave_session(owner);
             return Closing::Done(will);
         };
         let (due, will) = match will {
@@ -311,18 +333,20 @@ impl Sessions {
         } else {
             now.s.saturating_add(kept.expiry_s)
         };
-        let will_s = will
-            .as_ref()
-            .map_or(FOREVER_S, |will| now.s.saturating_add(will.delay_s));
-        let due_s = expires_s.min(will_s);
+        let delayed = |will: Box<Will>| {
+            let due_s = now.s.saturating_add(will.delay_s);
+            Box::new(Delayed { will, due_s })
+        };
         self.away_bytes += kept.state.len();
-        let away = self.away.insert(Away {
+        let away = Away {
             state: self.states.insert(&[&kept.state]),
             state_bytes: kept.state.len() as u32,
-            will,
-            due_s,
+            will: will.map(delayed),
             expires_s,
-        });
+            owner,
+        };
+        let due_s = away.due_s();
+        let away = self.away.insert(away);
         let row = self.rows.get_mut(id.row);
         (row.held, row.holder) = (Held::No, away);
         if due_s != FOREVER_S {
@@ -331,9 +355,9 @@ impl Sessions {
         Closing::Done(due)
     }
 
-    fn take_away(&mut self, id: u32, now: Now) -> (Kept, Option<Box<Will>>) {
+    fn take_away(&mut self, id: u32, now: Now) -> (Kept, Option<Box<Will>>, Client) {
         let away = self.away.remove(self.rows.get(id).holder);
-        self.due.remove(&(away.due_s, id));
+        self.due.remove(&(away.due_s(), id));
         let len = away.state_bytes as usize;
         self.away_bytes -= len;
         let state = self.states.get(away.state)[..len].into();
@@ -342,7 +366,8 @@ impl Sessions {
             FOREVER_S => FOREVER_S,
             expires_s => expires_s.saturating_sub(now.s),
         };
-        (Kept { expiry_s, state }, away.will)
+        let will = away.will.map(|delayed| delayed.will);
+        (Kept { expiry_s, state }, will, away.owner)
     }
 
     fn forget(&mut self, id: u32) {
@@ -352,7 +377,11 @@ impl Sessions {
     }
 
     /// The next session of which something is due: its will, and what it left behind if it is over.
-    pub fn next_due(&mut self, now: Now) -> Option<(Option<Box<Will>>, Option<Kept>)> {
+    pub fn next_due(
+        &mut self,
+        counts: &Counts,
+        now: Now,
+    ) -> Option<(Option<Box<Will>>, Option<Kept>)> {
         let (due_s, id) = *self.due.first()?;
         if due_s > now.s {
             return None;
@@ -360,16 +389,16 @@ impl Sessions {
         self.due.pop_first();
         let holder = self.rows.get(id).holder;
         let away = self.away.get_mut(holder);
-        let will = away.will.take();
+        let will = away.will.take().map(|delayed| delayed.will);
         if away.expires_s > now.s {
-            away.due_s = away.expires_s;
-            if away.due_s != FOREVER_S {
-                self.due.insert((away.due_s, id));
+            if away.expires_s != FOREVER_S {
+                self.due.insert((away.expires_s, id));
             }
             return Some((will, None));
         }
-        let (kept, _) = self.take_away(id, now);
+        let (kept, _, owner) = self.take_away(id, now);
         self.forget(id);
+        counts.leave_session(owner);
         Some((will, Some(kept)))
     }
 }

@@ -222,6 +222,9 @@ pub struct Mqtt {
     pub session_expiry_max_s: u32,
     /// Sessions of all shards together, those with a connection included.
     pub sessions_max: u32,
+    /// Sessions of clients of one address (of one /64 in IPv6), those with a connection included: who has as many gets no
+    /// further one. 0: no limit.
+    pub sessions_per_address_max: u32,
     /// Seconds from one message of a `$SYS` topic to the next, while somebody subscribes to it; 0: there are none.
     pub sys_interval_s: u32,
 }
@@ -432,6 +435,7 @@ impl Default for Settings {
                 session_messages: 1000,
                 session_expiry_max_s: 86_400,
                 sessions_max: 1_000_000,
+                sessions_per_address_max: 0,
                 sys_interval_s: 10,
             },
             drain: Drain {

@@ -264,6 +264,8 @@ impl Plan {
             settings.sessions_max = rng.pick(&[1, 1000, 1000]);
         }
         let (sessions_max, limits) = (settings.sessions_max, &self.settings.limits);
+        // Where connections are few by address, sessions are too.
+        settings.sessions_per_address_max = limits.connections_per_address_max;
         let rates = limits.publishes_per_s + limits.publishes_per_address_per_s;
         let wide = limits.connections_max >= 1000 && limits.connections_per_shard >= 1000;
         // Whoever takes them all away in the end must not be turned away.

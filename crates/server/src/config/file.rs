@@ -299,6 +299,7 @@ struct MqttMirror {
     session_messages: u32,
     session_expiry_max_s: u32,
     sessions_max: u32,
+    sessions_per_address_max: u32,
     sys_interval_s: u32,
 }
 

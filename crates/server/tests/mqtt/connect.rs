@@ -304,3 +304,70 @@ fn a_request_may_not_be_answered_with_more_than_the_client_takes() {
     conn.connect(&connect);
     assert!(conn.is_served());
 }
+
+/// The reason of the CONNACK that answers a client with a session that outlives its connection.
+fn session_of(broker: &Broker, version: Version, client_id: &str) -> (Conn, ReasonCode) {
+    let mut properties = PropertyBuf::new();
+    properties.session_expiry_interval_s(600);
+    let mut connect = plain(version, client_id);
+    connect.clean_start = false;
+    if version == Version::V5 {
+        connect.properties = properties.properties();
+    }
+    let mut conn = Conn::open(broker, version);
+    conn.write(|out| encode::connect(out, &connect));
+    let reason = match conn.packet().packet() {
+        Packet::ConnAck(connack) => connack.reason,
+        other => panic!("a CONNACK is due, {other:?} came"),
+    };
+    (conn, reason)
+}
+
+/// Sessions end a moment after their connection.
+fn eventually(broker: &Broker, version: Version, client_id: &str) -> Conn {
+    let started = Instant::now();
+    loop {
+        let (conn, reason) = session_of(broker, version, client_id);
+        if reason == ReasonCode::SUCCESS {
+            return conn;
+        }
+        assert!(started.elapsed() < Duration::from_secs(10), "{reason:?}");
+    }
+}
+
+#[test]
+fn an_address_has_so_many_sessions_and_again_when_some_have_ended() {
+    for version in VERSIONS {
+        let broker = Broker::with("[mqtt]\nsessions_per_address_max = 2\n");
+        if !broker.is_ours() {
+            return;
+        }
+        let refused = match version {
+            Version::V5 => ReasonCode::QUOTA_EXCEEDED,
+            Version::V311 => ReasonCode::SERVER_UNAVAILABLE, // its 3
+        };
+        let refuse = |id: &str| {
+            let (mut conn, reason) = session_of(&broker, version, id);
+            assert_eq!(reason, refused, "{id}");
+            conn.end();
+        };
+        let (away, reason) = session_of(&broker, version, "away");
+        assert_eq!(reason, ReasonCode::SUCCESS);
+        away.cut();
+        let mut clean = Conn::connected(&broker, version, "clean");
+        refuse("third");
+        // One that exists makes no further one, whether its client is away or is taken over.
+        let taken = eventually(&broker, version, "away");
+        let away = eventually(&broker, version, "away");
+        refuse("third");
+        drop(taken);
+        away.cut();
+        refuse("third");
+        clean.disconnect();
+        eventually(&broker, version, "third").cut();
+        refuse("fourth");
+        // A clean start ends what was away.
+        Conn::connected(&broker, version, "away").disconnect();
+        eventually(&broker, version, "fourth").cut();
+    }
+}

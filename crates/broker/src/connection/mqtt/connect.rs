@@ -166,6 +166,7 @@ impl Shard {
             hash,
             client: session.into(),
             clean: connect.clean_start,
+            owner: self.conns.get(slot).client,
         };
         self.errands.push((home, ask));
         Ok(())
@@ -232,13 +233,25 @@ impl Shard {
                 connecting.expect("it waits for the session").given = Some(state);
                 self.resumed.push(self.id_of(to.slot));
             }
-            (false, Given::Yes { home, id, kept }) => {
+            (
+                false,
+                Given::Yes {
+                    home,
+                    id,
+                    owner,
+                    kept,
+                },
+            ) => {
                 let kept = kept.as_ref().map(|kept| Kept {
                     expiry_s: kept.expiry_s,
                     state: kept.state.clone(),
                 });
-                let (id, will) = (*id, None);
-                let farewell = Box::new(Farewell { id, kept, will });
+                let farewell = Box::new(Farewell {
+                    id: *id,
+                    owner: *owner,
+                    kept,
+                    will: None,
+                });
                 self.errands.push((*home, Ask::SessionClose(farewell)));
             }
             (false, Given::Refused(_)) => {}
@@ -372,6 +385,7 @@ impl Shard {
         self.leave_filters(slot);
         let farewell = Box::new(Farewell {
             id: mqtt.session,
+            owner: self.conns.get(slot).client,
             kept,
             will,
         });

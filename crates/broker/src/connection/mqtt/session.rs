@@ -5,6 +5,7 @@ use alloc::boxed::Box;
 use super::super::publish::is_binary;
 use super::kept::topics_kept;
 use super::shared::{is_shared, split};
+use crate::admission::Client;
 use crate::home::Publish;
 use crate::mail::{Answer, Ask, Farewell, Given, ReplyTo, ShardId, Tell};
 use crate::planted::{self, Fault};
@@ -29,20 +30,13 @@ impl Shard {
     }
 
     /// A client connects.
-    pub(crate) fn session_open(
-        &mut self,
-        shard: ShardId,
-        to: ReplyTo,
-        hash: u32,
-        client: &[u8],
-        clean: bool,
-    ) {
-        let claim = Claim { shard, to, clean };
-        let room = self.world.admission.has_room_for_session();
+    pub(crate) fn session_open(&mut self, claim: Claim, hash: u32, client: &[u8]) {
+        let (shard, to, owner) = (claim.shard, claim.to, claim.owner);
         let before = self.sessions.len();
-        let opening = self.sessions.open(hash, client, claim, room, self.now);
+        let admission = &self.world.admission;
+        let opening = self.sessions.open(hash, client, claim, admission, self.now);
         self.count_sessions(before);
-        self.opened(shard, to, opening);
+        self.opened(shard, to, owner, opening);
     }
 
     fn count_sessions(&self, before: u32) {
@@ -50,7 +44,7 @@ impl Shard {
         self.world.admission.count_sessions(before, after);
     }
 
-    fn opened(&mut self, shard: ShardId, to: ReplyTo, opening: Opening) {
+    fn opened(&mut self, shard: ShardId, to: ReplyTo, owner: Client, opening: Opening) {
         let home = self.lanes.me;
         match opening {
             Opening::Opened {
@@ -61,7 +55,12 @@ impl Shard {
             } => {
                 self.session_ended(ended);
                 self.publish_will(will);
-                let given = Box::new(Given::Yes { home, id, kept });
+                let given = Box::new(Given::Yes {
+                    home,
+                    id,
+                    owner,
+                    kept,
+                });
                 self.lanes.tell(shard, Tell::Session(to, given));
             }
             Opening::Claimed { holder, superseded } => {
@@ -83,13 +82,15 @@ impl Shard {
 
     /// A connection gives its session back.
     pub(crate) fn session_close(&mut self, farewell: Farewell) {
-        let Farewell { id, kept, will } = farewell;
         let before = self.sessions.len();
-        let closing = self.sessions.close(id, kept, will, self.now);
+        let admission = &self.world.admission;
+        let closing = self.sessions.close(farewell, admission, self.now);
         self.count_sessions(before);
         match closing {
             Closing::Done(will) => self.publish_will(will),
-            Closing::Next(claim, opening) => self.opened(claim.shard, claim.to, opening),
+            Closing::Next(claim, opening) => {
+                self.opened(claim.shard, claim.to, claim.owner, opening)
+            }
         }
     }
 
@@ -97,7 +98,8 @@ impl Shard {
     pub(crate) fn end_sessions(&mut self) {
         for _ in 0..DUE_PER_TICK {
             let before = self.sessions.len();
-            let Some((will, ended)) = self.sessions.next_due(self.now) else {
+            let Some((will, ended)) = self.sessions.next_due(&self.world.admission, self.now)
+            else {
                 return;
             };
             self.count_sessions(before);
