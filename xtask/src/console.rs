@@ -40,6 +40,21 @@ pub fn check() -> Result<()> {
     Ok(())
 }
 
+/// `cargo xtask console --measure`: first paint with many connections, and the server's CPU without and with a console.
+pub fn measure(args: &[&str]) -> Result<()> {
+    let tools = crate::tools::prepare()?;
+    Step::new("cargo")
+        .args(["build", "--release", "--locked", "--package", "crore"])
+        .run()?;
+    Step::new("node")
+        .args(["console/measure.mjs", "--program"])
+        .args([target_directory()?.join("release/crore")])
+        .args(["--json", "docs/benchmarks/console.json"])
+        .args(args)
+        .env("CRORE_CLIENT_TESTS", tools)
+        .run()
+}
+
 fn bundle(out: &Path) -> Result<()> {
     let console = workspace_root().join("console");
     // No package of these runs a script of its own to be installed, and none may begin to.

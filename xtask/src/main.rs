@@ -35,7 +35,8 @@ cargo xtask COMMAND
                     feeds the kept inputs of fuzz/corpus and mutations of them to each target, or to
                     those named; fuzz --replay TARGET FILE tries one input again
   console [--check] builds the console's bundle from console/ (TypeScript) into the server's sources; --check
-                    compares what is committed with a new build
+                    compares what is committed with a new build; --measure [--connections N] measures first
+                    paint and the console's cost to a server, into docs/benchmarks/console.json
   deny              licences, advisories and sources of the dependencies (installs cargo-deny)
 ";
 
@@ -57,6 +58,7 @@ fn main() -> Result<()> {
         ["sim", args @ ..] => sim::run(args)?,
         ["console"] => console::build()?,
         ["console", "--check"] => console::check()?,
+        ["console", "--measure", args @ ..] => console::measure(args)?,
         ["fuzz", args @ ..] => fuzz::run(args)?,
         ["help" | "-h" | "--help"] => {
             eprint!("{USAGE}");

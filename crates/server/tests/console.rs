@@ -1,0 +1,159 @@
+//! What the console is made of, without a browser: its files, and the tail of live messages. (In a browser: `clients/console.rs`.)
+
+#[path = "support/mod.rs"]
+mod support;
+
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::{SocketAddr, TcpStream};
+use std::time::Duration;
+
+use support::Server;
+
+/// How long an answer may take on a busy machine.
+const PATIENCE: Duration = Duration::from_secs(30);
+
+/// Sends a request (the headers each end their line) and gives the stream of the answer.
+fn ask(to: SocketAddr, line: &str, headers: &str) -> BufReader<TcpStream> {
+    let mut stream = TcpStream::connect(to).expect("a connection");
+    stream
+        .set_read_timeout(Some(PATIENCE))
+        .expect("a read timeout");
+    let request = format!("{line} HTTP/1.0\r\nHost: {to}\r\n{headers}\r\n");
+    stream.write_all(request.as_bytes()).expect("a request");
+    BufReader::new(stream)
+}
+
+/// The whole answer.
+fn answer(to: SocketAddr, line: &str, headers: &str) -> String {
+    let mut text = String::new();
+    ask(to, line, headers)
+        .read_to_string(&mut text)
+        .expect("an answer");
+    text
+}
+
+/// Reads until a line has this in it.
+fn await_line(stream: &mut BufReader<TcpStream>, part: &str) -> String {
+    loop {
+        let mut line = String::new();
+        let read = stream.read_line(&mut line).expect("a line");
+        assert!(read > 0, "the stream ended without {part:?}");
+        if line.contains(part) {
+            return line;
+        }
+    }
+}
+
+fn publish(server: &Server, topic: &str, data: &str, headers: &str) -> String {
+    let headers = format!("{headers}Content-Length: {}\r\n\r\n{data}", data.len());
+    answer(server.address(), &format!("POST /pub/{topic}"), &headers)
+}
+
+#[test]
+fn the_page_may_load_its_own_files_and_nothing_else_and_is_asked_for_again() {
+    let server = Server::with_admin("");
+    for (path, content_type) in [
+        ("/", "text/html"),
+        ("/console.js", "text/javascript"),
+        ("/console.css", "text/css"),
+        ("/icon.svg", "image/svg+xml"),
+    ] {
+        let text = answer(server.admin(), &format!("GET {path}"), "");
+        let (head, body) = text.split_once("\r\n\r\n").expect("a head");
+        assert!(head.starts_with("HTTP/1.0 200"), "{path}: {head}");
+        assert!(head.contains(content_type), "{path}: {head}");
+        assert!(head.contains("x-content-type-options: nosniff"), "{head}");
+        assert!(
+            head.contains("default-src 'none'; script-src 'self'"),
+            "{head}"
+        );
+        assert!(!head.contains("set-cookie"), "{head}");
+        assert!(!body.is_empty());
+        let tag = head
+            .lines()
+            .find_map(|line| line.strip_prefix("etag: "))
+            .expect("a tag");
+        let again = answer(
+            server.admin(),
+            &format!("GET {path}"),
+            &format!("If-None-Match: {tag}\r\n"),
+        );
+        assert!(again.starts_with("HTTP/1.0 304"), "{again}");
+    }
+}
+
+#[test]
+fn a_tail_gives_what_is_published_and_goes_on_after_a_position() {
+    let server = Server::with_admin("");
+    let mut tail = ask(server.admin(), "GET /api/v1/tail?topic=a%2Fb%20c", "");
+    await_line(&mut tail, "id: ");
+    publish(&server, "a/b%20c", "one", "");
+    let id = await_line(&mut tail, "id: ");
+    let data = await_line(&mut tail, "data: ");
+    assert!(data.contains(r#""topic":"a/b c""#), "{data}");
+    assert!(data.contains(r#""data":"one""#), "{data}");
+    drop(tail);
+    publish(&server, "a/b%20c", "two", "");
+    let position = id.replace("id: ", "Last-Event-ID: ").replace('\n', "\r\n");
+    let mut tail = ask(
+        server.admin(),
+        "GET /api/v1/tail?topic=a%2Fb%20c",
+        &position,
+    );
+    assert!(await_line(&mut tail, "data: ").contains(r#""data":"two""#));
+
+    let mut tail = ask(server.admin(), "GET /api/v1/tail?filter=x%2F%23", "");
+    await_line(&mut tail, "id: ");
+    publish(&server, "x/y", "by filter", "");
+    assert!(await_line(&mut tail, "data: ").contains(r#""topic":"x/y""#));
+}
+
+#[test]
+fn a_tail_of_nothing_of_two_things_or_of_no_topic_is_refused_in_words() {
+    let server = Server::with_admin("");
+    for (query, words) in [
+        ("", "topic= or filter="),
+        ("?topic=a&filter=a", "topic= or filter="),
+        ("?topic=a&unknown=1", "unknown"),
+        ("?topic=a%2B", "wildcard"),
+        ("?topic=a&since=nonsense!", "since"),
+    ] {
+        let text = answer(server.admin(), &format!("GET /api/v1/tail{query}"), "");
+        assert!(text.starts_with("HTTP/1.0 400"), "{query}: {text}");
+        assert!(text.contains(words), "{query}: {text}");
+    }
+}
+
+#[test]
+fn where_nobody_may_subscribe_the_operator_s_tail_still_can() {
+    let server = Server::with_admin("[access]\nanonymous = { publish = [\"#\"] }\n");
+    let refused = answer(
+        server.address(),
+        "GET /sub/news",
+        "Accept: text/event-stream\r\n",
+    );
+    assert!(refused.starts_with("HTTP/1.1 401"), "{refused}");
+    let mut tail = ask(server.admin(), "GET /api/v1/tail?topic=news", "");
+    await_line(&mut tail, "id: ");
+    let text = publish(&server, "news", "for the operator", "");
+    assert!(text.starts_with("HTTP/1.1 201"), "{text}");
+    assert!(await_line(&mut tail, "data: ").contains("for the operator"));
+}
+
+#[test]
+fn the_console_needs_no_token_and_what_it_asks_for_does() {
+    let server = Server::with_admin("[admin]\ntoken = \"0123456789abcdef\"\n");
+    let page = answer(server.admin(), "GET /", "");
+    assert!(page.starts_with("HTTP/1.0 200"), "{page}");
+    for (headers, status) in [
+        ("", "401"),
+        ("Cookie: token=0123456789abcdef\r\n", "401"),
+        ("Authorization: Bearer 0123456789abcdee\r\n", "401"),
+    ] {
+        let text = answer(server.admin(), "GET /api/v1/tail?topic=a", headers);
+        assert!(text.contains(status), "{headers}: {text}");
+    }
+    let right = "Authorization: Bearer 0123456789abcdef\r\n";
+    let mut tail = ask(server.admin(), "GET /api/v1/tail?topic=a", right);
+    assert!(await_line(&mut tail, "HTTP/1.").contains(" 200 "));
+}
