@@ -107,6 +107,11 @@ impl Topics {
         self.index.find(&self.rows, hash, is)
     }
 
+    /// Bytes of the rows and their index.
+    pub fn bytes(&self) -> usize {
+        self.rows.bytes() + self.index.bytes() + self.sets.bytes()
+    }
+
     /// Finds a topic or makes it.
     pub fn open(&mut self, hash: u32, name: &[u8]) -> u32 {
         if let Some(id) = self.find(hash, name) {

@@ -271,6 +271,11 @@ impl Home {
         accounts.name_bytes += self.names.bytes();
     }
 
+    /// Bytes of the rows and their index.
+    pub fn table_bytes(&self) -> usize {
+        self.rows.bytes() + self.index.bytes() + self.sets.bytes()
+    }
+
     /// What it met.
     pub fn stats(&self) -> Stats {
         Stats {

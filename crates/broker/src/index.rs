@@ -44,6 +44,11 @@ impl Index {
         }
     }
 
+    /// Bytes of the chain heads.
+    pub fn bytes(&self) -> usize {
+        self.heads.len() * CHUNK * size_of::<u32>()
+    }
+
     fn bucket(&self, hash: u32) -> u32 {
         let low = hash & ((1u32 << self.level) - 1);
         if low < self.split {

@@ -42,6 +42,7 @@ pub mod shard;
 mod slab;
 pub mod stats;
 mod sys;
+pub mod tables;
 pub mod time;
 pub mod totals;
 
@@ -53,4 +54,5 @@ pub use mail::{Mail, ShardId};
 pub use pace::Pace;
 pub use shard::{Shard, World};
 pub use stats::{Accounts, Reason, Stats, Transport};
+pub use tables::Tables;
 pub use time::Now;

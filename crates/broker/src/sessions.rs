@@ -227,6 +227,11 @@ impl Sessions {
         accounts.name_bytes += self.clients.bytes();
     }
 
+    /// Bytes of the rows and their index.
+    pub fn bytes(&self) -> usize {
+        self.rows.bytes() + self.index.bytes() + self.away.bytes()
+    }
+
     fn find(&self, hash: u32, client: &[u8]) -> Option<u32> {
         let is = |row: &Row| self.clients.get(row.client) == client;
         self.index.find(&self.rows, hash, is)

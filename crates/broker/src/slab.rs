@@ -51,6 +51,11 @@ impl<T: Vacant> Slab<T> {
         self.used
     }
 
+    /// Bytes of the table.
+    pub fn bytes(&self) -> usize {
+        self.chunks.len() * Self::PER_CHUNK * size_of::<T>()
+    }
+
     /// One past the highest index that was ever used.
     pub fn end(&self) -> u32 {
         match self.chunks.split_last() {
@@ -162,6 +167,10 @@ impl<T> Side<T> {
     /// Rows in use.
     pub fn len(&self) -> u32 {
         self.0.len()
+    }
+    /// Bytes of the table.
+    pub fn bytes(&self) -> usize {
+        self.0.bytes()
     }
     /// Adds a row.
     pub fn insert(&mut self, row: T) -> u32 {

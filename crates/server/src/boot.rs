@@ -15,12 +15,13 @@ use crore_net::steering::Group;
 use crore_net::{affinity, fd_table, mailbox, memory};
 
 use crate::access;
+use crate::board::{Board, Meter};
 use crate::cli::ServeArgs;
 use crate::config::Effective;
 use crate::doctor::formula;
 use crate::shard_loop::{Letter, Reported, ShardLoop, Start};
-use crate::{control, life};
 use crate::tls;
+use crate::{control, life};
 
 /// The stack of a shard's thread; what it never touches costs nothing.
 const STACK_BYTES: usize = 1 << 20;
@@ -65,6 +66,7 @@ pub fn serve(args: &ServeArgs, effective: Effective) -> anyhow::Result<()> {
     wakes.push(reported.fd());
     let (desk, askers) = access::start(access_settings.as_ref(), &senders)?;
     let group = Group::new();
+    let board = Board::new(shards);
     let (ready, started) = mpsc::channel();
     for ((id, inbox), asker) in inboxes.into_iter().enumerate().zip(askers) {
         let start = Start {
@@ -76,6 +78,7 @@ pub fn serve(args: &ServeArgs, effective: Effective) -> anyhow::Result<()> {
             inbox,
             peers: senders.clone(),
             reports: reports.clone(),
+            meter: Meter::new(board.clone(), id as ShardId),
             asker,
             wakes: wakes.clone(),
             core: pin.then(|| cores[id % cores.len()]),
@@ -111,8 +114,10 @@ pub fn serve(args: &ServeArgs, effective: Effective) -> anyhow::Result<()> {
     control::run(control::Start {
         listener: admin_listener,
         admin,
+        board,
         senders,
         reports: reported,
+        listen: listen.clone(),
         door: control::Door::new(&listen, &world.settings),
         signals,
         life: life::Start {

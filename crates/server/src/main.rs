@@ -5,6 +5,7 @@
 //! on stderr and in the exit code; nothing else in the program exits.
 
 mod access;
+mod board;
 mod boot;
 mod cli;
 mod client;

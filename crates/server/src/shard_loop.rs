@@ -21,6 +21,7 @@ use crore_net::{
 };
 
 use crate::access::Asker;
+use crate::board::Meter;
 use crate::tls;
 
 /// Events taken by one wait.
@@ -83,6 +84,8 @@ pub struct Start {
     pub reports: Sender<Reported>,
     /// Whom to ask about credentials.
     pub asker: Asker,
+    /// Where its counters stand.
+    pub meter: Meter,
     /// The eventfds of all inboxes.
     pub wakes: Vec<Fd>,
     /// The core to stay on.
@@ -99,6 +102,7 @@ struct Sockets {
     peers: Vec<Sender<Letter>>,
     reports: Sender<Reported>,
     asker: Asker,
+    meter: Meter,
     failed: Cell<Option<ConnId>>,
 }
 
@@ -120,6 +124,7 @@ impl Io for Sockets {
         if let Some(tls) = &mut self.tls
             && let Some(taken) = tls.send(fd, parts)
         {
+            self.meter.turns.sent_bytes += taken as u64;
             return taken;
         }
         let sent = match parts {
@@ -133,18 +138,27 @@ impl Io for Sockets {
             }
         };
         match sent {
-            Sent::Bytes(len) => len,
+            Sent::Bytes(len) => {
+                self.meter.turns.sent_bytes += len as u64;
+                len
+            }
             // The poller reports the failure as well, and then the connection ends.
             Sent::Again | Sent::Failed(_) => 0,
         }
     }
 
-    fn send_all(&mut self, writes: &[Write<'_>], short: impl FnMut(usize, usize)) {
+    fn send_all(&mut self, writes: &[Write<'_>], mut short: impl FnMut(usize, usize)) {
+        let mut bytes: u64 = writes.iter().map(|write| write.bytes.len() as u64).sum();
         let sends = writes.iter().map(|write| (Fd(write.link.0), write.bytes));
+        let short = |n: usize, taken: usize| {
+            bytes -= (writes[n].bytes.len() - taken) as u64;
+            short(n, taken);
+        };
         match &mut self.tls {
             Some(tls) => tls.send_all(&mut self.burst, sends, short),
             None => self.burst.send_all(sends, short),
         }
+        self.meter.turns.sent_bytes += bytes;
     }
 
     fn interest(&mut self, link: Link, conn: ConnId, read: bool, write: bool) {
@@ -181,6 +195,10 @@ impl Io for Sockets {
 
     fn post(&mut self, to: ShardId, mail: Mail) {
         self.peers[to as usize].post(Letter::Mail(mail));
+    }
+
+    fn written(&mut self, stamp: u64, deliveries: u64) {
+        self.meter.written(stamp, deliveries);
     }
 
     fn report(&mut self, ticket: Ticket, report: Report) {
@@ -246,6 +264,8 @@ impl ShardLoop {
         let began_ms = clock::monotonic_ms().saturating_sub(apart_ms);
         let mut shard = Shard::new(start.id, start.world, now(0));
         shard.limit_connections(entrance.room());
+        let mut meter = start.meter;
+        meter.turns.room = u64::from(entrance.room());
         Ok(ShardLoop {
             shard,
             io: Sockets {
@@ -255,6 +275,7 @@ impl ShardLoop {
                 peers: start.peers,
                 reports: start.reports,
                 asker: start.asker,
+                meter,
                 failed: Cell::new(None),
             },
             inbox: start.inbox,
@@ -289,6 +310,7 @@ impl ShardLoop {
             Err(error) => panic!("the poller failed: {error}"),
         };
         self.inbox.awake();
+        self.shard.stamp(self.io.meter.begin());
         let now_ms = clock::monotonic_ms();
         let now = now(now_ms - self.began_ms);
         self.tick(now_ms, now);
@@ -330,6 +352,7 @@ impl ShardLoop {
         if let Err(error) = settled {
             tracing::warn!(%error, "new connections cannot be kept from a shard that is full");
         }
+        self.io.meter.end(&self.shard, now_ms);
         busy
     }
 
@@ -356,10 +379,13 @@ impl ShardLoop {
         if self.shard.is_waiting() {
             return Some(STALL_MS);
         }
-        if let Some(ms) = self.entrance.wait_ms(clock::monotonic_ms()) {
+        let now_ms = clock::monotonic_ms();
+        if let Some(ms) = self.entrance.wait_ms(now_ms) {
             return Some(ms);
         }
-        (!self.shard.is_idle()).then(|| self.tick_ms.saturating_sub(clock::monotonic_ms()) as u32)
+        let tick = (!self.shard.is_idle()).then(|| self.tick_ms.saturating_sub(now_ms) as u32);
+        let publish = self.io.meter.sleep_ms(now_ms);
+        tick.into_iter().chain(publish).min()
     }
 
     fn connection_event(&mut self, n: usize, now: Now) {
@@ -385,7 +411,10 @@ impl ShardLoop {
             return self.taken(conn, taken, now);
         }
         let input = match socket::recv(fd, &mut self.buffer) {
-            Received::Bytes(len) => Input::Received(conn, &mut self.buffer[..len]),
+            Received::Bytes(len) => {
+                self.io.meter.turns.received_bytes += len as u64;
+                Input::Received(conn, &mut self.buffer[..len])
+            }
             Received::End => Input::End(conn),
             Received::Again => return,
             Received::Failed(_) => Input::Closed(conn),
@@ -396,6 +425,7 @@ impl ShardLoop {
     /// Hands on what came of a connection that may have TLS: it lies at the beginning of the buffer.
     fn taken(&mut self, conn: ConnId, taken: Taken, now: Now) {
         if taken.plain > 0 {
+            self.io.meter.turns.received_bytes += taken.plain as u64;
             let bytes = &mut self.buffer[..taken.plain];
             self.shard
                 .handle(Input::Received(conn, bytes), now, &mut self.io);
@@ -443,7 +473,10 @@ impl ShardLoop {
                 self.shard.handle(arrived, now, &mut self.io);
                 self.tell_untrusted(now);
             }
-            Arrival::Shed(_) => self.tell("out of descriptors or memory", now),
+            Arrival::Shed(_) => {
+                self.io.meter.turns.shed += 1;
+                self.tell("out of descriptors or memory", now);
+            }
             Arrival::Stuck(_) => {
                 self.tell("the machine is out of descriptors", now);
                 return false;

@@ -9,12 +9,17 @@
 
 mod console;
 mod gate;
+mod limits;
+mod metrics;
+mod process;
 mod shards;
 mod signals;
+mod stats;
 mod tail;
 
-use std::net::TcpListener;
-use std::sync::Arc;
+use std::net::{SocketAddr, TcpListener};
+use std::sync::{Arc, OnceLock};
+use std::time::{Duration, Instant};
 
 use anyhow::Context as _;
 use axum::Router;
@@ -24,8 +29,10 @@ use axum::routing::get;
 use crore_broker::Control;
 use crore_net::signal::Signals;
 use crore_net::{Inbox, Sender};
+use tokio::sync::watch;
 
-use crate::config::Admin;
+use crate::board::Board;
+use crate::config::{Admin, Effective};
 use crate::life::{self, Life};
 use crate::shard_loop::{Letter, Reported};
 pub use shards::Shards;
@@ -38,6 +45,10 @@ pub struct Start {
     pub listener: Option<TcpListener>,
     /// Its settings.
     pub admin: Admin,
+    /// Where the data ports are.
+    pub listen: Vec<SocketAddr>,
+    /// The shards' counters.
+    pub board: Arc<Board>,
     /// The shards' inboxes, by number.
     pub senders: Vec<Sender<Letter>>,
     /// Where their reports arrive.
@@ -58,6 +69,10 @@ struct Inner {
     shards: Shards,
     gate: gate::Gate,
     life: Life,
+    board: Arc<Board>,
+    listen: Vec<SocketAddr>,
+    moments: OnceLock<watch::Receiver<stats::Moments>>,
+    began: Instant,
 }
 
 impl Plane {
@@ -69,6 +84,29 @@ impl Plane {
     /// The server's life.
     pub fn life(&self) -> &Life {
         &self.0.life
+    }
+
+    /// Their counters.
+    pub fn board(&self) -> &Arc<Board> {
+        &self.0.board
+    }
+
+    /// The settings that hold, with the ports that the data has.
+    pub fn effective(&self) -> Effective {
+        Effective {
+            listen: self.0.listen.clone(),
+            ..self.life().effective()
+        }
+    }
+
+    /// Since the server began.
+    fn uptime(&self) -> Duration {
+        self.0.began.elapsed()
+    }
+
+    /// The newest two moments of the board, each second.
+    fn moments(&self) -> &watch::Receiver<stats::Moments> {
+        self.0.moments.get_or_init(|| stats::watch(self))
     }
 }
 
@@ -113,7 +151,12 @@ async fn serve(start: Start) -> anyhow::Result<()> {
             shards,
             life: life.clone(),
             gate: gate::Gate::new(&start.admin, address),
+            board: start.board,
+            listen: start.listen,
+            moments: OnceLock::new(),
+            began: Instant::now(),
         }));
+        plane.moments();
         tracing::info!("admin port at http://{address}");
         tokio::spawn(axum::serve(listener, routes(plane, start.door)).into_future());
     }
@@ -127,6 +170,8 @@ fn routes(plane: Plane, door: Door) -> Router {
     Router::new()
         .route("/healthz", get(async || "ok\n"))
         .route("/readyz", get(ready))
+        .route("/metrics", get(metrics::metrics))
+        .route("/api/v1/stats", get(stats::stats))
         .merge(console::routes())
         .merge(tail::routes(door))
         .merge(life::api::routes())

@@ -1,0 +1,82 @@
+//! The counters of a block, one behind the other, as plain numbers. The structs are taken apart field by field, so that
+//! one that is added to them does not compile until it is here.
+
+use crore_broker::{Accounts, Stats, Tables};
+
+use super::Turns;
+
+/// A struct of counters, as numbers and back.
+pub trait Cells: Sized {
+    /// Gives each number.
+    fn put(&self, put: &mut impl FnMut(u64));
+    /// Takes them again, in the same order.
+    fn take(take: &mut impl FnMut() -> u64) -> Self;
+}
+
+macro_rules! cells {
+    ($type:ident: $($field:ident)* $([$($array:ident)*])?) => {
+        impl Cells for $type {
+            fn put(&self, put: &mut impl FnMut(u64)) {
+                let $type { $($field,)* $($($array,)*)? } = *self;
+                $(put(u64::try_from($field).expect("counters are 64 bits at most"));)*
+                $($($array.iter().for_each(|value| put(u64::from(*value)));)*)?
+            }
+            fn take(take: &mut impl FnMut() -> u64) -> Self {
+                $type {
+                    $($field: take() as _,)*
+                    $($($array: std::array::from_fn(|_| take() as _),)*)?
+                }
+            }
+        }
+    };
+}
+
+cells!(Stats: resumes gaps attaches detaches published published_bytes delivered fallbacks credit_waits turned_away
+    untrusted accepted refused denied lapsed superseded expired [closed]);
+cells!(Accounts: connections spills outboxes extras receive_bytes outbox_bytes carrier_topics passes mqtt_connections sessions
+    session_bytes groups keepers retained carrier_sets home_topics home_sets home_filters home_losses carrier_filters
+    answers followers log_messages log_bytes log_chains log_keys name_bytes deliveries under_way_bytes turns_held
+    waiting [transports]);
+cells!(Tables: connections mqtt sides carrier_topics home_topics sessions);
+cells!(Turns: turns busy_ns longest_ns received_bytes sent_bytes shed room);
+
+/// How many numbers a block has.
+pub fn count() -> usize {
+    let mut count = 0;
+    let mut put = |_| count += 1;
+    Stats::default().put(&mut put);
+    Accounts::default().put(&mut put);
+    Tables::default().put(&mut put);
+    Turns::default().put(&mut put);
+    count
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_put_is_taken() {
+        let mut stats = Stats {
+            resumes: 1,
+            expired: 2,
+            ..Stats::default()
+        };
+        stats.closed = std::array::from_fn(|n| n as u64 + 3);
+        let mut accounts = Accounts {
+            connections: u32::MAX,
+            log_bytes: 1 << 40,
+            waiting: 5,
+            ..Accounts::default()
+        };
+        accounts.transports[6] = 9;
+        let mut cells = Vec::new();
+        stats.put(&mut |value| cells.push(value));
+        accounts.put(&mut |value| cells.push(value));
+        let mut cells = cells.into_iter();
+        let mut next = || cells.next().unwrap();
+        assert_eq!(Stats::take(&mut next), stats);
+        assert_eq!(Accounts::take(&mut next), accounts);
+        assert_eq!(cells.next(), None);
+    }
+}

@@ -1,0 +1,166 @@
+//! How long messages take, counted by classes: eight for each doubling, so that a class is within an eighth of its
+//! members, from 1 microsecond to a minute.
+
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+
+/// Bits of a value that its class keeps behind the first.
+const FINE_BITS: u32 = 3;
+/// Classes of one doubling.
+const FINE: usize = 1 << FINE_BITS;
+/// What takes longer is counted as if it had taken so long: 2^26 us are 67 s.
+const TOP_BITS: u32 = 26;
+/// How many classes there are.
+pub const BUCKETS: usize = (TOP_BITS - FINE_BITS + 1) as usize * FINE;
+
+/// The class of a value.
+fn bucket_of(us: u64) -> usize {
+    if us < FINE as u64 {
+        return us as usize;
+    }
+    let top = us.ilog2();
+    if top >= TOP_BITS {
+        return BUCKETS - 1;
+    }
+    let shift = top - FINE_BITS;
+    (shift as usize + 1) * FINE + ((us >> shift) as usize & (FINE - 1))
+}
+
+/// One past the last value of a class, in microseconds.
+pub fn bucket_end_us(bucket: usize) -> u64 {
+    if bucket < FINE {
+        return bucket as u64 + 1;
+    }
+    let (shift, fine) = (bucket / FINE - 1, bucket % FINE);
+    ((FINE + fine + 1) as u64) << shift
+}
+
+/// The counters, with one writer.
+pub(super) struct Cells {
+    counts: Box<[AtomicU64]>,
+    sum_us: AtomicU64,
+}
+
+impl Default for Cells {
+    fn default() -> Self {
+        Cells {
+            counts: (0..BUCKETS).map(|_| AtomicU64::new(0)).collect(),
+            sum_us: AtomicU64::new(0),
+        }
+    }
+}
+
+impl Cells {
+    /// Counts so many of a value. Only the writer may call it: an addition is not one step.
+    pub fn add(&self, us: u64, times: u64) {
+        let add = |cell: &AtomicU64, more: u64| cell.store(cell.load(Relaxed) + more, Relaxed);
+        add(&self.counts[bucket_of(us)], times);
+        add(&self.sum_us, us.saturating_mul(times));
+    }
+
+    pub fn read(&self) -> Latency {
+        Latency {
+            counts: self.counts.iter().map(|cell| cell.load(Relaxed)).collect(),
+            sum_us: self.sum_us.load(Relaxed),
+        }
+    }
+}
+
+/// How often each class was seen.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Latency {
+    /// By class.
+    pub counts: Vec<u64>,
+    /// The sum of all values in microseconds.
+    pub sum_us: u64,
+}
+
+impl Default for Latency {
+    fn default() -> Self {
+        Latency {
+            counts: vec![0; BUCKETS],
+            sum_us: 0,
+        }
+    }
+}
+
+impl Latency {
+    /// Adds another shard's.
+    pub fn add(&mut self, other: &Latency) {
+        for (sum, more) in self.counts.iter_mut().zip(&other.counts) {
+            *sum += more;
+        }
+        self.sum_us += other.sum_us;
+    }
+
+    /// What came since `earlier`.
+    pub fn since(&self, earlier: &Latency) -> Latency {
+        let counts = self.counts.iter().zip(&earlier.counts);
+        Latency {
+            counts: counts
+                .map(|(now, then)| now.saturating_sub(*then))
+                .collect(),
+            sum_us: self.sum_us.saturating_sub(earlier.sum_us),
+        }
+    }
+
+    /// How many values.
+    pub fn count(&self) -> u64 {
+        self.counts.iter().sum()
+    }
+
+    /// The value that this share (0 to 1) of all lie below, in microseconds; none when there are none.
+    pub fn quantile_us(&self, share: f64) -> Option<u64> {
+        let count = self.count();
+        let wanted = ((count as f64 * share).ceil() as u64).clamp(1, count.max(1));
+        let mut below = 0;
+        let found = self.counts.iter().position(|count| {
+            below += count;
+            below >= wanted && count > &0
+        });
+        found.map(bucket_end_us)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn classes_follow_each_other_and_hold_their_values() {
+        let mut expected = 0;
+        for us in 0..100_000_u64 {
+            let bucket = bucket_of(us);
+            assert!(bucket == expected || bucket == expected + 1, "{us}");
+            expected = bucket;
+            assert!(us < bucket_end_us(bucket), "{us}");
+            assert!(bucket == 0 || us >= bucket_end_us(bucket - 1), "{us}");
+            assert!(
+                bucket_end_us(bucket) as f64 <= (us + 1) as f64 * 1.125,
+                "{us}"
+            );
+        }
+        assert_eq!(bucket_of(u64::MAX), BUCKETS - 1);
+        assert_eq!(bucket_end_us(BUCKETS - 1), 1 << TOP_BITS);
+    }
+
+    #[test]
+    fn quantiles_are_those_of_the_deliveries() {
+        let cells = Cells::default();
+        cells.add(100, 90);
+        cells.add(1_000, 9);
+        cells.add(50_000, 1);
+        let latency = cells.read();
+        assert_eq!(latency.count(), 100);
+        assert_eq!(latency.sum_us, 9_000 + 9_000 + 50_000);
+        let near = |share, us: u64| {
+            let found = latency.quantile_us(share).unwrap();
+            assert!((us..=us + us / 8 + 1).contains(&found), "{share}: {found}");
+        };
+        near(0.5, 100);
+        near(0.9, 100);
+        near(0.99, 1_000);
+        near(1.0, 50_000);
+        assert_eq!(latency.since(&latency).quantile_us(0.5), None);
+        assert_eq!(latency.since(&Latency::default()), latency);
+    }
+}

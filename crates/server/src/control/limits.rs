@@ -1,0 +1,138 @@
+//! The limits that are set, and how near the server is to each.
+
+use crore_broker::ShardId;
+use crore_broker::settings::Settings;
+use serde::Serialize;
+use utoipa::ToSchema;
+
+use super::process;
+use crate::board::Snapshot;
+
+/// A limit.
+#[derive(Serialize, ToSchema)]
+pub struct Limit {
+    /// The key in the settings, or what else binds.
+    pub name: &'static str,
+    /// What is counted.
+    pub unit: &'static str,
+    /// How much of it is used.
+    pub used: u64,
+    /// How much there may be.
+    pub limit: u64,
+    /// `used / limit`.
+    pub share: f64,
+    /// The fullest shard, where each has this limit.
+    pub shard: Option<ShardId>,
+}
+
+impl Limit {
+    fn new(
+        name: &'static str,
+        unit: &'static str,
+        used: u64,
+        limit: u64,
+        shard: Option<ShardId>,
+    ) -> Limit {
+        let share = used as f64 / limit.max(1) as f64;
+        Limit {
+            name,
+            unit,
+            used,
+            limit,
+            share: (share * 1e6).round() / 1e6,
+            shard,
+        }
+    }
+}
+
+/// All that are set; 0 is none.
+pub fn all(settings: &Settings, shards: &[Snapshot]) -> Vec<Limit> {
+    let limits = &settings.limits;
+    let together = |name, unit, of: fn(&Snapshot) -> u64, limit: u64| {
+        let used = shards.iter().map(of).sum();
+        (limit > 0).then(|| Limit::new(name, unit, used, limit, None))
+    };
+    let fullest = |name, unit, of: fn(&Snapshot) -> u64, limit: u64| {
+        let (id, used) = (0..)
+            .zip(shards.iter().map(of))
+            .max_by_key(|(_, used)| *used)?;
+        Some(Limit::new(name, unit, used, limit, Some(id)))
+    };
+    let room = shards.iter().map(|shard| shard.turns.room).min();
+    let connections: fn(&Snapshot) -> u64 = |s| u64::from(s.accounts.connections);
+    [
+        together(
+            "limits.connections_max",
+            "connections",
+            connections,
+            limits.connections_max as u64,
+        ),
+        // The lesser of the setting and the descriptors.
+        fullest(
+            "limits.connections_per_shard",
+            "connections",
+            connections,
+            room.unwrap_or(0),
+        ),
+        together(
+            "limits.topics_max",
+            "topics",
+            |s| u64::from(s.accounts.home_topics),
+            limits.topics_max as u64,
+        ),
+        fullest(
+            "limits.topics_per_shard",
+            "topics",
+            |s| u64::from(s.accounts.home_topics),
+            limits.topics_per_shard as u64,
+        ),
+        fullest(
+            "limits.filters_per_shard",
+            "filters",
+            |s| u64::from(s.accounts.carrier_filters),
+            limits.filters_per_shard as u64,
+        ),
+        together(
+            "limits.log_bytes",
+            "bytes",
+            |s| s.accounts.log_bytes as u64,
+            limits.log_bytes as u64,
+        ),
+        fullest(
+            "limits.outbox_bytes_per_shard",
+            "bytes",
+            |s| s.accounts.outbox_bytes as u64,
+            limits.outbox_bytes_per_shard as u64,
+        ),
+        fullest(
+            "limits.receive_bytes_per_shard",
+            "bytes",
+            |s| s.accounts.receive_bytes as u64,
+            limits.receive_bytes_per_shard as u64,
+        ),
+        together(
+            "publish.idempotency_keys",
+            "answers",
+            |s| u64::from(s.accounts.answers),
+            settings.publish.idempotency_keys as u64,
+        ),
+        together(
+            "mqtt.sessions_max",
+            "sessions",
+            |s| u64::from(s.accounts.sessions),
+            u64::from(settings.mqtt.sessions_max),
+        ),
+        process::resident_bytes().map(|used| {
+            Limit::new(
+                "memory",
+                "bytes",
+                used,
+                crore_net::memory::total_bytes(),
+                None,
+            )
+        }),
+    ]
+    .into_iter()
+    .flatten()
+    .collect()
+}

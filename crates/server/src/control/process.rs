@@ -1,0 +1,52 @@
+//! What the kernel says of this process.
+
+use std::fs;
+use std::sync::Mutex;
+use std::time::{Duration, Instant};
+
+/// How old the answer may be: the kernel walks all pages of the process for it.
+const PSS_AGE: Duration = Duration::from_secs(5);
+
+/// The process's proportional share of memory, in bytes, some seconds old at most; none where `/proc` cannot be read.
+pub fn pss_bytes() -> Option<u64> {
+    static LAST: Mutex<Option<(Instant, Option<u64>)>> = Mutex::new(None);
+    let mut last = LAST.lock().expect("nothing panics while it reads");
+    if let Some((at, bytes)) = *last
+        && at.elapsed() < PSS_AGE
+    {
+        return bytes;
+    }
+    let rollup = fs::read_to_string("/proc/self/smaps_rollup").ok();
+    let bytes = rollup.and_then(|text| kibibytes(&text, "Pss:"));
+    *last = Some((Instant::now(), bytes));
+    bytes
+}
+
+/// Its resident memory, in bytes, which is cheap to know.
+pub fn resident_bytes() -> Option<u64> {
+    let status = fs::read_to_string("/proc/self/status").ok()?;
+    kibibytes(&status, "VmRSS:")
+}
+
+/// The number behind a name, in bytes.
+fn kibibytes(text: &str, name: &str) -> Option<u64> {
+    let line = text.lines().find_map(|line| line.strip_prefix(name))?;
+    let number: u64 = line.trim().strip_suffix(" kB")?.parse().ok()?;
+    Some(number * 1024)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_kernel_is_understood() {
+        assert_eq!(
+            kibibytes("Rss:  7 kB\nPss:      12 kB\n", "Pss:"),
+            Some(12 << 10)
+        );
+        assert_eq!(kibibytes("Pss: many", "Pss:"), None);
+        let resident = resident_bytes().unwrap();
+        assert!(pss_bytes().unwrap() <= resident * 2 && resident > 1 << 20);
+    }
+}

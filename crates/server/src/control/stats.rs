@@ -1,0 +1,377 @@
+//! `GET /api/v1/stats`: what the server is doing, once a second, as events or as one object.
+//!
+//! A task reads the board each second, whether somebody watches or not, so that the first one who asks gets rates at
+//! once; what costs more (the process's memory) is looked up only while somebody watches.
+
+use std::convert::Infallible;
+use std::sync::Arc;
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+use axum::extract::State;
+use axum::http::{HeaderMap, header};
+use axum::response::sse::{Event, Sse};
+use axum::response::{IntoResponse as _, Response};
+use crore_broker::{ShardId, Transport};
+use futures_util::stream;
+use serde::Serialize;
+use tokio::sync::watch;
+use tokio::time::MissedTickBehavior;
+use utoipa::ToSchema;
+
+use super::limits::{self, Limit};
+use super::{Plane, process};
+use crate::board::{Latency, Snapshot};
+
+/// How often the board is read.
+const EVERY: Duration = Duration::from_secs(1);
+/// With fewer connections the process itself is most of the memory of each.
+const PER_CONNECTION_LEAST: u64 = 1_000;
+
+/// All shards at one moment.
+pub struct Moment {
+    at: Instant,
+    shards: Vec<Snapshot>,
+}
+
+/// The newest two moments.
+pub type Moments = (Arc<Moment>, Arc<Moment>);
+
+/// Begins to read the board, for ever.
+pub fn watch(plane: &Plane) -> watch::Receiver<Moments> {
+    let board = plane.board().clone();
+    let read = move || {
+        Arc::new(Moment {
+            at: Instant::now(),
+            shards: board.read_all(),
+        })
+    };
+    let first = read();
+    let (sender, receiver) = watch::channel((first.clone(), first));
+    tokio::spawn(async move {
+        let mut every = tokio::time::interval(EVERY);
+        every.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        loop {
+            every.tick().await;
+            sender.send_modify(|(before, now)| *before = std::mem::replace(now, read()));
+        }
+    });
+    receiver
+}
+
+/// What the server is doing.
+#[derive(Serialize, ToSchema)]
+pub struct Stats {
+    /// Unix milliseconds.
+    time_ms: u64,
+    /// Since the process began.
+    uptime_s: u64,
+    /// Of the server.
+    version: &'static str,
+    /// What the rates are over.
+    interval_s: f64,
+    connections: Connections,
+    accepts_per_s: f64,
+    closes_per_s: f64,
+    messages: Messages,
+    latency_us: Percentiles,
+    /// Topics that exist.
+    topics: u64,
+    /// Subscriptions to topics.
+    subscriptions: u64,
+    /// Different filters that are subscribed to, once for each shard.
+    filters: u64,
+    /// MQTT sessions, connected or away.
+    sessions: u64,
+    slow: Slow,
+    log: Log,
+    memory: Memory,
+    shards: Vec<ShardStats>,
+    limits: Vec<Limit>,
+}
+
+/// Connections.
+#[derive(Serialize, ToSchema)]
+pub struct Connections {
+    total: u64,
+    by_transport: ByTransport,
+}
+
+/// Connections by what they speak, a second or two ago.
+#[derive(Serialize, ToSchema)]
+pub struct ByTransport {
+    http: u64,
+    longpoll: u64,
+    sse: u64,
+    websocket: u64,
+    mqtt: u64,
+    mqtt_websocket: u64,
+    closing: u64,
+}
+
+/// Messages that were published, and deliveries.
+#[derive(Serialize, ToSchema)]
+pub struct Messages {
+    in_per_s: f64,
+    out_per_s: f64,
+    /// Bytes that came from sockets.
+    in_bytes_per_s: f64,
+    /// Bytes that sockets took.
+    out_bytes_per_s: f64,
+    in_total: u64,
+    out_total: u64,
+}
+
+/// From the turn that read a message to its write, over the last interval.
+#[derive(Serialize, ToSchema)]
+pub struct Percentiles {
+    /// Deliveries.
+    count: u64,
+    p50: Option<u64>,
+    p90: Option<u64>,
+    p99: Option<u64>,
+    p999: Option<u64>,
+    max: Option<u64>,
+}
+
+/// Who does not keep up.
+#[derive(Serialize, ToSchema)]
+pub struct Slow {
+    /// Connections for which something waits.
+    consumers: u64,
+    outbox_bytes: u64,
+    /// Subscriptions that fell back to the log.
+    fallbacks_per_s: f64,
+    gaps_per_s: f64,
+    gaps_total: u64,
+}
+
+/// What is kept.
+#[derive(Serialize, ToSchema)]
+pub struct Log {
+    messages: u64,
+    bytes: u64,
+}
+
+/// Memory of the process.
+#[derive(Serialize, ToSchema)]
+pub struct Memory {
+    /// Its proportional share; not known where `/proc` cannot be read.
+    pss_bytes: Option<u64>,
+    per_connection_bytes: Option<u64>,
+    tables: Vec<Table>,
+}
+
+/// What one kind of thing occupies, in all shards.
+#[derive(Serialize, ToSchema)]
+pub struct Table {
+    pub name: &'static str,
+    pub bytes: u64,
+}
+
+/// One shard.
+#[derive(Serialize, ToSchema)]
+pub struct ShardStats {
+    id: ShardId,
+    connections: u64,
+    in_per_s: f64,
+    out_per_s: f64,
+    /// The part of a core's time in which it did not wait.
+    load: f64,
+    turns_per_s: f64,
+    turn_us_mean: f64,
+    turn_us_max: u64,
+    topics: u64,
+    log_bytes: u64,
+    outbox_bytes: u64,
+    slow_consumers: u64,
+}
+
+/// The sum of something over all shards.
+fn sum(shards: &[Snapshot], of: impl Fn(&Snapshot) -> u64) -> u64 {
+    shards.iter().map(of).sum()
+}
+
+/// What the tables of all shards occupy.
+pub fn tables(shards: &[Snapshot]) -> Vec<Table> {
+    let of = |name, bytes: fn(&Snapshot) -> usize| Table {
+        name,
+        bytes: sum(shards, |shard| bytes(shard) as u64),
+    };
+    vec![
+        of("connections", |s| s.tables.connections),
+        of("mqtt", |s| s.tables.mqtt),
+        of("sides", |s| s.tables.sides),
+        of("carrier_topics", |s| s.tables.carrier_topics),
+        of("home_topics", |s| s.tables.home_topics),
+        of("names", |s| s.accounts.name_bytes),
+        of("sessions", |s| s.tables.sessions + s.accounts.session_bytes),
+        of("log", |s| s.accounts.log_bytes),
+        of("outboxes", |s| s.accounts.outbox_bytes),
+        of("received", |s| s.accounts.receive_bytes),
+    ]
+}
+
+impl Stats {
+    /// What happened between two moments, and what is there now.
+    fn of(plane: &Plane, moments: &Moments, pss_bytes: Option<u64>) -> Stats {
+        let (before, now) = (&moments.0.shards, &moments.1.shards);
+        let passed = moments.1.at.duration_since(moments.0.at).as_secs_f64();
+        let rate = |of: &dyn Fn(&Snapshot) -> u64| {
+            let more = sum(now, of).saturating_sub(sum(before, of));
+            per_s(more, passed)
+        };
+        let total = |of: fn(&Snapshot) -> u64| sum(now, of);
+        let connections = total(|s| u64::from(s.accounts.connections));
+        let by = |transport: Transport| {
+            sum(now, |s| {
+                u64::from(s.accounts.transports[transport as usize])
+            })
+        };
+        let pairs = before.iter().zip(now).enumerate();
+        Stats {
+            time_ms: unix_ms(),
+            uptime_s: plane.uptime().as_secs(),
+            version: env!("CARGO_PKG_VERSION"),
+            interval_s: round(passed),
+            connections: Connections {
+                total: connections,
+                by_transport: ByTransport {
+                    http: by(Transport::Http),
+                    longpoll: by(Transport::LongPoll),
+                    sse: by(Transport::Sse),
+                    websocket: by(Transport::WebSocket),
+                    mqtt: by(Transport::Mqtt),
+                    mqtt_websocket: by(Transport::MqttWebSocket),
+                    closing: by(Transport::Closing),
+                },
+            },
+            accepts_per_s: rate(&|s| s.stats.accepted),
+            closes_per_s: rate(&|s| s.stats.closed.iter().sum()),
+            messages: Messages {
+                in_per_s: rate(&|s| s.stats.published),
+                out_per_s: rate(&|s| s.stats.delivered),
+                in_bytes_per_s: rate(&|s| s.turns.received_bytes),
+                out_bytes_per_s: rate(&|s| s.turns.sent_bytes),
+                in_total: total(|s| s.stats.published),
+                out_total: total(|s| s.stats.delivered),
+            },
+            latency_us: Percentiles::of(&latency(now).since(&latency(before))),
+            topics: total(|s| u64::from(s.accounts.home_topics)),
+            subscriptions: total(|s| s.stats.attaches.wrapping_sub(s.stats.detaches)),
+            filters: total(|s| u64::from(s.accounts.carrier_filters)),
+            sessions: total(|s| u64::from(s.accounts.sessions)),
+            slow: Slow {
+                consumers: total(|s| u64::from(s.accounts.outboxes)),
+                outbox_bytes: total(|s| s.accounts.outbox_bytes as u64),
+                fallbacks_per_s: rate(&|s| s.stats.fallbacks),
+                gaps_per_s: rate(&|s| s.stats.gaps),
+                gaps_total: total(|s| s.stats.gaps),
+            },
+            log: Log {
+                messages: total(|s| u64::from(s.accounts.log_messages)),
+                bytes: total(|s| s.accounts.log_bytes as u64),
+            },
+            memory: Memory {
+                pss_bytes,
+                per_connection_bytes: pss_bytes
+                    .filter(|_| connections >= PER_CONNECTION_LEAST)
+                    .map(|bytes| bytes / connections),
+                tables: tables(now),
+            },
+            shards: pairs
+                .map(|(id, (before, now))| ShardStats::of(id as ShardId, before, now, passed))
+                .collect(),
+            limits: limits::all(&plane.effective().settings, now),
+        }
+    }
+}
+
+impl Percentiles {
+    fn of(latency: &Latency) -> Percentiles {
+        Percentiles {
+            count: latency.count(),
+            p50: latency.quantile_us(0.5),
+            p90: latency.quantile_us(0.9),
+            p99: latency.quantile_us(0.99),
+            p999: latency.quantile_us(0.999),
+            max: latency.quantile_us(1.0),
+        }
+    }
+}
+
+impl ShardStats {
+    fn of(id: ShardId, before: &Snapshot, now: &Snapshot, passed: f64) -> ShardStats {
+        let more = |of: fn(&Snapshot) -> u64| of(now).saturating_sub(of(before));
+        let (turns, busy_ns) = (more(|s| s.turns.turns), more(|s| s.turns.busy_ns));
+        ShardStats {
+            id,
+            connections: u64::from(now.accounts.connections),
+            in_per_s: per_s(more(|s| s.stats.published), passed),
+            out_per_s: per_s(more(|s| s.stats.delivered), passed),
+            load: round(per_s(busy_ns, passed) / 1e9).min(1.0),
+            turns_per_s: per_s(turns, passed),
+            turn_us_mean: round(busy_ns as f64 / 1e3 / turns.max(1) as f64),
+            turn_us_max: now.turns.longest_ns / 1_000,
+            topics: u64::from(now.accounts.home_topics),
+            log_bytes: now.accounts.log_bytes as u64,
+            outbox_bytes: now.accounts.outbox_bytes as u64,
+            slow_consumers: u64::from(now.accounts.outboxes),
+        }
+    }
+}
+
+/// The latencies of all shards together.
+pub fn latency(shards: &[Snapshot]) -> Latency {
+    let mut all = Latency::default();
+    shards.iter().for_each(|shard| all.add(&shard.latency));
+    all
+}
+
+/// Nothing has a rate before there were two moments.
+fn per_s(count: u64, passed: f64) -> f64 {
+    if passed < 0.001 {
+        return 0.0;
+    }
+    round(count as f64 / passed)
+}
+
+/// Three digits are enough to be drawn.
+fn round(value: f64) -> f64 {
+    (value * 1e3).round() / 1e3
+}
+
+fn unix_ms() -> u64 {
+    let since = SystemTime::now().duration_since(UNIX_EPOCH);
+    since.map_or(0, |since| since.as_millis() as u64)
+}
+
+/// What the server is doing
+///
+/// As Server-Sent Events, one object a second, for those who accept `text/event-stream`; else the newest one.
+#[utoipa::path(
+    get,
+    path = "/api/v1/stats",
+    tag = "server",
+    responses((status = 200, body = Stats, description = "The newest; or one a second, as events"))
+)]
+pub async fn stats(State(plane): State<Plane>, headers: HeaderMap) -> Response {
+    let mut moments = plane.moments().clone();
+    let streams = headers
+        .get(header::ACCEPT)
+        .and_then(|accept| accept.to_str().ok())
+        .is_some_and(|accept| accept.contains("text/event-stream"));
+    if !streams {
+        let newest = moments.borrow().clone();
+        return axum::Json(Stats::of(&plane, &newest, process::pss_bytes())).into_response();
+    }
+    // The first one at once.
+    moments.mark_changed();
+    let events = stream::unfold((plane, moments), async |(plane, mut moments)| {
+        moments.changed().await.ok()?;
+        let newest = moments.borrow_and_update().clone();
+        let stats = Stats::of(&plane, &newest, process::pss_bytes());
+        let event = Event::default().json_data(stats).ok()?;
+        Some((Ok::<_, Infallible>(event), (plane, moments)))
+    });
+    Sse::new(events).into_response()
+}
