@@ -6,6 +6,7 @@
 
 mod chaos;
 mod comet;
+mod fill;
 mod filters;
 mod hold;
 mod pair;
@@ -57,6 +58,8 @@ pub enum Scenario {
     Chaos,
     /// Subscribers that stopped reading, beside others that read
     Stalled,
+    /// Connections until a control group's memory is full, and what `crore doctor` said before
+    Fill,
     /// A thousand filters, a million, and those that cost most: the server's CPU for each publish
     Filters,
 }
@@ -127,6 +130,9 @@ pub struct RunArgs {
     /// Filters of the large set, for filters [default: 1,000,000]
     #[arg(long)]
     pub filters: Option<u32>,
+    /// Memory of the server's control group, for fill, in MiB
+    #[arg(long, default_value_t = 768, value_name = "MIB")]
+    pub memory_mib: u32,
     /// The server on core 0, the tools on core 1
     #[arg(long)]
     pub pin: bool,
@@ -183,6 +189,7 @@ pub fn run(args: &RunArgs) -> Result<ExitCode> {
         Scenario::Chaos => chaos::run(args)?,
         Scenario::Stalled => stalled::run(args)?,
         Scenario::Filters => filters::run(args)?,
+        Scenario::Fill => fill::run(args)?,
     };
     let value = json!({
         "scenario": format!("{:?}", args.scenario),

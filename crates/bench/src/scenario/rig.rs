@@ -17,7 +17,7 @@ use super::RunArgs;
 use crate::sample::Process;
 use crate::sys;
 pub use peers::versions;
-pub use server::{Kind, Server, Setting, shards_for};
+pub use server::{Kind, Server, Setting, shards_for, within};
 
 /// Core of the server and of the tools, when pinned.
 const CORES: (usize, usize) = (0, 1);

@@ -44,11 +44,7 @@ pub fn all(host: &Host, need: &Need) -> Vec<Bound> {
         );
     }
     for group in &host.groups {
-        let kernel = if group.counts_sockets {
-            formula::KERNEL_BYTES
-        } else {
-            formula::KERNEL_BYTES_WITHOUT_SOCKET
-        };
+        let kernel = formula::charged_bytes(group.counts_sockets);
         let each = need.protocol.process_bytes() + kernel;
         let free = group.limit.saturating_sub(group.held + fixed);
         add(

@@ -85,7 +85,7 @@ fn second(tree: &Tree<'_>, path: String, charges: bool) -> Option<Group> {
     // Files' pages and unused slabs go when something needs the room; tmpfs is in `file` and stays.
     let loose = bytes("file ").saturating_sub(bytes("shmem ")) + bytes("slab_reclaimable ");
     Some(Group {
-        path,
+        path: format!("/{path}"),
         limit,
         held: used.saturating_sub(loose),
         counts_sockets: charges,
@@ -107,7 +107,7 @@ fn first(tree: &Tree<'_>, path: String, charges: bool) -> Option<Group> {
     // Version 1 counts sockets from the moment on that they have a limit of their own.
     let sockets = tree.number(&format!("{path}/memory.kmem.tcp.limit_in_bytes"));
     Some(Group {
-        path,
+        path: format!("/{path}"),
         limit,
         held: used.saturating_sub(loose),
         counts_sockets: charges && sockets.is_some_and(|limit| limit < NO_LIMIT),

@@ -146,6 +146,16 @@ impl Server {
 
     /// The same, with this text as the product's settings file.
     pub fn start_with(args: &RunArgs, setting: Setting, settings: &str) -> Result<Server> {
+        Server::start_within(args, setting, settings, None)
+    }
+
+    /// The same, in the control group with this list of members.
+    pub fn start_within(
+        args: &RunArgs,
+        setting: Setting,
+        settings: &str,
+        members: Option<&Path>,
+    ) -> Result<Server> {
         let addresses = free_ports(setting.ports)?;
         let port = addresses[0].port();
         let directory = std::env::temp_dir().join(format!("crore-bench-{port}"));
@@ -157,6 +167,9 @@ impl Server {
             Kind::Nchan => peers::nchan(&directory.0, port, setting.keep)?,
             Kind::Mosquitto => peers::mosquitto(&directory.0, port)?,
         };
+        if let Some(members) = members {
+            command = within(&command, members);
+        }
         sys::bind_child(
             &mut command,
             args.pin.then_some(CORES.0),
@@ -201,6 +214,11 @@ impl Server {
         Ok(())
     }
 
+    /// Whether the server is gone.
+    pub fn has_ended(&mut self) -> Result<bool> {
+        Ok(self.child.try_wait()?.is_some())
+    }
+
     /// The server's memory and processor time.
     pub fn sample(&mut self) -> Result<Process> {
         self.is_there()?;
@@ -238,6 +256,17 @@ impl Drop for Server {
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
+}
+
+/// The same command, run by a shell that first joins the control group with this list of members.
+pub fn within(command: &Command, members: &Path) -> Command {
+    let mut shell = Command::new("sh");
+    shell
+        .args(["-c", "echo $$ > \"$0\" && exec \"$@\""])
+        .arg(members)
+        .arg(command.get_program())
+        .args(command.get_args());
+    shell
 }
 
 /// The command of a server of this project.

@@ -60,11 +60,7 @@ fn memory(host: &Host, need: &Need) -> Check {
 
 fn groups(host: &Host, need: &Need) -> Vec<Check> {
     let one = |group: &super::super::group::Group| {
-        let kernel = if group.counts_sockets {
-            formula::KERNEL_BYTES
-        } else {
-            formula::KERNEL_BYTES_WITHOUT_SOCKET
-        };
+        let kernel = formula::charged_bytes(group.counts_sockets);
         let each = need.protocol.process_bytes() + kernel;
         let wanted = group.held + need.fixed_bytes() + need.connections * each;
         let counted = if group.counts_sockets {

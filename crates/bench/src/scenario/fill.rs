@@ -1,0 +1,174 @@
+//! `fill`: connections arrive in a control group with little memory until the kernel ends the server. Did `crore doctor`
+//! know how many there would be?
+//!
+//! The server runs in a group of its own, and the doctor is asked in the same group before; the clients stay outside, so
+//! that only the server's end of each connection is charged. Needs root, and a host whose control groups can be made.
+
+mod group;
+
+use std::process::{Command, Stdio};
+
+use anyhow::{Context, Result, ensure};
+use serde_json::{Value, json};
+
+use super::rig::{Kind, Server, Setting, Subscriber, shards_for, within};
+use super::{RunArgs, locals, pause, protocol_name, topics};
+use crate::report;
+use crate::subscribe::Protocol;
+use group::Group;
+
+/// Connects a second: some ten seconds of filling at the default size, and many looks at each thousand.
+const RATE_PER_S: f64 = 10_000.0;
+/// Clients that try, as a part of the estimate: more than an error of the estimate that is worth telling.
+const CLIENTS_PART: f64 = 1.4;
+/// Seconds between two looks.
+const LOOK_S: f64 = 0.05;
+/// Looks between two samples that are kept.
+const LOOKS_PER_SAMPLE: usize = 20;
+/// Looks without a new connection after which the server is taken to be full and alive.
+const LOOKS_QUIET: usize = 200;
+/// How far the estimate may be off.
+const ERROR_MAX: f64 = 0.1;
+/// Fewer bytes than a connection costs anywhere: what the shards are counted by.
+const BYTES_LEAST: u64 = 3_500;
+
+/// Asks the doctor, fills the group, and compares.
+pub fn run(args: &RunArgs) -> Result<Value> {
+    let protocol = args.protocol.unwrap_or(Protocol::Ws);
+    let limit = u64::from(args.memory_mib) << 20;
+    let most = u32::try_from(limit / BYTES_LEAST)?;
+    let setting = Setting {
+        kind: Kind::Crore,
+        shards: args.shards.unwrap_or(shards_for(most, 1, 2)),
+        ports: 1,
+        keep: 0,
+    };
+    let settings = format!(
+        "[limits]\naccepts_per_s = {}\nconnections_max = {}\nlog_bytes = \"1 MiB\"\n\n[heartbeat]\ninterval_s = {}\n\n[[rule]]\nmatch = \"#\"\nlog_messages = 0\npoll_timeout_s = 0\n",
+        args.accepts(),
+        u32::MAX - 1,
+        args.heartbeat,
+    );
+    let group = Group::new(limit)?;
+    let doctor = ask_doctor(args, &group, setting, &settings, protocol)?;
+    let estimate = doctor["holds"].as_u64().context("the doctor's estimate")?;
+    let first = &doctor["binds_first"];
+    ensure!(
+        first
+            .as_str()
+            .is_some_and(|name| name.contains("control group")),
+        "something else than the group's memory binds first: {first}"
+    );
+    report::note(&format!(
+        "the doctor says {estimate}, and that {first} binds first"
+    ));
+
+    let mut server = Server::start_within(args, setting, &settings, Some(&group.members()))?;
+    let filled = fill(args, &mut server, &group, protocol, estimate)?;
+    drop(server);
+    let killed = group.kills()? > 0;
+    let reached = filled.reached;
+    let error = estimate as f64 / reached as f64 - 1.0;
+    let clean = killed && error.abs() <= ERROR_MAX;
+    report::say(&format!(
+        "{} in {} MiB: the doctor says {estimate}, {reached} were reached ({:+.1} %); {}",
+        protocol_name(protocol),
+        args.memory_mib,
+        error * 100.0,
+        if killed {
+            "then the kernel ended the server"
+        } else {
+            "NOT ended by the limit"
+        },
+    ));
+    Ok(json!({
+        "clean": clean,
+        "protocol": protocol_name(protocol),
+        "shards": setting.shards,
+        "limit_bytes": limit,
+        "control_groups": group.version(),
+        "estimate": estimate,
+        "reached": reached,
+        "error": error,
+        "killed_by_limit": killed,
+        "doctor": doctor,
+        "samples": filled.samples,
+    }))
+}
+
+/// What a fill came to.
+struct Filled {
+    reached: u64,
+    samples: Vec<Value>,
+}
+
+/// Lets clients come until the server has ended, or takes no more.
+fn fill(
+    args: &RunArgs,
+    server: &mut Server,
+    group: &Group,
+    protocol: Protocol,
+    estimate: u64,
+) -> Result<Filled> {
+    let clients = (estimate as f64 * CLIENTS_PART) as u32;
+    let args = &RunArgs {
+        connect_rate: args.connect_rate.or(Some(RATE_PER_S)),
+        ..args.clone()
+    };
+    let addresses = locals(clients);
+    let rest = ["--protocol", protocol_name(protocol), "--local", &addresses];
+    let mut subscriber =
+        Subscriber::start(args, server, Kind::Crore, clients, &topics(clients), &rest)?;
+    subscriber.ask("open")?;
+    let (mut reached, mut quiet, mut samples) = (0, 0, Vec::new());
+    for look in 0.. {
+        let used = group.used()?;
+        let report = subscriber.ask("report")?;
+        let open = report["connections"]["max_concurrency"]
+            .as_u64()
+            .context("the subscriber's report")?;
+        // Who was answered before the end counts; nobody can be after it.
+        quiet = if open > reached { 0 } else { quiet + 1 };
+        reached = reached.max(open);
+        if look % LOOKS_PER_SAMPLE == 0 || used > group.limit() / 100 * 98 {
+            samples.push(json!({ "open": open, "used_bytes": used }));
+        }
+        if server.has_ended()? || quiet > LOOKS_QUIET {
+            break;
+        }
+        pause(LOOK_S);
+    }
+    Ok(Filled { reached, samples })
+}
+
+/// What the doctor says in the group, with the server's settings.
+fn ask_doctor(
+    args: &RunArgs,
+    group: &Group,
+    setting: Setting,
+    settings: &str,
+    protocol: Protocol,
+) -> Result<Value> {
+    let file = std::env::temp_dir().join(format!("crore-fill-{}.toml", std::process::id()));
+    std::fs::write(&file, settings).with_context(|| format!("cannot write {}", file.display()))?;
+    let this = std::env::current_exe()?;
+    let mut command = Command::new(args.server_binary.as_deref().unwrap_or(&this));
+    command
+        .args(["doctor", "--json", "--shards", &setting.shards.to_string()])
+        .args(["--protocol", doctors_name(protocol)])
+        .arg("--config")
+        .arg(&file);
+    let output = within(&command, &group.members())
+        .stderr(Stdio::inherit())
+        .output();
+    let _ = std::fs::remove_file(&file);
+    serde_json::from_slice(&output?.stdout).context("the doctor's findings")
+}
+
+/// The doctor knows one MQTT.
+fn doctors_name(protocol: Protocol) -> &'static str {
+    match protocol {
+        Protocol::MqttWs => protocol_name(Protocol::Mqtt),
+        other => protocol_name(other),
+    }
+}
