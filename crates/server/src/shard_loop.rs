@@ -20,7 +20,7 @@ use crore_net::{
     entrance, fd_table, socket, steering,
 };
 
-use crate::access::Asker;
+use crate::access::{Asker, Told};
 use crate::board::Meter;
 use crate::tls;
 
@@ -228,6 +228,7 @@ pub struct ShardLoop {
     letters: Vec<Letter>,
     began_ms: u64,
     turned_away: u64,
+    access_told: Told,
     untrusted: u64,
     /// The second until which nothing more is said of those who are turned away.
     told_s: u32,
@@ -284,6 +285,7 @@ impl ShardLoop {
             letters: Vec::new(),
             began_ms,
             turned_away: 0,
+            access_told: Told::default(),
             untrusted: 0,
             told_s: 0,
             tls_told_s: 0,
@@ -367,6 +369,7 @@ impl ShardLoop {
                 Some(ms) => self.tick_ms + u64::from(ms),
                 None => {
                     self.tell_turned_away(now);
+                    self.access_told.tell(&self.shard.stats(), now.s);
                     self.tell_tls(now);
                     now_ms + 1000 - (now_ms - self.began_ms) % 1000
                 }

@@ -308,7 +308,9 @@ impl Conn {
                     return Some(Got { bytes, version });
                 }
             }
-            if self.fill(PATIENCE)? == 0 {
+            // A close frame may come with the last packet.
+            let before = self.buffer.len();
+            if self.fill(PATIENCE)? == 0 && self.buffer.len() == before {
                 return None;
             }
         }

@@ -1,0 +1,250 @@
+//! The operator's own endpoint: a little HTTP server here, which says yes, says no, and fails in every way.
+
+use std::io::{Read, Write};
+use std::net::{TcpListener, TcpStream};
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Arc, Condvar, Mutex};
+use std::thread;
+use std::time::Duration;
+
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD;
+use serde_json::Value;
+
+use crate::conn::{Conn, once};
+use crate::support::Server;
+
+/// What the endpoint was asked, and whether it may answer.
+#[derive(Default)]
+struct Endpoint {
+    asked: AtomicU32,
+    held: Mutex<bool>,
+    let_go: Condvar,
+}
+
+impl Endpoint {
+    /// Starts it; the settings that name it, with more of them.
+    fn start(more: &str) -> (Arc<Endpoint>, String) {
+        let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
+        let port = listener.local_addr().expect("an address").port();
+        let endpoint = Arc::new(Endpoint::default());
+        let shared = Arc::clone(&endpoint);
+        thread::spawn(move || {
+            for stream in listener.incoming().map_while(Result::ok) {
+                let endpoint = Arc::clone(&shared);
+                thread::spawn(move || endpoint.serve(stream));
+            }
+        });
+        let settings =
+            format!("[access]\n[access.callback]\nurl = 'http://127.0.0.1:{port}/auth'\n{more}");
+        (endpoint, settings)
+    }
+
+    fn serve(&self, mut stream: TcpStream) -> Option<()> {
+        let mut bytes = Vec::new();
+        loop {
+            let asked = loop {
+                if let Some(asked) = whole(&mut bytes) {
+                    break asked;
+                }
+                let mut buffer = [0; 1024];
+                let len = stream.read(&mut buffer).ok().filter(|len| *len > 0)?;
+                bytes.extend_from_slice(&buffer[..len]);
+            };
+            self.asked.fetch_add(1, Ordering::SeqCst);
+            let mut held = self.held.lock().expect("nobody panics");
+            while *held {
+                held = self.let_go.wait(held).expect("nobody panics");
+            }
+            drop(held);
+            let word = asked
+                .get("token")
+                .or(asked.get("password"))
+                .and_then(Value::as_str)
+                .expect("a credential");
+            let (status, body) = match word {
+                "yes" => (
+                    "200 OK",
+                    r#"{"allow": true, "user": "ann", "publish": ["doors/#"]}"#.to_string(),
+                ),
+                "no cache" => (
+                    "200 OK",
+                    r#"{"allow": true, "publish": "doors/#", "cache_s": 0}"#.to_string(),
+                ),
+                "no" => (
+                    "200 OK",
+                    r#"{"allow": false, "publish": ["doors/#"]}"#.to_string(),
+                ),
+                "silent no" => ("200 OK", r#"{"publish": ["doors/#"]}"#.to_string()),
+                "true as text" => (
+                    "200 OK",
+                    r#"{"allow": "true", "publish": ["doors/#"]}"#.to_string(),
+                ),
+                "403" => (
+                    "403 Forbidden",
+                    r#"{"allow": true, "publish": ["doors/#"]}"#.to_string(),
+                ),
+                "401" => ("401 Unauthorized", String::new()),
+                "500" => (
+                    "500 Oops",
+                    r#"{"allow": true, "publish": ["doors/#"]}"#.to_string(),
+                ),
+                "redirect" => (
+                    "302 Found",
+                    r#"{"allow": true, "publish": ["doors/#"]}"#.to_string(),
+                ),
+                "garbage" => ("200 OK", "yes!".to_string()),
+                "bad claims" => ("200 OK", r#"{"allow": true, "publish": 7}"#.to_string()),
+                "long" => (
+                    "200 OK",
+                    format!(
+                        r#"{{"allow": true, "publish": "doors/#", "pad": "{}"}}"#,
+                        "p".repeat(70_000)
+                    ),
+                ),
+                "over" => (
+                    "200 OK",
+                    r#"{"allow": true, "publish": "doors/#", "expires": 1}"#.to_string(),
+                ),
+                "closes" => return None,
+                "silence" => {
+                    thread::sleep(Duration::from_secs(20));
+                    return None;
+                }
+                other => panic!("{other}"),
+            };
+            let length = body.len();
+            let answer = format!("HTTP/1.1 {status}\r\nContent-Length: {length}\r\n\r\n{body}");
+            stream.write_all(answer.as_bytes()).ok()?;
+        }
+    }
+
+    fn hold(&self, hold: bool) {
+        *self.held.lock().expect("nobody panics") = hold;
+        self.let_go.notify_all();
+    }
+
+    fn asked(&self) -> u32 {
+        self.asked.load(Ordering::SeqCst)
+    }
+}
+
+/// The body of the request at the front, when it is whole.
+fn whole(bytes: &mut Vec<u8>) -> Option<Value> {
+    let text = String::from_utf8_lossy(bytes).to_string();
+    let (head, _) = text.split_once("\r\n\r\n")?;
+    assert!(head.starts_with("POST /auth HTTP/1.1\r\n"), "{head}");
+    let length = head
+        .lines()
+        .find_map(|line| line.strip_prefix("Content-Length: "))?;
+    let end = head.len() + 4 + length.parse::<usize>().expect("a length");
+    let body = bytes.get(head.len() + 4..end)?.to_vec();
+    bytes.drain(..end);
+    Some(serde_json::from_slice(&body).expect("JSON"))
+}
+
+fn publish(server: &Server, authorization: &str) -> u16 {
+    once(
+        server,
+        "POST",
+        "/pub/doors/callback",
+        &[("Authorization", authorization)],
+        "x",
+    )
+    .status
+}
+
+#[test]
+fn only_a_plain_yes_lets_somebody_in_and_all_else_fails_closed() {
+    let (_, settings) = Endpoint::start("timeout_s = 1\n");
+    let server = Server::with(&settings);
+    let table = [
+        ("yes", 202),
+        ("no", 401),
+        ("silent no", 401),
+        ("true as text", 401),
+        ("403", 401),
+        ("401", 401),
+        ("bad claims", 401),
+        ("over", 401),
+        ("500", 503),
+        ("redirect", 503),
+        ("garbage", 503),
+        ("long", 503),
+        ("closes", 503),
+        ("silence", 503),
+        ("yes", 202),
+    ];
+    for (word, expected) in table {
+        let authorization = format!("Basic {}", STANDARD.encode(format!("who:{word}")));
+        assert_eq!(publish(&server, &authorization), expected, "{word}");
+    }
+    assert_eq!(
+        publish(&server, "Bearer yes"),
+        202,
+        "a token of no form that we know"
+    );
+    let outside = once(
+        &server,
+        "POST",
+        "/pub/elsewhere",
+        &[("Authorization", "Bearer yes")],
+        "x",
+    );
+    assert_eq!(outside.status, 403, "it grants what it says and no more");
+    let log = server.log();
+    assert!(
+        log.contains("access.callback"),
+        "the operator is told: {log}"
+    );
+}
+
+#[test]
+fn a_callback_that_is_not_there_lets_nobody_in() {
+    let port = TcpListener::bind("127.0.0.1:0")
+        .expect("a port")
+        .local_addr()
+        .expect("one")
+        .port();
+    let server = Server::with(&format!(
+        "[access.callback]\nurl = 'http://127.0.0.1:{port}/auth'\n"
+    ));
+    assert_eq!(publish(&server, "Bearer yes"), 503);
+    assert_eq!(
+        once(&server, "POST", "/pub/doors/callback", &[], "x").status,
+        401
+    );
+}
+
+#[test]
+fn it_is_asked_once_for_all_who_wait_and_not_again_while_its_answer_holds() {
+    let (endpoint, settings) = Endpoint::start("concurrency = 4\n");
+    let server = Server::with(&settings);
+    endpoint.hold(true);
+    let mut clients: Vec<Conn> = (0..20).map(|_| Conn::open(&server)).collect();
+    for client in &mut clients {
+        client.ask(
+            "POST",
+            "/pub/doors/callback",
+            &[("Authorization", "Bearer yes")],
+            "x",
+        );
+    }
+    while endpoint.asked() == 0 {
+        thread::sleep(Duration::from_millis(5));
+    }
+    endpoint.hold(false);
+    for client in &mut clients {
+        assert_eq!(client.response().status, 202);
+    }
+    assert_eq!(publish(&server, "Bearer yes"), 202);
+    assert_eq!(
+        endpoint.asked(),
+        1,
+        "one flight, and then what is remembered"
+    );
+    for _ in 0..3 {
+        assert_eq!(publish(&server, "Bearer no cache"), 202);
+    }
+    assert_eq!(endpoint.asked(), 4, "what it says may not be kept is not");
+}

@@ -1,0 +1,281 @@
+//! `crore token`, and what start-up refuses.
+
+use std::io::Write;
+use std::path::PathBuf;
+use std::process::{Command, Output, Stdio};
+
+use serde_json::Value;
+
+use crate::conn::once;
+use crate::support::Server;
+use crate::tokens::SECRET;
+
+fn crore(args: &[&str], input: &str) -> Output {
+    let mut child = Command::new(env!("CARGO_BIN_EXE_crore"))
+        .args(args)
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .expect("it starts");
+    let mut stdin = child.stdin.take().expect("a pipe");
+    stdin.write_all(input.as_bytes()).expect("it reads");
+    drop(stdin);
+    child.wait_with_output().expect("it ends")
+}
+
+fn done(output: Output) -> String {
+    assert!(
+        output.status.success(),
+        "{}",
+        String::from_utf8_lossy(&output.stderr)
+    );
+    String::from_utf8(output.stdout).expect("text")
+}
+
+fn refused(output: Output) -> String {
+    assert_eq!(output.status.code(), Some(1));
+    assert!(output.stdout.is_empty());
+    String::from_utf8(output.stderr).expect("text")
+}
+
+fn file(name: &str, text: &str) -> PathBuf {
+    let path = PathBuf::from(env!("CARGO_TARGET_TMPDIR"))
+        .join(format!("token-{}-{name}", std::process::id()));
+    std::fs::write(&path, text).expect("a file");
+    path
+}
+
+#[test]
+fn what_is_minted_can_be_inspected_and_opens_what_it_says() {
+    let secret = file("secret", &format!("{SECRET}\n"));
+    let secret = secret.to_str().expect("text");
+    let token = done(crore(
+        &[
+            "token",
+            "mint",
+            "--key",
+            secret,
+            "--user",
+            "ann",
+            "--publish",
+            "doors/#",
+            "--ttl",
+            "1h",
+        ],
+        "",
+    ));
+    let inspected: Value =
+        serde_json::from_str(&done(crore(&["token", "inspect"], &token))).expect("JSON");
+    assert_eq!(inspected["header"]["alg"], "HS256");
+    assert_eq!(inspected["claims"]["sub"], "ann");
+    assert_eq!(inspected["claims"]["publish"][0], "doors/#");
+    assert_eq!(inspected["claims"].get("subscribe"), None);
+    let life_s = inspected["claims"]["exp"].as_u64().expect("an end")
+        - inspected["claims"]["iat"].as_u64().expect("a beginning");
+    assert_eq!(life_s, 3600);
+
+    let settings = format!("[access]\n[[access.key]]\nalg = 'HS256'\nfile = '{secret}'\n");
+    let server = Server::with(&settings);
+    let authorization = format!("Bearer {}", token.trim());
+    let headers = [("Authorization", authorization.as_str())];
+    assert_eq!(
+        once(&server, "POST", "/pub/doors/a", &headers, "x").status,
+        202
+    );
+    assert_eq!(
+        once(&server, "POST", "/pub/other", &headers, "x").status,
+        403
+    );
+    let config = file("config.toml", &settings);
+    let config = config.to_str().expect("text");
+    let verified = crore(&["token", "inspect", "--config", config, token.trim()], "");
+    assert!(String::from_utf8_lossy(&verified.stderr).contains("accepted"));
+    let other = file("other", "fedcba9876543210fedcba9876543210");
+    let other = done(crore(
+        &["token", "mint", "--key", other.to_str().expect("text")],
+        "",
+    ));
+    let verified = crore(&["token", "inspect", "--config", config, other.trim()], "");
+    assert!(String::from_utf8_lossy(&verified.stderr).contains("not signed by a key"));
+}
+
+#[test]
+fn a_hashed_password_lets_its_user_in() {
+    let hash = done(crore(&["token", "hash"], "right\n"));
+    let user = format!(
+        "[access]\n[[access.user]]\nname = 'ann'\npassword = '{}'\npublish = ['#']\n",
+        hash.trim()
+    );
+    let server = Server::with(&user);
+    for (word, expected) in [("YW5uOnJpZ2h0", 202), ("YW5uOndyb25n", 401)] {
+        let authorization = format!("Basic {word}");
+        let headers = [("Authorization", authorization.as_str())];
+        assert_eq!(
+            once(&server, "POST", "/pub/a", &headers, "x").status,
+            expected
+        );
+    }
+}
+
+#[test]
+fn what_cannot_be_a_key_a_filter_or_a_token_is_refused_with_the_remedy() {
+    let short = file("short", "secret\n");
+    let secret = file("long", SECRET);
+    let (short, secret) = (
+        short.to_str().expect("text"),
+        secret.to_str().expect("text"),
+    );
+    for (args, parts) in [
+        (
+            vec!["token", "mint", "--key", "nowhere"],
+            ["nowhere", "No such file"],
+        ),
+        (
+            vec!["token", "mint", "--key", short],
+            ["6 bytes", "openssl rand -hex 32"],
+        ),
+        (
+            vec!["token", "mint", "--key", secret, "--alg", "none"],
+            ["`none` is not offered", "EdDSA"],
+        ),
+        (
+            vec!["token", "mint", "--key", secret, "--alg", "RS256"],
+            ["no PEM file", "HS256"],
+        ),
+        (
+            vec!["token", "mint", "--key", secret, "--publish", "a/#/b"],
+            ["publish", "wildcard"],
+        ),
+        (
+            vec!["token", "inspect", "a.b"],
+            ["is no JWT", "three parts"],
+        ),
+        (
+            vec!["token", "hash"],
+            ["no password", "crore token hash < FILE"],
+        ),
+    ] {
+        let error = refused(crore(&args, ""));
+        for part in parts {
+            assert!(error.contains(part), "{args:?}: {error} lacks {part}");
+        }
+    }
+}
+
+#[test]
+fn settings_of_access_that_cannot_work_are_refused_with_their_place() {
+    let garbage = file("garbage", "{\"keys\": [}");
+    let empty = file("empty", "{\"keys\": []}");
+    let private = file(
+        "private",
+        "-----BEGIN PRIVATE KEY-----\nMC4=\n-----END PRIVATE KEY-----\n",
+    );
+    let broken = file(
+        "broken",
+        "-----BEGIN PUBLIC KEY-----\nMC4=\n-----END PUBLIC KEY-----\n",
+    );
+    let key = |alg: &str, path: &PathBuf| {
+        format!(
+            "[access]\n[[access.key]]\nalg = '{alg}'\nfile = '{}'\n",
+            path.display()
+        )
+    };
+    let table = [
+        (key("", &garbage), ["access.key[1].file", "is no JWKS"]),
+        (key("", &empty), ["access.key[1].file", "has no key"]),
+        (
+            key("ES256", &private),
+            ["access.key[1].file", "openssl pkey"],
+        ),
+        (
+            key("ES256", &broken),
+            ["access.key[1].file", "is no public key for ES256"],
+        ),
+        (
+            key("HS256", &broken),
+            ["access.key[1].file", "HS256 takes a secret"],
+        ),
+        (
+            key("none", &broken),
+            ["access.key[1].alg", "`none` is not offered"],
+        ),
+        (key("", &broken), ["access.key[1].alg", "is missing"]),
+        (
+            key("RS256", &PathBuf::from("/nowhere")),
+            ["access.key[1].file", "No such file"],
+        ),
+        (
+            "[access]\n[[access.key]]\nalg = 'HS256'\nsecret = 'short'\n".into(),
+            ["access.key[1].secret", "needs 32"],
+        ),
+        (
+            "[access]\n[[access.key]]\nalg = 'HS256'\n".into(),
+            ["access.key[1]", "write either `file`"],
+        ),
+        (
+            "[access]\n[[access.user]]\nname = 'a'\npassword = 'plain'\n".into(),
+            ["access.user[1].password", "crore token hash"],
+        ),
+        (
+            "[access]\n[access.callback]\nurl = 'https://a/b'\n".into(),
+            ["access.callback.url", "http://HOST:PORT"],
+        ),
+        (
+            "[access]\n[access.anonymous]\npublish = ['a/#/b']\n".into(),
+            ["access.anonymous", "wildcard"],
+        ),
+        (
+            "[access]\nquestions_max = 0\n".into(),
+            ["access.questions_max", "from 1"],
+        ),
+        (
+            "[[rule]]\nmatch = 'a'\nopen = ['publish']\n".into(),
+            ["rule[1].open", "[access]"],
+        ),
+        (
+            "[access]\n[[rule]]\nmatch = 'a'\nopen = ['write']\n".into(),
+            ["rule[1].open", "publish, subscribe, manage, info, interest"],
+        ),
+        (
+            "listen = ['0.0.0.0:8800']\n".into(),
+            ["listen[1]", "[access]"],
+        ),
+    ];
+    for (text, parts) in table {
+        let config = file("refused.toml", &text);
+        let error = refused(crore(
+            &[
+                "serve",
+                "--check",
+                "--config",
+                config.to_str().expect("text"),
+            ],
+            "",
+        ));
+        for part in parts {
+            assert!(error.contains(part), "{text}\n{error}\nlacks {part}");
+        }
+    }
+}
+
+#[test]
+fn with_a_table_of_access_the_server_may_listen_anywhere_and_no_secret_is_printed() {
+    let text = format!(
+        "listen = ['0.0.0.0:8800']\n[access]\n[[access.key]]\nalg = 'HS256'\nsecret = '{SECRET}'\n"
+    );
+    let config = file("anywhere.toml", &text);
+    let printed = done(crore(
+        &[
+            "serve",
+            "--check",
+            "--config",
+            config.to_str().expect("text"),
+        ],
+        "",
+    ));
+    assert!(
+        printed.contains("(hidden)") && !printed.contains(SECRET),
+        "{printed}"
+    );
+}

@@ -1,0 +1,336 @@
+//! The doors of the server, each as one attempt: does it open for these credentials?
+
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD;
+use crore_wire::mqtt::{Connect, Packet, Publish, Qos, ReasonCode, Version, encode};
+
+use crate::broker::Broker;
+use crate::conn::{Conn, once};
+use crate::packets::{self, message, plain, will};
+use crate::support::Server;
+use crate::ws::handshake;
+
+/// What somebody comes with.
+#[derive(Clone, Debug)]
+pub enum Credential {
+    None,
+    Token(String),
+    Password(&'static str, &'static str),
+}
+
+/// How it is carried over HTTP.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Carrier {
+    Header,
+    Query,
+    Cookie,
+}
+
+/// What came of it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Met {
+    Open,
+    /// With an HTTP status, or the reason code of MQTT that says it.
+    Closed(u16),
+}
+
+/// A door over HTTP: what it is called, the rights that it takes, and the request.
+pub struct HttpDoor {
+    pub name: &'static str,
+    pub rights: &'static [&'static str],
+    method: &'static str,
+    target: &'static str,
+    headers: &'static [(&'static str, &'static str)],
+    upgrade: bool,
+    /// Statuses of an open door.
+    open: &'static [u16],
+}
+
+const SSE: &[(&str, &str)] = &[("Accept", "text/event-stream")];
+const NDJSON: &[(&str, &str)] = &[("Content-Type", "application/x-ndjson")];
+
+const fn door(
+    name: &'static str,
+    rights: &'static [&'static str],
+    method: &'static str,
+    target: &'static str,
+    open: &'static [u16],
+) -> HttpDoor {
+    HttpDoor {
+        name,
+        rights,
+        method,
+        target,
+        headers: &[],
+        upgrade: false,
+        open,
+    }
+}
+
+const fn stream(mut door: HttpDoor) -> HttpDoor {
+    door.headers = SSE;
+    door
+}
+
+const fn batch(mut door: HttpDoor) -> HttpDoor {
+    door.headers = NDJSON;
+    door
+}
+
+const fn upgrade(mut door: HttpDoor) -> HttpDoor {
+    door.upgrade = true;
+    door.open = &[101];
+    door
+}
+
+/// `TOPIC` is another one in each attempt.
+pub const HTTP_DOORS: &[HttpDoor] = &[
+    door("POST", &["publish"], "POST", "/pub/TOPIC", &[201, 202]),
+    batch(door("batch", &["publish"], "POST", "/pub", &[200])),
+    door("PUT", &["manage"], "PUT", "/pub/TOPIC", &[201]),
+    door("DELETE", &["manage"], "DELETE", "/pub/TOPIC", &[200, 404]),
+    door("GET info", &["info"], "GET", "/pub/TOPIC", &[200, 404]),
+    door("HEAD info", &["info"], "HEAD", "/pub/TOPIC", &[200, 404]),
+    door(
+        "long-poll",
+        &["subscribe"],
+        "GET",
+        "/sub/doors/kept",
+        &[200],
+    ),
+    door(
+        "HEAD of a long-poll",
+        &["subscribe"],
+        "HEAD",
+        "/sub/doors/kept",
+        &[200, 204],
+    ),
+    door(
+        "long-poll on two",
+        &["subscribe"],
+        "GET",
+        "/sub/doors/kept?topic=doors/kept2",
+        &[200],
+    ),
+    door(
+        "long-poll by filter",
+        &["subscribe"],
+        "GET",
+        "/sub?filter=doors/%2B&since=oldest",
+        &[200],
+    ),
+    stream(door("SSE", &["subscribe"], "GET", "/sub/TOPIC", &[200])),
+    stream(door(
+        "SSE by filter",
+        &["subscribe"],
+        "GET",
+        "/sub?filter=doors/%23",
+        &[200],
+    )),
+    stream(door(
+        "interest",
+        &["interest"],
+        "GET",
+        "/interest?match=doors/%23",
+        &[200],
+    )),
+    upgrade(door("WebSocket", &["subscribe"], "GET", "/sub/TOPIC", &[])),
+    upgrade(door(
+        "WebSocket by filter",
+        &["subscribe"],
+        "GET",
+        "/sub?filter=doors/%23",
+        &[],
+    )),
+    upgrade(door(
+        "WebSocket that publishes",
+        &["publish"],
+        "GET",
+        "/pub/TOPIC",
+        &[],
+    )),
+    upgrade(door(
+        "WebSocket that does both",
+        &["publish", "subscribe"],
+        "GET",
+        "/pubsub/TOPIC",
+        &[],
+    )),
+    upgrade(door(
+        "interest over WebSocket",
+        &["interest"],
+        "GET",
+        "/interest?match=doors/%23",
+        &[],
+    )),
+];
+
+impl HttpDoor {
+    /// Tries it with a topic of its own.
+    pub fn attempt(&self, server: &Server, came: &Credential, by: Carrier, topic: &str) -> Met {
+        let mut target = self.target.replace("TOPIC", topic);
+        let mut headers: Vec<(&str, &str)> = self.headers.to_vec();
+        let mut value = String::new();
+        match (came, by) {
+            (Credential::None, _) => {}
+            (Credential::Password(user, password), _) => {
+                value = format!("Basic {}", STANDARD.encode(format!("{user}:{password}")));
+                headers.push(("Authorization", &value));
+            }
+            (Credential::Token(token), Carrier::Header) => {
+                value = format!("Bearer {token}");
+                headers.push(("Authorization", &value));
+            }
+            (Credential::Token(token), Carrier::Cookie) => {
+                value = format!("a=b; crore_token={token}");
+                headers.push(("Cookie", &value));
+            }
+            (Credential::Token(token), Carrier::Query) => {
+                let mark = if target.contains('?') { '&' } else { '?' };
+                target += &format!("{mark}token={token}");
+            }
+        }
+        let _ = &value;
+        if self.upgrade {
+            headers = handshake(&headers);
+        }
+        let body = match self.headers == NDJSON {
+            true => format!("{{\"topic\":\"{topic}\",\"data\":\"x\"}}\n"),
+            false if self.method == "POST" => "x".to_string(),
+            false => String::new(),
+        };
+        let mut conn = Conn::open(server);
+        conn.ask(self.method, &target, &headers, body);
+        let head = conn.head();
+        if self.headers == NDJSON && head.status == 200 {
+            let body = String::from_utf8(conn.exactly(14)).expect("text");
+            return match body.as_str() {
+                "{\"published\": 1" | "{\"published\": " if conn.exactly(1) == b"1" => Met::Open,
+                _ => Met::Closed(403),
+            };
+        }
+        match self.open.contains(&head.status) {
+            true => Met::Open,
+            false => Met::Closed(head.status),
+        }
+    }
+}
+
+/// A door over MQTT.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum MqttDoor {
+    Publish0,
+    Publish1,
+    Publish2,
+    Will,
+    Subscribe,
+    Wildcard,
+    Shared,
+}
+
+pub const MQTT_DOORS: [MqttDoor; 7] = [
+    MqttDoor::Publish0,
+    MqttDoor::Publish1,
+    MqttDoor::Publish2,
+    MqttDoor::Will,
+    MqttDoor::Subscribe,
+    MqttDoor::Wildcard,
+    MqttDoor::Shared,
+];
+
+impl MqttDoor {
+    pub fn rights(self) -> &'static [&'static str] {
+        match self {
+            MqttDoor::Subscribe | MqttDoor::Wildcard | MqttDoor::Shared => &["subscribe"],
+            _ => &["publish"],
+        }
+    }
+
+    pub fn is_publish(self) -> bool {
+        self.rights() == ["publish"]
+    }
+
+    /// Tries it; over WebSocket the upgrade carries nothing.
+    pub fn attempt(
+        self,
+        broker: &Broker,
+        version: Version,
+        framed: bool,
+        came: &Credential,
+        topic: &str,
+    ) -> Met {
+        let mut conn = match framed {
+            false => packets::Conn::open(broker, version),
+            true => packets::Conn::websocket(broker, version, "/", "mqtt").0,
+        };
+        let mut connect: Connect<'_> = plain(version, "");
+        match came {
+            Credential::None => {}
+            Credential::Token(token) => {
+                (connect.user_name, connect.password) = (Some("whoever"), Some(token.as_bytes()));
+            }
+            Credential::Password(user, password) => {
+                (connect.user_name, connect.password) = (Some(*user), Some(password.as_bytes()));
+            }
+        }
+        if self == MqttDoor::Will {
+            connect.will = Some(will(topic));
+        }
+        conn.write(|out| encode::connect(out, &connect));
+        match conn.packet().packet() {
+            Packet::ConnAck(connack) if connack.reason == ReasonCode::SUCCESS => {}
+            Packet::ConnAck(connack) => {
+                assert!(conn.packet_or_end().is_none(), "a refused client is closed");
+                return Met::Closed(u16::from(connack.reason.value()));
+            }
+            other => panic!("a CONNACK is due, {other:?} came"),
+        }
+        match self {
+            MqttDoor::Will => Met::Open,
+            MqttDoor::Publish0 | MqttDoor::Publish1 | MqttDoor::Publish2 => {
+                let qos = self as u8;
+                publish(&mut conn, &message(topic, qos, u16::from(qos), b"x"))
+            }
+            MqttDoor::Subscribe => subscribe(&mut conn, topic),
+            MqttDoor::Wildcard => subscribe(&mut conn, "doors/#"),
+            MqttDoor::Shared => subscribe(&mut conn, "$share/g/doors/+"),
+        }
+    }
+}
+
+fn publish(conn: &mut packets::Conn, message: &Publish<'_>) -> Met {
+    conn.publish(message);
+    if message.qos == Qos::AtMostOnce {
+        conn.ping();
+    }
+    let Some(got) = conn.packet_or_end() else {
+        return Met::Closed(0);
+    };
+    match got.packet() {
+        Packet::PubAck(ack) | Packet::PubRec(ack) if ack.reason.is_error() => {
+            Met::Closed(u16::from(ack.reason.value()))
+        }
+        Packet::Disconnect(disconnect) => Met::Closed(u16::from(disconnect.reason.value())),
+        Packet::PubAck(_) | Packet::PubRec(_) | Packet::PingResp => Met::Open,
+        other => panic!("{other:?} is no answer to a publish"),
+    }
+}
+
+fn subscribe(conn: &mut packets::Conn, filter: &str) -> Met {
+    let reason = conn.subscribe(filter, 1);
+    match reason.is_error() {
+        true => Met::Closed(u16::from(reason.value())),
+        false => Met::Open,
+    }
+}
+
+/// The topic's info by somebody who may read it: whether it exists.
+pub fn exists(server: &Server, token: &str, topic: &str) -> bool {
+    let authorization = format!("Bearer {token}");
+    let headers = [("Authorization", authorization.as_str())];
+    match once(server, "GET", &format!("/pub/{topic}"), &headers, "").status {
+        200 => true,
+        404 => false,
+        other => panic!("{other}"),
+    }
+}

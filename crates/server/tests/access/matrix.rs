@@ -1,0 +1,275 @@
+//! Every door with every kind of credentials: it opens for what is granted and for nothing else, and what it refused has left
+//! nothing behind.
+
+use crore_wire::mqtt::Version;
+use jsonwebtoken::{Algorithm, EncodingKey, Header, encode};
+use serde_json::json;
+
+use crate::broker::Broker;
+use crate::conn::once;
+use crate::doors::{Carrier, Credential, HTTP_DOORS, MQTT_DOORS, Met, exists};
+use crate::support::Server;
+use crate::tokens::{PAIRS, everything, everything_but, key_settings, now_s, raw, token};
+
+/// The states, and whether what comes with them is refused as a whole.
+fn states(rights: &[&str]) -> Vec<(&'static str, Credential, bool)> {
+    let changed = |name: &str, value: serde_json::Value| {
+        let mut claims = everything();
+        claims[name] = value;
+        claims
+    };
+    let elsewhere = json!({"publish": ["other/#", "doors"], "subscribe": ["other/#", "doors"], "manage": "other/#", "info": "other/#", "interest": ["other/#", "doors/+"]});
+    let wrong_key = EncodingKey::from_secret(b"fedcba9876543210fedcba9876543210");
+    let signed =
+        |header: Header, key: &EncodingKey| encode(&header, &everything(), key).expect("a token");
+    let rsa_as_secret = EncodingKey::from_secret(PAIRS[0].public_pem().as_bytes());
+    let of_other = |header: Header| signed(header, &wrong_key);
+    let right = token(everything());
+    let cut = right[..right.len() - 4].to_string();
+    vec![
+        ("none", Credential::None, false),
+        ("malformed", Credential::Token("eyJ0.e30.x".into()), true),
+        ("cut", Credential::Token(cut), true),
+        (
+            "wrong key",
+            Credential::Token(of_other(Header::new(Algorithm::HS256))),
+            true,
+        ),
+        (
+            "alg none",
+            Credential::Token(raw(&json!({"alg": "none"}), &everything(), b"")),
+            true,
+        ),
+        (
+            "alg None",
+            Credential::Token(raw(
+                &json!({"alg": "None", "typ": "JWT"}),
+                &everything(),
+                b"x",
+            )),
+            true,
+        ),
+        (
+            "a public key as secret",
+            Credential::Token(signed(Header::new(Algorithm::HS256), &rsa_as_secret)),
+            true,
+        ),
+        (
+            "another algorithm",
+            Credential::Token(signed(Header::new(Algorithm::HS384), &wrong_key)),
+            true,
+        ),
+        (
+            "expired",
+            Credential::Token(token(changed("exp", json!(now_s() - 60)))),
+            true,
+        ),
+        (
+            "not yet",
+            Credential::Token(token(changed("nbf", json!(now_s() + 60)))),
+            true,
+        ),
+        (
+            "oversized",
+            Credential::Token(token(changed("pad", json!("p".repeat(2_000))))),
+            true,
+        ),
+        ("wrong user", Credential::Password("nobody", "right"), true),
+        ("wrong password", Credential::Password("ann", "wrong"), true),
+        (
+            "granted elsewhere",
+            Credential::Token(token(elsewhere)),
+            false,
+        ),
+        (
+            "all other rights",
+            Credential::Token(token(everything_but(rights))),
+            false,
+        ),
+        ("right", Credential::Token(right), false),
+        (
+            "right by an RSA key",
+            Credential::Token(
+                encode(
+                    &Header::new(Algorithm::RS256),
+                    &everything(),
+                    &PAIRS[0].signs(),
+                )
+                .expect("a token"),
+            ),
+            false,
+        ),
+        (
+            "right password",
+            Credential::Password("ann", "right"),
+            false,
+        ),
+    ]
+}
+
+fn settings() -> String {
+    let user = crate::users::entry("ann", "right");
+    format!(
+        "[access]\ntoken_bytes = 1536\n[access.anonymous]\nsubscribe = ['open/#']\n{}{user}",
+        key_settings()
+    )
+}
+
+/// Messages that the doors which read need.
+fn fill(server: &Server) {
+    let authorization = format!("Bearer {}", token(everything()));
+    for topic in ["doors/kept", "doors/kept2"] {
+        let headers = [("Authorization", authorization.as_str())];
+        let published = once(server, "POST", &format!("/pub/{topic}"), &headers, "kept");
+        assert_eq!(published.status, 202);
+    }
+}
+
+#[test]
+fn over_http_each_door_opens_for_its_right_and_for_nothing_else() {
+    let server = Server::with(&settings());
+    fill(&server);
+    let reader = token(everything());
+    let mut wrong = Vec::new();
+    let mut tried = 0;
+    for (d, door) in HTTP_DOORS.iter().enumerate() {
+        for by in [Carrier::Header, Carrier::Query, Carrier::Cookie] {
+            for (s, (state, came, worthless)) in states(door.rights).into_iter().enumerate() {
+                let topic = format!("doors/{d}-{s}-{}", by as u8);
+                let met = door.attempt(&server, &came, by, &topic);
+                let expected = match state {
+                    _ if state.starts_with("right") => Met::Open,
+                    "none" if door.name == "batch" => Met::Closed(403), // told line by line
+                    "none" => Met::Closed(401),
+                    _ if worthless => Met::Closed(401),
+                    _ => Met::Closed(403),
+                };
+                tried += 1;
+                if met != expected {
+                    wrong.push(format!(
+                        "{} by {by:?} with {state}: {met:?}, not {expected:?}",
+                        door.name
+                    ));
+                }
+                if met != Met::Open && exists(&server, &reader, &topic) {
+                    wrong.push(format!(
+                        "{} by {by:?} with {state}: refused, and the topic is there",
+                        door.name
+                    ));
+                }
+            }
+        }
+    }
+    assert!(wrong.is_empty(), "of {tried}:\n{}", wrong.join("\n"));
+}
+
+#[test]
+fn over_mqtt_each_door_opens_for_its_right_and_for_nothing_else() {
+    let broker = Broker::with(&settings());
+    let Broker::Crore(server) = &broker else {
+        return; // the reference has other settings
+    };
+    let reader = token(everything());
+    let mut wrong = Vec::new();
+    for (d, door) in MQTT_DOORS.into_iter().enumerate() {
+        for (version, framed) in [
+            (Version::V5, false),
+            (Version::V311, false),
+            (Version::V5, true),
+            (Version::V311, true),
+        ] {
+            for (s, (state, came, worthless)) in states(door.rights()).into_iter().enumerate() {
+                let topic = format!("doors/m{d}-{s}-{}{framed}", version.level());
+                let met = door.attempt(&broker, version, framed, &came, &topic);
+                let is_right = match (state, met) {
+                    _ if state.starts_with("right") => met == Met::Open,
+                    // 0x86 and 0x87; in 3.1.1 4 and 5, as the reader of its return codes gives them.
+                    (_, Met::Closed(code)) if worthless => [0x86, 0x87].contains(&code),
+                    (_, Met::Closed(code)) => version == Version::V311 || code == 0x87,
+                    (_, Met::Open) => false,
+                };
+                if !is_right {
+                    wrong.push(format!(
+                        "{door:?} {version:?} framed {framed} with {state}: {met:?}"
+                    ));
+                }
+                if met != Met::Open && door.is_publish() && exists(server, &reader, &topic) {
+                    wrong.push(format!(
+                        "{door:?} {version:?} with {state}: refused, and the topic is there"
+                    ));
+                }
+            }
+        }
+    }
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+}
+
+#[test]
+fn what_is_open_to_everybody_is_open_to_all_who_come_with_nothing_or_with_something_right() {
+    let rules = "[[rule]]\nmatch = 'free/secret/#'\n[[rule]]\nmatch = 'free/#'\nopen = ['publish', 'subscribe']\n";
+    let server = Server::with(&format!("{}{rules}", settings()));
+    let authorization = format!("Bearer {}", token(everything()));
+    for headers in [vec![], vec![("Authorization", authorization.as_str())]] {
+        let refused = if headers.is_empty() { 401 } else { 403 };
+        let table = [
+            ("POST", "/pub/free/a", 202),
+            ("GET", "/sub/free/a", 200),
+            ("POST", "/pub/free/secret/a", refused),
+            ("GET", "/sub/free/secret/a", refused),
+            ("PUT", "/pub/free/a", refused),
+            ("GET", "/pub/free/a", refused),
+            ("POST", "/pub/open/a", refused),
+            ("HEAD", "/sub/open/a", 200),
+            // Wildcards are not everybody's unless that is said.
+            ("GET", "/sub?filter=open/%23&since=oldest", refused),
+            ("GET", "/sub?filter=free/%23&since=oldest", refused),
+            ("GET", "/interest?match=open/%23", refused),
+        ];
+        for (method, target, expected) in table {
+            let body = if method == "POST" { "x" } else { "" };
+            let mut conn = crate::conn::Conn::open(&server);
+            conn.ask(method, target, &headers, body);
+            let status = conn.head().status;
+            let same = status == expected || method == "HEAD" && status == 204;
+            assert!(
+                same,
+                "{method} {target} with {headers:?}: {status}, not {expected}"
+            );
+        }
+    }
+    // Worthless credentials are refused also where none are needed.
+    let headers = [("Authorization", "Bearer eyJ0.e30.x")];
+    assert_eq!(
+        once(&server, "POST", "/pub/free/a", &headers, "x").status,
+        401
+    );
+}
+
+#[test]
+fn wildcards_for_everybody_are_a_setting_and_stay_within_what_everybody_may() {
+    let rules =
+        "[[rule]]\nmatch = 'free/secret/#'\n[[rule]]\nmatch = 'free/#'\nopen = ['subscribe']\n";
+    let server = Server::with(&format!(
+        "[access]\nanonymous_wildcards = true\n[access.anonymous]\nsubscribe = ['open/+/x']\n{rules}"
+    ));
+    for (filter, expected) in [
+        ("open/%2B/x", 101),
+        ("open/a/x", 101),
+        ("open/%2B/%2B", 401),
+        ("open/%23", 401),
+        ("%23", 401),
+        ("free/a/%23", 101),
+        ("free/%23", 401),
+        ("free/%2B/a", 401),
+        ("$SYS/%23", 401),
+    ] {
+        let mut conn = crate::conn::Conn::open(&server);
+        conn.ask(
+            "GET",
+            &format!("/sub?filter={filter}"),
+            &crate::ws::handshake(&[]),
+            "",
+        );
+        assert_eq!(conn.head().status, expected, "{filter}");
+    }
+}

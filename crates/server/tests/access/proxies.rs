@@ -1,0 +1,98 @@
+//! One connection of a proxy carries the requests of several users.
+
+use crate::conn::Conn;
+use crate::support::Server;
+use crate::tokens::{key_settings, now_s, token};
+use serde_json::json;
+
+fn bearer(user: &str) -> String {
+    let own = format!("users/{user}/#");
+    let claims = json!({"sub": user, "exp": now_s() + 600, "publish": own, "subscribe": own});
+    format!("Bearer {}", token(claims))
+}
+
+#[test]
+fn what_one_request_may_the_next_over_the_same_connection_may_not() {
+    let server = Server::with(&format!("[access]\n{}", key_settings()));
+    let (ann, bob) = (bearer("ann"), bearer("bob"));
+    let table: [(Option<&str>, &str, u16); 7] = [
+        (Some(&ann), "users/ann/1", 202),
+        (Some(&bob), "users/ann/1", 403),
+        (Some(&bob), "users/bob/1", 202),
+        (Some(&ann), "users/bob/1", 403),
+        (None, "users/ann/1", 401),
+        (Some("Bearer eyJ0.e30.x"), "users/ann/1", 401),
+        (Some(&ann), "users/ann/2", 202),
+    ];
+    // One after the other, and all at once.
+    for pipelined in [false, true] {
+        let mut conn = Conn::open(&server);
+        let requests: Vec<Vec<u8>> = table
+            .iter()
+            .map(|(authorization, topic, _)| {
+                let headers: Vec<_> = authorization
+                    .iter()
+                    .map(|it| ("Authorization", *it))
+                    .collect();
+                conn.text_of("POST", &format!("/pub/{topic}"), &headers, b"x")
+            })
+            .collect();
+        if pipelined {
+            conn.send(requests.concat());
+        }
+        for (request, (authorization, topic, expected)) in requests.iter().zip(table) {
+            if !pipelined {
+                conn.send(request);
+            }
+            let status = conn.response().status;
+            assert_eq!(
+                status, expected,
+                "{authorization:?} to {topic}, pipelined {pipelined}"
+            );
+        }
+    }
+}
+
+#[test]
+fn a_poll_that_is_answered_leaves_its_user_behind() {
+    let server = Server::with(&format!("[access]\n{}", key_settings()));
+    let (ann, bob) = (bearer("ann"), bearer("bob"));
+    let mut conn = Conn::open(&server);
+    conn.ask("GET", "/sub/users/ann/poll", &[("Authorization", &ann)], "");
+    let mut publisher = Conn::open(&server);
+    // The poll waits, or takes it from the log.
+    let published = publisher.request(
+        "POST",
+        "/pub/users/ann/poll",
+        &[("Authorization", &ann)],
+        "for ann",
+    );
+    assert!([201, 202].contains(&published.status));
+    assert_eq!(conn.response().body, b"for ann");
+    let next = conn.get("/sub/users/ann/poll", &[("Authorization", &bob)]);
+    assert_eq!(next.status, 403);
+    let next = conn.get("/sub/users/ann/poll", &[]);
+    assert_eq!(next.status, 401);
+}
+
+#[test]
+fn a_body_that_comes_later_belongs_to_the_user_of_its_head() {
+    let server = Server::with(&format!("[access]\n{}", key_settings()));
+    let ann = bearer("ann");
+    for (topic, expected) in [("users/ann/1", 202), ("users/bob/1", 403)] {
+        for chunked in [false, true] {
+            let mut conn = Conn::open(&server);
+            let (length, body) = match chunked {
+                false => ("Content-Length: 5", "hello"),
+                true => ("Transfer-Encoding: chunked", "5\r\nhello\r\n0\r\n\r\n"),
+            };
+            conn.send(format!("POST /pub/{topic} HTTP/1.1\r\nHost: 127.0.0.1\r\nAuthorization: {ann}\r\n{length}\r\n\r\n"));
+            conn.dribble(body);
+            assert_eq!(
+                conn.response().status,
+                expected,
+                "{topic} chunked {chunked}"
+            );
+        }
+    }
+}

@@ -1,0 +1,79 @@
+//! An MQTT session is its user's.
+
+use crore_wire::mqtt::{PropertyBuf, ReasonCode, Version, encode};
+use serde_json::json;
+
+use crate::broker::Broker;
+use crate::packets::{Conn, message, plain};
+use crate::tokens::{key_settings, now_s, token};
+
+fn token_of(user: &str, subscribe: &[&str]) -> String {
+    let claims = json!({"sub": user, "exp": now_s() + 600, "subscribe": subscribe, "publish": "#"});
+    token(claims)
+}
+
+fn connect(broker: &Broker, token: &str) -> (Conn, bool) {
+    let mut conn = Conn::open(broker, Version::V5);
+    let mut properties = PropertyBuf::new();
+    properties.session_expiry_interval_s(600);
+    let mut connect = plain(Version::V5, "the-same-id");
+    connect.clean_start = false;
+    connect.properties = properties.properties();
+    connect.password = Some(token.as_bytes());
+    let present = conn.connect(&connect);
+    (conn, present)
+}
+
+#[test]
+fn nobody_takes_over_the_session_of_another_user() {
+    let broker = Broker::with(&format!("[access]\n{}", key_settings()));
+    let ann = token_of("ann", &["a/#"]);
+    let (mut anns, present) = connect(&broker, &ann);
+    assert!(!present);
+    assert_eq!(anns.subscribe("a/1", 1), ReasonCode::GRANTED_QOS_1);
+    anns.disconnect();
+    let (mut bobs, present) = connect(&broker, &token_of("bob", &["#"]));
+    assert!(!present, "bob has no session of this id");
+    bobs.deliver(&message("a/1", 1, 1, b"kept for ann"));
+    bobs.expect_quiet();
+    let (mut anns, present) = connect(&broker, &ann);
+    assert!(present, "ann's is there");
+    assert_eq!(anns.packet().publish().payload, b"kept for ann");
+    assert!(bobs.is_served(), "and bob was not disconnected by it");
+}
+
+#[test]
+fn a_session_goes_on_with_what_its_user_may_still_have() {
+    let broker = Broker::with(&format!("[access]\n{}", key_settings()));
+    let (mut conn, _) = connect(&broker, &token_of("ann", &["a/#", "b/#"]));
+    for filter in ["a/1", "b/1", "a/+/x", "b/+/x", "$share/g/b/2"] {
+        assert_eq!(
+            conn.subscribe(filter, 1),
+            ReasonCode::GRANTED_QOS_1,
+            "{filter}"
+        );
+    }
+    conn.disconnect();
+    let (mut conn, present) = connect(&broker, &token_of("ann", &["a/#"]));
+    assert!(present);
+    let (mut publisher, _) = {
+        let mut conn = Conn::open(&broker, Version::V5);
+        let token = token_of("pub", &[]);
+        let mut connect = plain(Version::V5, "");
+        connect.password = Some(token.as_bytes());
+        conn.write(|out| encode::connect(out, &connect));
+        conn.packet();
+        (conn, ())
+    };
+    for (n, topic) in ["b/1", "b/2/x", "b/2", "a/1", "a/2/x"]
+        .into_iter()
+        .enumerate()
+    {
+        publisher.deliver(&message(topic, 1, n as u16 + 1, topic.as_bytes()));
+    }
+    for _ in 0..2 {
+        let got = conn.packet();
+        assert!(got.publish().topic.starts_with("a/"), "{:?}", got.publish());
+    }
+    conn.expect_quiet();
+}
