@@ -63,8 +63,14 @@ impl Shard {
                     binary: *binary,
                     idempotency_key: idempotency_key.in_bytes(bytes),
                 };
-                let outcome =
-                    home.publish_once(&message, &world.settings, &world.rules, now, lanes);
+                let outcome = home.publish_once(
+                    &message,
+                    &world.settings,
+                    &world.rules,
+                    &self.matching,
+                    now,
+                    lanes,
+                );
                 reply(lanes, from, *answer, outcome);
             }
             Ask::Attach(attach, name) => {
@@ -139,6 +145,7 @@ impl Shard {
                 message,
                 &world.settings,
                 &world.rules,
+                &self.matching,
                 self.now,
                 &mut self.lanes,
             ));

@@ -2,7 +2,7 @@
 //! by the matches, however many filters there are.
 //!
 //! A node is one level under one parent. All nodes with a level of text stand in one index, by the hash of parent and
-//! level; `+` and `#` hang at their parent. What a filter means to its user is one number at its last node.
+//! level, of which a match computes the level's part once; `+` and `#` hang at their parent. What a filter means to its user is one number at its last node.
 //!
 //! Invariants: a node lives while a filter ends at it or it has children. For each level of a topic a match visits at
 //! most one node for each *shape* that filters have up to there (which of their levels are `+`): the text of the other
@@ -21,12 +21,13 @@ use crate::blobs::{Blob, Names};
 use crate::index::{Chained, Index};
 use crate::slab::{NONE, Slab, Vacant};
 
-/// Levels of a filter: a bit each in its shape, and a bound of the recursion. Names of topics in use have under ten.
-pub const LEVELS_MAX: usize = 64;
+/// Levels of a filter. Names of topics in use have under ten. What the worst filters cost a publish grows with its
+/// cube, since two `+` may stand anywhere: some twenty microseconds with 16, a millisecond with 64.
+pub const LEVELS_MAX: usize = 16;
 /// Filters with so many `+` are taken whatever shapes there are: with two of them, a name of eight levels has 37.
 pub const FREE_WILDCARDS: u32 = 2;
 /// Shapes of filters with more `+` than that, all together. A publish visits at most so many nodes more for each level
-/// of its name: 2,048 for one of eight levels, a tenth of a millisecond.
+/// of its name: 2,048 for one of eight levels.
 pub const SHAPES_MAX: usize = 256;
 
 /// Why a filter was not taken.
@@ -42,7 +43,7 @@ impl Refused {
     /// In one line.
     pub const fn reason(self) -> &'static str {
         match self {
-            Refused::Levels => "a filter has more than 64 levels",
+            Refused::Levels => "a filter has more than 16 levels",
             Refused::Shapes => "no further filter with three or more + is taken",
         }
     }
@@ -109,7 +110,7 @@ pub struct Filters {
     many: u32,
     filters: u32,
     /// Which levels are `+`, of filters with more than the free ones; and of how many filters.
-    shapes: BTreeMap<u64, u32>,
+    shapes: BTreeMap<u16, u32>,
     seed: u64,
 }
 
@@ -229,26 +230,36 @@ impl Filters {
 
     /// Calls `each` with every open filter that matches the topic.
     pub fn matches(&self, topic: &[u8], mut each: impl FnMut(u32)) {
-        if !self.is_empty() {
-            self.visit(NONE, Some(topic), !topic::is_reserved(topic), &mut each);
+        if self.is_empty() {
+            return;
         }
+        let mut levels = [Level::default(); LEVELS_MAX + 1];
+        let mut count = 0;
+        for (at, text) in levels.iter_mut().zip(self::levels(topic)) {
+            let hash = self.hash_of_level(text);
+            *at = Level { text, hash };
+            count += 1;
+        }
+        // No filter tells apart what is below that.
+        self.visit(
+            NONE,
+            &levels[..count],
+            !topic::is_reserved(topic),
+            &mut each,
+        );
     }
 
     /// One node, and below it as far as `rest`, the levels that follow, says. `wild`: wildcards count here.
-    fn visit(&self, at: u32, rest: Option<&[u8]>, wild: bool, each: &mut impl FnMut(u32)) {
+    fn visit(&self, at: u32, rest: &[Level<'_>], wild: bool, each: &mut impl FnMut(u32)) {
         let (plus, many) = self.wildcards(at);
         if wild && many != NONE {
             each(many);
         }
-        let Some(rest) = rest else {
+        let Some((level, rest)) = rest.split_first() else {
             if self.nodes.get(at).children & ENDS != 0 {
                 each(at);
             }
             return;
-        };
-        let (level, rest) = match memchr::memchr(b'/', rest) {
-            Some(slash) => (&rest[..slash], Some(&rest[slash + 1..])),
-            None => (rest, None),
         };
         if let Some(child) = self.text_child(at, level) {
             self.visit(child, rest, true, each);
@@ -271,24 +282,29 @@ impl Filters {
         match level {
             b"+" => (plus != NONE).then_some(plus),
             b"#" => (many != NONE).then_some(many),
-            _ => self.text_child(parent, level),
+            text => {
+                let hash = self.hash_of_level(text);
+                self.text_child(parent, &Level { text, hash })
+            }
         }
     }
 
-    fn text_child(&self, parent: u32, level: &[u8]) -> Option<u32> {
-        let is = |node: &Node| node.parent == parent && self.levels.get(node.level) == level;
-        self.index.find(&self.nodes, self.hash(parent, level), is)
+    #[inline]
+    fn text_child(&self, parent: u32, level: &Level<'_>) -> Option<u32> {
+        let is = |node: &Node| node.parent == parent && self.levels.get(node.level) == level.text;
+        self.index
+            .find(&self.nodes, hash_under(parent, level.hash), is)
     }
 
-    fn hash(&self, parent: u32, level: &[u8]) -> u32 {
-        xxh3_64_with_seed(level, self.seed.wrapping_add(u64::from(parent))) as u32
+    fn hash_of_level(&self, text: &[u8]) -> u64 {
+        xxh3_64_with_seed(text, self.seed)
     }
 
     fn add(&mut self, parent: u32, level: &[u8]) -> u32 {
         let mut node = Node::vacant(NONE);
         node.parent = parent;
         node.level = self.levels.insert(level);
-        node.hash = self.hash(parent, level);
+        node.hash = hash_under(parent, self.hash_of_level(level));
         let id = self.nodes.insert(node);
         match self.wildcard_link(parent, level) {
             Some(link) => *link = id,
@@ -346,18 +362,32 @@ impl Filters {
     }
 }
 
+/// A level of a topic.
+#[derive(Clone, Copy, Default)]
+struct Level<'a> {
+    text: &'a [u8],
+    hash: u64,
+}
+
+/// The hash of a level under a parent: of both, by a multiplication whose upper half depends on all of them.
+#[inline]
+fn hash_under(parent: u32, level: u64) -> u32 {
+    let mixed = level ^ u64::from(parent).wrapping_mul(0x9E37_79B9_7F4A_7C15);
+    (mixed.wrapping_mul(0xD6E8_FEB8_6659_FD93) >> 32) as u32
+}
+
 fn levels(filter: &[u8]) -> impl Iterator<Item = &[u8]> {
     filter.split(|b| *b == b'/')
 }
 
 /// Which levels are `+`, unless there are too many.
-fn shape(filter: &[u8]) -> Option<u64> {
+fn shape(filter: &[u8]) -> Option<u16> {
     let mut shape = 0;
     for (n, level) in levels(filter).enumerate() {
         if n == LEVELS_MAX {
             return None;
         }
-        shape |= u64::from(level == b"+") << n;
+        shape |= u16::from(level == b"+") << n;
     }
     Some(shape)
 }

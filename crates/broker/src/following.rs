@@ -253,10 +253,7 @@ impl Shard {
         }
         let Some(name) = ended else { return };
         for home in 0..self.world.homes {
-            if home == self.lanes.me {
-                let here = self.home.as_mut().expect("a home has one");
-                here.leave_filter(home, &name);
-            } else {
+            if home != self.lanes.me {
                 self.ask(home, |bytes| Ask::LeaveFilter(Span::of(bytes, &name)));
             }
         }

@@ -40,6 +40,7 @@ use crate::index::{Chained, Index};
 use crate::lanes::Lanes;
 use crate::log::{Log, New};
 use crate::mail::{Frames, Info, Outcome, Record, ShardId, Tell};
+use crate::matching::Matching;
 use crate::pace::Pace;
 use crate::planted::{self, Fault};
 use crate::rules::Rules;
@@ -324,12 +325,13 @@ impl Home {
         Some(id)
     }
 
-    /// Appends a message and tells everybody whom it concerns.
+    /// Appends a message and tells everybody whom it concerns; `here` are the filters of this shard.
     fn publish(
         &mut self,
         message: &Publish<'_>,
         settings: &Settings,
         rules: &Rules,
+        here: &Matching,
         now: Now,
         lanes: &mut Lanes,
     ) -> Outcome {
@@ -360,7 +362,7 @@ impl Home {
             latest: rule.keep == Keep::Latest,
             frame: &[],
         };
-        let whom = self.find_subscribers(id, message.name);
+        let whom = self.find_subscribers(id, message.name, here, lanes.me);
         let most = match whom.needs_log {
             true => rule.messages_max().max(settings.mqtt.session_messages),
             false => rule.messages_max(),
@@ -408,11 +410,8 @@ impl Home {
     }
 
     /// Whom a message of this topic concerns.
-    fn find_subscribers(&mut self, id: u32, name: &[u8]) -> Whom {
-        let shards = match self.filters.is_empty() {
-            true => 0,
-            false => self.filters.find(name),
-        };
+    fn find_subscribers(&mut self, id: u32, name: &[u8], here: &Matching, me: ShardId) -> Whom {
+        let shards = self.filters.find_with(name, here, me);
         let groups = !self.groups.is_empty() && self.groups.find(name);
         let row = self.rows.get(id);
         Whom {

@@ -117,6 +117,12 @@ impl Matching {
         Left { moved: None, ended }
     }
 
+    /// Whether a filter matches the topic.
+    #[inline]
+    pub fn has_match(&self, topic: &[u8]) -> bool {
+        self.filters.has_match(topic)
+    }
+
     /// The rows of the filters that match the topic.
     pub fn rows(&self, topic: &[u8]) -> Vec<u32> {
         let mut rows = Vec::new();

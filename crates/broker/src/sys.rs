@@ -81,7 +81,7 @@ impl Shard {
                 continue;
             }
             let here = self.home.as_mut().expect("a home has one");
-            let watched = here.is_watched(hash, name.as_bytes());
+            let watched = here.is_watched(hash, name.as_bytes(), &self.matching);
             let bit = 1 << n;
             let was_watched = self.sys_watched & bit != 0;
             if !watched {
@@ -144,6 +144,7 @@ impl Shard {
             &message,
             &world.settings,
             &world.rules,
+            &self.matching,
             self.now,
             &mut self.lanes,
         );

@@ -30,11 +30,7 @@ const MANY: u32 = 1_000_000;
 const HITS: u32 = 200_000;
 const MISSES: u32 = 500_000;
 /// Levels of the deep sets, and the publishes of a window, which are fewer where each costs more.
-const DEEP: [(u32, u32, &str); 3] = [
-    (8, 100_000, "deep_8"),
-    (16, 10_000, "deep_16"),
-    (64, 500, "deep_64"),
-];
+const DEEP: [(u32, u32, &str); 2] = [(8, 100_000, "deep_8"), (16, 10_000, "deep_16")];
 /// Seconds after subscribing before memory is read.
 const REST_S: f64 = 2.0;
 

@@ -1,7 +1,7 @@
 //! Subscribers by filter: which shards have some, which messages concern them, and what they missed.
 //!
 //! A home knows shards, not connections: it tells a message once to each shard that has a matching filter, and the
-//! shard matches again. What was missed is read from the log in the order of arrival, in bounded pages; a message that
+//! shard matches again. Filters of its own shard are not registered: there it looks at those of the connections. What was missed is read from the log in the order of arrival, in bounded pages; a message that
 //! is lost stands in that order too, so that a gap is told before the position passes it, and none is told that was
 //! none.
 //!
@@ -22,6 +22,7 @@ use crate::home::carriers::Carrier;
 use crate::lanes::Lanes;
 use crate::log::Arrival;
 use crate::mail::{AttachFilters, Attached, MatchPage, Record, ShardId, Tell};
+use crate::matching::Matching;
 use crate::position::{Position, Since};
 use crate::rules::Rules;
 use crate::settings::Keep;
@@ -36,7 +37,7 @@ const NAMED_MAX: usize = 1024;
 /// Between the filters of one attach; a control character, which no filter has.
 pub const SEPARATOR: u8 = b'\n';
 
-/// The filters of all shards.
+/// The filters of all other shards.
 pub(super) struct Registered {
     filters: Filters,
     sets: Side<Vec<ShardId>>,
@@ -130,8 +131,11 @@ impl Registered {
 
     /// Finds the shards that a message concerns; says how many there are.
     pub fn find(&mut self, name: &[u8]) -> u32 {
+        self.due.clear();
+        if self.filters.is_empty() {
+            return 0;
+        }
         let (sets, due) = (&self.sets, &mut self.due);
-        due.clear();
         self.filters.matches(name, |id| {
             let value = self.filters.value(id);
             if value & SET == 0 {
@@ -143,6 +147,16 @@ impl Registered {
         due.sort_unstable();
         due.dedup();
         due.len() as u32
+    }
+
+    /// The same, with the home's own shard.
+    pub fn find_with(&mut self, name: &[u8], here: &Matching, me: ShardId) -> u32 {
+        let others = self.find(name);
+        if !here.has_match(name) {
+            return others;
+        }
+        self.due.push(me);
+        others + 1
     }
 
     fn add(&mut self, filter: &[u8], shard: ShardId) -> Result<(), Refused> {
@@ -249,7 +263,7 @@ impl Home {
         let filters: Vec<&[u8]> = names.split(|b| *b == SEPARATOR).collect();
         self.log.watch();
         let mut refused = false;
-        if !ask.again {
+        if !ask.again && from != lanes.me {
             for filter in &filters {
                 refused |= self.filters.add(filter, from).is_err();
             }

@@ -15,6 +15,7 @@ use super::{Home, Publish};
 use crate::index::{Chained, Index};
 use crate::lanes::Lanes;
 use crate::mail::{Info, Outcome};
+use crate::matching::Matching;
 use crate::rules::Rules;
 use crate::settings::Settings;
 use crate::slab::{NONE, Slab, Vacant};
@@ -150,11 +151,12 @@ impl Home {
         message: &Publish<'_>,
         settings: &Settings,
         rules: &Rules,
+        here: &Matching,
         now: Now,
         lanes: &mut Lanes,
     ) -> Outcome {
         if message.idempotency_key.is_empty() {
-            return self.publish(message, settings, rules, now, lanes);
+            return self.publish(message, settings, rules, here, now, lanes);
         }
         let (key, hash) = (self.hash_of_key(message), self.hash_of_message(message));
         let (epoch, window_s) = (self.epoch, settings.publish.idempotency_window_s);
@@ -174,7 +176,7 @@ impl Home {
             Some(_) => return Outcome::OtherMessage,
             None => {}
         }
-        let outcome = self.publish(message, settings, rules, now, lanes);
+        let outcome = self.publish(message, settings, rules, here, now, lanes);
         if let Outcome::Done(info) = outcome {
             let max = settings.publish.keys_per_home(self.homes);
             let answers = self.answers.as_mut().expect("they were just looked at");

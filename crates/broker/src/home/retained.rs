@@ -9,6 +9,7 @@ use super::{Home, RETAINS};
 use crate::lanes::Lanes;
 use crate::log::New;
 use crate::mail::Record;
+use crate::matching::Matching;
 use crate::rules::Rules;
 use crate::slab::NONE;
 use crate::time::Now;
@@ -34,11 +35,11 @@ impl Home {
     }
 
     /// Whether anybody subscribes to a topic, by its name, by a filter or in a group.
-    pub fn is_watched(&mut self, hash: u32, name: &[u8]) -> bool {
+    pub fn is_watched(&mut self, hash: u32, name: &[u8], here: &Matching) -> bool {
         let exact = self
             .find(hash, name)
             .is_some_and(|id| self.rows.get(id).carrier != NONE);
-        exact || self.filters.find(name) > 0 || self.groups.find(name)
+        exact || here.has_match(name) || self.filters.find(name) > 0 || self.groups.find(name)
     }
 
     /// Takes the retained message of a topic away.

@@ -9,6 +9,7 @@ use super::*;
 use crate::home::Publish;
 use crate::lanes::Lanes;
 use crate::mail::Tell;
+use crate::matching::Matching;
 use crate::rules::Rules;
 use crate::settings::Settings;
 
@@ -84,8 +85,14 @@ impl World {
             binary: false,
             idempotency_key: b"",
         };
-        self.home
-            .publish(&message, &self.settings, &self.rules, NOW, &mut lanes);
+        self.home.publish(
+            &message,
+            &self.settings,
+            &self.rules,
+            &Matching::new(1, 1),
+            NOW,
+            &mut lanes,
+        );
         let mut told = Vec::new();
         for (shard, lane) in lanes.to.iter().enumerate() {
             for tell in &lane.tells {
