@@ -64,6 +64,16 @@ impl Client {
         self.0 > 1
     }
 
+    /// As a number, for a snapshot.
+    pub(crate) fn number(self) -> u32 {
+        self.0
+    }
+
+    /// Back from [`Client::number`].
+    pub(crate) fn from_number(number: u32) -> Client {
+        Client(number)
+    }
+
     /// Its place in each of two tables of so many counters, a power of two.
     fn places(self, counters: usize) -> [usize; 2] {
         let key = u64::from(self.0 >> 1);

@@ -9,10 +9,12 @@
 
 use alloc::boxed::Box;
 use alloc::sync::Arc;
+use alloc::vec::Vec;
 
 use crate::drain::Settled;
 use crate::io::Io;
 use crate::shard::{Shard, World};
+use crate::snapshot::Head;
 use crate::stats::{Accounts, Stats};
 
 /// Names an order, so that its report finds who asked. Chosen by whoever asks; the shard only gives it back.
@@ -30,6 +32,8 @@ pub enum Control {
     Drain,
     /// Let no time pass any more, and say whether anything is under way: the last orders before an end.
     Settle,
+    /// The next block of your snapshot, which is to have so many bytes at most.
+    Save(Head, usize),
 }
 
 /// The answer to an order.
@@ -41,6 +45,8 @@ pub enum Report {
     Done,
     /// What is under way.
     Settled(Settled),
+    /// A block; empty behind the last one.
+    Block(Vec<u8>),
 }
 
 impl Shard {
@@ -55,6 +61,7 @@ impl Shard {
                 self.drain(self.now);
                 Report::Done
             }
+            Control::Save(head, bytes_max) => Report::Block(self.save(&head, bytes_max)),
             Control::Settle => Report::Settled(self.settle()),
         };
         io.report(ticket, report);

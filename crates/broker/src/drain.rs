@@ -70,7 +70,7 @@ impl Shard {
     }
 
     /// Stops the clock, so that nothing begins any more by itself, and says what is under way.
-    pub(crate) fn settle(&mut self) -> Settled {
+    pub fn settle(&mut self) -> Settled {
         self.stopped = true;
         let says = self.lanes.to.iter();
         let mut says = says.map(|lane| lane.asks.len() + lane.tells.len());

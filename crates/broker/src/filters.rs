@@ -213,6 +213,11 @@ impl Filters {
         path.join(&b'/')
     }
 
+    /// The first open filter in row `from` or behind it.
+    pub fn next_open(&self, from: u32) -> Option<u32> {
+        (from..self.nodes.end()).find(|id| self.nodes.get(*id).children & ENDS != 0)
+    }
+
     /// Ends an open filter.
     pub fn close(&mut self, id: u32) {
         self.filters -= 1;

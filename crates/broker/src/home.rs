@@ -16,6 +16,7 @@ mod idempotence;
 mod interest;
 mod kept;
 mod retained;
+mod snapshot;
 mod upkeep;
 
 use alloc::collections::{BTreeMap, VecDeque};

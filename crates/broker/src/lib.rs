@@ -40,6 +40,7 @@ mod sessions;
 pub mod settings;
 pub mod shard;
 mod slab;
+pub mod snapshot;
 pub mod stats;
 mod sys;
 pub mod tables;

@@ -16,16 +16,18 @@ mod read;
 #[cfg(test)]
 mod room_tests;
 mod rules;
+mod snapshot;
 #[cfg(test)]
 mod tests;
 
 use alloc::vec::Vec;
 
 use crate::blobs::{Blobs, occupied};
-pub use crate::log::arrival::Arrival;
+pub use crate::log::arrival::{Arrival, Arrivals};
 use crate::log::arrival::{Losses, Marks};
 use crate::log::entry::{Chain, Entry, MARKED};
 use crate::log::keys::{Key, Keys};
+pub use crate::log::snapshot::Past;
 use crate::rules::Rules;
 use crate::settings::{Keep, Rule};
 use crate::slab::{NONE, Slab};

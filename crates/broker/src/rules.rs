@@ -46,10 +46,11 @@ impl Rules {
         self.0.iter().map(forms).eq(others.0.iter().map(forms))
     }
 
-    /// The number of the rule here that has the filter of that one, among the operator's and the default.
-    pub fn like(&self, rule: &Rule) -> Option<u8> {
+    /// The number of the rule that has this filter, among the operator's and the default.
+    pub fn with_filter(&self, filter: &[u8]) -> Option<u8> {
         let all = &self.0[..self.0.len() - 1];
-        Some(all.iter().position(|other| other.filter == rule.filter)? as u8)
+        let is = |rule: &Rule| rule.filter.as_bytes() == filter;
+        Some(all.iter().position(is)? as u8)
     }
 
     /// The number of the rule of retained messages: the newest of a topic, however old.

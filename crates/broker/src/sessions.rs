@@ -10,6 +10,8 @@
 //! It knows neither connections nor topics; what follows from an end (a will, logs that nobody needs any more) is
 //! the shard's to do.
 
+mod snapshot;
+
 use alloc::boxed::Box;
 use alloc::collections::{BTreeMap, BTreeSet};
 

@@ -4,6 +4,7 @@
 //! Invariants: a turn's deliveries go out in the order of the lanes; what the shard does within one
 //! input is bounded (fan-outs are cursors with a budget); no input panics, whatever the network says.
 
+use alloc::boxed::Box;
 use alloc::collections::VecDeque;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
@@ -35,6 +36,7 @@ use crate::rules::Rules;
 use crate::sessions::Sessions;
 use crate::settings::Settings;
 use crate::slab::{NONE, Side, Slab};
+use crate::snapshot::Saving;
 use crate::stats::{Accounts, Reason, Stats, Transport};
 use crate::time::Now;
 use crate::totals::Added;
@@ -65,7 +67,7 @@ pub struct Shard {
     pub(crate) conns: Slab<Row>,
     pub(crate) spills: Side<Spill>,
     pub(crate) outboxes: Side<Outbox>,
-    pub(crate) extras: Side<alloc::boxed::Box<Extra>>,
+    pub(crate) extras: Side<Box<Extra>>,
     pub(crate) mqtts: Slab<MqttRow>,
     pub(crate) passes: Passes,
     pub(crate) verdicts: Verdicts,
@@ -99,6 +101,8 @@ pub struct Shard {
     pub(crate) turned_away: u32,
     /// Clients are moved off.
     pub(crate) draining: Option<Draining>,
+    /// How far its snapshot is.
+    pub(crate) saving: Option<Box<Saving>>,
     /// The clock stands still: the end is near.
     pub(crate) stopped: bool,
     /// Mail that it posted, and that came to it.
@@ -154,7 +158,8 @@ impl Shard {
             added: Added::default(),
             sys_watched: 0,
             sys_due_s: 0,
-            clients_named: 0,
+            // Another number after a restart that keeps epoch and seed.
+            clients_named: u64::from(now.unix_s) << 32,
             matching: Matching::new(world.homes as usize, world.seed),
             home,
             lanes,
@@ -167,6 +172,7 @@ impl Shard {
             room: u32::try_from(world.settings.limits.connections_per_shard).unwrap_or(u32::MAX),
             turned_away: 0,
             draining: None,
+            saving: None,
             stopped: false,
             posted: 0,
             received: 0,

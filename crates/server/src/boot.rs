@@ -1,6 +1,7 @@
 //! Starts the shards, says what they listen on and how much room this host has, and hands the thread over to the
 //! control plane until a signal says to stop.
 
+use std::collections::VecDeque;
 use std::net::{SocketAddr, TcpListener};
 use std::sync::Arc;
 use std::sync::mpsc;
@@ -12,16 +13,17 @@ use crore_broker::settings::Limits;
 use crore_broker::{ShardId, World};
 use crore_net::signal::Signals;
 use crore_net::steering::Group;
-use crore_net::{affinity, fd_table, mailbox, memory};
+use crore_net::{affinity, fd_table, mailbox};
 
 use crate::access;
 use crate::board::{Board, Meter};
 use crate::cli::ServeArgs;
 use crate::config::Effective;
+use crate::control;
 use crate::doctor::formula;
+use crate::life::{self, state};
 use crate::shard_loop::{Letter, Reported, ShardLoop, Start};
 use crate::tls;
-use crate::{control, life};
 
 /// The stack of a shard's thread; what it never touches costs nothing.
 const STACK_BYTES: usize = 1 << 20;
@@ -38,22 +40,27 @@ pub fn serve(args: &ServeArgs, effective: Effective) -> anyhow::Result<()> {
         access: access_settings,
         admin,
         tls,
+        state,
         ..
     } = effective.clone();
     let admin_listener = control::listen(&admin)?;
     let listen = with_ports(&listen)?;
     let tls = tls::open(&tls, &settings.limits, shards)?;
     let cores = affinity::cores();
-    let seed = memory::random_u64();
-    let world = Arc::new(World {
-        admission: Admission::new(&settings, seed),
-        rules: Rules::new(&settings.rules),
-        settings,
-        shards: shards as ShardId,
-        homes: shards.min(cores.len()) as ShardId,
-        epoch: memory::random_u64() as u32 | 1,
-        seed,
-    });
+    let homes = shards.min(cores.len());
+    let new_world = |epoch, seed| {
+        Arc::new(World {
+            admission: Admission::new(&settings, seed),
+            rules: Rules::new(&settings.rules),
+            settings: settings.clone(),
+            shards: shards as ShardId,
+            homes: homes as ShardId,
+            epoch,
+            seed,
+        })
+    };
+    let (world, used) = state::resume(state.directory(), homes, new_world)?;
+    let (mut restored, ticket) = used.map(state::Used::part).unzip();
     let (mut senders, mut inboxes) = (Vec::new(), Vec::new());
     for _ in 0..shards {
         let (sender, inbox) = mailbox::<Letter>().context("cannot make a shard's mailbox")?;
@@ -72,6 +79,7 @@ pub fn serve(args: &ServeArgs, effective: Effective) -> anyhow::Result<()> {
         let start = Start {
             id: id as ShardId,
             world: world.clone(),
+            restored: restored.as_mut().and_then(VecDeque::pop_front),
             listen: listen.clone(),
             backlog,
             group: group.clone(),
@@ -103,6 +111,9 @@ pub fn serve(args: &ServeArgs, effective: Effective) -> anyhow::Result<()> {
     drop(ready);
     for begun in started {
         begun?;
+    }
+    if let Some(ticket) = ticket {
+        ticket.used_up()?;
     }
     for addr in &listen {
         tracing::info!("listening on http://{addr}");

@@ -10,6 +10,7 @@ use std::sync::Arc;
 
 use crore_broker::access::{Question, Verdict};
 use crore_broker::connection::shed;
+use crore_broker::snapshot::Restored;
 use crore_broker::{
     Close, ConnId, Control, Input, Io, Link, Mail, Now, Report, Shard, ShardId, Ticket, World,
     Write,
@@ -70,6 +71,8 @@ pub struct Start {
     pub id: ShardId,
     /// What all shards share.
     pub world: Arc<World>,
+    /// What its predecessor left.
+    pub restored: Option<Restored>,
     /// Where to listen.
     pub listen: Vec<SocketAddr>,
     /// The length of the accept queue.
@@ -267,6 +270,9 @@ impl ShardLoop {
         shard.limit_connections(entrance.room());
         let mut meter = start.meter;
         meter.turns.room = u64::from(entrance.room());
+        if let Some(restored) = start.restored {
+            shard.adopt(restored);
+        }
         Ok(ShardLoop {
             shard,
             io: Sockets {
@@ -558,7 +564,7 @@ fn send_buffer_bytes(bytes: usize) -> Option<u32> {
 }
 
 /// The moment at which a shard began, so long after that.
-fn now(elapsed_ms: u64) -> Now {
+pub fn now(elapsed_ms: u64) -> Now {
     Now {
         s: u32::try_from(elapsed_ms / 1000 + 1).unwrap_or(u32::MAX),
         unix_s: u32::try_from(clock::unix_s()).unwrap_or(u32::MAX),

@@ -47,6 +47,8 @@ pub struct Met {
     pub dups: u64,
     /// Retained messages that came.
     pub retained: u64,
+    /// Planned restarts.
+    pub restarts: u64,
 }
 
 impl AddAssign for Met {
@@ -72,6 +74,7 @@ impl AddAssign for Met {
             (&mut self.sent_again, other.sent_again),
             (&mut self.dups, other.dups),
             (&mut self.retained, other.retained),
+            (&mut self.restarts, other.restarts),
         ] {
             *sum += more;
         }
@@ -80,7 +83,7 @@ impl AddAssign for Met {
 
 impl Met {
     /// Each kind by name.
-    pub fn kinds(&self) -> [(&'static str, u64); 26] {
+    pub fn kinds(&self) -> [(&'static str, u64); 27] {
         [
             ("messages", self.messages),
             ("acknowledged", self.acknowledged),
@@ -108,6 +111,7 @@ impl Met {
             ("sent again", self.sent_again),
             ("lost and again", self.dups),
             ("retained", self.retained),
+            ("restarts", self.restarts),
         ]
     }
 

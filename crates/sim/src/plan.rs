@@ -87,6 +87,8 @@ pub struct Plan {
     pub mail_percent: u32,
     /// Neither the budget of all logs nor the count of topics is ever reached.
     pub budgets_are_wide: bool,
+    /// The step before which the server restarts, in thousandths of all steps, if it does.
+    pub restarts_at: Option<usize>,
     /// A shard that seldom gets a turn.
     lazy: Option<usize>,
     weights: [u32; 9],
@@ -115,6 +117,10 @@ const PACKETS: u64 = 7;
 const PACKETS_PERCENT: u32 = 40;
 /// How many of a hundred steps are an MQTT client's, where there are any.
 const PACKETS_STEPS_PERCENT: u32 = 40;
+/// Begins the chances that decide on a planned restart, likewise.
+const RESTARTS: u64 = 11;
+/// How many of a hundred worlds have one.
+const RESTARTS_PERCENT: u32 = 30;
 /// How many of a hundred turns a lazy shard does not get.
 const LAZY_PERCENT: u32 = 95;
 /// Connections that one tick looks at: a sweep is several turns.
@@ -193,6 +199,7 @@ impl Plan {
             tear_percent: rng.pick(&[0, 5, 40]),
             mail_percent: rng.pick(&[20, 60, 95]),
             budgets_are_wide,
+            restarts_at: None,
             lazy: rng.chance(30).then(|| rng.below(shards)),
             weights,
         };
@@ -222,6 +229,12 @@ impl Plan {
         let mut own = Rng::new(seed ^ PACKETS);
         if own.chance(PACKETS_PERCENT) {
             plan.speak_mqtt(&mut own);
+        }
+        let mut own = Rng::new(seed ^ RESTARTS);
+        if own.chance(RESTARTS_PERCENT) {
+            plan.restarts_at = Some(own.below(1000));
+            // Without a word to the clients: they find their connections closed.
+            plan.settings.drain.deadline_s = 0;
         }
         plan
     }

@@ -93,7 +93,11 @@ fn guarded(f: impl FnOnce() -> Result<(), Wrong>) -> Result<(), Wrong> {
 }
 
 fn whole(world: &mut World, seed: u64, steps: &[Step]) -> Result<(), Wrong> {
-    for step in steps {
+    let restarts_at = world.plan.restarts_at.map(|at| at * steps.len() / 1000);
+    for (n, step) in steps.iter().enumerate() {
+        if restarts_at == Some(n) {
+            world.restart(&mut Rng::new(seed ^ 0x7E57_A127))?;
+        }
         world.step(*step)?;
     }
     let mut rng = Rng::new(seed ^ 0xCA1A);

@@ -3,6 +3,7 @@
 
 mod clients;
 mod mqtt;
+mod restart;
 mod turns;
 
 use std::sync::Arc;

@@ -88,7 +88,7 @@ const RUNTIMES: &[&str] = &[
 ];
 
 /// The control plane is no shard: it alone may one day use a runtime.
-const ASYNC_PLACES: &[&str] = &["crates/server/src/control/"];
+const ASYNC_PLACES: &[&str] = &["crates/server/src/control/", "crates/server/src/life/"];
 
 /// A file's length that we aim at, and the one past which it must be divided.
 pub const LINES_AIM: usize = 350;

@@ -25,6 +25,9 @@ impl Shard {
     /// Milliseconds from one tick to the next while a sweep is under way; none when the next one is
     /// due with the next second.
     pub fn tick_in_ms(&self) -> Option<u32> {
+        if self.stopped {
+            return None;
+        }
         let sweeps_ms = self.sweep_in_ms();
         match self.drain_in_ms() {
             Some(ms) => Some(sweeps_ms.map_or(ms, |sweeps_ms| ms.min(sweeps_ms))),

@@ -91,20 +91,37 @@ impl Registered {
         named.push_back((lost, number, rule, name.into()));
     }
 
+    /// Forgotten topics that had lost messages: the last one, the number of that loss, the name.
+    pub fn forgotten_topics(&self) -> impl Iterator<Item = (u64, u64, &[u8])> {
+        let named = self.forgotten.named.iter();
+        named.map(|(lost, number, _, name)| (*lost, *number, &name[..]))
+    }
+
+    /// What others had lost, by rule.
+    pub fn blamed_rules(&self) -> impl Iterator<Item = (u8, u64)> {
+        let all = (0..).zip(self.forgotten.by_rule.iter().copied());
+        all.filter(|(_, lost)| *lost > 0)
+    }
+
+    /// Forgotten topics of the rule with this filter had lost this; when there is no such rule, all are blamed.
+    pub fn blame(&mut self, filter: &[u8], lost: u64, rules: &Rules) {
+        let by_rule = &mut self.forgotten.by_rule;
+        match rules.with_filter(filter) {
+            Some(number) => by_rule[number as usize] = lost.max(by_rule[number as usize]),
+            None => by_rule.iter_mut().for_each(|of| *of = lost.max(*of)),
+        }
+    }
+
     /// The numbers of the rules are others from now on. What was noted of a rule that is gone, all of them are blamed for.
     pub fn change_rules(&mut self, former: &Rules, rules: &Rules) {
         let Forgotten { named, by_rule } = &mut self.forgotten;
         for (_, _, rule, name) in named {
             *rule = rules.number_for(name);
         }
-        let mut now = alloc::vec![0; rules.count()];
-        for (number, lost) in (0..).zip(core::mem::take(by_rule)) {
-            match rules.like(former.get(number)) {
-                Some(number) => now[number as usize] = lost.max(now[number as usize]),
-                None => now.iter_mut().for_each(|of| *of = lost.max(*of)),
-            }
+        let blamed = core::mem::replace(by_rule, alloc::vec![0; rules.count()]);
+        for (number, lost) in (0..).zip(blamed).filter(|(_, lost)| *lost > 0) {
+            self.blame(former.get(number).filter.as_bytes(), lost, rules);
         }
-        *by_rule = now;
     }
 
     /// What forgotten topics that concern these filters lost behind `offset`, after loss `base`, in order.

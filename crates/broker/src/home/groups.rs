@@ -22,6 +22,8 @@ use crate::log::Arrival;
 use crate::mail::{LeaveGroup, Record, ReplyTo, ShardId, Tell, Unacked};
 use crate::rules::Rules;
 use crate::slab::{NONE, Side};
+use crate::snapshot::save::Block;
+use crate::snapshot::{Damaged, In, kind};
 use crate::time::Now;
 
 /// Messages of the log that one turn looks at for a group that is behind: about a millisecond.
@@ -387,4 +389,44 @@ fn give(group: &mut Group, id: u64, name: &[u8], record: Record, lanes: &mut Lan
         record,
     };
     lanes.tell(shard, tell);
+}
+
+impl Home {
+    /// From the group `from` on; returns where to go on.
+    pub(crate) fn save_groups(&self, from: u64, block: &mut Block<'_>) -> Option<u64> {
+        for (id, group) in self.groups.all.range(from..) {
+            if block.is_full() {
+                return Some(*id);
+            }
+            let mut out = block.record(kind::GROUP);
+            out.field(&group.filter);
+            out.field(&group.name);
+            out.number(u64::from(group.sessions));
+            out.number(group.cursor);
+            out.number(group.again.len() as u64);
+            for Unacked { topic, offset } in &group.again {
+                out.field(topic);
+                out.number(*offset);
+            }
+        }
+        None
+    }
+
+    /// Reads a group. It has no members, and may be behind.
+    pub(crate) fn restore_group(&mut self, from: &mut In<'_>) -> Result<(), Damaged> {
+        let (filter, name) = (from.field()?, from.field()?);
+        let (sessions, cursor) = (from.number32()?, from.number()?);
+        let count = from.number()?;
+        let one = |_| {
+            let topic = from.field()?.into();
+            let offset = from.number()?;
+            Ok(Unacked { topic, offset })
+        };
+        let again = (0..count).map(one).collect::<Result<_, _>>()?;
+        let id = self.groups.make(filter, name, cursor);
+        if let Some(group) = id.and_then(|id| self.groups.all.get_mut(&id)) {
+            (group.sessions, group.behind, group.again) = (sessions, true, again);
+        }
+        Ok(())
+    }
 }

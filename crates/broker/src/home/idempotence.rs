@@ -19,6 +19,8 @@ use crate::matching::Matching;
 use crate::rules::Rules;
 use crate::settings::Settings;
 use crate::slab::{NONE, Slab, Vacant};
+use crate::snapshot::save::Block;
+use crate::snapshot::{Damaged, In, kind};
 use crate::time::Now;
 
 /// Answers that have run out and are dropped by one publish: more than come in, so that they never pile up.
@@ -229,5 +231,55 @@ impl Home {
         hasher.update(message.attributes);
         hasher.update(message.data);
         hasher.digest()
+    }
+}
+
+impl Home {
+    /// From the row `from` on, and 1; returns where to go on.
+    pub(crate) fn save_answers(&self, from: u64, block: &mut Block<'_>) -> Option<u64> {
+        let answers = self.answers.as_ref()?;
+        let mut id = match from.checked_sub(1) {
+            None => answers.oldest,
+            Some(id) => id as u32,
+        };
+        while id != NONE {
+            if block.is_full() {
+                return Some(u64::from(id) + 1);
+            }
+            let row = answers.rows.get(id);
+            let mut out = block.record(kind::ANSWER);
+            out.word(row.key);
+            out.word(row.message);
+            out.number(row.offset);
+            for number in [row.messages, row.requested_s, row.subscribers] {
+                out.number(u64::from(number));
+            }
+            id = row.newer;
+        }
+        None
+    }
+
+    /// Reads an answer. Its window begins anew: how long the process was away is not its publisher's fault.
+    pub(crate) fn restore_answer(
+        &mut self,
+        from: &mut In<'_>,
+        settings: &Settings,
+        now: Now,
+    ) -> Result<(), Damaged> {
+        let row = Kept {
+            key: from.word()?,
+            message: from.word()?,
+            offset: from.number()?,
+            messages: from.number32()?,
+            requested_s: from.number32()?,
+            subscribers: from.number32()?,
+            time_s: now.s,
+            ..Kept::vacant(NONE)
+        };
+        let window_s = settings.publish.idempotency_window_s;
+        let max = settings.publish.keys_per_home(self.homes);
+        let answers = self.answers.get_or_insert_with(|| Answers::new(window_s));
+        answers.keep(row, max);
+        Ok(())
     }
 }

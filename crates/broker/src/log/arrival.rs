@@ -55,7 +55,7 @@ impl Marks {
 /// The last message that each topic has lost, by offset, with the number of the loss; kept from the first reader by
 /// filter on.
 #[derive(Default)]
-pub(super) struct Losses(Option<BTreeMap<u64, (u32, u64)>>, u64);
+pub(super) struct Losses(pub Option<BTreeMap<u64, (u32, u64)>>, pub u64);
 
 impl Losses {
     /// A topic loses the message at `offset`; the last one that it lost before is at `before`.

@@ -6,6 +6,7 @@
 
 pub mod api;
 mod reload;
+pub mod state;
 mod stop;
 mod supervisor;
 

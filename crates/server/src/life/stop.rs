@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use crore_broker::{Control, Report};
 
-use super::{Life, supervisor};
+use super::{Life, state, supervisor};
 
 /// How often it is looked at.
 const LOOK: Duration = Duration::from_millis(100);
@@ -43,6 +43,15 @@ pub async fn stop(life: &Life) {
         "{before} clients moved off in {:.1} s",
         began.elapsed().as_secs_f64()
     );
+    let settings = life.effective().state;
+    if let Some(directory) = settings.directory() {
+        supervisor::status("writing logs and sessions down");
+        let world = life.world();
+        let stored = state::store(directory, &settings, &world, &life.0.shards).await;
+        if let Err(why) = stored {
+            tracing::error!("nothing is left for the next server: {why}");
+        }
+    }
 }
 
 /// Connections of all shards.

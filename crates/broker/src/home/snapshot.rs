@@ -1,0 +1,364 @@
+//! A home's part of a snapshot: topics, what is kept for whom, messages, answers.
+//!
+//! Rows get other numbers when they are read, and rules too: they are those that govern then.
+
+use super::{CREATED, DELETED, Home, HomeTopic, KEEPS, PARTITIONS, REQUESTED, RETAINS};
+use crate::blobs::Blob;
+use crate::log::{Arrival, Arrivals, New, Past};
+use crate::mail::ShardId;
+use crate::rules::Rules;
+use crate::settings::{Keep, Settings};
+use crate::slab::{NONE, Vacant as _};
+use crate::snapshot::restore::NO_TOPIC;
+use crate::snapshot::save::Block;
+use crate::snapshot::{Damaged, In, kind};
+use crate::time::Now;
+use crore_wire::topic;
+
+/// The flags of a topic that outlive the process.
+const LASTING: u8 = CREATED | DELETED | REQUESTED;
+/// In a topic's record: it had lost messages, and has none; or has some; and its newest are gone without being lost.
+const LOST: u8 = 1;
+const HAS_SOME: u8 = 2;
+const ENDED: u8 = 4;
+/// In a message's record.
+const RETAINED: u8 = 1;
+const BINARY: u8 = 2;
+const MORTAL: u8 = 4;
+const RETAIN: u8 = 8;
+const QOS_SHIFT: u8 = 4;
+/// What a topic takes besides its name, at most.
+const TOPIC_BYTES: usize = 48;
+
+impl Home {
+    /// Leaves the oldest messages behind, until the snapshot has `bytes_max` at most.
+    pub(crate) fn shrink(&mut self, bytes_max: usize, rules: &Rules, now: Now) {
+        let beside = self.names.bytes() + self.rows.len() as usize * TOPIC_BYTES;
+        self.log.budget_bytes = self.log.budget_bytes.min(bytes_max.saturating_sub(beside));
+        self.enforce_budget(rules, now);
+    }
+
+    /// From the row `from` on; returns where to go on.
+    pub(crate) fn save_topics(&self, from: u64, block: &mut Block<'_>) -> Option<u64> {
+        if from == 0 {
+            let mut out = block.record(kind::HOME);
+            out.number(u64::from(self.rows.end()));
+            out.number(self.sequence);
+            for floor in &self.floor {
+                out.number(*floor);
+            }
+            match self.log.losses_counted() {
+                None => out.byte(0),
+                Some(count) => {
+                    out.byte(1);
+                    out.number(count);
+                }
+            }
+        }
+        for id in from as u32..self.rows.end() {
+            if block.is_full() {
+                return Some(u64::from(id));
+            }
+            let row = self.rows.get(id);
+            if row.name == Blob::NONE {
+                continue;
+            }
+            let past = self.log.past(row.log);
+            let (form, lost) = match past {
+                Past::None => (0, 0),
+                Past::Lost { lost, ended } => (LOST | if ended { ENDED } else { 0 }, lost),
+                Past::Some { ended } => (HAS_SOME | if ended { ENDED } else { 0 }, 0),
+            };
+            let mut out = block.record(kind::TOPIC);
+            out.number(u64::from(id));
+            out.byte(row.flags & LASTING);
+            out.byte(form);
+            out.number(row.last());
+            out.number(lost);
+            out.number(u64::from(row.touched_s));
+            out.number(u64::from(self.keepers.get(&id).copied().unwrap_or(0)));
+            out.field(self.names.get(row.name));
+        }
+        None
+    }
+
+    /// Reads what holds for the home as a whole; returns how many rows it had.
+    pub(crate) fn restore_home(&mut self, from: &mut In<'_>) -> Result<u32, Damaged> {
+        let rows = from.number32()?;
+        self.sequence = from.number()?;
+        for partition in 0..PARTITIONS {
+            self.floor[partition] = from.number()?;
+        }
+        if from.byte()? == 1 {
+            self.log.watch_from(from.number()?);
+        }
+        Ok(rows)
+    }
+
+    /// Reads a topic; returns the row that it had, the one that it has, and whether its newest messages are gone.
+    pub(crate) fn restore_topic(
+        &mut self,
+        me: ShardId,
+        from: &mut In<'_>,
+        rules: &Rules,
+    ) -> Result<(u32, u32, bool), Damaged> {
+        let former = from.number32()?;
+        let flags = from.byte()? & LASTING;
+        let form = from.byte()?;
+        let last = from.number()?;
+        let lost = from.number()?;
+        let touched_s = from.number32()?;
+        let keepers = from.number32()?;
+        let name = from.field()?;
+        let partition = ShardId::from(topic::partition(name));
+        if name.is_empty() || usize::from(partition) % self.homes != usize::from(me) {
+            return Err(Damaged("a topic belongs elsewhere"));
+        }
+        let mut row = HomeTopic::vacant(NONE);
+        row.hash = self.hash_of(name);
+        row.name = self.names.insert(name);
+        row.rule = rules.number_for(name);
+        row.touched_s = touched_s;
+        row.flags = flags | if keepers > 0 { KEEPS } else { 0 };
+        row.set_last(last);
+        let number = row.rule;
+        let id = self.rows.insert(row);
+        self.index.insert(&mut self.rows, id);
+        if keepers > 0 {
+            self.keepers.insert(id, keepers);
+        }
+        if form & LOST != 0 {
+            let latest = rules.get(number).keep == Keep::Latest;
+            let log = self.log.empty_chain(id, number, latest, lost);
+            self.rows.get_mut(id).log = log;
+        }
+        Ok((former, id, form & ENDED != 0))
+    }
+
+    pub(crate) fn save_filters(&self, from: u64, block: &mut Block<'_>) -> Option<u64> {
+        let mut from = from as u32;
+        while let Some(row) = self.kept.next_open(from) {
+            if block.is_full() {
+                return Some(u64::from(row));
+            }
+            let mut out = block.record(kind::FILTER);
+            // A filter has one more than its number.
+            out.number(u64::from(self.kept.value(row)) + 1);
+            out.field(&self.kept.name(row));
+            from = row + 1;
+        }
+        None
+    }
+
+    pub(crate) fn restore_filter(&mut self, from: &mut In<'_>) -> Result<(), Damaged> {
+        let count = from.number32()?;
+        let filter = from.field()?;
+        if let Ok(row) = self.kept.open(filter) {
+            self.kept.set_value(row, count.saturating_sub(1));
+        }
+        Ok(())
+    }
+
+    pub(crate) fn save_losses(&self, from: u64, block: &mut Block<'_>) -> Option<u64> {
+        for (offset, topic, number) in self.log.losses_from(from) {
+            if block.is_full() {
+                return Some(offset);
+            }
+            let mut out = block.record(kind::LOSS);
+            out.number(offset);
+            out.number(u64::from(topic));
+            out.number(number);
+        }
+        None
+    }
+
+    pub(crate) fn restore_loss(
+        &mut self,
+        from: &mut In<'_>,
+        topics: &[u32],
+    ) -> Result<(), Damaged> {
+        let offset = from.number()?;
+        let topic = topic_of(from.number32()?, topics)?;
+        let number = from.number()?;
+        self.log.restore_loss(offset, topic, number);
+        Ok(())
+    }
+
+    pub(crate) fn save_forgotten(&self, rules: &Rules, block: &mut Block<'_>) {
+        for (lost, number, name) in self.filters.forgotten_topics() {
+            let mut out = block.record(kind::FORGOTTEN);
+            out.number(lost);
+            out.number(number);
+            out.field(name);
+        }
+        for (rule, lost) in self.filters.blamed_rules() {
+            let mut out = block.record(kind::BLAMED);
+            out.number(lost);
+            out.field(rules.get(rule).filter.as_bytes());
+        }
+    }
+
+    pub(crate) fn restore_forgotten(
+        &mut self,
+        from: &mut In<'_>,
+        rules: &Rules,
+    ) -> Result<(), Damaged> {
+        let (lost, number, name) = (from.number()?, from.number()?, from.field()?);
+        self.filters
+            .forget(rules.number_for(name), lost, number, name);
+        Ok(())
+    }
+
+    pub(crate) fn restore_blamed(
+        &mut self,
+        from: &mut In<'_>,
+        rules: &Rules,
+    ) -> Result<(), Damaged> {
+        let (lost, filter) = (from.number()?, from.field()?);
+        self.filters.blame(filter, lost, rules);
+        Ok(())
+    }
+
+    /// All messages in the order of arrival, on from `at`; returns where to go on.
+    pub(crate) fn save_messages(
+        &self,
+        at: Option<Arrivals>,
+        rules: &Rules,
+        block: &mut Block<'_>,
+    ) -> Option<Arrivals> {
+        let mut at = at.unwrap_or_else(|| {
+            let all = (0..rules.count()).map(|number| (number as u8, 0));
+            self.log.arrivals(all, u64::MAX)
+        });
+        loop {
+            if block.is_full() {
+                return Some(at);
+            }
+            let Some(Arrival::Kept {
+                id, topic, rule, ..
+            }) = self.log.next_arrival(&mut at)
+            else {
+                return None;
+            };
+            let new = self.log.message(id);
+            let flag = |set, flag| if set { flag } else { 0 };
+            let form = flag(rule == rules.retained(), RETAINED)
+                | flag(new.binary, BINARY)
+                | flag(new.ttl_s.is_some(), MORTAL)
+                | flag(new.retain, RETAIN)
+                | new.qos << QOS_SHIFT;
+            let mut out = block.record(kind::MESSAGE);
+            out.byte(form);
+            out.number(u64::from(topic));
+            out.number(new.offset);
+            out.number(new.previous);
+            out.number(u64::from(new.time_s));
+            if let Some(ttl_s) = new.ttl_s {
+                out.number(u64::from(ttl_s));
+            }
+            for field in [
+                new.key,
+                new.content_type,
+                new.event,
+                new.attributes,
+                new.frame,
+            ] {
+                out.field(field);
+            }
+        }
+    }
+
+    pub(crate) fn restore_message(
+        &mut self,
+        from: &mut In<'_>,
+        topics: &[u32],
+        settings: &Settings,
+        rules: &Rules,
+        now: Now,
+    ) -> Result<(), Damaged> {
+        let form = from.byte()?;
+        let id = topic_of(from.number32()?, topics)?;
+        let (offset, previous, time_s) = (from.number()?, from.number()?, from.number32()?);
+        let ttl_s = match form & MORTAL != 0 {
+            true => Some(from.number32()?),
+            false => None,
+        };
+        let mut fields = [&[][..]; 5];
+        for field in &mut fields {
+            *field = from.field()?;
+        }
+        let [key, content_type, event, attributes, frame] = fields;
+        let short = |field: &[u8]| field.len() <= usize::from(u8::MAX);
+        let fits = [key, content_type, event].into_iter().all(short)
+            && attributes.len() <= usize::from(u16::MAX);
+        if !fits || offset == 0 || offset > self.sequence || previous >= offset {
+            return Err(Damaged("a message is impossible"));
+        }
+        let row = self.rows.get(id);
+        let rule = rules.get(row.rule);
+        let new = New {
+            topic: id,
+            offset,
+            previous,
+            time_s,
+            ttl_s,
+            key,
+            content_type,
+            event,
+            attributes,
+            qos: form >> QOS_SHIFT & 3,
+            retain: form & RETAIN != 0,
+            binary: form & BINARY != 0,
+            latest: rule.keep == Keep::Latest,
+            frame,
+        };
+        if form & RETAINED != 0 {
+            // Where the rule keeps the latest there is no second copy.
+            if !new.latest {
+                self.retain(id, &new, false, rules);
+            }
+            return Ok(());
+        }
+        let name = self.names.get(row.name);
+        let needed = row.has(KEEPS)
+            || self.kept.has_match(name)
+            || !self.groups.is_empty() && self.groups.find(name);
+        let most = match needed {
+            true => rule.messages_max().max(settings.mqtt.session_messages),
+            false => rule.messages_max(),
+        };
+        if most == 0 {
+            self.log.lose(id, previous, offset);
+            return Ok(());
+        }
+        let row = self.rows.get_mut(id);
+        row.log = self.log.append(row.log, row.rule, rule, most, &new);
+        self.enforce_budget(rules, now);
+        Ok(())
+    }
+
+    /// All is read: what follows from it.
+    pub(crate) fn restored(&mut self, ended: &[u32], rules: &Rules, now: Now) {
+        for id in ended {
+            self.log.end(self.rows.get(*id).log);
+        }
+        for id in 0..self.rows.end() {
+            let touched_s = self.rows.get(id).touched_s;
+            self.queue_if_idle(id, now);
+            self.rows.get_mut(id).touched_s = touched_s;
+        }
+        self.enforce_budget(rules, now);
+        debug_assert!(
+            (0..self.rows.end())
+                .all(|id| { self.rows.get(id).has(RETAINS) == self.retained.contains_key(&id) })
+        );
+    }
+}
+
+fn topic_of(former: u32, topics: &[u32]) -> Result<u32, Damaged> {
+    let id = topics.get(former as usize).copied().ok_or(NO_TOPIC)?;
+    match id {
+        NONE => Err(NO_TOPIC),
+        id => Ok(id),
+    }
+}

@@ -1,0 +1,110 @@
+//! A planned restart in the middle of a run: all clients are closed, everything under way comes to its end, each home hands
+//! over its snapshot, and new shards go on with it. Nothing may be lost, doubled or told as lost by it.
+
+use std::sync::Arc;
+
+use crore_broker::admission::Admission;
+use crore_broker::snapshot::{Head, Restored};
+use crore_broker::{Settled, Shard, ShardId};
+
+use super::{World, now};
+use crate::rng::Rng;
+use crate::truth::Wrong;
+
+/// Rounds within which a world whose clock stands still comes to rest.
+const ROUNDS_MAX: usize = 20_000;
+
+impl World {
+    /// Stops all shards and begins anew with what they leave.
+    pub fn restart(&mut self, rng: &mut Rng) -> Result<(), Wrong> {
+        self.truth.note(|| "restart".into());
+        for shard in 0..self.plan.shards {
+            self.shards[shard].drain(now(self.truth.now_s));
+            // Whoever stands in the queue is let in before it is closed.
+            while self.shards[shard].connections() > 0 || self.has_queue(shard) {
+                self.truth.now_s += 1;
+                self.turn(shard, true, rng)?;
+            }
+        }
+        self.settle_all(rng)?;
+        let snapshots = self.snapshots(rng);
+        for shard in &self.shards {
+            self.met.stats += shard.stats();
+        }
+        self.shared = Arc::new(crore_broker::World {
+            settings: self.shared.settings.clone(),
+            rules: self.shared.rules.clone(),
+            admission: Admission::new(&self.shared.settings, self.shared.seed),
+            ..*self.shared
+        });
+        let begin = now(self.truth.now_s);
+        for (n, shard) in self.shards.iter_mut().enumerate() {
+            *shard = Shard::new(n as ShardId, self.shared.clone(), begin);
+            shard.set_pace(self.plan.pace);
+        }
+        for (n, blocks) in snapshots.iter().enumerate() {
+            let restored = self.restored(blocks).map_err(|why| why.to_string())?;
+            self.shards[n].adopt(restored);
+        }
+        self.ticked_s.fill(0);
+        self.busy.fill(false);
+        self.met.restarts += 1;
+        Ok(())
+    }
+
+    fn has_queue(&self, shard: usize) -> bool {
+        let queued = |link: &u32| !self.net.sockets[*link as usize].accepted;
+        self.live[shard].iter().any(queued)
+    }
+
+    /// Until nothing is under way.
+    fn settle_all(&mut self, rng: &mut Rng) -> Result<(), Wrong> {
+        let mut former = Vec::new();
+        for _ in 0..ROUNDS_MAX {
+            let settled: Vec<Settled> = self.shards.iter_mut().map(Shard::settle).collect();
+            let posted: u64 = settled.iter().map(|shard| shard.posted).sum();
+            let received: u64 = settled.iter().map(|shard| shard.received).sum();
+            let rests = |shard: &Settled| !shard.busy && shard.connections == 0;
+            if settled == former && posted == received && settled.iter().all(rests) {
+                return Ok(());
+            }
+            former = settled;
+            for shard in 0..self.plan.shards {
+                self.turn(shard, false, rng)?;
+            }
+        }
+        Err("no rest before a restart".into())
+    }
+
+    /// Block by block, the homes in turn.
+    fn snapshots(&mut self, rng: &mut Rng) -> Vec<Vec<Vec<u8>>> {
+        let head = Head {
+            set: rng.next(),
+            epoch: self.shared.epoch,
+            seed: self.shared.seed,
+            homes: self.shared.homes,
+            home: 0,
+            unix_s: now(self.truth.now_s).unix_s,
+        };
+        let homes = 0..self.shared.homes;
+        homes
+            .map(|home| {
+                let shard = &mut self.shards[usize::from(home)];
+                let head = Head { home, ..head };
+                std::iter::repeat_with(|| shard.save(&head, usize::MAX))
+                    .take_while(|block| !block.is_empty())
+                    .collect()
+            })
+            .collect()
+    }
+
+    fn restored(&self, blocks: &[Vec<u8>]) -> Result<Restored, crore_broker::snapshot::Damaged> {
+        let head = Head::read(&blocks[0])?;
+        let begin = now(self.truth.now_s);
+        let mut restored = Restored::new(self.shared.clone(), &head, begin);
+        for block in &blocks[1..] {
+            restored.take(block)?;
+        }
+        restored.finish()
+    }
+}
