@@ -11,11 +11,19 @@ use alloc::boxed::Box;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 
+use crate::conn::ConnId;
 use crate::drain::Settled;
 use crate::io::Io;
+use crate::mail::Outcome;
 use crate::shard::{Shard, World};
 use crate::snapshot::Head;
 use crate::stats::{Accounts, Stats};
+
+mod connections;
+mod topics;
+
+pub use connections::{Connection, Connections, Ended, Which};
+pub use topics::{LogPage, Message, Messages, Publishing, Topic, Topics, TopicsPage};
 
 /// Names an order, so that its report finds who asked. Chosen by whoever asks; the shard only gives it back.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -26,6 +34,38 @@ pub struct Ticket(pub u64);
 pub enum Control {
     /// Say what you met and what you hold; also the question whether you turn at all.
     Accounts,
+    /// A page of the topics whose home the shard is.
+    Topics(TopicsPage),
+    /// How this topic stands, whose home the shard is.
+    Topic(Box<[u8]>),
+    /// A page of the log of a topic whose home the shard is.
+    Log(LogPage),
+    /// Take messages of this topic away, as many as one turn may.
+    Purge(Box<[u8]>),
+    /// End this topic for its subscribers.
+    Delete(Box<[u8]>),
+    /// Publish to a topic whose home the shard is.
+    Publish(Box<Publishing>),
+    /// A page of connections, so many at most, from this row on.
+    Connections {
+        /// Which.
+        which: Which,
+        /// The row.
+        from: u32,
+        /// How many.
+        most: u32,
+    },
+    /// All of one connection.
+    Connection(ConnId),
+    /// End this connection.
+    Disconnect(ConnId),
+    /// End connections, from this row on, as many as one turn may.
+    DisconnectAll {
+        /// Which.
+        which: Which,
+        /// The row.
+        from: u32,
+    },
     /// From now on by the settings and rules of this world, which is one of the same shards and topics.
     Settings(Arc<World>),
     /// Move clients off.
@@ -41,6 +81,24 @@ pub enum Control {
 pub enum Report {
     /// What the shard met and holds.
     Accounts(Box<(Stats, Accounts)>),
+    /// A page of topics.
+    Topics(Topics),
+    /// How a topic stands, if there is one.
+    Topic(Option<Box<Topic>>),
+    /// A page of a log, if there is such a topic.
+    Messages(Option<Messages>),
+    /// How many messages are gone, if there is such a topic.
+    Purged(Option<u32>),
+    /// Whether there was such a topic.
+    Deleted(bool),
+    /// What came of a publish.
+    Published(Outcome),
+    /// A page of connections.
+    Connections(Connections),
+    /// A connection, if there is one.
+    Connection(Option<Box<Connection>>),
+    /// What came of ending connections.
+    Ended(Ended),
     /// It is done.
     Done,
     /// What is under way.
@@ -53,6 +111,23 @@ impl Shard {
     pub(crate) fn control<I: Io>(&mut self, ticket: Ticket, control: Control, io: &mut I) {
         let report = match control {
             Control::Accounts => Report::Accounts(Box::new((self.stats(), self.accounts()))),
+            Control::Topics(page) => Report::Topics(self.topics_page(&page)),
+            Control::Topic(name) => Report::Topic(self.topic(&name).map(Box::new)),
+            Control::Log(page) => Report::Messages(self.log_page(&page)),
+            Control::Purge(name) => Report::Purged(self.purge(&name)),
+            Control::Delete(name) => Report::Deleted(self.delete_topic(&name)),
+            Control::Publish(message) => Report::Published(self.publish_ordered(&message)),
+            Control::Connections { which, from, most } => {
+                Report::Connections(self.connections_page(&which, from, most as usize, io))
+            }
+            Control::Connection(id) => Report::Connection(self.connection(id, io).map(Box::new)),
+            Control::Disconnect(id) => Report::Ended(Ended {
+                count: u32::from(self.end_connection(id, io)),
+                next: None,
+            }),
+            Control::DisconnectAll { which, from } => {
+                Report::Ended(self.end_connections(&which, from, io))
+            }
             Control::Settings(world) => {
                 self.change(world);
                 Report::Done

@@ -15,6 +15,7 @@ mod groups;
 mod idempotence;
 mod interest;
 mod kept;
+mod operator;
 mod retained;
 mod snapshot;
 mod upkeep;

@@ -50,6 +50,10 @@ pub trait Io {
     fn close(&mut self, link: Link, how: Close);
     /// Hands mail to another shard.
     fn post(&mut self, to: ShardId, mail: Mail);
+    /// Where a link comes from, if that is known. Asked for the operator only.
+    fn peer(&self, _link: Link) -> Option<IpAddr> {
+        None
+    }
     /// So many deliveries of messages that were read at this stamp or later are handed to their sockets. Where nobody
     /// measures there is nothing to do.
     fn written(&mut self, _stamp: u64, _deliveries: u64) {}

@@ -318,6 +318,19 @@ impl Log {
         lost
     }
 
+    /// Bytes of a chain's messages; `NONE` is an empty one.
+    pub fn chain_bytes(&self, chain: u32) -> u32 {
+        match chain {
+            NONE => 0,
+            chain => self.chains.get(chain).bytes,
+        }
+    }
+
+    /// Drops the oldest message of a chain that has some, as a limit would; returns the chain or `NONE`.
+    pub fn drop_front(&mut self, chain: u32, now_s: u32) -> u32 {
+        self.drop_oldest(chain, now_s)
+    }
+
     /// Drops the oldest message of a chain that has some; returns the chain or `NONE`.
     fn drop_oldest(&mut self, chain: u32, now_s: u32) -> u32 {
         let oldest = self.chains.get(chain).oldest();

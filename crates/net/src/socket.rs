@@ -6,9 +6,11 @@
 //! Deliberately not here: buffering and partial-write bookkeeping, which belong to the outbox.
 
 use std::io::IoSlice;
+use std::net::SocketAddr;
 
 use crate::Fd;
-use crate::sys::{errno, set_option};
+use crate::address::Storage;
+use crate::sys::{check, errno, set_option};
 
 /// The most parts that one `sendmsg` takes (`UIO_MAXIOV` of the kernel).
 pub const PARTS_MAX: usize = 1024;
@@ -130,6 +132,22 @@ pub fn reset(fd: Fd) {
     // Should the option fail, an ordinary close is the next best.
     let _ = set_option(fd, libc::SOL_SOCKET, libc::SO_LINGER, linger);
     close(fd);
+}
+
+/// Where the other end of a connection is; none when it has none any more.
+pub fn peer(fd: Fd) -> Option<SocketAddr> {
+    let mut peer = Storage::empty();
+    // SAFETY: the kernel writes an address of at most `length` bytes into `storage`, and its length; both live
+    // through the call.
+    let answer = unsafe {
+        libc::getpeername(
+            fd.raw(),
+            (&raw mut peer.storage).cast(),
+            &raw mut peer.length,
+        )
+    };
+    check(answer).ok()?;
+    peer.address()
 }
 
 /// Sends small segments at once (`TCP_NODELAY`). Accepted sockets inherit it from a

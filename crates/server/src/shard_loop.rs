@@ -5,7 +5,7 @@
 
 use std::cell::Cell;
 use std::io::IoSlice;
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 
 use crore_broker::access::{Question, Verdict};
@@ -198,6 +198,10 @@ impl Io for Sockets {
 
     fn post(&mut self, to: ShardId, mail: Mail) {
         self.peers[to as usize].post(Letter::Mail(mail));
+    }
+
+    fn peer(&self, link: Link) -> Option<IpAddr> {
+        socket::peer(Fd(link.0)).map(|peer| peer.ip())
     }
 
     fn written(&mut self, stamp: u64, deliveries: u64) {

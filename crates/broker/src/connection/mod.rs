@@ -17,6 +17,7 @@ mod subscribe;
 mod websocket;
 
 pub use admission::shed;
+pub use publish::check_fields;
 
 /// WebSocket close codes, as `docs/PROTOCOLS.md` lists them.
 pub mod close_code {
@@ -32,6 +33,8 @@ pub mod close_code {
     pub const TRY_AGAIN: u16 = 1013;
     /// What the client came with is over: a new token, and it may connect again.
     pub const EXPIRED: u16 = 4401;
+    /// The operator ended the connection.
+    pub const OPERATOR: u16 = 4403;
     /// The topic was deleted.
     pub const DELETED: u16 = 4410;
     /// Messages since the client's position are lost.
@@ -46,6 +49,7 @@ pub mod close_code {
             GOING_AWAY => Reason::Timeout,
             TRY_AGAIN => Reason::Full,
             DELETED => Reason::Deleted,
+            OPERATOR | RESTART => Reason::Operator,
             GAP | SLOW => Reason::Slow,
             _ => Reason::Refused,
         }

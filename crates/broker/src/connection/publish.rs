@@ -31,12 +31,11 @@ const RESERVED_EVENTS: &[u8] = b"crore.";
 /// The answer to a key that came before with another message.
 const OTHER_MESSAGE: &str = "this idempotency key was used for another message";
 
-/// Why a message is not published, apart from its topic.
-pub(super) fn check_fields(
-    content_type: &[u8],
-    event: &[u8],
-    key: &[u8],
-) -> Result<(), &'static str> {
+/// Looks at what is said of a message besides its topic and data.
+///
+/// # Errors
+/// Why it is not published.
+pub fn check_fields(content_type: &[u8], event: &[u8], key: &[u8]) -> Result<(), &'static str> {
     let fields = [content_type, event, key];
     if fields.iter().any(|field| field.len() > FIELD_BYTES_MAX) {
         return Err("the content type, the event name and the key may have 255 bytes each");

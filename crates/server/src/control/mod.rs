@@ -7,6 +7,7 @@
 //!
 //! Deliberately not here: anything that decides about connections or topics. That is the broker's.
 
+mod api;
 mod console;
 mod gate;
 mod limits;
@@ -172,6 +173,7 @@ fn routes(plane: Plane, door: Door) -> Router {
         .route("/readyz", get(ready))
         .route("/metrics", get(metrics::metrics))
         .route("/api/v1/stats", get(stats::stats))
+        .merge(api::routes(&plane.life().world().settings))
         .merge(console::routes())
         .merge(tail::routes(door))
         .merge(life::api::routes())

@@ -77,14 +77,14 @@ pub fn routes<S: Clone + Send + Sync + 'static>(door: Door) -> Router<S> {
 /// What is asked for.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
-struct Asked {
+pub struct Asked {
     topic: Option<String>,
     filter: Option<String>,
     since: Option<String>,
 }
 
 /// Why there is no tail.
-struct Refusal(StatusCode, String);
+pub struct Refusal(StatusCode, String);
 
 impl IntoResponse for Refusal {
     fn into_response(self) -> Response {
@@ -92,7 +92,25 @@ impl IntoResponse for Refusal {
     }
 }
 
-async fn tail(
+/// Messages as they are published
+///
+/// A topic's, or those of all that match a filter, as Server-Sent Events with JSON envelopes.
+#[utoipa::path(
+    get,
+    path = "/api/v1/tail",
+    tag = "topics",
+    params(
+        ("topic" = Option<String>, Query, description = "A topic's name"),
+        ("filter" = Option<String>, Query, description = "A filter"),
+        ("since" = Option<String>, Query, description = "A position, or what the data port takes for one"),
+    ),
+    responses(
+        (status = 200, content_type = "text/event-stream", body = String),
+        (status = 400, description = "Not one of topic and filter"),
+        (status = 503, description = "Too many tails are open"),
+    )
+)]
+pub async fn tail(
     State(door): State<Door>,
     Query(asked): Query<Asked>,
     headers: HeaderMap,

@@ -16,8 +16,19 @@ pub fn routes() -> Router<Plane> {
         .route("/api/v1/drain", post(drain))
 }
 
+/// Read the settings again
+///
 /// 200 with what changed, or 422 with what is wrong with the settings, line by line.
-async fn reload(State(plane): State<Plane>) -> Response {
+#[utoipa::path(
+    post,
+    path = "/api/v1/reload",
+    tag = "server",
+    responses(
+        (status = 200, description = "What changed, and what cannot change before a restart"),
+        (status = 422, description = "What is wrong with the settings; nothing has changed"),
+    )
+)]
+pub async fn reload(State(plane): State<Plane>) -> Response {
     match plane.life().reload().await {
         Ok(reloaded) => Json(reloaded).into_response(),
         Err(error) => {
@@ -27,8 +38,16 @@ async fn reload(State(plane): State<Plane>) -> Response {
     }
 }
 
+/// Drain
+///
 /// 202: clients are moved off from now on, and then the process ends.
-async fn drain(State(plane): State<Plane>) -> Response {
+#[utoipa::path(
+    post,
+    path = "/api/v1/drain",
+    tag = "server",
+    responses((status = 202, description = "How many connections there are"))
+)]
+pub async fn drain(State(plane): State<Plane>) -> Response {
     plane.life().drain();
     let connections = plane.life().world().admission.connections();
     let body = Json(json!({ "connections": connections }));

@@ -1,0 +1,97 @@
+//! What the operator asks of a home's topics.
+
+use super::*;
+use crate::control::{LogPage, Message, Messages, Topic, Topics, TopicsPage};
+
+/// Rows that one order looks at: some hundred microseconds where few match.
+const ROWS_PER_TURN: u32 = 4_096;
+/// Bytes of messages that one order reads, but for one message, which always fits.
+const LOG_BYTES_PER_TURN: usize = 256 << 10;
+
+impl Home {
+    /// A page of topics.
+    pub fn list(&self, page: &TopicsPage, now: Now) -> Topics {
+        let end = self.rows.end();
+        let until = end.min(page.from.saturating_add(ROWS_PER_TURN));
+        let mut found = Topics::default();
+        let mut id = page.from;
+        while id < until && found.topics.len() < page.most as usize {
+            let row = self.rows.get(id);
+            let is_there = row.name != Blob::NONE && !row.has(DELETED);
+            if is_there && self.is_meant(self.names.get(row.name), &page.filter) {
+                found.topics.push(self.tell_of(id, now));
+            }
+            id += 1;
+        }
+        found.next = Some(id).filter(|id| *id < end);
+        found
+    }
+
+    fn is_meant(&self, name: &[u8], filter: &[u8]) -> bool {
+        filter == b"#" || topic::matches(filter, name)
+    }
+
+    /// How one topic stands.
+    pub fn look_up(&self, name: &[u8], now: Now) -> Option<Topic> {
+        let id = self.find(self.hash_of(name), name)?;
+        (!self.rows.get(id).has(DELETED)).then(|| self.tell_of(id, now))
+    }
+
+    fn tell_of(&self, id: u32, now: Now) -> Topic {
+        let row = self.rows.get(id);
+        Topic {
+            name: self.names.get(row.name).into(),
+            info: self.info(id, now),
+            bytes: self.log.chain_bytes(row.log),
+            rule: row.rule,
+        }
+    }
+
+    /// A page of a topic's log; none without a topic.
+    pub fn read_log(&mut self, page: &LogPage) -> Option<Messages> {
+        let id = self.find(self.hash_of(&page.name), &page.name)?;
+        let row = self.rows.get(id);
+        if row.has(DELETED) {
+            return None;
+        }
+        let (log, after) = (row.log, page.after);
+        let mut frames = Frames::default();
+        let most = page.most as usize;
+        let all = self
+            .log
+            .read(log, after, most, LOG_BYTES_PER_TURN, &mut frames);
+        let back = self.log.reaches_back_to(log);
+        let messages = frames.pages.iter().map(|record| Message {
+            offset: record.offset,
+            time_s: record.time_s,
+            data: frames.data(record).to_vec(),
+            binary: record.binary,
+            content_type: frames.content_type(record).to_vec(),
+            event: frames.event(record).to_vec(),
+            key: frames.key(record).to_vec(),
+        });
+        Some(Messages {
+            messages: messages.collect(),
+            more: !all,
+            lost: after > 0 && back.is_some_and(|back| back > after),
+        })
+    }
+
+    /// Takes so many messages of a topic's log away, oldest first, as a limit would: who has not seen them is told so.
+    /// Says how many; none without a topic.
+    pub fn purge(&mut self, name: &[u8], most: u32, rules: &Rules, now: Now) -> Option<u32> {
+        let id = self.find(self.hash_of(name), name)?;
+        let row = self.rows.get(id);
+        let (mut log, number) = (row.log, row.rule);
+        let mut purged = 0;
+        while self.log.count(log) > 0 && purged < most {
+            log = self.log.drop_front(log, now.unix_s);
+            purged += 1;
+        }
+        self.rows.get_mut(id).log = log;
+        if purged > 0 && self.log.count(log) == 0 {
+            self.chain_emptied(id, number, log, rules, now);
+        }
+        Some(purged)
+    }
+}

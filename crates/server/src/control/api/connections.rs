@@ -1,0 +1,285 @@
+//! Connections: pages of them, one of them, and their end.
+
+#![allow(unused_qualifications)] // what utoipa writes for `params`
+
+use axum::Json;
+use axum::extract::rejection::{JsonRejection, QueryRejection};
+use axum::extract::{Path, Query, State};
+use crore_broker::control::{self, Which};
+use crore_broker::{ConnId, Control, Report, ShardId, Transport};
+use serde::{Deserialize, Serialize};
+use utoipa::{IntoParams, ToSchema};
+
+use super::topics::filter;
+use super::{Answer, ApiError, Cursor, ErrorBody, PIECES_MAX, Plane, page_len, text, unexpected};
+
+/// A connection.
+#[derive(Serialize, ToSchema)]
+pub struct Connection {
+    /// Its name for as long as it lives.
+    id: String,
+    /// The shard that carries it.
+    shard: ShardId,
+    /// http, longpoll, sse, websocket, mqtt, mqtt_websocket or closing.
+    transport: &'static str,
+    /// request (between or within requests), waiting (for an answer), open (it subscribes) or closing.
+    state: &'static str,
+    /// Where it comes from: behind a proxy, the proxy's.
+    address: Option<String>,
+    /// Whose it is, where that is known.
+    user: Option<String>,
+    /// Topics that it subscribes to; in a list, the first 16.
+    topics: Vec<String>,
+    /// How many they are.
+    topic_count: u32,
+    /// Filters that it subscribes to; in a list, the first 16.
+    filters: Vec<String>,
+    /// Bytes that its socket has not taken.
+    outbox_bytes: u64,
+    /// It fell behind and is to read on from the log.
+    behind: bool,
+    /// Since something was last sent to it.
+    silent_s: u32,
+}
+
+/// A page of connections.
+#[derive(Serialize, ToSchema)]
+pub struct Connections {
+    connections: Vec<Connection>,
+    /// `cursor` of the next page; a page may be short, or empty, before the last one.
+    next: Option<String>,
+}
+
+/// Which connections: those for which all that is said holds.
+#[derive(Deserialize, IntoParams)]
+#[serde(deny_unknown_fields)]
+#[into_params(parameter_in = Query)]
+pub struct Listed {
+    /// Those that speak this: http, longpoll, sse, websocket, mqtt, mqtt_websocket or closing.
+    transport: Option<String>,
+    /// Those that subscribe to a topic that it matches, or to it.
+    filter: Option<String>,
+    /// Those of this user.
+    user: Option<String>,
+    /// Those for which something waits.
+    slow: Option<bool>,
+    /// Connections of a page, 1 to 1000; 100 without it.
+    limit: Option<u32>,
+    /// `next` of the page before.
+    cursor: Option<String>,
+}
+
+/// Which connections to end: those for which all that is said holds; something must be.
+#[derive(Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct ToEnd {
+    /// Those that speak this.
+    transport: Option<String>,
+    /// Those that subscribe to a topic that it matches, or to it.
+    filter: Option<String>,
+    /// Those of this user.
+    user: Option<String>,
+    /// Those for which something waits.
+    slow: Option<bool>,
+}
+
+/// How many connections were ended.
+#[derive(Serialize, ToSchema)]
+pub struct Ended {
+    disconnected: u64,
+}
+
+fn which(
+    transport: Option<&str>,
+    user: Option<String>,
+    given: Option<&str>,
+    slow: Option<bool>,
+) -> Result<Which, ApiError> {
+    let known = |name: &str| {
+        let all = Transport::ALL;
+        let names: Vec<_> = all.iter().map(|transport| transport.name()).collect();
+        let found = all.into_iter().find(|transport| transport.name() == name);
+        found.ok_or_else(|| {
+            ApiError::bad(format!(
+                "there is no transport {name:?}; write one of {}",
+                names.join(", ")
+            ))
+        })
+    };
+    Ok(Which {
+        transport: transport.map(known).transpose()?,
+        user: user.map(String::into_boxed_str),
+        filter: given.map(|given| filter(Some(given))).transpose()?,
+        slow: slow.unwrap_or_default(),
+    })
+}
+
+fn described(shard: ShardId, connection: control::Connection) -> Connection {
+    let texts = |list: Vec<Box<[u8]>>| list.iter().map(|name| text(name)).collect();
+    let state = match connection.transport {
+        Transport::Closing => "closing",
+        Transport::Http if connection.waits => "waiting",
+        Transport::Http => "request",
+        _ => "open",
+    };
+    let ConnId { slot, generation } = connection.id;
+    Connection {
+        id: format!("{shard}-{slot}-{generation}"),
+        shard,
+        transport: connection.transport.name(),
+        state,
+        address: connection.address.map(|address| address.to_string()),
+        user: Some(connection.user.into_string()).filter(|user| !user.is_empty()),
+        topics: texts(connection.topics),
+        topic_count: connection.topic_count,
+        filters: texts(connection.filters),
+        outbox_bytes: connection.outbox_bytes as u64,
+        behind: connection.behind,
+        silent_s: connection.silent_s,
+    }
+}
+
+/// The connection that a name stands for, which may be gone.
+fn named(plane: &Plane, id: &str) -> Result<(ShardId, ConnId), ApiError> {
+    let mut parts = id.splitn(3, '-');
+    let mut part = || parts.next()?.parse::<u32>().ok();
+    let found = (|| {
+        let (shard, slot, generation) = (part()?, part()?, part()?);
+        let generation = u16::try_from(generation).ok()?;
+        Some((ShardId::try_from(shard).ok()?, ConnId { slot, generation }))
+    })();
+    let found = found.filter(|(shard, _)| *shard < plane.shards().count());
+    found.ok_or_else(|| ApiError::missing("connection"))
+}
+
+/// Connections
+#[utoipa::path(
+    get,
+    path = "/api/v1/connections",
+    tag = "connections",
+    params(Listed),
+    responses(
+        (status = 200, body = Connections),
+        (status = 400, body = ErrorBody, description = "A transport, filter, limit or cursor that is none"),
+    )
+)]
+pub async fn list(
+    State(plane): State<Plane>,
+    asked: Result<Query<Listed>, QueryRejection>,
+) -> Answer<Connections> {
+    let asked = asked?.0;
+    let which = which(
+        asked.transport.as_deref(),
+        asked.user,
+        asked.filter.as_deref(),
+        asked.slow,
+    )?;
+    let (most, shards) = (page_len(asked.limit)?, plane.shards().count());
+    let mut cursor = Cursor::parse(asked.cursor.as_deref())?;
+    let mut connections = Vec::new();
+    for _ in 0..PIECES_MAX {
+        let left = most - connections.len() as u32;
+        if cursor.shard >= shards || left == 0 {
+            break;
+        }
+        let page = Control::Connections {
+            which: which.clone(),
+            from: cursor.row,
+            most: left,
+        };
+        let shard = cursor.shard;
+        let page = match plane.shards().ask(shard, page).await? {
+            Report::Connections(page) => page,
+            other => unexpected(&other),
+        };
+        let found = page.connections.into_iter();
+        connections.extend(found.map(|connection| described(shard, connection)));
+        cursor.go_on(page.next);
+    }
+    Ok(Json(Connections {
+        connections,
+        next: cursor.next(shards),
+    }))
+}
+
+/// A connection
+#[utoipa::path(
+    get,
+    path = "/api/v1/connections/{id}",
+    tag = "connections",
+    params(("id" = String, Path, description = "As a list gave it")),
+    responses((status = 200, body = Connection), (status = 404, body = ErrorBody))
+)]
+pub async fn inspect(State(plane): State<Plane>, Path(id): Path<String>) -> Answer<Connection> {
+    let (shard, id) = named(&plane, &id)?;
+    match plane.shards().ask(shard, Control::Connection(id)).await? {
+        Report::Connection(Some(connection)) => Ok(Json(described(shard, *connection))),
+        Report::Connection(None) => Err(ApiError::missing("connection")),
+        other => unexpected(&other),
+    }
+}
+
+/// End a connection
+///
+/// In its protocol's words: WebSocket 4403, MQTT 0x98. Clients may come back; a rule of access keeps them out.
+#[utoipa::path(
+    delete,
+    path = "/api/v1/connections/{id}",
+    tag = "connections",
+    params(("id" = String, Path, description = "As a list gave it")),
+    responses((status = 200, body = Ended), (status = 404, body = ErrorBody))
+)]
+pub async fn end(State(plane): State<Plane>, Path(id): Path<String>) -> Answer<Ended> {
+    let (shard, id) = named(&plane, &id)?;
+    match plane.shards().ask(shard, Control::Disconnect(id)).await? {
+        Report::Ended(ended) if ended.count > 0 => Ok(Json(Ended { disconnected: 1 })),
+        Report::Ended(_) => Err(ApiError::missing("connection")),
+        other => unexpected(&other),
+    }
+}
+
+/// End connections by user, filter or transport
+#[utoipa::path(
+    post,
+    path = "/api/v1/connections/disconnect",
+    tag = "connections",
+    request_body = ToEnd,
+    responses(
+        (status = 200, body = Ended),
+        (status = 400, body = ErrorBody, description = "A body that is none, or one that names everybody"),
+        (status = 415, body = ErrorBody, description = "Not application/json"),
+    )
+)]
+pub async fn end_all(
+    State(plane): State<Plane>,
+    asked: Result<Json<ToEnd>, JsonRejection>,
+) -> Answer<Ended> {
+    let asked = asked?.0;
+    let which = which(
+        asked.transport.as_deref(),
+        asked.user,
+        asked.filter.as_deref(),
+        asked.slow,
+    )?;
+    let nothing = which.transport.is_none() && which.user.is_none() && which.filter.is_none();
+    if nothing && !which.slow {
+        let why = "name whom to disconnect: user, filter, transport or slow; POST /api/v1/drain is for everybody";
+        return Err(ApiError::bad(why));
+    }
+    let mut disconnected = 0;
+    for shard in 0..plane.shards().count() {
+        let mut from = Some(0);
+        while let Some(row) = from {
+            let which = which.clone();
+            let order = Control::DisconnectAll { which, from: row };
+            match plane.shards().ask(shard, order).await? {
+                Report::Ended(ended) => {
+                    disconnected += u64::from(ended.count);
+                    from = ended.next;
+                }
+                other => unexpected(&other),
+            }
+        }
+    }
+    Ok(Json(Ended { disconnected }))
+}

@@ -1,0 +1,97 @@
+//! What holds: rules and settings.
+
+use axum::Json;
+use axum::extract::State;
+use serde::Serialize;
+use serde_json::Value;
+use utoipa::ToSchema;
+
+use super::{Answer, ApiError, Plane};
+use crate::config::{Effective, File};
+
+/// What stands in the place of a secret.
+const HIDDEN: &str = "(secret)";
+/// Keys whose values are secrets, wherever they stand.
+const SECRET_KEYS: &[&str] = &["token", "secret", "password"];
+
+/// The rules of the settings, in their order.
+#[derive(Serialize, ToSchema)]
+pub struct Rules {
+    /// As `[[rule]]` in the file.
+    #[schema(value_type = Vec<Object>)]
+    rules: Value,
+}
+
+/// The settings that hold.
+#[derive(Serialize, ToSchema)]
+pub struct Config {
+    /// The file that was read.
+    source: Option<String>,
+    /// As the file would have to be; secrets are hidden.
+    #[schema(value_type = Object)]
+    config: Value,
+}
+
+/// The settings as JSON, without the secrets.
+fn settings(effective: &Effective) -> Result<Value, ApiError> {
+    let mut value = serde_json::to_value(File::of(effective)).map_err(|error| {
+        let status = axum::http::StatusCode::INTERNAL_SERVER_ERROR;
+        ApiError::new(status, format!("the settings cannot be told: {error}"))
+    })?;
+    hide(&mut value);
+    Ok(value)
+}
+
+/// Hides what may not be told. An empty one is none.
+fn hide(value: &mut Value) {
+    match value {
+        Value::Object(map) => {
+            for (key, value) in map {
+                match value {
+                    Value::String(text) if !text.is_empty() && is_secret(key, text) => {
+                        *text = HIDDEN.to_string();
+                    }
+                    value => hide(value),
+                }
+            }
+        }
+        Value::Array(list) => list.iter_mut().for_each(hide),
+        _ => {}
+    }
+}
+
+/// A URL may carry a password or a key.
+fn is_secret(key: &str, text: &str) -> bool {
+    SECRET_KEYS.contains(&key) || key == "url" && text.contains(['@', '?'])
+}
+
+/// Rules
+#[utoipa::path(
+    get,
+    path = "/api/v1/rules",
+    tag = "server",
+    responses((status = 200, body = Rules))
+)]
+pub async fn rules(State(plane): State<Plane>) -> Answer<Rules> {
+    let mut settings = settings(&plane.effective())?;
+    let rules = settings.get_mut("rule").map(Value::take);
+    Ok(Json(Rules {
+        rules: rules.unwrap_or_else(|| Value::Array(Vec::new())),
+    }))
+}
+
+/// Settings
+#[utoipa::path(
+    get,
+    path = "/api/v1/config",
+    tag = "server",
+    responses((status = 200, body = Config))
+)]
+pub async fn config(State(plane): State<Plane>) -> Answer<Config> {
+    let effective = plane.effective();
+    let source = effective.source.as_ref();
+    Ok(Json(Config {
+        source: source.map(|path| path.display().to_string()),
+        config: settings(&effective)?,
+    }))
+}

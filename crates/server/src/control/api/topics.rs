@@ -1,0 +1,454 @@
+//! Topics, their logs, and publishing to them.
+
+#![allow(unused_qualifications)] // what utoipa writes for `params`
+
+use axum::Json;
+use axum::extract::rejection::{JsonRejection, QueryRejection};
+use axum::extract::{Query, State};
+use axum::http::StatusCode;
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+use crore_broker::connection::check_fields;
+use crore_broker::control::{self, LogPage, Publishing, TopicsPage};
+use crore_broker::mail::Outcome;
+use crore_broker::{Control, Report, ShardId};
+use crore_wire::topic;
+use serde::{Deserialize, Serialize};
+use utoipa::{IntoParams, ToSchema};
+
+use super::{Answer, ApiError, Cursor, ErrorBody, PIECES_MAX, Plane, page_len, text, unexpected};
+
+/// What a filter may have, beside the topics' names.
+const FILTER_BYTES_MAX: usize = 1_000;
+
+/// A topic as its home sees it.
+#[derive(Serialize, ToSchema)]
+pub struct Topic {
+    name: String,
+    /// The shard that keeps its log.
+    home: ShardId,
+    /// Messages that are kept.
+    messages: u32,
+    /// What they occupy.
+    bytes: u32,
+    /// Subscribers to the topic itself; those by filter are not counted.
+    subscribers: u32,
+    /// The newest message's position, or where the topic begins.
+    offset: u64,
+    /// The life of the log.
+    epoch: u32,
+    /// Since a subscriber last asked.
+    requested_s: Option<u32>,
+    /// The filter of the rule that governs it.
+    rule: String,
+}
+
+/// A page of topics.
+#[derive(Serialize, ToSchema)]
+pub struct Topics {
+    topics: Vec<Topic>,
+    /// `cursor` of the next page; a page may be short, or empty, before the last one.
+    next: Option<String>,
+}
+
+/// Which topics.
+#[derive(Deserialize, IntoParams)]
+#[serde(deny_unknown_fields)]
+#[into_params(parameter_in = Query)]
+pub struct Listed {
+    /// Topics that it matches; all without one.
+    filter: Option<String>,
+    /// Topics of a page, 1 to 1000; 100 without it.
+    limit: Option<u32>,
+    /// `next` of the page before.
+    cursor: Option<String>,
+}
+
+/// Which topic.
+#[derive(Deserialize, IntoParams)]
+#[serde(deny_unknown_fields)]
+#[into_params(parameter_in = Query)]
+pub struct Named {
+    /// Its name.
+    name: String,
+}
+
+/// What of a log.
+#[derive(Deserialize, IntoParams)]
+#[serde(deny_unknown_fields)]
+#[into_params(parameter_in = Query)]
+pub struct Read {
+    /// The topic's name.
+    name: String,
+    /// Messages behind this offset; all that are kept without it.
+    after: Option<u64>,
+    /// Messages of a page, 1 to 1000; 100 without it.
+    limit: Option<u32>,
+}
+
+/// A page of a topic's log, oldest first.
+#[derive(Serialize, ToSchema)]
+pub struct Messages {
+    messages: Vec<Message>,
+    /// `after` of the next page.
+    next: Option<u64>,
+    /// Messages between `after` and the first of these are gone.
+    lost: bool,
+}
+
+/// A kept message.
+#[derive(Serialize, ToSchema)]
+pub struct Message {
+    offset: u64,
+    /// Unix seconds.
+    published_s: u32,
+    /// Its data, when that is text.
+    data: Option<String>,
+    /// Its data, when that is no text.
+    data_base64: Option<String>,
+    content_type: String,
+    event: String,
+    key: String,
+}
+
+/// A message to publish: `topic`, and one of `data` and `data_base64`.
+#[derive(Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct ToPublish {
+    topic: String,
+    data: Option<String>,
+    /// Binary data, in the standard alphabet.
+    data_base64: Option<String>,
+    #[serde(default)]
+    content_type: String,
+    #[serde(default)]
+    event: String,
+    #[serde(default)]
+    key: String,
+    /// Seconds that it lives.
+    ttl_s: Option<u32>,
+    /// It takes the place of the topic's retained message.
+    #[serde(default)]
+    retain: bool,
+}
+
+/// What came of a publish.
+#[derive(Serialize, ToSchema)]
+pub struct Published {
+    /// The message's position.
+    offset: u64,
+    /// The life of the log.
+    epoch: u32,
+    /// Subscribers to the topic, and shards with subscribers by filter.
+    subscribers: u32,
+    /// Messages kept.
+    messages: u32,
+}
+
+/// What was deleted.
+#[derive(Serialize, ToSchema)]
+pub struct Deleted {
+    deleted: bool,
+}
+
+/// How many messages are gone.
+#[derive(Serialize, ToSchema)]
+pub struct Purged {
+    purged: u64,
+}
+
+/// A topic's name, and its home.
+fn place(plane: &Plane, name: &str) -> Result<(Box<[u8]>, ShardId), ApiError> {
+    let world = plane.life().world();
+    topic::check_name(name.as_bytes(), world.settings.limits.topic_bytes)
+        .map_err(|error| ApiError::bad(format!("{name:?} is not a topic: {error}")))?;
+    let home = ShardId::from(topic::partition(name.as_bytes())) % world.homes;
+    Ok((name.as_bytes().into(), home))
+}
+
+pub(super) fn filter(given: Option<&str>) -> Result<Box<[u8]>, ApiError> {
+    let filter = given.unwrap_or("#");
+    topic::check_filter(filter.as_bytes(), FILTER_BYTES_MAX)
+        .map_err(|error| ApiError::bad(format!("{filter:?} is not a filter: {error}")))?;
+    Ok(filter.as_bytes().into())
+}
+
+fn described(plane: &Plane, home: ShardId, topic: &control::Topic) -> Topic {
+    let world = plane.life().world();
+    Topic {
+        name: text(&topic.name),
+        home,
+        messages: topic.info.messages,
+        bytes: topic.bytes,
+        subscribers: topic.info.subscribers,
+        offset: topic.info.offset,
+        epoch: topic.info.epoch,
+        requested_s: topic.info.requested_s,
+        rule: world.rules.get(topic.rule).filter.clone(),
+    }
+}
+
+/// Topics
+#[utoipa::path(
+    get,
+    path = "/api/v1/topics",
+    tag = "topics",
+    params(Listed),
+    responses(
+        (status = 200, body = Topics),
+        (status = 400, body = ErrorBody, description = "A filter, limit or cursor that is none"),
+    )
+)]
+pub async fn list(
+    State(plane): State<Plane>,
+    asked: Result<Query<Listed>, QueryRejection>,
+) -> Answer<Topics> {
+    let asked = asked?.0;
+    let (filter, most) = (filter(asked.filter.as_deref())?, page_len(asked.limit)?);
+    let mut cursor = Cursor::parse(asked.cursor.as_deref())?;
+    let homes = plane.life().world().homes;
+    let mut topics = Vec::new();
+    for _ in 0..PIECES_MAX {
+        let left = most - topics.len() as u32;
+        if cursor.shard >= homes || left == 0 {
+            break;
+        }
+        let page = TopicsPage {
+            filter: filter.clone(),
+            from: cursor.row,
+            most: left,
+        };
+        let home = cursor.shard;
+        let page = match plane.shards().ask(home, Control::Topics(page)).await? {
+            Report::Topics(page) => page,
+            other => unexpected(&other),
+        };
+        let found = page.topics.iter();
+        topics.extend(found.map(|topic| described(&plane, home, topic)));
+        cursor.go_on(page.next);
+    }
+    Ok(Json(Topics {
+        topics,
+        next: cursor.next(homes),
+    }))
+}
+
+/// A topic
+#[utoipa::path(
+    get,
+    path = "/api/v1/topic",
+    tag = "topics",
+    params(Named),
+    responses(
+        (status = 200, body = Topic),
+        (status = 400, body = ErrorBody, description = "No topic can have this name"),
+        (status = 404, body = ErrorBody),
+    )
+)]
+pub async fn info(
+    State(plane): State<Plane>,
+    asked: Result<Query<Named>, QueryRejection>,
+) -> Answer<Topic> {
+    let (name, home) = place(&plane, &asked?.name)?;
+    match plane.shards().ask(home, Control::Topic(name)).await? {
+        Report::Topic(Some(topic)) => Ok(Json(described(&plane, home, &topic))),
+        Report::Topic(None) => Err(ApiError::missing("topic")),
+        other => unexpected(&other),
+    }
+}
+
+/// Delete a topic
+///
+/// Its subscribers are told that it is gone, its messages with it.
+#[utoipa::path(
+    delete,
+    path = "/api/v1/topic",
+    tag = "topics",
+    params(Named),
+    responses(
+        (status = 200, body = Deleted),
+        (status = 400, body = ErrorBody, description = "No topic can have this name"),
+        (status = 404, body = ErrorBody),
+    )
+)]
+pub async fn delete(
+    State(plane): State<Plane>,
+    asked: Result<Query<Named>, QueryRejection>,
+) -> Answer<Deleted> {
+    let (name, home) = place(&plane, &asked?.name)?;
+    match plane.shards().ask(home, Control::Delete(name)).await? {
+        Report::Deleted(true) => Ok(Json(Deleted { deleted: true })),
+        Report::Deleted(false) => Err(ApiError::missing("topic")),
+        other => unexpected(&other),
+    }
+}
+
+/// The log of a topic
+#[utoipa::path(
+    get,
+    path = "/api/v1/topic/messages",
+    tag = "topics",
+    params(Read),
+    responses(
+        (status = 200, body = Messages),
+        (status = 400, body = ErrorBody, description = "A name, offset or limit that is none"),
+        (status = 404, body = ErrorBody),
+    )
+)]
+pub async fn messages(
+    State(plane): State<Plane>,
+    asked: Result<Query<Read>, QueryRejection>,
+) -> Answer<Messages> {
+    let asked = asked?.0;
+    let (name, home) = place(&plane, &asked.name)?;
+    let page = LogPage {
+        name,
+        after: asked.after.unwrap_or_default(),
+        most: page_len(asked.limit)?,
+    };
+    let read = match plane.shards().ask(home, Control::Log(page)).await? {
+        Report::Messages(Some(read)) => read,
+        Report::Messages(None) => return Err(ApiError::missing("topic")),
+        other => unexpected(&other),
+    };
+    let last = read.messages.last().map(|message| message.offset);
+    let message = |message: control::Message| {
+        let data = match String::from_utf8(message.data) {
+            Ok(data) if !message.binary => (Some(data), None),
+            Ok(data) => (None, Some(STANDARD.encode(data))),
+            Err(error) => (None, Some(STANDARD.encode(error.as_bytes()))),
+        };
+        Message {
+            offset: message.offset,
+            published_s: message.time_s,
+            data: data.0,
+            data_base64: data.1,
+            content_type: text(&message.content_type),
+            event: text(&message.event),
+            key: text(&message.key),
+        }
+    };
+    Ok(Json(Messages {
+        next: last.filter(|_| read.more),
+        lost: read.lost,
+        messages: read.messages.into_iter().map(message).collect(),
+    }))
+}
+
+/// Purge the log of a topic
+///
+/// The messages are lost to whoever has not seen them; subscribers stay.
+#[utoipa::path(
+    delete,
+    path = "/api/v1/topic/messages",
+    tag = "topics",
+    params(Named),
+    responses(
+        (status = 200, body = Purged),
+        (status = 400, body = ErrorBody, description = "No topic can have this name"),
+        (status = 404, body = ErrorBody),
+    )
+)]
+pub async fn purge(
+    State(plane): State<Plane>,
+    asked: Result<Query<Named>, QueryRejection>,
+) -> Answer<Purged> {
+    let (name, home) = place(&plane, &asked?.name)?;
+    let mut purged = 0;
+    // What is published meanwhile stays: as many go as there are now.
+    let there = match plane
+        .shards()
+        .ask(home, Control::Topic(name.clone()))
+        .await?
+    {
+        Report::Topic(Some(topic)) => u64::from(topic.info.messages),
+        Report::Topic(None) => return Err(ApiError::missing("topic")),
+        other => unexpected(&other),
+    };
+    while purged < there {
+        match plane
+            .shards()
+            .ask(home, Control::Purge(name.clone()))
+            .await?
+        {
+            Report::Purged(Some(more)) if more > 0 => purged += u64::from(more),
+            Report::Purged(_) => break,
+            other => unexpected(&other),
+        }
+    }
+    Ok(Json(Purged { purged }))
+}
+
+/// Publish
+#[utoipa::path(
+    post,
+    path = "/api/v1/publish",
+    tag = "topics",
+    request_body = ToPublish,
+    responses(
+        (status = 200, body = Published),
+        (status = 400, body = ErrorBody, description = "A body that is none, or a name or field that cannot be"),
+        (status = 413, body = ErrorBody, description = "More than limits.message_bytes"),
+        (status = 415, body = ErrorBody, description = "Not application/json"),
+        (status = 503, body = ErrorBody, description = "No room for another topic"),
+    )
+)]
+pub async fn publish(
+    State(plane): State<Plane>,
+    message: Result<Json<ToPublish>, JsonRejection>,
+) -> Answer<Published> {
+    let message = message?.0;
+    let (name, home) = place(&plane, &message.topic)?;
+    if topic::is_reserved(&name) {
+        return Err(ApiError::bad(
+            "topics that begin with $ are the server's own",
+        ));
+    }
+    let (data, binary) = match (message.data, message.data_base64) {
+        (Some(data), None) => (data.into_bytes(), false),
+        (None, Some(data)) => {
+            let data = STANDARD.decode(data);
+            let why = |error| ApiError::bad(format!("data_base64 is not Base64: {error}"));
+            (data.map_err(why)?, true)
+        }
+        _ => return Err(ApiError::bad("give one of data and data_base64")),
+    };
+    let most = plane.life().world().settings.limits.message_bytes;
+    if data.len() > most {
+        let why = format!(
+            "the message has {} bytes; limits.message_bytes allows {most}",
+            data.len()
+        );
+        return Err(ApiError::new(StatusCode::PAYLOAD_TOO_LARGE, why));
+    }
+    let (content_type, event) = (message.content_type, message.event);
+    check_fields(
+        content_type.as_bytes(),
+        event.as_bytes(),
+        message.key.as_bytes(),
+    )
+    .map_err(ApiError::bad)?;
+    let order = Control::Publish(Box::new(Publishing {
+        name,
+        data,
+        content_type: content_type.into(),
+        event: event.into(),
+        key: message.key.into(),
+        ttl_s: message.ttl_s,
+        retain: message.retain,
+        binary,
+    }));
+    match plane.shards().ask(home, order).await? {
+        Report::Published(Outcome::Done(info)) => Ok(Json(Published {
+            offset: info.offset,
+            epoch: info.epoch,
+            subscribers: info.subscribers,
+            messages: info.messages,
+        })),
+        Report::Published(_) => Err(ApiError::new(
+            StatusCode::SERVICE_UNAVAILABLE,
+            "no room for another topic (limits.topics_max, limits.topics_per_shard)",
+        )),
+        other => unexpected(&other),
+    }
+}
