@@ -162,7 +162,7 @@ fn say_room(shards: u64, limits: &Limits) {
     } else if by_descriptors < connections_max {
         (
             by_descriptors,
-            "raise RLIMIT_NOFILE (ulimit -n) or --shards for more: each shard has a descriptor table of its own",
+            "raise RLIMIT_NOFILE (ulimit -n) or --shards for more (`crore doctor` says how far): each shard has a descriptor table of its own",
         )
     } else {
         (connections_max, "limits.connections_max binds first")

@@ -91,7 +91,8 @@ pub fn run(args: &RunArgs) -> Result<Value> {
         "reached": reached,
         "error": error,
         "killed_by_limit": killed,
-        "doctor": doctor,
+        "binds_first": first,
+        "bounds": doctor["bounds"],
         "samples": filled.samples,
     }))
 }

@@ -54,6 +54,34 @@ fn the_script_is_one_that_a_shell_reads_and_has_every_change() {
 }
 
 #[test]
+fn the_script_does_what_applying_does_however_often_it_runs() {
+    let (applied, scripted) = (lacking(), lacking());
+    applied.doctor(&[TEN, &["--apply"]].concat());
+    let script = said(&scripted.doctor(&[TEN, &["--script"]].concat()));
+    // The same script on a host below a directory, whose sysctls are files.
+    let root = scripted.path("").display().to_string();
+    let script = script.replace("/etc/", &format!("{root}etc/"));
+    let sysctl = "sysctl() {\n  file=$(echo \"${2%%=*}\" | tr . /)\n  printf %s \"${2#*=}\" > \"$ROOT/proc/sys/$file\"\n}\n";
+    for _ in 0..2 {
+        let done = Command::new("sh")
+            .args(["-c", &format!("{sysctl}{script}")])
+            .env("ROOT", &root)
+            .status()
+            .unwrap();
+        assert!(done.success());
+        for file in [
+            SYSCTLS,
+            "etc/security/limits.d/90-crore.conf",
+            "etc/systemd/system/crore.service.d/90-limits.conf",
+            "proc/sys/fs/file-max",
+            "proc/sys/net/core/somaxconn",
+        ] {
+            assert_eq!(scripted.read(file), applied.read(file), "{file}");
+        }
+    }
+}
+
+#[test]
 fn applying_shows_each_step_and_takes_it_once() {
     let host = lacking();
     let apply = [TEN, &["--apply"]].concat();

@@ -112,6 +112,11 @@ impl Tree {
         fs::read_to_string(self.root.join(path)).unwrap()
     }
 
+    /// Where a file lies.
+    pub fn path(&self, path: &str) -> PathBuf {
+        self.root.join(path)
+    }
+
     /// Whether a file is there.
     pub fn has(&self, path: &str) -> bool {
         self.root.join(path).exists()
