@@ -45,7 +45,7 @@ pub fn all(host: &Host, need: &Need) -> Vec<Bound> {
     }
     for group in &host.groups {
         let kernel = formula::charged_bytes(group.counts_sockets);
-        let each = need.protocol.process_bytes() + kernel;
+        let each = need.process_bytes() + kernel;
         let free = group.limit.saturating_sub(group.held + fixed);
         add(
             &format!("memory of the control group {}", group.path),
@@ -97,7 +97,7 @@ pub fn all(host: &Host, need: &Need) -> Vec<Bound> {
         let free = memory.commit_limit.saturating_sub(memory.committed + fixed);
         add(
             "memory that may be promised",
-            free / need.protocol.process_bytes(),
+            free / need.process_bytes(),
             "vm.overcommit_memory is 2: CommitLimit - Committed_AS - the empty server".to_string(),
         );
     }

@@ -36,6 +36,10 @@ pub fn charged_bytes(counts_sockets: bool) -> u64 {
     OTHER_OBJECTS_BYTES + socket
 }
 
+/// What TLS adds to a connection that waits: two secrets of 32 bytes and two counts, and 4 bytes that find them
+/// (`net/src/stream/keys.rs`). A client that takes neither AES-128 nor ChaCha20 has secrets of 48 bytes, 32 more.
+pub const TLS_BYTES: u64 = 80 + 4;
+
 /// An entry of the connection tracker: `nf_conn` (256 bytes in Linux 6) with its extensions, and a bucket.
 pub const TRACKED_BYTES: u64 = 328;
 

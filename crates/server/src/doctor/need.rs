@@ -61,6 +61,8 @@ pub struct Need {
     pub addresses: u64,
     /// Whether it stands behind proxies.
     pub proxies: bool,
+    /// Whether the server speaks TLS: then all connections are taken to.
+    pub tls: bool,
     /// Bytes of all logs, when they are full.
     pub log_bytes: u64,
     /// `limits.connections_max`.
@@ -94,6 +96,7 @@ impl Need {
             backlog: effective.backlog.into(),
             addresses: effective.listen.len() as u64,
             proxies: !effective.settings.http.trusted_proxies.is_empty(),
+            tls: effective.tls.is_on(),
             log_bytes: limits.log_bytes as u64,
             connections_max: limits.connections_max as u64,
             connections_per_shard: limits.connections_per_shard as u64,
@@ -108,6 +111,12 @@ impl Need {
         formula::server_bytes(self.shards) + self.log_bytes
     }
 
+    /// The process's bytes of a connection.
+    pub fn process_bytes(&self) -> u64 {
+        let tls = if self.tls { formula::TLS_BYTES } else { 0 };
+        self.protocol.process_bytes() + tls
+    }
+
     /// Bytes of a connection, of the process and of the kernel together.
     pub fn connection_bytes(&self, host: &Host) -> u64 {
         let tracked = if host.tracks_connections() {
@@ -115,7 +124,7 @@ impl Need {
         } else {
             0
         };
-        self.protocol.process_bytes() + formula::KERNEL_BYTES + tracked
+        self.process_bytes() + formula::KERNEL_BYTES + tracked
     }
 
     /// Bytes of all connections and of what stands before them.

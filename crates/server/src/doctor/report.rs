@@ -56,9 +56,10 @@ fn head(findings: &Findings) -> String {
             format!("Linux {major}.{minor}")
         });
     format!(
-        "{} {} connections on {} cores, {memory}, {kernel}; {} shards\n{}\n",
+        "{} {} connections{} on {} cores, {memory}, {kernel}; {} shards\n{}\n",
         count(need.connections),
         need.protocol.name(),
+        if need.tls { " over TLS" } else { "" },
         need.cores,
         need.shards,
         holds(findings)
@@ -166,6 +167,7 @@ pub fn json(findings: &Findings) -> Value {
     json!({
         "connections": need.connections,
         "protocol": need.protocol.name(),
+        "tls": need.tls,
         "shards": need.shards,
         "cores": need.cores,
         "bytes_per_connection": need.connection_bytes(&findings.host),

@@ -466,6 +466,17 @@ fn another_host_can_be_planned() {
 }
 
 #[test]
+fn a_server_with_a_certificate_is_taken_to_speak_tls() {
+    let host = Tree::large().with(
+        "crore.toml",
+        "[tls]\ncertificate = 'cert.pem'\nkey = 'key.pem'\n",
+    );
+    let findings = host.findings(MILLION);
+    assert_eq!(findings.0["tls"], true);
+    assert_eq!(findings.0["bytes_per_connection"], 164 + 84 + 4_074);
+}
+
+#[test]
 fn connections_through_proxies_are_counted_in_addresses() {
     let host = Tree::large().with(
         "crore.toml",

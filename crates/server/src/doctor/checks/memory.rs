@@ -47,8 +47,8 @@ fn memory(host: &Host, need: &Need) -> Check {
         "{} connections x ({} B of the process + {} B of the kernel) + {} of an empty server + {} of full logs. While messages go out, \
          {} sockets that hold a page each add {}",
         count(need.connections),
-        need.protocol.process_bytes(),
-        need.connection_bytes(host) - need.protocol.process_bytes(),
+        need.process_bytes(),
+        need.connection_bytes(host) - need.process_bytes(),
         bytes(formula::server_bytes(need.shards)),
         bytes(need.log_bytes),
         count(busy),
@@ -61,7 +61,7 @@ fn memory(host: &Host, need: &Need) -> Check {
 fn groups(host: &Host, need: &Need) -> Vec<Check> {
     let one = |group: &super::super::group::Group| {
         let kernel = formula::charged_bytes(group.counts_sockets);
-        let each = need.protocol.process_bytes() + kernel;
+        let each = need.process_bytes() + kernel;
         let wanted = group.held + need.fixed_bytes() + need.connections * each;
         let counted = if group.counts_sockets {
             "accepted sockets count"
@@ -94,7 +94,7 @@ fn groups(host: &Host, need: &Need) -> Vec<Check> {
 fn overcommit(host: &Host, need: &Need) -> Check {
     const NAME: &str = "vm.overcommit_memory";
     let mode = host.number(NAME);
-    let process = need.fixed_bytes() + need.connections * need.protocol.process_bytes();
+    let process = need.fixed_bytes() + need.connections * need.process_bytes();
     let room = host.memory.map_or(u64::MAX, |memory| {
         memory.commit_limit.saturating_sub(memory.committed)
     });
@@ -114,7 +114,7 @@ fn overcommit(host: &Host, need: &Need) -> Check {
 }
 
 fn mappings(host: &Host, need: &Need) -> Check {
-    let heap = need.fixed_bytes() + need.connections * need.protocol.process_bytes();
+    let heap = need.fixed_bytes() + need.connections * need.process_bytes();
     let wanted = formula::mappings(heap, need.shards);
     Check::at_least(host, "vm.max_map_count", wanted, State::Change).because(
         "two mappings for each 64 MiB of heap, eight for each shard, 256 for the program; past it the process gets no memory",
