@@ -22,7 +22,7 @@ use crore_net::{Sender, clock};
 use super::{Checks, remedy};
 use crate::shard_loop::Letter;
 
-/// Threads that verify signatures: each does some ten thousand a second.
+/// Threads that verify signatures, which are short work.
 const TOKEN_THREADS: usize = 2;
 /// How long a refusal is believed: long enough that whoever tries again and again costs nothing, short enough for somebody who
 /// was just let in.

@@ -90,6 +90,24 @@ const COUNTERS: &[(&str, Option<Unit>, &str, Of)] = &[
         |s| s.stats.untrusted,
     ),
     (
+        "refused_credentials",
+        None,
+        "Requests and connections whose credentials were worth nothing",
+        |s| s.stats.refused,
+    ),
+    (
+        "denied_requests",
+        None,
+        "Requests, subscriptions and messages without a grant",
+        |s| s.stats.denied,
+    ),
+    (
+        "lapsed_connections",
+        None,
+        "Connections and polls that ended with their token",
+        |s| s.stats.lapsed,
+    ),
+    (
         "published_messages",
         None,
         "Messages that were published",

@@ -22,7 +22,8 @@ mod tests {
 
     #[test]
     fn a_cookie_is_found_by_its_whole_name() {
-        let table: &[(&[&[u8]], Option<&[u8]>)] = &[
+        type Row = (&'static [&'static [u8]], Option<&'static [u8]>);
+        let table: &[Row] = &[
             (&[], None),
             (&[b"t=1"], Some(b"1")),
             (&[b"at=0; t=1; t=2"], Some(b"1")),
