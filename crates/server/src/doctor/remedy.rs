@@ -48,6 +48,7 @@ impl Plan {
         let mut plan = Plan::default();
         let mut sysctls = BTreeMap::new();
         let mut descriptors = None;
+        let mut writes = Vec::new();
         let bad = |check: &&Check| matches!(check.state, State::Change | State::Advice);
         for check in checks.iter().filter(bad) {
             for fix in &check.fixes {
@@ -56,7 +57,7 @@ impl Plan {
                         sysctls.insert((*name).to_string(), (value.clone(), check.why.clone()));
                     }
                     Fix::Descriptors(limit) => descriptors = Some(*limit),
-                    Fix::Write { path, value } => plan.steps.push(Step::Write {
+                    Fix::Write { path, value } => writes.push(Step::Write {
                         path: path.clone(),
                         value: value.clone(),
                     }),
@@ -71,6 +72,8 @@ impl Plan {
         if let Some(limit) = descriptors {
             plan.descriptors(host, limit);
         }
+        // Last, since a script ends at the first step that fails, and a container's /sys may not be written to.
+        plan.steps.extend(writes);
         plan
     }
 

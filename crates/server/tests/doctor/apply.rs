@@ -22,7 +22,10 @@ fn said(output: &std::process::Output) -> String {
 
 #[test]
 fn the_script_is_one_that_a_shell_reads_and_has_every_change() {
-    let host = lacking().with("crore.toml", "backlog = 16\n");
+    let host = lacking()
+        .with("crore.toml", "backlog = 16\n")
+        .with("sys/class/net/eth0/device/vendor", "0x1af4")
+        .with("sys/class/net/eth0/queues/rx-0/rps_cpus", "0\n");
     let output = host.doctor(&[TEN, &["--script"]].concat());
     assert_eq!(output.status.code(), Some(1), "they do not fit yet");
     let script = said(&output);
@@ -38,6 +41,11 @@ fn the_script_is_one_that_a_shell_reads_and_has_every_change() {
         assert!(script.contains(part), "{part} is not in\n{script}");
     }
     assert!(!script.contains("systemctl"), "nobody to tell");
+    let masks = script.find("rps_cpus").expect("the card has one queue");
+    assert!(
+        script.find("LimitNOFILE") < Some(masks),
+        "what may fail comes last"
+    );
     assert!(!host.has(SYSCTLS), "a script changes nothing");
     let mut shell = Command::new("sh")
         .arg("-n")
