@@ -162,20 +162,12 @@ impl Shard {
             }
             let tell = &d.tells[d.keys[d.at] as u32 as usize];
             if let Tell::Live { topic, serial, .. } = *tell {
-                if d.keys[d.at] >> 32 == u64::from(IN_ORDER) {
-                    // A burst names a connection once, and its topic may have stood before.
-                    self.send_burst(&frames, io);
-                }
                 let end = self.gather(d, topic);
                 // Between the parts of a walk its topic cannot be freed: the tombstones hold it.
                 if self.topics.is_current(topic, serial)
                     && !self.fan_out(d, topic, serial, &frames, budget, io)
                 {
                     break false;
-                }
-                if end - d.at == TOGETHER_MAX {
-                    // More of this topic may follow, to the same connections.
-                    self.send_burst(&frames, io);
                 }
                 d.at = end;
                 continue;
@@ -186,12 +178,10 @@ impl Shard {
                 }
                 continue;
             }
-            self.send_burst(&frames, io);
             self.tell(d.home, tell, &frames, io);
             *budget -= 1;
             d.at += 1;
         };
-        self.send_burst(&frames, io);
         let deliveries = self.stats.delivered.wrapping_sub(before);
         if frames.stamp != 0 && deliveries > 0 {
             io.written(frames.stamp, deliveries);
@@ -260,7 +250,7 @@ impl Shard {
         }
     }
 
-    /// Takes the run of live messages at the cursor into the burst; returns where it ends.
+    /// Takes the run of live messages at the cursor; returns where it ends.
     fn gather(&mut self, d: &Delivery, of: u32) -> usize {
         let run = d.keys[d.at..].iter().take(TOGETHER_MAX).map_while(|key| {
             match &d.tells[*key as u32 as usize] {
@@ -268,8 +258,8 @@ impl Shard {
                 _ => None,
             }
         });
-        self.burst.next_topic(run);
-        d.at + self.burst.records().len()
+        self.run.begin(run);
+        d.at + self.run.records().len()
     }
 
     pub(crate) fn fan_out<I: Io>(
@@ -346,7 +336,7 @@ impl Shard {
         }
         match row.state {
             State::Poll => {
-                let first = self.burst.records()[0];
+                let first = self.run.records()[0];
                 self.answer_poll(slot, topic, &first, frames, false, io);
             }
             State::Mqtt if !mqtt::is_plain(row.options) => {
@@ -365,11 +355,11 @@ impl Shard {
     }
 
     fn encode_once(&mut self, encoding: Encoding, topic: u32, frames: &Frames) {
-        if !self.burst.encoded(encoding).is_empty() {
+        if !self.run.encoded(encoding).is_empty() {
             return;
         }
-        for n in 0..self.burst.records().len() {
-            let record = self.burst.records()[n];
+        for n in 0..self.run.records().len() {
+            let record = self.run.records()[n];
             self.id.clear();
             position::write(
                 &mut self.id,
@@ -390,7 +380,7 @@ impl Shard {
                 record: &record,
                 now_s: self.now.unix_s,
             };
-            self.burst.encoded(encoding).push(&message, encoding);
+            self.run.encoded(encoding).push(&message, encoding);
         }
     }
 
@@ -405,7 +395,7 @@ impl Shard {
             .position(|sub| sub.topic == topic)
             .expect("a member has the topic in its list");
         if list[part].flags & (COUNTED | LIVE) != COUNTED | LIVE {
-            let first = self.burst.records()[0];
+            let first = self.run.records()[0];
             self.deliver_early(slot, part as u32, &first, frames);
             return;
         }
@@ -413,7 +403,7 @@ impl Shard {
             return self.mqtt_deliver(slot, part as u32, frames, io);
         }
         if state == State::Poll {
-            let first = self.burst.records()[0];
+            let first = self.run.records()[0];
             self.extras.get_mut(extra).list[part].offset = first.offset;
             self.answer_poll(slot, topic, &first, frames, false, io);
             return;
@@ -422,8 +412,8 @@ impl Shard {
             self.hold_of_set(slot, part as u32, frames);
             return;
         }
-        for n in 0..self.burst.records().len() {
-            let record = &self.burst.records()[n].clone();
+        for n in 0..self.run.records().len() {
+            let record = &self.run.records()[n].clone();
             let extra_row = self.extras.get_mut(extra);
             extra_row.list[part].offset = record.offset;
             let mut bytes = Vec::new();
@@ -468,7 +458,7 @@ impl Shard {
         let epoch = self.world.epoch;
         let extra = self.extras.get_mut(self.conns.get(slot).extra);
         let attaching = extra.attaching.as_mut().expect("it is not begun");
-        for record in self.burst.records() {
+        for record in self.run.records() {
             if record.latest || attaching.frames.len() + frames.frame(record).len() > limit {
                 extra.list[part as usize].flags &= !LIVE;
                 extra.behind.push(Behind {

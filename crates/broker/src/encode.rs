@@ -234,53 +234,40 @@ pub(crate) fn frame_from(out: &mut Vec<u8>, start: usize, opcode: Opcode) {
     out[start..].rotate_right(len);
 }
 
-/// One encoding of the messages of a burst, made as it is asked for, topic after topic.
+/// One encoding of the messages of a run, made when it is asked for.
 #[derive(Default)]
 pub struct Encoded {
     bytes: Vec<u8>,
-    ends: Vec<u32>,
-    /// Where the topic at hand begins in `ends`.
-    topic: u32,
+    ends: Vec<usize>,
 }
 
 impl Encoded {
-    /// Goes on to another topic.
-    pub fn next_topic(&mut self) {
-        self.topic = self.ends.len() as u32;
-    }
-
-    /// Forgets all topics.
+    /// Forgets the messages.
     pub fn clear(&mut self) {
         self.bytes.clear();
         self.ends.clear();
-        self.topic = 0;
     }
 
-    /// Whether nothing of the topic at hand was encoded yet.
+    /// Whether nothing was encoded yet.
     pub fn is_empty(&self) -> bool {
-        self.topic as usize == self.ends.len()
+        self.ends.is_empty()
     }
 
-    /// Adds a message to the topic at hand.
+    /// Adds a message.
     pub fn push(&mut self, message: &Message<'_>, encoding: Encoding) {
         message.encode(encoding, &mut self.bytes);
-        self.ends.push(self.bytes.len() as u32);
-    }
-
-    /// The number of the topic's first message.
-    pub fn first(&self) -> u32 {
-        self.topic
+        self.ends.push(self.bytes.len());
     }
 
     /// The messages of these numbers, side by side.
-    pub fn span(&self, messages: core::ops::Range<u32>) -> &[u8] {
+    pub fn span(&self, messages: core::ops::Range<usize>) -> &[u8] {
         &self.bytes[self.start(messages.start)..self.start(messages.end)]
     }
 
-    fn start(&self, message: u32) -> usize {
+    fn start(&self, message: usize) -> usize {
         match message {
             0 => 0,
-            n => self.ends[n as usize - 1] as usize,
+            n => self.ends[n - 1],
         }
     }
 }

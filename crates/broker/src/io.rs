@@ -19,31 +19,12 @@ pub enum Close {
     Reset,
 }
 
-/// One of several writes that go out together.
-#[derive(Clone, Copy, Debug)]
-pub struct Write<'a> {
-    /// Where to.
-    pub link: Link,
-    /// What.
-    pub bytes: &'a [u8],
-}
-
 /// What a shard does to the world. Failures come back as [`Input::Closed`] only.
 pub trait Io {
     /// From now on, events of this link are this connection's; it is read.
     fn open(&mut self, link: Link, conn: ConnId);
     /// Sends the parts in order; returns how many bytes were taken.
     fn send(&mut self, link: Link, parts: &[&[u8]]) -> usize;
-    /// Sends each of the writes, to as many links, as far as it is taken; calls `short` with the place of a write
-    /// and the bytes that were taken wherever that was not all.
-    fn send_all(&mut self, writes: &[Write<'_>], mut short: impl FnMut(usize, usize)) {
-        for (n, write) in writes.iter().enumerate() {
-            let taken = self.send(write.link, &[write.bytes]);
-            if taken < write.bytes.len() {
-                short(n, taken);
-            }
-        }
-    }
     /// Which readiness is wanted.
     fn interest(&mut self, link: Link, conn: ConnId, read: bool, write: bool);
     /// Ends the link. After `Now` and `Reset` it does not exist.

@@ -74,7 +74,6 @@ impl Shard {
         budget: &mut u32,
         io: &mut I,
     ) -> bool {
-        self.send_burst(frames, io);
         if d.run.len == 0 {
             self.begin_run(d, frames);
         }
@@ -92,10 +91,8 @@ impl Shard {
                 unreachable!("a run is of matches")
             };
             if topic != NONE && self.topics.is_current(topic, serial) {
-                self.burst.next_topic(core::iter::once(record));
-                let done = self.fan_out(d, topic, serial, frames, budget, io);
-                self.send_burst(frames, io);
-                if !done {
+                self.run.begin(core::iter::once(record));
+                if !self.fan_out(d, topic, serial, frames, budget, io) {
                     return false;
                 }
             }
@@ -103,12 +100,11 @@ impl Shard {
         }
         let messages: Vec<Matched> = (0..d.run.len).map(|n| d.matched(n)).collect();
         let home = d.home;
-        self.burst
-            .next_topic(messages.iter().map(|message| message.record));
-        self.burst.home = home;
+        self.run
+            .begin(messages.iter().map(|message| message.record));
+        self.run.home = home;
         while let Some(first) = d.run.due.get(d.run.at) {
             if *budget == 0 {
-                self.send_burst(frames, io);
                 return false;
             }
             *budget -= 1;
@@ -119,7 +115,6 @@ impl Shard {
             let all = &d.run.due[d.run.at - len..d.run.at];
             self.matched(slot, home, all, &messages, frames, io);
         }
-        self.send_burst(frames, io);
         if let Some(last) = messages.last() {
             self.all_saw(home, last.record.offset);
         }
@@ -198,7 +193,7 @@ impl Shard {
         messages: &[Matched],
         frames: &Frames,
     ) {
-        if encoding == Encoding::Frame || !self.burst.encoded(encoding).is_empty() {
+        if encoding == Encoding::Frame || !self.run.encoded(encoding).is_empty() {
             return;
         }
         for message in messages {
@@ -211,7 +206,7 @@ impl Shard {
                 record: &message.record,
                 now_s: self.now.unix_s,
             };
-            self.burst.encoded(encoding).push(&message, encoding);
+            self.run.encoded(encoding).push(&message, encoding);
         }
     }
 

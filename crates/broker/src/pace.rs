@@ -22,7 +22,7 @@ pub struct Pace {
     /// bounds the memory of messages under way when carriers fall behind.
     pub turns_under_way: usize,
     /// Connections that one tick looks at, unless the table is so large that a second has not ticks enough: with the
-    /// default heartbeat some forty of them are due, which is one burst, half a millisecond.
+    /// default heartbeat some forty of them are due, half a millisecond.
     pub rows_per_tick: u32,
 }
 

@@ -18,7 +18,6 @@ use crore_wire::topic;
 use crate::access::passes::Passes;
 use crate::access::verdicts::Verdicts;
 use crate::admission::Admission;
-use crate::burst::Burst;
 use crate::carrier::Topics;
 use crate::conn::{
     CLOSING, ConnId, EOF, Extra, FRAMED, HttpSpill, Link, Outbox, PAUSED, PINGS, Row, Spill, State,
@@ -33,6 +32,7 @@ use crate::mail::{Ask, Mail, ReplyTo, ShardId};
 use crate::matching::Matching;
 use crate::pace::Pace;
 use crate::rules::Rules;
+use crate::run::Run;
 use crate::sessions::Sessions;
 use crate::settings::Settings;
 use crate::slab::{NONE, Side, Slab};
@@ -124,7 +124,7 @@ pub struct Shard {
     pub(crate) properties: PropertyBuf,
     /// The topic of an MQTT publish that is being read.
     pub(crate) named_scratch: Vec<u8>,
-    pub(crate) burst: Burst,
+    pub(crate) run: Run,
     pub(crate) scratch: crore_wire::ndjson::Scratch,
     pub(crate) pace: Pace,
     pub(crate) stats: Stats,
@@ -185,7 +185,7 @@ impl Shard {
             id: Vec::new(),
             properties: PropertyBuf::new(),
             named_scratch: Vec::new(),
-            burst: Burst::default(),
+            run: Run::default(),
             scratch: Default::default(),
             pace: Pace::default(),
             stats: Stats::default(),

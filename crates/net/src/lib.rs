@@ -16,7 +16,6 @@
 compile_error!("crore-net is written for Linux: epoll, eventfd, close_range");
 
 pub mod affinity;
-pub mod burst;
 pub mod clock;
 pub mod driver;
 pub mod entrance;
@@ -32,7 +31,6 @@ pub mod stream;
 mod address;
 mod sys;
 
-pub use burst::{BURST_MAX, Burst};
 pub use driver::{Driver, Event};
 pub use entrance::{Arrival, Entrance};
 pub use listener::{Accepted, Listener, Reserve, Shed, SocketOptions};

@@ -8,9 +8,7 @@ use crore_broker::admission::Admission;
 use crore_broker::rules::Rules;
 use crore_broker::settings::{Limits, Rule, Settings};
 use crore_broker::stats::Accounts;
-use crore_broker::{
-    Close, ConnId, Input, Io, Link, Mail, Now, Pace, Shard, ShardId, Stats, World, Write,
-};
+use crore_broker::{Close, ConnId, Input, Io, Link, Mail, Now, Pace, Shard, ShardId, Stats, World};
 
 /// How a subscriber gets its messages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -41,8 +39,8 @@ pub struct Socket {
 #[derive(Default)]
 pub struct Sockets {
     sockets: Vec<Socket>,
-    /// Writes of each burst.
-    pub bursts: Vec<usize>,
+    /// How often something was sent.
+    pub sends: usize,
     mail: Vec<Mail>,
 }
 
@@ -54,6 +52,7 @@ impl Io for Sockets {
         let socket = &mut self.sockets[link.0 as usize];
         assert!(socket.conn.is_some(), "it is open");
         assert!(!socket.refused, "it takes nothing now");
+        self.sends += 1;
         let bytes = parts.concat();
         let taken = bytes.len().min(socket.window.unwrap_or(usize::MAX));
         socket.received.extend_from_slice(&bytes[..taken]);
@@ -62,22 +61,6 @@ impl Io for Sockets {
             *window -= taken;
         }
         taken
-    }
-    fn send_all(&mut self, writes: &[Write<'_>], mut short: impl FnMut(usize, usize)) {
-        self.bursts.push(writes.len());
-        for (n, write) in writes.iter().enumerate() {
-            let earlier = &writes[..n];
-            assert!(
-                earlier.iter().all(|other| other.link != write.link),
-                "once, or a short write is followed by another"
-            );
-        }
-        for (n, write) in writes.iter().enumerate() {
-            let taken = self.send(write.link, &[write.bytes]);
-            if taken < write.bytes.len() {
-                short(n, taken);
-            }
-        }
     }
     fn interest(&mut self, link: Link, _: ConnId, _: bool, write: bool) {
         self.sockets[link.0 as usize].wants_to_write = write;

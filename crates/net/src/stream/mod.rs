@@ -146,7 +146,6 @@ pub struct Streams {
     partial_bytes: usize,
     sealed_bytes: usize,
     scratch: Vec<u8>,
-    sealing: Vec<u8>,
     /// Connections that are over without anything having come of them.
     ended: Vec<u64>,
     stats: Stats,
@@ -171,7 +170,6 @@ impl Streams {
             partial_bytes: 0,
             sealed_bytes: 0,
             scratch: Vec::new(),
-            sealing: Vec::new(),
             ended: Vec::new(),
             stats: Stats::default(),
             failure: None,

@@ -1,26 +1,13 @@
 //! The way out: what is sealed, and what becomes of it when the socket takes only a part.
 
-use std::ops::Range;
-
 use super::cipher::PLAIN_MAX;
 use super::keys::{BUSY, HELD, Place};
 use super::table::Entry;
 use super::{Sent, Streams};
-use crate::{BURST_MAX, Burst, Fd, socket};
+use crate::{Fd, socket};
 
 /// Content of a record while much waits already: what a socket refuses of it is little.
 const SMALL_RECORD: usize = 1 << 10;
-/// Sealed bytes of one burst: more than the share of a turn that many small messages take.
-const BURST_BYTES: usize = 64 << 10;
-
-/// A write of a burst, and where it lies sealed if it is.
-struct Planned<'a> {
-    n: usize,
-    fd: Fd,
-    bytes: &'a [u8],
-    place: Option<Place>,
-    sealed: Range<usize>,
-}
 
 impl Streams {
     /// Sends the parts in order as far as the socket takes them; says how many bytes that were.
@@ -108,105 +95,6 @@ impl Streams {
         self.crypt.keys.to(place).clear(BUSY);
         self.forget_idle(fd);
         true
-    }
-
-    /// Sends each of the writes, to as many connections, as far as its socket takes it; calls `short` with the place of one
-    /// and the bytes taken wherever that was not all.
-    pub fn send_all<'a>(
-        &mut self,
-        burst: &mut Burst,
-        writes: impl Iterator<Item = (Fd, &'a [u8])> + Clone,
-        mut short: impl FnMut(usize, usize),
-    ) {
-        if self.crypt.keys.len() == 0 && self.early.is_empty() {
-            return burst.send_all(writes, short);
-        }
-        let mut sealed = std::mem::take(&mut self.sealing);
-        let mut plan = Vec::with_capacity(BURST_MAX);
-        for (n, (fd, bytes)) in writes.enumerate() {
-            match self.plan(&mut sealed, n, fd, bytes) {
-                Some(planned) => plan.push(planned),
-                None => {
-                    let taken = self.send(fd, &[bytes]).unwrap_or(0);
-                    if taken < bytes.len() {
-                        short(n, taken);
-                    }
-                }
-            }
-            if sealed.len() > BURST_BYTES {
-                self.send_planned(&mut sealed, &mut plan, burst, &mut short);
-            }
-        }
-        self.send_planned(&mut sealed, &mut plan, burst, &mut short);
-        self.sealing = sealed;
-    }
-
-    /// Seals a write of a burst; none where that is more than one record, or something waits before it.
-    fn plan<'a>(
-        &mut self,
-        sealed: &mut Vec<u8>,
-        n: usize,
-        fd: Fd,
-        bytes: &'a [u8],
-    ) -> Option<Planned<'a>> {
-        let begin = sealed.len();
-        let place = match self.table.get(fd.0) {
-            Entry::Plain => None,
-            Entry::Early => return None,
-            Entry::Sealed(place) => {
-                let half = self.crypt.keys.to(place);
-                let waits = half.is(BUSY) || half.is(HELD);
-                if waits || bytes.is_empty() || bytes.len() > self.record_bytes() {
-                    return None;
-                }
-                let write = |out: &mut Vec<u8>| out.extend_from_slice(bytes);
-                if !self.crypt.seal_data(place, sealed, write) {
-                    return None;
-                }
-                Some(place)
-            }
-        };
-        let sealed = begin..sealed.len();
-        Some(Planned {
-            n,
-            fd,
-            bytes,
-            place,
-            sealed,
-        })
-    }
-
-    fn send_planned(
-        &mut self,
-        sealed: &mut Vec<u8>,
-        plan: &mut Vec<Planned<'_>>,
-        burst: &mut Burst,
-        short: &mut impl FnMut(usize, usize),
-    ) {
-        let mut shorts = Vec::new();
-        let sends = plan.iter().map(|planned| match planned.place {
-            Some(_) => (planned.fd, &sealed[planned.sealed.clone()]),
-            None => (planned.fd, planned.bytes),
-        });
-        burst.send_all(sends, |at, taken| shorts.push((at, taken)));
-        for (at, taken) in shorts {
-            let Planned {
-                n,
-                fd,
-                bytes,
-                place,
-                sealed: range,
-            } = &plan[at];
-            if let Some(place) = place {
-                let rest = sealed[range.start + taken..range.end].to_vec();
-                self.keep_sealed(*fd, *place, rest);
-                short(*n, bytes.len() - 1);
-            } else {
-                short(*n, taken);
-            }
-        }
-        sealed.clear();
-        plan.clear();
     }
 }
 

@@ -25,7 +25,7 @@ use crate::slab::NONE;
 const DUP: u8 = 0b1000;
 
 impl Shard {
-    /// Live messages of the burst, for a subscription of a list. What a filter of the client matches too comes by that
+    /// Live messages of the run, for a subscription of a list. What a filter of the client matches too comes by that
     /// filter.
     pub(crate) fn mqtt_deliver<I: Io>(
         &mut self,
@@ -38,9 +38,9 @@ impl Shard {
         if self.filtered(slot).is_some() && self.has_match(slot, self.topics.name(topic)) {
             return;
         }
-        let records = self.burst.records().to_vec();
+        let records = self.run.records().to_vec();
         let left = self.give_all(slot, part, &records, frames, io).copied();
-        let last = records.last().expect("a burst has messages").offset;
+        let last = records.last().expect("a run has messages").offset;
         let sub = &mut self.extra(slot).list[part as usize];
         sub.offset = left.map_or(last, |left| left.previous);
         if let Some(left) = left {

@@ -1,0 +1,299 @@
+//! Messages on their way into the sockets: the run of live messages of one topic at hand, its encodings, and what
+//! becomes of bytes that a socket refused.
+//!
+//! Invariants: a subscriber gets a run with one write where its messages lie side by side; an encoding of the run is made
+//! once, when the first subscriber needs it.
+//!
+//! Deliberately not here: several sockets in one system call. An io_uring with 64 and 256 sends at a time was slower than
+//! one `send` each, in paired runs on Linux 6.18.
+
+use alloc::vec::Vec;
+use core::ops::Range;
+
+use crate::conn::{Behind, FILTERS, LIVE};
+use crate::encode::{Encoded, Encoding};
+use crate::io::Io;
+use crate::mail::{Frames, Record, ShardId};
+use crate::planted::{self, Fault};
+use crate::shard::Shard;
+use crate::slab::NONE;
+
+/// Parts of one write that do not lie side by side.
+const PARTS_MAX: usize = 16;
+
+/// Live messages of one topic.
+#[derive(Default)]
+pub struct Run {
+    records: Vec<Record>,
+    encoded: [Encoded; Encoding::COUNT],
+    /// Who told them, for subscribers by filter.
+    pub home: ShardId,
+}
+
+/// Messages of the run for one connection.
+struct Due {
+    slot: u32,
+    encoding: Encoding,
+    messages: Range<usize>,
+}
+
+impl Run {
+    /// Goes on to other messages.
+    pub fn begin(&mut self, records: impl Iterator<Item = Record>) {
+        self.records.clear();
+        self.records.extend(records);
+        self.encoded.iter_mut().for_each(Encoded::clear);
+    }
+
+    /// The messages.
+    pub fn records(&self) -> &[Record] {
+        &self.records
+    }
+
+    /// The messages in one encoding.
+    pub fn encoded(&mut self, encoding: Encoding) -> &mut Encoded {
+        &mut self.encoded[encoding as usize]
+    }
+
+    /// Whether these messages lie side by side.
+    fn is_joined(&self, encoding: Encoding, messages: Range<usize>) -> bool {
+        let touches = |pair: &[Record]| pair[0].touches(&pair[1]);
+        encoding != Encoding::Frame || self.records[messages].windows(2).all(touches)
+    }
+
+    /// Messages that lie side by side.
+    fn bytes<'a>(
+        &'a self,
+        encoding: Encoding,
+        messages: Range<usize>,
+        frames: &'a Frames,
+    ) -> &'a [u8] {
+        match encoding {
+            Encoding::Frame => frames.joined(
+                &self.records[messages.start],
+                &self.records[messages.end - 1],
+            ),
+            encoding => self.encoded[encoding as usize].span(messages),
+        }
+    }
+
+    fn message<'a>(&'a self, encoding: Encoding, n: usize, frames: &'a Frames) -> &'a [u8] {
+        self.bytes(encoding, n..n + 1, frames)
+    }
+}
+
+impl Shard {
+    /// Gives a connection all messages of the run.
+    pub(crate) fn push<I: Io>(
+        &mut self,
+        slot: u32,
+        encoding: Encoding,
+        frames: &Frames,
+        io: &mut I,
+    ) {
+        let messages = 0..self.run.records.len();
+        let due = Due {
+            slot,
+            encoding,
+            messages: messages.clone(),
+        };
+        if self.run.is_joined(encoding, messages) {
+            return self.send_joined(&due, frames, io);
+        }
+        let row = self.conns.get_mut(slot);
+        if row.outbox != NONE {
+            return self.queue(&due, frames, due.messages.start);
+        }
+        row.sent_s = self.now.s;
+        let sent = self.send_parts(&due, frames, io);
+        self.keep_rest(&due, frames, sent, io);
+    }
+
+    /// Gives a connection some messages of the run.
+    pub(crate) fn push_picks<I: Io>(
+        &mut self,
+        slot: u32,
+        encoding: Encoding,
+        picks: &[u32],
+        frames: &Frames,
+        io: &mut I,
+    ) {
+        let (first, last) = (picks[0] as usize, picks[picks.len() - 1] as usize);
+        let messages = first..last + 1;
+        if messages.len() == picks.len() && self.run.is_joined(encoding, messages.clone()) {
+            let due = Due {
+                slot,
+                encoding,
+                messages,
+            };
+            return self.send_joined(&due, frames, io);
+        }
+        let (mut bytes, mut ends) = (Vec::new(), Vec::new());
+        for n in picks {
+            bytes.extend_from_slice(self.run.message(encoding, *n as usize, frames));
+            ends.push(bytes.len());
+        }
+        self.put_picks(slot, &bytes, &ends, picks, io);
+    }
+
+    /// Sends messages that lie side by side.
+    fn send_joined<I: Io>(&mut self, due: &Due, frames: &Frames, io: &mut I) {
+        let row = self.conns.get_mut(due.slot);
+        if row.outbox != NONE {
+            return self.queue(due, frames, due.messages.start);
+        }
+        row.sent_s = self.now.s;
+        let bytes = self.run.bytes(due.encoding, due.messages.clone(), frames);
+        let sent = io.send(row.link, &[bytes]);
+        if sent < bytes.len() {
+            return self.keep_rest(due, frames, sent, io);
+        }
+        self.stats.delivered += due.messages.len() as u64;
+    }
+
+    /// The same, side by side with these ends.
+    pub(crate) fn put_picks<I: Io>(
+        &mut self,
+        slot: u32,
+        bytes: &[u8],
+        ends: &[usize],
+        picks: &[u32],
+        io: &mut I,
+    ) {
+        let taken = self.offer(slot, bytes, ends, io);
+        self.stats.delivered += taken as u64;
+        let limits = &self.world.settings.limits;
+        for n in taken..ends.len() {
+            let record = &self.run.records()[picks[n] as usize];
+            let message = &bytes[if n == 0 { 0 } else { ends[n - 1] }..ends[n]];
+            let outbox = self.outboxes.get_mut(self.conns.get(slot).outbox);
+            let fits = !record.latest
+                && outbox.waiting_bytes() + message.len() <= limits.outbox_bytes
+                && self.outbox_bytes + message.len() <= limits.outbox_bytes_per_shard;
+            if !fits {
+                let (home, offset) = (self.run.home, record.offset - 1);
+                return self.fell_behind_of_http(slot, home, offset);
+            }
+            outbox.bytes.extend_from_slice(message);
+            self.outbox_bytes += message.len();
+            self.stats.delivered += 1;
+        }
+    }
+
+    fn fell_behind_of_http(&mut self, slot: u32, home: ShardId, offset: u64) {
+        let serial = self.filtered(slot).map(|all| all.groups()[0].serial);
+        self.fell_behind(slot, serial.expect("it has filters"), home, offset);
+    }
+
+    /// Sends messages between which others lie; returns the bytes taken.
+    fn send_parts<I: Io>(&self, due: &Due, frames: &Frames, io: &mut I) -> usize {
+        let link = self.conns.get(due.slot).link;
+        let records = self.run.records();
+        let mut parts: [&[u8]; PARTS_MAX] = [&[]; PARTS_MAX];
+        let (mut used, mut first, mut sent, mut total) = (0, 0, 0, 0);
+        for n in 0..records.len() {
+            if n + 1 < records.len() && records[n].touches(&records[n + 1]) {
+                continue;
+            }
+            parts[used] = frames.joined(&records[first], &records[n]);
+            total += parts[used].len();
+            (used, first) = (used + 1, n + 1);
+            if used == PARTS_MAX || first == records.len() {
+                sent += io.send(link, &parts[..used]);
+                used = 0;
+                if sent < total {
+                    break;
+                }
+            }
+        }
+        sent
+    }
+
+    /// Keeps what the socket refused: the rest of the message that was cut, and those behind it as
+    /// far as the outbox allows.
+    fn keep_rest<I: Io>(&mut self, due: &Due, frames: &Frames, sent: usize, io: &mut I) {
+        let (mut n, mut before) = (due.messages.start, 0);
+        while n < due.messages.end {
+            let len = self.run.message(due.encoding, n, frames).len();
+            if before + len > sent {
+                break;
+            }
+            before += len;
+            n += 1;
+        }
+        self.stats.delivered += (n - due.messages.start) as u64;
+        if n == due.messages.end {
+            return;
+        }
+        let mut rest = Vec::new();
+        if sent > before {
+            if !planted::is(Fault::HalfFrame) {
+                let message = self.run.message(due.encoding, n, frames);
+                rest.extend_from_slice(&message[sent - before..]);
+            }
+            self.stats.delivered += 1;
+            n += 1;
+        }
+        self.refused(due.slot, rest, io);
+        self.queue(due, frames, n);
+    }
+
+    /// Sends messages that must not wait for the socket, side by side with these ends; says how many it took.
+    /// The rest of one that was cut is kept, nothing else: the caller falls back to the position before it.
+    pub(crate) fn offer<I: Io>(
+        &mut self,
+        slot: u32,
+        bytes: &[u8],
+        ends: &[usize],
+        io: &mut I,
+    ) -> usize {
+        let row = self.conns.get_mut(slot);
+        if row.outbox != NONE {
+            return 0;
+        }
+        row.sent_s = self.now.s;
+        let sent = io.send(row.link, &[bytes]);
+        if sent == bytes.len() {
+            return ends.len();
+        }
+        let whole = ends.iter().take_while(|end| **end <= sent).count();
+        let before = if whole == 0 { 0 } else { ends[whole - 1] };
+        let cut = if sent > before { ends[whole] } else { sent };
+        self.refused(slot, bytes[sent..cut].to_vec(), io);
+        whole + usize::from(sent > before)
+    }
+
+    /// Puts whole messages, from `from` on, behind what waits; past the limits the subscription falls back
+    /// to its position and reads on from the log when the socket drains. Where only the newest message of each
+    /// key is kept that is at once, so that none is sent that was superseded while it waited.
+    fn queue(&mut self, due: &Due, frames: &Frames, from: usize) {
+        let limits = &self.world.settings.limits;
+        let outbox = self.outboxes.get_mut(self.conns.get(due.slot).outbox);
+        for n in from..due.messages.end {
+            let bytes = self.run.message(due.encoding, n, frames);
+            let record = &self.run.records[n];
+            let fits = (!record.latest || planted::is(Fault::Superseded))
+                && outbox.waiting_bytes() + bytes.len() <= limits.outbox_bytes
+                && self.outbox_bytes + bytes.len() <= limits.outbox_bytes_per_shard;
+            if !fits {
+                let offset = record.previous;
+                if self.conns.get(due.slot).wants(FILTERS) {
+                    let (home, offset) = (self.run.home, record.offset - 1);
+                    return self.fell_behind_of_http(due.slot, home, offset);
+                }
+                self.conns.get_mut(due.slot).flags &= !LIVE;
+                self.stats.fallbacks += 1;
+                let behind = Behind {
+                    part: 0,
+                    offset,
+                    epoch: self.world.epoch,
+                };
+                self.extra(due.slot).behind.push(behind);
+                return;
+            }
+            outbox.bytes.extend_from_slice(bytes);
+            self.outbox_bytes += bytes.len();
+            self.stats.delivered += 1;
+        }
+    }
+}
