@@ -169,8 +169,13 @@ fn interest(world: &mut World, rng: &mut Rng) -> Result<(), Wrong> {
     settle(world, rng)?;
     let linger = world.plan.settings.interest.debounce_s > 0;
     let told = world.publishers[n].subscribers.iter();
+    // There is no topic that was deleted; but MQTT has no word for that, and its subscribers go on.
+    let go_on = |topic: usize| world.mqtt.iter().filter(|c| c.subscribes_to(topic)).count() as u64;
     let told: Vec<(String, u64)> = told
-        .map(|(topic, count)| (world.truth.topics[*topic].name.clone(), *count))
+        .map(|(topic, count)| {
+            let name = world.truth.topics[*topic].name.clone();
+            (name, count.unwrap_or_else(|| go_on(*topic)))
+        })
         .collect();
     for follower in world.followers.iter().filter(|f| f.is_whole()) {
         follower.check(&told, linger)?;

@@ -66,7 +66,7 @@ pub struct Publisher {
     /// It closes its connection after this.
     pub closes: bool,
     /// Subscribers of topics, as it was last told.
-    pub subscribers: BTreeMap<usize, u64>,
+    pub subscribers: BTreeMap<usize, Option<u64>>,
 }
 
 impl Publisher {

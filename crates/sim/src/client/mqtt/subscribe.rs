@@ -204,6 +204,12 @@ impl Client {
         self.conn.asks.is_empty() && self.subs.iter().all(|sub| sub.state == State::Yes)
     }
 
+    /// Whether it is there and subscribes to this topic.
+    pub fn subscribes_to(&self, topic: usize) -> bool {
+        let is = |sub: &Sub| sub.track.topic == topic && sub.state == State::Yes;
+        self.is_connected() && self.subs.iter().any(is)
+    }
+
     /// Places whose subscription nothing is asked about.
     fn unasked(&self) -> Vec<usize> {
         let asked = |at: &usize| {

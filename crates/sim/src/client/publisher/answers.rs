@@ -161,10 +161,11 @@ impl Publisher {
                 truth.topics[*topic].deletes[*n].1 = Some(truth.step);
             }
             (Request::Info(topic), 404) => {
-                self.subscribers.insert(*topic, 0);
+                self.subscribers.insert(*topic, None);
             }
             (Request::Info(topic), 200) => {
-                self.subscribers.insert(*topic, subscribers_in(body)?);
+                let count = subscribers_in(body)?;
+                self.subscribers.insert(*topic, Some(count));
             }
             (Request::Other, 200 | 201) => {}
             // Refused with its connection, before its request was read.
