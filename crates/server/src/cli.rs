@@ -63,6 +63,9 @@ pub enum Command {
     Pub(client::PubArgs),
     /// Subscribe to topics and print what is published
     Sub(client::SubArgs),
+    /// Ask a server's admin port: topics, connections, settings, drain
+    #[command(after_help = client::ADMIN_EXAMPLES)]
+    Admin(client::AdminArgs),
 }
 
 impl Command {
@@ -74,7 +77,8 @@ impl Command {
             | Command::Doctor(_)
             | Command::Token(_)
             | Command::Pub(_)
-            | Command::Sub(_) => "warn",
+            | Command::Sub(_)
+            | Command::Admin(_) => "warn",
         }
     }
 }

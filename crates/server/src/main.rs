@@ -40,6 +40,7 @@ fn main() -> ExitCode {
         Command::Token(args) => access::tool::run(&args).map(success),
         Command::Pub(args) => client::publish(&args).map(success),
         Command::Sub(args) => client::subscribe(&args).map(success),
+        Command::Admin(args) => client::admin(&args).map(success),
     };
     match done {
         Ok(code) => code,

@@ -162,6 +162,7 @@ fn help_and_version() {
         &["bench", "--help"],
         &["pub", "--help"],
         &["sub", "--help"],
+        &["admin", "--help"],
     ] {
         let output = run(args);
         assert_eq!(output.status.code(), Some(0), "{args:?}");

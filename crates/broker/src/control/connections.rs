@@ -28,7 +28,7 @@ pub struct Which {
     pub transport: Option<Transport>,
     /// Only those of this user.
     pub user: Option<Box<str>>,
-    /// Only those that subscribe to a topic that it matches, or to it.
+    /// Only those that subscribe to a topic that it matches, or to a filter that it covers.
     pub filter: Option<Box<[u8]>>,
     /// Only those for which something waits.
     pub slow: bool,
@@ -167,7 +167,10 @@ impl Shard {
             && (which.filter.as_deref()).is_none_or(|filter| {
                 let is = |name: &&[u8]| filter == b"#" || topic::matches(filter, name);
                 self.all_topics_of(slot).iter().any(is)
-                    || self.all_filters_of(slot).iter().any(|own| **own == *filter)
+                    || self
+                        .all_filters_of(slot)
+                        .iter()
+                        .any(|own| topic::covers(filter, own))
             })
     }
 

@@ -1,9 +1,10 @@
-//! `crore pub` and `crore sub`: the toolbox's two small clients.
+//! `crore pub`, `crore sub` and `crore admin`: the toolbox's small clients.
 //!
 //! Blocking sockets, one connection at a time, no TLS. They speak what any client speaks
 //! (HTTP/1.1, Server-Sent Events, WebSocket) and nothing that is only ours. What goes to stdout is
 //! data; everything else goes to stderr. A reader of stdout that went away ends them quietly.
 
+mod admin;
 mod envelope;
 pub mod http;
 mod poll;
@@ -15,6 +16,7 @@ mod websocket;
 
 use std::io::{self, ErrorKind, Write};
 
+pub use admin::{AdminArgs, EXAMPLES as ADMIN_EXAMPLES, admin};
 pub use publish::{PubArgs, publish};
 pub use subscribe::{SubArgs, subscribe};
 

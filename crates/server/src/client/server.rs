@@ -140,7 +140,7 @@ impl Server {
 
 /// Percent-encodes all but unreserved characters and `/` (RFC 3986 section 2.3; a `/` is data in both
 /// places where a topic stands).
-fn escape(text: &str) -> String {
+pub(super) fn escape(text: &str) -> String {
     let mut out = String::with_capacity(text.len());
     for byte in text.bytes() {
         if byte.is_ascii_alphanumeric() || b"-._~/".contains(&byte) {

@@ -57,7 +57,7 @@ pub struct Connections {
 pub struct Listed {
     /// Those that speak this: http, longpoll, sse, websocket, mqtt, mqtt_websocket or closing.
     transport: Option<String>,
-    /// Those that subscribe to a topic that it matches, or to it.
+    /// Those that subscribe to a topic that it matches, or to a filter that it covers.
     filter: Option<String>,
     /// Those of this user.
     user: Option<String>,
@@ -75,7 +75,7 @@ pub struct Listed {
 pub struct ToEnd {
     /// Those that speak this.
     transport: Option<String>,
-    /// Those that subscribe to a topic that it matches, or to it.
+    /// Those that subscribe to a topic that it matches, or to a filter that it covers.
     filter: Option<String>,
     /// Those of this user.
     user: Option<String>,
