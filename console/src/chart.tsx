@@ -15,6 +15,10 @@ export interface ChartProps {
   title: string;
   /** What one step of the vertical axis means; shown beside the title. */
   unit: string;
+  /** What the vertical axis reaches at least, so that nothing at all does not look like much. */
+  least: number;
+  /** Whether each step up is ten times as much. */
+  log?: boolean;
   time: (number | null)[];
   lines: Line[];
   format: (value: number | null | undefined) => string;
@@ -26,7 +30,7 @@ const HEIGHT_PX = 190;
 /** The least that the time axis spans. */
 const SPAN_S = 120;
 
-export function Chart({ title, unit, time, lines, format, theme }: ChartProps) {
+export function Chart({ title, unit, least, log = false, time, lines, format, theme }: ChartProps) {
   const box = useRef<HTMLDivElement>(null);
   const plot = useRef<uPlot | null>(null);
   const [at, setAt] = useState<number | null>(null);
@@ -42,8 +46,11 @@ export function Chart({ title, unit, time, lines, format, theme }: ChartProps) {
       height: HEIGHT_PX,
       legend: { show: false },
       cursor: { y: false, drag: { x: false, y: false }, sync: { key: "crore" }, points: { size: 7 } },
-      scales: { x: { time: true, range: window_s }, y: { range: fromZero } },
-      axes: [axis(color, 0), axis(color, 1, (value) => shape.current.format(value))],
+      scales: {
+        x: { time: true, range: window_s },
+        y: log ? { distr: 3, range: decades(least) } : { range: (_, _min, max) => [0, Math.max(max * 1.15, least)] },
+      },
+      axes: [axis(color, 0, false), axis(color, 1, log, (value) => shape.current.format(value))],
       series: [
         {},
         ...shape.current.lines.map((line) => ({
@@ -97,23 +104,34 @@ function data(time: (number | null)[], lines: Line[]): uPlot.AlignedData {
   return [time.slice() as number[], ...lines.map((line) => line.values.slice())];
 }
 
-function window_s(_: uPlot, min: number, max: number): [number, number] {
-  return [Math.min(min, max - SPAN_S), max];
+/** Whole powers of ten around what there is; `least` is the highest end that is never gone below. */
+function decades(least: number): uPlot.Scale.Range {
+  return (_, min, max) => {
+    const low = min > 0 ? 10 ** Math.floor(Math.log10(min)) : least / 100;
+    return [Math.min(low, least / 100), 10 ** Math.ceil(Math.log10(Math.max(max, least)))];
+  };
 }
 
-function fromZero(_: uPlot, _min: number, max: number): [number, number] {
-  return [0, max > 0 ? max * 1.15 : 1];
+/** From the oldest to the newest that is known; uPlot's own idea of one point alone is a day. */
+function window_s(plot: uPlot): [number, number] {
+  const [oldest = 0, newest = oldest] = [plot.data[0][0], plot.data[0].at(-1)];
+  return [Math.min(oldest, newest - SPAN_S), newest];
 }
 
-function axis(color: (name: string) => string, which: 0 | 1, format?: (value: number) => string): uPlot.Axis {
+/** Of the steps of a logarithmic axis, those that are powers of ten. */
+function powers(_: uPlot, steps: number[]): (number | null)[] {
+  return steps.map((step) => (Math.abs(Math.log10(step) % 1) < 1e-9 ? step : null));
+}
+
+function axis(color: (name: string) => string, which: 0 | 1, log: boolean, format?: (value: number) => string): uPlot.Axis {
   return {
     stroke: color("--muted"),
-    grid: { stroke: color("--line"), width: 1, show: which === 1 },
+    grid: { stroke: color("--line"), width: 1, show: which === 1, ...(log ? { filter: powers } : {}) },
     ticks: { show: false },
     font: "11px system-ui, sans-serif",
     ...(format === undefined
       ? { space: 80, size: 26, values: (_: uPlot, ticks: number[]) => ticks.map(clock) }
-      : { size: 66, space: 36, values: (_: uPlot, ticks: number[]) => ticks.map(format) }),
+      : { size: 66, space: 36, values: (_: uPlot, ticks: (number | null)[]) => ticks.map((tick) => (tick === null ? "" : format(tick))) }),
   };
 }
 

@@ -15,6 +15,11 @@ export function count(value: Known): string {
   return value > 0 && value < 10 && !Number.isInteger(value) ? value.toFixed(1) : whole.format(value);
 }
 
+/** 1 topic, 2 topics. */
+export function many(value: number, what: string): string {
+  return `${count(value)} ${what}${value === 1 ? "" : "s"}`;
+}
+
 /** Every digit, for tables. */
 export function exact(value: Known): string {
   return known(value) ? whole.format(value) : DASH;
@@ -43,6 +48,7 @@ export function micros(value: Known): string {
 export function percent(share: Known): string {
   if (!known(share)) return DASH;
   const value = share * 100;
+  if (value > 0 && value < 0.1) return "< 0.1 %";
   return `${value > 0 && value < 10 ? value.toFixed(1) : whole.format(value)} %`;
 }
 

@@ -21,7 +21,7 @@ export function Limits({ stats }: { stats: Stats }) {
       </section>
       <section class="panel" aria-labelledby="tables">
         <h2 id="tables">Memory by table</h2>
-        <Table label="Memory by table" heads={["Table", "#Bytes", "#A connection"]}>
+        <Table label="Memory by table" heads={["Table", "#Bytes", "#Bytes a connection"]}>
           {stats.memory.tables.map((table) => (
             <tr key={table.name}>
               <th scope="row">{table.name.replaceAll("_", " ")}</th>

@@ -23,10 +23,6 @@ function App() {
   const route = useRoute();
 
   useEffect(() => store.start(), []);
-  useEffect(() => {
-    if (state.theme === "system") delete document.documentElement.dataset["theme"];
-    else document.documentElement.dataset["theme"] = state.theme;
-  }, [state.theme]);
 
   return (
     <>

@@ -2,7 +2,7 @@
 
 import type { Shard, Stats } from "./api";
 import { Chart } from "./chart";
-import { bytes, count, duration, exact, micros, percent } from "./format";
+import { bytes, count, duration, exact, many, micros, percent } from "./format";
 import { LimitRows, nearest } from "./limits";
 import { Meter, Table } from "./parts";
 import type { State } from "./store";
@@ -19,6 +19,7 @@ export function Overview({ state, stats }: { state: State; stats: Stats }) {
           {...common}
           title="Connections"
           unit="by transport"
+          least={10}
           format={count}
           lines={[
             { label: "WebSocket", color: "--c1", values: h.websocket },
@@ -31,6 +32,8 @@ export function Overview({ state, stats }: { state: State; stats: Stats }) {
           {...common}
           title="Publish to write"
           unit="latency"
+          least={10_000}
+          log
           format={micros}
           lines={[
             { label: "p50", color: "--c1", values: h.p50 },
@@ -42,6 +45,7 @@ export function Overview({ state, stats }: { state: State; stats: Stats }) {
           {...common}
           title="Messages in"
           unit="published a second"
+          least={10}
           format={count}
           lines={[{ label: "in", color: "--c1", values: h.in }]}
         />
@@ -49,6 +53,7 @@ export function Overview({ state, stats }: { state: State; stats: Stats }) {
           {...common}
           title="Messages out"
           unit="delivered a second"
+          least={10}
           format={count}
           lines={[{ label: "out", color: "--c2", values: h.out }]}
         />
@@ -83,13 +88,13 @@ function Tiles({ stats }: { stats: Stats }) {
         {stats.latency_us.count === 0 ? "nothing was delivered" : `p50 ${micros(stats.latency_us.p50)} · max ${micros(stats.latency_us.max)}`}
       </Tile>
       <Tile name="Memory a connection" value={bytes(memory.per_connection_bytes)} id="memory">
-        {memory.per_connection_bytes === null ? "told from 1,000 connections on" : "of the process, not the kernel"}
+        {memory.per_connection_bytes === null ? "told from 1,000 connections on" : "with logs and topics, without the kernel"}
       </Tile>
       <Tile name="Memory" value={bytes(memory.pss_bytes)} id="pss">
-        {bytes(stats.log.bytes)} in logs · {count(stats.topics)} topics
+        {bytes(stats.log.bytes)} in logs · {many(stats.topics, "topic")}
       </Tile>
       <Tile name="Slow consumers" value={count(stats.slow.consumers)} id="slow" alarm={stats.slow.consumers > 0}>
-        {bytes(stats.slow.outbox_bytes)} waiting · {count(stats.slow.gaps_total)} gaps told
+        {bytes(stats.slow.outbox_bytes)} waiting · {many(stats.slow.gaps_total, "gap")} told
       </Tile>
       <Tile name="Up for" value={duration(stats.uptime_s)} id="uptime">
         {count(stats.accepts_per_s)}/s come · {count(stats.closes_per_s)}/s go

@@ -94,6 +94,7 @@ class Store {
   theme(theme: Theme): void {
     if (theme === "system") localStorage.removeItem("crore.theme");
     else localStorage.setItem("crore.theme", theme);
+    dress(theme);
     this.#set({ theme });
   }
 
@@ -120,7 +121,14 @@ function themeOf(text: string | null): Theme {
   return text === "light" || text === "dark" ? text : "system";
 }
 
+/** Before anything is drawn by it: charts read the colours as they are when they are made. */
+function dress(theme: Theme): void {
+  if (theme === "system") delete document.documentElement.dataset["theme"];
+  else document.documentElement.dataset["theme"] = theme;
+}
+
 export const store = new Store();
+dress(store.state.theme);
 
 /** The state; whoever asks is drawn again when it changes. */
 export function useStore(): State {

@@ -24,7 +24,6 @@ mod cookies;
 mod doors;
 mod expiry;
 mod matrix;
-mod operator;
 mod proxies;
 mod sessions;
 mod tokens;

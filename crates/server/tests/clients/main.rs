@@ -12,7 +12,9 @@ mod support;
 
 mod browser;
 mod client;
+mod console;
 mod cut;
+mod grid;
 mod mqtt;
 mod proxy;
 mod scripts;

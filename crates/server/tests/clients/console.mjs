@@ -1,0 +1,96 @@
+// Headless Chromium for the console: JSON commands on its input, a JSON line for the answer of each. Where a name has to lead
+// elsewhere, the argument says so: MAP admin.test:80 127.0.0.1:12345
+import { createRequire } from "node:module";
+import { createInterface } from "node:readline";
+
+const { chromium } = createRequire(`${process.env.CRORE_CLIENT_TESTS}/package.json`)("playwright-core");
+const say = (what) => console.log(JSON.stringify(what));
+const PATIENCE_MS = 30_000;
+
+const browser = await chromium.launch({
+  executablePath: "/usr/bin/chromium",
+  headless: true,
+  args: ["--no-sandbox", "--disable-gpu", "--disable-quic", `--host-resolver-rules=${process.argv[2] ?? ""}`], // the tests may run as root
+});
+
+let page;
+/** What the browser complains of: errors of scripts, refusals by the page's policy, failed requests. */
+let complaints = [];
+
+const actions = {
+  /** A new page: `size` [width, height], `colors` "light" or "dark". */
+  async open({ url, size = [1280, 900], colors = "light" }) {
+    await page?.context().close();
+    complaints = [];
+    const context = await browser.newContext({ viewport: { width: size[0], height: size[1] }, colorScheme: colors });
+    page = await context.newPage();
+    page.setDefaultTimeout(PATIENCE_MS);
+    page.on("console", (message) => message.type() === "error" && complaints.push(message.text()));
+    page.on("pageerror", (error) => complaints.push(error.message));
+    await page.goto(url);
+  },
+  /** Waits until the element's text matches. */
+  async expect({ at, like }) {
+    const element = page.locator(at).first();
+    const wanted = new RegExp(like);
+    const until = Date.now() + PATIENCE_MS;
+    for (;;) {
+      const text = (await element.count()) > 0 ? await element.textContent() : null;
+      if (text !== null && wanted.test(text)) return text;
+      if (Date.now() > until) throw new Error(`${at} is ${JSON.stringify(text)}, not like ${like}`);
+      await page.waitForTimeout(50);
+    }
+  },
+  async texts({ at }) {
+    return page.locator(at).allTextContents();
+  },
+  async fill({ at, text }) {
+    await page.fill(at, text);
+  },
+  async click({ at }) {
+    await page.click(at);
+  },
+  async reload() {
+    await page.reload();
+  },
+  async shot({ path }) {
+    await page.screenshot({ path, fullPage: true });
+  },
+  async complaints() {
+    return complaints;
+  },
+  /** What a person who does not see, or who has a narrow screen, would run into. */
+  async manners() {
+    return page.evaluate(() => {
+      const nameless = [...document.querySelectorAll("button, a, input, textarea, [role=region], [role=img], [role=meter]")].filter(
+        (element) => {
+          const label = element.getAttribute("aria-label") ?? element.labels?.[0]?.textContent ?? element.textContent;
+          return label.trim() === "";
+        },
+      );
+      return {
+        nameless: nameless.map((element) => element.outerHTML),
+        overflow_px: document.documentElement.scrollWidth - innerWidth,
+        background: getComputedStyle(document.body).backgroundColor,
+        address: location.href,
+        kept: JSON.stringify({ ...localStorage }),
+        title: document.title,
+      };
+    });
+  },
+};
+
+const input = createInterface({ input: process.stdin });
+input.on("close", async () => {
+  await browser.close();
+  process.exit(0);
+});
+say({ kind: "ready" });
+for await (const line of input) {
+  const command = JSON.parse(line);
+  try {
+    say({ kind: "done", value: (await actions[command.do](command)) ?? null });
+  } catch (error) {
+    say({ kind: "error", doing: command, error: String(error) });
+  }
+}

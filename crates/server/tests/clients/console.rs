@@ -1,0 +1,289 @@
+//! The console in headless Chromium: what a person who opens the admin port sees.
+
+use crate::client::{Client, curl, publish};
+use crate::proxy::Proxy;
+use crate::support::Server;
+use serde_json::{Value, json};
+use std::io::{Read, Write};
+use std::net::TcpStream;
+use std::path::PathBuf;
+
+/// A browser that does what it is told, one thing after another.
+struct Browser(Client);
+
+impl Browser {
+    /// On the console of `server`, at `place` (what stands behind `#`).
+    fn on(server: &Server, place: &str) -> Browser {
+        Browser::at(&url(server, place), "")
+    }
+
+    /// On the page at `url`, with names that lead elsewhere.
+    fn at(url: &str, names: &str) -> Browser {
+        let client = Client::node("console.mjs", &[names]);
+        client.next("ready");
+        let mut browser = Browser(client);
+        browser.tell(json!({ "do": "open", "url": url }));
+        browser
+    }
+
+    fn tell(&mut self, what: Value) -> Value {
+        self.0.tell(&what);
+        self.0.at_once("done")["value"].take()
+    }
+
+    /// Waits until the text of the element `at` is `like` the expression.
+    fn expect(&mut self, at: &str, like: &str) -> String {
+        let text = self.tell(json!({ "do": "expect", "at": at, "like": like }));
+        text.as_str().expect("a text").to_string()
+    }
+
+    fn texts(&mut self, at: &str) -> Vec<String> {
+        let texts = self.tell(json!({ "do": "texts", "at": at }));
+        serde_json::from_value(texts).expect("texts")
+    }
+
+    fn fill(&mut self, at: &str, text: &str) {
+        self.tell(json!({ "do": "fill", "at": at, "text": text }));
+    }
+
+    fn click(&mut self, at: &str) {
+        self.tell(json!({ "do": "click", "at": at }));
+    }
+
+    fn manners(&mut self) -> Value {
+        self.tell(json!({ "do": "manners" }))
+    }
+
+    fn expect_no_complaints(&mut self) {
+        assert_eq!(self.tell(json!({ "do": "complaints" })), json!([]));
+    }
+}
+
+fn url(server: &Server, place: &str) -> String {
+    format!("http://{}/#{place}", server.admin())
+}
+
+/// Subscribers that only hold their connections.
+fn subscribers(server: &Server, count: usize) -> Vec<TcpStream> {
+    let open = |_| {
+        let mut stream = TcpStream::connect(server.address()).expect("a connection");
+        let head =
+            "GET /sub/crowd HTTP/1.1\r\nHost: localhost\r\nAccept: text/event-stream\r\n\r\n";
+        stream.write_all(head.as_bytes()).expect("a request");
+        assert!(stream.read(&mut [0; 512]).expect("an answer") > 0);
+        stream
+    };
+    (0..count).map(open).collect()
+}
+
+const CONNECTIONS: &str = "[data-tile=connections] .value";
+
+#[test]
+#[ignore = "needs what `cargo xtask test` prepares"]
+fn its_numbers_move_with_connections_and_messages() {
+    let server = Server::with_admin("");
+    let mut browser = Browser::on(&server, "/");
+    browser.expect(".link", "live");
+    browser.expect(CONNECTIONS, "^0$");
+    let crowd = subscribers(&server, 25);
+    browser.expect(CONNECTIONS, "^25$");
+    browser.expect("[data-tile=connections] .note", "25 SSE");
+    publish(&server, "crowd", "to all of them");
+    browser.expect("[data-tile=in] .note", r"\b1 since start");
+    browser.expect("[data-tile=out] .note", r"\b25 since start");
+    drop(crowd);
+    browser.expect(CONNECTIONS, "^0$");
+    assert_eq!(
+        browser
+            .texts("section[aria-labelledby=shards] tbody tr")
+            .len(),
+        2
+    );
+    browser.expect_no_complaints();
+}
+
+#[test]
+#[ignore = "needs what `cargo xtask test` prepares"]
+fn what_is_published_in_the_box_comes_back_as_text() {
+    let server = Server::with_admin("");
+    publish(&server, "a/b", "before");
+    let mut browser = Browser::on(&server, "/topic/a%2Fb");
+    browser.expect(".tail [role=status]", "live");
+    let text =
+        "<script>document.title = 'taken'</script><img src=x onerror=\"document.title = 'taken'\">";
+    browser.fill("textarea[name=data]", text);
+    browser.fill("input[name=event]", "<b>goal</b>");
+    browser.click("form button[type=submit]");
+    browser.expect(
+        "form [role=status]",
+        "Published at offset .*; 1 subscriber is there",
+    );
+    browser.expect(".messages pre", "taken");
+    assert_eq!(browser.texts(".messages pre"), [text]);
+    assert_eq!(
+        browser.texts(".messages b, .messages img, .messages script"),
+        [""; 0]
+    );
+    assert_eq!(browser.manners()["title"], "Crore");
+    // Who publishes elsewhere is heard too, and the info follows.
+    publish(&server, "a/b", "from outside");
+    browser.expect(".messages pre", "^from outside$");
+    browser.expect(".facts", "Messages kept3");
+    browser.expect_no_complaints();
+}
+
+#[test]
+#[ignore = "needs what `cargo xtask test` prepares"]
+fn topics_are_listed_by_filter_and_page_and_a_filter_is_tailed() {
+    let server = Server::with_admin("");
+    for i in 0..60 {
+        publish(&server, &format!("many/{i}"), "x");
+    }
+    publish(&server, "few/one", "x");
+    let mut browser = Browser::on(&server, "/topics");
+    browser.expect("tbody tr:nth-child(50)", ".");
+    let rows = "section[aria-labelledby=topics] tbody th";
+    let first = browser.texts(rows);
+    browser.click("nav.pages button:last-child");
+    browser.expect("nav.pages span", "Page 2");
+    browser.expect("tbody tr:nth-child(11)", ".");
+    let mut all = [first, browser.texts(rows)].concat();
+    all.sort();
+    all.dedup();
+    assert_eq!(all.len(), 61, "each topic on one page");
+
+    browser.fill("input[name=filter]", "few/+");
+    browser.click("form button[type=submit]");
+    browser.expect(rows, "^few/one$");
+    assert_eq!(browser.texts(rows), ["few/one"]);
+    browser.click("button[aria-pressed=false]");
+    browser.expect(".tail [role=status]", "live");
+    publish(&server, "few/two", "by filter");
+    browser.expect(".messages b", "^few/two$");
+    browser.expect_no_complaints();
+}
+
+#[test]
+#[ignore = "needs what `cargo xtask test` prepares"]
+fn without_the_token_it_asks_for_it_and_keeps_it_out_of_addresses() {
+    let token = "a-token-of-the-operator";
+    let server = Server::with_admin(&format!("[admin]\ntoken = \"{token}\"\n"));
+    let mut browser = Browser::on(&server, "/");
+    browser.expect("h2", "wants a token");
+    browser.fill("input[name=token]", "another");
+    browser.click("form button[type=submit]");
+    browser.expect("[role=alert]", "does not take this token");
+    browser.fill("input[name=token]", token);
+    browser.click("form button[type=submit]");
+    browser.expect(".link", "live");
+    browser.expect(CONNECTIONS, "^0$");
+    browser.tell(json!({ "do": "reload" }));
+    browser.expect(".link", "live");
+    let seen = browser.manners();
+    for place in ["address", "kept"] {
+        assert!(!seen[place].to_string().contains(token), "{seen}");
+    }
+    assert!(!server.log().contains(token));
+    // Nothing is told to who has none.
+    let body = curl(&[
+        "-w",
+        "%{http_code}",
+        "-o",
+        "/dev/null",
+        &format!("http://{}/api/v1/tail?filter=%23", server.admin()),
+    ]);
+    assert_eq!(body, "401");
+}
+
+#[test]
+#[ignore = "needs what `cargo xtask test` prepares"]
+fn it_says_that_it_is_disconnected_and_comes_back() {
+    let server = Server::with_admin("[admin]\nhosts = [\"admin.test\"]\n");
+    let proxy = Proxy::to(server.admin());
+    let names = proxy.url("").replace("http://", "MAP admin.test:80 ");
+    let mut browser = Browser::at("http://admin.test/", &names);
+    browser.expect(".link", "live");
+    proxy.cut();
+    browser.expect(".banner", "Disconnected");
+    browser.expect(".link", "disconnected");
+    proxy.mend();
+    browser.expect(".link", "live");
+    let crowd = subscribers(&server, 3);
+    browser.expect(CONNECTIONS, "^3$");
+    drop(crowd);
+}
+
+#[test]
+#[ignore = "needs what `cargo xtask test` prepares"]
+fn who_reads_too_slowly_is_listed_and_can_be_disconnected() {
+    let server = Server::with_admin("[limits]\nsend_buffer_bytes = \"4 KiB\"\n");
+    let slow = subscribers(&server, 1);
+    let mut browser = Browser::on(&server, "/slow");
+    browser.expect(".panel", "Nobody is slow");
+    let large = "x".repeat(100_000);
+    for _ in 0..40 {
+        publish(&server, "crowd", &large);
+    }
+    browser.expect("tbody tr", "SSE.*crowd");
+    browser.click("tbody button");
+    browser.expect(".panel", "Nobody is slow");
+    browser.expect_no_complaints();
+    drop(slow);
+}
+
+/// Writes pictures of every view to the directory that `CRORE_SHOTS` names, or else to a temporary one: somebody should look at them.
+#[test]
+#[ignore = "needs what `cargo xtask test` prepares"]
+fn it_is_readable_in_light_and_dark_and_on_a_phone() {
+    let server = Server::with_admin("");
+    let shots = std::env::var_os("CRORE_SHOTS").map_or_else(
+        || std::env::temp_dir().join(format!("crore-shots-{}", std::process::id())),
+        PathBuf::from,
+    );
+    std::fs::create_dir_all(&shots).expect("a directory for pictures");
+    let _crowd = subscribers(&server, 40);
+    publish(&server, "crowd", "a first message");
+    let mut browser = Browser::on(&server, "/");
+    let mut backgrounds = Vec::new();
+    for (name, size, colors) in [
+        ("light", [1280, 900], "light"),
+        ("dark", [1280, 900], "dark"),
+        ("phone", [390, 844], "dark"),
+    ] {
+        for (view, place, ready) in [
+            ("overview", "/", "[data-tile=connections]"),
+            ("topics", "/topics", "tbody tr"),
+            ("topic", "/topic/crowd", ".facts"),
+            ("slow", "/slow", ".facts"),
+            ("limits", "/limits", ".limits li"),
+        ] {
+            browser.tell(
+                json!({ "do": "open", "url": url(&server, place), "size": size, "colors": colors }),
+            );
+            browser.expect(ready, ".");
+            let path = shots.join(format!("{name}-{view}.png"));
+            browser.tell(json!({ "do": "shot", "path": path }));
+            let seen = browser.manners();
+            assert_eq!(seen["nameless"], json!([]), "{name} {view}");
+            assert!(
+                seen["overflow_px"].as_i64().is_some_and(|px| px <= 0),
+                "{name} {view}: {seen}"
+            );
+            backgrounds.push(seen["background"].clone());
+            browser.expect_no_complaints();
+        }
+    }
+    assert_ne!(backgrounds[0], backgrounds[5], "light is not dark");
+    assert_eq!(
+        backgrounds[5], backgrounds[10],
+        "dark is dark on a phone too"
+    );
+    // The button goes from what the system prefers (here dark) over dark to light.
+    browser.click("header .tools button");
+    assert_eq!(browser.manners()["background"], backgrounds[5]);
+    browser.click("header .tools button");
+    assert_eq!(browser.manners()["background"], backgrounds[0]);
+    if std::env::var_os("CRORE_SHOTS").is_none() {
+        let _ = std::fs::remove_dir_all(&shots);
+    }
+}
