@@ -371,3 +371,19 @@ fn an_address_has_so_many_sessions_and_again_when_some_have_ended() {
         eventually(&broker, version, "fourth").cut();
     }
 }
+
+#[test]
+fn a_client_that_takes_no_connack_is_ended_without_one() {
+    let broker = Broker::start();
+    for (most, told) in [(4, false), (5, true)] {
+        let mut properties = PropertyBuf::new();
+        properties.maximum_packet_size_bytes(most);
+        let mut connect = plain(Version::V5, "it");
+        connect.properties = properties.properties();
+        let mut conn = Conn::open(&broker, Version::V5);
+        conn.write(|out| encode::connect(out, &connect));
+        let rest = conn.rest();
+        assert_eq!(!rest.is_empty(), told, "{most}: {rest:?}");
+        assert!(rest.len() <= most as usize, "{rest:?}");
+    }
+}

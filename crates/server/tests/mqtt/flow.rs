@@ -1,9 +1,11 @@
 //! Quotas: the receive maximum of both ends, topic aliases of the server, small clients.
 
 use crate::broker::Broker;
-use crate::conn::{Conn, VERSIONS, message, plain};
+use crate::conn::{Conn, VERSIONS, id, message, plain};
 use crore_wire::mqtt::PacketType::{PubAck, PubComp, PubRec, PubRel};
-use crore_wire::mqtt::{Packet, PropertyBuf, ReasonCode, Version, encode};
+use crore_wire::mqtt::{
+    Packet, Properties, PropertyBuf, Qos, ReasonCode, SubscribeOptions, Version, encode,
+};
 use std::collections::HashMap;
 
 /// More than anybody allows.
@@ -243,5 +245,50 @@ fn a_message_of_5_comes_to_3_1_1_without_its_properties() {
         let content_type = got.publish().properties.content_type();
         assert_eq!(content_type, (version == Version::V5).then_some("text/x"));
         assert_eq!(got.publish().payload, b"x");
+    }
+}
+
+#[test]
+fn a_subscription_that_is_behind_gets_retained_messages_again_when_it_is_made_again() {
+    let broker = Broker::start();
+    let mut properties = PropertyBuf::new();
+    properties.receive_maximum(1);
+    for filter in ["q/t", "q/+"] {
+        let mut publisher = Conn::connected(&broker, Version::V5, "publisher");
+        let mut conn = subscriber(&broker, &properties, filter);
+        let mut retained = message("q/t", 1, 9, b"0");
+        retained.retain = true;
+        publisher.deliver(&retained);
+        let (open, qos) = take(&mut conn, 0);
+        for number in 1..=3 {
+            publisher.deliver(&message("q/t", 1, number, number.to_string().as_bytes()));
+        }
+        conn.write(|out| {
+            let filters = std::iter::once((filter, SubscribeOptions::of(Qos::AtLeastOnce)));
+            encode::subscribe(out, Version::V5, id(7), &Properties::default(), filters);
+        });
+        conn.acknowledge(PubAck, open);
+        assert_eq!(qos, 1);
+        let (mut live, mut again, mut granted) = (Vec::new(), 0, false);
+        while live.len() < 3 || again == 0 || !granted {
+            let got = conn.packet();
+            let Packet::Publish(publish) = got.packet() else {
+                granted = true;
+                continue;
+            };
+            match publish.retain {
+                true => again += 1,
+                false => live.push(publish.payload.to_vec()),
+            }
+            let id = publish.packet_id.expect("an id").get();
+            conn.acknowledge(PubAck, id);
+        }
+        conn.expect_quiet();
+        assert_eq!((live.concat(), again), (b"123".to_vec(), 1), "{filter}");
+        // The next round begins without it.
+        retained.payload = b"";
+        publisher.deliver(&retained);
+        publisher.disconnect();
+        conn.cut();
     }
 }

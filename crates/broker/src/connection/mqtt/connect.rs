@@ -24,6 +24,8 @@ use crate::stats::Reason;
 
 /// Client ids: those of 23 bytes that every server takes, and longer ones up to here.
 const CLIENT_ID_BYTES_MAX: usize = 256;
+/// A CONNACK of MQTT 5 that refuses: header, flags, reason, no properties.
+const REFUSAL_BYTES: u32 = 5;
 /// Who publishes a will: no client, and not another door.
 const WILL_ORIGIN: u64 = 1;
 
@@ -52,6 +54,13 @@ impl Shard {
             self.conns.get_mut(slot).options |= V5;
         }
         if let Err(reason) = self.accept_connect(slot, connect) {
+            let most = connect.properties.maximum_packet_size_bytes();
+            if most.is_some_and(|most| most < REFUSAL_BYTES) {
+                // [MQTT-3.1.2-24]: there is no packet that would tell it.
+                self.because(super::ended(reason));
+                self.mqtt_shut(slot, io);
+                return Ok(());
+            }
             self.refuse_client(slot, reason, io);
         }
         Ok(())

@@ -13,10 +13,13 @@ use crate::conn::{LIVE, Sub};
 use crate::io::Io;
 use crate::mail::{Attached, Frames, MatchPage, ShardId};
 use crate::matched::{Due, Matched};
-use crate::matching::{At, Group, Part};
+use crate::matching::Part;
 use crate::position::{Position, Since};
 use crate::shard::Shard;
 use crate::slab::NONE;
+
+/// The position of a home whose retained messages were all shown again.
+const SHOWN: u64 = u64::MAX;
 
 impl Shard {
     /// Subscribes to a filter. `since` has a position for each home, or is empty.
@@ -102,20 +105,6 @@ impl Shard {
         seen.map(at).collect::<Option<_>>().unwrap_or_default()
     }
 
-    /// Where a subscription goes on at each home that is made anew for its retained messages.
-    fn wildcard_again(&self, slot: u32, serial: u32) -> Vec<Since> {
-        let group = self.filtered(slot).and_then(|all| all.group(serial));
-        let homes = group.map_or(&[][..], Group::homes);
-        let at = |at: &At| match at.live {
-            true => Since::Default,
-            false => Since::At(Position {
-                epoch: at.epoch,
-                offset: at.offset,
-            }),
-        };
-        homes.iter().map(at).collect()
-    }
-
     /// A home's page for a subscription with wildcards.
     pub(crate) fn mqtt_match_page<I: Io>(
         &mut self,
@@ -129,7 +118,11 @@ impl Shard {
         let Some(part) = self.part_of_group(slot, serial) else {
             return;
         };
+        let shows = self.serial_of(slot, part) != Some(serial);
         if page.attached != Attached::Yes {
+            if shows {
+                return self.leave_group(slot, serial);
+            }
             self.grant_pending(slot, part, ReasonCode::QUOTA_EXCEEDED);
             self.leave_part(slot, part);
             return self.send_reply(slot, io);
@@ -140,6 +133,9 @@ impl Shard {
         let mut seen = before;
         for (name, record) in Self::records(page, frames) {
             let retained = record.offset <= page.from;
+            if shows && !retained {
+                break;
+            }
             let sub = &self.extra(slot).list[part as usize];
             let identifiers = [sub.identifier];
             let wants = Wants {
@@ -159,6 +155,10 @@ impl Shard {
             self.put(slot, &out, io);
         }
         let (offset, live) = full.map_or((page.head, page.at_head), |offset| (offset, false));
+        if shows {
+            let ends = full.is_none() && (live || offset >= page.from);
+            return self.showed(slot, serial, home, page, offset, ends);
+        }
         self.took_page(slot, serial, home, page, offset, live);
         let homes = self.filtered(slot).and_then(|all| all.group(serial));
         if homes.is_some_and(|group| group.homes().iter().all(|at| !at.asked)) {
@@ -170,6 +170,60 @@ impl Shard {
         if !live {
             self.resumed.push(self.id_of(slot));
         }
+    }
+
+    /// A page of a group that only shows retained messages again was taken up to `offset`. It is never live, so that
+    /// what is live comes by the subscription's own group; with the last home that has no more it is gone.
+    fn showed(
+        &mut self,
+        slot: u32,
+        serial: u32,
+        home: ShardId,
+        page: &MatchPage,
+        offset: u64,
+        ends: bool,
+    ) {
+        self.took_page(slot, serial, home, page, offset, false);
+        let filtered = self.filtered_mut(slot).expect("a page comes to a group");
+        if !ends {
+            return self.resumed.push(self.id_of(slot));
+        }
+        if let Some(at) = filtered.at_mut(serial, home) {
+            (at.offset, at.asked) = (SHOWN, true);
+        }
+        let group = filtered.group(serial).expect("a page comes to a group");
+        if group.homes().iter().all(|at| at.offset == SHOWN) {
+            self.leave_group(slot, serial);
+        }
+    }
+
+    /// Asks for a subscription's retained messages once more, beside what it gets.
+    fn show_again(&mut self, slot: u32, part: u32, filter: &[u8]) {
+        self.leave_shown(slot, part);
+        let since = alloc::vec![Since::Default; usize::from(self.world.homes)];
+        // Without room for it the subscription is what it was.
+        let _ = self.join_filters(slot, &[(filter, part)], &since, false);
+    }
+
+    /// Ends what is being shown again of a subscription.
+    fn leave_shown(&mut self, slot: u32, part: u32) {
+        let own = self.serial_of(slot, part);
+        let Some(filtered) = self.filtered(slot) else {
+            return;
+        };
+        let is = |it: &Part| it.id == part && Some(it.group) != own;
+        let shown = filtered
+            .parts()
+            .find_map(|(_, it)| is(it).then_some(it.group));
+        if let Some(serial) = shown {
+            self.leave_group(slot, serial);
+        }
+    }
+
+    /// Ends a subscription with wildcards.
+    pub(super) fn leave_wildcard(&mut self, slot: u32, part: u32, serial: u32) {
+        self.leave_group(slot, serial);
+        self.leave_shown(slot, part);
     }
 
     fn wildcard_at(&self, slot: u32, serial: u32, home: ShardId) -> u64 {
@@ -232,10 +286,12 @@ impl Shard {
             return;
         }
         let list = &self.extras.get(self.conns.get(slot).extra).list;
-        let is = |sub: &Sub| {
-            message.topic != NONE && sub.topic == message.topic && sub.flags & LIVE != 0
+        // Most messages have no exact subscriber here, and a list may be long.
+        let is = |sub: &Sub| sub.topic == message.topic && sub.flags & LIVE != 0;
+        let exact = match message.topic {
+            NONE => None,
+            _ => list.iter().position(is).map(|part| part as u32),
         };
-        let exact = list.iter().position(is).map(|part| part as u32);
         parts.extend(exact);
         let own = self.mqtts.get(self.conns.get(slot).mqtt).origin();
         let local = frames.origin(&message.record) == own;
@@ -310,13 +366,6 @@ impl Shard {
         part: u32,
         wanted: &Wanted<'_>,
     ) -> Result<(), ReasonCode> {
-        if wanted.options.retain_handling == RetainHandling::Send {
-            // Its retained messages come again: it is made anew. Where it is behind it goes on from there instead.
-            let serial = self.extra(slot).list[part as usize].filter - 1;
-            let since = self.wildcard_again(slot, serial);
-            self.leave_part(slot, part);
-            return self.join_wildcard(slot, wanted, &since);
-        }
         let sub = &mut self.extra(slot).list[part as usize];
         let former = qos(sub.options);
         (sub.options, sub.identifier) = (wanted.options.bits(), wanted.identifier);
@@ -329,6 +378,10 @@ impl Shard {
             wanted.granted,
             ReasonCode::granted(wanted.options.max_qos),
         );
+        if wanted.options.retain_handling == RetainHandling::Send {
+            // [MQTT-3.8.4-3]; what is live goes on.
+            self.show_again(slot, part, wanted.filter);
+        }
         Ok(())
     }
 

@@ -410,7 +410,7 @@ impl Shard {
         let (granted, filter) = (sub.granted, core::mem::take(&mut sub.filter));
         (sub.topic, sub.granted, sub.flags) = (NONE, (0, 0), 0);
         if filter != 0 {
-            self.leave_group(slot, filter - 1);
+            self.leave_wildcard(slot, part, filter - 1);
         }
         if granted != (0, 0) {
             self.grant(slot, granted, ReasonCode::UNSPECIFIED_ERROR);
