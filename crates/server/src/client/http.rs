@@ -150,6 +150,9 @@ impl Connection {
         for (name, value) in headers {
             request.push_str(&format!("{name}: {value}\r\n"));
         }
+        if let Some(token) = server.token() {
+            request.push_str(&format!("Authorization: Bearer {token}\r\n"));
+        }
         if let Some(body) = body {
             request.push_str(&format!("Content-Length: {}\r\n", body.len()));
         }

@@ -59,6 +59,10 @@ pub struct PubArgs {
     /// The server
     #[arg(long, value_name = "URL", default_value = DEFAULT_SERVER)]
     pub server: Server,
+
+    /// The token that says who you are [default: $CRORE_TOKEN]
+    #[arg(long, value_name = "TOKEN")]
+    pub token: Option<String>,
 }
 
 /// Runs `crore pub`.
@@ -66,6 +70,10 @@ pub struct PubArgs {
 /// # Errors
 /// Stdin cannot be read, the server cannot be reached, or it refuses a message (with its reason).
 pub fn publish(args: &PubArgs) -> anyhow::Result<()> {
+    let args = &PubArgs {
+        server: args.server.with_token(args.token.as_ref()),
+        ..args.clone()
+    };
     let mut publisher = Publisher {
         args,
         connection: None,

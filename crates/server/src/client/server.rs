@@ -12,6 +12,9 @@ const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 /// The port that `crore serve` listens on by default.
 const DEFAULT_PORT: u16 = 8800;
 
+/// Where a token may stand besides `--token`, which every user of the machine can read.
+const TOKEN_VARIABLE: &str = "CRORE_TOKEN";
+
 /// The server as `--server` names it by default.
 pub const DEFAULT_SERVER: &str = "http://127.0.0.1:8800";
 
@@ -23,6 +26,8 @@ pub struct Server {
     port: u16,
     /// What stands before `/pub` and `/sub`; empty or beginning with `/`.
     prefix: String,
+    /// What says who we are, if anything does.
+    token: Option<String>,
 }
 
 impl FromStr for Server {
@@ -58,6 +63,7 @@ impl FromStr for Server {
             host: host.to_string(),
             port,
             prefix: prefix.trim_end_matches('/').to_string(),
+            token: None,
         })
     }
 }
@@ -69,6 +75,21 @@ impl fmt::Display for Server {
 }
 
 impl Server {
+    /// The same, asked with this token, else with the one of the environment.
+    #[must_use]
+    pub fn with_token(&self, token: Option<&String>) -> Server {
+        let of_environment = || std::env::var(TOKEN_VARIABLE).ok();
+        Server {
+            token: token.cloned().or_else(of_environment),
+            ..self.clone()
+        }
+    }
+
+    /// What says who we are.
+    pub fn token(&self) -> Option<&str> {
+        self.token.as_deref()
+    }
+
     /// The value of `Host`.
     pub fn authority(&self) -> String {
         if self.host.contains(':') {

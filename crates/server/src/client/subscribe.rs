@@ -90,6 +90,10 @@ pub struct SubArgs {
     /// The server
     #[arg(long, value_name = "URL", default_value = DEFAULT_SERVER)]
     pub server: Server,
+
+    /// The token that says who you are [default: $CRORE_TOKEN]
+    #[arg(long, value_name = "TOKEN")]
+    pub token: Option<String>,
 }
 
 /// Why a connection brings no more messages.
@@ -132,6 +136,10 @@ pub struct Session<'a> {
 /// # Errors
 /// The first connection fails, the server refuses (with its reason), or stdout cannot be written to.
 pub fn subscribe(args: &SubArgs) -> anyhow::Result<()> {
+    let args = &SubArgs {
+        server: args.server.with_token(args.token.as_ref()),
+        ..args.clone()
+    };
     let mut session = Session {
         args,
         position: None,

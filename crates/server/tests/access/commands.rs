@@ -8,7 +8,7 @@ use serde_json::Value;
 
 use crate::conn::once;
 use crate::support::Server;
-use crate::tokens::SECRET;
+use crate::tokens::{SECRET, everything, key_settings, token};
 
 fn crore(args: &[&str], input: &str) -> Output {
     let mut child = Command::new(env!("CARGO_BIN_EXE_crore"))
@@ -278,4 +278,35 @@ fn with_a_table_of_access_the_server_may_listen_anywhere_and_no_secret_is_printe
         printed.contains("(hidden)") && !printed.contains(SECRET),
         "{printed}"
     );
+}
+
+#[test]
+fn pub_and_sub_take_a_token() {
+    let server = Server::with(&format!("[access]\n{}", key_settings()));
+    let (url, right) = (server.url(""), token(everything()));
+    let error = refused(crore(&["pub", "doors/a", "x", "--server", &url], ""));
+    assert!(error.contains("401"), "{error}");
+    done(crore(
+        &[
+            "pub", "doors/a", "hello", "--server", &url, "--token", &right,
+        ],
+        "",
+    ));
+    for protocol in ["sse", "ws", "poll"] {
+        let args = [
+            "sub",
+            "doors/a",
+            "--server",
+            &url,
+            "--token",
+            &right,
+            "--count",
+            "1",
+            "--since",
+            "oldest",
+            "--protocol",
+            protocol,
+        ];
+        assert_eq!(done(crore(&args, "")).trim(), "hello", "{protocol}");
+    }
 }

@@ -24,6 +24,7 @@ mod cookies;
 mod doors;
 mod expiry;
 mod matrix;
+mod operator;
 mod proxies;
 mod sessions;
 mod tokens;

@@ -82,8 +82,13 @@ fn states(rights: &[&str]) -> Vec<(&'static str, Credential, bool)> {
             false,
         ),
         (
-            "all other rights",
-            Credential::Token(token(everything_but(rights))),
+            "all but the first of its rights",
+            Credential::Token(token(everything_but(&rights[..1]))),
+            false,
+        ),
+        (
+            "all but the last of its rights",
+            Credential::Token(token(everything_but(&rights[rights.len() - 1..]))),
             false,
         ),
         ("right", Credential::Token(right), false),

@@ -169,6 +169,24 @@ impl Server {
         format!("http://{}{path}", self.address)
     }
 
+    /// The process.
+    #[allow(
+        dead_code,
+        reason = "only some of the test programs that share this module need it"
+    )]
+    pub fn id(&self) -> u32 {
+        self.child.id()
+    }
+
+    /// The file that its settings were read from.
+    #[allow(
+        dead_code,
+        reason = "only some of the test programs that share this module need it"
+    )]
+    pub fn settings_file(&self) -> PathBuf {
+        self.directory.join("crore.toml")
+    }
+
     /// Resident memory of the process in bytes.
     #[allow(
         dead_code,

@@ -1,0 +1,62 @@
+//! What the operator does to a server that runs: settings that are read again, and the tail of the console.
+
+use std::process::Command;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use crate::conn::{Conn, PATIENCE, once};
+use crate::support::Server;
+use crate::tokens::{SECRET, everything, key_settings, token};
+
+fn publish(server: &Server, token: &str) -> u16 {
+    let authorization = format!("Bearer {token}");
+    let headers = [("Authorization", authorization.as_str())];
+    once(server, "POST", "/pub/doors/operator", &headers, "x").status
+}
+
+#[test]
+fn a_key_that_is_taken_away_opens_nothing_any_more_and_a_new_one_does() {
+    let server = Server::with(&format!("[access]\n{}", key_settings()));
+    let former = token(everything());
+    assert_eq!(publish(&server, &former), 202);
+    let file = server.settings_file();
+    let settings = std::fs::read_to_string(&file).expect("the settings");
+    let secret = "fedcba9876543210fedcba9876543210";
+    std::fs::write(&file, settings.replace(SECRET, secret)).expect("new settings");
+    let killed = Command::new("kill")
+        .args(["-HUP", &server.id().to_string()])
+        .status();
+    assert!(killed.expect("kill runs").success());
+    let started = Instant::now();
+    while publish(&server, &former) != 401 {
+        assert!(started.elapsed() < PATIENCE, "the former key still opens");
+        thread::sleep(Duration::from_millis(20));
+    }
+    let key = jsonwebtoken::EncodingKey::from_secret(secret.as_bytes());
+    let header = jsonwebtoken::Header::new(jsonwebtoken::Algorithm::HS256);
+    let new = jsonwebtoken::encode(&header, &everything(), &key).expect("a token");
+    assert_eq!(publish(&server, &new), 202);
+    // Half-written settings change nothing.
+    std::fs::write(&file, settings.replace(SECRET, "short")).expect("broken settings");
+    let killed = Command::new("kill")
+        .args(["-HUP", &server.id().to_string()])
+        .status();
+    assert!(killed.expect("kill runs").success());
+    let started = Instant::now();
+    while !server.log().contains("settings not changed") {
+        assert!(started.elapsed() < PATIENCE, "it is told");
+        thread::sleep(Duration::from_millis(20));
+    }
+    assert_eq!(publish(&server, &new), 202);
+}
+
+#[test]
+fn the_consoles_tail_reads_what_nobody_may() {
+    let server = Server::with_admin("[access]\n");
+    assert_eq!(once(&server, "GET", "/sub/a", &[], "").status, 401);
+    let stream = std::net::TcpStream::connect(server.admin()).expect("the admin port");
+    let mut tail = Conn::over(stream, &server);
+    let host = server.admin().to_string();
+    tail.ask("GET", "/api/v1/tail?filter=%23", &[("Host", &host)], "");
+    assert_eq!(tail.head().status, 200);
+}
