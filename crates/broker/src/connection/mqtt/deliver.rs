@@ -2,7 +2,8 @@
 //!
 //! A QoS 1 or 2 message is copied for as long as it is not acknowledged: it is sent again, with its id and before newer
 //! ones, when the client comes back. When as many are under way as the client takes, the subscription falls back to its
-//! position and reads on from the log as acknowledgements come; QoS 0 is never held back by that.
+//! position and reads on from the log as acknowledgements come. QoS 0 is not held back by that, but by messages of the
+//! session that wait to be sent again, where its log is kept.
 
 use alloc::collections::VecDeque;
 use alloc::vec::Vec;
@@ -150,6 +151,12 @@ impl Shard {
         };
         mqtt.waiting.is_empty()
             && (mqtt.inflight.len() < self.receive_max(slot) || planted::is(Fault::NoQuota))
+    }
+
+    /// Whether messages wait for room that go before all that the logs have.
+    pub(super) fn has_waiting(&self, slot: u32) -> bool {
+        self.mqtt(slot)
+            .is_some_and(|mqtt| !mqtt.waiting.is_empty())
     }
 
     fn receive_max(&self, slot: u32) -> usize {

@@ -65,8 +65,10 @@ impl Shard {
         let waits = self.conns.get(slot).outbox != NONE;
         let acknowledged = record.qos.min(qos(wants.options)) > 0;
         let bytes = out.len() + frames.frame(record).len();
+        // Of a topic whose log is kept for it, nothing newer goes before what must be sent again.
+        let overtakes = qos(wants.options) > 0 && self.has_waiting(slot);
         if acknowledged && !self.has_place(slot)
-            || !wants.unbound && (record.latest && waits || !self.fits(slot, bytes))
+            || !wants.unbound && (overtakes || record.latest && waits || !self.fits(slot, bytes))
         {
             return Offered::Full;
         }

@@ -39,6 +39,7 @@ fn a_session_keeps_to_the_receive_maximum_of_each_connection() {
     conn.cut();
     // Before the server has seen that, the next message would be under way too.
     std::thread::sleep(std::time::Duration::from_millis(300));
+    publisher.publish(&message("t", 0, 0, b"between"));
     publisher.deliver(&message("t", 1, 7, b"7"));
     let mut conn = resume_with(&broker, 2);
     assert_eq!(conn.packet().ack(PubRel).0, ids[0]);
@@ -48,6 +49,10 @@ fn a_session_keeps_to_the_receive_maximum_of_each_connection() {
         if under_way.len() == 2 {
             conn.expect_quiet();
             finish(&mut conn, under_way.remove(0));
+        }
+        if n == 7 {
+            // It needs no acknowledgement, and yet goes before nothing that is sent again.
+            assert_eq!(conn.packet().publish().payload, b"between");
         }
         let got = conn.packet();
         let publish = got.publish();

@@ -280,7 +280,13 @@ impl Client {
             payload: &payload,
         });
         let (id, version, clean_start) = (self.id.clone(), self.version, self.conn.clean);
-        truth.note(|| format!("{:?} {id} connects, clean: {clean_start}", self.link));
+        let receive_max = self.conn.receive_max;
+        truth.note(|| {
+            format!(
+                "{:?} {id} connects, clean: {clean_start}, receive maximum {receive_max}",
+                self.link
+            )
+        });
         self.attempts += 1;
         self.unanswered += 1;
         self.write(|out| {
