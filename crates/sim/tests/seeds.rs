@@ -36,6 +36,11 @@ const FOUND: &[(&str, u64, usize)] = &[
         1_795_262_353_980,
         1200,
     ),
+    (
+        "an MQTT message without QoS overtook one that its session had to be sent again",
+        79_002_235,
+        1200,
+    ),
 ];
 
 /// Seeds of the fixed set, and their steps.

@@ -155,8 +155,7 @@ impl Shard {
 
     /// Whether messages wait for room that go before all that the logs have.
     pub(super) fn has_waiting(&self, slot: u32) -> bool {
-        self.mqtt(slot)
-            .is_some_and(|mqtt| !mqtt.waiting.is_empty())
+        self.mqtt(slot).is_some_and(|mqtt| !mqtt.waiting.is_empty())
     }
 
     fn receive_max(&self, slot: u32) -> usize {

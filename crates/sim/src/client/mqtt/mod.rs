@@ -117,6 +117,10 @@ pub struct Client {
     resets: Vec<u32>,
     /// How many of the last ones had no answer.
     unanswered: u32,
+    /// The connections of all that had none.
+    silent: Vec<u32>,
+    /// One of those of before the session was found last may be dealt with since.
+    may_come_late: bool,
     /// When it sent the CONNECT of the connection that had the session last, as far as it knows.
     known_s: Option<u32>,
     /// The session may have ended since.
@@ -177,6 +181,8 @@ impl Client {
             attempts: 0,
             resets: Vec::new(),
             unanswered: 0,
+            silent: Vec::new(),
+            may_come_late: false,
             known_s: None,
             may_be_gone: false,
             may_be_other: false,
@@ -203,6 +209,7 @@ impl Client {
             self.old.push(old);
         }
         self.link = Some(link);
+        self.silent.push(link);
         // Who begins anew on purpose makes sure that no other connection of its own is about.
         // In 3.1.1 such a session would end with its connection.
         let anew = self.old.is_empty() && rng.chance(4) && self.version == Version::V5;
@@ -332,6 +339,7 @@ impl Client {
         if self.conn.present.is_some() {
             return Err("a second CONNACK".into());
         }
+        self.silent.retain(|link| Some(*link) != self.link);
         if connack.reason.is_error() {
             return self.refused(connack.reason, truth, met);
         }

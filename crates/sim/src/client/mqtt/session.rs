@@ -22,7 +22,8 @@ impl Client {
             .known_s
             .is_some_and(|known_s| truth.now_s < known_s + self.expiry_s);
         // One of those that were never answered may have found it expired, and begun another.
-        let is_other = self.may_be_other || (self.may_be_gone || !lasts) && self.unanswered > 1;
+        let others = self.unanswered > 1 || self.may_come_late;
+        let is_other = self.may_be_other || (self.may_be_gone || !lasts) && others;
         self.conn.doubtful |= is_other;
         if !present && lasts && !self.conn.clean && !self.may_be_gone {
             return Err(format!("the session of {} is lost", self.id));
@@ -48,6 +49,8 @@ impl Client {
         // An attempt to begin anew that is given up may be dealt with later than this one.
         let late = self.resets.iter().any(|link| self.old.contains(link));
         (self.may_be_gone, self.may_be_other) = (late, late);
+        self.silent.retain(|link| self.old.contains(link));
+        self.may_come_late = !self.silent.is_empty();
         self.unanswered = 0;
         self.known_s = Some(self.conn.asked_s);
         Ok(())
