@@ -25,6 +25,7 @@ mod doors;
 mod expiry;
 mod matrix;
 mod operator;
+mod programs;
 mod proxies;
 mod sessions;
 mod tokens;

@@ -1,0 +1,110 @@
+//! Programs of others, as a person types them: `curl`, `mosquitto_pub` and `mosquitto_sub`.
+
+use std::process::{Command, Output};
+
+use crate::support::Server;
+use crate::tokens::{everything, key_settings, token};
+use crate::users::entry;
+
+fn run(program: &str, args: &[&str]) -> Output {
+    let output = Command::new(program).args(args).output();
+    output.unwrap_or_else(|error| panic!("{program}: {error}"))
+}
+
+fn settings() -> String {
+    format!("[access]\n{}{}", key_settings(), entry("ann", "right"))
+}
+
+#[test]
+fn curl_gets_in_with_a_token_a_password_and_a_cookie_and_not_without() {
+    let server = Server::with(&settings());
+    let right = token(everything());
+    let (bearer, cookie) = (
+        format!("Authorization: Bearer {right}"),
+        format!("crore_token={right}"),
+    );
+    let url = server.url("/pub/doors/curl");
+    let in_url = format!("{url}?token={right}");
+    let status = |args: &[&str], url: &str| {
+        let fixed = ["-s", "-o", "/dev/null", "-w", "%{http_code}", "-d", "x"];
+        let output = run("curl", &[&fixed, args, &[url]].concat());
+        String::from_utf8(output.stdout).expect("a status")
+    };
+    for (args, url, expected) in [
+        (&["-H", &bearer][..], &url, "202"),
+        (&["-b", &cookie], &url, "202"),
+        (&["-u", "ann:right"], &url, "202"),
+        (&[], &in_url, "202"),
+        (&[], &url, "401"),
+        (&["-u", "ann:wrong"], &url, "401"),
+        (&["-H", "Authorization: Bearer x"], &url, "401"),
+        (&["--oauth2-bearer", &right], &url, "202"),
+    ] {
+        assert_eq!(status(args, url), expected, "{args:?}");
+    }
+}
+
+#[test]
+fn mosquittos_clients_get_in_with_a_password_or_a_token_and_are_told_why_not() {
+    let server = Server::with(&settings());
+    let (port, right) = (server.address().port().to_string(), token(everything()));
+    for version in ["311", "5"] {
+        let publish = |more: &[&str]| {
+            let fixed = [
+                "-h",
+                "127.0.0.1",
+                "-p",
+                &port,
+                "-V",
+                version,
+                "-q",
+                "1",
+                "-t",
+                "doors/m",
+                "-r",
+                "-m",
+                "kept",
+            ];
+            run("mosquitto_pub", &[&fixed, more].concat())
+        };
+        assert!(
+            publish(&["-u", "ann", "-P", "right"]).status.success(),
+            "{version}"
+        );
+        assert!(
+            publish(&["-u", "any", "-P", &right]).status.success(),
+            "{version}"
+        );
+        for wrong in [
+            &["-u", "ann", "-P", "wrong"][..],
+            &["-u", "any", "-P", "eyJ0.e30.x"],
+        ] {
+            let output = publish(wrong);
+            assert!(!output.status.success(), "{version} {wrong:?}");
+            let said = String::from_utf8_lossy(&output.stderr).to_lowercase();
+            assert!(
+                said.contains("not authori") || said.contains("bad user name"),
+                "{said}"
+            );
+        }
+        let args = [
+            "-h",
+            "127.0.0.1",
+            "-p",
+            &port,
+            "-V",
+            version,
+            "-C",
+            "1",
+            "-W",
+            "10",
+            "-t",
+            "doors/m",
+            "-u",
+            "ann",
+            "-P",
+            "right",
+        ];
+        assert_eq!(run("mosquitto_sub", &args).stdout, b"kept\n", "{version}");
+    }
+}
