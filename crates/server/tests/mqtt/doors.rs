@@ -1,0 +1,195 @@
+//! One message, any door: what HTTP headers and MQTT properties make of each other, row by row of the table in
+//! `docs/MQTT.md`.
+
+use crate::broker::Broker;
+use crate::conn::{Conn, message};
+use crore_wire::mqtt::{PropertyBuf, ReasonCode, Version};
+use std::io::{Read, Write};
+use std::net::TcpStream;
+
+/// The answer to a request, head and body.
+fn http(broker: &Broker, request: &str, headers: &[&str], body: &[u8]) -> (String, Vec<u8>) {
+    let mut stream = TcpStream::connect(("127.0.0.1", broker.tcp())).expect("connected");
+    let mut head = format!("{request} HTTP/1.1\r\nHost: 127.0.0.1\r\nConnection: close\r\n");
+    for header in headers {
+        head += &format!("{header}\r\n");
+    }
+    head += &format!("Content-Length: {}\r\n\r\n", body.len());
+    stream.write_all(head.as_bytes()).expect("sent");
+    stream.write_all(body).expect("sent");
+    let mut all = Vec::new();
+    stream.read_to_end(&mut all).expect("answered");
+    let end = all.windows(4).position(|four| four == b"\r\n\r\n");
+    let end = end.expect("a head") + 4;
+    let body = all.split_off(end);
+    (String::from_utf8(all).expect("text"), body)
+}
+
+/// The values of a header, in their order.
+fn header<'a>(head: &'a str, name: &str) -> Vec<&'a str> {
+    head.lines()
+        .filter_map(|line| line.split_once(": "))
+        .filter(|(key, _)| key.eq_ignore_ascii_case(name))
+        .map(|(_, value)| value)
+        .collect()
+}
+
+/// What an MQTT 5 subscriber gets of a message that was published with these headers.
+fn from_http(headers: &[&str], body: &[u8], check: impl FnOnce(&crore_wire::mqtt::Publish<'_>)) {
+    let broker = Broker::start();
+    if !broker.is_ours() {
+        return;
+    }
+    let mut conn = Conn::connected(&broker, Version::V5, "it");
+    conn.subscribe("doors", 2);
+    let (head, _) = http(&broker, "POST /pub/doors", headers, body);
+    assert!(head.starts_with("HTTP/1.1 20"), "{head}");
+    let got = conn.packet();
+    assert_eq!(got.publish().payload, body);
+    check(&got.publish());
+}
+
+#[test]
+fn a_content_type_comes_from_http() {
+    from_http(&["Content-Type: text/x; a=b"], b"x", |publish| {
+        assert_eq!(publish.properties.content_type(), Some("text/x; a=b"));
+    });
+}
+
+#[test]
+fn text_from_http_is_said_to_be_text() {
+    from_http(&[], "\u{2713}".as_bytes(), |publish| {
+        assert_eq!(publish.properties.payload_format_indicator(), Some(1));
+        assert_eq!(publish.qos.bits(), 1, "the QoS of HTTP");
+    });
+}
+
+#[test]
+fn bytes_from_http_are_not() {
+    from_http(&[], b"\xff", |publish| {
+        assert_ne!(publish.properties.payload_format_indicator(), Some(1));
+    });
+    from_http(
+        &["Content-Type: application/octet-stream"],
+        b"x",
+        |publish| {
+            assert_ne!(publish.properties.payload_format_indicator(), Some(1));
+        },
+    );
+}
+
+#[test]
+fn a_time_to_live_from_http_is_an_expiry() {
+    from_http(&["Crore-TTL: 600"], b"x", |publish| {
+        let left_s = publish.properties.message_expiry_interval_s();
+        assert!(
+            left_s.is_some_and(|left_s| (1..=600).contains(&left_s)),
+            "{left_s:?}"
+        );
+    });
+}
+
+#[test]
+fn key_event_and_properties_from_http_are_user_properties() {
+    let headers = [
+        "Crore-Key: k1",
+        "X-EventSource-Event: greeting",
+        "Crore-Property: a=1",
+        "Crore-Property: b=2=3",
+        "Crore-Property: a=4",
+    ];
+    from_http(&headers, b"x", |publish| {
+        let user: Vec<_> = publish.properties.user_properties().collect();
+        let own = |name: &str| user.iter().filter(|(key, _)| *key == name).count();
+        assert_eq!((own("crore-key"), own("crore-event")), (1, 1), "{user:?}");
+        assert!(user.contains(&("crore-key", "k1")), "{user:?}");
+        assert!(user.contains(&("crore-event", "greeting")), "{user:?}");
+        let mut others = user.clone();
+        others.retain(|(name, _)| !name.starts_with("crore-"));
+        assert_eq!(others, [("a", "1"), ("b", "2=3"), ("a", "4")]);
+    });
+}
+
+#[test]
+fn what_http_retains_waits_for_mqtt() {
+    let broker = Broker::start();
+    if !broker.is_ours() {
+        return;
+    }
+    http(&broker, "POST /pub/doors", &["Crore-Retain: true"], b"kept");
+    let mut conn = Conn::connected(&broker, Version::V5, "it");
+    conn.write(|out| out.extend_from_slice(b"\x82\x0b\0\x01\0\0\x05doors\x01"));
+    let got = (0..2).map(|_| conn.packet()).collect::<Vec<_>>();
+    let mut messages = got.iter().filter_map(|got| match got.packet() {
+        crore_wire::mqtt::Packet::Publish(publish) => {
+            Some((publish.payload.to_vec(), publish.retain))
+        }
+        _ => None,
+    });
+    assert_eq!(messages.next(), Some((b"kept".to_vec(), true)));
+}
+
+#[test]
+fn all_that_mqtt_says_of_a_message_comes_to_a_poll() {
+    let broker = Broker::start();
+    if !broker.is_ours() {
+        return;
+    }
+    let mut properties = PropertyBuf::new();
+    properties
+        .payload_is_utf8(true)
+        .message_expiry_interval_s(600);
+    properties.content_type("text/x; a=b").expect("it fits");
+    let user = [
+        ("crore-key", "k1"),
+        ("a", "1"),
+        ("crore-event", "greeting"),
+        ("a", "2"),
+        ("crore-key", "k2"),
+        ("bad", "\u{1f}"),
+    ];
+    for (name, value) in user {
+        properties.user_property(name, value).expect("it fits");
+    }
+    let mut conn = Conn::connected(&broker, Version::V5, "it");
+    let mut publish = message("doors", 1, 1, b"data");
+    publish.retain = true;
+    publish.properties = properties.properties();
+    conn.publish(&publish);
+    let (_, reason) = conn.packet().ack(crore_wire::mqtt::PacketType::PubAck);
+    assert!(!reason.is_error(), "{reason:?}");
+    let (head, body) = http(&broker, "GET /sub/doors", &[], b"");
+    assert_eq!(body, b"data");
+    assert_eq!(header(&head, "Content-Type"), ["text/x; a=b"]);
+    assert_eq!(header(&head, "Crore-Key"), ["k1"], "the first one counts");
+    assert_eq!(header(&head, "Crore-Event"), ["greeting"]);
+    assert_eq!(
+        header(&head, "Crore-Property"),
+        ["a=1", "a=2"],
+        "what a header can hold"
+    );
+    let left_s: u32 = header(&head, "Crore-TTL")[0].parse().expect("a number");
+    assert!((1..=600).contains(&left_s), "{left_s}");
+}
+
+#[test]
+fn what_belongs_to_mqtt_alone_passes_other_doors_by() {
+    let broker = Broker::start();
+    if !broker.is_ours() {
+        return;
+    }
+    let mut properties = PropertyBuf::new();
+    properties.response_topic("answers").expect("it fits");
+    properties.correlation_data(b"7").expect("it fits");
+    let mut conn = Conn::connected(&broker, Version::V5, "it");
+    assert_eq!(conn.subscribe("doors", 1), ReasonCode::GRANTED_QOS_1);
+    let mut publish = message("doors", 0, 0, b"\xff");
+    publish.properties = properties.properties();
+    conn.publish(&publish);
+    let got = conn.packet();
+    assert_eq!(got.publish().properties.response_topic(), Some("answers"));
+    assert_eq!(got.publish().properties.correlation_data(), Some(&b"7"[..]));
+    let (head, body) = http(&broker, "GET /sub/doors", &[], b"");
+    assert_eq!(body, b"\xff");
+    assert!(!head.to_ascii_lowercase().contains("answers"), "{head}");
+}
