@@ -22,6 +22,28 @@ const ANSWER_BYTES_MAX: usize = 256 << 20;
 /// Entries of one page; the tool asks for as many as it needs.
 const PAGE: usize = 1_000;
 
+/// What of each entry a table shows.
+const TOPIC_COLUMNS: &[&str] = &["name", "messages", "bytes", "subscribers", "offset", "rule"];
+const MESSAGE_COLUMNS: &[&str] = &[
+    "offset",
+    "published_s",
+    "content_type",
+    "event",
+    "key",
+    "data",
+];
+const CONNECTION_COLUMNS: &[&str] = &[
+    "id",
+    "transport",
+    "state",
+    "address",
+    "user",
+    "topics",
+    "filters",
+    "outbox_bytes",
+    "silent_s",
+];
+
 /// Examples of `crore admin --help`.
 pub const EXAMPLES: &str = "\
 Examples:
@@ -153,6 +175,17 @@ struct Which {
 }
 
 impl Which {
+    /// What is said, as parameters, each behind a `&`.
+    fn query(&self) -> String {
+        let pairs = self.pairs().into_iter();
+        pairs
+            .map(|(name, value)| {
+                let value = value.as_str().map_or_else(|| value.to_string(), escape);
+                format!("&{name}={value}")
+            })
+            .collect()
+    }
+
     /// What is said, as pairs.
     fn pairs(&self) -> Vec<(&'static str, Value)> {
         let text = |name, value: &Option<String>| Some((name, json!(value.as_ref()?)));
@@ -188,53 +221,11 @@ pub fn admin(args: &AdminArgs) -> anyhow::Result<()> {
 
 /// The answer, and the columns of its rows where it has some.
 fn carry_out(port: &Port<'_>, order: &Order) -> anyhow::Result<(Value, &'static [&'static str])> {
-    const PLAIN: &[&str] = &[];
+    if let Some(list) = List::of(order) {
+        return Ok((port.list(&list)?, list.columns));
+    }
     let named = |path: &str, name: &str| format!("{path}?name={}", escape(name));
     let answer = match order {
-        Order::Topics { filter, limit } => {
-            let columns = &["name", "messages", "bytes", "subscribers", "offset", "rule"];
-            let query = format!("filter={}", escape(filter));
-            return Ok((
-                port.list("topics", "topics", "cursor", query, limit.limit)?,
-                columns,
-            ));
-        }
-        Order::Connections { which, limit } => {
-            let columns = &[
-                "id",
-                "transport",
-                "state",
-                "address",
-                "user",
-                "topics",
-                "filters",
-                "outbox_bytes",
-                "silent_s",
-            ];
-            let pairs = which.pairs().into_iter();
-            let query: Vec<String> = pairs
-                .map(|(name, value)| format!("{name}={}", escape(&plain(&value))))
-                .collect();
-            let query = query.join("&");
-            let all = port.list("connections", "connections", "cursor", query, limit.limit)?;
-            return Ok((all, columns));
-        }
-        Order::Messages { name, after, limit } => {
-            let columns = &[
-                "offset",
-                "published_s",
-                "content_type",
-                "event",
-                "key",
-                "data",
-            ];
-            let mut query = format!("name={}", escape(name));
-            if let Some(after) = after {
-                let _ = write!(query, "&after={after}");
-            }
-            let all = port.list("topic/messages", "messages", "after", query, limit.limit)?;
-            return Ok((all, columns));
-        }
         Order::Topic { name } => port.ask("GET", &named("topic", name), None)?,
         Order::Purge { name } => port.ask("DELETE", &named("topic/messages", name), None)?,
         Order::Delete { name } => port.ask("DELETE", &named("topic", name), None)?,
@@ -274,8 +265,62 @@ fn carry_out(port: &Port<'_>, order: &Order) -> anyhow::Result<(Value, &'static 
         Order::Config => port.ask("GET", "config", None)?,
         Order::Reload => port.ask("POST", "reload", None)?,
         Order::Drain => port.ask("POST", "drain", None)?,
+        Order::Topics { .. } | Order::Messages { .. } | Order::Connections { .. } => {
+            unreachable!("they are lists")
+        }
     };
-    Ok((answer, PLAIN))
+    Ok((answer, &[]))
+}
+
+/// A listing of the API.
+struct List {
+    path: &'static str,
+    /// Where its entries stand in the answer.
+    rows: &'static str,
+    /// What the next page is asked with.
+    behind: &'static str,
+    /// What the first page is asked with.
+    begin: Value,
+    /// Further parameters, each behind a `&`.
+    query: String,
+    limit: usize,
+    columns: &'static [&'static str],
+}
+
+impl List {
+    fn of(order: &Order) -> Option<List> {
+        let list = match order {
+            Order::Topics { filter, limit } => List {
+                path: "topics",
+                rows: "topics",
+                behind: "cursor",
+                begin: Value::Null,
+                query: format!("&filter={}", escape(filter)),
+                limit: limit.limit,
+                columns: TOPIC_COLUMNS,
+            },
+            Order::Messages { name, after, limit } => List {
+                path: "topic/messages",
+                rows: "messages",
+                behind: "after",
+                begin: json!(after),
+                query: format!("&name={}", escape(name)),
+                limit: limit.limit,
+                columns: MESSAGE_COLUMNS,
+            },
+            Order::Connections { which, limit } => List {
+                path: "connections",
+                rows: "connections",
+                behind: "cursor",
+                begin: Value::Null,
+                query: which.query(),
+                limit: limit.limit,
+                columns: CONNECTION_COLUMNS,
+            },
+            _ => return None,
+        };
+        Some(list)
+    }
 }
 
 /// An admin port.
@@ -316,25 +361,17 @@ impl Port<'_> {
         bail!("{why} ({})", head.status_line());
     }
 
-    /// Pages of a list, until there are `limit` entries or no more; `behind` is what a page is asked with to go on.
-    fn list(
-        &self,
-        path: &str,
-        rows: &str,
-        behind: &str,
-        query: String,
-        limit: usize,
-    ) -> anyhow::Result<Value> {
-        let (mut all, mut next) = (Vec::new(), Value::Null);
-        while all.len() < limit {
-            let mut target = format!("{path}?{query}&limit={}", PAGE.min(limit - all.len()));
+    /// Pages of a list, until there are as many entries as wanted or no more.
+    fn list(&self, list: &List) -> anyhow::Result<Value> {
+        let (mut all, mut next) = (Vec::new(), list.begin.clone());
+        while all.len() < list.limit {
+            let left = PAGE.min(list.limit - all.len());
+            let mut target = format!("{}?limit={left}{}", list.path, list.query);
             if !next.is_null() {
-                // The last one stands; messages name where they begin in the query already.
-                target = target.replace(&format!("&{behind}="), "&");
-                let _ = write!(target, "&{behind}={}", escape(&plain(&next)));
+                let _ = write!(target, "&{}={}", list.behind, escape(&plain(&next)));
             }
-            let mut page = self.ask("GET", &target.replace("?&", "?"), None)?;
-            if let Some(Value::Array(more)) = page.get_mut(rows).map(Value::take) {
+            let mut page = self.ask("GET", &target, None)?;
+            if let Some(Value::Array(more)) = page.get_mut(list.rows).map(Value::take) {
                 all.extend(more);
             }
             next = page.get_mut("next").map(Value::take).unwrap_or_default();
@@ -342,7 +379,7 @@ impl Port<'_> {
                 break;
             }
         }
-        Ok(json!({ rows: all, "next": next }))
+        Ok(json!({ list.rows: all, "next": next }))
     }
 }
 
