@@ -193,7 +193,7 @@ impl Which {
             text("user", &self.user),
             text("filter", &self.filter),
             text("transport", &self.transport),
-            self.slow.then(|| ("slow", json!(true))),
+            self.slow.then_some(("slow", json!(true))),
         ]
         .into_iter()
         .flatten()

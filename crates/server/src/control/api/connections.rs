@@ -44,7 +44,7 @@ pub struct Connection {
 
 /// A page of connections.
 #[derive(Serialize, ToSchema)]
-pub struct Connections {
+pub struct ConnectionPage {
     connections: Vec<Connection>,
     /// `cursor` of the next page; a page may be short, or empty, before the last one.
     next: Option<String>,
@@ -159,14 +159,14 @@ fn named(plane: &Plane, id: &str) -> Result<(ShardId, ConnId), ApiError> {
     tag = "connections",
     params(Listed),
     responses(
-        (status = 200, body = Connections),
+        (status = 200, body = ConnectionPage),
         (status = 400, body = ErrorBody, description = "A transport, filter, limit or cursor that is none"),
     )
 )]
 pub async fn list(
     State(plane): State<Plane>,
     asked: Result<Query<Listed>, QueryRejection>,
-) -> Answer<Connections> {
+) -> Answer<ConnectionPage> {
     let asked = asked?.0;
     let which = which(
         asked.transport.as_deref(),
@@ -196,7 +196,7 @@ pub async fn list(
         connections.extend(found.map(|connection| described(shard, connection)));
         cursor.go_on(page.next);
     }
-    Ok(Json(Connections {
+    Ok(Json(ConnectionPage {
         connections,
         next: cursor.next(shards),
     }))

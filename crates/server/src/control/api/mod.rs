@@ -15,7 +15,7 @@ use axum::extract::DefaultBodyLimit;
 use axum::extract::rejection::{JsonRejection, QueryRejection};
 use axum::http::StatusCode;
 use axum::response::{IntoResponse, Response};
-use axum::routing::{delete, get, post};
+use axum::routing::{any, get, post};
 use crore_broker::settings::Settings;
 use crore_broker::{Report, ShardId};
 use serde::Serialize;
@@ -54,7 +54,7 @@ pub fn routes(settings: &Settings) -> Router<Plane> {
         .route("/api/v1/rules", get(server::rules))
         .route("/api/v1/config", get(server::config))
         .route("/api/v1/openapi.json", get(openapi::describe))
-        .route("/api/{*rest}", delete(nowhere).fallback(nowhere))
+        .route("/api/{*rest}", any(nowhere))
         .method_not_allowed_fallback(wrong_method)
         .layer(DefaultBodyLimit::max(body_bytes))
 }

@@ -1,4 +1,4 @@
-//! Topics, their logs, and publishing to them.
+//! TopicPage, their logs, and publishing to them.
 
 #![allow(unused_qualifications)] // what utoipa writes for `params`
 
@@ -45,7 +45,7 @@ pub struct Topic {
 
 /// A page of topics.
 #[derive(Serialize, ToSchema)]
-pub struct Topics {
+pub struct TopicPage {
     topics: Vec<Topic>,
     /// `cursor` of the next page; a page may be short, or empty, before the last one.
     next: Option<String>,
@@ -88,7 +88,7 @@ pub struct Read {
 
 /// A page of a topic's log, oldest first.
 #[derive(Serialize, ToSchema)]
-pub struct Messages {
+pub struct MessagePage {
     messages: Vec<Message>,
     /// `after` of the next page.
     next: Option<u64>,
@@ -195,14 +195,14 @@ fn described(plane: &Plane, home: ShardId, topic: &control::Topic) -> Topic {
     tag = "topics",
     params(Listed),
     responses(
-        (status = 200, body = Topics),
+        (status = 200, body = TopicPage),
         (status = 400, body = ErrorBody, description = "A filter, limit or cursor that is none"),
     )
 )]
 pub async fn list(
     State(plane): State<Plane>,
     asked: Result<Query<Listed>, QueryRejection>,
-) -> Answer<Topics> {
+) -> Answer<TopicPage> {
     let asked = asked?.0;
     let (filter, most) = (filter(asked.filter.as_deref())?, page_len(asked.limit)?);
     let mut cursor = Cursor::parse(asked.cursor.as_deref())?;
@@ -227,7 +227,7 @@ pub async fn list(
         topics.extend(found.map(|topic| described(&plane, home, topic)));
         cursor.go_on(page.next);
     }
-    Ok(Json(Topics {
+    Ok(Json(TopicPage {
         topics,
         next: cursor.next(homes),
     }))
@@ -290,7 +290,7 @@ pub async fn delete(
     tag = "topics",
     params(Read),
     responses(
-        (status = 200, body = Messages),
+        (status = 200, body = MessagePage),
         (status = 400, body = ErrorBody, description = "A name, offset or limit that is none"),
         (status = 404, body = ErrorBody),
     )
@@ -298,7 +298,7 @@ pub async fn delete(
 pub async fn messages(
     State(plane): State<Plane>,
     asked: Result<Query<Read>, QueryRejection>,
-) -> Answer<Messages> {
+) -> Answer<MessagePage> {
     let asked = asked?.0;
     let (name, home) = place(&plane, &asked.name)?;
     let page = LogPage {
@@ -328,7 +328,7 @@ pub async fn messages(
             key: text(&message.key),
         }
     };
-    Ok(Json(Messages {
+    Ok(Json(MessagePage {
         next: last.filter(|_| read.more),
         lost: read.lost,
         messages: read.messages.into_iter().map(message).collect(),

@@ -1,0 +1,358 @@
+//! The API against its own description: every path, method and status is walked, and every answer has the fields that
+//! its schema names and no others.
+
+use std::collections::BTreeSet;
+use std::io::{BufReader, Write as _};
+use std::net::TcpStream;
+
+use serde_json::{Value, json};
+
+use crate::port::{Answer, ask, eventually, get, raw, stream};
+use crate::support::Server;
+
+/// Tails that may be open at once.
+const TAILS: usize = 64;
+
+/// Whether a value is what the schema says; panics with the place where it is not.
+fn hold(api: &Value, schema: &Value, value: &Value, place: &str) {
+    if let Some(name) = schema["$ref"].as_str() {
+        let name = name.rsplit('/').next().expect("a name");
+        return hold(api, &api["components"]["schemas"][name], value, place);
+    }
+    if let Some(all) = schema["oneOf"].as_array() {
+        assert!(all.iter().any(|one| one["type"] != "null"), "{place}");
+        if !value.is_null() {
+            let one = all.iter().find(|one| one["type"] != "null");
+            hold(api, one.expect("a schema"), value, place);
+        }
+        return;
+    }
+    let kinds: Vec<&str> = match &schema["type"] {
+        Value::Array(kinds) => kinds.iter().filter_map(Value::as_str).collect(),
+        kind => kind.as_str().into_iter().collect(),
+    };
+    let kind = match value {
+        Value::Null => "null",
+        Value::Bool(_) => "boolean",
+        Value::Number(number) if number.is_f64() => "number",
+        Value::Number(_) => "integer",
+        Value::String(_) => "string",
+        Value::Array(_) => "array",
+        Value::Object(_) => "object",
+    };
+    let fits = kinds.contains(&kind) || kind == "integer" && kinds.contains(&"number");
+    assert!(
+        fits || kinds.is_empty(),
+        "{place} is {value}, not {kinds:?}"
+    );
+    if let Some(list) = value.as_array() {
+        list.iter()
+            .for_each(|one| hold(api, &schema["items"], one, place));
+    }
+    let (Some(fields), Some(described)) = (value.as_object(), schema["properties"].as_object())
+    else {
+        return;
+    };
+    let names = |map: &serde_json::Map<String, Value>| map.keys().cloned().collect::<BTreeSet<_>>();
+    assert_eq!(names(fields), names(described), "{place}");
+    for (name, value) in fields {
+        hold(api, &described[name], value, &format!("{place}.{name}"));
+    }
+}
+
+/// Keeps account of what was walked.
+struct Walk {
+    api: Value,
+    seen: BTreeSet<(String, String, String)>,
+}
+
+impl Walk {
+    /// Notes an answer to a request at a path of the description, and holds it against that.
+    fn saw(&mut self, method: &str, path: &str, answer: &Answer) {
+        let status = answer.status.to_string();
+        let described = &self.api["paths"][path][method.to_lowercase()]["responses"][&status];
+        assert!(
+            described.is_object(),
+            "{method} {path}: {status} is not described: {}",
+            answer.body
+        );
+        let schema = &described["content"]["application/json"]["schema"];
+        if schema.is_object() {
+            hold(&self.api, schema, &answer.json(), path);
+        }
+        self.seen
+            .insert((path.to_string(), method.to_lowercase(), status));
+    }
+
+    /// Asks, and expects this status.
+    fn ask(
+        &mut self,
+        server: &Server,
+        method: &str,
+        path: &str,
+        query: &str,
+        body: Option<&str>,
+        status: u16,
+    ) -> Answer {
+        let line = format!(
+            "{method} {}{query}",
+            path.split('{').next().expect("a path")
+        );
+        let answer = ask(server.admin(), &line, body);
+        assert_eq!(answer.status, status, "{line} {body:?}: {}", answer.body);
+        self.saw(method, path, &answer);
+        answer
+    }
+}
+
+#[test]
+fn every_path_and_status_of_the_description_is_what_the_server_does() {
+    let server = Server::with_admin(
+        "[limits]\ntopics_max = 4\nmessage_bytes = 1000\n[drain]\nrate_per_s = 1\ndeadline_s = 600\n",
+    );
+    let admin = server.admin();
+    let mut walk = Walk {
+        api: get(admin, "openapi.json"),
+        seen: BTreeSet::new(),
+    };
+    assert_eq!(walk.api["openapi"], "3.1.0");
+    walk.ask(&server, "GET", "/api/v1/openapi.json", "", None, 200);
+
+    let publish = "/api/v1/publish";
+    for (body, status) in [
+        (
+            json!({"topic": "a/b", "data": "x", "event": "e", "key": "k", "content_type": "text/plain"}),
+            200,
+        ),
+        (
+            json!({"topic": "a/b", "data_base64": "/w==", "ttl_s": 60}),
+            200,
+        ),
+        (json!({"topic": "a/b", "data": "x", "retain": true}), 200),
+        (json!({"topic": "a/b"}), 400),
+        (
+            json!({"topic": "a/b", "data": "x", "data_base64": "eA=="}),
+            400,
+        ),
+        (json!({"topic": "a/b", "data_base64": "?"}), 400),
+        (json!({"topic": "a/+", "data": "x"}), 400),
+        (json!({"topic": "$SYS/x", "data": "x"}), 400),
+        (json!({"topic": "a/b", "data": "x", "event": "a\nb"}), 400),
+        (json!({"topic": "a/b", "data": "x", "surprise": 1}), 400),
+        (json!({"topic": "a/b", "data": "x".repeat(1001)}), 413),
+        (json!({"topic": "a/b", "data": "x".repeat(200_000)}), 413),
+    ] {
+        walk.ask(
+            &server,
+            "POST",
+            publish,
+            "",
+            Some(&body.to_string()),
+            status,
+        );
+    }
+    walk.ask(&server, "POST", publish, "", Some("{"), 400);
+    let plain = format!("Host: {admin}\r\nContent-Type: text/plain\r\n");
+    let answer = raw(admin, "POST /api/v1/publish", &plain, Some("{}"));
+    walk.saw("POST", publish, &answer);
+    let full = (0..100).find_map(|n| {
+        let body = json!({"topic": format!("full/{n}"), "data": "x"}).to_string();
+        Some(ask(admin, "POST /api/v1/publish", Some(&body))).filter(|answer| answer.status != 200)
+    });
+    walk.saw("POST", publish, &full.expect("the limit of topics"));
+
+    walk_topics(&mut walk, &server);
+    walk_connections(&mut walk, &server);
+
+    walk.ask(&server, "GET", "/api/v1/rules", "", None, 200);
+    walk.ask(&server, "GET", "/api/v1/config", "", None, 200);
+    walk.ask(&server, "GET", "/api/v1/stats", "", None, 200);
+    walk.ask(&server, "GET", "/metrics", "", None, 200);
+    walk.ask(&server, "GET", "/api/v1/tail", "", None, 400);
+    walk_tails(&mut walk, &server);
+
+    walk.ask(&server, "POST", "/api/v1/reload", "", Some("{}"), 200);
+    std::fs::write(server.settings_file(), "shards = 'many'").expect("a settings file");
+    walk.ask(&server, "POST", "/api/v1/reload", "", Some("{}"), 422);
+    let _readers: Vec<_> = (0..30)
+        .map(|_| stream(server.address(), "/sub/a/b"))
+        .collect();
+    walk.ask(&server, "POST", "/api/v1/drain", "", Some("{}"), 202);
+
+    let mut missed = Vec::new();
+    for (path, methods) in walk.api["paths"].as_object().expect("paths") {
+        for (method, operation) in methods.as_object().expect("methods") {
+            for status in operation["responses"]
+                .as_object()
+                .expect("responses")
+                .keys()
+            {
+                let one = (path.clone(), method.clone(), status.clone());
+                if !walk.seen.contains(&one) {
+                    missed.push(one);
+                }
+            }
+        }
+    }
+    assert!(missed.is_empty(), "described and never seen: {missed:?}");
+}
+
+fn walk_topics(walk: &mut Walk, server: &Server) {
+    let (topics, topic, log) = ("/api/v1/topics", "/api/v1/topic", "/api/v1/topic/messages");
+    let page = walk
+        .ask(server, "GET", topics, "?filter=a/%23", None, 200)
+        .json();
+    assert_eq!(page["topics"][0]["name"], "a/b");
+    assert_eq!(page["topics"][0]["messages"], 3);
+    for query in [
+        "?filter=a%23",
+        "?limit=0",
+        "?limit=1001",
+        "?limit=x",
+        "?cursor=x",
+        "?what=1",
+    ] {
+        walk.ask(server, "GET", topics, query, None, 400);
+    }
+    // Beyond the end there is nothing, and no next page.
+    let beyond = walk
+        .ask(server, "GET", topics, "?cursor=99.4000000000", None, 200)
+        .json();
+    assert_eq!(
+        beyond["topics"].as_array().map(Vec::len),
+        Some(0),
+        "{beyond}"
+    );
+    walk.ask(server, "GET", topic, "?name=a/b", None, 200);
+    walk.ask(server, "GET", topic, "?name=a/nobody", None, 404);
+    walk.ask(server, "GET", topic, "?name=", None, 400);
+    let read = walk
+        .ask(server, "GET", log, "?name=a/b&limit=2", None, 200)
+        .json();
+    assert_eq!(read["messages"][0]["data"], "x");
+    assert_eq!(read["messages"][0]["event"], "e");
+    assert_eq!(read["messages"][1]["data_base64"], "/w==");
+    let rest = format!("?name=a/b&after={}", read["next"]);
+    let rest = walk.ask(server, "GET", log, &rest, None, 200).json();
+    assert_eq!(rest["messages"].as_array().map(Vec::len), Some(1));
+    assert!(rest["next"].is_null() && rest["lost"] == false, "{rest}");
+    walk.ask(server, "GET", log, "?name=a/b&after=x", None, 400);
+    walk.ask(server, "GET", log, "?name=a/nobody", None, 404);
+    let purged = walk
+        .ask(server, "DELETE", log, "?name=a/b", None, 200)
+        .json();
+    assert_eq!(purged["purged"], 3);
+    // Who has seen the first of them is told that the others are lost.
+    let first = read["messages"][0]["offset"].to_string();
+    let query = format!("?name=a/b&after={first}");
+    let read = walk.ask(server, "GET", log, &query, None, 200).json();
+    assert_eq!(read["messages"].as_array().map(Vec::len), Some(0), "{read}");
+    walk.ask(server, "DELETE", log, "?name=a/nobody", None, 404);
+    walk.ask(server, "DELETE", log, "?name=%23", None, 400);
+    walk.ask(server, "DELETE", topic, "?name=a/b", None, 200);
+    walk.ask(server, "DELETE", topic, "?name=a/b", None, 404);
+    walk.ask(server, "DELETE", topic, "?name=", None, 400);
+    for line in ["GET /api/v1/nothing", "GET /api/v2/topics", "PATCH /api/x"] {
+        let answer = ask(server.admin(), line, None);
+        assert_eq!(answer.status, 404, "{line}");
+        assert!(answer.json()["error"].is_string());
+    }
+    assert_eq!(
+        ask(server.admin(), "PATCH /api/v1/topics", None).status,
+        405
+    );
+}
+
+fn walk_connections(walk: &mut Walk, server: &Server) {
+    let (all, one) = ("/api/v1/connections", "/api/v1/connections/{id}");
+    let readers: Vec<BufReader<TcpStream>> = (0..5)
+        .map(|_| stream(server.address(), "/sub/full/0"))
+        .collect();
+    let seen = eventually("five subscribers", || {
+        let seen = walk
+            .ask(
+                server,
+                "GET",
+                all,
+                "?filter=full/%23&transport=sse",
+                None,
+                200,
+            )
+            .json();
+        (seen["connections"].as_array()?.len() == 5).then_some(seen)
+    });
+    assert_eq!(seen["connections"][0]["topics"], json!(["full/0"]));
+    assert_eq!(seen["connections"][0]["address"], "127.0.0.1");
+    assert!(seen["next"].is_null());
+    // Page by page nobody is missed, and nobody comes twice.
+    let (mut ids, mut query) = (BTreeSet::new(), "?transport=sse&limit=2".to_string());
+    loop {
+        let page = walk.ask(server, "GET", all, &query, None, 200).json();
+        for connection in page["connections"].as_array().expect("a list") {
+            assert!(ids.insert(connection["id"].to_string()), "{page}");
+        }
+        match page["next"].as_str() {
+            Some(next) => query = format!("?transport=sse&limit=2&cursor={next}"),
+            None => break,
+        }
+    }
+    assert_eq!(ids.len(), 5);
+    for query in [
+        "?transport=carrier",
+        "?filter=%23a",
+        "?limit=0",
+        "?cursor=1",
+    ] {
+        walk.ask(server, "GET", all, query, None, 400);
+    }
+    let id = seen["connections"][0]["id"].as_str().expect("an id");
+    walk.ask(server, "GET", one, id, None, 200);
+    walk.ask(server, "DELETE", one, id, None, 200);
+    walk.ask(server, "DELETE", one, "99-0-0", None, 404);
+    for unknown in ["x", "0-4000000000-0", "0-0-70000", "0-0"] {
+        walk.ask(server, "GET", one, unknown, None, 404);
+    }
+    let end = "/api/v1/connections/disconnect";
+    for (body, status) in [
+        ("{}", 400),
+        (r#"{"slow":false}"#, 400),
+        (r#"{"filter":"a#"}"#, 400),
+        (r#"{"everybody":true}"#, 400),
+        (r#"{"user":"nobody"}"#, 200),
+    ] {
+        walk.ask(server, "POST", end, "", Some(body), status);
+    }
+    let host = format!("Host: {}\r\n", server.admin());
+    let answer = raw(
+        server.admin(),
+        "POST /api/v1/connections/disconnect",
+        &host,
+        Some("{}"),
+    );
+    walk.saw("POST", end, &answer);
+    let ended = walk
+        .ask(server, "POST", end, "", Some(r#"{"filter":"full/#"}"#), 200)
+        .json();
+    assert_eq!(ended["disconnected"], 4);
+    drop(readers);
+}
+
+/// As many tails as there may be, and one more.
+fn walk_tails(walk: &mut Walk, server: &Server) {
+    let path = "/api/v1/tail";
+    let admin = server.admin();
+    let mut tails = Vec::new();
+    for _ in 0..TAILS {
+        tails.push(stream(admin, "/api/v1/tail?topic=full/0"));
+    }
+    let head = Answer {
+        status: 200,
+        head: String::new(),
+        body: String::new(),
+    };
+    walk.saw("GET", path, &head);
+    walk.ask(server, "GET", path, "?topic=full/0", None, 503);
+    for tail in &mut tails {
+        let _ = tail.get_mut().flush();
+    }
+}

@@ -1,0 +1,94 @@
+//! Who may ask: hosts, origins, tokens and content types, and what the start refuses.
+
+use crate::port::{ask, raw};
+use crate::support::Server;
+
+const TOKEN: &str = "0123456789abcdef0123";
+
+#[test]
+fn another_host_or_origin_gets_nothing_and_no_answer_permits_one() {
+    let server = Server::with_admin("");
+    let admin = server.admin();
+    let port = admin.port();
+    let paths = [
+        "/",
+        "/metrics",
+        "/api/v1/stats",
+        "/api/v1/config",
+        "/healthz",
+    ];
+    for path in paths {
+        let line = format!("GET {path}");
+        for (host, origin, expected) in [
+            (format!("127.0.0.1:{port}"), "", 200),
+            (format!("localhost:{port}"), "", 200),
+            (format!("rebound.example:{port}"), "", 403),
+            (
+                format!("127.0.0.1:{port}"),
+                "Origin: http://evil.example\r\n",
+                403,
+            ),
+            (format!("127.0.0.1:{port}"), "Origin: null\r\n", 403),
+        ] {
+            let answer = raw(admin, &line, &format!("Host: {host}\r\n{origin}"), None);
+            assert_eq!(answer.status, expected, "{path} {host} {origin}");
+            assert!(!answer.head.to_lowercase().contains("access-control"));
+        }
+    }
+    // A form of another page: the old way to order something in somebody's name.
+    let headers = format!(
+        "Host: {admin}\r\nOrigin: http://evil.example\r\nContent-Type: application/x-www-form-urlencoded\r\n"
+    );
+    let answer = raw(admin, "POST /api/v1/drain", &headers, Some("a=b"));
+    assert_eq!(answer.status, 403, "{}", answer.body);
+    let body = r#"{"topic":"a","data":"x"}"#;
+    let headers = format!("Host: {admin}\r\nContent-Type: text/plain\r\n");
+    let answer = raw(admin, "POST /api/v1/publish", &headers, Some(body));
+    assert_eq!(answer.status, 415, "{}", answer.body);
+}
+
+#[test]
+fn a_token_is_wanted_and_a_cookie_or_a_parameter_is_none() {
+    let server = Server::with_admin(&format!("[admin]\ntoken = \"{TOKEN}\"\n"));
+    let admin = server.admin();
+    for path in [
+        "/metrics",
+        "/api/v1/stats",
+        "/api/v1/topics",
+        "/api/v1/config",
+    ] {
+        let line = format!("GET {path}");
+        let with = |headers: &str| {
+            let headers = format!("Host: {admin}\r\n{headers}");
+            raw(admin, &line, &headers, None).status
+        };
+        assert_eq!(
+            with(&format!("Authorization: Bearer {TOKEN}\r\n")),
+            200,
+            "{path}"
+        );
+        assert_eq!(with(""), 401, "{path}");
+        assert_eq!(
+            with("Authorization: Bearer 0123456789abcdef0124\r\n"),
+            401,
+            "{path}"
+        );
+        assert_eq!(with(&format!("Cookie: token={TOKEN}\r\n")), 401, "{path}");
+        let line = format!("GET {path}?token={TOKEN}");
+        let headers = format!("Host: {admin}\r\n");
+        assert_eq!(raw(admin, &line, &headers, None).status, 401, "{path}");
+    }
+    for path in ["/healthz", "/readyz", "/", "/api/v1/openapi.json"] {
+        assert_eq!(
+            ask(admin, &format!("GET {path}"), None).status,
+            200,
+            "{path}"
+        );
+    }
+    let headers = format!("Host: {admin}\r\nAuthorization: Bearer {TOKEN}\r\n");
+    let config = raw(admin, "GET /api/v1/config", &headers, None).body;
+    assert!(
+        !config.contains(TOKEN) && config.contains("(secret)"),
+        "{config}"
+    );
+}

@@ -1,0 +1,11 @@
+//! The admin port, through the real binary: the API against its own description, metrics against the documents that
+//! name them, the gate, and `crore admin`.
+
+#[path = "../support/mod.rs"]
+mod support;
+
+mod api;
+mod gate;
+mod metrics;
+mod port;
+mod tool;

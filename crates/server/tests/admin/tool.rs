@@ -1,0 +1,90 @@
+//! `crore admin` against a real server.
+
+use std::process::{Command, Output};
+
+use crate::port::{ask, eventually, stream};
+use crate::support::Server;
+
+fn admin(server: &Server, args: &[&str]) -> Output {
+    Command::new(env!("CARGO_BIN_EXE_crore"))
+        .args(["admin", "--url", &format!("http://{}", server.admin())])
+        .args(args)
+        .env_remove("CRORE_ADMIN_TOKEN")
+        .output()
+        .expect("it runs")
+}
+
+/// What a command prints that succeeds.
+fn said(server: &Server, args: &[&str]) -> String {
+    let output = admin(server, args);
+    let error = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(output.status.success(), "{args:?}: {error}");
+    String::from_utf8(output.stdout).expect("text")
+}
+
+#[test]
+fn a_topic_is_published_to_listed_read_purged_and_deleted() {
+    let server = Server::with_admin("");
+    for text in ["one", "two", "three"] {
+        assert!(said(&server, &["publish", "a/b", text]).contains("\"offset\""));
+    }
+    let listed = said(&server, &["topics", "a/#"]);
+    assert!(
+        listed.starts_with("name") && listed.contains("a/b"),
+        "{listed}"
+    );
+    let read = said(&server, &["messages", "a/b", "--limit", "2"]);
+    assert!(
+        read.contains("one") && read.contains("two") && !read.contains("three"),
+        "{read}"
+    );
+    assert!(read.contains("and more"), "{read}");
+    let json: serde_json::Value =
+        serde_json::from_str(&said(&server, &["messages", "a/b", "--json"])).unwrap();
+    let first = json["messages"][0]["offset"].to_string();
+    let rest = said(&server, &["messages", "a/b", "--after", &first]);
+    assert!(!rest.contains("one") && rest.contains("three"), "{rest}");
+    assert!(said(&server, &["purge", "a/b"]).contains("\"purged\": 3"));
+    assert!(said(&server, &["topic", "a/b"]).contains("\"messages\": 0"));
+    assert!(said(&server, &["delete", "a/b"]).contains("true"));
+    let gone = admin(&server, &["topic", "a/b"]);
+    assert_eq!(gone.status.code(), Some(1));
+    assert!(String::from_utf8_lossy(&gone.stderr).contains("no such topic (404"));
+}
+
+#[test]
+fn connections_are_listed_and_ended() {
+    let server = Server::with_admin("");
+    let _readers = [
+        stream(server.address(), "/sub/x/1"),
+        stream(server.address(), "/sub/y"),
+    ];
+    eventually("both", || {
+        let listed = said(&server, &["connections", "--transport", "sse"]);
+        (listed.lines().count() == 3).then_some(())
+    });
+    assert!(said(&server, &["disconnect", "--filter", "x/+"]).contains("\"disconnected\": 1"));
+    eventually("one is gone", || {
+        let listed = said(&server, &["connections", "--transport", "sse"]);
+        (listed.lines().count() == 2 && listed.contains("y")).then_some(())
+    });
+    assert_eq!(admin(&server, &["disconnect"]).status.code(), Some(2));
+    assert!(said(&server, &["rules"]).contains("\"rules\""));
+    assert!(said(&server, &["config"]).contains("\"limits\""));
+    assert!(said(&server, &["stats"]).contains("\"by_transport\""));
+    assert!(said(&server, &["reload"]).contains("\"changed\""));
+}
+
+#[test]
+fn who_has_no_token_is_told_where_to_put_it() {
+    let server = Server::with_admin("[admin]\ntoken = \"0123456789abcdef\"\n");
+    let output = admin(&server, &["rules"]);
+    let error = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert_eq!(output.status.code(), Some(1));
+    assert!(
+        error.contains("--token") && error.contains("CRORE_ADMIN_TOKEN"),
+        "{error}"
+    );
+    assert!(said(&server, &["rules", "--token", "0123456789abcdef"]).contains("rules"));
+    assert_eq!(ask(server.admin(), "GET /healthz", None).status, 200);
+}
