@@ -21,6 +21,10 @@ use crate::sys::{self, Dial, Epoll, Interest};
 const RECEIVE_BYTES: usize = 128 << 10;
 /// Readinesses taken at once.
 const EVENTS: usize = 256;
+/// Long-polls that ask again before the sockets are looked at once more.
+const ASKED_TOGETHER: usize = 64;
+/// Answered long-polls past which some ask again although there is something to read.
+const ANSWERED_MAX: usize = 16 << 10;
 /// Connections that all workers together have under way: below the usual accept backlog.
 const UNDER_WAY_MAX: usize = 1024;
 /// Failures in a row after which a connection is given up.
@@ -55,6 +59,9 @@ pub struct Worker {
     buffer: Vec<u8>,
     /// Acknowledgements of what one read brought.
     answers: Vec<u8>,
+    /// Long-polls that were answered, and will ask again when nothing else is there to read: a thread stands for many
+    /// clients, and none of them would keep another from reading.
+    answered: Vec<u32>,
     epoll: Epoll,
     started_ns: u64,
     /// Dials since `started_ns`, which the connect rate counts.
@@ -99,6 +106,7 @@ impl Worker {
             under_way: 0,
             buffer: vec![0; RECEIVE_BYTES],
             answers: Vec::new(),
+            answered: Vec::new(),
             epoll: Epoll::new(EVENTS)?,
             started_ns: sys::now_ns(),
             dialled: 0,
@@ -128,6 +136,9 @@ impl Worker {
                     self.readable(row, &mut tally);
                 }
             }
+            if count == 0 || self.answered.len() >= ANSWERED_MAX {
+                self.ask_again(&mut tally);
+            }
             self.obey();
             self.open_some(&mut tally);
         }
@@ -137,12 +148,22 @@ impl Worker {
         Ok(())
     }
 
+    fn ask_again(&mut self, tally: &mut Tally) {
+        let count = self.answered.len().min(ASKED_TOGETHER);
+        for row in self.answered.drain(..count).collect::<Vec<_>>() {
+            self.ask(row, self.plan.dial(self.first + row).remote, tally);
+        }
+    }
+
     /// Short while there is something to open, scaled so that all threads together wake at most
     /// about a thousand times a second.
     fn timeout(&mut self) -> Duration {
         if !self.shared.go.load(Relaxed) {
             // The connect rate counts from the word, not from the start of the tool.
             self.started_ns = sys::now_ns();
+        }
+        if !self.answered.is_empty() {
+            return Duration::ZERO;
         }
         let busy = !self.pending.is_empty() || self.shared.churn_per_s.load(Relaxed) > 0;
         let threads = self.plan.threads as u64;
@@ -244,6 +265,7 @@ impl Worker {
         }
         how(state.fd);
         state.stage = Stage::Closed;
+        self.answered.retain(|answered| *answered != row);
         (state.chunk_left, state.chunked) = (0, false);
         if state.spill != NO_SPILL {
             self.free_spills
