@@ -45,6 +45,7 @@ pub fn serve(args: &ServeArgs, effective: Effective) -> anyhow::Result<()> {
     } = effective.clone();
     let admin_listener = control::listen(&admin)?;
     let listen = with_ports(&listen)?;
+    let tls_only = tls.required;
     let tls = tls::open(&tls, &settings.limits, shards)?;
     let cores = affinity::cores();
     let homes = shards.min(cores.len());
@@ -129,7 +130,7 @@ pub fn serve(args: &ServeArgs, effective: Effective) -> anyhow::Result<()> {
         senders,
         reports: reported,
         listen: listen.clone(),
-        door: control::Door::new(&listen, &world.settings),
+        door: control::Door::new(&listen, &world.settings, tls_only),
         signals,
         life: life::Start {
             args: args.clone(),

@@ -45,12 +45,14 @@ pub struct Door {
     path: Option<String>,
     /// Whether connections must begin with a PROXY header.
     proxy: bool,
+    /// Whether it takes TLS only, which this client does not speak.
+    tls_only: bool,
     room: Arc<Semaphore>,
 }
 
 impl Door {
     /// `listen` is where the data port is, at least one address: the first is taken.
-    pub fn new(listen: &[SocketAddr], settings: &Settings) -> Self {
+    pub fn new(listen: &[SocketAddr], settings: &Settings, tls_only: bool) -> Self {
         let mut address = listen[0];
         if address.ip().is_unspecified() {
             address.set_ip(match address {
@@ -62,6 +64,7 @@ impl Door {
             address,
             path: settings.http.subscribe_paths.first().cloned(),
             proxy: settings.http.proxy_protocol,
+            tls_only,
             room: Arc::new(Semaphore::new(TAILS_MAX)),
         }
     }
@@ -107,7 +110,7 @@ impl IntoResponse for Refusal {
     responses(
         (status = 200, content_type = "text/event-stream", body = String),
         (status = 400, description = "Not one of topic and filter"),
-        (status = 503, description = "Too many tails are open"),
+        (status = 503, description = "Too many tails are open, or the data port takes TLS only"),
     )
 )]
 pub async fn tail(
@@ -139,8 +142,12 @@ pub async fn tail(
 fn request(door: &Door, asked: &Asked, headers: &HeaderMap) -> Result<String, Refusal> {
     let Some(path) = &door.path else {
         let why = "http.subscribe_paths is empty: nobody can subscribe over HTTP".to_string();
-        return Err(Refusal(StatusCode::NOT_IMPLEMENTED, why));
+        return Err(Refusal(StatusCode::SERVICE_UNAVAILABLE, why));
     };
+    if door.tls_only {
+        let why = "tls.required is on: a tail comes from a data port that is spoken to in the plain over the loopback too";
+        return Err(Refusal(StatusCode::SERVICE_UNAVAILABLE, why.to_string()));
+    }
     let what = match (&asked.topic, &asked.filter) {
         (Some(topic), None) => format!("topic={}", encoded(topic)),
         (None, Some(filter)) => format!("filter={}", encoded(filter)),
@@ -269,7 +276,11 @@ mod tests {
 
     #[test]
     fn whatever_the_topic_is_called_the_request_stays_one_line() {
-        let door = Door::new(&["0.0.0.0:8800".parse().unwrap()], &Settings::default());
+        let door = Door::new(
+            &["0.0.0.0:8800".parse().unwrap()],
+            &Settings::default(),
+            false,
+        );
         let name = "a b\r\nX-Evil: 1/\u{2713}&since=live#";
         let Ok(text) = request(&door, &asked(Some(name), None), &HeaderMap::new()) else {
             panic!("it is refused");
@@ -284,8 +295,16 @@ mod tests {
     }
 
     #[test]
+    fn a_port_that_takes_tls_only_is_not_asked() {
+        let listen = ["127.0.0.1:8800".parse().unwrap()];
+        let door = Door::new(&listen, &Settings::default(), true);
+        let refused = request(&door, &asked(Some("a"), None), &HeaderMap::new());
+        assert!(refused.is_err_and(|Refusal(_, why)| why.contains("tls.required")));
+    }
+
+    #[test]
     fn a_topic_or_a_filter_and_not_both() {
-        let door = Door::new(&["[::]:8800".parse().unwrap()], &Settings::default());
+        let door = Door::new(&["[::]:8800".parse().unwrap()], &Settings::default(), false);
         for (one, other) in [(None, None), (Some("a"), Some("#"))] {
             assert!(request(&door, &asked(one, other), &HeaderMap::new()).is_err());
         }
