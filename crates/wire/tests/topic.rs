@@ -276,3 +276,50 @@ proptest! {
         prop_assert_eq!(out, bytes);
     }
 }
+
+/// All names of up to four of these levels, so that whatever tells two short filters apart is among them.
+fn names() -> Vec<String> {
+    let levels = ["a", "b", "", "x"];
+    let mut all: Vec<String> = ["a", "b", "", "x", "$a"].map(String::from).to_vec();
+    let mut last = all.clone();
+    for _ in 0..3 {
+        last = last
+            .iter()
+            .flat_map(|name| levels.map(|level| format!("{name}/{level}")))
+            .collect();
+        all.extend(last.iter().cloned());
+    }
+    all
+}
+
+#[test]
+fn a_filter_covers_another_when_no_name_tells_otherwise_and_overlaps_it_when_a_name_matches_both() {
+    let levels = ["a", "b", "", "+", "#"];
+    let first = ["a", "", "+", "#", "$a"];
+    let mut filters: Vec<String> = first.map(String::from).to_vec();
+    for one in first {
+        for two in levels {
+            filters.push(format!("{one}/{two}"));
+            filters.extend(levels.map(|three| format!("{one}/{two}/{three}")));
+        }
+    }
+    filters.retain(|filter| topic::check_filter(filter.as_bytes(), MAX).is_ok());
+    let names = names();
+    for granted in &filters {
+        for filter in &filters {
+            let (g, f) = (granted.as_bytes(), filter.as_bytes());
+            let mut outside = names.iter().filter(|name| {
+                topic::matches(f, name.as_bytes()) && !topic::matches(g, name.as_bytes())
+            });
+            let covers = outside.next().is_none();
+            // `+/#` is `#` written in another way; it is not seen to be, which grants too little and never too much.
+            if filter != "#" || granted != "+/#" {
+                assert_eq!(topic::covers(g, f), covers, "{granted} covers {filter}");
+            }
+            let both = names.iter().any(|name| {
+                topic::matches(f, name.as_bytes()) && topic::matches(g, name.as_bytes())
+            });
+            assert_eq!(topic::overlaps(g, f), both, "{granted} overlaps {filter}");
+        }
+    }
+}

@@ -96,3 +96,23 @@ fn a_body_that_comes_later_belongs_to_the_user_of_its_head() {
         }
     }
 }
+
+#[test]
+fn who_says_no_more_than_one_request_gets_its_answer() {
+    let server = Server::with(&format!("[access]\n{}", key_settings()));
+    for (user, expected) in [("ann", 202), ("bob", 403)] {
+        let mut conn = Conn::open(&server);
+        let text = conn.text_of(
+            "POST",
+            "/pub/users/ann/1",
+            &[("Authorization", &bearer(user))],
+            b"x",
+        );
+        conn.send(text);
+        conn.stream()
+            .shutdown(std::net::Shutdown::Write)
+            .expect("half a close");
+        assert_eq!(conn.response().status, expected);
+        assert!(conn.ends());
+    }
+}

@@ -1,6 +1,6 @@
 //! An MQTT session is its user's.
 
-use crore_wire::mqtt::{PropertyBuf, ReasonCode, Version, encode};
+use crore_wire::mqtt::{Packet, PropertyBuf, ReasonCode, Version, encode};
 use serde_json::json;
 
 use crate::broker::Broker;
@@ -76,4 +76,46 @@ fn a_session_goes_on_with_what_its_user_may_still_have() {
         assert!(got.publish().topic.starts_with("a/"), "{:?}", got.publish());
     }
     conn.expect_quiet();
+}
+
+#[test]
+fn an_upgrades_token_counts_for_a_connect_that_brings_none_and_for_no_other() {
+    let broker = Broker::with(&format!("[access]\n{}", key_settings()));
+    let ann = token_of("ann", &["a/#"]);
+    let path = format!("/mqtt?token={ann}");
+    for (password, expected) in [
+        (None, Some(ReasonCode::GRANTED_QOS_1)),
+        (
+            Some(token_of("bob", &["b/#"])),
+            Some(ReasonCode::NOT_AUTHORIZED),
+        ),
+        (Some("eyJ0.e30.x".to_string()), None),
+    ] {
+        let (mut conn, head) = Conn::websocket(&broker, Version::V5, &path, "mqtt");
+        assert!(head.starts_with("HTTP/1.1 101 "), "{head}");
+        let mut connect = plain(Version::V5, "");
+        connect.password = password.as_deref().map(str::as_bytes);
+        conn.write(|out| encode::connect(out, &connect));
+        let connack = conn.packet();
+        let Packet::ConnAck(connack) = connack.packet() else {
+            panic!("a CONNACK is due");
+        };
+        assert_eq!(connack.reason.is_error(), expected.is_none());
+        if let Some(expected) = expected {
+            assert_eq!(conn.subscribe("a/1", 1), expected);
+        }
+    }
+    let (_, head) = {
+        let mut stream =
+            std::net::TcpStream::connect(("127.0.0.1", broker.ws())).expect("a connection");
+        use std::io::{Read, Write};
+        let request = "GET /mqtt?token=eyJ0.e30.x HTTP/1.1\r\nHost: 127.0.0.1\r\nUpgrade: websocket\r\nConnection: Upgrade\r\nSec-WebSocket-Version: 13\r\nSec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\nSec-WebSocket-Protocol: mqtt\r\n\r\n";
+        stream
+            .write_all(request.as_bytes())
+            .expect("it takes a request");
+        let mut head = [0; 13];
+        stream.read_exact(&mut head).expect("a status");
+        (stream, head)
+    };
+    assert_eq!(&head, b"HTTP/1.1 401 ");
 }
