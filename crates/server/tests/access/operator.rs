@@ -60,3 +60,73 @@ fn the_consoles_tail_reads_what_nobody_may() {
     tail.ask("GET", "/api/v1/tail?filter=%23", &[("Host", &host)], "");
     assert_eq!(tail.head().status, 200);
 }
+
+#[test]
+fn the_admin_port_takes_its_own_token_and_no_credentials_of_the_data_port() {
+    let own = "0123456789abcdef0123456789abcdef-admin";
+    let settings = format!("[admin]\ntoken = '{own}'\n[access]\n{}", key_settings());
+    let server = Server::with_admin(&settings);
+    let host = server.admin().to_string();
+    let ask = |method: &str, target: &str, headers: &[(&str, &str)]| {
+        let stream = std::net::TcpStream::connect(server.admin()).expect("the admin port");
+        let mut conn = Conn::over(stream, &server);
+        let headers = [&[("Host", host.as_str())], headers].concat();
+        conn.ask(method, target, &headers, "");
+        conn.head().status
+    };
+    let right = token(everything());
+    let (data, admin) = (format!("Bearer {right}"), format!("Bearer {own}"));
+    let cut = format!("Bearer {}", &own[..own.len() - 1]);
+    let cookie = format!("crore_token={right}; token={own}");
+    let wrong: [&[(&str, &str)]; 5] = [
+        &[],
+        &[("Authorization", &data)],
+        &[("Authorization", &cut)],
+        &[("Authorization", "Bearer ")],
+        &[("Cookie", &cookie)],
+    ];
+    for (method, path) in [
+        ("GET", "/metrics"),
+        ("GET", "/api/v1/topics"),
+        ("GET", "/api/v1/connections"),
+        ("GET", "/api/v1/config"),
+        ("GET", "/api/v1/tail?filter=%23"),
+        ("GET", "/api/v1/stats"),
+        ("POST", "/api/v1/reload"),
+        ("POST", "/api/v1/drain"),
+    ] {
+        for headers in wrong {
+            let status = ask(method, path, headers);
+            assert!(
+                (400..500).contains(&status),
+                "{method} {path} with {headers:?}: {status}"
+            );
+        }
+        let by_query = format!(
+            "{path}{}token={own}",
+            if path.contains('?') { '&' } else { '?' }
+        );
+        let status = ask(method, &by_query, &[]);
+        assert!(
+            (400..500).contains(&status),
+            "{method} {by_query}: {status}"
+        );
+    }
+    for path in [
+        "/metrics",
+        "/api/v1/topics",
+        "/api/v1/connections",
+        "/api/v1/stats",
+    ] {
+        assert_eq!(
+            ask("GET", path, &[("Authorization", &admin)]),
+            200,
+            "{path}"
+        );
+    }
+    assert_eq!(
+        publish(&server, own),
+        401,
+        "and the data port does not take the admin's"
+    );
+}
