@@ -21,6 +21,7 @@ pub mod scenario;
 pub mod stats;
 pub mod subscribe;
 mod sys;
+mod tls;
 
 use std::process::ExitCode;
 

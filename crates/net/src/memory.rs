@@ -61,6 +61,16 @@ fn limit(text: &str) -> Option<u64> {
     text.trim().parse().ok()
 }
 
+/// Gives the kernel back what was allocated and freed since, also between what is still in use. It takes the allocator's locks: to be
+/// called after a rush, not within one. Another allocator than glibc's keeps what it likes.
+pub fn give_back() {
+    #[cfg(target_env = "gnu")]
+    // SAFETY: takes no pointers, and may be called at any time by any thread.
+    unsafe {
+        libc::malloc_trim(0)
+    };
+}
+
 /// A random number of the kernel's generator, fit for keys and tokens.
 pub fn random_u64() -> u64 {
     let mut bytes = [0_u8; 8];

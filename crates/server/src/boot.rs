@@ -137,6 +137,7 @@ pub fn serve(args: &ServeArgs, effective: Effective) -> anyhow::Result<()> {
             effective,
             world,
             desk,
+            tls,
         },
     })
 }

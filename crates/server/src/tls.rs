@@ -30,7 +30,6 @@ impl Shared {
     ///
     /// # Errors
     /// When a file cannot be read or does not parse, or key and certificate do not fit: then all stays as it was.
-    #[allow(dead_code, reason = "what reloads the settings calls it")]
     pub fn reload(&self, tls: &Tls) -> anyhow::Result<()> {
         let replaced = self.handle.replace(read(tls)?);
         replaced.map_err(|error| wrong(tls, &error))

@@ -6,17 +6,21 @@
 
 use std::collections::VecDeque;
 use std::net::SocketAddr;
+use std::sync::Arc;
 
 use anyhow::{Context, Result, bail, ensure};
+
+use rustls::ClientConfig;
 
 use super::compose::Form;
 use super::packets::Packets;
 use crate::subscribe::parse;
 use crate::sys::{self, Dial, Epoll, Interest};
+use crate::tls::Tls;
 use crore_wire::mqtt::PacketId;
 
 /// Bytes of one read of answers.
-const RECEIVE_BYTES: usize = 16 << 10;
+const RECEIVE_BYTES: usize = 64 << 10;
 
 /// What the answers said.
 #[derive(Debug, Default)]
@@ -45,6 +49,7 @@ pub struct Link {
     ready: bool,
     /// There exactly when the form is MQTT's.
     packets: Option<Packets>,
+    tls: Option<Tls>,
 }
 
 impl Link {
@@ -54,6 +59,7 @@ impl Link {
         key: u64,
         form: Form,
         greeting: &[u8],
+        tls: Option<&Arc<ClientConfig>>,
         epoll: &Epoll,
     ) -> Result<Link> {
         let dial = Dial {
@@ -82,6 +88,7 @@ impl Link {
                 Form::Packet(dialect) => Some(Packets::new(dialect, form.has_ids(), key as u32)),
                 _ => None,
             },
+            tls: tls.map(Tls::new).transpose()?,
         };
         link.flush(epoll)?;
         Ok(link)
@@ -143,7 +150,12 @@ impl Link {
     /// Sends what the socket takes.
     pub fn flush(&mut self, epoll: &Epoll) -> Result<()> {
         while self.sent < self.out.len() {
-            match sys::send(self.fd, &self.out[self.sent..]) {
+            let rest = &self.out[self.sent..];
+            let sent = match &mut self.tls {
+                Some(tls) => tls.send(self.fd, rest),
+                None => sys::send(self.fd, rest),
+            };
+            match sent {
                 Ok(count) => self.sent += count,
                 Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => break,
                 Err(error) => return Err(error).context("the publisher's connection"),
@@ -153,7 +165,11 @@ impl Link {
             self.out.clear();
             self.sent = 0;
         }
-        let wanted = if self.out.is_empty() {
+        let waits = match &mut self.tls {
+            Some(tls) => !tls.flush(self.fd)?,
+            None => false,
+        };
+        let wanted = if self.out.is_empty() && !waits {
             Interest::Read
         } else {
             Interest::ReadWrite
@@ -169,7 +185,12 @@ impl Link {
     pub fn answers(&mut self, answers: &mut Answers, epoll: &Epoll) -> Result<()> {
         let held = self.received.len();
         self.received.resize(held + RECEIVE_BYTES, 0);
-        match sys::receive(self.fd, &mut self.received[held..]) {
+        let received = &mut self.received[held..];
+        let received = match &mut self.tls {
+            Some(tls) => tls.receive(self.fd, received),
+            None => sys::receive(self.fd, received),
+        };
+        match received {
             Ok(0) => bail!("the server closed the publisher's connection"),
             Ok(count) => self.received.truncate(held + count),
             Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => {

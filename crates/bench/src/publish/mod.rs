@@ -64,6 +64,9 @@ pub struct PublishArgs {
     /// Topics are a grid of this width; a random client's neighbours get a message each
     #[arg(long, value_name = "WIDTH", conflicts_with = "cycle")]
     pub grid: Option<u32>,
+    /// Speak TLS, and trust the certificates in this PEM file
+    #[arg(long, value_name = "FILE")]
+    pub tls: Option<PathBuf>,
     /// How to publish
     #[arg(long, value_enum, default_value_t, conflicts_with_all = ["single", "ws", "floor"])]
     pub protocol: Protocol,

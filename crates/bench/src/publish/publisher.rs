@@ -13,6 +13,7 @@ use super::compose::{Composer, Form};
 use super::link::{Answers, Link};
 use crate::pattern::{self, Pattern};
 use crate::sys::{self, Epoll};
+use crate::tls;
 
 /// A batch ends at this size: with its head it fits the server's receive buffer of 64 KiB.
 const BATCH_BYTES: usize = 60_000;
@@ -68,11 +69,24 @@ impl Publisher {
         let host = servers[0].to_string();
         let composer = Composer::new(form, topics, args.order(), host, args.size, args.broadcast);
         let epoll = Epoll::new(count.min(256))?;
+        let tls = args
+            .tls
+            .as_ref()
+            .map(|roots| tls::client(roots, true))
+            .transpose()?;
         let mut links = Vec::new();
         for index in 0..count {
             let greeting = composer.greeting(index as u32);
             let remote = servers[index % servers.len()];
-            links.push(Link::open(remote, index as u64, form, &greeting, &epoll)?);
+            let tls = tls.as_ref();
+            links.push(Link::open(
+                remote,
+                index as u64,
+                form,
+                &greeting,
+                tls,
+                &epoll,
+            )?);
         }
         Ok(Publisher {
             form,

@@ -15,6 +15,7 @@ mod sessions;
 mod stalled;
 mod storm;
 mod tcp;
+mod tls;
 
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -60,6 +61,8 @@ pub enum Scenario {
     Stalled,
     /// Connections until a control group's memory is full, and what `crore doctor` said before
     Fill,
+    /// Bytes and processor time of connections with TLS, beside the peers; deliveries while handshakes go on
+    Tls,
     /// A thousand filters, a million, and those that cost most: the server's CPU for each publish
     Filters,
 }
@@ -127,6 +130,9 @@ pub struct RunArgs {
     /// Only these rows of the pair (unicast, fan-out, broadcast, rate, idle; over MQTT acknowledged and quality-1 too)
     #[arg(long, value_delimiter = ',')]
     pub rows: Vec<String>,
+    /// Certificate and key of the servers: set by scenarios with TLS
+    #[arg(skip)]
+    pub certificate: Option<rig::Certificate>,
     /// Filters of the large set, for filters [default: 1,000,000]
     #[arg(long)]
     pub filters: Option<u32>,
@@ -190,6 +196,7 @@ pub fn run(args: &RunArgs) -> Result<ExitCode> {
         Scenario::Stalled => stalled::run(args)?,
         Scenario::Filters => filters::run(args)?,
         Scenario::Fill => fill::run(args)?,
+        Scenario::Tls => tls::run(args)?,
     };
     let value = json!({
         "scenario": format!("{:?}", args.scenario),

@@ -3,6 +3,7 @@
 //! A child ends when it is dropped, and when this process ends. With `--pin` the server runs on
 //! core 0 and the tools on core 1.
 
+mod certificate;
 mod peers;
 mod server;
 
@@ -16,6 +17,7 @@ use serde_json::Value;
 use super::RunArgs;
 use crate::sample::Process;
 use crate::sys;
+pub use certificate::Certificate;
 pub use peers::versions;
 pub use server::{Kind, Server, Setting, shards_for, within};
 
@@ -45,6 +47,9 @@ fn tool(args: &RunArgs, name: &str, server: &Server) -> Result<Command> {
     command.args(["bench", name]).args(args.mqtt.flags());
     for address in &server.addresses {
         command.args(["--server", &address.to_string()]);
+    }
+    if let Some(certificate) = &args.certificate {
+        command.arg("--tls").arg(&certificate.chain);
     }
     sys::bind_child(&mut command, args.pin.then_some(CORES.1), false);
     Ok(command)

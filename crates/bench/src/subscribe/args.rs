@@ -66,6 +66,9 @@ pub struct SubscribeArgs {
     /// Size of the sockets' receive buffers [default: the system's]
     #[arg(long, value_name = "BYTES")]
     pub receive_buffer: Option<u32>,
+    /// Speak TLS, and trust the certificates in this PEM file
+    #[arg(long, value_name = "FILE")]
+    pub tls: Option<PathBuf>,
     /// Threads [default: as many as the descriptor limit demands]
     #[arg(long)]
     pub threads: Option<usize>,

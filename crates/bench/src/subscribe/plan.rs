@@ -4,14 +4,17 @@
 
 use std::fmt::Write;
 use std::net::{IpAddr, SocketAddr};
+use std::sync::Arc;
 
 use anyhow::{Result, ensure};
+use rustls::ClientConfig;
 
 use super::connection::Assignment;
 use super::{Protocol, SubscribeArgs, parse};
 use crate::mqtt::{self, Dialect};
 use crate::pattern::{self, Pattern};
 use crate::sys::{self, Dial};
+use crate::tls;
 
 /// Descriptors that a worker needs besides its connections: the standard three, its epoll set,
 /// and what the process had open when the worker's table was parted.
@@ -38,6 +41,8 @@ pub struct Plan {
     locals: Vec<IpAddr>,
     ports: Option<(u16, u16)>,
     receive_buffer: Option<u32>,
+    /// How they speak TLS, if they do.
+    pub tls: Option<Arc<ClientConfig>>,
 }
 
 impl Plan {
@@ -92,6 +97,11 @@ impl Plan {
             locals,
             ports: args.source_ports,
             receive_buffer: args.receive_buffer,
+            tls: args
+                .tls
+                .as_ref()
+                .map(|roots| tls::client(roots, true))
+                .transpose()?,
         })
     }
 

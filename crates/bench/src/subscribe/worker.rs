@@ -16,6 +16,7 @@ use std::time::Duration;
 use super::connection::{NO_SPILL, Row, Stage, Tally};
 use super::{Plan, Protocol, Shared};
 use crate::sys::{self, Dial, Epoll, Interest};
+use crate::tls::Tls;
 
 /// Bytes that one read takes at most.
 const RECEIVE_BYTES: usize = 128 << 10;
@@ -53,6 +54,8 @@ pub struct Worker {
     /// What a long-poll sends back to go on from where it is; empty for the other protocols.
     positions: Vec<Option<Box<str>>>,
     spills: Vec<Spill>,
+    /// Of each connection; empty without TLS.
+    tls: Vec<Option<Box<Tls>>>,
     free_spills: Vec<u32>,
     pending: VecDeque<u32>,
     under_way: usize,
@@ -101,6 +104,9 @@ impl Worker {
             sequences,
             positions,
             spills: Vec::new(),
+            tls: (0..if plan.tls.is_some() { count } else { 0 })
+                .map(|_| None)
+                .collect(),
             free_spills: Vec::new(),
             pending: (0..count).collect(),
             under_way: 0,
@@ -222,7 +228,7 @@ impl Worker {
             let mut farewell = Vec::new();
             self.plan.dialect.leave(&mut farewell);
             // A server that does not take it sees the end of the connection.
-            let _ = sys::send(self.rows[row as usize].fd, &farewell);
+            let _ = self.send(row, &farewell);
         }
         self.close(row, sys::close);
     }
@@ -264,6 +270,9 @@ impl Worker {
             self.under_way -= 1;
         }
         how(state.fd);
+        if let Some(tls) = self.tls.get_mut(row as usize) {
+            *tls = None;
+        }
         state.stage = Stage::Closed;
         self.answered.retain(|answered| *answered != row);
         (state.chunk_left, state.chunked) = (0, false);
@@ -332,12 +341,34 @@ impl Worker {
         }
     }
 
+    /// Sends bytes, through TLS where that is spoken.
+    fn send(&mut self, row: u32, bytes: &[u8]) -> std::io::Result<usize> {
+        let fd = self.rows[row as usize].fd;
+        match self.tls.get_mut(row as usize).and_then(Option::as_mut) {
+            Some(tls) => tls.send(fd, bytes),
+            None => sys::send(fd, bytes),
+        }
+    }
+
+    fn receive(&mut self, row: u32, buffer: &mut [u8]) -> std::io::Result<usize> {
+        let fd = self.rows[row as usize].fd;
+        match self.tls.get_mut(row as usize).and_then(Option::as_mut) {
+            Some(tls) => tls.receive(fd, buffer),
+            None => sys::receive(fd, buffer),
+        }
+    }
+
     /// Sends the request.
     fn ask(&mut self, row: u32, remote: SocketAddr, tally: &mut Tally) {
         let position = self.positions.get(row as usize).and_then(|p| p.as_deref());
         let request = self.plan.request(self.first + row, remote, position);
         let was = self.rows[row as usize].stage;
-        match sys::send(self.rows[row as usize].fd, &request) {
+        if let Some(config) = &self.plan.tls
+            && was == Stage::Connecting
+        {
+            self.tls[row as usize] = Tls::new(config).ok().map(Box::new);
+        }
+        match self.send(row, &request) {
             Ok(count) if count == request.len() => {
                 self.rows[row as usize].stage = Stage::Head;
                 if self.plan.protocol == Protocol::Poll && was == Stage::Connecting {

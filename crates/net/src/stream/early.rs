@@ -9,11 +9,14 @@ use std::time::Instant;
 use super::handshake::Handshake;
 use super::table::Entry;
 use super::{Streams, Taken, Then};
-use crate::{Driver, Fd, Received, Sent, socket};
+use crate::{Driver, Fd, Received, Sent, memory, socket};
 
 /// The time that handshakes have of a turn, in nanoseconds: a few with an ECDSA key, and one at least with any. It is how
 /// much longer a delivery may wait while a storm goes on.
 const TURN_NS: u64 = 500_000;
+
+/// So many handshakes at once leave megabytes of freed memory behind, which is given back when none is under way.
+const RUSH: usize = 128;
 
 /// A connection whose handshake is not over.
 pub struct Early {
@@ -267,6 +270,11 @@ impl Streams {
     /// Ends the turn: who waits for a share of the next is not read until then. Says whether anybody does.
     pub fn end_turn(&mut self, driver: &mut Driver) -> bool {
         self.turn_ns = 0;
+        self.rush = self.rush.max(self.under_way);
+        if self.rush >= RUSH && self.under_way == 0 {
+            self.rush = 0;
+            memory::give_back();
+        }
         for (fd, token) in self.due.iter().rev() {
             let early = self.early.get_mut(fd);
             let Some(early) = early.filter(|early| early.token == *token) else {

@@ -15,10 +15,13 @@ use rustls::server::UnbufferedServerConnection;
 use rustls::unbuffered::{ConnectionState, EncodeError, EncodeTlsData, UnbufferedStatus};
 use rustls::{ConnectionTrafficSecrets, Error, HandshakeKind, KeyLog, ServerConfig};
 
-use super::cipher::{Cipher, Content, HEADER_BYTES, SEALED_MAX, Secret};
+use super::cipher::{Cipher, HEADER_BYTES, SEALED_MAX, Secret};
 
 /// What is held of a peer's flight at most: the longest handshake message that `rustls` takes.
 const INCOMING_MAX: usize = 0xffff;
+
+/// The first byte of every version of TLS.
+const MAJOR: u8 = 3;
 
 thread_local! {
     static SEEN: RefCell<Seen> = const { RefCell::new(Seen { client: None, server: None }) };
@@ -144,10 +147,11 @@ impl Handshake {
         };
         let sealed = usize::from(u16::from_be_bytes([header[3], header[4]]));
         let length = HEADER_BYTES + sealed;
-        if hidden.len() < length && sealed <= SEALED_MAX && header[0] == Content::Handshake as u8 {
+        let is_record = header[1] == MAJOR && sealed <= SEALED_MAX;
+        if hidden.len() < length && is_record {
             return false;
         }
-        // What is no record of a handshake is refused by its header.
+        // What is no record is refused by its header.
         self.shown += length.min(hidden.len());
         true
     }

@@ -140,6 +140,8 @@ pub struct Streams {
     /// Handshakes in the order in which they began, and some that are over.
     begun: VecDeque<(u32, u64)>,
     under_way: usize,
+    /// The most that were under way since memory was given back.
+    rush: usize,
     turn_ns: u64,
     crypt: Crypt,
     busy: HashMap<u32, Busy>,
@@ -164,6 +166,7 @@ impl Streams {
             due: VecDeque::new(),
             begun: VecDeque::new(),
             under_way: 0,
+            rush: 0,
             turn_ns: 0,
             crypt: Crypt::new(),
             busy: HashMap::new(),

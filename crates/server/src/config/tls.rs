@@ -70,6 +70,19 @@ impl Tls {
         !self.certificate.as_os_str().is_empty()
     }
 
+    /// `asked`, as far as a running server can take it: TLS is not switched on or off, and what each shard counts by
+    /// stays.
+    pub fn changeable(&self, asked: &Tls) -> Tls {
+        if !self.is_on() || !asked.is_on() {
+            return self.clone();
+        }
+        Tls {
+            required: self.required,
+            handshakes_max: self.handshakes_max,
+            ..asked.clone()
+        }
+    }
+
     /// Whether clients are asked for certificates.
     pub fn asks_clients(&self) -> bool {
         !self.client_ca.as_os_str().is_empty()

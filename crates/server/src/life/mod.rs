@@ -20,6 +20,7 @@ use crate::access::Desk;
 use crate::cli::ServeArgs;
 use crate::config::Effective;
 use crate::control::{Coming, Shards};
+use crate::tls;
 
 /// What a life begins with.
 pub struct Start {
@@ -31,6 +32,8 @@ pub struct Start {
     pub world: Arc<World>,
     /// Who answers the shards about credentials.
     pub desk: Desk,
+    /// By what TLS handshakes are done, where there are some.
+    pub tls: Option<tls::Shared>,
 }
 
 /// The life of this server, for everything on the control thread.
@@ -42,6 +45,7 @@ struct Inner {
     shards: Shards,
     desk: Desk,
     running: Mutex<Running>,
+    tls: Option<tls::Shared>,
     /// Held while settings are read again.
     reloading: tokio::sync::Mutex<()>,
     /// Somebody other than a signal wants the server to stop.
@@ -67,6 +71,7 @@ impl Life {
                 world: start.world,
                 stops: false,
             }),
+            tls: start.tls,
             reloading: tokio::sync::Mutex::default(),
             leave: Notify::new(),
         }))

@@ -52,6 +52,11 @@ impl Life {
         let now = self.effective();
         let next = changeable(&now, &asked);
         let checks = access::checks(next.access.as_ref()).map_err(|error| error.to_string())?;
+        if let Some(tls) = &self.0.tls {
+            // The files may have changed where no key has. All else was checked, so that nothing is half done.
+            tls.reload(&next.tls)
+                .map_err(|error| format!("{error:#}"))?;
+        }
         let former = self.world();
         let world = Arc::new(World {
             rules: Rules::new(&next.settings.rules),
@@ -99,6 +104,7 @@ fn changeable(now: &Effective, asked: &Effective) -> Effective {
         settings,
         access: asked.access.clone(),
         state: asked.state.clone(),
+        tls: now.tls.changeable(&asked.tls),
         ..now.clone()
     }
 }

@@ -160,6 +160,15 @@ impl Server {
         self.admin.expect("a server with an admin port")
     }
 
+    /// The process.
+    #[allow(
+        dead_code,
+        reason = "only some of the test programs that share this module need it"
+    )]
+    pub fn pid(&self) -> u32 {
+        self.child.id()
+    }
+
     /// The URL of `path`, which begins with a slash.
     #[allow(
         dead_code,

@@ -9,6 +9,7 @@ use std::process::Command;
 
 use anyhow::{Context, Result};
 
+use super::Certificate;
 use super::server::write;
 use crate::sys;
 
@@ -26,13 +27,13 @@ const NCHAN_MEMORY_MIB: usize = 512;
 const NCHAN_MODULE: &str = "/usr/lib/nginx/modules/ngx_nchan_module.so";
 
 /// nginx with Nchan, keeping `keep` messages in each channel.
-pub fn nchan(directory: &Path, port: u16, keep: u32) -> Result<Command> {
+pub fn nchan(directory: &Path, port: u16, keep: u32, tls: Option<&Certificate>) -> Result<Command> {
     let program = program("nginx")?;
     std::fs::metadata(NCHAN_MODULE).with_context(|| missing(NCHAN_MODULE))?;
     let path = write(
         directory,
         "nginx.conf",
-        &nchan_config(directory, port, keep),
+        &nchan_config(directory, port, keep, tls),
     )?;
     let mut command = Command::new(program);
     // The log that it opens before it has read where its log is.
@@ -41,10 +42,15 @@ pub fn nchan(directory: &Path, port: u16, keep: u32) -> Result<Command> {
     Ok(command)
 }
 
-fn nchan_config(directory: &Path, port: u16, keep: u32) -> String {
+fn nchan_config(directory: &Path, port: u16, keep: u32, tls: Option<&Certificate>) -> String {
     // nginx drops root's rights to another user by default; without them it cannot, and warns.
     let user = if sys::is_root() { "user root;" } else { "" };
     let directory = directory.display();
+    let ssl = if tls.is_some() { " ssl" } else { "" };
+    let certificate = tls.map_or(String::new(), |tls| {
+        let (chain, key) = (tls.chain.display(), tls.key.display());
+        format!("ssl_certificate {chain};\nssl_certificate_key {key};\n")
+    });
     // Names with a leading `/` travel as `?topic=`, as they do to our own server.
     let location = |path: &str, role: &str| {
         format!(
@@ -80,19 +86,19 @@ nchan_shared_memory_size {NCHAN_MEMORY_MIB}M;
 nchan_message_buffer_length {keep};
 nchan_message_timeout 1h;
 server {{
-listen 127.0.0.1:{port} backlog=4096;
-{publisher}{subscriber}}}
+listen 127.0.0.1:{port} backlog=4096{ssl};
+{certificate}{publisher}{subscriber}}}
 }}
 "
     )
 }
 
 /// Mosquitto.
-pub fn mosquitto(directory: &Path, port: u16) -> Result<Command> {
+pub fn mosquitto(directory: &Path, port: u16, tls: Option<&Certificate>) -> Result<Command> {
     let path = write(
         directory,
         "mosquitto.conf",
-        &mosquitto_config(directory, port),
+        &mosquitto_config(directory, port, tls),
     )?;
     let mut command = Command::new(program("mosquitto")?);
     command.arg("-c").arg(path);
@@ -101,13 +107,17 @@ pub fn mosquitto(directory: &Path, port: u16) -> Result<Command> {
 
 /// The limits of 0 are none: by default Mosquitto drops messages of quality of service 0 once a
 /// subscriber's queue is full.
-fn mosquitto_config(directory: &Path, port: u16) -> String {
+fn mosquitto_config(directory: &Path, port: u16, tls: Option<&Certificate>) -> String {
     let user = if sys::is_root() { "user root" } else { "" };
     let directory = directory.display();
+    let certificate = tls.map_or(String::new(), |tls| {
+        let (chain, key) = (tls.chain.display(), tls.key.display());
+        format!("certfile {chain}\nkeyfile {key}\n")
+    });
     format!(
         "{user}
 listener {port} 127.0.0.1
-allow_anonymous true
+{certificate}allow_anonymous true
 persistence false
 set_tcp_nodelay true
 max_queued_messages 0

@@ -162,10 +162,13 @@ impl Server {
         std::fs::create_dir_all(&directory)
             .with_context(|| format!("cannot make {}", directory.display()))?;
         let directory = Directory(directory);
+        let tls = args.certificate.as_ref();
+        let with_tls = tls.map(|tls| format!("{settings}\n{}", tls.settings()));
+        let settings = with_tls.as_deref().unwrap_or(settings);
         let mut command = match setting.kind {
             Kind::Floor | Kind::Crore => ours(args, setting, settings, &addresses, &directory.0)?,
-            Kind::Nchan => peers::nchan(&directory.0, port, setting.keep)?,
-            Kind::Mosquitto => peers::mosquitto(&directory.0, port)?,
+            Kind::Nchan => peers::nchan(&directory.0, port, setting.keep, tls)?,
+            Kind::Mosquitto => peers::mosquitto(&directory.0, port, tls)?,
         };
         if let Some(members) = members {
             command = within(&command, members);

@@ -21,7 +21,7 @@ impl Worker {
         }
         let mut buffer = std::mem::take(&mut self.buffer);
         let (held, decoded) = self.unspill(row, &mut buffer);
-        match sys::receive(self.rows[row as usize].fd, &mut buffer[held..]) {
+        match self.receive(row, &mut buffer[held..]) {
             Ok(0) => self.ended(row, "closed before it was open", tally),
             Ok(count) => {
                 tally.life.bytes += count as u64;
@@ -219,11 +219,11 @@ impl Worker {
     }
 
     /// Sends a few bytes, which the socket of a client that keeps up has room for.
-    fn say(&self, row: u32, bytes: &[u8]) -> Result<(), String> {
+    fn say(&mut self, row: u32, bytes: &[u8]) -> Result<(), String> {
         if bytes.is_empty() {
             return Ok(());
         }
-        match sys::send(self.rows[row as usize].fd, bytes) {
+        match self.send(row, bytes) {
             Ok(count) if count == bytes.len() => Ok(()),
             Ok(_) => Err("the socket did not take the acknowledgements".into()),
             Err(error) => Err(format!("send: {error}")),
@@ -231,11 +231,11 @@ impl Worker {
     }
 
     /// Answers a ping (RFC 6455 §5.5.3); the mask is zero, which masks nothing and is allowed.
-    fn pong(&self, row: u32, payload: &[u8]) {
+    fn pong(&mut self, row: u32, payload: &[u8]) {
         let mut frame = vec![0x8a, 0x80 | payload.len() as u8, 0, 0, 0, 0];
         frame.extend_from_slice(payload);
         // A socket that cannot take ten bytes will be closed by the server's heartbeat.
-        let _ = sys::send(self.rows[row as usize].fd, &frame);
+        let _ = self.send(row, &frame);
     }
 
     fn events(

@@ -1,0 +1,239 @@
+//! `tls`: what a connection with TLS costs that waits, what a handshake costs, and whether deliveries suffer while many
+//! handshakes go on. The peers do the same with the same certificate and the same client.
+//!
+//! A handshake's cost is the server's processor time for it: the client needs as much, so that a rate on two cores would be
+//! the client's. Sides and rounds alternate.
+
+mod knock;
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use anyhow::{Context, Result};
+use serde_json::{Map, Value, json};
+
+use self::knock::{Knocked, Storm, knock};
+use super::rig::{Certificate, Kind, Publisher, Server, Setting, Subscriber, pin_tool, versions};
+use super::{Moment, RunArgs, is_clean, locals, pause, per_connection, protocol_name, topics};
+use crate::report;
+use crate::subscribe::Protocol;
+
+/// Connections that wait, unless told otherwise.
+const CONNECTIONS: u32 = 10_000;
+/// Handshakes of one kind in a round.
+const HANDSHAKES: u32 = 1_000;
+/// Subscribers beside a storm of handshakes, messages to them a second, and bytes of each.
+const LISTENERS: u32 = 1_000;
+const MESSAGES_PER_S: &str = "1000";
+const MESSAGE_BYTES: usize = 128;
+/// Handshakes a second that the storm tries to do.
+const STORM_PER_S: u32 = 1_000;
+/// Seconds of a window, unless told otherwise.
+const WINDOW_S: f64 = 10.0;
+/// Seconds after which what is opened has come to rest.
+const REST_S: f64 = 2.0;
+
+/// A directory that goes when it is dropped.
+struct Directory(PathBuf);
+
+impl Drop for Directory {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir_all(&self.0);
+    }
+}
+
+/// Measures all that is asked for.
+pub fn run(args: &RunArgs) -> Result<Value> {
+    pin_tool(args)?;
+    let name = format!("crore-bench-tls-{}", std::process::id());
+    let directory = Directory(std::env::temp_dir().join(name));
+    std::fs::create_dir_all(&directory.0).context("a directory for the certificate")?;
+    let args = &RunArgs {
+        certificate: Some(Certificate::make(&directory.0)?),
+        ..args.clone()
+    };
+    let wanted = |row: &str| args.rows.is_empty() || args.rows.iter().any(|other| other == row);
+    let (mut rows, mut clean) = (Map::new(), true);
+    if wanted("idle") {
+        rows.insert("idle".into(), idle(args)?);
+    }
+    if wanted("handshakes") {
+        rows.insert("handshakes".into(), handshakes(args)?);
+    }
+    if wanted("storm") {
+        let storm = storm(args)?;
+        clean = storm["clean"] == true;
+        rows.insert("storm".into(), storm);
+    }
+    Ok(json!({ "clean": clean, "packages": versions(), "rows": rows }))
+}
+
+fn setting(kind: Kind) -> Setting {
+    Setting {
+        kind,
+        shards: 1,
+        ports: 1,
+        keep: 0,
+    }
+}
+
+/// Who is measured, and in which protocol.
+fn sides(args: &RunArgs) -> Vec<(Kind, Protocol)> {
+    let mut sides = vec![(Kind::Crore, Protocol::Ws), (Kind::Crore, Protocol::Mqtt)];
+    for (kind, protocol) in [
+        (Kind::Nchan, Protocol::Ws),
+        (Kind::Mosquitto, Protocol::Mqtt),
+    ] {
+        if args.peer.contains(&kind) {
+            sides.push((kind, protocol));
+        }
+    }
+    sides
+}
+
+/// Memory of connections that wait, with TLS and without.
+fn idle(args: &RunArgs) -> Result<Value> {
+    let mut rows = Vec::new();
+    for (kind, protocol) in sides(args) {
+        let with = waiting(args, kind, protocol)?;
+        let plain = RunArgs {
+            certificate: None,
+            ..args.clone()
+        };
+        let without = waiting(&plain, kind, protocol)?;
+        let bytes = |cost: &Value| cost["server_pss_bytes"].as_f64().unwrap_or(f64::NAN);
+        report::say(&format!(
+            "{} {}: PSS {:.0} B a connection with TLS, {:.0} B without",
+            kind.name(),
+            protocol_name(protocol),
+            bytes(&with),
+            bytes(&without)
+        ));
+        rows.push(json!({
+            "server": kind.name(), "protocol": protocol_name(protocol),
+            "with_tls": with, "without": without,
+        }));
+    }
+    Ok(rows.into())
+}
+
+fn waiting(args: &RunArgs, kind: Kind, protocol: Protocol) -> Result<Value> {
+    let connections = args.connections.unwrap_or(CONNECTIONS);
+    let mut server = Server::start(args, setting(kind))?;
+    let (topics, addresses) = (topics(connections), locals(connections));
+    let rest = ["--protocol", protocol_name(protocol), "--local", &addresses];
+    let mut subscriber = Subscriber::start(args, &server, kind, connections, &topics, &rest)?;
+    let empty = Moment::of(&mut server)?;
+    let opening_s = subscriber.open()?;
+    pause(REST_S);
+    let waiting = Moment::of(&mut server)?;
+    let mut cost = per_connection(connections, &empty, &waiting);
+    cost["connections"] = json!(connections);
+    cost["opening_s"] = json!(opening_s);
+    Ok(cost)
+}
+
+/// The server's processor time for each handshake.
+fn handshakes(args: &RunArgs) -> Result<Value> {
+    let kinds: Vec<Kind> = [Kind::Crore, Kind::Nchan, Kind::Mosquitto]
+        .into_iter()
+        .filter(|kind| *kind == Kind::Crore || args.peer.contains(kind))
+        .collect();
+    let mut rounds = Vec::new();
+    for round in 0..args.rounds {
+        for kind in &kinds {
+            let mut server = Server::start(args, setting(*kind))?;
+            let full = knocks(args, &mut server, false)?;
+            let resumed = knocks(args, &mut server, true)?;
+            report::say(&format!(
+                "round {}: {}: {:.0} us of a core for a full handshake, {:.0} us for a resumed one ({} of {} resumed)",
+                round + 1,
+                kind.name(),
+                full["server_us"].as_f64().unwrap_or(f64::NAN),
+                resumed["server_us"].as_f64().unwrap_or(f64::NAN),
+                resumed["resumed"],
+                resumed["handshakes"],
+            ));
+            rounds.push(json!({ "server": kind.name(), "full": full, "resumed": resumed }));
+        }
+    }
+    Ok(rounds.into())
+}
+
+fn knocks(args: &RunArgs, server: &mut Server, resumes: bool) -> Result<Value> {
+    let certificate = args.certificate.as_ref().context("a certificate")?;
+    let address = server.addresses[0];
+    // What is made at first use is not counted, and the first ticket has to come from somewhere.
+    knock(address, certificate, resumes, 50)?;
+    let before = server.sample()?;
+    let Knocked {
+        handshakes,
+        resumed,
+        elapsed_s,
+    } = knock(address, certificate, resumes, HANDSHAKES)?;
+    pause(0.2);
+    let cpu_s = server.sample()?.cpu_s() - before.cpu_s();
+    Ok(json!({
+        "handshakes": handshakes,
+        "resumed": resumed,
+        "elapsed_s": elapsed_s,
+        "server_us": cpu_s * 1e6 / f64::from(handshakes),
+        "per_core_s": f64::from(handshakes) / cpu_s,
+    }))
+}
+
+/// Deliveries without handshakes, then while they go on, and without again.
+fn storm(args: &RunArgs) -> Result<Value> {
+    let certificate = args.certificate.clone().context("a certificate")?;
+    let mut server = Server::start(args, setting(Kind::Crore))?;
+    let topics = topics(LISTENERS);
+    let rest = ["--protocol", "ws"];
+    let mut subscriber = Subscriber::start(args, &server, Kind::Crore, LISTENERS, &topics, &rest)?;
+    subscriber.open()?;
+    let publisher = Publisher::start(
+        args,
+        &server,
+        Kind::Crore,
+        &topics,
+        MESSAGE_BYTES,
+        &["--rate", MESSAGES_PER_S],
+    )?;
+    pause(REST_S);
+    let window_s = args.duration.unwrap_or(WINDOW_S);
+    let (mut windows, mut clean) = (Map::new(), true);
+    for (name, stormy) in [("before", false), ("during", true), ("after", false)] {
+        let storm = stormy.then(|| Storm::begin(server.addresses[0], &certificate, STORM_PER_S));
+        let storm = storm.transpose()?;
+        std::thread::sleep(Duration::from_millis(500));
+        subscriber.ask("restart")?;
+        let (from, begun) = (Moment::of(&mut server)?, storm.as_ref().map(Storm::count));
+        pause(window_s);
+        let to = Moment::of(&mut server)?;
+        let done = storm.as_ref().map(Storm::count);
+        let mut report = subscriber.ask("report")?;
+        drop(storm);
+        let seconds = (to.at_ns - from.at_ns) as f64 / 1e9;
+        let rate = begun
+            .zip(done)
+            .map(|(begun, done)| (done - begun) as f64 / seconds);
+        report["server_cores_busy"] = json!((to.process.cpu_s() - from.process.cpu_s()) / seconds);
+        report["handshakes_per_s"] = json!(rate);
+        let latency = &report["latency_ms"];
+        report::say(&format!(
+            "{name}: {:.0} handshakes/s, {} messages, latency p50 {:.3} ms, p99 {:.3} ms, max {:.3} ms; server {:.2} cores",
+            rate.unwrap_or(0.0),
+            report["messages"],
+            latency["p50"].as_f64().unwrap_or(f64::NAN),
+            latency["p99"].as_f64().unwrap_or(f64::NAN),
+            latency["max"].as_f64().unwrap_or(f64::NAN),
+            report["server_cores_busy"].as_f64().unwrap_or(f64::NAN),
+        ));
+        clean &= is_clean(&report) && report["connections"]["closed"] == 0;
+        windows.insert(name.into(), report);
+    }
+    let published = publisher.stop()?;
+    Ok(json!({
+        "clean": clean, "subscribers": LISTENERS, "size_bytes": MESSAGE_BYTES,
+        "windows": windows, "published": published,
+    }))
+}

@@ -1,0 +1,133 @@
+//! Handshakes and nothing else: a client that connects, is told a ticket, and leaves.
+
+use std::io::{Read, Write};
+use std::net::{SocketAddr, TcpStream};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result};
+use rustls::pki_types::ServerName;
+use rustls::{ClientConfig, ClientConnection, HandshakeKind, ProtocolVersion};
+
+use crate::scenario::rig::Certificate;
+use crate::tls::{self, NAME};
+
+/// Who does not answer for so long does not answer.
+const PATIENCE: Duration = Duration::from_secs(5);
+/// Threads of a storm: enough that one waits while others compute.
+const THREADS: u32 = 8;
+
+/// What came of some handshakes.
+pub struct Knocked {
+    /// All of them.
+    pub handshakes: u32,
+    /// Those that went on where another was.
+    pub resumed: u32,
+    pub elapsed_s: f64,
+}
+
+/// Does so many handshakes, one after the other.
+///
+/// # Errors
+/// When one fails.
+pub fn knock(
+    server: SocketAddr,
+    certificate: &Certificate,
+    resumes: bool,
+    count: u32,
+) -> Result<Knocked> {
+    let config = tls::client(&certificate.chain, resumes)?;
+    let (mut resumed, began) = (0, Instant::now());
+    for _ in 0..count {
+        let kind = once(server, &config, resumes)?;
+        resumed += u32::from(kind == Some(HandshakeKind::Resumed));
+    }
+    Ok(Knocked {
+        handshakes: count,
+        resumed,
+        elapsed_s: began.elapsed().as_secs_f64(),
+    })
+}
+
+fn once(
+    server: SocketAddr,
+    config: &Arc<ClientConfig>,
+    resumes: bool,
+) -> Result<Option<HandshakeKind>> {
+    let mut stream = TcpStream::connect(server).context("a handshake's connect")?;
+    stream.set_read_timeout(Some(PATIENCE))?;
+    stream.set_nodelay(true)?;
+    let name = ServerName::try_from(NAME).expect("a literal name");
+    let mut connection = ClientConnection::new(config.clone(), name)?;
+    while connection.is_handshaking() {
+        connection.complete_io(&mut stream).context("a handshake")?;
+    }
+    if connection.wants_write() {
+        connection.write_tls(&mut stream)?;
+    }
+    if resumes && connection.protocol_version() == Some(ProtocolVersion::TLSv1_3) {
+        // The ticket follows the handshake, if there is one.
+        stream.set_read_timeout(Some(Duration::from_millis(200)))?;
+        if connection.read_tls(&mut stream).is_ok() {
+            connection.process_new_packets()?;
+        }
+    }
+    connection.send_close_notify();
+    connection.write_tls(&mut stream)?;
+    stream.flush()?;
+    // The server's end, so that its work for this one is done when the next begins.
+    let mut rest = [0; 512];
+    while matches!(stream.read(&mut rest), Ok(1..)) {}
+    Ok(connection.handshake_kind())
+}
+
+/// Handshakes that go on at a rate until it is dropped.
+pub struct Storm {
+    shared: Arc<(AtomicBool, AtomicU64)>,
+    threads: Vec<JoinHandle<()>>,
+}
+
+impl Storm {
+    /// Begins.
+    ///
+    /// # Errors
+    /// When the certificate cannot be read.
+    pub fn begin(server: SocketAddr, certificate: &Certificate, per_s: u32) -> Result<Storm> {
+        let config = tls::client(&certificate.chain, false)?;
+        let shared = Arc::new((AtomicBool::new(false), AtomicU64::new(0)));
+        let threads = (0..THREADS).map(|_| {
+            let (shared, config) = (shared.clone(), config.clone());
+            std::thread::spawn(move || {
+                let (began, mut mine) = (Instant::now(), 0);
+                while !shared.0.load(Relaxed) {
+                    if once(server, &config, false).is_ok() {
+                        shared.1.fetch_add(1, Relaxed);
+                    }
+                    mine += 1;
+                    let due = Duration::from_secs_f64(f64::from(mine * THREADS) / f64::from(per_s));
+                    std::thread::sleep(due.saturating_sub(began.elapsed()));
+                }
+            })
+        });
+        Ok(Storm {
+            threads: threads.collect(),
+            shared,
+        })
+    }
+
+    /// Handshakes until now.
+    pub fn count(&self) -> u64 {
+        self.shared.1.load(Relaxed)
+    }
+}
+
+impl Drop for Storm {
+    fn drop(&mut self) {
+        self.shared.0.store(true, Relaxed);
+        for thread in self.threads.drain(..) {
+            let _ = thread.join();
+        }
+    }
+}

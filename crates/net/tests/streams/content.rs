@@ -1,0 +1,174 @@
+//! What is said on one side is heard on the other, however the bytes are cut and whatever the socket refuses.
+
+use crore_net::stream::{Handle, Then};
+use proptest::prelude::*;
+
+use crate::pair::{Pair, client, source, suites};
+
+/// Bytes that tell where they belong.
+fn text(len: usize) -> Vec<u8> {
+    (0..len).map(|n| (n % 251) as u8).collect()
+}
+
+/// Sends all of it, coming back for what was not taken as a sender does; the client reads in sips between.
+fn send_all(pair: &mut Pair, bytes: &[u8], sip: usize) {
+    let mut sent = 0;
+    while sent < bytes.len() {
+        let parts: Vec<&[u8]> = bytes[sent..].chunks(7000).collect();
+        let taken = pair.streams.send(pair.fd, &parts).expect("it has TLS");
+        sent += taken;
+        while sent < bytes.len() {
+            pair.sip(sip);
+            if pair.writable() {
+                break;
+            }
+        }
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(48))]
+
+    #[test]
+    fn however_the_stream_is_cut_the_content_is_the_same(
+        suite in 0usize..6,
+        cuts in prop::collection::vec(1usize..3000, 1..12),
+        lengths in prop::collection::vec(0usize..40_000, 1..5),
+        updates: bool,
+        sip in 1usize..5000,
+    ) {
+        let source = source();
+        let suite = suites()[suite];
+        let mut pair = Pair::new(Handle::new(source.clone()).unwrap(), client(&source, suite));
+        pair.shake(&cuts);
+        prop_assert!(!pair.client.is_handshaking());
+        let (mut said, mut answered) = (Vec::new(), Vec::new());
+        for len in lengths {
+            let text = text(len);
+            for piece in text.chunks(9000) {
+                use std::io::Write;
+                pair.client.writer().write_all(piece).unwrap();
+                let out = pair.outgoing();
+                pair.bring(&out, &cuts);
+            }
+            if updates && suite.tls13().is_some() {
+                // It asks for one of ours too, which the next record brings.
+                pair.client.refresh_traffic_keys().unwrap();
+            }
+            said.extend_from_slice(&text);
+            send_all(&mut pair, &text, sip);
+            answered.extend_from_slice(&text);
+        }
+        pair.shake(&cuts);
+        prop_assert_eq!(&pair.error, &None);
+        prop_assert_eq!(pair.then, Then::Open);
+        prop_assert!(pair.served == said, "{} bytes of {}", pair.served.len(), said.len());
+        prop_assert!(pair.got == answered, "{} bytes of {}", pair.got.len(), answered.len());
+    }
+}
+
+#[test]
+fn a_connection_that_waits_holds_nothing_but_its_keys() {
+    let source = source();
+    for suite in suites() {
+        let mut pair = Pair::new(Handle::new(source.clone()).unwrap(), client(&source, suite));
+        pair.shake(&[1000]);
+        let waiting = pair.streams.bytes();
+        use std::io::Write;
+        pair.client.writer().write_all(&text(5000)).unwrap();
+        let out = pair.outgoing();
+        pair.bring(&out[..3000], &[3000]);
+        assert_eq!(
+            pair.streams.bytes(),
+            waiting + 3000,
+            "a record in part is held"
+        );
+        pair.bring(&out[3000..], &[3000]);
+        assert_eq!(pair.streams.bytes(), waiting, "{suite:?}");
+        assert_eq!(pair.streams.established(), 1);
+        pair.streams.closing(pair.fd, false);
+        assert_eq!(pair.streams.established(), 0);
+    }
+}
+
+#[test]
+fn a_refused_record_goes_out_whole_before_the_next_and_its_sender_is_told() {
+    let source = source();
+    for suite in suites() {
+        let mut pair = Pair::new(Handle::new(source.clone()).unwrap(), client(&source, suite));
+        pair.shake(&[1000]);
+        let text = text(2_000_000);
+        let taken = pair.streams.send(pair.fd, &[&text]).unwrap();
+        assert!(taken < text.len(), "a socket does not take two megabytes");
+        assert_eq!(pair.streams.interest(pair.fd, true, false), (true, true));
+        assert!(!pair.writable(), "nobody has read");
+        assert_eq!(pair.streams.send(pair.fd, &[&text[taken..]]), Some(0));
+        send_all(&mut pair, &text[taken..], 3000);
+        pair.read();
+        assert!(pair.got == text, "{suite:?}: {} bytes", pair.got.len());
+    }
+}
+
+#[test]
+fn a_changed_byte_ends_the_connection_with_an_alert() {
+    let source = source();
+    for suite in suites() {
+        let mut pair = Pair::new(Handle::new(source.clone()).unwrap(), client(&source, suite));
+        pair.shake(&[1000]);
+        use std::io::Write;
+        pair.client.writer().write_all(b"hello").unwrap();
+        let mut out = pair.outgoing();
+        *out.last_mut().unwrap() ^= 1;
+        pair.bring(&out, &[1000]);
+        assert_eq!((pair.then, pair.served.len()), (Then::Closed, 0));
+        assert_eq!(pair.streams.stats().broken, 1);
+        pair.read();
+        let told = pair.error.clone().expect("an alert");
+        let wanted = rustls::Error::AlertReceived(rustls::AlertDescription::BadRecordMac);
+        assert_eq!(told, wanted);
+    }
+}
+
+#[test]
+fn records_that_no_peer_sends_are_refused() {
+    let source = source();
+    let wrong: [&[u8]; 4] = [
+        // Longer than a record may be, another version, an unknown content, and a plain record.
+        &[23, 3, 3, 0x60, 0, 0],
+        &[23, 2, 3, 0, 20, 0],
+        &[99, 3, 3, 0, 20, 0],
+        &[22, 3, 3, 0, 4, 1, 0, 0, 0],
+    ];
+    for bytes in wrong {
+        for suite in suites() {
+            let mut pair = Pair::new(Handle::new(source.clone()).unwrap(), client(&source, suite));
+            pair.shake(&[1000]);
+            pair.bring(bytes, &[1]);
+            assert_eq!(pair.then, Then::Closed, "{bytes:?} {suite:?}");
+        }
+    }
+}
+
+#[test]
+fn a_farewell_ends_the_hearing_and_is_answered_when_we_close() {
+    let source = source();
+    for suite in suites() {
+        let mut pair = Pair::new(Handle::new(source.clone()).unwrap(), client(&source, suite));
+        pair.shake(&[1000]);
+        pair.client.send_close_notify();
+        let out = pair.outgoing();
+        pair.bring(&out, &[5]);
+        assert_eq!(pair.then, Then::End);
+        // Who has said its last word may still be spoken to.
+        assert_eq!(pair.streams.send(pair.fd, &[b"bye"]), Some(3));
+        pair.streams.shutdown(pair.fd);
+        pair.read();
+        assert_eq!(pair.got, b"bye");
+        assert!(pair.ended);
+        let state = pair.client.process_new_packets().unwrap();
+        assert!(
+            state.peer_has_closed(),
+            "a close_notify came before the end"
+        );
+    }
+}

@@ -1,0 +1,161 @@
+//! How connections begin: sniffed, resumed, refused, replaced, and in their turn.
+
+use crore_net::stream::{Clients, ConfigError, Handle, Limits, Source, Then};
+use rustls::HandshakeKind;
+
+use crate::pair::{LIMITS, Pair, client, source, suites};
+
+#[test]
+fn a_ticket_is_good_on_every_shard_and_after_the_certificate_was_replaced() {
+    let source = source();
+    for suite in suites() {
+        let handle = Handle::new(source.clone()).unwrap();
+        let config = client(&source, suite);
+        let kind_on_a_new_shard = || {
+            let mut pair = Pair::new(handle.clone(), config.clone());
+            pair.shake(&[500]);
+            assert!(!pair.client.is_handshaking());
+            let stats = pair.streams.stats();
+            (
+                pair.client.handshake_kind().unwrap(),
+                stats.handshakes,
+                stats.resumed,
+            )
+        };
+        assert_eq!(kind_on_a_new_shard(), (HandshakeKind::Full, 1, 0));
+        assert_eq!(kind_on_a_new_shard(), (HandshakeKind::Resumed, 0, 1));
+        handle.replace(crate::pair::source()).unwrap();
+        assert_eq!(kind_on_a_new_shard(), (HandshakeKind::Resumed, 0, 1));
+    }
+}
+
+#[test]
+fn a_replaced_certificate_is_shown_from_the_next_handshake_on_and_connections_stay() {
+    let (old, new) = (source(), source());
+    let handle = Handle::new(old.clone()).unwrap();
+    let mut first = Pair::new(handle.clone(), client(&old, suites()[0]));
+    first.shake(&[500]);
+    handle.replace(new.clone()).unwrap();
+    let mut second = Pair::new(handle.clone(), client(&new, suites()[0]));
+    second.shake(&[500]);
+    assert!(!second.client.is_handshaking());
+    first.streams.send(first.fd, &[b"still here"]);
+    first.read();
+    assert_eq!(first.got, b"still here");
+    let mut third = Pair::new(handle, client(&old, suites()[0]));
+    third.shake(&[500]);
+    assert!(
+        third.error.is_some(),
+        "who trusts the old one alone is not content"
+    );
+    assert_eq!(third.then, Then::Closed);
+}
+
+#[test]
+fn what_does_not_fit_changes_nothing() {
+    let (good, other) = (source(), source());
+    let handle = Handle::new(good.clone()).unwrap();
+    let bad = [
+        Source {
+            certificate: b"no PEM".to_vec(),
+            ..good.clone()
+        },
+        Source {
+            key: b"no PEM".to_vec(),
+            ..good.clone()
+        },
+        Source {
+            key: other.key.clone(),
+            ..good.clone()
+        },
+        Source {
+            clients: Some((b"no PEM".to_vec(), Clients::Required)),
+            ..good.clone()
+        },
+    ];
+    for source in bad {
+        let refused = handle.replace(source.clone());
+        assert!(refused.is_err(), "{source:?}");
+        assert_eq!(Handle::new(source).map(|_| ()), refused);
+    }
+    let pair = Handle::new(Source {
+        key: other.key,
+        ..good.clone()
+    });
+    assert!(matches!(pair, Err(ConfigError::Pair(_))));
+    let mut pair = Pair::new(handle, client(&good, suites()[0]));
+    pair.shake(&[500]);
+    assert!(!pair.client.is_handshaking());
+}
+
+#[test]
+fn plain_bytes_pass_unless_tls_is_required() {
+    let source = source();
+    let handle = Handle::new(source.clone()).unwrap();
+    let mut pair = Pair::new(handle.clone(), client(&source, suites()[0]));
+    pair.bring(b"GET / HTTP/1.1\r\n\r\n", &[1]);
+    assert_eq!(pair.served, b"GET / HTTP/1.1\r\n\r\n");
+    assert_eq!(
+        pair.streams.send(pair.fd, &[b"plain"]),
+        None,
+        "the caller writes itself"
+    );
+    let required = Limits {
+        required: true,
+        ..LIMITS
+    };
+    let mut pair = Pair::with(handle, client(&source, suites()[0]), required);
+    pair.bring(b"GET / HTTP/1.1\r\n\r\n", &[100]);
+    assert_eq!((pair.then, pair.served.len()), (Then::Closed, 0));
+    assert_eq!(pair.streams.stats().refused, 1);
+}
+
+#[test]
+fn garbage_is_refused_with_an_alert() {
+    let source = source();
+    let handle = Handle::new(source.clone()).unwrap();
+    let garbage: [&[u8]; 3] = [
+        &[22, 3, 1, 0, 5, 1, 0, 0, 1, 9],
+        &[22, 3, 1, 0xff, 0xff, 1],
+        &[22, 9, 9, 9, 9, 9, 9, 9, 9, 9, 9, 9],
+    ];
+    for bytes in garbage {
+        let mut pair = Pair::new(handle.clone(), client(&source, suites()[0]));
+        pair.bring(bytes, &[1]);
+        assert_eq!(pair.then, Then::Closed, "{bytes:?}");
+        assert_eq!(pair.streams.stats().failed, 1);
+        assert_eq!(pair.streams.under_way(), 0);
+        assert!(pair.streams.take_failure().is_some());
+    }
+}
+
+#[test]
+fn a_handshake_that_only_begins_is_ended_by_those_that_come_after_it() {
+    use std::os::fd::IntoRawFd;
+    use std::os::unix::net::UnixStream;
+    let source = source();
+    let handle = Handle::new(source.clone()).unwrap();
+    let mut pair = Pair::new(handle, client(&source, suites()[0]));
+    let hello = pair.outgoing();
+    pair.bring(&hello[..40], &[40]);
+    let mut others = Vec::new();
+    for n in 0..LIMITS.handshakes_max {
+        let (ours, mut theirs) = UnixStream::pair().unwrap();
+        ours.set_nonblocking(true).unwrap();
+        std::io::Write::write_all(&mut theirs, &hello[..40]).unwrap();
+        let fd = crore_net::Fd(ours.into_raw_fd() as u32);
+        pair.streams.opened(fd);
+        let mut buffer = vec![0; crore_net::stream::BUFFER_MIN];
+        pair.streams.receive(fd, 100 + n as u64, &mut buffer);
+        others.push((fd, theirs));
+    }
+    assert_eq!(pair.streams.take_ended(), Some(crate::pair::TOKEN));
+    assert_eq!(pair.streams.take_ended(), None);
+    assert_eq!(pair.streams.under_way(), LIMITS.handshakes_max);
+    assert_eq!(pair.streams.stats().evicted, 1);
+    for (fd, _theirs) in others {
+        pair.streams.closing(fd, false);
+        crore_net::socket::close(fd);
+    }
+    assert_eq!(pair.streams.under_way(), 0);
+}

@@ -1,0 +1,228 @@
+//! A server's side and a client on the two ends of a socket, stepped by the test.
+
+use std::io::{ErrorKind, Read, Write};
+use std::os::fd::IntoRawFd;
+use std::os::unix::net::UnixStream;
+use std::sync::Arc;
+
+use crore_net::stream::{BUFFER_MIN, Handle, Limits, Source, Streams, Taken, Then};
+use crore_net::{Driver, Fd, socket};
+use rustls::crypto::aws_lc_rs;
+use rustls::pki_types::pem::PemObject;
+use rustls::pki_types::{CertificateDer, ServerName};
+use rustls::{ClientConfig, ClientConnection, RootCertStore, SupportedCipherSuite, version};
+
+pub const TOKEN: u64 = 7;
+pub const LIMITS: Limits = Limits {
+    handshakes_max: 4,
+    receive_bytes_max: 1 << 20,
+    send_bytes_max: 1 << 20,
+    required: false,
+};
+
+/// A certificate for `localhost`, and its key.
+pub fn source() -> Source {
+    let made =
+        rcgen::generate_simple_self_signed(["localhost".to_string()]).expect("a certificate");
+    Source {
+        certificate: made.cert.pem().into_bytes(),
+        key: made.signing_key.serialize_pem().into_bytes(),
+        clients: None,
+        only_13: false,
+    }
+}
+
+/// A client that trusts the certificate and offers this cipher alone.
+pub fn client(source: &Source, suite: SupportedCipherSuite) -> Arc<ClientConfig> {
+    let mut roots = RootCertStore::empty();
+    let root = CertificateDer::from_pem_slice(&source.certificate).expect("PEM");
+    roots.add(root).expect("a root");
+    let provider = rustls::crypto::CryptoProvider {
+        cipher_suites: vec![suite],
+        ..aws_lc_rs::default_provider()
+    };
+    let version = match suite.tls13() {
+        Some(_) => &version::TLS13,
+        None => &version::TLS12,
+    };
+    let config = ClientConfig::builder_with_provider(Arc::new(provider))
+        .with_protocol_versions(&[version])
+        .expect("a version")
+        .with_root_certificates(roots)
+        .with_no_client_auth();
+    Arc::new(config)
+}
+
+/// All that are spoken with an ECDSA key.
+pub fn suites() -> [SupportedCipherSuite; 6] {
+    use aws_lc_rs::cipher_suite::*;
+    [
+        TLS13_AES_128_GCM_SHA256,
+        TLS13_AES_256_GCM_SHA384,
+        TLS13_CHACHA20_POLY1305_SHA256,
+        TLS_ECDHE_ECDSA_WITH_AES_128_GCM_SHA256,
+        TLS_ECDHE_ECDSA_WITH_AES_256_GCM_SHA384,
+        TLS_ECDHE_ECDSA_WITH_CHACHA20_POLY1305_SHA256,
+    ]
+}
+
+pub struct Pair {
+    pub streams: Streams,
+    pub client: ClientConnection,
+    pub fd: Fd,
+    driver: Driver,
+    wire: UnixStream,
+    buffer: Vec<u8>,
+    /// What came to the server's side.
+    pub served: Vec<u8>,
+    pub then: Then,
+    /// What came to the client.
+    pub got: Vec<u8>,
+    /// What the client says is wrong.
+    pub error: Option<rustls::Error>,
+    /// Whether the peer's end of the stream was seen.
+    pub ended: bool,
+}
+
+impl Pair {
+    pub fn new(handle: Arc<Handle>, config: Arc<ClientConfig>) -> Pair {
+        Pair::with(handle, config, LIMITS)
+    }
+
+    pub fn with(handle: Arc<Handle>, config: Arc<ClientConfig>, limits: Limits) -> Pair {
+        let (ours, wire) = UnixStream::pair().expect("a socket");
+        for end in [&ours, &wire] {
+            end.set_nonblocking(true).expect("non-blocking");
+        }
+        let fd = Fd(ours.into_raw_fd() as u32);
+        let mut driver = Driver::new(8).expect("a driver");
+        driver.add(fd, TOKEN, true, false).expect("a registration");
+        let mut streams = Streams::new(handle, limits);
+        streams.opened(fd);
+        let name = ServerName::try_from("localhost").expect("a name");
+        Pair {
+            streams,
+            client: ClientConnection::new(config, name).expect("a client"),
+            fd,
+            driver,
+            wire,
+            buffer: vec![0; BUFFER_MIN],
+            served: Vec::new(),
+            then: Then::Open,
+            got: Vec::new(),
+            error: None,
+            ended: false,
+        }
+    }
+
+    /// What the client has to send.
+    pub fn outgoing(&mut self) -> Vec<u8> {
+        let mut out = Vec::new();
+        while self.client.wants_write() {
+            self.client.write_tls(&mut out).expect("a vector takes all");
+        }
+        out
+    }
+
+    /// Brings bytes to the server's side in pieces of these lengths, again and again.
+    pub fn bring(&mut self, mut bytes: &[u8], cuts: &[usize]) {
+        for cut in cuts.iter().cycle() {
+            if bytes.is_empty() {
+                return;
+            }
+            let (piece, rest) = bytes.split_at((*cut).clamp(1, bytes.len()));
+            match self.wire.write(piece) {
+                Ok(count) => {
+                    bytes = if count == piece.len() {
+                        rest
+                    } else {
+                        &bytes[count..]
+                    }
+                }
+                Err(error) if error.kind() == ErrorKind::WouldBlock => {}
+                Err(_) => return,
+            }
+            self.serve();
+        }
+    }
+
+    /// A turn of the server.
+    pub fn serve(&mut self) {
+        let taken = self.streams.receive(self.fd, TOKEN, &mut self.buffer);
+        self.take(taken);
+        let (driver, buffer) = (&mut self.driver, &mut self.buffer);
+        while let Some((token, taken)) = self.streams.next_handshake(driver, buffer) {
+            assert_eq!(token, TOKEN);
+            self.served.extend_from_slice(&buffer[..taken.plain]);
+            if taken.then != Then::Open {
+                self.then = taken.then;
+            }
+        }
+        self.streams.end_turn(driver);
+    }
+
+    fn take(&mut self, taken: Taken) {
+        self.served.extend_from_slice(&self.buffer[..taken.plain]);
+        if taken.then != Then::Open {
+            self.then = taken.then;
+        }
+    }
+
+    /// The client reads what is there.
+    pub fn read(&mut self) {
+        let mut bytes = [0; 4096];
+        loop {
+            match self.wire.read(&mut bytes) {
+                Ok(0) => {
+                    self.ended = true;
+                    return;
+                }
+                Ok(count) => self.hear(&bytes[..count]),
+                Err(_) => return,
+            }
+        }
+    }
+
+    /// The client reads at most so many bytes.
+    pub fn sip(&mut self, most: usize) {
+        let mut bytes = vec![0; most];
+        if let Ok(count) = self.wire.read(&mut bytes) {
+            self.hear(&bytes[..count]);
+        }
+    }
+
+    fn hear(&mut self, mut bytes: &[u8]) {
+        while !bytes.is_empty() && self.error.is_none() {
+            self.client.read_tls(&mut bytes).expect("a slice");
+            match self.client.process_new_packets() {
+                Ok(state) => {
+                    let from = self.got.len();
+                    self.got.resize(from + state.plaintext_bytes_to_read(), 0);
+                    let read = self.client.reader().read_exact(&mut self.got[from..]);
+                    read.expect("so much is there");
+                }
+                Err(error) => self.error = Some(error),
+            }
+        }
+    }
+
+    /// Until the handshake is over and all is quiet.
+    pub fn shake(&mut self, cuts: &[usize]) {
+        for _ in 0..6 {
+            let out = self.outgoing();
+            self.bring(&out, cuts);
+            self.read();
+        }
+    }
+
+    pub fn writable(&mut self) -> bool {
+        self.streams.writable(self.fd, TOKEN, &mut self.driver)
+    }
+}
+
+impl Drop for Pair {
+    fn drop(&mut self) {
+        self.streams.closing(self.fd, true);
+        socket::close(self.fd);
+    }
+}

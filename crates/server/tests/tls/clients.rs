@@ -1,0 +1,168 @@
+//! Real clients, each version and cipher.
+
+use crate::support::Server;
+use crate::tool::{Certificates, curl, file, run, s_client};
+use std::process::{Command, Stdio};
+
+/// What no record holds whole.
+fn large() -> Vec<u8> {
+    (0..400_000_u32).map(|n| b'a' + (n % 23) as u8).collect()
+}
+
+#[test]
+fn curl_publishes_and_reads_back_with_every_version_and_cipher() {
+    let all = Certificates::new();
+    let server = Server::with(&all.settings(""));
+    let body = file(&all, "large", &large());
+    let body = format!("@{body}");
+    let ciphers = [
+        ("1.3", "--tls13-ciphers", "TLS_AES_128_GCM_SHA256"),
+        ("1.3", "--tls13-ciphers", "TLS_AES_256_GCM_SHA384"),
+        ("1.3", "--tls13-ciphers", "TLS_CHACHA20_POLY1305_SHA256"),
+        ("1.2", "--ciphers", "ECDHE-ECDSA-AES128-GCM-SHA256"),
+        ("1.2", "--ciphers", "ECDHE-ECDSA-AES256-GCM-SHA384"),
+        ("1.2", "--ciphers", "ECDHE-ECDSA-CHACHA20-POLY1305"),
+    ];
+    for (n, (version, flag, cipher)) in ciphers.into_iter().enumerate() {
+        let how = ["--tls-max", version, flag, cipher];
+        let topic = format!("/t{n}");
+        let publish = [
+            &how[..],
+            &[
+                "--data-binary",
+                &body,
+                "-o",
+                "/dev/null",
+                "-w",
+                "%{http_code}",
+            ],
+        ];
+        let status = curl(&server, &all, &format!("/pub{topic}"), &publish.concat());
+        assert_eq!(status, b"202", "{cipher}");
+        let read = curl(&server, &all, &format!("/sub{topic}"), &how);
+        assert!(read == large(), "{cipher}: {} bytes", read.len());
+    }
+}
+
+#[test]
+fn plain_clients_share_the_port() {
+    let all = Certificates::new();
+    let server = Server::with(&all.settings(""));
+    let url = server.url("/pub/a");
+    assert!(
+        run("curl", &["-sS", "-d", "plain", &url], b"")
+            .status
+            .success()
+    );
+    assert_eq!(curl(&server, &all, "/sub/a", &[]), b"plain");
+}
+
+#[test]
+fn alpn_offers_http_and_mqtt_and_refuses_what_is_not_spoken() {
+    let all = Certificates::new();
+    let server = Server::with(&all.settings(""));
+    for (offered, answer) in [
+        ("http/1.1", "ALPN protocol: http/1.1"),
+        ("mqtt", "ALPN protocol: mqtt"),
+        ("h2,http/1.1", "ALPN protocol: http/1.1"),
+        ("h2", "no application protocol"),
+    ] {
+        let said = s_client(&server, &all, &["-alpn", offered], b"");
+        assert!(said.contains(answer), "{offered}: {said}");
+    }
+}
+
+#[test]
+fn openssl_resumes_with_a_ticket_in_both_versions() {
+    let all = Certificates::new();
+    let server = Server::with(&all.settings(""));
+    let request = format!(
+        "POST /pub/x HTTP/1.1\r\nHost: {}\r\nContent-Length: 1\r\nConnection: close\r\n\r\nx",
+        server.address()
+    );
+    for version in ["-tls1_2", "-tls1_3"] {
+        let session = all.path("session");
+        let first = [version, "-ign_eof", "-sess_out", &session];
+        let said = s_client(&server, &all, &first, request.as_bytes());
+        assert!(said.contains("New, TLS"), "{said}");
+        let again = [version, "-ign_eof", "-sess_in", &session];
+        let said = s_client(&server, &all, &again, request.as_bytes());
+        assert!(said.contains("Reused, TLS"), "{version}: {said}");
+        assert!(said.contains("Verify return code: 0 (ok)"), "{said}");
+    }
+}
+
+#[test]
+fn openssl_updates_its_keys_and_goes_on() {
+    let all = Certificates::new();
+    let server = Server::with(&all.settings(""));
+    // `K` asks for a new key of both sides, `k` for one of its own; the lines of a request stand between.
+    let request = format!(
+        "K\nPOST /pub/keys HTTP/1.1\nHost: {}\nContent-Length: 5\nk\nConnection: close\n\nhello\n",
+        server.address()
+    );
+    let (address, root) = (server.address().to_string(), all.path("ca.pem"));
+    let mut child = Command::new("openssl")
+        .args([
+            "s_client", "-connect", &address, "-CAfile", &root, "-tls1_3", "-crlf",
+        ])
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .expect("openssl");
+    let mut input = child.stdin.take().expect("a pipe");
+    for line in request.split_inclusive('\n') {
+        // An order is one if it is all that one read brings.
+        std::thread::sleep(std::time::Duration::from_millis(300));
+        std::io::Write::write_all(&mut input, line.as_bytes()).expect("it reads");
+    }
+    std::thread::sleep(std::time::Duration::from_secs(1));
+    drop(input);
+    let output = child.wait_with_output().expect("it ends");
+    let said = [output.stdout, output.stderr].concat();
+    let said = String::from_utf8_lossy(&said);
+    assert!(said.contains("KEYUPDATE"), "{said}");
+    assert!(said.contains("HTTP/1.1 202"), "{said}");
+    assert_eq!(curl(&server, &all, "/sub/keys", &[]), b"hello");
+}
+
+#[test]
+fn mosquitto_and_python_meet_over_tls() {
+    let all = Certificates::new();
+    let server = Server::with(&all.settings(""));
+    let (port, root) = (server.address().port().to_string(), all.path("ca.pem"));
+    let fixed = [
+        "-h",
+        "localhost",
+        "-p",
+        &port,
+        "--cafile",
+        &root,
+        "-t",
+        "door",
+    ];
+    let subscriber = Command::new("mosquitto_sub")
+        .args(fixed)
+        .args(["-C", "2", "-W", "20", "-q", "1"])
+        .stdout(Stdio::piped())
+        .spawn()
+        .expect("mosquitto_sub");
+    std::thread::sleep(std::time::Duration::from_secs(1));
+    let publish = [&fixed[..], &["-m", "from mosquitto", "-q", "2"]].concat();
+    assert!(run("mosquitto_pub", &publish, b"").status.success());
+    let script = "
+import socket, ssl, sys
+context = ssl.create_default_context(cafile=sys.argv[2])
+with context.wrap_socket(socket.create_connection(('127.0.0.1', int(sys.argv[1]))), server_hostname='localhost') as s:
+    s.sendall(b'POST /pub/door HTTP/1.1\\r\\nHost: localhost:%s\\r\\nContent-Length: 11\\r\\n\\r\\nfrom python' % sys.argv[1].encode())
+    print(s.version(), s.recv(1000).split(b' ')[1].decode())
+";
+    let said = run("python3", &["-c", script, &port, &root], b"");
+    assert_eq!(String::from_utf8_lossy(&said.stdout).trim(), "TLSv1.3 201");
+    let heard = subscriber.wait_with_output().expect("it ends");
+    assert_eq!(
+        String::from_utf8_lossy(&heard.stdout),
+        "from mosquitto\nfrom python\n"
+    );
+}

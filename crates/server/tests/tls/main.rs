@@ -1,0 +1,14 @@
+//! TLS at the server's door, with the clients that people have: `curl`, `openssl`, Mosquitto's, Python's.
+//!
+//! Certificates are made by each test. What a client is, and which version and cipher it insists on, is said on its
+//! command line.
+
+#[path = "../support/mod.rs"]
+mod support;
+
+mod certificates;
+mod clients;
+mod hostile;
+mod reload;
+mod stalled;
+mod tool;

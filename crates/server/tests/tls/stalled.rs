@@ -1,0 +1,71 @@
+//! A client that stops reading its stream over TLS, and goes on later: it gets every message in order, once, though the server
+//! fell back to the log.
+
+use crate::support::Server;
+use crate::tool::{Certificates, curl};
+use std::io::Read;
+use std::process::{Command, Stdio};
+
+const MESSAGES: usize = 400;
+
+#[test]
+fn a_stream_that_stalls_resumes_exactly_from_the_log() {
+    let all = Certificates::new();
+    let limits = "[limits]\noutbox_bytes = 30000\nsend_buffer_bytes = 8192\n";
+    let rule = "[[rule]]\nmatch = \"#\"\nlog_messages = 100000\nlog_bytes = \"64 MiB\"\n";
+    let server = Server::with(&format!("{limits}{}{rule}", all.settings("")));
+    for version in ["1.2", "1.3"] {
+        let topic = format!("stall{}", version.replace('.', ""));
+        let url = format!("https://{}/sub/{topic}", server.address());
+        // A pipe that nobody reads stops curl, and curl that stops fills its sockets.
+        let stream = Command::new("curl")
+            .args([
+                "-sSN",
+                "--tls-max",
+                version,
+                "--cacert",
+                &all.path("ca.pem"),
+            ])
+            .args(["-H", "Accept: text/event-stream", &url])
+            .stdout(Stdio::piped())
+            .spawn();
+        let mut stream = stream.expect("curl");
+        std::thread::sleep(std::time::Duration::from_secs(1));
+        let mut batch = String::new();
+        for n in 0..MESSAGES {
+            let data = format!("{n:06}{}", "x".repeat(30_000));
+            batch.push_str(&format!("{{\"topic\":\"{topic}\",\"data\":\"{data}\"}}\n"));
+        }
+        for (n, part) in batch.lines().collect::<Vec<_>>().chunks(40).enumerate() {
+            let name = format!("batch{n}");
+            all.write(&name, &(part.join("\n") + "\n"));
+            let body = format!("@{}", all.path(&name));
+            let head = [
+                "-H",
+                "Content-Type: application/x-ndjson",
+                "--data-binary",
+                &body,
+            ];
+            curl(&server, &all, "/pub", &head);
+        }
+        let mut heard = String::new();
+        let mut output = stream.stdout.take().expect("a pipe");
+        let mut buffer = [0; 65_536];
+        while !heard.contains(&format!("data: {:06}x", MESSAGES - 1)) || !heard.ends_with("\n\n") {
+            let count = output.read(&mut buffer).expect("a pipe");
+            assert!(count > 0, "the stream goes on");
+            heard.push_str(std::str::from_utf8(&buffer[..count]).expect("text"));
+        }
+        let numbers: Vec<usize> = heard
+            .lines()
+            .filter_map(|line| line.strip_prefix("data: "))
+            .map(|data| {
+                assert_eq!(data.len(), 30_006, "a whole message");
+                data[..6].parse().expect("a number")
+            })
+            .collect();
+        assert!(numbers.iter().copied().eq(0..MESSAGES), "{numbers:?}");
+        stream.kill().expect("it runs");
+        stream.wait().expect("it ends");
+    }
+}

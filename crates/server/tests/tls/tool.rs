@@ -1,0 +1,121 @@
+//! Certificates in a directory of the test's own, and commands that use them.
+
+use crate::support::Server;
+use rcgen::{
+    BasicConstraints, CertificateParams, CertifiedIssuer, DnType, ExtendedKeyUsagePurpose, IsCa,
+    KeyPair,
+};
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output, Stdio};
+use std::sync::atomic::{AtomicU32, Ordering};
+
+/// A root, and files that it has signed.
+pub struct Certificates {
+    directory: PathBuf,
+    root: CertifiedIssuer<'static, KeyPair>,
+}
+
+impl Certificates {
+    /// A new root, and a server's certificate for `localhost` and 127.0.0.1.
+    pub fn new() -> Certificates {
+        static MADE: AtomicU32 = AtomicU32::new(0);
+        let number = MADE.fetch_add(1, Ordering::Relaxed);
+        let directory =
+            std::env::temp_dir().join(format!("crore-tls-{}-{number}", std::process::id()));
+        std::fs::create_dir_all(&directory).expect("a directory");
+        let mut params = CertificateParams::new([]).expect("no names");
+        params
+            .distinguished_name
+            .push(DnType::CommonName, format!("Root {number}"));
+        params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+        let key = KeyPair::generate().expect("a key");
+        let root = CertifiedIssuer::self_signed(params, key).expect("a root");
+        let all = Certificates { directory, root };
+        all.write("ca.pem", &all.root.pem());
+        all.sign("server", ExtendedKeyUsagePurpose::ServerAuth);
+        all
+    }
+
+    /// Writes `NAME.pem` and `NAME.key`, for `localhost`.
+    pub fn sign(&self, name: &str, purpose: ExtendedKeyUsagePurpose) {
+        let names = ["localhost".to_string(), "127.0.0.1".to_string()];
+        let mut params = CertificateParams::new(names).expect("names");
+        params.distinguished_name.push(DnType::CommonName, name);
+        params.extended_key_usages = vec![purpose];
+        let key = KeyPair::generate().expect("a key");
+        let signed = params.signed_by(&key, &self.root).expect("a certificate");
+        self.write(&format!("{name}.key"), &key.serialize_pem());
+        self.write(&format!("{name}.pem"), &signed.pem());
+    }
+
+    pub fn write(&self, name: &str, text: &str) {
+        std::fs::write(self.path(name), text).expect("a file");
+    }
+
+    pub fn path(&self, name: &str) -> String {
+        self.directory.join(name).display().to_string()
+    }
+
+    /// `[tls]` for the server's certificate, and these lines.
+    pub fn settings(&self, rest: &str) -> String {
+        let (certificate, key) = (self.path("server.pem"), self.path("server.key"));
+        format!("[tls]\ncertificate = \"{certificate}\"\nkey = \"{key}\"\n{rest}\n")
+    }
+}
+
+impl Drop for Certificates {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir_all(&self.directory);
+    }
+}
+
+/// Runs a command to its end, with this on its standard input.
+pub fn run(program: &str, args: &[&str], input: &[u8]) -> Output {
+    let child = Command::new(program)
+        .args(args)
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn();
+    let mut child = child.unwrap_or_else(|error| panic!("{program}: {error}"));
+    let mut pipe = child.stdin.take().expect("a pipe");
+    let input = input.to_vec();
+    let writer = std::thread::spawn(move || {
+        // Who ends early does not read all of it.
+        let _ = std::io::Write::write_all(&mut pipe, &input);
+    });
+    let output = child.wait_with_output().expect("it ends");
+    writer.join().expect("the writer");
+    output
+}
+
+/// `curl` with the root, to a path of the server; panics when it fails.
+pub fn curl(server: &Server, all: &Certificates, path: &str, args: &[&str]) -> Vec<u8> {
+    let output = try_curl(server, all, path, args);
+    let complaint = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "curl {path} {args:?}: {complaint}");
+    output.stdout
+}
+
+pub fn try_curl(server: &Server, all: &Certificates, path: &str, args: &[&str]) -> Output {
+    let url = format!("https://{}{path}", server.address());
+    let root = all.path("ca.pem");
+    let fixed = ["-sS", "--max-time", "20", "--cacert", &root];
+    run("curl", &[&fixed, args, &[url.as_str()]].concat(), b"")
+}
+
+/// `openssl s_client` with the root; what it says.
+pub fn s_client(server: &Server, all: &Certificates, args: &[&str], input: &[u8]) -> String {
+    let (address, root) = (server.address().to_string(), all.path("ca.pem"));
+    let fixed = ["s_client", "-connect", &address, "-CAfile", &root];
+    let output = run("openssl", &[&fixed, args].concat(), input);
+    let both = [output.stdout, output.stderr].concat();
+    String::from_utf8_lossy(&both).into_owned()
+}
+
+/// A file of the test's own.
+pub fn file(all: &Certificates, name: &str, bytes: &[u8]) -> String {
+    let path = all.path(name);
+    std::fs::write(Path::new(&path), bytes).expect("a file");
+    path
+}
