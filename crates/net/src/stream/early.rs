@@ -15,6 +15,8 @@ use crate::{Driver, Fd, Received, Sent, memory, socket};
 /// much longer a delivery may wait while a storm goes on.
 const TURN_NS: u64 = 500_000;
 
+/// What is said of a flight for which there is no room.
+const TOO_LONG: &str = "its handshake is too long";
 /// So many handshakes at once leave megabytes of freed memory behind, which is given back when none is under way.
 const RUSH: usize = 128;
 
@@ -37,15 +39,13 @@ impl Streams {
             parked: false,
         };
         match Handshake::new(self.current.get()) {
-            Ok(mut handshake) => {
-                let fits = handshake.take(bytes);
-                debug_assert!(fits, "a buffer holds less than a flight may have");
+            Ok(mut handshake) if bytes.len() <= handshake.room() => {
+                handshake.take(bytes);
                 early.handshake = Some(Box::new(handshake));
             }
-            Err(error) => {
-                self.failed_early(error.to_string());
-                self.ended.push(token);
-            }
+            // No client says so much before it has an answer.
+            Ok(_) => self.refuse_early(token, TOO_LONG),
+            Err(error) => self.refuse_early(token, &error.to_string()),
         }
         self.table.set(fd.0, Entry::Early);
         if early.handshake.is_some() {
@@ -86,6 +86,11 @@ impl Streams {
         }
     }
 
+    fn refuse_early(&mut self, token: u64, why: &str) {
+        self.failed_early(why.to_string());
+        self.ended.push(token);
+    }
+
     fn failed_early(&mut self, why: String) {
         self.stats.failed += 1;
         self.tell(why);
@@ -100,24 +105,30 @@ impl Streams {
     }
 
     pub(super) fn receive_early(&mut self, fd: Fd, token: u64, buffer: &mut [u8]) -> Taken {
-        let received = socket::recv(fd, buffer);
+        let early = self.early.get(&fd.0).expect("it is early");
+        debug_assert_eq!(early.token, token, "an entry is that of its connection");
+        let handshake = early.handshake.as_ref();
+        let room = handshake.map_or(buffer.len(), |handshake| handshake.room());
+        if room == 0 {
+            // A step is due, unless it has been done and was not enough.
+            if early.queued {
+                return Taken::NOTHING;
+            }
+            self.give_up(fd);
+            self.failed_early(TOO_LONG.to_string());
+            return Taken::CLOSED;
+        }
+        let received = socket::recv(fd, &mut buffer[..room]);
         let Received::Bytes(len) = received else {
             if received == Received::End && self.is_under_way(fd) {
                 self.failed_early("it ended before its handshake".to_string());
             }
             return Taken::of(received);
         };
-        let early = self.early.get_mut(&fd.0).expect("it is early");
-        debug_assert_eq!(early.token, token, "an entry is that of its connection");
-        let Some(handshake) = &mut early.handshake else {
-            return Taken::NOTHING;
-        };
-        if !handshake.take(&buffer[..len]) {
-            self.give_up(fd);
-            self.failed_early("its handshake is too long".to_string());
-            return Taken::CLOSED;
+        if let Some(handshake) = &mut self.early_mut(fd).handshake {
+            handshake.take(&buffer[..len]);
+            self.queue(fd);
         }
-        self.queue(fd);
         Taken::NOTHING
     }
 

@@ -17,8 +17,8 @@ use rustls::{ConnectionTrafficSecrets, Error, HandshakeKind, KeyLog, ServerConfi
 
 use super::cipher::{Cipher, HEADER_BYTES, SEALED_MAX, Secret};
 
-/// What is held of a peer's flight at most: the longest handshake message that `rustls` takes.
-const INCOMING_MAX: usize = 0xffff;
+/// What is held of a peer's flight at most, with what it sends right behind it: a long chain of certificates.
+pub const INCOMING_MAX: usize = 1 << 16;
 
 /// The first byte of every version of TLS.
 const MAJOR: u8 = 3;
@@ -86,10 +86,18 @@ impl Handshake {
         })
     }
 
-    /// Takes bytes of the peer; false when they are too many.
-    pub fn take(&mut self, bytes: &[u8]) -> bool {
+    /// How many bytes more it can hold.
+    pub fn room(&self) -> usize {
+        INCOMING_MAX - self.incoming.len()
+    }
+
+    /// Takes bytes of the peer.
+    ///
+    /// # Panics
+    /// When there are more than it has [`room`](Handshake::room) for.
+    pub fn take(&mut self, bytes: &[u8]) {
+        assert!(bytes.len() <= self.room(), "no more is received than fits");
         self.incoming.extend_from_slice(bytes);
-        self.incoming.len() <= INCOMING_MAX
     }
 
     /// Goes as far as the bytes that came lead; true when the handshake is over.
@@ -101,12 +109,7 @@ impl Handshake {
         let over = self.process();
         SEEN.with_borrow_mut(|seen| self.seen = mem::take(seen));
         if over.is_err() {
-            // What is left to be sent is the alert.
-            while let Ok(ConnectionState::EncodeTlsData(encode)) =
-                self.tls.process_tls_records(&mut []).state
-            {
-                append(encode, &mut self.outgoing);
-            }
+            self.append_alert();
         }
         over
     }
@@ -116,7 +119,14 @@ impl Handshake {
             let shown = &mut self.incoming[..self.shown];
             let UnbufferedStatus { discard, state } = self.tls.process_tls_records(shown);
             let mut waits = false;
-            match state? {
+            let state = match state {
+                Ok(state) => state,
+                Err(error) => {
+                    self.discard(discard);
+                    return Err(error);
+                }
+            };
+            match state {
                 ConnectionState::EncodeTlsData(encode) => append(encode, &mut self.outgoing),
                 ConnectionState::TransmitTlsData(transmit) => transmit.done(),
                 // A server may write before the client has finished: it is not over then.
@@ -125,8 +135,7 @@ impl Handshake {
                 }
                 _ => return Err(Error::HandshakeNotComplete),
             }
-            self.incoming.drain(..discard);
-            self.shown -= discard;
+            self.discard(discard);
             if !waits {
                 continue;
             }
@@ -137,6 +146,25 @@ impl Handshake {
                 return Ok(false);
             }
         }
+    }
+
+    /// After a failure: what is left to be sent is the alert. `rustls` remembers where in the bytes it is, so that it is
+    /// shown the same again; asked for more than it has to send, it would look at them again.
+    fn append_alert(&mut self) {
+        while self.tls.wants_write() {
+            let shown = &mut self.incoming[..self.shown];
+            let UnbufferedStatus { discard, state } = self.tls.process_tls_records(shown);
+            let Ok(ConnectionState::EncodeTlsData(encode)) = state else {
+                return;
+            };
+            append(encode, &mut self.outgoing);
+            self.discard(discard);
+        }
+    }
+
+    fn discard(&mut self, bytes: usize) {
+        self.incoming.drain(..bytes);
+        self.shown -= bytes;
     }
 
     /// Shows one record more; false when none is whole.

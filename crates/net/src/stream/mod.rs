@@ -33,6 +33,7 @@ use crate::{Driver, Fd, Received, Sent, socket};
 use cipher::{HEADER_BYTES, SEALED_MAX};
 use config::Current;
 use early::Early;
+use handshake::INCOMING_MAX;
 use keys::{BUSY, HELD, OVER, Place};
 use record::{After, Alert, Crypt};
 use table::{Entry, Fresh, Table};
@@ -40,9 +41,10 @@ use table::{Entry, Fresh, Table};
 /// The first byte of whoever wants TLS: a record of a handshake.
 const HANDSHAKE: u8 = 22;
 
-/// The bytes that a buffer for [`Streams::receive`] must have room for: a record and as much again, so that a record that
-/// came in part and the next bytes fit.
-pub const BUFFER_MIN: usize = 2 * (HEADER_BYTES + SEALED_MAX);
+/// The bytes that a buffer for [`Streams::receive`] must have room for: what is held of a handshake, and a record that came
+/// in part with the next bytes.
+pub const BUFFER_MIN: usize = INCOMING_MAX;
+const _: () = assert!(BUFFER_MIN >= 2 * (HEADER_BYTES + SEALED_MAX));
 
 /// What bounds a shard.
 #[derive(Clone, Copy, Debug)]

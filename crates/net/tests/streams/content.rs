@@ -68,6 +68,30 @@ proptest! {
 }
 
 #[test]
+fn what_is_said_right_behind_a_handshake_is_no_part_of_it() {
+    use std::io::Write;
+    let source = source();
+    for suite in suites() {
+        for piece in [40_000, 64_000, 190_000] {
+            let mut pair = Pair::new(Handle::new(source.clone()).unwrap(), client(&source, suite));
+            pair.client.set_buffer_limit(None);
+            let text = text(900_000);
+            pair.client.writer().write_all(&text).unwrap();
+            pair.shake(&[piece]);
+            for _ in 0..40 {
+                pair.serve();
+            }
+            assert_eq!(pair.then, Then::Open, "{suite:?}");
+            assert!(
+                pair.served == text,
+                "{suite:?}: {} bytes",
+                pair.served.len()
+            );
+        }
+    }
+}
+
+#[test]
 fn a_connection_that_waits_holds_nothing_but_its_keys() {
     let source = source();
     for suite in suites() {

@@ -1,6 +1,7 @@
 //! How connections begin: sniffed, resumed, refused, replaced, and in their turn.
 
 use crore_net::stream::{Clients, ConfigError, Handle, Limits, Source, Then};
+use proptest::prelude::*;
 use rustls::HandshakeKind;
 
 use crate::pair::{LIMITS, Pair, client, source, suites};
@@ -130,6 +131,26 @@ fn garbage_is_refused_with_an_alert() {
 }
 
 #[test]
+fn a_flight_without_end_is_refused() {
+    let source = source();
+    let handle = Handle::new(source.clone()).unwrap();
+    // Records of a handshake message that is never whole.
+    let record = [
+        &[22, 3, 1, 0x40, 0][..],
+        &[1, 0xff, 0xff, 0xff],
+        &[0; (1 << 14) - 4],
+    ]
+    .concat();
+    for cut in [100_000, 5_000] {
+        let mut pair = Pair::new(handle.clone(), client(&source, suites()[0]));
+        pair.bring(&record.repeat(8), &[cut]);
+        let ended = pair.streams.take_ended().is_some();
+        assert!(ended || pair.then == Then::Closed, "{cut}");
+        assert_eq!(pair.streams.under_way(), 0);
+    }
+}
+
+#[test]
 fn a_handshake_that_only_begins_is_ended_by_those_that_come_after_it() {
     use std::os::fd::IntoRawFd;
     use std::os::unix::net::UnixStream;
@@ -158,4 +179,43 @@ fn a_handshake_that_only_begins_is_ended_by_those_that_come_after_it() {
         crore_net::socket::close(fd);
     }
     assert_eq!(pair.streams.under_way(), 0);
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(300))]
+
+    #[test]
+    fn no_flight_of_a_client_panics(
+        suite in 0usize..6,
+        flight in 0usize..3,
+        changes in prop::collection::vec((0usize..4000, any::<u8>()), 0..6),
+        cut_off in prop::option::of(0usize..600),
+        behind in prop::collection::vec(any::<u8>(), 0..200),
+        cuts in prop::collection::vec(1usize..700, 1..5),
+    ) {
+        let source = source();
+        let handle = Handle::new(source.clone()).unwrap();
+        let mut pair = Pair::new(handle, client(&source, suites()[suite]));
+        for n in 0..3 {
+            let mut out = pair.outgoing();
+            if n == flight {
+                for (place, byte) in &changes {
+                    let place = place % out.len().max(1);
+                    if let Some(at) = out.get_mut(place) {
+                        *at = *byte;
+                    }
+                }
+                out.truncate(cut_off.unwrap_or(out.len()));
+                out.extend_from_slice(&behind);
+                if n == 0 && !out.is_empty() {
+                    out[0] = 22;
+                }
+            }
+            pair.bring(&out, &cuts);
+            pair.read();
+            if pair.then != Then::Open || pair.error.is_some() {
+                break;
+            }
+        }
+    }
 }

@@ -148,7 +148,8 @@ fn mosquitto_and_python_meet_over_tls() {
         .stdout(Stdio::piped())
         .spawn()
         .expect("mosquitto_sub");
-    std::thread::sleep(std::time::Duration::from_secs(1));
+    // Nothing tells from outside when it has subscribed, and its quality of service keeps nothing from before.
+    std::thread::sleep(std::time::Duration::from_secs(4));
     let publish = [&fixed[..], &["-m", "from mosquitto", "-q", "2"]].concat();
     assert!(run("mosquitto_pub", &publish, b"").status.success());
     let script = "
