@@ -431,6 +431,18 @@ pub fn interrupt(pid: u32) {
     unsafe { libc::kill(pid as libc::pid_t, libc::SIGINT) };
 }
 
+/// Asks a child to end in order.
+pub fn terminate(pid: u32) {
+    // SAFETY: as above.
+    unsafe { libc::kill(pid as libc::pid_t, libc::SIGTERM) };
+}
+
+/// Asks a child to read its settings again.
+pub fn hang_up(pid: u32) {
+    // SAFETY: as above.
+    unsafe { libc::kill(pid as libc::pid_t, libc::SIGHUP) };
+}
+
 /// Stops a child where it is, until it is killed.
 pub fn halt(pid: u32) {
     // SAFETY: as above.

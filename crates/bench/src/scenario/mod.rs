@@ -6,10 +6,12 @@
 
 mod chaos;
 mod comet;
+mod drain;
 mod fill;
 mod filters;
 mod hold;
 mod pair;
+mod reload;
 mod rig;
 mod sessions;
 mod stalled;
@@ -57,6 +59,10 @@ pub enum Scenario {
     Pair,
     /// Clients over a network that cuts, stalls and tears; every promise is checked
     Chaos,
+    /// A planned restart under the feet of all clients; nothing may be lost
+    Drain,
+    /// Settings that are read again under load, beside windows without
+    Reload,
     /// Subscribers that stopped reading, beside others that read
     Stalled,
     /// Connections until a control group's memory is full, and what `crore doctor` said before
@@ -193,6 +199,8 @@ pub fn run(args: &RunArgs) -> Result<ExitCode> {
         Scenario::Tsunami => storm::tsunami(args)?,
         Scenario::Pair => pair::run(args)?,
         Scenario::Chaos => chaos::run(args)?,
+        Scenario::Drain => drain::run(args)?,
+        Scenario::Reload => reload::run(args)?,
         Scenario::Stalled => stalled::run(args)?,
         Scenario::Filters => filters::run(args)?,
         Scenario::Fill => fill::run(args)?,

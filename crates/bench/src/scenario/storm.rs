@@ -20,7 +20,7 @@ const WINDOW_S: f64 = 20.0;
 const EVERY_S: f64 = 60.0;
 
 /// Processes that are under way.
-struct Storm {
+pub struct Storm {
     server: Server,
     subscriber: Subscriber,
     publisher: Publisher,
@@ -31,6 +31,15 @@ struct Storm {
 
 impl Storm {
     fn start(args: &RunArgs) -> Result<Storm> {
+        Storm::start_on(args, None)
+    }
+
+    /// With a server that has these settings.
+    pub fn start_with(args: &RunArgs, settings: &str) -> Result<Storm> {
+        Storm::start_on(args, Some(settings))
+    }
+
+    fn start_on(args: &RunArgs, settings: Option<&str>) -> Result<Storm> {
         let connections = args.connections.unwrap_or(CONNECTIONS);
         let protocol = args.protocol.unwrap_or(Protocol::Ws);
         let setting = Setting {
@@ -39,7 +48,10 @@ impl Storm {
             ports: 1,
             keep: args.keep(protocol),
         };
-        let server = Server::start(args, setting)?;
+        let server = match settings {
+            None => Server::start(args, setting)?,
+            Some(settings) => Server::start_with(args, setting, settings)?,
+        };
         let (topics, addresses) = (topics(connections), locals(connections));
         let rest = ["--protocol", protocol_name(protocol), "--local", &addresses];
         let mut subscriber =
@@ -73,11 +85,29 @@ impl Storm {
     }
 
     /// Serves for a window and returns what was received, with the server's load.
-    fn window(&mut self, name: &str) -> Result<Value> {
+    pub fn window(&mut self, name: &str) -> Result<Value> {
         self.subscriber.ask("restart")?;
         let before = Moment::of(&mut self.server)?;
         let samples = watch(&mut self.server, self.window_s)?;
         self.close_window(name, &before, samples)
+    }
+
+    /// Serves for a window in which the settings are read again each second, every time others.
+    pub fn reloads(
+        &mut self,
+        args: &RunArgs,
+        round: usize,
+        settings: fn(&RunArgs, usize) -> String,
+    ) -> Result<Value> {
+        self.subscriber.ask("restart")?;
+        let before = Moment::of(&mut self.server)?;
+        let mut samples = Vec::new();
+        for turn in 1..=self.window_s as usize {
+            self.server.reload(&settings(args, turn))?;
+            samples.extend(watch(&mut self.server, 1.0)?);
+        }
+        self.server.reload(&settings(args, 0))?;
+        self.close_window(&format!("readings {round}"), &before, samples)
     }
 
     fn close_window(&mut self, name: &str, before: &Moment, samples: Vec<Value>) -> Result<Value> {
@@ -104,7 +134,8 @@ impl Storm {
         Ok(report)
     }
 
-    fn end(self, windows: Value, more: Value) -> Result<Value> {
+    /// Ends all and returns the result.
+    pub fn end(self, windows: Value, more: Value) -> Result<Value> {
         let published = self.publisher.stop()?;
         let clean = windows
             .as_object()

@@ -269,10 +269,10 @@ impl<'a> Crowd<'a> {
     }
 
     fn later(&mut self, seat: usize) {
-        let most = if self.world.faults.load(Relaxed) {
-            AWAY_NS.0
-        } else {
-            AWAY_NS.1
+        let most = match self.world.away_s.load(Relaxed) {
+            0 if self.world.faults.load(Relaxed) => AWAY_NS.0,
+            0 => AWAY_NS.1,
+            seconds => u64::from(seconds) * 1_000_000_000,
         };
         let away = self.random.draw() % most;
         self.returns

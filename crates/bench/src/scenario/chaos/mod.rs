@@ -25,10 +25,12 @@ use serde_json::{Value, json};
 use super::rig::{Kind, Server, Setting, shards_for};
 use super::{Moment, RunArgs, pause, watch};
 use crate::{report, sys};
-use crowd::{Crowd, Seen};
-use feed::{Fed, Feed};
+pub use crowd::Crowd;
+use crowd::Seen;
+use feed::Fed;
+pub use feed::Feed;
 use proxy::{Done, Proxy};
-use world::World;
+pub use world::World;
 
 /// Clients, unless told otherwise.
 const CONNECTIONS: u32 = 5_000;
@@ -39,7 +41,7 @@ const RATE: f64 = 100.0;
 /// Clients of one proxy thread, which has two descriptors for each, some of them those of ghosts.
 const PER_PROXY: u32 = 8_000;
 /// Clients of one thread.
-const PER_CROWD: u32 = 15_000;
+pub const PER_CROWD: u32 = 15_000;
 /// How long the opening, the last acknowledgements and the last messages may take.
 const PATIENCE: Duration = Duration::from_secs(30);
 /// Seconds that all clients are connected before the last messages: a request may still be on its way to the home.
@@ -49,10 +51,12 @@ const LOOK: Duration = Duration::from_millis(50);
 
 /// What the threads brought back.
 #[derive(Default)]
-struct Outcome {
-    seen: Seen,
+pub struct Outcome {
+    /// The clients.
+    pub seen: Seen,
     done: Done,
-    fed: Fed,
+    /// The publishers.
+    pub fed: Fed,
 }
 
 /// Runs the scenario.
@@ -162,7 +166,7 @@ pub fn run(args: &RunArgs) -> Result<Value> {
 }
 
 /// Ends the threads, whatever ends the run.
-struct Guard<'a>(&'a World);
+pub struct Guard<'a>(pub &'a World);
 
 impl Drop for Guard<'_> {
     fn drop(&mut self) {
@@ -171,7 +175,7 @@ impl Drop for Guard<'_> {
 }
 
 /// Runs a thread's body; an error ends the others too.
-fn whole<T>(world: &World, body: impl FnOnce() -> Result<T>) -> Result<T> {
+pub fn whole<T>(world: &World, body: impl FnOnce() -> Result<T>) -> Result<T> {
     let result = body();
     if result.is_err() {
         world.stop.store(true, Relaxed);
@@ -179,7 +183,8 @@ fn whole<T>(world: &World, body: impl FnOnce() -> Result<T>) -> Result<T> {
     result
 }
 
-fn joined<T>(thread: ScopedJoinHandle<'_, Result<T>>) -> Result<T> {
+/// What a thread brought back.
+pub fn joined<T>(thread: ScopedJoinHandle<'_, Result<T>>) -> Result<T> {
     thread.join().map_err(|_| anyhow!("a thread panicked"))?
 }
 
@@ -233,7 +238,7 @@ fn phases(
 }
 
 /// Waits for something, and says whether it came in time.
-fn until(world: &World, there: impl Fn() -> bool) -> Result<bool> {
+pub fn until(world: &World, there: impl Fn() -> bool) -> Result<bool> {
     let begin = Instant::now();
     while !there() {
         ensure!(!world.stop.load(Relaxed), "a thread ended");

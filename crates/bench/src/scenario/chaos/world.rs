@@ -155,6 +155,8 @@ pub struct World {
     pub live: AtomicU32,
     /// Clients that have the last message of all their topics.
     pub complete: AtomicU32,
+    /// Seconds that a client stays away at most; 0: as long as the network's faults say.
+    pub away_s: AtomicU32,
     /// The threads end.
     pub stop: AtomicBool,
 }
@@ -187,6 +189,7 @@ impl World {
             idle_publishers: 0.into(),
             live: 0.into(),
             complete: 0.into(),
+            away_s: 0.into(),
             stop: false.into(),
         }
     }

@@ -21,6 +21,8 @@ use crate::sys;
 const START: Duration = Duration::from_secs(20);
 /// Longest end of a server that has children to end; then all of them are killed.
 const END: Duration = Duration::from_secs(5);
+/// The product's settings, in its directory.
+const SETTINGS: &str = "crore.toml";
 /// What a peer writes to its standard error, in its directory.
 const STDERR: &str = "stderr";
 /// Connections of one shard: a descriptor table holds 20,000 where the limit cannot be raised, and
@@ -120,6 +122,8 @@ pub struct Server {
     kind: Kind,
     /// Where it listens.
     pub addresses: Vec<SocketAddr>,
+    /// How it was started.
+    command: Command,
     directory: Directory,
 }
 
@@ -191,6 +195,7 @@ impl Server {
             child,
             kind: setting.kind,
             addresses,
+            command,
             directory,
         };
         server.wait()?;
@@ -214,6 +219,24 @@ impl Server {
             let said = [STDERR, peers::LOG].map(|name| self.read(name).unwrap_or_default());
             bail!("{} ended: {status}. {}", self.kind.name(), said.concat());
         }
+        Ok(())
+    }
+
+    /// Asks it to end in order.
+    pub fn terminate(&self) {
+        sys::terminate(self.child.id());
+    }
+
+    /// Starts another one in its place.
+    pub fn start_again(&mut self) -> Result<()> {
+        self.child = self.command.spawn()?;
+        self.wait()
+    }
+
+    /// Gives it other settings, and asks it to read them.
+    pub fn reload(&self, settings: &str) -> Result<()> {
+        write(&self.directory.0, SETTINGS, settings)?;
+        sys::hang_up(self.child.id());
         Ok(())
     }
 
@@ -294,7 +317,7 @@ fn ours(
         command.args(["--listen", &address.to_string()]);
     }
     command.arg("--config");
-    command.arg(write(directory, "crore.toml", settings)?);
+    command.arg(write(directory, SETTINGS, settings)?);
     Ok(command)
 }
 

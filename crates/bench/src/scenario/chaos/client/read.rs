@@ -6,6 +6,8 @@ use crate::subscribe::parse;
 
 /// The server's close code for messages that are lost.
 const CLOSE_GAP: u16 = 4412;
+/// Of one that restarts.
+const CLOSE_RESTART: u16 = 1012;
 /// The server's close code when a frame of the client came too slowly.
 const CLOSE_SLOW: u16 = 1001;
 /// What its reason ends with: a position.
@@ -153,7 +155,7 @@ impl Client {
                 self.position = Some(position.to_string());
                 Ok(Next::Return)
             }
-            CLOSE_SLOW => Ok(Next::Return),
+            CLOSE_SLOW | CLOSE_RESTART => Ok(Next::Return),
             code => Err(format!("closed {code} {reason}")),
         }
     }

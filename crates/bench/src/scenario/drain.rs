@@ -1,0 +1,201 @@
+//! `drain`: a planned restart under everybody's feet. Clients of all transports and publishers that retry, as in chaos but
+//! without a proxy; in the middle the server is told to stop. It moves its clients off at the set rate while publishing
+//! goes on, leaves its logs, and another process goes on with them. In the end every client must have every message of its
+//! topics once and in order, and nobody may have been told that some are lost.
+
+use std::net::SocketAddr;
+use std::sync::atomic::Ordering::Relaxed;
+use std::time::Instant;
+
+use anyhow::{Result, ensure};
+use serde_json::{Value, json};
+
+use super::chaos::{Crowd, Feed, Guard, Outcome, PER_CROWD, World, joined, until, whole};
+use super::rig::{Kind, Server, Setting, shards_for};
+use super::{Moment, RunArgs, pause};
+use crate::{report, sys};
+
+/// Clients, unless told otherwise.
+const CONNECTIONS: u32 = 100_000;
+/// Publishes a second, unless told otherwise.
+const RATE: f64 = 100.0;
+/// Clients moved off in a second, unless `--churn-rate` says another rate.
+const MOVED_PER_S: u32 = 10_000;
+/// Seconds that a client which was moved off stays away at most.
+const AWAY_S: u32 = 20;
+/// Seconds of publishing before the stop, unless told otherwise.
+const SECONDS: f64 = 10.0;
+/// Seconds that all clients are connected before the last messages.
+const REST_S: f64 = 2.0;
+
+fn settings(args: &RunArgs, rate: u32, directory: &std::path::Path) -> String {
+    format!(
+        "[limits]\naccepts_per_s = {}\n\n[publish]\nidempotency_keys = 1000000\n\n[drain]\nrate_per_s = {rate}\ndeadline_s = 120\n\n[state]\ndirectory = \"{}\"\n\n[[rule]]\nmatch = \"#\"\nlog_messages = 1000000\nlog_bytes = \"256 MiB\"\npoll_timeout_s = 20\n",
+        args.accepts(),
+        directory.display()
+    )
+}
+
+/// Runs the scenario.
+pub fn run(args: &RunArgs) -> Result<Value> {
+    let connections = args.connections.unwrap_or(CONNECTIONS);
+    let rate = args.connect_rate.map_or(MOVED_PER_S, |rate| rate as u32);
+    let setting = Setting {
+        kind: Kind::Crore,
+        shards: args.shards.unwrap_or(shards_for(connections, 1, 2)),
+        ports: 1,
+        keep: 0,
+    };
+    let state = std::env::temp_dir().join(format!("crore-bench-state-{}", std::process::id()));
+    let mut server = Server::start_with(args, setting, &settings(args, rate, &state))?;
+    let world = World::new(args.seed, connections);
+    let address = [server.addresses[0]];
+    let ran = threads(args, &world, &address, connections, &mut server);
+    let _ = std::fs::remove_dir_all(&state);
+    let (outcome, phases) = ran?;
+    let (seen, met, fed) = (&outcome.seen, &outcome.seen.met, &outcome.fed);
+    let counts = &met.counts;
+    let begun = world
+        .begun
+        .iter()
+        .map(|begun| u64::from(begun.load(Relaxed)));
+    let published: u64 = begun.sum();
+    let violations = [seen.violations.as_slice(), &fed.violations].concat();
+    let clean = counts.is_clean()
+        && counts.told_gaps == 0
+        && met.corrupt + met.misdelivered == 0
+        && violations.is_empty()
+        && fed.acknowledged == published;
+    report::say(&format!(
+        "{} messages to {connections} clients, {} of them resumed: {} lost in silence, {} doubled, {} out of order, {} gaps told; \
+         {} of {published} publishes acknowledged",
+        counts.messages,
+        met.resumed,
+        counts.silent_losses,
+        counts.doubles,
+        counts.disorders,
+        counts.told_gaps,
+        fed.acknowledged,
+    ));
+    for reason in violations.iter().chain(&met.broken) {
+        report::say(reason);
+    }
+    Ok(json!({
+        "clean": clean,
+        "connections": connections,
+        "shards": setting.shards,
+        "rate_per_s": rate,
+        "published": published,
+        "publishers": fed.json(),
+        "phases": phases,
+        "clients": {
+            "opened": met.opened,
+            "resumed": met.resumed,
+            "ended_by_the_server": met.ended,
+            "turned_away": met.turned_away,
+            "empty_polls": met.empty_polls,
+            "complete_at_the_end": world.complete.load(Relaxed),
+        },
+        "messages": counts.messages,
+        "silent_losses": counts.silent_losses,
+        "doubles": counts.doubles,
+        "disorders": counts.disorders,
+        "told_gaps": counts.told_gaps,
+        "false_gaps": counts.false_gaps,
+        "corrupt": met.corrupt,
+        "misdelivered": met.misdelivered,
+        "broken": met.broken,
+        "violations": violations,
+    }))
+}
+
+fn threads(
+    args: &RunArgs,
+    world: &World,
+    address: &[SocketAddr],
+    connections: u32,
+    server: &mut Server,
+) -> Result<(Outcome, Value)> {
+    let rate = args.rate.unwrap_or(RATE);
+    std::thread::scope(|scope| {
+        let guard = Guard(world);
+        let crowds: Vec<_> = (0..connections)
+            .step_by(PER_CROWD as usize)
+            .map(|first| {
+                let count = PER_CROWD.min(connections - first);
+                let crowd = move || Crowd::new(world, address, first, count)?.run();
+                scope.spawn(move || whole(world, crowd))
+            })
+            .collect();
+        let feed = scope.spawn(move || whole(world, || Feed::new(world, address)?.run(rate)));
+        let phases = phases(args, world, server, connections);
+        drop(guard);
+        let mut outcome = Outcome::default();
+        for crowd in crowds {
+            outcome.seen.merge(joined(crowd)?);
+        }
+        outcome.fed = joined(feed)?;
+        Ok((outcome, phases?))
+    })
+}
+
+/// Opens, publishes, restarts the server, and waits until everybody has the last message.
+fn phases(args: &RunArgs, world: &World, server: &mut Server, connections: u32) -> Result<Value> {
+    let all_live = || world.live.load(Relaxed) == connections;
+    ensure!(
+        until(world, all_live)?,
+        "only {} clients opened",
+        world.live.load(Relaxed)
+    );
+    let before = Moment::of(server)?;
+    world.away_s.store(AWAY_S, Relaxed);
+    world.feeding.store(true, Relaxed);
+    pause(args.duration.unwrap_or(SECONDS));
+    report::note(&format!("{connections} clients are moved off"));
+    let began = Instant::now();
+    server.terminate();
+    let mut left = Vec::new();
+    while !server.has_ended()? {
+        ensure!(!world.stop.load(Relaxed), "a thread ended");
+        left.push(json!([
+            began.elapsed().as_secs_f64(),
+            world.live.load(Relaxed)
+        ]));
+        pause(0.5);
+    }
+    let drained_s = began.elapsed().as_secs_f64();
+    server.start_again()?;
+    let started_s = began.elapsed().as_secs_f64() - drained_s;
+    report::note(&format!(
+        "stopped after {drained_s:.1} s, the next one serves after {started_s:.1} s more"
+    ));
+    ensure!(
+        until(world, all_live)?,
+        "long after the restart {} of {connections} clients are connected",
+        world.live.load(Relaxed)
+    );
+    let back_s = began.elapsed().as_secs_f64();
+    let after = Moment::of(server)?;
+    pause(REST_S);
+    world.feeding.store(false, Relaxed);
+    ensure!(
+        until(world, || Feed::all_idle(world))?,
+        "publishers wait for answers"
+    );
+    pause(REST_S);
+    world.closing.store(true, Relaxed);
+    pause(REST_S);
+    until(world, || Feed::all_idle(world))?;
+    // Whoever is not complete in time has lost something, which the tracks will say.
+    until(world, || world.complete.load(Relaxed) == connections)?;
+    pause(REST_S);
+    Ok(json!({
+        "drained_s": drained_s,
+        "next_serves_s": started_s,
+        "all_back_s": back_s,
+        "clients_left": left,
+        "tool_cpu_s": sys::process_cpu_ns() as f64 / 1e9,
+        "before": before.json(),
+        "after": after.json(),
+    }))
+}

@@ -1,0 +1,53 @@
+//! `reload`: settings are read again, once a second, under load, beside windows without that. Nobody may be disconnected by it,
+//! nothing lost, and the latencies of both are compared.
+
+use anyhow::Result;
+use serde_json::{Value, json};
+
+use super::storm::Storm;
+use super::{RunArgs, pause};
+use crate::report;
+
+/// Settings that change from one reading to the next: of each kind that a running server takes.
+fn settings(args: &RunArgs, turn: usize) -> String {
+    let odd = turn % 2;
+    let mut text = format!(
+        "[limits]\naccepts_per_s = {}\nconnections_max = {}\n\n[heartbeat]\ninterval_s = {}\n\n",
+        args.accepts(),
+        1_000_000 + odd,
+        args.heartbeat
+    );
+    if odd == 1 {
+        // Another rule governs all topics, and the last one's number changes.
+        text += "[[rule]]\nmatch = \"p/#\"\nlog_messages = 3\n\n[[rule]]\nmatch = \"x/#\"\nkeep = \"latest\"\n\n";
+    }
+    text + "[[rule]]\nmatch = \"#\"\nlog_messages = 2\npoll_timeout_s = 0\n"
+}
+
+/// Runs the scenario: pairs of windows, calm and with readings.
+pub fn run(args: &RunArgs) -> Result<Value> {
+    let mut storm = Storm::start_with(args, &settings(args, 0))?;
+    let mut windows = serde_json::Map::new();
+    let mut ratios = Vec::new();
+    for round in 1..=args.rounds {
+        let calm = storm.window(&format!("calm {round}"))?;
+        let opened = calm["connections"]["opened"].clone();
+        let reload = storm.reloads(args, round, settings)?;
+        let of = |report: &Value| report["latency_ms"]["p99_9"].as_f64().unwrap_or(f64::NAN);
+        let ratio = of(&reload) / of(&calm);
+        let stayed = reload["connections"]["opened"] == opened;
+        report::say(&format!(
+            "round {round}: p99.9 {:.3} ms with readings, {:.3} ms without: {ratio:.2}; all stayed: {stayed}",
+            of(&reload),
+            of(&calm)
+        ));
+        ratios.push(ratio);
+        windows.insert(format!("calm_{round}"), calm);
+        windows.insert(format!("reload_{round}"), reload);
+        pause(0.5);
+    }
+    ratios.sort_by(f64::total_cmp);
+    let more = json!({ "p99_9_ratios": ratios, "median": ratios[ratios.len() / 2] });
+    report::say(&format!("median ratio {:.2}", ratios[ratios.len() / 2]));
+    storm.end(Value::Object(windows), more)
+}
