@@ -66,6 +66,19 @@ pub enum Command {
     /// Ask a server's admin port: topics, connections, settings, drain
     #[command(after_help = client::ADMIN_EXAMPLES)]
     Admin(client::AdminArgs),
+    /// Print completions for a shell
+    #[command(hide = true)]
+    Completions {
+        /// Which shell
+        #[arg(value_enum)]
+        shell: clap_complete::Shell,
+    },
+    /// Write the man pages into a directory
+    #[command(hide = true)]
+    Man {
+        /// Where to
+        directory: PathBuf,
+    },
 }
 
 impl Command {
@@ -78,7 +91,9 @@ impl Command {
             | Command::Token(_)
             | Command::Pub(_)
             | Command::Sub(_)
-            | Command::Admin(_) => "warn",
+            | Command::Admin(_)
+            | Command::Completions { .. }
+            | Command::Man { .. } => "warn",
         }
     }
 }

@@ -13,6 +13,7 @@ mod config;
 mod control;
 mod doctor;
 mod life;
+mod manual;
 mod shard_loop;
 mod tls;
 
@@ -41,6 +42,8 @@ fn main() -> ExitCode {
         Command::Pub(args) => client::publish(&args).map(success),
         Command::Sub(args) => client::subscribe(&args).map(success),
         Command::Admin(args) => client::admin(&args).map(success),
+        Command::Completions { shell } => manual::completions(shell).map(success),
+        Command::Man { directory } => manual::pages(&directory).map(success),
     };
     match done {
         Ok(code) => code,

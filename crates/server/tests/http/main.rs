@@ -20,6 +20,7 @@ mod framing;
 mod idempotency;
 mod interest;
 mod latest;
+mod life;
 mod longpoll;
 mod names;
 mod proxies;

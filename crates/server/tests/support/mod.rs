@@ -7,7 +7,7 @@ use std::io::{BufRead, BufReader};
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, mpsc};
 use std::time::Duration;
 
@@ -27,6 +27,8 @@ pub struct Server {
     admin: Option<SocketAddr>,
     log: Arc<Mutex<String>>,
     directory: PathBuf,
+    /// The test has asked it to end.
+    may_end: AtomicBool,
 }
 
 impl Server {
@@ -143,6 +145,7 @@ impl Server {
             admin,
             log,
             directory,
+            may_end: AtomicBool::new(false),
         }
     }
 
@@ -216,6 +219,29 @@ impl Server {
         kib * 1024
     }
 
+    /// Sends a signal, by its name without `SIG`.
+    #[allow(
+        dead_code,
+        reason = "only some of the test programs that share this module need it"
+    )]
+    pub fn signal(&self, name: &str) {
+        self.may_end.fetch_or(name != "HUP", Ordering::Relaxed);
+        let id = self.child.id().to_string();
+        let sent = Command::new("kill").args(["-s", name, &id]).status();
+        assert!(sent.expect("kill").success());
+    }
+
+    /// Waits until it has ended in order, and returns what it printed.
+    #[allow(
+        dead_code,
+        reason = "only some of the test programs that share this module need it"
+    )]
+    pub fn ended(mut self) -> String {
+        let status = self.child.wait().expect("it runs");
+        assert!(status.success(), "{status}:\n{}", self.log());
+        self.log()
+    }
+
     /// What it printed until now.
     pub fn log(&self) -> String {
         self.log.lock().expect("the log").clone()
@@ -233,7 +259,7 @@ impl Drop for Server {
             eprint_log(&log);
         } else {
             assert!(
-                ended.is_none(),
+                ended.is_none() || self.may_end.load(Ordering::Relaxed),
                 "the server ended by itself, {ended:?}:\n{log}"
             );
             assert!(!log.contains("panicked at"), "the server panicked:\n{log}");

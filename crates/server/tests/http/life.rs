@@ -1,0 +1,202 @@
+//! The life of a server: settings read again, clients moved off, and a restart that nobody's position notices.
+
+use crate::conn::{Conn, await_subscribers, publish};
+use crate::stream::Stream;
+use crate::support::Server;
+use crate::ws::Ws;
+use std::path::PathBuf;
+use std::time::{Duration, Instant};
+
+/// How long the server may take to say something.
+const PATIENCE: Duration = Duration::from_secs(8);
+
+/// Waits until the log has a line with `text`.
+fn await_log(server: &Server, text: &str) {
+    let began = Instant::now();
+    while !server.log().contains(text) {
+        let log = server.log();
+        assert!(began.elapsed() < PATIENCE, "{text:?} is not in:\n{log}");
+        std::thread::sleep(Duration::from_millis(20));
+    }
+}
+
+/// A directory for state, gone with the test.
+struct State(PathBuf);
+
+impl State {
+    fn new(name: &str) -> State {
+        let name = format!("crore-test-state-{name}-{}", std::process::id());
+        State(std::env::temp_dir().join(name))
+    }
+
+    fn settings(&self) -> String {
+        format!("[state]\ndirectory = {:?}\n", self.0)
+    }
+
+    fn files(&self) -> Vec<String> {
+        let entries = std::fs::read_dir(&self.0).expect("the directory");
+        let name = |entry: std::io::Result<std::fs::DirEntry>| entry.expect("an entry").file_name();
+        let mut names: Vec<_> = entries
+            .map(|entry| name(entry).into_string().expect("text"))
+            .collect();
+        names.sort();
+        names
+    }
+}
+
+impl Drop for State {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir_all(&self.0);
+    }
+}
+
+#[test]
+fn a_drain_tells_each_client_to_come_back_and_closes_the_port() {
+    let server = Server::start();
+    let mut stream = Stream::open(&server, "/sub/a", &[]);
+    let mut poll = Conn::open(&server);
+    poll.ask("GET", "/sub/a", &[], "");
+    let mut ws = Ws::open(&server, "/sub/a", &[]);
+    await_subscribers(&server, "a", 3);
+    let address = server.address();
+    server.signal("TERM");
+    let mut retries = Vec::new();
+    while let Some(block) = stream.block() {
+        retries.extend(block.retry);
+    }
+    let last: u32 = retries.pop().expect("a retry").parse().expect("a number");
+    assert!((5_000..=20_000).contains(&last), "{last}");
+    let answer = poll.response();
+    assert_eq!(answer.status, 204);
+    assert!(answer.lists("connection", "close"), "{answer:?}");
+    let after_s: u32 = answer
+        .header("retry-after")
+        .expect("a time")
+        .parse()
+        .expect("a number");
+    assert!((5..=20).contains(&after_s), "{after_s}");
+    assert_eq!(ws.closed(), Some(1012));
+    let log = server.ended();
+    assert!(log.contains("clients moved off"), "{log}");
+    assert!(std::net::TcpStream::connect(address).is_err());
+}
+
+#[test]
+fn past_the_deadline_whoever_is_left_is_closed() {
+    let server = Server::with("[drain]\nrate_per_s = 1\ndeadline_s = 1\n");
+    let mut streams: Vec<_> = (0..20)
+        .map(|_| Stream::open(&server, "/sub/a", &[]))
+        .collect();
+    await_subscribers(&server, "a", 20);
+    server.signal("TERM");
+    server.ended();
+    for stream in &mut streams {
+        stream.conn.rest();
+    }
+}
+
+#[test]
+fn a_planned_restart_keeps_positions_messages_and_answers() {
+    let state = State::new("kept");
+    let server = Server::with(&state.settings());
+    for n in 0..3 {
+        publish(&server, "a", format!("a{n}"));
+        publish(&server, "b/c", format!("b{n}"));
+    }
+    let key = [("Idempotency-Key", "\"k\"")];
+    Conn::open(&server).request("POST", "/pub/i", &key, b"once");
+    let mut stream = Stream::open(&server, "/sub/a?since=oldest", &[]);
+    let seen = stream.event().expect("an event");
+    assert_eq!(seen.data, "a0");
+    server.signal("TERM");
+    server.ended();
+    assert_eq!(state.files(), ["home-0.state", "home-1.state"]);
+
+    let server = Server::with(&state.settings());
+    assert!(state.files().is_empty(), "they are used once");
+    publish(&server, "a", "new");
+    let position = [("Last-Event-ID", seen.id.as_str())];
+    let mut stream = Stream::open(&server, "/sub/a", &position);
+    let messages: Vec<_> = (0..3).map(|_| stream.event().expect("an event")).collect();
+    assert!(
+        messages
+            .iter()
+            .all(|event| event.kind.is_empty() || event.kind == "message")
+    );
+    let data: Vec<_> = messages.iter().map(|event| event.data.as_str()).collect();
+    assert_eq!(data, ["a1", "a2", "new"]);
+    let mut all = Stream::open(&server, "/sub?filter=b/%2B&since=oldest", &[]);
+    assert_eq!(all.data(3), ["b0", "b1", "b2"]);
+    let again = Conn::open(&server).request("POST", "/pub/i", &key, b"once");
+    assert_eq!(
+        again.header("idempotency-replayed").as_deref(),
+        Some("true")
+    );
+}
+
+#[test]
+fn what_is_damaged_is_set_aside_and_told_as_a_gap() {
+    let state = State::new("damaged");
+    let server = Server::with(&state.settings());
+    publish(&server, "a", "old");
+    let mut stream = Stream::open(&server, "/sub/a?since=oldest", &[]);
+    let seen = stream.event().expect("an event");
+    server.signal("TERM");
+    server.ended();
+    let file = state.0.join("home-1.state");
+    let mut bytes = std::fs::read(&file).expect("the file");
+    let last = bytes.len() - 5;
+    bytes[last] ^= 1;
+    std::fs::write(&file, bytes).expect("the file");
+
+    let server = Server::with(&state.settings());
+    assert_eq!(state.files(), ["set-aside"]);
+    await_log(&server, "a checksum is wrong");
+    let position = [("Last-Event-ID", seen.id.as_str())];
+    let mut stream = Stream::open(&server, "/sub/a", &position);
+    assert_eq!(stream.event().expect("an event").kind, "crore.gap");
+}
+
+#[test]
+fn another_number_of_homes_begins_anew() {
+    let state = State::new("homes");
+    let server = Server::with_shards(1, &state.settings());
+    publish(&server, "a", "old");
+    server.signal("TERM");
+    server.ended();
+    let server = Server::with_shards(2, &state.settings());
+    if crore_homes() > 1 {
+        await_log(&server, "it was left by a server with 1 homes");
+    }
+}
+
+/// Homes of a server with two shards here.
+fn crore_homes() -> usize {
+    std::thread::available_parallelism()
+        .map_or(1, usize::from)
+        .min(2)
+}
+
+#[test]
+fn settings_are_read_again_as_a_whole_or_not_at_all() {
+    let rule = |keep: u32| format!("shards = 2\n[[rule]]\nmatch = \"a\"\nlog_messages = {keep}\n");
+    let server = Server::with("[[rule]]\nmatch = \"a\"\nlog_messages = 1\n");
+    let mut stream = Stream::open(&server, "/sub/a", &[]);
+    await_subscribers(&server, "a", 1);
+    let write = |text: String| std::fs::write(server.settings_file(), text).expect("the file");
+    write(rule(7) + "oops = 1\n");
+    server.signal("HUP");
+    await_log(&server, "settings not changed");
+    await_log(&server, "oops");
+    let kept = |n: u32| {
+        (0..n).for_each(|n| drop(publish(&server, "a", n.to_string())));
+        crate::conn::info(&server, "a")["messages"].clone()
+    };
+    assert_eq!(kept(5), 1);
+    write("shards = 3\n".to_string() + &rule(3)["shards = 2\n".len()..]);
+    server.signal("HUP");
+    await_log(&server, "settings read again");
+    await_log(&server, "these change only with a restart kept=shards");
+    assert_eq!(kept(5), 3);
+    assert_eq!(stream.data(10).len(), 10, "nobody was disconnected");
+}
