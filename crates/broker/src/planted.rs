@@ -37,6 +37,10 @@ pub enum Fault {
     EarlyAck,
     /// A session that ends releases the logs that it needed twice.
     DoubleRelease,
+    /// Who claims a session gets it before its holder has given it back.
+    HastyTakeover,
+    /// A session's position is written down one too far.
+    FarPosition,
 }
 
 #[cfg(feature = "planted")]
@@ -47,7 +51,7 @@ mod switch {
 
     impl super::Fault {
         /// All of them.
-        pub const ALL: [super::Fault; 16] = [
+        pub const ALL: [super::Fault; 18] = [
             Self::LiveBeforeHead,
             Self::OldSerial,
             Self::NoTombstone,
@@ -64,6 +68,8 @@ mod switch {
             Self::ForgottenIds,
             Self::EarlyAck,
             Self::DoubleRelease,
+            Self::HastyTakeover,
+            Self::FarPosition,
         ];
     }
 

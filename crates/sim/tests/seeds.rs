@@ -41,6 +41,11 @@ const FOUND: &[(&str, u64, usize)] = &[
         79_002_235,
         1200,
     ),
+    (
+        "a restart forgot where a topic had lost its last message that its rule keeps no more",
+        627_881,
+        1200,
+    ),
 ];
 
 /// Seeds of the fixed set, and their steps.

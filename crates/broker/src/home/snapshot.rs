@@ -329,6 +329,13 @@ impl Home {
         };
         if most == 0 {
             self.log.lose(id, previous, offset);
+            // Newer ones may have gone without being lost: where the last lost one stood is still known.
+            let row = self.rows.get_mut(id);
+            self.log.clear(row.log);
+            row.log = match offset < row.last() {
+                true => self.log.empty_chain(id, row.rule, new.latest, offset),
+                false => NONE,
+            };
             return Ok(());
         }
         let row = self.rows.get_mut(id);

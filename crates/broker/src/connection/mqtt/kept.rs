@@ -148,7 +148,7 @@ impl Shard {
             return self.wildcard_seen(slot, serial);
         }
         match sub.epoch == self.world.epoch {
-            true => alloc::vec![sub.offset],
+            true => alloc::vec![sub.offset + u64::from(planted::is(Fault::FarPosition))],
             false => Vec::new(),
         }
     }
