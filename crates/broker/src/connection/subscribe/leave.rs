@@ -51,7 +51,10 @@ impl Shard {
                 self.attach(attach);
             }
         }
-        if self.conns.get(slot).options & (MULTI | PUBLISHES) == 0 {
+        // An MQTT client may wait for answers to its publishes, or have sent half a packet.
+        let mqtt = self.extra(slot).mqtt.as_ref();
+        let idle = mqtt.is_none_or(|mqtt| mqtt.is_idle());
+        if idle && self.conns.get(slot).options & (MULTI | PUBLISHES) == 0 {
             self.drop_extra(slot);
         }
     }
