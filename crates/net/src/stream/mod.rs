@@ -1,7 +1,7 @@
 //! Connections with TLS, beside those without, on the same port: the first byte says which.
 //!
 //! `rustls` does the handshakes. What it leaves of a connection are two secrets and two counts (80 or 112 bytes,
-//! [`keys`]) and 4 bytes by descriptor ([`table`]); from then on records are sealed and opened here ([`record`], as the
+//! `keys`) and 4 bytes by descriptor (`table`); from then on records are sealed and opened here (`record`, as the
 //! kernel's TLS does where it is configured). A connection without TLS has nothing but a bit until its first bytes.
 //!
 //! Invariants:
