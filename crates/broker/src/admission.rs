@@ -193,7 +193,7 @@ impl Counts {
     /// A connection comes in, if there is room in the process.
     ///
     /// # Errors
-    /// [`Reached::Process`]; then it must not [`leave`](Admission::leave).
+    /// [`Reached::Process`]; then it must not [`leave`](Self::leave).
     pub fn enter(&self) -> Result<(), Reached> {
         if self.connections.fetch_add(1, Relaxed) >= self.connections_max.load(Relaxed) {
             self.connections.fetch_sub(1, Relaxed);
@@ -210,7 +210,7 @@ impl Counts {
     /// A client has one connection more, if its address may.
     ///
     /// # Errors
-    /// [`Reached::Address`]; then it must not [`leave_client`](Admission::leave_client).
+    /// [`Reached::Address`]; then it must not [`leave_client`](Self::leave_client).
     pub fn enter_client(&self, client: Client) -> Result<(), Reached> {
         match &self.clients {
             Some(clients) if client.is_known() && !clients.enter(client) => Err(Reached::Address),

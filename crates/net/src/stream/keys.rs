@@ -14,7 +14,7 @@ const CHUNK_ROWS: usize = 256;
 const SHORT: usize = 32;
 const NONE: u32 = u32::MAX;
 
-/// Bits of the counts that are no part of them: [`Half::flags`].
+/// Bits of the counts that are no part of them: the flags of a half.
 const FLAGS: u32 = 48;
 
 /// Something is kept of this direction in the table of bytes under way.
