@@ -166,7 +166,7 @@ pub fn matches(filter: &[u8], name: &[u8]) -> bool {
 }
 
 /// Whether all that `filter` matches, `granted` matches too: the question whether a subscription by filter lies within
-/// what somebody was granted. Both passed [`check_filter`] or [`check_name`]; for a name it is [`matches`].
+/// what somebody was granted. Both passed [`check_filter`] or [`check_name`]; for a name it is [`matches()`].
 pub fn covers(granted: &[u8], filter: &[u8]) -> bool {
     if is_reserved(filter) && matches!(granted.first(), Some(b'+' | b'#')) {
         return false;
