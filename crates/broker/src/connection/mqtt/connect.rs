@@ -2,6 +2,7 @@
 
 use alloc::boxed::Box;
 use alloc::string::String;
+use alloc::vec::Vec;
 use core::fmt::Write;
 
 use xxhash_rust::xxh3::xxh3_64_with_seed;
@@ -193,8 +194,10 @@ impl Shard {
         }
         self.clients_named += 1;
         let mut id = String::from("crore-");
-        let number = u64::from(self.lanes.me) << 48 | self.clients_named;
-        let name = xxh3_64_with_seed(&number.to_le_bytes(), self.world.seed);
+        // The count begins with the time, so that no shard's number fits into it.
+        let mut number = Vec::from(self.clients_named.to_le_bytes());
+        number.extend_from_slice(&self.lanes.me.to_le_bytes());
+        let name = xxh3_64_with_seed(&number, self.world.seed);
         write!(id, "{:08x}{name:016x}{slot:x}", self.world.epoch).expect("a string takes it");
         Ok(id.into())
     }
