@@ -32,7 +32,7 @@ const REST_S: f64 = 2.0;
 
 fn settings(args: &RunArgs, rate: u32, directory: &std::path::Path) -> String {
     format!(
-        "[limits]\naccepts_per_s = {}\n\n[publish]\nidempotency_keys = 1000000\n\n[drain]\nrate_per_s = {rate}\ndeadline_s = 120\n\n[state]\ndirectory = \"{}\"\n\n[[rule]]\nmatch = \"#\"\nlog_messages = 1000000\nlog_bytes = \"256 MiB\"\npoll_timeout_s = 20\n",
+        "[limits]\naccepts_per_s = {}\n\n[publish]\nidempotency_keys = 1000000\n\n[drain]\nrate_per_s = {rate}\ndeadline_s = 120\n\n[state]\ndirectory = \"{}\"\n\n[[rule]]\nmatch = \"#\"\nlog_messages = 1000000\nlog_bytes = \"256 MiB\"\npoll_timeout_s = 5\n",
         args.accepts(),
         directory.display()
     )

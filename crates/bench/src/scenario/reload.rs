@@ -18,7 +18,7 @@ fn settings(args: &RunArgs, turn: usize) -> String {
         args.heartbeat
     );
     if odd == 1 {
-        // Another rule governs all topics, and the last one's number changes.
+        // Before the rule that governs all topics, whose number changes: each home goes through them.
         text += "[[rule]]\nmatch = \"p/#\"\nlog_messages = 3\n\n[[rule]]\nmatch = \"x/#\"\nkeep = \"latest\"\n\n";
     }
     text + "[[rule]]\nmatch = \"#\"\nlog_messages = 2\npoll_timeout_s = 0\n"
