@@ -9,9 +9,9 @@ use alloc::vec::Vec;
 
 use super::publish::TOPICS_REACHED;
 use super::subscribe::Gap;
-use crate::conn::{ENVELOPE, EVENTS, GAP, HEAD, State};
+use crate::conn::{ENVELOPE, EOF, EVENTS, GAP, HEAD, State};
 use crate::encode::{Encoding, Message};
-use crate::io::Io;
+use crate::io::{Close, Io};
 use crate::mail::{Attached, Frames, MatchPage, Record, ReplyTo, ShardId};
 use crate::matched::Matched;
 use crate::matching::At;
@@ -245,6 +245,9 @@ impl Shard {
         }
         if self.conns.get(slot).wants(HEAD) {
             return self.answer_nothing(slot, io);
+        }
+        if self.conns.get(slot).is(EOF) {
+            return self.drop_conn(slot, Close::Now, io);
         }
         let wait_s = self.filter_rule(slot).poll_timeout_s;
         let row = self.conns.get_mut(slot);

@@ -23,11 +23,11 @@ use super::http::Flow;
 use super::mqtt;
 use super::publish::TOPICS_REACHED;
 use crate::conn::{
-    Attaching, Behind, CONDITIONAL, COUNTED, DEFLATE, ENVELOPE, EVENTS, FILTERS, FOLLOWS, GAP,
+    Attaching, Behind, CONDITIONAL, COUNTED, DEFLATE, ENVELOPE, EOF, EVENTS, FILTERS, FOLLOWS, GAP,
     HEAD, HTTP10, Held, JSON, KEEP, LIVE, META, MULTI, PUBLISHES, RECEIVES, State, Sub, UPGRADE,
 };
 use crate::encode::{chunk, meta_line};
-use crate::io::Io;
+use crate::io::{Close, Io};
 use crate::mail::{Attach, Attached, Frames, Page, Record, ReplyTo};
 use crate::planted::{self, Fault};
 use crate::position::{self, Position, Since};
@@ -462,6 +462,10 @@ impl Shard {
         if self.conns.get(slot).wants(HEAD) {
             self.answer_nothing(slot, io);
             return;
+        }
+        if self.conns.get(slot).is(EOF) {
+            // It hung up before the home had answered.
+            return self.drop_conn(slot, Close::Now, io);
         }
         let wait_s = self.poll_rule(topic).poll_timeout_s;
         let row = self.conns.get_mut(slot);

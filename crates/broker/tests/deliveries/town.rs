@@ -181,6 +181,12 @@ impl Town {
         self.handle(Input::Received(conn, &mut text.into_bytes()));
     }
 
+    /// The client sends no more.
+    pub fn end(&mut self, link: usize) {
+        let conn = self.io.sockets[link].conn.expect("it is open");
+        self.handle(Input::End(conn));
+    }
+
     /// A subscriber of a topic (or of several: `a&topic=b`), whose stream has begun.
     pub fn subscribe(&mut self, kind: Kind, topic: &str) -> usize {
         let link = self.ask(kind, topic);

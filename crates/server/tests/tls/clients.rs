@@ -2,6 +2,8 @@
 
 use crate::support::Server;
 use crate::tool::{Certificates, curl, file, run, s_client};
+use std::io::{Read, Write};
+use std::net::TcpStream;
 use std::process::{Command, Stdio};
 
 /// What no record holds whole.
@@ -127,6 +129,24 @@ fn openssl_updates_its_keys_and_goes_on() {
     assert_eq!(curl(&server, &all, "/sub/keys", &[]), b"hello");
 }
 
+/// Waits until somebody subscribes, by what the port says in the plain.
+fn await_subscriber(server: &Server, topic: &str) {
+    let request = format!(
+        "GET /pub/{topic} HTTP/1.1\r\nHost: localhost\r\nAccept: application/json\r\nConnection: close\r\n\r\n"
+    );
+    for _ in 0..200 {
+        let mut conn = TcpStream::connect(server.address()).expect("it listens");
+        conn.write_all(request.as_bytes()).expect("a request");
+        let mut answer = String::new();
+        conn.read_to_string(&mut answer).expect("an answer");
+        if answer.contains("\"subscribers\": 1") || answer.contains("\"subscribers\":1") {
+            return;
+        }
+        std::thread::sleep(std::time::Duration::from_millis(100));
+    }
+    panic!("nobody subscribed to {topic}");
+}
+
 #[test]
 fn mosquitto_and_python_meet_over_tls() {
     let all = Certificates::new();
@@ -148,8 +168,7 @@ fn mosquitto_and_python_meet_over_tls() {
         .stdout(Stdio::piped())
         .spawn()
         .expect("mosquitto_sub");
-    // Nothing tells from outside when it has subscribed, and its quality of service keeps nothing from before.
-    std::thread::sleep(std::time::Duration::from_secs(4));
+    await_subscriber(&server, "door");
     let publish = [&fixed[..], &["-m", "from mosquitto", "-q", "2"]].concat();
     assert!(run("mosquitto_pub", &publish, b"").status.success());
     let script = "

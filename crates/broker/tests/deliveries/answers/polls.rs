@@ -170,3 +170,22 @@ fn a_head_request_is_answered_at_once_and_without_a_body() {
     town.settle();
     assert_eq!(take(&mut town, link), "", "no stream");
 }
+
+/// Nobody is left to wait where the client hung up before the topic's home had answered.
+#[test]
+fn who_hangs_up_before_the_answer_does_not_wait() {
+    for target in [
+        "/sub/empty",
+        "/sub?topic=empty&topic=void",
+        "/sub?filter=empty/%2B",
+    ] {
+        let mut town = town();
+        let link = town.says(&format!("GET {target} HTTP/1.1\r\n{GET}\r\n"));
+        town.end(link);
+        town.settle();
+        assert!(!town.is_open(link), "{target}");
+        let accounts = town.accounts();
+        let left = (accounts.carrier_topics, accounts.carrier_filters);
+        assert_eq!(left, (0, 0), "{target}");
+    }
+}
