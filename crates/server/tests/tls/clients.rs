@@ -117,7 +117,7 @@ fn openssl_updates_its_keys_and_goes_on() {
     for line in request.split_inclusive('\n') {
         // An order is one if it is all that one read brings.
         std::thread::sleep(std::time::Duration::from_millis(300));
-        std::io::Write::write_all(&mut input, line.as_bytes()).expect("it reads");
+        input.write_all(line.as_bytes()).expect("it reads");
     }
     std::thread::sleep(std::time::Duration::from_secs(1));
     drop(input);
