@@ -151,7 +151,7 @@ impl Shard {
         self.stats.delivered += due.messages.len() as u64;
     }
 
-    /// The same, side by side with these ends.
+    /// Gives a connection these messages of the run, which lie side by side in `bytes` with these ends.
     pub(crate) fn put_picks<I: Io>(
         &mut self,
         slot: u32,

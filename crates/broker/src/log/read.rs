@@ -96,26 +96,10 @@ impl Log {
 
     /// Copies a message, behind this offset.
     pub(super) fn record(&self, id: u32, previous: u64, frames: &mut Frames) -> Record {
-        let entry = self.entries.get(id);
-        let place = self.blobs.get(entry.blob);
-        let parts = entry.parts(place);
         frames.push(&New {
             topic: NONE,
-            offset: entry.offset,
             previous,
-            time_s: entry.time_s,
-            ttl_s: entry
-                .is_mortal()
-                .then(|| Entry::end_s(place).saturating_sub(entry.time_s)),
-            key: parts.key,
-            content_type: parts.content_type,
-            event: parts.event,
-            attributes: parts.attributes,
-            qos: entry.qos(),
-            retain: entry.is_retain(),
-            binary: entry.is_binary(),
-            latest: self.chains.get(entry.chain).latest,
-            frame: parts.frame,
+            ..self.message(id)
         })
     }
 }

@@ -97,7 +97,7 @@ const FLOWS_MAX: u64 = 1 << 20;
 
 /// Bytes of one heap arena of the C library, which is two mappings.
 const ARENA_BYTES: u64 = 64 << 20;
-/// Mappings of the program and its libraries, and of each shard (stack, guard, ring, arena).
+/// Mappings of the program and its libraries, and of each shard (stack, guard, arena).
 const PROGRAM_MAPPINGS: u64 = 256;
 const SHARD_MAPPINGS: u64 = 8;
 

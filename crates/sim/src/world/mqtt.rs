@@ -135,7 +135,8 @@ impl World {
         most: usize,
         rng: &mut Rng,
     ) -> Result<bool, Wrong> {
-        let mut moved = self.has_bytes(self.mqtt[n].link);
+        // Reading may acknowledge what it had owed before.
+        let mut moved = self.has_bytes(self.mqtt[n].link) || self.mqtt[n].owes() > 0;
         self.mqtt_read(n, usize::MAX, rng)?;
         moved |= self.mqtt[n].owes() > 0;
         self.mqtt[n].acknowledge(usize::MAX, &mut self.truth);
