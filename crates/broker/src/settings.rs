@@ -312,7 +312,7 @@ pub struct Rule {
     pub publisher_creates: bool,
     /// Seconds that a long-poll waits; 0 means without end.
     pub poll_timeout_s: u32,
-    /// The status of a long-poll that timed out without a condition: 204 or 408.
+    /// The status of a long-poll that timed out: 204, which is 304 to one with a condition, or 408.
     pub poll_timeout_status: u16,
     /// Milliseconds in SSE's `retry:`.
     pub sse_retry_ms: u32,

@@ -82,6 +82,55 @@ fn a_drain_tells_each_client_to_come_back_and_closes_the_port() {
 }
 
 #[test]
+fn each_poll_is_answered_as_its_request_asks_and_told_when_to_come_back() {
+    let server = Server::with("[[rule]]\nmatch = \"late\"\npoll_timeout_status = 408\n");
+    publish(&server, "a", "x");
+    let seen = Conn::open(&server).get("/sub/a", &[]);
+    let tag = seen.header("etag").expect("a position");
+    let conditional = [("If-None-Match", tag.as_str())];
+    let mut polls = Vec::new();
+    for (topic, headers, status) in [("a", &conditional[..], 304), ("late", &[], 408)] {
+        let mut poll = Conn::open(&server);
+        poll.ask("GET", &format!("/sub/{topic}"), headers, "");
+        await_subscribers(&server, topic, 1);
+        polls.push((poll, status));
+    }
+    server.signal("TERM");
+    for (poll, status) in &mut polls {
+        let answer = poll.response();
+        assert_eq!(answer.status, *status, "{answer:?}");
+        assert!(answer.header("retry-after").is_some(), "{answer:?}");
+        assert!(answer.lists("connection", "close"), "{answer:?}");
+        assert!(poll.ends(), "{status}");
+    }
+}
+
+#[test]
+fn a_request_under_way_is_answered_and_a_connection_without_one_is_closed() {
+    let server = Server::start();
+    let mut silent = Conn::open(&server);
+    assert_eq!(silent.request("POST", "/pub/a", &[], "x").status, 202);
+    let mut halfway = Conn::open(&server);
+    halfway.send("POST /pub/a HTTP/1.1\r\nHost: localhost\r\nContent-Length: 2\r\n\r\nx");
+    server.signal("TERM");
+    let began = Instant::now();
+    while std::net::TcpStream::connect(server.address()).is_ok() {
+        assert!(began.elapsed() < PATIENCE, "the port stays open");
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    assert!(
+        silent.ends(),
+        "without a word, since it has asked for nothing"
+    );
+    halfway.send("y");
+    let answer = halfway.response();
+    assert_eq!(answer.status, 202, "{answer:?}");
+    assert!(answer.lists("connection", "close"), "{answer:?}");
+    assert!(halfway.ends());
+    server.ended();
+}
+
+#[test]
 fn past_the_deadline_whoever_is_left_is_closed() {
     let server = Server::with("[drain]\nrate_per_s = 1\ndeadline_s = 1\n");
     let mut streams: Vec<_> = (0..20)

@@ -15,6 +15,7 @@ mod conformance;
 mod conn;
 mod connect;
 mod doors;
+mod drain;
 mod flow;
 mod keep_alive;
 mod malformed;
