@@ -18,7 +18,7 @@ use crore_net::{affinity, fd_table, mailbox};
 use crate::access;
 use crate::board::{Board, Meter};
 use crate::cli::ServeArgs;
-use crate::config::Effective;
+use crate::config::{self, Effective};
 use crate::control;
 use crate::doctor::formula;
 use crate::life::{self, state};
@@ -46,6 +46,7 @@ pub fn serve(args: &ServeArgs, effective: Effective) -> anyhow::Result<()> {
     let admin_listener = control::listen(&admin)?;
     let listen = with_ports(&listen)?;
     let tls_only = tls.required;
+    let spoken = spoken(&tls);
     let tls = tls::open(&tls, &settings.limits, shards)?;
     let cores = affinity::cores();
     let homes = shards.min(cores.len());
@@ -117,10 +118,7 @@ pub fn serve(args: &ServeArgs, effective: Effective) -> anyhow::Result<()> {
         ticket.used_up()?;
     }
     for addr in &listen {
-        tracing::info!("listening on http://{addr}");
-    }
-    if tls.is_some() {
-        tracing::info!("TLS on the same ports");
+        tracing::info!("listening on {}", spoken(addr));
     }
     say_room(shards as u64, &world.settings.limits);
     control::run(control::Start {
@@ -152,6 +150,15 @@ fn with_ports(listen: &[SocketAddr]) -> anyhow::Result<Vec<SocketAddr>> {
         chosen.with_context(|| format!("cannot listen on {addr}"))
     };
     listen.iter().map(choose).collect()
+}
+
+/// What a data port speaks, as the URLs by which it is reached.
+fn spoken(tls: &config::Tls) -> fn(&SocketAddr) -> String {
+    match (tls.is_on(), tls.required) {
+        (false, _) => |addr| format!("http://{addr}"),
+        (true, false) => |addr| format!("http://{addr} and https://{addr}"),
+        (true, true) => |addr| format!("https://{addr} (tls.required is on: TLS only)"),
+    }
 }
 
 /// How many connections the limits of this host allow, and what to raise for more.

@@ -17,6 +17,9 @@ const START_TIMEOUT: Duration = Duration::from_secs(20);
 /// What the server prints, with its address behind it, once it accepts connections.
 const READY: &str = "listening on http://";
 
+/// The same where it speaks TLS only.
+const READY_TLS: &str = "listening on https://";
+
 /// The same of the admin port.
 const ADMIN: &str = "admin port at http://";
 
@@ -115,8 +118,8 @@ impl Server {
         let kept = Arc::clone(&log);
         std::thread::spawn(move || {
             for line in lines.map_while(Result::ok) {
-                for what in [READY, ADMIN] {
-                    if let Some(address) = address_behind(&line, what) {
+                for (what, text) in [(READY, READY), (READY, READY_TLS), (ADMIN, ADMIN)] {
+                    if let Some(address) = address_behind(&line, text) {
                         let _ = ready.send((what, address)); // nobody waits for a second address
                     }
                 }

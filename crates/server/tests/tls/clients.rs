@@ -186,3 +186,21 @@ with context.wrap_socket(socket.create_connection(('127.0.0.1', int(sys.argv[1])
         "from mosquitto\nfrom python\n"
     );
 }
+
+#[test]
+fn the_log_says_which_ports_speak_what() {
+    let all = Certificates::new();
+    for (settings, spoken) in [
+        (String::new(), "http://ADDR"),
+        (all.settings(""), "http://ADDR and https://ADDR"),
+        (
+            all.settings("required = true"),
+            "https://ADDR (tls.required is on: TLS only)",
+        ),
+    ] {
+        let server = Server::with(&settings);
+        let spoken = spoken.replace("ADDR", &server.address().to_string());
+        let said = format!("listening on {spoken}\n");
+        assert!(server.log().contains(&said), "{said}{}", server.log());
+    }
+}
