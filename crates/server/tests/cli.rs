@@ -194,7 +194,7 @@ fn wrong_usage_exits_with_2() {
         &["pub", "a", "b", "--event", "x\ny"],
         &["pub", "a", "b", "--key", "x\ny"],
         &["pub", "a", "b", "--ttl", "-1"],
-        &["pub", "a", "b", "--server", "https://127.0.0.1"],
+        &["pub", "a", "b", "--server", "ftp://127.0.0.1"],
         &["sub"],
         &["sub", "a", "--count", "0"],
         &["sub", "a", "--protocol", "pigeon"],

@@ -1,10 +1,11 @@
-//! The operator's own answer: an HTTP endpoint that is asked about each credential.
+//! The operator's own answer: an HTTP endpoint, with TLS or without, that is asked about each credential.
 //!
 //! `POST` with a JSON object, `{"token": ...}` or `{"user": ..., "password": ...}`. The answer 200 with
 //! `{"allow": true, "user": ..., "publish": [...], ..., "expires": ..., "cache_s": ...}` lets somebody in; 200 without
 //! `"allow": true`, 401 and 403 do not. Everything else, and silence, refuses for now: who cannot be asked cannot say yes.
 
-use std::sync::Arc;
+use std::io;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use crore_broker::access::{Known, Question, Refusal};
@@ -18,10 +19,17 @@ use crate::config::access::Callback as Entry;
 /// Bytes of an answer at most: some hundred filters.
 const ANSWER_BYTES_MAX: usize = 64 << 10;
 
+/// How often it is logged why it did not answer, at most.
+const TELL_EVERY: Duration = Duration::from_secs(60);
+/// What names the file of roots.
+const CA_KEY: &str = "access.callback.ca";
+
 /// Where and how to ask.
 #[derive(Debug)]
 pub struct Callback {
     server: Server,
+    /// When it was last logged that it did not answer.
+    told: Mutex<Option<Instant>>,
     /// Seconds until the answer must be there.
     timeout: Duration,
     /// Seconds for which an answer without a time of its own is believed.
@@ -34,19 +42,33 @@ pub struct Callback {
 pub type Said = (Result<Known, Refusal>, u32);
 
 impl Callback {
-    /// By these settings.
+    /// By these settings. The file of roots is read here.
     ///
     /// # Errors
-    /// What is wrong with the URL.
-    pub fn new(entry: &Entry) -> Result<Callback, String> {
-        if !entry.url.starts_with("http://") {
-            return Err(format!(
-                "`{}` is not offered; write http://HOST:PORT/PATH, on this machine or a network of your own",
-                entry.url
-            ));
-        }
+    /// The key in the settings, and what is wrong with it.
+    pub fn new(entry: &Entry) -> Result<Callback, (String, String)> {
+        let is_url = ["http://", "https://"]
+            .iter()
+            .any(|scheme| entry.url.starts_with(scheme));
+        let server = match is_url {
+            true => Server::parse(&entry.url, |secure| if secure { 443 } else { 80 }),
+            false => Err(format!("`{}` is not offered", entry.url)),
+        };
+        let server = server.map_err(|what| {
+            let key = "access.callback.url".to_string();
+            (
+                key,
+                format!(
+                    "{what}; write https://HOST:PORT/PATH, or http:// within a network of your own"
+                ),
+            )
+        })?;
+        let roots = entry.ca.as_deref();
         Ok(Callback {
-            server: entry.url.parse()?,
+            server: server
+                .with_roots(roots, CA_KEY)
+                .map_err(|what| (CA_KEY.to_string(), what))?,
+            told: Mutex::new(None),
             timeout: Duration::from_secs(u64::from(entry.timeout_s)),
             cache_s: entry.cache_s,
             concurrency: entry.concurrency,
@@ -63,45 +85,39 @@ impl Callback {
         match self.exchange(body.as_bytes(), kept) {
             Ok((status, answer)) => self.read(status, &answer),
             Err(error) => {
-                tracing::debug!(%error, "the callback did not answer");
+                use io::ErrorKind::{TimedOut, UnexpectedEof, WouldBlock};
+                self.tell(&match error.kind() {
+                    WouldBlock | TimedOut => {
+                        format!("no answer within {} s", self.timeout.as_secs())
+                    }
+                    UnexpectedEof => "it closed the connection without an answer".to_string(),
+                    _ => error.to_string(),
+                });
                 (Err(Refusal::Unreachable), 0)
             }
         }
     }
 
-    fn exchange(
-        &self,
-        body: &[u8],
-        kept: &mut Option<Connection>,
-    ) -> std::io::Result<(u16, Vec<u8>)> {
+    /// Logs why nobody could be asked, not for each question.
+    fn tell(&self, why: &str) {
+        let mut told = self.told.lock().unwrap_or_else(PoisonError::into_inner);
+        if told.is_none_or(|last| last.elapsed() >= TELL_EVERY) {
+            *told = Some(Instant::now());
+            tracing::warn!("the access callback at {}: {why}", self.server);
+        }
+    }
+
+    fn exchange(&self, body: &[u8], kept: &mut Option<Connection>) -> io::Result<(u16, Vec<u8>)> {
         let end = Instant::now() + self.timeout;
-        let mut connection = match kept.take().filter(Connection::is_reusable) {
+        let mut connection = match kept.take().and_then(Connection::reusable) {
             Some(connection) => connection,
             None => Connection::open_within(&self.server, self.timeout)?,
         };
+        connection.set_end(end);
         let headers = [("Content-Type", "application/json")];
         let target = self.server.target();
-        connection.set_patience(Some(self.timeout))?;
         let head = connection.request(&self.server, "POST", target, &headers, Some(body))?;
-        let mut answer = Vec::new();
-        let mut buffer = [0; 4096];
-        loop {
-            let left = end.saturating_duration_since(Instant::now());
-            let late = || std::io::Error::from(std::io::ErrorKind::TimedOut);
-            connection.set_patience(
-                Some(left)
-                    .filter(|left| !left.is_zero())
-                    .ok_or_else(late)?
-                    .into(),
-            )?;
-            match connection.read_body(&mut buffer)? {
-                0 => break,
-                len if answer.len() + len > ANSWER_BYTES_MAX => {
-                    return Err(std::io::Error::other("the answer is too long"));
-                }
-                len => answer.extend_from_slice(&buffer[..len]),
-            }
-        }
+        let answer = connection.whole_body(ANSWER_BYTES_MAX)?;
         *kept = Some(connection);
         Ok((head.status, answer))
     }
@@ -111,7 +127,9 @@ impl Callback {
             (401 | 403, _) => (Err(Refusal::Denied), self.cache_s),
             (200, Ok(answer)) => self.read_answer(&answer),
             _ => {
-                tracing::debug!(status, "the callback's answer cannot be read");
+                self.tell(&format!(
+                    "its answer of status {status} says neither yes nor no"
+                ));
                 (Err(Refusal::Unreachable), 0)
             }
         }

@@ -53,7 +53,7 @@ impl Checks {
         let users = Users::read(access, &mut errors);
         let callback = access.callback.as_ref().and_then(|entry| {
             Callback::new(entry)
-                .map_err(|what| errors.push(("access.callback.url".to_string(), what)))
+                .map_err(|error| errors.push(error))
                 .ok()
         });
         if !errors.is_empty() {

@@ -4,10 +4,10 @@
 //! Heads and bodies have limits; a peer that breaks the protocol is an error, never a panic.
 
 use std::io::{self, BufRead, BufReader, ErrorKind, Read, Write};
-use std::net::TcpStream;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use super::server::Server;
+use super::stream::Stream;
 
 /// Longest response head, in bytes; the server's own heads are far below.
 const MAX_HEAD_BYTES: u64 = 64 << 10;
@@ -15,8 +15,11 @@ const MAX_HEAD_BYTES: u64 = 64 << 10;
 /// Longest size line of a chunk, in bytes, extensions included.
 const MAX_CHUNK_LINE_BYTES: u64 = 4 << 10;
 
+/// How long one address may take to accept a connection, and a TLS handshake.
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
+
 /// How long the server may take to answer, or to take a request, unless a caller expects to wait longer.
-const ANSWER_TIMEOUT: Duration = Duration::from_secs(30);
+pub const ANSWER_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// The first lines of a response.
 #[derive(Debug)]
@@ -68,7 +71,7 @@ enum Body {
 /// A connection to a server.
 #[derive(Debug)]
 pub struct Connection {
-    stream: BufReader<TcpStream>,
+    stream: BufReader<Stream>,
     body: Body,
     keep_alive: bool,
 }
@@ -84,22 +87,18 @@ impl Connection {
     /// Connects; answers are waited for 30 s until [`Connection::set_patience`].
     ///
     /// # Errors
-    /// As [`Server::connect`].
+    /// As [`Stream::open`].
     pub fn open(server: &Server) -> io::Result<Self> {
-        Self::over(server.connect()?)
+        Self::open_within(server, CONNECT_TIMEOUT)
     }
 
     /// Connects within so much time.
     ///
     /// # Errors
-    /// As [`Server::connect`].
+    /// As [`Stream::open`].
     pub fn open_within(server: &Server, timeout: Duration) -> io::Result<Self> {
-        Self::over(server.connect_within(timeout)?)
-    }
-
-    fn over(stream: TcpStream) -> io::Result<Self> {
-        stream.set_read_timeout(Some(ANSWER_TIMEOUT))?;
-        stream.set_write_timeout(Some(ANSWER_TIMEOUT))?;
+        let mut stream = Stream::open(server, timeout)?;
+        stream.set_patience(Some(ANSWER_TIMEOUT), ANSWER_TIMEOUT)?;
         Ok(Connection {
             stream: BufReader::new(stream),
             body: Body::Done,
@@ -111,24 +110,24 @@ impl Connection {
     ///
     /// # Errors
     /// The socket refuses.
-    pub fn set_patience(&self, patience: Option<Duration>) -> io::Result<()> {
-        self.stream.get_ref().set_read_timeout(patience)
+    pub fn set_patience(&mut self, patience: Option<Duration>) -> io::Result<()> {
+        let stream = self.stream.get_mut();
+        stream.set_patience(patience, ANSWER_TIMEOUT)
     }
 
-    /// Whether another request may go over this connection: the last response is read to its end, and
+    /// All that is said over it from now on must be said by this moment.
+    pub fn set_end(&mut self, end: Instant) {
+        self.stream.get_mut().set_end(end);
+    }
+
+    /// The connection, if another request may go over it: the last response is read to its end, and
     /// the peer has neither closed nor said more than it was asked.
-    pub fn is_reusable(&self) -> bool {
-        let stream = self.stream.get_ref();
-        let quiet = || {
-            stream.set_nonblocking(true)?;
-            let peeked = stream.peek(&mut [0]);
-            stream.set_nonblocking(false)?;
-            peeked
-        };
-        self.keep_alive
+    pub fn reusable(mut self) -> Option<Self> {
+        let quiet = self.keep_alive
             && self.body == Body::Done
             && self.stream.buffer().is_empty()
-            && matches!(quiet(), Err(error) if error.kind() == ErrorKind::WouldBlock)
+            && self.stream.get_mut().is_quiet();
+        quiet.then_some(self)
     }
 
     /// Sends a request and reads the head of its final response.
@@ -218,7 +217,7 @@ impl Connection {
     }
 
     /// Gives up HTTP: the socket, and what was read beyond the head.
-    pub fn into_stream(self) -> (TcpStream, Vec<u8>) {
+    pub fn into_stream(self) -> (Stream, Vec<u8>) {
         let rest = self.stream.buffer().to_vec();
         (self.stream.into_inner(), rest)
     }

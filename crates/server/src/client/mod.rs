@@ -1,6 +1,6 @@
 //! `crore pub`, `crore sub` and `crore admin`: the toolbox's small clients.
 //!
-//! Blocking sockets, one connection at a time, no TLS. They speak what any client speaks
+//! Blocking sockets, one connection at a time, TLS where the URL says `https`. They speak what any client speaks
 //! (HTTP/1.1, Server-Sent Events, WebSocket) and nothing that is only ours. What goes to stdout is
 //! data; everything else goes to stderr. A reader of stdout that went away ends them quietly.
 
@@ -11,7 +11,9 @@ mod poll;
 mod publish;
 pub mod server;
 mod sse;
+mod stream;
 mod subscribe;
+mod tls;
 mod websocket;
 
 use std::io::{self, ErrorKind, Write};

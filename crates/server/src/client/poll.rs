@@ -30,9 +30,10 @@ fn receive(session: &mut Session<'_>) -> Result<Stop, Stop> {
         if let Some(position) = position(&head) {
             session.begin_at(position);
         }
-        if !connection.is_reusable() {
-            connection = Connection::open(server)?;
-        }
+        connection = match connection.reusable() {
+            Some(connection) => connection,
+            None => Connection::open(server)?,
+        };
     }
 }
 

@@ -1,13 +1,14 @@
 //! `crore pub`: one message from the command line or stdin, or one for each line of stdin.
 
 use std::io::{self, BufRead, Read};
+use std::path::PathBuf;
 
 use anyhow::{Context, bail};
 use clap::Args;
 
 use super::http::Connection;
 use super::print;
-use super::server::{DEFAULT_SERVER, Server};
+use super::server::{CA_FLAG, DEFAULT_SERVER, Server};
 
 /// Longest answer to a publish, in bytes; the topic's info is a few lines.
 const MAX_ANSWER_BYTES: usize = 64 << 10;
@@ -23,7 +24,8 @@ Examples:
   date | crore pub clock                             all of stdin is one message
   tail -f access.log | crore pub logs/web --lines    each line is a message
   crore pub scores '{\"home\":1}' --content-type application/json --json
-  crore pub prices 41.90 --key ACME --ttl 60         the newest for its key, for a minute")]
+  crore pub prices 41.90 --key ACME --ttl 60         the newest for its key, for a minute
+  crore pub news hi --server https://a.example:443   by TLS; --ca names roots of your own")]
 pub struct PubArgs {
     /// Topic, such as chat/lobby
     pub topic: String,
@@ -56,9 +58,13 @@ pub struct PubArgs {
     #[arg(long, value_name = "SECONDS")]
     pub ttl: Option<u32>,
 
-    /// The server
+    /// The server, on port 8800 unless the URL says another; https:// speaks TLS
     #[arg(long, value_name = "URL", default_value = DEFAULT_SERVER)]
     pub server: Server,
+
+    /// PEM file with the roots to trust by TLS, instead of this host's
+    #[arg(long, value_name = "FILE")]
+    pub ca: Option<PathBuf>,
 
     /// The token that says who you are [default: $CRORE_TOKEN]
     #[arg(long, value_name = "TOKEN")]
@@ -70,8 +76,11 @@ pub struct PubArgs {
 /// # Errors
 /// Stdin cannot be read, the server cannot be reached, or it refuses a message (with its reason).
 pub fn publish(args: &PubArgs) -> anyhow::Result<()> {
+    let server = args.server.with_token(args.token.as_ref());
     let args = &PubArgs {
-        server: args.server.with_token(args.token.as_ref()),
+        server: server
+            .with_roots(args.ca.as_deref(), CA_FLAG)
+            .map_err(anyhow::Error::msg)?,
         ..args.clone()
     };
     let mut publisher = Publisher {
@@ -110,7 +119,7 @@ impl Publisher<'_> {
     fn publish(&mut self, data: &[u8]) -> anyhow::Result<()> {
         let args = self.args;
         let unreachable = || format!("{}: cannot publish", args.server);
-        let mut connection = match self.connection.take().filter(Connection::is_reusable) {
+        let mut connection = match self.connection.take().and_then(Connection::reusable) {
             Some(connection) => connection,
             None => Connection::open(&args.server).with_context(unreachable)?,
         };

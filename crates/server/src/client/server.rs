@@ -1,26 +1,31 @@
-//! Where the server is, and how topics are written into its URLs.
+//! Where the server is, whom to trust there, and how topics are written into its URLs.
 
 use std::fmt;
 use std::io;
 use std::net::{TcpStream, ToSocketAddrs};
+use std::path::Path;
 use std::str::FromStr;
 use std::time::Duration;
 
-/// How long one address may take to accept a connection.
-const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
+use super::tls::Trust;
 
-/// The port that `crore serve` listens on by default.
+/// The port that `crore serve` listens on by default, for both schemes.
 const DEFAULT_PORT: u16 = 8800;
 
 /// Where a token may stand besides `--token`, which every user of the machine can read.
 const TOKEN_VARIABLE: &str = "CRORE_TOKEN";
 
+/// What names the file of roots to the tools.
+pub const CA_FLAG: &str = "--ca";
+
 /// The server as `--server` names it by default.
 pub const DEFAULT_SERVER: &str = "http://127.0.0.1:8800";
 
-/// A server's URL: `http://HOST[:PORT][/PREFIX]`.
-#[derive(Clone, Debug, PartialEq, Eq)]
+/// A server's URL: `http://HOST[:PORT][/PREFIX]`, or the same with `https`.
+#[derive(Clone, Debug)]
 pub struct Server {
+    /// Whether it is spoken to by TLS.
+    secure: bool,
     /// Without brackets.
     host: String,
     port: u16,
@@ -28,20 +33,30 @@ pub struct Server {
     prefix: String,
     /// What says who we are, if anything does.
     token: Option<String>,
+    /// Whom to trust, once that is said.
+    trust: Option<Trust>,
 }
 
 impl FromStr for Server {
     type Err = String;
 
     fn from_str(url: &str) -> Result<Self, String> {
+        Server::parse(url, |_secure| DEFAULT_PORT)
+    }
+}
+
+impl Server {
+    /// Reads a URL; without a port in it, it is the one that `default_port` gives for TLS or none.
+    ///
+    /// # Errors
+    /// What is no URL of a server.
+    pub fn parse(url: &str, default_port: fn(bool) -> u16) -> Result<Server, String> {
         let form = || format!("`{url}` is not a server's URL; write one such as {DEFAULT_SERVER}");
-        if url.starts_with("https://") || url.starts_with("wss://") {
-            return Err(format!(
-                "`{url}`: TLS is not built in; name the server behind the proxy by http://"
-            ));
-        }
-        let rest = url
-            .strip_prefix("http://")
+        let secure = url
+            .strip_prefix("https://")
+            .or_else(|| url.strip_prefix("wss://"));
+        let rest = secure
+            .or_else(|| url.strip_prefix("http://"))
             .or_else(|| url.strip_prefix("ws://"))
             .unwrap_or(url);
         let (authority, prefix) = rest
@@ -49,7 +64,7 @@ impl FromStr for Server {
             .map_or((rest, ""), |slash| rest.split_at(slash));
         let (host, port) = match authority.rsplit_once(':') {
             Some((host, port)) if !port.contains(']') => (host, port.parse().map_err(|_| form())?),
-            _ => (authority, DEFAULT_PORT),
+            _ => (authority, default_port(secure.is_some())),
         };
         let host = host
             .strip_prefix('[')
@@ -60,17 +75,20 @@ impl FromStr for Server {
             return Err(form());
         }
         Ok(Server {
+            secure: secure.is_some(),
             host: host.to_string(),
             port,
             prefix: prefix.trim_end_matches('/').to_string(),
             token: None,
+            trust: None,
         })
     }
 }
 
 impl fmt::Display for Server {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "http://{}{}", self.authority(), self.prefix)
+        let scheme = if self.secure { "https" } else { "http" };
+        write!(f, "{scheme}://{}{}", self.authority(), self.prefix)
     }
 }
 
@@ -83,6 +101,40 @@ impl Server {
             token: token.cloned().or_else(of_environment),
             ..self.clone()
         }
+    }
+
+    /// The same, by TLS where its URL says so: trusted are the roots in this file, else those of the host. `key` is what names the
+    /// file.
+    ///
+    /// # Errors
+    /// When there are no roots, or nothing to trust by them, with the remedy.
+    pub fn with_roots(self, file: Option<&Path>, key: &'static str) -> Result<Server, String> {
+        let trust = match (self.secure, file) {
+            (true, file) => Some(Trust::new(file, key)?),
+            (false, Some(_)) => {
+                return Err(format!(
+                    "{key} is for servers with TLS, and {self} is none; write https://"
+                ));
+            }
+            (false, None) => None,
+        };
+        Ok(Server { trust, ..self })
+    }
+
+    /// Whom to trust, where it is spoken to by TLS.
+    ///
+    /// # Errors
+    /// Nobody has said it ([`Server::with_roots`]).
+    pub fn trust(&self) -> io::Result<Option<Trust>> {
+        if self.secure && self.trust.is_none() {
+            return Err(io::Error::other("nobody is trusted by https:// here"));
+        }
+        Ok(self.trust.clone())
+    }
+
+    /// The host's name or address.
+    pub fn host(&self) -> &str {
+        &self.host
     }
 
     /// What says who we are.
@@ -99,19 +151,11 @@ impl Server {
         }
     }
 
-    /// Connects to the first of the host's addresses that accepts.
+    /// Connects to the first of the host's addresses that accepts, with so much time for each.
     ///
     /// # Errors
     /// The name does not resolve, or no address accepts; the last address's error.
-    pub fn connect(&self) -> io::Result<TcpStream> {
-        self.connect_within(CONNECT_TIMEOUT)
-    }
-
-    /// The same, with so much time for each address.
-    ///
-    /// # Errors
-    /// As [`Server::connect`].
-    pub fn connect_within(&self, timeout: Duration) -> io::Result<TcpStream> {
+    pub fn connect(&self, timeout: Duration) -> io::Result<TcpStream> {
         let mut last = io::Error::new(io::ErrorKind::NotFound, "the host has no address");
         for address in (self.host.as_str(), self.port).to_socket_addrs()? {
             match TcpStream::connect_timeout(&address, timeout) {
@@ -185,6 +229,8 @@ mod tests {
             ("localhost:80/", "localhost:80", ""),
             ("http://[::1]:9/push/", "[::1]:9", "/push"),
             ("ws://[::1]", "[::1]:8800", ""),
+            ("https://a.example", "a.example:8800", ""),
+            ("wss://a.example:443/push", "a.example:443", "/push"),
         ] {
             let server: Server = url.parse().unwrap();
             assert_eq!(
@@ -192,11 +238,13 @@ mod tests {
                 (authority, prefix),
                 "{url}"
             );
+            let secure = url.starts_with("https") || url.starts_with("wss");
+            assert_eq!(server.to_string().starts_with("https://"), secure, "{url}");
         }
         for url in [
             "",
             "http://",
-            "https://a",
+            "https://",
             "http://a:b",
             "http://a:99999",
             "http://[::1",

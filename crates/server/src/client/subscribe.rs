@@ -8,6 +8,7 @@
 use std::collections::hash_map::RandomState;
 use std::hash::BuildHasher;
 use std::io::{self, ErrorKind, StdoutLock, Write};
+use std::path::PathBuf;
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -17,7 +18,7 @@ use clap::{Args, ValueEnum};
 use super::envelope::Envelope;
 use super::http::{Connection, Head};
 use super::publish::reason;
-use super::server::{DEFAULT_SERVER, Server};
+use super::server::{CA_FLAG, DEFAULT_SERVER, Server};
 use super::{poll, sse, websocket};
 
 /// Longest message with its envelope, in bytes: base64 of the largest that a server may be set to take.
@@ -87,9 +88,13 @@ pub struct SubArgs {
     #[arg(long, value_enum, default_value_t = Protocol::Sse)]
     pub protocol: Protocol,
 
-    /// The server
+    /// The server, on port 8800 unless the URL says another; https:// speaks TLS
     #[arg(long, value_name = "URL", default_value = DEFAULT_SERVER)]
     pub server: Server,
+
+    /// PEM file with the roots to trust by TLS, instead of this host's
+    #[arg(long, value_name = "FILE")]
+    pub ca: Option<PathBuf>,
 
     /// The token that says who you are [default: $CRORE_TOKEN]
     #[arg(long, value_name = "TOKEN")]
@@ -136,8 +141,11 @@ pub struct Session<'a> {
 /// # Errors
 /// The first connection fails, the server refuses (with its reason), or stdout cannot be written to.
 pub fn subscribe(args: &SubArgs) -> anyhow::Result<()> {
+    let server = args.server.with_token(args.token.as_ref());
     let args = &SubArgs {
-        server: args.server.with_token(args.token.as_ref()),
+        server: server
+            .with_roots(args.ca.as_deref(), CA_FLAG)
+            .map_err(anyhow::Error::msg)?,
         ..args.clone()
     };
     let mut session = Session {

@@ -1,14 +1,14 @@
 //! Subscribing by WebSocket (RFC 6455), without extensions.
 
 use std::io::{self, ErrorKind, Read, Write};
-use std::net::TcpStream;
 
 use crore_wire::websocket::frame::{Opcode, write_masked};
 use crore_wire::websocket::handshake::{accept_key, client_key};
 use crore_wire::websocket::receive::{Config, Event, Role, next};
 
-use super::http::Connection;
+use super::http::{ANSWER_TIMEOUT, Connection};
 use super::publish::reason;
+use super::stream::Stream;
 use super::subscribe::{MAX_ENVELOPE_BYTES, Session, Stop, random_u64, refusal};
 
 /// Bytes that are read at once.
@@ -65,7 +65,7 @@ fn receive(session: &mut Session<'_>) -> Result<Stop, Stop> {
                 }
             }
         }
-        stream.set_read_timeout(session.patience())?;
+        stream.set_patience(session.patience(), ANSWER_TIMEOUT)?;
         let len = stream.read(&mut buffer)?;
         if len == 0 {
             return Err(io::Error::from(ErrorKind::UnexpectedEof).into());
@@ -76,7 +76,7 @@ fn receive(session: &mut Session<'_>) -> Result<Stop, Stop> {
 }
 
 /// The opening handshake (RFC 6455 section 4.1): the socket, and what came after the response's head.
-fn open(session: &Session<'_>) -> Result<(TcpStream, Vec<u8>), Stop> {
+fn open(session: &Session<'_>) -> Result<(Stream, Vec<u8>), Stop> {
     let server = &session.args.server;
     let mut connection = Connection::open(server)?;
     let mut nonce = [0; 16];
@@ -105,7 +105,7 @@ fn open(session: &Session<'_>) -> Result<(TcpStream, Vec<u8>), Stop> {
     Ok(connection.into_stream())
 }
 
-fn send(stream: &mut TcpStream, opcode: Opcode, payload: &[u8]) -> io::Result<()> {
+fn send(stream: &mut Stream, opcode: Opcode, payload: &[u8]) -> io::Result<()> {
     let mut frame = Vec::new();
     let [a, b, c, d, ..] = random_u64().to_le_bytes();
     write_masked(&mut frame, opcode, payload, [a, b, c, d]);

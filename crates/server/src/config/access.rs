@@ -193,6 +193,8 @@ impl User {
 #[serde(default, deny_unknown_fields)]
 pub struct Callback {
     pub url: String,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub ca: Option<PathBuf>,
     pub timeout_s: u32,
     pub cache_s: u32,
     pub concurrency: usize,
@@ -202,6 +204,7 @@ impl Default for Callback {
     fn default() -> Self {
         Callback {
             url: String::new(),
+            ca: None,
             timeout_s: 2,
             cache_s: 60,
             concurrency: 8,

@@ -1,7 +1,8 @@
 //! The operator's own endpoint: a little HTTP server here, which says yes, says no, and fails in every way.
 
 use std::io::{Read, Write};
-use std::net::{TcpListener, TcpStream};
+use std::net::TcpListener;
+use std::path::PathBuf;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Condvar, Mutex};
 use std::thread;
@@ -9,6 +10,10 @@ use std::time::Duration;
 
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
+use rcgen::{CertifiedKey, generate_simple_self_signed};
+use rustls::crypto::aws_lc_rs;
+use rustls::pki_types::PrivateKeyDer;
+use rustls::{ServerConfig, ServerConnection, StreamOwned};
 use serde_json::Value;
 
 use crate::conn::{Conn, once};
@@ -25,22 +30,34 @@ struct Endpoint {
 impl Endpoint {
     /// Starts it; the settings that name it, with more of them.
     fn start(more: &str) -> (Arc<Endpoint>, String) {
+        let (endpoint, port) = Endpoint::listen(None);
+        let url = format!("http://127.0.0.1:{port}/auth");
+        let settings = format!("[access]\n[access.callback]\nurl = '{url}'\n{more}");
+        (endpoint, settings)
+    }
+
+    /// Starts it, with TLS or without, on a port of 127.0.0.1.
+    fn listen(tls: Option<Arc<ServerConfig>>) -> (Arc<Endpoint>, u16) {
         let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
         let port = listener.local_addr().expect("an address").port();
         let endpoint = Arc::new(Endpoint::default());
         let shared = Arc::clone(&endpoint);
         thread::spawn(move || {
             for stream in listener.incoming().map_while(Result::ok) {
-                let endpoint = Arc::clone(&shared);
-                thread::spawn(move || endpoint.serve(stream));
+                let (endpoint, tls) = (Arc::clone(&shared), tls.clone());
+                thread::spawn(move || match tls {
+                    None => endpoint.serve(stream),
+                    Some(tls) => {
+                        let greeted = ServerConnection::new(tls).expect("settings that fit");
+                        endpoint.serve(StreamOwned::new(greeted, stream))
+                    }
+                });
             }
         });
-        let settings =
-            format!("[access]\n[access.callback]\nurl = 'http://127.0.0.1:{port}/auth'\n{more}");
-        (endpoint, settings)
+        (endpoint, port)
     }
 
-    fn serve(&self, mut stream: TcpStream) -> Option<()> {
+    fn serve(&self, mut stream: impl Read + Write) -> Option<()> {
         let mut bytes = Vec::new();
         loop {
             let asked = loop {
@@ -247,4 +264,83 @@ fn it_is_asked_once_for_all_who_wait_and_not_again_while_its_answer_holds() {
         assert_eq!(publish(&server, "Bearer no cache"), 202);
     }
     assert_eq!(endpoint.asked(), 4, "what it says may not be kept is not");
+}
+
+/// Waits until the server has said this.
+fn await_log(server: &Server, what: &str) {
+    for _ in 0..1_000 {
+        if server.log().contains(what) {
+            return;
+        }
+        thread::sleep(Duration::from_millis(20));
+    }
+    panic!("{what} is not in the log:\n{}", server.log());
+}
+
+/// A server's certificate for this name, and the file with it, which is its own root.
+fn certificate(name: &str, file: &str) -> (Arc<ServerConfig>, PathBuf) {
+    let CertifiedKey { cert, signing_key } =
+        generate_simple_self_signed([name.to_string()]).expect("a certificate");
+    let path = std::env::temp_dir().join(format!("crore-callback-{}-{file}", std::process::id()));
+    std::fs::write(&path, cert.pem()).expect("a file");
+    let key = PrivateKeyDer::try_from(signing_key.serialize_der()).expect("a key");
+    let config = ServerConfig::builder_with_provider(Arc::new(aws_lc_rs::default_provider()))
+        .with_safe_default_protocol_versions()
+        .expect("versions")
+        .with_no_client_auth()
+        .with_single_cert(vec![cert.der().clone()], key);
+    (Arc::new(config.expect("they fit")), path)
+}
+
+#[test]
+fn by_tls_it_is_asked_only_when_its_certificate_is_good() {
+    let (tls, root) = certificate("localhost", "good.pem");
+    let (_, other) = certificate("localhost", "other.pem");
+    let (endpoint, port) = Endpoint::listen(Some(tls));
+    let with = |host: &str, ca: Option<&PathBuf>| {
+        let ca = ca.map_or(String::new(), |ca| format!("ca = '{}'\n", ca.display()));
+        let url = format!("https://{host}:{port}/auth");
+        Server::with(&format!("[access.callback]\nurl = '{url}'\n{ca}"))
+    };
+    let server = with("localhost", Some(&root));
+    assert_eq!(publish(&server, "Bearer yes"), 202);
+    assert_eq!(publish(&server, "Bearer no"), 401);
+    assert_eq!(publish(&server, "Bearer no cache"), 202);
+    assert_eq!(publish(&server, "Bearer closes"), 503);
+    assert_eq!(publish(&server, "Bearer no cache"), 202);
+    let asked = endpoint.asked();
+    let cases = [
+        (with("localhost", Some(&other)), "access.callback.ca"),
+        // Whatever this host trusts, it is not that.
+        (with("localhost", None), "access.callback.ca"),
+        (with("127.0.0.1", Some(&root)), "ask it by one of its names"),
+    ];
+    for (server, remedy) in cases {
+        assert_eq!(publish(&server, "Bearer yes"), 503);
+        let told = format!(":{port}/auth: TLS with ");
+        await_log(&server, &told);
+        await_log(&server, remedy);
+    }
+    assert_eq!(
+        endpoint.asked(),
+        asked,
+        "nobody learns a credential who is not trusted"
+    );
+    for file in [root, other] {
+        std::fs::remove_file(file).expect("it was written");
+    }
+}
+
+#[test]
+fn a_callback_that_begins_no_handshake_is_given_up_in_time() {
+    // The kernel accepts, and nobody reads.
+    let silent = TcpListener::bind("127.0.0.1:0").expect("a port");
+    let port = silent.local_addr().expect("an address").port();
+    let (_, root) = certificate("localhost", "silent.pem");
+    let server = Server::with(&format!(
+        "[access.callback]\nurl = 'https://localhost:{port}/auth'\ntimeout_s = 1\nca = '{}'\n",
+        root.display()
+    ));
+    assert_eq!(publish(&server, "Bearer yes"), 503);
+    std::fs::remove_file(root).expect("it was written");
 }

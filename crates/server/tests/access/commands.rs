@@ -218,8 +218,16 @@ fn settings_of_access_that_cannot_work_are_refused_with_their_place() {
             ["access.user[1].password", "crore token hash"],
         ),
         (
-            "[access]\n[access.callback]\nurl = 'https://a/b'\n".into(),
-            ["access.callback.url", "http://HOST:PORT"],
+            "[access]\n[access.callback]\nurl = 'a/b'\n".into(),
+            ["access.callback.url", "https://HOST:PORT"],
+        ),
+        (
+            "[access]\n[access.callback]\nurl = 'https://a/b'\nca = '/nowhere'\n".into(),
+            ["access.callback.ca", "No such file"],
+        ),
+        (
+            "[access]\n[access.callback]\nurl = 'http://a/b'\nca = '/nowhere'\n".into(),
+            ["access.callback.ca", "write https://"],
         ),
         (
             "[access]\n[access.anonymous]\npublish = ['a/#/b']\n".into(),

@@ -12,3 +12,4 @@ mod hostile;
 mod reload;
 mod stalled;
 mod tool;
+mod tools;

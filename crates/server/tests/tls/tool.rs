@@ -38,7 +38,12 @@ impl Certificates {
 
     /// Writes `NAME.pem` and `NAME.key`, for `localhost`.
     pub fn sign(&self, name: &str, purpose: ExtendedKeyUsagePurpose) {
-        let names = ["localhost".to_string(), "127.0.0.1".to_string()];
+        self.sign_for(&["localhost", "127.0.0.1"], name, purpose);
+    }
+
+    /// The same for these names.
+    pub fn sign_for(&self, names: &[&str], name: &str, purpose: ExtendedKeyUsagePurpose) {
+        let names: Vec<String> = names.iter().map(ToString::to_string).collect();
         let mut params = CertificateParams::new(names).expect("names");
         params.distinguished_name.push(DnType::CommonName, name);
         params.extended_key_usages = vec![purpose];

@@ -1,0 +1,141 @@
+//! `crore pub`, `crore sub` and `crore admin` by TLS.
+
+use crate::support::Server;
+use crate::tool::{Certificates, run};
+use rcgen::ExtendedKeyUsagePurpose;
+use std::net::TcpListener;
+use std::process::Output;
+
+const CRORE: &str = env!("CARGO_BIN_EXE_crore");
+
+fn crore(args: &[&str]) -> Output {
+    run(CRORE, args, b"")
+}
+
+/// Standard output of a run that succeeds.
+fn output(args: &[&str]) -> String {
+    let output = crore(args);
+    let complaint = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{args:?}: {complaint}");
+    String::from_utf8(output.stdout).expect("text")
+}
+
+/// What is said by a run that fails, with exit status 1.
+fn complaint(args: &[&str]) -> String {
+    let output = crore(args);
+    let complaint = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert_eq!(output.status.code(), Some(1), "{args:?}: {complaint}");
+    complaint
+}
+
+#[test]
+fn what_is_published_by_tls_is_read_by_tls_over_each_transport() {
+    let all = Certificates::new();
+    let server = Server::with(&all.settings("required = true"));
+    let port = server.address().port();
+    let url = format!("https://localhost:{port}");
+    let ca = all.path("ca.pem");
+    let to = ["--server", &url, "--ca", &ca];
+    output(&[&["pub", "news", "one"][..], &to].concat());
+    // One connection, on which the server's tickets come between two messages.
+    let lines = [&["pub", "news", "--lines"][..], &to].concat();
+    let lines = run(CRORE, &lines, b"two\nthree\n");
+    assert!(lines.status.success(), "{lines:?}");
+    for protocol in ["sse", "ws", "poll"] {
+        let args = ["sub", "news", "--since", "oldest", "--count", "3"];
+        let read = output(&[&args[..], &["--protocol", protocol], &to].concat());
+        assert_eq!(read, "one\ntwo\nthree\n", "{protocol}");
+    }
+    // An address is a name too, and so is the scheme of WebSockets.
+    let url = format!("wss://127.0.0.1:{port}");
+    output(&["pub", "news", "four", "--server", &url, "--ca", &ca]);
+}
+
+#[test]
+fn a_server_that_is_not_trusted_gets_nothing_and_the_reason_is_told_with_the_remedy() {
+    let (all, others) = (Certificates::new(), Certificates::new());
+    let server = Server::with(&all.settings(""));
+    let port = server.address().port();
+    let url = format!("https://localhost:{port}");
+    let (ca, other) = (all.path("ca.pem"), others.path("ca.pem"));
+    let to = |url: &str, ca: &str| {
+        let publish = complaint(&["pub", "a", "x", "--server", url, "--ca", ca]);
+        let subscribe = complaint(&["sub", "a", "--server", url, "--ca", ca]);
+        for said in [&publish, &subscribe] {
+            assert!(said.contains(url), "{said}");
+        }
+        publish
+    };
+    let said = to(&url, &other);
+    let wanted = "TLS with localhost: its certificate leads to no root that is trusted here; name the file with its root by --ca";
+    assert!(said.contains(wanted), "{said}");
+    // This host's own roots have not signed it either.
+    let said = complaint(&["pub", "a", "x", "--server", &url]);
+    assert!(said.contains("--ca"), "{said}");
+    let elsewhere = Certificates::new();
+    elsewhere.sign_for(
+        &["b.example"],
+        "server",
+        ExtendedKeyUsagePurpose::ServerAuth,
+    );
+    let another = Server::with(&elsewhere.settings(""));
+    let there = format!("https://localhost:{}", another.address().port());
+    let said = to(&there, &elsewhere.path("ca.pem"));
+    assert!(said.contains("b.example"), "{said}");
+    assert!(said.contains("ask it by one of its names"), "{said}");
+    let said = complaint(&["admin", "--url", &url, "--ca", &other, "topics"]);
+    assert!(said.contains("--ca"), "{said}");
+    // Nothing of it came through.
+    let read = output(&["pub", "a", "y", "--json", "--server", &url, "--ca", &ca]);
+    assert!(read.contains("\"messages\": 1,"), "{read}");
+}
+
+#[test]
+fn a_client_that_should_show_a_certificate_is_told_so() {
+    let all = Certificates::new();
+    let ca = all.path("ca.pem");
+    let server = Server::with(&all.settings(&format!("client_ca = '{ca}'")));
+    let url = format!("https://localhost:{}", server.address().port());
+    let said = complaint(&["pub", "a", "x", "--server", &url, "--ca", &ca]);
+    assert!(said.contains("client_ca"), "{said}");
+}
+
+#[test]
+fn who_speaks_tls_to_what_does_not_is_told_and_so_is_the_other_way_round() {
+    let all = Certificates::new();
+    let ca = all.path("ca.pem");
+    let plain = Server::start();
+    let url = format!("https://{}", plain.address());
+    let said = complaint(&["pub", "a", "x", "--server", &url, "--ca", &ca]);
+    assert!(said.contains("http://"), "{said}");
+    let secure = Server::with(&all.settings("required = true"));
+    let url = format!("http://{}", secure.address());
+    let said = complaint(&["pub", "a", "x", "--server", &url]);
+    assert!(said.contains("use https://"), "{said}");
+    let closes = TcpListener::bind("127.0.0.1:0").expect("a port");
+    let url = format!("https://{}", closes.local_addr().expect("an address"));
+    let closer = std::thread::spawn(move || closes.accept().map(drop));
+    let said = complaint(&["pub", "a", "x", "--server", &url, "--ca", &ca]);
+    assert!(said.contains("within the handshake"), "{said}");
+    closer.join().expect("it ends").expect("somebody came");
+}
+
+#[test]
+fn a_file_of_roots_that_is_none_is_named_with_what_is_wrong() {
+    let all = Certificates::new();
+    all.write("empty.pem", "");
+    all.write("torn.pem", "-----BEGIN CERTIFICATE-----\nMIIB");
+    let url = "https://localhost:1";
+    for (name, wrong) in [
+        ("missing.pem", "cannot be read"),
+        ("empty.pem", "no certificate"),
+        ("torn.pem", "not PEM"),
+        ("server.key", "no certificate"),
+    ] {
+        let file = all.path(name);
+        let said = complaint(&["pub", "a", "x", "--server", url, "--ca", &file]);
+        assert!(said.contains(&file) && said.contains(wrong), "{said}");
+    }
+    let said = complaint(&["sub", "a", "--ca", &all.path("ca.pem")]);
+    assert!(said.contains("--ca") && said.contains("https://"), "{said}");
+}
