@@ -11,6 +11,8 @@
 mod arrival;
 mod entry;
 mod expiry;
+#[cfg(test)]
+mod history_tests;
 mod keys;
 mod read;
 #[cfg(test)]

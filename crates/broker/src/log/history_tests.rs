@@ -1,0 +1,376 @@
+//! The log of several topics against one plain list: what readers by filter find in the order of arrival, how far back
+//! each topic reaches, and that other rules, and being written down and read again, leave it so.
+
+mod plain;
+
+use alloc::format;
+use alloc::vec::Vec;
+
+use proptest::prelude::*;
+
+use super::*;
+use crate::mail::Frames;
+use crate::settings::Settings;
+use plain::{Kept, Plain, TOPICS};
+
+/// Rules of the operator; the default and that of retained messages come after them.
+const RULES: usize = 3;
+
+/// The same in a log, with the rows that the home would have.
+struct World {
+    plain: Plain,
+    log: Log,
+    chains: [u32; TOPICS],
+    retained: [u32; TOPICS],
+}
+
+fn frame(offset: u64) -> Vec<u8> {
+    let data = format!("{offset:05}");
+    [b"\x81\x05", data.as_bytes()].concat()
+}
+
+fn new<'a>(kept: &Kept, key: &'a [u8], frame: &'a [u8], previous: u64, latest: bool) -> New<'a> {
+    New {
+        topic: kept.topic as u32,
+        offset: kept.offset,
+        previous,
+        time_s: kept.time_s,
+        ttl_s: kept.ttl_s,
+        key,
+        content_type: b"",
+        event: b"",
+        attributes: b"",
+        qos: 0,
+        retain: kept.retained,
+        binary: false,
+        latest,
+        frame,
+    }
+}
+
+const KEYS: [&[u8]; 3] = [b"", b"a", b"bb"];
+
+impl World {
+    fn publish(&mut self, topic: usize, key: u8, ttl_s: Option<u32>, retain: bool) {
+        let plain = &mut self.plain;
+        plain.offset += 1;
+        let kept = Kept {
+            offset: plain.offset,
+            topic,
+            retained: false,
+            key,
+            time_s: plain.now_s,
+            ttl_s,
+        };
+        let number = plain.of[topic];
+        let rule = plain.rules.get(number).clone();
+        let latest = rule.keep == Keep::Latest;
+        let (frame, previous) = (frame(kept.offset), plain.last[topic]);
+        let new = new(&kept, KEYS[key as usize], &frame, previous, latest);
+        plain.last[topic] = kept.offset;
+        let most = rule.messages_max();
+        if most == 0 {
+            let before = self.log.abandon(self.chains[topic], plain.now_s);
+            self.chains[topic] = NONE;
+            self.log
+                .lose(topic as u32, before.unwrap_or(previous), kept.offset);
+            while let Some(at) = plain.of_chain(topic, false).first() {
+                plain.drop(*at);
+            }
+            plain.lose(topic, kept.offset);
+        } else {
+            let chain = self.chains[topic];
+            self.chains[topic] = self.log.append(chain, number, &rule, most, &new);
+            plain.append(kept.clone());
+        }
+        if retain && !latest {
+            let number = plain.rules.retained();
+            let rule = plain.rules.get(number).clone();
+            let chain = self.retained[topic];
+            self.retained[topic] = self.log.append(chain, number, &rule, 1, &new);
+            plain.append(Kept {
+                retained: true,
+                ..kept
+            });
+        }
+    }
+
+    /// The home forgets a topic that has nothing left; its row is another topic's from now on.
+    fn forget(&mut self, topic: usize) {
+        let plain = &mut self.plain;
+        if !plain.of_chain(topic, false).is_empty() {
+            return;
+        }
+        let chain = core::mem::replace(&mut self.chains[topic], NONE);
+        let lost = self.log.reaches_back_to(chain);
+        assert_eq!(lost.unwrap_or(plain.last[topic]), plain.lost[topic]);
+        let told = self.log.forgive(topic as u32, plain.lost[topic]);
+        assert_eq!(told, plain.losses[topic].take().map(|loss| loss.1));
+        self.log.clear(chain);
+        (plain.last[topic], plain.lost[topic]) = (plain.offset, plain.offset);
+    }
+
+    fn change(&mut self, rules: Rules, of: [u8; TOPICS]) {
+        self.log.change_rules(&rules, |topic| of[topic as usize]);
+        self.plain.change(rules, of);
+    }
+
+    /// Another log is made from what this one has, as a restart does it.
+    fn write_down_and_read(&mut self) {
+        let plain = &self.plain;
+        let most = |topic: usize| plain.rules.get(plain.of[topic]).messages_max() as usize;
+        let fits = |topic| plain.of_chain(topic, false).len() <= most(topic);
+        if !(0..TOPICS).all(fits) {
+            // Other rules would trim it.
+            return;
+        }
+        let mut log = Log::new(&plain.rules, usize::MAX, 9);
+        let mut ended = Vec::new();
+        let mut chains = [NONE; TOPICS];
+        for (topic, chain) in chains.iter_mut().enumerate() {
+            let number = plain.of[topic];
+            let latest = plain.rules.get(number).keep == Keep::Latest;
+            match self.log.past(self.chains[topic]) {
+                Past::None => {}
+                Past::Lost { lost, ended: ends } => {
+                    *chain = log.empty_chain(topic as u32, number, latest, lost);
+                    ended.extend(ends.then_some(topic));
+                }
+                Past::Some { ended: ends } => ended.extend(ends.then_some(topic)),
+            }
+        }
+        if let Some(count) = self.log.losses_counted() {
+            log.watch_from(count);
+            let losses: Vec<_> = self.log.losses_from(0).collect();
+            for (n, (offset, topic, number)) in losses.iter().enumerate() {
+                let rest: Vec<_> = self.log.losses_from(*offset).collect();
+                assert_eq!(rest, losses[n..]);
+                log.restore_loss(*offset, *topic, *number);
+            }
+        }
+        let lists = (0..plain.rules.count()).map(|number| (number as u8, 0));
+        let mut at = self.log.arrivals(lists, u64::MAX);
+        let mut retained = [NONE; TOPICS];
+        while let Some(Arrival::Kept { id, rule, .. }) = self.log.next_arrival(&mut at) {
+            let new = self.log.message(id);
+            let chain = match rule == plain.rules.retained() {
+                true => &mut retained[new.topic as usize],
+                false => &mut chains[new.topic as usize],
+            };
+            let of = plain.rules.get(rule);
+            assert_eq!(new.latest, of.keep == Keep::Latest);
+            *chain = log.append(*chain, rule, of, of.messages_max(), &new);
+        }
+        for topic in ended {
+            log.end(chains[topic]);
+        }
+        (log.superseded, log.expired) = (self.log.superseded, self.log.expired);
+        (self.log, self.chains, self.retained) = (log, chains, retained);
+    }
+
+    fn check(&mut self, starts: &[(u8, u64)], lost: u64, time_s: u32) {
+        let World { plain, log, .. } = self;
+        for topic in 0..TOPICS {
+            let past = log.reaches_back_to(self.chains[topic]);
+            assert_eq!(past.unwrap_or(plain.last[topic]), plain.lost[topic]);
+            for (chain, retained) in [(self.chains[topic], false), (self.retained[topic], true)] {
+                let mut frames = Frames::default();
+                log.read(chain, 0, usize::MAX, usize::MAX, &mut frames);
+                let read: Vec<_> = frames.pages.iter().map(|record| record.offset).collect();
+                assert_eq!(read, plain.offsets(topic, retained));
+            }
+        }
+        let counts = (log.superseded, log.expired, log.len() as usize);
+        assert_eq!(counts, (plain.superseded, plain.expired, plain.kept.len()));
+        let losses = plain.losses.iter().flatten().count();
+        assert_eq!(log.losses(), losses);
+
+        // Of one offset the message comes before the loss, and in the order of the lists.
+        let mut expected = Vec::new();
+        for (place, (number, start)) in starts.iter().enumerate() {
+            let of_list = |kept: &&Kept| plain.number(kept) == *number && kept.offset > *start;
+            let all = plain.kept.iter().filter(of_list);
+            expected.extend(all.map(|kept| (kept.offset, place, Some(kept), 0)));
+        }
+        for (topic, loss) in plain.losses.iter().enumerate() {
+            let loss = loss.filter(|(offset, _)| *offset > lost);
+            expected.extend(loss.map(|(offset, number)| {
+                let place = starts.len() + topic;
+                (offset, place, None, number)
+            }));
+        }
+        expected.sort_by_key(|(offset, place, ..)| (*offset, *place));
+        let mut at = log.arrivals(starts.iter().copied(), lost);
+        for (offset, place, kept, number) in expected {
+            let arrival = log.next_arrival(&mut at).expect("there is one more");
+            assert_eq!(arrival.offset(), offset);
+            match (arrival, kept) {
+                (
+                    Arrival::Lost {
+                        topic, number: n, ..
+                    },
+                    None,
+                ) => {
+                    assert_eq!((topic as usize, n), (place - starts.len(), number));
+                }
+                (
+                    Arrival::Kept {
+                        id,
+                        topic,
+                        rule,
+                        time_s,
+                        ..
+                    },
+                    Some(kept),
+                ) => {
+                    let found = (topic as usize, rule, time_s);
+                    assert_eq!(found, (kept.topic, plain.number(kept), kept.time_s));
+                    assert_eq!(log.is_expired(id, plain.now_s), plain.is_expired(kept));
+                    let key = KEYS[kept.key as usize];
+                    let end = if kept.ttl_s.is_some() { 4 } else { 0 };
+                    assert_eq!(log.bytes_of(id), end + key.len() + frame(offset).len());
+                    let mut frames = Frames::default();
+                    let record = log.copy(id, &mut frames);
+                    assert_eq!((record.offset, record.ttl_s()), (offset, kept.ttl_s));
+                    assert_eq!(
+                        (frames.key(&record), frames.frame(&record)),
+                        (key, &frame(offset)[..])
+                    );
+                }
+                _ => panic!("{offset} is kept or lost, and not the other"),
+            }
+        }
+        assert!(log.next_arrival(&mut at).is_none());
+        let by_then = plain.kept.iter().filter(|kept| kept.time_s <= time_s);
+        let last = by_then.map(|kept| kept.offset).max().unwrap_or(0);
+        assert_eq!(log.arrived_by(time_s), last);
+    }
+}
+
+#[derive(Clone, Debug)]
+enum Op {
+    Publish(usize, u8, Option<u32>, bool),
+    Freshen(usize),
+    Upkeep(u8, usize),
+    Clock(u32),
+    Remove(usize, u8),
+    Forget(usize),
+    Watch,
+    /// Other rules, and the number of each topic's.
+    Change(Vec<Rule>, [u8; TOPICS]),
+    /// Other times to live.
+    Times([u32; RULES]),
+    Restart,
+}
+
+fn rule() -> impl Strategy<Value = Rule> {
+    let ttl_s = prop_oneof![2 => Just(0u32), 1 => 1u32..12];
+    let age_s = prop_oneof![Just(3600u32), 2u32..12];
+    let most = prop_oneof![1 => Just(0u32), 8 => 1u32..40];
+    (any::<bool>(), most, ttl_s, age_s).prop_map(|(latest, most, ttl_s, log_age_s)| Rule {
+        keep: if latest { Keep::Latest } else { Keep::Log },
+        log_messages: most,
+        keys_max: most,
+        ttl_s,
+        log_age_s,
+        ..Rule::default()
+    })
+}
+
+fn rules() -> impl Strategy<Value = Vec<Rule>> {
+    prop::collection::vec(rule(), RULES)
+}
+
+fn op() -> impl Strategy<Value = Op> {
+    let ttl_s = prop_oneof![4 => Just(None), 1 => (0u32..12).prop_map(Some)];
+    let numbers = prop::array::uniform4(0..RULES as u8 + 1);
+    prop_oneof![
+        30 => (0..TOPICS, 0u8..3, ttl_s, prop::bool::weighted(0.2))
+            .prop_map(|(topic, key, ttl_s, retain)| Op::Publish(topic, key, ttl_s, retain)),
+        2 => (0..TOPICS).prop_map(Op::Freshen),
+        3 => (0..RULES as u8 + 1, 1usize..4).prop_map(|(number, limit)| Op::Upkeep(number, limit)),
+        5 => (1u32..4).prop_map(Op::Clock),
+        2 => (0..TOPICS, 0u8..3).prop_map(|(topic, key)| Op::Remove(topic, key)),
+        2 => (0..TOPICS).prop_map(Op::Forget),
+        1 => Just(Op::Watch),
+        1 => (rules(), numbers).prop_map(|(rules, of)| Op::Change(rules, of)),
+        1 => prop::array::uniform3(0u32..12).prop_map(Op::Times),
+        1 => Just(Op::Restart),
+    ]
+}
+
+fn made(rules: &[Rule]) -> Rules {
+    let settings = Settings {
+        rules: rules.to_vec(),
+        ..Settings::default()
+    };
+    Rules::new(&settings.rules)
+}
+
+proptest! {
+    #[test]
+    fn who_reads_by_filter_finds_what_a_plain_list_has(
+        rules in rules(),
+        of in prop::array::uniform4(0..RULES as u8 + 1),
+        ops in prop::collection::vec((op(), any::<prop::sample::Index>()), 1..120),
+        lists in prop::sample::subsequence((0..RULES as u8 + 2).collect::<Vec<_>>(), 0..RULES + 3),
+    ) {
+        let (mut rules, made_rules) = (rules.clone(), made(&rules));
+        let mut world = World {
+            log: Log::new(&made_rules, usize::MAX, 7),
+            plain: Plain::new(made_rules, of),
+            chains: [NONE; TOPICS],
+            retained: [NONE; TOPICS],
+        };
+        for (op, at) in ops {
+            let now_s = world.plain.now_s;
+            let plain = &mut world.plain;
+            match op {
+                Op::Clock(seconds) => plain.now_s += seconds,
+                Op::Publish(topic, key, ttl_s, retain) => world.publish(topic, key, ttl_s, retain),
+                Op::Freshen(topic) => {
+                    plain.freshen(topic);
+                    let age_s = plain.rules.get(plain.of[topic]).log_age_s;
+                    world.chains[topic] = world.log.freshen(world.chains[topic], age_s, now_s);
+                }
+                Op::Upkeep(number, limit) => {
+                    plain.expire(number, limit);
+                    let (chains, age_s) = (&mut world.chains, plain.rules.get(number).log_age_s);
+                    world.log.expire(number, age_s, now_s, limit, |topic, left| chains[topic as usize] = left);
+                }
+                Op::Remove(topic, key) => {
+                    if plain.rules.get(plain.of[topic]).keep == Keep::Latest {
+                        world.log.remove_key(world.chains[topic], KEYS[key as usize]);
+                        plain.supersede(topic, false, key);
+                    }
+                }
+                Op::Forget(topic) => world.forget(topic),
+                Op::Watch => {
+                    world.log.watch();
+                    plain.watches = true;
+                    plain.count = plain.count.max(1);
+                    prop_assert_eq!(world.log.count_losses(), plain.count);
+                    // Once more changes nothing.
+                    world.log.watch();
+                }
+                Op::Change(others, of) => {
+                    rules = others;
+                    world.change(made(&rules), of);
+                }
+                Op::Times(times_s) => {
+                    for (rule, ttl_s) in rules.iter_mut().zip(times_s) {
+                        rule.ttl_s = ttl_s;
+                    }
+                    plain.rules = made(&rules);
+                    world.log.change_times(&plain.rules);
+                }
+                Op::Restart => world.write_down_and_read(),
+            }
+            let plain = &world.plain;
+            let some = |n: u64| at.index(plain.offset as usize + 2) as u64 * n % (plain.offset + 2);
+            let starts: Vec<_> = lists.iter().map(|number| (*number, some(u64::from(*number) + 1))).collect();
+            let time_s = plain.now_s - at.index(12) as u32;
+            world.check(&starts, some(7), time_s);
+        }
+    }
+}

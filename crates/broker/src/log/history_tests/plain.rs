@@ -1,0 +1,177 @@
+//! What a log keeps and loses, as one list of all messages has it: the model. Everything is looked for from the
+//! beginning on.
+
+use alloc::vec::Vec;
+
+use crate::rules::Rules;
+use crate::settings::Keep;
+
+pub(super) const TOPICS: usize = 4;
+
+/// A message that is kept.
+#[derive(Clone, Debug)]
+pub(super) struct Kept {
+    pub offset: u64,
+    pub topic: usize,
+    pub retained: bool,
+    pub key: u8,
+    pub time_s: u32,
+    pub ttl_s: Option<u32>,
+}
+
+/// What was kept and lost, as a list has it.
+pub(super) struct Plain {
+    pub rules: Rules,
+    pub of: [u8; TOPICS],
+    pub now_s: u32,
+    pub offset: u64,
+    pub kept: Vec<Kept>,
+    pub last: [u64; TOPICS],
+    pub lost: [u64; TOPICS],
+    pub watches: bool,
+    /// Of the topics that lost something since it watches: the last one, and its number.
+    pub losses: [Option<(u64, u64)>; TOPICS],
+    pub count: u64,
+    pub superseded: u64,
+    pub expired: u64,
+}
+
+impl Plain {
+    /// Without messages.
+    pub fn new(rules: Rules, of: [u8; TOPICS]) -> Plain {
+        Plain {
+            rules,
+            of,
+            now_s: 100,
+            offset: 0,
+            kept: Vec::new(),
+            last: [0; TOPICS],
+            lost: [0; TOPICS],
+            watches: false,
+            losses: [None; TOPICS],
+            count: 0,
+            superseded: 0,
+            expired: 0,
+        }
+    }
+
+    pub fn number(&self, kept: &Kept) -> u8 {
+        match kept.retained {
+            true => self.rules.retained(),
+            false => self.of[kept.topic],
+        }
+    }
+
+    pub fn is_expired(&self, kept: &Kept) -> bool {
+        let of_rule = self.rules.get(self.number(kept)).ttl_s;
+        let age_s = self.now_s - kept.time_s;
+        of_rule > 0 && age_s >= of_rule || kept.ttl_s.is_some_and(|ttl_s| age_s >= ttl_s)
+    }
+
+    pub fn lose(&mut self, topic: usize, offset: u64) {
+        self.lost[topic] = offset;
+        if self.watches {
+            self.count += 1;
+            self.losses[topic] = Some((offset, self.count));
+        }
+    }
+
+    /// A limit takes a message away.
+    pub fn drop(&mut self, at: usize) {
+        let kept = self.kept.remove(at);
+        if self.is_expired(&kept) {
+            self.expired += 1;
+        } else if !kept.retained {
+            self.lose(kept.topic, kept.offset);
+        }
+    }
+
+    /// Where the messages of a topic's log, or its retained one, stand.
+    pub fn of_chain(&self, topic: usize, retained: bool) -> Vec<usize> {
+        let is = |kept: &Kept| (kept.topic, kept.retained) == (topic, retained);
+        (0..self.kept.len())
+            .filter(|at| is(&self.kept[*at]))
+            .collect()
+    }
+
+    pub fn offsets(&self, topic: usize, retained: bool) -> Vec<u64> {
+        let all = self.of_chain(topic, retained);
+        all.iter().map(|at| self.kept[*at].offset).collect()
+    }
+
+    pub fn supersede(&mut self, topic: usize, retained: bool, key: u8) {
+        let all = self.of_chain(topic, retained);
+        if let Some(at) = all.into_iter().find(|at| self.kept[*at].key == key) {
+            self.kept.remove(at);
+            self.superseded += 1;
+        }
+    }
+
+    pub fn append(&mut self, new: Kept) {
+        let (topic, retained) = (new.topic, new.retained);
+        let rule = self.rules.get(self.number(&new)).clone();
+        if rule.keep == Keep::Latest {
+            self.supersede(topic, retained, new.key);
+        }
+        loop {
+            let all = self.of_chain(topic, retained);
+            if all.is_empty() || all.len() < rule.messages_max() as usize {
+                break;
+            }
+            self.drop(all[0]);
+        }
+        self.kept.push(new);
+    }
+
+    pub fn freshen(&mut self, topic: usize) {
+        let age_s = self.rules.get(self.of[topic]).log_age_s;
+        while let Some(at) = self.of_chain(topic, false).first().copied() {
+            let oldest = &self.kept[at];
+            if self.now_s - oldest.time_s < age_s && !self.is_expired(oldest) {
+                break;
+            }
+            self.drop(at);
+        }
+        for at in self.of_chain(topic, false).into_iter().rev() {
+            if self.is_expired(&self.kept[at]) {
+                self.drop(at);
+            }
+        }
+    }
+
+    /// Drops so many of a rule from the oldest on, as far as they are too old or have expired.
+    pub fn expire(&mut self, number: u8, limit: usize) {
+        let age_s = self.rules.get(number).log_age_s;
+        for _ in 0..limit {
+            let of_rule = |kept: &Kept| self.number(kept) == number;
+            let Some(at) = self.kept.iter().position(of_rule) else {
+                return;
+            };
+            let oldest = &self.kept[at];
+            if self.now_s - oldest.time_s < age_s && !self.is_expired(oldest) {
+                return;
+            }
+            self.drop(at);
+        }
+    }
+
+    /// Other rules for the topics; who begins to keep the latest has the newest of each key.
+    pub fn change(&mut self, rules: Rules, of: [u8; TOPICS]) {
+        for (topic, number) in of.into_iter().enumerate() {
+            let former = self.rules.get(self.of[topic]).keep;
+            if former == Keep::Latest || rules.get(number).keep != Keep::Latest {
+                continue;
+            }
+            let all = self.of_chain(topic, false);
+            for at in all.iter().rev() {
+                let key = self.kept[*at].key;
+                let newer = |other: &usize| other > at && self.kept[*other].key == key;
+                if self.of_chain(topic, false).iter().any(newer) {
+                    self.kept.remove(*at);
+                    self.superseded += 1;
+                }
+            }
+        }
+        (self.rules, self.of) = (rules, of);
+    }
+}
