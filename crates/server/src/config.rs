@@ -109,20 +109,49 @@ pub fn load_for(args: &ServeArgs, resources: &Resources) -> Result<Effective, Co
         Some(path) => read(path)?,
         None => String::new(),
     };
+    build(args, source, &text, resources)
+}
+
+/// Reads the settings of a server that runs by `now`. A file that it had must be there, and must not be empty: one that
+/// somebody is writing often is, and an empty one would take away every rule and all that guards access.
+///
+/// # Errors
+/// Those of [`load`].
+pub fn load_again(args: &ServeArgs, now: &Effective) -> Result<Effective, ConfigError> {
+    let Some(path) = &now.source else {
+        return load(args);
+    };
+    let text = read(path)?;
+    if text.trim().is_empty() {
+        return Err(ConfigError::one(format!(
+            "{}: is empty, as while it is being written; for the defaults, leave a comment in it",
+            path.display()
+        )));
+    }
+    build(args, Some(path.clone()), &text, &Resources::here())
+}
+
+/// The settings of a file's text under the flags.
+fn build(
+    args: &ServeArgs,
+    source: Option<PathBuf>,
+    text: &str,
+    resources: &Resources,
+) -> Result<Effective, ConfigError> {
     let name = source
         .as_deref()
         .unwrap_or(Path::new(DEFAULT_FILE))
         .display()
         .to_string();
-    let mut file = File::parse(&text)
-        .map_err(|error| ConfigError::one(locate::parse_error(&name, &text, &error)))?;
+    let mut file = File::parse(text)
+        .map_err(|error| ConfigError::one(locate::parse_error(&name, text, &error)))?;
     let flags = args.lay_over(&mut file);
 
     let problems = check::problems(&file, args.insecure);
     if !problems.is_empty() {
         let lines = problems
             .iter()
-            .map(|problem| locate::problem(&name, &text, &flags, problem))
+            .map(|problem| locate::problem(&name, text, &flags, problem))
             .collect();
         return Err(ConfigError { lines });
     }
@@ -201,11 +230,24 @@ impl Effective {
         };
         let (here, there) = (flat(self), flat(other));
         let keys: std::collections::BTreeSet<_> = here.keys().chain(there.keys()).collect();
-        let differ = |key: &&&String| here.get(**key) != there.get(**key);
+        // What these show of a secret is the same for all secrets.
+        let differ = |key: &&&String| match key.as_str() {
+            "access.key" => self.keys() != other.keys(),
+            "access.user" => self.users() != other.users(),
+            key => here.get(key) != there.get(key),
+        };
         keys.iter()
             .filter(differ)
             .map(|key| key.to_string())
             .collect()
+    }
+
+    fn keys(&self) -> Option<&[access::Key]> {
+        self.access.as_ref().map(|access| &access.keys[..])
+    }
+
+    fn users(&self) -> Option<&[access::User]> {
+        self.access.as_ref().map(|access| &access.users[..])
     }
 
     /// The settings as a TOML file that gives them again, with a comment that says where they came from.

@@ -28,6 +28,13 @@ impl Life {
     /// # Errors
     /// What is wrong, line by line, as at the start.
     pub async fn reload(&self) -> Result<Reloaded, String> {
+        // Whoever asked may hang up: what has begun is seen through, in the shards, in the books and for the supervisor.
+        let life = self.clone();
+        let all = tokio::spawn(async move { life.read_again().await });
+        all.await.expect("it does not panic, and nobody aborts it")
+    }
+
+    async fn read_again(&self) -> Result<Reloaded, String> {
         let _one = self.0.reloading.lock().await;
         if self.stops() {
             return Err("the server stops".to_string());
@@ -48,8 +55,8 @@ impl Life {
     }
 
     async fn exchange(&self) -> Result<Reloaded, String> {
-        let asked = config::load(&self.0.args).map_err(|error| error.to_string())?;
         let now = self.effective();
+        let asked = config::load_again(&self.0.args, &now).map_err(|error| error.to_string())?;
         let next = changeable(&now, &asked);
         let checks = access::checks(next.access.as_ref()).map_err(|error| error.to_string())?;
         if let Some(tls) = &self.0.tls {
@@ -80,8 +87,11 @@ impl Life {
             running.effective = next;
             running.world = world;
         }
-        // An order is not lost: a shard that is late gets it all the same.
-        told.map_err(|silent| format!("shard {} has not answered yet", silent.0))?;
+        if let Err(silent) = told {
+            // An order is not lost: a shard that is late gets it all the same.
+            let shard = silent.0;
+            tracing::warn!(shard, "a shard is busy and takes the new settings later");
+        }
         Ok(reloaded)
     }
 }

@@ -8,4 +8,5 @@ mod api;
 mod gate;
 mod metrics;
 mod port;
+mod reload;
 mod tool;

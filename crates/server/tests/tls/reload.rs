@@ -74,3 +74,29 @@ fn a_new_certificate_is_shown_after_a_reload_and_streams_go_on() {
     stream.kill().expect("it runs");
     stream.wait().expect("it ends");
 }
+
+#[test]
+fn tls_is_neither_switched_off_nor_made_a_duty_while_the_server_runs() {
+    let all = Certificates::new();
+    let server = Server::with(&all.settings(""));
+    let before = std::fs::read_to_string(server.settings_file()).expect("the settings");
+    let write = |text: &str| std::fs::write(server.settings_file(), text).expect("settings");
+    write("shards = 2\n");
+    reload(&server);
+    await_log(&server, "restart kept=tls.certificate, tls.key", 0);
+    curl(&server, &all, "/pub/a", &["-d", "still"]);
+    write(&format!("{before}required = true\nhandshakes_max = 9\n"));
+    reload(&server);
+    await_log(&server, "restart kept=tls.handshakes_max, tls.required", 0);
+    let plain = format!("http://{}/pub/a", server.address());
+    let status = Command::new("curl")
+        .args(["-fsS", "-d", "x", &plain])
+        .status();
+    assert!(status.expect("curl").success());
+    // What is not in order changes nothing, and is told with the remedy.
+    write(&before.replace("server.key", "ca.pem"));
+    reload(&server);
+    await_log(&server, "settings not changed", 0);
+    assert!(server.log().contains("tls.key"), "{}", server.log());
+    curl(&server, &all, "/pub/a", &["-d", "still"]);
+}

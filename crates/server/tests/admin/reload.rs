@@ -1,0 +1,248 @@
+//! Settings that are read again while the server runs: by `POST /api/v1/reload`, by SIGHUP and by `crore admin reload`.
+
+use std::process::Command;
+
+use serde_json::{Value, json};
+
+use crate::port::{Answer, ask, eventually, get, raw};
+use crate::support::Server;
+
+/// What the log says of a reading that counts, and of one that does not.
+const READ: &str = "settings read again";
+const REFUSED: &str = "settings not changed";
+
+/// The settings of most tests here, with so many messages kept.
+fn keeps(messages: u32) -> String {
+    format!("shards = 2\n\n[[rule]]\nmatch = 'a'\nlog_messages = {messages}\n")
+}
+
+fn server() -> Server {
+    Server::with_admin("[[rule]]\nmatch = 'a'\nlog_messages = 3\n")
+}
+
+fn write(server: &Server, text: impl AsRef<[u8]>) {
+    std::fs::write(server.settings_file(), text).expect("a settings file");
+}
+
+fn reload(server: &Server) -> Answer {
+    ask(server.admin(), "POST /api/v1/reload", Some("{}"))
+}
+
+/// The reason of a reload that is refused.
+fn refusal(server: &Server) -> String {
+    let answer = reload(server);
+    assert_eq!(answer.status, 422, "{}", answer.body);
+    let error = answer.json()["error"].take();
+    error.as_str().expect("a reason").to_string()
+}
+
+/// What holds.
+fn config(server: &Server) -> Value {
+    get(server.admin(), "config")["config"].take()
+}
+
+/// How many of ten messages the topic keeps, which shows by which rules its home works.
+fn kept(server: &Server) -> Value {
+    for _ in 0..10 {
+        let answer = raw(
+            server.address(),
+            "POST /pub/a",
+            "Host: localhost\r\n",
+            Some("x"),
+        );
+        assert_eq!(answer.status / 100, 2, "{}", answer.body);
+    }
+    get(server.admin(), "topic?name=a")["messages"].take()
+}
+
+fn count(server: &Server, text: &str) -> usize {
+    server.log().matches(text).count()
+}
+
+#[test]
+fn what_changed_and_what_waits_for_a_restart_is_named_and_counts_at_once() {
+    let server = server();
+    assert_eq!(kept(&server), 3);
+    let answer = reload(&server);
+    assert_eq!(answer.status, 200);
+    assert_eq!(answer.json(), json!({"changed": [], "kept": []}));
+
+    let waiting = "pin = true\nbacklog = 77\n[admin]\nhosts = ['x.example']\n[mqtt]\nsessions_per_address_max = 9\n\
+        [limits]\nconnections_per_shard = 9\nconnections_per_address_max = 9\naccepts_per_s = 9\n\
+        publishes_per_address_per_s = 9\npublishes_per_address_burst = 9\nsend_buffer_bytes = 9000\n";
+    let rule = &keeps(7)["shards = 2\n".len()..];
+    let text = format!("shards = 3\n{waiting}{rule}[timeouts]\nbody_s = 21\n");
+    write(&server, text);
+    let answer = reload(&server).json();
+    assert_eq!(answer["changed"], json!(["rule", "timeouts.body_s"]));
+    let waits = [
+        "admin.hosts",
+        "backlog",
+        "limits.accepts_per_s",
+        "limits.connections_per_address_max",
+        "limits.connections_per_shard",
+        "limits.publishes_per_address_burst",
+        "limits.publishes_per_address_per_s",
+        "limits.send_buffer_bytes",
+        "mqtt.sessions_per_address_max",
+        "pin",
+        "shards",
+    ];
+    assert_eq!(answer["kept"], json!(waits));
+    let holds = config(&server);
+    assert_eq!(holds["timeouts"]["body_s"], 21);
+    assert_eq!(holds["shards"], 2, "what waits does not hold");
+    assert_eq!(kept(&server), 7);
+    eventually("the log of both", || {
+        let log = server.log();
+        let changed = log.contains(&format!("{READ} changed=rule, timeouts.body_s"));
+        let waiting = format!("these change only with a restart kept={}", waits.join(", "));
+        (changed && log.contains(&waiting)).then_some(())
+    });
+}
+
+#[test]
+fn settings_that_are_not_in_order_change_nothing_and_say_why_with_the_line() {
+    let server = server();
+    let before = config(&server);
+    let table: &[(&str, &[&str])] = &[
+        ("oops = 1\n", &["crore.toml:1:1: oops: unknown field"]),
+        (
+            "[limits]\ntopic_bytes = 'x'\n",
+            &["crore.toml:2:15: limits.topic_bytes: "],
+        ),
+        // Not TOML; the end is missing, as when somebody is still writing.
+        ("shards = 2\n[[rule]]\nmatch = 'a", &["crore.toml:3:11: "]),
+        ("shards = 2\n[[rule]]\nmat", &["crore.toml:3:"]),
+        ("shards = 2\n[[rul", &["crore.toml:2:"]),
+        ("shards = 2\n[[rule]]\n", &["crore.toml:2:1: ", "match"]),
+        // Nothing at all, as between truncating and writing.
+        ("\n", &["crore.toml: is empty", "leave a comment in it"]),
+        // All that is wrong at once.
+        (
+            "[drain]\nrate_per_s = 0\n[timeouts]\nbody_s = 0\n",
+            &[
+                "crore.toml:2:14: drain.rate_per_s: ",
+                "crore.toml:4:10: timeouts.body_s: ",
+            ],
+        ),
+        // What a key names.
+        (
+            "[access]\n[[access.key]]\nalg = 'ES256'\nfile = '/nowhere'\n",
+            &["access.key[1].file", "No such file"],
+        ),
+    ];
+    for (n, (text, parts)) in table.iter().enumerate() {
+        write(&server, text);
+        let why = refusal(&server);
+        for part in *parts {
+            assert!(why.contains(part), "{text}\n{why}\nlacks {part}");
+        }
+        assert_eq!(config(&server), before, "{text}");
+        assert_eq!(kept(&server), 3, "{text}");
+        let told = eventually("the log", || {
+            Some(count(&server, REFUSED)).filter(|told| *told > n)
+        });
+        assert_eq!(told, n + 1, "each is logged once:\n{}", server.log());
+        assert!(server.log().contains(why.lines().next().expect("a line")));
+    }
+    write(&server, [b'#', 0xff, b'\n']);
+    assert!(refusal(&server).contains("UTF-8"));
+    std::fs::remove_file(server.settings_file()).expect("it is there");
+    assert!(refusal(&server).contains("cannot be read"));
+    // In order again: as if nothing had been.
+    write(&server, keeps(5));
+    assert_eq!(reload(&server).json()["changed"], json!(["rule"]));
+    assert_eq!(kept(&server), 5);
+}
+
+#[test]
+fn a_file_that_is_cut_anywhere_counts_whole_or_not_at_all() {
+    let server = server();
+    let text = keeps(9) + "\n[timeouts]\nbody_s = 30 # seconds\nhead_s = 9\n";
+    let (mut good, mut bad) = (0, 0);
+    for end in 0..=text.len() {
+        let before = config(&server);
+        write(&server, &text[..end]);
+        let answer = reload(&server);
+        match answer.status {
+            200 => good += 1,
+            422 => {
+                bad += 1;
+                assert_eq!(config(&server), before, "{:?}", &text[..end]);
+                let line = text[..end].lines().count().max(1);
+                let why = answer.json()["error"].to_string();
+                assert!(why.contains("crore.toml:"), "{why} at line {line}");
+            }
+            status => panic!("{status} to {:?}: {}", &text[..end], answer.body),
+        }
+    }
+    assert!(good > 0 && bad > 40, "{good} in order, {bad} not");
+    let holds = config(&server);
+    assert_eq!(holds["timeouts"]["head_s"], 9);
+    assert_eq!(kept(&server), 9);
+}
+
+#[test]
+fn a_signal_does_the_same_and_each_reading_is_logged_once() {
+    let server = server();
+    let before = config(&server);
+    write(&server, "shards = 2\n[limits]\nnonsense = 1\n");
+    server.signal("HUP");
+    eventually("the refusal", || {
+        (count(&server, REFUSED) > 0).then_some(())
+    });
+    assert!(server.log().contains("crore.toml:3:1: limits.nonsense"));
+    assert_eq!(config(&server), before);
+    write(&server, keeps(4));
+    server.signal("HUP");
+    eventually("the reading", || (count(&server, READ) > 0).then_some(()));
+    assert_eq!(kept(&server), 4);
+    assert_eq!(reload(&server).json()["changed"], json!([]));
+    let log = server.log();
+    let told = (count(&server, READ), count(&server, REFUSED));
+    assert_eq!(told, (2, 1), "{log}");
+}
+
+#[test]
+fn a_secret_that_changed_is_named_and_not_told() {
+    let access = |secret: &str, cache_s: u32| {
+        format!(
+            "shards = 2\n[access]\ncache_s = {cache_s}\n[[access.key]]\nalg = 'HS256'\nsecret = '{secret}'\n"
+        )
+    };
+    let (old, new) = ("0".repeat(32), "1".repeat(32));
+    let server = Server::with_admin(&access(&old, 60)["shards = 2\n".len()..]);
+    write(&server, access(&new, 60));
+    let answer = reload(&server);
+    assert_eq!(answer.json()["changed"], json!(["access.key"]));
+    eventually("the log", || (count(&server, READ) > 0).then_some(()));
+    let log = server.log();
+    assert!(log.contains("changed=access.key"), "{log}");
+    assert!(!log.contains(&new) && !answer.body.contains(&new), "{log}");
+    write(&server, access(&new, 61));
+    assert_eq!(reload(&server).json()["changed"], json!(["access.cache_s"]));
+}
+
+#[test]
+fn the_command_prints_what_changed_or_fails_with_the_reason() {
+    let server = server();
+    let admin = || {
+        Command::new(env!("CARGO_BIN_EXE_crore"))
+            .args(["admin", "reload", "--url"])
+            .arg(format!("http://{}", server.admin()))
+            .env_remove("CRORE_ADMIN_TOKEN")
+            .output()
+            .expect("it runs")
+    };
+    write(&server, keeps(8));
+    let output = admin();
+    assert!(output.status.success(), "{output:?}");
+    let said: Value = serde_json::from_slice(&output.stdout).expect("JSON");
+    assert_eq!(said, json!({"changed": ["rule"], "kept": []}));
+    write(&server, "shards = 2\n[[rule]]\nmatch = 7\n");
+    let output = admin();
+    assert_eq!(output.status.code(), Some(1), "{output:?}");
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(said.contains("crore.toml:3:9"), "{said}");
+}
