@@ -15,6 +15,7 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use crore_broker::{Accounts, Shard, ShardId, Stats, Tables};
 use crore_net::clock;
+use crore_net::stream::{self, Streams};
 
 use cells::Cells;
 pub use latency::{Latency, bucket_end_us};
@@ -54,6 +55,10 @@ pub struct Snapshot {
     pub tables: Tables,
     /// How it turns.
     pub turns: Turns,
+    /// What its TLS met; nothing where it is off, as below.
+    pub tls: stream::Stats,
+    /// What its TLS holds.
+    pub tls_usage: stream::Usage,
     /// From the turn that read a message to the write.
     pub latency: Latency,
 }
@@ -88,6 +93,8 @@ impl Board {
             accounts: Accounts::take(&mut next),
             tables: Tables::take(&mut next),
             turns: Turns::take(&mut next),
+            tls: stream::Stats::take(&mut next),
+            tls_usage: stream::Usage::take(&mut next),
             latency: block.latency.read(),
         }
     }
@@ -141,7 +148,7 @@ impl Meter {
     }
 
     /// A turn ends: publishes what is due.
-    pub fn end(&mut self, shard: &Shard, now_ms: u64) {
+    pub fn end(&mut self, shard: &Shard, tls: Option<&Streams>, now_ms: u64) {
         let took_ns = clock::monotonic_ns().saturating_sub(self.began_ns);
         self.turns.turns += 1;
         self.turns.busy_ns += took_ns;
@@ -155,7 +162,7 @@ impl Meter {
             self.window_ms = now_ms + WINDOW_MS;
             self.longest_ns = [0, self.longest_ns[0]];
         }
-        self.publish(shard);
+        self.publish(shard, tls);
         self.due_ms = now_ms + PUBLISH_MS;
     }
 
@@ -165,7 +172,7 @@ impl Meter {
         self.changed.then_some(left_ms)
     }
 
-    fn publish(&mut self, shard: &Shard) {
+    fn publish(&mut self, shard: &Shard, tls: Option<&Streams>) {
         let cells = &self.board.0[self.shard as usize].cells;
         let mut at = cells.iter();
         let mut put = |value: u64| {
@@ -176,6 +183,10 @@ impl Meter {
         shard.accounts().put(&mut put);
         shard.tables().put(&mut put);
         self.turns.put(&mut put);
+        if let Some(tls) = tls {
+            tls.stats().put(&mut put);
+            tls.usage().put(&mut put);
+        }
         self.changed = false;
     }
 }

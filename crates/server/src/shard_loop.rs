@@ -224,7 +224,7 @@ pub struct ShardLoop {
     untrusted: u64,
     /// The second until which nothing more is said of those who are turned away.
     told_s: u32,
-    tls_told_s: u32,
+    tls_told: tls::Told,
     /// When the next tick is due.
     tick_ms: u64,
 }
@@ -280,7 +280,7 @@ impl ShardLoop {
             access_told: Told::default(),
             untrusted: 0,
             told_s: 0,
-            tls_told_s: 0,
+            tls_told: tls::Told::default(),
             tick_ms: began_ms,
         })
     }
@@ -346,7 +346,9 @@ impl ShardLoop {
         if let Err(error) = settled {
             tracing::warn!(%error, "new connections cannot be kept from a shard that is full");
         }
-        self.io.meter.end(&self.shard, now_ms);
+        self.tell_tls(now);
+        let tls = self.io.tls.as_deref();
+        self.io.meter.end(&self.shard, tls, now_ms);
         busy
     }
 
@@ -362,7 +364,6 @@ impl ShardLoop {
                 None => {
                     self.tell_turned_away(now);
                     self.access_told.tell(&self.shard.stats(), now.s);
-                    self.tell_tls(now);
                     now_ms + 1000 - (now_ms - self.began_ms) % 1000
                 }
             };
@@ -522,14 +523,10 @@ impl ShardLoop {
         }
     }
 
-    /// Says why a connection failed that had or should have had TLS, not for each of them.
+    /// Says why connections were ended that had or should have had TLS, not for each of them.
     fn tell_tls(&mut self, now: Now) {
-        if let Some(tls) = &mut self.io.tls
-            && now.s >= self.tls_told_s
-            && let Some(why) = tls.take_failure()
-        {
-            self.tls_told_s = now.s + TELL_EVERY_S;
-            tracing::warn!(since_start = ?tls.stats(), "TLS: a connection was ended: {why}");
+        if let Some(tls) = &mut self.io.tls {
+            self.tls_told.tell(tls, now.s);
         }
     }
 

@@ -8,9 +8,12 @@ use std::sync::Arc;
 
 use anyhow::Context as _;
 use crore_broker::settings::Limits;
-use crore_net::stream::{self, Clients, ConfigError, Handle, Source, Streams};
+use crore_net::stream::{self, Clients, ConfigError, Handle, Source, Streams, Trouble};
 
 use crate::config::{ClientCertificates, Tls, Version};
+
+/// How often one reason is logged by a shard, at most.
+const TELL_EVERY_S: u32 = 60;
 
 /// What the shards need for TLS.
 #[derive(Clone, Debug)]
@@ -106,4 +109,57 @@ fn wrong(tls: &Tls, error: &ConfigError) -> anyhow::Error {
         ConfigError::Other(what) => return anyhow::anyhow!("tls: {what}"),
     };
     anyhow::anyhow!("{key}: {}: {what}; {remedy}", path.display())
+}
+
+/// The seconds until which a shard says nothing more of each reason for which connections are ended.
+#[derive(Default)]
+pub struct Told([u32; Trouble::COUNT]);
+
+impl Told {
+    /// Logs what is new: each reason once in a while, with what to do.
+    pub fn tell(&mut self, tls: &mut Streams, now_s: u32) {
+        let stats = tls.stats();
+        for (trouble, what) in tls.take_troubles() {
+            let told_s = &mut self.0[trouble as usize];
+            if now_s < *told_s {
+                continue;
+            }
+            *told_s = now_s + TELL_EVERY_S;
+            let (reason, remedy) = (trouble.name(), remedy(trouble));
+            let since_start = stats.of(trouble);
+            tracing::warn!(
+                reason,
+                since_start,
+                "TLS: a connection was ended: {what}; {remedy}"
+            );
+        }
+    }
+}
+
+/// What the operator can do.
+fn remedy(trouble: Trouble) -> &'static str {
+    match trouble {
+        Trouble::Garbage => "see who speaks something else than TLS to this port",
+        Trouble::Incompatible => {
+            "clients need TLS 1.2 with ECDHE, or 1.3 (tls.min_version), and http/1.1 or mqtt if they use ALPN"
+        }
+        Trouble::Certificate => {
+            "clients must show a certificate that leads to tls.client_ca (tls.client_certificates)"
+        }
+        Trouble::Distrust => {
+            "clients must trust the root of tls.certificate, whose file also holds those in between, and ask by a name in it"
+        }
+        Trouble::Gone => "probes of the port do this, and clients that gave up",
+        Trouble::Slow => "raise timeouts.head_s if clients are that far away",
+        Trouble::Evicted => {
+            "raise tls.handshakes_max, or keep those away who leave handshakes hanging"
+        }
+        Trouble::TooLong => "see who says more than a handshake needs",
+        Trouble::Internal => "`crore serve --check` reads the files of [tls] again",
+        Trouble::Renegotiation => "the client must not ask for it; with TLS 1.3 it cannot",
+        Trouble::Record => "see what changes bytes on their way, or which client is broken",
+        Trouble::Room => "raise limits.receive_bytes_per_shard",
+        Trouble::Key => "the client has only to come again; with TLS 1.3 keys are changed",
+        Trouble::Plain => "clients need https://, wss:// or mqtts://, or tls.required must be off",
+    }
 }

@@ -8,7 +8,7 @@ use std::time::Instant;
 
 use super::handshake::Handshake;
 use super::table::Entry;
-use super::{Streams, Taken, Then};
+use super::{Streams, Taken, Then, Trouble};
 use crate::{Driver, Fd, Received, Sent, memory, socket};
 
 /// The time that handshakes have of a turn, in nanoseconds: a few with an ECDSA key, and one at least with any. It is how
@@ -17,6 +17,8 @@ const TURN_NS: u64 = 500_000;
 
 /// What is said of a flight for which there is no room.
 const TOO_LONG: &str = "its handshake is too long";
+/// And of one that stopped.
+const GONE: &str = "it ended before its handshake";
 /// So many handshakes at once leave megabytes of freed memory behind, which is given back when none is under way.
 const RUSH: usize = 128;
 
@@ -44,8 +46,8 @@ impl Streams {
                 early.handshake = Some(Box::new(handshake));
             }
             // No client says so much before it has an answer.
-            Ok(_) => self.refuse_early(token, TOO_LONG),
-            Err(error) => self.refuse_early(token, &error.to_string()),
+            Ok(_) => self.refuse_early(token, Trouble::TooLong, TOO_LONG),
+            Err(error) => self.refuse_early(token, Trouble::Internal, &error.to_string()),
         }
         self.table.set(fd.0, Entry::Early);
         if early.handshake.is_some() {
@@ -70,30 +72,34 @@ impl Streams {
             }
             self.begun.pop_front();
             if alive {
-                self.stats.evicted += 1;
-                self.tell("tls.handshakes_max is reached: the oldest is ended".to_string());
+                self.met(
+                    Trouble::Evicted,
+                    "tls.handshakes_max is reached, and this is the oldest",
+                );
                 self.give_up(Fd(fd));
                 self.ended.push(token);
             }
         }
     }
 
-    /// Ends a handshake; the connection stays until the caller closes it.
-    pub(super) fn give_up(&mut self, fd: Fd) {
+    /// Ends a handshake, if it was not over; the connection stays until the caller closes it.
+    pub(super) fn give_up(&mut self, fd: Fd) -> bool {
         let early = self.early.get_mut(&fd.0);
-        if early.is_some_and(|early| early.handshake.take().is_some()) {
-            self.under_way -= 1;
+        let alive = early.is_some_and(|early| early.handshake.take().is_some());
+        self.under_way -= usize::from(alive);
+        alive
+    }
+
+    /// The same, where nothing that came is the reason.
+    pub(super) fn abandon(&mut self, fd: Fd) {
+        if self.give_up(fd) {
+            self.met(Trouble::Slow, "its handshake was not over in time");
         }
     }
 
-    fn refuse_early(&mut self, token: u64, why: &str) {
-        self.failed_early(why.to_string());
+    fn refuse_early(&mut self, token: u64, trouble: Trouble, why: &str) {
+        self.met(trouble, why);
         self.ended.push(token);
-    }
-
-    fn failed_early(&mut self, why: String) {
-        self.stats.failed += 1;
-        self.tell(why);
     }
 
     fn queue(&mut self, fd: Fd) {
@@ -115,13 +121,13 @@ impl Streams {
                 return Taken::NOTHING;
             }
             self.give_up(fd);
-            self.failed_early(TOO_LONG.to_string());
+            self.met(Trouble::TooLong, TOO_LONG);
             return Taken::CLOSED;
         }
         let received = socket::recv(fd, &mut buffer[..room]);
         let Received::Bytes(len) = received else {
-            if received == Received::End && self.is_under_way(fd) {
-                self.failed_early("it ended before its handshake".to_string());
+            if received != Received::Again && self.give_up(fd) {
+                self.met(Trouble::Gone, GONE);
             }
             return Taken::of(received);
         };
@@ -130,11 +136,6 @@ impl Streams {
             self.queue(fd);
         }
         Taken::NOTHING
-    }
-
-    fn is_under_way(&self, fd: Fd) -> bool {
-        let early = self.early.get(&fd.0);
-        early.is_some_and(|early| early.handshake.is_some())
     }
 
     /// Goes on with handshakes, until this turn's share is used up or one has led to something: to bytes at the beginning of
@@ -195,12 +196,12 @@ impl Streams {
             }
             Ok(_) => {
                 self.under_way -= 1;
-                self.failed_early("it ended before its handshake".to_string());
+                self.met(Trouble::Gone, GONE);
                 Taken::CLOSED
             }
             Err(error) => {
                 self.under_way -= 1;
-                self.failed_early(error.to_string());
+                self.met(Trouble::of(&error), &error.to_string());
                 Taken::CLOSED
             }
         }
@@ -223,7 +224,7 @@ impl Streams {
         let (keys, rest) = match handshake.establish() {
             Ok(established) => established,
             Err(error) => {
-                self.failed_early(error.to_string());
+                self.met(Trouble::Internal, &error.to_string());
                 return Taken::CLOSED;
             }
         };

@@ -22,12 +22,14 @@ mod handshake;
 mod keys;
 mod out;
 mod record;
+mod stats;
 mod table;
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 
 pub use config::{Clients, Error as ConfigError, Handle, Source};
+pub use stats::{Stats, Trouble, Usage};
 
 use crate::{Driver, Fd, Received, Sent, socket};
 use cipher::{HEADER_BYTES, SEALED_MAX};
@@ -57,23 +59,6 @@ pub struct Limits {
     pub send_bytes_max: usize,
     /// Whether connections without TLS are refused.
     pub required: bool,
-}
-
-/// What a shard has met since it began.
-#[derive(Clone, Copy, Default, Debug, PartialEq, Eq)]
-pub struct Stats {
-    /// Handshakes that were made anew.
-    pub handshakes: u64,
-    /// Those that went on where a former connection was.
-    pub resumed: u64,
-    /// Those that failed.
-    pub failed: u64,
-    /// Those that ended since too many were under way.
-    pub evicted: u64,
-    /// Connections that sent what no peer sends.
-    pub broken: u64,
-    /// Connections without TLS that were refused.
-    pub refused: u64,
 }
 
 /// What came: so many bytes at the beginning of the buffer, and then.
@@ -153,7 +138,9 @@ pub struct Streams {
     /// Connections that are over without anything having come of them.
     ended: Vec<u64>,
     stats: Stats,
-    failure: Option<String>,
+    /// Why connections were ended, the first for each reason since it was last asked for.
+    told: [Option<String>; Trouble::COUNT],
+    troubled: bool,
 }
 
 impl Streams {
@@ -177,7 +164,8 @@ impl Streams {
             scratch: Vec::new(),
             ended: Vec::new(),
             stats: Stats::default(),
-            failure: None,
+            told: [const { None }; Trouble::COUNT],
+            troubled: false,
         }
     }
 
@@ -186,24 +174,25 @@ impl Streams {
         self.stats
     }
 
-    /// Connections whose handshake is over.
-    pub fn established(&self) -> u32 {
-        self.crypt.keys.len()
+    /// What it holds.
+    pub fn usage(&self) -> Usage {
+        Usage {
+            connections: self.crypt.keys.len(),
+            under_way: self.under_way as u32,
+            key_bytes: self.crypt.keys.bytes(),
+            descriptor_bytes: self.table.bytes(),
+            record_bytes: self.partial_bytes + self.sealed_bytes,
+        }
     }
 
-    /// Handshakes that are not over.
-    pub fn under_way(&self) -> usize {
-        self.under_way
-    }
-
-    /// Bytes that it holds for connections: the keys, and what is under way.
-    pub fn bytes(&self) -> usize {
-        self.crypt.keys.bytes() + self.partial_bytes + self.sealed_bytes
-    }
-
-    /// Why a connection failed, the first since it was last asked.
-    pub fn take_failure(&mut self) -> Option<String> {
-        self.failure.take()
+    /// Why connections were ended: each reason at most once, with the words for the first since it was last asked.
+    pub fn take_troubles(&mut self) -> impl Iterator<Item = (Trouble, String)> {
+        let told = match std::mem::take(&mut self.troubled) {
+            true => std::mem::replace(&mut self.told, [const { None }; Trouble::COUNT]),
+            false => [const { None }; Trouble::COUNT],
+        };
+        let all = Trouble::ALL.into_iter().zip(told);
+        all.filter_map(|(trouble, what)| Some((trouble, what?)))
     }
 
     /// A connection that is over without anything having come of it.
@@ -244,8 +233,7 @@ impl Streams {
                 Taken::NOTHING
             }
             Received::Bytes(_) if self.limits.required => {
-                self.stats.refused += 1;
-                self.tell("it does not begin with TLS, while tls.required is on".to_string());
+                self.met(Trouble::Plain, "it does not begin with TLS");
                 if buffer[0].is_ascii_uppercase() {
                     let _ = socket::send(fd, PLAIN_REFUSED);
                 }
@@ -292,15 +280,17 @@ impl Streams {
         let then = match opened.after {
             After::Open if fits => Then::Open,
             After::Open => {
-                self.stats.broken += 1;
-                self.tell("limits.receive_bytes_per_shard is full of partial records".to_string());
+                self.met(Trouble::Room, "there is no room for more partial records");
                 Then::Closed
             }
             After::End => Then::End,
             After::Aborted => Then::Closed,
             After::Wrong(alert) => {
-                self.stats.broken += 1;
-                self.tell(format!("it was sent what no peer sends: {alert:?}"));
+                let trouble = match alert {
+                    Alert::NoRenegotiation => Trouble::Renegotiation,
+                    _ => Trouble::Record,
+                };
+                self.met(trouble, &format!("the peer is told {alert:?}"));
                 self.alert(fd, place, alert);
                 Then::Closed
             }
@@ -348,7 +338,7 @@ impl Streams {
     pub fn shutdown(&mut self, fd: Fd) {
         match self.table.get(fd.0) {
             Entry::Sealed(place) => self.alert(fd, place, Alert::CloseNotify),
-            Entry::Early => self.give_up(fd),
+            Entry::Early => self.abandon(fd),
             Entry::Plain => {}
         }
         socket::shutdown_write(fd);
@@ -360,7 +350,7 @@ impl Streams {
         match self.table.get(fd.0) {
             Entry::Plain => return,
             Entry::Early => {
-                self.give_up(fd);
+                self.abandon(fd);
                 self.early.remove(&fd.0);
             }
             Entry::Sealed(place) => {
@@ -389,8 +379,11 @@ impl Streams {
         let _ = socket::send(fd, &self.scratch);
     }
 
-    fn tell(&mut self, what: String) {
-        self.failure.get_or_insert(what);
+    /// Counts a connection that is ended, and keeps the words if they are the first.
+    fn met(&mut self, trouble: Trouble, what: &str) {
+        self.stats.troubles[trouble as usize] += 1;
+        self.told[trouble as usize].get_or_insert_with(|| what.to_string());
+        self.troubled = true;
     }
 
     /// What the poller is to be asked for, when the broker asks for this: sealed bytes that wait are ours.

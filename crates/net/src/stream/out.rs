@@ -3,7 +3,7 @@
 use super::cipher::PLAIN_MAX;
 use super::keys::{BUSY, HELD, Place};
 use super::table::Entry;
-use super::{Sent, Streams};
+use super::{Sent, Streams, Trouble};
 use crate::{Fd, socket};
 
 /// Content of a record while much waits already: what a socket refuses of it is little.
@@ -62,7 +62,7 @@ impl Streams {
 
     /// A key that may seal no more, and cannot be changed.
     fn failed(&mut self, fd: Fd) {
-        self.tell("its key has sealed all that it may: it must reconnect".to_string());
+        self.met(Trouble::Key, "its key has sealed all that it may");
         // A reset would lose what is under way; the poller reports the end when the peer closes.
         self.shutdown(fd);
     }

@@ -33,6 +33,12 @@ impl Table {
         Table { chunks: Vec::new() }
     }
 
+    /// Bytes that it takes.
+    pub fn bytes(&self) -> usize {
+        let full = self.chunks.iter().flatten().count();
+        full * size_of::<[u32; CHUNK]>() + self.chunks.capacity() * size_of::<Option<Box<()>>>()
+    }
+
     #[inline]
     pub fn get(&self, fd: u32) -> Entry {
         let chunk = self

@@ -1,6 +1,6 @@
 //! What is said on one side is heard on the other, however the bytes are cut and whatever the socket refuses.
 
-use crore_net::stream::{Handle, Then};
+use crore_net::stream::{Handle, Then, Trouble};
 use proptest::prelude::*;
 
 use crate::pair::{Pair, client, source, suites};
@@ -97,21 +97,22 @@ fn a_connection_that_waits_holds_nothing_but_its_keys() {
     for suite in suites() {
         let mut pair = Pair::new(Handle::new(source.clone()).unwrap(), client(&source, suite));
         pair.shake(&[1000]);
-        let waiting = pair.streams.bytes();
+        let waiting = pair.streams.usage().record_bytes;
+        assert_eq!(waiting, 0);
         use std::io::Write;
         pair.client.writer().write_all(&text(5000)).unwrap();
         let out = pair.outgoing();
         pair.bring(&out[..3000], &[3000]);
         assert_eq!(
-            pair.streams.bytes(),
+            pair.streams.usage().record_bytes,
             waiting + 3000,
             "a record in part is held"
         );
         pair.bring(&out[3000..], &[3000]);
-        assert_eq!(pair.streams.bytes(), waiting, "{suite:?}");
-        assert_eq!(pair.streams.established(), 1);
+        assert_eq!(pair.streams.usage().record_bytes, waiting, "{suite:?}");
+        assert_eq!(pair.streams.usage().connections, 1);
         pair.streams.closing(pair.fd, false);
-        assert_eq!(pair.streams.established(), 0);
+        assert_eq!(pair.streams.usage().connections, 0);
     }
 }
 
@@ -145,7 +146,7 @@ fn a_changed_byte_ends_the_connection_with_an_alert() {
         *out.last_mut().unwrap() ^= 1;
         pair.bring(&out, &[1000]);
         assert_eq!((pair.then, pair.served.len()), (Then::Closed, 0));
-        assert_eq!(pair.streams.stats().broken, 1);
+        assert_eq!(pair.streams.stats().of(Trouble::Record), 1);
         pair.read();
         let told = pair.error.clone().expect("an alert");
         let wanted = rustls::Error::AlertReceived(rustls::AlertDescription::BadRecordMac);

@@ -1,10 +1,29 @@
 //! How connections begin: sniffed, resumed, refused, replaced, and in their turn.
 
-use crore_net::stream::{Clients, ConfigError, Handle, Limits, Source, Then};
+use crore_net::stream::{Clients, ConfigError, Handle, Limits, Source, Then, Trouble};
 use proptest::prelude::*;
 use rustls::HandshakeKind;
 
 use crate::pair::{LIMITS, Pair, client, source, suites};
+
+fn under_way(pair: &Pair) -> usize {
+    pair.streams.usage().under_way as usize
+}
+
+/// What is told of the connections that were ended, each of which must have been counted too.
+fn troubles(pair: &mut Pair) -> Vec<Trouble> {
+    let told: Vec<_> = pair
+        .streams
+        .take_troubles()
+        .map(|(trouble, _)| trouble)
+        .collect();
+    let stats = pair.streams.stats();
+    let counted = Trouble::ALL
+        .into_iter()
+        .filter(|trouble| stats.of(*trouble) > 0);
+    assert_eq!(told, counted.collect::<Vec<_>>());
+    told
+}
 
 #[test]
 fn a_ticket_is_good_on_every_shard_and_after_the_certificate_was_replaced() {
@@ -108,7 +127,7 @@ fn plain_bytes_pass_unless_tls_is_required() {
     let mut pair = Pair::with(handle, client(&source, suites()[0]), required);
     pair.bring(b"GET / HTTP/1.1\r\n\r\n", &[100]);
     assert_eq!((pair.then, pair.served.len()), (Then::Closed, 0));
-    assert_eq!(pair.streams.stats().refused, 1);
+    assert_eq!(pair.streams.stats().of(Trouble::Plain), 1);
 }
 
 #[test]
@@ -124,10 +143,66 @@ fn garbage_is_refused_with_an_alert() {
         let mut pair = Pair::new(handle.clone(), client(&source, suites()[0]));
         pair.bring(bytes, &[1]);
         assert_eq!(pair.then, Then::Closed, "{bytes:?}");
-        assert_eq!(pair.streams.stats().failed, 1);
-        assert_eq!(pair.streams.under_way(), 0);
-        assert!(pair.streams.take_failure().is_some());
+        assert_eq!(pair.streams.stats().of(Trouble::Garbage), 1);
+        assert_eq!(under_way(&pair), 0);
+        assert_eq!(troubles(&mut pair), [Trouble::Garbage]);
     }
+}
+
+#[test]
+fn a_handshake_that_fails_is_counted_by_its_reason() {
+    let (good, other) = (source(), source());
+    let suites = suites();
+    let asks = Source {
+        clients: Some((good.certificate.clone(), Clients::Required)),
+        ..good.clone()
+    };
+    let modern = Source {
+        only_13: true,
+        ..good.clone()
+    };
+    let cases = [
+        (&good, client(&other, suites[0]), Trouble::Distrust),
+        (&good, client(&other, suites[3]), Trouble::Distrust),
+        (&asks, client(&good, suites[0]), Trouble::Certificate),
+        (&asks, client(&good, suites[3]), Trouble::Certificate),
+        (&modern, client(&good, suites[3]), Trouble::Incompatible),
+    ];
+    for (source, client, trouble) in cases {
+        let mut pair = Pair::new(Handle::new(source.clone()).unwrap(), client);
+        pair.shake(&[500]);
+        assert_eq!(troubles(&mut pair), [trouble]);
+        assert_eq!((under_way(&pair), pair.then), (0, Then::Closed));
+        let stats = pair.streams.stats();
+        assert_eq!((stats.handshakes, stats.of(trouble)), (0, 1));
+    }
+}
+
+#[test]
+fn who_leaves_a_handshake_is_gone_and_who_is_made_to_leave_it_was_slow() {
+    let source = source();
+    let handle = Handle::new(source.clone()).unwrap();
+    let begun = || {
+        let mut pair = Pair::new(handle.clone(), client(&source, suites()[0]));
+        let hello = pair.outgoing();
+        pair.bring(&hello[..40], &[40]);
+        assert_eq!(under_way(&pair), 1);
+        pair
+    };
+    let mut left = begun();
+    left.hang_up();
+    assert_eq!(troubles(&mut left), [Trouble::Gone]);
+    assert_eq!(under_way(&left), 0);
+    left.streams.closing(left.fd, true);
+    assert_eq!(
+        left.streams.stats().of(Trouble::Slow),
+        0,
+        "it is counted once"
+    );
+    let mut late = begun();
+    late.streams.closing(late.fd, true);
+    assert_eq!(troubles(&mut late), [Trouble::Slow]);
+    assert_eq!(under_way(&late), 0);
 }
 
 #[test]
@@ -146,7 +221,8 @@ fn a_flight_without_end_is_refused() {
         pair.bring(&record.repeat(8), &[cut]);
         let ended = pair.streams.take_ended().is_some();
         assert!(ended || pair.then == Then::Closed, "{cut}");
-        assert_eq!(pair.streams.under_way(), 0);
+        assert_eq!(troubles(&mut pair), [Trouble::Garbage], "{cut}");
+        assert_eq!(under_way(&pair), 0);
     }
 }
 
@@ -172,13 +248,13 @@ fn a_handshake_that_only_begins_is_ended_by_those_that_come_after_it() {
     }
     assert_eq!(pair.streams.take_ended(), Some(crate::pair::TOKEN));
     assert_eq!(pair.streams.take_ended(), None);
-    assert_eq!(pair.streams.under_way(), LIMITS.handshakes_max);
-    assert_eq!(pair.streams.stats().evicted, 1);
+    assert_eq!(under_way(&pair), LIMITS.handshakes_max);
+    assert_eq!(pair.streams.stats().of(Trouble::Evicted), 1);
     for (fd, _theirs) in others {
         pair.streams.closing(fd, false);
         crore_net::socket::close(fd);
     }
-    assert_eq!(pair.streams.under_way(), 0);
+    assert_eq!(under_way(&pair), 0);
 }
 
 proptest! {

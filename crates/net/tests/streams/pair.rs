@@ -168,6 +168,13 @@ impl Pair {
         }
     }
 
+    /// The client goes away, and the server has a turn.
+    pub fn hang_up(&mut self) {
+        let end = self.wire.shutdown(std::net::Shutdown::Both);
+        end.expect("a socket that is open");
+        self.serve();
+    }
+
     /// The client reads what is there.
     pub fn read(&mut self) {
         let mut bytes = [0; 4096];

@@ -2,6 +2,7 @@
 //! one that is added to them does not compile until it is here.
 
 use crore_broker::{Accounts, Stats, Tables};
+use crore_net::stream::{Stats as TlsStats, Usage as TlsUsage};
 
 use super::Turns;
 
@@ -39,6 +40,8 @@ cells!(Accounts: connections spills outboxes extras receive_bytes outbox_bytes c
     waiting [transports]);
 cells!(Tables: connections mqtt sides carrier_topics home_topics sessions);
 cells!(Turns: turns busy_ns longest_ns received_bytes sent_bytes shed room);
+cells!(TlsStats: handshakes resumed [troubles]);
+cells!(TlsUsage: connections under_way key_bytes descriptor_bytes record_bytes);
 
 /// How many numbers a block has.
 pub fn count() -> usize {
@@ -48,6 +51,8 @@ pub fn count() -> usize {
     Accounts::default().put(&mut put);
     Tables::default().put(&mut put);
     Turns::default().put(&mut put);
+    TlsStats::default().put(&mut put);
+    TlsUsage::default().put(&mut put);
     count
 }
 

@@ -1,7 +1,7 @@
 //! The bytes of a connection to a server, with TLS or without: blocking, with a bound on each wait or on all of them
 //! together.
 
-use std::io::{self, ErrorKind, Read, Write};
+use std::io::{self, ErrorKind, IoSlice, Read, Write};
 use std::net::TcpStream;
 use std::time::{Duration, Instant};
 
@@ -60,6 +60,12 @@ impl Write for Socket {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         self.limit()?;
         self.tcp.write(bytes)
+    }
+
+    // What TLS has to say lies in several buffers, and its last words in two.
+    fn write_vectored(&mut self, parts: &[IoSlice<'_>]) -> io::Result<usize> {
+        self.limit()?;
+        self.tcp.write_vectored(parts)
     }
 
     fn flush(&mut self) -> io::Result<()> {

@@ -1,12 +1,12 @@
 //! The limits that are set, and how near the server is to each.
 
 use crore_broker::ShardId;
-use crore_broker::settings::Settings;
 use serde::Serialize;
 use utoipa::ToSchema;
 
 use super::process;
 use crate::board::Snapshot;
+use crate::config::Effective;
 
 /// A limit.
 #[derive(Serialize, ToSchema)]
@@ -46,7 +46,8 @@ impl Limit {
 }
 
 /// All that are set; 0 is none.
-pub fn all(settings: &Settings, shards: &[Snapshot]) -> Vec<Limit> {
+pub fn all(effective: &Effective, shards: &[Snapshot]) -> Vec<Limit> {
+    let settings = &effective.settings;
     let limits = &settings.limits;
     let together = |name, unit, of: fn(&Snapshot) -> u64, limit: u64| {
         let used = shards.iter().map(of).sum();
@@ -121,6 +122,15 @@ pub fn all(settings: &Settings, shards: &[Snapshot]) -> Vec<Limit> {
             "sessions",
             |s| u64::from(s.accounts.sessions),
             u64::from(settings.mqtt.sessions_max),
+        ),
+        together(
+            "tls.handshakes_max",
+            "handshakes",
+            |s| u64::from(s.tls_usage.under_way),
+            match effective.tls.is_on() {
+                true => u64::from(effective.tls.handshakes_max),
+                false => 0,
+            },
         ),
         process::resident_bytes().map(|used| {
             Limit::new(

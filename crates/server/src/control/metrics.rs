@@ -10,6 +10,7 @@ use axum::extract::State;
 use axum::http::{StatusCode, header};
 use axum::response::{IntoResponse as _, Response};
 use crore_broker::{Reason, Transport};
+use crore_net::stream::Trouble;
 use prometheus_client::collector::Collector;
 use prometheus_client::encoding::{DescriptorEncoder, MetricEncoder, NoLabelSet, text};
 use prometheus_client::metrics::MetricType;
@@ -38,7 +39,7 @@ pub async fn metrics(State(plane): State<Plane>) -> Response {
     let shards = plane.board().read_all();
     let mut registry = Registry::with_prefix("crore");
     registry.register_collector(Box::new(Exposed {
-        limits: limits::all(&plane.effective().settings, &shards),
+        limits: limits::all(&plane.effective(), &shards),
         tables: stats::tables(&shards),
         latency: stats::latency(&shards),
         uptime_s: plane.uptime().as_secs_f64(),
@@ -202,6 +203,18 @@ const GAUGES: &[(&str, Option<Unit>, &str, Of)] = &[
         u64::from(s.accounts.log_messages)
     }),
     (
+        "tls_connections",
+        None,
+        "Connections with TLS whose handshake is over",
+        |s| u64::from(s.tls_usage.connections),
+    ),
+    (
+        "tls_handshakes_under_way",
+        None,
+        "Handshakes that are not over",
+        |s| u64::from(s.tls_usage.under_way),
+    ),
+    (
         "credit",
         Some(Unit::Bytes),
         "Publishes under way between shards",
@@ -325,6 +338,28 @@ impl Exposed {
         Ok(())
     }
 
+    fn tls(&self, out: &mut DescriptorEncoder<'_>) -> fmt::Result {
+        let counter = MetricType::Counter;
+        let help = "Handshakes that succeeded";
+        let mut metric = out.encode_descriptor("tls_handshakes", help, None, counter)?;
+        let kinds: [(&str, Of); 2] = [
+            ("full", |s| s.tls.handshakes),
+            ("resumed", |s| s.tls.resumed),
+        ];
+        for (kind, of) in kinds {
+            let (labels, count) = ([("kind", kind)], self.shards.iter().map(of).sum());
+            number(&mut metric.encode_family(&labels)?, counter, count)?;
+        }
+        let help = "Connections that TLS ended, by why";
+        let mut metric = out.encode_descriptor("tls_ended_connections", help, None, counter)?;
+        for trouble in Trouble::ALL {
+            let labels = [("reason", trouble.name())];
+            let count = self.shards.iter().map(|s| s.tls.of(trouble)).sum();
+            number(&mut metric.encode_family(&labels)?, counter, count)?;
+        }
+        Ok(())
+    }
+
     fn latency(&self, out: &mut DescriptorEncoder<'_>) -> fmt::Result {
         let (name, help) = ("delivery", "From the turn that read a message to its write");
         let kind = MetricType::Histogram;
@@ -429,6 +464,7 @@ impl Collector for Exposed {
         self.connections(out)?;
         self.sums(out, COUNTERS, MetricType::Counter)?;
         self.sums(out, GAUGES, MetricType::Gauge)?;
+        self.tls(out)?;
         self.latency(out)?;
         self.by_shard(out, SHARD_COUNTERS, MetricType::Counter)?;
         self.by_shard(out, SHARD_GAUGES, MetricType::Gauge)?;

@@ -208,6 +208,9 @@ pub fn tables(shards: &[Snapshot]) -> Vec<Table> {
         of("log", |s| s.accounts.log_bytes),
         of("outboxes", |s| s.accounts.outbox_bytes),
         of("received", |s| s.accounts.receive_bytes),
+        of("tls_keys", |s| s.tls_usage.key_bytes),
+        of("tls_descriptors", |s| s.tls_usage.descriptor_bytes),
+        of("tls_records", |s| s.tls_usage.record_bytes),
     ]
 }
 
@@ -281,7 +284,7 @@ impl Stats {
             shards: pairs
                 .map(|(id, (before, now))| ShardStats::of(id as ShardId, before, now, passed))
                 .collect(),
-            limits: limits::all(&plane.effective().settings, now),
+            limits: limits::all(&plane.effective(), now),
         }
     }
 }

@@ -1,5 +1,6 @@
 //! Real clients, each version and cipher.
 
+use crate::port::eventually;
 use crate::support::Server;
 use crate::tool::{Certificates, curl, file, run, s_client};
 use std::io::{Read, Write};
@@ -201,6 +202,6 @@ fn the_log_says_which_ports_speak_what() {
         let server = Server::with(&settings);
         let spoken = spoken.replace("ADDR", &server.address().to_string());
         let said = format!("listening on {spoken}\n");
-        assert!(server.log().contains(&said), "{said}{}", server.log());
+        eventually(&said, || server.log().contains(&said).then_some(()));
     }
 }

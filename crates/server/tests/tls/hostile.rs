@@ -1,13 +1,14 @@
 //! Peers that do not do as they should.
 
+use crate::port::{eventually, metric};
 use crate::support::Server;
-use crate::tool::{Certificates, curl};
+use crate::tool::{Certificates, curl, try_curl};
 use std::io::{ErrorKind, Read, Write};
 use std::net::TcpStream;
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
-fn connect(server: &Server) -> TcpStream {
+fn connect_plain(server: &Server) -> TcpStream {
     let stream = TcpStream::connect(server.address()).expect("a connection");
     let patience = Some(Duration::from_secs(20));
     stream.set_read_timeout(patience).expect("a timeout");
@@ -25,37 +26,117 @@ fn until_end(stream: &mut TcpStream) -> Vec<u8> {
     bytes
 }
 
+/// Waits until so many connections were ended for this reason, and no others, and looks whether the remedy was told, once for
+/// each shard at most.
+fn ended(server: &Server, reason: &str, count: f64, remedy: &str) {
+    let by = |reason: &str| {
+        let name = format!("crore_tls_ended_connections_total{{reason=\"{reason}\"}}");
+        metric(server.admin(), &name).expect("a metric")
+    };
+    eventually(reason, || (by(reason) == count).then_some(()));
+    let told = || {
+        let log = server.log();
+        let lines = log
+            .lines()
+            .filter(|line| line.contains("TLS: a connection was ended"));
+        lines.filter(|line| line.contains(remedy)).count()
+    };
+    eventually(remedy, || (told() > 0).then_some(()));
+    assert!(told() <= 2, "{}", server.log());
+}
+
 #[test]
-fn garbage_gets_an_alert_and_is_logged_once() {
+fn garbage_gets_an_alert_is_counted_and_logged_once() {
     let all = Certificates::new();
-    let server = Server::with(&all.settings(""));
+    let server = Server::with_admin(&all.settings(""));
     for _ in 0..20 {
-        let mut stream = connect(&server);
+        let mut stream = connect_plain(&server);
         stream.write_all(&[22, 3, 1, 0, 5, 1, 0, 0, 1, 9]).unwrap();
         let said = until_end(&mut stream);
         assert_eq!((said[0], said[5]), (21, 2), "a fatal alert: {said:?}");
     }
     curl(&server, &all, "/pub/a", &["-d", "others go on"]);
-    std::thread::sleep(Duration::from_millis(2500));
-    let log = server.log();
-    let told = log.matches("TLS: a connection was ended").count();
-    // Once for each shard.
-    assert!((1..=2).contains(&told), "{log}");
+    ended(&server, "garbage", 20.0, "see who speaks something else");
+}
+
+#[test]
+fn handshakes_and_connections_are_counted() {
+    let all = Certificates::new();
+    let server = Server::with_admin(&all.settings("min_version = '1.3'"));
+    let value = |name: &str| metric(server.admin(), name).expect(name);
+    assert_eq!(value("crore_table_memory_bytes{table=\"tls_keys\"}"), 0.0);
+    let address = server.address().to_string();
+    let (root, tickets) = (all.path("ca.pem"), all.path("tickets"));
+    let connect = |files: &[&str]| {
+        let mut child = Command::new("openssl")
+            .args(["s_client", "-connect", &address, "-CAfile", &root])
+            .args(files)
+            .stdin(Stdio::piped())
+            .stdout(Stdio::null())
+            .stderr(Stdio::null())
+            .spawn()
+            .expect("openssl");
+        let mut input = child.stdin.take().expect("a pipe");
+        input
+            .write_all(b"GET /sub/a HTTP/1.1\r\nHost: localhost\r\n\r\n")
+            .expect("it reads");
+        (child, input)
+    };
+    let connections = |count: f64| {
+        let now = || value("crore_tls_connections");
+        eventually("connections with TLS", || (now() == count).then_some(()));
+    };
+    let (mut first, _open) = connect(&["-sess_out", &tickets]);
+    connections(1.0);
+    // The ticket comes right behind the handshake.
+    eventually("a ticket", || std::fs::metadata(&tickets).ok());
+    let (mut second, _open) = connect(&["-sess_in", &tickets]);
+    connections(2.0);
+    assert_eq!(value("crore_tls_handshakes_total{kind=\"full\"}"), 1.0);
+    assert_eq!(value("crore_tls_handshakes_total{kind=\"resumed\"}"), 1.0);
+    assert!(value("crore_table_memory_bytes{table=\"tls_keys\"}") >= 80.0);
+    assert!(value("crore_table_memory_bytes{table=\"tls_descriptors\"}") >= 4096.0);
+    let mut begun = connect_plain(&server);
+    begun.write_all(&[22, 3, 1, 2, 0, 1]).unwrap();
+    let under_way = || value("crore_tls_handshakes_under_way");
+    eventually("a handshake", || (under_way() == 1.0).then_some(()));
+    let limit = "crore_limit_used{name=\"tls.handshakes_max\",unit=\"handshakes\"}";
+    assert_eq!(value(limit), 1.0);
+    drop(begun);
+    ended(&server, "gone", 1.0, "probes of the port do this");
+    assert_eq!(under_way(), 0.0);
+    for child in [&mut first, &mut second] {
+        child.kill().expect("it runs");
+        child.wait().expect("it ends");
+    }
+    connections(0.0);
+    let untrusting = try_curl(&server, &Certificates::new(), "/pub/a", &["-d", "x"]);
+    assert!(!untrusting.status.success());
+    ended(&server, "distrust", 1.0, "clients must trust the root");
+    let old = try_curl(&server, &all, "/pub/a", &["-d", "x", "--tls-max", "1.2"]);
+    assert!(!old.status.success());
+    ended(
+        &server,
+        "incompatible",
+        1.0,
+        "clients need TLS 1.2 with ECDHE, or 1.3",
+    );
 }
 
 #[test]
 fn a_handshake_that_does_not_go_on_is_ended_by_the_first_deadline() {
     let all = Certificates::new();
     let settings = format!("[timeouts]\nhead_s = 1\n{}", all.settings(""));
-    let server = Server::with(&settings);
-    let mut slow = connect(&server);
+    let server = Server::with_admin(&settings);
+    let mut slow = connect_plain(&server);
     slow.write_all(&[22, 3, 1, 2, 0, 1]).unwrap();
     let said = until_end(&mut slow);
     assert!(
         said.is_empty() || said[0] == 21,
         "no plain answer: {said:?}"
     );
-    let mut silent = connect(&server);
+    ended(&server, "slow", 1.0, "raise timeouts.head_s");
+    let mut silent = connect_plain(&server);
     let said = until_end(&mut silent);
     assert!(said.starts_with(b"HTTP/1.1 408"), "{said:?}");
 }
@@ -63,8 +144,8 @@ fn a_handshake_that_does_not_go_on_is_ended_by_the_first_deadline() {
 #[test]
 fn plain_connections_are_refused_where_tls_is_required() {
     let all = Certificates::new();
-    let server = Server::with(&all.settings("required = true"));
-    let mut http = connect(&server);
+    let server = Server::with_admin(&all.settings("required = true"));
+    let mut http = connect_plain(&server);
     http.write_all(b"GET /sub/a HTTP/1.1\r\nHost: localhost\r\n\r\n")
         .unwrap();
     let said = String::from_utf8(until_end(&mut http)).unwrap();
@@ -73,17 +154,18 @@ fn plain_connections_are_refused_where_tls_is_required() {
         "{said}"
     );
     assert!(said.ends_with("wss://.\n"), "{said}");
-    let mut mqtt = connect(&server);
+    let mut mqtt = connect_plain(&server);
     mqtt.write_all(b"\x10\x0c\x00\x04MQTT\x04\x02\x00\x3c\x00\x00")
         .unwrap();
     assert_eq!(until_end(&mut mqtt), b"");
+    ended(&server, "plain", 2.0, "clients need https://");
     curl(&server, &all, "/pub/a", &["-d", "x"]);
 }
 
 #[test]
 fn renegotiation_is_refused() {
     let all = Certificates::new();
-    let server = Server::with(&all.settings(""));
+    let server = Server::with_admin(&all.settings(""));
     let (address, root) = (server.address().to_string(), all.path("ca.pem"));
     let mut child = Command::new("openssl")
         .args([
@@ -109,5 +191,11 @@ fn renegotiation_is_refused() {
     let said = String::from_utf8_lossy(&[output.stdout, output.stderr].concat()).into_owned();
     assert!(said.contains("RENEGOTIATING"), "{said}");
     assert!(said.contains("no renegotiation"), "{said}");
+    ended(
+        &server,
+        "renegotiation",
+        1.0,
+        "the client must not ask for it",
+    );
     curl(&server, &all, "/pub/a", &["-d", "others go on"]);
 }

@@ -3,6 +3,9 @@
 //! Certificates are made by each test. What a client is, and which version and cipher it insists on, is said on its
 //! command line.
 
+#[allow(dead_code, reason = "other tests need the rest of it")]
+#[path = "../admin/port.rs"]
+mod port;
 #[path = "../support/mod.rs"]
 mod support;
 

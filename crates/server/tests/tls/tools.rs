@@ -1,5 +1,6 @@
 //! `crore pub`, `crore sub` and `crore admin` by TLS.
 
+use crate::port::eventually;
 use crate::support::Server;
 use crate::tool::{Certificates, run};
 use rcgen::ExtendedKeyUsagePurpose;
@@ -69,6 +70,14 @@ fn a_server_that_is_not_trusted_gets_nothing_and_the_reason_is_told_with_the_rem
     let said = to(&url, &other);
     let wanted = "TLS with localhost: its certificate leads to no root that is trusted here; name the file with its root by --ca";
     assert!(said.contains(wanted), "{said}");
+    // Its last word comes through.
+    let heard = || {
+        server
+            .log()
+            .contains("clients must trust the root")
+            .then_some(())
+    };
+    eventually("the reason on the server's side", heard);
     // This host's own roots have not signed it either.
     let said = complaint(&["pub", "a", "x", "--server", &url]);
     assert!(said.contains("--ca"), "{said}");

@@ -1,0 +1,145 @@
+//! What a shard's TLS has met and what it holds, in numbers; and why connections were ended, in words.
+
+use rustls::Error;
+
+/// Why a connection was ended that had TLS, or should have had.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[repr(u8)]
+pub enum Trouble {
+    /// What came is no handshake.
+    Garbage,
+    /// No version, cipher or protocol in common.
+    Incompatible,
+    /// The client has shown no certificate, or one that is not good.
+    Certificate,
+    /// The client broke off with an alert: mostly it does not trust the server's certificate.
+    Distrust,
+    /// The client went away within its handshake.
+    Gone,
+    /// The handshake was not over when the connection was ended: by the first deadline, or since the server stops.
+    Slow,
+    /// Too many handshakes were under way, and this was the oldest.
+    Evicted,
+    /// The client says more than a handshake needs.
+    TooLong,
+    /// What no client is to blame for.
+    Internal,
+    /// The client asked for another handshake.
+    Renegotiation,
+    /// A record that was changed on its way, is too long, or of a wrong kind.
+    Record,
+    /// No room for records that come in part.
+    Room,
+    /// The key has sealed all that it may.
+    Key,
+    /// A connection without TLS, where it is required.
+    Plain,
+}
+
+impl Trouble {
+    /// How many there are.
+    pub const COUNT: usize = Self::ALL.len();
+
+    /// All of them, by their numbers.
+    pub const ALL: [Trouble; 14] = [
+        Trouble::Garbage,
+        Trouble::Incompatible,
+        Trouble::Certificate,
+        Trouble::Distrust,
+        Trouble::Gone,
+        Trouble::Slow,
+        Trouble::Evicted,
+        Trouble::TooLong,
+        Trouble::Internal,
+        Trouble::Renegotiation,
+        Trouble::Record,
+        Trouble::Room,
+        Trouble::Key,
+        Trouble::Plain,
+    ];
+
+    /// One word for it.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Trouble::Garbage => "garbage",
+            Trouble::Incompatible => "incompatible",
+            Trouble::Certificate => "certificate",
+            Trouble::Distrust => "distrust",
+            Trouble::Gone => "gone",
+            Trouble::Slow => "slow",
+            Trouble::Evicted => "evicted",
+            Trouble::TooLong => "too_long",
+            Trouble::Internal => "internal",
+            Trouble::Renegotiation => "renegotiation",
+            Trouble::Record => "record",
+            Trouble::Room => "room",
+            Trouble::Key => "key",
+            Trouble::Plain => "plain",
+        }
+    }
+
+    /// Why a handshake failed.
+    pub(super) fn of(error: &Error) -> Trouble {
+        match error {
+            Error::PeerIncompatible(_) | Error::NoApplicationProtocol => Trouble::Incompatible,
+            Error::NoCertificatesPresented | Error::InvalidCertificate(_) => Trouble::Certificate,
+            Error::AlertReceived(_) => Trouble::Distrust,
+            Error::InappropriateMessage { .. }
+            | Error::InappropriateHandshakeMessage { .. }
+            | Error::InvalidMessage(_)
+            | Error::PeerMisbehaved(_)
+            | Error::PeerSentOversizedRecord
+            | Error::DecryptError => Trouble::Garbage,
+            _ => Trouble::Internal,
+        }
+    }
+}
+
+/// What a shard has met since it began.
+#[derive(Clone, Copy, Default, Debug, PartialEq, Eq)]
+pub struct Stats {
+    /// Handshakes that were made anew.
+    pub handshakes: u64,
+    /// Those that went on where a former connection was.
+    pub resumed: u64,
+    /// Connections that were ended, by [`Trouble`].
+    pub troubles: [u64; Trouble::COUNT],
+}
+
+impl Stats {
+    /// How many connections were ended for this.
+    pub fn of(&self, trouble: Trouble) -> u64 {
+        self.troubles[trouble as usize]
+    }
+}
+
+/// What a shard holds now.
+#[derive(Clone, Copy, Default, Debug, PartialEq, Eq)]
+pub struct Usage {
+    /// Connections whose handshake is over.
+    pub connections: u32,
+    /// Handshakes that are not over.
+    pub under_way: u32,
+    /// Bytes of the tables of keys.
+    pub key_bytes: usize,
+    /// Bytes of the table by descriptor.
+    pub descriptor_bytes: usize,
+    /// Bytes of records that came in part, and of those that sockets refused.
+    pub record_bytes: usize,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_has_its_number_and_a_word_of_its_own() {
+        for (n, trouble) in Trouble::ALL.into_iter().enumerate() {
+            assert_eq!(trouble as usize, n);
+            let same = Trouble::ALL
+                .iter()
+                .filter(|other| other.name() == trouble.name());
+            assert_eq!(same.count(), 1, "{trouble:?}");
+        }
+    }
+}
