@@ -45,7 +45,7 @@ pub async fn stop(life: &Life) {
     );
     let settings = life.effective().state;
     if let Some(directory) = settings.directory() {
-        supervisor::status("writing logs and sessions down");
+        supervisor::writing(settings.deadline_s);
         let world = life.world();
         let stored = state::store(directory, &settings, &world, &life.0.shards).await;
         if let Err(why) = stored {

@@ -37,11 +37,20 @@ pub fn stopping() {
     tell(&[NotifyState::Stopping]);
 }
 
-/// How far it is with that; it needs more time.
+/// How far it is with that; it needs more time until it says so again.
 pub fn status(text: &str) {
     tell(&[
         NotifyState::Status(text),
         NotifyState::ExtendTimeoutUsec(MORE_TIME_US),
+    ]);
+}
+
+/// It writes down what it leaves, which may take so long; nothing more is said meanwhile.
+pub fn writing(budget_s: u32) {
+    let budget_us = budget_s.saturating_mul(1_000_000);
+    tell(&[
+        NotifyState::Status("writing logs and sessions down"),
+        NotifyState::ExtendTimeoutUsec(budget_us.saturating_add(MORE_TIME_US)),
     ]);
 }
 

@@ -9,4 +9,5 @@ mod gate;
 mod metrics;
 mod port;
 mod reload;
+mod supervisor;
 mod tool;

@@ -46,7 +46,7 @@ impl Server {
 
     /// With `settings`, the text of a `crore.toml`. Tables only: the top level is ours.
     pub fn with(settings: &str) -> Server {
-        Server::launch(2, settings, None, false)
+        Server::launch(2, settings, None, false, &[])
     }
 
     /// With an admin port, on a port of the kernel's choice too.
@@ -55,7 +55,16 @@ impl Server {
         reason = "only some of the test programs that share this module need it"
     )]
     pub fn with_admin(settings: &str) -> Server {
-        Server::launch(2, settings, None, true)
+        Server::launch(2, settings, None, true, &[])
+    }
+
+    /// The same with these variables in its environment.
+    #[allow(
+        dead_code,
+        reason = "only some of the test programs that share this module need it"
+    )]
+    pub fn with_environment(settings: &str, environment: &[(&str, &str)]) -> Server {
+        Server::launch(2, settings, None, true, environment)
     }
 
     /// With so many shards.
@@ -64,7 +73,7 @@ impl Server {
         reason = "only some of the test programs that share this module need it"
     )]
     pub fn with_shards(shards: u32, settings: &str) -> Server {
-        Server::launch(shards, settings, None, false)
+        Server::launch(shards, settings, None, false, &[])
     }
 
     /// With `settings` and a limit on descriptors, which the server must live with.
@@ -73,10 +82,16 @@ impl Server {
         reason = "only some of the test programs that share this module need it"
     )]
     pub fn with_descriptors(settings: &str, descriptors: u32) -> Server {
-        Server::launch(2, settings, Some(descriptors), false)
+        Server::launch(2, settings, Some(descriptors), false, &[])
     }
 
-    fn launch(shards: u32, settings: &str, descriptors: Option<u32>, admin: bool) -> Server {
+    fn launch(
+        shards: u32,
+        settings: &str,
+        descriptors: Option<u32>,
+        admin: bool,
+        environment: &[(&str, &str)],
+    ) -> Server {
         static STARTED: AtomicU32 = AtomicU32::new(0);
         let number = STARTED.fetch_add(1, Ordering::Relaxed);
         let directory =
@@ -105,6 +120,7 @@ impl Server {
         command
             .env("NO_COLOR", "1")
             .env("RUST_LOG", "info")
+            .envs(environment.iter().copied())
             .current_dir(&directory);
         command
             .stdin(Stdio::null())

@@ -1,0 +1,182 @@
+//! What a supervisor is told (`sd_notify(3)`), read from a socket as systemd has it.
+
+use std::os::unix::net::UnixDatagram;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use crore_net::clock;
+
+use crate::port::{ask, eventually, stream};
+use crate::support::Server;
+
+/// How long a message may take that is due.
+const PATIENCE: Duration = Duration::from_secs(30);
+
+/// The supervisor's end.
+struct Supervisor {
+    socket: UnixDatagram,
+    path: PathBuf,
+}
+
+impl Supervisor {
+    fn new(name: &str) -> Supervisor {
+        let name = format!("crore-test-notify-{name}-{}", std::process::id());
+        let path = std::env::temp_dir().join(name);
+        let socket = UnixDatagram::bind(&path).expect("a socket");
+        socket.set_read_timeout(Some(PATIENCE)).expect("a timeout");
+        Supervisor { socket, path }
+    }
+
+    /// A server below it, with an admin port.
+    fn start(&self, settings: &str, environment: &[(&str, &str)]) -> Server {
+        let socket = self.path.to_str().expect("text");
+        let environment = [&[("NOTIFY_SOCKET", socket)], environment].concat();
+        Server::with_environment(settings, &environment)
+    }
+
+    /// The next message, by its lines.
+    fn message(&self) -> Vec<(String, String)> {
+        let mut bytes = [0; 4096];
+        let count = self.socket.recv(&mut bytes).expect("a message");
+        let text = std::str::from_utf8(&bytes[..count]).expect("text");
+        let pair = |line: &str| {
+            let (name, value) = line.split_once('=').expect("NAME=VALUE");
+            (name.to_string(), value.to_string())
+        };
+        text.lines().map(pair).collect()
+    }
+
+    /// The next message, which must have these names.
+    fn expect(&self, names: &[&str]) -> Vec<String> {
+        let (said, values): (Vec<_>, Vec<_>) = self.message().into_iter().unzip();
+        assert_eq!(said, names, "{values:?}");
+        values
+    }
+
+    /// It is told that the server serves, and where.
+    fn expect_ready(&self) {
+        let values = self.expect(&["READY", "STATUS"]);
+        assert_eq!(values[0], "1");
+        assert!(values[1].starts_with("serving on 127.0.0.1:"), "{values:?}");
+    }
+}
+
+impl Drop for Supervisor {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_file(&self.path);
+    }
+}
+
+#[test]
+fn it_is_told_of_the_start_each_reload_and_the_stop() {
+    let supervisor = Supervisor::new("life");
+    let server = supervisor.start("", &[]);
+    supervisor.expect_ready();
+    for (text, status) in [("shards = 2\n", 200), ("shards = 'many'\n", 422)] {
+        std::fs::write(server.settings_file(), text).expect("settings");
+        let before_us = clock::monotonic_ns() / 1000;
+        let answer = ask(server.admin(), "POST /api/v1/reload", Some("{}"));
+        assert_eq!(answer.status, status);
+        // systemd 253 and later compare it with the moment of the signal.
+        let values = supervisor.expect(&["RELOADING", "MONOTONIC_USEC"]);
+        assert_eq!(values[0], "1");
+        let told_us: u64 = values[1].parse().expect("microseconds");
+        let after_us = clock::monotonic_ns() / 1000;
+        assert!(
+            (before_us..=after_us).contains(&told_us),
+            "{before_us} {told_us} {after_us}"
+        );
+        // Also after one that changed nothing: it serves as before.
+        supervisor.expect_ready();
+    }
+    server.signal("HUP");
+    supervisor.expect(&["RELOADING", "MONOTONIC_USEC"]);
+    supervisor.expect_ready();
+    server.signal("TERM");
+    assert_eq!(supervisor.expect(&["STOPPING"]), ["1"]);
+    server.ended();
+}
+
+#[test]
+fn while_clients_are_moved_off_it_is_told_how_many_are_left_and_asked_for_time() {
+    let supervisor = Supervisor::new("drain");
+    let directory = format!("{}.state", supervisor.path.display());
+    let settings =
+        format!("[drain]\nrate_per_s = 1\n[state]\ndirectory = '{directory}'\ndeadline_s = 70\n");
+    let server = supervisor.start(&settings, &[]);
+    supervisor.expect_ready();
+    let _readers: Vec<_> = (0..6).map(|_| stream(server.address(), "/sub/a")).collect();
+    server.signal("TERM");
+    supervisor.expect(&["STOPPING"]);
+    // The port for operators says the same.
+    let ready = ask(server.admin(), "GET /readyz", None);
+    assert_eq!(
+        (ready.status, ready.body.as_str()),
+        (503, "the server stops\n")
+    );
+    assert_eq!(ask(server.admin(), "GET /healthz", None).status, 200);
+    let (mut last, mut told) = (u64::MAX, 0);
+    let budget_us = loop {
+        let values = supervisor.expect(&["STATUS", "EXTEND_TIMEOUT_USEC"]);
+        let more_us: u64 = values[1].parse().expect("microseconds");
+        if values[0] == "writing logs and sessions down" {
+            break more_us;
+        }
+        let left = values[0].strip_prefix("moving clients off: ");
+        let (left, rest) = left.and_then(|it| it.split_once(' ')).expect("a count");
+        let left: u64 = left.parse().expect("a number");
+        assert!(rest.ends_with(" are still here"), "{rest}");
+        assert!(left <= last && left > 0, "{left} after {last}");
+        assert!(more_us > 2_000_000, "more than between two messages");
+        (last, told) = (left, told + 1);
+    };
+    assert!(told > 0, "nothing was told of the drain");
+    assert!(
+        budget_us > 70_000_000,
+        "{budget_us}: the writing may take 70 s"
+    );
+    let log = server.ended();
+    assert!(log.contains("clients are still here"), "{log}");
+    let _ = std::fs::remove_dir_all(directory);
+}
+
+#[test]
+fn it_hears_at_least_as_often_as_it_asks_that_all_shards_turn() {
+    let supervisor = Supervisor::new("watchdog");
+    let server = supervisor.start("", &[("WATCHDOG_USEC", "400000")]);
+    supervisor.expect_ready();
+    for _ in 0..5 {
+        assert_eq!(supervisor.expect(&["WATCHDOG"]), ["1"]);
+    }
+    server.signal("TERM");
+    while supervisor.message()[0].0 != "STOPPING" {}
+    server.ended();
+}
+
+#[test]
+fn another_processs_watchdog_is_not_ours() {
+    let supervisor = Supervisor::new("other");
+    let environment = [("WATCHDOG_USEC", "1000"), ("WATCHDOG_PID", "1")];
+    let server = supervisor.start("", &environment);
+    supervisor.expect_ready();
+    eventually("an answer", || {
+        let ready = ask(server.admin(), "GET /readyz", None);
+        (ready.status == 200).then_some(())
+    });
+    server.signal("TERM");
+    supervisor.expect(&["STOPPING"]);
+    server.ended();
+}
+
+#[test]
+fn a_supervisor_that_has_gone_is_no_reason_to_stop() {
+    let socket = [
+        ("NOTIFY_SOCKET", "/nowhere/notify"),
+        ("WATCHDOG_USEC", "1000"),
+    ];
+    let server = Server::with_environment("", &socket);
+    let ready = ask(server.admin(), "GET /readyz", None);
+    assert_eq!(ready.status, 200, "{}", ready.body);
+    server.signal("TERM");
+    server.ended();
+}
