@@ -195,7 +195,7 @@ pub enum Opening {
 }
 
 /// A connection of some carrier.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct ConnOf {
     /// Its row.
     pub slot: u32,

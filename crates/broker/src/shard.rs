@@ -5,7 +5,7 @@
 //! input is bounded (fan-outs are cursors with a budget); no input panics, whatever the network says.
 
 use alloc::boxed::Box;
-use alloc::collections::VecDeque;
+use alloc::collections::{BTreeMap, VecDeque};
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 use core::net::IpAddr;
@@ -22,7 +22,7 @@ use crate::carrier::Topics;
 use crate::conn::{
     CLOSING, ConnId, EOF, Extra, FRAMED, HttpSpill, Link, Outbox, PAUSED, PINGS, Row, Spill, State,
 };
-use crate::connection::mqtt::MqttRow;
+use crate::connection::mqtt::{Leaving, MqttRow};
 use crate::deliver::Delivery;
 use crate::drain::Draining;
 use crate::home::Home;
@@ -33,7 +33,7 @@ use crate::matching::Matching;
 use crate::pace::Pace;
 use crate::rules::Rules;
 use crate::run::Run;
-use crate::sessions::Sessions;
+use crate::sessions::{ConnOf, Sessions};
 use crate::settings::Settings;
 use crate::slab::{NONE, Side, Slab};
 use crate::snapshot::Saving;
@@ -76,6 +76,8 @@ pub struct Shard {
     pub(crate) sessions: Sessions,
     /// What is asked of homes about sessions: it waits until no delivery is under way, since a will is a publish.
     pub(crate) errands: Vec<(ShardId, Ask)>,
+    /// Sessions that are given back when what their connections published is answered.
+    pub(crate) leaving: BTreeMap<ConnOf, Leaving>,
     /// What it has added to the sums of all shards.
     pub(crate) added: Added,
     /// Topics under `$SYS` that somebody subscribes to, a bit each, and the second of their next message.
@@ -155,6 +157,7 @@ impl Shard {
             topics: Topics::default(),
             sessions: Sessions::default(),
             errands: Vec::new(),
+            leaving: BTreeMap::new(),
             added: Added::default(),
             sys_watched: 0,
             sys_due_s: 0,
@@ -247,7 +250,8 @@ impl Shard {
             waiting: self.resumed.len()
                 + self.paging.len()
                 + self.stalled.len()
-                + self.errands.len(),
+                + self.errands.len()
+                + self.leaving.len(),
             ..Accounts::default()
         };
         self.topics.account(&mut accounts);

@@ -169,9 +169,11 @@ fn interest(world: &mut World, rng: &mut Rng) -> Result<(), Wrong> {
     settle(world, rng)?;
     let linger = world.plan.settings.interest.debounce_s > 0;
     let told = world.publishers[n].subscribers.iter();
-    // There is no topic that was deleted; but MQTT has no word for that, and its subscribers go on.
+    // There is no topic that was deleted; but MQTT has no word for that, and its subscribers go on. Where there may be
+    // no room for one, a session may have come back without its subscription.
     let go_on = |topic: usize| world.mqtt.iter().filter(|c| c.subscribes_to(topic)).count() as u64;
-    let told: Vec<(String, u64)> = told
+    let known = told.filter(|(_, count)| count.is_some() || world.truth.budgets_are_wide);
+    let told: Vec<(String, u64)> = known
         .map(|(topic, count)| {
             let name = world.truth.topics[*topic].name.clone();
             (name, count.unwrap_or_else(|| go_on(*topic)))

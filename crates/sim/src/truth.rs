@@ -73,8 +73,6 @@ pub struct Message {
     pub offset: Option<u64>,
     /// It was refused.
     pub refused: bool,
-    /// It was acknowledged when it was sent again over another connection: it may still have been on its way.
-    pub late: bool,
 }
 
 impl Message {
@@ -82,7 +80,7 @@ impl Message {
     pub fn is_before(&self, other: &Message) -> bool {
         match (self.offset, other.offset) {
             (Some(one), Some(other)) => one < other,
-            _ => !self.late && self.acked.is_some_and(|acked| acked < other.sent),
+            _ => self.acked.is_some_and(|acked| acked < other.sent),
         }
     }
 }
@@ -184,7 +182,6 @@ impl Truth {
             acked_s: 0,
             offset: None,
             refused: false,
-            late: false,
         });
         number
     }
@@ -296,7 +293,6 @@ impl Truth {
                 let message = &self.messages[*number as usize];
                 if let (Some((sent, other)), Some(acked)) = (latest, message.acked)
                     && acked < sent
-                    && !message.late
                 {
                     return Err(format!(
                         "message {number} was acknowledged before {other} was sent and stands behind it"
@@ -321,10 +317,10 @@ impl Truth {
             let (mut low, mut high) = (0, u64::MAX);
             for (offset, other) in &self.topics[message.topic].by_offset {
                 let other = &self.messages[*other as usize];
-                if !other.late && other.acked.is_some_and(|acked| acked < message.sent) {
+                if other.acked.is_some_and(|acked| acked < message.sent) {
                     low = *offset;
                 }
-                if other.sent > acked && !message.late {
+                if other.sent > acked {
                     high = high.min(*offset);
                 }
             }

@@ -44,7 +44,6 @@ impl Truth {
         let topic = &self.topics[message.topic];
         if let (Some(acked), Some(ttl_s)) = (message.acked, message.ttl_s)
             && acked < asked
-            && !message.late
             && message.acked_s + ttl_s <= asked_s
         {
             return Err(format!(

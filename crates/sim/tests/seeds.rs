@@ -46,6 +46,11 @@ const FOUND: &[(&str, u64, usize)] = &[
         3_010_919,
         1200,
     ),
+    (
+        "a retained message that waited for room came behind a newer one of QoS 0",
+        5_044_670,
+        1200,
+    ),
 ];
 
 /// Seeds of the fixed set, and their steps.

@@ -362,10 +362,15 @@ impl Shard {
     /// Another shard's answer to a publish or a verb.
     pub(crate) fn outcome<I: Io>(&mut self, to: ReplyTo, outcome: Outcome, io: &mut I) {
         if !self.is_asked(to) {
-            return;
+            return self.late_outcome(to, outcome);
         }
-        if self.conns.get(to.slot).state == State::Mqtt {
-            return self.mqtt_outcome(to.slot, to.part, outcome, io);
+        let row = self.conns.get(to.slot);
+        if row.state == State::Mqtt {
+            return match row.mqtt {
+                // It has said its last, and its outbox is not empty yet.
+                NONE => self.late_outcome(to, outcome),
+                _ => self.mqtt_outcome(to.slot, to.part, outcome, io),
+            };
         }
         if self.conns.get(to.slot).state == State::WebSocket {
             self.frame_outcome(to.slot, to.part, outcome, io);

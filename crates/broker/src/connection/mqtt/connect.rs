@@ -362,10 +362,12 @@ impl Shard {
         let row = self.conns.get_mut(slot);
         let id = core::mem::replace(&mut row.mqtt, NONE);
         let mqtt = self.mqtts.remove(id);
-        let (mut expiry_s, mut will, mut given) = (0, None, None);
+        let (mut expiry_s, mut will, mut given, mut due) = (0, None, None, Vec::new());
         if self.mqtt(slot).is_some() {
             let state = self.mqtt_state(slot);
             (expiry_s, will) = (state.expiry_s, state.will.take());
+            let answers = state.answers.iter();
+            due.extend(answers.filter(|a| a.reason.is_none()).map(|a| a.packet_id));
             given = state
                 .connecting
                 .take()
@@ -401,6 +403,7 @@ impl Shard {
             kept,
             will,
         });
-        self.errands.push((mqtt.home, Ask::SessionClose(farewell)));
+        let ConnId { slot, generation } = self.id_of(slot);
+        self.give_back(ConnOf { slot, generation }, mqtt.home, farewell, due);
     }
 }

@@ -109,11 +109,23 @@ impl Shard {
         match self.offer_packet(slot, wants, message, &mut out) {
             Offered::Sent(id) => {
                 self.put(slot, &out, io);
+                if wants.retained && self.has_waiting(slot) {
+                    self.drop_outdated(slot, message.0, message.1.offset);
+                }
                 id.is_some()
             }
             Offered::Skipped => false,
             Offered::Full => self.wait_packet(slot, wants, message),
         }
+    }
+
+    /// A retained message of QoS 0 overtakes what waits: an older one must not come behind it.
+    fn drop_outdated(&mut self, slot: u32, topic: &[u8], offset: u64) {
+        let waiting = &mut self.mqtt_state(slot).waiting;
+        waiting.retain(|old| {
+            let was_sent = old.packet[0] & DUP != 0;
+            was_sent || old.group.is_some() || old.offset >= offset || old.topic() != topic
+        });
     }
 
     /// What waited for room: messages of the session that were sent before, then retained ones and those of groups.

@@ -4,6 +4,7 @@
 //! Invariant: only what [`Shard::write_down`] wrote is read.
 
 use alloc::boxed::Box;
+use alloc::collections::BTreeSet;
 use alloc::vec::Vec;
 
 use crore_wire::mqtt::{Qos, Version};
@@ -132,10 +133,7 @@ impl Shard {
                 write_field(&mut out, &sent.packet);
             }
         }
-        write_varint(&mut out, mqtt.received.len() as u64);
-        for id in &mqtt.received {
-            out.extend_from_slice(&id.to_le_bytes());
-        }
+        write_received(&mut out, &mqtt.received);
         out.into_boxed_slice()
     }
 
@@ -164,9 +162,7 @@ impl Shard {
         let subs: Vec<_> = (0..count).map(|_| KeptSub::read(&mut from)).collect();
         let inflight = read_inflight(&mut from);
         let waiting = read_inflight(&mut from);
-        let count = from.number();
-        let received = (0..count).map(|_| from.bytes(2).try_into().expect("two bytes"));
-        let received = received.map(u16::from_le_bytes).collect();
+        let received = read_received(&mut from);
         let (inflight, waiting) = (self.may_have(slot, inflight), self.may_have(slot, waiting));
         let mqtt = self.mqtt_state(slot);
         (mqtt.inflight, mqtt.waiting, mqtt.received) = (inflight, waiting, received);
@@ -218,6 +214,22 @@ impl Shard {
     }
 }
 
+/// The same session without this QoS 2 message of the client, which was refused after all.
+pub(super) fn forget_received(state: &[u8], id: u16) -> Box<[u8]> {
+    let mut from = Reader(state);
+    from.bytes(5);
+    for _ in 0..from.number() {
+        KeptSub::read(&mut from);
+    }
+    read_inflight(&mut from);
+    read_inflight(&mut from);
+    let mut out = Vec::from(&state[..state.len() - from.0.len()]);
+    let mut received = read_received(&mut from);
+    received.remove(&id);
+    write_received(&mut out, &received);
+    out.into_boxed_slice()
+}
+
 fn read_inflight(from: &mut Reader<'_>) -> alloc::collections::VecDeque<Inflight> {
     let count = from.number();
     let one = |_| {
@@ -243,6 +255,19 @@ fn read_inflight(from: &mut Reader<'_>) -> alloc::collections::VecDeque<Inflight
         }
     };
     (0..count).map(one).collect()
+}
+
+fn write_received(out: &mut Vec<u8>, received: &BTreeSet<u16>) {
+    write_varint(out, received.len() as u64);
+    for id in received {
+        out.extend_from_slice(&id.to_le_bytes());
+    }
+}
+
+fn read_received(from: &mut Reader<'_>) -> BTreeSet<u16> {
+    let count = from.number();
+    let ids = (0..count).map(|_| from.bytes(2).try_into().expect("two bytes"));
+    ids.map(u16::from_le_bytes).collect()
 }
 
 fn write_field(out: &mut Vec<u8>, field: &[u8]) {

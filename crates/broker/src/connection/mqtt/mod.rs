@@ -13,6 +13,7 @@ mod deliver;
 mod filters;
 mod give;
 mod kept;
+mod leaving;
 mod page;
 mod publish;
 mod session;
@@ -33,6 +34,7 @@ use crore_wire::websocket::handshake::choose_subprotocol;
 use super::http::Flow;
 
 pub(crate) use give::{encode_plain, is_plain};
+pub(crate) use leaving::Leaving;
 pub use shared::Shared;
 pub use state::{Mqtt, MqttRow};
 

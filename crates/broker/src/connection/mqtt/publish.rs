@@ -246,12 +246,14 @@ impl Shard {
             // Refused: its id is free again [MQTT-4.3.3-9], also for a session that goes on elsewhere.
             mqtt.received.remove(&id);
         }
+        let mut answers = mqtt.answers.iter();
+        let at = answers.position(|answer| answer.packet_id == id && answer.reason.is_none());
+        let at = at.expect("each publish has its place");
         if reason.is_error() && version == Version::V311 {
+            mqtt.answers.remove(at);
             return Err(reason);
         }
-        let mut waiting = mqtt.answers.iter_mut();
-        let answer = waiting.find(|answer| answer.packet_id == id && answer.reason.is_none());
-        answer.expect("each publish has its place").reason = Some(reason);
+        mqtt.answers[at].reason = Some(reason);
         while let Some(answer) = self.next_answer(slot) {
             let ack = Ack {
                 packet_id: PacketId::new(answer.packet_id).expect("ids are not 0"),
@@ -337,7 +339,7 @@ impl Shard {
     }
 }
 
-fn reason_of(outcome: Outcome) -> ReasonCode {
+pub(super) fn reason_of(outcome: Outcome) -> ReasonCode {
     match outcome {
         Outcome::Done(info) if info.subscribers == 0 && !info.wanted => {
             ReasonCode::NO_MATCHING_SUBSCRIBERS

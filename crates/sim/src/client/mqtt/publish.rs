@@ -150,7 +150,6 @@ impl Client {
                 }
                 (true, Qos::ExactlyOnce) => {
                     self.sent.push_back(sent);
-                    truth.messages[sent.number as usize].late = true;
                     self.send_publish(sent.id, sent.number, sent.qos, true, truth);
                 }
                 (true, _) => {

@@ -202,6 +202,10 @@ impl Client {
             }
         }
         self.receipts_made += 1;
+        if publish.dup {
+            // It never came before; whatever comes again after it was sent after it.
+            self.conn.again = Some(self.receipts_made);
+        }
         self.receipts.push(Receipt {
             serial: self.receipts_made,
             id,

@@ -127,7 +127,6 @@ impl Track {
             }
             if let (Some(acked), Some((sent, other))) = (message.acked, latest)
                 && acked < sent
-                && !message.late
             {
                 return Err(format!(
                     "message {other} came before {number}, which was acknowledged before it was sent"

@@ -1,0 +1,77 @@
+//! Sessions whose connection has ended while homes owe it answers to its publishes.
+//!
+//! Invariant: a session that lasts is given back only when each publish of its connection stands in a log or was refused. So
+//! whoever has the session next, and is sent one of them again, answers it truly and keeps the order.
+
+use alloc::boxed::Box;
+use alloc::vec::Vec;
+
+use super::kept::forget_received;
+use super::publish::reason_of;
+use crate::mail::{Ask, Farewell, Outcome, ReplyTo, ShardId};
+use crate::planted::{self, Fault};
+use crate::sessions::ConnOf;
+use crate::shard::Shard;
+
+/// A session on its way home.
+pub(crate) struct Leaving {
+    home: ShardId,
+    farewell: Box<Farewell>,
+    /// Packet ids of the publishes that were not answered.
+    due: Vec<u16>,
+}
+
+impl Shard {
+    /// Gives a session back, one that lasts as soon as these publishes are answered.
+    pub(super) fn give_back(
+        &mut self,
+        from: ConnOf,
+        home: ShardId,
+        farewell: Box<Farewell>,
+        due: Vec<u16>,
+    ) {
+        let leaving = Leaving {
+            home,
+            farewell,
+            due,
+        };
+        let over = leaving.farewell.kept.is_none();
+        if over || leaving.due.is_empty() || planted::is(Fault::HastyFarewell) {
+            return self.gave_back(leaving);
+        }
+        let before = self.leaving.insert(from, leaving);
+        assert!(before.is_none(), "a connection ends once");
+    }
+
+    fn gave_back(&mut self, leaving: Leaving) {
+        let close = Ask::SessionClose(leaving.farewell);
+        self.errands.push((leaving.home, close));
+    }
+
+    /// An answer for a connection that is gone.
+    pub(crate) fn late_outcome(&mut self, to: ReplyTo, outcome: Outcome) {
+        let from = ConnOf {
+            slot: to.slot,
+            generation: to.generation,
+        };
+        let Some(leaving) = self.leaving.get_mut(&from) else {
+            return;
+        };
+        let id = to.part as u16;
+        let at = leaving.due.iter().position(|due| *due == id);
+        leaving
+            .due
+            .swap_remove(at.expect("each publish has one answer"));
+        if reason_of(outcome).is_error()
+            && let Some(kept) = &mut leaving.farewell.kept
+        {
+            // Its id is free again [MQTT-4.3.3-9].
+            kept.state = forget_received(&kept.state, id);
+        }
+        if leaving.due.is_empty()
+            && let Some(leaving) = self.leaving.remove(&from)
+        {
+            self.gave_back(leaving);
+        }
+    }
+}
