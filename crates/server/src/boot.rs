@@ -128,7 +128,7 @@ pub fn serve(args: &ServeArgs, effective: Effective) -> anyhow::Result<()> {
         senders,
         reports: reported,
         listen: listen.clone(),
-        door: control::Door::new(&listen, &world.settings, tls_only),
+        door: control::Door::new(&listen, tls_only),
         signals,
         life: life::Start {
             args: args.clone(),

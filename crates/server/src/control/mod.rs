@@ -69,6 +69,7 @@ pub struct Plane(Arc<Inner>);
 struct Inner {
     shards: Shards,
     gate: gate::Gate,
+    door: Door,
     life: Life,
     board: Arc<Board>,
     listen: Vec<SocketAddr>,
@@ -85,6 +86,11 @@ impl Plane {
     /// The server's life.
     pub fn life(&self) -> &Life {
         &self.0.life
+    }
+
+    /// The way to the data port.
+    fn door(&self) -> &Door {
+        &self.0.door
     }
 
     /// Their counters.
@@ -152,6 +158,7 @@ async fn serve(start: Start) -> anyhow::Result<()> {
             shards,
             life: life.clone(),
             gate: gate::Gate::new(&start.admin, address),
+            door: start.door,
             board: start.board,
             listen: start.listen,
             moments: OnceLock::new(),
@@ -159,23 +166,23 @@ async fn serve(start: Start) -> anyhow::Result<()> {
         }));
         plane.moments();
         tracing::info!("admin port at http://{address}");
-        tokio::spawn(axum::serve(listener, routes(plane, start.door)).into_future());
+        tokio::spawn(axum::serve(listener, routes(plane)).into_future());
     }
     life.run(signals).await;
     Ok(())
 }
 
 /// All that the admin port answers.
-fn routes(plane: Plane, door: Door) -> Router {
+fn routes(plane: Plane) -> Router {
     let guarded = axum::middleware::from_fn_with_state(plane.clone(), gate::guard);
     Router::new()
         .route("/healthz", get(async || "ok\n"))
         .route("/readyz", get(ready))
         .route("/metrics", get(metrics::metrics))
         .route("/api/v1/stats", get(stats::stats))
-        .merge(api::routes(&plane.life().world().settings))
+        .merge(api::routes(&plane))
         .merge(console::routes())
-        .merge(tail::routes(door))
+        .merge(tail::routes())
         .merge(life::api::routes())
         .layer(guarded)
         .with_state(plane)

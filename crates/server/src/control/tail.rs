@@ -10,6 +10,7 @@ use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::sync::Arc;
 use std::time::Duration;
 
+use super::Plane;
 use crate::config::access::operator_token;
 use axum::Router;
 use axum::body::{Body, Bytes};
@@ -17,7 +18,7 @@ use axum::extract::{Query, State};
 use axum::http::{HeaderMap, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use axum::routing::get;
-use crore_broker::settings::Settings;
+use crore_broker::settings::Http;
 use futures_util::stream;
 use serde::Deserialize;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
@@ -37,14 +38,10 @@ const POSITION_BYTES_MAX: usize = 4 * 1024;
 /// A PROXY protocol v2 header of the kind that health checks send: `LOCAL`, no addresses.
 const PROXY_LOCAL: &[u8] = b"\r\n\r\n\0\r\nQUIT\n\x20\0\0\0";
 
-/// The way to the data port.
+/// The way to the data port, as far as no reload changes it.
 #[derive(Clone)]
 pub struct Door {
     address: SocketAddr,
-    /// The first of `http.subscribe_paths`, where there is one.
-    path: Option<String>,
-    /// Whether connections must begin with a PROXY header.
-    proxy: bool,
     /// Whether it takes TLS only, which this client does not speak.
     tls_only: bool,
     room: Arc<Semaphore>,
@@ -52,7 +49,7 @@ pub struct Door {
 
 impl Door {
     /// `listen` is where the data port is, at least one address: the first is taken.
-    pub fn new(listen: &[SocketAddr], settings: &Settings, tls_only: bool) -> Self {
+    pub fn new(listen: &[SocketAddr], tls_only: bool) -> Self {
         let mut address = listen[0];
         if address.ip().is_unspecified() {
             address.set_ip(match address {
@@ -62,8 +59,6 @@ impl Door {
         }
         Door {
             address,
-            path: settings.http.subscribe_paths.first().cloned(),
-            proxy: settings.http.proxy_protocol,
             tls_only,
             room: Arc::new(Semaphore::new(TAILS_MAX)),
         }
@@ -71,10 +66,8 @@ impl Door {
 }
 
 /// The route.
-pub fn routes<S: Clone + Send + Sync + 'static>(door: Door) -> Router<S> {
-    Router::new()
-        .route("/api/v1/tail", get(tail))
-        .with_state(door)
+pub fn routes() -> Router<Plane> {
+    Router::new().route("/api/v1/tail", get(tail))
 }
 
 /// What is asked for.
@@ -114,20 +107,23 @@ impl IntoResponse for Refusal {
     )
 )]
 pub async fn tail(
-    State(door): State<Door>,
+    State(plane): State<Plane>,
     Query(asked): Query<Asked>,
     headers: HeaderMap,
 ) -> Result<Response, Refusal> {
-    let request = request(&door, &asked, &headers)?;
+    let (door, world) = (plane.door(), plane.life().world());
+    let http = &world.settings.http;
+    let request = request(door, http, &asked, &headers)?;
     let permit = door.room.clone().try_acquire_owned().map_err(|_| {
         let why = format!("{TAILS_MAX} tails are open; close one");
         Refusal(StatusCode::SERVICE_UNAVAILABLE, why)
     })?;
-    let begun = tokio::time::timeout(BEGIN_TIMEOUT, begin(&door, request.as_bytes())).await;
+    let fails = |why: &str| unreachable_port(door, http, why);
+    let begun = tokio::time::timeout(BEGIN_TIMEOUT, begin(door, http, request.as_bytes())).await;
     let (head, rest, stream) = begun
-        .map_err(|_| unreachable_port(&door, "it does not answer"))?
-        .map_err(|error| unreachable_port(&door, &error.to_string()))?;
-    let status = status(&head).ok_or_else(|| unreachable_port(&door, "it does not speak HTTP"))?;
+        .map_err(|_| fails("it does not answer"))?
+        .map_err(|error| fails(&error.to_string()))?;
+    let status = status(&head).ok_or_else(|| fails("it does not speak HTTP"))?;
     if status != StatusCode::OK {
         return refused(status, rest, stream).await;
     }
@@ -139,8 +135,13 @@ pub async fn tail(
 }
 
 /// HTTP/1.0, so that the stream comes without chunks and ends with its connection.
-fn request(door: &Door, asked: &Asked, headers: &HeaderMap) -> Result<String, Refusal> {
-    let Some(path) = &door.path else {
+fn request(
+    door: &Door,
+    http: &Http,
+    asked: &Asked,
+    headers: &HeaderMap,
+) -> Result<String, Refusal> {
+    let Some(path) = http.subscribe_paths.first() else {
         let why = "http.subscribe_paths is empty: nobody can subscribe over HTTP".to_string();
         return Err(Refusal(StatusCode::SERVICE_UNAVAILABLE, why));
     };
@@ -188,9 +189,13 @@ fn encoded(text: &str) -> String {
 }
 
 /// Connects and asks; gives the head of the answer and what came behind it.
-async fn begin(door: &Door, request: &[u8]) -> std::io::Result<(Vec<u8>, Vec<u8>, TcpStream)> {
+async fn begin(
+    door: &Door,
+    http: &Http,
+    request: &[u8],
+) -> std::io::Result<(Vec<u8>, Vec<u8>, TcpStream)> {
     let mut stream = TcpStream::connect(door.address).await?;
-    if door.proxy {
+    if http.proxy_protocol {
         stream.write_all(PROXY_LOCAL).await?;
     }
     stream.write_all(request).await?;
@@ -211,8 +216,8 @@ fn status(head: &[u8]) -> Option<StatusCode> {
     StatusCode::from_bytes(head.strip_prefix(b"HTTP/1.")?.get(2..5)?).ok()
 }
 
-fn unreachable_port(door: &Door, why: &str) -> Refusal {
-    let remedy = if door.proxy {
+fn unreachable_port(door: &Door, http: &Http, why: &str) -> Refusal {
+    let remedy = if http.proxy_protocol {
         "; with http.proxy_protocol the loopback must be in http.trusted_proxies"
     } else {
         ""
@@ -264,25 +269,28 @@ fn pass_on(rest: Vec<u8>, stream: TcpStream, permit: OwnedSemaphorePermit) -> Bo
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crore_broker::settings::Settings;
 
-    fn asked(topic: Option<&str>, filter: Option<&str>) -> Asked {
+    fn request_to(
+        door: &Door,
+        topic: Option<&str>,
+        filter: Option<&str>,
+    ) -> Result<String, Refusal> {
         let owned = |text: Option<&str>| text.map(str::to_string);
-        Asked {
+        let asked = Asked {
             topic: owned(topic),
             filter: owned(filter),
             since: None,
-        }
+        };
+        let http = Settings::default().http;
+        request(door, &http, &asked, &HeaderMap::new())
     }
 
     #[test]
     fn whatever_the_topic_is_called_the_request_stays_one_line() {
-        let door = Door::new(
-            &["0.0.0.0:8800".parse().unwrap()],
-            &Settings::default(),
-            false,
-        );
+        let door = Door::new(&["0.0.0.0:8800".parse().unwrap()], false);
         let name = "a b\r\nX-Evil: 1/\u{2713}&since=live#";
-        let Ok(text) = request(&door, &asked(Some(name), None), &HeaderMap::new()) else {
+        let Ok(text) = request_to(&door, Some(name), None) else {
             panic!("it is refused");
         };
         let line = text.lines().next().unwrap();
@@ -297,16 +305,16 @@ mod tests {
     #[test]
     fn a_port_that_takes_tls_only_is_not_asked() {
         let listen = ["127.0.0.1:8800".parse().unwrap()];
-        let door = Door::new(&listen, &Settings::default(), true);
-        let refused = request(&door, &asked(Some("a"), None), &HeaderMap::new());
+        let door = Door::new(&listen, true);
+        let refused = request_to(&door, Some("a"), None);
         assert!(refused.is_err_and(|Refusal(_, why)| why.contains("tls.required")));
     }
 
     #[test]
     fn a_topic_or_a_filter_and_not_both() {
-        let door = Door::new(&["[::]:8800".parse().unwrap()], &Settings::default(), false);
+        let door = Door::new(&["[::]:8800".parse().unwrap()], false);
         for (one, other) in [(None, None), (Some("a"), Some("#"))] {
-            assert!(request(&door, &asked(one, other), &HeaderMap::new()).is_err());
+            assert!(request_to(&door, one, other).is_err());
         }
         assert_eq!(door.address, "[::1]:8800".parse().unwrap());
     }

@@ -4,7 +4,7 @@ use std::process::Command;
 
 use serde_json::{Value, json};
 
-use crate::port::{Answer, ask, eventually, get, raw};
+use crate::port::{Answer, ask, eventually, get, line, raw, stream};
 use crate::support::Server;
 
 /// What the log says of a reading that counts, and of one that does not.
@@ -202,6 +202,29 @@ fn a_signal_does_the_same_and_each_reading_is_logged_once() {
     let log = server.log();
     let told = (count(&server, READ), count(&server, REFUSED));
     assert_eq!(told, (2, 1), "{log}");
+}
+
+#[test]
+fn what_the_operators_port_takes_from_the_settings_follows_them() {
+    let server = server();
+    let admin = server.admin();
+    let body = json!({"topic": "a", "data": "x".repeat(3_000_000)}).to_string();
+    let publish = || ask(admin, "POST /api/v1/publish", Some(&body)).status;
+    assert_eq!(publish(), 413);
+    let limits = "[limits]\nmessage_bytes = \"4 MiB\"\n";
+    let http = "[http]\nsubscribe_paths = [\"/listen\"]\n";
+    write(&server, format!("{}{limits}{http}", keeps(9)));
+    assert_eq!(reload(&server).status, 200);
+    assert_eq!(publish(), 200);
+    // The tail is a client of the data port, and comes in by the path that holds.
+    let mut tail = stream(admin, "/api/v1/tail?topic=b");
+    let body = r#"{"topic":"b","data":"hello"}"#;
+    assert_eq!(ask(admin, "POST /api/v1/publish", Some(body)).status, 200);
+    while !line(&mut tail).contains("hello") {}
+    let proxy = "proxy_protocol = true\ntrusted_proxies = [\"127.0.0.0/8\"]\n";
+    write(&server, format!("{}{limits}{http}{proxy}", keeps(9)));
+    assert_eq!(reload(&server).status, 200);
+    stream(admin, "/api/v1/tail?topic=b");
 }
 
 #[test]

@@ -11,12 +11,12 @@ mod topics;
 
 use axum::Json;
 use axum::Router;
-use axum::extract::DefaultBodyLimit;
 use axum::extract::rejection::{JsonRejection, QueryRejection};
+use axum::extract::{DefaultBodyLimit, Request, State};
 use axum::http::StatusCode;
+use axum::middleware::{self, Next};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{any, get, post};
-use crore_broker::settings::Settings;
 use crore_broker::{Report, ShardId};
 use serde::Serialize;
 use utoipa::ToSchema;
@@ -35,8 +35,8 @@ const PIECES_MAX: usize = 64;
 const BODY_BYTES_MORE: usize = 64 << 10;
 
 /// All of it.
-pub fn routes(settings: &Settings) -> Router<Plane> {
-    let body_bytes = settings.limits.message_bytes * 2 + BODY_BYTES_MORE;
+pub fn routes(plane: &Plane) -> Router<Plane> {
+    let bounded = middleware::from_fn_with_state(plane.clone(), bound_body);
     Router::new()
         .route("/api/v1/topics", get(topics::list))
         .route("/api/v1/topic", get(topics::info).delete(topics::delete))
@@ -56,7 +56,14 @@ pub fn routes(settings: &Settings) -> Router<Plane> {
         .route("/api/v1/openapi.json", get(openapi::describe))
         .route("/api/{*rest}", any(nowhere))
         .method_not_allowed_fallback(wrong_method)
-        .layer(DefaultBodyLimit::max(body_bytes))
+        .layer(bounded)
+}
+
+/// A body may be as large as a message of the settings that hold asks for.
+async fn bound_body(State(plane): State<Plane>, mut request: Request, next: Next) -> Response {
+    let message_bytes = plane.life().world().settings.limits.message_bytes;
+    DefaultBodyLimit::max(message_bytes * 2 + BODY_BYTES_MORE).apply(&mut request);
+    next.run(request).await
 }
 
 /// Why a request is refused.
