@@ -2,6 +2,7 @@
 //! reads slowly gets the same bytes as whoever reads at once, and what waits for sockets is bounded.
 
 mod answers;
+mod filters;
 mod town;
 
 use proptest::prelude::*;

@@ -189,7 +189,12 @@ impl Town {
 
     /// A subscriber of a topic (or of several: `a&topic=b`), whose stream has begun.
     pub fn subscribe(&mut self, kind: Kind, topic: &str) -> usize {
-        let link = self.ask(kind, topic);
+        self.subscribe_to(kind, &format!("topic={topic}"))
+    }
+
+    /// The same of topics and filters, as a query.
+    pub fn subscribe_to(&mut self, kind: Kind, query: &str) -> usize {
+        let link = self.ask_for(kind, query);
         self.settle();
         self.io.sockets[link].received.clear();
         link
@@ -197,6 +202,11 @@ impl Town {
 
     /// A subscriber whose request has come.
     pub fn ask(&mut self, kind: Kind, topic: &str) -> usize {
+        self.ask_for(kind, &format!("topic={topic}"))
+    }
+
+    /// The same of topics and filters, as a query.
+    pub fn ask_for(&mut self, kind: Kind, query: &str) -> usize {
         let link = self.open();
         let more = match kind {
             Kind::Sse => "Accept: text/event-stream\r\n",
@@ -209,12 +219,12 @@ impl Town {
             Kind::Meta => "Sec-WebSocket-Protocol: ws+meta.nchan\r\n",
             _ => "",
         };
-        let query = match kind {
+        let envelope = match kind {
             Kind::Envelope => "&envelope=json",
             _ => "",
         };
         let text = format!(
-            "GET /sub?topic={topic}&since=live{query} HTTP/1.1\r\nHost: localhost\r\n{more}{protocol}\r\n"
+            "GET /sub?{query}&since=live{envelope} HTTP/1.1\r\nHost: localhost\r\n{more}{protocol}\r\n"
         );
         self.request(link, text);
         link

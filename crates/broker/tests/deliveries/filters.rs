@@ -1,0 +1,233 @@
+//! Subscribers by filter, whose messages of a run have others between them: what a socket refuses waits within the
+//! limits or is read from the log, and nobody gets other bytes than who reads at once.
+
+use super::*;
+
+use crore_broker::settings::{Keep, Limits};
+
+/// Three topics that the filter matches, and others between them.
+const MATCHED: [&str; 3] = ["a/1", "a/2", "a/1/b"];
+const FILTER: &str = "filter=a/%23";
+const FRAME_BYTES: usize = HEADER_BYTES + 8;
+
+/// Eight bytes of data each; where they are mixed, each lies alone.
+fn messages(count: usize, mixed: bool) -> Vec<(&'static str, String)> {
+    let message = |n: usize| (MATCHED[n % 3], format!("message{n}"));
+    let between = |n: usize| [message(n), ("b", "x".into())];
+    match mixed {
+        true => (0..count).flat_map(between).collect(),
+        false => (0..count).map(message).collect(),
+    }
+}
+
+fn publish(town: &mut Town, messages: &[(&'static str, String)], at_once: bool) {
+    for message in messages.chunks(if at_once { messages.len() } else { 1 }) {
+        town.publish(message.iter().cloned());
+        town.settle();
+    }
+}
+
+fn all_frames(count: usize) -> Vec<u8> {
+    (0..count)
+        .flat_map(|n| frame(&format!("message{n}")))
+        .collect()
+}
+
+#[test]
+fn an_outbox_of_a_subscriber_by_filter_takes_what_fits_and_no_more() {
+    let limits = [(0, 0), (9, 0), (10, 1), (39, 3), (40, 4), (41, 4)];
+    for (limit, fits) in limits {
+        for (mixed, at_once) in [(false, false), (false, true), (true, false), (true, true)] {
+            let mut town = Town::new(rule(), |limits| limits.outbox_bytes = limit, pages_of(2));
+            let link = town.subscribe_to(Kind::Plain, FILTER);
+            town.window(link, Some(0));
+            publish(&mut town, &messages(6, mixed), at_once);
+            let case = format!("limit {limit}, mixed {mixed}, at once {at_once}");
+            assert_eq!(town.accounts().outbox_bytes, fits * FRAME_BYTES, "{case}");
+            assert_eq!(town.stats().fallbacks, 1, "{case}");
+            town.window(link, None);
+            town.settle();
+            assert_eq!(town.received(link), all_frames(6), "{case}");
+            assert_eq!(town.accounts().outbox_bytes, 0, "{case}");
+            let delivered = town.stats().delivered;
+            publish(&mut town, &[("a/2", "newest".into())], true);
+            assert!(town.received(link).ends_with(b"newest"), "it is live again");
+            assert_eq!(town.stats().delivered, delivered + 1);
+        }
+    }
+}
+
+#[test]
+fn outboxes_of_subscribers_by_filter_share_the_shard_s_limit() {
+    for mixed in [false, true] {
+        let limit = 5 * FRAME_BYTES + 3;
+        let set = |limits: &mut Limits| limits.outbox_bytes_per_shard = limit;
+        let mut town = Town::new(rule(), set, Pace::default());
+        let links: Vec<usize> = (0..3)
+            .map(|_| town.subscribe_to(Kind::Plain, FILTER))
+            .collect();
+        for link in &links {
+            town.window(*link, Some(0));
+        }
+        publish(&mut town, &messages(4, mixed), true);
+        // The first takes what it needs, the second what is left.
+        assert_eq!(town.accounts().outbox_bytes, 5 * FRAME_BYTES);
+        assert_eq!(town.stats().fallbacks, 2);
+        for link in links {
+            town.window(link, None);
+            town.settle();
+            assert_eq!(town.received(link), all_frames(4));
+        }
+        assert_eq!(town.accounts().outbox_bytes, 0);
+    }
+}
+
+/// Every message counts as delivered when it is in a socket or waits for one, once.
+#[test]
+fn what_is_cut_anywhere_is_counted_once() {
+    let count = 5;
+    for query in ["topic=a/1", FILTER] {
+        for window in 0..=count * FRAME_BYTES {
+            let mut town = wide();
+            let link = town.subscribe_to(Kind::Plain, query);
+            town.window(link, Some(window));
+            let before = town.stats().delivered;
+            let data = |n| format!("message{n}");
+            town.publish((0..count).flat_map(|n| [("a/1", data(n)), ("b", "x".into())]));
+            town.settle();
+            assert_eq!(town.stats().delivered - before, count as u64, "{window}");
+            let waits = count * FRAME_BYTES - window;
+            assert_eq!(town.accounts().outbox_bytes, waits, "{window}");
+            town.window(link, None);
+            town.settle();
+            assert_eq!(town.received(link), all_frames(count), "{query} {window}");
+            assert_eq!(town.stats().delivered - before, count as u64, "{window}");
+        }
+    }
+}
+
+/// A topic that keeps the latest: nothing whole waits, and what comes when the socket opens is the newest.
+#[test]
+fn a_value_that_may_be_superseded_waits_for_no_socket() {
+    for query in ["topic=a/1", "topic=a/1&topic=a/2", FILTER] {
+        for fields in 0..=FRAME_BYTES {
+            let rule = Rule {
+                keep: Keep::Latest,
+                ..rule()
+            };
+            let mut town = Town::new(rule, |_| {}, Pace::default());
+            let link = town.subscribe_to(Kind::Plain, query);
+            town.window(link, Some(fields));
+            for n in 0..3 {
+                publish(&mut town, &[("a/1", format!("message{n}"))], true);
+            }
+            // The rest of the one that was begun.
+            let rest = if fields == 0 { 0 } else { FRAME_BYTES - fields };
+            assert_eq!(town.accounts().outbox_bytes, rest, "{query}, {fields}");
+            assert_eq!(town.stats().fallbacks, 1, "{query}, {fields}");
+            town.window(link, None);
+            town.settle();
+            let began = if fields == 0 {
+                vec![]
+            } else {
+                frame("message0")
+            };
+            let expected = [began, frame("message2")].concat();
+            assert_eq!(town.received(link), expected, "{query}, {fields}");
+        }
+    }
+}
+
+#[derive(Clone, Debug)]
+enum Op {
+    /// Messages in one request: topic and length of each.
+    Publish(Vec<(usize, usize)>),
+    Turn,
+    /// A socket takes so many bytes more.
+    Window(usize, Option<usize>),
+}
+
+const ALL: [&str; 4] = ["a/1", "a/2", "b/1", "b/2"];
+/// Filters, what they match of all, and what a subscriber asks for.
+const QUERIES: [(&str, [bool; 4]); 4] = [
+    ("filter=a/%2B", [true, true, false, false]),
+    ("filter=%2B/1&filter=a/%23", [true, true, true, false]),
+    ("filter=%23", [true; 4]),
+    ("topic=b/2&filter=a/1", [true, false, false, true]),
+];
+
+fn ops() -> impl Strategy<Value = Vec<Op>> {
+    let message = (0..ALL.len(), 0..60_usize);
+    let op = prop_oneof![
+        4 => prop::collection::vec(message, 1..8).prop_map(Op::Publish),
+        3 => Just(Op::Turn),
+        4 => (0..KINDS.len() * QUERIES.len(), prop_oneof![
+            2 => (0..500_usize).prop_map(Some),
+            1 => Just(None),
+        ]).prop_map(|(n, bytes)| Op::Window(n, bytes)),
+    ];
+    prop::collection::vec(op, 1..40)
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(96))]
+
+    /// Of each kind and query, one reads at once and one as its socket lets it.
+    #[test]
+    fn who_reads_slowly_by_filter_gets_the_same_bytes(
+        ops in ops(),
+        outbox_bytes in prop_oneof![Just(0_usize), 20..300_usize, Just(1 << 20)],
+        outbox_bytes_per_shard in prop_oneof![0..600_usize, Just(1 << 20)],
+        page_messages in prop_oneof![Just(1_usize), Just(3), Just(128)],
+        visits_per_turn in prop_oneof![1..6_u32, Just(4096)],
+    ) {
+        let mut town = Town::new(rule(), |limits| {
+            limits.outbox_bytes = outbox_bytes;
+            limits.outbox_bytes_per_shard = outbox_bytes_per_shard;
+        }, Pace { visits_per_turn, ..pages_of(page_messages) });
+        let mut pairs = Vec::new();
+        for kind in KINDS {
+            for (query, _) in QUERIES {
+                pairs.push((town.subscribe_to(kind, query), town.subscribe_to(kind, query)));
+            }
+        }
+        let mut published: [Vec<u8>; QUERIES.len()] = Default::default();
+        let mut number = 0;
+        for op in ops {
+            match op {
+                Op::Publish(messages) => {
+                    let mut lines = Vec::new();
+                    for (topic, len) in messages {
+                        let data = format!("{number}{}", "x".repeat(len));
+                        number += 1;
+                        for (bytes, (_, matches)) in published.iter_mut().zip(QUERIES) {
+                            bytes.extend(if matches[topic] { frame(&data) } else { vec![] });
+                        }
+                        lines.push((ALL[topic], data));
+                    }
+                    town.publish(lines);
+                }
+                Op::Turn => town.settle(),
+                Op::Window(n, bytes) => town.window(pairs[n].1, bytes),
+            }
+        }
+        for (_, slow) in &pairs {
+            town.window(*slow, None);
+        }
+        town.settle();
+        for (n, (quick, slow)) in pairs.iter().enumerate() {
+            prop_assert!(town.is_open(*quick) && town.is_open(*slow));
+            let kind = KINDS[n / QUERIES.len()];
+            prop_assert_eq!(
+                String::from_utf8_lossy(town.received(*slow)),
+                String::from_utf8_lossy(town.received(*quick)),
+                "{:?}", kind
+            );
+            if kind == Kind::Plain {
+                prop_assert_eq!(town.received(*quick), &published[n % QUERIES.len()]);
+            }
+        }
+        prop_assert_eq!(town.accounts().outboxes, 0);
+        prop_assert_eq!(town.accounts().outbox_bytes, 0);
+    }
+}
