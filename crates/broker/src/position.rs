@@ -112,6 +112,16 @@ pub fn parse(text: &[u8], set: u32, count: usize) -> Result<Vec<Since>, Malforme
     }
 }
 
+/// The same for filters, whose set are the homes: one entry for each. A topic's position is none of theirs, though there be
+/// one home: it says nothing of what other topics had lost when it was given.
+pub fn parse_of_homes(text: &[u8], set: u32, homes: usize) -> Result<Vec<Since>, Malformed> {
+    let since = parse(text, set, homes)?;
+    match text.first() {
+        Some(b'1') => Ok(alloc::vec![Since::Unknown; homes]),
+        _ => Ok(since),
+    }
+}
+
 fn parse_set(text: &[u8]) -> Result<Vec<Position>, Malformed> {
     let bytes = URL_SAFE_NO_PAD.decode(text).map_err(|_| Malformed)?;
     let (mut at, mut epoch) = (&bytes[..], 0);

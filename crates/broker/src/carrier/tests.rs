@@ -226,3 +226,43 @@ fn mail_to_a_free_row_finds_nobody() {
         assert!(!topics.is_current(id, serial));
     }
 }
+
+/// The last member left while others are asking: the home may still tell what came before.
+#[test]
+fn a_walk_over_nobody_visits_nobody() {
+    let mut topics = Topics::default();
+    let id = topics.open(1, b"a");
+    topics.get_mut(id).waiting = 1;
+    topics.begin_walk(id);
+    assert_eq!(topics.places(id), 0);
+    topics.end_walk(id, |_| panic!("nobody moves"));
+    let serial = topics.get(id).serial;
+    topics.close_if_unused(id);
+    assert!(topics.is_current(id, serial), "somebody waits");
+}
+
+#[test]
+fn the_bytes_of_topics_are_those_of_their_rows_and_sets() {
+    let mut topics = Topics::default();
+    let empty = topics.bytes();
+    let (rows, each) = (4096, size_of::<CarrierTopic>());
+    for n in 0..rows as u32 {
+        topics.open(n, &n.to_le_bytes());
+    }
+    let without_sets = topics.bytes();
+    let grown = without_sets - empty;
+    assert!((rows * each..rows * each * 2).contains(&grown), "{grown}");
+    for id in 0..rows as u32 {
+        topics.join(id, 1);
+    }
+    assert_eq!(topics.bytes(), without_sets, "one member needs no set");
+    for id in 0..rows as u32 {
+        topics.join(id, 2);
+    }
+    let of_sets = topics.bytes() - without_sets;
+    assert!(of_sets >= rows * size_of::<Set>(), "{of_sets}");
+    assert!(
+        of_sets <= rows * size_of::<Set>() * 2 + (1 << 16),
+        "{of_sets}"
+    );
+}

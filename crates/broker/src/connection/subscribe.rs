@@ -166,7 +166,6 @@ impl Shard {
                 self.extra(slot).list.push(Sub {
                     topic,
                     place,
-                    flags: 0,
                     offset: seen.offset,
                     epoch: seen.epoch,
                     ..Sub::default()
@@ -202,13 +201,17 @@ impl Shard {
         set: u32,
         count: usize,
     ) -> Result<Vec<Since>, &'static str> {
+        let parse = match self.conns.get(slot).wants(FILTERS) {
+            true => position::parse_of_homes,
+            false => position::parse,
+        };
         for (key, value) in form::pairs(head.query) {
             if matches!(key, b"since" | b"last_event_id") && !value.is_empty() {
                 let mut text = Vec::new();
                 form::decode(value, &mut text)
                     .map_err(|_| "a bad percent escape in the position")?;
                 self.conns.get_mut(slot).options |= CONDITIONAL;
-                return position::parse(&text, set, count).map_err(
+                return parse(&text, set, count).map_err(
                     |_| "since= takes oldest, live, -N or a position that the server gave",
                 );
             }
@@ -223,8 +226,7 @@ impl Shard {
         if let Some(id) = id {
             self.conns.get_mut(slot).options |= CONDITIONAL;
             // A browser cannot be told 400 here without giving up for good: it is told a gap.
-            return Ok(position::parse(id, set, count)
-                .unwrap_or_else(|_| alloc::vec![Since::Unknown; count]));
+            return Ok(parse(id, set, count).unwrap_or_else(|_| alloc::vec![Since::Unknown; count]));
         }
         if let Some(time) = head
             .header("if-modified-since")

@@ -13,7 +13,7 @@ use super::*;
 use crate::mail::{Frames, Record};
 
 /// Entries of a list from one mark to the next. In tests so few that short lists have several.
-const MARK_EVERY: u32 = if cfg!(test) { 4 } else { 64 };
+pub(super) const MARK_EVERY: u32 = if cfg!(test) { 4 } else { 64 };
 
 /// Marks of one list.
 #[derive(Default)]
@@ -43,6 +43,12 @@ impl Marks {
             Some(older) => self.all[at] = older,
             None => drop(self.all.remove(at)),
         }
+    }
+
+    /// The marked entries by offset.
+    #[cfg(test)]
+    pub fn all(&self) -> impl Iterator<Item = (u64, u32)> {
+        self.all.iter().copied()
     }
 
     /// The last mark at or before `offset`.

@@ -185,6 +185,23 @@ impl World {
         let losses = plain.losses.iter().flatten().count();
         assert_eq!(log.losses(), losses);
 
+        // Marks lead to any entry in a few steps.
+        for number in 0..plain.rules.count() {
+            let of_list = |kept: &&Kept| usize::from(plain.number(kept)) == number;
+            let mut marks = log.ages[number].marks.all().peekable();
+            let mut since = 0;
+            for kept in plain.kept.iter().filter(of_list) {
+                since += 1;
+                if let Some((_, id)) = marks.next_if(|mark| mark.0 == kept.offset) {
+                    assert_eq!(log.entries.get(id).offset, kept.offset);
+                    assert!(log.entries.get(id).form & MARKED != 0);
+                    since = 0;
+                }
+                assert!(since <= arrival::MARK_EVERY, "{} has no mark", kept.offset);
+            }
+            assert_eq!(marks.next(), None, "of an entry that is gone");
+        }
+
         // Of one offset the message comes before the loss, and in the order of the lists.
         let mut expected = Vec::new();
         for (place, (number, start)) in starts.iter().enumerate() {

@@ -108,7 +108,7 @@ fn a_topic_keeps_as_many_bytes_as_its_rule_says() {
         };
         let mut log = log(core::slice::from_ref(&rule), usize::MAX);
         let mut chain = NONE;
-        for offset in 1..=6 {
+        for offset in 1..=8 {
             chain = log.append(
                 chain,
                 0,
@@ -116,9 +116,11 @@ fn a_topic_keeps_as_many_bytes_as_its_rule_says() {
                 rule.messages_max(),
                 &new(offset, b"", &frame),
             );
+            let kept = kept.min(offset as u32);
+            assert_eq!(log.count(chain), kept, "{log_bytes} bytes");
+            assert_eq!(log.chain_bytes(chain), kept * len as u32);
+            assert_eq!(log.reaches_back_to(chain), Some(offset - u64::from(kept)));
         }
-        assert_eq!(log.count(chain), kept, "{log_bytes} bytes");
-        assert_eq!(log.reaches_back_to(chain), Some(6 - u64::from(kept)));
     }
 }
 
@@ -282,5 +284,54 @@ fn a_message_comes_out_as_it_went_in() {
         assert_eq!(record.qos, n as u8 % 3);
         assert_eq!(record.ttl_s(), (n % 2 == 1).then_some(9));
         assert_eq!(frames.frame(record), b"x");
+    }
+}
+
+/// What fits exactly is kept. Who goes first in one second is who came first, and a chain that an operator empties
+/// message by message ends as one that a limit emptied.
+#[test]
+fn the_oldest_of_a_second_makes_room_and_only_past_the_budget() {
+    let rule = rule();
+    let mut log = log(core::slice::from_ref(&rule), usize::MAX);
+    assert_eq!(log.chain_bytes(NONE), 0);
+    let mut chains = [NONE; 3];
+    for (offset, chain) in (1..).zip(&mut chains) {
+        let new = New {
+            topic: offset as u32,
+            ..new(offset, b"", &[1; 100])
+        };
+        *chain = log.append(NONE, 0, &rule, 1000, &new);
+    }
+    assert_eq!(log.chains(), 3);
+    let mut gone = Vec::new();
+    for (more, expected) in [(0, &[][..]), (1, &[1]), (0, &[1]), (1, &[1, 2])] {
+        log.budget_bytes = log.bytes() - more;
+        log.enforce_budget(NOW_S, NO_RULE, |topic, _, _| gone.push(topic));
+        assert_eq!(gone, expected);
+    }
+    assert_eq!(log.chains(), 1);
+    let second = New {
+        topic: 3,
+        previous: 3,
+        ..new(4, b"", &[1; 100])
+    };
+    let chain = log.append(chains[2], 0, &rule, 1000, &second);
+    assert_eq!(log.drop_front(chain, NOW_S), chain);
+    assert_eq!(log.reaches_back_to(chain), Some(3));
+    assert_eq!(log.drop_front(chain, NOW_S), NONE);
+    assert_eq!((log.chains(), log.bytes()), (0, 0));
+}
+
+/// Offsets are counts of years: the halves of what a chain without messages has lost are put together again.
+#[test]
+fn what_was_lost_is_told_beyond_four_billion_messages() {
+    let mut log = log(&[rule()], usize::MAX);
+    for lost in [7, 7 << 32, 5 << 32 | 7, u64::MAX - 1] {
+        let chain = log.empty_chain(0, 0, false, lost);
+        assert_eq!(log.reaches_back_to(chain), Some(lost));
+        assert!(
+            matches!(log.past(chain), Past::Lost { lost: found, ended: false } if found == lost)
+        );
+        log.clear(chain);
     }
 }

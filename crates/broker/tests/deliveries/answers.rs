@@ -2,6 +2,7 @@
 
 mod polls;
 mod refusals;
+mod rests;
 mod streams;
 
 use crore_broker::Pace;

@@ -2,7 +2,9 @@
 //! reads slowly gets the same bytes as whoever reads at once, and what waits for sockets is bounded.
 
 mod answers;
+mod ended;
 mod filters;
+mod order;
 mod town;
 
 use proptest::prelude::*;

@@ -41,6 +41,8 @@ pub struct Sockets {
     sockets: Vec<Socket>,
     /// How often something was sent.
     pub sends: usize,
+    /// Stamps and deliveries as they were told.
+    pub written: Vec<(u64, u64)>,
     mail: Vec<Mail>,
 }
 
@@ -70,6 +72,9 @@ impl Io for Sockets {
     }
     fn post(&mut self, _: ShardId, mail: Mail) {
         self.mail.push(mail);
+    }
+    fn written(&mut self, stamp: u64, deliveries: u64) {
+        self.written.push((stamp, deliveries));
     }
 }
 
@@ -185,6 +190,17 @@ impl Town {
     pub fn end(&mut self, link: usize) {
         let conn = self.io.sockets[link].conn.expect("it is open");
         self.handle(Input::End(conn));
+    }
+
+    /// The connection is cut.
+    pub fn cut(&mut self, link: usize) {
+        let conn = self.io.sockets[link].conn.take().expect("it is open");
+        self.handle(Input::Closed(conn));
+    }
+
+    /// A turn begins at this moment.
+    pub fn stamp(&mut self, stamp: u64) {
+        self.shard.stamp(stamp);
     }
 
     /// A subscriber of a topic (or of several: `a&topic=b`), whose stream has begun.

@@ -84,10 +84,6 @@ impl Shard {
                 .as_mut()
                 .expect("a stream that is not begun is attaching");
             attaching.body.extend_from_slice(&bytes);
-            attaching.waiting -= 1;
-            if attaching.waiting > 0 {
-                return;
-            }
             if silent {
                 self.tell_position(slot, page.head);
             }

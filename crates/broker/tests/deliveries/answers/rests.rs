@@ -1,0 +1,270 @@
+//! What a request leaves behind: nothing that the next one on its connection would notice, no row that an idle
+//! subscriber does not need, and counts of what became of it.
+
+use super::*;
+use crore_broker::position::{Position, Since, parse};
+
+/// The next request on the connection, after this one was refused.
+fn polls_again(town: &mut Town, link: usize) -> String {
+    town.request(
+        link,
+        format!("GET /sub/full?since=17-1 HTTP/1.1\r\n{GET}\r\n"),
+    );
+    town.settle();
+    take(town, link)
+}
+
+#[test]
+fn a_connection_whose_stream_was_refused_may_poll() {
+    let fields =
+        format!("Content-Type: text/plain; charset=utf-8\nETag: \"17-2\"\n{TIME}{CACHING}");
+    let two = message(&fields, "two");
+    for fields in [GET, EVENTS, UPGRADE] {
+        let mut town = town();
+        let link = asks(&mut town, "/sub/created/1", fields);
+        assert!(take(&mut town, link).starts_with("HTTP/1.1 403 "));
+        assert_eq!(polls_again(&mut town, link), two, "{fields}");
+    }
+    for fields in [GET, UPGRADE] {
+        let mut town = town_with(|limits| limits.filters_per_shard = 1);
+        let first = asks(&mut town, "/sub?filter=a/%23", GET);
+        let link = asks(&mut town, "/sub?filter=b/%23", fields);
+        let told = take(&mut town, link);
+        assert!(told.starts_with("HTTP/1.1 503 "), "{told}");
+        assert_eq!(polls_again(&mut town, link), two, "{fields}");
+        // Nothing of it is left: another one may have its filter's place.
+        town.cut(first);
+        let next = asks(&mut town, "/sub?filter=c/%23", GET);
+        assert_eq!(take(&mut town, next), "", "it waits");
+        assert_eq!(town.accounts().carrier_filters, 1);
+    }
+    // A browser is told to come again, in the form of a stream that ends.
+    let mut town = town_with(|limits| limits.filters_per_shard = 1);
+    asks(&mut town, "/sub?filter=a/%23", GET);
+    let link = asks(&mut town, "/sub?filter=b/%23", EVENTS);
+    let told = take(&mut town, link);
+    assert!(told.starts_with("HTTP/1.1 200 OK\n"), "{told}");
+    assert_eq!(told.matches("HTTP/1.1").count(), 1, "{told}");
+    assert!(told.contains("retry: "), "{told}");
+    // Answers to what was asked before it come all the same.
+    let filters = format!("GET /sub?filter=b/%23 HTTP/1.1\r\n{UPGRADE}\r\n");
+    let link = town.says(&format!(
+        "GET /nothing HTTP/1.1\r\n{GET}\r\n{filters}GET /sub/full HTTP/1.1\r\n{GET}\r\n"
+    ));
+    town.settle();
+    let told = take(&mut town, link);
+    let places = told.match_indices("HTTP/1.1 ");
+    let statuses: Vec<_> = places.map(|(at, _)| &told[at + 9..at + 12]).collect();
+    assert_eq!(statuses, ["404", "503", "200"], "{told}");
+}
+
+/// What waits for nothing but messages of one topic has its row alone.
+#[test]
+fn an_idle_subscriber_of_one_topic_has_no_side_rows() {
+    for fields in [GET, EVENTS, UPGRADE, META] {
+        let mut town = town();
+        for target in ["/sub/empty", "/sub/full?since=live"] {
+            let link = asks(&mut town, target, fields);
+            assert!(town.is_open(link));
+        }
+        let accounts = town.accounts();
+        let rows = (accounts.extras, accounts.outboxes, accounts.spills);
+        assert_eq!(rows, (0, 0, 0), "{fields}");
+    }
+}
+
+/// Subscriptions that count with the home, those that resumed, and those that were told of losses.
+#[test]
+fn what_became_of_subscriptions_is_counted() {
+    for (target, fields, expected) in [
+        ("/sub/full", GET, (0, 0, 0, 1)),
+        ("/sub/full?since=17-1", GET, (0, 1, 0, 1)),
+        ("/sub/full?since=17-2", GET, (1, 1, 0, 0)),
+        ("/sub/full?since=16-2", GET, (0, 0, 1, 1)),
+        ("/sub/full?since=live", GET, (1, 0, 0, 0)),
+        ("/sub/full?since=oldest", EVENTS, (1, 0, 0, 2)),
+        ("/sub/full?since=17-1", EVENTS, (1, 1, 0, 1)),
+        ("/sub/short/1?since=17-0", EVENTS, (1, 0, 1, 1)),
+        (
+            "/sub?topic=full&topic=short/1&since=oldest",
+            META,
+            (2, 0, 0, 3),
+        ),
+        (
+            "/sub?topic=full&topic=skips/1&since=17-1",
+            META,
+            (2, 0, 2, 3),
+        ),
+        ("/sub?filter=full&since=oldest", META, (0, 0, 0, 2)),
+        ("/sub?filter=full&since=17-1", META, (0, 0, 1, 2)),
+        ("/sub?filter=short/%2B&since=17-0", META, (0, 0, 1, 1)),
+        ("/sub?filter=full", GET, (0, 0, 0, 1)),
+    ] {
+        let mut town = town();
+        let before = town.stats();
+        asks(&mut town, target, fields);
+        let after = town.stats();
+        let counts = (
+            after.attaches - before.attaches,
+            after.resumes - before.resumes,
+            after.gaps - before.gaps,
+            after.delivered - before.delivered,
+        );
+        assert_eq!(counts, expected, "{target} {fields}");
+    }
+}
+
+/// A stream that reads on from the log has resumed nothing, and missed nothing.
+#[test]
+fn a_fallback_is_no_resume() {
+    let mut town = town_with(|limits| limits.outbox_bytes = 0);
+    let link = asks(&mut town, "/sub/full?since=live", UPGRADE);
+    let before = town.stats();
+    town.window(link, Some(0));
+    for n in 0..3 {
+        town.publish([("full", format!("{n}"))]);
+        town.settle();
+    }
+    town.window(link, None);
+    town.settle();
+    let after = town.stats();
+    let counts = (
+        after.fallbacks - before.fallbacks,
+        after.resumes - before.resumes,
+        after.gaps - before.gaps,
+        after.delivered - before.delivered,
+    );
+    assert_eq!(counts, (1, 0, 0, 3));
+}
+
+/// Until a gap is told, the position of a set is the one that the client came with: who loses the connection right
+/// behind the first of two gaps is told the second when it comes back.
+#[test]
+fn the_first_of_two_gaps_moves_its_own_topic_alone() {
+    let target = "/sub?topic=short/1&topic=skips/1";
+    for knows in [true, false] {
+        let mut town = town();
+        let link = asks(&mut town, &format!("{target}&since=live"), EVENTS);
+        let id = match knows {
+            true => id_of(&take(&mut town, link)),
+            false => "oops".to_owned(),
+        };
+        for data in ["three", "four"] {
+            town.publish([("short/1", data.into()), ("skips/1", data.into())]);
+            town.settle();
+        }
+        let mut resumes = |id: &str| {
+            let link = asks(
+                &mut town,
+                target,
+                &format!("{EVENTS}Last-Event-ID: {id}\r\n"),
+            );
+            take(&mut town, link)
+        };
+        let told = resumes(&id);
+        assert_eq!(told.matches("crore.gap").count(), 2, "{told}");
+        let first = id_of(&told);
+        let again = resumes(&first);
+        assert_eq!(again.matches("crore.gap").count(), 1, "{again}");
+        assert!(
+            again.contains("event: crore.gap\ndata: skips/1\n"),
+            "{again}"
+        );
+        assert_eq!(again.matches("data: four\n").count(), 2, "{again}");
+        let second = positions(&first)[1];
+        if knows {
+            assert_eq!(second, positions(&id)[1], "as it came");
+        } else {
+            assert!(
+                !matches!(second, Since::At(Position { epoch: 7, .. })),
+                "nobody knows it"
+            );
+        }
+    }
+}
+
+/// What an id of two topics says.
+fn positions(id: &str) -> Vec<Since> {
+    let hex = id[1..].split('-').next().expect("a head");
+    let hash = u32::from_str_radix(hex, 16).expect("a hash");
+    parse(id.as_bytes(), hash, 2).expect("a position")
+}
+
+/// The first id of a stream.
+fn id_of(told: &str) -> String {
+    let (_, rest) = told.split_once("\nid: ").expect("an id");
+    rest.lines().next().expect("its line").to_owned()
+}
+
+/// A long-poll that was told nothing but that its position is lost goes on from where the server stands.
+#[test]
+fn a_long_poll_that_ends_without_a_message_says_where_it_stands_if_its_position_was_lost() {
+    let gap = "Crore-Gap: messages before this position are lost\n";
+    for target in [
+        "/sub/empty",
+        "/sub?topic=empty&topic=void",
+        "/sub?filter=e/%23",
+    ] {
+        let mut town = town();
+        let link = asks(&mut town, target, &format!("{GET}Last-Event-ID: 16-9\r\n"));
+        assert_eq!(take(&mut town, link), "", "it waits");
+        town.wait_s(6);
+        let told = take(&mut town, link);
+        assert!(told.starts_with("HTTP/1.1 204 "), "{told}");
+        assert!(told.contains(gap), "{target}: {told}");
+        let (_, rest) = told.split_once("ETag: \"").expect("a position");
+        let id = rest.split('"').next().expect("its end").to_owned();
+        // From there nothing is lost.
+        let link = asks(
+            &mut town,
+            target,
+            &format!("{GET}If-None-Match: \"{id}\"\r\n"),
+        );
+        town.wait_s(6);
+        let told = take(&mut town, link);
+        assert!(told.starts_with("HTTP/1.1 304 "), "{told}");
+        assert!(
+            !told.contains("Crore-Gap") && !told.contains("ETag"),
+            "{told}"
+        );
+        // And what comes now comes.
+        let link = asks(
+            &mut town,
+            target,
+            &format!("{GET}If-None-Match: \"{id}\"\r\n"),
+        );
+        town.publish([("empty", "one".into()), ("e/1", "one".into())]);
+        town.settle();
+        assert!(take(&mut town, link).ends_with("\n\none"));
+    }
+}
+
+/// Nobody had read by filter when the topic's position was given: what others had lost until then is not known.
+#[test]
+fn a_topic_s_position_is_none_of_a_filter_s() {
+    let gap = "event: crore.gap\n";
+    let mut town = town();
+    for (target, gaps) in [
+        ("/sub/short/1?since=17-0", 1),
+        ("/sub?filter=short/%2B&since=17-0", 1),
+        ("/sub?filter=short/%2B&since=17-9", 1),
+        ("/sub?filter=short/%2B&since=oldest", 0),
+    ] {
+        let link = asks(&mut town, target, EVENTS);
+        let told = take(&mut town, link);
+        assert_eq!(told.matches(gap).count(), gaps, "{target}: {told}");
+        assert!(told.contains("data: two\n"), "{told}");
+    }
+    // A filter's own is one.
+    let link = asks(&mut town, "/sub?filter=short/%2B", EVENTS);
+    let id = id_of(&take(&mut town, link));
+    town.publish([("short/2", "three".into())]);
+    town.settle();
+    let link = asks(&mut town, &format!("/sub?filter=%23&since={id}"), EVENTS);
+    let told = take(&mut town, link);
+    assert!(!told.contains(gap), "{told}");
+    assert!(
+        told.contains("data: three\n") && !told.contains("data: two\n"),
+        "{told}"
+    );
+}

@@ -1,0 +1,79 @@
+//! Topics whose home is another shard, deleted while somebody asks for them: who asked before is told, who asked behind
+//! the delete begins the topic anew.
+
+use super::*;
+
+/// A name whose home is this shard of two.
+fn name_at(home: u8) -> String {
+    let names = (0..).map(|n: u32| n.to_string());
+    let mut of_home =
+        names.filter(|name| crore_wire::topic::partition(name.as_bytes()) % 2 == home);
+    of_home.next().expect("each has some")
+}
+
+fn delete(town: &mut Town, topic: &str) {
+    town.says(&format!(
+        "DELETE /pub/{topic} HTTP/1.1\r\nHost: localhost\r\n\r\n"
+    ));
+}
+
+const STREAM: &str = "Accept: text/event-stream\r\n";
+
+#[test]
+fn who_asks_behind_a_delete_is_not_told_of_it() {
+    let (near, far) = (name_at(0), name_at(1));
+    for target in [
+        format!("/sub/{far}"),
+        format!("/sub?topic={near}&topic={far}"),
+        format!("/sub?topic={far}&topic={near}"),
+    ] {
+        for fields in ["", STREAM] {
+            let mut town = Town::with(Settings::default(), Pace::default(), 2);
+            let former = town.ask(Kind::Plain, &far);
+            town.settle();
+            town.far_turn();
+            town.take(former);
+            delete(&mut town, &far);
+            let link = town.says(&format!(
+                "GET {target} HTTP/1.1\r\nHost: localhost\r\n{fields}\r\n"
+            ));
+            town.settle();
+            town.far_turn();
+            assert!(
+                town.take(former).contains("deleted"),
+                "who was there is told"
+            );
+            let told = town.take(link);
+            assert!(!told.contains("410"), "{target}: {told}");
+            assert!(town.is_open(link), "{target}");
+            town.publish([(&far[..], "first of a new life".into())]);
+            town.settle();
+            town.far_turn();
+            let told = town.take(link);
+            assert!(told.contains("first of a new life"), "{target}: {told}");
+        }
+    }
+}
+
+#[test]
+fn who_asked_before_a_delete_is_told_when_all_homes_have_answered() {
+    let (near, far) = (name_at(0), name_at(1));
+    for fields in ["", STREAM] {
+        let mut town = Town::with(Settings::default(), Pace::default(), 2);
+        let link = town.says(&format!(
+            "GET /sub?topic={near}&topic={far} HTTP/1.1\r\nHost: localhost\r\n{fields}\r\n"
+        ));
+        town.settle();
+        // The near home has answered, and the far one has not.
+        delete(&mut town, &near);
+        town.settle();
+        assert_eq!(town.take(link), "");
+        town.far_turn();
+        let told = town.take(link);
+        match fields {
+            "" => assert!(told.starts_with("HTTP/1.1 410 "), "{told}"),
+            _ => assert!(told.ends_with("\r\n0\r\n\r\n"), "{told}"),
+        }
+        assert_eq!(town.is_open(link), fields.is_empty());
+    }
+}

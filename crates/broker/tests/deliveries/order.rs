@@ -1,0 +1,103 @@
+//! What a turn brings, in which order, with how many writes, and what is told of it to who measures.
+
+use super::*;
+
+/// Messages that go to some by filter and to others by name are told in the order in which they were published.
+#[test]
+fn who_subscribes_by_filter_and_who_by_name_get_messages_in_their_order() {
+    for exact in ["a/1", "a/2"] {
+        let mut town = wide();
+        let by_name = town.subscribe(Kind::Plain, exact);
+        let by_filter = town.subscribe_to(Kind::Plain, "filter=a/%23");
+        let of = |n: usize| ["a/1", "a/2", "b"][n % 3];
+        town.publish((0..9).map(|n| (of(n), n.to_string())));
+        town.settle();
+        let bytes = |wanted: &dyn Fn(&str) -> bool| -> Vec<u8> {
+            let all = (0..9).filter(|n| wanted(of(*n)));
+            all.flat_map(|n| frame(&n.to_string())).collect()
+        };
+        assert_eq!(town.received(by_name), bytes(&|topic| topic == exact));
+        assert_eq!(town.received(by_filter), bytes(&|topic| topic != "b"));
+    }
+}
+
+#[test]
+fn messages_of_a_topic_keep_their_order_while_filters_come_and_go_within_a_turn() {
+    let mut town = wide();
+    let by_name = town.subscribe(Kind::Plain, "a/1");
+    let mut filters = Vec::new();
+    for n in 0..8 {
+        match n % 2 {
+            0 => filters.push(town.ask_for(Kind::Plain, "filter=a/%2B")),
+            _ => town.cut(filters[n / 2]),
+        }
+        for more in 0..2 {
+            town.publish([("a/1", format!("{n}{more}"))]);
+        }
+    }
+    town.settle();
+    let all = (0..8).flat_map(|n| [format!("{n}0"), format!("{n}1")]);
+    let all: Vec<u8> = all.flat_map(|data| frame(&data)).collect();
+    assert_eq!(town.received(by_name), all);
+}
+
+/// Filters that match other topics take nothing from that.
+#[test]
+fn what_lies_side_by_side_is_one_part_and_sixteen_parts_are_one_write() {
+    // Two messages side by side, then one of another topic.
+    for (pairs, writes) in [(1, 1), (16, 1), (17, 2), (32, 2), (33, 3)] {
+        for filter in [false, true] {
+            let mut town = wide();
+            let link = town.subscribe(Kind::Plain, "t");
+            town.subscribe(Kind::Plain, "u");
+            if filter {
+                town.subscribe_to(Kind::Plain, "filter=other/%23");
+            }
+            let of_pair = |n: usize| [("t", n), ("t", n), ("u", n)];
+            let messages = (0..pairs).flat_map(of_pair);
+            town.io.sends = 0;
+            town.publish(messages.map(|(topic, n)| (topic, n.to_string())));
+            town.settle();
+            // The answer to the publisher, and what the other subscriber gets, in one part for each message.
+            let others = 1 + usize::div_ceil(pairs, 16);
+            assert_eq!(town.io.sends, others + writes, "{pairs} {filter}");
+            let twice = (0..pairs).flat_map(|n| [n, n]);
+            let all: Vec<u8> = twice.flat_map(|n| frame(&n.to_string())).collect();
+            assert_eq!(town.received(link), all);
+        }
+    }
+}
+
+/// A topic that no filter matches keeps its messages together though a filter matches what lies between them.
+#[test]
+fn messages_of_a_topic_without_filters_go_out_with_one_write() {
+    let mut town = wide();
+    let link = town.subscribe(Kind::Plain, "t");
+    town.subscribe_to(Kind::Plain, "filter=a/%23");
+    town.io.sends = 0;
+    town.publish([("t", "1".into()), ("a/1", "2".into()), ("t", "3".into())]);
+    town.settle();
+    // One for the publisher, one for each subscriber.
+    assert_eq!(town.io.sends, 3);
+    assert_eq!(town.received(link), [frame("1"), frame("3")].concat());
+}
+
+#[test]
+fn who_measures_is_told_each_turn_s_deliveries_once_with_its_stamp() {
+    for query in ["topic=t", "filter=%2B"] {
+        let mut town = wide();
+        for _ in 0..3 {
+            town.subscribe_to(Kind::Plain, query);
+        }
+        let mut publish = |stamp, topic| {
+            town.stamp(stamp);
+            town.publish([(topic, "x".into()), (topic, "y".into())]);
+            town.settle();
+            std::mem::take(&mut town.io.written)
+        };
+        assert_eq!(publish(5, "t"), [(5, 6)], "{query}");
+        assert_eq!(publish(6, "other/1"), [], "nobody got anything");
+        assert_eq!(publish(0, "t"), [], "nobody measures");
+        assert_eq!(publish(9, "t"), [(9, 6)]);
+    }
+}
