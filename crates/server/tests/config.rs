@@ -333,6 +333,14 @@ fn refusals_name_the_place_the_key_and_the_remedy() {
                 "https://app.example.com",
             ],
         ),
+        (
+            "[admin]\nconnections_max = 0",
+            &["admin.connections_max: 0", "from 1 to 10000"],
+        ),
+        (
+            "[admin]\nhead_s = 3601",
+            &["admin.head_s: 3601", "from 1 to 3600"],
+        ),
     ];
     for (text, parts) in table {
         let output = check(Some(text), &[]);

@@ -12,6 +12,15 @@ const DEFAULT_LISTEN: &str = "127.0.0.1:8801";
 /// A shorter token can be guessed.
 const MIN_TOKEN_BYTES: usize = 16;
 
+/// A console has a handful, a scraper one: so many are a mistake, or somebody who holds the port.
+const DEFAULT_CONNECTIONS_MAX: u32 = 256;
+/// Each takes a descriptor, of which the process's own table has few.
+const MAX_CONNECTIONS: u32 = 10_000;
+/// As `timeouts.head_s` of the data ports.
+const DEFAULT_HEAD_S: u32 = 10;
+/// Whoever says nothing for an hour says nothing.
+const MAX_HEAD_S: u32 = 3_600;
+
 /// The admin port.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
@@ -23,6 +32,10 @@ pub struct Admin {
     pub token: String,
     /// Names besides its address by which it may be asked.
     pub hosts: Vec<String>,
+    /// Connections at once; those past it get 503.
+    pub connections_max: u32,
+    /// Seconds for the head of a request, from the beginning of the connection or the end of the answer before.
+    pub head_s: u32,
 }
 
 impl Default for Admin {
@@ -31,6 +44,8 @@ impl Default for Admin {
             listen: Some(DEFAULT_LISTEN.parse().expect("a literal address")),
             token: String::new(),
             hosts: Vec::new(),
+            connections_max: DEFAULT_CONNECTIONS_MAX,
+            head_s: DEFAULT_HEAD_S,
         }
     }
 }
@@ -62,6 +77,15 @@ pub fn problems(admin: &Admin, data: &[SocketAddr]) -> Vec<Problem> {
                 "{host:?} is not a host; write it as browsers do, such as \"admin.example.com\" or \"10.0.0.1:8801\""
             );
             fail(&format!("admin.hosts[{}]", index + 1), what);
+        }
+    }
+    for (key, value, most) in [
+        ("connections_max", admin.connections_max, MAX_CONNECTIONS),
+        ("head_s", admin.head_s, MAX_HEAD_S),
+    ] {
+        if !(1..=most).contains(&value) {
+            let what = format!("{value} is out of range; write a value from 1 to {most}");
+            fail(&format!("admin.{key}"), what);
         }
     }
     let Some(listen) = admin.listen else {

@@ -4,9 +4,8 @@ use crore_broker::ShardId;
 use serde::Serialize;
 use utoipa::ToSchema;
 
-use super::process;
+use super::{Plane, process};
 use crate::board::Snapshot;
-use crate::config::Effective;
 
 /// A limit.
 #[derive(Serialize, ToSchema)]
@@ -46,7 +45,8 @@ impl Limit {
 }
 
 /// All that are set; 0 is none.
-pub fn all(effective: &Effective, shards: &[Snapshot]) -> Vec<Limit> {
+pub fn all(plane: &Plane, shards: &[Snapshot]) -> Vec<Limit> {
+    let effective = plane.effective();
     let settings = &effective.settings;
     let limits = &settings.limits;
     let together = |name, unit, of: fn(&Snapshot) -> u64, limit: u64| {
@@ -132,6 +132,13 @@ pub fn all(effective: &Effective, shards: &[Snapshot]) -> Vec<Limit> {
                 false => 0,
             },
         ),
+        Some(Limit::new(
+            "admin.connections_max",
+            "connections",
+            plane.port().open(),
+            u64::from(effective.admin.connections_max),
+            None,
+        )),
         process::resident_bytes().map(|used| {
             Limit::new(
                 "memory",

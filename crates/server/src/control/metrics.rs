@@ -39,10 +39,11 @@ pub async fn metrics(State(plane): State<Plane>) -> Response {
     let shards = plane.board().read_all();
     let mut registry = Registry::with_prefix("crore");
     registry.register_collector(Box::new(Exposed {
-        limits: limits::all(&plane.effective(), &shards),
+        limits: limits::all(&plane, &shards),
         tables: stats::tables(&shards),
         latency: stats::latency(&shards),
         uptime_s: plane.uptime().as_secs_f64(),
+        admin: [plane.port().refused(), plane.port().slow()],
         shards: shards.into(),
     }));
     let mut text = String::new();
@@ -59,6 +60,8 @@ struct Exposed {
     tables: Vec<Table>,
     latency: Latency,
     uptime_s: f64,
+    /// Connections of the admin port that were refused, and that were slow.
+    admin: [u64; 2],
 }
 
 impl fmt::Debug for Exposed {
@@ -419,6 +422,27 @@ impl Exposed {
         Ok(())
     }
 
+    fn admin(&self, out: &mut DescriptorEncoder<'_>) -> fmt::Result {
+        let counter = MetricType::Counter;
+        let [refused, slow] = self.admin;
+        for (name, help, count) in [
+            (
+                "admin_refused_connections",
+                "Connections to the admin port past its limit",
+                refused,
+            ),
+            (
+                "admin_slow_connections",
+                "Connections to the admin port that did not ask in time",
+                slow,
+            ),
+        ] {
+            let mut metric = out.encode_descriptor(name, help, None, counter)?;
+            number(&mut metric, counter, count)?;
+        }
+        Ok(())
+    }
+
     fn limits(&self, out: &mut DescriptorEncoder<'_>) -> fmt::Result {
         let gauge = MetricType::Gauge;
         for (name, help, of) in [
@@ -470,6 +494,7 @@ impl Collector for Exposed {
         self.by_shard(out, SHARD_GAUGES, MetricType::Gauge)?;
         self.loops(out)?;
         self.memory(out)?;
+        self.admin(out)?;
         self.limits(out)
     }
 }

@@ -12,6 +12,7 @@ mod console;
 mod gate;
 mod limits;
 mod metrics;
+mod port;
 mod process;
 mod shards;
 mod signals;
@@ -70,6 +71,7 @@ struct Inner {
     shards: Shards,
     gate: gate::Gate,
     door: Door,
+    port: Arc<port::Counts>,
     life: Life,
     board: Arc<Board>,
     listen: Vec<SocketAddr>,
@@ -104,6 +106,11 @@ impl Plane {
             listen: self.0.listen.clone(),
             ..self.life().effective()
         }
+    }
+
+    /// What the admin port has met.
+    fn port(&self) -> &port::Counts {
+        &self.0.port
     }
 
     /// Since the server began.
@@ -159,6 +166,7 @@ async fn serve(start: Start) -> anyhow::Result<()> {
             life: life.clone(),
             gate: gate::Gate::new(&start.admin, address),
             door: start.door,
+            port: port::Counts::new(&start.admin),
             board: start.board,
             listen: start.listen,
             moments: OnceLock::new(),
@@ -166,7 +174,10 @@ async fn serve(start: Start) -> anyhow::Result<()> {
         }));
         plane.moments();
         tracing::info!("admin port at http://{address}");
-        tokio::spawn(axum::serve(listener, routes(plane)).into_future());
+        let spare = spare_routes(plane.clone(), &start.admin);
+        let counts = plane.0.port.clone();
+        let port = port::Port::new(&start.admin, counts, routes(plane), spare);
+        tokio::spawn(port.serve(listener));
     }
     life.run(signals).await;
     Ok(())
@@ -184,6 +195,17 @@ fn routes(plane: Plane) -> Router {
         .merge(console::routes())
         .merge(tail::routes())
         .merge(life::api::routes())
+        .layer(guarded)
+        .with_state(plane)
+}
+
+/// What it answers past `admin.connections_max`.
+fn spare_routes(plane: Plane, admin: &Admin) -> Router {
+    let guarded = axum::middleware::from_fn_with_state(plane.clone(), gate::guard);
+    Router::new()
+        .route("/healthz", get(async || "ok\n"))
+        .route("/readyz", get(ready))
+        .fallback(port::refusal(admin))
         .layer(guarded)
         .with_state(plane)
 }

@@ -284,7 +284,7 @@ impl Stats {
             shards: pairs
                 .map(|(id, (before, now))| ShardStats::of(id as ShardId, before, now, passed))
                 .collect(),
-            limits: limits::all(&plane.effective(), now),
+            limits: limits::all(plane, now),
         }
     }
 }

@@ -5,6 +5,7 @@
 mod support;
 
 mod api;
+mod crowd;
 mod gate;
 mod metrics;
 mod port;

@@ -1,0 +1,199 @@
+//! The connections of the admin port: how many there may be, and how long they may take to say what they want.
+//!
+//! Past `admin.connections_max` a connection is still taken in and told so, and whoever watches over the server still gets an answer of
+//! `/healthz` and `/readyz`: such connections answer one request, and the oldest of [`SPARE`] makes room for the next, so that a flood
+//! of them keeps nobody out for long.
+//!
+//! Deliberately not here: who may ask what ([`super::gate`]), and how long an answer may take: event streams have no end.
+
+use std::collections::VecDeque;
+use std::future::Future;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use axum::Router;
+use axum::extract::Request;
+use axum::http::{StatusCode, header};
+use axum::response::{IntoResponse as _, Response};
+use hyper::body::Incoming;
+use hyper::server::conn::http1;
+use hyper::service::service_fn;
+use hyper_util::rt::{TokioIo, TokioTimer};
+use hyper_util::service::TowerToHyperService;
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::Semaphore;
+use tokio::task::AbortHandle;
+
+use crate::config::Admin;
+
+/// Connections past the limit at once.
+const SPARE: usize = 16;
+/// How long to wait when the process has no descriptor for another connection.
+const PAUSE: Duration = Duration::from_millis(100);
+/// How often the log says that connections are refused, or ended, at most.
+const TELL_EVERY: Duration = Duration::from_secs(60);
+
+/// What a port has met since it began, and what it holds.
+pub struct Counts {
+    room: Arc<Semaphore>,
+    max: u32,
+    /// Connections past the limit.
+    refused: Met,
+    /// Connections whose first request did not come in time.
+    slow: Met,
+}
+
+impl Counts {
+    /// Nothing yet.
+    pub fn new(admin: &Admin) -> Arc<Counts> {
+        Arc::new(Counts {
+            room: Arc::new(Semaphore::new(admin.connections_max as usize)),
+            max: admin.connections_max,
+            refused: Met::default(),
+            slow: Met::default(),
+        })
+    }
+
+    /// Connections, without those past the limit.
+    pub fn open(&self) -> u64 {
+        u64::from(self.max).saturating_sub(self.room.available_permits() as u64)
+    }
+
+    /// Connections past the limit.
+    pub fn refused(&self) -> u64 {
+        self.refused.count.load(Relaxed)
+    }
+
+    /// Connections whose first request did not come in time.
+    pub fn slow(&self) -> u64 {
+        self.slow.count.load(Relaxed)
+    }
+}
+
+/// Something that is counted, and logged once in a while.
+#[derive(Default)]
+struct Met {
+    count: AtomicU64,
+    told: Mutex<Option<Instant>>,
+}
+
+impl Met {
+    /// Counts one; how many there were, when that should be said.
+    fn add(&self) -> Option<u64> {
+        let count = self.count.fetch_add(1, Relaxed) + 1;
+        let mut told = self.told.lock().unwrap_or_else(PoisonError::into_inner);
+        let due = told.is_none_or(|told| told.elapsed() >= TELL_EVERY);
+        due.then(|| {
+            *told = Some(Instant::now());
+            count
+        })
+    }
+}
+
+/// A port that serves.
+pub struct Port {
+    counts: Arc<Counts>,
+    head_timeout: Duration,
+    routes: Router,
+    /// For those past the limit.
+    spare_routes: Router,
+    spare: VecDeque<AbortHandle>,
+}
+
+impl Port {
+    /// Answers by `routes`, and past the limit by `spare_routes`.
+    pub fn new(admin: &Admin, counts: Arc<Counts>, routes: Router, spare_routes: Router) -> Port {
+        Port {
+            counts,
+            head_timeout: Duration::from_secs(u64::from(admin.head_s)),
+            routes,
+            spare_routes,
+            spare: VecDeque::new(),
+        }
+    }
+
+    /// Serves for ever.
+    pub async fn serve(mut self, listener: TcpListener) {
+        loop {
+            match listener.accept().await {
+                Ok((stream, _)) => self.take(stream),
+                Err(error) => {
+                    tracing::debug!(%error, "the admin port could not take a connection");
+                    tokio::time::sleep(PAUSE).await;
+                }
+            }
+        }
+    }
+
+    fn take(&mut self, stream: TcpStream) {
+        let _ = stream.set_nodelay(true); // answers are only slower without
+        if let Ok(permit) = self.counts.room.clone().try_acquire_owned() {
+            let answered = self.answer(stream, &self.routes, true);
+            tokio::spawn(async move {
+                answered.await;
+                drop(permit);
+            });
+            return;
+        }
+        if let Some(refused) = self.counts.refused.add() {
+            let why = full(self.counts.max);
+            tracing::warn!(refused, "the admin port is full: {why}");
+        }
+        let answered = tokio::spawn(self.answer(stream, &self.spare_routes, false));
+        self.spare.push_back(answered.abort_handle());
+        if self.spare.len() > SPARE {
+            let oldest = self.spare.pop_front();
+            oldest.iter().for_each(AbortHandle::abort); // nothing happens if it has ended
+        }
+    }
+
+    /// One connection, until it ends.
+    fn answer(
+        &self,
+        stream: TcpStream,
+        routes: &Router,
+        keep_alive: bool,
+    ) -> impl Future<Output = ()> + Send + use<> {
+        let (counts, routes) = (self.counts.clone(), routes.clone());
+        let mut http = http1::Builder::new();
+        http.timer(TokioTimer::new())
+            .header_read_timeout(self.head_timeout)
+            .keep_alive(keep_alive);
+        async move {
+            let asked = AtomicBool::new(false);
+            let service = service_fn(|request: Request<Incoming>| {
+                asked.store(true, Relaxed);
+                let routes = TowerToHyperService::new(routes.clone());
+                hyper::service::Service::call(&routes, request)
+            });
+            let served = http.serve_connection(TokioIo::new(stream), service).await;
+            // Who has asked before only waited with the next request.
+            if served.is_err_and(|error| error.is_timeout())
+                && !asked.load(Relaxed)
+                && let Some(slow) = counts.slow.add()
+            {
+                tracing::warn!(
+                    slow,
+                    "the admin port ended a connection that did not ask in time; raise admin.head_s if that was no probe"
+                );
+            }
+        }
+    }
+}
+
+fn full(max: u32) -> String {
+    format!(
+        "{max} connections are open, as many as admin.connections_max allows; close some (the console's tabs, event streams), or raise it"
+    )
+}
+
+/// The answer to whatever cannot be answered past the limit.
+pub fn refusal(admin: &Admin) -> impl Fn() -> std::future::Ready<Response> + Clone + Send + use<> {
+    let max = admin.connections_max;
+    move || {
+        let body = axum::Json(serde_json::json!({ "error": full(max) }));
+        let status = StatusCode::SERVICE_UNAVAILABLE;
+        std::future::ready((status, [(header::RETRY_AFTER, "5")], body).into_response())
+    }
+}

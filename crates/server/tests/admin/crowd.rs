@@ -1,0 +1,114 @@
+//! Those who hold the admin port, or would: too many of them, and such as never say what they want.
+
+use std::io::{Read, Write};
+use std::net::{SocketAddr, TcpStream};
+use std::time::Duration;
+
+use crate::port::{ask, eventually, metric, raw, stream};
+use crate::support::Server;
+
+fn connect(to: SocketAddr) -> TcpStream {
+    let stream = TcpStream::connect(to).expect("a connection");
+    let patience = Some(Duration::from_secs(30));
+    stream.set_read_timeout(patience).expect("a timeout");
+    stream
+}
+
+/// Waits until the port ends it without a word.
+fn ended(mut stream: TcpStream) {
+    let mut said = Vec::new();
+    let end = stream.read_to_end(&mut said);
+    assert!(end.is_ok() && said.is_empty(), "{end:?} {said:?}");
+}
+
+#[test]
+fn past_the_limit_everybody_is_told_and_health_is_still_answered() {
+    let server = Server::with_admin("[admin]\nconnections_max = 3\nhead_s = 3600\n");
+    let admin = server.admin();
+    let mut streams: Vec<_> = (0..3).map(|_| stream(admin, "/api/v1/stats")).collect();
+    for path in ["/metrics", "/", "/api/v1/stats", "/nowhere"] {
+        let answer = ask(admin, &format!("GET {path}"), None);
+        assert_eq!(answer.status, 503, "{path}: {}", answer.body);
+        let why = answer.json()["error"].to_string();
+        assert!(
+            why.contains("admin.connections_max") && why.contains("raise it"),
+            "{why}"
+        );
+        assert!(
+            answer.head.to_lowercase().contains("retry-after:"),
+            "{}",
+            answer.head
+        );
+    }
+    // More than are kept past the limit, none of which says a word.
+    let silent: Vec<_> = (0..40).map(|_| connect(admin)).collect();
+    for path in ["/healthz", "/readyz"] {
+        let answer = ask(admin, &format!("GET {path}"), None);
+        assert_eq!(answer.status, 200, "{path}: {}", answer.body);
+        let rebound = raw(
+            admin,
+            &format!("GET {path}"),
+            "Host: rebound.example\r\n",
+            None,
+        );
+        assert_eq!(rebound.status, 403, "the gate stands here too");
+    }
+    silent.into_iter().take(20).for_each(ended);
+    drop(streams.pop());
+    eventually("room again", || {
+        (ask(admin, "GET /metrics", None).status == 200).then_some(())
+    });
+    let refused = metric(admin, "crore_admin_refused_connections_total").expect("a metric");
+    assert!(refused >= 48.0, "{refused}");
+    let used = "crore_limit_used{name=\"admin.connections_max\",unit=\"connections\"}";
+    assert_eq!(metric(admin, used), Some(3.0), "two streams, and who asks");
+    let told = server
+        .log()
+        .matches("the admin port is full: 3 connections are open")
+        .count();
+    assert_eq!(told, 1, "{}", server.log());
+}
+
+#[test]
+fn who_does_not_say_in_time_what_it_wants_is_ended() {
+    let server = Server::with_admin("[admin]\nhead_s = 1\n");
+    let admin = server.admin();
+    let silent = connect(admin);
+    let mut begun = connect(admin);
+    begun
+        .write_all(b"GET /healthz HTTP/1.1\r\nHost: ")
+        .expect("it is read");
+    let mut dripping = connect(admin);
+    let drips = std::thread::spawn(move || {
+        // Each byte is in time, and the head is not.
+        for byte in b"GET /healthz HTTP/1.1\r\nX: "
+            .iter()
+            .chain(std::iter::repeat(&b'x'))
+        {
+            if dripping.write_all(&[*byte]).is_err() {
+                return;
+            }
+            std::thread::sleep(Duration::from_millis(50));
+        }
+    });
+    ended(silent);
+    ended(begun);
+    drips.join().expect("it ends");
+    let slow = || metric(admin, "crore_admin_slow_connections_total");
+    eventually("three slow ones", || slow().filter(|slow| *slow == 3.0));
+    // Who has asked may wait as long, and is no slow one; a stream goes on.
+    let _events = stream(admin, "/api/v1/stats");
+    let mut idle = connect(admin);
+    let request = format!("GET /healthz HTTP/1.1\r\nHost: {admin}\r\n\r\n");
+    idle.write_all(request.as_bytes()).expect("it is read");
+    let mut said = String::new();
+    idle.read_to_string(&mut said)
+        .expect("an answer, then the end");
+    assert!(said.starts_with("HTTP/1.1 200"), "{said}");
+    assert_eq!(slow(), Some(3.0));
+    assert!(
+        server.log().contains("raise admin.head_s"),
+        "{}",
+        server.log()
+    );
+}
