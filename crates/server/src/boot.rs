@@ -47,7 +47,7 @@ pub fn serve(args: &ServeArgs, effective: Effective) -> anyhow::Result<()> {
     let listen = with_ports(&listen)?;
     let tls_only = tls.required;
     let spoken = spoken(&tls);
-    let tls = tls::open(&tls, &settings.limits, shards)?;
+    let tls = tls::open(&tls, &settings, shards)?;
     let cores = affinity::cores();
     let homes = shards.min(cores.len());
     let new_world = |epoch, seed| {

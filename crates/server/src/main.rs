@@ -60,7 +60,7 @@ fn serve(args: &ServeArgs) -> anyhow::Result<()> {
     let effective = config::load(args)?;
     if args.check {
         // The files are part of what is checked.
-        tls::open(&effective.tls, &effective.settings.limits, effective.shards)?;
+        tls::open(&effective.tls, &effective.settings, effective.shards)?;
         return client::print(effective.to_toml().as_bytes());
     }
     match &effective.source {

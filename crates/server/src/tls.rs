@@ -7,7 +7,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use anyhow::Context as _;
-use crore_broker::settings::Limits;
+use crore_broker::settings::Settings;
 use crore_net::stream::{self, Clients, ConfigError, Handle, Source, Streams, Trouble};
 
 use crate::config::{ClientCertificates, Tls, Version};
@@ -43,16 +43,18 @@ impl Shared {
 ///
 /// # Errors
 /// When a file cannot be read or does not parse, or key and certificate do not fit.
-pub fn open(tls: &Tls, limits: &Limits, shards: usize) -> anyhow::Result<Option<Shared>> {
+pub fn open(tls: &Tls, settings: &Settings, shards: usize) -> anyhow::Result<Option<Shared>> {
     if !tls.is_on() {
         return Ok(None);
     }
     let handle = Handle::new(read(tls)?).map_err(|error| wrong(tls, &error))?;
+    let limits = &settings.limits;
     let limits = stream::Limits {
         handshakes_max: (tls.handshakes_max as usize).div_ceil(shards),
         receive_bytes_max: limits.receive_bytes_per_shard,
         send_bytes_max: limits.outbox_bytes_per_shard,
         required: tls.required,
+        proxied: settings.http.proxy_protocol,
     };
     Ok(Some(Shared { handle, limits }))
 }

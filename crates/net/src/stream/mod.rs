@@ -21,6 +21,7 @@ mod early;
 mod handshake;
 mod keys;
 mod out;
+mod preface;
 mod record;
 mod stats;
 mod table;
@@ -37,6 +38,7 @@ use config::Current;
 use early::Early;
 use handshake::INCOMING_MAX;
 use keys::{BUSY, HELD, OVER, Place};
+use preface::{Part, Preface};
 use record::{After, Alert, Crypt};
 use table::{Entry, Fresh, Table};
 
@@ -47,6 +49,9 @@ const HANDSHAKE: u8 = 22;
 /// in part with the next bytes.
 pub const BUFFER_MIN: usize = INCOMING_MAX;
 const _: () = assert!(BUFFER_MIN >= 2 * (HEADER_BYTES + SEALED_MAX));
+
+/// Connections within their PROXY headers for which there is always room.
+const PREFACES: usize = 64;
 
 /// What bounds a shard.
 #[derive(Clone, Copy, Debug)]
@@ -59,6 +64,8 @@ pub struct Limits {
     pub send_bytes_max: usize,
     /// Whether connections without TLS are refused.
     pub required: bool,
+    /// Whether a PROXY header comes before all else, in the plain.
+    pub proxied: bool,
 }
 
 /// What came: so many bytes at the beginning of the buffer, and then.
@@ -121,6 +128,8 @@ pub struct Streams {
     limits: Limits,
     table: Table,
     fresh: Fresh,
+    /// Fresh connections whose PROXY header has come in part, or alone.
+    prefaces: HashMap<u32, Preface>,
     early: HashMap<u32, Early>,
     /// Handshakes that can go on.
     due: VecDeque<(u32, u64)>,
@@ -151,6 +160,7 @@ impl Streams {
             limits,
             table: Table::new(),
             fresh: Fresh::new(),
+            prefaces: HashMap::new(),
             early: HashMap::new(),
             due: VecDeque::new(),
             begun: VecDeque::new(),
@@ -228,23 +238,58 @@ impl Streams {
     /// The first bytes.
     fn first(&mut self, fd: Fd, token: u64, received: Received, buffer: &[u8]) -> Taken {
         match received {
-            Received::Bytes(len) if buffer[0] == HANDSHAKE => {
-                self.begin(fd, token, &buffer[..len]);
-                Taken::NOTHING
-            }
-            Received::Bytes(_) if self.limits.required => {
-                self.met(Trouble::Plain, "it does not begin with TLS");
-                if buffer[0].is_ascii_uppercase() {
-                    let _ = socket::send(fd, PLAIN_REFUSED);
-                }
-                Taken::CLOSED
-            }
+            Received::Bytes(len) if self.limits.proxied => self.preface(fd, token, &buffer[..len]),
+            Received::Bytes(len) => self.sniff(fd, token, &buffer[..len], 0),
             Received::Again => {
                 self.fresh.set(fd.0);
                 Taken::NOTHING
             }
             _ => Taken::of(received),
         }
+    }
+
+    /// A PROXY header, which is handed on, and then the first bytes.
+    fn preface(&mut self, fd: Fd, token: u64, bytes: &[u8]) -> Taken {
+        let mut preface = self.take_preface(fd);
+        match preface.take(bytes) {
+            Part::End(count) if count < bytes.len() => self.sniff(fd, token, bytes, count),
+            // Whoever reads it refuses it.
+            Part::Other => Taken::of(Received::Bytes(bytes.len())),
+            Part::Header | Part::End(_) => {
+                self.prefaces.insert(fd.0, preface);
+                self.fresh.set(fd.0);
+                Taken::of(Received::Bytes(bytes.len()))
+            }
+        }
+    }
+
+    fn take_preface(&mut self, fd: Fd) -> Preface {
+        let preface = self.prefaces.remove(&fd.0).unwrap_or_default();
+        if self.prefaces.is_empty() {
+            // A table that was large once gives its memory back.
+            self.prefaces.shrink_to(PREFACES);
+        }
+        preface
+    }
+
+    /// The first of these bytes that is not handed on anyway says what the connection is.
+    fn sniff(&mut self, fd: Fd, token: u64, bytes: &[u8], before: usize) -> Taken {
+        let begin = &bytes[before..];
+        if begin[0] == HANDSHAKE {
+            self.begin(fd, token, begin);
+            return Taken {
+                plain: before,
+                ..Taken::NOTHING
+            };
+        }
+        if !self.limits.required {
+            return Taken::of(Received::Bytes(bytes.len()));
+        }
+        self.met(Trouble::Plain, "it does not begin with TLS");
+        if begin[0].is_ascii_uppercase() {
+            let _ = socket::send(fd, PLAIN_REFUSED);
+        }
+        Taken::CLOSED
     }
 
     fn receive_sealed(&mut self, fd: Fd, place: Place, buffer: &mut [u8]) -> Taken {
@@ -346,7 +391,9 @@ impl Streams {
 
     /// Forgets a connection that the caller closes now; `orderly`: the peer is told first, as far as it listens.
     pub fn closing(&mut self, fd: Fd, orderly: bool) {
-        self.fresh.take(fd.0);
+        if self.fresh.take(fd.0) && self.limits.proxied {
+            self.take_preface(fd);
+        }
         match self.table.get(fd.0) {
             Entry::Plain => return,
             Entry::Early => {

@@ -131,6 +131,49 @@ fn plain_bytes_pass_unless_tls_is_required() {
 }
 
 #[test]
+fn a_proxy_header_is_handed_on_and_what_follows_it_says_what_the_connection_is() {
+    let source = source();
+    let handle = Handle::new(source.clone()).unwrap();
+    let proxied = Limits {
+        proxied: true,
+        ..LIMITS
+    };
+    let header = [&b"\r\n\r\n\0\r\nQUIT\n\x21\x11\0\x0c"[..], &[22; 12]].concat();
+    for cut in [1, 16, 27, 28, 29, 1000] {
+        let mut pair = Pair::with(handle.clone(), client(&source, suites()[0]), proxied);
+        let hello = pair.outgoing();
+        pair.bring(&[&header[..], &hello].concat(), &[cut]);
+        pair.read();
+        pair.shake(&[cut]);
+        use std::io::Write;
+        pair.client.writer().write_all(b"hello").unwrap();
+        let out = pair.outgoing();
+        pair.bring(&out, &[cut]);
+        assert_eq!(pair.served, [&header[..], b"hello"].concat(), "{cut}");
+        assert_eq!(pair.streams.stats().handshakes, 1);
+
+        let mut plain = Pair::with(handle.clone(), client(&source, suites()[0]), proxied);
+        let request = [&header[..], b"GET / HTTP/1.1\r\n\r\n"].concat();
+        plain.bring(&request, &[cut]);
+        assert_eq!(plain.served, request, "{cut}");
+
+        let required = Limits {
+            required: true,
+            ..proxied
+        };
+        let mut refused = Pair::with(handle.clone(), client(&source, suites()[0]), required);
+        refused.bring(&request, &[cut]);
+        assert_eq!(refused.then, Then::Closed, "{cut}");
+        assert_eq!(troubles(&mut refused), [Trouble::Plain]);
+    }
+    // Without the header nothing is TLS: who listens refuses it.
+    let mut pair = Pair::with(handle, client(&source, suites()[0]), proxied);
+    let hello = pair.outgoing();
+    pair.bring(&hello, &[1000]);
+    assert_eq!((pair.served.len(), under_way(&pair)), (hello.len(), 0));
+}
+
+#[test]
 fn garbage_is_refused_with_an_alert() {
     let source = source();
     let handle = Handle::new(source.clone()).unwrap();

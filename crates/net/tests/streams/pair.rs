@@ -18,6 +18,7 @@ pub const LIMITS: Limits = Limits {
     receive_bytes_max: 1 << 20,
     send_bytes_max: 1 << 20,
     required: false,
+    proxied: false,
 };
 
 /// A certificate for `localhost`, and its key.

@@ -12,6 +12,7 @@ mod support;
 mod certificates;
 mod clients;
 mod hostile;
+mod proxied;
 mod reload;
 mod stalled;
 mod tool;

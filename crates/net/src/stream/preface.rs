@@ -1,0 +1,103 @@
+//! Where a PROXY header ends (version 2, HAProxy's `proxy-protocol.txt`, section 2.2): what follows it may be TLS, and the header itself
+//! is not. It is handed on as it comes; whoever listens reads it and decides what it is worth.
+
+/// What every header begins with.
+const SIGNATURE: [u8; 12] = *b"\r\n\r\n\0\r\nQUIT\n";
+/// Signature, version and command, family and transport, length of the rest.
+const FIXED_BYTES: usize = 16;
+
+/// How far a connection is in its header.
+#[derive(Clone, Copy, Default)]
+pub struct Preface {
+    /// Bytes that have come.
+    seen: usize,
+    /// The length of what follows the fixed part, as far as it has come.
+    rest: u16,
+}
+
+/// What lies at the beginning of some bytes.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Part {
+    /// Nothing but the header, which goes on.
+    Header,
+    /// So many bytes of the header, and then what follows it.
+    End(usize),
+    /// Something else.
+    Other,
+}
+
+impl Preface {
+    /// Takes what came.
+    pub fn take(&mut self, bytes: &[u8]) -> Part {
+        for (n, byte) in bytes.iter().enumerate() {
+            if self.seen >= FIXED_BYTES {
+                let left = self.left();
+                if left <= bytes.len() - n {
+                    self.seen += left;
+                    return Part::End(n + left);
+                }
+                self.seen += bytes.len() - n;
+                return Part::Header;
+            }
+            match self.seen {
+                at @ 0..12 if SIGNATURE[at] != *byte => return Part::Other,
+                14 | 15 => self.rest = self.rest << 8 | u16::from(*byte),
+                _ => {}
+            }
+            self.seen += 1;
+        }
+        match self.seen >= FIXED_BYTES && self.left() == 0 {
+            true => Part::End(bytes.len()),
+            false => Part::Header,
+        }
+    }
+
+    fn left(&self) -> usize {
+        FIXED_BYTES + usize::from(self.rest) - self.seen
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn header(rest: u16) -> Vec<u8> {
+        let length = rest.to_be_bytes();
+        [
+            &SIGNATURE[..],
+            &[0x21, 0x11],
+            &length,
+            &vec![22; rest.into()],
+        ]
+        .concat()
+    }
+
+    #[test]
+    fn however_it_is_cut_the_header_ends_where_it_ends() {
+        for rest in [0, 12, 300] {
+            let header = header(rest);
+            let bytes = [&header[..], b"\x16\x03\x01"].concat();
+            for cut in 1..=bytes.len() {
+                let (mut preface, mut at) = (Preface::default(), 0);
+                let end = loop {
+                    let piece = &bytes[at..bytes.len().min(at + cut)];
+                    match preface.take(piece) {
+                        Part::Header => at += piece.len(),
+                        Part::End(count) => break at + count,
+                        Part::Other => panic!("{rest} {cut}"),
+                    }
+                };
+                assert_eq!(end, header.len(), "{rest} {cut}");
+                // Where it has ended, it stays so.
+                assert_eq!(preface.take(b"\x16"), Part::End(0));
+            }
+        }
+    }
+
+    #[test]
+    fn what_is_no_header_is_seen_by_its_first_wrong_byte() {
+        assert_eq!(Preface::default().take(b"\x16\x03"), Part::Other);
+        assert_eq!(Preface::default().take(b"\r\n\r\nG"), Part::Other);
+        assert_eq!(Preface::default().take(b""), Part::Header);
+    }
+}
