@@ -100,7 +100,6 @@ impl Lanes {
     ///
     /// While carriers are behind nobody gets credit back, so that publishers of other shards wait too.
     pub fn flush(&mut self, mut post: impl FnMut(ShardId, Mail)) {
-        let mut shared = false;
         let pressed = self.is_pressed() && !planted::is(Fault::NoCredit);
         self.withholds = false;
         for id in 0..self.to.len() {
@@ -114,7 +113,6 @@ impl Lanes {
             }
             lane.credit_bytes -= credit_bytes;
             let frames = (!lane.tells.is_empty()).then(|| self.frames.clone());
-            shared |= frames.is_some();
             lane.under_way_bytes += lane.bytes.len();
             post(
                 id as ShardId,
@@ -129,8 +127,8 @@ impl Lanes {
                 },
             );
         }
-        let kept_here = Arc::get_mut(&mut self.frames).is_none();
-        if shared || kept_here {
+        let held = Arc::get_mut(&mut self.frames).is_none();
+        if held {
             let next = self.reclaim().unwrap_or_default();
             let sent = core::mem::replace(&mut self.frames, next);
             self.under_way.push(sent);

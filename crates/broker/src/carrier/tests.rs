@@ -241,6 +241,24 @@ fn a_walk_over_nobody_visits_nobody() {
     assert!(topics.is_current(id, serial), "somebody waits");
 }
 
+/// Somebody waits, so that the topic stays when all its members have left during a walk.
+#[test]
+fn a_topic_that_all_members_left_during_a_walk_takes_members_again() {
+    let mut topics = Topics::default();
+    let id = topics.open(1, b"a");
+    topics.get_mut(id).waiting = 1;
+    for life in 0..2 {
+        assert_eq!((topics.join(id, 5), topics.join(id, 6)), (0, 1), "{life}");
+        topics.begin_walk(id);
+        assert!(topics.part(id, 0).is_none() && topics.part(id, 1).is_none());
+        assert_eq!((topics.places(id), topics.member(id, 1)), (2, None));
+        topics.end_walk(id, |_| panic!("nobody is left"));
+        assert_eq!(topics.places(id), 0);
+    }
+    assert_eq!(topics.join(id, 7), 0);
+    assert_eq!(topics.only_member(id), Some(7));
+}
+
 #[test]
 fn the_bytes_of_topics_are_those_of_their_rows_and_sets() {
     let mut topics = Topics::default();

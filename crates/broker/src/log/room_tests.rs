@@ -1,10 +1,16 @@
 //! Room: what a log's bytes are, who makes room when there is none left, and how long a page is.
 
+use alloc::collections::BTreeMap;
+
+use xxhash_rust::xxh3::xxh3_64_with_seed;
+
 use super::*;
 use crate::mail::Frames;
 use crate::settings::Settings;
 
 const NOW_S: u32 = 1000;
+/// Of the hash of keys.
+const SEED: u64 = 7;
 /// No rule's messages are kept to the last.
 const NO_RULE: u8 = u8::MAX;
 
@@ -13,7 +19,7 @@ fn log(rules: &[Rule], budget_bytes: usize) -> Log {
         rules: rules.to_vec(),
         ..Settings::default()
     };
-    Log::new(&Rules::new(&settings.rules), budget_bytes, 7)
+    Log::new(&Rules::new(&settings.rules), budget_bytes, SEED)
 }
 
 fn rule() -> Rule {
@@ -287,6 +293,28 @@ fn a_message_comes_out_as_it_went_in() {
     }
 }
 
+/// Rows count too, so that the budget can be spent while every topic has less than its share: then the oldest goes, and
+/// not who has most.
+#[test]
+fn who_has_less_than_its_share_has_no_more_than_its_age_against_it() {
+    let rule = rule();
+    let mut log = log(core::slice::from_ref(&rule), usize::MAX);
+    let mut chains = [NONE; 2];
+    for (offset, topic) in [(1, 0), (2, 1), (3, 1)] {
+        let new = New {
+            topic: topic as u32,
+            time_s: NOW_S + offset as u32,
+            ..new(offset, b"", b"x")
+        };
+        chains[topic] = log.append(chains[topic], 0, &rule, 1000, &new);
+    }
+    log.budget_bytes = log.bytes() - 1;
+    assert!((log.chain_bytes(chains[1]) as usize) < log.budget_bytes / 2);
+    let mut gone = Vec::new();
+    log.enforce_budget(NOW_S, NO_RULE, |topic, _, _| gone.push(topic));
+    assert_eq!(gone, [0]);
+}
+
 /// What fits exactly is kept. Who goes first in one second is who came first, and a chain that an operator empties
 /// message by message ends as one that a limit emptied.
 #[test]
@@ -333,5 +361,36 @@ fn what_was_lost_is_told_beyond_four_billion_messages() {
             matches!(log.past(chain), Past::Lost { lost: found, ended: false } if found == lost)
         );
         log.clear(chain);
+    }
+}
+
+/// Keys are told apart by themselves, their hash only says where to look.
+#[test]
+fn two_keys_of_one_hash_are_two_keys() {
+    let rule = Rule {
+        keep: Keep::Latest,
+        ..rule()
+    };
+    let mut log = log(core::slice::from_ref(&rule), usize::MAX);
+    let append = |log: &mut Log, chain, offset, key: &[u8]| {
+        log.append(chain, 0, &rule, 1000, &new(offset, key, b"x"))
+    };
+    let chain = append(&mut log, NONE, 1, b"first");
+    let mut seen = BTreeMap::new();
+    let seed = SEED + u64::from(chain);
+    let (one, other) = (0_u32..)
+        .find_map(|n| {
+            let hash = xxh3_64_with_seed(&n.to_le_bytes(), seed) as u32;
+            Some((seen.insert(hash, n)?, n))
+        })
+        .expect("there are more keys than hashes");
+    for (offset, key, kept) in [
+        (2, one, &[1, 2][..]),
+        (3, other, &[1, 2, 3]),
+        (4, one, &[1, 3, 4]),
+        (5, other, &[1, 4, 5]),
+    ] {
+        append(&mut log, chain, offset, &key.to_le_bytes());
+        assert_eq!(offsets(&mut log, chain), kept);
     }
 }

@@ -77,3 +77,29 @@ fn who_asked_before_a_delete_is_told_when_all_homes_have_answered() {
         assert_eq!(town.is_open(link), fields.is_empty());
     }
 }
+
+/// What a client sends behind its upgrade is kept as far as a head may be long; then its socket is not read until there is
+/// an answer.
+#[test]
+fn who_sends_much_behind_an_upgrade_is_read_again_when_the_stream_begins() {
+    let far = name_at(1);
+    for (bytes, is_read) in [(100, true), (100_000, false)] {
+        let mut settings = Settings::default();
+        settings.limits.head_bytes = 4096;
+        let mut town = Town::with(settings, Pace::default(), 2);
+        let link = town.ask(Kind::Plain, &far);
+        town.settle();
+        // Pongs that nobody asked for.
+        let pong = "\u{8a}\u{80}\0\0\0\0";
+        let pongs: Vec<u8> = pong.chars().map(|byte| byte as u8).collect();
+        town.sends(link, pongs.repeat(bytes / pongs.len()));
+        assert_eq!(town.is_read(link), is_read);
+        town.far_turn();
+        assert!(town.is_read(link) && town.is_open(link));
+        town.publish([(&far[..], "message".into())]);
+        town.settle();
+        town.far_turn();
+        assert!(town.received(link).ends_with(&frame("message")));
+        assert_eq!(town.accounts().receive_bytes, 0);
+    }
+}

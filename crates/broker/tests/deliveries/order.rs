@@ -2,6 +2,8 @@
 
 use super::*;
 
+use crore_broker::settings::Keep;
+
 /// Messages that go to some by filter and to others by name are told in the order in which they were published.
 #[test]
 fn who_subscribes_by_filter_and_who_by_name_get_messages_in_their_order() {
@@ -99,5 +101,44 @@ fn who_measures_is_told_each_turn_s_deliveries_once_with_its_stamp() {
         assert_eq!(publish(6, "other/1"), [], "nobody got anything");
         assert_eq!(publish(0, "t"), [], "nobody measures");
         assert_eq!(publish(9, "t"), [(9, 6)]);
+    }
+}
+
+#[test]
+fn a_turn_goes_on_behind_messages_for_filters() {
+    let mut town = wide();
+    let by_filter = town.subscribe_to(Kind::Plain, "filter=a/%23");
+    let by_name = town.subscribe(Kind::Plain, "t");
+    town.publish([("a/1", "1".into()), ("t", "2".into())]);
+    town.publish([("a/2", "3".into())]);
+    town.turn();
+    assert_eq!(town.received(by_filter), [frame("1"), frame("3")].concat());
+    assert_eq!(town.received(by_name), frame("2"));
+}
+
+#[test]
+fn each_message_that_goes_out_is_counted() {
+    for keep in [Keep::Log, Keep::Latest] {
+        for query in ["topic=a", "topic=a&topic=b", "filter=%23"] {
+            for kind in KINDS {
+                let rule = Rule { keep, ..rule() };
+                let mut town = Town::new(rule, |_| {}, Pace::default());
+                let link = town.subscribe_to(kind, query);
+                let before = town.stats().delivered;
+                let counted = |town: &Town| town.stats().delivered - before;
+                for n in 1..=3 {
+                    town.publish([("a", "one".into())]);
+                    town.settle();
+                    assert_eq!(counted(&town), n, "{keep:?} {query} {kind:?}");
+                }
+                // One waits or is read from the log later.
+                town.window(link, Some(0));
+                town.publish([("a", "two".into())]);
+                town.settle();
+                town.window(link, None);
+                town.settle();
+                assert_eq!(counted(&town), 4, "{keep:?} {query} {kind:?}");
+            }
+        }
     }
 }

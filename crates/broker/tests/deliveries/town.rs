@@ -34,6 +34,7 @@ pub struct Socket {
     window: Option<usize>,
     refused: bool,
     wants_to_write: bool,
+    is_paused: bool,
 }
 
 #[derive(Default)]
@@ -64,8 +65,9 @@ impl Io for Sockets {
         }
         taken
     }
-    fn interest(&mut self, link: Link, _: ConnId, _: bool, write: bool) {
-        self.sockets[link.0 as usize].wants_to_write = write;
+    fn interest(&mut self, link: Link, _: ConnId, read: bool, write: bool) {
+        let socket = &mut self.sockets[link.0 as usize];
+        (socket.is_paused, socket.wants_to_write) = (!read, write);
     }
     fn close(&mut self, link: Link, _: Close) {
         self.sockets[link.0 as usize].conn = None;
@@ -186,6 +188,12 @@ impl Town {
         self.handle(Input::Received(conn, &mut text.into_bytes()));
     }
 
+    /// The client sends bytes.
+    pub fn sends(&mut self, link: usize, mut bytes: Vec<u8>) {
+        let conn = self.io.sockets[link].conn.expect("it is open");
+        self.handle(Input::Received(conn, &mut bytes));
+    }
+
     /// The client sends no more.
     pub fn end(&mut self, link: usize) {
         let conn = self.io.sockets[link].conn.expect("it is open");
@@ -299,6 +307,11 @@ impl Town {
 
     pub fn is_open(&self, link: usize) -> bool {
         self.io.sockets[link].conn.is_some()
+    }
+
+    /// Whether the server reads what comes.
+    pub fn is_read(&self, link: usize) -> bool {
+        !self.io.sockets[link].is_paused
     }
 
     pub fn accounts(&self) -> Accounts {
