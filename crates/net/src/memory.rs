@@ -36,23 +36,28 @@ fn limits(groups: &str) -> impl Iterator<Item = u64> + '_ {
 fn limit_files(line: &str) -> Option<Vec<PathBuf>> {
     let mut parts = line.splitn(3, ':');
     let (id, controllers, path) = (parts.next()?, parts.next()?, parts.next()?);
-    let (root, name) = if id == "0" && controllers.is_empty() {
-        (Path::new(CGROUPS).to_path_buf(), "memory.max")
+    let (root, names) = if id == "0" && controllers.is_empty() {
+        // Past the second nobody is killed, and nobody gets on.
+        let names: &[&str] = &["memory.max", "memory.high"];
+        (Path::new(CGROUPS).to_path_buf(), names)
     } else if controllers
         .split(',')
         .any(|controller| controller == "memory")
     {
-        (Path::new(CGROUPS).join("memory"), "memory.limit_in_bytes")
+        let names: &[&str] = &["memory.limit_in_bytes"];
+        (Path::new(CGROUPS).join("memory"), names)
     } else {
         return None;
     };
     let group = Path::new(path.trim_start_matches('/'));
-    Some(
-        group
-            .ancestors()
-            .map(|above| root.join(above).join(name))
-            .collect(),
-    )
+    let all = group.ancestors();
+    let of = |above: &Path| {
+        names
+            .iter()
+            .map(|name| root.join(above).join(name))
+            .collect()
+    };
+    Some(all.map(of).collect::<Vec<Vec<_>>>().concat())
 }
 
 /// A limit as the kernel writes it; `None` for `max`. Version 1 writes a huge number, which the machine's own
@@ -108,8 +113,11 @@ mod tests {
             files("0::/a.slice/b.service"),
             [
                 "/sys/fs/cgroup/a.slice/b.service/memory.max",
+                "/sys/fs/cgroup/a.slice/b.service/memory.high",
                 "/sys/fs/cgroup/a.slice/memory.max",
+                "/sys/fs/cgroup/a.slice/memory.high",
                 "/sys/fs/cgroup/memory.max",
+                "/sys/fs/cgroup/memory.high",
             ]
         );
         assert_eq!(

@@ -49,6 +49,10 @@ const EMPTY_SERVER_BYTES: u64 = 6_000_000;
 /// One shard more (docs/MEMORY.md).
 const SHARD_BYTES: u64 = 75_000;
 
+/// Threads that are no shards, without those for passwords and the callback: control, signals, the books of access and the two
+/// that verify tokens.
+pub const OTHER_THREADS: u64 = 5;
+
 /// What the system itself holds of a machine that somebody plans: the firmware's and the page table's part, which
 /// `MemTotal` lacks, 2 %, and a bare system's 3 %.
 const SYSTEM_PART: u64 = 20;

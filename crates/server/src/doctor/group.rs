@@ -1,4 +1,4 @@
-//! The control groups that this process runs in: what memory and processor time they leave it.
+//! The control groups that this process runs in: what memory, processor time and threads they leave it.
 //!
 //! Version 2 and version 1 side by side. A group is bounded by all above it. Inside a container the path that
 //! `/proc/self/cgroup` tells may exist on the host only; the root of the mount then stands for it.
@@ -20,12 +20,23 @@ const CHARGES_ACCEPTED: (u32, u32) = (6, 12);
 pub struct Group {
     /// Its directory.
     pub path: String,
-    /// Bytes that it may hold.
+    /// Bytes that it may hold: past `memory.max` it is killed, past `memory.high` it hardly gets on.
     pub limit: u64,
     /// Bytes that it holds now and that cannot be given back without swapping.
     pub held: u64,
     /// Whether the sockets that a server accepts count.
     pub counts_sockets: bool,
+}
+
+/// A group with a limit of tasks, which are processes and threads.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Tasks {
+    /// Its directory.
+    pub path: String,
+    /// Tasks that there may be.
+    pub limit: u64,
+    /// Tasks that there are.
+    pub held: u64,
 }
 
 /// The groups with a limit of memory, the innermost first.
@@ -39,6 +50,26 @@ pub fn read(tree: &Tree<'_>, groups: &str, kernel: Option<(u32, u32)>) -> Vec<Gr
             let mount = format!("{MOUNT}/memory");
             found.extend(above(&mount, path).filter_map(|path| first(tree, path, charges)));
         }
+    }
+    found
+}
+
+/// The groups with a limit of tasks, the innermost first.
+pub fn tasks(tree: &Tree<'_>, groups: &str) -> Vec<Tasks> {
+    let mut found = Vec::new();
+    for line in groups.lines() {
+        let (mount, path) = match (unified(line), controller(line, "pids")) {
+            (Some(path), _) => (MOUNT.to_string(), path),
+            (None, Some(path)) => (format!("{MOUNT}/pids"), path),
+            (None, None) => continue,
+        };
+        found.extend(above(&mount, path).filter_map(|path| {
+            // `max` stands for none, and is no number here.
+            let limit = tree.number(&format!("{path}/pids.max"))?;
+            let held = tree.number(&format!("{path}/pids.current")).unwrap_or(0);
+            let path = format!("/{path}");
+            Some(Tasks { path, limit, held })
+        }));
     }
     found
 }
@@ -76,7 +107,8 @@ fn cores(quota_us: u64, period_us: u64) -> Option<f64> {
 }
 
 fn second(tree: &Tree<'_>, path: String, charges: bool) -> Option<Group> {
-    let limit = tree.number(&format!("{path}/memory.max"))?;
+    let limits = ["memory.max", "memory.high"].map(|name| tree.number(&format!("{path}/{name}")));
+    let limit = limits.into_iter().flatten().min()?;
     let used = tree.number(&format!("{path}/memory.current")).unwrap_or(0);
     let stat = tree
         .text(&format!("{path}/memory.stat"))

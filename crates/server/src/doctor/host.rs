@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 use crore_net::clock::{self, Discipline};
 
 use super::card::{self, Card};
-use super::group::{self, Group};
+use super::group::{self, Group, Tasks};
 
 /// Settings that are read: the part below `/proc/sys`, in the form of `sysctl`.
 const SYSCTLS: [&str; 28] = [
@@ -61,6 +61,8 @@ pub struct Host {
     pub memory: Option<Memory>,
     /// The control groups with a limit of memory that this process runs in, the innermost first.
     pub groups: Vec<Group>,
+    /// Those with a limit of tasks, the innermost first.
+    pub tasks: Vec<Tasks>,
     /// Cores that this process may run on (affinity and cpuset).
     pub cores: Option<usize>,
     /// Processor time that a control group grants, in cores.
@@ -114,6 +116,7 @@ impl Host {
             has_systemd: tree.path("run/systemd/system").is_dir(),
             memory: tree.text("proc/meminfo").as_deref().and_then(Memory::parse),
             groups: group::read(&tree, &groups, kernel),
+            tasks: group::tasks(&tree, &groups),
             cores: allowed,
             quota_cores: group::quota(&tree, &groups),
             descriptors: tree

@@ -190,6 +190,7 @@ fn plan_memory(host: &mut Host, bytes: u64) {
         swap: host.memory.map_or(0, |memory| memory.swap),
     });
     host.groups.clear();
+    host.tasks.clear();
 }
 
 fn apply(plan: &Plan, host: &Host, root: &Path) -> anyhow::Result<()> {

@@ -51,6 +51,8 @@ pub struct Need {
     pub protocol: Protocol,
     /// Shards of the server.
     pub shards: u64,
+    /// Threads of the server: its shards and all others.
+    pub threads: u64,
     /// Shards that topics are divided among.
     pub homes: u64,
     /// Cores that run them.
@@ -87,10 +89,12 @@ impl Need {
     ) -> Need {
         let limits = &effective.settings.limits;
         let homes = effective.shards.min(cores).max(1);
+        let threads = effective.shards + verifiers(cores, effective);
         Need {
             connections: connections.unwrap_or(limits.connections_max as u64),
             protocol,
             shards: effective.shards as u64,
+            threads: threads as u64 + formula::OTHER_THREADS,
             homes: homes as u64,
             cores: cores as u64,
             backlog: effective.backlog.into(),
@@ -131,4 +135,17 @@ impl Need {
     pub fn memory_bytes(&self, host: &Host) -> u64 {
         self.fixed_bytes() + self.connections * self.connection_bytes(host)
     }
+}
+
+/// Threads that verify passwords and ask the callback, when all of them work.
+fn verifiers(cores: usize, effective: &Effective) -> usize {
+    let Some(access) = &effective.access else {
+        return 0;
+    };
+    let passwords = match access.password_threads {
+        0 => cores.div_ceil(4),
+        some => some,
+    };
+    let callback = access.callback.as_ref();
+    passwords + callback.map_or(0, |callback| callback.concurrency)
 }

@@ -1,6 +1,7 @@
 //! The doctor on prepared hosts: small and large ones, containers, old kernels, and hosts that say nothing.
 
 mod apply;
+mod groups;
 mod tree;
 
 use tree::Tree;

@@ -1,14 +1,16 @@
-//! Cores, interrupts, network cards, clock.
+//! Cores, threads, interrupts, network cards, clock.
 
 use super::{Check, Fix, State};
 use crate::doctor::card::{self, Card};
 use crate::doctor::formula;
+use crate::doctor::group::Tasks;
 use crate::doctor::host::Host;
 use crate::doctor::need::Need;
 use crate::doctor::words::count;
 
 pub fn checks(host: &Host, need: &Need) -> Vec<Check> {
     let mut checks = vec![cores(host, need)];
+    checks.extend(host.tasks.iter().map(|group| tasks(group, need)));
     if host.cards.is_empty() {
         checks.push(
             Check::new("network cards", None, "interrupts on every core")
@@ -43,6 +45,29 @@ fn cores(host: &Host, need: &Need) -> Check {
         [Fix::ByHand(
             "remove the quota (CPUQuota= of the unit, --cpus of the container) and bind to fewer cores instead (AllowedCPUs=, --cpuset-cpus)".to_string(),
         )],
+    )
+}
+
+fn tasks(group: &Tasks, need: &Need) -> Check {
+    let wanted = group.held + need.threads;
+    Check::new(
+        format!("task limit of {}", group.path),
+        Some(count(group.limit)),
+        format!("at least {}", count(wanted)),
+    )
+    .because(format!(
+        "{} tasks there now + {} threads of the server: its shards, and those that control it and verify credentials. Past the limit \
+         none begins, and the server does not start",
+        count(group.held),
+        count(need.threads),
+    ))
+    .unless(
+        group.limit >= wanted,
+        State::Change,
+        [Fix::ByHand(format!(
+            "raise the limit (TasksMax= of the unit, --pids-limit of the container) to {}, or let the server have fewer shards",
+            count(wanted)
+        ))],
     )
 }
 

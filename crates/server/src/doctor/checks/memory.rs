@@ -74,7 +74,7 @@ fn groups(host: &Host, need: &Need) -> Vec<Check> {
             format!("at least {}", bytes(wanted)),
         )
         .because(format!(
-            "{} held now + {} of an empty server and full logs + {} connections x {each} B; {counted}. Past the limit the kernel kills the server",
+            "{} held now + {} of an empty server and full logs + {} connections x {each} B; {counted}. Past memory.max the kernel kills the server, past memory.high it hardly gets on",
             bytes(group.held),
             bytes(need.fixed_bytes()),
             count(need.connections),
@@ -83,7 +83,7 @@ fn groups(host: &Host, need: &Need) -> Vec<Check> {
             group.limit >= wanted,
             State::Change,
             [Fix::ByHand(format!(
-                "raise the limit (MemoryMax= of the unit, --memory of the container) to {}",
+                "raise the limit (MemoryMax= and MemoryHigh= of the unit, --memory of the container) to {}",
                 bytes(wanted)
             ))],
         )

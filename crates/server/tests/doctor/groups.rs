@@ -1,0 +1,170 @@
+//! Control groups as version 2 writes them: nested, inside containers and out, with `max` and with less than that.
+
+use crate::tree::Tree;
+use crate::{MILLION, TEN};
+
+const GIB: u64 = 1 << 30;
+const MOUNT: &str = "sys/fs/cgroup";
+
+/// A host for ten million whose process runs in this group, with logs of 1 MiB.
+fn host(group: &str) -> Tree {
+    Tree::large()
+        .with(
+            "crore.toml",
+            "shards = 32\n[limits]\nlog_bytes = \"1 MiB\"\nconnections_max = 20000000\n",
+        )
+        .with("proc/self/cgroup", &format!("0::{group}\n"))
+}
+
+/// What a group with this limit has room for when nothing is held in it.
+fn room(limit: u64) -> u64 {
+    (limit - 6_000_000 - 32 * 75_000 - (1 << 20)) / (164 + 3_832)
+}
+
+#[test]
+fn max_is_no_limit_and_the_least_of_those_above_binds() {
+    let [pods, pod, container] = [
+        "kubepods.slice",
+        "kubepods.slice/kubepods-pod1.slice",
+        "kubepods.slice/kubepods-pod1.slice/cri-containerd-2.scope",
+    ];
+    let host = host(&format!("/{container}"))
+        .with(&format!("{MOUNT}/{container}/memory.max"), "max\n")
+        .with(&format!("{MOUNT}/{container}/memory.high"), "max\n")
+        .with(
+            &format!("{MOUNT}/{container}/memory.current"),
+            "123456789\n",
+        )
+        .with(&format!("{MOUNT}/{container}/pids.max"), "max\n")
+        .with(&format!("{MOUNT}/{container}/cpu.max"), "max 100000\n");
+    let findings = host.findings(MILLION);
+    assert_eq!(findings.bound("control group"), None, "nothing is limited");
+    assert_eq!(findings.all_in("change"), [""; 0]);
+    assert_eq!(findings.state("cores"), "fits");
+
+    let host = host
+        .with(&format!("{MOUNT}/{pod}/memory.max"), "2147483648\n")
+        .with(&format!("{MOUNT}/{pods}/memory.max"), "8589934592\n")
+        .with(&format!("{MOUNT}/{pod}/cpu.max"), "1600000 100000\n")
+        .with(&format!("{MOUNT}/{pods}/cpu.max"), "6400000 100000\n");
+    let findings = host.findings(TEN);
+    let name = format!("memory of the control group /{MOUNT}/{pod}");
+    assert_eq!(findings.holds(), (room(2 * GIB), name.as_str()));
+    assert_eq!(
+        findings.bound(&format!("/{MOUNT}/{pods}")),
+        Some(room(2 * GIB))
+    );
+    // 16 of 32 cores: so many shards, and the quota does not stop them.
+    assert_eq!(findings.0["cores"], 16);
+    // Further out there is less.
+    let host = host.with(&format!("{MOUNT}/{pods}/memory.max"), "1073741824\n");
+    let name = format!("memory of the control group /{MOUNT}/{pods}");
+    assert_eq!(host.findings(TEN).holds(), (room(GIB), name.as_str()));
+}
+
+#[test]
+fn a_container_sees_its_own_limit_at_the_root_of_the_mount() {
+    // With a namespace of its own its path is the root; without one the path is the host's, and is not there.
+    for path in ["/", "/docker/0123456789abcdef", "/../other.slice"] {
+        let host = host(path)
+            .with(&format!("{MOUNT}/memory.max"), "1073741824\n")
+            .with(&format!("{MOUNT}/pids.max"), "20\n")
+            .with(&format!("{MOUNT}/cpu.max"), "200000 100000\n");
+        let findings = host.findings(MILLION);
+        let name = format!("memory of the control group /{MOUNT}");
+        assert_eq!(findings.holds(), (room(GIB), name.as_str()), "{path}");
+        assert_eq!(findings.0["cores"], 2, "{path}");
+        assert_eq!(findings.state(&format!("task limit of /{MOUNT}")), "change");
+    }
+}
+
+#[test]
+fn a_limit_past_which_the_server_is_held_up_binds_as_one_past_which_it_is_killed() {
+    let group = "system.slice/crore.service";
+    let host = host(&format!("/{group}"))
+        .with(&format!("{MOUNT}/{group}/memory.max"), "4294967296\n")
+        .with(&format!("{MOUNT}/{group}/memory.high"), "1073741824\n");
+    let findings = host.findings(MILLION);
+    let name = format!("memory of the control group /{MOUNT}/{group}");
+    assert_eq!(findings.holds(), (room(GIB), name.as_str()));
+    let change = findings.change(&format!("memory limit of /{MOUNT}/{group}"));
+    assert!(change.contains("MemoryHigh="), "{change}");
+}
+
+#[test]
+fn threads_need_a_place_in_each_group() {
+    let group = "system.slice/crore.service";
+    let access = "[access]\npassword_threads = 7\n[access.callback]\nurl = \"http://127.0.0.1:9/\"\nconcurrency = 11\n";
+    for (settings, threads) in [("", 32 + 5), (access, 32 + 5 + 7 + 11)] {
+        let limited = |limit: u64| {
+            host(&format!("/{group}"))
+                .with("crore.toml", &format!("shards = 32\n{settings}"))
+                .with(&format!("{MOUNT}/{group}/pids.max"), "4096\n")
+                .with(&format!("{MOUNT}/{group}/pids.current"), "3\n")
+                .with(
+                    &format!("{MOUNT}/system.slice/pids.max"),
+                    &format!("{limit}\n"),
+                )
+                .with(&format!("{MOUNT}/system.slice/pids.current"), "100\n")
+                .findings(MILLION)
+        };
+        let outer = format!("task limit of /{MOUNT}/system.slice");
+        let findings = limited(100 + threads);
+        assert_eq!(findings.state(&outer), "fits");
+        assert_eq!(
+            findings.state(&format!("task limit of /{MOUNT}/{group}")),
+            "fits"
+        );
+        let findings = limited(100 + threads - 1);
+        assert_eq!(findings.state(&outer), "change");
+        assert!(findings.change(&outer).contains("TasksMax="));
+        assert_eq!(findings.0["fits"], false);
+    }
+    // Version 1 has a mount of its own for them.
+    let host = Tree::large()
+        .with("proc/self/cgroup", "8:pids:/docker/1\n0::/\n")
+        .with(&format!("{MOUNT}/pids/docker/1/pids.max"), "8\n");
+    let findings = host.findings(MILLION);
+    assert_eq!(
+        findings.state(&format!("task limit of /{MOUNT}/pids/docker/1")),
+        "change"
+    );
+}
+
+#[test]
+fn what_is_written_as_nobody_expects_is_no_limit() {
+    let group = "system.slice/crore.service";
+    for text in [
+        "",
+        "\n",
+        "many\n",
+        "-1\n",
+        "99999999999999999999999\n",
+        "1 2\n",
+    ] {
+        let host = [
+            "memory.max",
+            "memory.high",
+            "memory.current",
+            "pids.max",
+            "cpu.max",
+        ]
+        .iter()
+        .fold(host(&format!("/{group}")), |host, name| {
+            host.with(&format!("{MOUNT}/{group}/{name}"), text)
+        })
+        .with(&format!("{MOUNT}/{group}/memory.stat"), "file\nshmem x\n\n");
+        let findings = host.findings(MILLION);
+        assert_eq!(findings.bound("control group"), None, "{text:?}");
+        assert_eq!(findings.all_in("change"), [""; 0], "{text:?}");
+    }
+    // More can be given back than is in use: nothing is held.
+    let host = host(&format!("/{group}"))
+        .with(&format!("{MOUNT}/{group}/memory.max"), "1073741824\n")
+        .with(&format!("{MOUNT}/{group}/memory.current"), "1000\n")
+        .with(
+            &format!("{MOUNT}/{group}/memory.stat"),
+            "file 5000\nshmem 9000\nslab_reclaimable 2000\n",
+        );
+    assert_eq!(host.findings(MILLION).holds().0, room(GIB));
+}
