@@ -280,8 +280,8 @@ impl Dialect {
 
 /// A client's name of 23 bytes, the most that every server of 3.1.1 takes (§3.1.3.1). Two tools at one
 /// broker are two processes: equal names would end each other.
-pub fn client_id(role: char, number: u32) -> String {
-    format!("{role}{:010}-{number:011}", std::process::id())
+pub fn client_id(process: u32, role: char, number: u32) -> String {
+    format!("{role}{process:010}-{number:011}")
 }
 
 /// The request of a WebSocket for MQTT (MQTT 5 §6).
@@ -392,8 +392,9 @@ mod tests {
 
     #[test]
     fn names_have_as_many_bytes_as_all_servers_take() {
-        assert_eq!(client_id('s', 7).len(), 23);
-        assert_ne!(client_id('s', 7), client_id('p', 7));
+        assert_eq!(client_id(1, 's', 7).len(), 23);
+        assert_ne!(client_id(1, 's', 7), client_id(1, 'p', 7));
+        assert_ne!(client_id(1, 's', 7), client_id(2, 's', 7));
     }
 
     proptest! {

@@ -268,7 +268,11 @@ fn escape(text: &str, out: &mut Vec<u8>) {
 /// CONNECT.
 pub fn packet_greeting(dialect: Dialect, topic: u32) -> Vec<u8> {
     let mut packet = Vec::new();
-    dialect.greet(&mqtt::client_id('p', topic), &[], &mut packet);
+    dialect.greet(
+        &mqtt::client_id(std::process::id(), 'p', topic),
+        &[],
+        &mut packet,
+    );
     packet
 }
 

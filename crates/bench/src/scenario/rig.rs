@@ -132,6 +132,11 @@ impl Subscriber {
         Ok(report)
     }
 
+    /// The tool's process, which the names of its clients tell.
+    pub fn process(&self) -> u32 {
+        self.guard.0.id()
+    }
+
     /// From now on it reads nothing and answers nothing.
     pub fn stop_reading(&self) {
         sys::halt(self.guard.0.id());

@@ -1,25 +1,52 @@
 //! `sessions`: MQTT clients that subscribe to a topic of their own and go away; what does a session cost whose
 //! client is not there?
 //!
-//! They come in waves, so that a few shards hold all of them. A first wave of clean sessions is not
-//! counted: it leaves the tables of connections as large as they will be.
+//! Growth is that over a server that nobody has spoken to, for us and for a peer: an allocator that keeps what
+//! earlier clients needed would hide sessions in it. The clients come in batches, the same for both, so that few of
+//! them are there at once; what their connections leave behind counts, as a fixed part, which the growth from batch to
+//! batch tells from the sessions. At the end some clients come back and are told whether their session is there.
 
-use anyhow::Result;
+use std::io::{Read, Write};
+use std::net::{SocketAddr, TcpStream};
+use std::time::Duration;
+
+use anyhow::{Context, Result, ensure};
+use crore_wire::mqtt::{self, Packet, Version};
 use serde_json::{Map, Value, json};
 
 use super::rig::{Kind, Server, Setting, Subscriber, versions};
 use super::{Moment, RunArgs, locals, pause, per_connection};
-use crate::mqtt::{MqttArgs, Session};
+use crate::mqtt::{Dialect, MqttArgs, Session, client_id};
 use crate::report;
 use crate::subscribe::Protocol;
 
-/// Clients of a wave: below the descriptors of one process where that limit cannot be raised.
-const WAVE: u32 = 15_000;
-/// Seconds after a wave, so that the server has seen the last of it.
+/// Batches, unless they would be too large or too small.
+const BATCHES: u32 = 10;
+/// Clients of a batch: as many that their tool's start is no matter, and below the descriptors of one process where
+/// that limit cannot be raised.
+const BATCH: (u32, u32) = (500, 15_000);
+/// Seconds after a batch, so that the server has seen the last of it.
 const REST_S: f64 = 2.0;
+/// Seconds before memory is read for the result: what a server keeps for clients that may soon be back, ours for half a
+/// minute, is not part of a session.
+const CALM_S: f64 = 35.0;
+/// Clients of each batch that come back.
+const CHECKS: u32 = 20;
+/// Longest wait for an answer.
+const SILENCE: Duration = Duration::from_secs(10);
+/// Bytes past which a CONNACK is none.
+const CONNACK_BYTES_MAX: usize = 1024;
 
 /// Measures this server, and Mosquitto when it is asked for.
 pub fn run(args: &RunArgs) -> Result<Value> {
+    let args = &RunArgs {
+        mqtt: MqttArgs {
+            session: Session::Persistent,
+            qos: args.mqtt.qos.max(1),
+            ..args.mqtt
+        },
+        ..args.clone()
+    };
     let mut kinds = vec![Kind::Crore];
     if args.peer.contains(&Kind::Mosquitto) {
         kinds.push(Kind::Mosquitto);
@@ -35,8 +62,17 @@ pub fn run(args: &RunArgs) -> Result<Value> {
     }))
 }
 
+/// Clients that came and went.
+struct Batch {
+    /// The process that they were of, which their names tell.
+    process: u32,
+    count: u32,
+    failed: bool,
+}
+
 fn measure(args: &RunArgs, kind: Kind) -> Result<Value> {
     let sessions = args.connections.unwrap_or(1_000_000);
+    let size = (sessions / BATCHES).clamp(BATCH.0, BATCH.1);
     let setting = Setting {
         kind,
         shards: args.shards.unwrap_or(2),
@@ -44,59 +80,77 @@ fn measure(args: &RunArgs, kind: Kind) -> Result<Value> {
         keep: args.keep(Protocol::Mqtt),
     };
     let mut server = Server::start(args, setting)?;
-    wave(args, &server, kind, Session::Clean, 0, sessions.min(WAVE))?;
     let empty = Moment::of(&mut server)?;
-    let (mut begun, mut clean) = (0, true);
+    let (mut begun, mut batches) = (0, Vec::new());
     let mut growth = Vec::new();
     while begun < sessions {
-        let count = (sessions - begun).min(WAVE);
-        let left = wave(args, &server, kind, Session::Persistent, begun, count)?;
-        clean &= left["connections"]["failed"] == 0;
+        let count = (sessions - begun).min(size);
+        batches.push(batch(args, &server, kind, begun, count)?);
         begun += count;
         let now = Moment::of(&mut server)?;
-        growth.push(json!({
-            "sessions": begun,
-            "per_session": per_connection(begun, &empty, &now)["server_pss_bytes"],
-        }));
+        growth.push((begun, grown(&empty, &now)));
     }
-    pause(REST_S);
+    pause(CALM_S);
     let after = Moment::of(&mut server)?;
+    let (mut checked, mut present) = (0, 0);
+    for batch in &batches {
+        for n in 0..batch.count.min(CHECKS) {
+            let number = n * (batch.count / batch.count.min(CHECKS));
+            let name = client_id(batch.process, 's', number);
+            checked += 1;
+            present += u32::from(is_present(args, server.addresses[0], &name)?);
+        }
+    }
     let cost = per_connection(sessions, &empty, &after);
+    let (each, fixed) = line(&growth);
     report::say(&format!(
-        "{}: {sessions} sessions of absent clients with a subscription each: PSS {:.1} B a session",
+        "{}: {sessions} sessions of absent clients with a subscription each: PSS {:.1} B a session; \
+         from batch to batch {each:.1} B, and {:.2} MB that do not grow; {present} of {checked} were there",
         kind.name(),
         cost["server_pss_bytes"].as_f64().unwrap_or(f64::NAN),
+        fixed / 1e6,
     ));
+    let growth = growth.into_iter().map(|(sessions, bytes)| {
+        json!({"sessions": sessions, "pss_bytes": bytes, "per_session": bytes / f64::from(sessions)})
+    });
     Ok(json!({
-        "clean": clean,
+        "clean": present == checked && batches.iter().all(|batch| !batch.failed),
         "sessions": sessions,
+        "batch": size,
         "shards": setting.shards,
         "complaints": server.complaints(),
+        "checked": checked,
+        "present": present,
         "per_session": cost,
-        "growth": growth,
+        "per_session_of_growth": each,
+        "fixed_bytes_of_growth": fixed,
+        "growth": growth.collect::<Vec<_>>(),
         "empty": empty.json(),
         "after": after.json(),
     }))
 }
 
+fn grown(before: &Moment, after: &Moment) -> f64 {
+    after.process.pss_bytes as f64 - before.process.pss_bytes as f64
+}
+
+/// The straight line through these points by least squares: how steep it is, and where it begins.
+fn line(points: &[(u32, f64)]) -> (f64, f64) {
+    let n = points.len() as f64;
+    let mean_x = points.iter().map(|(x, _)| f64::from(*x)).sum::<f64>() / n;
+    let mean_y = points.iter().map(|(_, y)| y).sum::<f64>() / n;
+    let of = |(x, y): &(u32, f64)| (f64::from(*x) - mean_x, y - mean_y);
+    let (mut along, mut across) = (0.0, 0.0);
+    for (dx, dy) in points.iter().map(of) {
+        along += dx * dx;
+        across += dx * dy;
+    }
+    let steep = across / along;
+    (steep, mean_y - steep * mean_x)
+}
+
 /// Connects `count` clients to topics from number `from` on, and lets them go in good order.
-fn wave(
-    args: &RunArgs,
-    server: &Server,
-    kind: Kind,
-    session: Session,
-    from: u32,
-    count: u32,
-) -> Result<Value> {
-    let mqtt = MqttArgs {
-        session,
-        qos: args.mqtt.qos.max(1),
-        ..args.mqtt
-    };
-    let args = &RunArgs {
-        mqtt,
-        ..args.clone()
-    };
+fn batch(args: &RunArgs, server: &Server, kind: Kind, from: u32, count: u32) -> Result<Batch> {
     let first = 1_000_001 + from;
     let topics = format!("/p/s{{{first}..{}}}/-", first + count - 1);
     let addresses = locals(count);
@@ -105,5 +159,56 @@ fn wave(
     subscriber.open()?;
     let left = subscriber.ask("part")?;
     pause(REST_S);
-    Ok(left)
+    Ok(Batch {
+        process: subscriber.process(),
+        count,
+        failed: left["connections"]["failed"] != 0,
+    })
+}
+
+/// Whether the server has a session of this name; it keeps it.
+fn is_present(args: &RunArgs, server: SocketAddr, name: &str) -> Result<bool> {
+    let dialect = Dialect::new(&args.mqtt, false);
+    let mut stream = TcpStream::connect(server)?;
+    stream.set_read_timeout(Some(SILENCE))?;
+    let mut out = Vec::new();
+    dialect.greet(name, &[], &mut out);
+    stream.write_all(&out)?;
+    let version = match args.mqtt.mqtt_version {
+        crate::mqtt::Version::V311 => Version::V311,
+        crate::mqtt::Version::V5 => Version::V5,
+    };
+    let (mut received, mut bytes) = (Vec::new(), [0; CONNACK_BYTES_MAX]);
+    loop {
+        let len = stream.read(&mut bytes).context("no CONNACK came")?;
+        ensure!(len > 0, "the server closed the connection of {name}");
+        received.extend_from_slice(&bytes[..len]);
+        let Some((header, start)) = mqtt::fixed_header(&received, CONNACK_BYTES_MAX)? else {
+            continue;
+        };
+        let Some(body) = received.get(start..start + header.body_bytes()) else {
+            continue;
+        };
+        let Packet::ConnAck(ack) = mqtt::decode(version, header, body)? else {
+            anyhow::bail!("the server began with another packet than CONNACK");
+        };
+        out.clear();
+        dialect.leave(&mut out);
+        stream.write_all(&out)?;
+        return Ok(ack.session_present);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_line_is_parted_into_what_grows_and_what_does_not() {
+        let points: Vec<(u32, f64)> = (1..=10)
+            .map(|n| (n * 1500, f64::from(n * 1500) * 250.0 + 4e6))
+            .collect();
+        let (each, fixed) = line(&points);
+        assert!((each - 250.0).abs() < 1e-6 && (fixed - 4e6).abs() < 1e-3);
+    }
 }

@@ -159,7 +159,7 @@ impl Plan {
     pub fn greeting(&self, number: u32) -> Vec<u8> {
         let filters: Vec<String> = self.names(number).collect();
         let mut out = Vec::with_capacity(96);
-        let client = mqtt::client_id('s', number);
+        let client = mqtt::client_id(std::process::id(), 's', number);
         self.dialect.greet(&client, &filters, &mut out);
         out
     }

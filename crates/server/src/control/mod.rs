@@ -14,6 +14,7 @@ mod limits;
 mod metrics;
 mod port;
 mod process;
+mod rush;
 mod shards;
 mod signals;
 mod stats;
@@ -155,6 +156,7 @@ pub fn run(start: Start) -> anyhow::Result<()> {
 async fn serve(start: Start) -> anyhow::Result<()> {
     let shards = Shards::new(start.senders);
     tokio::spawn(shards::pump(shards.clone(), start.reports));
+    tokio::spawn(rush::watch(start.board.clone()));
     let signals = signals::listen(start.signals)?;
     let life = Life::new(start.life, shards.clone());
     if let Some(listener) = start.listener {

@@ -193,11 +193,16 @@ impl Crowd {
     ) -> Result<Crowd> {
         let epoll = Epoll::new(1024)?;
         let mut grants = Grants::default();
-        let publisher = Client::open(server, &client_id('p', 0), &[], &mut grants)?;
+        let publisher = Client::open(
+            server,
+            &client_id(std::process::id(), 'p', 0),
+            &[],
+            &mut grants,
+        )?;
         epoll.add(publisher.stream.as_raw_fd(), Interest::Read, PUBLISHER)?;
         let mut subscribers = Vec::with_capacity(clients as usize);
         for number in 0..clients {
-            let name = client_id('s', number);
+            let name = client_id(std::process::id(), 's', number);
             let client = Client::open(server, &name, &filters_of(number), &mut grants)?;
             epoll.add(client.stream.as_raw_fd(), Interest::Read, number.into())?;
             subscribers.push(client);
