@@ -128,7 +128,7 @@ pub fn serve(args: &ServeArgs, effective: Effective) -> anyhow::Result<()> {
         senders,
         reports: reported,
         listen: listen.clone(),
-        door: control::Door::new(&listen, tls_only),
+        door: control::Door::new(&listen, tls.as_ref().filter(|_| tls_only)),
         signals,
         life: life::Start {
             args: args.clone(),

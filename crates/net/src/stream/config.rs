@@ -112,6 +112,13 @@ impl Handle {
         Ok(())
     }
 
+    /// The server's own certificate, as clients are shown it.
+    pub fn certificate(&self) -> CertificateDer<'static> {
+        let current = self.current.lock().unwrap_or_else(PoisonError::into_inner);
+        let first = CertificateDer::from_pem_slice(&current.0.certificate);
+        first.expect("what was taken has parsed")
+    }
+
     fn get(&self) -> Arc<ServerConfig> {
         let current = self.current.lock().unwrap_or_else(PoisonError::into_inner);
         current.1.clone()

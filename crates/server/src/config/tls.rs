@@ -83,6 +83,11 @@ impl Tls {
         }
     }
 
+    /// Whether clients without a certificate are refused.
+    pub fn wants_certificates(&self) -> bool {
+        self.asks_clients() && self.client_certificates == ClientCertificates::Required
+    }
+
     /// Whether clients are asked for certificates.
     pub fn asks_clients(&self) -> bool {
         !self.client_ca.as_os_str().is_empty()

@@ -12,6 +12,7 @@ mod console;
 mod gate;
 mod limits;
 mod metrics;
+mod pinned;
 mod port;
 mod process;
 mod rush;

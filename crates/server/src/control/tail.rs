@@ -1,7 +1,7 @@
 //! `GET /api/v1/tail`: the messages of a topic, or of all that match a filter, as they are published.
 //!
 //! It is Crore's own event stream (docs/PROTOCOLS.md, envelopes in JSON): the control thread is a client of the data port over the
-//! loopback and passes on what comes, byte for byte. So the page that follows needs one origin and one token, whatever stands before the
+//! loopback, by TLS where nothing else is taken there, and passes on what comes, byte for byte. So the page that follows needs one origin and one token, whatever stands before the
 //! data port, and a tail is bounded as every subscriber is: who reads too slowly falls back to the log.
 //!
 //! Deliberately not here: reading the log, which is `GET /api/v1/topic/messages`.
@@ -10,8 +10,9 @@ use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::Plane;
+use super::{Plane, pinned};
 use crate::config::access::operator_token;
+use crate::tls;
 use axum::Router;
 use axum::body::{Body, Bytes};
 use axum::extract::{Query, State};
@@ -21,9 +22,10 @@ use axum::routing::get;
 use crore_broker::settings::Http;
 use futures_util::stream;
 use serde::Deserialize;
-use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _};
 use tokio::net::TcpStream;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tokio_rustls::TlsConnector;
 
 /// Tails at once: each is a connection to the data port, and a page has one.
 const TAILS_MAX: usize = 64;
@@ -42,14 +44,14 @@ const PROXY_LOCAL: &[u8] = b"\r\n\r\n\0\r\nQUIT\n\x20\0\0\0";
 #[derive(Clone)]
 pub struct Door {
     address: SocketAddr,
-    /// Whether it takes TLS only, which this client does not speak.
-    tls_only: bool,
+    /// How to greet where TLS only is taken.
+    tls: Option<TlsConnector>,
     room: Arc<Semaphore>,
 }
 
 impl Door {
-    /// `listen` is where the data port is, at least one address: the first is taken.
-    pub fn new(listen: &[SocketAddr], tls_only: bool) -> Self {
+    /// `listen` is where the data port is, at least one address: the first is taken. `tls`: it takes TLS only.
+    pub fn new(listen: &[SocketAddr], tls: Option<&tls::Shared>) -> Self {
         let mut address = listen[0];
         if address.ip().is_unspecified() {
             address.set_ip(match address {
@@ -59,7 +61,7 @@ impl Door {
         }
         Door {
             address,
-            tls_only,
+            tls: tls.map(|tls| pinned::connector(tls.handle.clone())),
             room: Arc::new(Semaphore::new(TAILS_MAX)),
         }
     }
@@ -103,7 +105,7 @@ impl IntoResponse for Refusal {
     responses(
         (status = 200, content_type = "text/event-stream", body = String),
         (status = 400, description = "Not one of topic and filter"),
-        (status = 503, description = "Too many tails are open, or the data port takes TLS only"),
+        (status = 503, description = "Too many tails are open, or the data port takes only clients with certificates"),
     )
 )]
 pub async fn tail(
@@ -114,6 +116,11 @@ pub async fn tail(
     let (door, world) = (plane.door(), plane.life().world());
     let http = &world.settings.http;
     let request = request(door, http, &asked, &headers)?;
+    let tls = plane.effective().tls;
+    if door.tls.is_some() && tls.wants_certificates() {
+        let why = "the data port takes only clients with a certificate, and a tail has none to show; set tls.client_certificates = \"optional\"";
+        return Err(Refusal(StatusCode::SERVICE_UNAVAILABLE, why.to_string()));
+    }
     let permit = door.room.clone().try_acquire_owned().map_err(|_| {
         let why = format!("{TAILS_MAX} tails are open; close one");
         Refusal(StatusCode::SERVICE_UNAVAILABLE, why)
@@ -145,10 +152,6 @@ fn request(
         let why = "http.subscribe_paths is empty: nobody can subscribe over HTTP".to_string();
         return Err(Refusal(StatusCode::SERVICE_UNAVAILABLE, why));
     };
-    if door.tls_only {
-        let why = "tls.required is on: a tail comes from a data port that is spoken to in the plain over the loopback too";
-        return Err(Refusal(StatusCode::SERVICE_UNAVAILABLE, why.to_string()));
-    }
     let what = match (&asked.topic, &asked.filter) {
         (Some(topic), None) => format!("topic={}", encoded(topic)),
         (None, Some(filter)) => format!("filter={}", encoded(filter)),
@@ -188,16 +191,28 @@ fn encoded(text: &str) -> String {
     })
 }
 
+/// A connection to the data port.
+type Stream = Box<dyn Duplex>;
+
+/// With TLS or without.
+trait Duplex: AsyncRead + AsyncWrite + Send + Unpin {}
+
+impl<T: AsyncRead + AsyncWrite + Send + Unpin> Duplex for T {}
+
 /// Connects and asks; gives the head of the answer and what came behind it.
 async fn begin(
     door: &Door,
     http: &Http,
     request: &[u8],
-) -> std::io::Result<(Vec<u8>, Vec<u8>, TcpStream)> {
+) -> std::io::Result<(Vec<u8>, Vec<u8>, Stream)> {
     let mut stream = TcpStream::connect(door.address).await?;
     if http.proxy_protocol {
         stream.write_all(PROXY_LOCAL).await?;
     }
+    let mut stream: Stream = match &door.tls {
+        None => Box::new(stream),
+        Some(tls) => Box::new(tls.connect(door.address.ip().into(), stream).await?),
+    };
     stream.write_all(request).await?;
     let mut head = Vec::with_capacity(1024);
     loop {
@@ -231,7 +246,7 @@ fn unreachable_port(door: &Door, http: &Http, why: &str) -> Refusal {
 async fn refused(
     status: StatusCode,
     mut body: Vec<u8>,
-    stream: TcpStream,
+    stream: Stream,
 ) -> Result<Response, Refusal> {
     if status == StatusCode::NO_CONTENT {
         return Ok(status.into_response());
@@ -249,7 +264,7 @@ async fn refused(
 }
 
 /// The stream as a body; the connection closes when whoever asked has gone.
-fn pass_on(rest: Vec<u8>, stream: TcpStream, permit: OwnedSemaphorePermit) -> Body {
+fn pass_on(rest: Vec<u8>, stream: Stream, permit: OwnedSemaphorePermit) -> Body {
     let begun = (Some(rest).filter(|rest| !rest.is_empty()), stream, permit);
     Body::from_stream(stream::try_unfold(
         begun,
@@ -288,7 +303,7 @@ mod tests {
 
     #[test]
     fn whatever_the_topic_is_called_the_request_stays_one_line() {
-        let door = Door::new(&["0.0.0.0:8800".parse().unwrap()], false);
+        let door = Door::new(&["0.0.0.0:8800".parse().unwrap()], None);
         let name = "a b\r\nX-Evil: 1/\u{2713}&since=live#";
         let Ok(text) = request_to(&door, Some(name), None) else {
             panic!("it is refused");
@@ -303,16 +318,8 @@ mod tests {
     }
 
     #[test]
-    fn a_port_that_takes_tls_only_is_not_asked() {
-        let listen = ["127.0.0.1:8800".parse().unwrap()];
-        let door = Door::new(&listen, true);
-        let refused = request_to(&door, Some("a"), None);
-        assert!(refused.is_err_and(|Refusal(_, why)| why.contains("tls.required")));
-    }
-
-    #[test]
     fn a_topic_or_a_filter_and_not_both() {
-        let door = Door::new(&["[::]:8800".parse().unwrap()], false);
+        let door = Door::new(&["[::]:8800".parse().unwrap()], None);
         for (one, other) in [(None, None), (Some("a"), Some("#"))] {
             assert!(request_to(&door, one, other).is_err());
         }

@@ -15,5 +15,6 @@ mod hostile;
 mod proxied;
 mod reload;
 mod stalled;
+mod tail;
 mod tool;
 mod tools;

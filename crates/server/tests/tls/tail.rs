@@ -1,0 +1,67 @@
+//! The console's tail, where the data port takes TLS only.
+
+use crate::port::{ask, eventually, line, stream};
+use crate::support::Server;
+use crate::tool::{Certificates, curl};
+
+/// A tail from the oldest message on brings this one.
+fn brings(server: &Server, data: &str) {
+    let mut tail = stream(server.admin(), "/api/v1/tail?topic=news&since=-1");
+    loop {
+        let line = line(&mut tail);
+        if let Some(envelope) = line.strip_prefix("data: ") {
+            assert!(envelope.contains(data), "{envelope}");
+            return;
+        }
+    }
+}
+
+#[test]
+fn a_tail_comes_by_tls_and_follows_when_the_certificate_is_replaced() {
+    let (all, new) = (Certificates::new(), Certificates::new());
+    let server = Server::with_admin(&all.settings("required = true"));
+    curl(&server, &all, "/pub/news", &["-d", "first"]);
+    brings(&server, "first");
+    for name in ["server.pem", "server.key"] {
+        std::fs::copy(new.path(name), all.path(name)).expect("a copy");
+    }
+    server.signal("HUP");
+    eventually("the new certificate", || {
+        server.log().contains("settings read again").then_some(())
+    });
+    curl(&server, &new, "/pub/news", &["-d", "second"]);
+    brings(&server, "second");
+    assert!(
+        !server.log().contains("TLS: a connection was ended"),
+        "{}",
+        server.log()
+    );
+}
+
+#[test]
+fn behind_a_proxy_a_tail_comes_by_tls_too() {
+    let all = Certificates::new();
+    let http = "[http]\nproxy_protocol = true\ntrusted_proxies = ['127.0.0.0/8']\n";
+    let server = Server::with_admin(&format!("{http}{}", all.settings("required = true")));
+    let body = r#"{"topic": "news", "data": "behind"}"#;
+    let published = ask(server.admin(), "POST /api/v1/publish", Some(body));
+    assert!(published.status < 300, "{}", published.body);
+    brings(&server, "behind");
+}
+
+#[test]
+fn where_clients_must_show_certificates_it_is_said_that_there_is_no_tail() {
+    let all = Certificates::new();
+    let more = format!("required = true\nclient_ca = '{}'", all.path("ca.pem"));
+    let server = Server::with_admin(&all.settings(&more));
+    let answer = ask(server.admin(), "GET /api/v1/tail?topic=news", None);
+    assert_eq!(answer.status, 503, "{}", answer.body);
+    let why = answer.json()["error"].to_string();
+    assert!(why.contains("tls.client_certificates"), "{why}");
+    let optional = all.settings(&format!("{more}\nclient_certificates = 'optional'"));
+    let server = Server::with_admin(&optional);
+    let body = r#"{"topic": "news", "data": "without"}"#;
+    let published = ask(server.admin(), "POST /api/v1/publish", Some(body));
+    assert!(published.status < 300, "{}", published.body);
+    brings(&server, "without");
+}
