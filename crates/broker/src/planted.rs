@@ -41,8 +41,6 @@ pub enum Fault {
     HastyTakeover,
     /// A session's position is written down one too far.
     FarPosition,
-    /// A session is given back while publishes of its connection are under way.
-    HastyFarewell,
 }
 
 #[cfg(feature = "planted")]
@@ -53,7 +51,7 @@ mod switch {
 
     impl super::Fault {
         /// All of them.
-        pub const ALL: [super::Fault; 19] = [
+        pub const ALL: [super::Fault; 18] = [
             Self::LiveBeforeHead,
             Self::OldSerial,
             Self::NoTombstone,
@@ -72,7 +70,6 @@ mod switch {
             Self::DoubleRelease,
             Self::HastyTakeover,
             Self::FarPosition,
-            Self::HastyFarewell,
         ];
     }
 

@@ -109,11 +109,20 @@ pub fn from_query(raw: &[u8], max: usize, out: &mut Vec<u8>) -> Result<(), Topic
 /// # Errors
 /// The first thing wrong with it. Empty levels and dots are fine here; reserved names too, see [`is_reserved`].
 pub fn check_name(name: &[u8], max: usize) -> Result<(), TopicError> {
+    // Nearly all names: one look at each byte.
+    if !name.is_empty() && name.len() <= max && name.iter().all(is_plain) {
+        return Ok(());
+    }
     check_text(name, max)?;
     match memchr::memchr2(b'+', b'#', name) {
         Some(_) => Err(TopicError::Wildcard),
         None => Ok(()),
     }
+}
+
+/// Printable ASCII that is no wildcard.
+fn is_plain(byte: &u8) -> bool {
+    matches!(byte, b' '..=b'~') && !matches!(byte, b'+' | b'#')
 }
 
 /// Whether clients may not publish to this name: it begins with `$` (MQTT 5.0 section 4.7.2).

@@ -9,7 +9,6 @@ use alloc::vec::Vec;
 use super::kept::forget_received;
 use super::publish::reason_of;
 use crate::mail::{Ask, Farewell, Outcome, ReplyTo, ShardId};
-use crate::planted::{self, Fault};
 use crate::sessions::ConnOf;
 use crate::shard::Shard;
 
@@ -35,8 +34,7 @@ impl Shard {
             farewell,
             due,
         };
-        let over = leaving.farewell.kept.is_none();
-        if over || leaving.due.is_empty() || planted::is(Fault::HastyFarewell) {
+        if leaving.farewell.kept.is_none() || leaving.due.is_empty() {
             return self.gave_back(leaving);
         }
         let before = self.leaving.insert(from, leaving);
