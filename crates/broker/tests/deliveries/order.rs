@@ -102,6 +102,14 @@ fn who_measures_is_told_each_turn_s_deliveries_once_with_its_stamp() {
         assert_eq!(publish(0, "t"), [], "nobody measures");
         assert_eq!(publish(9, "t"), [(9, 6)]);
     }
+    // What is read from the log later was not written in its turn.
+    let mut town = Town::new(rule(), |limits| limits.outbox_bytes = 0, Pace::default());
+    let link = town.subscribe(Kind::Plain, "t");
+    town.window(link, Some(0));
+    town.stamp(5);
+    town.publish([("t", "x".into())]);
+    town.settle();
+    assert_eq!((town.stats().fallbacks, &town.io.written[..]), (1, &[][..]));
 }
 
 #[test]

@@ -30,7 +30,19 @@ fn a_connection_whose_stream_was_refused_may_poll() {
         let first = asks(&mut town, "/sub?filter=a/%23", GET);
         let link = asks(&mut town, "/sub?filter=b/%23", fields);
         let told = take(&mut town, link);
-        assert!(told.starts_with("HTTP/1.1 503 "), "{told}");
+        let (status, rest) = told
+            .split_once("\nRetry-After: ")
+            .expect("it may come again");
+        assert!(
+            status.starts_with("HTTP/1.1 503 Service Unavailable\n"),
+            "{told}"
+        );
+        let reason = "limits.filters_per_shard is reached\n";
+        assert!(
+            rest.ends_with(&format!("\nContent-Length: {}\n\n{reason}", reason.len())),
+            "{told}"
+        );
+        assert!(!told.contains("Connection:"), "{told}");
         assert_eq!(polls_again(&mut town, link), two, "{fields}");
         // Nothing of it is left: another one may have its filter's place.
         town.cut(first);
