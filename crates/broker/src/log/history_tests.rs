@@ -51,6 +51,35 @@ fn new<'a>(kept: &Kept, key: &'a [u8], frame: &'a [u8], previous: u64, latest: b
 const KEYS: [&[u8]; 3] = [b"", b"a", b"bb"];
 
 impl World {
+    fn new(rules: Rules, of: [u8; TOPICS]) -> World {
+        World {
+            log: Log::new(&rules, usize::MAX, 7),
+            plain: Plain::new(rules, of),
+            chains: [NONE; TOPICS],
+            retained: [NONE; TOPICS],
+        }
+    }
+
+    /// Takes the message of a key away, where each has one.
+    fn remove(&mut self, topic: usize, key: u8) {
+        if self.plain.rules.get(self.plain.of[topic]).keep == Keep::Latest {
+            self.log.remove_key(self.chains[topic], KEYS[key as usize]);
+            self.plain.supersede(topic, false, key);
+        }
+    }
+
+    /// Drops up to so many of a rule that are too old or have expired.
+    fn expire(&mut self, number: u8, limit: usize) {
+        let World {
+            plain, log, chains, ..
+        } = self;
+        plain.expire(number, limit);
+        let age_s = plain.rules.get(number).log_age_s;
+        log.expire(number, age_s, plain.now_s, limit, |topic, left| {
+            chains[topic as usize] = left;
+        });
+    }
+
     fn publish(&mut self, topic: usize, key: u8, ttl_s: Option<u32>, retain: bool) {
         let plain = &mut self.plain;
         plain.offset += 1;
@@ -264,6 +293,54 @@ impl World {
     }
 }
 
+/// What was taken away at the end was not lost, so that the last message that was lost is another than the topic's last:
+/// that is still known after a restart, whether the log was empty by then or not.
+#[test]
+fn what_is_gone_at_the_end_of_a_topic_is_not_told_as_lost() {
+    let rule = Rule {
+        keep: Keep::Latest,
+        keys_max: 10,
+        log_age_s: 10,
+        ..Rule::default()
+    };
+    for restarts in 0..4 {
+        let rules = alloc::vec![rule.clone(); RULES];
+        let mut world = World::new(made(&rules), [0, 1, 2, 3]);
+        for key in 0..3 {
+            world.publish(0, key, None, false);
+        }
+        world.remove(0, 2);
+        if restarts & 1 > 0 {
+            world.write_down_and_read();
+        }
+        world.plain.now_s += 10;
+        world.expire(0, 9);
+        if restarts & 2 > 0 {
+            world.write_down_and_read();
+        }
+        world.check(&[], 0, 0);
+        assert_eq!((world.plain.lost[0], world.plain.last[0]), (2, 3));
+    }
+}
+
+/// Marks are there to be few.
+#[test]
+fn a_list_has_a_mark_for_so_many_messages() {
+    let rules = made(&alloc::vec![
+        Rule {
+            log_messages: 1000,
+            ..Rule::default()
+        };
+        RULES
+    ]);
+    let mut world = World::new(rules, [0; TOPICS]);
+    for n in 0..100 {
+        let marks = world.log.ages[0].marks.all().count();
+        assert_eq!(marks as u32, n / arrival::MARK_EVERY);
+        world.publish(n as usize % TOPICS, 0, None, false);
+    }
+}
+
 #[derive(Clone, Debug)]
 enum Op {
     Publish(usize, u8, Option<u32>, bool),
@@ -333,12 +410,7 @@ proptest! {
         lists in prop::sample::subsequence((0..RULES as u8 + 2).collect::<Vec<_>>(), 0..RULES + 3),
     ) {
         let (mut rules, made_rules) = (rules.clone(), made(&rules));
-        let mut world = World {
-            log: Log::new(&made_rules, usize::MAX, 7),
-            plain: Plain::new(made_rules, of),
-            chains: [NONE; TOPICS],
-            retained: [NONE; TOPICS],
-        };
+        let mut world = World::new(made_rules, of);
         for (op, at) in ops {
             let now_s = world.plain.now_s;
             let plain = &mut world.plain;
@@ -350,17 +422,8 @@ proptest! {
                     let age_s = plain.rules.get(plain.of[topic]).log_age_s;
                     world.chains[topic] = world.log.freshen(world.chains[topic], age_s, now_s);
                 }
-                Op::Upkeep(number, limit) => {
-                    plain.expire(number, limit);
-                    let (chains, age_s) = (&mut world.chains, plain.rules.get(number).log_age_s);
-                    world.log.expire(number, age_s, now_s, limit, |topic, left| chains[topic as usize] = left);
-                }
-                Op::Remove(topic, key) => {
-                    if plain.rules.get(plain.of[topic]).keep == Keep::Latest {
-                        world.log.remove_key(world.chains[topic], KEYS[key as usize]);
-                        plain.supersede(topic, false, key);
-                    }
-                }
+                Op::Upkeep(number, limit) => world.expire(number, limit),
+                Op::Remove(topic, key) => world.remove(topic, key),
                 Op::Forget(topic) => world.forget(topic),
                 Op::Watch => {
                     world.log.watch();

@@ -97,7 +97,6 @@ impl Log {
     /// Copies a message, behind this offset.
     pub(super) fn record(&self, id: u32, previous: u64, frames: &mut Frames) -> Record {
         frames.push(&New {
-            topic: NONE,
             previous,
             ..self.message(id)
         })
