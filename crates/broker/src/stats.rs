@@ -130,6 +130,8 @@ pub struct Stats {
     pub closed: [u64; Reason::ALL.len()],
     /// Credentials that were refused.
     pub refused: u64,
+    /// Those of them that were longer than `access.token_bytes`.
+    pub oversized: u64,
     /// What somebody asked for without a grant.
     pub denied: u64,
     /// Connections and subscriptions that ended with what they came with.
@@ -158,6 +160,7 @@ impl AddAssign for Stats {
             *sum += more;
         }
         self.refused += other.refused;
+        self.oversized += other.oversized;
         self.denied += other.denied;
         self.lapsed += other.lapsed;
         self.superseded += other.superseded;

@@ -370,7 +370,7 @@ impl ShardLoop {
         }
     }
 
-    /// Until the next tick while there is anything that may time out, else without end.
+    /// Until the next tick while there is anything that may time out or is to be told, else without end.
     fn sleep_ms(&self) -> Option<u32> {
         if self.shard.is_waiting() {
             return Some(STALL_MS);
@@ -379,7 +379,8 @@ impl ShardLoop {
         if let Some(ms) = self.entrance.wait_ms(now_ms) {
             return Some(ms);
         }
-        let tick = (!self.shard.is_idle()).then(|| self.tick_ms.saturating_sub(now_ms) as u32);
+        let ticks = !self.shard.is_idle() || self.access_told.waits(&self.shard.stats());
+        let tick = ticks.then(|| self.tick_ms.saturating_sub(now_ms) as u32);
         let publish = self.io.meter.sleep_ms(now_ms);
         tick.into_iter().chain(publish).min()
     }

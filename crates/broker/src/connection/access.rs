@@ -204,7 +204,10 @@ impl Shard {
             }
             Some(Err(refusal)) => Err(refusal),
         }
-        .inspect_err(|_| self.stats.refused += 1)
+        .inspect_err(|refusal| {
+            self.stats.refused += 1;
+            self.stats.oversized += u64::from(*refusal == Refusal::TooLong);
+        })
     }
 
     /// Answers a request whose credentials are worth nothing.

@@ -5,7 +5,8 @@
 //! * With `admin.token` set, `Authorization: Bearer` has it, else 401, except for the files of the console, the API's
 //!   description and the two questions of a load balancer. It is compared in a time that says nothing of it.
 //!
-//! Cookies are never looked at, and no answer permits another origin.
+//! Cookies are never looked at, and no answer permits another origin. Who is refused is counted, and logged once in a while
+//! for each reason.
 
 use std::net::SocketAddr;
 
@@ -16,6 +17,7 @@ use axum::response::{IntoResponse as _, Response};
 use subtle::ConstantTimeEq as _;
 
 use super::Plane;
+use super::port::Met;
 use crate::config::Admin;
 
 /// What needs no token: nothing that these say is worth one.
@@ -27,6 +29,36 @@ const CLOSED: &[&str] = &["/api/", "/metrics"];
 pub struct Gate {
     hosts: Vec<String>,
     token: Option<String>,
+    /// Who was refused, by [`Refusal`].
+    refused: [Met; 3],
+}
+
+/// Why a request is refused.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Refusal {
+    Host,
+    Origin,
+    Token,
+}
+
+impl Refusal {
+    fn status(self) -> StatusCode {
+        match self {
+            Refusal::Host | Refusal::Origin => StatusCode::FORBIDDEN,
+            Refusal::Token => StatusCode::UNAUTHORIZED,
+        }
+    }
+
+    /// What is told, with the remedy.
+    fn why(self) -> &'static str {
+        match self {
+            Refusal::Host => {
+                "the Host is not the admin port's; ask it by its address, or name the host in admin.hosts"
+            }
+            Refusal::Origin => "pages of another origin may not ask here",
+            Refusal::Token => "send Authorization: Bearer with the token of admin.token",
+        }
+    }
 }
 
 impl Gate {
@@ -38,7 +70,23 @@ impl Gate {
         }
         hosts.extend(admin.hosts.iter().map(|host| host.to_ascii_lowercase()));
         let token = Some(admin.token.clone()).filter(|token| !token.is_empty());
-        Gate { hosts, token }
+        Gate {
+            hosts,
+            token,
+            refused: Default::default(),
+        }
+    }
+
+    /// Requests that were refused.
+    pub fn refused(&self) -> u64 {
+        self.refused.iter().map(Met::count).sum()
+    }
+
+    fn tell(&self, refusal: Refusal) {
+        if let Some(refused) = self.refused[refusal as usize].add() {
+            let why = refusal.why();
+            tracing::warn!(refused, "the admin port refused a request: {why}");
+        }
     }
 
     fn is_ours(&self, host: &str) -> bool {
@@ -47,21 +95,17 @@ impl Gate {
     }
 
     /// Why a request is refused.
-    fn refuse(&self, path: &str, headers: &HeaderMap) -> Option<(StatusCode, &'static str)> {
+    fn refuse(&self, path: &str, headers: &HeaderMap) -> Option<Refusal> {
         let text = |name| Some(headers.get(name)?.to_str().unwrap_or_default());
         if !text(header::HOST).is_some_and(|host| self.is_ours(host)) {
-            let why = "the Host is not the admin port's; ask it by its address, or name the host in admin.hosts";
-            return Some((StatusCode::FORBIDDEN, why));
+            return Some(Refusal::Host);
         }
         let foreign = text(header::ORIGIN).is_some_and(|origin| {
             let host = origin.split_once("://").map_or(origin, |(_, host)| host);
             !self.is_ours(host)
         });
         if foreign {
-            return Some((
-                StatusCode::FORBIDDEN,
-                "pages of another origin may not ask here",
-            ));
+            return Some(Refusal::Origin);
         }
         let wants_token =
             CLOSED.iter().any(|closed| path.starts_with(closed)) && !OPEN.contains(&path);
@@ -70,22 +114,21 @@ impl Gate {
             .and_then(|value| value.split_once(' '))
             .filter(|(scheme, _)| scheme.eq_ignore_ascii_case("bearer"))
             .map_or("", |(_, given)| given.trim());
-        if bool::from(given.as_bytes().ct_eq(token.as_bytes())) {
-            return None;
-        }
-        let why = "send Authorization: Bearer with the token of admin.token";
-        Some((StatusCode::UNAUTHORIZED, why))
+        let is_right = bool::from(given.as_bytes().ct_eq(token.as_bytes()));
+        (!is_right).then_some(Refusal::Token)
     }
 }
 
 /// Lets a request through or answers it.
 pub async fn guard(State(plane): State<Plane>, request: Request, next: Next) -> Response {
-    match plane.0.gate.refuse(request.uri().path(), request.headers()) {
+    let gate = &plane.0.gate;
+    match gate.refuse(request.uri().path(), request.headers()) {
         None => next.run(request).await,
-        Some((status, why)) => {
-            let body = axum::Json(serde_json::json!({ "error": why }));
-            let mut response = (status, body).into_response();
-            if status == StatusCode::UNAUTHORIZED {
+        Some(refusal) => {
+            gate.tell(refusal);
+            let body = axum::Json(serde_json::json!({ "error": refusal.why() }));
+            let mut response = (refusal.status(), body).into_response();
+            if refusal == Refusal::Token {
                 let scheme = axum::http::HeaderValue::from_static("Bearer");
                 response
                     .headers_mut()
@@ -115,7 +158,7 @@ mod tests {
             .map(|(name, value)| (name.clone(), value.parse().unwrap()))
             .collect();
         gate.refuse(path, &headers)
-            .map_or(200, |(status, _)| status.as_u16())
+            .map_or(200, |refusal| refusal.status().as_u16())
     }
 
     #[test]

@@ -43,7 +43,11 @@ pub async fn metrics(State(plane): State<Plane>) -> Response {
         tables: stats::tables(&shards),
         latency: stats::latency(&shards),
         uptime_s: plane.uptime().as_secs_f64(),
-        admin: [plane.port().refused(), plane.port().slow()],
+        admin: [
+            plane.port().refused(),
+            plane.port().slow(),
+            plane.gate().refused(),
+        ],
         shards: shards.into(),
     }));
     let mut text = String::new();
@@ -61,7 +65,7 @@ struct Exposed {
     latency: Latency,
     uptime_s: f64,
     /// Connections of the admin port that were refused, and that were slow.
-    admin: [u64; 2],
+    admin: [u64; 3],
 }
 
 impl fmt::Debug for Exposed {
@@ -98,6 +102,12 @@ const COUNTERS: &[(&str, Option<Unit>, &str, Of)] = &[
         None,
         "Requests and connections whose credentials were worth nothing",
         |s| s.stats.refused,
+    ),
+    (
+        "oversized_credentials",
+        None,
+        "Those of them that were longer than access.token_bytes",
+        |s| s.stats.oversized,
     ),
     (
         "denied_requests",
@@ -424,7 +434,7 @@ impl Exposed {
 
     fn admin(&self, out: &mut DescriptorEncoder<'_>) -> fmt::Result {
         let counter = MetricType::Counter;
-        let [refused, slow] = self.admin;
+        let [refused, slow, denied] = self.admin;
         for (name, help, count) in [
             (
                 "admin_refused_connections",
@@ -435,6 +445,11 @@ impl Exposed {
                 "admin_slow_connections",
                 "Connections to the admin port that did not ask in time",
                 slow,
+            ),
+            (
+                "admin_refused_requests",
+                "Requests to the admin port by another Host or Origin, or without its token",
+                denied,
             ),
         ] {
             let mut metric = out.encode_descriptor(name, help, None, counter)?;

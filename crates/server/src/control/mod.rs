@@ -110,6 +110,11 @@ impl Plane {
         }
     }
 
+    /// Who may ask.
+    fn gate(&self) -> &gate::Gate {
+        &self.0.gate
+    }
+
     /// What the admin port has met.
     fn port(&self) -> &port::Counts {
         &self.0.port

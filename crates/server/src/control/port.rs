@@ -62,25 +62,30 @@ impl Counts {
 
     /// Connections past the limit.
     pub fn refused(&self) -> u64 {
-        self.refused.count.load(Relaxed)
+        self.refused.count()
     }
 
     /// Connections whose first request did not come in time.
     pub fn slow(&self) -> u64 {
-        self.slow.count.load(Relaxed)
+        self.slow.count()
     }
 }
 
 /// Something that is counted, and logged once in a while.
 #[derive(Default)]
-struct Met {
+pub(super) struct Met {
     count: AtomicU64,
     told: Mutex<Option<Instant>>,
 }
 
 impl Met {
+    /// How many there were.
+    pub(super) fn count(&self) -> u64 {
+        self.count.load(Relaxed)
+    }
+
     /// Counts one; how many there were, when that should be said.
-    fn add(&self) -> Option<u64> {
+    pub(super) fn add(&self) -> Option<u64> {
         let count = self.count.fetch_add(1, Relaxed) + 1;
         let mut told = self.told.lock().unwrap_or_else(PoisonError::into_inner);
         let due = told.is_none_or(|told| told.elapsed() >= TELL_EVERY);

@@ -12,6 +12,9 @@ mod conn;
 #[path = "../mqtt/conn.rs"]
 mod packets;
 #[allow(dead_code, reason = "other tests need the rest of it")]
+#[path = "../admin/port.rs"]
+mod port;
+#[allow(dead_code, reason = "other tests need the rest of it")]
 #[path = "../support/mod.rs"]
 mod support;
 #[allow(dead_code, reason = "other tests need the rest of it")]
@@ -29,4 +32,5 @@ mod programs;
 mod proxies;
 mod sessions;
 mod tokens;
+mod told;
 mod users;

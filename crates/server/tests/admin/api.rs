@@ -236,6 +236,12 @@ fn walk_topics(walk: &mut Walk, server: &Server) {
     let rest = walk.ask(server, "GET", log, &rest, None, 200).json();
     assert_eq!(rest["messages"].as_array().map(Vec::len), Some(1));
     assert!(rest["next"].is_null() && rest["lost"] == false, "{rest}");
+    // Behind the last there is nothing, and nothing is lost.
+    let last = read["messages"][1]["offset"].as_u64().expect("an offset") + 1_000_000;
+    let beyond = format!("?name=a/b&after={last}");
+    let beyond = walk.ask(server, "GET", log, &beyond, None, 200).json();
+    assert_eq!(beyond["messages"], json!([]), "{beyond}");
+    assert!(beyond["next"].is_null(), "{beyond}");
     walk.ask(server, "GET", log, "?name=a/b&after=x", None, 400);
     walk.ask(server, "GET", log, "?name=a/nobody", None, 404);
     let purged = walk
@@ -297,6 +303,12 @@ fn walk_connections(walk: &mut Walk, server: &Server) {
         }
     }
     assert_eq!(ids.len(), 5);
+    for cursor in ["1.4000000000", "99.0", "65535.4294967295"] {
+        let query = format!("?cursor={cursor}");
+        let beyond = walk.ask(server, "GET", all, &query, None, 200).json();
+        assert_eq!(beyond["connections"], json!([]), "{cursor}: {beyond}");
+        assert!(beyond["next"].is_null(), "{cursor}: {beyond}");
+    }
     for query in [
         "?transport=carrier",
         "?filter=%23a",

@@ -1,0 +1,204 @@
+//! What the operator is told of those who are refused: each kind once, with what to do, and all of them counted.
+
+use std::collections::BTreeMap;
+
+use crore_wire::mqtt::{Packet, ReasonCode, Version, encode};
+use jsonwebtoken::{Algorithm, EncodingKey, Header};
+use serde_json::{Value, json};
+
+use crate::broker::Broker;
+use crate::conn::once;
+use crate::packets::{self, plain};
+use crate::port::{eventually, metric, raw as ask_raw};
+use crate::support::Server;
+use crate::tokens::{SECRET, everything, key_settings, now_s, raw, token};
+
+/// Credentials of each kind: different ones, so that none is answered from memory.
+const EACH: usize = 3;
+
+/// A kind of worthless token: what the client is told, part of the remedy, and the token of a number.
+type Kind = (&'static str, &'static str, Box<dyn Fn(usize) -> String>);
+
+fn claims(number: usize, name: &str, value: Value) -> Value {
+    let mut claims = everything();
+    claims["jti"] = json!(number);
+    claims["aud"] = json!("crore");
+    claims[name] = value;
+    claims
+}
+
+fn signed(algorithm: Algorithm, secret: &str, number: usize) -> String {
+    let key = EncodingKey::from_secret(secret.as_bytes());
+    let claims = claims(number, "iat", json!(1));
+    jsonwebtoken::encode(&Header::new(algorithm), &claims, &key).expect("a token")
+}
+
+fn kinds() -> Vec<Kind> {
+    fn kind(
+        reason: &'static str,
+        remedy: &'static str,
+        of: impl Fn(usize) -> String + 'static,
+    ) -> Kind {
+        (reason, remedy, Box::new(of))
+    }
+    let none = |n| raw(&json!({"alg": "none"}), &claims(n, "iat", json!(1)), b"");
+    vec![
+        kind("the token has expired", "must get a new token", |n| {
+            token(claims(n, "exp", json!(now_s() - 60)))
+        }),
+        kind("the token is not valid yet", "access.leeway_s", |n| {
+            token(claims(n, "nbf", json!(now_s() + 60)))
+        }),
+        kind("not signed by a key", "[[access.key]]", |n| {
+            signed(Algorithm::HS256, &SECRET.replace('0', "9"), n)
+        }),
+        kind("no key here is bound", "[[access.key]] alg", none),
+        kind("another audience", "access.audience", |n| {
+            token(claims(n, "aud", json!("else")))
+        }),
+        kind("not of their form", "docs/ACCESS.md", |n| {
+            token(claims(n, "publish", json!(7)))
+        }),
+        kind("cannot be read", "crore token inspect", |n| {
+            format!("eyJ{n}.e30.x")
+        }),
+        kind(
+            "longer than access.token_bytes",
+            "raise access.token_bytes",
+            |n| token(claims(n, "pad", json!("p".repeat(2_000)))),
+        ),
+    ]
+}
+
+fn settings() -> String {
+    format!(
+        "[access]\ntoken_bytes = 1536\naudience = 'crore'\nleeway_s = 0\n{}{}",
+        key_settings(),
+        crate::users::entry("ann", "right")
+    )
+}
+
+/// How often the log says that credentials were refused for each reason.
+fn told(server: &Server) -> BTreeMap<String, usize> {
+    let log = server.log();
+    let mut told = BTreeMap::new();
+    for line in log.lines() {
+        if let Some((_, rest)) = line.split_once("credentials refused: ") {
+            let (reason, _) = rest.split_once("; ").expect("a reason and a remedy");
+            *told.entry(reason.to_string()).or_default() += 1;
+        }
+    }
+    told
+}
+
+#[test]
+fn each_kind_of_worthless_credentials_is_logged_once_with_the_remedy_and_counted() {
+    let server = Server::with_admin(&settings());
+    let kinds = kinds();
+    let mut came = Vec::new();
+    for number in 0..EACH {
+        for (reason, _, of) in &kinds {
+            let token = of(number);
+            let authorization = format!("Bearer {token}");
+            let headers = [("Authorization", authorization.as_str())];
+            let answer = once(&server, "POST", "/pub/doors/told", &headers, "x");
+            assert_eq!(answer.status, 401, "{reason}: {answer:?}");
+            assert!(answer.text().contains(reason), "{reason}: {answer:?}");
+            came.push(token);
+        }
+        let headers = [("Authorization", "Basic YW5uOndyb25n")]; // ann:wrong
+        let answer = once(&server, "GET", "/sub/doors/told", &headers, "");
+        assert_eq!(answer.text().trim(), "the user or the password is wrong");
+    }
+    let refused = (EACH * (kinds.len() + 1)) as f64;
+    let counted = |name: &str| metric(server.admin(), name).expect("a metric");
+    eventually("the count", || {
+        (counted("crore_refused_credentials_total") == refused).then_some(())
+    });
+    let oversized = counted("crore_oversized_credentials_total");
+    assert_eq!(oversized, EACH as f64);
+    eventually("each kind in the log", || {
+        (told(&server).len() == kinds.len() + 1).then_some(())
+    });
+    let log = server.log();
+    for (reason, count) in told(&server) {
+        // Length is judged by the shards, each for itself.
+        let most = if reason.contains("longer") { 2 } else { 1 };
+        assert!(count <= most, "{count} times {reason}:\n{log}");
+    }
+    for (reason, remedy, _) in &kinds {
+        let line = log
+            .lines()
+            .find(|line| line.contains("credentials refused: ") && line.contains(reason));
+        let line = line.unwrap_or_else(|| panic!("nothing of {reason} in:\n{log}"));
+        assert!(line.contains(remedy), "{line}");
+    }
+    for token in came {
+        let signature = token.rsplit('.').next().expect("a part");
+        assert!(!log.contains(&token), "a token stands in the log:\n{log}");
+        assert!(signature.len() < 8 || !log.contains(signature), "{log}");
+    }
+}
+
+#[test]
+fn over_mqtt_they_are_counted_and_logged_as_well() {
+    let broker = Broker::Crore(Server::with_admin(&settings()));
+    let kinds = kinds();
+    for (reason, _, of) in &kinds {
+        let token = of(1);
+        let mut conn = packets::Conn::open(&broker, Version::V5);
+        let mut connect = plain(Version::V5, "");
+        (connect.user_name, connect.password) = (Some("any"), Some(token.as_bytes()));
+        conn.write(|out| encode::connect(out, &connect));
+        match conn.packet().packet() {
+            Packet::ConnAck(connack) => {
+                assert_eq!(connack.reason, ReasonCode::NOT_AUTHORIZED, "{reason}");
+            }
+            other => panic!("{reason}: {other:?}"),
+        }
+    }
+    let Broker::Crore(server) = &broker else {
+        return;
+    };
+    eventually("the count", || {
+        let counted = metric(server.admin(), "crore_refused_credentials_total");
+        (counted == Some(kinds.len() as f64)).then_some(())
+    });
+    eventually("each kind in the log", || {
+        (told(server).len() == kinds.len()).then_some(())
+    });
+}
+
+#[test]
+fn who_is_refused_by_the_operators_port_is_logged_once_for_each_reason_and_counted() {
+    let server = Server::with_admin("[admin]\ntoken = '0123456789abcdef'\n");
+    let admin = server.admin();
+    let host = format!("Host: {admin}\r\n");
+    let right = format!("{host}Authorization: Bearer 0123456789abcdef\r\n");
+    for _ in 0..EACH {
+        // The console of somebody who has no token, a page elsewhere, a name that was bound anew.
+        for (path, headers, status) in [
+            ("/api/v1/stats", host.clone(), 401),
+            ("/api/v1/tail?filter=%23", host.clone(), 401),
+            ("/", format!("{host}Origin: https://evil.example\r\n"), 403),
+            ("/", "Host: evil.example\r\n".to_string(), 403),
+        ] {
+            let answer = ask_raw(admin, &format!("GET {path}"), &headers, None);
+            assert_eq!(answer.status, status, "{path} {headers}");
+        }
+    }
+    let page = ask_raw(admin, "GET /", &host, None);
+    assert_eq!(page.status, 200, "the page itself is nobody's secret");
+    let metrics = ask_raw(admin, "GET /metrics", &right, None).body;
+    let line = format!("crore_admin_refused_requests_total {}", 4 * EACH);
+    assert!(metrics.contains(&line), "{metrics}");
+    for remedy in [
+        "with the token of admin.token",
+        "pages of another origin may not ask",
+        "name the host in admin.hosts",
+    ] {
+        eventually(remedy, || server.log().contains(remedy).then_some(()));
+        let log = server.log();
+        assert_eq!(log.matches(remedy).count(), 1, "{log}");
+    }
+}
