@@ -342,10 +342,10 @@ impl Sessions {
         let expires_s = if kept.expiry_s == FOREVER_S {
             FOREVER_S
         } else {
-            now.s.saturating_add(kept.expiry_s)
+            end_s(now, kept.expiry_s)
         };
         let delayed = |will: Box<Will>| {
-            let due_s = now.s.saturating_add(will.delay_s);
+            let due_s = end_s(now, will.delay_s);
             Box::new(Delayed { will, due_s })
         };
         self.away_bytes += kept.state.len();
@@ -375,7 +375,7 @@ impl Sessions {
         self.states.remove(away.state, len);
         let expiry_s = match away.expires_s {
             FOREVER_S => FOREVER_S,
-            expires_s => expires_s.saturating_sub(now.s),
+            expires_s => expires_s.saturating_sub(now.s + 1),
         };
         let will = away.will.map(|delayed| delayed.will);
         (Kept { expiry_s, state }, will, away.owner)
@@ -412,6 +412,11 @@ impl Sessions {
         counts.leave_session(owner);
         Some((will, Some(kept)))
     }
+}
+
+/// When so many seconds have passed for certain: the second that runs has begun.
+fn end_s(now: Now, seconds: u32) -> u32 {
+    now.s.saturating_add(seconds).saturating_add(1)
 }
 
 /// What follows from a session that was given back.

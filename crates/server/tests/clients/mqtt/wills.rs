@@ -104,8 +104,10 @@ fn a_will_waits_for_its_delay() {
         peer.cut("mortal");
         assert_eq!(peer.message("subscriber").data, "gone");
         let after = cut.elapsed();
-        // Clocks that count whole seconds may be one early.
-        assert!(after > Duration::from_millis(900), "after {after:?}");
+        // Mosquitto counts whole seconds and may be one early.
+        let least_s = if peer.broker.is_ours() { 2 } else { 1 };
+        let early = Duration::from_secs(least_s).saturating_sub(after);
+        assert!(early < Duration::from_millis(100), "after {after:?}");
     });
 }
 
