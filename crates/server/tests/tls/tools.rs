@@ -1,6 +1,6 @@
 //! `crore pub`, `crore sub` and `crore admin` by TLS.
 
-use crate::port::eventually;
+use crate::port::{eventually, metric};
 use crate::support::Server;
 use crate::tool::{Certificates, run};
 use rcgen::ExtendedKeyUsagePurpose;
@@ -32,7 +32,7 @@ fn complaint(args: &[&str]) -> String {
 #[test]
 fn what_is_published_by_tls_is_read_by_tls_over_each_transport() {
     let all = Certificates::new();
-    let server = Server::with(&all.settings("required = true"));
+    let server = Server::with_admin(&all.settings("required = true"));
     let port = server.address().port();
     let url = format!("https://localhost:{port}");
     let ca = all.path("ca.pem");
@@ -42,6 +42,14 @@ fn what_is_published_by_tls_is_read_by_tls_over_each_transport() {
     let lines = [&["pub", "news", "--lines"][..], &to].concat();
     let lines = run(CRORE, &lines, b"two\nthree\n");
     assert!(lines.status.success(), "{lines:?}");
+    let handshakes = |kind: &str| {
+        let name = format!("crore_tls_handshakes_total{{kind=\"{kind}\"}}");
+        metric(server.admin(), &name).expect("a metric")
+    };
+    eventually("two handshakes", || {
+        (handshakes("full") == 2.0).then_some(())
+    });
+    assert_eq!(handshakes("resumed"), 0.0);
     for protocol in ["sse", "ws", "poll"] {
         let args = ["sub", "news", "--since", "oldest", "--count", "3"];
         let read = output(&[&args[..], &["--protocol", protocol], &to].concat());
