@@ -29,6 +29,8 @@ impl Shard {
         let row = self.conns.get(slot);
         let (options, unix_s) = (row.options, self.now.unix_s);
         let origins = &self.world.settings.http.allowed_origins;
+        // Cookies of pages count where an origin is listed by name, and are worth something where anything is decided.
+        let cookies = self.world.settings.access.closed;
         let mut head = ResponseHead::new(&mut self.reply, status)
             .date("Date", u64::from(unix_s))
             .lines(SAFETY);
@@ -39,6 +41,9 @@ impl Shard {
                 // The settings may have changed since the request came.
                 if let Some(origin) = origins.get(n as usize - 1) {
                     head = head.header("Access-Control-Allow-Origin", origin.as_bytes());
+                    if cookies {
+                        head = head.header("Access-Control-Allow-Credentials", b"true");
+                    }
                 }
             }
         }

@@ -36,6 +36,31 @@ fn a_cookie_counts_from_the_servers_own_pages_and_from_those_that_are_allowed_by
 }
 
 #[test]
+fn what_a_cookie_opened_is_read_by_pages_of_origins_that_are_listed_by_name() {
+    let listed = "[http]\nallowed_origins = ['https://app.example']\n";
+    let any = "[http]\nallowed_origins = ['*']\n";
+    let access = format!("[access]\n{}", key_settings());
+    let cookie = format!("crore_token={}", token(everything()));
+    for (settings, status, may_read) in [
+        (format!("{listed}{access}"), 204, Some("true")),
+        (format!("{any}{access}"), 401, None),
+        // Where nothing is decided a cookie is nothing to be read by.
+        (listed.to_string(), 204, None),
+    ] {
+        let rule = "[[rule]]\nmatch = '#'\npoll_timeout_s = 1\n";
+        let server = Server::with(&format!("{settings}{rule}"));
+        let headers = [
+            ("Cookie", cookie.as_str()),
+            ("Origin", "https://app.example"),
+        ];
+        let answer = Conn::open(&server).get("/sub/doors/read", &headers);
+        assert_eq!(answer.status, status, "{settings}");
+        let credentials = answer.header("access-control-allow-credentials");
+        assert_eq!(credentials.as_deref(), may_read, "{settings}");
+    }
+}
+
+#[test]
 fn the_header_goes_before_the_query_and_the_query_before_the_cookie() {
     let server = Server::with(&format!("[access]\n{}", key_settings()));
     let (right, wrong) = (token(everything()), "eyJ0.e30.x");

@@ -28,8 +28,12 @@ await page.goto(process.argv[2]);
 
 /** Each runs in the page. */
 const actions = {
-  eventsource({ url }) {
-    const source = new EventSource(url);
+  cookie({ text }) {
+    document.cookie = text;
+    say({ kind: "done" });
+  },
+  eventsource({ url, withCredentials }) {
+    const source = new EventSource(url, { withCredentials });
     source.onmessage = (event) => say({ kind: "message", id: event.lastEventId, data: event.data });
     source.addEventListener("crore.gap", (event) => say({ kind: "error", gap: event.data }));
     source.onerror = () => say({ kind: source.readyState === EventSource.CLOSED ? "closed" : "reconnecting" });

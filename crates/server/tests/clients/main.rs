@@ -10,6 +10,7 @@ mod broker;
 #[path = "../support/mod.rs"]
 mod support;
 
+mod access;
 mod browser;
 mod client;
 mod console;

@@ -5,6 +5,7 @@
 //! own below all of them. With `CRORE_MQTT_REFERENCE=/usr/sbin/mosquitto` in the environment the same
 //! scenarios run against that broker. Bad input is not here: these libraries cannot send it.
 
+mod access;
 mod commands;
 mod delivery;
 mod doors;
@@ -32,7 +33,12 @@ fn each_five(scenario: fn(&mut Peer)) {
 
 /// All ways side by side, since most of a scenario is waiting.
 fn over(versions: &[u8], scenario: fn(&mut Peer)) {
-    let broker = &Arc::new(Broker::start());
+    on(Broker::start(), versions, scenario);
+}
+
+/// The same on this broker.
+fn on(broker: Broker, versions: &[u8], scenario: fn(&mut Peer)) {
+    let broker = &Arc::new(broker);
     let mut ways = Vec::new();
     for library in [Library::Paho, Library::MqttJs] {
         for door in ["tcp", "ws"] {

@@ -1,0 +1,76 @@
+//! Who is let in, by libraries of others: a token as the password, a user's password, and what they are told at the end.
+
+use super::on;
+use super::peer::Peer;
+use crate::access::{PASSWORD, SOON_S, expiring, settings, token};
+use crate::broker::Broker;
+use serde_json::json;
+
+/// Runs a scenario over every way, on a server of ours that decides who may do what.
+fn each(scenario: fn(&mut Peer)) {
+    let broker = Broker::with(&settings());
+    if broker.is_ours() {
+        on(broker, &[4, 5], scenario);
+    }
+}
+
+/// The CONNACK's code for these credentials; libraries tell that of 3.1.1 as it is or as what it means in 5.
+fn refused(peer: &mut Peer, client: &str, user: &str, password: &str) -> u64 {
+    peer.connecting(client, json!({ "user": user, "password": password }));
+    let connack = peer.next(client, "connack");
+    match connack["reason"].as_u64().expect("a code") {
+        4 => 0x86,
+        5 => 0x87,
+        other => other,
+    }
+}
+
+#[test]
+#[ignore = "needs what `cargo xtask test` prepares"]
+fn a_token_or_a_users_password_opens_what_it_grants_and_nothing_else() {
+    each(|peer| {
+        for (client, user, password) in [("t", "any", token()), ("u", "ann", PASSWORD.into())] {
+            peer.connect(client, json!({ "user": user, "password": password }));
+            assert_eq!(peer.subscribe(client, &[("news/#", 1)]), [1]);
+            assert_eq!(peer.publish(client, "news/a", "hello", 1), 0);
+            assert_eq!(peer.data(client, 1), ["hello"]);
+            let codes = peer.subscribe(client, &[("secret", 1)]);
+            assert!(codes.iter().all(|code| *code >= 0x80), "{codes:?}");
+            if peer.is_five() {
+                assert_eq!(peer.publish(client, "secret", "x", 1), 0x87);
+            }
+            peer.disconnect(client);
+        }
+    });
+}
+
+#[test]
+#[ignore = "needs what `cargo xtask test` prepares"]
+fn who_comes_with_something_worthless_is_told_why() {
+    each(|peer| {
+        assert_eq!(refused(peer, "p", "ann", "wrong"), 0x86);
+        assert_eq!(refused(peer, "n", "nobody", PASSWORD), 0x86);
+        assert_eq!(refused(peer, "e", "any", &expiring(-60)), 0x87);
+        let cut = token();
+        assert_eq!(refused(peer, "c", "any", &cut[..cut.len() - 4]), 0x87);
+    });
+}
+
+#[test]
+#[ignore = "needs what `cargo xtask test` prepares"]
+fn a_connection_ends_with_its_token_and_5_is_told_so() {
+    each(|peer| {
+        // A process that has connected once does not take its time any more.
+        peer.connect("first", json!({ "user": "any", "password": token() }));
+        let short = expiring(SOON_S);
+        peer.connect("it", json!({ "user": "any", "password": short }));
+        assert_eq!(peer.subscribe("it", &[("news/#", 1)]), [1]);
+        let closed = peer.next("it", "closed");
+        // Maximum connect time; 3.1.1 has no word for it.
+        if peer.is_five() {
+            assert_eq!(closed["reason"], 0xa0, "{closed}");
+        }
+        assert_eq!(closed["said"], peer.is_five(), "{closed}");
+        assert_eq!(refused(peer, "again", "any", &short), 0x87);
+    });
+}
