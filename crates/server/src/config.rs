@@ -186,8 +186,7 @@ fn resolve(file: File, source: Option<PathBuf>, resources: &Resources) -> Effect
         limits.accepts_per_s = resources.accepts_default(shards);
     }
     let mut http = file.http;
-    http.loopback_hosts_only =
-        file.access.is_none() && file.listen.iter().all(|address| address.ip().is_loopback());
+    http.loopback_hosts_only = loopback_hosts_only(&file.listen, file.access.as_ref());
     let settings = Settings {
         http,
         limits,
@@ -215,7 +214,34 @@ fn resolve(file: File, source: Option<PathBuf>, resources: &Resources) -> Effect
     }
 }
 
+/// Whether only requests to the loopback's names are answered: pages whose own name points here could do everything.
+fn loopback_hosts_only(listen: &[SocketAddr], access: Option<&access::Access>) -> bool {
+    access.is_none() && !listen.iter().any(check::is_exposed)
+}
+
 impl Effective {
+    /// Takes from `asked` who may do what, and what follows from it where this server listens.
+    ///
+    /// # Errors
+    /// Nobody says any more who may, while others than this machine reach the server: `insecure` permits that.
+    pub fn take_access(&mut self, asked: &Effective, insecure: bool) -> Result<(), ConfigError> {
+        let exposed = self
+            .listen
+            .iter()
+            .find(|address| check::is_exposed(address));
+        if let (None, false, Some(address)) = (&asked.access, insecure, exposed) {
+            return Err(ConfigError::one(format!(
+                "access: the table is gone, and the server listens on {address} until a restart, where everyone who reaches it \
+                 could publish and subscribe; keep the table [access] (docs/ACCESS.md), or restart with another `listen`"
+            )));
+        }
+        self.access.clone_from(&asked.access);
+        self.settings.access = asked.settings.access.clone();
+        self.settings.http.loopback_hosts_only =
+            loopback_hosts_only(&self.listen, self.access.as_ref());
+        Ok(())
+    }
+
     /// The keys that have another value in `other`.
     pub fn differences(&self, other: &Effective) -> Vec<String> {
         let flat = |effective: &Effective| {

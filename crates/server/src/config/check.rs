@@ -188,6 +188,11 @@ pub fn problems(file: &File, insecure: bool) -> Vec<Problem> {
     check.problems
 }
 
+/// Whether others than this machine's own processes may reach it: then something must say who may do what.
+pub(super) fn is_exposed(address: &SocketAddr) -> bool {
+    !address.ip().is_loopback()
+}
+
 fn listen(check: &mut Check, addresses: &[SocketAddr], anywhere: bool) {
     if addresses.is_empty() {
         check.fail(
@@ -199,7 +204,7 @@ fn listen(check: &mut Check, addresses: &[SocketAddr], anywhere: bool) {
         let path = format!("listen[{}]", index + 1);
         if addresses[..index].contains(address) {
             check.fail(path, format!("{address} stands there twice; remove one"));
-        } else if !address.ip().is_loopback() && !anywhere {
+        } else if is_exposed(address) && !anywhere {
             let what = format!(
                 "{address} is not a loopback address, and everyone who reaches it may publish and subscribe; \
                  say who may in a table [access] (docs/ACCESS.md), listen on 127.0.0.1 behind a proxy, or add the flag --insecure to accept that"

@@ -57,7 +57,9 @@ impl Life {
     async fn exchange(&self) -> Result<Reloaded, String> {
         let now = self.effective();
         let asked = config::load_again(&self.0.args, &now).map_err(|error| error.to_string())?;
-        let next = changeable(&now, &asked);
+        let mut next = changeable(&now, &asked);
+        next.take_access(&asked, self.0.args.insecure)
+            .map_err(|error| error.to_string())?;
         let checks = access::checks(next.access.as_ref()).map_err(|error| error.to_string())?;
         if let Some(tls) = &self.0.tls {
             // The files may have changed where no key has. All else was checked, so that nothing is half done.
@@ -96,7 +98,7 @@ impl Life {
     }
 }
 
-/// `asked`, as far as a running server can take it.
+/// `asked`, as far as a running server can take it; of access, see [`Effective::take_access`].
 fn changeable(now: &Effective, asked: &Effective) -> Effective {
     let mut settings = asked.settings.clone();
     let (limits, former) = (&mut settings.limits, &now.settings.limits);
@@ -108,11 +110,8 @@ fn changeable(now: &Effective, asked: &Effective) -> Effective {
     limits.publishes_per_address_per_s = former.publishes_per_address_per_s;
     limits.publishes_per_address_burst = former.publishes_per_address_burst;
     settings.mqtt.sessions_per_address_max = now.settings.mqtt.sessions_per_address_max;
-    // Follows from `listen`.
-    settings.http.loopback_hosts_only = now.settings.http.loopback_hosts_only;
     Effective {
         settings,
-        access: asked.access.clone(),
         state: asked.state.clone(),
         tls: now.tls.changeable(&asked.tls),
         ..now.clone()

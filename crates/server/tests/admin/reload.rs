@@ -247,6 +247,51 @@ fn a_secret_that_changed_is_named_and_not_told() {
     assert_eq!(reload(&server).json()["changed"], json!(["access.cache_s"]));
 }
 
+/// The status of an anonymous publish by this name of the server.
+fn publishes_as(server: &Server, host: &str) -> u16 {
+    let headers = format!("Host: {host}\r\n");
+    raw(server.address(), "POST /pub/a", &headers, Some("x")).status
+}
+
+#[test]
+fn a_public_listener_that_stays_keeps_its_access() {
+    let access = "[access]\n[access.anonymous]\nsubscribe = ['a']\n";
+    let listens = |address: &str| format!("listen = ['{address}:0']\n");
+    let server = Server::listening(&(listens("0.0.0.0") + access), "127.0.0.1:0");
+    let before = config(&server);
+    assert_eq!(publishes_as(&server, "localhost"), 401);
+    // In order by itself; but the socket that everybody reaches is still there.
+    write(&server, "shards = 2\n".to_string() + &listens("127.0.0.1"));
+    let why = refusal(&server);
+    for part in ["access: ", "0.0.0.0:0 until a restart", "keep the table"] {
+        assert!(why.contains(part), "{why}\nlacks {part}");
+    }
+    assert_eq!(config(&server), before);
+    assert_eq!(publishes_as(&server, "localhost"), 401);
+    // With the table it is taken, and `listen` waits.
+    let opened = access.replace("subscribe", "publish");
+    write(
+        &server,
+        "shards = 2\n".to_string() + &listens("127.0.0.1") + &opened,
+    );
+    assert_eq!(reload(&server).json()["kept"], json!(["listen"]));
+    assert_eq!(publishes_as(&server, "localhost"), 202);
+}
+
+#[test]
+fn a_server_of_the_loopback_answers_its_names_only_from_the_reload_on_that_takes_access_away() {
+    let access = "[access]\n[access.anonymous]\npublish = ['a']\n";
+    let server = Server::with_admin(access);
+    assert_eq!(publishes_as(&server, "rebound.example"), 202);
+    write(&server, "shards = 2\n");
+    assert_eq!(reload(&server).status, 200);
+    assert_eq!(publishes_as(&server, "rebound.example"), 403);
+    assert_eq!(publishes_as(&server, "localhost"), 202);
+    write(&server, "shards = 2\n".to_string() + access);
+    assert_eq!(reload(&server).status, 200);
+    assert_eq!(publishes_as(&server, "rebound.example"), 202);
+}
+
 #[test]
 fn the_command_prints_what_changed_or_fails_with_the_reason() {
     let server = server();

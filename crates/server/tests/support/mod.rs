@@ -4,7 +4,7 @@
 //! A server that ended or panicked while it was tested fails the test, whatever else was seen.
 
 use std::io::{BufRead, BufReader};
-use std::net::SocketAddr;
+use std::net::{Ipv4Addr, SocketAddr};
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
@@ -22,6 +22,38 @@ const READY_TLS: &str = "listening on https://";
 
 /// The same of the admin port.
 const ADMIN: &str = "admin port at http://";
+
+/// An address of the loopback with a port of the kernel's choice.
+const ANY_PORT: &str = "127.0.0.1:0";
+
+/// What a server is started with.
+struct Launch<'a> {
+    shards: u32,
+    settings: &'a str,
+    descriptors: Option<u32>,
+    /// Where it listens; none: where the settings say.
+    listen: Option<&'a str>,
+    /// Where its admin port is, if it has one.
+    admin: Option<&'a str>,
+    environment: &'a [(&'a str, &'a str)],
+}
+
+impl<'a> Launch<'a> {
+    fn new(settings: &'a str) -> Self {
+        Launch {
+            shards: 2,
+            settings,
+            descriptors: None,
+            listen: Some(ANY_PORT),
+            admin: None,
+            environment: &[],
+        }
+    }
+
+    fn start(&self) -> Server {
+        Server::launch(self)
+    }
+}
 
 /// A running `crore serve`.
 pub struct Server {
@@ -46,7 +78,7 @@ impl Server {
 
     /// With `settings`, the text of a `crore.toml`. Tables only: the top level is ours.
     pub fn with(settings: &str) -> Server {
-        Server::launch(2, settings, None, false, &[])
+        Launch::new(settings).start()
     }
 
     /// With an admin port, on a port of the kernel's choice too.
@@ -55,16 +87,43 @@ impl Server {
         reason = "only some of the test programs that share this module need it"
     )]
     pub fn with_admin(settings: &str) -> Server {
-        Server::launch(2, settings, None, true, &[])
+        let admin = Some(ANY_PORT);
+        let launch = Launch::new(settings);
+        Launch { admin, ..launch }.start()
     }
 
-    /// The same with these variables in its environment.
+    /// With the data ports that `settings` name, which begin with the top level, and an admin port at this address.
+    ///
+    /// A server that listens on all addresses is asked by that of the loopback.
+    #[allow(
+        dead_code,
+        reason = "only some of the test programs that share this module need it"
+    )]
+    pub fn listening(settings: &str, admin: &str) -> Server {
+        let launch = Launch::new(settings);
+        let (listen, admin) = (None, Some(admin));
+        Launch {
+            listen,
+            admin,
+            ..launch
+        }
+        .start()
+    }
+
+    /// With an admin port, and these variables in its environment.
     #[allow(
         dead_code,
         reason = "only some of the test programs that share this module need it"
     )]
     pub fn with_environment(settings: &str, environment: &[(&str, &str)]) -> Server {
-        Server::launch(2, settings, None, true, environment)
+        let admin = Some(ANY_PORT);
+        let launch = Launch::new(settings);
+        Launch {
+            admin,
+            environment,
+            ..launch
+        }
+        .start()
     }
 
     /// With so many shards.
@@ -73,7 +132,8 @@ impl Server {
         reason = "only some of the test programs that share this module need it"
     )]
     pub fn with_shards(shards: u32, settings: &str) -> Server {
-        Server::launch(shards, settings, None, false, &[])
+        let launch = Launch::new(settings);
+        Launch { shards, ..launch }.start()
     }
 
     /// With `settings` and a limit on descriptors, which the server must live with.
@@ -82,25 +142,26 @@ impl Server {
         reason = "only some of the test programs that share this module need it"
     )]
     pub fn with_descriptors(settings: &str, descriptors: u32) -> Server {
-        Server::launch(2, settings, Some(descriptors), false, &[])
+        let descriptors = Some(descriptors);
+        let launch = Launch::new(settings);
+        Launch {
+            descriptors,
+            ..launch
+        }
+        .start()
     }
 
-    fn launch(
-        shards: u32,
-        settings: &str,
-        descriptors: Option<u32>,
-        admin: bool,
-        environment: &[(&str, &str)],
-    ) -> Server {
+    fn launch(launch: &Launch<'_>) -> Server {
         static STARTED: AtomicU32 = AtomicU32::new(0);
         let number = STARTED.fetch_add(1, Ordering::Relaxed);
         let directory =
             std::env::temp_dir().join(format!("crore-test-{}-{number}", std::process::id()));
         std::fs::create_dir_all(&directory).expect("a temporary directory");
         let file = directory.join("crore.toml");
+        let (shards, settings) = (launch.shards, launch.settings);
         std::fs::write(&file, format!("shards = {shards}\n{settings}")).expect("a settings file");
 
-        let mut command = match descriptors {
+        let mut command = match launch.descriptors {
             None => Command::new(program()),
             Some(limit) => {
                 let mut shell = Command::new("sh");
@@ -110,17 +171,18 @@ impl Server {
                 shell
             }
         };
-        command
-            .args(["serve", "--listen", "127.0.0.1:0", "--config"])
-            .arg(&file);
-        match admin {
-            true => command.args(["--admin-listen", "127.0.0.1:0"]),
-            false => command.arg("--no-admin"),
+        command.args(["serve", "--config"]).arg(&file);
+        if let Some(listen) = launch.listen {
+            command.args(["--listen", listen]);
+        }
+        match launch.admin {
+            Some(listen) => command.args(["--admin-listen", listen]),
+            None => command.arg("--no-admin"),
         };
         command
             .env("NO_COLOR", "1")
             .env("RUST_LOG", "info")
-            .envs(environment.iter().copied())
+            .envs(launch.environment.iter().copied())
             .current_dir(&directory);
         command
             .stdin(Stdio::null())
@@ -157,7 +219,7 @@ impl Server {
             }
         };
         let address = await_address(READY);
-        let admin = admin.then(|| await_address(ADMIN));
+        let admin = launch.admin.map(|_| await_address(ADMIN));
         Server {
             child,
             address,
@@ -286,14 +348,17 @@ impl Drop for Server {
     }
 }
 
-/// The address that a line of the log tells behind `what`.
+/// The address that a line of the log tells behind `what`, as somebody on this machine asks it.
 fn address_behind(line: &str, what: &str) -> Option<SocketAddr> {
     let (_, rest) = line.split_once(what)?;
     let text = rest.split([' ', '/', '\u{1b}']).next()?;
-    Some(
-        text.parse()
-            .unwrap_or_else(|_| panic!("{text:?} is no address")),
-    )
+    let mut address: SocketAddr = text
+        .parse()
+        .unwrap_or_else(|_| panic!("{text:?} is no address"));
+    if address.ip().is_unspecified() {
+        address.set_ip(Ipv4Addr::LOCALHOST.into());
+    }
+    Some(address)
 }
 
 #[allow(
