@@ -228,6 +228,38 @@ fn what_the_operators_port_takes_from_the_settings_follows_them() {
 }
 
 #[test]
+fn a_key_file_that_does_not_parse_is_refused_by_its_place() {
+    let path = std::path::Path::new(env!("CARGO_TARGET_TMPDIR"))
+        .join(format!("reload-{}.jwks", std::process::id()));
+    let secret = "MDEyMzQ1Njc4OWFiY2RlZjAxMjM0NTY3ODlhYmNkZWY"; // 32 bytes in base64url
+    let good = json!({"keys": [{"kty": "oct", "kid": "a", "alg": "HS256", "k": secret}]});
+    let good = good.to_string();
+    std::fs::write(&path, &good).expect("a file");
+    let access = format!("[access]\n[[access.key]]\nfile = {path:?}\n");
+    let server = Server::with_admin(&access);
+    // Cut short, no keys, a key that is too short, not JSON at all.
+    let short = good.replace(secret, "c2hvcnQ");
+    for (text, part) in [
+        (&good[..good.len() - 5], "is no JWKS"),
+        ("{\"keys\": []}", "has no key"),
+        (&short, "too short for HS256"),
+        ("nonsense", "access.key[1].alg"),
+    ] {
+        std::fs::write(&path, text).expect("a file");
+        let why = refusal(&server);
+        assert!(why.contains("access.key[1]") && why.contains(part), "{why}");
+        assert!(!why.contains(secret), "{why}");
+    }
+    std::fs::write(&path, &good).expect("a file");
+    assert_eq!(reload(&server).status, 200);
+    let refused = eventually("the log", || {
+        Some(count(&server, REFUSED)).filter(|told| *told >= 4)
+    });
+    assert_eq!(refused, 4, "each is logged once");
+    let _ = std::fs::remove_file(path);
+}
+
+#[test]
 fn a_secret_that_changed_is_named_and_not_told() {
     let access = |secret: &str, cache_s: u32| {
         format!(
