@@ -90,6 +90,7 @@ fn what_is_cut_anywhere_is_counted_once() {
         for window in 0..=count * FRAME_BYTES {
             let mut town = wide();
             let link = town.subscribe_to(Kind::Plain, query);
+            let other = town.subscribe_to(Kind::Plain, "filter=b");
             town.window(link, Some(window));
             let before = town.stats().delivered;
             let data = |n| format!("message{n}");
@@ -100,13 +101,16 @@ fn what_is_cut_anywhere_is_counted_once() {
                 false => town.publish([("b", "x".into())].into_iter().chain(behind())),
             }
             town.settle();
-            assert_eq!(town.stats().delivered - before, count as u64, "{window}");
+            let of_other = frame("x").repeat(if lie_apart { count } else { 1 });
+            assert_eq!(town.received(other), of_other);
+            let all = (count + of_other.len() / frame("x").len()) as u64;
+            assert_eq!(town.stats().delivered - before, all, "{window}");
             let waits = count * FRAME_BYTES - window;
             assert_eq!(town.accounts().outbox_bytes, waits, "{window}");
             town.window(link, None);
             town.settle();
             assert_eq!(town.received(link), all_frames(count), "{query} {window}");
-            assert_eq!(town.stats().delivered - before, count as u64, "{window}");
+            assert_eq!(town.stats().delivered - before, all, "{window}");
         }
     }
 }
