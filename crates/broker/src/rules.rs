@@ -70,6 +70,11 @@ impl Rules {
         })
     }
 
+    /// Whether everybody has this right on some topics.
+    pub fn open(&self, right: Right) -> bool {
+        self.0.iter().any(|rule| rule.open.has(right))
+    }
+
     /// The rule of this number.
     #[inline]
     pub fn get(&self, number: u8) -> &Rule {

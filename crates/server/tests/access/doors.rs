@@ -259,32 +259,14 @@ impl MqttDoor {
         came: &Credential,
         topic: &str,
     ) -> Met {
-        let mut conn = match framed {
-            false => packets::Conn::open(broker, version),
-            true => packets::Conn::websocket(broker, version, "/", "mqtt").0,
-        };
-        let mut connect: Connect<'_> = plain(version, "");
-        match came {
-            Credential::None => {}
-            Credential::Token(token) => {
-                (connect.user_name, connect.password) = (Some("whoever"), Some(token.as_bytes()));
-            }
-            Credential::Password(user, password) => {
-                (connect.user_name, connect.password) = (Some(*user), Some(password.as_bytes()));
-            }
-        }
+        let mut connect = plain(version, "");
         if self == MqttDoor::Will {
             connect.will = Some(will(topic));
         }
-        conn.write(|out| encode::connect(out, &connect));
-        match conn.packet().packet() {
-            Packet::ConnAck(connack) if connack.reason == ReasonCode::SUCCESS => {}
-            Packet::ConnAck(connack) => {
-                assert!(conn.packet_or_end().is_none(), "a refused client is closed");
-                return Met::Closed(u16::from(connack.reason.value()));
-            }
-            other => panic!("a CONNACK is due, {other:?} came"),
-        }
+        let mut conn = match connected(broker, framed, came, connect) {
+            Ok((conn, _)) => conn,
+            Err(refused) => return refused,
+        };
         match self {
             MqttDoor::Will => Met::Open,
             MqttDoor::Publish0 | MqttDoor::Publish1 | MqttDoor::Publish2 => {
@@ -295,6 +277,46 @@ impl MqttDoor {
             MqttDoor::Wildcard => subscribe(&mut conn, "doors/#"),
             MqttDoor::Shared => subscribe(&mut conn, "$share/g/doors/+"),
         }
+    }
+}
+
+/// What a CONNACK says of the session: whether there was one, and how long it is kept where the server decides that.
+pub type Session = (bool, Option<u32>);
+
+/// Sends this CONNECT with a credential.
+///
+/// # Errors
+/// How it was refused.
+pub fn connected<'a>(
+    broker: &Broker,
+    framed: bool,
+    came: &'a Credential,
+    mut connect: Connect<'a>,
+) -> Result<(packets::Conn, Session), Met> {
+    let mut conn = match framed {
+        false => packets::Conn::open(broker, connect.version),
+        true => packets::Conn::websocket(broker, connect.version, "/", "mqtt").0,
+    };
+    match came {
+        Credential::None => {}
+        Credential::Token(token) => {
+            (connect.user_name, connect.password) = (Some("whoever"), Some(token.as_bytes()));
+        }
+        Credential::Password(user, password) => {
+            (connect.user_name, connect.password) = (Some(*user), Some(password.as_bytes()));
+        }
+    }
+    conn.write(|out| encode::connect(out, &connect));
+    match conn.packet().packet() {
+        Packet::ConnAck(connack) if connack.reason == ReasonCode::SUCCESS => {
+            let expiry_s = connack.properties.session_expiry_interval_s();
+            Ok((conn, (connack.session_present, expiry_s)))
+        }
+        Packet::ConnAck(connack) => {
+            assert!(conn.packet_or_end().is_none(), "a refused client is closed");
+            Err(Met::Closed(u16::from(connack.reason.value())))
+        }
+        other => panic!("a CONNACK is due, {other:?} came"),
     }
 }
 

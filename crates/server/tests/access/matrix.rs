@@ -1,13 +1,14 @@
 //! Every door with every kind of credentials: it opens for what is granted and for nothing else, and what it refused has left
 //! nothing behind.
 
-use crore_wire::mqtt::Version;
+use crore_wire::mqtt::{PropertyBuf, ReasonCode, Version};
 use jsonwebtoken::{Algorithm, EncodingKey, Header, encode};
 use serde_json::json;
 
 use crate::broker::Broker;
 use crate::conn::once;
-use crate::doors::{Carrier, Credential, HTTP_DOORS, MQTT_DOORS, Met, exists};
+use crate::doors::{Carrier, Credential, HTTP_DOORS, MQTT_DOORS, Met, connected, exists};
+use crate::packets::plain;
 use crate::support::Server;
 use crate::tokens::{PAIRS, everything, everything_but, key_settings, now_s, raw, token};
 
@@ -177,12 +178,7 @@ fn over_mqtt_each_door_opens_for_its_right_and_for_nothing_else() {
     let reader = token(everything());
     let mut wrong = Vec::new();
     for (d, door) in MQTT_DOORS.into_iter().enumerate() {
-        for (version, framed) in [
-            (Version::V5, false),
-            (Version::V311, false),
-            (Version::V5, true),
-            (Version::V311, true),
-        ] {
+        for (version, framed) in MQTT_WAYS {
             for (s, (state, came, worthless)) in states(door.rights()).into_iter().enumerate() {
                 let topic = format!("doors/m{d}-{s}-{}{framed}", version.level());
                 let met = door.attempt(&broker, version, framed, &came, &topic);
@@ -207,6 +203,87 @@ fn over_mqtt_each_door_opens_for_its_right_and_for_nothing_else() {
         }
     }
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+}
+
+/// TCP and WebSocket, 5.0 and 3.1.1.
+const MQTT_WAYS: [(Version, bool); 4] = [
+    (Version::V5, false),
+    (Version::V311, false),
+    (Version::V5, true),
+    (Version::V311, true),
+];
+
+#[test]
+fn a_connect_needs_credentials_unless_something_that_mqtt_has_is_open_to_everybody() {
+    let users = format!("{}{}", key_settings(), crate::users::entry("ann", "right"));
+    let table = [
+        ("", "", false),
+        ("[access.anonymous]\ninfo = ['#']\n", "", false),
+        ("[access.anonymous]\nsubscribe = ['open/#']\n", "", true),
+        (
+            "",
+            "[[rule]]\nmatch = 'a'\nopen = ['info', 'publish']\n",
+            true,
+        ),
+        ("", "[[rule]]\nmatch = 'a'\nopen = ['manage']\n", false),
+    ];
+    let mut wrong = Vec::new();
+    for (anonymous, rule, open) in table {
+        let broker = Broker::with(&format!(
+            "[access]\ntoken_bytes = 1536\n{anonymous}{users}{rule}"
+        ));
+        for (version, framed) in MQTT_WAYS {
+            for (state, came, worthless) in states(&["publish", "subscribe"]) {
+                let met = connected(&broker, framed, &came, plain(version, ""));
+                let is_right = match met.as_ref().err() {
+                    None => !worthless && (open || state != "none"),
+                    Some(Met::Closed(0x87)) => worthless || state == "none" && !open,
+                    Some(Met::Closed(0x86)) => worthless,
+                    Some(_) => false,
+                };
+                if !is_right {
+                    let met = met.map(|(_, session)| session);
+                    wrong.push(format!(
+                        "{anonymous}{rule}: {version:?} framed {framed} with {state}: {met:?}"
+                    ));
+                }
+            }
+        }
+    }
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+}
+
+#[test]
+fn a_session_outlives_its_connection_for_who_is_known_and_for_nobody_else() {
+    let anonymous = "[access.anonymous]\nsubscribe = ['open/#']\n";
+    let broker = Broker::with(&format!("[access]\n{anonymous}{}", key_settings()));
+    let mut kept = PropertyBuf::new();
+    kept.session_expiry_interval_s(600);
+    let mut claims = everything();
+    claims["sub"] = json!(""); // nobody's name, and a right token all the same
+    let nameless = Credential::Token(token(claims));
+    for (version, framed) in MQTT_WAYS {
+        let id = format!("{}{framed}", version.level());
+        let connect = |came: &Credential, clean: bool| {
+            let mut connect = plain(version, &id);
+            connect.clean_start = clean;
+            if version == Version::V5 {
+                connect.properties = kept.properties();
+            }
+            connected(&broker, framed, came, connect).expect("it may come")
+        };
+        let told = (version == Version::V5).then_some(0);
+        let (known, session) = connect(&nameless, false);
+        assert_eq!(session, (false, None), "{id}");
+        drop(known);
+        for clean in [false, true, false] {
+            let (mut conn, session) = connect(&Credential::None, clean);
+            assert_eq!(session, (false, told), "{id}");
+            assert_eq!(conn.subscribe("open/a", 1), ReasonCode::GRANTED_QOS_1);
+        }
+        let (_, session) = connect(&nameless, false);
+        assert_eq!(session, (true, None), "{id}: nobody has ended it");
+    }
 }
 
 #[test]

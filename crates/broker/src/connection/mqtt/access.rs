@@ -1,8 +1,9 @@
 //! Whose an MQTT connection is: the CONNECT's user and password, a token in the place of the password, or what an upgrade to
 //! WebSocket came with.
 //!
-//! Invariant: a session is its user's. Its name at the home is the client id and, for a user with a name, that name behind a
-//! NUL, which no client id has [MQTT-1.5.4-2]: so nobody takes over a session, or reads what it left, as somebody else.
+//! Invariants: a session is its user's. Its name at the home is the client id and, for a user with a name, that name behind a
+//! NUL, which no client id has [MQTT-1.5.4-2]; behind it stands nothing for who came with nothing where others are known. So
+//! nobody takes over a session, or reads what it left, as somebody else. What nobody in particular has ends with its connection.
 
 use alloc::boxed::Box;
 use alloc::collections::VecDeque;
@@ -16,7 +17,7 @@ use super::state::Inflight;
 use crate::access::{Credential, Refusal, Right};
 use crate::conn::{ConnId, TURNED_AWAY};
 use crate::io::Io;
-use crate::shard::Shard;
+use crate::shard::{Shard, World};
 
 /// What a JWT begins with: `{"` in base64 (RFC 7519 section 3.1, RFC 7515 section 7.1).
 const JWT_BEGINS: &[u8] = b"eyJ";
@@ -81,11 +82,35 @@ impl Shard {
         }
     }
 
+    /// How many seconds the client's session may outlive its connection: none for nobody in particular, who could fill the
+    /// table of sessions with names that mean nothing.
+    ///
+    /// # Errors
+    /// It came with nothing, and nothing is open to everybody that MQTT could ask for.
+    pub(super) fn session_expiry_most_s(&mut self, slot: u32) -> Result<u32, ReasonCode> {
+        let World {
+            settings, rules, ..
+        } = &*self.world;
+        if !settings.access.closed || self.grants_of(slot).is_some() {
+            return Ok(settings.mqtt.session_expiry_max_s);
+        }
+        let everybody = &settings.access.anonymous;
+        let opens = |right| everybody.iter().any(|(of, _)| of.has(right)) || rules.open(right);
+        if opens(Right::Publish) || opens(Right::Subscribe) {
+            return Ok(0);
+        }
+        self.stats.denied += 1;
+        Err(ReasonCode::NOT_AUTHORIZED)
+    }
+
     /// What the session of this client id is called at its home.
     pub(super) fn session_name(&self, slot: u32, client: &str) -> Box<str> {
+        let closed = self.world.settings.access.closed;
         match self.grants_of(slot).map(|grants| grants.user()) {
-            None | Some("") => client.into(),
-            Some(user) => {
+            None if !closed => client.into(),
+            Some("") => client.into(),
+            nobody_or_user => {
+                let user = nobody_or_user.unwrap_or_default();
                 let mut name = String::with_capacity(client.len() + 1 + user.len());
                 name.push_str(client);
                 name.push('\0');

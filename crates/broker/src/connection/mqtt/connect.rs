@@ -118,6 +118,7 @@ impl Shard {
             return Err(ReasonCode::BAD_AUTHENTICATION_METHOD);
         }
         self.connect_as(slot)?;
+        let expiry_most_s = self.session_expiry_most_s(slot)?;
         let client = self.client_id(slot, connect)?;
         let will = self.will(slot, connect)?;
         let session = self.session_name(slot, &client);
@@ -128,7 +129,7 @@ impl Shard {
             (false, true) => 0,
             (false, false) => FOREVER_S,
         };
-        let expiry_s = asked_s.min(settings.session_expiry_max_s);
+        let expiry_s = asked_s.min(expiry_most_s);
         let most_s = settings.keep_alive_max_s;
         let keeps = most_s == 0 || (1..=most_s).contains(&connect.keep_alive_s);
         let keep_alive_s = if keeps || !v5 {

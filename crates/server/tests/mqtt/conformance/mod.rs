@@ -71,12 +71,13 @@ fn take(conn: &mut Conn, payload: &[u8]) -> u16 {
 }
 
 /// Where the tests are that the checklist names.
-const TESTS: [&str; 5] = [
+const TESTS: [&str; 6] = [
     "../wire/tests",
     "../wire/tests/mqtt_properties",
     "tests/mqtt",
     "tests/mqtt/conformance",
     "tests/clients/mqtt",
+    "tests/access",
 ];
 
 #[test]
