@@ -182,6 +182,7 @@ impl Shards {
             page_visits: 3,
             interest_rows: 2,
             turns_under_way: 3,
+            cold_rows: 0,
             rows_per_tick: 2,
         };
         let shard = |n| {

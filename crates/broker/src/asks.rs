@@ -1,12 +1,45 @@
 //! The home side of the shard: what carriers ask for, and the short way when the home is here.
 
-use crate::home::Publish;
+use alloc::vec::Vec;
+
+use crate::deliver::WARMED;
+use crate::home::{Home, Publish};
 use crate::lanes::Lanes;
 use crate::mail::{Answer, Ask, Attach, Outcome, ReplyTo, ShardId, Span, Tell, Verb};
 use crate::sessions::Claim;
 use crate::shard::Shard;
 
 impl Shard {
+    /// Does what another shard asks, in order.
+    pub(crate) fn all_asked(&mut self, from: ShardId, asks: Vec<Ask>, bytes: &[u8]) {
+        let mut asks = asks.into_iter();
+        while !asks.as_slice().is_empty() {
+            self.warm_asks(asks.as_slice(), bytes);
+            for ask in asks.by_ref().take(WARMED) {
+                self.asked(from, ask, bytes);
+            }
+        }
+    }
+
+    /// Touches what the publishes among the next asks read: of [`WARMED`] asks.
+    fn warm_asks(&self, asks: &[Ask], bytes: &[u8]) {
+        let large = |home: &&Home| home.is_large(&self.matching);
+        let Some(home) = self.home.as_ref().filter(large) else {
+            return;
+        };
+        let mut topics = [(0, &b""[..]); WARMED];
+        let mut count = 0;
+        for ask in asks.iter().take(WARMED) {
+            if let Ask::Publish { hash, name, .. } = ask {
+                topics[count] = (*hash, name.in_bytes(bytes));
+                count += 1;
+            }
+        }
+        if count > 1 {
+            home.warm(&topics[..count], &self.matching);
+        }
+    }
+
     /// Does what another shard asks.
     pub(crate) fn asked(&mut self, from: ShardId, ask: Ask, bytes: &[u8]) {
         match ask {

@@ -2,7 +2,8 @@
 //! by the matches, however many filters there are.
 //!
 //! A node is one level under one parent. All nodes with a level of text stand in one index, by the hash of parent and
-//! level, of which a match computes the level's part once; `+` and `#` hang at their parent. What a filter means to its user is one number at its last node.
+//! level, of which a match computes the level's part once; `+` and `#` hang at their parent and have no text. What a filter
+//! means to its user is one number at its last node. Who is about to match several topics calls [`Filters::warm`] before.
 //!
 //! Invariants: a node lives while a filter ends at it or it has children. For each level of a topic a match visits at
 //! most one node for each *shape* that filters have up to there (which of their levels are `+`): the text of the other
@@ -57,6 +58,7 @@ struct Node {
     hash: u32,
     next: u32,
     parent: u32,
+    /// The text; none of `+` and `#`.
     level: Blob,
     /// The user's number.
     value: u32,
@@ -206,11 +208,22 @@ impl Filters {
         let (mut path, mut at) = (Vec::new(), id);
         while at != NONE {
             let node = self.nodes.get(at);
-            path.push(self.levels.get(node.level));
+            path.push(self.level(at));
             at = node.parent;
         }
         path.reverse();
         path.join(&b'/')
+    }
+
+    /// The text of a node's level, `+` and `#` included.
+    fn level(&self, id: u32) -> &[u8] {
+        let node = self.nodes.get(id);
+        let (plus, many) = self.wildcards(node.parent);
+        match id {
+            _ if id == plus => b"+",
+            _ if id == many => b"#",
+            _ => self.levels.get(node.level),
+        }
     }
 
     /// The first open filter in row `from` or behind it.
@@ -266,7 +279,11 @@ impl Filters {
             }
             return;
         };
-        if let Some(child) = self.text_child(at, level) {
+        let child = match self.has_texts(at) {
+            true => self.text_child(at, level),
+            false => None,
+        };
+        if let Some(child) = child {
             self.visit(child, rest, true, each);
         }
         if wild && plus != NONE {
@@ -280,6 +297,18 @@ impl Filters {
         }
         let node = self.nodes.get(at);
         (node.plus, node.many)
+    }
+
+    /// Whether a node has children besides `+` and `#`: most last nodes but one have none, and a bucket that is looked
+    /// into in vain is a miss or two.
+    #[inline]
+    fn has_texts(&self, at: u32) -> bool {
+        if at == NONE {
+            return true;
+        }
+        let node = self.nodes.get(at);
+        let wildcards = u32::from(node.plus != NONE) + u32::from(node.many != NONE);
+        node.children & !ENDS > wildcards
     }
 
     fn child(&self, parent: u32, level: &[u8]) -> Option<u32> {
@@ -308,8 +337,11 @@ impl Filters {
     fn add(&mut self, parent: u32, level: &[u8]) -> u32 {
         let mut node = Node::vacant(NONE);
         node.parent = parent;
-        node.level = self.levels.insert(level);
-        node.hash = hash_under(parent, self.hash_of_level(level));
+        let wildcard = self.wildcard_link(parent, level).is_some();
+        if !wildcard {
+            node.level = self.levels.insert(level);
+            node.hash = hash_under(parent, self.hash_of_level(level));
+        }
         let id = self.nodes.insert(node);
         match self.wildcard_link(parent, level) {
             Some(link) => *link = id,
@@ -324,16 +356,17 @@ impl Filters {
     /// Takes a node without children away; returns its parent.
     fn prune(&mut self, id: u32) -> u32 {
         let (parent, level) = (self.nodes.get(id).parent, self.nodes.get(id).level);
-        let wildcard = match self.levels.get(level) {
-            b"+" => Some(&b"+"[..]),
-            b"#" => Some(&b"#"[..]),
-            _ => None,
-        };
-        match wildcard.and_then(|level| self.wildcard_link(parent, level)) {
-            Some(link) => *link = NONE,
-            None => self.index.remove(&mut self.nodes, id),
+        if level != Blob::NONE {
+            self.index.remove(&mut self.nodes, id);
+            self.levels.remove(level);
+        } else {
+            let wildcard = match self.wildcards(parent).0 == id {
+                true => b"+",
+                false => b"#",
+            };
+            let link = self.wildcard_link(parent, wildcard);
+            *link.expect("it is one of both") = NONE;
         }
-        self.levels.remove(level);
         self.nodes.remove(id);
         if parent != NONE {
             self.nodes.get_mut(parent).children -= 1;
@@ -413,6 +446,8 @@ pub fn overlap(one: &[u8], other: &[u8]) -> bool {
         }
     }
 }
+
+mod warm;
 
 #[cfg(test)]
 mod tests;

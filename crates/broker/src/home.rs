@@ -297,18 +297,35 @@ impl Home {
             .find(&self.rows, hash, |row| self.names.get(row.name) == name)
     }
 
-    /// Touches the rows that these topics probably have, all at once: each is cold, and leads to its name.
-    pub fn warm(&self, hashes: &[Option<u32>]) {
-        let mut ids = [None; WARMED];
-        for (id, hash) in ids.iter_mut().zip(hashes) {
-            *id = hash.and_then(|hash| self.index.first(hash));
+    /// Whether so much is kept here and matched by `here` that what the next topics need is probably cold.
+    pub fn is_large(&self, here: &Matching) -> bool {
+        let rows = self.rows.len() + self.filters.len() + self.kept.len();
+        rows as usize + here.len() >= self.pace.cold_rows
+    }
+
+    /// Touches the rows that these topics probably have, and what finding their subscribers by filter reads, `here`
+    /// included: of each [`WARMED`] at most, all at once, for each row is cold, and leads to its name.
+    pub fn warm(&self, topics: &[(u32, &[u8])], here: &Matching) {
+        let mut ids = [NONE; WARMED];
+        for (id, (hash, _)) in ids.iter_mut().zip(topics) {
+            *id = self.index.first(*hash).unwrap_or(NONE);
         }
-        let mut names = [None; WARMED];
-        for (name, id) in names.iter_mut().zip(ids) {
-            *name = id.map(|id| self.rows.get(id).name);
+        // A chain has one row or two, seldom more.
+        for _ in 0..2 {
+            for (id, (hash, _)) in ids.iter_mut().zip(topics) {
+                if *id != NONE && self.rows.get(*id).hash != *hash {
+                    *id = self.rows.get(*id).next;
+                }
+            }
         }
-        let touch = |sum, name: Blob| sum ^ self.names.get(name).len();
-        core::hint::black_box(names.into_iter().flatten().fold(0, touch));
+        let found = ids.iter().filter(|id| **id != NONE);
+        let touch = |sum, id: &u32| sum ^ self.names.get(self.rows.get(*id).name).len();
+        core::hint::black_box(found.fold(0, touch));
+        let names = topics.iter().map(|(_, name)| *name);
+        here.warm(names.clone());
+        self.filters.warm(names.clone());
+        self.groups.warm(names.clone());
+        self.kept.warm(names);
     }
 
     fn create(&mut self, hash: u32, name: &[u8], rules: &Rules, now: Now) -> Option<u32> {

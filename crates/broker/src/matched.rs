@@ -11,11 +11,11 @@
 use alloc::vec::Vec;
 
 use crate::conn::State;
-use crate::deliver::Delivery;
+use crate::deliver::{Delivery, WARMED};
 use crate::encode::{Encoding, Message};
 use crate::io::Io;
 use crate::mail::{Frames, Record, ShardId, Tell};
-use crate::matching::Part;
+use crate::matching::{Member, Part};
 use crate::position::{self, Position};
 use crate::shard::Shard;
 use crate::slab::NONE;
@@ -103,9 +103,16 @@ impl Shard {
         self.run
             .begin(messages.iter().map(|message| message.record));
         self.run.home = home;
+        let mut warmed = d.run.at;
         while let Some(first) = d.run.due.get(d.run.at) {
             if *budget == 0 {
                 return false;
+            }
+            if d.run.at >= warmed {
+                let ahead = &d.run.due[d.run.at..];
+                let ahead = &ahead[..ahead.len().min(WARMED)];
+                self.warm_due(ahead);
+                warmed = d.run.at + ahead.len();
             }
             *budget -= 1;
             let rest = &d.run.due[d.run.at..];
@@ -127,22 +134,75 @@ impl Shard {
         run.due.clear();
         (run.exact, run.at) = (0, 0);
         while run.len < RUN_MAX && (run.len == 0 || run.due.len() < RUN_MEMBERS) {
-            let Some(Tell::Match { name, .. }) = d.try_tell(run.len) else {
+            let most = WARMED.min(RUN_MAX - run.len);
+            if self.extend_run(&mut run, most, d, frames) == 0 {
                 break;
-            };
-            let message = run.len as u32;
-            let due = &mut run.due;
-            self.matching.each(frames.name(*name), |member| {
-                due.push(Due {
-                    slot: member.slot,
-                    message,
-                    part: member.part,
-                });
-            });
-            run.len += 1;
+            }
         }
         run.due.sort_unstable();
         d.run = run;
+    }
+
+    /// Adds so many messages to a run at most, and their members; returns how many there were. Filters come before
+    /// members, so that the processor waits for several rows at once.
+    fn extend_run(&self, run: &mut Run, most: usize, d: &Delivery, frames: &Frames) -> usize {
+        let first = run.len;
+        let of = |n| match d.try_tell(first + n) {
+            Some(Tell::Match { name, .. }) => Some(frames.name(*name)),
+            _ => None,
+        };
+        if d.home != self.lanes.me {
+            // A home on this shard has just looked.
+            self.matching.warm((0..most).map_while(of));
+        }
+        let mut sets = Vec::with_capacity(most);
+        for (message, name) in (first as u32..).zip((0..most).map_while(of)) {
+            self.matching.sets(name, |set| sets.push((message, set)));
+            run.len += 1;
+        }
+        let mut last = first as u32;
+        for (message, set) in sets {
+            if message != last && run.due.len() >= RUN_MEMBERS {
+                run.len = message as usize;
+                break;
+            }
+            last = message;
+            let due = |member: &Member| Due {
+                slot: member.slot,
+                message,
+                part: member.part,
+            };
+            run.due.extend(self.matching.members(set).iter().map(due));
+        }
+        run.len - first
+    }
+
+    /// Touches the rows of the connections that come next, and what each has of the filter that matched.
+    fn warm_due(&self, due: &[Due]) {
+        let mut sides = [(NONE, NONE); WARMED];
+        for (side, due) in sides.iter_mut().zip(due) {
+            if let Some(row) = self.conns.try_get(due.slot) {
+                *side = (row.extra, row.mqtt);
+            }
+        }
+        let mut subs = [(NONE, NONE); WARMED];
+        for ((sub, (extra, _)), due) in subs.iter_mut().zip(sides).zip(due) {
+            let part = self.filtered(due.slot).and_then(|all| all.part(due.part));
+            if let Some(part) = part {
+                *sub = (extra, part.id);
+            }
+        }
+        let mut read = 0;
+        for ((extra, part), (_, mqtt)) in subs.into_iter().zip(sides) {
+            if extra != NONE {
+                let list = &self.extras.get(extra).list;
+                read ^= list.get(part as usize).map_or(0, |sub| sub.identifier);
+            }
+            if mqtt != NONE {
+                read ^= self.mqtts.get(mqtt).packet_bytes_max;
+            }
+        }
+        core::hint::black_box(read);
     }
 
     /// Messages of a run for one connection, in order: those that are of a group which is live at this home.

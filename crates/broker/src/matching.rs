@@ -22,6 +22,10 @@ pub struct Member {
     pub part: u32,
 }
 
+/// The members of one filter, as long as nobody joins or leaves.
+#[derive(Clone, Copy)]
+pub struct Set(u32);
+
 enum Members {
     One(Member),
     Many(Vec<Member>),
@@ -130,14 +134,24 @@ impl Matching {
         rows
     }
 
-    /// Calls `each` with every member of a filter that matches the topic.
-    pub fn each(&self, topic: &[u8], mut each: impl FnMut(Member)) {
-        self.filters.matches(topic, |row| {
-            match self.members.get(self.filters.value(row)) {
-                Members::One(member) => each(*member),
-                Members::Many(all) => all.iter().copied().for_each(&mut each),
-            }
-        });
+    /// Touches what finding the matches of some topics reads, see [`Filters::warm`].
+    pub fn warm<'a>(&self, topics: impl Iterator<Item = &'a [u8]>) {
+        self.filters.warm(topics);
+    }
+
+    /// Calls `each` with what stands for the members of each filter that matches the topic.
+    pub fn sets(&self, topic: &[u8], mut each: impl FnMut(Set)) {
+        self.filters
+            .matches(topic, |row| each(Set(self.filters.value(row))));
+    }
+
+    /// Members of a filter.
+    #[inline]
+    pub fn members(&self, set: Set) -> &[Member] {
+        match self.members.get(set.0) {
+            Members::One(member) => core::slice::from_ref(member),
+            Members::Many(all) => all,
+        }
     }
 }
 

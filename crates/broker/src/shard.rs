@@ -491,9 +491,7 @@ impl Shard {
         self.lanes.read_at = mail.stamp;
         self.lanes.to[from].under_way_bytes -= mail.credit_bytes;
         self.lanes.to[from].credit_bytes += mail.bytes.len();
-        for ask in mail.asks {
-            self.asked(mail.from, ask, &mail.bytes);
-        }
+        self.all_asked(mail.from, mail.asks, &mail.bytes);
         if let Some(frames) = mail.frames {
             self.enqueue(mail.from, mail.tells, frames);
         }

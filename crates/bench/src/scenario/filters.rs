@@ -4,7 +4,8 @@
 //! Each set of filters has a server of its own, all of them there at once, and the windows take turns within a round:
 //! only one server has work at a time. Sets are compared by processor time for each publish, of a server with one
 //! shard. `hit`: each publish matches one filter, and comes to one of a thousand clients, in the large set as in the
-//! small one; `miss`: no filter matches, which shows only at the last level, so that there is nothing but the matching.
+//! small one, where as many more are connected as in the large one; `miss`: no filter matches, which shows only at the
+//! last level, so that there is nothing but the matching.
 
 mod crowd;
 mod set;
@@ -104,8 +105,10 @@ fn result(args: &RunArgs, sides: &[Side]) -> Value {
             "opening": side.opening,
             "hit_cpu_us_median": number(hit),
             "hit_ratio": number(hit_ratio),
+            "hit_user_us_median": number(median(&side.user_us("hit"))),
             "miss_cpu_us_median": number(miss),
             "miss_ratio": number(miss_ratio),
+            "miss_user_us_median": number(median(&side.user_us("miss"))),
             "windows": side.windows,
         });
         sets.insert(side.name.into(), value);
@@ -187,6 +190,13 @@ impl Side {
             misses: Vec::new(),
             windows: Vec::new(),
         })
+    }
+
+    /// What of each window of this kind was not the kernel's.
+    fn user_us(&self, kind: &str) -> Vec<f64> {
+        let of_kind = self.windows.iter().filter(|window| window["kind"] == kind);
+        let user = of_kind.filter_map(|window| window["user_us"].as_f64());
+        user.collect()
     }
 
     /// Publishes a window's messages and returns the server's processor time for each, in microseconds.

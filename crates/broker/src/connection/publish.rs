@@ -11,7 +11,7 @@ use crate::access::Right;
 use crate::admission::Reached;
 use crate::conn::{Batch, Pending, REPLAYED, State};
 use crate::deliver::WARMED;
-use crate::home::Publish;
+use crate::home::{Home, Publish};
 use crate::io::Io;
 use crate::mail::{Answer, Ask, Outcome, ReplyTo, ShardId, Verb};
 use crate::position::{self, Position};
@@ -227,7 +227,7 @@ impl Shard {
         let mut number = 0;
         while !rest.is_empty() {
             if (number as usize).is_multiple_of(WARMED) {
-                self.warm_topics(rest);
+                self.warm_lines(rest);
             }
             let (line, after) = ndjson::split_line(rest);
             rest = after;
@@ -271,19 +271,37 @@ impl Shard {
         self.wait(slot, Pending::Batch(batch))
     }
 
-    /// Touches the rows of the topics that the next lines name.
-    fn warm_topics(&self, mut rest: &[u8]) {
-        let Some(home) = &self.home else { return };
-        let mut hashes = [None; WARMED];
-        for hash in &mut hashes {
+    /// Touches what the next lines' topics need.
+    fn warm_lines(&self, mut rest: &[u8]) {
+        self.warm_topics(|| {
             let (line, after) = ndjson::split_line(rest);
-            rest = after;
-            *hash = ndjson::leading_topic(line)
-                .map(|name| self.place_of(name))
-                .filter(|(_, to)| *to == self.lanes.me)
-                .map(|(hash, _)| hash);
+            let is_any = !core::mem::replace(&mut rest, after).is_empty();
+            is_any.then(|| ndjson::leading_topic(line).unwrap_or_default())
+        });
+    }
+
+    /// Touches what publishing to the next topics reads, of those whose home is here. What names none is empty.
+    pub(super) fn warm_topics<'a>(&self, next: impl FnMut() -> Option<&'a [u8]>) {
+        let large = |home: &&Home| home.is_large(&self.matching);
+        let Some(home) = self.home.as_ref().filter(large) else {
+            return;
+        };
+        let mut topics = [(0, &b""[..]); WARMED];
+        let mut count = 0;
+        for name in core::iter::from_fn(next)
+            .take(WARMED)
+            .filter(|name| !name.is_empty())
+        {
+            let (hash, to) = self.place_of(name);
+            if to == self.lanes.me {
+                topics[count] = (hash, name);
+                count += 1;
+            }
         }
-        home.warm(&hashes);
+        // One alone has nothing to wait beside it.
+        if count > 1 {
+            home.warm(&topics[..count], &self.matching);
+        }
     }
 
     fn batch_line(

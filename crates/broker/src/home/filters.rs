@@ -146,6 +146,11 @@ impl Registered {
         all.into()
     }
 
+    /// See [`Filters::warm`].
+    pub fn warm<'a>(&self, topics: impl Iterator<Item = &'a [u8]>) {
+        self.filters.warm(topics);
+    }
+
     /// Finds the shards that a message concerns; says how many there are.
     pub fn find(&mut self, name: &[u8]) -> u32 {
         self.due.clear();

@@ -110,6 +110,11 @@ impl Groups {
         self.all.len() as u32
     }
 
+    /// See [`Filters::warm`].
+    pub fn warm<'a>(&self, topics: impl Iterator<Item = &'a [u8]>) {
+        self.filters.warm(topics);
+    }
+
     /// Finds the groups that a message concerns; says whether there are any.
     pub fn find(&mut self, name: &[u8]) -> bool {
         let (lists, due) = (&self.lists, &mut self.due);

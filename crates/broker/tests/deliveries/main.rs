@@ -5,6 +5,7 @@ mod answers;
 mod ended;
 mod filters;
 mod order;
+mod runs;
 mod town;
 
 use proptest::prelude::*;

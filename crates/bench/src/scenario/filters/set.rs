@@ -17,7 +17,7 @@ const COMBINED_LEVELS: u32 = 12;
 /// A set of filters.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Set {
-    /// So many `a/{n}/+`, dealt to so many clients at most.
+    /// So many `a/{n}/+`, dealt to so many clients; where there are fewer filters than clients, some have none.
     Flat { filters: u32, clients: u32 },
     /// Filters of so many levels, `a` or `+` each but for the last: every combination with few `+`, and of those with
     /// more the combinations in the first levels.
@@ -33,10 +33,10 @@ impl Set {
         }
     }
 
-    /// How many clients subscribe.
+    /// How many clients there are.
     pub fn clients(&self) -> u32 {
         match self {
-            Set::Flat { filters, clients } => *filters.min(clients),
+            Set::Flat { clients, .. } => *clients,
             Set::Deep { .. } => self.offered().div_ceil(PER_CLIENT),
         }
     }

@@ -154,8 +154,11 @@ impl Shard {
     fn packets<I: Io>(&mut self, slot: u32, bytes: &[u8], io: &mut I) -> Option<usize> {
         let conn = self.id_of(slot);
         let most = self.world.settings.limits.message_bytes + PACKET_BESIDE_BYTES;
-        let mut at = 0;
+        let (mut at, mut warmed) = (0, 0);
         loop {
+            if at >= warmed && at < bytes.len() {
+                warmed = self.warm_publishes(bytes, at, most);
+            }
             let row = self.conns.get(slot);
             if at == bytes.len() || row.outbox != NONE || self.mqtt_must_wait(slot) {
                 break;

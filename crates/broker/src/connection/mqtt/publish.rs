@@ -3,7 +3,8 @@
 use alloc::vec::Vec;
 
 use crore_wire::mqtt::{
-    Ack, PacketId, Properties, Property, PropertyBuf, Publish, Qos, ReasonCode, Version, encode,
+    self, Ack, PacketId, PacketType, Properties, Property, PropertyBuf, Publish, Qos, ReasonCode,
+    Version, encode,
 };
 use crore_wire::topic;
 
@@ -83,6 +84,21 @@ fn is_named(item: &[u8], name: &str) -> bool {
 }
 
 impl Shard {
+    /// Touches what the publishes among the next packets need; returns where the first packet begins that was not looked
+    /// at.
+    pub(super) fn warm_publishes(&self, bytes: &[u8], mut at: usize, most: usize) -> usize {
+        self.warm_topics(|| {
+            let (header, len) = mqtt::fixed_header(&bytes[at..], most).ok()??;
+            let body = &bytes[at + len..];
+            at = (at + len + header.body_bytes()).min(bytes.len());
+            let is_publish = header.kind() == PacketType::Publish;
+            let topic = body.split_first_chunk().filter(|_| is_publish);
+            let name = topic.and_then(|(len, rest)| rest.get(..u16::from_be_bytes(*len).into()));
+            Some(name.unwrap_or_default())
+        });
+        at
+    }
+
     pub(super) fn client_published(
         &mut self,
         slot: u32,

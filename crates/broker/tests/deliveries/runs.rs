@@ -1,0 +1,47 @@
+//! Subscribers by filter: messages are matched ahead in runs, and what a run may hold is bounded.
+
+use super::*;
+
+/// More members than are matched ahead (4,096), so that a run ends before the messages do; and messages that some of
+/// them, or nobody, wanted, between those for all.
+#[test]
+fn each_gets_all_that_its_filter_matches_in_order_whatever_number_matches() {
+    let filters = ["a/%2B", "%23", "%2B/1", "a/1/%23"];
+    let names = ["a/1", "a/2", "b/1", "b", "a/1/x/y"];
+    let wanted = |filter: usize, name: &str| match filter {
+        0 => ["a/1", "a/2"].contains(&name),
+        1 => true,
+        2 => name.ends_with("/1"),
+        _ => name.starts_with("a/1"),
+    };
+    for clients in [2, 900, 4100] {
+        let pace = Pace {
+            cold_rows: 0,
+            ..Pace::default()
+        };
+        let mut town = Town::new(rule(), |_| {}, pace);
+        let links: Vec<usize> = (0..clients)
+            .map(|n| town.ask_for(Kind::Plain, &format!("filter={}", filters[n % 4])))
+            .collect();
+        town.settle();
+        let begun: Vec<usize> = links
+            .iter()
+            .map(|link| town.received(*link).len())
+            .collect();
+        let messages: Vec<_> = (0..150)
+            .map(|n| (names[(3 * n + n / 7) % 5], n.to_string()))
+            .collect();
+        town.publish(messages.clone());
+        town.settle();
+        for ((n, link), begun) in links.iter().enumerate().zip(begun) {
+            let own = messages.iter().filter(|(name, _)| wanted(n % 4, name));
+            let all: Vec<u8> = own.flat_map(|(_, data)| frame(data)).collect();
+            assert_eq!(
+                town.received(*link)[begun..],
+                all,
+                "{clients} clients, {}",
+                filters[n % 4]
+            );
+        }
+    }
+}
