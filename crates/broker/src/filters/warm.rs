@@ -21,7 +21,7 @@ struct Way<'a> {
 }
 
 impl Filters {
-    /// Touches what finding the matches of these topics reads: of the first [`WARMED`] of them.
+    /// Touches what finding the matches of these topics reads: of so many as are touched together, the first ones.
     pub fn warm<'a>(&self, topics: impl Iterator<Item = &'a [u8]>) {
         if self.is_empty() {
             return;
