@@ -41,6 +41,8 @@ pub enum Fault {
     HastyTakeover,
     /// A session's position is written down one too far.
     FarPosition,
+    /// A subscription that reads on from the log brings what others of its client have brought.
+    OwnCopies,
 }
 
 #[cfg(feature = "planted")]
@@ -51,7 +53,7 @@ mod switch {
 
     impl super::Fault {
         /// All of them.
-        pub const ALL: [super::Fault; 18] = [
+        pub const ALL: [super::Fault; 19] = [
             Self::LiveBeforeHead,
             Self::OldSerial,
             Self::NoTombstone,
@@ -70,6 +72,7 @@ mod switch {
             Self::DoubleRelease,
             Self::HastyTakeover,
             Self::FarPosition,
+            Self::OwnCopies,
         ];
     }
 

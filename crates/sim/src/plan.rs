@@ -71,6 +71,8 @@ pub struct Plan {
     pub filtered_percent: u32,
     /// How many MQTT clients.
     pub mqtt_clients: usize,
+    /// How many of a hundred of them subscribe by a filter too that covers all their topics.
+    pub covered_percent: u32,
     /// Whether they retain messages.
     pub retains: bool,
     /// Seconds that pass while sockets are stalled at the end, so that messages expire there.
@@ -117,6 +119,10 @@ const PACKETS: u64 = 7;
 const PACKETS_PERCENT: u32 = 40;
 /// How many of a hundred steps are an MQTT client's, where there are any.
 const PACKETS_STEPS_PERCENT: u32 = 40;
+/// Begins the chances that decide on subscriptions of MQTT clients that overlap, likewise.
+const COVERS: u64 = 0xC07E_4503;
+/// How many of a hundred worlds have some.
+const COVERS_PERCENT: u32 = 50;
 /// Begins the chances that decide on a planned restart, likewise.
 const RESTARTS: u64 = 11;
 /// How many of a hundred worlds have one.
@@ -193,6 +199,7 @@ impl Plan {
             followers: 0,
             filtered_percent: 0,
             mqtt_clients: 0,
+            covered_percent: 0,
             retains: false,
             stalled_s: 0,
             message_bytes: rng.pick(&MESSAGE_BYTES),
@@ -231,6 +238,10 @@ impl Plan {
         let mut own = Rng::new(seed ^ PACKETS);
         if own.chance(PACKETS_PERCENT) {
             plan.speak_mqtt(&mut own);
+        }
+        let mut own = Rng::new(seed ^ COVERS);
+        if own.chance(COVERS_PERCENT) {
+            plan.covered_percent = own.pick(&[50, 100]);
         }
         let mut own = Rng::new(seed ^ RESTARTS);
         if own.chance(RESTARTS_PERCENT) {

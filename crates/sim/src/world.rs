@@ -167,8 +167,15 @@ impl World {
     /// From chances of their own too.
     fn mqtt_clients(plan: &Plan, dice: u64) -> Vec<Client> {
         let mut rng = Rng::new(dice ^ 0x3477_0311);
+        let mut covers = Rng::new(dice ^ 0xC07E_4511);
         (0..plan.mqtt_clients)
-            .map(|n| Client::new(n, plan, &mut rng))
+            .map(|n| {
+                let client = Client::new(n, plan, &mut rng);
+                match covers.chance(plan.covered_percent) {
+                    true => client.covering(),
+                    false => client,
+                }
+            })
             .collect()
     }
 

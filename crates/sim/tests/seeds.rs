@@ -51,6 +51,11 @@ const FOUND: &[(&str, u64, usize)] = &[
         5_044_670,
         1200,
     ),
+    (
+        "an exact MQTT subscription lost what it had left to a filter that fell behind with an earlier message of the run",
+        206,
+        1200,
+    ),
 ];
 
 /// Seeds of the fixed set, and their steps.

@@ -19,6 +19,7 @@ mod drain;
 mod flow;
 mod keep_alive;
 mod malformed;
+mod overlap;
 mod sys;
 mod turns;
 mod websocket;

@@ -45,6 +45,8 @@ impl Shard {
         let sub = &mut self.extra(slot).list[part as usize];
         sub.offset = left.map_or(last, |left| left.previous);
         if let Some(left) = left {
+            let (_, home) = self.place_of(self.topics.name(topic));
+            self.start_all(slot, home, left.offset);
             self.fall_back(slot, part, left.previous);
         }
     }
@@ -86,7 +88,7 @@ impl Shard {
         let left = records.iter().find(|record| {
             let message = (&name[..], *record, frames);
             matches!(
-                self.offer_packet(slot, &wants, message, &mut out),
+                self.give_in_turn(slot, part, &wants, message, &mut out),
                 Offered::Full
             )
         });

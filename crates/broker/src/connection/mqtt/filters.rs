@@ -7,7 +7,7 @@ use alloc::vec::Vec;
 
 use crore_wire::mqtt::{Qos, ReasonCode, RetainHandling};
 
-use super::give::{NO_LOCAL, Offered, Wants};
+use super::give::{Offered, Wants};
 use super::subscribe::{Wanted, qos};
 use crate::conn::{LIVE, Sub};
 use crate::io::Io;
@@ -145,7 +145,11 @@ impl Shard {
                 ..Wants::default()
             };
             let message = (frames.name(name), record, frames);
-            if let Offered::Full = self.offer_packet(slot, &wants, message, &mut out) {
+            let offered = match retained {
+                true => self.offer_packet(slot, &wants, message, &mut out),
+                false => self.give_in_turn(slot, part, &wants, message, &mut out),
+            };
+            if let Offered::Full = offered {
                 full = Some(seen);
                 break;
             }
@@ -160,6 +164,9 @@ impl Shard {
             return self.showed(slot, serial, home, page, offset, ends);
         }
         self.took_page(slot, serial, home, page, offset, live);
+        if live {
+            self.start_live(slot, part, home, offset);
+        }
         let homes = self.filtered(slot).and_then(|all| all.group(serial));
         if homes.is_some_and(|group| group.homes().iter().all(|at| !at.asked)) {
             let options = self.extra(slot).list[part as usize].options;
@@ -282,39 +289,42 @@ impl Shard {
         let mut parts: Vec<u32> = live
             .filter_map(|due| filtered.part(due.part).map(|part| part.id))
             .collect();
-        if parts.is_empty() {
-            return;
-        }
         let list = &self.extras.get(self.conns.get(slot).extra).list;
-        // Most messages have no exact subscriber here, and a list may be long.
-        let is = |sub: &Sub| sub.topic == message.topic && sub.flags & LIVE != 0;
+        // Most messages have no exact subscriber here, and a list may be long. One that has left the message to a filter gets
+        // it also where that filter fell behind with an earlier message of the run.
+        let is = |sub: &Sub| {
+            sub.topic == message.topic
+                && sub.flags & LIVE != 0
+                && sub.offset < message.record.offset
+        };
         let exact = match message.topic {
             NONE => None,
             _ => list.iter().position(is).map(|part| part as u32),
         };
         parts.extend(exact);
-        let own = self.mqtts.get(self.conns.get(slot).mqtt).origin();
-        let local = frames.origin(&message.record) == own;
-        let (mut options, mut identifiers) = (0, Vec::new());
-        let mut wanted = false;
-        for part in &parts {
-            let sub = &list[*part as usize];
-            if local && sub.options & NO_LOCAL != 0 {
-                continue;
-            }
-            wanted = true;
-            identifiers.push(sub.identifier);
-            options =
-                (options & !3 | sub.options & !(3 | NO_LOCAL)) | qos(options).max(qos(sub.options));
+        if parts.is_empty() {
+            return;
         }
+        let (name, record) = (frames.name(message.name), &message.record);
+        let (mut all, mut waiting) = (parts.clone(), Vec::new());
+        if let Some(sharers) = self.sharers(slot, (name, record, frames)) {
+            let shares = |part: &u32| sharers.parts.contains(part);
+            if parts.contains(&sharers.lead) {
+                let others = sharers.parts.iter().filter(|part| !parts.contains(part));
+                all.extend(others);
+            } else {
+                (waiting, parts) = parts.into_iter().partition(shares);
+                all.clone_from(&parts);
+            }
+        }
+        let mut identifiers = Vec::new();
+        let options = self.wants_of(slot, &all, record, frames, &mut identifiers);
         let wants = Wants {
-            options,
+            options: options.unwrap_or_default(),
             identifiers: &identifiers,
             ..Wants::default()
         };
-        let name = frames.name(message.name);
-        let record = &message.record;
-        let full = wanted
+        let full = options.is_some()
             && matches!(
                 self.offer_packet(slot, &wants, (name, record, frames), out),
                 Offered::Full
@@ -324,10 +334,14 @@ impl Shard {
             let sub = &mut self.extra(slot).list[part as usize];
             (sub.offset, sub.epoch) = (record.offset, epoch);
         }
-        if !full {
+        if full {
+            waiting.append(&mut parts);
+        }
+        if waiting.is_empty() {
             return;
         }
-        for part in parts {
+        self.start_all(slot, home, record.offset);
+        for part in waiting {
             let sub = &self.extra(slot).list[part as usize];
             match sub.filter.checked_sub(1) {
                 Some(serial) => self.fell_behind(slot, serial, home, record.offset - 1),

@@ -24,6 +24,8 @@ use crate::slab::NONE;
 const FORM: u8 = 1;
 /// In the options of a subscription: it has a position.
 const SEEN: u8 = 0x80;
+/// Likewise: it began before that, and may have brought what others have not passed.
+const STARTED: u8 = 0x40;
 
 /// Reads what was written down.
 struct Reader<'a>(&'a [u8]);
@@ -53,6 +55,8 @@ pub(super) struct KeptSub<'a> {
     identifier: u32,
     /// Where it stands: at its topic, or at each home.
     seen: Vec<u64>,
+    /// Since where it has brought all that it matches; nothing when that is where it stands.
+    starts: Vec<u64>,
 }
 
 impl KeptSub<'_> {
@@ -65,12 +69,15 @@ impl KeptSub<'_> {
         } else {
             0
         };
-        let seen = (0..count).map(|_| from.number()).collect();
+        let mut offsets = |count| (0..count).map(|_| from.number()).collect();
+        let seen = offsets(count);
+        let starts = offsets(if options & STARTED != 0 { count } else { 0 });
         KeptSub {
             filter,
-            options: options & !SEEN,
+            options: options & !(SEEN | STARTED),
             identifier,
             seen,
+            starts,
         }
     }
 }
@@ -103,8 +110,10 @@ impl Shard {
         write_varint(&mut out, subs.len() as u64);
         for (part, sub) in subs {
             let seen = self.seen_of(slot, sub);
-            let flag = if seen.is_empty() { 0 } else { SEEN };
-            out.push(sub.options & 0x3F | flag);
+            let starts = self.starts_of(slot, part as u32, &seen);
+            let flag = |is_there: bool, flag| if is_there { flag } else { 0 };
+            let flags = flag(!seen.is_empty(), SEEN) | flag(!starts.is_empty(), STARTED);
+            out.push(sub.options & 0x3F | flags);
             write_varint(&mut out, u64::from(sub.identifier));
             match &sub.group {
                 Some(group) => write_field(&mut out, &group.text),
@@ -116,7 +125,7 @@ impl Shard {
             }
             if !seen.is_empty() {
                 write_varint(&mut out, seen.len() as u64);
-                for offset in &seen {
+                for offset in seen.iter().chain(&starts) {
                     write_varint(&mut out, *offset);
                 }
             }
@@ -206,11 +215,17 @@ impl Shard {
                 self.join_topic(slot, &wanted);
             }
             if options.max_qos != Qos::AtMostOnce {
+                if epoch == self.world.epoch {
+                    let is_same = sub.starts.is_empty();
+                    let starts = if is_same { &sub.seen } else { &sub.starts };
+                    self.starts_at(slot, sub.filter, starts);
+                }
                 // The session had it kept already: joining counted it once more.
                 let (hash, _) = self.place_of(sub.filter);
                 self.keep_log_of(hash, sub.filter, false);
             }
         }
+        self.end_starts(slot);
     }
 }
 

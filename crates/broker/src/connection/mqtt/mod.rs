@@ -14,6 +14,7 @@ mod filters;
 mod give;
 mod kept;
 mod leaving;
+mod overlap;
 mod page;
 mod publish;
 mod session;

@@ -60,6 +60,8 @@ impl Shard {
         (sub.offset, sub.epoch) = (head, page.epoch);
         if at_head {
             sub.flags |= LIVE;
+            let (_, home) = self.place_of(&name);
+            self.start_live(slot, part, home, head);
             self.collapse(slot);
         } else {
             let (epoch, offset) = (page.epoch, head);
@@ -86,6 +88,7 @@ impl Shard {
         if attached == Attached::Gone {
             // What was kept is deleted: it goes on with what comes.
             self.mqtt_state(slot).fresh.push(part);
+            self.forget_starts(slot, part);
             return self.resumed.push(self.id_of(slot));
         }
         let reason = match attached {

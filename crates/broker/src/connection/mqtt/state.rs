@@ -8,6 +8,7 @@ use alloc::vec::Vec;
 use crore_wire::mqtt::{self, Packet, Publish, ReasonCode, Version};
 
 use super::access::Asked;
+use super::overlap::Start;
 use crate::mail::ShardId;
 use crate::sessions::{SessionId, Will};
 use crate::slab::{NONE, Vacant};
@@ -90,6 +91,8 @@ pub struct Mqtt {
     pub owed: Vec<(u32, ShardId)>,
     /// Places of the list whose topic was deleted: they begin anew.
     pub fresh: Vec<u32>,
+    /// Since where subscriptions miss nothing, while some read on from the log.
+    pub starts: Vec<Start>,
     /// Over WebSocket: bytes that did not end on a packet boundary.
     pub partial: Vec<u8>,
     /// Whose the CONNECT is, until it is carried out.
@@ -188,6 +191,7 @@ impl Mqtt {
             && self.aliases_max == 0
             && self.owed.is_empty()
             && self.fresh.is_empty()
+            && self.starts.is_empty()
             && self.partial.is_empty()
             && self.connecting.is_none()
             && self.asked.is_none()

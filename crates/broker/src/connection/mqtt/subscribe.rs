@@ -128,7 +128,7 @@ impl Shard {
     }
 
     /// The place of a topic in the list.
-    fn part_of(&self, slot: u32, name: &[u8]) -> Option<u32> {
+    pub(super) fn part_of(&self, slot: u32, name: &[u8]) -> Option<u32> {
         let list = &self.extras.get(self.conns.get(slot).extra).list;
         let found = if is_shared(name) {
             let is = |sub: &Sub| sub.group.as_ref().is_some_and(|group| *group.text == *name);
@@ -398,6 +398,7 @@ impl Shard {
     /// Takes one subscription out of the list; its place stays.
     pub(super) fn leave_part(&mut self, slot: u32, part: u32) {
         self.part_group(slot, part, true);
+        self.forget_starts(slot, part);
         let sub = &self.extra(slot).list[part as usize];
         if sub.group.is_none() && qos(sub.options) > 0 {
             self.release_log(slot, part);

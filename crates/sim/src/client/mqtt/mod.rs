@@ -103,6 +103,8 @@ pub struct Client {
     /// Seconds that its session outlives a connection; 0 begins anew with each.
     expiry_s: u32,
     subs: Vec<Sub>,
+    /// It subscribes to `#` too, and to nothing with QoS 0: then all comes once.
+    covers: bool,
     /// Where it publishes to.
     publishes: Vec<usize>,
     retains: bool,
@@ -170,6 +172,7 @@ impl Client {
                 true => topics.into_iter().map(Sub::new).collect(),
                 false => Vec::new(),
             },
+            covers: false,
             publishes: match publishes {
                 true => all[..rng.range(1, all.len())].to_vec(),
                 false => Vec::new(),
@@ -195,6 +198,13 @@ impl Client {
             closes: false,
             turned_away: false,
         }
+    }
+
+    /// The same client, with a subscription that overlaps all others.
+    pub fn covering(mut self) -> Client {
+        // In 3.1.1 retained messages would come for both.
+        self.covers = !self.subs.is_empty() && self.version == Version::V5;
+        self
     }
 
     /// Whether the server has answered its CONNECT.

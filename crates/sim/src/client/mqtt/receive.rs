@@ -95,12 +95,15 @@ impl Client {
                 return Err(format!("message {number} came without its time to live"));
             }
         }
-        let Some(at) = self.subs.iter().position(|sub| sub.track.topic == topic) else {
+        let at = self.subs.iter().position(|sub| sub.track.topic == topic);
+        if at.is_none() && !self.covers {
             return Err(format!(
                 "message {number} of a topic that was never asked for"
             ));
-        };
-        self.subs[at].check_options(number, publish, self.number, truth)?;
+        }
+        if let Some(at) = at {
+            self.subs[at].check_options(number, publish, self.number, truth)?;
+        }
         let is_new = match id {
             None => true,
             Some(id) => self.receipt(id, number, publish, met)?,
@@ -109,12 +112,16 @@ impl Client {
             met.sent_again += 1;
             return Ok(());
         }
+        let Some(at) = at else { return Ok(()) };
         if publish.retain {
             met.retained += 1;
             return self.subs[at].shown(number, truth);
         }
         if !publish.dup {
             truth.check_worth(number, self.conn.asked, self.conn.asked_s)?;
+        }
+        if self.subs[at].may_repeat(number) {
+            return Ok(());
         }
         self.subs[at].track.got(number, publish.qos.bits(), truth)
     }

@@ -36,6 +36,10 @@ pub(super) struct Sub {
     identifiers: Vec<u32>,
     /// It was without No Local at some time in this session.
     hears_itself: bool,
+    /// A subscription to all topics was asked for in this session.
+    covered: bool,
+    /// It was given up while that stood: what it brought may come by the other one once more.
+    parted: bool,
     /// When it asked for retained messages that did not come yet, if there are any.
     shows: VecDeque<u32>,
     /// It must get the retained one that was there at this step.
@@ -49,6 +53,8 @@ pub(super) struct Asked {
     leaves: bool,
     /// Places in the list; whether the subscription stands already, and just as it is asked for.
     what: Vec<(usize, bool)>,
+    /// It asks for all topics too.
+    covers: bool,
 }
 
 impl Sub {
@@ -60,6 +66,8 @@ impl Sub {
             qoses: [false; 3],
             identifiers: Vec::new(),
             hears_itself: false,
+            covered: false,
+            parted: false,
             shows: VecDeque::new(),
             due: None,
         }
@@ -67,9 +75,15 @@ impl Sub {
 
     /// The session began anew: nothing was asked for.
     pub fn none_asked(&mut self) {
-        (self.qoses, self.hears_itself) = ([false; 3], false);
+        (self.qoses, self.hears_itself, self.covered) = ([false; 3], false, false);
+        self.parted = false;
         self.shows.clear();
         self.identifiers.clear();
+    }
+
+    /// Whether a message came before and may come again.
+    pub fn may_repeat(&self, number: u32) -> bool {
+        self.parted && self.track.has(number)
     }
 
     /// The connection ended, perhaps with the session.
@@ -108,7 +122,7 @@ impl Sub {
             return Err(format!("message {number} came with a strange identifier"));
         }
         let quiet = publish.dup || publish.retain;
-        if self.state == State::Gone && !quiet {
+        if self.state == State::Gone && !quiet && !self.covered {
             return Err(format!("message {number} came after UNSUBACK"));
         }
         if said.by == Some(me) && !self.hears_itself && !publish.retain {
@@ -230,9 +244,8 @@ impl Client {
         let mut what = Vec::new();
         for at in places {
             let sub = &mut self.subs[*at];
-            let mut options = SubscribeOptions::of(
-                Qos::from_bits(rng.pick(&[0, 1, 1, 2, 2])).expect("below three"),
-            );
+            let qos = rng.pick(&[0, 1, 1, 2, 2]).max(u8::from(self.covers));
+            let mut options = SubscribeOptions::of(Qos::from_bits(qos).expect("below three"));
             if v5 {
                 options.no_local = rng.chance(20);
                 options.retain_handling = rng.pick(&[
@@ -275,13 +288,14 @@ impl Client {
             }
             what.push((*at, again));
         }
+        let cover = (self.covers && rng.chance(50)).then(|| self.cover(identifies, rng));
         let (id, version) = (self.next_id(), self.version);
         truth.note(|| {
             let asks = places
                 .iter()
                 .map(|at| (self.subs[*at].track.topic, self.subs[*at].options));
             format!(
-                "{:?} subscribes, id {id}: {:?}",
+                "{:?} subscribes, id {id}: {:?}, to all: {cover:?}",
                 self.link,
                 asks.collect::<Vec<_>>()
             )
@@ -299,14 +313,31 @@ impl Client {
         self.write(|out| {
             let filters = filters
                 .iter()
-                .map(|(name, options)| (name.as_str(), *options));
+                .map(|(name, options)| (name.as_str(), *options))
+                .chain(cover.map(|options| ("#", options)));
             encode::subscribe(out, version, id_of, &set.properties(), filters);
         });
         self.conn.asks.push(Asked {
             id,
             leaves: false,
             what,
+            covers: cover.is_some(),
         });
+    }
+
+    /// Subscribes to all topics: what its other subscriptions want of a message, this one may want too.
+    fn cover(&mut self, identifies: bool, rng: &mut Rng) -> SubscribeOptions {
+        let qos = Qos::from_bits(rng.pick(&[1, 2])).expect("below three");
+        let mut options = SubscribeOptions::of(qos);
+        options.retain_handling = RetainHandling::DoNotSend;
+        for sub in &mut self.subs {
+            sub.qoses[usize::from(qos.bits())] = true;
+            (sub.hears_itself, sub.covered) = (true, true);
+            if identifies {
+                sub.identifiers.push(self.identifiers);
+            }
+        }
+        options
     }
 
     fn unsubscribe(&mut self, places: &[usize], truth: &mut Truth) {
@@ -320,6 +351,7 @@ impl Client {
             let sub = &mut self.subs[*at];
             sub.track.end();
             (sub.state, sub.due) = (State::No, None);
+            sub.parted |= sub.covered;
         }
         let id_of = PacketId::new(id).expect("ids are not 0");
         self.write(|out| {
@@ -330,6 +362,7 @@ impl Client {
             id,
             leaves: true,
             what: places.iter().map(|at| (*at, false)).collect(),
+            covers: false,
         });
     }
 
@@ -349,7 +382,7 @@ impl Client {
     ) -> Result<(), Wrong> {
         truth.note(|| format!("{:?} is granted {reasons:?} to id {id}", self.link));
         let asked = self.answered_asked(id, false)?;
-        if asked.what.len() != reasons.len() {
+        if asked.what.len() + usize::from(asked.covers) != reasons.len() {
             return Err(format!("{} answers to {}", reasons.len(), asked.what.len()));
         }
         for ((at, again), reason) in asked.what.into_iter().zip(reasons) {

@@ -72,7 +72,8 @@ impl Track {
         }
     }
 
-    fn has(&self, number: u32) -> bool {
+    /// Whether a message came.
+    pub fn has(&self, number: u32) -> bool {
         self.all.iter().any(|(other, _)| *other == number)
     }
 

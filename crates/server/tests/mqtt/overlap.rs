@@ -1,0 +1,192 @@
+//! Subscriptions that match the same messages: one copy, also of what is read from the log.
+
+use crate::broker::Broker;
+use crate::conn::{Conn, id, message, plain};
+use crore_wire::mqtt::PacketType::{PubAck, PubComp, PubRec};
+use crore_wire::mqtt::{Packet, Properties, PropertyBuf, Qos, SubscribeOptions, Version, encode};
+use std::collections::BTreeMap;
+
+/// Filters with their QoS; the identifier is the place in the list, from 1 on.
+const FILTERS: [(&str, u8); 4] = [("a/b", 1), ("a/+", 2), ("a/#", 1), ("c/#", 1)];
+/// Topics with the identifiers and the QoS that a message of QoS 2 comes with.
+const TOPICS: [(&str, &[u32], u8); 4] = [
+    ("a/b", &[1, 2, 3], 2),
+    ("a/c", &[2, 3], 2),
+    ("a/b/d", &[3], 1),
+    ("c/x", &[4], 1),
+];
+/// Messages that the client takes at a time, so that it is behind for long.
+const RECEIVE_MAX: u16 = 3;
+
+/// A message that came: QoS and identifiers.
+type Came = (u8, Vec<u32>);
+
+fn open(broker: &Broker, name: &str) -> (Conn, bool) {
+    let mut set = PropertyBuf::new();
+    set.session_expiry_interval_s(600);
+    set.receive_maximum(RECEIVE_MAX);
+    let mut connect = plain(Version::V5, name);
+    connect.clean_start = false;
+    connect.properties = set.properties();
+    let mut conn = Conn::open(broker, Version::V5);
+    let present = conn.connect(&connect);
+    (conn, present)
+}
+
+fn subscribe_all(conn: &mut Conn) {
+    for (n, (filter, qos)) in (1..).zip(FILTERS) {
+        let options = SubscribeOptions::of(Qos::from_bits(qos).expect("a QoS"));
+        let mut set = PropertyBuf::new();
+        set.subscription_identifier(u32::from(n));
+        conn.write(|out| {
+            let filters = std::iter::once((filter, options));
+            encode::subscribe(out, Version::V5, id(n), &set.properties(), filters);
+        });
+        assert!(matches!(conn.packet().packet(), Packet::SubAck(_)));
+    }
+}
+
+fn publish(publisher: &mut Conn, numbers: std::ops::Range<u16>) {
+    for number in numbers {
+        let (topic, ..) = TOPICS[usize::from(number) % TOPICS.len()];
+        publisher.deliver(&message(topic, 2, number, number.to_string().as_bytes()));
+    }
+}
+
+/// Takes one packet and answers it.
+fn take(conn: &mut Conn, came: &mut BTreeMap<u16, Vec<Came>>, order: &mut Vec<u16>) {
+    let got = conn.packet();
+    match got.packet() {
+        Packet::Publish(publish) => {
+            let number: u16 = std::str::from_utf8(publish.payload)
+                .expect("text")
+                .parse()
+                .expect("a number");
+            let mut identifiers: Vec<u32> = publish.properties.subscription_identifiers().collect();
+            identifiers.sort_unstable();
+            came.entry(number)
+                .or_default()
+                .push((publish.qos.bits(), identifiers));
+            order.push(number);
+            let packet = publish.packet_id.expect("an id").get();
+            let kind = [PubAck, PubRec][usize::from(publish.qos == Qos::ExactlyOnce)];
+            conn.acknowledge(kind, packet);
+        }
+        Packet::PubRel(ack) => conn.acknowledge(PubComp, ack.packet_id.get()),
+        Packet::UnsubAck(_) => {}
+        other => panic!("{other:?} came"),
+    }
+}
+
+/// Each message came once, in the order of its topic, with what all subscriptions want of it.
+fn check(came: &BTreeMap<u16, Vec<Came>>, order: &[u16], numbers: std::ops::Range<u16>) {
+    assert!(came.keys().copied().eq(numbers), "{came:?}");
+    for (number, copies) in came {
+        let (topic, identifiers, qos) = TOPICS[usize::from(*number) % TOPICS.len()];
+        assert_eq!(
+            copies[..],
+            [(qos, identifiers.to_vec())],
+            "{number} of {topic}"
+        );
+    }
+    for topic in 0..TOPICS.len() {
+        let of_topic = order
+            .iter()
+            .filter(|n| usize::from(**n) % TOPICS.len() == topic);
+        assert!(of_topic.is_sorted(), "{order:?}");
+    }
+}
+
+#[test]
+fn what_a_session_missed_comes_once_however_many_subscriptions_match_it() {
+    let broker = Broker::start();
+    if !broker.is_ours() {
+        return; // several copies are allowed
+    }
+    let mut publisher = Conn::connected(&broker, Version::V5, "publisher");
+    let (mut conn, _) = open(&broker, "it");
+    subscribe_all(&mut conn);
+    let (mut came, mut order) = (BTreeMap::new(), Vec::new());
+    // A position of its own for each subscription.
+    publish(&mut publisher, 1..10);
+    while conn.is_coming() {
+        take(&mut conn, &mut came, &mut order);
+    }
+    let mut next = 10;
+    for _ in 0..3 {
+        conn.disconnect();
+        conn.end();
+        publish(&mut publisher, next..next + 40);
+        let (back, present) = open(&broker, "it");
+        assert!(present);
+        conn = back;
+        // Live messages come while it is still behind; then it goes, and is back before it was through.
+        for _ in 0..30 {
+            take(&mut conn, &mut came, &mut order);
+        }
+        publish(&mut publisher, next + 40..next + 60);
+        next += 60;
+        while conn.is_coming() {
+            take(&mut conn, &mut came, &mut order);
+        }
+    }
+    check(&came, &order, 1..next);
+}
+
+#[test]
+fn a_client_that_did_not_acknowledge_reads_on_without_copies() {
+    let broker = Broker::start();
+    if !broker.is_ours() {
+        return; // several copies are allowed
+    }
+    let mut publisher = Conn::connected(&broker, Version::V5, "publisher");
+    let (mut conn, _) = open(&broker, "it");
+    subscribe_all(&mut conn);
+    let (mut came, mut order) = (BTreeMap::new(), Vec::new());
+    let mut next = 1;
+    for _ in 0..4 {
+        publish(&mut publisher, next..next + 30);
+        next += 30;
+        while conn.is_coming() {
+            take(&mut conn, &mut came, &mut order);
+        }
+    }
+    check(&came, &order, 1..next);
+}
+
+#[test]
+fn who_brings_messages_for_others_may_end_and_they_lose_nothing() {
+    let broker = Broker::start();
+    if !broker.is_ours() {
+        return; // several copies are allowed
+    }
+    for gone in ["a/b", "a/+", "a/#"] {
+        let client = format!("without {gone}");
+        let mut publisher = Conn::connected(&broker, Version::V5, "publisher");
+        let (mut conn, _) = open(&broker, &client);
+        subscribe_all(&mut conn);
+        conn.disconnect();
+        conn.end();
+        publish(&mut publisher, 1..81);
+        let (mut conn, present) = open(&broker, &client);
+        assert!(present);
+        let (mut came, mut order) = (BTreeMap::new(), Vec::new());
+        for _ in 0..10 {
+            take(&mut conn, &mut came, &mut order);
+        }
+        conn.write(|out| {
+            let filters = std::iter::once(gone);
+            encode::unsubscribe(out, Version::V5, id(50), &Properties::default(), filters);
+        });
+        while conn.is_coming() {
+            take(&mut conn, &mut came, &mut order);
+        }
+        // `a/b` is matched by two others whichever is gone.
+        let numbers = (1..81).filter(|number| number % 4 == 0);
+        for number in numbers {
+            assert_eq!(came[&number].len(), 1, "{number} without {gone}: {came:?}");
+        }
+        publisher.disconnect();
+        publisher.end();
+    }
+}
