@@ -3,7 +3,7 @@
 
 use anyhow::Result;
 
-use crate::run::{Step, target_directory};
+use crate::run::{Step, fresh_seed, target_directory};
 
 /// What a run of the tests gives to all targets together, in seconds: the kept inputs, and a look around them.
 const SHORT_SECONDS: &str = "5";
@@ -18,7 +18,9 @@ pub fn run(args: &[&str]) -> Result<()> {
         .run()
 }
 
-/// A short run of every target, the same mutations each time as far as it comes.
+/// A short run of every target, with mutations that no run had before: their seed is the time, which is printed with
+/// the command.
 pub fn short() -> Result<()> {
-    run(&["--seconds", SHORT_SECONDS, "--seed", "1"])
+    let seed = fresh_seed()?.to_string();
+    run(&["--seconds", SHORT_SECONDS, "--seed", &seed])
 }

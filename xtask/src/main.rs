@@ -19,8 +19,8 @@ use std::time::Instant;
 const USAGE: &str = "\
 cargo xtask COMMAND
 
-  test [--release]  all tests, the model of the mailbox, those with third-party clients and two
-                    minutes of fresh seeds too; installs what they need
+  test [--release]  all tests, the model of the mailbox, those with third-party clients, ten thousand
+                    stalled subscribers and two minutes of fresh seeds too; installs what they need
   lint              formatting, clippy and the documentation build; warnings are errors
   ci                lint, then test
   compare [--quick] [ARGS]
@@ -75,8 +75,8 @@ fn main() -> Result<()> {
 }
 
 /// All tests of the workspace in one profile, so that it is built once; then those that the plain
-/// `cargo test` skips: the model of the mailbox, what needs third-party clients, and seeds of the simulator
-/// beyond its fixed set.
+/// `cargo test` skips: the model of the mailbox, what needs third-party clients, ten thousand subscribers that do not
+/// read, and seeds of the simulator beyond its fixed set.
 fn test(release: bool) -> Result<()> {
     let tools = tools::prepare()?;
     let profile: &[&str] = if release { &["--release"] } else { &[] };
@@ -90,9 +90,16 @@ fn test(release: bool) -> Result<()> {
         .args(["--", "--ignored"])
         .env("CRORE_CLIENT_TESTS", &tools)
         .run();
+    // Alone, since it uses up what memory the kernel gives to TCP.
+    let stalled = Step::new("cargo")
+        .args(["test", "--package", "crore", "--test", "http", "--locked"])
+        .args(profile)
+        .args(["--", "--ignored", "ten_thousand_do_not_read"])
+        .run();
     // One run shows all that fails.
     all.and(model())
         .and(clients)
+        .and(stalled)
         .and(console::check())
         .and(fuzz::short())
         .and(sim::fresh())

@@ -6,6 +6,7 @@ use anyhow::{Context, Result, bail};
 use std::ffi::{OsStr, OsString};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
+use std::time::SystemTime;
 
 /// One program with its arguments.
 pub struct Step {
@@ -82,6 +83,12 @@ pub fn target_directory() -> Result<PathBuf> {
         .nth(2)
         .context("this program does not lie in a target directory")?;
     Ok(target.to_path_buf())
+}
+
+/// A seed that no run had before: the time, in milliseconds.
+pub fn fresh_seed() -> Result<u128> {
+    let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
+    Ok(since.context("the clock stands before 1970")?.as_millis())
 }
 
 /// The first file of that name in `PATH`.

@@ -1,10 +1,8 @@
 //! `cargo xtask sim`: builds the simulator, fast and with every assertion, and runs it.
 
-use std::time::SystemTime;
+use anyhow::Result;
 
-use anyhow::{Context, Result};
-
-use crate::run::{Step, target_directory};
+use crate::run::{Step, fresh_seed, target_directory};
 
 /// How long every run of the tests looks at seeds that nobody has seen, in seconds: tens of thousands of worlds.
 const FRESH_SECONDS: &str = "120";
@@ -25,7 +23,6 @@ pub fn run(args: &[&str]) -> Result<()> {
 
 /// Seeds that no run had before: they begin with the time, which is printed with the command.
 pub fn fresh() -> Result<()> {
-    let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
-    let from = since.context("the clock stands before 1970")?.as_millis();
-    run(&["--seconds", FRESH_SECONDS, "--from", &from.to_string()])
+    let from = fresh_seed()?.to_string();
+    run(&["--seconds", FRESH_SECONDS, "--from", &from])
 }

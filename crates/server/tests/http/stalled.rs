@@ -122,7 +122,7 @@ fn memory_follows_from_the_limits_when_a_crowd_does_not_read() {
 }
 
 #[test]
-#[ignore = "uses up the kernel's memory for TCP, which slows whatever else runs"]
+#[ignore = "uses up the kernel's memory for TCP, which slows whatever else runs; `cargo xtask test` runs it alone"]
 fn memory_follows_from_the_limits_when_ten_thousand_do_not_read() {
     run(10_000, 100);
 }
