@@ -372,6 +372,18 @@ fn all_problems_are_told_at_once() {
 }
 
 #[test]
+fn more_rules_than_a_topic_can_name_are_refused_and_the_one_that_keep_adds_counts() {
+    let code = |count: usize, flags: &[&str]| {
+        let rule = |n| format!("[[rule]]\nmatch = 'r/{n}'\n");
+        let rules: String = (0..count).map(rule).collect();
+        check(Some(&rules), flags).status.code()
+    };
+    assert_eq!((code(254, &[]), code(255, &[])), (Some(0), Some(1)));
+    let keep = ["--keep", "5"];
+    assert_eq!((code(253, &keep), code(254, &keep)), (Some(0), Some(1)));
+}
+
+#[test]
 fn flags_win_over_the_file_and_the_file_over_the_defaults() {
     let file = "shards = 3\nbacklog = 7\n[limits]\nmessage_bytes = '2 MiB'\n[[rule]]\nmatch = 'a'\nlog_messages = 4";
     let flags = [

@@ -6,6 +6,7 @@ use std::fmt::Display;
 use std::net::SocketAddr;
 use std::ops::RangeInclusive;
 
+use crore_broker::rules::RULES_MAX;
 use crore_broker::settings::{
     Deflate, Drain, Heartbeat, Http, Interest, Limits, Mqtt, Publishing, Rule, Timeouts,
 };
@@ -59,9 +60,6 @@ const MAX_SEND_BUFFER_BYTES: usize = 64 << 20;
 
 /// The kernel keeps a queue's length in 16 bits on older releases.
 const MAX_BACKLOG: u32 = 65_535;
-
-/// A topic's row names its rule in one byte.
-const MAX_RULES: usize = 255;
 
 /// An hour: whom nobody watches for longer than that, nobody watches.
 const MAX_DEBOUNCE_S: u32 = 3_600;
@@ -166,11 +164,12 @@ pub fn problems(file: &File, insecure: bool) -> Vec<Problem> {
     drain(&mut check, &file.drain);
     file.state.check(&mut check);
     check.problems.extend(super::tls::problems(&file.tls));
-    if file.rules.len() > MAX_RULES {
-        check.fail(
-            "rule",
-            format!("{} rules; write at most {MAX_RULES}", file.rules.len()),
+    if file.rules.len() > RULES_MAX {
+        let what = format!(
+            "{} rules, with the one that --keep adds where none is for all topics; write at most {RULES_MAX}",
+            file.rules.len()
         );
+        check.fail("rule", what);
     }
     for (index, entry) in file.rules.iter().enumerate() {
         rule(&mut check, index + 1, &entry.0);

@@ -157,6 +157,30 @@ fn settings_that_are_not_in_order_change_nothing_and_say_why_with_the_line() {
 }
 
 #[test]
+fn as_many_rules_as_are_allowed_work_and_one_more_changes_nothing() {
+    let rules = |count: usize| {
+        let rule = |n| format!("[[rule]]\nmatch = 'r/{n}'\n");
+        let others: String = (1..count).map(rule).collect();
+        others + "[[rule]]\nmatch = 'a'\nlog_messages = 3\n"
+    };
+    let server = Server::with_admin(&rules(254));
+    assert_eq!(kept(&server), 3, "the last rule governs");
+    write(&server, format!("shards = 2\n{}", rules(255)));
+    let why = refusal(&server);
+    assert!(
+        why.contains("rule: 255 rules") && why.contains("at most 254"),
+        "{why}"
+    );
+    server.signal("HUP");
+    eventually("both refusals", || {
+        (count(&server, REFUSED) == 2).then_some(())
+    });
+    assert_eq!(kept(&server), 3);
+    write(&server, format!("shards = 2\n{}", rules(254)));
+    assert_eq!(reload(&server).status, 200);
+}
+
+#[test]
 fn a_file_that_is_cut_anywhere_counts_whole_or_not_at_all() {
     let server = server();
     let text = keeps(9) + "\n[timeouts]\nbody_s = 30 # seconds\nhead_s = 9\n";
