@@ -25,6 +25,9 @@ const FIELD_BYTES_MAX: usize = 255;
 /// The answer to a topic that there is no room for.
 pub(super) const TOPICS_REACHED: &str = "limits.topics_max or limits.topics_per_shard is reached";
 
+/// The answer to who would publish to a topic of the server's.
+pub(super) const RESERVED: &str = "topics that begin with $ are the server's own";
+
 /// Names of events that only the server uses.
 const RESERVED_EVENTS: &[u8] = b"crore.";
 
@@ -124,7 +127,7 @@ impl Shard {
         let event = head.header("x-eventsource-event").unwrap_or_default();
         let key = head.header("crore-key").unwrap_or_default();
         if topic::is_reserved(name) {
-            self.respond_reason(slot, 403, "topics that begin with $ are the server's own");
+            self.respond_reason(slot, 403, RESERVED);
             return Flow::Next;
         }
         let checked = check_fields(content_type, event, key);
@@ -179,7 +182,7 @@ impl Shard {
 
     pub(super) fn verb(&mut self, slot: u32, verb: Verb, name: &[u8]) -> Flow {
         if topic::is_reserved(name) && verb != Verb::Info {
-            self.respond_reason(slot, 403, "topics that begin with $ are the server's own");
+            self.respond_reason(slot, 403, RESERVED);
             return Flow::Next;
         }
         let to = self.reply_to(slot, 0);
@@ -315,7 +318,7 @@ impl Shard {
         let limits = &self.world.settings.limits;
         topic::check_name(line.topic, limits.topic_bytes).map_err(|error| error.reason())?;
         if topic::is_reserved(line.topic) {
-            return Err("topics that begin with $ are the server's own");
+            return Err(RESERVED);
         }
         if let Err(denied) = self.may(slot, Right::Publish, line.topic) {
             self.stats.denied += 1;

@@ -15,13 +15,13 @@ use crore_wire::http::etag;
 use crore_wire::http::head::Head;
 use crore_wire::websocket::frame::{self, Opcode};
 use crore_wire::websocket::handshake;
-use crore_wire::{form, sse};
+use crore_wire::{form, sse, topic};
 
 use super::answer::VARY;
 use super::close_code;
 use super::http::Flow;
 use super::mqtt;
-use super::publish::TOPICS_REACHED;
+use super::publish::{RESERVED, TOPICS_REACHED};
 use crate::conn::{
     Attaching, Behind, CONDITIONAL, COUNTED, DEFLATE, ENVELOPE, EOF, EVENTS, FILTERS, FOLLOWS, GAP,
     HEAD, HTTP10, Held, JSON, KEEP, LIVE, META, MULTI, PUBLISHES, RECEIVES, State, Sub, UPGRADE,
@@ -69,6 +69,10 @@ impl Shard {
         }
         if publishes && names.len() != 1 {
             self.respond_reason(slot, 400, "frames can be published to one topic only");
+            return Flow::Next;
+        }
+        if publishes && topic::is_reserved(&names[0]) {
+            self.respond_reason(slot, 403, RESERVED);
             return Flow::Next;
         }
         let before = self.reply.len();

@@ -11,7 +11,7 @@ use crore_wire::websocket::receive::{self, Config, Event, Partial, Role};
 use super::close_code;
 use super::http::Flow;
 use super::mqtt;
-use super::publish::{TOPICS_REACHED, is_binary};
+use super::publish::{RESERVED, TOPICS_REACHED, is_binary};
 use crate::access::Right;
 use crate::admission::Reached;
 use crate::conn::{DEFLATE, FRAMED, META, PUBLISHES, Spill, State};
@@ -31,7 +31,7 @@ impl Shard {
         io: &mut I,
     ) -> Flow {
         if topic::is_reserved(name) {
-            self.respond_reason(slot, 403, "topics that begin with $ are the server's own");
+            self.respond_reason(slot, 403, RESERVED);
             return Flow::Next;
         }
         if let Err((status, reason)) = self.accept_upgrade(slot, head) {

@@ -2,6 +2,7 @@
 
 use crate::conn::{Conn, once, publish};
 use crate::support::Server;
+use crate::ws::{Ws, handshake};
 
 #[test]
 fn bad_names_are_400_with_the_reason() {
@@ -82,18 +83,37 @@ fn a_plus_in_a_query_is_no_space() {
 }
 
 #[test]
-fn nobody_publishes_to_names_of_ours() {
+fn nobody_publishes_to_names_of_ours_at_any_door() {
     let server = Server::start();
-    for target in [
-        "/pub/$sys",
-        "/pub/$sys/x",
-        "/pub/%24sys",
-        "/pub?topic=$sys",
-        "/pub?topic=%24sys",
+    for name in [
+        "/$sys",
+        "/$SYS/broker/uptime",
+        "/%24y",
+        "?topic=$sys",
+        "?topic=%24y",
     ] {
-        let status = once(&server, "POST", target, &[], "x").status;
-        assert!((400..500).contains(&status), "{target}: {status}");
+        let publish = format!("/pub{name}");
+        for method in ["POST", "PUT", "DELETE"] {
+            let answer = once(&server, method, &publish, &[], "x");
+            assert_eq!(answer.status, 403, "{method} {publish}: {answer:?}");
+        }
+        for door in ["/pub", "/pubsub"] {
+            for more in [&[][..], &[("Sec-WebSocket-Protocol", "ws+meta.nchan")]] {
+                let mut conn = Conn::open(&server);
+                conn.ask("GET", &format!("{door}{name}"), &handshake(more), "");
+                assert_eq!(conn.head().status, 403, "upgrade on {door}{name}");
+            }
+        }
+        // Whoever reads may: the server publishes there.
+        Ws::open(&server, &format!("/sub{name}"), &[]);
     }
+    let batch = "{\"topic\":\"$y\",\"data\":1}\n{\"topic\":\"a\",\"data\":1}\n";
+    let ndjson = [("Content-Type", "application/x-ndjson")];
+    let answer = once(&server, "POST", "/pub", &ndjson, batch).json();
+    assert_eq!(
+        (&answer["published"], &answer["failed"][0]["line"]),
+        (&1.into(), &1.into())
+    );
     assert_eq!(
         once(&server, "POST", "/pub/a/$b", &[], "x").status,
         202,
