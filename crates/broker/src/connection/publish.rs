@@ -3,7 +3,6 @@
 use alloc::vec::Vec;
 
 use crore_wire::http::head::Head;
-use crore_wire::http::is_field_value;
 use crore_wire::{json, ndjson, topic};
 
 use super::http::Flow;
@@ -34,20 +33,36 @@ const RESERVED_EVENTS: &[u8] = b"crore.";
 /// The answer to a key that came before with another message.
 const OTHER_MESSAGE: &str = "this idempotency key was used for another message";
 
-/// Looks at what is said of a message besides its topic and data.
+/// What may be wrong with a field: its length, its coding, its characters.
+macro_rules! faults {
+    ($field:literal) => {
+        [
+            concat!("the ", $field, " is longer than 255 bytes; shorten it"),
+            concat!("the ", $field, " is not UTF-8; send it as UTF-8"),
+            concat!("the ", $field, " holds a control character; leave it out"),
+        ]
+    };
+}
+
+/// Looks at what is said of a message besides its topic and data. All of it becomes a header, a line of an event or of a
+/// text frame, or a string of MQTT somewhere: so it is UTF-8 without control characters, the tab among them, which a
+/// header could hold.
 ///
 /// # Errors
 /// Why it is not published.
 pub fn check_fields(content_type: &[u8], event: &[u8], key: &[u8]) -> Result<(), &'static str> {
-    let fields = [content_type, event, key];
-    if fields.iter().any(|field| field.len() > FIELD_BYTES_MAX) {
-        return Err("the content type, the event name and the key may have 255 bytes each");
-    }
-    if !fields.iter().all(|field| is_field_value(field))
-        || core::str::from_utf8(event).is_err()
-        || core::str::from_utf8(key).is_err()
-    {
-        return Err("the content type, the event name or the key holds a control character");
+    for (field, [long, coding, control]) in [
+        (content_type, faults!("content type")),
+        (event, faults!("event name")),
+        (key, faults!("key")),
+    ] {
+        if field.len() > FIELD_BYTES_MAX {
+            return Err(long);
+        }
+        let text = core::str::from_utf8(field).map_err(|_| coding)?;
+        if text.chars().any(char::is_control) {
+            return Err(control);
+        }
     }
     if event.starts_with(RESERVED_EVENTS) {
         return Err("event names that begin with crore. are the server's own");

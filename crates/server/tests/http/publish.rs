@@ -2,7 +2,7 @@
 
 use crate::conn::{Conn, await_subscribers, info, once, publish};
 use crate::support::Server;
-use crate::ws::Ws;
+use crate::ws::{Ws, line};
 
 /// The four lines of Nchan's text, and their values.
 fn fields(text: &str) -> Vec<(String, String)> {
@@ -243,6 +243,62 @@ fn a_batch_publishes_its_lines_and_tells_failures_by_line() {
     assert_eq!(
         once(&server, "GET", "/sub/last", &[], "").text(),
         "no line break follows"
+    );
+}
+
+#[test]
+fn what_is_said_of_a_message_is_text_without_control_characters() {
+    let server = Server::start();
+    let mut reader = Ws::meta(&server, "/sub/news");
+    await_subscribers(&server, "news", 1);
+    let headers: [(&[u8], &str); 8] = [
+        (b"Content-Type: text/pl\xe9in", "content type is not UTF-8"),
+        (
+            b"Content-Type: text/plain;\tcharset=utf-8",
+            "content type holds a control",
+        ),
+        (b"X-EventSource-Event: a\xff", "event name is not UTF-8"),
+        (b"X-EventSource-Event: a\tb", "event name holds a control"),
+        (
+            b"X-EventSource-Event: a\xc2\x85b",
+            "event name holds a control",
+        ),
+        (b"Crore-Key: \xe9", "key is not UTF-8"),
+        (b"Crore-Key: a\tb", "key holds a control"),
+        (
+            &[b"Crore-Key: ", &b"x"[..].repeat(256)[..]].concat(),
+            "key is longer than 255 bytes",
+        ),
+    ];
+    let mut conn = Conn::open(&server);
+    for (header, reason) in headers {
+        let start = b"POST /pub/news HTTP/1.1\r\nHost: localhost\r\nContent-Length: 1\r\n";
+        conn.send([start, header, b"\r\n\r\nx"].concat());
+        let answer = conn.response();
+        let shown = String::from_utf8_lossy(header);
+        assert_eq!(answer.status, 400, "{shown}");
+        assert!(answer.text().contains(reason), "{shown}: {}", answer.text());
+    }
+    for field in ["content_type", "event", "key"] {
+        let line = format!("{{\"topic\":\"news\",\"data\":1,\"{field}\":\"a\\tb\"}}");
+        let ndjson = [("Content-Type", "application/x-ndjson")];
+        let answer = conn.request("POST", "/pub", &ndjson, line).json();
+        let reason = answer["failed"][0]["reason"].as_str().expect("a reason");
+        assert!(
+            reason.contains("holds a control character"),
+            "{field}: {reason}"
+        );
+    }
+    // Whitespace around a header's value is no part of it (RFC 9110 section 5.5).
+    let around = [
+        ("Content-Type", "\ttext/pl\u{e4}in\t"),
+        ("Crore-Key", "\u{e9}"),
+    ];
+    assert_eq!(conn.request("POST", "/pub/news", &around, "x").status, 201);
+    let (lines, data) = reader.meta_message();
+    assert_eq!(
+        (line(&lines, "content-type"), &data[..]),
+        ("text/pl\u{e4}in", &b"x"[..])
     );
 }
 
