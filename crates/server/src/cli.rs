@@ -18,7 +18,7 @@ use crate::doctor;
 /// The filter that matches every topic.
 const ALL_TOPICS: &str = "#";
 
-/// A publish/subscribe push server over WebSocket, Server-Sent Events and long-poll.
+/// A publish/subscribe push server over WebSocket, Server-Sent Events, long-poll and MQTT.
 #[derive(Debug, Parser)]
 #[command(
     name = "crore",
