@@ -256,14 +256,19 @@ impl Conn {
         });
     }
 
-    /// Subscribes and takes the SUBACK, which must come before any message.
-    pub fn subscribe(&mut self, filter: &str, qos: u8) -> ReasonCode {
+    /// Sends a SUBSCRIBE.
+    pub fn ask_for(&mut self, filter: &str, qos: u8) {
         let options = SubscribeOptions::of(Qos::from_bits(qos).expect("a QoS"));
         let version = self.version;
         self.write(|out| {
             let filters = std::iter::once((filter, options));
             encode::subscribe(out, version, id(60_000), &Properties::default(), filters);
         });
+    }
+
+    /// Subscribes and takes the SUBACK, which must come before any message.
+    pub fn subscribe(&mut self, filter: &str, qos: u8) -> ReasonCode {
+        self.ask_for(filter, qos);
         match self.packet().packet() {
             Packet::SubAck(suback) => suback.reasons.iter().next().expect("a code"),
             other => panic!("a SUBACK is due, {other:?} came"),

@@ -20,6 +20,7 @@ mod flow;
 mod keep_alive;
 mod malformed;
 mod overlap;
+mod restart;
 mod sys;
 mod turns;
 mod websocket;

@@ -1,0 +1,346 @@
+//! A planned restart as MQTT clients see it: sessions with wildcards, groups, what is under way both ways, retained
+//! messages and wills that wait stand after it as they stood before.
+
+use crate::broker::Broker;
+use crate::conn::{Conn, VERSIONS, message, plain, will};
+use crate::support::Server;
+use crore_wire::mqtt::PacketType::{PubAck, PubComp, PubRec, PubRel};
+use crore_wire::mqtt::{Packet, PropertyBuf, Version};
+use std::collections::HashMap;
+use std::path::PathBuf;
+
+/// A directory for state, gone with the test.
+struct State(PathBuf);
+
+impl State {
+    fn new(name: &str) -> State {
+        let name = format!("crore-test-mqtt-{name}-{}", std::process::id());
+        State(std::env::temp_dir().join(name))
+    }
+
+    /// A server that goes on with what is there; none where the tests run against another broker.
+    fn start(&self) -> Option<Broker> {
+        let settings = format!("[state]\ndirectory = {:?}\n", self.0);
+        Some(Broker::with(&settings)).filter(Broker::is_ours)
+    }
+
+    /// Stops the server in order and starts another one.
+    fn restart(&self, broker: Broker) -> Broker {
+        let Broker::Crore(server) = broker else {
+            unreachable!("no other is started");
+        };
+        stop(server);
+        self.start().expect("a server of ours")
+    }
+}
+
+impl Drop for State {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir_all(&self.0);
+    }
+}
+
+fn stop(server: Server) {
+    server.signal("TERM");
+    server.ended();
+}
+
+/// A connection to a session that was there.
+fn again(broker: &Broker, version: Version, client: &str) -> Conn {
+    let mut conn = Conn::open(broker, version);
+    assert!(conn.resume(client), "the session of {client} has gone");
+    conn
+}
+
+/// A publisher for this server's time.
+fn publisher(broker: &Broker) -> Conn {
+    Conn::connected(broker, Version::V5, "")
+}
+
+/// The next packet: a message with this payload, sent before or not; its packet id.
+fn take(conn: &mut Conn, payload: &str, dup: bool) -> u16 {
+    let got = conn.packet();
+    let publish = got.publish();
+    let came = std::str::from_utf8(publish.payload).expect("text");
+    assert_eq!((came, publish.dup), (payload, dup));
+    publish.packet_id.expect("an id").get()
+}
+
+/// Acknowledges a message of QoS 2 from the start to the end.
+fn complete(conn: &mut Conn, id: u16) {
+    conn.acknowledge(PubRec, id);
+    assert_eq!(conn.packet().ack(PubRel).0, id);
+    conn.acknowledge(PubComp, id);
+}
+
+#[test]
+fn a_session_goes_on_after_a_restart_with_wildcards_and_what_was_under_way() {
+    for version in VERSIONS {
+        for stays in [false, true] {
+            let state = State::new(&format!("session-{}-{stays}", version.level()));
+            let Some(broker) = state.start() else { return };
+            let mut conn = Conn::open(&broker, version);
+            conn.resume("it");
+            for (filter, qos) in [("a/+/c", 1), ("b/#", 2), ("left/+", 1)] {
+                conn.subscribe(filter, qos);
+            }
+            let mut from = publisher(&broker);
+            from.deliver(&message("a/x/c", 1, 1, b"one"));
+            let one = take(&mut conn, "one", false);
+            from.deliver(&message("b/y/z", 2, 2, b"two"));
+            let two = take(&mut conn, "two", false);
+            from.deliver(&message("b", 2, 3, b"three"));
+            let three = take(&mut conn, "three", false);
+            conn.acknowledge(PubRec, three);
+            assert_eq!(conn.packet().ack(PubRel).0, three);
+            if !stays {
+                conn.disconnect();
+                conn.end();
+                from.deliver(&message("a/away/c", 1, 4, b"away"));
+            }
+            let broker = state.restart(broker);
+            let mut from = publisher(&broker);
+            from.deliver(&message("a/late/c", 1, 5, b"late"));
+
+            let mut conn = again(&broker, version, "it");
+            assert_eq!(take(&mut conn, "one", true), one, "with its packet id");
+            assert_eq!(take(&mut conn, "two", true), two, "with its packet id");
+            // Received before the stop: never the message again.
+            assert_eq!(conn.packet().ack(PubRel).0, three);
+            // What came meanwhile may be behind it in the socket already; between topics there is no order.
+            let missed = if stays {
+                &["late"][..]
+            } else {
+                &["away", "late"]
+            };
+            let mut came: Vec<_> = missed
+                .iter()
+                .map(|_| {
+                    let got = conn.packet();
+                    let publish = got.publish();
+                    let id = publish.packet_id.expect("an id").get();
+                    conn.acknowledge(PubAck, id);
+                    String::from_utf8(publish.payload.to_vec()).expect("text")
+                })
+                .collect();
+            came.sort_unstable();
+            assert_eq!(came, missed);
+            conn.acknowledge(PubAck, one);
+            complete(&mut conn, two);
+            conn.acknowledge(PubComp, three);
+            from.deliver(&message("b/new", 2, 6, b"new"));
+            let new = take(&mut conn, "new", false);
+            complete(&mut conn, new);
+            conn.expect_quiet();
+        }
+    }
+}
+
+#[test]
+fn a_message_that_a_client_sent_halfway_is_published_once_across_a_restart() {
+    let state = State::new("halfway");
+    let Some(mut broker) = state.start() else {
+        return;
+    };
+    for version in VERSIONS {
+        let client = format!("{version:?}");
+        let mut conn = Conn::open(&broker, version);
+        conn.resume(&client);
+        let mut subscriber = Conn::open(&broker, version);
+        subscriber.resume("subscriber");
+        subscriber.subscribe("t", 1);
+        let mut publish = message("t", 2, 9, b"once");
+        conn.publish(&publish);
+        assert_eq!(conn.packet().ack(PubRec).0, 9);
+        let id = take(&mut subscriber, "once", false);
+        subscriber.acknowledge(PubAck, id);
+        assert!(subscriber.is_served());
+
+        broker = state.restart(broker);
+        let mut subscriber = again(&broker, version, "subscriber");
+        let mut conn = again(&broker, version, &client);
+        publish.dup = true;
+        conn.publish(&publish);
+        assert_eq!(conn.packet().ack(PubRec).0, 9);
+        conn.acknowledge(PubRel, 9);
+        let (id, reason) = conn.packet().ack(PubComp);
+        assert_eq!((id, reason.is_error()), (9, false), "{reason:?}");
+        subscriber.expect_quiet();
+        // Released, the id stands for a new message.
+        conn.deliver(&message("t", 2, 9, b"twice"));
+        let id = take(&mut subscriber, "twice", false);
+        subscriber.acknowledge(PubAck, id);
+        subscriber.disconnect();
+        subscriber.end();
+    }
+}
+
+#[test]
+fn a_session_that_ends_with_its_connection_is_not_there_after_a_restart() {
+    let state = State::new("clean");
+    let Some(broker) = state.start() else { return };
+    let mut clients = VERSIONS.map(|version| {
+        let mut conn = Conn::connected(&broker, version, &format!("{version:?}"));
+        conn.subscribe("t", 1);
+        conn
+    });
+    let broker = state.restart(broker);
+    for conn in &mut clients {
+        conn.end();
+        let mut next = Conn::open(&broker, conn.version);
+        assert!(!next.resume(&format!("{:?}", conn.version)));
+    }
+}
+
+/// The messages of a group that a member gets until no more come, with their packet ids and whether they were sent before.
+fn share(conn: &mut Conn) -> Vec<(String, u16, bool)> {
+    let mut all = Vec::new();
+    while conn.is_coming() {
+        let got = conn.packet();
+        let publish = got.publish();
+        let text = String::from_utf8(publish.payload.to_vec()).expect("text");
+        let id = publish.packet_id.expect("an id").get();
+        all.push((text, id, publish.dup));
+    }
+    all
+}
+
+#[test]
+fn a_group_goes_on_after_a_restart_and_each_message_goes_to_one_member() {
+    let state = State::new("group");
+    let Some(broker) = state.start() else { return };
+    let mut members = VERSIONS.map(|version| {
+        let mut conn = Conn::open(&broker, version);
+        conn.resume(&format!("{version:?}"));
+        conn.subscribe("$share/g/jobs/+", 1);
+        conn
+    });
+    let publish = |from: &mut Conn, numbers: std::ops::Range<u16>| {
+        for n in numbers {
+            from.deliver(&message(
+                &format!("jobs/{n}"),
+                1,
+                n + 1,
+                n.to_string().as_bytes(),
+            ));
+        }
+    };
+    let mut from = publisher(&broker);
+    publish(&mut from, 0..8);
+    // Nothing is acknowledged: it stays with whom it was given to.
+    let given: HashMap<Version, Vec<_>> = members
+        .iter_mut()
+        .map(|conn| (conn.version, share(conn)))
+        .collect();
+    assert_eq!(given.values().map(Vec::len).sum::<usize>(), 8);
+    for mut conn in members {
+        conn.disconnect();
+        conn.end();
+    }
+    publish(&mut from, 8..16);
+    let broker = state.restart(broker);
+    publish(&mut publisher(&broker), 16..24);
+
+    let mut members = VERSIONS.map(|version| again(&broker, version, &format!("{version:?}")));
+    let mut came = Vec::new();
+    loop {
+        let before = came.len();
+        for conn in &mut members {
+            for (text, id, dup) in share(conn) {
+                let known = given[&conn.version].contains(&(text.clone(), id, false));
+                assert_eq!(dup, known, "{text} with id {id} to {:?}", conn.version);
+                conn.acknowledge(PubAck, id);
+                came.push(text.parse::<u16>().expect("a number"));
+            }
+        }
+        if came.len() == before {
+            break;
+        }
+    }
+    came.sort_unstable();
+    assert_eq!(came, (0..24).collect::<Vec<u16>>());
+}
+
+#[test]
+fn retained_messages_are_there_after_a_restart_with_their_properties() {
+    let state = State::new("retained");
+    let Some(broker) = state.start() else { return };
+    let mut properties = PropertyBuf::new();
+    properties.content_type("text/x").expect("it fits");
+    properties.user_property("a", "b").expect("it fits");
+    let mut from = publisher(&broker);
+    for (topic, payload, id) in [("r/a", "kept", 1), ("r/b", "taken away", 2), ("r/b", "", 3)] {
+        let mut retained = message(topic, 1, id, payload.as_bytes());
+        retained.retain = true;
+        retained.properties = properties.properties();
+        from.deliver(&retained);
+    }
+    let broker = state.restart(broker);
+    for version in VERSIONS {
+        for filter in ["r/a", "r/+", "#"] {
+            let mut conn = Conn::open(&broker, version);
+            conn.connect(&plain(version, ""));
+            // The retained message may come before the SUBACK of a filter.
+            conn.ask_for(filter, 1);
+            let mut granted = false;
+            let mut came = 0;
+            while !granted || came < 1 {
+                match conn.packet().packet() {
+                    Packet::SubAck(_) => granted = true,
+                    Packet::Publish(publish) => {
+                        came += 1;
+                        assert_eq!((publish.topic, publish.payload), ("r/a", &b"kept"[..]));
+                        assert!(publish.retain);
+                        if version == Version::V5 {
+                            assert_eq!(publish.properties.content_type(), Some("text/x"));
+                            let user: Vec<_> = publish.properties.user_properties().collect();
+                            assert_eq!(user, [("a", "b")]);
+                        }
+                    }
+                    other => panic!("{other:?} came"),
+                }
+            }
+            conn.expect_quiet();
+        }
+    }
+}
+
+#[test]
+fn a_will_that_waits_is_published_after_a_restart() {
+    let state = State::new("wills");
+    let Some(broker) = state.start() else { return };
+    let mut watcher = Conn::open(&broker, Version::V5);
+    watcher.resume("watcher");
+    watcher.subscribe("wills/+", 1);
+    let mut later = PropertyBuf::new();
+    // Longer than a stop takes, so that it is the next server that publishes them.
+    later.will_delay_interval_s(5);
+    let mut lasting = PropertyBuf::new();
+    lasting.session_expiry_interval_s(600);
+    let mut mortals = ["wills/before", "wills/at-the-stop"].map(|topic| {
+        let mut conn = Conn::open(&broker, Version::V5);
+        let mut connect = plain(Version::V5, topic);
+        connect.properties = lasting.properties();
+        let mut will = will(topic);
+        will.properties = later.properties();
+        connect.will = Some(will);
+        conn.connect(&connect);
+        Some(conn)
+    });
+    mortals[0].take().expect("a client").cut();
+    let broker = state.restart(broker);
+    let mut watcher = again(&broker, Version::V5, "watcher");
+    let mut came: Vec<String> = (0..2)
+        .map(|_| {
+            let got = watcher.packet();
+            let publish = got.publish();
+            assert_eq!(publish.payload, b"gone");
+            let id = publish.packet_id.expect("an id").get();
+            watcher.acknowledge(PubAck, id);
+            publish.topic.to_string()
+        })
+        .collect();
+    came.sort_unstable();
+    assert_eq!(came, ["wills/at-the-stop", "wills/before"]);
+    watcher.expect_quiet();
+}
