@@ -83,6 +83,7 @@ fn test(release: bool) -> Result<()> {
     let all = Step::new("cargo")
         .args(["test", "--workspace", "--locked", "--no-fail-fast"])
         .args(profile)
+        .env("CRORE_TOOLS", "required")
         .run();
     let clients = Step::new("cargo")
         .args(["test", "--workspace", "--test", "clients", "--locked"])

@@ -1,4 +1,5 @@
-//! What the client tests need: Chromium, Mosquitto's clients, Node with four packages, Python with three.
+//! What the client tests need: Chromium, Mosquitto's clients, Node with four packages, Python with three; and the
+//! tools that judge packages, man pages and completions.
 //!
 //! Programs come from Debian's packages and only when they are missing; the libraries come in the
 //! versions that `conformance/` pins, into a directory below `target/`, and are left alone while
@@ -17,6 +18,13 @@ const PROGRAMS: &[(&str, &[&str])] = &[
     ("node", &["nodejs"]),
     ("npm", &["npm"]),
     ("python3", &["python3", "python3-venv"]),
+    ("bash", &["bash"]),
+    ("zsh", &["zsh"]),
+    ("fish", &["fish"]),
+    ("groff", &["groff-base"]),
+    ("dpkg-deb", &["dpkg"]),
+    ("objdump", &["binutils"]),
+    ("systemd-analyze", &["systemd"]),
 ];
 
 /// The files that pin the libraries.

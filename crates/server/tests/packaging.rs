@@ -1,0 +1,268 @@
+//! What packages are made of: man pages, completions, the Debian package, the systemd unit.
+//!
+//! Tools that judge these are used where they are. Under `cargo xtask test` (which installs them and sets
+//! `CRORE_TOOLS=required`) one that is missing is a failure; elsewhere its test says what it leaves out.
+
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output, Stdio};
+
+/// A directory of the test's own, gone with it.
+struct Scratch(PathBuf);
+
+impl Scratch {
+    fn new(name: &str) -> Scratch {
+        let name = format!("crore-test-packaging-{name}-{}", std::process::id());
+        let path = std::env::temp_dir().join(name);
+        std::fs::create_dir_all(&path).expect("a directory");
+        Scratch(path)
+    }
+
+    /// The path of a file in it, as text.
+    fn path(&self, name: &str) -> String {
+        self.0.join(name).to_str().expect("text").to_string()
+    }
+
+    fn names(&self) -> Vec<String> {
+        let entries = std::fs::read_dir(&self.0).expect("the directory");
+        let name = |entry: std::io::Result<std::fs::DirEntry>| entry.expect("an entry").file_name();
+        let mut names: Vec<_> = entries
+            .map(|entry| name(entry).into_string().expect("text"))
+            .collect();
+        names.sort_unstable();
+        names
+    }
+}
+
+impl Drop for Scratch {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir_all(&self.0);
+    }
+}
+
+/// A file of the project.
+fn project(path: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR"))
+        .join("../..")
+        .join(path)
+}
+
+fn program() -> &'static str {
+    env!("CARGO_BIN_EXE_crore")
+}
+
+/// What a program prints, which must succeed.
+fn run(program: &str, args: &[&str]) -> String {
+    let output = output(program, args);
+    let complaints = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{program} {args:?}: {complaints}");
+    String::from_utf8(output.stdout).expect("text")
+}
+
+fn output(program: &str, args: &[&str]) -> Output {
+    Command::new(program)
+        .args(args)
+        .stdin(Stdio::null())
+        .output()
+        .unwrap_or_else(|error| panic!("{program}: {error}"))
+}
+
+/// Whether a tool is there; where it must be, it is.
+#[allow(
+    clippy::print_stderr,
+    reason = "whoever runs the tests is told what they leave out"
+)]
+fn has(tool: &str) -> bool {
+    let paths = std::env::var_os("PATH").unwrap_or_default();
+    let found = std::env::split_paths(&paths).any(|directory| directory.join(tool).is_file());
+    let required = std::env::var_os("CRORE_TOOLS").is_some_and(|value| value == "required");
+    assert!(
+        found || !required,
+        "{tool} is missing, and CRORE_TOOLS=required"
+    );
+    if !found {
+        eprintln!("left out: what needs {tool}, which is not in PATH");
+    }
+    found
+}
+
+/// The commands that `crore --help` lists.
+fn commands() -> Vec<String> {
+    let help = run(program(), &["--help"]);
+    let (_, list) = help.split_once("Commands:\n").expect("a list of commands");
+    let names: Vec<String> = list
+        .lines()
+        .take_while(|line| line.starts_with("  "))
+        .filter_map(|line| line.split_whitespace().next())
+        .filter(|name| *name != "help")
+        .map(str::to_string)
+        .collect();
+    assert!(names.len() >= 7, "{names:?}");
+    names
+}
+
+#[test]
+fn there_is_a_man_page_for_the_program_and_each_command() {
+    let scratch = Scratch::new("man");
+    run(program(), &["man", scratch.0.to_str().expect("text")]);
+    let names = scratch.names();
+    let main = std::fs::read_to_string(scratch.path("crore.1")).expect("crore(1)");
+    assert!(main.contains(".TH crore 1"), "{main}");
+    for protocol in ["WebSocket", "long", "MQTT"] {
+        assert!(main.contains(protocol), "{protocol} is not in crore(1)");
+    }
+    for command in commands() {
+        assert!(names.contains(&format!("crore-{command}.1")), "{names:?}");
+        let reference = format!("crore\\-{command}(1)");
+        assert!(
+            main.contains(&reference),
+            "crore(1) does not name {reference}"
+        );
+    }
+    if !has("groff") {
+        return;
+    }
+    for name in names {
+        let page = scratch.path(&name);
+        let output = output("groff", &["-man", "-ww", "-z", "-Tutf8", &page]);
+        let complaints = String::from_utf8_lossy(&output.stderr);
+        assert!(
+            output.status.success() && complaints.is_empty(),
+            "{name}: {complaints}"
+        );
+    }
+}
+
+#[test]
+fn completions_name_every_command_and_their_shells_can_read_them() {
+    let scratch = Scratch::new("completions");
+    for shell in ["bash", "zsh", "fish"] {
+        let text = run(program(), &["completions", shell]);
+        for command in commands() {
+            let words = |line: &str| {
+                line.split(|c: char| !c.is_ascii_alphanumeric() && c != '-' && c != '_')
+                    .any(|word| word == command)
+            };
+            assert!(text.lines().any(words), "{shell}: no {command}");
+        }
+        let file = scratch.path(shell);
+        std::fs::write(&file, text).expect("a file");
+        if has(shell) {
+            run(shell, &["-n", &file]);
+        }
+    }
+    if has("bash") {
+        let file = scratch.path("bash");
+        let asks = format!(
+            "source {file}; COMP_WORDS=(crore ser); COMP_CWORD=1; _crore crore ser crore; echo \"${{COMPREPLY[@]}}\""
+        );
+        assert_eq!(run("bash", &["--norc", "-c", &asks]).trim(), "serve");
+    }
+}
+
+/// Files of the package.
+const CONTENT: [&str; 12] = [
+    "./usr/bin/crore",
+    "./usr/lib/systemd/system/crore.service",
+    "./etc/crore/crore.toml",
+    "./usr/share/man/man1/crore.1.gz",
+    "./usr/share/man/man1/crore-serve.1.gz",
+    "./usr/share/bash-completion/completions/crore",
+    "./usr/share/zsh/vendor-completions/_crore",
+    "./usr/share/fish/vendor_completions.d/crore.fish",
+    "./usr/share/doc/crore/SETTINGS.md",
+    "./usr/share/doc/crore/crore.example.toml",
+    "./usr/share/doc/crore/LICENSE-MIT",
+    "./usr/share/doc/crore/LICENSE-APACHE",
+];
+
+#[test]
+fn the_debian_package_has_the_program_its_unit_settings_and_pages() {
+    if !has("dpkg-deb") || !has("objdump") {
+        return;
+    }
+    let scratch = Scratch::new("debian");
+    let script = project("packaging/debian/build.sh");
+    let built = Command::new("sh")
+        .arg(script)
+        .args([Path::new(program()), &scratch.0])
+        // To pack tightly is what takes most of the time.
+        .env("DPKG_DEB_COMPRESSOR_TYPE", "none")
+        .output()
+        .expect("sh starts");
+    let complaints = String::from_utf8_lossy(&built.stderr);
+    assert!(built.status.success(), "{complaints}");
+    let [package] = &scratch.names()[..] else {
+        panic!("one package is due: {:?}", scratch.names());
+    };
+    let package = scratch.path(package);
+
+    let field = |name: &str| run("dpkg-deb", &["--field", &package, name]);
+    let version = run(program(), &["--version"]);
+    assert_eq!(format!("crore {}", field("Version")), version);
+    assert!(
+        field("Depends").starts_with("libc6 (>= 2."),
+        "{}",
+        field("Depends")
+    );
+    let listed = run("dpkg-deb", &["--contents", &package]);
+    // Mode, owner, size, date, time, name.
+    let files: Vec<Vec<&str>> = listed
+        .lines()
+        .map(|line| line.split_whitespace().collect())
+        .collect();
+    for wanted in CONTENT {
+        let file = files.iter().find(|file| file[5] == wanted);
+        let file = file.unwrap_or_else(|| panic!("no {wanted} in\n{listed}"));
+        let mode = if wanted.contains("/bin/") {
+            "-rwxr-xr-x"
+        } else {
+            "-rw-r--r--"
+        };
+        assert_eq!(file[..2], [mode, "root/root"], "{wanted}");
+    }
+    let root = scratch.path("root");
+    run("dpkg-deb", &["--extract", &package, &root]);
+    // The unit starts what is there, with the settings that are there, which the program takes.
+    let unit = std::fs::read_to_string(format!("{root}/usr/lib/systemd/system/crore.service"));
+    let unit = unit.expect("the unit");
+    assert!(unit.contains("ExecStart=/usr/bin/crore serve --config /etc/crore/crore.toml\n"));
+    let settings = format!("{root}/etc/crore/crore.toml");
+    run(program(), &["serve", "--check", "--config", &settings]);
+}
+
+#[test]
+fn systemd_has_nothing_to_say_against_the_unit() {
+    if !has("systemd-analyze") {
+        return;
+    }
+    let scratch = Scratch::new("unit");
+    let unit = std::fs::read_to_string(project("packaging/systemd/crore.service")).expect("it");
+    // It is verified with its program, which is not where a package puts it.
+    let here = unit.replace("/usr/bin/crore", program());
+    assert_ne!(here, unit);
+    let file = scratch.path("crore.service");
+    std::fs::write(&file, here).expect("a file");
+    let output = output("systemd-analyze", &["verify", "--man=no", &file]);
+    let said = String::from_utf8_lossy(&output.stderr);
+    // Other units of the host may have faults of their own.
+    let of_ours: Vec<&str> = said
+        .lines()
+        .filter(|line| line.contains("crore.service"))
+        .collect();
+    assert!(of_ours.is_empty(), "{of_ours:#?}");
+    assert!(output.status.success(), "{said}");
+}
+
+#[test]
+fn the_unit_allows_no_ring_since_the_server_uses_none() {
+    let unit = std::fs::read_to_string(project("packaging/systemd/crore.service")).expect("it");
+    let allowed = unit
+        .lines()
+        .filter_map(|line| line.strip_prefix("SystemCallFilter="));
+    let calls: Vec<&str> = allowed.flat_map(str::split_whitespace).collect();
+    assert!(calls.contains(&"@system-service"), "{calls:?}");
+    assert!(
+        !calls.iter().any(|call| call.starts_with("io_uring")),
+        "{calls:?}"
+    );
+}
