@@ -1,7 +1,10 @@
 //! Who may ask the admin port: checks before any handler.
 //!
-//! * `Host` names the admin port itself, else 403: a page whose name was rebound to this address gets nothing.
-//! * `Origin`, where a browser sends one, is the admin port's own, else 403: no page elsewhere may order anything.
+//! * `Host` names the admin port itself, else 403: a page whose name was rebound to this address gets nothing. A port on all
+//!   addresses (`0.0.0.0`, `[::]`) is named by any address with its number, since what is rebound is a name. The two questions
+//!   of a load balancer are answered by any `Host`: what they say is worth nothing to a page.
+//! * `Origin`, where a browser sends one, is the admin port's own, else 403: no page elsewhere may order anything. Of addresses
+//!   that are not set, only the one that is asked is meant: a page at another address is elsewhere.
 //! * With `admin.token` set, `Authorization: Bearer` has it, else 401, except for the files of the console, the API's
 //!   description and the two questions of a load balancer. It is compared in a time that says nothing of it.
 //!
@@ -20,6 +23,8 @@ use super::Plane;
 use super::port::Met;
 use crate::config::Admin;
 
+/// What load balancers ask, by whatever name they know the server.
+const PROBES: &[&str] = &["/healthz", "/readyz"];
 /// What needs no token: nothing that these say is worth one.
 const OPEN: &[&str] = &["/healthz", "/readyz", "/api/v1/openapi.json"];
 /// Where a token is wanted, besides what is in [`OPEN`]; all else is a file of the console.
@@ -28,6 +33,8 @@ const CLOSED: &[&str] = &["/api/", "/metrics"];
 /// What is checked.
 pub struct Gate {
     hosts: Vec<String>,
+    /// The port, where it is one of all addresses of the host: each of them names it.
+    on_all: Option<u16>,
     token: Option<String>,
     /// Who was refused, by [`Refusal`].
     refused: [Met; 3],
@@ -65,13 +72,15 @@ impl Gate {
     /// That of an admin port at `address`.
     pub fn new(admin: &Admin, address: SocketAddr) -> Self {
         let mut hosts = vec![address.to_string()];
-        if address.ip().is_loopback() {
+        let on_all = Some(address.port()).filter(|_| address.ip().is_unspecified());
+        if address.ip().is_loopback() || on_all.is_some() {
             hosts.push(format!("localhost:{}", address.port()));
         }
         hosts.extend(admin.hosts.iter().map(|host| host.to_ascii_lowercase()));
         let token = Some(admin.token.clone()).filter(|token| !token.is_empty());
         Gate {
             hosts,
+            on_all,
             token,
             refused: Default::default(),
         }
@@ -89,20 +98,28 @@ impl Gate {
         }
     }
 
+    /// Whether a name is the admin port's.
     fn is_ours(&self, host: &str) -> bool {
         let host = host.to_ascii_lowercase();
         self.hosts.contains(&host)
     }
 
+    /// Whether it is an address of a port on all addresses.
+    fn is_address(&self, host: &str) -> bool {
+        let address = host.parse::<SocketAddr>().ok();
+        address.is_some_and(|address| self.on_all == Some(address.port()))
+    }
+
     /// Why a request is refused.
     fn refuse(&self, path: &str, headers: &HeaderMap) -> Option<Refusal> {
         let text = |name| Some(headers.get(name)?.to_str().unwrap_or_default());
-        if !text(header::HOST).is_some_and(|host| self.is_ours(host)) {
+        let host = text(header::HOST).unwrap_or_default();
+        if !(self.is_ours(host) || self.is_address(host) || PROBES.contains(&path)) {
             return Some(Refusal::Host);
         }
         let foreign = text(header::ORIGIN).is_some_and(|origin| {
-            let host = origin.split_once("://").map_or(origin, |(_, host)| host);
-            !self.is_ours(host)
+            let from = origin.split_once("://").map_or(origin, |(_, from)| from);
+            !(self.is_ours(from) || self.is_address(from) && from == host)
         });
         if foreign {
             return Some(Refusal::Origin);
@@ -144,12 +161,16 @@ mod tests {
     use super::*;
 
     fn gate(token: &str, hosts: &[&str]) -> Gate {
+        gate_at("127.0.0.1:8801", token, hosts)
+    }
+
+    fn gate_at(address: &str, token: &str, hosts: &[&str]) -> Gate {
         let admin = Admin {
             token: token.to_string(),
             hosts: hosts.iter().map(ToString::to_string).collect(),
             ..Admin::default()
         };
-        Gate::new(&admin, "127.0.0.1:8801".parse().unwrap())
+        Gate::new(&admin, address.parse().unwrap())
     }
 
     fn status(gate: &Gate, path: &str, headers: &[(header::HeaderName, &str)]) -> u16 {
@@ -178,6 +199,41 @@ mod tests {
             assert_eq!(seen, expected, "{host}");
         }
         assert_eq!(status(&gate, "/", &[]), 403, "no Host at all");
+        for path in PROBES {
+            let host = (header::HOST, "balanced.example");
+            assert_eq!(status(&gate, path, &[host]), 200, "{path}");
+            assert_eq!(status(&gate, path, &[]), 200, "{path}");
+        }
+    }
+
+    #[test]
+    fn a_port_on_all_addresses_is_named_by_each_of_them_and_by_no_name() {
+        for address in ["0.0.0.0:8801", "[::]:8801"] {
+            let gate = gate_at(address, "", &["admin.example"]);
+            for (host, origin, expected) in [
+                ("127.0.0.1:8801", "", 200),
+                ("10.0.0.5:8801", "", 200),
+                ("[2001:db8::5]:8801", "", 200),
+                ("localhost:8801", "", 200),
+                ("admin.example", "", 200),
+                (address, "", 200),
+                ("10.0.0.5:8800", "", 403),
+                ("10.0.0.5", "", 403),
+                ("rebound.example:8801", "", 403),
+                ("10.0.0.5.rebound.example:8801", "", 403),
+                ("", "", 403),
+                // A page at an address is one of ours only when it is the one that is asked.
+                ("10.0.0.5:8801", "http://10.0.0.5:8801", 200),
+                ("10.0.0.5:8801", "http://203.0.113.9:8801", 403),
+                ("admin.example", "https://admin.example", 200),
+                ("10.0.0.5:8801", "http://rebound.example:8801", 403),
+            ] {
+                let mut headers = vec![(header::HOST, host)];
+                headers.extend((!origin.is_empty()).then_some((header::ORIGIN, origin)));
+                let seen = status(&gate, "/api/v1/stats", &headers);
+                assert_eq!(seen, expected, "{address}: {host} {origin}");
+            }
+        }
     }
 
     #[test]
