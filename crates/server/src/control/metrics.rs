@@ -20,6 +20,7 @@ use super::limits::{self, Limit};
 use super::stats::{self, Table};
 use super::{Plane, process};
 use crate::board::{Latency, Snapshot, bucket_end_us};
+use crate::life::Reloads;
 
 /// What OpenMetrics calls itself.
 const CONTENT_TYPE: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
@@ -43,6 +44,7 @@ pub async fn metrics(State(plane): State<Plane>) -> Response {
         tables: stats::tables(&shards),
         latency: stats::latency(&shards),
         uptime_s: plane.uptime().as_secs_f64(),
+        reloads: plane.life().reloads(),
         admin: [
             plane.port().refused(),
             plane.port().slow(),
@@ -64,6 +66,7 @@ struct Exposed {
     tables: Vec<Table>,
     latency: Latency,
     uptime_s: f64,
+    reloads: Reloads,
     /// Connections of the admin port that were refused, and that were slow.
     admin: [u64; 3],
 }
@@ -486,6 +489,25 @@ impl Exposed {
             out.encode_descriptor("uptime", help, Some(&Unit::Seconds), MetricType::Gauge)?;
         metric.encode_gauge(&self.uptime_s)
     }
+
+    fn reloads(&self, out: &mut DescriptorEncoder<'_>) -> fmt::Result {
+        let (counter, gauge) = (MetricType::Counter, MetricType::Gauge);
+        let help = "Readings of the settings while the server runs, by what came of them";
+        let mut metric = out.encode_descriptor("reloads", help, None, counter)?;
+        let Reloads {
+            applied, refused, ..
+        } = self.reloads;
+        for (result, count) in [("applied", applied), ("refused", refused)] {
+            let labels = [("result", result)];
+            number(&mut metric.encode_family(&labels)?, counter, count)?;
+        }
+        let (name, help) = (
+            "reload_success_timestamp",
+            "When the settings that hold were read, in Unix time",
+        );
+        let mut metric = out.encode_descriptor(name, help, Some(&Unit::Seconds), gauge)?;
+        number(&mut metric, gauge, self.reloads.applied_unix_s)
+    }
 }
 
 fn number(metric: &mut MetricEncoder<'_>, kind: MetricType, value: u64) -> fmt::Result {
@@ -500,6 +522,7 @@ impl Collector for Exposed {
     fn encode(&self, mut out: DescriptorEncoder<'_>) -> fmt::Result {
         let out = &mut out;
         self.process(out)?;
+        self.reloads(out)?;
         self.connections(out)?;
         self.sums(out, COUNTERS, MetricType::Counter)?;
         self.sums(out, GAUGES, MetricType::Gauge)?;

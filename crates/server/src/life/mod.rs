@@ -13,6 +13,7 @@ mod supervisor;
 use std::sync::{Arc, Mutex, MutexGuard};
 
 use crore_broker::World;
+use crore_net::clock;
 use crore_net::signal::Signal;
 use tokio::sync::Notify;
 
@@ -57,6 +58,18 @@ struct Running {
     effective: Effective,
     world: Arc<World>,
     stops: bool,
+    reloads: Reloads,
+}
+
+/// How often settings were read again, since the process began.
+#[derive(Clone, Copy, Debug)]
+pub struct Reloads {
+    /// And counted from then on.
+    pub applied: u64,
+    /// And changed nothing, since something was wrong.
+    pub refused: u64,
+    /// The Unix second in which those that hold were read: the start's, or the last that counted.
+    pub applied_unix_s: u64,
 }
 
 impl Life {
@@ -70,6 +83,11 @@ impl Life {
                 effective: start.effective,
                 world: start.world,
                 stops: false,
+                reloads: Reloads {
+                    applied: 0,
+                    refused: 0,
+                    applied_unix_s: clock::unix_s(),
+                },
             }),
             tls: start.tls,
             reloading: tokio::sync::Mutex::default(),
@@ -90,6 +108,11 @@ impl Life {
     /// Whether clients are moved off and nobody is let in.
     pub fn stops(&self) -> bool {
         self.running().stops
+    }
+
+    /// How often settings were read again.
+    pub fn reloads(&self) -> Reloads {
+        self.running().reloads
     }
 
     /// Moves the clients off and stops, as SIGTERM does.

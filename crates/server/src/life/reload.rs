@@ -7,6 +7,7 @@ use std::sync::Arc;
 
 use crore_broker::rules::Rules;
 use crore_broker::{Control, World};
+use crore_net::clock;
 use serde::Serialize;
 
 use super::{Life, supervisor};
@@ -41,6 +42,7 @@ impl Life {
         }
         supervisor::reloading();
         let reloaded = self.exchange().await;
+        self.count(reloaded.is_ok());
         supervisor::ready(self);
         match &reloaded {
             Ok(Reloaded { changed, kept }) => {
@@ -52,6 +54,16 @@ impl Life {
             Err(error) => tracing::error!("settings not changed: {error}"),
         }
         reloaded
+    }
+
+    fn count(&self, applied: bool) {
+        let reloads = &mut self.running().reloads;
+        if applied {
+            reloads.applied += 1;
+            reloads.applied_unix_s = clock::unix_s();
+        } else {
+            reloads.refused += 1;
+        }
     }
 
     async fn exchange(&self) -> Result<Reloaded, String> {

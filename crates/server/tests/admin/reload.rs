@@ -4,7 +4,7 @@ use std::process::Command;
 
 use serde_json::{Value, json};
 
-use crate::port::{Answer, ask, eventually, get, line, raw, stream};
+use crate::port::{Answer, ask, eventually, get, line, metric, raw, stream};
 use crate::support::Server;
 
 /// What the log says of a reading that counts, and of one that does not.
@@ -301,6 +301,36 @@ fn a_secret_that_changed_is_named_and_not_told() {
     assert!(!log.contains(&new) && !answer.body.contains(&new), "{log}");
     write(&server, access(&new, 61));
     assert_eq!(reload(&server).json()["changed"], json!(["access.cache_s"]));
+}
+
+#[test]
+fn each_reading_is_counted_by_what_came_of_it_and_the_last_good_one_has_its_time() {
+    let server = server();
+    let counted = || {
+        let of = |name: &str| metric(server.admin(), name).expect("a metric");
+        let reloads = |result: &str| of(&format!("crore_reloads_total{{result=\"{result}\"}}"));
+        let time_s = of("crore_reload_success_timestamp_seconds");
+        (reloads("applied"), reloads("refused"), time_s)
+    };
+    let (applied, refused, began_s) = counted();
+    assert_eq!((applied, refused), (0.0, 0.0));
+    assert!(began_s > 1.7e9, "{began_s} is a time of this century");
+    write(&server, "nonsense = 1\n");
+    refusal(&server);
+    assert_eq!(counted(), (0.0, 1.0, began_s));
+    server.signal("HUP");
+    eventually("the signal's", || {
+        (counted() == (0.0, 2.0, began_s)).then_some(())
+    });
+    write(&server, keeps(4));
+    let mut good = 0.0;
+    eventually("a later second", || {
+        assert_eq!(reload(&server).status, 200);
+        good += 1.0;
+        let (applied, refused, time_s) = counted();
+        assert_eq!((applied, refused), (good, 2.0));
+        (time_s > began_s).then_some(())
+    });
 }
 
 /// The status of an anonymous publish by this name of the server.
