@@ -9,6 +9,7 @@ use anyhow::{Context, anyhow, bail, ensure};
 use argon2::Argon2;
 use argon2::password_hash::PasswordHasher;
 use clap::{Args, Subcommand};
+use crore_broker::access::{Grants, Right};
 use crore_net::clock;
 use jsonwebtoken::{Algorithm, EncodingKey, Header};
 use serde_json::{Map, Value, json};
@@ -242,7 +243,26 @@ fn inspect(args: &InspectArgs) -> anyhow::Result<()> {
     let known = checks(access.as_ref())?.keys.verify(token, now_unix_s);
     let known =
         known.map_err(|refusal| anyhow!("refused: {}; {}", refusal.reason(), remedy(refusal)))?;
-    say(&format!("accepted, and grants {:?}", known.grants))
+    say(&accepted(&known.grants))
+}
+
+/// What a token that was verified grants, a line for each filter.
+fn accepted(grants: &Grants) -> String {
+    let whose = match grants.user() {
+        "" => "for nobody by name".to_string(),
+        user => format!("for user {user}"),
+    };
+    if grants.is_empty() {
+        return format!("accepted, {whose}; it grants nothing");
+    }
+    let mut text = format!("accepted, {whose}; it grants");
+    for (rights, filter) in grants.iter() {
+        let rights: Vec<_> = rights.iter().map(Right::name).collect();
+        // A filter may have characters that would order something of a terminal.
+        let filter = filter.escape_debug();
+        text.push_str(&format!("\n  {filter}: {}", rights.join(", ")));
+    }
+    text
 }
 
 fn hash() -> anyhow::Result<()> {

@@ -60,6 +60,10 @@ fn what_is_minted_can_be_inspected_and_opens_what_it_says() {
             "ann",
             "--publish",
             "doors/#",
+            "--subscribe",
+            "doors/#",
+            "--info",
+            "doors/news",
             "--ttl",
             "1h",
         ],
@@ -70,7 +74,7 @@ fn what_is_minted_can_be_inspected_and_opens_what_it_says() {
     assert_eq!(inspected["header"]["alg"], "HS256");
     assert_eq!(inspected["claims"]["sub"], "ann");
     assert_eq!(inspected["claims"]["publish"][0], "doors/#");
-    assert_eq!(inspected["claims"].get("subscribe"), None);
+    assert_eq!(inspected["claims"].get("manage"), None);
     let life_s = inspected["claims"]["exp"].as_u64().expect("an end")
         - inspected["claims"]["iat"].as_u64().expect("a beginning");
     assert_eq!(life_s, 3600);
@@ -90,7 +94,20 @@ fn what_is_minted_can_be_inspected_and_opens_what_it_says() {
     let config = file("config.toml", &settings);
     let config = config.to_str().expect("text");
     let verified = crore(&["token", "inspect", "--config", config, token.trim()], "");
-    assert!(String::from_utf8_lossy(&verified.stderr).contains("accepted"));
+    let said = String::from_utf8_lossy(&verified.stderr);
+    let grants =
+        "accepted, for user ann; it grants\n  doors/#: publish, subscribe\n  doors/news: info\n";
+    assert!(said.ends_with(grants), "{said}");
+    let nothing = done(crore(&["token", "mint", "--key", secret], ""));
+    let verified = crore(
+        &["token", "inspect", "--config", config, nothing.trim()],
+        "",
+    );
+    let said = String::from_utf8_lossy(&verified.stderr);
+    assert!(
+        said.ends_with("accepted, for nobody by name; it grants nothing\n"),
+        "{said}"
+    );
     let other = file("other", "fedcba9876543210fedcba9876543210");
     let other = done(crore(
         &["token", "mint", "--key", other.to_str().expect("text")],
