@@ -35,7 +35,7 @@ pub enum Right {
     Publish,
     /// Receive messages, and read what the log has.
     Subscribe,
-    /// Create, delete and purge topics.
+    /// Create and delete topics; purging them is the operator's.
     Manage,
     /// Read what is known of a topic: how many messages and subscribers, and its position.
     Info,
