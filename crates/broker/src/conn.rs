@@ -99,7 +99,7 @@ pub const PUBLISHES: u32 = 1 << 5;
 pub const RECEIVES: u32 = 1 << 6;
 /// Messages come as JSON objects.
 pub const ENVELOPE: u32 = 1 << 7;
-/// The long-poll named a position.
+/// The long-poll came with a validator.
 pub const CONDITIONAL: u32 = 1 << 8;
 /// The client prefers JSON.
 pub const JSON: u32 = 1 << 9;

@@ -197,7 +197,8 @@ impl Shard {
         }
     }
 
-    /// Where to begin: `since` or `last_event_id` in the query, then the headers.
+    /// Where to begin: what the headers say, then `since` or `last_event_id` in the query. Who comes back by itself, as an
+    /// event source or a cache does, sends the query of its first request again, and the headers are news.
     fn since(
         &mut self,
         slot: u32,
@@ -209,35 +210,35 @@ impl Shard {
             true => position::parse_of_homes,
             false => position::parse,
         };
-        for (key, value) in form::pairs(head.query) {
-            if matches!(key, b"since" | b"last_event_id") && !value.is_empty() {
-                let mut text = Vec::new();
-                form::decode(value, &mut text)
-                    .map_err(|_| "a bad percent escape in the position")?;
-                self.conns.get_mut(slot).options |= CONDITIONAL;
-                return parse(&text, set, count).map_err(
-                    |_| "since= takes oldest, live, -N or a position that the server gave",
-                );
-            }
-        }
         let tag = head
             .header("if-none-match")
             .and_then(etag::first_entity_tag);
+        let time = head
+            .header("if-modified-since")
+            .and_then(crore_wire::http::date::parse_date);
+        if tag.is_some() || time.is_some() {
+            self.conns.get_mut(slot).options |= CONDITIONAL;
+        }
         let id = head
             .header("last-event-id")
             .filter(|id| !id.is_empty())
             .or(tag);
         if let Some(id) = id {
-            self.conns.get_mut(slot).options |= CONDITIONAL;
             // A browser cannot be told 400 here without giving up for good: it is told a gap.
             return Ok(parse(id, set, count).unwrap_or_else(|_| alloc::vec![Since::Unknown; count]));
         }
-        if let Some(time) = head
-            .header("if-modified-since")
-            .and_then(crore_wire::http::date::parse_date)
-        {
-            self.conns.get_mut(slot).options |= CONDITIONAL;
+        if let Some(time) = time {
             return Ok(alloc::vec![Since::After(u32::try_from(time).unwrap_or(u32::MAX)); count]);
+        }
+        for (key, value) in form::pairs(head.query) {
+            if matches!(key, b"since" | b"last_event_id") && !value.is_empty() {
+                let mut text = Vec::new();
+                form::decode(value, &mut text)
+                    .map_err(|_| "a bad percent escape in the position")?;
+                return parse(&text, set, count).map_err(
+                    |_| "since= takes oldest, live, -N or a position that the server gave",
+                );
+            }
         }
         Ok(alloc::vec![Since::Default; count])
     }

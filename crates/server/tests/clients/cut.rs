@@ -15,6 +15,9 @@ const CUTS_MIN: usize = 8;
 /// All messages are kept, and browsers come back soon.
 const RULE: &str = "[[rule]]\nmatch = \"#\"\nlog_messages = 1000\nsse_retry_ms = 60\n";
 
+/// An event source sends its query again whenever it comes back; what it has seen counts for more.
+const QUERIES: [&str; 3] = ["", "?since=oldest", "?since=live"];
+
 /// Of different lengths, so that a cut falls anywhere.
 fn text(number: usize) -> String {
     format!(
@@ -39,19 +42,25 @@ fn gets_everything(server: &Server, proxy: &Proxy, client: &Client) {
 #[test]
 #[ignore = "needs what `cargo xtask test` prepares"]
 fn a_browsers_event_source() {
-    let (server, _, mut browser) = browser::visit(RULE);
-    let proxy = Proxy::chopping(server.address());
-    browser.tell(&json!({ "do": "eventsource", "url": proxy.url("/sub/news") }));
-    gets_everything(&server, &proxy, &browser);
+    for query in QUERIES {
+        let (server, _, mut browser) = browser::visit(RULE);
+        let proxy = Proxy::chopping(server.address());
+        let url = proxy.url(&format!("/sub/news{query}"));
+        browser.tell(&json!({ "do": "eventsource", "url": url }));
+        gets_everything(&server, &proxy, &browser);
+    }
 }
 
 #[test]
 #[ignore = "needs what `cargo xtask test` prepares"]
 fn node_eventsource() {
-    let server = Server::with(RULE);
-    let proxy = Proxy::chopping(server.address());
-    let client = Client::node("eventsource_client.mjs", &[&proxy.url("/sub/news")]);
-    gets_everything(&server, &proxy, &client);
+    for query in QUERIES {
+        let server = Server::with(RULE);
+        let proxy = Proxy::chopping(server.address());
+        let url = proxy.url(&format!("/sub/news{query}"));
+        let client = Client::node("eventsource_client.mjs", &[&url]);
+        gets_everything(&server, &proxy, &client);
+    }
 }
 
 #[test]

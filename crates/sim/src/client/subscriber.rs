@@ -151,9 +151,14 @@ impl Subscriber {
             Some(position) => {
                 let position = String::from_utf8_lossy(position);
                 match self.kind {
-                    Kind::Poll => fields = format!("If-None-Match: \"{position}\"\r\n"),
+                    // The query of a first request is sent again; the header counts for more.
+                    Kind::Poll => {
+                        fields = format!("If-None-Match: \"{position}\"\r\n");
+                        target.push_str("since=live");
+                    }
                     Kind::Sse if rng.chance(50) => {
                         fields = format!("Last-Event-ID: {position}\r\n");
+                        target.push_str("since=oldest");
                     }
                     _ => target.push_str(&format!("since={position}")),
                 }

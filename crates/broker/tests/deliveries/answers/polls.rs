@@ -31,23 +31,33 @@ fn a_long_poll_begins_where_it_says() {
     ] {
         assert_eq!(got("/sub/full", &format!("{field}\r\n")), data, "{field}");
     }
-    // The query counts for more, the id that a browser remembers for more than a tag.
+    // The id that a browser remembers counts for more than a tag, and both for more than a query, which is sent again.
     let field = "Last-Event-ID: 17-1\r\nIf-None-Match: \"17-2\"\r\n";
     assert_eq!(got("/sub/full", field), "two");
-    assert_eq!(got("/sub/full?since=oldest", field), "one");
+    for query in ["since=oldest", "since=live", "last_event_id=17-2"] {
+        let target = format!("/sub/full?{query}");
+        assert_eq!(got(&target, field), "two", "{query}");
+        assert_eq!(
+            got(&target, "If-None-Match: \"17-1\"\r\n"),
+            "two",
+            "{query}"
+        );
+        let since = "If-Modified-Since: Fri, 15 Jan 2027 07:59:59 GMT\r\n";
+        assert_eq!(got(&target, since), "one", "{query}");
+    }
 }
 
 /// Whoever has everything waits, and in the end hears that there was nothing.
 #[test]
 fn a_long_poll_that_nothing_comes_for_ends_on_time() {
     for (target, field, status) in [
-        ("/sub/full?since=live", "", "304 Not Modified"),
+        ("/sub/full?since=live", "", "204 No Content"),
         (
             "/sub/full",
             "If-None-Match: \"17-2\"\r\n",
             "304 Not Modified",
         ),
-        ("/sub/full", "Last-Event-ID: 17-2\r\n", "304 Not Modified"),
+        ("/sub/full", "Last-Event-ID: 17-2\r\n", "204 No Content"),
         (
             "/sub/full",
             "If-Modified-Since: Fri, 15 Jan 2027 08:00:00 GMT\r\n",
