@@ -148,8 +148,7 @@ impl Shard {
             State::Proxy => self.drop_conn(slot, Close::Now, io),
             State::Poll => {
                 row.options &= !KEEP;
-                self.because(Reason::Operator);
-                self.answer_nothing(slot, io);
+                self.end_poll(slot, io);
             }
             State::Sse => {
                 let http10 = row.wants(HTTP10);

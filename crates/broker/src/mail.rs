@@ -280,7 +280,7 @@ pub struct Attach {
     pub most: u32,
     /// It takes compressed frames.
     pub deflate: bool,
-    /// The next page of a subscription that is counted already.
+    /// The next page of a subscription that is counted already; of a long-poll that is over, where it stands.
     pub again: bool,
     /// It wants the retained message, unless what it begins with is newer.
     pub retained: bool,
@@ -510,6 +510,8 @@ pub struct Page {
     pub head: u64,
     /// The life of the log.
     pub epoch: u32,
+    /// Unix second of the newest message that is kept, if one is.
+    pub newest_s: Option<u32>,
     /// Nothing newer is in the log: live messages follow.
     pub at_head: bool,
     /// Messages between the asked position and this page are lost.

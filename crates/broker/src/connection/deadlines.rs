@@ -99,7 +99,7 @@ impl Shard {
         }
         match row.state {
             State::Http if row.spill == NONE && row.is(SERVED) => return self.shut(slot, io),
-            State::Poll => return self.answer_nothing(slot, io),
+            State::Poll => return self.end_poll(slot, io),
             State::Waiting | State::Sse => return self.conns.get_mut(slot).deadline_s = 0,
             _ => self.because(Reason::Timeout),
         }

@@ -244,7 +244,7 @@ impl Shard {
             return self.answer_match(slot, home, &name, &record, &opening.frames, io);
         }
         if self.conns.get(slot).wants(HEAD) {
-            return self.answer_nothing(slot, io);
+            return self.answer_nothing(slot, None, io);
         }
         if self.conns.get(slot).is(EOF) {
             return self.drop_conn(slot, Close::Now, io);

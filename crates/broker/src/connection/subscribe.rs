@@ -459,16 +459,10 @@ impl Shard {
         } else if let [record] = records {
             self.answer_poll(slot, topic, record, frames, page.gap, io);
             return;
-        } else if page.gap {
-            self.extra(slot).behind.push(Behind {
-                part,
-                offset: page.head,
-                epoch: page.epoch,
-            });
         }
-        if self.conns.get(slot).wants(HEAD) {
-            self.answer_nothing(slot, io);
-            return;
+        let row = self.conns.get(slot);
+        if row.wants(HEAD) || row.state == State::Poll {
+            return self.answer_nothing(slot, Some(page), io);
         }
         if self.conns.get(slot).is(EOF) {
             // It hung up before the home had answered.

@@ -53,6 +53,7 @@ impl Home {
                     count: 0,
                     head: 0,
                     epoch,
+                    newest_s: None,
                     at_head: true,
                     gap: false,
                     again,
@@ -100,6 +101,8 @@ impl Home {
         if row.has(DELETED) {
             match ask.since {
                 Since::At(_) | Since::Unknown | Since::After(_) => return Err(Attached::Gone),
+                // The end of a wait brings nothing back to life.
+                _ if ask.poll && ask.again => return Err(Attached::Gone),
                 _ => row.flags &= !DELETED,
             }
         }
@@ -196,6 +199,7 @@ impl Home {
             count,
             head,
             epoch: self.epoch,
+            newest_s: self.log.newest_time_s(log),
             at_head,
             gap,
             again: ask.again,

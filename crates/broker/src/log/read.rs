@@ -38,6 +38,15 @@ impl Log {
         Some(self.entries.get(id).previous)
     }
 
+    /// Unix second of the newest message.
+    pub fn newest_time_s(&self, chain: u32) -> Option<u32> {
+        let newest = match chain {
+            NONE => NONE,
+            chain => self.chains.get(chain).newest(),
+        };
+        (newest != NONE).then(|| self.entries.get(newest).time_s)
+    }
+
     /// The offset before the first message after this second.
     pub fn before_time(&self, chain: u32, time_s: u32) -> Option<u64> {
         let mut id = self.oldest(chain);

@@ -70,6 +70,10 @@ fn town_with(limits: impl FnOnce(&mut Limits)) -> Town {
             slow: Slow::Skip,
             ..rule("skips/#")
         },
+        Rule {
+            log_messages: 0,
+            ..rule("none/#")
+        },
         rule("#"),
     ];
     let mut settings = Settings {

@@ -64,6 +64,12 @@ fn an_id_resumes_exactly() {
             expected,
             "Last-Event-ID of {number}"
         );
+        // An event source that comes back sends its URL again.
+        for query in ["since=oldest", "since=live", "since=-1"] {
+            let target = format!("/sub/news?{query}");
+            let mut again = Stream::open(&server, &target, &[("Last-Event-ID", &event.id)]);
+            assert_eq!(again.data(expected.len()), expected, "{query}");
+        }
         let mut by_query = Stream::open(
             &server,
             &format!("/sub/news?last_event_id={}", event.id),

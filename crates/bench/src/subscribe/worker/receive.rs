@@ -304,7 +304,12 @@ impl Worker {
                 self.positions[row as usize] = position(&head);
                 self.message(row, body, now, tally);
             }
-            204 | 304 | 408 => {}
+            204 | 304 | 408 => {
+                // Where it stands, so that nothing is lost between two polls.
+                if let Some(position) = position(&head) {
+                    self.positions[row as usize] = Some(position);
+                }
+            }
             status => return Err(format!("the server answered {status}")),
         }
         tally.life.completed += 1;

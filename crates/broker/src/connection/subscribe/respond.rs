@@ -3,6 +3,7 @@
 use super::*;
 use crate::properties;
 use crate::settings::Slow;
+use crate::stats::Reason;
 
 /// Messages that are lost, to somebody.
 pub(in crate::connection) struct Gap<'a> {
@@ -456,29 +457,52 @@ impl Shard {
         self.answer_waiting(slot, io);
     }
 
-    /// Where a long-poll stands whose position could not be honoured.
-    fn moved(&self, slot: u32) -> Option<Vec<u8>> {
-        let row = self.conns.get(slot);
-        if !row.wants(GAP) || row.extra == NONE {
-            return None;
+    /// The time of a long-poll is over, and no message came: the answer says where it stands. Of a single topic only the home
+    /// knows that. What comes before the home has said it is the answer instead.
+    pub(crate) fn end_poll<I: Io>(&mut self, slot: u32, io: &mut I) {
+        let row = self.conns.get_mut(slot);
+        row.deadline_s = 0;
+        if row.options & (MULTI | FILTERS) != 0 {
+            return self.answer_nothing(slot, None, io);
         }
+        let topic = row.topic;
+        let row = self.topics.get(topic);
+        let (hash, serial) = (row.hash, row.serial);
+        let to = self.reply_to(slot, 0);
+        self.attach(Attach {
+            hash,
+            topic,
+            serial,
+            to,
+            since: Since::Live,
+            poll: true,
+            most: 1,
+            deflate: false,
+            again: true,
+            retained: false,
+        });
+    }
+
+    /// The position behind all that a long-poll was promised: `page` is its only topic's, as it stands.
+    fn position_of_poll(&self, slot: u32, page: Option<&Page>) -> Vec<u8> {
         let mut id = Vec::with_capacity(48);
-        if row.wants(FILTERS) {
-            self.write_matched_id(slot, None, &mut id);
-            return Some(id);
+        match page {
+            Some(page) if !self.conns.get(slot).wants(MULTI) => {
+                let (epoch, offset) = (page.epoch, page.head);
+                position::write(&mut id, Position { epoch, offset });
+            }
+            _ => self.write_id(slot, 0, &mut id),
         }
-        if let Some(seen) = self.extras.get(row.extra).behind.first() {
-            let (epoch, offset) = (seen.epoch, seen.offset);
-            position::write(&mut id, Position { epoch, offset });
-        } else if row.wants(MULTI) {
-            // A set's own positions are those that its homes have answered.
-            self.write_id(slot, 0, &mut id);
-        }
-        (!id.is_empty()).then_some(id)
+        id
     }
 
     /// Answers a long-poll that no message came for.
-    pub(crate) fn answer_nothing<I: Io>(&mut self, slot: u32, io: &mut I) {
+    pub(in crate::connection) fn answer_nothing<I: Io>(
+        &mut self,
+        slot: u32,
+        page: Option<&Page>,
+        io: &mut I,
+    ) {
         let row = self.conns.get(slot);
         let options = row.options;
         let rule = if options & FILTERS != 0 {
@@ -491,23 +515,29 @@ impl Shard {
             _ if options & (CONDITIONAL | GAP) == CONDITIONAL => 304,
             _ => 204,
         };
-        let moved = self.moved(slot).map(|id| [b"\"", &id[..], b"\""].concat());
+        let tag = [b"\"", &self.position_of_poll(slot, page)[..], b"\""].concat();
+        // RFC 9110 section 15.4.5: a 304 that has a tag needs no date.
+        let newest_s = page
+            .filter(|_| options & MULTI == 0 && status != 304)
+            .and_then(|page| page.newest_s);
         let retry_after_s = u64::from(self.retry_after_s(slot));
         let drains = self.drains();
-        let head = self
-            .head(slot, status)
+        if drains && options & KEEP == 0 {
+            self.because(Reason::Operator);
+        }
+        let mut head = self.head(slot, status).header("ETag", &tag);
+        if let Some(newest_s) = newest_s {
+            head = head.date("Last-Modified", u64::from(newest_s));
+        }
+        head = head
             .header("Cache-Control", b"private, no-cache")
             .header("Vary", VARY);
-        let head = match drains {
-            false => head,
-            true => head.number("Retry-After", retry_after_s),
-        };
-        let head = match moved {
-            None => head,
-            Some(tag) => head
-                .header("ETag", &tag)
-                .header("Crore-Gap", b"messages before this position are lost"),
-        };
+        if drains {
+            head = head.number("Retry-After", retry_after_s);
+        }
+        if options & GAP != 0 {
+            head = head.header("Crore-Gap", b"messages before this position are lost");
+        }
         if status == 408 {
             head.number("Content-Length", 0).end()
         } else {

@@ -2,6 +2,11 @@
 
 use super::*;
 
+/// Where a poll of the topics `empty` and `void` stands that nothing came for.
+const SET: &str = "21b8172d1-AQcAAAAA";
+/// The same of a filter.
+const FILTERS: &str = "266696c01-DQcAAAA";
+
 #[test]
 fn a_long_poll_begins_where_it_says() {
     let got = |target: &str, fields: &str| {
@@ -47,24 +52,30 @@ fn a_long_poll_begins_where_it_says() {
     }
 }
 
-/// Whoever has everything waits, and in the end hears that there was nothing.
+/// Whoever has everything waits, and in the end hears that there was nothing, and where it stands.
 #[test]
-fn a_long_poll_that_nothing_comes_for_ends_on_time() {
-    for (target, field, status) in [
-        ("/sub/full?since=live", "", "204 No Content"),
+fn a_long_poll_that_nothing_comes_for_ends_on_time_with_its_position() {
+    let ok = format!("204 No Content\nETag: \"17-2\"\n{TIME}");
+    let same = "304 Not Modified\nETag: \"17-2\"\n".to_owned();
+    let nothing = "204 No Content\nETag: \"17-0\"\n".to_owned();
+    let [empty, void] = [SET, FILTERS].map(|id| format!("204 No Content\nETag: \"{id}\"\n"));
+    for (target, field, answer) in [
+        ("/sub/full?since=live", "", &ok),
+        ("/sub/full", "If-None-Match: \"17-2\"\r\n", &same),
         (
-            "/sub/full",
+            "/sub/full?since=oldest",
             "If-None-Match: \"17-2\"\r\n",
-            "304 Not Modified",
+            &same,
         ),
-        ("/sub/full", "Last-Event-ID: 17-2\r\n", "204 No Content"),
+        ("/sub/full", "Last-Event-ID: 17-2\r\n", &ok),
         (
             "/sub/full",
             "If-Modified-Since: Fri, 15 Jan 2027 08:00:00 GMT\r\n",
-            "304 Not Modified",
+            &same,
         ),
-        ("/sub/empty", "", "204 No Content"),
-        ("/sub?topic=empty&topic=void", "", "204 No Content"),
+        ("/sub/empty", "", &nothing),
+        ("/sub?topic=empty&topic=void", "", &empty),
+        ("/sub?filter=empty/%2B", "", &void),
     ] {
         let mut town = town();
         let link = asks(&mut town, target, &format!("{GET}{field}"));
@@ -73,7 +84,8 @@ fn a_long_poll_that_nothing_comes_for_ends_on_time() {
         town.wait_s(1);
         assert_eq!(
             take(&mut town, link),
-            format!("HTTP/1.1 {status}\n{CACHING}\n")
+            format!("HTTP/1.1 {answer}{CACHING}\n"),
+            "{target}"
         );
         assert!(town.is_open(link));
         // Its connection serves the next one.
@@ -87,11 +99,56 @@ fn a_long_poll_that_nothing_comes_for_ends_on_time() {
     let mut town = town();
     let link = asks(&mut town, "/sub/old/1", GET);
     town.wait_s(6);
-    let timeout = format!("HTTP/1.1 408 Request Timeout\n{CACHING}Content-Length: 0\n\n");
+    let timeout =
+        format!("HTTP/1.1 408 Request Timeout\nETag: \"17-0\"\n{CACHING}Content-Length: 0\n\n");
     assert_eq!(take(&mut town, link), timeout);
     let link = asks(&mut town, "/sub/patient/1", GET);
     town.wait_s(10_000);
     assert_eq!(take(&mut town, link), "", "it waits for ever");
+}
+
+/// What is published between two polls comes with the second, or its loss is told.
+#[test]
+fn nothing_is_lost_in_silence_between_a_poll_that_timed_out_and_the_next() {
+    for (target, topic, kept) in [
+        ("/sub/full?since=live", "full", true),
+        ("/sub/empty", "empty", true),
+        ("/sub/none/1?since=live", "none/1", false),
+        ("/sub/none/1", "none/1", false),
+        ("/sub?topic=empty&topic=full&since=live", "full", true),
+        ("/sub?filter=e/%23", "e/1", true),
+    ] {
+        let mut town = town();
+        let link = asks(&mut town, target, GET);
+        town.wait_s(6);
+        let told = take(&mut town, link);
+        assert!(told.starts_with("HTTP/1.1 204 "), "{target}: {told}");
+        let (_, rest) = told.split_once("ETag: ").expect("a position");
+        let tag = rest.lines().next().expect("its line").to_owned();
+        town.publish([(topic, "between".into())]);
+        town.settle();
+        let next = asks(&mut town, target, &format!("{GET}If-None-Match: {tag}\r\n"));
+        town.wait_s(6);
+        let told = take(&mut town, next);
+        let expected = match kept {
+            true => told.ends_with("\n\nbetween") && !told.contains("Crore-Gap"),
+            false => told.starts_with("HTTP/1.1 204 ") && told.contains("\nCrore-Gap: "),
+        };
+        assert!(expected, "{target}: {told}");
+    }
+}
+
+/// The home is asked where the poll stands; a message that was on its way before it says so is the answer.
+#[test]
+fn a_message_that_comes_while_a_poll_ends_is_its_answer() {
+    let mut town = town();
+    let link = asks(&mut town, "/sub/full?since=live", GET);
+    town.wait_s(5);
+    town.publish([("full", "late".into())]);
+    town.wait_s(1);
+    let told = take(&mut town, link);
+    assert!(told.ends_with("\n\nlate"), "{told}");
+    assert_eq!(told.matches("HTTP/1.1").count(), 1, "{told}");
 }
 
 #[test]
@@ -166,11 +223,11 @@ fn a_head_request_is_answered_at_once_and_without_a_body() {
         take(&mut town, link),
         whole.strip_suffix("one").expect("a body")
     );
-    for target in ["/sub/empty", "/sub?topic=empty&topic=void"] {
+    for (target, id) in [("/sub/empty", "17-0"), ("/sub?topic=empty&topic=void", SET)] {
         let link = asks_with(&mut town, &format!("HEAD {target} HTTP/1.1"), GET);
         assert_eq!(
             take(&mut town, link),
-            format!("HTTP/1.1 204 No Content\n{CACHING}\n")
+            format!("HTTP/1.1 204 No Content\nETag: \"{id}\"\n{CACHING}\n")
         );
     }
     let link = asks_with(&mut town, "HEAD /sub/full HTTP/1.1", EVENTS);

@@ -157,7 +157,10 @@ impl Subscriber {
                 self.message(&body, Some(&tag), truth, met)
             }
             (204 | 304 | 408, Some(tag)) if gap => self.gap(None, &tag, truth, met),
-            (204 | 304 | 408, _) => Ok(()),
+            (204 | 304 | 408, Some(tag)) => self.told(&tag, truth),
+            // The request came too slowly.
+            (408, None) => Ok(()),
+            (204 | 304, None) => Err("a long-poll ended without a position".into()),
             (410, _) => {
                 self.forget(met);
                 Ok(())
