@@ -4,6 +4,7 @@ use std::borrow::Cow;
 
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
+use serde::de::IgnoredAny;
 use serde::{Deserialize, Serialize};
 
 /// One message. Fields that are missing stay out of the output; fields that are new are ignored.
@@ -20,6 +21,9 @@ pub struct Envelope<'a> {
     pub event: Option<String>,
     #[serde(borrow, skip_serializing_if = "Option::is_none")]
     data: Option<Cow<'a, str>>,
+    /// No message, but the notice that some before this position are lost.
+    #[serde(skip_serializing)]
+    pub gap: Option<IgnoredAny>,
     #[serde(borrow, skip_serializing_if = "Option::is_none")]
     data_base64: Option<Cow<'a, str>>,
 }

@@ -1,7 +1,7 @@
 //! Subscribing by long-poll: one request for each message, over one connection while it lasts.
 
 use super::http::{Connection, Head};
-use super::subscribe::{MAX_ENVELOPE_BYTES, Session, Stop, refusal};
+use super::subscribe::{GAP, MAX_ENVELOPE_BYTES, Session, Stop, refusal};
 
 /// Receives until something ends it.
 pub fn run(session: &mut Session<'_>) -> Stop {
@@ -14,9 +14,14 @@ fn receive(session: &mut Session<'_>) -> Result<Stop, Stop> {
     loop {
         connection.set_patience(session.patience())?;
         let head = connection.request(server, "GET", &session.target(), &[], None)?;
+        let lost = head.header("crore-gap").is_some();
         match head.status {
             200 => {
                 session.answered();
+                if lost {
+                    // The position that the answer names is behind its message.
+                    session.notice(GAP, None);
+                }
                 let body = connection.whole_body(MAX_ENVELOPE_BYTES)?;
                 session.deliver(&body)?;
             }
@@ -24,11 +29,14 @@ fn receive(session: &mut Session<'_>) -> Result<Stop, Stop> {
             204 | 304 | 408 => {
                 session.answered();
                 connection.whole_body(MAX_ENVELOPE_BYTES)?;
+                if lost {
+                    session.notice(GAP, None);
+                }
             }
             _ => return Err(refusal(&mut connection, &head)),
         }
         if let Some(position) = position(&head) {
-            session.begin_at(position);
+            session.stands_at(position);
         }
         connection = match connection.reusable() {
             Some(connection) => connection,

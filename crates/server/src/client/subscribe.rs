@@ -38,6 +38,9 @@ const MIN_BACKOFF: Duration = Duration::from_millis(250);
 /// Longest wait before a new attempt.
 const MAX_BACKOFF: Duration = Duration::from_secs(30);
 
+/// The notice that messages are lost.
+pub const GAP: &str = "crore.gap";
+
 /// Event names with this prefix are the server's own notices.
 const NOTICE_PREFIX: &str = "crore.";
 
@@ -208,9 +211,9 @@ impl Session<'_> {
         self.ever_answered = true;
     }
 
-    /// Takes a position that came without a message, when there is none better.
-    pub fn begin_at(&mut self, position: &str) {
-        self.position.get_or_insert_with(|| position.to_string());
+    /// Takes the position that an answer names, which may have had no message.
+    pub fn stands_at(&mut self, position: &str) {
+        self.position = Some(position.to_string());
     }
 
     /// Prints one message, given as its envelope.
@@ -223,6 +226,10 @@ impl Session<'_> {
                 "the server's answer is not a message in a JSON envelope: {error}"
             ))
         })?;
+        if envelope.gap.is_some() {
+            self.notice(GAP, envelope.id.as_deref());
+            return Ok(());
+        }
         if envelope
             .event
             .as_deref()

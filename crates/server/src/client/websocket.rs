@@ -9,7 +9,7 @@ use crore_wire::websocket::receive::{Config, Event, Role, next};
 use super::http::{ANSWER_TIMEOUT, Connection};
 use super::publish::reason;
 use super::stream::Stream;
-use super::subscribe::{MAX_ENVELOPE_BYTES, Session, Stop, random_u64, refusal};
+use super::subscribe::{GAP, MAX_ENVELOPE_BYTES, Session, Stop, random_u64, refusal};
 
 /// Bytes that are read at once.
 const READ_BYTES: usize = 16 << 10;
@@ -17,8 +17,13 @@ const READ_BYTES: usize = 16 << 10;
 /// Close codes after which another attempt would end the same way: ours from 4400 to 4499 stand for the
 /// HTTP status 4xx, 1008 is a policy (RFC 6455 section 7.4.1).
 fn is_final(code: u16) -> bool {
-    code == 1008 || ((4400..4500).contains(&code) && !matches!(code, 4408 | 4429))
+    code == 1008 || ((4400..4500).contains(&code) && !matches!(code, 4408 | CLOSE_GAP | 4429))
 }
+
+/// The close code after messages were lost; its reason ends with the position to go on from.
+const CLOSE_GAP: u16 = 4412;
+/// What stands before that position.
+const RESUME: &str = "resume from ";
 
 /// Receives until something ends it.
 pub fn run(session: &mut Session<'_>) -> Stop {
@@ -61,6 +66,9 @@ fn receive(session: &mut Session<'_>) -> Result<Stop, Stop> {
                         Opcode::Close,
                         payload.as_ref().map_or(&[], |code| &code[..]),
                     );
+                    if code == Some(CLOSE_GAP) {
+                        session.notice(GAP, resumes_from(words));
+                    }
                     return Err(closed(code, words));
                 }
             }
@@ -110,6 +118,12 @@ fn send(stream: &mut Stream, opcode: Opcode, payload: &[u8]) -> io::Result<()> {
     let [a, b, c, d, ..] = random_u64().to_le_bytes();
     write_masked(&mut frame, opcode, payload, [a, b, c, d]);
     stream.write_all(&frame)
+}
+
+/// The position that the reason of a close gives.
+fn resumes_from(words: &[u8]) -> Option<&str> {
+    let (_, position) = std::str::from_utf8(words).ok()?.rsplit_once(RESUME)?;
+    Some(position).filter(|position| !position.is_empty())
 }
 
 fn closed(code: Option<u16>, words: &[u8]) -> Stop {

@@ -31,6 +31,7 @@ mod slow;
 mod sse;
 mod stalled;
 mod stream;
+mod tool;
 mod ttl;
 mod websocket;
 mod ws;

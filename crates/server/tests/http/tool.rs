@@ -1,0 +1,88 @@
+//! `crore sub` against the real server: what it is told besides messages, and what is published while it asks.
+
+use crate::conn::{await_subscribers, publish};
+use crate::support::Server;
+use std::process::{Child, Command, Output, Stdio};
+
+fn sub(server: &Server, args: &[&str]) -> Child {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_crore"));
+    command.arg("sub").args(args);
+    command.args(["--server", &server.url("")]);
+    command.env_remove("RUST_LOG").stdin(Stdio::null());
+    command.stdout(Stdio::piped()).stderr(Stdio::piped());
+    command.spawn().expect("it starts")
+}
+
+fn signal(child: &Child, name: &str) {
+    let id = child.id().to_string();
+    let sent = Command::new("kill").args(["-s", name, &id]).status();
+    assert!(sent.expect("kill").success());
+}
+
+fn said(output: &Output) -> (&str, &str) {
+    let text = |bytes| std::str::from_utf8(bytes).expect("text");
+    (text(&output.stdout), text(&output.stderr))
+}
+
+/// It stands still while its poll times out and a message is published, and then goes on from where the poll stood.
+#[test]
+fn poll_misses_nothing_between_a_timeout_and_its_next_request() {
+    let server = Server::with("[[rule]]\nmatch = \"#\"\npoll_timeout_s = 1\n");
+    let child = sub(&server, &["news", "--protocol", "poll", "--count", "2"]);
+    await_subscribers(&server, "news", 1);
+    signal(&child, "STOP");
+    await_subscribers(&server, "news", 0);
+    publish(&server, "news", "between");
+    publish(&server, "news", "after");
+    signal(&child, "CONT");
+    let output = child.wait_with_output().expect("it ends");
+    assert_eq!(said(&output), ("between\nafter\n", ""));
+}
+
+/// Each message that is kept comes all the same.
+#[test]
+fn a_gap_is_told_over_every_protocol() {
+    let server = Server::start();
+    publish(&server, "news", "one");
+    for protocol in ["sse", "ws", "poll"] {
+        let child = sub(
+            &server,
+            &[
+                "news",
+                "--protocol",
+                protocol,
+                "--since",
+                "1deadbeef-1",
+                "--count",
+                "1",
+            ],
+        );
+        let output = child.wait_with_output().expect("it ends");
+        let (messages, told) = said(&output);
+        assert_eq!(messages, "one\n", "{protocol}: {told}");
+        let gap = "the server says crore.gap: messages may be missing before this point";
+        assert_eq!(told.matches(gap).count(), 1, "{protocol}: {told}");
+    }
+}
+
+/// Nothing that is kept follows: the timeout tells it.
+#[test]
+fn a_gap_with_nothing_behind_it_is_told_by_poll() {
+    let server = Server::with("[[rule]]\nmatch = \"#\"\npoll_timeout_s = 1\nlog_messages = 0\n");
+    let args = ["news", "--protocol", "poll", "--since", "1deadbeef-1"];
+    let child = sub(&server, &[&args[..], &["--count", "1"]].concat());
+    await_subscribers(&server, "news", 1);
+    signal(&child, "STOP");
+    await_subscribers(&server, "news", 0);
+    signal(&child, "CONT");
+    await_subscribers(&server, "news", 1);
+    publish(&server, "news", "one");
+    let output = child.wait_with_output().expect("it ends");
+    let (messages, told) = said(&output);
+    assert_eq!(messages, "one\n", "{told}");
+    assert_eq!(
+        told.matches("the server says crore.gap").count(),
+        1,
+        "{told}"
+    );
+}
