@@ -15,6 +15,7 @@ use crate::conn::ConnId;
 use crate::drain::Settled;
 use crate::io::Io;
 use crate::mail::Outcome;
+use crate::sessions::SessionId;
 use crate::shard::{Shard, World};
 use crate::snapshot::Head;
 use crate::stats::{Accounts, Stats};
@@ -57,6 +58,8 @@ pub enum Control {
     },
     /// All of one connection.
     Connection(ConnId),
+    /// The MQTT client ids of these sessions, whose home the shard is; as many as connections of a page at most.
+    ClientIds(Vec<SessionId>),
     /// End this connection.
     Disconnect(ConnId),
     /// End connections, from this row on, as many as one turn may.
@@ -97,6 +100,8 @@ pub enum Report {
     Connections(Connections),
     /// A connection, if there is one.
     Connection(Option<Box<Connection>>),
+    /// Client ids in the order of the question; none where the connection has gone meanwhile.
+    ClientIds(Vec<Option<Box<[u8]>>>),
     /// What came of ending connections.
     Ended(Ended),
     /// It is done.
@@ -121,6 +126,7 @@ impl Shard {
                 Report::Connections(self.connections_page(&which, from, most as usize, io))
             }
             Control::Connection(id) => Report::Connection(self.connection(id, io).map(Box::new)),
+            Control::ClientIds(sessions) => Report::ClientIds(self.client_ids(&sessions)),
             Control::Disconnect(id) => Report::Ended(Ended {
                 count: u32::from(self.end_connection(id, io)),
                 next: None,

@@ -240,6 +240,13 @@ impl Sessions {
         self.index.find(&self.rows, hash, is)
     }
 
+    /// What the session of this holder is called, unless it has another by now.
+    pub fn name_of(&self, id: SessionId) -> Option<&[u8]> {
+        let row = self.rows.try_get(id.row)?;
+        let holds = row.held != Held::No && (row.serial, row.life) == (id.serial, id.life);
+        holds.then(|| self.clients.get(row.client))
+    }
+
     /// A client connects. `counts` says whether there may be another session.
     pub fn open(
         &mut self,

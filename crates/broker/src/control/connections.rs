@@ -10,6 +10,8 @@ use crore_wire::topic;
 use crate::conn::{ConnId, MULTI, State};
 use crate::connection::close_code;
 use crate::io::{Close, Io};
+use crate::mail::ShardId;
+use crate::sessions::SessionId;
 use crate::shard::Shard;
 use crate::slab::NONE;
 use crate::stats::{Reason, Transport};
@@ -56,6 +58,9 @@ pub struct Connection {
     pub address: Option<IpAddr>,
     /// Whose it is, or empty.
     pub user: Box<str>,
+    /// Its MQTT session: the home that knows the client id ([`Control::ClientIds`](super::Control::ClientIds)), which
+    /// no connection holds, and what to ask for there.
+    pub session: Option<(ShardId, SessionId)>,
     /// Topics that it subscribes to.
     pub topics: Vec<Box<[u8]>>,
     /// How many they are; a list may name fewer.
@@ -125,12 +130,16 @@ impl Shard {
         let outbox = (row.outbox != NONE).then(|| self.outboxes.get(row.outbox));
         let behind = row.extra != NONE && !self.extras.get(row.extra).behind.is_empty();
         let id = self.id_of(slot);
+        let mqtt = (row.state == State::Mqtt && row.mqtt != NONE).then(|| self.mqtts.get(row.mqtt));
         Connection {
             id,
             transport: row.transport(),
             waits: row.state == State::Waiting,
             address: io.peer(row.link),
             user: self.user_of(id).into(),
+            session: mqtt
+                .filter(|mqtt| mqtt.is_open())
+                .map(|mqtt| (mqtt.home, mqtt.session)),
             topics: named(names, topics),
             topic_count,
             filters: filters.into_iter().take(names).collect(),
@@ -138,6 +147,15 @@ impl Shard {
             behind: behind || self.filtered(slot).is_some_and(|all| all.is_behind()),
             silent_s: self.now.s.saturating_sub(row.sent_s),
         }
+    }
+
+    /// The client ids of the sessions whose home the shard is, as long as the same connections hold them.
+    pub(super) fn client_ids(&self, sessions: &[SessionId]) -> Vec<Option<Box<[u8]>>> {
+        let name = |id: &SessionId| self.sessions.name_of(*id);
+        sessions
+            .iter()
+            .map(|id| name(id).map(|name| Box::from(Self::client_id_in(name))))
+            .collect()
     }
 
     fn all_topics_of(&self, slot: u32) -> Vec<&[u8]> {

@@ -39,6 +39,7 @@ const CONNECTION_COLUMNS: &[&str] = &[
     "state",
     "address",
     "user",
+    "client_id",
     "topics",
     "filters",
     "outbox_bytes",

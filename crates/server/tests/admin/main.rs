@@ -5,6 +5,7 @@
 mod support;
 
 mod api;
+mod clients;
 mod crowd;
 mod gate;
 mod metrics;

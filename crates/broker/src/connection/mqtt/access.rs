@@ -120,6 +120,12 @@ impl Shard {
         }
     }
 
+    /// The client id in what [`Self::session_name`] made of it; MQTT's strings hold no zero.
+    pub(crate) fn client_id_in(session_name: &[u8]) -> &[u8] {
+        let end = session_name.iter().position(|byte| *byte == 0);
+        &session_name[..end.unwrap_or(session_name.len())]
+    }
+
     /// Whether the client may still have what its session subscribed to.
     pub(super) fn may_still(&self, slot: u32, name: &[u8]) -> bool {
         let filter = if is_shared(name) { split(name).1 } else { name };

@@ -28,6 +28,8 @@ pub struct Connection {
     address: Option<String>,
     /// Whose it is, where that is known.
     user: Option<String>,
+    /// The MQTT client id, once its session is there.
+    client_id: Option<String>,
     /// Topics that it subscribes to; in a list, the first 16.
     topics: Vec<String>,
     /// How many they are.
@@ -130,6 +132,7 @@ fn described(shard: ShardId, connection: control::Connection) -> Connection {
         state,
         address: connection.address.map(|address| address.to_string()),
         user: Some(connection.user.into_string()).filter(|user| !user.is_empty()),
+        client_id: None,
         topics: texts(connection.topics),
         topic_count: connection.topic_count,
         filters: texts(connection.filters),
@@ -137,6 +140,37 @@ fn described(shard: ShardId, connection: control::Connection) -> Connection {
         behind: connection.behind,
         silent_s: connection.silent_s,
     }
+}
+
+/// Connections as they are shown. Client ids are asked for at the sessions' homes, one question for each home, since
+/// no connection holds its own.
+async fn shown(
+    plane: &Plane,
+    shard: ShardId,
+    found: Vec<control::Connection>,
+) -> Result<Vec<Connection>, ApiError> {
+    let sessions: Vec<_> = found.iter().map(|it| it.session).collect();
+    let mut all: Vec<_> = found.into_iter().map(|it| described(shard, it)).collect();
+    for home in 0..plane.shards().count() {
+        let of_home = |(at, session): (usize, &Option<_>)| match session {
+            Some((of, id)) if *of == home => Some((at, *id)),
+            _ => None,
+        };
+        let (places, ids): (Vec<_>, Vec<_>) =
+            sessions.iter().enumerate().filter_map(of_home).unzip();
+        if ids.is_empty() {
+            continue;
+        }
+        match plane.shards().ask(home, Control::ClientIds(ids)).await? {
+            Report::ClientIds(names) => {
+                for (at, name) in places.into_iter().zip(names) {
+                    all[at].client_id = name.map(|name| text(&name));
+                }
+            }
+            other => unexpected(&other),
+        }
+    }
+    Ok(all)
 }
 
 /// The connection that a name stands for, which may be gone.
@@ -192,8 +226,7 @@ pub async fn list(
             Report::Connections(page) => page,
             other => unexpected(&other),
         };
-        let found = page.connections.into_iter();
-        connections.extend(found.map(|connection| described(shard, connection)));
+        connections.extend(shown(&plane, shard, page.connections).await?);
         cursor.go_on(page.next);
     }
     Ok(Json(ConnectionPage {
@@ -213,7 +246,10 @@ pub async fn list(
 pub async fn inspect(State(plane): State<Plane>, Path(id): Path<String>) -> Answer<Connection> {
     let (shard, id) = named(&plane, &id)?;
     match plane.shards().ask(shard, Control::Connection(id)).await? {
-        Report::Connection(Some(connection)) => Ok(Json(described(shard, *connection))),
+        Report::Connection(Some(connection)) => {
+            let one = shown(&plane, shard, vec![*connection]).await?.pop();
+            Ok(Json(one.expect("one for each")))
+        }
         Report::Connection(None) => Err(ApiError::missing("connection")),
         other => unexpected(&other),
     }
