@@ -28,21 +28,24 @@ const CHUNKS_BYTES: f64 = 2.0;
 
 #[test]
 fn a_connection_that_waits_costs_its_rows_and_nothing_else() {
-    for shards in [1, 2] {
-        for by in Transport::ALL {
-            let mut town = Town::new(shards, keeping(0));
-            warm(&mut town, by);
-            let grown = grown_bytes(|| {
-                for n in 0..MANY {
-                    town.open(n % town.shards(), &subscribe(by, &own_topic(n)));
-                }
-            });
-            let each = grown as f64 / MANY as f64;
-            assert!(
-                each <= IDLE_BYTES + CHUNKS_BYTES,
-                "{shards} shards, {by:?}: {each} bytes a connection"
-            );
-        }
+    let two_shards = [(2, Transport::WebSocket), (2, Transport::LongPoll)];
+    for (shards, by) in Transport::ALL
+        .map(|by| (1, by))
+        .into_iter()
+        .chain(two_shards)
+    {
+        let mut town = Town::new(shards, keeping(0));
+        warm(&mut town, by);
+        let grown = grown_bytes(|| {
+            for n in 0..MANY {
+                town.open(n % town.shards(), &subscribe(by, &own_topic(n)));
+            }
+        });
+        let each = grown as f64 / MANY as f64;
+        assert!(
+            each <= IDLE_BYTES + CHUNKS_BYTES,
+            "{shards} shards, {by:?}: {each} bytes a connection"
+        );
     }
 }
 

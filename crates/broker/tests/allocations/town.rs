@@ -8,7 +8,7 @@ use std::sync::Arc;
 use crore_broker::admission::Admission;
 use crore_broker::rules::Rules;
 use crore_broker::settings::{Rule, Settings};
-use crore_broker::{Close, ConnId, Input, Io, Link, Mail, Now, Shard, ShardId, World};
+use crore_broker::{Close, ConnId, Input, Io, Link, Mail, Now, Pace, Shard, ShardId, World};
 
 /// Sockets in memory: they take everything and remember how much.
 #[derive(Default)]
@@ -49,6 +49,9 @@ const NOW: Now = Now {
     unix_s: 1_800_000_000,
 };
 
+/// Turns whose frames a home keeps under way: few, so that its lists are soon as long as they become.
+pub const TURNS_UNDER_WAY: usize = 4;
+
 impl Town {
     pub fn new(shards: ShardId, rule: Rule) -> Town {
         let settings = Settings {
@@ -70,7 +73,12 @@ impl Town {
             let mut sockets = Sockets::default();
             sockets.conns.reserve(200_000);
             sockets.mail.reserve(64);
-            (Shard::new(id, Arc::clone(&world), NOW), sockets)
+            let mut shard = Shard::new(id, Arc::clone(&world), NOW);
+            shard.set_pace(Pace {
+                turns_under_way: TURNS_UNDER_WAY,
+                ..Pace::default()
+            });
+            (shard, sockets)
         };
         Town {
             shards: (0..shards).map(shard).collect(),
@@ -129,6 +137,11 @@ impl Town {
     pub fn writes(&self) -> u64 {
         self.shards.iter().map(|(_, sockets)| sockets.writes).sum()
     }
+
+    /// How many bytes were written to sockets.
+    pub fn bytes(&self) -> u64 {
+        self.shards.iter().map(|(_, sockets)| sockets.bytes).sum()
+    }
 }
 
 /// A rule for all topics that keeps so many messages.
@@ -146,33 +159,41 @@ pub enum Transport {
     Events,
     LongPoll,
     Deflated,
+    /// `ws+meta.nchan`.
+    Meta,
+    /// A WebSocket whose messages are JSON objects.
+    Envelope,
 }
 
 impl Transport {
-    pub const ALL: [Transport; 4] = [
+    pub const ALL: [Transport; 6] = [
         Transport::WebSocket,
         Transport::Events,
         Transport::LongPoll,
         Transport::Deflated,
+        Transport::Meta,
+        Transport::Envelope,
     ];
 }
 
+const UPGRADE: &str = "Connection: Upgrade\r\nUpgrade: websocket\r\nSec-WebSocket-Version: 13\r\n\
+                       Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n";
+
 /// A request that subscribes.
 pub fn subscribe(transport: Transport, topic: &str) -> String {
-    let fields = match transport {
-        Transport::WebSocket => {
-            "Connection: Upgrade\r\nUpgrade: websocket\r\nSec-WebSocket-Version: 13\r\n\
-             Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n"
-        }
-        Transport::Events => "Accept: text/event-stream\r\n",
-        Transport::LongPoll => "",
-        Transport::Deflated => {
-            "Connection: Upgrade\r\nUpgrade: websocket\r\nSec-WebSocket-Version: 13\r\n\
-             Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n\
-             Sec-WebSocket-Extensions: permessage-deflate\r\n"
-        }
+    let (query, upgrade, field) = match transport {
+        Transport::WebSocket => ("", UPGRADE, ""),
+        Transport::Events => ("", "", "Accept: text/event-stream\r\n"),
+        Transport::LongPoll => ("?since=live", "", ""),
+        Transport::Deflated => (
+            "",
+            UPGRADE,
+            "Sec-WebSocket-Extensions: permessage-deflate\r\n",
+        ),
+        Transport::Meta => ("", UPGRADE, "Sec-WebSocket-Protocol: ws+meta.nchan\r\n"),
+        Transport::Envelope => ("?envelope=json", UPGRADE, ""),
     };
-    format!("GET /sub/{topic} HTTP/1.1\r\nHost: localhost\r\n{fields}\r\n")
+    format!("GET /sub/{topic}{query} HTTP/1.1\r\nHost: localhost\r\n{upgrade}{field}\r\n")
 }
 
 /// Data of a message.

@@ -379,10 +379,18 @@ impl Shard {
         gap: bool,
         io: &mut I,
     ) {
-        let mut id = Vec::with_capacity(32);
+        let mut id = core::mem::take(&mut self.id);
+        id.clear();
         self.write_id(slot, record.offset, &mut id);
-        let name = self.topics.name(topic).to_vec();
+        // One topic in plain words: the client knows its name, and nothing is allocated for it.
+        let is_named = self.conns.get(slot).options & (MULTI | FILTERS | ENVELOPE) != 0;
+        let name = if is_named {
+            self.topics.name(topic).to_vec()
+        } else {
+            Vec::new()
+        };
         self.answer_poll_with(slot, &name, &id, record, frames, gap, io);
+        self.id = id;
     }
 
     /// The same, for a message of this topic, at this position.
@@ -398,7 +406,6 @@ impl Shard {
         io: &mut I,
     ) {
         self.stats.delivered += 1;
-        let tag = [b"\"", id, b"\""].concat();
         let row = self.conns.get(slot);
         let (options, gap) = (row.options, gap || row.wants(GAP));
         let names_topic = options & (MULTI | FILTERS) != 0;
@@ -425,7 +432,7 @@ impl Shard {
         let mut head = self
             .head(slot, 200)
             .header("Content-Type", content_type)
-            .header("ETag", &tag)
+            .header_parts("ETag", &[b"\"", id, b"\""])
             .date("Last-Modified", u64::from(record.time_s))
             .header("Cache-Control", b"private, no-cache")
             .header("Vary", VARY);
