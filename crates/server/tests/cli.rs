@@ -467,6 +467,25 @@ fn poll_asks_again_over_the_same_connection() {
     assert_eq!(text(&output.stdout), line(1) + &line(2));
 }
 
+/// What is published until it is back would be lost in silence otherwise.
+#[test]
+fn sse_goes_on_from_where_a_stream_began_that_was_cut_before_its_first_message() {
+    let server = Scripted::start(&[
+        |peer| {
+            assert!(peer.request().line.ends_with("&since=live HTTP/1.1"));
+            // The second id is cut off before its event ends.
+            peer.say(format!("{STREAM}id: e:0\n\nid: e:9\n"));
+        },
+        |peer| {
+            assert!(peer.request().line.ends_with("&since=e%3A0 HTTP/1.1"));
+            peer.say(format!("{STREAM}{}", event(1)));
+        },
+    ]);
+    let output = server.run(&["sub", "a", "--count", "1"]);
+    assert!(output.status.success(), "{}", text(&output.stderr));
+    assert_eq!(text(&output.stdout), "message 1\n");
+}
+
 #[test]
 fn a_refusal_ends_every_protocol_with_the_reason() {
     for protocol in ["sse", "ws", "poll"] {

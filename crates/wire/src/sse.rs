@@ -98,6 +98,8 @@ pub struct Parser {
     data: Vec<u8>,
     event: Vec<u8>,
     id: Vec<u8>,
+    /// The id as it was when the last event ended.
+    last_id: Vec<u8>,
     retry: Option<u32>,
 }
 
@@ -113,8 +115,16 @@ impl Parser {
             data: Vec::new(),
             event: Vec::new(),
             id: Vec::new(),
+            last_id: Vec::new(),
             retry: None,
         }
+    }
+
+    /// The last event id string: what the last event that has ended says, though it had no data (HTML, section
+    /// "Interpreting an event stream"). It is what a client resumes from.
+    #[must_use]
+    pub fn last_id(&self) -> Option<&[u8]> {
+        Some(&self.last_id[..]).filter(|id| !id.is_empty())
     }
 
     /// Takes the next bytes and calls `each` for every event that they complete.
@@ -199,6 +209,9 @@ impl Parser {
     }
 
     fn dispatch(&mut self, each: &mut impl FnMut(Event<'_>)) {
+        if self.last_id != self.id {
+            replace(&mut self.last_id, &self.id);
+        }
         if let Some(data) = self.data.strip_suffix(b"\n") {
             each(Event {
                 id: Some(&self.id[..]).filter(|id| !id.is_empty()),

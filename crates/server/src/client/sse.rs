@@ -48,6 +48,10 @@ fn receive(session: &mut Session<'_>) -> Result<Stop, Stop> {
             }
         });
         delivered?;
+        if let Some(Ok(id)) = parser.last_id().map(std::str::from_utf8) {
+            // An event without data says where a stream begins that has nothing to send yet.
+            session.stands_at(id);
+        }
         if parsed.is_err() {
             return Err(Stop::Refused(
                 "the server sent an event that is too long".to_string(),
