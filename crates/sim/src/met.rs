@@ -17,6 +17,8 @@ pub struct Met {
     pub polls: u64,
     /// Gaps that subscribers were told of.
     pub told_gaps: u64,
+    /// Those of them that came as envelopes.
+    pub enveloped_gaps: u64,
     /// Subscriptions that a delete ended.
     pub gone: u64,
     /// Answers 503.
@@ -59,6 +61,7 @@ impl AddAssign for Met {
             (&mut self.acknowledged, other.acknowledged),
             (&mut self.polls, other.polls),
             (&mut self.told_gaps, other.told_gaps),
+            (&mut self.enveloped_gaps, other.enveloped_gaps),
             (&mut self.gone, other.gone),
             (&mut self.refused, other.refused),
             (&mut self.cuts, other.cuts),
@@ -83,7 +86,7 @@ impl AddAssign for Met {
 
 impl Met {
     /// Each kind by name.
-    pub fn kinds(&self) -> [(&'static str, u64); 27] {
+    pub fn kinds(&self) -> [(&'static str, u64); 28] {
         [
             ("messages", self.messages),
             ("acknowledged", self.acknowledged),
@@ -94,6 +97,7 @@ impl Met {
             ("fallbacks", self.stats.fallbacks),
             ("credit waits", self.stats.credit_waits),
             ("polls", self.polls),
+            ("enveloped gaps", self.enveloped_gaps),
             ("deletes met", self.gone),
             ("refusals", self.refused),
             ("cuts", self.cuts),

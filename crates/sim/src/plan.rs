@@ -69,6 +69,8 @@ pub struct Plan {
     pub followers: usize,
     /// How many of a hundred subscribers subscribe by filter.
     pub filtered_percent: u32,
+    /// Whether the WebSockets that learn positions get envelopes instead of `ws+meta.nchan`.
+    pub envelopes: bool,
     /// How many MQTT clients.
     pub mqtt_clients: usize,
     /// How many of a hundred of them subscribe by a filter too that covers all their topics.
@@ -127,6 +129,10 @@ const COVERS_PERCENT: u32 = 50;
 const RESTARTS: u64 = 11;
 /// How many of a hundred worlds have one.
 const RESTARTS_PERCENT: u32 = 30;
+/// Begins the chances that decide on envelopes, likewise.
+const ENVELOPES: u64 = 46;
+/// How many of a hundred worlds have them.
+const ENVELOPES_PERCENT: u32 = 30;
 /// How many of a hundred turns a lazy shard does not get.
 const LAZY_PERCENT: u32 = 95;
 /// Connections that one tick looks at: a sweep is several turns.
@@ -198,6 +204,7 @@ impl Plan {
             publishers: rng.range(1, 4),
             followers: 0,
             filtered_percent: 0,
+            envelopes: false,
             mqtt_clients: 0,
             covered_percent: 0,
             retains: false,
@@ -249,6 +256,7 @@ impl Plan {
             // Without a word to the clients: they find their connections closed.
             plan.settings.drain.deadline_s = 0;
         }
+        plan.envelopes = Rng::new(seed ^ ENVELOPES).chance(ENVELOPES_PERCENT);
         plan
     }
 

@@ -101,6 +101,10 @@ impl World {
         };
         let mut subscribers: Vec<Subscriber> = (0..plan.subscribers)
             .map(|_| Self::subscriber(&truth, &mut rng))
+            .map(|subscriber| match plan.envelopes {
+                true => subscriber.in_envelopes(),
+                false => subscriber,
+            })
             .collect();
         Self::filter(&mut subscribers, plan, &truth, &world.rules, dice);
         // The first is the one that the end of a run publishes with.

@@ -1,8 +1,10 @@
 //! Subscribers that stop reading and come back, where the rule is `skip`: they are told what they missed
 //! as far as their transport can say it, go on with what the log still holds, and are never cut off. Where
-//! the log holds everything nothing is missed, whatever the rule.
+//! the log holds everything nothing is missed, whatever the rule; who names a position that is too old is told, whatever the rule.
 
-use crate::conn::{Conn, await_subscribers};
+use serde_json::Value;
+
+use crate::conn::{Conn, await_subscribers, info, publish};
 use crate::stream::Stream;
 use crate::support::Server;
 use crate::ws::{TEXT, Ws, line};
@@ -40,6 +42,13 @@ fn flood(server: &Server) {
         let response = publisher.request("POST", "/pub/news", &[], payload(number));
         assert_eq!(response.status, 201, "message {number}");
     }
+}
+
+/// The next message of a WebSocket with envelopes.
+fn envelope(ws: &mut Ws) -> Value {
+    let frame = ws.message();
+    assert_eq!(frame.opcode(), TEXT);
+    serde_json::from_slice(&frame.payload).expect("an object")
 }
 
 /// The first messages without a hole, then the last ones: what a reader sees that fell behind.
@@ -112,6 +121,80 @@ fn the_meta_subprotocol_tells_the_gap_where_it_is() {
     }
     check_skipped(&numbers);
     assert_eq!(gap_at, Some(numbers.len() - 2), "between the two parts");
+}
+
+#[test]
+fn an_envelope_tells_the_gap_where_it_is() {
+    for (target, of) in [
+        ("/sub/news?envelope=json", "news"),
+        ("/sub?topic=other&topic=news&envelope=json", "news"),
+        ("/sub?filter=news/%23&envelope=json", "news/#"),
+    ] {
+        let server = server("skip", 2);
+        let mut slow = Ws::open(&server, target, &[]);
+        if of == "news" {
+            await_subscribers(&server, "news", 1);
+        } // By filter a stream begins when it is on.
+        flood(&server);
+        let (mut numbers, mut gap_at) = (Vec::new(), None);
+        while numbers.last() != Some(&(MESSAGES - 1)) {
+            let object = envelope(&mut slow);
+            if object["gap"].is_null() {
+                let data = object["data"].as_str().expect("text");
+                numbers.push(number_of(data.as_bytes()));
+                continue;
+            }
+            assert!(object["data"].is_null() && !object["id"].as_str().unwrap().is_empty());
+            assert_eq!(object["topic"], of, "{target}");
+            assert_eq!(gap_at.replace(numbers.len()), None, "told once to {target}");
+        }
+        check_skipped(&numbers);
+        assert_eq!(
+            gap_at,
+            Some(numbers.len() - 2),
+            "between the two parts: {target}"
+        );
+    }
+}
+
+#[test]
+fn a_websocket_that_resumes_from_too_far_back_is_told_whatever_the_rule() {
+    let offer = [("Sec-WebSocket-Extensions", "permessage-deflate")];
+    for rule in ["skip", "disconnect"] {
+        let server = server(rule, 2);
+        publish(&server, "news", "0");
+        let id = info(&server, "news")["last_message_id"].clone();
+        let since = |id: &str| format!("/sub/news?since={id}");
+        let lost = since(id.as_str().expect("a position"));
+        for data in ["1", "2", "3"] {
+            publish(&server, "news", data);
+        }
+        for more in [&[][..], &offer] {
+            let close = Ws::open(&server, &lost, more).frame();
+            assert_eq!(close.close_code(), Some(4412), "{rule}");
+            let reason = String::from_utf8_lossy(&close.payload[2..]).into_owned();
+            let id = reason.strip_prefix("messages are lost; resume from ");
+            let mut again = Ws::open(&server, &since(id.expect("a position")), more);
+            assert_eq!(again.texts(2), ["2", "3"], "{rule}");
+        }
+        let mut ws = Ws::open(&server, &format!("{lost}&envelope=json"), &[]);
+        let gap = envelope(&mut ws);
+        assert!(gap["gap"].is_string(), "{rule}: {gap}");
+        let rest = [envelope(&mut ws), envelope(&mut ws)];
+        assert_eq!(
+            rest.map(|object| object["data"].clone()),
+            ["2", "3"],
+            "{rule}"
+        );
+        let mut again = Ws::open(
+            &server,
+            &since(gap["id"].as_str().expect("a position")),
+            &[],
+        );
+        assert_eq!(again.texts(2), ["2", "3"], "{rule}");
+        let mut ws = Ws::meta(&server, &lost);
+        assert_eq!(ws.meta_message().0[0].0, "gap", "{rule}");
+    }
 }
 
 #[test]

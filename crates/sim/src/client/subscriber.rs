@@ -24,12 +24,20 @@ pub enum Kind {
     Plain,
     /// WebSocket with `ws+meta.nchan`.
     Meta,
+    /// WebSocket with `envelope=json`, in worlds that have them in the place of [`Kind::Meta`].
+    Envelope,
     /// One message per request.
     Poll,
 }
 
-/// All kinds.
+/// All kinds that chances pick from.
 pub const KINDS: [Kind; 5] = [Kind::Sse, Kind::Sse10, Kind::Plain, Kind::Meta, Kind::Poll];
+
+impl Kind {
+    fn is_socket(self) -> bool {
+        matches!(self, Kind::Plain | Kind::Meta | Kind::Envelope)
+    }
+}
 
 /// A connection of a subscriber.
 #[derive(Default)]
@@ -94,6 +102,14 @@ impl Subscriber {
             out: Vec::new(),
             closes: false,
         }
+    }
+
+    /// Gets its messages in envelopes, if it is one that is told positions in frames.
+    pub fn in_envelopes(mut self) -> Self {
+        if self.kind == Kind::Meta {
+            self.kind = Kind::Envelope;
+        }
+        self
     }
 
     /// Subscribes by filter, not to the topics that it was made for.
@@ -188,6 +204,9 @@ impl Subscriber {
                 }
             }
         }
+        if self.kind == Kind::Envelope {
+            target.push_str("&envelope=json");
+        }
         let version = if self.kind == Kind::Sse10 {
             "1.0"
         } else {
@@ -196,7 +215,7 @@ impl Subscriber {
         let kind = match self.kind {
             Kind::Sse | Kind::Sse10 => "Accept: text/event-stream\r\n",
             Kind::Poll => "",
-            Kind::Plain | Kind::Meta => {
+            Kind::Plain | Kind::Meta | Kind::Envelope => {
                 "Upgrade: websocket\r\nConnection: Upgrade\r\nSec-WebSocket-Version: 13\r\n\
                  Sec-WebSocket-Key: AAAAAAAAAAAAAAAAAAAAAA==\r\n"
             }
@@ -205,7 +224,7 @@ impl Subscriber {
         if self.kind == Kind::Meta {
             fields.push_str("Sec-WebSocket-Protocol: ws+meta.nchan\r\n");
         }
-        if self.deflate && matches!(self.kind, Kind::Plain | Kind::Meta) {
+        if self.deflate && self.kind.is_socket() {
             fields.push_str("Sec-WebSocket-Extensions: permessage-deflate\r\n");
         }
         let text = format!("GET {target} HTTP/{version}\r\nHost: localhost\r\n{fields}\r\n");
@@ -249,7 +268,7 @@ impl Subscriber {
         }
         match self.kind {
             Kind::Sse | Kind::Sse10 => self.read_events(truth, met),
-            Kind::Plain | Kind::Meta => self.read_frames(truth, met),
+            Kind::Plain | Kind::Meta | Kind::Envelope => self.read_frames(truth, met),
             Kind::Poll => self.read_poll(end, truth, met),
         }
     }
@@ -257,7 +276,7 @@ impl Subscriber {
     fn begun(&mut self, head: &Head, truth: &mut Truth, met: &mut Met) -> Result<(), Wrong> {
         let expected = match self.kind {
             Kind::Poll => return Ok(()),
-            Kind::Plain | Kind::Meta => 101,
+            Kind::Plain | Kind::Meta | Kind::Envelope => 101,
             Kind::Sse | Kind::Sse10 => 200,
         };
         truth.note(|| format!("{:?} begins with {}", self.link, head.status));

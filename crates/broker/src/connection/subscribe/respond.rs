@@ -1,9 +1,14 @@
 //! What subscribers are sent: pages and ends of streams, and the answers to long-polls.
 
+use crore_wire::json;
+
 use super::*;
 use crate::properties;
 use crate::settings::Slow;
 use crate::stats::Reason;
+
+/// What a gap says of itself, in frames.
+const LOST: &[u8] = b"messages before this position are lost";
 
 /// Messages that are lost, to somebody.
 pub(in crate::connection) struct Gap<'a> {
@@ -15,6 +20,19 @@ pub(in crate::connection) struct Gap<'a> {
     pub slow: Slow,
     /// The stream had begun.
     pub again: bool,
+}
+
+/// Appends a gap as an envelope: the fields of `ws+meta.nchan`.
+fn gap_object(out: &mut Vec<u8>, name: &[u8], id: &[u8]) {
+    for (label, value) in [
+        (&b"{\"gap\":"[..], LOST),
+        (b",\"topic\":", name),
+        (b",\"id\":", id),
+    ] {
+        out.extend_from_slice(label);
+        json::write_string(out, value);
+    }
+    out.push(b'}');
 }
 
 impl Shard {
@@ -281,11 +299,10 @@ impl Shard {
         let Gap {
             name, id, again, ..
         } = gap;
-        let ends = gap.slow == Slow::Disconnect;
+        if again && gap.slow == Slow::Disconnect {
+            return false;
+        }
         if row.wants(EVENTS) {
-            if again && ends {
-                return false;
-            }
             let mut text = Vec::with_capacity(64);
             sse::write_event(&mut text, Some(id), Some(b"crore.gap"), name);
             if row.wants(HTTP10) {
@@ -295,17 +312,18 @@ impl Shard {
             }
             return true;
         }
-        if again && ends {
-            return false;
+        let mut text = Vec::with_capacity(96);
+        if row.wants(META) {
+            meta_line(&mut text, b"gap", LOST);
+            meta_line(&mut text, b"id", id);
+            meta_line(&mut text, b"topic", name);
+            text.push(b'\n');
+        } else if row.wants(ENVELOPE) {
+            gap_object(&mut text, name, id);
+        } else {
+            // Plain frames have no place for it: who names a position learns it from the close.
+            return again;
         }
-        if !row.wants(META) {
-            return !ends;
-        }
-        let mut text = Vec::with_capacity(64);
-        meta_line(&mut text, b"gap", b"messages before this position are lost");
-        meta_line(&mut text, b"id", id);
-        meta_line(&mut text, b"topic", name);
-        text.push(b'\n');
         frame::write_frame(out, Opcode::Text, &text);
         true
     }

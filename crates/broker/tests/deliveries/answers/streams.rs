@@ -105,21 +105,38 @@ fn a_gap_is_told_in_the_way_of_each_transport() {
         answer(target, META),
         format!("{SWITCHING}{protocol}\n{notice}{two}")
     );
-    // Plain frames have no place for it: the stream ends, or goes on, by rule.
-    let link = asks(&mut town, target, UPGRADE);
-    let end = close(4412, "messages are lost; resume from 17-3");
-    assert_eq!(take(&mut town, link), format!("{SWITCHING}\n{end}"));
+    let lost = "\"gap\":\"messages before this position are lost\"";
+    let notice = meta(&format!("{{{lost},\"topic\":\"short/1\",\"id\":\"17-3\"}}"));
+    let two = meta("{\"topic\":\"short/1\",\"id\":\"17-4\",\"data\":\"two\"}");
+    assert_eq!(
+        answer(&format!("{target}&envelope=json"), UPGRADE),
+        format!("{SWITCHING}\n{notice}{two}")
+    );
+    // Plain frames have no place for it: whatever the rule, the stream ends.
+    let end = "messages are lost; resume from 17-";
+    let told = answer(target, UPGRADE);
+    assert_eq!(
+        told,
+        format!("{SWITCHING}\n{}", close(4412, &format!("{end}3")))
+    );
     let told = answer("/sub/skips/1?since=17-0", UPGRADE);
-    assert_eq!(told, format!("{SWITCHING}\n{}", meta("two")));
+    assert!(told.contains(end) && !told.contains("two"), "{told}");
 }
 
 /// Who falls behind further than the log reaches is told so and goes on, or is let go with the position to resume from.
 #[test]
 fn a_slow_stream_that_the_log_left_behind_ends_or_goes_on_by_rule() {
     for (topic, skips) in [("short/1", false), ("skips/1", true)] {
-        for (fields, is_socket) in [(EVENTS, false), (META, true), (UPGRADE, true)] {
+        let json = "&envelope=json";
+        for (fields, more, is_socket) in [
+            (EVENTS, "", false),
+            (META, "", true),
+            (UPGRADE, "", true),
+            (UPGRADE, json, true),
+        ] {
             let mut town = town_with(|limits| limits.outbox_bytes = 30);
-            let link = asks(&mut town, &format!("/sub/{topic}?since=live"), fields);
+            let target = format!("/sub/{topic}?since=live{more}");
+            let link = asks(&mut town, &target, fields);
             take(&mut town, link);
             town.window(link, Some(1));
             for data in ["3", "4", "5"] {
@@ -136,12 +153,16 @@ fn a_slow_stream_that_the_log_left_behind_ends_or_goes_on_by_rule() {
                 (false, true) => "messages are lost; resume from 17-",
                 (false, false) => "\n0\n\n",
             };
-            assert_eq!(
-                told.contains("crore.gap") || told.contains("gap: messages"),
-                skips && fields != UPGRADE
-            );
+            let tells = ["crore.gap", "gap: messages", "\"gap\":"]
+                .iter()
+                .any(|way| told.contains(way));
+            assert_eq!(tells, skips && (fields != UPGRADE || more == json));
             if skips {
-                let newest = if is_socket { "5" } else { "data: 5\n\n\n" };
+                let newest = match (is_socket, more == json) {
+                    (true, true) => "\"data\":\"5\"}",
+                    (true, false) => "5",
+                    (false, _) => "data: 5\n\n\n",
+                };
                 assert!(
                     told.ends_with(newest),
                     "{topic} {fields} {}",
@@ -152,7 +173,10 @@ fn a_slow_stream_that_the_log_left_behind_ends_or_goes_on_by_rule() {
                 assert!(take(&mut town, link).contains("newest"));
             } else {
                 assert!(told.contains(end), "{}", &told[told.len() - 99..]);
-                assert!(!told.contains("\n5"), "not beyond the gap");
+                assert!(
+                    !told.contains("\n5") && !told.contains("\"5\""),
+                    "not beyond the gap"
+                );
             }
         }
     }

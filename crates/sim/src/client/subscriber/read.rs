@@ -1,5 +1,7 @@
 //! Reads what comes over each transport: events, frames and answers to polls.
 
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD;
 use crore_wire::websocket::frame::{self, Opcode};
 use crore_wire::websocket::receive::{self, Config, Event, Role};
 
@@ -63,6 +65,12 @@ impl Subscriber {
                 Some(Event::Text(data) | Event::Binary(data)) if self.kind == Kind::Plain => {
                     self.message(data, None, truth, met)?;
                 }
+                Some(Event::Text(data)) if self.kind == Kind::Envelope => {
+                    self.envelope(data, truth, met)?;
+                }
+                Some(Event::Binary(_)) if self.kind == Kind::Envelope => {
+                    return Err("an envelope in a binary frame".into());
+                }
                 Some(Event::Text(data) | Event::Binary(data)) => {
                     self.meta(data, truth, met)?;
                 }
@@ -85,6 +93,28 @@ impl Subscriber {
         }
         self.check_key(&data[end + 2..], field(b"key: ").as_deref(), truth)?;
         self.message(&data[end + 2..], Some(&id), truth, met)
+    }
+
+    /// An object whose values are all strings, without escapes in what is read here.
+    fn envelope(&mut self, object: &[u8], truth: &mut Truth, met: &mut Met) -> Result<(), Wrong> {
+        let text = std::str::from_utf8(object).map_err(|_| "an envelope that is not UTF-8")?;
+        let field = |name: &str| {
+            let start = text.find(&format!("\"{name}\":\""))? + name.len() + 4;
+            text[start..].split('"').next().map(str::as_bytes)
+        };
+        let id = field("id").ok_or_else(|| format!("no id: {text}"))?;
+        if field("gap").is_some() {
+            met.enveloped_gaps += 1;
+            return self.gap(field("topic"), id, truth, met);
+        }
+        let base64 = field("data_base64").map(|data| STANDARD.decode(data));
+        let data = match (field("data"), base64) {
+            (Some(data), None) => data.to_vec(),
+            (None, Some(Ok(data))) => data,
+            _ => return Err(format!("no data: {text}")),
+        };
+        self.check_key(&data, field("key"), truth)?;
+        self.message(&data, Some(id), truth, met)
     }
 
     /// The key that came with a message is its own.
