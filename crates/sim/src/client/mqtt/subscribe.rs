@@ -38,7 +38,7 @@ pub(super) struct Sub {
     hears_itself: bool,
     /// A subscription to all topics was asked for in this session.
     covered: bool,
-    /// It was given up while that stood: what it brought may come by the other one once more.
+    /// It was given up or changed while that stood: what it brought may come by the other one once more.
     parted: bool,
     /// When it asked for retained messages that did not come yet, if there are any.
     shows: VecDeque<u32>,
@@ -264,6 +264,7 @@ impl Client {
                 sub.state = State::No;
             }
             let is_new = sub.qoses == [false; 3];
+            sub.parted |= sub.covered && !is_new;
             sub.options = options;
             sub.qoses[usize::from(options.max_qos.bits())] = true;
             sub.hears_itself |= !options.no_local;
@@ -332,6 +333,8 @@ impl Client {
         options.retain_handling = RetainHandling::DoNotSend;
         for sub in &mut self.subs {
             sub.qoses[usize::from(qos.bits())] = true;
+            // What the one of before brought may come by the other once more.
+            sub.parted |= sub.covered;
             (sub.hears_itself, sub.covered) = (true, true);
             if identifies {
                 sub.identifiers.push(self.identifiers);
