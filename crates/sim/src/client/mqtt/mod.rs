@@ -454,8 +454,13 @@ impl Client {
     pub fn check(&self, truth: &Truth) -> Result<(), Wrong> {
         for sub in &self.subs {
             let most = truth.session_messages;
-            sub.track
-                .check(truth, most, self.number)
+            let order = match sub.is_parted() {
+                // Some came by this one and some by the other, each in its order.
+                true => Ok(()),
+                false => sub.track.check_orders(truth),
+            };
+            order
+                .and_then(|()| sub.track.check(truth, most, self.number))
                 .map_err(|wrong| format!("{}, topic {}: {wrong}", self.id, sub.track.topic))?;
         }
         Ok(())

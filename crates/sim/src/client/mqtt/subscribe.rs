@@ -81,6 +81,11 @@ impl Sub {
         self.identifiers.clear();
     }
 
+    /// Whether it was given up or changed while another one stood that matches the same.
+    pub fn is_parted(&self) -> bool {
+        self.parted
+    }
+
     /// Whether a message came before and may come again.
     pub fn may_repeat(&self, number: u32) -> bool {
         self.parted && self.track.has(number)
