@@ -3,7 +3,7 @@
 
 use crate::plan::BATCH_LINES_MAX;
 use crate::truth::Wrong;
-use crate::world::World;
+use crate::world::{PENDING_MAX, World};
 
 /// The answers to as many pipelined requests as one read may hold: what a connection is owed besides
 /// messages.
@@ -15,6 +15,9 @@ const FIELDS_BYTES: usize = 64;
 /// What a client asks besides publishes, in bytes of mail: topics by name, as many as one may have here, on one
 /// connection after another.
 const CONTROL_BYTES: usize = 100;
+/// What one client may have asked and not yet been answered, on all its connections: its pipeline, each request a
+/// batch, and that of the connection before.
+const CLIENT_ASKS: usize = 2 * PENDING_MAX * BATCH_LINES_MAX;
 /// What an encoding adds to a message: an id of several topics, names, chunk sizes.
 const ENCODING_BYTES: usize = 300;
 
@@ -60,6 +63,18 @@ pub fn check(world: &World, shard: usize) -> Result<(), Wrong> {
     let turns = plan.pace.turns_under_way + plan.shards * asks;
     if accounts.turns_held > turns {
         return Err(format!("{} turns under way", accounts.turns_held));
+    }
+    // Nor does any shard fall further behind, however seldom it gets a turn. Each ask, and each turn that answers
+    // one, may come in a mail of its own.
+    let asked = asks.min(world.clients() * CLIENT_ASKS);
+    let inputs_max = 2 * (plan.shards * asked + plan.pace.turns_under_way);
+    for to in 0..plan.shards {
+        let inputs = world.net.mail_inputs(to);
+        if inputs > inputs_max {
+            return Err(format!(
+                "shard {to} is {inputs} inputs behind, at most {inputs_max}"
+            ));
+        }
     }
     Ok(())
 }

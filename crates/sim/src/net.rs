@@ -116,6 +116,15 @@ impl Net {
         self.transit.iter().map(bytes).max().unwrap_or(0)
     }
 
+    /// What waits for this shard in its mail: asks, tells, and the mails themselves.
+    pub fn mail_inputs(&self, to: usize) -> usize {
+        let inputs = |mail: &Mail| 1 + mail.asks.len() + mail.tells.len();
+        (0..self.shards)
+            .flat_map(|from| &self.transit[from * self.shards + to])
+            .map(inputs)
+            .sum()
+    }
+
     fn socket(&mut self, link: Link, what: &str) -> Option<&mut Socket> {
         let socket = &mut self.sockets[link.0 as usize];
         if socket.server_closed || socket.shard != self.turn_of {

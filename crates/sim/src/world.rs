@@ -29,7 +29,7 @@ const LOG_EPOCH: u32 = 0x5EED;
 /// Bytes that a shard reads from a socket at once.
 const RECEIVE_BYTES: usize = 2048;
 /// A client does not send its next requests before so many answers came.
-const PENDING_MAX: usize = 12;
+pub const PENDING_MAX: usize = 12;
 
 /// The world.
 pub struct World {

@@ -61,7 +61,7 @@ pub struct PublishArgs {
     /// Topics one after another instead of at random
     #[arg(long)]
     pub cycle: bool,
-    /// Topics are a grid of this width; a random client's neighbours get a message each
+    /// Topics are a grid of this width; a random client's neighbours get a message each, all on one connection
     #[arg(long, value_name = "WIDTH", conflicts_with = "cycle")]
     pub grid: Option<u32>,
     /// Speak TLS, and trust the certificates in this PEM file

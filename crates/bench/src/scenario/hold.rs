@@ -4,6 +4,9 @@
 //! ports), in the protocol and in who publishes to whom. What is accepted for publication must
 //! arrive, exactly once, at its own client: the last messages are checked by the totals, which no
 //! gap in a sequence would show.
+//!
+//! The clients of `comet-million` publish nothing themselves: one publisher on one connection does it for them, in
+//! batches, so that a client's own request, its head and its answer are not in the measured cost.
 
 use anyhow::Result;
 use serde_json::{Value, json};

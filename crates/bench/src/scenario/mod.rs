@@ -43,7 +43,7 @@ pub enum Scenario {
     /// The table of 2009: bytes per connection and time of a broadcast, up to 10,000 long-polls
     #[value(name = "comet-10k")]
     Comet10k,
-    /// A million long-polls whose clients publish to their grid neighbours
+    /// A million long-polls on a grid; messages to the neighbours of random clients, published for them on one connection
     CometMillion,
     /// Many ports instead of many addresses, as in 2014
     OneHost,
