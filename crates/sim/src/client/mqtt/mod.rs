@@ -454,8 +454,8 @@ impl Client {
     pub fn check(&self, truth: &Truth) -> Result<(), Wrong> {
         for sub in &self.subs {
             let most = truth.session_messages;
-            let order = match sub.is_parted() {
-                // Some came by this one and some by the other, each in its order.
+            let order = match sub.is_split() {
+                // Each brings its own in their order.
                 true => Ok(()),
                 false => sub.track.check_orders(truth),
             };

@@ -81,9 +81,10 @@ impl Sub {
         self.identifiers.clear();
     }
 
-    /// Whether it was given up or changed while another one stood that matches the same.
-    pub fn is_parted(&self) -> bool {
-        self.parted
+    /// Whether some messages come by this one and some only by the other that matches the same: it was given up or
+    /// changed, or does not want the client's own.
+    pub fn is_split(&self) -> bool {
+        self.parted || self.covered && self.options.no_local
     }
 
     /// Whether a message came before and may come again.
