@@ -65,9 +65,9 @@ pub fn check(world: &World, shard: usize) -> Result<(), Wrong> {
         return Err(format!("{} turns under way", accounts.turns_held));
     }
     // Nor does any shard fall further behind, however seldom it gets a turn. Each ask, and each turn that answers
-    // one, may come in a mail of its own.
+    // one, may come in a mail of its own, and another for the next ask of the same client.
     let asked = asks.min(world.clients() * CLIENT_ASKS);
-    let inputs_max = 2 * (plan.shards * asked + plan.pace.turns_under_way);
+    let inputs_max = 4 * (plan.shards * asked + plan.pace.turns_under_way);
     for to in 0..plan.shards {
         let inputs = world.net.mail_inputs(to);
         if inputs > inputs_max {
