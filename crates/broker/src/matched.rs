@@ -48,6 +48,12 @@ pub(crate) struct Run {
 }
 
 impl Run {
+    /// The last message that this connection was visited for; nothing while its turn is still to come.
+    fn visited(&self, slot: u32) -> Option<usize> {
+        let last = self.due[..self.at].last()?;
+        (self.len > 0 && last.slot >= slot).then(|| self.len - 1)
+    }
+
     /// Ends it; returns how long it was.
     pub fn end(&mut self) -> usize {
         core::mem::take(&mut self.len)
@@ -270,6 +276,15 @@ impl Shard {
         }
     }
 
+    /// Up to where a connection has seen a home at which it is live. Between two turns a run may have come to some and not
+    /// to others.
+    pub(crate) fn seen_by(&self, slot: u32, home: ShardId) -> u64 {
+        let seen = self.matching.seen[home as usize];
+        let front = self.deliveries.front().filter(|d| d.home == home);
+        let visited = front.and_then(|d| Some(d.matched(d.run.visited(slot)?).record.offset));
+        visited.map_or(seen, |offset| offset.max(seen))
+    }
+
     /// The position of who is live at all homes and has just seen `offset` of one.
     fn write_live_id(&self, home: ShardId, offset: u64, out: &mut Vec<u8>) {
         let epoch = self.world.epoch;
@@ -290,26 +305,25 @@ impl Shard {
         let filtered = self.filtered(slot).expect("it has filters");
         let homes = filtered.groups()[0].homes();
         let epoch = self.world.epoch;
-        let at = |(n, seen): (usize, &u64)| match (just, homes.get(n)) {
-            (Some((home, offset)), at) if home as usize == n => Position {
+        let at = |n: ShardId| match (just, homes.get(usize::from(n))) {
+            (Some((home, offset)), at) if home == n => Position {
                 epoch: at.map_or(epoch, |at| at.epoch),
                 offset,
             },
             (_, Some(at)) => Position {
                 epoch: at.epoch,
                 offset: if at.live {
-                    at.offset.max(*seen)
+                    at.offset.max(self.seen_by(slot, n))
                 } else {
                     at.offset
                 },
             },
             (_, None) => Position {
                 epoch,
-                offset: *seen,
+                offset: self.seen_by(slot, n),
             },
         };
-        let seen = self.matching.seen.iter().enumerate();
-        position::write_set(out, self.set_of_homes(), seen.map(at));
+        position::write_set(out, self.set_of_homes(), (0..self.world.homes).map(at));
     }
 
     /// Names the positions of filters: they hold for any filters, but for this number of homes.

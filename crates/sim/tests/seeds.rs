@@ -56,6 +56,11 @@ const FOUND: &[(&str, u64, usize)] = &[
         206,
         1200,
     ),
+    (
+        "a session by filter that left in the midst of a run got again what it had been visited for",
+        9_049_319,
+        1200,
+    ),
 ];
 
 /// Seeds of the fixed set, and their steps.

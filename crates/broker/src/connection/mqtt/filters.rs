@@ -95,14 +95,14 @@ impl Shard {
         let Some(group) = self.filtered(slot).and_then(|all| all.group(serial)) else {
             return Vec::new();
         };
-        let seen = self.matching.seen.iter().enumerate();
-        let at = |(home, seen): (usize, &u64)| match group.homes().get(home) {
-            None => Some(*seen),
-            Some(at) if at.live => Some(at.offset.max(*seen)),
+        let at = |home: ShardId| match group.homes().get(usize::from(home)) {
+            None => Some(self.seen_by(slot, home)),
+            Some(at) if at.live => Some(at.offset.max(self.seen_by(slot, home))),
             Some(at) if at.asked && at.offset == 0 => None,
             Some(at) => Some(at.offset),
         };
-        seen.map(at).collect::<Option<_>>().unwrap_or_default()
+        let homes = 0..self.world.homes;
+        homes.map(at).collect::<Option<_>>().unwrap_or_default()
     }
 
     /// A home's page for a subscription with wildcards.

@@ -186,7 +186,7 @@ impl Shard {
         let Some(serial) = sub.filter.checked_sub(1) else {
             return sub.offset;
         };
-        let seen = self.matching.seen[home as usize];
+        let seen = self.seen_by(slot, home);
         let homes = |group: &Group| group.homes().get(home as usize).copied();
         match self
             .filtered(slot)
