@@ -176,9 +176,10 @@ impl Client {
         if let Some(at) = found {
             let receipt = self.receipts[at];
             let is = (receipt.number, receipt.exactly_once, receipt.retained);
-            // A retained message may be shown once more, under an id that was free again.
+            // A retained message may be shown once more, and another subscription may bring one once more, under an id
+            // that was free again.
             let passed = self.conn.again.is_some_and(|last| last > receipt.serial);
-            let shown_again = receipt.retained && receipt.is_told() && passed;
+            let shown_again = (receipt.retained || self.covers) && receipt.is_told() && passed;
             let same = is == (number, exactly_once, publish.retain) && !shown_again;
             if same && publish.dup && receipt.link != link && receipt.state != State::Done {
                 self.came_again(at)?;
