@@ -115,7 +115,7 @@ impl Client {
         let Some(at) = at else { return Ok(()) };
         if publish.retain {
             met.retained += 1;
-            return self.subs[at].shown(number, truth);
+            return self.subs[at].shown(number, publish.dup, truth);
         }
         if !publish.dup {
             truth.check_worth(number, self.conn.asked, self.conn.asked_s)?;

@@ -138,7 +138,7 @@ impl Sub {
     }
 
     /// A retained message came.
-    pub fn shown(&mut self, number: u32, truth: &Truth) -> Result<(), Wrong> {
+    pub fn shown(&mut self, number: u32, dup: bool, truth: &Truth) -> Result<(), Wrong> {
         let topic = &truth.topics[self.track.topic];
         self.due = None;
         if topic.keeps_latest() {
@@ -150,6 +150,10 @@ impl Sub {
         let message = &truth.messages[number as usize];
         if !truth.said(number).retain {
             return Err(format!("message {number} was never retained"));
+        }
+        if dup {
+            // Sent over another connection, when it was the newest.
+            return Ok(());
         }
         let newer = truth.retained(self.track.topic).find(|(_, other)| {
             other.acked.is_some_and(|acked| acked < asked) && message.is_before(other)
