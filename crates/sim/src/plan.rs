@@ -125,8 +125,8 @@ const PACKETS_STEPS_PERCENT: u32 = 40;
 const COVERS: u64 = 0xC07E_4503;
 /// How many of a hundred worlds have some.
 const COVERS_PERCENT: u32 = 50;
-/// The first seeds that have none. Fresh ones lie behind: what these worlds still find, about once in ten thousand,
-/// is known and not mended yet (`docs/SIMULATOR.md`).
+/// The first seed that has none, before all fresh ones: such worlds still find something now and then
+/// (`docs/SIMULATOR.md`).
 const COVERS_END: u64 = 10_000_000;
 /// Begins the chances that decide on a planned restart, likewise.
 const RESTARTS: u64 = 11;

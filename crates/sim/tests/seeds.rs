@@ -61,6 +61,11 @@ const FOUND: &[(&str, u64, usize)] = &[
         9_049_319,
         1200,
     ),
+    (
+        "a session that ended before a home had heard what it needed kept left that need behind",
+        1_900_000_030_196,
+        1200,
+    ),
 ];
 
 /// Seeds of the fixed set, and their steps.

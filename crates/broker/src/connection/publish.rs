@@ -426,8 +426,8 @@ impl Shard {
 
     /// One home has dealt with its part of a batch.
     pub(crate) fn fenced<I: Io>(&mut self, to: ReplyTo, io: &mut I) {
-        if !self.is_asked(to) {
-            return;
+        if !self.is_asked(to) || self.conns.get(to.slot).state == State::Mqtt {
+            return self.late_answer(to, false);
         }
         let extra = self.extra(to.slot);
         let Some(Pending::Batch(batch)) = &mut extra.pending else {

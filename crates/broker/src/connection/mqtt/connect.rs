@@ -364,9 +364,11 @@ impl Shard {
         let id = core::mem::replace(&mut row.mqtt, NONE);
         let mqtt = self.mqtts.remove(id);
         let (mut expiry_s, mut will, mut given, mut due) = (0, None, None, Vec::new());
+        let mut needs_told = false;
         if self.mqtt(slot).is_some() {
             let state = self.mqtt_state(slot);
             (expiry_s, will) = (state.expiry_s, state.will.take());
+            needs_told = state.needs_told;
             let answers = state.answers.iter();
             due.extend(answers.filter(|a| a.reason.is_none()).map(|a| a.packet_id));
             given = state
@@ -398,6 +400,9 @@ impl Shard {
             }
         };
         self.leave_filters(slot);
+        if needs_told && kept.is_some() {
+            self.fence_needs(slot, &mut due);
+        }
         let farewell = Box::new(Farewell {
             id: mqtt.session,
             owner: self.conns.get(slot).client,

@@ -58,6 +58,7 @@ impl Shard {
                 self.extra(slot).list[part as usize].filter = serial + 1;
                 if wanted.options.max_qos != Qos::AtMostOnce {
                     self.keep_log_of(0, wanted.filter, true);
+                    self.mqtt_state(slot).needs_told = true;
                 }
                 Ok(())
             }
@@ -386,6 +387,7 @@ impl Shard {
         let needs_log = wanted.options.max_qos != Qos::AtMostOnce;
         if (former > 0) != needs_log {
             self.keep_log_of(0, wanted.filter, needs_log);
+            self.mqtt_state(slot).needs_told |= needs_log;
         }
         self.grant(
             slot,

@@ -1,7 +1,8 @@
 //! Sessions whose connection has ended while homes owe it answers to its publishes.
 //!
-//! Invariant: a session that lasts is given back only when each publish of its connection stands in a log or was refused. So
-//! whoever has the session next, and is sent one of them again, answers it truly and keeps the order.
+//! Invariant: a session that lasts is given back only when each publish of its connection stands in a log or was
+//! refused, and when all homes have heard what it needs kept. So whoever has it next, and is sent one of them again, answers
+//! truly and keeps the order; and whoever ends it takes back what is there.
 
 use alloc::boxed::Box;
 use alloc::vec::Vec;
@@ -12,11 +13,14 @@ use crate::mail::{Ask, Farewell, Outcome, ReplyTo, ShardId};
 use crate::sessions::ConnOf;
 use crate::shard::Shard;
 
+/// Stands for the answer to a fence among those to publishes: no packet id is 0.
+const FENCE: u16 = 0;
+
 /// A session on its way home.
 pub(crate) struct Leaving {
     home: ShardId,
     farewell: Box<Farewell>,
-    /// Packet ids of the publishes that were not answered.
+    /// Packet ids of the publishes that were not answered, and fences.
     due: Vec<u16>,
 }
 
@@ -46,8 +50,24 @@ impl Shard {
         self.errands.push((leaving.home, close));
     }
 
-    /// An answer for a connection that is gone.
+    /// Asks homes to say that they have heard what the session needs kept. Who ends it later, at the home of its client
+    /// id, tells them that nobody needs it any more, and may not be heard first.
+    pub(super) fn fence_needs(&mut self, slot: u32, due: &mut Vec<u16>) {
+        let to = self.reply_to(slot, u32::from(FENCE));
+        let me = self.lanes.me;
+        for home in (0..self.world.homes).filter(|home| *home != me) {
+            self.ask(home, |_| Ask::Fence(to));
+            due.push(FENCE);
+        }
+    }
+
+    /// An answer to a publish of a connection that is gone.
     pub(crate) fn late_outcome(&mut self, to: ReplyTo, outcome: Outcome) {
+        self.late_answer(to, reason_of(outcome).is_error());
+    }
+
+    /// An answer for a connection that is gone: to a publish, which may be refused, or to a fence.
+    pub(crate) fn late_answer(&mut self, to: ReplyTo, refused: bool) {
         let from = ConnOf {
             slot: to.slot,
             generation: to.generation,
@@ -59,10 +79,8 @@ impl Shard {
         let at = leaving.due.iter().position(|due| *due == id);
         leaving
             .due
-            .swap_remove(at.expect("each publish has one answer"));
-        if reason_of(outcome).is_error()
-            && let Some(kept) = &mut leaving.farewell.kept
-        {
+            .swap_remove(at.expect("each ask has one answer"));
+        if refused && let Some(kept) = &mut leaving.farewell.kept {
             // Its id is free again [MQTT-4.3.3-9].
             kept.state = forget_received(&kept.state, id);
         }

@@ -93,6 +93,8 @@ pub struct Mqtt {
     pub fresh: Vec<u32>,
     /// Since where subscriptions miss nothing, while some read on from the log.
     pub starts: Vec<Start>,
+    /// Homes were told to keep messages for a subscription, and do not answer that.
+    pub needs_told: bool,
     /// Over WebSocket: bytes that did not end on a packet boundary.
     pub partial: Vec<u8>,
     /// Whose the CONNECT is, until it is carried out.
@@ -192,6 +194,7 @@ impl Mqtt {
             && self.owed.is_empty()
             && self.fresh.is_empty()
             && self.starts.is_empty()
+            && !self.needs_told
             && self.partial.is_empty()
             && self.connecting.is_none()
             && self.asked.is_none()

@@ -169,6 +169,7 @@ impl Shard {
         let needs_log = options.max_qos.bits();
         if (former > 0) != (needs_log > 0) {
             self.keep_log(topic, needs_log > 0);
+            self.mqtt_state(slot).needs_told |= needs_log > 0;
         }
         let sub = &mut self.extra(slot).list[part as usize];
         // What its home has not answered yet is granted with the answer.
