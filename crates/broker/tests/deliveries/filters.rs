@@ -147,15 +147,6 @@ fn a_value_that_may_be_superseded_waits_for_no_socket() {
     }
 }
 
-#[derive(Clone, Debug)]
-enum Op {
-    /// Messages in one request: topic and length of each.
-    Publish(Vec<(usize, usize)>),
-    Turn,
-    /// A socket takes so many bytes more.
-    Window(usize, Option<usize>),
-}
-
 const ALL: [&str; 4] = ["a/1", "a/2", "b/1", "b/2"];
 /// Filters, what they match of all, and what a subscriber asks for.
 const QUERIES: [(&str, [bool; 4]); 4] = [
@@ -165,26 +156,13 @@ const QUERIES: [(&str, [bool; 4]); 4] = [
     ("topic=b/2&filter=a/1", [true, false, false, true]),
 ];
 
-fn ops() -> impl Strategy<Value = Vec<Op>> {
-    let message = (0..ALL.len(), 0..60_usize);
-    let op = prop_oneof![
-        4 => prop::collection::vec(message, 1..8).prop_map(Op::Publish),
-        3 => Just(Op::Turn),
-        4 => (0..KINDS.len() * QUERIES.len(), prop_oneof![
-            2 => (0..500_usize).prop_map(Some),
-            1 => Just(None),
-        ]).prop_map(|(n, bytes)| Op::Window(n, bytes)),
-    ];
-    prop::collection::vec(op, 1..40)
-}
-
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(96))]
 
     /// Of each kind and query, one reads at once and one as its socket lets it.
     #[test]
     fn who_reads_slowly_by_filter_gets_the_same_bytes(
-        ops in ops(),
+        ops in ops(KINDS.len() * QUERIES.len(), ALL.len()),
         outbox_bytes in prop_oneof![Just(0_usize), 20..300_usize, Just(1 << 20)],
         outbox_bytes_per_shard in prop_oneof![0..600_usize, Just(1 << 20)],
         page_messages in prop_oneof![Just(1_usize), Just(3), Just(128)],
@@ -200,43 +178,6 @@ proptest! {
                 pairs.push((town.subscribe_to(kind, query), town.subscribe_to(kind, query)));
             }
         }
-        let mut published: [Vec<u8>; QUERIES.len()] = Default::default();
-        let mut number = 0;
-        for op in ops {
-            match op {
-                Op::Publish(messages) => {
-                    let mut lines = Vec::new();
-                    for (topic, len) in messages {
-                        let data = format!("{number}{}", "x".repeat(len));
-                        number += 1;
-                        for (bytes, (_, matches)) in published.iter_mut().zip(QUERIES) {
-                            bytes.extend(if matches[topic] { frame(&data) } else { vec![] });
-                        }
-                        lines.push((ALL[topic], data));
-                    }
-                    town.publish(lines);
-                }
-                Op::Turn => town.settle(),
-                Op::Window(n, bytes) => town.window(pairs[n].1, bytes),
-            }
-        }
-        for (_, slow) in &pairs {
-            town.window(*slow, None);
-        }
-        town.settle();
-        for (n, (quick, slow)) in pairs.iter().enumerate() {
-            prop_assert!(town.is_open(*quick) && town.is_open(*slow));
-            let kind = KINDS[n / QUERIES.len()];
-            prop_assert_eq!(
-                String::from_utf8_lossy(town.received(*slow)),
-                String::from_utf8_lossy(town.received(*quick)),
-                "{:?}", kind
-            );
-            if kind == Kind::Plain {
-                prop_assert_eq!(town.received(*quick), &published[n % QUERIES.len()]);
-            }
-        }
-        prop_assert_eq!(town.accounts().outboxes, 0);
-        prop_assert_eq!(town.accounts().outbox_bytes, 0);
+        reads_the_same(&mut town, &pairs, ops, &ALL, |query, topic| QUERIES[query].1[topic])?;
     }
 }
