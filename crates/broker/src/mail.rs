@@ -500,13 +500,13 @@ impl News {
 /// The answer to an attach.
 #[derive(Clone, Copy, Debug)]
 pub struct Page {
-    /// How it ended; the rest counts only for [`Attached::Yes`].
+    /// How it ended; the rest counts only for [`Attached::Yes`], and `head` for [`Attached::Gone`].
     pub attached: Attached,
     /// The records, within [`Frames::pages`].
     pub first: u32,
     /// How many.
     pub count: u32,
-    /// What the subscriber has seen once it has this page.
+    /// What the subscriber has seen once it has this page, or where the topic was deleted.
     pub head: u64,
     /// The life of the log.
     pub epoch: u32,
@@ -529,7 +529,7 @@ pub struct Page {
 /// The answer to an attach by filter.
 #[derive(Clone, Copy, Debug)]
 pub struct MatchPage {
-    /// How it ended; the rest counts only for [`Attached::Yes`].
+    /// How it ended; the rest counts only for [`Attached::Yes`], and `head` for [`Attached::Gone`].
     pub attached: Attached,
     /// The records, within [`Frames::pages`].
     pub first: u32,

@@ -66,6 +66,11 @@ const FOUND: &[(&str, u64, usize)] = &[
         1_900_000_030_196,
         1200,
     ),
+    (
+        "a session that stood before a deletion began anew too late: what was published behind the deletion was lost",
+        1_795_286_534_044,
+        1200,
+    ),
 ];
 
 /// Seeds of the fixed set, and their steps.

@@ -362,7 +362,7 @@ impl Shard {
         let packets = self.conns.get(slot).state == State::Mqtt;
         if page.attached != Attached::Yes {
             if packets {
-                self.mqtt_not_attached(slot, part, page.attached, io);
+                self.mqtt_not_attached(slot, part, page, io);
             } else {
                 self.not_attached(slot, page.attached, io);
             }

@@ -47,11 +47,12 @@ impl Home {
             }
             Err(attached) => {
                 let (epoch, again) = (self.epoch, ask.again);
+                let found = self.find(ask.hash, name);
                 Page {
                     attached,
                     first: 0,
                     count: 0,
-                    head: 0,
+                    head: found.map_or(0, |id| self.rows.get(id).last()),
                     epoch,
                     newest_s: None,
                     at_head: true,
@@ -100,6 +101,10 @@ impl Home {
         row.flags |= REQUESTED;
         if row.has(DELETED) {
             match ask.since {
+                // It has heard of the deletion and goes on with what comes behind it.
+                Since::At(seen) if seen.epoch == self.epoch && seen.offset == row.last() => {
+                    row.flags &= !DELETED;
+                }
                 Since::At(_) | Since::Unknown | Since::After(_) => return Err(Attached::Gone),
                 // The end of a wait brings nothing back to life.
                 _ if ask.poll && ask.again => return Err(Attached::Gone),

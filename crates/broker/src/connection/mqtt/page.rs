@@ -11,7 +11,7 @@ use crate::conn::{Behind, COUNTED, LIVE, State};
 use crate::io::Io;
 use crate::mail::{Attached, Frames, Page};
 use crate::planted::{self, Fault};
-use crate::position::Since;
+use crate::position::{Position, Since};
 use crate::shard::Shard;
 use crate::slab::NONE;
 
@@ -81,12 +81,15 @@ impl Shard {
         &mut self,
         slot: u32,
         part: u32,
-        attached: Attached,
+        page: &Page,
         io: &mut I,
     ) {
+        let attached = page.attached;
         self.expand(slot);
         if attached == Attached::Gone {
-            // What was kept is deleted: it goes on with what comes.
+            // What was kept is deleted: it goes on with what comes behind the deletion.
+            let sub = &mut self.extra(slot).list[part as usize];
+            (sub.offset, sub.epoch) = (page.head, page.epoch);
             self.mqtt_state(slot).fresh.push(part);
             self.forget_starts(slot, part);
             return self.resumed.push(self.id_of(slot));
@@ -116,12 +119,16 @@ impl Shard {
         for part in fresh {
             let sub = &self.extra(slot).list[part as usize];
             let (topic, again) = (sub.topic, sub.flags & COUNTED != 0);
+            let since = Since::At(Position {
+                epoch: sub.epoch,
+                offset: sub.offset,
+            });
             if topic == NONE {
                 continue;
             }
             self.topics.get_mut(topic).waiting += u32::from(!again);
             let to = self.reply_to(slot, self.part_name(slot, part));
-            self.attach_to(topic, to, Since::Live, again, false);
+            self.attach_to(topic, to, since, again, false);
         }
         self.wildcards_go_on(slot);
         if self.has_room(slot) {
