@@ -24,13 +24,12 @@ pub(super) const VARY: &[u8] = b"If-None-Match, If-Modified-Since, Accept, Origi
 pub(super) const ANY_ORIGIN: u32 = 255;
 
 impl Shard {
-    /// Begins a response in `self.reply` with what all of them have.
+    /// Begins a response in `self.reply` with what all of them have. No origin is ever named with
+    /// `Access-Control-Allow-Credentials`: what a visitor's cookie opened no page of another origin reads.
     pub(super) fn head(&mut self, slot: u32, status: u16) -> ResponseHead<'_> {
         let row = self.conns.get(slot);
         let (options, unix_s) = (row.options, self.now.unix_s);
         let origins = &self.world.settings.http.allowed_origins;
-        // Cookies of pages count where an origin is listed by name, and are worth something where anything is decided.
-        let cookies = self.world.settings.access.closed;
         let mut head = ResponseHead::new(&mut self.reply, status)
             .date("Date", u64::from(unix_s))
             .lines(SAFETY);
@@ -41,9 +40,6 @@ impl Shard {
                 // The settings may have changed since the request came.
                 if let Some(origin) = origins.get(n as usize - 1) {
                     head = head.header("Access-Control-Allow-Origin", origin.as_bytes());
-                    if cookies {
-                        head = head.header("Access-Control-Allow-Credentials", b"true");
-                    }
                 }
             }
         }

@@ -36,27 +36,45 @@ fn a_cookie_counts_from_the_servers_own_pages_and_from_those_that_are_allowed_by
 }
 
 #[test]
-fn what_a_cookie_opened_is_read_by_pages_of_origins_that_are_listed_by_name() {
-    let listed = "[http]\nallowed_origins = ['https://app.example']\n";
-    let any = "[http]\nallowed_origins = ['*']\n";
-    let access = format!("[access]\n{}", key_settings());
-    let cookie = format!("crore_token={}", token(everything()));
-    for (settings, status, may_read) in [
-        (format!("{listed}{access}"), 204, Some("true")),
-        (format!("{any}{access}"), 401, None),
-        // Where nothing is decided a cookie is nothing to be read by.
-        (listed.to_string(), 204, None),
-    ] {
+fn no_origin_is_named_with_credentials_and_pages_of_listed_ones_show_a_token_they_hold() {
+    let origin = ("Origin", "https://app.example");
+    let token = token(everything());
+    let (cookie, bearer) = (format!("crore_token={token}"), format!("Bearer {token}"));
+    let (plain, by_query) = ("/sub/doors/read", format!("/sub/doors/read?token={token}"));
+    let preflight = [
+        origin,
+        ("Access-Control-Request-Method", "GET"),
+        ("Access-Control-Request-Headers", "authorization"),
+    ];
+    let event_stream = [origin, ("Accept", "text/event-stream")];
+    let by_header = [origin, ("Authorization", &bearer)];
+    // What it opens, if anything, the browser does not show to the page.
+    let by_cookie = [origin, ("Cookie", &cookie)];
+    for (listed, by_cookie_opens) in [("https://app.example", 204), ("*", 401)] {
         let rule = "[[rule]]\nmatch = '#'\npoll_timeout_s = 1\n";
-        let server = Server::with(&format!("{settings}{rule}"));
-        let headers = [
-            ("Cookie", cookie.as_str()),
-            ("Origin", "https://app.example"),
-        ];
-        let answer = Conn::open(&server).get("/sub/doors/read", &headers);
-        assert_eq!(answer.status, status, "{settings}");
-        let credentials = answer.header("access-control-allow-credentials");
-        assert_eq!(credentials.as_deref(), may_read, "{settings}");
+        let server = Server::with(&format!(
+            "[http]\nallowed_origins = ['{listed}']\n[access]\n{}{rule}",
+            key_settings()
+        ));
+        for (method, target, headers, status) in [
+            ("OPTIONS", plain, &preflight[..], 204),
+            ("GET", plain, &by_header, 204),
+            ("GET", &by_query, &[origin], 204),
+            ("GET", &by_query, &event_stream, 200),
+            ("GET", plain, &by_cookie, by_cookie_opens),
+        ] {
+            let mut conn = Conn::open(&server);
+            conn.ask(method, target, headers, "");
+            let answer = conn.head();
+            let what = format!("{method} {target} of {listed}: {answer:?}");
+            assert_eq!(answer.status, status, "{what}");
+            let named = answer.header("access-control-allow-origin");
+            assert_eq!(named.as_deref(), Some(listed), "{what}");
+            let credentials = answer.header("access-control-allow-credentials");
+            assert_eq!(credentials, None, "{what}");
+            let may_send = answer.lists("access-control-allow-headers", "authorization");
+            assert_eq!(may_send, method == "OPTIONS", "{what}");
+        }
     }
 }
 

@@ -1,5 +1,5 @@
-//! Who is let in, in headless Chromium: cookies of a page, which its `EventSource` and `WebSocket` send by themselves. The settings and
-//! tokens are those of the MQTT libraries too.
+//! Who is let in, in headless Chromium: cookies, which a page of the server's own origin sends by itself, and what a page of another
+//! origin shows instead. The settings and tokens are those of the MQTT libraries too.
 
 use std::sync::LazyLock;
 use std::time::{SystemTime, UNIX_EPOCH};
@@ -9,7 +9,7 @@ use argon2::{Algorithm, Argon2, Params, Version};
 use jsonwebtoken::{EncodingKey, Header};
 use serde_json::{Value, json};
 
-use crate::browser::visit;
+use crate::browser::{visit, visit_own};
 use crate::client::{Client, await_subscribers, curl};
 use crate::support::Server;
 
@@ -60,14 +60,19 @@ fn publish(server: &Server, topic: &str, text: &str) {
     curl(&["--fail", "-H", &authorization, "--data-binary", text, &url]);
 }
 
-fn event_source(server: &Server, topic: &str, with_credentials: bool) -> Value {
-    let url = server.url(&format!("/sub/{topic}"));
+fn event_source(base: &str, topic: &str, with_credentials: bool) -> Value {
+    let url = format!("{base}/sub/{topic}");
     json!({ "do": "eventsource", "url": url, "withCredentials": with_credentials })
 }
 
-fn websocket(server: &Server, topic: &str) -> Value {
-    let url = server.url(&format!("/sub/{topic}"));
+fn websocket(base: &str, topic: &str) -> Value {
+    let url = format!("{base}/sub/{topic}");
     json!({ "do": "websocket", "url": url.replacen("http", "ws", 1) })
+}
+
+fn poll(base: &str, topic: &str, options: Value) -> Value {
+    let url = format!("{base}/sub/{topic}");
+    json!({ "do": "poll", "url": url, "options": options })
 }
 
 /// The page's cookie from now on. Cookies know no ports: the server on another one gets it as well.
@@ -78,29 +83,58 @@ fn set_cookie(browser: &mut Client, token: &str) {
 
 #[test]
 #[ignore = "needs what `cargo xtask test` prepares"]
-fn a_pages_cookie_lets_its_event_source_and_websocket_in() {
-    let (server, _proxy, mut browser) = visit(&format!("{}{RULE}", settings()));
+fn a_cookie_lets_event_sources_websockets_and_fetch_of_a_page_of_the_same_origin_in() {
+    let (server, own, mut browser) = visit_own(&format!("{}{RULE}", settings()));
     for ask in [
-        event_source(&server, "news/e", true),
-        websocket(&server, "news/w"),
+        event_source(&own, "news/e", false),
+        websocket(&own, "news/w"),
     ] {
         browser.tell(&ask);
         browser.at_once("closed");
     }
     set_cookie(&mut browser, &token());
-    browser.tell(&event_source(&server, "news/e", true));
-    browser.tell(&websocket(&server, "news/w"));
+    browser.tell(&event_source(&own, "news/e", false));
+    browser.tell(&websocket(&own, "news/w"));
     for (topic, text) in [("news/e", "by an event"), ("news/w", "by a frame")] {
         await_subscribers(&server, topic, 1);
         publish(&server, topic, text);
         assert_eq!(browser.messages(1).0, [text]);
     }
-    // Not asked to send it, an event source of another origin does not.
-    browser.tell(&event_source(&server, "news/e", false));
-    browser.next("closed");
+    browser.tell(&poll(&own, "news/e", json!({})));
+    assert_eq!(browser.messages(1).0, ["by an event"]);
     // And it opens what it grants, and nothing else.
-    browser.tell(&event_source(&server, "other", true));
+    browser.tell(&event_source(&own, "other", false));
     browser.next("closed");
+}
+
+#[test]
+#[ignore = "needs what `cargo xtask test` prepares"]
+fn a_page_of_a_listed_origin_shows_a_token_and_only_its_websocket_comes_in_by_cookie() {
+    let (server, _proxy, mut browser) = visit(&format!("{}{RULE}", settings()));
+    let base = server.url("");
+    set_cookie(&mut browser, &token());
+    publish(&server, "news/e", "kept");
+    // It is asked for, and the browser does not give it to the page.
+    browser.tell(&event_source(&base, "news/e?since=oldest", true));
+    browser.at_once("closed");
+    browser.tell(&poll(
+        &base,
+        "news/e",
+        json!({ "credentials": "include" }),
+    ));
+    browser.at_once("refused");
+    let authorization = format!("Bearer {}", token());
+    let headers = json!({ "headers": { "Authorization": authorization } });
+    browser.tell(&poll(&base, "news/e", headers));
+    assert_eq!(browser.messages(1).0, ["kept"]);
+    let by_query = format!("news/q?token={}", token());
+    browser.tell(&event_source(&base, &by_query, false));
+    browser.tell(&websocket(&base, "news/w"));
+    for (topic, text) in [("news/q", "by an event"), ("news/w", "by a frame")] {
+        await_subscribers(&server, topic, 1);
+        publish(&server, topic, text);
+        assert_eq!(browser.messages(1).0, [text]);
+    }
 }
 
 #[test]
@@ -114,10 +148,11 @@ fn a_page_of_another_origin_gets_nothing_by_its_visitors_cookie() {
         "allowed_origins = ['http://127.0.0.1:1']",
     ] {
         let other = Server::with(&format!("[http]\n{origins}\n{}{RULE}", settings()));
+        let base = other.url("");
         publish(&other, "news/e", "private");
-        browser.tell(&event_source(&other, "news/e?since=oldest", true));
+        browser.tell(&event_source(&base, "news/e?since=oldest", true));
         browser.at_once("closed");
-        browser.tell(&websocket(&other, "news/e?since=oldest"));
+        browser.tell(&websocket(&base, "news/e?since=oldest"));
         browser.at_once("closed");
         await_subscribers(&other, "news/e", 0);
     }
@@ -127,14 +162,14 @@ fn a_page_of_another_origin_gets_nothing_by_its_visitors_cookie() {
 #[test]
 #[ignore = "needs what `cargo xtask test` prepares"]
 fn what_a_browser_holds_open_ends_with_its_token() {
-    let (server, _proxy, mut browser) = visit(&format!("{}{RULE}", settings()));
+    let (server, own, mut browser) = visit_own(&format!("{}{RULE}", settings()));
     set_cookie(&mut browser, &expiring(SOON_S));
-    browser.tell(&websocket(&server, "news/w"));
+    browser.tell(&websocket(&own, "news/w"));
     await_subscribers(&server, "news/w", 1);
     assert_eq!(browser.at_once("closed")["code"], 4401);
     // An event source asks again by itself, is told 401, and gives up.
     set_cookie(&mut browser, &expiring(SOON_S));
-    browser.tell(&event_source(&server, "news/e", true));
+    browser.tell(&event_source(&own, "news/e", false));
     await_subscribers(&server, "news/e", 1);
     browser.at_once("reconnecting");
     browser.at_once("closed");

@@ -54,9 +54,9 @@ const actions = {
       socket.close(1000);
     };
   },
-  async poll({ url }) {
+  async poll({ url, options }) {
     try {
-      const response = await fetch(url);
+      const response = await fetch(url, options);
       say({ kind: "message", id: response.headers.get("etag") ?? "", data: await response.text() });
     } catch {
       say({ kind: "refused" });

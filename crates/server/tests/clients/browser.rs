@@ -1,34 +1,58 @@
-//! Headless Chromium: its own `WebSocket`, `EventSource` and `fetch`, from a page of another origin.
+//! Headless Chromium: its own `WebSocket`, `EventSource` and `fetch`, from a page of another origin unless it says otherwise.
 
 use crate::client::{Client, await_subscribers, curl, publish};
-use crate::proxy::Proxy;
+use crate::proxy::{Proxy, pass};
 use crate::support::Server;
 use serde_json::json;
 use std::io::{Read, Write};
-use std::net::TcpListener;
+use std::net::{SocketAddr, TcpListener, TcpStream};
 
-/// An empty page on a port of its own; gives its origin. The thread ends with the test program.
-fn page() -> String {
+/// An empty page on a port of its own; gives its origin. Where there is a server behind it, all but the page is the server's, as a
+/// site's proxy does it. The threads end with the test program.
+fn page(before: Option<SocketAddr>) -> String {
     let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
     let origin = format!("http://{}", listener.local_addr().expect("an address"));
     std::thread::spawn(move || {
-        for mut stream in listener.incoming().map_while(Result::ok) {
-            let html = "<!doctype html><title>test</title>";
-            let length = html.len();
-            let head = "HTTP/1.1 200 OK\r\nContent-Type: text/html\r\nConnection: close\r\n";
-            let _ = stream.read(&mut [0; 4096]); // whatever it asks, it gets the page
-            let _ = write!(stream, "{head}Content-Length: {length}\r\n\r\n{html}");
+        for stream in listener.incoming().map_while(Result::ok) {
+            // A browser opens connections ahead and says nothing over them.
+            std::thread::spawn(move || match before {
+                Some(server) if !asks_for_the_page(&stream) => pass(&stream, server),
+                _ => give_page(stream),
+            });
         }
     });
     origin
 }
 
+fn asks_for_the_page(stream: &TcpStream) -> bool {
+    let mut start = [0; 6];
+    let count = stream.peek(&mut start).unwrap_or(0);
+    &start[..count] == b"GET / "
+}
+
+fn give_page(mut stream: TcpStream) {
+    let html = "<!doctype html><title>test</title>";
+    let length = html.len();
+    let head = "HTTP/1.1 200 OK\r\nContent-Type: text/html\r\nConnection: close\r\n";
+    let _ = stream.read(&mut [0; 4096]); // whatever it asks, it gets the page
+    let _ = write!(stream, "{head}Content-Length: {length}\r\n\r\n{html}");
+}
+
 /// What most tests want: a browser that comes back soon.
 const RULE: &str = "[[rule]]\nmatch = \"#\"\nsse_retry_ms = 200\n";
 
+/// A browser on a page of the server's own origin, which it gives besides.
+pub fn visit_own(settings: &str) -> (Server, String, Client) {
+    let server = Server::with(settings);
+    let origin = page(Some(server.address()));
+    let browser = Client::node("browser.mjs", &[&origin]);
+    browser.next("ready");
+    (server, origin, browser)
+}
+
 /// A browser on a page whose origin the server allows, with a network that can be cut.
 pub fn visit(rule: &str) -> (Server, Proxy, Client) {
-    let origin = page();
+    let origin = page(None);
     let server = Server::with(&format!("[http]\nallowed_origins = [\"{origin}\"]\n{rule}"));
     let proxy = Proxy::to(server.address());
     let browser = Client::node("browser.mjs", &[&origin]);

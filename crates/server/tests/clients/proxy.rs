@@ -78,6 +78,14 @@ impl Proxy {
     }
 }
 
+/// Relays between a client and a server, whole.
+pub fn pass(client: &TcpStream, server: SocketAddr) {
+    let upstream = TcpStream::connect(server).expect("the server");
+    let cuts = Arc::default();
+    relay(client, &upstream, None, &cuts);
+    relay(&upstream, client, None, &cuts);
+}
+
 fn relay(from: &TcpStream, to: &TcpStream, limit: Option<usize>, cuts: &Arc<AtomicUsize>) {
     let (mut from, mut to) = (
         from.try_clone().expect("a clone"),
