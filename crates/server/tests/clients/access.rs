@@ -117,11 +117,7 @@ fn a_page_of_a_listed_origin_shows_a_token_and_only_its_websocket_comes_in_by_co
     // It is asked for, and the browser does not give it to the page.
     browser.tell(&event_source(&base, "news/e?since=oldest", true));
     browser.at_once("closed");
-    browser.tell(&poll(
-        &base,
-        "news/e",
-        json!({ "credentials": "include" }),
-    ));
+    browser.tell(&poll(&base, "news/e", json!({ "credentials": "include" })));
     browser.at_once("refused");
     let authorization = format!("Bearer {}", token());
     let headers = json!({ "headers": { "Authorization": authorization } });
