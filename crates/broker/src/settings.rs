@@ -280,7 +280,8 @@ pub enum Concurrency {
 pub enum Slow {
     /// It is disconnected; it may resume from its position.
     Disconnect,
-    /// It goes on with what is left, and is told of the gap.
+    /// It goes on with what is left, and is told of the gap. Who cannot be told in band, as a WebSocket with plain
+    /// frames, is disconnected all the same.
     Skip,
 }
 

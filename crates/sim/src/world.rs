@@ -106,7 +106,7 @@ impl World {
                 false => subscriber,
             })
             .collect();
-        Self::filter(&mut subscribers, plan, &truth, &world.rules, dice);
+        Self::filter(&mut subscribers, plan, &truth, dice);
         // The first is the one that the end of a run publishes with.
         let publishers = (0..plan.publishers)
             .map(|n| match rng.below(10) {
@@ -133,13 +133,7 @@ impl World {
     }
 
     /// Lets some subscribe by filter. From chances of their own, as with the followers.
-    fn filter(
-        subscribers: &mut [Subscriber],
-        plan: &Plan,
-        truth: &Truth,
-        rules: &Rules,
-        dice: u64,
-    ) {
+    fn filter(subscribers: &mut [Subscriber], plan: &Plan, truth: &Truth, dice: u64) {
         let mut rng = Rng::new(dice ^ 0xF117_E250);
         for subscriber in subscribers {
             if !rng.chance(plan.filtered_percent) {
@@ -149,8 +143,7 @@ impl World {
             let filters: Vec<String> = (0..rng.range(1, 3))
                 .map(|_| rng.pick(&filters).to_string())
                 .collect();
-            let rule = rules.get(rules.number_for(filters[0].as_bytes()));
-            subscriber.filter(filters, plan.homes, rule.slow, truth);
+            subscriber.filter(filters, plan.homes, truth);
         }
     }
 
@@ -188,7 +181,7 @@ impl World {
         rng.shuffle(&mut topics);
         let several = rng.chance(25);
         topics.truncate(if several { rng.range(1, 3) } else { 1 });
-        Subscriber::new(rng.pick(&KINDS), &topics, rng.chance(30), truth)
+        Subscriber::new(rng.pick(&KINDS), &topics, rng.chance(30))
     }
 
     /// Does one step.

@@ -1,13 +1,14 @@
 //! Subscribers that stop reading and come back, where the rule is `skip`: they are told what they missed
-//! as far as their transport can say it, go on with what the log still holds, and are never cut off. Where
-//! the log holds everything nothing is missed, whatever the rule; who names a position that is too old is told, whatever the rule.
+//! and go on with what the log still holds; a WebSocket with plain frames is closed with the position instead, since it
+//! cannot be told otherwise. Where the log holds everything nothing is missed, whatever the rule; who names a position that is
+//! too old is told, whatever the rule.
 
 use serde_json::Value;
 
 use crate::conn::{Conn, await_subscribers, info, publish};
 use crate::stream::Stream;
 use crate::support::Server;
-use crate::ws::{TEXT, Ws, line};
+use crate::ws::{CLOSE, TEXT, Ws, line};
 
 /// Messages of this size, so many that two kernels' buffers and an outbox cannot hold them.
 const MESSAGE_BYTES: usize = 100_000;
@@ -66,21 +67,43 @@ fn check_skipped(numbers: &[usize]) {
     );
 }
 
-#[test]
-fn a_plain_websocket_goes_on_with_what_is_left() {
-    let server = server("skip", 2);
-    let mut slow = Ws::open(&server, "/sub/news", &[]);
-    await_subscribers(&server, "news", 1);
-    flood(&server);
-    let mut numbers = Vec::new();
-    while numbers.last() != Some(&(MESSAGES - 1)) {
-        let frame = slow.message();
-        assert_eq!(frame.opcode(), TEXT);
-        numbers.push(number_of(&frame.payload));
+/// What a plain WebSocket gets until it is closed: how many messages, without a hole, and the position to go on from.
+fn until_closed(slow: &mut Ws) -> (usize, String) {
+    for number in 0.. {
+        let frame = slow.frame();
+        if frame.opcode() == CLOSE {
+            assert_eq!(frame.close_code(), Some(4412));
+            let reason = String::from_utf8_lossy(&frame.payload[2..]).into_owned();
+            let id = reason.strip_prefix("messages are lost; resume from ");
+            return (number, id.expect("a position").to_string());
+        }
+        assert_eq!(number_of(&frame.payload), number);
     }
-    check_skipped(&numbers);
-    Conn::open(&server).request("POST", "/pub/news", &[], "live again");
-    assert_eq!(slow.message().text(), "live again");
+    unreachable!("a flood has an end")
+}
+
+#[test]
+fn a_plain_websocket_is_closed_with_the_position_of_what_is_left() {
+    for target in [
+        "/sub/news",
+        "/sub?topic=other&topic=news",
+        "/sub?filter=news/%23",
+    ] {
+        let server = server("skip", 2);
+        let mut slow = Ws::open(&server, target, &[]);
+        if !target.contains("filter") {
+            await_subscribers(&server, "news", 1);
+        } // By filter a stream begins when it is on.
+        flood(&server);
+        let (taken, id) = until_closed(&mut slow);
+        assert!(taken > 0 && taken < MESSAGES - 2, "{taken} to {target}");
+        let more = if target.contains('?') { '&' } else { '?' };
+        let mut again = Ws::open(&server, &format!("{target}{more}since={id}"), &[]);
+        let rest = [again.message(), again.message()].map(|frame| number_of(&frame.payload));
+        assert_eq!(rest, [MESSAGES - 2, MESSAGES - 1], "{target}");
+        Conn::open(&server).request("POST", "/pub/news", &[], "live again");
+        assert_eq!(again.message().text(), "live again", "{target}");
+    }
 }
 
 #[test]
@@ -90,8 +113,7 @@ fn a_smaller_send_buffer_takes_less_for_who_does_not_read() {
         let mut slow = Ws::open(&server, "/sub/news", &[]);
         await_subscribers(&server, "news", 1);
         flood(&server);
-        let mut next = |number: &usize| number_of(&slow.message().payload) == *number;
-        (0..MESSAGES).take_while(|number| next(number)).count()
+        until_closed(&mut slow).0
     };
     let (small, free) = (taken("send_buffer_bytes = \"64 KiB\""), taken(""));
     // The outbox holds two of them, both ends' buffers some more.

@@ -3,7 +3,7 @@
 mod read;
 mod told;
 
-use crore_broker::settings::{First, Slow};
+use crore_broker::settings::First;
 use crore_wire::topic;
 use crore_wire::websocket::receive::Partial;
 
@@ -84,18 +84,12 @@ pub struct Subscriber {
 
 impl Subscriber {
     /// A subscriber of these topics.
-    pub fn new(kind: Kind, topics: &[usize], deflate: bool, truth: &Truth) -> Self {
-        let tells_gaps = |topic: usize| {
-            let rule = &truth.topics[topic].rule;
-            kind != Kind::Plain || rule.slow == Slow::Disconnect
-        };
-        // A stream ends for all its topics or for none: one that skips silently spoils no other.
-        let track = |topic: &usize| Track::new(*topic, !tells_gaps(*topic));
+    pub fn new(kind: Kind, topics: &[usize], deflate: bool) -> Self {
         Subscriber {
             kind,
             deflate,
             filtered: None,
-            tracks: topics.iter().map(track).collect(),
+            tracks: topics.iter().map(|topic| Track::new(*topic)).collect(),
             position: None,
             link: None,
             conn: Conn::default(),
@@ -113,14 +107,13 @@ impl Subscriber {
     }
 
     /// Subscribes by filter, not to the topics that it was made for.
-    pub fn filter(&mut self, filters: Vec<String>, homes: usize, slow: Slow, truth: &Truth) {
-        let deaf = self.kind == Kind::Plain && slow == Slow::Skip;
+    pub fn filter(&mut self, filters: Vec<String>, homes: usize, truth: &Truth) {
         let is = |name: &str| {
             let mut filters = filters.iter();
             filters.any(|filter| topic::matches(filter.as_bytes(), name.as_bytes()))
         };
         let topics = (0..truth.topics.len()).filter(|n| is(&truth.topics[*n].name));
-        self.tracks = topics.map(|n| Track::of_filter(n, deaf)).collect();
+        self.tracks = topics.map(Track::of_filter).collect();
         self.filtered = Some(Filtered { filters, homes });
     }
 

@@ -45,27 +45,24 @@ pub struct Track {
     stretches: Vec<Stretch>,
     /// Where it stands, if that is known.
     pub seen: Option<Seen>,
-    /// Gaps cannot be told to this subscriber, by its transport and the rule.
-    pub deaf: bool,
     /// It is one of those that a filter matches: a delete ends nothing, and what it took is not missed.
     of_filter: bool,
 }
 
 impl Track {
     /// Nothing of this topic was seen.
-    pub fn new(topic: usize, deaf: bool) -> Self {
+    pub fn new(topic: usize) -> Self {
         Track {
             topic,
-            deaf,
             ..Track::default()
         }
     }
 
     /// The same, of a filter.
-    pub fn of_filter(topic: usize, deaf: bool) -> Self {
+    pub fn of_filter(topic: usize) -> Self {
         Track {
             of_filter: true,
-            ..Track::new(topic, deaf)
+            ..Track::new(topic)
         }
     }
 
@@ -192,9 +189,6 @@ impl Track {
         let all: Vec<(u64, Got)> = stretch.got.iter().filter_map(place).collect();
         if let Some(two) = all.windows(2).find(|two| two[0].0 >= two[1].0) {
             return Err(format!("{} came before {}", two[0].0, two[1].0));
-        }
-        if self.deaf {
-            return Ok(());
         }
         let topic = &truth.topics[self.topic];
         let end = if stretch.to_head {

@@ -296,10 +296,8 @@ impl Shard {
         out: &mut Vec<u8>,
     ) -> bool {
         let row = self.conns.get(slot);
-        let Gap {
-            name, id, again, ..
-        } = gap;
-        if again && gap.slow == Slow::Disconnect {
+        let Gap { name, id, .. } = gap;
+        if gap.again && gap.slow == Slow::Disconnect {
             return false;
         }
         if row.wants(EVENTS) {
@@ -321,8 +319,8 @@ impl Shard {
         } else if row.wants(ENVELOPE) {
             gap_object(&mut text, name, id);
         } else {
-            // Plain frames have no place for it: who names a position learns it from the close.
-            return again;
+            // Plain frames have no place for it: their client learns it from the close.
+            return false;
         }
         frame::write_frame(out, Opcode::Text, &text);
         true
