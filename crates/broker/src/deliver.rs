@@ -420,12 +420,11 @@ impl Shard {
             self.encode_for(slot, topic, record, frames, &mut bytes);
             if record.latest {
                 if self.offer(slot, &bytes, &[bytes.len()], io) == 1 {
-                    self.stats.delivered += 1;
                     continue;
                 }
             } else if self.fits(slot, bytes.len()) {
                 self.put(slot, &bytes, io);
-                self.stats.delivered += 1;
+                self.stats.sent(1, bytes.len());
                 continue;
             }
             let extra_row = self.extras.get_mut(extra);

@@ -19,6 +19,15 @@ pub enum Close {
     Reset,
 }
 
+/// Bytes that a shard's sockets have moved since it began.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Moved {
+    /// That came from them.
+    pub received_bytes: u64,
+    /// That they took.
+    pub sent_bytes: u64,
+}
+
 /// What a shard does to the world. Failures come back as [`Input::Closed`] only.
 pub trait Io {
     /// From now on, events of this link are this connection's; it is read.
@@ -38,6 +47,10 @@ pub trait Io {
     /// So many deliveries of messages that were read at this stamp or later are handed to their sockets. Where nobody
     /// measures there is nothing to do.
     fn written(&mut self, _stamp: u64, _deliveries: u64) {}
+    /// What the sockets have moved. Where nobody counts that is nothing.
+    fn moved(&self) -> Moved {
+        Moved::default()
+    }
     /// Answers an order. Where nobody gives any there is nothing to do.
     fn report(&mut self, _ticket: Ticket, _report: Report) {}
     /// Has a credential looked at, for a connection that waits. The answer comes as [`Input::Verdict`], once; it does not

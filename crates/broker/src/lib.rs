@@ -50,7 +50,7 @@ pub mod totals;
 pub use conn::{ConnId, Link};
 pub use control::{Control, Report, Ticket};
 pub use drain::Settled;
-pub use io::{Close, Input, Io};
+pub use io::{Close, Input, Io, Moved};
 pub use mail::{Mail, ShardId};
 pub use pace::Pace;
 pub use shard::{Shard, World};

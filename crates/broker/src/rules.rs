@@ -1,5 +1,8 @@
 //! Which rule governs a topic: the first whose filter matches, else the default rule. Topics keep
 //! the rule's number in their row.
+//!
+//! The server's own topics, below `$SYS/`, are kept by a rule of their own, whatever the operator's say: the newest
+//! message of each and nothing before it. All else of that rule is what governs `$SYS/broker`.
 
 use alloc::vec::Vec;
 
@@ -8,10 +11,15 @@ use crore_wire::topic;
 use crate::access::Right;
 use crate::settings::{Keep, Rule};
 
-/// Rules are numbered in a byte of the topic's row, and two are not the operator's.
-pub const RULES_MAX: usize = 254;
+/// Rules are numbered in a byte of the topic's row, and [`BUILT_IN`] of them are not the operator's.
+pub const RULES_MAX: usize = 256 - BUILT_IN;
+/// The default rule, that of the server's own topics, and that of retained messages.
+const BUILT_IN: usize = 3;
+/// Where the server's own topics are.
+const SYS: &[u8] = b"$SYS/";
 
-/// The rules of a server, then the default rule, then the one that retained messages are kept by.
+/// The rules of a server, then the default rule, the one of the server's own topics, and the one that retained messages
+/// are kept by.
 #[derive(Clone, Debug)]
 pub struct Rules(Vec<Rule>);
 
@@ -21,23 +29,31 @@ impl Rules {
         assert!(rules.len() <= RULES_MAX, "the configuration refuses more");
         let mut all = rules.to_vec();
         all.push(Rule::default());
-        all.push(Rule {
+        let newest = |of: &Rule| Rule {
             keep: Keep::Latest,
             keys_max: 1,
             log_bytes: usize::MAX,
             log_age_s: u32::MAX,
-            ..Rule::default()
-        });
+            ttl_s: 0,
+            ..of.clone()
+        };
+        let sys = newest(&all[governing(rules, b"$SYS/broker")]);
+        all.push(sys);
+        all.push(newest(&Rule::default()));
         Rules(all)
     }
 
     /// The number of the rule that governs this topic.
     pub fn number_for(&self, name: &[u8]) -> u8 {
-        let last = self.0.len() - 2;
-        // A lone `#` is how a configuration says "all", `$` topics among them.
-        let governs =
-            |rule: &Rule| rule.filter == "#" || topic::matches(rule.filter.as_bytes(), name);
-        self.0[..last].iter().position(governs).unwrap_or(last) as u8
+        match name.starts_with(SYS) {
+            true => self.retained() - 1,
+            false => governing(self.of_operator(), name) as u8,
+        }
+    }
+
+    /// Those that the operator wrote.
+    fn of_operator(&self) -> &[Rule] {
+        &self.0[..self.0.len() - BUILT_IN]
     }
 
     /// Whether the same rule of both governs each topic, and keeps it in the same form.
@@ -48,7 +64,7 @@ impl Rules {
 
     /// The number of the rule that has this filter, among the operator's and the default.
     pub fn with_filter(&self, filter: &[u8]) -> Option<u8> {
-        let all = &self.0[..self.0.len() - 1];
+        let all = &self.0[..=self.of_operator().len()];
         let is = |rule: &Rule| rule.filter.as_bytes() == filter;
         Some(all.iter().position(is)? as u8)
     }
@@ -63,8 +79,7 @@ impl Rules {
     pub fn opens(&self, right: Right, filter: &[u8]) -> bool {
         let governs =
             |rule: &&Rule| rule.filter == "#" || topic::overlaps(rule.filter.as_bytes(), filter);
-        let last = self.0.len() - 2;
-        self.0[..last].iter().find(governs).is_some_and(|rule| {
+        self.of_operator().iter().find(governs).is_some_and(|rule| {
             let all = rule.filter == "#" || topic::covers(rule.filter.as_bytes(), filter);
             all && rule.open.has(right)
         })
@@ -81,8 +96,15 @@ impl Rules {
         &self.0[number as usize]
     }
 
-    /// How many there are, with the two that are not the operator's.
+    /// How many there are, with those that are not the operator's.
     pub fn count(&self) -> usize {
         self.0.len()
     }
+}
+
+/// The first of these rules that governs a topic; behind the last one, the default rule does.
+fn governing(rules: &[Rule], name: &[u8]) -> usize {
+    // A lone `#` is how a configuration says "all", `$` topics among them.
+    let governs = |rule: &Rule| rule.filter == "#" || topic::matches(rule.filter.as_bytes(), name);
+    rules.iter().position(governs).unwrap_or(rules.len())
 }

@@ -148,7 +148,7 @@ impl Shard {
         if sent < bytes.len() {
             return self.keep_rest(due, frames, sent, io);
         }
-        self.stats.delivered += due.messages.len() as u64;
+        self.stats.sent(due.messages.len(), bytes.len());
     }
 
     /// Gives a connection these messages of the run, which lie side by side in `bytes` with these ends.
@@ -161,7 +161,6 @@ impl Shard {
         io: &mut I,
     ) {
         let taken = self.offer(slot, bytes, ends, io);
-        self.stats.delivered += taken as u64;
         let limits = &self.world.settings.limits;
         for n in taken..ends.len() {
             let record = &self.run.records()[picks[n] as usize];
@@ -176,7 +175,7 @@ impl Shard {
             }
             outbox.bytes.extend_from_slice(message);
             self.outbox_bytes += message.len();
-            self.stats.delivered += 1;
+            self.stats.sent(1, message.len());
         }
     }
 
@@ -221,17 +220,17 @@ impl Shard {
             before += len;
             n += 1;
         }
-        self.stats.delivered += (n - due.messages.start) as u64;
+        self.stats.sent(n - due.messages.start, before);
         if n == due.messages.end {
             return;
         }
         let mut rest = Vec::new();
         if sent > before {
+            let message = self.run.message(due.encoding, n, frames);
             if !planted::is(Fault::HalfFrame) {
-                let message = self.run.message(due.encoding, n, frames);
                 rest.extend_from_slice(&message[sent - before..]);
             }
-            self.stats.delivered += 1;
+            self.stats.sent(1, message.len());
             n += 1;
         }
         self.refused(due.slot, rest, io);
@@ -254,13 +253,16 @@ impl Shard {
         row.sent_s = self.now.s;
         let sent = io.send(row.link, &[bytes]);
         if sent == bytes.len() {
+            self.stats.sent(ends.len(), sent);
             return ends.len();
         }
         let whole = ends.iter().take_while(|end| **end <= sent).count();
         let before = if whole == 0 { 0 } else { ends[whole - 1] };
         let cut = if sent > before { ends[whole] } else { sent };
         self.refused(slot, bytes[sent..cut].to_vec(), io);
-        whole + usize::from(sent > before)
+        let taken = whole + usize::from(sent > before);
+        self.stats.sent(taken, cut);
+        taken
     }
 
     /// Puts whole messages, from `from` on, behind what waits; past the limits the subscription falls back
@@ -293,7 +295,7 @@ impl Shard {
             }
             outbox.bytes.extend_from_slice(bytes);
             self.outbox_bytes += bytes.len();
-            self.stats.delivered += 1;
+            self.stats.sent(1, bytes.len());
         }
     }
 }

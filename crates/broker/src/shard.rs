@@ -38,6 +38,7 @@ use crate::settings::Settings;
 use crate::slab::{NONE, Side, Slab};
 use crate::snapshot::Saving;
 use crate::stats::{Accounts, Reason, Stats, Transport};
+use crate::sys::Sys;
 use crate::time::Now;
 use crate::totals::Added;
 
@@ -80,9 +81,7 @@ pub struct Shard {
     pub(crate) leaving: BTreeMap<ConnOf, Leaving>,
     /// What it has added to the sums of all shards.
     pub(crate) added: Added,
-    /// Topics under `$SYS` that somebody subscribes to, a bit each, and the second of their next message.
-    pub(crate) sys_watched: u32,
-    pub(crate) sys_due_s: u32,
+    pub(crate) sys: Sys,
     /// MQTT clients that were given an id.
     pub(crate) clients_named: u64,
     pub(crate) matching: Matching,
@@ -159,8 +158,7 @@ impl Shard {
             errands: Vec::new(),
             leaving: BTreeMap::new(),
             added: Added::default(),
-            sys_watched: 0,
-            sys_due_s: 0,
+            sys: Sys::new(now.s),
             // Another number after a restart that keeps epoch and seed.
             clients_named: u64::from(now.unix_s) << 32,
             matching: Matching::new(world.homes as usize, world.seed),
@@ -286,11 +284,13 @@ impl Shard {
             .then(|| self.conns.get(conn.slot).link)
     }
 
-    /// Whether time means nothing to it: it has no connection, and as a home no topic, subscriber or session.
+    /// Whether time means nothing to it: it has no connection, as a home no topic, subscriber or session, and nothing that
+    /// the sums of all shards lack.
     pub fn is_idle(&self) -> bool {
         self.conns.len() == 0
             && self.sessions.len() == 0
             && self.home.as_ref().is_none_or(Home::is_idle)
+            && self.added.is_told(&self.stats(), &self.accounts())
     }
 
     /// Takes one input. What it leads to may go out now or with [`Shard::flush`].

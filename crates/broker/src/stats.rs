@@ -116,6 +116,18 @@ pub struct Stats {
     pub published_bytes: u64,
     /// Messages that its connections were sent.
     pub delivered: u64,
+    /// Their bytes, as their transports carry them.
+    pub delivered_bytes: u64,
+    /// Messages that a client did not get, or nobody: too large for it, or without QoS and past a limit.
+    pub dropped: u64,
+    /// MQTT packets that came, but for messages.
+    pub packets_received: u64,
+    /// MQTT packets that were sent, but for messages.
+    pub packets_sent: u64,
+    /// Those that opened a connection of MQTT, or would have.
+    pub connects: u64,
+    /// MQTT sessions whose time was over.
+    pub sessions_expired: u64,
     /// Subscriptions that fell behind their socket and went on from the log.
     pub fallbacks: u64,
     /// Publishers that had to wait for credit.
@@ -142,6 +154,15 @@ pub struct Stats {
     pub expired: u64,
 }
 
+impl Stats {
+    /// So many messages were sent, with so many bytes.
+    #[inline]
+    pub(crate) fn sent(&mut self, messages: usize, bytes: usize) {
+        self.delivered += messages as u64;
+        self.delivered_bytes += bytes as u64;
+    }
+}
+
 impl AddAssign for Stats {
     fn add_assign(&mut self, other: Stats) {
         self.resumes += other.resumes;
@@ -151,6 +172,12 @@ impl AddAssign for Stats {
         self.published += other.published;
         self.published_bytes += other.published_bytes;
         self.delivered += other.delivered;
+        self.delivered_bytes += other.delivered_bytes;
+        self.dropped += other.dropped;
+        self.packets_received += other.packets_received;
+        self.packets_sent += other.packets_sent;
+        self.connects += other.connects;
+        self.sessions_expired += other.sessions_expired;
         self.fallbacks += other.fallbacks;
         self.credit_waits += other.credit_waits;
         self.turned_away += other.turned_away;

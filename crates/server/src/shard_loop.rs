@@ -12,7 +12,8 @@ use crore_broker::access::{Question, Verdict};
 use crore_broker::connection::shed;
 use crore_broker::snapshot::Restored;
 use crore_broker::{
-    Close, ConnId, Control, Input, Io, Link, Mail, Now, Report, Shard, ShardId, Ticket, World,
+    Close, ConnId, Control, Input, Io, Link, Mail, Moved, Now, Report, Shard, ShardId, Ticket,
+    World,
 };
 use crore_net::stream::{Streams, Taken, Then};
 use crore_net::{
@@ -191,6 +192,13 @@ impl Io for Sockets {
 
     fn written(&mut self, stamp: u64, deliveries: u64) {
         self.meter.written(stamp, deliveries);
+    }
+
+    fn moved(&self) -> Moved {
+        Moved {
+            received_bytes: self.meter.turns.received_bytes,
+            sent_bytes: self.meter.turns.sent_bytes,
+        }
     }
 
     fn report(&mut self, ticket: Ticket, report: Report) {

@@ -59,7 +59,7 @@ impl Shard {
                 return;
             }
             self.swept_s = self.now.s;
-            self.tell_sys();
+            self.tell_sys(io.moved());
         }
         let end = self.conns.end();
         let until = end.min(self.swept + self.rows_per_tick());

@@ -206,6 +206,7 @@ impl Shard {
             self.begin_with(slot, &bytes, io);
             return self.end_for_gap_of_filters(slot, io);
         }
+        let told = bytes.len();
         for held in &opening.held {
             self.saw_of_home(slot, held.home, held.record.offset);
             let name = opening.frames.name(held.name);
@@ -220,7 +221,7 @@ impl Shard {
             let end = &mut opening.homes[held.home as usize].end;
             *end = held.record.offset.max(*end);
         }
-        self.stats.delivered += opening.held.len() as u64;
+        self.stats.sent(opening.held.len(), bytes.len() - told);
         self.set_homes(slot, &opening, true);
         // On the way through a past that nobody had a position of, one promises more than was asked for.
         let begun = opening.homes.iter().all(|home| home.live || home.base == 0);
@@ -285,12 +286,11 @@ impl Shard {
         let (mut head, mut live) = (page.head, page.at_head);
         if records.clone().any(|(_, record)| record.latest) {
             let taken = self.offer(slot, &bytes, &ends, io);
-            self.stats.delivered += taken as u64;
             if let Some((_, left)) = records.clone().nth(taken) {
                 (head, live) = (left.offset - 1, false);
             }
         } else if !bytes.is_empty() {
-            self.stats.delivered += u64::from(page.count);
+            self.stats.sent(page.count as usize, bytes.len());
             self.put(slot, &bytes, io);
         }
         self.took_page(slot, serial, home, page, head, live);

@@ -42,10 +42,10 @@ impl Home {
         exact || here.has_match(name) || self.filters.find(name) > 0 || self.groups.find(name)
     }
 
-    /// Takes the retained message of a topic away.
-    pub fn forget_retained(&mut self, hash: u32, name: &[u8], now: Now) {
+    /// Takes the message without a key away of a topic that keeps the latest, as if it had never been.
+    pub fn forget_latest(&mut self, hash: u32, name: &[u8], now: Now) {
         if let Some(id) = self.find(hash, name) {
-            self.unretain(id);
+            self.log.remove_key(self.rows.get(id).log, b"");
             self.queue_if_idle(id, now);
         }
     }

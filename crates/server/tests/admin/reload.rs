@@ -163,12 +163,12 @@ fn as_many_rules_as_are_allowed_work_and_one_more_changes_nothing() {
         let others: String = (1..count).map(rule).collect();
         others + "[[rule]]\nmatch = 'a'\nlog_messages = 3\n"
     };
-    let server = Server::with_admin(&rules(254));
+    let server = Server::with_admin(&rules(253));
     assert_eq!(kept(&server), 3, "the last rule governs");
-    write(&server, format!("shards = 2\n{}", rules(255)));
+    write(&server, format!("shards = 2\n{}", rules(254)));
     let why = refusal(&server);
     assert!(
-        why.contains("rule: 255 rules") && why.contains("at most 254"),
+        why.contains("rule: 254 rules") && why.contains("at most 253"),
         "{why}"
     );
     server.signal("HUP");
@@ -176,7 +176,7 @@ fn as_many_rules_as_are_allowed_work_and_one_more_changes_nothing() {
         (count(&server, REFUSED) == 2).then_some(())
     });
     assert_eq!(kept(&server), 3);
-    write(&server, format!("shards = 2\n{}", rules(254)));
+    write(&server, format!("shards = 2\n{}", rules(253)));
     assert_eq!(reload(&server).status, 200);
 }
 

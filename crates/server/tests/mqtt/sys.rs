@@ -1,26 +1,54 @@
 //! The topics under `$SYS/broker`: each is there, says what it should, and moves with what it counts.
 
 use crate::broker::Broker;
-use crate::conn::{Conn, message};
-use crore_wire::mqtt::{Packet, PacketType::PubAck, Version};
+use crate::conn::{Conn, message, plain};
+use crore_wire::mqtt::{Packet, PacketType::PubAck, PropertyBuf, Version};
 use std::collections::HashMap;
 use std::time::{Duration, Instant};
 
 /// Topics whose message is a number, below `$SYS/broker/`.
-const NUMBERS: [&str; 12] = [
+const NUMBERS: [&str; 24] = [
+    "bytes/received",
+    "bytes/sent",
     "clients/connected",
+    "clients/active",
     "clients/disconnected",
+    "clients/inactive",
     "clients/total",
+    "clients/maximum",
+    "clients/expired",
+    "messages/received",
+    "messages/sent",
+    "messages/stored",
     "publish/messages/received",
     "publish/messages/sent",
+    "publish/messages/dropped",
     "publish/bytes/received",
+    "publish/bytes/sent",
     "subscriptions/count",
     "shared_subscriptions/count",
     "retained messages/count",
     "store/messages/count",
     "store/messages/bytes",
+    "crore/connections",
     "crore/gaps",
 ];
+/// What is averaged, below `load/`.
+const LOADS: [&str; 9] = [
+    "messages/received",
+    "messages/sent",
+    "publish/received",
+    "publish/sent",
+    "publish/dropped",
+    "bytes/received",
+    "bytes/sent",
+    "sockets",
+    "connections",
+];
+/// Over what.
+const WINDOWS: [&str; 3] = ["1min", "5min", "15min"];
+/// All topics.
+const COUNT: usize = 2 + NUMBERS.len() + LOADS.len() * WINDOWS.len();
 
 struct Sys {
     conn: Conn,
@@ -28,6 +56,15 @@ struct Sys {
 }
 
 impl Sys {
+    /// Subscribes to some of them.
+    fn watch(broker: &Broker, filter: &str) -> Sys {
+        let mut conn = Conn::connected(broker, Version::V311, "watcher");
+        // Retained messages of a home may come before another one has answered.
+        conn.ask_for(filter, 0);
+        let last = HashMap::new();
+        Sys { conn, last }
+    }
+
     /// Takes what comes until it is as wanted.
     fn until(&mut self, what: &str, wanted: impl Fn(&HashMap<String, String>) -> bool) {
         let started = Instant::now();
@@ -69,13 +106,8 @@ fn every_topic_is_there_and_moves_with_what_it_counts() {
     if !broker.is_ours() {
         return; // its set is another one
     }
-    let mut conn = Conn::connected(&broker, Version::V311, "watcher");
-    conn.subscribe("$SYS/#", 0);
-    let mut sys = Sys {
-        conn,
-        last: HashMap::new(),
-    };
-    sys.until("all", |last| last.len() == NUMBERS.len() + 2);
+    let mut sys = Sys::watch(&broker, "$SYS/#");
+    sys.until("all", |last| last.len() == COUNT);
     for name in NUMBERS {
         sys.number(name);
     }
@@ -84,13 +116,7 @@ fn every_topic_is_there_and_moves_with_what_it_counts() {
         "{:?}",
         sys.last
     );
-    let uptime = |last: &HashMap<String, String>| {
-        let text = last["uptime"]
-            .strip_suffix(" seconds")
-            .expect("seconds")
-            .to_string();
-        text.parse::<u64>().expect("a number")
-    };
+    let uptime = |last: &HashMap<String, String>| seconds(&last["uptime"]);
     let began = uptime(&sys.last);
     sys.until("uptime", |last| uptime(last) > began);
 
@@ -121,6 +147,26 @@ fn every_topic_is_there_and_moves_with_what_it_counts() {
     sys.until_more("retained messages/count", &before, 1);
     sys.until_more("store/messages/count", &before, 5);
     sys.until_more("store/messages/bytes", &before, 50);
+    sys.until_more("messages/stored", &before, 5);
+    sys.until_more("clients/maximum", &before, 1);
+    // CONNECT, SUBSCRIBE twice, messages; and what answers them.
+    sys.until_more("messages/received", &before, 9);
+    sys.until_more("messages/sent", &before, 9);
+    sys.until_more("bytes/received", &before, 51);
+    sys.until_more("bytes/sent", &before, 51);
+    sys.until_more("publish/bytes/sent", &before, 1);
+    sys.until_more("crore/connections", &before, 1);
+    let is_busy = |last: &HashMap<String, String>, load: &str| {
+        WINDOWS.iter().all(|window| {
+            let average: f64 = last[&format!("load/{load}/{window}")]
+                .parse()
+                .expect("a number");
+            average > 0.0
+        })
+    };
+    for load in LOADS.iter().filter(|load| !load.contains("dropped")) {
+        sys.until(load, |last| is_busy(last, load));
+    }
     // And back.
     let there = sys.number("clients/connected");
     other.disconnect();
@@ -137,12 +183,7 @@ fn messages_that_a_session_missed_are_told_as_a_gap() {
     if !broker.is_ours() {
         return;
     }
-    let mut conn = Conn::connected(&broker, Version::V311, "watcher");
-    conn.subscribe("$SYS/broker/crore/gaps", 0);
-    let mut sys = Sys {
-        conn,
-        last: HashMap::new(),
-    };
+    let mut sys = Sys::watch(&broker, "$SYS/broker/crore/gaps");
     sys.until("gaps", |last| last.len() == 1);
     let before = sys.last.clone();
     let mut away = Conn::open(&broker, Version::V5);
@@ -159,4 +200,86 @@ fn messages_that_a_session_missed_are_told_as_a_gap() {
         "it was kept"
     );
     sys.until_more("crore/gaps", &before, 1);
+}
+
+#[test]
+fn sessions_that_expire_and_messages_that_nobody_gets_are_counted() {
+    let broker = Broker::with(
+        "[mqtt]\nsys_interval_s = 1\n[limits]\npublishes_per_address_per_s = 1\npublishes_per_address_burst = 2\n",
+    );
+    if !broker.is_ours() {
+        return;
+    }
+    let mut sys = Sys::watch(&broker, "$SYS/broker/+/#");
+    sys.until("all", |last| last.contains_key("clients/expired"));
+    sys.until("all", |last| last.contains_key("publish/messages/dropped"));
+    let before = sys.last.clone();
+    let mut brief = Conn::open(&broker, Version::V5);
+    let mut properties = PropertyBuf::new();
+    properties.session_expiry_interval_s(1);
+    let mut connect = plain(Version::V5, "brief");
+    connect.properties = properties.properties();
+    brief.connect(&connect);
+    brief.cut();
+    sys.until_more("clients/expired", &before, 1);
+
+    let mut small = Conn::open(&broker, Version::V5);
+    properties.clear();
+    properties.maximum_packet_size_bytes(40);
+    let mut connect = plain(Version::V5, "small");
+    connect.properties = properties.properties();
+    small.connect(&connect);
+    small.subscribe("t", 0);
+    let mut publisher = Conn::connected(&broker, Version::V311, "publisher");
+    publisher.deliver(&message("t", 1, 1, &[b'x'; 64]));
+    sys.until_more("publish/messages/dropped", &before, 1);
+    assert!(small.is_served(), "it was not disconnected");
+    for _ in 0..20 {
+        publisher.publish(&message("t", 0, 0, b"x"));
+    }
+    sys.until_more("publish/messages/dropped", &before, 11);
+    assert!(publisher.is_served(), "QoS 0 is dropped in silence");
+}
+
+#[test]
+fn a_topic_keeps_its_newest_message_alone_whatever_the_rules_say_and_is_no_publish() {
+    for rule in [
+        "log_messages = 100",
+        "log_messages = 0",
+        "keep = \"latest\"",
+    ] {
+        let broker = Broker::with(&format!(
+            "[mqtt]\nsys_interval_s = 1\n[[rule]]\nmatch = \"$SYS/#\"\n{rule}\n[[rule]]\nmatch = \"#\"\n{rule}\n"
+        ));
+        if !broker.is_ours() {
+            return;
+        }
+        let mut away = Conn::open(&broker, Version::V5);
+        away.resume("away");
+        away.subscribe("$SYS/broker/uptime", 1);
+        assert!(away.packet().publish().topic.ends_with("uptime"));
+        away.cut();
+        let mut sys = Sys::watch(&broker, "$SYS/#");
+        sys.until("all", |last| last.len() == COUNT);
+        for _ in 0..4 {
+            let before = sys.last["uptime"].clone();
+            sys.until("a second", |last| last["uptime"] != before);
+        }
+        assert_eq!(sys.number("store/messages/count"), COUNT as u64, "{rule}");
+        assert_eq!(sys.number("publish/messages/received"), 0, "{rule}");
+        // Who was away gets the newest one, and nothing is told as lost.
+        let mut back = Conn::open(&broker, Version::V5);
+        assert!(back.resume("away"));
+        let (told, newest) = (back.packet(), sys.last["uptime"].clone());
+        let said = std::str::from_utf8(told.publish().payload).expect("text");
+        assert!(seconds(said) >= seconds(&newest), "{said}, not {newest}");
+        let before = sys.last["uptime"].clone();
+        sys.until("a second", |last| last["uptime"] != before);
+        assert_eq!(sys.number("crore/gaps"), 0, "{rule}");
+    }
+}
+
+fn seconds(uptime: &str) -> u64 {
+    let text = uptime.strip_suffix(" seconds").expect("seconds");
+    text.parse().expect("a number")
 }

@@ -77,6 +77,7 @@ impl Shard {
         if !self.encode_publish(slot, wants, message, id, &mut packet) {
             return Offered::Skipped;
         }
+        self.stats.sent(1, packet.len());
         if self.conns.get(slot).wants(FRAMED) {
             frame::write_frame(out, Opcode::Binary, &packet);
         } else {
@@ -86,7 +87,6 @@ impl Shard {
             let sent = self.under_way(slot, id, wants, record, packet);
             self.mqtt_state(slot).inflight.push_back(sent);
         }
-        self.stats.delivered += 1;
         Offered::Sent(id)
     }
 
@@ -175,6 +175,7 @@ impl Shard {
         if fits {
             encode::publish(out, version, &publish);
         }
+        self.stats.dropped += u64::from(bytes > most);
         self.properties = set;
         if let Some(part) = wants.alias.filter(|_| fits && alias != 0 && !known) {
             let extra = self.extra(slot);

@@ -235,6 +235,9 @@ impl Shard {
         io: &mut I,
     ) -> Result<(), ReasonCode> {
         self.touch(slot);
+        // Messages are counted where they are published.
+        let counts = !matches!(packet, Packet::Publish(_));
+        self.stats.packets_received += u64::from(counts);
         match packet {
             Packet::Connect(connect) => self.connect(slot, connect, io),
             Packet::Publish(publish) => self.client_published(slot, publish),
@@ -300,6 +303,7 @@ impl Shard {
     fn write(&mut self, slot: u32, packet: impl FnOnce(&mut Vec<u8>)) {
         let start = self.reply.len();
         packet(&mut self.reply);
+        self.stats.packets_sent += 1;
         if self.conns.get(slot).wants(FRAMED) && self.reply.len() > start {
             frame_from(&mut self.reply, start, Opcode::Binary);
         }

@@ -252,9 +252,14 @@ impl Shard {
     fn answer_publish(&mut self, slot: u32, id: u16, reason: ReasonCode) -> Result<(), ReasonCode> {
         let version = self.version(slot);
         if id == 0 {
-            return match reason.is_error() && reason != ReasonCode::QUOTA_EXCEEDED {
-                true => Err(reason),
-                false => Ok(()),
+            if reason == ReasonCode::QUOTA_EXCEEDED {
+                self.stats.dropped += 1;
+                return Ok(());
+            }
+            return if reason.is_error() {
+                Err(reason)
+            } else {
+                Ok(())
             };
         }
         let mqtt = self.mqtt_state(slot);

@@ -103,6 +103,7 @@ impl Shard {
                 return;
             };
             self.count_sessions(before);
+            self.stats.sessions_expired += u64::from(ended.is_some());
             self.publish_will(will);
             self.session_ended(ended);
         }

@@ -74,12 +74,11 @@ impl Shard {
         let (mut head, mut at_head) = (page.head, page.at_head);
         if begun && records.iter().any(|record| record.latest) {
             let taken = self.offer(slot, &bytes, &ends, io);
-            self.stats.delivered += taken as u64;
             if let Some(left) = records.get(taken) {
                 (head, at_head) = (left.previous, false);
             }
         } else {
-            self.stats.delivered += records.len() as u64;
+            self.stats.sent(records.len(), bytes.len());
             if begun {
                 self.put(slot, &bytes, io);
             }
@@ -170,9 +169,9 @@ impl Shard {
             match *item {
                 Held::Message(part, ref record) => {
                     self.saw(slot, part, record.offset, self.world.epoch);
-                    let topic = self.topic_of(slot, part);
+                    let (topic, start) = (self.topic_of(slot, part), bytes.len());
                     self.encode_for(slot, topic, record, &frames, &mut bytes);
-                    self.stats.delivered += 1;
+                    self.stats.sent(1, bytes.len() - start);
                 }
                 Held::Gap(part, from) => {
                     self.saw(slot, part, from, self.world.epoch);
@@ -421,7 +420,7 @@ impl Shard {
         gap: bool,
         io: &mut I,
     ) {
-        self.stats.delivered += 1;
+        self.stats.sent(1, frames.data(record).len());
         let row = self.conns.get(slot);
         let (options, gap) = (row.options, gap || row.wants(GAP));
         let names_topic = options & (MULTI | FILTERS) != 0;

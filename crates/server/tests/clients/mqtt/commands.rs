@@ -236,3 +236,57 @@ fn many_lines_are_published_over_one_connection() {
         assert_eq!(subscription.message(), number.to_string());
     }
 }
+
+#[test]
+#[ignore = "needs what `cargo xtask test` prepares"]
+fn the_servers_own_topics_are_shown_as_mosquittos_are() {
+    let broker = Broker::start();
+    for version in VERSIONS {
+        let format = ["-t", "$SYS/broker/#", "-F", ">%r %t %p"];
+        let subscription = Subscription::start(&broker, version, &format);
+        let (mut names, mut wanted) = (Vec::new(), SYS.to_vec());
+        while !wanted.is_empty() {
+            let line = subscription.message();
+            let (_, text) = line.split_once(" $SYS/broker/").expect("its topic");
+            wanted.retain(|name| !text.starts_with(&format!("{name} ")));
+            names.push(text.to_string());
+        }
+        let load = names
+            .iter()
+            .find(|name| name.starts_with("load/sockets/1min "));
+        let (whole, rest) = load
+            .and_then(|text| text.split_once('.'))
+            .expect("a fraction");
+        assert!(
+            whole.len() > "load/sockets/1min ".len() && rest.len() == 2,
+            "{load:?}"
+        );
+    }
+}
+
+/// What mosquitto(8) names, but for its heap and its bridges.
+const SYS: [&str; 23] = [
+    "bytes/received",
+    "bytes/sent",
+    "clients/connected",
+    "clients/disconnected",
+    "clients/expired",
+    "clients/maximum",
+    "clients/total",
+    "load/bytes/received/1min",
+    "load/connections/15min",
+    "load/messages/sent/5min",
+    "load/publish/dropped/1min",
+    "load/sockets/1min",
+    "messages/received",
+    "messages/sent",
+    "publish/messages/dropped",
+    "publish/messages/received",
+    "publish/messages/sent",
+    "retained messages/count",
+    "store/messages/bytes",
+    "store/messages/count",
+    "subscriptions/count",
+    "uptime",
+    "version",
+];
