@@ -64,6 +64,7 @@ impl Shard {
             },
             _ => At {
                 epoch,
+                new: true,
                 ..At::default()
             },
         };
@@ -172,6 +173,7 @@ impl Shard {
                 epoch: page.epoch,
                 live,
                 asked: false,
+                new: false,
             };
         }
         filtered.settle(serial);

@@ -184,6 +184,8 @@ pub struct At {
     pub live: bool,
     /// A page is under way.
     pub asked: bool,
+    /// No page has come yet that says where it begins.
+    pub new: bool,
 }
 
 /// Filters that were subscribed together.

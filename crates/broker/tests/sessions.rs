@@ -9,7 +9,7 @@ use crore_broker::settings::Settings;
 use crore_broker::{Close, ConnId, Input, Io, Link, Mail, Now, Shard, ShardId, World};
 use crore_wire::mqtt::{
     self, Ack, Connect, Packet, PacketId, Properties, PropertyBuf, Publish, Qos, ReasonCode,
-    Version, encode,
+    SubscribeOptions, Version, encode,
 };
 use crore_wire::topic;
 
@@ -80,6 +80,12 @@ impl Pair {
         let (shard, io) = (&mut self.shards[0], &mut self.io[0]);
         let conn = io.conns[link].expect("it is open");
         shard.handle(Input::Received(conn, &mut bytes), NOW, io);
+    }
+
+    fn cut(&mut self, link: usize) {
+        let (shard, io) = (&mut self.shards[0], &mut self.io[0]);
+        let conn = io.conns[link].expect("it is open");
+        shard.handle(Input::Closed(conn), NOW, io);
     }
 
     /// The first shard works until it has nothing to do; its mail stays where it is.
@@ -168,6 +174,19 @@ fn publish(topic: &str, dup: bool) -> Vec<u8> {
     out
 }
 
+fn subscribe(filter: &str) -> Vec<u8> {
+    let mut out = Vec::new();
+    let filters = [(filter, SubscribeOptions::of(Qos::AtLeastOnce))];
+    encode::subscribe(
+        &mut out,
+        Version::V5,
+        ID,
+        &Properties::NONE,
+        filters.into_iter(),
+    );
+    out
+}
+
 fn release() -> Vec<u8> {
     let mut out = Vec::new();
     let ack = Ack {
@@ -244,4 +263,30 @@ fn what_was_refused_while_its_client_was_away_is_published_when_it_is_sent_again
     let told = &pair.told(second)[1..];
     assert_eq!(told, ["pubrec 7 0x10 No matching subscribers"]);
     assert_eq!(pair.messages(&topic), "queued messages: 1");
+}
+
+#[test]
+fn a_filter_keeps_its_place_at_an_empty_home_when_its_client_leaves_before_that_has_answered() {
+    let mut pair = Pair::new(Settings::default());
+    let topic = topic_at(1, "t");
+    let (client, first) = client(&mut pair);
+    pair.say(first, subscribe("#"));
+    pair.settle();
+    pair.cut(first);
+    pair.settle();
+    let publisher = pair.open();
+    pair.say(publisher, connect("publisher"));
+    pair.settle();
+    pair.say(publisher, publish(&topic, false));
+    pair.settle();
+    let second = pair.open();
+    pair.say(second, connect(&client));
+    pair.near();
+    assert_eq!(pair.told(second), ["connack true"]);
+    pair.cut(second);
+    pair.settle();
+    let third = pair.open();
+    pair.say(third, connect(&client));
+    pair.settle();
+    assert_eq!(pair.told(third), ["connack true", "Publish"]);
 }

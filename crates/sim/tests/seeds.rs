@@ -71,6 +71,11 @@ const FOUND: &[(&str, u64, usize)] = &[
         1_795_286_534_044,
         1200,
     ),
+    (
+        "a session's subscription that began anew behind a deletion counted for none that reads on, and a filter brought its messages too",
+        479_704,
+        1200,
+    ),
 ];
 
 /// Seeds of the fixed set, and their steps.

@@ -187,7 +187,7 @@ impl Shard {
             base: home.base,
             epoch,
             live: at_end && home.live,
-            asked: false,
+            ..At::default()
         };
         let homes: Vec<At> = opening.homes.iter().map(at).collect();
         let filtered = self.filtered_mut(slot).expect("it has filters");

@@ -99,7 +99,7 @@ impl Shard {
         let at = |home: ShardId| match group.homes().get(usize::from(home)) {
             None => Some(self.seen_by(slot, home)),
             Some(at) if at.live => Some(at.offset.max(self.seen_by(slot, home))),
-            Some(at) if at.asked && at.offset == 0 => None,
+            Some(at) if at.new => None,
             Some(at) => Some(at.offset),
         };
         let homes = 0..self.world.homes;

@@ -120,7 +120,12 @@ impl Shard {
         &mut starts[at]
     }
 
-    /// A subscription ends or begins anew: others bring what it has not.
+    /// A subscription passes over what its topic had up to here, and brings what comes behind.
+    pub(super) fn start_anew(&mut self, slot: u32, part: u32, home: ShardId, offset: u64) {
+        self.add_start(slot, part, home, offset).offset = offset;
+    }
+
+    /// A subscription ends: others bring what it has not.
     pub(super) fn forget_starts(&mut self, slot: u32, part: u32) {
         if self.mqtt(slot).is_some_and(|mqtt| !mqtt.starts.is_empty()) {
             self.mqtt_state(slot).starts.retain(|it| it.part != part);

@@ -91,7 +91,8 @@ impl Shard {
             let sub = &mut self.extra(slot).list[part as usize];
             (sub.offset, sub.epoch) = (page.head, page.epoch);
             self.mqtt_state(slot).fresh.push(part);
-            self.forget_starts(slot, part);
+            let (_, home) = self.place_of(&self.topic_name(slot, part));
+            self.start_anew(slot, part, home, page.head);
             return self.resumed.push(self.id_of(slot));
         }
         let reason = match attached {

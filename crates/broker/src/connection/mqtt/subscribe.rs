@@ -406,6 +406,9 @@ impl Shard {
         }
         let extra = self.extra(slot);
         extra.behind.retain(|behind| behind.part != part);
+        if let Some(mqtt) = &mut extra.mqtt {
+            mqtt.fresh.retain(|other| *other != part);
+        }
         let sub = &mut extra.list[part as usize];
         let grouped = sub.group.take().is_some();
         let (topic, place, counted) = (sub.topic, sub.place, sub.flags & COUNTED != 0);
