@@ -34,5 +34,5 @@ install -d "$root/DEBIAN"
 sed -e "s/@VERSION@/$version/" -e "s/@ARCH@/$arch/" -e "s/@DEPENDS@/libc6 (>= ${glibc:-2.36}), adduser/" \
     "$here/packaging/debian/control.in" >"$root/DEBIAN/control"
 echo /etc/crore/crore.toml >"$root/DEBIAN/conffiles"
-install -m 755 "$here/packaging/debian/postinst" "$here/packaging/debian/prerm" "$root/DEBIAN/"
+install -m 755 "$here/packaging/debian/postinst" "$here/packaging/debian/prerm" "$here/packaging/debian/postrm" "$root/DEBIAN/"
 dpkg-deb --root-owner-group --build "$root" "$out/crore_${version}_${arch}.deb"

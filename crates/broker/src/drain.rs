@@ -46,10 +46,11 @@ pub struct Settled {
 
 /// How far it is.
 pub(crate) struct Draining {
-    /// Connections of this shard in a second.
-    rate_per_s: u32,
-    /// What of a second's share the last ticks have left, in parts of [`TICKS_PER_S`].
-    owed: u32,
+    /// Connections of all shards in a second.
+    rate_per_s: u64,
+    /// What of its share the last ticks have left, in parts of [`TICKS_PER_S`] for each shard: shards that outnumber
+    /// the rate take turns.
+    owed: u64,
     /// The next row.
     cursor: u32,
     /// The second in which all that is left is closed.
@@ -62,8 +63,9 @@ impl Shard {
     pub fn drain(&mut self, now: Now) {
         let drain = &self.world.settings.drain;
         self.draining.get_or_insert(Draining {
-            rate_per_s: drain.rate_per_s.div_ceil(u32::from(self.world.shards)),
-            owed: 0,
+            rate_per_s: u64::from(drain.rate_per_s),
+            // They begin apart, so that they do not all take the same turn.
+            owed: u64::from(self.lanes.me) * u64::from(TICKS_PER_S),
             cursor: 0,
             until_s: now.s.saturating_add(drain.deadline_s),
         });
@@ -102,8 +104,9 @@ impl Shard {
         };
         let over = self.now.s >= draining.until_s;
         draining.owed += draining.rate_per_s;
-        let mut due = draining.owed / TICKS_PER_S;
-        draining.owed %= TICKS_PER_S;
+        let whole = u64::from(TICKS_PER_S) * u64::from(self.world.shards);
+        let mut due = draining.owed / whole;
+        draining.owed %= whole;
         // The words for "come back" depend on it.
         let end = self.conns.end();
         let first = draining.cursor;

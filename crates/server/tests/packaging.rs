@@ -220,6 +220,18 @@ fn the_debian_package_has_the_program_its_unit_settings_and_pages() {
         };
         assert_eq!(file[..2], [mode, "root/root"], "{wanted}");
     }
+    // What runs at the installation, the removal, and the purge, which takes the state along.
+    for (script, part) in [
+        ("postinst", "adduser"),
+        ("prerm", "disable"),
+        ("postrm", "purge"),
+    ] {
+        let text = run("dpkg-deb", &["--info", &package, script]);
+        assert!(
+            text.starts_with("#!/bin/sh\n") && text.contains(part),
+            "{text}"
+        );
+    }
     let root = scratch.path("root");
     run("dpkg-deb", &["--extract", &package, &root]);
     // The unit starts what is there, with the settings that are there, which the program takes.

@@ -17,12 +17,17 @@ const CLOSE: Duration = Duration::from_secs(10);
 pub async fn stop(life: &Life) {
     supervisor::stopping();
     let began = Instant::now();
-    let deadline_s = life.effective().settings.drain.deadline_s;
+    let drain = life.effective().settings.drain;
     if let Err(silent) = life.0.shards.ask_all(|_| Control::Drain).await {
         tracing::error!(shard = silent.0, "a shard does not answer");
     }
     let before = connections(life).await;
-    let most = Duration::from_secs(u64::from(deadline_s)) + CLOSE;
+    let most = Duration::from_secs(u64::from(drain.deadline_s)) + CLOSE;
+    if before > 0 {
+        let (rate, most) = (drain.rate_per_s, drain.deadline_s);
+        tracing::info!("moving {before} clients off: {rate} a second, for {most} s at most");
+        tell(before, before);
+    }
     let mut told = began;
     loop {
         let left = connections(life).await;
@@ -33,9 +38,7 @@ pub async fn stop(life: &Life) {
             told = Instant::now();
             let of = before.max(left);
             tracing::info!("{left} of {of} clients are still here");
-            supervisor::status(&format!(
-                "moving clients off: {left} of {of} are still here"
-            ));
+            tell(left, of);
         }
         tokio::time::sleep(LOOK).await;
     }
@@ -52,6 +55,13 @@ pub async fn stop(life: &Life) {
             tracing::error!("nothing is left for the next server: {why}");
         }
     }
+}
+
+/// Tells the supervisor how far it is.
+fn tell(left: u64, of: u64) {
+    supervisor::status(&format!(
+        "moving clients off: {left} of {of} are still here"
+    ));
 }
 
 /// Connections of all shards.
