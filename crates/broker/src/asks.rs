@@ -126,11 +126,7 @@ impl Shard {
                 to,
             } => {
                 let name = name.in_bytes(bytes);
-                let outcome = match verb {
-                    Verb::Create => home.make(*hash, name, &world.rules, now),
-                    Verb::Info => home.describe(*hash, name, &world.rules, now),
-                    Verb::Delete => home.delete(*hash, name, now, lanes),
-                };
+                let outcome = home.verb(*verb, *hash, name, &world.rules, now, lanes);
                 lanes.tell(from, Tell::Outcome(*to, outcome));
             }
             Ask::KeepLog { hash, name, on } => {
@@ -215,11 +211,7 @@ impl Shard {
         }
         let here = self.home.as_mut().expect("a home has one");
         let (rules, now) = (&self.world.rules, self.now);
-        Some(match verb {
-            Verb::Create => here.make(hash, name, rules, now),
-            Verb::Info => here.describe(hash, name, rules, now),
-            Verb::Delete => here.delete(hash, name, now, &mut self.lanes),
-        })
+        Some(here.verb(verb, hash, name, rules, now, &mut self.lanes))
     }
 
     /// Asks the topic's home for the past and a place among its subscribers.

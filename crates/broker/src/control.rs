@@ -41,8 +41,9 @@ pub enum Control {
     Topic(Box<[u8]>),
     /// A page of the log of a topic whose home the shard is.
     Log(LogPage),
-    /// Take messages of this topic away, as many as one turn may.
-    Purge(Box<[u8]>),
+    /// Take the messages of this topic up to this offset away, the retained one among them; of the log as many as one
+    /// turn may.
+    Purge(Box<[u8]>, u64),
     /// End this topic for its subscribers.
     Delete(Box<[u8]>),
     /// Publish to a topic whose home the shard is.
@@ -90,7 +91,7 @@ pub enum Report {
     Topic(Option<Box<Topic>>),
     /// A page of a log, if there is such a topic.
     Messages(Option<Messages>),
-    /// How many messages are gone, if there is such a topic.
+    /// How many messages of its log are gone, if there is such a topic.
     Purged(Option<u32>),
     /// Whether there was such a topic.
     Deleted(bool),
@@ -119,7 +120,7 @@ impl Shard {
             Control::Topics(page) => Report::Topics(self.topics_page(&page)),
             Control::Topic(name) => Report::Topic(self.topic(&name).map(Box::new)),
             Control::Log(page) => Report::Messages(self.log_page(&page)),
-            Control::Purge(name) => Report::Purged(self.purge(&name)),
+            Control::Purge(name, until) => Report::Purged(self.purge_some(&name, until)),
             Control::Delete(name) => Report::Deleted(self.delete_topic(&name)),
             Control::Publish(message) => Report::Published(self.publish_ordered(&message)),
             Control::Connections { which, from, most } => {

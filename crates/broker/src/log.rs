@@ -328,9 +328,19 @@ impl Log {
         }
     }
 
-    /// Drops the oldest message of a chain that has some, as a limit would; returns the chain or `NONE`.
-    pub fn drop_front(&mut self, chain: u32, now_s: u32) -> u32 {
-        self.drop_oldest(chain, now_s)
+    /// Drops the messages of a chain up to this offset, oldest first and so many at most, as a limit would. Returns the
+    /// chain or `NONE`, and how many went.
+    pub fn drop_until(&mut self, mut chain: u32, until: u64, most: u32, now_s: u32) -> (u32, u32) {
+        let mut dropped = 0;
+        while dropped < most && self.count(chain) > 0 {
+            let oldest = self.chains.get(chain).oldest();
+            if self.entries.get(oldest).offset > until {
+                break;
+            }
+            chain = self.drop_oldest(chain, now_s);
+            dropped += 1;
+        }
+        (chain, dropped)
     }
 
     /// Drops the oldest message of a chain that has some; returns the chain or `NONE`.

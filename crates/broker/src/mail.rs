@@ -78,6 +78,8 @@ pub enum Verb {
     Info,
     /// End it for its subscribers.
     Delete,
+    /// Empty it; its subscribers stay.
+    Purge,
 }
 
 /// From a carrier to a home.

@@ -437,7 +437,7 @@ impl Shard {
                 self.stall_if_needed(slot, io);
                 flow
             }
-            (Door::Publish, Some(verb)) => self.verb(slot, verb, &names[0]),
+            (Door::Publish, Some(verb)) => self.verb(slot, head, verb, &names[0]),
         }
     }
 

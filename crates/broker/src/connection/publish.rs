@@ -3,7 +3,7 @@
 use alloc::vec::Vec;
 
 use crore_wire::http::head::Head;
-use crore_wire::{json, ndjson, topic};
+use crore_wire::{form, json, ndjson, topic};
 
 use super::http::Flow;
 use crate::access::Right;
@@ -78,6 +78,15 @@ fn ttl_s(head: &Head<'_>) -> Result<Option<u32>, &'static str> {
     let seconds = position::parse_decimal(text)
         .ok_or("Crore-TTL takes a whole number of seconds, in digits")?;
     Ok(Some(u32::try_from(seconds).unwrap_or(u32::MAX)))
+}
+
+/// What a DELETE does: `?purge` leaves the topic. A value is refused, so that nobody's `purge=no` is taken for a yes.
+fn delete_or_purge(head: &Head<'_>) -> Result<Verb, &'static str> {
+    match form::pairs(head.query).find(|(key, _)| *key == b"purge") {
+        None => Ok(Verb::Delete),
+        Some((_, b"")) => Ok(Verb::Purge),
+        Some(_) => Err("purge in the query takes no value; leave it out to delete the topic"),
+    }
 }
 
 /// Whether the message is to be the topic's retained one.
@@ -195,11 +204,22 @@ impl Shard {
         }
     }
 
-    pub(super) fn verb(&mut self, slot: u32, verb: Verb, name: &[u8]) -> Flow {
+    pub(super) fn verb(&mut self, slot: u32, head: &Head<'_>, verb: Verb, name: &[u8]) -> Flow {
         if topic::is_reserved(name) && verb != Verb::Info {
             self.respond_reason(slot, 403, RESERVED);
             return Flow::Next;
         }
+        let verb = match verb {
+            Verb::Delete => delete_or_purge(head),
+            other => Ok(other),
+        };
+        let verb = match verb {
+            Ok(verb) => verb,
+            Err(reason) => {
+                self.respond_reason(slot, 400, reason);
+                return Flow::Next;
+            }
+        };
         let to = self.reply_to(slot, 0);
         match self.topic_verb(verb, name, to) {
             Some(outcome) => {

@@ -121,11 +121,9 @@ impl Shard {
         self.home.as_mut()?.read_log(page)
     }
 
-    pub(super) fn purge(&mut self, name: &[u8]) -> Option<u32> {
-        let (world, now) = (self.world.clone(), self.now);
-        self.home
-            .as_mut()?
-            .purge(name, PURGED_PER_TURN, &world.rules, now)
+    pub(super) fn purge_some(&mut self, name: &[u8], until: u64) -> Option<u32> {
+        let home = self.home.as_mut()?;
+        home.purge_some(name, until, PURGED_PER_TURN, self.now)
     }
 
     pub(super) fn delete_topic(&mut self, name: &[u8]) -> bool {

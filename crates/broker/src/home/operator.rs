@@ -77,21 +77,11 @@ impl Home {
         })
     }
 
-    /// Takes so many messages of a topic's log away, oldest first, as a limit would: who has not seen them is told so.
-    /// Says how many; none without a topic.
-    pub fn purge(&mut self, name: &[u8], most: u32, rules: &Rules, now: Now) -> Option<u32> {
-        let id = self.find(self.hash_of(name), name)?;
-        let row = self.rows.get(id);
-        let (mut log, number) = (row.log, row.rule);
-        let mut purged = 0;
-        while self.log.count(log) > 0 && purged < most {
-            log = self.log.drop_front(log, now.unix_s);
-            purged += 1;
-        }
-        self.rows.get_mut(id).log = log;
-        if purged > 0 && self.log.count(log) == 0 {
-            self.chain_emptied(id, number, log, rules, now);
-        }
-        Some(purged)
+    /// Takes the messages of a topic up to this offset away, so many of its log at most; says how many of the log went, none
+    /// without a topic.
+    pub fn purge_some(&mut self, name: &[u8], until: u64, most: u32, now: Now) -> Option<u32> {
+        let found = self.find(self.hash_of(name), name);
+        let id = found.filter(|id| !self.rows.get(*id).has(DELETED))?;
+        Some(self.empty(id, until, most, now))
     }
 }

@@ -1,10 +1,29 @@
-//! What is done to topics as a whole: make, describe, delete; and forgetting those that are idle.
+//! What is done to topics as a whole: make, describe, delete, purge; and forgetting those that are idle.
 
 use super::*;
+use crate::mail::Verb;
 
 impl Home {
+    /// Does one of these to a topic.
+    pub fn verb(
+        &mut self,
+        verb: Verb,
+        hash: u32,
+        name: &[u8],
+        rules: &Rules,
+        now: Now,
+        lanes: &mut Lanes,
+    ) -> Outcome {
+        match verb {
+            Verb::Create => self.make(hash, name, rules, now),
+            Verb::Info => self.describe(hash, name, rules, now),
+            Verb::Delete => self.delete(hash, name, now, lanes),
+            Verb::Purge => self.purge(hash, name, now),
+        }
+    }
+
     /// Makes a topic that no publisher has made yet.
-    pub fn make(&mut self, hash: u32, name: &[u8], rules: &Rules, now: Now) -> Outcome {
+    pub(super) fn make(&mut self, hash: u32, name: &[u8], rules: &Rules, now: Now) -> Outcome {
         let found = self.find(hash, name);
         let Some(id) = found.or_else(|| self.create(hash, name, rules, now)) else {
             return Outcome::Full;
@@ -23,7 +42,7 @@ impl Home {
     }
 
     /// How a topic stands.
-    pub fn describe(&mut self, hash: u32, name: &[u8], rules: &Rules, now: Now) -> Outcome {
+    fn describe(&mut self, hash: u32, name: &[u8], rules: &Rules, now: Now) -> Outcome {
         let Some(id) = self
             .find(hash, name)
             .filter(|id| !self.rows.get(*id).has(DELETED))
@@ -72,6 +91,37 @@ impl Home {
         });
         self.queue_if_idle(id, now);
         Outcome::Done(info)
+    }
+
+    /// Empties a topic, in one go as a delete does. Its subscribers and positions stay.
+    fn purge(&mut self, hash: u32, name: &[u8], now: Now) -> Outcome {
+        let found = self.find(hash, name);
+        let Some(id) = found.filter(|id| !self.rows.get(*id).has(DELETED)) else {
+            return Outcome::Missing;
+        };
+        self.empty(id, u64::MAX, u32::MAX, now);
+        Outcome::Done(self.info(id, now))
+    }
+
+    /// Takes the messages of a topic up to this offset away, oldest first and so many at most, as a limit would: who has
+    /// not seen them is told so. The retained one goes with them. Says how many of the log went.
+    pub(super) fn empty(&mut self, id: u32, until: u64, most: u32, now: Now) -> u32 {
+        let log = self.rows.get(id).log;
+        let (log, purged) = self.log.drop_until(log, until, most, now.unix_s);
+        self.rows.get_mut(id).log = log;
+        let mut went = purged > 0;
+        if let Some(chain) = self.retained.get(&id).copied() {
+            let (left, dropped) = self.log.drop_until(chain, until, 1, now.unix_s);
+            if dropped > 0 {
+                self.retained.insert(id, left);
+                self.unretain(id);
+                went = true;
+            }
+        }
+        if went && self.log.count(log) == 0 {
+            self.emptied(id, now);
+        }
+        purged
     }
 
     /// Whether nobody subscribes and nothing is kept.

@@ -344,9 +344,9 @@ fn the_oldest_of_a_second_makes_room_and_only_past_the_budget() {
         ..new(4, b"", &[1; 100])
     };
     let chain = log.append(chains[2], 0, &rule, 1000, &second);
-    assert_eq!(log.drop_front(chain, NOW_S), chain);
+    assert_eq!(log.drop_until(chain, u64::MAX, 1, NOW_S), (chain, 1));
     assert_eq!(log.reaches_back_to(chain), Some(3));
-    assert_eq!(log.drop_front(chain, NOW_S), NONE);
+    assert_eq!(log.drop_until(chain, u64::MAX, 1, NOW_S), (NONE, 1));
     assert_eq!((log.chains(), log.bytes()), (0, 0));
 }
 

@@ -89,6 +89,13 @@ pub const HTTP_DOORS: &[HttpDoor] = &[
     batch(door("batch", &["publish"], "POST", "/pub", &[200])),
     door("PUT", &["manage"], "PUT", "/pub/TOPIC", &[201]),
     door("DELETE", &["manage"], "DELETE", "/pub/TOPIC", &[200, 404]),
+    door(
+        "purge",
+        &["manage"],
+        "DELETE",
+        "/pub/TOPIC?purge",
+        &[200, 404],
+    ),
     door("GET info", &["info"], "GET", "/pub/TOPIC", &[200, 404]),
     door("HEAD info", &["info"], "HEAD", "/pub/TOPIC", &[200, 404]),
     door(

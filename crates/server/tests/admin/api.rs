@@ -368,3 +368,16 @@ fn walk_tails(walk: &mut Walk, server: &Server) {
         let _ = tail.get_mut().flush();
     }
 }
+
+#[test]
+fn a_purge_takes_all_of_a_log_that_one_turn_does_not() {
+    let server = Server::with_admin("[[rule]]\nmatch = '#'\nlog_messages = 10000\n");
+    let lines = "{\"topic\":\"a\",\"data\":\"x\"}\n".repeat(9_000);
+    let (data, admin) = (server.address(), server.admin());
+    let headers = format!("Host: {data}\r\nContent-Type: application/x-ndjson\r\n");
+    assert_eq!(raw(data, "POST /pub", &headers, Some(&lines)).status, 200);
+    assert_eq!(get(admin, "topic?name=a")["messages"], 9_000);
+    let purged = ask(admin, "DELETE /api/v1/topic/messages?name=a", None);
+    assert_eq!(purged.json()["purged"], 9_000);
+    assert_eq!(get(admin, "topic?name=a")["messages"], 0);
+}

@@ -25,6 +25,7 @@ mod longpoll;
 mod names;
 mod proxies;
 mod publish;
+mod purge;
 mod requests;
 mod several;
 mod slow;

@@ -130,6 +130,30 @@ fn what_http_retains_waits_for_mqtt() {
 }
 
 #[test]
+fn a_purge_takes_the_retained_message_too() {
+    let broker = Broker::start();
+    if !broker.is_ours() {
+        return;
+    }
+    for text in ["kept", "kept as well"] {
+        http(
+            &broker,
+            "POST /pub/doors",
+            &["Crore-Retain: true"],
+            text.as_bytes(),
+        );
+        let (head, body) = http(&broker, "DELETE /pub/doors?purge", &[], b"");
+        assert!(head.starts_with("HTTP/1.1 200"), "{head}");
+        assert!(body.starts_with(b"queued messages: 0"), "{body:?}");
+        let mut conn = Conn::connected(&broker, Version::V5, "it");
+        conn.subscribe("doors", 1);
+        conn.expect_quiet();
+        http(&broker, "POST /pub/doors", &[], b"live");
+        assert_eq!(conn.packet().publish().payload, b"live");
+    }
+}
+
+#[test]
 fn all_that_mqtt_says_of_a_message_comes_to_a_poll() {
     let broker = Broker::start();
     if !broker.is_ours() {

@@ -335,9 +335,9 @@ pub async fn messages(
     }))
 }
 
-/// Purge the log of a topic
+/// Purge a topic
 ///
-/// The messages are lost to whoever has not seen them; subscribers stay.
+/// The messages of its log are lost to whoever has not seen them, and its retained message goes; subscribers stay.
 #[utoipa::path(
     delete,
     path = "/api/v1/topic/messages",
@@ -354,23 +354,20 @@ pub async fn purge(
     asked: Result<Query<Named>, QueryRejection>,
 ) -> Answer<Purged> {
     let (name, home) = place(&plane, &asked?.name)?;
-    let mut purged = 0;
-    // What is published meanwhile stays: as many go as there are now.
-    let there = match plane
+    // What is published meanwhile stays.
+    let until = match plane
         .shards()
         .ask(home, Control::Topic(name.clone()))
         .await?
     {
-        Report::Topic(Some(topic)) => u64::from(topic.info.messages),
+        Report::Topic(Some(topic)) => topic.info.offset,
         Report::Topic(None) => return Err(ApiError::missing("topic")),
         other => unexpected(&other),
     };
-    while purged < there {
-        match plane
-            .shards()
-            .ask(home, Control::Purge(name.clone()))
-            .await?
-        {
+    let mut purged = 0;
+    loop {
+        let order = Control::Purge(name.clone(), until);
+        match plane.shards().ask(home, order).await? {
             Report::Purged(Some(more)) if more > 0 => purged += u64::from(more),
             Report::Purged(_) => break,
             other => unexpected(&other),

@@ -1,0 +1,113 @@
+//! Purged topics: the messages go, and what stays is the topic, its subscribers, and the word that something is lost.
+
+use crate::conn::{Conn, await_subscribers, info, once, publish};
+use crate::stream::Stream;
+use crate::support::Server;
+use crate::ws::Ws;
+
+const PURGE: &str = "/pub/news?purge";
+
+#[test]
+fn a_purge_empties_the_topic_and_leaves_it_there() {
+    let server = Server::with_shards(3, "");
+    assert_eq!(once(&server, "DELETE", PURGE, &[], "").status, 404);
+    for topic in ["news", "other"] {
+        publish(&server, topic, "one");
+        publish(&server, topic, "two");
+    }
+    let before = info(&server, "news");
+    let json = [("Accept", "application/json")];
+    let told = once(&server, "DELETE", PURGE, &json, "");
+    assert_eq!(told.status, 200, "{told:?}");
+    let told = told.json();
+    assert_eq!(told["messages"], 0);
+    assert_eq!(told["last_message_id"], before["last_message_id"]);
+    assert_eq!(info(&server, "news"), told);
+    assert_eq!(info(&server, "other")["messages"], 2);
+    // What comes first is what came after.
+    publish(&server, "news", "three");
+    let first = Conn::open(&server).get("/sub/news", &[]);
+    assert_eq!(first.text(), "three");
+    // Again, with nothing to take.
+    for _ in 0..2 {
+        assert_eq!(once(&server, "DELETE", PURGE, &[], "").status, 200);
+    }
+    assert_eq!(once(&server, "DELETE", "/pub/news", &[], "").status, 200);
+    assert_eq!(once(&server, "DELETE", PURGE, &[], "").status, 404);
+}
+
+#[test]
+fn subscribers_stay_and_old_positions_are_told_a_gap_and_new_ones_none() {
+    let server = Server::with_shards(3, "");
+    let mut live = Ws::open(&server, "/sub/news", &[]);
+    let mut stream = Stream::open(&server, "/sub/news", &[]);
+    let mut wide = Stream::open(&server, "/sub?filter=news/%23", &[]);
+    await_subscribers(&server, "news", 2);
+    for text in ["one", "two"] {
+        publish(&server, "news", text);
+    }
+    let seen = |stream: &mut Stream| {
+        let mut next = || stream.event().expect("an event").id;
+        [next(), next()]
+    };
+    let (exact, wide) = (seen(&mut stream), seen(&mut wide));
+    assert_eq!(live.texts(2), ["one", "two"]);
+    assert_eq!(once(&server, "DELETE", PURGE, &[], "").status, 200);
+    publish(&server, "news", "three");
+    assert_eq!(live.texts(1), ["three"]);
+    assert_eq!(stream.event().expect("an event").data, "three");
+    for ([old, new], target) in [(exact.clone(), "/sub/news"), (wide, "/sub?filter=news/%23")] {
+        let since = |id: &str| Stream::open(&server, target, &[("Last-Event-ID", id)]);
+        let mut behind = since(&old);
+        assert_eq!(behind.event().expect("a gap").kind, "crore.gap", "{target}");
+        assert_eq!(behind.data(1), ["three"], "{target}");
+        let next = since(&new).event().expect("an event");
+        assert_eq!((&*next.kind, &*next.data), ("message", "three"), "{target}");
+    }
+    for (position, gap) in exact.iter().zip([true, false]) {
+        let tag = format!("\"{position}\"");
+        let poll = Conn::open(&server).get("/sub/news", &[("If-None-Match", &tag)]);
+        assert_eq!(poll.text(), "three");
+        assert_eq!(poll.header("crore-gap").is_some(), gap, "{poll:?}");
+    }
+}
+
+#[test]
+fn latest_values_are_purged_with_their_keys() {
+    let server = Server::with("[[rule]]\nmatch = '#'\nkeep = 'latest'\n");
+    for (key, text) in [("a", "a1"), ("b", "b1"), ("a", "a2")] {
+        let headers = [("Crore-Key", key)];
+        once(&server, "POST", "/pub/news", &headers, text);
+    }
+    assert_eq!(info(&server, "news")["messages"], 2);
+    once(&server, "DELETE", PURGE, &[], "");
+    assert_eq!(info(&server, "news")["messages"], 0);
+    once(&server, "POST", "/pub/news", &[("Crore-Key", "b")], "b2");
+    let mut stream = Stream::open(&server, "/sub/news?since=oldest", &[]);
+    assert_eq!(stream.data(1), ["b2"]);
+    assert_eq!(info(&server, "news")["messages"], 1);
+}
+
+#[test]
+fn a_purge_with_a_value_does_nothing_and_other_methods_know_none() {
+    let server = Server::start();
+    publish(&server, "news", "one");
+    for (method, target, status) in [
+        ("DELETE", "/pub/news?purge=false", 400),
+        ("DELETE", "/pub/news?purge=true", 400),
+        ("DELETE", "/pub/$SYS?purge", 403),
+        ("DELETE", "/pub?purge", 400),
+        ("GET", PURGE, 200),
+        ("PUT", PURGE, 200),
+    ] {
+        let answer = once(&server, method, target, &[], "");
+        assert_eq!(answer.status, status, "{method} {target}: {answer:?}");
+    }
+    assert_eq!(info(&server, "news")["messages"], 1);
+    let foreign = [("Origin", "https://evil.example")];
+    assert_eq!(once(&server, "DELETE", PURGE, &foreign, "").status, 403);
+    assert_eq!(info(&server, "news")["messages"], 1);
+    let by_query = once(&server, "DELETE", "/pub?topic=news&purge", &[], "");
+    assert_eq!(by_query.status, 200);
+    assert_eq!(info(&server, "news")["messages"], 0);
+}
