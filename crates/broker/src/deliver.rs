@@ -202,7 +202,7 @@ impl Shard {
         let touch = |sum, slot: &u32| {
             self.conns
                 .try_get(*slot)
-                .map_or(sum, |row| sum ^ row.link.0)
+                .map_or(sum, |row| sum ^ row.link.0 ^ u32::from(row.flags))
         };
         core::hint::black_box(members.iter().fold(0, touch));
     }
