@@ -341,6 +341,10 @@ fn refusals_name_the_place_the_key_and_the_remedy() {
             "[admin]\nhead_s = 3601",
             &["admin.head_s: 3601", "from 1 to 3600"],
         ),
+        (
+            "[admin]\nbody_s = 0",
+            &["admin.body_s: 0", "from 1 to 3600"],
+        ),
     ];
     for (text, parts) in table {
         let output = check(Some(text), &[]);

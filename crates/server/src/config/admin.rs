@@ -18,8 +18,10 @@ const DEFAULT_CONNECTIONS_MAX: u32 = 256;
 const MAX_CONNECTIONS: u32 = 10_000;
 /// As `timeouts.head_s` of the data ports.
 const DEFAULT_HEAD_S: u32 = 10;
+/// As `timeouts.body_s` of the data ports, though for the whole body: the largest is one message.
+const DEFAULT_BODY_S: u32 = 20;
 /// Whoever says nothing for an hour says nothing.
-const MAX_HEAD_S: u32 = 3_600;
+const MAX_WAIT_S: u32 = 3_600;
 
 /// The admin port.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -36,6 +38,8 @@ pub struct Admin {
     pub connections_max: u32,
     /// Seconds for the head of a request, from the beginning of the connection or the end of the answer before.
     pub head_s: u32,
+    /// Seconds for the body of a request, from the end of its head.
+    pub body_s: u32,
 }
 
 impl Default for Admin {
@@ -46,6 +50,7 @@ impl Default for Admin {
             hosts: Vec::new(),
             connections_max: DEFAULT_CONNECTIONS_MAX,
             head_s: DEFAULT_HEAD_S,
+            body_s: DEFAULT_BODY_S,
         }
     }
 }
@@ -81,7 +86,8 @@ pub fn problems(admin: &Admin, data: &[SocketAddr]) -> Vec<Problem> {
     }
     for (key, value, most) in [
         ("connections_max", admin.connections_max, MAX_CONNECTIONS),
-        ("head_s", admin.head_s, MAX_HEAD_S),
+        ("head_s", admin.head_s, MAX_WAIT_S),
+        ("body_s", admin.body_s, MAX_WAIT_S),
     ] {
         if !(1..=most).contains(&value) {
             let what = format!("{value} is out of range; write a value from 1 to {most}");

@@ -446,7 +446,7 @@ impl Exposed {
             ),
             (
                 "admin_slow_connections",
-                "Connections to the admin port that did not ask in time",
+                "Connections to the admin port that did not ask, or send a body, in time",
                 slow,
             ),
             (

@@ -8,6 +8,7 @@
 //! Deliberately not here: anything that decides about connections or topics. That is the broker's.
 
 mod api;
+mod body;
 mod console;
 mod gate;
 mod limits;

@@ -7,6 +7,7 @@
 //! Deliberately not here: who may ask what ([`super::gate`]), and how long an answer may take: event streams have no end.
 
 use std::collections::VecDeque;
+use std::convert::Infallible;
 use std::future::Future;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -25,6 +26,7 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::Semaphore;
 use tokio::task::AbortHandle;
 
+use super::body;
 use crate::config::Admin;
 
 /// Connections past the limit at once.
@@ -40,7 +42,7 @@ pub struct Counts {
     max: u32,
     /// Connections past the limit.
     refused: Met,
-    /// Connections whose first request did not come in time.
+    /// Connections whose first request, or the body of one, did not come in time.
     slow: Met,
 }
 
@@ -65,7 +67,7 @@ impl Counts {
         self.refused.count()
     }
 
-    /// Connections whose first request did not come in time.
+    /// Connections whose first request, or the body of one, did not come in time.
     pub fn slow(&self) -> u64 {
         self.slow.count()
     }
@@ -100,6 +102,7 @@ impl Met {
 pub struct Port {
     counts: Arc<Counts>,
     head_timeout: Duration,
+    body_s: u32,
     routes: Router,
     /// For those past the limit.
     spare_routes: Router,
@@ -112,6 +115,7 @@ impl Port {
         Port {
             counts,
             head_timeout: Duration::from_secs(u64::from(admin.head_s)),
+            body_s: admin.body_s,
             routes,
             spare_routes,
             spare: VecDeque::new(),
@@ -161,6 +165,7 @@ impl Port {
         keep_alive: bool,
     ) -> impl Future<Output = ()> + Send + use<> {
         let (counts, routes) = (self.counts.clone(), routes.clone());
+        let body_s = self.body_s;
         let mut http = http1::Builder::new();
         http.timer(TokioTimer::new())
             .header_read_timeout(self.head_timeout)
@@ -170,7 +175,16 @@ impl Port {
             let service = service_fn(|request: Request<Incoming>| {
                 asked.store(true, Relaxed);
                 let routes = TowerToHyperService::new(routes.clone());
-                hyper::service::Service::call(&routes, request)
+                let (request, late) = body::timed(request, Duration::from_secs(body_s.into()));
+                let answered = hyper::service::Service::call(&routes, request);
+                let counts = &counts;
+                async move {
+                    let answer = answered.await?;
+                    match late.load(Relaxed) {
+                        false => Ok(answer),
+                        true => Ok::<_, Infallible>(slow_body(counts, body_s)),
+                    }
+                }
             });
             let served = http.serve_connection(TokioIo::new(stream), service).await;
             // Who has asked before only waited with the next request.
@@ -191,6 +205,21 @@ fn full(max: u32) -> String {
     format!(
         "{max} connections are open, as many as admin.connections_max allows; close some (the console's tabs, event streams), or raise it"
     )
+}
+
+/// The answer to a request whose body did not come in time; the connection ends with it.
+fn slow_body(counts: &Counts, body_s: u32) -> Response {
+    if let Some(slow) = counts.slow.add() {
+        tracing::warn!(
+            slow,
+            "the admin port ended a connection whose request's body did not come in time; raise admin.body_s if that was no probe"
+        );
+    }
+    let why =
+        format!("the body did not come within {body_s} s; send it faster, or raise admin.body_s");
+    let body = axum::Json(serde_json::json!({ "error": why }));
+    let close = [(header::CONNECTION, "close")];
+    (StatusCode::REQUEST_TIMEOUT, close, body).into_response()
 }
 
 /// The answer to whatever cannot be answered past the limit.

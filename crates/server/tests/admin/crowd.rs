@@ -110,3 +110,79 @@ fn who_does_not_say_in_time_what_it_wants_is_ended() {
         server.log()
     );
 }
+
+#[test]
+fn a_body_that_is_not_there_in_time_is_answered_and_ended_and_a_fast_one_is_not() {
+    let server = Server::with_admin("[admin]\nbody_s = 1\nhead_s = 3600\n");
+    let admin = server.admin();
+    let slow = || metric(admin, "crore_admin_slow_connections_total");
+    let body = r#"{"topic":"a","data":"x"}"#;
+    let head = |more: &str| {
+        format!(
+            "POST /api/v1/publish HTTP/1.1\r\nHost: {admin}\r\nContent-Type: application/json\r\n{more}\r\n\r\n"
+        )
+    };
+    let sized = head(&format!("Content-Length: {}", body.len()));
+    let chunked = head("Transfer-Encoding: chunked");
+    for (head, drip) in [
+        (&sized, ""),
+        (&sized, " "),
+        (&chunked, ""),
+        (&chunked, "1\r\n \r\n"),
+    ] {
+        let before = slow();
+        let mut stream = connect(admin);
+        stream.write_all(head.as_bytes()).expect("it is read");
+        let mut answer = stream.try_clone().expect("a clone");
+        let dripping = std::thread::spawn(move || {
+            // Each piece is in time, and the whole is not: these are too few for the length.
+            for _ in 0..20 {
+                if stream.write_all(drip.as_bytes()).is_err() {
+                    return;
+                }
+                std::thread::sleep(Duration::from_millis(100));
+            }
+        });
+        let mut said = Vec::new();
+        let mut piece = [0; 4096];
+        // Who still sends into the end may find it reset, behind the answer.
+        while let Ok(count @ 1..) = answer.read(&mut piece) {
+            said.extend_from_slice(&piece[..count]);
+        }
+        let said = String::from_utf8(said).expect("text");
+        assert!(said.starts_with("HTTP/1.1 408"), "{head}{drip}: {said}");
+        assert!(said.contains("admin.body_s"), "{said}");
+        dripping.join().expect("it ends");
+        assert_eq!(slow(), before.map(|count| count + 1.0));
+    }
+    assert!(
+        server.log().contains("raise admin.body_s"),
+        "{}",
+        server.log()
+    );
+    // In time, though in pieces, and then the connection goes on for longer than a body may take.
+    let mut stream = connect(admin);
+    let (first, rest) = body.split_at(5);
+    for piece in [&sized, first, rest] {
+        stream.write_all(piece.as_bytes()).expect("it is read");
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    let mut answer = [0; 4096];
+    let count = stream.read(&mut answer).expect("an answer");
+    assert!(
+        answer[..count].starts_with(b"HTTP/1.1 200"),
+        "{:?}",
+        &answer[..count]
+    );
+    std::thread::sleep(Duration::from_millis(1_200));
+    stream
+        .write_all(format!("{sized}{body}").as_bytes())
+        .expect("it is open");
+    let count = stream.read(&mut answer).expect("an answer");
+    assert!(
+        answer[..count].starts_with(b"HTTP/1.1 200"),
+        "{:?}",
+        &answer[..count]
+    );
+    assert_eq!(slow(), Some(4.0));
+}

@@ -1,0 +1,79 @@
+//! The body of a request to the admin port, which has so long to arrive.
+//!
+//! Invariants: the time is counted from the end of the head, whatever pieces the body comes in; a request without a body has no
+//! timer. A body that is late ends in an error for whoever reads it, and is marked, so that the answer can say what was wrong.
+
+use std::error::Error;
+use std::fmt;
+use std::future::Future as _;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use axum::body::Bytes;
+use axum::extract::Request;
+use hyper::body::{Body, Frame, Incoming, SizeHint};
+use tokio::time::Sleep;
+
+/// A body with a deadline.
+pub struct Timed {
+    body: Incoming,
+    /// None where there is nothing to come.
+    end: Option<Pin<Box<Sleep>>>,
+    late: Arc<AtomicBool>,
+}
+
+/// It did not arrive in time.
+#[derive(Debug)]
+pub struct Late;
+
+impl fmt::Display for Late {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("the body did not arrive in time")
+    }
+}
+
+impl Error for Late {}
+
+/// Gives the request's body so long, from now on. The flag says, once the request is answered, whether it was late.
+pub fn timed(request: Request<Incoming>, time: Duration) -> (Request<Timed>, Arc<AtomicBool>) {
+    let late = Arc::new(AtomicBool::new(false));
+    let marked = late.clone();
+    let request = request.map(|body| Timed {
+        end: (!body.is_end_stream()).then(|| Box::pin(tokio::time::sleep(time))),
+        body,
+        late: marked,
+    });
+    (request, late)
+}
+
+impl Body for Timed {
+    type Data = Bytes;
+    type Error = Box<dyn Error + Send + Sync>;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, Self::Error>>> {
+        // What has arrived is taken, also by who looks late.
+        if let Poll::Ready(frame) = Pin::new(&mut self.body).poll_frame(cx) {
+            return Poll::Ready(frame.map(|frame| frame.map_err(Into::into)));
+        }
+        let over = |end: &mut Pin<Box<Sleep>>| end.as_mut().poll(cx).is_ready();
+        if !self.end.as_mut().is_some_and(over) {
+            return Poll::Pending;
+        }
+        self.late.store(true, Relaxed);
+        Poll::Ready(Some(Err(Late.into())))
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.body.is_end_stream()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        self.body.size_hint()
+    }
+}
