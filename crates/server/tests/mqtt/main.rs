@@ -21,6 +21,7 @@ mod keep_alive;
 mod malformed;
 mod overlap;
 mod restart;
+mod room;
 mod sys;
 mod turns;
 mod websocket;

@@ -124,9 +124,7 @@ impl Shard {
             if shows {
                 return self.leave_group(slot, serial);
             }
-            self.grant_pending(slot, part, ReasonCode::QUOTA_EXCEEDED);
-            self.leave_part(slot, part);
-            return self.send_reply(slot, io);
+            return self.refuse_part(slot, part, ReasonCode::QUOTA_EXCEEDED, io);
         }
         let mut out = Vec::new();
         let mut full = None;

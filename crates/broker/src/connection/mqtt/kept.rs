@@ -7,7 +7,7 @@ use alloc::boxed::Box;
 use alloc::collections::BTreeSet;
 use alloc::vec::Vec;
 
-use crore_wire::mqtt::{Qos, Version};
+use crore_wire::mqtt::{Qos, ReasonCode, Version};
 
 use super::give::options_of;
 use super::shared::is_shared;
@@ -57,10 +57,13 @@ pub(super) struct KeptSub<'a> {
     seen: Vec<u64>,
     /// Since where it has brought all that it matches; nothing when that is where it stands.
     starts: Vec<u64>,
+    /// All of that, as it stands there.
+    raw: &'a [u8],
 }
 
 impl KeptSub<'_> {
     fn read<'a>(from: &mut Reader<'a>) -> KeptSub<'a> {
+        let all = from.0;
         let options = from.byte();
         let identifier = from.number() as u32;
         let filter = from.field();
@@ -78,6 +81,7 @@ impl KeptSub<'_> {
             identifier,
             seen,
             starts,
+            raw: &all[..all.len() - from.0.len()],
         }
     }
 }
@@ -107,7 +111,11 @@ impl Shard {
         };
         let list = extra.list.iter().enumerate();
         let subs: Vec<_> = list.filter(|(_, sub)| granted(sub)).collect();
-        write_varint(&mut out, subs.len() as u64);
+        let mqtt = extra.mqtt.as_deref().expect("a list has its state");
+        write_varint(&mut out, (subs.len() + mqtt.unplaced.len()) as u64);
+        for sub in &mqtt.unplaced {
+            out.extend_from_slice(sub);
+        }
         for (part, sub) in subs {
             let seen = self.seen_of(slot, sub);
             let starts = self.starts_of(slot, part as u32, &seen);
@@ -115,14 +123,7 @@ impl Shard {
             let flags = flag(!seen.is_empty(), SEEN) | flag(!starts.is_empty(), STARTED);
             out.push(sub.options & 0x3F | flags);
             write_varint(&mut out, u64::from(sub.identifier));
-            match &sub.group {
-                Some(group) => write_field(&mut out, &group.text),
-                None if sub.topic != NONE => write_field(&mut out, self.topics.name(sub.topic)),
-                None => {
-                    let filter = self.wildcard_of(slot, part as u32);
-                    write_field(&mut out, &filter.expect("it has wildcards"));
-                }
-            }
+            write_field(&mut out, &self.text_of(slot, part as u32));
             if !seen.is_empty() {
                 write_varint(&mut out, seen.len() as u64);
                 for offset in seen.iter().chain(&starts) {
@@ -130,7 +131,6 @@ impl Shard {
                 }
             }
         }
-        let mqtt = extra.mqtt.as_deref().expect("a list has its state");
         for list in [&mqtt.inflight, &mqtt.waiting] {
             write_varint(&mut out, list.len() as u64);
             for sent in list {
@@ -144,6 +144,16 @@ impl Shard {
         }
         write_received(&mut out, &mqtt.received);
         out.into_boxed_slice()
+    }
+
+    /// What a subscription was asked for as.
+    pub(super) fn text_of(&self, slot: u32, part: u32) -> Vec<u8> {
+        let sub = &self.extras.get(self.conns.get(slot).extra).list[part as usize];
+        match &sub.group {
+            Some(group) => group.text.to_vec(),
+            None if sub.topic != NONE => self.topics.name(sub.topic).to_vec(),
+            None => self.wildcard_of(slot, part).expect("it has wildcards"),
+        }
     }
 
     /// Where a subscription stands that needs its log; nothing when it has seen nothing yet.
@@ -186,6 +196,7 @@ impl Shard {
         }
         debug_assert!(self.conns.get(slot).wants(MULTI));
         self.send_inflight(slot, io);
+        let mut unplaced = None;
         for sub in subs {
             if !self.may_still(slot, sub.filter) {
                 if qos(sub.options) > 0 || is_shared(sub.filter) {
@@ -209,8 +220,11 @@ impl Shard {
                 continue;
             }
             if sub.filter.iter().any(|b| matches!(b, b'+' | b'#')) {
-                // Without room for it the client is told nothing: it subscribed before, and there was room.
-                let _ = self.join_wildcard(slot, &wanted, &all);
+                if self.join_wildcard(slot, &wanted, &all).is_err() {
+                    self.mqtt_state(slot).unplaced.push(sub.raw.into());
+                    unplaced = Some(sub.filter);
+                    continue;
+                }
             } else {
                 self.join_topic(slot, &wanted);
             }
@@ -226,6 +240,9 @@ impl Shard {
             }
         }
         self.end_starts(slot);
+        if let Some(filter) = unplaced {
+            self.end_unplaced(slot, filter, ReasonCode::QUOTA_EXCEEDED, io);
+        }
     }
 }
 

@@ -137,6 +137,9 @@ impl Shard {
         let conn = self.id_of(slot);
         if self.opens_session(slot) {
             self.open_session(slot, io);
+            if !self.is_current(conn) || self.conns.get(slot).state != State::Mqtt {
+                return;
+            }
         }
         self.read_again(conn, io);
         if self.conns.get(slot).wants(FRAMED) {
@@ -319,6 +322,12 @@ impl Shard {
 
     /// Ends the connection with a DISCONNECT that says why; 3.1.1 has none. The will is published.
     pub(crate) fn mqtt_end<I: Io>(&mut self, slot: u32, reason: ReasonCode, io: &mut I) {
+        // The name is short and has no null character.
+        self.mqtt_end_saying(slot, reason, reason.name(), io);
+    }
+
+    /// The same, in these words.
+    fn mqtt_end_saying<I: Io>(&mut self, slot: u32, reason: ReasonCode, words: &str, io: &mut I) {
         self.because(ended(reason));
         // [MQTT-3.14.0-1]: not before the CONNACK.
         let connecting = self
@@ -327,8 +336,7 @@ impl Shard {
         let row = self.conns.get(slot);
         if self.version(slot) == Version::V5 && row.mqtt != NONE && !connecting {
             let mut properties = PropertyBuf::new();
-            // The name is short and has no null character.
-            let _ = properties.reason_string(reason.name());
+            let _ = properties.reason_string(words);
             if reason == ReasonCode::USE_ANOTHER_SERVER {
                 let reference = &self.world.settings.drain.server_reference;
                 let _ = properties.server_reference(reference);

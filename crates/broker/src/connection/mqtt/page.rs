@@ -3,6 +3,8 @@
 //!
 //! A subscription gets nothing live before the page that is marked `at_head`; retained messages come before both.
 
+use alloc::format;
+
 use crore_wire::mqtt::{Qos, ReasonCode};
 
 use super::give::Wants;
@@ -99,13 +101,46 @@ impl Shard {
             Attached::Forbidden => ReasonCode::NOT_AUTHORIZED,
             _ => ReasonCode::QUOTA_EXCEEDED,
         };
+        self.refuse_part(slot, part, reason, io);
+    }
+
+    /// A home has no place for a subscription. A new one is refused. Of one that the session had, the client cannot be told
+    /// but by the end of the connection; the session stays what it was, so that with its next one it is tried again.
+    pub(super) fn refuse_part<I: Io>(
+        &mut self,
+        slot: u32,
+        part: u32,
+        reason: ReasonCode,
+        io: &mut I,
+    ) {
         let sub = &mut self.extra(slot).list[part as usize];
         let granted = core::mem::take(&mut sub.granted);
-        if granted != (0, 0) {
-            self.grant(slot, granted, reason);
+        if granted == (0, 0) {
+            let text = self.text_of(slot, part);
+            return self.end_unplaced(slot, &text, reason, io);
         }
+        self.grant(slot, granted, reason);
         self.leave_part(slot, part);
         self.send_reply(slot, io);
+    }
+
+    /// Ends the connection for a subscription of its session that has no place.
+    pub(super) fn end_unplaced<I: Io>(
+        &mut self,
+        slot: u32,
+        text: &[u8],
+        reason: ReasonCode,
+        io: &mut I,
+    ) {
+        let text = core::str::from_utf8(text).expect("filters are UTF-8");
+        let words = match reason {
+            ReasonCode::QUOTA_EXCEEDED => {
+                self.stats.turned_away += 1;
+                format!("no room for the session's subscription to {text}")
+            }
+            _ => format!("the topic of the session's subscription to {text} was not created"),
+        };
+        self.mqtt_end_saying(slot, reason, &words, io);
     }
 
     /// Goes on with subscriptions that fell behind, as far as there is room for what they have missed.

@@ -116,18 +116,18 @@ impl Shard {
         shared.homes.extend(group.map(|group| (home, group)));
         let done = shared.waiting == 0;
         let part = part.expect("it is there");
+        if group.is_none() {
+            return self.refuse_part(to.slot, part, ReasonCode::QUOTA_EXCEEDED, io);
+        }
+        if !done {
+            return;
+        }
         let sub = &mut self.extra(to.slot).list[part as usize];
-        let options = sub.options;
-        if group.is_none() || done {
-            let granted = core::mem::take(&mut sub.granted);
-            let reason = match group {
-                Some(_) => ReasonCode::granted(Qos::from_bits(qos(options)).expect("never three")),
-                None => ReasonCode::QUOTA_EXCEEDED,
-            };
-            if granted != (0, 0) {
-                self.grant(to.slot, granted, reason);
-                self.send_reply(to.slot, io);
-            }
+        let granted = core::mem::take(&mut sub.granted);
+        if granted != (0, 0) {
+            let options = Qos::from_bits(qos(sub.options)).expect("never three");
+            self.grant(to.slot, granted, ReasonCode::granted(options));
+            self.send_reply(to.slot, io);
         }
     }
 

@@ -93,6 +93,8 @@ pub struct Mqtt {
     pub fresh: Vec<u32>,
     /// Since where subscriptions miss nothing, while some read on from the log.
     pub starts: Vec<Start>,
+    /// Subscriptions of the session that found no room, as they were written down. The connection is about to end.
+    pub unplaced: Vec<Box<[u8]>>,
     /// Homes were told to keep messages for a subscription, and do not answer that.
     pub needs_told: bool,
     /// Over WebSocket: bytes that did not end on a packet boundary.
@@ -194,6 +196,7 @@ impl Mqtt {
             && self.owed.is_empty()
             && self.fresh.is_empty()
             && self.starts.is_empty()
+            && self.unplaced.is_empty()
             && !self.needs_told
             && self.partial.is_empty()
             && self.connecting.is_none()

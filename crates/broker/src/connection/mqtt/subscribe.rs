@@ -153,8 +153,9 @@ impl Shard {
         granted: (u16, u16),
     ) -> Result<(), ReasonCode> {
         let sub = &mut self.extra(slot).list[part as usize];
-        if sub.flags & COUNTED == 0 && sub.granted != (0, 0) {
-            // It is not made yet: the first grant would be lost.
+        let waits = sub.granted != (0, 0);
+        if waits {
+            // Its home has not answered yet: the former grant would be lost.
             let former = core::mem::replace(&mut sub.granted, granted);
             let reason = ReasonCode::granted(options.max_qos);
             self.grant(slot, former, reason);
@@ -163,7 +164,9 @@ impl Shard {
         let (topic, former) = (sub.topic, qos(sub.options));
         (sub.options, sub.identifier) = (options.bits(), identifier);
         if sub.group.is_some() {
-            self.grant(slot, granted, ReasonCode::granted(options.max_qos));
+            if !waits {
+                self.grant(slot, granted, ReasonCode::granted(options.max_qos));
+            }
             return Ok(());
         }
         let needs_log = options.max_qos.bits();

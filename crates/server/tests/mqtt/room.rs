@@ -1,0 +1,186 @@
+//! Subscriptions for which there is no room: a new one is refused, and one that a session had is not lost in silence.
+
+use crate::broker::Broker;
+use crate::conn::{Conn, VERSIONS, id, message};
+use crate::support::Server;
+use crore_wire::mqtt::{
+    Packet, PacketType::PubAck, Properties, Qos, ReasonCode, SubscribeOptions, Version, encode,
+};
+use std::collections::BTreeSet;
+
+/// Ours, with one shard, so that a limit of each is one of all.
+fn small(settings: &str) -> Broker {
+    Broker::Crore(Server::with_shards(1, settings))
+}
+
+/// Connects with a session that there is, and says with what words the server ends the connection.
+fn refused(broker: &Broker, version: Version, client: &str) -> Option<(ReasonCode, String)> {
+    let mut conn = Conn::open(broker, version);
+    assert!(conn.resume(client), "the session is there");
+    let mut said = None;
+    while let Some(got) = conn.packet_or_end() {
+        let Packet::Disconnect(disconnect) = got.packet() else {
+            panic!("{:?} instead of an end", got.packet());
+        };
+        let words = disconnect.properties.reason_string().unwrap_or_default();
+        said = Some((disconnect.reason, words.to_string()));
+    }
+    said
+}
+
+fn assert_told(said: Option<(ReasonCode, String)>, version: Version, filter: &str) {
+    match version {
+        Version::V311 => assert_eq!(said, None, "it has no word for it"),
+        Version::V5 => {
+            let (reason, words) = said.expect("a DISCONNECT");
+            assert_eq!(reason, ReasonCode::QUOTA_EXCEEDED);
+            assert!(
+                words.ends_with(&format!("subscription to {filter}")),
+                "{words}"
+            );
+        }
+    }
+}
+
+#[test]
+fn a_session_whose_filter_finds_no_room_is_told_so_and_misses_nothing_when_there_is_some() {
+    for version in VERSIONS {
+        let broker = small("[limits]\nfilters_per_shard = 2\n");
+        let mut away = Conn::open(&broker, version);
+        away.resume("away");
+        away.subscribe("plain", 1);
+        away.subscribe("kept/+", 1);
+        away.subscribe("other/+", 1);
+        away.cut();
+        let mut filler = Conn::open(&broker, version);
+        filler.resume("filler");
+        filler.subscribe("a/+", 0);
+        filler.subscribe("b/+", 0);
+        let mut publisher = Conn::connected(&broker, Version::V5, "publisher");
+        for (n, topic) in (1..).zip(["kept/1", "other/1", "plain"]) {
+            publisher.deliver(&message(topic, 1, n, b"missed"));
+        }
+        for _ in 0..3 {
+            let said = refused(&broker, version, "away");
+            assert_told(said, version, "other/+");
+        }
+        filler.cut();
+        let mut back = Conn::open(&broker, version);
+        assert!(back.resume("away"));
+        let mut topics = Vec::new();
+        for _ in 0..3 {
+            let got = back.packet();
+            let publish = got.publish();
+            topics.push(publish.topic.to_string());
+            back.acknowledge(PubAck, publish.packet_id.expect("it has QoS 1").get());
+        }
+        topics.sort();
+        assert_eq!(topics, ["kept/1", "other/1", "plain"]);
+        assert!(back.is_served(), "and nothing else");
+    }
+}
+
+#[test]
+fn a_session_whose_topic_finds_no_room_is_told_so_and_has_its_subscription_when_there_is_some() {
+    for version in VERSIONS {
+        let rule = "[[rule]]\nmatch = \"#\"\nposition_age_s = 1\nlog_messages = 0\n";
+        let broker = small(&format!("[limits]\ntopics_per_shard = 2\n{rule}"));
+        let mut away = Conn::open(&broker, version);
+        away.resume("away");
+        away.subscribe("plain", 0);
+        away.cut();
+        let mut filler = Conn::connected(&broker, version, "filler");
+        filler.subscribe("a", 0);
+        filler.subscribe("b", 0);
+        assert_told(refused(&broker, version, "away"), version, "plain");
+        filler.disconnect();
+        assert_eq!(filler.end(), None);
+        let mut back = Conn::open(&broker, version);
+        assert!(back.resume("away"));
+        assert!(back.is_served());
+        let mut publisher = Conn::connected(&broker, Version::V5, "publisher");
+        publisher.deliver(&message("plain", 1, 1, b"x"));
+        assert_eq!(back.packet().publish().payload, b"x");
+    }
+}
+
+#[test]
+fn what_is_asked_for_many_times_at_once_is_granted_as_often() {
+    let broker = Broker::start();
+    let several = [Qos::AtLeastOnce; 2];
+    for version in VERSIONS {
+        for filter in ["$share/group/t", "t", "+"] {
+            let mut conn = Conn::connected(&broker, version, "it");
+            // The second time it is there already.
+            for _ in 0..2 {
+                let mut packets = Vec::new();
+                for number in 1..=3 {
+                    let filters = several.map(|qos| (filter, SubscribeOptions::of(qos)));
+                    let (id, nothing) = (id(number), Properties::default());
+                    encode::subscribe(&mut packets, version, id, &nothing, filters.into_iter());
+                }
+                conn.send(packets);
+                let mut ids = BTreeSet::new();
+                for _ in 1..=3 {
+                    let got = conn.packet();
+                    let Packet::SubAck(suback) = got.packet() else {
+                        panic!("a SUBACK is due, {:?} came", got.packet());
+                    };
+                    assert!(ids.insert(suback.packet_id), "{filter}");
+                    let reasons: Vec<_> = suback.reasons.iter().collect();
+                    assert_eq!(reasons, several.map(ReasonCode::granted), "{filter}");
+                }
+                assert!(conn.is_served(), "{filter}");
+            }
+            let mut publisher = Conn::connected(&broker, version, "publisher");
+            publisher.deliver(&message("t", 1, 1, b"x"));
+            let got = conn.packet();
+            assert_eq!(got.publish().payload, b"x", "{filter}");
+            conn.acknowledge(PubAck, got.publish().packet_id.expect("QoS 1").get());
+            assert!(conn.is_served(), "{filter}: and nothing else");
+            conn.disconnect();
+            assert_eq!(conn.end(), None);
+        }
+    }
+}
+
+#[test]
+fn a_group_that_was_refused_is_not_subscribed_to() {
+    let broker = Broker::with("[limits]\ntopics_per_connection = 400\n");
+    if !broker.is_ours() {
+        return;
+    }
+    let mut conn = Conn::open(&broker, Version::V5);
+    conn.resume("member");
+    let mut shapes = (0_u32..1 << 16).filter(|bits| bits.count_ones() == 3);
+    let mut filter = || {
+        let bits = shapes.next().expect("there are 560");
+        let levels = (0..16).map(|n| if bits >> n & 1 == 1 { "+" } else { "x" });
+        format!("$share/g/{}", levels.collect::<Vec<_>>().join("/"))
+    };
+    for _ in 0..256 {
+        assert_eq!(
+            conn.subscribe(&filter(), 1),
+            ReasonCode::granted(Qos::AtLeastOnce)
+        );
+    }
+    let refused = filter();
+    assert_eq!(conn.subscribe(&refused, 1), ReasonCode::QUOTA_EXCEEDED);
+    for _ in 0..2 {
+        conn.write(|out| {
+            let filters = std::iter::once(&refused[..]);
+            encode::unsubscribe(out, Version::V5, id(9), &Properties::default(), filters);
+        });
+        let got = conn.packet();
+        let Packet::UnsubAck(unsuback) = got.packet() else {
+            panic!("an UNSUBACK is due, {:?} came", got.packet());
+        };
+        let reasons: Vec<_> = unsuback.reasons.iter().collect();
+        assert_eq!(reasons, [ReasonCode::NO_SUBSCRIPTION_EXISTED]);
+        // Nor after it has been away.
+        conn.cut();
+        conn = Conn::open(&broker, Version::V5);
+        assert!(conn.resume("member"));
+        assert!(conn.is_served());
+    }
+}
