@@ -140,6 +140,7 @@ fn settings() -> Settings {
         Rule {
             ttl_s: 3,
             slow: Slow::Skip,
+            outbox_messages: 2,
             ..rule("skip/#")
         },
         rule("#"),

@@ -267,32 +267,6 @@ pub struct HttpSpill {
     pub asked: bool,
 }
 
-/// Bytes that the socket refused.
-#[derive(Default)]
-pub struct Outbox {
-    /// The bytes.
-    pub bytes: Vec<u8>,
-    /// How many of them are sent.
-    pub sent: usize,
-}
-
-impl Outbox {
-    /// Bytes that wait.
-    pub fn waiting_bytes(&self) -> usize {
-        self.bytes.len() - self.sent
-    }
-
-    /// Notes that so many more are sent. What is sent is let go of when it is half of what is held: each byte is
-    /// moved once at most, and a peer that stays behind by the same amount for ever costs the same memory.
-    pub fn sent(&mut self, bytes: usize) {
-        self.sent += bytes;
-        if self.sent >= self.waiting_bytes() {
-            self.bytes.drain(..self.sent);
-            self.sent = 0;
-        }
-    }
-}
-
 /// One of several topics of a connection.
 #[derive(Default)]
 pub struct Sub {

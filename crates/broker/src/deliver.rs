@@ -409,7 +409,7 @@ impl Shard {
             return;
         }
         if self.extras.get(extra).attaching.is_some() {
-            self.hold_of_set(slot, part as u32, frames);
+            self.hold_of_set(slot, part as u32, topic, frames);
             return;
         }
         for n in 0..self.run.records().len() {
@@ -422,8 +422,10 @@ impl Shard {
                 if self.offer(slot, &bytes, &[bytes.len()], io) == 1 {
                     continue;
                 }
-            } else if self.fits(slot, bytes.len()) {
-                self.put(slot, &bytes, io);
+            } else if self.fits(slot, bytes.len(), || {
+                self.bounds_of(self.topics.name(topic))
+            }) {
+                self.put_messages(slot, &bytes, &[bytes.len()], io);
                 self.stats.sent(1, bytes.len());
                 continue;
             }
@@ -441,24 +443,17 @@ impl Shard {
         }
     }
 
-    /// Whether so many bytes may be put behind what waits.
-    pub(crate) fn fits(&self, slot: u32, bytes: usize) -> bool {
-        let outbox = self.conns.get(slot).outbox;
-        let limits = &self.world.settings.limits;
-        outbox == NONE
-            || self.outboxes.get(outbox).waiting_bytes() + bytes <= limits.outbox_bytes
-                && self.outbox_bytes + bytes <= limits.outbox_bytes_per_shard
-    }
-
     /// A stream on several topics that is not begun: what comes waits for the other homes, within
     /// the limits of an outbox, unless it may be superseded meanwhile.
-    fn hold_of_set(&mut self, slot: u32, part: u32, frames: &Frames) {
-        let limit = self.world.settings.limits.outbox_bytes;
+    fn hold_of_set(&mut self, slot: u32, part: u32, topic: u32, frames: &Frames) {
+        let bounds = self.bounds_of(self.topics.name(topic));
         let epoch = self.world.epoch;
         let extra = self.extras.get_mut(self.conns.get(slot).extra);
         let attaching = extra.attaching.as_mut().expect("it is not begun");
         for record in self.run.records() {
-            if record.latest || attaching.frames.len() + frames.frame(record).len() > limit {
+            let full = attaching.frames.len() + frames.frame(record).len() > bounds.bytes
+                || attaching.held.len() >= bounds.messages;
+            if record.latest || full {
                 extra.list[part as usize].flags &= !LIVE;
                 extra.behind.push(Behind {
                     part,

@@ -30,6 +30,7 @@ mod log;
 pub mod mail;
 mod matched;
 mod matching;
+mod outbox;
 pub mod pace;
 pub mod planted;
 pub mod position;

@@ -109,6 +109,9 @@ impl Shard {
         self.run
             .begin(messages.iter().map(|message| message.record));
         self.run.home = home;
+        self.run
+            .names
+            .extend(messages.iter().map(|message| message.name));
         let mut warmed = d.run.at;
         while let Some(first) = d.run.due.get(d.run.at) {
             if *budget == 0 {

@@ -21,7 +21,11 @@ const SYS: &[u8] = b"$SYS/";
 /// The rules of a server, then the default rule, the one of the server's own topics, and the one that retained messages
 /// are kept by.
 #[derive(Clone, Debug)]
-pub struct Rules(Vec<Rule>);
+pub struct Rules {
+    all: Vec<Rule>,
+    bound_outboxes: bool,
+    count_waiting: bool,
+}
 
 impl Rules {
     /// Takes at most [`RULES_MAX`] rules.
@@ -40,7 +44,21 @@ impl Rules {
         let sys = newest(&all[governing(rules, b"$SYS/broker")]);
         all.push(sys);
         all.push(newest(&Rule::default()));
-        Rules(all)
+        Rules {
+            bound_outboxes: all.iter().any(|rule| rule.bounds_outboxes()),
+            count_waiting: all.iter().any(|rule| rule.outbox_messages > 0),
+            all,
+        }
+    }
+
+    /// Whether any of them has bounds of its own for what waits for a connection.
+    pub fn bound_outboxes(&self) -> bool {
+        self.bound_outboxes
+    }
+
+    /// Whether any of them bounds how many messages wait for a connection.
+    pub fn count_waiting(&self) -> bool {
+        self.count_waiting
     }
 
     /// The number of the rule that governs this topic.
@@ -53,25 +71,25 @@ impl Rules {
 
     /// Those that the operator wrote.
     fn of_operator(&self) -> &[Rule] {
-        &self.0[..self.0.len() - BUILT_IN]
+        &self.all[..self.all.len() - BUILT_IN]
     }
 
     /// Whether the same rule of both governs each topic, and keeps it in the same form.
     pub fn govern_alike(&self, others: &Rules) -> bool {
         let forms = |rule: &Rule| (rule.filter.clone(), rule.keep);
-        self.0.iter().map(forms).eq(others.0.iter().map(forms))
+        self.all.iter().map(forms).eq(others.all.iter().map(forms))
     }
 
     /// The number of the rule that has this filter, among the operator's and the default.
     pub fn with_filter(&self, filter: &[u8]) -> Option<u8> {
-        let all = &self.0[..=self.of_operator().len()];
+        let all = &self.all[..=self.of_operator().len()];
         let is = |rule: &Rule| rule.filter.as_bytes() == filter;
         Some(all.iter().position(is)? as u8)
     }
 
     /// The number of the rule of retained messages: the newest of a topic, however old.
     pub fn retained(&self) -> u8 {
-        (self.0.len() - 1) as u8
+        (self.all.len() - 1) as u8
     }
 
     /// Whether everybody has this right on all that `filter` matches, a topic too: the first rule that governs any of it
@@ -87,18 +105,18 @@ impl Rules {
 
     /// Whether everybody has this right on some topics.
     pub fn open(&self, right: Right) -> bool {
-        self.0.iter().any(|rule| rule.open.has(right))
+        self.all.iter().any(|rule| rule.open.has(right))
     }
 
     /// The rule of this number.
     #[inline]
     pub fn get(&self, number: u8) -> &Rule {
-        &self.0[number as usize]
+        &self.all[number as usize]
     }
 
     /// How many there are, with those that are not the operator's.
     pub fn count(&self) -> usize {
-        self.0.len()
+        self.all.len()
     }
 }
 

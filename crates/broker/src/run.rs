@@ -28,6 +28,8 @@ pub struct Run {
     encoded: [Encoded; Encoding::COUNT],
     /// Who told them, for subscribers by filter.
     pub home: ShardId,
+    /// Where the names of their topics lie in the frames, if they are not all of one topic.
+    pub names: Vec<u32>,
 }
 
 /// Messages of the run for one connection.
@@ -40,6 +42,7 @@ struct Due {
 impl Run {
     /// Goes on to other messages.
     pub fn begin(&mut self, records: impl Iterator<Item = Record>) {
+        self.names.clear();
         self.records.clear();
         self.records.extend(records);
         self.encoded.iter_mut().for_each(Encoded::clear);
@@ -133,7 +136,7 @@ impl Shard {
             bytes.extend_from_slice(self.run.message(encoding, *n as usize, frames));
             ends.push(bytes.len());
         }
-        self.put_picks(slot, &bytes, &ends, picks, io);
+        self.put_picks(slot, (&bytes, &ends), picks, frames, io);
     }
 
     /// Sends messages that lie side by side.
@@ -155,26 +158,21 @@ impl Shard {
     pub(crate) fn put_picks<I: Io>(
         &mut self,
         slot: u32,
-        bytes: &[u8],
-        ends: &[usize],
+        (bytes, ends): (&[u8], &[usize]),
         picks: &[u32],
+        frames: &Frames,
         io: &mut I,
     ) {
         let taken = self.offer(slot, bytes, ends, io);
-        let limits = &self.world.settings.limits;
         for n in taken..ends.len() {
-            let record = &self.run.records()[picks[n] as usize];
+            let record = self.run.records()[picks[n] as usize];
             let message = &bytes[if n == 0 { 0 } else { ends[n - 1] }..ends[n]];
-            let outbox = self.outboxes.get_mut(self.conns.get(slot).outbox);
-            let fits = !record.latest
-                && outbox.waiting_bytes() + message.len() <= limits.outbox_bytes
-                && self.outbox_bytes + message.len() <= limits.outbox_bytes_per_shard;
-            if !fits {
+            let bounds = || self.bounds_in_run(slot, picks[n] as usize, frames);
+            if record.latest || !self.fits(slot, message.len(), bounds) {
                 let (home, offset) = (self.run.home, record.offset - 1);
                 return self.fell_behind_of_http(slot, home, offset);
             }
-            outbox.bytes.extend_from_slice(message);
-            self.outbox_bytes += message.len();
+            self.put_messages(slot, message, &[message.len()], io);
             self.stats.sent(1, message.len());
         }
     }
@@ -233,7 +231,7 @@ impl Shard {
             self.stats.sent(1, message.len());
             n += 1;
         }
-        self.refused(due.slot, rest, io);
+        self.refused_rest(due.slot, rest, io);
         self.queue(due, frames, n);
     }
 
@@ -259,7 +257,7 @@ impl Shard {
         let whole = ends.iter().take_while(|end| **end <= sent).count();
         let before = if whole == 0 { 0 } else { ends[whole - 1] };
         let cut = if sent > before { ends[whole] } else { sent };
-        self.refused(slot, bytes[sent..cut].to_vec(), io);
+        self.refused_rest(slot, bytes[sent..cut].to_vec(), io);
         let taken = whole + usize::from(sent > before);
         self.stats.sent(taken, cut);
         taken
@@ -269,15 +267,16 @@ impl Shard {
     /// to its position and reads on from the log when the socket drains. Where only the newest message of each
     /// key is kept that is at once, so that none is sent that was superseded while it waited.
     fn queue(&mut self, due: &Due, frames: &Frames, from: usize) {
-        let limits = &self.world.settings.limits;
-        let outbox = self.outboxes.get_mut(self.conns.get(due.slot).outbox);
+        let (counts, outbox) = (
+            self.world.rules.count_waiting(),
+            self.conns.get(due.slot).outbox,
+        );
         for n in from..due.messages.end {
             let bytes = self.run.message(due.encoding, n, frames);
             let record = &self.run.records[n];
-            let fits = (!record.latest || planted::is(Fault::Superseded))
-                && outbox.waiting_bytes() + bytes.len() <= limits.outbox_bytes
-                && self.outbox_bytes + bytes.len() <= limits.outbox_bytes_per_shard;
-            if !fits {
+            let bounds = || self.bounds_in_run(due.slot, n, frames);
+            let waits = !record.latest || planted::is(Fault::Superseded);
+            if !waits || !self.fits(due.slot, bytes.len(), bounds) {
                 let offset = record.previous;
                 if self.conns.get(due.slot).wants(FILTERS) {
                     let (home, offset) = (self.run.home, record.offset - 1);
@@ -293,7 +292,11 @@ impl Shard {
                 self.extra(due.slot).behind.push(behind);
                 return;
             }
+            let outbox = self.outboxes.get_mut(outbox);
             outbox.bytes.extend_from_slice(bytes);
+            if counts {
+                outbox.count(bytes.len(), &[bytes.len()]);
+            }
             self.outbox_bytes += bytes.len();
             self.stats.sent(1, bytes.len());
         }

@@ -317,6 +317,11 @@ pub struct Rule {
     pub poll_timeout_status: u16,
     /// Milliseconds in SSE's `retry:`.
     pub sse_retry_ms: u32,
+    /// Bytes that wait for a connection whose socket refuses them, past which no message of these topics is put behind them; 0:
+    /// [`Limits::outbox_bytes`].
+    pub outbox_bytes: usize,
+    /// Messages that wait for a connection likewise; 0 is no limit.
+    pub outbox_messages: u32,
     /// What becomes of slow subscribers.
     pub slow: Slow,
     /// What everybody may do here without a grant, while [`Access::closed`].
@@ -330,6 +335,11 @@ impl Rule {
             Keep::Log => self.log_messages,
             Keep::Latest => self.keys_max,
         }
+    }
+
+    /// Whether it has bounds of its own for what waits for a connection.
+    pub fn bounds_outboxes(&self) -> bool {
+        self.outbox_bytes > 0 || self.outbox_messages > 0
     }
 }
 
@@ -350,6 +360,8 @@ impl Default for Rule {
             poll_timeout_s: 30,
             poll_timeout_status: 204,
             sse_retry_ms: 2000,
+            outbox_bytes: 0,
+            outbox_messages: 0,
             slow: Slow::Disconnect,
             open: Rights::default(),
         }

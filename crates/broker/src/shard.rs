@@ -20,7 +20,7 @@ use crate::access::verdicts::Verdicts;
 use crate::admission::Admission;
 use crate::carrier::Topics;
 use crate::conn::{
-    CLOSING, ConnId, EOF, Extra, FRAMED, HttpSpill, Link, Outbox, PAUSED, PINGS, Row, Spill, State,
+    CLOSING, ConnId, EOF, Extra, FRAMED, HttpSpill, Link, PAUSED, PINGS, Row, Spill, State,
 };
 use crate::connection::mqtt::{Leaving, MqttRow};
 use crate::deliver::Delivery;
@@ -30,6 +30,7 @@ use crate::io::{Close, Input, Io};
 use crate::lanes::Lanes;
 use crate::mail::{Ask, Mail, ReplyTo, ShardId};
 use crate::matching::Matching;
+use crate::outbox::Outbox;
 use crate::pace::Pace;
 use crate::rules::Rules;
 use crate::run::Run;
@@ -526,10 +527,7 @@ impl Shard {
     pub(crate) fn refused<I: Io>(&mut self, slot: u32, rest: Vec<u8>, io: &mut I) {
         let row = self.conns.get_mut(slot);
         self.outbox_bytes += rest.len();
-        row.outbox = self.outboxes.insert(Outbox {
-            bytes: rest,
-            sent: 0,
-        });
+        row.outbox = self.outboxes.insert(Outbox::new(rest));
         row.deadline_s = self.now.s + self.world.settings.timeouts.body_s;
         self.update_interest(slot, io);
     }

@@ -315,6 +315,13 @@ fn refusals_name_the_place_the_key_and_the_remedy() {
             ],
         ),
         (
+            "[limits]\noutbox_bytes_per_shard = '2 MiB'\n[[rule]]\nmatch = 'a'\noutbox_bytes = '3 MiB'",
+            &[
+                "crore.toml:5:16: rule[1].outbox_bytes: 3145728",
+                "more than limits.outbox_bytes_per_shard (2097152)",
+            ],
+        ),
+        (
             "[[rule]]\nmatch = 'a'\nkeys_max = 0",
             &["rule[1].keys_max: 0", "from 1 to 1000000"],
         ),

@@ -43,10 +43,18 @@ pub fn check(world: &World, shard: usize) -> Result<(), Wrong> {
         + 2 * plan.pace.page_bytes
         + message;
     // A page for each topic of a connection may come behind a full outbox.
-    let per_connection = limits.outbox_bytes + 3 * page + ANSWERS_BYTES;
+    let rules = plan.settings.rules.iter().map(|rule| rule.outbox_bytes);
+    let outbox_bytes = rules.fold(limits.outbox_bytes, usize::max);
+    let per_connection = outbox_bytes + 3 * page + ANSWERS_BYTES;
     let outbox_bytes = accounts.connections as usize * per_connection;
     if accounts.outbox_bytes > outbox_bytes {
         return Err(format!("{} bytes in outboxes", accounts.outbox_bytes));
+    }
+    if let Some(most) = plan.waiting_max() {
+        let waiting = world.shards[shard].most_messages_waiting();
+        if waiting > most {
+            return Err(format!("{waiting} messages wait, at most {most}"));
+        }
     }
     // One publish more may begin while there is credit; all else is one request of each connection.
     let publish = BATCH_LINES_MAX * (plan.message_bytes + FIELDS_BYTES);

@@ -3,6 +3,7 @@
 
 use crore_broker::Pace;
 use crore_broker::settings::{First, Keep, Rule, Settings, Slow};
+use crore_wire::topic;
 
 use crate::client::mqtt;
 use crate::client::publisher::Deed;
@@ -136,6 +137,10 @@ const RESTARTS_PERCENT: u32 = 30;
 const ENVELOPES: u64 = 46;
 /// How many of a hundred worlds have them.
 const ENVELOPES_PERCENT: u32 = 30;
+/// Begins the chances that decide on bounds of what waits for a socket by rule, likewise.
+const BOUNDS: u64 = 314;
+/// How many of a hundred worlds have them.
+const BOUNDS_PERCENT: u32 = 30;
 /// How many of a hundred turns a lazy shard does not get.
 const LAZY_PERCENT: u32 = 95;
 /// Connections that one tick looks at: a sweep is several turns.
@@ -260,6 +265,14 @@ impl Plan {
             plan.settings.drain.deadline_s = 0;
         }
         plan.envelopes = Rng::new(seed ^ ENVELOPES).chance(ENVELOPES_PERCENT);
+        let mut own = Rng::new(seed ^ BOUNDS);
+        // Where messages expire before stalled sockets next to nothing waits.
+        if own.chance(BOUNDS_PERCENT) && plan.stalled_s == 0 {
+            for rule in &mut plan.settings.rules {
+                rule.outbox_bytes = own.pick(&[0, 0, 60, 300, 4000]);
+                rule.outbox_messages = own.pick(&[0, 1, 2, 5]);
+            }
+        }
         plan
     }
 
@@ -338,6 +351,22 @@ impl Plan {
             slow: rng.pick(&[Slow::Disconnect, Slow::Skip]),
             ..Rule::default()
         }
+    }
+
+    /// The most messages that wait for one connection, if that is bounded: an MQTT client gets all that a turn brings.
+    pub fn waiting_max(&self) -> Option<usize> {
+        let rule_of = |name: &String| {
+            let mut rules = self.settings.rules.iter();
+            rules.find(|rule| topic::matches(rule.filter.as_bytes(), name.as_bytes()))
+        };
+        let most = |name| rule_of(name).filter(|rule| rule.outbox_messages > 0);
+        let bounds = self
+            .topics
+            .iter()
+            .map(|name| Some(most(name)?.outbox_messages));
+        let bounds: Option<Vec<u32>> = bounds.collect();
+        let most = bounds.filter(|_| self.mqtt_clients == 0)?.into_iter().max();
+        Some(most? as usize)
     }
 
     /// The steps of this seed.

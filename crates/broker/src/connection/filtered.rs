@@ -348,7 +348,7 @@ impl Shard {
             self.encode_matched(slot, home, name, &message.record, frames, &mut bytes);
             ends.push(bytes.len());
         }
-        self.put_picks(slot, &bytes, &ends, picks, io);
+        self.put_picks(slot, (&bytes, &ends), picks, frames, io);
     }
 
     /// A response that is not begun holds what comes from homes that have answered, within the limits of an outbox,
@@ -361,18 +361,20 @@ impl Shard {
         messages: &[Matched],
         frames: &Frames,
     ) {
-        let limit = self.world.settings.limits.outbox_bytes;
         let poll = !self.is_stream(slot);
-        let opening = self.extra(slot).opening.as_deref_mut();
-        let opening = opening.expect("the caller saw it");
         for n in picks {
             let message = &messages[*n as usize];
+            let bounds = self.bounds_of(frames.name(message.name));
+            let opening = self.extra(slot).opening.as_deref_mut();
+            let opening = opening.expect("the caller saw it");
             let answered = &mut opening.homes[home as usize];
             if !answered.live {
                 return;
             }
             let more = frames.frame(&message.record).len();
-            let full = message.record.latest || opening.frames.len() + more > limit;
+            let full = message.record.latest
+                || opening.frames.len() + more > bounds.bytes
+                || opening.held.len() >= bounds.messages;
             if poll && !opening.held.is_empty() || !poll && full {
                 // Unseen: it is read from the log later.
                 (answered.end, answered.live) = (message.record.offset - 1, false);

@@ -165,10 +165,11 @@ proptest! {
         ops in ops(KINDS.len() * QUERIES.len(), ALL.len()),
         outbox_bytes in prop_oneof![Just(0_usize), 20..300_usize, Just(1 << 20)],
         outbox_bytes_per_shard in prop_oneof![0..600_usize, Just(1 << 20)],
+        outbox_messages in prop_oneof![Just(0_u32), 1..5_u32],
         page_messages in prop_oneof![Just(1_usize), Just(3), Just(128)],
         visits_per_turn in prop_oneof![1..6_u32, Just(4096)],
     ) {
-        let mut town = Town::new(rule(), |limits| {
+        let mut town = Town::new(Rule { outbox_messages, ..rule() }, |limits| {
             limits.outbox_bytes = outbox_bytes;
             limits.outbox_bytes_per_shard = outbox_bytes_per_shard;
         }, Pace { visits_per_turn, ..pages_of(page_messages) });

@@ -172,7 +172,7 @@ pub fn problems(file: &File, insecure: bool) -> Vec<Problem> {
         check.fail("rule", what);
     }
     for (index, entry) in file.rules.iter().enumerate() {
-        rule(&mut check, index + 1, &entry.0);
+        rule(&mut check, index + 1, &entry.0, &file.limits);
         if let Some(earlier) = file.rules[..index]
             .iter()
             .position(|other| other.0.filter == entry.0.filter)
@@ -459,7 +459,7 @@ fn mqtt(check: &mut Check, mqtt: &Mqtt) {
     check.range("mqtt.sessions_max", mqtt.sessions_max, 1..=u32::MAX);
 }
 
-fn rule(check: &mut Check, number: usize, rule: &Rule) {
+fn rule(check: &mut Check, number: usize, rule: &Rule, limits: &Limits) {
     let key = |name: &str| format!("rule[{number}].{name}");
     if rule.filter.is_empty() {
         let what = "is missing or empty; write a topic filter, such as \"chat/#\", or \"#\" for all topics";
@@ -484,4 +484,11 @@ fn rule(check: &mut Check, number: usize, rule: &Rule) {
         );
     }
     check.range(&key("sse_retry_ms"), rule.sse_retry_ms, 1..=MAX_RETRY_MS);
+    let (outbox_bytes, most) = (rule.outbox_bytes, limits.outbox_bytes_per_shard);
+    if outbox_bytes > most {
+        check.fail(
+            key("outbox_bytes"),
+            format!("{outbox_bytes} is more than limits.outbox_bytes_per_shard ({most}); lower this or raise that"),
+        );
+    }
 }

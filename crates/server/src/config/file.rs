@@ -333,6 +333,9 @@ struct RuleMirror {
     poll_timeout_s: u32,
     poll_timeout_status: u16,
     sse_retry_ms: u32,
+    #[serde(with = "size")]
+    outbox_bytes: usize,
+    outbox_messages: u32,
     #[serde(with = "SlowMirror")]
     slow: Slow,
     #[serde(with = "open")]

@@ -9,6 +9,7 @@ mod support;
 
 mod abuse;
 mod admission;
+mod bounds;
 mod budget;
 mod chaos;
 mod conn;

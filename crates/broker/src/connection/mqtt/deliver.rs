@@ -17,6 +17,7 @@ use super::{Mqtt, NOTHING};
 use crate::conn::{Behind, LIVE, MULTI, QOS_SHIFT, State};
 use crate::io::Io;
 use crate::mail::{Frames, Record};
+use crate::outbox::Packets;
 use crate::planted::{self, Fault};
 use crate::sessions::FOREVER_S;
 use crate::shard::Shard;
@@ -75,7 +76,7 @@ impl Shard {
         frames: &Frames,
         io: &mut I,
     ) -> Option<&'r Record> {
-        let mut out = Vec::new();
+        let mut out = Packets::default();
         let name = self.topic_name(slot, part);
         let sub = &self.extra(slot).list[part as usize];
         let identifiers = [sub.identifier];
@@ -92,8 +93,8 @@ impl Shard {
                 Offered::Full
             )
         });
-        if !out.is_empty() {
-            self.put(slot, &out, io);
+        if !out.bytes.is_empty() {
+            self.put_messages(slot, &out.bytes, &out.ends, io);
         }
         left
     }
@@ -107,10 +108,10 @@ impl Shard {
         message: (&[u8], &Record, &Frames),
         io: &mut I,
     ) -> bool {
-        let mut out = Vec::new();
+        let mut out = Packets::default();
         match self.offer_packet(slot, wants, message, &mut out) {
             Offered::Sent(id) => {
-                self.put(slot, &out, io);
+                self.put_messages(slot, &out.bytes, &out.ends, io);
                 if wants.retained && self.has_waiting(slot) {
                     self.drop_outdated(slot, message.0, message.1.offset);
                 }

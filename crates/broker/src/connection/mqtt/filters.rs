@@ -14,6 +14,7 @@ use crate::io::Io;
 use crate::mail::{Attached, Frames, MatchPage, ShardId};
 use crate::matched::{Due, Matched};
 use crate::matching::Part;
+use crate::outbox::Packets;
 use crate::position::{Position, Since};
 use crate::shard::Shard;
 use crate::slab::NONE;
@@ -126,7 +127,7 @@ impl Shard {
             }
             return self.refuse_part(slot, part, ReasonCode::QUOTA_EXCEEDED, io);
         }
-        let mut out = Vec::new();
+        let mut out = Packets::default();
         let mut full = None;
         let before = self.wildcard_at(slot, serial, home);
         let mut seen = before;
@@ -154,8 +155,8 @@ impl Shard {
             }
             seen = record.offset;
         }
-        if !out.is_empty() {
-            self.put(slot, &out, io);
+        if !out.bytes.is_empty() {
+            self.put_messages(slot, &out.bytes, &out.ends, io);
         }
         let (offset, live) = full.map_or((page.head, page.at_head), |offset| (offset, false));
         if shows {
@@ -262,13 +263,13 @@ impl Shard {
         frames: &Frames,
         io: &mut I,
     ) {
-        let mut out = Vec::new();
+        let mut out = Packets::default();
         for due in all.chunk_by(|a, b| a.message == b.message) {
             let message = &messages[due[0].message as usize];
             self.mqtt_matched_one(slot, home, due, message, frames, &mut out);
         }
-        if !out.is_empty() {
-            self.put(slot, &out, io);
+        if !out.bytes.is_empty() {
+            self.put_messages(slot, &out.bytes, &out.ends, io);
         }
     }
 
@@ -279,7 +280,7 @@ impl Shard {
         due: &[Due],
         message: &Matched,
         frames: &Frames,
-        out: &mut Vec<u8>,
+        out: &mut Packets,
     ) {
         let Some(filtered) = self.filtered(slot) else {
             return;

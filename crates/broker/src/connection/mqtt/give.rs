@@ -12,6 +12,7 @@ use super::subscribe::qos;
 use crate::conn::{FRAMED, SMALL};
 use crate::encode::Message;
 use crate::mail::{Frames, Record, ShardId};
+use crate::outbox::Packets;
 use crate::properties::left_s;
 use crate::sessions::FOREVER_S;
 use crate::shard::Shard;
@@ -55,20 +56,22 @@ impl Shard {
         slot: u32,
         wants: &Wants<'_>,
         message: (&[u8], &Record, &Frames),
-        out: &mut Vec<u8>,
+        out: &mut Packets,
     ) -> Offered {
-        let (_, record, frames) = message;
+        let (topic, record, frames) = message;
         let own = self.mqtts.get(self.conns.get(slot).mqtt).origin();
         if wants.options & NO_LOCAL != 0 && frames.origin(record) == own {
             return Offered::Skipped;
         }
         let waits = self.conns.get(slot).outbox != NONE;
         let acknowledged = record.qos.min(qos(wants.options)) > 0;
-        let bytes = out.len() + frames.frame(record).len();
+        let bytes = out.bytes.len() + frames.frame(record).len();
+        let bounds = || self.bounds_of(topic).after(out.ends.len());
         // Of a topic whose log is kept for it, nothing newer goes before what must be sent again.
         let overtakes = qos(wants.options) > 0 && self.has_waiting(slot);
         if acknowledged && !self.has_place(slot)
-            || !wants.unbound && (overtakes || record.latest && waits || !self.fits(slot, bytes))
+            || !wants.unbound
+                && (overtakes || record.latest && waits || !self.fits(slot, bytes, bounds))
         {
             return Offered::Full;
         }
@@ -79,9 +82,12 @@ impl Shard {
         }
         self.stats.sent(1, packet.len());
         if self.conns.get(slot).wants(FRAMED) {
-            frame::write_frame(out, Opcode::Binary, &packet);
+            frame::write_frame(&mut out.bytes, Opcode::Binary, &packet);
         } else {
-            out.extend_from_slice(&packet);
+            out.bytes.extend_from_slice(&packet);
+        }
+        if self.world.rules.count_waiting() {
+            out.ends.push(out.bytes.len());
         }
         if let Some(id) = id {
             let sent = self.under_way(slot, id, wants, record, packet);

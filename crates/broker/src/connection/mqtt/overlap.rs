@@ -16,6 +16,7 @@ use super::subscribe::qos;
 use crate::conn::{LIVE, Sub};
 use crate::mail::{Frames, Record, ShardId};
 use crate::matching::Group;
+use crate::outbox::Packets;
 use crate::planted::{self, Fault};
 use crate::shard::Shard;
 use crate::slab::NONE;
@@ -237,7 +238,7 @@ impl Shard {
         part: u32,
         wants: &Wants<'_>,
         message: (&[u8], &Record, &Frames),
-        out: &mut Vec<u8>,
+        out: &mut Packets,
     ) -> Offered {
         let sharers = self.sharers(slot, message);
         let Some(all) = sharers.filter(|all| all.parts.contains(&part)) else {

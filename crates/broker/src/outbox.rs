@@ -1,0 +1,268 @@
+//! What waits for a socket that refuses bytes, and how much may.
+//!
+//! A message may wait if the bytes and the messages that wait for its connection, itself included, are within the bounds of
+//! the rule that governs *its* topic, and the bytes that wait on the whole shard within theirs. What waits already counts
+//! whatever topic it is of: who reads topics of several rules falls back soonest in the one with the least bounds. That
+//! is so for every protocol, and for who subscribes by filter too.
+//!
+//! Invariants: rules are looked up where something waits already, never on the way into a free socket; single messages are
+//! known only where some rule bounds their number.
+//!
+//! Deliberately not bounded: pages of the log, which are asked for when nothing waits; answers, of which one is due at a
+//! time; the rest of a message that was begun, and of what one turn had for an MQTT client, which goes out with one write.
+
+use alloc::boxed::Box;
+use alloc::collections::VecDeque;
+use alloc::vec::Vec;
+
+use crate::io::Io;
+use crate::mail::Frames;
+use crate::settings::{Limits, Rule};
+use crate::shard::Shard;
+use crate::slab::NONE;
+
+/// How much may wait for a connection when a message comes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Bounds {
+    /// Bytes, with the message.
+    pub bytes: usize,
+    /// Messages, with this one.
+    pub messages: usize,
+}
+
+impl Bounds {
+    /// Of what no rule governs.
+    fn of_all(limits: &Limits) -> Bounds {
+        Bounds {
+            bytes: limits.outbox_bytes,
+            messages: usize::MAX,
+        }
+    }
+
+    /// Of messages that this rule governs.
+    fn by_rule(rule: &Rule, limits: &Limits) -> Bounds {
+        let all = Bounds::of_all(limits);
+        Bounds {
+            bytes: match rule.outbox_bytes {
+                0 => all.bytes,
+                own => own,
+            },
+            messages: match rule.outbox_messages {
+                0 => all.messages,
+                own => own as usize,
+            },
+        }
+    }
+
+    /// What is left of them when so many messages are on their way.
+    pub fn after(self, messages: usize) -> Bounds {
+        Bounds {
+            messages: self.messages.saturating_sub(messages),
+            ..self
+        }
+    }
+}
+
+/// Bytes that the socket refused.
+#[derive(Default)]
+pub struct Outbox {
+    /// The bytes.
+    pub bytes: Vec<u8>,
+    /// How many of them are sent.
+    pub sent: usize,
+    /// Where the messages among them end.
+    counted: Option<Box<Counted>>,
+}
+
+/// Ends of messages, counted in bytes since the first of them came.
+#[derive(Default)]
+struct Counted {
+    /// Bytes that have gone.
+    gone: u64,
+    ends: VecDeque<u64>,
+}
+
+impl Outbox {
+    /// Begins with what was refused.
+    pub fn new(rest: Vec<u8>) -> Outbox {
+        Outbox {
+            bytes: rest,
+            ..Outbox::default()
+        }
+    }
+
+    /// Bytes that wait.
+    pub fn waiting_bytes(&self) -> usize {
+        self.bytes.len() - self.sent
+    }
+
+    /// Messages that wait, the one whose rest waits among them, as far as they were counted.
+    pub fn waiting_messages(&self) -> usize {
+        self.counted.as_ref().map_or(0, |it| it.ends.len())
+    }
+
+    /// Whether one more message, of so many bytes, is within these bounds.
+    pub fn has_room(&self, bytes: usize, bounds: Bounds) -> bool {
+        self.waiting_bytes() + bytes <= bounds.bytes && self.waiting_messages() < bounds.messages
+    }
+
+    /// Notes that so many more are sent. What is sent is let go of when it is half of what is held: each byte is
+    /// moved once at most, and a peer that stays behind by the same amount for ever costs the same memory.
+    pub fn sent(&mut self, bytes: usize) {
+        self.sent += bytes;
+        if self.sent >= self.waiting_bytes() {
+            self.bytes.drain(..self.sent);
+            self.sent = 0;
+        }
+        if let Some(counted) = &mut self.counted {
+            counted.gone += bytes as u64;
+            while counted.ends.front().is_some_and(|end| *end <= counted.gone) {
+                counted.ends.pop_front();
+            }
+        }
+    }
+
+    /// Counts the messages of which the last `len` bytes were written, with these ends among them; those that are sent are
+    /// none any more.
+    pub fn count(&mut self, len: usize, ends: &[usize]) {
+        let waiting = self.waiting_bytes();
+        let counted = self.counted.get_or_insert_default();
+        let last = counted.gone + waiting as u64;
+        let behind = ends.iter().map(|end| len - end);
+        let wait = behind.filter(|behind| *behind < waiting);
+        counted.ends.extend(wait.map(|behind| last - behind as u64));
+    }
+}
+
+/// Messages that go out with one write.
+#[derive(Default)]
+pub struct Packets {
+    /// Their bytes.
+    pub bytes: Vec<u8>,
+    /// Where they end, if that is to be known.
+    pub ends: Vec<usize>,
+}
+
+impl Shard {
+    /// The most messages that wait for one connection, as far as they are counted. Looks at all connections: for whoever
+    /// checks that bounds hold.
+    pub fn most_messages_waiting(&self) -> usize {
+        let rows = (0..self.conns.end()).filter_map(|slot| self.conns.try_get(slot));
+        let boxes = rows.filter(|row| row.is_open() && row.outbox != NONE);
+        let waiting = boxes.map(|row| self.outboxes.get(row.outbox).waiting_messages());
+        waiting.max().unwrap_or(0)
+    }
+
+    /// How much may wait where no topic is meant.
+    pub(crate) fn bounds(&self) -> Bounds {
+        Bounds::of_all(&self.world.settings.limits)
+    }
+
+    /// How much may wait for a connection when a message of this topic comes.
+    pub(crate) fn bounds_of(&self, topic: &[u8]) -> Bounds {
+        let (rules, limits) = (&self.world.rules, &self.world.settings.limits);
+        match rules.bound_outboxes() {
+            true => Bounds::by_rule(rules.get(rules.number_for(topic)), limits),
+            false => Bounds::of_all(limits),
+        }
+    }
+
+    /// The same, for a message of the run at hand, which goes to this connection.
+    pub(crate) fn bounds_in_run(&self, slot: u32, message: usize, frames: &Frames) -> Bounds {
+        if !self.world.rules.bound_outboxes() {
+            return self.bounds();
+        }
+        match self.run.names.get(message) {
+            Some(name) => self.bounds_of(frames.name(*name)),
+            None => self.bounds_of(self.topics.name(self.conns.get(slot).topic)),
+        }
+    }
+
+    /// Whether so many bytes, of one message, may be put behind what waits.
+    pub(crate) fn fits(&self, slot: u32, bytes: usize, bounds: impl FnOnce() -> Bounds) -> bool {
+        let outbox = self.conns.get(slot).outbox;
+        let limits = &self.world.settings.limits;
+        outbox == NONE
+            || self.outbox_bytes + bytes <= limits.outbox_bytes_per_shard
+                && self.outboxes.get(outbox).has_room(bytes, bounds())
+    }
+
+    /// Sends whole messages with these ends, or puts them behind what waits.
+    pub(crate) fn put_messages<I: Io>(
+        &mut self,
+        slot: u32,
+        bytes: &[u8],
+        ends: &[usize],
+        io: &mut I,
+    ) {
+        self.put(slot, bytes, io);
+        self.count_waiting(slot, bytes.len(), ends);
+    }
+
+    /// The socket took no more: keeps the rest of a message that it took in part, if it did.
+    pub(crate) fn refused_rest<I: Io>(&mut self, slot: u32, rest: Vec<u8>, io: &mut I) {
+        let len = rest.len();
+        self.refused(slot, rest, io);
+        if len > 0 {
+            self.count_waiting(slot, len, &[len]);
+        }
+    }
+
+    /// Counts messages that were just written, where they are counted: `len` bytes, with these ends.
+    fn count_waiting(&mut self, slot: u32, len: usize, ends: &[usize]) {
+        let outbox = self.conns.get(slot).outbox;
+        if outbox != NONE && self.world.rules.count_waiting() {
+            self.outboxes.get_mut(outbox).count(len, ends);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_message_waits_until_its_last_byte_is_sent() {
+        let mut outbox = Outbox::new(b"rest".to_vec());
+        outbox.count(4, &[4]);
+        outbox.bytes.extend_from_slice(b"firstsecond");
+        outbox.count(11, &[5, 11]);
+        for (sent, waiting) in [(3, 3), (1, 2), (4, 2), (1, 1), (5, 1), (1, 0)] {
+            outbox.sent(sent);
+            assert_eq!(outbox.waiting_messages(), waiting);
+        }
+        assert_eq!(outbox.waiting_bytes(), 0);
+    }
+
+    #[test]
+    fn of_messages_that_were_written_those_count_that_were_not_sent() {
+        // The socket took seven of ten bytes.
+        let mut outbox = Outbox::new(b"xyz".to_vec());
+        outbox.count(10, &[4, 7, 8, 10]);
+        assert_eq!(outbox.waiting_messages(), 2);
+    }
+
+    #[test]
+    fn a_rule_has_its_own_bounds_or_those_of_all() {
+        let limits = Limits {
+            outbox_bytes: 100,
+            ..crate::settings::Settings::default().limits
+        };
+        let by = |outbox_bytes, outbox_messages| {
+            let rule = Rule {
+                outbox_bytes,
+                outbox_messages,
+                ..Rule::default()
+            };
+            let bounds = Bounds::by_rule(&rule, &limits);
+            (bounds.bytes, bounds.messages)
+        };
+        assert_eq!(by(0, 0), (100, usize::MAX));
+        assert_eq!(by(7, 0), (7, usize::MAX));
+        assert_eq!(by(500, 3), (500, 3));
+        let outbox = Outbox::new(b"ninebytes".to_vec());
+        let bounds = |bytes, messages| Bounds { bytes, messages };
+        assert!(outbox.has_room(1, bounds(10, 1)) && !outbox.has_room(2, bounds(10, 1)));
+        assert!(!outbox.has_room(1, bounds(10, 1).after(1)));
+    }
+}

@@ -1,0 +1,194 @@
+//! How much waits for a socket by rule: bytes and messages, of one topic, of several, by filter and over MQTT.
+
+use super::*;
+
+const FRAME_BYTES: usize = HEADER_BYTES + 8;
+
+/// Rules for all topics that begin so, with these bounds of bytes and messages.
+fn by_rules(rules: &[(&str, usize, u32)]) -> Settings {
+    let rule = |&(filter, outbox_bytes, outbox_messages): &(&str, usize, u32)| Rule {
+        filter: filter.into(),
+        outbox_bytes,
+        outbox_messages,
+        ..rule()
+    };
+    Settings {
+        rules: rules.iter().map(rule).collect(),
+        ..Settings::default()
+    }
+}
+
+fn flood(town: &mut Town, topics: &[&'static str], at_once: bool) {
+    let message = |n: usize| (topics[n % topics.len()], format!("message{n}"));
+    let all: Vec<_> = (0..6 * topics.len()).map(message).collect();
+    for messages in all.chunks(if at_once { all.len() } else { 1 }) {
+        town.publish(messages.iter().cloned());
+        town.settle();
+    }
+}
+
+/// It takes what is left of six messages and a newest one, without a hole.
+fn reads_on(town: &mut Town, link: usize, case: &str) {
+    town.window(link, None);
+    town.settle();
+    town.publish([("t/1", "newest".into())]);
+    town.settle();
+    let all: Vec<u8> = (0..6).flat_map(|n| frame(&format!("message{n}"))).collect();
+    let all = [all, frame("newest")].concat();
+    assert_eq!(town.received(link), all, "{case}");
+    assert_eq!(town.accounts().outboxes, 0, "{case}");
+}
+
+#[test]
+fn as_many_messages_wait_as_the_rule_allows() {
+    for (topics, least) in [("t/1", 0), ("t/1&topic=u", 1), ("filter=t/%23", 0)] {
+        for (most, window) in [(1, 0), (2, 0), (2, 3), (3, 13), (5, 0)] {
+            for at_once in [false, true] {
+                let case = format!("{topics}: {most} messages, window {window}, {at_once}");
+                let mut town = Town::with(by_rules(&[("t/#", 0, most)]), pages_of(2), 1);
+                let link = match topics.starts_with("filter") {
+                    true => town.subscribe_to(Kind::Plain, topics),
+                    false => town.subscribe(Kind::Plain, topics),
+                };
+                town.window(link, Some(window));
+                flood(&mut town, &["t/1"], at_once);
+                // The rest of one that was begun is one of them.
+                let waits = least.max(most as usize) * FRAME_BYTES - window % FRAME_BYTES;
+                assert_eq!(town.accounts().outbox_bytes, waits, "{case}");
+                assert_eq!(town.stats().fallbacks, 1, "{case}");
+                reads_on(&mut town, link, &case);
+            }
+        }
+    }
+}
+
+#[test]
+fn a_message_that_was_sent_makes_room_for_another() {
+    for topics in ["t/1", "t/1&topic=u"] {
+        let mut town = Town::with(by_rules(&[("t/#", 0, 2)]), Pace::default(), 1);
+        let link = town.subscribe(Kind::Plain, topics);
+        town.window(link, Some(0));
+        for n in 0..6 {
+            town.publish([("t/1", format!("message{n}"))]);
+            town.settle();
+            if n > 0 {
+                // One of two goes, and the outbox is never empty.
+                town.window(link, Some(FRAME_BYTES));
+                town.settle();
+            }
+        }
+        assert_eq!(town.stats().fallbacks, 0, "{topics}");
+        reads_on(&mut town, link, topics);
+    }
+}
+
+#[test]
+fn a_rule_s_bytes_may_be_fewer_and_more_than_those_of_all() {
+    let mut settings = by_rules(&[
+        ("less/#", 2 * FRAME_BYTES, 0),
+        ("more/#", 5 * FRAME_BYTES, 0),
+    ]);
+    settings.limits.outbox_bytes = 3 * FRAME_BYTES;
+    for (topic, fits) in [("less/1", 2), ("more/1", 5), ("other", 3)] {
+        for by_filter in [false, true] {
+            let mut town = Town::with(settings.clone(), Pace::default(), 1);
+            let link = match by_filter {
+                true => town.subscribe_to(Kind::Plain, "filter=%23"),
+                false => town.subscribe(Kind::Plain, topic),
+            };
+            town.window(link, Some(0));
+            flood(&mut town, &[topic], false);
+            assert_eq!(town.accounts().outbox_bytes, fits * FRAME_BYTES, "{topic}");
+            assert_eq!(town.stats().fallbacks, 1, "{topic}");
+            town.window(link, None);
+            town.settle();
+            assert!(town.received(link).ends_with(b"message5"), "{topic}");
+        }
+    }
+}
+
+/// Each message is held against the bounds of its own topic's rule; what waits counts whatever it is of.
+#[test]
+fn topics_of_several_rules_wait_side_by_side() {
+    let settings = by_rules(&[("few/#", 0, 2), ("many/#", 0, 4)]);
+    let mut town = Town::with(settings, Pace::default(), 1);
+    let link = town.subscribe(Kind::Plain, "few/1&topic=many/1");
+    town.window(link, Some(0));
+    flood(&mut town, &["few/1", "many/1"], false);
+    assert_eq!(town.accounts().outbox_bytes, 4 * FRAME_BYTES);
+    assert_eq!(town.stats().fallbacks, 2, "one for each topic");
+    town.window(link, None);
+    town.settle();
+    let text = town.take(link);
+    let place = |n: usize| text.find(&format!("message{n}")).expect("it came");
+    for first in [0, 1] {
+        let places: Vec<usize> = (first..12).step_by(2).map(place).collect();
+        assert!(places.is_sorted(), "{text}");
+    }
+    assert_eq!(text.matches("message").count(), 12);
+}
+
+/// A stream on two topics that waits for the far home holds as many messages as may wait.
+#[test]
+fn what_waits_for_a_far_home_is_bounded_by_rule() {
+    let home = |topic: &str| crore_wire::topic::partition(topic.as_bytes()) % 2;
+    let names = || (0..).map(|n: u32| format!("t/{n}"));
+    let near = names().find(|name| home(name) == 0).expect("one is near");
+    let far = names().find(|name| home(name) == 1).expect("one is far");
+    for (query, begun) in [
+        (format!("topic={near}&topic={far}"), 4),
+        ("filter=t/%23".into(), 4),
+    ] {
+        for (most, falls_back) in [(1, true), (3, true), (4, false), (0, false)] {
+            let mut town = Town::with(by_rules(&[("t/#", 0, most)]), Pace::default(), 2);
+            let link = town.ask_for(Kind::Meta, &query);
+            town.settle();
+            for n in 0..begun {
+                town.publish([(&near[..], format!("message{n}"))]);
+                town.settle();
+            }
+            assert_eq!(town.received(link), b"", "the far home has not answered");
+            town.far_turn();
+            town.settle();
+            town.far_turn();
+            let text = town.take(link);
+            let place = |n: usize| text.find(&format!("message{n}")).expect("it came");
+            assert!((0..begun).map(place).is_sorted(), "{query} {most}");
+            assert_eq!(text.matches("message").count(), begun, "{query} {most}");
+            assert_eq!(
+                town.stats().fallbacks > 0,
+                falls_back && !query.starts_with("filter")
+            );
+        }
+    }
+}
+
+/// QoS 0 and 1, by topic and by filter.
+#[test]
+fn an_mqtt_client_has_as_many_waiting_as_the_rule_allows() {
+    const CONNECT: &[u8] = b"\x10\x0c\0\x04MQTT\x04\x02\0\0\0\0";
+    for filter in ["t/1", "t/#"] {
+        for qos in [0, 1] {
+            for (most, fits) in [(0, 6), (1, 1), (3, 3)] {
+                let case = format!("{filter} with QoS {qos}: {most}");
+                let mut town = Town::with(by_rules(&[("t/#", 0, most)]), Pace::default(), 1);
+                let subscribe = [b"\x82\x08\0\x01\0\x03", filter.as_bytes(), &[qos]].concat();
+                let link = town.says_bytes([CONNECT, &subscribe].concat());
+                town.settle();
+                let granted = town.received(link).len();
+                town.window(link, Some(0));
+                flood(&mut town, &["t/1"], false);
+                let packet_bytes = 2 + 2 + 3 + 8 + 2 * usize::from(qos);
+                let waits = town.accounts().outbox_bytes / packet_bytes;
+                assert_eq!(waits, fits, "{case}");
+                town.window(link, None);
+                town.settle();
+                let bytes = town.received(link)[granted..].to_vec();
+                let text = String::from_utf8_lossy(&bytes);
+                let place = |n: usize| text.find(&format!("message{n}")).expect("it came");
+                assert!((0..6).map(place).is_sorted(), "{case}");
+                assert_eq!(text.matches("message").count(), 6, "{case}");
+            }
+        }
+    }
+}

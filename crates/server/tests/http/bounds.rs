@@ -1,0 +1,110 @@
+//! How much waits for a subscriber that stops reading, by its topic's rule: past that it falls back, and reads on exactly
+//! from the log when it reads again.
+
+use std::net::TcpStream;
+
+use serde_json::Value;
+
+use crate::conn::{Conn, await_subscribers};
+use crate::stream::Stream;
+use crate::support::Server;
+use crate::ws::Ws;
+
+/// So many messages of this size that two kernels' buffers and any of these outboxes cannot hold them.
+const MESSAGE_BYTES: usize = 50_000;
+const MESSAGES: usize = 200;
+/// A message with its frame or its event: the number, and at most so much.
+const FRAME_BYTES: u64 = MESSAGE_BYTES as u64 + 100;
+
+fn settings() -> String {
+    let rule = |name: &str, bounds: &str| {
+        format!(
+            "[[rule]]\nmatch = \"{name}/#\"\nlog_messages = {MESSAGES}\nlog_bytes = \"64 MiB\"\n{bounds}\n"
+        )
+    };
+    let all = "[limits]\nsend_buffer_bytes = \"32 KiB\"\noutbox_bytes = 1000000\n[timeouts]\nbody_s = 600\n";
+    [
+        all,
+        &rule("few", "outbox_messages = 3"),
+        &rule("little", "outbox_bytes = 300000"),
+        &rule("much", "outbox_bytes = 2000000"),
+        &rule("all", ""),
+    ]
+    .concat()
+}
+
+fn payload(number: usize) -> String {
+    format!("{number:06}{}", "x".repeat(MESSAGE_BYTES - 6))
+}
+
+/// Bytes that wait for the only subscriber of `topic`, and whether it has fallen back.
+fn waiting(server: &Server, topic: &str) -> (u64, bool) {
+    let admin = TcpStream::connect(server.admin()).expect("the admin port");
+    let mut admin = Conn::over(admin, server);
+    let target = format!("/api/v1/connections?filter={topic}");
+    let host = server.admin().to_string();
+    admin.send(format!("GET {target} HTTP/1.1\r\nHost: {host}\r\n\r\n"));
+    let page = admin.response().json();
+    let connections = page["connections"].as_array().expect("a list");
+    let [one] = &connections[..] else {
+        panic!("{page} is not of one connection");
+    };
+    let fell_back = one["behind"] == Value::Bool(true);
+    (one["outbox_bytes"].as_u64().expect("a number"), fell_back)
+}
+
+#[test]
+fn what_waits_for_who_does_not_read_is_bounded_by_the_rule_of_its_topic() {
+    let server = Server::with_admin(&settings());
+    let mut bounds = Vec::new();
+    for (rule, least, most) in [
+        // The rest of one and two whole ones, that is: and nothing behind them.
+        ("few", 2 * FRAME_BYTES - 200, 3 * FRAME_BYTES),
+        ("little", 300_000 - FRAME_BYTES, 300_000),
+        ("much", 2_000_000 - FRAME_BYTES, 2_000_000),
+        ("all", 1_000_000 - FRAME_BYTES, 1_000_000),
+    ] {
+        bounds.push((format!("{rule}/socket"), least, most));
+        bounds.push((format!("{rule}/events"), least, most));
+    }
+    let mut sockets = Vec::new();
+    let mut streams = Vec::new();
+    for (topic, ..) in &bounds {
+        match topic.ends_with("socket") {
+            true => sockets.push((topic, Ws::open(&server, &format!("/sub/{topic}"), &[]))),
+            false => streams.push((topic, Stream::open(&server, &format!("/sub/{topic}"), &[]))),
+        }
+        await_subscribers(&server, topic, 1);
+    }
+    let mut publisher = Conn::open(&server);
+    for (topic, ..) in &bounds {
+        for number in 0..MESSAGES {
+            let response =
+                publisher.request("POST", &format!("/pub/{topic}"), &[], payload(number));
+            assert_eq!(response.status, 201, "message {number} of {topic}");
+        }
+    }
+    for (topic, least, most) in &bounds {
+        let (bytes, fell_back) = waiting(&server, topic);
+        assert!(fell_back, "{topic} waits with {bytes} bytes");
+        assert!(
+            (*least..=*most).contains(&bytes),
+            "{bytes} bytes of {topic}"
+        );
+    }
+    for (topic, socket) in &mut sockets {
+        for number in 0..MESSAGES {
+            assert!(
+                socket.message().text() == payload(number),
+                "{number} of {topic}"
+            );
+        }
+    }
+    for (topic, stream) in &mut streams {
+        for number in 0..MESSAGES {
+            let event = stream.event().expect("the stream goes on");
+            assert_eq!(event.kind, "message", "{number} of {topic}");
+            assert!(event.data == payload(number), "{number} of {topic}");
+        }
+    }
+}
