@@ -14,6 +14,7 @@ use serde_json::{Map, Value, json};
 use super::claims;
 use crate::client::http::Connection;
 use crate::client::server::Server;
+use crate::client::tls::Trust;
 use crate::config::access::Callback as Entry;
 
 /// Bytes of an answer at most: some hundred filters.
@@ -63,11 +64,18 @@ impl Callback {
                 ),
             )
         })?;
-        let roots = entry.ca.as_deref();
+        let wrong = |what| (CA_KEY.to_string(), what);
+        let server = match (server.is_secure(), entry.ca.as_deref()) {
+            (true, roots) => server.with_trust(Trust::new(roots, CA_KEY).map_err(wrong)?),
+            (false, None) => server,
+            (false, Some(_)) => {
+                return Err(wrong(format!(
+                    "is for servers with TLS, and {server} is none; write https://"
+                )));
+            }
+        };
         Ok(Callback {
-            server: server
-                .with_roots(roots, CA_KEY)
-                .map_err(|what| (CA_KEY.to_string(), what))?,
+            server,
             told: Mutex::new(None),
             timeout: Duration::from_secs(u64::from(entry.timeout_s)),
             cache_s: entry.cache_s,

@@ -4,15 +4,15 @@
 //! the server did what was asked. Tokens are better in the environment than on the command line, where others see them.
 
 use std::fmt::Write as _;
-use std::path::PathBuf;
 
 use anyhow::{Context as _, bail};
 use clap::{Args, Subcommand};
 use serde_json::{Value, json};
 
+use super::flags::TlsFlags;
 use super::http::Connection;
 use super::print;
-use super::server::{CA_FLAG, Server, escape};
+use super::server::{Server, escape};
 
 /// Where the admin port is unless told otherwise.
 const DEFAULT_URL: &str = "http://127.0.0.1:8801";
@@ -59,13 +59,12 @@ Examples:
 /// Flags of `crore admin`.
 #[derive(Debug, Args)]
 pub struct AdminArgs {
-    /// The admin port
+    /// The admin port; https:// where a proxy before it speaks TLS
     #[arg(long, value_name = "URL", default_value = DEFAULT_URL, global = true)]
     url: Server,
 
-    /// PEM file with the roots to trust by TLS, where a proxy before the port speaks it, instead of this host's
-    #[arg(long, value_name = "FILE", global = true)]
-    ca: Option<PathBuf>,
+    #[command(flatten)]
+    tls: TlsFlags,
 
     /// The token of admin.token [default: $CRORE_ADMIN_TOKEN]
     #[arg(long, value_name = "TOKEN", global = true)]
@@ -213,7 +212,7 @@ impl Which {
 /// The server cannot be reached, or refuses; with its words.
 pub fn admin(args: &AdminArgs) -> anyhow::Result<()> {
     let token = args.token.clone();
-    let server = args.url.clone().with_roots(args.ca.as_deref(), CA_FLAG);
+    let server = args.tls.apply(args.url.clone());
     let port = Port {
         server: &server.map_err(anyhow::Error::msg)?,
         token: token.or_else(|| std::env::var(TOKEN_VARIABLE).ok()),

@@ -6,6 +6,7 @@
 
 mod admin;
 mod envelope;
+mod flags;
 pub mod http;
 mod poll;
 mod publish;
@@ -13,7 +14,7 @@ pub mod server;
 mod sse;
 mod stream;
 mod subscribe;
-mod tls;
+pub mod tls;
 mod websocket;
 
 use std::io::{self, ErrorKind, Write};

@@ -1,14 +1,14 @@
 //! `crore pub`: one message from the command line or stdin, or one for each line of stdin.
 
 use std::io::{self, BufRead, Read};
-use std::path::PathBuf;
 
 use anyhow::{Context, bail};
 use clap::Args;
 
+use super::flags::TlsFlags;
 use super::http::Connection;
 use super::print;
-use super::server::{CA_FLAG, DEFAULT_SERVER, Server};
+use super::server::{DEFAULT_SERVER, Server};
 
 /// Longest answer to a publish, in bytes; the topic's info is a few lines.
 const MAX_ANSWER_BYTES: usize = 64 << 10;
@@ -62,9 +62,8 @@ pub struct PubArgs {
     #[arg(long, value_name = "URL", default_value = DEFAULT_SERVER)]
     pub server: Server,
 
-    /// PEM file with the roots to trust by TLS, instead of this host's
-    #[arg(long, value_name = "FILE")]
-    pub ca: Option<PathBuf>,
+    #[command(flatten)]
+    pub tls: TlsFlags,
 
     /// The token that says who you are [default: $CRORE_TOKEN]
     #[arg(long, value_name = "TOKEN")]
@@ -78,9 +77,7 @@ pub struct PubArgs {
 pub fn publish(args: &PubArgs) -> anyhow::Result<()> {
     let server = args.server.with_token(args.token.as_ref());
     let args = &PubArgs {
-        server: server
-            .with_roots(args.ca.as_deref(), CA_FLAG)
-            .map_err(anyhow::Error::msg)?,
+        server: args.tls.apply(server).map_err(anyhow::Error::msg)?,
         ..args.clone()
     };
     let mut publisher = Publisher {

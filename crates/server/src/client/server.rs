@@ -3,7 +3,6 @@
 use std::fmt;
 use std::io;
 use std::net::{TcpStream, ToSocketAddrs};
-use std::path::Path;
 use std::str::FromStr;
 use std::time::Duration;
 
@@ -14,9 +13,6 @@ const DEFAULT_PORT: u16 = 8800;
 
 /// Where a token may stand besides `--token`, which every user of the machine can read.
 const TOKEN_VARIABLE: &str = "CRORE_TOKEN";
-
-/// What names the file of roots to the tools.
-pub const CA_FLAG: &str = "--ca";
 
 /// The server as `--server` names it by default.
 pub const DEFAULT_SERVER: &str = "http://127.0.0.1:8800";
@@ -103,28 +99,25 @@ impl Server {
         }
     }
 
-    /// The same, by TLS where its URL says so: trusted are the roots in this file, else those of the host. `key` is what names the
-    /// file.
-    ///
-    /// # Errors
-    /// When there are no roots, or nothing to trust by them, with the remedy.
-    pub fn with_roots(self, file: Option<&Path>, key: &'static str) -> Result<Server, String> {
-        let trust = match (self.secure, file) {
-            (true, file) => Some(Trust::new(file, key)?),
-            (false, Some(_)) => {
-                return Err(format!(
-                    "{key} is for servers with TLS, and {self} is none; write https://"
-                ));
-            }
-            (false, None) => None,
-        };
-        Ok(Server { trust, ..self })
+    /// Whether its URL says TLS.
+    pub fn is_secure(&self) -> bool {
+        self.secure
+    }
+
+    /// The same, spoken to by TLS with this trust.
+    #[must_use]
+    pub fn with_trust(self, trust: Trust) -> Server {
+        assert!(self.secure, "{self} is not spoken to by TLS");
+        Server {
+            trust: Some(trust),
+            ..self
+        }
     }
 
     /// Whom to trust, where it is spoken to by TLS.
     ///
     /// # Errors
-    /// Nobody has said it ([`Server::with_roots`]).
+    /// Nobody has said it ([`Server::with_trust`]).
     pub fn trust(&self) -> io::Result<Option<Trust>> {
         if self.secure && self.trust.is_none() {
             return Err(io::Error::other("nobody is trusted by https:// here"));

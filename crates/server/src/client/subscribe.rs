@@ -8,7 +8,6 @@
 use std::collections::hash_map::RandomState;
 use std::hash::BuildHasher;
 use std::io::{self, ErrorKind, StdoutLock, Write};
-use std::path::PathBuf;
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -16,9 +15,10 @@ use anyhow::{Context, bail};
 use clap::{Args, ValueEnum};
 
 use super::envelope::Envelope;
+use super::flags::TlsFlags;
 use super::http::{Connection, Head};
 use super::publish::reason;
-use super::server::{CA_FLAG, DEFAULT_SERVER, Server};
+use super::server::{DEFAULT_SERVER, Server};
 use super::{poll, sse, websocket};
 
 /// Longest message with its envelope, in bytes: base64 of the largest that a server may be set to take.
@@ -95,9 +95,8 @@ pub struct SubArgs {
     #[arg(long, value_name = "URL", default_value = DEFAULT_SERVER)]
     pub server: Server,
 
-    /// PEM file with the roots to trust by TLS, instead of this host's
-    #[arg(long, value_name = "FILE")]
-    pub ca: Option<PathBuf>,
+    #[command(flatten)]
+    pub tls: TlsFlags,
 
     /// The token that says who you are [default: $CRORE_TOKEN]
     #[arg(long, value_name = "TOKEN")]
@@ -146,9 +145,7 @@ pub struct Session<'a> {
 pub fn subscribe(args: &SubArgs) -> anyhow::Result<()> {
     let server = args.server.with_token(args.token.as_ref());
     let args = &SubArgs {
-        server: server
-            .with_roots(args.ca.as_deref(), CA_FLAG)
-            .map_err(anyhow::Error::msg)?,
+        server: args.tls.apply(server).map_err(anyhow::Error::msg)?,
         ..args.clone()
     };
     let mut session = Session {

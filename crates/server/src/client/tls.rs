@@ -1,20 +1,23 @@
 //! Whom the toolbox and the access callback trust when they speak TLS, and what they say when that fails.
 //!
-//! `rustls` with the roots of this host, or with those of one file in their place. What goes wrong is said with the host's name, the
-//! reason and the remedy.
+//! `rustls` with the roots of this host, or with those of one file in their place, and a certificate to show where the tools name
+//! one. What goes wrong is said with the host's name, the reason and the remedy.
 //!
-//! Deliberately not here: client certificates, and a way not to verify a server's.
+//! Deliberately not here: a way not to verify a server's certificate.
 
 use std::io;
 use std::path::Path;
 use std::sync::Arc;
 
 use rustls::crypto::aws_lc_rs;
-use rustls::pki_types::pem::PemObject as _;
-use rustls::pki_types::{CertificateDer, ServerName};
+use rustls::pki_types::pem::{self, PemObject as _};
+use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
+use rustls::sign::{CertifiedKey, SingleCertAndKey};
 use rustls::{
     AlertDescription, CertificateError, ClientConfig, ClientConnection, Error, RootCertStore,
 };
+
+use super::flags::{CA_FLAG, CERT_FLAG, CERT_KEY_FLAG};
 
 /// What is spoken over TLS (RFC 7301): proxies in front of a server may choose by it.
 const PROTOCOL: &[u8] = b"http/1.1";
@@ -25,6 +28,16 @@ pub struct Trust {
     config: Arc<ClientConfig>,
     /// The flag or the key that names the file of roots.
     key: &'static str,
+    /// Whether there is a certificate to show.
+    shows: bool,
+}
+
+/// The PEM files of a certificate to show to servers that ask for one.
+pub struct Shown<'a> {
+    /// The certificate, and those between it and a root.
+    pub certificate: &'a Path,
+    /// Its key.
+    pub key: &'a Path,
 }
 
 impl Trust {
@@ -56,7 +69,33 @@ impl Trust {
         Ok(Trust {
             config: Arc::new(config),
             key,
+            shows: false,
         })
+    }
+
+    /// The same, which shows this certificate where a server asks for one.
+    ///
+    /// # Errors
+    /// When the files do not hold it and its key, with the remedy.
+    pub fn showing(mut self, shown: &Shown<'_>) -> Result<Trust, String> {
+        let certificate = shown.certificate.display();
+        let chain = certificates(shown.certificate).map_err(|what| {
+            format!("{certificate}: {what}; name a PEM file with the certificate to show with {CERT_FLAG}")
+        })?;
+        let key = private_key(shown.key).map_err(|what| {
+            format!(
+                "{}: {what}; name a PEM file with its key, without a passphrase, with {CERT_KEY_FLAG}",
+                shown.key.display()
+            )
+        })?;
+        let provider = aws_lc_rs::default_provider();
+        let certified = CertifiedKey::from_der(chain, key, &provider).map_err(|error| {
+            format!("{certificate}: {error}; name a certificate with {CERT_FLAG} and its own key with {CERT_KEY_FLAG}")
+        })?;
+        let config = Arc::make_mut(&mut self.config);
+        config.client_auth_cert_resolver = Arc::new(SingleCertAndKey::from(certified));
+        self.shows = true;
+        Ok(self)
     }
 
     /// The client's side of a connection to this host.
@@ -96,8 +135,25 @@ impl Trust {
             }
             Error::AlertReceived(
                 AlertDescription::CertificateRequired | AlertDescription::HandshakeFailure,
-            ) => "the server breaks off; if it asks clients for certificates (tls.client_ca), this one has none to show"
-                .to_string(),
+            ) if !self.shows => {
+                let what =
+                    "the server breaks off; if it asks clients for certificates (tls.client_ca)";
+                match self.key == CA_FLAG {
+                    true => {
+                        format!("{what}, name one to show with {CERT_FLAG} and {CERT_KEY_FLAG}")
+                    }
+                    false => format!("{what}, this one has none to show"),
+                }
+            }
+            Error::AlertReceived(
+                alert @ (AlertDescription::UnknownCA
+                | AlertDescription::BadCertificate
+                | AlertDescription::UnsupportedCertificate
+                | AlertDescription::CertificateExpired
+                | AlertDescription::CertificateUnknown),
+            ) if self.shows => format!(
+                "the server refuses the certificate of {CERT_FLAG} ({alert:?}); it must be one for clients, in its time, and lead to a root in the server's tls.client_ca"
+            ),
             Error::AlertReceived(alert) => {
                 format!("the server breaks off ({alert:?}); its log says why")
             }
@@ -128,17 +184,38 @@ impl Trust {
 }
 
 fn of_file(file: &Path) -> Result<RootCertStore, String> {
-    let pem = std::fs::read(file).map_err(|error| format!("it cannot be read ({error})"))?;
     let mut roots = RootCertStore::empty();
-    for certificate in CertificateDer::pem_slice_iter(&pem) {
-        let certificate = certificate.map_err(|error| format!("it is not PEM ({error})"))?;
+    for certificate in certificates(file)? {
         let added = roots.add(certificate);
         added.map_err(|error| format!("a certificate in it does not parse ({error})"))?;
     }
-    if roots.is_empty() {
-        return Err("there is no certificate in it".to_string());
-    }
     Ok(roots)
+}
+
+/// The certificates of a file, one at least.
+fn certificates(file: &Path) -> Result<Vec<CertificateDer<'static>>, String> {
+    let pem = read(file)?;
+    let all: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(&pem).collect();
+    let all = all.map_err(|error| format!("it is not PEM ({error})"))?;
+    match all.is_empty() {
+        true => Err("there is no certificate in it".to_string()),
+        false => Ok(all),
+    }
+}
+
+/// The first private key of a file.
+fn private_key(file: &Path) -> Result<PrivateKeyDer<'static>, String> {
+    let found = PrivateKeyDer::from_pem_slice(&read(file)?);
+    found.map_err(|error| match error {
+        pem::Error::NoItemsFound => {
+            "there is no private key in it that can be read without a passphrase".to_string()
+        }
+        error => format!("it is not PEM ({error})"),
+    })
+}
+
+fn read(file: &Path) -> Result<Vec<u8>, String> {
+    std::fs::read(file).map_err(|error| format!("it cannot be read ({error})"))
 }
 
 fn of_host() -> Result<RootCertStore, String> {

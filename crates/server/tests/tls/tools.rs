@@ -109,13 +109,102 @@ fn a_server_that_is_not_trusted_gets_nothing_and_the_reason_is_told_with_the_rem
 }
 
 #[test]
-fn a_client_that_should_show_a_certificate_is_told_so() {
+fn a_client_that_should_show_a_certificate_is_told_so_and_comes_in_with_one() {
     let all = Certificates::new();
+    all.sign("client", ExtendedKeyUsagePurpose::ClientAuth);
+    let ca = all.path("ca.pem");
+    let (cert, key) = (all.path("client.pem"), all.path("client.key"));
+    let server = Server::with(&all.settings(&format!("client_ca = '{ca}'")));
+    let url = format!("https://localhost:{}", server.address().port());
+    let to = ["--server", &url, "--ca", &ca];
+    let said = complaint(&[&["pub", "news", "x"][..], &to].concat());
+    assert!(said.contains("client_ca"), "{said}");
+    assert!(said.contains("--cert and --cert-key"), "{said}");
+    let shown = ["--cert", &cert, "--cert-key", &key];
+    let to = [&to[..], &shown].concat();
+    output(&[&["pub", "news", "one"][..], &to].concat());
+    for protocol in ["sse", "ws", "poll"] {
+        let args = ["sub", "news", "--since", "oldest", "--count", "1"];
+        let read = output(&[&args[..], &["--protocol", protocol], &to].concat());
+        assert_eq!(read, "one\n", "{protocol}");
+    }
+    // The admin port speaks no TLS itself: what answers here is the data port, which has no such path, and let the client in.
+    let admin = ["admin", "stats", "--url", &url, "--ca", &ca];
+    let said = complaint(&admin);
+    assert!(said.contains("--cert and --cert-key"), "{said}");
+    let said = complaint(&[&admin[..], &shown].concat());
+    assert!(said.contains("404"), "{said}");
+}
+
+#[test]
+fn a_certificate_that_the_server_refuses_or_that_is_none_is_named_with_what_is_wrong() {
+    let (all, others) = (Certificates::new(), Certificates::new());
+    all.sign("client", ExtendedKeyUsagePurpose::ClientAuth);
+    all.sign("not-for-clients", ExtendedKeyUsagePurpose::ServerAuth);
+    others.sign("foreign", ExtendedKeyUsagePurpose::ClientAuth);
+    all.write("torn.pem", "-----BEGIN CERTIFICATE-----\nMIIB");
     let ca = all.path("ca.pem");
     let server = Server::with(&all.settings(&format!("client_ca = '{ca}'")));
     let url = format!("https://localhost:{}", server.address().port());
-    let said = complaint(&["pub", "a", "x", "--server", &url, "--ca", &ca]);
-    assert!(said.contains("client_ca"), "{said}");
+    let said = |flags: &[&str]| {
+        complaint(&[&["pub", "a", "x", "--server", &url, "--ca", &ca], flags].concat())
+    };
+    let (cert, key) = (all.path("client.pem"), all.path("client.key"));
+    for (certificate, key, words) in [
+        (
+            others.path("foreign.pem"),
+            others.path("foreign.key"),
+            &["UnknownCA", "tls.client_ca"][..],
+        ),
+        (
+            all.path("not-for-clients.pem"),
+            all.path("not-for-clients.key"),
+            &["one for clients"],
+        ),
+        (
+            all.path("missing.pem"),
+            key.clone(),
+            &["missing.pem", "cannot be read", "--cert"],
+        ),
+        (all.path("torn.pem"), key.clone(), &["torn.pem", "not PEM"]),
+        (key.clone(), key.clone(), &["client.key", "no certificate"]),
+        (
+            cert.clone(),
+            cert.clone(),
+            &["client.pem", "no private key", "--cert-key"],
+        ),
+        (cert.clone(), all.path("server.key"), &["its own key"]),
+    ] {
+        let said = said(&["--cert", &certificate, "--cert-key", &key]);
+        for word in words {
+            assert!(said.contains(word), "{word}: {said}");
+        }
+    }
+    let alone = said(&["--cert", &cert]);
+    assert!(alone.contains("--cert-key"), "{alone}");
+    let alone = said(&["--cert-key", &key]);
+    assert!(alone.contains("with --cert"), "{alone}");
+    let plain = complaint(&["sub", "a", "--cert", &cert, "--cert-key", &key]);
+    assert!(
+        plain.contains("--cert") && plain.contains("https://"),
+        "{plain}"
+    );
+    // Nothing of it came through.
+    let read = output(&[
+        "pub",
+        "a",
+        "y",
+        "--json",
+        "--server",
+        &url,
+        "--ca",
+        &ca,
+        "--cert",
+        &cert,
+        "--cert-key",
+        &key,
+    ]);
+    assert!(read.contains("\"messages\": 1,"), "{read}");
 }
 
 #[test]
