@@ -21,7 +21,7 @@ use crore_net::{
     fd_table, socket, steering,
 };
 
-use crate::access::{Asker, Told};
+use crate::access::Asker;
 use crate::board::Meter;
 use crate::tls;
 
@@ -228,11 +228,10 @@ pub struct ShardLoop {
     letters: Vec<Letter>,
     began_ms: u64,
     turned_away: u64,
-    access_told: Told,
     untrusted: u64,
     /// The second until which nothing more is said of those who are turned away.
     told_s: u32,
-    tls_told: tls::Told,
+    tls_told: Option<tls::Told>,
     /// When the next tick is due.
     tick_ms: u64,
 }
@@ -285,10 +284,9 @@ impl ShardLoop {
             letters: Vec::new(),
             began_ms,
             turned_away: 0,
-            access_told: Told::default(),
             untrusted: 0,
             told_s: 0,
-            tls_told: tls::Told::default(),
+            tls_told: start.tls.as_ref().map(tls::Shared::told),
             tick_ms: began_ms,
         })
     }
@@ -371,7 +369,6 @@ impl ShardLoop {
                 Some(ms) => self.tick_ms + u64::from(ms),
                 None => {
                     self.tell_turned_away(now);
-                    self.access_told.tell(&self.shard.stats(), now.s);
                     now_ms + 1000 - (now_ms - self.began_ms) % 1000
                 }
             };
@@ -387,7 +384,7 @@ impl ShardLoop {
         if let Some(ms) = self.entrance.wait_ms(now_ms) {
             return Some(ms);
         }
-        let ticks = !self.shard.is_idle() || self.access_told.waits(&self.shard.stats());
+        let ticks = !self.shard.is_idle();
         let tick = ticks.then(|| self.tick_ms.saturating_sub(now_ms) as u32);
         let publish = self.io.meter.sleep_ms(now_ms);
         tick.into_iter().chain(publish).min()
@@ -534,8 +531,8 @@ impl ShardLoop {
 
     /// Says why connections were ended that had or should have had TLS, not for each of them.
     fn tell_tls(&mut self, now: Now) {
-        if let Some(tls) = &mut self.io.tls {
-            self.tls_told.tell(tls, now.s);
+        if let (Some(tls), Some(told)) = (&mut self.io.tls, &mut self.tls_told) {
+            told.tell(tls, now.s);
         }
     }
 

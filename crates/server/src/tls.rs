@@ -5,6 +5,7 @@
 
 use std::path::Path;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
 
 use anyhow::Context as _;
 use crore_broker::settings::Settings;
@@ -12,7 +13,7 @@ use crore_net::stream::{self, Clients, ConfigError, Handle, Source, Streams, Tro
 
 use crate::config::{ClientCertificates, Tls, Version};
 
-/// How often one reason is logged by a shard, at most.
+/// How often one reason is logged, at most, however many shards there are.
 const TELL_EVERY_S: u32 = 60;
 
 /// What the shards need for TLS.
@@ -21,12 +22,30 @@ pub struct Shared {
     /// By what handshakes are done.
     pub handle: Arc<Handle>,
     limits: stream::Limits,
+    told: Arc<[Reason; Trouble::COUNT]>,
+}
+
+/// What was told of one reason for which connections are ended.
+#[derive(Debug, Default)]
+struct Reason {
+    /// How often it was met since the start, where the log was to be told.
+    met: AtomicU64,
+    /// The second until which nothing more is said of it.
+    quiet_until_s: AtomicU32,
 }
 
 impl Shared {
     /// The connections of one shard.
     pub fn streams(&self) -> Box<Streams> {
         Box::new(Streams::new(self.handle.clone(), self.limits))
+    }
+
+    /// The way of one shard to tell the operator.
+    pub fn told(&self) -> Told {
+        Told {
+            all: self.told.clone(),
+            met: [0; Trouble::COUNT],
+        }
     }
 
     /// Reads the files again; handshakes that begin from now on are done by them.
@@ -56,7 +75,11 @@ pub fn open(tls: &Tls, settings: &Settings, shards: usize) -> anyhow::Result<Opt
         required: tls.required,
         proxied: settings.http.proxy_protocol,
     };
-    Ok(Some(Shared { handle, limits }))
+    Ok(Some(Shared {
+        handle,
+        limits,
+        told: Arc::default(),
+    }))
 }
 
 fn read(tls: &Tls) -> anyhow::Result<Source> {
@@ -113,22 +136,33 @@ fn wrong(tls: &Tls, error: &ConfigError) -> anyhow::Error {
     anyhow::anyhow!("{key}: {}: {what}; {remedy}", path.display())
 }
 
-/// The seconds until which a shard says nothing more of each reason for which connections are ended.
-#[derive(Default)]
-pub struct Told([u32; Trouble::COUNT]);
+/// Tells the operator why connections were ended, for one shard; all shards together say each reason once in a while.
+pub struct Told {
+    all: Arc<[Reason; Trouble::COUNT]>,
+    /// What of `all` this shard has added.
+    met: [u64; Trouble::COUNT],
+}
 
 impl Told {
     /// Logs what is new: each reason once in a while, with what to do.
     pub fn tell(&mut self, tls: &mut Streams, now_s: u32) {
         let stats = tls.stats();
         for (trouble, what) in tls.take_troubles() {
-            let told_s = &mut self.0[trouble as usize];
-            if now_s < *told_s {
+            let (reason, met) = (&self.all[trouble as usize], &mut self.met[trouble as usize]);
+            let new = stats.of(trouble) - *met;
+            *met += new;
+            let since_start = reason.met.fetch_add(new, Relaxed) + new;
+            let until_s = reason.quiet_until_s.load(Relaxed);
+            let next_s = now_s + TELL_EVERY_S;
+            // Of several shards that meet it at once one has the word.
+            let mine = || {
+                let quiet = &reason.quiet_until_s;
+                quiet.compare_exchange(until_s, next_s, Relaxed, Relaxed)
+            };
+            if now_s < until_s || mine().is_err() {
                 continue;
             }
-            *told_s = now_s + TELL_EVERY_S;
             let (reason, remedy) = (trouble.name(), remedy(trouble));
-            let since_start = stats.of(trouble);
             tracing::warn!(
                 reason,
                 since_start,

@@ -10,7 +10,7 @@ mod callback;
 mod claims;
 mod desk;
 pub mod keys;
-mod told;
+pub mod told;
 pub mod tool;
 mod users;
 
@@ -25,7 +25,6 @@ use crate::shard_loop::Letter;
 use callback::Callback;
 pub use desk::{Asker, Desk};
 use keys::Keys;
-pub use told::Told;
 use users::Users;
 
 /// What verifies: read once, then shared by all threads.

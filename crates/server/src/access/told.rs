@@ -1,52 +1,89 @@
 //! Tells the operator that clients are refused: once in a while, with what to do, however many there are.
+//!
+//! It reads the shards' counters, so that it is told once for all of them, and costs them nothing.
 
-use crore_broker::Stats;
+use std::sync::Arc;
+use std::time::Duration;
+
 use crore_broker::access::Refusal;
+use tokio::time::{Instant, MissedTickBehavior};
 
 use super::remedy;
+use crate::board::Board;
 
+/// How often one looks.
+const EVERY: Duration = Duration::from_secs(1);
 /// How often it is said, at most.
-const TELL_EVERY_S: u32 = 60;
+const TELL_EVERY: Duration = Duration::from_secs(60);
 
-/// What one shard has told.
-#[derive(Default)]
-pub struct Told {
-    refused: u64,
-    oversized: u64,
-    denied: u64,
-    /// The second until which nothing more is said.
-    quiet_until_s: u32,
-}
-
-impl Told {
-    /// Whether something came that was not said yet.
-    pub fn waits(&self, stats: &Stats) -> bool {
-        (stats.refused, stats.denied) != (self.refused, self.denied)
-    }
-
-    /// Says what came since it was last said.
-    pub fn tell(&mut self, stats: &Stats, now_s: u32) {
-        if now_s < self.quiet_until_s || !self.waits(stats) {
-            return;
-        }
-        let (refused, denied) = (stats.refused - self.refused, stats.denied - self.denied);
-        let oversized = stats.oversized - self.oversized;
-        (self.refused, self.denied) = (stats.refused, stats.denied);
-        self.oversized = stats.oversized;
-        self.quiet_until_s = now_s + TELL_EVERY_S;
-        tracing::warn!(
-            refused,
-            denied,
-            "clients came with worthless credentials, or without a grant for what they asked for; \
-             `crore token inspect --config FILE` shows what a token grants (docs/ACCESS.md)"
-        );
-        // The one refusal that no thread but the shard's sees, and so tells nobody else of.
-        if oversized > 0 {
-            let (reason, remedy) = (Refusal::TooLong.reason(), remedy(Refusal::TooLong));
+/// Tells of all shards, for ever.
+pub async fn watch(board: Arc<Board>) {
+    let mut every = tokio::time::interval(EVERY);
+    every.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    let (mut refusals, mut lengths) = (Told::default(), Told::default());
+    loop {
+        let now = every.tick().await;
+        let shards = board.read_all();
+        let refused = shards.iter().map(|shard| shard.stats.refused).sum();
+        let denied = shards.iter().map(|shard| shard.stats.denied).sum();
+        if let Some([refused, denied]) = refusals.news([refused, denied], now) {
             tracing::warn!(
-                refused = oversized,
-                "credentials refused: {reason}; {remedy}"
+                refused,
+                denied,
+                "clients came with worthless credentials, or without a grant for what they asked for; \
+                 `crore token inspect --config FILE` shows what a token grants (docs/ACCESS.md)"
             );
         }
+        // The one refusal that no thread but the shard's sees, and so tells nobody else of.
+        let oversized = shards.iter().map(|shard| shard.stats.oversized).sum();
+        if let Some([refused]) = lengths.news([oversized], now) {
+            let (reason, remedy) = (Refusal::TooLong.reason(), remedy(Refusal::TooLong));
+            tracing::warn!(refused, "credentials refused: {reason}; {remedy}");
+        }
+    }
+}
+
+/// What was told of some counts.
+struct Told<const N: usize> {
+    all: [u64; N],
+    quiet_until: Option<Instant>,
+}
+
+impl<const N: usize> Default for Told<N> {
+    fn default() -> Self {
+        Told {
+            all: [0; N],
+            quiet_until: None,
+        }
+    }
+}
+
+impl<const N: usize> Told<N> {
+    /// What is to be said, where the counts since the start are these: how many are new.
+    fn news(&mut self, all: [u64; N], now: Instant) -> Option<[u64; N]> {
+        if all == self.all || self.quiet_until.is_some_and(|until| now < until) {
+            return None;
+        }
+        let before = std::mem::replace(&mut self.all, all);
+        self.quiet_until = Some(now + TELL_EVERY);
+        Some(std::array::from_fn(|n| all[n] - before[n]))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_came_while_nothing_was_said_is_said_together() {
+        let mut told = Told::default();
+        let start = Instant::now();
+        let at = |s| start + Duration::from_secs(s);
+        assert_eq!(told.news([0], at(0)), None);
+        assert_eq!(told.news([2], at(1)), Some([2]));
+        assert_eq!(told.news([3], at(2)), None);
+        assert_eq!(told.news([9], at(60)), None);
+        assert_eq!(told.news([9], at(61)), Some([7]));
+        assert_eq!(told.news([9], at(200)), None);
     }
 }

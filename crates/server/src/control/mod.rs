@@ -36,6 +36,7 @@ use crore_net::signal::Signals;
 use crore_net::{Inbox, Sender};
 use tokio::sync::watch;
 
+use crate::access;
 use crate::board::Board;
 use crate::config::{Admin, Effective};
 use crate::life::{self, Life};
@@ -164,6 +165,7 @@ async fn serve(start: Start) -> anyhow::Result<()> {
     let shards = Shards::new(start.senders);
     tokio::spawn(shards::pump(shards.clone(), start.reports));
     tokio::spawn(rush::watch(start.board.clone()));
+    tokio::spawn(access::told::watch(start.board.clone()));
     let signals = signals::listen(start.signals)?;
     let life = Life::new(start.life, shards.clone());
     if let Some(listener) = start.listener {

@@ -122,10 +122,13 @@ fn each_kind_of_worthless_credentials_is_logged_once_with_the_remedy_and_counted
     });
     let log = server.log();
     for (reason, count) in told(&server) {
-        // Length is judged by the shards, each for itself.
-        let most = if reason.contains("longer") { 2 } else { 1 };
-        assert!(count <= most, "{count} times {reason}:\n{log}");
+        assert_eq!(count, 1, "{reason}:\n{log}");
     }
+    assert_eq!(
+        log.matches("came with worthless credentials").count(),
+        1,
+        "{log}"
+    );
     for (reason, remedy, _) in &kinds {
         let line = log
             .lines()
