@@ -9,6 +9,7 @@
 mod client;
 mod crowd;
 mod feed;
+mod outcome;
 mod proxy;
 mod track;
 mod world;
@@ -26,9 +27,8 @@ use super::rig::{Kind, Server, Setting, shards_for};
 use super::{Moment, RunArgs, pause, watch};
 use crate::{report, sys};
 pub use crowd::Crowd;
-use crowd::Seen;
-use feed::Fed;
 pub use feed::Feed;
+pub use outcome::Outcome;
 use proxy::{Done, Proxy};
 pub use world::World;
 
@@ -48,16 +48,6 @@ const PATIENCE: Duration = Duration::from_secs(30);
 const REST_S: f64 = 2.0;
 /// How often the main thread looks around.
 const LOOK: Duration = Duration::from_millis(50);
-
-/// What the threads brought back.
-#[derive(Default)]
-pub struct Outcome {
-    /// The clients.
-    pub seen: Seen,
-    done: Done,
-    /// The publishers.
-    pub fed: Fed,
-}
 
 /// Runs the scenario.
 pub fn run(args: &RunArgs) -> Result<Value> {
@@ -112,57 +102,27 @@ pub fn run(args: &RunArgs) -> Result<Value> {
     })?;
     let after = Moment::of(&mut server)?;
     say(&outcome);
-    let (seen, met, fed) = (&outcome.seen, &outcome.seen.met, &outcome.fed);
-    let counts = &met.counts;
-    let published: u64 = world
-        .begun
-        .iter()
-        .map(|begun| u64::from(begun.load(Relaxed)))
-        .sum();
-    let violations = [seen.violations.as_slice(), &fed.violations].concat();
-    let clean = counts.is_clean()
-        && met.corrupt + met.misdelivered == 0
-        && violations.is_empty()
-        && fed.acknowledged == published;
     let busy_s = (after.at_ns - before.at_ns) as f64 / 1e9;
-    Ok(json!({
-        "clean": clean,
-        "connections": connections,
-        "shards": setting.shards,
-        "seed": args.seed,
-        "faults_s": seconds,
-        "whole_s": busy_s,
-        "topics": topics(&world),
-        "published": published,
-        "publishers": fed.json(),
-        "network": outcome.done.json(),
-        "clients": {
-            "opened": met.opened,
-            "resumed": met.resumed,
-            "lost_connections": seen.lost_connections,
-            "ended_by_the_server": met.ended,
-            "closed_4412": met.closed_for_gap,
-            "turned_away": met.turned_away,
-            "empty_polls": met.empty_polls,
-            "complete_at_the_end": world.complete.load(Relaxed),
-        },
-        "messages": counts.messages,
-        "silent_losses": counts.silent_losses,
-        "doubles": counts.doubles,
-        "disorders": counts.disorders,
-        "told_gaps": counts.told_gaps,
-        "told_losses": counts.told_losses,
-        "false_gaps": counts.false_gaps,
-        "corrupt": met.corrupt,
-        "misdelivered": met.misdelivered,
-        "broken": met.broken,
-        "violations": violations,
-        "server_cores_busy": (after.process.cpu_s() - before.process.cpu_s()) / busy_s,
-        "tool_cpu_s": sys::process_cpu_ns() as f64 / 1e9,
-        "before": before.json(),
-        "after": after.json(),
-        "samples": samples,
-    }))
+    let mut result = outcome.json(&world);
+    let of_this_run = [
+        ("connections", json!(connections)),
+        ("shards", json!(setting.shards)),
+        ("seed", json!(args.seed)),
+        ("faults_s", json!(seconds)),
+        ("whole_s", json!(busy_s)),
+        ("topics", topics(&world)),
+        ("network", outcome.done.json()),
+        (
+            "server_cores_busy",
+            json!((after.process.cpu_s() - before.process.cpu_s()) / busy_s),
+        ),
+        ("tool_cpu_s", json!(sys::process_cpu_ns() as f64 / 1e9)),
+        ("before", before.json()),
+        ("after", after.json()),
+        ("samples", json!(samples)),
+    ];
+    result.extend(of_this_run.map(|(name, value)| (name.into(), value)));
+    Ok(Value::Object(result))
 }
 
 /// Ends the threads, whatever ends the run.
@@ -285,12 +245,5 @@ fn say(outcome: &Outcome) {
         counts.false_gaps,
         outcome.fed.acknowledged,
     ));
-    let violations = outcome
-        .seen
-        .violations
-        .iter()
-        .chain(&outcome.fed.violations);
-    for reason in violations.chain(&met.broken) {
-        report::say(reason);
-    }
+    outcome.say_why();
 }

@@ -1,0 +1,86 @@
+//! What the threads of a run brought back, and what is said and kept of it.
+
+use std::sync::atomic::Ordering::Relaxed;
+
+use serde_json::{Map, Value, json};
+
+use super::crowd::Seen;
+use super::feed::Fed;
+use super::proxy::Done;
+use super::world::World;
+use crate::report;
+
+/// What the threads brought back.
+#[derive(Default)]
+pub struct Outcome {
+    /// The clients.
+    pub seen: Seen,
+    /// The proxies.
+    pub done: Done,
+    /// The publishers.
+    pub fed: Fed,
+}
+
+impl Outcome {
+    /// Messages of which a publish was begun.
+    pub fn published(&self, world: &World) -> u64 {
+        let begun = world.begun.iter();
+        begun.map(|begun| u64::from(begun.load(Relaxed))).sum()
+    }
+
+    /// Whether everything that was promised was held.
+    pub fn is_clean(&self, world: &World) -> bool {
+        let met = &self.seen.met;
+        met.counts.is_clean()
+            && met.corrupt + met.misdelivered == 0
+            && self.violations().next().is_none()
+            && self.fed.acknowledged == self.published(world)
+    }
+
+    fn violations(&self) -> impl Iterator<Item = &String> {
+        self.seen.violations.iter().chain(&self.fed.violations)
+    }
+
+    /// Prints why a run is not clean.
+    pub fn say_why(&self) {
+        for reason in self.violations().chain(&self.seen.met.broken) {
+            report::say(reason);
+        }
+    }
+
+    /// All counts, for the result.
+    pub fn json(&self, world: &World) -> Map<String, Value> {
+        let (seen, met) = (&self.seen, &self.seen.met);
+        let counts = &met.counts;
+        let all = json!({
+            "clean": self.is_clean(world),
+            "published": self.published(world),
+            "publishers": self.fed.json(),
+            "clients": {
+                "opened": met.opened,
+                "resumed": met.resumed,
+                "lost_connections": seen.lost_connections,
+                "ended_by_the_server": met.ended,
+                "closed_4412": met.closed_for_gap,
+                "turned_away": met.turned_away,
+                "empty_polls": met.empty_polls,
+                "complete_at_the_end": world.complete.load(Relaxed),
+            },
+            "messages": counts.messages,
+            "silent_losses": counts.silent_losses,
+            "doubles": counts.doubles,
+            "disorders": counts.disorders,
+            "told_gaps": counts.told_gaps,
+            "told_losses": counts.told_losses,
+            "false_gaps": counts.false_gaps,
+            "corrupt": met.corrupt,
+            "misdelivered": met.misdelivered,
+            "broken": met.broken,
+            "violations": self.violations().collect::<Vec<_>>(),
+        });
+        match all {
+            Value::Object(all) => all,
+            _ => unreachable!("an object was written"),
+        }
+    }
+}
