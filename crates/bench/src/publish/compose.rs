@@ -6,6 +6,7 @@
 
 use std::fmt::Write;
 
+use super::batch;
 use crate::mqtt::{self, Dialect, frame_head};
 use crate::pattern::Pattern;
 use crate::payload::{Header, Payloads, Random};
@@ -54,8 +55,6 @@ pub enum Order {
     Random,
     /// One after another.
     Cycle,
-    /// A client of a grid of this width is drawn, and its four neighbours get a message each.
-    Grid(u32),
 }
 
 /// Draws topics, numbers messages, writes them.
@@ -69,8 +68,6 @@ pub struct Composer {
     run: u8,
     sequences: Vec<u32>,
     next: u32,
-    /// Neighbours of the grid's current client that still get a message.
-    neighbours: Vec<u32>,
     broadcast: bool,
     scratch: String,
 }
@@ -96,7 +93,6 @@ impl Composer {
             random: Random::new(!seed),
             run: crate::payload::mix(seed) as u8,
             next: 0,
-            neighbours: Vec::new(),
             broadcast,
             scratch: String::new(),
         }
@@ -115,25 +111,6 @@ impl Composer {
                 };
                 self.next
             }
-            Order::Grid(width) => loop {
-                if let Some(topic) = self.neighbours.pop() {
-                    return topic;
-                }
-                let client = self.random.below(count);
-                let column = client % width;
-                let beside = [
-                    (column > 0).then(|| client - 1),
-                    (column + 1 < width).then_some(client + 1),
-                    client.checked_sub(width),
-                    client.checked_add(width),
-                ];
-                self.neighbours
-                    .extend(beside.into_iter().flatten().filter(|at| *at < count));
-                if self.neighbours.is_empty() {
-                    // A grid of one client: it is its own neighbour.
-                    self.neighbours.push(client);
-                }
-            },
         }
     }
 
@@ -181,13 +158,9 @@ impl Composer {
         };
         match self.form {
             Form::Batch => {
-                out.extend_from_slice(b"{\"topic\":\"");
                 self.scratch.clear();
                 self.topics.write(topic, &mut self.scratch);
-                escape(&self.scratch, out);
-                out.extend_from_slice(b"\",\"data\":\"");
-                self.payloads.write(header, out);
-                out.extend_from_slice(b"\"}\n");
+                batch::line(&self.scratch, header, &mut self.payloads, out);
             }
             Form::Single => {
                 self.scratch.clear();
@@ -242,26 +215,10 @@ impl Composer {
             return mark;
         }
         let body = mark + HEAD_ROOM;
-        let head = format!(
-            "POST /pub HTTP/1.1\r\nHost: {}\r\nContent-Type: application/x-ndjson\r\n\
-             Content-Length: {}\r\n\r\n",
-            self.host,
-            out.len() - body
-        );
+        let head = batch::head(&self.host, out.len() - body);
         let start = body - head.len();
         out[start..body].copy_from_slice(head.as_bytes());
         start
-    }
-}
-
-/// JSON's escapes for a topic's name; payloads need none.
-fn escape(text: &str, out: &mut Vec<u8>) {
-    for byte in text.bytes() {
-        match byte {
-            b'"' | b'\\' => out.extend_from_slice(&[b'\\', byte]),
-            0..0x20 => out.extend_from_slice(format!("\\u{byte:04x}").as_bytes()),
-            _ => out.push(byte),
-        }
     }
 }
 
@@ -329,17 +286,5 @@ mod tests {
         assert!(matches!(packet, mqtt::Packet::Publish(None, payload) if payload.len() == 40));
         assert_eq!(bytes, out.len());
         assert_eq!(out[2..11], *b"\0\x07/p/s6/-");
-    }
-
-    #[test]
-    fn neighbours_are_beside_their_client() {
-        let mut corner = composer(Form::Batch, Order::Grid(2), "t{1..4}");
-        // In a 2x2 grid everybody has two neighbours.
-        for _ in 0..50 {
-            let (first, second) = (corner.draw(), corner.draw());
-            assert_eq!(first ^ second, 3, "{first} and {second} share a client");
-        }
-        let mut alone = composer(Form::Batch, Order::Grid(1), "t");
-        assert_eq!(alone.draw(), 0);
     }
 }

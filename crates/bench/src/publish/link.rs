@@ -12,6 +12,7 @@ use anyhow::{Context, Result, bail, ensure};
 
 use rustls::ClientConfig;
 
+use super::batch;
 use super::compose::Form;
 use super::packets::Packets;
 use crate::subscribe::parse;
@@ -277,12 +278,7 @@ fn refused_lines(form: Form, body: &[u8]) -> u64 {
     if !matches!(form, Form::Batch) {
         return 0;
     }
-    let answer: serde_json::Value = serde_json::from_slice(body).unwrap_or_default();
-    match &answer["failed"] {
-        serde_json::Value::Array(list) => list.len() as u64,
-        serde_json::Value::Number(count) => count.as_u64().unwrap_or(0),
-        _ => 0,
-    }
+    batch::failed(body)
 }
 
 impl Drop for Link {

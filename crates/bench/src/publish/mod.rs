@@ -5,6 +5,7 @@
 //! messages stay in order. The rate is kept by the clock, not by counting sleeps; a publisher
 //! that falls behind says so and never stretches time.
 
+pub(crate) mod batch;
 mod compose;
 mod link;
 mod packets;
@@ -61,9 +62,6 @@ pub struct PublishArgs {
     /// Topics one after another instead of at random
     #[arg(long)]
     pub cycle: bool,
-    /// Topics are a grid of this width; a random client's neighbours get a message each, all on one connection
-    #[arg(long, value_name = "WIDTH", conflicts_with = "cycle")]
-    pub grid: Option<u32>,
     /// Speak TLS, and trust the certificates in this PEM file
     #[arg(long, value_name = "FILE")]
     pub tls: Option<PathBuf>,
@@ -117,10 +115,10 @@ impl PublishArgs {
     }
 
     fn order(&self) -> Order {
-        match self.grid {
-            Some(width) => Order::Grid(width.max(1)),
-            None if self.cycle => Order::Cycle,
-            None => Order::Random,
+        if self.cycle {
+            Order::Cycle
+        } else {
+            Order::Random
         }
     }
 }

@@ -62,10 +62,6 @@ impl Publisher {
                 "--ws wants a connection for each topic"
             );
         }
-        ensure!(
-            args.grid.is_none() || count == 1,
-            "--grid keeps to one connection"
-        );
         let host = servers[0].to_string();
         let composer = Composer::new(form, topics, args.order(), host, args.size, args.broadcast);
         let epoll = Epoll::new(count.min(256))?;

@@ -5,8 +5,8 @@
 //! arrive, exactly once, at its own client: the last messages are checked by the totals, which no
 //! gap in a sequence would show.
 //!
-//! The clients of `comet-million` publish nothing themselves: one publisher on one connection does it for them, in
-//! batches, so that a client's own request, its head and its answer are not in the measured cost.
+//! The clients of `comet-million` stand in a grid, and each sends what it has to say to its neighbours itself, over a
+//! connection of its own (`subscribe/worker/talk.rs`); the others are published to by one tool.
 
 use anyhow::Result;
 use serde_json::{Value, json};
@@ -18,13 +18,14 @@ use super::{
 };
 use crate::report;
 use crate::subscribe::Protocol;
+use crate::subscribe::grid::Grid;
 
 /// Seconds after the opening before memory is read, so that the last handshakes are over.
 const REST_S: f64 = 5.0;
 /// Connections for each port of `one-host`. The kernel offers only every second port of its range
 /// until those are used up, and then searches all of them each time: stay below 14,000.
 const PER_PORT: u32 = 10_000;
-/// Seconds between two messages to one client.
+/// Seconds between two messages to one client, and from one request of a client in the grid to its next.
 const EVERY_S: f64 = 60.0;
 
 struct Shape {
@@ -32,8 +33,10 @@ struct Shape {
     ports: u16,
     protocol: Protocol,
     size: usize,
+    /// Messages a second.
     rate: f64,
-    grid: Option<u32>,
+    /// How often each client talks to its neighbours, in seconds, if they publish themselves.
+    talk_every_s: Option<f64>,
 }
 
 fn shape(args: &RunArgs) -> Shape {
@@ -43,19 +46,23 @@ fn shape(args: &RunArgs) -> Shape {
         Scenario::OneHost => connections.div_ceil(PER_PORT).clamp(2, 200) as u16,
         _ => 1,
     };
-    // In the grid each client acts once a minute, and four neighbours hear of it.
-    let per_action = if comet { 4.0 } else { 1.0 };
+    let size = args.size.unwrap_or(if comet { 64 } else { 512 });
+    // Messages when each client gets one, or when each talks to its neighbours once.
+    let round = if comet {
+        Grid::of(connections).messages() as f64
+    } else {
+        f64::from(connections)
+    };
+    let rate = args.rate.unwrap_or(round / EVERY_S);
     Shape {
         connections,
         ports,
         protocol: args
             .protocol
             .unwrap_or(if comet { Protocol::Poll } else { Protocol::Ws }),
-        size: args.size.unwrap_or(if comet { 64 } else { 512 }),
-        rate: args
-            .rate
-            .unwrap_or(f64::from(connections) * per_action / EVERY_S),
-        grid: comet.then(|| f64::from(connections).sqrt().ceil() as u32),
+        size,
+        rate,
+        talk_every_s: comet.then(|| round / rate),
     }
 }
 
@@ -78,6 +85,10 @@ pub fn run(args: &RunArgs) -> Result<Value> {
     if args.scenario != Scenario::OneHost {
         rest.extend(["--local", &addresses]);
     }
+    let size = shape.size.to_string();
+    if shape.talk_every_s.is_some() {
+        rest.extend(["--talk", &size]);
+    }
     let mut subscriber = Subscriber::start(
         args,
         &server,
@@ -96,16 +107,21 @@ pub fn run(args: &RunArgs) -> Result<Value> {
     pause(REST_S);
     let idle = Moment::of(&mut server)?;
 
-    let (rate, seconds) = (shape.rate.to_string(), duration_s.to_string());
-    let mut how = vec!["--rate", &rate, "--duration", &seconds];
-    let width = shape.grid.map(|width| width.to_string());
-    if let Some(width) = &width {
-        how.extend(["--grid", width]);
-    }
     let tool_before_s = subscriber.sample()?.cpu_s();
-    let publisher = Publisher::start(args, &server, setting.kind, &topics, shape.size, &how)?;
-    let samples = watch(&mut server, duration_s)?;
-    let published = publisher.result()?;
+    let (samples, published) = match shape.talk_every_s {
+        Some(every_s) => {
+            subscriber.ask(&format!("talk {every_s}"))?;
+            let samples = watch(&mut server, duration_s)?;
+            (samples, subscriber.ask("talk 0")?["said"].take())
+        }
+        None => {
+            let (rate, seconds) = (shape.rate.to_string(), duration_s.to_string());
+            let how = ["--rate", &rate, "--duration", &seconds];
+            let publisher =
+                Publisher::start(args, &server, setting.kind, &topics, shape.size, &how)?;
+            (watch(&mut server, duration_s)?, publisher.result()?)
+        }
+    };
     pause(REST_S);
     let received = subscriber.ask("report")?;
     let tool = subscriber.sample()?;
@@ -113,11 +129,15 @@ pub fn run(args: &RunArgs) -> Result<Value> {
 
     let (accepted, arrived) = (count(&published, "accepted"), count(&received, "messages"));
     let missing = accepted as i64 - arrived as i64;
-    let clean = is_clean(&received) && missing == 0 && received["connections"]["closed"] == 0;
+    let clean = is_clean(&received)
+        && missing == 0
+        && count(&published, "refused") + count(&published, "unanswered") == 0
+        && received["connections"]["closed"] == 0;
     let served_s = (after.at_ns - idle.at_ns) as f64 / 1e9;
     let busy = (after.process.cpu_s() - idle.process.cpu_s()) / served_s;
     let server_cpu_s = after.process.cpu_s() - idle.process.cpu_s();
-    let tools_busy = (tool.cpu_s() - tool_before_s + number(&published, "tool_cpu_s")) / served_s;
+    let publisher_s = published["tool_cpu_s"].as_f64().unwrap_or(0.0);
+    let tools_busy = (tool.cpu_s() - tool_before_s + publisher_s) / served_s;
     let cores = std::thread::available_parallelism()?.get() as f64;
     let idle_cost = per_connection(shape.connections, &empty, &idle);
     let after_cost = per_connection(shape.connections, &empty, &after);
@@ -143,6 +163,19 @@ pub fn run(args: &RunArgs) -> Result<Value> {
         number(&received["latency_ms"], "p99_9"),
         number(&received["latency_ms"], "max"),
     ));
+    if shape.talk_every_s.is_some() {
+        report::say(&format!(
+            "the clients made {} requests, answered after {:.3} ms in the mean, p99 {:.3} ms; refused {}, unanswered {}; \
+             turned away and made again {}, at most {:.1} ms late",
+            published["requests"],
+            number(&published["answered_ms"], "mean"),
+            number(&published["answered_ms"], "p99"),
+            published["refused"],
+            published["unanswered"],
+            published["turned_away"],
+            number(&published, "late_ms_max"),
+        ));
+    }
     Ok(json!({
         "clean": clean,
         "connections": shape.connections,
@@ -152,6 +185,7 @@ pub fn run(args: &RunArgs) -> Result<Value> {
         "log_messages": setting.keep,
         "size_bytes": shape.size,
         "rate_per_s": shape.rate,
+        "talk_every_s": shape.talk_every_s,
         "duration_s": duration_s,
         "opening_s": opening_s,
         "connects_per_s": f64::from(shape.connections) / opening_s,

@@ -43,7 +43,7 @@ pub enum Scenario {
     /// The table of 2009: bytes per connection and time of a broadcast, up to 10,000 long-polls
     #[value(name = "comet-10k")]
     Comet10k,
-    /// A million long-polls on a grid; messages to the neighbours of random clients, published for them on one connection
+    /// A million long-polls on a grid; each client talks to its neighbours once a minute, in a request of its own
     CometMillion,
     /// Many ports instead of many addresses, as in 2014
     OneHost,
@@ -97,6 +97,9 @@ pub struct RunArgs {
     /// Messages that each topic's log keeps [default: none; 10 for long-poll]
     #[arg(long)]
     pub keep: Option<u32>,
+    /// Seconds that a log keeps a message: few, to read memory with logs that are empty again [default: the server's]
+    #[arg(long, value_name = "SECONDS")]
+    pub keep_s: Option<u32>,
     /// Seconds of silence before the server's heartbeat; 0 is none
     #[arg(long, default_value_t = 0, value_name = "SECONDS")]
     pub heartbeat: u32,
@@ -212,6 +215,7 @@ pub fn run(args: &RunArgs) -> Result<ExitCode> {
         "server_binary": rig::binary(args),
         "machine": sample::machine(),
         "heartbeat_s": args.heartbeat,
+        "log_age_s": args.keep_s,
         "accepts_per_s": args.accepts(),
         "pinned": args.pin,
         "result": result,

@@ -22,6 +22,9 @@ use crate::stats::median;
 use crate::subscribe::Protocol;
 use bar::{Against, Bar};
 
+/// Share of its core that a saturated server is busy, by the median of the rounds.
+const SATURATED: f64 = 0.95;
+
 type Measure = fn(&RunArgs, Kind) -> Result<Value>;
 
 /// A row: its name, how it is measured, and the values that are compared, with their bars.
@@ -213,6 +216,12 @@ impl Side {
         Ok(())
     }
 
+    /// Whether the server was full in a row that is there to fill it; none in other rows.
+    fn is_saturated(&self) -> Option<bool> {
+        let is_wanted = self.runs.iter().any(|run| run["is_saturating"] == true);
+        is_wanted.then(|| self.median("server_cores_busy") >= SATURATED)
+    }
+
     /// The median of a value over the rounds that have it; NaN when none has.
     fn median(&self, name: &str) -> f64 {
         let values: Vec<f64> = self
@@ -281,6 +290,10 @@ fn pair(args: &RunArgs, row: &Row, kinds: &[Kind]) -> Result<Value> {
         .map(|(name, bar)| ((*name).into(), compare(args, row.name, name, *bar, &sides)))
         .collect();
     tell_bottleneck(row.name, &sides);
+    let saturated: Map<String, Value> = sides
+        .iter()
+        .filter_map(|side| Some((side.kind.name().into(), side.is_saturated()?.into())))
+        .collect();
     let clean = sides
         .iter()
         .filter(|side| side.kind == Kind::Crore)
@@ -295,6 +308,7 @@ fn pair(args: &RunArgs, row: &Row, kinds: &[Kind]) -> Result<Value> {
         "clean": clean,
         "protocol": protocol_name(wanted(args)),
         "values": values,
+        "saturated": saturated,
         "troubles": of(|side| json!(side.troubles)),
         "runs": of(|side| json!(side.runs)),
     }))
@@ -345,6 +359,13 @@ fn tell_bottleneck(row: &str, sides: &[Side]) {
                 "{row:<10} {who}: the load tool was the bottleneck in some runs"
             ));
         }
+        if side.is_saturated() == Some(false) {
+            report::say(&format!(
+                "{row:<10} {}: its core was busy to {:.2} only; it could do more",
+                side.kind.name(),
+                side.median("server_cores_busy")
+            ));
+        }
     }
 }
 
@@ -376,5 +397,20 @@ mod tests {
         };
         assert_eq!(side.median("x"), 2.0);
         assert!(side.median("y").is_nan());
+    }
+
+    #[test]
+    fn a_server_is_saturated_by_the_median_of_the_rows_that_fill_it() {
+        let side = |busy: &[f64], fills: bool| {
+            let run = |busy: &f64| json!({ "server_cores_busy": busy, "is_saturating": fills });
+            Side {
+                kind: Kind::Crore,
+                runs: busy.iter().map(run).collect(),
+                troubles: vec![],
+            }
+        };
+        assert_eq!(side(&[0.97, 0.6, 0.96], true).is_saturated(), Some(true));
+        assert_eq!(side(&[0.97, 0.6, 0.7], true).is_saturated(), Some(false));
+        assert_eq!(side(&[0.1], false).is_saturated(), None);
     }
 }

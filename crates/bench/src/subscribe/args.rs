@@ -87,6 +87,9 @@ pub struct SubscribeArgs {
     /// Obey a scenario on standard input
     #[arg(long, hide = true)]
     pub control: bool,
+    /// The clients stand in a grid and talk to their neighbours, in messages of so many bytes, when the scenario says so
+    #[arg(long, hide = true, requires = "control", value_name = "BYTES")]
+    pub talk: Option<usize>,
 }
 
 fn port_range(text: &str) -> Result<(u16, u16), String> {

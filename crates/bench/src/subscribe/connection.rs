@@ -3,6 +3,7 @@
 //! A row is at most 24 bytes, so that a million connections cost the tool 24 MB. Everything that can be
 //! computed from a connection's number (server, local address, topics) is, whenever it is needed.
 
+use super::grid::Said;
 use crate::payload::{Header, mix};
 use crate::stats::Latency;
 
@@ -133,6 +134,8 @@ pub struct Tally {
     pub first_ns: u64,
     /// When the last message of the window came.
     pub last_ns: u64,
+    /// What the connections said themselves.
+    pub said: Said,
     /// Counters of connections.
     pub life: Life,
 }
@@ -183,6 +186,7 @@ impl Tally {
             self.first_ns = other.first_ns;
         }
         self.last_ns = self.last_ns.max(other.last_ns);
+        self.said.merge(&other.said);
         let (mine, theirs) = (&mut self.life, &other.life);
         mine.bytes += theirs.bytes;
         mine.chunks += theirs.chunks;

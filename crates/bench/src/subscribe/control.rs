@@ -9,13 +9,14 @@
 //! | `drop` | resets all connections at once; they return at the connect rate | the report |
 //! | `part` | ends all connections in good order; they stay away | the report |
 //! | `churn N` | closes and opens N connections a second from now on | the report |
+//! | `talk S` | with `--talk`: each client says something every S seconds from now on; 0 waits until what was said is answered | the report |
 //!
 //! The end of standard input ends the tool.
 
 use std::io::BufRead;
-use std::sync::atomic::Ordering::Relaxed;
+use std::sync::atomic::Ordering::{Relaxed, Release};
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result, bail, ensure};
 
 use super::{LOOK, Subscriber};
 use crate::{report, sys};
@@ -47,6 +48,11 @@ pub fn obey(subscriber: &Subscriber) -> Result<()> {
                     .store(sys::now_ns(), Relaxed);
                 subscriber.shared.churn_per_s.store(rate, Relaxed);
             }
+            "talk" => {
+                let every_s = words.next().and_then(|word| word.parse::<f64>().ok());
+                ensure!(subscriber.talks, "only clients with `--talk` do");
+                talk(subscriber, every_s.context("`talk` wants seconds")?);
+            }
             other => bail!("`{other}` is no word of a scenario"),
         }
         if subscriber.is_over() {
@@ -55,6 +61,19 @@ pub fn obey(subscriber: &Subscriber) -> Result<()> {
         report::say(&subscriber.json().to_string());
     }
     Ok(())
+}
+
+/// Has the clients of a grid speak so often; with 0 it returns when nothing is under way any more. The workers bound
+/// that: they give up what is not answered.
+fn talk(subscriber: &Subscriber, every_s: f64) {
+    let shared = &subscriber.shared;
+    order(subscriber, || {
+        shared.talk_every_us.store((every_s * 1e6) as u64, Relaxed);
+        shared.talk_since_ns.store(sys::now_ns(), Release);
+    });
+    while every_s == 0.0 && shared.speaking.load(Relaxed) > 0 && !subscriber.is_over() {
+        std::thread::sleep(LOOK);
+    }
 }
 
 /// Gives an order and waits until every worker has obeyed.

@@ -7,6 +7,7 @@
 mod args;
 pub mod connection;
 mod control;
+pub(crate) mod grid;
 pub(crate) mod parse;
 pub mod plan;
 mod worker;
@@ -52,6 +53,12 @@ pub struct Shared {
     pub churn_per_s: AtomicU32,
     /// When the churn began.
     pub churn_since_ns: AtomicU64,
+    /// From one request of a client in a grid to its next; 0 is silence.
+    pub talk_every_us: AtomicU64,
+    /// When that was ordered.
+    pub talk_since_ns: AtomicU64,
+    /// Requests of clients that are under way.
+    pub speaking: AtomicU64,
     /// Connections that may receive messages now.
     pub live: AtomicU64,
     /// The most that there were at once.
@@ -64,6 +71,8 @@ pub struct Shared {
 pub struct Subscriber {
     shared: Arc<Shared>,
     connections: u64,
+    /// Whether the connections stand in a grid and can be told to talk.
+    talks: bool,
     threads: Vec<std::thread::JoinHandle<()>>,
     started: Instant,
 }
@@ -83,6 +92,9 @@ impl Subscriber {
             obeyed: 0.into(),
             churn_per_s: 0.into(),
             churn_since_ns: 0.into(),
+            talk_every_us: 0.into(),
+            talk_since_ns: 0.into(),
+            speaking: 0.into(),
             live: 0.into(),
             live_max: 0.into(),
             given_up: 0.into(),
@@ -107,6 +119,7 @@ impl Subscriber {
         Ok(Subscriber {
             shared,
             connections,
+            talks: plan.talk.is_some(),
             threads,
             started: Instant::now(),
         })
@@ -161,6 +174,7 @@ impl Subscriber {
             "misdelivered": tally.misdelivered,
             "missed_away": tally.missed_away,
             "told_lost": tally.told_lost,
+            "said": tally.said.json(),
             "first_arrival_ns": tally.first_ns,
             "last_arrival_ns": tally.last_ns,
             "connections": {

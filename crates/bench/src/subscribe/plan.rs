@@ -16,9 +16,11 @@ use crate::pattern::{self, Pattern};
 use crate::sys::{self, Dial};
 use crate::tls;
 
+/// Clients of a worker that may speak at once, each over a connection of its own.
+pub const SPEAKERS_MAX: usize = 32;
 /// Descriptors that a worker needs besides its connections: the standard three, its epoll set,
-/// and what the process had open when the worker's table was parted.
-const OTHER_DESCRIPTORS: usize = 64;
+/// what the process had open when the worker's table was parted, and those of clients that speak.
+const OTHER_DESCRIPTORS: usize = 64 + SPEAKERS_MAX;
 
 /// What the connections have in common.
 pub struct Plan {
@@ -34,6 +36,8 @@ pub struct Plan {
     pub threads: usize,
     /// Connects a second, all threads together; `None` as fast as it goes.
     pub connect_rate: Option<f64>,
+    /// Bytes of what each client says to its neighbours in the grid, if they talk.
+    pub talk: Option<usize>,
     /// The server is the floor, which answers every upgrade with the same bytes.
     pub floor: bool,
     topics: Pattern,
@@ -79,6 +83,11 @@ impl Plan {
                 "these ports and addresses give only {tuples} tuples"
             );
         }
+        ensure!(
+            args.talk.is_none()
+                || (args.tls.is_none() && per_connection == 1 && args.connections > 1),
+            "clients that talk have a topic each, neighbours, and no TLS"
+        );
         let random = args.assign == super::Assign::Random;
         Ok(Plan {
             protocol: args.protocol,
@@ -91,6 +100,7 @@ impl Plan {
             },
             threads,
             connect_rate: args.connect_rate,
+            talk: args.talk,
             floor: args.floor,
             topics,
             servers,
@@ -162,6 +172,11 @@ impl Plan {
         let client = mqtt::client_id(std::process::id(), 's', number);
         self.dialect.greet(&client, &filters, &mut out);
         out
+    }
+
+    /// A topic's name.
+    pub fn topic(&self, index: u32) -> String {
+        self.topics.name(index)
     }
 
     /// The topics of a connection, each once.

@@ -6,6 +6,7 @@
 //! is closed is opened again, at most [`ATTEMPTS_MAX`] times in a row without success.
 
 mod receive;
+mod talk;
 
 use std::collections::VecDeque;
 use std::net::SocketAddr;
@@ -17,6 +18,7 @@ use super::connection::{NO_SPILL, Row, Stage, Tally};
 use super::{Plan, Protocol, Shared};
 use crate::sys::{self, Dial, Epoll, Interest};
 use crate::tls::Tls;
+use talk::Talk;
 
 /// Bytes that one read takes at most.
 const RECEIVE_BYTES: usize = 128 << 10;
@@ -65,6 +67,8 @@ pub struct Worker {
     /// Long-polls that were answered, and will ask again when nothing else is there to read: a thread stands for many
     /// clients, and none of them would keep another from reading.
     answered: Vec<u32>,
+    /// What they say themselves, when they stand in a grid.
+    talk: Option<Talk>,
     epoll: Epoll,
     started_ns: u64,
     /// Dials since `started_ns`, which the connect rate counts.
@@ -113,6 +117,7 @@ impl Worker {
             buffer: vec![0; RECEIVE_BYTES],
             answers: Vec::new(),
             answered: Vec::new(),
+            talk: Talk::new(&plan, index, first, count),
             epoll: Epoll::new(EVENTS)?,
             started_ns: sys::now_ns(),
             dialled: 0,
@@ -136,7 +141,10 @@ impl Worker {
             for event in 0..count {
                 let ready = self.epoll.ready(event);
                 let row = ready.key as u32;
-                if self.rows[row as usize].stage == Stage::Connecting {
+                if let Some(slot) = (row as usize).checked_sub(self.rows.len()) {
+                    let talk = self.talk.as_mut().expect("only speakers have such keys");
+                    talk.ready(slot, &self.plan, &shared, &self.epoll, &mut tally.said);
+                } else if self.rows[row as usize].stage == Stage::Connecting {
                     self.connected(row, &mut tally);
                 } else if ready.readable {
                     self.readable(row, &mut tally);
@@ -146,6 +154,9 @@ impl Worker {
                 self.ask_again(&mut tally);
             }
             self.obey();
+            if let Some(talk) = &mut self.talk {
+                talk.turn(&self.plan, &shared, &self.epoll, &mut tally.said);
+            }
             self.open_some(&mut tally);
         }
         for row in 0..self.rows.len() as u32 {
@@ -173,14 +184,19 @@ impl Worker {
         }
         let busy = !self.pending.is_empty() || self.shared.churn_per_s.load(Relaxed) > 0;
         let threads = self.plan.threads as u64;
-        Duration::from_millis(if busy {
+        let longest = Duration::from_millis(if busy {
             threads.clamp(1, 50)
         } else {
             100.max(2 * threads)
-        })
+        });
+        let talk = self.talk.as_ref();
+        match talk.and_then(|talk| talk.wait_ns(sys::now_ns())) {
+            Some(wait_ns) => longest.min(Duration::from_nanos(wait_ns)),
+            None => longest,
+        }
     }
 
-    /// Drops or churns connections when the tool was told to.
+    /// Drops or churns connections, or has them talk, when the tool was told to.
     fn obey(&mut self) {
         let drops = self.shared.drops.load(Relaxed);
         if drops != self.drops_seen {
@@ -192,6 +208,13 @@ impl Worker {
         if self.shared.part.load(Relaxed) && !self.has_parted {
             self.has_parted = true;
             (0..self.rows.len() as u32).for_each(|row| self.part(row));
+            self.shared.obeyed.fetch_add(1, Relaxed);
+        }
+        if self
+            .talk
+            .as_mut()
+            .is_some_and(|talk| talk.obey(&self.shared))
+        {
             self.shared.obeyed.fetch_add(1, Relaxed);
         }
         let per_s = self.shared.churn_per_s.load(Relaxed);
@@ -265,6 +288,9 @@ impl Worker {
             if several > 1 {
                 // One flag cannot speak for several topics: they begin anew.
                 self.sequences[row as usize * several..][..several].fill(0);
+            }
+            if let Some(talk) = &mut self.talk {
+                talk.forget(row);
             }
         } else {
             self.under_way -= 1;

@@ -115,6 +115,7 @@ impl Pair {
             "server_cores_busy": server_busy,
             "tools_cores_busy": tools_busy,
             "bottleneck": bottleneck(server_busy, 1.0, tools_busy, 1.0),
+            "is_saturating": how.contains(&"--saturate"),
             "published": published,
         }))
     }

@@ -139,12 +139,15 @@ impl Drop for Directory {
 impl Server {
     /// Starts a server and waits until it accepts.
     pub fn start(args: &RunArgs, setting: Setting) -> Result<Server> {
-        let text = format!(
+        let mut text = format!(
             "[limits]\naccepts_per_s = {}\n\n[heartbeat]\ninterval_s = {}\n\n[[rule]]\nmatch = \"#\"\nlog_messages = {}\npoll_timeout_s = 0\n",
             args.accepts(),
             args.heartbeat,
             setting.keep
         );
+        if let Some(seconds) = args.keep_s {
+            text += &format!("log_age_s = {seconds}\n");
+        }
         Server::start_with(args, setting, &text)
     }
 

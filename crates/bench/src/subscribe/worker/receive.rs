@@ -332,6 +332,19 @@ impl Worker {
             return;
         };
         let state = &mut self.rows[row as usize];
+        let why = match (state.told, state.returned) {
+            (true, _) => Gap::Told,
+            (_, true) => Gap::Away,
+            _ => Gap::Unexplained,
+        };
+        (state.told, state.returned) = (false, false);
+        if let Some(talk) = &mut self.talk {
+            match talk.last(row, header.run) {
+                Some(last) => tally.in_sequence(last, header.sequence, why),
+                None => tally.misdelivered += 1,
+            }
+            return;
+        }
         let several = assignment.per_connection as usize;
         if state.run != header.run {
             state.run = header.run;
@@ -344,13 +357,7 @@ impl Worker {
             1 => &mut state.sequence,
             _ => &mut self.sequences[row as usize * several + place as usize],
         };
-        let why = match (state.told, state.returned) {
-            (true, _) => Gap::Told,
-            (_, true) => Gap::Away,
-            _ => Gap::Unexplained,
-        };
         tally.in_sequence(last, header.sequence, why);
-        (state.told, state.returned) = (false, false);
     }
 }
 

@@ -1,0 +1,128 @@
+//! The grid of 2012: clients stand in the rows of a square and talk to those beside them. Who stands beside whom, and what was
+//! counted of all that they said.
+
+use serde_json::{Value, json};
+
+use crate::stats::Latency;
+
+/// Ways that a message can take: to the left, to the right, up and down. Nobody is reached by two clients on the same way.
+pub const WAYS: usize = 4;
+
+/// So many clients in a square, whose last row may be shorter.
+#[derive(Clone, Copy, Debug)]
+pub struct Grid {
+    clients: u32,
+    width: u32,
+}
+
+impl Grid {
+    /// The smallest square that holds `clients`.
+    pub fn of(clients: u32) -> Grid {
+        let width = f64::from(clients).sqrt().ceil() as u32;
+        Grid { clients, width }
+    }
+
+    /// Who stands beside `client`, by the way that leads there.
+    pub fn beside(&self, client: u32) -> [Option<u32>; WAYS] {
+        let column = client % self.width;
+        let there = |at: Option<u32>| at.filter(|at| *at < self.clients);
+        [
+            (column > 0).then(|| client - 1),
+            there((column + 1 < self.width).then_some(client + 1)),
+            client.checked_sub(self.width),
+            there(client.checked_add(self.width)),
+        ]
+    }
+
+    /// Messages when each client talks to its neighbours once.
+    pub fn messages(&self) -> u64 {
+        let (clients, width) = (u64::from(self.clients), u64::from(self.width));
+        let rows = clients.div_ceil(width);
+        2 * ((clients - rows) + clients.saturating_sub(width))
+    }
+}
+
+/// What the clients of a grid have said. A request carries a message to each neighbour.
+#[derive(Clone, Default)]
+pub struct Said {
+    /// Requests that clients had something to say in.
+    pub requests: u64,
+    /// Messages of those that were answered, which the server took.
+    pub accepted: u64,
+    /// Messages that it refused.
+    pub refused: u64,
+    /// Messages of requests without an answer.
+    pub unanswered: u64,
+    /// Requests that found a full shard (503), and were made again.
+    pub turned_away: u64,
+    /// The longest that a client had something to say before it began to.
+    pub late_ns_max: u64,
+    /// From the beginning of the connect to the answer.
+    pub answered: Latency,
+    /// The first refusal or failure, in words.
+    pub first_refusal: Option<String>,
+}
+
+impl Said {
+    /// Adds what another worker has counted.
+    pub fn merge(&mut self, other: &Said) {
+        self.requests += other.requests;
+        self.accepted += other.accepted;
+        self.refused += other.refused;
+        self.unanswered += other.unanswered;
+        self.turned_away += other.turned_away;
+        self.late_ns_max = self.late_ns_max.max(other.late_ns_max);
+        self.answered.merge(&other.answered);
+        if self.first_refusal.is_none() {
+            self.first_refusal.clone_from(&other.first_refusal);
+        }
+    }
+
+    /// Notes why something was not taken.
+    pub fn complain(&mut self, why: impl Into<String>) {
+        self.first_refusal.get_or_insert_with(|| why.into());
+    }
+
+    /// For the report.
+    pub fn json(&self) -> Value {
+        json!({
+            "requests": self.requests,
+            "accepted": self.accepted,
+            "refused": self.refused,
+            "unanswered": self.unanswered,
+            "turned_away": self.turned_away,
+            "late_ms_max": self.late_ns_max as f64 / 1e6,
+            "answered_ms": self.answered.summary().json(),
+            "first_refusal": self.first_refusal,
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn who_stands_beside_me_has_me_beside_them_on_the_way_back() {
+        for clients in [2, 3, 4, 7, 9, 20, 500] {
+            let grid = Grid::of(clients);
+            let mut messages = 0;
+            for client in 0..clients {
+                for (way, there) in grid.beside(client).into_iter().enumerate() {
+                    let Some(there) = there else { continue };
+                    messages += 1;
+                    assert!(there < clients && there != client);
+                    assert_eq!(grid.beside(there)[way ^ 1], Some(client), "{clients}");
+                }
+            }
+            assert_eq!(grid.messages(), messages, "{clients}");
+        }
+    }
+
+    #[test]
+    fn four_stand_beside_whoever_is_not_at_the_edge() {
+        assert_eq!(Grid::of(9).beside(4), [Some(3), Some(5), Some(1), Some(7)]);
+        assert_eq!(Grid::of(9).beside(0), [None, Some(1), None, Some(3)]);
+        assert_eq!(Grid::of(8).beside(7), [Some(6), None, Some(4), None]);
+    }
+}

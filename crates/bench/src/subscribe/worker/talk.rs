@@ -1,0 +1,350 @@
+//! What a worker's clients say to those beside them in the grid.
+//!
+//! When its time has come, a client says all at once what it has to say, one message to each neighbour: a `POST /pub` over a
+//! connection of its own, from its own address, which it closes after the answer. The connection that it listens on
+//! is busy with a poll, and its answer would wait behind that. So did the clients of 2012, whose HTTP library opened a socket for a
+//! request that had to wait otherwise. To speak only between two polls would be cheaper; but then who hears nothing says
+//! nothing, clients set each other off, and the load goes through the grid in waves until it dies.
+//!
+//! Invariants: a client makes one request at a time, so that its messages come in order; each client's turn comes once in a
+//! period, and a worker's turns are spread evenly over it; what is under way is bounded ([`SPEAKERS_MAX`]).
+
+use std::collections::VecDeque;
+use std::io;
+use std::net::SocketAddr;
+use std::sync::atomic::Ordering::{Acquire, Relaxed};
+
+use super::{FAILURE_PAUSE_NS, Plan, Shared};
+use crate::payload::{Header, Payloads};
+use crate::publish::batch;
+use crate::subscribe::grid::{Grid, Said, WAYS};
+use crate::subscribe::parse;
+use crate::subscribe::plan::SPEAKERS_MAX;
+use crate::sys::{self, Epoll, Interest};
+
+/// A request that has no answer after this time gets none.
+const ANSWER_NS: u64 = 10_000_000_000;
+/// Shortest sleep until the next turn: a timer below it costs more than it evens out.
+const TICK_NS: u64 = 1_000_000;
+/// Bytes of an answer: its head, and the reasons of as many failures as there are neighbours.
+const ANSWER_BYTES: usize = 4096;
+
+/// A client's connection to speak over.
+struct Speaker {
+    fd: i32,
+    row: u32,
+    /// When the connect began.
+    since_ns: u64,
+    /// Messages of the request; 0 while the connect is under way.
+    messages: u64,
+    received: Vec<u8>,
+}
+
+/// The clients of one worker as speakers, and what each has heard.
+pub struct Talk {
+    grid: Grid,
+    first: u32,
+    rows: u32,
+    /// A worker's place among all: their turns do not fall together.
+    share: f64,
+    /// From one turn to the next, in rows; coprime to their number.
+    stride: u32,
+    every_us: u64,
+    since_ns: u64,
+    /// Turns that were taken since then.
+    turns: u64,
+    /// Requests that each client has made.
+    said: Vec<u32>,
+    /// The number of the last message that came on each way.
+    heard: Vec<[u32; WAYS]>,
+    /// By slot.
+    speakers: Vec<Option<Speaker>>,
+    /// Clients that were turned away.
+    again: VecDeque<u32>,
+    paused_until_ns: u64,
+    payloads: Payloads,
+    lines: Vec<u8>,
+}
+
+impl Talk {
+    /// For worker `index` with connections `first..first + rows`, if the plan says that they talk.
+    pub fn new(plan: &Plan, index: usize, first: u32, rows: u32) -> Option<Talk> {
+        let size = plan.talk?;
+        Some(Talk {
+            grid: Grid::of(plan.connections),
+            first,
+            rows,
+            share: index as f64 / plan.threads as f64,
+            stride: stride(rows),
+            every_us: 0,
+            since_ns: 0,
+            turns: 0,
+            said: vec![0; rows as usize],
+            heard: vec![[0; WAYS]; rows as usize],
+            speakers: (0..SPEAKERS_MAX).map(|_| None).collect(),
+            again: VecDeque::new(),
+            paused_until_ns: 0,
+            payloads: Payloads::new(size, sys::now_ns()),
+            lines: Vec::new(),
+        })
+    }
+
+    /// The number of the last message that `row` heard on this way; none where there is no such way.
+    pub fn last(&mut self, row: u32, way: u8) -> Option<&mut u32> {
+        self.heard[row as usize].get_mut(usize::from(way))
+    }
+
+    /// Its connection was closed: what it hears next may follow a gap.
+    pub fn forget(&mut self, row: u32) {
+        self.heard[row as usize] = [0; WAYS];
+    }
+
+    /// Takes the order of how often clients speak, if it is new; whether it was.
+    pub fn obey(&mut self, shared: &Shared) -> bool {
+        let since_ns = shared.talk_since_ns.load(Acquire);
+        let is_new = since_ns != self.since_ns;
+        if is_new {
+            (self.since_ns, self.turns) = (since_ns, 0);
+            self.every_us = shared.talk_every_us.load(Relaxed);
+        }
+        is_new
+    }
+
+    /// When the turn of this number comes.
+    fn turn_ns(&self, turn: u64) -> u64 {
+        let turns = turn as f64 + self.share;
+        self.since_ns + (turns * self.every_us as f64 * 1e3 / f64::from(self.rows)) as u64
+    }
+
+    fn is_full(&self) -> bool {
+        self.speakers.iter().all(Option::is_some)
+    }
+
+    /// How long to sleep at most; none when only an answer can bring on more work.
+    pub fn wait_ns(&self, now_ns: u64) -> Option<u64> {
+        if self.is_full() {
+            return None;
+        }
+        let retry = (!self.again.is_empty()).then_some(self.paused_until_ns);
+        let next = (self.every_us > 0).then(|| self.turn_ns(self.turns));
+        let at_ns = retry.into_iter().chain(next).min()?;
+        Some(at_ns.saturating_sub(now_ns).max(TICK_NS))
+    }
+
+    /// Lets those speak whose turn has come, and gives up requests that get no answer.
+    pub fn turn(&mut self, plan: &Plan, shared: &Shared, epoll: &Epoll, said: &mut Said) {
+        let now_ns = sys::now_ns();
+        for slot in 0..self.speakers.len() {
+            let expired = |it: &Speaker| now_ns > it.since_ns + ANSWER_NS;
+            if self.speakers[slot].as_ref().is_some_and(expired) {
+                self.failed(slot, "no answer to a POST", shared, said);
+            }
+        }
+        while now_ns >= self.paused_until_ns && !self.is_full() {
+            let Some(row) = self.again.pop_front() else {
+                break;
+            };
+            self.dial(row, plan, shared, epoll, said);
+        }
+        while self.every_us > 0 && now_ns >= self.turn_ns(self.turns) && !self.is_full() {
+            let row = (self.turns * u64::from(self.stride) % u64::from(self.rows)) as u32;
+            if self.is_speaking(row) {
+                break;
+            }
+            said.requests += 1;
+            said.late_ns_max = said.late_ns_max.max(now_ns - self.turn_ns(self.turns));
+            shared.speaking.fetch_add(1, Relaxed);
+            self.turns += 1;
+            self.dial(row, plan, shared, epoll, said);
+        }
+    }
+
+    fn is_speaking(&self, row: u32) -> bool {
+        let speaks = self.speakers.iter().flatten().any(|it| it.row == row);
+        speaks || self.again.contains(&row)
+    }
+
+    fn dial(&mut self, row: u32, plan: &Plan, shared: &Shared, epoll: &Epoll, said: &mut Said) {
+        let slot = self.speakers.iter().position(Option::is_none);
+        let slot = slot.expect("the caller has seen a free one");
+        let mut dial = plan.dial(self.first + row);
+        dial.local = dial.local.map(|local| SocketAddr::new(local.ip(), 0));
+        let since_ns = sys::now_ns();
+        let begun = sys::dial(&dial).and_then(|(fd, connected)| {
+            self.speakers[slot] = Some(Speaker {
+                fd,
+                row,
+                since_ns,
+                messages: 0,
+                received: Vec::new(),
+            });
+            let interest = if connected {
+                Interest::Read
+            } else {
+                Interest::ReadWrite
+            };
+            epoll.add(fd, interest, u64::from(self.rows) + slot as u64)?;
+            if connected {
+                self.speak(slot, dial.remote, plan)?;
+            }
+            Ok(())
+        });
+        if let Err(error) = begun {
+            // Without a descriptor there is no speaker to end.
+            if self.speakers[slot].is_none() {
+                said.unanswered += self.messages(row);
+                shared.speaking.fetch_sub(1, Relaxed);
+                said.complain(format!("connect to {}: {error}", dial.remote));
+            } else {
+                self.failed(slot, &format!("POST: {error}"), shared, said);
+            }
+        }
+    }
+
+    /// Messages of a request of this client.
+    fn messages(&self, row: u32) -> u64 {
+        let beside = self.grid.beside(self.first + row);
+        beside.iter().flatten().count() as u64
+    }
+
+    /// Sends the request.
+    fn speak(&mut self, slot: usize, remote: SocketAddr, plan: &Plan) -> io::Result<()> {
+        let speaker = self.speakers[slot].as_mut().expect("it has connected");
+        let sequence = self.said[speaker.row as usize] + 1;
+        let beside = self.grid.beside(self.first + speaker.row);
+        self.lines.clear();
+        for (way, topic) in beside.into_iter().enumerate() {
+            let Some(topic) = topic else { continue };
+            let header = Header {
+                run: way as u8,
+                sent_ns: sys::now_ns(),
+                topic,
+                sequence,
+            };
+            let name = plan.topic(topic);
+            batch::line(&name, header, &mut self.payloads, &mut self.lines);
+            speaker.messages += 1;
+        }
+        let mut request = batch::head(&remote.to_string(), self.lines.len()).into_bytes();
+        request.extend_from_slice(&self.lines);
+        match sys::send(speaker.fd, &request)? {
+            count if count == request.len() => Ok(()),
+            _ => Err(io::Error::other("the socket did not take the request")),
+        }
+    }
+
+    /// Something has come of a speaker's connection.
+    pub fn ready(
+        &mut self,
+        slot: usize,
+        plan: &Plan,
+        shared: &Shared,
+        epoll: &Epoll,
+        said: &mut Said,
+    ) {
+        let Some(speaker) = &mut self.speakers[slot] else {
+            return;
+        };
+        let result = if speaker.messages == 0 {
+            let (fd, row) = (speaker.fd, speaker.row);
+            sys::connect_result(fd)
+                .and_then(|()| epoll.modify(fd, Interest::Read, u64::from(self.rows) + slot as u64))
+                .and_then(|()| self.speak(slot, plan.dial(self.first + row).remote, plan))
+        } else {
+            self.receive(slot, shared, said)
+        };
+        if let Err(error) = result {
+            self.failed(slot, &format!("POST: {error}"), shared, said);
+        }
+    }
+
+    /// Reads the answer, and ends the connection when it is whole.
+    fn receive(&mut self, slot: usize, shared: &Shared, said: &mut Said) -> io::Result<()> {
+        let speaker = self.speakers[slot].as_mut().expect("it was asked for");
+        let mut buffer = [0; ANSWER_BYTES];
+        match sys::receive(speaker.fd, &mut buffer) {
+            Ok(0) => return Err(io::Error::other("closed before the answer")),
+            Ok(count) => speaker.received.extend_from_slice(&buffer[..count]),
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(()),
+            Err(error) => return Err(error),
+        }
+        let Some(head) = parse::head(&speaker.received).map_err(io::Error::other)? else {
+            return Ok(());
+        };
+        let end = head.bytes + head.length.unwrap_or(0);
+        let Some(body) = speaker.received.get(head.bytes..end) else {
+            return Ok(());
+        };
+        let (status, messages) = (head.status, speaker.messages);
+        let refused = match status {
+            200 => batch::failed(body),
+            _ => messages,
+        };
+        if status == 503 {
+            said.turned_away += 1;
+            self.again.push_back(speaker.row);
+            self.paused_until_ns = sys::now_ns() + FAILURE_PAUSE_NS;
+            sys::close(speaker.fd);
+            self.speakers[slot] = None;
+            return Ok(());
+        }
+        if refused > 0 {
+            said.complain(format!("{status}: {}", String::from_utf8_lossy(body)));
+        }
+        said.refused += refused;
+        said.accepted += messages.saturating_sub(refused);
+        said.answered.add(sys::now_ns() - speaker.since_ns);
+        self.end(slot, shared);
+        Ok(())
+    }
+
+    /// There was no answer: the messages count as said, since the server may have taken them.
+    fn failed(&mut self, slot: usize, why: &str, shared: &Shared, said: &mut Said) {
+        let row = self.speakers[slot].as_ref().expect("it failed").row;
+        said.unanswered += self.messages(row);
+        said.complain(why);
+        self.end(slot, shared);
+    }
+
+    fn end(&mut self, slot: usize, shared: &Shared) {
+        let speaker = self.speakers[slot].take().expect("it ends once");
+        self.said[speaker.row as usize] += 1;
+        shared.speaking.fetch_sub(1, Relaxed);
+        sys::close(speaker.fd);
+    }
+}
+
+impl Drop for Talk {
+    fn drop(&mut self) {
+        for speaker in self.speakers.iter().flatten() {
+            sys::close(speaker.fd);
+        }
+    }
+}
+
+/// A step that leads through all of `rows` before it comes to one again, far from row to row.
+fn stride(rows: u32) -> u32 {
+    fn divisor(a: u32, b: u32) -> u32 {
+        if b == 0 { a } else { divisor(b, a % b) }
+    }
+    let about = (f64::from(rows) * 0.618) as u32;
+    let coprime = |step: &u32| divisor(*step, rows) == 1;
+    (about.max(1)..).find(coprime).unwrap_or(1)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_client_has_its_turn_once_in_a_period() {
+        for rows in [1, 2, 10, 97, 500, 18_519] {
+            let step = u64::from(stride(rows));
+            let mut seen = vec![false; rows as usize];
+            for turn in 0..u64::from(rows) {
+                seen[(turn * step % u64::from(rows)) as usize] = true;
+            }
+            assert!(seen.into_iter().all(|it| it), "{rows}");
+        }
+    }
+}

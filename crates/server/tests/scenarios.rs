@@ -1,0 +1,81 @@
+//! `crore bench run` in short. Each scenario checks by itself all that was promised; this runs it and looks whether it met
+//! what it is there for.
+
+use std::process::Command;
+
+use serde_json::Value;
+
+/// Seconds of faults; the whole takes some ten more.
+const CHAOS_S: &str = "10";
+
+/// Runs a scenario with these flags, and returns its result.
+fn run(args: &[&str]) -> Value {
+    let output = Command::new(env!("CARGO_BIN_EXE_crore"))
+        .args(["bench", "run"])
+        .args(args)
+        .args(["--json", "-"])
+        .output()
+        .expect("the program starts");
+    let text = String::from_utf8_lossy(&output.stdout);
+    let errors = String::from_utf8_lossy(&output.stderr);
+    let json = text.lines().find(|line| line.starts_with('{'));
+    let all: Value = json
+        .and_then(|line| serde_json::from_str(line).ok())
+        .unwrap_or_else(|| panic!("no result:\n{text}{errors}"));
+    assert!(output.status.success(), "{text}{errors}");
+    all["result"].clone()
+}
+
+fn count(result: &Value, place: &str) -> u64 {
+    let number = result.pointer(place).and_then(Value::as_u64);
+    number.unwrap_or_else(|| panic!("{place} is not there"))
+}
+
+#[test]
+fn nothing_is_lost_in_silence_when_the_network_fails() {
+    let result = run(&["chaos", "--connections", "200", "--seconds", CHAOS_S]);
+    for (place, least) in [
+        ("/network/cuts", 50),
+        ("/network/cuts_in_mid_bytes", 20),
+        ("/network/stalls", 30),
+        ("/network/tears", 10),
+        ("/clients/resumed", 40),
+        ("/messages", 5_000),
+        ("/told_gaps", 5),
+        ("/publishers/retries", 1),
+    ] {
+        let met = count(&result, place);
+        assert!(met >= least, "{place}: {met}, at least {least}");
+    }
+}
+
+#[test]
+fn every_client_of_the_grid_publishes_itself_and_is_heard_by_its_neighbours() {
+    // 500 clients in rows of 23 have 1,910 neighbours; 955 messages a second are each client's word every two seconds.
+    let result = run(&[
+        "comet-million",
+        "--connections",
+        "500",
+        "--rate",
+        "955",
+        "--duration",
+        "5",
+    ]);
+    assert_eq!(result["talk_every_s"], 2.0);
+    let requests = count(&result, "/published/requests");
+    assert!(requests >= 1_000, "each spoke twice: {requests}");
+    let accepted = count(&result, "/published/accepted");
+    assert!(accepted >= 2 * 1_910, "{accepted} messages");
+    assert_eq!(accepted, count(&result, "/received/messages"));
+    for place in [
+        "/published/refused",
+        "/published/unanswered",
+        "/received/lost",
+        "/received/doubled",
+        "/received/misdelivered",
+        "/received/unmeasured",
+    ] {
+        assert_eq!(count(&result, place), 0, "{place}");
+    }
+    assert_eq!(count(&result, "/received/connections/live"), 500);
+}
