@@ -10,7 +10,6 @@ mod callback;
 mod claims;
 mod desk;
 pub mod keys;
-pub mod told;
 pub mod tool;
 mod users;
 
@@ -108,7 +107,7 @@ pub fn checks(access: Option<&Access>) -> anyhow::Result<Arc<Checks>> {
 }
 
 /// What the operator can do about a refusal.
-fn remedy(refusal: Refusal) -> &'static str {
+pub fn remedy(refusal: Refusal) -> &'static str {
     match refusal {
         Refusal::Malformed => "`crore token inspect` shows what is wrong with a token",
         Refusal::TooLong => {

@@ -16,6 +16,7 @@ mod metrics;
 mod pinned;
 mod port;
 mod process;
+mod refusals;
 mod rush;
 mod shards;
 mod signals;
@@ -36,7 +37,6 @@ use crore_net::signal::Signals;
 use crore_net::{Inbox, Sender};
 use tokio::sync::watch;
 
-use crate::access;
 use crate::board::Board;
 use crate::config::{Admin, Effective};
 use crate::life::{self, Life};
@@ -165,7 +165,7 @@ async fn serve(start: Start) -> anyhow::Result<()> {
     let shards = Shards::new(start.senders);
     tokio::spawn(shards::pump(shards.clone(), start.reports));
     tokio::spawn(rush::watch(start.board.clone()));
-    tokio::spawn(access::told::watch(start.board.clone()));
+    tokio::spawn(refusals::watch(start.board.clone()));
     let signals = signals::listen(start.signals)?;
     let life = Life::new(start.life, shards.clone());
     if let Some(listener) = start.listener {

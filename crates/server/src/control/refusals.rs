@@ -8,7 +8,7 @@ use std::time::Duration;
 use crore_broker::access::Refusal;
 use tokio::time::{Instant, MissedTickBehavior};
 
-use super::remedy;
+use crate::access::remedy;
 use crate::board::Board;
 
 /// How often one looks.
