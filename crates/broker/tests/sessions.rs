@@ -142,8 +142,13 @@ impl Pair {
 }
 
 fn connect(client: &str) -> Vec<u8> {
+    connect_for(client, 3600)
+}
+
+/// A CONNECT whose session outlives its connection by so much.
+fn connect_for(client: &str, expiry_s: u32) -> Vec<u8> {
     let mut set = PropertyBuf::new();
-    set.session_expiry_interval_s(3600);
+    set.session_expiry_interval_s(expiry_s);
     let mut out = Vec::new();
     let connect = Connect {
         version: Version::V5,
@@ -289,4 +294,29 @@ fn a_filter_keeps_its_place_at_an_empty_home_when_its_client_leaves_before_that_
     pair.say(third, connect(&client));
     pair.settle();
     assert_eq!(pair.told(third), ["connack true", "Publish"]);
+}
+
+#[test]
+fn a_session_that_ends_without_room_for_its_filter_leaves_no_need_for_logs_behind() {
+    let mut settings = Settings::default();
+    settings.limits.filters_per_shard = 1;
+    let mut pair = Pair::new(settings);
+    let (client, first) = client(&mut pair);
+    pair.say(first, subscribe("kept/#"));
+    pair.settle();
+    pair.cut(first);
+    pair.settle();
+    let filler = pair.open();
+    pair.say(filler, connect_for("filler", 0));
+    pair.settle();
+    pair.say(filler, subscribe("#"));
+    pair.settle();
+    let second = pair.open();
+    pair.say(second, connect_for(&client, 0));
+    pair.settle();
+    assert_eq!(pair.told(second), ["connack true", "Disconnect"]);
+    pair.cut(filler);
+    pair.settle();
+    let keepers = pair.shards.each_ref().map(|shard| shard.accounts().keepers);
+    assert_eq!(keepers, [0, 0]);
 }

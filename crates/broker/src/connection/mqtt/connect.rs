@@ -390,6 +390,7 @@ impl Shard {
             }
             (0, None) => {
                 self.release_logs(slot);
+                self.release_unplaced(slot);
                 None
             }
             (_, given) => {

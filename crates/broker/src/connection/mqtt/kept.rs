@@ -146,6 +146,19 @@ impl Shard {
         out.into_boxed_slice()
     }
 
+    /// The session ends, and with it what its subscriptions without a place had kept.
+    pub(super) fn release_unplaced(&mut self, slot: u32) {
+        if self.mqtt(slot).is_none_or(|mqtt| mqtt.unplaced.is_empty()) {
+            return;
+        }
+        for raw in core::mem::take(&mut self.mqtt_state(slot).unplaced) {
+            let sub = KeptSub::read(&mut Reader(&raw));
+            if qos(sub.options) > 0 {
+                self.release_kept(sub.filter);
+            }
+        }
+    }
+
     /// What a subscription was asked for as.
     pub(super) fn text_of(&self, slot: u32, part: u32) -> Vec<u8> {
         let sub = &self.extras.get(self.conns.get(slot).extra).list[part as usize];
