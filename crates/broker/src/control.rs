@@ -70,6 +70,8 @@ pub enum Control {
         /// The row.
         from: u32,
     },
+    /// Look ahead to the rules of this world, so many topics further than the last time; the change itself is short then.
+    Foresee(Arc<World>),
     /// From now on by the settings and rules of this world, which is one of the same shards and topics.
     Settings(Arc<World>),
     /// Move clients off.
@@ -105,6 +107,8 @@ pub enum Report {
     ClientIds(Vec<Option<Box<[u8]>>>),
     /// What came of ending connections.
     Ended(Ended),
+    /// Whether there are topics that are not foreseen yet.
+    Foreseen(bool),
     /// It is done.
     Done,
     /// What is under way.
@@ -134,6 +138,10 @@ impl Shard {
             }),
             Control::DisconnectAll { which, from } => {
                 Report::Ended(self.end_connections(&which, from, io))
+            }
+            Control::Foresee(world) => {
+                let home = self.home.as_mut();
+                Report::Foreseen(home.is_some_and(|home| home.foresee(&world)))
             }
             Control::Settings(world) => {
                 self.change(world);

@@ -33,6 +33,7 @@ use crate::blobs::{Blob, Names};
 use crate::deliver::WARMED;
 use crate::filters::Filters;
 use crate::home::carriers::Carrier;
+use crate::home::change::Foresight;
 use crate::home::filters::Registered;
 pub use crate::home::filters::SEPARATOR;
 use crate::home::groups::Groups;
@@ -207,6 +208,8 @@ pub struct Home {
     epoch: u32,
     /// Idle rows by rule, in the order in which they may be forgotten.
     idle: Vec<VecDeque<(u32, u32)>>,
+    /// While other rules are to come.
+    foresight: Option<Foresight>,
     topics_max: usize,
     followers: Followers,
     answers: Option<Answers>,
@@ -238,6 +241,7 @@ impl Home {
             filters: Registered::new(rules.count(), seed),
             epoch,
             idle: (0..rules.count()).map(|_| VecDeque::new()).collect(),
+            foresight: None,
             topics_max: settings.limits.topics_per_home(homes),
             followers: Followers::new(settings.interest.debounce_s),
             answers: None,
@@ -345,6 +349,9 @@ impl Home {
         row.set_last(floor);
         let id = self.rows.insert(row);
         self.index.insert(&mut self.rows, id);
+        if let Some(foresight) = &mut self.foresight {
+            foresight.created(id, name);
+        }
         Some(id)
     }
 

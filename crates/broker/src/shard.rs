@@ -212,7 +212,7 @@ impl Shard {
             "what a shard is made of stays"
         );
         if let Some(home) = &mut self.home {
-            home.change(&world.settings, &self.world.rules, &world.rules, self.now);
+            home.change(&world, &self.world.rules, self.now);
         }
         self.world = world;
         self.verdicts.clear();

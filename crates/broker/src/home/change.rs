@@ -1,19 +1,70 @@
 //! Other settings while the home is at work.
 //!
-//! Invariant: afterwards every topic has the number of the rule that governs it. Where only the values of rules
-//! changed that costs nothing; where other rules govern, as much as the home has topics and messages.
+//! Where only the values of rules changed that costs nothing. Where other rules govern, each topic's name must be looked at, which a
+//! home with a million of them does not do in one turn: before the change it is told of the rules to come and looks ahead, so many
+//! rows at a time. The change itself then writes a byte into each row, and leaves the lists of the log alone that go
+//! to another number as they are.
+//!
+//! Invariants: after the change every topic has the number of the rule that governs it, whatever came and went while
+//! it was looked ahead; looking ahead changes nothing else.
 
+use alloc::sync::Arc;
 use alloc::vec::Vec;
 
 use super::Home;
 use crate::blobs::Blob;
 use crate::rules::Rules;
 use crate::settings::Settings;
+use crate::shard::World;
 use crate::time::Now;
 
+/// Rows that are looked at in one turn: some tenths of a millisecond.
+const ROWS_PER_TURN: u32 = if cfg!(test) { 3 } else { 1024 };
+
+/// The rules to come, and the number that each row will have.
+pub struct Foresight {
+    world: Arc<World>,
+    /// By row. Those past `seen` are not known yet, but for topics that came meanwhile.
+    numbers: Vec<u8>,
+    seen: u32,
+}
+
+impl Foresight {
+    /// A topic came meanwhile.
+    pub fn created(&mut self, id: u32, name: &[u8]) {
+        if self.numbers.len() <= id as usize {
+            self.numbers.resize(id as usize + 1, 0);
+        }
+        self.numbers[id as usize] = self.world.rules.number_for(name);
+    }
+}
+
 impl Home {
-    /// From now on by `settings` and `rules` instead of `former`.
-    pub fn change(&mut self, settings: &Settings, former: &Rules, rules: &Rules, now: Now) {
+    /// Looks ahead to the rules of this world, some rows further than the last time; whether there are more.
+    pub fn foresee(&mut self, world: &Arc<World>) -> bool {
+        let end = self.rows.end();
+        let known = self.foresight.take();
+        let mut foresight = match known.filter(|known| Arc::ptr_eq(&known.world, world)) {
+            Some(known) => known,
+            None => Foresight {
+                world: world.clone(),
+                numbers: Vec::new(),
+                seen: 0,
+            },
+        };
+        foresight.numbers.resize(end as usize, 0);
+        let until = end.min(foresight.seen.saturating_add(ROWS_PER_TURN));
+        for id in foresight.seen..until {
+            foresight.numbers[id as usize] = self.number_by(&world.rules, id);
+        }
+        foresight.seen = until;
+        self.foresight = Some(foresight);
+        until < end
+    }
+
+    /// From now on by `world` instead of the rules `former`.
+    pub fn change(&mut self, world: &Arc<World>, former: &Rules, now: Now) {
+        let (settings, rules): (&Settings, &Rules) = (&world.settings, &world.rules);
         self.topics_max = settings.limits.topics_per_home(self.homes);
         self.log.budget_bytes = settings.limits.log_bytes / self.homes;
         self.followers.debounce_s = settings.interest.debounce_s;
@@ -23,16 +74,25 @@ impl Home {
         if former.govern_alike(rules) {
             self.log.change_times(rules);
         } else {
+            // What is not foreseen yet is looked at now.
+            while self.foresee(world) {}
             self.change_rules(former, rules);
         }
+        self.foresight = None;
         self.enforce_budget(rules, now);
     }
 
+    fn number_by(&self, rules: &Rules, id: u32) -> u8 {
+        match self.rows.get(id).name {
+            Blob::NONE => 0,
+            name => rules.number_for(self.names.get(name)),
+        }
+    }
+
     fn change_rules(&mut self, former: &Rules, rules: &Rules) {
-        for id in 0..self.rows.end() {
-            let row = self.rows.get(id);
-            if row.name != Blob::NONE {
-                let number = rules.number_for(self.names.get(row.name));
+        let foresight = self.foresight.take().expect("it was looked ahead");
+        for (id, number) in (0..).zip(foresight.numbers) {
+            if self.rows.get(id).name != Blob::NONE {
                 self.rows.get_mut(id).rule = number;
             }
         }
@@ -46,5 +106,97 @@ impl Home {
             self.idle[number as usize].push_back((id, since_s));
         }
         self.filters.change_rules(former, rules);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::admission::Admission;
+    use crate::settings::Rule;
+
+    fn world(filters: &[&str]) -> Arc<World> {
+        let rule = |filter: &&str| Rule {
+            filter: (*filter).into(),
+            ..Rule::default()
+        };
+        let settings = Settings {
+            rules: filters.iter().map(rule).collect(),
+            ..Settings::default()
+        };
+        Arc::new(World {
+            rules: Rules::new(&settings.rules),
+            admission: Admission::new(&settings, 9),
+            settings,
+            shards: 1,
+            homes: 1,
+            epoch: 7,
+            seed: 42,
+        })
+    }
+
+    const FILTERS: [&[&str]; 4] = [&["#"], &["a/#", "#"], &["b/+", "a/1", "a/#"], &[]];
+
+    #[derive(Clone, Debug)]
+    enum Step {
+        Create(u8, u8),
+        Forget(usize),
+        Foresee,
+        Change(usize),
+    }
+
+    fn step() -> impl Strategy<Value = Step> {
+        prop_oneof![
+            6 => (0u8..3, 0u8..6).prop_map(|(first, second)| Step::Create(first, second)),
+            2 => any::<usize>().prop_map(Step::Forget),
+            3 => Just(Step::Foresee),
+            1 => (0..FILTERS.len()).prop_map(Step::Change),
+        ]
+    }
+
+    proptest! {
+        #[test]
+        fn topics_that_come_and_go_while_it_is_looked_ahead_have_their_rule_afterwards(
+            steps in prop::collection::vec((step(), 0..FILTERS.len()), 1..80),
+        ) {
+            let now = Now { s: 0, unix_s: 0 };
+            let worlds = FILTERS.map(world);
+            let mut here = worlds[0].clone();
+            let mut home = Home::new(&here.settings, &here.rules, 7, 1, 42);
+            // As an operator's reloads do: one change is foreseen at a time, if its turns come at all.
+            for (step, next) in steps {
+                match step {
+                    Step::Create(first, second) => {
+                        let name = alloc::format!("{}/{second}", ["a", "b", "c"][usize::from(first)]);
+                        let hash = home.hash_of(name.as_bytes());
+                        if home.find(hash, name.as_bytes()).is_none() {
+                            home.create(hash, name.as_bytes(), &here.rules, now);
+                        }
+                    }
+                    Step::Forget(any) if home.rows.end() > 0 => {
+                        let id = (any % home.rows.end() as usize) as u32;
+                        if home.rows.get(id).name != Blob::NONE {
+                            home.queue_if_idle(id, now);
+                            prop_assert!(home.forget_one(&here.rules));
+                        }
+                    }
+                    Step::Forget(_) => {}
+                    Step::Foresee => drop(home.foresee(&worlds[next])),
+                    Step::Change(to) => {
+                        home.change(&worlds[to], &here.rules, now);
+                        here = worlds[to].clone();
+                    }
+                }
+                for id in 0..home.rows.end() {
+                    let row = home.rows.get(id);
+                    if row.name != Blob::NONE {
+                        let number = here.rules.number_for(home.names.get(row.name));
+                        prop_assert_eq!(row.rule, number);
+                    }
+                }
+            }
+        }
     }
 }

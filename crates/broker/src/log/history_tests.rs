@@ -387,7 +387,7 @@ fn op() -> impl Strategy<Value = Op> {
         2 => (0..TOPICS, 0u8..3).prop_map(|(topic, key)| Op::Remove(topic, key)),
         2 => (0..TOPICS).prop_map(Op::Forget),
         1 => Just(Op::Watch),
-        1 => (rules(), numbers).prop_map(|(rules, of)| Op::Change(rules, of)),
+        3 => (rules(), numbers).prop_map(|(rules, of)| Op::Change(rules, of)),
         1 => prop::array::uniform3(0u32..12).prop_map(Op::Times),
         1 => Just(Op::Restart),
     ]

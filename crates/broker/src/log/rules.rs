@@ -1,5 +1,5 @@
 //! Other rules for what is kept: the entries are put into the lists of their new rules, and chains that begin or
-//! cease to keep the latest change their form.
+//! cease to keep the latest change their form. A list whose entries stay together only changes its number.
 //!
 //! Invariant: afterwards each list is in the order of arrival again. Nothing is trimmed here: the next message of a
 //! topic, or the clock, does that.
@@ -24,6 +24,33 @@ pub(super) fn lists(rules: &Rules) -> Vec<Ages> {
     (0..rules.count()).map(ages).collect()
 }
 
+/// From which lists entries go to which.
+struct Ways {
+    lists: usize,
+    /// Whether some go from list `n / lists` to list `n % lists`.
+    some: Vec<bool>,
+}
+
+impl Ways {
+    fn new(former: usize, lists: usize) -> Ways {
+        let some = alloc::vec![false; former * lists];
+        Ways { lists, some }
+    }
+
+    fn add(&mut self, from: u8, to: u8) {
+        self.some[usize::from(from) * self.lists + usize::from(to)] = true;
+    }
+
+    /// Where all entries of a list go, and no others.
+    fn alone(&self, from: usize) -> Option<usize> {
+        let row = &self.some[from * self.lists..][..self.lists];
+        let mut ways = (0..self.lists).filter(|to| row[*to]);
+        let to = ways.next()?;
+        let sources = self.some.chunks(self.lists).filter(|row| row[to]);
+        (ways.next().is_none() && sources.count() == 1).then_some(to)
+    }
+}
+
 impl Log {
     /// How long messages live by these rules, which govern the same topics as those before.
     pub fn change_times(&mut self, rules: &Rules) {
@@ -32,16 +59,18 @@ impl Log {
         }
     }
 
-    /// All messages by these rules; `number_of` is the new rule of a topic's row. Costs as much as there are messages.
+    /// All messages by these rules; `number_of` is the new rule of a topic's row. Costs as much as there are chains, and as
+    /// there are messages in lists that part or come together.
     pub fn change_rules(&mut self, rules: &Rules, number_of: impl Fn(u32) -> u8) {
         let retained = (self.ages.len() - 1) as u8;
-        let all = self.in_order();
+        let mut ways = Ways::new(self.ages.len(), rules.count());
         for chain in 0..self.chains.end() {
             let row = self.chains.get(chain);
             if row.topic == NONE {
                 continue;
             }
-            let number = match row.rule == retained {
+            let former = row.rule;
+            let number = match former == retained {
                 true => rules.retained(),
                 false => number_of(row.topic),
             };
@@ -49,31 +78,38 @@ impl Log {
             if latest != row.latest {
                 self.change_form(chain, latest);
             }
-            self.chains.get_mut(chain).rule = number;
-        }
-        self.ages = lists(rules);
-        for (offset, id) in all {
-            // What a change of form took away has another offset, or none.
-            if self.entries.get(id).offset == offset {
-                self.entries.get_mut(id).form &= !MARKED;
-                self.append_to_list(id);
+            let row = self.chains.get_mut(chain);
+            row.rule = number;
+            if row.count > 0 {
+                ways.add(former, number);
             }
+        }
+        let former = core::mem::replace(&mut self.ages, lists(rules));
+        let mut rest = Vec::new();
+        for (from, ages) in former.into_iter().enumerate() {
+            match ways.alone(from) {
+                Some(to) => {
+                    let ttl_s = self.ages[to].ttl_s;
+                    self.ages[to] = Ages { ttl_s, ..ages };
+                }
+                None => self.gather(ages.oldest, &mut rest),
+            }
+        }
+        rest.sort_unstable();
+        for (_, id) in rest {
+            self.entries.get_mut(id).form &= !MARKED;
+            self.append_to_list(id);
         }
     }
 
-    /// All entries by offset.
-    fn in_order(&self) -> Vec<(u64, u32)> {
-        let mut all = Vec::with_capacity(self.entries.len() as usize);
-        for ages in &self.ages {
-            let mut id = ages.oldest;
-            while id != NONE {
-                let entry = self.entries.get(id);
-                all.push((entry.offset, id));
-                id = entry.younger;
-            }
+    /// The entries of a list, from this one on, with their offsets.
+    fn gather(&self, oldest: u32, all: &mut Vec<(u64, u32)>) {
+        let mut id = oldest;
+        while id != NONE {
+            let entry = self.entries.get(id);
+            all.push((entry.offset, id));
+            id = entry.younger;
         }
-        all.sort_unstable();
-        all
     }
 
     /// Puts an entry behind all others of its chain's rule.

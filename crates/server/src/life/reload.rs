@@ -6,7 +6,7 @@
 use std::sync::Arc;
 
 use crore_broker::rules::Rules;
-use crore_broker::{Control, World};
+use crore_broker::{Control, Report, ShardId, World};
 use crore_net::clock;
 use serde::Serialize;
 
@@ -91,6 +91,9 @@ impl Life {
         };
         world.admission.change(&world.settings);
         self.0.desk.replace(checks);
+        if !former.rules.govern_alike(&world.rules) {
+            self.foresee(&world).await;
+        }
         let told = self
             .0
             .shards
@@ -107,6 +110,20 @@ impl Life {
             tracing::warn!(shard, "a shard is busy and takes the new settings later");
         }
         Ok(reloaded)
+    }
+
+    /// Has the homes look ahead to the rules to come, a part in each turn, so that no client waits for the whole.
+    async fn foresee(&self, world: &Arc<World>) {
+        let homes = (0..world.homes as ShardId).map(async |home| {
+            // A home that is busy looks at the rest when it takes the settings.
+            while let Ok(Report::Foreseen(true)) = self
+                .0
+                .shards
+                .ask(home, Control::Foresee(world.clone()))
+                .await
+            {}
+        });
+        futures_util::future::join_all(homes).await;
     }
 }
 
