@@ -14,6 +14,7 @@ mod acknowledge;
 mod conformance;
 mod conn;
 mod connect;
+mod disorder;
 mod doors;
 mod drain;
 mod flow;

@@ -145,6 +145,39 @@ fn what_is_asked_for_many_times_at_once_is_granted_as_often() {
 }
 
 #[test]
+fn a_packet_id_that_is_in_use_by_another_subscribe_harms_nobody() {
+    let broker = Broker::start();
+    let mut witness = Conn::connected(&broker, Version::V5, "witness");
+    for version in VERSIONS {
+        // Of different homes, so that the answers come in another order.
+        for round in 0..20 {
+            let mut conn = Conn::connected(&broker, version, "it");
+            let mut packets = Vec::new();
+            for names in [&["a"][..], &["b", "c", "d"]] {
+                let names: Vec<_> = names.iter().map(|name| format!("{name}/{round}")).collect();
+                let options = SubscribeOptions::of(Qos::AtLeastOnce);
+                let filters = names.iter().map(|name| (&name[..], options));
+                let nothing = Properties::default();
+                encode::subscribe(&mut packets, version, id(7), &nothing, filters);
+            }
+            conn.send(packets);
+            let mut codes = 0;
+            while codes < 4 {
+                let Some(got) = conn.packet_or_end() else {
+                    break; // it broke a rule, and may be ended
+                };
+                match got.packet() {
+                    Packet::SubAck(suback) => codes += suback.reasons.iter().count(),
+                    Packet::Disconnect(_) => break,
+                    other => panic!("{other:?}"),
+                }
+            }
+            assert!(witness.is_served());
+        }
+    }
+}
+
+#[test]
 fn a_group_that_was_refused_is_not_subscribed_to() {
     let broker = Broker::with("[limits]\ntopics_per_connection = 400\n");
     if !broker.is_ours() {

@@ -51,7 +51,17 @@ impl Shard {
         let count = subscribe.filters.iter().count();
         self.has_room_for_codes(slot, count)?;
         self.expand(slot);
-        self.mqtt_state(slot).subacks.push(Suback {
+        let subacks = &mut self.mqtt_state(slot).subacks;
+        if subacks.iter().any(|suback| suback.packet_id == packet_id) {
+            // [MQTT-2.2.1-3]: answers could not be told apart.
+            let reasons = core::iter::repeat_n(ReasonCode::PACKET_IDENTIFIER_IN_USE, count);
+            let (version, id) = (self.version(slot), subscribe.packet_id);
+            self.write(slot, |out| {
+                encode::suback(out, version, id, &NOTHING, reasons)
+            });
+            return Ok(());
+        }
+        subacks.push(Suback {
             packet_id,
             waiting: count as u16,
             reasons: alloc::vec![ReasonCode::SUCCESS; count],

@@ -1,0 +1,144 @@
+//! Clients that send well-formed packets without any order: ids that are in use, acknowledgements of what was never sent,
+//! subscriptions that are made, changed and ended at once, takeovers in the midst of it. Nobody else notices.
+
+use crate::broker::Broker;
+use crate::conn::{Conn, VERSIONS, id, message, plain};
+use crore_wire::mqtt::{
+    Ack, Properties, PropertyBuf, Qos, ReasonCode, RetainHandling, SubscribeOptions, Version,
+    encode,
+};
+
+const FILTERS: [&str; 8] = [
+    "t",
+    "u",
+    "t/+",
+    "#",
+    "+",
+    "$share/g/t",
+    "$share/g/+",
+    "$share/h/t/#",
+];
+const TOPICS: [&str; 4] = ["t", "u", "t/a", "t/b"];
+const REASONS: [ReasonCode; 2] = [ReasonCode::SUCCESS, ReasonCode::UNSPECIFIED_ERROR];
+/// Connections, and packets of each.
+const CONNECTIONS: u64 = 600;
+const PACKETS: u64 = 24;
+
+/// Numbers that look random and are the same each time.
+struct Dice(u64);
+
+impl Dice {
+    fn throw(&mut self, sides: u64) -> u64 {
+        self.0 ^= self.0 << 13;
+        self.0 ^= self.0 >> 7;
+        self.0 ^= self.0 << 17;
+        self.0 % sides
+    }
+    fn pick<'a, T: ?Sized>(&mut self, of: &[&'a T]) -> &'a T {
+        of[self.throw(of.len() as u64) as usize]
+    }
+    fn chance(&mut self) -> bool {
+        self.throw(2) == 0
+    }
+}
+
+fn packet(dice: &mut Dice, version: Version, out: &mut Vec<u8>) {
+    let number = id(dice.throw(3) as u16 + 1);
+    let nothing = Properties::default();
+    match dice.throw(12) {
+        0..4 => {
+            let filters: Vec<_> = (0..=dice.throw(3))
+                .map(|_| {
+                    let filter = dice.pick(&FILTERS);
+                    let qos = Qos::from_bits(dice.throw(3) as u8).expect("a QoS");
+                    let v5 = version == Version::V5;
+                    let options = SubscribeOptions {
+                        max_qos: qos,
+                        no_local: v5 && !filter.starts_with('$') && dice.chance(),
+                        retain_as_published: v5 && dice.chance(),
+                        retain_handling: match v5 && dice.chance() {
+                            true => RetainHandling::SendIfNew,
+                            false => RetainHandling::Send,
+                        },
+                    };
+                    (filter, options)
+                })
+                .collect();
+            encode::subscribe(out, version, number, &nothing, filters.into_iter());
+        }
+        4..6 => {
+            let filters: Vec<_> = (0..=dice.throw(2)).map(|_| dice.pick(&FILTERS)).collect();
+            encode::unsubscribe(out, version, number, &nothing, filters.into_iter());
+        }
+        6..9 => {
+            let payload: &[u8] = if dice.chance() { b"" } else { &[b'x'; 40] };
+            let topic = dice.pick(&TOPICS);
+            let mut publish = message(topic, dice.throw(3) as u8, number.get(), payload);
+            publish.retain = dice.chance();
+            publish.dup = publish.packet_id.is_some() && dice.chance();
+            encode::publish(out, version, &publish);
+        }
+        9..11 => {
+            let reason = REASONS[dice.throw(2) as usize];
+            let ack = Ack {
+                packet_id: number,
+                reason: if version == Version::V5 {
+                    reason
+                } else {
+                    ReasonCode::SUCCESS
+                },
+                properties: nothing,
+            };
+            let success = Ack {
+                reason: ReasonCode::SUCCESS,
+                ..ack
+            };
+            match dice.throw(4) {
+                0 => encode::puback(out, version, &ack),
+                1 => encode::pubrec(out, version, &ack),
+                2 => encode::pubrel(out, version, &success),
+                _ => encode::pubcomp(out, version, &success),
+            }
+        }
+        _ => encode::pingreq(out),
+    }
+}
+
+#[test]
+fn whatever_order_clients_send_packets_in_nobody_else_notices() {
+    let settings = "[limits]\ntopics_per_connection = 5\n[mqtt]\nsession_messages = 3\n";
+    let broker = Broker::with(settings);
+    let mut witness = Conn::connected(&broker, Version::V5, "witness");
+    let mut dice = Dice(0x9E37_79B9_7F4A_7C15);
+    let mut open = Vec::new();
+    for number in 0..CONNECTIONS {
+        let version = VERSIONS[dice.throw(2) as usize];
+        let mut properties = PropertyBuf::new();
+        if version == Version::V5 {
+            properties.session_expiry_interval_s(if dice.chance() { 600 } else { 0 });
+            properties.receive_maximum(dice.throw(3) as u16 + 1);
+            properties.topic_alias_maximum(dice.throw(3) as u16);
+            if dice.throw(4) == 0 {
+                properties.maximum_packet_size_bytes(60);
+            }
+        }
+        let mut connect = plain(version, dice.pick(&["one", "two", "three"]));
+        connect.clean_start = dice.throw(3) == 0;
+        connect.properties = properties.properties();
+        let mut conn = Conn::open(&broker, version);
+        let mut packets = Vec::new();
+        encode::connect(&mut packets, &connect);
+        for _ in 0..PACKETS {
+            packet(&mut dice, version, &mut packets);
+        }
+        conn.send(packets);
+        open.push(conn);
+        if open.len() > 4 {
+            open.swap_remove(dice.throw(4) as usize).cut();
+        }
+        if number % 20 == 0 {
+            assert!(witness.is_served(), "connection {number}");
+        }
+    }
+    assert!(witness.is_served());
+}
