@@ -14,6 +14,7 @@ mod acknowledge;
 mod conformance;
 mod conn;
 mod connect;
+mod corners;
 mod disorder;
 mod doors;
 mod drain;

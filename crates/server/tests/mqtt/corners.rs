@@ -1,0 +1,379 @@
+//! Corners of MQTT 5 that clients seldom reach: small maxima of one side, wills that wait, what is left of an expiry, members of
+//! a group that go with messages under way.
+
+use crate::broker::Broker;
+use crate::conn::{Conn, id, message, plain, will};
+use crore_wire::mqtt::PacketType::{PubAck, PubComp, PubRec, PubRel};
+use crore_wire::mqtt::{Packet, PropertyBuf, ReasonCode, Version};
+use std::time::{Duration, Instant};
+
+/// Connects with these properties; whether a session was there.
+fn open(
+    broker: &Broker,
+    name: &str,
+    clean: bool,
+    set: impl FnOnce(&mut PropertyBuf),
+) -> (Conn, bool) {
+    let mut properties = PropertyBuf::new();
+    set(&mut properties);
+    let mut connect = plain(Version::V5, name);
+    connect.clean_start = clean;
+    connect.properties = properties.properties();
+    let mut conn = Conn::open(broker, Version::V5);
+    let present = conn.connect(&connect);
+    (conn, present)
+}
+
+#[test]
+fn what_is_retained_and_too_large_is_left_out_and_the_rest_comes() {
+    let broker = Broker::start();
+    for qos in 0..3 {
+        for filter in ["r/large", "r/+", "#"] {
+            let mut publisher = Conn::connected(&broker, Version::V5, "publisher");
+            for (n, (topic, bytes)) in [("r/large", 100), ("r/small", 3)].iter().enumerate() {
+                let data = vec![b'x'; *bytes];
+                let mut retained = message(topic, 1, n as u16 + 1, &data);
+                retained.retain = true;
+                publisher.deliver(&retained);
+            }
+            let (mut conn, _) = open(&broker, "small", true, |set| {
+                set.maximum_packet_size_bytes(60);
+            });
+            conn.ask_for(filter, qos);
+            let (mut granted, mut topics) = (false, Vec::new());
+            let expected = usize::from(filter != "r/large");
+            while !granted || topics.len() < expected {
+                let got = conn.packet();
+                match got.packet() {
+                    Packet::SubAck(_) => granted = true,
+                    Packet::Publish(publish) => topics.push(publish.topic.to_string()),
+                    other => panic!("{other:?}"),
+                }
+            }
+            assert!(topics.iter().all(|topic| topic == "r/small"), "{topics:?}");
+            // It is live, and what was left out takes no room of it.
+            publisher.deliver(&message("r/large", qos, 7, b"y"));
+            let got = conn.packet();
+            assert_eq!(got.publish().payload, b"y", "{filter} {qos}");
+            publisher.disconnect();
+            conn.cut();
+        }
+    }
+}
+
+#[test]
+fn one_message_of_quality_2_at_a_time_goes_both_ways() {
+    let broker = Broker::with("[mqtt]\nreceive_max = 1\n");
+    if !broker.is_ours() {
+        return;
+    }
+    let (mut conn, _) = open(&broker, "it", true, |set| {
+        set.receive_maximum(1);
+    });
+    conn.subscribe("t", 2);
+    for number in 1..=3_u16 {
+        // It is its own subscriber: what it sends comes back.
+        conn.publish(&message("t", 2, number, &number.to_be_bytes()));
+        let mut came = None;
+        let mut received = false;
+        while came.is_none() || !received {
+            let got = conn.packet();
+            match got.packet() {
+                Packet::PubRec(ack) => {
+                    assert_eq!(ack.packet_id.get(), number);
+                    received = true;
+                }
+                Packet::Publish(publish) => {
+                    assert_eq!(publish.payload, number.to_be_bytes());
+                    came = publish.packet_id;
+                }
+                other => panic!("{other:?}"),
+            }
+        }
+        conn.acknowledge(PubRel, number);
+        assert_eq!(conn.packet().ack(PubComp).0, number);
+        let came = came.expect("QoS 2").get();
+        conn.acknowledge(PubRec, came);
+        assert_eq!(conn.packet().ack(PubRel).0, came);
+        conn.acknowledge(PubComp, came);
+        assert!(conn.is_served());
+    }
+    // One that was not released takes the only place.
+    conn.publish(&message("u", 2, 8, b"x"));
+    conn.packet().ack(PubRec);
+    conn.publish(&message("u", 2, 8, b"x"));
+    assert_eq!(
+        conn.packet().ack(PubRec).0,
+        8,
+        "the same again is no second one"
+    );
+    conn.publish(&message("u", 1, 9, b"x"));
+    assert_eq!(conn.end(), Some(ReasonCode::RECEIVE_MAXIMUM_EXCEEDED));
+}
+
+#[test]
+fn aliases_of_the_server_hold_while_topics_alternate_and_subscriptions_come_and_go() {
+    let broker = Broker::start();
+    for most in 0..3_u16 {
+        let (mut conn, _) = open(&broker, "it", true, |set| {
+            set.topic_alias_maximum(most);
+        });
+        let mut publisher = Conn::connected(&broker, Version::V5, "publisher");
+        let mut known: [Option<String>; 3] = Default::default();
+        for topic in ["a", "b", "c"] {
+            conn.subscribe(topic, 0);
+        }
+        for round in 0..4 {
+            for topic in ["a", "b", "a", "c", "b"] {
+                // Too large for nobody, with an expiry, and of a QoS that is lowered.
+                publisher.deliver(&message(topic, round % 3, 1, topic.as_bytes()));
+                let got = conn.packet();
+                let publish = got.publish();
+                let alias = publish.properties.topic_alias().unwrap_or(0);
+                assert!(alias <= most, "{alias} of {most}");
+                if !publish.topic.is_empty() && alias > 0 {
+                    known[usize::from(alias)] = Some(publish.topic.into());
+                }
+                let name = match publish.topic {
+                    "" => known[usize::from(alias)].as_deref().expect("it was given"),
+                    name => name,
+                };
+                assert_eq!(name.as_bytes(), publish.payload);
+                assert_eq!(name, topic);
+            }
+            // Its place is taken by another one.
+            conn.write(|out| {
+                let filters = ["a", "b"].into_iter();
+                let nothing = Default::default();
+                crore_wire::mqtt::encode::unsubscribe(out, Version::V5, id(7), &nothing, filters);
+            });
+            conn.packet();
+            conn.subscribe("b", 0);
+            conn.subscribe("a", 0);
+        }
+    }
+}
+
+#[test]
+fn a_will_goes_with_its_delay_or_its_session_whichever_ends_first_and_not_when_the_client_returns()
+{
+    let broker = Broker::start();
+    let mut watcher = Conn::connected(&broker, Version::V5, "watcher");
+    watcher.subscribe("w/#", 0);
+    // Delay, expiry, what the client does, and whether its will comes.
+    let away = |name: &str, delay_s: u32, expiry_s: u32, clean: bool| {
+        let (mut set, mut of_will) = (PropertyBuf::new(), PropertyBuf::new());
+        set.session_expiry_interval_s(expiry_s);
+        of_will.will_delay_interval_s(delay_s);
+        let topic = format!("w/{name}");
+        let mut last = will(&topic);
+        last.properties = of_will.properties();
+        let mut connect = plain(Version::V5, name);
+        connect.clean_start = clean;
+        connect.properties = set.properties();
+        connect.will = Some(last);
+        let mut conn = Conn::open(&broker, Version::V5);
+        conn.connect(&connect);
+        conn
+    };
+    let came = |watcher: &mut Conn, name: &str| {
+        let got = watcher.packet();
+        assert_eq!(got.publish().topic, format!("w/{name}"));
+    };
+    // A takeover is an end of the connection, not of the session: the delay holds, and the return ends it.
+    let first = away("kept", 1, 600, true);
+    let second = away("kept", 600, 600, false);
+    watcher.expect_quiet();
+    std::thread::sleep(Duration::from_millis(2500));
+    assert!(watcher.is_served(), "who has returned has not died");
+    drop(first);
+    // A takeover with a clean start ends the session: the will comes at once, whatever its delay.
+    let third = away("kept", 600, 600, true);
+    came(&mut watcher, "kept");
+    drop(second);
+    // Without a delay it comes at a takeover too.
+    let fourth = away("at-once", 0, 600, true);
+    let fifth = away("at-once", 600, 600, false);
+    came(&mut watcher, "at-once");
+    drop((fourth, fifth, third));
+    // A session that ends with its connection has no time for a delay.
+    away("brief", 600, 0, true).cut();
+    came(&mut watcher, "brief");
+    // Nor one that ends before it.
+    let began = Instant::now();
+    away("short", 600, 1, true).cut();
+    came(&mut watcher, "short");
+    assert!(
+        began.elapsed() >= Duration::from_secs(1),
+        "not before its session"
+    );
+    // Nobody is told twice.
+    assert!(watcher.is_served());
+    // A farewell that asks for the will keeps its delay; the plain one takes it along.
+    let mut asks = away("asks", 1, 600, true);
+    asks.send([0xE0, 1, 4]);
+    assert_eq!(asks.end(), None);
+    watcher.expect_quiet();
+    came(&mut watcher, "asks");
+    // A farewell may end the session, and with it the delay.
+    let mut ends = away("ends", 600, 600, true);
+    ends.send([0xE0, 7, 4, 5, 0x11, 0, 0, 0, 0]);
+    assert_eq!(ends.end(), None);
+    came(&mut watcher, "ends");
+}
+
+#[test]
+fn what_is_left_of_an_expiry_is_told_with_each_delivery() {
+    let broker = Broker::start();
+    for filter in ["e/t", "e/+", "$share/g/e/t"] {
+        let mut publisher = Conn::connected(&broker, Version::V5, "publisher");
+        let expires = |conn: &mut Conn, qos, id, retain| {
+            let mut set = PropertyBuf::new();
+            set.message_expiry_interval_s(100);
+            let mut publish = message("e/t", qos, id, b"x");
+            publish.properties = set.properties();
+            publish.retain = retain;
+            conn.deliver(&publish);
+        };
+        let keep = |set: &mut PropertyBuf| {
+            set.session_expiry_interval_s(600).receive_maximum(1);
+        };
+        let (mut conn, _) = open(&broker, "it", true, keep);
+        conn.subscribe(filter, 1);
+        expires(&mut publisher, 1, 1, false);
+        expires(&mut publisher, 1, 2, false);
+        let left = |conn: &mut Conn| {
+            let got = conn.packet();
+            let publish = got.publish();
+            let left_s = publish.properties.message_expiry_interval_s().expect("one");
+            (left_s, publish.dup, publish.packet_id.expect("QoS 1").get())
+        };
+        let (at_once, _, first) = left(&mut conn);
+        assert!((99..=100).contains(&at_once), "{at_once}");
+        std::thread::sleep(Duration::from_millis(2100));
+        conn.cut();
+        // Sent again, and what waited in the log.
+        let (mut conn, present) = open(&broker, "it", false, keep);
+        assert!(present);
+        let (again, dup, id) = left(&mut conn);
+        assert!(dup && id == first && (90..=98).contains(&again), "{again}");
+        conn.acknowledge(PubAck, id);
+        let (later, dup, id) = left(&mut conn);
+        assert!(!dup && (90..=98).contains(&later), "{later}");
+        conn.acknowledge(PubAck, id);
+        assert!(conn.is_served());
+        open(&broker, "it", true, |_| {}).0.disconnect();
+    }
+}
+
+#[test]
+fn a_member_that_goes_for_ever_leaves_quality_1_to_others_and_takes_quality_2_along() {
+    let broker = Broker::start();
+    if !broker.is_ours() {
+        return; // Mosquitto forgets both
+    }
+    for qos in 1..3_u8 {
+        for (name, kept) in [("clean", false), ("kept", true)] {
+            let topic = format!("s/{name}/{qos}");
+            let filter = format!("$share/g/{topic}");
+            let expiry_s = if kept { 600 } else { 0 };
+            let (mut one, _) = open(&broker, "one", true, |set| {
+                set.session_expiry_interval_s(expiry_s);
+            });
+            one.subscribe(&filter, qos);
+            let mut publisher = Conn::connected(&broker, Version::V5, "publisher");
+            publisher.deliver(&message(&topic, qos, 1, b"first"));
+            let got = one.packet();
+            let first = got.publish().packet_id.expect("an id").get();
+            assert_eq!(got.publish().payload, b"first");
+            let (mut two, _) = open(&broker, "two", true, |_| {});
+            two.subscribe(&filter, qos);
+            one.cut();
+            let finish = |conn: &mut Conn, id: u16| match qos {
+                1 => conn.acknowledge(PubAck, id),
+                _ => {
+                    conn.acknowledge(PubRec, id);
+                    assert_eq!(conn.packet().ack(PubRel).0, id);
+                    conn.acknowledge(PubComp, id);
+                }
+            };
+            if !kept && qos == 1 {
+                let got = two.packet();
+                assert_eq!(got.publish().payload, b"first");
+                finish(&mut two, got.publish().packet_id.expect("an id").get());
+            } else {
+                two.expect_quiet();
+            }
+            publisher.deliver(&message(&topic, qos, 2, b"next"));
+            let got = two.packet();
+            assert_eq!(got.publish().payload, b"next", "{name} {qos}");
+            finish(&mut two, got.publish().packet_id.expect("an id").get());
+            assert!(two.is_served(), "and nothing else");
+            if kept {
+                let (mut back, present) = open(&broker, "one", false, |set| {
+                    set.session_expiry_interval_s(expiry_s);
+                });
+                assert!(present);
+                let got = back.packet();
+                assert!(got.publish().dup && got.publish().payload == b"first");
+                assert_eq!(got.publish().packet_id.expect("an id").get(), first);
+                finish(&mut back, first);
+                assert!(back.is_served());
+                // It is a member again.
+                two.disconnect();
+                assert_eq!(two.end(), None);
+                publisher.deliver(&message(&topic, qos, 3, b"last"));
+                assert_eq!(back.packet().publish().payload, b"last");
+            }
+        }
+    }
+}
+
+#[test]
+fn a_request_carries_where_it_is_answered_through_sessions_and_retained_messages() {
+    let broker = Broker::start();
+    let mut set = PropertyBuf::new();
+    set.response_topic("answers/1").expect("a topic");
+    set.correlation_data(&[0, 1, 0xFF]).expect("it fits");
+    let mut request = message("ask/t", 1, 1, b"?");
+    request.properties = set.properties();
+    request.retain = true;
+    let mut publisher = Conn::connected(&broker, Version::V5, "publisher");
+    let (mut away, _) = open(&broker, "away", true, |set| {
+        set.session_expiry_interval_s(600);
+    });
+    away.subscribe("ask/+", 1);
+    away.cut();
+    publisher.deliver(&request);
+    let check = |conn: &mut Conn| loop {
+        let got = conn.packet();
+        let Packet::Publish(publish) = got.packet() else {
+            continue;
+        };
+        let set = &publish.properties;
+        assert_eq!(set.response_topic(), Some("answers/1"));
+        assert_eq!(set.correlation_data(), Some(&[0, 1, 0xFF][..]));
+        return;
+    };
+    let (mut away, present) = open(&broker, "away", false, |_| {});
+    assert!(present);
+    check(&mut away);
+    for filter in ["ask/t", "ask/#"] {
+        let mut late = Conn::connected(&broker, Version::V5, "late");
+        late.ask_for(filter, 0);
+        check(&mut late);
+    }
+    // A response topic is a topic name [MQTT-3.3.2-14].
+    for wrong in ["answers/+", "#"] {
+        let mut conn = Conn::connected(&broker, Version::V5, "wrong");
+        let len = wrong.len() as u8;
+        conn.send(
+            [
+                &[0x30, len + 7, 0, 1, b't', len + 3, 8, 0, len],
+                wrong.as_bytes(),
+            ]
+            .concat(),
+        );
+        assert!(conn.end().is_some_and(ReasonCode::is_error), "{wrong}");
+    }
+}
