@@ -5,8 +5,13 @@
 //! get it, as they would without filters; then the connections with filters. A connection that has both (MQTT) is
 //! left to the second part, see [`Shard::has_match`].
 //!
+//! The connections of a run are collected before the first is visited: a turn's visits and a little more. A message that
+//! matches more than those is a run of its own and is *broad*: its filters' members are gone through as they stand, within
+//! the budget, while some leave and others join; a bit for each row of the table says who was visited.
+//!
 //! Invariants: messages are not reordered; a connection is visited once in a run; the position that a message carries
-//! is the home's offset of it, beside what was seen of the other homes.
+//! is the home's offset of it, beside what was seen of the other homes. Who joins in the middle of a run is not live at its
+//! home before it ends, and gets nothing of it.
 
 use alloc::vec::Vec;
 
@@ -15,15 +20,13 @@ use crate::deliver::{Delivery, WARMED};
 use crate::encode::{Encoding, Message};
 use crate::io::Io;
 use crate::mail::{Frames, Record, ShardId, Tell};
-use crate::matching::{Member, Part};
+use crate::matching::{Filtered, Member, Part};
 use crate::position::{self, Position};
 use crate::shard::Shard;
 use crate::slab::NONE;
 
 /// Messages of a run.
 const RUN_MAX: usize = 64;
-/// Members past which a run takes no further message: what is matched ahead is memory.
-const RUN_MEMBERS: usize = 4096;
 
 /// A message for a connection.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -33,6 +36,16 @@ pub(crate) struct Due {
     pub message: u32,
     /// Which of the connection's filters.
     pub part: u32,
+}
+
+impl Due {
+    fn of(member: &Member, message: u32) -> Due {
+        Due {
+            slot: member.slot,
+            message,
+            part: member.part,
+        }
+    }
 }
 
 /// How far the run at the cursor is.
@@ -45,17 +58,49 @@ pub(crate) struct Run {
     due: Vec<Due>,
     /// The next of them.
     at: usize,
+    /// Of a broad run, which has one message.
+    broad: Option<Broad>,
+}
+
+/// How far a message is that very many connections get.
+struct Broad {
+    /// The rows of the filters that match it, sorted.
+    rows: Vec<u32>,
+    /// The connections that were visited, a bit each.
+    visited: Vec<u64>,
+}
+
+impl Broad {
+    fn is_visited(&self, slot: u32) -> bool {
+        let word = self.visited.get(slot as usize / 64);
+        word.is_some_and(|word| word >> (slot % 64) & 1 == 1)
+    }
+
+    /// A connection is visited; says whether that is the first time.
+    fn visit(&mut self, slot: u32) -> bool {
+        let first = !self.is_visited(slot);
+        let word = slot as usize / 64;
+        if word >= self.visited.len() {
+            self.visited.resize(word + 1, 0);
+        }
+        self.visited[word] |= 1 << (slot % 64);
+        first
+    }
 }
 
 impl Run {
     /// The last message that this connection was visited for; nothing while its turn is still to come.
     fn visited(&self, slot: u32) -> Option<usize> {
+        if let Some(broad) = &self.broad {
+            return broad.is_visited(slot).then_some(0);
+        }
         let last = self.due[..self.at].last()?;
         (self.len > 0 && last.slot >= slot).then(|| self.len - 1)
     }
 
     /// Ends it; returns how long it was.
     pub fn end(&mut self) -> usize {
+        self.broad = None;
         core::mem::take(&mut self.len)
     }
 }
@@ -112,6 +157,13 @@ impl Shard {
         self.run
             .names
             .extend(messages.iter().map(|message| message.name));
+        if let Some(mut broad) = d.run.broad.take() {
+            let done = self.go_through(home, &mut broad, &messages, frames, budget, io);
+            d.run.broad = Some(broad);
+            if !done {
+                return false;
+            }
+        }
         let mut warmed = d.run.at;
         while let Some(first) = d.run.due.get(d.run.at) {
             if *budget == 0 {
@@ -138,11 +190,56 @@ impl Shard {
         true
     }
 
+    /// Visits who gets a broad message; false when the budget was spent first.
+    fn go_through<I: Io>(
+        &mut self,
+        home: ShardId,
+        broad: &mut Broad,
+        messages: &[Matched],
+        frames: &Frames,
+        budget: &mut u32,
+        io: &mut I,
+    ) -> bool {
+        let (mut next, mut due, mut all) = (Vec::new(), Vec::new(), Vec::new());
+        loop {
+            if *budget == 0 {
+                return false;
+            }
+            self.matching.walk(WARMED.min(*budget as usize), &mut next);
+            if next.is_empty() {
+                return true;
+            }
+            // Who was visited already costs a visit too: it had to be looked at.
+            *budget -= next.len() as u32;
+            due.clear();
+            due.extend(next.iter().map(|member| Due::of(member, 0)));
+            self.warm_due(&due);
+            for Due { slot, .. } in &due {
+                if !broad.visit(*slot) {
+                    continue;
+                }
+                all.clear();
+                let parts = self.filtered(*slot).into_iter().flat_map(Filtered::parts);
+                let matching =
+                    parts.filter(|(_, part)| broad.rows.binary_search(&part.row).is_ok());
+                all.extend(matching.map(|(part, _)| Due {
+                    slot: *slot,
+                    message: 0,
+                    part,
+                }));
+                if !all.is_empty() {
+                    self.matched(*slot, home, &all, messages, frames, io);
+                }
+            }
+        }
+    }
+
     fn begin_run(&mut self, d: &mut Delivery, frames: &Frames) {
         let mut run = core::mem::take(&mut d.run);
         run.due.clear();
         (run.exact, run.at) = (0, 0);
-        while run.len < RUN_MAX && (run.len == 0 || run.due.len() < RUN_MEMBERS) {
+        let enough = self.pace.visits_per_turn as usize;
+        while run.len < RUN_MAX && run.broad.is_none() && run.due.len() < enough {
             let most = WARMED.min(RUN_MAX - run.len);
             if self.extend_run(&mut run, most, d, frames) == 0 {
                 break;
@@ -152,9 +249,22 @@ impl Shard {
         d.run = run;
     }
 
+    /// Begins a run of one message, which goes to very many.
+    fn begin_broad(&mut self, name: &[u8]) -> Broad {
+        let mut sets = Vec::new();
+        self.matching.sets(name, |set| sets.push(set));
+        self.matching.begin_walk(sets.into_iter());
+        let mut rows = self.matching.rows(name);
+        rows.sort_unstable();
+        Broad {
+            rows,
+            visited: alloc::vec![0; self.conns.end().div_ceil(64) as usize],
+        }
+    }
+
     /// Adds so many messages to a run at most, and their members; returns how many there were. Filters come before
     /// members, so that the processor waits for several rows at once.
-    fn extend_run(&self, run: &mut Run, most: usize, d: &Delivery, frames: &Frames) -> usize {
+    fn extend_run(&mut self, run: &mut Run, most: usize, d: &Delivery, frames: &Frames) -> usize {
         let first = run.len;
         let of = |n| match d.try_tell(first + n) {
             Some(Tell::Match { name, .. }) => Some(frames.name(*name)),
@@ -169,19 +279,22 @@ impl Shard {
             self.matching.sets(name, |set| sets.push((message, set)));
             run.len += 1;
         }
-        let mut last = first as u32;
-        for (message, set) in sets {
-            if message != last && run.due.len() >= RUN_MEMBERS {
+        let enough = self.pace.visits_per_turn as usize;
+        for all in sets.chunk_by(|a, b| a.0 == b.0) {
+            let message = all[0].0;
+            let members = all.iter().map(|(_, set)| self.matching.members(*set));
+            let broad = members.clone().map(<[Member]>::len).sum::<usize>() > enough;
+            if broad && message == 0 {
+                let name = of(0).expect("it was just matched");
+                (run.len, run.broad) = (1, Some(self.begin_broad(name)));
+                break;
+            }
+            if broad || run.due.len() >= enough {
                 run.len = message as usize;
                 break;
             }
-            last = message;
-            let due = |member: &Member| Due {
-                slot: member.slot,
-                message,
-                part: member.part,
-            };
-            run.due.extend(self.matching.members(set).iter().map(due));
+            let due = members.flatten().map(|member| Due::of(member, message));
+            run.due.extend(due);
         }
         run.len - first
     }

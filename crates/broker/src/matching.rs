@@ -26,6 +26,14 @@ pub struct Member {
 #[derive(Clone, Copy)]
 pub struct Set(u32);
 
+/// A filter whose members a message goes through, while they may leave and others join.
+struct Walked {
+    set: u32,
+    /// Its first so many members are still to come. Who leaves is replaced by the last one, and who joins is the last one: so
+    /// nobody is left out that was there, some come twice, and of those who joined none or a few.
+    left: u32,
+}
+
 enum Members {
     One(Member),
     Many(Vec<Member>),
@@ -35,6 +43,8 @@ enum Members {
 pub struct Matching {
     filters: Filters,
     members: Side<Members>,
+    /// What the message at hand goes through, the last one first.
+    walked: Vec<Walked>,
     /// Up to where all live subscribers have seen each home.
     pub seen: Vec<u64>,
 }
@@ -53,6 +63,7 @@ impl Matching {
         Matching {
             filters: Filters::new(seed),
             members: Side::new(),
+            walked: Vec::new(),
             seen: alloc::vec![0; homes],
         }
     }
@@ -116,6 +127,7 @@ impl Matching {
             }
         }
         self.members.remove(id);
+        self.walked.retain(|walked| walked.set != id);
         let ended = Some(self.filters.name(row));
         self.filters.close(row);
         Left { moved: None, ended }
@@ -143,6 +155,34 @@ impl Matching {
     pub fn sets(&self, topic: &[u8], mut each: impl FnMut(Set)) {
         self.filters
             .matches(topic, |row| each(Set(self.filters.value(row))));
+    }
+
+    /// Begins to go through the members of these filters. Only one message does at a time.
+    pub fn begin_walk(&mut self, sets: impl Iterator<Item = Set>) {
+        let walked = sets.map(|set| Walked {
+            set: set.0,
+            left: self.members(set).len() as u32,
+        });
+        self.walked = walked.collect();
+    }
+
+    /// Takes the next members of the walk, so many at most, into `into`, which has none when it is over.
+    pub fn walk(&mut self, most: usize, into: &mut Vec<Member>) {
+        into.clear();
+        while let Some(walked) = self.walked.last_mut() {
+            let members = match self.members.get(walked.set) {
+                Members::One(member) => core::slice::from_ref(member),
+                Members::Many(all) => all,
+            };
+            let end = (walked.left as usize).min(members.len());
+            let start = end.saturating_sub(most - into.len());
+            into.extend(members[start..end].iter().rev());
+            walked.left = start as u32;
+            if start > 0 {
+                return;
+            }
+            self.walked.pop();
+        }
     }
 
     /// Members of a filter.

@@ -3,6 +3,7 @@
 
 mod answers;
 mod bounds;
+mod broad;
 mod ended;
 mod filters;
 mod order;

@@ -1,0 +1,90 @@
+//! A message that very many subscribers by filter get, more than a turn visits: nothing is collected for it, and who comes
+//! and goes in its midst makes nobody miss it or get it twice.
+
+use super::*;
+
+const VISITS: u32 = 4;
+/// All match the topic, the second one twice.
+const QUERIES: [&str; 3] = [
+    "filter=a/%23",
+    "filter=a/%23&filter=a/%2B",
+    "filter=%23&filter=b",
+];
+const SUBSCRIBERS: usize = 60;
+
+fn town() -> Town {
+    let pace = Pace {
+        visits_per_turn: VISITS,
+        ..Pace::default()
+    };
+    Town::new(rule(), |_| {}, pace)
+}
+
+fn subscribers(town: &mut Town) -> Vec<usize> {
+    let queries = QUERIES.iter().cycle().take(SUBSCRIBERS);
+    queries
+        .map(|query| town.subscribe_to(Kind::Plain, query))
+        .collect()
+}
+
+fn publish(town: &mut Town) {
+    town.publish(["one", "two"].map(|data| ("a/1", data.into())));
+}
+
+#[test]
+fn a_turn_visits_so_many_subscribers_by_filter_and_the_next_one_goes_on() {
+    let mut town = town();
+    subscribers(&mut town);
+    publish(&mut town);
+    let (mut turns, mut before) = (0, town.stats().delivered);
+    loop {
+        town.turn();
+        let now = town.stats().delivered;
+        assert!(now - before <= u64::from(VISITS), "{}", now - before);
+        (turns, before) = (turns + 1, now);
+        if town.accounts().deliveries == 0 {
+            break;
+        }
+    }
+    assert_eq!(before, 2 * SUBSCRIBERS as u64);
+    assert!(turns >= 2 * SUBSCRIBERS / VISITS as usize);
+}
+
+proptest! {
+    /// Each turn some go, served or not yet, and some come.
+    #[test]
+    fn who_stays_gets_each_message_once_whoever_comes_and_goes(
+        moves in prop::collection::vec((any::<prop::sample::Index>(), 0..4_u8), 0..40),
+    ) {
+        let mut town = town();
+        let mut links = subscribers(&mut town);
+        let mut newcomers = Vec::new();
+        publish(&mut town);
+        town.turn();
+        for (who, what) in moves {
+            match what {
+                0 if !links.is_empty() => town.cut(links.swap_remove(who.index(links.len()))),
+                1 if !newcomers.is_empty() => {
+                    let at = who.index(newcomers.len());
+                    town.cut(newcomers.swap_remove(at));
+                }
+                2 => newcomers.push(town.ask_for(Kind::Plain, QUERIES[who.index(QUERIES.len())])),
+                _ => town.turn(),
+            }
+        }
+        town.settle();
+        let both = [frame("one"), frame("two")].concat();
+        for link in &links {
+            prop_assert_eq!(town.received(*link), &both[..]);
+        }
+        for link in &newcomers {
+            town.take(*link);
+        }
+        town.publish([("a/2", "three".into())]);
+        town.settle();
+        for link in newcomers {
+            prop_assert_eq!(town.received(link), &frame("three")[..], "and nothing before it");
+        }
+        prop_assert!(links.iter().all(|link| town.received(*link).ends_with(b"three")));
+    }
+}
