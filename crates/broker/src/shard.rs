@@ -116,6 +116,8 @@ pub struct Shard {
     pub(crate) swept_s: u32,
     /// What the sweep under way has seen, and what the last one saw.
     pub(crate) tally: [[u32; Transport::ALL.len()]; 2],
+    /// Whether the sweep looks at who may have what it has.
+    pub(crate) review: crate::connection::Review,
     /// Why the connection at hand is about to end, where that is not its peer's doing.
     pub(crate) why: Option<Reason>,
     /// The response that is being written.
@@ -182,6 +184,7 @@ impl Shard {
             swept: 0,
             swept_s: now.s,
             tally: Default::default(),
+            review: Default::default(),
             why: None,
             reply: Vec::new(),
             id: Vec::new(),
@@ -214,6 +217,7 @@ impl Shard {
         if let Some(home) = &mut self.home {
             home.change(&world, &self.world.rules, self.now);
         }
+        self.review.change(&self.world.settings, &world.settings);
         self.world = world;
         self.verdicts.clear();
     }

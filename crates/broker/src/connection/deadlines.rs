@@ -59,6 +59,7 @@ impl Shard {
                 return;
             }
             self.swept_s = self.now.s;
+            self.review.begin();
             self.tell_sys(io.moved());
         }
         let end = self.conns.end();
@@ -72,6 +73,9 @@ impl Shard {
             self.tally[0][row.transport() as usize] += 1;
             let over = watches_passes && self.passes.is_over(slot, self.now.unix_s);
             if over && self.lapse(slot, io) {
+                continue;
+            }
+            if self.review.runs() && self.review(slot, io) {
                 continue;
             }
             let row = self.conns.get(slot);

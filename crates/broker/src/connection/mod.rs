@@ -1,7 +1,7 @@
 //! What a connection does, by protocol. Each file is a part of the shard's turn: `http` reads
 //! requests and routes them, `publish` and `subscribe` carry them out, `answer` writes the
 //! responses, `access` asks whose requests they are, `filtered` is for subscribers by filter, `admission` turns away, `interest` tells who is
-//! watched, `websocket` reads frames, `deadlines` watches the clock.
+//! watched, `websocket` reads frames, `deadlines` watches the clock, `review` ends what settings that were read again grant no more.
 
 pub(crate) mod access;
 mod admission;
@@ -13,11 +13,13 @@ mod http;
 mod interest;
 pub(crate) mod mqtt;
 mod publish;
+mod review;
 mod subscribe;
 mod websocket;
 
 pub use admission::shed;
 pub use publish::check_fields;
+pub use review::Review;
 
 /// WebSocket close codes, as `docs/PROTOCOLS.md` lists them.
 pub mod close_code {

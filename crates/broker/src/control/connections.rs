@@ -158,7 +158,7 @@ impl Shard {
             .collect()
     }
 
-    fn all_topics_of(&self, slot: u32) -> Vec<&[u8]> {
+    pub(crate) fn all_topics_of(&self, slot: u32) -> Vec<&[u8]> {
         let row = self.conns.get(slot);
         if row.wants(MULTI) && row.extra != NONE {
             let subs = self.extras.get(row.extra).list.iter();
@@ -169,7 +169,7 @@ impl Shard {
         topic.into_iter().collect()
     }
 
-    fn all_filters_of(&self, slot: u32) -> Vec<Box<[u8]>> {
+    pub(crate) fn all_filters_of(&self, slot: u32) -> Vec<Box<[u8]>> {
         let filtered = self.filtered(slot).into_iter();
         let parts = filtered.flat_map(|all| all.parts());
         parts

@@ -121,7 +121,7 @@ const COUNTERS: &[(&str, Option<Unit>, &str, Of)] = &[
     (
         "lapsed_connections",
         None,
-        "Connections and polls that ended with their token",
+        "Connections and polls that ended with their token, or since the settings grant less",
         |s| s.stats.lapsed,
     ),
     (

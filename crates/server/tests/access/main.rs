@@ -30,6 +30,7 @@ mod matrix;
 mod operator;
 mod programs;
 mod proxies;
+mod reload;
 mod sessions;
 mod tokens;
 mod told;

@@ -14,10 +14,11 @@ use crore_wire::mqtt::{Connect, ReasonCode};
 use super::super::access::Who;
 use super::shared::{is_shared, split};
 use super::state::Inflight;
-use crate::access::{Credential, Refusal, Right};
+use crate::access::{Credential, Denied, Refusal, Right};
 use crate::conn::{ConnId, TURNED_AWAY};
 use crate::io::Io;
 use crate::shard::{Shard, World};
+use crate::slab::NONE;
 
 /// What a JWT begins with: `{"` in base64 (RFC 7519 section 3.1, RFC 7515 section 7.1).
 const JWT_BEGINS: &[u8] = b"eyJ";
@@ -88,19 +89,23 @@ impl Shard {
     /// # Errors
     /// It came with nothing, and nothing is open to everybody that MQTT could ask for.
     pub(super) fn session_expiry_most_s(&mut self, slot: u32) -> Result<u32, ReasonCode> {
+        self.session_may_last_s(slot).ok_or_else(|| {
+            self.stats.denied += 1;
+            ReasonCode::NOT_AUTHORIZED
+        })
+    }
+
+    /// The same; none for who may have no session at all.
+    fn session_may_last_s(&self, slot: u32) -> Option<u32> {
         let World {
             settings, rules, ..
         } = &*self.world;
         if !settings.access.closed || self.grants_of(slot).is_some() {
-            return Ok(settings.mqtt.session_expiry_max_s);
+            return Some(settings.mqtt.session_expiry_max_s);
         }
         let everybody = &settings.access.anonymous;
         let opens = |right| everybody.iter().any(|(of, _)| of.has(right)) || rules.open(right);
-        if opens(Right::Publish) || opens(Right::Subscribe) {
-            return Ok(0);
-        }
-        self.stats.denied += 1;
-        Err(ReasonCode::NOT_AUTHORIZED)
+        (opens(Right::Publish) || opens(Right::Subscribe)).then_some(0)
     }
 
     /// What the session of this client id is called at its home.
@@ -124,6 +129,56 @@ impl Shard {
     pub(crate) fn client_id_in(session_name: &[u8]) -> &[u8] {
         let end = session_name.iter().position(|byte| *byte == 0);
         &session_name[..end.unwrap_or(session_name.len())]
+    }
+
+    /// Why the client could not begin now what it has: its session, its will, its subscriptions.
+    fn mqtt_loses(&self, slot: u32) -> Option<&'static str> {
+        let row = self.conns.get(slot);
+        if row.mqtt == NONE {
+            return None;
+        }
+        let extra = (row.extra != NONE).then(|| self.extras.get(row.extra));
+        let list = extra.into_iter().flat_map(|extra| &extra.list);
+        let groups = list.filter_map(|sub| sub.group.as_deref());
+        let mut judged = groups.map(|shared| split(&shared.text).1);
+        let judged = judged.try_for_each(|filter| self.may(slot, Right::Subscribe, filter));
+        let judged = judged.and_then(|()| self.may_will(slot));
+        if let Err(denied) = judged.and_then(|()| self.may_keep(slot)) {
+            return Some(denied.reason());
+        }
+        if self.grants_of(slot).is_some() {
+            return None;
+        }
+        let expiry_s = self.mqtt(slot).map_or(0, |mqtt| mqtt.expiry_s);
+        match self.session_may_last_s(slot) {
+            None => Some("nothing here is open to everybody: connect with credentials"),
+            Some(most_s) if expiry_s > most_s => {
+                Some("a session that outlives its connection needs credentials")
+            }
+            Some(_) => None,
+        }
+    }
+
+    fn may_will(&self, slot: u32) -> Result<(), Denied> {
+        let will = self.mqtt(slot).and_then(|mqtt| mqtt.will.as_deref());
+        will.map_or(Ok(()), |will| self.may(slot, Right::Publish, &will.topic))
+    }
+
+    /// Ends a client that has what it could not have now; false when there is none. What nobody in particular has is not kept for
+    /// anybody, and a will that is not granted is not published.
+    pub(in crate::connection) fn mqtt_review<I: Io>(&mut self, slot: u32, io: &mut I) -> bool {
+        let Some(words) = self.mqtt_loses(slot) else {
+            return false;
+        };
+        let (known, may_will) = (self.grants_of(slot).is_some(), self.may_will(slot).is_ok());
+        if self.mqtt(slot).is_some() {
+            let mqtt = self.mqtt_state(slot);
+            mqtt.expiry_s = if known { mqtt.expiry_s } else { 0 };
+            mqtt.will = mqtt.will.take().filter(|_| may_will);
+        }
+        self.reply.clear();
+        self.mqtt_end_saying(slot, ReasonCode::NOT_AUTHORIZED, words, io);
+        true
     }
 
     /// Whether the client may still have what its session subscribed to.

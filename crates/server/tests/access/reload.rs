@@ -1,0 +1,260 @@
+//! Settings that are read again and grant less: who is connected loses what it may no longer have, and is told why; who may have it
+//! notices nothing.
+
+use crore_wire::mqtt::{PropertyBuf, ReasonCode, Version};
+use serde_json::json;
+
+use crate::broker::Broker;
+use crate::conn::{Conn, once};
+use crate::packets::{self, message, plain, will};
+use crate::port::ask;
+use crate::support::Server;
+use crate::tokens::{everything, key_settings, token};
+use crate::ws::Ws;
+
+const NEEDS: &str = "subscribing to this needs credentials";
+const EVENTS: (&str, &str) = ("Accept", "text/event-stream");
+
+/// A server that our packets reach, and an admin port.
+fn start(settings: &str) -> Broker {
+    Broker::Crore(Server::with_admin(settings))
+}
+
+fn server(broker: &Broker) -> &Server {
+    match broker {
+        Broker::Crore(server) => server,
+        Broker::Reference(_) => unreachable!("only ours is started"),
+    }
+}
+
+fn reload(server: &Server, settings: &str) {
+    let text = format!("shards = 2\n{settings}");
+    std::fs::write(server.settings_file(), text).expect("a settings file");
+    let answer = ask(server.admin(), "POST /api/v1/reload", Some("{}"));
+    assert_eq!(answer.status, 200, "{}", answer.body);
+}
+
+/// What everybody may from now on.
+fn access(anonymous: &str) -> String {
+    format!(
+        "[access]\n[access.anonymous]\n{anonymous}\n{}",
+        key_settings()
+    )
+}
+
+fn bearer() -> String {
+    format!("Bearer {}", token(everything()))
+}
+
+fn publish(server: &Server, topic: &str, text: &str) {
+    let authorization = bearer();
+    let headers = [("Authorization", authorization.as_str())];
+    let target = format!("/pub/{topic}");
+    let status = once(server, "POST", &target, &headers, text).status;
+    assert!([201, 202].contains(&status), "{status}");
+}
+
+fn events(server: &Server, target: &str, headers: &[(&str, &str)]) -> Conn {
+    let mut conn = Conn::open(server);
+    conn.ask("GET", target, &[headers, &[EVENTS]].concat(), "");
+    assert_eq!(conn.head().status, 200, "{target}");
+    conn
+}
+
+/// Whether the body of an event stream ends in order.
+fn ends(mut stream: Conn) -> bool {
+    stream.rest().ends_with(b"0\r\n\r\n")
+}
+
+/// Why a WebSocket is closed, and in which words.
+fn closed(mut ws: Ws) -> (u16, String) {
+    let mut frame = ws.frame();
+    while frame.opcode() != 8 {
+        frame = ws.frame();
+    }
+    let words = frame.payload.get(2..).unwrap_or_default().to_vec();
+    let words = String::from_utf8(words).expect("text");
+    (frame.close_code().expect("a close frame"), words)
+}
+
+#[test]
+fn when_access_is_added_streams_and_polls_lose_what_is_not_open_and_are_told_so() {
+    let server = Server::with_admin("");
+    let lost = [
+        events(&server, "/sub/doors/a", &[]),
+        events(&server, "/sub?topic=doors/open&topic=doors/a", &[]),
+        events(&server, "/sub?filter=doors/%23", &[]),
+        events(&server, "/interest", &[]),
+    ];
+    let sockets = [
+        "/sub/doors/a",
+        "/pubsub/doors/a",
+        "/sub?filter=doors/%2B",
+        "/interest",
+    ];
+    let sockets = sockets.map(|target| Ws::open(&server, target, &[]));
+    let mut poll = Conn::open(&server);
+    poll.ask("GET", "/sub/doors/a", &[], "");
+    let mut kept = Ws::open(&server, "/sub/doors/open", &[]);
+    let mut both = Ws::open(&server, "/sub?topic=doors/open&topic=doors/open/2", &[]);
+    crate::conn::await_subscribers(&server, "doors/a", 5);
+    reload(&server, &access("subscribe = ['doors/open/#']"));
+    let answer = poll.response();
+    assert_eq!(answer.status, 401, "{answer:?}");
+    assert!(answer.text().contains(NEEDS), "{answer:?}");
+    assert!(answer.header("www-authenticate").is_some(), "{answer:?}");
+    for stream in lost {
+        assert!(ends(stream));
+    }
+    for (n, socket) in sockets.into_iter().enumerate() {
+        let (code, words) = closed(socket);
+        assert_eq!(code, 4401, "{n}");
+        assert!(words.contains("needs credentials"), "{n}: {words}");
+    }
+    publish(&server, "doors/open", "still here");
+    assert_eq!(kept.texts(1), ["still here"]);
+    assert_eq!(both.texts(1), ["still here"]);
+    let lapsed = crate::port::metric(server.admin(), "crore_lapsed_connections_total");
+    assert_eq!(lapsed, Some(9.0));
+}
+
+#[test]
+fn when_access_is_added_mqtt_clients_lose_what_is_not_open_and_5_is_told_so() {
+    let broker = start("");
+    for version in [Version::V311, Version::V5] {
+        reload(server(&broker), "");
+        let subscribed = |filter: &str| {
+            let mut conn = packets::Conn::connected(&broker, version, "");
+            assert!(!conn.subscribe(filter, 1).is_error());
+            conn
+        };
+        let (mut framed, _) = packets::Conn::websocket(&broker, version, "/", "mqtt");
+        framed.connect(&plain(version, ""));
+        framed.subscribe("doors/a", 0);
+        let lost = [
+            subscribed("doors/a"),
+            subscribed("doors/#"),
+            subscribed("$share/g/doors/a"),
+            framed,
+        ];
+        // It would outlive its connection, which nobody's may.
+        let mut lasting = packets::Conn::open(&broker, version);
+        let name = format!("lasting {version:?}");
+        lasting.resume(&name);
+        let mut mortal = packets::Conn::open(&broker, version);
+        let mut connect = plain(version, "");
+        connect.will = Some(will("doors/will"));
+        mortal.connect(&connect);
+        let mut kept = subscribed("doors/open");
+        reload(
+            server(&broker),
+            &access("subscribe = ['doors/open', 'doors/will']"),
+        );
+        let told = (version == Version::V5).then_some(ReasonCode::NOT_AUTHORIZED);
+        for (n, mut conn) in lost.into_iter().chain([lasting, mortal]).enumerate() {
+            assert_eq!(conn.end(), told, "{version:?} {n}");
+        }
+        publish(server(&broker), "doors/open", "still here");
+        assert_eq!(kept.packet().publish().payload, b"still here");
+        // The session went with it, and so did the will.
+        // Not even for who has no name, as nobody had none.
+        let mut claims = everything();
+        claims.as_object_mut().expect("claims").remove("sub");
+        let came = token(claims);
+        let mut connect = plain(version, &name);
+        (connect.clean_start, connect.user_name) = (false, Some("any"));
+        connect.password = Some(came.as_bytes());
+        let mut again = packets::Conn::open(&broker, version);
+        assert!(!again.connect(&connect), "a session was there");
+        again.subscribe("doors/will", 0);
+        publish(server(&broker), "doors/will", "the first");
+        assert_eq!(again.packet().publish().payload, b"the first");
+        let log = once(
+            server(&broker),
+            "GET",
+            "/sub/doors/will?since=oldest",
+            &[],
+            "",
+        );
+        assert_eq!(log.text(), "the first", "no will was published");
+        once(
+            server(&broker),
+            "DELETE",
+            "/pub/doors/will",
+            &[("Authorization", &bearer())],
+            "",
+        );
+    }
+}
+
+#[test]
+fn when_nothing_is_open_any_more_an_mqtt_client_that_has_nothing_ends_too() {
+    let broker = start(&access("subscribe = ['doors/open']"));
+    let mut conn = packets::Conn::connected(&broker, Version::V5, "idle");
+    assert!(conn.is_served());
+    reload(server(&broker), &access(""));
+    assert_eq!(conn.end(), Some(ReasonCode::NOT_AUTHORIZED));
+}
+
+#[test]
+fn what_a_token_grants_is_had_whatever_else_changes_and_what_only_a_rule_opened_is_lost() {
+    let open = "[[rule]]\nmatch = 'doors/#'\nopen = ['subscribe']\n[[rule]]\nmatch = 'lobby'\nopen = ['subscribe']\n";
+    let broker = start(&format!("[access]\n{}{open}", key_settings()));
+    let of = server(&broker);
+    let authorization = bearer();
+    let shown = [("Authorization", authorization.as_str())];
+    let mut granted = Ws::open(of, "/sub/doors/a", &shown);
+    let lobby = Ws::open(of, "/sub/lobby", &shown);
+    let nobodys = Ws::open(of, "/sub/doors/a", &[]);
+    let came = token(everything());
+    let mut connect = plain(Version::V5, "theirs");
+    let mut properties = PropertyBuf::new();
+    properties.session_expiry_interval_s(600);
+    (connect.user_name, connect.password) = (Some("any"), Some(came.as_bytes()));
+    connect.properties = properties.properties();
+    let mut client = packets::Conn::open(&broker, Version::V5);
+    client.connect(&connect);
+    client.subscribe("doors/a", 0);
+    reload(of, &format!("[access]\n{}", key_settings()));
+    let (code, words) = closed(lobby);
+    assert_eq!(code, 4401);
+    assert!(words.contains("do not grant `subscribe`"), "{words}");
+    assert_eq!(closed(nobodys).0, 4401);
+    publish(of, "doors/a", "still here");
+    assert_eq!(granted.texts(1), ["still here"]);
+    assert_eq!(client.packet().publish().payload, b"still here");
+    client.publish(&message("doors/b", 0, 0, b"x"));
+    assert!(client.is_served());
+}
+
+#[test]
+fn a_reload_that_takes_nothing_away_ends_nobody() {
+    let opens = |topics: &str| access(&format!("subscribe = [{topics}]"));
+    let broker = start(&opens("'doors/open'"));
+    let of = server(&broker);
+    let mut ws = Ws::open(of, "/sub/doors/open", &[]);
+    let mut client = packets::Conn::connected(&broker, Version::V5, "");
+    client.subscribe("doors/open", 0);
+    for settings in [
+        opens("'doors/#', 'more'"),
+        String::new(),
+        opens("'doors/open'"),
+    ] {
+        reload(of, &settings);
+        // Longer than a sweep takes to begin and end.
+        assert!(
+            ws.conn
+                .is_silent_for(std::time::Duration::from_millis(2_500))
+        );
+    }
+    publish(of, "doors/open", "still here");
+    assert_eq!(ws.texts(1), ["still here"]);
+    assert_eq!(client.packet().publish().payload, b"still here");
+    assert_eq!(
+        json!(crate::port::metric(
+            of.admin(),
+            "crore_lapsed_connections_total"
+        )),
+        json!(0.0)
+    );
+}
