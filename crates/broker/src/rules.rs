@@ -11,7 +11,7 @@ use crore_wire::topic;
 use crate::access::Right;
 use crate::settings::{Keep, Rule};
 
-/// Rules are numbered in a byte of the topic's row, and [`BUILT_IN`] of them are not the operator's.
+/// Rules are numbered in a byte of the topic's row, and `BUILT_IN` of them are not the operator's.
 pub const RULES_MAX: usize = 256 - BUILT_IN;
 /// The default rule, that of the server's own topics, and that of retained messages.
 const BUILT_IN: usize = 3;
