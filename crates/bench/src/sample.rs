@@ -39,6 +39,8 @@ pub struct Process {
     pub user_s: f64,
     /// System time since its start, in seconds.
     pub system_s: f64,
+    /// Time that its threads were ready to run and others had the core, in seconds.
+    pub waited_s: f64,
 }
 
 impl Process {
@@ -51,6 +53,7 @@ impl Process {
             pss_bytes: kib(&rollup, "Pss:").context("Pss")?,
             user_s,
             system_s,
+            waited_s: waited_s(pid),
         })
     }
 
@@ -63,6 +66,7 @@ impl Process {
             sum.pss_bytes += child.pss_bytes;
             sum.user_s += child.user_s;
             sum.system_s += child.system_s;
+            sum.waited_s += child.waited_s;
         }
         Ok(sum)
     }
@@ -94,7 +98,7 @@ impl Process {
     pub fn json(&self) -> Value {
         json!({
             "rss_bytes": self.rss_bytes, "pss_bytes": self.pss_bytes,
-            "user_s": self.user_s, "system_s": self.system_s,
+            "user_s": self.user_s, "system_s": self.system_s, "waited_s": self.waited_s,
         })
     }
 }
@@ -114,6 +118,20 @@ fn times(stat: &str) -> Option<(f64, f64)> {
     let fields: Vec<&str> = stat.rsplit_once(')')?.1.split_whitespace().collect();
     let ticks = |index: usize| fields.get(index)?.parse::<f64>().ok();
     Some((ticks(11)? / TICKS_PER_S, ticks(12)? / TICKS_PER_S))
+}
+
+/// Seconds that the threads of `pid` waited for a core; 0 where the kernel does not count that.
+fn waited_s(pid: u32) -> f64 {
+    let threads = fs::read_dir(format!("/proc/{pid}/task"));
+    let of = |text: String| text.split_whitespace().nth(1)?.parse::<f64>().ok();
+    threads
+        .into_iter()
+        .flatten()
+        .flatten()
+        .filter_map(|thread| fs::read_to_string(thread.path().join("schedstat")).ok())
+        .filter_map(of)
+        .sum::<f64>()
+        / 1e9
 }
 
 /// The kernel at one moment.

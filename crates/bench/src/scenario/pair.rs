@@ -22,7 +22,7 @@ use crate::stats::median;
 use crate::subscribe::Protocol;
 use bar::{Against, Bar};
 
-/// Share of its core that a saturated server is busy, by the median of the rounds.
+/// Share of its core that a saturated server wants, by the median of the rounds.
 const SATURATED: f64 = 0.95;
 
 type Measure = fn(&RunArgs, Kind) -> Result<Value>;
@@ -219,16 +219,22 @@ impl Side {
     /// Whether the server was full in a row that is there to fill it; none in other rows.
     fn is_saturated(&self) -> Option<bool> {
         let is_wanted = self.runs.iter().any(|run| run["is_saturating"] == true);
-        is_wanted.then(|| self.median("server_cores_busy") >= SATURATED)
+        is_wanted.then(|| self.wanted() >= SATURATED)
+    }
+
+    /// Share of its core in which the server was busy, or ready while others had it.
+    fn wanted(&self) -> f64 {
+        let (busy, waited) = ("server_cores_busy", "server_cores_waited_for");
+        self.median_by(|run| Some(run[busy].as_f64()? + run[waited].as_f64()?))
     }
 
     /// The median of a value over the rounds that have it; NaN when none has.
     fn median(&self, name: &str) -> f64 {
-        let values: Vec<f64> = self
-            .runs
-            .iter()
-            .filter_map(|run| run[name].as_f64())
-            .collect();
+        self.median_by(|run| run[name].as_f64())
+    }
+
+    fn median_by(&self, value: impl Fn(&Value) -> Option<f64>) -> f64 {
+        let values: Vec<f64> = self.runs.iter().filter_map(value).collect();
         if values.is_empty() {
             f64::NAN
         } else {
@@ -361,9 +367,9 @@ fn tell_bottleneck(row: &str, sides: &[Side]) {
         }
         if side.is_saturated() == Some(false) {
             report::say(&format!(
-                "{row:<10} {}: its core was busy to {:.2} only; it could do more",
+                "{row:<10} {}: it wanted {:.2} of its core only, and could do more",
                 side.kind.name(),
-                side.median("server_cores_busy")
+                side.wanted()
             ));
         }
     }
@@ -402,7 +408,13 @@ mod tests {
     #[test]
     fn a_server_is_saturated_by_the_median_of_the_rows_that_fill_it() {
         let side = |busy: &[f64], fills: bool| {
-            let run = |busy: &f64| json!({ "server_cores_busy": busy, "is_saturating": fills });
+            let run = |wanted: &f64| {
+                json!({
+                    "server_cores_busy": wanted - 0.125,
+                    "server_cores_waited_for": 0.125,
+                    "is_saturating": fills,
+                })
+            };
             Side {
                 kind: Kind::Crore,
                 runs: busy.iter().map(run).collect(),

@@ -99,6 +99,7 @@ impl Pair {
         let cpu_s = after.process.cpu_s() - before.process.cpu_s();
         let (server_busy, tools_busy) =
             (cpu_s / sampled_s, (tools_after - tools_before) / sampled_s);
+        let server_waited = (after.process.waited_s - before.process.waited_s) / sampled_s;
         Ok(json!({
             "clean": is_clean(&last) && published["refused"] == 0,
             "lost": last["lost"],
@@ -113,8 +114,10 @@ impl Pair {
             "reads_per_s": (reads(&last) - reads(&first)) / elapsed_s,
             "server_cpu_us_per_delivery": server_busy / deliveries_per_s * 1e6,
             "server_cores_busy": server_busy,
+            // Others had its core, which takes nothing from the ratio of servers that are measured in turn.
+            "server_cores_waited_for": server_waited,
             "tools_cores_busy": tools_busy,
-            "bottleneck": bottleneck(server_busy, 1.0, tools_busy, 1.0),
+            "bottleneck": bottleneck(server_busy + server_waited, 1.0, tools_busy, 1.0),
             "is_saturating": how.contains(&"--saturate"),
             "published": published,
         }))
