@@ -140,14 +140,17 @@ pub fn serve(args: &ServeArgs, effective: Effective) -> anyhow::Result<()> {
     })
 }
 
-/// All shards of a listener share one port: a port that the kernel chooses is chosen here.
+/// All shards of a listener share one port: a port that the kernel chooses is chosen here. Nobody else may have it: their
+/// sockets would share it with another server's (`SO_REUSEPORT`) just as silently, and each would get a part of the clients.
 fn with_ports(listen: &[SocketAddr]) -> anyhow::Result<Vec<SocketAddr>> {
     let choose = |addr: &SocketAddr| {
-        if addr.port() != 0 {
-            return Ok(*addr);
-        }
-        let chosen = TcpListener::bind(addr).and_then(|listener| listener.local_addr());
-        chosen.with_context(|| format!("cannot listen on {addr}"))
+        // It shares with nobody, and is closed before the shards open theirs.
+        let alone = TcpListener::bind(addr).and_then(|listener| listener.local_addr());
+        alone.with_context(|| {
+            format!(
+                "cannot listen on {addr}; name another address with --listen, or end the program that has this one"
+            )
+        })
     };
     listen.iter().map(choose).collect()
 }

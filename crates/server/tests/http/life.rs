@@ -51,6 +51,39 @@ impl Drop for State {
 }
 
 #[test]
+fn a_second_server_at_the_same_address_does_not_start_and_takes_no_state() {
+    let state = State::new("second");
+    let server = Server::start();
+    let settings = std::env::temp_dir().join(format!("crore-test-second-{}", std::process::id()));
+    std::fs::write(&settings, state.settings()).expect("settings");
+    let mut second = std::process::Command::new(env!("CARGO_BIN_EXE_crore"))
+        .args(["serve", "--no-admin", "--listen"])
+        .arg(server.address().to_string())
+        .arg("--config")
+        .arg(&settings)
+        .stderr(std::process::Stdio::piped())
+        .spawn()
+        .expect("it starts");
+    let began = Instant::now();
+    while second.try_wait().expect("a child").is_none() && began.elapsed() < PATIENCE {
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    // One that serves has to be ended.
+    let _ = second.kill();
+    let second = second.wait_with_output().expect("a child");
+    let _ = std::fs::remove_file(settings);
+    let said = String::from_utf8_lossy(&second.stderr);
+    assert_eq!(second.status.code(), Some(1), "{said}");
+    let why = format!("cannot listen on {}; name another", server.address());
+    assert!(said.contains(&why), "{said}");
+    assert!(!state.0.exists(), "nothing of the other's is touched");
+    // All who come still come to the first.
+    for _ in 0..20 {
+        publish(&server, "a", "here");
+    }
+}
+
+#[test]
 fn a_drain_tells_each_client_to_come_back_and_closes_the_port() {
     let server = Server::start();
     let mut stream = Stream::open(&server, "/sub/a", &[]);
