@@ -376,8 +376,13 @@ impl Home {
         let hash = self.hash_of(name);
         let id = self.find(hash, name)?;
         let frames = lanes.frames();
+        let before = frames.pages.len();
         self.log
             .read(self.rows.get(id).log, offset - 1, 1, usize::MAX, frames);
+        if frames.pages.len() == before {
+            // What stands there is somebody else's.
+            return None;
+        }
         let record = frames.pages.pop()?;
         (record.offset == offset).then_some(record)
     }

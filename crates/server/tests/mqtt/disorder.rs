@@ -2,11 +2,13 @@
 //! subscriptions that are made, changed and ended at once, takeovers in the midst of it. Nobody else notices.
 
 use crate::broker::Broker;
-use crate::conn::{Conn, VERSIONS, id, message, plain};
+use crate::conn::{Conn, VERSIONS, id, message, plain, will};
+use crate::doors::http;
 use crore_wire::mqtt::{
-    Ack, Properties, PropertyBuf, Qos, ReasonCode, RetainHandling, SubscribeOptions, Version,
-    encode,
+    Ack, Packet, Properties, PropertyBuf, Qos, ReasonCode, RetainHandling, SubscribeOptions,
+    Version, encode,
 };
+use std::collections::BTreeSet;
 
 const FILTERS: [&str; 8] = [
     "t",
@@ -21,7 +23,7 @@ const FILTERS: [&str; 8] = [
 const TOPICS: [&str; 4] = ["t", "u", "t/a", "t/b"];
 const REASONS: [ReasonCode; 2] = [ReasonCode::SUCCESS, ReasonCode::UNSPECIFIED_ERROR];
 /// Connections, and packets of each.
-const CONNECTIONS: u64 = 600;
+const CONNECTIONS: u64 = 300;
 const PACKETS: u64 = 24;
 
 /// Numbers that look random and are the same each time.
@@ -75,6 +77,12 @@ fn packet(dice: &mut Dice, version: Version, out: &mut Vec<u8>) {
             let topic = dice.pick(&TOPICS);
             let mut publish = message(topic, dice.throw(3) as u8, number.get(), payload);
             publish.retain = dice.chance();
+            let mut properties = PropertyBuf::new();
+            if version == Version::V5 && dice.throw(3) == 0 {
+                properties.message_expiry_interval_s(dice.throw(3) as u32);
+                properties.topic_alias(dice.throw(2) as u16 + 1);
+                publish.properties = properties.properties();
+            }
             publish.dup = publish.packet_id.is_some() && dice.chance();
             encode::publish(out, version, &publish);
         }
@@ -106,7 +114,16 @@ fn packet(dice: &mut Dice, version: Version, out: &mut Vec<u8>) {
 
 #[test]
 fn whatever_order_clients_send_packets_in_nobody_else_notices() {
-    let settings = "[limits]\ntopics_per_connection = 5\n[mqtt]\nsession_messages = 3\n";
+    let few = "[limits]\ntopics_per_connection = 5\n[mqtt]\nsession_messages = 3\n";
+    let fewest = "[limits]\ntopics_per_shard = 2\nfilters_per_shard = 2\n[mqtt]\nreceive_max = 1\n\
+                  inflight_max = 1\n[[rule]]\nmatch = \"#\"\nlog_messages = 0\nposition_age_s = 1\n";
+    let latest = "[[rule]]\nmatch = \"#\"\nkeep = \"latest\"\n";
+    for settings in [few, fewest, latest] {
+        be_disorderly(settings);
+    }
+}
+
+fn be_disorderly(settings: &str) {
     let broker = Broker::with(settings);
     let mut witness = Conn::connected(&broker, Version::V5, "witness");
     let mut dice = Dice(0x9E37_79B9_7F4A_7C15);
@@ -122,7 +139,15 @@ fn whatever_order_clients_send_packets_in_nobody_else_notices() {
                 properties.maximum_packet_size_bytes(60);
             }
         }
+        let mut of_will = PropertyBuf::new();
+        if version == Version::V5 {
+            of_will.will_delay_interval_s(dice.throw(2) as u32);
+        }
         let mut connect = plain(version, dice.pick(&["one", "two", "three"]));
+        let mut last = will(dice.pick(&TOPICS));
+        last.properties = of_will.properties();
+        last.retain = dice.chance();
+        connect.will = dice.chance().then_some(last);
         connect.clean_start = dice.throw(3) == 0;
         connect.properties = properties.properties();
         let mut conn = Conn::open(&broker, version);
@@ -141,4 +166,54 @@ fn whatever_order_clients_send_packets_in_nobody_else_notices() {
         }
     }
     assert!(witness.is_served());
+}
+
+#[test]
+fn what_a_member_gives_back_of_a_deleted_topic_takes_nothing_of_others() {
+    let broker = Broker::start();
+    if !broker.is_ours() {
+        return; // nobody else deletes topics
+    }
+    let retained: Vec<_> = (0..6).map(|n| format!("x/{n}")).collect();
+    let mut publisher = Conn::connected(&broker, Version::V5, "publisher");
+    for topic in &retained {
+        let mut message = message(topic, 1, 1, topic.as_bytes());
+        message.retain = true;
+        publisher.deliver(&message);
+    }
+    // Topics of either home, and members on either shard.
+    for round in 0..12 {
+        let topic = format!("t/{round}");
+        let shared = format!("$share/g/{topic}");
+        let mut member = Conn::connected(&broker, Version::V5, "member");
+        member.subscribe(&shared, 1);
+        publisher.deliver(&message(&topic, 1, 1, b"x"));
+        assert_eq!(member.packet().publish().payload, b"x");
+        let mut other = Conn::connected(&broker, Version::V5, "other");
+        other.subscribe(&shared, 1);
+        let (head, _) = http(&broker, &format!("DELETE /pub/{topic}"), &[], b"");
+        assert!(head.starts_with("HTTP/1.1 200"), "{head}");
+        // At once, so that a home hears both in one turn.
+        let mut packets = Vec::new();
+        let (nothing, options) = (
+            Properties::default(),
+            SubscribeOptions::of(Qos::AtLeastOnce),
+        );
+        let filters = retained.iter().map(|topic| (&topic[..], options));
+        encode::subscribe(&mut packets, Version::V5, id(1), &nothing, filters);
+        let filters = std::iter::once(&shared[..]);
+        encode::unsubscribe(&mut packets, Version::V5, id(2), &nothing, filters);
+        member.send(packets);
+        let mut left: BTreeSet<_> = retained.iter().cloned().collect();
+        while !left.is_empty() {
+            let got = member.packet();
+            if let Packet::Publish(publish) = got.packet() {
+                assert_eq!(publish.topic.as_bytes(), publish.payload);
+                assert!(left.remove(publish.topic), "{} came twice", publish.topic);
+            }
+        }
+        assert!(other.is_served(), "the message was deleted");
+        member.disconnect();
+        assert_eq!(member.end(), None);
+    }
 }

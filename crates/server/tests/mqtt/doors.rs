@@ -8,7 +8,7 @@ use std::io::{Read, Write};
 use std::net::TcpStream;
 
 /// The answer to a request, head and body.
-fn http(broker: &Broker, request: &str, headers: &[&str], body: &[u8]) -> (String, Vec<u8>) {
+pub fn http(broker: &Broker, request: &str, headers: &[&str], body: &[u8]) -> (String, Vec<u8>) {
     let mut stream = TcpStream::connect(("127.0.0.1", broker.tcp())).expect("connected");
     let mut head = format!("{request} HTTP/1.1\r\nHost: 127.0.0.1\r\nConnection: close\r\n");
     for header in headers {
