@@ -126,9 +126,6 @@ const PACKETS_STEPS_PERCENT: u32 = 40;
 const COVERS: u64 = 0xC07E_4503;
 /// How many of a hundred worlds have some.
 const COVERS_PERCENT: u32 = 50;
-/// The first seed that has none, before all fresh ones: such worlds still find something now and then
-/// (`docs/SIMULATOR.md`).
-const COVERS_END: u64 = 10_000_000;
 /// Begins the chances that decide on a planned restart, likewise.
 const RESTARTS: u64 = 11;
 /// How many of a hundred worlds have one.
@@ -255,7 +252,7 @@ impl Plan {
             plan.speak_mqtt(&mut own);
         }
         let mut own = Rng::new(seed ^ COVERS);
-        if seed < COVERS_END && own.chance(COVERS_PERCENT) {
+        if own.chance(COVERS_PERCENT) {
             plan.covered_percent = own.pick(&[50, 100]);
         }
         let mut own = Rng::new(seed ^ RESTARTS);

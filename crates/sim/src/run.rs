@@ -155,9 +155,11 @@ fn calm(world: &mut World, rng: &mut Rng) -> Result<(), Wrong> {
 
 /// Followers see what the topics' info says.
 fn interest(world: &mut World, rng: &mut Rng) -> Result<(), Wrong> {
-    let wait = world.subscribers.iter().any(|s| !s.is_established());
+    let wait = world.subscribers.iter().any(|s| !s.is_established())
+        || world.mqtt.iter().any(|client| !client.is_connected());
     if world.followers.is_empty() || wait {
-        // Whoever was turned away asks again, and comes and goes while the info is asked for.
+        // Whoever was turned away asks again, and comes and goes while the info is asked for: so does a client whose session
+        // has a subscription without room.
         return Ok(());
     }
     world.truth.step += 1;

@@ -76,6 +76,16 @@ const FOUND: &[(&str, u64, usize)] = &[
         479_704,
         1200,
     ),
+    (
+        "the judge held to one order what two subscriptions had brought in a session that had ended since",
+        996_099,
+        1200,
+    ),
+    (
+        "the judge asked followers for what they see of a client whose session has a subscription without room: it comes and goes",
+        20_326_501,
+        1200,
+    ),
 ];
 
 /// Seeds of the fixed set, and their steps.

@@ -75,6 +75,9 @@ impl Sub {
 
     /// The session began anew: nothing was asked for.
     pub fn none_asked(&mut self) {
+        if self.is_split() {
+            self.track.order_anew();
+        }
         (self.qoses, self.hears_itself, self.covered) = ([false; 3], false, false);
         self.parted = false;
         self.shows.clear();

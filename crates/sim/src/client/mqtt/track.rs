@@ -32,6 +32,8 @@ pub(super) struct Track {
     pub topic: usize,
     /// All that came, in order, each with its QoS.
     all: Vec<(u32, u8)>,
+    /// How many of those are not held to an order.
+    unordered: usize,
     stretches: Vec<Stretch>,
 }
 
@@ -41,6 +43,11 @@ impl Track {
             topic,
             ..Track::default()
         }
+    }
+
+    /// What came so far came by two subscriptions, each in an order of its own.
+    pub fn order_anew(&mut self) {
+        self.unordered = self.all.len();
     }
 
     /// A subscription was granted.
@@ -118,7 +125,10 @@ impl Track {
     fn check_order(&self, of: u8, truth: &Truth) -> Result<(), Wrong> {
         let mut newest: Option<(u64, u32)> = None;
         let mut latest: Option<(u32, u32)> = None;
-        for (number, _) in self.all.iter().filter(|(_, qos)| *qos == of) {
+        for (number, _) in self.all[self.unordered..]
+            .iter()
+            .filter(|(_, qos)| *qos == of)
+        {
             let message = &truth.messages[*number as usize];
             if let (Some(offset), Some((last, other))) = (message.offset, newest)
                 && offset < last
