@@ -1,5 +1,5 @@
 //! Clients that send well-formed packets without any order: ids that are in use, acknowledgements of what was never sent,
-//! subscriptions that are made, changed and ended at once, takeovers in the midst of it. Nobody else notices.
+//! subscriptions that are made, changed and ended at once, takeovers and deletions in the midst of it. Nobody else notices.
 
 use crate::broker::Broker;
 use crate::conn::{Conn, VERSIONS, id, message, plain, will};
@@ -160,6 +160,10 @@ fn be_disorderly(settings: &str) {
         open.push(conn);
         if open.len() > 4 {
             open.swap_remove(dice.throw(4) as usize).cut();
+        }
+        if broker.is_ours() && dice.throw(8) == 0 {
+            let topic = dice.pick(&TOPICS);
+            http(&broker, &format!("DELETE /pub/{topic}"), &[], b"");
         }
         if number % 20 == 0 {
             assert!(witness.is_served(), "connection {number}");

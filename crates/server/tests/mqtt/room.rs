@@ -4,7 +4,8 @@ use crate::broker::Broker;
 use crate::conn::{Conn, VERSIONS, id, message};
 use crate::support::Server;
 use crore_wire::mqtt::{
-    Packet, PacketType::PubAck, Properties, Qos, ReasonCode, SubscribeOptions, Version, encode,
+    Packet, PacketType::PubAck, Properties, Qos, ReasonCode, RetainHandling, SubscribeOptions,
+    Version, encode,
 };
 use std::collections::BTreeSet;
 
@@ -115,7 +116,13 @@ fn what_is_asked_for_many_times_at_once_is_granted_as_often() {
             for _ in 0..2 {
                 let mut packets = Vec::new();
                 for number in 1..=3 {
-                    let filters = several.map(|qos| (filter, SubscribeOptions::of(qos)));
+                    let filters = [true, false].map(|shows| {
+                        let mut options = SubscribeOptions::of(Qos::AtLeastOnce);
+                        if !shows && version == Version::V5 {
+                            options.retain_handling = RetainHandling::SendIfNew;
+                        }
+                        (filter, options)
+                    });
                     let (id, nothing) = (id(number), Properties::default());
                     encode::subscribe(&mut packets, version, id, &nothing, filters.into_iter());
                 }

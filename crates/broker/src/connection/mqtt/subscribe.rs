@@ -186,7 +186,7 @@ impl Shard {
         }
         let sub = &mut self.extra(slot).list[part as usize];
         // What its home has not answered yet is granted with the answer.
-        let waits = topic != NONE && sub.flags & COUNTED == 0;
+        let waits = waits || topic != NONE && sub.flags & COUNTED == 0;
         let shows = options.retain_handling == RetainHandling::Send;
         if shows || waits {
             sub.granted = granted;
