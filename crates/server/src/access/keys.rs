@@ -300,7 +300,9 @@ fn jwks(bytes: &[u8], only: Option<Algorithm>, kid: Option<&str>) -> Result<Vec<
         });
     }
     if keys.is_empty() {
-        return Err("has no key for HS256, RS256, ES256 or EdDSA that is meant".to_string());
+        let why =
+            "has no key of HS256, RS256, ES256 or EdDSA for signatures; name a JWKS that has one";
+        return Err(why.to_string());
     }
     Ok(keys)
 }

@@ -120,14 +120,28 @@ impl From<JsonRejection> for ApiError {
             StatusCode::UNPROCESSABLE_ENTITY => StatusCode::BAD_REQUEST,
             status => status,
         };
-        ApiError::new(status, rejection.body_text())
+        let why = match (&rejection, status) {
+            (JsonRejection::MissingJsonContentType(_), _) => {
+                "the body is not said to be JSON; send it with Content-Type: application/json".into()
+            }
+            (_, StatusCode::PAYLOAD_TOO_LARGE) => {
+                "the body is longer than limits.message_bytes has room for; publish less at once, or raise it".into()
+            }
+            _ => described(&rejection.body_text()),
+        };
+        ApiError::new(status, why)
     }
 }
 
 impl From<QueryRejection> for ApiError {
     fn from(rejection: QueryRejection) -> Self {
-        ApiError::new(rejection.status(), rejection.body_text())
+        ApiError::new(rejection.status(), described(&rejection.body_text()))
     }
+}
+
+/// What is wrong with a request, and where it stands how it should be.
+fn described(wrong: &str) -> String {
+    format!("{wrong}; GET /api/v1/openapi.json describes it")
 }
 
 type Answer<T> = Result<Json<T>, ApiError>;
