@@ -26,12 +26,12 @@ const COUNTERS_MAX: usize = 1 << 22;
 /// The tables are so wide that, with all connections (or sessions) there and each from another address, the mean counter stands at
 /// this part of one address' limit.
 const LOAD_PART: usize = 8;
-/// Counters of publishers: they count one burst, which a second or two wears off, and so collide less.
-const PUBLISHERS: usize = 1 << 14;
+/// Counters of a rate by address: they count one burst, which a second or two wears off, and so collide less.
+const BUCKETS: usize = 1 << 14;
 
 /// Whom a connection is counted for: the keyed hash of an address, and whether a trusted proxy stands between. 4 bytes
 /// of the connection's row.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, Default, PartialEq, Eq, Debug)]
 pub struct Client(u32);
 
 impl Client {
@@ -116,7 +116,8 @@ pub struct Counts {
     session_owners: Option<Clients>,
     /// Of everybody together; nothing per second is no limit.
     publishes: (AtomicU64, AtomicU64),
-    publishers: Option<(Rate, [Box<[AtomicU64]>; 2])>,
+    publishers: Option<Buckets>,
+    topic_makers: Option<Buckets>,
     followers: AtomicU32,
     sessions: AtomicU32,
     sessions_max: AtomicU32,
@@ -130,11 +131,6 @@ impl Admission {
     /// By these limits. `seed` keys the hash of addresses.
     pub fn new(settings: &Settings, seed: u64) -> Admission {
         let limits = &settings.limits;
-        let publishers = Rate::of(
-            limits.publishes_per_address_per_s,
-            limits.publishes_per_address_burst,
-        );
-        let cells = || (0..PUBLISHERS).map(|_| AtomicU64::new(0)).collect();
         let counts = Counts {
             connections: AtomicU32::new(0),
             connections_max: AtomicU32::new(0),
@@ -144,7 +140,14 @@ impl Admission {
                 settings.mqtt.sessions_max as usize,
             ),
             publishes: (AtomicU64::new(0), AtomicU64::new(0)),
-            publishers: publishers.map(|rate| (rate, [cells(), cells()])),
+            publishers: Buckets::new(
+                limits.publishes_per_address_per_s,
+                limits.publishes_per_address_burst,
+            ),
+            topic_makers: Buckets::new(
+                limits.topics_per_address_per_s,
+                limits.topics_per_address_burst,
+            ),
             followers: AtomicU32::new(0),
             sessions: AtomicU32::new(0),
             sessions_max: AtomicU32::new(0),
@@ -178,7 +181,10 @@ impl Counts {
 
     /// Whether anything is counted by address.
     pub fn knows_clients(&self) -> bool {
-        self.clients.is_some() || self.publishers.is_some() || self.session_owners.is_some()
+        self.clients.is_some()
+            || self.publishers.is_some()
+            || self.topic_makers.is_some()
+            || self.session_owners.is_some()
     }
 
     /// Whom a connection from `address` is counted for.
@@ -286,24 +292,57 @@ impl Counts {
     /// # Errors
     /// When its address or the process has published as many as it may.
     pub fn publish(&self, client: Client, unix_s: u32) -> Result<(), Reached> {
-        if let Some((rate, tables)) = &self.publishers
-            && client.is_known()
-        {
-            let [first, second] = client.places(PUBLISHERS);
-            // Both are charged; the one that has more left decides.
-            let taken = [
-                rate.take(&tables[0][first], unix_s),
-                rate.take(&tables[1][second], unix_s),
-            ];
-            if taken == [false, false] {
-                return Err(Reached::Address);
-            }
+        if !Buckets::take(&self.publishers, client, unix_s) {
+            return Err(Reached::Address);
         }
         let (rate, cell) = &self.publishes;
         match Rate::unpack(rate.load(Relaxed)) {
             Some(rate) if !rate.take(cell, unix_s) => Err(Reached::Process),
             _ => Ok(()),
         }
+    }
+}
+
+impl Counts {
+    /// A client makes a topic in the second `unix_s`.
+    ///
+    /// # Errors
+    /// When its address has made as many as it may.
+    pub fn make_topic(&self, client: Client, unix_s: u32) -> Result<(), Reached> {
+        match Buckets::take(&self.topic_makers, client, unix_s) {
+            true => Ok(()),
+            false => Err(Reached::Address),
+        }
+    }
+}
+
+/// A rate by client address.
+#[derive(Debug)]
+struct Buckets {
+    rate: Rate,
+    cells: [Box<[AtomicU64]>; 2],
+}
+
+impl Buckets {
+    fn new(per_s: u32, burst: u32) -> Option<Buckets> {
+        let cells = || (0..BUCKETS).map(|_| AtomicU64::new(0)).collect();
+        let rate = Rate::of(per_s, burst)?;
+        let cells = [cells(), cells()];
+        Some(Buckets { rate, cells })
+    }
+
+    /// Takes a token of the client's, if it has one left or is not counted.
+    fn take(buckets: &Option<Buckets>, client: Client, unix_s: u32) -> bool {
+        let Some(Buckets { rate, cells }) = buckets.as_ref().filter(|_| client.is_known()) else {
+            return true;
+        };
+        let [first, second] = client.places(BUCKETS);
+        // Both are charged; the one that has more left decides.
+        let taken = [
+            rate.take(&cells[0][first], unix_s),
+            rate.take(&cells[1][second], unix_s),
+        ];
+        taken != [false, false]
     }
 }
 
@@ -508,6 +547,8 @@ mod tests {
         assert_eq!(taken(one, 1_002), 10);
         assert_eq!(taken(one, 9_999), 30);
         assert_eq!(taken(other, 9_999), 30);
+        // Topics have a rate of their own, which is none here.
+        assert!((0..1_000).all(|_| admission.make_topic(one, 9_999).is_ok()));
         // Without an address only the process counts.
         assert_eq!(taken(Client::NOBODY, 9_999), 40);
         assert_eq!(

@@ -81,6 +81,7 @@ impl Shard {
                 binary,
                 idempotency_key,
                 answer,
+                client,
             } => {
                 let message = Publish {
                     hash: *hash,
@@ -95,6 +96,7 @@ impl Shard {
                     ttl_s: *ttl_s,
                     binary: *binary,
                     idempotency_key: idempotency_key.in_bytes(bytes),
+                    client: *client,
                 };
                 let outcome = home.publish_once(
                     &message,
@@ -124,13 +126,14 @@ impl Shard {
                 hash,
                 name,
                 to,
+                client,
             } => {
                 let name = name.in_bytes(bytes);
-                let outcome = home.verb(*verb, *hash, name, &world.rules, now, lanes);
+                let outcome = home.verb(*verb, *hash, name, *client, &world.rules, now, lanes);
                 lanes.tell(from, Tell::Outcome(*to, outcome));
             }
             Ask::KeepLog { hash, name, on } => {
-                home.keep_log(*hash, name.in_bytes(bytes), *on, &world.rules, now);
+                home.keep_log(*hash, name.in_bytes(bytes), *on, now);
             }
             Ask::JoinGroup {
                 to,
@@ -193,6 +196,7 @@ impl Shard {
             binary: message.binary,
             idempotency_key: Span::of(bytes, message.idempotency_key),
             answer,
+            client: message.client,
         });
         None
     }
@@ -200,18 +204,20 @@ impl Shard {
     /// Creates, describes or deletes; the outcome comes as with [`Shard::publish`].
     pub(crate) fn topic_verb(&mut self, verb: Verb, name: &[u8], to: ReplyTo) -> Option<Outcome> {
         let (hash, home) = self.place_of(name);
+        let client = self.conns.get(to.slot).client;
         if home != self.lanes.me {
             self.ask(home, |bytes| Ask::Topic {
                 verb,
                 hash,
                 name: Span::of(bytes, name),
                 to,
+                client,
             });
             return None;
         }
         let here = self.home.as_mut().expect("a home has one");
         let (rules, now) = (&self.world.rules, self.now);
-        Some(here.verb(verb, hash, name, rules, now, &mut self.lanes))
+        Some(here.verb(verb, hash, name, client, rules, now, &mut self.lanes))
     }
 
     /// Asks the topic's home for the past and a place among its subscribers.

@@ -29,6 +29,7 @@ use crore_wire::deflate::Compressor;
 use crore_wire::topic;
 use crore_wire::websocket::frame::{self, Opcode};
 
+use crate::admission::{Admission, Client, Reached};
 use crate::blobs::{Blob, Names};
 use crate::deliver::WARMED;
 use crate::filters::Filters;
@@ -159,6 +160,8 @@ pub struct Publish<'a> {
     pub binary: bool,
     /// What a retry of it would bring too; empty when it brings nothing.
     pub idempotency_key: &'a [u8],
+    /// For whom its topic is made, if it does not exist.
+    pub client: Client,
 }
 
 /// Whom a message concerns.
@@ -211,6 +214,7 @@ pub struct Home {
     /// While other rules are to come.
     foresight: Option<Foresight>,
     topics_max: usize,
+    admission: Admission,
     followers: Followers,
     answers: Option<Answers>,
     homes: usize,
@@ -223,9 +227,16 @@ pub struct Home {
 }
 
 impl Home {
-    /// A home without topics. `epoch` names the life of its logs; `homes` share the log's budget; `seed` keys
-    /// the hashes of messages and of their keys.
-    pub fn new(settings: &Settings, rules: &Rules, epoch: u32, homes: usize, seed: u64) -> Self {
+    /// A home without topics. `admission` counts who makes them; `epoch` names the life of its logs; `homes` share the
+    /// log's budget; `seed` keys the hashes of messages and of their keys.
+    pub fn new(
+        settings: &Settings,
+        rules: &Rules,
+        admission: Admission,
+        epoch: u32,
+        homes: usize,
+        seed: u64,
+    ) -> Self {
         Home {
             rows: Slab::new(),
             index: Index::new(),
@@ -243,6 +254,7 @@ impl Home {
             idle: (0..rules.count()).map(|_| VecDeque::new()).collect(),
             foresight: None,
             topics_max: settings.limits.topics_per_home(homes),
+            admission,
             followers: Followers::new(settings.interest.debounce_s),
             answers: None,
             homes,
@@ -336,9 +348,33 @@ impl Home {
         self.kept.warm(names);
     }
 
-    fn create(&mut self, hash: u32, name: &[u8], rules: &Rules, now: Now) -> Option<u32> {
+    /// The topic's row, which is made for this client if there is none.
+    fn find_or_create(
+        &mut self,
+        hash: u32,
+        name: &[u8],
+        client: Client,
+        rules: &Rules,
+        now: Now,
+    ) -> Result<u32, Reached> {
+        match self.find(hash, name) {
+            Some(id) => Ok(id),
+            None => self.create(hash, name, client, rules, now),
+        }
+    }
+
+    fn create(
+        &mut self,
+        hash: u32,
+        name: &[u8],
+        client: Client,
+        rules: &Rules,
+        now: Now,
+    ) -> Result<u32, Reached> {
+        // First: nothing is forgotten for who makes too many.
+        self.admission.make_topic(client, now.unix_s)?;
         if self.rows.len() as usize >= self.topics_max && !self.forget_one(rules) {
-            return None;
+            return Err(Reached::Process);
         }
         let floor = self.floor[topic::partition(name) as usize];
         let mut row = HomeTopic::vacant(NONE);
@@ -352,7 +388,7 @@ impl Home {
         if let Some(foresight) = &mut self.foresight {
             foresight.created(id, name);
         }
-        Some(id)
+        Ok(id)
     }
 
     /// Appends a message and tells everybody whom it concerns; `here` are the filters of this shard.
@@ -365,9 +401,10 @@ impl Home {
         now: Now,
         lanes: &mut Lanes,
     ) -> Outcome {
-        let found = self.find(message.hash, message.name);
-        let Some(id) = found.or_else(|| self.create(message.hash, message.name, rules, now)) else {
-            return Outcome::Full;
+        let (name, client) = (message.name, message.client);
+        let id = match self.find_or_create(message.hash, name, client, rules, now) {
+            Ok(id) => id,
+            Err(reached) => return Outcome::Full(reached),
         };
         self.sequence += 1;
         let offset = self.sequence;

@@ -12,7 +12,7 @@ use alloc::vec::Vec;
 
 use crore_wire::mqtt::ReasonCode;
 
-use crate::admission::Client;
+use crate::admission::{Client, Reached};
 use crate::position::Since;
 use crate::sessions::{ConnOf, Kept, SessionId, Will};
 
@@ -113,6 +113,8 @@ pub enum Ask {
         idempotency_key: Span,
         /// Who wants to know.
         answer: Answer,
+        /// For whom its topic is made, if it does not exist.
+        client: Client,
     },
     /// Subscribe one connection.
     Attach(Attach, Span),
@@ -139,6 +141,8 @@ pub enum Ask {
         name: Span,
         /// Who wants to know.
         to: ReplyTo,
+        /// For whom it is made.
+        client: Client,
     },
     /// Somebody needs the messages of a topic kept, whatever its rule says; or does no more.
     KeepLog {
@@ -286,6 +290,8 @@ pub struct Attach {
     pub again: bool,
     /// It wants the retained message, unless what it begins with is newer.
     pub retained: bool,
+    /// For whom the topic is made, if it does not exist.
+    pub client: Client,
 }
 
 /// Filters of one connection on their way to a home, which answers for all of them together.
@@ -318,8 +324,8 @@ pub enum Attached {
     Forbidden,
     /// Another long-poll waits and stays.
     Conflict,
-    /// No room for another topic.
-    Full,
+    /// No room for another topic, or this client makes too many.
+    Full(Reached),
 }
 
 /// How a topic stands.
@@ -348,8 +354,8 @@ pub enum Outcome {
     Existed(Info),
     /// There is no such topic.
     Missing,
-    /// No room for another topic.
-    Full,
+    /// No room for another topic, or this client makes too many.
+    Full(Reached),
     /// A publish with this idempotency key was done before; this is the first answer.
     Replayed(Info),
     /// The idempotency key came with another message before; nothing is published.

@@ -187,6 +187,33 @@ impl Shard {
                 && self.outboxes.get(outbox).has_room(bytes, bounds())
     }
 
+    /// Sends bytes that belong to no topic: responses and control frames.
+    pub(crate) fn put<I: Io>(&mut self, slot: u32, bytes: &[u8], io: &mut I) {
+        let row = self.conns.get_mut(slot);
+        row.sent_s = self.now.s;
+        if row.outbox != NONE {
+            self.outboxes
+                .get_mut(row.outbox)
+                .bytes
+                .extend_from_slice(bytes);
+            self.outbox_bytes += bytes.len();
+            return;
+        }
+        let sent = io.send(row.link, &[bytes]);
+        if sent < bytes.len() {
+            self.refused(slot, bytes[sent..].to_vec(), io);
+        }
+    }
+
+    /// The socket took no more: keeps the rest.
+    pub(crate) fn refused<I: Io>(&mut self, slot: u32, rest: Vec<u8>, io: &mut I) {
+        let row = self.conns.get_mut(slot);
+        self.outbox_bytes += rest.len();
+        row.outbox = self.outboxes.insert(Outbox::new(rest));
+        row.deadline_s = self.now.s + self.world.settings.timeouts.body_s;
+        self.update_interest(slot, io);
+    }
+
     /// Sends whole messages with these ends, or puts them behind what waits.
     pub(crate) fn put_messages<I: Io>(
         &mut self,

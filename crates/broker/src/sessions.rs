@@ -121,6 +121,8 @@ pub struct Will {
     pub qos: u8,
     /// To be retained.
     pub retain: bool,
+    /// For whom its topic is made, if it does not exist; nobody after a restart.
+    pub client: Client,
 }
 
 /// What a session leaves behind.

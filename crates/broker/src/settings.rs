@@ -119,6 +119,11 @@ pub struct Limits {
     pub publishes_per_address_per_s: u32,
     /// How many of them may come at once after a quiet time; 0: one second's.
     pub publishes_per_address_burst: u32,
+    /// Topics made in a second from one client address, by publishing or subscribing to what does not exist; 429 past it.
+    /// 0: no limit.
+    pub topics_per_address_per_s: u32,
+    /// How many of them may be made at once after a quiet time; 0: one second's.
+    pub topics_per_address_burst: u32,
     /// Connections of one shard (the descriptor limit may bind first).
     pub connections_per_shard: usize,
     /// Bytes of all logs of all shards together.
@@ -398,6 +403,8 @@ impl Default for Settings {
                 publishes_burst: 0,
                 publishes_per_address_per_s: 0,
                 publishes_per_address_burst: 0,
+                topics_per_address_per_s: 0,
+                topics_per_address_burst: 0,
                 connections_per_shard: 1_000_000,
                 log_bytes: 256 << 20,
                 send_buffer_bytes: 0,

@@ -141,6 +141,7 @@ impl Shard {
             Home::new(
                 &world.settings,
                 &world.rules,
+                world.admission.clone(),
                 world.epoch,
                 world.homes as usize,
                 world.seed,
@@ -507,33 +508,6 @@ impl Shard {
         let lane = &mut self.lanes.to[to as usize];
         let ask = ask(&mut lane.bytes);
         lane.asks.push(ask);
-    }
-
-    /// Sends bytes that belong to no topic: responses and control frames.
-    pub(crate) fn put<I: Io>(&mut self, slot: u32, bytes: &[u8], io: &mut I) {
-        let row = self.conns.get_mut(slot);
-        row.sent_s = self.now.s;
-        if row.outbox != NONE {
-            self.outboxes
-                .get_mut(row.outbox)
-                .bytes
-                .extend_from_slice(bytes);
-            self.outbox_bytes += bytes.len();
-            return;
-        }
-        let sent = io.send(row.link, &[bytes]);
-        if sent < bytes.len() {
-            self.refused(slot, bytes[sent..].to_vec(), io);
-        }
-    }
-
-    /// The socket took no more: keeps the rest.
-    pub(crate) fn refused<I: Io>(&mut self, slot: u32, rest: Vec<u8>, io: &mut I) {
-        let row = self.conns.get_mut(slot);
-        self.outbox_bytes += rest.len();
-        row.outbox = self.outboxes.insert(Outbox::new(rest));
-        row.deadline_s = self.now.s + self.world.settings.timeouts.body_s;
-        self.update_interest(slot, io);
     }
 
     /// A connection whose outbox is full is not read either: whoever does not listen is not heard.

@@ -10,6 +10,7 @@ use alloc::string::String;
 
 use crore_wire::topic;
 
+use crate::admission::Client;
 use crate::home::Publish;
 use crate::io::Moved;
 use crate::shard::Shard;
@@ -252,6 +253,7 @@ impl Shard {
             ttl_s: None,
             binary: false,
             idempotency_key: b"",
+            client: Client::NOBODY,
         };
         let world = self.world.clone();
         let here = self.home.as_mut().expect("a home has one");

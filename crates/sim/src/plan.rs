@@ -138,6 +138,10 @@ const ENVELOPES_PERCENT: u32 = 30;
 const BOUNDS: u64 = 314;
 /// How many of a hundred worlds have them.
 const BOUNDS_PERCENT: u32 = 30;
+/// Begins the chances that decide on a rate of topics by address, likewise.
+const MAKERS: u64 = 361;
+/// How many of a hundred worlds with narrow budgets have one.
+const MAKERS_PERCENT: u32 = 30;
 /// How many of a hundred turns a lazy shard does not get.
 const LAZY_PERCENT: u32 = 95;
 /// Connections that one tick looks at: a sweep is several turns.
@@ -269,6 +273,11 @@ impl Plan {
                 rule.outbox_bytes = own.pick(&[0, 0, 60, 300, 4000]);
                 rule.outbox_messages = own.pick(&[0, 1, 2, 5]);
             }
+        }
+        let mut own = Rng::new(seed ^ MAKERS);
+        if own.chance(MAKERS_PERCENT) && !plan.budgets_are_wide && !plan.retains {
+            plan.settings.limits.topics_per_address_per_s = own.pick(&[1, 2]);
+            plan.settings.limits.topics_per_address_burst = own.pick(&[0, 3]);
         }
         plan
     }

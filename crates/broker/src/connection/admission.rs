@@ -35,6 +35,8 @@ const NO_ROOM: &str = "no room for a connection: limits.connections_max, limits.
 const NO_ROOM_FOR_ADDRESS: &str = "limits.connections_per_address_max is reached";
 const TOO_FAST: &str = "limits.publishes_per_s is reached";
 const TOO_FAST_FOR_ADDRESS: &str = "limits.publishes_per_address_per_s is reached";
+const TOPICS: &str = "limits.topics_max or limits.topics_per_shard is reached";
+const TOPICS_FOR_ADDRESS: &str = "limits.topics_per_address_per_s is reached";
 
 impl Reached {
     /// The status of the answer.
@@ -50,6 +52,14 @@ impl Reached {
         match self {
             Reached::Process => TOO_FAST,
             Reached::Address => TOO_FAST_FOR_ADDRESS,
+        }
+    }
+
+    /// The setting that somebody has met for whom a topic was to be made.
+    pub(super) fn topic_reason(self) -> &'static str {
+        match self {
+            Reached::Process => TOPICS,
+            Reached::Address => TOPICS_FOR_ADDRESS,
         }
     }
 

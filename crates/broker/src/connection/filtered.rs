@@ -7,8 +7,8 @@
 use alloc::boxed::Box;
 use alloc::vec::Vec;
 
-use super::publish::TOPICS_REACHED;
 use super::subscribe::Gap;
+use crate::admission::Reached;
 use crate::conn::{ENVELOPE, EOF, EVENTS, GAP, HEAD, State};
 use crate::encode::{Encoding, Message};
 use crate::io::{Close, Io};
@@ -104,7 +104,8 @@ impl Shard {
         if page.attached != Attached::Yes {
             let row = self.conns.get(slot);
             if matches!(row.state, State::Sse | State::WebSocket) {
-                self.end_stream(slot, super::close_code::TRY_AGAIN, TOPICS_REACHED, io);
+                let reason = Reached::Process.topic_reason();
+                self.end_stream(slot, super::close_code::TRY_AGAIN, reason, io);
             } else {
                 self.not_attached(slot, page.attached, io);
             }

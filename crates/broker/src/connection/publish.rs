@@ -21,9 +21,6 @@ use crate::slab::NONE;
 /// Content types, event names and keys are kept with a one-byte length.
 const FIELD_BYTES_MAX: usize = 255;
 
-/// The answer to a topic that there is no room for.
-pub(super) const TOPICS_REACHED: &str = "limits.topics_max or limits.topics_per_shard is reached";
-
 /// The answer to who would publish to a topic of the server's.
 pub(super) const RESERVED: &str = "topics that begin with $ are the server's own";
 
@@ -131,7 +128,8 @@ impl Batch {
                 self.replayed += 1;
                 return;
             }
-            Outcome::Full | Outcome::Missing => TOPICS_REACHED,
+            Outcome::Full(reached) => reached.topic_reason(),
+            Outcome::Missing => Reached::Process.topic_reason(),
             Outcome::OtherMessage => OTHER_MESSAGE,
         };
         self.lines -= 1;
@@ -193,6 +191,7 @@ impl Shard {
                 ttl_s,
                 binary,
                 idempotency_key,
+                client: self.conns.get(slot).client,
             },
             answer,
         ) {
@@ -251,7 +250,9 @@ impl Shard {
                 self.respond_info(slot, 200, &info)
             }
             (_, Outcome::Missing) => self.respond_reason(slot, 404, "there is no such topic"),
-            (_, Outcome::Full) => self.respond_reason(slot, 503, TOPICS_REACHED),
+            (_, Outcome::Full(reached)) => {
+                self.respond_reason(slot, reached.status(), reached.topic_reason());
+            }
             (_, Outcome::OtherMessage) => self.respond_reason(slot, 422, OTHER_MESSAGE),
         }
     }
@@ -385,6 +386,7 @@ impl Shard {
                     .content_type
                     .eq_ignore_ascii_case(b"application/octet-stream"),
             idempotency_key: line.idempotency_key.unwrap_or_default(),
+            client: self.conns.get(slot).client,
         };
         let answer = Answer::Failure(self.reply_to(slot, number));
         Ok((home, self.publish(home, &message, answer)))
@@ -500,10 +502,10 @@ impl Shard {
                     },
                 );
             }
-            Ok(Outcome::Missing | Outcome::Full | Outcome::OtherMessage) => {
+            Ok(Outcome::Missing | Outcome::OtherMessage) => {
                 text.extend_from_slice(b"\nstatus: 503")
             }
-            Err(reached) => {
+            Ok(Outcome::Full(reached)) | Err(reached) => {
                 text.extend_from_slice(b"\nstatus: ");
                 position::write_decimal(&mut text, u64::from(reached.status()));
             }

@@ -21,7 +21,7 @@ use super::answer::VARY;
 use super::close_code;
 use super::http::Flow;
 use super::mqtt;
-use super::publish::{RESERVED, TOPICS_REACHED};
+use super::publish::RESERVED;
 use crate::conn::{
     Attaching, Behind, CONDITIONAL, COUNTED, DEFLATE, ENVELOPE, EOF, EVENTS, FILTERS, FOLLOWS, GAP,
     HEAD, HTTP10, Held, JSON, KEEP, LIVE, META, MULTI, PUBLISHES, RECEIVES, State, Sub, UPGRADE,
@@ -193,6 +193,7 @@ impl Shard {
                 deflate,
                 again: false,
                 retained: since[part] == Since::Default,
+                client: self.conns.get(slot).client,
             });
         }
     }
@@ -516,7 +517,7 @@ impl Shard {
                 self.answer_waiting(slot, io);
                 return;
             }
-            Attached::Full if row.wants(EVENTS) => {
+            Attached::Full(_) if row.wants(EVENTS) => {
                 self.unsubscribe(slot);
                 self.drop_extra(slot);
                 self.shed_events(slot);
@@ -532,7 +533,7 @@ impl Shard {
                 "publishers create topics here, and none has created this one",
             ),
             Attached::Conflict => (409, "another subscriber waits already"),
-            Attached::Full => (503, TOPICS_REACHED),
+            Attached::Full(reached) => (reached.status(), reached.topic_reason()),
             Attached::Yes => unreachable!("this is for the others"),
         };
         if stream {

@@ -11,7 +11,7 @@ use crore_wire::websocket::receive::{self, Config, Event, Partial, Role};
 use super::close_code;
 use super::http::Flow;
 use super::mqtt;
-use super::publish::{RESERVED, TOPICS_REACHED, is_binary};
+use super::publish::{RESERVED, is_binary};
 use crate::access::Right;
 use crate::admission::Reached;
 use crate::conn::{DEFLATE, FRAMED, META, PUBLISHES, Spill, State};
@@ -248,6 +248,7 @@ impl Shard {
             ttl_s: None,
             binary: binary && is_binary(content_type, data),
             idempotency_key: b"",
+            client: self.conns.get(slot).client,
         };
         let to = self.reply_to(slot, number);
         let answer = if wants_ack {
@@ -274,12 +275,12 @@ impl Shard {
             self.acknowledge(slot, number, Ok(outcome), io);
             return true;
         }
-        let full = matches!(outcome, Outcome::Full);
-        if full {
-            self.send_reply(slot, io);
-            self.end_stream(slot, close_code::TRY_AGAIN, TOPICS_REACHED, io);
-        }
-        !full
+        let Outcome::Full(reached) = outcome else {
+            return true;
+        };
+        self.send_reply(slot, io);
+        self.end_stream(slot, close_code::TRY_AGAIN, reached.topic_reason(), io);
+        false
     }
 
     /// A frame that came too fast: who gets acknowledgements is told so by one, anybody else by the close.

@@ -3,6 +3,7 @@
 use alloc::boxed::Box;
 use alloc::vec::Vec;
 
+use crate::admission::Client;
 use crate::home::Publish;
 use crate::mail::{Answer, Info, Outcome};
 use crate::shard::Shard;
@@ -150,6 +151,7 @@ impl Shard {
             ttl_s: message.ttl_s,
             binary: message.binary,
             idempotency_key: &[],
+            client: Client::NOBODY,
         };
         self.publish(home, &publish, Answer::None)
             .expect("the home is here")

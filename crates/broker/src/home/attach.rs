@@ -93,8 +93,11 @@ impl Home {
         if rule.publisher_creates && !created {
             return Err(Attached::Forbidden);
         }
-        let Some(id) = found.or_else(|| self.create(ask.hash, name, rules, now)) else {
-            return Err(Attached::Full);
+        let id = match found {
+            Some(id) => id,
+            None => self
+                .create(ask.hash, name, ask.client, rules, now)
+                .map_err(Attached::Full)?,
         };
         let row = self.rows.get_mut(id);
         row.touched_s = now.unix_s;

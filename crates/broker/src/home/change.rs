@@ -114,7 +114,7 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use crate::admission::Admission;
+    use crate::admission::{Admission, Client};
     use crate::settings::Rule;
 
     fn world(filters: &[&str]) -> Arc<World> {
@@ -164,7 +164,7 @@ mod tests {
             let now = Now { s: 0, unix_s: 0 };
             let worlds = FILTERS.map(world);
             let mut here = worlds[0].clone();
-            let mut home = Home::new(&here.settings, &here.rules, 7, 1, 42);
+            let mut home = Home::new(&here.settings, &here.rules, here.admission.clone(), 7, 1, 42);
             // As an operator's reloads do: one change is foreseen at a time, if its turns come at all.
             for (step, next) in steps {
                 match step {
@@ -172,7 +172,8 @@ mod tests {
                         let name = alloc::format!("{}/{second}", ["a", "b", "c"][usize::from(first)]);
                         let hash = home.hash_of(name.as_bytes());
                         if home.find(hash, name.as_bytes()).is_none() {
-                            home.create(hash, name.as_bytes(), &here.rules, now);
+                            let made = home.create(hash, name.as_bytes(), Client::NOBODY, &here.rules, now);
+                            prop_assert!(made.is_ok(), "there is room");
                         }
                     }
                     Step::Forget(any) if home.rows.end() > 0 => {

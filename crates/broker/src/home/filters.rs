@@ -17,6 +17,7 @@ use alloc::vec::Vec;
 use crore_wire::topic;
 
 use super::Home;
+use crate::admission::Reached;
 use crate::filters::{Filters, Refused, overlap};
 use crate::home::carriers::Carrier;
 use crate::lanes::Lanes;
@@ -292,7 +293,7 @@ impl Home {
         }
         let page = if refused {
             MatchPage {
-                attached: Attached::Full,
+                attached: Attached::Full(Reached::Process),
                 first: 0,
                 count: 0,
                 names: 0,

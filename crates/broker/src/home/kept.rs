@@ -4,19 +4,18 @@
 //! Invariant: a topic stands in `keepers` exactly while it has one; such a topic is not forgotten.
 
 use super::{Home, KEEPS};
-use crate::rules::Rules;
 use crate::time::Now;
 
 impl Home {
-    /// One more needs the messages of a topic or of a filter's topics, or one less. What there is no room for is not
-    /// kept; who subscribes to it is told.
-    pub fn keep_log(&mut self, hash: u32, name: &[u8], on: bool, rules: &Rules, now: Now) {
+    /// One more needs the messages of a topic or of a filter's topics, or one less. Who needs those of a topic has subscribed
+    /// to it just before: where it does not exist that was refused, and nothing is kept.
+    pub fn keep_log(&mut self, hash: u32, name: &[u8], on: bool, now: Now) {
         if name.iter().any(|b| matches!(b, b'+' | b'#')) {
             return self.keep_filter(name, on);
         }
         let found = self.find(hash, name);
         if on {
-            if let Some(id) = found.or_else(|| self.create(hash, name, rules, now)) {
+            if let Some(id) = found {
                 *self.keepers.entry(id).or_default() += 1;
                 self.rows.get_mut(id).flags |= KEEPS;
             }

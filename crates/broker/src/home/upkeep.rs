@@ -4,18 +4,20 @@ use super::*;
 use crate::mail::Verb;
 
 impl Home {
-    /// Does one of these to a topic.
+    /// Does one of these to a topic; `client` is for whom it is made.
+    #[allow(clippy::too_many_arguments)]
     pub fn verb(
         &mut self,
         verb: Verb,
         hash: u32,
         name: &[u8],
+        client: Client,
         rules: &Rules,
         now: Now,
         lanes: &mut Lanes,
     ) -> Outcome {
         match verb {
-            Verb::Create => self.make(hash, name, rules, now),
+            Verb::Create => self.make(hash, name, client, rules, now),
             Verb::Info => self.describe(hash, name, rules, now),
             Verb::Delete => self.delete(hash, name, now, lanes),
             Verb::Purge => self.purge(hash, name, now),
@@ -23,10 +25,17 @@ impl Home {
     }
 
     /// Makes a topic that no publisher has made yet.
-    pub(super) fn make(&mut self, hash: u32, name: &[u8], rules: &Rules, now: Now) -> Outcome {
-        let found = self.find(hash, name);
-        let Some(id) = found.or_else(|| self.create(hash, name, rules, now)) else {
-            return Outcome::Full;
+    pub(super) fn make(
+        &mut self,
+        hash: u32,
+        name: &[u8],
+        client: Client,
+        rules: &Rules,
+        now: Now,
+    ) -> Outcome {
+        let id = match self.find_or_create(hash, name, client, rules, now) {
+            Ok(id) => id,
+            Err(reached) => return Outcome::Full(reached),
         };
         let row = self.rows.get_mut(id);
         let existed = row.has(CREATED) && !row.has(DELETED);

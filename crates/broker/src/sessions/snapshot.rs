@@ -186,5 +186,6 @@ fn read_will(from: &mut In<'_>) -> Result<Will, Damaged> {
         ttl_s: (form & MORTAL != 0).then_some(ttl_s),
         qos: form >> QOS_SHIFT & 3,
         retain: form & RETAIN != 0,
+        client: Client::NOBODY,
     })
 }

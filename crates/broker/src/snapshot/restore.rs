@@ -35,6 +35,7 @@ impl Restored {
         let home = Home::new(
             &world.settings,
             &world.rules,
+            world.admission.clone(),
             head.epoch,
             usize::from(head.homes),
             head.seed,

@@ -386,6 +386,12 @@ fn bursts(check: &mut Check, limits: &Limits) {
             "limits.publishes_per_address_burst",
             limits.publishes_per_address_burst,
         ),
+        (
+            "limits.topics_per_address_per_s",
+            limits.topics_per_address_per_s,
+            "limits.topics_per_address_burst",
+            limits.topics_per_address_burst,
+        ),
     ] {
         if burst != 0 && burst < per_s {
             check.fail(

@@ -236,6 +236,8 @@ struct LimitsMirror {
     publishes_burst: u32,
     publishes_per_address_per_s: u32,
     publishes_per_address_burst: u32,
+    topics_per_address_per_s: u32,
+    topics_per_address_burst: u32,
     #[serde(with = "size")]
     log_bytes: usize,
     #[serde(with = "size")]

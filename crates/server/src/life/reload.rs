@@ -138,6 +138,8 @@ fn changeable(now: &Effective, asked: &Effective) -> Effective {
     limits.connections_per_address_max = former.connections_per_address_max;
     limits.publishes_per_address_per_s = former.publishes_per_address_per_s;
     limits.publishes_per_address_burst = former.publishes_per_address_burst;
+    limits.topics_per_address_per_s = former.topics_per_address_per_s;
+    limits.topics_per_address_burst = former.topics_per_address_burst;
     settings.mqtt.sessions_per_address_max = now.settings.mqtt.sessions_per_address_max;
     Effective {
         settings,

@@ -5,6 +5,7 @@ use crate::conn::{Conn, Response, await_subscribers, once, publish};
 use crate::stream::Stream;
 use crate::support::Server;
 use crate::ws::{FIN, TEXT, Ws, handshake, line};
+use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
 const SSE: &[(&str, &str)] = &[("Accept", "text/event-stream")];
@@ -268,6 +269,101 @@ fn publishes_have_a_rate_and_a_burst() {
         assert_eq!(publish(&server, "other", "later").status, 201);
         assert_eq!(subscriber.message().text(), "later");
     }
+}
+
+/// The first name that is refused, of so many as a second may bring at most, and what is answered.
+fn first_refused<T>(mut ask: impl FnMut(&str) -> Option<T>) -> (String, T) {
+    static NAMES: AtomicU32 = AtomicU32::new(0);
+    let mut names = (0..50).map(|_| format!("new/{}", NAMES.fetch_add(1, Relaxed)));
+    let refused = names.find_map(|name| Some((name.clone(), ask(&name)?)));
+    refused.expect("an address may make no topics for ever")
+}
+
+#[test]
+fn topics_that_one_address_makes_have_a_rate_and_a_burst() {
+    const SETTING: &str = "limits.topics_per_address_per_s";
+    let server = Server::with(
+        "[limits]\ntopics_per_address_per_s = 1\ntopics_per_address_burst = 20\n\
+         [http]\ntrusted_proxies = [\"127.0.0.1/32\"]\n",
+    );
+    let one = ("X-Forwarded-For", "192.0.2.1");
+    let began = Instant::now();
+    let mut conn = Conn::open(&server);
+    let mut make = |method: &str, name: &str, target: &str| {
+        let response = conn.request(method, &format!("{target}/{name}"), &[one], "x");
+        (![201, 202].contains(&response.status)).then_some(response)
+    };
+    let made = (0..200).take_while(|n| make("POST", &n.to_string(), "/pub").is_none());
+    let made = made.count();
+    let most = 20 + began.elapsed().as_secs() as usize + 1;
+    assert!((20..=most).contains(&made), "{made}");
+
+    // However it is asked for, and what is refused was not made.
+    for method in ["POST", "PUT"] {
+        let (name, refusal) = first_refused(|name| make(method, name, "/pub"));
+        is_refusal(&refusal, 429);
+        assert!(refusal.text().contains(SETTING), "{refusal:?}");
+        let info = once(&server, "GET", &format!("/pub/{name}"), &[one], "");
+        assert_eq!(info.status, 404, "{method} {name}");
+    }
+    first_refused(|name| {
+        let mut conn = Conn::open(&server);
+        conn.ask("GET", &format!("/sub/{name}"), &[SSE[0], one], "");
+        let head = conn.head();
+        let begun = head.header("content-length").is_none();
+        (!begun).then(|| assert_eq!(head.status, 200, "it is shed"))
+    });
+    let (_, refusal) = first_refused(|name| {
+        let mut conn = Conn::open(&server);
+        conn.ask(
+            "GET",
+            &format!("/sub/{name}"),
+            &[handshake(&[]), vec![one]].concat(),
+            "",
+        );
+        let head = conn.head();
+        (head.status != 101).then_some(head)
+    });
+    assert_eq!(refusal.status, 429);
+    let ndjson = [one, ("Content-Type", "application/x-ndjson")];
+    let lines = (0..50).map(|n| format!("{{\"topic\": \"batch/{n}\", \"data\": \"x\"}}\n"));
+    let lines: String = lines.collect();
+    let answer = once(&server, "POST", "/pub", &ndjson, &lines).json();
+    let failed = answer["failed"].as_array().expect("a list");
+    assert!(failed.len() >= 40, "{answer}");
+    assert!(
+        failed[0]["reason"]
+            .as_str()
+            .expect("a reason")
+            .contains(SETTING)
+    );
+
+    // A frame: by its acknowledgement, or without one by the close.
+    let meta = ("Sec-WebSocket-Protocol", "ws+meta.nchan");
+    let (_, status) = first_refused(|name| {
+        let mut ws = Ws::open(&server, &format!("/pub/{name}"), &[one, meta]);
+        ws.send(FIN | TEXT, "x");
+        let (lines, _) = ws.meta_message();
+        let status = line(&lines, "status").to_string();
+        (status != "202").then_some(status)
+    });
+    assert_eq!(status, "429");
+    let (_, code) = first_refused(|name| {
+        let mut ws = Ws::open(&server, &format!("/pub/{name}"), &[one]);
+        ws.send(FIN | TEXT, "x");
+        ws.send(FIN | 8, 1000_u16.to_be_bytes());
+        ws.closed().filter(|code| *code != 1000)
+    });
+    assert_eq!(code, 1013);
+
+    // What exists costs nothing, nor is anybody else kept from it; and who waits may make one again.
+    for _ in 0..50 {
+        assert_eq!(once(&server, "POST", "/pub/0", &[one], "x").status, 202);
+    }
+    let other = [("X-Forwarded-For", "192.0.2.2")];
+    assert_eq!(once(&server, "POST", "/pub/other", &other, "x").status, 202);
+    std::thread::sleep(Duration::from_millis(2_100));
+    assert_eq!(once(&server, "POST", "/pub/later", &[one], "x").status, 202);
 }
 
 #[test]

@@ -106,6 +106,48 @@ fn a_session_whose_topic_finds_no_room_is_told_so_and_has_its_subscription_when_
 }
 
 #[test]
+fn who_makes_too_many_topics_is_refused_more_and_keeps_those_that_there_are() {
+    const LIMITS: &str = "[limits]\ntopics_per_address_per_s = 1\ntopics_per_address_burst = 4\n";
+    for qos in [0, 1] {
+        let broker = small(LIMITS);
+        let mut conn = Conn::open(&broker, Version::V5);
+        conn.resume("it");
+        let granted = ReasonCode::granted(Qos::from_bits(qos).expect("0 or 1"));
+        let mut names = (0..60).map(|n| format!("t/{n}"));
+        let mut taken = Vec::new();
+        let refused = names.find_map(|name| match conn.subscribe(&name, qos) {
+            reason if reason == granted => {
+                taken.push(name);
+                None
+            }
+            reason => Some(reason),
+        });
+        assert_eq!(refused, Some(ReasonCode::QUOTA_EXCEEDED));
+        assert!(taken.len() >= 4, "{taken:?}");
+        let mut publisher = Conn::connected(&broker, Version::V5, "publisher");
+        let refused = (0..60).find_map(|n| {
+            publisher.publish(&message(&format!("new/{n}"), 1, n + 1, b"x"));
+            let (_, reason) = publisher.packet().ack(PubAck);
+            reason.is_error().then_some(reason)
+        });
+        assert_eq!(refused, Some(ReasonCode::QUOTA_EXCEEDED));
+        // The session comes back to all its topics at once.
+        conn.cut();
+        let mut back = Conn::open(&broker, Version::V5);
+        assert!(back.resume("it"));
+        assert!(back.is_served());
+        for (n, name) in (100..).zip(&taken) {
+            publisher.deliver(&message(name, 1, n, b"x"));
+            let got = back.packet();
+            assert_eq!(got.publish().topic, name);
+            if qos > 0 {
+                back.acknowledge(PubAck, got.publish().packet_id.expect("QoS 1").get());
+            }
+        }
+    }
+}
+
+#[test]
 fn what_is_asked_for_many_times_at_once_is_granted_as_often() {
     let broker = Broker::start();
     let several = [Qos::AtLeastOnce; 2];

@@ -231,6 +231,7 @@ impl Shard {
             ttl_s: will.properties.message_expiry_interval_s(),
             qos: will.qos.bits(),
             retain: will.retain,
+            client: self.conns.get(slot).client,
         })))
     }
 

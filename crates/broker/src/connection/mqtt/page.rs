@@ -9,6 +9,7 @@ use crore_wire::mqtt::{Qos, ReasonCode};
 
 use super::give::Wants;
 use super::subscribe::qos;
+use crate::admission::Client;
 use crate::conn::{Behind, COUNTED, LIVE, State};
 use crate::io::Io;
 use crate::mail::{Attached, Frames, Page};
@@ -97,6 +98,11 @@ impl Shard {
             self.start_anew(slot, part, home, page.head);
             return self.resumed.push(self.id_of(slot));
         }
+        let sub = &mut self.extra(slot).list[part as usize];
+        if matches!(attached, Attached::Full(_)) && sub.granted != (0, 0) {
+            // There is no topic whose messages could have been kept for it: nothing is given back.
+            sub.options &= !3;
+        }
         let reason = match attached {
             Attached::Forbidden => ReasonCode::NOT_AUTHORIZED,
             _ => ReasonCode::QUOTA_EXCEEDED,
@@ -164,7 +170,7 @@ impl Shard {
             }
             self.topics.get_mut(topic).waiting += u32::from(!again);
             let to = self.reply_to(slot, self.part_name(slot, part));
-            self.attach_to(topic, to, since, again, false);
+            self.attach_to(topic, to, since, again, false, Client::NOBODY);
         }
         self.wildcards_go_on(slot);
         if self.has_room(slot) {

@@ -239,6 +239,7 @@ impl Shard {
             ttl_s: set.message_expiry_interval_s(),
             binary: is_binary(fields.content_type, publish.payload),
             idempotency_key: b"",
+            client: self.conns.get(slot).client,
         };
         let answer = match publish.qos {
             Qos::AtMostOnce => mail::Answer::None,
@@ -366,6 +367,6 @@ pub(super) fn reason_of(outcome: Outcome) -> ReasonCode {
             ReasonCode::NO_MATCHING_SUBSCRIBERS
         }
         Outcome::Done(_) | Outcome::Existed(_) | Outcome::Replayed(_) => ReasonCode::SUCCESS,
-        Outcome::Full | Outcome::Missing | Outcome::OtherMessage => ReasonCode::QUOTA_EXCEEDED,
+        Outcome::Full(_) | Outcome::Missing | Outcome::OtherMessage => ReasonCode::QUOTA_EXCEEDED,
     }
 }

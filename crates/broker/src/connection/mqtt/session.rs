@@ -151,6 +151,7 @@ impl Shard {
             ttl_s: will.ttl_s,
             binary: is_binary(&will.content_type, &will.data),
             idempotency_key: b"",
+            client: will.client,
         };
         self.publish(home, &message, Answer::None);
     }

@@ -16,6 +16,7 @@ use super::NOTHING;
 use super::shared::is_shared;
 use super::state::Suback;
 use crate::access::Right;
+use crate::admission::Client;
 use crate::conn::{COUNTED, LIVE, MULTI, QOS_SHIFT, Sub};
 use crate::mail::{Ask, Attach, ReplyTo, ShardId, Span};
 use crate::position::{Position, Since};
@@ -198,7 +199,7 @@ impl Shard {
         }
         // Only the retained message: what is live goes on.
         let to = self.reply_to(slot, self.part_name(slot, part));
-        self.attach_to(topic, to, Since::Live, true, true);
+        self.attach_to(topic, to, Since::Live, true, true, Client::NOBODY);
         Ok(())
     }
 
@@ -227,12 +228,18 @@ impl Shard {
             group: None,
         };
         let part = self.add_sub(slot, sub);
+        self.topics.get_mut(topic).waiting += 1;
+        let to = self.reply_to(slot, self.part_name(slot, part));
+        // What a session had is not made anew: it was counted when it was.
+        let client = match wanted.granted {
+            (0, 0) => Client::NOBODY,
+            _ => self.conns.get(slot).client,
+        };
+        let (since, retained) = (wanted.since, wanted.retained);
+        self.attach_to(topic, to, since, false, retained, client);
         if wanted.options.max_qos != Qos::AtMostOnce {
             self.keep_log(topic, true);
         }
-        self.topics.get_mut(topic).waiting += 1;
-        let to = self.reply_to(slot, self.part_name(slot, part));
-        self.attach_to(topic, to, wanted.since, false, wanted.retained);
     }
 
     /// Puts a subscription into a free place of the list.
@@ -270,6 +277,7 @@ impl Shard {
         since: Since,
         again: bool,
         retained: bool,
+        client: Client,
     ) {
         let row = self.topics.get(topic);
         let (hash, serial) = (row.hash, row.serial);
@@ -284,6 +292,7 @@ impl Shard {
             deflate: false,
             again,
             retained,
+            client,
         });
     }
 
@@ -324,7 +333,7 @@ impl Shard {
     fn keep_log_at(&mut self, home: ShardId, hash: u32, name: &[u8], on: bool) {
         if home == self.lanes.me {
             let here = self.home.as_mut().expect("a home has one");
-            here.keep_log(hash, name, on, &self.world.rules, self.now);
+            here.keep_log(hash, name, on, self.now);
         } else {
             self.ask(home, |bytes| Ask::KeepLog {
                 hash,

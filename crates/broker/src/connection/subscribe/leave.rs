@@ -1,6 +1,7 @@
 //! Going on from the log after falling behind, and how subscriptions end.
 
 use super::*;
+use crate::admission::Client;
 
 impl Shard {
     /// The socket took everything: subscriptions that fell behind read on from the log.
@@ -45,6 +46,7 @@ impl Shard {
                 deflate,
                 again: true,
                 retained: false,
+                client: Client::NOBODY,
             };
             self.attach(attach);
             if planted::is(Fault::DoubleResume) {

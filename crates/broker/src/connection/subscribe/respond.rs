@@ -3,6 +3,7 @@
 use crore_wire::json;
 
 use super::*;
+use crate::admission::Client;
 use crate::properties;
 use crate::settings::Slow;
 use crate::stats::Reason;
@@ -502,6 +503,7 @@ impl Shard {
             deflate: false,
             again: true,
             retained: false,
+            client: Client::NOBODY,
         });
     }
 

@@ -6,6 +6,7 @@ use alloc::collections::BTreeMap;
 use proptest::prelude::*;
 
 use super::*;
+use crate::admission::{Admission, Client};
 use crate::home::Publish;
 use crate::lanes::Lanes;
 use crate::mail::Tell;
@@ -32,8 +33,11 @@ impl World {
     fn new() -> World {
         let settings = Settings::default();
         let rules = Rules::new(&settings.rules);
-        let mut home = Home::new(&settings, &rules, 7, 1, 42);
-        let create = |name: &&[u8]| home.create(HASH, name, &rules, NOW).expect("there is room");
+        let mut home = Home::new(&settings, &rules, Admission::new(&settings, 42), 7, 1, 42);
+        let create = |name: &&[u8]| {
+            let made = home.create(HASH, name, Client::NOBODY, &rules, NOW);
+            made.expect("there is room")
+        };
         let ids = NAMES.iter().map(create).collect();
         World {
             home,
@@ -84,6 +88,7 @@ impl World {
             ttl_s: None,
             binary: false,
             idempotency_key: b"",
+            client: Client::NOBODY,
         };
         self.home.publish(
             &message,

@@ -7,10 +7,12 @@ use alloc::string::String;
 use proptest::prelude::*;
 
 use super::*;
+use crate::admission::Admission;
 use crate::home::carriers::Carrier;
 use crate::rules::Rules;
 use crate::settings::{Rule, Settings};
 
+const NOBODY: crate::admission::Client = crate::admission::Client::NOBODY;
 const TOPICS: usize = 12;
 const FILTERS: [&str; 3] = ["#", "a/+", "a/3"];
 
@@ -82,7 +84,7 @@ impl World {
             ..Rule::default()
         });
         let rules = Rules::new(&settings.rules);
-        let mut home = Home::new(&settings, &rules, 7, 1, 42);
+        let mut home = Home::new(&settings, &rules, Admission::new(&settings, 42), 7, 1, 42);
         home.pace.interest_rows = 2;
         World {
             home,
@@ -103,12 +105,9 @@ impl World {
             Step::Join(topic, shard) => {
                 let name = name(topic);
                 let hash = topic as u32;
-                let found = self.home.find(hash, name.as_bytes());
-                let create = || {
-                    self.home
-                        .create(hash, name.as_bytes(), &self.rules, self.now)
-                };
-                if let Some(id) = found.or_else(create) {
+                let (key, rules) = (name.as_bytes(), &self.rules);
+                let made = self.home.find_or_create(hash, key, NOBODY, rules, self.now);
+                if let Ok(id) = made {
                     let (serial, topic_row, subscribers) = (1, hash, 1);
                     self.home.count_in(
                         id,
@@ -138,7 +137,7 @@ impl World {
                 let name = name(topic);
                 _ = self
                     .home
-                    .make(topic as u32, name.as_bytes(), &self.rules, self.now);
+                    .make(topic as u32, name.as_bytes(), NOBODY, &self.rules, self.now);
             }
             Step::Follow(filter) => {
                 self.followed += 1;
