@@ -123,6 +123,14 @@ fn group<const N: usize>(broker: &Broker, version: Version, names: [&str; N]) ->
     })
 }
 
+/// Which of them a message of the group comes to.
+fn chosen(all: &mut [Conn; 2]) -> usize {
+    let mut turns = (0..2).cycle().take(40);
+    turns
+        .find(|member| all[*member].is_coming())
+        .expect("it comes to one of them")
+}
+
 #[test]
 fn a_group_s_quality_2_stays_with_its_member() {
     let broker = Broker::start();
@@ -130,7 +138,7 @@ fn a_group_s_quality_2_stays_with_its_member() {
         let mut all = group(&broker, version, ["one", "two"]);
         let mut publisher = Conn::connected(&broker, Version::V5, "publisher");
         publisher.deliver(&message("t", 2, 1, b"x"));
-        let chosen = usize::from(all[1].is_coming());
+        let chosen = chosen(&mut all);
         take(&mut all[chosen], b"x");
         let [first, second] = all;
         let (dead, mut other) = if chosen == 0 {
@@ -156,7 +164,7 @@ fn a_group_s_quality_1_goes_to_another_member_first() {
         let mut all = group(&broker, version, ["one", "two"]);
         let mut publisher = Conn::connected(&broker, Version::V5, "publisher");
         publisher.deliver(&message("t", 1, 1, b"x"));
-        let chosen = usize::from(all[1].is_coming());
+        let chosen = chosen(&mut all);
         take(&mut all[chosen], b"x");
         let [first, second] = all;
         let (dead, mut other) = if chosen == 0 {
@@ -179,7 +187,7 @@ fn a_group_s_message_that_is_refused_is_gone() {
         let mut all = group(&broker, Version::V5, ["one", "two"]);
         let mut publisher = Conn::connected(&broker, Version::V5, "publisher");
         publisher.deliver(&message("t", qos, 1, b"unwanted"));
-        let chosen = usize::from(all[1].is_coming());
+        let chosen = chosen(&mut all);
         let id = take(&mut all[chosen], b"unwanted").to_be_bytes();
         all[chosen].send([kind, 3, id[0], id[1], 0x83]);
         for conn in &mut all {
