@@ -270,6 +270,23 @@ mod tests {
     }
 
     #[test]
+    fn who_stays_behind_for_ever_holds_no_more_and_each_byte_is_moved_once_at_most() {
+        for behind in [1, 9, 10, 11, 1000] {
+            let mut outbox = Outbox::new(alloc::vec![0; behind]);
+            let (mut written, mut moved) = (behind, 0);
+            for _ in 0..500 {
+                outbox.bytes.extend_from_slice(&[0; 10]);
+                written += 10;
+                outbox.sent(10);
+                assert_eq!(outbox.waiting_bytes(), behind);
+                assert!(outbox.bytes.len() < 2 * behind, "{behind}");
+                moved += if outbox.sent == 0 { behind } else { 0 };
+            }
+            assert!(moved <= written, "{behind}: {moved} of {written}");
+        }
+    }
+
+    #[test]
     fn a_rule_has_its_own_bounds_or_those_of_all() {
         let limits = Limits {
             outbox_bytes: 100,

@@ -62,6 +62,39 @@ fn as_many_messages_wait_as_the_rule_allows() {
     }
 }
 
+/// The simulator holds what this tells against the rules.
+#[test]
+fn the_most_messages_that_wait_are_those_of_the_slowest() {
+    let mut town = Town::with(by_rules(&[("t/#", 0, 5)]), Pace::default(), 1);
+    let mut most_with = |windows: &[Option<usize>]| {
+        let links: Vec<_> = windows
+            .iter()
+            .map(|window| {
+                let link = town.subscribe(Kind::Plain, "t/1");
+                town.window(link, *window);
+                link
+            })
+            .collect();
+        for n in 0..4 {
+            town.publish([("t/1", format!("message{n}"))]);
+            town.settle();
+        }
+        let most = town.most_waiting();
+        for link in links {
+            town.window(link, None);
+        }
+        town.settle();
+        assert_eq!(town.most_waiting(), 0, "all have gone");
+        most
+    };
+    let sent = |messages: usize| Some(messages * FRAME_BYTES);
+    assert_eq!(most_with(&[]), 0);
+    assert_eq!(most_with(&[None]), 0);
+    assert_eq!(most_with(&[sent(3)]), 1);
+    assert_eq!(most_with(&[sent(3), sent(1), None, sent(2)]), 3);
+    assert_eq!(most_with(&[sent(0), sent(3)]), 4);
+}
+
 #[test]
 fn a_message_that_was_sent_makes_room_for_another() {
     for topics in ["t/1", "t/1&topic=u"] {

@@ -318,6 +318,11 @@ impl Town {
         self.shard.accounts()
     }
 
+    /// The most messages that wait for one connection.
+    pub fn most_waiting(&self) -> usize {
+        self.shard.most_messages_waiting()
+    }
+
     pub fn stats(&self) -> Stats {
         self.shard.stats()
     }
