@@ -86,6 +86,11 @@ const FOUND: &[(&str, u64, usize)] = &[
         20_326_501,
         1200,
     ),
+    (
+        "who began live by filter was not told what was lost while another home had not answered",
+        77_040_039,
+        1200,
+    ),
 ];
 
 /// Seeds of the fixed set, and their steps.

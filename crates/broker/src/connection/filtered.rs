@@ -380,6 +380,8 @@ impl Shard {
                 // Unseen: it is read from the log later.
                 (answered.end, answered.live) = (message.record.offset - 1, false);
                 answered.end = answered.end.max(answered.start);
+                // It was live: from here on nothing may be lost without a word, as with whoever falls behind.
+                (answered.from, answered.base) = (0, 0);
                 return;
             }
             let name = frames.name(message.name).to_vec();

@@ -2,6 +2,8 @@
 
 use super::*;
 
+use crore_broker::settings::Slow;
+
 const FRAME_BYTES: usize = HEADER_BYTES + 8;
 
 /// Rules for all topics that begin so, with these bounds of bytes and messages.
@@ -224,4 +226,42 @@ fn an_mqtt_client_has_as_many_waiting_as_the_rule_allows() {
             }
         }
     }
+}
+
+/// Who begins live and is held up by a far home is told what grew too old meanwhile in the log of the near one, also where
+/// nobody has taken it away yet.
+#[test]
+fn what_is_lost_before_a_far_home_has_answered_is_told() {
+    let home = |topic: &str| crore_wire::topic::partition(topic.as_bytes()) % 2;
+    let mut names = (0..)
+        .map(|n: u32| format!("t/{n}"))
+        .filter(|name| home(name) == 0);
+    let (near, other) = (names.next().expect("one"), names.next().expect("another"));
+    let mut settings = by_rules(&[("t/#", 0, 2)]);
+    settings.rules[0].log_age_s = 3;
+    settings.rules[0].slow = Slow::Skip;
+    let pace = Pace {
+        page_visits: 1,
+        ..Pace::default()
+    };
+    let mut town = Town::with(settings, pace, 2);
+    let link = town.ask_for(Kind::Meta, &format!("filter={near}"));
+    town.settle();
+    // What is too old is taken away one by one, and these are first.
+    town.publish((0..40).map(|_| (&other[..], "older".into())));
+    for n in 0..5 {
+        town.publish([(&near[..], format!("message{n}"))]);
+        town.settle();
+    }
+    town.later_s(4);
+    town.far_turn();
+    town.settle();
+    town.publish([(&near[..], "newest".into())]);
+    town.settle();
+    let text = town.take(link);
+    let places = ["message0", "message1", "gap: ", "newest"].map(|part| text.find(part));
+    assert!(
+        places.iter().all(Option::is_some) && places.is_sorted(),
+        "{text}"
+    );
 }

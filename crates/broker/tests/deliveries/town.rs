@@ -176,6 +176,12 @@ impl Town {
         self.settle();
     }
 
+    /// Time passes, and nobody has looked after anything yet.
+    pub fn later_s(&mut self, seconds: u32) {
+        self.now.s += seconds;
+        self.now.unix_s += seconds;
+    }
+
     pub fn wait_s(&mut self, seconds: u32) {
         self.now.s += seconds;
         self.now.unix_s += seconds;
