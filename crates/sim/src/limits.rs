@@ -8,8 +8,8 @@ use crate::world::{PENDING_MAX, World};
 /// The answers to as many pipelined requests as one read may hold: what a connection is owed besides
 /// messages.
 const ANSWERS_BYTES: usize = 64 << 10;
-/// The least that a publish takes in a mail: a short name and a short message.
-const ASK_BYTES_MIN: usize = 8;
+/// The least that a publish takes in a mail: a name of three bytes and a message of four.
+const ASK_BYTES_MIN: usize = 7;
 /// What a message has in a mail besides its data: topic, key, content type, idempotency key.
 const FIELDS_BYTES: usize = 64;
 /// What a client asks besides publishes, in bytes of mail: topics by name, as many as one may have here, on one
@@ -65,9 +65,10 @@ pub fn check(world: &World, shard: usize) -> Result<(), Wrong> {
             "{bytes} bytes of asks under way from one shard to another"
         ));
     }
-    // What was asked for before the home withheld credit may still become a turn each: publishes
-    // within the credit, and a few requests of each client, which may come on one connection after another.
-    let asks = limits.publish_credit_bytes / ASK_BYTES_MIN + 4 * world.clients() + 8;
+    // What was asked for before the home withheld credit may still become a turn each: publishes within the credit and a
+    // batch that began within it, and a few requests of each client, which may come on one connection after another.
+    let publishes = limits.publish_credit_bytes / ASK_BYTES_MIN + BATCH_LINES_MAX;
+    let asks = publishes + 4 * world.clients() + 8;
     let turns = plan.pace.turns_under_way + plan.shards * asks;
     if accounts.turns_held > turns {
         return Err(format!("{} turns under way", accounts.turns_held));

@@ -91,6 +91,11 @@ const FOUND: &[(&str, u64, usize)] = &[
         77_040_039,
         1200,
     ),
+    (
+        "the judge forgot the batch that may begin within the credit when it bounded what a shard is behind",
+        1_795_296_751_043,
+        1200,
+    ),
 ];
 
 /// Seeds of the fixed set, and their steps.
