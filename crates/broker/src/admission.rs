@@ -3,96 +3,46 @@
 //!
 //! Addresses have no rows. A keyed hash of the address leads to one counter in each of two tables, and the lesser
 //! of the two is believed: addresses that share both counters share one limit, so that somebody may be refused too
-//! early, never too late. The tables are made with so many counters that this is rare (see `LOAD_PART`), and the
+//! early, never too late. The tables are made with so many counters that this is rare (see `client::LOAD_PART`), and the
 //! hash is keyed, so that nobody can aim at another's counters.
 //!
 //! Invariants: what entered leaves once; a refused entry leaves nothing behind. Two that enter at the same moment
-//! may both be refused where one had room. It decides nothing else: what is answered stands in `connection::admission`.
+//! may both be refused where one had room; two messages that are kept at the same moment may both find the last room. It decides nothing else: what is answered stands in `connection::admission`.
 
-use alloc::boxed::Box;
+mod client;
+mod rate;
+
 use alloc::sync::Arc;
 use core::net::IpAddr;
 use core::ops::Deref;
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
 
-use xxhash_rust::xxh3::xxh3_64_with_seed;
+pub use client::Client;
+use client::Clients;
+use rate::{Buckets, Rate};
 
 use crate::settings::Settings;
 use crate::totals::Totals;
 
-/// Counters of each of the two tables by address: at least, and at most (16 MiB each).
-const COUNTERS_MIN: usize = 1 << 10;
-const COUNTERS_MAX: usize = 1 << 22;
-/// The tables are so wide that, with all connections (or sessions) there and each from another address, the mean counter stands at
-/// this part of one address' limit.
-const LOAD_PART: usize = 8;
-/// Counters of a rate by address: they count one burst, which a second or two wears off, and so collide less.
-const BUCKETS: usize = 1 << 14;
-
-/// Whom a connection is counted for: the keyed hash of an address, and whether a trusted proxy stands between. 4 bytes
-/// of the connection's row.
-#[derive(Clone, Copy, Default, PartialEq, Eq, Debug)]
-pub struct Client(u32);
-
-impl Client {
-    /// Nobody: not counted by address.
-    pub const NOBODY: Client = Client(0);
-    /// Behind a trusted proxy, and not known yet or not named.
-    pub const RELAYED: Client = Client(1);
-
-    /// IPv4 addresses count one by one (mapped into IPv6 too), IPv6 by the 64 bits that one customer has at least.
-    pub fn of(address: IpAddr, seed: u64) -> Client {
-        let hash = match address.to_canonical() {
-            IpAddr::V4(v4) => xxh3_64_with_seed(&v4.octets(), seed),
-            IpAddr::V6(v6) => xxh3_64_with_seed(&v6.octets()[..8], seed),
-        };
-        Client((hash as u32 | 2) & !1)
-    }
-
-    /// The same, behind a trusted proxy.
-    pub fn relayed(self) -> Client {
-        Client(self.0 | 1)
-    }
-
-    /// Whether a trusted proxy stands between: each request may then be another client's.
-    pub fn is_relayed(self) -> bool {
-        self.0 & 1 == 1
-    }
-
-    /// Whether an address is known.
-    pub fn is_known(self) -> bool {
-        self.0 > 1
-    }
-
-    /// As a number, for a snapshot.
-    pub(crate) fn number(self) -> u32 {
-        self.0
-    }
-
-    /// Back from [`Client::number`].
-    pub(crate) fn from_number(number: u32) -> Client {
-        Client(number)
-    }
-
-    /// Its place in each of two tables of so many counters, a power of two.
-    fn places(self, counters: usize) -> [usize; 2] {
-        let key = u64::from(self.0 >> 1);
-        // Fibonacci hashing: the high bits of the product depend on all of the key.
-        let other = key.wrapping_mul(0x9E37_79B9_7F4A_7C15) >> 32;
-        [
-            key as usize & (counters - 1),
-            other as usize & (counters - 1),
-        ]
-    }
-}
-
-/// Which limit was reached.
+/// Which limit was reached: the process', or one client address'.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Reached {
-    /// The process': 503.
-    Process,
-    /// One client address': 429.
-    Address,
+    /// Connections of the process.
+    Connections,
+    /// Connections of the address.
+    ConnectionsOfAddress,
+    /// Sessions of the address.
+    SessionsOfAddress,
+    /// Publishes in a second.
+    Publishes,
+    /// Publishes in a second from the address.
+    PublishesOfAddress,
+    /// Topics.
+    Topics,
+    /// Topics made in a second for the address.
+    TopicsOfAddress,
+    /// What the messages of the address take in logs.
+    LogBytesOfAddress,
 }
 
 /// Shared by all shards, and by their worlds before and after a change of the settings: what is counted goes on.
@@ -114,6 +64,7 @@ pub struct Counts {
     connections_max: AtomicU32,
     clients: Option<Clients>,
     session_owners: Option<Clients>,
+    log_owners: Option<Clients>,
     /// Of everybody together; nothing per second is no limit.
     publishes: (AtomicU64, AtomicU64),
     publishers: Option<Buckets>,
@@ -134,11 +85,15 @@ impl Admission {
         let counts = Counts {
             connections: AtomicU32::new(0),
             connections_max: AtomicU32::new(0),
-            clients: Clients::new(limits.connections_per_address_max, limits.connections_max),
+            clients: Clients::new(
+                limits.connections_per_address_max as usize,
+                limits.connections_max,
+            ),
             session_owners: Clients::new(
-                settings.mqtt.sessions_per_address_max,
+                settings.mqtt.sessions_per_address_max as usize,
                 settings.mqtt.sessions_max as usize,
             ),
+            log_owners: Clients::new(limits.log_bytes_per_address_max, limits.log_bytes),
             publishes: (AtomicU64::new(0), AtomicU64::new(0)),
             publishers: Buckets::new(
                 limits.publishes_per_address_per_s,
@@ -185,6 +140,7 @@ impl Counts {
             || self.publishers.is_some()
             || self.topic_makers.is_some()
             || self.session_owners.is_some()
+            || self.log_owners.is_some()
     }
 
     /// Whom a connection from `address` is counted for.
@@ -199,11 +155,11 @@ impl Counts {
     /// A connection comes in, if there is room in the process.
     ///
     /// # Errors
-    /// [`Reached::Process`]; then it must not [`leave`](Self::leave).
+    /// [`Reached::Connections`]; then it must not [`leave`](Self::leave).
     pub fn enter(&self) -> Result<(), Reached> {
         if self.connections.fetch_add(1, Relaxed) >= self.connections_max.load(Relaxed) {
             self.connections.fetch_sub(1, Relaxed);
-            return Err(Reached::Process);
+            return Err(Reached::Connections);
         }
         Ok(())
     }
@@ -216,10 +172,12 @@ impl Counts {
     /// A client has one connection more, if its address may.
     ///
     /// # Errors
-    /// [`Reached::Address`]; then it must not [`leave_client`](Self::leave_client).
+    /// [`Reached::ConnectionsOfAddress`]; then it must not [`leave_client`](Self::leave_client).
     pub fn enter_client(&self, client: Client) -> Result<(), Reached> {
         match &self.clients {
-            Some(clients) if client.is_known() && !clients.enter(client) => Err(Reached::Address),
+            Some(clients) if client.is_known() && !clients.enter(client) => {
+                Err(Reached::ConnectionsOfAddress)
+            }
             _ => Ok(()),
         }
     }
@@ -229,7 +187,7 @@ impl Counts {
         if let Some(clients) = &self.clients
             && client.is_known()
         {
-            clients.leave(client);
+            clients.subtract(client, 1);
         }
     }
 
@@ -247,10 +205,12 @@ impl Counts {
     /// A client has one session more, if its address may.
     ///
     /// # Errors
-    /// [`Reached::Address`]; then it must not [`leave_session`](Counts::leave_session).
+    /// [`Reached::SessionsOfAddress`]; then it must not [`leave_session`](Counts::leave_session).
     pub fn enter_session(&self, client: Client) -> Result<(), Reached> {
         match &self.session_owners {
-            Some(owners) if client.is_known() && !owners.enter(client) => Err(Reached::Address),
+            Some(owners) if client.is_known() && !owners.enter(client) => {
+                Err(Reached::SessionsOfAddress)
+            }
             _ => Ok(()),
         }
     }
@@ -258,9 +218,7 @@ impl Counts {
     /// A session that was one client's is another's, whatever it has already: taking up a session makes none.
     pub fn move_session(&self, from: Client, to: Client) {
         if let Some(owners) = self.session_owners.as_ref().filter(|_| to.is_known()) {
-            for count in owners.of(to) {
-                count.fetch_add(1, Relaxed);
-            }
+            owners.add(to, 1);
         }
         self.leave_session(from);
     }
@@ -268,7 +226,7 @@ impl Counts {
     /// A client has one session less.
     pub fn leave_session(&self, client: Client) {
         if let Some(owners) = self.session_owners.as_ref().filter(|_| client.is_known()) {
-            owners.leave(client);
+            owners.subtract(client, 1);
         }
     }
 
@@ -293,11 +251,11 @@ impl Counts {
     /// When its address or the process has published as many as it may.
     pub fn publish(&self, client: Client, unix_s: u32) -> Result<(), Reached> {
         if !Buckets::take(&self.publishers, client, unix_s) {
-            return Err(Reached::Address);
+            return Err(Reached::PublishesOfAddress);
         }
         let (rate, cell) = &self.publishes;
         match Rate::unpack(rate.load(Relaxed)) {
-            Some(rate) if !rate.take(cell, unix_s) => Err(Reached::Process),
+            Some(rate) if !rate.take(cell, unix_s) => Err(Reached::Publishes),
             _ => Ok(()),
         }
     }
@@ -311,123 +269,48 @@ impl Counts {
     pub fn make_topic(&self, client: Client, unix_s: u32) -> Result<(), Reached> {
         match Buckets::take(&self.topic_makers, client, unix_s) {
             true => Ok(()),
-            false => Err(Reached::Address),
+            false => Err(Reached::TopicsOfAddress),
         }
     }
-}
 
-/// A rate by client address.
-#[derive(Debug)]
-struct Buckets {
-    rate: Rate,
-    cells: [Box<[AtomicU64]>; 2],
-}
-
-impl Buckets {
-    fn new(per_s: u32, burst: u32) -> Option<Buckets> {
-        let cells = || (0..BUCKETS).map(|_| AtomicU64::new(0)).collect();
-        let rate = Rate::of(per_s, burst)?;
-        let cells = [cells(), cells()];
-        Some(Buckets { rate, cells })
-    }
-
-    /// Takes a token of the client's, if it has one left or is not counted.
-    fn take(buckets: &Option<Buckets>, client: Client, unix_s: u32) -> bool {
-        let Some(Buckets { rate, cells }) = buckets.as_ref().filter(|_| client.is_known()) else {
-            return true;
-        };
-        let [first, second] = client.places(BUCKETS);
-        // Both are charged; the one that has more left decides.
-        let taken = [
-            rate.take(&cells[0][first], unix_s),
-            rate.take(&cells[1][second], unix_s),
-        ];
-        taken != [false, false]
-    }
-}
-
-/// Connections, or sessions, by client address.
-#[derive(Debug)]
-struct Clients {
-    counts: [Box<[AtomicU32]>; 2],
-    max: u32,
-}
-
-impl Clients {
-    /// So many for each, and of all together; none without a limit.
-    fn new(max: u32, all_max: usize) -> Option<Clients> {
-        let counters = all_max
-            .saturating_mul(LOAD_PART)
-            .checked_div(max as usize)?
-            .clamp(COUNTERS_MIN, COUNTERS_MAX)
-            .next_power_of_two();
-        let table = || (0..counters).map(|_| AtomicU32::new(0)).collect();
-        Some(Clients {
-            counts: [table(), table()],
-            max,
-        })
-    }
-
-    fn of(&self, client: Client) -> [&AtomicU32; 2] {
-        let [first, second] = client.places(self.counts[0].len());
-        [&self.counts[0][first], &self.counts[1][second]]
-    }
-
-    fn enter(&self, client: Client) -> bool {
-        let before = self.of(client).map(|count| count.fetch_add(1, Relaxed));
-        let enters = before[0].min(before[1]) < self.max;
-        if !enters {
-            self.leave(client);
-        }
-        enters
-    }
-
-    fn leave(&self, client: Client) {
-        for count in self.of(client) {
-            let before = count.fetch_sub(1, Relaxed);
-            assert!(before > 0, "more have left than entered");
+    /// Whose message is that is kept: nobody's, unless bytes of logs are counted and the client is known.
+    pub fn log_owner(&self, client: Client) -> Client {
+        match &self.log_owners {
+            Some(_) => client,
+            None => Client::NOBODY,
         }
     }
-}
 
-/// A bucket that holds `burst` tokens and gets `per_s` a second, at the turn of the second: the broker's clock knows
-/// no finer time. A cell is the second in its upper half and what was taken in its lower, so that zero is full.
-#[derive(Debug)]
-struct Rate {
-    per_s: u32,
-    burst: u32,
-}
-
-impl Rate {
-    /// None per second is no limit; without a burst it is one second's.
-    fn of(per_s: u32, burst: u32) -> Option<Rate> {
-        let burst = if burst == 0 { per_s } else { burst };
-        (per_s > 0).then_some(Rate { per_s, burst })
+    /// Whether a message of this client that takes so many bytes may be kept.
+    ///
+    /// # Errors
+    /// When what is kept of its address leaves no room for it.
+    pub fn may_keep(&self, client: Client, bytes: usize) -> Result<(), Reached> {
+        match &self.log_owners {
+            Some(owners) if client.is_known() && !owners.has_room(client, bytes as u64) => {
+                Err(Reached::LogBytesOfAddress)
+            }
+            _ => Ok(()),
+        }
     }
 
-    /// As one number, which changes at once.
-    fn pack(rate: Option<Rate>) -> u64 {
-        rate.map_or(0, |rate| {
-            u64::from(rate.per_s) << 32 | u64::from(rate.burst)
-        })
+    /// So many bytes are kept of a client.
+    pub fn keep(&self, owner: Client, bytes: usize) {
+        if let Some(owners) = self.log_owners.as_ref().filter(|_| owner.is_known()) {
+            owners.add(owner, bytes as u64);
+        }
     }
 
-    fn unpack(number: u64) -> Option<Rate> {
-        let (per_s, burst) = ((number >> 32) as u32, number as u32);
-        (per_s > 0).then_some(Rate { per_s, burst })
+    /// So many bytes are kept no more.
+    pub fn drop_kept(&self, owner: Client, bytes: usize) {
+        if let Some(owners) = self.log_owners.as_ref().filter(|_| owner.is_known()) {
+            owners.subtract(owner, bytes as u64);
+        }
     }
 
-    /// Takes a token, if there is one.
-    fn take(&self, cell: &AtomicU64, unix_s: u32) -> bool {
-        let taken = cell.fetch_update(Relaxed, Relaxed, |cell| {
-            let (then_s, spent) = ((cell >> 32) as u32, cell as u32);
-            // A clock that was set back gives nothing until it is where it was.
-            let passed_s = unix_s.saturating_sub(then_s);
-            let spent = spent.saturating_sub(self.per_s.saturating_mul(passed_s));
-            let now_s = u64::from(unix_s.max(then_s));
-            (spent < self.burst).then(|| now_s << 32 | u64::from(spent + 1))
-        });
-        taken.is_ok()
+    /// Whether no message in any log is counted for anybody.
+    pub fn keeps_nothing(&self) -> bool {
+        self.log_owners.as_ref().is_none_or(Clients::is_empty)
     }
 }
 
@@ -451,7 +334,7 @@ mod tests {
     fn the_process_takes_its_limit_and_again_what_has_left() {
         let admission = admission(|limits| limits.connections_max = 2);
         assert!(admission.enter().is_ok() && admission.enter().is_ok());
-        assert_eq!(admission.enter(), Err(Reached::Process));
+        assert_eq!(admission.enter(), Err(Reached::Connections));
         admission.leave();
         assert!(admission.enter().is_ok());
         assert_eq!(admission.connections(), 2);
@@ -465,12 +348,18 @@ mod tests {
             assert!(admission.enter_client(one).is_ok());
         }
         for _ in 0..9 {
-            assert_eq!(admission.enter_client(one), Err(Reached::Address));
+            assert_eq!(
+                admission.enter_client(one),
+                Err(Reached::ConnectionsOfAddress)
+            );
         }
         assert!(admission.enter_client(other).is_ok());
         admission.leave_client(one);
         assert!(admission.enter_client(one).is_ok());
-        assert_eq!(admission.enter_client(one.relayed()), Err(Reached::Address));
+        assert_eq!(
+            admission.enter_client(one.relayed()),
+            Err(Reached::ConnectionsOfAddress)
+        );
     }
 
     #[test]
@@ -480,13 +369,19 @@ mod tests {
         let admission = Admission::new(&settings, 7);
         let [one, other] = [1, 2].map(|n| admission.client(v4(n)));
         assert!(admission.enter_session(one).is_ok());
-        assert_eq!(admission.enter_session(one), Err(Reached::Address));
+        assert_eq!(
+            admission.enter_session(one),
+            Err(Reached::SessionsOfAddress)
+        );
         assert!(admission.enter_session(other).is_ok());
         // Taking one up is never refused, and leaves room where it was.
         admission.move_session(one, other);
         assert!(admission.enter_session(one).is_ok());
         admission.leave_session(other);
-        assert_eq!(admission.enter_session(other), Err(Reached::Address));
+        assert_eq!(
+            admission.enter_session(other),
+            Err(Reached::SessionsOfAddress)
+        );
         admission.leave_session(other);
         assert!(admission.enter_session(other).is_ok());
         for _ in 0..3 {
@@ -539,7 +434,10 @@ mod tests {
                 .count()
         };
         assert_eq!(taken(one, 1_000), 30);
-        assert_eq!(admission.publish(one, 1_000), Err(Reached::Address));
+        assert_eq!(
+            admission.publish(one, 1_000),
+            Err(Reached::PublishesOfAddress)
+        );
         assert_eq!(taken(one, 1_001), 10);
         assert_eq!(taken(one, 1_001), 0);
         // Set back: nothing, and no more than was due when it is back.
@@ -553,8 +451,28 @@ mod tests {
         assert_eq!(taken(Client::NOBODY, 9_999), 40);
         assert_eq!(
             admission.publish(Client::NOBODY, 9_999),
-            Err(Reached::Process)
+            Err(Reached::Publishes)
         );
+    }
+
+    #[test]
+    fn what_is_kept_of_an_address_has_a_limit_and_makes_room_when_it_goes() {
+        let admission = admission(|limits| limits.log_bytes_per_address_max = 1_000);
+        let [one, other] = [1, 2].map(|n| admission.client(v4(n)));
+        assert_eq!(admission.log_owner(one), one);
+        admission.keep(one, 900);
+        assert!(admission.may_keep(one, 100).is_ok());
+        assert_eq!(
+            admission.may_keep(one.relayed(), 101),
+            Err(Reached::LogBytesOfAddress)
+        );
+        assert!(admission.may_keep(other, 1_000).is_ok());
+        assert!(admission.may_keep(Client::NOBODY, 1 << 40).is_ok());
+        admission.keep(Client::NOBODY, 1 << 40);
+        admission.drop_kept(one, 300);
+        assert!(admission.may_keep(one, 400).is_ok() && !admission.keeps_nothing());
+        admission.drop_kept(one, 600);
+        assert!(admission.keeps_nothing());
     }
 
     #[test]
@@ -570,7 +488,7 @@ mod tests {
         settings.limits.publishes_per_s = 4;
         admission.change(&settings);
         assert!(other.enter().is_ok());
-        assert_eq!(other.enter(), Err(Reached::Process));
+        assert_eq!(other.enter(), Err(Reached::Connections));
         let published = || (0..9).filter(|_| other.publish(Client::NOBODY, 5).is_ok());
         assert_eq!(published().count(), 4);
         settings.limits.publishes_per_s = 0;

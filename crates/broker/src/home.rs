@@ -242,7 +242,12 @@ impl Home {
             index: Index::new(),
             names: Names::default(),
             sets: Side::new(),
-            log: Log::new(rules, settings.limits.log_bytes / homes, seed),
+            log: Log::new(
+                rules,
+                settings.limits.log_bytes / homes,
+                seed,
+                admission.clone(),
+            ),
             groups: Groups::new(seed),
             kept: Filters::new(seed),
             keepers: BTreeMap::new(),
@@ -374,7 +379,7 @@ impl Home {
         // First: nothing is forgotten for who makes too many.
         self.admission.make_topic(client, now.unix_s)?;
         if self.rows.len() as usize >= self.topics_max && !self.forget_one(rules) {
-            return Err(Reached::Process);
+            return Err(Reached::Topics);
         }
         let floor = self.floor[topic::partition(name) as usize];
         let mut row = HomeTopic::vacant(NONE);
@@ -391,7 +396,8 @@ impl Home {
         Ok(id)
     }
 
-    /// Appends a message and tells everybody whom it concerns; `here` are the filters of this shard.
+    /// Appends a message and tells everybody whom it concerns, if what is kept of its client leaves room for it; `here` are
+    /// the filters of this shard.
     fn publish(
         &mut self,
         message: &Publish<'_>,
@@ -406,17 +412,30 @@ impl Home {
             Ok(id) => id,
             Err(reached) => return Outcome::Full(reached),
         };
+        let rule = rules.get(self.rows.get(id).rule);
+        let whom = self.find_subscribers(id, message.name, here, lanes.me);
+        let most = match whom.needs_log {
+            true => rule.messages_max().max(settings.mqtt.session_messages),
+            false => rule.messages_max(),
+        };
+        let keep = most > 0;
+        if (keep || message.retain)
+            && let Err(reached) = self.admission.may_keep(client, message.data.len())
+        {
+            self.queue_if_idle(id, now);
+            return Outcome::Full(reached);
+        }
         self.sequence += 1;
         let offset = self.sequence;
         let row = self.rows.get_mut(id);
         let previous = row.last();
         row.set_last(offset);
         row.flags = (row.flags | CREATED) & !DELETED;
-        let rule = rules.get(row.rule);
         let new = New {
             topic: id,
             offset,
             previous,
+            owner: self.admission.log_owner(client),
             time_s: now.unix_s,
             ttl_s: message.ttl_s,
             key: message.key,
@@ -429,12 +448,6 @@ impl Home {
             latest: rule.keep == Keep::Latest,
             frame: &[],
         };
-        let whom = self.find_subscribers(id, message.name, here, lanes.me);
-        let most = match whom.needs_log {
-            true => rule.messages_max().max(settings.mqtt.session_messages),
-            false => rule.messages_max(),
-        };
-        let keep = most > 0;
         if !keep {
             // What was kept for somebody else is no past of this message.
             let log = core::mem::replace(&mut self.rows.get_mut(id).log, NONE);

@@ -24,10 +24,11 @@ mod tests;
 
 use alloc::vec::Vec;
 
+use crate::admission::{Admission, Client};
 use crate::blobs::{Blobs, occupied};
 pub use crate::log::arrival::{Arrival, Arrivals};
 use crate::log::arrival::{Losses, Marks};
-use crate::log::entry::{Chain, Entry, MARKED};
+use crate::log::entry::{Chain, Entry, MARKED, taken_by};
 use crate::log::keys::{Key, Keys};
 pub use crate::log::snapshot::Past;
 use crate::rules::Rules;
@@ -64,6 +65,7 @@ pub struct Log {
     chains: Slab<Chain>,
     blobs: Blobs,
     keys: Keys,
+    admission: Admission,
     ages: Vec<Ages>,
     /// Entries that were the last of a page, for whoever asks for the next one.
     fingers: [u32; FINGERS],
@@ -84,6 +86,8 @@ pub struct New<'a> {
     pub offset: u64,
     /// The topic's previous offset.
     pub previous: u64,
+    /// Whom it counts for while it is kept.
+    pub owner: Client,
     /// Unix seconds.
     pub time_s: u32,
     /// Seconds that it lives, if it brought a number.
@@ -109,13 +113,15 @@ pub struct New<'a> {
 }
 
 impl Log {
-    /// An empty log of topics with these rules. `seed` keys the hash of messages' keys.
-    pub fn new(rules: &Rules, budget_bytes: usize, seed: u64) -> Self {
+    /// An empty log of topics with these rules, which counts what it keeps in `admission`. `seed` keys the hash of
+    /// messages' keys.
+    pub fn new(rules: &Rules, budget_bytes: usize, seed: u64, admission: Admission) -> Self {
         Log {
             entries: Slab::new(),
             chains: Slab::new(),
             blobs: Blobs::new(),
             keys: Keys::new(seed),
+            admission,
             ages: rules::lists(rules),
             fingers: [NONE; FINGERS],
             budget_bytes,
@@ -217,8 +223,15 @@ impl Log {
             &len
         };
         let (attributes, frame) = (new.attributes, new.frame);
+        let owner = new.owner.number().to_le_bytes();
+        let owner = if new.owner.is_known() {
+            &owner[..]
+        } else {
+            &[]
+        };
         let parts = [
             end,
+            owner,
             new.key,
             new.content_type,
             new.event,
@@ -243,6 +256,8 @@ impl Log {
             form: Entry::form(new),
         });
         self.append_to_list(id);
+        self.admission
+            .keep(new.owner, taken_by(self.entries.get(id).bytes()));
         id
     }
 
@@ -411,6 +426,8 @@ impl Log {
         } else {
             self.entries.get_mut(entry.younger).older = entry.older
         }
+        let owner = entry.owner(self.blobs.get(entry.blob));
+        self.admission.drop_kept(owner, taken_by(entry.bytes()));
         self.blobs.remove(entry.blob, entry.bytes());
         let retained = row.rule as usize == self.ages.len() - 1;
         if gone == Gone::Lost && !retained {

@@ -124,6 +124,8 @@ pub struct Limits {
     pub topics_per_address_per_s: u32,
     /// How many of them may be made at once after a quiet time; 0: one second's.
     pub topics_per_address_burst: u32,
+    /// Bytes that messages from one client address occupy in all logs together; 429 past it. 0: no limit.
+    pub log_bytes_per_address_max: usize,
     /// Connections of one shard (the descriptor limit may bind first).
     pub connections_per_shard: usize,
     /// Bytes of all logs of all shards together.
@@ -405,6 +407,7 @@ impl Default for Settings {
                 publishes_per_address_burst: 0,
                 topics_per_address_per_s: 0,
                 topics_per_address_burst: 0,
+                log_bytes_per_address_max: 0,
                 connections_per_shard: 1_000_000,
                 log_bytes: 256 << 20,
                 send_buffer_bytes: 0,

@@ -138,9 +138,9 @@ const ENVELOPES_PERCENT: u32 = 30;
 const BOUNDS: u64 = 314;
 /// How many of a hundred worlds have them.
 const BOUNDS_PERCENT: u32 = 30;
-/// Begins the chances that decide on a rate of topics by address, likewise.
+/// Begins the chances that decide on limits of topics and of logs by address, likewise.
 const MAKERS: u64 = 361;
-/// How many of a hundred worlds with narrow budgets have one.
+/// How many of a hundred worlds with narrow budgets have them.
 const MAKERS_PERCENT: u32 = 30;
 /// How many of a hundred turns a lazy shard does not get.
 const LAZY_PERCENT: u32 = 95;
@@ -278,6 +278,7 @@ impl Plan {
         if own.chance(MAKERS_PERCENT) && !plan.budgets_are_wide && !plan.retains {
             plan.settings.limits.topics_per_address_per_s = own.pick(&[1, 2]);
             plan.settings.limits.topics_per_address_burst = own.pick(&[0, 3]);
+            plan.settings.limits.log_bytes_per_address_max = own.pick(&[0, 300, 3000]);
         }
         plan
     }

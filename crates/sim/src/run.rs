@@ -328,6 +328,9 @@ fn end(world: &mut World, rng: &mut Rng) -> Result<(), Wrong> {
             return Err(format!("at the end shard {n} still holds {accounts:?}"));
         }
     }
+    if !world.shared.admission.keeps_nothing() {
+        return Err("at the end messages are still counted for their addresses".into());
+    }
     match world.shared.admission.connections() {
         0 => limits::check(world, 0),
         count => Err(format!("at the end {count} connections are still counted")),

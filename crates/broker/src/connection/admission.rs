@@ -31,42 +31,32 @@ const TURNED_AWAY_S: u32 = 3;
 /// When to come back, in seconds: long enough for a crowd to thin out, short enough for one who waits.
 const RETRY_AFTER_S: core::ops::RangeInclusive<u32> = 5..=20;
 
-const NO_ROOM: &str = "no room for a connection: limits.connections_max, limits.connections_per_shard or the limit of open files is reached";
-const NO_ROOM_FOR_ADDRESS: &str = "limits.connections_per_address_max is reached";
-const TOO_FAST: &str = "limits.publishes_per_s is reached";
-const TOO_FAST_FOR_ADDRESS: &str = "limits.publishes_per_address_per_s is reached";
-const TOPICS: &str = "limits.topics_max or limits.topics_per_shard is reached";
-const TOPICS_FOR_ADDRESS: &str = "limits.topics_per_address_per_s is reached";
-
 impl Reached {
     /// The status of the answer.
     pub(super) fn status(self) -> u16 {
         match self {
-            Reached::Process => 503,
-            Reached::Address => 429,
+            Reached::Connections | Reached::Publishes | Reached::Topics => 503,
+            Reached::ConnectionsOfAddress
+            | Reached::SessionsOfAddress
+            | Reached::PublishesOfAddress
+            | Reached::TopicsOfAddress
+            | Reached::LogBytesOfAddress => 429,
         }
     }
 
-    /// The setting that a publisher has met.
-    pub(super) fn publish_reason(self) -> &'static str {
+    /// The setting that was met.
+    pub(super) fn reason(self) -> &'static str {
         match self {
-            Reached::Process => TOO_FAST,
-            Reached::Address => TOO_FAST_FOR_ADDRESS,
-        }
-    }
-
-    /// The setting that somebody has met for whom a topic was to be made.
-    pub(super) fn topic_reason(self) -> &'static str {
-        match self {
-            Reached::Process => TOPICS,
-            Reached::Address => TOPICS_FOR_ADDRESS,
-        }
-    }
-
-    fn connection_reason(self) -> &'static str {
-        match self {
-            Reached::Process => NO_ROOM,
-            Reached::Address => NO_ROOM_FOR_ADDRESS,
+            Reached::Connections => {
+                "no room for a connection: limits.connections_max, limits.connections_per_shard or the limit of open files is reached"
+            }
+            Reached::ConnectionsOfAddress => "limits.connections_per_address_max is reached",
+            Reached::SessionsOfAddress => "mqtt.sessions_per_address_max is reached",
+            Reached::Publishes => "limits.publishes_per_s is reached",
+            Reached::PublishesOfAddress => "limits.publishes_per_address_per_s is reached",
+            Reached::Topics => "limits.topics_max or limits.topics_per_shard is reached",
+            Reached::TopicsOfAddress => "limits.topics_per_address_per_s is reached",
+            Reached::LogBytesOfAddress => "limits.log_bytes_per_address_max is reached",
         }
     }
 }
@@ -197,9 +187,9 @@ impl Shard {
         let row = self.conns.get_mut(slot);
         if row.is(TURNED_AWAY) {
             return Err(if row.client.is_known() {
-                Reached::Address
+                Reached::ConnectionsOfAddress
             } else {
-                Reached::Process
+                Reached::Connections
             });
         }
         if !row.client.is_relayed() || !world.admission.knows_clients() {
@@ -232,7 +222,7 @@ impl Shard {
         if events {
             self.shed_events(slot);
         } else {
-            self.respond_reason(slot, reached.status(), reached.connection_reason());
+            self.respond_reason(slot, reached.status(), reached.reason());
         }
         Flow::Next
     }

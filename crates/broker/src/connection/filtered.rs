@@ -104,7 +104,7 @@ impl Shard {
         if page.attached != Attached::Yes {
             let row = self.conns.get(slot);
             if matches!(row.state, State::Sse | State::WebSocket) {
-                let reason = Reached::Process.topic_reason();
+                let reason = Reached::Topics.reason();
                 self.end_stream(slot, super::close_code::TRY_AGAIN, reason, io);
             } else {
                 self.not_attached(slot, page.attached, io);

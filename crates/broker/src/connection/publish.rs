@@ -128,8 +128,8 @@ impl Batch {
                 self.replayed += 1;
                 return;
             }
-            Outcome::Full(reached) => reached.topic_reason(),
-            Outcome::Missing => Reached::Process.topic_reason(),
+            Outcome::Full(reached) => reached.reason(),
+            Outcome::Missing => Reached::Topics.reason(),
             Outcome::OtherMessage => OTHER_MESSAGE,
         };
         self.lines -= 1;
@@ -170,7 +170,7 @@ impl Shard {
             }
         };
         if let Err(reached) = self.may_publish(slot) {
-            self.respond_reason(slot, reached.status(), reached.publish_reason());
+            self.respond_reason(slot, reached.status(), reached.reason());
             return Flow::Next;
         }
         let (hash, home) = self.place_of(name);
@@ -251,7 +251,7 @@ impl Shard {
             }
             (_, Outcome::Missing) => self.respond_reason(slot, 404, "there is no such topic"),
             (_, Outcome::Full(reached)) => {
-                self.respond_reason(slot, reached.status(), reached.topic_reason());
+                self.respond_reason(slot, reached.status(), reached.reason());
             }
             (_, Outcome::OtherMessage) => self.respond_reason(slot, 422, OTHER_MESSAGE),
         }
@@ -367,8 +367,7 @@ impl Shard {
             check_fields(line.content_type, line.event, line.key)?;
         }
         line.idempotency_key.map_or(Ok(()), check_idempotency_key)?;
-        self.may_publish(slot)
-            .map_err(|reached| reached.publish_reason())?;
+        self.may_publish(slot).map_err(|reached| reached.reason())?;
         let (hash, home) = self.place_of(line.topic);
         let message = Publish {
             hash,

@@ -533,7 +533,7 @@ impl Shard {
                 "publishers create topics here, and none has created this one",
             ),
             Attached::Conflict => (409, "another subscriber waits already"),
-            Attached::Full(reached) => (reached.status(), reached.topic_reason()),
+            Attached::Full(reached) => (reached.status(), reached.reason()),
             Attached::Yes => unreachable!("this is for the others"),
         };
         if stream {

@@ -279,7 +279,7 @@ impl Shard {
             return true;
         };
         self.send_reply(slot, io);
-        self.end_stream(slot, close_code::TRY_AGAIN, reached.topic_reason(), io);
+        self.end_stream(slot, close_code::TRY_AGAIN, reached.reason(), io);
         false
     }
 
@@ -296,7 +296,7 @@ impl Shard {
             self.acknowledge(slot, number, Err(reached), io);
             return true;
         }
-        self.end_stream(slot, close_code::TRY_AGAIN, reached.publish_reason(), io);
+        self.end_stream(slot, close_code::TRY_AGAIN, reached.reason(), io);
         false
     }
 }

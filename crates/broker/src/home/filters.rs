@@ -293,7 +293,7 @@ impl Home {
         }
         let page = if refused {
             MatchPage {
-                attached: Attached::Full(Reached::Process),
+                attached: Attached::Full(Reached::Topics),
                 first: 0,
                 count: 0,
                 names: 0,

@@ -3,6 +3,7 @@
 //! Rows get other numbers when they are read, and rules too: they are those that govern then.
 
 use super::{CREATED, DELETED, Home, HomeTopic, KEEPS, PARTITIONS, REQUESTED, RETAINS};
+use crate::admission::Client;
 use crate::blobs::Blob;
 use crate::log::{Arrival, Arrivals, New, Past};
 use crate::mail::ShardId;
@@ -27,6 +28,7 @@ const BINARY: u8 = 2;
 const MORTAL: u8 = 4;
 const RETAIN: u8 = 8;
 const QOS_SHIFT: u8 = 4;
+const OWNED: u8 = 64;
 /// What a topic takes besides its name, at most.
 const TOPIC_BYTES: usize = 48;
 
@@ -246,6 +248,7 @@ impl Home {
                 | flag(new.binary, BINARY)
                 | flag(new.ttl_s.is_some(), MORTAL)
                 | flag(new.retain, RETAIN)
+                | flag(new.owner.is_known(), OWNED)
                 | new.qos << QOS_SHIFT;
             let mut out = block.record(kind::MESSAGE);
             out.byte(form);
@@ -255,6 +258,9 @@ impl Home {
             out.number(u64::from(new.time_s));
             if let Some(ttl_s) = new.ttl_s {
                 out.number(u64::from(ttl_s));
+            }
+            if new.owner.is_known() {
+                out.number(u64::from(new.owner.number()));
             }
             for field in [
                 new.key,
@@ -283,6 +289,10 @@ impl Home {
             true => Some(from.number32()?),
             false => None,
         };
+        let owner = match form & OWNED != 0 {
+            true => Client::from_number(from.number32()?),
+            false => Client::NOBODY,
+        };
         let mut fields = [&[][..]; 5];
         for field in &mut fields {
             *field = from.field()?;
@@ -300,6 +310,7 @@ impl Home {
             topic: id,
             offset,
             previous,
+            owner: self.admission.log_owner(owner),
             time_s,
             ttl_s,
             key,

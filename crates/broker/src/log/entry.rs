@@ -3,6 +3,8 @@
 //! Invariants: an entry's bytes lie in one place, in the order that [`Entry::parts`] gives; who reads a part
 //! of them names the whole.
 
+use crate::admission::Client;
+use crate::blobs::occupied;
 use crate::log::New;
 use crate::slab::{NONE, Vacant};
 
@@ -18,12 +20,16 @@ const RETAIN: u8 = 8;
 const QOS_SHIFT: u8 = 4;
 /// It leads to its offset in the list of its rule.
 pub(super) const MARKED: u8 = 64;
+/// It counts for a client, whose number stands behind that second.
+const OWNED: u8 = 128;
 /// Bytes of that second.
 const END_BYTES: usize = 4;
+/// Bytes of that number.
+const OWNER_BYTES: usize = 4;
 /// Bytes of that length.
 const LENGTH_BYTES: usize = 2;
 
-/// A kept message. Its bytes are the second of its end if it has one of its own, key, content type, event name,
+/// A kept message. Its bytes are the second of its end if it has one of its own, whom it counts for if that is said, key, content type, event name,
 /// attributes if it has some, and WebSocket frame, side by side.
 pub(super) struct Entry {
     pub offset: u64,
@@ -68,6 +74,11 @@ impl Vacant for Entry {
     }
 }
 
+/// Bytes that a message takes, of which so many are its own.
+pub fn taken_by(len: usize) -> usize {
+    size_of::<Entry>() + occupied(len)
+}
+
 /// What an entry's bytes mean.
 pub(super) struct Parts<'a> {
     pub key: &'a [u8],
@@ -84,6 +95,7 @@ impl Entry {
             | flag(new.ttl_s.is_some(), MORTAL)
             | flag(!new.attributes.is_empty(), ATTRIBUTES)
             | flag(new.retain, RETAIN)
+            | flag(new.owner.is_known(), OWNED)
             | new.qos << QOS_SHIFT
     }
     pub fn is_binary(&self) -> bool {
@@ -98,19 +110,36 @@ impl Entry {
     pub fn qos(&self) -> u8 {
         self.form >> QOS_SHIFT & 3
     }
-    pub fn bytes(&self) -> usize {
+    fn is_owned(&self) -> bool {
+        self.form & OWNED != 0
+    }
+    /// Where the second of its end ends, and the number of its owner.
+    fn begin(&self) -> (usize, usize) {
         let end = if self.is_mortal() { END_BYTES } else { 0 };
+        let owner = if self.is_owned() { OWNER_BYTES } else { 0 };
+        (end, end + owner)
+    }
+    pub fn bytes(&self) -> usize {
         let fields = [self.key, self.content_type, self.event].map(usize::from);
-        end + fields.iter().sum::<usize>() + self.len as usize
+        self.begin().1 + fields.iter().sum::<usize>() + self.len as usize
     }
     /// The second of its end in `place`, the place of its bytes; only for one that has its own.
     pub fn end_s(place: &[u8]) -> u32 {
         let end = place[..END_BYTES].try_into();
         u32::from_le_bytes(end.expect("four bytes"))
     }
+    /// Whom it counts for; its bytes lie in `place`.
+    pub fn owner(&self, place: &[u8]) -> Client {
+        if !self.is_owned() {
+            return Client::NOBODY;
+        }
+        let (from, to) = self.begin();
+        let number = place[from..to].try_into().expect("four bytes");
+        Client::from_number(u32::from_le_bytes(number))
+    }
     /// What lies in `place`, the place of its bytes.
     pub fn parts<'a>(&self, place: &'a [u8]) -> Parts<'a> {
-        let rest = &place[if self.is_mortal() { END_BYTES } else { 0 }..];
+        let rest = &place[self.begin().1..];
         let (key, rest) = rest.split_at(self.key as usize);
         let (content_type, rest) = rest.split_at(self.content_type as usize);
         let (event, rest) = rest.split_at(self.event as usize);

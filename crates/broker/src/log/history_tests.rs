@@ -24,6 +24,20 @@ struct World {
     retained: [u32; TOPICS],
 }
 
+/// Whom a message counts for, one in four for nobody.
+fn owner(offset: u64) -> Client {
+    match offset as u8 % 4 {
+        0 => Client::NOBODY,
+        n => Client::of([127, 0, 0, n].into(), 7),
+    }
+}
+
+fn admission() -> Admission {
+    let mut settings = Settings::default();
+    settings.limits.log_bytes_per_address_max = 1;
+    Admission::new(&settings, 7)
+}
+
 fn frame(offset: u64) -> Vec<u8> {
     let data = format!("{offset:05}");
     [b"\x81\x05", data.as_bytes()].concat()
@@ -34,6 +48,7 @@ fn new<'a>(kept: &Kept, key: &'a [u8], frame: &'a [u8], previous: u64, latest: b
         topic: kept.topic as u32,
         offset: kept.offset,
         previous,
+        owner: owner(kept.offset),
         time_s: kept.time_s,
         ttl_s: kept.ttl_s,
         key,
@@ -53,7 +68,7 @@ const KEYS: [&[u8]; 3] = [b"", b"a", b"bb"];
 impl World {
     fn new(rules: Rules, of: [u8; TOPICS]) -> World {
         World {
-            log: Log::new(&rules, usize::MAX, 7),
+            log: Log::new(&rules, usize::MAX, 7, admission()),
             plain: Plain::new(rules, of),
             chains: [NONE; TOPICS],
             retained: [NONE; TOPICS],
@@ -153,7 +168,7 @@ impl World {
             // Other rules would trim it.
             return;
         }
-        let mut log = Log::new(&plain.rules, usize::MAX, 9);
+        let mut log = Log::new(&plain.rules, usize::MAX, 9, admission());
         let mut ended = Vec::new();
         let mut chains = [NONE; TOPICS];
         for (topic, chain) in chains.iter_mut().enumerate() {
@@ -182,6 +197,7 @@ impl World {
         let mut retained = [NONE; TOPICS];
         while let Some(Arrival::Kept { id, rule, .. }) = self.log.next_arrival(&mut at) {
             let new = self.log.message(id);
+            assert_eq!(new.owner, owner(new.offset));
             let chain = match rule == plain.rules.retained() {
                 true => &mut retained[new.topic as usize],
                 false => &mut chains[new.topic as usize],
@@ -274,7 +290,11 @@ impl World {
                     assert_eq!(log.is_expired(id, plain.now_s), plain.is_expired(kept));
                     let key = KEYS[kept.key as usize];
                     let end = if kept.ttl_s.is_some() { 4 } else { 0 };
-                    assert_eq!(log.bytes_of(id), end + key.len() + frame(offset).len());
+                    let owner = if owner(offset).is_known() { 4 } else { 0 };
+                    assert_eq!(
+                        log.bytes_of(id),
+                        end + owner + key.len() + frame(offset).len()
+                    );
                     let mut frames = Frames::default();
                     let record = log.copy(id, &mut frames);
                     assert_eq!((record.offset, record.ttl_s()), (offset, kept.ttl_s));

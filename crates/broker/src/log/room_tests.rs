@@ -19,7 +19,8 @@ fn log(rules: &[Rule], budget_bytes: usize) -> Log {
         rules: rules.to_vec(),
         ..Settings::default()
     };
-    Log::new(&Rules::new(&settings.rules), budget_bytes, SEED)
+    let admission = Admission::new(&settings, SEED);
+    Log::new(&Rules::new(&settings.rules), budget_bytes, SEED, admission)
 }
 
 fn rule() -> Rule {
@@ -34,6 +35,7 @@ fn new<'a>(offset: u64, key: &'a [u8], frame: &'a [u8]) -> New<'a> {
         topic: 0,
         offset,
         previous: offset - 1,
+        owner: Client::NOBODY,
         time_s: NOW_S,
         ttl_s: None,
         key,

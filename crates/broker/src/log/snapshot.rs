@@ -62,6 +62,7 @@ impl Log {
             topic: chain.topic,
             offset: entry.offset,
             previous: entry.previous,
+            owner: entry.owner(place),
             time_s: entry.time_s,
             ttl_s: entry
                 .is_mortal()

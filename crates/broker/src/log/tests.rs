@@ -184,8 +184,10 @@ fn look(log: &mut Log, chain: u32, model: &Model, pages: usize) -> Result<(), Te
 proptest! {
     #[test]
     fn a_log_is_what_its_model_says(rules in prop::collection::vec(rule(), 3), ops in ops(), pages in 1usize..5) {
-        let settings = Settings { rules: rules.clone(), ..Settings::default() };
-        let mut log = Log::new(&Rules::new(&settings.rules), usize::MAX, 7);
+        let mut settings = Settings { rules: rules.clone(), ..Settings::default() };
+        settings.limits.log_bytes_per_address_max = 1;
+        let admission = Admission::new(&settings, 7);
+        let mut log = Log::new(&Rules::new(&settings.rules), usize::MAX, 7, admission.clone());
         let mut models: Vec<_> = rules
             .into_iter()
             .map(|rule| Model { rule, kept: Vec::new(), lost: 0, last: 0 })
@@ -204,6 +206,7 @@ proptest! {
                         topic: topic as u32,
                         offset,
                         previous: model.last,
+                        owner: Client::of([127, 0, 0, offset as u8 % 3].into(), 7),
                         time_s: now_s,
                         ttl_s,
                         key: key.as_bytes(),
@@ -241,5 +244,6 @@ proptest! {
             log.clear(chains[topic]);
         }
         prop_assert_eq!((log.bytes(), log.len(), log.chains(), log.keys()), (0, 0, 0, 0));
+        prop_assert!(admission.keeps_nothing());
     }
 }

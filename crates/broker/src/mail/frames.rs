@@ -76,6 +76,7 @@ impl Frames {
             topic: crate::slab::NONE,
             offset: record.offset,
             previous: record.previous,
+            owner: crate::admission::Client::NOBODY,
             time_s: record.time_s,
             ttl_s: record.ttl_s(),
             key: of.key(record),

@@ -338,6 +338,14 @@ fn limits(check: &mut Check, limits: &Limits) {
         MIN_LOG_BYTES..=isize::MAX as usize,
     );
     let largest = ("limits.message_bytes", limits.message_bytes);
+    if limits.log_bytes_per_address_max != 0 {
+        check.at_least(
+            "limits.log_bytes_per_address_max",
+            limits.log_bytes_per_address_max,
+            largest.0,
+            largest.1,
+        );
+    }
     check.range(
         "limits.outbox_bytes",
         limits.outbox_bytes,

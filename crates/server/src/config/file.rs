@@ -241,6 +241,8 @@ struct LimitsMirror {
     #[serde(with = "size")]
     log_bytes: usize,
     #[serde(with = "size")]
+    log_bytes_per_address_max: usize,
+    #[serde(with = "size")]
     send_buffer_bytes: usize,
     #[serde(with = "size")]
     outbox_bytes: usize,

@@ -140,6 +140,7 @@ fn changeable(now: &Effective, asked: &Effective) -> Effective {
     limits.publishes_per_address_burst = former.publishes_per_address_burst;
     limits.topics_per_address_per_s = former.topics_per_address_per_s;
     limits.topics_per_address_burst = former.topics_per_address_burst;
+    limits.log_bytes_per_address_max = former.log_bytes_per_address_max;
     settings.mqtt.sessions_per_address_max = now.settings.mqtt.sessions_per_address_max;
     Effective {
         settings,

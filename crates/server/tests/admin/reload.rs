@@ -70,7 +70,7 @@ fn what_changed_and_what_waits_for_a_restart_is_named_and_counts_at_once() {
     let waiting = "pin = true\nbacklog = 77\n[admin]\nhosts = ['x.example']\n[mqtt]\nsessions_per_address_max = 9\n\
         [limits]\nconnections_per_shard = 9\nconnections_per_address_max = 9\naccepts_per_s = 9\n\
         publishes_per_address_per_s = 9\npublishes_per_address_burst = 9\ntopics_per_address_per_s = 9\n\
-        topics_per_address_burst = 9\nsend_buffer_bytes = 9000\n";
+        topics_per_address_burst = 9\nlog_bytes_per_address_max = '9 MiB'\nsend_buffer_bytes = 9000\n";
     let rule = &keeps(7)["shards = 2\n".len()..];
     let text = format!("shards = 3\n{waiting}{rule}[timeouts]\nbody_s = 21\n");
     write(&server, text);
@@ -82,6 +82,7 @@ fn what_changed_and_what_waits_for_a_restart_is_named_and_counts_at_once() {
         "limits.accepts_per_s",
         "limits.connections_per_address_max",
         "limits.connections_per_shard",
+        "limits.log_bytes_per_address_max",
         "limits.publishes_per_address_burst",
         "limits.publishes_per_address_per_s",
         "limits.send_buffer_bytes",

@@ -367,6 +367,79 @@ fn topics_that_one_address_makes_have_a_rate_and_a_burst() {
 }
 
 #[test]
+fn what_the_messages_of_one_address_take_in_logs_has_a_limit() {
+    const SETTING: &str = "limits.log_bytes_per_address_max";
+    let server = Server::with(
+        "[limits]\nmessage_bytes = \"2 KiB\"\nlog_bytes_per_address_max = \"64 KiB\"\n\
+         [http]\ntrusted_proxies = [\"127.0.0.1/32\"]\n\
+         [[rule]]\nmatch = \"off/#\"\nlog_messages = 0\n\
+         [[rule]]\nmatch = \"last/#\"\nlog_messages = 1\n\
+         [[rule]]\nmatch = \"#\"\nlog_messages = 1000\n",
+    );
+    let (one, other) = (
+        ("X-Forwarded-For", "192.0.2.1"),
+        ("X-Forwarded-For", "192.0.2.2"),
+    );
+    let body = "x".repeat(1 << 10);
+    let mut conn = Conn::open(&server);
+    let mut post = |who: (&str, &str), name: &str| {
+        conn.request("POST", &format!("/pub/{name}"), &[who], &body)
+    };
+
+    // In one topic each message takes the place of the one before.
+    for _ in 0..200 {
+        assert_eq!(post(one, "last/a").status, 202);
+    }
+    let (kept, refusal) = (0..200)
+        .find_map(|n| {
+            Some((n, post(one, &format!("kept/{}", n % 4)))).filter(|sent| sent.1.status != 202)
+        })
+        .expect("an address may keep no more for ever");
+    // 64 KiB, in places of some 1,100 B and a row of 48.
+    assert!((50..=62).contains(&kept), "{kept}");
+    is_refusal(&refusal, 429);
+    assert!(refusal.text().contains(SETTING), "{refusal:?}");
+    assert_eq!(post(one, "new").status, 429);
+    assert_eq!(once(&server, "GET", "/pub/new", &[], "").status, 404);
+
+    // What is not kept may still be published, anybody else may keep, and what the address has stays.
+    let mut subscriber = Ws::open(&server, "/sub/off/a", &[]);
+    assert_eq!(post(one, "off/a").status, 201);
+    assert_eq!(subscriber.message().text(), body);
+    assert_eq!(post(other, "kept/0").status, 202);
+    let info = once(&server, "GET", "/pub/kept/1", &[], "");
+    assert!(
+        info.text()
+            .contains(&format!("queued messages: {}", (kept + 2) / 4)),
+        "{info:?}"
+    );
+
+    // However it comes, and a batch keeps as many of its lines as there is room for.
+    let ndjson = [one, ("Content-Type", "application/x-ndjson")];
+    let lines = format!("{{\"topic\": \"batch\", \"data\": \"{body}\"}}\n").repeat(3);
+    let answer = once(&server, "POST", "/pub", &ndjson, &lines).json();
+    assert_eq!(
+        answer["failed"].as_array().map(Vec::len),
+        Some(3),
+        "{answer}"
+    );
+    assert!(
+        answer["failed"][0]["reason"]
+            .as_str()
+            .expect("a reason")
+            .contains(SETTING)
+    );
+    let meta = ("Sec-WebSocket-Protocol", "ws+meta.nchan");
+    let mut ws = Ws::open(&server, "/pub/kept/0", &[one, meta]);
+    ws.send(FIN | TEXT, &body);
+    assert_eq!(line(&ws.meta_message().0, "status"), "429");
+
+    // What goes makes room.
+    assert_eq!(once(&server, "DELETE", "/pub/kept/1", &[], "").status, 200);
+    assert_eq!(post(one, "kept/0").status, 202);
+}
+
+#[test]
 fn a_storm_of_arrivals_is_taken_at_its_rate_and_nobody_is_refused() {
     let server = limits("accepts_per_s = 100");
     let mut inside = Ws::open(&server, "/pubsub/news", &[]);

@@ -1,6 +1,6 @@
 //! The life of a server: settings read again, clients moved off, and a restart that nobody's position notices.
 
-use crate::conn::{Conn, await_subscribers, publish};
+use crate::conn::{Conn, await_subscribers, once, publish};
 use crate::stream::Stream;
 use crate::support::Server;
 use crate::ws::Ws;
@@ -81,6 +81,25 @@ fn a_second_server_at_the_same_address_does_not_start_and_takes_no_state() {
     for _ in 0..20 {
         publish(&server, "a", "here");
     }
+}
+
+#[test]
+fn whose_messages_they_are_outlives_a_restart() {
+    let state = State::new("owners");
+    let settings = format!(
+        "[limits]\nmessage_bytes = 2048\nlog_bytes_per_address_max = 2048\n{}",
+        state.settings()
+    );
+    let body = "x".repeat(1_200);
+    let status = |server: &Server| once(server, "POST", "/pub/a", &[], &body).status;
+    let server = Server::with(&settings);
+    assert_eq!((status(&server), status(&server)), (202, 429));
+    server.signal("TERM");
+    server.ended();
+    let server = Server::with(&settings);
+    assert_eq!(status(&server), 429);
+    assert_eq!(once(&server, "DELETE", "/pub/a", &[], "").status, 200);
+    assert_eq!(status(&server), 202);
 }
 
 #[test]
