@@ -3,7 +3,7 @@
 //! Three things may hold up those who arrive, and none of them those who are in:
 //!
 //! * Past the rate nobody is accepted for some milliseconds; who arrives waits in the queue.
-//! * A shard that is nearly full gets no new connections while another has room ([`steering`](crate::steering)).
+//! * A shard that is nearly full gets no new connections while others have more room ([`steering`](crate::steering)).
 //!   What is in its queue still comes in, and past the last place it is answered and closed ([`Reserve`]).
 //! * When not even that is possible (the whole machine is out of descriptors), the listeners are not looked at until a
 //!   connection has ended or `STUCK_PAUSE_MS` have passed. Level-triggered, they would be ready for ever.
@@ -25,7 +25,7 @@ const STUCK_PAUSE_MS: u64 = 100;
 const SHORT_PAUSE_MS: u64 = 10;
 /// What a rate allows at once after a quiet time, in milliseconds' worth. More would be a storm.
 const RATE_BURST_MS: u64 = 50;
-/// The part of a shard that is left for those in its queue when it is nearly full.
+/// The part of a shard that is left when it is nearly full; half of it is for those in its queue.
 const QUEUE_PART: u32 = 16;
 
 /// Descriptors of a shard that are for those who are turned away, so that they are heard before: a part, and at most.
@@ -258,6 +258,7 @@ impl Entrance {
         let queue = (self.room / QUEUE_PART).min(self.limits.backlog).max(1);
         let level = |connections: u32| match connections {
             n if n >= self.room => Level::Full,
+            n if n >= self.room.saturating_sub(queue / 2) => Level::Last,
             n if n >= self.room.saturating_sub(queue) => Level::Near,
             _ => Level::Open,
         };

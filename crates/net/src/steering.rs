@@ -29,11 +29,17 @@ const MEMBERS_MAX: usize = 256;
 pub enum Level {
     /// Enough.
     Open = 0,
-    /// Only for those that are in its queue already: it gets no more while another one is open.
+    /// Little: it gets no more while enough others are open.
     Near = 1,
+    /// Only for those that are in its queue already: it gets no more while another one has any.
+    Last = 2,
     /// None.
-    Full = 2,
+    Full = 3,
 }
+
+/// The part of a group that takes all that comes alone. When fewer are open, those that are near take their share: until
+/// the kernel has heard that the last open one is full, it would have got more than it has room for.
+const TAKERS_PART: usize = 4;
 
 /// What the shards of a process know of each other's room.
 #[derive(Debug)]
@@ -125,14 +131,27 @@ impl Member {
     }
 }
 
-/// A program that returns the place of one of those with the lowest level; empty when all are alike.
+/// The places of those that get new connections.
+fn takers(levels: &[u8]) -> Vec<u32> {
+    let up_to = |most: Level| {
+        let places = (0..)
+            .zip(levels)
+            .filter(move |(_, level)| **level <= most as u8);
+        places.map(|(place, _)| place).collect::<Vec<u32>>()
+    };
+    let open = up_to(Level::Open);
+    if open.len() * TAKERS_PART >= levels.len() {
+        return open;
+    }
+    let some = [Level::Near, Level::Last].into_iter().map(up_to);
+    some.into_iter()
+        .find(|places| !places.is_empty())
+        .unwrap_or_else(|| up_to(Level::Full))
+}
+
+/// A program that returns the place of one of those that take connections; empty when all do.
 fn program(levels: &[u8]) -> Vec<libc::sock_filter> {
-    let lowest = levels.iter().min().copied().unwrap_or_default();
-    let open: Vec<u32> = (0..)
-        .zip(levels)
-        .filter(|(_, level)| **level == lowest)
-        .map(|(place, _)| place)
-        .collect();
+    let open = takers(levels);
     if open.len() == levels.len() {
         return Vec::new();
     }
@@ -184,4 +203,30 @@ fn attach(listener: &Listener, program: &[libc::sock_filter]) -> io::Result<()> 
         filter: program.as_ptr().cast_mut(),
     };
     set_option(fd, level, libc::SO_ATTACH_REUSEPORT_CBPF, program)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn who_has_most_room_takes_what_comes_unless_too_few_have_it() {
+        let [open, near, last, full] = [0, 1, 2, 3];
+        let takes = |counts: [usize; 4]| {
+            let levels: Vec<u8> = [open, near, last, full]
+                .into_iter()
+                .zip(counts)
+                .flat_map(|(level, count)| std::iter::repeat_n(level, count))
+                .collect();
+            takers(&levels).len()
+        };
+        assert_eq!(takes([54, 0, 0, 0]), 54);
+        assert_eq!(takes([14, 20, 10, 10]), 14);
+        assert_eq!(takes([13, 21, 10, 10]), 34);
+        assert_eq!(takes([1, 3, 0, 0]), 1);
+        assert_eq!(takes([0, 1, 43, 10]), 1);
+        assert_eq!(takes([0, 0, 2, 52]), 2);
+        assert_eq!(takes([0, 0, 0, 54]), 54);
+        assert_eq!(takers(&[full, near, open, last]), [2]);
+    }
 }

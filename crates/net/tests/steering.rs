@@ -124,6 +124,9 @@ fn room_is_kept_for_those_in_the_queue_until_all_shards_need_it() {
     let _clients = crowd(addr);
     let got = taken(&mut shards);
     assert!(got.iter().all(|got| *got > 0), "{got:?}");
+    assert_eq!(shards[1].say(ROOM - ROOM / 32), Level::Last);
+    let _clients = crowd(addr);
+    assert_eq!(taken(&mut shards), [CROWD, 0]);
     assert_eq!(shards[1].say(ROOM), Level::Full);
     let _clients = crowd(addr);
     assert_eq!(taken(&mut shards), [CROWD, 0]);

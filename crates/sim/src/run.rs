@@ -155,15 +155,21 @@ fn calm(world: &mut World, rng: &mut Rng) -> Result<(), Wrong> {
 
 /// Followers see what the topics' info says.
 fn interest(world: &mut World, rng: &mut Rng) -> Result<(), Wrong> {
-    let wait = world.subscribers.iter().any(|s| !s.is_established())
-        || world.mqtt.iter().any(|client| !client.is_connected());
-    if world.followers.is_empty() || wait {
-        // Whoever was turned away asks again, and comes and goes while the info is asked for: so does a client whose session
-        // has a subscription without room.
+    if world.followers.is_empty() {
         return Ok(());
     }
     world.truth.step += 1;
     let n = world.ready_publisher(0, rng);
+    // What had no answer is published once more, and long-polls come and go by it.
+    world.send(n);
+    settle(world, rng)?;
+    let wait = world.subscribers.iter().any(|s| !s.is_established())
+        || world.mqtt.iter().any(|client| !client.is_connected());
+    if wait || world.publishers[n].link.is_none() {
+        // Whoever was turned away asks again, and comes and goes while the info is asked for: so does a client whose session
+        // has a subscription without room.
+        return Ok(());
+    }
     for topic in 0..world.truth.topics.len() {
         world.publishers[n].info(topic, &world.truth);
     }
