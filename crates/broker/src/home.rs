@@ -40,6 +40,7 @@ pub use crate::home::filters::SEPARATOR;
 use crate::home::groups::Groups;
 use crate::home::idempotence::Answers;
 use crate::home::interest::Followers;
+use crate::home::upkeep::Forgetting;
 use crate::index::{Chained, Index};
 use crate::lanes::Lanes;
 use crate::log::{Log, New};
@@ -55,8 +56,6 @@ use crate::time::Now;
 
 /// Partitions of the whole name space.
 pub const PARTITIONS: usize = 256;
-/// Rows looked at by one round of forgetting or expiry.
-const FORGET_PER_TURN: usize = 256;
 
 const CREATED: u8 = 1;
 const DELETED: u8 = 2;
@@ -206,6 +205,7 @@ pub struct Home {
     retained: BTreeMap<u32, u32>,
     /// The last offset that was given. One count for all topics: an offset is the order of arrival.
     sequence: u64,
+    forgetting: Forgetting,
     floor: Vec<u64>,
     filters: Registered,
     epoch: u32,
@@ -253,6 +253,7 @@ impl Home {
             keepers: BTreeMap::new(),
             retained: BTreeMap::new(),
             sequence: 0,
+            forgetting: Forgetting::default(),
             floor: alloc::vec![0; PARTITIONS],
             filters: Registered::new(rules.count(), seed),
             epoch,

@@ -24,6 +24,8 @@ pub struct Pace {
     /// Topics and filters of a home from which on what the next publishes need is touched ahead. What fewer need (some
     /// hundred bytes each) stays in a core's caches, so that it costs 20 ns a publish and brings nothing.
     pub cold_rows: usize,
+    /// Messages and idle topics that one turn of a home forgets besides as many as were published in it: some 100 us.
+    pub forgets_per_turn: usize,
     /// Connections that one tick looks at, unless the table is so large that a second has not ticks enough: with the
     /// default heartbeat some forty of them are due, half a millisecond.
     pub rows_per_tick: u32,
@@ -40,6 +42,7 @@ impl Default for Pace {
             interest_rows: 4096,
             turns_under_way: 64,
             cold_rows: 4096,
+            forgets_per_turn: 256,
             rows_per_tick: 2048,
         }
     }

@@ -339,6 +339,10 @@ impl Shard {
         self.published = 0;
         // Once a turn: a snapshot of a million topics is many turns.
         self.ask_pages();
+        let forgets = match &mut self.home {
+            Some(home) => home.forget(&self.world.rules, now),
+            None => false,
+        };
         let mut more_news;
         loop {
             more_news = self.tell_followers();
@@ -364,6 +368,7 @@ impl Shard {
             self.release_stalled(io);
         }
         more_news
+            || forgets
             || !self.deliveries.is_empty()
             || !self.resumed.is_empty()
             || !self.paging.is_empty()

@@ -1,10 +1,12 @@
-//! What bounds a turn: past its share of publishing a shard asks to read no more until it has flushed.
+//! What bounds a turn: past its share of publishing a shard asks to read no more until it has flushed, and what has grown
+//! old goes in as many turns as it takes.
 
 use std::sync::Arc;
 
 use crore_broker::admission::Admission;
+use crore_broker::pace::Pace;
 use crore_broker::rules::Rules;
-use crore_broker::settings::Settings;
+use crore_broker::settings::{Rule, Settings};
 use crore_broker::{Close, ConnId, Input, Io, Link, Mail, Now, Shard, ShardId, World};
 use proptest::prelude::*;
 
@@ -24,39 +26,110 @@ impl Io for Socket {
     fn post(&mut self, _: ShardId, _: Mail) {}
 }
 
+const NOW: Now = Now {
+    s: 1,
+    unix_s: 1_800_000_000,
+};
+
+/// A shard that is also the only home, and one connection.
+fn connected(settings: Settings, pace: Pace) -> (Shard, Socket, ConnId) {
+    let world = World {
+        rules: Rules::new(&settings.rules),
+        admission: Admission::new(&settings, 9),
+        settings,
+        shards: 1,
+        homes: 1,
+        epoch: 7,
+        seed: 42,
+    };
+    let mut shard = Shard::new(0, Arc::new(world), NOW);
+    shard.set_pace(pace);
+    let mut socket = Socket::default();
+    let peer = [127, 0, 0, 1].into();
+    shard.handle(Input::Accepted(Link(1), peer), NOW, &mut socket);
+    let conn = socket.0.expect("there is room");
+    (shard, socket, conn)
+}
+
+/// A message to each of these topics, in one batch.
+fn publish<N: std::fmt::Display>(
+    shard: &mut Shard,
+    socket: &mut Socket,
+    conn: ConnId,
+    topics: &[N],
+    now: Now,
+) {
+    let line = |name: &N| format!("{{\"topic\":\"{name}\",\"data\":\"x\"}}\n");
+    let body: String = topics.iter().map(line).collect();
+    let request = format!(
+        "POST /pub HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/x-ndjson\r\nContent-Length: {}\r\n\r\n{body}",
+        body.len()
+    );
+    shard.handle(
+        Input::Received(conn, &mut request.into_bytes()),
+        now,
+        socket,
+    );
+}
+
+/// What has expired goes some in a turn while nothing comes, and as fast as it comes otherwise; then the topics.
+#[test]
+fn what_has_grown_old_goes_in_as_many_turns_as_it_takes() {
+    const COUNT: u32 = 100;
+    let mut settings = Settings::default();
+    settings.rules.push(Rule {
+        log_age_s: 3,
+        position_age_s: 5,
+        ..Rule::default()
+    });
+    let pace = Pace {
+        forgets_per_turn: 7,
+        ..Pace::default()
+    };
+    let (mut shard, mut socket, conn) = connected(settings, pace);
+    let names = |from| (from..from + COUNT).collect::<Vec<u32>>();
+    publish(&mut shard, &mut socket, conn, &names(0), NOW);
+    assert!(!shard.flush(NOW, &mut socket), "nothing is old");
+    let at = |passed_s| Now {
+        s: NOW.s + passed_s,
+        unix_s: NOW.unix_s + passed_s,
+    };
+    let kept = |shard: &Shard| shard.accounts().log_messages;
+
+    // As many go as come, and some more.
+    publish(&mut shard, &mut socket, conn, &names(COUNT)[..20], at(3));
+    shard.handle(Input::Tick, at(3), &mut socket);
+    assert!(shard.flush(at(3), &mut socket), "more is old");
+    assert_eq!(kept(&shard), COUNT - 7);
+    let turns = (1..).find(|_| !shard.flush(at(3), &mut socket));
+    assert_eq!(turns, Some((COUNT - 27) / 7 + 1));
+    assert_eq!(kept(&shard), 20);
+
+    // The topics follow when nobody can come back to them any more.
+    let turn = |shard: &mut Shard, passed_s, socket: &mut Socket| {
+        shard.handle(Input::Tick, at(passed_s), socket);
+        while shard.flush(at(passed_s), socket) {}
+        shard.accounts().home_topics
+    };
+    assert_eq!(turn(&mut shard, 7, &mut socket), COUNT + 20);
+    assert_eq!(turn(&mut shard, 8, &mut socket), 20);
+    assert_eq!(turn(&mut shard, 20, &mut socket), 0);
+}
+
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(32))]
 
     #[test]
     fn a_turn_is_spent_by_what_is_published_and_begins_anew(share in 1u32..30, batches in prop::collection::vec(1u32..20, 1..6)) {
         let settings = Settings::default();
-        let world = World {
-            rules: Rules::new(&settings.rules),
-            admission: Admission::new(&settings, 9),
-            settings,
-            shards: 1,
-            homes: 1,
-            epoch: 7,
-            seed: 42,
-        };
-        let now = Now { s: 1, unix_s: 1_800_000_000 };
-        let mut shard = Shard::new(0, Arc::new(world), now);
-        shard.set_pace(crore_broker::pace::Pace { publishes_per_turn: share, ..Default::default() });
-        let mut socket = Socket::default();
-        shard.handle(Input::Accepted(Link(1), [127, 0, 0, 1].into()), now, &mut socket);
-        let conn = socket.0.expect("there is room");
+        let (mut shard, mut socket, conn) = connected(settings, Pace { publishes_per_turn: share, ..Pace::default() });
         let mut published = 0;
         for lines in batches {
-            let body = "{\"topic\":\"t\",\"data\":\"x\"}\n".repeat(lines as usize);
-            let request = format!(
-                "POST /pub HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/x-ndjson\r\nContent-Length: {}\r\n\r\n{body}",
-                body.len()
-            );
-            shard.handle(Input::Received(conn, &mut request.into_bytes()), now, &mut socket);
+            publish(&mut shard, &mut socket, conn, &vec!["t"; lines as usize], NOW);
             published += lines;
             prop_assert_eq!(shard.is_spent(), published >= share);
             if shard.is_spent() {
-                shard.flush(now, &mut socket);
+                shard.flush(NOW, &mut socket);
                 prop_assert!(!shard.is_spent());
                 published = 0;
             }

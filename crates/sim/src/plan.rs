@@ -138,6 +138,8 @@ const ENVELOPES_PERCENT: u32 = 30;
 const BOUNDS: u64 = 314;
 /// How many of a hundred worlds have them.
 const BOUNDS_PERCENT: u32 = 30;
+/// Begins the chances that decide how slowly a home forgets.
+const FORGETS: u64 = 733;
 /// Begins the chances that decide on limits of topics and of logs by address, likewise.
 const MAKERS: u64 = 361;
 /// How many of a hundred worlds with narrow budgets have them.
@@ -266,6 +268,7 @@ impl Plan {
             plan.settings.drain.deadline_s = 0;
         }
         plan.envelopes = Rng::new(seed ^ ENVELOPES).chance(ENVELOPES_PERCENT);
+        plan.pace.forgets_per_turn = Rng::new(seed ^ FORGETS).pick(&[1, 1, 256]);
         let mut own = Rng::new(seed ^ BOUNDS);
         // Where messages expire before stalled sockets next to nothing waits.
         if own.chance(BOUNDS_PERCENT) && plan.stalled_s == 0 {

@@ -49,7 +49,7 @@ impl Shard {
     /// Looks at the clock: begins a sweep when a second has begun, or goes on with the one under way.
     pub(crate) fn tick<I: Io>(&mut self, io: &mut I) {
         if let Some(home) = &mut self.home {
-            home.forget(&self.world.rules, self.now);
+            home.tick(self.now);
             home.pump_groups(&self.world.rules, self.now, &mut self.lanes);
         }
         self.end_sessions();

@@ -357,6 +357,7 @@ impl Home {
 
     /// All is read: what follows from it.
     pub(crate) fn restored(&mut self, ended: &[u32], rules: &Rules, now: Now) {
+        self.forgetting.came = self.sequence;
         for id in ended {
             self.log.end(self.rows.get(*id).log);
         }

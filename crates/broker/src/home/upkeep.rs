@@ -3,6 +3,17 @@
 use super::*;
 use crate::mail::Verb;
 
+/// How far forgetting has come.
+#[derive(Default)]
+pub(super) struct Forgetting {
+    /// A second has begun, and what it made old is not all gone yet.
+    due: bool,
+    /// The rule with which it goes on.
+    rule: u8,
+    /// The sequence number at the end of the last turn.
+    pub came: u64,
+}
+
 impl Home {
     /// Does one of these to a topic; `client` is for whom it is made.
     #[allow(clippy::too_many_arguments)]
@@ -172,44 +183,79 @@ impl Home {
         self.queue_if_idle(id, now);
     }
 
-    /// Drops what has expired and forgets idle topics whose positions need no longer be known; a
-    /// bounded amount of work.
-    pub fn forget(&mut self, rules: &Rules, now: Now) {
+    /// A second has begun: from this turn on [`forget`](Home::forget) has work again.
+    pub fn tick(&mut self, now: Now) {
         self.expire_answers(now);
-        for number in 0..rules.count() as u8 {
-            self.expire_rule(number, rules, now, FORGET_PER_TURN);
-            let age_s = rules.get(number).position_age_s;
-            for _ in 0..FORGET_PER_TURN {
-                let queue = &mut self.idle[number as usize];
-                let Some((id, since_s)) = queue.front().copied() else {
-                    break;
-                };
-                if now.unix_s.saturating_sub(since_s) < age_s {
-                    break;
-                }
-                queue.pop_front();
-                let row = self.rows.get_mut(id);
-                row.flags &= !QUEUED;
-                if !self.is_unused(id) {
-                    continue;
-                }
-                let touched_s = self.rows.get(id).touched_s;
-                let forgets = now.unix_s.saturating_sub(touched_s) >= age_s;
-                if forgets && !self.followers.lingers(id) {
-                    self.remove(id);
-                } else {
-                    self.rows.get_mut(id).flags |= QUEUED;
-                    self.idle[number as usize].push_back((id, touched_s));
-                }
-            }
-        }
+        self.forgetting.due = true;
     }
 
-    /// Drops messages of a rule that are too old, or have expired, so many at most.
-    pub(super) fn expire_rule(&mut self, number: u8, rules: &Rules, now: Now, limit: usize) {
+    /// Once a turn: drops what has expired, and idle topics whose positions need no longer be known. As many as have come in
+    /// the turn and some more, so that what goes keeps up with what comes; says whether more are left.
+    pub fn forget(&mut self, rules: &Rules, now: Now) -> bool {
+        let came = self.sequence - core::mem::replace(&mut self.forgetting.came, self.sequence);
+        if !self.forgetting.due {
+            return false;
+        }
+        let mut most = self.pace.forgets_per_turn + came as usize;
+        for _ in 0..rules.count() {
+            let number = self.forgetting.rule;
+            most -= self.expire_rule(number, rules, now, most);
+            most -= self.forget_idle(number, rules, now, most);
+            if most == 0 {
+                return true;
+            }
+            let next = usize::from(number) + 1;
+            self.forgetting.rule = (next % rules.count()) as u8;
+        }
+        self.forgetting.due = false;
+        false
+    }
+
+    /// Forgets topics of a rule that have been idle for long enough, and looks at so many at most; says at how many.
+    fn forget_idle(&mut self, number: u8, rules: &Rules, now: Now, most: usize) -> usize {
+        let age_s = rules.get(number).position_age_s;
+        for looked_at in 0..most {
+            let queue = &mut self.idle[number as usize];
+            let Some((id, since_s)) = queue.front().copied() else {
+                return looked_at;
+            };
+            if since_s.saturating_add(age_s) > now.unix_s {
+                return looked_at;
+            }
+            queue.pop_front();
+            let row = self.rows.get_mut(id);
+            row.flags &= !QUEUED;
+            if !self.is_unused(id) {
+                continue;
+            }
+            let row = self.rows.get_mut(id);
+            let since_s = match self.followers.lingers(id) {
+                false if row.touched_s.saturating_add(age_s) <= now.unix_s => {
+                    self.remove(id);
+                    continue;
+                }
+                false => row.touched_s,
+                // Asked again in the next second.
+                true => (now.unix_s + 1).saturating_sub(age_s),
+            };
+            row.flags |= QUEUED;
+            self.idle[number as usize].push_back((id, since_s));
+        }
+        most
+    }
+
+    /// Drops messages of a rule that are too old, or have expired, so many at most; says how many.
+    pub(super) fn expire_rule(
+        &mut self,
+        number: u8,
+        rules: &Rules,
+        now: Now,
+        limit: usize,
+    ) -> usize {
         let mut emptied = Vec::new();
         let age_s = rules.get(number).log_age_s;
-        self.log
+        let expired = self
+            .log
             .expire(number, age_s, now.unix_s, limit, |topic, left| {
                 emptied.push((topic, left));
             });
@@ -217,6 +263,7 @@ impl Home {
         for (topic, left) in emptied {
             self.chain_emptied(topic, number, left, rules, now);
         }
+        expired
     }
 
     /// Room for a new topic: the idle one that would be forgotten first goes early.

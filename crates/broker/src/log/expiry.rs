@@ -16,7 +16,7 @@ impl Log {
     }
 
     /// Drops up to `limit` messages of a rule that are older than `age_s`, or than the rule lets them live.
-    /// `emptied` is told the topics that have nothing left, and the chain that they have now.
+    /// `emptied` is told the topics that have nothing left, and the chain that they have now. Says how many went.
     pub fn expire(
         &mut self,
         number: u8,
@@ -24,15 +24,15 @@ impl Log {
         now_s: u32,
         limit: usize,
         mut emptied: impl FnMut(u32, u32),
-    ) {
-        for _ in 0..limit {
+    ) -> usize {
+        for gone in 0..limit {
             let id = self.ages[number as usize].oldest;
             if id == NONE {
-                return;
+                return gone;
             }
             let entry = self.entries.get(id);
             if now_s.saturating_sub(entry.time_s) < age_s && !self.is_expired(id, now_s) {
-                return;
+                return gone;
             }
             let topic = self.chains.get(entry.chain).topic;
             // The oldest of a rule is the oldest of its chain.
@@ -41,6 +41,7 @@ impl Log {
                 emptied(topic, chain);
             }
         }
+        limit
     }
 
     /// Drops all that is too old or has expired in one chain: time is exact for whoever looks.

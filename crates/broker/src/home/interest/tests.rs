@@ -169,7 +169,8 @@ impl World {
             Step::Seconds(s) => {
                 self.now.s += s;
                 self.now.unix_s += s;
-                self.home.forget(&self.rules, self.now);
+                self.home.tick(self.now);
+                while self.home.forget(&self.rules, self.now) {}
             }
         }
     }
