@@ -409,29 +409,22 @@ impl Home {
         lanes: &mut Lanes,
     ) -> Outcome {
         let (name, client) = (message.name, message.client);
+        if let Err(reached) = self.admission.may_keep(client, message.data.len())
+            && self.would_keep(message, settings, rules)
+        {
+            return Outcome::Full(reached);
+        }
         let id = match self.find_or_create(message.hash, name, client, rules, now) {
             Ok(id) => id,
             Err(reached) => return Outcome::Full(reached),
         };
-        let rule = rules.get(self.rows.get(id).rule);
-        let whom = self.find_subscribers(id, message.name, here, lanes.me);
-        let most = match whom.needs_log {
-            true => rule.messages_max().max(settings.mqtt.session_messages),
-            false => rule.messages_max(),
-        };
-        let keep = most > 0;
-        if (keep || message.retain)
-            && let Err(reached) = self.admission.may_keep(client, message.data.len())
-        {
-            self.queue_if_idle(id, now);
-            return Outcome::Full(reached);
-        }
         self.sequence += 1;
         let offset = self.sequence;
         let row = self.rows.get_mut(id);
         let previous = row.last();
         row.set_last(offset);
         row.flags = (row.flags | CREATED) & !DELETED;
+        let rule = rules.get(row.rule);
         let new = New {
             topic: id,
             offset,
@@ -449,6 +442,12 @@ impl Home {
             latest: rule.keep == Keep::Latest,
             frame: &[],
         };
+        let whom = self.find_subscribers(id, message.name, here, lanes.me);
+        let most = match whom.needs_log {
+            true => rule.messages_max().max(settings.mqtt.session_messages),
+            false => rule.messages_max(),
+        };
+        let keep = most > 0;
         if !keep {
             // What was kept for somebody else is no past of this message.
             let log = core::mem::replace(&mut self.rows.get_mut(id).log, NONE);
@@ -488,6 +487,19 @@ impl Home {
         info.subscribers += whom.shards + u32::from(whom.groups);
         info.wanted = whom.needs_log;
         Outcome::Done(info)
+    }
+
+    /// Whether a message is to be kept, in its topic's log or as the retained one.
+    fn would_keep(&mut self, message: &Publish<'_>, settings: &Settings, rules: &Rules) -> bool {
+        let name = message.name;
+        let found = self.find(message.hash, name).map(|id| self.rows.get(id));
+        let number = found.map_or_else(|| rules.number_for(name), |row| row.rule);
+        let needed = found.is_some_and(|row| row.has(KEEPS))
+            || !self.groups.is_empty() && self.groups.find(name)
+            || self.kept.has_match(name);
+        message.retain
+            || needed && settings.mqtt.session_messages > 0
+            || rules.get(number).messages_max() > 0
     }
 
     /// Whom a message of this topic concerns.
