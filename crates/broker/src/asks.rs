@@ -106,6 +106,10 @@ impl Shard {
                     now,
                     lanes,
                 );
+                if matches!((answer, outcome), (Answer::None, Outcome::Full(_))) {
+                    // Nobody else hears of it.
+                    self.stats.dropped += 1;
+                }
                 reply(lanes, from, *answer, outcome);
             }
             Ask::Attach(attach, name) => {

@@ -159,7 +159,7 @@ pub struct Publish<'a> {
     pub binary: bool,
     /// What a retry of it would bring too; empty when it brings nothing.
     pub idempotency_key: &'a [u8],
-    /// For whom its topic is made, if it does not exist.
+    /// For whom its topic is made, if it does not exist, and whose it is while it is kept.
     pub client: Client,
 }
 
@@ -494,6 +494,13 @@ impl Home {
         let name = message.name;
         let found = self.find(message.hash, name).map(|id| self.rows.get(id));
         let number = found.map_or_else(|| rules.number_for(name), |row| row.rule);
+        if message.retain && message.data.is_empty() {
+            // It takes away, and leaves nothing where something was.
+            let takes = found.is_some_and(|row| row.has(RETAINS));
+            if takes || rules.get(number).keep == Keep::Latest {
+                return false;
+            }
+        }
         let needed = found.is_some_and(|row| row.has(KEEPS))
             || !self.groups.is_empty() && self.groups.find(name)
             || self.kept.has_match(name);

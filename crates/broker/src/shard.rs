@@ -340,8 +340,8 @@ impl Shard {
         // Once a turn: a snapshot of a million topics is many turns.
         self.ask_pages();
         let forgets = match &mut self.home {
-            Some(home) => home.forget(&self.world.rules, now),
-            None => false,
+            Some(home) if !self.stopped => home.forget(&self.world.rules, now),
+            _ => false,
         };
         let mut more_news;
         loop {

@@ -60,7 +60,8 @@ impl Client {
 
     /// Its place in each of two tables of so many counters, a power of two.
     pub(super) fn places(self, counters: usize) -> [usize; 2] {
-        let key = u64::from(self.0 >> 1);
+        // Neither the mark of a proxy nor the bit that every client has.
+        let key = u64::from(self.0 >> 2);
         // Fibonacci hashing: the high bits of the product depend on all of the key.
         let other = key.wrapping_mul(0x9E37_79B9_7F4A_7C15) >> 32;
         [

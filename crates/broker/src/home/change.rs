@@ -96,6 +96,7 @@ impl Home {
                 self.rows.get_mut(id).rule = number;
             }
         }
+        self.forgetting.rule = 0;
         let rows = &self.rows;
         self.log.change_rules(rules, |topic| rows.get(topic).rule);
         let mut idle: Vec<_> = self.idle.drain(..).flatten().collect();
@@ -120,6 +121,7 @@ mod tests {
     fn world(filters: &[&str]) -> Arc<World> {
         let rule = |filter: &&str| Rule {
             filter: (*filter).into(),
+            position_age_s: 0,
             ..Rule::default()
         };
         let settings = Settings {
@@ -143,6 +145,7 @@ mod tests {
     enum Step {
         Create(u8, u8),
         Forget(usize),
+        Turn,
         Foresee,
         Change(usize),
     }
@@ -151,6 +154,7 @@ mod tests {
         prop_oneof![
             6 => (0u8..3, 0u8..6).prop_map(|(first, second)| Step::Create(first, second)),
             2 => any::<usize>().prop_map(Step::Forget),
+            1 => Just(Step::Turn),
             3 => Just(Step::Foresee),
             1 => (0..FILTERS.len()).prop_map(Step::Change),
         ]
@@ -165,6 +169,7 @@ mod tests {
             let worlds = FILTERS.map(world);
             let mut here = worlds[0].clone();
             let mut home = Home::new(&here.settings, &here.rules, here.admission.clone(), 7, 1, 42);
+            home.pace.forgets_per_turn = 1;
             // As an operator's reloads do: one change is foreseen at a time, if its turns come at all.
             for (step, next) in steps {
                 match step {
@@ -184,6 +189,15 @@ mod tests {
                         }
                     }
                     Step::Forget(_) => {}
+                    Step::Turn => {
+                        for id in 0..home.rows.end() {
+                            if home.rows.get(id).name != Blob::NONE {
+                                home.queue_if_idle(id, now);
+                            }
+                        }
+                        home.tick(now);
+                        home.forget(&here.rules, now);
+                    }
                     Step::Foresee => drop(home.foresee(&worlds[next])),
                     Step::Change(to) => {
                         home.change(&worlds[to], &here.rules, now);

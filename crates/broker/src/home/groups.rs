@@ -340,12 +340,15 @@ impl Home {
                     id: entry,
                     offset,
                     topic,
-                    ..
+                    rule,
+                    time_s,
                 }) => {
                     let name = self.names.get(self.rows.get(topic).name);
-                    if topic::matches(&group.filter, name)
-                        && !self.log.is_expired(entry, now.unix_s)
-                    {
+                    let matches = topic::matches(&group.filter, name);
+                    if now.unix_s.saturating_sub(time_s) >= rules.get(rule).log_age_s {
+                        // It is lost, and only not yet dropped.
+                        self.stats.gaps += u64::from(matches);
+                    } else if matches && !self.log.is_expired(entry, now.unix_s) {
                         let name = name.to_vec();
                         let record = self.log.copy(entry, lanes.frames());
                         give(group, id, &name, record, lanes);

@@ -9,7 +9,7 @@ pub(super) struct Forgetting {
     /// A second has begun, and what it made old is not all gone yet.
     due: bool,
     /// The rule with which it goes on.
-    rule: u8,
+    pub rule: u8,
     /// The sequence number at the end of the last turn.
     pub came: u64,
 }
@@ -235,7 +235,7 @@ impl Home {
                     continue;
                 }
                 false => row.touched_s,
-                // Asked again in the next second.
+                // Not again before the next second.
                 true => (now.unix_s + 1).saturating_sub(age_s),
             };
             row.flags |= QUEUED;

@@ -27,7 +27,7 @@ impl World {
             }
         }
         self.settle_all(rng)?;
-        let snapshots = self.snapshots(rng);
+        let snapshots = self.snapshots(rng)?;
         for shard in &self.shards {
             self.met.stats += shard.stats();
         }
@@ -76,8 +76,8 @@ impl World {
         Err("no rest before a restart".into())
     }
 
-    /// Block by block, the homes in turn.
-    fn snapshots(&mut self, rng: &mut Rng) -> Vec<Vec<Vec<u8>>> {
+    /// Block by block, with turns between, the homes one after the other.
+    fn snapshots(&mut self, rng: &mut Rng) -> Result<Vec<Vec<Vec<u8>>>, Wrong> {
         let head = Head {
             set: rng.next(),
             epoch: self.shared.epoch,
@@ -86,16 +86,20 @@ impl World {
             home: 0,
             unix_s: now(self.truth.now_s).unix_s,
         };
-        let homes = 0..self.shared.homes;
-        homes
-            .map(|home| {
-                let shard = &mut self.shards[usize::from(home)];
-                let head = Head { home, ..head };
-                std::iter::repeat_with(|| shard.save(&head, usize::MAX))
-                    .take_while(|block| !block.is_empty())
-                    .collect()
-            })
-            .collect()
+        let mut snapshots = Vec::new();
+        for home in 0..self.shared.homes {
+            let (head, mut blocks) = (Head { home, ..head }, Vec::new());
+            loop {
+                let block = self.shards[usize::from(home)].save(&head, usize::MAX);
+                if block.is_empty() {
+                    break;
+                }
+                blocks.push(block);
+                self.turn(usize::from(home), false, rng)?;
+            }
+            snapshots.push(blocks);
+        }
+        Ok(snapshots)
     }
 
     fn restored(&self, blocks: &[Vec<u8>]) -> Result<Restored, crore_broker::snapshot::Damaged> {

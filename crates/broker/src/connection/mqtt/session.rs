@@ -7,7 +7,7 @@ use super::kept::topics_kept;
 use super::shared::{is_shared, split};
 use crate::admission::Client;
 use crate::home::Publish;
-use crate::mail::{Answer, Ask, Farewell, Given, ReplyTo, ShardId, Tell};
+use crate::mail::{Answer, Ask, Farewell, Given, Outcome, ReplyTo, ShardId, Tell};
 use crate::planted::{self, Fault};
 use crate::sessions::{Claim, Closing, Kept, Opening, Will};
 use crate::shard::Shard;
@@ -153,6 +153,8 @@ impl Shard {
             idempotency_key: b"",
             client: will.client,
         };
-        self.publish(home, &message, Answer::None);
+        if let Some(Outcome::Full(_)) = self.publish(home, &message, Answer::None) {
+            self.stats.dropped += 1;
+        }
     }
 }
