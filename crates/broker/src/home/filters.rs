@@ -346,12 +346,12 @@ impl Home {
         now: Now,
         lanes: &mut Lanes,
     ) -> MatchPage {
-        let reader = self.reader(ask);
-        let mut gap = reader.gap;
         for number in 0..rules.retained() {
             // What is too old is lost before anybody looks.
             self.expire_rule(number, rules, now, self.pace.page_visits);
         }
+        let reader = self.reader(ask);
+        let mut gap = reader.gap;
         let matches = |name: &[u8]| filters.iter().any(|filter| topic::matches(filter, name));
         // A lone `#` governs `$` topics too.
         let concerned: Vec<u8> = (0..rules.retained())
@@ -428,8 +428,8 @@ impl Home {
                     if shown && !gone && matches(name) {
                         let more = self.log.bytes_of(id);
                         if too_old {
-                            // It is lost, and only not yet dropped.
-                            is_lost = reader.base == 0;
+                            // It is lost, and only not yet dropped. To who begins it was never promised.
+                            is_lost = reader.base == 0 || ask.again;
                         } else if count == messages_max
                             || count > 0 && bytes + more > self.pace.page_bytes
                         {
