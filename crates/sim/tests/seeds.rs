@@ -96,6 +96,16 @@ const FOUND: &[(&str, u64, usize)] = &[
         1_795_296_751_043,
         1200,
     ),
+    (
+        "the judge asked how many subscribe while a publisher sent again and long-polls came and went by it",
+        90_013_390,
+        1200,
+    ),
+    (
+        "who read on by filter passed over a message that was too old and not dropped yet",
+        91_014_189,
+        1200,
+    ),
 ];
 
 /// Seeds of the fixed set, and their steps.
