@@ -8,6 +8,8 @@
 
 use std::fmt;
 
+use memchr::{memchr, memmem};
+
 /// The key that every connection offers: the example of RFC 6455 §1.3, with its answer.
 pub const KEY: &str = "dGhlIHNhbXBsZSBub25jZQ==";
 const ACCEPT: &[u8] = b"s3pPLMBiTxaQ9kYGzzhZRbK+xOo=";
@@ -59,15 +61,9 @@ pub struct Head<'a> {
     pub gap: bool,
 }
 
-fn find(haystack: &[u8], needle: &[u8]) -> Option<usize> {
-    haystack
-        .windows(needle.len())
-        .position(|window| window == needle)
-}
-
 /// The head at the start of `bytes`, when it is whole.
 pub fn head(bytes: &[u8]) -> Result<Option<Head<'_>>, Error> {
-    let Some(end) = find(bytes, b"\r\n\r\n") else {
+    let Some(end) = memmem::find(bytes, b"\r\n\r\n") else {
         return if bytes.len() > HEAD_BYTES_MAX {
             Err(Error::Head)
         } else {
@@ -214,7 +210,7 @@ pub fn unchunk(
 pub fn event(bytes: &[u8]) -> Option<(Option<&[u8]>, usize)> {
     let (mut data, mut notice, mut start) = (None, false, 0);
     loop {
-        let length = bytes[start..].iter().position(|byte| *byte == b'\n')?;
+        let length = memchr(b'\n', &bytes[start..])?;
         let line = &bytes[start..start + length];
         let line = line.strip_suffix(b"\r").unwrap_or(line);
         start += length + 1;
