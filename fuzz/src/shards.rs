@@ -184,6 +184,7 @@ impl Shards {
             interest_rows: 2,
             turns_under_way: 3,
             cold_rows: 0,
+            forgets_per_turn: 2,
             rows_per_tick: 2,
         };
         let shard = |n| {
