@@ -13,8 +13,8 @@ mod supervisor;
 use std::sync::{Arc, Mutex, MutexGuard};
 
 use crore_broker::World;
-use crore_net::clock;
 use crore_net::signal::Signal;
+use crore_net::{clock, memory};
 use tokio::sync::Notify;
 
 use crate::access::Desk;
@@ -124,6 +124,7 @@ impl Life {
     pub async fn run(self, mut signals: Coming) {
         supervisor::ready(&self);
         supervisor::watch(&self);
+        memory::let_go_of_text();
         loop {
             let signal = tokio::select! {
                 signal = signals.next() => signal,
