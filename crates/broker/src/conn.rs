@@ -255,8 +255,8 @@ pub enum Spill {
 pub struct HttpSpill {
     /// Head, then the decoded body, then bytes as they came.
     pub data: Vec<u8>,
-    /// A chunked body: its decoder, where its head ends, how much is decoded.
-    pub chunked: Option<(Chunked, usize, usize)>,
+    /// A chunked body: its decoder, how much is decoded.
+    pub chunked: Option<(Chunked, usize)>,
     /// 100 was sent.
     pub continued: bool,
     /// It begins with a publish that waits for credit.

@@ -15,7 +15,7 @@ use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 
 use crore_wire::form;
-use crore_wire::http::head::{self, Head, Method};
+use crore_wire::http::head::{Head, Method};
 use crore_wire::http::{cookie, origin};
 
 use super::close_code;
@@ -101,7 +101,7 @@ impl Shard {
     pub(super) fn knows_who<I: Io>(
         &mut self,
         slot: u32,
-        bytes: &[u8],
+        head: &Head<'_>,
         kept: &mut HttpSpill,
         io: &mut I,
     ) -> bool {
@@ -109,11 +109,7 @@ impl Shard {
         if !closed || kept.who.is_some() || self.conns.get(slot).is(TURNED_AWAY) {
             return true;
         }
-        let Ok(Some(head)) = head::parse(bytes, self.world.settings.limits.head_bytes) else {
-            // Whoever reads the request next says what is wrong with it, or waits for more.
-            return true;
-        };
-        kept.who = match self.credential(&head) {
+        kept.who = match self.credential(head) {
             Err(refusal) => Some(Err(refusal)),
             Ok(None) => Some(Ok(None)),
             Ok(Some(came)) => self.found(slot, came.credential(), io),

@@ -4,7 +4,6 @@ use alloc::vec::Vec;
 use core::ops::Range;
 
 use crore_wire::http::accept::Accept;
-use crore_wire::http::body::Chunked;
 use crore_wire::http::head::{self, Body, Head, Method};
 use crore_wire::http::{origin, proxy};
 use crore_wire::topic::TopicError;
@@ -34,6 +33,9 @@ pub(super) enum Flow {
     Wait,
 }
 
+/// The request was refused, and its connection closes.
+struct Refused;
+
 /// What a path means.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Door {
@@ -41,14 +43,6 @@ pub(super) enum Door {
     Subscribe,
     PubSub,
     Interest,
-}
-
-/// Why a body is not there yet.
-enum BodyState {
-    /// Bytes of head and body, and where the next request begins.
-    Whole(usize, usize),
-    More,
-    Ended,
 }
 
 impl Shard {
@@ -177,32 +171,54 @@ impl Shard {
                 self.stall(slot, io);
                 break;
             }
-            if !self.knows_who(slot, &buf[at..end], &mut kept, io) {
+            let head_bytes = self.world.settings.limits.head_bytes;
+            let mut head = match head::parse(&buf[at..end], head_bytes) {
+                Ok(Some(head)) => head,
+                Ok(None) => break,
+                Err(error) => {
+                    self.refuse(slot, error.status(), error.reason(), io);
+                    return None;
+                }
+            };
+            if !self.knows_who(slot, &head, &mut kept, io) {
                 break;
             }
-            match self.whole(slot, &mut buf[at..end], &mut kept, io) {
-                BodyState::Ended => return None,
-                BodyState::More => {
-                    if let Some((_, head_len, decoded)) = kept.chunked {
-                        end = at + head_len + decoded;
-                    }
-                    break;
+            let (body, limit) = self.body(slot, &head, io).ok()?;
+            let start = at + head.len;
+            let found = match body {
+                Body::None => Some((0, 0)),
+                Body::Length(len) => {
+                    (start + len as usize <= end).then_some((len as usize, len as usize))
                 }
-                BodyState::Whole(body_end, next) => {
-                    let who = core::mem::take(&mut kept).who;
-                    let request = &buf[at..at + body_end];
-                    let head = head::parse(request, usize::MAX);
-                    let head = head.ok().flatten().expect("the head was read before");
-                    let flow = self.request(slot, &head, &request[head.len..], who, io);
-                    at += next;
-                    match flow {
-                        Flow::Next => self.request_done(slot, io),
-                        Flow::Wait => {}
-                    }
-                    if !self.is_current(conn) || self.conns.get(slot).state == State::Draining {
-                        return None;
-                    }
+                Body::Chunked => {
+                    let bytes = &mut buf[start..end];
+                    let found = self.dechunk(slot, bytes, &mut kept, limit, io).ok()?;
+                    // It borrowed from what was just written.
+                    let again = head::parse(&buf[at..start], head_bytes);
+                    head = again.ok().flatten().expect("the head was read before");
+                    found
                 }
+            };
+            let Some((body_bytes, taken)) = found else {
+                if let Some((_, decoded)) = kept.chunked {
+                    end = start + decoded;
+                }
+                if head.expects_continue() && !kept.continued {
+                    kept.continued = true;
+                    self.reply
+                        .extend_from_slice(b"HTTP/1.1 100 Continue\r\n\r\n");
+                }
+                break;
+            };
+            let who = core::mem::take(&mut kept).who;
+            let flow = self.request(slot, &head, &buf[start..start + body_bytes], who, io);
+            at = start + taken;
+            match flow {
+                Flow::Next => self.request_done(slot, io),
+                Flow::Wait => {}
+            }
+            if !self.is_current(conn) || self.conns.get(slot).state == State::Draining {
+                return None;
             }
         }
         self.send_reply(slot, io);
@@ -237,79 +253,60 @@ impl Shard {
         row.spill = self.spills.insert(Spill::Http(kept));
     }
 
-    /// Whether a whole request stands at the beginning of `buf`.
-    fn whole<I: Io>(
+    /// How the body of a request is delimited and the most that it may have.
+    fn body<I: Io>(
         &mut self,
         slot: u32,
-        buf: &mut [u8],
-        kept: &mut HttpSpill,
+        head: &Head<'_>,
         io: &mut I,
-    ) -> BodyState {
+    ) -> Result<(Body, usize), Refused> {
         let limits = &self.world.settings.limits;
-        let (batch_bytes, message_bytes) = (limits.batch_bytes, limits.message_bytes);
-        let (head_len, body, batch, expects) = match head::parse(buf, limits.head_bytes) {
+        let (limit, reason) = match is_batch(head) {
+            true => (
+                limits.batch_bytes,
+                "the batch is longer than limits.batch_bytes allows",
+            ),
+            false => (
+                limits.message_bytes,
+                "the body is longer than limits.message_bytes allows",
+            ),
+        };
+        // Who is turned away is answered all the same, and waited for no longer.
+        if self.conns.get(slot).is(TURNED_AWAY) {
+            return Ok((Body::None, limit));
+        }
+        match head.body() {
+            Ok(Body::Length(len)) if len > limit as u64 => self.refuse(slot, 413, reason, io),
+            Ok(body) => return Ok((body, limit)),
+            Err(error) => self.refuse(slot, error.status(), error.reason(), io),
+        }
+        Err(Refused)
+    }
+
+    /// Decodes a body in chunks in place, as far as it has come. Says how many bytes it has and of how many it was made
+    /// once it is whole.
+    fn dechunk<I: Io>(
+        &mut self,
+        slot: u32,
+        bytes: &mut [u8],
+        kept: &mut HttpSpill,
+        limit: usize,
+        io: &mut I,
+    ) -> Result<Option<(usize, usize)>, Refused> {
+        let (mut chunked, decoded) = kept.chunked.unwrap_or_default();
+        match chunked.decode(&mut bytes[decoded..], limit) {
             Err(error) => {
                 self.refuse(slot, error.status(), error.reason(), io);
-                return BodyState::Ended;
+                Err(Refused)
             }
-            Ok(None) => return BodyState::More,
-            // It is answered all the same, and waited for no longer.
-            Ok(Some(head)) if self.conns.get(slot).is(TURNED_AWAY) => {
-                return BodyState::Whole(head.len, head.len);
+            Ok(progress) if progress.done => {
+                Ok(Some((decoded + progress.written, decoded + progress.read)))
             }
-            Ok(Some(head)) => match head.body() {
-                Err(error) => {
-                    self.refuse(slot, error.status(), error.reason(), io);
-                    return BodyState::Ended;
-                }
-                Ok(body) => (head.len, body, is_batch(&head), head.expects_continue()),
-            },
-        };
-        let limit = if batch { batch_bytes } else { message_bytes };
-        let state = match body {
-            Body::None => return BodyState::Whole(head_len, head_len),
-            Body::Length(len) if len > limit as u64 => {
-                let reason = if batch {
-                    "the batch is longer than limits.batch_bytes allows"
-                } else {
-                    "the body is longer than limits.message_bytes allows"
-                };
-                self.refuse(slot, 413, reason, io);
-                return BodyState::Ended;
+            Ok(progress) => {
+                kept.chunked = Some((chunked, decoded + progress.written));
+                Ok(None)
             }
-            Body::Length(len) => {
-                let end = head_len + len as usize;
-                if buf.len() >= end {
-                    BodyState::Whole(end, end)
-                } else {
-                    BodyState::More
-                }
-            }
-            Body::Chunked => {
-                let (mut chunked, _, decoded) =
-                    kept.chunked.unwrap_or((Chunked::default(), head_len, 0));
-                let start = head_len + decoded;
-                match chunked.decode(&mut buf[start..], limit) {
-                    Err(error) => {
-                        self.refuse(slot, error.status(), error.reason(), io);
-                        return BodyState::Ended;
-                    }
-                    Ok(progress) if progress.done => {
-                        BodyState::Whole(start + progress.written, start + progress.read)
-                    }
-                    Ok(progress) => {
-                        kept.chunked = Some((chunked, head_len, decoded + progress.written));
-                        BodyState::More
-                    }
-                }
-            }
-        };
-        if matches!(state, BodyState::More) && expects && !kept.continued {
-            kept.continued = true;
-            self.reply
-                .extend_from_slice(b"HTTP/1.1 100 Continue\r\n\r\n");
         }
-        state
     }
 
     fn request<I: Io>(

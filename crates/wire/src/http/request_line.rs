@@ -126,7 +126,23 @@ fn after_scheme(target: &[u8]) -> Option<&[u8]> {
 
 /// Whether this can be `host [":" port]`, or empty: no user part, no delimiters of a URI, no list.
 pub(super) fn is_authority(value: &[u8]) -> bool {
-    value
-        .iter()
-        .all(|b| b.is_ascii_graphic() && !b"@/\\?#,\"<>{}|^`".contains(b))
+    value.iter().all(|b| {
+        b.is_ascii_graphic()
+            && !matches!(
+                b,
+                b'@' | b'/'
+                    | b'\\'
+                    | b'?'
+                    | b'#'
+                    | b','
+                    | b'"'
+                    | b'<'
+                    | b'>'
+                    | b'{'
+                    | b'}'
+                    | b'|'
+                    | b'^'
+                    | b'`'
+            )
+    })
 }
