@@ -15,7 +15,7 @@ const POOL_BYTES: usize = 64 << 10;
 /// The header of a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Header {
-    /// The run of the publisher, at random: its numbers have nothing to do with another run's.
+    /// The run of the publisher: its numbers have nothing to do with another run's.
     pub run: u8,
     /// When it was sent, in nanoseconds of the monotonic clock; 56 bits, more than two years.
     pub sent_ns: u64,

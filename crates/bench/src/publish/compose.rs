@@ -91,7 +91,8 @@ impl Composer {
             host,
             payloads: Payloads::new(size, seed),
             random: Random::new(!seed),
-            run: crate::payload::mix(seed) as u8,
+            // Runs of the same half minute differ.
+            run: (seed >> 27) as u8,
             next: 0,
             broadcast,
             scratch: String::new(),

@@ -3,7 +3,8 @@
 //!
 //! One on the same machine under the same load is the only fair measure of a server on a shared
 //! machine: whatever slows one of them slows the others as well. Each measurement starts its
-//! processes anew. Give `--pin` for one core each.
+//! processes anew, but where little differs: there the servers stand side by side, and a round has several short
+//! windows of each in turn. Give `--pin` for one core each.
 //!
 //! The floor always speaks WebSocket and Mosquitto MQTT; the others are asked as `--protocol` says. Over MQTT
 //! the pair has rows of its own, Mosquitto is what is compared with, and the floor is left out.
@@ -25,7 +26,16 @@ use bar::{Against, Bar};
 /// Share of its core that a saturated server wants, by the median of the rounds.
 const SATURATED: f64 = 0.95;
 
-type Measure = fn(&RunArgs, Kind) -> Result<Value>;
+/// How a round of a row is measured.
+enum Measure {
+    /// One server after another, each with the machine to itself.
+    Alone(fn(&RunArgs, Kind) -> Result<Value>),
+    /// All of them up, each with some windows in turn.
+    SideBySide(fn(&RunArgs, &[Kind]) -> Vec<Windows>),
+}
+
+/// What one server has shown in its windows.
+type Windows = Vec<Result<Value>>;
 
 /// A row: its name, how it is measured, and the values that are compared, with their bars.
 struct Row {
@@ -39,22 +49,22 @@ struct Row {
 const ROWS: [Row; 5] = [
     Row {
         name: "unicast",
-        measure: measure::unicast,
+        measure: Measure::Alone(measure::unicast),
         values: &[("deliveries_per_s", Bar::least(0.90, Against::Floor))],
     },
     Row {
         name: "fan-out",
-        measure: measure::fan_out,
+        measure: Measure::Alone(measure::fan_out),
         values: &[("deliveries_per_s", Bar::least(9.0, Against::Floor))],
     },
     Row {
         name: "broadcast",
-        measure: measure::once,
+        measure: Measure::Alone(measure::once),
         values: &[("last_has_it_ms", Bar::most(1.1, Against::Floor).long_poll())],
     },
     Row {
         name: "rate",
-        measure: measure::at_rate,
+        measure: Measure::SideBySide(measure::at_rate),
         values: &[
             ("p99_ms", Bar::most(1.0, Against::Mosquitto).long_poll()),
             (
@@ -65,7 +75,7 @@ const ROWS: [Row; 5] = [
     },
     Row {
         name: "idle",
-        measure: measure::idle,
+        measure: Measure::Alone(measure::idle),
         values: &[
             (
                 "handshake_cpu_us",
@@ -80,32 +90,32 @@ const ROWS: [Row; 5] = [
 const MQTT_ROWS: [Row; 7] = [
     Row {
         name: "unicast",
-        measure: measure::unicast,
+        measure: Measure::Alone(measure::unicast),
         values: &AHEAD,
     },
     Row {
         name: "fan-out",
-        measure: measure::fan_out,
+        measure: Measure::Alone(measure::fan_out),
         values: &AHEAD,
     },
     Row {
         name: "acknowledged",
-        measure: measure::acknowledged,
+        measure: Measure::Alone(measure::acknowledged),
         values: &AHEAD,
     },
     Row {
         name: "quality-1",
-        measure: measure::quality_1,
+        measure: Measure::Alone(measure::quality_1),
         values: &AHEAD,
     },
     Row {
         name: "broadcast",
-        measure: measure::once,
+        measure: Measure::Alone(measure::once),
         values: &[("last_has_it_ms", Bar::most(1.0, Against::Mosquitto))],
     },
     Row {
         name: "rate",
-        measure: measure::at_rate,
+        measure: Measure::SideBySide(measure::at_rate),
         values: &[
             ("p99_ms", Bar::most(1.0, Against::Mosquitto)),
             (
@@ -116,7 +126,7 @@ const MQTT_ROWS: [Row; 7] = [
     },
     Row {
         name: "idle",
-        measure: measure::idle,
+        measure: Measure::Alone(measure::idle),
         values: &[
             ("handshake_cpu_us", Bar::most(1.0, Against::Mosquitto)),
             ("pss_bytes", Bar::most(1.0, Against::Mosquitto)),
@@ -198,18 +208,18 @@ struct Side {
 }
 
 impl Side {
-    /// Measures once more; only a peer may fail.
-    fn measure(&mut self, args: &RunArgs, row: &Row) -> Result<()> {
-        let round = self.runs.len() + 1;
+    /// Keeps what was measured; only a peer may fail.
+    fn keep(&mut self, row: &str, run: Result<Value>) -> Result<()> {
+        let number = self.runs.len() + 1;
         let is_peer = !matches!(self.kind, Kind::Floor | Kind::Crore);
-        let run = match (row.measure)(args, self.kind) {
+        let run = match run {
             Ok(run) => run,
             Err(error) if is_peer => json!({ "clean": false, "error": format!("{error:#}") }),
-            Err(error) => return Err(error.context(format!("{}: {}", row.name, self.kind.name()))),
+            Err(error) => return Err(error.context(format!("{row}: {}", self.kind.name()))),
         };
         if let Some(trouble) = trouble(&run) {
-            let text = format!("round {round}: {trouble}");
-            report::say(&format!("{:<10} {}: {text}", row.name, self.kind.name()));
+            let text = format!("run {number}: {trouble}");
+            report::say(&format!("{row:<10} {}: {text}", self.kind.name()));
             self.troubles.push(text);
         }
         self.runs.push(run);
@@ -286,8 +296,18 @@ fn pair(args: &RunArgs, row: &Row, kinds: &[Kind]) -> Result<Value> {
         })
         .collect();
     for _ in 0..args.rounds {
-        for side in &mut sides {
-            side.measure(args, row)?;
+        match row.measure {
+            Measure::Alone(measure) => {
+                for side in &mut sides {
+                    side.keep(row.name, measure(args, side.kind))?;
+                }
+            }
+            Measure::SideBySide(measure) => {
+                for (side, runs) in sides.iter_mut().zip(measure(args, kinds)) {
+                    runs.into_iter()
+                        .try_for_each(|run| side.keep(row.name, run))?;
+                }
+            }
         }
     }
     let values: Map<String, Value> = row
