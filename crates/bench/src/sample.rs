@@ -10,6 +10,8 @@ use std::fs;
 use anyhow::{Context, Result};
 use serde_json::{Value, json};
 
+use crate::sys;
+
 /// Bytes of a page, the unit of `/proc/net/sockstat` and `/proc/slabinfo`.
 const PAGE_BYTES: u64 = 4096;
 /// Ticks a second in `/proc/PID/stat`: fixed for user space on Linux.
@@ -35,9 +37,11 @@ pub struct Process {
     pub rss_bytes: u64,
     /// Resident bytes, each shared page by its share.
     pub pss_bytes: u64,
-    /// User time since its start, in seconds.
+    /// Processor time since its start, in seconds, to the nanosecond.
+    pub cpu_s: f64,
+    /// Its part in user space, to the tick of 10 ms.
     pub user_s: f64,
-    /// System time since its start, in seconds.
+    /// Its part in the kernel, to the tick of 10 ms.
     pub system_s: f64,
     /// Time that its threads were ready to run and others had the core, in seconds.
     pub waited_s: f64,
@@ -51,6 +55,7 @@ impl Process {
         Ok(Process {
             rss_bytes: kib(&rollup, "Rss:").context("Rss")?,
             pss_bytes: kib(&rollup, "Pss:").context("Pss")?,
+            cpu_s: sys::cpu_ns_of(pid)? as f64 / 1e9,
             user_s,
             system_s,
             waited_s: waited_s(pid),
@@ -64,6 +69,7 @@ impl Process {
             let child = Process::read(child)?;
             sum.rss_bytes += child.rss_bytes;
             sum.pss_bytes += child.pss_bytes;
+            sum.cpu_s += child.cpu_s;
             sum.user_s += child.user_s;
             sum.system_s += child.system_s;
             sum.waited_s += child.waited_s;
@@ -89,16 +95,11 @@ impl Process {
         found
     }
 
-    /// Processor time, in seconds.
-    pub fn cpu_s(&self) -> f64 {
-        self.user_s + self.system_s
-    }
-
     /// The sample for the JSON report.
     pub fn json(&self) -> Value {
         json!({
             "rss_bytes": self.rss_bytes, "pss_bytes": self.pss_bytes,
-            "user_s": self.user_s, "system_s": self.system_s, "waited_s": self.waited_s,
+            "cpu_s": self.cpu_s, "user_s": self.user_s, "system_s": self.system_s, "waited_s": self.waited_s,
         })
     }
 }

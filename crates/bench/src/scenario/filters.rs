@@ -158,10 +158,10 @@ impl Side {
         let before = Moment::of(&mut server)?;
         drop(idle);
         pause(REST_S);
-        let begin = (Instant::now(), server.sample()?.cpu_s());
+        let begin = (Instant::now(), server.sample()?.cpu_s);
         let crowd = Crowd::open(server.addresses[0], set.clients(), deal)?;
         let took_s = begin.0.elapsed().as_secs_f64();
-        let cpu_s = server.sample()?.cpu_s() - begin.1;
+        let cpu_s = server.sample()?.cpu_s - begin.1;
         pause(REST_S);
         let after = Moment::of(&mut server)?;
         let grown = after.process.pss_bytes as f64 - before.process.pss_bytes as f64;
@@ -213,7 +213,7 @@ impl Side {
         let due = if kind == "hit" { messages.len() } else { 0 };
         let clean = tally.arrived == due && tally.doubled == 0 && tally.misdelivered == 0;
         let each = |seconds: f64| seconds * 1e6 / f64::from(count);
-        let cpu_us = each(after.cpu_s() - before.cpu_s());
+        let cpu_us = each(after.cpu_s - before.cpu_s);
         self.windows.push(json!({
             "kind": kind,
             "clean": clean,

@@ -107,7 +107,7 @@ pub fn run(args: &RunArgs) -> Result<Value> {
     pause(REST_S);
     let idle = Moment::of(&mut server)?;
 
-    let tool_before_s = subscriber.sample()?.cpu_s();
+    let tool_before_s = subscriber.sample()?.cpu_s;
     let (samples, published) = match shape.talk_every_s {
         Some(every_s) => {
             subscriber.ask(&format!("talk {every_s}"))?;
@@ -134,10 +134,10 @@ pub fn run(args: &RunArgs) -> Result<Value> {
         && count(&published, "refused") + count(&published, "unanswered") == 0
         && received["connections"]["closed"] == 0;
     let served_s = (after.at_ns - idle.at_ns) as f64 / 1e9;
-    let busy = (after.process.cpu_s() - idle.process.cpu_s()) / served_s;
-    let server_cpu_s = after.process.cpu_s() - idle.process.cpu_s();
+    let busy = (after.process.cpu_s - idle.process.cpu_s) / served_s;
+    let server_cpu_s = after.process.cpu_s - idle.process.cpu_s;
     let publisher_s = published["tool_cpu_s"].as_f64().unwrap_or(0.0);
-    let tools_busy = (tool.cpu_s() - tool_before_s + publisher_s) / served_s;
+    let tools_busy = (tool.cpu_s - tool_before_s + publisher_s) / served_s;
     let cores = std::thread::available_parallelism()?.get() as f64;
     let idle_cost = per_connection(shape.connections, &empty, &idle);
     let after_cost = per_connection(shape.connections, &empty, &after);

@@ -275,7 +275,7 @@ fn per_connection(connections: u32, before: &Moment, after: &Moment) -> Value {
     json!({
         "server_pss_bytes": grown(after.process.pss_bytes, before.process.pss_bytes),
         "server_rss_bytes": grown(after.process.rss_bytes, before.process.rss_bytes),
-        "server_cpu_us": (after.process.cpu_s() - before.process.cpu_s()) * 1e6 / n,
+        "server_cpu_us": (after.process.cpu_s - before.process.cpu_s) * 1e6 / n,
         "kernel_both_ends_slab_bytes": grown(after.kernel.slab_bytes, before.kernel.slab_bytes),
         "kernel_both_ends_buffer_bytes": grown(after.kernel.buffer_bytes, before.kernel.buffer_bytes),
         "kernel_both_ends_slabs": slabs,

@@ -196,11 +196,11 @@ fn measure(args: &RunArgs, place: Place, stalled: u32) -> Result<Value> {
     let publisher = Publisher::start(args, &server, kind, TOPIC, SIZE_BYTES, &["--rate", &rate])?;
     pause(1.0);
     healthy.ask("restart")?;
-    let (begin, cpu_s) = (std::time::Instant::now(), server.sample()?.cpu_s());
+    let (begin, cpu_s) = (std::time::Instant::now(), server.sample()?.cpu_s);
     pause(args.duration.unwrap_or(WINDOW_S));
     let received = healthy.ask("report")?;
     let after = server.sample()?;
-    let busy = (after.cpu_s() - cpu_s) / begin.elapsed().as_secs_f64();
+    let busy = (after.cpu_s - cpu_s) / begin.elapsed().as_secs_f64();
     let (published, others) = (publisher.stop()?, others.stop()?);
     drop(crowd);
 

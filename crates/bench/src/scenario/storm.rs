@@ -114,8 +114,7 @@ impl Storm {
         let after = Moment::of(&mut self.server)?;
         let mut report = self.subscriber.ask("report")?;
         let seconds = (after.at_ns - before.at_ns) as f64 / 1e9;
-        report["server_cores_busy"] =
-            json!((after.process.cpu_s() - before.process.cpu_s()) / seconds);
+        report["server_cores_busy"] = json!((after.process.cpu_s - before.process.cpu_s) / seconds);
         report["window_s"] = json!(seconds);
         report["samples"] = json!(samples);
         let latency = &report["latency_ms"];

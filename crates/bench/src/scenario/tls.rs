@@ -172,7 +172,7 @@ fn knocks(args: &RunArgs, server: &mut Server, resumes: bool) -> Result<Value> {
         elapsed_s,
     } = knock(address, certificate, resumes, HANDSHAKES)?;
     pause(0.2);
-    let cpu_s = server.sample()?.cpu_s() - before.cpu_s();
+    let cpu_s = server.sample()?.cpu_s - before.cpu_s;
     Ok(json!({
         "handshakes": handshakes,
         "resumed": resumed,
@@ -216,7 +216,7 @@ fn storm(args: &RunArgs) -> Result<Value> {
         let rate = begun
             .zip(done)
             .map(|(begun, done)| (done - begun) as f64 / seconds);
-        report["server_cores_busy"] = json!((to.process.cpu_s() - from.process.cpu_s()) / seconds);
+        report["server_cores_busy"] = json!((to.process.cpu_s - from.process.cpu_s) / seconds);
         report["handshakes_per_s"] = json!(rate);
         let latency = &report["latency_ms"];
         report::say(&format!(

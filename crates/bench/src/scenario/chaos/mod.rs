@@ -114,7 +114,7 @@ pub fn run(args: &RunArgs) -> Result<Value> {
         ("network", outcome.done.json()),
         (
             "server_cores_busy",
-            json!((after.process.cpu_s() - before.process.cpu_s()) / busy_s),
+            json!((after.process.cpu_s - before.process.cpu_s) / busy_s),
         ),
         ("tool_cpu_s", json!(sys::process_cpu_ns() as f64 / 1e9)),
         ("before", before.json()),

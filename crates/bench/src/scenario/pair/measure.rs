@@ -88,7 +88,7 @@ impl Pair {
         pause(if self.is_warm { WARM_AGAIN_S } else { WARM_S });
         self.is_warm = true;
         let tools = |this: &Pair| -> Result<f64> {
-            Ok(this.subscriber.sample()?.cpu_s() + publisher.sample()?.cpu_s())
+            Ok(this.subscriber.sample()?.cpu_s + publisher.sample()?.cpu_s)
         };
         let tools_before = tools(self)?;
         let before = Moment::of(&mut self.server)?;
@@ -103,7 +103,7 @@ impl Pair {
         let elapsed_s = (at(&last) - at(&first)) as f64 / 1e9;
         let sampled_s = (after.at_ns - before.at_ns) as f64 / 1e9;
         let deliveries_per_s = last["messages"].as_u64().unwrap_or(0) as f64 / elapsed_s;
-        let cpu_s = after.process.cpu_s() - before.process.cpu_s();
+        let cpu_s = after.process.cpu_s - before.process.cpu_s;
         let (server_busy, tools_busy) =
             (cpu_s / sampled_s, (tools_after - tools_before) / sampled_s);
         let server_waited = (after.process.waited_s - before.process.waited_s) / sampled_s;
@@ -160,7 +160,10 @@ pub fn at_rate(args: &RunArgs, kinds: &[Kind]) -> Vec<Windows> {
     let mut runs: Vec<Windows> = kinds.iter().map(|_| Vec::new()).collect();
     for _ in 0..WINDOWS {
         for (pair, runs) in pairs.iter_mut().zip(&mut runs) {
-            if let Ok(pair) = pair {
+            // Who failed once fails again.
+            if let Ok(pair) = pair
+                && runs.last().is_none_or(Result::is_ok)
+            {
                 runs.push(pair.window(args, &["--rate", &rate]));
             }
         }
