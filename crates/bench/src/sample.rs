@@ -260,7 +260,7 @@ mod tests {
         let tree = Process::tree(shell.id());
         let whole = Process::read_tree(shell.id());
         let each: Vec<_> = tree.iter().map(|pid| Process::read(*pid)).collect();
-        tree[1..].iter().for_each(|pid| crate::sys::kill(*pid));
+        tree[1..].iter().for_each(|pid| sys::kill(*pid));
         shell.kill().unwrap();
         shell.wait().unwrap();
         assert_eq!((tree.len(), tree[0]), (2, shell.id()));
