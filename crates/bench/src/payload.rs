@@ -9,17 +9,20 @@
 /// Bytes of the header.
 pub const HEADER_BYTES: usize = 32;
 
+/// Topics that a header can name.
+pub const TOPICS_MAX: u32 = 1 << 24;
+
 /// Bytes of random text that the publisher cuts its payloads from.
 const POOL_BYTES: usize = 64 << 10;
 
 /// The header of a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Header {
-    /// The run of the publisher: its numbers have nothing to do with another run's.
-    pub run: u8,
+    /// The run of the publisher, at random: its numbers have nothing to do with another run's.
+    pub run: u16,
     /// When it was sent, in nanoseconds of the monotonic clock; 56 bits, more than two years.
     pub sent_ns: u64,
-    /// Index of the topic in the pattern.
+    /// Index of the topic in the pattern, below [`TOPICS_MAX`].
     pub topic: u32,
     /// Number of the message within its topic, from 1.
     pub sequence: u32,
@@ -49,9 +52,9 @@ impl Header {
     /// The header as text.
     pub fn encode(&self) -> [u8; HEADER_BYTES] {
         let mut out = [0; HEADER_BYTES];
-        put(self.run.into(), &mut out[..2]);
-        put(self.sent_ns, &mut out[2..16]);
-        put(self.topic.into(), &mut out[16..24]);
+        put(self.run.into(), &mut out[..4]);
+        put(self.sent_ns, &mut out[4..18]);
+        put(self.topic.into(), &mut out[18..24]);
         put(self.sequence.into(), &mut out[24..]);
         out
     }
@@ -60,9 +63,9 @@ impl Header {
     pub fn decode(payload: &[u8]) -> Option<Header> {
         let header = payload.first_chunk::<HEADER_BYTES>()?;
         Some(Header {
-            run: get(&header[..2])? as u8,
-            sent_ns: get(&header[2..16])?,
-            topic: get(&header[16..24])? as u32,
+            run: get(&header[..4])? as u16,
+            sent_ns: get(&header[4..18])?,
+            topic: get(&header[18..24])? as u32,
             sequence: get(&header[24..])? as u32,
         })
     }
@@ -161,7 +164,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn headers_come_back(run: u8, sent_ns in 0u64..1 << 56, topic: u32, sequence: u32) {
+        fn headers_come_back(run: u16, sent_ns in 0u64..1 << 56, topic in 0..TOPICS_MAX, sequence: u32) {
             let header = Header { run, sent_ns, topic, sequence };
             prop_assert_eq!(Header::decode(&header.encode()), Some(header));
         }

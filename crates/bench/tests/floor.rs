@@ -125,7 +125,7 @@ fn a_second_publisher_begins_anew() {
         wait_for(|| subscriber.tally().messages >= total);
     }
     let tally = subscriber.tally();
-    // Runs are told apart by eight random bits: once in 256 they look the same.
+    // Runs are told apart by sixteen random bits: once in 65,536 they look the same.
     assert!(
         tally.doubled == 0 || tally.doubled >= 190,
         "{}",

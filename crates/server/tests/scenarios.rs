@@ -79,3 +79,29 @@ fn every_client_of_the_grid_publishes_itself_and_is_heard_by_its_neighbours() {
     }
     assert_eq!(count(&result, "/received/connections/live"), 500);
 }
+
+#[test]
+fn servers_that_are_measured_side_by_side_have_windows_of_their_own_and_lose_nothing() {
+    let result = run(&[
+        "pair",
+        "--rows",
+        "rate",
+        "--rounds",
+        "1",
+        "--duration",
+        "0.3",
+        "--connections",
+        "100",
+        "--rate",
+        "1000",
+    ]);
+    for who in ["floor", "crore"] {
+        let runs = result["rows"]["rate"]["runs"][who].as_array().unwrap();
+        assert_eq!(runs.len(), 5, "{who}: windows of a round");
+        for run in runs {
+            assert_eq!(run["clean"], true, "{who}: {run}");
+            let per_s = run["deliveries_per_s"].as_f64().unwrap();
+            assert!(per_s > 0.0, "{who}: {run}");
+        }
+    }
+}

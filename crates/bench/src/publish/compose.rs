@@ -65,7 +65,7 @@ pub struct Composer {
     host: String,
     payloads: Payloads,
     random: Random,
-    run: u8,
+    run: u16,
     sequences: Vec<u32>,
     next: u32,
     broadcast: bool,
@@ -91,8 +91,7 @@ impl Composer {
             host,
             payloads: Payloads::new(size, seed),
             random: Random::new(!seed),
-            // Runs of the same half minute differ.
-            run: (seed >> 27) as u8,
+            run: crate::payload::mix(seed) as u16,
             next: 0,
             broadcast,
             scratch: String::new(),

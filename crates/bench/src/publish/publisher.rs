@@ -12,6 +12,7 @@ use super::PublishArgs;
 use super::compose::{Composer, Form};
 use super::link::{Answers, Link};
 use crate::pattern::{self, Pattern};
+use crate::payload::TOPICS_MAX;
 use crate::sys::{self, Epoll};
 use crate::tls;
 
@@ -53,6 +54,11 @@ impl Publisher {
             "a rate is more than nothing"
         );
         let topics = Pattern::parse(&args.topics)?;
+        ensure!(
+            topics.count() <= TOPICS_MAX,
+            "--topics names {} topics; a message can say {TOPICS_MAX} apart",
+            topics.count()
+        );
         let servers = pattern::servers(&args.server)?;
         let form = args.form();
         let count = args.connections.clamp(1, topics.count() as usize);

@@ -42,7 +42,7 @@ pub struct Row {
     /// Attempts to open it that failed in a row.
     pub failures: u8,
     /// The publisher's run that the sequences belong to.
-    pub run: u8,
+    pub run: u16,
     /// It was away: the next message may follow a gap that is not the server's.
     pub returned: bool,
     /// The server told that messages before the next one are lost.

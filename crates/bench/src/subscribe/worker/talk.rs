@@ -90,7 +90,7 @@ impl Talk {
     }
 
     /// The number of the last message that `row` heard on this way; none where there is no such way.
-    pub fn last(&mut self, row: u32, way: u8) -> Option<&mut u32> {
+    pub fn last(&mut self, row: u32, way: u16) -> Option<&mut u32> {
         self.heard[row as usize].get_mut(usize::from(way))
     }
 
@@ -216,7 +216,7 @@ impl Talk {
         for (way, topic) in beside.into_iter().enumerate() {
             let Some(topic) = topic else { continue };
             let header = Header {
-                run: way as u8,
+                run: way as u16,
                 sent_ns: sys::now_ns(),
                 topic,
                 sequence,
