@@ -112,8 +112,7 @@ fn settings() -> Settings {
     limits.connections_per_shard = 4;
     limits.log_bytes = 16 << 10;
     limits.outbox_bytes = 700;
-    limits.outbox_bytes_per_shard = 1500;
-    limits.receive_bytes_per_shard = 2500;
+    limits.memory_bytes = 64 << 10;
     limits.publish_credit_bytes = 1000;
     settings.deflate.min_bytes = 16;
     settings.publish.idempotency_window_s = 20;
@@ -361,8 +360,7 @@ impl Shards {
         assert!(held.home_topics as usize <= limits.topics_per_shard);
         let request = limits.batch_bytes.max(limits.head_bytes) + READ_BYTES;
         assert!(
-            held.receive_bytes
-                <= limits.receive_bytes_per_shard.max(connections * request) + request,
+            held.receive_bytes <= limits.memory_bytes.max(connections * request) + request,
             "{} bytes received",
             held.receive_bytes
         );

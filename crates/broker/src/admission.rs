@@ -21,6 +21,7 @@ pub use client::Client;
 use client::Clients;
 use rate::{Buckets, Rate};
 
+use crate::account::Account;
 use crate::settings::Settings;
 use crate::totals::Totals;
 
@@ -72,6 +73,8 @@ pub struct Counts {
     followers: AtomicU32,
     sessions: AtomicU32,
     sessions_max: AtomicU32,
+    /// What clients make all shards hold.
+    pub account: Account,
     /// The sums of what each shard counts.
     pub totals: Totals,
     followers_max: AtomicU32,
@@ -106,6 +109,7 @@ impl Admission {
             followers: AtomicU32::new(0),
             sessions: AtomicU32::new(0),
             sessions_max: AtomicU32::new(0),
+            account: Account::new(limits.memory_bytes),
             totals: Totals::default(),
             followers_max: AtomicU32::new(0),
             seed,
@@ -124,6 +128,7 @@ impl Counts {
         let rate = Rate::of(limits.publishes_per_s, limits.publishes_burst);
         self.connections_max.store(connections_max, Relaxed);
         self.publishes.0.store(Rate::pack(rate), Relaxed);
+        self.account.change(limits.memory_bytes);
         self.sessions_max.store(settings.mqtt.sessions_max, Relaxed);
         self.followers_max
             .store(settings.interest.followers_max, Relaxed);
@@ -134,22 +139,9 @@ impl Counts {
         self.connections.load(Relaxed)
     }
 
-    /// Whether anything is counted by address.
-    pub fn knows_clients(&self) -> bool {
-        self.clients.is_some()
-            || self.publishers.is_some()
-            || self.topic_makers.is_some()
-            || self.session_owners.is_some()
-            || self.log_owners.is_some()
-    }
-
     /// Whom a connection from `address` is counted for.
     pub fn client(&self, address: IpAddr) -> Client {
-        if self.knows_clients() {
-            Client::of(address, self.seed)
-        } else {
-            Client::NOBODY
-        }
+        Client::of(address, self.seed)
     }
 
     /// A connection comes in, if there is room in the process.
@@ -499,7 +491,8 @@ mod tests {
     #[test]
     fn nothing_is_counted_that_has_no_limit() {
         let admission = admission(|_| ());
-        assert_eq!(admission.client(v4(1)), Client::NOBODY);
+        let one = admission.client(v4(1));
+        assert!((0..1_000).all(|_| admission.enter_client(one).is_ok()));
         assert!((0..1_000).all(|_| admission.publish(Client::NOBODY, 5).is_ok()));
         assert!((0..1_000).all(|_| admission.enter().is_ok()));
     }

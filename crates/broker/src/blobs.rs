@@ -3,23 +3,28 @@
 //! page costs more than the copy into it).
 //!
 //! Invariants: a handle names exactly one place; the caller remembers the length. Blobs past the
-//! largest class have an allocation of their own.
+//! largest class have an allocation of their own, which others may hold too. Where a class has no place left a blob lies in
+//! the next larger one.
 
 use alloc::boxed::Box;
 use alloc::vec;
 use alloc::vec::Vec;
 
+use crate::admission::Admission;
+use crate::shared::{SHARED_MIN, Shared};
 use crate::slab::{NONE, Side};
 
 /// Classes are 8 bytes apart up to here.
 const FINE_MAX: usize = 128;
 /// From there each power of two has sixteen classes, up to here; past it a blob has its own box.
-const CLASS_MAX: usize = 8 << 10;
+const CLASS_MAX: usize = SHARED_MIN;
 const CHUNK_BYTES: usize = 16 << 10;
 const CLASSES: usize = FINE_MAX / 8 + 6 * 16;
 /// The class number of blobs with their own box.
 const OWN: u32 = 127;
 const SLOT_BITS: u32 = 25;
+/// Places of one class. In tests so few that classes fill up.
+const PLACES_MAX: u32 = if cfg!(test) { 1 << 14 } else { 1 << SLOT_BITS };
 
 /// Where a blob lies.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -41,8 +46,16 @@ struct Class {
 /// The arena.
 pub struct Blobs {
     classes: Vec<Class>,
-    own: Side<Box<[u8]>>,
+    own: Side<Shared>,
     bytes: usize,
+}
+
+/// What lies in a place.
+pub enum Place<'a> {
+    /// At least the bytes that were stored.
+    Bytes(&'a [u8]),
+    /// A blob with an allocation of its own.
+    Own(&'a Shared),
 }
 
 fn class_of(len: usize) -> usize {
@@ -88,23 +101,53 @@ impl Blobs {
         self.bytes
     }
 
-    /// Stores the concatenation of `parts`.
-    pub fn insert(&mut self, parts: &[&[u8]]) -> Blob {
+    /// Whether there may be no place for the next blob: the largest have their own rows, and too many of them.
+    pub fn is_full(&self) -> bool {
+        self.own.len() >= PLACES_MAX - 1
+    }
+
+    /// Stores the concatenation of `parts`, which the log of `admission` keeps if it is large.
+    ///
+    /// # Panics
+    /// When it is large and the arena [is full](Self::is_full).
+    pub fn insert(&mut self, parts: &[&[u8]], admission: &Admission) -> Blob {
         let len = parts.iter().map(|part| part.len()).sum();
-        self.bytes += occupied(len);
-        if len > CLASS_MAX {
-            let id = self.own.insert(parts.concat().into_boxed_slice());
-            return Blob(OWN << SLOT_BITS | id);
+        match self.class_with_place(len) {
+            Some(class) => self.insert_in(class, parts),
+            None => self.insert_shared(Shared::new(parts.concat().into_boxed_slice(), admission)),
         }
-        let class = class_of(len);
+    }
+
+    /// Stores bytes that others hold too.
+    ///
+    /// # Panics
+    /// When the arena [is full](Self::is_full).
+    pub fn insert_shared(&mut self, bytes: Shared) -> Blob {
+        assert!(!self.is_full(), "the caller makes room first");
+        self.bytes += bytes.len();
+        bytes.enter_log();
+        Blob(OWN << SLOT_BITS | self.own.insert(bytes))
+    }
+
+    /// The smallest class that holds so many bytes and has a place left.
+    fn class_with_place(&mut self, len: usize) -> Option<usize> {
+        if len > CLASS_MAX {
+            return None;
+        }
         if self.classes.is_empty() {
             self.classes.resize_with(CLASSES, || Class {
                 free: NONE,
                 ..Class::default()
             });
         }
-        let slot = self.classes[class].take(class_size(class));
-        let mut at = self.classes[class].place(slot, class_size(class));
+        (class_of(len)..CLASSES).find(|class| self.classes[*class].has_place())
+    }
+
+    fn insert_in(&mut self, class: usize, parts: &[&[u8]]) -> Blob {
+        let size = class_size(class);
+        self.bytes += size;
+        let slot = self.classes[class].take(size);
+        let mut at = self.classes[class].place(slot, size);
         for part in parts {
             let (here, rest) = at.split_at_mut(part.len());
             here.copy_from_slice(part);
@@ -116,29 +159,48 @@ impl Blobs {
     /// The whole place of a blob: at least the bytes that were stored.
     #[inline]
     pub fn get(&self, blob: Blob) -> &[u8] {
+        match self.place(blob) {
+            Place::Bytes(bytes) => bytes,
+            Place::Own(shared) => shared,
+        }
+    }
+
+    /// The place of a blob, which may be held by others.
+    #[inline]
+    pub fn place(&self, blob: Blob) -> Place<'_> {
         let (class, slot) = (blob.0 >> SLOT_BITS, blob.0 & ((1 << SLOT_BITS) - 1));
         if class == OWN {
-            return self.own.get(slot);
+            return Place::Own(self.own.get(slot));
         }
         let size = class_size(class as usize);
         let per = CHUNK_BYTES / size;
         let at = (slot as usize % per) * size;
-        &self.classes[class as usize].chunks[slot as usize / per][at..at + size]
+        Place::Bytes(&self.classes[class as usize].chunks[slot as usize / per][at..at + size])
     }
 
-    /// Frees a blob of `len` bytes.
-    pub fn remove(&mut self, blob: Blob, len: usize) {
-        self.bytes -= occupied(len);
+    /// Frees a blob.
+    pub fn remove(&mut self, blob: Blob) {
         let (class, slot) = (blob.0 >> SLOT_BITS, blob.0 & ((1 << SLOT_BITS) - 1));
         if class == OWN {
-            self.own.remove(slot);
+            let shared = self.own.remove(slot);
+            self.bytes -= shared.len();
+            shared.leave_log();
             return;
         }
         let class = class as usize;
+        let size = class_size(class);
+        self.bytes -= size;
         let free = self.classes[class].free;
-        self.classes[class].place(slot, class_size(class))[..4]
-            .copy_from_slice(&free.to_le_bytes());
+        self.classes[class].place(slot, size)[..4].copy_from_slice(&free.to_le_bytes());
         self.classes[class].free = slot;
+    }
+}
+
+impl Drop for Blobs {
+    fn drop(&mut self) {
+        for shared in self.own.iter() {
+            shared.leave_log();
+        }
     }
 }
 
@@ -155,6 +217,10 @@ impl Class {
         &mut self.chunks[slot as usize / per][at..at + size]
     }
 
+    fn has_place(&self) -> bool {
+        self.free != NONE || self.next_fresh < PLACES_MAX
+    }
+
     fn take(&mut self, size: usize) -> u32 {
         if self.free != NONE {
             let slot = self.free;
@@ -163,7 +229,6 @@ impl Class {
             return slot;
         }
         let slot = self.next_fresh;
-        assert!(slot < 1 << SLOT_BITS, "a size class is full");
         self.next_fresh += 1;
         if slot as usize / (CHUNK_BYTES / size) == self.chunks.len() {
             self.chunks
@@ -185,15 +250,20 @@ impl Names {
     }
 
     /// Stores a name of at most 1,000 bytes.
+    ///
+    /// # Panics
+    /// When there are more names of one length than a shard may have topics.
     pub fn insert(&mut self, name: &[u8]) -> Blob {
-        let size = occupied(name.len() + 1);
-        let padding = size - name.len() - 1;
+        let class = self.0.class_with_place(name.len() + 1);
+        let class = class.expect("the limits leave a place for every name");
+        let padding = class_size(class) - name.len() - 1;
         assert!(
             padding < 256,
             "the steps of the classes are under 256 bytes up to names of 1,000"
         );
         let zeros = [0u8; 256];
-        self.0.insert(&[name, &zeros[..padding], &[padding as u8]])
+        let parts = [name, &zeros[..padding], &[padding as u8]];
+        self.0.insert_in(class, &parts)
     }
 
     /// The name.
@@ -206,14 +276,14 @@ impl Names {
 
     /// Frees a name.
     pub fn remove(&mut self, name: Blob) {
-        let len = self.0.get(name).len();
-        self.0.remove(name, len);
+        self.0.remove(name);
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::settings::Settings;
 
     #[test]
     fn classes_hold_their_length_and_waste_a_sixteenth_at_most() {
@@ -230,20 +300,39 @@ mod tests {
     }
 
     #[test]
+    fn where_a_class_is_full_the_next_larger_one_takes_over() {
+        let admission = Admission::new(&Settings::default(), 7);
+        let mut blobs = Blobs::new();
+        let of = |n: u32| n.to_le_bytes();
+        let all: Vec<Blob> = (0..3 * PLACES_MAX)
+            .map(|n| blobs.insert(&[&of(n)], &admission))
+            .collect();
+        assert_eq!(blobs.bytes(), PLACES_MAX as usize * (8 + 16 + 24));
+        for (n, blob) in (0..).zip(&all) {
+            assert_eq!(blobs.get(*blob)[..4], of(n));
+        }
+        all.into_iter().for_each(|blob| blobs.remove(blob));
+        assert_eq!(blobs.bytes(), 0);
+        blobs.insert(&[&of(1)], &admission);
+        assert_eq!(blobs.bytes(), 8);
+    }
+
+    #[test]
     fn blobs_and_names_come_back_whole_and_everything_is_freed() {
+        let admission = Admission::new(&Settings::default(), 7);
         let (mut blobs, mut names) = (Blobs::new(), Names::default());
         let body = |n: usize| vec![n as u8; (n * 37) % 20_000 + 1];
         for round in 0..3 {
             let kept: Vec<_> = (0..500)
-                .map(|n| (n, blobs.insert(&[&body(n), b"end"])))
+                .map(|n| (n, blobs.insert(&[&body(n), b"end"], &admission)))
                 .collect();
             for (n, blob) in &kept {
                 let len = body(*n).len();
                 assert_eq!(&blobs.get(*blob)[..len], &body(*n)[..], "round {round}");
                 assert_eq!(&blobs.get(*blob)[len..len + 3], b"end");
             }
-            for (n, blob) in kept {
-                blobs.remove(blob, body(n).len() + 3);
+            for (_, blob) in kept {
+                blobs.remove(blob);
             }
             assert_eq!(blobs.bytes(), 0);
         }

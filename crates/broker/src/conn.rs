@@ -14,6 +14,7 @@ use crate::connection::filtered::Opening;
 use crate::connection::mqtt::{Mqtt, Shared};
 use crate::mail::{Frames, Record, ShardId};
 use crate::matching::Filtered;
+use crate::rope::Rope;
 use crate::slab::{NONE, Vacant};
 use crate::stats::Transport;
 
@@ -333,7 +334,7 @@ pub struct Attaching {
     /// The response's head.
     pub head: Vec<u8>,
     /// The first messages, encoded.
-    pub body: Vec<u8>,
+    pub body: Rope,
     /// Attaches without an answer.
     pub waiting: u32,
     /// Of a set: what is encoded when all positions are known; a long-poll holds the first message that came.
@@ -377,6 +378,50 @@ pub struct Extra {
     pub filters: Option<Box<Filtered>>,
     /// A response to a request by filter that is not yet begun.
     pub opening: Option<Box<Opening>>,
+    /// What of it is charged to the account.
+    charged_bytes: usize,
+}
+
+impl Extra {
+    /// Bytes of the row and of what it holds; parts of large messages that others hold too count in full.
+    pub fn bytes(&self) -> usize {
+        let attaching = self.attaching.as_ref().map_or(0, |it| {
+            it.head.capacity()
+                + it.body.len()
+                + it.frames.own_bytes()
+                + it.frames.len()
+                + it.held.capacity() * size_of::<Held>()
+        });
+        size_of::<Extra>()
+            + attaching
+            + self.list.capacity() * size_of::<Sub>()
+            + self.behind.capacity() * size_of::<Behind>()
+            + self.opening.as_ref().map_or(0, |opening| opening.bytes())
+    }
+
+    /// The same without large messages.
+    fn own_bytes(&self) -> usize {
+        let attaching = self.attaching.as_ref().map_or(0, |it| {
+            it.head.capacity()
+                + it.body.own.capacity()
+                + it.frames.own_bytes()
+                + it.held.capacity() * size_of::<Held>()
+        });
+        size_of::<Extra>()
+            + attaching
+            + self.list.capacity() * size_of::<Sub>()
+            + self.behind.capacity() * size_of::<Behind>()
+            + self
+                .opening
+                .as_ref()
+                .map_or(0, |opening| opening.own_bytes())
+    }
+
+    /// What is to be charged for it now, and what was until now.
+    pub fn weigh(&mut self) -> (usize, usize) {
+        let now = self.own_bytes();
+        (core::mem::replace(&mut self.charged_bytes, now), now)
+    }
 }
 
 /// How far a follower is. The homes are asked one after the other, so that one page at most is under way.

@@ -17,6 +17,7 @@ use crate::mail::{Frames, Record, ShardId, Tell};
 use crate::matched::{Matched, Run};
 use crate::planted::{self, Fault};
 use crate::position::{self, Position};
+use crate::rope::Rope;
 use crate::shard::Shard;
 use crate::slab::NONE;
 
@@ -380,7 +381,9 @@ impl Shard {
                 record: &record,
                 now_s: self.now.unix_s,
             };
-            self.run.encoded(encoding).push(&message, encoding);
+            self.run
+                .encoded(encoding)
+                .push(&message, encoding, &mut self.forms);
         }
     }
 
@@ -416,7 +419,7 @@ impl Shard {
             let record = &self.run.records()[n].clone();
             let extra_row = self.extras.get_mut(extra);
             extra_row.list[part].offset = record.offset;
-            let mut bytes = Vec::new();
+            let mut bytes = Rope::default();
             self.encode_for(slot, topic, record, frames, &mut bytes);
             if record.latest {
                 if self.offer(slot, &bytes, &[bytes.len()], io) == 1 {
@@ -491,12 +494,12 @@ impl Shard {
 
     /// Encodes one message for one connection, with the connection's own position.
     pub(crate) fn encode_for(
-        &self,
+        &mut self,
         slot: u32,
         topic: u32,
         record: &Record,
         frames: &Frames,
-        out: &mut Vec<u8>,
+        out: &mut Rope,
     ) {
         let row = self.conns.get(slot);
         let mut id = Vec::with_capacity(32);
@@ -514,7 +517,7 @@ impl Shard {
             record,
             now_s: self.now.unix_s,
         }
-        .encode(encoding, out);
+        .encode(encoding, &mut self.forms, out);
     }
 
     /// The position of a connection that has just seen `offset`.

@@ -1,6 +1,8 @@
 //! How a message looks on each transport. An encoding is made once for each kind and shard,
-//! however many receive it; the plain WebSocket frame comes ready from the home.
+//! however many receive it; the plain WebSocket frame comes ready from the home. The data of a large message is never
+//! copied: it is named, or made once into the form that a transport needs.
 
+use alloc::boxed::Box;
 use alloc::vec::Vec;
 
 use base64::Engine;
@@ -11,6 +13,8 @@ use crore_wire::{json, sse};
 use crate::conn::{DEFLATE, ENVELOPE, FRAMED, HTTP10, META, Row, State, V5};
 use crate::connection::mqtt;
 use crate::mail::{Frames, Record};
+use crate::rope::{Mark, Rope};
+use crate::shared::{Form, Forms};
 
 /// How a connection gets its messages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -103,103 +107,136 @@ pub struct Message<'a> {
 
 impl Message<'_> {
     /// Appends the message.
-    pub fn encode(&self, encoding: Encoding, out: &mut Vec<u8>) {
+    pub fn encode(&self, encoding: Encoding, forms: &mut Forms, out: &mut Rope) {
         let (frames, record) = (self.frames, self.record);
-        let data = frames.data(record);
+        let start = out.mark();
         match encoding {
-            Encoding::Frame => out.extend_from_slice(frames.frame(record)),
-            Encoding::Packed => out.extend_from_slice(frames.packed(record)),
+            Encoding::Frame => match frames.large(record) {
+                Some(frame) => out.share(frame.clone()),
+                None => out.own.extend_from_slice(frames.frame(record)),
+            },
+            Encoding::Packed => match frames.large_packed(record) {
+                Some(frame) => out.share(frame.clone()),
+                None => out.own.extend_from_slice(frames.packed(record)),
+            },
             Encoding::Meta => {
-                let start = out.len();
-                meta_line(out, b"id", self.id);
-                meta_line(out, b"topic", self.topic);
+                meta_line(&mut out.own, b"id", self.id);
+                meta_line(&mut out.own, b"topic", self.topic);
                 if !frames.content_type(record).is_empty() {
-                    meta_line(out, b"content-type", frames.content_type(record));
+                    meta_line(&mut out.own, b"content-type", frames.content_type(record));
                 }
                 if !frames.key(record).is_empty() {
-                    meta_line(out, b"key", frames.key(record));
+                    meta_line(&mut out.own, b"key", frames.key(record));
                 }
-                out.push(b'\n');
-                out.extend_from_slice(data);
-                let opcode = if record.binary {
-                    Opcode::Binary
-                } else {
-                    Opcode::Text
+                out.own.push(b'\n');
+                self.data(out);
+                let opcode = match record.binary {
+                    true => Opcode::Binary,
+                    false => Opcode::Text,
                 };
-                frame_from(out, start, opcode);
+                frame_rope(out, start, opcode);
             }
             Encoding::FrameEnvelope => {
-                let start = out.len();
-                self.envelope(out);
-                frame_from(out, start, Opcode::Text);
+                self.envelope(forms, out);
+                frame_rope(out, start, Opcode::Text);
             }
             Encoding::Packet | Encoding::Packet5 => {
                 mqtt::encode_plain(self, encoding == Encoding::Packet5, out);
             }
             Encoding::FramedPacket | Encoding::FramedPacket5 => {
-                let start = out.len();
                 mqtt::encode_plain(self, encoding == Encoding::FramedPacket5, out);
-                frame_from(out, start, Opcode::Binary);
+                frame_rope(out, start, Opcode::Binary);
             }
             Encoding::Events | Encoding::EventsToEnd => {
-                let base64;
-                let text = if record.binary && core::str::from_utf8(data).is_err() {
-                    base64 = STANDARD.encode(data);
-                    base64.as_bytes()
-                } else {
-                    data
-                };
-                self.event(encoding == Encoding::Events, text, out);
+                self.event_fields(out);
+                self.event_data(forms, out);
+                if encoding == Encoding::Events {
+                    chunk_rope(out, start);
+                }
             }
             Encoding::EventsEnvelope | Encoding::EventsEnvelopeToEnd => {
-                let mut text = Vec::with_capacity(data.len() + 128);
-                self.envelope(&mut text);
-                self.event(encoding == Encoding::EventsEnvelope, &text, out);
+                // JSON has no line ends: it is one line of data.
+                self.event_fields(out);
+                out.own.extend_from_slice(b"data: ");
+                self.envelope(forms, out);
+                out.own.extend_from_slice(b"\n\n");
+                if encoding == Encoding::EventsEnvelope {
+                    chunk_rope(out, start);
+                }
             }
         }
     }
 
-    fn event(&self, chunked: bool, data: &[u8], out: &mut Vec<u8>) {
-        let event = self.frames.event(self.record);
-        let start = out.len();
-        sse::write_event(
-            out,
-            Some(self.id),
-            (!event.is_empty()).then_some(event),
-            data,
-        );
-        if chunked {
-            chunk_from(out, start);
+    /// Appends the data as it came.
+    pub fn data(&self, out: &mut Rope) {
+        match self.frames.large_data(self.record) {
+            Some(data) => out.share(data),
+            None => out.own.extend_from_slice(self.frames.data(self.record)),
         }
+    }
+
+    fn event_fields(&self, out: &mut Rope) {
+        let event = self.frames.event(self.record);
+        let event = (!event.is_empty()).then_some(event);
+        sse::write_fields(&mut out.own, Some(self.id), event);
+    }
+
+    fn event_data(&self, forms: &mut Forms, out: &mut Rope) {
+        let data = self.frames.data(self.record);
+        let base64 = self.record.binary && core::str::from_utf8(data).is_err();
+        let lines = |data: &[u8], out: &mut Vec<u8>| match base64 {
+            true => sse::write_data(out, STANDARD.encode(data).as_bytes()),
+            false => sse::write_data(out, data),
+        };
+        let Some(large) = self.frames.large_data(self.record) else {
+            return lines(data, &mut out.own);
+        };
+        let form = match base64 {
+            true => Form::EventBase64,
+            false => Form::Event,
+        };
+        out.share_all(forms.get(&large, form, |data| made(|out| lines(data, out))));
     }
 
     /// Appends the message as a JSON object.
-    pub fn envelope(&self, out: &mut Vec<u8>) {
+    pub fn envelope(&self, forms: &mut Forms, out: &mut Rope) {
         let (frames, record) = (self.frames, self.record);
-        out.extend_from_slice(b"{\"topic\":");
-        json::write_string(out, self.topic);
-        out.extend_from_slice(b",\"id\":");
-        json::write_string(out, self.id);
+        let own = &mut out.own;
+        own.extend_from_slice(b"{\"topic\":");
+        json::write_string(own, self.topic);
+        own.extend_from_slice(b",\"id\":");
+        json::write_string(own, self.id);
         for (name, value) in [
             (&b",\"content_type\":"[..], frames.content_type(record)),
             (b",\"event\":", frames.event(record)),
             (b",\"key\":", frames.key(record)),
         ] {
             if !value.is_empty() && core::str::from_utf8(value).is_ok() {
-                out.extend_from_slice(name);
-                json::write_string(out, value);
+                own.extend_from_slice(name);
+                json::write_string(own, value);
             }
         }
-        let data = frames.data(record);
-        if record.binary {
-            out.extend_from_slice(b",\"data_base64\":");
-            json::write_base64(out, data);
-        } else {
-            out.extend_from_slice(b",\"data\":");
-            json::write_string(out, data);
+        let (name, form, write): (&[u8], Form, fn(&mut Vec<u8>, &[u8])) = match record.binary {
+            true => (b",\"data_base64\":", Form::JsonBase64, json::write_base64),
+            false => (b",\"data\":", Form::Json, json::write_string),
+        };
+        own.extend_from_slice(name);
+        match frames.large_data(record) {
+            None => write(own, frames.data(record)),
+            Some(large) => {
+                let form = forms.get(&large, form, |data| made(|out| write(out, data)));
+                out.share_all(form);
+            }
         }
-        out.push(b'}');
+        out.own.push(b'}');
     }
+}
+
+/// What was written, without what was reserved for more.
+fn made(write: impl FnOnce(&mut Vec<u8>)) -> Box<[u8]> {
+    let mut out = Vec::new();
+    write(&mut out);
+    out.into_boxed_slice()
 }
 
 /// Appends `name: value` and a line end.
@@ -218,13 +255,19 @@ pub fn chunk(out: &mut Vec<u8>, data: &[u8]) {
 }
 
 /// Makes what stands behind `start` one chunk, in place: its length is known only now.
-fn chunk_from(out: &mut Vec<u8>, start: usize) {
-    let end = out.len();
-    crate::position::write_hex(out, (end - start) as u32);
-    out.extend_from_slice(b"\r\n");
-    let header = out.len() - end;
-    out[start..].rotate_right(header);
-    out.extend_from_slice(b"\r\n");
+fn chunk_rope(out: &mut Rope, start: Mark) {
+    let bytes = out.len_from(start) as u32;
+    out.prepend_with(start, |own| {
+        crate::position::write_hex(own, bytes);
+        own.extend_from_slice(b"\r\n");
+    });
+    out.own.extend_from_slice(b"\r\n");
+}
+
+/// Makes what stands behind `start` one frame, in place.
+pub(crate) fn frame_rope(out: &mut Rope, start: Mark, opcode: Opcode) {
+    let (header, len) = frame::header(opcode, false, out.len_from(start));
+    out.prepend(start, &header[..len]);
 }
 
 /// Makes what stands behind `start` one frame, in place.
@@ -237,14 +280,14 @@ pub(crate) fn frame_from(out: &mut Vec<u8>, start: usize, opcode: Opcode) {
 /// One encoding of the messages of a run, made when it is asked for.
 #[derive(Default)]
 pub struct Encoded {
-    bytes: Vec<u8>,
+    rope: Rope,
     ends: Vec<usize>,
 }
 
 impl Encoded {
     /// Forgets the messages.
     pub fn clear(&mut self) {
-        self.bytes.clear();
+        self.rope.clear();
         self.ends.clear();
     }
 
@@ -253,15 +296,30 @@ impl Encoded {
         self.ends.is_empty()
     }
 
-    /// Adds a message.
-    pub fn push(&mut self, message: &Message<'_>, encoding: Encoding) {
-        message.encode(encoding, &mut self.bytes);
-        self.ends.push(self.bytes.len());
+    /// Whether a large message is among them.
+    pub fn is_shared(&self) -> bool {
+        self.rope.is_shared()
     }
 
-    /// The messages of these numbers, side by side.
+    /// Adds a message.
+    pub fn push(&mut self, message: &Message<'_>, encoding: Encoding, forms: &mut Forms) {
+        message.encode(encoding, forms, &mut self.rope);
+        self.ends.push(self.rope.len());
+    }
+
+    /// The messages of these numbers, side by side: where none is large.
     pub fn span(&self, messages: core::ops::Range<usize>) -> &[u8] {
-        &self.bytes[self.start(messages.start)..self.start(messages.end)]
+        &self.rope.own[self.start(messages.start)..self.start(messages.end)]
+    }
+
+    /// Adds one message to a rope.
+    pub fn append(&self, message: usize, out: &mut Rope) {
+        out.append(&self.rope, self.start(message), self.start(message + 1));
+    }
+
+    /// Bytes of one message.
+    pub fn len(&self, message: usize) -> usize {
+        self.start(message + 1) - self.start(message)
     }
 
     fn start(&self, message: usize) -> usize {

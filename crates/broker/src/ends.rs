@@ -54,14 +54,10 @@ impl Shard {
         self.drop_spill(slot);
         self.drop_partial(slot);
         self.passes.remove(slot);
+        self.drop_outbox(slot);
+        self.drop_extra(slot);
         let row = self.conns.remove(slot);
         self.left(&row);
-        if row.outbox != NONE {
-            self.outbox_bytes -= self.outboxes.remove(row.outbox).waiting_bytes();
-        }
-        if row.extra != NONE {
-            self.extras.remove(row.extra);
-        }
         io.close(row.link, how);
     }
 

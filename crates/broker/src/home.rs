@@ -50,6 +50,7 @@ use crate::pace::Pace;
 use crate::planted::{self, Fault};
 use crate::rules::Rules;
 use crate::settings::{Keep, Settings};
+use crate::shared::SHARED_MIN;
 use crate::slab::{NONE, Side, Slab, Vacant};
 use crate::stats::{Accounts, Stats};
 use crate::time::Now;
@@ -296,6 +297,11 @@ impl Home {
         accounts.name_bytes += self.names.bytes();
     }
 
+    /// Bytes of the first answers that are kept for retries.
+    pub fn answers_bytes(&self) -> usize {
+        self.answers.as_ref().map_or(0, Answers::bytes)
+    }
+
     /// Bytes of the rows and their index.
     pub fn table_bytes(&self) -> usize {
         self.rows.bytes() + self.index.bytes() + self.sets.bytes()
@@ -441,6 +447,7 @@ impl Home {
             binary: message.binary,
             latest: rule.keep == Keep::Latest,
             frame: &[],
+            whole: None,
         };
         let whom = self.find_subscribers(id, message.name, here, lanes.me);
         let most = match whom.needs_log {
@@ -459,9 +466,16 @@ impl Home {
             let frames = lanes.frames();
             let opcode = opcode_of(message.binary);
             let (header, header_len) = frame::header(opcode, false, message.data.len());
-            let span = frames.begin(&header[..header_len], message.data);
+            let header = &header[..header_len];
+            let large = header_len + message.data.len() >= SHARED_MIN;
+            let whole = large.then(|| Log::lay_out(&new, [header, message.data], &self.admission));
+            let span = match &whole {
+                Some(frame) => frames.share(frame.clone()),
+                None => frames.begin(header, message.data),
+            };
             let kept = New {
                 frame: frames.frame_at(span),
+                whole,
                 ..new
             };
             if keep {
@@ -541,7 +555,12 @@ impl Home {
                     .compress(data, deflate.level, &mut self.compressed);
                 let opcode = opcode_of(new.binary);
                 let (header, len) = frame::header(opcode, true, self.compressed.len());
-                frames.pack(&mut record, &header[..len], &self.compressed);
+                frames.pack(
+                    &mut record,
+                    &header[..len],
+                    &self.compressed,
+                    &self.admission,
+                );
             }
         }
         record

@@ -51,6 +51,10 @@ pub trait Io {
     fn moved(&self) -> Moved {
         Moved::default()
     }
+    /// Bytes that the transport below holds for its links, beyond what the kernel does. Where there are none that is nothing.
+    fn held_bytes(&self) -> usize {
+        0
+    }
     /// Answers an order. Where nobody gives any there is nothing to do.
     fn report(&mut self, _ticket: Ticket, _report: Report) {}
     /// Has a credential looked at, for a connection that waits. The answer comes as [`Input::Verdict`], once; it does not

@@ -10,7 +10,7 @@ mod tests;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 
-use crate::mail::{Ask, Frames, Mail, ShardId, Tell};
+use crate::mail::{Ask, FRAMES_KEPT_BYTES, Frames, Mail, ShardId, Tell};
 use crate::planted::{self, Fault};
 
 /// To one peer.
@@ -127,6 +127,10 @@ impl Lanes {
                 },
             );
         }
+        // What was large and is held by nobody any more is not kept for another turn.
+        self.under_way.retain(|frames| {
+            Arc::strong_count(frames) > 1 || frames.own_bytes() <= FRAMES_KEPT_BYTES
+        });
         let held = Arc::get_mut(&mut self.frames).is_none();
         if held {
             let next = self.reclaim().unwrap_or_default();
@@ -151,6 +155,16 @@ impl Lanes {
                 None => true,
             });
         free
+    }
+
+    /// Bytes of all turns that somebody holds, and of this one what is more than a shard always has.
+    pub fn own_bytes(&self) -> usize {
+        let held = self
+            .under_way
+            .iter()
+            .filter(|frames| Arc::strong_count(frames) > 1);
+        let held = held.map(|frames| frames.own_bytes()).sum::<usize>();
+        self.frames.own_bytes().saturating_sub(FRAMES_KEPT_BYTES) + held
     }
 
     /// Turns whose frames somebody still holds.

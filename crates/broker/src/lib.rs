@@ -9,6 +9,7 @@
 extern crate alloc;
 
 pub mod access;
+pub mod account;
 pub mod admission;
 mod asks;
 mod blobs;
@@ -35,11 +36,14 @@ pub mod pace;
 pub mod planted;
 pub mod position;
 mod properties;
+mod relief;
+mod rope;
 pub mod rules;
 mod run;
 mod sessions;
 pub mod settings;
 pub mod shard;
+mod shared;
 mod slab;
 pub mod snapshot;
 pub mod stats;

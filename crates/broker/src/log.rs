@@ -28,11 +28,12 @@ use crate::admission::{Admission, Client};
 use crate::blobs::{Blobs, occupied};
 pub use crate::log::arrival::{Arrival, Arrivals};
 use crate::log::arrival::{Losses, Marks};
-use crate::log::entry::{Chain, Entry, MARKED, taken_by};
+use crate::log::entry::{Chain, Entry, LENGTH_BYTES, MARKED, taken_by};
 use crate::log::keys::{Key, Keys};
 pub use crate::log::snapshot::Past;
 use crate::rules::Rules;
 use crate::settings::{Keep, Rule};
+use crate::shared::{Shared, Slice};
 use crate::slab::{NONE, Slab};
 
 /// How many of the oldest entries are compared when the byte budget is spent, to find a topic that
@@ -110,6 +111,8 @@ pub struct New<'a> {
     pub latest: bool,
     /// The WebSocket frame.
     pub frame: &'a [u8],
+    /// The same, of a large message that is there already, laid out as [`Log::lay_out`] does.
+    pub whole: Option<Slice>,
 }
 
 impl Log {
@@ -210,41 +213,32 @@ impl Log {
         chain
     }
 
+    /// The bytes of a large message as a log keeps them, and its frame among them: whoever else needs it need not copy it.
+    pub fn lay_out(new: &New<'_>, frame: [&[u8]; 2], admission: &Admission) -> Slice {
+        let frame_bytes = frame[0].len() + frame[1].len();
+        let bytes = with_parts(new, frame, |parts| parts.concat()).into_boxed_slice();
+        let len = bytes.len();
+        Shared::new(bytes, admission).slice(len - frame_bytes..len)
+    }
+
     /// An entry that stands in the order of its rule, but not yet in its chain.
     fn insert(&mut self, chain: u32, previous: u64, new: &New<'_>) -> u32 {
-        let end = new
-            .ttl_s
-            .map(|ttl_s| new.time_s.saturating_add(ttl_s).to_le_bytes());
-        let end = end.as_ref().map_or(&[][..], |end| end);
-        let len = (new.attributes.len() as u16).to_le_bytes();
-        let len = if new.attributes.is_empty() {
-            &[][..]
-        } else {
-            &len
+        let (blobs, admission) = (&mut self.blobs, &self.admission);
+        let blob = match &new.whole {
+            Some(frame) => blobs.insert_shared(frame.whole().clone()),
+            None => with_parts(new, [new.frame, &[]], |parts| {
+                blobs.insert(parts, admission)
+            }),
         };
-        let (attributes, frame) = (new.attributes, new.frame);
-        let owner = new.owner.number().to_le_bytes();
-        let owner = if new.owner.is_known() {
-            &owner[..]
-        } else {
-            &[]
+        let attributes_len = match new.attributes.len() {
+            0 => 0,
+            len => LENGTH_BYTES + len,
         };
-        let parts = [
-            end,
-            owner,
-            new.key,
-            new.content_type,
-            new.event,
-            len,
-            attributes,
-            frame,
-        ];
-        let blob = self.blobs.insert(&parts);
         let id = self.entries.insert(Entry {
             offset: new.offset,
             previous,
             time_s: new.time_s,
-            len: (len.len() + attributes.len() + frame.len()) as u32,
+            len: (attributes_len + new.frame.len()) as u32,
             chain,
             next: NONE,
             younger: NONE,
@@ -272,7 +266,7 @@ impl Log {
     /// the topic furthest over its share; what rule `last` keeps only when nothing else is left. `emptied` is told the
     /// topics and rules whose chain has nothing left, and the chain that they have now.
     pub fn enforce_budget(&mut self, now_s: u32, last: u8, mut emptied: impl FnMut(u32, u8, u32)) {
-        while self.bytes() > self.budget_bytes {
+        while self.bytes() > self.budget_bytes || self.blobs.is_full() {
             let Some(chain) = self.victim(last) else {
                 return;
             };
@@ -428,7 +422,7 @@ impl Log {
         }
         let owner = entry.owner(self.blobs.get(entry.blob));
         self.admission.drop_kept(owner, taken_by(entry.bytes()));
-        self.blobs.remove(entry.blob, entry.bytes());
+        self.blobs.remove(entry.blob);
         let retained = row.rule as usize == self.ages.len() - 1;
         if gone == Gone::Lost && !retained {
             self.losses.add(row.topic, entry.previous, entry.offset);
@@ -478,4 +472,33 @@ impl Log {
         });
         self.ages[number as usize].marks.pass_on(offset, heir);
     }
+}
+
+/// The parts of a message's bytes, in the order that [`Entry::parts`] reads; the frame may have two.
+fn with_parts<T>(new: &New<'_>, frame: [&[u8]; 2], take: impl FnOnce(&[&[u8]]) -> T) -> T {
+    let end = new
+        .ttl_s
+        .map(|ttl_s| new.time_s.saturating_add(ttl_s).to_le_bytes());
+    let end = end.as_ref().map_or(&[][..], |end| end);
+    let len = (new.attributes.len() as u16).to_le_bytes();
+    let len = match new.attributes {
+        [] => &[][..],
+        _ => &len,
+    };
+    let owner = new.owner.number().to_le_bytes();
+    let owner = match new.owner.is_known() {
+        true => &owner[..],
+        false => &[],
+    };
+    take(&[
+        end,
+        owner,
+        new.key,
+        new.content_type,
+        new.event,
+        len,
+        new.attributes,
+        frame[0],
+        frame[1],
+    ])
 }

@@ -16,7 +16,7 @@ use crate::admission::{Client, Reached};
 use crate::position::Since;
 use crate::sessions::{ConnOf, Kept, SessionId, Will};
 
-pub use frames::{Frames, ORIGIN_BYTES, Record};
+pub use frames::{FRAMES_KEPT_BYTES, Frames, ORIGIN_BYTES, Record};
 
 /// A shard's number.
 pub type ShardId = u16;

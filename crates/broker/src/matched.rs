@@ -388,7 +388,9 @@ impl Shard {
                 record: &message.record,
                 now_s: self.now.unix_s,
             };
-            self.run.encoded(encoding).push(&message, encoding);
+            self.run
+                .encoded(encoding)
+                .push(&message, encoding, &mut self.forms);
         }
     }
 

@@ -1,7 +1,7 @@
 //! What waits for a socket that refuses bytes, and how much may.
 //!
 //! A message may wait if the bytes and the messages that wait for its connection, itself included, are within the bounds of
-//! the rule that governs *its* topic, and the bytes that wait on the whole shard within theirs. What waits already counts
+//! the rule that governs *its* topic, and the account of all that clients hold is not near its limit. What waits already counts
 //! whatever topic it is of: who reads topics of several rules falls back soonest in the one with the least bounds. That
 //! is so for every protocol, and for who subscribes by filter too.
 //!
@@ -15,11 +15,17 @@ use alloc::boxed::Box;
 use alloc::collections::VecDeque;
 use alloc::vec::Vec;
 
+use crate::account::{Level, Part};
+use crate::conn::Link;
 use crate::io::Io;
 use crate::mail::Frames;
+use crate::rope::{Queue, Rope};
 use crate::settings::{Limits, Rule};
 use crate::shard::Shard;
 use crate::slab::NONE;
+
+/// Parts of one write.
+pub(crate) const PARTS_MAX: usize = 16;
 
 /// How much may wait for a connection when a message comes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -67,9 +73,11 @@ impl Bounds {
 #[derive(Default)]
 pub struct Outbox {
     /// The bytes.
-    pub bytes: Vec<u8>,
-    /// How many of them are sent.
-    pub sent: usize,
+    pub queue: Queue,
+    /// What of them is charged.
+    charged_bytes: usize,
+    /// How many there are, as the shard counts them.
+    counted_bytes: usize,
     /// Where the messages among them end.
     counted: Option<Box<Counted>>,
 }
@@ -83,17 +91,9 @@ struct Counted {
 }
 
 impl Outbox {
-    /// Begins with what was refused.
-    pub fn new(rest: Vec<u8>) -> Outbox {
-        Outbox {
-            bytes: rest,
-            ..Outbox::default()
-        }
-    }
-
     /// Bytes that wait.
     pub fn waiting_bytes(&self) -> usize {
-        self.bytes.len() - self.sent
+        self.queue.waiting_bytes()
     }
 
     /// Messages that wait, the one whose rest waits among them, as far as they were counted.
@@ -106,14 +106,25 @@ impl Outbox {
         self.waiting_bytes() + bytes <= bounds.bytes && self.waiting_messages() < bounds.messages
     }
 
-    /// Notes that so many more are sent. What is sent is let go of when it is half of what is held: each byte is
-    /// moved once at most, and a peer that stays behind by the same amount for ever costs the same memory.
-    pub fn sent(&mut self, bytes: usize) {
-        self.sent += bytes;
-        if self.sent >= self.waiting_bytes() {
-            self.bytes.drain(..self.sent);
-            self.sent = 0;
+    /// Sends what the socket takes; returns how many bytes that were.
+    pub fn send<I: Io>(&mut self, link: Link, io: &mut I) -> usize {
+        let mut all = 0;
+        loop {
+            let mut parts: [&[u8]; PARTS_MAX] = [&[]; PARTS_MAX];
+            let used = self.queue.parts(&mut parts);
+            let len = parts[..used].iter().map(|part| part.len()).sum::<usize>();
+            let sent = io.send(link, &parts[..used]);
+            self.sent(sent);
+            all += sent;
+            if sent < len || self.waiting_bytes() == 0 {
+                return all;
+            }
         }
+    }
+
+    /// Notes that so many more are sent.
+    pub fn sent(&mut self, bytes: usize) {
+        self.queue.sent(bytes);
         if let Some(counted) = &mut self.counted {
             counted.gone += bytes as u64;
             while counted.ends.front().is_some_and(|end| *end <= counted.gone) {
@@ -138,7 +149,7 @@ impl Outbox {
 #[derive(Default)]
 pub struct Packets {
     /// Their bytes.
-    pub bytes: Vec<u8>,
+    pub bytes: Rope,
     /// Where they end, if that is to be known.
     pub ends: Vec<usize>,
 }
@@ -181,9 +192,8 @@ impl Shard {
     /// Whether so many bytes, of one message, may be put behind what waits.
     pub(crate) fn fits(&self, slot: u32, bytes: usize, bounds: impl FnOnce() -> Bounds) -> bool {
         let outbox = self.conns.get(slot).outbox;
-        let limits = &self.world.settings.limits;
         outbox == NONE
-            || self.outbox_bytes + bytes <= limits.outbox_bytes_per_shard
+            || self.purse.level() < Level::Near
                 && self.outboxes.get(outbox).has_room(bytes, bounds())
     }
 
@@ -192,25 +202,65 @@ impl Shard {
         let row = self.conns.get_mut(slot);
         row.sent_s = self.now.s;
         if row.outbox != NONE {
-            self.outboxes
-                .get_mut(row.outbox)
-                .bytes
-                .extend_from_slice(bytes);
-            self.outbox_bytes += bytes.len();
-            return;
+            return self.add(slot, |queue| queue.push(bytes));
         }
         let sent = io.send(row.link, &[bytes]);
         if sent < bytes.len() {
-            self.refused(slot, bytes[sent..].to_vec(), io);
+            self.refused(slot, |queue| queue.push(&bytes[sent..]), io);
         }
     }
 
-    /// The socket took no more: keeps the rest.
-    pub(crate) fn refused<I: Io>(&mut self, slot: u32, rest: Vec<u8>, io: &mut I) {
+    /// Sends bytes of which some are shared.
+    pub(crate) fn put_rope<I: Io>(&mut self, slot: u32, rope: &Rope, io: &mut I) {
+        if !rope.is_shared() {
+            return self.put(slot, &rope.own, io);
+        }
         let row = self.conns.get_mut(slot);
-        self.outbox_bytes += rest.len();
-        row.outbox = self.outboxes.insert(Outbox::new(rest));
+        row.sent_s = self.now.s;
+        if row.outbox != NONE {
+            return self.add(slot, |queue| queue.append(rope, 0, rope.len()));
+        }
+        let sent = send_rope(row.link, rope, io);
+        if sent < rope.len() {
+            self.refused(slot, |queue| queue.append(rope, sent, rope.len()), io);
+        }
+    }
+
+    /// Adds to what waits.
+    fn add(&mut self, slot: u32, write: impl FnOnce(&mut Queue)) {
+        let outbox = self.outboxes.get_mut(self.conns.get(slot).outbox);
+        write(&mut outbox.queue);
+        self.weigh_outbox(slot);
+    }
+
+    /// Charges what an outbox holds of its own.
+    pub(crate) fn weigh_outbox(&mut self, slot: u32) {
+        let outbox = self.outboxes.get_mut(self.conns.get(slot).outbox);
+        let before = core::mem::replace(&mut outbox.charged_bytes, outbox.queue.own_bytes());
+        self.purse
+            .change(Part::Outboxes, before, outbox.charged_bytes);
+        self.outbox_bytes -= outbox.counted_bytes;
+        outbox.counted_bytes = outbox.waiting_bytes();
+        self.outbox_bytes += outbox.counted_bytes;
+    }
+
+    /// Drops what waits.
+    pub(crate) fn drop_outbox(&mut self, slot: u32) {
+        let row = self.conns.get_mut(slot);
+        let outbox = core::mem::replace(&mut row.outbox, NONE);
+        if outbox != NONE {
+            let outbox = self.outboxes.remove(outbox);
+            self.purse.release(Part::Outboxes, outbox.charged_bytes);
+            self.outbox_bytes -= outbox.counted_bytes;
+        }
+    }
+
+    /// The socket took no more: keeps the rest, which `write` adds.
+    fn refused<I: Io>(&mut self, slot: u32, write: impl FnOnce(&mut Queue), io: &mut I) {
+        let row = self.conns.get_mut(slot);
+        row.outbox = self.outboxes.insert(Outbox::default());
         row.deadline_s = self.now.s + self.world.settings.timeouts.body_s;
+        self.add(slot, write);
         self.update_interest(slot, io);
     }
 
@@ -218,18 +268,38 @@ impl Shard {
     pub(crate) fn put_messages<I: Io>(
         &mut self,
         slot: u32,
-        bytes: &[u8],
+        bytes: &Rope,
         ends: &[usize],
         io: &mut I,
     ) {
-        self.put(slot, bytes, io);
+        self.put_rope(slot, bytes, io);
         self.count_waiting(slot, bytes.len(), ends);
     }
 
+    /// Puts a message behind what waits.
+    pub(crate) fn queue_message(&mut self, slot: u32, bytes: &[u8]) {
+        self.add(slot, |queue| queue.push(bytes));
+        self.count_waiting(slot, bytes.len(), &[bytes.len()]);
+    }
+
+    /// The same, of a message that may be large.
+    pub(crate) fn queue_rope(&mut self, slot: u32, message: &Rope) {
+        self.add(slot, |queue| queue.append(message, 0, message.len()));
+        self.count_waiting(slot, message.len(), &[message.len()]);
+    }
+
     /// The socket took no more: keeps the rest of a message that it took in part, if it did.
-    pub(crate) fn refused_rest<I: Io>(&mut self, slot: u32, rest: Vec<u8>, io: &mut I) {
-        let len = rest.len();
+    pub(crate) fn refused_rest<I: Io>(
+        &mut self,
+        slot: u32,
+        rest: impl FnOnce(&mut Queue),
+        io: &mut I,
+    ) {
         self.refused(slot, rest, io);
+        let len = self
+            .outboxes
+            .get(self.conns.get(slot).outbox)
+            .waiting_bytes();
         if len > 0 {
             self.count_waiting(slot, len, &[len]);
         }
@@ -244,15 +314,35 @@ impl Shard {
     }
 }
 
+/// Sends a rope; returns how many bytes were taken.
+pub(crate) fn send_rope<I: Io>(link: Link, rope: &Rope, io: &mut I) -> usize {
+    let mut sent = 0;
+    for parts in rope.parts().chunks(PARTS_MAX) {
+        let len = parts.iter().map(|part| part.len()).sum::<usize>();
+        let taken = io.send(link, parts);
+        sent += taken;
+        if taken < len {
+            break;
+        }
+    }
+    sent
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
 
+    fn outbox(bytes: &[u8]) -> Outbox {
+        let mut outbox = Outbox::default();
+        outbox.queue.push(bytes);
+        outbox
+    }
+
     #[test]
     fn a_message_waits_until_its_last_byte_is_sent() {
-        let mut outbox = Outbox::new(b"rest".to_vec());
+        let mut outbox = outbox(b"rest");
         outbox.count(4, &[4]);
-        outbox.bytes.extend_from_slice(b"firstsecond");
+        outbox.queue.push(b"firstsecond");
         outbox.count(11, &[5, 11]);
         for (sent, waiting) in [(3, 3), (1, 2), (4, 2), (1, 1), (5, 1), (1, 0)] {
             outbox.sent(sent);
@@ -264,26 +354,9 @@ mod tests {
     #[test]
     fn of_messages_that_were_written_those_count_that_were_not_sent() {
         // The socket took seven of ten bytes.
-        let mut outbox = Outbox::new(b"xyz".to_vec());
+        let mut outbox = outbox(b"xyz");
         outbox.count(10, &[4, 7, 8, 10]);
         assert_eq!(outbox.waiting_messages(), 2);
-    }
-
-    #[test]
-    fn who_stays_behind_for_ever_holds_no_more_and_each_byte_is_moved_once_at_most() {
-        for behind in [1, 9, 10, 11, 1000] {
-            let mut outbox = Outbox::new(alloc::vec![0; behind]);
-            let (mut written, mut moved) = (behind, 0);
-            for _ in 0..500 {
-                outbox.bytes.extend_from_slice(&[0; 10]);
-                written += 10;
-                outbox.sent(10);
-                assert_eq!(outbox.waiting_bytes(), behind);
-                assert!(outbox.bytes.len() < 2 * behind, "{behind}");
-                moved += if outbox.sent == 0 { behind } else { 0 };
-            }
-            assert!(moved <= written, "{behind}: {moved} of {written}");
-        }
     }
 
     #[test]
@@ -304,7 +377,7 @@ mod tests {
         assert_eq!(by(0, 0), (100, usize::MAX));
         assert_eq!(by(7, 0), (7, usize::MAX));
         assert_eq!(by(500, 3), (500, 3));
-        let outbox = Outbox::new(b"ninebytes".to_vec());
+        let outbox = outbox(b"ninebytes");
         let bounds = |bytes, messages| Bounds { bytes, messages };
         assert!(outbox.has_room(1, bounds(10, 1)) && !outbox.has_room(2, bounds(10, 1)));
         assert!(!outbox.has_room(1, bounds(10, 1).after(1)));

@@ -14,12 +14,12 @@ use crate::conn::{Behind, FILTERS, LIVE};
 use crate::encode::{Encoded, Encoding};
 use crate::io::Io;
 use crate::mail::{Frames, Record, ShardId};
+use crate::outbox::{PARTS_MAX, send_rope};
 use crate::planted::{self, Fault};
+use crate::rope::Rope;
 use crate::shard::Shard;
+use crate::shared::SHARED_MIN;
 use crate::slab::NONE;
-
-/// Parts of one write that do not lie side by side.
-const PARTS_MAX: usize = 16;
 
 /// Live messages of one topic.
 #[derive(Default)]
@@ -61,7 +61,10 @@ impl Run {
     /// Whether these messages lie side by side.
     fn is_joined(&self, encoding: Encoding, messages: Range<usize>) -> bool {
         let touches = |pair: &[Record]| pair[0].touches(&pair[1]);
-        encoding != Encoding::Frame || self.records[messages].windows(2).all(touches)
+        match encoding {
+            Encoding::Frame => self.records[messages].windows(2).all(touches),
+            encoding => !self.encoded[encoding as usize].is_shared(),
+        }
     }
 
     /// Messages that lie side by side.
@@ -80,8 +83,21 @@ impl Run {
         }
     }
 
-    fn message<'a>(&'a self, encoding: Encoding, n: usize, frames: &'a Frames) -> &'a [u8] {
-        self.bytes(encoding, n..n + 1, frames)
+    /// Bytes of one message.
+    fn len(&self, encoding: Encoding, n: usize, frames: &Frames) -> usize {
+        match encoding {
+            Encoding::Frame => frames.frame(&self.records[n]).len(),
+            encoding => self.encoded[encoding as usize].len(n),
+        }
+    }
+
+    /// Adds one message to a rope.
+    fn append(&self, encoding: Encoding, n: usize, frames: &Frames, out: &mut Rope) {
+        match (encoding, frames.large(&self.records[n])) {
+            (Encoding::Frame, Some(frame)) => out.share(frame.clone()),
+            (Encoding::Frame, None) => out.own.extend_from_slice(frames.frame(&self.records[n])),
+            (encoding, _) => self.encoded[encoding as usize].append(n, out),
+        }
     }
 }
 
@@ -131,9 +147,9 @@ impl Shard {
             };
             return self.send_joined(&due, frames, io);
         }
-        let (mut bytes, mut ends) = (Vec::new(), Vec::new());
+        let (mut bytes, mut ends) = (Rope::default(), Vec::new());
         for n in picks {
-            bytes.extend_from_slice(self.run.message(encoding, *n as usize, frames));
+            self.run.append(encoding, *n as usize, frames, &mut bytes);
             ends.push(bytes.len());
         }
         self.put_picks(slot, (&bytes, &ends), picks, frames, io);
@@ -158,7 +174,7 @@ impl Shard {
     pub(crate) fn put_picks<I: Io>(
         &mut self,
         slot: u32,
-        (bytes, ends): (&[u8], &[usize]),
+        (bytes, ends): (&Rope, &[usize]),
         picks: &[u32],
         frames: &Frames,
         io: &mut I,
@@ -166,13 +182,14 @@ impl Shard {
         let taken = self.offer(slot, bytes, ends, io);
         for n in taken..ends.len() {
             let record = self.run.records()[picks[n] as usize];
-            let message = &bytes[if n == 0 { 0 } else { ends[n - 1] }..ends[n]];
+            let mut message = Rope::default();
+            message.append(bytes, if n == 0 { 0 } else { ends[n - 1] }, ends[n]);
             let bounds = || self.bounds_in_run(slot, picks[n] as usize, frames);
             if record.latest || !self.fits(slot, message.len(), bounds) {
                 let (home, offset) = (self.run.home, record.offset - 1);
                 return self.fell_behind_of_http(slot, home, offset);
             }
-            self.put_messages(slot, message, &[message.len()], io);
+            self.put_messages(slot, &message, &[message.len()], io);
             self.stats.sent(1, message.len());
         }
     }
@@ -182,9 +199,16 @@ impl Shard {
         self.fell_behind(slot, serial.expect("it has filters"), home, offset);
     }
 
-    /// Sends messages between which others lie; returns the bytes taken.
+    /// Sends messages between which others lie, or that are large; returns the bytes taken.
     fn send_parts<I: Io>(&self, due: &Due, frames: &Frames, io: &mut I) -> usize {
         let link = self.conns.get(due.slot).link;
+        if due.encoding != Encoding::Frame {
+            let mut rope = Rope::default();
+            for n in due.messages.clone() {
+                self.run.append(due.encoding, n, frames, &mut rope);
+            }
+            return send_rope(link, &rope, io);
+        }
         let records = self.run.records();
         let mut parts: [&[u8]; PARTS_MAX] = [&[]; PARTS_MAX];
         let (mut used, mut first, mut sent, mut total) = (0, 0, 0, 0);
@@ -211,7 +235,7 @@ impl Shard {
     fn keep_rest<I: Io>(&mut self, due: &Due, frames: &Frames, sent: usize, io: &mut I) {
         let (mut n, mut before) = (due.messages.start, 0);
         while n < due.messages.end {
-            let len = self.run.message(due.encoding, n, frames).len();
+            let len = self.run.len(due.encoding, n, frames);
             if before + len > sent {
                 break;
             }
@@ -222,16 +246,18 @@ impl Shard {
         if n == due.messages.end {
             return;
         }
-        let mut rest = Vec::new();
+        let mut cut = Rope::default();
         if sent > before {
-            let message = self.run.message(due.encoding, n, frames);
-            if !planted::is(Fault::HalfFrame) {
-                rest.extend_from_slice(&message[sent - before..]);
-            }
-            self.stats.sent(1, message.len());
+            self.run.append(due.encoding, n, frames, &mut cut);
+            self.stats.sent(1, cut.len());
             n += 1;
         }
-        self.refused_rest(due.slot, rest, io);
+        let from = match planted::is(Fault::HalfFrame) {
+            true => cut.len(),
+            false => sent - before,
+        };
+        let to = cut.len();
+        self.refused_rest(due.slot, |queue| queue.append(&cut, from, to), io);
         self.queue(due, frames, n);
     }
 
@@ -240,7 +266,7 @@ impl Shard {
     pub(crate) fn offer<I: Io>(
         &mut self,
         slot: u32,
-        bytes: &[u8],
+        bytes: &Rope,
         ends: &[usize],
         io: &mut I,
     ) -> usize {
@@ -249,7 +275,7 @@ impl Shard {
             return 0;
         }
         row.sent_s = self.now.s;
-        let sent = io.send(row.link, &[bytes]);
+        let sent = send_rope(row.link, bytes, io);
         if sent == bytes.len() {
             self.stats.sent(ends.len(), sent);
             return ends.len();
@@ -257,7 +283,7 @@ impl Shard {
         let whole = ends.iter().take_while(|end| **end <= sent).count();
         let before = if whole == 0 { 0 } else { ends[whole - 1] };
         let cut = if sent > before { ends[whole] } else { sent };
-        self.refused_rest(slot, bytes[sent..cut].to_vec(), io);
+        self.refused_rest(slot, |queue| queue.append(bytes, sent, cut), io);
         let taken = whole + usize::from(sent > before);
         self.stats.sent(taken, cut);
         taken
@@ -267,16 +293,12 @@ impl Shard {
     /// to its position and reads on from the log when the socket drains. Where only the newest message of each
     /// key is kept that is at once, so that none is sent that was superseded while it waited.
     fn queue(&mut self, due: &Due, frames: &Frames, from: usize) {
-        let (counts, outbox) = (
-            self.world.rules.count_waiting(),
-            self.conns.get(due.slot).outbox,
-        );
         for n in from..due.messages.end {
-            let bytes = self.run.message(due.encoding, n, frames);
+            let len = self.run.len(due.encoding, n, frames);
             let record = &self.run.records[n];
             let bounds = || self.bounds_in_run(due.slot, n, frames);
             let waits = !record.latest || planted::is(Fault::Superseded);
-            if !waits || !self.fits(due.slot, bytes.len(), bounds) {
+            if !waits || !self.fits(due.slot, len, bounds) {
                 let offset = record.previous;
                 if self.conns.get(due.slot).wants(FILTERS) {
                     let (home, offset) = (self.run.home, record.offset - 1);
@@ -292,13 +314,19 @@ impl Shard {
                 self.extra(due.slot).behind.push(behind);
                 return;
             }
-            let outbox = self.outboxes.get_mut(outbox);
-            outbox.bytes.extend_from_slice(bytes);
-            if counts {
-                outbox.count(bytes.len(), &[bytes.len()]);
+            match self.run.is_joined(due.encoding, n..n + 1) && len < SHARED_MIN {
+                true => {
+                    let run = core::mem::take(&mut self.run);
+                    self.queue_message(due.slot, run.bytes(due.encoding, n..n + 1, frames));
+                    self.run = run;
+                }
+                false => {
+                    let mut message = Rope::default();
+                    self.run.append(due.encoding, n, frames, &mut message);
+                    self.queue_rope(due.slot, &message);
+                }
             }
-            self.outbox_bytes += bytes.len();
-            self.stats.sent(1, bytes.len());
+            self.stats.sent(1, len);
         }
     }
 }

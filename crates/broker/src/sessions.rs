@@ -15,7 +15,7 @@ mod snapshot;
 use alloc::boxed::Box;
 use alloc::collections::{BTreeMap, BTreeSet};
 
-use crate::admission::{Client, Counts};
+use crate::admission::{Admission, Client};
 use crate::blobs::{Blob, Blobs, Names};
 use crate::index::{Chained, Index};
 use crate::mail::{Farewell, ReplyTo, ShardId};
@@ -232,6 +232,11 @@ impl Sessions {
         accounts.name_bytes += self.clients.bytes();
     }
 
+    /// Bytes of what those left behind that are away.
+    pub fn held_bytes(&self) -> usize {
+        self.states.bytes()
+    }
+
     /// Bytes of the rows and their index.
     pub fn bytes(&self) -> usize {
         self.rows.bytes() + self.index.bytes() + self.away.bytes()
@@ -255,7 +260,7 @@ impl Sessions {
         hash: u32,
         client: &[u8],
         claim: Claim,
-        counts: &Counts,
+        counts: &Admission,
         now: Now,
     ) -> Opening {
         let Some(id) = self.find(hash, client) else {
@@ -321,7 +326,7 @@ impl Sessions {
     }
 
     /// Its holder gives a session back. Says who gets it next, and whose will is due.
-    pub fn close(&mut self, farewell: Farewell, counts: &Counts, now: Now) -> Closing {
+    pub fn close(&mut self, farewell: Farewell, counts: &Admission, now: Now) -> Closing {
         let Farewell {
             id,
             owner,
@@ -359,7 +364,7 @@ impl Sessions {
         };
         self.away_bytes += kept.state.len();
         let away = Away {
-            state: self.states.insert(&[&kept.state]),
+            state: self.states.insert(&[&kept.state], counts),
             state_bytes: kept.state.len() as u32,
             will: will.map(delayed),
             expires_s,
@@ -381,7 +386,7 @@ impl Sessions {
         let len = away.state_bytes as usize;
         self.away_bytes -= len;
         let state = self.states.get(away.state)[..len].into();
-        self.states.remove(away.state, len);
+        self.states.remove(away.state);
         let expiry_s = match away.expires_s {
             FOREVER_S => FOREVER_S,
             expires_s => expires_s.saturating_sub(now.s + 1),
@@ -399,7 +404,7 @@ impl Sessions {
     /// The next session of which something is due: its will, and what it left behind if it is over.
     pub fn next_due(
         &mut self,
-        counts: &Counts,
+        counts: &Admission,
         now: Now,
     ) -> Option<(Option<Box<Will>>, Option<Kept>)> {
         let (due_s, id) = *self.due.first()?;

@@ -135,10 +135,9 @@ pub struct Limits {
     pub send_buffer_bytes: usize,
     /// Bytes that wait for one connection whose socket refuses them.
     pub outbox_bytes: usize,
-    /// Bytes of all outboxes of one shard together.
-    pub outbox_bytes_per_shard: usize,
-    /// Bytes of partly received requests and frames of one shard together.
-    pub receive_bytes_per_shard: usize,
+    /// Bytes of all that clients make the server hold besides rows, names and logs, of all shards together: see
+    /// [`account`](crate::account).
+    pub memory_bytes: usize,
     /// Bytes of publishes under way from one shard to another.
     pub publish_credit_bytes: usize,
 }
@@ -412,8 +411,7 @@ impl Default for Settings {
                 log_bytes: 256 << 20,
                 send_buffer_bytes: 0,
                 outbox_bytes: 1 << 20,
-                outbox_bytes_per_shard: 128 << 20,
-                receive_bytes_per_shard: 128 << 20,
+                memory_bytes: 256 << 20,
                 publish_credit_bytes: 4 << 20,
             },
             timeouts: Timeouts {

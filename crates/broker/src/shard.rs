@@ -17,6 +17,7 @@ use crore_wire::topic;
 
 use crate::access::passes::Passes;
 use crate::access::verdicts::Verdicts;
+use crate::account::{Part, Purse};
 use crate::admission::Admission;
 use crate::carrier::Topics;
 use crate::conn::{
@@ -32,10 +33,12 @@ use crate::mail::{Ask, Mail, ReplyTo, ShardId};
 use crate::matching::Matching;
 use crate::outbox::Outbox;
 use crate::pace::Pace;
+use crate::relief::Census;
 use crate::rules::Rules;
 use crate::run::Run;
 use crate::sessions::{ConnOf, Sessions};
 use crate::settings::Settings;
+use crate::shared::Forms;
 use crate::slab::{NONE, Side, Slab};
 use crate::snapshot::Saving;
 use crate::stats::{Accounts, Reason, Stats, Transport};
@@ -97,6 +100,12 @@ pub struct Shard {
     pub(crate) stalled: Vec<ConnId>,
     pub(crate) outbox_bytes: usize,
     pub(crate) receive_bytes: usize,
+    /// What its clients make it hold.
+    pub(crate) purse: Purse,
+    /// Who holds how much, while that is near its limit.
+    pub(crate) census: Census,
+    /// Large messages in the forms that sockets wait for.
+    pub(crate) forms: Forms,
     /// Connections that there is room for, but for those that wait to be turned away.
     pub(crate) room: u32,
     /// Connections that wait to be turned away.
@@ -174,6 +183,9 @@ impl Shard {
             stalled: Vec::new(),
             outbox_bytes: 0,
             receive_bytes: 0,
+            purse: Purse::new(world.admission.clone(), world.shards as usize),
+            census: Census::default(),
+            forms: Forms::default(),
             room: u32::try_from(world.settings.limits.connections_per_shard).unwrap_or(u32::MAX),
             turned_away: 0,
             draining: None,
@@ -244,6 +256,7 @@ impl Shard {
             spills: self.spills.len(),
             outboxes: self.outboxes.len(),
             extras: self.extras.len(),
+            parts: self.purse.parts(),
             mqtt_connections: self.mqtts.len(),
             passes: self.passes.len(),
             receive_bytes: self.receive_bytes,
@@ -258,6 +271,10 @@ impl Shard {
                 + self.leaving.len(),
             ..Accounts::default()
         };
+        // They belong to no shard: the first tells them.
+        if self.lanes.me == 0 {
+            accounts.parts[Part::Messages as usize] = self.world.admission.account.messages_bytes();
+        }
         self.topics.account(&mut accounts);
         self.sessions.account(&mut accounts);
         self.matching.account(&mut accounts);
@@ -330,6 +347,7 @@ impl Shard {
             Input::Verdict(conn, verdict) => self.verdict(conn, verdict),
             Input::Tick => self.tick(io),
         }
+        self.charge_input(io);
     }
 
     /// Ends the turn: delivers what is due within the budget and posts the mail. Says whether work
@@ -367,7 +385,9 @@ impl Shard {
         if !self.stalled.is_empty() && !self.must_stall() {
             self.release_stalled(io);
         }
-        more_news
+        self.charge_turn(io);
+        self.relieve(io)
+            || more_news
             || forgets
             || !self.deliveries.is_empty()
             || !self.resumed.is_empty()
@@ -528,18 +548,16 @@ impl Shard {
             return;
         }
         let outbox = self.outboxes.get_mut(row.outbox);
-        let sent = io.send(row.link, &[&outbox.bytes[outbox.sent..]]);
-        outbox.sent(sent);
-        self.outbox_bytes -= sent;
+        let sent = outbox.send(row.link, io);
         if sent > 0 {
             row.deadline_s = self.now.s + self.world.settings.timeouts.body_s;
             row.sent_s = self.now.s;
         }
         if outbox.waiting_bytes() > 0 {
-            return;
+            return self.weigh_outbox(slot);
         }
-        self.outboxes.remove(row.outbox);
-        row.outbox = NONE;
+        self.drop_outbox(slot);
+        let row = self.conns.get(slot);
         let deadline_s = match row.state {
             State::Http => self.now.s + self.world.settings.timeouts.keep_alive_s,
             State::Mqtt => self.keep_alive_end_s(slot),

@@ -172,6 +172,14 @@ impl<T> Side<T> {
     pub fn bytes(&self) -> usize {
         self.0.bytes()
     }
+    /// The rows in use.
+    pub fn iter(&self) -> impl Iterator<Item = &T> {
+        let rows = self.0.chunks.iter().flatten();
+        rows.filter_map(|row| match row {
+            Slot::Used(row) => Some(row),
+            Slot::Free(_) => None,
+        })
+    }
     /// Adds a row.
     pub fn insert(&mut self, row: T) -> u32 {
         self.0.insert(Slot::Used(row))

@@ -136,6 +136,8 @@ pub struct Stats {
     pub turned_away: u64,
     /// Connections that were closed because their peers may not say who their clients are.
     pub untrusted: u64,
+    /// Connections that were ended to make room for others.
+    pub relieved: u64,
     /// Connections that came in.
     pub accepted: u64,
     /// Connections that ended, by [`Reason`].
@@ -182,6 +184,7 @@ impl AddAssign for Stats {
         self.credit_waits += other.credit_waits;
         self.turned_away += other.turned_away;
         self.untrusted += other.untrusted;
+        self.relieved += other.relieved;
         self.accepted += other.accepted;
         for (sum, more) in self.closed.iter_mut().zip(other.closed) {
             *sum += more;
@@ -208,6 +211,9 @@ pub struct Accounts {
     pub outboxes: u32,
     /// Side rows of all else.
     pub extras: u32,
+    /// What clients make the shard hold, by [`Part`](crate::account::Part). That of large messages is known of the process
+    /// only.
+    pub parts: [usize; crate::account::Part::COUNT],
     /// Bytes in spills.
     pub receive_bytes: usize,
     /// Bytes in outboxes.

@@ -179,6 +179,9 @@ fn resolve(file: File, source: Option<PathBuf>, resources: &Resources) -> Effect
     if limits.log_bytes == 0 {
         limits.log_bytes = resources.log_bytes_default();
     }
+    if limits.memory_bytes == 0 {
+        limits.memory_bytes = resources.memory_bytes_default(&limits);
+    }
     if limits.connections_max == 0 {
         limits.connections_max = resources.connections_default();
     }

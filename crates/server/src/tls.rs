@@ -68,10 +68,12 @@ pub fn open(tls: &Tls, settings: &Settings, shards: usize) -> anyhow::Result<Opt
     }
     let handle = Handle::new(read(tls)?).map_err(|error| wrong(tls, &error))?;
     let limits = &settings.limits;
+    // Each of the two an eighth of the sum at most, and room for a record of some connections at least.
+    let tls_bytes = (limits.memory_bytes / 8 / shards.max(1)).max(1 << 20);
     let limits = stream::Limits {
         handshakes_max: (tls.handshakes_max as usize).div_ceil(shards),
-        receive_bytes_max: limits.receive_bytes_per_shard,
-        send_bytes_max: limits.outbox_bytes_per_shard,
+        receive_bytes_max: tls_bytes,
+        send_bytes_max: tls_bytes,
         required: tls.required,
         proxied: settings.http.proxy_protocol,
     };
@@ -194,7 +196,7 @@ fn remedy(trouble: Trouble) -> &'static str {
         Trouble::Internal => "`crore serve --check` reads the files of [tls] again",
         Trouble::Renegotiation => "the client must not ask for it; with TLS 1.3 it cannot",
         Trouble::Record => "see what changes bytes on their way, or which client is broken",
-        Trouble::Room => "raise limits.receive_bytes_per_shard",
+        Trouble::Room => "raise limits.memory_bytes",
         Trouble::Key => "the client has only to come again; with TLS 1.3 keys are changed",
         Trouble::Plain => "clients need https://, wss:// or mqtts://, or tls.required must be off",
     }

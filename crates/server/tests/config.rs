@@ -241,10 +241,10 @@ fn refusals_name_the_place_the_key_and_the_remedy() {
             ],
         ),
         (
-            "[limits]\noutbox_bytes_per_shard = 1",
+            "[limits]\nmemory_bytes = '16 MiB'",
             &[
-                "crore.toml:2:26: limits.outbox_bytes_per_shard: 1",
-                "limits.outbox_bytes",
+                "crore.toml:2:16: limits.memory_bytes: 16777216",
+                "4 times limits.batch_bytes (8388608)",
             ],
         ),
         (
@@ -315,10 +315,10 @@ fn refusals_name_the_place_the_key_and_the_remedy() {
             ],
         ),
         (
-            "[limits]\noutbox_bytes_per_shard = '2 MiB'\n[[rule]]\nmatch = 'a'\noutbox_bytes = '3 MiB'",
+            "[limits]\nmemory_bytes = '64 MiB'\n[[rule]]\nmatch = 'a'\noutbox_bytes = '17 MiB'",
             &[
-                "crore.toml:5:16: rule[1].outbox_bytes: 3145728",
-                "more than limits.outbox_bytes_per_shard (2097152)",
+                "crore.toml:5:16: rule[1].outbox_bytes: 17825792",
+                "more than a quarter of limits.memory_bytes (16777216)",
             ],
         ),
         (

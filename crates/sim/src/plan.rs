@@ -164,9 +164,10 @@ impl Plan {
         let mut settings = Settings::default();
         let limits = &mut settings.limits;
         limits.outbox_bytes = rng.pick(&[0, 100, 500, 4000, 1 << 20]);
-        limits.outbox_bytes_per_shard = rng.pick(&[500, 8000, 1 << 24]);
+        limits.memory_bytes = 1 << 26;
         limits.publish_credit_bytes = rng.pick(&[0, 300, 3000, 1 << 20]);
         if !budgets_are_wide {
+            limits.memory_bytes = rng.pick(&[128 << 10, 1 << 20, 1 << 26]);
             limits.log_bytes = homes * rng.pick(&[600, 4000, 1 << 20]);
             limits.topics_per_shard = rng.pick(&[2, 1000, 1000, 1000]);
             limits.connections_max = rng.pick(&[4, 1000, 1000, 1000]);

@@ -11,11 +11,21 @@ use memchr::{memchr, memchr2};
 /// Appends one event. `data` is split at CRLF, CR and LF, which the reader joins again with LF. The
 /// id and the event name must be [field safe](is_field_safe): every door checks them.
 pub fn write_event(out: &mut Vec<u8>, id: Option<&[u8]>, event: Option<&[u8]>, data: &[u8]) {
+    write_fields(out, id, event);
+    write_data(out, data);
+}
+
+/// Appends what stands before an event's data.
+pub fn write_fields(out: &mut Vec<u8>, id: Option<&[u8]>, event: Option<&[u8]>) {
     for (name, value) in [(&b"id: "[..], id), (b"event: ", event)] {
         let Some(value) = value else { continue };
         debug_assert!(is_field_safe(value));
         write_line(out, name, value);
     }
+}
+
+/// Appends an event's data and ends the event.
+pub fn write_data(out: &mut Vec<u8>, data: &[u8]) {
     write_lines(out, b"data: ", data);
     out.push(b'\n');
 }

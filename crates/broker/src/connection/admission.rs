@@ -192,7 +192,7 @@ impl Shard {
                 Reached::Connections
             });
         }
-        if !row.client.is_relayed() || !world.admission.knows_clients() {
+        if !row.client.is_relayed() {
             return Ok(());
         }
         let trusted = &world.settings.http.trusted_proxies;

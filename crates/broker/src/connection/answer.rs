@@ -204,7 +204,7 @@ impl Shard {
     }
 
     /// Refuses what cannot be a request and closes.
-    pub(super) fn refuse<I: Io>(&mut self, slot: u32, status: u16, reason: &str, io: &mut I) {
+    pub(crate) fn refuse<I: Io>(&mut self, slot: u32, status: u16, reason: &str, io: &mut I) {
         self.because(Reason::Refused);
         self.drop_spill(slot);
         // The options say what it subscribes to.

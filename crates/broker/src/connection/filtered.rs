@@ -16,6 +16,7 @@ use crate::mail::{Attached, Frames, MatchPage, Record, ReplyTo, ShardId};
 use crate::matched::Matched;
 use crate::matching::At;
 use crate::position::Since;
+use crate::rope::Rope;
 use crate::settings::Rule;
 use crate::shard::Shard;
 use crate::slab::NONE;
@@ -51,6 +52,19 @@ struct Held {
 }
 
 impl Opening {
+    /// Bytes that it holds, large messages included.
+    pub fn bytes(&self) -> usize {
+        self.own_bytes() + self.frames.len()
+    }
+
+    /// The same without large messages.
+    pub fn own_bytes(&self) -> usize {
+        size_of::<Opening>()
+            + self.homes.capacity() * size_of::<Answered>()
+            + self.held.capacity() * size_of::<Held>()
+            + self.frames.own_bytes()
+    }
+
     fn is_whole(&self) -> bool {
         self.homes.iter().all(|home| home.yes)
     }
@@ -202,8 +216,8 @@ impl Shard {
         if !self.is_stream(slot) {
             return self.open_poll(slot, opening, io);
         }
-        let mut bytes = Vec::new();
-        if opening.gap && !self.tell_gap_of_filters(slot, false, &mut bytes) {
+        let mut bytes = Rope::default();
+        if opening.gap && !self.tell_gap_of_filters(slot, false, &mut bytes.own) {
             self.begin_with(slot, &bytes, io);
             return self.end_for_gap_of_filters(slot, io);
         }
@@ -278,7 +292,7 @@ impl Shard {
             }
             self.put(slot, &bytes, io);
         }
-        let (mut bytes, mut ends) = (Vec::new(), Vec::new());
+        let (mut bytes, mut ends) = (Rope::default(), Vec::new());
         for (name, record) in records.clone() {
             self.saw_of_home(slot, home, record.offset);
             self.encode_matched(slot, home, frames.name(name), record, frames, &mut bytes);
@@ -292,7 +306,7 @@ impl Shard {
             }
         } else if !bytes.is_empty() {
             self.stats.sent(page.count as usize, bytes.len());
-            self.put(slot, &bytes, io);
+            self.put_rope(slot, &bytes, io);
         }
         self.took_page(slot, serial, home, page, head, live);
         if self.conns.get(slot).outbox == NONE {
@@ -342,7 +356,7 @@ impl Shard {
             self.encode_run(encoding, home, messages, frames);
             return self.push_picks(slot, encoding, picks, frames, io);
         }
-        let (mut bytes, mut ends) = (Vec::new(), Vec::new());
+        let (mut bytes, mut ends) = (Rope::default(), Vec::new());
         for n in picks {
             let message = &messages[*n as usize];
             let name = frames.name(message.name);
@@ -398,13 +412,13 @@ impl Shard {
 
     /// Encodes one message for one connection, with the connection's own position.
     fn encode_matched(
-        &self,
+        &mut self,
         slot: u32,
         home: ShardId,
         topic: &[u8],
         record: &Record,
         frames: &Frames,
-        out: &mut Vec<u8>,
+        out: &mut Rope,
     ) {
         let mut id = Vec::with_capacity(48);
         self.write_matched_id(slot, Some((home, record.offset)), &mut id);
@@ -415,7 +429,7 @@ impl Shard {
             record,
             now_s: self.now.unix_s,
         }
-        .encode(Encoding::of(self.conns.get(slot)), out);
+        .encode(Encoding::of(self.conns.get(slot)), &mut self.forms, out);
     }
 
     fn answer_match<I: Io>(

@@ -227,8 +227,8 @@ impl Shard {
 
     fn keep<I: Io>(&mut self, slot: u32, kept: HttpSpill, io: &mut I) {
         let rest = &kept.data;
-        let (limits, timeouts) = (&self.world.settings.limits, &self.world.settings.timeouts);
-        if self.receive_bytes + rest.len() > limits.receive_bytes_per_shard {
+        let timeouts = &self.world.settings.timeouts;
+        if !self.may_take(slot, rest.len()) {
             self.refuse(slot, 503, "too many requests are under way", io);
             return;
         }

@@ -177,7 +177,7 @@ impl Shard {
             }
         }
         if let Some(attaching) = &mut self.extra(slot).attaching {
-            attaching.body.extend_from_slice(&bytes);
+            attaching.body.own.extend_from_slice(&bytes);
             self.begin_stream(slot, io);
         } else if part == Part::Live && !self.fits(slot, bytes.len(), || self.bounds()) {
             return self.end_follower(slot, io);

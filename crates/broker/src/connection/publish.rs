@@ -7,6 +7,7 @@ use crore_wire::{form, json, ndjson, topic};
 
 use super::http::Flow;
 use crate::access::Right;
+use crate::account::Part;
 use crate::admission::Reached;
 use crate::conn::{Batch, Pending, REPLAYED, State};
 use crate::deliver::WARMED;
@@ -522,9 +523,19 @@ impl Shard {
     /// Drops the side row of a connection that needs none any more.
     pub(crate) fn drop_extra(&mut self, slot: u32) {
         let row = self.conns.get_mut(slot);
-        if row.extra != NONE {
-            self.extras.remove(row.extra);
-            row.extra = NONE;
+        let extra = core::mem::replace(&mut row.extra, NONE);
+        if extra != NONE {
+            let (charged_bytes, _) = self.extras.remove(extra).weigh();
+            self.purse.release(Part::Connections, charged_bytes);
+        }
+    }
+
+    /// Charges what a connection's side row holds.
+    pub(crate) fn weigh_extra(&mut self, slot: u32) {
+        let extra = self.conns.get(slot).extra;
+        if extra != NONE {
+            let (before, now) = self.extras.get_mut(extra).weigh();
+            self.purse.change(Part::Connections, before, now);
         }
     }
 }

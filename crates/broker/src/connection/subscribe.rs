@@ -31,6 +31,7 @@ use crate::io::{Close, Io};
 use crate::mail::{Attach, Attached, Frames, Page, Record, ReplyTo};
 use crate::planted::{self, Fault};
 use crate::position::{self, Position, Since};
+use crate::rope::Rope;
 use crate::shard::Shard;
 use crate::slab::NONE;
 
@@ -84,7 +85,6 @@ impl Shard {
             (ENVELOPE, envelope),
             (RECEIVES, true),
             (PUBLISHES, publishes),
-            (MULTI, names.len() > 1 && !filtered),
         ] {
             row.options |= if wanted { option } else { 0 };
         }
@@ -152,6 +152,8 @@ impl Shard {
     fn join_all(&mut self, slot: u32, names: &[Vec<u8>], since: &[Since], poll: bool) {
         if names.len() > 1 {
             self.extra(slot).set = set_hash(names);
+            // Not before: whoever reads it looks for the list.
+            self.conns.get_mut(slot).options |= MULTI;
         }
         let deflate = self.conns.get(slot).wants(DEFLATE);
         for (part, name) in names.iter().enumerate() {

@@ -150,8 +150,7 @@ impl Shard {
 
     /// Whether there is room for so many bytes; else the connection ends.
     fn may_hold<I: Io>(&mut self, slot: u32, bytes: usize, io: &mut I) -> bool {
-        let most = self.world.settings.limits.receive_bytes_per_shard;
-        let fits = self.receive_bytes + bytes <= most;
+        let fits = self.may_take(slot, bytes);
         if !fits {
             let reason = "too many frames are under way";
             self.end_stream(slot, close_code::TRY_AGAIN, reason, io);

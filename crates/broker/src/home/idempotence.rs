@@ -102,6 +102,11 @@ impl Answers {
         self.rows.len()
     }
 
+    /// Bytes of the rows and their index.
+    pub fn bytes(&self) -> usize {
+        self.rows.bytes() + self.index.bytes()
+    }
+
     fn find(&self, key: u64, now: Now) -> Option<&Kept> {
         // One that has run out may stand there still, beside its successor.
         let is = |row: &Kept| row.key == key && !self.has_expired(row, now);

@@ -322,6 +322,7 @@ impl Home {
             binary: form & BINARY != 0,
             latest: rule.keep == Keep::Latest,
             frame,
+            whole: None,
         };
         if form & RETAINED != 0 {
             // Where the rule keeps the latest there is no second copy.

@@ -27,7 +27,7 @@ const END_BYTES: usize = 4;
 /// Bytes of that number.
 const OWNER_BYTES: usize = 4;
 /// Bytes of that length.
-const LENGTH_BYTES: usize = 2;
+pub(super) const LENGTH_BYTES: usize = 2;
 
 /// A kept message. Its bytes are the second of its end if it has one of its own, whom it counts for if that is said, key, content type, event name,
 /// attributes if it has some, and WebSocket frame, side by side.

@@ -60,6 +60,7 @@ fn new<'a>(kept: &Kept, key: &'a [u8], frame: &'a [u8], previous: u64, latest: b
         binary: false,
         latest,
         frame,
+        whole: None,
     }
 }
 

@@ -47,6 +47,7 @@ fn new<'a>(offset: u64, key: &'a [u8], frame: &'a [u8]) -> New<'a> {
         binary: false,
         latest: false,
         frame,
+        whole: None,
     }
 }
 

@@ -3,6 +3,7 @@
 use alloc::collections::BTreeMap;
 
 use super::{Chain, Entry, Log, New};
+use crate::blobs::Place;
 use crate::slab::NONE;
 
 /// What a topic's chain says of its past.
@@ -58,6 +59,13 @@ impl Log {
         let chain = self.chains.get(entry.chain);
         let place = self.blobs.get(entry.blob);
         let parts = entry.parts(place);
+        let whole = match self.blobs.place(entry.blob) {
+            Place::Own(shared) => {
+                let len = entry.bytes();
+                Some(shared.slice(len - parts.frame.len()..len))
+            }
+            Place::Bytes(_) => None,
+        };
         New {
             topic: chain.topic,
             offset: entry.offset,
@@ -76,6 +84,7 @@ impl Log {
             binary: entry.is_binary(),
             latest: chain.latest,
             frame: parts.frame,
+            whole,
         }
     }
 

@@ -218,6 +218,7 @@ proptest! {
                         binary: false,
                         latest: false,
                         frame: &frame,
+                        whole: None,
                     };
                     chains[topic] = log.append(chains[topic], topic as u8, &model.rule, model.rule.messages_max(), &new);
                     model.publish(offset, &key, ttl_s, now_s);

@@ -1,10 +1,13 @@
-//! The messages of a turn: their bytes side by side, and for each a record of where it lies and what is known of it.
+//! The messages of a turn: their bytes side by side, but for large ones, which are there once and only named; and for each
+//! a record of where it lies and what is known of it.
 
 use alloc::vec::Vec;
 
 use crore_wire::websocket::frame;
 
+use crate::admission::Admission;
 use crate::log::New;
+use crate::shared::{SHARED_MIN, Shared, Slice};
 
 /// Where a message lies in [`Frames`], and what is known of it.
 #[derive(Clone, Copy, Debug)]
@@ -40,6 +43,8 @@ const _: () = assert!(size_of::<Record>() == 56);
 
 /// No time to live.
 const FOREVER: u32 = u32::MAX;
+/// In the place of a message: it is a large one, of this number.
+const LARGE: u32 = 1 << 31;
 /// Bytes of the publisher's number in the attributes of a message that came over MQTT.
 pub const ORIGIN_BYTES: usize = 8;
 
@@ -52,6 +57,8 @@ pub struct Frames {
     meta: Vec<u8>,
     /// Compressed frames, for those who negotiated it.
     packed: Vec<u8>,
+    /// Large messages: frames, and compressed ones.
+    large: Vec<Slice>,
     /// The records of answers to attaches.
     pub pages: Vec<Record>,
     /// The topics of those that were attached by filter: where their names lie.
@@ -61,12 +68,15 @@ pub struct Frames {
 }
 
 /// A turn's memory is given back when it grew past this many bytes.
-const KEPT_BYTES: usize = 1 << 20;
+pub const FRAMES_KEPT_BYTES: usize = 1 << 20;
 
 impl Frames {
     /// Copies a message in.
     pub fn push(&mut self, new: &New<'_>) -> Record {
-        let span = self.begin(&[], new.frame);
+        let span = match &new.whole {
+            Some(frame) => self.share(frame.clone()),
+            None => self.begin(&[], new.frame),
+        };
         self.finish(span, new)
     }
 
@@ -88,6 +98,7 @@ impl Frames {
             binary: record.binary,
             latest: record.latest,
             frame: of.frame(record),
+            whole: of.large(record).cloned(),
         })
     }
 
@@ -96,12 +107,28 @@ impl Frames {
         let start = self.bytes.len();
         self.bytes.extend_from_slice(header);
         self.bytes.extend_from_slice(data);
+        // Another message's bytes would be named else. A turn's budget of work ends it long before.
+        assert!(
+            self.bytes.len() < LARGE as usize,
+            "a turn has too many bytes"
+        );
         (start as u32, (self.bytes.len() - start) as u32)
     }
 
+    /// Takes a large frame in by reference; returns its span.
+    pub fn share(&mut self, frame: Slice) -> (u32, u32) {
+        let span = (LARGE | self.large.len() as u32, frame.len() as u32);
+        self.large.push(frame);
+        span
+    }
+
     /// The bytes of a span.
-    pub fn frame_at(&self, span: (u32, u32)) -> &[u8] {
-        &self.bytes[span.0 as usize..(span.0 + span.1) as usize]
+    #[inline]
+    pub fn frame_at(&self, (start, len): (u32, u32)) -> &[u8] {
+        match start & LARGE {
+            0 => &self.bytes[start as usize..(start + len) as usize],
+            _ => &self.large[(start ^ LARGE) as usize],
+        }
     }
 
     /// The record of a frame that [`Frames::begin`] built.
@@ -150,7 +177,14 @@ impl Frames {
     }
 
     /// Adds the compressed form of a message.
-    pub fn pack(&mut self, record: &mut Record, header: &[u8], data: &[u8]) {
+    pub fn pack(&mut self, record: &mut Record, header: &[u8], data: &[u8], admission: &Admission) {
+        if data.len() >= SHARED_MIN {
+            let bytes = [header, data].concat().into_boxed_slice();
+            let len = bytes.len();
+            (record.packed, record.packed_len) =
+                self.share(Shared::new(bytes, admission).slice(0..len));
+            return;
+        }
         record.packed = self.packed.len() as u32;
         self.packed.extend_from_slice(header);
         self.packed.extend_from_slice(data);
@@ -160,7 +194,28 @@ impl Frames {
     /// The message as one WebSocket frame.
     #[inline]
     pub fn frame(&self, record: &Record) -> &[u8] {
-        &self.bytes[record.start as usize..(record.start + record.len) as usize]
+        self.frame_at((record.start, record.len))
+    }
+
+    /// The message as one WebSocket frame, if it is a large one.
+    #[inline]
+    pub fn large(&self, record: &Record) -> Option<&Slice> {
+        (record.start & LARGE != 0).then(|| &self.large[(record.start ^ LARGE) as usize])
+    }
+
+    /// The message's data, if it is a large one.
+    pub fn large_data(&self, record: &Record) -> Option<Slice> {
+        let frame = self.large(record)?;
+        Some(frame.behind(frame::header_len(frame)))
+    }
+
+    /// The message as one compressed frame, if that is a large one.
+    pub fn large_packed(&self, record: &Record) -> Option<&Slice> {
+        match record.packed_len {
+            0 => self.large(record),
+            _ if record.packed & LARGE == 0 => None,
+            _ => Some(&self.large[(record.packed ^ LARGE) as usize]),
+        }
     }
 
     /// The message as one compressed frame, or plain when it was not compressed.
@@ -168,13 +223,19 @@ impl Frames {
         if record.packed_len == 0 {
             return self.frame(record);
         }
-        &self.packed[record.packed as usize..(record.packed + record.packed_len) as usize]
+        match record.packed & LARGE {
+            0 => &self.packed[record.packed as usize..(record.packed + record.packed_len) as usize],
+            _ => &self.large[(record.packed ^ LARGE) as usize],
+        }
     }
 
-    /// The frames from one record to another that follow each other without a hole, if they do.
+    /// The frames from one record to another that follow each other without a hole, if they do; or the one large frame.
     #[inline]
     pub fn joined(&self, first: &Record, last: &Record) -> &[u8] {
-        &self.bytes[first.start as usize..(last.start + last.len) as usize]
+        match first.start & LARGE {
+            0 => &self.bytes[first.start as usize..(last.start + last.len) as usize],
+            _ => self.frame(first),
+        }
     }
 
     /// The message's data.
@@ -218,24 +279,36 @@ impl Frames {
         self.attributes(record).get(ORIGIN_BYTES..).unwrap_or(&[])
     }
 
-    /// Bytes in use.
+    /// Bytes in use, large messages included.
     pub fn len(&self) -> usize {
-        self.bytes.len() + self.packed.len()
+        let large = self.large.iter().map(|slice| slice.len()).sum::<usize>();
+        self.bytes.len() + self.packed.len() + large
+    }
+
+    /// Bytes of its own, with what is reserved for more.
+    pub fn own_bytes(&self) -> usize {
+        self.bytes.capacity()
+            + self.meta.capacity()
+            + self.packed.capacity()
+            + self.large.capacity() * size_of::<Slice>()
+            + self.pages.capacity() * size_of::<Record>()
+            + self.names.capacity() * size_of::<u32>()
     }
 
     /// Whether the turn said nothing.
     pub fn is_empty(&self) -> bool {
-        self.bytes.is_empty() && self.pages.is_empty()
+        self.bytes.is_empty() && self.large.is_empty() && self.pages.is_empty()
     }
 
     /// Makes it ready for the next turn.
     pub fn clear(&mut self) {
-        if self.bytes.capacity() + self.packed.capacity() > KEPT_BYTES {
+        if self.own_bytes() > FRAMES_KEPT_BYTES {
             *self = Frames::default();
         }
         self.bytes.clear();
         self.meta.clear();
         self.packed.clear();
+        self.large.clear();
         self.pages.clear();
         self.names.clear();
         self.stamp = 0;
@@ -259,6 +332,6 @@ impl Record {
     /// Whether `next` lies right behind this one.
     #[inline]
     pub fn touches(&self, next: &Record) -> bool {
-        self.start + self.len == next.start
+        self.start & LARGE == 0 && self.start + self.len == next.start
     }
 }

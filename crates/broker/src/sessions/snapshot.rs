@@ -10,6 +10,7 @@ use xxhash_rust::xxh3::xxh3_64_with_seed;
 use super::{Away, Delayed, FOREVER_S, Held, Row, Sessions, Will};
 use crate::admission::Client;
 use crate::blobs::Blob;
+use crate::shard::World;
 use crate::slab::{NONE, Vacant as _};
 use crate::snapshot::save::Block;
 use crate::snapshot::{Damaged, In, Out, kind};
@@ -80,7 +81,7 @@ impl Sessions {
     pub(crate) fn restore(
         &mut self,
         from: &mut In<'_>,
-        seed: u64,
+        world: &World,
         now: Now,
         passed_s: u32,
     ) -> Result<(), Damaged> {
@@ -106,7 +107,7 @@ impl Sessions {
         };
         self.away_bytes += state.len();
         let away = Away {
-            state: self.states.insert(&[state]),
+            state: self.states.insert(&[state], &world.admission),
             state_bytes: state.len() as u32,
             will,
             expires_s,
@@ -115,7 +116,7 @@ impl Sessions {
         let due_s = away.due_s();
         let away = self.away.insert(away);
         let id = self.rows.insert(Row {
-            hash: xxh3_64_with_seed(client, seed) as u32,
+            hash: xxh3_64_with_seed(client, world.seed) as u32,
             client: self.clients.insert(client),
             holder: away,
             serial,

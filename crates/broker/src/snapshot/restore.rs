@@ -97,7 +97,7 @@ impl Restored {
                 home.restore_message(from, &self.topics, &world.settings, &world.rules, now)
             }
             kind::ANSWER => home.restore_answer(from, &world.settings, now),
-            kind::SESSION => self.sessions.restore(from, world.seed, now, self.passed_s),
+            kind::SESSION => self.sessions.restore(from, &world, now, self.passed_s),
             kind::NO_SESSION => self.sessions.restore_gap(from),
             kind::END => {
                 self.over = true;

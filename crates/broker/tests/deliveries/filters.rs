@@ -3,7 +3,7 @@
 
 use super::*;
 
-use crore_broker::settings::{Keep, Limits};
+use crore_broker::settings::Keep;
 
 /// Three topics that the filter matches, and others between them.
 const MATCHED: [&str; 3] = ["a/1", "a/2", "a/1/b"];
@@ -54,31 +54,6 @@ fn an_outbox_of_a_subscriber_by_filter_takes_what_fits_and_no_more() {
             assert!(town.received(link).ends_with(b"newest"), "it is live again");
             assert_eq!(town.stats().delivered, delivered + 1);
         }
-    }
-}
-
-#[test]
-fn outboxes_of_subscribers_by_filter_share_the_shard_s_limit() {
-    for mixed in [false, true] {
-        let limit = 5 * FRAME_BYTES + 3;
-        let set = |limits: &mut Limits| limits.outbox_bytes_per_shard = limit;
-        let mut town = Town::new(rule(), set, Pace::default());
-        let links: Vec<usize> = (0..3)
-            .map(|_| town.subscribe_to(Kind::Plain, FILTER))
-            .collect();
-        for link in &links {
-            town.window(*link, Some(0));
-        }
-        publish(&mut town, &messages(4, mixed), true);
-        // The first takes what it needs, the second what is left.
-        assert_eq!(town.accounts().outbox_bytes, 5 * FRAME_BYTES);
-        assert_eq!(town.stats().fallbacks, 2);
-        for link in links {
-            town.window(link, None);
-            town.settle();
-            assert_eq!(town.received(link), all_frames(4));
-        }
-        assert_eq!(town.accounts().outbox_bytes, 0);
     }
 }
 
@@ -164,14 +139,12 @@ proptest! {
     fn who_reads_slowly_by_filter_gets_the_same_bytes(
         ops in ops(KINDS.len() * QUERIES.len(), ALL.len()),
         outbox_bytes in prop_oneof![Just(0_usize), 20..300_usize, Just(1 << 20)],
-        outbox_bytes_per_shard in prop_oneof![0..600_usize, Just(1 << 20)],
         outbox_messages in prop_oneof![Just(0_u32), 1..5_u32],
         page_messages in prop_oneof![Just(1_usize), Just(3), Just(128)],
         visits_per_turn in prop_oneof![1..6_u32, Just(4096)],
     ) {
         let mut town = Town::new(Rule { outbox_messages, ..rule() }, |limits| {
             limits.outbox_bytes = outbox_bytes;
-            limits.outbox_bytes_per_shard = outbox_bytes_per_shard;
         }, Pace { visits_per_turn, ..pages_of(page_messages) });
         let mut pairs = Vec::new();
         for kind in KINDS {

@@ -20,7 +20,7 @@ macro_rules! cells {
             fn put(&self, put: &mut impl FnMut(u64)) {
                 let $type { $($field,)* $($($array,)*)? } = *self;
                 $(put(u64::try_from($field).expect("counters are 64 bits at most"));)*
-                $($($array.iter().for_each(|value| put(u64::from(*value)));)*)?
+                $($($array.iter().for_each(|value| put(u64::try_from(*value).expect("counters are 64 bits at most")));)*)?
             }
             fn take(take: &mut impl FnMut() -> u64) -> Self {
                 $type {
@@ -33,11 +33,11 @@ macro_rules! cells {
 }
 
 cells!(Stats: resumes gaps attaches detaches published published_bytes delivered delivered_bytes dropped packets_received
-    packets_sent connects sessions_expired fallbacks credit_waits turned_away untrusted accepted refused oversized denied lapsed superseded expired [closed]);
+    packets_sent connects sessions_expired fallbacks credit_waits turned_away untrusted relieved accepted refused oversized denied lapsed superseded expired [closed]);
 cells!(Accounts: connections spills outboxes extras receive_bytes outbox_bytes carrier_topics passes mqtt_connections sessions
     session_bytes groups keepers retained carrier_sets home_topics home_sets home_filters home_losses carrier_filters
     answers followers log_messages log_bytes log_chains log_keys name_bytes deliveries under_way_bytes turns_held
-    waiting [transports]);
+    waiting [transports parts]);
 cells!(Tables: connections mqtt sides carrier_topics home_topics sessions);
 cells!(Turns: turns busy_ns longest_ns received_bytes sent_bytes shed room);
 cells!(TlsStats: handshakes resumed [troubles]);

@@ -19,6 +19,9 @@ use super::forms::{is_origin, overlap, path_prefix};
 /// A topic hashes to one of 256 partitions; more shards than that would share none of the work.
 pub const MAX_SHARDS: usize = 256;
 
+/// The largest thing that one client sends or is sent takes so small a share of what all together may make the server hold.
+pub(super) const MEMORY_SHARES: usize = 4;
+
 /// Rows are linked by 32-bit indices, one value of which means none.
 const MAX_ROWS: usize = u32::MAX as usize - 1;
 
@@ -351,26 +354,23 @@ fn limits(check: &mut Check, limits: &Limits) {
         limits.outbox_bytes,
         1..=u32::MAX as usize,
     );
-    let outbox = ("limits.outbox_bytes", limits.outbox_bytes);
-    check.at_least(
-        "limits.outbox_bytes_per_shard",
-        limits.outbox_bytes_per_shard,
-        outbox.0,
-        outbox.1,
-    );
-    check.at_least(
-        "limits.receive_bytes_per_shard",
-        limits.receive_bytes_per_shard,
-        largest.0,
-        largest.1,
-    );
-    let batch = ("limits.batch_bytes", limits.batch_bytes);
-    check.at_least(
-        "limits.receive_bytes_per_shard",
-        limits.receive_bytes_per_shard,
-        batch.0,
-        batch.1,
-    );
+    // One client that sends or takes the largest thing there is must not fill the sum.
+    for (of, bytes) in [
+        largest,
+        ("limits.batch_bytes", limits.batch_bytes),
+        ("limits.outbox_bytes", limits.outbox_bytes),
+    ] {
+        let least = bytes.saturating_mul(MEMORY_SHARES);
+        if limits.memory_bytes != 0 && limits.memory_bytes < least {
+            check.fail(
+                "limits.memory_bytes".to_string(),
+                format!(
+                    "{} is less than {MEMORY_SHARES} times {of} ({bytes}); raise this or lower that",
+                    limits.memory_bytes
+                ),
+            );
+        }
+    }
     check.at_least(
         "limits.publish_credit_bytes",
         limits.publish_credit_bytes,
@@ -498,11 +498,11 @@ fn rule(check: &mut Check, number: usize, rule: &Rule, limits: &Limits) {
         );
     }
     check.range(&key("sse_retry_ms"), rule.sse_retry_ms, 1..=MAX_RETRY_MS);
-    let (outbox_bytes, most) = (rule.outbox_bytes, limits.outbox_bytes_per_shard);
-    if outbox_bytes > most {
+    let (outbox_bytes, most) = (rule.outbox_bytes, limits.memory_bytes / MEMORY_SHARES);
+    if most > 0 && outbox_bytes > most {
         check.fail(
             key("outbox_bytes"),
-            format!("{outbox_bytes} is more than limits.outbox_bytes_per_shard ({most}); lower this or raise that"),
+            format!("{outbox_bytes} is more than a quarter of limits.memory_bytes ({most}); lower this or raise that"),
         );
     }
 }

@@ -20,7 +20,7 @@ use super::{Admin, DEFAULT_LISTEN, Effective, State, Tls};
 /// Length of a listening socket's queue: Linux cuts it at `net.core.somaxconn`, which is 4,096 by default.
 const DEFAULT_BACKLOG: u32 = 4096;
 
-/// The whole file. `shards`, `limits.connections_max`, `limits.accepts_per_s` and `limits.log_bytes` at 0 stand for "by this host".
+/// The whole file. `shards`, `limits.connections_max`, `limits.accepts_per_s`, `limits.log_bytes` and `limits.memory_bytes` at 0 stand for "by this host".
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct File {
@@ -72,6 +72,7 @@ impl Default for File {
             rules,
         } = Settings::default();
         limits.log_bytes = 0;
+        limits.memory_bytes = 0;
         limits.connections_max = 0;
         File {
             listen: vec![DEFAULT_LISTEN.parse().expect("a literal address")],
@@ -247,9 +248,7 @@ struct LimitsMirror {
     #[serde(with = "size")]
     outbox_bytes: usize,
     #[serde(with = "size")]
-    outbox_bytes_per_shard: usize,
-    #[serde(with = "size")]
-    receive_bytes_per_shard: usize,
+    memory_bytes: usize,
     #[serde(with = "size")]
     publish_credit_bytes: usize,
 }

@@ -1,6 +1,9 @@
 //! What the defaults ask of the host: its cores and its memory.
 
+use crore_broker::settings::Limits;
 use crore_net::memory::total_bytes;
+
+use super::check::MEMORY_SHARES;
 
 /// The share of the memory that all logs together may use by default (DESIGN: an eighth).
 const LOG_SHARE: u64 = 8;
@@ -52,5 +55,17 @@ impl Resources {
     /// An eighth of the memory.
     pub fn log_bytes_default(&self) -> usize {
         usize::try_from(self.memory_bytes / LOG_SHARE).unwrap_or(usize::MAX)
+    }
+
+    /// An eighth of the memory, or what the largest things need that one client may send or be sent.
+    pub fn memory_bytes_default(&self, limits: &Limits) -> usize {
+        let largest = [
+            limits.message_bytes,
+            limits.batch_bytes,
+            limits.outbox_bytes,
+        ];
+        let least = largest.map(|bytes| bytes.saturating_mul(MEMORY_SHARES));
+        let share = usize::try_from(self.memory_bytes / LOG_SHARE).unwrap_or(usize::MAX);
+        least.into_iter().fold(share, usize::max)
     }
 }

@@ -99,17 +99,11 @@ pub fn all(plane: &Plane, shards: &[Snapshot]) -> Vec<Limit> {
             |s| s.accounts.log_bytes as u64,
             limits.log_bytes as u64,
         ),
-        fullest(
-            "limits.outbox_bytes_per_shard",
+        together(
+            "limits.memory_bytes",
             "bytes",
-            |s| s.accounts.outbox_bytes as u64,
-            limits.outbox_bytes_per_shard as u64,
-        ),
-        fullest(
-            "limits.receive_bytes_per_shard",
-            "bytes",
-            |s| s.accounts.receive_bytes as u64,
-            limits.receive_bytes_per_shard as u64,
+            |s| s.accounts.parts.iter().sum::<usize>() as u64,
+            limits.memory_bytes as u64,
         ),
         together(
             "publish.idempotency_keys",

@@ -14,6 +14,7 @@ use crate::encode::Message;
 use crate::mail::{Frames, Record, ShardId};
 use crate::outbox::Packets;
 use crate::properties::left_s;
+use crate::rope::Rope;
 use crate::sessions::FOREVER_S;
 use crate::shard::Shard;
 use crate::slab::NONE;
@@ -82,9 +83,9 @@ impl Shard {
         }
         self.stats.sent(1, packet.len());
         if self.conns.get(slot).wants(FRAMED) {
-            frame::write_frame(&mut out.bytes, Opcode::Binary, &packet);
+            frame::write_frame(&mut out.bytes.own, Opcode::Binary, &packet);
         } else {
-            out.bytes.extend_from_slice(&packet);
+            out.bytes.own.extend_from_slice(&packet);
         }
         if self.world.rules.count_waiting() {
             out.ends.push(out.bytes.len());
@@ -220,7 +221,7 @@ fn write_properties(set: &mut PropertyBuf, frames: &Frames, record: &Record, lef
 }
 
 /// A QoS 0 message as all plain subscribers of a version get it.
-pub(crate) fn encode_plain(message: &Message<'_>, v5: bool, out: &mut Vec<u8>) {
+pub(crate) fn encode_plain(message: &Message<'_>, v5: bool, out: &mut Rope) {
     let (frames, record) = (message.frames, message.record);
     let version = if v5 { Version::V5 } else { Version::V311 };
     let mut set = PropertyBuf::new();
@@ -234,9 +235,11 @@ pub(crate) fn encode_plain(message: &Message<'_>, v5: bool, out: &mut Vec<u8>) {
         topic: core::str::from_utf8(message.topic).expect("topics are UTF-8"),
         packet_id: None,
         properties: set.properties(),
-        payload: frames.data(record),
+        payload: b"",
     };
-    encode::publish(out, version, &publish);
+    let payload_bytes = frames.data(record).len();
+    encode::publish_head(&mut out.own, version, &publish, payload_bytes);
+    message.data(out);
 }
 
 /// Whether a subscription with these options gets what all plain ones get.

@@ -95,7 +95,7 @@ impl Shard {
             return;
         }
         let rest = bytes.len() - used;
-        if self.receive_bytes + rest > self.world.settings.limits.receive_bytes_per_shard {
+        if !self.may_take(slot, rest) {
             return self.mqtt_end(slot, ReasonCode::QUOTA_EXCEEDED, io);
         }
         self.receive_bytes += rest;
@@ -115,7 +115,7 @@ impl Shard {
             return;
         };
         held.drain(..used);
-        if self.receive_bytes + held.len() > self.world.settings.limits.receive_bytes_per_shard {
+        if !self.may_take(slot, held.len()) {
             return self.mqtt_end(slot, ReasonCode::QUOTA_EXCEEDED, io);
         }
         self.receive_bytes += held.len();

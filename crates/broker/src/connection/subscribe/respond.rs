@@ -52,17 +52,17 @@ impl Shard {
         }
         let records = &frames.pages[page.first as usize..(page.first + page.count) as usize];
         let begun = matches!(row.state, State::Sse | State::WebSocket);
-        let mut bytes = Vec::new();
+        let mut bytes = Rope::default();
         if page.gap {
             let from = records.first().map_or(page.head, |record| record.previous);
             self.saw(slot, part, from, page.epoch);
-            if !self.tell_gap(slot, topic, from, page.again, &mut bytes) {
+            if !self.tell_gap(slot, topic, from, page.again, &mut bytes.own) {
                 self.begin_stream(slot, io);
                 self.end_for_gap(slot, from, io);
                 return;
             }
             if begun {
-                self.put(slot, &bytes, io);
+                self.put(slot, &bytes.own, io);
                 bytes.clear();
             }
         }
@@ -81,7 +81,7 @@ impl Shard {
         } else {
             self.stats.sent(records.len(), bytes.len());
             if begun {
-                self.put(slot, &bytes, io);
+                self.put_rope(slot, &bytes, io);
             }
         }
         self.saw(slot, part, head, page.epoch);
@@ -102,7 +102,7 @@ impl Shard {
                 .attaching
                 .as_mut()
                 .expect("a stream that is not begun is attaching");
-            attaching.body.extend_from_slice(&bytes);
+            attaching.body.append(&bytes, 0, bytes.len());
             if silent {
                 self.tell_position(slot, page.head);
             }
@@ -165,7 +165,7 @@ impl Shard {
         let gone = attaching.gone;
         let held = core::mem::take(&mut attaching.held);
         let frames = core::mem::take(&mut attaching.frames);
-        let mut bytes = Vec::new();
+        let mut bytes = Rope::default();
         for item in &held {
             match *item {
                 Held::Message(part, ref record) => {
@@ -177,7 +177,7 @@ impl Shard {
                 Held::Gap(part, from) => {
                     self.saw(slot, part, from, self.world.epoch);
                     let topic = self.topic_of(slot, part);
-                    if !self.tell_gap(slot, topic, from, false, &mut bytes) {
+                    if !self.tell_gap(slot, topic, from, false, &mut bytes.own) {
                         self.begin_with(slot, &bytes, io);
                         self.end_for_gap(slot, from, io);
                         return;
@@ -197,9 +197,9 @@ impl Shard {
         }
     }
 
-    pub(in crate::connection) fn begin_with<I: Io>(&mut self, slot: u32, body: &[u8], io: &mut I) {
+    pub(in crate::connection) fn begin_with<I: Io>(&mut self, slot: u32, body: &Rope, io: &mut I) {
         if let Some(attaching) = &mut self.extra(slot).attaching {
-            attaching.body.extend_from_slice(body);
+            attaching.body.append(body, 0, body.len());
         }
         self.begin_stream(slot, io);
     }
@@ -218,7 +218,7 @@ impl Shard {
             .attaching
             .as_mut()
             .expect("the stream is not begun");
-        attaching.body.extend_from_slice(&bytes);
+        attaching.body.own.extend_from_slice(&bytes);
     }
 
     /// Sends the response's head with what came in so far.
@@ -234,9 +234,9 @@ impl Shard {
         };
         row.deadline_s = 0;
         let plain = row.options & (MULTI | PUBLISHES | FOLLOWS | FILTERS) == 0;
-        let mut bytes = attaching.head;
-        bytes.extend_from_slice(&attaching.body);
-        self.put(slot, &bytes, io);
+        let mut body = attaching.body;
+        body.put_before(&attaching.head);
+        self.put_rope(slot, &body, io);
         self.drop_spill_of_stream(slot, io);
         if plain && self.conns.get(slot).extra != NONE && self.extra(slot).behind.is_empty() {
             self.drop_extra(slot);
@@ -426,24 +426,32 @@ impl Shard {
         let (options, gap) = (row.options, gap || row.wants(GAP));
         let names_topic = options & (MULTI | FILTERS) != 0;
         let left_s = properties::left_s(record, self.now.unix_s);
-        let mut envelope = Vec::new();
-        let (mut content_type, mut data) = (frames.content_type(record), frames.data(record));
+        let mut content_type = frames.content_type(record);
+        let message = crate::encode::Message {
+            topic: name,
+            id,
+            frames,
+            record,
+            now_s: self.now.unix_s,
+        };
+        let mut body = Rope::default();
         if options & ENVELOPE != 0 {
-            let message = crate::encode::Message {
-                topic: name,
-                id,
-                frames,
-                record,
-                now_s: self.now.unix_s,
-            };
-            message.envelope(&mut envelope);
-            (content_type, data) = (b"application/json", &envelope);
+            message.envelope(&mut self.forms, &mut body);
+            content_type = b"application/json";
         } else if content_type.is_empty() {
             content_type = if record.binary {
                 b"application/octet-stream"
             } else {
                 b"text/plain; charset=utf-8"
             };
+        }
+        // Small data goes from where it lies into the answer.
+        let data = match body.is_empty() && frames.large(record).is_none() {
+            true => frames.data(record),
+            false => b"",
+        };
+        if options & ENVELOPE == 0 && data.is_empty() {
+            message.data(&mut body);
         }
         let mut head = self
             .head(slot, 200)
@@ -470,13 +478,19 @@ impl Shard {
         if gap {
             head = head.header("Crore-Gap", b"messages before this one are lost");
         }
-        if options & HEAD != 0 {
-            head.number("Content-Length", data.len() as u64).end();
+        let bytes = data.len() + body.len();
+        head.number("Content-Length", bytes as u64).end();
+        if options & HEAD == 0 {
+            self.reply.extend_from_slice(data);
         } else {
-            head.content(data);
+            body.clear();
         }
         self.unsubscribe(slot);
         self.drop_extra(slot);
+        if !body.is_empty() {
+            body.put_before(&core::mem::take(&mut self.reply));
+            self.put_rope(slot, &body, io);
+        }
         self.answer_waiting(slot, io);
     }
 

@@ -1,0 +1,308 @@
+//! The account of what clients make the server hold: one sum for the process, with named parts, from which the shards
+//! draw lots, so that nothing on the way of a message is shared between them.
+//!
+//! Invariants: every byte that is charged is released once; a shard has drawn at least what it holds, and its floor. The
+//! sum may pass its limit by what one input of each shard adds: it is charged when it is there, and what follows from
+//! it is decided before the next input.
+//!
+//! Not in it are what has limits of its own: rows, names, logs. What is done when the sum is near stands in `relief`.
+
+use core::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+
+use crate::admission::Admission;
+
+/// What is charged.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Part {
+    /// Bytes that came and wait for more: requests, frames, packets.
+    Received,
+    /// Bytes that sockets refused.
+    Outboxes,
+    /// Large messages that no log keeps any more and somebody still writes or waits for.
+    Messages,
+    /// Turns that shards have written for each other and for themselves.
+    Turns,
+    /// Responses that wait for homes, and what else few connections need: lists, filters, aliases, what is not acknowledged.
+    Connections,
+    /// MQTT sessions whose clients are away.
+    Sessions,
+    /// First answers to idempotency keys.
+    Answers,
+    /// Credentials that were found good, and questions under way.
+    Verdicts,
+    /// TLS handshakes and records in part.
+    Tls,
+}
+
+impl Part {
+    /// How many there are.
+    pub const COUNT: usize = 9;
+
+    /// All of them, in order.
+    pub const ALL: [Part; Part::COUNT] = [
+        Part::Received,
+        Part::Outboxes,
+        Part::Messages,
+        Part::Turns,
+        Part::Connections,
+        Part::Sessions,
+        Part::Answers,
+        Part::Verdicts,
+        Part::Tls,
+    ];
+
+    /// In one word.
+    pub fn name(self) -> &'static str {
+        match self {
+            Part::Received => "received",
+            Part::Outboxes => "outboxes",
+            Part::Messages => "messages",
+            Part::Turns => "turns",
+            Part::Connections => "connections",
+            Part::Sessions => "sessions",
+            Part::Answers => "answers",
+            Part::Verdicts => "verdicts",
+            Part::Tls => "tls",
+        }
+    }
+}
+
+/// How near the sum is to its limit.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Level {
+    /// There is room.
+    Calm,
+    /// Past three quarters: outboxes fall back to positions.
+    Near,
+    /// Past seven eighths: who holds much gets nothing new.
+    Full,
+    /// Past the limit: connections end.
+    Over,
+}
+
+/// A shard draws so many bytes at a time at most: so seldom that nobody notices.
+const LOT_BYTES_MAX: usize = 256 << 10;
+/// And so many at least, however many shards share a small sum.
+const LOT_BYTES_MIN: usize = 4 << 10;
+
+/// The sum of the process. Every method may be called from any shard.
+#[derive(Debug)]
+pub struct Account {
+    limit_bytes: AtomicUsize,
+    /// Lots of all shards.
+    drawn_bytes: AtomicUsize,
+    /// Large messages belong to no shard.
+    messages_bytes: AtomicUsize,
+}
+
+impl Account {
+    /// Of so many bytes.
+    pub fn new(limit_bytes: usize) -> Account {
+        Account {
+            limit_bytes: AtomicUsize::new(limit_bytes),
+            drawn_bytes: AtomicUsize::new(0),
+            messages_bytes: AtomicUsize::new(0),
+        }
+    }
+
+    /// From now on of so many bytes.
+    pub fn change(&self, limit_bytes: usize) {
+        self.limit_bytes.store(limit_bytes, Relaxed);
+    }
+
+    /// The limit.
+    pub fn limit_bytes(&self) -> usize {
+        self.limit_bytes.load(Relaxed)
+    }
+
+    /// What [`Part::Messages`] holds.
+    pub fn messages_bytes(&self) -> usize {
+        self.messages_bytes.load(Relaxed)
+    }
+
+    /// Large messages that are in no log are so many bytes more.
+    pub fn hold_message(&self, bytes: usize) {
+        self.messages_bytes.fetch_add(bytes, Relaxed);
+    }
+
+    /// Large messages that are in no log are so many bytes less.
+    pub fn let_message_go(&self, bytes: usize) {
+        self.messages_bytes.fetch_sub(bytes, Relaxed);
+    }
+
+    /// How near the sum is.
+    pub fn level(&self) -> Level {
+        let limit = self.limit_bytes();
+        let used = self.drawn_bytes.load(Relaxed) + self.messages_bytes();
+        match used {
+            used if used > limit => Level::Over,
+            used if used > limit - limit / 8 => Level::Full,
+            used if used > limit - limit / 4 => Level::Near,
+            _ => Level::Calm,
+        }
+    }
+}
+
+/// What one shard has charged.
+#[derive(Debug)]
+pub struct Purse {
+    admission: Admission,
+    parts: [usize; Part::COUNT],
+    held_bytes: usize,
+    drawn_bytes: usize,
+    floor_bytes: usize,
+    lot_bytes: usize,
+}
+
+impl Purse {
+    /// Of one of so many shards.
+    pub fn new(admission: Admission, shards: usize) -> Purse {
+        // A quarter of all is shared out beforehand, so that a shard works whatever the others hold.
+        let share = admission.account.limit_bytes() / 4 / shards.max(1);
+        let lot_bytes = (share / 4).clamp(LOT_BYTES_MIN, LOT_BYTES_MAX);
+        let floor_bytes = share.min(LOT_BYTES_MAX);
+        admission
+            .account
+            .drawn_bytes
+            .fetch_add(floor_bytes, Relaxed);
+        Purse {
+            admission,
+            parts: [0; Part::COUNT],
+            held_bytes: 0,
+            drawn_bytes: floor_bytes,
+            floor_bytes,
+            lot_bytes,
+        }
+    }
+
+    /// What a part holds.
+    pub fn part(&self, part: Part) -> usize {
+        self.parts[part as usize]
+    }
+
+    /// What each part holds, in the order of [`Part::ALL`].
+    pub fn parts(&self) -> [usize; Part::COUNT] {
+        self.parts
+    }
+
+    /// What all parts hold.
+    pub fn held_bytes(&self) -> usize {
+        self.held_bytes
+    }
+
+    /// So many bytes more are there.
+    pub fn charge(&mut self, part: Part, bytes: usize) {
+        self.parts[part as usize] += bytes;
+        self.held_bytes += bytes;
+        if self.held_bytes > self.drawn_bytes {
+            let more = (self.held_bytes - self.drawn_bytes).next_multiple_of(self.lot_bytes);
+            self.drawn_bytes += more;
+            self.account().drawn_bytes.fetch_add(more, Relaxed);
+        }
+    }
+
+    /// So many bytes less are there.
+    pub fn release(&mut self, part: Part, bytes: usize) {
+        debug_assert!(self.parts[part as usize] >= bytes, "{part:?}: {bytes}");
+        let bytes = bytes.min(self.parts[part as usize]);
+        self.parts[part as usize] -= bytes;
+        self.held_bytes -= bytes;
+        // One lot is kept for what comes next.
+        let needed = self.held_bytes.next_multiple_of(self.lot_bytes) + self.lot_bytes;
+        let needed = match self.held_bytes <= self.floor_bytes {
+            true => self.floor_bytes,
+            false => needed.max(self.floor_bytes),
+        };
+        if self.drawn_bytes > needed {
+            let less = self.drawn_bytes - needed;
+            self.drawn_bytes = needed;
+            self.account().drawn_bytes.fetch_sub(less, Relaxed);
+        }
+    }
+
+    /// What was so many bytes is so many now.
+    pub fn change(&mut self, part: Part, before: usize, after: usize) {
+        if after > before {
+            self.charge(part, after - before);
+        } else if before > after {
+            self.release(part, before - after);
+        }
+    }
+
+    /// A part holds so many bytes now.
+    pub fn set(&mut self, part: Part, bytes: usize) {
+        self.change(part, self.part(part), bytes);
+    }
+
+    /// How near the sum of the process is, for this shard: calm while it is within what it has drawn for itself beforehand.
+    pub fn level(&self) -> Level {
+        match self.held_bytes < self.floor_bytes {
+            true => Level::Calm,
+            false => self.account().level(),
+        }
+    }
+
+    fn account(&self) -> &Account {
+        &self.admission.account
+    }
+}
+
+impl Drop for Purse {
+    fn drop(&mut self) {
+        let drawn = self.drawn_bytes;
+        self.account().drawn_bytes.fetch_sub(drawn, Relaxed);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::settings::Settings;
+
+    fn purses(limit: usize, shards: usize) -> Vec<Purse> {
+        let mut settings = Settings::default();
+        settings.limits.memory_bytes = limit;
+        let admission = Admission::new(&settings, 7);
+        (0..shards)
+            .map(|_| Purse::new(admission.clone(), shards))
+            .collect()
+    }
+
+    use alloc::vec::Vec;
+
+    #[test]
+    fn shards_draw_from_one_sum_and_give_all_back() {
+        let mut purses = purses(16 << 20, 2);
+        assert_eq!(purses[0].level(), Level::Calm);
+        purses[0].charge(Part::Outboxes, 13 << 20);
+        assert_eq!(purses[0].level(), Level::Near);
+        purses[0].charge(Part::Received, 2 << 20);
+        assert_eq!(purses[0].level(), Level::Full);
+        purses[0].charge(Part::Received, 2 << 20);
+        assert_eq!(purses[0].level(), Level::Over);
+        // Another that holds little is not concerned, one that holds more is.
+        purses[1].charge(Part::Received, 1000);
+        assert_eq!(purses[1].level(), Level::Calm);
+        purses[1].charge(Part::Received, 1 << 20);
+        assert_eq!(purses[1].level(), Level::Over);
+        purses[0].release(Part::Outboxes, 13 << 20);
+        purses[0].release(Part::Received, 4 << 20);
+        purses[1].set(Part::Received, 0);
+        assert!(purses.iter().all(|purse| purse.held_bytes() == 0));
+        let account = &purses[0].admission.account;
+        assert_eq!(account.drawn_bytes.load(Relaxed), 2 * LOT_BYTES_MAX);
+        account.hold_message(16 << 20);
+        assert_eq!(account.level(), Level::Over);
+        account.let_message_go(16 << 20);
+        assert_eq!(account.level(), Level::Calm);
+    }
+
+    #[test]
+    fn many_shards_each_have_a_floor() {
+        let mut purses = purses(16 << 20, 226);
+        purses[0].charge(Part::Outboxes, 64 << 20);
+        purses[225].charge(Part::Received, 16 << 10);
+        assert_eq!(purses[0].level(), Level::Over);
+        assert_eq!(purses[225].level(), Level::Calm);
+    }
+}

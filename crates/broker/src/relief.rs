@@ -1,0 +1,236 @@
+//! What is done when the account of all that clients hold is near its limit.
+//!
+//! First nothing more is put behind what waits for sockets: subscribers fall back to their positions
+//! ([`Shard::fits`]). Then whoever holds much gets nothing new ([`Shard::may_take`]). At last connections end, of those
+//! whose address or user holds most, largest first, until there is room again. Whoever holds little is served.
+//!
+//! Who holds how much is not counted on the way of bytes: it is looked up in a census, a walk over the connections
+//! that goes on while the sum is near, some rows in a turn.
+
+use alloc::collections::BTreeMap;
+use alloc::vec::Vec;
+
+use crore_wire::mqtt::ReasonCode;
+use xxhash_rust::xxh3::xxh3_64_with_seed;
+
+use crate::account::{Level, Part};
+use crate::conn::{ConnId, Spill, State};
+use crate::connection::close_code;
+use crate::io::{Close, Io};
+use crate::shard::Shard;
+use crate::slab::NONE;
+use crate::stats::Reason;
+
+/// Connections that a turn looks at: some 100 us.
+const ROWS_PER_TURN: u32 = 4096;
+/// Connections that a turn ends: each may say so with a write.
+const ENDS_PER_TURN: usize = 64;
+/// Who holds less is little, whatever the limit is: a request in part, or what one page of the past leaves waiting.
+const LITTLE_BYTES: usize = 64 << 10;
+/// Why a connection ends.
+const REASON: &str = "limits.memory_bytes is reached, and this client holds most";
+
+/// Address or user.
+type Owner = u64;
+
+/// Who holds how much on this shard.
+#[derive(Default)]
+pub(crate) struct Census {
+    /// The next row of the walk under way.
+    next: u32,
+    counting: BTreeMap<Owner, usize>,
+    /// What the last whole walk found: those that do not hold little.
+    heavy: BTreeMap<Owner, usize>,
+    /// Who held most then.
+    heaviest: Option<Owner>,
+    /// The connections of that one, as far as the walk under way has met them, and what each holds.
+    met: Vec<(usize, ConnId)>,
+    /// All of them that a whole walk has met, the largest last: they end.
+    ends: Vec<(usize, ConnId)>,
+}
+
+impl Shard {
+    /// Whether this connection may make the shard hold so many bytes more, of a request, a page or a session.
+    pub(crate) fn may_take(&self, slot: u32, bytes: usize) -> bool {
+        if self.purse.level() < Level::Full {
+            return true;
+        }
+        let others = self.census.heavy.get(&self.owner(slot)).copied();
+        others.unwrap_or(0) + bytes <= LITTLE_BYTES
+    }
+
+    /// Charges what came in part; makes room where an input has taken the last.
+    #[inline]
+    pub(crate) fn charge_input<I: Io>(&mut self, io: &mut I) {
+        if self.purse.part(Part::Received) != self.receive_bytes {
+            self.purse.set(Part::Received, self.receive_bytes);
+        }
+        if self.purse.level() == Level::Over {
+            self.relieve(io);
+        }
+    }
+
+    /// Charges what is counted elsewhere.
+    pub(crate) fn charge_turn<I: Io>(&mut self, io: &I) {
+        self.purse.set(Part::Turns, self.lanes.own_bytes());
+        self.purse.set(Part::Sessions, self.sessions.held_bytes());
+        self.purse.set(Part::Tls, io.held_bytes());
+        let answers_bytes = self.home.as_ref().map_or(0, |home| home.answers_bytes());
+        self.purse.set(Part::Answers, answers_bytes);
+    }
+
+    /// Makes room where the sum has passed its limit; says whether it goes on in the next turn.
+    pub(crate) fn relieve<I: Io>(&mut self, io: &mut I) -> bool {
+        let level = self.purse.level();
+        if level < Level::Near {
+            if self.census.next > 0 || !self.census.heavy.is_empty() {
+                self.census = Census::default();
+            }
+            return false;
+        }
+        if level == Level::Over {
+            self.end_heaviest(io);
+        }
+        // Of a small table, in one turn, who holds most and what of.
+        let walks = if self.conns.end() <= ROWS_PER_TURN / 2 {
+            2
+        } else {
+            1
+        };
+        for _ in 0..walks {
+            if self.census.ends.is_empty() {
+                self.count_holders();
+            }
+        }
+        if level == Level::Over {
+            self.end_heaviest(io);
+        }
+        // Where nobody is found to end there is nothing to go on with before something happens.
+        level == Level::Over && (self.census.next > 0 || !self.census.ends.is_empty())
+    }
+
+    /// Ends some of those whose owner holds most, while the sum is past its limit.
+    fn end_heaviest<I: Io>(&mut self, io: &mut I) {
+        for _ in 0..ENDS_PER_TURN {
+            if self.purse.level() < Level::Over {
+                return self.census.ends.clear();
+            }
+            let Some((_, conn)) = self.census.ends.pop() else {
+                return;
+            };
+            if self.is_current(conn) {
+                self.stats.relieved += 1;
+                self.end_for_room(conn.slot, io);
+            }
+        }
+    }
+
+    /// Walks on over the connections.
+    fn count_holders(&mut self) {
+        let end = self.conns.end();
+        let until = end.min(self.census.next + ROWS_PER_TURN);
+        for slot in self.census.next..until {
+            if !self.conns.get(slot).is_open() {
+                continue;
+            }
+            let bytes = self.held_by(slot);
+            if bytes > 0 {
+                let owner = self.owner(slot);
+                *self.census.counting.entry(owner).or_default() += bytes;
+                if self.census.heaviest == Some(owner) {
+                    self.census.met.push((bytes, self.id_of(slot)));
+                }
+            }
+        }
+        self.census.next = until;
+        if until == end {
+            self.end_count();
+        }
+    }
+
+    fn end_count(&mut self) {
+        let census = &mut self.census;
+        census.next = 0;
+        census.ends = core::mem::take(&mut census.met);
+        census.ends.sort_unstable_by_key(|(bytes, _)| *bytes);
+        let mut all = core::mem::take(&mut census.counting);
+        let heaviest = all.iter().max_by_key(|(_, bytes)| **bytes);
+        census.heaviest = heaviest.map(|(owner, _)| *owner);
+        all.retain(|_, bytes| *bytes > LITTLE_BYTES);
+        census.heavy = all;
+    }
+
+    /// Who answers for a connection: its user, or else its address; itself where neither is known.
+    fn owner(&self, slot: u32) -> Owner {
+        let seed = self.world.seed;
+        let user = self.passes.get(slot).map(|(grants, _)| grants.user());
+        if let Some(user) = user.filter(|user| !user.is_empty()) {
+            return xxh3_64_with_seed(user.as_bytes(), seed) | 1 << 63;
+        }
+        let client = self.conns.get(slot).client;
+        match client.is_known() {
+            true => u64::from(client.number()),
+            false => u64::from(slot) | 1 << 62,
+        }
+    }
+
+    /// What a connection holds. Parts of messages that others hold too count in full: it keeps them from going.
+    pub(crate) fn held_by(&self, slot: u32) -> usize {
+        let row = self.conns.get(slot);
+        let spill = match row.spill {
+            NONE => 0,
+            spill => self.spills.get(spill).bytes(),
+        };
+        let outbox = match row.outbox {
+            NONE => 0,
+            outbox => self.outboxes.get(outbox).waiting_bytes(),
+        };
+        let extra = match row.extra {
+            NONE => 0,
+            extra => self.extras.get(extra).bytes(),
+        };
+        spill + outbox + extra
+    }
+
+    /// Ends a connection to make room, and tells it why where it listens.
+    fn end_for_room<I: Io>(&mut self, slot: u32, io: &mut I) {
+        self.because(Reason::Full);
+        if self.conns.get(slot).outbox != NONE {
+            return self.reset(slot, io);
+        }
+        let row = self.conns.get(slot);
+        match row.state {
+            // It has asked for nothing.
+            State::Http if row.spill == NONE => self.shut(slot, io),
+            State::Http | State::Waiting | State::Poll => {
+                let conn = self.id_of(slot);
+                self.refuse(slot, 503, REASON, io);
+                if self.is_current(conn) {
+                    self.drop_extra(slot);
+                }
+            }
+            State::Sse | State::WebSocket => {
+                self.end_stream(slot, close_code::TRY_AGAIN, REASON, io);
+            }
+            State::Mqtt => self.mqtt_end(slot, ReasonCode::QUOTA_EXCEEDED, io),
+            State::Proxy | State::Draining => self.drop_conn(slot, Close::Now, io),
+        }
+    }
+}
+
+impl Spill {
+    /// Bytes that it holds.
+    pub(crate) fn bytes(&self) -> usize {
+        match self {
+            Spill::Http(spill) => spill.data.len(),
+            Spill::WebSocket(partial) => partial.buffered_bytes(),
+            Spill::Mqtt(data) => data.len(),
+            Spill::Frames(partial, data) => {
+                partial
+                    .as_ref()
+                    .map_or(0, |partial| partial.buffered_bytes())
+                    + data.len()
+            }
+        }
+    }
+}

@@ -1,0 +1,392 @@
+//! Bytes on their way to one socket: own ones, with parts of large messages between them that are not copied.
+//!
+//! Invariant: `shares` are in order; each stands behind as many own bytes as it says.
+
+use alloc::collections::VecDeque;
+use alloc::vec::Vec;
+
+use crate::shared::{SHARED_MIN, Shared, Slice};
+
+/// Bytes to be written.
+#[derive(Default, Debug)]
+pub struct Rope {
+    /// Their own.
+    pub own: Vec<u8>,
+    shares: Vec<(usize, Slice)>,
+    shared_bytes: usize,
+}
+
+/// A place in a rope.
+#[derive(Clone, Copy)]
+pub struct Mark {
+    own: usize,
+    shares: usize,
+    len: usize,
+}
+
+/// A piece of a rope.
+enum Piece<'a> {
+    Own(&'a [u8]),
+    Share(&'a Slice),
+}
+
+impl Rope {
+    /// Bytes.
+    pub fn len(&self) -> usize {
+        self.own.len() + self.shared_bytes
+    }
+
+    /// Whether there are none.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// Whether some of them are shared.
+    pub fn is_shared(&self) -> bool {
+        !self.shares.is_empty()
+    }
+
+    /// Forgets them.
+    pub fn clear(&mut self) {
+        self.own.clear();
+        self.shares.clear();
+        self.shared_bytes = 0;
+    }
+
+    /// Adds a part of a message, by reference if it is large.
+    pub fn share(&mut self, slice: Slice) {
+        if slice.len() < SHARED_MIN {
+            return self.own.extend_from_slice(&slice);
+        }
+        self.shared_bytes += slice.len();
+        self.shares.push((self.own.len(), slice));
+    }
+
+    /// Adds all of a message's form.
+    pub fn share_all(&mut self, shared: Shared) {
+        let len = shared.len();
+        self.share(shared.slice(0..len));
+    }
+
+    /// Where it ends now.
+    pub fn mark(&self) -> Mark {
+        Mark {
+            own: self.own.len(),
+            shares: self.shares.len(),
+            len: self.len(),
+        }
+    }
+
+    /// Bytes behind a place.
+    pub fn len_from(&self, mark: Mark) -> usize {
+        self.len() - mark.len
+    }
+
+    /// Puts bytes before all that stands behind a place.
+    pub fn prepend(&mut self, mark: Mark, head: &[u8]) {
+        self.prepend_with(mark, |own| own.extend_from_slice(head));
+    }
+
+    /// The same, of what `write` appends.
+    pub fn prepend_with(&mut self, mark: Mark, write: impl FnOnce(&mut Vec<u8>)) {
+        let end = self.own.len();
+        write(&mut self.own);
+        let head_bytes = self.own.len() - end;
+        self.own[mark.own..].rotate_right(head_bytes);
+        for (at, _) in &mut self.shares[mark.shares..] {
+            *at += head_bytes;
+        }
+    }
+
+    /// Puts bytes before all.
+    pub fn put_before(&mut self, head: &[u8]) {
+        let start = Mark {
+            own: 0,
+            shares: 0,
+            len: 0,
+        };
+        self.prepend(start, head);
+    }
+
+    /// Adds a part of another rope.
+    pub fn append(&mut self, of: &Rope, from: usize, to: usize) {
+        let mut at = 0;
+        of.each(|piece| {
+            let len = piece.len();
+            let (start, end) = (from.max(at), to.min(at + len));
+            if start < end {
+                match piece {
+                    Piece::Own(bytes) => self.own.extend_from_slice(&bytes[start - at..end - at]),
+                    Piece::Share(slice) => self.share(slice.until(end - at).behind(start - at)),
+                }
+            }
+            at += len;
+        });
+    }
+
+    fn each<'a>(&'a self, mut piece: impl FnMut(Piece<'a>)) {
+        let mut at = 0;
+        for (until, slice) in &self.shares {
+            if *until > at {
+                piece(Piece::Own(&self.own[at..*until]));
+            }
+            piece(Piece::Share(slice));
+            at = *until;
+        }
+        if self.own.len() > at {
+            piece(Piece::Own(&self.own[at..]));
+        }
+    }
+
+    /// Its pieces, in order.
+    pub fn parts(&self) -> Vec<&[u8]> {
+        let mut parts = Vec::with_capacity(2 * self.shares.len() + 1);
+        self.each(|piece| parts.push(piece.bytes()));
+        parts
+    }
+}
+
+impl<'a> Piece<'a> {
+    fn bytes(&self) -> &'a [u8] {
+        match self {
+            Piece::Own(bytes) => bytes,
+            Piece::Share(slice) => slice,
+        }
+    }
+    fn len(&self) -> usize {
+        self.bytes().len()
+    }
+}
+
+/// A piece of own bytes is made no larger by doubling: what is reserved beyond what waits stays small.
+const PIECE_BYTES: usize = 16 << 10;
+
+/// Bytes that wait, first in, first out.
+#[derive(Default)]
+pub struct Queue {
+    pieces: VecDeque<Waiting>,
+    /// How many of the first piece are gone.
+    gone: usize,
+    waiting_bytes: usize,
+}
+
+enum Waiting {
+    Own(Vec<u8>),
+    Share(Slice),
+}
+
+impl Waiting {
+    fn bytes(&self) -> &[u8] {
+        match self {
+            Waiting::Own(bytes) => bytes,
+            Waiting::Share(slice) => slice,
+        }
+    }
+}
+
+impl Queue {
+    /// Bytes that wait.
+    pub fn waiting_bytes(&self) -> usize {
+        self.waiting_bytes
+    }
+
+    /// Bytes that are its own, with what is reserved for more.
+    pub fn own_bytes(&self) -> usize {
+        let own = |piece: &Waiting| match piece {
+            Waiting::Own(bytes) => bytes.capacity(),
+            Waiting::Share(_) => size_of::<Waiting>(),
+        };
+        self.pieces.iter().map(own).sum()
+    }
+
+    /// Adds bytes.
+    pub fn push(&mut self, bytes: &[u8]) {
+        self.waiting_bytes += bytes.len();
+        match self.pieces.back_mut() {
+            _ if bytes.is_empty() => {}
+            Some(Waiting::Own(last))
+                if last.len() < PIECE_BYTES || last.capacity() - last.len() >= bytes.len() =>
+            {
+                last.extend_from_slice(bytes);
+            }
+            Some(Waiting::Own(_)) => {
+                let mut next = Vec::with_capacity(bytes.len().max(PIECE_BYTES));
+                next.extend_from_slice(bytes);
+                self.pieces.push_back(Waiting::Own(next));
+            }
+            _ => self.pieces.push_back(Waiting::Own(bytes.to_vec())),
+        }
+    }
+
+    /// Adds a part of a rope.
+    pub fn append(&mut self, of: &Rope, from: usize, to: usize) {
+        let mut at = 0;
+        of.each(|piece| {
+            let len = piece.len();
+            let (start, end) = (from.max(at), to.min(at + len));
+            if start < end {
+                match piece {
+                    Piece::Own(bytes) => self.push(&bytes[start - at..end - at]),
+                    Piece::Share(slice) => self.share(slice.until(end - at).behind(start - at)),
+                }
+            }
+            at += len;
+        });
+    }
+
+    /// Adds a part of a message.
+    pub fn share(&mut self, slice: Slice) {
+        if slice.len() < SHARED_MIN {
+            return self.push(&slice);
+        }
+        self.waiting_bytes += slice.len();
+        self.pieces.push_back(Waiting::Share(slice));
+    }
+
+    /// The first pieces; returns how many there are.
+    pub fn parts<'a>(&'a self, parts: &mut [&'a [u8]]) -> usize {
+        let mut gone = self.gone;
+        let mut used = 0;
+        for (part, piece) in parts.iter_mut().zip(&self.pieces) {
+            *part = &piece.bytes()[gone..];
+            gone = 0;
+            used += 1;
+        }
+        used
+    }
+
+    /// So many bytes are gone. What is gone of own bytes is let go of when it is half of them: each byte is moved once at
+    /// most, and a peer that stays behind by the same amount for ever costs the same memory.
+    pub fn sent(&mut self, mut bytes: usize) {
+        self.waiting_bytes -= bytes;
+        while let Some(first) = self.pieces.front_mut() {
+            let left = first.bytes().len() - self.gone;
+            if bytes < left {
+                self.gone += bytes;
+                if let Waiting::Own(own) = first
+                    && self.gone >= own.len() - self.gone
+                {
+                    own.drain(..self.gone);
+                    self.gone = 0;
+                }
+                return;
+            }
+            bytes -= left;
+            self.gone = 0;
+            self.pieces.pop_front();
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::admission::Admission;
+    use crate::settings::Settings;
+    use crate::shared::Shared;
+    use alloc::boxed::Box;
+    use proptest::prelude::*;
+
+    fn flat(rope: &Rope) -> Vec<u8> {
+        rope.parts().concat()
+    }
+
+    #[derive(Clone, Debug)]
+    enum Step {
+        Own(u8, usize),
+        Share(usize, usize),
+        Prepend(usize),
+    }
+
+    fn step() -> impl Strategy<Value = Step> {
+        prop_oneof![
+            (any::<u8>(), 0..50usize).prop_map(|(byte, len)| Step::Own(byte, len)),
+            (0..100usize, 0..3 * SHARED_MIN).prop_map(|(from, len)| Step::Share(from, len)),
+            (1..20usize).prop_map(Step::Prepend),
+        ]
+    }
+
+    proptest! {
+        /// A rope is its bytes: whatever is added, cut out, queued and sent.
+        #[test]
+        fn a_rope_and_a_queue_are_their_bytes(
+            steps in prop::collection::vec(step(), 1..12),
+            cut in (0..100_000usize, 0..100_000usize),
+            takes in prop::collection::vec(1..20_000usize, 1..8),
+        ) {
+            let admission = Admission::new(&Settings::default(), 7);
+            let bytes: Vec<u8> = (0..4 * SHARED_MIN).map(|n| (n % 251) as u8).collect();
+            let shared = Shared::new(bytes.clone().into_boxed_slice(), &admission);
+            let (mut rope, mut plain) = (Rope::default(), Vec::new());
+            let (mut mark, mut start) = (rope.mark(), 0);
+            for step in steps {
+                match step {
+                    Step::Own(byte, len) => {
+                        rope.own.extend(core::iter::repeat_n(byte, len));
+                        plain.extend(core::iter::repeat_n(byte, len));
+                        (mark, start) = (rope.mark(), plain.len());
+                    }
+                    Step::Share(from, len) => {
+                        rope.share(shared.slice(from..from + len));
+                        plain.extend_from_slice(&bytes[from..from + len]);
+                    }
+                    Step::Prepend(len) => {
+                        prop_assert_eq!(rope.len_from(mark), plain.len() - start);
+                        rope.prepend(mark, &[9; 20][..len]);
+                        plain.splice(start..start, core::iter::repeat_n(9, len));
+                        (mark, start) = (rope.mark(), plain.len());
+                    }
+                }
+                prop_assert_eq!(rope.len(), plain.len());
+                prop_assert_eq!(&flat(&rope), &plain);
+            }
+            let to = cut.0.max(cut.1).min(plain.len());
+            let from = cut.0.min(cut.1).min(to);
+            let mut part = Rope::default();
+            part.append(&rope, from, to);
+            prop_assert_eq!(&flat(&part), &plain[from..to]);
+            let mut queue = Queue::default();
+            queue.push(b"first");
+            queue.append(&rope, from, to);
+            queue.push(b"last");
+            let mut left = [b"first", &plain[from..to], b"last"].concat();
+            for take in takes {
+                let mut parts: [&[u8]; 16] = [&[]; 16];
+                let used = queue.parts(&mut parts);
+                let seen = parts[..used].concat();
+                prop_assert!(left.starts_with(&seen) && (seen.len() == left.len() || used == 16));
+                let take = take.min(seen.len());
+                queue.sent(take);
+                left.drain(..take);
+                prop_assert_eq!(queue.waiting_bytes(), left.len());
+            }
+            drop((rope, part, queue, shared));
+            prop_assert_eq!(admission.account.messages_bytes(), 0);
+        }
+
+        /// Who stays behind for ever holds no more.
+        #[test]
+        fn what_is_gone_is_let_go_of(behind in 1..2000usize) {
+            let mut queue = Queue::default();
+            queue.push(&alloc::vec![0; behind]);
+            for _ in 0..300 {
+                queue.push(&[0; 10]);
+                queue.sent(10);
+                prop_assert_eq!(queue.waiting_bytes(), behind);
+                prop_assert!(queue.own_bytes() <= 4 * (behind + 10) + 64);
+            }
+        }
+    }
+
+    #[test]
+    fn large_parts_are_not_copied() {
+        let admission = Admission::new(&Settings::default(), 7);
+        let shared = Shared::new(Box::from([1; 2 * SHARED_MIN]), &admission);
+        let (mut rope, mut queue) = (Rope::default(), Queue::default());
+        rope.share(shared.slice(0..2 * SHARED_MIN));
+        queue.append(&rope, 5, 2 * SHARED_MIN);
+        assert!(rope.own.is_empty() && rope.is_shared());
+        assert!(queue.own_bytes() < 100);
+        assert_eq!(queue.waiting_bytes(), 2 * SHARED_MIN - 5);
+    }
+}
