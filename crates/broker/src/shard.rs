@@ -120,6 +120,8 @@ pub struct Shard {
     pub(crate) review: crate::connection::Review,
     /// Why the connection at hand is about to end, where that is not its peer's doing.
     pub(crate) why: Option<Reason>,
+    /// Connections that end with this input, since what is held of them contradicts itself.
+    pub(crate) broken: Vec<ConnId>,
     /// The response that is being written.
     pub(crate) reply: Vec<u8>,
     /// The position that is being written.
@@ -187,6 +189,7 @@ impl Shard {
             tally: Default::default(),
             review: Default::default(),
             why: None,
+            broken: Vec::new(),
             reply: Vec::new(),
             id: Vec::new(),
             properties: PropertyBuf::new(),
@@ -330,6 +333,7 @@ impl Shard {
             Input::Verdict(conn, verdict) => self.verdict(conn, verdict),
             Input::Tick => self.tick(io),
         }
+        self.end_broken(io);
     }
 
     /// Ends the turn: delivers what is due within the budget and posts the mail. Says whether work
@@ -352,6 +356,7 @@ impl Shard {
             if !self.deliver(io) {
                 break;
             }
+            self.end_broken(io);
             self.run_errands();
             let waits = self.resumed.is_empty() || self.is_spent();
             if waits && !self.lanes.has_own() && !self.has_news() {
@@ -359,6 +364,7 @@ impl Shard {
             }
             self.resume_all(io);
         }
+        self.end_broken(io);
         let posted = &mut self.posted;
         self.lanes.flush(|to, mail| {
             *posted += 1;

@@ -71,7 +71,11 @@ impl Shard {
                     (partial, held_back) = (held, data);
                     held_back.extend_from_slice(input);
                 }
-                Spill::Mqtt(_) => unreachable!("packets within frames are held elsewhere"),
+                // Packets within frames are held elsewhere.
+                Spill::Mqtt(data) => {
+                    self.receive_bytes -= data.len();
+                    return self.broken(slot);
+                }
                 Spill::Http(held) => {
                     // Came behind the handshake, before there was an answer to it.
                     self.receive_bytes -= held.data.len();
@@ -217,7 +221,8 @@ impl Shard {
         let number = extra.published;
         extra.published = number.wrapping_add(1);
         let Some((hash, name)) = extra.publish_to.take() else {
-            unreachable!("a publisher has a topic")
+            self.broken(slot);
+            return false;
         };
         if let Err(denied) = self.may(slot, Right::Publish, &name) {
             // It was granted when the connection was made.
