@@ -8,10 +8,12 @@
 use alloc::collections::VecDeque;
 use alloc::vec::Vec;
 
-use crore_wire::mqtt::{Ack, PacketId, PropertyBuf, Publish, ReasonCode, Version, encode};
+use crore_wire::mqtt::{
+    Ack, PacketId, PacketType, PropertyBuf, Publish, ReasonCode, Version, encode,
+};
 
 use super::give::{Offered, Wants};
-use super::state::Step;
+use super::state::{Inflight, Step};
 use super::subscribe::qos;
 use super::{Mqtt, NOTHING};
 use crate::conn::{Behind, LIVE, MULTI, QOS_SHIFT, State};
@@ -22,9 +24,6 @@ use crate::planted::{self, Fault};
 use crate::sessions::FOREVER_S;
 use crate::shard::Shard;
 use crate::slab::NONE;
-
-/// DUP in the first byte of a PUBLISH; in one that waits it says that it was sent before (section 3.3.1.1).
-const DUP: u8 = 0b1000;
 
 impl Shard {
     /// Live messages of the run, for a subscription of a list. What a filter of the client matches too comes by that
@@ -126,8 +125,7 @@ impl Shard {
     fn drop_outdated(&mut self, slot: u32, topic: &[u8], offset: u64) {
         let waiting = &mut self.mqtt_state(slot).waiting;
         waiting.retain(|old| {
-            let was_sent = old.packet[0] & DUP != 0;
-            was_sent || old.group.is_some() || old.offset >= offset || old.topic() != topic
+            old.was_sent() || old.group.is_some() || old.offset >= offset || old.topic() != topic
         });
     }
 
@@ -142,7 +140,7 @@ impl Shard {
             let now_s = self.now.unix_s;
             let mqtt = self.mqtt_state(slot);
             let mut next = mqtt.waiting.pop_front().expect("it was just seen");
-            let again = next.packet[0] & DUP != 0;
+            let again = next.was_sent();
             if !again && next.end_s <= now_s {
                 // [MQTT-3.3.2-5]: its delivery had not begun.
                 if let Some((part, home)) = next.group {
@@ -217,22 +215,20 @@ impl Shard {
 
     /// PUBACK.
     pub(super) fn acknowledged(&mut self, slot: u32, id: PacketId) -> Result<(), ReasonCode> {
-        self.drop_inflight(slot, id.get(), Step::Published);
+        let found = self.acknowledges(slot, id, PacketType::PubAck)?;
+        self.drop_inflight(slot, found);
         Ok(())
     }
 
     /// PUBREC: the client has the message; its id is released.
     pub(super) fn was_received(&mut self, slot: u32, ack: &Ack<'_>) -> Result<(), ReasonCode> {
+        let found = self.acknowledges(slot, ack.packet_id, PacketType::PubRec)?;
         if ack.reason.is_error() {
             // [MQTT-4.3.3-4]: it does not want it.
-            self.drop_inflight(slot, ack.packet_id.get(), Step::Published);
+            self.drop_inflight(slot, found);
             return Ok(());
         }
-        let version = self.version(slot);
-        let inflight = &mut self.mqtt_state(slot).inflight;
-        let sent = inflight
-            .iter_mut()
-            .find(|sent| sent.packet_id == ack.packet_id.get());
+        let sent = found.and_then(|at| self.mqtt_state(slot).inflight.get_mut(at));
         let reason = match sent {
             Some(sent) => {
                 sent.step = Step::Released;
@@ -241,6 +237,7 @@ impl Shard {
             }
             None => ReasonCode::PACKET_IDENTIFIER_NOT_FOUND,
         };
+        let version = self.version(slot);
         let release = Ack {
             packet_id: ack.packet_id,
             reason,
@@ -252,21 +249,52 @@ impl Shard {
 
     /// PUBCOMP.
     pub(super) fn completed(&mut self, slot: u32, id: PacketId) -> Result<(), ReasonCode> {
-        self.drop_inflight(slot, id.get(), Step::Released);
+        let found = self.acknowledges(slot, id, PacketType::PubComp)?;
+        self.drop_inflight(slot, found);
         Ok(())
     }
 
-    /// A message is done with. An id that is not under way is nobody's: acknowledgements may come twice.
-    fn drop_inflight(&mut self, slot: u32, id: u16, step: Step) {
+    /// The message under way that an acknowledgement is of. An id that is not under way is nobody's: acknowledgements may
+    /// come twice.
+    ///
+    /// # Errors
+    /// The message is due another one: of its QoS [MQTT-4.3.2-3, MQTT-4.3.3-3], or before this one [MQTT-4.3.3-5]. It stays
+    /// what it is.
+    fn acknowledges(
+        &mut self,
+        slot: u32,
+        id: PacketId,
+        kind: PacketType,
+    ) -> Result<Option<usize>, ReasonCode> {
         if self.mqtt(slot).is_none() {
-            return;
+            return Ok(None);
         }
-        let inflight = &mut self.mqtt_state(slot).inflight;
-        let found = inflight
-            .iter()
-            .position(|sent| sent.packet_id == id && sent.step == step);
-        let Some(at) = found else { return };
-        let done = inflight.remove(at).expect("it was just found");
+        let mqtt = self.mqtt_state(slot);
+        // What waits to be sent again is with the client since a former connection.
+        let is_old = |next: &Inflight| next.packet_id == id.get() && next.was_sent();
+        if let Some(at) = mqtt.waiting.iter().position(is_old) {
+            mqtt.inflight.extend(mqtt.waiting.remove(at));
+        }
+        let is = |sent: &Inflight| sent.packet_id == id.get();
+        let Some(at) = mqtt.inflight.iter().position(is) else {
+            return Ok(None);
+        };
+        let sent = &mqtt.inflight[at];
+        let is_due = match (sent.step, sent.qos()) {
+            (Step::Released, _) => matches!(kind, PacketType::PubRec | PacketType::PubComp),
+            (Step::Published, 1) => kind == PacketType::PubAck,
+            (Step::Published, _) => kind == PacketType::PubRec,
+        };
+        match is_due {
+            true => Ok(Some(at)),
+            false => Err(ReasonCode::PROTOCOL_ERROR),
+        }
+    }
+
+    /// The message at this place is done with.
+    fn drop_inflight(&mut self, slot: u32, found: Option<usize>) {
+        let done = found.and_then(|at| self.mqtt_state(slot).inflight.remove(at));
+        let Some(done) = done else { return };
         if let Some((part, home)) = done.group {
             self.give_credit(slot, u32::from(part), home);
         }
@@ -292,7 +320,7 @@ impl Shard {
             if sent.step == Step::Released || mqtt.inflight.len() < most {
                 mqtt.inflight.push_back(sent);
             } else {
-                sent.packet[0] |= DUP;
+                sent.mark_sent();
                 later.push_back(sent);
             }
         }

@@ -266,7 +266,7 @@ impl Shard {
 impl Inflight {
     /// QoS 1, and not acknowledged.
     fn is_at_least_once(&self) -> bool {
-        self.step == Step::Published && self.packet[0] >> 1 & 3 == 1
+        self.step == Step::Published && self.qos() == 1
     }
 
     /// What the message is to its group.

@@ -117,6 +117,9 @@ pub struct Connecting {
     pub given: Option<Option<Box<[u8]>>>,
 }
 
+/// DUP in the first byte of a PUBLISH; in one that waits it says that it was sent before (section 3.3.1.1).
+const DUP: u8 = 0b1000;
+
 /// How far a message under way is (section 4.3).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Step {
@@ -151,6 +154,23 @@ impl Inflight {
         packet.map_or(b"", |publish| publish.topic.as_bytes())
     }
 
+    /// The QoS that its packet says; 0 when it was received and let go.
+    pub fn qos(&self) -> u8 {
+        self.packet.first().map_or(0, |first| first >> 1 & 3)
+    }
+
+    /// Whether it waits to be sent again, since the client was sent it already.
+    pub fn was_sent(&self) -> bool {
+        self.packet.first().is_some_and(|first| first & DUP != 0)
+    }
+
+    /// Says so of it.
+    pub fn mark_sent(&mut self) {
+        if let Some(first) = self.packet.first_mut() {
+            *first |= DUP;
+        }
+    }
+
     /// The packet, unless it was received and let go.
     pub fn publish(&self) -> Option<Publish<'_>> {
         let (header, len) = mqtt::fixed_header(&self.packet, usize::MAX).ok()??;
@@ -167,8 +187,19 @@ pub struct Answer {
     pub packet_id: u16,
     /// PUBREC instead of PUBACK.
     pub exactly_once: bool,
+    /// Its message came before: no home answers it, but what answers that one answers this too.
+    pub again: bool,
     /// The reason code, when the home has answered.
     pub reason: Option<ReasonCode>,
+}
+
+impl Answer {
+    /// Whether a home owes the answer to the message with this id.
+    pub fn is_due(&self, id: u16, exactly_once: bool) -> bool {
+        self.reason.is_none()
+            && !self.again
+            && (self.packet_id, self.exactly_once) == (id, exactly_once)
+    }
 }
 
 /// A SUBACK that waits for homes.
@@ -201,6 +232,19 @@ impl Mqtt {
             && self.partial.is_empty()
             && self.connecting.is_none()
             && self.asked.is_none()
+    }
+
+    /// Notes what became of a publish, for all that came with its id while it was under way.
+    pub fn answer(&mut self, id: u16, exactly_once: bool, reason: ReasonCode) {
+        let answers = self.answers.iter_mut();
+        let mut own = answers
+            .filter(|it| (it.packet_id, it.exactly_once) == (id, exactly_once))
+            .filter(|it| it.reason.is_none());
+        // Two of QoS 1 with one id are two messages, each with its own answer.
+        let more = if exactly_once { usize::MAX } else { 1 };
+        own.by_ref()
+            .take(more)
+            .for_each(|answer| answer.reason = Some(reason));
     }
 
     /// The packet id of the next message.
