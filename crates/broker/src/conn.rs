@@ -62,7 +62,7 @@ pub enum State {
     WebSocket,
     /// MQTT, over TCP or within a WebSocket.
     Mqtt,
-    /// Our side said its last bytes; the peer's are thrown away until it closes too.
+    /// Our side said its last bytes, which may still wait for the socket; the peer's are thrown away until it closes too.
     Draining,
 }
 
@@ -76,8 +76,6 @@ pub const PAUSED: u8 = 4;
 pub const EOF: u8 = 8;
 /// Close once the outbox is empty.
 pub const CLOSING: u8 = 16;
-/// The close frame was sent.
-pub const CLOSE_SENT: u8 = 32;
 /// A request was served before: a silent end is no timeout.
 pub const SERVED: u8 = 64;
 /// A limit was reached when it came: its request is answered with that.

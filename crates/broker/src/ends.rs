@@ -1,6 +1,8 @@
 //! How connections end, and the count of why.
 //!
-//! Invariant: each end is counted once, when it begins: who has `CLOSING` was counted.
+//! Invariants: each end is counted once, when it begins: who has `CLOSING` was counted. Behind its last bytes a connection is sent
+//! nothing, also while they wait for the socket: it is `Draining` from then on, hears no answer and no message, and
+//! [`Shard::put`] takes nothing for it. So nothing follows a Close frame (RFC 6455 section 5.5.1).
 //!
 //! Where rows contradict each other, which is a fault of ours, the connection that they are of ends and is counted as
 //! [`Reason::Broken`]. What would endanger other clients' bytes still asserts.
@@ -12,12 +14,13 @@ use crate::slab::NONE;
 use crate::stats::Reason;
 
 impl Shard {
-    /// Our last bytes are written: ends the subscription and lets the peer close.
+    /// Our last bytes are written, or wait for the socket: ends the subscription and lets the peer close.
     pub(crate) fn shut<I: Io>(&mut self, slot: u32, io: &mut I) {
         self.unsubscribe(slot);
         self.count_end(slot, Reason::Done);
         let row = self.conns.get_mut(slot);
         row.flags |= CLOSING;
+        row.state = State::Draining;
         if row.outbox != NONE {
             return;
         }
@@ -25,7 +28,6 @@ impl Shard {
             self.drop_conn(slot, Close::Now, io);
             return;
         }
-        row.state = State::Draining;
         row.flags &= !PAUSED;
         row.deadline_s = self.now.s + self.world.settings.timeouts.drain_s;
         io.close(row.link, Close::Drain);
@@ -71,6 +73,7 @@ impl Shard {
     /// What we hold of this connection contradicts itself: it ends with this input, and the process goes on. Whoever finds
     /// that says so here and returns without doing more.
     pub(crate) fn broken(&mut self, slot: u32) {
+        self.reply.clear();
         self.broken.push(self.id_of(slot));
     }
 

@@ -15,6 +15,7 @@ use alloc::boxed::Box;
 use alloc::collections::VecDeque;
 use alloc::vec::Vec;
 
+use crate::conn::State;
 use crate::io::Io;
 use crate::mail::Frames;
 use crate::settings::{Limits, Rule};
@@ -187,9 +188,13 @@ impl Shard {
                 && self.outboxes.get(outbox).has_room(bytes, bounds())
     }
 
-    /// Sends bytes that belong to no topic: responses and control frames.
+    /// Sends bytes that belong to no topic: responses and control frames. Behind its last bytes a connection gets nothing.
     pub(crate) fn put<I: Io>(&mut self, slot: u32, bytes: &[u8], io: &mut I) {
         let row = self.conns.get_mut(slot);
+        if row.state == State::Draining {
+            // It was sent its last.
+            return;
+        }
         row.sent_s = self.now.s;
         if row.outbox != NONE {
             self.outboxes

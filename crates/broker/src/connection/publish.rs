@@ -423,11 +423,7 @@ impl Shard {
         }
         let row = self.conns.get(to.slot);
         if row.state == State::Mqtt {
-            return match row.mqtt {
-                // It has said its last, and its outbox is not empty yet.
-                NONE => self.late_outcome(to, outcome),
-                _ => self.mqtt_outcome(to.slot, to.part, outcome, io),
-            };
+            return self.mqtt_outcome(to.slot, to.part, outcome, io);
         }
         if self.conns.get(to.slot).state == State::WebSocket {
             self.frame_outcome(to.slot, to.part, outcome, io);
