@@ -12,6 +12,7 @@ use crate::admission::Client;
 use crate::connection::access::Who;
 use crate::connection::filtered::Opening;
 use crate::connection::mqtt::{Mqtt, Shared};
+use crate::inbox::Inbox;
 use crate::mail::{Frames, Record, ShardId};
 use crate::matching::Filtered;
 use crate::slab::{NONE, Vacant};
@@ -243,9 +244,9 @@ pub enum Spill {
     /// A frame or a fragmented message.
     WebSocket(Box<Partial>),
     /// A message that was begun, and frames behind it that wait for credit.
-    Frames(Option<Box<Partial>>, Vec<u8>),
+    Frames(Option<Box<Partial>>, Inbox),
     /// MQTT packets.
-    Mqtt(Vec<u8>),
+    Mqtt(Inbox),
 }
 
 /// Part of a request, or requests that wait for the one before them.

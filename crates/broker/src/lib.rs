@@ -23,6 +23,7 @@ mod ends;
 pub mod filters;
 mod following;
 mod home;
+mod inbox;
 mod index;
 pub mod io;
 mod lanes;

@@ -575,9 +575,9 @@ impl Shard {
         self.receive_bytes -= match self.spills.remove(row.spill) {
             Spill::Http(spill) => spill.data.len(),
             Spill::WebSocket(partial) => partial.buffered_bytes(),
-            Spill::Mqtt(data) => data.len(),
-            Spill::Frames(partial, data) => {
-                partial.map_or(0, |partial| partial.buffered_bytes()) + data.len()
+            Spill::Mqtt(held) => held.bytes(),
+            Spill::Frames(partial, held) => {
+                partial.map_or(0, |partial| partial.buffered_bytes()) + held.bytes()
             }
         };
         row.spill = NONE;

@@ -9,6 +9,7 @@ use crore_wire::mqtt::{self, Packet, Publish, ReasonCode, Version};
 
 use super::access::Asked;
 use super::overlap::Start;
+use crate::inbox::Inbox;
 use crate::mail::ShardId;
 use crate::sessions::{SessionId, Will};
 use crate::slab::{NONE, Vacant};
@@ -98,7 +99,7 @@ pub struct Mqtt {
     /// Homes were told to keep messages for a subscription, and do not answer that.
     pub needs_told: bool,
     /// Over WebSocket: bytes that did not end on a packet boundary.
-    pub partial: Vec<u8>,
+    pub partial: Inbox,
     /// Whose the CONNECT is, until it is carried out.
     pub asked: Option<Box<Asked>>,
     /// What the CONNACK will say of the CONNECT.
