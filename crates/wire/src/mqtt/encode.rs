@@ -4,7 +4,7 @@
 //! is left out: properties, the reasons of acknowledgements, the options of subscriptions but QoS.
 //!
 //! # Panics
-//! All of them, when given what no peer would take, which is a mistake of ours: a text or binary field over
+//! All but [`publish()`], when given what no peer would take, which is a mistake of ours: a text or binary field over
 //! [`FIELD_MAX`](super::FIELD_MAX), a packet over [`REMAINING_LENGTH_MAX`](super::REMAINING_LENGTH_MAX),
 //! properties that the packet may not have, a packet id that does not go with the QoS. Topics and payloads
 //! from elsewhere have limits of their own, far below.
@@ -16,8 +16,8 @@ use super::write::{
     field, field_len, head, properties, properties_len, remaining_length, two, variable_len,
 };
 use super::{
-    Ack, Auth, ConnAck, Connect, Disconnect, Packet, PacketId, PacketType, Properties, Publish,
-    Qos, ReasonCode, SubscribeOptions, Version,
+    Ack, Auth, ConnAck, Connect, Disconnect, FIELD_MAX, PACKET_BYTES_MAX, Packet, PacketId,
+    PacketType, Properties, Publish, Qos, ReasonCode, SubscribeOptions, Version,
 };
 use alloc::vec::Vec;
 
@@ -88,11 +88,19 @@ pub fn connack(out: &mut Vec<u8>, version: Version, connack: &ConnAck<'_>) {
     properties(out, version, &connack.properties, allowed(kind));
 }
 
-/// PUBLISH (section 3.3).
-pub fn publish(out: &mut Vec<u8>, version: Version, publish: &Publish<'_>) {
-    out.reserve(publish_bytes(version, publish, publish.payload.len()));
+/// PUBLISH (section 3.3). Nothing is written, and false returned, where no packet can say it: it is longer than
+/// [`PACKET_BYTES_MAX`](super::PACKET_BYTES_MAX), its topic than [`FIELD_MAX`](super::FIELD_MAX), or its packet id does not
+/// go with its QoS. So what others published cannot make it panic.
+pub fn publish(out: &mut Vec<u8>, version: Version, publish: &Publish<'_>) -> bool {
+    let bytes = publish_bytes(version, publish, publish.payload.len());
+    let has_id = publish.packet_id.is_some() == (publish.qos != Qos::AtMostOnce);
+    if bytes > PACKET_BYTES_MAX || publish.topic.len() > FIELD_MAX || !has_id {
+        return false;
+    }
+    out.reserve(bytes);
     publish_head(out, version, publish, publish.payload.len());
     out.extend_from_slice(publish.payload);
+    true
 }
 
 /// All of a PUBLISH but its payload, which follows from elsewhere with `payload_bytes`; the one in
@@ -303,7 +311,9 @@ pub fn packet(out: &mut Vec<u8>, version: Version, packet: &Packet<'_>) {
     match packet {
         Packet::Connect(p) => connect(out, p),
         Packet::ConnAck(p) => connack(out, version, p),
-        Packet::Publish(p) => publish(out, version, p),
+        Packet::Publish(p) => {
+            publish(out, version, p);
+        }
         Packet::PubAck(p) => puback(out, version, p),
         Packet::PubRec(p) => pubrec(out, version, p),
         Packet::PubRel(p) => pubrel(out, version, p),

@@ -8,7 +8,7 @@ use crore_wire::mqtt::{
 use crore_wire::websocket::frame::{self, Opcode};
 
 use super::state::{Inflight, Step};
-use super::subscribe::qos;
+use super::subscribe::{qos, qos_of};
 use crate::conn::{FRAMED, SMALL};
 use crate::encode::Message;
 use crate::mail::{Frames, Record, ShardId};
@@ -160,37 +160,29 @@ impl Shard {
                 set.topic_alias(alias);
             }
         }
-        let name = core::str::from_utf8(topic).expect("topics are UTF-8");
+        // Topics are UTF-8: what came with another one is nobody's.
+        let name = core::str::from_utf8(topic).unwrap_or_default();
         let qos = record.qos.min(qos(wants.options));
         let publish = Publish {
             dup: false,
-            qos: Qos::from_bits(qos).expect("never three"),
+            qos: Qos::from_bits(qos).unwrap_or(Qos::AtMostOnce),
             retain: wants.retained || record.retain && wants.options & RETAIN_AS_PUBLISHED != 0,
             topic: if known { "" } else { name },
             packet_id,
             properties: set.properties(),
             payload: frames.data(record),
         };
-        let row = self.conns.get(slot);
-        let most = match row.wants(SMALL) {
-            true => self.mqtts.get(row.mqtt).packet_bytes_max as usize,
-            false => usize::MAX,
-        };
         let bytes = encode::publish_bytes(version, &publish, publish.payload.len());
-        let fits = bytes <= most && left_s != Some(0);
-        if fits {
-            encode::publish(out, version, &publish);
-        }
-        self.stats.dropped += u64::from(bytes > most);
+        let takes = bytes <= self.packet_bytes_max(slot);
+        let lives = left_s != Some(0);
+        let fits = takes && lives && !name.is_empty() && encode::publish(out, version, &publish);
+        self.stats.dropped += u64::from(lives && !fits);
         self.properties = set;
         if let Some(part) = wants.alias.filter(|_| fits && alias != 0 && !known) {
             let extra = self.extra(slot);
-            extra.list[part as usize].alias = alias;
-            extra
-                .mqtt
-                .as_mut()
-                .expect("a list has its state")
-                .aliases_given = alias;
+            if let (Some(sub), Some(mqtt)) = (extra.list.get_mut(part as usize), &mut extra.mqtt) {
+                (sub.alias, mqtt.aliases_given) = (alias, alias);
+            }
         }
         fits
     }
@@ -198,8 +190,10 @@ impl Shard {
     /// The alias of a subscription's topic, and whether the client knows it; 0 when it allows no further one.
     fn alias_for(&self, slot: u32, part: u32) -> (bool, u16) {
         let extra = self.extras.get(self.conns.get(slot).extra);
-        let alias = extra.list[part as usize].alias;
-        let mqtt = extra.mqtt.as_deref().expect("a list has its state");
+        let (Some(sub), Some(mqtt)) = (extra.list.get(part as usize), extra.mqtt.as_deref()) else {
+            return (false, 0);
+        };
+        let alias = sub.alias;
         match alias {
             0 if mqtt.aliases_given < mqtt.aliases_max => (false, mqtt.aliases_given + 1),
             _ => (alias != 0, alias),
@@ -222,6 +216,9 @@ fn write_properties(set: &mut PropertyBuf, frames: &Frames, record: &Record, lef
 /// A QoS 0 message as all plain subscribers of a version get it.
 pub(crate) fn encode_plain(message: &Message<'_>, v5: bool, out: &mut Vec<u8>) {
     let (frames, record) = (message.frames, message.record);
+    let Ok(topic) = core::str::from_utf8(message.topic) else {
+        return;
+    };
     let version = if v5 { Version::V5 } else { Version::V311 };
     let mut set = PropertyBuf::new();
     if v5 {
@@ -231,7 +228,7 @@ pub(crate) fn encode_plain(message: &Message<'_>, v5: bool, out: &mut Vec<u8>) {
         dup: false,
         qos: Qos::AtMostOnce,
         retain: false,
-        topic: core::str::from_utf8(message.topic).expect("topics are UTF-8"),
+        topic,
         packet_id: None,
         properties: set.properties(),
         payload: frames.data(record),
@@ -247,7 +244,7 @@ pub(crate) fn is_plain(options: u32) -> bool {
 /// The options of a subscription as they stand in a list.
 pub(super) fn options_of(bits: u8) -> SubscribeOptions {
     SubscribeOptions {
-        max_qos: Qos::from_bits(qos(bits)).expect("never three"),
+        max_qos: qos_of(bits),
         no_local: bits & NO_LOCAL != 0,
         retain_as_published: bits & RETAIN_AS_PUBLISHED != 0,
         retain_handling: RetainHandling::DoNotSend,

@@ -375,7 +375,7 @@ impl Shard {
         let row = self.conns.get(slot);
         match row.wants(SMALL) {
             true => self.mqtts.get(row.mqtt).packet_bytes_max as usize,
-            false => usize::MAX,
+            false => mqtt::PACKET_BYTES_MAX,
         }
     }
 

@@ -4,11 +4,11 @@
 use alloc::boxed::Box;
 use alloc::vec::Vec;
 
-use crore_wire::mqtt::{Qos, ReasonCode};
+use crore_wire::mqtt::ReasonCode;
 
 use super::give::Wants;
 use super::state::{Inflight, Step};
-use super::subscribe::{Wanted, qos};
+use super::subscribe::{Wanted, qos_of};
 use crate::conn::Sub;
 use crate::io::Io;
 use crate::mail::{Ask, Frames, LeaveGroup, Record, ReplyTo, ShardId, Unacked};
@@ -125,7 +125,7 @@ impl Shard {
         let sub = &mut self.extra(to.slot).list[part as usize];
         let granted = core::mem::take(&mut sub.granted);
         if granted != (0, 0) {
-            let options = Qos::from_bits(qos(sub.options)).expect("never three");
+            let options = qos_of(sub.options);
             self.grant(to.slot, granted, ReasonCode::granted(options));
             self.send_reply(to.slot, io);
         }

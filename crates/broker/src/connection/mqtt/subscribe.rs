@@ -544,3 +544,8 @@ const RETAIN_HANDLING: u8 = 0b11_0000;
 pub(super) fn qos(options: u8) -> u8 {
     options & 3
 }
+
+/// The same as a quality of service: no packet brings three [MQTT-3.8.3-5].
+pub(super) fn qos_of(options: u8) -> Qos {
+    Qos::from_bits(qos(options)).unwrap_or(Qos::AtMostOnce)
+}
