@@ -125,6 +125,23 @@ pub struct Will {
     pub client: Client,
 }
 
+impl Will {
+    /// Bytes of heap that it occupies, itself included.
+    pub fn bytes(&self) -> usize {
+        let Will {
+            topic,
+            data,
+            content_type,
+            key,
+            event,
+            attributes,
+            ..
+        } = self;
+        let parts = [topic, data, content_type, key, event, attributes];
+        size_of::<Will>() + parts.iter().map(|part| part.len()).sum::<usize>()
+    }
+}
+
 /// What a session leaves behind.
 #[derive(Debug)]
 pub struct Kept {
@@ -132,6 +149,13 @@ pub struct Kept {
     pub expiry_s: u32,
     /// What its carrier wrote down.
     pub state: Box<[u8]>,
+}
+
+impl Kept {
+    /// Bytes of heap that it occupies.
+    pub fn bytes(&self) -> usize {
+        self.state.len()
+    }
 }
 
 struct Away {
@@ -357,10 +381,10 @@ impl Sessions {
             let due_s = end_s(now, will.delay_s);
             Box::new(Delayed { will, due_s })
         };
-        self.away_bytes += kept.state.len();
+        self.away_bytes += kept.bytes();
         let away = Away {
             state: self.states.insert(&[&kept.state]),
-            state_bytes: kept.state.len() as u32,
+            state_bytes: kept.bytes() as u32,
             will: will.map(delayed),
             expires_s,
             owner,

@@ -333,9 +333,8 @@ fn a_publish_that_no_packet_can_say_is_not_written() {
     };
     let written = |publish: &Publish<'_>| {
         let mut out = Vec::new();
-        let written = encode::publish(&mut out, V5, publish);
-        assert_eq!(written, !out.is_empty());
-        written
+        encode::publish(&mut out, V5, publish);
+        !out.is_empty()
     };
     assert!(written(&publish));
     let long = vec![0; REMAINING_LENGTH_MAX];

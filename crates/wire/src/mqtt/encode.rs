@@ -88,19 +88,18 @@ pub fn connack(out: &mut Vec<u8>, version: Version, connack: &ConnAck<'_>) {
     properties(out, version, &connack.properties, allowed(kind));
 }
 
-/// PUBLISH (section 3.3). Nothing is written, and false returned, where no packet can say it: it is longer than
+/// PUBLISH (section 3.3). Nothing is written where no packet can say it: it is longer than
 /// [`PACKET_BYTES_MAX`](super::PACKET_BYTES_MAX), its topic than [`FIELD_MAX`](super::FIELD_MAX), or its packet id does not
 /// go with its QoS. So what others published cannot make it panic.
-pub fn publish(out: &mut Vec<u8>, version: Version, publish: &Publish<'_>) -> bool {
+pub fn publish(out: &mut Vec<u8>, version: Version, publish: &Publish<'_>) {
     let bytes = publish_bytes(version, publish, publish.payload.len());
     let has_id = publish.packet_id.is_some() == (publish.qos != Qos::AtMostOnce);
     if bytes > PACKET_BYTES_MAX || publish.topic.len() > FIELD_MAX || !has_id {
-        return false;
+        return;
     }
     out.reserve(bytes);
     publish_head(out, version, publish, publish.payload.len());
     out.extend_from_slice(publish.payload);
-    true
 }
 
 /// All of a PUBLISH but its payload, which follows from elsewhere with `payload_bytes`; the one in
@@ -311,9 +310,7 @@ pub fn packet(out: &mut Vec<u8>, version: Version, packet: &Packet<'_>) {
     match packet {
         Packet::Connect(p) => connect(out, p),
         Packet::ConnAck(p) => connack(out, version, p),
-        Packet::Publish(p) => {
-            publish(out, version, p);
-        }
+        Packet::Publish(p) => publish(out, version, p),
         Packet::PubAck(p) => puback(out, version, p),
         Packet::PubRec(p) => pubrec(out, version, p),
         Packet::PubRel(p) => pubrel(out, version, p),

@@ -175,7 +175,11 @@ impl Shard {
         let bytes = encode::publish_bytes(version, &publish, publish.payload.len());
         let takes = bytes <= self.packet_bytes_max(slot);
         let lives = left_s != Some(0);
-        let fits = takes && lives && !name.is_empty() && encode::publish(out, version, &publish);
+        let before = out.len();
+        if takes && lives && !name.is_empty() {
+            encode::publish(out, version, &publish);
+        }
+        let fits = out.len() > before;
         self.stats.dropped += u64::from(lives && !fits);
         self.properties = set;
         if let Some(part) = wants.alias.filter(|_| fits && alias != 0 && !known) {

@@ -121,9 +121,7 @@ impl Shard {
             Ok(Some(outcome)) => self.answer_publish(slot, part, reason_of(outcome))?,
             Err(reason) => self.answer_publish(slot, part, reason)?,
         }
-        if publish.properties.topic_alias().is_none() {
-            self.named_scratch = name;
-        }
+        self.named_scratch = name;
         Ok(())
     }
 
@@ -139,18 +137,31 @@ impl Shard {
         if alias > most {
             return Err(ReasonCode::TOPIC_ALIAS_INVALID);
         }
+        let topic_bytes = self.world.settings.limits.topic_bytes;
         let aliases = &mut self.mqtt_state(slot).aliases;
         if aliases.len() < usize::from(alias) {
             aliases.resize(usize::from(alias), Vec::new());
         }
-        let known = &mut aliases[usize::from(alias) - 1];
-        if !publish.topic.is_empty() {
-            *known = publish.topic.as_bytes().to_vec();
-        } else if known.is_empty() {
-            // [MQTT-3.3.2-7]: nothing was said of this alias on this connection.
-            return Err(ReasonCode::PROTOCOL_ERROR);
+        // The decoder lets no alias of 0 through.
+        let known = usize::from(alias).checked_sub(1);
+        let Some(known) = known.and_then(|at| aliases.get_mut(at)) else {
+            return Err(ReasonCode::TOPIC_ALIAS_INVALID);
+        };
+        if publish.topic.is_empty() {
+            name.extend_from_slice(known);
+            return match known.is_empty() {
+                // [MQTT-3.3.2-7]: nothing was said of this alias on this connection.
+                true => Err(ReasonCode::PROTOCOL_ERROR),
+                false => Ok(name),
+            };
         }
-        Ok(known.clone())
+        name.extend_from_slice(publish.topic.as_bytes());
+        known.clear();
+        // One that is too long is refused, and is not remembered either.
+        if name.len() <= topic_bytes {
+            known.extend_from_slice(&name);
+        }
+        Ok(name)
     }
 
     /// Takes a place among the answers, which keep the order of the publishes.

@@ -31,14 +31,20 @@ pub struct Shared {
     pub restored: bool,
 }
 
-/// `$share/{name}/{filter}` taken apart; only of what was checked.
+impl Shared {
+    /// Bytes of heap that it occupies, itself included.
+    pub fn bytes(&self) -> usize {
+        size_of::<Shared>() + self.text.len() + self.homes.capacity() * size_of::<(ShardId, u64)>()
+    }
+}
+
+/// `$share/{name}/{filter}` taken apart; only of what was checked. Anything else has no name.
 pub(super) fn split(text: &[u8]) -> (&[u8], &[u8]) {
-    let rest = &text[b"$share/".len()..];
-    let slash = rest
-        .iter()
-        .position(|b| *b == b'/')
-        .expect("it was checked");
-    (&rest[..slash], &rest[slash + 1..])
+    let rest = text.strip_prefix(b"$share/").unwrap_or(text);
+    match rest.iter().position(|b| *b == b'/') {
+        Some(slash) => (&rest[..slash], &rest[slash + 1..]),
+        None => (&[], rest),
+    }
 }
 
 pub(super) fn is_shared(text: &[u8]) -> bool {

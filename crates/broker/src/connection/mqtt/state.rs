@@ -121,6 +121,19 @@ pub struct Connecting {
 /// DUP in the first byte of a PUBLISH; in one that waits it says that it was sent before (section 3.3.1.1).
 const DUP: u8 = 0b1000;
 
+impl Connecting {
+    /// Bytes of heap that it occupies, itself included.
+    fn bytes(&self) -> usize {
+        let given = self.given.as_ref().and_then(Option::as_ref);
+        size_of::<Connecting>()
+            + self.assigned.as_ref().map_or(0, |id| id.len())
+            + given.map_or(0, |state| state.len())
+    }
+}
+
+/// What a packet id costs in a B-tree: its leaves of eleven are two thirds full, and have a header.
+const RECEIVED_BYTES: usize = 6;
+
 /// How far a message under way is (section 4.3).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Step {
@@ -248,6 +261,36 @@ impl Mqtt {
             .for_each(|answer| answer.reason = Some(reason));
     }
 
+    /// Bytes of heap that it occupies, itself included. It costs a step for each message under way.
+    pub fn bytes(&self) -> usize {
+        let packets = |list: &VecDeque<Inflight>| {
+            let packets: usize = list.iter().map(|sent| sent.packet.len()).sum();
+            list.capacity() * size_of::<Inflight>() + packets
+        };
+        let subacks: usize = self.subacks.iter().map(|it| it.reasons.capacity()).sum();
+        let aliases: usize = self.aliases.iter().map(Vec::capacity).sum();
+        let unplaced: usize = self.unplaced.iter().map(|sub| sub.len()).sum();
+        let connecting = self.connecting.as_ref().map_or(0, |it| it.bytes());
+        size_of::<Mqtt>()
+            + self.will.as_ref().map_or(0, |will| will.bytes())
+            + packets(&self.inflight)
+            + packets(&self.waiting)
+            + self.received.len() * RECEIVED_BYTES
+            + self.answers.capacity() * size_of::<Answer>()
+            + self.subacks.capacity() * size_of::<Suback>()
+            + subacks
+            + self.aliases.capacity() * size_of::<Vec<u8>>()
+            + aliases
+            + self.owed.capacity() * size_of::<(u32, ShardId)>()
+            + self.fresh.capacity() * size_of::<u32>()
+            + self.starts.capacity() * size_of::<Start>()
+            + self.unplaced.capacity() * size_of::<Box<[u8]>>()
+            + unplaced
+            + self.partial.bytes()
+            + connecting
+            + self.asked.as_ref().map_or(0, |_| size_of::<Asked>())
+    }
+
     /// The packet id of the next message.
     pub fn next_packet_id(&self, last: u16) -> u16 {
         let mut id = last;
@@ -257,5 +300,42 @@ impl Mqtt {
                 return id;
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_a_connection_remembers_is_weighed() {
+        let mut mqtt = Mqtt::default();
+        assert_eq!(mqtt.bytes(), size_of::<Mqtt>());
+        let sent = |packet: &[u8]| Inflight {
+            packet_id: 1,
+            step: Step::Published,
+            end_s: 0,
+            offset: 0,
+            group: None,
+            version: Version::V5,
+            packet: packet.into(),
+        };
+        mqtt.inflight.push_back(sent(&[0; 10_000]));
+        mqtt.waiting.push_back(sent(&[0; 20_000]));
+        mqtt.aliases = alloc::vec![alloc::vec![0; 1_000]; 16];
+        mqtt.partial = Inbox::new(&[0; 5_000]);
+        mqtt.received.extend(1..=1_000);
+        mqtt.unplaced.push([0; 300].into());
+        mqtt.will = Some(Box::new(Will {
+            data: [0; 4_000].into(),
+            topic: [0; 100].into(),
+            ..Will::default()
+        }));
+        let named = 10_000 + 20_000 + 16_000 + 5_000 + 6_000 + 300 + 4_100;
+        let bytes = mqtt.bytes() - size_of::<Mqtt>();
+        assert!(
+            (named..named * 11 / 10).contains(&bytes),
+            "{bytes} of {named}"
+        );
     }
 }

@@ -98,7 +98,11 @@ impl Shard {
             (limits.topic_bytes, limits.topics_per_connection)
         };
         let filter = Filter::parse(text).map_err(|_| ReasonCode::TOPIC_FILTER_INVALID)?;
-        if topic::check_filter(filter.filter.as_bytes(), topic_bytes).is_err() {
+        // A share's name is kept like a filter, by the session and by each home.
+        let share = filter.share.unwrap_or("-").as_bytes();
+        if topic::check_filter(filter.filter.as_bytes(), topic_bytes).is_err()
+            || topic::check_name(share, topic_bytes).is_err()
+        {
             return Err(ReasonCode::TOPIC_FILTER_INVALID);
         }
         self.grants(slot, Right::Subscribe, filter.filter.as_bytes())?;
