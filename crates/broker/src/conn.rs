@@ -12,6 +12,7 @@ use crate::admission::Client;
 use crate::connection::access::Who;
 use crate::connection::filtered::Opening;
 use crate::connection::mqtt::{Mqtt, Shared};
+use crate::inbox::Inbox;
 use crate::mail::{Frames, Record, ShardId};
 use crate::matching::Filtered;
 use crate::rope::Rope;
@@ -63,7 +64,7 @@ pub enum State {
     WebSocket,
     /// MQTT, over TCP or within a WebSocket.
     Mqtt,
-    /// Our side said its last bytes; the peer's are thrown away until it closes too.
+    /// Our side said its last bytes, which may still wait for the socket; the peer's are thrown away until it closes too.
     Draining,
 }
 
@@ -77,8 +78,6 @@ pub const PAUSED: u8 = 4;
 pub const EOF: u8 = 8;
 /// Close once the outbox is empty.
 pub const CLOSING: u8 = 16;
-/// The close frame was sent.
-pub const CLOSE_SENT: u8 = 32;
 /// A request was served before: a silent end is no timeout.
 pub const SERVED: u8 = 64;
 /// A limit was reached when it came: its request is answered with that.
@@ -246,9 +245,9 @@ pub enum Spill {
     /// A frame or a fragmented message.
     WebSocket(Box<Partial>),
     /// A message that was begun, and frames behind it that wait for credit.
-    Frames(Option<Box<Partial>>, Vec<u8>),
+    Frames(Option<Box<Partial>>, Inbox),
     /// MQTT packets.
-    Mqtt(Vec<u8>),
+    Mqtt(Inbox),
 }
 
 /// Part of a request, or requests that wait for the one before them.
@@ -385,18 +384,12 @@ pub struct Extra {
 impl Extra {
     /// Bytes of the row and of what it holds; parts of large messages that others hold too count in full.
     pub fn bytes(&self) -> usize {
-        let attaching = self.attaching.as_ref().map_or(0, |it| {
-            it.head.capacity()
-                + it.body.len()
-                + it.frames.own_bytes()
-                + it.frames.len()
-                + it.held.capacity() * size_of::<Held>()
-        });
-        size_of::<Extra>()
-            + attaching
-            + self.list.capacity() * size_of::<Sub>()
-            + self.behind.capacity() * size_of::<Behind>()
-            + self.opening.as_ref().map_or(0, |opening| opening.bytes())
+        let attaching = self.attaching.as_ref();
+        let opening = self.opening.as_ref();
+        self.own_bytes()
+            + attaching.map_or(0, |it| it.frames.len() + it.body.len() - it.body.own.len())
+            + opening.map_or(0, |opening| opening.large_bytes())
+            + self.mqtt.as_ref().map_or(0, |mqtt| mqtt.payload_bytes())
     }
 
     /// The same without large messages.
@@ -411,10 +404,11 @@ impl Extra {
             + attaching
             + self.list.capacity() * size_of::<Sub>()
             + self.behind.capacity() * size_of::<Behind>()
-            + self
-                .opening
-                .as_ref()
-                .map_or(0, |opening| opening.own_bytes())
+            + self.publish_to.as_ref().map_or(0, |to| to.1.capacity())
+            + self.follow.as_ref().map_or(0, |it| it.filter.capacity())
+            + self.mqtt.as_ref().map_or(0, |mqtt| mqtt.bytes())
+            + self.filters.as_ref().map_or(0, |filters| filters.bytes())
+            + self.opening.as_ref().map_or(0, |it| it.own_bytes())
     }
 
     /// What is to be charged for it now, and what was until now.

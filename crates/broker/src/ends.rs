@@ -1,6 +1,11 @@
 //! How connections end, and the count of why.
 //!
-//! Invariant: each end is counted once, when it begins: who has `CLOSING` was counted.
+//! Invariants: each end is counted once, when it begins: who has `CLOSING` was counted. Behind its last bytes a connection is sent
+//! nothing, also while they wait for the socket: it is `Draining` from then on, hears no answer and no message, and
+//! [`Shard::put`] takes nothing for it. So nothing follows a Close frame (RFC 6455 section 5.5.1).
+//!
+//! Where rows contradict each other, which is a fault of ours, the connection that they are of ends and is counted as
+//! [`Reason::Broken`]. What would endanger other clients' bytes still asserts.
 
 use crate::conn::{CLOSING, EOF, PAUSED, State, TURNED_AWAY};
 use crate::io::{Close, Io};
@@ -9,12 +14,13 @@ use crate::slab::NONE;
 use crate::stats::Reason;
 
 impl Shard {
-    /// Our last bytes are written: ends the subscription and lets the peer close.
+    /// Our last bytes are written, or wait for the socket: ends the subscription and lets the peer close.
     pub(crate) fn shut<I: Io>(&mut self, slot: u32, io: &mut I) {
         self.unsubscribe(slot);
         self.count_end(slot, Reason::Done);
         let row = self.conns.get_mut(slot);
         row.flags |= CLOSING;
+        row.state = State::Draining;
         if row.outbox != NONE {
             return;
         }
@@ -22,7 +28,6 @@ impl Shard {
             self.drop_conn(slot, Close::Now, io);
             return;
         }
-        row.state = State::Draining;
         row.flags &= !PAUSED;
         row.deadline_s = self.now.s + self.world.settings.timeouts.drain_s;
         io.close(row.link, Close::Drain);
@@ -61,8 +66,80 @@ impl Shard {
         io.close(row.link, how);
     }
 
+    /// What we hold of this connection contradicts itself: it ends with this input, and the process goes on. Whoever finds
+    /// that says so here and returns without doing more.
+    pub(crate) fn broken(&mut self, slot: u32) {
+        self.reply.clear();
+        self.broken.push(self.id_of(slot));
+    }
+
+    /// Ends the connections of which that was found.
+    pub(crate) fn end_broken<I: Io>(&mut self, io: &mut I) {
+        while let Some(conn) = self.broken.pop() {
+            if self.is_current(conn) {
+                self.reply.clear();
+                self.why = Some(Reason::Broken);
+                self.reset(conn.slot, io);
+            }
+        }
+    }
+
     /// Ends a connection that cannot be served further.
     pub(crate) fn reset<I: Io>(&mut self, slot: u32, io: &mut I) {
         self.drop_conn(slot, Close::Reset, io);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use alloc::sync::Arc;
+
+    use super::*;
+    use crate::conn::{ConnId, Link};
+    use crate::mail::{Mail, ShardId};
+    use crate::{Input, Now, World, admission, rules, settings};
+
+    #[derive(Default)]
+    struct Closed(alloc::vec::Vec<(Link, Close)>);
+
+    impl Io for Closed {
+        fn open(&mut self, _: Link, _: ConnId) {}
+        fn send(&mut self, _: Link, parts: &[&[u8]]) -> usize {
+            parts.iter().map(|part| part.len()).sum()
+        }
+        fn interest(&mut self, _: Link, _: ConnId, _: bool, _: bool) {}
+        fn close(&mut self, link: Link, how: Close) {
+            self.0.push((link, how));
+        }
+        fn post(&mut self, _: ShardId, _: Mail) {}
+    }
+
+    #[test]
+    fn of_whom_rows_contradict_each_other_ends_alone_and_is_counted() {
+        let settings = settings::Settings::default();
+        let world = World {
+            rules: rules::Rules::new(&settings.rules),
+            admission: admission::Admission::new(&settings, 9),
+            settings,
+            shards: 1,
+            homes: 1,
+            epoch: 7,
+            seed: 42,
+        };
+        let now = Now { s: 1, unix_s: 9 };
+        let (mut shard, mut io) = (Shard::new(0, Arc::new(world), now), Closed::default());
+        for link in [5, 6] {
+            shard.handle(
+                Input::Accepted(Link(link), [127, 0, 0, 1].into()),
+                now,
+                &mut io,
+            );
+        }
+        shard.broken(0);
+        shard.broken(0);
+        shard.flush(now, &mut io);
+        assert_eq!(io.0, [(Link(5), Close::Reset)]);
+        assert_eq!(shard.stats().closed[Reason::Broken as usize], 1);
+        assert_eq!(shard.connections(), 1);
     }
 }

@@ -24,6 +24,7 @@ mod ends;
 pub mod filters;
 mod following;
 mod home;
+mod inbox;
 mod index;
 pub mod io;
 mod lanes;

@@ -278,6 +278,15 @@ impl Default for Filtered {
 }
 
 impl Filtered {
+    /// Bytes of heap that it occupies, itself included. It costs a step for each group.
+    pub fn bytes(&self) -> usize {
+        let homes: usize = self.groups.iter().map(|group| group.homes.capacity()).sum();
+        size_of::<Filtered>()
+            + self.parts.capacity() * size_of::<Part>()
+            + self.groups.capacity() * size_of::<Group>()
+            + homes * size_of::<At>()
+    }
+
     /// Begins a group without filters, live at all homes; returns its serial.
     pub fn add_group(&mut self) -> u32 {
         let serial = self.serials;

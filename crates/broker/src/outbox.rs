@@ -16,7 +16,7 @@ use alloc::collections::VecDeque;
 use alloc::vec::Vec;
 
 use crate::account::{Level, Part};
-use crate::conn::Link;
+use crate::conn::{Link, State};
 use crate::io::Io;
 use crate::mail::Frames;
 use crate::rope::{Queue, Rope};
@@ -197,9 +197,13 @@ impl Shard {
                 && self.outboxes.get(outbox).has_room(bytes, bounds())
     }
 
-    /// Sends bytes that belong to no topic: responses and control frames.
+    /// Sends bytes that belong to no topic: responses and control frames. Behind its last bytes a connection gets nothing.
     pub(crate) fn put<I: Io>(&mut self, slot: u32, bytes: &[u8], io: &mut I) {
         let row = self.conns.get_mut(slot);
+        if row.state == State::Draining {
+            // It was sent its last.
+            return;
+        }
         row.sent_s = self.now.s;
         if row.outbox != NONE {
             return self.add(slot, |queue| queue.push(bytes));
@@ -216,6 +220,9 @@ impl Shard {
             return self.put(slot, &rope.own, io);
         }
         let row = self.conns.get_mut(slot);
+        if row.state == State::Draining {
+            return;
+        }
         row.sent_s = self.now.s;
         if row.outbox != NONE {
             return self.add(slot, |queue| queue.append(rope, 0, rope.len()));

@@ -23,6 +23,8 @@ use crate::stats::Reason;
 
 /// Connections that a turn looks at: some 100 us.
 const ROWS_PER_TURN: u32 = 4096;
+/// Side rows that wait to be weighed: past it they do not wait for the end of the turn.
+const TOUCHED_MAX: usize = 4096;
 /// Connections that a turn ends: each may say so with a write.
 const ENDS_PER_TURN: usize = 64;
 /// Who holds less is little, whatever the limit is: a request in part, or what one page of the past leaves waiting.
@@ -65,13 +67,28 @@ impl Shard {
         if self.purse.part(Part::Received) != self.receive_bytes {
             self.purse.set(Part::Received, self.receive_bytes);
         }
+        if self.touched.len() > TOUCHED_MAX {
+            self.weigh_touched();
+        }
         if self.purse.level() == Level::Over {
             self.relieve(io);
         }
     }
 
+    /// Charges what side rows hold that may have changed.
+    fn weigh_touched(&mut self) {
+        let mut touched = core::mem::take(&mut self.touched);
+        touched.sort_unstable();
+        touched.dedup();
+        for slot in touched.drain(..) {
+            self.weigh_extra(slot);
+        }
+        self.touched = touched;
+    }
+
     /// Charges what is counted elsewhere.
     pub(crate) fn charge_turn<I: Io>(&mut self, io: &I) {
+        self.weigh_touched();
         self.purse.set(Part::Turns, self.lanes.own_bytes());
         self.purse.set(Part::Sessions, self.sessions.held_bytes());
         self.purse.set(Part::Tls, io.held_bytes());
@@ -224,12 +241,12 @@ impl Spill {
         match self {
             Spill::Http(spill) => spill.data.len(),
             Spill::WebSocket(partial) => partial.buffered_bytes(),
-            Spill::Mqtt(data) => data.len(),
+            Spill::Mqtt(data) => data.bytes(),
             Spill::Frames(partial, data) => {
                 partial
                     .as_ref()
                     .map_or(0, |partial| partial.buffered_bytes())
-                    + data.len()
+                    + data.bytes()
             }
         }
     }

@@ -10,7 +10,7 @@
 use alloc::vec::Vec;
 use core::ops::Range;
 
-use crate::conn::{Behind, FILTERS, LIVE};
+use crate::conn::{Behind, FILTERS, LIVE, State};
 use crate::encode::{Encoded, Encoding};
 use crate::io::Io;
 use crate::mail::{Frames, Record, ShardId};
@@ -161,6 +161,7 @@ impl Shard {
         if row.outbox != NONE {
             return self.queue(due, frames, due.messages.start);
         }
+        debug_assert!(row.state != State::Draining, "who was sent its last left");
         row.sent_s = self.now.s;
         let bytes = self.run.bytes(due.encoding, due.messages.clone(), frames);
         let sent = io.send(row.link, &[bytes]);
@@ -274,6 +275,7 @@ impl Shard {
         if row.outbox != NONE {
             return 0;
         }
+        debug_assert!(row.state != State::Draining, "who was sent its last left");
         row.sent_s = self.now.s;
         let sent = send_rope(row.link, bytes, io);
         if sent == bytes.len() {
@@ -293,6 +295,7 @@ impl Shard {
     /// to its position and reads on from the log when the socket drains. Where only the newest message of each
     /// key is kept that is at once, so that none is sent that was superseded while it waited.
     fn queue(&mut self, due: &Due, frames: &Frames, from: usize) {
+        debug_assert!(self.conns.get(due.slot).state != State::Draining);
         for n in from..due.messages.end {
             let len = self.run.len(due.encoding, n, frames);
             let record = &self.run.records[n];

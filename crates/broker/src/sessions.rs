@@ -14,18 +14,23 @@ mod snapshot;
 
 use alloc::boxed::Box;
 use alloc::collections::{BTreeMap, BTreeSet};
+use alloc::vec::Vec;
 
 use crate::admission::{Admission, Client};
 use crate::blobs::{Blob, Blobs, Names};
 use crate::index::{Chained, Index};
 use crate::mail::{Farewell, ReplyTo, ShardId};
 use crate::planted::{self, Fault};
+use crate::shared::Slice;
 use crate::slab::{NONE, Side, Slab, Vacant};
 use crate::stats::Accounts;
 use crate::time::Now;
 
 /// A session that never expires by itself (section 3.1.2.11.2).
 pub const FOREVER_S: u32 = u32::MAX;
+
+/// What a list of payloads costs beside them.
+const PAYLOADS_BYTES: usize = 128;
 
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Held {
@@ -125,13 +130,39 @@ pub struct Will {
     pub client: Client,
 }
 
+impl Will {
+    /// Bytes of heap that it occupies, itself included.
+    pub fn bytes(&self) -> usize {
+        let Will {
+            topic,
+            data,
+            content_type,
+            key,
+            event,
+            attributes,
+            ..
+        } = self;
+        let parts = [topic, data, content_type, key, event, attributes];
+        size_of::<Will>() + parts.iter().map(|part| part.len()).sum::<usize>()
+    }
+}
+
 /// What a session leaves behind.
 #[derive(Debug)]
 pub struct Kept {
     /// Seconds until it is forgotten.
     pub expiry_s: u32,
     /// What its carrier wrote down.
-    pub state: Box<[u8]>,
+    pub state: Written,
+}
+
+/// A session as its carrier wrote it down.
+#[derive(Clone, Debug, Default)]
+pub struct Written {
+    /// All but what follows.
+    pub bytes: Box<[u8]>,
+    /// The payloads of large messages that are not acknowledged, in their order.
+    pub payloads: Vec<Slice>,
 }
 
 struct Away {
@@ -152,6 +183,11 @@ struct Delayed {
 }
 
 impl Away {
+    fn will_bytes(&self) -> usize {
+        let will = self.will.as_ref();
+        will.map_or(0, |delayed| size_of::<Delayed>() + delayed.will.bytes())
+    }
+
     /// When the will is due or the session is forgotten, whichever is first.
     fn due_s(&self) -> u32 {
         let will_s = self.will.as_ref().map_or(FOREVER_S, |will| will.due_s);
@@ -213,7 +249,10 @@ pub struct Sessions {
     clients: Names,
     away: Side<Away>,
     states: Blobs,
+    /// Payloads of large messages that those have not acknowledged who are away.
+    payloads: BTreeMap<u32, Vec<Slice>>,
     away_bytes: usize,
+    will_bytes: usize,
     /// Sessions that are away, by the second in which something is due.
     due: BTreeSet<(u32, u32)>,
     claims: BTreeMap<u32, Claim>,
@@ -234,7 +273,7 @@ impl Sessions {
 
     /// Bytes of what those left behind that are away.
     pub fn held_bytes(&self) -> usize {
-        self.states.bytes()
+        self.states.bytes() + self.will_bytes + self.payloads.len() * PAYLOADS_BYTES
     }
 
     /// Bytes of the rows and their index.
@@ -362,16 +401,15 @@ impl Sessions {
             let due_s = end_s(now, will.delay_s);
             Box::new(Delayed { will, due_s })
         };
-        self.away_bytes += kept.state.len();
         let away = Away {
-            state: self.states.insert(&[&kept.state], counts),
-            state_bytes: kept.state.len() as u32,
+            state: self.states.insert(&[&kept.state.bytes], counts),
+            state_bytes: kept.state.bytes.len() as u32,
             will: will.map(delayed),
             expires_s,
             owner,
         };
         let due_s = away.due_s();
-        let away = self.away.insert(away);
+        let away = self.insert_away(away, kept.state.payloads);
         let row = self.rows.get_mut(id.row);
         (row.held, row.holder) = (Held::No, away);
         if due_s != FOREVER_S {
@@ -380,12 +418,28 @@ impl Sessions {
         Closing::Done(due)
     }
 
+    /// Keeps what a session left behind.
+    fn insert_away(&mut self, away: Away, payloads: Vec<Slice>) -> u32 {
+        self.away_bytes += away.state_bytes as usize;
+        self.will_bytes += away.will_bytes();
+        let id = self.away.insert(away);
+        if !payloads.is_empty() {
+            self.payloads.insert(id, payloads);
+        }
+        id
+    }
+
     fn take_away(&mut self, id: u32, now: Now) -> (Kept, Option<Box<Will>>, Client) {
-        let away = self.away.remove(self.rows.get(id).holder);
+        let holder = self.rows.get(id).holder;
+        let away = self.away.remove(holder);
         self.due.remove(&(away.due_s(), id));
         let len = away.state_bytes as usize;
         self.away_bytes -= len;
-        let state = self.states.get(away.state)[..len].into();
+        self.will_bytes -= away.will_bytes();
+        let state = Written {
+            bytes: self.states.get(away.state)[..len].into(),
+            payloads: self.payloads.remove(&holder).unwrap_or_default(),
+        };
         self.states.remove(away.state);
         let expiry_s = match away.expires_s {
             FOREVER_S => FOREVER_S,
@@ -414,6 +468,7 @@ impl Sessions {
         self.due.pop_first();
         let holder = self.rows.get(id).holder;
         let away = self.away.get_mut(holder);
+        self.will_bytes -= away.will_bytes();
         let will = away.will.take().map(|delayed| delayed.will);
         if away.expires_s > now.s {
             if away.expires_s != FOREVER_S {

@@ -102,6 +102,8 @@ pub struct Shard {
     pub(crate) receive_bytes: usize,
     /// What its clients make it hold.
     pub(crate) purse: Purse,
+    /// Connections whose side rows may have changed since they were weighed.
+    pub(crate) touched: Vec<u32>,
     /// Who holds how much, while that is near its limit.
     pub(crate) census: Census,
     /// Large messages in the forms that sockets wait for.
@@ -129,6 +131,8 @@ pub struct Shard {
     pub(crate) review: crate::connection::Review,
     /// Why the connection at hand is about to end, where that is not its peer's doing.
     pub(crate) why: Option<Reason>,
+    /// Connections that end with this input, since what is held of them contradicts itself.
+    pub(crate) broken: Vec<ConnId>,
     /// The response that is being written.
     pub(crate) reply: Vec<u8>,
     /// The position that is being written.
@@ -184,6 +188,7 @@ impl Shard {
             outbox_bytes: 0,
             receive_bytes: 0,
             purse: Purse::new(world.admission.clone(), world.shards as usize),
+            touched: Vec::new(),
             census: Census::default(),
             forms: Forms::default(),
             room: u32::try_from(world.settings.limits.connections_per_shard).unwrap_or(u32::MAX),
@@ -199,6 +204,7 @@ impl Shard {
             tally: Default::default(),
             review: Default::default(),
             why: None,
+            broken: Vec::new(),
             reply: Vec::new(),
             id: Vec::new(),
             properties: PropertyBuf::new(),
@@ -347,6 +353,7 @@ impl Shard {
             Input::Verdict(conn, verdict) => self.verdict(conn, verdict),
             Input::Tick => self.tick(io),
         }
+        self.end_broken(io);
         self.charge_input(io);
     }
 
@@ -370,6 +377,7 @@ impl Shard {
             if !self.deliver(io) {
                 break;
             }
+            self.end_broken(io);
             self.run_errands();
             let waits = self.resumed.is_empty() || self.is_spent();
             if waits && !self.lanes.has_own() && !self.has_news() {
@@ -377,6 +385,7 @@ impl Shard {
             }
             self.resume_all(io);
         }
+        self.end_broken(io);
         let posted = &mut self.posted;
         self.lanes.flush(|to, mail| {
             *posted += 1;
@@ -438,6 +447,9 @@ impl Shard {
     }
 
     pub(crate) fn extra(&mut self, slot: u32) -> &mut Extra {
+        if self.touched.last() != Some(&slot) {
+            self.touched.push(slot);
+        }
         let row = self.conns.get_mut(slot);
         if row.extra == NONE {
             row.extra = self.extras.insert(Default::default());
@@ -587,9 +599,9 @@ impl Shard {
         self.receive_bytes -= match self.spills.remove(row.spill) {
             Spill::Http(spill) => spill.data.len(),
             Spill::WebSocket(partial) => partial.buffered_bytes(),
-            Spill::Mqtt(data) => data.len(),
-            Spill::Frames(partial, data) => {
-                partial.map_or(0, |partial| partial.buffered_bytes()) + data.len()
+            Spill::Mqtt(held) => held.bytes(),
+            Spill::Frames(partial, held) => {
+                partial.map_or(0, |partial| partial.buffered_bytes()) + held.bytes()
             }
         };
         row.spill = NONE;

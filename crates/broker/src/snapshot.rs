@@ -27,7 +27,7 @@ use crate::mail::ShardId;
 /// What every snapshot begins with.
 pub const MAGIC: &[u8; 12] = b"crore state\n";
 /// The form of the records.
-pub const FORM: u16 = 2;
+pub const FORM: u16 = 3;
 /// Bytes before the first block.
 pub const PREAMBLE_BYTES: usize = MAGIC.len() + 2;
 /// Bytes before each block: its length and its checksum.

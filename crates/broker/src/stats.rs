@@ -24,11 +24,13 @@ pub enum Reason {
     Deleted,
     /// The operator wanted it.
     Operator,
+    /// What we held of it contradicted itself: a fault of ours, and the end of nobody else.
+    Broken,
 }
 
 impl Reason {
     /// All of them, in order.
-    pub const ALL: [Reason; 8] = [
+    pub const ALL: [Reason; 9] = [
         Reason::Peer,
         Reason::Done,
         Reason::Timeout,
@@ -37,6 +39,7 @@ impl Reason {
         Reason::Full,
         Reason::Deleted,
         Reason::Operator,
+        Reason::Broken,
     ];
 
     /// In one word.
@@ -50,6 +53,7 @@ impl Reason {
             Reason::Full => "full",
             Reason::Deleted => "deleted",
             Reason::Operator => "operator",
+            Reason::Broken => "broken",
         }
     }
 }

@@ -13,6 +13,7 @@
 //! within a second.
 
 pub mod client;
+mod closed;
 mod limits;
 pub mod met;
 mod net;

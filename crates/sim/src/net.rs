@@ -8,6 +8,7 @@ use std::collections::VecDeque;
 
 use crore_broker::{Close, ConnId, Io, Link, Mail, ShardId};
 
+use crate::closed::Watch;
 use crate::rng::Rng;
 
 /// One connection as both ends see it.
@@ -23,6 +24,8 @@ pub struct Socket {
     pub to_server: VecDeque<u8>,
     /// Bytes on their way to the client.
     pub to_client: VecDeque<u8>,
+    /// What they are.
+    watch: Watch,
     /// Bytes that may be on their way to the client at once.
     pub window: usize,
     read: bool,
@@ -167,7 +170,12 @@ impl Io for Net {
             taken = dice as usize % (taken + 1);
         }
         let bytes = parts.iter().flat_map(|part| part.iter().copied());
+        let in_order = socket.watch.takes(bytes.clone().take(taken));
         socket.to_client.extend(bytes.take(taken));
+        if !in_order {
+            self.wrong
+                .get_or_insert(format!("bytes behind a Close frame on link {}", link.0));
+        }
         self.torn += u64::from(taken < offered);
         taken
     }

@@ -2,6 +2,8 @@
 
 use std::cell::{Cell, RefCell};
 
+use crore_broker::Reason;
+
 use crate::limits;
 use crate::met::Met;
 use crate::plan::{Plan, Step};
@@ -332,6 +334,14 @@ fn end(world: &mut World, rng: &mut Rng) -> Result<(), Wrong> {
         let accounts = shard.accounts();
         if !accounts.is_empty() {
             return Err(format!("at the end shard {n} still holds {accounts:?}"));
+        }
+        match shard.stats().closed[Reason::Broken as usize] {
+            0 => {}
+            count => {
+                return Err(format!(
+                    "shard {n} contradicted itself about {count} clients"
+                ));
+            }
         }
     }
     if !world.shared.admission.keeps_nothing() {

@@ -3,8 +3,9 @@
 
 use crore_wire::mqtt::Version::{V5, V311};
 use crore_wire::mqtt::{
-    Ack, Auth, ConnAck, Connect, Disconnect, Packet, PacketId, Properties, PropertyBuf, Publish,
-    Qos, ReasonCode, RetainHandling, SubscribeOptions, Version, Will, decode, encode, fixed_header,
+    Ack, Auth, ConnAck, Connect, Disconnect, FIELD_MAX, Packet, PacketId, Properties, PropertyBuf,
+    Publish, Qos, REMAINING_LENGTH_MAX, ReasonCode, RetainHandling, SubscribeOptions, Version,
+    Will, decode, encode, fixed_header,
 };
 
 fn id(value: u16) -> PacketId {
@@ -316,4 +317,38 @@ fn an_authentication_exchange() {
         properties: Properties::NONE,
     };
     same(V5, b"\xF0\0", Packet::Auth(auth));
+}
+
+/// What others published never makes a server that passes it on panic.
+#[test]
+fn a_publish_that_no_packet_can_say_is_not_written() {
+    let publish = Publish {
+        dup: false,
+        qos: Qos::AtMostOnce,
+        retain: false,
+        topic: "t",
+        packet_id: None,
+        properties: Properties::NONE,
+        payload: b"x",
+    };
+    let written = |publish: &Publish<'_>| {
+        let mut out = Vec::new();
+        encode::publish(&mut out, V5, publish);
+        !out.is_empty()
+    };
+    assert!(written(&publish));
+    let long = vec![0; REMAINING_LENGTH_MAX];
+    assert!(!written(&Publish {
+        payload: &long,
+        ..publish
+    }));
+    let topic = "t".repeat(FIELD_MAX + 1);
+    assert!(!written(&Publish {
+        topic: &topic,
+        ..publish
+    }));
+    assert!(!written(&Publish {
+        qos: Qos::AtLeastOnce,
+        ..publish
+    }));
 }

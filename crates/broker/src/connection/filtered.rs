@@ -52,12 +52,12 @@ struct Held {
 }
 
 impl Opening {
-    /// Bytes that it holds, large messages included.
-    pub fn bytes(&self) -> usize {
-        self.own_bytes() + self.frames.len()
+    /// Bytes of the messages that it holds.
+    pub fn large_bytes(&self) -> usize {
+        self.frames.len()
     }
 
-    /// The same without large messages.
+    /// Bytes that it holds without large messages.
     pub fn own_bytes(&self) -> usize {
         size_of::<Opening>()
             + self.homes.capacity() * size_of::<Answered>()

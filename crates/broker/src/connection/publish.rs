@@ -424,11 +424,7 @@ impl Shard {
         }
         let row = self.conns.get(to.slot);
         if row.state == State::Mqtt {
-            return match row.mqtt {
-                // It has said its last, and its outbox is not empty yet.
-                NONE => self.late_outcome(to, outcome),
-                _ => self.mqtt_outcome(to.slot, to.part, outcome, io),
-            };
+            return self.mqtt_outcome(to.slot, to.part, outcome, io);
         }
         if self.conns.get(to.slot).state == State::WebSocket {
             self.frame_outcome(to.slot, to.part, outcome, io);
@@ -532,8 +528,9 @@ impl Shard {
 
     /// Charges what a connection's side row holds.
     pub(crate) fn weigh_extra(&mut self, slot: u32) {
-        let extra = self.conns.get(slot).extra;
-        if extra != NONE {
+        let row = self.conns.get(slot);
+        let extra = row.extra;
+        if row.is_open() && extra != NONE {
             let (before, now) = self.extras.get_mut(extra).weigh();
             self.purse.change(Part::Connections, before, now);
         }

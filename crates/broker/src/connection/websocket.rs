@@ -1,7 +1,6 @@
 //! A connection after its upgrade: frames that publish, control frames, and the close.
 
 use alloc::boxed::Box;
-use alloc::vec::Vec;
 
 use crore_wire::http::head::Head;
 use crore_wire::topic;
@@ -16,6 +15,7 @@ use crate::access::Right;
 use crate::admission::Reached;
 use crate::conn::{DEFLATE, FRAMED, META, PUBLISHES, Spill, State};
 use crate::home::Publish;
+use crate::inbox::Inbox;
 use crate::io::Io;
 use crate::mail::{Answer, Outcome};
 use crate::shard::Shard;
@@ -56,7 +56,7 @@ impl Shard {
             message_bytes: self.frame_bytes_max(slot),
             deflate: row.wants(DEFLATE),
         };
-        let (mut partial, mut held_back) = (None, Vec::new());
+        let (mut partial, mut held_back) = (None, None);
         if row.spill != NONE {
             let held = self.spills.remove(row.spill);
             self.conns.get_mut(slot).spill = NONE;
@@ -67,11 +67,16 @@ impl Shard {
                 }
                 Spill::Frames(held, data) => {
                     let begun = held.as_ref().map_or(0, |held| held.buffered_bytes());
-                    self.receive_bytes -= begun + data.len();
-                    (partial, held_back) = (held, data);
-                    held_back.extend_from_slice(input);
+                    self.receive_bytes -= begun + data.bytes();
+                    let mut data = data;
+                    data.append(input, usize::MAX);
+                    (partial, held_back) = (held, Some(data));
                 }
-                Spill::Mqtt(_) => unreachable!("packets within frames are held elsewhere"),
+                // Packets within frames are held elsewhere.
+                Spill::Mqtt(data) => {
+                    self.receive_bytes -= data.bytes();
+                    return self.broken(slot);
+                }
                 Spill::Http(held) => {
                     // Came behind the handshake, before there was an answer to it.
                     self.receive_bytes -= held.data.len();
@@ -81,16 +86,23 @@ impl Shard {
                 }
             }
         }
-        let mut rest = if held_back.is_empty() {
-            input
-        } else {
-            &mut held_back[..]
-        };
+        let mut at = 0;
         loop {
+            let rest = match &mut held_back {
+                Some(held) => &mut held.rest_mut()[at..],
+                None => &mut input[at..],
+            };
             let publishes = self.conns.get(slot).wants(PUBLISHES);
             if publishes && !rest.is_empty() && self.must_stall() {
                 self.send_reply(slot, io);
-                return self.hold_frames(slot, partial, rest.to_vec(), io);
+                let rest = match held_back {
+                    Some(mut held) => {
+                        held.took(at);
+                        held
+                    }
+                    None => Inbox::new(&input[at..]),
+                };
+                return self.hold_frames(slot, partial, rest, io);
             }
             let step = match receive::next(&mut partial, rest, &config) {
                 Ok(step) => step,
@@ -99,12 +111,11 @@ impl Shard {
                     return self.end_stream(slot, violation.code(), violation.reason(), io);
                 }
             };
-            let consumed = step.consumed;
+            at += step.consumed;
             let Some(event) = step.event else { break };
             if !self.event(slot, event, io) {
                 return;
             }
-            rest = &mut rest[consumed..];
         }
         self.send_reply(slot, io);
         let frames = matches!(self.conns.get(slot).state, State::WebSocket | State::Mqtt);
@@ -131,11 +142,11 @@ impl Shard {
         &mut self,
         slot: u32,
         partial: Option<Box<Partial>>,
-        data: Vec<u8>,
+        data: Inbox,
         io: &mut I,
     ) {
         let begun = partial.as_ref().map_or(0, |held| held.buffered_bytes());
-        if !self.may_hold(slot, begun + data.len(), io) {
+        if !self.may_hold(slot, begun + data.bytes(), io) {
             return;
         }
         let row = self.conns.get_mut(slot);
@@ -143,7 +154,7 @@ impl Shard {
             // It waits for us.
             row.deadline_s = 0;
         }
-        self.receive_bytes += begun + data.len();
+        self.receive_bytes += begun + data.bytes();
         row.spill = self.spills.insert(Spill::Frames(partial, data));
         self.stall(slot, io);
     }
@@ -189,7 +200,7 @@ impl Shard {
             }
             Event::Binary(data) if self.conns.get(slot).wants(FRAMED) => {
                 let conn = self.id_of(slot);
-                self.mqtt_framed(slot, data, io);
+                self.mqtt_received(slot, data, io);
                 self.is_current(conn) && self.conns.get(slot).state == State::Mqtt
             }
             Event::Text(data) => self.frame_published(slot, data, false, io),
@@ -216,7 +227,8 @@ impl Shard {
         let number = extra.published;
         extra.published = number.wrapping_add(1);
         let Some((hash, name)) = extra.publish_to.take() else {
-            unreachable!("a publisher has a topic")
+            self.broken(slot);
+            return false;
         };
         if let Err(denied) = self.may(slot, Right::Publish, &name) {
             // It was granted when the connection was made.

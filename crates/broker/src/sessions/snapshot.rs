@@ -4,6 +4,7 @@
 //! those who want no message of their own.
 
 use alloc::boxed::Box;
+use alloc::vec::Vec;
 
 use xxhash_rust::xxh3::xxh3_64_with_seed;
 
@@ -11,6 +12,7 @@ use super::{Away, Delayed, FOREVER_S, Held, Row, Sessions, Will};
 use crate::admission::Client;
 use crate::blobs::Blob;
 use crate::shard::World;
+use crate::shared::Shared;
 use crate::slab::{NONE, Vacant as _};
 use crate::snapshot::save::Block;
 use crate::snapshot::{Damaged, In, Out, kind};
@@ -19,6 +21,7 @@ use crate::time::Now;
 /// In a session's record.
 const ENDLESS: u8 = 1;
 const HAS_WILL: u8 = 2;
+const HAS_PAYLOADS: u8 = 4;
 /// In a will's.
 const RETAIN: u8 = 1;
 const MORTAL: u8 = 2;
@@ -49,21 +52,33 @@ impl Sessions {
             out.byte(row.life);
             if away {
                 let client = self.clients.get(row.client);
-                self.save_away(client, self.away.get(row.holder), now, &mut out);
+                self.save_away(client, row.holder, now, &mut out);
             }
         }
         None
     }
 
-    fn save_away(&self, client: &[u8], away: &Away, now: Now, out: &mut Out<'_>) {
+    fn save_away(&self, client: &[u8], id: u32, now: Now, out: &mut Out<'_>) {
+        let away = self.away.get(id);
+        let payloads = self.payloads.get(&id);
         let left_s = |s: u32| u64::from(s.saturating_sub(now.s));
         let endless = away.expires_s == FOREVER_S;
         let flag = |set, flag| if set { flag } else { 0 };
-        out.byte(flag(endless, ENDLESS) | flag(away.will.is_some(), HAS_WILL));
+        out.byte(
+            flag(endless, ENDLESS)
+                | flag(away.will.is_some(), HAS_WILL)
+                | flag(payloads.is_some(), HAS_PAYLOADS),
+        );
         out.field(client);
         out.number(u64::from(away.owner.number()));
         out.number(left_s(away.expires_s));
         out.field(&self.states.get(away.state)[..away.state_bytes as usize]);
+        if let Some(payloads) = payloads {
+            out.number(payloads.len() as u64);
+            for payload in payloads {
+                out.field(payload);
+            }
+        }
         let Some(delayed) = &away.will else { return };
         out.number(left_s(delayed.due_s));
         let will = &delayed.will;
@@ -97,6 +112,14 @@ impl Sessions {
             false => due(expires_s),
         };
         let state = from.field()?;
+        let mut payloads = Vec::new();
+        if form & HAS_PAYLOADS != 0 {
+            for _ in 0..from.number()? {
+                let payload = from.field()?;
+                let shared = Shared::new(payload.into(), &world.admission);
+                payloads.push(shared.slice(0..payload.len()));
+            }
+        }
         let will = match form & HAS_WILL != 0 {
             true => {
                 let due_s = due(from.number32()?);
@@ -105,7 +128,6 @@ impl Sessions {
             }
             false => None,
         };
-        self.away_bytes += state.len();
         let away = Away {
             state: self.states.insert(&[state], &world.admission),
             state_bytes: state.len() as u32,
@@ -114,7 +136,7 @@ impl Sessions {
             owner,
         };
         let due_s = away.due_s();
-        let away = self.away.insert(away);
+        let away = self.insert_away(away, payloads);
         let id = self.rows.insert(Row {
             hash: xxh3_64_with_seed(client, world.seed) as u32,
             client: self.clients.insert(client),

@@ -6,40 +6,42 @@ use std::cell::Cell;
 thread_local! {
     static ALLOCATIONS: Cell<u64> = const { Cell::new(0) };
     static LIVE_BYTES: Cell<i64> = const { Cell::new(0) };
+    static ASKED_BYTES: Cell<u64> = const { Cell::new(0) };
 }
 
 struct Counting;
 
-/// Notes one request of the allocator and what it adds to the thread's live bytes.
-fn count(requests: u64, bytes: i64) {
+/// Notes requests of the allocator, how many bytes they want, and what they add to the thread's live bytes.
+fn count(requests: u64, asked: usize, bytes: i64) {
     // A thread that ends allocates nothing that is asked for here.
     let _ = ALLOCATIONS.try_with(|count| count.set(count.get() + requests));
     let _ = LIVE_BYTES.try_with(|live| live.set(live.get() + bytes));
+    let _ = ASKED_BYTES.try_with(|all| all.set(all.get() + asked as u64));
 }
 
 // SAFETY: everything is passed on to the system's allocator as it came; counting touches a cell of
 // the thread, which needs no allocation (`const` and without a destructor).
 unsafe impl GlobalAlloc for Counting {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
-        count(1, layout.size() as i64);
+        count(1, layout.size(), layout.size() as i64);
         // SAFETY: the caller's promises are those that `System` asks for.
         unsafe { System.alloc(layout) }
     }
 
     unsafe fn alloc_zeroed(&self, layout: Layout) -> *mut u8 {
-        count(1, layout.size() as i64);
+        count(1, layout.size(), layout.size() as i64);
         // SAFETY: as above.
         unsafe { System.alloc_zeroed(layout) }
     }
 
     unsafe fn realloc(&self, place: *mut u8, layout: Layout, bytes: usize) -> *mut u8 {
-        count(1, bytes as i64 - layout.size() as i64);
+        count(1, bytes, bytes as i64 - layout.size() as i64);
         // SAFETY: as above.
         unsafe { System.realloc(place, layout, bytes) }
     }
 
     unsafe fn dealloc(&self, place: *mut u8, layout: Layout) {
-        count(0, -(layout.size() as i64));
+        count(0, 0, -(layout.size() as i64));
         // SAFETY: as above.
         unsafe { System.dealloc(place, layout) }
     }
@@ -60,4 +62,11 @@ pub fn grown_bytes(work: impl FnOnce()) -> i64 {
     let before = LIVE_BYTES.get();
     work();
     LIVE_BYTES.get() - before
+}
+
+/// How many bytes the allocator was asked for while `work` ran: what is copied into new places is among them.
+pub fn asked_bytes(work: impl FnOnce()) -> u64 {
+    let before = ASKED_BYTES.get();
+    work();
+    ASKED_BYTES.get() - before
 }

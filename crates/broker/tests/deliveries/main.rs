@@ -4,6 +4,7 @@
 mod answers;
 mod bounds;
 mod broad;
+mod closing;
 mod ended;
 mod filters;
 mod order;

@@ -8,7 +8,9 @@ use crore_broker::admission::Admission;
 use crore_broker::rules::Rules;
 use crore_broker::settings::{Limits, Rule, Settings};
 use crore_broker::stats::Accounts;
-use crore_broker::{Close, ConnId, Input, Io, Link, Mail, Now, Pace, Shard, ShardId, Stats, World};
+use crore_broker::{
+    Close, ConnId, Control, Input, Io, Link, Mail, Now, Pace, Shard, ShardId, Stats, Ticket, World,
+};
 
 /// How a subscriber gets its messages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -198,6 +200,11 @@ impl Town {
     pub fn sends(&mut self, link: usize, mut bytes: Vec<u8>) {
         let conn = self.io.sockets[link].conn.expect("it is open");
         self.handle(Input::Received(conn, &mut bytes));
+    }
+
+    /// The operator wants something.
+    pub fn orders(&mut self, control: Control) {
+        self.handle(Input::Control(Ticket(0), control));
     }
 
     /// The client sends no more.

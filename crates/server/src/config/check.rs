@@ -31,11 +31,13 @@ const MIN_HEARTBEAT_S: u32 = 5;
 /// A day: a peer that was silent for longer is not coming back.
 const MAX_WAIT_S: u32 = 86_400;
 
-/// A frame's length is kept in 32 bits, and one message must never take a shard's turn for long.
-const MAX_MESSAGE_BYTES: usize = 256 << 20;
+/// Every encoding of it must have a length that its protocol can say: an MQTT packet, with topic and properties, 28 bits; a JSON
+/// object, where a control character takes six bytes, 32 bits among its turn's. And one message must never take a shard's
+/// turn for long.
+const MAX_MESSAGE_BYTES: usize = 64 << 20;
 
-/// A batch is held whole before its first line is published.
-const MAX_BATCH_BYTES: usize = 256 << 20;
+/// A batch is held whole before its first line is published, and its messages lie side by side in a turn whose spans have 32 bits.
+const MAX_BATCH_BYTES: usize = 64 << 20;
 
 /// Every answer line of a batch waits until the last one is known.
 const MAX_BATCH_LINES: usize = 100_000;

@@ -1,9 +1,9 @@
 //! QoS 1 and 2 packet by packet, both ways, across connections of one session.
 
 use crate::broker::Broker;
-use crate::conn::{Conn, VERSIONS, message};
+use crate::conn::{Conn, VERSIONS, message, plain};
 use crore_wire::mqtt::PacketType::{PubAck, PubComp, PubRec, PubRel};
-use crore_wire::mqtt::{ReasonCode, Version};
+use crore_wire::mqtt::{Packet, PacketType, PropertyBuf, ReasonCode, Version};
 
 /// A subscriber of `t` with a session and a publisher.
 fn pair(broker: &Broker, version: Version) -> (Conn, Conn) {
@@ -192,5 +192,163 @@ fn a_session_s_packet_ids_are_not_used_twice_at_once() {
         ids.sort_unstable();
         ids.dedup();
         assert_eq!(ids.len(), 20);
+    }
+}
+
+/// A connection of the session `it`, over TCP or WebSocket.
+fn of_it(broker: &Broker, version: Version, framed: bool) -> (Conn, bool) {
+    let mut conn = match framed {
+        true => Conn::websocket(broker, version, "/", "mqtt").0,
+        false => Conn::open(broker, version),
+    };
+    let present = conn.resume("it");
+    (conn, present)
+}
+
+/// What is said, and which message it is said of.
+const WRONG: [(u8, &[PacketType]); 5] = [
+    (1, &[PubRec]),
+    (1, &[PubComp]),
+    (2, &[PubAck]),
+    (2, &[PubComp]),
+    (2, &[PubRec, PubAck]),
+];
+
+#[test]
+fn an_acknowledgement_of_the_wrong_kind_ends_the_connection_and_settles_nothing() {
+    let broker = Broker::start();
+    let mut publisher = Conn::connected(&broker, Version::V5, "publisher");
+    for (n, version) in VERSIONS.into_iter().enumerate() {
+        for (n, topic, framed) in [
+            (4 * n, "t", false),
+            (4 * n + 1, "$share/g/t", false),
+            (4 * n + 2, "t", true),
+        ] {
+            for (qos, said) in WRONG {
+                let told = format!("{version:?} {topic} {framed} {qos} {said:?}");
+                let (mut conn, present) = of_it(&broker, version, framed);
+                assert!(!present, "{told}");
+                conn.subscribe(topic, 2);
+                let payload = format!("{n}");
+                publisher.deliver(&message("t", qos, 1, payload.as_bytes()));
+                let got = conn.packet();
+                let id = got.publish().packet_id.expect("an id").get();
+                for kind in said {
+                    conn.acknowledge(*kind, id);
+                }
+                let received = said.len() > 1;
+                if received {
+                    assert_eq!(conn.packet().ack(PubRel).0, id, "{told}");
+                }
+                let why = (version == Version::V5).then_some(ReasonCode::PROTOCOL_ERROR);
+                assert_eq!(conn.end(), why, "{told}");
+                // It is what it was: the message comes again, or its release.
+                let (mut conn, present) = of_it(&broker, version, framed);
+                assert!(present, "{told}");
+                let got = conn.packet();
+                if received {
+                    assert_eq!(got.ack(PubRel).0, id, "{told}");
+                } else {
+                    assert!(got.publish().dup, "{told}");
+                    assert_eq!(got.publish().payload, payload.as_bytes(), "{told}");
+                    assert_eq!(got.publish().packet_id.expect("an id").get(), id, "{told}");
+                }
+                conn.cut();
+                Conn::connected(&broker, version, "it").disconnect();
+            }
+        }
+    }
+}
+
+#[test]
+fn what_waits_to_be_sent_again_is_acknowledged_like_what_was() {
+    let broker = Broker::start();
+    if !broker.is_ours() {
+        return;
+    }
+    let (mut subscriber, mut publisher) = pair(&broker, Version::V5);
+    let mut sent = |qos, id| {
+        publisher.deliver(&message("t", qos, id, b"x"));
+        let got = subscriber.packet();
+        got.publish().packet_id.expect("an id").get()
+    };
+    let (first, one, two) = (sent(1, 1), sent(1, 2), sent(2, 3));
+    subscriber.cut();
+    // It takes one at a time now, and has the others since before.
+    let mut properties = PropertyBuf::new();
+    properties.session_expiry_interval_s(600);
+    properties.receive_maximum(1);
+    let mut connect = plain(Version::V5, "V5-subscriber");
+    connect.clean_start = false;
+    connect.properties = properties.properties();
+    let mut subscriber = Conn::open(&broker, Version::V5);
+    assert!(subscriber.connect(&connect));
+    let again = subscriber.packet();
+    assert_eq!(again.publish().packet_id.expect("an id").get(), first);
+    subscriber.acknowledge(PubAck, one);
+    subscriber.acknowledge(PubRec, two);
+    assert_eq!(subscriber.packet().ack(PubRel), (two, ReasonCode::SUCCESS));
+    subscriber.acknowledge(PubComp, two);
+    subscriber.acknowledge(PubAck, first);
+    assert!(subscriber.is_served(), "none of them comes again");
+}
+
+#[test]
+fn a_release_of_what_was_not_received_yet_is_no_answer_to_anything() {
+    let broker = Broker::start();
+    if !broker.is_ours() {
+        return;
+    }
+    // Homes on other shards owe their answers for some turns: among many topics are some of theirs.
+    let refused = (0..64).filter(|n| {
+        let topic = format!("of/{n}");
+        let mut conn = Conn::connected(&broker, Version::V5, &format!("{n}"));
+        let mut both = Vec::new();
+        let publish = message(&topic, 2, 9, b"x");
+        crore_wire::mqtt::encode::publish(&mut both, Version::V5, &publish);
+        both.extend_from_slice(&[0x62, 2, 0, 9]);
+        conn.send(&both);
+        match conn.packet().packet() {
+            Packet::Disconnect(disconnect) => {
+                assert_eq!(disconnect.reason, ReasonCode::PROTOCOL_ERROR);
+                true
+            }
+            Packet::PubRec(_) => {
+                assert_eq!(conn.packet().ack(PubComp), (9, ReasonCode::SUCCESS));
+                false
+            }
+            other => panic!("PUBREC is due before anything else, {other:?} came"),
+        }
+    });
+    println!("{} of 64 came too early", refused.count());
+}
+
+#[test]
+fn each_of_many_publishes_with_one_id_gets_its_pubrec() {
+    const EACH: usize = 20;
+    let broker = Broker::start();
+    for version in VERSIONS {
+        for round in 0..32 {
+            let topic = format!("of/{round}");
+            let mut subscriber = Conn::connected(&broker, Version::V5, "subscriber");
+            subscriber.subscribe(&topic, 0);
+            let mut conn = Conn::connected(&broker, version, "it");
+            let mut publish = message(&topic, 2, 9, b"once");
+            let mut bytes = Vec::new();
+            for _ in 0..EACH {
+                crore_wire::mqtt::encode::publish(&mut bytes, version, &publish);
+                publish.dup = true;
+            }
+            conn.send(&bytes);
+            for n in 0..EACH {
+                let got = conn.packet();
+                assert_eq!(got.ack(PubRec).0, 9, "{version:?} {round} {n}");
+            }
+            conn.acknowledge(PubRel, 9);
+            assert_eq!(conn.packet().ack(PubComp), (9, ReasonCode::SUCCESS));
+            assert!(conn.is_served(), "and nothing more");
+            assert_eq!(subscriber.packet().publish().payload, b"once");
+            assert!(subscriber.is_served(), "once");
+        }
     }
 }

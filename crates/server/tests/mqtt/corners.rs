@@ -4,7 +4,9 @@
 use crate::broker::Broker;
 use crate::conn::{Conn, id, message, plain, will};
 use crore_wire::mqtt::PacketType::{PubAck, PubComp, PubRec, PubRel};
-use crore_wire::mqtt::{Packet, PropertyBuf, ReasonCode, Version};
+use crore_wire::mqtt::{
+    Packet, Properties, PropertyBuf, Qos, ReasonCode, SubscribeOptions, Version, encode,
+};
 use std::time::{Duration, Instant};
 
 /// Connects with these properties; whether a session was there.
@@ -145,7 +147,7 @@ fn aliases_of_the_server_hold_while_topics_alternate_and_subscriptions_come_and_
             conn.write(|out| {
                 let filters = ["a", "b"].into_iter();
                 let nothing = Default::default();
-                crore_wire::mqtt::encode::unsubscribe(out, Version::V5, id(7), &nothing, filters);
+                encode::unsubscribe(out, Version::V5, id(7), &nothing, filters);
             });
             conn.packet();
             conn.subscribe("b", 0);
@@ -375,5 +377,53 @@ fn a_request_carries_where_it_is_answered_through_sessions_and_retained_messages
             .concat(),
         );
         assert!(conn.end().is_some_and(ReasonCode::is_error), "{wrong}");
+    }
+}
+
+/// What a session or a connection remembers of a name is no longer than a topic may be.
+#[test]
+fn names_that_are_remembered_are_as_short_as_topics() {
+    let broker = Broker::start();
+    if !broker.is_ours() {
+        return; // limits are left to servers
+    }
+    let long = "n".repeat(256);
+    for name in [&long[1..], &long] {
+        let mut conn = Conn::connected(&broker, Version::V5, "it");
+        let filter = format!("$share/{name}/t");
+        conn.write(|out| {
+            let options = SubscribeOptions::of(Qos::AtLeastOnce);
+            let filters = std::iter::once((&filter[..], options));
+            let nothing = Properties::default();
+            encode::subscribe(out, Version::V5, id(1), &nothing, filters);
+        });
+        let got = conn.packet();
+        let Packet::SubAck(suback) = got.packet() else {
+            panic!("a SUBACK is due, {:?} came", got.packet());
+        };
+        let granted = match name.len() {
+            255 => ReasonCode::GRANTED_QOS_1,
+            _ => ReasonCode::TOPIC_FILTER_INVALID,
+        };
+        assert_eq!(suback.reasons.iter().collect::<Vec<_>>(), [granted]);
+
+        // An alias stands for a topic that was taken, and for no other.
+        let mut properties = PropertyBuf::new();
+        properties.topic_alias(1);
+        for (n, topic) in [(1, name), (2, "")] {
+            let mut publish = message(topic, 1, n, b"x");
+            publish.properties = properties.properties();
+            conn.publish(&publish);
+        }
+        if name.len() == 255 {
+            for n in 1..=2 {
+                let (acknowledged, reason) = conn.packet().ack(PubAck);
+                assert!(acknowledged == n && !reason.is_error(), "{reason:?}");
+            }
+        } else {
+            let refused = (1, ReasonCode::TOPIC_NAME_INVALID);
+            assert_eq!(conn.packet().ack(PubAck), refused);
+            assert_eq!(conn.end(), Some(ReasonCode::PROTOCOL_ERROR));
+        }
     }
 }

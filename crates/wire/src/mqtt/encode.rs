@@ -4,7 +4,7 @@
 //! is left out: properties, the reasons of acknowledgements, the options of subscriptions but QoS.
 //!
 //! # Panics
-//! All of them, when given what no peer would take, which is a mistake of ours: a text or binary field over
+//! All but [`publish()`], when given what no peer would take, which is a mistake of ours: a text or binary field over
 //! [`FIELD_MAX`](super::FIELD_MAX), a packet over [`REMAINING_LENGTH_MAX`](super::REMAINING_LENGTH_MAX),
 //! properties that the packet may not have, a packet id that does not go with the QoS. Topics and payloads
 //! from elsewhere have limits of their own, far below.
@@ -16,8 +16,8 @@ use super::write::{
     field, field_len, head, properties, properties_len, remaining_length, two, variable_len,
 };
 use super::{
-    Ack, Auth, ConnAck, Connect, Disconnect, Packet, PacketId, PacketType, Properties, Publish,
-    Qos, ReasonCode, SubscribeOptions, Version,
+    Ack, Auth, ConnAck, Connect, Disconnect, FIELD_MAX, PACKET_BYTES_MAX, Packet, PacketId,
+    PacketType, Properties, Publish, Qos, ReasonCode, SubscribeOptions, Version,
 };
 use alloc::vec::Vec;
 
@@ -88,33 +88,35 @@ pub fn connack(out: &mut Vec<u8>, version: Version, connack: &ConnAck<'_>) {
     properties(out, version, &connack.properties, allowed(kind));
 }
 
-/// PUBLISH (section 3.3).
+/// PUBLISH (section 3.3). Nothing is written where no packet can say it: it is longer than
+/// [`PACKET_BYTES_MAX`](super::PACKET_BYTES_MAX), its topic than [`FIELD_MAX`](super::FIELD_MAX), or its packet id does not
+/// go with its QoS. So what others published cannot make it panic.
 pub fn publish(out: &mut Vec<u8>, version: Version, publish: &Publish<'_>) {
     out.reserve(publish_bytes(version, publish, publish.payload.len()));
-    publish_head(out, version, publish, publish.payload.len());
-    out.extend_from_slice(publish.payload);
+    if publish_head(out, version, publish, publish.payload.len()) {
+        out.extend_from_slice(publish.payload);
+    }
 }
 
 /// All of a PUBLISH but its payload, which follows from elsewhere with `payload_bytes`; the one in
-/// `publish` is not looked at.
+/// `publish` is not looked at. False, and nothing written, where [`publish`] writes nothing.
 pub fn publish_head(
     out: &mut Vec<u8>,
     version: Version,
     publish: &Publish<'_>,
     payload_bytes: usize,
-) {
+) -> bool {
+    let bytes = publish_bytes(version, publish, payload_bytes);
+    let has_id = publish.packet_id.is_some() == (publish.qos != Qos::AtMostOnce);
+    if bytes > PACKET_BYTES_MAX || publish.topic.len() > FIELD_MAX || !has_id {
+        return false;
+    }
     let flags = publish.qos.bits() << 1
         | if publish.dup { DUP } else { 0 }
         | if publish.retain { RETAIN } else { 0 };
     out.push((PacketType::Publish as u8) << 4 | flags);
     remaining_length(out, publish_len(version, publish, payload_bytes));
     field(out, publish.topic.as_bytes());
-    let needs_id = publish.qos != Qos::AtMostOnce;
-    assert_eq!(
-        publish.packet_id.is_some(),
-        needs_id,
-        "ids go with QoS 1 and 2"
-    );
     if let Some(id) = publish.packet_id {
         two(out, id.get());
     }
@@ -124,6 +126,7 @@ pub fn publish_head(
         &publish.properties,
         allowed(PacketType::Publish),
     );
+    true
 }
 
 /// Bytes of a whole PUBLISH, to hold against the receiver's Maximum Packet Size [MQTT-3.1.2-24].

@@ -48,6 +48,9 @@ pub use sniff::{Sniff, sniff};
 /// The longest remaining length that four bytes can tell, in bytes (section 2.1.4).
 pub const REMAINING_LENGTH_MAX: usize = 268_435_455;
 
+/// The longest packet in bytes, its fixed header included.
+pub const PACKET_BYTES_MAX: usize = FIXED_HEADER_MAX + REMAINING_LENGTH_MAX;
+
 /// The longest text or binary field in bytes: its length has two bytes (sections 1.5.4 and 1.5.6).
 pub const FIELD_MAX: usize = u16::MAX as usize;
 

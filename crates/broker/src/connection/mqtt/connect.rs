@@ -13,7 +13,7 @@ use crore_wire::mqtt::{
 use crore_wire::topic;
 
 use super::publish::Fields;
-use super::state::{Connecting, MqttRow};
+use super::state::{Answer, Connecting, MqttRow};
 use crate::access::Right;
 use crate::conn::{ConnId, SMALL, State, TURNED_AWAY, V5};
 use crate::io::{Close, Io};
@@ -372,7 +372,8 @@ impl Shard {
             (expiry_s, will) = (state.expiry_s, state.will.take());
             needs_told = state.needs_told;
             let answers = state.answers.iter();
-            due.extend(answers.filter(|a| a.reason.is_none()).map(|a| a.packet_id));
+            let asked = answers.filter(|answer| answer.reason.is_none() && !answer.again);
+            due.extend(asked.map(Answer::part));
             given = state
                 .connecting
                 .take()
@@ -381,6 +382,10 @@ impl Shard {
         if !mqtt.is_open() {
             // The home's answer will find nobody, and is given back.
             return;
+        }
+        if expiry_s > 0 && !self.may_take(slot, self.held_by(slot)) {
+            // Its client is told when it comes back: there is no session any more.
+            expiry_s = 0;
         }
         self.part_groups(slot, expiry_s == 0);
         // What was given and not opened yet goes back as it came.

@@ -6,25 +6,27 @@
 //! session that wait to be sent again, where its log is kept.
 
 use alloc::collections::VecDeque;
-use alloc::vec::Vec;
 
-use crore_wire::mqtt::{Ack, PacketId, PropertyBuf, Publish, ReasonCode, Version, encode};
+use crore_wire::mqtt::{
+    Ack, PacketId, PacketType, PropertyBuf, Publish, ReasonCode, Version, encode,
+};
+
+use crore_wire::websocket::frame::Opcode;
 
 use super::give::{Offered, Wants};
-use super::state::Step;
+use super::state::{Inflight, Step, without_payload};
 use super::subscribe::qos;
 use super::{Mqtt, NOTHING};
-use crate::conn::{Behind, LIVE, MULTI, QOS_SHIFT, State};
+use crate::conn::{Behind, FRAMED, LIVE, MULTI, QOS_SHIFT, State};
+use crate::encode::frame_rope;
 use crate::io::Io;
 use crate::mail::{Frames, Record};
 use crate::outbox::Packets;
 use crate::planted::{self, Fault};
+use crate::rope::Rope;
 use crate::sessions::FOREVER_S;
 use crate::shard::Shard;
 use crate::slab::NONE;
-
-/// DUP in the first byte of a PUBLISH; in one that waits it says that it was sent before (section 3.3.1.1).
-const DUP: u8 = 0b1000;
 
 impl Shard {
     /// Live messages of the run, for a subscription of a list. What a filter of the client matches too comes by that
@@ -126,8 +128,7 @@ impl Shard {
     fn drop_outdated(&mut self, slot: u32, topic: &[u8], offset: u64) {
         let waiting = &mut self.mqtt_state(slot).waiting;
         waiting.retain(|old| {
-            let was_sent = old.packet[0] & DUP != 0;
-            was_sent || old.group.is_some() || old.offset >= offset || old.topic() != topic
+            old.was_sent() || old.group.is_some() || old.offset >= offset || old.topic() != topic
         });
     }
 
@@ -142,7 +143,7 @@ impl Shard {
             let now_s = self.now.unix_s;
             let mqtt = self.mqtt_state(slot);
             let mut next = mqtt.waiting.pop_front().expect("it was just seen");
-            let again = next.packet[0] & DUP != 0;
+            let again = next.was_sent();
             if !again && next.end_s <= now_s {
                 // [MQTT-3.3.2-5]: its delivery had not begun.
                 if let Some((part, home)) = next.group {
@@ -154,8 +155,7 @@ impl Shard {
                 next.packet_id = self.take_packet_id(slot).get();
             }
             self.mqtt_state(slot).inflight.push_back(next);
-            self.send_again(slot, mqtt_last(self.mqtt(slot)), again);
-            self.send_reply(slot, io);
+            self.send_again(slot, mqtt_last(self.mqtt(slot)), again, io);
         }
     }
 
@@ -217,30 +217,29 @@ impl Shard {
 
     /// PUBACK.
     pub(super) fn acknowledged(&mut self, slot: u32, id: PacketId) -> Result<(), ReasonCode> {
-        self.drop_inflight(slot, id.get(), Step::Published);
+        let found = self.acknowledges(slot, id, PacketType::PubAck)?;
+        self.drop_inflight(slot, found);
         Ok(())
     }
 
     /// PUBREC: the client has the message; its id is released.
     pub(super) fn was_received(&mut self, slot: u32, ack: &Ack<'_>) -> Result<(), ReasonCode> {
+        let found = self.acknowledges(slot, ack.packet_id, PacketType::PubRec)?;
         if ack.reason.is_error() {
             // [MQTT-4.3.3-4]: it does not want it.
-            self.drop_inflight(slot, ack.packet_id.get(), Step::Published);
+            self.drop_inflight(slot, found);
             return Ok(());
         }
-        let version = self.version(slot);
-        let inflight = &mut self.mqtt_state(slot).inflight;
-        let sent = inflight
-            .iter_mut()
-            .find(|sent| sent.packet_id == ack.packet_id.get());
+        let sent = found.and_then(|at| self.mqtt_state(slot).inflight.get_mut(at));
         let reason = match sent {
             Some(sent) => {
                 sent.step = Step::Released;
-                sent.packet = [].into();
+                sent.let_go();
                 ReasonCode::SUCCESS
             }
             None => ReasonCode::PACKET_IDENTIFIER_NOT_FOUND,
         };
+        let version = self.version(slot);
         let release = Ack {
             packet_id: ack.packet_id,
             reason,
@@ -252,21 +251,52 @@ impl Shard {
 
     /// PUBCOMP.
     pub(super) fn completed(&mut self, slot: u32, id: PacketId) -> Result<(), ReasonCode> {
-        self.drop_inflight(slot, id.get(), Step::Released);
+        let found = self.acknowledges(slot, id, PacketType::PubComp)?;
+        self.drop_inflight(slot, found);
         Ok(())
     }
 
-    /// A message is done with. An id that is not under way is nobody's: acknowledgements may come twice.
-    fn drop_inflight(&mut self, slot: u32, id: u16, step: Step) {
+    /// The message under way that an acknowledgement is of. An id that is not under way is nobody's: acknowledgements may
+    /// come twice.
+    ///
+    /// # Errors
+    /// The message is due another one: of its QoS [MQTT-4.3.2-3, MQTT-4.3.3-3], or before this one [MQTT-4.3.3-5]. It stays
+    /// what it is.
+    fn acknowledges(
+        &mut self,
+        slot: u32,
+        id: PacketId,
+        kind: PacketType,
+    ) -> Result<Option<usize>, ReasonCode> {
         if self.mqtt(slot).is_none() {
-            return;
+            return Ok(None);
         }
-        let inflight = &mut self.mqtt_state(slot).inflight;
-        let found = inflight
-            .iter()
-            .position(|sent| sent.packet_id == id && sent.step == step);
-        let Some(at) = found else { return };
-        let done = inflight.remove(at).expect("it was just found");
+        let mqtt = self.mqtt_state(slot);
+        // What waits to be sent again is with the client since a former connection.
+        let is_old = |next: &Inflight| next.packet_id == id.get() && next.was_sent();
+        if let Some(at) = mqtt.waiting.iter().position(is_old) {
+            mqtt.inflight.extend(mqtt.waiting.remove(at));
+        }
+        let is = |sent: &Inflight| sent.packet_id == id.get();
+        let Some(at) = mqtt.inflight.iter().position(is) else {
+            return Ok(None);
+        };
+        let sent = &mqtt.inflight[at];
+        let is_due = match (sent.step, sent.qos()) {
+            (Step::Released, _) => matches!(kind, PacketType::PubRec | PacketType::PubComp),
+            (Step::Published, 1) => kind == PacketType::PubAck,
+            (Step::Published, _) => kind == PacketType::PubRec,
+        };
+        match is_due {
+            true => Ok(Some(at)),
+            false => Err(ReasonCode::PROTOCOL_ERROR),
+        }
+    }
+
+    /// The message at this place is done with.
+    fn drop_inflight(&mut self, slot: u32, found: Option<usize>) {
+        let done = found.and_then(|at| self.mqtt_state(slot).inflight.remove(at));
+        let Some(done) = done else { return };
         if let Some((part, home)) = done.group {
             self.give_credit(slot, u32::from(part), home);
         }
@@ -292,7 +322,7 @@ impl Shard {
             if sent.step == Step::Released || mqtt.inflight.len() < most {
                 mqtt.inflight.push_back(sent);
             } else {
-                sent.packet[0] |= DUP;
+                sent.mark_sent();
                 later.push_back(sent);
             }
         }
@@ -300,13 +330,12 @@ impl Shard {
         mqtt.waiting = later;
         let count = mqtt.inflight.len();
         for at in 0..count {
-            self.send_again(slot, at, true);
+            self.send_again(slot, at, true, io);
         }
-        self.send_reply(slot, io);
     }
 
     /// Writes one message that is under way; its expiry is what is left of it.
-    fn send_again(&mut self, slot: u32, at: usize, dup: bool) {
+    fn send_again<I: Io>(&mut self, slot: u32, at: usize, dup: bool, io: &mut I) {
         let (version, now_s) = (self.version(slot), self.now.unix_s);
         let inflight = &mut self.mqtt_state(slot).inflight;
         let sent = &mut inflight[at];
@@ -317,7 +346,8 @@ impl Shard {
                 reason: ReasonCode::SUCCESS,
                 properties: NOTHING,
             };
-            return self.write(slot, |out| encode::pubrel(out, version, &release));
+            self.write(slot, |out| encode::pubrel(out, version, &release));
+            return self.send_reply(slot, io);
         }
         let publish = sent.publish().expect("it was not received yet");
         let mut set = PropertyBuf::new();
@@ -336,11 +366,26 @@ impl Shard {
             properties: set.properties(),
             ..publish
         };
-        let mut again = Vec::with_capacity(sent.packet.len());
-        encode::publish(&mut again, version, &publish);
-        (sent.version, sent.packet) = (version, again.into_boxed_slice());
-        let again = sent.packet.clone();
-        self.write(slot, |out| out.extend_from_slice(&again));
+        let mut again = Rope::default();
+        encode::publish_head(&mut again.own, version, &publish, publish.payload.len());
+        let packet = match sent.payload.clone() {
+            None => {
+                again.own.extend_from_slice(publish.payload);
+                again.own.as_slice().into()
+            }
+            Some(payload) => {
+                let packet = without_payload(&again.own).unwrap_or_default();
+                again.share(payload);
+                packet
+            }
+        };
+        (sent.version, sent.packet) = (version, packet);
+        if self.conns.get(slot).wants(FRAMED) {
+            let start = Rope::default().mark();
+            frame_rope(&mut again, start, Opcode::Binary);
+        }
+        self.send_reply(slot, io);
+        self.put_rope(slot, &again, io);
     }
 }
 

@@ -8,7 +8,7 @@ use alloc::vec::Vec;
 use crore_wire::mqtt::{Qos, ReasonCode, RetainHandling};
 
 use super::give::{Offered, Wants};
-use super::subscribe::{Wanted, qos};
+use super::subscribe::{Wanted, qos, qos_of};
 use crate::conn::{LIVE, Sub};
 use crate::io::Io;
 use crate::mail::{Attached, Frames, MatchPage, ShardId};
@@ -170,7 +170,7 @@ impl Shard {
         let homes = self.filtered(slot).and_then(|all| all.group(serial));
         if homes.is_some_and(|group| group.homes().iter().all(|at| !at.asked)) {
             let options = self.extra(slot).list[part as usize].options;
-            let granted = Qos::from_bits(qos(options)).expect("never three");
+            let granted = qos_of(options);
             self.grant_pending(slot, part, ReasonCode::granted(granted));
             self.send_reply(slot, io);
         }

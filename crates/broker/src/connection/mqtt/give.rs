@@ -5,12 +5,12 @@ use alloc::vec::Vec;
 use crore_wire::mqtt::{
     PacketId, PropertyBuf, Publish, Qos, RetainHandling, SubscribeOptions, Version, encode,
 };
-use crore_wire::websocket::frame::{self, Opcode};
+use crore_wire::websocket::frame::Opcode;
 
-use super::state::{Inflight, Step};
-use super::subscribe::qos;
+use super::state::{Inflight, Step, without_payload};
+use super::subscribe::{qos, qos_of};
 use crate::conn::{FRAMED, SMALL};
-use crate::encode::Message;
+use crate::encode::{Message, frame_rope};
 use crate::mail::{Frames, Record, ShardId};
 use crate::outbox::Packets;
 use crate::properties::left_s;
@@ -77,21 +77,21 @@ impl Shard {
             return Offered::Full;
         }
         let id = acknowledged.then(|| self.take_packet_id(slot));
-        let mut packet = Vec::new();
+        let start = out.bytes.mark();
+        let mut packet = Rope::default();
         if !self.encode_publish(slot, wants, message, id, &mut packet) {
             return Offered::Skipped;
         }
         self.stats.sent(1, packet.len());
+        out.bytes.append(&packet, 0, packet.len());
         if self.conns.get(slot).wants(FRAMED) {
-            frame::write_frame(&mut out.bytes.own, Opcode::Binary, &packet);
-        } else {
-            out.bytes.own.extend_from_slice(&packet);
+            frame_rope(&mut out.bytes, start, Opcode::Binary);
         }
         if self.world.rules.count_waiting() {
             out.ends.push(out.bytes.len());
         }
         if let Some(id) = id {
-            let sent = self.under_way(slot, id, wants, record, packet);
+            let sent = self.under_way(slot, id, wants, message, packet);
             self.mqtt_state(slot).inflight.push_back(sent);
         }
         Offered::Sent(id)
@@ -106,11 +106,11 @@ impl Shard {
     ) -> bool {
         // The id stands for the one that it gets when it is sent.
         let id = PacketId::MAX;
-        let mut packet = Vec::new();
+        let mut packet = Rope::default();
         if !self.encode_publish(slot, wants, message, Some(id), &mut packet) {
             return false;
         }
-        let waiting = self.under_way(slot, id, wants, message.1, packet);
+        let waiting = self.under_way(slot, id, wants, message, packet);
         self.mqtt_state(slot).waiting.push_back(waiting);
         true
     }
@@ -120,9 +120,14 @@ impl Shard {
         slot: u32,
         id: PacketId,
         wants: &Wants<'_>,
-        record: &Record,
-        packet: Vec<u8>,
+        (_, record, frames): (&[u8], &Record, &Frames),
+        packet: Rope,
     ) -> Inflight {
+        let payload = frames.large_data(record).filter(|_| packet.is_shared());
+        let packet = match payload {
+            Some(_) => without_payload(&packet.own).expect("it was just written"),
+            None => packet.own.into_boxed_slice(),
+        };
         let end_s = record
             .ttl_s()
             .map_or(FOREVER_S, |ttl_s| record.time_s.saturating_add(ttl_s));
@@ -133,7 +138,8 @@ impl Shard {
             offset: record.offset,
             group: wants.group,
             version: self.version(slot),
-            packet: packet.into_boxed_slice(),
+            packet,
+            payload,
         }
     }
 
@@ -144,7 +150,7 @@ impl Shard {
         wants: &Wants<'_>,
         (topic, record, frames): (&[u8], &Record, &Frames),
         packet_id: Option<PacketId>,
-        out: &mut Vec<u8>,
+        out: &mut Rope,
     ) -> bool {
         let version = self.version(slot);
         let left_s = left_s(record, self.now.unix_s);
@@ -161,37 +167,39 @@ impl Shard {
                 set.topic_alias(alias);
             }
         }
-        let name = core::str::from_utf8(topic).expect("topics are UTF-8");
+        // Topics are UTF-8: what came with another one is nobody's.
+        let name = core::str::from_utf8(topic).unwrap_or_default();
         let qos = record.qos.min(qos(wants.options));
         let publish = Publish {
             dup: false,
-            qos: Qos::from_bits(qos).expect("never three"),
+            qos: Qos::from_bits(qos).unwrap_or(Qos::AtMostOnce),
             retain: wants.retained || record.retain && wants.options & RETAIN_AS_PUBLISHED != 0,
             topic: if known { "" } else { name },
             packet_id,
             properties: set.properties(),
             payload: frames.data(record),
         };
-        let row = self.conns.get(slot);
-        let most = match row.wants(SMALL) {
-            true => self.mqtts.get(row.mqtt).packet_bytes_max as usize,
-            false => usize::MAX,
-        };
         let bytes = encode::publish_bytes(version, &publish, publish.payload.len());
-        let fits = bytes <= most && left_s != Some(0);
-        if fits {
-            encode::publish(out, version, &publish);
+        let takes = bytes <= self.packet_bytes_max(slot);
+        let lives = left_s != Some(0);
+        let before = out.len();
+        if takes && lives && !name.is_empty() {
+            let payload_bytes = publish.payload.len();
+            if encode::publish_head(&mut out.own, version, &publish, payload_bytes) {
+                match frames.large_data(record) {
+                    Some(payload) => out.share(payload),
+                    None => out.own.extend_from_slice(publish.payload),
+                }
+            }
         }
-        self.stats.dropped += u64::from(bytes > most);
+        let fits = out.len() > before;
+        self.stats.dropped += u64::from(lives && !fits);
         self.properties = set;
         if let Some(part) = wants.alias.filter(|_| fits && alias != 0 && !known) {
             let extra = self.extra(slot);
-            extra.list[part as usize].alias = alias;
-            extra
-                .mqtt
-                .as_mut()
-                .expect("a list has its state")
-                .aliases_given = alias;
+            if let (Some(sub), Some(mqtt)) = (extra.list.get_mut(part as usize), &mut extra.mqtt) {
+                (sub.alias, mqtt.aliases_given) = (alias, alias);
+            }
         }
         fits
     }
@@ -199,8 +207,10 @@ impl Shard {
     /// The alias of a subscription's topic, and whether the client knows it; 0 when it allows no further one.
     fn alias_for(&self, slot: u32, part: u32) -> (bool, u16) {
         let extra = self.extras.get(self.conns.get(slot).extra);
-        let alias = extra.list[part as usize].alias;
-        let mqtt = extra.mqtt.as_deref().expect("a list has its state");
+        let (Some(sub), Some(mqtt)) = (extra.list.get(part as usize), extra.mqtt.as_deref()) else {
+            return (false, 0);
+        };
+        let alias = sub.alias;
         match alias {
             0 if mqtt.aliases_given < mqtt.aliases_max => (false, mqtt.aliases_given + 1),
             _ => (alias != 0, alias),
@@ -223,6 +233,9 @@ fn write_properties(set: &mut PropertyBuf, frames: &Frames, record: &Record, lef
 /// A QoS 0 message as all plain subscribers of a version get it.
 pub(crate) fn encode_plain(message: &Message<'_>, v5: bool, out: &mut Rope) {
     let (frames, record) = (message.frames, message.record);
+    let Ok(topic) = core::str::from_utf8(message.topic) else {
+        return;
+    };
     let version = if v5 { Version::V5 } else { Version::V311 };
     let mut set = PropertyBuf::new();
     if v5 {
@@ -232,14 +245,15 @@ pub(crate) fn encode_plain(message: &Message<'_>, v5: bool, out: &mut Rope) {
         dup: false,
         qos: Qos::AtMostOnce,
         retain: false,
-        topic: core::str::from_utf8(message.topic).expect("topics are UTF-8"),
+        topic,
         packet_id: None,
         properties: set.properties(),
         payload: b"",
     };
     let payload_bytes = frames.data(record).len();
-    encode::publish_head(&mut out.own, version, &publish, payload_bytes);
-    message.data(out);
+    if encode::publish_head(&mut out.own, version, &publish, payload_bytes) {
+        message.data(out);
+    }
 }
 
 /// Whether a subscription with these options gets what all plain ones get.
@@ -250,7 +264,7 @@ pub(crate) fn is_plain(options: u32) -> bool {
 /// The options of a subscription as they stand in a list.
 pub(super) fn options_of(bits: u8) -> SubscribeOptions {
     SubscribeOptions {
-        max_qos: Qos::from_bits(qos(bits)).expect("never three"),
+        max_qos: qos_of(bits),
         no_local: bits & NO_LOCAL != 0,
         retain_as_published: bits & RETAIN_AS_PUBLISHED != 0,
         retain_handling: RetainHandling::DoNotSend,

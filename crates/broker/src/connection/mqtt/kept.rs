@@ -4,8 +4,9 @@
 //! Invariant: only what [`Shard::write_down`] wrote is read.
 
 use alloc::boxed::Box;
-use alloc::collections::BTreeSet;
+use alloc::collections::{BTreeSet, VecDeque};
 use alloc::vec::Vec;
+use core::slice::Iter;
 
 use crore_wire::mqtt::{Qos, ReasonCode, Version};
 
@@ -17,7 +18,9 @@ use crate::conn::{MULTI, Sub};
 use crate::io::Io;
 use crate::planted::{self, Fault};
 use crate::position::{Since, read_varint, write_varint};
+use crate::sessions::Written;
 use crate::shard::Shard;
+use crate::shared::Slice;
 use crate::slab::NONE;
 
 /// The form of the bytes.
@@ -99,9 +102,9 @@ pub(crate) fn topics_kept(state: &[u8]) -> Vec<&[u8]> {
 
 impl Shard {
     /// What the session leaves behind.
-    pub(super) fn write_down(&mut self, slot: u32) -> Box<[u8]> {
+    pub(super) fn write_down(&mut self, slot: u32) -> Written {
         self.expand(slot);
-        let mut out = Vec::with_capacity(64);
+        let (mut out, mut payloads) = (Vec::with_capacity(64), Vec::new());
         out.push(FORM);
         out.extend_from_slice(&self.world.epoch.to_le_bytes());
         let extra = self.extras.get(self.conns.get(slot).extra);
@@ -136,14 +139,19 @@ impl Shard {
             for sent in list {
                 let step = u8::from(sent.step == Step::Released);
                 let version = u8::from(sent.version == Version::V5) << 1;
+                let payload = u8::from(sent.payload.is_some()) << 2;
                 out.extend_from_slice(&sent.packet_id.to_le_bytes());
                 out.extend_from_slice(&sent.end_s.to_le_bytes());
-                out.push(step | version);
+                out.push(step | version | payload);
                 write_field(&mut out, &sent.packet);
+                payloads.extend(sent.payload.clone());
             }
         }
         write_received(&mut out, &mqtt.received);
-        out.into_boxed_slice()
+        Written {
+            bytes: out.into_boxed_slice(),
+            payloads,
+        }
     }
 
     /// The session ends, and with it what its subscriptions without a place had kept.
@@ -184,16 +192,17 @@ impl Shard {
     }
 
     /// Makes the session what it was.
-    pub(super) fn restore<I: Io>(&mut self, slot: u32, state: &[u8], io: &mut I) {
-        let mut from = Reader(state);
+    pub(super) fn restore<I: Io>(&mut self, slot: u32, state: &Written, io: &mut I) {
+        let mut from = Reader(&state.bytes);
+        let mut payloads = state.payloads.iter();
         assert_eq!(from.byte(), FORM, "only this form was ever written");
         let epoch = from.bytes(4).try_into().expect("four bytes");
         let epoch = u32::from_le_bytes(epoch);
         self.expand(slot);
         let count = from.number();
         let subs: Vec<_> = (0..count).map(|_| KeptSub::read(&mut from)).collect();
-        let inflight = read_inflight(&mut from);
-        let waiting = read_inflight(&mut from);
+        let inflight = read_inflight(&mut from, &mut payloads);
+        let waiting = read_inflight(&mut from, &mut payloads);
         let received = read_received(&mut from);
         let (inflight, waiting) = (self.may_have(slot, inflight), self.may_have(slot, waiting));
         let mqtt = self.mqtt_state(slot);
@@ -266,8 +275,8 @@ pub(super) fn forget_received(state: &[u8], id: u16) -> Box<[u8]> {
     for _ in 0..from.number() {
         KeptSub::read(&mut from);
     }
-    read_inflight(&mut from);
-    read_inflight(&mut from);
+    read_inflight(&mut from, &mut [].iter());
+    read_inflight(&mut from, &mut [].iter());
     let mut out = Vec::from(&state[..state.len() - from.0.len()]);
     let mut received = read_received(&mut from);
     received.remove(&id);
@@ -275,7 +284,7 @@ pub(super) fn forget_received(state: &[u8], id: u16) -> Box<[u8]> {
     out.into_boxed_slice()
 }
 
-fn read_inflight(from: &mut Reader<'_>) -> alloc::collections::VecDeque<Inflight> {
+fn read_inflight(from: &mut Reader<'_>, payloads: &mut Iter<'_, Slice>) -> VecDeque<Inflight> {
     let count = from.number();
     let one = |_| {
         let packet_id = from.bytes(2).try_into().expect("two bytes");
@@ -297,6 +306,10 @@ fn read_inflight(from: &mut Reader<'_>) -> alloc::collections::VecDeque<Inflight
                 Version::V5
             },
             packet: from.field().into(),
+            payload: match form & 4 {
+                0 => None,
+                _ => payloads.next().cloned(),
+            },
         }
     };
     (0..count).map(one).collect()

@@ -8,20 +8,20 @@ use alloc::boxed::Box;
 use alloc::vec::Vec;
 
 use super::kept::forget_received;
-use super::publish::reason_of;
+use super::publish::{answered, reason_of};
 use crate::mail::{Ask, Farewell, Outcome, ReplyTo, ShardId};
 use crate::sessions::ConnOf;
 use crate::shard::Shard;
 
 /// Stands for the answer to a fence among those to publishes: no packet id is 0.
-const FENCE: u16 = 0;
+const FENCE: u32 = 0;
 
 /// A session on its way home.
 pub(crate) struct Leaving {
     home: ShardId,
     farewell: Box<Farewell>,
-    /// Packet ids of the publishes that were not answered, and fences.
-    due: Vec<u16>,
+    /// The publishes that were not answered, as their homes call them, and fences.
+    due: Vec<u32>,
 }
 
 impl Shard {
@@ -31,7 +31,7 @@ impl Shard {
         from: ConnOf,
         home: ShardId,
         farewell: Box<Farewell>,
-        due: Vec<u16>,
+        due: Vec<u32>,
     ) {
         let leaving = Leaving {
             home,
@@ -52,8 +52,8 @@ impl Shard {
 
     /// Asks homes to say that they have heard what the session needs kept. Who ends it later, at the home of its client
     /// id, tells them that nobody needs it any more, and may not be heard first.
-    pub(super) fn fence_needs(&mut self, slot: u32, due: &mut Vec<u16>) {
-        let to = self.reply_to(slot, u32::from(FENCE));
+    pub(super) fn fence_needs(&mut self, slot: u32, due: &mut Vec<u32>) {
+        let to = self.reply_to(slot, FENCE);
         let me = self.lanes.me;
         for home in (0..self.world.homes).filter(|home| *home != me) {
             self.ask(home, |_| Ask::Fence(to));
@@ -75,14 +75,18 @@ impl Shard {
         let Some(leaving) = self.leaving.get_mut(&from) else {
             return;
         };
-        let id = to.part as u16;
-        let at = leaving.due.iter().position(|due| *due == id);
-        leaving
-            .due
-            .swap_remove(at.expect("each ask has one answer"));
-        if refused && let Some(kept) = &mut leaving.farewell.kept {
+        let Some(at) = leaving.due.iter().position(|due| *due == to.part) else {
+            // Nothing was asked that this could answer.
+            return;
+        };
+        leaving.due.swap_remove(at);
+        let (id, exactly_once) = answered(to.part);
+        if refused
+            && exactly_once
+            && let Some(kept) = &mut leaving.farewell.kept
+        {
             // Its id is free again [MQTT-4.3.3-9].
-            kept.state = forget_received(&kept.state, id);
+            kept.state.bytes = forget_received(&kept.state.bytes, id);
         }
         if leaving.due.is_empty()
             && let Some(leaving) = self.leaving.remove(&from)

@@ -41,6 +41,7 @@ pub use state::{Mqtt, MqttRow};
 
 use crate::conn::{CLOSING, FRAMED, SMALL, Spill, State, V5};
 use crate::encode::frame_from;
+use crate::inbox::Inbox;
 use crate::io::{Close, Io};
 use crate::shard::Shard;
 use crate::slab::NONE;
@@ -74,61 +75,78 @@ impl Shard {
         Flow::Wait
     }
 
-    /// Bytes of an MQTT connection over TCP.
+    /// Bytes of an MQTT connection, over TCP or the payload of a frame. Packets may end in another one [MQTT-6.0.0-2].
+    /// What is held is looked at when a packet is whole, and not before.
     pub(crate) fn mqtt_received<I: Io>(&mut self, slot: u32, input: &[u8], io: &mut I) {
-        let row = self.conns.get_mut(slot);
-        let mut held = Vec::new();
-        if row.spill != NONE {
-            let Spill::Mqtt(data) = self.spills.remove(row.spill) else {
-                unreachable!("packets are held as packets")
-            };
-            row.spill = NONE;
-            self.receive_bytes -= data.len();
-            held = data;
-            held.extend_from_slice(input);
-        }
-        let bytes = if held.is_empty() { input } else { &held };
-        let Some(used) = self.packets(slot, bytes, io) else {
-            return;
+        let held = match self.take_held(slot) {
+            Some(mut held) => {
+                held.append(input, self.whole_bytes(held.rest()));
+                if held.rest().len() >= self.whole_bytes(held.rest()) {
+                    let Some(used) = self.packets(slot, held.rest(), io) else {
+                        return;
+                    };
+                    held.took(used);
+                }
+                held
+            }
+            None => match self.packets(slot, input, io) {
+                Some(used) if used < input.len() => Inbox::new(&input[used..]),
+                _ => return,
+            },
         };
-        if used == bytes.len() {
+        if held.is_empty() {
             return;
         }
-        let rest = bytes.len() - used;
-        if !self.may_take(slot, rest) {
+        if !self.may_take(slot, held.bytes()) {
             return self.mqtt_end(slot, ReasonCode::QUOTA_EXCEEDED, io);
         }
-        self.receive_bytes += rest;
-        let rest = bytes[used..].to_vec();
-        self.conns.get_mut(slot).spill = self.spills.insert(Spill::Mqtt(rest));
+        self.receive_bytes += held.bytes();
+        if self.conns.get(slot).wants(FRAMED) {
+            self.mqtt_state(slot).partial = held;
+        } else {
+            self.conns.get_mut(slot).spill = self.spills.insert(Spill::Mqtt(held));
+        }
     }
 
-    /// The payload of a frame. Packets may end in another one [MQTT-6.0.0-2].
-    pub(super) fn mqtt_framed<I: Io>(&mut self, slot: u32, data: &[u8], io: &mut I) {
-        let mut held = Vec::new();
-        if self.mqtt(slot).is_some() {
-            held = core::mem::take(&mut self.mqtt_state(slot).partial);
-        }
-        self.receive_bytes -= held.len();
-        held.extend_from_slice(data);
-        let Some(used) = self.packets(slot, &held, io) else {
-            return;
+    /// What is held of packets, which whoever takes it puts back or drops.
+    fn take_held(&mut self, slot: u32) -> Option<Inbox> {
+        let row = self.conns.get_mut(slot);
+        let held = if row.wants(FRAMED) {
+            self.mqtt(slot)?;
+            core::mem::take(&mut self.mqtt_state(slot).partial)
+        } else if row.spill != NONE {
+            let Spill::Mqtt(held) = self.spills.get_mut(row.spill) else {
+                // What else waited was gone through before the connection became one of MQTT.
+                self.broken(slot);
+                return None;
+            };
+            let held = core::mem::take(held);
+            self.spills.remove(core::mem::replace(&mut row.spill, NONE));
+            held
+        } else {
+            return None;
         };
-        held.drain(..used);
-        if !self.may_take(slot, held.len()) {
-            return self.mqtt_end(slot, ReasonCode::QUOTA_EXCEEDED, io);
-        }
-        self.receive_bytes += held.len();
-        if !held.is_empty() {
-            self.mqtt_state(slot).partial = held;
+        self.receive_bytes -= held.bytes();
+        (!held.is_empty()).then_some(held)
+    }
+
+    fn packet_bytes_most(&self) -> usize {
+        self.world.settings.limits.message_bytes + PACKET_BESIDE_BYTES
+    }
+
+    /// Bytes that must be there before there is something to be done: those of the first packet, of one that is none nothing.
+    fn whole_bytes(&self, bytes: &[u8]) -> usize {
+        match mqtt::fixed_header(bytes, self.packet_bytes_most()) {
+            Ok(Some((header, len))) => len + header.body_bytes(),
+            Ok(None) => bytes.len() + 1,
+            Err(_) => 0,
         }
     }
 
     /// Forgets the beginning of a packet that came over WebSocket.
     pub(crate) fn drop_partial(&mut self, slot: u32) {
-        if self.mqtt(slot).is_some() {
-            let partial = core::mem::take(&mut self.mqtt_state(slot).partial);
-            self.receive_bytes -= partial.len();
+        if self.conns.get(slot).wants(FRAMED) {
+            self.take_held(slot);
         }
     }
 
@@ -142,11 +160,7 @@ impl Shard {
             }
         }
         self.read_again(conn, io);
-        if self.conns.get(slot).wants(FRAMED) {
-            self.mqtt_framed(slot, &[], io);
-        } else {
-            self.mqtt_received(slot, &[], io);
-        }
+        self.mqtt_received(slot, &[], io);
         // What has not sent its CONNECT yet has nothing to go on with.
         let opens = |row: &crate::conn::Row| row.state == State::Mqtt && row.mqtt != NONE;
         if self.is_current(conn) && opens(self.conns.get(slot)) {
@@ -157,7 +171,7 @@ impl Shard {
     /// Carries out all whole packets; returns how many bytes they are, if the connection still is.
     fn packets<I: Io>(&mut self, slot: u32, bytes: &[u8], io: &mut I) -> Option<usize> {
         let conn = self.id_of(slot);
-        let most = self.world.settings.limits.message_bytes + PACKET_BESIDE_BYTES;
+        let most = self.packet_bytes_most();
         let (mut at, mut warmed) = (0, 0);
         loop {
             if at >= warmed && at < bytes.len() {
@@ -361,7 +375,7 @@ impl Shard {
         let row = self.conns.get(slot);
         match row.wants(SMALL) {
             true => self.mqtts.get(row.mqtt).packet_bytes_max as usize,
-            false => usize::MAX,
+            false => mqtt::PACKET_BYTES_MAX,
         }
     }
 

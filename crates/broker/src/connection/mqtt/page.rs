@@ -5,10 +5,10 @@
 
 use alloc::format;
 
-use crore_wire::mqtt::{Qos, ReasonCode};
+use crore_wire::mqtt::ReasonCode;
 
 use super::give::Wants;
-use super::subscribe::qos;
+use super::subscribe::qos_of;
 use crate::admission::Client;
 use crate::conn::{Behind, COUNTED, LIVE, State};
 use crate::io::Io;
@@ -34,7 +34,7 @@ impl Shard {
         let granted = core::mem::take(&mut sub.granted);
         let options = sub.options;
         if granted != (0, 0) {
-            let qos = Qos::from_bits(qos(options)).expect("two bits, never three");
+            let qos = qos_of(options);
             self.grant(slot, granted, ReasonCode::granted(qos));
             self.send_reply(slot, io);
         }

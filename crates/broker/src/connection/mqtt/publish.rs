@@ -112,17 +112,16 @@ impl Shard {
                 return Ok(());
             }
         }
-        match self.publish_named(slot, publish, &name, id) {
+        let part = part_of(id, publish.qos);
+        match self.publish_named(slot, publish, &name, part) {
             Ok(None) if id != 0 && planted::is(Fault::EarlyAck) => {
-                self.answer_publish(slot, id, ReasonCode::SUCCESS)?;
+                self.answer_publish(slot, part, ReasonCode::SUCCESS)?;
             }
             Ok(None) => {}
-            Ok(Some(outcome)) => self.answer_publish(slot, id, reason_of(outcome))?,
-            Err(reason) => self.answer_publish(slot, id, reason)?,
+            Ok(Some(outcome)) => self.answer_publish(slot, part, reason_of(outcome))?,
+            Err(reason) => self.answer_publish(slot, part, reason)?,
         }
-        if publish.properties.topic_alias().is_none() {
-            self.named_scratch = name;
-        }
+        self.named_scratch = name;
         Ok(())
     }
 
@@ -138,18 +137,31 @@ impl Shard {
         if alias > most {
             return Err(ReasonCode::TOPIC_ALIAS_INVALID);
         }
+        let topic_bytes = self.world.settings.limits.topic_bytes;
         let aliases = &mut self.mqtt_state(slot).aliases;
         if aliases.len() < usize::from(alias) {
             aliases.resize(usize::from(alias), Vec::new());
         }
-        let known = &mut aliases[usize::from(alias) - 1];
-        if !publish.topic.is_empty() {
-            *known = publish.topic.as_bytes().to_vec();
-        } else if known.is_empty() {
-            // [MQTT-3.3.2-7]: nothing was said of this alias on this connection.
-            return Err(ReasonCode::PROTOCOL_ERROR);
+        // The decoder lets no alias of 0 through.
+        let known = usize::from(alias).checked_sub(1);
+        let Some(known) = known.and_then(|at| aliases.get_mut(at)) else {
+            return Err(ReasonCode::TOPIC_ALIAS_INVALID);
+        };
+        if publish.topic.is_empty() {
+            name.extend_from_slice(known);
+            return match known.is_empty() {
+                // [MQTT-3.3.2-7]: nothing was said of this alias on this connection.
+                true => Err(ReasonCode::PROTOCOL_ERROR),
+                false => Ok(name),
+            };
         }
-        Ok(known.clone())
+        name.extend_from_slice(publish.topic.as_bytes());
+        known.clear();
+        // One that is too long is refused, and is not remembered either.
+        if name.len() <= topic_bytes {
+            known.extend_from_slice(&name);
+        }
+        Ok(name)
     }
 
     /// Takes a place among the answers, which keep the order of the publishes.
@@ -171,30 +183,25 @@ impl Shard {
         mqtt.answers.push_back(Answer {
             packet_id: id,
             exactly_once: qos == Qos::ExactlyOnce,
+            again: qos == Qos::ExactlyOnce && known,
             reason: None,
         });
         Ok(())
     }
 
-    /// Whether a QoS 2 message came before and was not released: then it is only acknowledged again.
+    /// Whether a QoS 2 message came before and was not released: then it is only acknowledged again [MQTT-4.3.3-10]. While
+    /// the first one's answer is under way, this one waits for the same.
     fn came_before(&mut self, slot: u32, id: u16, qos: Qos) -> bool {
         if qos != Qos::ExactlyOnce {
             return false;
         }
         let mqtt = self.mqtt_state(slot);
-        if !mqtt.received.contains(&id) {
-            mqtt.received.insert(id);
+        if mqtt.received.insert(id) {
             return false;
         }
-        // When the first one's answer is under way, it answers both.
-        let pending = mqtt
-            .answers
-            .iter()
-            .filter(|a| a.packet_id == id && a.reason.is_none());
-        if pending.count() > 1 {
-            mqtt.answers.pop_back();
-        } else if self.answer_publish(slot, id, ReasonCode::SUCCESS).is_err() {
-            unreachable!("success is no failure");
+        if !mqtt.answers.iter().any(|answer| answer.is_due(id, true)) {
+            mqtt.answer(id, true, ReasonCode::SUCCESS);
+            self.write_answers(slot);
         }
         true
     }
@@ -204,7 +211,7 @@ impl Shard {
         slot: u32,
         publish: &Publish<'_>,
         name: &[u8],
-        id: u16,
+        part: u32,
     ) -> Result<Option<Outcome>, ReasonCode> {
         let limits = &self.world.settings.limits;
         if topic::check_name(name, limits.topic_bytes).is_err() {
@@ -243,16 +250,21 @@ impl Shard {
         };
         let answer = match publish.qos {
             Qos::AtMostOnce => mail::Answer::None,
-            _ => mail::Answer::Full(self.reply_to(slot, u32::from(id))),
+            _ => mail::Answer::Full(self.reply_to(slot, part)),
         };
         Ok(self.publish(home, &message, answer))
     }
 
     /// What became of a publish. QoS 0 has no answer; 3.1.1 has no word for a failure, so that the connection
     /// ends with it [MQTT-3.3.5-2 of 3.1.1].
-    fn answer_publish(&mut self, slot: u32, id: u16, reason: ReasonCode) -> Result<(), ReasonCode> {
+    fn answer_publish(
+        &mut self,
+        slot: u32,
+        part: u32,
+        reason: ReasonCode,
+    ) -> Result<(), ReasonCode> {
         let version = self.version(slot);
-        if id == 0 {
+        if part == 0 {
             if reason == ReasonCode::QUOTA_EXCEEDED {
                 self.stats.dropped += 1;
                 return Ok(());
@@ -263,23 +275,32 @@ impl Shard {
                 Ok(())
             };
         }
+        let (id, exactly_once) = answered(part);
         let mqtt = self.mqtt_state(slot);
-        if reason.is_error() {
+        if exactly_once && reason.is_error() {
             // Refused: its id is free again [MQTT-4.3.3-9], also for a session that goes on elsewhere.
             mqtt.received.remove(&id);
         }
-        let mut answers = mqtt.answers.iter();
-        let at = answers.position(|answer| answer.packet_id == id && answer.reason.is_none());
-        let at = at.expect("each publish has its place");
         if reason.is_error() && version == Version::V311 {
-            mqtt.answers.remove(at);
+            mqtt.answers
+                .retain(|answer| !answer.is_due(id, exactly_once));
             return Err(reason);
         }
-        mqtt.answers[at].reason = Some(reason);
-        while let Some(answer) = self.next_answer(slot) {
+        mqtt.answer(id, exactly_once, reason);
+        self.write_answers(slot);
+        Ok(())
+    }
+
+    /// Writes the answers that none before them keeps back.
+    fn write_answers(&mut self, slot: u32) {
+        let version = self.version(slot);
+        while let Some((answer, reason)) = self.next_answer(slot) {
+            let Some(packet_id) = PacketId::new(answer.packet_id) else {
+                return self.broken(slot);
+            };
             let ack = Ack {
-                packet_id: PacketId::new(answer.packet_id).expect("ids are not 0"),
-                reason: answer.reason.expect("it is answered"),
+                packet_id,
+                reason,
                 properties: NOTHING,
             };
             let write = if answer.exactly_once {
@@ -289,23 +310,28 @@ impl Shard {
             };
             self.write(slot, |out| write(out, version, &ack));
         }
-        Ok(())
     }
 
-    fn next_answer(&mut self, slot: u32) -> Option<Answer> {
+    fn next_answer(&mut self, slot: u32) -> Option<(Answer, ReasonCode)> {
         let answers = &mut self.mqtt_state(slot).answers;
-        answers.front().filter(|answer| answer.reason.is_some())?;
-        answers.pop_front()
+        let reason = answers.front()?.reason?;
+        answers.pop_front().map(|answer| (answer, reason))
     }
 
     /// Another shard's answer to a publish.
-    pub(crate) fn mqtt_outcome<I: Io>(&mut self, slot: u32, id: u32, outcome: Outcome, io: &mut I) {
+    pub(crate) fn mqtt_outcome<I: Io>(
+        &mut self,
+        slot: u32,
+        part: u32,
+        outcome: Outcome,
+        io: &mut I,
+    ) {
         let most = usize::from(self.world.settings.mqtt.receive_max);
         if planted::is(Fault::EarlyAck) {
             return;
         }
         let waited = self.mqtt_state(slot).answers.len() > most;
-        if let Err(reason) = self.answer_publish(slot, id as u16, reason_of(outcome)) {
+        if let Err(reason) = self.answer_publish(slot, part, reason_of(outcome)) {
             self.reply.clear();
             return self.mqtt_end(slot, reason, io);
         }
@@ -318,8 +344,13 @@ impl Shard {
     /// PUBREL: the id of a QoS 2 message is free again.
     pub(super) fn client_released(&mut self, slot: u32, id: PacketId) -> Result<(), ReasonCode> {
         let version = self.version(slot);
-        let received = &mut self.mqtt_state(slot).received;
-        let known = received.remove(&id.get());
+        let mqtt = self.mqtt_state(slot);
+        let mut answers = mqtt.answers.iter();
+        if answers.any(|answer| answer.is_due(id.get(), true)) {
+            // [MQTT-4.3.3-4]: PUBREL answers a PUBREC, and there was none.
+            return Err(ReasonCode::PROTOCOL_ERROR);
+        }
+        let known = mqtt.received.remove(&id.get());
         let ack = Ack {
             packet_id: id,
             reason: match known {
@@ -359,6 +390,31 @@ impl Shard {
             }
         }
     }
+}
+
+/// Stands beside the packet id of a QoS 2 message in what its home answers to: a client may use one id for both kinds.
+const EXACTLY_ONCE: u32 = 1 << 16;
+
+impl Answer {
+    /// What its home calls it.
+    pub fn part(&self) -> u32 {
+        let kind = if self.exactly_once { EXACTLY_ONCE } else { 0 };
+        u32::from(self.packet_id) | kind
+    }
+}
+
+/// What the home's answer to this publish is for; 0 when it has none.
+fn part_of(id: u16, qos: Qos) -> u32 {
+    match qos {
+        Qos::AtMostOnce => 0,
+        Qos::AtLeastOnce => u32::from(id),
+        Qos::ExactlyOnce => u32::from(id) | EXACTLY_ONCE,
+    }
+}
+
+/// The packet id that [`part_of`] has made this of, and whether its message is of QoS 2.
+pub(super) fn answered(part: u32) -> (u16, bool) {
+    (part as u16, part & EXACTLY_ONCE != 0)
 }
 
 pub(super) fn reason_of(outcome: Outcome) -> ReasonCode {

@@ -112,7 +112,7 @@ impl Shard {
     /// What a session needed is needed no more.
     pub(super) fn session_ended(&mut self, ended: Option<Kept>) {
         let Some(kept) = ended else { return };
-        for name in topics_kept(&kept.state) {
+        for name in topics_kept(&kept.state.bytes) {
             self.release_kept(name);
         }
     }

@@ -4,11 +4,11 @@
 use alloc::boxed::Box;
 use alloc::vec::Vec;
 
-use crore_wire::mqtt::{Qos, ReasonCode};
+use crore_wire::mqtt::ReasonCode;
 
 use super::give::Wants;
 use super::state::{Inflight, Step};
-use super::subscribe::{Wanted, qos};
+use super::subscribe::{Wanted, qos_of};
 use crate::conn::Sub;
 use crate::io::Io;
 use crate::mail::{Ask, Frames, LeaveGroup, Record, ReplyTo, ShardId, Unacked};
@@ -31,14 +31,20 @@ pub struct Shared {
     pub restored: bool,
 }
 
-/// `$share/{name}/{filter}` taken apart; only of what was checked.
+impl Shared {
+    /// Bytes of heap that it occupies, itself included.
+    pub fn bytes(&self) -> usize {
+        size_of::<Shared>() + self.text.len() + self.homes.capacity() * size_of::<(ShardId, u64)>()
+    }
+}
+
+/// `$share/{name}/{filter}` taken apart; only of what was checked. Anything else has no name.
 pub(super) fn split(text: &[u8]) -> (&[u8], &[u8]) {
-    let rest = &text[b"$share/".len()..];
-    let slash = rest
-        .iter()
-        .position(|b| *b == b'/')
-        .expect("it was checked");
-    (&rest[..slash], &rest[slash + 1..])
+    let rest = text.strip_prefix(b"$share/").unwrap_or(text);
+    match rest.iter().position(|b| *b == b'/') {
+        Some(slash) => (&rest[..slash], &rest[slash + 1..]),
+        None => (&[], rest),
+    }
 }
 
 pub(super) fn is_shared(text: &[u8]) -> bool {
@@ -125,7 +131,7 @@ impl Shard {
         let sub = &mut self.extra(to.slot).list[part as usize];
         let granted = core::mem::take(&mut sub.granted);
         if granted != (0, 0) {
-            let options = Qos::from_bits(qos(sub.options)).expect("never three");
+            let options = qos_of(sub.options);
             self.grant(to.slot, granted, ReasonCode::granted(options));
             self.send_reply(to.slot, io);
         }
@@ -266,7 +272,7 @@ impl Shard {
 impl Inflight {
     /// QoS 1, and not acknowledged.
     fn is_at_least_once(&self) -> bool {
-        self.step == Step::Published && self.packet[0] >> 1 & 3 == 1
+        self.step == Step::Published && self.qos() == 1
     }
 
     /// What the message is to its group.

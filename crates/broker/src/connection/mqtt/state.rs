@@ -9,8 +9,11 @@ use crore_wire::mqtt::{self, Packet, Publish, ReasonCode, Version};
 
 use super::access::Asked;
 use super::overlap::Start;
+use crate::inbox::Inbox;
 use crate::mail::ShardId;
-use crate::sessions::{SessionId, Will};
+use crate::position::write_varint;
+use crate::sessions::{SessionId, Will, Written};
+use crate::shared::Slice;
 use crate::slab::{NONE, Vacant};
 
 /// Between CONNECT and the end of the connection.
@@ -98,7 +101,7 @@ pub struct Mqtt {
     /// Homes were told to keep messages for a subscription, and do not answer that.
     pub needs_told: bool,
     /// Over WebSocket: bytes that did not end on a packet boundary.
-    pub partial: Vec<u8>,
+    pub partial: Inbox,
     /// Whose the CONNECT is, until it is carried out.
     pub asked: Option<Box<Asked>>,
     /// What the CONNACK will say of the CONNECT.
@@ -114,8 +117,24 @@ pub struct Connecting {
     /// The session expiry that the server decided.
     pub server_expiry: bool,
     /// The home's answer: what the session left behind, if there was one.
-    pub given: Option<Option<Box<[u8]>>>,
+    pub given: Option<Option<Written>>,
 }
+
+/// DUP in the first byte of a PUBLISH; in one that waits it says that it was sent before (section 3.3.1.1).
+const DUP: u8 = 0b1000;
+
+impl Connecting {
+    /// Bytes of heap that it occupies, itself included.
+    fn bytes(&self) -> usize {
+        let given = self.given.as_ref().and_then(Option::as_ref);
+        size_of::<Connecting>()
+            + self.assigned.as_ref().map_or(0, |id| id.len())
+            + given.map_or(0, |state| state.bytes.len())
+    }
+}
+
+/// What a packet id costs in a B-tree: its leaves of eleven are two thirds full, and have a header.
+const RECEIVED_BYTES: usize = 6;
 
 /// How far a message under way is (section 4.3).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -140,8 +159,22 @@ pub struct Inflight {
     pub group: Option<(u16, ShardId)>,
     /// The version that its packet is written in.
     pub version: Version,
-    /// The PUBLISH packet.
+    /// The PUBLISH packet; that of a large message has an empty payload.
     pub packet: Box<[u8]>,
+    /// The payload of a large message.
+    pub payload: Option<Slice>,
+}
+
+/// The packet that stands for one with a large payload: the same with an empty one. `head` is all of it but the payload.
+pub fn without_payload(head: &[u8]) -> Option<Box<[u8]>> {
+    let (_, len) = mqtt::fixed_header(head, usize::MAX).ok()??;
+    let body = &head[len..];
+    let mut packet = Vec::with_capacity(head.len());
+    packet.push(head[0]);
+    // A variable byte integer (section 1.5.5).
+    write_varint(&mut packet, body.len() as u64);
+    packet.extend_from_slice(body);
+    Some(packet.into_boxed_slice())
 }
 
 impl Inflight {
@@ -151,13 +184,38 @@ impl Inflight {
         packet.map_or(b"", |publish| publish.topic.as_bytes())
     }
 
+    /// The QoS that its packet says; 0 when it was received and let go.
+    pub fn qos(&self) -> u8 {
+        self.packet.first().map_or(0, |first| first >> 1 & 3)
+    }
+
+    /// Whether it waits to be sent again, since the client was sent it already.
+    pub fn was_sent(&self) -> bool {
+        self.packet.first().is_some_and(|first| first & DUP != 0)
+    }
+
+    /// Says so of it.
+    pub fn mark_sent(&mut self) {
+        if let Some(first) = self.packet.first_mut() {
+            *first |= DUP;
+        }
+    }
+
     /// The packet, unless it was received and let go.
     pub fn publish(&self) -> Option<Publish<'_>> {
         let (header, len) = mqtt::fixed_header(&self.packet, usize::MAX).ok()??;
         match mqtt::decode(self.version, header, &self.packet[len..]).ok()? {
-            Packet::Publish(publish) => Some(publish),
+            Packet::Publish(publish) => Some(Publish {
+                payload: self.payload.as_deref().unwrap_or(publish.payload),
+                ..publish
+            }),
             _ => None,
         }
+    }
+
+    /// Whether it was received, and what of it is held no more.
+    pub fn let_go(&mut self) {
+        (self.packet, self.payload) = ([].into(), None);
     }
 }
 
@@ -167,8 +225,19 @@ pub struct Answer {
     pub packet_id: u16,
     /// PUBREC instead of PUBACK.
     pub exactly_once: bool,
+    /// Its message came before: no home answers it, but what answers that one answers this too.
+    pub again: bool,
     /// The reason code, when the home has answered.
     pub reason: Option<ReasonCode>,
+}
+
+impl Answer {
+    /// Whether a home owes the answer to the message with this id.
+    pub fn is_due(&self, id: u16, exactly_once: bool) -> bool {
+        self.reason.is_none()
+            && !self.again
+            && (self.packet_id, self.exactly_once) == (id, exactly_once)
+    }
 }
 
 /// A SUBACK that waits for homes.
@@ -203,6 +272,55 @@ impl Mqtt {
             && self.asked.is_none()
     }
 
+    /// Notes what became of a publish, for all that came with its id while it was under way.
+    pub fn answer(&mut self, id: u16, exactly_once: bool, reason: ReasonCode) {
+        let answers = self.answers.iter_mut();
+        let mut own = answers
+            .filter(|it| (it.packet_id, it.exactly_once) == (id, exactly_once))
+            .filter(|it| it.reason.is_none());
+        // Two of QoS 1 with one id are two messages, each with its own answer.
+        let more = if exactly_once { usize::MAX } else { 1 };
+        own.by_ref()
+            .take(more)
+            .for_each(|answer| answer.reason = Some(reason));
+    }
+
+    /// Bytes of heap that it occupies, itself included. It costs a step for each message under way.
+    pub fn bytes(&self) -> usize {
+        let packets = |list: &VecDeque<Inflight>| {
+            let packets: usize = list.iter().map(|sent| sent.packet.len()).sum();
+            list.capacity() * size_of::<Inflight>() + packets
+        };
+        let subacks: usize = self.subacks.iter().map(|it| it.reasons.capacity()).sum();
+        let aliases: usize = self.aliases.iter().map(Vec::capacity).sum();
+        let unplaced: usize = self.unplaced.iter().map(|sub| sub.len()).sum();
+        let connecting = self.connecting.as_ref().map_or(0, |it| it.bytes());
+        size_of::<Mqtt>()
+            + self.will.as_ref().map_or(0, |will| will.bytes())
+            + packets(&self.inflight)
+            + packets(&self.waiting)
+            + self.received.len() * RECEIVED_BYTES
+            + self.answers.capacity() * size_of::<Answer>()
+            + self.subacks.capacity() * size_of::<Suback>()
+            + subacks
+            + self.aliases.capacity() * size_of::<Vec<u8>>()
+            + aliases
+            + self.owed.capacity() * size_of::<(u32, ShardId)>()
+            + self.fresh.capacity() * size_of::<u32>()
+            + self.starts.capacity() * size_of::<Start>()
+            + self.unplaced.capacity() * size_of::<Box<[u8]>>()
+            + unplaced
+            + connecting
+            + self.asked.as_ref().map_or(0, |_| size_of::<Asked>())
+    }
+
+    /// Bytes of the large messages that it holds with others.
+    pub fn payload_bytes(&self) -> usize {
+        let all = self.inflight.iter().chain(&self.waiting);
+        all.filter_map(|sent| Some(sent.payload.as_ref()?.len()))
+            .sum()
+    }
+
     /// The packet id of the next message.
     pub fn next_packet_id(&self, last: u16) -> u16 {
         let mut id = last;
@@ -212,5 +330,42 @@ impl Mqtt {
                 return id;
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_a_connection_remembers_is_weighed() {
+        let mut mqtt = Mqtt::default();
+        assert_eq!(mqtt.bytes(), size_of::<Mqtt>());
+        let sent = |packet: &[u8]| Inflight {
+            packet_id: 1,
+            step: Step::Published,
+            end_s: 0,
+            offset: 0,
+            group: None,
+            version: Version::V5,
+            packet: packet.into(),
+            payload: None,
+        };
+        mqtt.inflight.push_back(sent(&[0; 10_000]));
+        mqtt.waiting.push_back(sent(&[0; 20_000]));
+        mqtt.aliases = alloc::vec![alloc::vec![0; 1_000]; 16];
+        mqtt.received.extend(1..=1_000);
+        mqtt.unplaced.push([0; 300].into());
+        mqtt.will = Some(Box::new(Will {
+            data: [0; 4_000].into(),
+            topic: [0; 100].into(),
+            ..Will::default()
+        }));
+        let named = 10_000 + 20_000 + 16_000 + 6_000 + 300 + 4_100;
+        let bytes = mqtt.bytes() - size_of::<Mqtt>();
+        assert!(
+            (named..named * 11 / 10).contains(&bytes),
+            "{bytes} of {named}"
+        );
     }
 }

@@ -98,7 +98,11 @@ impl Shard {
             (limits.topic_bytes, limits.topics_per_connection)
         };
         let filter = Filter::parse(text).map_err(|_| ReasonCode::TOPIC_FILTER_INVALID)?;
-        if topic::check_filter(filter.filter.as_bytes(), topic_bytes).is_err() {
+        // A share's name is kept like a filter, by the session and by each home.
+        let share = filter.share.unwrap_or("-").as_bytes();
+        if topic::check_filter(filter.filter.as_bytes(), topic_bytes).is_err()
+            || topic::check_name(share, topic_bytes).is_err()
+        {
             return Err(ReasonCode::TOPIC_FILTER_INVALID);
         }
         self.grants(slot, Right::Subscribe, filter.filter.as_bytes())?;
@@ -543,4 +547,9 @@ const RETAIN_HANDLING: u8 = 0b11_0000;
 /// The QoS among the options.
 pub(super) fn qos(options: u8) -> u8 {
     options & 3
+}
+
+/// The same as a quality of service: no packet brings three [MQTT-3.8.3-5].
+pub(super) fn qos_of(options: u8) -> Qos {
+    Qos::from_bits(qos(options)).unwrap_or(Qos::AtMostOnce)
 }

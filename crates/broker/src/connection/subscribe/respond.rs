@@ -346,6 +346,11 @@ impl Shard {
 
     /// Ends a stream in order: a close frame, or the last chunk.
     pub(crate) fn end_stream<I: Io>(&mut self, slot: u32, code: u16, reason: &str, io: &mut I) {
+        let row = self.conns.get(slot);
+        if row.state == State::Draining {
+            self.why = None;
+            return;
+        }
         self.because(close_code::reason(code));
         let row = self.conns.get(slot);
         let mut bytes = Vec::new();

@@ -1,0 +1,109 @@
+//! Bytes that come a few at a time: what is done with them is linear in them. What an allocator is asked for stands for what
+//! is copied, since copies of what is held lie in places of their own.
+
+use crore_broker::ConnId;
+use crore_wire::mqtt::{self, Connect, PacketId, Properties, Publish, Qos, Version};
+use crore_wire::websocket::frame::{Opcode, write_masked};
+
+use crate::counting::asked_bytes;
+use crate::town::{Town, keeping};
+
+/// Of the message.
+const BYTES: usize = 128 << 10;
+/// How often its bytes may be asked for altogether: it is held, in places that double, and kept in a log and in frames.
+const TIMES: u64 = 16;
+
+const UPGRADE: &str = "Host: localhost\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n\
+                       Sec-WebSocket-Version: 13\r\nSec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n";
+
+fn frame(payload: &[u8]) -> Vec<u8> {
+    let mut out = Vec::new();
+    write_masked(&mut out, Opcode::Binary, payload, [1, 2, 3, 4]);
+    out
+}
+
+fn connect(client_id: &str) -> Vec<u8> {
+    let mut out = Vec::new();
+    let packet = Connect {
+        version: Version::V311,
+        clean_start: true,
+        keep_alive_s: 0,
+        properties: Properties::NONE,
+        client_id,
+        will: None,
+        user_name: None,
+        password: None,
+    };
+    mqtt::encode::connect(&mut out, &packet);
+    out
+}
+
+fn publish(topic: &str, id: u16, payload: &[u8]) -> Vec<u8> {
+    let mut out = Vec::new();
+    let packet = Publish {
+        dup: false,
+        qos: Qos::AtLeastOnce,
+        retain: false,
+        topic,
+        packet_id: PacketId::new(id),
+        properties: Properties::NONE,
+        payload,
+    };
+    mqtt::encode::publish(&mut out, Version::V311, &packet);
+    out
+}
+
+/// A client of MQTT whose session is there, over TCP or in frames.
+fn client(town: &mut Town, framed: bool) -> ConnId {
+    let request = format!("GET / HTTP/1.1\r\n{UPGRADE}Sec-WebSocket-Protocol: mqtt\r\n\r\n");
+    let conn = town.open(0, if framed { &request } else { "" });
+    let packet = connect(if framed { "framed" } else { "plain" });
+    town.receive(0, conn, &if framed { frame(&packet) } else { packet });
+    town.settle();
+    conn
+}
+
+/// Sends these pieces, of one message of [`BYTES`], and says how many bytes were asked for.
+fn asked(town: &mut Town, conn: ConnId, pieces: &[Vec<u8>]) -> u64 {
+    let before = town.writes();
+    let asked = asked_bytes(|| {
+        for piece in pieces {
+            town.receive(0, conn, piece);
+        }
+        town.settle();
+    });
+    assert!(town.writes() > before, "the message is answered");
+    asked
+}
+
+fn bytewise(bytes: &[u8]) -> Vec<Vec<u8>> {
+    bytes.iter().map(|byte| vec![*byte]).collect()
+}
+
+#[test]
+fn a_message_that_comes_a_byte_at_a_time_is_not_copied_for_each() {
+    let most = TIMES * BYTES as u64;
+    let message = vec![b'x'; BYTES];
+    let packet = publish("t", 1, &message);
+
+    let mut town = Town::new(1, keeping(1));
+    let conn = client(&mut town, false);
+    let mqtt = asked(&mut town, conn, &bytewise(&packet));
+    assert!(mqtt <= most, "over TCP {mqtt} for {BYTES}");
+
+    let conn = client(&mut town, true);
+    let whole = asked(&mut town, conn, &bytewise(&frame(&packet)));
+    assert!(whole <= most, "in one frame {whole} for {BYTES}");
+
+    let frames: Vec<_> = packet.chunks(1).map(frame).collect();
+    let framed = asked(&mut town, conn, &frames);
+    assert!(framed <= most, "in frames of a byte {framed} for {BYTES}");
+
+    let meta = "Sec-WebSocket-Protocol: ws+meta.nchan\r\n";
+    let conn = town.open(0, &format!("GET /pub/t HTTP/1.1\r\n{UPGRADE}{meta}\r\n"));
+    let plain = asked(&mut town, conn, &bytewise(&frame(&message)));
+    assert!(
+        plain <= most,
+        "in a frame of a WebSocket {plain} for {BYTES}"
+    );
+}

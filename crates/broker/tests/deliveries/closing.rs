@@ -1,0 +1,190 @@
+//! Nothing follows a Close frame (RFC 6455 section 5.5.1), also where it waits for a socket that takes nothing while answers,
+//! messages and pings are still due.
+
+use crore_broker::Control;
+use crore_wire::mqtt::{self, PacketId, Properties, Publish, Qos, SubscribeOptions, Version};
+use crore_wire::websocket::frame::{Opcode, write_masked};
+
+use super::*;
+
+/// A name whose home is the far one of two shards.
+fn far() -> String {
+    let mut names = (0..).map(|n: u32| format!("t/{n}"));
+    let is_far = |name: &String| crore_wire::topic::partition(name.as_bytes()) % 2 == 1;
+    names.find(is_far).expect("one is far")
+}
+
+/// The opcodes of a server's frames behind its head; they must be whole.
+fn opcodes(bytes: &[u8]) -> Vec<u8> {
+    let head = bytes.windows(4).position(|four| four == b"\r\n\r\n");
+    let mut rest = &bytes[head.expect("it was upgraded") + 4..];
+    let mut opcodes = Vec::new();
+    while let [first, second, ..] = *rest {
+        let (start, len) = match second {
+            126 => (4, usize::from(u16::from_be_bytes([rest[2], rest[3]]))),
+            127 => panic!("no frame of these is so long"),
+            len => (2, usize::from(len)),
+        };
+        opcodes.push(first & 15);
+        rest = &rest[start + len..];
+    }
+    assert!(rest.is_empty(), "the last frame is whole");
+    opcodes
+}
+
+/// The frames that a client sends.
+fn frames(all: &[(Opcode, &[u8])]) -> Vec<u8> {
+    let mut out = Vec::new();
+    for (opcode, payload) in all {
+        write_masked(&mut out, *opcode, payload, [1, 2, 3, 4]);
+    }
+    out
+}
+
+const CLOSE: &[u8] = &[0x03, 0xE8];
+const PINGED: (Opcode, &[u8]) = (Opcode::Ping, b"are you there");
+const CLOSED: (Opcode, &[u8]) = (Opcode::Close, CLOSE);
+
+fn upgraded(town: &mut Town, target: &str, protocol: &str) -> usize {
+    let link = town.says(&format!(
+        "GET {target} HTTP/1.1\r\nHost: localhost\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n\
+         Sec-WebSocket-Version: 13\r\nSec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n{protocol}\r\n"
+    ));
+    town.settle();
+    link
+}
+
+const META: &str = "Sec-WebSocket-Protocol: ws+meta.nchan\r\n";
+const MQTT: &str = "Sec-WebSocket-Protocol: mqtt\r\n";
+
+/// The socket takes nothing while these frames come, the last of them a Close, and then whatever is under way; at last it
+/// takes all.
+fn closes(town: &mut Town, link: usize, said: &[(Opcode, &[u8])]) -> Vec<u8> {
+    town.window(link, Some(0));
+    town.sends(link, frames(said));
+    for _ in 0..3 {
+        town.settle();
+        town.far_turn();
+    }
+    town.publish([(&far()[..], "late".into())]);
+    for _ in 0..3 {
+        town.settle();
+        town.far_turn();
+        town.wait_s(2);
+    }
+    town.window(link, None);
+    town.settle();
+    opcodes(town.received(link))
+}
+
+fn two_shards(limits: impl FnOnce(&mut crore_broker::settings::Limits)) -> Town {
+    let mut settings = Settings::default();
+    settings.heartbeat.interval_s = 1;
+    limits(&mut settings.limits);
+    Town::with(settings, Pace::default(), 2)
+}
+
+#[test]
+fn an_acknowledgement_that_comes_late_is_not_sent_behind_a_close() {
+    let mut town = two_shards(|_| {});
+    let link = upgraded(&mut town, &format!("/pub/{}", far()), META);
+    let said = [(Opcode::Text, &b"one"[..]), PINGED, CLOSED];
+    assert_eq!(closes(&mut town, link, &said), [10, 8]);
+}
+
+#[test]
+fn a_refusal_that_comes_late_is_no_second_close() {
+    let mut town = two_shards(|limits| limits.topics_per_shard = 0);
+    let link = upgraded(&mut town, &format!("/pub/{}", far()), "");
+    let said = [(Opcode::Text, &b"one"[..]), PINGED, CLOSED];
+    assert_eq!(closes(&mut town, link, &said), [10, 8]);
+}
+
+#[test]
+fn messages_and_pages_that_come_late_are_not_sent_behind_a_close() {
+    for (target, protocol) in [("/sub?topic=", ""), ("/sub?topic=", META)] {
+        let mut town = two_shards(|_| {});
+        let name = far();
+        let target = format!("{target}{name}&topic=other&since=oldest");
+        town.publish([(&name[..], "early".into())]);
+        town.settle();
+        town.far_turn();
+        let link = upgraded(&mut town, &target, protocol);
+        town.far_turn();
+        let before = opcodes(town.received(link));
+        town.publish([(&name[..], "live".into())]);
+        let mut all = before.clone();
+        all.extend([10, 8]);
+        assert_eq!(closes(&mut town, link, &[PINGED, CLOSED]), all);
+    }
+}
+
+#[test]
+fn the_operator_s_close_is_no_second_one() {
+    let mut town = two_shards(|_| {});
+    let link = upgraded(&mut town, &format!("/pub/{}", far()), META);
+    town.window(link, Some(0));
+    town.sends(link, frames(&[PINGED, CLOSED]));
+    town.orders(Control::Drain);
+    town.wait_s(2);
+    town.window(link, None);
+    town.settle();
+    assert_eq!(opcodes(town.received(link)), [10, 8]);
+}
+
+/// A session with QoS 1 both ways: what the far home answers and sends comes when the client has closed.
+#[test]
+fn packets_that_come_late_are_not_sent_behind_a_close() {
+    let name = far();
+    let version = Version::V311;
+    let mut connect = Vec::new();
+    mqtt::encode::connect(
+        &mut connect,
+        &mqtt::Connect {
+            version,
+            clean_start: false,
+            keep_alive_s: 0,
+            properties: Properties::NONE,
+            client_id: "it",
+            will: None,
+            user_name: None,
+            password: None,
+        },
+    );
+    let id = PacketId::new(1).expect("not 0");
+    let mut subscribe = Vec::new();
+    let filters = [(&name[..], SubscribeOptions::of(Qos::AtLeastOnce))];
+    mqtt::encode::subscribe(
+        &mut subscribe,
+        version,
+        id,
+        &Properties::NONE,
+        filters.into_iter(),
+    );
+    let mut publish = Vec::new();
+    mqtt::encode::publish(
+        &mut publish,
+        version,
+        &Publish {
+            dup: false,
+            qos: Qos::AtLeastOnce,
+            retain: false,
+            topic: &name,
+            packet_id: Some(id),
+            properties: Properties::NONE,
+            payload: b"one",
+        },
+    );
+    let mut town = two_shards(|_| {});
+    let link = upgraded(&mut town, "/", MQTT);
+    town.sends(link, frames(&[(Opcode::Binary, &connect)]));
+    for _ in 0..3 {
+        town.settle();
+        town.far_turn();
+    }
+    let connected = opcodes(town.received(link));
+    assert_eq!(connected, [2], "CONNACK");
+    let packets = [&subscribe[..], &publish[..]].concat();
+    let said = [(Opcode::Binary, &packets[..]), PINGED, CLOSED];
+    assert_eq!(closes(&mut town, link, &said), [2, 10, 8]);
+}
