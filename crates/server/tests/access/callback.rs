@@ -17,6 +17,7 @@ use rustls::{ServerConfig, ServerConnection, StreamOwned};
 use serde_json::Value;
 
 use crate::conn::{Conn, once};
+use crate::reload::reload;
 use crate::support::Server;
 
 /// What the endpoint was asked, and whether it may answer.
@@ -258,6 +259,32 @@ fn it_is_asked_once_for_all_who_wait_and_not_again_while_its_answer_holds() {
         assert_eq!(publish(&server, "Bearer no cache"), 202);
     }
     assert_eq!(endpoint.asked(), 4, "what it says may not be kept is not");
+}
+
+#[test]
+fn who_asks_after_a_reload_is_not_answered_by_what_held_before_it() {
+    let (former, settings) = Endpoint::start("");
+    let server = Server::with_admin(&settings);
+    former.hold(true);
+    let mut early = Conn::open(&server);
+    let authorization = [("Authorization", "Bearer yes")];
+    early.ask("POST", "/pub/doors/callback", &authorization, "x");
+    while former.asked() == 0 {
+        thread::sleep(Duration::from_millis(5));
+    }
+    let (new, settings) = Endpoint::start("");
+    reload(&server, &settings);
+    // The former one has not said a word yet.
+    assert_eq!(publish(&server, "Bearer yes"), 202);
+    assert_eq!((former.asked(), new.asked()), (1, 1));
+    former.hold(false);
+    assert_eq!(early.response().status, 202, "it is answered all the same");
+    assert_eq!(publish(&server, "Bearer yes"), 202);
+    assert_eq!(
+        (former.asked(), new.asked()),
+        (1, 1),
+        "what the new one said holds"
+    );
 }
 
 /// Waits until the server has said this.
