@@ -2,8 +2,8 @@
 //! promises about them does not hold.
 //!
 //! Invariants: a target depends on its bytes alone, so that a kept input means the same for ever. The first
-//! two bytes of most are for us: options, and where the rest is cut. Deliberately absent: sockets,
-//! clocks, and every notion of which fuzzer calls; `src/main.rs` does on the stable toolchain, `libfuzzer/` on nightly.
+//! two bytes of most are for us: options, and where the rest is cut. Deliberately absent: clocks,
+//! sockets (but for a pair of them in `tls`), and every notion of which fuzzer calls; `src/main.rs` does on the stable toolchain, `libfuzzer/` on nightly.
 #![forbid(unsafe_code)]
 
 mod connection;
@@ -16,6 +16,7 @@ mod requests;
 pub mod rng;
 mod shards;
 mod text;
+mod tls;
 
 pub use connection::connection;
 pub use frames::{deflate, frames};
@@ -24,6 +25,7 @@ pub use mqtt::mqtt;
 pub use ndjson::ndjson;
 pub use requests::requests;
 pub use text::{position, sse, topic};
+pub use tls::tls;
 
 /// A target: its name, which is also that of its corpus; the function; and what its inputs are made of.
 pub struct Target {
@@ -95,6 +97,11 @@ pub const TARGETS: &[Target] = &[
     Target {
         name: "connection",
         run: connection,
+        words: &[],
+    },
+    Target {
+        name: "tls",
+        run: tls,
         words: &[],
     },
 ];

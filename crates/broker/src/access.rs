@@ -277,11 +277,13 @@ pub struct Question {
     pub user: Option<Box<[u8]>>,
     /// The token or the password.
     pub secret: Box<[u8]>,
+    /// Under which of the shard's settings it was asked; the answer says it again.
+    pub round: u32,
 }
 
 impl Question {
     /// Asks about this credential.
-    pub fn of(credential: Credential<'_>, digest: Digest) -> Question {
+    pub fn of(credential: Credential<'_>, digest: Digest, round: u32) -> Question {
         let (user, secret) = match credential {
             Credential::Token(token) => (None, token),
             Credential::Password { user, password } => (Some(user.into()), password),
@@ -291,6 +293,7 @@ impl Question {
             digest,
             user,
             secret,
+            round,
         }
     }
 }
@@ -313,6 +316,8 @@ pub struct Verdict {
     pub found: Result<Known, Refusal>,
     /// Until which Unix second a shard may give the same answer without asking.
     pub believed_until_unix_s: u32,
+    /// That of the question: what was asked under other settings is not remembered.
+    pub round: u32,
 }
 
 /// Why a credential is worth nothing.

@@ -3,7 +3,6 @@
 //! A turn: wait for readiness and mail with one system call, hand everything to the shard within
 //! budgets, then flush. The loop decides nothing; whatever fails becomes `Input::Closed`.
 
-use std::cell::Cell;
 use std::io::IoSlice;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
@@ -106,7 +105,8 @@ struct Sockets {
     reports: Sender<Reported>,
     asker: Asker,
     meter: Meter,
-    failed: Cell<Option<ConnId>>,
+    /// Connections that ended within this turn, of which nobody else will hear.
+    failed: Vec<ConnId>,
 }
 
 impl Io for Sockets {
@@ -114,7 +114,7 @@ impl Io for Sockets {
         if let Err(error) = self.driver.add(Fd(link.0), conn.token(), true, false) {
             // Without a place in the poller it would never be heard of again.
             tracing::warn!(%error, "a connection could not be watched");
-            self.failed.set(Some(conn));
+            self.failed.push(conn);
         }
         if let Some(tls) = &mut self.tls {
             tls.opened(Fd(link.0));
@@ -164,7 +164,7 @@ impl Io for Sockets {
                 .modify_half_closed(fd, conn.token(), read, write)
         };
         if changed.is_err() {
-            self.failed.set(Some(conn));
+            self.failed.push(conn);
         }
     }
 
@@ -276,7 +276,7 @@ impl ShardLoop {
                 reports: start.reports,
                 asker: start.asker,
                 meter,
-                failed: Cell::new(None),
+                failed: Vec::new(),
             },
             inbox: start.inbox,
             entrance,
@@ -342,7 +342,7 @@ impl ShardLoop {
             self.close_entrance(now);
         }
         let busy = self.shard.flush(now, &mut self.io) | handshakes;
-        while let Some(conn) = self.io.failed.take() {
+        while let Some(conn) = self.io.failed.pop() {
             self.shard.handle(Input::Closed(conn), now, &mut self.io);
         }
         let (connections, now_ms) = (self.shard.connections(), clock::monotonic_ms());
@@ -559,3 +559,6 @@ pub fn now(elapsed_ms: u64) -> Now {
         unix_s: u32::try_from(clock::unix_s()).unwrap_or(u32::MAX),
     }
 }
+
+#[cfg(test)]
+mod tests;

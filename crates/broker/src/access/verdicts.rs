@@ -13,6 +13,8 @@ pub struct Verdicts {
     known: BTreeMap<Digest, (Known, u32)>,
     /// In the order in which they came; as many as there are in `known`.
     order: VecDeque<Digest>,
+    /// How often what may be believed has changed.
+    round: u32,
 }
 
 impl Verdicts {
@@ -39,9 +41,17 @@ impl Verdicts {
         }
     }
 
-    /// Forgets all: what may be believed has changed.
+    /// Forgets all: what may be believed has changed. Answers to what was asked before are not kept either.
     pub fn clear(&mut self) {
-        *self = Verdicts::default();
+        *self = Verdicts {
+            round: self.round.wrapping_add(1),
+            ..Verdicts::default()
+        };
+    }
+
+    /// Which change what is asked now comes after.
+    pub fn round(&self) -> u32 {
+        self.round
     }
 }
 

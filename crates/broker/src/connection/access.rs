@@ -147,7 +147,7 @@ impl Shard {
         if let Some(known) = self.verdicts.get(digest, self.now.unix_s) {
             return Some(Ok(Some(known.clone())));
         }
-        let question = Question::of(credential, digest);
+        let question = Question::of(credential, digest, self.verdicts.round());
         match io.question(self.id_of(slot), question) {
             true => None,
             false => Some(Err(Refusal::Busy)),
@@ -160,8 +160,11 @@ impl Shard {
             digest,
             found,
             believed_until_unix_s: until_unix_s,
+            round,
         } = verdict;
-        if let Ok(known) = &found {
+        if let Ok(known) = &found
+            && round == self.verdicts.round()
+        {
             let most = self.world.settings.access.verdicts_per_shard;
             self.verdicts
                 .keep(digest, known.clone(), until_unix_s, most);

@@ -14,7 +14,7 @@ use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use rustls::server::{ProducesTickets, WebPkiClientVerifier};
 use rustls::{RootCertStore, ServerConfig, SupportedProtocolVersion, version};
 
-use super::handshake::Tap;
+use super::handshake::{INCOMING_MAX, RECORD_MAX, Tap};
 
 /// What a client may ask for by ALPN; which it speaks is still told by its first bytes.
 const PROTOCOLS: [&[u8]; 2] = [b"http/1.1", b"mqtt"];
@@ -119,16 +119,20 @@ impl Handle {
         first.expect("what was taken has parsed")
     }
 
-    fn get(&self) -> Arc<ServerConfig> {
+    fn get(&self) -> (Arc<ServerConfig>, usize) {
         let current = self.current.lock().unwrap_or_else(PoisonError::into_inner);
-        current.1.clone()
+        let incoming_max = match current.0.clients {
+            Some(_) => INCOMING_MAX,
+            None => RECORD_MAX,
+        };
+        (current.1.clone(), incoming_max)
     }
 }
 
 /// A shard's own reference, so that no lock is taken for a handshake.
 pub struct Current {
     handle: Arc<Handle>,
-    config: Arc<ServerConfig>,
+    config: (Arc<ServerConfig>, usize),
     serial: u64,
 }
 
@@ -141,7 +145,8 @@ impl Current {
         }
     }
 
-    pub fn get(&mut self) -> Arc<ServerConfig> {
+    /// What a handshake is done by, and how many bytes of its peer it may hold.
+    pub fn get(&mut self) -> (Arc<ServerConfig>, usize) {
         let serial = self.handle.serial.load(Ordering::Acquire);
         if serial != self.serial {
             (self.serial, self.config) = (serial, self.handle.get());

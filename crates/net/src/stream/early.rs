@@ -19,6 +19,8 @@ const TURN_NS: u64 = 500_000;
 const TOO_LONG: &str = "its handshake is too long";
 /// And of one that stopped.
 const GONE: &str = "it ended before its handshake";
+/// Handshakes that are over and still stand in the order of those that began, where the limit is small.
+const STALE: usize = 64;
 /// So many handshakes at once leave megabytes of freed memory behind, which is given back when none is under way.
 const RUSH: usize = 128;
 
@@ -27,8 +29,17 @@ pub struct Early {
     token: u64,
     /// None when it has failed, or was given up: what comes is not looked at.
     handshake: Option<Box<Handshake>>,
+    /// What of it is counted.
+    held: usize,
     queued: bool,
     parked: bool,
+}
+
+impl Early {
+    /// Whether it is the handshake of this connection, and not over.
+    fn is(&self, token: u64) -> bool {
+        self.token == token && self.handshake.is_some()
+    }
 }
 
 impl Streams {
@@ -37,10 +48,12 @@ impl Streams {
         let mut early = Early {
             token,
             handshake: None,
+            held: 0,
             queued: false,
             parked: false,
         };
-        match Handshake::new(self.current.get()) {
+        let (config, incoming_max) = self.current.get();
+        match Handshake::new(config, incoming_max) {
             Ok(mut handshake) if bytes.len() <= handshake.room() => {
                 handshake.take(bytes);
                 early.handshake = Some(Box::new(handshake));
@@ -56,17 +69,38 @@ impl Streams {
             self.begun.push_back((fd.0, token));
         }
         self.early.insert(fd.0, early);
+        self.weigh(fd);
         self.queue(fd);
+    }
+
+    /// Counts what a handshake holds now, in place of what it held.
+    fn weigh(&mut self, fd: Fd) {
+        let Some(early) = self.early.get_mut(&fd.0) else {
+            return;
+        };
+        let handshake = early.handshake.as_ref();
+        let held = handshake.map_or(0, |handshake| handshake.held_bytes());
+        self.early_bytes = self.early_bytes - early.held + held;
+        early.held = held;
+    }
+
+    /// Forgets a connection that is established, or closed.
+    pub(super) fn forget_early(&mut self, fd: Fd) {
+        if let Some(early) = self.early.remove(&fd.0) {
+            self.early_bytes -= early.held;
+        }
     }
 
     /// Ends the oldest handshake when there are too many: an honest one is soon over, one that waits for its peer was
     /// perhaps made to wait.
     fn make_room(&mut self) {
+        if self.begun.len() > 2 * (self.limits.handshakes_max + STALE) {
+            let early = &self.early;
+            let alive = |(fd, token): &(u32, u64)| early.get(fd).is_some_and(|e| e.is(*token));
+            self.begun.retain(alive);
+        }
         while let Some(&(fd, token)) = self.begun.front() {
-            let alive = self
-                .early
-                .get(&fd)
-                .is_some_and(|early| early.token == token && early.handshake.is_some());
+            let alive = self.early.get(&fd).is_some_and(|early| early.is(token));
             if alive && self.under_way < self.limits.handshakes_max {
                 return;
             }
@@ -87,6 +121,7 @@ impl Streams {
         let early = self.early.get_mut(&fd.0);
         let alive = early.is_some_and(|early| early.handshake.take().is_some());
         self.under_way -= usize::from(alive);
+        self.weigh(fd);
         alive
     }
 
@@ -133,6 +168,7 @@ impl Streams {
         };
         if let Some(handshake) = &mut self.early_mut(fd).handshake {
             handshake.take(&buffer[..len]);
+            self.weigh(fd);
             self.queue(fd);
         }
         Taken::NOTHING
@@ -158,6 +194,7 @@ impl Streams {
             let parked = std::mem::take(&mut early.parked);
             let began = Instant::now();
             let taken = self.step(Fd(fd), token, handshake, buffer, driver);
+            self.weigh(Fd(fd));
             self.turn_ns += began.elapsed().as_nanos() as u64;
             if parked && taken.then == Then::Open && self.read_again(Fd(fd), token, driver).is_err()
             {
@@ -182,6 +219,11 @@ impl Streams {
         let over = handshake.go_on();
         let open = send(fd, &mut handshake.outgoing);
         match over {
+            Ok(false) if handshake.is_cut_up() => {
+                self.under_way -= 1;
+                self.met(Trouble::TooLong, TOO_LONG);
+                Taken::CLOSED
+            }
             Ok(false) if open => {
                 let waits = !handshake.outgoing.is_empty();
                 self.early_mut(fd).handshake = Some(handshake);
@@ -235,7 +277,7 @@ impl Streams {
         let (to, from) = ((&keys.to.0, keys.to.1), (&keys.from.0, keys.from.1));
         let place = self.crypt.keys.insert(keys.cipher, to, from);
         self.table.set(fd.0, Entry::Sealed(place));
-        self.early.remove(&fd.0);
+        self.forget_early(fd);
         if !unsent.is_empty() {
             self.keep(fd, place, unsent);
             if driver.modify(fd, token, true, true).is_err() {
@@ -297,7 +339,8 @@ impl Streams {
                 break;
             }
             if early.handshake.is_some() {
-                let _ = driver.modify(Fd(*fd), *token, false, false);
+                // Whoever has sent all that it will is not over for that: it waits to be read.
+                let _ = driver.modify_half_closed(Fd(*fd), *token, false, false);
             }
         }
         !self.due.is_empty()

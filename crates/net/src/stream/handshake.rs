@@ -17,8 +17,16 @@ use rustls::{ConnectionTrafficSecrets, Error, HandshakeKind, KeyLog, ServerConfi
 
 use super::cipher::{Cipher, HEADER_BYTES, SEALED_MAX, Secret};
 
-/// What is held of a peer's flight at most, with what it sends right behind it: a long chain of certificates.
+/// What is held of a peer's flight at most, with what it sends right behind it, where it shows certificates: a long chain.
 pub const INCOMING_MAX: usize = 1 << 16;
+/// And where it shows none: one record, of which its flights fill a tenth.
+pub const RECORD_MAX: usize = HEADER_BYTES + SEALED_MAX;
+/// Records of a peer in one handshake. All of [`INCOMING_MAX`] in the smallest that anybody negotiates (512 bytes, RFC 6066
+/// section 4) are 128; in records of a byte they would cost as much as the handshake's signature.
+const RECORDS_MAX: u32 = 256;
+/// What a handshake holds besides the bytes that came and wait: its row here, and what `rustls` has on the heap, as it is after
+/// the client's first flight (`tests/held.rs` measures it).
+pub const HELD_BYTES: usize = 8 << 10;
 
 /// The first byte of every version of TLS.
 const MAJOR: u8 = 3;
@@ -66,21 +74,28 @@ pub struct Established {
 pub struct Handshake {
     tls: UnbufferedServerConnection,
     incoming: Vec<u8>,
+    incoming_max: usize,
     /// How many of the incoming bytes were shown to `tls`.
     shown: usize,
+    /// Records that may still come.
+    records_left: u32,
     /// What is to be sent.
     pub outgoing: Vec<u8>,
     seen: Seen,
 }
 
 impl Handshake {
+    /// One that holds at most so many bytes of its peer.
+    ///
     /// # Errors
     /// When the settings fit no connection.
-    pub fn new(config: Arc<ServerConfig>) -> Result<Handshake, Error> {
+    pub fn new(config: Arc<ServerConfig>, incoming_max: usize) -> Result<Handshake, Error> {
         Ok(Handshake {
             tls: UnbufferedServerConnection::new(config)?,
             incoming: Vec::new(),
+            incoming_max,
             shown: 0,
+            records_left: RECORDS_MAX,
             outgoing: Vec::new(),
             seen: Seen::default(),
         })
@@ -88,7 +103,17 @@ impl Handshake {
 
     /// How many bytes more it can hold.
     pub fn room(&self) -> usize {
-        INCOMING_MAX - self.incoming.len()
+        self.incoming_max - self.incoming.len()
+    }
+
+    /// Bytes that it holds.
+    pub fn held_bytes(&self) -> usize {
+        HELD_BYTES + self.incoming.capacity() + self.outgoing.capacity()
+    }
+
+    /// Whether its peer has sent more records than a handshake needs.
+    pub fn is_cut_up(&self) -> bool {
+        self.records_left == 0
     }
 
     /// Takes bytes of the peer.
@@ -105,6 +130,10 @@ impl Handshake {
     /// # Errors
     /// When it has failed; an alert may be among the outgoing bytes.
     pub fn go_on(&mut self) -> Result<bool, Error> {
+        // What is no whole record leads nowhere, however many pieces it comes in.
+        if !self.show_record() {
+            return Ok(false);
+        }
         SEEN.with_borrow_mut(|seen| *seen = mem::take(&mut self.seen));
         let over = self.process();
         SEEN.with_borrow_mut(|seen| self.seen = mem::take(seen));
@@ -167,8 +196,11 @@ impl Handshake {
         self.shown -= bytes;
     }
 
-    /// Shows one record more; false when none is whole.
+    /// Shows one record more; false when none is whole, or there were too many.
     fn show_record(&mut self) -> bool {
+        if self.is_cut_up() {
+            return false;
+        }
         let hidden = &self.incoming[self.shown..];
         let Some(header) = hidden.first_chunk::<HEADER_BYTES>() else {
             return false;
@@ -181,6 +213,7 @@ impl Handshake {
         }
         // What is no record is refused by its header.
         self.shown += length.min(hidden.len());
+        self.records_left = self.records_left.saturating_sub(1);
         true
     }
 

@@ -25,6 +25,12 @@ pub const OVER: u16 = 2;
 pub const UPDATE: u16 = 4;
 /// The last byte that was sealed was reported as not taken, so that the caller comes back.
 pub const HELD: u16 = 8;
+/// Above the flags: the idle records of the peer, as [`Half::idle`] counts them.
+const IDLE_AT: u32 = FLAGS + 4;
+/// Records of a peer that change a key or say nothing, and for which no others came: so many may, as in BoringSSL.
+pub const IDLE_MAX: u64 = 32;
+/// So many other records outweigh one of them: what they cost is then little beside what the others do.
+const OTHERS: u64 = 16;
 
 /// One direction of a connection.
 pub struct Half<'a> {
@@ -47,6 +53,17 @@ impl Half<'_> {
     /// After a new key the count begins again.
     pub fn restart(&mut self) {
         *self.count &= !((1 << FLAGS) - 1);
+    }
+
+    /// Counts a record that changes the key or says nothing, after so many others of which none was counted; whether it is one
+    /// too many.
+    pub fn idle(&mut self, others: u64) -> bool {
+        let idle = (*self.count >> IDLE_AT).saturating_sub(others / OTHERS) + 1;
+        if idle > IDLE_MAX {
+            return true;
+        }
+        *self.count = *self.count & ((1 << IDLE_AT) - 1) | idle << IDLE_AT;
+        false
     }
 
     pub fn is(&self, flag: u16) -> bool {

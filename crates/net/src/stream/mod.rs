@@ -141,8 +141,10 @@ pub struct Streams {
     turn_ns: u64,
     crypt: Crypt,
     busy: HashMap<u32, Busy>,
+    /// What is allocated for records that came in part, for sealed ones that wait, and for handshakes.
     partial_bytes: usize,
     sealed_bytes: usize,
+    early_bytes: usize,
     scratch: Vec<u8>,
     /// Connections that are over without anything having come of them.
     ended: Vec<u64>,
@@ -171,6 +173,7 @@ impl Streams {
             busy: HashMap::new(),
             partial_bytes: 0,
             sealed_bytes: 0,
+            early_bytes: 0,
             scratch: Vec::new(),
             ended: Vec::new(),
             stats: Stats::default(),
@@ -193,6 +196,23 @@ impl Streams {
             descriptor_bytes: self.table.bytes(),
             record_bytes: self.partial_bytes + self.sealed_bytes,
         }
+    }
+
+    /// Bytes that are held for what is under way: handshakes, records that came in part, sealed ones that wait, and the rows
+    /// of those. It is a sum that is kept, so that it may be asked for in each turn. Keys and descriptors are
+    /// in [`Streams::usage`].
+    ///
+    /// For each connection it is bounded: within its handshake by `HELD_BYTES`, what its peer may say before an answer (a record,
+    /// or 64 KiB where clients show certificates; `Handshake::room`) and our flight; then by one record that came in part
+    /// (`record::length_of` refuses longer ones) and the rest of one that was sealed, or of our flight (nothing is sealed before it is out).
+    pub fn held_bytes(&self) -> usize {
+        self.partial_bytes
+            + self.sealed_bytes
+            + self.early_bytes
+            + self.busy.capacity() * size_of::<(u32, Busy)>()
+            + self.early.capacity() * size_of::<(u32, Early)>()
+            + self.prefaces.capacity() * size_of::<(u32, Preface)>()
+            + (self.due.capacity() + self.begun.capacity()) * size_of::<(u32, u64)>()
     }
 
     /// Why connections were ended: each reason at most once, with the words for the first since it was last asked.
@@ -302,14 +322,20 @@ impl Streams {
             };
         }
         let kept = if half.is(BUSY) {
-            let partial = &self.busy[&fd.0].partial;
-            buffer[..partial.len()].copy_from_slice(partial);
-            partial.len()
+            self.busy[&fd.0].partial.len()
         } else {
             0
         };
         match socket::recv(fd, &mut buffer[kept..]) {
-            Received::Bytes(len) => self.open(fd, place, &mut buffer[..kept + len]),
+            Received::Bytes(len) if kept > 0 => {
+                let bytes = &mut buffer[..kept + len];
+                if let Some(fits) = self.grow_partial(fd, &bytes[kept..]) {
+                    return if fits { Taken::NOTHING } else { self.no_room() };
+                }
+                bytes[..kept].copy_from_slice(&self.busy[&fd.0].partial);
+                self.open(fd, place, bytes)
+            }
+            Received::Bytes(len) => self.open(fd, place, &mut buffer[..len]),
             other => Taken::of(other),
         }
     }
@@ -324,10 +350,7 @@ impl Streams {
         let fits = self.keep_partial(fd, place, rest);
         let then = match opened.after {
             After::Open if fits => Then::Open,
-            After::Open => {
-                self.met(Trouble::Room, "there is no room for more partial records");
-                Then::Closed
-            }
+            After::Open => self.no_room().then,
             After::End => Then::End,
             After::Aborted => Then::Closed,
             After::Wrong(alert) => {
@@ -346,12 +369,36 @@ impl Streams {
         }
     }
 
+    fn no_room(&mut self) -> Taken {
+        self.met(Trouble::Room, "there is no room for more partial records");
+        Taken::CLOSED
+    }
+
+    /// Keeps these bytes behind those of a record that came in part, if it is not whole with them; whether there is room. What came
+    /// before is not copied for each piece: a record may come in sixteen thousand.
+    fn grow_partial(&mut self, fd: Fd, bytes: &[u8]) -> Option<bool> {
+        let busy = self.busy.get_mut(&fd.0).expect("what is busy has an entry");
+        let partial = &mut busy.partial;
+        let before = partial.capacity();
+        let whole = record::length(partial)?;
+        let needed = partial.len() + bytes.len();
+        if needed >= whole {
+            return None;
+        }
+        if needed > before {
+            partial.reserve_exact((2 * before).clamp(needed, whole) - partial.len());
+        }
+        partial.extend_from_slice(bytes);
+        self.partial_bytes += partial.capacity() - before;
+        Some(self.partial_bytes <= self.limits.receive_bytes_max)
+    }
+
     /// Keeps a record that came in part, in place of the one before; false when there is no room.
     fn keep_partial(&mut self, fd: Fd, place: Place, rest: &[u8]) -> bool {
         let mut half = self.crypt.keys.from(place);
         if half.is(BUSY) {
             let busy = self.busy.get_mut(&fd.0).expect("what is busy has an entry");
-            self.partial_bytes -= busy.partial.len();
+            self.partial_bytes -= busy.partial.capacity();
             busy.partial = Vec::new();
         }
         if rest.is_empty() {
@@ -362,8 +409,9 @@ impl Streams {
             return true;
         }
         half.set(BUSY);
-        self.busy.entry(fd.0).or_default().partial = rest.to_vec();
-        self.partial_bytes += rest.len();
+        let partial = rest.to_vec();
+        self.partial_bytes += partial.capacity();
+        self.busy.entry(fd.0).or_default().partial = partial;
         self.partial_bytes <= self.limits.receive_bytes_max
     }
 
@@ -398,15 +446,15 @@ impl Streams {
             Entry::Plain => return,
             Entry::Early => {
                 self.abandon(fd);
-                self.early.remove(&fd.0);
+                self.forget_early(fd);
             }
             Entry::Sealed(place) => {
                 if orderly {
                     self.alert(fd, place, Alert::CloseNotify);
                 }
                 if let Some(busy) = self.busy.remove(&fd.0) {
-                    self.partial_bytes -= busy.partial.len();
-                    self.sealed_bytes -= busy.sealed.len() - busy.sent;
+                    self.partial_bytes -= busy.partial.capacity();
+                    self.sealed_bytes -= busy.sealed.capacity();
                 }
                 self.crypt.remove(place);
             }
@@ -464,7 +512,13 @@ impl Streams {
                 if !self.flush(fd, place) {
                     return false;
                 }
-                if !waits && driver.modify(fd, token, read, false).is_err() {
+                // Who is not read must not be reported as half closed: its last bytes wait to be read.
+                let quiet = match (waits, read) {
+                    (true, _) => Ok(()),
+                    (false, true) => driver.modify(fd, token, true, false),
+                    (false, false) => driver.modify_half_closed(fd, token, false, false),
+                };
+                if quiet.is_err() {
                     self.ended.push(token);
                 }
                 waits

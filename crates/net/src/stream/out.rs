@@ -1,7 +1,7 @@
 //! The way out: what is sealed, and what becomes of it when the socket takes only a part.
 
 use super::cipher::PLAIN_MAX;
-use super::keys::{BUSY, HELD, Place};
+use super::keys::{BUSY, HELD, OVER, Place};
 use super::table::Entry;
 use super::{Sent, Streams, Trouble};
 use crate::{Fd, socket};
@@ -26,6 +26,10 @@ impl Streams {
             return 0;
         }
         let mut half = self.crypt.keys.to(place);
+        if half.is(OVER) {
+            // Nobody hears it: if it were refused, whoever sends would come back for it at once and for ever.
+            return total;
+        }
         let mut taken = usize::from(half.is(HELD));
         half.clear(HELD);
         while taken < total {
@@ -34,7 +38,7 @@ impl Streams {
             let write = |out: &mut Vec<u8>| copy(parts, taken, length, out);
             if !self.crypt.seal_data(place, &mut self.scratch, write) {
                 self.failed(fd);
-                return taken;
+                return total;
             }
             taken += length;
             let sent = match socket::send(fd, &self.scratch) {
@@ -63,7 +67,8 @@ impl Streams {
     /// A key that may seal no more, and cannot be changed.
     fn failed(&mut self, fd: Fd) {
         self.met(Trouble::Key, "its key has sealed all that it may");
-        // A reset would lose what is under way; the poller reports the end when the peer closes.
+        // A reset would lose what is under way; the poller reports the end when the peer closes. Until then what is
+        // sent goes nowhere, as on a connection that has broken: the peer comes again with the position that it has.
         self.shutdown(fd);
     }
 
@@ -76,7 +81,7 @@ impl Streams {
     /// Keeps sealed bytes for which nobody comes back.
     pub(super) fn keep(&mut self, fd: Fd, place: Place, rest: Vec<u8>) {
         self.crypt.keys.to(place).set(BUSY);
-        self.sealed_bytes += rest.len();
+        self.sealed_bytes += rest.capacity();
         let busy = self.busy.entry(fd.0).or_default();
         (busy.sealed, busy.sent) = (rest, 0);
     }
@@ -86,11 +91,11 @@ impl Streams {
         let busy = self.busy.get_mut(&fd.0).expect("what is busy has an entry");
         if let Sent::Bytes(sent) = socket::send(fd, &busy.sealed[busy.sent..]) {
             busy.sent += sent;
-            self.sealed_bytes -= sent;
         }
         if busy.sent < busy.sealed.len() {
             return false;
         }
+        self.sealed_bytes -= busy.sealed.capacity();
         (busy.sealed, busy.sent) = (Vec::new(), 0);
         self.crypt.keys.to(place).clear(BUSY);
         self.forget_idle(fd);
@@ -107,5 +112,58 @@ fn copy(parts: &[&[u8]], mut from: usize, mut length: usize, out: &mut Vec<u8>) 
         let piece = &piece[..piece.len().min(length)];
         out.extend_from_slice(piece);
         length -= piece.len();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::fd::IntoRawFd as _;
+    use std::os::unix::net::UnixStream;
+
+    use super::super::cipher::{Cipher, Secret};
+    use super::super::{Handle, Limits, Source};
+    use super::*;
+
+    #[test]
+    fn a_key_of_tls_12_that_is_used_up_ends_the_connection_once_and_nobody_comes_back_for_the_rest()
+    {
+        let made = rcgen::generate_simple_self_signed(["localhost".to_string()]).unwrap();
+        let source = Source {
+            certificate: made.cert.pem().into_bytes(),
+            key: made.signing_key.serialize_pem().into_bytes(),
+            clients: None,
+            only_13: false,
+        };
+        let limits = Limits {
+            handshakes_max: 1,
+            receive_bytes_max: 1 << 20,
+            send_bytes_max: 1 << 20,
+            required: false,
+            proxied: false,
+        };
+        let (ours, mut theirs) = UnixStream::pair().unwrap();
+        let fd = Fd(ours.into_raw_fd() as u32);
+        let mut streams = Streams::new(Handle::new(source).unwrap(), limits);
+        let secret = Secret::of(&[&[7; 28]]);
+        let cipher = Cipher::Old128;
+        let last = cipher.records_max() - 1;
+        let place = streams
+            .crypt
+            .keys
+            .insert(cipher, (&secret, last), (&secret, 0));
+        streams.table.set(fd.0, Entry::Sealed(place));
+        assert_eq!(streams.send(fd, &[b"the last"]), Some(8));
+        for _ in 0..3 {
+            let sent = streams.send(fd, &[b"too", b" late"]);
+            assert_eq!(sent, Some(8), "who sends has nothing to come back for");
+            assert_eq!(streams.stats().of(Trouble::Key), 1, "it is ended once");
+        }
+        let mut heard = Vec::new();
+        std::io::Read::read_to_end(&mut theirs, &mut heard).unwrap();
+        // A record of data, then an alert: header, explicit nonce, tag.
+        assert_eq!(heard.len(), (29 + 8) + (29 + 2));
+        assert_eq!((heard[0], heard[37]), (23, 21));
+        streams.closing(fd, true);
+        socket::close(fd);
     }
 }

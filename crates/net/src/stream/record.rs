@@ -2,7 +2,8 @@
 //! sealed record by record (RFC 8446 sections 4.6.3, 5 and 6; RFC 5246 sections 6.2 and 7.2).
 //!
 //! Invariants: however the stream of bytes is cut, the content is the same; nothing that a peer sends panics; after
-//! an error nothing more is read. A key update must be a record of its own, as every implementation sends it.
+//! an error nothing more is read. A key update must be a record of its own, as every implementation sends it; it costs as
+//! much as a dozen records of data, so that a peer that sends little else is refused.
 //!
 //! Deliberately not here: sockets, and the bytes that wait for them.
 
@@ -120,8 +121,9 @@ impl Crypt {
         match (Content::of(content), bytes) {
             (Some(Content::Alert), &[level, description]) => match description {
                 0 => After::End,
-                USER_CANCELED => After::Open,
-                _ if level == WARNING && !place.cipher.is_13() => After::Open,
+                _ if description == USER_CANCELED || level == WARNING && !place.cipher.is_13() => {
+                    self.idle(place, 0)
+                }
                 _ => After::Aborted,
             },
             (Some(Content::Alert), _) => After::Wrong(Alert::DecodeError),
@@ -129,6 +131,12 @@ impl Crypt {
                 After::Wrong(Alert::NoRenegotiation)
             }
             (Some(Content::Handshake), [head @ .., asks @ (0 | 1)]) if *head == KEY_UPDATE => {
+                // It counts the records of its key, itself among them.
+                let others = self.keys.from(place).seq() - 1;
+                let after = self.idle(place, others);
+                if after != After::Open {
+                    return after;
+                }
                 let mut half = self.keys.from(place);
                 place.cipher.update(half.secret);
                 half.restart();
@@ -139,6 +147,15 @@ impl Crypt {
                 After::Open
             }
             _ => After::Wrong(Alert::UnexpectedMessage),
+        }
+    }
+
+    /// After a record that brings no data, with so many others before it (RFC 8446 section 6.2: a message that is
+    /// "inappropriate" where it stands is answered so).
+    fn idle(&mut self, place: Place, others: u64) -> After {
+        match self.keys.from(place).idle(others) {
+            true => After::Wrong(Alert::UnexpectedMessage),
+            false => After::Open,
         }
     }
 
@@ -215,4 +232,10 @@ fn length_of(cipher: Cipher, bytes: &[u8]) -> Result<Option<usize>, Alert> {
         return Err(Alert::RecordOverflow);
     }
     Ok(Some(HEADER_BYTES + sealed))
+}
+
+/// The length of a record that [`Crypt::open`] has found good so far, with its header; none while that is not whole.
+pub fn length(bytes: &[u8]) -> Option<usize> {
+    let [.., high, low] = bytes.first_chunk::<HEADER_BYTES>()?;
+    Some(HEADER_BYTES + usize::from(u16::from_be_bytes([*high, *low])))
 }

@@ -3,4 +3,5 @@
 
 mod content;
 mod handshakes;
+mod hostile;
 mod pair;

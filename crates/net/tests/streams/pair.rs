@@ -71,7 +71,7 @@ pub struct Pair {
     pub streams: Streams,
     pub client: ClientConnection,
     pub fd: Fd,
-    driver: Driver,
+    pub driver: Driver,
     wire: UnixStream,
     buffer: Vec<u8>,
     /// What came to the server's side.
@@ -147,10 +147,31 @@ impl Pair {
         }
     }
 
-    /// A turn of the server.
-    pub fn serve(&mut self) {
+    /// Puts bytes into the socket, which takes them all.
+    pub fn put(&mut self, bytes: &[u8]) {
+        self.wire.write_all(bytes).expect("a socket with room");
+    }
+
+    /// The client sends no more.
+    pub fn finish(&mut self) {
+        let end = self.wire.shutdown(std::net::Shutdown::Write);
+        end.expect("a socket that is open");
+    }
+
+    /// The server reads.
+    pub fn receive(&mut self) {
         let taken = self.streams.receive(self.fd, TOKEN, &mut self.buffer);
         self.take(taken);
+    }
+
+    /// A turn of the server.
+    pub fn serve(&mut self) {
+        self.receive();
+        self.go_on();
+    }
+
+    /// The part of a turn that is for handshakes.
+    pub fn go_on(&mut self) {
         let (driver, buffer) = (&mut self.driver, &mut self.buffer);
         while let Some((token, taken)) = self.streams.next_handshake(driver, buffer) {
             assert_eq!(token, TOKEN);

@@ -36,8 +36,8 @@ const STACK_BYTES: usize = 512 << 10;
 enum Note {
     /// Somebody waits.
     Asked(ShardId, ConnId, Question),
-    /// Work is done.
-    Found(Digest, Queue, Arc<Checks>, Result<Known, Refusal>, u32),
+    /// Work is done, by the checks of this round.
+    Found(Flown, Queue, Result<Known, Refusal>, u32),
     /// The operator has changed what to verify with.
     Checks(Arc<Checks>),
 }
@@ -108,6 +108,7 @@ impl Desk {
         };
         let books = Books {
             checks,
+            round: 0,
             shards,
             notes: notes.clone(),
             open,
@@ -170,19 +171,23 @@ impl Answers {
     }
 }
 
-/// One credential that is being looked at, and who waits for that.
-struct Flight {
-    waiting: Vec<(ShardId, ConnId)>,
-}
+/// A credential that is being looked at, and by which checks: how often they were replaced. Who asks after that is not
+/// answered by what held before.
+type Flown = (Digest, u64);
+
+/// Who waits for an answer, and in which round of its shard it asked.
+type Waits = (ShardId, ConnId, u32);
 
 struct Books {
     checks: Arc<Checks>,
+    /// How often those were replaced.
+    round: u64,
     shards: Vec<Sender<Letter>>,
     notes: Notes<Note>,
     open: Arc<AtomicUsize>,
     waiting: Waiting,
     workers: [Option<Notes<Job>>; 3],
-    flights: HashMap<Digest, Flight>,
+    flights: HashMap<Flown, Vec<Waits>>,
     answers: Answers,
     /// When each refusal was logged, and how many there were since.
     told: Vec<(Refusal, Instant, u64)>,
@@ -191,6 +196,7 @@ struct Books {
 /// Work for a thread.
 struct Job {
     checks: Arc<Checks>,
+    round: u64,
     question: Question,
 }
 
@@ -199,15 +205,15 @@ impl Books {
         while let Ok(note) = inbox.recv() {
             match note {
                 Note::Asked(shard, conn, question) => self.asked(shard, conn, question),
-                Note::Found(digest, queue, checks, found, cache_s) => {
+                Note::Found(flown, queue, found, cache_s) => {
                     self.waiting.0[queue as usize].fetch_sub(1, Relaxed);
-                    let holds = Arc::ptr_eq(&checks, &self.checks);
-                    let cache_s = if holds { cache_s } else { 0 };
-                    self.found(digest, found, cache_s);
+                    let cache_s = if flown.1 == self.round { cache_s } else { 0 };
+                    self.found(flown, found, cache_s);
                 }
                 Note::Checks(checks) => {
                     // What is under way is answered by what held when it was asked, and not kept.
                     self.checks = checks;
+                    self.round += 1;
                     self.answers = Answers::default();
                     self.workers = [const { None }; 3];
                 }
@@ -216,24 +222,23 @@ impl Books {
     }
 
     fn asked(&mut self, shard: ShardId, conn: ConnId, question: Question) {
-        let digest = question.digest;
+        let (digest, waits) = (question.digest, (shard, conn, question.round));
         if let Some((found, end)) = self.answers.get(digest, clock::unix_s()) {
-            return self.answer(&[(shard, conn)], digest, &found, end);
+            return self.answer(&[waits], digest, &found, end);
         }
-        match self.flights.entry(digest) {
-            Entry::Occupied(mut flight) => return flight.get_mut().waiting.push((shard, conn)),
+        let flown = (digest, self.round);
+        match self.flights.entry(flown) {
+            Entry::Occupied(mut flight) => return flight.get_mut().push(waits),
             Entry::Vacant(free) => {
-                free.insert(Flight {
-                    waiting: vec![(shard, conn)],
-                });
+                free.insert(vec![waits]);
             }
         }
         let queue = match self.queue(&question) {
             Ok(queue) => queue,
-            Err(refusal) => return self.found(digest, Err(refusal), 0),
+            Err(refusal) => return self.found(flown, Err(refusal), 0),
         };
         if !self.hand_on(queue, question) {
-            self.found(digest, Err(Refusal::Busy), 0);
+            self.found(flown, Err(Refusal::Busy), 0);
         }
     }
 
@@ -267,11 +272,15 @@ impl Books {
             return false;
         }
         waiting.fetch_add(1, Relaxed);
-        let checks = Arc::clone(&self.checks);
+        let (checks, round) = (Arc::clone(&self.checks), self.round);
         if self.workers[queue as usize].is_none() {
             self.workers[queue as usize] = self.start_workers(queue);
         }
-        let job = Job { checks, question };
+        let job = Job {
+            checks,
+            round,
+            question,
+        };
         let workers = self.workers[queue as usize].as_ref();
         let queued = workers.is_some_and(|workers| workers.send(job).is_ok());
         if !queued {
@@ -302,7 +311,8 @@ impl Books {
     }
 
     /// Work is done: tells all who waited, and remembers it.
-    fn found(&mut self, digest: Digest, found: Result<Known, Refusal>, cache_s: u32) {
+    fn found(&mut self, flown: Flown, found: Result<Known, Refusal>, cache_s: u32) {
+        let digest = flown.0;
         let now_unix_s = clock::unix_s();
         let transient = matches!(found, Err(Refusal::Busy | Refusal::Unreachable));
         let cache_s = match (&found, transient) {
@@ -321,23 +331,24 @@ impl Books {
         if let Err(refusal) = &found {
             self.tell(*refusal);
         }
-        if let Some(flight) = self.flights.remove(&digest) {
-            self.answer(&flight.waiting, digest, &found, end_unix_s);
+        if let Some(waiting) = self.flights.remove(&flown) {
+            self.answer(&waiting, digest, &found, end_unix_s);
         }
     }
 
     fn answer(
         &self,
-        to: &[(ShardId, ConnId)],
+        to: &[Waits],
         digest: Digest,
         found: &Result<Known, Refusal>,
         end_unix_s: u64,
     ) {
-        for (shard, conn) in to {
+        for (shard, conn, round) in to {
             let verdict = Verdict {
                 digest,
                 found: found.clone(),
                 believed_until_unix_s: u32::try_from(end_unix_s).unwrap_or(u32::MAX),
+                round: *round,
             };
             self.shards[usize::from(*shard)].post(Letter::Verdict(*conn, verdict));
             self.open.fetch_sub(1, Relaxed);
@@ -373,7 +384,12 @@ fn work(queue: Queue, inbox: &Mutex<Receiver<Job>>, notes: &Notes<Note>) {
     loop {
         let job = inbox.lock().unwrap_or_else(PoisonError::into_inner).recv();
         // The queue was replaced: nobody sends to this one any more.
-        let Ok(Job { checks, question }) = job else {
+        let Ok(Job {
+            checks,
+            round,
+            question,
+        }) = job
+        else {
             return;
         };
         let (found, cache_s) = match (queue, &checks.callback) {
@@ -388,8 +404,9 @@ fn work(queue: Queue, inbox: &Mutex<Receiver<Job>>, notes: &Notes<Note>) {
                 (checks.users.verify(user, &question.secret), checks.cache_s)
             }
         };
+        let flown = (question.digest, round);
         if notes
-            .send(Note::Found(question.digest, queue, checks, found, cache_s))
+            .send(Note::Found(flown, queue, found, cache_s))
             .is_err()
         {
             return;

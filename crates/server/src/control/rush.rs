@@ -1,5 +1,9 @@
-//! Gives the kernel back what a rush of clients leaves behind when it is over. What a connection needs only while it
-//! opens, or for a session that is kept (a kilobyte and more), is freed with it; the allocator would hold it for good.
+//! Gives the kernel back what a rush leaves behind when it is over. What a connection needs only while it
+//! opens, or for a session that is kept (a kilobyte and more), is freed with it, and so are bytes that waited for
+//! sockets, requests in part, and logs that were purged; the allocator would hold it for good.
+//!
+//! Two signs tell of it: connections that have ended, and resident memory beyond what the shards say they hold. Both are
+//! numbers that stand ready, looked at once a second.
 //!
 //! It is done by this thread and not by the shards, since each arena of the allocator is locked for as long as it is
 //! looked through: a shard waits for that only if it allocates meanwhile.
@@ -12,6 +16,7 @@ use std::time::Duration;
 use crore_net::memory;
 use tokio::time::{Instant, MissedTickBehavior};
 
+use super::{process, stats};
 use crate::board::Board;
 
 /// How often one looks whether a rush is over.
@@ -26,17 +31,29 @@ const REMAIN_MOST: u64 = 8;
 /// It goes on while this part of its ends is of the last second.
 const CALM_PART: u64 = 64;
 
+/// Less that is resident and held by nobody is not worth looking for; and of what is resident this part, since the
+/// allocator's own rows and gaps grow with what is held.
+const SPARE_LEAST: u64 = 16 << 20;
+const SPARE_PART: u64 = 32;
+/// Nothing is given back while this part of it, or more, comes or goes in a second: it will be needed again.
+const MOVES_PART: u64 = 16;
+/// For so many looks nothing has moved, when it is.
+const CALM_LOOKS: u32 = 2;
+
 /// Gives memory back after each rush, for ever.
 pub async fn watch(board: Arc<Board>) {
     let mut every = tokio::time::interval(EVERY);
     every.set_missed_tick_behavior(MissedTickBehavior::Delay);
-    let mut rush = Rush::default();
+    let (mut rush, mut spare) = (Rush::default(), Spare::default());
     loop {
         every.tick().await;
         let shards = board.read_all();
         let connections = shards.iter().map(|s| u64::from(s.accounts.connections));
         let ended = shards.iter().flat_map(|s| s.stats.closed).sum();
-        if rush.is_over(connections.sum(), ended) {
+        let gone = rush.is_over(connections.sum(), ended);
+        let held = stats::tables(&shards).iter().map(|table| table.bytes).sum();
+        let resident = process::resident_bytes().unwrap_or_default();
+        if spare.is_much(resident, held) | gone {
             let begun = Instant::now();
             memory::give_back();
             let took_us = begun.elapsed().as_micros();
@@ -70,9 +87,76 @@ impl Rush {
     }
 }
 
+/// Memory that is resident and that no shard holds.
+#[derive(Default)]
+struct Spare {
+    /// The least since memory was given back: the program itself, and what the allocator cannot give.
+    floor: Option<u64>,
+    /// What was resident and held at the last look.
+    last: (u64, u64),
+    calm: u32,
+}
+
+impl Spare {
+    /// With so much resident and held now, whether to give memory back.
+    fn is_much(&mut self, resident: u64, held: u64) -> bool {
+        let spare = resident.saturating_sub(held);
+        let floor = self.floor.map_or(spare, |floor| floor.min(spare));
+        self.floor = Some(floor);
+        let more = spare - floor;
+        let (was_resident, was_held) = std::mem::replace(&mut self.last, (resident, held));
+        let moves = resident.abs_diff(was_resident).max(held.abs_diff(was_held));
+        let much = more >= SPARE_LEAST + resident / SPARE_PART;
+        self.calm = match much && moves < more / MOVES_PART {
+            true => self.calm + 1,
+            false => 0,
+        };
+        let over = self.calm >= CALM_LOOKS;
+        if over {
+            (self.floor, self.calm) = (None, 0);
+        }
+        over
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    const MIB: u64 = 1 << 20;
+
+    /// Looks once a second at so many megabytes, resident and held.
+    fn spares(seconds: &[(u64, u64)]) -> Vec<bool> {
+        let mut spare = Spare::default();
+        let look = |(resident, held): &(u64, u64)| spare.is_much(resident * MIB, held * MIB);
+        seconds.iter().map(look).collect()
+    }
+
+    #[test]
+    fn what_nobody_holds_any_more_is_given_back_once_when_nothing_moves() {
+        let rush = [(10, 1), (200, 180), (310, 300), (310, 150), (311, 2)];
+        let calm = [(311, 1), (311, 1), (311, 1)];
+        let looks = spares(&[&rush[..], &calm].concat());
+        assert_eq!(
+            looks,
+            [false, false, false, false, false, false, true, false]
+        );
+        // What cannot be given back is not asked for again and again.
+        let kept = spares(&[&rush[..], &calm, &[(311, 1); 100]].concat());
+        assert_eq!(kept.iter().filter(|over| **over).count(), 1);
+    }
+
+    #[test]
+    fn what_is_held_or_moves_or_is_little_is_left_alone() {
+        let grows: Vec<(u64, u64)> = (0..500)
+            .map(|n| (10 + 20 * n + n / 2, 1 + 20 * n))
+            .collect();
+        assert!(!spares(&grows).contains(&true), "all of it is held");
+        let waves: Vec<(u64, u64)> = (0..500).map(|n| (400, n % 7 * 40)).collect();
+        assert!(!spares(&waves).contains(&true), "it will be needed again");
+        let little = [&[(10, 1), (20, 10)][..], &[(20, 1); 50]].concat();
+        assert!(!spares(&little).contains(&true));
+    }
 
     /// Looks once a second at these connections and ends.
     fn looks(seconds: &[(u64, u64)]) -> Vec<bool> {

@@ -17,6 +17,7 @@ use rustls::{ServerConfig, ServerConnection, StreamOwned};
 use serde_json::Value;
 
 use crate::conn::{Conn, once};
+use crate::reload::reload;
 use crate::support::Server;
 
 /// What the endpoint was asked, and whether it may answer.
@@ -218,14 +219,8 @@ fn only_a_plain_yes_lets_somebody_in_and_all_else_fails_closed() {
 
 #[test]
 fn a_callback_that_is_not_there_lets_nobody_in() {
-    let port = TcpListener::bind("127.0.0.1:0")
-        .expect("a port")
-        .local_addr()
-        .expect("one")
-        .port();
-    let server = Server::with(&format!(
-        "[access.callback]\nurl = 'http://127.0.0.1:{port}/auth'\n"
-    ));
+    // The kernel gives this port to nobody, as it may one that was bound and dropped: to the server of another test.
+    let server = Server::with("[access.callback]\nurl = 'http://127.0.0.1:1/auth'\n");
     assert_eq!(publish(&server, "Bearer yes"), 503);
     assert_eq!(
         once(&server, "POST", "/pub/doors/callback", &[], "x").status,
@@ -264,6 +259,32 @@ fn it_is_asked_once_for_all_who_wait_and_not_again_while_its_answer_holds() {
         assert_eq!(publish(&server, "Bearer no cache"), 202);
     }
     assert_eq!(endpoint.asked(), 4, "what it says may not be kept is not");
+}
+
+#[test]
+fn who_asks_after_a_reload_is_not_answered_by_what_held_before_it() {
+    let (former, settings) = Endpoint::start("");
+    let server = Server::with_admin(&settings);
+    former.hold(true);
+    let mut early = Conn::open(&server);
+    let authorization = [("Authorization", "Bearer yes")];
+    early.ask("POST", "/pub/doors/callback", &authorization, "x");
+    while former.asked() == 0 {
+        thread::sleep(Duration::from_millis(5));
+    }
+    let (new, settings) = Endpoint::start("");
+    reload(&server, &settings);
+    // The former one has not said a word yet.
+    assert_eq!(publish(&server, "Bearer yes"), 202);
+    assert_eq!((former.asked(), new.asked()), (1, 1));
+    former.hold(false);
+    assert_eq!(early.response().status, 202, "it is answered all the same");
+    assert_eq!(publish(&server, "Bearer yes"), 202);
+    assert_eq!(
+        (former.asked(), new.asked()),
+        (1, 1),
+        "what the new one said holds"
+    );
 }
 
 /// Waits until the server has said this.

@@ -27,7 +27,7 @@ fn server(broker: &Broker) -> &Server {
     }
 }
 
-fn reload(server: &Server, settings: &str) {
+pub fn reload(server: &Server, settings: &str) {
     let text = format!("shards = 2\n{settings}");
     std::fs::write(server.settings_file(), text).expect("a settings file");
     let answer = ask(server.admin(), "POST /api/v1/reload", Some("{}"));

@@ -280,6 +280,19 @@ impl Server {
         self.directory.join("crore.toml")
     }
 
+    /// Its proportional share of memory, in bytes, which the kernel counts page by page.
+    #[allow(
+        dead_code,
+        reason = "only some of the test programs that share this module need it"
+    )]
+    pub fn pss_bytes(&self) -> u64 {
+        let rollup = std::fs::read_to_string(format!("/proc/{}/smaps_rollup", self.child.id()));
+        let rollup = rollup.expect("it runs");
+        let line = rollup.lines().find_map(|line| line.strip_prefix("Pss:"));
+        let kib = line.expect("a Pss line").trim().trim_end_matches(" kB");
+        kib.parse::<u64>().expect("kilobytes") * 1024
+    }
+
     /// Resident memory of the process in bytes.
     #[allow(
         dead_code,

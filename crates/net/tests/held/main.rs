@@ -1,0 +1,108 @@
+//! What connections with TLS hold is counted as it is, and work on what comes in pieces is by the bytes that come.
+
+#[path = "../../../broker/tests/allocations/counting.rs"]
+mod counting;
+#[allow(dead_code, reason = "other tests need the rest of it")]
+#[path = "../streams/pair.rs"]
+mod pair;
+
+use std::io::Write as _;
+
+use counting::{allocations, grown_bytes};
+use crore_net::stream::{Clients, Handle, Source, Then};
+use pair::{Pair, client, source, suites};
+
+/// How far the count may be from what the allocator was asked for, for one connection: what `rustls` holds of a handshake
+/// is by version, cipher and the client's words.
+const OFF_BYTES: i64 = 4 << 10;
+
+/// By how much the count and the heap have grown when the server was brought these bytes.
+fn brought(pair: &mut Pair, bytes: &[u8], cut: usize) -> (i64, i64) {
+    let before = pair.streams.held_bytes() as i64;
+    let grown = grown_bytes(|| pair.bring(bytes, &[cut]));
+    (pair.streams.held_bytes() as i64 - before, grown)
+}
+
+#[test]
+fn what_a_handshake_holds_is_counted() {
+    let source = source();
+    // Tables of a shard are made once, and not by the handshake that comes first.
+    let mut first = Pair::new(
+        Handle::new(source.clone()).unwrap(),
+        client(&source, suites()[0]),
+    );
+    first.shake(&[1000]);
+    let asks = Source {
+        clients: Some((source.certificate.clone(), Clients::Optional)),
+        ..source.clone()
+    };
+    for settings in [&source, &asks] {
+        let handle = Handle::new(settings.clone()).unwrap();
+        for suite in suites() {
+            let mut pair = Pair::new(handle.clone(), client(&source, suite));
+            let hello = pair.outgoing();
+            let (head, rest) = hello.split_at(hello.len() / 2);
+            for part in [head, rest] {
+                let (counted, grown) = brought(&mut pair, part, 1000);
+                assert!(
+                    (counted - grown).abs() < OFF_BYTES,
+                    "{suite:?}: {counted}, not {grown}"
+                );
+            }
+            assert!(pair.streams.held_bytes() > 8 << 10);
+            pair.shake(&[1000]);
+            assert!(!pair.client.is_handshaking(), "{suite:?}");
+            let rows = pair.streams.held_bytes();
+            assert!(
+                rows < 2 << 10,
+                "{suite:?}: {rows} bytes are held when it is over"
+            );
+        }
+    }
+}
+
+#[test]
+fn a_handshake_that_ends_otherwise_is_counted_no_longer() {
+    let source = source();
+    let handle = Handle::new(source.clone()).unwrap();
+    for how in 0..3 {
+        let mut pair = Pair::new(handle.clone(), client(&source, suites()[0]));
+        let hello = pair.outgoing();
+        pair.bring(&hello[..40], &[40]);
+        assert!(pair.streams.held_bytes() > 8 << 10);
+        match how {
+            0 => pair.hang_up(),
+            1 => pair.bring(&[0xff; 5000], &[5000]),
+            _ => pair.streams.closing(pair.fd, false),
+        }
+        let rows = pair.streams.held_bytes();
+        assert!(rows < 2 << 10, "{how}: {rows} bytes");
+    }
+}
+
+#[test]
+fn a_record_in_pieces_is_not_copied_for_each_of_them_and_takes_its_length_at_most() {
+    let source = source();
+    for suite in suites() {
+        let mut pair = Pair::new(Handle::new(source.clone()).unwrap(), client(&source, suite));
+        pair.shake(&[1000]);
+        pair.client.writer().write_all(&[7; 16_000]).unwrap();
+        let record = pair.outgoing();
+        let mut most = 0;
+        let count = allocations(|| {
+            for byte in &record[..record.len() - 1] {
+                pair.bring(&[*byte], &[1]);
+                most = most.max(pair.streams.usage().record_bytes);
+            }
+        });
+        assert!(
+            count < 64,
+            "{suite:?}: {count} allocations for {} pieces",
+            record.len()
+        );
+        assert!(most <= record.len(), "{suite:?}: {most} bytes are held");
+        pair.bring(&record[record.len() - 1..], &[1]);
+        assert_eq!((pair.then, pair.served.len()), (Then::Open, 16_000));
+        assert_eq!(pair.streams.usage().record_bytes, 0);
+    }
+}

@@ -1,0 +1,170 @@
+//! Peers that make work: keys changed without end, handshakes in crumbs, ends while something waits.
+
+use std::io::Write as _;
+
+use crore_net::stream::{Handle, Then, Trouble};
+use rustls::{AlertDescription, Error};
+
+use crate::pair::{Pair, client, source, suites};
+
+/// A connection with this one of the ciphers, its handshake over.
+fn established(suite: usize) -> Pair {
+    let source = source();
+    let mut pair = Pair::new(
+        Handle::new(source.clone()).unwrap(),
+        client(&source, suites()[suite]),
+    );
+    pair.shake(&[1000]);
+    assert!(!pair.client.is_handshaking());
+    pair
+}
+
+/// So often the client changes its key, each time after so many records of data, until the server ends it. Says how often
+/// it was let.
+fn updates(pair: &mut Pair, most: usize, records: usize) -> usize {
+    for n in 0..most {
+        for _ in 0..records {
+            pair.client.writer().write_all(b"x").unwrap();
+            let out = pair.outgoing();
+            pair.bring(&out, &[1000]);
+        }
+        pair.client.refresh_traffic_keys().unwrap();
+        let out = pair.outgoing();
+        pair.bring(&out, &[1000]);
+        if pair.then != Then::Open {
+            return n;
+        }
+    }
+    most
+}
+
+#[test]
+fn keys_that_are_changed_for_nothing_end_the_connection() {
+    for suite in 0..3 {
+        for (records, most) in [(0, 32), (1, 32), (8, 32)] {
+            let mut pair = established(suite);
+            assert_eq!(updates(&mut pair, 200, records), most, "{suite} {records}");
+            assert_eq!(pair.then, Then::Closed);
+            assert_eq!(pair.streams.stats().of(Trouble::Record), 1);
+            pair.read();
+            let told = Error::AlertReceived(AlertDescription::UnexpectedMessage);
+            assert_eq!(pair.error, Some(told), "{suite} {records}");
+        }
+    }
+}
+
+#[test]
+fn keys_may_be_changed_for_ever_by_whoever_says_something() {
+    let mut pair = established(0);
+    assert_eq!(updates(&mut pair, 300, 16), 300);
+    assert_eq!(pair.served.len(), 300 * 16);
+    // All of them have asked for a new one of ours, and get one.
+    let sent = pair.streams.send(pair.fd, &[b"answer"]);
+    assert_eq!(sent, Some(6));
+    pair.read();
+    assert_eq!((pair.got.as_slice(), &pair.error), (&b"answer"[..], &None));
+}
+
+/// The bytes of a flight, in records of so many bytes of content.
+fn crumbs(flight: &[u8], content: usize) -> Vec<u8> {
+    let mut out = Vec::new();
+    let mut rest = flight;
+    while let [kind, major, minor, high, low, body @ ..] = rest {
+        let (record, behind) = body.split_at(u16::from_be_bytes([*high, *low]).into());
+        for piece in record.chunks(content) {
+            out.extend_from_slice(&[*kind, *major, *minor]);
+            out.extend_from_slice(&(piece.len() as u16).to_be_bytes());
+            out.extend_from_slice(piece);
+        }
+        rest = behind;
+    }
+    out
+}
+
+#[test]
+fn a_handshake_in_crumbs_is_refused_and_one_in_small_records_is_not() {
+    let source = source();
+    let handle = Handle::new(source.clone()).unwrap();
+    for suite in suites() {
+        for cut in [1, 7, 40_000] {
+            let mut pair = Pair::new(handle.clone(), client(&source, suite));
+            let hello = pair.outgoing();
+            pair.bring(&crumbs(&hello, 32), &[cut]);
+            pair.read();
+            pair.shake(&[cut]);
+            assert!(!pair.client.is_handshaking(), "{suite:?} {cut}");
+
+            // A hello of 600 bytes and more: padding in what no server knows.
+            let mut pair = Pair::new(handle.clone(), client(&source, suite));
+            let mut hello = vec![22, 3, 1, 0, 0, 1, 0, 0x10, 0];
+            hello.resize(5 + 4 + 0x1000, 0);
+            hello[3..5].copy_from_slice(&(4 + 0x1000_u16).to_be_bytes());
+            let hello = crumbs(&hello, 1);
+            // So many are taken, and not one more.
+            pair.bring(&hello[..6 * 255], &[cut]);
+            assert_eq!(pair.then, Then::Open, "{suite:?} {cut}");
+            pair.bring(&hello[6 * 255..], &[cut]);
+            let ended = pair.streams.take_ended().is_some();
+            assert!(ended || pair.then == Then::Closed, "{suite:?} {cut}");
+            assert_eq!(pair.streams.stats().of(Trouble::TooLong), 1);
+            assert_eq!(pair.streams.usage().under_way, 0);
+        }
+    }
+}
+
+#[test]
+fn who_shows_no_certificate_may_not_say_more_than_a_record_before_an_answer() {
+    let source = source();
+    let handle = Handle::new(source.clone()).unwrap();
+    let mut pair = Pair::new(handle, client(&source, suites()[0]));
+    let before = pair.streams.held_bytes();
+    // Records of a message that is never whole.
+    let record = [
+        &[22, 3, 1, 0x10, 0][..],
+        &[1, 0, 0xff, 0xff],
+        &[0; 0x1000 - 4],
+    ]
+    .concat();
+    let mut most = 0;
+    for piece in record.repeat(8).chunks(700) {
+        pair.bring(piece, &[700]);
+        most = most.max(pair.streams.held_bytes() - before);
+        if pair.then != Then::Open {
+            break;
+        }
+    }
+    assert_eq!(pair.then, Then::Closed);
+    assert_eq!(pair.streams.stats().of(Trouble::TooLong), 1);
+    // Twice a record, as vectors grow, and what the handshake itself holds.
+    assert!(most < 48 << 10, "{most} bytes");
+}
+
+/// Whether the poller has anything to say.
+fn reported(pair: &mut Pair) -> bool {
+    pair.driver.wait(Some(0)).expect("a poller") > 0
+}
+
+#[test]
+fn who_has_sent_all_while_its_handshake_waits_is_not_reported_as_over() {
+    let source = source();
+    let mut pair = Pair::new(
+        Handle::new(source.clone()).unwrap(),
+        client(&source, suites()[0]),
+    );
+    let hello = pair.outgoing();
+    pair.put(&hello);
+    pair.receive();
+    // The turn ends before its step was done.
+    pair.streams.end_turn(&mut pair.driver);
+    pair.finish();
+    assert!(
+        !reported(&mut pair),
+        "it is over for whoever looks, and unread"
+    );
+    // In the next turn it gets its answer, and its end is read.
+    pair.go_on();
+    pair.read();
+    assert!(reported(&mut pair));
+    pair.receive();
+    assert_eq!(pair.then, Then::End);
+}

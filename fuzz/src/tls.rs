@@ -1,0 +1,276 @@
+//! A client over TLS whose records are changed on their way: cut, spliced, repeated, lost, or made of crumbs.
+//!
+//! The input is a program: what the two sides say, and what becomes of the records. Keys and nonces are drawn anew each
+//! time, so that a kept input means the same changes and not the same bytes.
+
+use std::io::Write as _;
+use std::sync::{Arc, OnceLock};
+
+use crore_net::stream::{Handle, Limits, Then};
+use rustls::ClientConfig;
+use rustls::client::Resumption;
+
+use crate::Input;
+use pair::{LIMITS, Pair};
+
+#[allow(dead_code, reason = "the tests of the records need the rest of it")]
+#[path = "../../crates/net/tests/streams/pair.rs"]
+mod pair;
+
+/// What one connection makes the server hold at most: `rustls` and one record in its handshake, then a record that came in
+/// part and the rest of one that was sealed; and the rows and queues of a table that has one entry.
+const HELD_MAX: usize = 64 << 10;
+/// What either side says at once.
+const SAYS_MAX: usize = 20_000;
+/// Steps of one program: past them it only grows slow.
+const STEPS_MAX: usize = 60;
+
+/// One server for all inputs; clients of each cipher, which remember nothing.
+struct World {
+    handle: Arc<Handle>,
+    clients: Vec<Arc<ClientConfig>>,
+}
+
+fn world() -> &'static World {
+    static WORLD: OnceLock<World> = OnceLock::new();
+    WORLD.get_or_init(|| {
+        let source = pair::source();
+        let client = |suite| {
+            let mut config = (*pair::client(&source, suite)).clone();
+            config.resumption = Resumption::disabled();
+            Arc::new(config)
+        };
+        World {
+            clients: pair::suites().map(client).to_vec(),
+            handle: Handle::new(source).expect("a certificate"),
+        }
+    })
+}
+
+/// A program's bytes; past the end there are only zeros.
+struct Program<'a>(&'a [u8]);
+
+impl Program<'_> {
+    fn byte(&mut self) -> usize {
+        let Some((byte, rest)) = self.0.split_first() else {
+            return 0;
+        };
+        self.0 = rest;
+        (*byte).into()
+    }
+}
+
+/// What became of a connection until now.
+struct Run {
+    pair: Pair,
+    cuts: Vec<usize>,
+    /// What the client said, and the server.
+    said: Vec<u8>,
+    answered: Vec<u8>,
+    /// Whether every record came as it was sent.
+    whole: bool,
+}
+
+/// Whatever becomes of the records, the server hears what was said as far as it hears anything, holds little, and ends
+/// what it cannot read.
+pub fn tls(data: &[u8]) {
+    let Some(input) = Input::of(data) else {
+        return;
+    };
+    let suite = usize::from(input.options) % world().clients.len();
+    let mut program = Program(input.bytes);
+    // Else a first byte that was changed makes a plain connection, which is not ours to judge.
+    let limits = Limits {
+        required: true,
+        ..LIMITS
+    };
+    let client = world().clients[suite].clone();
+    let mut pair = Pair::with(world().handle.clone(), client, limits);
+    pair.client.set_buffer_limit(None);
+    let cuts = match input.cuts {
+        0 => vec![1, 2, 3, 700],
+        cut => vec![usize::from(cut), 40 * usize::from(cut)],
+    };
+    let mut run = Run {
+        pair,
+        cuts,
+        said: Vec::new(),
+        answered: Vec::new(),
+        whole: true,
+    };
+    // Bits of the options say which flights of the handshake are tampered with too.
+    let mut tampers = usize::from(input.options) / world().clients.len();
+    while run.goes_on() {
+        let mut records = records(&run.pair.outgoing());
+        if records.is_empty() {
+            break;
+        }
+        if tampers & 1 == 1 {
+            run.tamper(&mut records, &mut program);
+        }
+        tampers >>= 1;
+        run.bring(&records);
+    }
+    for _ in 0..STEPS_MAX {
+        if program.0.is_empty() || !run.goes_on() || run.pair.client.is_handshaking() {
+            break;
+        }
+        run.step(&mut program);
+    }
+    run.end();
+}
+
+impl Run {
+    fn goes_on(&self) -> bool {
+        self.pair.then != Then::Closed && self.pair.error.is_none()
+    }
+
+    fn step(&mut self, program: &mut Program<'_>) {
+        let what = program.byte();
+        if what.is_multiple_of(8) {
+            return self.answer(program.byte() * 80);
+        }
+        for n in 0..what / 8 % 4 + 1 {
+            let text = self.text(program.byte() * 80 % SAYS_MAX);
+            let writer = self.pair.client.writer().write_all(&text);
+            writer.expect("there is room");
+            self.said.extend_from_slice(&text);
+            if what % 8 == 1 && n == 0 {
+                // TLS 1.2 has none.
+                let _ = self.pair.client.refresh_traffic_keys();
+            }
+        }
+        if what % 8 == 2 {
+            self.pair.client.send_close_notify();
+        }
+        let mut records = records(&self.pair.outgoing());
+        if what % 8 > 3 {
+            self.tamper(&mut records, program);
+        }
+        self.bring(&records);
+    }
+
+    /// Bytes that tell where they belong.
+    fn text(&self, len: usize) -> Vec<u8> {
+        (self.said.len()..self.said.len() + len)
+            .map(|n| (n % 251) as u8)
+            .collect()
+    }
+
+    /// Does something to the records.
+    fn tamper(&mut self, records: &mut Vec<Vec<u8>>, program: &mut Program<'_>) {
+        if records.is_empty() {
+            return;
+        }
+        let (what, n) = (program.byte(), program.byte() % records.len());
+        let place = program.byte() * 256 + program.byte();
+        let record = &mut records[n];
+        let place = place % record.len();
+        self.whole = false;
+        match what % 8 {
+            0 => record[place] ^= 1 << (what / 8 % 8),
+            1 => record.truncate(place),
+            2 => records.insert(n, records[n].clone()),
+            3 => drop(records.remove(n)),
+            4 => records.swap(0, n),
+            5 => drop(record.splice(place..place, [program.byte() as u8; 3])),
+            6 => {
+                let other = records[program.byte() % records.len()].clone();
+                records[n].truncate(place);
+                records[n].extend_from_slice(&other);
+            }
+            _ => {
+                let crumbs = crumbs(record, program.byte() + 1);
+                records.splice(n..=n, crumbs);
+            }
+        }
+    }
+
+    /// Brings records, in pieces that know nothing of them.
+    fn bring(&mut self, records: &[Vec<u8>]) {
+        let bytes = records.concat();
+        let mut rest = &bytes[..];
+        let cuts = self.cuts.clone();
+        for cut in cuts.iter().cycle() {
+            if rest.is_empty() || !self.goes_on() {
+                break;
+            }
+            let (piece, behind) = rest.split_at((*cut).min(rest.len()));
+            self.pair.bring(piece, &[piece.len()]);
+            rest = behind;
+            self.check();
+        }
+        self.pair.read();
+        while self.pair.streams.take_ended().is_some() {
+            self.pair.then = Then::Closed;
+        }
+    }
+
+    /// The server says something, and the client reads it.
+    fn answer(&mut self, len: usize) {
+        let text: Vec<u8> = (0..len).map(|n| (n % 253) as u8).collect();
+        let mut sent = 0;
+        while sent < len {
+            let taken = self.pair.streams.send(self.pair.fd, &[&text[sent..]]);
+            sent += taken.expect("it has TLS");
+            self.check();
+            self.pair.read();
+            if sent < len {
+                self.pair.writable();
+            }
+        }
+        self.answered.extend_from_slice(&text);
+    }
+
+    fn check(&self) {
+        let pair = &self.pair;
+        assert!(
+            self.said.starts_with(&pair.served),
+            "it hears what nobody said"
+        );
+        let held = pair.streams.held_bytes();
+        assert!(held <= HELD_MAX, "{held} bytes are held");
+    }
+
+    fn end(mut self) {
+        self.check();
+        let pair = &mut self.pair;
+        if self.whole && pair.then == Then::Open {
+            assert_eq!(pair.error, None, "nothing was changed");
+            assert!(pair.served == self.said && pair.got == self.answered);
+        }
+        // Only what was changed, or keys that were for nothing, end a connection with an error.
+        let usage = pair.streams.usage();
+        assert!(usage.connections + usage.under_way <= 1);
+        pair.streams.closing(pair.fd, true);
+        let usage = pair.streams.usage();
+        assert_eq!(
+            (usage.connections, usage.under_way, usage.record_bytes),
+            (0, 0, 0)
+        );
+    }
+}
+
+/// The records of a flight, which is whole.
+fn records(flight: &[u8]) -> Vec<Vec<u8>> {
+    let (mut all, mut rest) = (Vec::new(), flight);
+    while let [_, _, _, high, low, ..] = rest {
+        let length = 5 + usize::from(u16::from_be_bytes([*high, *low]));
+        let (record, behind) = rest.split_at(length);
+        all.push(record.to_vec());
+        rest = behind;
+    }
+    all
+}
+
+/// A record's content in records of so many bytes.
+fn crumbs(record: &[u8], bytes: usize) -> Vec<Vec<u8>> {
+    let [kind, major, minor, _, _, content @ ..] = record else {
+        return vec![record.to_vec()];
+    };
+    let crumb = |piece: &[u8]| {
+        let [high, low] = (piece.len() as u16).to_be_bytes();
+        [&[*kind, *major, *minor, high, low], piece].concat()
+    };
+    content.chunks(bytes).map(crumb).collect()
+}
