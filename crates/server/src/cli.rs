@@ -3,7 +3,6 @@
 //! Exit codes: 0 done, 1 failed (with the reason on stderr), 2 wrong usage (from clap). A flag exists
 //! for what people change often; everything else is a key of the file.
 
-use std::net::SocketAddr;
 use std::path::PathBuf;
 
 use clap::{ArgAction, Args, Parser, Subcommand};
@@ -12,7 +11,7 @@ use tracing_subscriber::EnvFilter;
 
 use crate::access;
 use crate::client;
-use crate::config::{self, File, RuleEntry};
+use crate::config::{self, File, Listen, RuleEntry};
 use crate::doctor;
 
 /// The filter that matches every topic.
@@ -112,7 +111,7 @@ Examples:
 pub struct ServeArgs {
     /// Listen here instead of on 127.0.0.1:8800 (repeatable)
     #[arg(long, value_name = "ADDR:PORT", action = ArgAction::Append)]
-    pub listen: Vec<SocketAddr>,
+    pub listen: Vec<Listen>,
 
     /// Shard threads; 0 = one for each core
     #[arg(long, value_name = "N")]
@@ -160,7 +159,7 @@ pub struct ServeArgs {
 
     /// Listen here for operators (metrics, API, console) instead of on 127.0.0.1:8801
     #[arg(long, value_name = "ADDR:PORT", conflicts_with = "no_admin")]
-    pub admin_listen: Option<SocketAddr>,
+    pub admin_listen: Option<Listen>,
 
     /// Do without the admin port
     #[arg(long)]
@@ -176,7 +175,7 @@ impl ServeArgs {
     pub fn lay_over(&self, file: &mut File) -> Vec<(&'static str, &'static str)> {
         let mut set = Vec::new();
         if !self.listen.is_empty() {
-            file.listen.clone_from(&self.listen);
+            file.listen = Listen::all(&self.listen);
             set.push(("listen", "--listen"));
         }
         if !self.allowed_origin.is_empty() {
@@ -188,7 +187,7 @@ impl ServeArgs {
             set.push(("pin", "--pin"));
         }
         if self.admin_listen.is_some() || self.no_admin {
-            file.admin.listen = self.admin_listen;
+            file.admin.listen = self.admin_listen.as_ref().map(Listen::first);
             let flag = if self.no_admin {
                 "--no-admin"
             } else {

@@ -47,6 +47,9 @@ const actions = {
   async fill({ at, text }) {
     await page.fill(at, text);
   },
+  async select({ at, value }) {
+    await page.selectOption(at, value);
+  },
   async click({ at }) {
     await page.click(at);
   },

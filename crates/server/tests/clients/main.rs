@@ -18,4 +18,5 @@ mod cut;
 mod grid;
 mod mqtt;
 mod proxy;
+mod quickstart;
 mod scripts;
