@@ -54,6 +54,7 @@ impl Shard {
         self.drop_spill(slot);
         self.drop_partial(slot);
         self.passes.remove(slot);
+        self.relayed.remove(&slot);
         let row = self.conns.remove(slot);
         self.left(&row);
         if row.outbox != NONE {
