@@ -100,14 +100,16 @@ impl Command {
 /// Flags of `crore serve`; each wins over the file.
 #[derive(Clone, Debug, Default, Args)]
 #[command(after_help = "\
-Settings come from the built-in defaults, then from the file, then from flags. docs/SETTINGS.md lists
-every key. SIZE is bytes, or a number with a unit: 64KiB, 1MiB.
+Settings come from the built-in defaults, then from the file, then from flags.
+docs/SETTINGS.md lists every key. SIZE is bytes, or has a unit: 64KiB, 1MiB.
 
 Examples:
   crore serve
   crore serve --listen 127.0.0.1:8800 --listen '[::1]:8800' --shards 2
-  crore serve --config /etc/crore.toml --check      print the effective settings and exit
-  crore serve --listen 0.0.0.0:8800 --insecure --allowed-origin https://app.example.com")]
+  crore serve --config crore.toml --check       print what would hold, and exit
+  crore serve --allowed-origin null             let pages from files in
+  crore serve --allowed-origin http://127.0.0.1:3000
+  crore serve --listen 0.0.0.0:8800 --insecure  whoever reaches it may publish")]
 pub struct ServeArgs {
     /// Listen here instead of on 127.0.0.1:8800 (repeatable)
     #[arg(long, value_name = "ADDR:PORT", action = ArgAction::Append)]
@@ -165,7 +167,7 @@ pub struct ServeArgs {
     #[arg(long)]
     pub no_admin: bool,
 
-    /// Origin of web pages that may publish and upgrade, or * for all (repeatable)
+    /// Origin of web pages that may publish, upgrade and read; null for pages from files, * for all (repeatable)
     #[arg(long, value_name = "ORIGIN", action = ArgAction::Append)]
     pub allowed_origin: Vec<String>,
 }

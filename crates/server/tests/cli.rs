@@ -172,6 +172,25 @@ fn help_and_version() {
             "{args:?}: {help}"
         );
     }
+    // What was written in lines stays in them, also in a narrow terminal.
+    for (command, columns) in [
+        ("serve", 80),
+        ("bench", 100),
+        ("doctor", 100),
+        ("pub", 100),
+        ("sub", 100),
+        ("admin", 100),
+    ] {
+        let behind_options = |columns: u32| {
+            let output = crore(&[command, "--help"])
+                .env("COLUMNS", columns.to_string())
+                .output();
+            let help = String::from_utf8(output.unwrap().stdout).unwrap();
+            let (_, behind) = help.split_once("Print help").unwrap();
+            behind.to_string()
+        };
+        assert_eq!(behind_options(columns), behind_options(1_000), "{command}");
+    }
     let version = run(&["--version"]);
     assert_eq!(
         text(&version.stdout),

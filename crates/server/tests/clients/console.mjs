@@ -1,5 +1,5 @@
 // Headless Chromium for the console: JSON commands on its input, a JSON line for the answer of each. Where a name has to lead
-// elsewhere, the argument says so: MAP admin.test:80 127.0.0.1:12345
+// elsewhere, the first argument says so: MAP admin.test:80 127.0.0.1:12345. Others are the browser's own.
 import { createRequire } from "node:module";
 import { createInterface } from "node:readline";
 
@@ -10,7 +10,13 @@ const PATIENCE_MS = 30_000;
 const browser = await chromium.launch({
   executablePath: "/usr/bin/chromium",
   headless: true,
-  args: ["--no-sandbox", "--disable-gpu", "--disable-quic", `--host-resolver-rules=${process.argv[2] ?? ""}`], // the tests may run as root
+  args: [
+    "--no-sandbox", // the tests may run as root
+    "--disable-gpu",
+    "--disable-quic",
+    `--host-resolver-rules=${process.argv[2] ?? ""}`,
+    ...process.argv.slice(3),
+  ],
 });
 
 let page;
