@@ -138,14 +138,15 @@ fn there_is_a_man_page_for_the_program_and_each_command() {
     }
 }
 
-/// The line in which a quote begins that nothing closes, by the rules that the shells have in common: a backslash takes the
-/// next sign literally outside of quotes and within double ones, and comments end with their line.
-fn open_quote(text: &str) -> Option<&str> {
+/// The line in which a quote begins that nothing closes: a backslash takes the next sign literally outside of quotes and
+/// within double ones (in fish in all), and comments end with their line.
+fn open_quote<'t>(shell: &str, text: &'t str) -> Option<&'t str> {
     let (mut open, mut began) = (None, 0);
     let (mut signs, mut before) = (text.char_indices(), '\n');
     while let Some((at, sign)) = signs.next() {
         match (open, sign) {
             (None | Some('"'), '\\') => drop(signs.next()),
+            (Some(_), '\\') if shell == "fish" => drop(signs.next()),
             (None, '#') if before.is_whitespace() => {
                 signs.by_ref().find(|(_, sign)| *sign == '\n');
             }
@@ -160,12 +161,14 @@ fn open_quote(text: &str) -> Option<&str> {
 
 #[test]
 fn a_quote_that_nothing_closes_is_found() {
-    for good in ["a 'b' \"c'd\"", "# don't\n'a'", "'\\'' \\' \"\\\"\"", ""] {
-        assert_eq!(open_quote(good), None, "{good}");
+    for good in ["a 'b' \"c'd\"", "# don't\n'a'", "'\\'' \\' \"\\\"\""] {
+        assert_eq!(open_quote("zsh", good), None, "{good}");
     }
     for bad in ["'a", "a \"b\\\"", "'a''b"] {
-        assert!(open_quote(bad).is_some(), "{bad}");
+        assert!(open_quote("zsh", bad).is_some(), "{bad}");
+        assert!(open_quote("fish", bad).is_some(), "{bad}");
     }
+    assert_eq!(open_quote("fish", "'it\\'s'"), None);
 }
 
 #[test]
@@ -180,7 +183,7 @@ fn completions_name_every_command_and_their_shells_can_read_them() {
             };
             assert!(text.lines().any(words), "{shell}: no {command}");
         }
-        assert_eq!(open_quote(&text), None, "{shell}");
+        assert_eq!(open_quote(shell, &text), None, "{shell}");
         let file = scratch.path(shell);
         std::fs::write(&file, text).expect("a file");
         if is_there(shell) {

@@ -77,7 +77,20 @@ const actions = {
           return label.trim() === "";
         },
       );
+      // Words that a line ends within. What publishers send is broken anywhere.
+      const broken = [];
+      const texts = document.createTreeWalker(document.body, NodeFilter.SHOW_TEXT);
+      for (let node = texts.nextNode(); node !== null; node = texts.nextNode()) {
+        if (node.parentElement.closest("pre, script, textarea") !== null) continue;
+        for (const { 0: word, index } of node.data.matchAll(/\S+/g)) {
+          const range = document.createRange();
+          range.setStart(node, index);
+          range.setEnd(node, index + word.length);
+          if (new Set([...range.getClientRects()].map((line) => Math.round(line.top))).size > 1) broken.push(word);
+        }
+      }
       return {
+        broken,
         nameless: nameless.map((element) => element.outerHTML),
         overflow_px: document.documentElement.scrollWidth - innerWidth,
         background: getComputedStyle(document.body).backgroundColor,
