@@ -65,15 +65,13 @@ pub enum Command {
     /// Ask a server's admin port: topics, connections, settings, drain
     #[command(after_help = client::ADMIN_EXAMPLES)]
     Admin(client::AdminArgs),
-    /// Print completions for a shell
-    #[command(hide = true)]
+    /// Print completions for a shell: bash, zsh, fish and others
     Completions {
         /// Which shell
         #[arg(value_enum)]
         shell: clap_complete::Shell,
     },
     /// Write the man pages into a directory
-    #[command(hide = true)]
     Man {
         /// Where to
         directory: PathBuf,

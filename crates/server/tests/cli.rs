@@ -191,6 +191,20 @@ fn help_and_version() {
         };
         assert_eq!(behind_options(columns), behind_options(1_000), "{command}");
     }
+    let help = run(&["--help"]);
+    for command in ["man", "completions"] {
+        let listed = text(&help.stdout)
+            .lines()
+            .any(|line| line.trim_start().starts_with(command));
+        assert!(listed, "{command}");
+    }
+    let disconnect = run(&["admin", "disconnect", "--help"]);
+    let usage = "admin disconnect [OPTIONS] <ID|--user <USER>|--filter <FILTER>|--transport <TRANSPORT>|--slow>\n";
+    assert!(
+        text(&disconnect.stdout).contains(usage),
+        "{}",
+        text(&disconnect.stdout)
+    );
     let version = run(&["--version"]);
     assert_eq!(
         text(&version.stdout),
@@ -217,6 +231,8 @@ fn wrong_usage_exits_with_2() {
         &["sub"],
         &["sub", "a", "--count", "0"],
         &["sub", "a", "--protocol", "pigeon"],
+        &["admin", "disconnect"],
+        &["admin", "disconnect", "0-1-2", "--user", "ann"],
     ] {
         let output = run(args);
         assert_eq!(output.status.code(), Some(2), "{args:?}");
