@@ -83,6 +83,25 @@ export interface Topic {
   rule: string;
 }
 
+/** A message of a topic's log. */
+export interface Kept {
+  offset: number;
+  published_s: number;
+  data: string | null;
+  data_base64: string | null;
+  content_type: string;
+  event: string;
+  key: string;
+}
+
+export interface KeptPage {
+  messages: Kept[];
+  /** `after` of the next page. */
+  next: number | null;
+  /** Messages between `after` and the first of these are gone. */
+  lost: boolean;
+}
+
 export interface Connection {
   id: string;
   shard: number;
@@ -156,6 +175,15 @@ export class Api {
 
   async topic(name: string): Promise<Topic> {
     return this.#get("topic", { name });
+  }
+
+  /** The messages behind the offset `after`, oldest first; from the oldest on without it. */
+  async messages(name: string, after: number | null, limit: number): Promise<KeptPage> {
+    return this.#get("topic/messages", { name, limit: String(limit), ...(after === null ? {} : { after: String(after) }) });
+  }
+
+  async purge(name: string): Promise<{ purged: number }> {
+    return this.#ask("DELETE", `api/v1/topic/messages?${new URLSearchParams({ name })}`);
   }
 
   async slow(cursor: string | null, limit: number): Promise<{ connections: Connection[]; next: string | null }> {

@@ -27,6 +27,8 @@ export interface ChartProps {
 }
 
 const HEIGHT_PX = 190;
+/** The steps of an axis that counts: nothing is there in parts. */
+const WHOLE_STEPS = Array.from({ length: 13 }, (_, power) => [1, 2, 5].map((digit) => digit * 10 ** power)).flat();
 /** The least that the time axis spans. */
 const SPAN_S = 120;
 
@@ -131,7 +133,7 @@ function axis(color: (name: string) => string, which: 0 | 1, log: boolean, forma
     font: "11px system-ui, sans-serif",
     ...(format === undefined
       ? { space: 80, size: 26, values: (_: uPlot, ticks: number[]) => ticks.map(clock) }
-      : { size: 66, space: 36, values: (_: uPlot, ticks: (number | null)[]) => ticks.map((tick) => (tick === null ? "" : format(tick))) }),
+      : { size: 66, space: 36, ...(log ? {} : { incrs: WHOLE_STEPS }), values: (_: uPlot, ticks: (number | null)[]) => ticks.map((tick) => (tick === null ? "" : format(tick))) }),
   };
 }
 

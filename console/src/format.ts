@@ -7,12 +7,19 @@ type Known = number | null | undefined;
 
 const known = (value: Known): value is number => typeof value === "number" && Number.isFinite(value);
 
-/** 12,345; from a million on 1.23 M, from a billion on 1.23 bn. */
+const tenths = new Intl.NumberFormat("en", { maximumFractionDigits: 1 });
+
+/** 12,345; from a million on 1.23 M, from a billion on 1.23 bn. Never a part of one. */
 export function count(value: Known): string {
   if (!known(value)) return DASH;
   if (Math.abs(value) >= 1e9) return `${three(value / 1e9)} bn`;
   if (Math.abs(value) >= 1e6) return `${three(value / 1e6)} M`;
-  return value > 0 && value < 10 && !Number.isInteger(value) ? value.toFixed(1) : whole.format(value);
+  return whole.format(value);
+}
+
+/** So many a second, without the unit: a count, and below ten with a tenth where there is one. */
+export function rate(value: Known): string {
+  return known(value) && Math.abs(value) < 10 ? tenths.format(value) : count(value);
 }
 
 /** 1 topic, 2 topics. */

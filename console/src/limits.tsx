@@ -2,7 +2,7 @@
 
 import type { Limit, Stats } from "./api";
 import { bytes, exact, percent } from "./format";
-import { Meter, Table } from "./parts";
+import { Breaking, Meter, Table } from "./parts";
 
 /** Those that are nearest first. */
 export function nearest(limits: Limit[]): Limit[] {
@@ -42,7 +42,9 @@ export function LimitRows({ limits }: { limits: Limit[] }) {
         const show = limit.unit === "bytes" ? bytes : exact;
         return (
           <li key={limit.name}>
-            <code>{limit.name}</code>
+            <code>
+              <Breaking>{limit.name}</Breaking>
+            </code>
             <Meter share={limit.share} label={limit.name} text={percent(limit.share)} />
             <span class="of">
               {show(limit.used)} of {show(limit.limit)}

@@ -2,7 +2,7 @@
 
 import type { Shard, Stats } from "./api";
 import { Chart } from "./chart";
-import { bytes, count, duration, exact, many, micros, percent } from "./format";
+import { bytes, count, duration, exact, many, micros, percent, rate } from "./format";
 import { LimitRows, nearest } from "./limits";
 import { Meter, Table } from "./parts";
 import type { State } from "./store";
@@ -46,7 +46,7 @@ export function Overview({ state, stats }: { state: State; stats: Stats }) {
           title="Messages in"
           unit="published a second"
           least={10}
-          format={count}
+          format={rate}
           lines={[{ label: "in", color: "--c1", values: h.in }]}
         />
         <Chart
@@ -54,7 +54,7 @@ export function Overview({ state, stats }: { state: State; stats: Stats }) {
           title="Messages out"
           unit="delivered a second"
           least={10}
-          format={count}
+          format={rate}
           lines={[{ label: "out", color: "--c2", values: h.out }]}
         />
       </div>
@@ -78,10 +78,10 @@ function Tiles({ stats }: { stats: Stats }) {
       <Tile name="Connections" value={count(stats.connections.total)} id="connections">
         {by.length === 0 ? "nobody is connected" : by.map(([name, n]) => `${count(n)} ${transport(name)}`).join(" · ")}
       </Tile>
-      <Tile name="Messages in" value={`${count(stats.messages.in_per_s)}/s`} id="in">
+      <Tile name="Messages in" value={`${rate(stats.messages.in_per_s)}/s`} id="in">
         {bytes(stats.messages.in_bytes_per_s)}/s · {count(stats.messages.in_total)} since start
       </Tile>
-      <Tile name="Messages out" value={`${count(stats.messages.out_per_s)}/s`} id="out">
+      <Tile name="Messages out" value={`${rate(stats.messages.out_per_s)}/s`} id="out">
         {bytes(stats.messages.out_bytes_per_s)}/s · {count(stats.messages.out_total)} since start
       </Tile>
       <Tile name="Latency p99" value={micros(stats.latency_us.p99)} id="p99">
@@ -97,7 +97,7 @@ function Tiles({ stats }: { stats: Stats }) {
         {bytes(stats.slow.outbox_bytes)} waiting · {many(stats.slow.gaps_total, "gap")} told
       </Tile>
       <Tile name="Up for" value={duration(stats.uptime_s)} id="uptime">
-        {count(stats.accepts_per_s)}/s come · {count(stats.closes_per_s)}/s go
+        {rate(stats.accepts_per_s)}/s come · {rate(stats.closes_per_s)}/s go
       </Tile>
     </dl>
   );
@@ -137,8 +137,8 @@ function Shards({ shards }: { shards: Shard[] }) {
             </td>
             <td class="n">{exact(shard.connections)}</td>
             <td class="n">{exact(shard.topics)}</td>
-            <td class="n">{count(shard.in_per_s)}</td>
-            <td class="n">{count(shard.out_per_s)}</td>
+            <td class="n">{rate(shard.in_per_s)}</td>
+            <td class="n">{rate(shard.out_per_s)}</td>
             <td class="n">{micros(shard.turn_us_mean)}</td>
             <td class="n">{micros(shard.turn_us_max)}</td>
             <td class="n">{bytes(shard.log_bytes)}</td>

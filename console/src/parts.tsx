@@ -1,6 +1,6 @@
 /** Small pieces that several views are made of. */
 
-import type { ComponentChildren } from "preact";
+import { Fragment, type ComponentChildren } from "preact";
 
 /** A bar with its share in words. From 80 % on it warns, from 95 % on it alarms; the colour is not the only sign. */
 export function Meter({ share, label, text }: { share: number; label: string; text: string }) {
@@ -51,6 +51,20 @@ export function Table({ label, heads, children }: TableProps) {
         <tbody>{children}</tbody>
       </table>
     </div>
+  );
+}
+
+/** A name that may go on in the next line behind its `/`, `.` and `_`, so that a narrow screen does not break it within a word. */
+export function Breaking({ children }: { children: string }) {
+  return (
+    <>
+      {children.split(/(?<=[/._])/).map((part, i) => (
+        <Fragment key={i}>
+          {i > 0 && <wbr />}
+          {part}
+        </Fragment>
+      ))}
+    </>
   );
 }
 

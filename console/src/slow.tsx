@@ -2,9 +2,9 @@
 
 import { useEffect, useState } from "preact/hooks";
 import type { ApiError, Connection, Stats } from "./api";
-import { bytes, count, duration, exact } from "./format";
+import { bytes, duration, exact, rate } from "./format";
 import { transport } from "./overview";
-import { Table, Trouble } from "./parts";
+import { Breaking, Table, Trouble } from "./parts";
 import { to } from "./route";
 import { useApi } from "./store";
 
@@ -63,12 +63,12 @@ export function Slow({ stats }: { stats: Stats }) {
         </div>
         <div>
           <dt>Fell back to the log</dt>
-          <dd>{count(stats.slow.fallbacks_per_s)}/s</dd>
+          <dd>{rate(stats.slow.fallbacks_per_s)}/s</dd>
         </div>
         <div>
           <dt>Gaps told</dt>
           <dd>
-            {count(stats.slow.gaps_per_s)}/s · {exact(stats.slow.gaps_total)} since start
+            {rate(stats.slow.gaps_per_s)}/s · {exact(stats.slow.gaps_total)} since start
           </dd>
         </div>
       </dl>
@@ -90,7 +90,9 @@ export function Slow({ stats }: { stats: Stats }) {
               {one.topics.slice(0, 3).map((name, i) => (
                 <>
                   {i > 0 && ", "}
-                  <a href={to("topic", name)}>{name}</a>
+                  <a href={to("topic", name)}>
+                    <Breaking>{name}</Breaking>
+                  </a>
                 </>
               ))}
               {one.topic_count > 3 && ` and ${exact(one.topic_count - 3)} more`}

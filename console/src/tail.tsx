@@ -7,14 +7,14 @@
 
 import { useEffect, useRef, useState } from "preact/hooks";
 import { tailPath, type Envelope } from "./api";
+import { MessageText } from "./message";
+import { Breaking } from "./parts";
 import { exact } from "./format";
 import { store, useStore } from "./store";
 import { follow } from "./stream";
 
 const KEPT = 200;
 const DRAW_EVERY_MS = 250;
-/** How much of a long message is shown. */
-const SHOWN_CHARS = 4_000;
 
 interface Row {
   number: number;
@@ -104,20 +104,16 @@ function MessageRow({ row, named }: { row: Row; named: boolean }) {
       </li>
     );
   }
-  const text = message.data ?? message.data_base64 ?? "";
-  const binary = message.data === undefined && message.data_base64 !== undefined;
   return (
     <li>
-      <p>
+      <MessageText message={message}>
         <time>{row.time}</time>
-        {named && <b>{message.topic}</b>}
-        {message.event !== undefined && <span>event {message.event}</span>}
-        {message.key !== undefined && <span>key {message.key}</span>}
-        {message.content_type !== undefined && <span>{message.content_type}</span>}
-        {binary && <span>binary, in base64</span>}
-      </p>
-      <pre>{text.slice(0, SHOWN_CHARS)}</pre>
-      {text.length > SHOWN_CHARS && <p>{exact(text.length - SHOWN_CHARS)} more characters</p>}
+        {named && (
+          <b>
+            <Breaking>{message.topic}</Breaking>
+          </b>
+        )}
+      </MessageText>
     </li>
   );
 }

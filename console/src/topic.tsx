@@ -1,9 +1,10 @@
-/** One topic: its info, a live tail and a box to publish. */
+/** One topic: its info, a live tail, a box to publish, and what is kept. */
 
 import { useEffect, useState } from "preact/hooks";
 import { ApiError, type Message, type Topic } from "./api";
 import { bytes, duration, exact } from "./format";
-import { Trouble } from "./parts";
+import { Kept } from "./kept";
+import { Breaking, Trouble } from "./parts";
 import { to } from "./route";
 import { useApi } from "./store";
 import { Tail } from "./tail";
@@ -12,21 +13,27 @@ import { Tail } from "./tail";
 const EVERY_MS = 2_000;
 
 export function TopicView({ name }: { name: string }) {
+  const { info, trouble } = useInfo(name);
   return (
     <>
       <p class="crumbs">
-        <a href={to("topics")}>Topics</a> / <strong>{name}</strong>
+        <a href={to("topics")}>Topics</a> /{" "}
+        <strong>
+          <Breaking>{name}</Breaking>
+        </strong>
       </p>
-      <Info name={name} />
+      <Info name={name} info={info} trouble={trouble} />
       <div class="columns">
         <Tail of={{ topic: name }} />
         <Publish key={name} topic={name} />
       </div>
+      <Kept name={name} info={info} />
     </>
   );
 }
 
-function Info({ name }: { name: string }) {
+/** How the topic stands, asked for again and again; none while it does not exist. */
+function useInfo(name: string): { info: Topic | null; trouble: string } {
   const api = useApi();
   const [info, show] = useState<Topic | null>(null);
   const [trouble, say] = useState("");
@@ -55,7 +62,10 @@ function Info({ name }: { name: string }) {
       clearTimeout(timer);
     };
   }, [api, name]);
+  return { info, trouble };
+}
 
+function Info({ name, info, trouble }: { name: string; info: Topic | null; trouble: string }) {
   const facts: [string, string][] = info === null ? [] : [
     ["Subscribers", exact(info.subscribers)],
     ["Messages kept", exact(info.messages)],

@@ -1,23 +1,35 @@
-/** The list of topics: by filter, a page at a time. */
+/** The list of topics: by filter, by name, a page at a time. */
 
 import { useEffect, useState } from "preact/hooks";
 import type { ApiError, Topic } from "./api";
 import { bytes, duration, exact } from "./format";
-import { Table, Trouble } from "./parts";
+import { Breaking, Table, Trouble } from "./parts";
 import { to } from "./route";
 import { Tail } from "./tail";
 import { useApi } from "./store";
 
 const PAGE = 50;
-/** The server looks through a bounded part of its tables for each page, so that pages may come empty: that many are skipped at once. */
-const EMPTY_PAGES = 50;
+/** The server knows no order of names: so many are read at once and sorted here. */
+const SORTED_MAX = 1_000;
+/** It looks through a bounded part of its tables for each answer, so that answers may come short or empty: that many are asked for. */
+const ANSWERS_MAX = 100;
+
+const byName = new Intl.Collator("en", { numeric: true });
+
+interface Sorted {
+  topics: Topic[];
+  /** Where the server goes on. */
+  next: string | null;
+}
 
 export function Topics({ filter }: { filter: string }) {
   const api = useApi();
   const [typed, type] = useState(filter);
-  /** The cursor of each page until the one that is shown. */
+  /** The cursor of each thousand until the one that is shown. */
   const [cursors, turn] = useState<(string | null)[]>([null]);
-  const [page, show] = useState<{ topics: Topic[]; next: string | null } | null>(null);
+  /** The page within it. */
+  const [at, leaf] = useState(0);
+  const [sorted, show] = useState<Sorted | null>(null);
   const [trouble, say] = useState("");
   const [tail, follow] = useState(false);
   const [again, reload] = useState(0);
@@ -25,18 +37,21 @@ export function Topics({ filter }: { filter: string }) {
   useEffect(() => {
     type(filter);
     turn([null]);
+    leaf(0);
     follow(false);
   }, [filter]);
 
   useEffect(() => {
     let gone = false;
     const read = async () => {
-      let cursor = cursors.at(-1) ?? null;
-      let got = await api.topics(filter, cursor, PAGE);
-      for (let i = 0; i < EMPTY_PAGES && got.topics.length === 0 && got.next !== null && !gone; i++) {
-        cursor = got.next;
-        got = await api.topics(filter, cursor, PAGE);
+      const got: Sorted = { topics: [], next: cursors.at(-1) ?? null };
+      for (let i = 0; i < ANSWERS_MAX && got.topics.length < SORTED_MAX && !gone; i++) {
+        const more = await api.topics(filter, got.next, SORTED_MAX - got.topics.length);
+        got.topics.push(...more.topics);
+        got.next = more.next;
+        if (more.next === null) break;
       }
+      got.topics.sort((a, b) => byName.compare(a.name, b.name));
       return got;
     };
     read().then(
@@ -54,7 +69,19 @@ export function Topics({ filter }: { filter: string }) {
     };
   }, [api, filter, cursors, again]);
 
-  const next = page?.next ?? null;
+  const next = sorted?.next ?? null;
+  const leaves = Math.max(1, Math.ceil((sorted?.topics.length ?? 0) / PAGE));
+  const shown = sorted?.topics.slice(at * PAGE, (at + 1) * PAGE);
+  const forth = () => {
+    if (at + 1 < leaves) return leaf(at + 1);
+    turn([...cursors, next]);
+    leaf(0);
+  };
+  const back = () => {
+    if (at > 0) return leaf(at - 1);
+    turn(cursors.slice(0, -1));
+    leaf(0);
+  };
   return (
     <>
       <section class="panel" aria-labelledby="topics">
@@ -91,10 +118,12 @@ export function Topics({ filter }: { filter: string }) {
         </p>
         {trouble !== "" && <Trouble>{trouble}</Trouble>}
         <Table label="Topics" heads={["Topic", "#Subscribers", "#Messages", "#Bytes", "#Last asked", "Rule", "#Home"]}>
-          {page?.topics.map((topic) => (
+          {shown?.map((topic) => (
             <tr key={topic.name}>
               <th scope="row" class="name">
-                <a href={to("topic", topic.name)}>{topic.name === "" ? "(empty name)" : topic.name}</a>
+                <a href={to("topic", topic.name)}>
+                  <Breaking>{topic.name === "" ? "(empty name)" : topic.name}</Breaking>
+                </a>
               </th>
               <td class="n">{exact(topic.subscribers)}</td>
               <td class="n">{exact(topic.messages)}</td>
@@ -107,13 +136,19 @@ export function Topics({ filter }: { filter: string }) {
             </tr>
           ))}
         </Table>
-        {page !== null && page.topics.length === 0 && <p class="hint">No topic here matches {filter}.</p>}
+        {sorted !== null && sorted.topics.length === 0 && <p class="hint">No topic here matches {filter}.</p>}
+        {(next !== null || cursors.length > 1) && (
+          <p class="hint">There are many: they come by the thousand, as the server finds them, and each thousand is sorted. A narrower filter finds one sooner.</p>
+        )}
         <nav class="pages" aria-label="Pages of topics">
-          <button type="button" class="quiet" disabled={cursors.length === 1} onClick={() => turn(cursors.slice(0, -1))}>
+          <button type="button" class="quiet" disabled={cursors.length === 1 && at === 0} onClick={back}>
             Back
           </button>
-          <span>Page {cursors.length}</span>
-          <button type="button" class="quiet" disabled={next === null} onClick={() => turn([...cursors, next])}>
+          <span>
+            Page {at + 1} of {leaves}
+            {cursors.length > 1 && `, thousand ${cursors.length}`}
+          </span>
+          <button type="button" class="quiet" disabled={next === null && at + 1 >= leaves} onClick={forth}>
             Next
           </button>
         </nav>

@@ -5,7 +5,7 @@
 //! `crore bench run pair` starts each with a configuration of its own, and ends it.
 
 use crate::run::{Step, target_directory, which};
-use crate::tools::{apt_install, as_root};
+use crate::tools::{SERVICES, apt_install};
 use anyhow::{Context, Result, bail, ensure};
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -19,12 +19,6 @@ const PEERS: &[(&str, &str)] = &[
     ),
     ("/usr/sbin/mosquitto", "mosquitto"),
 ];
-/// The packages that bring a service of their name.
-const SERVICES: [&str; 2] = ["nginx", "mosquitto"];
-/// Debian asks this program whether a package may start its service; there is none by default.
-const POLICY: &str = "/usr/sbin/policy-rc.d";
-/// Its answer: no (exit status 101).
-const REFUSAL: &str = "#!/bin/sh\nexit 101\n";
 /// One short round: says that everything runs, not how fast.
 const QUICK: [&str; 4] = ["--rounds", "1", "--duration", "2"];
 
@@ -104,19 +98,7 @@ fn install() -> Result<()> {
     }
     eprintln!("xtask: missing {missing:?}, installing them without their services");
     let before = running();
-    let refused = refuse_services()?;
-    let installed = apt_install(&missing);
-    if refused {
-        as_root("rm").args([POLICY]).run()?;
-    }
-    installed?;
-    for service in SERVICES {
-        if missing.contains(&service) && which("systemctl").is_some() {
-            as_root("systemctl")
-                .args(["disable", "--quiet", service])
-                .run()?;
-        }
-    }
+    apt_install(&missing)?;
     let started: Vec<_> = running()
         .into_iter()
         .filter(|it| !before.contains(it))
@@ -126,25 +108,6 @@ fn install() -> Result<()> {
         "installing has started {started:?}; stop them, they would disturb every measurement"
     );
     Ok(())
-}
-
-/// Refuses the start of services until the policy is removed again; false when this machine has a
-/// policy of its own, which is left alone.
-fn refuse_services() -> Result<bool> {
-    if Path::new(POLICY).exists() {
-        return Ok(false);
-    }
-    let file = target_directory()?.join("policy-rc.d");
-    fs::write(&file, REFUSAL).with_context(|| format!("writing {}", file.display()))?;
-    as_root("install")
-        .args([
-            "-m".as_ref(),
-            "755".as_ref(),
-            file.as_os_str(),
-            POLICY.as_ref(),
-        ])
-        .run()?;
-    Ok(true)
 }
 
 /// The processes that bear a service's name: their numbers and names.

@@ -13,7 +13,7 @@ mod sim;
 mod tools;
 
 use anyhow::{Context, Result, bail};
-use run::{Step, workspace_root};
+use run::{Step, together, workspace_root};
 use std::time::Instant;
 
 const USAGE: &str = "\
@@ -84,26 +84,29 @@ fn test(release: bool) -> Result<()> {
         .args(["test", "--workspace", "--locked", "--no-fail-fast"])
         .args(profile)
         .env("CRORE_TOOLS", "required")
-        .run();
+        .run_tests();
     let clients = Step::new("cargo")
         .args(["test", "--workspace", "--test", "clients", "--locked"])
         .args(profile)
         .args(["--", "--ignored"])
         .env("CRORE_CLIENT_TESTS", &tools)
-        .run();
+        .run_tests();
     // Alone, since it uses up what memory the kernel gives to TCP.
     let stalled = Step::new("cargo")
         .args(["test", "--package", "crore", "--test", "http", "--locked"])
         .args(profile)
         .args(["--", "--ignored", "ten_thousand_do_not_read"])
-        .run();
+        .run_tests();
     // One run shows all that fails.
-    all.and(model())
-        .and(clients)
-        .and(stalled)
-        .and(console::check())
-        .and(fuzz::short())
-        .and(sim::fresh())
+    together([
+        all,
+        model(),
+        clients,
+        stalled,
+        console::check(),
+        fuzz::short(),
+        sim::fresh(),
+    ])
 }
 
 /// Every interleaving of the mailbox's senders and reader. A build of its own, since the library stands on
@@ -115,7 +118,7 @@ fn model() -> Result<()> {
         .args(["--locked", "--release", "--target-dir"])
         .args([&target])
         .env("RUSTFLAGS", "--cfg loom")
-        .run()
+        .run_tests()
 }
 
 /// Everything that is checked without running anything of ours.

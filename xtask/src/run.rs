@@ -4,6 +4,7 @@
 
 use anyhow::{Context, Result, bail};
 use std::ffi::{OsStr, OsString};
+use std::io::{self, BufRead, BufReader, Write};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::SystemTime;
@@ -57,6 +58,36 @@ impl Step {
         Ok(())
     }
 
+    /// The same for a run of Rust's tests, whose error names those that failed.
+    pub fn run_tests(self) -> Result<()> {
+        self.run_tests_to(&mut io::stdout())
+    }
+
+    fn run_tests_to(mut self, out: &mut impl Write) -> Result<()> {
+        eprintln!("$ {}", self.shown);
+        let context = || format!("cannot start `{}`", self.shown);
+        self.command.stdout(Stdio::piped());
+        let mut child = self.command.spawn().with_context(context)?;
+        let lines = BufReader::new(child.stdout.take().context("a pipe")?).split(b'\n');
+        let mut failed = Vec::new();
+        for line in lines {
+            let line = line.context("reading what the tests say")?;
+            let text = String::from_utf8_lossy(&line);
+            writeln!(out, "{text}").context("showing what the tests say")?;
+            failed.extend(failed_test(&text).map(str::to_string));
+        }
+        let status = child.wait().with_context(context)?;
+        if status.success() {
+            return Ok(());
+        }
+        let which = match &failed[..] {
+            [] => "no test has said so: a program did not build, or ended before its tests did (above)"
+                .to_string(),
+            failed => format!("failed tests:\n  {}", failed.join("\n  ")),
+        };
+        bail!("`{}` failed: {status}; {which}", self.shown);
+    }
+
     /// Runs it in silence and says whether it could be started and exited with 0.
     pub fn succeeds(mut self) -> bool {
         let quiet = self
@@ -65,6 +96,21 @@ impl Step {
             .stdout(Stdio::null())
             .stderr(Stdio::null());
         quiet.status().is_ok_and(|status| status.success())
+    }
+}
+
+/// The test that failed, if a line of the test harness says so.
+fn failed_test(line: &str) -> Option<&str> {
+    line.strip_prefix("test ")?.strip_suffix(" ... FAILED")
+}
+
+/// One error for all that failed, so that the end names all of it.
+pub fn together(outcomes: impl IntoIterator<Item = Result<()>>) -> Result<()> {
+    let errors = outcomes.into_iter().filter_map(Result::err);
+    let errors: Vec<String> = errors.map(|error| format!("{error:#}")).collect();
+    match errors.is_empty() {
+        true => Ok(()),
+        false => bail!("{}", errors.join("\n")),
     }
 }
 
@@ -97,4 +143,31 @@ pub fn which(program: &str) -> Option<PathBuf> {
     std::env::split_paths(&path)
         .map(|directory| directory.join(program))
         .find(|file| file.is_file())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_end_names_every_test_that_failed() {
+        // Not to the harness's own output, which is read in the same way.
+        let run = |step: Step| step.run_tests_to(&mut io::sink());
+        let says = |text: &str| run(Step::new("printf").args([text]));
+        assert!(says("test a::b ... ok\n").is_ok());
+        let fails = |text: &str| {
+            let script = format!("printf '{text}'; exit 101");
+            run(Step::new("sh").args(["-c", &script]))
+        };
+        let one = fails("test a::b ... ok\ntest a::c ... FAILED\n");
+        let two = fails("test d ... FAILED\ntest e ... FAILED\ntest result: FAILED. 0 passed\n");
+        let all = together([one, Ok(()), two]).expect_err("three have failed");
+        let all = all.to_string();
+        for name in ["\n  a::c", "\n  d\n  e"] {
+            assert!(all.contains(name), "{all}");
+        }
+        assert!(!all.contains("a::b\n"), "{all}");
+        let none = fails("").expect_err("it has failed").to_string();
+        assert!(none.contains("did not build"), "{none}");
+    }
 }

@@ -1,7 +1,7 @@
-//! What the client tests need: Chromium, Mosquitto's clients, Node with four packages, Python with three; and the
-//! tools that judge packages, man pages and completions.
+//! What the client tests need: Chromium, nginx, Caddy, Mosquitto's clients, Node with four packages, Python with three; and
+//! the tools that judge packages and man pages. Shells are nobody's to install: their completions are tried where they are.
 //!
-//! Programs come from Debian's packages and only when they are missing; the libraries come in the
+//! Programs come from Debian's packages and only when they are missing; none is started as a service. The libraries come in the
 //! versions that `conformance/` pins, into a directory below `target/`, and are left alone while
 //! those pins stand. A second run therefore costs a few file reads.
 
@@ -10,22 +10,29 @@ use anyhow::{Context, Result, bail};
 use std::fs;
 use std::path::{Path, PathBuf};
 
-/// A program that must be in `PATH`, and the Debian packages that bring it.
+/// A program that must be in `PATH` (or there, with a slash), and the Debian packages that bring it.
 const PROGRAMS: &[(&str, &[&str])] = &[
     ("curl", &["curl"]),
     ("chromium", &["chromium"]),
+    ("/usr/sbin/nginx", &["nginx"]),
+    ("caddy", &["caddy"]),
     ("mosquitto_pub", &["mosquitto-clients"]),
     ("node", &["nodejs"]),
     ("npm", &["npm"]),
     ("python3", &["python3", "python3-venv"]),
     ("bash", &["bash"]),
-    ("zsh", &["zsh"]),
-    ("fish", &["fish"]),
     ("groff", &["groff-base"]),
     ("dpkg-deb", &["dpkg"]),
     ("objdump", &["binutils"]),
     ("systemd-analyze", &["systemd"]),
 ];
+
+/// The packages that bring a service of their name.
+pub const SERVICES: [&str; 3] = ["nginx", "mosquitto", "caddy"];
+/// Debian asks this program whether a package may start its service; there is none by default.
+const POLICY: &str = "/usr/sbin/policy-rc.d";
+/// Its answer: no (exit status 101).
+const REFUSAL: &str = "#!/bin/sh\nexit 101\n";
 
 /// The files that pin the libraries.
 const NODE_PINS: &[&str] = &["package.json", "package-lock.json"];
@@ -60,14 +67,46 @@ fn programs() -> Result<()> {
     apt_install(&packages.collect::<Vec<_>>())
 }
 
-/// Installs Debian packages.
+/// Installs Debian packages, as programs: what they would start as services, now or at the next boot, is switched off.
 pub fn apt_install(packages: &[&str]) -> Result<()> {
     let apt = || as_root("env").args(["DEBIAN_FRONTEND=noninteractive", "apt-get"]);
     apt().args(["update", "-qq"]).run()?;
-    apt()
+    let refused = refuse_services()?;
+    let installed = apt()
         .args(["install", "-qq", "-y", "--no-install-recommends"])
         .args(packages)
-        .run()
+        .run();
+    if refused {
+        as_root("rm").args([POLICY]).run()?;
+    }
+    installed?;
+    for service in SERVICES {
+        if packages.contains(&service) && which("systemctl").is_some() {
+            as_root("systemctl")
+                .args(["disable", "--quiet", service])
+                .run()?;
+        }
+    }
+    Ok(())
+}
+
+/// Refuses the start of services until the policy is removed again; false when this machine has a
+/// policy of its own, which is left alone.
+fn refuse_services() -> Result<bool> {
+    if Path::new(POLICY).exists() {
+        return Ok(false);
+    }
+    let file = target_directory()?.join("policy-rc.d");
+    fs::write(&file, REFUSAL).with_context(|| format!("writing {}", file.display()))?;
+    as_root("install")
+        .args([
+            "-m".as_ref(),
+            "755".as_ref(),
+            file.as_os_str(),
+            POLICY.as_ref(),
+        ])
+        .run()?;
+    Ok(true)
 }
 
 /// A program that needs root: a user who is not root has `sudo`, or is told so by the program.

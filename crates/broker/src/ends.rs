@@ -61,6 +61,7 @@ impl Shard {
         self.passes.remove(slot);
         self.drop_outbox(slot);
         self.drop_extra(slot);
+        self.relayed.remove(&slot);
         let row = self.conns.remove(slot);
         self.left(&row);
         io.close(row.link, how);

@@ -49,7 +49,7 @@ pub struct Http {
     /// Paths that tell which topics have subscribers.
     pub interest_paths: Vec<String>,
     /// Origins, besides the request's own host, that may upgrade or use unsafe methods
-    /// (`https://app.example.com`), or `*` for all.
+    /// (`https://app.example.com`), `null` for pages from files and sandboxed frames, or `*` for all.
     pub allowed_origins: Vec<String>,
     /// Accept only `Host`s that name the loopback (DNS rebinding). The server sets this while it
     /// listens on loopback only and is anonymous.

@@ -75,6 +75,9 @@ pub struct Shard {
     pub(crate) extras: Side<Box<Extra>>,
     pub(crate) mqtts: Slab<MqttRow>,
     pub(crate) passes: Passes,
+    /// Whose connections these are that come from proxies, as far as those say it. What a limit needs of an address is in
+    /// the row.
+    pub(crate) relayed: BTreeMap<u32, IpAddr>,
     pub(crate) verdicts: Verdicts,
     pub(crate) topics: Topics,
     /// MQTT sessions whose client ids have their home here.
@@ -169,6 +172,7 @@ impl Shard {
             extras: Side::new(),
             mqtts: Slab::new(),
             passes: Passes::default(),
+            relayed: BTreeMap::new(),
             verdicts: Verdicts::default(),
             topics: Topics::default(),
             sessions: Sessions::default(),
@@ -265,6 +269,7 @@ impl Shard {
             parts: self.purse.parts(),
             mqtt_connections: self.mqtts.len(),
             passes: self.passes.len(),
+            relayed: self.relayed.len() as u32,
             receive_bytes: self.receive_bytes,
             outbox_bytes: self.outbox_bytes,
             deliveries: self.deliveries.len(),

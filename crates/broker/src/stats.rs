@@ -226,6 +226,8 @@ pub struct Accounts {
     pub carrier_topics: u32,
     /// Connections on which somebody is known.
     pub passes: u32,
+    /// Connections of which a proxy has said whose they are.
+    pub relayed: u32,
     /// MQTT connections.
     pub mqtt_connections: u32,
     /// MQTT sessions whose home this is.

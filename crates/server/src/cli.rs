@@ -3,7 +3,6 @@
 //! Exit codes: 0 done, 1 failed (with the reason on stderr), 2 wrong usage (from clap). A flag exists
 //! for what people change often; everything else is a key of the file.
 
-use std::net::SocketAddr;
 use std::path::PathBuf;
 
 use clap::{ArgAction, Args, Parser, Subcommand};
@@ -12,7 +11,7 @@ use tracing_subscriber::EnvFilter;
 
 use crate::access;
 use crate::client;
-use crate::config::{self, File, RuleEntry};
+use crate::config::{self, File, Listen, RuleEntry};
 use crate::doctor;
 
 /// The filter that matches every topic.
@@ -66,15 +65,13 @@ pub enum Command {
     /// Ask a server's admin port: topics, connections, settings, drain
     #[command(after_help = client::ADMIN_EXAMPLES)]
     Admin(client::AdminArgs),
-    /// Print completions for a shell
-    #[command(hide = true)]
+    /// Print completions for a shell: bash, zsh, fish and others
     Completions {
         /// Which shell
         #[arg(value_enum)]
         shell: clap_complete::Shell,
     },
     /// Write the man pages into a directory
-    #[command(hide = true)]
     Man {
         /// Where to
         directory: PathBuf,
@@ -101,18 +98,20 @@ impl Command {
 /// Flags of `crore serve`; each wins over the file.
 #[derive(Clone, Debug, Default, Args)]
 #[command(after_help = "\
-Settings come from the built-in defaults, then from the file, then from flags. docs/SETTINGS.md lists
-every key. SIZE is bytes, or a number with a unit: 64KiB, 1MiB.
+Settings come from the built-in defaults, then from the file, then from flags.
+docs/SETTINGS.md lists every key. SIZE is bytes, or has a unit: 64KiB, 1MiB.
 
 Examples:
   crore serve
   crore serve --listen 127.0.0.1:8800 --listen '[::1]:8800' --shards 2
-  crore serve --config /etc/crore.toml --check      print the effective settings and exit
-  crore serve --listen 0.0.0.0:8800 --insecure --allowed-origin https://app.example.com")]
+  crore serve --config crore.toml --check       print what would hold, and exit
+  crore serve --allowed-origin null             let pages from files in
+  crore serve --allowed-origin http://127.0.0.1:3000
+  crore serve --listen 0.0.0.0:8800 --insecure  whoever reaches it may publish")]
 pub struct ServeArgs {
     /// Listen here instead of on 127.0.0.1:8800 (repeatable)
     #[arg(long, value_name = "ADDR:PORT", action = ArgAction::Append)]
-    pub listen: Vec<SocketAddr>,
+    pub listen: Vec<Listen>,
 
     /// Shard threads; 0 = one for each core
     #[arg(long, value_name = "N")]
@@ -160,13 +159,13 @@ pub struct ServeArgs {
 
     /// Listen here for operators (metrics, API, console) instead of on 127.0.0.1:8801
     #[arg(long, value_name = "ADDR:PORT", conflicts_with = "no_admin")]
-    pub admin_listen: Option<SocketAddr>,
+    pub admin_listen: Option<Listen>,
 
     /// Do without the admin port
     #[arg(long)]
     pub no_admin: bool,
 
-    /// Origin of web pages that may publish and upgrade, or * for all (repeatable)
+    /// Origin of web pages that may publish, upgrade and read; null for pages from files, * for all (repeatable)
     #[arg(long, value_name = "ORIGIN", action = ArgAction::Append)]
     pub allowed_origin: Vec<String>,
 }
@@ -176,7 +175,7 @@ impl ServeArgs {
     pub fn lay_over(&self, file: &mut File) -> Vec<(&'static str, &'static str)> {
         let mut set = Vec::new();
         if !self.listen.is_empty() {
-            file.listen.clone_from(&self.listen);
+            file.listen = Listen::all(&self.listen);
             set.push(("listen", "--listen"));
         }
         if !self.allowed_origin.is_empty() {
@@ -188,7 +187,7 @@ impl ServeArgs {
             set.push(("pin", "--pin"));
         }
         if self.admin_listen.is_some() || self.no_admin {
-            file.admin.listen = self.admin_listen;
+            file.admin.listen = self.admin_listen.as_ref().map(Listen::first);
             let flag = if self.no_admin {
                 "--no-admin"
             } else {

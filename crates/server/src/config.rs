@@ -7,7 +7,7 @@
 //! against `crore_broker::settings` by the compiler.
 //!
 //! It deliberately does not reload, does not read the environment, and does not look at the host
-//! beyond its memory and cores.
+//! beyond its memory and cores, and what a name in `listen` stands for.
 
 pub mod access;
 mod admin;
@@ -15,6 +15,7 @@ mod check;
 mod file;
 mod forms;
 mod host;
+mod listen;
 mod locate;
 mod state;
 mod tls;
@@ -31,6 +32,7 @@ pub use admin::Admin;
 pub use check::MAX_SHARDS;
 pub use file::{File, RuleEntry};
 pub use host::Resources;
+pub use listen::Listen;
 pub use state::State;
 pub use tls::{ClientCertificates, Tls, Version};
 pub use units::parse_size;

@@ -1,7 +1,8 @@
 //! What packages are made of: man pages, completions, the Debian package, the systemd unit.
 //!
 //! Tools that judge these are used where they are. Under `cargo xtask test` (which installs them and sets
-//! `CRORE_TOOLS=required`) one that is missing is a failure; elsewhere its test says what it leaves out.
+//! `CRORE_TOOLS=required`) one that is missing is a failure; elsewhere its test says what it leaves out. Shells besides bash
+//! are somebody's choice and installed by nobody: where they are missing, how the words of their completions are quoted is checked.
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
@@ -66,14 +67,19 @@ fn output(program: &str, args: &[&str]) -> Output {
         .unwrap_or_else(|error| panic!("{program}: {error}"))
 }
 
+/// Whether a tool is in `PATH`.
+fn is_there(tool: &str) -> bool {
+    let paths = std::env::var_os("PATH").unwrap_or_default();
+    std::env::split_paths(&paths).any(|directory| directory.join(tool).is_file())
+}
+
 /// Whether a tool is there; where it must be, it is.
 #[allow(
     clippy::print_stderr,
     reason = "whoever runs the tests is told what they leave out"
 )]
 fn has(tool: &str) -> bool {
-    let paths = std::env::var_os("PATH").unwrap_or_default();
-    let found = std::env::split_paths(&paths).any(|directory| directory.join(tool).is_file());
+    let found = is_there(tool);
     let required = std::env::var_os("CRORE_TOOLS").is_some_and(|value| value == "required");
     assert!(
         found || !required,
@@ -132,6 +138,39 @@ fn there_is_a_man_page_for_the_program_and_each_command() {
     }
 }
 
+/// The line in which a quote begins that nothing closes: a backslash takes the next sign literally outside of quotes and
+/// within double ones (in fish in all), and comments end with their line.
+fn open_quote<'t>(shell: &str, text: &'t str) -> Option<&'t str> {
+    let (mut open, mut began) = (None, 0);
+    let (mut signs, mut before) = (text.char_indices(), '\n');
+    while let Some((at, sign)) = signs.next() {
+        match (open, sign) {
+            (None | Some('"'), '\\') => drop(signs.next()),
+            (Some(_), '\\') if shell == "fish" => drop(signs.next()),
+            (None, '#') if before.is_whitespace() => {
+                signs.by_ref().find(|(_, sign)| *sign == '\n');
+            }
+            (None, '\'' | '"') => (open, began) = (Some(sign), at),
+            (Some(quote), sign) if sign == quote => open = None,
+            _ => {}
+        }
+        before = sign;
+    }
+    open.and_then(|_| text[began..].lines().next())
+}
+
+#[test]
+fn a_quote_that_nothing_closes_is_found() {
+    for good in ["a 'b' \"c'd\"", "# don't\n'a'", "'\\'' \\' \"\\\"\""] {
+        assert_eq!(open_quote("zsh", good), None, "{good}");
+    }
+    for bad in ["'a", "a \"b\\\"", "'a''b"] {
+        assert!(open_quote("zsh", bad).is_some(), "{bad}");
+        assert!(open_quote("fish", bad).is_some(), "{bad}");
+    }
+    assert_eq!(open_quote("fish", "'it\\'s'"), None);
+}
+
 #[test]
 fn completions_name_every_command_and_their_shells_can_read_them() {
     let scratch = Scratch::new("completions");
@@ -144,9 +183,10 @@ fn completions_name_every_command_and_their_shells_can_read_them() {
             };
             assert!(text.lines().any(words), "{shell}: no {command}");
         }
+        assert_eq!(open_quote(shell, &text), None, "{shell}");
         let file = scratch.path(shell);
         std::fs::write(&file, text).expect("a file");
-        if has(shell) {
+        if is_there(shell) {
             run(shell, &["-n", &file]);
         }
     }

@@ -251,14 +251,14 @@ impl Shard {
     }
 
     /// Whether cookies are the page's own doing: a browser sends them from any page, so that those of another site count
-    /// only when it is allowed by its name.
+    /// only when it is allowed by its name. `null` is nobody's: any site's sandboxed frame says it.
     fn sends_cookies(&self, head: &Head<'_>) -> bool {
         let Some(from) = head.header("origin") else {
             return true;
         };
         let listed = &self.world.settings.http.allowed_origins;
         origin::same_origin(from, head.host().unwrap_or_default())
-            || listed.iter().any(|allowed| allowed.as_bytes() == from)
+            || from != b"null" && listed.iter().any(|allowed| allowed.as_bytes() == from)
     }
 
     /// What somebody came with is over: ends what lasts. False when there is nothing to end.

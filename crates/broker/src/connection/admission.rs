@@ -142,6 +142,7 @@ impl Shard {
         if self.conns.get(slot).is(TURNED_AWAY) {
             return;
         }
+        self.relayed.insert(slot, address);
         let world = &self.world;
         if forwarded::is_trusted(address, &world.settings.http.trusted_proxies) {
             self.conns.get_mut(slot).client = Client::RELAYED;
@@ -197,6 +198,13 @@ impl Shard {
         }
         let trusted = &world.settings.http.trusted_proxies;
         let named = forwarded::client_behind(head.headers("x-forwarded-for"), trusted);
+        match named {
+            Some(address) => self.relayed.insert(slot, address),
+            None => self.relayed.remove(&slot),
+        };
+        if !world.admission.knows_clients() {
+            return Ok(());
+        }
         let client = named.map_or(Client::RELAYED, |address| {
             world.admission.client(address).relayed()
         });

@@ -54,7 +54,7 @@ pub struct Connection {
     pub transport: Transport,
     /// A request is under way.
     pub waits: bool,
-    /// Where it comes from.
+    /// Where it comes from: what a trusted proxy said of its last request, or of the connection, else its peer.
     pub address: Option<IpAddr>,
     /// Whose it is, or empty.
     pub user: Box<str>,
@@ -135,7 +135,7 @@ impl Shard {
             id,
             transport: row.transport(),
             waits: row.state == State::Waiting,
-            address: io.peer(row.link),
+            address: (self.relayed.get(&slot).copied()).or_else(|| io.peer(row.link)),
             user: self.user_of(id).into(),
             session: mqtt
                 .filter(|mqtt| mqtt.is_open())

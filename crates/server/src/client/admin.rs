@@ -6,7 +6,7 @@
 use std::fmt::Write as _;
 
 use anyhow::{Context as _, bail};
-use clap::{Args, Subcommand};
+use clap::{ArgGroup, Args, Subcommand};
 use serde_json::{Value, json};
 
 use super::flags::TlsFlags;
@@ -117,9 +117,10 @@ enum Order {
         id: String,
     },
     /// End a connection, or all of a user, of a transport, or that subscribe to a filter
+    #[command(group = ArgGroup::new("whom").args(["id", "user", "filter", "transport", "slow"]).required(true).multiple(true))]
     Disconnect {
         /// As the list gives it, such as 0-17-3
-        #[arg(required_unless_present_any = ["user", "filter", "transport", "slow"], conflicts_with_all = ["user", "filter", "transport", "slow"])]
+        #[arg(conflicts_with_all = ["user", "filter", "transport", "slow"])]
         id: Option<String>,
         #[command(flatten)]
         which: Which,

@@ -181,12 +181,16 @@ impl Server {
         format!("{}/pub{slash}{}", self.prefix, escape(topic))
     }
 
-    /// The request target that subscribes to `topics` with messages in envelopes, from `since` if given.
-    pub fn subscribe_target(&self, topics: &[String], since: Option<&str>) -> String {
+    /// The request target that subscribes to `names` with messages in envelopes, from `since` if given. Where one of them is a
+    /// filter all are asked for as filters, of which a topic is one: only those have a position in common.
+    pub fn subscribe_target(&self, names: &[String], since: Option<&str>) -> String {
+        // No topic has such levels.
+        let wild = |name: &String| name.split('/').any(|level| matches!(level, "+" | "#"));
+        let filters = names.iter().any(wild);
+        let kind = if filters { "filter" } else { "topic" };
         let mut target = format!("{}/sub?envelope=json", self.prefix);
-        for topic in topics {
-            target.push_str("&topic=");
-            target.push_str(&escape(topic));
+        for name in names {
+            target.push_str(&format!("&{kind}={}", escape(name)));
         }
         if let Some(since) = since {
             target.push_str("&since=");
@@ -262,6 +266,11 @@ mod tests {
         assert_eq!(
             server.subscribe_target(&topics[1..], Some("1:2")),
             "/p/sub?envelope=json&topic=c&since=1%3A2"
+        );
+        let filters = ["a/+".to_string(), "#".to_string(), "c".to_string()];
+        assert_eq!(
+            server.subscribe_target(&filters, None),
+            "/p/sub?envelope=json&filter=a/%2B&filter=%23&filter=c"
         );
     }
 }

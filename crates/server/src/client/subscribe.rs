@@ -62,11 +62,12 @@ A message with line breaks takes several lines; --json keeps each message on one
 
 Examples:
   crore sub news
+  crore sub 'scores/#'                               all topics below scores
   crore sub chat/lobby chat/help --json
   crore sub jobs --since oldest --count 1            take the oldest message that is kept
   crore sub prices --since -5 --protocol ws          the newest five, then live")]
 pub struct SubArgs {
-    /// Topics, such as chat/lobby
+    /// Topics, such as chat/lobby, or filters, such as 'chat/+' (any one level) and 'chat/#' (all that follow)
     #[arg(required = true, value_name = "TOPIC")]
     pub topics: Vec<String>,
 

@@ -178,6 +178,12 @@ impl Trust {
             | Wrong::NotValidYetContext { .. } => {
                 format!("{error}; renew it, or compare the clocks")
             }
+            // The verifier's own error, of which `rustls` gives only the words.
+            Wrong::Other(other) if other.to_string().contains("CaUsedAsEndEntity") => {
+                "its certificate is one of an authority (CA:TRUE), which signs others and no server may show; give the server one with \
+                 CA:FALSE (docs/TLS.md has the command)"
+                    .to_string()
+            }
             other => format!("its certificate is refused ({other}); the server needs another one"),
         }
     }

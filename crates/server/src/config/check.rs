@@ -252,7 +252,7 @@ fn http(check: &mut Check, http: &Http) {
         if !is_origin(origin) {
             let what = format!(
                 "`{origin}` is not an origin; write scheme, host and perhaps port in lower case without a path, \
-                 such as \"https://app.example.com\", or \"*\" for all"
+                 such as \"https://app.example.com\", \"null\" for pages from files, or \"*\" for all"
             );
             check.fail(format!("http.allowed_origins[{}]", index + 1), what);
         }

@@ -10,6 +10,9 @@ use toml::de::{DeTable, DeValue};
 
 use super::check::Problem;
 
+/// What serde says of a table where a list of them belongs.
+const TABLE_FOR_LIST: &str = "invalid type: map, expected a sequence";
+
 /// Paths that a flag has set, with the flag's name.
 pub type Flags = Vec<(&'static str, &'static str)>;
 
@@ -45,6 +48,10 @@ pub fn parse_error(file: &str, text: &str, error: &toml::de::Error) -> String {
             format!(
                 "{place}: {path}: {message}; remove the key or correct its name (docs/SETTINGS.md lists them)"
             )
+        }
+        // The keys that are lists of tables: `[rule]` is one table.
+        Some(path) if message == TABLE_FOR_LIST => {
+            format!("{place}: {path}: is a list of tables; write [[{path}]] instead of [{path}]")
         }
         Some(path) => format!("{place}: {path}: {message}"),
         None => format!("{place}: {message}"),

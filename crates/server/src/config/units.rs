@@ -9,6 +9,8 @@ use crore_broker::settings::First;
 use serde::de::{self, DeserializeSeed, Deserializer, SeqAccess, Visitor};
 use serde::ser::Serializer;
 
+use super::listen::{FORM, Listen};
+
 /// Units of a size, largest first. The decimal ones are read but never written.
 const UNITS: [(&str, usize); 7] = [
     ("GiB", 1 << 30),
@@ -141,20 +143,34 @@ pub mod size {
     }
 }
 
-/// `serde(with)` for listen addresses.
+/// `serde(with)` for listen addresses: a list of entries, or a single one.
 pub mod address {
     use super::*;
 
-    const FORM: &str = "an address and a port, such as \"127.0.0.1:8800\" or \"[::1]:8800\"";
+    struct List;
 
-    fn parse(text: &str) -> Result<SocketAddr, String> {
-        text.parse().map_err(|_| format!("`{text}` is not {FORM}"))
+    impl<'de> Visitor<'de> for List {
+        type Value = Vec<Listen>;
+
+        fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+            write!(f, "{FORM}, or a list of such")
+        }
+
+        fn visit_str<E: de::Error>(self, text: &str) -> Result<Vec<Listen>, E> {
+            Ok(vec![text.parse().map_err(E::custom)?])
+        }
+
+        fn visit_seq<A: SeqAccess<'de>>(self, seq: A) -> Result<Vec<Listen>, A::Error> {
+            let parse = str::parse::<Listen>;
+            TextList { form: FORM, parse }.visit_seq(seq)
+        }
     }
 
     pub fn deserialize<'de, D: Deserializer<'de>>(
         deserializer: D,
     ) -> Result<Vec<SocketAddr>, D::Error> {
-        deserializer.deserialize_seq(TextList { form: FORM, parse })
+        let list = deserializer.deserialize_any(List)?;
+        Ok(Listen::all(&list))
     }
 
     pub fn serialize<S: Serializer>(
@@ -169,17 +185,13 @@ pub mod address {
 pub mod optional_address {
     use super::*;
 
-    const FORM: &str =
-        "an address and a port, such as \"127.0.0.1:8801\", or \"\" to switch it off";
-
     fn parse(text: &str) -> Result<Option<SocketAddr>, String> {
         if text.is_empty() {
             return Ok(None);
         }
-        let address = text.parse();
-        Ok(Some(
-            address.map_err(|_| format!("`{text}` is not {FORM}"))?,
-        ))
+        let found = text.parse::<Listen>();
+        let found = found.map_err(|error| format!("{error}; or \"\" to switch it off"))?;
+        Ok(Some(found.first()))
     }
 
     pub fn deserialize<'de, D: Deserializer<'de>>(

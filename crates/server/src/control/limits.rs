@@ -44,8 +44,9 @@ impl Limit {
     }
 }
 
-/// All that are set; 0 is none.
-pub fn all(plane: &Plane, shards: &[Snapshot]) -> Vec<Limit> {
+/// All that are set; 0 is none. `memory_bytes` is what the process has, where whoever asks shows it beside; else its resident
+/// memory counts.
+pub fn all(plane: &Plane, shards: &[Snapshot], memory_bytes: Option<u64>) -> Vec<Limit> {
     let effective = plane.effective();
     let settings = &effective.settings;
     let limits = &settings.limits;
@@ -133,7 +134,7 @@ pub fn all(plane: &Plane, shards: &[Snapshot]) -> Vec<Limit> {
             u64::from(effective.admin.connections_max),
             None,
         )),
-        process::resident_bytes().map(|used| {
+        memory_bytes.or_else(process::resident_bytes).map(|used| {
             Limit::new(
                 "memory",
                 "bytes",

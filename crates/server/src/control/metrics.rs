@@ -40,7 +40,7 @@ pub async fn metrics(State(plane): State<Plane>) -> Response {
     let shards = plane.board().read_all();
     let mut registry = Registry::with_prefix("crore");
     registry.register_collector(Box::new(Exposed {
-        limits: limits::all(&plane, &shards),
+        limits: limits::all(&plane, &shards, None),
         tables: stats::tables(&shards),
         latency: stats::latency(&shards),
         uptime_s: plane.uptime().as_secs_f64(),

@@ -284,7 +284,7 @@ impl Stats {
             shards: pairs
                 .map(|(id, (before, now))| ShardStats::of(id as ShardId, before, now, passed))
                 .collect(),
-            limits: limits::all(plane, now),
+            limits: limits::all(plane, now, pss_bytes),
         }
     }
 }
@@ -306,6 +306,9 @@ impl ShardStats {
     fn of(id: ShardId, before: &Snapshot, now: &Snapshot, passed: f64) -> ShardStats {
         let more = |of: fn(&Snapshot) -> u64| of(now).saturating_sub(of(before));
         let (turns, busy_ns) = (more(|s| s.turns.turns), more(|s| s.turns.busy_ns));
+        let turn_us_mean = round(busy_ns as f64 / 1e3 / turns.max(1) as f64);
+        // The interval may begin before the seconds in which the longest is looked for.
+        let longest_us = now.turns.longest_ns.div_ceil(1_000);
         ShardStats {
             id,
             connections: u64::from(now.accounts.connections),
@@ -313,8 +316,8 @@ impl ShardStats {
             out_per_s: per_s(more(|s| s.stats.delivered), passed),
             load: round(per_s(busy_ns, passed) / 1e9).min(1.0),
             turns_per_s: per_s(turns, passed),
-            turn_us_mean: round(busy_ns as f64 / 1e3 / turns.max(1) as f64),
-            turn_us_max: now.turns.longest_ns / 1_000,
+            turn_us_mean,
+            turn_us_max: longest_us.max(turn_us_mean.ceil() as u64),
             topics: u64::from(now.accounts.home_topics),
             log_bytes: now.accounts.log_bytes as u64,
             outbox_bytes: now.accounts.outbox_bytes as u64,
@@ -377,4 +380,28 @@ pub async fn stats(State(plane): State<Plane>, headers: HeaderMap) -> Response {
         Some((Ok::<_, Infallible>(event), (plane, moments)))
     });
     Sse::new(events).into_response()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn no_turn_is_shorter_than_the_mean_and_longer_than_the_longest() {
+        let before = Snapshot::default();
+        for (turns, busy_ns, longest_ns) in [
+            (1, 80_700, 80_700),
+            (3, 300, 120),
+            (2, 90_000, 1_000),
+            (0, 0, 0),
+        ] {
+            let mut now = Snapshot::default();
+            now.turns.turns = turns;
+            now.turns.busy_ns = busy_ns;
+            now.turns.longest_ns = longest_ns;
+            let shard = ShardStats::of(0, &before, &now, 1.0);
+            assert!(shard.turn_us_mean <= shard.turn_us_max as f64);
+            assert!(shard.turn_us_max * 1_000 >= longest_ns);
+        }
+    }
 }

@@ -128,7 +128,10 @@ impl Life {
         loop {
             let signal = tokio::select! {
                 signal = signals.next() => signal,
-                () = self.0.leave.notified() => Signal::Terminate,
+                () = self.0.leave.notified() => {
+                    tracing::info!("told to drain at the admin port: stopping");
+                    break;
+                }
             };
             match signal {
                 // What went wrong is logged, and nothing changed.

@@ -9,13 +9,14 @@ use crate::ws::handshake;
 fn a_cookie_counts_from_the_servers_own_pages_and_from_those_that_are_allowed_by_name() {
     let cookie = format!("crore_token={}", token(everything()));
     for (origins, expected) in [
-        ("", [101, 101, 403, 403]),
+        ("", [101, 101, 403, 403, 403]),
         (
             "allowed_origins = ['https://app.example']",
-            [101, 101, 101, 403],
+            [101, 101, 101, 403, 403],
         ),
-        // Everybody may ask from anywhere, and nobody with the cookies of another.
-        ("allowed_origins = ['*']", [101, 101, 401, 401]),
+        // Everybody may ask from anywhere, and nobody with the cookies of another. `null` is any site's sandboxed frame.
+        ("allowed_origins = ['*']", [101, 101, 401, 401, 401]),
+        ("allowed_origins = ['null']", [101, 101, 403, 403, 401]),
     ] {
         let server = Server::with(&format!("[http]\n{origins}\n[access]\n{}", key_settings()));
         let own = server.url("");
@@ -24,6 +25,7 @@ fn a_cookie_counts_from_the_servers_own_pages_and_from_those_that_are_allowed_by
             Some(own.as_str()),
             Some("https://app.example"),
             Some("https://evil.example"),
+            Some("null"),
         ];
         for (origin, expected) in from.into_iter().zip(expected) {
             let mut headers = vec![("Cookie", cookie.as_str())];

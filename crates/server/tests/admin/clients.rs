@@ -85,3 +85,78 @@ fn a_user_s_client_id_is_told_without_the_user() {
     let _client = client(&server, "phone", Some(("ann", "secret")));
     assert_eq!(ids(&server, "mqtt"), [Some("phone".to_string())].into());
 }
+
+/// An event stream whose request begins with these bytes and has this header, once its head is there.
+fn proxied(server: &Server, before: &[u8], header: &str) -> TcpStream {
+    let request = format!(
+        "GET /sub/x HTTP/1.1\r\nHost: 127.0.0.1\r\nAccept: text/event-stream\r\n{header}\r\n"
+    );
+    let mut stream = TcpStream::connect(server.address()).expect("a connection");
+    stream
+        .write_all(&[before, request.as_bytes()].concat())
+        .expect("sent");
+    let mut status = [0; 12];
+    stream.read_exact(&mut status).expect("a head");
+    assert_eq!(&status, b"HTTP/1.1 200");
+    stream
+}
+
+fn addresses(server: &Server) -> Vec<String> {
+    let page = get(server.admin(), "connections?transport=sse");
+    let list = page["connections"].as_array().expect("a list");
+    let text = |one: &serde_json::Value| one["address"].as_str().map(str::to_string);
+    let mut found: Vec<_> = list.iter().filter_map(text).collect();
+    found.sort();
+    found
+}
+
+#[test]
+fn a_trusted_proxy_s_word_is_the_address_and_nobody_else_s() {
+    let trusting = Server::with_admin("[http]\ntrusted_proxies = ['127.0.0.0/8']\n");
+    let named = proxied(
+        &trusting,
+        b"",
+        "X-Forwarded-For: 203.0.113.5, 198.51.100.1\r\n",
+    );
+    let _six = proxied(&trusting, b"", "X-Forwarded-For: 2001:db8::1\r\n");
+    let _nobody = proxied(&trusting, b"", "");
+    assert_eq!(
+        addresses(&trusting),
+        ["127.0.0.1", "198.51.100.1", "2001:db8::1"]
+    );
+    drop(named);
+    eventually("its end", || {
+        (addresses(&trusting) == ["127.0.0.1", "2001:db8::1"]).then_some(())
+    });
+
+    let other = Server::with_admin("[http]\ntrusted_proxies = ['10.0.0.0/8']\n");
+    let _claims = proxied(&other, b"", "X-Forwarded-For: 198.51.100.1\r\n");
+    assert_eq!(addresses(&other), ["127.0.0.1"]);
+
+    let settings = "[http]\nproxy_protocol = true\ntrusted_proxies = ['127.0.0.0/8']\n";
+    let proxy_protocol = Server::with_admin(settings);
+    let header = b"\r\n\r\n\0\r\nQUIT\n\x21\x11\0\x0c\xc0\0\x02\x07\x7f\0\0\x01\x9c\x40\x22\x60";
+    let _balanced = proxied(&proxy_protocol, header, "");
+    assert_eq!(addresses(&proxy_protocol), ["192.0.2.7"]);
+}
+
+#[test]
+fn the_address_is_that_of_the_last_request() {
+    let server = Server::with_admin("[http]\ntrusted_proxies = ['127.0.0.0/8']\n");
+    let mut stream = TcpStream::connect(server.address()).expect("a connection");
+    let told = || {
+        let page = get(server.admin(), "connections?transport=http");
+        page["connections"][0]["address"].clone()
+    };
+    for (header, expected) in [
+        ("X-Forwarded-For: 198.51.100.1\r\n", "198.51.100.1"),
+        ("X-Forwarded-For: 198.51.100.2\r\n", "198.51.100.2"),
+        ("", "127.0.0.1"),
+    ] {
+        let request = format!("GET /pub/x HTTP/1.1\r\nHost: 127.0.0.1\r\n{header}\r\n");
+        stream.write_all(request.as_bytes()).expect("sent");
+        let mut answer = [0; 1024];
+        assert!(stream.read(&mut answer).expect("an answer") > 0);
+        assert_eq!(told(), expected);
+    }
+}

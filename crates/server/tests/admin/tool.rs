@@ -53,6 +53,15 @@ fn a_topic_is_published_to_listed_read_purged_and_deleted() {
 }
 
 #[test]
+fn a_drain_is_logged_as_what_it_is() {
+    let server = Server::with_admin("");
+    said(&server, &["drain"]);
+    let log = server.ended();
+    assert!(log.contains("told to drain at the admin port"), "{log}");
+    assert!(!log.contains("SIGTERM"), "{log}");
+}
+
+#[test]
 fn connections_are_listed_and_ended() {
     let server = Server::with_admin("");
     let _readers = [

@@ -1,5 +1,5 @@
 // Headless Chromium for the console: JSON commands on its input, a JSON line for the answer of each. Where a name has to lead
-// elsewhere, the argument says so: MAP admin.test:80 127.0.0.1:12345
+// elsewhere, the first argument says so: MAP admin.test:80 127.0.0.1:12345. Others are the browser's own.
 import { createRequire } from "node:module";
 import { createInterface } from "node:readline";
 
@@ -10,7 +10,13 @@ const PATIENCE_MS = 30_000;
 const browser = await chromium.launch({
   executablePath: "/usr/bin/chromium",
   headless: true,
-  args: ["--no-sandbox", "--disable-gpu", "--disable-quic", `--host-resolver-rules=${process.argv[2] ?? ""}`], // the tests may run as root
+  args: [
+    "--no-sandbox", // the tests may run as root
+    "--disable-gpu",
+    "--disable-quic",
+    `--host-resolver-rules=${process.argv[2] ?? ""}`,
+    ...process.argv.slice(3),
+  ],
 });
 
 let page;
@@ -47,6 +53,9 @@ const actions = {
   async fill({ at, text }) {
     await page.fill(at, text);
   },
+  async select({ at, value }) {
+    await page.selectOption(at, value);
+  },
   async click({ at }) {
     await page.click(at);
   },
@@ -68,7 +77,20 @@ const actions = {
           return label.trim() === "";
         },
       );
+      // Words that a line ends within. What publishers send is broken anywhere.
+      const broken = [];
+      const texts = document.createTreeWalker(document.body, NodeFilter.SHOW_TEXT);
+      for (let node = texts.nextNode(); node !== null; node = texts.nextNode()) {
+        if (node.parentElement.closest("pre, script, textarea") !== null) continue;
+        for (const { 0: word, index } of node.data.matchAll(/\S+/g)) {
+          const range = document.createRange();
+          range.setStart(node, index);
+          range.setEnd(node, index + word.length);
+          if (new Set([...range.getClientRects()].map((line) => Math.round(line.top))).size > 1) broken.push(word);
+        }
+      }
       return {
+        broken,
         nameless: nameless.map((element) => element.outerHTML),
         overflow_px: document.documentElement.scrollWidth - innerWidth,
         background: getComputedStyle(document.body).backgroundColor,

@@ -17,5 +17,7 @@ mod console;
 mod cut;
 mod grid;
 mod mqtt;
+mod proxies;
 mod proxy;
+mod quickstart;
 mod scripts;

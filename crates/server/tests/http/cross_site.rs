@@ -165,6 +165,25 @@ fn with_a_star_every_origin_may_and_none_with_credentials() {
 }
 
 #[test]
+fn pages_from_files_are_let_in_by_the_name_that_browsers_give_them() {
+    let server = Server::with("[http]\nallowed_origins = [\"null\"]\n");
+    let file = ("Origin", "null");
+    assert_eq!(once(&server, "POST", "/pub/news", &[file], "x").status, 202);
+    let read = once(&server, "GET", "/sub/news", &[file], "");
+    assert_eq!(
+        read.header("access-control-allow-origin").as_deref(),
+        Some("null")
+    );
+    let mut conn = Conn::open(&server);
+    conn.ask("GET", "/sub/news", &handshake(&[file]), "");
+    assert_eq!(conn.head().status, 101);
+    // Nobody else comes in with them.
+    assert_eq!(once(&server, "POST", "/pub/news", &[EVIL], "x").status, 403);
+    let read = once(&server, "GET", "/sub/news", &[EVIL], "");
+    assert_eq!(read.header("access-control-allow-origin"), None);
+}
+
+#[test]
 fn on_loopback_only_names_of_the_loopback_are_hosts() {
     let server = Server::start();
     let port = server.address().port();

@@ -39,6 +39,35 @@ fn poll_misses_nothing_between_a_timeout_and_its_next_request() {
     assert_eq!(said(&output), ("between\nafter\n", ""));
 }
 
+#[test]
+fn filters_are_subscribed_to_over_every_protocol() {
+    let server = Server::start();
+    for (topic, text) in [
+        ("scores/a", "one"),
+        ("other", "none"),
+        ("scores/b/c", "two"),
+    ] {
+        publish(&server, topic, text);
+    }
+    for protocol in ["sse", "ws", "poll"] {
+        let filters: [&[&str]; 2] = [&["scores/#"], &["scores/+", "scores/b/c"]];
+        for filters in filters {
+            let rest = ["--protocol", protocol, "--since", "oldest", "--count", "2"];
+            let child = sub(&server, &[filters, &rest].concat());
+            let output = child.wait_with_output().expect("it ends");
+            let (printed, complaints) = said(&output);
+            // Of two homes either may come first.
+            let mut lines: Vec<&str> = printed.lines().collect();
+            lines.sort_unstable();
+            assert_eq!(
+                (lines, complaints),
+                (vec!["one", "two"], ""),
+                "{protocol} {filters:?}"
+            );
+        }
+    }
+}
+
 /// Each message that is kept comes all the same.
 #[test]
 fn a_gap_is_told_over_every_protocol() {

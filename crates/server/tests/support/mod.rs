@@ -331,6 +331,7 @@ impl Server {
         reason = "only some of the test programs that share this module need it"
     )]
     pub fn ended(mut self) -> String {
+        self.may_end.store(true, Ordering::Relaxed);
         let status = self.child.wait().expect("it runs");
         assert!(status.success(), "{status}:\n{}", self.log());
         self.log()

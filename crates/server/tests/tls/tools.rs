@@ -2,7 +2,7 @@
 
 use crate::port::{eventually, metric};
 use crate::support::Server;
-use crate::tool::{Certificates, run};
+use crate::tool::{Certificates, curl, run};
 use rcgen::ExtendedKeyUsagePurpose;
 use std::net::TcpListener;
 use std::process::Output;
@@ -106,6 +106,47 @@ fn a_server_that_is_not_trusted_gets_nothing_and_the_reason_is_told_with_the_rem
     // Nothing of it came through.
     let read = output(&["pub", "a", "y", "--json", "--server", &url, "--ca", &ca]);
     assert!(read.contains("\"messages\": 1,"), "{read}");
+}
+
+#[test]
+fn the_documented_command_makes_a_certificate_that_works_and_one_of_an_authority_is_named() {
+    let all = Certificates::new();
+    let document = include_str!("../../../../docs/TLS.md");
+    let command = document
+        .lines()
+        .find_map(|line| line.strip_prefix("$ openssl req "));
+    let command = command.expect("the command").split(' ');
+    let made = all.path("");
+    let openssl = |arguments: Vec<&str>| {
+        let mut command = std::process::Command::new("openssl");
+        let output = command
+            .arg("req")
+            .args(arguments)
+            .current_dir(&made)
+            .output();
+        let output = output.expect("openssl");
+        assert!(
+            output.status.success(),
+            "{}",
+            String::from_utf8_lossy(&output.stderr)
+        );
+    };
+    // What the document names is written over what the test has made before.
+    openssl(command.clone().collect());
+    let server = Server::with(&all.settings("required = true"));
+    let url = format!("https://localhost:{}", server.address().port());
+    let own = all.path("server.pem");
+    output(&["pub", "news", "one", "--server", &url, "--ca", &own]);
+    curl(&server, &all, "/pub/news", &["--cacert", &own, "-d", "two"]);
+
+    let authority = command.map(|word| word.replace("CA:FALSE", "CA:TRUE"));
+    let authority: Vec<String> = authority.collect();
+    openssl(authority.iter().map(String::as_str).collect());
+    let server = Server::with(&all.settings(""));
+    let url = format!("https://localhost:{}", server.address().port());
+    let said = complaint(&["pub", "news", "one", "--server", &url, "--ca", &own]);
+    assert!(said.contains("one of an authority (CA:TRUE)"), "{said}");
+    assert!(said.contains("docs/TLS.md"), "{said}");
 }
 
 #[test]

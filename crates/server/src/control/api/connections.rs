@@ -24,7 +24,7 @@ pub struct Connection {
     transport: &'static str,
     /// request (between or within requests), waiting (for an answer), open (it subscribes) or closing.
     state: &'static str,
-    /// Where it comes from: behind a proxy, the proxy's.
+    /// Where it comes from: what a proxy of http.trusted_proxies said of its last request, or of the connection; else its peer's.
     address: Option<String>,
     /// Whose it is, where that is known.
     user: Option<String>,

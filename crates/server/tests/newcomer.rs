@@ -1,0 +1,150 @@
+//! What somebody meets in the first hour: help that reads well in any terminal, names where addresses stand, settings that are
+//! nearly right.
+
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output, Stdio};
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use toml::Table;
+
+fn crore(args: &[&str]) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_crore"));
+    command
+        .args(args)
+        .env_remove("RUST_LOG")
+        .stdin(Stdio::null());
+    command
+}
+
+fn run(args: &[&str]) -> Output {
+    crore(args).output().expect("it runs")
+}
+
+fn text(bytes: &[u8]) -> &str {
+    std::str::from_utf8(bytes).expect("text")
+}
+
+/// `crore serve --check` with this as its settings, in a directory of its own.
+fn check(settings: &str, flags: &[&str]) -> Output {
+    static NEXT: AtomicU32 = AtomicU32::new(0);
+    let number = NEXT.fetch_add(1, Ordering::Relaxed);
+    let name = format!("newcomer-{}-{number}", std::process::id());
+    let directory: PathBuf = Path::new(env!("CARGO_TARGET_TMPDIR")).join(name);
+    std::fs::create_dir_all(&directory).expect("a directory");
+    std::fs::write(directory.join("crore.toml"), settings).expect("a file");
+    let mut command = crore(&[&["serve", "--check"], flags].concat());
+    let output = command.current_dir(&directory).output().expect("it runs");
+    let _ = std::fs::remove_dir_all(&directory);
+    output
+}
+
+fn effective(settings: &str, flags: &[&str]) -> Table {
+    let output = check(settings, flags);
+    assert!(output.status.success(), "{}", text(&output.stderr));
+    text(&output.stdout).parse().expect("TOML")
+}
+
+#[test]
+fn names_of_the_loopback_may_stand_for_its_addresses() {
+    let listed = |table: &Table| -> Vec<String> {
+        let list = table["listen"].as_array().expect("a list").iter();
+        list.map(|it| it.as_str().expect("an address").to_string())
+            .collect()
+    };
+    let file = "listen = 'localhost:81'\n[admin]\nlisten = 'localhost:82'";
+    let flags = ["--listen", "localhost:81", "--admin-listen", "localhost:82"];
+    for table in [effective(file, &[]), effective("", &flags)] {
+        let mut addresses = listed(&table);
+        assert_eq!(addresses.remove(0), "127.0.0.1:81");
+        // With IPv6, where the host has it.
+        assert!(addresses.iter().all(|it| it == "[::1]:81"), "{addresses:?}");
+        assert_eq!(table["admin"]["listen"].as_str(), Some("127.0.0.1:82"));
+    }
+    let list = effective("listen = ['localhost:81', '127.0.0.2:81']", &[]);
+    assert_eq!(listed(&list)[..2], ["127.0.0.1:81", "127.0.0.2:81"]);
+}
+
+#[test]
+fn settings_that_are_nearly_right_are_told_how() {
+    let table: &[(&str, &[&str])] = &[
+        (
+            "listen = 'localhost'",
+            &["crore.toml:1:10: listen: `localhost`", "localhost:8800"],
+        ),
+        ("listen = 8800", &["crore.toml:1:10: listen: ", "a list"]),
+        (
+            "listen = ['localhost:1', '0.0.0.0:1']",
+            &["crore.toml:1:26: listen[2]: 0.0.0.0:1", "--insecure"],
+        ),
+        (
+            "[rule]\nmatch = '#'",
+            &["crore.toml:1:1: rule: ", "write [[rule]] instead of [rule]"],
+        ),
+        (
+            "[access.user]\nname = 'ann'",
+            &["crore.toml:1:1: access.user: ", "write [[access.user]]"],
+        ),
+        (
+            "[http]\nallowed_origins = ['file://']",
+            &[
+                "crore.toml:2:20: http.allowed_origins[1]: `file://`",
+                "\"null\" for pages from files",
+            ],
+        ),
+    ];
+    for (settings, parts) in table {
+        let output = check(settings, &[]);
+        let error = text(&output.stderr);
+        assert_eq!(output.status.code(), Some(1), "{settings}\n{error}");
+        for part in *parts {
+            assert!(error.contains(part), "{settings}\n{error}\nlacks {part}");
+        }
+    }
+    let listed = effective("[http]\nallowed_origins = ['null']", &[]);
+    assert_eq!(listed["http"]["allowed_origins"][0].as_str(), Some("null"));
+}
+
+/// What was written in lines stays in them, also in a narrow terminal.
+#[test]
+fn examples_in_the_help_are_not_wrapped() {
+    for (command, columns) in [
+        ("serve", 80),
+        ("bench", 100),
+        ("doctor", 100),
+        ("pub", 100),
+        ("sub", 100),
+        ("admin", 100),
+    ] {
+        let behind_options = |columns: u32| {
+            let mut help = crore(&[command, "--help"]);
+            let output = help.env("COLUMNS", columns.to_string()).output();
+            let output = output.expect("it runs");
+            let (_, behind) = text(&output.stdout).split_once("Print help").expect("-h");
+            behind.to_string()
+        };
+        assert_eq!(behind_options(columns), behind_options(1_000), "{command}");
+    }
+}
+
+#[test]
+fn the_help_names_every_command_and_what_ends_connections() {
+    let help = run(&["--help"]);
+    for command in ["man", "completions"] {
+        let mut lines = text(&help.stdout).lines();
+        let listed = lines.any(|line| line.trim_start().starts_with(command));
+        assert!(listed, "{command}");
+    }
+    let output = run(&["admin", "disconnect", "--help"]);
+    let usage = "admin disconnect [OPTIONS] <ID|--user <USER>|--filter <FILTER>|--transport <TRANSPORT>|--slow>\n";
+    assert!(
+        text(&output.stdout).contains(usage),
+        "{}",
+        text(&output.stdout)
+    );
+    for wrong in [
+        &["admin", "disconnect"][..],
+        &["admin", "disconnect", "0-1-2", "--user", "ann"],
+    ] {
+        assert_eq!(run(wrong).status.code(), Some(2), "{wrong:?}");
+    }
+}
