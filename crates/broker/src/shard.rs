@@ -19,9 +19,7 @@ use crate::access::passes::Passes;
 use crate::access::verdicts::Verdicts;
 use crate::admission::Admission;
 use crate::carrier::Topics;
-use crate::conn::{
-    CLOSING, ConnId, EOF, Extra, FRAMED, HttpSpill, Link, PAUSED, PINGS, Row, Spill, State,
-};
+use crate::conn::{CLOSING, ConnId, EOF, Extra, FRAMED, Link, PAUSED, PINGS, Row, Spill, State};
 use crate::connection::mqtt::{Leaving, MqttRow};
 use crate::deliver::Delivery;
 use crate::drain::Draining;
@@ -97,6 +95,8 @@ pub struct Shard {
     pub(crate) stalled: Vec<ConnId>,
     pub(crate) outbox_bytes: usize,
     pub(crate) receive_bytes: usize,
+    /// The next row that is looked at when received bytes need room.
+    pub(crate) hoards: u32,
     /// Connections that there is room for, but for those that wait to be turned away.
     pub(crate) room: u32,
     /// Connections that wait to be turned away.
@@ -174,6 +174,7 @@ impl Shard {
             stalled: Vec::new(),
             outbox_bytes: 0,
             receive_bytes: 0,
+            hoards: 0,
             room: u32::try_from(world.settings.limits.connections_per_shard).unwrap_or(u32::MAX),
             turned_away: 0,
             draining: None,
@@ -463,7 +464,8 @@ impl Shard {
             State::WebSocket => self.frames_received(conn.slot, bytes, io),
             State::Mqtt if row.wants(FRAMED) => self.frames_received(conn.slot, bytes, io),
             State::Mqtt => self.mqtt_received(conn.slot, bytes, io),
-            State::Sse | State::Draining => {}
+            State::Draining => self.throw_away(conn.slot, bytes.len(), io),
+            State::Sse => {}
         }
     }
 
@@ -476,24 +478,6 @@ impl Shard {
             return;
         }
         self.drop_conn(slot, Close::Now, io);
-    }
-
-    /// Keeps what comes while a request waits; past the limit the socket is not read.
-    fn hold<I: Io>(&mut self, slot: u32, bytes: &[u8], io: &mut I) {
-        let limit = self.world.settings.limits.head_bytes;
-        let row = self.conns.get_mut(slot);
-        if row.spill == NONE {
-            row.spill = self.spills.insert(Spill::Http(HttpSpill::default()));
-        }
-        let Spill::Http(spill) = self.spills.get_mut(row.spill) else {
-            unreachable!("a waiting request has no frames")
-        };
-        spill.data.extend_from_slice(bytes);
-        self.receive_bytes += bytes.len();
-        if spill.data.len() > limit {
-            row.flags |= PAUSED;
-            self.update_interest(slot, io);
-        }
     }
 
     fn mail(&mut self, mail: Mail) {
@@ -566,14 +550,7 @@ impl Shard {
         if row.spill == NONE {
             return;
         }
-        self.receive_bytes -= match self.spills.remove(row.spill) {
-            Spill::Http(spill) => spill.data.len(),
-            Spill::WebSocket(partial) => partial.buffered_bytes(),
-            Spill::Mqtt(data) => data.len(),
-            Spill::Frames(partial, data) => {
-                partial.map_or(0, |partial| partial.buffered_bytes()) + data.len()
-            }
-        };
+        self.receive_bytes -= self.spills.remove(row.spill).bytes();
         row.spill = NONE;
     }
 }

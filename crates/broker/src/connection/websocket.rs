@@ -11,6 +11,7 @@ use crore_wire::websocket::receive::{self, Config, Event, Partial, Role};
 use super::close_code;
 use super::http::Flow;
 use super::mqtt;
+use super::progress::Progress;
 use super::publish::{RESERVED, is_binary};
 use crate::access::Right;
 use crate::admission::Reached;
@@ -56,22 +57,22 @@ impl Shard {
             message_bytes: self.frame_bytes_max(slot),
             deflate: row.wants(DEFLATE),
         };
-        let (mut partial, mut held_back) = (None, Vec::new());
+        let (mut partial, mut held_back, mut progress) = (None, Vec::new(), Progress::default());
         if row.spill != NONE {
             let held = self.spills.remove(row.spill);
             self.conns.get_mut(slot).spill = NONE;
             match held {
-                Spill::WebSocket(held) => {
+                Spill::WebSocket(held, came) => {
                     self.receive_bytes -= held.buffered_bytes();
-                    partial = Some(held);
+                    (partial, progress) = (Some(held), came);
                 }
-                Spill::Frames(held, data) => {
+                Spill::Frames(held, data, came) => {
                     let begun = held.as_ref().map_or(0, |held| held.buffered_bytes());
                     self.receive_bytes -= begun + data.len();
-                    (partial, held_back) = (held, data);
+                    (partial, held_back, progress) = (held, data, came);
                     held_back.extend_from_slice(input);
                 }
-                Spill::Mqtt(_) => unreachable!("packets within frames are held elsewhere"),
+                Spill::Mqtt(..) => unreachable!("packets within frames are held elsewhere"),
                 Spill::Http(held) => {
                     // Came behind the handshake, before there was an answer to it.
                     self.receive_bytes -= held.data.len();
@@ -90,7 +91,7 @@ impl Shard {
             let publishes = self.conns.get(slot).wants(PUBLISHES);
             if publishes && !rest.is_empty() && self.must_stall() {
                 self.send_reply(slot, io);
-                return self.hold_frames(slot, partial, rest.to_vec(), io);
+                return self.hold_frames(slot, partial, progress, rest.to_vec(), io);
             }
             let step = match receive::next(&mut partial, rest, &config) {
                 Ok(step) => step,
@@ -101,6 +102,9 @@ impl Shard {
             };
             let consumed = step.consumed;
             let Some(event) = step.event else { break };
+            if matches!(event, Event::Text(_) | Event::Binary(_)) {
+                progress = Progress::default();
+            }
             if !self.event(slot, event, io) {
                 return;
             }
@@ -111,7 +115,7 @@ impl Shard {
         if !self.is_current(conn) || !frames {
             return;
         }
-        self.hold_partial(slot, partial, io);
+        self.hold_partial(slot, partial, progress, io);
         if self.is_current(conn) && self.conns.get(slot).wants(PUBLISHES) {
             self.stall_if_needed(slot, io);
         }
@@ -131,12 +135,13 @@ impl Shard {
         &mut self,
         slot: u32,
         partial: Option<Box<Partial>>,
+        progress: Progress,
         data: Vec<u8>,
         io: &mut I,
     ) {
         let begun = partial.as_ref().map_or(0, |held| held.buffered_bytes());
-        if !self.may_hold(slot, begun + data.len(), io) {
-            return;
+        if !self.has_receive_room(slot, begun + data.len(), io) {
+            return self.end_for_room(slot, io);
         }
         let row = self.conns.get_mut(slot);
         if row.outbox == NONE {
@@ -144,23 +149,17 @@ impl Shard {
             row.deadline_s = 0;
         }
         self.receive_bytes += begun + data.len();
-        row.spill = self.spills.insert(Spill::Frames(partial, data));
+        row.spill = self.spills.insert(Spill::Frames(partial, data, progress));
         self.stall(slot, io);
     }
 
-    /// Whether there is room for so many bytes; else the connection ends.
-    fn may_hold<I: Io>(&mut self, slot: u32, bytes: usize, io: &mut I) -> bool {
-        let most = self.world.settings.limits.receive_bytes_per_shard;
-        let fits = self.receive_bytes + bytes <= most;
-        if !fits {
-            let reason = "too many frames are under way";
-            self.end_stream(slot, close_code::TRY_AGAIN, reason, io);
-        }
-        fits
-    }
-
-    fn hold_partial<I: Io>(&mut self, slot: u32, partial: Option<Box<Partial>>, io: &mut I) {
-        let body_s = self.world.settings.timeouts.body_s;
+    fn hold_partial<I: Io>(
+        &mut self,
+        slot: u32,
+        partial: Option<Box<Partial>>,
+        progress: Progress,
+        io: &mut I,
+    ) {
         let idle_s = match self.conns.get(slot).state {
             State::Mqtt => self.keep_alive_end_s(slot),
             _ => 0,
@@ -172,13 +171,16 @@ impl Shard {
             }
             return;
         };
-        if !self.may_hold(slot, partial.buffered_bytes(), io) {
-            return;
+        if row.outbox == NONE && row.state == State::WebSocket {
+            // The sweep counts its seconds; a keep alive goes on.
+            row.deadline_s = 0;
         }
-        let row = self.conns.get_mut(slot);
-        row.deadline_s = self.now.s + body_s;
+        if !self.has_receive_room(slot, partial.buffered_bytes(), io) {
+            return self.end_for_room(slot, io);
+        }
         self.receive_bytes += partial.buffered_bytes();
-        row.spill = self.spills.insert(Spill::WebSocket(partial));
+        let row = self.conns.get_mut(slot);
+        row.spill = self.spills.insert(Spill::WebSocket(partial, progress));
     }
 
     /// One event; false when it was the last one.

@@ -33,6 +33,7 @@ use crore_wire::websocket::frame::Opcode;
 use crore_wire::websocket::handshake::choose_subprotocol;
 
 use super::http::Flow;
+use super::progress::Progress;
 
 pub(crate) use give::{encode_plain, is_plain};
 pub(crate) use leaving::Leaving;
@@ -77,14 +78,14 @@ impl Shard {
     /// Bytes of an MQTT connection over TCP.
     pub(crate) fn mqtt_received<I: Io>(&mut self, slot: u32, input: &[u8], io: &mut I) {
         let row = self.conns.get_mut(slot);
-        let mut held = Vec::new();
+        let (mut held, mut progress) = (Vec::new(), Progress::default());
         if row.spill != NONE {
-            let Spill::Mqtt(data) = self.spills.remove(row.spill) else {
+            let Spill::Mqtt(data, came) = self.spills.remove(row.spill) else {
                 unreachable!("packets are held as packets")
             };
             row.spill = NONE;
             self.receive_bytes -= data.len();
-            held = data;
+            (held, progress) = (data, came);
             held.extend_from_slice(input);
         }
         let bytes = if held.is_empty() { input } else { &held };
@@ -95,12 +96,16 @@ impl Shard {
             return;
         }
         let rest = bytes.len() - used;
-        if self.receive_bytes + rest > self.world.settings.limits.receive_bytes_per_shard {
-            return self.mqtt_end(slot, ReasonCode::QUOTA_EXCEEDED, io);
+        if !self.has_receive_room(slot, rest, io) {
+            return self.end_for_room(slot, io);
+        }
+        if used > 0 {
+            // Another packet has begun.
+            progress = Progress::default();
         }
         self.receive_bytes += rest;
         let rest = bytes[used..].to_vec();
-        self.conns.get_mut(slot).spill = self.spills.insert(Spill::Mqtt(rest));
+        self.conns.get_mut(slot).spill = self.spills.insert(Spill::Mqtt(rest, progress));
     }
 
     /// The payload of a frame. Packets may end in another one [MQTT-6.0.0-2].
@@ -109,18 +114,23 @@ impl Shard {
         if self.mqtt(slot).is_some() {
             held = core::mem::take(&mut self.mqtt_state(slot).partial);
         }
-        self.receive_bytes -= held.len();
+        let begun = held.len();
+        self.receive_bytes -= begun;
         held.extend_from_slice(data);
         let Some(used) = self.packets(slot, &held, io) else {
             return;
         };
         held.drain(..used);
-        if self.receive_bytes + held.len() > self.world.settings.limits.receive_bytes_per_shard {
-            return self.mqtt_end(slot, ReasonCode::QUOTA_EXCEEDED, io);
+        if !self.has_receive_room(slot, held.len(), io) {
+            return self.end_for_room(slot, io);
         }
         self.receive_bytes += held.len();
         if !held.is_empty() {
-            self.mqtt_state(slot).partial = held;
+            let mqtt = self.mqtt_state(slot);
+            mqtt.partial = held;
+            if used > 0 || begun == 0 {
+                mqtt.progress = Progress::default();
+            }
         }
     }
 
@@ -223,7 +233,7 @@ impl Shard {
     }
 
     /// Whether packets must wait for somebody else: the home of the session, or homes that owe answers.
-    fn mqtt_must_wait(&self, slot: u32) -> bool {
+    pub(super) fn mqtt_must_wait(&self, slot: u32) -> bool {
         let receive_max = self.world.settings.mqtt.receive_max as usize;
         self.mqtt(slot)
             .is_some_and(|mqtt| mqtt.connecting.is_some() || mqtt.answers.len() > receive_max)
@@ -290,7 +300,7 @@ impl Shard {
     }
 
     /// What the connection remembers, if it is more than its rows.
-    fn mqtt(&self, slot: u32) -> Option<&Mqtt> {
+    pub(super) fn mqtt(&self, slot: u32) -> Option<&Mqtt> {
         let extra = self.conns.get(slot).extra;
         (extra != NONE)
             .then(|| self.extras.get(extra).mqtt.as_deref())
@@ -378,6 +388,17 @@ impl Shard {
     pub(super) fn mqtt_text<I: Io>(&mut self, slot: u32, io: &mut I) {
         self.send_reply(slot, io);
         self.end_stream(slot, CLOSE_UNACCEPTABLE, "MQTT packets are binary", io);
+    }
+
+    /// A packet does not come on.
+    pub(super) fn mqtt_too_slow<I: Io>(&mut self, slot: u32, io: &mut I) {
+        let row = self.conns.get(slot);
+        if row.is(CLOSING) || row.mqtt == NONE {
+            return self.drop_conn(slot, Close::Now, io);
+        }
+        self.reply.clear();
+        let reason = ReasonCode::IMPLEMENTATION_SPECIFIC_ERROR;
+        self.mqtt_end_saying(slot, reason, "a packet took too long", io);
     }
 
     /// Its time has passed: for a CONNECT, or since the client was last heard.
