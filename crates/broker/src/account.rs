@@ -234,6 +234,19 @@ impl Purse {
         self.change(part, self.part(part), bytes);
     }
 
+    /// How many bytes must go before so many more are no more than what [`Level::Full`] begins at.
+    pub fn lacks(&self, bytes: usize) -> usize {
+        if self.held_bytes + bytes < self.floor_bytes {
+            return 0;
+        }
+        let account = self.account();
+        let most = account.limit_bytes() - account.limit_bytes() / 8;
+        let used = account.drawn_bytes.load(Relaxed) + account.messages_bytes();
+        // What this shard has drawn and does not hold is its own.
+        let more = bytes.saturating_sub(self.drawn_bytes - self.held_bytes);
+        (used + more).saturating_sub(most)
+    }
+
     /// How near the sum of the process is, for this shard: calm while it is within what it has drawn for itself beforehand.
     pub fn level(&self) -> Level {
         match self.held_bytes < self.floor_bytes {

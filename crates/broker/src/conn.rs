@@ -12,6 +12,7 @@ use crate::admission::Client;
 use crate::connection::access::Who;
 use crate::connection::filtered::Opening;
 use crate::connection::mqtt::{Mqtt, Shared};
+use crate::connection::progress::Progress;
 use crate::inbox::Inbox;
 use crate::mail::{Frames, Record, ShardId};
 use crate::matching::Filtered;
@@ -144,7 +145,7 @@ pub struct Row {
     pub extra: u32,
     /// The only topic.
     pub topic: u32,
-    /// The place among its members.
+    /// The place among its members; once our side has said its last bytes, how many of the peer's were thrown away.
     pub place: u32,
     /// Second of the next timeout; 0 is none.
     pub deadline_s: u32,
@@ -243,11 +244,11 @@ pub enum Spill {
     /// A request.
     Http(HttpSpill),
     /// A frame or a fragmented message.
-    WebSocket(Box<Partial>),
+    WebSocket(Box<Partial>, Progress),
     /// A message that was begun, and frames behind it that wait for credit.
-    Frames(Option<Box<Partial>>, Inbox),
+    Frames(Option<Box<Partial>>, Inbox, Progress),
     /// MQTT packets.
-    Mqtt(Inbox),
+    Mqtt(Inbox, Progress),
 }
 
 /// Part of a request, or requests that wait for the one before them.
@@ -257,8 +258,10 @@ pub struct HttpSpill {
     pub data: Vec<u8>,
     /// A chunked body: its decoder, how much is decoded.
     pub chunked: Option<(Chunked, usize)>,
-    /// 100 was sent.
-    pub continued: bool,
+    /// Its head was looked at, and its body may come.
+    pub judged: bool,
+    /// How its body comes on.
+    pub progress: Progress,
     /// It begins with a publish that waits for credit.
     pub held: bool,
     /// Whose request it begins with; none while that was not looked at, or an answer is due.

@@ -29,9 +29,24 @@ impl Shard {
             return;
         }
         row.flags &= !PAUSED;
+        row.place = 0;
         row.deadline_s = self.now.s + self.world.settings.timeouts.drain_s;
         io.close(row.link, Close::Drain);
         self.update_interest(slot, io);
+    }
+
+    /// Bytes behind our last ones: a client that still sends the body of a request which was refused before it came would be
+    /// told by a reset, and might never read the answer. No more of them than a body may have.
+    pub(crate) fn throw_away<I: Io>(&mut self, slot: u32, bytes: usize, io: &mut I) {
+        let limits = &self.world.settings.limits;
+        let most = limits.message_bytes.max(limits.batch_bytes) + limits.head_bytes;
+        let row = self.conns.get_mut(slot);
+        row.place = row
+            .place
+            .saturating_add(u32::try_from(bytes).unwrap_or(u32::MAX));
+        if row.place as usize > most {
+            self.drop_conn(slot, Close::Now, io);
+        }
     }
 
     /// Says why the connection at hand is about to end, if nothing said so before.

@@ -14,7 +14,7 @@ use crore_wire::mqtt::ReasonCode;
 use xxhash_rust::xxh3::xxh3_64_with_seed;
 
 use crate::account::{Level, Part};
-use crate::conn::{ConnId, Spill, State};
+use crate::conn::{ConnId, State};
 use crate::connection::close_code;
 use crate::io::{Close, Io};
 use crate::shard::Shard;
@@ -137,7 +137,14 @@ impl Shard {
             };
             if self.is_current(conn) {
                 self.stats.relieved += 1;
-                self.end_for_room(conn.slot, io);
+                let row = self.conns.get(conn.slot);
+                match row.state {
+                    // It has asked for nothing.
+                    State::Http if row.spill == NONE && row.outbox == NONE => {
+                        self.shut(conn.slot, io);
+                    }
+                    _ => self.end_for_room(conn.slot, REASON, io),
+                }
             }
         }
     }
@@ -210,44 +217,28 @@ impl Shard {
     }
 
     /// Ends a connection to make room, and tells it why where it listens.
-    fn end_for_room<I: Io>(&mut self, slot: u32, io: &mut I) {
+    pub(crate) fn end_for_room<I: Io>(&mut self, slot: u32, reason: &str, io: &mut I) {
         self.because(Reason::Full);
         if self.conns.get(slot).outbox != NONE {
             return self.reset(slot, io);
         }
         let row = self.conns.get(slot);
         match row.state {
-            // It has asked for nothing.
-            State::Http if row.spill == NONE => self.shut(slot, io),
             State::Http | State::Waiting | State::Poll => {
                 let conn = self.id_of(slot);
-                self.refuse(slot, 503, REASON, io);
+                self.refuse(slot, 503, reason, io);
                 if self.is_current(conn) {
                     self.drop_extra(slot);
                 }
             }
             State::Sse | State::WebSocket => {
-                self.end_stream(slot, close_code::TRY_AGAIN, REASON, io);
+                self.end_stream(slot, close_code::TRY_AGAIN, reason, io);
             }
-            State::Mqtt => self.mqtt_end(slot, ReasonCode::QUOTA_EXCEEDED, io),
+            State::Mqtt => {
+                self.reply.clear();
+                self.mqtt_end(slot, ReasonCode::QUOTA_EXCEEDED, io);
+            }
             State::Proxy | State::Draining => self.drop_conn(slot, Close::Now, io),
-        }
-    }
-}
-
-impl Spill {
-    /// Bytes that it holds.
-    pub(crate) fn bytes(&self) -> usize {
-        match self {
-            Spill::Http(spill) => spill.data.len(),
-            Spill::WebSocket(partial) => partial.buffered_bytes(),
-            Spill::Mqtt(data) => data.bytes(),
-            Spill::Frames(partial, data) => {
-                partial
-                    .as_ref()
-                    .map_or(0, |partial| partial.buffered_bytes())
-                    + data.bytes()
-            }
         }
     }
 }

@@ -157,8 +157,11 @@ impl Limits {
 pub struct Timeouts {
     /// From the first byte of a request (or from accept) to the end of its head (408).
     pub head_s: u32,
-    /// Between two pieces of a body or a frame.
+    /// How long a body, a frame or a packet may stay below `progress_bytes_per_s`, and a peer take nothing of what is sent.
     pub body_s: u32,
+    /// Bytes a second at which a body, a frame or a packet comes on that has begun (408, or WebSocket 1001, where it does not
+    /// for `body_s`).
+    pub progress_bytes_per_s: u32,
     /// A keep-alive connection without a request.
     pub keep_alive_s: u32,
     /// How long a closed connection may take to read the last bytes.
@@ -417,6 +420,7 @@ impl Default for Settings {
             timeouts: Timeouts {
                 head_s: 10,
                 body_s: 20,
+                progress_bytes_per_s: 500,
                 keep_alive_s: 75,
                 drain_s: 2,
             },

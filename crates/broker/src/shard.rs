@@ -20,9 +20,7 @@ use crate::access::verdicts::Verdicts;
 use crate::account::{Part, Purse};
 use crate::admission::Admission;
 use crate::carrier::Topics;
-use crate::conn::{
-    CLOSING, ConnId, EOF, Extra, FRAMED, HttpSpill, Link, PAUSED, PINGS, Row, Spill, State,
-};
+use crate::conn::{CLOSING, ConnId, EOF, Extra, FRAMED, Link, PAUSED, PINGS, Row, Spill, State};
 use crate::connection::mqtt::{Leaving, MqttRow};
 use crate::deliver::Delivery;
 use crate::drain::Draining;
@@ -111,6 +109,8 @@ pub struct Shard {
     pub(crate) census: Census,
     /// Large messages in the forms that sockets wait for.
     pub(crate) forms: Forms,
+    /// The next row that is looked at when received bytes need room.
+    pub(crate) hoards: u32,
     /// Connections that there is room for, but for those that wait to be turned away.
     pub(crate) room: u32,
     /// Connections that wait to be turned away.
@@ -195,6 +195,7 @@ impl Shard {
             touched: Vec::new(),
             census: Census::default(),
             forms: Forms::default(),
+            hoards: 0,
             room: u32::try_from(world.settings.limits.connections_per_shard).unwrap_or(u32::MAX),
             turned_away: 0,
             draining: None,
@@ -500,7 +501,8 @@ impl Shard {
             State::WebSocket => self.frames_received(conn.slot, bytes, io),
             State::Mqtt if row.wants(FRAMED) => self.frames_received(conn.slot, bytes, io),
             State::Mqtt => self.mqtt_received(conn.slot, bytes, io),
-            State::Sse | State::Draining => {}
+            State::Draining => self.throw_away(conn.slot, bytes.len(), io),
+            State::Sse => {}
         }
     }
 
@@ -513,24 +515,6 @@ impl Shard {
             return;
         }
         self.drop_conn(slot, Close::Now, io);
-    }
-
-    /// Keeps what comes while a request waits; past the limit the socket is not read.
-    fn hold<I: Io>(&mut self, slot: u32, bytes: &[u8], io: &mut I) {
-        let limit = self.world.settings.limits.head_bytes;
-        let row = self.conns.get_mut(slot);
-        if row.spill == NONE {
-            row.spill = self.spills.insert(Spill::Http(HttpSpill::default()));
-        }
-        let Spill::Http(spill) = self.spills.get_mut(row.spill) else {
-            unreachable!("a waiting request has no frames")
-        };
-        spill.data.extend_from_slice(bytes);
-        self.receive_bytes += bytes.len();
-        if spill.data.len() > limit {
-            row.flags |= PAUSED;
-            self.update_interest(slot, io);
-        }
     }
 
     fn mail(&mut self, mail: Mail) {
@@ -601,14 +585,7 @@ impl Shard {
         if row.spill == NONE {
             return;
         }
-        self.receive_bytes -= match self.spills.remove(row.spill) {
-            Spill::Http(spill) => spill.data.len(),
-            Spill::WebSocket(partial) => partial.buffered_bytes(),
-            Spill::Mqtt(held) => held.bytes(),
-            Spill::Frames(partial, held) => {
-                partial.map_or(0, |partial| partial.buffered_bytes()) + held.bytes()
-            }
-        };
+        self.receive_bytes -= self.spills.remove(row.spill).bytes();
         row.spill = NONE;
     }
 }

@@ -19,7 +19,8 @@ use crore_wire::http::head::{Head, Method};
 use crore_wire::http::{cookie, origin};
 
 use super::close_code;
-use super::http::{Door, Flow};
+use super::http::Flow;
+use super::judge::Door;
 use crate::access::{Credential, Denied, Digest, Grants, Known, Question, Refusal, Right, Verdict};
 use crate::conn::{CLOSING, ConnId, HttpSpill, PAUSED, Spill, State, TURNED_AWAY};
 use crate::io::Io;
@@ -91,6 +92,22 @@ impl Shard {
         rights.iter().try_for_each(each)
     }
 
+    /// Whether it may publish anything at all.
+    pub(super) fn may_publish_some(&self, slot: u32) -> Result<(), Denied> {
+        let access = &self.world.settings.access;
+        let right = Right::Publish;
+        let some = |grants: &Grants| grants.iter().any(|(rights, _)| rights.has(right));
+        let pass = self.passes.get(slot);
+        let granted = pass.is_some_and(|(grants, _)| some(grants));
+        if !access.closed || granted || some(&access.anonymous) || self.world.rules.open(right) {
+            return Ok(());
+        }
+        Err(match pass {
+            Some(_) => Denied::Lacks(right),
+            None => Denied::Nobody(right),
+        })
+    }
+
     /// Who is known on this connection; empty for nobody.
     pub fn user_of(&self, conn: ConnId) -> &str {
         let known = self.is_current(conn).then(|| self.passes.get(conn.slot));
@@ -117,6 +134,8 @@ impl Shard {
         if kept.who.is_none() {
             kept.asked = true;
             self.conns.get_mut(slot).state = State::Waiting;
+            // Nothing of a body is read for somebody who may be nobody.
+            self.pause_for_verdict(slot, io);
         }
         kept.who.is_some()
     }

@@ -20,7 +20,7 @@ use crore_wire::sse;
 
 use super::http::Flow;
 use crate::admission::{Client, Reached};
-use crate::conn::{KEEP, Row, TURNED_AWAY};
+use crate::conn::{Row, TURNED_AWAY};
 use crate::shard::Shard;
 
 /// Connections of one shard that wait to be turned away: each holds a descriptor and some 4 kB of the kernel until its
@@ -202,9 +202,6 @@ impl Shard {
             Some(address) => self.relayed.insert(slot, address),
             None => self.relayed.remove(&slot),
         };
-        if !world.admission.knows_clients() {
-            return Ok(());
-        }
         let client = named.map_or(Client::RELAYED, |address| {
             world.admission.client(address).relayed()
         });
@@ -218,12 +215,8 @@ impl Shard {
         Ok(())
     }
 
-    /// Answers a request that may not go on; a connection that was never admitted ends with it.
+    /// Answers a request that may not go on. Of a connection that was never admitted it is the last one.
     pub(super) fn turn_away(&mut self, slot: u32, head: &Head<'_>, reached: Reached) -> Flow {
-        let row = self.conns.get_mut(slot);
-        if row.is(TURNED_AWAY) {
-            row.options &= !KEEP;
-        }
         let events = head.method == Method::Get
             && head.accept() == Accept::EventStream
             && !head.is_websocket_upgrade();

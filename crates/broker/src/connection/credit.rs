@@ -58,8 +58,8 @@ impl Shard {
             || spill != NONE
                 && match self.spills.get(spill) {
                     Spill::Http(spill) => spill.held,
-                    Spill::Frames(..) | Spill::Mqtt(_) => true,
-                    Spill::WebSocket(_) => false,
+                    Spill::Frames(..) | Spill::Mqtt(..) => true,
+                    Spill::WebSocket(..) => false,
                 }
     }
 

@@ -8,7 +8,6 @@
 
 use crore_wire::websocket::frame::{self, Opcode};
 
-use super::close_code;
 use crate::conn::{HTTP10, PING, PINGS, SERVED, State};
 use crate::encode::chunk;
 use crate::io::{Close, Io};
@@ -81,7 +80,15 @@ impl Shard {
             let row = self.conns.get(slot);
             if row.deadline_s != 0 && row.deadline_s < self.now.s {
                 self.deadline(slot, io);
-            } else if matches!(row.state, State::WebSocket | State::Sse) && row.outbox == NONE {
+                continue;
+            }
+            let begun = row.spill != NONE || row.state == State::Mqtt && row.extra != NONE;
+            if begun && self.is_too_slow(slot) {
+                self.end_slow(slot, io);
+                continue;
+            }
+            let row = self.conns.get(slot);
+            if matches!(row.state, State::WebSocket | State::Sse) && row.outbox == NONE {
                 self.heartbeat(slot, io);
             } else if row.state == State::Mqtt && row.extra != NONE {
                 self.collapse(slot);
@@ -108,10 +115,7 @@ impl Shard {
             _ => self.because(Reason::Timeout),
         }
         match self.conns.get(slot).state {
-            State::Http => self.refuse(slot, 408, "the request took too long", io),
-            State::WebSocket => {
-                self.end_stream(slot, close_code::GOING_AWAY, "a frame took too long", io)
-            }
+            State::Http | State::WebSocket => self.end_slow(slot, io),
             State::Mqtt => self.mqtt_deadline(slot, io),
             State::Proxy | State::Draining => self.drop_conn(slot, Close::Now, io),
             State::Poll | State::Waiting | State::Sse => unreachable!("they do not end"),

@@ -266,8 +266,8 @@ impl Shard {
             return self.drop_conn(slot, Close::Now, io);
         }
         let wait_s = self.filter_rule(slot).poll_timeout_s;
+        self.polls_from_now(slot, io);
         let row = self.conns.get_mut(slot);
-        row.state = State::Poll;
         row.deadline_s = if wait_s == 0 { 0 } else { self.now.s + wait_s };
     }
 

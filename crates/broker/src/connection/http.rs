@@ -1,23 +1,20 @@
-//! Reads requests, checks where they come from, and routes them.
+//! Reads requests: their heads, whose they are, their bodies.
+//!
+//! Invariants: a body is waited for only when its head was judged and the request would be carried out; who is refused before that
+//! gets no `100 Continue`, the answer says `Connection: close`, and what still comes is thrown away. So what may be a
+//! body is never read as a request. A request that was refused when all of it was there leaves its connection as it was.
 
-use alloc::vec::Vec;
 use core::ops::Range;
 
-use crore_wire::http::accept::Accept;
-use crore_wire::http::head::{self, Body, Head, Method};
-use crore_wire::http::{origin, proxy};
-use crore_wire::topic::TopicError;
-use crore_wire::{form, topic};
+use crore_wire::http::head::{self, Body, Head};
+use crore_wire::http::proxy;
 
-use super::access::{Who, rights};
-use super::answer::ANY_ORIGIN;
-use super::mqtt::speaks_mqtt;
+use super::judge::{Answered, is_batch};
 use crate::conn::{
-    ConnId, EOF, FILTERS, FRAMED, HEAD, HTTP10, HttpSpill, JSON, KEEP, ORIGIN_SHIFT, SERVED, Spill,
-    State, TURNED_AWAY,
+    CLOSING, ConnId, EOF, FILTERS, FRAMED, HttpSpill, SERVED, Spill, State, TURNED_AWAY, UPGRADE,
 };
+use crate::connection::progress::FULL;
 use crate::io::{Close, Io};
-use crate::mail::Verb;
 use crate::shard::Shard;
 use crate::slab::NONE;
 use crate::stats::Reason;
@@ -35,15 +32,6 @@ pub(super) enum Flow {
 
 /// The request was refused, and its connection closes.
 struct Refused;
-
-/// What a path means.
-#[derive(Clone, Copy, PartialEq, Eq)]
-pub(super) enum Door {
-    Publish,
-    Subscribe,
-    PubSub,
-    Interest,
-}
 
 impl Shard {
     /// Bytes of a connection that speaks HTTP.
@@ -203,21 +191,33 @@ impl Shard {
                 if let Some((_, decoded)) = kept.chunked {
                     end = start + decoded;
                 }
-                if head.expects_continue() && !kept.continued {
-                    kept.continued = true;
-                    self.reply
-                        .extend_from_slice(b"HTTP/1.1 100 Continue\r\n\r\n");
+                if !kept.judged {
+                    if self.judge(slot, &head, kept.who.clone(), false).is_err() {
+                        self.request_done(slot, io);
+                        return None;
+                    }
+                    kept.judged = true;
+                    if head.expects_continue() {
+                        self.reply
+                            .extend_from_slice(b"HTTP/1.1 100 Continue\r\n\r\n");
+                    }
                 }
                 break;
             };
             let who = core::mem::take(&mut kept).who;
-            let flow = self.request(slot, &head, &buf[start..start + body_bytes], who, io);
+            let flow = match self.judge(slot, &head, who, true) {
+                Ok(task) => {
+                    let body = &buf[start..start + body_bytes];
+                    self.carry_out(slot, &head, task, body, io)
+                }
+                Err(Answered) => Flow::Next,
+            };
             at = start + taken;
             match flow {
                 Flow::Next => self.request_done(slot, io),
                 Flow::Wait => {}
             }
-            if !self.is_current(conn) || self.conns.get(slot).state == State::Draining {
+            if !self.is_current(conn) || self.conns.get(slot).is(CLOSING) {
                 return None;
             }
         }
@@ -226,30 +226,29 @@ impl Shard {
     }
 
     fn keep<I: Io>(&mut self, slot: u32, kept: HttpSpill, io: &mut I) {
-        let rest = &kept.data;
-        let timeouts = &self.world.settings.timeouts;
-        if !self.may_take(slot, rest.len()) {
-            self.refuse(slot, 503, "too many requests are under way", io);
-            return;
+        let bytes = kept.data.len();
+        if !self.has_receive_room(slot, bytes, io) {
+            let row = self.conns.get(slot);
+            let answer_due = matches!(row.state, State::Waiting | State::Poll);
+            return match answer_due && !row.wants(UPGRADE) && !kept.asked {
+                true => self.forget_pipelined(slot, io),
+                // What came is a part of a request, or the frames behind one.
+                false => self.end_for_room(slot, FULL, io),
+            };
         }
+        let head_s = self.world.settings.timeouts.head_s;
         let row = self.conns.get_mut(slot);
-        if row.state == State::Http {
-            let in_body = kept.chunked.is_some() || find_head_end(rest);
-            let first = row.flags & SERVED != 0 && row.deadline_s > self.now.s + timeouts.head_s;
-            // Who was held has no deadline yet.
-            let first = first || row.deadline_s == 0;
-            if kept.held {
-                // It waits for us. What the socket refused keeps its time.
-                if row.outbox == NONE {
-                    row.deadline_s = 0;
-                }
-            } else if in_body {
-                row.deadline_s = self.now.s + timeouts.body_s;
-            } else if first {
-                row.deadline_s = self.now.s + timeouts.head_s;
+        // What the socket refused keeps its time.
+        if row.state == State::Http && row.outbox == NONE {
+            let head_until_s = self.now.s + head_s;
+            if kept.held || kept.judged {
+                // It waits for us, or the sweep counts its seconds.
+                row.deadline_s = 0;
+            } else if row.deadline_s == 0 || row.is(SERVED) && row.deadline_s > head_until_s {
+                row.deadline_s = head_until_s;
             }
         }
-        self.receive_bytes += rest.len();
+        self.receive_bytes += bytes;
         row.spill = self.spills.insert(Spill::Http(kept));
     }
 
@@ -308,283 +307,10 @@ impl Shard {
             }
         }
     }
-
-    fn request<I: Io>(
-        &mut self,
-        slot: u32,
-        head: &Head<'_>,
-        body: &[u8],
-        who: Option<Who>,
-        io: &mut I,
-    ) -> Flow {
-        let keeps = head.keep_alive() && !self.drains();
-        let row = self.conns.get_mut(slot);
-        row.deadline_s = 0;
-        row.options = 0;
-        for (option, holds) in [
-            (HTTP10, head.minor == 0),
-            (KEEP, keeps),
-            (HEAD, head.method == Method::Head),
-            (JSON, head.accept() == Accept::Json),
-        ] {
-            if holds {
-                row.options |= option;
-            }
-        }
-        let upgrade = head.is_websocket_upgrade();
-        if let Err(reason) = self.admit(slot, head, upgrade) {
-            self.respond_reason(slot, 403, reason);
-            return Flow::Next;
-        }
-        if let Err(reached) = self.admitted(slot, head) {
-            return self.turn_away(slot, head, reached);
-        }
-        if let Err(refusal) = self.enter_as(slot, who) {
-            return self.refuse_credentials(slot, refusal);
-        }
-        if upgrade && speaks_mqtt(head) {
-            return self.upgrade_to_mqtt(slot, head, io);
-        }
-        let routed = self.route(head.path);
-        let routed = routed.filter(|(door, rest)| *door != Door::Interest || rest.is_empty());
-        let Some((door, rest)) = routed else {
-            self.respond_reason(
-                slot,
-                404,
-                "no such path; topics are published at /pub/{topic} and read at /sub/{topic}",
-            );
-            return Flow::Next;
-        };
-        let allowed = match door {
-            Door::Publish => "GET, HEAD, POST, PUT, DELETE, OPTIONS",
-            Door::Subscribe => "GET, HEAD, OPTIONS",
-            Door::PubSub => "GET, OPTIONS",
-            Door::Interest => "GET, HEAD, OPTIONS",
-        };
-        if head.method == Method::Options {
-            self.preflight(slot, allowed);
-            return Flow::Next;
-        }
-        let get = matches!(head.method, Method::Get | Method::Head);
-        let verb = match head.method {
-            _ if get && upgrade => None,
-            Method::Put => Some(Verb::Create),
-            Method::Delete => Some(Verb::Delete),
-            _ => Some(Verb::Info),
-        };
-        let fits = match door {
-            Door::Publish => head.method != Method::Other,
-            Door::Subscribe | Door::Interest => get,
-            Door::PubSub => head.method == Method::Get,
-        };
-        if !fits {
-            self.method_not_allowed(slot, allowed);
-            return Flow::Next;
-        }
-        if door == Door::Interest {
-            return self.follow(slot, head, upgrade);
-        }
-        if door == Door::PubSub && !upgrade {
-            self.respond_reason(slot, 426, "this path takes WebSocket clients only");
-            return Flow::Next;
-        }
-        if door == Door::Publish
-            && head.method == Method::Post
-            && is_batch(head)
-            && rest.is_empty()
-            && !names_topic(head)
-        {
-            if head.header("idempotency-key").is_some() {
-                let reason = "in a batch each line has its own idempotency_key";
-                self.respond_reason(slot, 400, reason);
-                return Flow::Next;
-            }
-            return self.batch(slot, body, io);
-        }
-        if door == Door::PubSub && names_filter(head) {
-            self.respond_reason(slot, 400, "filters are read at a subscribe path");
-            return Flow::Next;
-        }
-        let filtered = door == Door::Subscribe && names_filter(head);
-        let names = match self.topic_names(head, rest, filtered) {
-            Ok(names) => names,
-            Err(reason) => {
-                self.respond_reason(slot, 400, reason);
-                return Flow::Next;
-            }
-        };
-        if let Err(denied) = self.may_all(slot, rights(door, verb, head.method), &names) {
-            return self.deny(slot, denied);
-        }
-        match (door, verb) {
-            (Door::Interest, _) => unreachable!("followed above"),
-            (Door::Subscribe, _) | (Door::PubSub, _) => {
-                if filtered {
-                    self.conns.get_mut(slot).options |= FILTERS;
-                }
-                self.subscribe(slot, head, names, door == Door::PubSub, upgrade, io)
-            }
-            _ if names.len() != 1 => {
-                self.respond_reason(slot, 400, "exactly one topic can be named here");
-                Flow::Next
-            }
-            (Door::Publish, None) => self.upgrade_to_publish(slot, head, &names[0], io),
-            (Door::Publish, Some(_)) if head.method == Method::Post => {
-                let flow = self.publish_one(slot, head, &names[0], body);
-                self.stall_if_needed(slot, io);
-                flow
-            }
-            (Door::Publish, Some(verb)) => self.verb(slot, head, verb, &names[0]),
-        }
-    }
-
-    /// Whether a page of another site sent this, and what scripts may read of the answer.
-    fn admit(&mut self, slot: u32, head: &Head<'_>, upgrade: bool) -> Result<(), &'static str> {
-        let http = &self.world.settings.http;
-        let host = head.host().unwrap_or_default();
-        if http.loopback_hosts_only
-            && head
-                .host()
-                .is_some_and(|host| !origin::is_loopback_host(host))
-        {
-            return Err("this server listens on loopback only and answers only loopback hosts");
-        }
-        let Some(from) = head.header("origin") else {
-            return Ok(());
-        };
-        let listed = http
-            .allowed_origins
-            .iter()
-            .position(|allowed| allowed == "*" || allowed.as_bytes() == from);
-        let safe = matches!(head.method, Method::Get | Method::Head | Method::Options) && !upgrade;
-        match listed {
-            Some(n) => {
-                let any = http.allowed_origins[n] == "*";
-                let number = if any { ANY_ORIGIN } else { n as u32 + 1 };
-                self.conns.get_mut(slot).options |= number << ORIGIN_SHIFT;
-                Ok(())
-            }
-            None if safe || origin::same_origin(from, host) => Ok(()),
-            None => Err("this origin is not allowed; add it to http.allowed_origins"),
-        }
-    }
-
-    fn route<'p>(&self, path: &'p [u8]) -> Option<(Door, &'p [u8])> {
-        let http = &self.world.settings.http;
-        for (door, prefixes) in [
-            (Door::Publish, &http.publish_paths),
-            (Door::Subscribe, &http.subscribe_paths),
-            (Door::PubSub, &http.pubsub_paths),
-            (Door::Interest, &http.interest_paths),
-        ] {
-            for prefix in prefixes {
-                match path.strip_prefix(prefix.as_bytes()) {
-                    Some(b"") => return Some((door, b"")),
-                    Some(rest) if rest[0] == b'/' => return Some((door, &rest[1..])),
-                    _ => {}
-                }
-            }
-        }
-        None
-    }
-
-    /// The topics that the path or the query names, and the filters if they are meant: a topic is a filter too.
-    fn topic_names(
-        &self,
-        head: &Head<'_>,
-        rest: &[u8],
-        filtered: bool,
-    ) -> Result<Vec<Vec<u8>>, &'static str> {
-        let max = self.world.settings.limits.topic_bytes;
-        let mut names: Vec<Vec<u8>> = Vec::new();
-        let mut name = Vec::new();
-        if !rest.is_empty() {
-            topic::from_path(rest, max, &mut name).map_err(|error| error.reason())?;
-            names.push(core::mem::take(&mut name));
-        }
-        for (key, value) in form::pairs(head.query) {
-            if matches!(key, b"topic" | b"channel") {
-                topic::from_query(value, max, &mut name).map_err(|error| error.reason())?;
-                if !names.contains(&name) {
-                    names.push(core::mem::take(&mut name));
-                }
-                name.clear();
-            }
-        }
-        for (key, value) in form::pairs(head.query) {
-            if !filtered || key != b"filter" {
-                continue;
-            }
-            form::decode(value, &mut name).map_err(|_| TopicError::BadEscape.reason())?;
-            topic::check_filter(&name, max).map_err(|error| filter_reason(&error))?;
-            if !names.contains(&name) {
-                names.push(core::mem::take(&mut name));
-            }
-            name.clear();
-        }
-        if names.is_empty() {
-            return Err("no topic is named: put it behind the path or into ?topic=");
-        }
-        if names.len() > self.world.settings.limits.topics_per_connection {
-            return Err("more topics than limits.topics_per_connection allows");
-        }
-        Ok(names)
-    }
-
-    fn preflight(&mut self, slot: u32, allowed: &str) {
-        let head = self.head(slot, 204).header("Allow", allowed.as_bytes());
-        head.header("Access-Control-Allow-Methods", allowed.as_bytes())
-            .header(
-                "Access-Control-Allow-Headers",
-                b"Authorization, Content-Type, Accept, If-None-Match, If-Modified-Since, Last-Event-ID, X-EventSource-Event, Crore-Key, Crore-TTL, Crore-Property, Crore-Retain, Idempotency-Key",
-            )
-            .header("Access-Control-Max-Age", b"600")
-            .end();
-    }
-
-    fn method_not_allowed(&mut self, slot: u32, allowed: &str) {
-        self.head(slot, 405)
-            .header("Allow", allowed.as_bytes())
-            .content(b"");
-    }
 }
 
 /// Whether the request that begins here publishes, as far as its method says so: only publishes are made with it.
 fn is_post(bytes: &[u8]) -> bool {
     let blank = bytes.iter().take_while(|b| matches!(b, b'\r' | b'\n'));
     bytes[blank.count()..].starts_with(b"POST ")
-}
-
-fn is_batch(head: &Head<'_>) -> bool {
-    head.header("content-type").is_some_and(|value| {
-        let name = value.split(|b| *b == b';').next().unwrap_or_default();
-        name.trim_ascii()
-            .eq_ignore_ascii_case(b"application/x-ndjson")
-    })
-}
-
-fn names_topic(head: &Head<'_>) -> bool {
-    form::pairs(head.query).any(|(key, _)| matches!(key, b"topic" | b"channel"))
-}
-
-fn names_filter(head: &Head<'_>) -> bool {
-    form::pairs(head.query).any(|(key, _)| key == b"filter")
-}
-
-/// What is wrong with a filter, in one line.
-fn filter_reason(error: &TopicError) -> &'static str {
-    match error {
-        TopicError::Empty => "the filter is empty",
-        TopicError::TooLong { .. } => "the filter is too long",
-        TopicError::NotUtf8 => "the filter is not UTF-8",
-        TopicError::Control => "the filter has a control character",
-        TopicError::Wildcard => {
-            "in a filter + and # stand for whole levels, and # is the last; in a URL they are %2B and %23"
-        }
-        other => other.reason(),
-    }
-}
-
-fn find_head_end(bytes: &[u8]) -> bool {
-    memchr::memmem::find(bytes, b"\r\n\r\n").is_some()
 }

@@ -1,7 +1,7 @@
 //! What a connection does, by protocol. Each file is a part of the shard's turn: `http` reads
-//! requests and routes them, `publish` and `subscribe` carry them out, `answer` writes the
+//! requests, `judge` says what their heads decide, `publish` and `subscribe` carry them out, `answer` writes the
 //! responses, `access` asks whose requests they are, `filtered` is for subscribers by filter, `admission` turns away, `interest` tells who is
-//! watched, `websocket` reads frames, `deadlines` watches the clock, `review` ends what settings that were read again grant no more.
+//! watched, `websocket` reads frames, `deadlines` watches the clock, `progress` what comes too slowly or has no room, `review` ends what settings that were read again grant no more.
 
 pub(crate) mod access;
 mod admission;
@@ -11,7 +11,9 @@ mod deadlines;
 pub(crate) mod filtered;
 mod http;
 mod interest;
+mod judge;
 pub(crate) mod mqtt;
+pub(crate) mod progress;
 mod publish;
 mod review;
 mod subscribe;

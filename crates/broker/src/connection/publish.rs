@@ -149,10 +149,6 @@ impl Shard {
         let content_type = head.header("content-type").unwrap_or_default();
         let event = head.header("x-eventsource-event").unwrap_or_default();
         let key = head.header("crore-key").unwrap_or_default();
-        if topic::is_reserved(name) {
-            self.respond_reason(slot, 403, RESERVED);
-            return Flow::Next;
-        }
         let checked = check_fields(content_type, event, key);
         let read = checked.and_then(|()| {
             let attributes = properties::from_headers(head.headers(properties::HEADER))?;

@@ -10,10 +10,12 @@ use crore_wire::websocket::receive::{self, Config, Event, Partial, Role};
 use super::close_code;
 use super::http::Flow;
 use super::mqtt;
+use super::progress::Progress;
 use super::publish::{RESERVED, is_binary};
 use crate::access::Right;
 use crate::admission::Reached;
 use crate::conn::{DEFLATE, FRAMED, META, PUBLISHES, Spill, State};
+use crate::connection::progress::FULL;
 use crate::home::Publish;
 use crate::inbox::Inbox;
 use crate::io::Io;
@@ -56,24 +58,24 @@ impl Shard {
             message_bytes: self.frame_bytes_max(slot),
             deflate: row.wants(DEFLATE),
         };
-        let (mut partial, mut held_back) = (None, None);
+        let (mut partial, mut held_back, mut progress) = (None, None, Progress::default());
         if row.spill != NONE {
             let held = self.spills.remove(row.spill);
             self.conns.get_mut(slot).spill = NONE;
             match held {
-                Spill::WebSocket(held) => {
+                Spill::WebSocket(held, came) => {
                     self.receive_bytes -= held.buffered_bytes();
-                    partial = Some(held);
+                    (partial, progress) = (Some(held), came);
                 }
-                Spill::Frames(held, data) => {
+                Spill::Frames(held, data, came) => {
                     let begun = held.as_ref().map_or(0, |held| held.buffered_bytes());
                     self.receive_bytes -= begun + data.bytes();
                     let mut data = data;
                     data.append(input, usize::MAX);
-                    (partial, held_back) = (held, Some(data));
+                    (partial, held_back, progress) = (held, Some(data), came);
                 }
                 // Packets within frames are held elsewhere.
-                Spill::Mqtt(data) => {
+                Spill::Mqtt(data, _) => {
                     self.receive_bytes -= data.bytes();
                     return self.broken(slot);
                 }
@@ -102,7 +104,7 @@ impl Shard {
                     }
                     None => Inbox::new(&input[at..]),
                 };
-                return self.hold_frames(slot, partial, rest, io);
+                return self.hold_frames(slot, partial, progress, rest, io);
             }
             let step = match receive::next(&mut partial, rest, &config) {
                 Ok(step) => step,
@@ -113,6 +115,9 @@ impl Shard {
             };
             at += step.consumed;
             let Some(event) = step.event else { break };
+            if matches!(event, Event::Text(_) | Event::Binary(_)) {
+                progress = Progress::default();
+            }
             if !self.event(slot, event, io) {
                 return;
             }
@@ -122,7 +127,7 @@ impl Shard {
         if !self.is_current(conn) || !frames {
             return;
         }
-        self.hold_partial(slot, partial, io);
+        self.hold_partial(slot, partial, progress, io);
         if self.is_current(conn) && self.conns.get(slot).wants(PUBLISHES) {
             self.stall_if_needed(slot, io);
         }
@@ -142,12 +147,13 @@ impl Shard {
         &mut self,
         slot: u32,
         partial: Option<Box<Partial>>,
+        progress: Progress,
         data: Inbox,
         io: &mut I,
     ) {
         let begun = partial.as_ref().map_or(0, |held| held.buffered_bytes());
-        if !self.may_hold(slot, begun + data.bytes(), io) {
-            return;
+        if !self.has_receive_room(slot, begun + data.bytes(), io) {
+            return self.end_for_room(slot, FULL, io);
         }
         let row = self.conns.get_mut(slot);
         if row.outbox == NONE {
@@ -155,22 +161,17 @@ impl Shard {
             row.deadline_s = 0;
         }
         self.receive_bytes += begun + data.bytes();
-        row.spill = self.spills.insert(Spill::Frames(partial, data));
+        row.spill = self.spills.insert(Spill::Frames(partial, data, progress));
         self.stall(slot, io);
     }
 
-    /// Whether there is room for so many bytes; else the connection ends.
-    fn may_hold<I: Io>(&mut self, slot: u32, bytes: usize, io: &mut I) -> bool {
-        let fits = self.may_take(slot, bytes);
-        if !fits {
-            let reason = "too many frames are under way";
-            self.end_stream(slot, close_code::TRY_AGAIN, reason, io);
-        }
-        fits
-    }
-
-    fn hold_partial<I: Io>(&mut self, slot: u32, partial: Option<Box<Partial>>, io: &mut I) {
-        let body_s = self.world.settings.timeouts.body_s;
+    fn hold_partial<I: Io>(
+        &mut self,
+        slot: u32,
+        partial: Option<Box<Partial>>,
+        progress: Progress,
+        io: &mut I,
+    ) {
         let idle_s = match self.conns.get(slot).state {
             State::Mqtt => self.keep_alive_end_s(slot),
             _ => 0,
@@ -182,13 +183,16 @@ impl Shard {
             }
             return;
         };
-        if !self.may_hold(slot, partial.buffered_bytes(), io) {
-            return;
+        if row.outbox == NONE && row.state == State::WebSocket {
+            // The sweep counts its seconds; a keep alive goes on.
+            row.deadline_s = 0;
         }
-        let row = self.conns.get_mut(slot);
-        row.deadline_s = self.now.s + body_s;
+        if !self.has_receive_room(slot, partial.buffered_bytes(), io) {
+            return self.end_for_room(slot, FULL, io);
+        }
         self.receive_bytes += partial.buffered_bytes();
-        row.spill = self.spills.insert(Spill::WebSocket(partial));
+        let row = self.conns.get_mut(slot);
+        row.spill = self.spills.insert(Spill::WebSocket(partial, progress));
     }
 
     /// One event; false when it was the last one.

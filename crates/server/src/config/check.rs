@@ -416,6 +416,11 @@ fn timeouts(check: &mut Check, timeouts: &Timeouts) {
     check.range("timeouts.head_s", timeouts.head_s, 1..=MAX_WAIT_S);
     check.range("timeouts.body_s", timeouts.body_s, 1..=MAX_WAIT_S);
     check.range(
+        "timeouts.progress_bytes_per_s",
+        timeouts.progress_bytes_per_s,
+        1..=1 << 20,
+    );
+    check.range(
         "timeouts.keep_alive_s",
         timeouts.keep_alive_s,
         1..=MAX_WAIT_S,

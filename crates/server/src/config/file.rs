@@ -258,6 +258,7 @@ struct LimitsMirror {
 struct TimeoutsMirror {
     head_s: u32,
     body_s: u32,
+    progress_bytes_per_s: u32,
     keep_alive_s: u32,
     drain_s: u32,
 }

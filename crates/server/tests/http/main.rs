@@ -9,6 +9,7 @@ mod support;
 
 mod abuse;
 mod admission;
+mod bodies;
 mod bounds;
 mod budget;
 mod chaos;
@@ -24,6 +25,7 @@ mod latest;
 mod life;
 mod longpoll;
 mod names;
+mod progress;
 mod proxies;
 mod publish;
 mod purge;

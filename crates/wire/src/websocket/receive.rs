@@ -269,6 +269,12 @@ impl Partial {
         size_of::<Self>() + self.control.capacity() + message
     }
 
+    /// Bytes that came of the message that has begun, or of the control frame where there is none: they grow until it is whole.
+    pub fn received_bytes(&self) -> usize {
+        let begun = self.message.as_ref();
+        usize::from(self.head_len) + begun.map_or(self.control.len(), |m| m.bytes.len())
+    }
+
     /// Forgets what the last call handed out. True when nothing is left.
     fn settle(&mut self) -> bool {
         match self.given {

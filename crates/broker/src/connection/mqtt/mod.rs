@@ -33,6 +33,7 @@ use crore_wire::websocket::frame::Opcode;
 use crore_wire::websocket::handshake::choose_subprotocol;
 
 use super::http::Flow;
+use super::progress::Progress;
 
 pub(crate) use give::{encode_plain, is_plain};
 pub(crate) use leaving::Leaving;
@@ -40,6 +41,7 @@ pub use shared::Shared;
 pub use state::{Mqtt, MqttRow};
 
 use crate::conn::{CLOSING, FRAMED, SMALL, Spill, State, V5};
+use crate::connection::progress::FULL;
 use crate::encode::frame_from;
 use crate::inbox::Inbox;
 use crate::io::{Close, Io};
@@ -78,8 +80,9 @@ impl Shard {
     /// Bytes of an MQTT connection, over TCP or the payload of a frame. Packets may end in another one [MQTT-6.0.0-2].
     /// What is held is looked at when a packet is whole, and not before.
     pub(crate) fn mqtt_received<I: Io>(&mut self, slot: u32, input: &[u8], io: &mut I) {
-        let held = match self.take_held(slot) {
-            Some(mut held) => {
+        let (held, mut progress, before) = match self.take_held(slot) {
+            Some((mut held, progress)) => {
+                let before = held.rest().len();
                 held.append(input, self.whole_bytes(held.rest()));
                 if held.rest().len() >= self.whole_bytes(held.rest()) {
                     let Some(used) = self.packets(slot, held.rest(), io) else {
@@ -87,47 +90,56 @@ impl Shard {
                     };
                     held.took(used);
                 }
-                held
+                (held, progress, before)
             }
             None => match self.packets(slot, input, io) {
-                Some(used) if used < input.len() => Inbox::new(&input[used..]),
+                Some(used) if used < input.len() => {
+                    (Inbox::new(&input[used..]), Progress::default(), 0)
+                }
                 _ => return,
             },
         };
         if held.is_empty() {
             return;
         }
-        if !self.may_take(slot, held.bytes()) {
-            return self.mqtt_end(slot, ReasonCode::QUOTA_EXCEEDED, io);
+        if !self.has_receive_room(slot, held.bytes(), io) {
+            return self.end_for_room(slot, FULL, io);
+        }
+        if held.rest().len() < before + input.len() {
+            // Another packet has begun.
+            progress = Progress::default();
         }
         self.receive_bytes += held.bytes();
         if self.conns.get(slot).wants(FRAMED) {
-            self.mqtt_state(slot).partial = held;
+            let mqtt = self.mqtt_state(slot);
+            (mqtt.partial, mqtt.progress) = (held, progress);
         } else {
-            self.conns.get_mut(slot).spill = self.spills.insert(Spill::Mqtt(held));
+            let held = Spill::Mqtt(held, progress);
+            self.conns.get_mut(slot).spill = self.spills.insert(held);
         }
     }
 
     /// What is held of packets, which whoever takes it puts back or drops.
-    fn take_held(&mut self, slot: u32) -> Option<Inbox> {
+    fn take_held(&mut self, slot: u32) -> Option<(Inbox, Progress)> {
         let row = self.conns.get_mut(slot);
-        let held = if row.wants(FRAMED) {
+        let (held, progress) = if row.wants(FRAMED) {
             self.mqtt(slot)?;
-            core::mem::take(&mut self.mqtt_state(slot).partial)
+            let mqtt = self.mqtt_state(slot);
+            (core::mem::take(&mut mqtt.partial), mqtt.progress)
         } else if row.spill != NONE {
-            let Spill::Mqtt(held) = self.spills.get_mut(row.spill) else {
+            let Spill::Mqtt(held, progress) = self.spills.get_mut(row.spill) else {
                 // What else waited was gone through before the connection became one of MQTT.
                 self.broken(slot);
                 return None;
             };
-            let held = core::mem::take(held);
+            let held = (core::mem::take(held), *progress);
             self.spills.remove(core::mem::replace(&mut row.spill, NONE));
             held
         } else {
             return None;
         };
         self.receive_bytes -= held.bytes();
-        (!held.is_empty()).then_some(held)
+        (!held.is_empty()).then_some((held, progress))
     }
 
     fn packet_bytes_most(&self) -> usize {
@@ -237,7 +249,7 @@ impl Shard {
     }
 
     /// Whether packets must wait for somebody else: the home of the session, or homes that owe answers.
-    fn mqtt_must_wait(&self, slot: u32) -> bool {
+    pub(super) fn mqtt_must_wait(&self, slot: u32) -> bool {
         let receive_max = self.world.settings.mqtt.receive_max as usize;
         self.mqtt(slot)
             .is_some_and(|mqtt| mqtt.connecting.is_some() || mqtt.answers.len() > receive_max)
@@ -304,7 +316,7 @@ impl Shard {
     }
 
     /// What the connection remembers, if it is more than its rows.
-    fn mqtt(&self, slot: u32) -> Option<&Mqtt> {
+    pub(super) fn mqtt(&self, slot: u32) -> Option<&Mqtt> {
         let extra = self.conns.get(slot).extra;
         (extra != NONE)
             .then(|| self.extras.get(extra).mqtt.as_deref())
@@ -392,6 +404,17 @@ impl Shard {
     pub(super) fn mqtt_text<I: Io>(&mut self, slot: u32, io: &mut I) {
         self.send_reply(slot, io);
         self.end_stream(slot, CLOSE_UNACCEPTABLE, "MQTT packets are binary", io);
+    }
+
+    /// A packet does not come on.
+    pub(super) fn mqtt_too_slow<I: Io>(&mut self, slot: u32, io: &mut I) {
+        let row = self.conns.get(slot);
+        if row.is(CLOSING) || row.mqtt == NONE {
+            return self.drop_conn(slot, Close::Now, io);
+        }
+        self.reply.clear();
+        let reason = ReasonCode::IMPLEMENTATION_SPECIFIC_ERROR;
+        self.mqtt_end_saying(slot, reason, "a packet took too long", io);
     }
 
     /// Its time has passed: for a CONNECT, or since the client was last heard.

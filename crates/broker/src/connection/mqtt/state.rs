@@ -9,6 +9,7 @@ use crore_wire::mqtt::{self, Packet, Publish, ReasonCode, Version};
 
 use super::access::Asked;
 use super::overlap::Start;
+use crate::connection::progress::Progress;
 use crate::inbox::Inbox;
 use crate::mail::ShardId;
 use crate::position::write_varint;
@@ -102,6 +103,8 @@ pub struct Mqtt {
     pub needs_told: bool,
     /// Over WebSocket: bytes that did not end on a packet boundary.
     pub partial: Inbox,
+    /// How the packet comes on that they are the beginning of.
+    pub progress: Progress,
     /// Whose the CONNECT is, until it is carried out.
     pub asked: Option<Box<Asked>>,
     /// What the CONNACK will say of the CONNECT.

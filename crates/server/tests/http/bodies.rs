@@ -1,0 +1,190 @@
+//! What is decided before a body comes: who is refused is told at once, is not asked for the body, and nothing of it is
+//! read as a request.
+
+use crate::conn::{Conn, Response, attempt, once, publish};
+use crate::support::Server;
+use crate::ws::handshake;
+use std::net::Shutdown;
+
+const EXPECTS: (&str, &str) = ("Expect", "100-continue");
+/// Somebody without credentials may read one topic.
+const CLOSED: &str =
+    "[[access.key]]\nalg = \"HS256\"\nsecret = \"0123456789abcdef0123456789abcdef\"\n";
+
+/// The head of a request with a body that is to come.
+fn head(method: &str, target: &str, more: &[(&str, &str)], length: usize) -> String {
+    let mut text = format!("{method} {target} HTTP/1.1\r\nHost: localhost\r\n");
+    for (name, value) in more {
+        text += &format!("{name}: {value}\r\n");
+    }
+    text + &format!("Content-Length: {length}\r\n\r\n")
+}
+
+/// The answer to a head alone, and whether the connection ends in order after a body that looks like a request.
+fn refused(server: &Server, method: &str, target: &str, more: &[(&str, &str)]) -> Response {
+    let mut conn = Conn::open(server);
+    let smuggled = conn.text_of("POST", "/pub/smuggled", &[], b"x");
+    let body = smuggled.repeat(100);
+    conn.send(head(method, target, more, body.len() + 1_000));
+    let response = conn.response();
+    conn.send(body);
+    let _ = conn.stream().shutdown(Shutdown::Write);
+    let rest = conn.rest();
+    assert!(rest.is_empty(), "{:?}", String::from_utf8_lossy(&rest));
+    response
+}
+
+#[test]
+fn who_is_refused_is_told_before_the_body_and_not_asked_for_it() {
+    let open = Server::with("[limits]\nmessage_bytes = \"64 KiB\"\n");
+    let closed = Server::with(CLOSED);
+    let foreign = ("Origin", "https://evil.example");
+    let worthless = ("Authorization", "Bearer a.b.c");
+    let lines = ("Content-Type", "application/x-ndjson");
+    let table: &[(&Server, u16, &str, &str, &[(&str, &str)])] = &[
+        (&closed, 401, "POST", "/pub/a", &[]),
+        (&closed, 401, "POST", "/pub/a", &[worthless]),
+        (&closed, 401, "POST", "/pub", &[lines]),
+        (&open, 403, "POST", "/pub/a", &[foreign]),
+        (&open, 403, "POST", "/pub/$SYS/a", &[]),
+        (&open, 404, "POST", "/elsewhere", &[]),
+        (&open, 405, "POST", "/sub/a", &[]),
+        (&open, 405, "PATCH", "/pub/a", &[]),
+        (&open, 426, "GET", "/pubsub/a", &[]),
+        (&open, 400, "POST", "/pub/a%00", &[]),
+        (&open, 400, "PUT", "/pub/a", &[]),
+    ];
+    let mut wrong = Vec::new();
+    for (server, status, method, target, more) in table {
+        for expects in [false, true] {
+            let mut headers = more.to_vec();
+            headers.extend(expects.then_some(EXPECTS));
+            let got = attempt(|| refused(server, method, target, &headers));
+            let right = got.as_ref().is_some_and(|response| {
+                response.status == *status && response.lists("connection", "close")
+            });
+            if !right {
+                wrong.push(format!("{method} {target} {headers:?}: {got:?}"));
+            }
+        }
+    }
+    assert!(wrong.is_empty(), "{wrong:#?}");
+    assert_eq!(once(&open, "GET", "/pub/smuggled", &[], "").status, 404);
+    let mut conn = Conn::open(&open);
+    conn.send(head("POST", "/pub/a", &[EXPECTS], 65_537));
+    assert_eq!(conn.response().status, 413);
+    assert!(conn.ends());
+}
+
+#[test]
+fn who_may_is_asked_for_the_body_once() {
+    let server = Server::start();
+    let mut conn = Conn::open(&server);
+    conn.send(head("POST", "/pub/a", &[EXPECTS], 10));
+    assert_eq!(conn.response().status, 100);
+    conn.send("01234");
+    conn.send("56789");
+    assert_eq!(conn.response().status, 202);
+    // The connection stays for the next one.
+    assert_eq!(conn.get("/sub/a", &[]).text(), "0123456789");
+    // All of it came: nothing is asked for, and a refusal leaves the connection as it is.
+    let response = conn.request("POST", "/elsewhere", &[EXPECTS], "body");
+    assert_eq!(
+        (response.status, response.header("connection")),
+        (404, None)
+    );
+    assert_eq!(conn.get("/sub/a", &[]).text(), "0123456789");
+}
+
+#[test]
+fn a_client_that_sends_before_it_reads_gets_the_answer_and_no_reset() {
+    let server = Server::with(CLOSED);
+    for _ in 0..5 {
+        let mut conn = Conn::open(&server);
+        conn.send(head("POST", "/pub/a", &[], 1_000_000));
+        for _ in 0..100 {
+            conn.send([b'x'; 10_000]);
+        }
+        assert_eq!(conn.response().status, 401);
+        assert!(conn.ends());
+    }
+}
+
+#[test]
+fn who_never_stops_sending_what_nobody_reads_is_cut_off() {
+    let server = Server::with(
+        "[limits]\nmessage_bytes = 10000\nbatch_bytes = 10000\n[timeouts]\ndrain_s = 600\n",
+    );
+    let mut conn = Conn::open(&server);
+    conn.send(head("POST", "/elsewhere", &[], 9_000));
+    assert_eq!(conn.response().status, 404);
+    for _ in 0..1_000 {
+        conn.send([b'x'; 10_000]);
+    }
+    assert!(conn.ends());
+}
+
+#[test]
+fn who_is_turned_away_gets_one_answer_whatever_the_body_is() {
+    let server = Server::with("[limits]\nconnections_max = 1\n");
+    let mut held = Conn::open(&server);
+    assert_eq!(held.request("POST", "/pub/a", &[], "x").status, 202);
+    for more in [&[][..], &[("Origin", "https://evil.example")]] {
+        let mut conn = Conn::open(&server);
+        let body = conn.text_of("GET", "/pub/a", &[], b"");
+        let text = conn.text_of("POST", "/pub/a", more, &body);
+        conn.send(text);
+        let response = conn.response();
+        assert!([403, 503].contains(&response.status), "{response:?}");
+        assert!(response.lists("connection", "close"), "{response:?}");
+        let rest = conn.rest();
+        assert!(rest.is_empty(), "{:?}", String::from_utf8_lossy(&rest));
+    }
+}
+
+#[test]
+fn what_curl_uploads_is_not_lost_without_a_word() {
+    let server = Server::start();
+    let response = once(&server, "PUT", "/pub/a", &[], "a file");
+    assert_eq!(response.status, 400);
+    assert!(response.text().contains("POST publishes"), "{response:?}");
+    assert_eq!(once(&server, "GET", "/pub/a", &[], "").status, 404);
+    assert_eq!(once(&server, "PUT", "/pub/a", &[], "").status, 201);
+}
+
+#[test]
+fn requests_behind_a_poll_are_bounded_and_none_is_lost_that_was_taken() {
+    let server = Server::with_shards(1, "[limits]\nhead_bytes = 4096\n");
+    publish(&server, "news", "one");
+    // What fits is answered.
+    let mut conn = Conn::open(&server);
+    let mut text = conn.text_of("GET", "/sub/quiet", &[], b"");
+    text.extend(conn.text_of("GET", "/sub/news", &[], b""));
+    conn.send(text);
+    crate::conn::await_subscribers(&server, "quiet", 1);
+    publish(&server, "quiet", "answer");
+    assert_eq!(conn.response().text(), "answer");
+    assert_eq!(conn.response().text(), "one");
+    // What does not is forgotten, and the answer says that the connection ends.
+    let mut conn = Conn::open(&server);
+    let mut text = conn.text_of("GET", "/sub/silent", &[], b"");
+    text.extend(conn.text_of("POST", "/pub/late", &[], &[b'x'; 10_000]));
+    conn.send(text);
+    crate::conn::await_subscribers(&server, "silent", 1);
+    publish(&server, "silent", "answer");
+    let response = conn.response();
+    assert_eq!(response.text(), "answer");
+    assert!(response.lists("connection", "close"), "{response:?}");
+    assert!(conn.rest().is_empty());
+    assert_eq!(once(&server, "GET", "/pub/late", &[], "").status, 404);
+    // Frames behind a handshake are kept.
+    let mut conn = Conn::open(&server);
+    let mut text = conn.text_of("GET", "/pubsub/frames", &handshake(&[]), b"");
+    text.extend(crate::ws::masked(
+        crate::ws::FIN | crate::ws::TEXT,
+        &[b'x'; 10_000],
+    ));
+    conn.send(text);
+    assert_eq!(conn.head().status, 101);
+    crate::conn::await_subscribers(&server, "frames", 1);
+}
