@@ -1,0 +1,211 @@
+//! One round: a new server, honest clients and attackers for some time, then honest clients alone, then nobody.
+
+use std::fmt::Write as _;
+use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
+
+use crate::honest;
+use crate::judge::{Metrics, bound_bytes, left_bytes, too_late};
+use crate::kinds::Kinds;
+use crate::ping::Ping;
+use crate::player::{Player, Stage};
+use crate::tally::Tally;
+use crate::world::World;
+
+/// How often the server is looked at.
+const LOOK: Duration = Duration::from_millis(200);
+/// How often a long round tells how it goes.
+const PROGRESS: Duration = Duration::from_secs(10);
+/// How long honest clients go on when the attackers have left.
+const ALONE: Duration = Duration::from_secs(2);
+/// How long it may take until the server holds nothing of those who left, and has given back their memory.
+const SETTLE: Duration = Duration::from_secs(20);
+/// So many of the server's last lines are shown.
+const LOG_LINES: usize = 30;
+
+/// What is played.
+pub struct Round<'a> {
+    pub seed: u64,
+    /// How long attackers come, at most.
+    pub time: Duration,
+    /// How many scripts are played; none: as many as there is time for.
+    pub scripts: Option<u64>,
+    /// Only these kinds of attackers.
+    pub only: Option<&'a str>,
+    /// How late something may be by the server's doing.
+    pub late: Duration,
+}
+
+impl Round<'_> {
+    /// Plays it; a report of what was wrong.
+    pub fn play(&self) -> Result<(), String> {
+        let world = World::start();
+        let (tally, stage, ping) = (Tally::new(), Stage::default(), Ping::start());
+        eprintln!(
+            "adversary: seed {}, server {}, {}",
+            self.seed,
+            world.server.pid(),
+            match &world.group {
+                Some(_) => "in a control group",
+                None => "without a control group (none can be made here): its PSS is watched alone",
+            }
+        );
+        let player = Player {
+            seed: self.seed,
+            kinds: Kinds::new(self.only),
+            to: world.server.address(),
+            tls: world.tls.clone(),
+            scripts: self.scripts,
+        };
+        let clients = honest::Server {
+            address: world.server.address(),
+            tls: world.tls.any.clone(),
+        };
+        let judged = std::thread::scope(|scope| {
+            let all = honest::start(scope, &clients, &tally);
+            scope.spawn(|| player.play(&stage, &tally));
+            let judged = self.judge(&world, &tally, &stage, &ping, all);
+            stage.stop.store(true, Ordering::Relaxed);
+            if judged.is_err() && world.ended().is_none() {
+                // So that nobody waits for it any more.
+                world.server.signal("KILL");
+            }
+            tally.quiet.store(true, Ordering::Relaxed);
+            tally.finish.store(true, Ordering::Relaxed);
+            judged
+        });
+        judged.map_err(|faults| self.report(&faults, &world, &stage))
+    }
+
+    fn judge(
+        &self,
+        world: &World,
+        tally: &Tally,
+        stage: &Stage,
+        ping: &Ping,
+        all: Vec<std::thread::ScopedJoinHandle<'_, ()>>,
+    ) -> Result<(), Vec<String>> {
+        let began = Instant::now();
+        let mut told = began;
+        let mut worst_bytes = 0;
+        while began.elapsed() < self.time && !stage.over.load(Ordering::Relaxed) {
+            self.look(world, tally, &mut worst_bytes)?;
+            if told.elapsed() > PROGRESS {
+                told = Instant::now();
+                self.progress(tally, stage, began, worst_bytes);
+            }
+            std::thread::sleep(LOOK);
+        }
+        stage.stop.store(true, Ordering::Relaxed);
+        let left = Instant::now();
+        while left.elapsed() < ALONE {
+            self.look(world, tally, &mut worst_bytes)?;
+            std::thread::sleep(LOOK);
+        }
+        tally.quiet.store(true, Ordering::Relaxed);
+        self.settled(world, tally, true)?;
+        tally.finish.store(true, Ordering::Relaxed);
+        while all.iter().any(|one| !one.is_finished()) {
+            self.look(world, tally, &mut worst_bytes)?;
+            std::thread::sleep(LOOK);
+        }
+        self.settled(world, tally, false)?;
+        self.look(world, tally, &mut worst_bytes)?;
+        self.progress(tally, stage, began, worst_bytes);
+        match too_late(tally, ping, self.late) {
+            late if late.is_empty() => Ok(()),
+            late => Err(late),
+        }
+    }
+
+    /// What must hold all the time.
+    fn look(&self, world: &World, tally: &Tally, worst: &mut u64) -> Result<(), Vec<String>> {
+        if let Some(how) = world.ended() {
+            return Err(vec![format!("the server ended: {how}")]);
+        }
+        let grown = world.process.grown_bytes();
+        *worst = grown.max(*worst);
+        if grown > bound_bytes() {
+            let (is, may) = (mib(grown), mib(bound_bytes()));
+            let what =
+                format!("the server takes {is} MiB more than an empty one, not at most {may}");
+            return Err(vec![what]);
+        }
+        match tally.faults() {
+            faults if faults.is_empty() => Ok(()),
+            // Who ends with the server says little of why.
+            faults => match world.ended_soon() {
+                Some(how) => Err(vec![format!("the server ended: {how}")]),
+                None => Err(faults),
+            },
+        }
+    }
+
+    /// What must come to hold when attackers, or all, have left.
+    fn settled(&self, world: &World, tally: &Tally, honest: bool) -> Result<(), Vec<String>> {
+        let began = Instant::now();
+        loop {
+            let mut worst = 0;
+            self.look(world, tally, &mut worst)?;
+            let metrics = Metrics::read(world.server.admin());
+            let mut left = metrics.left(honest);
+            let (grown, may) = (world.process.grown_bytes(), left_bytes(&metrics));
+            if grown > may {
+                let (is, may) = (mib(grown), mib(may));
+                left.push(format!(
+                    "it takes {is} MiB more than an empty one, not {may}"
+                ));
+            }
+            if left.is_empty() {
+                return Ok(());
+            }
+            if began.elapsed() > SETTLE {
+                let who = if honest { "the attackers" } else { "all" };
+                left.insert(0, format!("{SETTLE:?} after {who} have left:"));
+                return Err(left);
+            }
+            std::thread::sleep(LOOK);
+        }
+    }
+
+    fn progress(&self, tally: &Tally, stage: &Stage, began: Instant, worst_bytes: u64) {
+        let (begun, opened, open) = stage.counts();
+        eprintln!(
+            "adversary: {} s: {begun} scripts, {opened} connections ({open} open); honest clients published {} and took {}, \
+             the slowest in {} ms; memory at most {} of {} MiB",
+            began.elapsed().as_secs(),
+            tally.published.load(Ordering::Relaxed),
+            tally.taken.load(Ordering::Relaxed),
+            tally.worst_ms.load(Ordering::Relaxed),
+            mib(worst_bytes),
+            mib(bound_bytes()),
+        );
+    }
+
+    fn report(&self, faults: &[String], world: &World, stage: &Stage) -> String {
+        let mut text = format!("seed {}:\n", self.seed);
+        for fault in faults {
+            let _ = writeln!(text, "  {fault}");
+        }
+        let log = world.server.log();
+        let lines: Vec<&str> = log.lines().collect();
+        let last = &lines[lines.len().saturating_sub(LOG_LINES)..];
+        let (begun, opened, _) = stage.counts();
+        let only = self
+            .only
+            .map_or(String::new(), |only| format!(" --only {only}"));
+        let _ = write!(
+            text,
+            "--- the last of {begun} scripts ({opened} connections), the newest first\n{}\
+             --- the server's last lines\n{}\n---\nagain: cargo xtask adversary --seed {}{only}",
+            stage.last(),
+            last.join("\n"),
+            self.seed
+        );
+        text
+    }
+}
+
+fn mib(bytes: u64) -> u64 {
+    bytes >> 20
+}
