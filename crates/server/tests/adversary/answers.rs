@@ -180,15 +180,17 @@ impl Answers {
         };
         let ask = self.asked.pop_front();
         let closes = field("connection").is_some_and(|value| value.eq_ignore_ascii_case("close"));
-        match ask {
-            // Too slow, too many, or not understood: said once, without or before a request.
-            None | Some(Ask::Junk) if status < 400 || !closes => {
-                return Err(format!(
-                    "an answer that nobody asked for: {}",
-                    shown(&bytes)
-                ));
-            }
-            _ => {}
+        let due = match ask {
+            // Too slow, or too many: said once, before there is a request.
+            None => closes && matches!(status, 408 | 429 | 503),
+            Some(Ask::Junk) => closes && status >= 400,
+            Some(Ask::Plain | Ask::Head) => true,
+        };
+        if !due {
+            return Err(format!(
+                "an answer that nobody asked for: {}",
+                shown(&bytes)
+            ));
         }
         self.closes = closes;
         let bodiless = ask == Some(Ask::Head) || matches!(status, 204 | 304);

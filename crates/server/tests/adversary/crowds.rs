@@ -6,6 +6,7 @@ use crate::http::{LARGE, ask, request, topic};
 use crate::random::Random;
 use crate::script::{Ask, Door, Script, Send, Step};
 use crate::websocket::upgrade;
+use crate::world::RECEIVE_BYTES;
 
 /// Many readers of one kept large message, none of whom reads.
 pub fn deaf(random: &mut Random) -> Script {
@@ -40,10 +41,12 @@ pub fn deaf(random: &mut Random) -> Script {
     }
 }
 
-/// Large POSTs of which all but a little came, and then a byte now and then.
+/// POSTs of which all but a little came, and then a byte now and then. So many of one size fill what may have arrived in
+/// part almost to the last byte.
 pub fn half_posts(random: &mut Random) -> Script {
     let name = topic(random);
-    let size = random.one(&[LARGE, LARGE, LARGE / 2]);
+    let sharers = random.one(&[9, 10, 16, 32, 64]);
+    let size = RECEIVE_BYTES as usize / 2 / sharers - random.between(0, 400);
     let headers = random.one::<&[(&str, &str)]>(&[
         &[],
         &[],
@@ -62,7 +65,7 @@ pub fn half_posts(random: &mut Random) -> Script {
         Step::Send(rest.in_pieces(1, random.between(700, 1_500) as u64)),
     ];
     Script {
-        sockets: random.between(24, 60),
+        sockets: sharers * 3,
         linger_ms: 0,
         ..Script::new("", Door::Http, steps)
     }
@@ -92,7 +95,10 @@ pub fn pipelined_junk(random: &mut Random) -> Script {
 /// More connections than one address may have, each with a request that has a body and comes from another site.
 pub fn turned_away(random: &mut Random) -> Script {
     let headers = [("Origin", "http://elsewhere.example")];
-    let body = vec![b't'; random.one(&[1, 3_000, 70_000])];
+    let body = match random.below(2) {
+        0 => request("GET", "/pub/evil/1", &[], b""),
+        _ => vec![b't'; random.one(&[1, 3_000, 70_000])],
+    };
     let post = ask("POST", &format!("/pub/{}", topic(random)), &headers, &body);
     let cut = post.bytes.len() - random.between(1, body.len()).min(100);
     let (first, rest) = post.bytes.split_at(cut);

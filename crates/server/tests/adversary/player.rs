@@ -30,6 +30,9 @@ const LOOK: [Duration; 3] = [
 /// How many of the scripts that began last a failure shows.
 const SHOWN: usize = 12;
 
+/// A script with its seed and its number.
+type Named = ((u64, u64), Arc<Script>);
+
 /// What the judge sees of it.
 #[derive(Default)]
 pub struct Stage {
@@ -44,7 +47,7 @@ struct Log {
     begun: u64,
     opened: u64,
     open: usize,
-    last: VecDeque<(u64, Arc<Script>)>,
+    last: VecDeque<Named>,
 }
 
 impl Stage {
@@ -58,8 +61,8 @@ impl Stage {
     pub fn last(&self) -> String {
         let log = self.log.lock().expect("the stage");
         let mut text = String::new();
-        for (number, script) in log.last.iter().rev().take(SHOWN) {
-            let _ = writeln!(text, "script {number}, {script}");
+        for ((seed, number), script) in log.last.iter().rev() {
+            let _ = writeln!(text, "script {number} of seed {seed}, {script}");
         }
         text
     }
@@ -67,44 +70,54 @@ impl Stage {
 
 struct Playing {
     connection: Connection,
-    number: u64,
+    name: (u64, u64),
     look_at: Instant,
     silent: usize,
 }
 
-/// Who plays.
-pub struct Player {
+/// Scripts of one seed.
+pub struct Source {
     pub seed: u64,
     pub kinds: Kinds,
+    /// How many; none: as many as there is time for.
+    pub scripts: Option<u64>,
+}
+
+/// Who plays.
+pub struct Player {
     pub to: SocketAddr,
     pub tls: TlsConfigs,
-    /// How many scripts are played; none: as many as there is time for.
-    pub scripts: Option<u64>,
+    /// One after the other.
+    pub sources: Vec<Source>,
 }
 
 impl Player {
     /// Plays until it is stopped, and closes all.
     pub fn play(&self, stage: &Stage, tally: &Tally) {
         let mut playing: Vec<Playing> = Vec::new();
-        let mut number = 0;
-        let mut waiting: VecDeque<(u64, Arc<Script>)> = VecDeque::new();
+        let mut scripts = self.scripts();
+        let mut next = scripts.next();
+        let mut waiting: VecDeque<Named> = VecDeque::new();
         let mut next_at = Instant::now();
         let mut buffer = vec![0; 64 << 10];
         while !stage.stop.load(Ordering::Relaxed) {
             let now = Instant::now();
-            let more = self.scripts.is_none_or(|scripts| number < scripts);
-            if waiting.is_empty() && more && now >= next_at && scripts_of(&playing) < SCRIPTS_MAX {
-                waiting.push_back((number, Arc::new(self.kinds.script(self.seed, number))));
-                number += 1;
+            let room = waiting.is_empty() && scripts_of(&playing) < SCRIPTS_MAX;
+            if room
+                && now >= next_at
+                && let Some(script) = next.take()
+            {
+                waiting.push_back(script);
+                next = scripts.next();
                 next_at = now + PACE;
             }
             if let Some((_, script)) = waiting.front()
                 && playing.len() + script.sockets <= OPEN_MAX
-                && let Some((number, script)) = waiting.pop_front()
+                && let Some((name, script)) = waiting.pop_front()
             {
-                self.begin(number, &script, &mut playing, stage);
+                self.begin(name, &script, &mut playing, stage);
             }
-            if playing.is_empty() && waiting.is_empty() && !more {
+            if playing.is_empty() && waiting.is_empty() && next.is_none() {
                 stage.over.store(true, Ordering::Relaxed);
             }
             turn_all(&mut playing, &mut waiting, &mut buffer, tally);
@@ -114,12 +127,29 @@ impl Player {
         stage.log.lock().expect("the stage").open = 0;
     }
 
-    fn begin(&self, number: u64, script: &Arc<Script>, playing: &mut Vec<Playing>, stage: &Stage) {
+    /// All scripts in their order, each with its seed and number.
+    fn scripts(&self) -> impl Iterator<Item = Named> {
+        self.sources.iter().flat_map(|source| {
+            let numbers = 0..source.scripts.unwrap_or(u64::MAX);
+            numbers.map(|number| {
+                let script = source.kinds.script(source.seed, number);
+                ((source.seed, number), Arc::new(script))
+            })
+        })
+    }
+
+    fn begin(
+        &self,
+        name: (u64, u64),
+        script: &Arc<Script>,
+        playing: &mut Vec<Playing>,
+        stage: &Stage,
+    ) {
         {
             let mut log = stage.log.lock().expect("the stage");
             log.begun += 1;
             log.opened += script.sockets as u64;
-            log.last.push_back((number, Arc::clone(script)));
+            log.last.push_back((name, Arc::clone(script)));
             if log.last.len() > SHOWN {
                 log.last.pop_front();
             }
@@ -129,7 +159,7 @@ impl Player {
             if let Ok(connection) = Connection::open(script, self.to, &self.tls) {
                 playing.push(Playing {
                     connection,
-                    number,
+                    name,
                     look_at: Instant::now(),
                     silent: 0,
                 });
@@ -139,16 +169,16 @@ impl Player {
 }
 
 fn scripts_of(playing: &[Playing]) -> usize {
-    let mut numbers: Vec<u64> = playing.iter().map(|one| one.number).collect();
-    numbers.sort_unstable();
-    numbers.dedup();
-    numbers.len()
+    let mut names: Vec<_> = playing.iter().map(|one| one.name).collect();
+    names.sort_unstable();
+    names.dedup();
+    names.len()
 }
 
 /// Looks at everybody whose time has come.
 fn turn_all(
     playing: &mut Vec<Playing>,
-    waiting: &mut VecDeque<(u64, Arc<Script>)>,
+    waiting: &mut VecDeque<Named>,
     buffer: &mut [u8],
     tally: &Tally,
 ) {
@@ -169,16 +199,16 @@ fn turn_all(
             Ok(Turn::Over) => {
                 let one = playing.swap_remove(at);
                 if let Some(then) = &one.connection.script.then {
-                    waiting.push_front((one.number, Arc::clone(then)));
+                    waiting.push_front((one.name, Arc::clone(then)));
                 }
                 continue;
             }
             Err(fault) => {
                 let one = playing.swap_remove(at);
-                let script = &one.connection.script;
+                let (script, (seed, number)) = (&one.connection.script, one.name);
                 tally.fault(format!(
-                    "an answer to an attacker: {fault}\nscript {}, {script}",
-                    one.number
+                    "an answer to an attacker: {fault}
+script {number} of seed {seed}, {script}"
                 ));
                 continue;
             }

@@ -8,7 +8,8 @@ use crate::honest;
 use crate::judge::{Metrics, bound_bytes, left_bytes, too_late};
 use crate::kinds::Kinds;
 use crate::ping::Ping;
-use crate::player::{Player, Stage};
+use crate::player::{Player, Source, Stage};
+use crate::seeds::Kept;
 use crate::tally::Tally;
 use crate::world::World;
 
@@ -20,16 +21,14 @@ const PROGRESS: Duration = Duration::from_secs(10);
 const ALONE: Duration = Duration::from_secs(2);
 /// How long it may take until the server holds nothing of those who left, and has given back their memory.
 const SETTLE: Duration = Duration::from_secs(20);
-/// So many of the server's last lines are shown.
-const LOG_LINES: usize = 30;
 
 /// What is played.
 pub struct Round<'a> {
     pub seed: u64,
     /// How long attackers come, at most.
     pub time: Duration,
-    /// How many scripts are played; none: as many as there is time for.
-    pub scripts: Option<u64>,
+    /// What is played first.
+    pub kept: &'a [Kept],
     /// Only these kinds of attackers.
     pub only: Option<&'a str>,
     /// How late something may be by the server's doing.
@@ -37,8 +36,11 @@ pub struct Round<'a> {
 }
 
 impl Round<'_> {
-    /// Plays it; a report of what was wrong.
-    pub fn play(&self) -> Result<(), String> {
+    /// Plays it.
+    ///
+    /// # Panics
+    /// With a report of what was wrong; the server's log follows it.
+    pub fn play(&self) {
         let world = World::start();
         let (tally, stage, ping) = (Tally::new(), Stage::default(), Ping::start());
         eprintln!(
@@ -51,11 +53,9 @@ impl Round<'_> {
             }
         );
         let player = Player {
-            seed: self.seed,
-            kinds: Kinds::new(self.only),
             to: world.server.address(),
             tls: world.tls.clone(),
-            scripts: self.scripts,
+            sources: self.sources(),
         };
         let clients = honest::Server {
             address: world.server.address(),
@@ -74,7 +74,23 @@ impl Round<'_> {
             tally.finish.store(true, Ordering::Relaxed);
             judged
         });
-        judged.map_err(|faults| self.report(&faults, &world, &stage))
+        if let Err(faults) = judged {
+            panic!("{}", self.report(&faults, &stage));
+        }
+    }
+
+    fn sources(&self) -> Vec<Source> {
+        let kept = self.kept.iter().map(|kept| Source {
+            seed: kept.seed,
+            kinds: Kinds::new(Some(kept.only)),
+            scripts: Some(kept.scripts),
+        });
+        let fresh = Source {
+            seed: self.seed,
+            kinds: Kinds::new(self.only),
+            scripts: None,
+        };
+        kept.chain([fresh]).collect()
     }
 
     fn judge(
@@ -182,25 +198,22 @@ impl Round<'_> {
         );
     }
 
-    fn report(&self, faults: &[String], world: &World, stage: &Stage) -> String {
-        let mut text = format!("seed {}:\n", self.seed);
-        for fault in faults {
-            let _ = writeln!(text, "  {fault}");
-        }
-        let log = world.server.log();
-        let lines: Vec<&str> = log.lines().collect();
-        let last = &lines[lines.len().saturating_sub(LOG_LINES)..];
-        let (begun, opened, _) = stage.counts();
+    fn report(&self, faults: &[String], stage: &Stage) -> String {
         let only = self
             .only
             .map_or(String::new(), |only| format!(" --only {only}"));
+        let mut text = format!(
+            "seed {}; again: cargo xtask adversary --seed {}{only}\n",
+            self.seed, self.seed
+        );
+        for fault in faults {
+            let _ = writeln!(text, "  {fault}");
+        }
+        let (begun, opened, _) = stage.counts();
         let _ = write!(
             text,
-            "--- the last of {begun} scripts ({opened} connections), the newest first\n{}\
-             --- the server's last lines\n{}\n---\nagain: cargo xtask adversary --seed {}{only}",
+            "--- the last of {begun} scripts ({opened} connections), the newest first\n{}",
             stage.last(),
-            last.join("\n"),
-            self.seed
         );
         text
     }

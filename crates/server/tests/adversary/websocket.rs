@@ -2,7 +2,7 @@
 
 use crore_wire::websocket::frame::{Opcode, write_masked};
 
-use crate::http::{LARGE, ask, end, readable, since, topic};
+use crate::http::{ask, end, readable, since, topic};
 use crate::random::Random;
 use crate::script::{Door, Script, Send, Step};
 
@@ -136,33 +136,28 @@ pub fn walk(random: &mut Random) -> Script {
     Script::new("", Door::Http, steps)
 }
 
-/// Publishes until the answers fill its socket, publishes more and closes in one write, and reads what came: nothing may
-/// come behind the Close frame (RFC 6455 section 5.5.1).
+/// Does not read, fills its socket with pongs to the brim or almost, then publishes, pings and closes in one write, and
+/// reads at last: an acknowledgement from another shard must not come behind the Close frame (RFC 6455 section 5.5.1).
 pub fn last_word(random: &mut Random) -> Script {
     let meta = [("Sec-WebSocket-Protocol", "ws+meta.nchan")];
-    let small = frame(Opcode::Text, b"x");
-    let count = random.between(1_500, 4_000);
-    let fill = Send::new("a message of one byte", small.clone()).times(count);
-    let mut last = small.repeat(random.between(1, 40));
+    let ping = frame(Opcode::Ping, &[b'p'; 125]);
+    let before = Send::new("a ping of 125 bytes", ping.clone()).times(random.between(1, 450));
+    let mut last = frame(Opcode::Text, b"x").repeat(random.between(1, 30));
+    last.extend(ping.repeat(random.between(1, 450)));
     last.extend(frame(Opcode::Close, &1000_u16.to_be_bytes()));
-    let mut steps = vec![
+    let steps = vec![
         Step::Send(upgrade(&format!("/pub/{}", topic(random)), &meta)),
         Step::Await(1, 300),
         Step::Deaf(true),
-        Step::Send(fill),
-        Step::Wait(random.between(100, 600) as u64),
-        Step::Send(Send::new("messages and a Close frame", last)),
+        Step::Send(before.in_pieces(4_000, 1)),
+        Step::Wait(random.between(20, 200) as u64),
+        Step::Send(Send::new("messages, pings and a Close frame", last)),
         Step::Wait(random.between(50, 400) as u64),
         Step::Deaf(false),
     ];
-    if random.rarely(4) {
-        // What was published and not read comes before the last word, too.
-        let message = frame(Opcode::Binary, &vec![1; LARGE / 8]);
-        steps.insert(3, Step::Send(Send::new("a message of 125 kB", message)));
-    }
     Script {
         receive_buffer: Some(4_096),
-        linger_ms: 3_000,
+        linger_ms: 1_500,
         ..Script::new("", Door::Http, steps)
     }
 }

@@ -61,11 +61,13 @@ sys_interval_s = 1
 [[rule]]
 match = "own/#"
 log_messages = 400
+poll_timeout_s = 3
 log_bytes = "4 MiB"
 
 [[rule]]
 match = "shared/#"
 log_messages = 400
+poll_timeout_s = 3
 log_bytes = "4 MiB"
 
 [[rule]]

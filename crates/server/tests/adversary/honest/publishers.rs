@@ -11,8 +11,10 @@ use crate::tally::Tally;
 
 /// Between two messages of a publisher.
 pub const PACE: Duration = Duration::from_millis(60);
-/// Every so many messages are sent in two pieces, or are longer.
+/// Every so many messages are sent in two pieces, and are longer.
 const SPLIT: u64 = 3;
+const SPLIT_BYTES: usize = 6_000;
+/// Every so many are longer still.
 const LONG: u64 = 10;
 const LONG_BYTES: usize = 20_000;
 
@@ -25,13 +27,15 @@ pub fn go_on(
     let mut number = 0;
     while !tally.quiet.load(Ordering::Relaxed) {
         number += 1;
+        let in_two = number % SPLIT == 0;
         let padding = match number % LONG {
             0 => LONG_BYTES,
+            _ if in_two => SPLIT_BYTES,
             _ => 100,
         };
         let message = tally.message(topic, number, padding);
         let began = Instant::now();
-        publish(&message, number % SPLIT == 0)?;
+        publish(&message, in_two)?;
         tally.took(|| format!("the answer to {topic} {number}"), began);
         tally.published.fetch_add(1, Ordering::Relaxed);
         std::thread::sleep(PACE);
