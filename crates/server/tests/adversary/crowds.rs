@@ -41,12 +41,18 @@ pub fn deaf(random: &mut Random) -> Script {
     }
 }
 
-/// POSTs of which all but a little came, and then a byte now and then. So many of one size fill what may have arrived in
-/// part almost to the last byte.
+/// POSTs of which all but a little came, and then a byte now and then. So many large ones of one size fill what may have
+/// arrived in part almost to the last byte, and small ones the rest.
 pub fn half_posts(random: &mut Random) -> Script {
     let name = topic(random);
-    let sharers = random.one(&[9, 10, 16, 32, 64]);
-    let size = RECEIVE_BYTES as usize / 2 / sharers - random.between(0, 400);
+    let (sharers, most) = match random.below(3) {
+        0 => (60, random.between(1_000, 30_000)),
+        _ => {
+            let sharers = random.one(&[9, 10, 16]);
+            (sharers, RECEIVE_BYTES as usize / 2 / sharers)
+        }
+    };
+    let size = most - random.between(0, 400);
     let headers = random.one::<&[(&str, &str)]>(&[
         &[],
         &[],
@@ -112,7 +118,7 @@ pub fn turned_away(random: &mut Random) -> Script {
         Step::Await(2, 800),
     ];
     Script {
-        sockets: random.between(200, 260),
+        sockets: random.between(230, 260),
         ..Script::new("", Door::Http, steps)
     }
 }

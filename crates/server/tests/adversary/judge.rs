@@ -1,19 +1,30 @@
 //! Judges the server from outside: that it lives, what memory it takes, and that it holds nothing when all have left.
 
 use std::collections::BTreeMap;
-use std::net::SocketAddr;
+use std::io::{Read, Write};
+use std::net::{SocketAddr, TcpStream};
 use std::time::Duration;
 
 use crate::honest;
 use crate::ping::Ping;
-use crate::port::ask;
 use crate::tally::Tally;
 use crate::world::{LOG_BYTES, OUTBOX_BYTES, RECEIVE_BYTES};
 
+/// How long the admin port may take to answer.
+const PATIENCE: Duration = Duration::from_secs(10);
+
 /// Tables, buffers of the shards, sessions, retained messages, and what the allocator does not use just then.
 const REST_BYTES: u64 = 64 << 20;
-/// What may be left besides the logs when all have gone.
-const LEFT_BYTES: u64 = 32 << 20;
+/// What the server says that it holds, by name.
+const HELD: &[&str] = &[
+    "crore_log_bytes",
+    "crore_outbox_bytes",
+    "crore_receive_buffer_bytes",
+    "crore_credit_bytes",
+];
+/// What it may take besides, once attackers have left: a share of that in percent, or so many bytes, whichever is more.
+const BESIDE_PERCENT: u64 = 15;
+const BESIDE_BYTES: u64 = 32 << 20;
 
 /// Counts that are nothing when everybody has left, and what honest readers without a publisher account for.
 const EMPTY: &[(&str, f64)] = &[
@@ -34,17 +45,18 @@ const EMPTY: &[(&str, f64)] = &[
 pub struct Metrics(BTreeMap<String, f64>);
 
 impl Metrics {
-    pub fn read(admin: SocketAddr) -> Metrics {
-        let answer = ask(admin, "GET /metrics", None);
+    /// None when the server does not answer.
+    pub fn read(admin: SocketAddr) -> Option<Metrics> {
+        let text = get(admin, "/metrics").ok()?;
         let mut all = BTreeMap::new();
-        for line in answer.body.lines().filter(|line| !line.starts_with('#')) {
+        for line in text.lines().filter(|line| !line.starts_with('#')) {
             let Some((series, value)) = line.rsplit_once(' ') else {
                 continue;
             };
             let name = series.split('{').next().unwrap_or(series);
             *all.entry(name.to_string()).or_insert(0.0) += value.parse().unwrap_or(0.0);
         }
-        Metrics(all)
+        Some(Metrics(all))
     }
 
     fn get(&self, name: &str) -> f64 {
@@ -64,14 +76,18 @@ impl Metrics {
 /// The process, as the kernel sees it.
 pub struct Process {
     pid: u32,
-    /// Its memory before anybody came.
+    /// Its memory before anybody came: its share of what is resident, and all of that.
     empty_bytes: u64,
+    empty_resident_bytes: u64,
 }
 
 impl Process {
     pub fn new(pid: u32) -> Process {
-        let empty_bytes = pss_bytes(pid).unwrap_or(0);
-        Process { pid, empty_bytes }
+        Process {
+            pid,
+            empty_bytes: pss_bytes(pid).unwrap_or(0),
+            empty_resident_bytes: status_bytes(pid, "VmRSS:").unwrap_or(0),
+        }
     }
 
     /// None while it runs; else how it ended.
@@ -103,6 +119,13 @@ impl Process {
             .saturating_sub(self.empty_bytes)
     }
 
+    /// The most that it ever took more than when nobody was there, in bytes, also for less time than lies between two
+    /// looks. The kernel keeps that of what is resident; its text and its tables are the same before and after.
+    pub fn peak_bytes(&self) -> u64 {
+        let most = status_bytes(self.pid, "VmHWM:").unwrap_or(0);
+        most.saturating_sub(self.empty_resident_bytes)
+    }
+
     pub fn empty_bytes(&self) -> u64 {
         self.empty_bytes
     }
@@ -113,9 +136,11 @@ pub fn bound_bytes() -> u64 {
     LOG_BYTES + OUTBOX_BYTES + RECEIVE_BYTES + REST_BYTES
 }
 
-/// What it may take when all have left.
-pub fn left_bytes(metrics: &Metrics) -> u64 {
-    metrics.get("crore_log_bytes") as u64 + LEFT_BYTES
+/// What it may take by what it says that it holds.
+pub fn explained_bytes(metrics: &Metrics) -> u64 {
+    let held: f64 = HELD.iter().map(|name| metrics.get(name)).sum();
+    let held = held as u64;
+    held + BESIDE_BYTES.max(held * BESIDE_PERCENT / 100)
 }
 
 /// What came later than `bound`, less what held up the machine.
@@ -135,9 +160,29 @@ pub fn too_late(tally: &Tally, ping: &Ping, bound: Duration) -> Vec<String> {
     found.collect()
 }
 
+fn get(from: SocketAddr, path: &str) -> std::io::Result<String> {
+    let mut stream = TcpStream::connect_timeout(&from, PATIENCE)?;
+    stream.set_read_timeout(Some(PATIENCE))?;
+    write!(
+        stream,
+        "GET {path} HTTP/1.1\r\nHost: {from}\r\nConnection: close\r\n\r\n"
+    )?;
+    let mut text = String::new();
+    stream.read_to_string(&mut text)?;
+    Ok(text)
+}
+
 fn pss_bytes(pid: u32) -> Option<u64> {
-    let text = std::fs::read_to_string(format!("/proc/{pid}/smaps_rollup")).ok()?;
-    let line = text.lines().find_map(|line| line.strip_prefix("Pss:"))?;
+    bytes_in(&format!("/proc/{pid}/smaps_rollup"), "Pss:")
+}
+
+fn status_bytes(pid: u32, name: &str) -> Option<u64> {
+    bytes_in(&format!("/proc/{pid}/status"), name)
+}
+
+fn bytes_in(file: &str, name: &str) -> Option<u64> {
+    let text = std::fs::read_to_string(file).ok()?;
+    let line = text.lines().find_map(|line| line.strip_prefix(name))?;
     let kib: u64 = line.trim().strip_suffix(" kB")?.trim().parse().ok()?;
     Some(kib * 1024)
 }

@@ -231,13 +231,18 @@ pub fn retained(random: &mut Random) -> Script {
         true => vec!["evil/+"],
         false => several,
     };
-    let ask = subscribe_to(version, 1, &filters, random.below(3) as u8);
+    let (count, qos) = (random.between(200, 600), random.below(3) as u8);
+    let asks: Vec<Send> = (1..=count)
+        .map(|id| subscribe_to(version, id, &filters, qos))
+        .collect();
+    let bytes = asks.iter().flat_map(|ask| ask.bytes.to_vec()).collect();
+    let asks = Send::new(format!("{count} x {}", asks[0].label), bytes);
     let steps = vec![
         Step::Send(connect_as(random, version, "")),
         Step::Send(keep),
         Step::Deaf(true),
         Step::Wait(100),
-        Step::Send(ask.times(random.between(200, 600))),
+        Step::Send(asks),
         Step::Wait(random.between(2_000, 4_000) as u64),
     ];
     Script::new("", Door::Mqtt(version), steps)

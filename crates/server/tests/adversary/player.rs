@@ -155,6 +155,9 @@ impl Player {
             }
         }
         for _ in 0..script.sockets {
+            if stage.stop.load(Ordering::Relaxed) {
+                return;
+            }
             // Whether the server may be asked at all is seen by others.
             if let Ok(connection) = Connection::open(script, self.to, &self.tls) {
                 playing.push(Playing {

@@ -5,7 +5,7 @@ use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use crate::honest;
-use crate::judge::{Metrics, bound_bytes, left_bytes, too_late};
+use crate::judge::{Metrics, bound_bytes, explained_bytes, too_late};
 use crate::kinds::Kinds;
 use crate::ping::Ping;
 use crate::player::{Player, Source, Stage};
@@ -139,12 +139,12 @@ impl Round<'_> {
         if let Some(how) = world.ended() {
             return Err(vec![format!("the server ended: {how}")]);
         }
-        let grown = world.process.grown_bytes();
-        *worst = grown.max(*worst);
+        let grown = world.process.peak_bytes();
+        *worst = grown;
         if grown > bound_bytes() {
             let (is, may) = (mib(grown), mib(bound_bytes()));
             let what =
-                format!("the server takes {is} MiB more than an empty one, not at most {may}");
+                format!("the server took {is} MiB more than an empty one, not at most {may}");
             return Err(vec![what]);
         }
         match tally.faults() {
@@ -163,22 +163,27 @@ impl Round<'_> {
         loop {
             let mut worst = 0;
             self.look(world, tally, &mut worst)?;
-            let metrics = Metrics::read(world.server.admin());
-            let mut left = metrics.left(honest);
-            let (grown, may) = (world.process.grown_bytes(), left_bytes(&metrics));
-            if grown > may {
-                let (is, may) = (mib(grown), mib(may));
-                left.push(format!(
-                    "it takes {is} MiB more than an empty one, not {may}"
-                ));
-            }
+            let left = match Metrics::read(world.server.admin()) {
+                None => vec!["the admin port does not answer".to_string()],
+                Some(metrics) => {
+                    let mut left = metrics.left(honest);
+                    let (grown, may) = (world.process.grown_bytes(), explained_bytes(&metrics));
+                    if grown > may {
+                        let (is, may) = (mib(grown), mib(may));
+                        left.push(format!(
+                            "it takes {is} MiB more than an empty one, not {may}"
+                        ));
+                    }
+                    left
+                }
+            };
             if left.is_empty() {
                 return Ok(());
             }
             if began.elapsed() > SETTLE {
                 let who = if honest { "the attackers" } else { "all" };
-                left.insert(0, format!("{SETTLE:?} after {who} have left:"));
-                return Err(left);
+                let when = format!("{SETTLE:?} after {who} have left:");
+                return Err([vec![when], left].concat());
             }
             std::thread::sleep(LOOK);
         }

@@ -43,7 +43,15 @@ fn protocol(random: &mut Random) -> &'static [(&'static str, &'static str)] {
 }
 
 fn target(random: &mut Random) -> String {
-    let door = random.one(&["/sub", "/pub", "/pubsub", "/interest", "/nowhere"]);
+    let door = random.one(&[
+        "/sub",
+        "/sub",
+        "/sub",
+        "/pub",
+        "/pubsub",
+        "/interest",
+        "/nowhere",
+    ]);
     if random.rarely(2) {
         return format!("{door}/{}?{}", topic(random), since(random));
     }
