@@ -2,6 +2,7 @@
 
 use crate::random::Random;
 use crate::script::{Ask, Door, Script, Send, Step};
+use crate::websocket::broken_upgrade;
 
 /// Topics of the attackers. Those of the honest clients they may only read.
 pub const TOPICS: usize = 32;
@@ -238,7 +239,10 @@ pub fn several(random: &mut Random) -> Script {
         .collect();
     let target = format!("/sub?{}&{}", topics.join("&"), since(random));
     let accept = [("Accept", random.one(&["text/event-stream", "*/*"]))];
-    let mut steps = vec![Step::Send(ask(method, &target, &accept, b""))];
+    let mut steps = vec![Step::Send(match random.below(3) {
+        0 => broken_upgrade(random, &target),
+        _ => ask(method, &target, &accept, b""),
+    })];
     if random.rarely(2) {
         steps.push(Step::Await(1, 500));
     }

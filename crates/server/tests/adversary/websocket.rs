@@ -69,8 +69,8 @@ fn target(random: &mut Random) -> String {
     format!("{door}?{}", pairs.join("&"))
 }
 
-/// Upgrades of which something is missing or wrong, with what may come behind them.
-pub fn upgrades(random: &mut Random) -> Script {
+/// An upgrade of which something is missing or wrong.
+pub fn broken_upgrade(random: &mut Random, target: &str) -> Send {
     let mut fields = RIGHT.to_vec();
     for _ in 0..random.between(1, 2) {
         let at = random.below(fields.len());
@@ -81,7 +81,13 @@ pub fn upgrades(random: &mut Random) -> Script {
         }
     }
     let method = random.one(&["GET", "GET", "GET", "HEAD", "POST"]);
-    let mut steps = vec![Step::Send(ask(method, &target(random), &fields, b""))];
+    ask(method, target, &fields, b"")
+}
+
+/// Upgrades right and wrong, and what may come behind them.
+pub fn upgrades(random: &mut Random) -> Script {
+    let target = target(random);
+    let mut steps = vec![Step::Send(broken_upgrade(random, &target))];
     if random.rarely(2) {
         steps.push(Step::Await(1, 300));
     }
