@@ -204,13 +204,13 @@ impl Round<'_> {
     }
 
     fn report(&self, faults: &[String], stage: &Stage) -> String {
-        let only = self
-            .only
-            .map_or(String::new(), |only| format!(" --only {only}"));
-        let mut text = format!(
-            "seed {}; again: cargo xtask adversary --seed {}{only}\n",
-            self.seed, self.seed
-        );
+        let seed = self.seed;
+        let again = match (self.kept, self.only) {
+            ([], None) => format!("cargo xtask adversary --seed {seed}"),
+            ([], Some(only)) => format!("cargo xtask adversary --seed {seed} --only {only}"),
+            _ => format!("CRORE_ADVERSARY_SEED={seed} cargo test -p crore --test adversary"),
+        };
+        let mut text = format!("seed {seed}; again: {again}\n");
         for fault in faults {
             let _ = writeln!(text, "  {fault}");
         }
