@@ -37,7 +37,7 @@ pub fn run(args: &[&str]) -> Result<()> {
         };
         rest = after;
     }
-    test.args(["--locked", "--", "--nocapture"])
+    test.args(["--locked", "honest_clients", "--", "--nocapture"])
         .env("CRORE_ADVERSARY_SECONDS", (minutes * 60).to_string())
         .env("CRORE_ADVERSARY_LATE_MS", LATE_MS)
         .run()

@@ -37,8 +37,6 @@ type Named = ((u64, u64), Arc<Script>);
 #[derive(Default)]
 pub struct Stage {
     pub stop: AtomicBool,
-    /// All that was to be played was played.
-    pub over: AtomicBool,
     log: Mutex<Log>,
 }
 
@@ -116,9 +114,6 @@ impl Player {
                 && let Some((name, script)) = waiting.pop_front()
             {
                 self.begin(name, &script, &mut playing, stage);
-            }
-            if playing.is_empty() && waiting.is_empty() && next.is_none() {
-                stage.over.store(true, Ordering::Relaxed);
             }
             turn_all(&mut playing, &mut waiting, &mut buffer, tally);
             stage.log.lock().expect("the stage").open = playing.len();

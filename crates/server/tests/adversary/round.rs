@@ -103,31 +103,30 @@ impl Round<'_> {
     ) -> Result<(), Vec<String>> {
         let began = Instant::now();
         let mut told = began;
-        let mut worst_bytes = 0;
-        while began.elapsed() < self.time && !stage.over.load(Ordering::Relaxed) {
-            self.look(world, tally, &mut worst_bytes)?;
+        while began.elapsed() < self.time {
+            self.look(world, tally)?;
             if told.elapsed() > PROGRESS {
                 told = Instant::now();
-                self.progress(tally, stage, began, worst_bytes);
+                self.progress(world, tally, stage, began);
             }
             std::thread::sleep(LOOK);
         }
         stage.stop.store(true, Ordering::Relaxed);
         let left = Instant::now();
         while left.elapsed() < ALONE {
-            self.look(world, tally, &mut worst_bytes)?;
+            self.look(world, tally)?;
             std::thread::sleep(LOOK);
         }
         tally.quiet.store(true, Ordering::Relaxed);
         self.settled(world, tally, true)?;
         tally.finish.store(true, Ordering::Relaxed);
         while all.iter().any(|one| !one.is_finished()) {
-            self.look(world, tally, &mut worst_bytes)?;
+            self.look(world, tally)?;
             std::thread::sleep(LOOK);
         }
         self.settled(world, tally, false)?;
-        self.look(world, tally, &mut worst_bytes)?;
-        self.progress(tally, stage, began, worst_bytes);
+        self.look(world, tally)?;
+        self.progress(world, tally, stage, began);
         match too_late(tally, ping, self.late) {
             late if late.is_empty() => Ok(()),
             late => Err(late),
@@ -135,12 +134,11 @@ impl Round<'_> {
     }
 
     /// What must hold all the time.
-    fn look(&self, world: &World, tally: &Tally, worst: &mut u64) -> Result<(), Vec<String>> {
+    fn look(&self, world: &World, tally: &Tally) -> Result<(), Vec<String>> {
         if let Some(how) = world.ended() {
             return Err(vec![format!("the server ended: {how}")]);
         }
         let grown = world.process.peak_bytes();
-        *worst = grown;
         if grown > bound_bytes() {
             let (is, may) = (mib(grown), mib(bound_bytes()));
             let what =
@@ -161,8 +159,7 @@ impl Round<'_> {
     fn settled(&self, world: &World, tally: &Tally, honest: bool) -> Result<(), Vec<String>> {
         let began = Instant::now();
         loop {
-            let mut worst = 0;
-            self.look(world, tally, &mut worst)?;
+            self.look(world, tally)?;
             let left = match Metrics::read(world.server.admin()) {
                 None => vec!["the admin port does not answer".to_string()],
                 Some(metrics) => {
@@ -189,7 +186,7 @@ impl Round<'_> {
         }
     }
 
-    fn progress(&self, tally: &Tally, stage: &Stage, began: Instant, worst_bytes: u64) {
+    fn progress(&self, world: &World, tally: &Tally, stage: &Stage, began: Instant) {
         let (begun, opened, open) = stage.counts();
         eprintln!(
             "adversary: {} s: {begun} scripts, {opened} connections ({open} open); honest clients published {} and took {}, \
@@ -198,7 +195,7 @@ impl Round<'_> {
             tally.published.load(Ordering::Relaxed),
             tally.taken.load(Ordering::Relaxed),
             tally.worst_ms.load(Ordering::Relaxed),
-            mib(worst_bytes),
+            mib(world.process.peak_bytes()),
             mib(bound_bytes()),
         );
     }
