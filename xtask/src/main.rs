@@ -5,6 +5,7 @@
 //! and nothing here starts one: the tests do that themselves.
 #![allow(clippy::print_stderr)] // a command-line tool: standard error is where it reports
 
+mod adversary;
 mod compare;
 mod console;
 mod fuzz;
@@ -31,6 +32,9 @@ cargo xtask COMMAND
                     runs the seeded world on all cores: prints what it met, or the first seed that
                     fails with a short trace; --planted breaks the broker in each known way and must
                     find it
+  adversary [--minutes N] [--seed S] [--release] [--server PATH] [--only KIND,...]
+                    plays attackers of every door beside honest clients against a server with small limits,
+                    a round a minute, each with the next seed; --server names another build of the server
   fuzz [--seconds N] [--seed S] [TARGET...]
                     feeds the kept inputs of fuzz/corpus and mutations of them to each target, or to
                     those named; fuzz --replay TARGET FILE tries one input again
@@ -56,6 +60,7 @@ fn main() -> Result<()> {
         ["deny"] => deny()?,
         ["compare", args @ ..] => compare::run(args)?,
         ["sim", args @ ..] => sim::run(args)?,
+        ["adversary", args @ ..] => adversary::run(args)?,
         ["console"] => console::build()?,
         ["console", "--check"] => console::check()?,
         ["console", "--measure", args @ ..] => console::measure(args)?,

@@ -1,0 +1,305 @@
+//! Whether what the server says to an attacker is well formed: one answer to each request, frames and packets by the
+//! decoders of `crore-wire`, and nothing behind a last word.
+
+use std::collections::VecDeque;
+
+use crore_wire::mqtt::{Packet, Version, decode, fixed_header};
+use crore_wire::websocket::receive::{Config, Event, Partial, Role, next};
+
+use crate::script::{Ask, Door};
+
+/// The longest head, line or packet that is waited for; more is a fault of ours.
+const PART_MAX: usize = 8 << 20;
+
+/// Reads what comes over one connection.
+pub struct Answers {
+    state: State,
+    held: Vec<u8>,
+    asked: VecDeque<Ask>,
+    /// The answer at hand says that the connection ends with it.
+    closes: bool,
+    /// So many answers, frames or packets were whole.
+    pub count: usize,
+}
+
+enum State {
+    Head,
+    /// A body of which so much is to come.
+    Body(u64),
+    Chunk,
+    /// Its data, and the line break behind it.
+    ChunkData(u64),
+    Trailer,
+    UntilEnd,
+    WebSocket(WebSocket),
+    Mqtt(Mqtt),
+    /// An answer said that the connection ends.
+    Over,
+    Unjudged,
+}
+
+#[derive(Default)]
+struct WebSocket {
+    partial: Option<Box<Partial>>,
+    deflate: bool,
+    mqtt: Option<Mqtt>,
+    closed: bool,
+}
+
+struct Mqtt {
+    version: Version,
+    connected: bool,
+    held: Vec<u8>,
+    over: bool,
+}
+
+impl Answers {
+    pub fn new(door: Door) -> Answers {
+        Answers {
+            state: match door {
+                Door::Http => State::Head,
+                Door::Mqtt(version) => State::Mqtt(Mqtt::new(version)),
+                Door::Noise => State::Unjudged,
+            },
+            held: Vec::new(),
+            asked: VecDeque::new(),
+            closes: false,
+            count: 0,
+        }
+    }
+
+    pub fn asked(&mut self, asks: &[Ask]) {
+        self.asked.extend(asks);
+    }
+
+    /// Takes bytes; what is wrong with them.
+    pub fn take(&mut self, bytes: &mut [u8]) -> Result<(), String> {
+        match &mut self.state {
+            State::Unjudged => {
+                self.count += bytes.len().min(1);
+                return Ok(());
+            }
+            State::WebSocket(socket) => return socket.take(bytes, &mut self.count),
+            State::Mqtt(mqtt) => return mqtt.take(bytes, &mut self.count),
+            _ => self.held.extend_from_slice(bytes),
+        }
+        while self.step()? {}
+        match self.held.len() {
+            0..PART_MAX => Ok(()),
+            _ => Err("a part of an answer has no end".to_string()),
+        }
+    }
+
+    /// Goes on by one part; whether there was one.
+    fn step(&mut self) -> Result<bool, String> {
+        if self.held.is_empty() {
+            return Ok(false);
+        }
+        match &mut self.state {
+            State::Head => return self.head(),
+            State::Body(left) | State::ChunkData(left) => {
+                let now = (self.held.len() as u64).min(*left);
+                self.held.drain(..now as usize);
+                *left -= now;
+                if *left > 0 {
+                    return Ok(false);
+                }
+                self.state = match self.state {
+                    State::ChunkData(_) => State::Chunk,
+                    _ => self.answered(),
+                };
+            }
+            State::Chunk => {
+                let Some(line) = self.line()? else {
+                    return Ok(false);
+                };
+                let size = u64::from_str_radix(&line, 16)
+                    .map_err(|_| format!("{line:?} is no chunk size"))?;
+                self.state = match size {
+                    0 => State::Trailer,
+                    size => State::ChunkData(size + 2),
+                };
+            }
+            State::Trailer => match self.line()? {
+                None => return Ok(false),
+                Some(line) if line.is_empty() => self.state = self.answered(),
+                Some(_) => {}
+            },
+            State::UntilEnd => self.held.clear(),
+            State::Over => {
+                let shown = shown(&self.held);
+                return Err(format!("bytes after an answer that closes: {shown}"));
+            }
+            State::WebSocket(_) | State::Mqtt(_) | State::Unjudged => {
+                let mut rest = std::mem::take(&mut self.held);
+                self.take(&mut rest)?;
+                return Ok(false);
+            }
+        }
+        Ok(true)
+    }
+
+    fn answered(&mut self) -> State {
+        self.count += 1;
+        match self.closes {
+            true => State::Over,
+            false => State::Head,
+        }
+    }
+
+    fn line(&mut self) -> Result<Option<String>, String> {
+        let Some(end) = self.held.windows(2).position(|pair| pair == b"\r\n") else {
+            return Ok(None);
+        };
+        let line: Vec<u8> = self.held.drain(..end + 2).take(end).collect();
+        String::from_utf8(line)
+            .map(Some)
+            .map_err(|_| "a line is not UTF-8".to_string())
+    }
+
+    fn head(&mut self) -> Result<bool, String> {
+        if !b"HTTP/1.1 ".starts_with(&self.held[..self.held.len().min(9)]) {
+            return Err(format!("no answer: {}", shown(&self.held)));
+        }
+        let Some(end) = self.held.windows(4).position(|four| four == b"\r\n\r\n") else {
+            return Ok(false);
+        };
+        let bytes: Vec<u8> = self.held.drain(..end + 4).collect();
+        let text = std::str::from_utf8(&bytes).map_err(|_| "a head is not UTF-8".to_string())?;
+        let status: u16 = text[9..]
+            .get(..3)
+            .and_then(|status| status.parse().ok())
+            .ok_or_else(|| format!("no status: {}", shown(&bytes)))?;
+        if status == 100 {
+            return Ok(true);
+        }
+        let field = |name: &str| {
+            let mut lines = text.lines().filter_map(|line| line.split_once(':'));
+            let found = lines.find(|(other, _)| other.eq_ignore_ascii_case(name));
+            found.map(|(_, value)| value.trim())
+        };
+        let ask = self.asked.pop_front();
+        let closes = field("connection").is_some_and(|value| value.eq_ignore_ascii_case("close"));
+        let due = match ask {
+            // Too slow, or too many: said once, before there is a request.
+            None => closes && matches!(status, 408 | 429 | 503),
+            Some(Ask::Junk) => closes && status >= 400,
+            Some(Ask::Plain | Ask::Head) => true,
+        };
+        if !due {
+            return Err(format!(
+                "an answer that nobody asked for: {}",
+                shown(&bytes)
+            ));
+        }
+        self.closes = closes;
+        let bodiless = ask == Some(Ask::Head) || matches!(status, 204 | 304);
+        let length = field("content-length").and_then(|length| length.parse().ok());
+        self.state = match length {
+            _ if status == 101 => State::WebSocket(WebSocket::new(
+                field("sec-websocket-extensions").is_some(),
+                field("sec-websocket-protocol").is_some_and(|protocol| protocol == "mqtt"),
+            )),
+            _ if bodiless => self.answered(),
+            _ if field("transfer-encoding").is_some() => State::Chunk,
+            Some(0) => self.answered(),
+            Some(length) => State::Body(length),
+            None => State::UntilEnd,
+        };
+        Ok(true)
+    }
+}
+
+impl WebSocket {
+    fn new(deflate: bool, mqtt: bool) -> WebSocket {
+        WebSocket {
+            deflate,
+            // The version that an attacker speaks there.
+            mqtt: mqtt.then(|| Mqtt::new(Version::V5)),
+            ..WebSocket::default()
+        }
+    }
+
+    fn take(&mut self, mut bytes: &mut [u8], count: &mut usize) -> Result<(), String> {
+        let config = Config {
+            role: Role::Client,
+            message_bytes: PART_MAX,
+            deflate: self.deflate,
+        };
+        while !bytes.is_empty() {
+            if self.closed {
+                return Err(format!("bytes after a Close frame: {}", shown(bytes)));
+            }
+            let step = next(&mut self.partial, bytes, &config)
+                .map_err(|violation| format!("a bad frame: {violation:?}"))?;
+            let consumed = step.consumed;
+            match step.event {
+                None => return Ok(()),
+                Some(Event::Close { .. }) => self.closed = true,
+                Some(Event::Binary(payload)) => match &mut self.mqtt {
+                    Some(mqtt) => mqtt.take(payload, count)?,
+                    None => *count += 1,
+                },
+                Some(Event::Text(_)) if self.mqtt.is_some() => {
+                    return Err("a text frame in MQTT".to_string());
+                }
+                Some(_) => *count += 1,
+            }
+            bytes = &mut bytes[consumed..];
+        }
+        Ok(())
+    }
+}
+
+impl Mqtt {
+    fn new(version: Version) -> Mqtt {
+        Mqtt {
+            version,
+            connected: false,
+            held: Vec::new(),
+            over: false,
+        }
+    }
+
+    fn take(&mut self, bytes: &[u8], count: &mut usize) -> Result<(), String> {
+        self.held.extend_from_slice(bytes);
+        let mut at = 0;
+        while at < self.held.len() {
+            let rest = &self.held[at..];
+            if self.over {
+                return Err(format!("bytes after a DISCONNECT: {}", shown(rest)));
+            }
+            let header = fixed_header(rest, PART_MAX);
+            let Some((header, start)) = header.map_err(|error| error.to_string())? else {
+                break;
+            };
+            let end = start + header.body_bytes();
+            let Some(body) = rest.get(start..end) else {
+                break;
+            };
+            let packet = decode(self.version, header, body)
+                .map_err(|error| format!("a bad packet, {error}: {}", shown(rest)))?;
+            match packet {
+                Packet::ConnAck(_) if !self.connected => self.connected = true,
+                _ if !self.connected => return Err(format!("{packet:?} before CONNACK")),
+                Packet::Disconnect(_) => self.over = true,
+                Packet::ConnAck(_)
+                | Packet::Connect(_)
+                | Packet::Subscribe(_)
+                | Packet::Unsubscribe(_)
+                | Packet::PingReq => return Err(format!("{packet:?} from a server")),
+                _ => {}
+            }
+            *count += 1;
+            at += end;
+        }
+        self.held.drain(..at);
+        Ok(())
+    }
+}
+
+/// The beginning of what came, so that it fits into a line.
+fn shown(bytes: &[u8]) -> String {
+    let beginning = &bytes[..bytes.len().min(120)];
+    format!("{:?}", String::from_utf8_lossy(beginning))
+}

@@ -1,0 +1,56 @@
+//! A control group with a limit of memory around the server, where the host lets us make one (version 2 or 1, as root).
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+/// Where each version's groups lie, the file of the limit, and the one that counts who was killed for it.
+const VERSIONS: [(&str, &str, &str); 2] = [
+    ("/sys/fs/cgroup", "memory.max", "memory.events"),
+    (
+        "/sys/fs/cgroup/memory",
+        "memory.limit_in_bytes",
+        "memory.oom_control",
+    ),
+];
+
+/// Tries to take the empty group away, after its last process ended.
+const TRIES: usize = 50;
+
+/// A group of our own.
+pub struct Group {
+    directory: PathBuf,
+    kills: &'static str,
+}
+
+impl Group {
+    /// Puts a process into a new group with this limit; none where that cannot be done.
+    pub fn around(pid: u32, bytes: u64) -> Option<Group> {
+        VERSIONS.iter().find_map(|(root, limit, kills)| {
+            let directory = Path::new(root).join(format!("crore-adversary-{pid}"));
+            fs::create_dir(&directory).ok()?;
+            let group = Group { directory, kills };
+            let set = fs::write(group.directory.join(limit), bytes.to_string())
+                .and_then(|()| fs::write(group.directory.join("cgroup.procs"), pid.to_string()));
+            set.ok().map(|()| group)
+        })
+    }
+
+    /// How many processes the kernel ended for their memory.
+    pub fn kills(&self) -> u64 {
+        let text = fs::read_to_string(self.directory.join(self.kills)).unwrap_or_default();
+        let count = text.lines().find_map(|line| line.strip_prefix("oom_kill "));
+        count.and_then(|count| count.parse().ok()).unwrap_or(0)
+    }
+}
+
+impl Drop for Group {
+    fn drop(&mut self) {
+        for _ in 0..TRIES {
+            if fs::remove_dir(&self.directory).is_ok() {
+                return;
+            }
+            std::thread::sleep(Duration::from_millis(20));
+        }
+    }
+}

@@ -1,0 +1,340 @@
+//! One connection of an attacker: goes through its script without ever blocking, and judges what comes back.
+
+use std::io::{self, ErrorKind, Read, Write};
+use std::net::{Ipv4Addr, Shutdown, SocketAddr, TcpStream};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use rustls::pki_types::ServerName;
+use rustls::{ClientConfig, ClientConnection};
+use socket2::{Domain, SockAddr, Socket, Type};
+
+use crate::answers::Answers;
+use crate::script::{Script, Send, Step, TlsStart};
+
+/// Whatever a script says, its connection is closed after that.
+const LIFE: Duration = Duration::from_secs(30);
+/// A send that the socket does not take for so long is given up, with all that would be sent later.
+const SEND_PATIENCE: Duration = Duration::from_secs(6);
+/// At most so much is read in a turn, so that nobody holds up the others.
+const READ_BYTES: usize = 256 << 10;
+/// What TLS may hold of a send.
+const TLS_BYTES: usize = 256 << 10;
+
+/// A handshake record of TLS (RFC 8446 section 5.1) and the length of its header.
+const HANDSHAKE: u8 = 22;
+const RECORD_HEADER: usize = 5;
+
+/// How a client of TLS begins.
+#[derive(Clone)]
+pub struct TlsConfigs {
+    pub any: Arc<ClientConfig>,
+    /// TLS 1.2 and nothing else.
+    pub old: Arc<ClientConfig>,
+}
+
+/// How far a turn came.
+pub enum Turn {
+    /// Something happened: look again soon.
+    Busy,
+    Idle,
+    Over,
+}
+
+struct Tls {
+    session: Box<ClientConnection>,
+    /// Sealed and not sent.
+    sealed: Vec<u8>,
+}
+
+pub struct Connection {
+    pub script: Arc<Script>,
+    stream: TcpStream,
+    tls: Option<Tls>,
+    answers: Answers,
+    step: usize,
+    /// Of the send under way.
+    sent: usize,
+    asked: bool,
+    deaf: bool,
+    /// Nothing more is sent.
+    mute: bool,
+    began: Instant,
+    step_began: Instant,
+    /// Nothing is done before.
+    pause_until: Instant,
+    last_progress: Instant,
+    /// It ends by a reset.
+    broken: bool,
+}
+
+impl Connection {
+    /// Connects; the connect is under way when this returns.
+    pub fn open(script: &Arc<Script>, to: SocketAddr, tls: &TlsConfigs) -> io::Result<Connection> {
+        let socket = Socket::new(Domain::IPV4, Type::STREAM, None)?;
+        if let Some(bytes) = script.receive_buffer {
+            socket.set_recv_buffer_size(bytes)?;
+        }
+        let from = SocketAddr::from((Ipv4Addr::new(127, 0, 0, script.host), 0));
+        socket.bind(&SockAddr::from(from))?;
+        socket.connect_timeout(&SockAddr::from(to), Duration::from_secs(2))?;
+        socket.set_nonblocking(true)?;
+        socket.set_tcp_nodelay(true)?;
+        let now = Instant::now();
+        Ok(Connection {
+            tls: script.tls.map(|start| Tls::new(start, tls)),
+            script: Arc::clone(script),
+            stream: socket.into(),
+            answers: Answers::new(script.door),
+            step: 0,
+            sent: 0,
+            asked: false,
+            deaf: false,
+            mute: false,
+            began: now,
+            step_began: now,
+            pause_until: now,
+            last_progress: now,
+            broken: false,
+        })
+    }
+
+    /// Goes on; what the server said that it must not say.
+    pub fn turn(&mut self, now: Instant, buffer: &mut [u8]) -> Result<Turn, String> {
+        if now.duration_since(self.began) > LIFE {
+            return Ok(Turn::Over);
+        }
+        let read = match self.read(buffer)? {
+            None => return Ok(Turn::Over),
+            Some(bytes) => bytes > 0,
+        };
+        self.flush();
+        if now < self.pause_until {
+            return Ok(if read { Turn::Busy } else { Turn::Idle });
+        }
+        if self.is_shaking_hands() && !self.mute {
+            return Ok(Turn::Idle);
+        }
+        match self.act(now) {
+            Turn::Idle if read => Ok(Turn::Busy),
+            turn => Ok(turn),
+        }
+    }
+
+    fn is_shaking_hands(&self) -> bool {
+        let tls = self.tls.as_ref();
+        tls.is_some_and(|tls| tls.session.is_handshaking())
+    }
+
+    /// Reads what is there; none at the end.
+    fn read(&mut self, buffer: &mut [u8]) -> Result<Option<usize>, String> {
+        if self.deaf && !self.is_shaking_hands() {
+            return Ok(Some(0));
+        }
+        let mut all = 0;
+        while all < READ_BYTES {
+            match self.stream.read(buffer) {
+                Ok(0) => return Ok(None),
+                Ok(read) => {
+                    all += read;
+                    let bytes = &mut buffer[..read];
+                    match &mut self.tls {
+                        None => self.answers.take(bytes)?,
+                        Some(tls) => {
+                            if !tls.open(bytes, &mut self.answers)? {
+                                return Ok(None);
+                            }
+                        }
+                    }
+                }
+                Err(error) if error.kind() == ErrorKind::WouldBlock => break,
+                Err(error) if error.kind() == ErrorKind::Interrupted => {}
+                Err(_) => return Ok(None), // reset, as it may be
+            }
+        }
+        Ok(Some(all))
+    }
+
+    /// Sends what TLS has sealed.
+    fn flush(&mut self) {
+        let Some(tls) = &mut self.tls else { return };
+        tls.seal();
+        while !tls.sealed.is_empty() {
+            match self.stream.write(&tls.sealed) {
+                Ok(taken) => drop(tls.sealed.drain(..taken)),
+                Err(error) if error.kind() == ErrorKind::WouldBlock => break,
+                Err(_) => {
+                    self.mute = true;
+                    tls.sealed.clear();
+                }
+            }
+        }
+    }
+
+    fn act(&mut self, now: Instant) -> Turn {
+        let script = Arc::clone(&self.script);
+        let waited = now.duration_since(self.step_began);
+        let done = match script.steps.get(self.step) {
+            None => return self.linger(waited),
+            Some(Step::Send(send)) => return self.send(send, now),
+            Some(Step::Deaf(deaf)) => {
+                self.deaf = *deaf;
+                true
+            }
+            Some(Step::Wait(ms)) => waited >= Duration::from_millis(*ms),
+            Some(Step::Await(count, ms)) => {
+                self.answers.count >= *count || waited >= Duration::from_millis(*ms)
+            }
+            Some(Step::KeyUpdates(count)) => {
+                if let Some(tls) = &mut self.tls {
+                    // TLS 1.2 has none.
+                    for _ in 0..*count {
+                        let _ = tls.session.refresh_traffic_keys();
+                        tls.seal();
+                    }
+                }
+                true
+            }
+            Some(Step::HalfClose) => {
+                let _ = self.stream.shutdown(Shutdown::Write);
+                self.mute = true;
+                true
+            }
+            Some(Step::Reset) => {
+                self.broken = true;
+                return Turn::Over;
+            }
+            Some(Step::Close) => return Turn::Over,
+        };
+        if !done {
+            return Turn::Idle;
+        }
+        self.next_step(now);
+        Turn::Busy
+    }
+
+    fn linger(&mut self, waited: Duration) -> Turn {
+        if waited < Duration::from_millis(self.script.linger_ms) {
+            return Turn::Idle;
+        }
+        Turn::Over
+    }
+
+    fn next_step(&mut self, now: Instant) {
+        self.step += 1;
+        self.sent = 0;
+        self.asked = false;
+        self.step_began = now;
+        self.last_progress = now;
+    }
+
+    fn send(&mut self, send: &Send, now: Instant) -> Turn {
+        if !self.asked {
+            self.asked = true;
+            self.answers.asked(&send.asks);
+        }
+        let rest = &send.bytes[self.sent..];
+        let piece = match send.piece {
+            0 => rest.len(),
+            piece => rest.len().min(piece),
+        };
+        if self.mute || rest.is_empty() {
+            self.next_step(now);
+            return Turn::Busy;
+        }
+        let taken = match &mut self.tls {
+            None => self.stream.write(&rest[..piece]),
+            Some(tls) => match tls.sealed.len() {
+                0..TLS_BYTES => tls.session.writer().write(&rest[..piece]),
+                _ => Err(ErrorKind::WouldBlock.into()),
+            },
+        };
+        match taken {
+            Ok(taken) if taken > 0 => {
+                self.sent += taken;
+                self.last_progress = now;
+                self.pause_until = now + Duration::from_millis(send.gap_ms);
+                Turn::Busy
+            }
+            Err(error) if error.kind() != ErrorKind::WouldBlock => {
+                self.mute = true;
+                Turn::Busy
+            }
+            _ => {
+                self.mute = now.duration_since(self.last_progress) > SEND_PATIENCE;
+                Turn::Idle
+            }
+        }
+    }
+}
+
+impl Drop for Connection {
+    fn drop(&mut self) {
+        if self.broken {
+            let _ = socket2::SockRef::from(&self.stream).set_linger(Some(Duration::ZERO));
+        }
+    }
+}
+
+impl Tls {
+    fn new(start: TlsStart, configs: &TlsConfigs) -> Tls {
+        let config = match start.old {
+            true => &configs.old,
+            false => &configs.any,
+        };
+        let name = ServerName::try_from("localhost").expect("a literal name");
+        let mut session = ClientConnection::new(Arc::clone(config), name).expect("a client");
+        session.set_buffer_limit(Some(TLS_BYTES));
+        let mut tls = Tls {
+            session: Box::new(session),
+            sealed: Vec::new(),
+        };
+        tls.seal();
+        if start.hello_piece > 0 {
+            tls.sealed = fragments(&tls.sealed, start.hello_piece);
+        }
+        tls
+    }
+
+    fn seal(&mut self) {
+        while self.session.wants_write() {
+            if self.session.write_tls(&mut self.sealed).is_err() {
+                break;
+            }
+        }
+    }
+
+    /// Opens records; false at the end of the session.
+    fn open(&mut self, mut bytes: &[u8], answers: &mut Answers) -> Result<bool, String> {
+        while !bytes.is_empty() {
+            let Ok(read) = self.session.read_tls(&mut bytes) else {
+                return Ok(false);
+            };
+            match self.session.process_new_packets() {
+                Ok(_) if read > 0 => {}
+                Ok(_) | Err(rustls::Error::AlertReceived(_)) => return Ok(false),
+                // Who is turned away is told so before anybody knows that it speaks TLS.
+                Err(_) if self.session.is_handshaking() => return Ok(false),
+                Err(error) => return Err(format!("the server's TLS: {error}")),
+            }
+            let mut plain = vec![0; 32 << 10];
+            while let Ok(read @ 1..) = self.session.reader().read(&mut plain) {
+                answers.take(&mut plain[..read])?;
+            }
+        }
+        Ok(true)
+    }
+}
+
+/// The same handshake bytes in records of at most `piece` bytes.
+fn fragments(record: &[u8], piece: usize) -> Vec<u8> {
+    let (header, hello) = record.split_at(RECORD_HEADER);
+    assert_eq!(header[0], HANDSHAKE, "a ClientHello is one record");
+    let mut out = Vec::new();
+    for part in hello.chunks(piece) {
+        out.extend_from_slice(&header[..3]);
+        out.extend_from_slice(&(part.len() as u16).to_be_bytes());
+        out.extend_from_slice(part);
+    }
+    out
+}

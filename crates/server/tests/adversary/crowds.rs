@@ -1,0 +1,124 @@
+//! Crowds: many connections that each hold a little more than they should.
+
+use std::sync::Arc;
+
+use crate::http::{LARGE, ask, request, topic};
+use crate::random::Random;
+use crate::script::{Ask, Door, Script, Send, Step};
+use crate::websocket::upgrade;
+use crate::world::RECEIVE_BYTES;
+
+/// Many readers of one kept large message, none of whom reads.
+pub fn deaf(random: &mut Random) -> Script {
+    let name = topic(random);
+    let byte = random.one(b"x\x01\xff");
+    let keep = ask("POST", &format!("/pub/{name}"), &[], &vec![byte; LARGE]);
+    let envelope = random.one(&["", "&envelope=json"]);
+    let target = format!("/sub/{name}?since=oldest{envelope}");
+    let read = match random.below(3) {
+        0 => ask("GET", &target, &[], b""),
+        1 => ask("GET", &target, &[("Accept", "text/event-stream")], b""),
+        _ => upgrade(&target, &[]),
+    };
+    let steps = vec![
+        Step::Deaf(true),
+        Step::Send(read),
+        Step::Wait(random.between(2_000, 6_000) as u64),
+    ];
+    let crowd = Script {
+        sockets: random.between(100, 220),
+        receive_buffer: Some(4_096),
+        linger_ms: 0,
+        ..Script::new("", Door::Http, steps)
+    };
+    Script {
+        then: Some(Arc::new(crowd)),
+        ..Script::new(
+            "",
+            Door::Http,
+            vec![Step::Send(keep), Step::Await(1, 2_000), Step::Close],
+        )
+    }
+}
+
+/// POSTs of which all but a little came, and then a byte now and then. So many large ones of one size fill what may have
+/// arrived in part almost to the last byte, and small ones the rest.
+pub fn half_posts(random: &mut Random) -> Script {
+    let name = topic(random);
+    let (sharers, most) = match random.below(3) {
+        0 => (60, random.between(1_000, 30_000)),
+        _ => {
+            let sharers = random.one(&[9, 10, 16]);
+            (sharers, RECEIVE_BYTES as usize / 2 / sharers)
+        }
+    };
+    let size = most - random.between(0, 400);
+    let headers = random.one::<&[(&str, &str)]>(&[
+        &[],
+        &[],
+        &[("Authorization", "Bearer nobody.knows.me")],
+        &[("Expect", "100-continue")],
+    ]);
+    let mut bytes = request("POST", &format!("/pub/{name}"), headers, &vec![b'h'; size]);
+    bytes.truncate(bytes.len() - 100);
+    let most = Send::new(
+        format!("a POST of {size} without its last 100 bytes"),
+        bytes,
+    );
+    let rest = Send::new("some of the rest", vec![b'h'; random.between(5, 14)]);
+    let steps = vec![
+        Step::Send(most.asking(Ask::Plain)),
+        Step::Send(rest.in_pieces(1, random.between(700, 1_500) as u64)),
+    ];
+    Script {
+        sockets: sharers * 3,
+        linger_ms: 0,
+        ..Script::new("", Door::Http, steps)
+    }
+}
+
+/// Polls that wait, with bytes behind them that nobody may read before the answer.
+pub fn pipelined_junk(random: &mut Random) -> Script {
+    let poll = ask(
+        "GET",
+        &format!("/sub/{}?since=live", topic(random)),
+        &[],
+        b"",
+    );
+    let size = random.one(&[7_000, 60_000, 200_000]);
+    let junk = Send::new(format!("{size} bytes behind it"), vec![b'j'; size]);
+    let steps = vec![
+        Step::Send(poll),
+        Step::Send(junk.asking(Ask::Junk)),
+        Step::Wait(random.between(1_000, 5_000) as u64),
+    ];
+    Script {
+        sockets: random.between(60, 200),
+        ..Script::new("", Door::Http, steps)
+    }
+}
+
+/// More connections than one address may have, each with a request that has a body and comes from another site.
+pub fn turned_away(random: &mut Random) -> Script {
+    let headers = [("Origin", "http://elsewhere.example")];
+    let body = match random.below(2) {
+        0 => request("GET", "/pub/evil/1", &[], b""),
+        _ => vec![b't'; random.one(&[1, 3_000, 70_000])],
+    };
+    let post = ask("POST", &format!("/pub/{}", topic(random)), &headers, &body);
+    let cut = post.bytes.len() - random.between(1, body.len()).min(100);
+    let (first, rest) = post.bytes.split_at(cut);
+    let steps = vec![
+        Step::Wait(random.between(0, 100) as u64),
+        Step::Send(
+            Send::new("most of a POST from another site", first.to_vec()).asking(Ask::Plain),
+        ),
+        Step::Wait(random.between(0, 50) as u64),
+        Step::Send(Send::new("its rest", rest.to_vec())),
+        Step::Await(2, 800),
+    ];
+    Script {
+        sockets: random.between(230, 260),
+        ..Script::new("", Door::Http, steps)
+    }
+}

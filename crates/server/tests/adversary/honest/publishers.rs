@@ -1,0 +1,104 @@
+//! Honest publishers over HTTP and WebSocket.
+
+use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
+
+use super::readers::Socket;
+use super::stream::{Stream, answer};
+use super::topics::{ANEW, HTTP, SOCKET};
+use super::{PATIENCE, Server};
+use crate::tally::Tally;
+
+/// Between two messages of a publisher.
+pub const PACE: Duration = Duration::from_millis(60);
+/// Every so many messages are sent in two pieces, and are longer.
+const SPLIT: u64 = 3;
+const SPLIT_BYTES: usize = 6_000;
+/// Every so many are longer still.
+const LONG: u64 = 10;
+const LONG_BYTES: usize = 20_000;
+
+/// Publishes one message after the other, until it is told to stop.
+pub fn go_on(
+    tally: &Tally,
+    topic: &str,
+    mut publish: impl FnMut(&str, bool) -> Result<(), String>,
+) -> Result<(), String> {
+    let mut number = 0;
+    while !tally.quiet.load(Ordering::Relaxed) {
+        number += 1;
+        let in_two = number % SPLIT == 0;
+        let padding = match number % LONG {
+            0 => LONG_BYTES,
+            _ if in_two => SPLIT_BYTES,
+            _ => 100,
+        };
+        let message = tally.message(topic, number, padding);
+        let began = Instant::now();
+        publish(&message, in_two)?;
+        tally.took(|| format!("the answer to {topic} {number}"), began);
+        tally.published.fetch_add(1, Ordering::Relaxed);
+        std::thread::sleep(PACE);
+    }
+    tally.ended(topic, number);
+    Ok(())
+}
+
+fn post(stream: &mut Stream, topic: &str, message: &str, in_two: bool) -> Result<(), String> {
+    let request = format!(
+        "POST /pub/{topic} HTTP/1.1\r\nHost: localhost\r\nContent-Length: {}\r\n\r\n{message}",
+        message.len()
+    );
+    match in_two {
+        true => stream.send_in_two(request.as_bytes())?,
+        false => stream.send(request.as_bytes())?,
+    }
+    let answer = answer(stream)?;
+    match answer.status {
+        201 | 202 => Ok(()),
+        _ => Err(format!("it is refused: {}", answer.shown())),
+    }
+}
+
+/// All over one connection.
+pub fn http(server: &Server, tally: &Tally) -> Result<(), String> {
+    let mut stream = Stream::plain(server)?;
+    go_on(tally, HTTP, |message, in_two| {
+        post(&mut stream, HTTP, message, in_two)
+    })
+}
+
+/// Each over a connection of its own, in turn with TLS.
+pub fn http_anew(server: &Server, tally: &Tally) -> Result<(), String> {
+    let mut tls = false;
+    go_on(tally, ANEW, |message, in_two| {
+        tls = !tls;
+        let mut stream = match tls {
+            true => Stream::tls(server)?,
+            false => Stream::plain(server)?,
+        };
+        post(&mut stream, ANEW, message, in_two)
+    })
+}
+
+/// With acknowledgements.
+pub fn web_socket(server: &Server, tally: &Tally) -> Result<(), String> {
+    let protocol = "Sec-WebSocket-Protocol: ws+meta.nchan\r\n";
+    let mut socket = Socket::open(server, &format!("/pub/{SOCKET}"), protocol)?;
+    go_on(tally, SOCKET, |message, in_two| {
+        socket.send(message.as_bytes(), in_two)?;
+        let began = Instant::now();
+        let mut said = None;
+        while said.is_none() {
+            socket.read(|text| said = Some(String::from_utf8_lossy(text).into_owned()))?;
+            if began.elapsed() > PATIENCE {
+                return Err(format!("no answer came in {PATIENCE:?}"));
+            }
+        }
+        let said = said.unwrap_or_default();
+        match said.contains("\nstatus: 201\n") || said.contains("\nstatus: 202\n") {
+            true => Ok(()),
+            false => Err(format!("it is refused: {said:?}")),
+        }
+    })
+}

@@ -1,0 +1,183 @@
+//! The sockets of honest clients: plain or with TLS, and what came and was not looked at yet.
+
+use std::io::{ErrorKind, Read, Write};
+use std::net::TcpStream;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use rustls::pki_types::ServerName;
+use rustls::{ClientConnection, StreamOwned};
+
+use super::{PATIENCE, Server};
+
+/// How long a read waits before its client looks whether it is to end.
+const LOOK: Duration = Duration::from_millis(100);
+
+enum Wire {
+    Plain(TcpStream),
+    Tls(Box<StreamOwned<ClientConnection, TcpStream>>),
+}
+
+/// A connection.
+pub struct Stream {
+    wire: Wire,
+    pub held: Vec<u8>,
+}
+
+impl Stream {
+    pub fn plain(server: &Server) -> Result<Stream, String> {
+        let wire = Wire::Plain(connect(server)?);
+        Ok(Stream {
+            wire,
+            held: Vec::new(),
+        })
+    }
+
+    pub fn tls(server: &Server) -> Result<Stream, String> {
+        let name = ServerName::try_from("localhost").expect("a literal name");
+        let session = ClientConnection::new(Arc::clone(&server.tls), name)
+            .map_err(|error| error.to_string())?;
+        let wire = Wire::Tls(Box::new(StreamOwned::new(session, connect(server)?)));
+        Ok(Stream {
+            wire,
+            held: Vec::new(),
+        })
+    }
+
+    pub fn send(&mut self, bytes: &[u8]) -> Result<(), String> {
+        let began = Instant::now();
+        let mut rest = bytes;
+        while !rest.is_empty() {
+            let sent = match &mut self.wire {
+                Wire::Plain(stream) => stream.write(rest),
+                Wire::Tls(stream) => stream.write(rest),
+            };
+            match sent {
+                Ok(sent) => rest = &rest[sent..],
+                // With TLS a handshake is read on the way.
+                Err(error) if is_timeout(&error) && began.elapsed() < PATIENCE => {}
+                Err(error) => return Err(format!("it cannot send: {error}")),
+            }
+        }
+        Ok(())
+    }
+
+    /// Sends in two pieces, with some time between.
+    pub fn send_in_two(&mut self, bytes: &[u8]) -> Result<(), String> {
+        let (first, second) = bytes.split_at(bytes.len() / 2);
+        self.send(first)?;
+        std::thread::sleep(Duration::from_millis(30));
+        self.send(second)
+    }
+
+    /// Waits a moment for more; whether some came.
+    pub fn more(&mut self) -> Result<bool, String> {
+        let mut buffer = [0; 32 << 10];
+        let read = match &mut self.wire {
+            Wire::Plain(stream) => stream.read(&mut buffer),
+            Wire::Tls(stream) => stream.read(&mut buffer),
+        };
+        match read {
+            Ok(0) => Err(format!("the server closed its connection{}", self.last())),
+            Ok(read) => {
+                self.held.extend_from_slice(&buffer[..read]);
+                Ok(true)
+            }
+            Err(error) if is_timeout(&error) => Ok(false),
+            Err(error) => Err(format!("its connection broke: {error}{}", self.last())),
+        }
+    }
+
+    /// Waits until this finds something in what came, and takes it off; it says how many bytes that was.
+    pub fn await_some<T>(
+        &mut self,
+        mut find: impl FnMut(&[u8]) -> Result<Option<(T, usize)>, String>,
+    ) -> Result<T, String> {
+        let began = Instant::now();
+        loop {
+            if let Some((found, bytes)) = find(&self.held)? {
+                self.held.drain(..bytes);
+                return Ok(found);
+            }
+            if !self.more()? && began.elapsed() > PATIENCE {
+                return Err(format!("no answer came in {PATIENCE:?}{}", self.last()));
+            }
+        }
+    }
+
+    fn last(&self) -> String {
+        let beginning = &self.held[..self.held.len().min(200)];
+        match beginning {
+            [] => String::new(),
+            some => format!(", after {:?}", String::from_utf8_lossy(some)),
+        }
+    }
+}
+
+fn connect(server: &Server) -> Result<TcpStream, String> {
+    let stream = TcpStream::connect_timeout(&server.address, PATIENCE)
+        .map_err(|error| format!("it cannot connect: {error}"))?;
+    let set = stream
+        .set_nodelay(true)
+        .and_then(|()| stream.set_read_timeout(Some(LOOK)))
+        .and_then(|()| stream.set_write_timeout(Some(PATIENCE)));
+    set.map_err(|error| error.to_string())?;
+    Ok(stream)
+}
+
+fn is_timeout(error: &std::io::Error) -> bool {
+    matches!(
+        error.kind(),
+        ErrorKind::WouldBlock | ErrorKind::TimedOut | ErrorKind::Interrupted
+    )
+}
+
+/// An answer of HTTP.
+pub struct Answer {
+    pub status: u16,
+    head: String,
+    pub body: Vec<u8>,
+}
+
+impl Answer {
+    pub fn field(&self, name: &str) -> Option<&str> {
+        let mut lines = self.head.lines().filter_map(|line| line.split_once(':'));
+        let found = lines.find(|(other, _)| other.eq_ignore_ascii_case(name));
+        found.map(|(_, value)| value.trim())
+    }
+
+    /// What it says, in a line.
+    pub fn shown(&self) -> String {
+        let first = self.head.lines().next().unwrap_or_default();
+        format!("{first:?} {:?}", String::from_utf8_lossy(&self.body))
+    }
+}
+
+/// The head of an answer, without its body.
+pub fn head(stream: &mut Stream) -> Result<Answer, String> {
+    stream.await_some(|held| {
+        let Some(end) = held.windows(4).position(|four| four == b"\r\n\r\n") else {
+            return Ok(None);
+        };
+        let head = String::from_utf8_lossy(&held[..end + 2]).into_owned();
+        let status = head.get(9..12).and_then(|status| status.parse().ok());
+        let status = status.ok_or_else(|| format!("no status in {head:?}"))?;
+        let body = Vec::new();
+        Ok(Some((Answer { status, head, body }, end + 4)))
+    })
+}
+
+/// A whole answer with a length, or without a body.
+pub fn answer(stream: &mut Stream) -> Result<Answer, String> {
+    let mut answer = head(stream)?;
+    let length = answer
+        .field("content-length")
+        .and_then(|length| length.parse().ok());
+    if let Some(length) = length.filter(|length| *length > 0) {
+        answer.body = stream.await_some(|held| {
+            let body = held.get(..length);
+            Ok(body.map(|body| (body.to_vec(), length)))
+        })?;
+    }
+    Ok(answer)
+}

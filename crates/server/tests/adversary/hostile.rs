@@ -1,0 +1,153 @@
+//! Single requests and connections that ask for much.
+
+use std::fmt::Write as _;
+
+use crate::http::{LARGE, TOPICS, any, ask, end, request, topic};
+use crate::random::Random;
+use crate::script::{Ask, Door, Script, Send, Step, TlsStart};
+use crate::websocket::upgrade;
+
+/// Large messages whose JSON is six times as long, and one request for all of them, by who reads nothing.
+pub fn pages(random: &mut Random) -> Script {
+    let count = random.between(24, TOPICS);
+    let byte = random.one(b"\x01\x01\xff");
+    let mut steps = Vec::new();
+    for number in 0..count {
+        let target = format!("/pub/evil/{number}");
+        steps.push(Step::Send(ask("POST", &target, &[], &vec![byte; LARGE])));
+    }
+    steps.push(Step::Await(count, 6_000));
+    let topics: String = (0..count).fold(String::new(), |mut text, number| {
+        let _ = write!(text, "topic=evil/{number}&");
+        text
+    });
+    let target = format!("/sub?{topics}since=oldest&envelope=json");
+    steps.push(Step::Deaf(true));
+    steps.push(Step::Send(match random.below(3) {
+        0 => ask("GET", &target, &[], b""),
+        1 => ask("GET", &target, &[("Accept", "text/event-stream")], b""),
+        _ => upgrade(&target, &[]),
+    }));
+    steps.push(Step::Wait(random.between(2_000, 5_000) as u64));
+    Script {
+        linger_ms: 0,
+        ..Script::new("", Door::Http, steps)
+    }
+}
+
+/// Requests for the past of everything, which make the server look at much and send little.
+pub fn past(random: &mut Random) -> Script {
+    let read = |random: &mut Random| {
+        let filter = random.one(&["zz/%23", "%23", "%2B/%2B/x", "evil/%23"]);
+        match random.below(4) {
+            0 => {
+                let condition = [("If-Modified-Since", "Thu, 01 Jan 1970 00:00:00 GMT")];
+                ask("GET", &format!("/sub?filter={filter}"), &condition, b"")
+            }
+            _ => ask(
+                "GET",
+                &format!("/sub?filter={filter}&since=oldest"),
+                &[],
+                b"",
+            ),
+        }
+    };
+    let mut steps = Vec::new();
+    let count = random.between(100, 600);
+    let mut lines = String::new();
+    for number in 0..count {
+        let _ = writeln!(lines, "{{\"topic\":\"evil/past/{number}\",\"data\":\"x\"}}");
+    }
+    let kind = [("Content-Type", "application/x-ndjson")];
+    steps.push(Step::Send(ask("POST", "/pub", &kind, lines.as_bytes())));
+    for _ in 0..random.between(1, 12) {
+        steps.push(Step::Send(read(random)));
+    }
+    steps.push(Step::Wait(random.between(10, 1_000) as u64));
+    steps.extend(end(random));
+    Script {
+        sockets: random.one(&[1, 4, 16]),
+        ..Script::new("", Door::Http, steps)
+    }
+}
+
+/// Bodies that are announced and do not come, or come where they must not be read.
+pub fn expect(random: &mut Random) -> Script {
+    let path = random.one(&[
+        "/pub/evil/1",
+        "/nowhere",
+        "/sub/evil/1",
+        "/pub/$SYS/x",
+        "/pub/a%2fb",
+    ]);
+    let size = random.one(&[1, 500, 900_000, 3_000_000]);
+    let mut bytes = request(
+        random.one(&["POST", "PUT", "GET"]),
+        path,
+        &[("Expect", random.one(&["100-continue", "200-ok"]))],
+        b"",
+    );
+    // Those without a body of their own announce one.
+    let text = String::from_utf8(bytes)
+        .expect("a head")
+        .replace("Content-Length: 0\r\n", "");
+    let announced = format!("\r\nContent-Length: {size}\r\n\r\n");
+    bytes = text.replacen("\r\n\r\n", &announced, 1).into_bytes();
+    let mut steps = vec![
+        Step::Send(
+            Send::new(
+                format!("a head for {path} that expects 100 for {size}"),
+                bytes,
+            )
+            .asking(Ask::Plain),
+        ),
+        Step::Await(1, random.one(&[0, 200])),
+    ];
+    if random.rarely(2) {
+        let part = size.min(random.one(&[1, 400, 300_000]));
+        steps.push(Step::Send(Send::new("some of the body", vec![b'e'; part])));
+    }
+    steps.extend(end(random));
+    Script {
+        sockets: random.one(&[1, 1, 10]),
+        ..Script::new("", Door::Http, steps)
+    }
+}
+
+/// ClientHellos in one-byte records, keys that change without end, records that are none.
+pub fn tls_games(random: &mut Random) -> Script {
+    if random.rarely(3) {
+        let mut bytes = vec![random.one(&[20, 21, 22, 23]), 3, random.below(5) as u8];
+        bytes.extend_from_slice(&(random.below(20_000) as u16).to_be_bytes());
+        let count = random.below(2_000);
+        bytes.extend(random.bytes(count));
+        let send = Send::new("something like a record", bytes).in_pieces(random.one(&[0, 1]), 0);
+        let steps = vec![
+            Step::Send(send),
+            Step::Wait(random.between(1, 1_000) as u64),
+        ];
+        return Script::new("", Door::Noise, steps);
+    }
+    let mut steps = Vec::new();
+    for _ in 0..random.between(1, 4) {
+        steps.push(Step::Send(any(random)));
+        steps.push(Step::KeyUpdates(random.one(&[1, 5, 100])));
+    }
+    let name = topic(random);
+    steps.push(Step::Send(ask(
+        "GET",
+        &format!("/sub/{name}?since=oldest"),
+        &[],
+        b"",
+    )));
+    steps.push(Step::Wait(random.between(1, 300) as u64));
+    steps.extend(end(random));
+    Script {
+        sockets: random.one(&[1, 1, 3, 12]),
+        tls: Some(TlsStart {
+            hello_piece: random.one(&[1, 1, 20, 0]),
+            old: random.rarely(5),
+        }),
+        ..Script::new("", Door::Http, steps)
+    }
+}

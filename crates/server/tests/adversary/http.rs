@@ -1,0 +1,302 @@
+//! The door of HTTP: verbs, targets, positions, headers and bodies in any combination, right and wrong.
+
+use crate::random::Random;
+use crate::script::{Ask, Door, Script, Send, Step};
+use crate::websocket::broken_upgrade;
+
+/// Topics of the attackers. Those of the honest clients they may only read.
+pub const TOPICS: usize = 32;
+/// The largest message that the settings allow, less a little for what surrounds it.
+pub const LARGE: usize = 1_000_000;
+
+/// One of the attackers' topics.
+pub fn topic(random: &mut Random) -> String {
+    format!("evil/{}", random.below(TOPICS))
+}
+
+/// A topic that somebody may read: the honest clients' too.
+pub fn readable(random: &mut Random) -> String {
+    match random.below(4) {
+        0 => "shared/http".to_string(),
+        1 => "shared/mqtt".to_string(),
+        _ => topic(random),
+    }
+}
+
+/// A request's bytes.
+pub fn request(method: &str, target: &str, headers: &[(&str, &str)], body: &[u8]) -> Vec<u8> {
+    let mut head = format!("{method} {target} HTTP/1.1\r\nHost: localhost\r\n");
+    for (name, value) in headers {
+        head += &format!("{name}: {value}\r\n");
+    }
+    if !body.is_empty() || method == "POST" {
+        head += &format!("Content-Length: {}\r\n", body.len());
+    }
+    [head.as_bytes(), b"\r\n", body].concat()
+}
+
+/// The same as something to send.
+pub fn ask(method: &str, target: &str, headers: &[(&str, &str)], body: &[u8]) -> Send {
+    let shown: Vec<String> = headers
+        .iter()
+        .map(|(name, value)| format!("{name}: {value:.60}"))
+        .collect();
+    let label = format!("{method} {target:.120} [{}]", shown.join("; "));
+    let expected = match method {
+        "HEAD" => Ask::Head,
+        _ => Ask::Plain,
+    };
+    Send::new(label, request(method, target, headers, body)).asking(expected)
+}
+
+/// Where a subscription begins, in the query.
+pub fn since(random: &mut Random) -> &'static str {
+    random.one(&[
+        "",
+        "",
+        "since=oldest",
+        "since=oldest",
+        "since=live",
+        "since=-3",
+        "since=-99999999999999999999",
+        "since=1-1",
+        "since=zz",
+        "since=2ffffffff-AAAA",
+        "last_event_id=1ffffffff-18446744073709551615",
+    ])
+}
+
+/// `?topic=` and `?filter=` in any number.
+fn targets(random: &mut Random, door: &str) -> String {
+    if random.rarely(2) {
+        return format!("{door}/{}?{}", readable(random), since(random));
+    }
+    let mut pairs = Vec::new();
+    for _ in 0..random.one(&[1, 1, 2, 2, 3, 8, 32, 33]) {
+        pairs.push(match random.below(5) {
+            0 => format!(
+                "filter={}",
+                random.one(&[
+                    "evil/%23", "%23", "evil/+", "%2B/%2B", "a/%23/b", "$SYS/%23", ""
+                ])
+            ),
+            1 => format!("channel={}", topic(random)),
+            _ => format!("topic={}", readable(random)),
+        });
+    }
+    pairs.push(since(random).to_string());
+    if random.rarely(3) {
+        pairs.push("envelope=json".to_string());
+    }
+    format!("{door}?{}", pairs.join("&"))
+}
+
+/// Conditions, kinds of answers and other fields that change what a request means.
+fn headers(random: &mut Random) -> Vec<(&'static str, &'static str)> {
+    const FIELDS: &[(&str, &[&str])] = &[
+        (
+            "Accept",
+            &[
+                "text/event-stream",
+                "application/json",
+                "*/*",
+                "text/event-stream;q=0",
+            ],
+        ),
+        (
+            "If-None-Match",
+            &[
+                "\"1-1\"",
+                "W/\"zz\"",
+                "*",
+                "\"1ffffffff-99999999999\"",
+                "\"",
+            ],
+        ),
+        (
+            "If-Modified-Since",
+            &[
+                "Thu, 01 Jan 1970 00:00:00 GMT",
+                "Fri, 31 Dec 9999 23:59:59 GMT",
+                "yesterday",
+            ],
+        ),
+        ("Last-Event-ID", &["1-1", "oldest", "", "2zz-A"]),
+        ("Origin", &["http://elsewhere.example", "null"]),
+        ("Connection", &["close", "keep-alive", "upgrade"]),
+        (
+            "Content-Type",
+            &[
+                "text/plain",
+                "application/octet-stream",
+                "application/x-ndjson",
+            ],
+        ),
+        ("Crore-Key", &["k", "a key that is somewhat longer"]),
+        ("Crore-TTL", &["0", "1", "99999999999", "-1"]),
+        ("Crore-Retain", &["true", "perhaps"]),
+        ("Crore-Property", &["a=b", "no equals sign"]),
+        ("Idempotency-Key", &["\"one\"", "two", ""]),
+        ("X-Forwarded-For", &["10.0.0.1, 127.0.0.1"]),
+        ("Authorization", &["Bearer zz.zz.zz", "Basic zz"]),
+    ];
+    let mut chosen = Vec::new();
+    for _ in 0..random.one(&[0, 0, 1, 1, 2, 3]) {
+        let (name, values) = FIELDS[random.below(FIELDS.len())];
+        if chosen.iter().all(|(other, _)| *other != name) {
+            chosen.push((name, random.one(values)));
+        }
+    }
+    chosen
+}
+
+/// One request that is whole, whatever it asks for.
+pub fn any(random: &mut Random) -> Send {
+    let headers = headers(random);
+    match random.below(10) {
+        0..=3 => {
+            let size = random.one(&[0, 1, 50, 3_000, 70_000, 400_000]);
+            let byte = random.one(b"x\x01\xff");
+            let target = format!("/pub/{}", topic(random));
+            ask("POST", &target, &headers, &vec![byte; size])
+        }
+        4 => {
+            let method = random.one(&["PUT", "DELETE", "GET", "HEAD", "OPTIONS", "PATCH"]);
+            let query = random.one(&["", "", "?purge", "?purge=1"]);
+            let target = format!("/pub/{}{query}", topic(random));
+            ask(method, &target, &headers, b"")
+        }
+        5 => {
+            let lines = format!(
+                "{{\"topic\":\"{}\",\"data\":\"y\"}}\n{{\"topic\":\"{}\",\"data\":1,\"key\":\"k\"}}\nzzz\n",
+                topic(random),
+                topic(random)
+            );
+            let lines = lines.repeat(random.one(&[1, 20, 2_000]));
+            let kind = [("Content-Type", "application/x-ndjson")];
+            ask("POST", "/pub", &kind, lines.as_bytes())
+        }
+        _ => {
+            let method = random.one(&["GET", "GET", "GET", "HEAD", "HEAD", "OPTIONS"]);
+            ask(method, &targets(random, "/sub"), &headers, b"")
+        }
+    }
+}
+
+/// How a connection ends: in order, in mid-air, or by waiting for the server.
+pub fn end(random: &mut Random) -> Vec<Step> {
+    match random.below(6) {
+        0 => vec![Step::Close],
+        1 => vec![Step::Reset],
+        2 => vec![Step::HalfClose, Step::Wait(300)],
+        3 => vec![
+            Step::Deaf(true),
+            Step::Wait(random.between(1, 2_000) as u64),
+        ],
+        4 => vec![
+            Step::Deaf(true),
+            Step::Wait(random.between(1, 1_500) as u64),
+            Step::Deaf(false),
+        ],
+        _ => vec![],
+    }
+}
+
+/// Requests one behind the other, each answered before the next or not.
+pub fn walk(random: &mut Random) -> Script {
+    let mut steps = Vec::new();
+    if random.rarely(8) {
+        steps.push(Step::Deaf(true));
+    }
+    for number in 1..=random.between(1, 5) {
+        let mut send = any(random);
+        if random.rarely(3) && send.bytes.len() < 5_000 {
+            send = send.in_pieces(random.between(1, 40), random.one(&[0, 0, 1]));
+        }
+        if random.rarely(10) {
+            // Cut off: nothing may follow.
+            let keep = random.below(send.bytes.len());
+            send.label = format!("the first {keep} bytes of {}", send.label);
+            send.bytes = send.bytes[..keep].into();
+            steps.push(Step::Send(send));
+            break;
+        }
+        steps.push(Step::Send(send));
+        if random.rarely(2) {
+            steps.push(Step::Await(number, random.one(&[20, 300, 1_000])));
+        }
+    }
+    steps.extend(end(random));
+    Script::new("", Door::Http, steps)
+}
+
+/// Several topics, over what does not wait, waits, or begins and is left at once.
+pub fn several(random: &mut Random) -> Script {
+    let method = random.one(&["HEAD", "HEAD", "GET"]);
+    let count = random.between(2, 6);
+    let topics: Vec<String> = (0..count)
+        .map(|_| format!("topic={}", readable(random)))
+        .collect();
+    let target = format!("/sub?{}&{}", topics.join("&"), since(random));
+    let accept = [("Accept", random.one(&["text/event-stream", "*/*"]))];
+    let mut steps = vec![Step::Send(match random.below(3) {
+        0 => broken_upgrade(random, &target),
+        _ => ask(method, &target, &accept, b""),
+    })];
+    if random.rarely(2) {
+        steps.push(Step::Await(1, 500));
+    }
+    if random.rarely(3) {
+        steps.push(Step::Send(any(random)));
+    }
+    steps.push(match random.below(3) {
+        0 => Step::Close,
+        1 => Step::Reset,
+        _ => Step::HalfClose,
+    });
+    Script::new("", Door::Http, steps)
+}
+
+/// Who follows which topics have subscribers.
+pub fn interest(random: &mut Random) -> Script {
+    let matched = random.one(&[
+        "",
+        "?match=%23",
+        "?match=evil/%23",
+        "?match=%23/a",
+        "?match=shared/%2B",
+    ]);
+    let accept = [("Accept", random.one(&["text/event-stream", "*/*"]))];
+    let method = random.one(&["GET", "GET", "HEAD", "POST"]);
+    let mut steps = vec![Step::Send(ask(
+        method,
+        &format!("/interest{matched}"),
+        &accept,
+        b"",
+    ))];
+    steps.push(Step::Wait(random.between(10, 1_500) as u64));
+    steps.extend(end(random));
+    Script::new("", Door::Http, steps)
+}
+
+/// Bytes that are no protocol, or almost one.
+pub fn noise(random: &mut Random) -> Script {
+    let mut bytes = match random.below(4) {
+        0 => Vec::new(),
+        1 => vec![22, 3, 1, 0, random.between(1, 255) as u8, 1, 0, 0, 1],
+        2 => b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n".to_vec(),
+        _ => any(random).bytes.to_vec(),
+    };
+    let count = random.below(600);
+    bytes.extend(random.bytes(count));
+    for _ in 0..random.below(4) {
+        let at = random.below(bytes.len().max(1)).min(200);
+        if let Some(byte) = bytes.get_mut(at) {
+            *byte ^= 1 << random.below(8);
+        }
+    }
+    let send = Send::new("noise", bytes).in_pieces(random.one(&[0, 0, 7]), 0);
+    let mut steps = vec![Step::Send(send)];
+    steps.extend(end(random));
+    Script::new("", Door::Noise, steps)
+}

@@ -1,0 +1,188 @@
+//! Judges the server from outside: that it lives, what memory it takes, and that it holds nothing when all have left.
+
+use std::collections::BTreeMap;
+use std::io::{Read, Write};
+use std::net::{SocketAddr, TcpStream};
+use std::time::Duration;
+
+use crate::honest;
+use crate::ping::Ping;
+use crate::tally::Tally;
+use crate::world::{LOG_BYTES, OUTBOX_BYTES, RECEIVE_BYTES};
+
+/// How long the admin port may take to answer.
+const PATIENCE: Duration = Duration::from_secs(10);
+
+/// Tables, buffers of the shards, sessions, retained messages, and what the allocator does not use just then.
+const REST_BYTES: u64 = 64 << 20;
+/// What the server says that it holds, by name.
+const HELD: &[&str] = &[
+    "crore_log_bytes",
+    "crore_outbox_bytes",
+    "crore_receive_buffer_bytes",
+    "crore_credit_bytes",
+];
+/// What it may take besides, once attackers have left: a share of that in percent, or so many bytes, whichever is more.
+const BESIDE_PERCENT: u64 = 15;
+const BESIDE_BYTES: u64 = 32 << 20;
+
+/// Counts that are nothing when everybody has left, and what honest readers without a publisher account for.
+const EMPTY: &[(&str, f64)] = &[
+    ("crore_connections", honest::CONNECTIONS as f64),
+    ("crore_outbox_bytes", 0.0),
+    ("crore_slow_consumers", 0.0),
+    ("crore_receive_buffer_bytes", 0.0),
+    ("crore_credit_bytes", 0.0),
+    ("crore_followers", 0.0),
+    ("crore_tls_handshakes_under_way", 0.0),
+    ("crore_tls_connections", honest::CONNECTIONS as f64),
+    ("crore_sessions", honest::CONNECTIONS as f64),
+    ("crore_subscriptions", 2.0 * honest::CONNECTIONS as f64),
+    ("crore_filters", 2.0 * honest::CONNECTIONS as f64),
+];
+
+/// All that `/metrics` says, the series of a name added up.
+pub struct Metrics(BTreeMap<String, f64>);
+
+impl Metrics {
+    /// None when the server does not answer.
+    pub fn read(admin: SocketAddr) -> Option<Metrics> {
+        let text = get(admin, "/metrics").ok()?;
+        let mut all = BTreeMap::new();
+        for line in text.lines().filter(|line| !line.starts_with('#')) {
+            let Some((series, value)) = line.rsplit_once(' ') else {
+                continue;
+            };
+            let name = series.split('{').next().unwrap_or(series);
+            *all.entry(name.to_string()).or_insert(0.0) += value.parse().unwrap_or(0.0);
+        }
+        Some(Metrics(all))
+    }
+
+    fn get(&self, name: &str) -> f64 {
+        self.0.get(name).copied().unwrap_or(0.0)
+    }
+
+    /// What is still there though those who had it left; `honest` readers may still be there.
+    pub fn left(&self, honest: bool) -> Vec<String> {
+        let more = EMPTY.iter().filter_map(|(name, theirs)| {
+            let (is, may) = (self.get(name), if honest { *theirs } else { 0.0 });
+            (is > may).then(|| format!("{name} is {is}, not {may}"))
+        });
+        more.collect()
+    }
+}
+
+/// The process, as the kernel sees it.
+pub struct Process {
+    pid: u32,
+    /// Its memory before anybody came: its share of what is resident, and all of that.
+    empty_bytes: u64,
+    empty_resident_bytes: u64,
+}
+
+impl Process {
+    pub fn new(pid: u32) -> Process {
+        Process {
+            pid,
+            empty_bytes: pss_bytes(pid).unwrap_or(0),
+            empty_resident_bytes: status_bytes(pid, "VmRSS:").unwrap_or(0),
+        }
+    }
+
+    /// None while it runs; else how it ended.
+    pub fn ended(&self) -> Option<String> {
+        let stat = std::fs::read_to_string(format!("/proc/{}/stat", self.pid)).ok();
+        // Behind the name, which stands in parentheses: the state first, the wait status last.
+        let fields = stat.as_ref().and_then(|stat| stat.rsplit_once(") "));
+        let Some((_, fields)) = fields else {
+            return Some("it is gone".to_string());
+        };
+        if !fields.starts_with('Z') {
+            return None;
+        }
+        let status: u32 = fields
+            .split_whitespace()
+            .next_back()
+            .and_then(|status| status.parse().ok())
+            .unwrap_or(0);
+        Some(match status & 0x7f {
+            0 => format!("it ended with {}", status >> 8),
+            signal => format!("it was ended by signal {signal}"),
+        })
+    }
+
+    /// What it takes more than when nobody was there, in bytes.
+    pub fn grown_bytes(&self) -> u64 {
+        pss_bytes(self.pid)
+            .unwrap_or(0)
+            .saturating_sub(self.empty_bytes)
+    }
+
+    /// The most that it ever took more than when nobody was there, in bytes, also for less time than lies between two
+    /// looks. The kernel keeps that of what is resident; its text and its tables are the same before and after.
+    pub fn peak_bytes(&self) -> u64 {
+        let most = status_bytes(self.pid, "VmHWM:").unwrap_or(0);
+        most.saturating_sub(self.empty_resident_bytes)
+    }
+
+    pub fn empty_bytes(&self) -> u64 {
+        self.empty_bytes
+    }
+}
+
+/// What it may take while attackers are there: the sum of what its settings allow.
+pub fn bound_bytes() -> u64 {
+    LOG_BYTES + OUTBOX_BYTES + RECEIVE_BYTES + REST_BYTES
+}
+
+/// What it may take by what it says that it holds.
+pub fn explained_bytes(metrics: &Metrics) -> u64 {
+    let held: f64 = HELD.iter().map(|name| metrics.get(name)).sum();
+    let held = held as u64;
+    held + BESIDE_BYTES.max(held * BESIDE_PERCENT / 100)
+}
+
+/// What came later than `bound`, less what held up the machine.
+pub fn too_late(tally: &Tally, ping: &Ping, bound: Duration) -> Vec<String> {
+    let late = tally.late();
+    let found = late.iter().filter_map(|late| {
+        let machine = ping.explains(late.from, late.took);
+        let (took, own) = (late.took.as_millis(), late.took.saturating_sub(machine));
+        (own > bound).then(|| {
+            let machine = machine.as_millis();
+            format!(
+                "{} took {took} ms, of which the machine's pings explain {machine}",
+                late.what
+            )
+        })
+    });
+    found.collect()
+}
+
+fn get(from: SocketAddr, path: &str) -> std::io::Result<String> {
+    let mut stream = TcpStream::connect_timeout(&from, PATIENCE)?;
+    stream.set_read_timeout(Some(PATIENCE))?;
+    write!(
+        stream,
+        "GET {path} HTTP/1.1\r\nHost: {from}\r\nConnection: close\r\n\r\n"
+    )?;
+    let mut text = String::new();
+    stream.read_to_string(&mut text)?;
+    Ok(text)
+}
+
+fn pss_bytes(pid: u32) -> Option<u64> {
+    bytes_in(&format!("/proc/{pid}/smaps_rollup"), "Pss:")
+}
+
+fn status_bytes(pid: u32, name: &str) -> Option<u64> {
+    bytes_in(&format!("/proc/{pid}/status"), name)
+}
+
+fn bytes_in(file: &str, name: &str) -> Option<u64> {
+    let text = std::fs::read_to_string(file).ok()?;
+    let line = text.lines().find_map(|line| line.strip_prefix(name))?;
+    let kib: u64 = line.trim().strip_suffix(" kB")?.trim().parse().ok()?;
+    Some(kib * 1024)
+}

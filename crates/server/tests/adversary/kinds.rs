@@ -1,0 +1,101 @@
+//! Which attackers there are, and how often each comes.
+
+use std::sync::Arc;
+
+use crate::random::Random;
+use crate::script::{Script, TlsStart};
+use crate::{crowds, hostile, http, mqtt, websocket};
+
+/// Makes a script.
+type Generator = fn(&mut Random) -> Script;
+
+/// Name, weight, generator. Walks through what a protocol allows and forbids come often; what costs the server
+/// hundreds of megabytes or a second, where it does what it should not, comes seldom, for a script of it takes as long.
+const ALL: &[(&str, usize, Generator)] = &[
+    ("http-walk", 20, http::walk),
+    ("upgrade-walk", 14, websocket::upgrades),
+    ("ws-walk", 14, websocket::walk),
+    ("mqtt-walk", 20, mqtt::walk),
+    ("mqtt-over-ws", 6, mqtt::over_websocket),
+    ("several", 6, http::several),
+    ("interest", 3, http::interest),
+    ("noise", 4, http::noise),
+    ("retained", 3, mqtt::retained),
+    ("aliases", 2, mqtt::aliases),
+    ("unacknowledged", 3, mqtt::unacknowledged),
+    ("shares", 2, mqtt::shares),
+    ("wrong-acks", 3, mqtt::wrong_acks),
+    ("same-id", 3, mqtt::same_id),
+    ("bytewise", 3, mqtt::bytewise),
+    ("pages", 2, hostile::pages),
+    ("deaf-crowd", 2, crowds::deaf),
+    ("past", 3, hostile::past),
+    ("half-posts", 2, crowds::half_posts),
+    ("pipelined-junk", 2, crowds::pipelined_junk),
+    ("expect", 3, hostile::expect),
+    ("turned-away", 2, crowds::turned_away),
+    ("tls-games", 4, hostile::tls_games),
+    ("last-word", 6, websocket::last_word),
+];
+
+/// Those of them that play.
+pub struct Kinds(Vec<&'static (&'static str, usize, Generator)>);
+
+impl Kinds {
+    /// All, or those that this list names, with commas between.
+    pub fn new(only: Option<&str>) -> Kinds {
+        let chosen: Vec<_> = ALL
+            .iter()
+            .filter(|(name, ..)| only.is_none_or(|only| only.split(',').any(|one| one == *name)))
+            .collect();
+        let names: Vec<&str> = ALL.iter().map(|(name, ..)| *name).collect();
+        assert!(!chosen.is_empty(), "{only:?} is none of {names:?}");
+        Kinds(chosen)
+    }
+
+    /// Script `number` of a seed. Each kind comes once before any comes again, so that a short run has met them all.
+    pub fn script(&self, seed: u64, number: u64) -> Script {
+        let mut random = Random::of(seed, number);
+        let (name, _, generator) = match usize::try_from(number) {
+            Ok(number) if number < self.0.len() => self.shuffled(seed)[number],
+            _ => self.weighted(&mut random),
+        };
+        let mut script = generator(&mut random);
+        script.kind = name;
+        script.host = random.between(2, 5) as u8;
+        if let Some(then) = &mut script.then
+            && let Some(then) = Arc::get_mut(then)
+        {
+            then.kind = name;
+            then.host = script.host;
+        }
+        if script.tls.is_none() && random.rarely(6) {
+            script.tls = Some(TlsStart {
+                hello_piece: random.one(&[0, 0, 0, 1, 50]),
+                old: random.rarely(4),
+            });
+        }
+        script
+    }
+
+    fn shuffled(&self, seed: u64) -> Vec<&'static (&'static str, usize, Generator)> {
+        let mut random = Random::of(seed, u64::MAX);
+        let mut kinds = self.0.clone();
+        for at in (1..kinds.len()).rev() {
+            kinds.swap(at, random.below(at + 1));
+        }
+        kinds
+    }
+
+    fn weighted(&self, random: &mut Random) -> &'static (&'static str, usize, Generator) {
+        let all = self.0.iter().map(|(_, weight, _)| weight).sum();
+        let mut at = random.below(all);
+        for kind in &self.0 {
+            if at < kind.1 {
+                return kind;
+            }
+            at -= kind.1;
+        }
+        self.0[0]
+    }
+}

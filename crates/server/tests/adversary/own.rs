@@ -1,0 +1,108 @@
+//! That the adversary itself can be believed: a seed says what attackers do, and what is malformed is seen.
+
+use crate::answers::Answers;
+use crate::kinds::Kinds;
+use crate::script::{Ask, Door};
+use crore_wire::mqtt::Version;
+
+/// What is wrong with these bytes, cut in two at any place.
+fn judged(door: Door, asks: &[Ask], bytes: &[u8]) -> Option<String> {
+    let verdict = |cut: usize| {
+        let mut answers = Answers::new(door);
+        answers.asked(asks);
+        let (first, second) = bytes.split_at(cut);
+        let first = answers.take(&mut first.to_vec());
+        first
+            .and_then(|()| answers.take(&mut second.to_vec()))
+            .err()
+    };
+    let verdicts: Vec<bool> = (0..=bytes.len())
+        .map(|cut| verdict(cut).is_some())
+        .collect();
+    assert!(
+        verdicts.iter().all(|bad| *bad == verdicts[0]),
+        "the verdict depends on the cut: {verdicts:?}"
+    );
+    verdict(0)
+}
+
+#[test]
+fn a_seed_says_what_attackers_do() {
+    let (all, some) = (Kinds::new(None), Kinds::new(Some("several,pages")));
+    let text = |kinds: &Kinds, seed| -> String {
+        let scripts = (0..60).map(|number| kinds.script(seed, number).to_string());
+        scripts.collect()
+    };
+    assert_eq!(text(&all, 7), text(&all, 7));
+    assert_ne!(text(&all, 7), text(&all, 8));
+    assert_ne!(text(&all, 7), text(&some, 7));
+}
+
+#[test]
+fn malformed_answers_are_seen_and_others_are_not() {
+    const OK: &str = "HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok";
+    const LAST: &str =
+        "HTTP/1.1 400 Bad Request\r\nConnection: close\r\nContent-Length: 2\r\n\r\nno";
+    const SLOW: &str =
+        "HTTP/1.1 408 Request Timeout\r\nConnection: close\r\nContent-Length: 0\r\n\r\n";
+    const CHUNKED: &str =
+        "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n3\r\nabc\r\n0\r\n\r\n";
+    const UPGRADED: &str = "HTTP/1.1 101 Switching Protocols\r\n\r\n";
+    const CLOSE: &str = "\u{8}\u{0}";
+    let http = |asks: &[Ask], text: String| {
+        // A Close frame's first byte is no character of UTF-8.
+        let bytes: Vec<u8> = text
+            .bytes()
+            .map(|byte| if byte == 8 { 0x88 } else { byte })
+            .collect();
+        judged(Door::Http, asks, &bytes)
+    };
+    let (one, two) = ([Ask::Plain], [Ask::Plain; 2]);
+    let right: &[(&[Ask], String)] = &[
+        (&two, format!("{OK}{OK}")),
+        (&two, format!("{OK}{LAST}")),
+        (&one, format!("{OK}{SLOW}")),
+        (&[], SLOW.to_string()),
+        (&[Ask::Plain, Ask::Junk], format!("{CHUNKED}{LAST}")),
+        (
+            &[Ask::Head, Ask::Plain],
+            format!("{}{OK}", OK.trim_end_matches("ok")),
+        ),
+        (&one, format!("HTTP/1.1 100 Continue\r\n\r\n{OK}")),
+        (&one, format!("{UPGRADED}{CLOSE}")),
+    ];
+    for (asks, text) in right {
+        assert_eq!(http(asks, text.clone()), None, "{text}");
+    }
+    let wrong: &[(&[Ask], String)] = &[
+        (&one, format!("{OK}{OK}")),
+        (&one, format!("{OK}{LAST}")),
+        (&one, format!("{OK}more")),
+        (&two, format!("{LAST}{OK}")),
+        (&[Ask::Head, Ask::Plain], format!("{OK}{OK}")),
+        (&[Ask::Junk], OK.to_string()),
+        (&one, CHUNKED.replace("3\r\n", "x\r\n")),
+        (&one, format!("{UPGRADED}{CLOSE}{CLOSE}")),
+    ];
+    for (asks, text) in wrong {
+        assert!(http(asks, text.clone()).is_some(), "{text}");
+    }
+}
+
+#[test]
+fn malformed_packets_are_seen_and_others_are_not() {
+    let mqtt = |bytes: &[u8]| judged(Door::Mqtt(Version::V5), &[], bytes);
+    let connack = [0x20, 3, 0, 0, 0];
+    let (pong, bye) = ([0xd0, 0], [0xe0, 0]);
+    assert_eq!(mqtt(&[&connack[..], &pong, &bye].concat()), None);
+    for wrong in [
+        pong.to_vec(),
+        [&connack[..], &connack].concat(),
+        [&connack[..], &bye, &pong].concat(),
+        [&connack[..], &[0xc0, 0]].concat(),
+        [&connack[..], &[0xd0, 1, 0]].concat(),
+        [&connack[..], &[0x40, 2, 0, 0]].concat(),
+    ] {
+        assert!(mqtt(&wrong).is_some(), "{wrong:02x?}");
+    }
+}

@@ -1,0 +1,79 @@
+//! What the machine itself holds up: a byte that goes back and forth between two threads of ours, which have nothing
+//! else to do. Who waits for a processor or for the loopback waits with it.
+
+use std::io::{Read, Write};
+use std::net::{TcpListener, TcpStream};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+/// Between two pings.
+const PACE: Duration = Duration::from_millis(20);
+/// Shorter ones are no hold-up.
+const NOTED: Duration = Duration::from_millis(10);
+
+#[derive(Default)]
+struct Seen {
+    over: AtomicBool,
+    slow: Mutex<Vec<(Instant, Duration)>>,
+}
+
+/// Two threads, until it is dropped.
+pub struct Ping(Arc<Seen>);
+
+impl Ping {
+    pub fn start() -> Ping {
+        let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
+        let address = listener.local_addr().expect("an address");
+        let mut near = TcpStream::connect(address).expect("a connection");
+        let (mut far, _) = listener.accept().expect("a connection");
+        for stream in [&near, &far] {
+            stream.set_nodelay(true).expect("no delay");
+        }
+        std::thread::spawn(move || {
+            let mut byte = [0];
+            while far
+                .read_exact(&mut byte)
+                .and_then(|()| far.write_all(&byte))
+                .is_ok()
+            {}
+        });
+        let seen = Arc::new(Seen::default());
+        let ours = Arc::clone(&seen);
+        std::thread::spawn(move || {
+            let mut byte = [0];
+            while !ours.over.load(Ordering::Relaxed) {
+                let began = Instant::now();
+                let back = near
+                    .write_all(&byte)
+                    .and_then(|()| near.read_exact(&mut byte));
+                let took = began.elapsed();
+                if back.is_err() {
+                    return;
+                }
+                if took > NOTED {
+                    ours.slow.lock().expect("the pings").push((began, took));
+                }
+                std::thread::sleep(PACE);
+            }
+        });
+        Ping(seen)
+    }
+
+    /// How much of this time the pings were held up, too.
+    pub fn explains(&self, from: Instant, took: Duration) -> Duration {
+        let until = from + took;
+        let slow = self.0.slow.lock().expect("the pings");
+        let shares = slow.iter().map(|(began, took)| {
+            let (first, last) = (from.max(*began), until.min(*began + *took));
+            last.saturating_duration_since(first)
+        });
+        shares.sum()
+    }
+}
+
+impl Drop for Ping {
+    fn drop(&mut self) {
+        self.0.over.store(true, Ordering::Relaxed);
+    }
+}

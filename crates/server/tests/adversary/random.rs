@@ -1,0 +1,47 @@
+//! Numbers that a seed determines.
+
+/// xorshift64*: repeatable, and enough for choosing.
+pub struct Random(u64);
+
+impl Random {
+    /// The numbers of one script: those of its neighbours tell nothing of them.
+    pub fn of(seed: u64, number: u64) -> Random {
+        let mixed = splitmix(seed ^ splitmix(number.wrapping_add(1)));
+        Random(mixed | 1)
+    }
+
+    pub fn next(&mut self) -> u64 {
+        self.0 ^= self.0 >> 12;
+        self.0 ^= self.0 << 25;
+        self.0 ^= self.0 >> 27;
+        self.0.wrapping_mul(0x2545_f491_4f6c_dd1d)
+    }
+
+    pub fn below(&mut self, bound: usize) -> usize {
+        (self.next() >> 33) as usize % bound
+    }
+
+    pub fn between(&mut self, low: usize, high: usize) -> usize {
+        low + self.below(high - low + 1)
+    }
+
+    pub fn one<T: Copy>(&mut self, of: &[T]) -> T {
+        of[self.below(of.len())]
+    }
+
+    /// True once in `times`.
+    pub fn rarely(&mut self, times: usize) -> bool {
+        self.below(times) == 0
+    }
+
+    pub fn bytes(&mut self, count: usize) -> Vec<u8> {
+        (0..count).map(|_| (self.next() >> 40) as u8).collect()
+    }
+}
+
+fn splitmix(value: u64) -> u64 {
+    let mut z = value.wrapping_add(0x9e37_79b9_7f4a_7c15);
+    z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+    z ^ (z >> 31)
+}

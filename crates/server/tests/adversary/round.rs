@@ -1,0 +1,226 @@
+//! One round: a new server, honest clients and attackers for some time, then honest clients alone, then nobody.
+
+use std::fmt::Write as _;
+use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
+
+use crate::honest;
+use crate::judge::{Metrics, bound_bytes, explained_bytes, too_late};
+use crate::kinds::Kinds;
+use crate::ping::Ping;
+use crate::player::{Player, Source, Stage};
+use crate::seeds::Kept;
+use crate::tally::Tally;
+use crate::world::World;
+
+/// How often the server is looked at.
+const LOOK: Duration = Duration::from_millis(200);
+/// How often a long round tells how it goes.
+const PROGRESS: Duration = Duration::from_secs(10);
+/// How long honest clients go on when the attackers have left.
+const ALONE: Duration = Duration::from_secs(2);
+/// How long it may take until the server holds nothing of those who left, and has given back their memory.
+const SETTLE: Duration = Duration::from_secs(20);
+
+/// What is played.
+pub struct Round<'a> {
+    pub seed: u64,
+    /// How long attackers come, at most.
+    pub time: Duration,
+    /// What is played first.
+    pub kept: &'a [Kept],
+    /// Only these kinds of attackers.
+    pub only: Option<&'a str>,
+    /// How late something may be by the server's doing.
+    pub late: Duration,
+}
+
+impl Round<'_> {
+    /// Plays it.
+    ///
+    /// # Panics
+    /// With a report of what was wrong; the server's log follows it.
+    pub fn play(&self) {
+        let world = World::start();
+        let (tally, stage, ping) = (Tally::new(), Stage::default(), Ping::start());
+        eprintln!(
+            "adversary: seed {}, server {}, {}",
+            self.seed,
+            world.server.pid(),
+            match &world.group {
+                Some(_) => "in a control group",
+                None => "without a control group (none can be made here): its PSS is watched alone",
+            }
+        );
+        let player = Player {
+            to: world.server.address(),
+            tls: world.tls.clone(),
+            sources: self.sources(),
+        };
+        let clients = honest::Server {
+            address: world.server.address(),
+            tls: world.tls.any.clone(),
+        };
+        let judged = std::thread::scope(|scope| {
+            let all = honest::start(scope, &clients, &tally);
+            scope.spawn(|| player.play(&stage, &tally));
+            let judged = self.judge(&world, &tally, &stage, &ping, all);
+            stage.stop.store(true, Ordering::Relaxed);
+            if judged.is_err() && world.ended().is_none() {
+                // So that nobody waits for it any more.
+                world.server.signal("KILL");
+            }
+            tally.quiet.store(true, Ordering::Relaxed);
+            tally.finish.store(true, Ordering::Relaxed);
+            judged
+        });
+        if let Err(faults) = judged {
+            panic!("{}", self.report(&faults, &stage));
+        }
+    }
+
+    fn sources(&self) -> Vec<Source> {
+        let kept = self.kept.iter().map(|kept| Source {
+            seed: kept.seed,
+            kinds: Kinds::new(Some(kept.only)),
+            scripts: Some(kept.scripts),
+        });
+        let fresh = Source {
+            seed: self.seed,
+            kinds: Kinds::new(self.only),
+            scripts: None,
+        };
+        kept.chain([fresh]).collect()
+    }
+
+    fn judge(
+        &self,
+        world: &World,
+        tally: &Tally,
+        stage: &Stage,
+        ping: &Ping,
+        all: Vec<std::thread::ScopedJoinHandle<'_, ()>>,
+    ) -> Result<(), Vec<String>> {
+        let began = Instant::now();
+        let mut told = began;
+        while began.elapsed() < self.time {
+            self.look(world, tally)?;
+            if told.elapsed() > PROGRESS {
+                told = Instant::now();
+                self.progress(world, tally, stage, began);
+            }
+            std::thread::sleep(LOOK);
+        }
+        stage.stop.store(true, Ordering::Relaxed);
+        let left = Instant::now();
+        while left.elapsed() < ALONE {
+            self.look(world, tally)?;
+            std::thread::sleep(LOOK);
+        }
+        tally.quiet.store(true, Ordering::Relaxed);
+        self.settled(world, tally, true)?;
+        tally.finish.store(true, Ordering::Relaxed);
+        while all.iter().any(|one| !one.is_finished()) {
+            self.look(world, tally)?;
+            std::thread::sleep(LOOK);
+        }
+        self.settled(world, tally, false)?;
+        self.look(world, tally)?;
+        self.progress(world, tally, stage, began);
+        match too_late(tally, ping, self.late) {
+            late if late.is_empty() => Ok(()),
+            late => Err(late),
+        }
+    }
+
+    /// What must hold all the time.
+    fn look(&self, world: &World, tally: &Tally) -> Result<(), Vec<String>> {
+        if let Some(how) = world.ended() {
+            return Err(vec![format!("the server ended: {how}")]);
+        }
+        let grown = world.process.peak_bytes();
+        if grown > bound_bytes() {
+            let (is, may) = (mib(grown), mib(bound_bytes()));
+            let what =
+                format!("the server took {is} MiB more than an empty one, not at most {may}");
+            return Err(vec![what]);
+        }
+        match tally.faults() {
+            faults if faults.is_empty() => Ok(()),
+            // Who ends with the server says little of why.
+            faults => match world.ended_soon() {
+                Some(how) => Err(vec![format!("the server ended: {how}")]),
+                None => Err(faults),
+            },
+        }
+    }
+
+    /// What must come to hold when attackers, or all, have left.
+    fn settled(&self, world: &World, tally: &Tally, honest: bool) -> Result<(), Vec<String>> {
+        let began = Instant::now();
+        loop {
+            self.look(world, tally)?;
+            let left = match Metrics::read(world.server.admin()) {
+                None => vec!["the admin port does not answer".to_string()],
+                Some(metrics) => {
+                    let mut left = metrics.left(honest);
+                    let (grown, may) = (world.process.grown_bytes(), explained_bytes(&metrics));
+                    if grown > may {
+                        let (is, may) = (mib(grown), mib(may));
+                        left.push(format!(
+                            "it takes {is} MiB more than an empty one, not {may}"
+                        ));
+                    }
+                    left
+                }
+            };
+            if left.is_empty() {
+                return Ok(());
+            }
+            if began.elapsed() > SETTLE {
+                let who = if honest { "the attackers" } else { "all" };
+                let when = format!("{SETTLE:?} after {who} have left:");
+                return Err([vec![when], left].concat());
+            }
+            std::thread::sleep(LOOK);
+        }
+    }
+
+    fn progress(&self, world: &World, tally: &Tally, stage: &Stage, began: Instant) {
+        let (begun, opened, open) = stage.counts();
+        eprintln!(
+            "adversary: {} s: {begun} scripts, {opened} connections ({open} open); honest clients published {} and took {}, \
+             the slowest in {} ms; memory at most {} of {} MiB",
+            began.elapsed().as_secs(),
+            tally.published.load(Ordering::Relaxed),
+            tally.taken.load(Ordering::Relaxed),
+            tally.worst_ms.load(Ordering::Relaxed),
+            mib(world.process.peak_bytes()),
+            mib(bound_bytes()),
+        );
+    }
+
+    fn report(&self, faults: &[String], stage: &Stage) -> String {
+        let seed = self.seed;
+        let again = match (self.kept, self.only) {
+            ([], None) => format!("cargo xtask adversary --seed {seed}"),
+            ([], Some(only)) => format!("cargo xtask adversary --seed {seed} --only {only}"),
+            _ => format!("CRORE_ADVERSARY_SEED={seed} cargo test -p crore --test adversary"),
+        };
+        let mut text = format!("seed {seed}; again: {again}\n");
+        for fault in faults {
+            let _ = writeln!(text, "  {fault}");
+        }
+        let (begun, opened, _) = stage.counts();
+        let _ = write!(
+            text,
+            "--- the last of {begun} scripts ({opened} connections), the newest first\n{}",
+            stage.last(),
+        );
+        text
+    }
+}
+
+fn mib(bytes: u64) -> u64 {
+    bytes >> 20
+}

@@ -1,0 +1,178 @@
+//! What an attacker does, as data: it is made from a seed before anything is sent, can be printed, and does not depend
+//! on what the server answers.
+
+use std::fmt;
+use std::sync::Arc;
+
+use crore_wire::mqtt::Version;
+
+/// What one attacker, or a crowd of them, does.
+pub struct Script {
+    /// Which generator made it.
+    pub kind: &'static str,
+    /// So many connections do the same.
+    pub sockets: usize,
+    /// They come from 127.0.0.`host`.
+    pub host: u8,
+    /// `SO_RCVBUF`: a small one makes a full socket with few bytes.
+    pub receive_buffer: Option<usize>,
+    /// Over TLS, when it begins with that.
+    pub tls: Option<TlsStart>,
+    /// By which protocol the answers are judged.
+    pub door: Door,
+    pub steps: Vec<Step>,
+    /// Reads what still comes for so long, unless it is deaf, and then closes.
+    pub linger_ms: u64,
+    /// What begins when this is over.
+    pub then: Option<Arc<Script>>,
+}
+
+/// How a TLS connection begins.
+#[derive(Clone, Copy, Debug)]
+pub struct TlsStart {
+    /// The ClientHello in records of so many bytes; 0: in one.
+    pub hello_piece: usize,
+    /// TLS 1.2 and nothing else.
+    pub old: bool,
+}
+
+/// How the answers are read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Door {
+    Http,
+    Mqtt(Version),
+    /// What was sent is no protocol: whatever comes is fine.
+    Noise,
+}
+
+/// One thing that an attacker does. The next one begins when it is done.
+#[derive(Clone)]
+pub enum Step {
+    Send(Send),
+    /// Stops reading, or reads again.
+    Deaf(bool),
+    Wait(u64),
+    /// Until so many answers (HTTP), frames or packets have come in all, at most so many milliseconds.
+    Await(usize, u64),
+    /// TLS: new keys, so many times.
+    KeyUpdates(usize),
+    HalfClose,
+    Reset,
+    Close,
+}
+
+/// Bytes and what they ask for.
+#[derive(Clone)]
+pub struct Send {
+    /// For whoever reads the script.
+    pub label: String,
+    pub bytes: Arc<[u8]>,
+    /// At most so many bytes in a write; 0: as many as the socket takes.
+    pub piece: usize,
+    /// Between two pieces.
+    pub gap_ms: u64,
+    /// What answers are due for it.
+    pub asks: Vec<Ask>,
+}
+
+/// A request, as far as it matters for reading its answer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Ask {
+    Plain,
+    /// Its answer has no body.
+    Head,
+    /// No request: the server may answer it once and then ends the connection.
+    Junk,
+}
+
+impl Send {
+    pub fn new(label: impl Into<String>, bytes: Vec<u8>) -> Send {
+        Send {
+            label: label.into(),
+            bytes: bytes.into(),
+            piece: 0,
+            gap_ms: 0,
+            asks: Vec::new(),
+        }
+    }
+
+    pub fn asking(mut self, ask: Ask) -> Send {
+        self.asks.push(ask);
+        self
+    }
+
+    pub fn in_pieces(mut self, piece: usize, gap_ms: u64) -> Send {
+        (self.piece, self.gap_ms) = (piece, gap_ms);
+        self
+    }
+
+    /// The same again and again, in one go.
+    pub fn times(mut self, count: usize) -> Send {
+        self.label = format!("{count} x {}", self.label);
+        self.bytes = self.bytes.repeat(count).into();
+        self.asks = self.asks.repeat(count);
+        self
+    }
+}
+
+impl Script {
+    pub fn new(kind: &'static str, door: Door, steps: Vec<Step>) -> Script {
+        Script {
+            kind,
+            sockets: 1,
+            host: 2,
+            receive_buffer: None,
+            tls: None,
+            door,
+            steps,
+            linger_ms: 500,
+            then: None,
+        }
+    }
+}
+
+impl fmt::Display for Script {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(
+            f,
+            "{}: {} connection(s) from 127.0.0.{}, answers as {:?}",
+            self.kind, self.sockets, self.host, self.door
+        )?;
+        if let Some(bytes) = self.receive_buffer {
+            write!(f, ", receive buffer of {bytes}")?;
+        }
+        if let Some(tls) = self.tls {
+            write!(f, ", {tls:?}")?;
+        }
+        for step in &self.steps {
+            write!(f, "\n    {step}")?;
+        }
+        write!(f, "\n    reads for {} ms, closes", self.linger_ms)?;
+        match &self.then {
+            Some(then) => write!(f, "\n  then {then}"),
+            None => Ok(()),
+        }
+    }
+}
+
+impl fmt::Display for Step {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Step::Send(send) => {
+                write!(f, "sends {} ({} bytes", send.label, send.bytes.len())?;
+                if send.piece > 0 {
+                    write!(f, ", {} at a time, {} ms between", send.piece, send.gap_ms)?;
+                }
+                f.write_str(")")
+            }
+            Step::Deaf(true) => f.write_str("reads no more"),
+            Step::Deaf(false) => f.write_str("reads again"),
+            Step::Wait(ms) => write!(f, "waits {ms} ms"),
+            Step::Await(count, ms) => write!(f, "awaits {count} answers, at most {ms} ms"),
+            Step::KeyUpdates(count) => write!(f, "updates its keys {count} times"),
+            Step::HalfClose => f.write_str("closes its half"),
+            Step::Reset => f.write_str("resets"),
+            Step::Close => f.write_str("closes"),
+        }
+    }
+}

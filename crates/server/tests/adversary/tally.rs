@@ -1,0 +1,171 @@
+//! What honest clients saw: what is wrong, what came late, and where each topic ends.
+
+use std::collections::BTreeMap;
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+/// Faults that are kept; what comes after so many says nothing new.
+const FAULTS_MAX: usize = 20;
+/// Whatever took longer is looked at again when it is known what the machine did meanwhile.
+const NOTED: Duration = Duration::from_millis(250);
+
+/// Something that took long.
+#[derive(Clone)]
+pub struct Late {
+    pub what: String,
+    pub from: Instant,
+    pub took: Duration,
+}
+
+/// Shared by all clients of a round.
+pub struct Tally {
+    began: Instant,
+    faults: Mutex<Vec<String>>,
+    late: Mutex<Vec<Late>>,
+    ends: Mutex<BTreeMap<String, u64>>,
+    /// Publishers publish no more.
+    pub quiet: AtomicBool,
+    /// Readers read what is still due, and end.
+    pub finish: AtomicBool,
+    pub ready: AtomicU64,
+    pub published: AtomicU64,
+    pub taken: AtomicU64,
+    /// The worst of what was noted, in milliseconds.
+    pub worst_ms: AtomicU64,
+}
+
+impl Tally {
+    pub fn new() -> Tally {
+        Tally {
+            began: Instant::now(),
+            faults: Mutex::default(),
+            late: Mutex::default(),
+            ends: Mutex::default(),
+            quiet: AtomicBool::new(false),
+            finish: AtomicBool::new(false),
+            ready: AtomicU64::new(0),
+            published: AtomicU64::new(0),
+            taken: AtomicU64::new(0),
+            worst_ms: AtomicU64::new(0),
+        }
+    }
+
+    pub fn fault(&self, what: String) {
+        let mut faults = self.faults.lock().expect("the faults");
+        if faults.len() < FAULTS_MAX {
+            faults.push(format!(
+                "at {:.1} s: {what}",
+                self.began.elapsed().as_secs_f64()
+            ));
+        }
+    }
+
+    pub fn faults(&self) -> Vec<String> {
+        self.faults.lock().expect("the faults").clone()
+    }
+
+    pub fn late(&self) -> Vec<Late> {
+        self.late.lock().expect("what was late").clone()
+    }
+
+    /// Something took from then to now.
+    pub fn took(&self, what: impl FnOnce() -> String, from: Instant) {
+        let took = from.elapsed();
+        let ms = u64::try_from(took.as_millis()).unwrap_or(u64::MAX);
+        self.worst_ms.fetch_max(ms, Ordering::Relaxed);
+        if took > NOTED {
+            let what = what();
+            let late = Late { what, from, took };
+            self.late.lock().expect("what was late").push(late);
+        }
+    }
+
+    /// A message: topic, number, when it was sent, and as much besides.
+    pub fn message(&self, topic: &str, number: u64, padding: usize) -> String {
+        let sent_us = self.began.elapsed().as_micros();
+        format!("{topic} {number} {sent_us} {}", "p".repeat(padding))
+    }
+
+    /// The last number that was published to a topic.
+    pub fn ended(&self, topic: &str, last: u64) {
+        self.ends
+            .lock()
+            .expect("the ends")
+            .insert(topic.to_string(), last);
+    }
+
+    /// Whether that is known of all, and each was seen by whoever has seen so much.
+    fn missing(&self, seen: &BTreeMap<String, u64>) -> Option<String> {
+        let ends = self.ends.lock().expect("the ends");
+        let mut missing = seen
+            .iter()
+            .filter_map(|(topic, seen)| match ends.get(topic) {
+                Some(last) if last == seen => None,
+                Some(last) => Some(format!("{topic}: {seen} of {last}")),
+                None => Some(format!("{topic}: nobody said where it ends")),
+            });
+        missing.next()
+    }
+}
+
+/// One reader's view of its topics.
+pub struct Follower<'a> {
+    tally: &'a Tally,
+    pub name: &'static str,
+    seen: BTreeMap<String, u64>,
+}
+
+impl<'a> Follower<'a> {
+    pub fn new(tally: &'a Tally, name: &'static str, topics: &[&str]) -> Follower<'a> {
+        let seen = topics.iter().map(|topic| (topic.to_string(), 0)).collect();
+        Follower { tally, name, seen }
+    }
+
+    /// A message came.
+    pub fn take(&mut self, payload: &[u8]) {
+        if let Err(fault) = self.check(payload) {
+            self.tally.fault(format!("{}: {fault}", self.name));
+        }
+    }
+
+    fn check(&mut self, payload: &[u8]) -> Result<(), String> {
+        let text = std::str::from_utf8(payload).map_err(|_| "a message is not UTF-8")?;
+        let mut words = text.splitn(4, ' ');
+        let mut word = || words.next().ok_or(format!("a foreign message: {text:.80}"));
+        let topic = word()?;
+        let number: u64 = word()?.parse().map_err(|_| "no number".to_string())?;
+        let sent_us: u64 = word()?.parse().map_err(|_| "no time".to_string())?;
+        let seen = self.seen.get_mut(topic).ok_or(format!(
+            "a message of {topic:.80}, which it did not ask for"
+        ))?;
+        let due = *seen + 1;
+        // From here on it is in step again.
+        *seen = number.max(*seen);
+        match number {
+            number if number == due => {}
+            number if number > due => {
+                return Err(format!("{topic}: {due} to {} are lost", number - 1));
+            }
+            number => {
+                return Err(format!(
+                    "{topic}: {number} came again, or late: {due} was due"
+                ));
+            }
+        }
+        self.tally.taken.fetch_add(1, Ordering::Relaxed);
+        let sent = self.tally.began + Duration::from_micros(sent_us);
+        self.tally
+            .took(|| format!("{}: {topic} {number}", self.name), sent);
+        Ok(())
+    }
+
+    /// Whether it has all that it must have; only known when nothing more is published.
+    pub fn is_done(&self) -> bool {
+        self.tally.finish.load(Ordering::Relaxed) && self.tally.missing(&self.seen).is_none()
+    }
+
+    pub fn missing(&self) -> Option<String> {
+        self.tally.missing(&self.seen)
+    }
+}

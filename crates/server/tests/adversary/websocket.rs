@@ -1,0 +1,177 @@
+//! The door of WebSocket: upgrades right and wrong, frames right and wrong, and who closes while it does not read.
+
+use crore_wire::websocket::frame::{Opcode, write_masked};
+
+use crate::http::{ask, end, readable, since, topic};
+use crate::random::Random;
+use crate::script::{Door, Script, Send, Step};
+
+/// The key of RFC 6455 section 1.3.
+const KEY: &str = "dGhlIHNhbXBsZSBub25jZQ==";
+const MASK: [u8; 4] = [0x37, 0xfa, 0x21, 0x3d];
+
+/// The fields of a right handshake.
+const RIGHT: [(&str, &str); 4] = [
+    ("Connection", "Upgrade"),
+    ("Upgrade", "websocket"),
+    ("Sec-WebSocket-Version", "13"),
+    ("Sec-WebSocket-Key", KEY),
+];
+
+/// A right upgrade, with more fields.
+pub fn upgrade(target: &str, more: &[(&'static str, &'static str)]) -> Send {
+    ask("GET", target, &[&RIGHT, more].concat(), b"")
+}
+
+/// A client's frame.
+pub fn frame(opcode: Opcode, payload: &[u8]) -> Vec<u8> {
+    let mut out = Vec::new();
+    write_masked(&mut out, opcode, payload, MASK);
+    out
+}
+
+fn protocol(random: &mut Random) -> &'static [(&'static str, &'static str)] {
+    random.one::<&[(&str, &str)]>(&[
+        &[],
+        &[("Sec-WebSocket-Protocol", "ws+meta.nchan")],
+        &[("Sec-WebSocket-Extensions", "permessage-deflate")],
+        &[(
+            "Sec-WebSocket-Extensions",
+            "permessage-deflate; client_max_window_bits=7",
+        )],
+    ])
+}
+
+fn target(random: &mut Random) -> String {
+    let door = random.one(&[
+        "/sub",
+        "/sub",
+        "/sub",
+        "/pub",
+        "/pubsub",
+        "/interest",
+        "/nowhere",
+    ]);
+    if random.rarely(2) {
+        return format!("{door}/{}?{}", topic(random), since(random));
+    }
+    let mut pairs: Vec<String> = (0..random.between(1, 4))
+        .map(|_| match random.below(5) {
+            0 => "filter=evil/%23".to_string(),
+            _ if door == "/sub" => format!("topic={}", readable(random)),
+            _ => format!("topic={}", topic(random)),
+        })
+        .collect();
+    pairs.push(since(random).to_string());
+    if random.rarely(3) {
+        pairs.push("envelope=json".to_string());
+    }
+    format!("{door}?{}", pairs.join("&"))
+}
+
+/// An upgrade of which something is missing or wrong.
+pub fn broken_upgrade(random: &mut Random, target: &str) -> Send {
+    let mut fields = RIGHT.to_vec();
+    for _ in 0..random.between(1, 2) {
+        let at = random.below(fields.len());
+        match random.below(3) {
+            0 if fields.len() > 1 => drop(fields.remove(at)),
+            1 => fields[at].1 = random.one(&["", "8", "h2c", "AAAA", "close, Upgrade"]),
+            _ => fields.extend(protocol(random)),
+        }
+    }
+    let method = random.one(&["GET", "GET", "GET", "HEAD", "POST"]);
+    ask(method, target, &fields, b"")
+}
+
+/// Upgrades right and wrong, and what may come behind them.
+pub fn upgrades(random: &mut Random) -> Script {
+    let target = target(random);
+    let mut steps = vec![Step::Send(broken_upgrade(random, &target))];
+    if random.rarely(2) {
+        steps.push(Step::Await(1, 300));
+    }
+    steps.extend(end(random));
+    Script::new("", Door::Http, steps)
+}
+
+fn any_frame(random: &mut Random) -> Send {
+    let size = random.one(&[0, 1, 30, 126, 5_000, 70_000]);
+    let payload = vec![random.one(b"a{\xff"); size];
+    let opcode = random.one(&[Opcode::Text, Opcode::Binary]);
+    let (label, bytes) = match random.below(12) {
+        0..=5 => ("a message", frame(opcode, &payload)),
+        6 => {
+            let begun = frame(Opcode::Text, b"frag");
+            let begun = [&[begun[0] & 0x7f], &begun[1..]].concat();
+            let ping = frame(Opcode::Ping, b"p");
+            let rest = frame(Opcode::Continuation, b"ment");
+            ("a message in two frames", [begun, ping, rest].concat())
+        }
+        7 => ("a ping", frame(Opcode::Ping, b"beat")),
+        8 => ("a pong", frame(Opcode::Pong, b"")),
+        9 => (
+            "a Close frame",
+            frame(Opcode::Close, &1000_u16.to_be_bytes()),
+        ),
+        10 => {
+            let mut bytes = frame(opcode, &payload);
+            bytes[0] = random.below(256) as u8;
+            ("a frame with any first byte", bytes)
+        }
+        _ => (
+            "a compressed frame",
+            [
+                &[0xc1, 0x87],
+                &MASK[..],
+                &[0xfd, 0xb2, 0xe8, 0xf4, 0xfe, 0xfd, 0x21],
+            ]
+            .concat(),
+        ),
+    };
+    Send::new(format!("{label}, {size}"), bytes)
+}
+
+/// A right upgrade and frames.
+pub fn walk(random: &mut Random) -> Script {
+    let mut steps = vec![Step::Send(upgrade(&target(random), protocol(random)))];
+    if random.rarely(2) {
+        steps.push(Step::Wait(50));
+    }
+    for _ in 0..random.between(0, 8) {
+        let send = any_frame(random);
+        let piece = random.one(&[0, 0, 0, 1_000]);
+        steps.push(Step::Send(send.in_pieces(piece, 0)));
+        if random.rarely(4) {
+            steps.push(Step::Wait(random.between(1, 200) as u64));
+        }
+    }
+    steps.extend(end(random));
+    Script::new("", Door::Http, steps)
+}
+
+/// Does not read, fills its socket with pongs to the brim or almost, then publishes, pings and closes in one write, and
+/// reads at last: an acknowledgement from another shard must not come behind the Close frame (RFC 6455 section 5.5.1).
+pub fn last_word(random: &mut Random) -> Script {
+    let meta = [("Sec-WebSocket-Protocol", "ws+meta.nchan")];
+    let ping = frame(Opcode::Ping, &[b'p'; 125]);
+    let before = Send::new("a ping of 125 bytes", ping.clone()).times(random.between(1, 450));
+    let mut last = frame(Opcode::Text, b"x").repeat(random.between(1, 30));
+    last.extend(ping.repeat(random.between(1, 450)));
+    last.extend(frame(Opcode::Close, &1000_u16.to_be_bytes()));
+    let steps = vec![
+        Step::Send(upgrade(&format!("/pub/{}", topic(random)), &meta)),
+        Step::Await(1, 300),
+        Step::Deaf(true),
+        Step::Send(before.in_pieces(4_000, 1)),
+        Step::Wait(random.between(20, 200) as u64),
+        Step::Send(Send::new("messages, pings and a Close frame", last)),
+        Step::Wait(random.between(50, 400) as u64),
+        Step::Deaf(false),
+    ];
+    Script {
+        receive_buffer: Some(4_096),
+        linger_ms: 1_500,
+        ..Script::new("", Door::Http, steps)
+    }
+}

@@ -1,0 +1,158 @@
+//! The server under attack: small limits, so that a small attack reaches them, and a control group around it.
+
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+
+use rustls::pki_types::CertificateDer;
+use rustls::pki_types::pem::PemObject as _;
+use rustls::version::TLS12;
+use rustls::{ClientConfig, RootCertStore};
+
+use crate::cgroup::Group;
+use crate::connection::TlsConfigs;
+use crate::judge::{Process, bound_bytes};
+use crate::support::Server;
+use crate::tool::Certificates;
+
+/// Memory of all logs, of the outboxes of both shards, and of what arrived in part, in bytes: as the settings say.
+pub const LOG_BYTES: u64 = 64 << 20;
+pub const OUTBOX_BYTES: u64 = 2 * (8 << 20);
+pub const RECEIVE_BYTES: u64 = 2 * (8 << 20);
+/// The group's limit on top of what the process may take: what the kernel holds for its sockets.
+const KERNEL_BYTES: u64 = 192 << 20;
+/// Until a server that has just begun has all that an empty one has.
+const QUIET: Duration = Duration::from_millis(400);
+
+const SETTINGS: &str = r##"
+[limits]
+batch_bytes = "2 MiB"
+topics_per_shard = 5000
+filters_per_shard = 5000
+connections_max = 3000
+connections_per_address_max = 220
+log_bytes = "64 MiB"
+send_buffer_bytes = "16 KiB"
+outbox_bytes = "512 KiB"
+outbox_bytes_per_shard = "8 MiB"
+receive_bytes_per_shard = "8 MiB"
+publish_credit_bytes = "2 MiB"
+
+[timeouts]
+head_s = 4
+body_s = 5
+keep_alive_s = 6
+drain_s = 1
+
+[heartbeat]
+interval_s = 5
+
+[interest]
+debounce_s = 1
+followers_max = 8
+
+[mqtt]
+inflight_max = 20
+receive_max = 50
+session_messages = 100
+session_expiry_max_s = 3
+sys_interval_s = 1
+
+[[rule]]
+match = "own/#"
+log_messages = 400
+poll_timeout_s = 3
+log_bytes = "4 MiB"
+
+[[rule]]
+match = "shared/#"
+log_messages = 400
+poll_timeout_s = 3
+log_bytes = "4 MiB"
+
+[[rule]]
+match = "evil/3"
+keep = "latest"
+log_bytes = "1200 KiB"
+poll_timeout_s = 2
+
+[[rule]]
+match = "evil/#"
+log_messages = 20
+log_bytes = "1200 KiB"
+log_age_s = 20
+position_age_s = 10
+poll_timeout_s = 2
+slow = "skip"
+"##;
+
+/// A running server and what is known of it from outside.
+pub struct World {
+    pub server: Server,
+    pub process: Process,
+    pub group: Option<Group>,
+    pub tls: TlsConfigs,
+    _certificates: Certificates,
+}
+
+impl World {
+    pub fn start() -> World {
+        let certificates = Certificates::new();
+        let settings = format!(
+            "{SETTINGS}\n{}",
+            certificates.settings("handshakes_max = 100")
+        );
+        let server = Server::with_admin(&settings);
+        std::thread::sleep(QUIET);
+        let process = Process::new(server.pid());
+        let limit = process.empty_bytes() + bound_bytes() + KERNEL_BYTES;
+        let group = Group::around(server.pid(), limit);
+        World {
+            process,
+            group,
+            tls: clients(&certificates.path("ca.pem")),
+            server,
+            _certificates: certificates,
+        }
+    }
+
+    /// The same, a moment later: clients see that it ends before the kernel says so.
+    pub fn ended_soon(&self) -> Option<String> {
+        std::thread::sleep(QUIET);
+        self.ended()
+    }
+
+    /// None while the server runs; else how it ended.
+    pub fn ended(&self) -> Option<String> {
+        let how = self.process.ended()?;
+        match self.group.as_ref().map_or(0, Group::kills) {
+            0 => Some(how),
+            kills => Some(format!("{how}: out of the group's memory ({kills} kills)")),
+        }
+    }
+}
+
+fn clients(roots: &str) -> TlsConfigs {
+    let mut store = RootCertStore::empty();
+    let pem = std::fs::read(Path::new(roots)).expect("the root");
+    for certificate in CertificateDer::pem_slice_iter(&pem) {
+        store
+            .add(certificate.expect("a certificate"))
+            .expect("a root");
+    }
+    let provider = || Arc::new(rustls::crypto::aws_lc_rs::default_provider());
+    let any = ClientConfig::builder_with_provider(provider())
+        .with_safe_default_protocol_versions()
+        .expect("versions")
+        .with_root_certificates(store.clone())
+        .with_no_client_auth();
+    let old = ClientConfig::builder_with_provider(provider())
+        .with_protocol_versions(&[&TLS12])
+        .expect("a version")
+        .with_root_certificates(store)
+        .with_no_client_auth();
+    TlsConfigs {
+        any: Arc::new(any),
+        old: Arc::new(old),
+    }
+}

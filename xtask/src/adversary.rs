@@ -1,0 +1,44 @@
+//! `cargo xtask adversary`: attackers beside honest clients, for as long as one likes (`crates/server/tests/adversary`).
+
+use anyhow::{Context, Result, bail};
+
+use crate::run::Step;
+
+/// How late an honest client may be by the server's doing, in milliseconds. (The run of every test allows more, since a
+/// debug build is slow and other tests run beside it.)
+const LATE_MS: &str = "1000";
+
+/// A few rounds.
+const MINUTES: u64 = 5;
+
+/// Builds and runs it with these arguments.
+pub fn run(args: &[&str]) -> Result<()> {
+    let mut test = Step::new("cargo").args(["test", "--package", "crore", "--test", "adversary"]);
+    let mut minutes = MINUTES;
+    let mut rest = args;
+    while let [name, after @ ..] = rest {
+        if *name == "--release" {
+            test = test.args(["--release"]);
+            rest = after;
+            continue;
+        }
+        let [value, after @ ..] = after else {
+            bail!("{name}: its value is missing");
+        };
+        test = match *name {
+            "--minutes" => {
+                minutes = value.parse().context("--minutes: a number")?;
+                test
+            }
+            "--seed" => test.env("CRORE_ADVERSARY_SEED", value),
+            "--only" => test.env("CRORE_ADVERSARY_ONLY", value),
+            "--server" => test.env("CRORE_TEST_PROGRAM", std::path::absolute(value)?),
+            _ => bail!("adversary: unknown argument {name:?}"),
+        };
+        rest = after;
+    }
+    test.args(["--locked", "honest_clients", "--", "--nocapture"])
+        .env("CRORE_ADVERSARY_SECONDS", (minutes * 60).to_string())
+        .env("CRORE_ADVERSARY_LATE_MS", LATE_MS)
+        .run()
+}
