@@ -150,6 +150,10 @@ pub struct Stats {
     pub refused: u64,
     /// Those of them that were longer than `access.token_bytes`.
     pub oversized: u64,
+    /// Requests for another host than the loopback, where only that is answered.
+    pub foreign_hosts: u64,
+    /// Requests of pages whose origin is not allowed what they asked for.
+    pub foreign_origins: u64,
     /// What somebody asked for without a grant.
     pub denied: u64,
     /// Connections and subscriptions that ended with what they came with.
@@ -195,6 +199,8 @@ impl AddAssign for Stats {
         }
         self.refused += other.refused;
         self.oversized += other.oversized;
+        self.foreign_hosts += other.foreign_hosts;
+        self.foreign_origins += other.foreign_origins;
         self.denied += other.denied;
         self.lapsed += other.lapsed;
         self.superseded += other.superseded;

@@ -68,6 +68,61 @@ fn malformed_framing_is_refused() {
 }
 
 #[test]
+fn extensions_are_names_with_or_without_values() {
+    for (text, right) in [
+        // RFC 9112 section 7.1.1.
+        ("5;a", true),
+        ("5;a=b", true),
+        ("5;a=\"\"", true),
+        ("5;a=\"b;c\\\"\\\\d\u{e9}\"", true),
+        ("5;a;b=c;d", true),
+        // Bad whitespace is read and means nothing (RFC 9110 section 5.6.3).
+        ("5 ;a", true),
+        ("5\t; a = b ; c", true),
+        ("5;", false),
+        ("5;;a", false),
+        ("5;=b", false),
+        ("5;a=", false),
+        ("5;a=b=c", false),
+        ("5;a b", false),
+        ("5;a=b c", false),
+        ("5;a ", false),
+        ("5;a=b ", false),
+        ("5 ", false),
+        ("5;bad[=x", false),
+        ("5;a=[", false),
+        ("5;a=\"b", false),
+        ("5;a=\"b\"c", false),
+        ("5;a=\"\u{7f}\"", false),
+        ("5;a=\"\\\u{1}\"", false),
+    ] {
+        let whole = format!("{text}\r\nhello\r\n0\r\n\r\n");
+        let got = decode([whole.as_bytes()], 100);
+        assert_eq!(got.is_ok_and(|(_, _, done)| done), right, "{text:?}");
+    }
+}
+
+#[test]
+fn trailers_are_fields() {
+    for (text, right) in [
+        // RFC 9112 sections 5 and 7.1.2.
+        ("A: b\r\n", true),
+        ("A:\r\nB:c:d \r\n", true),
+        ("A\r\n", false),
+        ("A b\r\n", false),
+        ("A : b\r\n", false),
+        (": b\r\n", false),
+        ("A[: b\r\n", false),
+        (" A: b\r\n", false),
+        ("A: b\r\n c\r\n", false),
+    ] {
+        let whole = format!("0\r\n{text}\r\n");
+        let got = decode([whole.as_bytes()], 100);
+        assert_eq!(got.is_ok_and(|(_, _, done)| done), right, "{text:?}");
+    }
+}
+
+#[test]
 fn the_limit_counts_announced_data() {
     assert!(
         decode([&b"5\r\nhello\r\n5\r\nworld\r\n0\r\n\r\n"[..]], 10)
@@ -106,7 +161,7 @@ fn coded() -> impl Strategy<Value = (Vec<u8>, Vec<u8>)> {
     let chunk = (
         prop::collection::vec(any::<u8>(), 1..40),
         "0{0,2}",
-        "(;[a-z=\"]{0,9})?",
+        "( ?; ?[a-z]{1,4}( ?= ?([a-z]{1,4}|\"([ -!#-Z]|\\\\[ -~]){0,4}\"))?){0,3}",
     );
     (
         prop::collection::vec(chunk, 0..6),

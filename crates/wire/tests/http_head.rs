@@ -141,9 +141,30 @@ fn smuggling_forms_are_refused() {
         Some(400)
     );
     assert_eq!(refusal("GET / HTTP/1.1\r\n\r\n"), Some(400), "no host");
-    for host in ["a, b", "u@h", "a/b", "a b", "a?b"] {
+    for host in [
+        "a, b", "u@h", "a/b", "a b", "a?b", "", ":80", "name:abc", "name:80a", "name:-1", "a:1:2",
+        "[::1", "[]", "[::1]a", "[::1]:x", "[g/]", "a[b]",
+    ] {
         let text = format!("GET / HTTP/1.1\r\nHost: {host}\r\n\r\n");
         assert_eq!(refusal(&text), Some(400), "{host}");
+    }
+    for host in [
+        "a",
+        "a:",
+        "a:80",
+        "127.0.0.1:8800",
+        "[::1]",
+        "[::1]:8800",
+        "[v1.x]",
+        "a%20b",
+        "a_b",
+    ] {
+        let text = format!("GET / HTTP/1.1\r\nHost: {host}\r\n\r\n");
+        assert_eq!(whole(&text).host(), Some(host.as_bytes()), "{host}");
+    }
+    for target in ["http://", "http:///a", "http://:80/a", "http://a:b/"] {
+        let text = format!("GET {target} HTTP/1.1\r\nHost: h\r\n\r\n");
+        assert_eq!(refusal(&text), Some(400), "{target}");
     }
 }
 

@@ -140,12 +140,14 @@ impl Shard {
         } else {
             body.extend_from_slice(b"last message id: ");
             body.extend_from_slice(&id);
-            body.extend_from_slice(b"\r\n");
+            // Nchan's clients take all of the last line for the id, so that no CR may stand there.
+            body.push(b'\n');
         }
         let content_type = if as_json {
             "application/json"
         } else {
-            "text/plain; charset=utf-8"
+            // Without a charset, as Nchan's clients compare it.
+            "text/plain"
         };
         self.respond(slot, status, content_type, &body);
     }

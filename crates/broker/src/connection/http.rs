@@ -2,12 +2,12 @@
 //!
 //! Invariants: a body is waited for only when its head was judged and the request would be carried out; who is refused before that
 //! gets no `100 Continue`, the answer says `Connection: close`, and what still comes is thrown away. So what may be a
-//! body is never read as a request. A request that was refused when all of it was there leaves its connection as it was.
+//! body is never read as a request, and the answers do not depend on how the bytes were cut.
 
 use core::ops::Range;
 
-use crore_wire::http::head::{self, Body, Head};
-use crore_wire::http::proxy;
+use crore_wire::http::head::{self, Body, Head, HeadError};
+use crore_wire::http::{prior, proxy};
 
 use super::judge::{Answered, is_batch};
 use crate::conn::{
@@ -163,6 +163,13 @@ impl Shard {
             let mut head = match head::parse(&buf[at..end], head_bytes) {
                 Ok(Some(head)) => head,
                 Ok(None) => break,
+                Err(HeadError::Version) if prior::is_http2(&buf[at..end]) => {
+                    self.because(Reason::Refused);
+                    prior::refuse(&mut self.reply);
+                    self.send_reply(slot, io);
+                    self.shut(slot, io);
+                    return None;
+                }
                 Err(error) => {
                     self.refuse(slot, error.status(), error.reason(), io);
                     return None;
@@ -192,7 +199,7 @@ impl Shard {
                     end = start + decoded;
                 }
                 if !kept.judged {
-                    if self.judge(slot, &head, kept.who.clone(), false).is_err() {
+                    if self.judge(slot, &head, kept.who.clone()).is_err() {
                         self.request_done(slot, io);
                         return None;
                     }
@@ -205,7 +212,7 @@ impl Shard {
                 break;
             };
             let who = core::mem::take(&mut kept).who;
-            let flow = match self.judge(slot, &head, who, true) {
+            let flow = match self.judge(slot, &head, who) {
                 Ok(task) => {
                     let body = &buf[start..start + body_bytes];
                     self.carry_out(slot, &head, task, body, io)

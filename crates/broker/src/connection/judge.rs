@@ -3,6 +3,8 @@
 //!
 //! Invariant: nothing is done to topics here, so that a head may be judged twice: before its body comes, and with it.
 
+use alloc::format;
+use alloc::string::String;
 use alloc::vec::Vec;
 
 use crore_wire::http::accept::Accept;
@@ -57,7 +59,8 @@ pub(super) enum Task {
 }
 
 impl Shard {
-    /// What the request is to do. `whole`: its body is there. Otherwise an answer is the connection's last.
+    /// What the request is to do. Where it has a body, a refusal is the last answer of its connection, however much of the body is there:
+    /// answers do not depend on how a request was cut.
     ///
     /// # Errors
     /// It was answered in `reply`.
@@ -66,16 +69,15 @@ impl Shard {
         slot: u32,
         head: &Head<'_>,
         who: Option<Who>,
-        whole: bool,
     ) -> Result<Task, Answered> {
         let drains = self.drains();
         let row = self.conns.get_mut(slot);
-        let keeps = whole && head.keep_alive() && !drains && !row.is(TURNED_AWAY);
+        let keeps = head.keep_alive() && !drains && !row.is(TURNED_AWAY);
         row.deadline_s = 0;
         row.options = 0;
         for (option, holds) in [
             (HTTP10, head.minor == 0),
-            (KEEP, keeps),
+            (KEEP, keeps && !has_body(head)),
             (HEAD, head.method == Method::Head),
             (JSON, head.accept() == Accept::Json),
         ] {
@@ -83,9 +85,22 @@ impl Shard {
                 row.options |= option;
             }
         }
+        let task = self.judge_request(slot, head, who)?;
+        if keeps {
+            self.conns.get_mut(slot).options |= KEEP;
+        }
+        Ok(task)
+    }
+
+    fn judge_request(
+        &mut self,
+        slot: u32,
+        head: &Head<'_>,
+        who: Option<Who>,
+    ) -> Result<Task, Answered> {
         let upgrade = head.is_websocket_upgrade();
         if let Err(reason) = self.admit(slot, head, upgrade) {
-            return self.answered(slot, 403, reason);
+            return self.answered(slot, 403, &reason);
         }
         if let Err(reached) = self.admitted(slot, head) {
             self.turn_away(slot, head, reached);
@@ -139,8 +154,7 @@ impl Shard {
         if door == Door::PubSub && !upgrade {
             return self.answered(slot, 426, "this path takes WebSocket clients only");
         }
-        let has_body = || matches!(head.body(), Ok(Body::Chunked | Body::Length(1..)));
-        if head.method == Method::Put && has_body() {
+        if head.method == Method::Put && has_body(head) {
             // What `curl -T` sends: it would be lost.
             return self.answered(slot, 400, PUT_WITH_BODY);
         }
@@ -253,7 +267,7 @@ impl Shard {
     }
 
     /// Whether a page of another site sent this, and what scripts may read of the answer.
-    fn admit(&mut self, slot: u32, head: &Head<'_>, upgrade: bool) -> Result<(), &'static str> {
+    fn admit(&mut self, slot: u32, head: &Head<'_>, upgrade: bool) -> Result<(), String> {
         let http = &self.world.settings.http;
         let host = head.host().unwrap_or_default();
         if http.loopback_hosts_only
@@ -261,7 +275,11 @@ impl Shard {
                 .host()
                 .is_some_and(|host| !origin::is_loopback_host(host))
         {
-            return Err("this server listens on loopback only and answers only loopback hosts");
+            self.stats.foreign_hosts += 1;
+            return Err(format!(
+                "this server listens on the loopback only, so that the Host {} is refused: set [access] in crore.toml, or have the proxy send Host: localhost",
+                shown(host)
+            ));
         }
         let Some(from) = head.header("origin") else {
             return Ok(());
@@ -279,7 +297,13 @@ impl Shard {
                 Ok(())
             }
             None if safe || origin::same_origin(from, host) => Ok(()),
-            None => Err("this origin is not allowed; add it to http.allowed_origins"),
+            None => {
+                self.stats.foreign_origins += 1;
+                Err(format!(
+                    "the origin {0} is not allowed: write allowed_origins = [\"{0}\"] under [http] in crore.toml (http.allowed_origins)",
+                    shown(from)
+                ))
+            }
         }
     }
 
@@ -350,7 +374,7 @@ impl Shard {
         head.header("Access-Control-Allow-Methods", allowed.as_bytes())
             .header(
                 "Access-Control-Allow-Headers",
-                b"Authorization, Content-Type, Accept, If-None-Match, If-Modified-Since, Last-Event-ID, X-EventSource-Event, Crore-Key, Crore-TTL, Crore-Property, Crore-Retain, Idempotency-Key",
+                b"Authorization, Content-Type, Accept, Cache-Control, If-None-Match, If-Modified-Since, Last-Event-ID, X-EventSource-Event, Crore-Key, Crore-TTL, Crore-Property, Crore-Retain, Idempotency-Key",
             )
             .header("Access-Control-Max-Age", b"600")
             .end();
@@ -363,6 +387,15 @@ impl Shard {
     }
 }
 
+/// What a client said of itself, as much of it as an answer may repeat.
+fn shown(text: &[u8]) -> String {
+    let most = text.len().min(SHOWN_BYTES_MAX);
+    String::from_utf8_lossy(&text[..most]).into_owned()
+}
+
+/// A name of a host has 253 bytes; more is nobody's mistake.
+const SHOWN_BYTES_MAX: usize = 300;
+
 /// What may be done at a door.
 fn allowed(door: Door) -> &'static str {
     match door {
@@ -370,6 +403,10 @@ fn allowed(door: Door) -> &'static str {
         Door::Subscribe | Door::Interest => "GET, HEAD, OPTIONS",
         Door::PubSub => "GET, OPTIONS",
     }
+}
+
+fn has_body(head: &Head<'_>) -> bool {
+    matches!(head.body(), Ok(Body::Chunked | Body::Length(1..)))
 }
 
 /// The answer to a PUT that would publish.

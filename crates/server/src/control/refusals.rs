@@ -21,6 +21,7 @@ pub async fn watch(board: Arc<Board>) {
     let mut every = tokio::time::interval(EVERY);
     every.set_missed_tick_behavior(MissedTickBehavior::Delay);
     let (mut refusals, mut lengths) = (Told::default(), Told::default());
+    let (mut hosts, mut origins) = (Told::default(), Told::default());
     loop {
         let now = every.tick().await;
         let shards = board.read_all();
@@ -39,6 +40,21 @@ pub async fn watch(board: Arc<Board>) {
         if let Some([refused]) = lengths.news([oversized], now) {
             let (reason, remedy) = (Refusal::TooLong.reason(), remedy(Refusal::TooLong));
             tracing::warn!(refused, "credentials refused: {reason}; {remedy}");
+        }
+        let foreign = shards.iter().map(|shard| shard.stats.foreign_hosts).sum();
+        if let Some([refused]) = hosts.news([foreign], now) {
+            tracing::warn!(
+                refused,
+                "requests with a Host that is not the loopback were answered 403, as the server listens there only; \
+                 set [access] (docs/ACCESS.md), or have the proxy send Host: localhost"
+            );
+        }
+        let foreign = shards.iter().map(|shard| shard.stats.foreign_origins).sum();
+        if let Some([refused]) = origins.news([foreign], now) {
+            tracing::warn!(
+                refused,
+                "web pages of other origins were answered 403, which names the origin; list it in http.allowed_origins"
+            );
         }
     }
 }

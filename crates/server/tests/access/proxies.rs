@@ -24,7 +24,7 @@ fn what_one_request_may_the_next_over_the_same_connection_may_not() {
         (Some("Bearer eyJ0.e30.x"), "users/ann/1", 401),
         (Some(&ann), "users/ann/2", 202),
     ];
-    // One after the other, and all at once.
+    // One after the other, and all at once; without bodies, since who is refused one is heard no longer.
     for pipelined in [false, true] {
         let mut conn = Conn::open(&server);
         let requests: Vec<Vec<u8>> = table
@@ -34,7 +34,7 @@ fn what_one_request_may_the_next_over_the_same_connection_may_not() {
                     .iter()
                     .map(|it| ("Authorization", *it))
                     .collect();
-                conn.text_of("POST", &format!("/pub/{topic}"), &headers, b"x")
+                conn.text_of("POST", &format!("/pub/{topic}"), &headers, b"")
             })
             .collect();
         if pipelined {

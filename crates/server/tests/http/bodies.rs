@@ -87,13 +87,20 @@ fn who_may_is_asked_for_the_body_once() {
     assert_eq!(conn.response().status, 202);
     // The connection stays for the next one.
     assert_eq!(conn.get("/sub/a", &[]).text(), "0123456789");
-    // All of it came: nothing is asked for, and a refusal leaves the connection as it is.
-    let response = conn.request("POST", "/elsewhere", &[EXPECTS], "body");
+    // All of it came: nothing is asked for.
+    assert_eq!(
+        conn.request("POST", "/pub/b", &[EXPECTS], "body").status,
+        202
+    );
+    // Without a body a refusal leaves the connection as it is, with one it does not, however it came.
+    let response = conn.request("GET", "/elsewhere", &[], "");
     assert_eq!(
         (response.status, response.header("connection")),
         (404, None)
     );
-    assert_eq!(conn.get("/sub/a", &[]).text(), "0123456789");
+    let response = conn.request("POST", "/elsewhere", &[EXPECTS], "body");
+    assert_eq!(response.status, 404);
+    assert!(response.lists("connection", "close") && conn.ends());
 }
 
 #[test]

@@ -34,6 +34,7 @@ mod several;
 mod slow;
 mod sse;
 mod stalled;
+mod standards;
 mod stream;
 mod tool;
 mod ttl;

@@ -2,9 +2,11 @@
 //!
 //! Invariants: strict CRLF; the result does not depend on how the stream was split; what the framing itself
 //! costs is bounded, so that a peer cannot keep a connection busy with extensions and trailers
-//! alone. Extensions and trailer fields are skipped: nothing that we serve has a use for them.
+//! alone. Extensions and trailer fields are read by their grammar and skipped: nothing that we serve has a use for them.
 
 use core::fmt;
+
+use super::is_tchar;
 
 /// Bytes of chunk extensions in one body. Almost nobody sends any; some proxies sign each chunk with 90 bytes.
 pub const MAX_EXTENSION_BYTES: u32 = 16 * 1024;
@@ -64,12 +66,26 @@ pub struct Progress {
 enum State {
     #[default]
     Size,
-    Extension,
+    /// Whitespace behind the size or an extension: another extension must follow.
+    ExtensionGap,
+    /// Behind the semicolon.
+    ExtensionStart,
+    ExtensionName,
+    /// Whitespace behind the name.
+    ExtensionNameEnd,
+    /// Behind the equals sign.
+    ValueStart,
+    Value,
+    Quoted,
+    /// Behind a backslash.
+    QuotedPair,
+    QuotedEnd,
     SizeLf,
     Data,
     DataCr,
     DataLf,
     TrailerStart,
+    TrailerName,
     Trailer,
     TrailerLf,
     EndLf,
@@ -129,17 +145,22 @@ impl Chunked {
         let plain = b == b'\t' || (b >= b' ' && b != 0x7f);
         match (self.state, b) {
             (State::Size, b'0'..=b'9' | b'a'..=b'f' | b'A'..=b'F') => self.digit(b),
-            (State::Size, b';') if self.digits > 0 => Ok(State::Extension),
+            (State::Size, b';' | b' ' | b'\t') if self.digits > 0 => self.extension(b),
             (State::Size, b'\r') if self.digits > 0 => Ok(State::SizeLf),
             (State::Size, _) => Err(BodyError::Malformed("bad chunk size")),
-            (State::Extension, b'\r') => Ok(State::SizeLf),
-            (State::Extension, _) if plain => {
-                self.extension_bytes += 1;
-                if self.extension_bytes > MAX_EXTENSION_BYTES {
-                    return Err(BodyError::Malformed("too many chunk extensions"));
-                }
-                Ok(State::Extension)
-            }
+            (State::ExtensionName | State::Value | State::QuotedEnd, b'\r') => Ok(State::SizeLf),
+            (
+                State::ExtensionGap
+                | State::ExtensionStart
+                | State::ExtensionName
+                | State::ExtensionNameEnd
+                | State::ValueStart
+                | State::Value
+                | State::Quoted
+                | State::QuotedPair
+                | State::QuotedEnd,
+                _,
+            ) => self.extension(b),
             (State::SizeLf, b'\n') => self.begin(limit),
             (State::DataCr, b'\r') => Ok(State::DataLf),
             (State::DataLf, b'\n') | (State::TrailerLf, b'\n') => Ok(match self.state {
@@ -148,16 +169,63 @@ impl Chunked {
             }),
             (State::TrailerStart, b'\r') => Ok(State::EndLf),
             (State::Trailer, b'\r') => Ok(State::TrailerLf),
-            (State::TrailerStart | State::Trailer, _) if plain => {
-                self.trailer_bytes += 1;
-                if self.trailer_bytes > MAX_TRAILER_BYTES {
-                    return Err(BodyError::Malformed("too many trailer fields"));
-                }
-                Ok(State::Trailer)
+            (State::TrailerStart | State::TrailerName, _) if is_tchar(b) => {
+                self.trailer(State::TrailerName)
             }
+            (State::TrailerName, b':') => self.trailer(State::Trailer),
+            (State::TrailerStart | State::TrailerName, _) => {
+                Err(BodyError::Malformed("bad trailer field"))
+            }
+            (State::Trailer, _) if plain => self.trailer(State::Trailer),
             (State::EndLf, b'\n') => Ok(State::Done),
             _ => Err(BodyError::Malformed("bad chunk framing")),
         }
+    }
+
+    /// The state after a byte of the extensions of a chunk (RFC 9112 section 7.1.1): names with or without values, which are tokens
+    /// or quoted strings (RFC 9110 section 5.6.4), and bad whitespace around the signs between them.
+    fn extension(&mut self, b: u8) -> Result<State, BodyError> {
+        self.extension_bytes += u32::from(self.state != State::Size);
+        if self.extension_bytes > MAX_EXTENSION_BYTES {
+            return Err(BodyError::Malformed("too many chunk extensions"));
+        }
+        let blank = matches!(b, b' ' | b'\t');
+        let text = blank || b > b' ' && b != 0x7f;
+        Ok(match (self.state, b) {
+            (State::Quoted, b'"') => State::QuotedEnd,
+            (State::Quoted, b'\\') => State::QuotedPair,
+            (State::Quoted | State::QuotedPair, _) if text => State::Quoted,
+            (State::ExtensionStart | State::ExtensionName, _) if is_tchar(b) => {
+                State::ExtensionName
+            }
+            (State::ValueStart | State::Value, _) if is_tchar(b) => State::Value,
+            (State::ValueStart, b'"') => State::Quoted,
+            (State::ExtensionName | State::ExtensionNameEnd, b'=') => State::ValueStart,
+            (State::ExtensionStart | State::ValueStart, _) if blank => self.state,
+            (State::ExtensionName | State::ExtensionNameEnd, _) if blank => State::ExtensionNameEnd,
+            (
+                State::Size
+                | State::ExtensionGap
+                | State::ExtensionName
+                | State::ExtensionNameEnd
+                | State::Value
+                | State::QuotedEnd,
+                b';',
+            ) => State::ExtensionStart,
+            (State::Size | State::ExtensionGap | State::Value | State::QuotedEnd, _) if blank => {
+                State::ExtensionGap
+            }
+            _ => return Err(BodyError::Malformed("bad chunk extension")),
+        })
+    }
+
+    /// Counts a byte of the trailer fields, after which this is the state.
+    fn trailer(&mut self, next: State) -> Result<State, BodyError> {
+        self.trailer_bytes += 1;
+        if self.trailer_bytes > MAX_TRAILER_BYTES {
+            return Err(BodyError::Malformed("too many trailer fields"));
+        }
+        Ok(next)
     }
 
     fn digit(&mut self, b: u8) -> Result<State, BodyError> {

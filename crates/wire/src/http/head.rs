@@ -244,7 +244,7 @@ impl<'b> Head<'b> {
     }
 
     /// The host that was asked for: the authority of an absolute-form target, else the Host field
-    /// (RFC 9112 section 3.2.2). `None` only in HTTP/1.0; may be empty.
+    /// (RFC 9112 section 3.2.2), never empty. `None` only in HTTP/1.0.
     pub fn host(&self) -> Option<&'b [u8]> {
         self.host
     }
@@ -301,7 +301,9 @@ impl<'b> Head<'b> {
         accept::preferred(self.headers("accept"))
     }
 
-    /// One Host in HTTP/1.1, at most one in 1.0 (RFC 9112 section 3.2); an authority overrides it.
+    /// One Host in HTTP/1.1, at most one in 1.0 (RFC 9112 section 3.2); an authority overrides it (3.2.2). An empty field
+    /// stands for a target without an authority, and such a target is no `http` URI: RFC 9110 section 4.2.1 has whoever gets
+    /// one reject it, which RFC 9112 section 3.3 leaves a server free to do.
     fn check_host(&self, authority: Option<&'b [u8]>) -> Result<Option<&'b [u8]>, HeadError> {
         let mut hosts = self.headers("host");
         let host = hosts.next();
@@ -313,6 +315,9 @@ impl<'b> Head<'b> {
         }
         if host.is_some_and(|host| !request_line::is_authority(host)) {
             return Err(HeadError::Malformed("bad Host field"));
+        }
+        if authority.is_none() && host.is_some_and(<[u8]>::is_empty) {
+            return Err(HeadError::Malformed("an empty Host field"));
         }
         Ok(authority.or(host))
     }

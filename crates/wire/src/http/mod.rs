@@ -3,7 +3,7 @@
 //!
 //! Invariants: nothing here reads a socket or a clock; nothing panics on what a peer sent; whatever
 //! two servers could read in two ways (request smuggling) is refused rather than repaired.
-//! Deliberately absent: routing, connection state, HTTP/2 and content codings.
+//! Deliberately absent: routing, connection state, HTTP/2 but for its refusal, and content codings.
 
 pub mod accept;
 pub mod body;
@@ -13,6 +13,7 @@ pub mod etag;
 pub mod forwarded;
 pub mod head;
 pub mod origin;
+pub mod prior;
 pub mod proxy;
 mod request_line;
 pub mod response;

@@ -124,25 +124,55 @@ fn after_scheme(target: &[u8]) -> Option<&[u8]> {
         })
 }
 
-/// Whether this can be `host [":" port]`, or empty: no user part, no delimiters of a URI, no list.
+/// Whether this can be `host [":" port]`, or empty: no user part, no delimiters of a URI, no list (RFC 3986 section 3.2). An empty host
+/// with a port is none (RFC 9110 section 4.2.1).
 pub(super) fn is_authority(value: &[u8]) -> bool {
-    value.iter().all(|b| {
-        b.is_ascii_graphic()
-            && !matches!(
-                b,
-                b'@' | b'/'
-                    | b'\\'
-                    | b'?'
-                    | b'#'
-                    | b','
-                    | b'"'
-                    | b'<'
-                    | b'>'
-                    | b'{'
-                    | b'}'
-                    | b'|'
-                    | b'^'
-                    | b'`'
-            )
-    })
+    let (host, port) = match value.strip_prefix(b"[") {
+        Some(inner) => {
+            let Some(end) = memchr::memchr(b']', inner) else {
+                return false;
+            };
+            let literal = |b: &u8| b.is_ascii_alphanumeric() || matches!(b, b':' | b'.');
+            if end == 0 || !inner[..end].iter().all(literal) {
+                return false;
+            }
+            (&inner[..end], &inner[end + 1..])
+        }
+        None => {
+            let end = memchr::memchr(b':', value).unwrap_or(value.len());
+            if !value[..end].iter().all(is_of_name) {
+                return false;
+            }
+            value.split_at(end)
+        }
+    };
+    match port {
+        [] => true,
+        [b':', digits @ ..] => !host.is_empty() && digits.iter().all(u8::is_ascii_digit),
+        _ => false,
+    }
+}
+
+/// Whether this may stand in the name of a host: what RFC 3986 section 3.2.2 allows but for the comma, which makes a list of it for
+/// others, and some that it does not and names have all the same.
+fn is_of_name(b: &u8) -> bool {
+    let delimits = matches!(
+        b,
+        b'@' | b'/'
+            | b'\\'
+            | b'?'
+            | b'#'
+            | b','
+            | b'"'
+            | b'<'
+            | b'>'
+            | b'{'
+            | b'}'
+            | b'|'
+            | b'^'
+            | b'`'
+            | b'['
+            | b']'
+    );
+    b.is_ascii_graphic() && !delimits
 }

@@ -1,0 +1,99 @@
+//! Corners of the standards that somebody has tripped over, and what clients of Nchan expect to the byte.
+
+use crate::conn::{Conn, attempt, info, once, publish};
+use crate::support::Server;
+use std::process::Command;
+
+#[test]
+fn what_does_not_parse_is_400_and_the_end() {
+    let server = Server::start();
+    let chunked = "POST /pub/a HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\n";
+    let mut wrong = Vec::new();
+    for text in [
+        // RFC 9112 sections 3.2, 7.1.1 and 7.1.2.
+        "GET /pub/a HTTP/1.1\r\nHost:\r\n\r\n".to_string(),
+        "GET /pub/a HTTP/1.1\r\nHost: localhost:abc\r\n\r\n".to_string(),
+        format!("{chunked}5;\r\nhello\r\n0\r\n\r\n"),
+        format!("{chunked}5;bad[=x\r\nhello\r\n0\r\n\r\n"),
+        format!("{chunked}5\r\nhello\r\n0\r\nno colon\r\n\r\n"),
+    ] {
+        let mut conn = Conn::open(&server);
+        conn.send(&text);
+        let got = attempt(|| (conn.response().status, conn.ends()));
+        if got != Some((400, true)) {
+            wrong.push(format!("{text:?}: {got:?}"));
+        }
+    }
+    assert!(wrong.is_empty(), "{wrong:#?}");
+    assert_eq!(once(&server, "GET", "/pub/a", &[], "").status, 404);
+}
+
+#[test]
+fn options_of_the_server_as_a_whole_are_told() {
+    let server = Server::start();
+    let mut conn = Conn::open(&server);
+    // RFC 9110 section 9.3.7.
+    for _ in 0..2 {
+        let response = conn.request("OPTIONS", "*", &[], "");
+        assert_eq!(response.status, 204);
+        for method in ["GET", "POST", "OPTIONS"] {
+            assert!(response.lists("allow", method), "{response:?}");
+        }
+    }
+}
+
+#[test]
+fn who_speaks_http_2_is_told_so_in_http_2() {
+    let server = Server::start();
+    let preface = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
+    for dribbles in [false, true] {
+        let mut conn = Conn::open(&server);
+        match dribbles {
+            true => conn.dribble(preface),
+            false => conn.send(preface),
+        }
+        // A client's SETTINGS, as RFC 9113 section 3.4 has them follow.
+        conn.send([0, 0, 0, 4, 0, 0, 0, 0, 0]);
+        let frames = conn.rest();
+        assert_eq!(frames[..9], [0, 0, 0, 4, 0, 0, 0, 0, 0], "SETTINGS");
+        let goaway = &frames[9..];
+        assert_eq!(goaway.len(), 9 + usize::from(goaway[2]), "one frame");
+        assert_eq!(goaway[3..9], [7, 0, 0, 0, 0, 0], "GOAWAY");
+        // The last stream, and HTTP_1_1_REQUIRED (section 7).
+        assert_eq!(goaway[9..17], [0, 0, 0, 0, 0, 0, 0, 0xd]);
+    }
+}
+
+#[test]
+fn curl_says_that_http_1_is_required() {
+    let server = Server::start();
+    let tool = Command::new("curl")
+        .args(["-sSv", "--max-time", "10", "--http2-prior-knowledge"])
+        .arg(server.url("/pub/a"))
+        .output();
+    let Ok(output) = tool else {
+        return; // `cargo xtask test` installs it
+    };
+    let said = String::from_utf8_lossy(&output.stderr);
+    let code = ["error=13", "HTTP_1_1_REQUIRED"];
+    assert!(code.iter().any(|code| said.contains(code)), "{said}");
+}
+
+#[test]
+fn the_infos_text_is_what_nchans_clients_compare_and_match() {
+    let server = Server::start();
+    publish(&server, "news", "one");
+    let response = once(&server, "GET", "/pub/news", &[], "");
+    assert_eq!(
+        response.header("content-type").as_deref(),
+        Some("text/plain")
+    );
+    // Ruby's /^queued messages: (.*)\r$/ and /^last message id: (.*)$/.
+    let lines: Vec<&str> = response.text().split('\n').collect();
+    assert_eq!(lines[0], "queued messages: 1\r");
+    assert!(lines[1].starts_with("last requested: ") && lines[1].ends_with(" sec. ago\r"));
+    assert_eq!(lines[2], "active subscribers: 0\r");
+    let id = lines[3].strip_prefix("last message id: ").expect("an id");
+    assert_eq!(info(&server, "news")["last_message_id"], *id);
+    assert_eq!(lines[4..], [""]);
+}
