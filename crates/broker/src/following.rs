@@ -16,6 +16,9 @@ use crate::position::{Position, Since};
 use crate::shard::Shard;
 use crate::slab::NONE;
 
+/// What a subscription is told that cannot be made for a fault of ours.
+const BROKEN: &str = "the server contradicts itself";
+
 impl Shard {
     /// The filters of a connection, if it has some.
     pub(crate) fn filtered(&self, slot: u32) -> Option<&Filtered> {
@@ -69,7 +72,10 @@ impl Shard {
             },
         };
         let homes = since.iter().map(at).collect();
-        let filtered = self.filtered_mut(slot).expect("it was just made");
+        let Some(filtered) = self.filtered_mut(slot) else {
+            self.broken(slot);
+            return Err(BROKEN);
+        };
         filtered.set_homes(serial, homes);
         for (home, since) in since.iter().enumerate() {
             self.ask_pages_of(slot, serial, home as ShardId, *since, poll, false);
@@ -88,14 +94,19 @@ impl Shard {
         if self.matching.len() >= most && self.matching.find(filter).is_none() {
             return Err("limits.filters_per_shard is reached");
         }
-        let filtered = self.filtered_mut(slot).expect("it was just made");
+        let filtered = self.filtered_mut(slot);
+        let Some(filtered) = filtered.filter(|all| all.group(serial).is_some()) else {
+            self.broken(slot);
+            return Err(BROKEN);
+        };
         let part = filtered.next_place();
         let (row, place) = self
             .matching
             .join(filter, Member { slot, part })
             .map_err(|refused| refused.reason())?;
-        let filtered = self.filtered_mut(slot).expect("it was just made");
-        filtered.add(serial, row, place, id);
+        if let Some(filtered) = self.filtered_mut(slot) {
+            filtered.add(serial, row, place, id);
+        }
         Ok(())
     }
 
@@ -125,12 +136,16 @@ impl Shard {
         again: bool,
     ) {
         let to = self.reply_to(slot, 0);
-        let filtered = self.filtered_mut(slot).expect("it has filters");
+        let Some(filtered) = self.filtered_mut(slot) else {
+            return self.broken(slot);
+        };
         let rows: Vec<u32> = filtered
             .parts_of(serial)
             .map(|(_, part)| part.row)
             .collect();
-        let at = filtered.at_mut(serial, home).expect("the caller found it");
+        let Some(at) = filtered.at_mut(serial, home) else {
+            return self.broken(slot);
+        };
         at.asked = true;
         let ask = AttachFilters {
             to,
@@ -144,7 +159,9 @@ impl Shard {
         let names: Vec<Vec<u8>> = rows.iter().map(|row| self.matching.name(*row)).collect();
         let names = names.join(&SEPARATOR);
         if home == self.lanes.me {
-            let here = self.home.as_mut().expect("a home has one");
+            let Some(here) = &mut self.home else {
+                return self.broken(slot);
+            };
             let rules = &self.world.rules;
             here.attach_filters(home, &ask, &names, rules, self.now, &mut self.lanes);
             return;
@@ -164,7 +181,9 @@ impl Shard {
         offset: u64,
         live: bool,
     ) {
-        let filtered = self.filtered_mut(slot).expect("a page comes to a group");
+        let Some(filtered) = self.filtered_mut(slot) else {
+            return self.broken(slot);
+        };
         if let Some(at) = filtered.at_mut(serial, home) {
             *at = At {
                 offset,
@@ -181,16 +200,21 @@ impl Shard {
 
     /// What a home has told up to `offset` is with everybody who is live there.
     pub(crate) fn all_saw(&mut self, home: ShardId, offset: u64) {
-        let seen = &mut self.matching.seen[home as usize];
-        *seen = offset.max(*seen);
+        if let Some(seen) = self.matching.seen.get_mut(home as usize) {
+            *seen = offset.max(*seen);
+        }
     }
 
     /// A group cannot take what a home tells: it has seen it up to `offset`, and reads on from there.
     pub(crate) fn fell_behind(&mut self, slot: u32, serial: u32, home: ShardId, offset: u64) {
         self.stats.fallbacks += 1;
         let (seen, epoch) = (self.matching.seen.clone(), self.world.epoch);
-        let filtered = self.filtered_mut(slot).expect("it has filters");
-        let group = filtered.group(serial).expect("a live group exists");
+        let Some(filtered) = self.filtered_mut(slot) else {
+            return self.broken(slot);
+        };
+        let Some(group) = filtered.group(serial) else {
+            return self.broken(slot);
+        };
         let live = |offset| At {
             offset,
             epoch,
@@ -201,7 +225,10 @@ impl Shard {
             [] => seen.into_iter().map(live).collect(),
             homes => homes.to_vec(),
         };
-        homes[home as usize] = At {
+        let Some(at) = homes.get_mut(home as usize) else {
+            return self.broken(slot);
+        };
+        *at = At {
             offset,
             epoch,
             ..At::default()
@@ -246,12 +273,16 @@ impl Shard {
     }
 
     fn leave_one(&mut self, slot: u32, part: u32) {
-        let filtered = self.filtered_mut(slot).expect("it has this part");
-        let (row, place) = filtered.remove(part);
+        let filtered = self.filtered_mut(slot);
+        let Some((row, place)) = filtered.and_then(|all| all.remove(part)) else {
+            return self.broken(slot);
+        };
         let Left { moved, ended } = self.matching.leave(row, place);
         if let Some(Member { slot, part }) = moved {
-            let filtered = self.filtered_mut(slot).expect("a member has filters");
-            filtered.set_place(part, place);
+            match self.filtered_mut(slot) {
+                Some(filtered) => filtered.set_place(part, place),
+                None => self.broken(slot),
+            }
         }
         let Some(name) = ended else { return };
         for home in 0..self.world.homes {

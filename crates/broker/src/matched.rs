@@ -139,7 +139,9 @@ impl Shard {
                 ..
             } = *d.tell(d.run.exact)
             else {
-                unreachable!("a run is of matches")
+                // A run is of matches.
+                d.run.exact += 1;
+                continue;
             };
             if topic != NONE && self.topics.is_current(topic, serial) {
                 self.run.begin(core::iter::once(record));
@@ -284,8 +286,10 @@ impl Shard {
             let message = all[0].0;
             let members = all.iter().map(|(_, set)| self.matching.members(*set));
             let broad = members.clone().map(<[Member]>::len).sum::<usize>() > enough;
-            if broad && message == 0 {
-                let name = of(0).expect("it was just matched");
+            if broad
+                && message == 0
+                && let Some(name) = of(0)
+            {
                 (run.len, run.broad) = (1, Some(self.begin_broad(name)));
                 break;
             }
@@ -420,8 +424,8 @@ impl Shard {
         just: Option<(ShardId, u64)>,
         out: &mut Vec<u8>,
     ) {
-        let filtered = self.filtered(slot).expect("it has filters");
-        let homes = filtered.groups()[0].homes();
+        let group = self.filtered(slot).and_then(|all| all.groups().first());
+        let homes = group.map_or(&[][..], |group| group.homes());
         let epoch = self.world.epoch;
         let at = |n: ShardId| match (just, homes.get(usize::from(n))) {
             (Some((home, offset)), at) if home == n => Position {

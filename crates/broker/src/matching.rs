@@ -311,8 +311,10 @@ impl Filtered {
     /// protocol's number.
     pub fn add(&mut self, serial: u32, row: u32, place: u32, id: u32) {
         let at = self.next_place();
-        let group = self.number_of(serial).expect("the caller began it");
-        let next = core::mem::replace(&mut self.groups[group].first, at);
+        let Some(group) = self.number_of(serial).map(|n| &mut self.groups[n]) else {
+            return;
+        };
+        let next = core::mem::replace(&mut group.first, at);
         let part = Part {
             row,
             place,
@@ -330,26 +332,33 @@ impl Filtered {
     }
 
     /// Frees a place, and ends the group with its last part; returns the filter's row and the place among its members.
-    pub fn remove(&mut self, at: u32) -> (u32, u32) {
-        let part = &mut self.parts[at as usize];
+    /// None when the place is free.
+    pub fn remove(&mut self, at: u32) -> Option<(u32, u32)> {
+        let part = self.parts.get_mut(at as usize)?;
+        if part.row == NONE {
+            return None;
+        }
         let (row, place, serial) = (part.row, part.place, part.group);
         part.row = NONE;
         let next = core::mem::replace(&mut part.next, self.free);
         self.free = at;
-        let number = self.number_of(serial).expect("a part has its group");
-        let mut before = self.groups[number].first;
+        let group = self.number_of(serial).map(|n| &mut self.groups[n])?;
+        let mut before = group.first;
         if before == at {
-            self.groups[number].first = next;
+            group.first = next;
         } else {
-            while self.parts[before as usize].next != at {
-                before = self.parts[before as usize].next;
+            while let Some(part) = self.parts.get_mut(before as usize) {
+                if part.next == at {
+                    part.next = next;
+                    break;
+                }
+                before = part.next;
             }
-            self.parts[before as usize].next = next;
         }
-        if self.groups[number].first == NONE {
+        if group.first == NONE {
             self.end_group(serial);
         }
-        (row, place)
+        Some((row, place))
     }
 
     /// Ends a group that has no parts, if it exists.
@@ -367,7 +376,9 @@ impl Filtered {
 
     /// A member has moved to another place among those of its filter.
     pub fn set_place(&mut self, part: u32, place: u32) {
-        self.parts[part as usize].place = place;
+        if let Some(part) = self.parts.get_mut(part as usize) {
+            part.place = place;
+        }
     }
 
     fn number_of(&self, serial: u32) -> Option<usize> {
@@ -394,8 +405,9 @@ impl Filtered {
 
     /// How far a group is, by home.
     pub fn set_homes(&mut self, serial: u32, homes: Vec<At>) {
-        let number = self.number_of(serial).expect("the caller knows it");
-        let group = &mut self.groups[number];
+        let Some(group) = self.number_of(serial).map(|n| &mut self.groups[n]) else {
+            return;
+        };
         self.behind -= u32::from(!group.homes.is_empty());
         group.homes = match homes.iter().all(|at| at.live) {
             true => Vec::new(),

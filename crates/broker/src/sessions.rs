@@ -372,13 +372,15 @@ impl Sessions {
             kept,
             will,
         } = farewell;
+        let holds = |row: &Row| row.serial == id.serial && row.held != Held::No;
+        if !self.rows.try_get(id.row).is_some_and(holds) {
+            return Closing::Stale;
+        }
         let row = self.rows.get_mut(id.row);
-        assert!(
-            row.serial == id.serial && row.held != Held::No,
-            "only its holder gives it back"
-        );
-        if row.held == Held::Claimed {
-            let claim = self.claims.remove(&id.row).expect("somebody claims it");
+        // Claimed, there is who claims it.
+        if row.held == Held::Claimed
+            && let Some(claim) = self.claims.remove(&id.row)
+        {
             counts.move_session(owner, claim.owner);
             let opening = self.hand_over(id.row, &claim, kept, will);
             return Closing::Next(claim, opening);
@@ -494,4 +496,6 @@ pub enum Closing {
     Done(Option<Box<Will>>),
     /// Somebody waited for it.
     Next(Claim, Opening),
+    /// Nothing: who gave it back did not hold it, which is a fault of ours.
+    Stale,
 }

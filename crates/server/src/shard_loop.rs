@@ -194,6 +194,10 @@ impl Io for Sockets {
         self.meter.written(stamp, deliveries);
     }
 
+    fn held_bytes(&self) -> usize {
+        self.tls.as_ref().map_or(0, |tls| tls.held_bytes())
+    }
+
     fn moved(&self) -> Moved {
         Moved {
             received_bytes: self.meter.turns.received_bytes,

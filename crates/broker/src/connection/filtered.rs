@@ -154,7 +154,9 @@ impl Shard {
         let poll = !self.is_stream(slot);
         let row = self.conns.get(slot);
         let opening = self.extras.get_mut(row.extra).opening.as_deref_mut();
-        let opening = opening.expect("the caller saw it");
+        let Some(opening) = opening.filter(|it| it.homes.len() > usize::from(home)) else {
+            return self.broken(slot);
+        };
         opening.gap |= page.gap;
         let mut records = Self::records(page, frames);
         let start = records
@@ -165,8 +167,9 @@ impl Shard {
         if poll && page.count > 0 {
             // One message is the answer; of the others nothing was seen.
             end = start;
-            if opening.held.is_empty() {
-                let (name, record) = records.next().expect("there is one");
+            if opening.held.is_empty()
+                && let Some((name, record)) = records.next()
+            {
                 opening.hold(home, frames.name(name), record, frames);
             }
         } else {
@@ -205,13 +208,19 @@ impl Shard {
             ..At::default()
         };
         let homes: Vec<At> = opening.homes.iter().map(at).collect();
-        let filtered = self.filtered_mut(slot).expect("it has filters");
-        filtered.set_homes(filtered.groups()[0].serial, homes);
+        let Some(filtered) = self.filtered_mut(slot) else {
+            return self.broken(slot);
+        };
+        if let Some(serial) = filtered.groups().first().map(|group| group.serial) {
+            filtered.set_homes(serial, homes);
+        }
     }
 
     /// All homes have answered.
     fn open<I: Io>(&mut self, slot: u32, io: &mut I) {
-        let mut opening = self.extra(slot).opening.take().expect("the caller saw it");
+        let Some(mut opening) = self.extra(slot).opening.take() else {
+            return self.broken(slot);
+        };
         self.set_homes(slot, &opening, false);
         if !self.is_stream(slot) {
             return self.open_poll(slot, opening, io);
@@ -351,7 +360,10 @@ impl Shard {
             return self.answer_match(slot, home, &name, &first.record, frames, io);
         }
         let encoding = Encoding::of(row);
-        let group = &self.filtered(slot).expect("it has filters").groups()[0];
+        let group = self.filtered(slot).and_then(|all| all.groups().first());
+        let Some(group) = group else {
+            return self.broken(slot);
+        };
         if group.homes().is_empty() {
             self.encode_run(encoding, home, messages, frames);
             return self.push_picks(slot, encoding, picks, frames, io);
@@ -381,8 +393,12 @@ impl Shard {
             let message = &messages[*n as usize];
             let bounds = self.bounds_of(frames.name(message.name));
             let opening = self.extra(slot).opening.as_deref_mut();
-            let opening = opening.expect("the caller saw it");
-            let answered = &mut opening.homes[home as usize];
+            let Some(opening) = opening else {
+                return self.broken(slot);
+            };
+            let Some(answered) = opening.homes.get_mut(home as usize) else {
+                return self.broken(slot);
+            };
             if !answered.live {
                 return;
             }
@@ -404,8 +420,11 @@ impl Shard {
     }
 
     fn saw_of_home(&mut self, slot: u32, home: ShardId, offset: u64) {
-        let filtered = self.filtered_mut(slot).expect("it has filters");
-        if let Some(at) = filtered.at_mut(filtered.groups()[0].serial, home) {
+        let Some(filtered) = self.filtered_mut(slot) else {
+            return self.broken(slot);
+        };
+        let serial = filtered.groups().first().map(|group| group.serial);
+        if let Some(at) = serial.and_then(|serial| filtered.at_mut(serial, home)) {
             at.offset = offset;
         }
     }

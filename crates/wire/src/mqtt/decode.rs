@@ -16,12 +16,12 @@ use super::{
 /// A CONNECT brings its own version; `version` is that of all that follows.
 ///
 /// # Errors
-/// The first thing wrong with it. Errors that name a version are only for the answer to CONNECT.
-///
-/// # Panics
-/// When `body` is not as long as the header says.
+/// The first thing wrong with it: also when `body` is not as long as the header says. Errors that name a version are only for the
+/// answer to CONNECT.
 pub fn decode(version: Version, header: Header, body: &[u8]) -> Result<Packet<'_>, Error> {
-    assert_eq!(body.len(), header.body_bytes(), "the body is whole");
+    if body.len() != header.body_bytes() {
+        return Err(Error::Truncated);
+    }
     let kind = header.kind();
     if header.padded && version == Version::V5 && kind != PacketType::Connect {
         return Err(Error::VariableByteInteger);

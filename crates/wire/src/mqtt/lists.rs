@@ -42,9 +42,8 @@ impl<'a> Filters<'a> {
             if rest.is_empty() {
                 return None;
             }
-            let filter = rest.text().expect("checked");
-            let options = rest.byte().expect("checked");
-            let options = SubscribeOptions::from_bits(version, options).expect("checked");
+            let filter = rest.text().ok()?;
+            let options = SubscribeOptions::from_bits(version, rest.byte().ok()?).ok()?;
             Some((filter, options))
         })
     }
@@ -78,7 +77,7 @@ impl<'a> TopicFilters<'a> {
         let mut rest = Reader(self.bytes);
         core::iter::from_fn(move || match rest.is_empty() {
             true => None,
-            false => Some(rest.text().expect("checked")),
+            false => rest.text().ok(),
         })
     }
 }

@@ -82,8 +82,8 @@ impl<'a> Properties<'a> {
         let mut rest = self.bytes;
         core::iter::from_fn(move || {
             let &id = rest.first()?;
-            let property = Property::from_id(id).expect("checked");
-            let (item, after) = rest.split_at(1 + value_bytes(property, &rest[1..]));
+            let property = Property::from_id(id)?;
+            let (item, after) = rest.split_at_checked(1 + value_bytes(property, &rest[1..]))?;
             rest = after;
             Some((property, item))
         })
@@ -101,10 +101,9 @@ impl<'a> Properties<'a> {
     pub(super) fn advance(&mut self, property: Property) -> Option<Reader<'a>> {
         loop {
             let &id = self.bytes.first()?;
-            let found = Property::from_id(id).expect("checked");
-            let (item, rest) = self
-                .bytes
-                .split_at(1 + value_bytes(found, &self.bytes[1..]));
+            let found = Property::from_id(id)?;
+            let len = 1 + value_bytes(found, &self.bytes[1..]);
+            let (item, rest) = self.bytes.split_at_checked(len)?;
             self.bytes = rest;
             if found == property {
                 return Some(Reader(&item[1..]));
@@ -113,23 +112,23 @@ impl<'a> Properties<'a> {
     }
 
     pub(super) fn byte(&self, property: Property) -> Option<u8> {
-        Some(self.find(property)?.byte().expect("checked"))
+        self.find(property)?.byte().ok()
     }
 
     pub(super) fn two(&self, property: Property) -> Option<u16> {
-        Some(self.find(property)?.two().expect("checked"))
+        self.find(property)?.two().ok()
     }
 
     pub(super) fn four(&self, property: Property) -> Option<u32> {
-        Some(self.find(property)?.four().expect("checked"))
+        self.find(property)?.four().ok()
     }
 
     pub(super) fn text(&self, property: Property) -> Option<&'a str> {
-        Some(self.find(property)?.text().expect("checked"))
+        self.find(property)?.text().ok()
     }
 
     pub(super) fn binary(&self, property: Property) -> Option<&'a [u8]> {
-        Some(self.find(property)?.binary().expect("checked"))
+        self.find(property)?.binary().ok()
     }
 }
 
@@ -172,7 +171,8 @@ fn check_value(property: Property, rest: &mut Reader<'_>) -> Result<(), Error> {
 
 /// Bytes of the value at the front of `rest`, which was checked.
 fn value_bytes(property: Property, rest: &[u8]) -> usize {
-    let field = |rest: &[u8]| 2 + usize::from(u16::from_be_bytes([rest[0], rest[1]]));
+    let len = |rest: &[u8]| rest.first_chunk().map_or(0, |len| u16::from_be_bytes(*len));
+    let field = |rest: &[u8]| 2 + usize::from(len(rest));
     match property.kind() {
         Byte => 1,
         Two => 2,
@@ -181,7 +181,7 @@ fn value_bytes(property: Property, rest: &[u8]) -> usize {
         Text | Binary => field(rest),
         Pair => {
             let name = field(rest);
-            name + field(&rest[name..])
+            name + field(rest.get(name..).unwrap_or_default())
         }
     }
 }

@@ -61,23 +61,21 @@ impl PropertyBuf {
     /// response topic, correlation data, content type and user properties in their order
     /// [MQTT-3.3.2-4, -15, -16, -17, -18, -20].
     ///
-    /// # Panics
-    /// When one of them is there already, or user properties that together are too many: a message is forwarded
-    /// into a set that has none of these yet.
+    /// What is there already, and user properties past [`USER_PROPERTIES_MAX`], are left out.
     pub fn forward(&mut self, from: &Properties<'_>) -> &mut Self {
         for (property, item) in from.iter() {
             match property {
-                P::UserProperty => self.users += 1,
+                P::UserProperty if self.users < USER_PROPERTIES_MAX => self.users += 1,
                 P::PayloadFormatIndicator
                 | P::ResponseTopic
                 | P::CorrelationData
-                | P::ContentType => self.once(property),
+                | P::ContentType
+                    if !self.properties().has(property) => {}
                 _ => continue,
             }
             self.seen |= property.bit();
             self.bytes.extend_from_slice(item);
         }
-        assert!(self.users <= USER_PROPERTIES_MAX, "one message's");
         self
     }
 

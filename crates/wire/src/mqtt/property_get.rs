@@ -173,8 +173,7 @@ impl<'a> Iterator for UserProperties<'a> {
 
     fn next(&mut self) -> Option<Self::Item> {
         let mut value = self.0.advance(P::UserProperty)?;
-        let name = value.text().expect("checked");
-        Some((name, value.text().expect("checked")))
+        Some((value.text().ok()?, value.text().ok()?))
     }
 }
 
@@ -187,6 +186,6 @@ impl Iterator for SubscriptionIdentifiers<'_> {
 
     fn next(&mut self) -> Option<u32> {
         let mut value = self.0.advance(P::SubscriptionIdentifier)?;
-        Some(value.variable().expect("checked"))
+        value.variable().ok()
     }
 }

@@ -78,7 +78,8 @@ impl Shard {
         }
         match self.mqtt_state(slot).asked.take().map(|asked| *asked) {
             None => Ok(()),
-            Some(Asked::Out) => unreachable!("the CONNECT waits for the answer"),
+            // The CONNECT waits for the answer.
+            Some(Asked::Out) => Err(ReasonCode::IMPLEMENTATION_SPECIFIC_ERROR),
             Some(Asked::Back(who)) => self.enter_as(slot, Some(who)).map_err(reason),
         }
     }

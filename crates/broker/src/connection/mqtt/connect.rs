@@ -89,12 +89,8 @@ impl Shard {
         error: Error,
         io: &mut I,
     ) {
-        let body = 1
-            + bytes[1..]
-                .iter()
-                .take_while(|byte| *byte & 0x80 != 0)
-                .count()
-            + 1;
+        let more = bytes.iter().skip(1).take_while(|byte| *byte & 0x80 != 0);
+        let body = 1 + more.count() + 1;
         // Behind the name, which MQTT 3.1 has a longer one.
         let name = bytes
             .get(body..body + 2)
@@ -200,7 +196,8 @@ impl Shard {
         let mut number = Vec::from(self.clients_named.to_le_bytes());
         number.extend_from_slice(&self.lanes.me.to_le_bytes());
         let name = xxh3_64_with_seed(&number, self.world.seed);
-        write!(id, "{:08x}{name:016x}{slot:x}", self.world.epoch).expect("a string takes it");
+        // A string takes all that is written to it.
+        let _ = write!(id, "{:08x}{name:016x}{slot:x}", self.world.epoch);
         Ok(id.into())
     }
 
@@ -243,9 +240,11 @@ impl Shard {
             (true, Given::Yes { id, kept, .. }) => {
                 let row = self.conns.get(to.slot).mqtt;
                 self.mqtts.get_mut(row).session = *id;
-                let connecting = self.mqtt_state(to.slot).connecting.as_mut();
                 let state = kept.as_ref().map(|kept| kept.state.clone());
-                connecting.expect("it waits for the session").given = Some(state);
+                let Some(connecting) = &mut self.mqtt_state(to.slot).connecting else {
+                    return self.broken(to.slot);
+                };
+                connecting.given = Some(state);
                 self.resumed.push(self.id_of(to.slot));
             }
             (
@@ -287,9 +286,13 @@ impl Shard {
         let row = self.mqtts.get(self.conns.get(slot).mqtt);
         let keep_alive_s = row.keep_alive_s;
         let mqtt = self.mqtt_state(slot);
-        let connecting = mqtt.connecting.take().expect("it is opening");
         let expiry_s = mqtt.expiry_s;
-        let state = connecting.given.expect("the home has answered");
+        let Some(connecting) = mqtt.connecting.take() else {
+            return self.broken(slot);
+        };
+        let Some(state) = connecting.given else {
+            return self.broken(slot);
+        };
         let mut set = PropertyBuf::new();
         if version == Version::V5 {
             set.receive_maximum(settings.receive_max);
@@ -304,7 +307,8 @@ impl Shard {
                 set.server_keep_alive_s(keep_alive_s);
             }
             if let Some(id) = &connecting.assigned {
-                set.assigned_client_identifier(id).expect("it is ours");
+                // It is ours, and short.
+                let _ = set.assigned_client_identifier(id);
             }
         }
         let connack = ConnAck {

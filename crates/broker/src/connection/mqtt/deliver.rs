@@ -13,10 +13,10 @@ use crore_wire::mqtt::{
 
 use crore_wire::websocket::frame::Opcode;
 
+use super::NOTHING;
 use super::give::{Offered, Wants};
 use super::state::{Inflight, Step, without_payload};
 use super::subscribe::qos;
-use super::{Mqtt, NOTHING};
 use crate::conn::{Behind, FRAMED, LIVE, MULTI, QOS_SHIFT, State};
 use crate::encode::frame_rope;
 use crate::io::Io;
@@ -38,15 +38,21 @@ impl Shard {
         frames: &Frames,
         io: &mut I,
     ) {
-        let topic = self.extra(slot).list[part as usize].topic;
+        let Some(topic) = self.sub(slot, part).map(|sub| sub.topic) else {
+            return self.broken(slot);
+        };
         if self.filtered(slot).is_some() && self.has_match(slot, self.topics.name(topic)) {
             return;
         }
         let records = self.run.records().to_vec();
         let left = self.give_all(slot, part, &records, frames, io).copied();
-        let last = records.last().expect("a run has messages").offset;
-        let sub = &mut self.extra(slot).list[part as usize];
-        sub.offset = left.map_or(last, |left| left.previous);
+        let last = records.last().map(|last| last.offset);
+        if let (Some(sub), Some(seen)) = (
+            self.sub_mut(slot, part),
+            left.map(|left| left.previous).or(last),
+        ) {
+            sub.offset = seen;
+        }
         if let Some(left) = left {
             let (_, home) = self.place_of(self.topics.name(topic));
             self.start_all(slot, home, left.offset);
@@ -57,11 +63,12 @@ impl Shard {
     /// A subscription to a topic has seen it up to `offset` and reads on from there.
     pub(super) fn fall_back(&mut self, slot: u32, part: u32, offset: u64) {
         let epoch = self.world.epoch;
-        let extra = self.extra(slot);
-        let sub = &mut extra.list[part as usize];
+        let Some(sub) = self.sub_mut(slot, part) else {
+            return self.broken(slot);
+        };
         sub.flags &= !LIVE;
         (sub.offset, sub.epoch) = (offset, epoch);
-        extra.behind.push(Behind {
+        self.extra(slot).behind.push(Behind {
             part,
             offset,
             epoch,
@@ -80,7 +87,10 @@ impl Shard {
     ) -> Option<&'r Record> {
         let mut out = Packets::default();
         let name = self.topic_name(slot, part);
-        let sub = &self.extra(slot).list[part as usize];
+        let Some(sub) = self.sub(slot, part) else {
+            self.broken(slot);
+            return records.first();
+        };
         let identifiers = [sub.identifier];
         let wants = Wants {
             options: sub.options,
@@ -142,7 +152,9 @@ impl Shard {
             }
             let now_s = self.now.unix_s;
             let mqtt = self.mqtt_state(slot);
-            let mut next = mqtt.waiting.pop_front().expect("it was just seen");
+            let Some(mut next) = mqtt.waiting.pop_front() else {
+                return;
+            };
             let again = next.was_sent();
             if !again && next.end_s <= now_s {
                 // [MQTT-3.3.2-5]: its delivery had not begun.
@@ -154,8 +166,10 @@ impl Shard {
             if !again {
                 next.packet_id = self.take_packet_id(slot).get();
             }
-            self.mqtt_state(slot).inflight.push_back(next);
-            self.send_again(slot, mqtt_last(self.mqtt(slot)), again, io);
+            let inflight = &mut self.mqtt_state(slot).inflight;
+            inflight.push_back(next);
+            let last = inflight.len() - 1;
+            self.send_again(slot, last, again, io);
         }
     }
 
@@ -181,11 +195,11 @@ impl Shard {
     pub(crate) fn places(&self, slot: u32, part: u32) -> u32 {
         let row = self.conns.get(slot);
         // The only subscription stands in the row, with nothing but its QoS.
-        let options = |list: &[crate::conn::Sub]| match row.wants(MULTI) {
-            true => list[part as usize].options,
+        let options = match row.wants(MULTI) {
+            true => self.sub(slot, part).map_or(0, |sub| sub.options),
             false => (row.options >> QOS_SHIFT & 3) as u8,
         };
-        let bound = row.state == State::Mqtt && qos(options(&self.extras.get(row.extra).list)) > 0;
+        let bound = row.state == State::Mqtt && row.mqtt != NONE && qos(options) > 0;
         if !bound {
             return u32::MAX;
         }
@@ -195,9 +209,9 @@ impl Shard {
 
     /// Whether any subscription that fell behind may go on.
     pub(super) fn has_room(&self, slot: u32) -> bool {
-        let behind = &self.extras.get(self.conns.get(slot).extra).behind;
         let unbound = |behind: &Behind| self.places(slot, behind.part) == u32::MAX;
-        self.has_place(slot) || behind.iter().any(unbound)
+        let extra = self.conns.get(slot).extra;
+        self.has_place(slot) || extra != NONE && self.extras.get(extra).behind.iter().any(unbound)
     }
 
     pub(super) fn take_packet_id(&mut self, slot: u32) -> PacketId {
@@ -212,7 +226,7 @@ impl Shard {
             }
         }
         self.mqtts.get_mut(row).packet_id = id;
-        PacketId::new(id).expect("never 0")
+        PacketId::new(id).unwrap_or(PacketId::MAX)
     }
 
     /// PUBACK.
@@ -338,8 +352,11 @@ impl Shard {
     fn send_again<I: Io>(&mut self, slot: u32, at: usize, dup: bool, io: &mut I) {
         let (version, now_s) = (self.version(slot), self.now.unix_s);
         let inflight = &mut self.mqtt_state(slot).inflight;
-        let sent = &mut inflight[at];
-        let id = PacketId::new(sent.packet_id).expect("ids are not 0");
+        let sent = inflight.get_mut(at);
+        let Some((id, sent)) = sent.and_then(|sent| PacketId::new(sent.packet_id).zip(Some(sent)))
+        else {
+            return self.broken(slot);
+        };
         if sent.step == Step::Released {
             let release = Ack {
                 packet_id: id,
@@ -349,7 +366,9 @@ impl Shard {
             self.write(slot, |out| encode::pubrel(out, version, &release));
             return self.send_reply(slot, io);
         }
-        let publish = sent.publish().expect("it was not received yet");
+        let Some(publish) = sent.publish() else {
+            return self.broken(slot);
+        };
         let mut set = PropertyBuf::new();
         if version == Version::V5 {
             set.forward(&publish.properties);
@@ -387,9 +406,4 @@ impl Shard {
         self.send_reply(slot, io);
         self.put_rope(slot, &again, io);
     }
-}
-
-/// The place of the message that was added last.
-fn mqtt_last(mqtt: Option<&Mqtt>) -> usize {
-    mqtt.expect("it was just written").inflight.len() - 1
 }

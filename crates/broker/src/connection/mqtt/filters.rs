@@ -56,7 +56,9 @@ impl Shard {
         };
         match self.join_filters(slot, &[(wanted.filter, part)], since, false) {
             Ok(serial) => {
-                self.extra(slot).list[part as usize].filter = serial + 1;
+                if let Some(sub) = self.sub_mut(slot, part) {
+                    sub.filter = serial + 1;
+                }
                 if wanted.options.max_qos != Qos::AtMostOnce {
                     self.keep_log_of(0, wanted.filter, true);
                     self.mqtt_state(slot).needs_told = true;
@@ -64,7 +66,9 @@ impl Shard {
                 Ok(())
             }
             Err(_) => {
-                self.extra(slot).list[part as usize].filter = 0;
+                if let Some(sub) = self.sub_mut(slot, part) {
+                    sub.filter = 0;
+                }
                 Err(ReasonCode::QUOTA_EXCEEDED)
             }
         }
@@ -79,8 +83,7 @@ impl Shard {
 
     /// The group of a subscription with wildcards.
     fn serial_of(&self, slot: u32, part: u32) -> Option<u32> {
-        let list = &self.extras.get(self.conns.get(slot).extra).list;
-        list[part as usize].filter.checked_sub(1)
+        self.sub(slot, part)?.filter.checked_sub(1)
     }
 
     /// The place in the list of a subscription with wildcards.
@@ -136,7 +139,9 @@ impl Shard {
             if shows && !retained {
                 break;
             }
-            let sub = &self.extra(slot).list[part as usize];
+            let Some(sub) = self.sub(slot, part) else {
+                return self.broken(slot);
+            };
             let identifiers = [sub.identifier];
             let wants = Wants {
                 options: sub.options,
@@ -169,8 +174,7 @@ impl Shard {
         }
         let homes = self.filtered(slot).and_then(|all| all.group(serial));
         if homes.is_some_and(|group| group.homes().iter().all(|at| !at.asked)) {
-            let options = self.extra(slot).list[part as usize].options;
-            let granted = qos_of(options);
+            let granted = qos_of(self.sub(slot, part).map_or(0, |sub| sub.options));
             self.grant_pending(slot, part, ReasonCode::granted(granted));
             self.send_reply(slot, io);
         }
@@ -191,15 +195,17 @@ impl Shard {
         ends: bool,
     ) {
         self.took_page(slot, serial, home, page, offset, false);
-        let filtered = self.filtered_mut(slot).expect("a page comes to a group");
         if !ends {
             return self.resumed.push(self.id_of(slot));
         }
+        let Some(filtered) = self.filtered_mut(slot) else {
+            return self.broken(slot);
+        };
         if let Some(at) = filtered.at_mut(serial, home) {
             (at.offset, at.asked) = (SHOWN, true);
         }
-        let group = filtered.group(serial).expect("a page comes to a group");
-        if group.homes().iter().all(|at| at.offset == SHOWN) {
+        let homes = filtered.group(serial).map(|group| group.homes());
+        if homes.is_some_and(|homes| homes.iter().all(|at| at.offset == SHOWN)) {
             self.leave_group(slot, serial);
         }
     }
@@ -246,8 +252,8 @@ impl Shard {
     }
 
     fn grant_pending(&mut self, slot: u32, part: u32, reason: ReasonCode) {
-        let sub = &mut self.extra(slot).list[part as usize];
-        let granted = core::mem::take(&mut sub.granted);
+        let sub = self.sub_mut(slot, part);
+        let granted = sub.map_or((0, 0), |sub| core::mem::take(&mut sub.granted));
         if granted != (0, 0) {
             self.grant(slot, granted, reason);
         }
@@ -265,7 +271,12 @@ impl Shard {
     ) {
         let mut out = Packets::default();
         for due in all.chunk_by(|a, b| a.message == b.message) {
-            let message = &messages[due[0].message as usize];
+            let message = due
+                .first()
+                .and_then(|due| messages.get(due.message as usize));
+            let Some(message) = message else {
+                return self.broken(slot);
+            };
             self.mqtt_matched_one(slot, home, due, message, frames, &mut out);
         }
         if !out.bytes.is_empty() {
@@ -289,7 +300,7 @@ impl Shard {
         let mut parts: Vec<u32> = live
             .filter_map(|due| filtered.part(due.part).map(|part| part.id))
             .collect();
-        let list = &self.extras.get(self.conns.get(slot).extra).list;
+        let list = self.list_of(slot);
         // Most messages have no exact subscriber here, and a list may be long. One that has left the message to a filter gets
         // it also where that filter fell behind with an earlier message of the run.
         let is = |sub: &Sub| {
@@ -331,8 +342,9 @@ impl Shard {
             );
         if let Some(part) = exact {
             let epoch = self.world.epoch;
-            let sub = &mut self.extra(slot).list[part as usize];
-            (sub.offset, sub.epoch) = (record.offset, epoch);
+            if let Some(sub) = self.sub_mut(slot, part) {
+                (sub.offset, sub.epoch) = (record.offset, epoch);
+            }
         }
         if full {
             waiting.append(&mut parts);
@@ -342,8 +354,8 @@ impl Shard {
         }
         self.start_all(slot, home, record.offset);
         for part in waiting {
-            let sub = &self.extra(slot).list[part as usize];
-            match sub.filter.checked_sub(1) {
+            let filter = self.sub(slot, part).map_or(0, |sub| sub.filter);
+            match filter.checked_sub(1) {
                 Some(serial) => self.fell_behind(slot, serial, home, record.offset - 1),
                 None => self.fall_back(slot, part, record.previous),
             }
@@ -356,12 +368,17 @@ impl Shard {
             return;
         };
         let bound = !self.has_place(slot);
-        let list = &self.extras.get(self.conns.get(slot).extra).list;
+        let list = self.list_of(slot);
         let mut behind = Vec::new();
         for group in filtered.groups() {
             let mut parts = filtered.parts_of(group.serial);
             // QoS 0 is never held back by what is under way.
-            let held = |(_, part): (u32, &Part)| bound && qos(list[part.id as usize].options) > 0;
+            let held = |(_, part): (u32, &Part)| {
+                bound
+                    && list
+                        .get(part.id as usize)
+                        .is_some_and(|sub| qos(sub.options) > 0)
+            };
             if !parts.any(held) {
                 let homes = (0..).zip(group.homes());
                 let waits = homes.filter(|(_, at)| !at.live && !at.asked);
@@ -380,7 +397,9 @@ impl Shard {
         part: u32,
         wanted: &Wanted<'_>,
     ) -> Result<(), ReasonCode> {
-        let sub = &mut self.extra(slot).list[part as usize];
+        let Some(sub) = self.sub_mut(slot, part) else {
+            return Err(ReasonCode::IMPLEMENTATION_SPECIFIC_ERROR);
+        };
         let former = qos(sub.options);
         (sub.options, sub.identifier) = (wanted.options.bits(), wanted.identifier);
         let needs_log = wanted.options.max_qos != Qos::AtMostOnce;

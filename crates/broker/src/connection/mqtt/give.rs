@@ -206,8 +206,7 @@ impl Shard {
 
     /// The alias of a subscription's topic, and whether the client knows it; 0 when it allows no further one.
     fn alias_for(&self, slot: u32, part: u32) -> (bool, u16) {
-        let extra = self.extras.get(self.conns.get(slot).extra);
-        let (Some(sub), Some(mqtt)) = (extra.list.get(part as usize), extra.mqtt.as_deref()) else {
+        let (Some(sub), Some(mqtt)) = (self.sub(slot, part), self.mqtt(slot)) else {
             return (false, 0);
         };
         let alias = sub.alias;
@@ -218,8 +217,9 @@ impl Shard {
     }
 
     pub(super) fn topic_name(&self, slot: u32, part: u32) -> Vec<u8> {
-        let list = &self.extras.get(self.conns.get(slot).extra).list;
-        self.topics.name(list[part as usize].topic).to_vec()
+        let topic = self.sub(slot, part).map(|sub| sub.topic);
+        let topic = topic.filter(|topic| *topic != NONE);
+        topic.map_or(Vec::new(), |topic| self.topics.name(topic).to_vec())
     }
 }
 

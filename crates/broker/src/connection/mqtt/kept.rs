@@ -12,7 +12,7 @@ use crore_wire::mqtt::{Qos, ReasonCode, Version};
 
 use super::give::options_of;
 use super::shared::is_shared;
-use super::state::{Inflight, Step};
+use super::state::{Inflight, Mqtt, Step};
 use super::subscribe::{Wanted, qos};
 use crate::conn::{MULTI, Sub};
 use crate::io::Io;
@@ -30,18 +30,29 @@ const SEEN: u8 = 0x80;
 /// Likewise: it began before that, and may have brought what others have not passed.
 const STARTED: u8 = 0x40;
 
-/// Reads what was written down.
+/// Reads what was written down. Where it ends too soon, which it never did, there are zeros.
 struct Reader<'a>(&'a [u8]);
 
 impl<'a> Reader<'a> {
     fn byte(&mut self) -> u8 {
-        self.bytes(1)[0]
+        self.array::<1>()[0]
     }
     fn number(&mut self) -> u64 {
-        read_varint(&mut self.0).expect("it is ours")
+        let number = read_varint(&mut self.0);
+        number.unwrap_or_else(|| {
+            self.0 = &[];
+            0
+        })
+    }
+    /// So many of what follows; no more than there can be.
+    fn count(&mut self) -> u64 {
+        self.number().min(self.0.len() as u64)
+    }
+    fn array<const N: usize>(&mut self) -> [u8; N] {
+        self.bytes(N).try_into().unwrap_or([0; N])
     }
     fn bytes(&mut self, len: usize) -> &'a [u8] {
-        let (taken, rest) = self.0.split_at(len);
+        let (taken, rest) = self.0.split_at(len.min(self.0.len()));
         self.0 = rest;
         taken
     }
@@ -70,11 +81,7 @@ impl KeptSub<'_> {
         let options = from.byte();
         let identifier = from.number() as u32;
         let filter = from.field();
-        let count = if options & SEEN != 0 {
-            from.number()
-        } else {
-            0
-        };
+        let count = if options & SEEN != 0 { from.count() } else { 0 };
         let mut offsets = |count| (0..count).map(|_| from.number()).collect();
         let seen = offsets(count);
         let starts = offsets(if options & STARTED != 0 { count } else { 0 });
@@ -93,7 +100,7 @@ impl KeptSub<'_> {
 pub(crate) fn topics_kept(state: &[u8]) -> Vec<&[u8]> {
     let mut from = Reader(state);
     from.bytes(5);
-    let count = from.number();
+    let count = from.count();
     let subs = (0..count).map(|_| KeptSub::read(&mut from));
     subs.filter(|sub| qos(sub.options) > 0 || is_shared(sub.filter))
         .map(|sub| sub.filter)
@@ -114,7 +121,8 @@ impl Shard {
         };
         let list = extra.list.iter().enumerate();
         let subs: Vec<_> = list.filter(|(_, sub)| granted(sub)).collect();
-        let mqtt = extra.mqtt.as_deref().expect("a list has its state");
+        let nothing = Mqtt::default();
+        let mqtt = extra.mqtt.as_deref().unwrap_or(&nothing);
         write_varint(&mut out, (subs.len() + mqtt.unplaced.len()) as u64);
         for sub in &mqtt.unplaced {
             out.extend_from_slice(sub);
@@ -169,11 +177,14 @@ impl Shard {
 
     /// What a subscription was asked for as.
     pub(super) fn text_of(&self, slot: u32, part: u32) -> Vec<u8> {
-        let sub = &self.extras.get(self.conns.get(slot).extra).list[part as usize];
+        let Some(sub) = self.sub(slot, part) else {
+            return Vec::new();
+        };
         match &sub.group {
             Some(group) => group.text.to_vec(),
             None if sub.topic != NONE => self.topics.name(sub.topic).to_vec(),
-            None => self.wildcard_of(slot, part).expect("it has wildcards"),
+            // It has wildcards.
+            None => self.wildcard_of(slot, part).unwrap_or_default(),
         }
     }
 
@@ -195,11 +206,13 @@ impl Shard {
     pub(super) fn restore<I: Io>(&mut self, slot: u32, state: &Written, io: &mut I) {
         let mut from = Reader(&state.bytes);
         let mut payloads = state.payloads.iter();
-        assert_eq!(from.byte(), FORM, "only this form was ever written");
-        let epoch = from.bytes(4).try_into().expect("four bytes");
-        let epoch = u32::from_le_bytes(epoch);
+        if from.byte() != FORM {
+            // Only this form was ever written.
+            return self.broken(slot);
+        }
+        let epoch = u32::from_le_bytes(from.array());
         self.expand(slot);
-        let count = from.number();
+        let count = from.count();
         let subs: Vec<_> = (0..count).map(|_| KeptSub::read(&mut from)).collect();
         let inflight = read_inflight(&mut from, &mut payloads);
         let waiting = read_inflight(&mut from, &mut payloads);
@@ -272,7 +285,7 @@ impl Shard {
 pub(super) fn forget_received(state: &[u8], id: u16) -> Box<[u8]> {
     let mut from = Reader(state);
     from.bytes(5);
-    for _ in 0..from.number() {
+    for _ in 0..from.count() {
         KeptSub::read(&mut from);
     }
     read_inflight(&mut from, &mut [].iter());
@@ -285,10 +298,10 @@ pub(super) fn forget_received(state: &[u8], id: u16) -> Box<[u8]> {
 }
 
 fn read_inflight(from: &mut Reader<'_>, payloads: &mut Iter<'_, Slice>) -> VecDeque<Inflight> {
-    let count = from.number();
+    let count = from.count();
     let one = |_| {
-        let packet_id = from.bytes(2).try_into().expect("two bytes");
-        let end_s = from.bytes(4).try_into().expect("four bytes");
+        let packet_id = from.array();
+        let end_s = from.array();
         let form = from.byte();
         Inflight {
             packet_id: u16::from_le_bytes(packet_id),
@@ -323,8 +336,8 @@ fn write_received(out: &mut Vec<u8>, received: &BTreeSet<u16>) {
 }
 
 fn read_received(from: &mut Reader<'_>) -> BTreeSet<u16> {
-    let count = from.number();
-    let ids = (0..count).map(|_| from.bytes(2).try_into().expect("two bytes"));
+    let count = from.count();
+    let ids = (0..count).map(|_| from.array());
     ids.map(u16::from_le_bytes).collect()
 }
 

@@ -436,6 +436,8 @@ fn ended(reason: ReasonCode) -> Reason {
         ReasonCode::KEEP_ALIVE_TIMEOUT => Reason::Timeout,
         ReasonCode::QUOTA_EXCEEDED | ReasonCode::SERVER_BUSY => Reason::Full,
         ReasonCode::ADMINISTRATIVE_ACTION => Reason::Operator,
+        // No rule has this one: it is said where our rows contradict each other.
+        ReasonCode::IMPLEMENTATION_SPECIFIC_ERROR => Reason::Broken,
         _ => Reason::Refused,
     }
 }

@@ -48,7 +48,7 @@ impl Shard {
             return;
         };
         let (_, home) = self.place_of(filter);
-        let wildcard = self.extra(slot).list[part as usize].filter != 0;
+        let wildcard = self.sub(slot, part).is_some_and(|sub| sub.filter != 0);
         if wildcard && seen.len() != usize::from(self.world.homes) {
             // With another number of homes the positions said nothing.
             return;
@@ -71,8 +71,7 @@ impl Shard {
         let Some(first) = own.first().filter(|_| !seen.is_empty()) else {
             return Vec::new();
         };
-        let list = &self.extras.get(self.conns.get(slot).extra).list;
-        if list[part as usize].filter == 0 {
+        if self.sub(slot, part).is_none_or(|sub| sub.filter == 0) {
             return alloc::vec![first.offset];
         }
         let at = |(home, seen): (ShardId, &u64)| {
@@ -85,7 +84,7 @@ impl Shard {
     /// A subscription falls behind at this home before the message with this offset: what is live there misses nothing
     /// from it on.
     pub(super) fn start_all(&mut self, slot: u32, home: ShardId, offset: u64) {
-        let list = &self.extras.get(self.conns.get(slot).extra).list;
+        let list = self.list_of(slot);
         let group = |serial| self.filtered(slot).and_then(|all| all.group(serial));
         let live = |sub: &Sub| match sub.filter.checked_sub(1) {
             Some(serial) => group(serial).is_some_and(|group| group.is_live(home)),
@@ -136,7 +135,7 @@ impl Shard {
     /// Gives all of it back when nobody is behind.
     pub(super) fn end_starts(&mut self, slot: u32) {
         let groups = self.filtered(slot).map_or(&[][..], |all| all.groups());
-        let list = &self.extras.get(self.conns.get(slot).extra).list;
+        let list = self.list_of(slot);
         let reads = |sub: &Sub| sub.topic != NONE && sub.flags & LIVE == 0;
         let behind = groups.iter().any(|group| !group.homes().is_empty()) || list.iter().any(reads);
         if !behind {
@@ -160,7 +159,7 @@ impl Shard {
             return None;
         }
         let row = self.conns.get(slot);
-        let list = &self.extras.get(row.extra).list;
+        let list = self.list_of(slot);
         let local = frames.origin(record) == self.mqtts.get(row.mqtt).origin();
         let (_, home) = self.place_of(topic);
         let rows = self.matching.rows(topic);
@@ -174,7 +173,9 @@ impl Shard {
         let mut parts = Vec::new();
         let mut first: Option<(u64, u32)> = None;
         for start in starts {
-            let sub = &list[start.part as usize];
+            let Some(sub) = list.get(start.part as usize) else {
+                continue;
+            };
             let wants = qos(sub.options) > 0 && !(local && sub.options & NO_LOCAL != 0);
             if start.home == home && start.offset < record.offset && wants && matches(sub) {
                 parts.push(start.part);
@@ -183,7 +184,7 @@ impl Shard {
             }
         }
         let (_, lead) = first?;
-        let done = self.stands(slot, &list[lead as usize], home) >= record.offset;
+        let done = self.stands(slot, list.get(lead as usize)?, home) >= record.offset;
         Some(Sharers { parts, lead, done })
     }
 
@@ -215,11 +216,13 @@ impl Shard {
         identifiers: &mut Vec<u32>,
     ) -> Option<u8> {
         let row = self.conns.get(slot);
-        let list = &self.extras.get(row.extra).list;
+        let list = self.list_of(slot);
         let local = frames.origin(record) == self.mqtts.get(row.mqtt).origin();
         let mut options = None;
         for part in parts {
-            let sub = &list[*part as usize];
+            let Some(sub) = list.get(*part as usize) else {
+                continue;
+            };
             if local && sub.options & NO_LOCAL != 0 {
                 continue;
             }
@@ -254,7 +257,8 @@ impl Shard {
         let mut identifiers = Vec::new();
         let options = self.wants_of(slot, &all.parts, record, frames, &mut identifiers);
         let wants = Wants {
-            options: options.expect("it wants what it brings"),
+            // It wants what it brings.
+            options: options.unwrap_or(wants.options),
             identifiers: &identifiers,
             ..*wants
         };

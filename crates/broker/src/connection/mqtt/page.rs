@@ -30,18 +30,20 @@ impl Shard {
     ) {
         // One that had stood in the row fell behind there.
         self.expand(slot);
-        let sub = &mut self.extra(slot).list[part as usize];
+        let Some(sub) = self.sub_mut(slot, part) else {
+            return self.broken(slot);
+        };
         let granted = core::mem::take(&mut sub.granted);
-        let options = sub.options;
+        let (options, identifiers) = (sub.options, [sub.identifier]);
         if granted != (0, 0) {
             let qos = qos_of(options);
             self.grant(slot, granted, ReasonCode::granted(qos));
             self.send_reply(slot, io);
         }
-        let records = &frames.pages[page.first as usize..(page.first + page.count) as usize];
-        let (retained, records) = records.split_at(page.retained as usize);
+        let (first, count) = (page.first as usize, page.count as usize);
+        let records = frames.pages.get(first..first + count).unwrap_or_default();
+        let (retained, records) = records.split_at(records.len().min(page.retained as usize));
         let name = self.topic_name(slot, part);
-        let identifiers = [self.extra(slot).list[part as usize].identifier];
         for record in retained {
             let wants = Wants {
                 options,
@@ -59,7 +61,9 @@ impl Shard {
         if let Some(left) = self.give_all(slot, part, records, frames, io) {
             (head, at_head) = (left.previous, false);
         }
-        let sub = &mut self.extra(slot).list[part as usize];
+        let Some(sub) = self.sub_mut(slot, part) else {
+            return self.broken(slot);
+        };
         (sub.offset, sub.epoch) = (head, page.epoch);
         if at_head {
             sub.flags |= LIVE;
@@ -89,16 +93,17 @@ impl Shard {
     ) {
         let attached = page.attached;
         self.expand(slot);
+        let Some(sub) = self.sub_mut(slot, part) else {
+            return self.broken(slot);
+        };
         if attached == Attached::Gone {
             // What was kept is deleted: it goes on with what comes behind the deletion.
-            let sub = &mut self.extra(slot).list[part as usize];
             (sub.offset, sub.epoch) = (page.head, page.epoch);
             self.mqtt_state(slot).fresh.push(part);
             let (_, home) = self.place_of(&self.topic_name(slot, part));
             self.start_anew(slot, part, home, page.head);
             return self.resumed.push(self.id_of(slot));
         }
-        let sub = &mut self.extra(slot).list[part as usize];
         if matches!(attached, Attached::Full(_)) && sub.granted != (0, 0) {
             // There is no topic whose messages could have been kept for it: nothing is given back.
             sub.options &= !3;
@@ -119,7 +124,9 @@ impl Shard {
         reason: ReasonCode,
         io: &mut I,
     ) {
-        let sub = &mut self.extra(slot).list[part as usize];
+        let Some(sub) = self.sub_mut(slot, part) else {
+            return self.broken(slot);
+        };
         let granted = core::mem::take(&mut sub.granted);
         if granted == (0, 0) {
             let text = self.text_of(slot, part);
@@ -138,7 +145,8 @@ impl Shard {
         reason: ReasonCode,
         io: &mut I,
     ) {
-        let text = core::str::from_utf8(text).expect("filters are UTF-8");
+        // Filters are UTF-8.
+        let text = core::str::from_utf8(text).unwrap_or_default();
         let words = match reason {
             ReasonCode::QUOTA_EXCEEDED => {
                 self.stats.turned_away += 1;
@@ -159,7 +167,9 @@ impl Shard {
         }
         let fresh = core::mem::take(&mut self.mqtt_state(slot).fresh);
         for part in fresh {
-            let sub = &self.extra(slot).list[part as usize];
+            let Some(sub) = self.sub(slot, part) else {
+                return self.broken(slot);
+            };
             let (topic, again) = (sub.topic, sub.flags & COUNTED != 0);
             let since = Since::At(Position {
                 epoch: sub.epoch,

@@ -80,7 +80,10 @@ impl<'a> Fields<'a> {
 
 /// Whether these are the bytes of a user property of this name.
 fn is_named(item: &[u8], name: &str) -> bool {
-    item[3..].starts_with(name.as_bytes()) && item[1..3] == (name.len() as u16).to_be_bytes()
+    // Behind the property's number stands the name's length, and the name.
+    let len = (name.len() as u16).to_be_bytes();
+    let rest = item.get(1..).and_then(|rest| rest.strip_prefix(&len));
+    rest.is_some_and(|rest| rest.starts_with(name.as_bytes()))
 }
 
 impl Shard {
@@ -88,8 +91,8 @@ impl Shard {
     /// at.
     pub(super) fn warm_publishes(&self, bytes: &[u8], mut at: usize, most: usize) -> usize {
         self.warm_topics(|| {
-            let (header, len) = mqtt::fixed_header(&bytes[at..], most).ok()??;
-            let body = &bytes[at + len..];
+            let (header, len) = mqtt::fixed_header(bytes.get(at..)?, most).ok()??;
+            let body = bytes.get(at + len..)?;
             at = (at + len + header.body_bytes()).min(bytes.len());
             let is_publish = header.kind() == PacketType::Publish;
             let topic = body.split_first_chunk().filter(|_| is_publish);
@@ -380,8 +383,8 @@ impl Shard {
         }
         let content_type = text(frames.content_type(record));
         if !content_type.is_empty() {
-            set.content_type(content_type)
-                .expect("it is checked and short");
+            // It is checked, and short.
+            let _ = set.content_type(content_type);
         }
         for (name, value) in [(KEY, frames.key(record)), (EVENT, frames.event(record))] {
             if !value.is_empty() {

@@ -11,6 +11,7 @@ use crate::mail::{Answer, Ask, Farewell, Given, Outcome, ReplyTo, ShardId, Tell}
 use crate::planted::{self, Fault};
 use crate::sessions::{Claim, Closing, Kept, Opening, Will};
 use crate::shard::Shard;
+use crate::stats::Reason;
 
 use crore_wire::mqtt::ReasonCode;
 
@@ -88,6 +89,7 @@ impl Shard {
         self.count_sessions(before);
         match closing {
             Closing::Done(will) => self.publish_will(will),
+            Closing::Stale => self.stats.closed[Reason::Broken as usize] += 1,
             Closing::Next(claim, opening) => {
                 self.opened(claim.shard, claim.to, claim.owner, opening)
             }

@@ -118,17 +118,19 @@ impl Shard {
             }
             return;
         };
-        shared.waiting -= 1;
+        shared.waiting = shared.waiting.saturating_sub(1);
         shared.homes.extend(group.map(|group| (home, group)));
         let done = shared.waiting == 0;
-        let part = part.expect("it is there");
+        let Some(part) = part else { return };
         if group.is_none() {
             return self.refuse_part(to.slot, part, ReasonCode::QUOTA_EXCEEDED, io);
         }
         if !done {
             return;
         }
-        let sub = &mut self.extra(to.slot).list[part as usize];
+        let Some(sub) = self.sub_mut(to.slot, part) else {
+            return self.broken(to.slot);
+        };
         let granted = core::mem::take(&mut sub.granted);
         if granted != (0, 0) {
             let options = qos_of(sub.options);
@@ -188,7 +190,9 @@ impl Shard {
             }];
             return self.quit_group(home, group, to, unacked, false);
         };
-        let sub = &self.extra(to.slot).list[part as usize];
+        let Some(sub) = self.sub(to.slot, part) else {
+            return self.broken(to.slot);
+        };
         let identifiers = [sub.identifier];
         let wants = Wants {
             options: sub.options,
@@ -245,8 +249,7 @@ impl Shard {
         let of_part = |sent: &Inflight| sent.group.is_some_and(|(of, _)| u32::from(of) == part);
         let mut back: Vec<(ShardId, Unacked)> = Vec::new();
         let mut take = |sent: &Inflight| {
-            let (_, home) = sent.group.expect("it is of a group");
-            back.push((home, sent.unacked()));
+            back.extend(sent.group.map(|(_, home)| (home, sent.unacked())));
         };
         mqtt.waiting
             .iter()

@@ -142,9 +142,27 @@ impl Shard {
         Ok(())
     }
 
+    /// The connection's subscriptions, as far as they stand in a list.
+    pub(super) fn list_of(&self, slot: u32) -> &[Sub] {
+        match self.conns.get(slot).extra {
+            NONE => &[],
+            extra => &self.extras.get(extra).list,
+        }
+    }
+
+    /// One of them. Whoever has its place from a table of ours and finds none ends the connection ([`Shard::broken`]).
+    pub(super) fn sub(&self, slot: u32, part: u32) -> Option<&Sub> {
+        self.list_of(slot).get(part as usize)
+    }
+
+    /// The same, to be changed.
+    pub(super) fn sub_mut(&mut self, slot: u32, part: u32) -> Option<&mut Sub> {
+        self.extra(slot).list.get_mut(part as usize)
+    }
+
     /// The place of a topic in the list.
     pub(super) fn part_of(&self, slot: u32, name: &[u8]) -> Option<u32> {
-        let list = &self.extras.get(self.conns.get(slot).extra).list;
+        let list = self.list_of(slot);
         let found = if is_shared(name) {
             let is = |sub: &Sub| sub.group.as_ref().is_some_and(|group| *group.text == *name);
             list.iter().position(is)
@@ -167,7 +185,9 @@ impl Shard {
         identifier: u32,
         granted: (u16, u16),
     ) -> Result<(), ReasonCode> {
-        let sub = &mut self.extra(slot).list[part as usize];
+        let Some(sub) = self.sub_mut(slot, part) else {
+            return Err(ReasonCode::IMPLEMENTATION_SPECIFIC_ERROR);
+        };
         let waits = sub.granted != (0, 0);
         if waits {
             // Its home has not answered yet: the former grant would be lost.
@@ -175,7 +195,9 @@ impl Shard {
             let reason = ReasonCode::granted(options.max_qos);
             self.grant(slot, former, reason);
         }
-        let sub = &mut self.extra(slot).list[part as usize];
+        let Some(sub) = self.sub_mut(slot, part) else {
+            return Err(ReasonCode::IMPLEMENTATION_SPECIFIC_ERROR);
+        };
         let (topic, former) = (sub.topic, qos(sub.options));
         (sub.options, sub.identifier) = (options.bits(), identifier);
         if sub.group.is_some() {
@@ -189,7 +211,9 @@ impl Shard {
             self.keep_log(topic, needs_log > 0);
             self.mqtt_state(slot).needs_told |= needs_log > 0;
         }
-        let sub = &mut self.extra(slot).list[part as usize];
+        let Some(sub) = self.sub_mut(slot, part) else {
+            return Err(ReasonCode::IMPLEMENTATION_SPECIFIC_ERROR);
+        };
         // What its home has not answered yet is granted with the answer.
         let waits = waits || topic != NONE && sub.flags & COUNTED == 0;
         let shows = options.retain_handling == RetainHandling::Send;
@@ -269,7 +293,7 @@ impl Shard {
         if !row.wants(MULTI) {
             return;
         }
-        for part in 0..self.extras.get(row.extra).list.len() as u32 {
+        for part in 0..self.list_of(slot).len() as u32 {
             self.part_group(slot, part, ends);
         }
     }
@@ -306,8 +330,8 @@ impl Shard {
         if !row.wants(MULTI) {
             return part;
         }
-        let sub = &self.extras.get(row.extra).list[part as usize];
-        part | u32::from(sub.serial) << SERIAL_SHIFT
+        let serial = self.sub(slot, part).map_or(0, |sub| sub.serial);
+        part | u32::from(serial) << SERIAL_SHIFT
     }
 
     /// The place that an answer is for, if it still is what it was.
@@ -317,7 +341,7 @@ impl Shard {
         if !row.wants(MULTI) {
             return (name == 0).then_some(0);
         }
-        let sub = self.extras.get(row.extra).list.get(part as usize)?;
+        let sub = self.sub(slot, part)?;
         (u32::from(sub.serial) == name >> SERIAL_SHIFT).then_some(part)
     }
 
@@ -336,8 +360,10 @@ impl Shard {
 
     fn keep_log_at(&mut self, home: ShardId, hash: u32, name: &[u8], on: bool) {
         if home == self.lanes.me {
-            let here = self.home.as_mut().expect("a home has one");
-            here.keep_log(hash, name, on, self.now);
+            // A home has one.
+            if let Some(here) = &mut self.home {
+                here.keep_log(hash, name, on, self.now);
+            }
         } else {
             self.ask(home, |bytes| Ask::KeepLog {
                 hash,
@@ -356,7 +382,7 @@ impl Shard {
             }
             return;
         }
-        let list = &self.extras.get(row.extra).list;
+        let list = self.list_of(slot);
         let needs = |sub: &Sub| !sub.is_vacant() && sub.group.is_none() && qos(sub.options) > 0;
         let parts = (0..list.len()).filter(|part| needs(&list[*part]));
         for part in parts.collect::<Vec<_>>() {
@@ -366,7 +392,7 @@ impl Shard {
 
     /// One subscription needs its log no more.
     fn release_log(&mut self, slot: u32, part: u32) {
-        let topic = self.extra(slot).list[part as usize].topic;
+        let topic = self.sub(slot, part).map_or(NONE, |sub| sub.topic);
         if topic != NONE {
             self.keep_log(topic, false);
         } else if let Some(filter) = self.wildcard_of(slot, part) {
@@ -381,15 +407,22 @@ impl Shard {
         let found = subacks
             .iter()
             .position(|suback| suback.packet_id == packet_id);
-        let at = found.expect("a grant has its SUBACK");
-        let suback = &mut subacks[at];
-        suback.reasons[usize::from(n)] = reason;
-        suback.waiting -= 1;
-        if suback.waiting > 0 {
+        let suback = found.and_then(|at| subacks.get_mut(at));
+        let place = suback.and_then(|it| {
+            it.reasons
+                .get_mut(usize::from(n))
+                .zip(Some(&mut it.waiting))
+        });
+        let (Some((place, waiting)), Some(id)) = (place, PacketId::new(packet_id)) else {
+            // A grant has its SUBACK.
+            return self.broken(slot);
+        };
+        *place = reason;
+        *waiting = waiting.saturating_sub(1);
+        let (0, Some(at)) = (*waiting, found) else {
             return;
-        }
+        };
         let suback = subacks.remove(at);
-        let id = PacketId::new(packet_id).expect("ids are not 0");
         let reasons = suback.reasons.iter().copied();
         self.write(slot, |out| {
             encode::suback(out, version, id, &NOTHING, reasons)
@@ -426,7 +459,9 @@ impl Shard {
     pub(super) fn leave_part(&mut self, slot: u32, part: u32) {
         self.part_group(slot, part, true);
         self.forget_starts(slot, part);
-        let sub = &self.extra(slot).list[part as usize];
+        let Some(sub) = self.sub(slot, part) else {
+            return self.broken(slot);
+        };
         if sub.group.is_none() && qos(sub.options) > 0 {
             self.release_log(slot, part);
         }
@@ -435,7 +470,9 @@ impl Shard {
         if let Some(mqtt) = &mut extra.mqtt {
             mqtt.fresh.retain(|other| *other != part);
         }
-        let sub = &mut extra.list[part as usize];
+        let Some(sub) = extra.list.get_mut(part as usize) else {
+            return;
+        };
         let grouped = sub.group.take().is_some();
         let (topic, place, counted) = (sub.topic, sub.place, sub.flags & COUNTED != 0);
         let (granted, filter) = (sub.granted, core::mem::take(&mut sub.filter));
@@ -466,11 +503,13 @@ impl Shard {
                 && sub.flags & COUNTED == 0
                 && qos(sub.options) > 0
         };
-        let list = &self.extras.get(row.extra).list;
+        let list = self.list_of(slot);
         let parts = (0..list.len()).filter(|part| waits(&list[*part]));
         for part in parts.collect::<Vec<_>>() {
             // Nobody is there to be told.
-            self.extra(slot).list[part].granted = (0, 0);
+            if let Some(sub) = self.sub_mut(slot, part as u32) {
+                sub.granted = (0, 0);
+            }
             self.leave_part(slot, part as u32);
         }
     }
