@@ -15,6 +15,7 @@ mod ndjson;
 mod requests;
 pub mod rng;
 mod shards;
+mod snapshot;
 mod text;
 mod tls;
 
@@ -24,6 +25,7 @@ pub use http::{body, fields, head};
 pub use mqtt::mqtt;
 pub use ndjson::ndjson;
 pub use requests::requests;
+pub use snapshot::snapshot;
 pub use text::{position, sse, topic};
 pub use tls::tls;
 
@@ -97,6 +99,11 @@ pub const TARGETS: &[Target] = &[
     Target {
         name: "connection",
         run: connection,
+        words: &[],
+    },
+    Target {
+        name: "snapshot",
+        run: snapshot,
         words: &[],
     },
     Target {

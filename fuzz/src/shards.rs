@@ -7,6 +7,7 @@
 use crore_broker::admission::Admission;
 use crore_broker::rules::Rules;
 use crore_broker::settings::{Keep, Rule, Settings, Slow};
+use crore_broker::snapshot::{Damaged, Head, Restored};
 use crore_broker::{Close, ConnId, Input, Io, Link, Mail, Now, Pace, Shard, ShardId, World};
 use std::collections::VecDeque;
 use std::net::IpAddr;
@@ -395,4 +396,72 @@ impl Shards {
             assert!(held.is_empty(), "at the end shard {n} holds {held:?}");
         }
     }
+}
+
+/// What a shard leaves behind for its successor, and what that needs.
+pub struct Left {
+    /// What the snapshot says it is.
+    pub head: Head,
+    /// Its blocks, without the first one.
+    pub blocks: Vec<Vec<u8>>,
+    /// The world of both.
+    pub world: Arc<World>,
+    /// When it was taken.
+    pub now: Now,
+}
+
+impl Shards {
+    /// All leave at once, and a shard writes down what it has.
+    pub fn leave(mut self, home: ShardId) -> Left {
+        for link in 0..self.net.sockets.len() {
+            self.reset(link);
+        }
+        self.settle();
+        let head = Head {
+            set: 1,
+            epoch: self.world.epoch,
+            seed: self.world.seed,
+            homes: self.world.homes,
+            home,
+            unix_s: self.now.unix_s,
+        };
+        let blocks = saved(&mut self.shards[usize::from(home)], &head);
+        Left {
+            head,
+            blocks,
+            world: self.world,
+            now: self.now,
+        }
+    }
+}
+
+impl Left {
+    /// A shard that goes on with this; it has a tick and a turn.
+    ///
+    /// # Errors
+    /// When it is no state.
+    pub fn restored(&self) -> Result<Shard, Damaged> {
+        let mut restored = Restored::new(Arc::clone(&self.world), &self.head, self.now);
+        for block in &self.blocks {
+            restored.take(block)?;
+        }
+        let restored = restored.finish()?;
+        let mut shard = Shard::new(self.head.home, Arc::clone(&self.world), self.now);
+        shard.adopt(restored);
+        let mut net = Net {
+            sockets: Vec::new(),
+            mail: Default::default(),
+            turn_of: self.head.home.into(),
+        };
+        shard.handle(Input::Tick, self.now, &mut net);
+        shard.flush(self.now, &mut net);
+        Ok(shard)
+    }
+}
+
+/// The blocks of a shard's snapshot behind the first.
+pub fn saved(shard: &mut Shard, head: &Head) -> Vec<Vec<u8>> {
+    let blocks = std::iter::from_fn(|| Some(shard.save(head, usize::MAX)));
+    let blocks = blocks.skip(1).take_while(|block| !block.is_empty());
+    blocks.collect()
 }

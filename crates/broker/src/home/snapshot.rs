@@ -177,7 +177,7 @@ impl Home {
     pub(crate) fn restore_loss(
         &mut self,
         from: &mut In<'_>,
-        topics: &[u32],
+        topics: &[(u32, u32)],
     ) -> Result<(), Damaged> {
         let offset = from.number()?;
         let topic = topic_of(from.number32()?, topics)?;
@@ -277,7 +277,7 @@ impl Home {
     pub(crate) fn restore_message(
         &mut self,
         from: &mut In<'_>,
-        topics: &[u32],
+        topics: &[(u32, u32)],
         settings: &Settings,
         rules: &Rules,
         now: Now,
@@ -331,6 +331,10 @@ impl Home {
             }
             return Ok(());
         }
+        let newest = self.log.newest_offset(row.log);
+        if offset <= newest || previous < newest {
+            return Err(Damaged("messages of a topic are in disorder"));
+        }
         let name = self.names.get(row.name);
         let needed = row.has(KEEPS)
             || self.kept.has_match(name)
@@ -375,10 +379,7 @@ impl Home {
     }
 }
 
-fn topic_of(former: u32, topics: &[u32]) -> Result<u32, Damaged> {
-    let id = topics.get(former as usize).copied().ok_or(NO_TOPIC)?;
-    match id {
-        NONE => Err(NO_TOPIC),
-        id => Ok(id),
-    }
+fn topic_of(former: u32, topics: &[(u32, u32)]) -> Result<u32, Damaged> {
+    let at = topics.binary_search_by_key(&former, |(former, _)| *former);
+    at.map(|at| topics[at].1).map_err(|_| NO_TOPIC)
 }

@@ -41,6 +41,14 @@ impl Log {
         }
     }
 
+    /// The offset of a chain's newest message; 0 where there is none.
+    pub fn newest_offset(&self, chain: u32) -> u64 {
+        if chain == NONE || self.chains.get(chain).count == 0 {
+            return 0;
+        }
+        self.entries.get(self.chains.get(chain).newest()).offset
+    }
+
     /// A chain without messages, of a topic that lost some.
     pub fn empty_chain(&mut self, topic: u32, number: u8, latest: bool, lost: u64) -> u32 {
         self.chains.insert(Chain::new(topic, number, latest, lost))

@@ -21,8 +21,11 @@ pub struct Restored {
     passed_s: u32,
     home: Box<Home>,
     sessions: Sessions,
-    /// The rows that the topics have now, by those that they had.
-    pub(crate) topics: Vec<u32>,
+    /// How many rows of topics there were.
+    rows: u32,
+    /// The rows that the topics had and those that they have now, in the order of the former. What the snapshot says there is
+    /// of them reserves nothing: it may be damaged.
+    pub(crate) topics: Vec<(u32, u32)>,
     /// Topics whose newest messages had gone without being lost.
     pub(crate) ended: Vec<u32>,
     records: u64,
@@ -46,6 +49,7 @@ impl Restored {
             passed_s: now.unix_s.saturating_sub(head.unix_s),
             home: Box::new(home),
             sessions: Sessions::default(),
+            rows: 0,
             topics: Vec::new(),
             ended: Vec::new(),
             records: 0,
@@ -76,13 +80,15 @@ impl Restored {
         let home = &mut self.home;
         match kind {
             kind::HOME => {
-                let rows = home.restore_home(from)?;
-                self.topics = alloc::vec![crate::slab::NONE; rows as usize];
+                self.rows = home.restore_home(from)?;
                 Ok(())
             }
             kind::TOPIC => {
                 let (row, id, ended) = home.restore_topic(self.me, from, &world.rules)?;
-                *self.topics.get_mut(row as usize).ok_or(NO_TOPIC)? = id;
+                if row >= self.rows || self.topics.last().is_some_and(|(last, _)| *last >= row) {
+                    return Err(NO_TOPIC);
+                }
+                self.topics.push((row, id));
                 if ended {
                     self.ended.push(id);
                 }

@@ -135,6 +135,17 @@ fn a_handshake_that_does_not_go_on_is_ended_by_the_first_deadline() {
         "no plain answer: {said:?}"
     );
     ended(&server, "slow", 1.0, "raise timeouts.head_s");
+    // Nor does it help to go on in crumbs: a record of a kilobyte, a byte now and then.
+    let mut crumbs = connect_plain(&server);
+    crumbs.write_all(&[22, 3, 1, 4, 0]).unwrap();
+    let gone = (0..400).any(|_| {
+        std::thread::sleep(Duration::from_millis(50));
+        crumbs.write_all(&[0]).is_err()
+    });
+    assert!(
+        gone,
+        "its handshake has gone on for twenty times its deadline"
+    );
     let mut silent = connect_plain(&server);
     let said = until_end(&mut silent);
     assert!(said.starts_with(b"HTTP/1.1 408"), "{said:?}");

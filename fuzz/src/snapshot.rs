@@ -1,0 +1,108 @@
+//! What a server leaves for its successor, changed: it is refused, or is a state that can be left again.
+//!
+//! The input says what is changed in a snapshot that a small server has written: its records, as if the checksums of the
+//! blocks held; they hold off all that is no intent, which is shown as well.
+
+use std::sync::OnceLock;
+
+use crore_broker::snapshot::{Head, block_bytes, check_block, seal};
+
+use crate::Input;
+use crate::shards::{Left, Shards, saved};
+
+/// A window that is never exhausted.
+const WIDE: usize = 1 << 20;
+
+/// An MQTT client with a session that outlives it, and a will that waits; then a plain filter and a shared one.
+const SESSION: &[u8] =
+    b"\x10\x20\0\x04MQTT\x05\x0c\0\x3c\x05\x11\0\0\0\xff\0\x01c\x05\x18\0\0\0\x64\0\x01w\0\x02hi\
+    \x82\x18\0\x01\0\0\x03a/+\x01\0\x0c$share/g/a/#\x01";
+
+/// Publishes of every kind that leaves a trace.
+const REQUESTS: &[&str] = &[
+    "POST /pub/a/b HTTP/1.1\r\nHost: localhost\r\nContent-Length: 3\r\n\r\none",
+    "POST /pub/a/b HTTP/1.1\r\nHost: localhost\r\nContent-Type: text/css\r\nContent-Length: 3\r\n\r\ntwo",
+    "POST /pub/a/c HTTP/1.1\r\nHost: localhost\r\nCrore-Retain: ?1\r\nContent-Length: 4\r\n\r\nkept",
+    "POST /pub/latest/x HTTP/1.1\r\nHost: localhost\r\nCrore-Key: one\r\nContent-Length: 5\r\n\r\nfirst",
+    "POST /pub/latest/x HTTP/1.1\r\nHost: localhost\r\nCrore-Key: one\r\nContent-Length: 6\r\n\r\nsecond",
+    "POST /pub/skip/y HTTP/1.1\r\nHost: localhost\r\nIdempotency-Key: \"k\"\r\nContent-Length: 1\r\n\r\ny",
+    "POST /pub/none/z HTTP/1.1\r\nHost: localhost\r\nContent-Length: 1\r\n\r\nz",
+];
+
+/// What the homes of a small server leave.
+fn left() -> &'static [Left; 2] {
+    static LEFT: OnceLock<[Left; 2]> = OnceLock::new();
+    LEFT.get_or_init(|| {
+        [0, 1].map(|home| {
+            let mut shards = Shards::new();
+            let session = shards.connect(0, WIDE);
+            shards.write(session, SESSION);
+            shards.settle();
+            shards.reset(session);
+            let link = shards.connect(1, WIDE);
+            for request in REQUESTS {
+                shards.write(link, request.as_bytes());
+                shards.settle();
+            }
+            shards.leave(home)
+        })
+    })
+}
+
+/// A snapshot that was changed is refused, or is a state that can be left again and read again.
+pub fn snapshot(data: &[u8]) {
+    let Some(input) = Input::of(data) else {
+        return;
+    };
+    let left = &left()[usize::from(input.options & 1)];
+    let mut bytes = left.blocks.concat();
+    let untouched = bytes.clone();
+    for change in input.bytes.chunks_exact(4) {
+        let [what, high, low, value] = *change else {
+            return;
+        };
+        let at = usize::from(u16::from_be_bytes([high, low])) % (bytes.len() + 1);
+        let end = bytes.len().min(at + usize::from(value));
+        match what % 6 {
+            0 if at < bytes.len() => bytes[at] = value,
+            1 if at < bytes.len() => bytes[at] ^= 1 << (value % 8),
+            2 => bytes.truncate(at),
+            3 => drop(bytes.drain(at..end)),
+            4 => {
+                let copy = bytes[at..end].to_vec();
+                bytes.extend(copy);
+            }
+            _ => bytes.insert(at, value),
+        }
+    }
+    checks(&bytes, &untouched);
+    // Where a block ends is no matter of the records, but none is cut.
+    let changed = Left {
+        blocks: vec![bytes.clone()],
+        world: left.world.clone(),
+        ..*left
+    };
+    let Ok(mut shard) = changed.restored() else {
+        assert!(bytes != untouched, "what was left can be read");
+        return;
+    };
+    let again = Left {
+        blocks: saved(&mut shard, &left.head),
+        world: left.world.clone(),
+        ..*left
+    };
+    if let Err(why) = again.restored() {
+        panic!("it cannot be left again: {why}");
+    }
+}
+
+/// No block is taken for another one, and none that was changed.
+fn checks(bytes: &[u8], untouched: &[u8]) {
+    let head = seal(1, untouched);
+    let holds = check_block(&head, 1, bytes);
+    assert_eq!(holds.is_ok(), bytes == untouched);
+    assert!(check_block(&head, 2, untouched).is_err());
+    assert_eq!(block_bytes(&head), Ok(untouched.len()));
+    // The head is read before all else, and is whatever it says or nothing.
+    let _ = Head::read(bytes);
+}
