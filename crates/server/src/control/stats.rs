@@ -11,6 +11,7 @@ use axum::extract::State;
 use axum::http::{HeaderMap, header};
 use axum::response::sse::{Event, Sse};
 use axum::response::{IntoResponse as _, Response};
+use crore_broker::account::Part;
 use crore_broker::{ShardId, Transport};
 use futures_util::stream;
 use serde::Serialize;
@@ -197,21 +198,24 @@ pub fn tables(shards: &[Snapshot]) -> Vec<Table> {
         name,
         bytes: sum(shards, |shard| bytes(shard) as u64),
     };
-    vec![
+    let part = |part: Part| Table {
+        name: part.name(),
+        bytes: sum(shards, |shard| shard.accounts.parts[part as usize] as u64),
+    };
+    let mut tables = vec![
         of("connections", |s| s.tables.connections),
         of("mqtt", |s| s.tables.mqtt),
         of("sides", |s| s.tables.sides),
         of("carrier_topics", |s| s.tables.carrier_topics),
         of("home_topics", |s| s.tables.home_topics),
         of("names", |s| s.accounts.name_bytes),
-        of("sessions", |s| s.tables.sessions + s.accounts.session_bytes),
+        of("sessions", |s| s.tables.sessions),
         of("log", |s| s.accounts.log_bytes),
-        of("outboxes", |s| s.accounts.outbox_bytes),
-        of("received", |s| s.accounts.receive_bytes),
         of("tls_keys", |s| s.tls_usage.key_bytes),
         of("tls_descriptors", |s| s.tls_usage.descriptor_bytes),
-        of("tls_records", |s| s.tls_usage.record_bytes),
-    ]
+    ];
+    tables.extend(Part::ALL.map(part));
+    tables
 }
 
 impl Stats {

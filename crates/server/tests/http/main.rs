@@ -19,6 +19,7 @@ mod deflate;
 mod delete;
 mod filters;
 mod framing;
+mod hostile;
 mod idempotency;
 mod interest;
 mod latest;

@@ -17,9 +17,14 @@ impl Shard {
         if row.wants(FILTERS) {
             return self.catch_up_filters(slot);
         }
-        let behind = core::mem::take(&mut self.extra(slot).behind);
+        let streams = matches!(row.state, State::Sse | State::WebSocket);
+        let mut behind = core::mem::take(&mut self.extra(slot).behind);
         if behind.is_empty() {
             return;
+        }
+        if streams {
+            // One page at a time: the next one is asked for when the socket has taken it.
+            self.extra(slot).behind = behind.split_off(1);
         }
         for seen in behind {
             let most = self.places(slot, seen.part);

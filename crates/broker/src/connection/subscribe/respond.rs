@@ -166,8 +166,19 @@ impl Shard {
         let held = core::mem::take(&mut attaching.held);
         let frames = core::mem::take(&mut attaching.frames);
         let mut bytes = Rope::default();
+        let mut later: Vec<u32> = Vec::new();
         for item in &held {
             match *item {
+                Held::Message(part, _) if later.contains(&part) => {}
+                Held::Message(part, ref record) if !bytes.is_empty() && {
+                    let more = bytes.len() + frames.frame(record).len();
+                    more > self.world.settings.limits.outbox_bytes
+                } =>
+                {
+                    // What is more than an outbox holds is read from the log when the socket has taken this.
+                    later.push(part);
+                    self.read_later(slot, part, record.previous);
+                }
                 Held::Message(part, ref record) => {
                     self.saw(slot, part, record.offset, self.world.epoch);
                     let (topic, start) = (self.topic_of(slot, part), bytes.len());
@@ -195,6 +206,20 @@ impl Shard {
         if self.conns.get(slot).outbox == NONE {
             self.resumed.push(self.id_of(slot));
         }
+    }
+
+    /// A topic of a set is read on from the log, behind this offset.
+    fn read_later(&mut self, slot: u32, part: u32, offset: u64) {
+        let epoch = self.world.epoch;
+        self.saw(slot, part, offset, epoch);
+        *self.flags_of(slot, part) &= !LIVE;
+        let behind = &mut self.extra(slot).behind;
+        behind.retain(|behind| behind.part != part);
+        behind.push(Behind {
+            part,
+            offset,
+            epoch,
+        });
     }
 
     pub(in crate::connection) fn begin_with<I: Io>(&mut self, slot: u32, body: &Rope, io: &mut I) {

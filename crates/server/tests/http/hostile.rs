@@ -1,0 +1,112 @@
+//! Single requests, and a few clients that do not read, which once ended the server or filled its memory.
+
+use crate::conn::{Conn, await_subscribers, once, publish};
+use crate::support::Server;
+use crate::ws::{Ws, handshake};
+use std::time::{Duration, Instant};
+
+/// How much more than before a server may hold for clients that do not read what is there once.
+const GROWN_MAX: u64 = 48 << 20;
+
+#[test]
+fn a_request_on_two_topics_that_is_answered_at_once_disturbs_nobody() {
+    let server = Server::start();
+    let accept = [("Accept", "text/event-stream")];
+    for target in ["/sub?topic=a&topic=b", "/sub?filter=a%2F%23&filter=b"] {
+        let mut conn = Conn::open(&server);
+        conn.ask("HEAD", target, &accept, "");
+        assert_eq!(conn.head().status, 200);
+        drop(conn);
+        for left_out in ["Sec-WebSocket-Version", "Sec-WebSocket-Key"] {
+            let mut headers = handshake(&[]);
+            headers.retain(|(name, _)| *name != left_out);
+            let mut conn = Conn::open(&server);
+            conn.ask("GET", target, &headers, "");
+            assert!([400, 426].contains(&conn.head().status), "{target}");
+            drop(conn);
+        }
+        assert_eq!(publish(&server, "a", "still here").status, 201);
+    }
+}
+
+/// What a message in 32 topics of 1 MB each, of bytes that JSON writes with six, costs for one request.
+#[test]
+fn a_set_of_large_messages_is_read_one_by_one() {
+    let server = Server::start();
+    let topics: Vec<String> = (0..32).map(|n| format!("t{n}")).collect();
+    for topic in &topics {
+        assert_eq!(publish(&server, topic, "\u{1}".repeat(1 << 20)).status, 202);
+    }
+    let query = topics.iter().map(|topic| format!("topic={topic}&"));
+    let target = format!("/sub?{}since=oldest&envelope=json", query.collect::<String>());
+    let before = server.pss_bytes();
+    let mut held = Vec::new();
+    for headers in [&[][..], &[("Accept", "text/event-stream")][..]] {
+        let mut conn = Conn::open(&server);
+        conn.ask("GET", &target, headers, "");
+        held.push(conn);
+    }
+    let mut ws = Ws::open(&server, &target, &[]);
+    assert_never_grows(&server, before);
+    // All of it comes all the same.
+    for _ in &topics {
+        assert!(ws.message().payload.len() > 6 << 20);
+    }
+    assert_eq!(publish(&server, "t3", "live").status, 201);
+    assert!(ws.message().text().contains("live"));
+}
+
+/// One message of 1 MB, and many that ask for it over each transport and read nothing.
+#[test]
+fn a_large_message_is_there_once_however_many_do_not_read_it() {
+    let server = Server::start();
+    assert_eq!(publish(&server, "big", "x".repeat((1 << 20) - 10)).status, 202);
+    let before = server.pss_bytes();
+    let mut held = Vec::new();
+    for _ in 0..300 {
+        for (target, headers) in [
+            ("/sub/big?since=oldest", &[][..]),
+            ("/sub/big?since=oldest", &[("Accept", "text/event-stream")][..]),
+            ("/sub/big?since=oldest", &handshake(&[])[..]),
+        ] {
+            let mut conn = Conn::open(&server);
+            conn.ask("GET", target, headers, "");
+            held.push(conn);
+        }
+    }
+    assert_never_grows(&server, before);
+    assert_eq!(once(&server, "GET", "/pub/big", &[], "").status, 200);
+}
+
+/// The same, of messages that come while they wait.
+#[test]
+fn a_large_message_under_way_is_there_once() {
+    let server = Server::with("[[rule]]\nmatch = '#'\nlog_messages = 2\n");
+    let mut held: Vec<Conn> = Vec::new();
+    for n in 0..400 {
+        let mut conn = Conn::open(&server);
+        let headers = match n % 2 {
+            0 => vec![("Accept", "text/event-stream")],
+            _ => handshake(&[]),
+        };
+        conn.ask("GET", "/sub/big", &headers, "");
+        held.push(conn);
+    }
+    await_subscribers(&server, "big", 400);
+    let before = server.pss_bytes();
+    for _ in 0..4 {
+        let data = "x".repeat((1 << 20) - 10);
+        assert_eq!(publish(&server, "big", data).status, 201);
+    }
+    assert_never_grows(&server, before);
+}
+
+/// Looks for some seconds: it is the memory at its most that counts.
+fn assert_never_grows(server: &Server, before: u64) {
+    let until = Instant::now() + Duration::from_secs(3);
+    while Instant::now() < until {
+        let grown = server.pss_bytes().saturating_sub(before);
+        assert!(grown < GROWN_MAX, "it has grown by {} MB", grown >> 20);
+        std::thread::sleep(Duration::from_millis(50));
+    }
+}
