@@ -7,9 +7,12 @@ use crate::ws::handshake;
 use std::net::Shutdown;
 
 const EXPECTS: (&str, &str) = ("Expect", "100-continue");
-/// Somebody without credentials may read one topic.
+/// Nobody may do anything without a token.
 const CLOSED: &str =
     "[[access.key]]\nalg = \"HS256\"\nsecret = \"0123456789abcdef0123456789abcdef\"\n";
+
+/// At which server, the status, and the request.
+type Refused<'a> = (&'a Server, u16, &'a str, &'a str, &'a [(&'a str, &'a str)]);
 
 /// The head of a request with a body that is to come.
 fn head(method: &str, target: &str, more: &[(&str, &str)], length: usize) -> String {
@@ -41,7 +44,7 @@ fn who_is_refused_is_told_before_the_body_and_not_asked_for_it() {
     let foreign = ("Origin", "https://evil.example");
     let worthless = ("Authorization", "Bearer a.b.c");
     let lines = ("Content-Type", "application/x-ndjson");
-    let table: &[(&Server, u16, &str, &str, &[(&str, &str)])] = &[
+    let table: &[Refused<'_>] = &[
         (&closed, 401, "POST", "/pub/a", &[]),
         (&closed, 401, "POST", "/pub/a", &[worthless]),
         (&closed, 401, "POST", "/pub", &[lines]),
