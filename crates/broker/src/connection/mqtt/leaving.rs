@@ -12,6 +12,7 @@ use super::publish::{answered, reason_of};
 use crate::mail::{Ask, Farewell, Outcome, ReplyTo, ShardId};
 use crate::sessions::ConnOf;
 use crate::shard::Shard;
+use crate::stats::Reason;
 
 /// Stands for the answer to a fence among those to publishes: no packet id is 0.
 const FENCE: u32 = 0;
@@ -78,7 +79,8 @@ impl Shard {
             return;
         };
         let Some(at) = leaving.due.iter().position(|due| *due == to.part) else {
-            // Nothing was asked that this could answer.
+            // Each ask has one answer, and this is to none: the connection that it was of has ended.
+            self.stats.closed[Reason::Broken as usize] += 1;
             return;
         };
         leaving.due.swap_remove(at);

@@ -289,7 +289,10 @@ impl Shard {
                 .retain(|answer| !answer.is_due(id, exactly_once));
             return Err(reason);
         }
-        mqtt.answer(id, exactly_once, reason);
+        if !mqtt.answer(id, exactly_once, reason) {
+            // Each publish has its place, and one answer.
+            return Err(ReasonCode::IMPLEMENTATION_SPECIFIC_ERROR);
+        }
         self.write_answers(slot);
         Ok(())
     }

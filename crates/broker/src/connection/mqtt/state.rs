@@ -275,17 +275,16 @@ impl Mqtt {
             && self.asked.is_none()
     }
 
-    /// Notes what became of a publish, for all that came with its id while it was under way.
-    pub fn answer(&mut self, id: u16, exactly_once: bool, reason: ReasonCode) {
+    /// Notes what became of a publish, for all that came with its id while it was under way; false when none waits for that.
+    pub fn answer(&mut self, id: u16, exactly_once: bool, reason: ReasonCode) -> bool {
         let answers = self.answers.iter_mut();
-        let mut own = answers
+        let own = answers
             .filter(|it| (it.packet_id, it.exactly_once) == (id, exactly_once))
             .filter(|it| it.reason.is_none());
         // Two of QoS 1 with one id are two messages, each with its own answer.
-        let more = if exactly_once { usize::MAX } else { 1 };
-        own.by_ref()
-            .take(more)
-            .for_each(|answer| answer.reason = Some(reason));
+        let most = if exactly_once { usize::MAX } else { 1 };
+        let noted = own.take(most).map(|answer| answer.reason = Some(reason));
+        noted.count() > 0
     }
 
     /// Bytes of heap that it occupies, itself included. It costs a step for each message under way.
