@@ -516,6 +516,7 @@ fn the_documented_settings_are_all_of_them_with_their_defaults() {
             "limits.log_bytes",
             "limits.connections_max",
             "limits.accepts_per_s",
+            "limits.memory_bytes",
         ];
         if resolved.contains(&key.as_str()) {
             *value = Value::Integer(0);
