@@ -59,6 +59,13 @@ impl Metrics {
         Some(Metrics(all))
     }
 
+    /// What it says of bytes that are there now, in MiB, for whoever looks for the rest.
+    pub fn memory(&self) -> String {
+        let bytes = self.0.iter().filter(|(name, _)| name.ends_with("_bytes"));
+        let shown = bytes.map(|(name, bytes)| format!("{name} {:.1}", bytes / f64::from(1 << 20)));
+        shown.collect::<Vec<_>>().join(", ")
+    }
+
     fn get(&self, name: &str) -> f64 {
         self.0.get(name).copied().unwrap_or(0.0)
     }

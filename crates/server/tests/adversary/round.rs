@@ -168,7 +168,8 @@ impl Round<'_> {
                     if grown > may {
                         let (is, may) = (mib(grown), mib(may));
                         left.push(format!(
-                            "it takes {is} MiB more than an empty one, not {may}"
+                            "it takes {is} MiB more than an empty one, not {may}; in MiB it names {}",
+                            metrics.memory()
                         ));
                     }
                     left

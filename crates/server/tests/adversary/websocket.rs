@@ -4,7 +4,7 @@ use crore_wire::websocket::frame::{Opcode, write_masked};
 
 use crate::http::{ask, end, readable, since, topic};
 use crate::random::Random;
-use crate::script::{Door, Script, Send, Step};
+use crate::script::{Ask, Door, Script, Send, Step};
 
 /// The key of RFC 6455 section 1.3.
 const KEY: &str = "dGhlIHNhbXBsZSBub25jZQ==";
@@ -129,7 +129,8 @@ fn any_frame(random: &mut Random) -> Send {
             .concat(),
         ),
     };
-    Send::new(format!("{label}, {size}"), bytes)
+    // Where the upgrade is refused it is no request.
+    Send::new(format!("{label}, {size}"), bytes).asking(Ask::Junk)
 }
 
 /// A right upgrade and frames.
