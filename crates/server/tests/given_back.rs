@@ -72,7 +72,7 @@ fn read_all(streams: &mut [TcpStream]) -> usize {
 #[test]
 fn the_memory_of_a_rush_is_given_back_when_it_is_over() {
     let server = Server::with_admin(
-        "[limits]\noutbox_bytes = '2 MiB'\noutbox_bytes_per_shard = '512 MiB'\nsend_buffer_bytes = 16384\n",
+        "[limits]\noutbox_bytes = '2 MiB'\nmemory_bytes = '512 MiB'\nsend_buffer_bytes = 16384\n",
     );
     let mut readers: Vec<TcpStream> = (0..READERS).map(|_| subscriber(&server, "rush")).collect();
     let subscribed =

@@ -128,7 +128,7 @@ fn who_comes_on_is_never_cut_off() {
 fn small() -> Server {
     Server::with_shards(
         1,
-        "[limits]\nmessage_bytes = 65536\nbatch_bytes = 65536\nreceive_bytes_per_shard = 262144\n",
+        "[limits]\nmessage_bytes = 65536\nbatch_bytes = 65536\noutbox_bytes = 65536\nmemory_bytes = 524288\n",
     )
 }
 
