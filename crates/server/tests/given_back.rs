@@ -93,13 +93,14 @@ fn the_memory_of_a_rush_is_given_back_when_it_is_over() {
     eventually("subscribers", || {
         (subscribed() >= (READERS + few.len()) as f64).then_some(())
     });
-    (0..100).for_each(|_| publish(&mut publisher, "warm", 13_000));
+    (0..200).for_each(|_| publish(&mut publisher, "warm", 7_000));
     drop(few);
     eventually("their end", || (waiting() == 0.0).then_some(()));
     let before = server.pss_bytes();
     let (mut n, mut sent) = (0, 0);
     while sent < EACH_BYTES {
-        let bytes = 1_000 + n * 7_919 % 12_000;
+        // Larger ones are there once for all.
+        let bytes = 1_000 + n * 7_919 % 6_000;
         publish(&mut publisher, "rush", bytes);
         // What stays lies behind what goes: the allocator gives nothing back by itself.
         publish(&mut publisher, &format!("stays/{n}"), 10_000);
