@@ -6,7 +6,10 @@ use crate::http::{LARGE, ask, request, topic};
 use crate::random::Random;
 use crate::script::{Ask, Door, Script, Send, Step};
 use crate::websocket::upgrade;
-use crate::world::RECEIVE_BYTES;
+use crate::world::MEMORY_BYTES;
+
+/// What one crowd of half requests aims to fill.
+const SHARE_BYTES: usize = MEMORY_BYTES as usize / 4;
 
 /// Many readers of one kept large message, none of whom reads.
 pub fn deaf(random: &mut Random) -> Script {
@@ -49,7 +52,7 @@ pub fn half_posts(random: &mut Random) -> Script {
         0 => (60, random.between(1_000, 30_000)),
         _ => {
             let sharers = random.one(&[9, 10, 16]);
-            (sharers, RECEIVE_BYTES as usize / 2 / sharers)
+            (sharers, SHARE_BYTES / sharers)
         }
     };
     let size = most - random.between(0, 400);

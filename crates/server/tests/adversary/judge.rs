@@ -8,13 +8,13 @@ use std::time::Duration;
 use crate::honest;
 use crate::ping::Ping;
 use crate::tally::Tally;
-use crate::world::{LOG_BYTES, OUTBOX_BYTES, RECEIVE_BYTES};
+use crate::world::{LOG_BYTES, MEMORY_BYTES};
 
 /// How long the admin port may take to answer.
 const PATIENCE: Duration = Duration::from_secs(10);
 
 /// Tables, buffers of the shards, sessions, retained messages, and what the allocator does not use just then.
-const REST_BYTES: u64 = 64 << 20;
+const REST_BYTES: u64 = 96 << 20;
 /// What the server says that it holds, by name.
 const HELD: &[&str] = &[
     "crore_log_bytes",
@@ -140,7 +140,7 @@ impl Process {
 
 /// What it may take while attackers are there: the sum of what its settings allow.
 pub fn bound_bytes() -> u64 {
-    LOG_BYTES + OUTBOX_BYTES + RECEIVE_BYTES + REST_BYTES
+    LOG_BYTES + MEMORY_BYTES + REST_BYTES
 }
 
 /// What it may take by what it says that it holds.

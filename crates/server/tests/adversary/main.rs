@@ -42,7 +42,7 @@ use round::Round;
 use std::time::{Duration, Instant, SystemTime};
 
 /// How long attackers come in every run of the tests: those of the kept seeds, then those of a fresh one.
-const SHORT: Duration = Duration::from_secs(20);
+const SHORT: Duration = Duration::from_secs(15);
 /// A long run is one of rounds, each with a seed and a server of its own, so that a seed is soon played again.
 const ROUND: Duration = Duration::from_secs(60);
 /// Where nobody says how late something may be. Debug builds are slow, and machines of tests are busy.

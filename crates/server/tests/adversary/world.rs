@@ -1,6 +1,7 @@
 //! The server under attack: small limits, so that a small attack reaches them, and a control group around it.
 
 use std::path::Path;
+use std::process::{Command, Stdio};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -15,17 +16,21 @@ use crate::judge::{Process, bound_bytes};
 use crate::support::Server;
 use crate::tool::Certificates;
 
-/// Memory of all logs, of the outboxes of both shards, and of what arrived in part, in bytes: as the settings say.
+/// Memory of all logs, and of all else that clients make the server hold, in bytes: as the settings say.
 pub const LOG_BYTES: u64 = 64 << 20;
-pub const OUTBOX_BYTES: u64 = 2 * (8 << 20);
-pub const RECEIVE_BYTES: u64 = 2 * (8 << 20);
+pub const MEMORY_BYTES: u64 = 32 << 20;
 /// The group's limit on top of what the process may take: what the kernel holds for its sockets.
 const KERNEL_BYTES: u64 = 192 << 20;
 /// Until a server that has just begun has all that an empty one has.
 const QUIET: Duration = Duration::from_millis(400);
 
+/// The same sum in the words of today, and in those of builds from before it was one.
+const MEMORY: &str = "[limits]\nmemory_bytes = \"32 MiB\"";
+const MEMORY_BEFORE: &str =
+    "[limits]\noutbox_bytes_per_shard = \"8 MiB\"\nreceive_bytes_per_shard = \"8 MiB\"";
+
+/// What follows it.
 const SETTINGS: &str = r##"
-[limits]
 batch_bytes = "2 MiB"
 topics_per_shard = 5000
 filters_per_shard = 5000
@@ -34,8 +39,6 @@ connections_per_address_max = 220
 log_bytes = "64 MiB"
 send_buffer_bytes = "16 KiB"
 outbox_bytes = "512 KiB"
-outbox_bytes_per_shard = "8 MiB"
-receive_bytes_per_shard = "8 MiB"
 publish_credit_bytes = "2 MiB"
 
 [timeouts]
@@ -98,9 +101,13 @@ pub struct World {
 impl World {
     pub fn start() -> World {
         let certificates = Certificates::new();
+        let memory = match knows(MEMORY, &certificates) {
+            true => MEMORY,
+            false => MEMORY_BEFORE,
+        };
         let settings = format!(
-            "{SETTINGS}\n{}",
-            certificates.settings("handshakes_max = 100")
+            "{memory}{SETTINGS}\n{}",
+            certificates.settings("handshakes_max = 1000")
         );
         let server = Server::with_admin(&settings);
         std::thread::sleep(QUIET);
@@ -130,6 +137,24 @@ impl World {
             kills => Some(format!("{how}: out of the group's memory ({kills} kills)")),
         }
     }
+}
+
+/// Whether the build under test knows these settings.
+fn knows(settings: &str, certificates: &Certificates) -> bool {
+    certificates.write("known.toml", settings);
+    let program = std::env::var_os("CRORE_TEST_PROGRAM")
+        .unwrap_or_else(|| env!("CARGO_BIN_EXE_crore").into());
+    let checked = Command::new(program)
+        .args([
+            "serve",
+            "--check",
+            "--config",
+            &certificates.path("known.toml"),
+        ])
+        .stdout(Stdio::null())
+        .stderr(Stdio::null())
+        .status();
+    checked.expect("the server's program").success()
 }
 
 fn clients(roots: &str) -> TlsConfigs {
