@@ -26,9 +26,18 @@ const SLOT_BITS: u32 = 25;
 /// Places of one class. In tests so few that classes fill up.
 const PLACES_MAX: u32 = if cfg!(test) { 1 << 14 } else { 1 << SLOT_BITS };
 
+/// Another's bytes would be taken for a blob's: nothing can go on from there.
+const LOST: &str = "a blob lies where its handle says";
+
 /// Where a blob lies.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Blob(u32);
+
+impl Default for Blob {
+    fn default() -> Self {
+        Blob::NONE
+    }
+}
 
 impl Blob {
     /// No blob.
@@ -46,7 +55,7 @@ struct Class {
 /// The arena.
 pub struct Blobs {
     classes: Vec<Class>,
-    own: Side<Shared>,
+    own: Side<Option<Shared>>,
     bytes: usize,
 }
 
@@ -126,7 +135,7 @@ impl Blobs {
         assert!(!self.is_full(), "the caller makes room first");
         self.bytes += bytes.len();
         bytes.enter_log();
-        Blob(OWN << SLOT_BITS | self.own.insert(bytes))
+        Blob(OWN << SLOT_BITS | self.own.insert(Some(bytes)))
     }
 
     /// The smallest class that holds so many bytes and has a place left.
@@ -170,7 +179,8 @@ impl Blobs {
     pub fn place(&self, blob: Blob) -> Place<'_> {
         let (class, slot) = (blob.0 >> SLOT_BITS, blob.0 & ((1 << SLOT_BITS) - 1));
         if class == OWN {
-            return Place::Own(self.own.get(slot));
+            let shared = self.own.get(slot).as_ref();
+            return Place::Own(shared.expect(LOST));
         }
         let size = class_size(class as usize);
         let per = CHUNK_BYTES / size;
@@ -182,7 +192,7 @@ impl Blobs {
     pub fn remove(&mut self, blob: Blob) {
         let (class, slot) = (blob.0 >> SLOT_BITS, blob.0 & ((1 << SLOT_BITS) - 1));
         if class == OWN {
-            let shared = self.own.remove(slot);
+            let shared = self.own.remove(slot).expect(LOST);
             self.bytes -= shared.len();
             shared.leave_log();
             return;
@@ -198,7 +208,7 @@ impl Blobs {
 
 impl Drop for Blobs {
     fn drop(&mut self) {
-        for shared in self.own.iter() {
+        for shared in self.own.iter().flatten() {
             shared.leave_log();
         }
     }

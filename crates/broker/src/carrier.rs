@@ -94,6 +94,11 @@ pub struct Topics {
 }
 
 impl Topics {
+    /// Whether somebody looked for a row that does not exist, since this was last asked.
+    pub fn was_missed(&self) -> bool {
+        self.rows.was_missed() || self.sets.was_missed()
+    }
+
     /// Adds what it holds.
     pub fn account(&self, accounts: &mut Accounts) {
         accounts.carrier_topics = self.rows.len();

@@ -251,6 +251,12 @@ pub enum Spill {
     Mqtt(Inbox, Progress),
 }
 
+impl Default for Spill {
+    fn default() -> Self {
+        Spill::Http(HttpSpill::default())
+    }
+}
+
 /// Part of a request, or requests that wait for the one before them.
 #[derive(Default)]
 pub struct HttpSpill {

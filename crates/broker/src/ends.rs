@@ -7,7 +7,7 @@
 //! Where rows contradict each other, which is a fault of ours, the connection that they are of ends and is counted as
 //! [`Reason::Broken`]. What would endanger other clients' bytes still asserts.
 
-use crate::conn::{CLOSING, EOF, PAUSED, State, TURNED_AWAY};
+use crate::conn::{CLOSING, ConnId, EOF, PAUSED, State, TURNED_AWAY};
 use crate::io::{Close, Io};
 use crate::shard::Shard;
 use crate::slab::NONE;
@@ -87,6 +87,26 @@ impl Shard {
     pub(crate) fn broken(&mut self, slot: u32) {
         self.reply.clear();
         self.broken.push(self.id_of(slot));
+    }
+
+    /// Ends the connection that an input was about which followed a link to no row, and those of which something else was
+    /// found. Where it was about none, all that is known is that somebody's rows are broken: that is counted.
+    pub(crate) fn end_missed<I: Io>(&mut self, about: Option<ConnId>, io: &mut I) {
+        let missed = [
+            self.conns.was_missed(),
+            self.mqtts.was_missed(),
+            self.spills.was_missed(),
+            self.outboxes.was_missed(),
+            self.extras.was_missed(),
+            self.topics.was_missed(),
+        ];
+        if missed.contains(&true) {
+            match about.filter(|conn| self.is_current(*conn)) {
+                Some(conn) => self.broken.push(conn),
+                None => self.stats.closed[Reason::Broken as usize] += 1,
+            }
+        }
+        self.end_broken(io);
     }
 
     /// Ends the connections of which that was found.

@@ -86,3 +86,17 @@ pub enum Input<'a> {
     /// [`Shard::tick_in_ms`](crate::Shard::tick_in_ms) asks for it.
     Tick,
 }
+
+impl Input<'_> {
+    /// The connection that it is about, if it is about one.
+    pub fn about(&self) -> Option<ConnId> {
+        match self {
+            Input::Received(conn, _)
+            | Input::Writable(conn)
+            | Input::End(conn)
+            | Input::Closed(conn)
+            | Input::Verdict(conn, ..) => Some(*conn),
+            Input::Accepted(..) | Input::Mail(_) | Input::Control(..) | Input::Tick => None,
+        }
+    }
+}

@@ -39,6 +39,12 @@ enum Members {
     Many(Vec<Member>),
 }
 
+impl Default for Members {
+    fn default() -> Self {
+        Members::Many(Vec::new())
+    }
+}
+
 /// All filters of a carrier.
 pub struct Matching {
     filters: Filters,

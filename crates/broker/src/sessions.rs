@@ -165,6 +165,7 @@ pub struct Written {
     pub payloads: Vec<Slice>,
 }
 
+#[derive(Default)]
 struct Away {
     state: Blob,
     state_bytes: u32,

@@ -331,6 +331,7 @@ impl Shard {
     /// Takes one input. What it leads to may go out now or with [`Shard::flush`].
     pub fn handle<I: Io>(&mut self, input: Input<'_>, now: Now, io: &mut I) {
         self.now = now;
+        let about = input.about();
         match input {
             Input::Accepted(link, peer) => self.accepted(link, peer, io),
             Input::Received(conn, bytes) => {
@@ -359,7 +360,7 @@ impl Shard {
             Input::Verdict(conn, verdict) => self.verdict(conn, verdict),
             Input::Tick => self.tick(io),
         }
-        self.end_broken(io);
+        self.end_missed(about, io);
         self.charge_input(io);
     }
 
@@ -391,7 +392,7 @@ impl Shard {
             }
             self.resume_all(io);
         }
-        self.end_broken(io);
+        self.end_missed(None, io);
         let posted = &mut self.posted;
         self.lanes.flush(|to, mail| {
             *posted += 1;

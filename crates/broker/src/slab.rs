@@ -2,9 +2,12 @@
 //! and growing never copies a row or reserves much more than is used (a doubling vector would
 //! break the memory budget of a table with millions of rows).
 //!
-//! Invariants: a row is either used or linked into the free list; the caller knows which.
+//! Invariants: a row is either used or linked into the free list; the caller knows which. A link that leads to no row, or
+//! a side row that is free, is a fault of ours: whoever follows it finds an empty row that is nobody's, the table notes it
+//! ([`Slab::was_missed`]), and what is written there is lost. The shard ends the connection that it was about.
 
 use alloc::vec::Vec;
+use core::cell::{Cell, OnceCell};
 
 /// No row: the end of a chain, an empty field.
 pub const NONE: u32 = u32::MAX;
@@ -28,6 +31,9 @@ pub struct Slab<T> {
     chunks: Vec<Vec<T>>,
     free: u32,
     used: u32,
+    /// Stands for a row that does not exist.
+    nobody: T,
+    missed: Cell<bool>,
 }
 
 impl<T: Vacant> Slab<T> {
@@ -38,12 +44,20 @@ impl<T: Vacant> Slab<T> {
     };
 
     /// An empty table; allocates nothing.
-    pub const fn new() -> Self {
+    pub fn new() -> Self {
         Slab {
             chunks: Vec::new(),
             free: NONE,
             used: 0,
+            nobody: T::vacant(NONE),
+            missed: Cell::new(false),
         }
+    }
+
+    /// Whether somebody looked for a row that does not exist, since this was last asked.
+    #[inline]
+    pub fn was_missed(&self) -> bool {
+        self.missed.get() && self.missed.take()
     }
 
     /// Rows in use.
@@ -93,6 +107,10 @@ impl<T: Vacant> Slab<T> {
 
     /// Frees the row; its content is dropped.
     pub fn remove(&mut self, id: u32) -> T {
+        if self.try_get(id).is_none() {
+            self.missed.set(true);
+            return T::vacant(NONE);
+        }
         let free = self.free;
         let place = self.get_mut(id);
         let mut vacant = T::vacant(free);
@@ -106,18 +124,32 @@ impl<T: Vacant> Slab<T> {
     /// The row `id`, which must exist.
     #[inline]
     pub fn get(&self, id: u32) -> &T {
-        let id = id as usize;
-        &self.chunks[id / Self::PER_CHUNK][id % Self::PER_CHUNK]
+        match self.try_get(id) {
+            Some(row) => row,
+            None => {
+                self.missed.set(true);
+                &self.nobody
+            }
+        }
     }
 
     /// The row `id`, which must exist.
     #[inline]
     pub fn get_mut(&mut self, id: u32) -> &mut T {
-        let id = id as usize;
-        &mut self.chunks[id / Self::PER_CHUNK][id % Self::PER_CHUNK]
+        let at = id as usize;
+        let chunk = self.chunks.get_mut(at / Self::PER_CHUNK);
+        match chunk.and_then(|chunk| chunk.get_mut(at % Self::PER_CHUNK)) {
+            Some(row) => row,
+            None => {
+                self.missed.set(true);
+                self.nobody = T::vacant(NONE);
+                &mut self.nobody
+            }
+        }
     }
 
     /// The row `id`, if the table ever had it.
+    #[inline]
     pub fn try_get(&self, id: u32) -> Option<&T> {
         let id = id as usize;
         self.chunks
@@ -147,34 +179,43 @@ impl<T> Vacant for Slot<T> {
     fn next_vacant(&self) -> u32 {
         match self {
             Slot::Free(next) => *next,
+            // It must never be given away: its content is somebody's.
             Slot::Used(_) => unreachable!("a used row stands in the free list"),
         }
     }
 }
 
 /// A table of side rows: those that exist only while a connection or a topic needs them.
-pub struct Side<T>(Slab<Slot<T>>);
+pub struct Side<T> {
+    rows: Slab<Slot<T>>,
+    /// Stands for a row that does not exist, from the first time that one was looked for.
+    nobody: OnceCell<T>,
+}
 
-impl<T> Side<T> {
+impl<T: Default> Side<T> {
     /// An empty table; allocates nothing.
-    pub const fn new() -> Self {
-        Side(Slab {
-            chunks: Vec::new(),
-            free: NONE,
-            used: 0,
-        })
+    pub fn new() -> Self {
+        Side {
+            rows: Slab::new(),
+            nobody: OnceCell::new(),
+        }
+    }
+
+    /// Whether somebody looked for a row that does not exist, since this was last asked.
+    pub fn was_missed(&self) -> bool {
+        self.rows.was_missed()
     }
     /// Rows in use.
     pub fn len(&self) -> u32 {
-        self.0.len()
+        self.rows.len()
     }
     /// Bytes of the table.
     pub fn bytes(&self) -> usize {
-        self.0.bytes()
+        self.rows.bytes()
     }
     /// The rows in use.
     pub fn iter(&self) -> impl Iterator<Item = &T> {
-        let rows = self.0.chunks.iter().flatten();
+        let rows = self.rows.chunks.iter().flatten();
         rows.filter_map(|row| match row {
             Slot::Used(row) => Some(row),
             Slot::Free(_) => None,
@@ -182,32 +223,48 @@ impl<T> Side<T> {
     }
     /// Adds a row.
     pub fn insert(&mut self, row: T) -> u32 {
-        self.0.insert(Slot::Used(row))
+        self.rows.insert(Slot::Used(row))
     }
     /// Takes the row out.
     pub fn remove(&mut self, id: u32) -> T {
-        match self.0.remove(id) {
+        // A free row must not be freed again: it stands in the list.
+        if !matches!(self.rows.try_get(id), Some(Slot::Used(_))) {
+            self.rows.missed.set(true);
+            return T::default();
+        }
+        match self.rows.remove(id) {
             Slot::Used(row) => row,
-            Slot::Free(_) => unreachable!("a side row was freed twice"),
+            Slot::Free(_) => T::default(),
         }
     }
     /// The row `id`, which must be in use.
     pub fn get(&self, id: u32) -> &T {
-        match self.0.get(id) {
+        match self.rows.get(id) {
             Slot::Used(row) => row,
-            Slot::Free(_) => unreachable!("a freed side row was read"),
+            Slot::Free(_) => {
+                self.rows.missed.set(true);
+                self.nobody.get_or_init(T::default)
+            }
         }
     }
     /// The row `id`, which must be in use.
     pub fn get_mut(&mut self, id: u32) -> &mut T {
-        match self.0.get_mut(id) {
-            Slot::Used(row) => row,
-            Slot::Free(_) => unreachable!("a freed side row was written"),
+        let Side { rows, .. } = self;
+        let Slab { chunks, missed, .. } = rows;
+        let (at, per_chunk) = (id as usize, Slab::<Slot<T>>::PER_CHUNK);
+        let chunk = chunks.get_mut(at / per_chunk);
+        match chunk.and_then(|chunk| chunk.get_mut(at % per_chunk)) {
+            Some(Slot::Used(row)) => row,
+            _ => {
+                missed.set(true);
+                self.nobody = OnceCell::from(T::default());
+                self.nobody.get_mut().expect("it was just set")
+            }
         }
     }
 }
 
-impl<T> Default for Side<T> {
+impl<T: Default> Default for Side<T> {
     fn default() -> Self {
         Self::new()
     }
@@ -216,6 +273,24 @@ impl<T> Default for Side<T> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_link_that_leads_to_no_row_is_noted_and_disturbs_no_other() {
+        let mut side = Side::new();
+        let (kept, gone) = (side.insert(7_u32), side.insert(8));
+        assert_eq!(side.remove(gone), 8);
+        for lost in [gone, NONE, 1 << 20] {
+            assert!(!side.was_missed());
+            assert_eq!(*side.get(lost), 0);
+            assert!(side.was_missed());
+            *side.get_mut(lost) = 9;
+            assert_eq!((*side.get(lost), *side.get_mut(lost)), (9, 0));
+            assert_eq!(side.remove(lost), 0);
+            assert!(side.was_missed());
+        }
+        assert_eq!((side.len(), *side.get(kept)), (1, 7));
+        assert_eq!((side.insert(1), side.insert(2)), (gone, 2));
+    }
 
     #[test]
     fn rows_keep_their_index_and_freed_ones_come_back_first() {
@@ -228,6 +303,6 @@ mod tests {
         assert_eq!(side.remove(ids[4000]), 4000);
         assert_eq!(side.insert(1), ids[4000]);
         assert_eq!(side.insert(2), ids[7]);
-        assert_eq!(side.0.len(), 5000);
+        assert_eq!(side.rows.len(), 5000);
     }
 }

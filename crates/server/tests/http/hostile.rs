@@ -38,7 +38,10 @@ fn a_set_of_large_messages_is_read_one_by_one() {
         assert_eq!(publish(&server, topic, "\u{1}".repeat(1 << 20)).status, 202);
     }
     let query = topics.iter().map(|topic| format!("topic={topic}&"));
-    let target = format!("/sub?{}since=oldest&envelope=json", query.collect::<String>());
+    let target = format!(
+        "/sub?{}since=oldest&envelope=json",
+        query.collect::<String>()
+    );
     let before = server.pss_bytes();
     let mut held = Vec::new();
     for headers in [&[][..], &[("Accept", "text/event-stream")][..]] {
@@ -60,13 +63,19 @@ fn a_set_of_large_messages_is_read_one_by_one() {
 #[test]
 fn a_large_message_is_there_once_however_many_do_not_read_it() {
     let server = Server::start();
-    assert_eq!(publish(&server, "big", "x".repeat((1 << 20) - 10)).status, 202);
+    assert_eq!(
+        publish(&server, "big", "x".repeat((1 << 20) - 10)).status,
+        202
+    );
     let before = server.pss_bytes();
     let mut held = Vec::new();
     for _ in 0..300 {
         for (target, headers) in [
             ("/sub/big?since=oldest", &[][..]),
-            ("/sub/big?since=oldest", &[("Accept", "text/event-stream")][..]),
+            (
+                "/sub/big?since=oldest",
+                &[("Accept", "text/event-stream")][..],
+            ),
             ("/sub/big?since=oldest", &handshake(&[])[..]),
         ] {
             let mut conn = Conn::open(&server);

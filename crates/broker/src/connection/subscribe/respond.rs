@@ -170,10 +170,11 @@ impl Shard {
         for item in &held {
             match *item {
                 Held::Message(part, _) if later.contains(&part) => {}
-                Held::Message(part, ref record) if !bytes.is_empty() && {
-                    let more = bytes.len() + frames.frame(record).len();
-                    more > self.world.settings.limits.outbox_bytes
-                } =>
+                Held::Message(part, ref record)
+                    if !bytes.is_empty() && {
+                        let more = bytes.len() + frames.frame(record).len();
+                        more > self.world.settings.limits.outbox_bytes
+                    } =>
                 {
                     // What is more than an outbox holds is read from the log when the socket has taken this.
                     later.push(part);
