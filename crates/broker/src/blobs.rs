@@ -57,6 +57,9 @@ pub struct Blobs {
     classes: Vec<Class>,
     own: Side<Option<Shared>>,
     bytes: usize,
+    /// Of those that have their own.
+    own_bytes: usize,
+    chunks: usize,
 }
 
 /// What lies in a place.
@@ -102,12 +105,19 @@ impl Blobs {
             classes: Vec::new(),
             own: Side::new(),
             bytes: 0,
+            own_bytes: 0,
+            chunks: 0,
         }
     }
 
     /// Bytes that its blobs occupy.
     pub fn bytes(&self) -> usize {
         self.bytes
+    }
+
+    /// Bytes that it has for blobs, used or not.
+    pub fn reserved_bytes(&self) -> usize {
+        self.chunks * CHUNK_BYTES + self.own_bytes + self.own.bytes()
     }
 
     /// Whether there may be no place for the next blob: the largest have their own rows, and too many of them.
@@ -134,6 +144,7 @@ impl Blobs {
     pub fn insert_shared(&mut self, bytes: Shared) -> Blob {
         assert!(!self.is_full(), "the caller makes room first");
         self.bytes += bytes.len();
+        self.own_bytes += bytes.len();
         bytes.enter_log();
         Blob(OWN << SLOT_BITS | self.own.insert(Some(bytes)))
     }
@@ -155,7 +166,9 @@ impl Blobs {
     fn insert_in(&mut self, class: usize, parts: &[&[u8]]) -> Blob {
         let size = class_size(class);
         self.bytes += size;
+        let before = self.classes[class].chunks.len();
         let slot = self.classes[class].take(size);
+        self.chunks += self.classes[class].chunks.len() - before;
         let mut at = self.classes[class].place(slot, size);
         for part in parts {
             let (here, rest) = at.split_at_mut(part.len());
@@ -194,6 +207,7 @@ impl Blobs {
         if class == OWN {
             let shared = self.own.remove(slot).expect(LOST);
             self.bytes -= shared.len();
+            self.own_bytes -= shared.len();
             shared.leave_log();
             return;
         }

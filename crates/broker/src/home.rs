@@ -297,6 +297,11 @@ impl Home {
         accounts.name_bytes += self.names.bytes();
     }
 
+    /// Bytes that its log has for messages, used or not.
+    pub fn log_reserved_bytes(&self) -> usize {
+        self.log.reserved_bytes()
+    }
+
     /// Bytes of the first answers that are kept for retries.
     pub fn answers_bytes(&self) -> usize {
         self.answers.as_ref().map_or(0, Answers::bytes)

@@ -141,6 +141,11 @@ impl Log {
             + self.keys.len() as usize * size_of::<Key>()
     }
 
+    /// Bytes that it has for messages and their rows, used or not.
+    pub fn reserved_bytes(&self) -> usize {
+        self.blobs.reserved_bytes() + self.entries.bytes() + self.chains.bytes() + self.keys.bytes()
+    }
+
     /// Messages in it.
     pub fn len(&self) -> u32 {
         self.entries.len()

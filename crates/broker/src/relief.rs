@@ -14,7 +14,7 @@ use crore_wire::mqtt::ReasonCode;
 use xxhash_rust::xxh3::xxh3_64_with_seed;
 
 use crate::account::{Level, Part};
-use crate::conn::{ConnId, State};
+use crate::conn::{ConnId, EVENTS, FILTERS, FOLLOWS, KEEP, MULTI, State, UPGRADE};
 use crate::connection::close_code;
 use crate::io::{Close, Io};
 use crate::shard::Shard;
@@ -27,8 +27,8 @@ const ROWS_PER_TURN: u32 = 4096;
 const TOUCHED_MAX: usize = 4096;
 /// Connections that a turn ends: each may say so with a write.
 const ENDS_PER_TURN: usize = 64;
-/// Who holds less is little, whatever the limit is: a request in part, or what one page of the past leaves waiting.
-const LITTLE_BYTES: usize = 64 << 10;
+/// Who holds no more than this part of the sum, and no more than the largest message and its head, holds little.
+const LITTLE_PART: usize = 32;
 /// Why a connection ends.
 const REASON: &str = "limits.memory_bytes is reached, and this client holds most";
 
@@ -58,7 +58,13 @@ impl Shard {
             return true;
         }
         let others = self.census.heavy.get(&self.owner(slot)).copied();
-        others.unwrap_or(0) + bytes <= LITTLE_BYTES
+        others.unwrap_or(0) + bytes <= self.little_bytes()
+    }
+
+    /// What one address or user may hold, whatever the others do.
+    fn little_bytes(&self) -> usize {
+        let limits = &self.world.settings.limits;
+        (limits.memory_bytes / LITTLE_PART).min(limits.message_bytes + limits.head_bytes)
     }
 
     /// Charges what came in part; makes room where an input has taken the last.
@@ -173,6 +179,7 @@ impl Shard {
     }
 
     fn end_count(&mut self) {
+        let little_bytes = self.little_bytes();
         let census = &mut self.census;
         census.next = 0;
         census.ends = core::mem::take(&mut census.met);
@@ -180,7 +187,7 @@ impl Shard {
         let mut all = core::mem::take(&mut census.counting);
         let heaviest = all.iter().max_by_key(|(_, bytes)| **bytes);
         census.heaviest = heaviest.map(|(owner, _)| *owner);
-        all.retain(|_, bytes| *bytes > LITTLE_BYTES);
+        all.retain(|_, bytes| *bytes > little_bytes);
         census.heavy = all;
     }
 
@@ -216,6 +223,12 @@ impl Shard {
         spill + outbox + extra
     }
 
+    /// Whether the request that waits is one for messages.
+    fn is_subscribing(&self, slot: u32) -> bool {
+        let row = self.conns.get(slot);
+        row.topic != NONE || row.options & (MULTI | FILTERS | FOLLOWS) != 0
+    }
+
     /// Ends a connection to make room, and tells it why where it listens.
     pub(crate) fn end_for_room<I: Io>(&mut self, slot: u32, reason: &str, io: &mut I) {
         self.because(Reason::Full);
@@ -224,9 +237,14 @@ impl Shard {
         }
         let row = self.conns.get(slot);
         match row.state {
-            State::Http | State::Waiting | State::Poll => {
+            State::Http => self.refuse(slot, 503, reason, io),
+            // A publish is on its way: what it holds goes with its answer.
+            State::Waiting if !self.is_subscribing(slot) => self.why = None,
+            State::Waiting | State::Poll => {
+                let row = self.conns.get_mut(slot);
+                row.options &= !(KEEP | UPGRADE | EVENTS);
                 let conn = self.id_of(slot);
-                self.refuse(slot, 503, reason, io);
+                self.answer_status(slot, 503, reason, io);
                 if self.is_current(conn) {
                     self.drop_extra(slot);
                 }

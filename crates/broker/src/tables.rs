@@ -18,6 +18,8 @@ pub struct Tables {
     pub home_topics: usize,
     /// MQTT sessions, with their index.
     pub sessions: usize,
+    /// What the log has for messages, used or not.
+    pub log: usize,
 }
 
 impl Shard {
@@ -30,6 +32,10 @@ impl Shard {
             carrier_topics: self.topics.bytes(),
             home_topics: self.home.as_ref().map_or(0, |home| home.table_bytes()),
             sessions: self.sessions.bytes(),
+            log: self
+                .home
+                .as_ref()
+                .map_or(0, |home| home.log_reserved_bytes()),
         }
     }
 }

@@ -5,11 +5,14 @@ use alloc::vec::Vec;
 use crore_wire::http::response::ResponseHead;
 use crore_wire::json;
 
-use crate::conn::{CLOSING, HEAD, HTTP10, JSON, KEEP, ORIGIN_SHIFT, REPLAYED, SERVED, State};
+use crate::conn::{
+    CLOSING, HEAD, HTTP10, JSON, KEEP, ORIGIN_SHIFT, REPLAYED, SERVED, Spill, State,
+};
 use crate::io::Io;
 use crate::mail::Info;
 use crate::position::{self, Position};
 use crate::shard::Shard;
+use crate::slab::NONE;
 use crate::stats::Reason;
 
 /// What every response says: no sniffing and no scripts, since publishers choose content types.
@@ -208,10 +211,14 @@ impl Shard {
     /// Refuses what cannot be a request and closes.
     pub(crate) fn refuse<I: Io>(&mut self, slot: u32, status: u16, reason: &str, io: &mut I) {
         self.because(Reason::Refused);
+        // No body follows a HEAD request's answer, also where only that much of it came.
+        let spill = self.conns.get(slot).spill;
+        let is_head = spill != NONE
+            && matches!(self.spills.get(spill), Spill::Http(it) if it.data.starts_with(b"HEAD "));
         self.drop_spill(slot);
         // The options say what it subscribes to.
         self.unsubscribe(slot);
-        self.conns.get_mut(slot).options = 0;
+        self.conns.get_mut(slot).options = if is_head { HEAD } else { 0 };
         self.respond_reason(slot, status, reason);
         self.send_reply(slot, io);
         self.shut(slot, io);

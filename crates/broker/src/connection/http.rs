@@ -240,7 +240,12 @@ impl Shard {
             return match answer_due && !row.wants(UPGRADE) && !kept.asked {
                 true => self.forget_pipelined(slot, io),
                 // What came is a part of a request, or the frames behind one.
-                false => self.end_for_room(slot, FULL, io),
+                false => {
+                    self.receive_bytes += bytes;
+                    let kept = self.spills.insert(Spill::Http(kept));
+                    self.conns.get_mut(slot).spill = kept;
+                    self.end_for_room(slot, FULL, io)
+                }
             };
         }
         let head_s = self.world.settings.timeouts.head_s;

@@ -206,6 +206,10 @@ impl Shard {
         self.drop_spill(slot);
         let row = self.conns.get_mut(slot);
         row.options &= !KEEP;
+        if row.state == State::Poll {
+            // It is read on, so that its end is seen; what comes is thrown away.
+            return self.read_again(self.id_of(slot), io);
+        }
         if !row.is(PAUSED) {
             row.flags |= PAUSED;
             self.update_interest(slot, io);
@@ -216,6 +220,10 @@ impl Shard {
     pub(crate) fn hold<I: Io>(&mut self, slot: u32, bytes: &[u8], io: &mut I) {
         let limit = self.world.settings.limits.head_bytes;
         let row = self.conns.get(slot);
+        if row.state == State::Poll && !row.wants(KEEP) {
+            // Behind the last request of a connection nothing means anything.
+            return;
+        }
         let (polls, upgrades) = (row.state == State::Poll, row.wants(UPGRADE));
         let (before, asked) = match row.spill {
             NONE => (0, false),

@@ -54,6 +54,11 @@ pub(super) struct Keys {
 }
 
 impl Keys {
+    /// Bytes of the rows and their index.
+    pub fn bytes(&self) -> usize {
+        self.rows.bytes() + self.index.as_ref().map_or(0, Index::bytes)
+    }
+
     /// Without rows. `seed` keys the hash, against floods of collisions.
     pub fn new(seed: u64) -> Self {
         Keys {

@@ -38,7 +38,7 @@ cells!(Accounts: connections spills outboxes extras receive_bytes outbox_bytes c
     session_bytes groups keepers retained carrier_sets home_topics home_sets home_filters home_losses carrier_filters
     answers followers log_messages log_bytes log_chains log_keys name_bytes deliveries under_way_bytes turns_held
     waiting [transports parts]);
-cells!(Tables: connections mqtt sides carrier_topics home_topics sessions);
+cells!(Tables: connections mqtt sides carrier_topics home_topics sessions log);
 cells!(Turns: turns busy_ns longest_ns received_bytes sent_bytes shed room);
 cells!(TlsStats: handshakes resumed [troubles]);
 cells!(TlsUsage: connections under_way key_bytes descriptor_bytes record_bytes);

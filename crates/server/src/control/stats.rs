@@ -210,7 +210,7 @@ pub fn tables(shards: &[Snapshot]) -> Vec<Table> {
         of("home_topics", |s| s.tables.home_topics),
         of("names", |s| s.accounts.name_bytes),
         of("sessions", |s| s.tables.sessions),
-        of("log", |s| s.accounts.log_bytes),
+        of("log", |s| s.tables.log),
         of("tls_keys", |s| s.tls_usage.key_bytes),
         of("tls_descriptors", |s| s.tls_usage.descriptor_bytes),
     ];

@@ -16,12 +16,7 @@ const PATIENCE: Duration = Duration::from_secs(10);
 /// Tables, buffers of the shards, sessions, retained messages, and what the allocator does not use just then.
 const REST_BYTES: u64 = 96 << 20;
 /// What the server says that it holds, by name.
-const HELD: &[&str] = &[
-    "crore_log_bytes",
-    "crore_outbox_bytes",
-    "crore_receive_buffer_bytes",
-    "crore_credit_bytes",
-];
+const HELD: &[&str] = &["crore_table_memory_bytes"];
 /// What it may take besides, once attackers have left: a share of that in percent, or so many bytes, whichever is more.
 const BESIDE_PERCENT: u64 = 15;
 const BESIDE_BYTES: u64 = 32 << 20;
