@@ -124,6 +124,7 @@ impl Shard {
         poll: bool,
         again: bool,
     ) {
+        self.asked_page(slot);
         let to = self.reply_to(slot, 0);
         let filtered = self.filtered_mut(slot).expect("it has filters");
         let rows: Vec<u32> = filtered

@@ -19,6 +19,7 @@ pub mod control;
 mod deliver;
 mod drain;
 mod encode;
+mod ending;
 mod ends;
 pub mod filters;
 mod following;
@@ -47,6 +48,7 @@ mod sys;
 pub mod tables;
 pub mod time;
 pub mod totals;
+pub mod work;
 
 pub use conn::{ConnId, Link};
 pub use control::{Control, Report, Ticket};

@@ -1,13 +1,11 @@
 //! Reads requests, checks where they come from, and routes them.
 
-use alloc::vec::Vec;
 use core::ops::Range;
 
+use crore_wire::form;
 use crore_wire::http::accept::Accept;
 use crore_wire::http::head::{self, Body, Head, Method};
 use crore_wire::http::{origin, proxy};
-use crore_wire::topic::TopicError;
-use crore_wire::{form, topic};
 
 use super::access::{Who, rights};
 use super::answer::ANY_ORIGIN;
@@ -92,8 +90,11 @@ impl Shard {
     /// Goes on with pipelined requests after an answer.
     pub(crate) fn resume<I: Io>(&mut self, conn: ConnId, io: &mut I) {
         let row = self.conns.get(conn.slot);
-        if row.state == State::Waiting && row.wants(FILTERS) {
-            return self.catch_up_filters(conn.slot);
+        if row.state == State::Waiting {
+            return match row.wants(FILTERS) {
+                true => self.catch_up_filters(conn.slot),
+                false => self.go_on_with_batch(conn.slot, io),
+            };
         }
         if row.state == State::Mqtt {
             return self.mqtt_resume(conn.slot, io);
@@ -162,6 +163,12 @@ impl Shard {
             if at == end || row.state != State::Http || row.outbox != NONE {
                 break;
             }
+            if self.is_spent() {
+                kept.held = true;
+                self.pause(slot, io);
+                break;
+            }
+            let row = self.conns.get(slot);
             if !row.is(SERVED) && buf[at] == MQTT_CONNECT {
                 self.conns.get_mut(slot).state = State::Mqtt;
                 break;
@@ -171,6 +178,7 @@ impl Shard {
                 self.stall(slot, io);
                 break;
             }
+            self.work.steps.add(1);
             let head_bytes = self.world.settings.limits.head_bytes;
             let mut head = match head::parse(&buf[at..end], head_bytes) {
                 Ok(Some(head)) => head,
@@ -185,6 +193,7 @@ impl Shard {
             }
             let (body, limit) = self.body(slot, &head, io).ok()?;
             let start = at + head.len;
+            self.work.steps.add_bytes(head.len);
             let found = match body {
                 Body::None => Some((0, 0)),
                 Body::Length(len) => {
@@ -488,49 +497,6 @@ impl Shard {
         None
     }
 
-    /// The topics that the path or the query names, and the filters if they are meant: a topic is a filter too.
-    fn topic_names(
-        &self,
-        head: &Head<'_>,
-        rest: &[u8],
-        filtered: bool,
-    ) -> Result<Vec<Vec<u8>>, &'static str> {
-        let max = self.world.settings.limits.topic_bytes;
-        let mut names: Vec<Vec<u8>> = Vec::new();
-        let mut name = Vec::new();
-        if !rest.is_empty() {
-            topic::from_path(rest, max, &mut name).map_err(|error| error.reason())?;
-            names.push(core::mem::take(&mut name));
-        }
-        for (key, value) in form::pairs(head.query) {
-            if matches!(key, b"topic" | b"channel") {
-                topic::from_query(value, max, &mut name).map_err(|error| error.reason())?;
-                if !names.contains(&name) {
-                    names.push(core::mem::take(&mut name));
-                }
-                name.clear();
-            }
-        }
-        for (key, value) in form::pairs(head.query) {
-            if !filtered || key != b"filter" {
-                continue;
-            }
-            form::decode(value, &mut name).map_err(|_| TopicError::BadEscape.reason())?;
-            topic::check_filter(&name, max).map_err(|error| filter_reason(&error))?;
-            if !names.contains(&name) {
-                names.push(core::mem::take(&mut name));
-            }
-            name.clear();
-        }
-        if names.is_empty() {
-            return Err("no topic is named: put it behind the path or into ?topic=");
-        }
-        if names.len() > self.world.settings.limits.topics_per_connection {
-            return Err("more topics than limits.topics_per_connection allows");
-        }
-        Ok(names)
-    }
-
     fn preflight(&mut self, slot: u32, allowed: &str) {
         let head = self.head(slot, 204).header("Allow", allowed.as_bytes());
         head.header("Access-Control-Allow-Methods", allowed.as_bytes())
@@ -569,20 +535,6 @@ fn names_topic(head: &Head<'_>) -> bool {
 
 fn names_filter(head: &Head<'_>) -> bool {
     form::pairs(head.query).any(|(key, _)| key == b"filter")
-}
-
-/// What is wrong with a filter, in one line.
-fn filter_reason(error: &TopicError) -> &'static str {
-    match error {
-        TopicError::Empty => "the filter is empty",
-        TopicError::TooLong { .. } => "the filter is too long",
-        TopicError::NotUtf8 => "the filter is not UTF-8",
-        TopicError::Control => "the filter has a control character",
-        TopicError::Wildcard => {
-            "in a filter + and # stand for whole levels, and # is the last; in a URL they are %2B and %23"
-        }
-        other => other.reason(),
-    }
 }
 
 fn find_head_end(bytes: &[u8]) -> bool {

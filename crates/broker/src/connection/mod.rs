@@ -12,6 +12,7 @@ pub(crate) mod filtered;
 mod http;
 mod interest;
 pub(crate) mod mqtt;
+mod names;
 mod publish;
 mod review;
 mod subscribe;

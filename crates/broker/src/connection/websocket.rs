@@ -88,10 +88,12 @@ impl Shard {
         };
         loop {
             let publishes = self.conns.get(slot).wants(PUBLISHES);
-            if publishes && !rest.is_empty() && self.must_stall() {
+            let spent = self.is_spent();
+            if !rest.is_empty() && (spent || publishes && self.must_stall()) {
                 self.send_reply(slot, io);
-                return self.hold_frames(slot, partial, rest.to_vec(), io);
+                return self.hold_frames(slot, partial, rest.to_vec(), spent, io);
             }
+            self.work.steps.add(1);
             let step = match receive::next(&mut partial, rest, &config) {
                 Ok(step) => step,
                 Err(violation) => {
@@ -100,6 +102,7 @@ impl Shard {
                 }
             };
             let consumed = step.consumed;
+            self.work.steps.add_bytes(consumed);
             let Some(event) = step.event else { break };
             if !self.event(slot, event, io) {
                 return;
@@ -126,12 +129,13 @@ impl Shard {
         self.world.settings.limits.message_bytes + beside
     }
 
-    /// Keeps frames that wait for credit.
+    /// Keeps frames that wait for the next turn, or for credit.
     fn hold_frames<I: Io>(
         &mut self,
         slot: u32,
         partial: Option<Box<Partial>>,
         data: Vec<u8>,
+        spent: bool,
         io: &mut I,
     ) {
         let begun = partial.as_ref().map_or(0, |held| held.buffered_bytes());
@@ -145,7 +149,10 @@ impl Shard {
         }
         self.receive_bytes += begun + data.len();
         row.spill = self.spills.insert(Spill::Frames(partial, data));
-        self.stall(slot, io);
+        match spent {
+            true => self.pause(slot, io),
+            false => self.stall(slot, io),
+        }
     }
 
     /// Whether there is room for so many bytes; else the connection ends.

@@ -246,7 +246,7 @@ impl Shard {
                 let connecting = self.mqtt_state(to.slot).connecting.as_mut();
                 let state = kept.as_ref().map(|kept| kept.state.clone());
                 connecting.expect("it waits for the session").given = Some(state);
-                self.resumed.push(self.id_of(to.slot));
+                self.resumed.push_back(self.id_of(to.slot));
             }
             (
                 false,

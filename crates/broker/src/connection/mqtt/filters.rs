@@ -175,7 +175,7 @@ impl Shard {
             self.send_reply(slot, io);
         }
         if !live {
-            self.resumed.push(self.id_of(slot));
+            self.resumed.push_back(self.id_of(slot));
         }
     }
 
@@ -193,7 +193,7 @@ impl Shard {
         self.took_page(slot, serial, home, page, offset, false);
         let filtered = self.filtered_mut(slot).expect("a page comes to a group");
         if !ends {
-            return self.resumed.push(self.id_of(slot));
+            return self.resumed.push_back(self.id_of(slot));
         }
         if let Some(at) = filtered.at_mut(serial, home) {
             (at.offset, at.asked) = (SHOWN, true);

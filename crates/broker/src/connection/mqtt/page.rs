@@ -74,7 +74,7 @@ impl Shard {
                 epoch,
             });
             if !planted::is(Fault::LostWake) {
-                self.resumed.push(self.id_of(slot));
+                self.resumed.push_back(self.id_of(slot));
             }
         }
     }
@@ -96,7 +96,7 @@ impl Shard {
             self.mqtt_state(slot).fresh.push(part);
             let (_, home) = self.place_of(&self.topic_name(slot, part));
             self.start_anew(slot, part, home, page.head);
-            return self.resumed.push(self.id_of(slot));
+            return self.resumed.push_back(self.id_of(slot));
         }
         let sub = &mut self.extra(slot).list[part as usize];
         if matches!(attached, Attached::Full(_)) && sub.granted != (0, 0) {
