@@ -16,6 +16,7 @@ mod conn;
 mod cross_site;
 mod deflate;
 mod delete;
+mod fairness;
 mod filters;
 mod framing;
 mod idempotency;
