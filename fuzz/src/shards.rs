@@ -177,7 +177,6 @@ impl Shards {
         });
         let pace = Pace {
             visits_per_turn: 3,
-            publishes_per_turn: 5,
             page_messages: 2,
             page_bytes: 400,
             page_visits: 3,

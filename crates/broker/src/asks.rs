@@ -4,20 +4,61 @@ use alloc::vec::Vec;
 
 use crate::deliver::WARMED;
 use crate::home::{Home, Publish};
-use crate::lanes::Lanes;
+use crate::lanes::{Asked, Lanes};
 use crate::mail::{Answer, Ask, Attach, Outcome, ReplyTo, ShardId, Span, Tell, Verb};
 use crate::sessions::Claim;
 use crate::shard::Shard;
 
+/// Asks of one lane that are done before it is the next one's turn.
+const ASKS_TOGETHER: usize = 4 * WARMED;
+
 impl Shard {
-    /// Does what another shard asks, in order.
-    pub(crate) fn all_asked(&mut self, from: ShardId, asks: Vec<Ask>, bytes: &[u8]) {
-        let mut asks = asks.into_iter();
-        while !asks.as_slice().is_empty() {
-            self.warm_asks(asks.as_slice(), bytes);
-            for ask in asks.by_ref().take(WARMED) {
-                self.asked(from, ask, bytes);
+    /// Takes in what another shard asks. It is done in order, now as far as the turn goes and what is left in the next ones.
+    pub(crate) fn take_asks(&mut self, from: ShardId, asks: Vec<Ask>, bytes: Vec<u8>, stamp: u64) {
+        // Whoever has asked nothing waits for nothing.
+        let spent = !asks.is_empty() && self.is_spent();
+        let asked = Asked {
+            asks: asks.into_iter(),
+            bytes,
+            stamp,
+        };
+        let lane = &mut self.lanes.to[from as usize];
+        if !lane.waiting.is_empty() || spent {
+            return lane.waiting.push_back(asked);
+        }
+        self.all_asked(from, asked, usize::MAX);
+    }
+
+    /// Goes on with asks that wait, some of one lane; says whether there were any.
+    pub(crate) fn go_on_with_asks(&mut self) -> bool {
+        let Some((from, asked)) = self.lanes.next_asked() else {
+            return false;
+        };
+        self.all_asked(from, asked, ASKS_TOGETHER);
+        true
+    }
+
+    /// Does what another shard asks, in order, about so many of them at most; the rest waits, first of its lane.
+    fn all_asked(&mut self, from: ShardId, mut asked: Asked, most: usize) {
+        self.lanes.read_at = asked.stamp;
+        let mut done = 0;
+        while !asked.asks.as_slice().is_empty() && done < most && (done == 0 || !self.is_spent()) {
+            self.warm_asks(asked.asks.as_slice(), &asked.bytes);
+            for ask in asked.asks.by_ref().take(WARMED) {
+                self.work.steps.add(1);
+                self.asked(from, ask, &asked.bytes);
+                done += 1;
+                if self.is_spent() {
+                    break;
+                }
             }
+        }
+        self.lanes.read_at = self.lanes.stamp;
+        let lane = &mut self.lanes.to[from as usize];
+        if asked.asks.as_slice().is_empty() {
+            lane.credit_bytes += asked.bytes.len();
+        } else {
+            lane.waiting.push_front(asked);
         }
     }
 
@@ -147,12 +188,12 @@ impl Shard {
                 counts,
             } => {
                 let of = (&filter[..], &name[..]);
-                home.group_join(from, *to, of, *credit, *counts, &world.rules, now, lanes);
+                home.group_join(from, *to, of, *credit, *counts, lanes);
             }
             Ask::GroupCredit { group, to, count } => {
-                home.group_credit(from, *group, *to, *count, &world.rules, now, lanes);
+                home.group_credit(from, *group, *to, *count);
             }
-            Ask::LeaveGroup(leave) => home.group_leave(from, leave, &world.rules, now, lanes),
+            Ask::LeaveGroup(leave) => home.group_leave(from, leave),
             Ask::ReleaseGroup { name, filter } => home.group_release(filter, name),
             Ask::SessionOpen { .. } | Ask::SessionClose(_) => {
                 unreachable!("sessions are no topics")
@@ -171,7 +212,6 @@ impl Shard {
         message: &Publish<'_>,
         answer: Answer,
     ) -> Option<Outcome> {
-        self.published += 1;
         self.stats.published += 1;
         self.stats.published_bytes += message.data.len() as u64;
         if to == self.lanes.me {
@@ -186,6 +226,8 @@ impl Shard {
                 &mut self.lanes,
             ));
         }
+        self.work.steps.add(1);
+        self.work.steps.add_bytes(message.data.len());
         self.ask(to, |bytes| Ask::Publish {
             hash: message.hash,
             name: Span::of(bytes, message.name),

@@ -334,6 +334,12 @@ pub struct Batch {
     pub replayed: u32,
     /// Line numbers and reasons.
     pub failed: Vec<(u32, &'static str)>,
+    /// Lines that were read.
+    pub number: u32,
+    /// Homes, but for that of this shard, that were handed a line; a bit each.
+    pub remote: [u64; 4],
+    /// Lines that the turns so far had no time for.
+    pub rest: Vec<u8>,
 }
 
 /// A response that waits for its attaches.

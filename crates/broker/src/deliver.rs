@@ -7,9 +7,7 @@
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 
-use crate::conn::{
-    Behind, COUNTED, ENVELOPE, EVENTS, FILTERS, Held, LIVE, MULTI, State, Sub, UPGRADE,
-};
+use crate::conn::{Behind, COUNTED, ENVELOPE, EVENTS, FILTERS, Held, LIVE, MULTI, State, UPGRADE};
 use crate::connection::mqtt;
 use crate::encode::{Encoding, Message};
 use crate::io::Io;
@@ -18,11 +16,15 @@ use crate::matched::{Matched, Run};
 use crate::planted::{self, Fault};
 use crate::position::{self, Position};
 use crate::rope::Rope;
+use crate::run::cost_of_bytes;
 use crate::shard::Shard;
 use crate::slab::NONE;
+use crate::work::STEP_BYTES;
 
 /// Messages of one topic that are taken together.
 const TOGETHER_MAX: usize = 256;
+/// Bytes of them, but for the last: more in one write brings nothing, and a visit is not to take long.
+const TOGETHER_BYTES: usize = 256 << 10;
 /// Deliveries whose rows are touched ahead: about as many cache misses as a core has under way at once.
 pub(crate) const WARMED: usize = 16;
 
@@ -33,12 +35,25 @@ pub struct Delivery {
     /// Topic and index of each tell that concerns a topic, in order of both.
     keys: Vec<u64>,
     at: usize,
-    place: u32,
-    walking: bool,
+    pub(crate) place: u32,
+    pub(crate) walking: bool,
     /// Who told it.
     pub(crate) home: ShardId,
     pub(crate) run: Run,
 }
+
+/// What a tell to one connection costs, in visits.
+fn cost_of(tell: &Tell) -> u32 {
+    match tell {
+        Tell::Page { page, .. } => 1 + page.count / TOLD_PER_VISIT,
+        Tell::Matches { page, .. } => 1 + page.count / TOLD_PER_VISIT,
+        Tell::Interest { news, .. } => 1 + (news.len() / STEP_BYTES) as u32,
+        _ => 1,
+    }
+}
+
+/// Messages of a page that are written in the time of a visit, which is a write.
+const TOLD_PER_VISIT: u32 = 8;
 
 /// Stands for the topic of all tells that keep the order in which they were told.
 const IN_ORDER: u32 = NONE - 1;
@@ -126,11 +141,13 @@ impl Shard {
         });
     }
 
-    /// Works through the deliveries; false when the budget was spent first.
-    pub(crate) fn deliver<I: Io>(&mut self, io: &mut I) -> bool {
-        let mut budget = self.pace.visits_per_turn;
+    /// Works through the deliveries; false when the budget of visits was spent first.
+    pub(crate) fn deliver<I: Io>(&mut self, budget: &mut u32, io: &mut I) -> bool {
         while let Some(mut delivery) = self.deliveries.pop_front() {
-            if !self.deliver_one(&mut delivery, &mut budget, io) {
+            let before = *budget;
+            let done = self.deliver_one(&mut delivery, budget, io);
+            self.work.steps.add((before - *budget) as usize);
+            if !done {
                 self.deliveries.push_front(delivery);
                 return false;
             }
@@ -179,8 +196,18 @@ impl Shard {
                 }
                 continue;
             }
+            if let Tell::Gone { topic, serial } | Tell::Displaced { topic, serial } = *tell {
+                let gone = matches!(tell, Tell::Gone { .. });
+                if self.topics.is_current(topic, serial)
+                    && !self.end_members(d, topic, serial, gone, budget, io)
+                {
+                    break false;
+                }
+                d.at += 1;
+                continue;
+            }
+            *budget = budget.saturating_sub(cost_of(tell));
             self.tell(d.home, tell, &frames, io);
-            *budget -= 1;
             d.at += 1;
         };
         let deliveries = self.stats.delivered.wrapping_sub(before);
@@ -210,8 +237,8 @@ impl Shard {
 
     fn tell<I: Io>(&mut self, home: ShardId, tell: &Tell, frames: &Frames, io: &mut I) {
         match *tell {
-            Tell::Live { .. } | Tell::Match { .. } => {
-                unreachable!("live messages are gathered")
+            Tell::Live { .. } | Tell::Match { .. } | Tell::Gone { .. } | Tell::Displaced { .. } => {
+                unreachable!("what concerns all members walks over them")
             }
             Tell::Matches {
                 to,
@@ -224,16 +251,6 @@ impl Shard {
                 ref page,
                 ..
             } => self.page(topic, to, page, frames, io),
-            Tell::Gone { topic, serial } => {
-                if self.topics.is_current(topic, serial) {
-                    self.topic_gone(topic, serial, io);
-                }
-            }
-            Tell::Displaced { topic, serial } => {
-                if self.topics.is_current(topic, serial) {
-                    self.displaced(topic, serial, io);
-                }
-            }
             Tell::Outcome(to, outcome) => self.outcome(to, outcome, io),
             Tell::Fenced(to) => self.fenced(to, io),
             Tell::GroupJoined { to, group, counts } => {
@@ -253,9 +270,13 @@ impl Shard {
 
     /// Takes the run of live messages at the cursor; returns where it ends.
     fn gather(&mut self, d: &Delivery, of: u32) -> usize {
+        let mut bytes = 0;
         let run = d.keys[d.at..].iter().take(TOGETHER_MAX).map_while(|key| {
             match &d.tells[*key as u32 as usize] {
-                Tell::Live { topic, record, .. } if *topic == of => Some(*record),
+                Tell::Live { topic, record, .. } if *topic == of && bytes < TOGETHER_BYTES => {
+                    bytes += record.frame_bytes();
+                    Some(*record)
+                }
                 _ => None,
             }
         });
@@ -272,9 +293,9 @@ impl Shard {
         budget: &mut u32,
         io: &mut I,
     ) -> bool {
-        let mut done = true;
+        let (mut done, cost) = (true, cost_of_bytes(self.run.bytes));
         if self.topics.places(topic) == 1 && !d.walking {
-            *budget -= 1;
+            *budget = budget.saturating_sub(cost);
             if let Some(conn) = self.topics.member(topic, 0) {
                 self.deliver_to(conn, topic, frames, io);
             }
@@ -288,7 +309,7 @@ impl Shard {
                     done = false;
                     break;
                 }
-                *budget -= 1;
+                *budget = budget.saturating_sub(cost);
                 let place = d.place;
                 d.place += 1;
                 if let Some(conn) = self.topics.member(topic, place) {
@@ -542,44 +563,5 @@ impl Shard {
             offset: sub.offset,
         });
         position::write_set(out, extra.set, seen);
-    }
-
-    /// The members of a topic, for those rare tells that concern them all.
-    fn members(&self, topic: u32) -> Vec<u32> {
-        (0..self.topics.places(topic))
-            .filter_map(|place| self.topics.member(topic, place))
-            .collect()
-    }
-
-    fn topic_gone<I: Io>(&mut self, topic: u32, serial: u16, io: &mut I) {
-        for slot in self.members(topic) {
-            if self.topics.is_current(topic, serial) && !self.gone_early(slot, topic) {
-                self.end_of_topic(slot, io);
-            }
-        }
-    }
-
-    /// Remembers that a topic was deleted which has answered, where others have not; says whether that is so.
-    fn gone_early(&mut self, slot: u32, topic: u32) -> bool {
-        let row = self.conns.get(slot);
-        if row.state != State::Waiting || !row.wants(MULTI) {
-            return false;
-        }
-        let extra = self.extras.get_mut(row.extra);
-        let answered = |sub: &Sub| sub.topic == topic && sub.flags & COUNTED != 0;
-        let early = extra.list.iter().any(answered);
-        if let Some(attaching) = extra.attaching.as_mut().filter(|_| early) {
-            attaching.gone = true;
-        }
-        early
-    }
-
-    fn displaced<I: Io>(&mut self, topic: u32, serial: u16, io: &mut I) {
-        for slot in self.members(topic) {
-            let is_poll = self.conns.get(slot).state == State::Poll;
-            if self.topics.is_current(topic, serial) && is_poll {
-                self.answer_status(slot, 409, "a later subscriber took this place", io);
-            }
-        }
     }
 }

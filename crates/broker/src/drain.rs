@@ -82,7 +82,9 @@ impl Shard {
             posted: self.posted,
             received: self.received,
             busy: says.any(|count| count > 0)
-                || waits + self.errands.len() + self.deliveries.len() > 0,
+                || waits + self.errands.len() + self.deliveries.len() > 0
+                || self.has_more()
+                || self.home.as_ref().is_some_and(|home| home.has_doomed()),
         }
     }
 
@@ -123,6 +125,7 @@ impl Shard {
             }
             slot += 1;
         }
+        self.work.steps.add((slot - first.min(slot)) as usize);
         if let Some(draining) = &mut self.draining {
             draining.cursor = if slot >= end { 0 } else { slot };
         }

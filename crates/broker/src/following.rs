@@ -135,6 +135,7 @@ impl Shard {
         poll: bool,
         again: bool,
     ) {
+        self.asked_page(slot);
         let to = self.reply_to(slot, 0);
         let Some(filtered) = self.filtered_mut(slot) else {
             return self.broken(slot);

@@ -16,6 +16,7 @@ mod idempotence;
 mod interest;
 mod kept;
 mod operator;
+mod readings;
 mod retained;
 mod snapshot;
 mod upkeep;
@@ -40,6 +41,7 @@ pub use crate::home::filters::SEPARATOR;
 use crate::home::groups::Groups;
 use crate::home::idempotence::Answers;
 use crate::home::interest::Followers;
+use crate::home::readings::Readings;
 use crate::home::upkeep::Forgetting;
 use crate::index::{Chained, Index};
 use crate::lanes::Lanes;
@@ -54,6 +56,7 @@ use crate::shared::SHARED_MIN;
 use crate::slab::{NONE, Side, Slab, Vacant};
 use crate::stats::{Accounts, Stats};
 use crate::time::Now;
+use crate::work::STEP_BYTES;
 
 /// Partitions of the whole name space.
 pub const PARTITIONS: usize = 256;
@@ -217,6 +220,8 @@ pub struct Home {
     topics_max: usize,
     admission: Admission,
     followers: Followers,
+    /// Pages that are owed.
+    readings: Readings,
     answers: Option<Answers>,
     homes: usize,
     seed: u64,
@@ -263,6 +268,7 @@ impl Home {
             topics_max: settings.limits.topics_per_home(homes),
             admission,
             followers: Followers::new(settings.interest.debounce_s),
+            readings: Readings::default(),
             answers: None,
             homes,
             seed,
@@ -289,6 +295,7 @@ impl Home {
         accounts.groups = self.groups.len();
         accounts.keepers = self.keepers.len() as u32 + self.kept.len();
         accounts.retained = self.retained.len() as u32;
+        accounts.owed = self.readings();
         accounts.answers = self.answers.as_ref().map_or(0, Answers::len);
         accounts.log_messages = self.log.len();
         accounts.log_bytes = self.log.bytes();
@@ -420,6 +427,8 @@ impl Home {
         lanes: &mut Lanes,
     ) -> Outcome {
         let (name, client) = (message.name, message.client);
+        // Itself, and the message that grows old when it comes.
+        self.log.steps.add(2 + message.data.len() / STEP_BYTES);
         if let Err(reached) = self.admission.may_keep(client, message.data.len())
             && self.would_keep(message, settings, rules)
         {
@@ -598,20 +607,6 @@ impl Home {
             });
         for (topic, number, left) in emptied {
             self.chain_emptied(topic, number, left, rules, now);
-        }
-    }
-
-    fn info(&self, id: u32, now: Now) -> Info {
-        let row = self.rows.get(id);
-        Info {
-            messages: self.log.count(row.log),
-            requested_s: row
-                .has(REQUESTED)
-                .then(|| now.unix_s.saturating_sub(row.touched_s)),
-            subscribers: self.subscribers(id),
-            wanted: row.has(KEEPS),
-            offset: row.last(),
-            epoch: self.epoch,
         }
     }
 }

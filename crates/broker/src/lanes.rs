@@ -7,6 +7,7 @@
 #[cfg(test)]
 mod tests;
 
+use alloc::collections::VecDeque;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 
@@ -26,6 +27,18 @@ pub struct Lane {
     pub credit_bytes: usize,
     /// Bytes of asks sent to it and not yet given back.
     pub under_way_bytes: usize,
+    /// What it has asked and the turns so far had no time for, in order. Its publishes are within the credit.
+    pub waiting: VecDeque<Asked>,
+}
+
+/// Asks of one mail, as far as they are not done.
+pub struct Asked {
+    /// Those that are left.
+    pub asks: alloc::vec::IntoIter<Ask>,
+    /// What their spans mean.
+    pub bytes: Vec<u8>,
+    /// When what they publish was read.
+    pub stamp: u64,
 }
 
 /// All lanes of a shard.
@@ -40,6 +53,8 @@ pub struct Lanes {
     pub stamp: u64,
     /// When what is published at the moment was read.
     pub read_at: u64,
+    /// The lane whose asks go on next.
+    pub next: usize,
     /// Credit waits until carriers have caught up, which nobody announces.
     pub withholds: bool,
     /// See [`crate::Pace::turns_under_way`].
@@ -56,6 +71,7 @@ impl Lanes {
             under_way: Vec::new(),
             stamp: 0,
             read_at: 0,
+            next: 0,
             withholds: false,
             under_way_max: crate::Pace::default().turns_under_way,
         }
@@ -71,6 +87,30 @@ impl Lanes {
     #[inline]
     pub fn tell(&mut self, to: ShardId, tell: Tell) {
         self.to[to as usize].tells.push(tell);
+    }
+
+    /// Asks that wait for their turn.
+    pub fn asks_waiting(&self) -> usize {
+        let waiting = self.to.iter().flat_map(|lane| &lane.waiting);
+        waiting.map(|asked| asked.asks.len()).sum()
+    }
+
+    /// Whether asks wait for their turn.
+    pub fn has_asks(&self) -> bool {
+        self.to.iter().any(|lane| !lane.waiting.is_empty())
+    }
+
+    /// Takes what goes on next of what waits: each lane in its turn.
+    pub fn next_asked(&mut self) -> Option<(ShardId, Asked)> {
+        let count = self.to.len();
+        for n in 0..count {
+            let from = (self.next + n) % count;
+            if let Some(asked) = self.to[from].waiting.pop_front() {
+                self.next = (from + 1) % count;
+                return Some((from as ShardId, asked));
+            }
+        }
+        None
     }
 
     /// Whether the shard has told itself something.

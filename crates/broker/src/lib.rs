@@ -20,6 +20,7 @@ pub mod control;
 mod deliver;
 mod drain;
 mod encode;
+mod ending;
 mod ends;
 pub mod filters;
 mod following;
@@ -52,6 +53,7 @@ mod sys;
 pub mod tables;
 pub mod time;
 pub mod totals;
+pub mod work;
 
 pub use conn::{ConnId, Link};
 pub use control::{Control, Report, Ticket};

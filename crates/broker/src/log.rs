@@ -9,6 +9,7 @@
 //! It does not decide who may read, and knows neither names nor subscribers.
 
 mod arrival;
+mod doomed;
 mod entry;
 mod expiry;
 #[cfg(test)]
@@ -18,23 +19,28 @@ mod read;
 #[cfg(test)]
 mod room_tests;
 mod rules;
+mod seek;
 mod snapshot;
 #[cfg(test)]
 mod tests;
 
+use alloc::collections::BTreeSet;
 use alloc::vec::Vec;
 
 use crate::admission::{Admission, Client};
 use crate::blobs::{Blobs, occupied};
 pub use crate::log::arrival::{Arrival, Arrivals};
 use crate::log::arrival::{Losses, Marks};
+use crate::log::doomed::DOOMED;
 use crate::log::entry::{Chain, Entry, LENGTH_BYTES, MARKED, taken_by};
 use crate::log::keys::{Key, Keys};
+pub use crate::log::seek::{Back, Sought};
 pub use crate::log::snapshot::Past;
 use crate::rules::Rules;
 use crate::settings::{Keep, Rule};
 use crate::shared::{Shared, Slice};
 use crate::slab::{NONE, Slab};
+use crate::work::Steps;
 
 /// How many of the oldest entries are compared when the byte budget is spent, to find a topic that
 /// is far over its share.
@@ -42,6 +48,9 @@ const VICTIMS_COMPARED: usize = 16;
 /// Readers of one home that get further pages of long chains at once without walking to their place again;
 /// 1 KiB. In tests so few that readers take each other's.
 const FINGERS: usize = if cfg!(test) { 2 } else { 256 };
+
+/// What a set takes for each of its members, about.
+const MORTAL_BYTES: usize = 20;
 
 /// The oldest and the youngest entry of a rule, and how long its messages live; 0 is without end.
 struct Ages {
@@ -68,6 +77,13 @@ pub struct Log {
     keys: Keys,
     admission: Admission,
     ages: Vec<Ages>,
+    /// Entries with an end of their own: chain, second of the end, entry. So what has expired in a chain is found without
+    /// looking at the rest.
+    mortals: BTreeSet<(u32, u32, u32)>,
+    /// Chains that are nobody's any more and are not empty yet, see `doomed.rs`.
+    doomed: BTreeSet<u32>,
+    /// What it has done.
+    pub steps: Steps,
     /// Entries that were the last of a page, for whoever asks for the next one.
     fingers: [u32; FINGERS],
     /// Bytes that the messages may occupy.
@@ -126,6 +142,9 @@ impl Log {
             keys: Keys::new(seed),
             admission,
             ages: rules::lists(rules),
+            mortals: BTreeSet::new(),
+            doomed: BTreeSet::new(),
+            steps: Steps::default(),
             fingers: [NONE; FINGERS],
             budget_bytes,
             losses: Losses::default(),
@@ -139,6 +158,7 @@ impl Log {
         self.blobs.bytes()
             + self.entries.len() as usize * size_of::<Entry>()
             + self.keys.len() as usize * size_of::<Key>()
+            + self.mortals.len() * MORTAL_BYTES
     }
 
     /// Bytes that it has for messages and their rows, used or not.
@@ -228,6 +248,7 @@ impl Log {
 
     /// An entry that stands in the order of its rule, but not yet in its chain.
     fn insert(&mut self, chain: u32, previous: u64, new: &New<'_>) -> u32 {
+        let end_s = new.ttl_s.map(|ttl_s| new.time_s.saturating_add(ttl_s));
         let (blobs, admission) = (&mut self.blobs, &self.admission);
         let blob = match &new.whole {
             Some(frame) => blobs.insert_shared(frame.whole().clone()),
@@ -255,6 +276,10 @@ impl Log {
             form: Entry::form(new),
         });
         self.append_to_list(id);
+        if let Some(end_s) = end_s {
+            self.mortals.insert((chain, end_s, id));
+        }
+        self.steps.add_bytes(new.frame.len());
         self.admission
             .keep(new.owner, taken_by(self.entries.get(id).bytes()));
         id
@@ -272,6 +297,9 @@ impl Log {
     /// topics and rules whose chain has nothing left, and the chain that they have now.
     pub fn enforce_budget(&mut self, now_s: u32, last: u8, mut emptied: impl FnMut(u32, u8, u32)) {
         while self.bytes() > self.budget_bytes || self.blobs.is_full() {
+            if self.clear_some(1) > 0 {
+                continue;
+            }
             let Some(chain) = self.victim(last) else {
                 return;
             };
@@ -308,10 +336,13 @@ impl Log {
         best.map(|(_, _, chain)| chain)
     }
 
-    /// Drops a whole chain.
+    /// Drops a whole chain; a long one is nobody's from now on and goes bit by bit.
     pub fn clear(&mut self, chain: u32) {
         if chain == NONE {
             return;
+        }
+        if self.is_long(chain) {
+            return self.doom(chain);
         }
         loop {
             let oldest = self.chains.get(chain).oldest();
@@ -326,6 +357,10 @@ impl Log {
     /// Drops a chain whose topic goes on without a log; returns where the last message stood that was lost, if that
     /// is not the last one.
     pub fn abandon(&mut self, mut chain: u32, now_s: u32) -> Option<u64> {
+        if self.is_long(chain) && !self.may_expire(chain) {
+            chain = self.lose_all(chain, now_s);
+        }
+        // Sessions have it keep so many at most where its rule keeps none.
         while self.count(chain) > 0 {
             chain = self.drop_oldest(chain, now_s);
         }
@@ -345,6 +380,10 @@ impl Log {
     /// Drops the messages of a chain up to this offset, oldest first and so many at most, as a limit would. Returns the
     /// chain or `NONE`, and how many went.
     pub fn drop_until(&mut self, mut chain: u32, until: u64, most: u32, now_s: u32) -> (u32, u32) {
+        if until == u64::MAX && most == u32::MAX && self.is_long(chain) {
+            let count = self.count(chain);
+            return (self.lose_all(chain, now_s), count);
+        }
         let mut dropped = 0;
         while dropped < most && self.count(chain) > 0 {
             let oldest = self.chains.get(chain).oldest();
@@ -405,12 +444,17 @@ impl Log {
     /// `NONE` when all up to the topic's last message is lost. Only the oldest is ever lost.
     fn take(&mut self, before: u32, id: u32, gone: Gone) -> u32 {
         let chain = self.entries.get(id).chain;
+        self.steps.add(1);
         let latest = self.chains.get(chain).latest;
         if latest {
             self.keys.remove(self.key_row_of(id));
         }
         self.unmark(id);
         let entry = self.entries.remove(id);
+        if entry.is_mortal() {
+            let end_s = Entry::end_s(self.blobs.get(entry.blob));
+            self.mortals.remove(&(chain, end_s, id));
+        }
         let row = self.chains.get_mut(chain);
         row.count -= 1;
         row.bytes -= occupied(entry.bytes()) as u32;
@@ -429,12 +473,16 @@ impl Log {
         self.admission.drop_kept(owner, taken_by(entry.bytes()));
         self.blobs.remove(entry.blob);
         let retained = row.rule as usize == self.ages.len() - 1;
-        if gone == Gone::Lost && !retained {
+        let doomed = row.topic == DOOMED;
+        if gone == Gone::Lost && !retained && !doomed {
             self.losses.add(row.topic, entry.previous, entry.offset);
         }
         if row.count == 0 {
             let lost = gone == Gone::Lost;
-            if lost && !row.ended {
+            if doomed {
+                self.doomed.remove(&chain);
+            }
+            if doomed || lost && !row.ended {
                 self.chains.remove(chain);
                 return NONE;
             }

@@ -22,6 +22,7 @@ use crate::io::Io;
 use crate::mail::{Frames, Record, ShardId, Tell};
 use crate::matching::{Filtered, Member, Part};
 use crate::position::{self, Position};
+use crate::run::cost_of_bytes;
 use crate::shard::Shard;
 use crate::slab::NONE;
 
@@ -166,6 +167,7 @@ impl Shard {
                 return false;
             }
         }
+        let message_bytes = self.run.bytes / messages.len().max(1);
         let mut warmed = d.run.at;
         while let Some(first) = d.run.due.get(d.run.at) {
             if *budget == 0 {
@@ -177,10 +179,10 @@ impl Shard {
                 self.warm_due(ahead);
                 warmed = d.run.at + ahead.len();
             }
-            *budget -= 1;
             let rest = &d.run.due[d.run.at..];
             let same = rest.iter().take_while(|due| due.slot == first.slot);
             let (slot, len) = (first.slot, same.count());
+            *budget = budget.saturating_sub(cost_of_bytes(len * message_bytes));
             d.run.at += len;
             let all = &d.run.due[d.run.at - len..d.run.at];
             self.matched(slot, home, all, &messages, frames, io);
@@ -212,7 +214,7 @@ impl Shard {
                 return true;
             }
             // Who was visited already costs a visit too: it had to be looked at.
-            *budget -= next.len() as u32;
+            *budget = budget.saturating_sub(next.len() as u32 * cost_of_bytes(self.run.bytes));
             due.clear();
             due.extend(next.iter().map(|member| Due::of(member, 0)));
             self.warm_due(&due);

@@ -6,15 +6,16 @@
 pub struct Pace {
     /// Members visited in one turn before the sockets are looked at again: a few milliseconds.
     pub visits_per_turn: u32,
-    /// Messages that its connections publish, past which no more is read from sockets: some milliseconds. A batch is
-    /// carried out whole, and adds one more to that at most.
-    pub publishes_per_turn: u32,
+    /// Steps (see [`crate::work`]) that all inputs of a turn may take together, and its end once more: one or two
+    /// milliseconds. A publish is a step or two, so that some ten thousand share a turn.
+    pub steps_per_turn: u32,
     /// A page of the past carries at most this many messages, so that one subscriber that resumes
     /// far back does not hold the lane.
     pub page_messages: usize,
     /// And at most this many bytes (one message always fits).
     pub page_bytes: usize,
-    /// Messages that one page of the past looks at, for those who read by filter: about a millisecond.
+    /// Entries that one page of the past looks at, for those who read by filter or look for their place in a long log:
+    /// about half a millisecond.
     pub page_visits: usize,
     /// Topics that one page of a snapshot of interest looks at: some hundred microseconds.
     pub interest_rows: u32,
@@ -35,7 +36,7 @@ impl Default for Pace {
     fn default() -> Self {
         Pace {
             visits_per_turn: 4096,
-            publishes_per_turn: 10_000,
+            steps_per_turn: 16_384,
             page_messages: 128,
             page_bytes: 64 << 10,
             page_visits: 4096,

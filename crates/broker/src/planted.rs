@@ -43,6 +43,8 @@ pub enum Fault {
     FarPosition,
     /// A subscription that reads on from the log brings what others of its client have brought.
     OwnCopies,
+    /// A page that ends before it has found all there is says one too far.
+    LostSeam,
 }
 
 #[cfg(feature = "planted")]
@@ -53,7 +55,7 @@ mod switch {
 
     impl super::Fault {
         /// All of them.
-        pub const ALL: [super::Fault; 19] = [
+        pub const ALL: [super::Fault; 20] = [
             Self::LiveBeforeHead,
             Self::OldSerial,
             Self::NoTombstone,
@@ -73,6 +75,7 @@ mod switch {
             Self::HastyTakeover,
             Self::FarPosition,
             Self::OwnCopies,
+            Self::LostSeam,
         ];
     }
 

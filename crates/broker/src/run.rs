@@ -21,11 +21,22 @@ use crate::shard::Shard;
 use crate::shared::SHARED_MIN;
 use crate::slab::NONE;
 
+/// Bytes that the kernel copies in the time that a write takes anyway.
+const VISIT_BYTES: usize = 4096;
+
+/// What it costs to bring somebody so many bytes, in visits.
+#[inline]
+pub fn cost_of_bytes(bytes: usize) -> u32 {
+    1 + (bytes / VISIT_BYTES) as u32
+}
+
 /// Live messages of one topic.
 #[derive(Default)]
 pub struct Run {
     records: Vec<Record>,
     encoded: [Encoded; Encoding::COUNT],
+    /// Bytes of the messages.
+    pub bytes: usize,
     /// Who told them, for subscribers by filter.
     pub home: ShardId,
     /// Where the names of their topics lie in the frames, if they are not all of one topic.
@@ -45,6 +56,7 @@ impl Run {
         self.names.clear();
         self.records.clear();
         self.records.extend(records);
+        self.bytes = self.records.iter().map(Record::frame_bytes).sum();
         self.encoded.iter_mut().for_each(Encoded::clear);
     }
 

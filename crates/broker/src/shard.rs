@@ -2,7 +2,7 @@
 //! takes inputs in and, at its end, sends everything that they led to.
 //!
 //! Invariants: a turn's deliveries go out in the order of the lanes; what the shard does within one
-//! input is bounded (fan-outs are cursors with a budget); no input panics, whatever the network says.
+//! input, and at the end of a turn, is bounded (see `work.rs`); no input panics, whatever the network says.
 
 use alloc::boxed::Box;
 use alloc::collections::{BTreeMap, VecDeque};
@@ -43,6 +43,7 @@ use crate::stats::{Accounts, Reason, Stats, Transport};
 use crate::sys::Sys;
 use crate::time::Now;
 use crate::totals::Added;
+use crate::work::Work;
 
 /// What all shards of a process share, read-only but for the counters of `admission`.
 #[derive(Debug)]
@@ -94,7 +95,7 @@ pub struct Shard {
     pub(crate) lanes: Lanes,
     pub(crate) deliveries: VecDeque<Delivery>,
     /// Connections whose pipelined requests may go on.
-    pub(crate) resumed: Vec<ConnId>,
+    pub(crate) resumed: VecDeque<ConnId>,
     /// Followers that may have the next page of their snapshot.
     pub(crate) paging: Vec<ConnId>,
     /// Publishers that wait for credit.
@@ -124,8 +125,8 @@ pub struct Shard {
     /// Mail that it posted, and that came to it.
     pub(crate) posted: u64,
     pub(crate) received: u64,
-    /// Messages published in this turn.
-    pub(crate) published: u32,
+    /// What it has done and may still do.
+    pub(crate) work: Work,
     pub(crate) swept: u32,
     pub(crate) swept_s: u32,
     /// What the sweep under way has seen, and what the last one saw.
@@ -164,7 +165,7 @@ impl Shard {
             )
         });
         let lanes = Lanes::new(me, world.shards as usize);
-        Shard {
+        let mut shard = Shard {
             now,
             conns: Slab::new(),
             spills: Side::new(),
@@ -186,7 +187,7 @@ impl Shard {
             home,
             lanes,
             deliveries: VecDeque::new(),
-            resumed: Vec::new(),
+            resumed: VecDeque::new(),
             paging: Vec::new(),
             stalled: Vec::new(),
             outbox_bytes: 0,
@@ -203,7 +204,7 @@ impl Shard {
             stopped: false,
             posted: 0,
             received: 0,
-            published: 0,
+            work: Work::default(),
             swept: 0,
             swept_s: now.s,
             tally: Default::default(),
@@ -219,12 +220,15 @@ impl Shard {
             pace: Pace::default(),
             stats: Stats::default(),
             world,
-        }
+        };
+        shard.begin_work();
+        shard
     }
 
     /// Changes how much a turn does.
     pub fn set_pace(&mut self, pace: Pace) {
         self.pace = pace;
+        self.begin_work();
         self.lanes.under_way_max = pace.turns_under_way;
         if let Some(home) = &mut self.home {
             home.pace = pace;
@@ -281,6 +285,7 @@ impl Shard {
                 + self.stalled.len()
                 + self.errands.len()
                 + self.leaving.len(),
+            asks: self.lanes.asks_waiting(),
             ..Accounts::default()
         };
         // They belong to no shard: the first tells them.
@@ -358,7 +363,11 @@ impl Shard {
             Input::Control(ticket, control) => self.control(ticket, control, io),
             Input::Tick if self.stopped => {}
             Input::Verdict(conn, verdict) => self.verdict(conn, verdict),
-            Input::Tick => self.tick(io),
+            Input::Tick => {
+                self.tick(io);
+                // However many rows it looks at, somebody is heard in each turn.
+                self.begin_work();
+            }
         }
         self.end_missed(about, io);
         self.charge_input(io);
@@ -368,29 +377,32 @@ impl Shard {
     /// is left, so that the caller does not sleep.
     pub fn flush<I: Io>(&mut self, now: Now, io: &mut I) -> bool {
         self.now = now;
-        self.published = 0;
+        self.begin_work();
         // Once a turn: a snapshot of a million topics is many turns.
         self.ask_pages();
         let forgets = match &mut self.home {
             Some(home) if !self.stopped => home.forget(&self.world.rules, now),
             _ => false,
         };
+        // First, and not the whole budget: no delivery of this turn's frames is under way yet.
+        self.go_on(io);
+        let mut visits = self.visits();
         let mut more_news;
         loop {
             more_news = self.tell_followers();
             if let Some((tells, frames)) = self.lanes.take_own() {
                 self.enqueue(self.lanes.me, tells, frames);
             }
-            if !self.deliver(io) {
+            if !self.deliver(&mut visits, io) {
                 break;
             }
             self.end_broken(io);
             self.run_errands();
-            let waits = self.resumed.is_empty() || self.is_spent();
+            let waits = !self.has_more() || self.is_half_spent();
             if waits && !self.lanes.has_own() && !self.has_news() {
                 break;
             }
-            self.resume_all(io);
+            self.go_on(io);
         }
         self.end_missed(None, io);
         let posted = &mut self.posted;
@@ -401,18 +413,18 @@ impl Shard {
         if !self.stalled.is_empty() && !self.must_stall() {
             self.release_stalled(io);
         }
+        if let Some(home) = &mut self.home {
+            home.end_turn();
+        }
         self.charge_turn(io);
-        self.relieve(io)
+        let relieves = self.relieve(io);
+        self.begin_work();
+        relieves
             || more_news
             || forgets
+            || self.has_more()
             || !self.deliveries.is_empty()
-            || !self.resumed.is_empty()
             || !self.paging.is_empty()
-    }
-
-    /// Whether the turn has done its share of publishing: what else there is to read may wait for the next.
-    pub fn is_spent(&self) -> bool {
-        self.published >= self.pace.publishes_per_turn
     }
 
     /// Whether the shard waits for something that no event announces, and should be called again
@@ -521,14 +533,11 @@ impl Shard {
     fn mail(&mut self, mail: Mail) {
         self.received += 1;
         let from = mail.from as usize;
-        self.lanes.read_at = mail.stamp;
         self.lanes.to[from].under_way_bytes -= mail.credit_bytes;
-        self.lanes.to[from].credit_bytes += mail.bytes.len();
-        self.all_asked(mail.from, mail.asks, &mail.bytes);
+        self.take_asks(mail.from, mail.asks, mail.bytes, mail.stamp);
         if let Some(frames) = mail.frames {
             self.enqueue(mail.from, mail.tells, frames);
         }
-        self.lanes.read_at = self.lanes.stamp;
     }
 
     pub(crate) fn ask(&mut self, to: ShardId, ask: impl FnOnce(&mut Vec<u8>) -> Ask) {
@@ -574,9 +583,9 @@ impl Shard {
         let state = row.state;
         self.update_interest(slot, io);
         match state {
-            State::Http => self.resumed.push(self.id_of(slot)),
+            State::Http => self.resumed.push_back(self.id_of(slot)),
             State::Sse | State::WebSocket => self.catch_up(slot),
-            State::Mqtt => self.resumed.push(self.id_of(slot)),
+            State::Mqtt => self.resumed.push_back(self.id_of(slot)),
             _ => {}
         }
     }

@@ -136,6 +136,8 @@ pub struct Stats {
     pub fallbacks: u64,
     /// Publishers that had to wait for credit.
     pub credit_waits: u64,
+    /// Pages that had to wait for others or for another turn.
+    pub pages_waited: u64,
     /// Connections for which there was no room.
     pub turned_away: u64,
     /// Connections that were closed because their peers may not say who their clients are.
@@ -190,6 +192,7 @@ impl AddAssign for Stats {
         self.sessions_expired += other.sessions_expired;
         self.fallbacks += other.fallbacks;
         self.credit_waits += other.credit_waits;
+        self.pages_waited += other.pages_waited;
         self.turned_away += other.turned_away;
         self.untrusted += other.untrusted;
         self.relieved += other.relieved;
@@ -258,6 +261,10 @@ pub struct Accounts {
     pub home_losses: u32,
     /// Filters that connections subscribe to.
     pub carrier_filters: u32,
+    /// Asks of other shards that wait for their turn.
+    pub asks: usize,
+    /// Pages that a home owes.
+    pub owed: usize,
     /// First answers that are kept for retries.
     pub answers: u32,
     /// Followers of interest, once for each home that they follow.

@@ -1,7 +1,9 @@
 //! The limits that hold after every turn. Each is a setting plus what may be on its way when the
 //! setting begins to hold.
 
-use crate::plan::BATCH_LINES_MAX;
+use crore_broker::work::STEP_BYTES;
+
+use crate::plan::{BATCH_LINES_MAX, Plan};
 use crate::truth::Wrong;
 use crate::world::{PENDING_MAX, World};
 
@@ -20,6 +22,41 @@ const CONTROL_BYTES: usize = 100;
 const CLIENT_ASKS: usize = 2 * PENDING_MAX * BATCH_LINES_MAX;
 /// What an encoding adds to a message: an id of several topics, names, chunk sizes.
 const ENCODING_BYTES: usize = 300;
+
+/// Entries between two marks of a list, and the marks themselves.
+const MARK_STEPS: usize = 66;
+/// Bytes of the row of a kept message and of the least that its bytes occupy.
+const ENTRY_BYTES: usize = 64;
+/// Filters of a client's packet, topics of a request, subscriptions of a session, each with what is looked at for it.
+const NAMES_STEPS: usize = 400;
+/// Ends of interest that are told at once, to as many followers as there may be.
+const ENDS_STEPS: usize = 64 * 5;
+
+/// The most steps of a unit of work, which is done whole however much was done before: a page of the past is the largest.
+/// It looks at so many entries for what is too old, as many in search of its place, and as many for messages, finds its place in each list
+/// of the log by a mark, and copies messages. A publish may take the place of many small messages.
+fn unit_steps(plan: &Plan) -> u64 {
+    let pace = &plan.pace;
+    let lists = plan.settings.rules.len() + 2;
+    let copied = (pace.page_bytes + plan.message_bytes + FIELDS_BYTES) / STEP_BYTES;
+    let page = 3 * pace.page_visits + 2 * lists * MARK_STEPS + pace.page_messages + copied;
+    let publish = 4 * (plan.message_bytes + FIELDS_BYTES) / STEP_BYTES
+        + (plan.message_bytes + FIELDS_BYTES) / ENTRY_BYTES;
+    (page + publish + NAMES_STEPS) as u64
+}
+
+/// The most steps of an input: the budget of a turn and one unit.
+pub fn input_steps(plan: &Plan) -> u64 {
+    u64::from(plan.pace.steps_per_turn) + unit_steps(plan)
+}
+
+/// The most steps at the end of a turn: the budget, and a unit of each kind that goes on in every turn (asks of a lane, a page, a
+/// connection, and what is forgotten). As many messages grow old as were published in the turn, which are half of its
+/// budget's steps and those of the units.
+pub fn flush_steps(plan: &Plan) -> u64 {
+    let forgets = plan.pace.forgets_per_turn + ENDS_STEPS;
+    u64::from(plan.pace.steps_per_turn) + 4 * unit_steps(plan) + forgets as u64
+}
 
 /// Looks at what a shard holds.
 pub fn check(world: &World, shard: usize) -> Result<(), Wrong> {
@@ -78,7 +115,8 @@ pub fn check(world: &World, shard: usize) -> Result<(), Wrong> {
     let asked = asks.min(world.clients() * CLIENT_ASKS);
     let inputs_max = 4 * (plan.shards * asked + plan.pace.turns_under_way);
     for to in 0..plan.shards {
-        let inputs = world.net.mail_inputs(to);
+        let held = world.shards[to].accounts();
+        let inputs = world.net.mail_inputs(to) + held.asks + held.owed;
         if inputs > inputs_max {
             return Err(format!(
                 "shard {to} is {inputs} inputs behind, at most {inputs_max}"

@@ -86,7 +86,7 @@ impl AddAssign for Met {
 
 impl Met {
     /// Each kind by name.
-    pub fn kinds(&self) -> [(&'static str, u64); 28] {
+    pub fn kinds(&self) -> [(&'static str, u64); 29] {
         [
             ("messages", self.messages),
             ("acknowledged", self.acknowledged),
@@ -96,6 +96,7 @@ impl Met {
             ("detaches", self.stats.detaches),
             ("fallbacks", self.stats.fallbacks),
             ("credit waits", self.stats.credit_waits),
+            ("pages waited", self.stats.pages_waited),
             ("polls", self.polls),
             ("enveloped gaps", self.enveloped_gaps),
             ("deletes met", self.gone),

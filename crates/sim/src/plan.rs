@@ -94,6 +94,8 @@ pub struct Plan {
     pub budgets_are_wide: bool,
     /// The step before which the server restarts, in thousandths of all steps, if it does.
     pub restarts_at: Option<usize>,
+    /// Batches that are published before all else, so that the logs are long where a turn is short.
+    pub hoard: usize,
     /// A shard that seldom gets a turn.
     lazy: Option<usize>,
     weights: [u32; 9],
@@ -144,6 +146,10 @@ const FORGETS: u64 = 733;
 const MAKERS: u64 = 361;
 /// How many of a hundred worlds with narrow budgets have them.
 const MAKERS_PERCENT: u32 = 30;
+/// Begins the chances that decide on turns that may do little, likewise.
+const SHORT_TURNS: u64 = 0x57E9_5101;
+/// How many of a hundred worlds have such turns.
+const SHORT_TURNS_PERCENT: u32 = 35;
 /// How many of a hundred turns a lazy shard does not get.
 const LAZY_PERCENT: u32 = 95;
 /// Connections that one tick looks at: a sweep is several turns.
@@ -228,6 +234,7 @@ impl Plan {
             mail_percent: rng.pick(&[20, 60, 95]),
             budgets_are_wide,
             restarts_at: None,
+            hoard: 0,
             lazy: rng.chance(30).then(|| rng.below(shards)),
             weights,
         };
@@ -268,6 +275,12 @@ impl Plan {
             // Without a word to the clients: they find their connections closed.
             plan.settings.drain.deadline_s = 0;
         }
+        let mut own = Rng::new(seed ^ SHORT_TURNS);
+        if own.chance(SHORT_TURNS_PERCENT) {
+            plan.pace.steps_per_turn = own.pick(&[1, 4, 30, 200]);
+            plan.pace.page_visits = own.pick(&[1, 3, 20]);
+            plan.hoard = own.pick(&[0, 0, 0, 200]);
+        }
         plan.envelopes = Rng::new(seed ^ ENVELOPES).chance(ENVELOPES_PERCENT);
         plan.pace.forgets_per_turn = Rng::new(seed ^ FORGETS).pick(&[1, 1, 256]);
         let mut own = Rng::new(seed ^ BOUNDS);
@@ -295,7 +308,7 @@ impl Plan {
         self.mail_percent = 20;
         self.pace.turns_under_way = rng.pick(&[1, 8]);
         self.settings.limits.publish_credit_bytes = rng.pick(&[0, 300, 3000]);
-        self.pace.publishes_per_turn = rng.pick(&[1, 5, 10_000]);
+        self.pace.steps_per_turn = rng.pick(&[2, 20, 16_384]);
         self.publishers = rng.range(4, 8);
         (self.weights[6], self.weights[8]) = (40, 10);
     }

@@ -96,6 +96,7 @@ fn guarded(f: impl FnOnce() -> Result<(), Wrong>) -> Result<(), Wrong> {
 
 fn whole(world: &mut World, seed: u64, steps: &[Step]) -> Result<(), Wrong> {
     let restarts_at = world.plan.restarts_at.map(|at| at * steps.len() / 1000);
+    world.hoard(&mut Rng::new(seed ^ 0x40A2D))?;
     for (n, step) in steps.iter().enumerate() {
         if restarts_at == Some(n) {
             world.restart(&mut Rng::new(seed ^ 0x7E57_A127))?;

@@ -14,11 +14,12 @@ use crore_broker::{Now, Shard, ShardId};
 
 use crate::client::follower::Follower;
 use crate::client::mqtt::Client;
+use crate::client::publisher::Deed;
 use crate::client::publisher::Publisher;
 use crate::client::subscriber::{KINDS, Subscriber};
 use crate::met::Met;
 use crate::net::Net;
-use crate::plan::{Op, Plan, Step};
+use crate::plan::{BATCH_LINES_MAX, Op, Plan, Step};
 use crate::rng::Rng;
 use crate::truth::{Topic, Truth, Wrong};
 
@@ -182,6 +183,24 @@ impl World {
         let several = rng.chance(25);
         topics.truncate(if several { rng.range(1, 3) } else { 1 });
         Subscriber::new(rng.pick(&KINDS), &topics, rng.chance(30))
+    }
+
+    /// Publishes what the logs are long with.
+    pub fn hoard(&mut self, rng: &mut Rng) -> Result<(), Wrong> {
+        for _ in 0..self.plan.hoard {
+            self.truth.step += 1;
+            let n = self.ready_publisher(0, rng);
+            if self.publishers[n].waiting() < PENDING_MAX {
+                let batch = Deed::Batch(BATCH_LINES_MAX as u8);
+                self.publishers[n].act(batch, &self.plan, &mut self.truth, rng);
+            }
+            self.send_of_publisher(0);
+            for shard in 0..self.plan.shards {
+                self.turn(shard, true, rng)?;
+            }
+            self.read_answer(n, usize::MAX)?;
+        }
+        Ok(())
     }
 
     /// Does one step.

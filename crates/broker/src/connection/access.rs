@@ -200,7 +200,7 @@ impl Shard {
                 if core::mem::take(&mut spill.asked) {
                     spill.who = Some(found.map(Some));
                     row.state = State::Http;
-                    self.resumed.push(conn);
+                    self.resumed.push_back(conn);
                 }
             }
             State::Mqtt => self.mqtt_verdict(conn, found.map(Some)),

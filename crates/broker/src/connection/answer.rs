@@ -191,7 +191,7 @@ impl Shard {
         self.send_reply(slot, io);
         self.request_done(slot, io);
         if self.conns.get(slot).state == State::Http {
-            self.resumed.push(self.id_of(slot));
+            self.resumed.push_back(self.id_of(slot));
         }
     }
 

@@ -14,6 +14,10 @@ use crate::planted::{self, Fault};
 use crate::shard::Shard;
 use crate::slab::NONE;
 
+/// Connections that wait share the end of a turn in so many parts: so many go on in each, however much one of them has
+/// sent.
+const SHARES: u64 = 8;
+
 impl Shard {
     /// Whether publishers must wait: a home owes us credit, or our carriers are behind.
     pub(crate) fn must_stall(&mut self) -> bool {
@@ -66,11 +70,12 @@ impl Shard {
     /// There is credit again: first goes what is held.
     pub(crate) fn release_stalled<I: Io>(&mut self, io: &mut I) {
         for conn in core::mem::take(&mut self.stalled) {
+            self.work.steps.add(1);
             if !self.is_current(conn) {
                 continue;
             }
             if self.is_held(conn.slot) {
-                self.resumed.push(conn);
+                self.resumed.push_back(conn);
             } else {
                 self.read_again(conn, io);
             }
@@ -86,17 +91,33 @@ impl Shard {
         }
     }
 
-    /// Lets connections go on that may, until the turn has published its share.
-    pub(crate) fn resume_all<I: Io>(&mut self, io: &mut I) {
-        let resumed = core::mem::take(&mut self.resumed);
-        for (n, conn) in resumed.iter().enumerate() {
-            if self.is_spent() {
-                self.resumed.extend_from_slice(&resumed[n..]);
-                return;
-            }
-            if self.is_current(*conn) {
-                self.resume(*conn, io);
-            }
+    /// Lets the connection go on that has waited longest among those that may, for a share of what the turn has left; says
+    /// whether there was one.
+    pub(crate) fn resume_one<I: Io>(&mut self, io: &mut I) -> bool {
+        let Some(conn) = self.resumed.pop_front() else {
+            return false;
+        };
+        self.work.steps.add(1);
+        if self.is_current(conn) {
+            let share = u64::from(self.pace.steps_per_turn) / SHARES;
+            // Something, even where all is spent.
+            let steps = self.steps();
+            self.work.quantum = self.work.until.min(steps + share).max(steps + 1);
+            self.resume(conn, io);
+            self.work.quantum = self.work.until;
+        }
+        true
+    }
+
+    /// The turn has done its share: what of this connection was read already is held, and nothing more is read until it has
+    /// had its next turn.
+    pub(super) fn pause<I: Io>(&mut self, slot: u32, io: &mut I) {
+        let conn = self.id_of(slot);
+        self.resumed.push_back(conn);
+        let row = self.conns.get_mut(slot);
+        if !row.is(PAUSED) {
+            row.flags |= PAUSED;
+            self.update_interest(slot, io);
         }
     }
 }

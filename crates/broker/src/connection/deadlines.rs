@@ -49,7 +49,6 @@ impl Shard {
     pub(crate) fn tick<I: Io>(&mut self, io: &mut I) {
         if let Some(home) = &mut self.home {
             home.tick(self.now);
-            home.pump_groups(&self.world.rules, self.now, &mut self.lanes);
         }
         self.end_sessions();
         self.move_off(io);
@@ -63,6 +62,7 @@ impl Shard {
         }
         let end = self.conns.end();
         let until = end.min(self.swept + self.rows_per_tick());
+        self.work.steps.add((until - self.swept) as usize);
         let watches_passes = !self.passes.is_empty();
         for slot in self.swept..until {
             let row = self.conns.get(slot);

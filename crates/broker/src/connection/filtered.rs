@@ -108,6 +108,9 @@ impl Shard {
             // The page stands in the lane: whoever is live there has all that came before it.
             self.all_saw(home, page.head);
         }
+        if self.is_asked(to) {
+            self.took_page_of(to.slot);
+        }
         if !self.awaits(to, serial) {
             return;
         }
@@ -190,7 +193,7 @@ impl Shard {
         self.took_page(slot, serial, home, page, end, live);
         if searching {
             // Not now: a delivery is under way.
-            self.resumed.push(self.id_of(slot));
+            self.resumed.push_back(self.id_of(slot));
         } else if whole {
             self.open(slot, io);
         }
@@ -254,7 +257,7 @@ impl Shard {
         }
         self.begin_with(slot, &bytes, io);
         if self.conns.get(slot).outbox == NONE {
-            self.resumed.push(self.id_of(slot));
+            self.resumed.push_back(self.id_of(slot));
         }
     }
 
@@ -319,7 +322,7 @@ impl Shard {
         }
         self.took_page(slot, serial, home, page, head, live);
         if self.conns.get(slot).outbox == NONE {
-            self.resumed.push(self.id_of(slot));
+            self.resumed.push_back(self.id_of(slot));
         }
     }
 

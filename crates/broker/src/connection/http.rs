@@ -80,8 +80,11 @@ impl Shard {
     /// Goes on with pipelined requests after an answer.
     pub(crate) fn resume<I: Io>(&mut self, conn: ConnId, io: &mut I) {
         let row = self.conns.get(conn.slot);
-        if row.state == State::Waiting && row.wants(FILTERS) {
-            return self.catch_up_filters(conn.slot);
+        if row.state == State::Waiting {
+            return match row.wants(FILTERS) {
+                true => self.catch_up_filters(conn.slot),
+                false => self.go_on_with_batch(conn.slot, io),
+            };
         }
         if row.state == State::Mqtt {
             return self.mqtt_resume(conn.slot, io);
@@ -150,6 +153,12 @@ impl Shard {
             if at == end || row.state != State::Http || row.outbox != NONE {
                 break;
             }
+            if self.is_spent() {
+                kept.held = true;
+                self.pause(slot, io);
+                break;
+            }
+            let row = self.conns.get(slot);
             if !row.is(SERVED) && buf[at] == MQTT_CONNECT {
                 self.conns.get_mut(slot).state = State::Mqtt;
                 break;
@@ -159,6 +168,7 @@ impl Shard {
                 self.stall(slot, io);
                 break;
             }
+            self.work.steps.add(1);
             let head_bytes = self.world.settings.limits.head_bytes;
             let mut head = match head::parse(&buf[at..end], head_bytes) {
                 Ok(Some(head)) => head,
@@ -180,6 +190,7 @@ impl Shard {
             }
             let (body, limit) = self.body(slot, &head, io).ok()?;
             let start = at + head.len;
+            self.work.steps.add_bytes(head.len);
             let found = match body {
                 Body::None => Some((0, 0)),
                 Body::Length(len) => {

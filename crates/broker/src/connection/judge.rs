@@ -10,7 +10,6 @@ use alloc::vec::Vec;
 use crore_wire::http::accept::Accept;
 use crore_wire::http::head::{Body, Head, Method};
 use crore_wire::http::origin;
-use crore_wire::topic::TopicError;
 use crore_wire::{form, topic};
 
 use super::access::{Who, rights};
@@ -326,49 +325,6 @@ impl Shard {
         None
     }
 
-    /// The topics that the path or the query names, and the filters if they are meant: a topic is a filter too.
-    fn topic_names(
-        &self,
-        head: &Head<'_>,
-        rest: &[u8],
-        filtered: bool,
-    ) -> Result<Vec<Vec<u8>>, &'static str> {
-        let max = self.world.settings.limits.topic_bytes;
-        let mut names: Vec<Vec<u8>> = Vec::new();
-        let mut name = Vec::new();
-        if !rest.is_empty() {
-            topic::from_path(rest, max, &mut name).map_err(|error| error.reason())?;
-            names.push(core::mem::take(&mut name));
-        }
-        for (key, value) in form::pairs(head.query) {
-            if matches!(key, b"topic" | b"channel") {
-                topic::from_query(value, max, &mut name).map_err(|error| error.reason())?;
-                if !names.contains(&name) {
-                    names.push(core::mem::take(&mut name));
-                }
-                name.clear();
-            }
-        }
-        for (key, value) in form::pairs(head.query) {
-            if !filtered || key != b"filter" {
-                continue;
-            }
-            form::decode(value, &mut name).map_err(|_| TopicError::BadEscape.reason())?;
-            topic::check_filter(&name, max).map_err(|error| filter_reason(&error))?;
-            if !names.contains(&name) {
-                names.push(core::mem::take(&mut name));
-            }
-            name.clear();
-        }
-        if names.is_empty() {
-            return Err("no topic is named: put it behind the path or into ?topic=");
-        }
-        if names.len() > self.world.settings.limits.topics_per_connection {
-            return Err("more topics than limits.topics_per_connection allows");
-        }
-        Ok(names)
-    }
-
     fn preflight(&mut self, slot: u32, allowed: &str) {
         let head = self.head(slot, 204).header("Allow", allowed.as_bytes());
         head.header("Access-Control-Allow-Methods", allowed.as_bytes())
@@ -427,18 +383,4 @@ fn names_topic(head: &Head<'_>) -> bool {
 
 fn names_filter(head: &Head<'_>) -> bool {
     form::pairs(head.query).any(|(key, _)| key == b"filter")
-}
-
-/// What is wrong with a filter, in one line.
-fn filter_reason(error: &TopicError) -> &'static str {
-    match error {
-        TopicError::Empty => "the filter is empty",
-        TopicError::TooLong { .. } => "the filter is too long",
-        TopicError::NotUtf8 => "the filter is not UTF-8",
-        TopicError::Control => "the filter has a control character",
-        TopicError::Wildcard => {
-            "in a filter + and # stand for whole levels, and # is the last; in a URL they are %2B and %23"
-        }
-        other => other.reason(),
-    }
 }

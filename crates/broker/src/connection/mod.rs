@@ -13,6 +13,7 @@ mod http;
 mod interest;
 mod judge;
 pub(crate) mod mqtt;
+mod names;
 pub(crate) mod progress;
 mod publish;
 mod review;

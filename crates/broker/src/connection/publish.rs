@@ -257,17 +257,83 @@ impl Shard {
     /// A batch: each line is published by itself; the answer names those that failed.
     pub(super) fn batch<I: Io>(&mut self, slot: u32, body: &[u8], io: &mut I) -> Flow {
         let mut batch = Batch::default();
-        let mut remote = [0u64; 4];
+        let left = self.batch_lines(slot, body, &mut batch);
+        if left < body.len() {
+            batch.rest = body[left..].to_vec();
+            self.receive_bytes += batch.rest.len();
+            self.resumed.push_back(self.id_of(slot));
+            return self.wait(slot, Pending::Batch(batch));
+        }
+        match self.batch_is_read(slot, &mut batch) {
+            true => Flow::Next,
+            false => {
+                self.stall_if_needed(slot, io);
+                self.wait(slot, Pending::Batch(batch))
+            }
+        }
+    }
+
+    /// Goes on with a batch that a turn had no time for. It began while there was credit, and is carried out whole.
+    pub(super) fn go_on_with_batch<I: Io>(&mut self, slot: u32, io: &mut I) {
+        let Some(mut batch) = self.take_batch(slot) else {
+            return;
+        };
+        let body = core::mem::take(&mut batch.rest);
+        self.receive_bytes -= body.len();
+        let left = self.batch_lines(slot, &body, &mut batch);
+        if left < body.len() {
+            batch.rest = body;
+            batch.rest.drain(..left);
+            self.receive_bytes += batch.rest.len();
+            self.resumed.push_back(self.id_of(slot));
+        } else if self.batch_is_read(slot, &mut batch) {
+            return self.answer_waiting(slot, io);
+        } else {
+            self.stall_if_needed(slot, io);
+        }
+        self.extra(slot).pending = Some(Pending::Batch(batch));
+    }
+
+    /// A batch of which lines are left.
+    fn take_batch(&mut self, slot: u32) -> Option<Batch> {
+        let row = self.conns.get(slot);
+        if row.extra == NONE {
+            return None;
+        }
+        let pending = &mut self.extras.get_mut(row.extra).pending;
+        match pending.take() {
+            Some(Pending::Batch(batch)) if !batch.rest.is_empty() => Some(batch),
+            other => {
+                *pending = other;
+                None
+            }
+        }
+    }
+
+    /// Forgets the lines of a batch that are left: its connection ends.
+    pub(crate) fn drop_batch(&mut self, slot: u32) {
+        if let Some(batch) = self.take_batch(slot) {
+            self.receive_bytes -= batch.rest.len();
+        }
+    }
+
+    /// Publishes lines, as far as the turn goes; says how many bytes were read.
+    fn batch_lines(&mut self, slot: u32, body: &[u8], batch: &mut Batch) -> usize {
         let mut scratch = core::mem::take(&mut self.scratch);
-        let mut rest = body;
-        let mut number = 0;
+        let (mut rest, first) = (body, batch.number);
         while !rest.is_empty() {
-            if (number as usize).is_multiple_of(WARMED) {
+            let done = batch.number - first;
+            if done > 0 && self.is_spent() {
+                break;
+            }
+            if (done as usize).is_multiple_of(WARMED) {
                 self.warm_lines(rest);
             }
             let (line, after) = ndjson::split_line(rest);
             rest = after;
-            number += 1;
+            batch.number += 1;
+            let number = batch.number;
+            self.work.steps.add(1);
             if line.is_empty() {
                 continue;
             }
@@ -276,6 +342,7 @@ impl Shard {
                     number,
                     "more lines than limits.batch_lines allows; this and the rest were not read",
                 ));
+                rest = b"";
                 break;
             }
             match self.batch_line(slot, line, number, &mut scratch) {
@@ -285,26 +352,29 @@ impl Shard {
                         batch.line_ended(number, outcome);
                     }
                     if home != self.lanes.me {
-                        remote[home as usize / 64 % 4] |= 1 << (home % 64);
+                        batch.remote[home as usize / 64 % 4] |= 1 << (home % 64);
                     }
                 }
                 Err(reason) => batch.failed.push((number, reason)),
             }
         }
         self.scratch = scratch;
+        body.len() - rest.len()
+    }
+
+    /// All lines were handed on: answers, if nobody else has to; says whether that is so.
+    fn batch_is_read(&mut self, slot: u32, batch: &mut Batch) -> bool {
         for home in 0..self.world.homes.min(256) {
-            if remote[home as usize / 64] & (1 << (home % 64)) != 0 {
+            if batch.remote[home as usize / 64] & (1 << (home % 64)) != 0 {
                 batch.homes += 1;
                 let to = self.reply_to(slot, 0);
                 self.ask(home, |_| Ask::Fence(to));
             }
         }
         if batch.homes == 0 {
-            self.respond_batch(slot, &mut batch);
-            return Flow::Next;
+            self.respond_batch(slot, batch);
         }
-        self.stall_if_needed(slot, io);
-        self.wait(slot, Pending::Batch(batch))
+        batch.homes == 0
     }
 
     /// Touches what the next lines' topics need.

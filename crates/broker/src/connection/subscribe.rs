@@ -346,6 +346,9 @@ impl Shard {
         if !page.again {
             self.topics.get_mut(topic).waiting -= 1;
         }
+        if self.is_asked(to) {
+            self.took_page_of(to.slot);
+        }
         let part = self
             .is_asked(to)
             .then(|| self.part_named(to.slot, to.part))

@@ -95,7 +95,8 @@ impl Shard {
                 None => &mut input[at..],
             };
             let publishes = self.conns.get(slot).wants(PUBLISHES);
-            if publishes && !rest.is_empty() && self.must_stall() {
+            let spent = self.is_spent();
+            if !rest.is_empty() && (spent || publishes && self.must_stall()) {
                 self.send_reply(slot, io);
                 let rest = match held_back {
                     Some(mut held) => {
@@ -104,8 +105,10 @@ impl Shard {
                     }
                     None => Inbox::new(&input[at..]),
                 };
-                return self.hold_frames(slot, partial, progress, rest, io);
+                let begun = (partial, progress);
+                return self.hold_frames(slot, begun, rest, spent, io);
             }
+            self.work.steps.add(1);
             let step = match receive::next(&mut partial, rest, &config) {
                 Ok(step) => step,
                 Err(violation) => {
@@ -114,6 +117,7 @@ impl Shard {
                 }
             };
             at += step.consumed;
+            self.work.steps.add_bytes(step.consumed);
             let Some(event) = step.event else { break };
             if matches!(event, Event::Text(_) | Event::Binary(_)) {
                 progress = Progress::default();
@@ -142,13 +146,13 @@ impl Shard {
         self.world.settings.limits.message_bytes + beside
     }
 
-    /// Keeps frames that wait for credit.
+    /// Keeps frames that wait for the next turn, or for credit.
     fn hold_frames<I: Io>(
         &mut self,
         slot: u32,
-        partial: Option<Box<Partial>>,
-        progress: Progress,
+        (partial, progress): (Option<Box<Partial>>, Progress),
         data: Inbox,
+        spent: bool,
         io: &mut I,
     ) {
         let begun = partial.as_ref().map_or(0, |held| held.buffered_bytes());
@@ -162,7 +166,10 @@ impl Shard {
         }
         self.receive_bytes += begun + data.bytes();
         row.spill = self.spills.insert(Spill::Frames(partial, data, progress));
-        self.stall(slot, io);
+        match spent {
+            true => self.pause(slot, io),
+            false => self.stall(slot, io),
+        }
     }
 
     fn hold_partial<I: Io>(

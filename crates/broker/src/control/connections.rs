@@ -91,6 +91,7 @@ impl Shard {
         let end = self.conns.end();
         let until = end.min(from.saturating_add(ROWS_PER_TURN));
         for slot in from..until {
+            self.work.steps.add(1);
             if self.conns.get(slot).is_open() && !each(slot) {
                 return Some(slot + 1).filter(|next| *next < end);
             }

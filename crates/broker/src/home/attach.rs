@@ -4,13 +4,29 @@
 //! messages; so whatever is published later comes behind it, and nothing lies between.
 
 use super::carriers::Carrier;
-use super::{CREATED, DELETED, Home, REQUESTED, WANTS_DEFLATE};
+use super::{CREATED, DELETED, Home, REQUESTED, RETAINS, WANTS_DEFLATE};
 use crate::lanes::Lanes;
+use crate::log::{Back, Sought};
 use crate::mail::{Attach, Attached, Page, ShardId, Tell};
 use crate::position::{Position, Since};
 use crate::rules::Rules;
-use crate::settings::{Concurrency, First, Keep};
+use crate::settings::{Concurrency, First, Keep, Rule};
 use crate::time::Now;
+
+/// What the home has found of where a subscription begins, before it is answered.
+#[derive(Clone, Copy)]
+pub(super) enum Place {
+    /// Nothing yet.
+    Unknown,
+    /// Before the message at this offset, by so many.
+    Back(u64, u32),
+    /// Behind this offset, or messages are lost between. A promise that begins with a position is broken by a loss.
+    Behind {
+        offset: u64,
+        gap: bool,
+        promised: bool,
+    },
+}
 
 impl Home {
     /// Answers an attach: the past in bounded pages, and the carrier's place among those that get
@@ -24,55 +40,160 @@ impl Home {
         now: Now,
         lanes: &mut Lanes,
     ) {
-        let page = match self.place(ask, name, rules, now, lanes) {
-            Ok(id) => {
-                let mut page = self.page(id, ask, rules, now, lanes);
+        self.attach_from(from, ask, name, None, rules, now, lanes);
+    }
+
+    /// The same; with what was found before when its turn has come.
+    #[allow(clippy::too_many_arguments)] // what a request says, and what a home is always given
+    pub(super) fn attach_from(
+        &mut self,
+        from: ShardId,
+        ask: &Attach,
+        name: &[u8],
+        found: Option<Place>,
+        rules: &Rules,
+        now: Now,
+        lanes: &mut Lanes,
+    ) {
+        self.log.steps.add(1);
+        let must_queue = found.is_none() && self.must_queue();
+        // A poll is counted when it is known that it waits, and what was counted before needs nothing but its page.
+        let counts = !ask.again && !ask.poll;
+        if must_queue && !counts {
+            return self.owe_topic(from, ask, name, Place::Unknown, false);
+        }
+        let id = match self.place(ask, name, rules, now, lanes) {
+            Ok(id) => id,
+            Err(attached) => return self.tell_not_attached(from, ask, name, attached, lanes),
+        };
+        if must_queue && !self.is_at_head(id, ask, rules) {
+            self.count_carrier(id, from, ask);
+            // Who begins live begins with its page: another subscription of its client may bring what comes before.
+            return self.owe_topic(from, ask, name, Place::Unknown, true);
+        }
+        let found = found.unwrap_or(Place::Unknown);
+        match self.page(id, ask, found, rules, now, lanes) {
+            Ok(mut page) => {
                 // A long-poll that finds its message here is no subscriber: it does not wait.
                 let answered = ask.poll && page.count > 0;
                 page.counted = !ask.again && !answered;
                 if page.counted {
-                    let (serial, topic) = (ask.serial, ask.topic);
-                    self.count_in(
-                        id,
-                        Carrier {
-                            shard: from,
-                            serial,
-                            topic,
-                            subscribers: 1,
-                        },
-                    );
+                    self.count_carrier(id, from, ask);
                 }
-                self.queue_if_idle(id, now);
-                page
+                self.tell_page(from, ask, page, lanes);
             }
-            Err(attached) => {
-                let (epoch, again) = (self.epoch, ask.again);
-                let found = self.find(ask.hash, name);
-                Page {
-                    attached,
-                    first: 0,
-                    count: 0,
-                    head: found.map_or(0, |id| self.rows.get(id).last()),
-                    epoch,
-                    newest_s: None,
-                    at_head: true,
-                    gap: false,
-                    again,
-                    counted: false,
-                    retained: 0,
-                    only_retained: false,
+            Err(place) => {
+                if counts {
+                    self.count_carrier(id, from, ask);
                 }
+                self.owe_topic(from, ask, name, place, counts);
             }
-        };
+        }
+        self.queue_if_idle(id, now);
+    }
+
+    /// Answers who is counted already, or goes on looking later.
+    #[allow(clippy::too_many_arguments)] // what a request says, and what a home is always given
+    pub(super) fn read_topic(
+        &mut self,
+        id: u32,
+        from: ShardId,
+        ask: &Attach,
+        name: &[u8],
+        place: Place,
+        rules: &Rules,
+        now: Now,
+        lanes: &mut Lanes,
+    ) {
+        match self.page(id, ask, place, rules, now, lanes) {
+            Ok(mut page) => {
+                page.counted = true;
+                self.tell_page(from, ask, page, lanes);
+            }
+            Err(place) => self.owe_topic(from, ask, name, place, true),
+        }
+    }
+
+    fn tell_page(&self, from: ShardId, ask: &Attach, page: Page, lanes: &mut Lanes) {
+        let (topic, serial, to) = (ask.topic, ask.serial, ask.to);
         lanes.tell(
             from,
             Tell::Page {
-                topic: ask.topic,
-                serial: ask.serial,
-                to: ask.to,
+                topic,
+                serial,
+                to,
                 page,
             },
         );
+    }
+
+    /// The topic was deleted while the page was owed to one that is counted.
+    pub(super) fn end_owed(
+        &mut self,
+        from: ShardId,
+        ask: &Attach,
+        name: &[u8],
+        now: Now,
+        lanes: &mut Lanes,
+    ) {
+        self.leave(from, ask.hash, ask.topic, ask.serial, now);
+        self.tell_not_attached(from, ask, name, Attached::Gone, lanes);
+    }
+
+    fn tell_not_attached(
+        &self,
+        from: ShardId,
+        ask: &Attach,
+        name: &[u8],
+        attached: Attached,
+        lanes: &mut Lanes,
+    ) {
+        let found = self.find(ask.hash, name);
+        let page = Page {
+            attached,
+            first: 0,
+            count: 0,
+            head: found.map_or(0, |id| self.rows.get(id).last()),
+            epoch: self.epoch,
+            newest_s: None,
+            at_head: true,
+            gap: false,
+            again: ask.again,
+            counted: false,
+            retained: 0,
+            only_retained: false,
+        };
+        self.tell_page(from, ask, page, lanes);
+    }
+
+    fn count_carrier(&mut self, id: u32, from: ShardId, ask: &Attach) {
+        let carrier = Carrier {
+            shard: from,
+            serial: ask.serial,
+            topic: ask.topic,
+            subscribers: 1,
+        };
+        self.count_in(id, carrier);
+    }
+
+    /// Whether there is nothing to read: its page is no work.
+    fn is_at_head(&self, id: u32, ask: &Attach, rules: &Rules) -> bool {
+        let row = self.rows.get(id);
+        let nothing = self.log.count(row.log) == 0 && !row.has(RETAINS);
+        nothing || !ask.retained && self.by_rule(ask, rules.get(row.rule)) == Since::Live
+    }
+
+    fn by_rule(&self, ask: &Attach, rule: &Rule) -> Since {
+        let by_rule = match (rule.first, ask.poll) {
+            (First::ByTransport, true) | (First::Oldest, _) => Since::Oldest,
+            (First::ByTransport, false) if rule.keep == Keep::Latest => Since::Oldest,
+            (First::ByTransport, false) | (First::Live, _) => Since::Live,
+            (First::Newest(n), _) => Since::Newest(n),
+        };
+        match ask.since {
+            Since::Default => by_rule,
+            since => since,
+        }
     }
 
     /// The topic's row, or why there is no subscription to it.
@@ -135,37 +256,43 @@ impl Home {
         Ok(id)
     }
 
-    fn page(&mut self, id: u32, ask: &Attach, rules: &Rules, now: Now, lanes: &mut Lanes) -> Page {
+    /// The page of a topic; where it has not been found within the limit, how far the search is.
+    fn page(
+        &mut self,
+        id: u32,
+        ask: &Attach,
+        place: Place,
+        rules: &Rules,
+        now: Now,
+        lanes: &mut Lanes,
+    ) -> Result<Page, Place> {
+        let limit = self.pace.page_visits;
         let row = self.rows.get_mut(id);
         let rule = rules.get(row.rule);
-        row.log = self.log.freshen(row.log, rule.log_age_s, now.unix_s);
-        let last = row.last();
-        let log = row.log;
-        let oldest = self.log.reaches_back_to(log).unwrap_or(last);
-        let by_rule = match (rule.first, ask.poll) {
-            (First::ByTransport, true) | (First::Oldest, _) => Since::Oldest,
-            (First::ByTransport, false) if rule.keep == Keep::Latest => Since::Oldest,
-            (First::ByTransport, false) | (First::Live, _) => Since::Live,
-            (First::Newest(n), _) => Since::Newest(n),
-        };
-        let since = if ask.since == Since::Default {
-            by_rule
-        } else {
-            ask.since
-        };
-        let (start, gap) = match since {
-            Since::Default | Since::Live => (last, false),
-            Since::Oldest => (oldest, false),
-            Since::Newest(n) => (self.log.before_newest(log, n).unwrap_or(last), false),
-            Since::After(time_s) => (self.log.before_time(log, time_s).unwrap_or(last), false),
-            Since::Unknown => (oldest, true),
-            Since::At(Position { epoch, offset }) => {
-                let known = epoch == self.epoch && offset <= self.sequence;
-                if known && offset >= oldest {
-                    (offset, false)
-                } else {
-                    (oldest, true)
-                }
+        let (log, fresh) = self
+            .log
+            .freshen_some(row.log, rule.log_age_s, now.unix_s, limit);
+        row.log = log;
+        if !fresh {
+            return Err(place);
+        }
+        let since = self.by_rule(ask, rule);
+        let (start, mut gap, promised) = self.begin(id, since, place, limit)?;
+        let row = self.rows.get(id);
+        let (last, oldest) = (
+            row.last(),
+            self.log.reaches_back_to(log).unwrap_or(row.last()),
+        );
+        gap |= promised && start < oldest;
+        let start = start.max(oldest);
+        let first_entry = match self.log.seek(log, start, limit) {
+            Sought::Found(entry) => entry,
+            Sought::Further(offset) => {
+                return Err(Place::Behind {
+                    offset,
+                    gap,
+                    promised,
+                });
             }
         };
         if gap {
@@ -186,10 +313,11 @@ impl Home {
             true => 1,
             false => self.pace.page_messages.min(ask.most as usize),
         };
+        let bytes_max = self.pace.page_bytes;
         let at_head = ask.poll && shown.is_some()
             || self
                 .log
-                .read(log, start, messages_max, self.pace.page_bytes, frames);
+                .read_from(first_entry, start, messages_max, bytes_max, frames);
         let count = frames.pages.len() as u32 - first;
         let retained = if ask.retained && latest {
             count
@@ -201,7 +329,7 @@ impl Home {
             .last()
             .filter(|_| count > 0)
             .map_or(start.max(last), |record| record.offset);
-        Page {
+        Ok(Page {
             attached: Attached::Yes,
             first,
             count,
@@ -214,6 +342,53 @@ impl Home {
             counted: false,
             retained,
             only_retained: ask.again && ask.retained,
+        })
+    }
+
+    /// Where to begin to read, whether messages before that are lost, and whether a loss behind it would be told.
+    fn begin(
+        &self,
+        id: u32,
+        since: Since,
+        place: Place,
+        limit: usize,
+    ) -> Result<(u64, bool, bool), Place> {
+        let row = self.rows.get(id);
+        let (log, last) = (row.log, row.last());
+        let oldest = self.log.reaches_back_to(log).unwrap_or(last);
+        let back = match (place, since) {
+            (
+                Place::Behind {
+                    offset,
+                    gap,
+                    promised,
+                },
+                _,
+            ) => return Ok((offset, gap, promised)),
+            (Place::Back(offset, left), _) => Some(self.log.back(log, offset, left, limit)),
+            (Place::Unknown, Since::Newest(count)) => self.log.before_newest(log, count, limit),
+            (Place::Unknown, _) => None,
+        };
+        match back {
+            Some(Back::Further(offset, left)) => return Err(Place::Back(offset, left)),
+            Some(Back::Found(offset)) => return Ok((offset, false, false)),
+            None => {}
         }
+        Ok(match since {
+            Since::Default | Since::Live | Since::Newest(_) => (last, false, false),
+            Since::Oldest => (oldest, false, false),
+            Since::After(time_s) => {
+                let offset = self.log.before_time(log, time_s).unwrap_or(last);
+                (offset.min(last), false, false)
+            }
+            Since::Unknown => (oldest, true, true),
+            Since::At(Position { epoch, offset }) => {
+                let known = epoch == self.epoch && offset <= self.sequence;
+                match known {
+                    true => (offset, false, true),
+                    false => (oldest, true, true),
+                }
+            }
+        })
     }
 }

@@ -24,6 +24,7 @@ use crate::lanes::Lanes;
 use crate::log::Arrival;
 use crate::mail::{AttachFilters, Attached, MatchPage, Record, ShardId, Tell};
 use crate::matching::Matching;
+use crate::planted::{self, Fault};
 use crate::position::{Position, Since};
 use crate::rules::Rules;
 use crate::settings::Keep;
@@ -218,8 +219,14 @@ impl Registered {
     }
 }
 
+/// The filters of one attach.
+pub(super) fn split(names: &[u8]) -> Vec<&[u8]> {
+    names.split(|b| *b == SEPARATOR).collect()
+}
+
 /// Where a reader stands.
-struct Reader {
+#[derive(Clone, Copy)]
+pub(super) struct Reader {
     start: u64,
     from: u64,
     /// Losses up to this number, when it began without a position, are none of its own; 0 with one.
@@ -227,6 +234,8 @@ struct Reader {
     gap: bool,
     /// It gets retained messages: those up to `from`, and those that their topic's log has no more.
     retained: bool,
+    /// What came behind this offset was promised to it, although it began without a position.
+    begun: u64,
 }
 
 impl Home {
@@ -283,7 +292,8 @@ impl Home {
         now: Now,
         lanes: &mut Lanes,
     ) {
-        let filters: Vec<&[u8]> = names.split(|b| *b == SEPARATOR).collect();
+        let filters = split(names);
+        self.log.steps.add(filters.len());
         self.log.watch();
         let mut refused = false;
         if !ask.again && from != lanes.me {
@@ -291,8 +301,8 @@ impl Home {
                 refused |= self.filters.add(filter, from).is_err();
             }
         }
-        let page = if refused {
-            MatchPage {
+        if refused {
+            let page = MatchPage {
                 attached: Attached::Full(Reached::Topics),
                 first: 0,
                 count: 0,
@@ -303,10 +313,31 @@ impl Home {
                 epoch: self.epoch,
                 at_head: true,
                 gap: false,
-            }
-        } else {
-            self.match_page(ask, &filters, rules, now, lanes)
-        };
+            };
+            let (to, serial) = (ask.to, ask.serial);
+            return lanes.tell(from, Tell::Matches { to, serial, page });
+        }
+        let reader = self.reader(ask);
+        // Who begins live reads nothing, and waits for nobody who does.
+        if reader.start < self.sequence && self.must_queue() {
+            return self.owe_filters(from, ask, names, reader);
+        }
+        self.tell_match_page(from, ask, &filters, reader, rules, now, lanes);
+    }
+
+    /// Reads a page and tells it.
+    #[allow(clippy::too_many_arguments)] // what a request says, and what a home is always given
+    pub(super) fn tell_match_page(
+        &mut self,
+        from: ShardId,
+        ask: &AttachFilters,
+        filters: &[&[u8]],
+        reader: Reader,
+        rules: &Rules,
+        now: Now,
+        lanes: &mut Lanes,
+    ) {
+        let page = self.match_page(ask, filters, reader, rules, now, lanes);
         let (to, serial) = (ask.to, ask.serial);
         lanes.tell(from, Tell::Matches { to, serial, page });
     }
@@ -319,6 +350,7 @@ impl Home {
             base,
             gap,
             retained,
+            begun: sequence,
         };
         match ask.since {
             Since::Default if !ask.poll => reader(0, sequence, losses, false, true),
@@ -342,15 +374,16 @@ impl Home {
         &mut self,
         ask: &AttachFilters,
         filters: &[&[u8]],
+        reader: Reader,
         rules: &Rules,
         now: Now,
         lanes: &mut Lanes,
     ) -> MatchPage {
+        // What is too old is lost before anybody looks, so far as there is time.
+        let mut limit = self.pace.page_visits;
         for number in 0..rules.retained() {
-            // What is too old is lost before anybody looks.
-            self.expire_rule(number, rules, now, self.pace.page_visits);
+            limit -= self.expire_rule(number, rules, now, limit);
         }
-        let reader = self.reader(ask);
         let mut gap = reader.gap;
         let matches = |name: &[u8]| filters.iter().any(|filter| topic::matches(filter, name));
         // A lone `#` governs `$` topics too.
@@ -386,11 +419,16 @@ impl Home {
         let mut forgotten = self
             .filters
             .lost_behind(lost, reader.base, &concerned, filters);
+        self.log.steps.add(forgotten.len() + concerned.len());
         let at_head = loop {
-            if visits == self.pace.page_visits {
+            if visits >= self.pace.page_visits {
+                // The next page goes on behind what was looked at last.
+                head += u64::from(planted::is(Fault::LostSeam));
                 break false;
             }
-            visits += 1;
+            // Each filter may have to be compared.
+            visits += filters.len();
+            self.log.steps.add(filters.len());
             let next = self.log.next_arrival(&mut at);
             let offset = next.as_ref().map_or(u64::MAX, Arrival::offset);
             // A gap is told before the messages of its page, so what is lost behind one of them begins another.
@@ -405,6 +443,7 @@ impl Home {
             match next {
                 _ if is_lost => {}
                 None => break true,
+                Some(Arrival::Doomed { .. }) => {}
                 Some(Arrival::Lost { topic, number, .. }) => {
                     let row = self.rows.get(topic);
                     let wanted = offset > reader.from || snapshot(&row.rule);
@@ -429,7 +468,7 @@ impl Home {
                         let more = self.log.bytes_of(id);
                         if too_old {
                             // It is lost, and only not yet dropped. To who begins it was never promised.
-                            is_lost = reader.base == 0 || ask.again;
+                            is_lost = reader.base == 0 || ask.again || offset > reader.begun;
                         } else if count == messages_max
                             || count > 0 && bytes + more > self.pace.page_bytes
                         {

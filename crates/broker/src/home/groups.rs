@@ -26,9 +26,6 @@ use crate::snapshot::save::Block;
 use crate::snapshot::{Damaged, In, kind};
 use crate::time::Now;
 
-/// Messages of the log that one turn looks at for a group that is behind: about a millisecond.
-const VISITS_PER_TURN: usize = 1 << 14;
-
 struct Member {
     shard: ShardId,
     to: ReplyTo,
@@ -56,6 +53,8 @@ struct Group {
     cursor: u64,
     /// There may be more in the log.
     behind: bool,
+    /// It stands among what the home owes.
+    owed: bool,
     /// What a member gave back.
     again: VecDeque<Unacked>,
 }
@@ -75,6 +74,11 @@ impl Group {
 
     fn has_credit(&self) -> bool {
         self.members.iter().any(|member| member.credit > 0)
+    }
+
+    /// Whether there may be something that it could give.
+    fn waits(&self) -> bool {
+        (self.behind || !self.again.is_empty()) && self.has_credit()
     }
 }
 
@@ -153,6 +157,7 @@ impl Groups {
             turn: 0,
             cursor,
             behind: false,
+            owed: false,
             again: VecDeque::new(),
         };
         self.all.insert(id, group);
@@ -173,7 +178,7 @@ impl Groups {
 
 impl Home {
     /// A member joins; `counts` when its session has not subscribed before.
-    #[allow(clippy::too_many_arguments)] // what a request says, and what a home is always given
+    #[allow(clippy::too_many_arguments)] // what a request says
     pub fn group_join(
         &mut self,
         from: ShardId,
@@ -181,8 +186,6 @@ impl Home {
         (filter, name): (&[u8], &[u8]),
         credit: u32,
         counts: bool,
-        rules: &Rules,
-        now: Now,
         lanes: &mut Lanes,
     ) {
         let cursor = self.sequence;
@@ -208,41 +211,25 @@ impl Home {
             },
         );
         if let Some(id) = id {
-            self.pump(id, rules, now, lanes);
+            self.pump_later(id);
         }
     }
 
     /// A member has room for so many messages more.
-    #[allow(clippy::too_many_arguments)] // what a request says, and what a home is always given
-    pub fn group_credit(
-        &mut self,
-        from: ShardId,
-        id: u64,
-        to: ReplyTo,
-        count: u32,
-        rules: &Rules,
-        now: Now,
-        lanes: &mut Lanes,
-    ) {
+    pub fn group_credit(&mut self, from: ShardId, id: u64, to: ReplyTo, count: u32) {
         let Some(group) = self.groups.all.get_mut(&id) else {
             return;
         };
+        self.log.steps.add(group.members.len());
         let mut members = group.members.iter_mut();
         if let Some(member) = members.find(|member| member.is(from, to)) {
             member.credit += count;
-            self.pump(id, rules, now, lanes);
+            self.pump_later(id);
         }
     }
 
     /// A member goes and gives back what it has not acknowledged; `ends` when its session subscribes no more.
-    pub fn group_leave(
-        &mut self,
-        from: ShardId,
-        leave: &LeaveGroup,
-        rules: &Rules,
-        now: Now,
-        lanes: &mut Lanes,
-    ) {
+    pub fn group_leave(&mut self, from: ShardId, leave: &LeaveGroup) {
         let LeaveGroup {
             group: id,
             to,
@@ -258,7 +245,7 @@ impl Home {
         if group.sessions == 0 {
             return self.groups.end(id);
         }
-        self.pump(id, rules, now, lanes);
+        self.pump_later(id);
     }
 
     /// A session that was away subscribes no more.
@@ -302,13 +289,30 @@ impl Home {
         self.groups.due = due;
     }
 
-    /// Gives a group what waits, as far as its members have credit.
-    fn pump(&mut self, id: u64, rules: &Rules, now: Now, lanes: &mut Lanes) {
-        let mut group = self.groups.all.remove(&id).expect("it was just found");
-        while group.has_credit() {
+    /// A group may have something to give: it gets its turn.
+    fn pump_later(&mut self, id: u64) {
+        let Some(group) = self.groups.all.get_mut(&id) else {
+            return;
+        };
+        if group.waits() && !group.owed {
+            group.owed = true;
+            self.owe_group(id);
+        }
+    }
+
+    /// Gives a group what waits, as far as its members have credit and a page goes; then it is behind the others again.
+    pub(super) fn pump(&mut self, id: u64, rules: &Rules, now: Now, lanes: &mut Lanes) {
+        let Some(mut group) = self.groups.all.remove(&id) else {
+            return;
+        };
+        group.owed = false;
+        let mut most = self.pace.page_messages;
+        while group.has_credit() && most > 0 {
             let Some(Unacked { topic, offset }) = group.again.pop_front() else {
                 break;
             };
+            most -= 1;
+            self.log.steps.add(1 + group.members.len());
             if let Some(record) = self.message_at(&topic, offset, lanes) {
                 give(&mut group, id, &topic, record, lanes);
             }
@@ -317,13 +321,16 @@ impl Home {
             self.read_on(id, &mut group, rules, now, lanes);
         }
         self.groups.all.insert(id, group);
+        self.pump_later(id);
     }
 
     fn read_on(&mut self, id: u64, group: &mut Group, rules: &Rules, now: Now, lanes: &mut Lanes) {
         let lists = (0..rules.retained()).map(|number| (number, group.cursor));
         let mut at = self.log.arrivals(lists, group.cursor);
-        for _ in 0..VISITS_PER_TURN {
-            if !group.has_credit() {
+        let mut most = self.pace.page_messages;
+        for _ in 0..self.pace.page_visits {
+            self.log.steps.add(1);
+            if !group.has_credit() || most == 0 {
                 return;
             }
             match self.log.next_arrival(&mut at) {
@@ -331,6 +338,7 @@ impl Home {
                     (group.behind, group.cursor) = (false, self.sequence);
                     return;
                 }
+                Some(Arrival::Doomed { offset }) => group.cursor = offset,
                 Some(Arrival::Lost { offset, topic, .. }) => {
                     let name = self.names.get(self.rows.get(topic).name);
                     self.stats.gaps += u64::from(topic::matches(&group.filter, name));
@@ -351,26 +359,13 @@ impl Home {
                     } else if matches && !self.log.is_expired(entry, now.unix_s) {
                         let name = name.to_vec();
                         let record = self.log.copy(entry, lanes.frames());
+                        self.log.steps.add(group.members.len());
+                        most -= 1;
                         give(group, id, &name, record, lanes);
                     }
                     group.cursor = offset;
                 }
             }
-        }
-    }
-
-    /// Groups that are behind go on: who was far behind reads in several turns.
-    pub fn pump_groups(&mut self, rules: &Rules, now: Now, lanes: &mut Lanes) {
-        let waits = |group: &Group| group.has_credit() && (group.behind || !group.again.is_empty());
-        let behind: Vec<u64> = self
-            .groups
-            .all
-            .iter()
-            .filter(|(_, group)| waits(group))
-            .map(|(id, _)| *id)
-            .collect();
-        for id in behind {
-            self.pump(id, rules, now, lanes);
         }
     }
 

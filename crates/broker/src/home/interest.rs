@@ -25,8 +25,8 @@ use crate::mail::{News, Part, ReplyTo, ShardId, Tell};
 use crate::slab::NONE;
 use crate::time::Now;
 
-/// Ends of interest told in one turn: when a crowd leaves at once, the followers hear of it over some turns.
-const ENDS_PER_TURN: usize = 4096;
+/// Ends of interest told at once, each to all followers: when a crowd leaves, they hear of it over some turns.
+const ENDS_AT_ONCE: usize = 64;
 
 struct Follower {
     shard: ShardId,
@@ -75,14 +75,11 @@ impl Followers {
         !self.lingering.is_empty() && self.lingering.contains_key(&topic)
     }
 
-    fn place(&self, shard: ShardId, to: ReplyTo) -> usize {
+    fn place(&self, shard: ShardId, to: ReplyTo) -> Option<usize> {
         let is = |f: &Follower| {
             f.shard == shard && f.to.slot == to.slot && f.to.generation == to.generation
         };
-        self.list
-            .iter()
-            .position(is)
-            .expect("a carrier speaks only of followers that it made")
+        self.list.iter().position(is)
     }
 
     fn tell(&mut self, topic: u32, name: &[u8], begins: bool) {
@@ -106,24 +103,33 @@ impl Home {
             news: News::default(),
             part: Part::Live,
         });
-        self.next_page(self.followers.list.len() - 1);
+        self.follow_on(shard, to);
     }
 
     /// The next page of a snapshot that is not whole.
     pub fn follow_on(&mut self, shard: ShardId, to: ReplyTo) {
-        self.next_page(self.followers.place(shard, to));
+        match self.must_queue() {
+            true => self.owe_interest(shard, to),
+            false => self.next_page(shard, to),
+        }
     }
 
     /// A follower is gone.
     pub fn unfollow(&mut self, shard: ShardId, to: ReplyTo) {
         let followers = &mut self.followers;
-        followers.list.swap_remove(followers.place(shard, to));
+        let place = followers.place(shard, to);
+        let place = place.expect("a carrier speaks only of followers that it made");
+        followers.list.swap_remove(place);
         if followers.list.is_empty() {
             *followers = Followers::new(followers.debounce_s);
         }
     }
 
-    fn next_page(&mut self, place: usize) {
+    /// The next page, unless the follower has gone meanwhile.
+    pub(super) fn next_page(&mut self, shard: ShardId, to: ReplyTo) {
+        let Some(place) = self.followers.place(shard, to) else {
+            return;
+        };
         let Followers {
             list,
             lingering,
@@ -136,6 +142,7 @@ impl Home {
         while follower.cursor < until && follower.news.len() < self.pace.page_bytes {
             let (id, row) = (follower.cursor, self.rows.get(follower.cursor));
             follower.cursor += 1;
+            self.log.steps.add(1);
             if row.carrier == NONE && !lingering.contains_key(&id) {
                 continue;
             }
@@ -205,7 +212,8 @@ impl Home {
     }
 
     fn end_interest(&mut self, now: Now) -> bool {
-        for _ in 0..ENDS_PER_TURN {
+        for _ in 0..ENDS_AT_ONCE {
+            self.log.steps.add(1 + self.followers.list.len());
             match self.followers.ends.front() {
                 Some(&(id, end_s)) if end_s <= now.s => {
                     self.followers.ends.pop_front();

@@ -67,7 +67,10 @@ impl Home {
         lanes: &mut Lanes,
     ) -> Option<Record> {
         let chain = *self.retained.get(&id)?;
-        let chain = self.log.freshen(chain, u32::MAX, now.unix_s);
+        // It has one message.
+        let (chain, _) = self
+            .log
+            .freshen_some(chain, u32::MAX, now.unix_s, usize::MAX);
         if self.log.count(chain) == 0 {
             self.unretain(id);
             self.queue_if_idle(id, now);

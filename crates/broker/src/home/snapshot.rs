@@ -236,11 +236,11 @@ impl Home {
             if block.is_full() {
                 return Some(at);
             }
-            let Some(Arrival::Kept {
-                id, topic, rule, ..
-            }) = self.log.next_arrival(&mut at)
-            else {
-                return None;
+            let (id, topic, rule) = match self.log.next_arrival(&mut at)? {
+                Arrival::Kept {
+                    id, topic, rule, ..
+                } => (id, topic, rule),
+                Arrival::Lost { .. } | Arrival::Doomed { .. } => continue,
             };
             let new = self.log.message(id);
             let flag = |set, flag| if set { flag } else { 0 };

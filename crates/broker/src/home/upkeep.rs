@@ -14,6 +14,9 @@ pub(super) struct Forgetting {
     pub came: u64,
 }
 
+/// Topics in use that are passed over in search of an idle one that may go: some hundred microseconds.
+const ROOM_TRIES: usize = 1024;
+
 impl Home {
     /// Does one of these to a topic; `client` is for whom it is made.
     #[allow(clippy::too_many_arguments)]
@@ -32,6 +35,21 @@ impl Home {
             Verb::Info => self.describe(hash, name, rules, now),
             Verb::Delete => self.delete(hash, name, now, lanes),
             Verb::Purge => self.purge(hash, name, now),
+        }
+    }
+
+    /// What is said of a topic.
+    pub(super) fn info(&self, id: u32, now: Now) -> Info {
+        let row = self.rows.get(id);
+        Info {
+            messages: self.log.count(row.log),
+            requested_s: row
+                .has(REQUESTED)
+                .then(|| now.unix_s.saturating_sub(row.touched_s)),
+            subscribers: self.subscribers(id),
+            wanted: row.has(KEEPS),
+            offset: row.last(),
+            epoch: self.epoch,
         }
     }
 
@@ -71,9 +89,13 @@ impl Home {
         };
         let row = self.rows.get_mut(id);
         if self.log.count(row.log) > 0 {
-            row.log = self
-                .log
-                .freshen(row.log, rules.get(row.rule).log_age_s, now.unix_s);
+            // What more is too old goes as the clock does.
+            (row.log, _) = self.log.freshen_some(
+                row.log,
+                rules.get(row.rule).log_age_s,
+                now.unix_s,
+                self.pace.forgets_per_turn,
+            );
             if self.log.count(row.log) == 0 {
                 self.emptied(id, now);
             }
@@ -193,10 +215,11 @@ impl Home {
     /// the turn and some more, so that what goes keeps up with what comes; says whether more are left.
     pub fn forget(&mut self, rules: &Rules, now: Now) -> bool {
         let came = self.sequence - core::mem::replace(&mut self.forgetting.came, self.sequence);
-        if !self.forgetting.due {
-            return false;
-        }
         let mut most = self.pace.forgets_per_turn + came as usize;
+        most -= self.log.clear_some(most);
+        if !self.forgetting.due {
+            return self.log.has_doomed();
+        }
         for _ in 0..rules.count() {
             let number = self.forgetting.rule;
             most -= self.expire_rule(number, rules, now, most);
@@ -208,7 +231,7 @@ impl Home {
             self.forgetting.rule = (next % rules.count()) as u8;
         }
         self.forgetting.due = false;
-        false
+        self.log.has_doomed()
     }
 
     /// Forgets topics of a rule that have been idle for long enough, and looks at so many at most; says at how many.
@@ -223,6 +246,7 @@ impl Home {
                 return looked_at;
             }
             queue.pop_front();
+            self.log.steps.add(1);
             let row = self.rows.get_mut(id);
             row.flags &= !QUEUED;
             if !self.is_unused(id) {
@@ -268,8 +292,16 @@ impl Home {
 
     /// Room for a new topic: the idle one that would be forgotten first goes early.
     pub(super) fn forget_one(&mut self, rules: &Rules) -> bool {
+        let mut looked_at = 0;
         for number in 0..rules.count() {
             while let Some((id, _)) = self.idle[number].pop_front() {
+                self.log.steps.add(1);
+                looked_at += 1;
+                if looked_at > ROOM_TRIES {
+                    // The next one who wants a topic looks further.
+                    self.idle[number].push_front((id, 0));
+                    return false;
+                }
                 self.rows.get_mut(id).flags &= !QUEUED;
                 if self.is_unused(id) {
                     self.remove(id);

@@ -80,7 +80,9 @@ impl Arrival {
     /// Its offset.
     pub fn offset(&self) -> u64 {
         match self {
-            Arrival::Kept { offset, .. } | Arrival::Lost { offset, .. } => *offset,
+            Arrival::Kept { offset, .. }
+            | Arrival::Lost { offset, .. }
+            | Arrival::Doomed { offset } => *offset,
         }
     }
 }
@@ -114,6 +116,11 @@ pub enum Arrival {
         topic: u32,
         /// The number of the loss, see [`Log::count_losses`].
         number: u64,
+    },
+    /// A message that is nobody's any more.
+    Doomed {
+        /// Its offset.
+        offset: u64,
     },
 }
 
@@ -190,6 +197,9 @@ impl Log {
             *head = (self.entries.get(entry.younger).offset, entry.younger);
         }
         let chain = self.chains.get(entry.chain);
+        if chain.topic == DOOMED {
+            return Some(Arrival::Doomed { offset });
+        }
         Some(Arrival::Kept {
             id,
             offset,
@@ -200,13 +210,15 @@ impl Log {
     }
 
     /// The first entry of a rule behind an offset.
-    fn first_behind(&self, number: u8, offset: u64) -> u32 {
+    pub(super) fn first_behind(&self, number: u8, offset: u64) -> u32 {
         let ages = &self.ages[number as usize];
         if ages.youngest == NONE || self.entries.get(ages.youngest).offset <= offset {
             return NONE;
         }
         let mut id = ages.marks.before(offset).unwrap_or(ages.oldest);
+        self.steps.add(1);
         while self.entries.get(id).offset <= offset {
+            self.steps.add(1);
             id = self.entries.get(id).younger;
         }
         id
@@ -214,19 +226,28 @@ impl Log {
 
     /// Where to begin so that all that came after this second is read.
     pub fn arrived_by(&self, time_s: u32) -> u64 {
-        let last = |ages: &Ages| {
-            // From the youngest on: who asks by time asks for the recent past.
-            let mut id = ages.youngest;
-            while id != NONE && self.entries.get(id).time_s > time_s {
-                id = self.entries.get(id).older;
-            }
-            if id == NONE {
-                0
-            } else {
-                self.entries.get(id).offset
-            }
+        let lists = 0..self.ages.len() as u8;
+        let all = lists.map(|number| self.arrived(number, time_s));
+        all.max().unwrap_or(0)
+    }
+
+    /// The last entry of a rule that came by this second, 0 without one. Where the clock was set back it is one of several such.
+    pub(super) fn arrived(&self, number: u8, time_s: u32) -> u64 {
+        let ages = &self.ages[number as usize];
+        let came = |id: u32| self.entries.get(id).time_s <= time_s;
+        let marks = ages.marks.all.partition_point(|mark| came(mark.1));
+        let mut last = 0;
+        let mut id = match marks.checked_sub(1) {
+            Some(mark) => ages.marks.all[mark].1,
+            None => ages.oldest,
         };
-        self.ages.iter().map(last).max().unwrap_or(0)
+        self.steps.add(1);
+        while id != NONE && came(id) {
+            self.steps.add(1);
+            let entry = self.entries.get(id);
+            (last, id) = (entry.offset, entry.younger);
+        }
+        last
     }
 
     /// Bytes of a message.
@@ -237,6 +258,7 @@ impl Log {
     /// Copies a message.
     pub fn copy(&self, id: u32, frames: &mut Frames) -> Record {
         let entry = self.entries.get(id);
+        self.steps.add_bytes(entry.bytes());
         self.record(id, entry.previous, frames)
     }
 }

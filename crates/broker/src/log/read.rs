@@ -17,25 +17,12 @@ impl Log {
         })
     }
 
-    fn oldest(&self, chain: u32) -> u32 {
+    pub(super) fn oldest(&self, chain: u32) -> u32 {
         if chain == NONE {
             NONE
         } else {
             self.chains.get(chain).oldest()
         }
-    }
-
-    /// The offset before the newest `count` messages.
-    pub fn before_newest(&self, chain: u32, count: u32) -> Option<u64> {
-        let skip = self.count(chain).saturating_sub(count);
-        let mut id = self.oldest(chain);
-        if id == NONE || count == 0 {
-            return None;
-        }
-        for _ in 0..skip {
-            id = self.entries.get(id).next;
-        }
-        Some(self.entries.get(id).previous)
     }
 
     /// Unix second of the newest message.
@@ -45,31 +32,6 @@ impl Log {
             chain => self.chains.get(chain).newest(),
         };
         (newest != NONE).then(|| self.entries.get(newest).time_s)
-    }
-
-    /// The offset before the first message after this second.
-    pub fn before_time(&self, chain: u32, time_s: u32) -> Option<u64> {
-        let mut id = self.oldest(chain);
-        while id != NONE {
-            let entry = self.entries.get(id);
-            if entry.time_s > time_s {
-                return Some(entry.previous);
-            }
-            id = entry.next;
-        }
-        None
-    }
-
-    /// Where to look for the first message after `offset`: right there, when a page has just ended at it.
-    fn after(&self, chain: u32, offset: u64) -> u32 {
-        let id = self.fingers[finger(chain, offset)];
-        match self.entries.try_get(id) {
-            // A place that was given to another message has another offset or another chain.
-            Some(entry) if entry.chain == chain && entry.offset == offset && chain != NONE => {
-                entry.next
-            }
-            _ => self.oldest(chain),
-        }
     }
 
     /// Copies the messages after `offset` into `frames`, oldest first, until `messages_max` or
@@ -82,22 +44,36 @@ impl Log {
         bytes_max: usize,
         frames: &mut Frames,
     ) -> bool {
-        let mut id = self.after(chain, offset);
+        let Sought::Found(id) = self.seek(chain, offset, usize::MAX) else {
+            unreachable!("without a limit it is found");
+        };
+        self.read_from(id, offset, messages_max, bytes_max, frames)
+    }
+
+    /// The same from this entry on, which is the first one behind `offset`.
+    pub fn read_from(
+        &mut self,
+        mut id: u32,
+        offset: u64,
+        messages_max: usize,
+        bytes_max: usize,
+        frames: &mut Frames,
+    ) -> bool {
         let (mut messages, mut bytes) = (0, 0);
         while id != NONE {
             let entry = self.entries.get(id);
-            if entry.offset > offset {
-                if messages == messages_max || (messages > 0 && bytes + entry.bytes() > bytes_max) {
-                    return false;
-                }
-                let finger = finger(chain, entry.offset);
-                self.fingers[finger] = id;
-                messages += 1;
-                bytes += entry.bytes();
-                // What lies between was superseded or has expired: the reader has seen it all.
-                let record = self.record(id, entry.previous.max(offset), frames);
-                frames.pages.push(record);
+            if messages == messages_max || (messages > 0 && bytes + entry.bytes() > bytes_max) {
+                return false;
             }
+            let finger = finger(entry.chain, entry.offset);
+            self.fingers[finger] = id;
+            messages += 1;
+            bytes += entry.bytes();
+            self.steps.add(1);
+            self.steps.add_bytes(entry.bytes());
+            // What lies between was superseded or has expired: the reader has seen it all.
+            let record = self.record(id, entry.previous.max(offset), frames);
+            frames.pages.push(record);
             id = entry.next;
         }
         true
@@ -112,6 +88,6 @@ impl Log {
     }
 }
 
-fn finger(chain: u32, offset: u64) -> usize {
+pub(super) fn finger(chain: u32, offset: u64) -> usize {
     chain.wrapping_mul(31).wrapping_add(offset as u32) as usize % FINGERS
 }

@@ -8,6 +8,7 @@ use alloc::collections::BTreeMap;
 use alloc::vec::Vec;
 
 use super::{Ages, Gone, Log, MARKED, Marks};
+use crate::log::doomed::DOOMED;
 use crate::log::entry::Entry;
 use crate::rules::Rules;
 use crate::settings::Keep;
@@ -69,13 +70,15 @@ impl Log {
             if row.topic == NONE {
                 continue;
             }
-            let former = row.rule;
+            let (former, doomed) = (row.rule, row.topic == DOOMED);
             let number = match former == retained {
                 true => rules.retained(),
+                // Any will do.
+                false if doomed => 0,
                 false => number_of(row.topic),
             };
             let latest = rules.get(number).keep == Keep::Latest;
-            if latest != row.latest {
+            if latest != row.latest && !doomed {
                 self.change_form(chain, latest);
             }
             let row = self.chains.get_mut(chain);

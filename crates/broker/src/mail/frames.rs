@@ -329,6 +329,12 @@ impl Record {
         (self.ttl_s != FOREVER).then_some(self.ttl_s)
     }
 
+    /// Bytes of its frame.
+    #[inline]
+    pub fn frame_bytes(&self) -> usize {
+        self.len as usize
+    }
+
     /// Whether `next` lies right behind this one.
     #[inline]
     pub fn touches(&self, next: &Record) -> bool {

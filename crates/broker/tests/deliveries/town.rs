@@ -288,10 +288,7 @@ impl Town {
 
     /// Turns until nothing is left to do.
     pub fn settle(&mut self) {
-        self.turn();
-        while self.accounts().deliveries > 0 {
-            self.turn();
-        }
+        while self.shard.flush(self.now, &mut self.io) {}
         for socket in &self.io.sockets {
             assert!(
                 !socket.refused || socket.wants_to_write || socket.conn.is_none(),

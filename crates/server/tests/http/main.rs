@@ -17,6 +17,7 @@ mod conn;
 mod cross_site;
 mod deflate;
 mod delete;
+mod fairness;
 mod filters;
 mod framing;
 mod hostile;

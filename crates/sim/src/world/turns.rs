@@ -2,10 +2,11 @@
 
 use std::net::IpAddr;
 
-use crore_broker::{Input, Link, Now, ShardId};
+use crore_broker::{Input, Link, Now, Shard, ShardId};
 
 use super::{RECEIVE_BYTES, World, now};
 use crate::limits;
+use crate::net::Net;
 use crate::rng::Rng;
 use crate::truth::Wrong;
 
@@ -51,10 +52,22 @@ impl World {
             {
                 let mail = self.net.mails(from, shard).pop_front();
                 let mail = mail.expect("it was just seen");
-                self.shards[shard].handle(Input::Mail(mail), now, &mut self.net);
+                let most = limits::input_steps(&self.plan);
+                let state = &mut self.shards[shard];
+                handle(state, Input::Mail(mail), now, &mut self.net, most);
             }
         }
+        let before = self.shards[shard].steps();
         self.busy[shard] = self.shards[shard].flush(now, &mut self.net);
+        let (took, most) = (
+            self.shards[shard].steps() - before,
+            limits::flush_steps(&self.plan),
+        );
+        if took > most {
+            return Err(format!(
+                "the end of a turn took {took} steps, at most {most}"
+            ));
+        }
         self.met.cursors += u64::from(self.busy[shard]);
         limits::check(self, shard)
     }
@@ -65,52 +78,74 @@ impl World {
             &mut self.shards[shard],
             self.ticked_s[shard] != self.truth.now_s,
         );
+        let most = limits::input_steps(&self.plan);
         while begins && state.tick_in_ms().is_some() {
-            state.handle(Input::Tick, now, &mut self.net);
+            handle(state, Input::Tick, now, &mut self.net, most);
         }
         if begins || state.tick_in_ms().is_some() {
             self.ticked_s[shard] = self.truth.now_s;
-            state.handle(Input::Tick, now, &mut self.net);
+            handle(state, Input::Tick, now, &mut self.net, most);
         }
     }
 
     /// What a poller says of one socket, and what the loop does then.
     fn event(&mut self, shard: usize, link: u32, whole: bool, now: Now, rng: &mut Rng) {
+        let most = limits::input_steps(&self.plan);
         let (net, shard) = (&mut self.net, &mut self.shards[shard]);
         let socket = &mut net.sockets[link as usize];
         if !socket.accepted {
             socket.accepted = true;
             let from = IpAddr::from([127, 0, 0, 1 + (link % 3) as u8]);
-            shard.handle(Input::Accepted(Link(link), from), now, net);
+            handle(shard, Input::Accepted(Link(link), from), now, net, most);
             return;
         }
         let (readable, writable, hangup) = socket.readiness();
         let Some(conn) = socket.conn else { return };
         if writable {
-            shard.handle(Input::Writable(conn), now, net);
+            handle(shard, Input::Writable(conn), now, net, most);
         }
         if !(readable || hangup) || shard.link_of(conn).is_none() {
             return;
         }
         if !readable {
-            shard.handle(Input::Closed(conn), now, net);
+            handle(shard, Input::Closed(conn), now, net, most);
             return;
         }
         let socket = &mut net.sockets[link as usize];
         if socket.reset {
-            shard.handle(Input::Closed(conn), now, net);
+            handle(shard, Input::Closed(conn), now, net, most);
         } else if socket.to_server.is_empty() {
-            shard.handle(Input::End(conn), now, net);
+            handle(shard, Input::End(conn), now, net, most);
         } else {
             let waiting = socket.to_server.len();
-            let most = if whole {
+            let most_bytes = if whole {
                 RECEIVE_BYTES
             } else {
                 rng.range(1, RECEIVE_BYTES)
             };
-            let len = waiting.min(most);
+            let len = waiting.min(most_bytes);
             let mut bytes: Vec<u8> = socket.to_server.drain(..len).collect();
-            shard.handle(Input::Received(conn, &mut bytes), now, net);
+            handle(shard, Input::Received(conn, &mut bytes), now, net, most);
         }
+    }
+}
+
+/// Hands an input over, and looks at what it took.
+fn handle(shard: &mut Shard, input: Input<'_>, now: Now, net: &mut Net, most: u64) {
+    let what = match &input {
+        Input::Accepted(..) => "a connection",
+        Input::Received(..) => "what came of a connection",
+        Input::Writable(_) => "a socket that takes bytes again",
+        Input::End(_) | Input::Closed(_) => "the end of a connection",
+        Input::Mail(_) => "a mail",
+        Input::Tick => "a tick",
+        Input::Control(..) | Input::Verdict(..) => "an order or a verdict",
+    };
+    let before = shard.steps();
+    shard.handle(input, now, net);
+    let took = shard.steps() - before;
+    if took > most {
+        net.wrong
+            .get_or_insert(format!("{what} took {took} steps, at most {most}"));
     }
 }

@@ -245,7 +245,7 @@ impl Shard {
                     return self.broken(to.slot);
                 };
                 connecting.given = Some(state);
-                self.resumed.push(self.id_of(to.slot));
+                self.resumed.push_back(self.id_of(to.slot));
             }
             (
                 false,

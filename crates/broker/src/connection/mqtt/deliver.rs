@@ -28,6 +28,9 @@ use crate::sessions::FOREVER_S;
 use crate::shard::Shard;
 use crate::slab::NONE;
 
+/// Bytes of messages that are sent again at once when a session goes on.
+const AGAIN_BYTES: usize = 256 << 10;
+
 impl Shard {
     /// Live messages of the run, for a subscription of a list. What a filter of the client matches too comes by that
     /// filter.
@@ -144,12 +147,17 @@ impl Shard {
 
     /// What waited for room: messages of the session that were sent before, then retained ones and those of groups.
     pub(super) fn give_waiting<I: Io>(&mut self, slot: u32, io: &mut I) {
+        let mut given = 0;
         loop {
             let Some(mqtt) = self.mqtt(slot) else { return };
             let full = mqtt.inflight.len() >= self.receive_max(slot);
             if mqtt.waiting.is_empty() || full || self.conns.get(slot).outbox != NONE {
                 return;
             }
+            if given > 0 && self.is_spent() {
+                return self.resumed.push_back(self.id_of(slot));
+            }
+            given += 1;
             let now_s = self.now.unix_s;
             let mqtt = self.mqtt_state(slot);
             let Some(mut next) = mqtt.waiting.pop_front() else {
@@ -166,9 +174,12 @@ impl Shard {
             if !again {
                 next.packet_id = self.take_packet_id(slot).get();
             }
+            let bytes = next.wire_bytes();
             let inflight = &mut self.mqtt_state(slot).inflight;
             inflight.push_back(next);
             let last = inflight.len() - 1;
+            self.work.steps.add(1);
+            self.work.steps.add_bytes(bytes);
             self.send_again(slot, last, again, io);
         }
     }
@@ -322,7 +333,7 @@ impl Shard {
         let filters = extra.filters.as_ref();
         let behind = !extra.behind.is_empty() || filters.is_some_and(|all| all.is_behind());
         if waits || behind {
-            self.resumed.push(self.id_of(slot));
+            self.resumed.push_back(self.id_of(slot));
         }
     }
 
@@ -332,8 +343,12 @@ impl Shard {
         let most = self.receive_max(slot);
         let mqtt = self.mqtt_state(slot);
         let mut later = VecDeque::new();
+        let mut bytes = 0;
         for mut sent in core::mem::take(&mut mqtt.inflight) {
-            if sent.step == Step::Released || mqtt.inflight.len() < most {
+            // What is too much for one turn waits as what is too much for the client does, and so keeps the order.
+            let fits = bytes < AGAIN_BYTES && mqtt.inflight.len() < most;
+            bytes += sent.wire_bytes();
+            if sent.step == Step::Released || fits {
                 mqtt.inflight.push_back(sent);
             } else {
                 sent.mark_sent();

@@ -179,7 +179,7 @@ impl Shard {
             self.send_reply(slot, io);
         }
         if !live {
-            self.resumed.push(self.id_of(slot));
+            self.resumed.push_back(self.id_of(slot));
         }
     }
 
@@ -196,7 +196,7 @@ impl Shard {
     ) {
         self.took_page(slot, serial, home, page, offset, false);
         if !ends {
-            return self.resumed.push(self.id_of(slot));
+            return self.resumed.push_back(self.id_of(slot));
         }
         let Some(filtered) = self.filtered_mut(slot) else {
             return self.broken(slot);

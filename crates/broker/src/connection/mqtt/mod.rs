@@ -51,6 +51,9 @@ use crate::stats::Reason;
 
 /// What a packet may have beside the largest message: a topic, a content type, properties.
 pub(super) const PACKET_BESIDE_BYTES: usize = 80 << 10;
+/// Pages that a client may have asked of homes: past that its packets wait until some have come, so that what it makes the
+/// homes owe is bounded.
+const PAGES_MAX: u32 = 64;
 /// Why a WebSocket that carries MQTT is closed when nothing is wrong with its frames (RFC 6455 section 7.4.1).
 const CLOSE_NORMAL: u16 = 1000;
 /// A text frame among packets [MQTT-6.0.0-1].
@@ -173,6 +176,13 @@ impl Shard {
         }
         self.read_again(conn, io);
         self.mqtt_received(slot, &[], io);
+        let held = self.is_current(conn) && {
+            let row = self.conns.get(slot);
+            row.state == State::Mqtt && row.wants(FRAMED) && row.spill != NONE
+        };
+        if held {
+            self.frames_received(slot, &mut [], io);
+        }
         // What has not sent its CONNECT yet has nothing to go on with.
         let opens = |row: &crate::conn::Row| row.state == State::Mqtt && row.mqtt != NONE;
         if self.is_current(conn) && opens(self.conns.get(slot)) {
@@ -193,6 +203,11 @@ impl Shard {
             if at == bytes.len() || row.outbox != NONE || self.mqtt_must_wait(slot) {
                 break;
             }
+            if self.is_spent() {
+                self.pause(slot, io);
+                break;
+            }
+            let row = self.conns.get(slot);
             let (connected, version) = (row.mqtt != NONE, self.version(slot));
             let (header, len) = match mqtt::fixed_header(&bytes[at..], most) {
                 Ok(Some(found)) => found,
@@ -217,6 +232,8 @@ impl Shard {
                 self.stall(slot, io);
                 return Some(at);
             }
+            self.work.steps.add(1);
+            self.work.steps.add_bytes(end - at);
             let packet = mqtt::decode(version, header, &bytes[at + len..end])
                 .and_then(|packet| packet.check_from_client().map(|()| packet));
             let waits = match &packet {
@@ -239,6 +256,13 @@ impl Shard {
                 self.mqtt_end(slot, reason, io);
                 return None;
             }
+            if self.is_current(conn) && self.mqtt(slot).is_some_and(|mqtt| mqtt.filters_done > 0) {
+                // The rest of it has its turn when there is time, or when pages have come.
+                if !self.mqtt_must_wait(slot) {
+                    self.pause(slot, io);
+                }
+                break;
+            }
             at = end;
             if !self.is_current(conn) || self.conns.get(slot).state != State::Mqtt {
                 return None;
@@ -251,9 +275,9 @@ impl Shard {
     /// Whether packets must wait for somebody else: the home of the session, or homes that owe answers.
     pub(super) fn mqtt_must_wait(&self, slot: u32) -> bool {
         let receive_max = self.world.settings.mqtt.receive_max as usize;
-        self.mqtt(slot)
-            .is_some_and(|mqtt| mqtt.connecting.is_some() || mqtt.answers.len() > receive_max)
-            || self.is_asked_for(slot)
+        self.mqtt(slot).is_some_and(|mqtt| {
+            mqtt.connecting.is_some() || mqtt.answers.len() > receive_max || mqtt.pages > PAGES_MAX
+        }) || self.is_asked_for(slot)
     }
 
     /// One packet; an error ends the connection.
@@ -265,7 +289,8 @@ impl Shard {
     ) -> Result<(), ReasonCode> {
         self.touch(slot);
         // Messages are counted where they are published.
-        let counts = !matches!(packet, Packet::Publish(_));
+        let begun = self.mqtt(slot).is_some_and(|mqtt| mqtt.filters_done > 0);
+        let counts = !matches!(packet, Packet::Publish(_)) && !begun;
         self.stats.packets_received += u64::from(counts);
         match packet {
             Packet::Connect(connect) => self.connect(slot, connect, io),
@@ -283,6 +308,30 @@ impl Shard {
             Packet::Disconnect(disconnect) => self.client_leaves(slot, disconnect, io),
             // No method was agreed upon [MQTT-4.12.0-1].
             _ => Err(ReasonCode::PROTOCOL_ERROR),
+        }
+    }
+
+    /// A page was asked for.
+    pub(crate) fn asked_page(&mut self, slot: u32) {
+        let extra = self.conns.get(slot).extra;
+        if extra != NONE
+            && let Some(mqtt) = &mut self.extras.get_mut(extra).mqtt
+        {
+            mqtt.pages += 1;
+        }
+    }
+
+    /// A page has come, for a connection that is still there: its packets may go on.
+    pub(crate) fn took_page_of(&mut self, slot: u32) {
+        let extra = self.conns.get(slot).extra;
+        if extra != NONE
+            && let Some(mqtt) = &mut self.extras.get_mut(extra).mqtt
+            && mqtt.pages > 0
+        {
+            mqtt.pages -= 1;
+            if mqtt.pages == PAGES_MAX {
+                self.resumed.push_back(self.id_of(slot));
+            }
         }
     }
 

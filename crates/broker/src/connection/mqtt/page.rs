@@ -78,7 +78,7 @@ impl Shard {
                 epoch,
             });
             if !planted::is(Fault::LostWake) {
-                self.resumed.push(self.id_of(slot));
+                self.resumed.push_back(self.id_of(slot));
             }
         }
     }
@@ -102,7 +102,7 @@ impl Shard {
             self.mqtt_state(slot).fresh.push(part);
             let (_, home) = self.place_of(&self.topic_name(slot, part));
             self.start_anew(slot, part, home, page.head);
-            return self.resumed.push(self.id_of(slot));
+            return self.resumed.push_back(self.id_of(slot));
         }
         if matches!(attached, Attached::Full(_)) && sub.granted != (0, 0) {
             // There is no topic whose messages could have been kept for it: nothing is given back.

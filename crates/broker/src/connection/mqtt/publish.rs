@@ -343,7 +343,7 @@ impl Shard {
         }
         self.send_reply(slot, io);
         if waited {
-            self.resumed.push(self.id_of(slot));
+            self.resumed.push_back(self.id_of(slot));
         }
     }
 

@@ -22,6 +22,7 @@ impl Shard {
     /// Does what was asked of homes about sessions. No delivery is under way.
     pub(crate) fn run_errands(&mut self) {
         for (home, ask) in core::mem::take(&mut self.errands) {
+            self.work.steps.add(1);
             if home == self.lanes.me {
                 self.asked(home, ask, &[]);
             } else {
@@ -99,6 +100,10 @@ impl Shard {
     /// Wills and ends that are due.
     pub(crate) fn end_sessions(&mut self) {
         for _ in 0..DUE_PER_TICK {
+            if self.is_spent() {
+                return;
+            }
+            self.work.steps.add(1);
             let before = self.sessions.len();
             let Some((will, ended)) = self.sessions.next_due(&self.world.admission, self.now)
             else {
@@ -114,7 +119,9 @@ impl Shard {
     /// What a session needed is needed no more.
     pub(super) fn session_ended(&mut self, ended: Option<Kept>) {
         let Some(kept) = ended else { return };
+        self.work.steps.add_bytes(kept.state.bytes.len());
         for name in topics_kept(&kept.state.bytes) {
+            self.work.steps.add(1);
             self.release_kept(name);
         }
     }

@@ -85,6 +85,10 @@ pub struct Mqtt {
     pub answers: VecDeque<Answer>,
     /// Acknowledgements of SUBSCRIBE packets that wait for homes.
     pub subacks: Vec<Suback>,
+    /// Filters of the SUBSCRIBE at hand that are done, where a turn had no time for the others.
+    pub filters_done: u16,
+    /// Pages that homes were asked for and that have not come.
+    pub pages: u32,
     /// Topics by alias, from the client; an empty one is not set.
     pub aliases: Vec<Vec<u8>>,
     /// Aliases that the client allows us, and how many are given.
@@ -216,7 +220,12 @@ impl Inflight {
         }
     }
 
-    /// Whether it was received, and what of it is held no more.
+    /// Bytes that go out when it is sent.
+    pub fn wire_bytes(&self) -> usize {
+        self.packet.len() + self.payload.as_ref().map_or(0, |payload| payload.len())
+    }
+
+    /// It was received: what of it is needed no more goes.
     pub fn let_go(&mut self) {
         (self.packet, self.payload) = ([].into(), None);
     }
@@ -263,6 +272,8 @@ impl Mqtt {
             && self.received.is_empty()
             && self.answers.is_empty()
             && self.subacks.is_empty()
+            && self.filters_done == 0
+            && self.pages == 0
             && self.aliases.is_empty()
             && self.aliases_max == 0
             && self.owed.is_empty()

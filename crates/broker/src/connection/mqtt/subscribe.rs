@@ -27,6 +27,8 @@ use crate::slab::NONE;
 const SERIAL_SHIFT: u32 = 16;
 /// A SUBACK or UNSUBACK without its codes: header, packet id, no properties.
 const ACK_BYTES: usize = 6;
+/// Filters that are done, however much the turn has done before: a packet is read anew each time that it goes on.
+const FILTERS_AT_ONCE: usize = 16;
 /// The wildcard is a level of its own, so that looking for the byte is enough once the filter is checked.
 const WILDCARDS: [char; 2] = ['+', '#'];
 
@@ -52,8 +54,10 @@ impl Shard {
         let count = subscribe.filters.iter().count();
         self.has_room_for_codes(slot, count)?;
         self.expand(slot);
-        let subacks = &mut self.mqtt_state(slot).subacks;
-        if subacks.iter().any(|suback| suback.packet_id == packet_id) {
+        let mqtt = self.mqtt_state(slot);
+        let done = usize::from(core::mem::take(&mut mqtt.filters_done));
+        let in_use = mqtt.subacks.iter().any(|it| it.packet_id == packet_id);
+        if done == 0 && in_use {
             // [MQTT-2.2.1-3]: answers could not be told apart.
             let reasons = core::iter::repeat_n(ReasonCode::PACKET_IDENTIFIER_IN_USE, count);
             let (version, id) = (self.version(slot), subscribe.packet_id);
@@ -62,12 +66,18 @@ impl Shard {
             });
             return Ok(());
         }
-        subacks.push(Suback {
-            packet_id,
-            waiting: count as u16,
-            reasons: alloc::vec![ReasonCode::SUCCESS; count],
-        });
-        for (n, (filter, options)) in subscribe.filters.iter().enumerate() {
+        if done == 0 {
+            mqtt.subacks.push(Suback {
+                packet_id,
+                waiting: count as u16,
+                reasons: alloc::vec![ReasonCode::SUCCESS; count],
+            });
+        }
+        for (n, (filter, options)) in subscribe.filters.iter().enumerate().skip(done) {
+            if n >= done + FILTERS_AT_ONCE && (self.is_spent() || self.mqtt_must_wait(slot)) {
+                self.mqtt_state(slot).filters_done = n as u16;
+                return Ok(());
+            }
             let granted = (packet_id, n as u16);
             if let Err(reason) = self.subscribe_one(slot, filter, options, identifier, granted) {
                 self.grant(slot, granted, reason);
@@ -128,7 +138,8 @@ impl Shard {
                 false => self.resubscribe(slot, part, options, identifier, granted),
             };
         }
-        let list = &self.extra(slot).list;
+        let list = &self.extras.get(self.conns.get(slot).extra).list;
+        self.work.steps.add(1 + list.len() / 8);
         if list.iter().filter(|sub| !sub.is_vacant()).count() >= most {
             return Err(ReasonCode::QUOTA_EXCEEDED);
         }
@@ -307,6 +318,7 @@ impl Shard {
         retained: bool,
         client: Client,
     ) {
+        self.asked_page(to.slot);
         let row = self.topics.get(topic);
         let (hash, serial) = (row.hash, row.serial);
         self.attach(Attach {
@@ -438,6 +450,8 @@ impl Shard {
         self.expand(slot);
         let mut reasons = Vec::new();
         for filter in unsubscribe.filters.iter() {
+            let listed = self.extras.get(self.conns.get(slot).extra).list.len();
+            self.work.steps.add(1 + listed / 8);
             let part = self.part_of(slot, filter.as_bytes());
             reasons.push(match part {
                 Some(part) => {

@@ -53,6 +53,7 @@ impl Shard {
                 retained: false,
                 client: Client::NOBODY,
             };
+            self.asked_page(slot);
             self.attach(attach);
             if planted::is(Fault::DoubleResume) {
                 self.attach(attach);
@@ -68,6 +69,7 @@ impl Shard {
 
     /// Takes the connection out of all its topics.
     pub(crate) fn unsubscribe(&mut self, slot: u32) {
+        self.drop_batch(slot);
         if self.conns.get(slot).mqtt != NONE {
             self.end_session(slot);
         }

@@ -111,7 +111,7 @@ impl Shard {
         let row = self.conns.get(slot);
         if row.outbox == NONE && row.extra != NONE && !planted::is(Fault::LostWake) {
             // The next page is asked for when the frames of this one are let go.
-            self.resumed.push(self.id_of(slot));
+            self.resumed.push_back(self.id_of(slot));
         }
     }
 
@@ -205,7 +205,7 @@ impl Shard {
             return self.end_of_topic(slot, io);
         }
         if self.conns.get(slot).outbox == NONE {
-            self.resumed.push(self.id_of(slot));
+            self.resumed.push_back(self.id_of(slot));
         }
     }
 
@@ -283,7 +283,7 @@ impl Shard {
         }
         if row.state == State::WebSocket {
             // Not now: a delivery is under way, and a frame may publish.
-            self.resumed.push(conn);
+            self.resumed.push_back(conn);
             return;
         }
         let crate::conn::Spill::Http(spill) = self.spills.remove(row.spill) else {

@@ -1,0 +1,82 @@
+//! Chains that are nobody's any more: of topics that were deleted or emptied. A long one does not go in one step; its
+//! messages stay where they are, nobody reads them, and some go in each turn, before anything else does for want of room.
+//!
+//! Invariant: a doomed chain has messages, and no topic's row names it.
+
+use super::*;
+
+/// What a doomed chain names instead of a topic's row.
+pub(super) const DOOMED: u32 = NONE - 1;
+/// Messages that a chain may have to be cleared at once. In tests so few that most chains are long.
+const AT_ONCE: u32 = if cfg!(test) { 2 } else { 64 };
+
+impl Log {
+    /// Whether a chain is too long to be cleared in one step.
+    pub(super) fn is_long(&self, chain: u32) -> bool {
+        self.count(chain) > AT_ONCE
+    }
+
+    /// A chain with messages is nobody's from now on.
+    pub(super) fn doom(&mut self, chain: u32) {
+        self.chains.get_mut(chain).topic = DOOMED;
+        self.doomed.insert(chain);
+    }
+
+    /// Whether messages of a chain may have expired.
+    pub(super) fn may_expire(&self, chain: u32) -> bool {
+        let row = self.chains.get(chain);
+        row.mortal || self.ages[usize::from(row.rule)].ttl_s != 0
+    }
+
+    /// Takes all messages of a chain away as a limit would; returns the chain that the topic has then, or `NONE`. The
+    /// newest that has not expired is the last one that is lost, if it stands among the last.
+    pub(super) fn lose_all(&mut self, chain: u32, now_s: u32) -> u32 {
+        let row = self.chains.get(chain);
+        let (topic, number, latest, ended) = (row.topic, row.rule, row.latest, row.ended);
+        let newest = row.newest();
+        let before = self.entries.get(row.oldest()).previous;
+        let mut last = newest;
+        for _ in 0..AT_ONCE {
+            if !self.is_expired(last, now_s) {
+                break;
+            }
+            match self.entry_at(number, chain, self.entries.get(last).previous) {
+                Some(older) => last = older,
+                None => break,
+            }
+        }
+        if self.is_expired(last, now_s) {
+            last = newest;
+        }
+        let lost = self.entries.get(last).offset;
+        if self.losses.0.is_some() {
+            // Each is one, as if a limit had taken them.
+            self.losses.1 += u64::from(self.count(chain)) - 1;
+        }
+        self.doom(chain);
+        self.losses.add(topic, before, lost);
+        if !ended && last == newest {
+            return NONE;
+        }
+        let left = self.empty_chain(topic, number, latest, lost);
+        self.end(left);
+        left
+    }
+
+    /// Whether there are doomed chains.
+    pub fn has_doomed(&self) -> bool {
+        !self.doomed.is_empty()
+    }
+
+    /// Drops so many messages of doomed chains at most; says how many.
+    pub fn clear_some(&mut self, most: usize) -> usize {
+        for dropped in 0..most {
+            let Some(chain) = self.doomed.first().copied() else {
+                return dropped;
+            };
+            let oldest = self.chains.get(chain).oldest();
+            self.take(NONE, oldest, Gone::Unneeded);
+        }
+        most
+    }
+}

@@ -1,0 +1,131 @@
+//! Finding a place in a chain, in bounded steps: where a subscriber begins that comes with a position, a time or a count.
+//!
+//! A chain has no index of its own. The marks of its rule's list lead to any offset, and to any second, in a few steps; from an offset
+//! that is not one of the chain's, the search goes along the list and along the chain side by side, so that it takes twice
+//! the shorter way. Backwards each entry names the offset before it. What is not found within the limit goes on from where it stood.
+//!
+//! Invariant: a search that goes on has come further by one entry at least, and has passed nothing of the chain.
+
+use super::read::finger;
+use super::*;
+
+/// Where the messages behind an offset begin.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Sought {
+    /// With this entry; `NONE` when there are none.
+    Found(u32),
+    /// Not up to this offset: the search goes on from there.
+    Further(u64),
+}
+
+/// Where the newest messages of a chain begin.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Back {
+    /// Behind this offset.
+    Found(u64),
+    /// Before the message at this offset, by so many messages.
+    Further(u64, u32),
+}
+
+impl Log {
+    /// Looks for the first message of a chain behind `offset`, at so many entries at most.
+    pub fn seek(&self, chain: u32, offset: u64, limit: usize) -> Sought {
+        let newest = match chain {
+            NONE => NONE,
+            chain => self.chains.get(chain).newest(),
+        };
+        if newest == NONE || self.entries.get(newest).offset <= offset {
+            return Sought::Found(NONE);
+        }
+        let mut by_chain = self.oldest(chain);
+        if self.entries.get(by_chain).offset > offset {
+            return Sought::Found(by_chain);
+        }
+        if let Some(entry) = self.entries.try_get(self.fingers[finger(chain, offset)])
+            && entry.chain == chain
+            && entry.offset == offset
+        {
+            // A place that was given to another message has another offset or another chain.
+            return Sought::Found(entry.next);
+        }
+        let number = self.chains.get(chain).rule;
+        let mut by_list = self.first_behind(number, offset.saturating_sub(1));
+        let entry = self.entries.get(by_list);
+        if entry.offset == offset && entry.chain == chain {
+            return Sought::Found(entry.next);
+        }
+        if entry.offset == offset {
+            by_list = entry.younger;
+        }
+        // The newest stands behind it in both.
+        let mut seen = offset;
+        for _ in 0..limit.max(1) {
+            self.steps.add(1);
+            let entry = self.entries.get(by_list);
+            if entry.offset > offset && entry.chain == chain {
+                return Sought::Found(by_list);
+            }
+            (seen, by_list) = (entry.offset, entry.younger);
+            let entry = self.entries.get(by_chain);
+            if entry.offset > offset {
+                return Sought::Found(by_chain);
+            }
+            by_chain = entry.next;
+        }
+        Sought::Further(seen)
+    }
+
+    /// Looks for where the newest `count` messages begin, at so many entries at most; nothing where there are none.
+    pub fn before_newest(&self, chain: u32, count: u32, limit: usize) -> Option<Back> {
+        if count == 0 || self.count(chain) == 0 {
+            return None;
+        }
+        let newest = self.entries.get(self.chains.get(chain).newest());
+        Some(self.back(chain, newest.offset, count, limit))
+    }
+
+    /// Goes back from the message at `offset`, which is the first one of `left`, at so many entries at most.
+    pub fn back(&self, chain: u32, offset: u64, mut left: u32, limit: usize) -> Back {
+        let all = Back::Found(self.reaches_back_to(chain).unwrap_or(offset));
+        if left >= self.count(chain) {
+            return all;
+        }
+        let number = self.chains.get(chain).rule;
+        let Some(mut id) = self.entry_at(number, chain, offset) else {
+            // It is gone, and with it all before it.
+            return all;
+        };
+        let until = self.steps.count().saturating_add(limit.max(1) as u64);
+        loop {
+            self.steps.add(1);
+            let entry = self.entries.get(id);
+            if left == 1 {
+                return Back::Found(entry.previous);
+            }
+            let neighbour = self.entries.try_get(entry.older);
+            let before = match neighbour.is_some_and(|older| older.chain == chain) {
+                true => Some(entry.older),
+                false => self.entry_at(number, chain, entry.previous),
+            };
+            let Some(before) = before else { return all };
+            (id, left) = (before, left - 1);
+            if self.steps.count() >= until {
+                return Back::Further(self.entries.get(id).offset, left);
+            }
+        }
+    }
+
+    /// The message of a chain at this very offset.
+    pub(super) fn entry_at(&self, number: u8, chain: u32, offset: u64) -> Option<u32> {
+        let id = self.first_behind(number, offset.checked_sub(1)?);
+        let entry = self.entries.try_get(id)?;
+        (entry.offset == offset && entry.chain == chain).then_some(id)
+    }
+
+    /// The offset behind which the messages of a chain came after this second; nothing without a chain.
+    pub fn before_time(&self, chain: u32, time_s: u32) -> Option<u64> {
+        let oldest = self.reaches_back_to(chain)?;
+        let number = self.chains.get(chain).rule;
+        Some(self.arrived(number, time_s).max(oldest))
+    }
+}
