@@ -177,6 +177,7 @@ impl Shards {
         });
         let pace = Pace {
             visits_per_turn: 3,
+            steps_per_turn: 40,
             page_messages: 2,
             page_bytes: 400,
             page_visits: 3,

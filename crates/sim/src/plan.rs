@@ -159,6 +159,9 @@ const IDEMPOTENCY_WINDOW_S: u32 = 86_400;
 /// No message makes a log's byte budget meaningless: the largest that a plan has.
 const MESSAGE_BYTES: [usize; 4] = [8, 60, 400, 3000];
 
+/// More than all clients of a world ever make the server hold.
+pub const MEMORY_BYTES: usize = 1 << 26;
+
 impl Plan {
     /// The world of this seed.
     pub fn new(seed: u64) -> Plan {
@@ -170,10 +173,10 @@ impl Plan {
         let mut settings = Settings::default();
         let limits = &mut settings.limits;
         limits.outbox_bytes = rng.pick(&[0, 100, 500, 4000, 1 << 20]);
-        limits.memory_bytes = 1 << 26;
+        limits.memory_bytes = MEMORY_BYTES;
         limits.publish_credit_bytes = rng.pick(&[0, 300, 3000, 1 << 20]);
         if !budgets_are_wide {
-            limits.memory_bytes = rng.pick(&[128 << 10, 1 << 20, 1 << 26]);
+            limits.memory_bytes = rng.pick(&[128 << 10, 1 << 20, MEMORY_BYTES]);
             limits.log_bytes = homes * rng.pick(&[600, 4000, 1 << 20]);
             limits.topics_per_shard = rng.pick(&[2, 1000, 1000, 1000]);
             limits.connections_max = rng.pick(&[4, 1000, 1000, 1000]);

@@ -146,6 +146,8 @@ pub struct Truth {
     pub waits: Option<usize>,
     /// Logs are cut by their rules only, not by the budget of the process or the count of topics.
     pub budgets_are_wide: bool,
+    /// A session that leaves much behind may end for want of memory; its client is told.
+    pub memory_is_tight: bool,
     /// Messages that are kept of a topic for MQTT subscribers of QoS 1 and 2, if its rule keeps fewer.
     pub session_messages: u32,
     /// Messages are retained.

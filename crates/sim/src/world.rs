@@ -80,6 +80,7 @@ impl World {
             rest: None,
             waits: None,
             budgets_are_wide: plan.budgets_are_wide,
+            memory_is_tight: plan.settings.limits.memory_bytes < crate::plan::MEMORY_BYTES,
             session_messages: plan.settings.mqtt.session_messages,
             retains: plan.retains,
             said: Default::default(),

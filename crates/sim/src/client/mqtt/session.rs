@@ -23,9 +23,10 @@ impl Client {
             .is_some_and(|known_s| truth.now_s < known_s + self.expiry_s);
         // One of those that were never answered may have found it expired, and begun another.
         let others = self.unanswered > 1 || self.may_come_late;
-        let is_other = self.may_be_other || (self.may_be_gone || !lasts) && others;
+        let is_other =
+            self.may_be_other || (self.may_be_gone || truth.memory_is_tight || !lasts) && others;
         self.conn.doubtful |= is_other;
-        if !present && lasts && !self.conn.clean && !self.may_be_gone {
+        if !present && lasts && !self.conn.clean && !self.may_be_gone && !truth.memory_is_tight {
             return Err(format!("the session of {} is lost", self.id));
         }
         if present {
