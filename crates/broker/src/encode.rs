@@ -216,9 +216,13 @@ impl Message<'_> {
                 json::write_string(own, value);
             }
         }
-        let (name, form, write): (&[u8], Form, fn(&mut Vec<u8>, &[u8])) = match record.binary {
-            true => (b",\"data_base64\":", Form::JsonBase64, json::write_base64),
-            false => (b",\"data\":", Form::Json, json::write_string),
+        let (name, form): (&[u8], Form) = match record.binary {
+            true => (b",\"data_base64\":", Form::JsonBase64),
+            false => (b",\"data\":", Form::Json),
+        };
+        let write = |out: &mut Vec<u8>, data: &[u8]| match record.binary {
+            true => json::write_base64(out, data),
+            false => json::write_string(out, data),
         };
         own.extend_from_slice(name);
         match frames.large_data(record) {

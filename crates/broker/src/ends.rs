@@ -7,6 +7,7 @@
 //! Where rows contradict each other, which is a fault of ours, the connection that they are of ends and is counted as
 //! [`Reason::Broken`]. What would endanger other clients' bytes still asserts.
 
+use crate::account::Part;
 use crate::conn::{CLOSING, ConnId, EOF, PAUSED, State, TURNED_AWAY};
 use crate::io::{Close, Io};
 use crate::shard::Shard;
@@ -80,6 +81,26 @@ impl Shard {
         let row = self.conns.remove(slot);
         self.left(&row);
         io.close(row.link, how);
+    }
+
+    /// Drops the side row of a connection that needs none any more.
+    pub(crate) fn drop_extra(&mut self, slot: u32) {
+        let row = self.conns.get_mut(slot);
+        let extra = core::mem::replace(&mut row.extra, NONE);
+        if extra != NONE {
+            let (charged_bytes, _) = self.extras.remove(extra).weigh();
+            self.purse.release(Part::Connections, charged_bytes);
+        }
+    }
+
+    /// Charges what a connection's side row holds.
+    pub(crate) fn weigh_extra(&mut self, slot: u32) {
+        let row = self.conns.get(slot);
+        let extra = row.extra;
+        if row.is_open() && extra != NONE {
+            let (before, now) = self.extras.get_mut(extra).weigh();
+            self.purse.change(Part::Connections, before, now);
+        }
     }
 
     /// What we hold of this connection contradicts itself: it ends with this input, and the process goes on. Whoever finds

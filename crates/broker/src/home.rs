@@ -12,6 +12,7 @@ mod carriers;
 mod change;
 mod filters;
 mod groups;
+mod held;
 mod idempotence;
 mod interest;
 mod kept;
@@ -54,7 +55,7 @@ use crate::rules::Rules;
 use crate::settings::{Keep, Settings};
 use crate::shared::SHARED_MIN;
 use crate::slab::{NONE, Side, Slab, Vacant};
-use crate::stats::{Accounts, Stats};
+use crate::stats::Stats;
 use crate::time::Now;
 use crate::work::STEP_BYTES;
 
@@ -282,41 +283,6 @@ impl Home {
     /// Whether it remembers no topic and nobody subscribes by filter.
     pub fn is_idle(&self) -> bool {
         self.rows.len() == 0 && self.filters.is_empty() && self.groups.is_empty()
-    }
-
-    /// Adds what it holds.
-    pub fn account(&self, accounts: &mut Accounts) {
-        accounts.home_topics = self.rows.len();
-        accounts.home_sets = self.sets.len();
-        accounts.home_filters = self.filters.len();
-        accounts.home_losses = self.log.losses() as u32;
-        accounts.name_bytes += self.filters.bytes();
-        accounts.followers = self.followers.len();
-        accounts.groups = self.groups.len();
-        accounts.keepers = self.keepers.len() as u32 + self.kept.len();
-        accounts.retained = self.retained.len() as u32;
-        accounts.owed = self.readings();
-        accounts.answers = self.answers.as_ref().map_or(0, Answers::len);
-        accounts.log_messages = self.log.len();
-        accounts.log_bytes = self.log.bytes();
-        accounts.log_chains = self.log.chains();
-        accounts.log_keys = self.log.keys();
-        accounts.name_bytes += self.names.bytes();
-    }
-
-    /// Bytes that its log has for messages, used or not.
-    pub fn log_reserved_bytes(&self) -> usize {
-        self.log.reserved_bytes()
-    }
-
-    /// Bytes of the first answers that are kept for retries.
-    pub fn answers_bytes(&self) -> usize {
-        self.answers.as_ref().map_or(0, Answers::bytes)
-    }
-
-    /// Bytes of the rows and their index.
-    pub fn table_bytes(&self) -> usize {
-        self.rows.bytes() + self.index.bytes() + self.sets.bytes()
     }
 
     /// What it met.

@@ -17,7 +17,7 @@ use crore_wire::topic;
 
 use crate::access::passes::Passes;
 use crate::access::verdicts::Verdicts;
-use crate::account::{Part, Purse};
+use crate::account::Purse;
 use crate::admission::Admission;
 use crate::carrier::Topics;
 use crate::conn::{CLOSING, ConnId, EOF, Extra, FRAMED, Link, PAUSED, PINGS, Row, Spill, State};
@@ -39,7 +39,7 @@ use crate::settings::Settings;
 use crate::shared::Forms;
 use crate::slab::{NONE, Side, Slab};
 use crate::snapshot::Saving;
-use crate::stats::{Accounts, Reason, Stats, Transport};
+use crate::stats::{Reason, Stats, Transport};
 use crate::sys::Sys;
 use crate::time::Now;
 use crate::totals::Added;
@@ -257,48 +257,6 @@ impl Shard {
             stats += home.stats();
         }
         stats
-    }
-
-    /// What this shard holds.
-    pub fn accounts(&self) -> Accounts {
-        let mut accounts = Accounts {
-            connections: self.conns.len(),
-            transports: match self.conns.len() {
-                // Nobody sweeps an empty table.
-                0 => Default::default(),
-                _ => self.tally[1],
-            },
-            spills: self.spills.len(),
-            outboxes: self.outboxes.len(),
-            extras: self.extras.len(),
-            parts: self.purse.parts(),
-            mqtt_connections: self.mqtts.len(),
-            passes: self.passes.len(),
-            relayed: self.relayed.len() as u32,
-            receive_bytes: self.receive_bytes,
-            outbox_bytes: self.outbox_bytes,
-            deliveries: self.deliveries.len(),
-            under_way_bytes: self.lanes.to.iter().map(|lane| lane.under_way_bytes).sum(),
-            turns_held: self.lanes.turns_held(),
-            waiting: self.resumed.len()
-                + self.paging.len()
-                + self.stalled.len()
-                + self.errands.len()
-                + self.leaving.len(),
-            asks: self.lanes.asks_waiting(),
-            ..Accounts::default()
-        };
-        // They belong to no shard: the first tells them.
-        if self.lanes.me == 0 {
-            accounts.parts[Part::Messages as usize] = self.world.admission.account.messages_bytes();
-        }
-        self.topics.account(&mut accounts);
-        self.sessions.account(&mut accounts);
-        self.matching.account(&mut accounts);
-        if let Some(home) = &self.home {
-            home.account(&mut accounts);
-        }
-        accounts
     }
 
     /// Begins a turn at this moment, on a clock that all shards share and that is never 0. The shard does not read it;

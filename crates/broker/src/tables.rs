@@ -1,7 +1,9 @@
-//! What the tables of a shard occupy, in bytes. Tables grow in chunks and keep them; a chunk that was never filled
+//! What a shard holds: how much of everything, and what its tables occupy, in bytes. Tables grow in chunks and keep them; a chunk that was never filled
 //! counts in full, though its pages may be untouched.
 
+use crate::account::Part;
 use crate::shard::Shard;
+use crate::stats::Accounts;
 
 /// Bytes by table; those of names, logs and what waits for sockets are in [`Accounts`](crate::Accounts).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -37,5 +39,47 @@ impl Shard {
                 .as_ref()
                 .map_or(0, |home| home.log_reserved_bytes()),
         }
+    }
+
+    /// What this shard holds.
+    pub fn accounts(&self) -> Accounts {
+        let mut accounts = Accounts {
+            connections: self.conns.len(),
+            transports: match self.conns.len() {
+                // Nobody sweeps an empty table.
+                0 => Default::default(),
+                _ => self.tally[1],
+            },
+            spills: self.spills.len(),
+            outboxes: self.outboxes.len(),
+            extras: self.extras.len(),
+            parts: self.purse.parts(),
+            mqtt_connections: self.mqtts.len(),
+            passes: self.passes.len(),
+            relayed: self.relayed.len() as u32,
+            receive_bytes: self.receive_bytes,
+            outbox_bytes: self.outbox_bytes,
+            deliveries: self.deliveries.len(),
+            under_way_bytes: self.lanes.to.iter().map(|lane| lane.under_way_bytes).sum(),
+            turns_held: self.lanes.turns_held(),
+            waiting: self.resumed.len()
+                + self.paging.len()
+                + self.stalled.len()
+                + self.errands.len()
+                + self.leaving.len(),
+            asks: self.lanes.asks_waiting(),
+            ..Accounts::default()
+        };
+        // They belong to no shard: the first tells them.
+        if self.lanes.me == 0 {
+            accounts.parts[Part::Messages as usize] = self.world.admission.account.messages_bytes();
+        }
+        self.topics.account(&mut accounts);
+        self.sessions.account(&mut accounts);
+        self.matching.account(&mut accounts);
+        if let Some(home) = &self.home {
+            home.account(&mut accounts);
+        }
+        accounts
     }
 }

@@ -7,7 +7,6 @@ use crore_wire::{form, json, ndjson, topic};
 
 use super::http::Flow;
 use crate::access::Right;
-use crate::account::Part;
 use crate::admission::Reached;
 use crate::conn::{Batch, Pending, REPLAYED, State};
 use crate::deliver::WARMED;
@@ -580,25 +579,5 @@ impl Shard {
             &text,
         );
         self.put(slot, &frame, io);
-    }
-
-    /// Drops the side row of a connection that needs none any more.
-    pub(crate) fn drop_extra(&mut self, slot: u32) {
-        let row = self.conns.get_mut(slot);
-        let extra = core::mem::replace(&mut row.extra, NONE);
-        if extra != NONE {
-            let (charged_bytes, _) = self.extras.remove(extra).weigh();
-            self.purse.release(Part::Connections, charged_bytes);
-        }
-    }
-
-    /// Charges what a connection's side row holds.
-    pub(crate) fn weigh_extra(&mut self, slot: u32) {
-        let row = self.conns.get(slot);
-        let extra = row.extra;
-        if row.is_open() && extra != NONE {
-            let (before, now) = self.extras.get_mut(extra).weigh();
-            self.purse.change(Part::Connections, before, now);
-        }
     }
 }

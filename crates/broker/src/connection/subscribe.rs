@@ -1,10 +1,11 @@
 //! Subscribing: the request, the answers of the homes, and how a subscription ends. One way for all
 //! transports: a response begins when every topic's home has answered, with what the logs held.
 
+mod gap;
 mod leave;
 mod respond;
 
-pub(super) use respond::Gap;
+pub(super) use gap::Gap;
 
 use alloc::vec::Vec;
 

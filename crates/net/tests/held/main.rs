@@ -1,5 +1,6 @@
 //! What connections with TLS hold is counted as it is, and work on what comes in pieces is by the bytes that come.
 
+#[allow(dead_code, reason = "other tests need the rest of it")]
 #[path = "../../../broker/tests/allocations/counting.rs"]
 mod counting;
 #[allow(dead_code, reason = "other tests need the rest of it")]

@@ -320,7 +320,8 @@ fn a_release_of_what_was_not_received_yet_is_no_answer_to_anything() {
             other => panic!("PUBREC is due before anything else, {other:?} came"),
         }
     });
-    println!("{} of 64 came too early", refused.count());
+    // Those of the connection's own shard are answered at once.
+    assert!(refused.count() < 64);
 }
 
 #[test]

@@ -14,6 +14,7 @@ mod filters;
 mod give;
 mod kept;
 mod leaving;
+mod need;
 mod overlap;
 mod page;
 mod publish;

@@ -18,7 +18,7 @@ use super::state::Suback;
 use crate::access::Right;
 use crate::admission::Client;
 use crate::conn::{COUNTED, LIVE, MULTI, QOS_SHIFT, Sub};
-use crate::mail::{Ask, Attach, ReplyTo, ShardId, Span};
+use crate::mail::{Attach, ReplyTo};
 use crate::position::{Position, Since};
 use crate::shard::Shard;
 use crate::slab::NONE;
@@ -355,61 +355,6 @@ impl Shard {
         }
         let sub = self.sub(slot, part)?;
         (u32::from(sub.serial) == name >> SERIAL_SHIFT).then_some(part)
-    }
-
-    /// Tells a topic's home that somebody needs its messages kept, or does no more.
-    pub(super) fn keep_log(&mut self, topic: u32, on: bool) {
-        let hash = self.topics.get(topic).hash;
-        let name = self.topics.name(topic).to_vec();
-        self.keep_log_of(hash, &name, on);
-    }
-
-    pub(crate) fn keep_log_of(&mut self, hash: u32, name: &[u8], on: bool) {
-        for home in self.homes_of(name) {
-            self.keep_log_at(home, hash, name, on);
-        }
-    }
-
-    fn keep_log_at(&mut self, home: ShardId, hash: u32, name: &[u8], on: bool) {
-        if home == self.lanes.me {
-            // A home has one.
-            if let Some(here) = &mut self.home {
-                here.keep_log(hash, name, on, self.now);
-            }
-        } else {
-            self.ask(home, |bytes| Ask::KeepLog {
-                hash,
-                name: Span::of(bytes, name),
-                on,
-            });
-        }
-    }
-
-    /// The session ends: nobody needs the logs of its subscriptions any more.
-    pub(super) fn release_logs(&mut self, slot: u32) {
-        let row = self.conns.get(slot);
-        if !row.wants(MULTI) {
-            if row.topic != NONE && row.options >> QOS_SHIFT & 3 > 0 {
-                self.keep_log(row.topic, false);
-            }
-            return;
-        }
-        let list = self.list_of(slot);
-        let needs = |sub: &Sub| !sub.is_vacant() && sub.group.is_none() && qos(sub.options) > 0;
-        let parts = (0..list.len()).filter(|part| needs(&list[*part]));
-        for part in parts.collect::<Vec<_>>() {
-            self.release_log(slot, part as u32);
-        }
-    }
-
-    /// One subscription needs its log no more.
-    fn release_log(&mut self, slot: u32, part: u32) {
-        let topic = self.sub(slot, part).map_or(NONE, |sub| sub.topic);
-        if topic != NONE {
-            self.keep_log(topic, false);
-        } else if let Some(filter) = self.wildcard_of(slot, part) {
-            self.keep_log_of(0, &filter, false);
-        }
     }
 
     /// Writes down what a filter was granted, and the SUBACK when it is the last.
