@@ -5,7 +5,7 @@ use crate::account::Part;
 use crate::shard::Shard;
 use crate::stats::Accounts;
 
-/// Bytes by table; those of names, logs and what waits for sockets are in [`Accounts`](crate::Accounts).
+/// Bytes by table; those of names and what waits for sockets are in [`Accounts`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Tables {
     /// Rows of connections.

@@ -4,7 +4,7 @@
 //! nanoseconds. Bytes that are copied count by [`STEP_BYTES`]. Whoever walks counts, where it walks ([`Steps`]); the shard
 //! asks between two units of its work whether the budget is spent ([`Shard::is_spent`](crate::Shard::is_spent)).
 //!
-//! Invariants: a unit (a request, a packet, a page, a visit) is bounded by itself, see [`Pace::unit`](crate::Pace::unit);
+//! Invariants: a unit (a request, a packet, a page, a visit) is bounded by itself, by [`Pace`](crate::Pace);
 //! so no input and no end of a turn does more than the budget and one unit. What is left over waits in a queue of its
 //! owner, which goes on in the next turn: a connection's bytes in its spill, the asks of a lane in the lane, the pages
 //! that a home owes in the order in which they were asked for.

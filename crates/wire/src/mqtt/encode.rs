@@ -5,7 +5,7 @@
 //!
 //! # Panics
 //! All but [`publish()`], when given what no peer would take, which is a mistake of ours: a text or binary field over
-//! [`FIELD_MAX`](super::FIELD_MAX), a packet over [`REMAINING_LENGTH_MAX`](super::REMAINING_LENGTH_MAX),
+//! [`FIELD_MAX`], a packet over [`REMAINING_LENGTH_MAX`](super::REMAINING_LENGTH_MAX),
 //! properties that the packet may not have, a packet id that does not go with the QoS. Topics and payloads
 //! from elsewhere have limits of their own, far below.
 
@@ -89,7 +89,7 @@ pub fn connack(out: &mut Vec<u8>, version: Version, connack: &ConnAck<'_>) {
 }
 
 /// PUBLISH (section 3.3). Nothing is written where no packet can say it: it is longer than
-/// [`PACKET_BYTES_MAX`](super::PACKET_BYTES_MAX), its topic than [`FIELD_MAX`](super::FIELD_MAX), or its packet id does not
+/// [`PACKET_BYTES_MAX`], its topic than [`FIELD_MAX`], or its packet id does not
 /// go with its QoS. So what others published cannot make it panic.
 pub fn publish(out: &mut Vec<u8>, version: Version, publish: &Publish<'_>) {
     out.reserve(publish_bytes(version, publish, publish.payload.len()));
