@@ -5,7 +5,7 @@
 //! sum may pass its limit by what one input of each shard adds: it is charged when it is there, and what follows from
 //! it is decided before the next input.
 //!
-//! Not in it are what has limits of its own: rows, names, logs. What is done when the sum is near stands in `relief`.
+//! Rows, names and logs are not in it: they have limits of their own. What is done when the sum is near stands in `relief`.
 
 use core::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
@@ -28,15 +28,13 @@ pub enum Part {
     Sessions,
     /// First answers to idempotency keys.
     Answers,
-    /// Credentials that were found good, and questions under way.
-    Verdicts,
     /// TLS handshakes and records in part.
     Tls,
 }
 
 impl Part {
     /// How many there are.
-    pub const COUNT: usize = 9;
+    pub const COUNT: usize = 8;
 
     /// All of them, in order.
     pub const ALL: [Part; Part::COUNT] = [
@@ -47,7 +45,6 @@ impl Part {
         Part::Connections,
         Part::Sessions,
         Part::Answers,
-        Part::Verdicts,
         Part::Tls,
     ];
 
@@ -61,7 +58,6 @@ impl Part {
             Part::Connections => "states",
             Part::Sessions => "absent_sessions",
             Part::Answers => "answers",
-            Part::Verdicts => "verdicts",
             Part::Tls => "tls",
         }
     }

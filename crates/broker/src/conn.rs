@@ -397,14 +397,14 @@ pub struct Extra {
 }
 
 impl Extra {
-    /// Bytes of the row and of what it holds; parts of large messages that others hold too count in full.
-    pub fn bytes(&self) -> usize {
+    /// Bytes of the row and of what it holds; of messages that others hold too its part.
+    pub fn weight(&self) -> usize {
         let attaching = self.attaching.as_ref();
         let opening = self.opening.as_ref();
         self.own_bytes()
-            + attaching.map_or(0, |it| it.frames.len() + it.body.len() - it.body.own.len())
-            + opening.map_or(0, |opening| opening.large_bytes())
-            + self.mqtt.as_ref().map_or(0, |mqtt| mqtt.payload_bytes())
+            + attaching.map_or(0, |it| it.frames.large_weight() + it.body.shared_weight())
+            + opening.map_or(0, |opening| opening.large_weight())
+            + self.mqtt.as_ref().map_or(0, |mqtt| mqtt.payload_weight())
     }
 
     /// The same without large messages.

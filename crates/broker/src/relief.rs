@@ -205,7 +205,7 @@ impl Shard {
         }
     }
 
-    /// What a connection holds. Parts of messages that others hold too count in full: it keeps them from going.
+    /// What a connection holds; of messages that others hold too its part.
     pub(crate) fn held_by(&self, slot: u32) -> usize {
         let row = self.conns.get(slot);
         let spill = match row.spill {
@@ -214,11 +214,11 @@ impl Shard {
         };
         let outbox = match row.outbox {
             NONE => 0,
-            outbox => self.outboxes.get(outbox).waiting_bytes(),
+            outbox => self.outboxes.get(outbox).queue.weight(),
         };
         let extra = match row.extra {
             NONE => 0,
-            extra => self.extras.get(extra).bytes(),
+            extra => self.extras.get(extra).weight(),
         };
         spill + outbox + extra
     }

@@ -138,6 +138,11 @@ impl Rope {
         }
     }
 
+    /// What it is to blame for of what others hold too.
+    pub fn shared_weight(&self) -> usize {
+        self.shares.iter().map(|(_, slice)| slice.weight()).sum()
+    }
+
     /// Its pieces, in order.
     pub fn parts(&self) -> Vec<&[u8]> {
         let mut parts = Vec::with_capacity(2 * self.shares.len() + 1);
@@ -188,6 +193,15 @@ impl Queue {
     /// Bytes that wait.
     pub fn waiting_bytes(&self) -> usize {
         self.waiting_bytes
+    }
+
+    /// What it is to blame for: its own bytes, and its part of what others hold too.
+    pub fn weight(&self) -> usize {
+        let shared = self.pieces.iter().map(|piece| match piece {
+            Waiting::Own(_) => 0,
+            Waiting::Share(slice) => slice.weight(),
+        });
+        self.own_bytes() + shared.sum::<usize>()
     }
 
     /// Bytes that are its own, with what is reserved for more.

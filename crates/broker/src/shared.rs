@@ -8,7 +8,10 @@ use alloc::boxed::Box;
 use alloc::sync::{Arc, Weak};
 use core::fmt;
 use core::ops::{Deref, Range};
-use core::sync::atomic::{AtomicU32, Ordering::AcqRel};
+use core::sync::atomic::{
+    AtomicU32,
+    Ordering::{AcqRel, Relaxed},
+};
 
 use crate::admission::Admission;
 
@@ -96,6 +99,14 @@ impl Slice {
     /// All but the first bytes.
     pub fn behind(&self, bytes: usize) -> Slice {
         self.of.slice(self.range.start + bytes..self.range.end)
+    }
+
+    /// What one of those that hold it is to blame for: its part of all of it, and nothing while a log keeps it anyway.
+    pub fn weight(&self) -> usize {
+        match self.of.0.logs.load(Relaxed) {
+            0 => self.of.len() / Arc::strong_count(&self.of.0),
+            _ => 0,
+        }
     }
 
     /// The first bytes.

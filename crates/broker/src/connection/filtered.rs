@@ -52,9 +52,9 @@ struct Held {
 }
 
 impl Opening {
-    /// Bytes of the messages that it holds.
-    pub fn large_bytes(&self) -> usize {
-        self.frames.len()
+    /// Its part of the large messages that it holds.
+    pub fn large_weight(&self) -> usize {
+        self.frames.large_weight()
     }
 
     /// Bytes that it holds without large messages.

@@ -259,7 +259,7 @@ impl Shard {
     pub(crate) fn polls_from_now<I: Io>(&mut self, slot: u32, io: &mut I) {
         let limit = self.world.settings.limits.head_bytes;
         self.conns.get_mut(slot).state = State::Poll;
-        if self.held_of(slot) > limit {
+        if self.held_of(slot) > limit || !self.conns.get(slot).wants(KEEP) {
             self.forget_pipelined(slot, io);
         }
     }

@@ -285,6 +285,11 @@ impl Frames {
         self.bytes.len() + self.packed.len() + large
     }
 
+    /// Its part of the large messages among them, which others hold too.
+    pub fn large_weight(&self) -> usize {
+        self.large.iter().map(Slice::weight).sum()
+    }
+
     /// Bytes of its own, with what is reserved for more.
     pub fn own_bytes(&self) -> usize {
         self.bytes.capacity()

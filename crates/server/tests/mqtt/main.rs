@@ -19,6 +19,7 @@ mod disorder;
 mod doors;
 mod drain;
 mod flow;
+mod hostile;
 mod keep_alive;
 mod malformed;
 mod overlap;

@@ -327,11 +327,11 @@ impl Mqtt {
             + self.asked.as_ref().map_or(0, |_| size_of::<Asked>())
     }
 
-    /// Bytes of the large messages that it holds with others.
-    pub fn payload_bytes(&self) -> usize {
+    /// Its part of the large messages that it holds with others.
+    pub fn payload_weight(&self) -> usize {
         let all = self.inflight.iter().chain(&self.waiting);
-        all.filter_map(|sent| Some(sent.payload.as_ref()?.len()))
-            .sum()
+        let parts = all.filter_map(|sent| Some(sent.payload.as_ref()?.weight()));
+        parts.sum()
     }
 
     /// The packet id of the next message.
