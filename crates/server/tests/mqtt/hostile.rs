@@ -61,13 +61,10 @@ fn what_ten_sessions_have_not_acknowledged_is_there_once_also_when_they_have_lef
         .map(|n| {
             let mut conn = Conn::open(&broker, Version::V311);
             conn.resume(&format!("session-{n}"));
-            conn.ask_for("big/#", 1);
+            conn.subscribe("big/#", 1);
             conn
         })
         .collect();
-    for conn in &mut sessions {
-        conn.ping();
-    }
     let mut publisher = Conn::connected(&broker, Version::V5, "publisher");
     let payload = vec![b'x'; LARGE];
     for n in 0..60_u16 {
