@@ -83,8 +83,7 @@ impl Shard {
             received: self.received,
             busy: says.any(|count| count > 0)
                 || waits + self.errands.len() + self.deliveries.len() > 0
-                || self.has_more()
-                || self.home.as_ref().is_some_and(|home| home.has_doomed()),
+                || self.has_more(),
         }
     }
 

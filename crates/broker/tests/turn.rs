@@ -116,6 +116,53 @@ fn what_has_grown_old_goes_in_as_many_turns_as_it_takes() {
     assert_eq!(turn(&mut shard, 20, &mut socket), 0);
 }
 
+/// What one request costs, in steps; it is answered within the turn.
+fn request(shard: &mut Shard, socket: &mut Socket, conn: ConnId, line: &str) -> u64 {
+    let before = shard.steps();
+    let mut bytes = format!("{line} HTTP/1.1\r\nHost: localhost\r\n\r\n").into_bytes();
+    shard.handle(Input::Received(conn, &mut bytes), NOW, socket);
+    shard.steps() - before
+}
+
+/// Whoever asks for a place in a long log, or deletes it, costs the others next to nothing: places are found by marks, and what is
+/// deleted goes in as many turns as it takes.
+#[test]
+fn a_long_log_is_walked_in_no_one_step() {
+    const COUNT: usize = 20_000;
+    const FEW: u64 = 500;
+    let mut settings = Settings::default();
+    settings.rules.push(Rule {
+        log_messages: u32::MAX,
+        log_bytes: 1 << 30,
+        ..Rule::default()
+    });
+    let (mut shard, mut socket, conn) = connected(settings, Pace::default());
+    for _ in 0..COUNT / 5_000 {
+        publish(&mut shard, &mut socket, conn, &["t"; 5_000], NOW);
+        while shard.flush(NOW, &mut socket) {}
+    }
+    assert_eq!(shard.accounts().log_messages as usize, COUNT);
+    for query in ["since=-1", "since=-3", "since=oldest"] {
+        let line = format!("GET /sub/t?{query}");
+        let steps = request(&mut shard, &mut socket, conn, &line);
+        assert!(steps < FEW, "{query}: {steps} steps");
+        while shard.flush(NOW, &mut socket) {}
+    }
+    let steps = request(&mut shard, &mut socket, conn, "DELETE /pub/t");
+    assert!(steps < FEW, "{steps} steps");
+    // Nobody has it any more, and it goes bit by bit.
+    let (mut before, mut turns) = (COUNT as u32, 0);
+    while shard.flush(NOW, &mut socket) {
+        let left = shard.accounts().log_messages;
+        // The delete counts as something that came.
+        assert!(left < before && before - left <= Pace::default().forgets_per_turn as u32 + 1);
+        (before, turns) = (left, turns + 1);
+    }
+    assert!(turns > 50);
+    assert_eq!(shard.accounts().log_messages, 0);
+    assert_eq!(shard.accounts().log_bytes, 0);
+}
+
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(32))]
 

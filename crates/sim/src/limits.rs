@@ -3,7 +3,7 @@
 
 use crore_broker::work::STEP_BYTES;
 
-use crate::plan::{BATCH_LINES_MAX, Plan};
+use crate::plan::Plan;
 use crate::truth::Wrong;
 use crate::world::{PENDING_MAX, World};
 
@@ -19,7 +19,7 @@ const FIELDS_BYTES: usize = 64;
 const CONTROL_BYTES: usize = 100;
 /// What one client may have asked and not yet been answered, on all its connections: its pipeline, each request a
 /// batch, and that of the connection before.
-const CLIENT_ASKS: usize = 2 * PENDING_MAX * BATCH_LINES_MAX;
+const CLIENT_BATCHES: usize = 2 * PENDING_MAX;
 /// What an encoding adds to a message: an id of several topics, names, chunk sizes.
 const ENCODING_BYTES: usize = 300;
 
@@ -28,7 +28,7 @@ const MARK_STEPS: usize = 66;
 /// Bytes of the row of a kept message and of the least that its bytes occupy.
 const ENTRY_BYTES: usize = 64;
 /// Filters of a client's packet, topics of a request, subscriptions of a session, each with what is looked at for it.
-const NAMES_STEPS: usize = 400;
+const NAMES_STEPS: usize = 100;
 /// Ends of interest that are told at once, to as many followers as there may be.
 const ENDS_STEPS: usize = 64 * 5;
 
@@ -39,7 +39,7 @@ fn unit_steps(plan: &Plan) -> u64 {
     let pace = &plan.pace;
     let lists = plan.settings.rules.len() + 2;
     let copied = (pace.page_bytes + plan.message_bytes + FIELDS_BYTES) / STEP_BYTES;
-    let page = 3 * pace.page_visits + 2 * lists * MARK_STEPS + pace.page_messages + copied;
+    let page = 3 * pace.page_visits + lists * MARK_STEPS + pace.page_messages + copied;
     let publish = 4 * (plan.message_bytes + FIELDS_BYTES) / STEP_BYTES
         + (plan.message_bytes + FIELDS_BYTES) / ENTRY_BYTES;
     (page + publish + NAMES_STEPS) as u64
@@ -94,7 +94,7 @@ pub fn check(world: &World, shard: usize) -> Result<(), Wrong> {
         }
     }
     // One publish more may begin while there is credit; all else is one request of each connection.
-    let publish = BATCH_LINES_MAX * (plan.message_bytes + FIELDS_BYTES);
+    let publish = plan.batch_lines_max() * (plan.message_bytes + FIELDS_BYTES);
     let most = limits.publish_credit_bytes + publish + world.clients() * CONTROL_BYTES;
     let bytes = world.net.most_bytes_under_way();
     if bytes > most {
@@ -104,7 +104,7 @@ pub fn check(world: &World, shard: usize) -> Result<(), Wrong> {
     }
     // What was asked for before the home withheld credit may still become a turn each: publishes within the credit and a
     // batch that began within it, and a few requests of each client, which may come on one connection after another.
-    let publishes = limits.publish_credit_bytes / ASK_BYTES_MIN + BATCH_LINES_MAX;
+    let publishes = limits.publish_credit_bytes / ASK_BYTES_MIN + plan.batch_lines_max();
     let asks = publishes + 4 * world.clients() + 8;
     let turns = plan.pace.turns_under_way + plan.shards * asks;
     if accounts.turns_held > turns {
@@ -112,7 +112,7 @@ pub fn check(world: &World, shard: usize) -> Result<(), Wrong> {
     }
     // Nor does any shard fall further behind, however seldom it gets a turn. Each ask, and each turn that answers
     // one, may come in a mail of its own, and another for the next ask of the same client.
-    let asked = asks.min(world.clients() * CLIENT_ASKS);
+    let asked = asks.min(world.clients() * CLIENT_BATCHES * plan.batch_lines_max());
     let inputs_max = 4 * (plan.shards * asked + plan.pace.turns_under_way);
     for to in 0..plan.shards {
         let held = world.shards[to].accounts();

@@ -146,6 +146,10 @@ const FORGETS: u64 = 733;
 const MAKERS: u64 = 361;
 /// How many of a hundred worlds with narrow budgets have them.
 const MAKERS_PERCENT: u32 = 30;
+/// Lines of the batches that make logs long: each is more than a turn may do where it may do little.
+pub const HOARD_LINES: usize = 240;
+/// How many of a hundred worlds with such turns have such logs.
+const HOARDS_PERCENT: u32 = 15;
 /// Begins the chances that decide on turns that may do little, likewise.
 const SHORT_TURNS: u64 = 0x57E9_5101;
 /// How many of a hundred worlds have such turns.
@@ -282,7 +286,9 @@ impl Plan {
         if own.chance(SHORT_TURNS_PERCENT) {
             plan.pace.steps_per_turn = own.pick(&[1, 4, 30, 200]);
             plan.pace.page_visits = own.pick(&[1, 3, 20]);
-            plan.hoard = own.pick(&[0, 0, 0, 200]);
+            if own.chance(HOARDS_PERCENT) {
+                plan.hoard(&mut own);
+            }
         }
         plan.envelopes = Rng::new(seed ^ ENVELOPES).chance(ENVELOPES_PERCENT);
         plan.pace.forgets_per_turn = Rng::new(seed ^ FORGETS).pick(&[1, 1, 256]);
@@ -314,6 +320,29 @@ impl Plan {
         self.pace.steps_per_turn = rng.pick(&[2, 20, 16_384]);
         self.publishers = rng.range(4, 8);
         (self.weights[6], self.weights[8]) = (40, 10);
+    }
+
+    /// The longest batch that a client sends.
+    pub fn batch_lines_max(&self) -> usize {
+        match self.hoard {
+            0 => BATCH_LINES_MAX,
+            _ => HOARD_LINES,
+        }
+    }
+
+    /// Logs that are long from the beginning, of small messages that stay.
+    fn hoard(&mut self, rng: &mut Rng) {
+        self.hoard = rng.range(10, 20);
+        // So much work with a message or a visit for each turn has no end within a run.
+        self.pace.steps_per_turn = rng.pick(&[30, 200]);
+        (self.pace.page_visits, self.pace.page_messages) = (20, 128);
+        (self.pace.page_bytes, self.pace.visits_per_turn) = (64 << 10, 4096);
+        self.message_bytes = MESSAGE_BYTES[0];
+        self.mortal_percent = 0;
+        for rule in &mut self.settings.rules {
+            (rule.log_messages, rule.log_bytes) = (10_000, 1 << 20);
+            (rule.log_age_s, rule.ttl_s) = (3600, 0);
+        }
     }
 
     /// Messages live for a short time, and next to nothing waits for a stalled socket.

@@ -19,7 +19,7 @@ use crate::client::publisher::Publisher;
 use crate::client::subscriber::{KINDS, Subscriber};
 use crate::met::Met;
 use crate::net::Net;
-use crate::plan::{BATCH_LINES_MAX, Op, Plan, Step};
+use crate::plan::{HOARD_LINES, Op, Plan, Step};
 use crate::rng::Rng;
 use crate::truth::{Topic, Truth, Wrong};
 
@@ -29,6 +29,8 @@ const EPOCH_S: u32 = 1_700_000_000;
 const LOG_EPOCH: u32 = 0x5EED;
 /// Bytes that a shard reads from a socket at once.
 const RECEIVE_BYTES: usize = 2048;
+/// Turns for each batch that makes logs long.
+const HOARD_TURNS: usize = 12;
 /// A client does not send its next requests before so many answers came.
 pub const PENDING_MAX: usize = 12;
 
@@ -192,12 +194,15 @@ impl World {
             self.truth.step += 1;
             let n = self.ready_publisher(0, rng);
             if self.publishers[n].waiting() < PENDING_MAX {
-                let batch = Deed::Batch(BATCH_LINES_MAX as u8);
+                let batch = Deed::Batch(HOARD_LINES as u8);
                 self.publishers[n].act(batch, &self.plan, &mut self.truth, rng);
             }
             self.send_of_publisher(0);
-            for shard in 0..self.plan.shards {
-                self.turn(shard, true, rng)?;
+            // A read takes a part of a batch, and a turn does a part of that.
+            for _ in 0..HOARD_TURNS {
+                for shard in 0..self.plan.shards {
+                    self.turn(shard, true, rng)?;
+                }
             }
             self.read_answer(n, usize::MAX)?;
         }

@@ -5,8 +5,8 @@
 //! first request of somebody who comes anew, frames) is held as it came, up to the limit of all that is partly
 //! received, and carried out when there is credit again.
 //!
-//! Invariant: no publish begins while there is no credit. So what is under way from one shard to another is at
-//! most the credit and one publish; a batch is one, and is carried out whole.
+//! Invariant: no publish begins while there is no credit, and no batch goes on that a turn had no time for. So what is under
+//! way from one shard to another is at most the credit and one publish, or what a turn does of a batch.
 
 use crate::conn::{ConnId, EOF, PAUSED, Spill, State};
 use crate::io::Io;
@@ -59,6 +59,7 @@ impl Shard {
         let row = self.conns.get(slot);
         let spill = row.spill;
         row.state == State::Mqtt
+            || self.has_batch(slot)
             || spill != NONE
                 && match self.spills.get(spill) {
                     Spill::Http(spill) => spill.held,

@@ -272,8 +272,11 @@ impl Shard {
         }
     }
 
-    /// Goes on with a batch that a turn had no time for. It began while there was credit, and is carried out whole.
+    /// Goes on with a batch that a turn had no time for, when there is credit.
     pub(super) fn go_on_with_batch<I: Io>(&mut self, slot: u32, io: &mut I) {
+        if self.has_batch(slot) && self.must_stall() {
+            return self.stall(slot, io);
+        }
         let Some(mut batch) = self.take_batch(slot) else {
             return;
         };
@@ -293,19 +296,21 @@ impl Shard {
         self.extra(slot).pending = Some(Pending::Batch(batch));
     }
 
+    /// Whether lines of a batch are left.
+    pub(super) fn has_batch(&self, slot: u32) -> bool {
+        let row = self.conns.get(slot);
+        row.extra != NONE
+            && matches!(&self.extras.get(row.extra).pending, Some(Pending::Batch(batch)) if !batch.rest.is_empty())
+    }
+
     /// A batch of which lines are left.
     fn take_batch(&mut self, slot: u32) -> Option<Batch> {
-        let row = self.conns.get(slot);
-        if row.extra == NONE {
+        if !self.has_batch(slot) {
             return None;
         }
-        let pending = &mut self.extras.get_mut(row.extra).pending;
-        match pending.take() {
-            Some(Pending::Batch(batch)) if !batch.rest.is_empty() => Some(batch),
-            other => {
-                *pending = other;
-                None
-            }
+        match self.extra(slot).pending.take() {
+            Some(Pending::Batch(batch)) => Some(batch),
+            _ => None,
         }
     }
 

@@ -52,11 +52,6 @@ pub(super) struct Readings {
 }
 
 impl Home {
-    /// Whether messages of topics that were emptied are still to go.
-    pub fn has_doomed(&self) -> bool {
-        self.log.has_doomed()
-    }
-
     /// What it has done since it began, in steps.
     pub fn steps(&self) -> u64 {
         self.log.steps.count()
