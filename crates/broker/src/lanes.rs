@@ -197,14 +197,17 @@ impl Lanes {
         free
     }
 
-    /// Bytes of all turns that somebody holds, and of this one what is more than a shard always has.
+    /// Bytes of all turns that somebody holds, of this one what is more than a shard always has, and of asks that wait.
     pub fn own_bytes(&self) -> usize {
         let held = self
             .under_way
             .iter()
             .filter(|frames| Arc::strong_count(frames) > 1);
         let held = held.map(|frames| frames.own_bytes()).sum::<usize>();
-        self.frames.own_bytes().saturating_sub(FRAMES_KEPT_BYTES) + held
+        let waiting = self.to.iter().flat_map(|lane| &lane.waiting);
+        let asked =
+            waiting.map(|asked| asked.bytes.capacity() + asked.asks.len() * size_of::<Ask>());
+        self.frames.own_bytes().saturating_sub(FRAMES_KEPT_BYTES) + held + asked.sum::<usize>()
     }
 
     /// Turns whose frames somebody still holds.

@@ -38,6 +38,8 @@ type Owner = u64;
 /// Who holds how much on this shard.
 #[derive(Default)]
 pub(crate) struct Census {
+    /// It was looked at in this turn already.
+    looked: bool,
     /// The next row of the walk under way.
     next: u32,
     counting: BTreeMap<Owner, usize>,
@@ -76,7 +78,9 @@ impl Shard {
         if self.touched.len() > TOUCHED_MAX {
             self.weigh_touched();
         }
-        if self.purse.level() == Level::Over {
+        // Once a turn: where nobody is found to end, inputs must not cost a walk each.
+        if self.purse.level() == Level::Over && !self.census.looked {
+            self.census.looked = true;
             self.relieve(io);
         }
     }
@@ -94,6 +98,7 @@ impl Shard {
 
     /// Charges what is counted elsewhere.
     pub(crate) fn charge_turn<I: Io>(&mut self, io: &I) {
+        self.census.looked = false;
         self.weigh_touched();
         self.purse.set(Part::Turns, self.lanes.own_bytes());
         self.purse.set(Part::Sessions, self.sessions.held_bytes());

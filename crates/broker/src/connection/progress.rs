@@ -82,7 +82,9 @@ impl Shard {
     /// Whether there is room for so many more received bytes, perhaps after some was made. They are not counted yet. No
     /// answer may be half written.
     pub(crate) fn has_receive_room<I: Io>(&mut self, slot: u32, bytes: usize, io: &mut I) -> bool {
-        if self.lacks_room(bytes) > 0 {
+        // Where little is received, others hold what lacks, and nothing is found here.
+        let part = self.world.settings.limits.memory_bytes / ROOM_PART;
+        if self.lacks_room(bytes) > 0 && self.receive_bytes > part {
             self.make_room(slot, bytes, io);
         }
         self.lacks_room(bytes) == 0 || self.may_take(slot, bytes)
