@@ -5,13 +5,13 @@
 //! sum may pass its limit by what one input of each shard adds: it is charged when it is there, and what follows from
 //! it is decided before the next input.
 //!
-//! Rows, names and logs are not in it: they have limits of their own. What is done when the sum is near stands in `relief`.
+//! Rows, names and logs are not in it: they have limits of their own. `relief` says what happens when the sum nears its limit.
 
 use core::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
 use crate::admission::Admission;
 
-/// What is charged.
+/// A part of the account.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Part {
     /// Bytes that came and wait for more: requests, frames, packets.
@@ -111,7 +111,7 @@ impl Account {
         self.limit_bytes.load(Relaxed)
     }
 
-    /// What [`Part::Messages`] holds.
+    /// Bytes of [`Part::Messages`].
     pub fn messages_bytes(&self) -> usize {
         self.messages_bytes.load(Relaxed)
     }
@@ -139,7 +139,7 @@ impl Account {
     }
 }
 
-/// What one shard has charged.
+/// The account of one shard.
 #[derive(Debug)]
 pub struct Purse {
     admission: Admission,
@@ -171,17 +171,17 @@ impl Purse {
         }
     }
 
-    /// What a part holds.
+    /// Bytes of a part.
     pub fn part(&self, part: Part) -> usize {
         self.parts[part as usize]
     }
 
-    /// What each part holds, in the order of [`Part::ALL`].
+    /// Bytes of each part, in the order of [`Part::ALL`].
     pub fn parts(&self) -> [usize; Part::COUNT] {
         self.parts
     }
 
-    /// What all parts hold.
+    /// Bytes of all parts together.
     pub fn held_bytes(&self) -> usize {
         self.held_bytes
     }
@@ -216,7 +216,7 @@ impl Purse {
         }
     }
 
-    /// What was so many bytes is so many now.
+    /// Something that had `before` bytes has `after` now.
     pub fn change(&mut self, part: Part, before: usize, after: usize) {
         if after > before {
             self.charge(part, after - before);
@@ -238,7 +238,7 @@ impl Purse {
         let account = self.account();
         let most = account.limit_bytes() - account.limit_bytes() / 8;
         let used = account.drawn_bytes.load(Relaxed) + account.messages_bytes();
-        // What this shard has drawn and does not hold is its own.
+        // The shard needs no further lot for bytes that it has drawn and not used.
         let more = bytes.saturating_sub(self.drawn_bytes - self.held_bytes);
         (used + more).saturating_sub(most)
     }

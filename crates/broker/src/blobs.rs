@@ -62,7 +62,7 @@ pub struct Blobs {
     chunks: usize,
 }
 
-/// What lies in a place.
+/// The bytes of a blob.
 pub enum Place<'a> {
     /// At least the bytes that were stored.
     Bytes(&'a [u8]),

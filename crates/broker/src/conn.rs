@@ -392,7 +392,7 @@ pub struct Extra {
     pub filters: Option<Box<Filtered>>,
     /// A response to a request by filter that is not yet begun.
     pub opening: Option<Box<Opening>>,
-    /// What of it is charged to the account.
+    /// Bytes of it that the account was charged.
     charged_bytes: usize,
 }
 
@@ -426,7 +426,7 @@ impl Extra {
             + self.opening.as_ref().map_or(0, |it| it.own_bytes())
     }
 
-    /// What is to be charged for it now, and what was until now.
+    /// Bytes that the account was charged for it, and those that it is charged from now on.
     pub fn weigh(&mut self) -> (usize, usize) {
         let now = self.own_bytes();
         (core::mem::replace(&mut self.charged_bytes, now), now)

@@ -236,7 +236,7 @@ impl Message<'_> {
     }
 }
 
-/// What was written, without what was reserved for more.
+/// The bytes that `write` writes, without room for more.
 fn made(write: impl FnOnce(&mut Vec<u8>)) -> Box<[u8]> {
     let mut out = Vec::new();
     write(&mut out);

@@ -167,7 +167,7 @@ impl Lanes {
                 },
             );
         }
-        // What was large and is held by nobody any more is not kept for another turn.
+        // Large frames that nobody holds any more are freed, not kept for another turn.
         self.under_way.retain(|frames| {
             Arc::strong_count(frames) > 1 || frames.own_bytes() <= FRAMES_KEPT_BYTES
         });

@@ -74,7 +74,7 @@ impl Bounds {
 pub struct Outbox {
     /// The bytes.
     pub queue: Queue,
-    /// What of them is charged.
+    /// Bytes that the account was charged for them.
     charged_bytes: usize,
     /// How many there are, as the shard counts them.
     counted_bytes: usize,

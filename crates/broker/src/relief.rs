@@ -1,11 +1,11 @@
-//! What is done when the account of all that clients hold is near its limit.
+//! Relief: the server lets go of bytes that clients make it hold when their account nears its limit.
 //!
 //! First nothing more is put behind what waits for sockets: subscribers fall back to their positions
 //! ([`Shard::fits`]). Then whoever holds much gets nothing new ([`Shard::may_take`]). At last connections end, of those
-//! whose address or user holds most, largest first, until there is room again. Whoever holds little is served.
+//! whose address or user holds most, largest first, until there is room again. Clients that hold little are served.
 //!
-//! Who holds how much is not counted on the way of bytes: it is looked up in a census, a walk over the connections
-//! that goes on while the sum is near, some rows in a turn.
+//! Nothing counts the bytes of each client as they come and go. While the sum is near its limit a census walks over the
+//! connections, some rows in a turn, and adds up the bytes of each address or user.
 
 use alloc::collections::BTreeMap;
 use alloc::vec::Vec;
@@ -27,7 +27,8 @@ const ROWS_PER_TURN: u32 = 4096;
 const TOUCHED_MAX: usize = 4096;
 /// Connections that a turn ends: each may say so with a write.
 const ENDS_PER_TURN: usize = 64;
-/// Who holds no more than this part of the sum, and no more than the largest message and its head, holds little.
+/// An address or user holds little when it holds no more than this part of the sum, and no more than the largest message and
+/// its head.
 const LITTLE_PART: usize = 32;
 /// Why a connection ends.
 const REASON: &str = "limits.memory_bytes is reached, and this client holds most";
@@ -35,7 +36,7 @@ const REASON: &str = "limits.memory_bytes is reached, and this client holds most
 /// Address or user.
 type Owner = u64;
 
-/// Who holds how much on this shard.
+/// The bytes that each address or user makes this shard hold.
 #[derive(Default)]
 pub(crate) struct Census {
     /// It was looked at in this turn already.
@@ -43,9 +44,9 @@ pub(crate) struct Census {
     /// The next row of the walk under way.
     next: u32,
     counting: BTreeMap<Owner, usize>,
-    /// What the last whole walk found: those that do not hold little.
+    /// Those that hold more than a little, as the last whole walk found them.
     heavy: BTreeMap<Owner, usize>,
-    /// Who held most then.
+    /// The one that held most then.
     heaviest: Option<Owner>,
     /// The connections of that one, as far as the walk under way has met them, and what each holds.
     met: Vec<(usize, ConnId)>,
@@ -63,7 +64,7 @@ impl Shard {
         others.unwrap_or(0) + bytes <= self.little_bytes()
     }
 
-    /// What one address or user may hold, whatever the others do.
+    /// Bytes that one address or user may hold, whatever the others do.
     fn little_bytes(&self) -> usize {
         let limits = &self.world.settings.limits;
         (limits.memory_bytes / LITTLE_PART).min(limits.message_bytes + limits.head_bytes)
@@ -196,7 +197,7 @@ impl Shard {
         census.heavy = all;
     }
 
-    /// Who answers for a connection: its user, or else its address; itself where neither is known.
+    /// A connection is charged to its user, or else to its address; to itself where neither is known.
     fn owner(&self, slot: u32) -> Owner {
         let seed = self.world.seed;
         let user = self.passes.get(slot).map(|(grants, _)| grants.user());
@@ -210,7 +211,7 @@ impl Shard {
         }
     }
 
-    /// What a connection holds; of messages that others hold too its part.
+    /// Bytes that a connection makes the shard hold; of messages that others hold too its part.
     pub(crate) fn held_by(&self, slot: u32) -> usize {
         let row = self.conns.get(slot);
         let spill = match row.spill {

@@ -138,7 +138,7 @@ impl Rope {
         }
     }
 
-    /// What it is to blame for of what others hold too.
+    /// Its part of the large messages in it, which others hold too.
     pub fn shared_weight(&self) -> usize {
         self.shares.iter().map(|(_, slice)| slice.weight()).sum()
     }
@@ -195,7 +195,7 @@ impl Queue {
         self.waiting_bytes
     }
 
-    /// What it is to blame for: its own bytes, and its part of what others hold too.
+    /// Its own bytes, and its part of the large messages in it, which others hold too.
     pub fn weight(&self) -> usize {
         let shared = self.pieces.iter().map(|piece| match piece {
             Waiting::Own(_) => 0,
@@ -269,7 +269,7 @@ impl Queue {
         used
     }
 
-    /// So many bytes are gone. What is gone of own bytes is let go of when it is half of them: each byte is moved once at
+    /// So many bytes are gone. Own bytes are freed when half of a piece has gone: each byte is moved once at
     /// most, and a peer that stays behind by the same amount for ever costs the same memory.
     pub fn sent(&mut self, mut bytes: usize) {
         self.waiting_bytes -= bytes;

@@ -29,7 +29,7 @@ use crate::time::Now;
 /// A session that never expires by itself (section 3.1.2.11.2).
 pub const FOREVER_S: u32 = u32::MAX;
 
-/// What a list of payloads costs beside them.
+/// Bytes of a list of payloads, without the payloads.
 const PAYLOADS_BYTES: usize = 128;
 
 #[derive(Clone, Copy, PartialEq, Eq)]

@@ -102,11 +102,11 @@ pub struct Shard {
     pub(crate) stalled: Vec<ConnId>,
     pub(crate) outbox_bytes: usize,
     pub(crate) receive_bytes: usize,
-    /// What its clients make it hold.
+    /// Its account of the bytes that clients make it hold.
     pub(crate) purse: Purse,
     /// Connections whose side rows may have changed since they were weighed.
     pub(crate) touched: Vec<u32>,
-    /// Who holds how much, while that is near its limit.
+    /// Which clients hold how much, while the account is near its limit.
     pub(crate) census: Census,
     /// Large messages in the forms that sockets wait for.
     pub(crate) forms: Forms,

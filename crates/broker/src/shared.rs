@@ -101,7 +101,7 @@ impl Slice {
         self.of.slice(self.range.start + bytes..self.range.end)
     }
 
-    /// What one of those that hold it is to blame for: its part of all of it, and nothing while a log keeps it anyway.
+    /// The part that each of its holders is charged in a census: nothing while a log keeps it anyway.
     pub fn weight(&self) -> usize {
         match self.of.0.logs.load(Relaxed) {
             0 => self.of.len() / Arc::strong_count(&self.of.0),
@@ -128,7 +128,7 @@ impl fmt::Debug for Slice {
     }
 }
 
-/// What a large message is made into for a transport, once for all that get it.
+/// A form that a transport needs of a large message, made once for all that get it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Form {
     /// The lines of an event's data.

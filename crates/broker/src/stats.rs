@@ -224,8 +224,8 @@ pub struct Accounts {
     pub outboxes: u32,
     /// Side rows of all else.
     pub extras: u32,
-    /// What clients make the shard hold, by [`Part`](crate::account::Part). That of large messages is known of the process
-    /// only.
+    /// Bytes that clients make the shard hold, by [`Part`](crate::account::Part). Large messages are counted for the process as a
+    /// whole, by the first shard.
     pub parts: [usize; crate::account::Part::COUNT],
     /// Bytes in spills.
     pub receive_bytes: usize,

@@ -1,4 +1,4 @@
-//! What a shard holds: how much of everything, and what its tables occupy, in bytes. Tables grow in chunks and keep them; a chunk that was never filled
+//! How much a shard holds of everything, and the bytes of its tables. Tables grow in chunks and keep them; a chunk that was never filled
 //! counts in full, though its pages may be untouched.
 
 use crate::account::Part;
@@ -20,7 +20,7 @@ pub struct Tables {
     pub home_topics: usize,
     /// MQTT sessions, with their index.
     pub sessions: usize,
-    /// What the log has for messages, used or not.
+    /// Bytes that the log has for messages, used or not.
     pub log: usize,
 }
 
@@ -41,7 +41,7 @@ impl Shard {
         }
     }
 
-    /// What this shard holds.
+    /// Counts and bytes of all that this shard holds.
     pub fn accounts(&self) -> Accounts {
         let mut accounts = Accounts {
             connections: self.conns.len(),

@@ -1,4 +1,4 @@
-//! What a home holds, for whoever asks.
+//! How much a home holds of everything.
 
 use super::Home;
 use super::idempotence::Answers;

@@ -29,7 +29,7 @@ fn a_request_on_two_topics_that_is_answered_at_once_disturbs_nobody() {
     }
 }
 
-/// What a message in 32 topics of 1 MB each, of bytes that JSON writes with six, costs for one request.
+/// One request reads 32 topics, each of which keeps a message of 1 MB of bytes that JSON writes with six.
 #[test]
 fn a_set_of_large_messages_is_read_one_by_one() {
     let server = Server::start();

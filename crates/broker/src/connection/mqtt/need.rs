@@ -1,4 +1,4 @@
-//! What homes keep for subscriptions of QoS 1 and 2 beyond what the rules say, and when they need not any more.
+//! Subscriptions of QoS 1 and 2 have homes keep more messages than the rules say, until they end.
 
 use super::subscribe::qos;
 use alloc::vec::Vec;

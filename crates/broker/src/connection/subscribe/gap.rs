@@ -5,7 +5,7 @@ use crore_wire::json;
 use super::*;
 use crate::settings::Slow;
 
-/// What a gap says of itself, in frames.
+/// The words of a gap, in frames.
 const LOST: &[u8] = b"messages before this position are lost";
 
 /// Messages that are lost, to somebody.
@@ -14,7 +14,7 @@ pub(in crate::connection) struct Gap<'a> {
     pub name: &'a [u8],
     /// The position behind them.
     pub id: &'a [u8],
-    /// What its rule says.
+    /// The rule's word on slow subscribers.
     pub slow: Slow,
     /// The stream had begun.
     pub again: bool,

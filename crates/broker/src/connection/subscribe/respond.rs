@@ -145,7 +145,7 @@ impl Shard {
                         more > self.world.settings.limits.outbox_bytes
                     } =>
                 {
-                    // What is more than an outbox holds is read from the log when the socket has taken this.
+                    // The log has the rest, which is read when the socket has taken as much as an outbox holds.
                     later.push(part);
                     self.read_later(slot, part, record.previous);
                 }
