@@ -14,7 +14,7 @@ use crore_wire::mqtt::ReasonCode;
 use xxhash_rust::xxh3::xxh3_64_with_seed;
 
 use crate::account::{Level, Part};
-use crate::conn::{ConnId, EVENTS, FILTERS, FOLLOWS, KEEP, MULTI, State, UPGRADE};
+use crate::conn::{ConnId, EVENTS, FILTERS, FOLLOWS, KEEP, MULTI, Spill, State, UPGRADE};
 use crate::connection::close_code;
 use crate::io::{Close, Io};
 use crate::shard::Shard;
@@ -147,17 +147,20 @@ impl Shard {
             let Some((_, conn)) = self.census.ends.pop() else {
                 return;
             };
-            if self.is_current(conn) {
-                self.stats.relieved += 1;
-                let row = self.conns.get(conn.slot);
-                match row.state {
-                    // It has asked for nothing.
-                    State::Http if row.spill == NONE && row.outbox == NONE => {
-                        self.shut(conn.slot, io);
-                    }
-                    _ => self.end_for_room(conn.slot, REASON, io),
-                }
+            if !self.is_current(conn) {
+                continue;
             }
+            let row = self.conns.get(conn.slot);
+            match row.state {
+                // It has asked for nothing.
+                State::Http if row.spill == NONE && row.outbox == NONE => self.shut(conn.slot, io),
+                // A publish is on its way, and its answer comes soon: what is pipelined behind it goes.
+                State::Waiting if !self.is_subscribing(conn.slot) && !self.is_judged(conn.slot) => {
+                    self.forget_pipelined(conn.slot, io);
+                }
+                _ => self.end_for_room(conn.slot, REASON, io),
+            }
+            self.stats.relieved += 1;
         }
     }
 
@@ -235,6 +238,12 @@ impl Shard {
         row.topic != NONE || row.options & (MULTI | FILTERS | FOLLOWS) != 0
     }
 
+    /// Whether somebody looks at what the request at hand came with.
+    fn is_judged(&self, slot: u32) -> bool {
+        let spill = self.conns.get(slot).spill;
+        spill != NONE && matches!(self.spills.get(spill), Spill::Http(it) if it.asked)
+    }
+
     /// Ends a connection to make room, and tells it why where it listens.
     pub(crate) fn end_for_room<I: Io>(&mut self, slot: u32, reason: &str, io: &mut I) {
         self.because(Reason::Full);
@@ -243,10 +252,7 @@ impl Shard {
         }
         let row = self.conns.get(slot);
         match row.state {
-            State::Http => self.refuse(slot, 503, reason, io),
-            // A publish is on its way: what it holds goes with its answer.
-            State::Waiting if !self.is_subscribing(slot) => self.why = None,
-            State::Waiting | State::Poll => {
+            State::Waiting | State::Poll if self.is_subscribing(slot) => {
                 let row = self.conns.get_mut(slot);
                 row.options &= !(KEEP | UPGRADE | EVENTS);
                 let conn = self.id_of(slot);
@@ -255,6 +261,7 @@ impl Shard {
                     self.drop_extra(slot);
                 }
             }
+            State::Http | State::Waiting | State::Poll => self.refuse(slot, 503, reason, io),
             State::Sse | State::WebSocket => {
                 self.end_stream(slot, close_code::TRY_AGAIN, reason, io);
             }
