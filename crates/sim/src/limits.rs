@@ -28,7 +28,7 @@ const MARK_STEPS: usize = 66;
 /// Bytes of the row of a kept message and of the least that its bytes occupy.
 const ENTRY_BYTES: usize = 64;
 /// Filters of a client's packet, topics of a request, subscriptions of a session, each with what is looked at for it.
-const NAMES_STEPS: usize = 100;
+const NAMES_STEPS: usize = 400;
 /// Ends of interest that are told at once, to as many followers as there may be.
 const ENDS_STEPS: usize = 64 * 5;
 
