@@ -10,8 +10,9 @@ use crate::town::{Town, keeping};
 
 /// Of the message.
 const BYTES: usize = 128 << 10;
-/// How often its bytes may be asked for altogether: it is held, in places that double, and kept in a log and in frames.
-const TIMES: u64 = 16;
+/// How often its bytes may be asked for altogether: it is held, in places that double, once more when a turn is spent before it is
+/// whole, and kept in a log and in frames.
+const TIMES: u64 = 32;
 
 const UPGRADE: &str = "Host: localhost\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n\
                        Sec-WebSocket-Version: 13\r\nSec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n";
