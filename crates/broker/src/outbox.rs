@@ -8,8 +8,9 @@
 //! Invariants: rules are looked up where something waits already, never on the way into a free socket; single messages are
 //! known only where some rule bounds their number.
 //!
-//! Deliberately not bounded: pages of the log, which are asked for when nothing waits; answers, of which one is due at a
-//! time; the rest of a message that was begun, and of what one turn had for an MQTT client, which goes out with one write.
+//! These bounds do not hold for pages of the log, which are asked for when nothing waits; for answers, of which one is due at a
+//! time; for the rest of a message that was begun, and of what one turn had for an MQTT client, which goes out with one write.
+//! The account is charged for all of them (`account.rs`), and large messages among them are named, not copied (`rope.rs`).
 
 use alloc::boxed::Box;
 use alloc::collections::VecDeque;

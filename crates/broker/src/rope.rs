@@ -30,6 +30,12 @@ enum Piece<'a> {
     Share(&'a Slice),
 }
 
+/// A part of a piece.
+enum Cut<'a> {
+    Own(&'a [u8]),
+    Share(Slice),
+}
+
 impl Rope {
     /// Bytes.
     pub fn len(&self) -> usize {
@@ -110,17 +116,9 @@ impl Rope {
 
     /// Adds a part of another rope.
     pub fn append(&mut self, of: &Rope, from: usize, to: usize) {
-        let mut at = 0;
-        of.each(|piece| {
-            let len = piece.len();
-            let (start, end) = (from.max(at), to.min(at + len));
-            if start < end {
-                match piece {
-                    Piece::Own(bytes) => self.own.extend_from_slice(&bytes[start - at..end - at]),
-                    Piece::Share(slice) => self.share(slice.until(end - at).behind(start - at)),
-                }
-            }
-            at += len;
+        of.each_of(from, to, |cut| match cut {
+            Cut::Own(bytes) => self.own.extend_from_slice(bytes),
+            Cut::Share(slice) => self.share(slice),
         });
     }
 
@@ -136,6 +134,22 @@ impl Rope {
         if self.own.len() > at {
             piece(Piece::Own(&self.own[at..]));
         }
+    }
+
+    /// The pieces between two places, cut to them.
+    fn each_of(&self, from: usize, to: usize, mut take: impl FnMut(Cut<'_>)) {
+        let mut at = 0;
+        self.each(|piece| {
+            let len = piece.len();
+            let (start, end) = (from.max(at), to.min(at + len));
+            if start < end {
+                take(match piece {
+                    Piece::Own(bytes) => Cut::Own(&bytes[start - at..end - at]),
+                    Piece::Share(slice) => Cut::Share(slice.until(end - at).behind(start - at)),
+                });
+            }
+            at += len;
+        });
     }
 
     /// Its part of the large messages in it, which others hold too.
@@ -234,17 +248,9 @@ impl Queue {
 
     /// Adds a part of a rope.
     pub fn append(&mut self, of: &Rope, from: usize, to: usize) {
-        let mut at = 0;
-        of.each(|piece| {
-            let len = piece.len();
-            let (start, end) = (from.max(at), to.min(at + len));
-            if start < end {
-                match piece {
-                    Piece::Own(bytes) => self.push(&bytes[start - at..end - at]),
-                    Piece::Share(slice) => self.share(slice.until(end - at).behind(start - at)),
-                }
-            }
-            at += len;
+        of.each_of(from, to, |cut| match cut {
+            Cut::Own(bytes) => self.push(bytes),
+            Cut::Share(slice) => self.share(slice),
         });
     }
 
