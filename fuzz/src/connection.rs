@@ -1,7 +1,7 @@
 //! Some connections of every transport to a server of two shards, in any order, cut and stalled anywhere.
 //!
-//! The input is a program, an operation after the other; every program is a valid one, so that
-//! mutations of it are programs too.
+//! The input is a program, one operation after the other; every program is a valid one, so that its mutations are programs
+//! too.
 
 use crore_wire::websocket::frame::{Opcode, write_masked};
 
@@ -12,10 +12,10 @@ use crate::shards::{SHARDS, Shards};
 const CLIENTS: usize = 10;
 /// A window that is never exhausted.
 const WIDE: usize = 1 << 20;
-/// Operations of one program: past them it only grows slow.
+/// Operations of one program: more would only make it slow.
 const OPERATIONS_MAX: usize = 400;
 
-/// What a WebSocket client says.
+/// The frames that a WebSocket client sends.
 const FRAMES: &[&[u8]] = &[
     b"hello",
     b"",
@@ -57,8 +57,8 @@ impl<'a> Program<'a> {
     }
 }
 
-/// A program of operations on a whole server: nothing panics, every limit holds after every turn, links are
-/// used as they may be, and when all have left nothing is held.
+/// A program of operations on a whole server: nothing panics, every limit holds after every turn, links are used as they
+/// may be, and when all clients have left nothing is held.
 pub fn connection(data: &[u8]) {
     let mut program = Program(data);
     let mut shards = Shards::new();

@@ -6,7 +6,7 @@ use crore_wire::websocket::receive::{Config, Event, Role, Violation, next};
 
 use crate::Input;
 
-/// Headers with an empty mask, so that the bytes behind them read as they stand.
+/// Headers with an empty mask, so that the bytes behind them are taken unchanged.
 pub const WORDS: &[&str] = &[
     "\u{1}\0",
     "\0\0\0\0",
@@ -70,8 +70,8 @@ fn receive<'a>(pieces: impl Iterator<Item = &'a [u8]>, config: &Config) -> Vec<G
     got
 }
 
-/// Frames as a server or a client receives them: the same events for every cut, within the limits, and the
-/// same when they are framed anew.
+/// Frames as a server or a client receives them: the same events for every cut, within the limits, and the same when they
+/// are framed again.
 pub fn frames(data: &[u8]) {
     let Some(input) = Input::of(data) else { return };
     let config = Config {
@@ -99,7 +99,7 @@ pub fn frames(data: &[u8]) {
     again(&whole, &input, &config);
 }
 
-/// Frames what was received, whole messages in one frame, in two, or compressed, and receives it.
+/// Frames the received messages again, in one frame, in two, or compressed, and receives them.
 fn again(whole: &[Got], input: &Input<'_>, config: &Config) {
     let mut bytes = Vec::new();
     let mut expected = Vec::new();
@@ -133,7 +133,7 @@ fn again(whole: &[Got], input: &Input<'_>, config: &Config) {
             2 if config.deflate => {
                 let mut packed = Vec::new();
                 Compressor::new().compress(&payload, 1, &mut packed);
-                // What does not shrink may pass the limit in transit.
+                // An incompressible message may pass the limit in transit.
                 if packed.len() <= config.message_bytes {
                     put(opcode, true, true, &packed);
                 } else {
@@ -151,7 +151,7 @@ fn again(whole: &[Got], input: &Input<'_>, config: &Config) {
     }
 }
 
-/// Compression: what inflates stays within its limit whatever that is; what is compressed comes back.
+/// Compression: inflated data stays within its limit whatever the input; compressed data comes back.
 pub fn deflate(data: &[u8]) {
     let Some(input) = Input::of(data) else { return };
     let limit = MESSAGE_LIMITS[usize::from(input.options & 3)];

@@ -76,7 +76,7 @@ const HEAD_LIMITS: [usize; 4] = [16, 64, 256, 8192];
 /// The most data of a body, likewise.
 const BODY_LIMITS: [usize; 4] = [0, 10, 1000, 1 << 20];
 
-/// What is to be seen of a head.
+/// The visible parts of a head.
 #[derive(Debug, PartialEq)]
 struct Seen<'b> {
     len: usize,
@@ -98,8 +98,8 @@ fn look<'b>(bytes: &'b [u8], limit: usize) -> Result<Option<Seen<'b>>, HeadError
     }))
 }
 
-/// A request head: the verdict comes with the byte that decides it and never changes, and a body's length
-/// is what a strict reader would find.
+/// A request head: the verdict comes with the byte that decides it and never changes, and a body's length is the one that a
+/// strict reader would find.
 pub fn head(data: &[u8]) {
     let Some(input) = Input::of(data) else { return };
     let limit = HEAD_LIMITS[usize::from(input.options & 3)];
@@ -131,7 +131,7 @@ pub fn head(data: &[u8]) {
     );
 }
 
-/// Holds the length of the body against the fields, read in the strictest way.
+/// Compares the length of the body with the fields, read in the strictest way.
 fn framing(head: &Head<'_>) {
     let lengths: Vec<&[u8]> = head.headers("content-length").collect();
     let codings: Vec<&[u8]> = head.headers("transfer-encoding").collect();
@@ -171,7 +171,7 @@ fn decode<'a>(pieces: impl Iterator<Item = &'a [u8]>, limit: usize) -> Decoded {
     Ok((data, None))
 }
 
-/// A chunked body: the same data for every cut, no more than the limit, and the same when chunked anew.
+/// A chunked body: the same data for every cut, no more than the limit, and the same when chunked again.
 pub fn body(data: &[u8]) {
     let Some(input) = Input::of(data) else { return };
     let limit = BODY_LIMITS[usize::from(input.options & 3)];
@@ -193,7 +193,7 @@ pub fn body(data: &[u8]) {
     );
 }
 
-/// The values of header fields, and the PROXY header: what was understood can be said again.
+/// The values of header fields, and the PROXY header: parsed values can be written again.
 pub fn fields(data: &[u8]) {
     let Some(input) = Input::of(data) else { return };
     let value = input.bytes;
@@ -255,7 +255,7 @@ fn proxied(input: &Input<'_>) {
     }
 }
 
-/// What stands before and after the first line end.
+/// The bytes before and after the first line end.
 pub fn halves(bytes: &[u8]) -> (&[u8], &[u8]) {
     match bytes.iter().position(|&b| b == b'\n') {
         Some(at) => (&bytes[..at], &bytes[at + 1..]),

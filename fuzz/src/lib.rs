@@ -1,9 +1,10 @@
-//! What the network may say, as plain functions of any bytes: each panics when something that Crore
-//! promises about them does not hold.
+//! Tests of everything that comes from the network, as plain functions of any bytes: each panics when a promise that Crore
+//! makes about them is broken.
 //!
-//! Invariants: a target depends on its bytes alone, so that a kept input means the same for ever. The first
-//! two bytes of most are for us: options, and where the rest is cut. Deliberately absent: clocks,
-//! sockets (but for a pair of them in `tls`), and every notion of which fuzzer calls; `src/main.rs` does on the stable toolchain, `libfuzzer/` on nightly.
+//! Invariants: a target depends on its bytes alone, so that a kept input means the same for ever. The first two bytes of
+//! most are for us: options, and where the rest is cut. Deliberately absent: clocks, sockets (but for a pair of them in
+//! `tls`), and any dependence on the fuzzer that calls; `src/main.rs` does on the stable toolchain, `libfuzzer/` on
+//! nightly.
 #![forbid(unsafe_code)]
 
 mod connection;
@@ -29,13 +30,13 @@ pub use snapshot::snapshot;
 pub use text::{position, sse, topic};
 pub use tls::tls;
 
-/// A target: its name, which is also that of its corpus; the function; and what its inputs are made of.
+/// A target: its name, which is also that of its corpus; the function; and the building blocks of its inputs.
 pub struct Target {
     /// As the command line and the directories call it.
     pub name: &'static str,
     /// Panics when a promise is broken.
     pub run: fn(&[u8]),
-    /// Pieces that a mutation puts in.
+    /// Words that a mutation inserts.
     pub words: &'static [&'static str],
 }
 
@@ -115,7 +116,7 @@ pub const TARGETS: &[Target] = &[
 
 /// An input's parts.
 pub(crate) struct Input<'a> {
-    /// What the target makes of this byte is its own affair.
+    /// Each target gives this byte a meaning of its own.
     pub options: u8,
     cuts: u8,
     /// The rest.
@@ -123,7 +124,7 @@ pub(crate) struct Input<'a> {
 }
 
 impl<'a> Input<'a> {
-    /// Nothing for inputs that are too short.
+    /// `None` for inputs that are too short.
     pub fn of(data: &'a [u8]) -> Option<Input<'a>> {
         let [options, cuts, bytes @ ..] = data else {
             return None;

@@ -1,7 +1,7 @@
 //! The runner for the stable toolchain: feeds each target its kept inputs and then mutations of them for
 //! a share of the time. `cargo xtask fuzz` builds and calls it.
 //!
-//! A panic or an input that takes too long is written to `fuzz/artifacts`, and how to try it again is said.
+//! A panic or an input that takes too long is written to `fuzz/artifacts`, with the command that tries it again.
 #![forbid(unsafe_code)]
 #![allow(clippy::print_stderr)] // a command-line tool: standard error is where it reports
 
@@ -19,10 +19,10 @@ cargo xtask fuzz [--seconds N] [--seed S] [TARGET...]    all targets share N sec
 cargo xtask fuzz --replay TARGET FILE                    one input again
 ";
 
-/// No input of these sizes takes a hundredth of this.
+/// No input of these sizes takes a hundredth of this time.
 const TOO_LONG: Duration = Duration::from_secs(20);
 
-/// The input that is being tried, where it would be kept, and since when.
+/// The input that is being tried, the directory name of its target, and since when.
 static TRYING: Mutex<Option<(Instant, &'static str, Vec<u8>)>> = Mutex::new(None);
 
 fn main() -> ExitCode {
@@ -143,7 +143,7 @@ fn watch() {
     }
 }
 
-/// Keeps an input that failed and says how to try it again.
+/// Keeps an input that failed, and returns the text that says how to try it again.
 fn kept(name: &str, data: &[u8]) -> String {
     // Named by its content, so that the same failure is one file.
     let hash = data.iter().fold(0xcbf2_9ce4_8422_2325_u64, |hash, &b| {
@@ -178,7 +178,7 @@ fn corpus(target: &Target) -> Result<Vec<Vec<u8>>, String> {
     read().map_err(|error| format!("{}: {error}", directory.display()))
 }
 
-/// Where the corpus lies and what failed goes.
+/// The directory of the corpus and of failed inputs.
 fn root() -> &'static Path {
     Path::new(env!("CARGO_MANIFEST_DIR"))
 }

@@ -24,11 +24,11 @@ pub const WORDS: &[&str] = &[
 /// The largest packet: small, so that inputs reach it.
 const PACKET_LIMITS: [usize; 4] = [2, 20, 300, 70_000];
 
-/// What was read: packets as they are written again, and how it ended.
+/// The result: packets, written again, and the error at the end, if any.
 type Got = (Vec<Vec<u8>>, Option<Error>);
 
-/// Any bytes in any pieces give the same packets and the same end; a packet means the same when it is written
-/// again; and what the first bytes say of a connection does not change with more of them.
+/// Any bytes in any pieces give the same packets and the same end; a packet means the same when it is written again; and
+/// the protocol found in the first bytes does not change with more of them.
 pub fn mqtt(data: &[u8]) {
     let Some(input) = Input::of(data) else { return };
     let version = match input.options & 1 {

@@ -1,6 +1,6 @@
 //! A small mutator: flips, inserts, removals, splices of two kept inputs, and words of the target's language.
 //!
-//! It knows nothing of coverage: what it lacks in aim it has in speed, for nothing is instrumented.
+//! It does not measure coverage: it makes up for the lack of aim by speed, since nothing is instrumented.
 
 use crate::rng::Rng;
 
@@ -10,7 +10,7 @@ pub const BYTES_MAX: usize = 4096;
 /// Values that sit at the edges of lengths and of types.
 const EDGES: [u8; 10] = [0, 1, 0x7d, 0x7e, 0x7f, 0x80, 0x81, 0xff, b'\r', b'\n'];
 
-/// Another input, made of one of the corpus.
+/// A new input, made from one of the corpus.
 pub fn mutate(rng: &mut Rng, corpus: &[Vec<u8>], words: &[&str]) -> Vec<u8> {
     let mut data = match corpus {
         [] => Vec::new(),

@@ -1,4 +1,4 @@
-//! Lines of a batch, held against a JSON reader of somebody else's.
+//! Lines of a batch, compared with another JSON reader.
 
 use crore_wire::ndjson::{self as lines, Line, LineError, Scratch};
 use serde_json::Value;
@@ -37,7 +37,7 @@ pub const WORDS: &[&str] = &[
     "\u{e9}",
 ];
 
-/// The lines of a batch: what is accepted is JSON and means the same to others; what is refused as no JSON is none.
+/// The lines of a batch: accepted lines are JSON and mean the same to others; lines refused as no JSON are none.
 pub fn ndjson(data: &[u8]) {
     let Some(input) = Input::of(data) else { return };
     let mut scratch = Scratch::default();
@@ -81,7 +81,7 @@ fn is_about_json(error: LineError) -> bool {
 fn agrees(line: &[u8], ours: &Line<'_>, theirs: serde_json::Result<Value>) {
     let theirs = match theirs {
         Ok(theirs) => theirs,
-        // JSON has no largest number; their floating point has.
+        // JSON has no largest number; floating point has.
         Err(error) if error.to_string().contains("out of range") => return,
         Err(error) => panic!("{error} in {:?}", String::from_utf8_lossy(line)),
     };

@@ -1,4 +1,4 @@
-//! One connection that says anything, and what it is answered.
+//! One connection that sends anything, and its answers.
 
 use crate::Input;
 use crate::shards::Shards;
@@ -30,10 +30,10 @@ pub const WORDS: &[&str] = &[
     "/none/z",
 ];
 
-/// What a client may be told twice or not at all, as its body came early or late.
+/// An answer that may come twice or not at all, depending on when the body came.
 const CONTINUE: &[u8] = b"HTTP/1.1 100 Continue\r\n\r\n";
 
-/// All that a connection is answered which sends these pieces, each after the server came to rest.
+/// All answers to a connection that sends these pieces, each after the server came to rest.
 fn answers<'a>(pieces: impl Iterator<Item = &'a [u8]>) -> Vec<u8> {
     let mut shards = Shards::new();
     let link = shards.connect(0, usize::MAX);
@@ -67,7 +67,7 @@ pub fn requests(data: &[u8]) {
     let Some(input) = Input::of(data) else { return };
     let whole = answers(std::iter::once(input.bytes));
     let pieces = answers(input.pieces());
-    // Frames are answered in the turn that they come in, before what others are told of it.
+    // Frames are answered in the turn that they come in, before other connections hear of them.
     let switched = b"HTTP/1.1 101 ";
     if whole.windows(switched.len()).any(|part| part == switched) {
         return;

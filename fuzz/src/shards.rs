@@ -1,32 +1,33 @@
 //! A server of two shards in one thread, over sockets in memory with windows and mail that arrives when
 //! the target says so.
 //!
-//! Invariants checked at every step: a shard touches only links that it has, sends nothing after its end, and
-//! holds no more than its settings allow; at the end, when all have left and time has passed, it holds nothing.
+//! Invariants checked at every step: a shard touches only links that it has, sends nothing after its end, and holds no more
+//! than its settings allow; at the end, when all clients have left and time has passed, it holds nothing.
 
+use crore_broker::Restored;
 use crore_broker::admission::Admission;
 use crore_broker::rules::Rules;
 use crore_broker::settings::{Keep, Rule, Settings, Slow};
-use crore_broker::snapshot::{Damaged, Head, Restored};
-use crore_broker::{Close, ConnId, Input, Io, Link, Mail, Now, Pace, Shard, ShardId, World};
+use crore_broker::snapshot::{Damaged, Head};
+use crore_broker::{Close, ConnId, Input, Io, Link, Mail, Now, Pace, Part, Shard, ShardId, World};
 use std::collections::VecDeque;
 use std::net::IpAddr;
 use std::sync::Arc;
 
 pub const SHARDS: usize = 2;
-/// Turns without a rest after which something runs in circles.
+/// More turns than this without a rest mean an endless loop.
 const TURNS_MAX: usize = 20_000;
-/// Turns that a shard may wait for credit with nobody else at work.
+/// Turns that a shard may wait for credit while no other shard works.
 const WAITS_MAX: usize = 8;
 /// The most bytes of one read.
 const READ_BYTES: usize = 600;
 /// Past every deadline, linger and window of these settings.
 const LATER_S: u32 = 400;
-/// Ticks of a minute that pass at the end: what is forgotten goes a share at a time.
+/// Ticks of a minute at the end: state is forgotten a share at a time.
 const FORGET_TICKS: usize = 8;
 /// Answers that one read of pipelined requests may call for.
 const ANSWERS_BYTES: usize = 64 << 10;
-/// What an encoding adds to a message.
+/// The bytes that an encoding adds to a message.
 const ENCODING_BYTES: usize = 300;
 
 /// One connection, both ends.
@@ -44,7 +45,7 @@ struct Socket {
     closed: bool,
 }
 
-/// What lies below the shards.
+/// The network below the shards.
 struct Net {
     sockets: Vec<Socket>,
     mail: [VecDeque<Mail>; SHARDS],
@@ -65,11 +66,12 @@ impl Io for Net {
         self.socket(link).conn = Some(conn);
     }
 
-    fn send(&mut self, link: Link, parts: &[&[u8]]) -> usize {
+    fn send(&mut self, link: Link, parts: &[Part<'_>]) -> usize {
         let socket = self.socket(link);
         assert!(!socket.ended, "bytes after the end of link {}", link.0);
         let mut sent = 0;
         for part in parts {
+            let part = part.as_ref();
             let taken = part.len().min(socket.window);
             socket.to_client.extend_from_slice(&part[..taken]);
             socket.window -= taken;
@@ -206,7 +208,7 @@ impl Shards {
         }
     }
 
-    /// A client connects to a shard and reads `window` bytes; its link.
+    /// A client connects to a shard and reads `window` bytes; returns its link.
     pub fn connect(&mut self, shard: usize, window: usize) -> usize {
         let link = self.net.sockets.len();
         self.net.sockets.push(Socket {
@@ -257,7 +259,7 @@ impl Shards {
         }
     }
 
-    /// What the client got so far.
+    /// The bytes that the client got so far.
     pub fn read(&self, link: usize) -> &[u8] {
         &self.net.sockets[link].to_client
     }
@@ -268,8 +270,8 @@ impl Shards {
         self.now.unix_s += s;
     }
 
-    /// A turn of one shard, which takes one read of at most `read` bytes of each socket and, if `mail`, one
-    /// mail. Whether anything was done.
+    /// A turn of one shard, which takes one read of at most `read` bytes of each socket and, if `mail`, one mail. Returns
+    /// whether anything was done.
     pub fn turn(&mut self, n: usize, read: usize, mail: bool) -> bool {
         self.net.turn_of = n;
         let mut moved = false;
@@ -290,7 +292,7 @@ impl Shards {
         moved
     }
 
-    /// What a poller would say of a link.
+    /// Handles a poller's report for a link.
     fn event(&mut self, n: usize, link: usize, read: usize) -> bool {
         let (shard, net) = (&mut self.shards[n], &mut self.net);
         let socket = &mut net.sockets[link];
@@ -342,7 +344,7 @@ impl Shards {
         panic!("no rest after {TURNS_MAX} turns");
     }
 
-    /// Limits, each with what may be under way when it begins to hold.
+    /// Checks the limits, each with the work that may be under way when it begins to hold.
     fn check(&self, n: usize) {
         let limits = &self.world.settings.limits;
         let held = self.shards[n].accounts();
@@ -377,7 +379,7 @@ impl Shards {
         assert!(held.answers <= keys, "{} answers kept", held.answers);
     }
 
-    /// All leave; once everything has run out, nothing may be held.
+    /// All clients leave; once everything has run out, nothing may be held.
     pub fn end(mut self) {
         for link in 0..self.net.sockets.len() {
             self.reset(link);
@@ -398,9 +400,9 @@ impl Shards {
     }
 }
 
-/// What a shard leaves behind for its successor, and what that needs.
+/// A shard's snapshot for its successor, and the state needed to restore it.
 pub struct Left {
-    /// What the snapshot says it is.
+    /// The head of the snapshot.
     pub head: Head,
     /// Its blocks, without the first one.
     pub blocks: Vec<Vec<u8>>,
@@ -411,7 +413,7 @@ pub struct Left {
 }
 
 impl Shards {
-    /// All leave at once, and a shard writes down what it has.
+    /// All clients leave at once, and a shard writes its snapshot.
     pub fn leave(mut self, home: ShardId) -> Left {
         for link in 0..self.net.sockets.len() {
             self.reset(link);
@@ -436,10 +438,10 @@ impl Shards {
 }
 
 impl Left {
-    /// A shard that goes on with this; it has a tick and a turn.
+    /// A shard restored from this; it has had a tick and a turn.
     ///
     /// # Errors
-    /// When it is no state.
+    /// When it is not a valid state.
     pub fn restored(&self) -> Result<Shard, Damaged> {
         let mut restored = Restored::new(Arc::clone(&self.world), &self.head, self.now);
         for block in &self.blocks {

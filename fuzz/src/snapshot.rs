@@ -1,7 +1,7 @@
-//! What a server leaves for its successor, changed: it is refused, or is a state that can be left again.
+//! Changed snapshots of a server: each is refused, or is a state of which a snapshot can be taken again.
 //!
-//! The input says what is changed in a snapshot that a small server has written: its records, as if the checksums of the
-//! blocks held; they hold off all that is no intent, which is shown as well.
+//! The input says which changes are made to a snapshot that a small server has written: to its records, as if the checksums
+//! of the blocks held. The checksums stop all accidental changes, which is tested as well.
 
 use std::sync::OnceLock;
 
@@ -29,7 +29,7 @@ const REQUESTS: &[&str] = &[
     "POST /pub/none/z HTTP/1.1\r\nHost: localhost\r\nContent-Length: 1\r\n\r\nz",
 ];
 
-/// What the homes of a small server leave.
+/// The snapshots of the homes of a small server.
 fn left() -> &'static [Left; 2] {
     static LEFT: OnceLock<[Left; 2]> = OnceLock::new();
     LEFT.get_or_init(|| {
@@ -49,7 +49,7 @@ fn left() -> &'static [Left; 2] {
     })
 }
 
-/// A snapshot that was changed is refused, or is a state that can be left again and read again.
+/// A changed snapshot is refused, or is a state of which a snapshot can be taken and read again.
 pub fn snapshot(data: &[u8]) {
     let Some(input) = Input::of(data) else {
         return;
@@ -76,7 +76,7 @@ pub fn snapshot(data: &[u8]) {
         }
     }
     checks(&bytes, &untouched);
-    // Where a block ends is no matter of the records, but none is cut.
+    // The records do not depend on where a block ends, but none is cut.
     let changed = Left {
         blocks: vec![bytes.clone()],
         world: left.world.clone(),
@@ -96,13 +96,13 @@ pub fn snapshot(data: &[u8]) {
     }
 }
 
-/// No block is taken for another one, and none that was changed.
+/// No block is taken for another one, and no changed block is accepted.
 fn checks(bytes: &[u8], untouched: &[u8]) {
     let head = seal(1, untouched);
     let holds = check_block(&head, 1, bytes);
     assert_eq!(holds.is_ok(), bytes == untouched);
     assert!(check_block(&head, 2, untouched).is_err());
     assert_eq!(block_bytes(&head), Ok(untouched.len()));
-    // The head is read before all else, and is whatever it says or nothing.
+    // The head is read first, and is valid or refused.
     let _ = Head::read(bytes);
 }

@@ -46,7 +46,7 @@ pub const TOPIC_WORDS: &[&str] = &[
 /// The set that positions of several topics are read for.
 const SET: u32 = 7;
 
-/// A position in text: what was read is written and read again as the same, and any position can be written.
+/// A position in text: a parsed position is written and read again as the same, and any position can be written.
 pub fn position(data: &[u8]) {
     let Some(input) = Input::of(data) else { return };
     let count = 1 + usize::from(input.options & 3);
@@ -122,7 +122,7 @@ fn read<'a>(pieces: impl Iterator<Item = &'a [u8]>, limit: usize) -> (Vec<Got>, 
     (got, false)
 }
 
-/// An event stream: the same events for every cut, and what is written is what is read.
+/// An event stream: the same events for every cut, and written events are read back.
 pub fn sse(data: &[u8]) {
     let Some(input) = Input::of(data) else { return };
     let limit = [10, 100, 1000, 100_000][usize::from(input.options & 3)];
@@ -161,8 +161,8 @@ pub fn sse(data: &[u8]) {
     assert_eq!(read(text.chunks(3), most), (expected, false));
 }
 
-/// A filter and a name, on a line each: a filter matches what the specification's words say, and a name comes
-/// back through paths and queries.
+/// A filter and a name, on a line each: a filter matches by the words of the specification, and a name comes back through
+/// paths and queries.
 pub fn topic(data: &[u8]) {
     let Some(input) = Input::of(data) else { return };
     let max = [5, 30, 255, 1000][usize::from(input.options & 3)];

@@ -1,6 +1,6 @@
 //! A client over TLS whose records are changed on their way: cut, spliced, repeated, lost, or made of crumbs.
 //!
-//! The input is a program: what the two sides say, and what becomes of the records. Keys and nonces are drawn anew each
+//! The input is a program: the data of both sides, and the changes to the records. Keys and nonces are drawn anew each
 //! time, so that a kept input means the same changes and not the same bytes.
 
 use std::io::Write as _;
@@ -17,15 +17,15 @@ use pair::{LIMITS, Pair};
 #[path = "../../crates/net/tests/streams/pair.rs"]
 mod pair;
 
-/// What one connection makes the server hold at most: `rustls` and one record in its handshake, then a record that came in
-/// part and the rest of one that was sealed; and the rows and queues of a table that has one entry.
+/// The most bytes that one connection makes the server hold: `rustls` and one record during its handshake, then a partial
+/// record and the rest of a sealed one; and the rows and queues of a table with one entry.
 const HELD_MAX: usize = 64 << 10;
-/// What either side says at once.
+/// The most bytes that either side sends at once.
 const SAYS_MAX: usize = 20_000;
-/// Steps of one program: past them it only grows slow.
+/// Steps of one program: more would only make it slow.
 const STEPS_MAX: usize = 60;
 
-/// One server for all inputs; clients of each cipher, which remember nothing.
+/// One server for all inputs; clients of each cipher, which keep no tickets.
 struct World {
     handle: Arc<Handle>,
     clients: Vec<Arc<ClientConfig>>,
@@ -60,26 +60,26 @@ impl Program<'_> {
     }
 }
 
-/// What became of a connection until now.
+/// The state of a connection.
 struct Run {
     pair: Pair,
     cuts: Vec<usize>,
-    /// What the client said, and the server.
+    /// The bytes sent by the client, and by the server.
     said: Vec<u8>,
     answered: Vec<u8>,
     /// Whether every record came as it was sent.
     whole: bool,
 }
 
-/// Whatever becomes of the records, the server hears what was said as far as it hears anything, holds little, and ends
-/// what it cannot read.
+/// Whatever happens to the records, the bytes that the server reads are a prefix of those sent; it holds little, and ends
+/// connections that it cannot read.
 pub fn tls(data: &[u8]) {
     let Some(input) = Input::of(data) else {
         return;
     };
     let suite = usize::from(input.options) % world().clients.len();
     let mut program = Program(input.bytes);
-    // Else a first byte that was changed makes a plain connection, which is not ours to judge.
+    // Otherwise a changed first byte would make a plain connection, which is not tested here.
     let limits = Limits {
         required: true,
         ..LIMITS
@@ -98,7 +98,7 @@ pub fn tls(data: &[u8]) {
         answered: Vec::new(),
         whole: true,
     };
-    // Bits of the options say which flights of the handshake are tampered with too.
+    // Bits of the options select the flights of the handshake that are tampered with, too.
     let mut tampers = usize::from(input.options) / world().clients.len();
     while run.goes_on() {
         let mut records = records(&run.pair.outgoing());
@@ -136,7 +136,7 @@ impl Run {
             writer.expect("there is room");
             self.said.extend_from_slice(&text);
             if what % 8 == 1 && n == 0 {
-                // TLS 1.2 has none.
+                // TLS 1.2 has no key update.
                 let _ = self.pair.client.refresh_traffic_keys();
             }
         }
@@ -150,14 +150,14 @@ impl Run {
         self.bring(&records);
     }
 
-    /// Bytes that tell where they belong.
+    /// Bytes that differ by position.
     fn text(&self, len: usize) -> Vec<u8> {
         (self.said.len()..self.said.len() + len)
             .map(|n| (n % 251) as u8)
             .collect()
     }
 
-    /// Does something to the records.
+    /// Changes the records.
     fn tamper(&mut self, records: &mut Vec<Vec<u8>>, program: &mut Program<'_>) {
         if records.is_empty() {
             return;
@@ -186,7 +186,7 @@ impl Run {
         }
     }
 
-    /// Brings records, in pieces that know nothing of them.
+    /// Brings records to the server, cut without regard to their boundaries.
     fn bring(&mut self, records: &[Vec<u8>]) {
         let bytes = records.concat();
         let mut rest = &bytes[..];
@@ -206,12 +206,12 @@ impl Run {
         }
     }
 
-    /// The server says something, and the client reads it.
+    /// The server sends bytes, and the client reads them.
     fn answer(&mut self, len: usize) {
         let text: Vec<u8> = (0..len).map(|n| (n % 253) as u8).collect();
         let mut sent = 0;
         while sent < len {
-            let taken = self.pair.streams.send(self.pair.fd, &[&text[sent..]]);
+            let taken = self.pair.send(&[&text[sent..]]);
             sent += taken.expect("it has TLS");
             self.check();
             self.pair.read();
@@ -239,10 +239,10 @@ impl Run {
             assert_eq!(pair.error, None, "nothing was changed");
             assert!(pair.served == self.said && pair.got == self.answered);
         }
-        // Only what was changed, or keys that were for nothing, end a connection with an error.
+        // Only changed records, or key updates without need, end a connection with an error.
         let usage = pair.streams.usage();
         assert!(usage.connections + usage.under_way <= 1);
-        pair.streams.closing(pair.fd, true);
+        pair.closing(true);
         let usage = pair.streams.usage();
         assert_eq!(
             (usage.connections, usage.under_way, usage.record_bytes),
@@ -251,7 +251,7 @@ impl Run {
     }
 }
 
-/// The records of a flight, which is whole.
+/// The records of a complete flight.
 fn records(flight: &[u8]) -> Vec<Vec<u8>> {
     let (mut all, mut rest) = (Vec::new(), flight);
     while let [_, _, _, high, low, ..] = rest {

@@ -8,7 +8,7 @@ use std::path::Path;
 
 /// Enough to run every operation of the mutator.
 const MUTATIONS: usize = 60;
-/// What the whole corpus may take in a checkout.
+/// The largest size of the whole corpus in a checkout.
 const CORPUS_BYTES: usize = 100_000;
 
 #[test]
@@ -33,7 +33,7 @@ fn kept_inputs_and_some_mutations_pass() {
             assert!(data.len() <= BYTES_MAX);
             (target.run)(&data);
         }
-        // Inputs too short to have a meaning are harmless.
+        // Inputs too short to have a meaning do no harm.
         for data in [&b""[..], b"\0", b"\0\0"] {
             (target.run)(data);
         }

@@ -31,6 +31,8 @@ pub fn run(args: &[&str]) -> Result<()> {
                 test
             }
             "--seed" => test.env("CRORE_ADVERSARY_SEED", value),
+            "--each" => test.env("CRORE_ADVERSARY_EACH", value),
+            "--json" => test.env("CRORE_ADVERSARY_JSON", std::path::absolute(value)?),
             "--only" => test.env("CRORE_ADVERSARY_ONLY", value),
             "--server" => test.env("CRORE_TEST_PROGRAM", std::path::absolute(value)?),
             _ => bail!("adversary: unknown argument {name:?}"),

@@ -19,11 +19,10 @@ const PEERS: &[(&str, &str)] = &[
     ),
     ("/usr/sbin/mosquitto", "mosquitto"),
 ];
-/// One short round: says that everything runs, not how fast.
+/// One short round: shows that everything runs, not how fast.
 const QUICK: [&str; 4] = ["--rounds", "1", "--duration", "2"];
 
-/// Installs what is missing, builds the server and runs the pair; `args` are the pair's own, but
-/// for `--quick`.
+/// Installs missing peers, builds the server and runs the pair; `args` are the pair's own, but for `--quick`.
 pub fn run(args: &[&str]) -> Result<()> {
     let quick = args.contains(&"--quick");
     let args: Vec<&str> = args

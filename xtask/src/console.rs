@@ -1,8 +1,8 @@
-//! The console's bundle: built from `console/` with the packages that its lock file pins, and committed, so that who builds
+//! The console's bundle: built from `console/` with the packages that its lock file pins, and committed, so that building
 //! the server needs no Node.
 //!
-//! The bundler's output is a function of the sources and of those pins alone, so that what is committed can be held against
-//! a new build, byte for byte.
+//! The bundler's output is a function of the sources and of those pins alone, so that the committed bundle can be compared
+//! with a new build, byte for byte.
 
 use crate::run::{Step, target_directory, workspace_root};
 use anyhow::{Context, Result, bail};
@@ -10,7 +10,7 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-/// Where the server embeds it from.
+/// The directory that the server embeds it from.
 const COMMITTED: &str = "crates/server/src/control/console";
 
 /// `cargo xtask console`: builds into the committed directory.
@@ -57,7 +57,7 @@ pub fn measure(args: &[&str]) -> Result<()> {
 
 fn bundle(out: &Path) -> Result<()> {
     let console = workspace_root().join("console");
-    // No package of these runs a script of its own to be installed, and none may begin to.
+    // None of these packages runs an install script, and none may begin to.
     let installed = fs::read(console.join("node_modules/.installed")).ok();
     let pins = fs::read(console.join("package-lock.json")).context("reading the console's pins")?;
     if installed.as_ref() != Some(&pins) {

@@ -5,7 +5,7 @@ use anyhow::Result;
 
 use crate::run::{Step, fresh_seed, target_directory};
 
-/// What a run of the tests gives to all targets together, in seconds: the kept inputs, and a look around them.
+/// Time of a test run for all targets together, in seconds: the kept inputs, and a few mutations of them.
 const SHORT_SECONDS: &str = "5";
 
 /// Runs it with these arguments.

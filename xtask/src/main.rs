@@ -1,8 +1,8 @@
 //! The project's own commands, run as `cargo xtask COMMAND`.
 //!
-//! Each is a short list of ordinary programs (`cargo`, `npm`, `apt-get`), printed before it is run,
-//! so that whoever reads the output can repeat a step by hand. Nothing here is part of the server,
-//! and nothing here starts one: the tests do that themselves.
+//! Each is a short list of ordinary programs (`cargo`, `npm`, `apt-get`), printed before it is run, so that a reader of the
+//! output can repeat a step by hand. Nothing here is part of the server, and nothing here starts one: the tests do that
+//! themselves.
 #![allow(clippy::print_stderr)] // a command-line tool: standard error is where it reports
 
 mod adversary;
@@ -32,7 +32,7 @@ cargo xtask COMMAND
                     runs the seeded world on all cores: prints what it met, or the first seed that
                     fails with a short trace; --planted breaks the broker in each known way and must
                     find it
-  adversary [--minutes N] [--seed S] [--release] [--server PATH] [--only KIND,...]
+  adversary [--minutes N | --each ROUNDS [--json FILE]] [--seed S] [--release] [--server PATH] [--only KIND,...]
                     plays attackers of every door beside honest clients against a server with small limits,
                     a round a minute, each with the next seed; --server names another build of the server
   fuzz [--seconds N] [--seed S] [TARGET...]
@@ -79,9 +79,9 @@ fn main() -> Result<()> {
     Ok(())
 }
 
-/// All tests of the workspace in one profile, so that it is built once; then those that the plain
-/// `cargo test` skips: the model of the mailbox, what needs third-party clients, ten thousand subscribers that do not
-/// read, and seeds of the simulator beyond its fixed set.
+/// All tests of the workspace in one profile, so that it is built once; then those that the plain `cargo test` skips: the
+/// model of the mailbox, tests with third-party clients, ten thousand subscribers that do not read, and seeds of the
+/// simulator beyond its fixed set.
 fn test(release: bool) -> Result<()> {
     let tools = tools::prepare()?;
     let profile: &[&str] = if release { &["--release"] } else { &[] };
@@ -96,13 +96,13 @@ fn test(release: bool) -> Result<()> {
         .args(["--", "--ignored"])
         .env("CRORE_CLIENT_TESTS", &tools)
         .run_tests();
-    // Alone, since it uses up what memory the kernel gives to TCP.
+    // Alone, since it uses up the memory that the kernel gives to TCP.
     let stalled = Step::new("cargo")
         .args(["test", "--package", "crore", "--test", "http", "--locked"])
         .args(profile)
         .args(["--", "--ignored", "ten_thousand_do_not_read"])
         .run_tests();
-    // One run shows all that fails.
+    // One run shows all failures.
     together([
         all,
         model(),
@@ -126,7 +126,7 @@ fn model() -> Result<()> {
         .run_tests()
 }
 
-/// Everything that is checked without running anything of ours.
+/// All checks that do not run our own programs.
 fn lint() -> Result<()> {
     ensure_component("fmt", "rustfmt")?;
     ensure_component("clippy", "clippy")?;
@@ -154,8 +154,8 @@ fn lint() -> Result<()> {
         .run()
 }
 
-/// Needs the network (the advisory database) and several minutes to build the tool once, so it is
-/// not part of `ci`. What needs no database is checked first, whether one can be had or not.
+/// Needs the network (the advisory database) and several minutes to build the tool once, so it is not part of `ci`. The
+/// checks that need no database come first, whether it can be had or not.
 fn deny() -> Result<()> {
     if !Step::new("cargo").args(["deny", "--version"]).succeeds() {
         Step::new("cargo")

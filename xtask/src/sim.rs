@@ -4,7 +4,7 @@ use anyhow::Result;
 
 use crate::run::{Step, fresh_seed, target_directory};
 
-/// How long every run of the tests looks at seeds that nobody has seen, in seconds: tens of thousands of worlds.
+/// How long every test run tries new seeds, in seconds: tens of thousands of worlds.
 const FRESH_SECONDS: &str = "120";
 
 /// Runs it with these arguments; `--planted` needs a broker that can be broken.

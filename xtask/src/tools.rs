@@ -1,5 +1,6 @@
-//! What the client tests need: Chromium, nginx, Caddy, Mosquitto's clients, Node with four packages, Python with three; and
-//! the tools that judge packages and man pages. Shells are nobody's to install: their completions are tried where they are.
+//! Programs and libraries of the client tests: Chromium, nginx, Caddy, Mosquitto's clients, Node with four packages, Python
+//! with three; and the tools that check packages and man pages. Shells are not installed: their completions are tested
+//! where they are present.
 //!
 //! Programs come from Debian's packages and only when they are missing; none is started as a service. The libraries come in the
 //! versions that `conformance/` pins, into a directory below `target/`, and are left alone while
@@ -38,7 +39,7 @@ const REFUSAL: &str = "#!/bin/sh\nexit 101\n";
 const NODE_PINS: &[&str] = &["package.json", "package-lock.json"];
 const PYTHON_PINS: &[&str] = &["requirements.txt"];
 
-/// Makes everything present and returns the directory that holds `node_modules/` and `venv/`.
+/// Installs everything that is missing and returns the directory that holds `node_modules/` and `venv/`.
 pub fn prepare() -> Result<PathBuf> {
     programs()?;
     let tools = target_directory()?.join("client-tools");
@@ -67,7 +68,7 @@ fn programs() -> Result<()> {
     apt_install(&packages.collect::<Vec<_>>())
 }
 
-/// Installs Debian packages, as programs: what they would start as services, now or at the next boot, is switched off.
+/// Installs Debian packages, as programs: their services are kept from starting, now and at the next boot.
 pub fn apt_install(packages: &[&str]) -> Result<()> {
     let apt = || as_root("env").args(["DEBIAN_FRONTEND=noninteractive", "apt-get"]);
     apt().args(["update", "-qq"]).run()?;
@@ -148,7 +149,7 @@ fn node(tools: &Path) -> Result<()> {
         )
         .with_context(|| format!("copying {pin}"))?;
     }
-    // No package of these runs a script of its own to be installed, and none may begin to.
+    // None of these packages runs an install script, and none may begin to.
     Step::new("npm")
         .args(["ci", "--ignore-scripts", "--no-audit", "--no-fund"])
         .current_dir(tools)

@@ -1,11 +1,11 @@
-//! What the console's sources may not do: make markup or code of text, or speak to anybody but the server that it came from.
+//! Forbidden in the console's sources: making markup or code from text, and contact with any server but its own.
 //!
-//! The page's policy forbids the same in the browser; here it is seen before anybody opens one.
+//! The page's policy forbids the same in the browser; here it is found before a browser opens the page.
 
 use std::fs;
 use std::path::{Path, PathBuf};
 
-/// Each makes markup or code of a string.
+/// Each makes markup or code from a string.
 const MARKUP: &[&str] = &[
     "innerHTML",
     "outerHTML",
@@ -21,7 +21,7 @@ const MARKUP: &[&str] = &[
     "javascript:",
 ];
 
-/// Each would load from, or tell, another origin; or write the token where it stays.
+/// Each would load from another origin or send to one; or write the token where it stays.
 const ELSEWHERE: &[&str] = &[
     "http:/",
     "ws:/",

@@ -1,4 +1,5 @@
-//! What `deny.toml` says of licences, sources and banned crates, held against what Cargo resolves for Linux.
+//! The rules of `deny.toml` on licences, sources and banned crates, checked against the packages that Cargo resolves for
+//! Linux.
 //!
 //! It is the part of `cargo deny` that needs neither the advisory database nor a tool that takes minutes to
 //! build, so that every run of the tests has it. `deny.toml` stays the one place where the policy stands.
@@ -34,7 +35,7 @@ impl Policy {
         }
     }
 
-    /// What is wrong with a package of `cargo metadata`.
+    /// The violations of a package of `cargo metadata`.
     fn violations(&self, package: &Value) -> Vec<String> {
         let name = package["name"].as_str().expect("a package has a name");
         let mut found = Vec::new();

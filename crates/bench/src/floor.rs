@@ -22,7 +22,7 @@ use crate::sys::{self, Epoll, Interest};
 
 /// The target of a record that goes to all subscribers, one after another.
 pub const EVERYBODY: u32 = u32::MAX;
-/// What a publisher says first.
+/// The first bytes of a publisher.
 pub const PUSH: &[u8] = b"PUSH\n";
 
 /// The answer to every upgrade; the accept belongs to the key that the load tool always sends.
@@ -49,14 +49,14 @@ pub struct FloorArgs {
 
 /// Runs the floor until it is ended.
 pub fn run(args: &FloorArgs) -> Result<ExitCode> {
-    sys::raise_descriptor_limit()?;
+    sys::raise_descriptor_limit();
     let mut floor = Floor::bind(args.listen)?;
     report::say(&format!("the floor listens on {}", floor.address));
     floor.serve(&AtomicBool::new(false))?;
     Ok(ExitCode::SUCCESS)
 }
 
-/// What a descriptor is.
+/// The part that a descriptor plays.
 #[derive(Clone, Copy)]
 enum Role {
     Unknown,

@@ -1,4 +1,4 @@
-//! What the tools say: the only module of the crate that writes to the terminal.
+//! The output of the tools: the only module of the crate that writes to the terminal.
 //!
 //! Results go to standard output, progress to standard error. The subscriber's report has the
 //! lines of the 2013 tool in their order.
@@ -15,8 +15,8 @@ use std::path::Path;
 use anyhow::{Context, Result};
 use serde_json::Value;
 
-use crate::stats::Summary;
-use crate::subscribe::connection::{Life, Tally};
+use crate::measure::stats::Summary;
+use crate::measure::tally::{Life, Tally};
 
 /// Characters of the progress bar.
 const BAR: usize = 40;

@@ -1,16 +1,18 @@
-//! Filters in a trie of their levels, so that finding those that match a topic costs by the levels of the topic and
-//! by the matches, however many filters there are.
+//! Filters in a trie of their levels, so that finding those that match a topic costs by the levels of the topic and by
+//! the matches, however many filters there are.
 //!
-//! A node is one level under one parent. All nodes with a level of text stand in one index, by the hash of parent and
-//! level, of which a match computes the level's part once; `+` and `#` hang at their parent and have no text. What a filter
-//! means to its user is one number at its last node. Who is about to match several topics calls [`Filters::warm`] before.
+//! A node is one level under one parent. All nodes with text are in one index, by the hash of parent and level; a match
+//! computes the level's part of it once. `+` and `#` have no text and hang directly at their parent. The last node of a
+//! filter has a number of the user's choice. Before matching several topics, call [`Filters::warm`].
 //!
 //! Invariants: a node lives while a filter ends at it or it has children. For each level of a topic a match visits at
-//! most one node for each *shape* that filters have up to there (which of their levels are `+`): the text of the other
-//! levels is the topic's. Filters with up to [`FREE_WILDCARDS`] such levels have few shapes; how many shapes the
-//! others may have is limited, so nobody can make a publish visit two to the power of its levels.
+//! most one node for each *shape* that filters have up to that level (which of their levels are `+`): the text of the
+//! other levels is the topic's. Filters with up to [`FREE_WILDCARDS`] such levels have few shapes; the number of shapes
+//! of the others is limited, so that nobody can make a publish visit two to the power of its levels.
 //!
-//! It does not check filters: who opens one has done that ([`crore_wire::topic::check_filter`]).
+//! It does not validate filters: callers have done that before they open one ([`crore_wire::topic::check_filter`]).
+
+pub(crate) mod matching;
 
 use alloc::collections::BTreeMap;
 use alloc::vec::Vec;
@@ -18,17 +20,17 @@ use alloc::vec::Vec;
 use crore_wire::topic;
 use xxhash_rust::xxh3::xxh3_64_with_seed;
 
-use crate::blobs::{Blob, Names};
-use crate::index::{Chained, Index};
-use crate::slab::{NONE, Slab, Vacant};
+use crate::store::blobs::{Blob, Names};
+use crate::store::index::{Chained, Index};
+use crate::store::slab::{NONE, Slab, Vacant};
 
-/// Levels of a filter. Names of topics in use have under ten. What the worst filters cost a publish grows with its
-/// cube, since two `+` may stand anywhere: some twenty microseconds with 16, a millisecond with 64.
+/// Most levels of a filter. Topic names in use have under ten. The cost of a publish with the worst filters grows with
+/// the cube of this, since two `+` may be anywhere: some twenty microseconds with 16, a millisecond with 64.
 pub const LEVELS_MAX: usize = 16;
-/// Filters with so many `+` are taken whatever shapes there are: with two of them, a name of eight levels has 37.
+/// Filters with up to this many `+` are taken whatever their shape: with two, a name of eight levels has 37 shapes.
 pub const FREE_WILDCARDS: u32 = 2;
-/// Shapes of filters with more `+` than that, all together. A publish visits at most so many nodes more for each level
-/// of its name: 2,048 for one of eight levels.
+/// Shapes of filters with more `+` than that, all together. A publish visits at most this many more nodes for each
+/// level of its name: 2,048 in all for eight levels.
 pub const SHAPES_MAX: usize = 256;
 
 /// Why a filter was not taken.
@@ -36,7 +38,7 @@ pub const SHAPES_MAX: usize = 256;
 pub enum Refused {
     /// More levels than [`LEVELS_MAX`].
     Levels,
-    /// Its `+` stand where those of no other filter do, and [`SHAPES_MAX`] is reached.
+    /// No other filter has its `+` at the same levels, and [`SHAPES_MAX`] is reached.
     Shapes,
 }
 
@@ -58,11 +60,11 @@ struct Node {
     hash: u32,
     next: u32,
     parent: u32,
-    /// The text; none of `+` and `#`.
+    /// The text; none for `+` and `#`.
     level: Blob,
     /// The user's number.
     value: u32,
-    /// How many, and [`ENDS`].
+    /// The number of children, and [`ENDS`].
     children: u32,
     /// The child `+`.
     plus: u32,
@@ -102,16 +104,16 @@ impl Chained for Node {
     }
 }
 
-/// Filters, each with a number of the user's.
+/// Filters, each with a number of the user's choice.
 pub struct Filters {
     nodes: Slab<Node>,
     index: Index,
     levels: Names,
-    /// The first levels `+` and `#`.
+    /// The nodes of a `+` and a `#` at the first level.
     plus: u32,
     many: u32,
     filters: u32,
-    /// Which levels are `+`, of filters with more than the free ones; and of how many filters.
+    /// The levels that are `+`, of filters with more than [`FREE_WILDCARDS`] of them; and the number of such filters.
     shapes: BTreeMap<u16, u32>,
     seed: u64,
 }
@@ -198,7 +200,7 @@ impl Filters {
         self.nodes.get(id).value
     }
 
-    /// Changes it.
+    /// Changes that number.
     pub fn set_value(&mut self, id: u32, value: u32) {
         self.nodes.get_mut(id).value = value;
     }
@@ -258,7 +260,7 @@ impl Filters {
             *at = Level { text, hash };
             count += 1;
         }
-        // No filter tells apart what is below that.
+        // Levels below these make no difference to any filter.
         self.visit(
             NONE,
             &levels[..count],
@@ -267,7 +269,8 @@ impl Filters {
         );
     }
 
-    /// One node, and below it as far as `rest`, the levels that follow, says. `wild`: wildcards count here.
+    /// Visits one node, and the nodes below it as far as they match `rest`, the following levels. `wild`: wildcards
+    /// count here.
     fn visit(&self, at: u32, rest: &[Level<'_>], wild: bool, each: &mut impl FnMut(u32)) {
         let (plus, many) = self.wildcards(at);
         if wild && many != NONE {
@@ -299,8 +302,8 @@ impl Filters {
         (node.plus, node.many)
     }
 
-    /// Whether a node has children besides `+` and `#`: most last nodes but one have none, and a bucket that is looked
-    /// into in vain is a miss or two.
+    /// Whether a node has children besides `+` and `#`. Most second-to-last nodes have none, and a look into the index
+    /// in vain costs a cache miss or two.
     #[inline]
     fn has_texts(&self, at: u32) -> bool {
         if at == NONE {
@@ -353,7 +356,7 @@ impl Filters {
         id
     }
 
-    /// Takes a node without children away; returns its parent.
+    /// Removes a node without children; returns its parent.
     fn prune(&mut self, id: u32) -> u32 {
         let (parent, level) = (self.nodes.get(id).parent, self.nodes.get(id).level);
         if level != Blob::NONE {
@@ -407,7 +410,7 @@ struct Level<'a> {
     hash: u64,
 }
 
-/// The hash of a level under a parent: of both, by a multiplication whose upper half depends on all of them.
+/// The hash of a level under a parent: both are mixed by a multiplication whose upper half depends on all their bits.
 #[inline]
 fn hash_under(parent: u32, level: u64) -> u32 {
     let mixed = level ^ u64::from(parent).wrapping_mul(0x9E37_79B9_7F4A_7C15);
@@ -418,7 +421,7 @@ fn levels(filter: &[u8]) -> impl Iterator<Item = &[u8]> {
     filter.split(|b| *b == b'/')
 }
 
-/// Which levels are `+`, unless there are too many.
+/// A bit for each level that is `+`; none if there are too many levels.
 fn shape(filter: &[u8]) -> Option<u16> {
     let mut shape = 0;
     for (n, level) in levels(filter).enumerate() {

@@ -5,7 +5,9 @@
 //! that a position of a forgotten topic is never believed wrongly. Live messages and pages to one
 //! carrier go through one lane, in order.
 //!
-//! It knows no connections: a carrier's row and the row's serial are all the address there is.
+//! It knows no connections: it addresses a carrier by the carrier's row and that row's serial.
+
+pub(crate) mod sessions;
 
 mod attach;
 mod carriers;
@@ -31,10 +33,18 @@ use crore_wire::deflate::Compressor;
 use crore_wire::topic;
 use crore_wire::websocket::frame::{self, Opcode};
 
-use crate::admission::{Admission, Client, Reached};
-use crate::blobs::{Blob, Names};
-use crate::deliver::WARMED;
+use crate::base::ids::ShardId;
+use crate::base::pace::Pace;
+use crate::base::pace::WARMED;
+use crate::base::planted::{self, Fault};
+use crate::base::rules::Rules;
+use crate::base::settings::{Keep, Settings};
+use crate::base::time::Now;
+use crate::base::work::STEP_BYTES;
+use crate::budget::admission::{Admission, Client, Party, Reached};
+use crate::budget::stats::Stats;
 use crate::filters::Filters;
+use crate::filters::matching::Matching;
 use crate::home::carriers::Carrier;
 use crate::home::change::Foresight;
 use crate::home::filters::Registered;
@@ -44,20 +54,14 @@ use crate::home::idempotence::Answers;
 use crate::home::interest::Followers;
 use crate::home::readings::Readings;
 use crate::home::upkeep::Forgetting;
-use crate::index::{Chained, Index};
-use crate::lanes::Lanes;
-use crate::log::{Log, New};
-use crate::mail::{Frames, Info, Outcome, Record, ShardId, Tell};
-use crate::matching::Matching;
-use crate::pace::Pace;
-use crate::planted::{self, Fault};
-use crate::rules::Rules;
-use crate::settings::{Keep, Settings};
-use crate::shared::SHARED_MIN;
-use crate::slab::{NONE, Side, Slab, Vacant};
-use crate::stats::Stats;
-use crate::time::Now;
-use crate::work::STEP_BYTES;
+use crate::log::Log;
+use crate::mail::lanes::Lanes;
+use crate::mail::new::New;
+use crate::mail::{Frames, Info, Outcome, Record, Tell};
+use crate::store::blobs::{Blob, Names};
+use crate::store::index::{Chained, Index};
+use crate::store::shared::SHARED_MIN;
+use crate::store::slab::{NONE, Side, Slab, Vacant};
 
 /// Partitions of the whole name space.
 pub const PARTITIONS: usize = 256;
@@ -150,25 +154,34 @@ pub struct Publish<'a> {
     pub event: &'a [u8],
     /// Its key, checked, at most 255 bytes.
     pub key: &'a [u8],
-    /// What only MQTT says of it: the publisher's number ([`ORIGIN_BYTES`](crate::mail::ORIGIN_BYTES), little endian),
-    /// then the properties that no field here holds, as they stand in a packet; at most 65,535 bytes. Empty from other
-    /// doors.
+    /// Given by MQTT only: the publisher's number ([`ORIGIN_BYTES`](crate::mail::ORIGIN_BYTES), little
+    /// endian), then the properties that no field here holds, encoded as in a packet; at most 65,535 bytes. Empty for
+    /// other protocols.
     pub attributes: &'a [u8],
     /// MQTT's quality of service.
     pub qos: u8,
-    /// Whether it takes the place of the topic's retained message; an empty one only takes it away.
+    /// Whether it replaces the topic's retained message; an empty one only removes it.
     pub retain: bool,
-    /// Seconds that it lives, if it says so.
+    /// Its time to live in seconds, if it has one.
     pub ttl_s: Option<u32>,
     /// Whether WebSocket clients get a binary frame.
     pub binary: bool,
-    /// What a retry of it would bring too; empty when it brings nothing.
-    pub idempotency_key: &'a [u8],
-    /// For whom its topic is made, if it does not exist, and whose it is while it is kept.
+    /// Its idempotency key, by which a retry is recognised, if it has one.
+    pub retry: Option<Retry<'a>>,
+    /// The client that the topic, if it is made, and the message, while it is kept, are counted for.
     pub client: Client,
 }
 
-/// Whom a message concerns.
+/// The key and the publisher that identify a retry.
+#[derive(Clone, Copy)]
+pub struct Retry<'a> {
+    /// The idempotency key, checked, 1 to 255 bytes.
+    pub key: &'a [u8],
+    /// The publisher that the key belongs to.
+    pub publisher: Party,
+}
+
+/// The recipients of a message.
 struct Whom {
     /// Carriers with subscribers of its topic.
     carriers: bool,
@@ -176,7 +189,7 @@ struct Whom {
     shards: u32,
     /// Groups that share a subscription to it.
     groups: bool,
-    /// Somebody needs it kept, whatever the rule says.
+    /// A session or a group needs it kept, whatever the rule says.
     needs_log: bool,
 }
 
@@ -202,9 +215,9 @@ pub struct Home {
     log: Log,
     /// Shared subscriptions.
     groups: Groups,
-    /// Filters whose topics' messages somebody needs kept, and how many do.
+    /// Filters of which the topics' messages must be kept, and how many subscriptions need that.
     kept: Filters,
-    /// How many need the messages of a topic kept.
+    /// By topic: how many subscriptions need its messages kept.
     keepers: BTreeMap<u32, u32>,
     /// The chain of each topic's retained message.
     retained: BTreeMap<u32, u32>,
@@ -216,7 +229,7 @@ pub struct Home {
     epoch: u32,
     /// Idle rows by rule, in the order in which they may be forgotten.
     idle: Vec<VecDeque<(u32, u32)>>,
-    /// While other rules are to come.
+    /// Present while a change of the rules is prepared.
     foresight: Option<Foresight>,
     topics_max: usize,
     admission: Admission,
@@ -234,7 +247,7 @@ pub struct Home {
 }
 
 impl Home {
-    /// A home without topics. `admission` counts who makes them; `epoch` names the life of its logs; `homes` share the
+    /// A home without topics. `admission` counts the topics of each client; `epoch` names the life of its logs; `homes` share the
     /// log's budget; `seed` keys the hashes of messages and of their keys.
     pub fn new(
         settings: &Settings,
@@ -280,12 +293,12 @@ impl Home {
         }
     }
 
-    /// Whether it remembers no topic and nobody subscribes by filter.
+    /// Whether it remembers no topic and has no subscriptions by filter or in groups.
     pub fn is_idle(&self) -> bool {
         self.rows.len() == 0 && self.filters.is_empty() && self.groups.is_empty()
     }
 
-    /// What it met.
+    /// Its counters.
     pub fn stats(&self) -> Stats {
         Stats {
             superseded: self.log.superseded,
@@ -303,14 +316,16 @@ impl Home {
             .find(&self.rows, hash, |row| self.names.get(row.name) == name)
     }
 
-    /// Whether so much is kept here and matched by `here` that what the next topics need is probably cold.
+    /// Whether this home and the filters `here` are so large that the rows of the next topics are probably not cached
+    /// by the CPU.
     pub fn is_large(&self, here: &Matching) -> bool {
         let rows = self.rows.len() + self.filters.len() + self.kept.len();
         rows as usize + here.len() >= self.pace.cold_rows
     }
 
-    /// Touches the rows that these topics probably have, and what finding their subscribers by filter reads, `here`
-    /// included: of each [`WARMED`] at most, all at once, for each row is cold, and leads to its name.
+    /// Touches the rows that these topics probably have, and what the search for their subscribers by filter reads,
+    /// `here` included: at most [`WARMED`] of each, all at once, so that the cache misses overlap (a row is one, its
+    /// name another).
     pub fn warm(&self, topics: &[(u32, &[u8])], here: &Matching) {
         let mut ids = [NONE; WARMED];
         for (id, (hash, _)) in ids.iter_mut().zip(topics) {
@@ -361,7 +376,7 @@ impl Home {
         rules: &Rules,
         now: Now,
     ) -> Result<u32, Reached> {
-        // First: nothing is forgotten for who makes too many.
+        // First: a client that makes too many topics must not cause others to be forgotten.
         self.admission.make_topic(client, now.unix_s)?;
         if self.rows.len() as usize >= self.topics_max && !self.forget_one(rules) {
             return Err(Reached::Topics);
@@ -381,8 +396,8 @@ impl Home {
         Ok(id)
     }
 
-    /// Appends a message and tells everybody whom it concerns, if what is kept of its client leaves room for it; `here` are
-    /// the filters of this shard.
+    /// Appends a message, unless its client has no room left for kept messages, and sends it to all its subscribers;
+    /// `here` are the filters of this shard.
     fn publish(
         &mut self,
         message: &Publish<'_>,
@@ -393,7 +408,7 @@ impl Home {
         lanes: &mut Lanes,
     ) -> Outcome {
         let (name, client) = (message.name, message.client);
-        // Itself, and the message that grows old when it comes.
+        // One step for the message, and one for an older message that it displaces.
         self.log.steps.add(2 + message.data.len() / STEP_BYTES);
         if let Err(reached) = self.admission.may_keep(client, message.data.len())
             && self.would_keep(message, settings, rules)
@@ -436,7 +451,7 @@ impl Home {
         };
         let keep = most > 0;
         if !keep {
-            // What was kept for somebody else is no past of this message.
+            // A log left from a subscriber that needed it is dropped: without this message it would have a hole.
             let log = core::mem::replace(&mut self.rows.get_mut(id).log, NONE);
             let before = self.log.abandon(log, now.unix_s).unwrap_or(previous);
             self.log.lose(id, before, offset);
@@ -489,7 +504,7 @@ impl Home {
         let found = self.find(message.hash, name).map(|id| self.rows.get(id));
         let number = found.map_or_else(|| rules.number_for(name), |row| row.rule);
         if message.retain && message.data.is_empty() {
-            // It takes away, and leaves nothing where something was.
+            // An empty message removes the retained one and is not kept itself.
             let takes = found.is_some_and(|row| row.has(RETAINS));
             if takes || rules.get(number).keep == Keep::Latest {
                 return false;
@@ -503,7 +518,7 @@ impl Home {
             || rules.get(number).messages_max() > 0
     }
 
-    /// Whom a message of this topic concerns.
+    /// The recipients of a message to this topic.
     fn find_subscribers(&mut self, id: u32, name: &[u8], here: &Matching, me: ShardId) -> Whom {
         let shards = self.filters.find_with(name, here, me);
         let groups = !self.groups.is_empty() && self.groups.find(name);
@@ -563,7 +578,7 @@ impl Home {
         });
     }
 
-    /// Drops what the log's bytes do not allow.
+    /// Drops messages until the log is within its budget of bytes.
     fn enforce_budget(&mut self, rules: &Rules, now: Now) {
         let mut emptied = Vec::new();
         let retained = rules.retained();

@@ -1,4 +1,4 @@
-//! What the Crore server decides: shards, topics, logs and connections.
+//! The logic of the Crore server: shards, topics, logs and connections.
 //!
 //! Sans-io: no sockets, no clock, no threads. Bytes, readiness, mail and the time come in as
 //! [`Input`], everything goes out through [`Io`], so that the server and a
@@ -8,60 +8,30 @@
 
 extern crate alloc;
 
-pub mod access;
-pub mod account;
-pub mod admission;
-mod asks;
-mod blobs;
-mod carrier;
+mod base;
+mod budget;
 pub mod conn;
-pub mod connection;
-pub mod control;
-mod deliver;
-mod drain;
-mod encode;
-mod ending;
-mod ends;
 pub mod filters;
-mod following;
 mod home;
-mod inbox;
-mod index;
-pub mod io;
-mod lanes;
 mod log;
 pub mod mail;
-mod matched;
-mod matching;
-mod outbox;
-pub mod pace;
-pub mod planted;
-pub mod position;
-mod properties;
-mod relief;
-mod rope;
-pub mod rules;
-mod run;
-mod sessions;
-pub mod settings;
+pub mod protocol;
 pub mod shard;
-mod shared;
-mod slab;
-pub mod snapshot;
-pub mod stats;
-mod sys;
-pub mod tables;
-pub mod time;
-pub mod totals;
-pub mod work;
+mod store;
 
-pub use conn::{ConnId, Link};
-pub use control::{Control, Report, Ticket};
-pub use drain::Settled;
-pub use io::{Close, Input, Io, Moved};
-pub use mail::{Mail, ShardId};
-pub use pace::Pace;
-pub use shard::{Shard, World};
-pub use stats::{Accounts, Reason, Stats, Transport};
-pub use tables::Tables;
-pub use time::Now;
+pub use base::ids::{ConnId, Link, ShardId};
+pub use base::pace::Pace;
+pub use base::strangers::Stranger;
+pub use base::time::Now;
+pub use base::{access, pace, planted, position, rules, settings, snapshot, time, work};
+pub use budget::stats::{Accounts, Moved, Reason, Stats, Transport};
+pub use budget::world::World;
+pub use budget::{account, admission, stats, totals};
+pub use conn::io;
+pub use conn::io::{Close, Input, Io};
+pub use mail::orders::{Control, Report, Settled, Ticket};
+pub use mail::{Mail, orders};
+pub use shard::restore::Restored;
+pub use shard::tables::Tables;
+pub use shard::{Shard, tables};
+pub use store::shared::{Part, Slice};

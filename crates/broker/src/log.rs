@@ -1,12 +1,12 @@
 //! The log of a home shard: the messages that are kept, chained by topic (oldest first) and by rule
 //! (in order of arrival, for age). The bytes lie in size classes and are recycled.
 //!
-//! Invariants: an entry stands in the chain of exactly one topic and one rule; a topic without
-//! entries has no row here, unless some expired that were not lost; the byte count is what the entries occupy. An entry's
-//! `previous` is the offset of the entry before it in its chain; the oldest's is the last one that was lost. What is
-//! superseded or has expired is not lost: nobody was promised it, and the chain closes over it.
+//! Invariants: an entry is in the chain of exactly one topic and one rule; a topic without entries has no row here,
+//! unless some of its messages went without being lost; the byte count is the space that the entries occupy. An entry's
+//! `previous` is the offset of the entry before it in its chain; for the oldest it is the last offset that was lost.
+//! Superseded and expired messages are not lost: no reader may expect them, and the chain closes over them.
 //!
-//! It does not decide who may read, and knows neither names nor subscribers.
+//! It does not decide which clients may read, and knows neither names nor subscribers.
 
 mod arrival;
 mod doomed;
@@ -24,11 +24,14 @@ mod snapshot;
 #[cfg(test)]
 mod tests;
 
+use crate::mail::new::New;
 use alloc::collections::BTreeSet;
 use alloc::vec::Vec;
 
-use crate::admission::{Admission, Client};
-use crate::blobs::{Blobs, occupied};
+use crate::base::rules::Rules;
+use crate::base::settings::{Keep, Rule};
+use crate::base::work::Steps;
+use crate::budget::admission::Admission;
 pub use crate::log::arrival::{Arrival, Arrivals};
 use crate::log::arrival::{Losses, Marks};
 use crate::log::doomed::DOOMED;
@@ -36,20 +39,18 @@ use crate::log::entry::{Chain, Entry, LENGTH_BYTES, MARKED, taken_by};
 use crate::log::keys::{Key, Keys};
 pub use crate::log::seek::{Back, Sought};
 pub use crate::log::snapshot::Past;
-use crate::rules::Rules;
-use crate::settings::{Keep, Rule};
-use crate::shared::{Shared, Slice};
-use crate::slab::{NONE, Slab};
-use crate::work::Steps;
+use crate::store::blobs::{Blobs, occupied};
+use crate::store::shared::{Shared, Slice};
+use crate::store::slab::{NONE, Slab};
 
-/// How many of the oldest entries are compared when the byte budget is spent, to find a topic that
-/// is far over its share.
+/// How many of the oldest entries of each rule are compared when the byte budget is spent, to find a topic that is far
+/// over its share.
 const VICTIMS_COMPARED: usize = 16;
-/// Readers of one home that get further pages of long chains at once without walking to their place again;
-/// 1 KiB. In tests so few that readers take each other's.
+/// Readers of one home that get further pages of long chains at once without searching for their place again; 1 KiB. In
+/// tests so few that readers take each other's fingers.
 const FINGERS: usize = if cfg!(test) { 2 } else { 256 };
 
-/// What a set takes for each of its members, about.
+/// About the bytes that a set needs for each member.
 const MORTAL_BYTES: usize = 20;
 
 /// The oldest and the youngest entry of a rule, and how long its messages live; 0 is without end.
@@ -60,16 +61,16 @@ struct Ages {
     marks: Marks,
 }
 
-/// Why an entry goes.
+/// Why an entry is removed.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Gone {
-    /// By a limit: who has not seen it misses it.
+    /// Removed by a limit: a reader that has not seen it misses it.
     Lost,
-    /// It is superseded or has expired: nobody misses it.
+    /// Superseded or expired: no reader misses it.
     Unneeded,
 }
 
-/// All that is kept by one home.
+/// All messages that one home keeps.
 pub struct Log {
     entries: Slab<Entry>,
     chains: Slab<Chain>,
@@ -77,63 +78,27 @@ pub struct Log {
     keys: Keys,
     admission: Admission,
     ages: Vec<Ages>,
-    /// Entries with an end of their own: chain, second of the end, entry. So what has expired in a chain is found without
-    /// looking at the rest.
+    /// Entries with a time to live of their own: chain, second of expiry, entry. So the expired entries of a chain are
+    /// found without looking at the others.
     mortals: BTreeSet<(u32, u32, u32)>,
-    /// Chains that are nobody's any more and are not empty yet, see `doomed.rs`.
+    /// Chains of deleted or emptied topics that still have messages, see `doomed.rs`.
     doomed: BTreeSet<u32>,
-    /// What it has done.
+    /// Steps of work done.
     pub steps: Steps,
-    /// Entries that were the last of a page, for whoever asks for the next one.
+    /// Entries that were the last of a page, for the request of the next one.
     fingers: [u32; FINGERS],
     /// Bytes that the messages may occupy.
     pub budget_bytes: usize,
     losses: Losses,
     /// Messages that a newer one of their key took the place of.
     pub superseded: u64,
-    /// Messages whose time to live had passed before anything else took them away.
+    /// Messages that expired before a limit removed them.
     pub expired: u64,
 }
 
-/// A message on its way into the log.
-pub struct New<'a> {
-    /// The home's topic row.
-    pub topic: u32,
-    /// Its home's sequence number.
-    pub offset: u64,
-    /// The topic's previous offset.
-    pub previous: u64,
-    /// Whom it counts for while it is kept.
-    pub owner: Client,
-    /// Unix seconds.
-    pub time_s: u32,
-    /// Seconds that it lives, if it brought a number.
-    pub ttl_s: Option<u32>,
-    /// Key, or empty.
-    pub key: &'a [u8],
-    /// Content type, or empty.
-    pub content_type: &'a [u8],
-    /// Event name, or empty.
-    pub event: &'a [u8],
-    /// What else was said of it (see [`Publish::attributes`](crate::home::Publish)), or empty.
-    pub attributes: &'a [u8],
-    /// MQTT's quality of service.
-    pub qos: u8,
-    /// Published to be retained.
-    pub retain: bool,
-    /// Whether the frame is a binary one.
-    pub binary: bool,
-    /// Whether its topic keeps only the newest message of each key.
-    pub latest: bool,
-    /// The WebSocket frame.
-    pub frame: &'a [u8],
-    /// The same, of a large message that is there already, laid out as [`Log::lay_out`] does.
-    pub whole: Option<Slice>,
-}
-
 impl Log {
-    /// An empty log of topics with these rules, which counts what it keeps in `admission`. `seed` keys the hash of
-    /// messages' keys.
+    /// An empty log of topics with these rules, which counts its bytes by client in `admission`. `seed` keys the hash
+    /// of messages' keys.
     pub fn new(rules: &Rules, budget_bytes: usize, seed: u64, admission: Admission) -> Self {
         Log {
             entries: Slab::new(),
@@ -161,7 +126,7 @@ impl Log {
             + self.mortals.len() * MORTAL_BYTES
     }
 
-    /// Bytes that it has for messages and their rows, used or not.
+    /// Bytes reserved for messages and their rows, used or not.
     pub fn reserved_bytes(&self) -> usize {
         self.blobs.reserved_bytes() + self.entries.bytes() + self.chains.bytes() + self.keys.bytes()
     }
@@ -181,7 +146,7 @@ impl Log {
         self.keys.len()
     }
 
-    /// Messages of a chain; `NONE` is an empty one.
+    /// Messages of a chain; `NONE` is an empty chain.
     pub fn count(&self, chain: u32) -> u32 {
         if chain == NONE {
             0
@@ -190,8 +155,8 @@ impl Log {
         }
     }
 
-    /// Appends a message to a topic's chain, takes away what it supersedes, trims the chain to `most` messages and to
-    /// its rule's bytes, and returns the chain.
+    /// Appends a message to a topic's chain, removes the message that it supersedes, trims the chain to `most` messages
+    /// and to its rule's bytes, and returns the chain.
     pub fn append(
         &mut self,
         mut chain: u32,
@@ -204,7 +169,7 @@ impl Log {
         if latest && chain != NONE {
             self.supersede(chain, new.key);
         }
-        // Trimming first lets the new message take the place of the one that goes.
+        // Trimming first lets the new message reuse the place of the removed one.
         while self.over(chain, rule, most, new.frame.len()) {
             chain = self.drop_oldest(chain, new.time_s);
         }
@@ -238,7 +203,7 @@ impl Log {
         chain
     }
 
-    /// The bytes of a large message as a log keeps them, and its frame among them: whoever else needs it need not copy it.
+    /// The bytes of a large message as a log keeps them; returns the frame among them, which other holders can share.
     pub fn lay_out(new: &New<'_>, frame: [&[u8]; 2], admission: &Admission) -> Slice {
         let frame_bytes = frame[0].len() + frame[1].len();
         let bytes = with_parts(new, frame, |parts| parts.concat()).into_boxed_slice();
@@ -246,7 +211,7 @@ impl Log {
         Shared::new(bytes, admission).slice(len - frame_bytes..len)
     }
 
-    /// An entry that stands in the order of its rule, but not yet in its chain.
+    /// Adds an entry to the list of its rule, but not yet to its chain.
     fn insert(&mut self, chain: u32, previous: u64, new: &New<'_>) -> u32 {
         let end_s = new.ttl_s.map(|ttl_s| new.time_s.saturating_add(ttl_s));
         let (blobs, admission) = (&mut self.blobs, &self.admission);
@@ -292,9 +257,9 @@ impl Log {
         }
     }
 
-    /// Drops what the byte budget does not allow: the oldest first, and among the oldest those of
-    /// the topic furthest over its share; what rule `last` keeps only when nothing else is left. `emptied` is told the
-    /// topics and rules whose chain has nothing left, and the chain that they have now.
+    /// Removes messages until the byte budget is kept: the oldest of the topic that is furthest over its share, among
+    /// topics with the oldest messages; messages of rule `last` only when there are no others. `emptied` gets the topic
+    /// and rule of each chain that has become empty, and the topic's chain from now on.
     pub fn enforce_budget(&mut self, now_s: u32, last: u8, mut emptied: impl FnMut(u32, u8, u32)) {
         while self.bytes() > self.budget_bytes || self.blobs.is_full() {
             if self.clear_some(1) > 0 {
@@ -336,7 +301,7 @@ impl Log {
         best.map(|(_, _, chain)| chain)
     }
 
-    /// Drops a whole chain; a long one is nobody's from now on and goes bit by bit.
+    /// Removes a whole chain; a long one is doomed and goes bit by bit.
     pub fn clear(&mut self, chain: u32) {
         if chain == NONE {
             return;
@@ -354,13 +319,13 @@ impl Log {
         }
     }
 
-    /// Drops a chain whose topic goes on without a log; returns where the last message stood that was lost, if that
-    /// is not the last one.
+    /// Removes a chain whose topic goes on without a log; returns the last lost offset, unless all up to the topic's
+    /// last message is lost.
     pub fn abandon(&mut self, mut chain: u32, now_s: u32) -> Option<u64> {
         if self.is_long(chain) && !self.may_expire(chain) {
             chain = self.lose_all(chain, now_s);
         }
-        // Sessions have it keep so many at most where its rule keeps none.
+        // A topic whose rule keeps none has at most the messages that are kept for sessions.
         while self.count(chain) > 0 {
             chain = self.drop_oldest(chain, now_s);
         }
@@ -369,7 +334,7 @@ impl Log {
         lost
     }
 
-    /// Bytes of a chain's messages; `NONE` is an empty one.
+    /// Bytes of a chain's messages; `NONE` is an empty chain.
     pub fn chain_bytes(&self, chain: u32) -> u32 {
         match chain {
             NONE => 0,
@@ -377,8 +342,8 @@ impl Log {
         }
     }
 
-    /// Drops the messages of a chain up to this offset, oldest first and so many at most, as a limit would. Returns the
-    /// chain or `NONE`, and how many went.
+    /// Removes the messages of a chain up to this offset, oldest first and at most `most`, as a limit would. Returns
+    /// the chain or `NONE`, and how many were removed.
     pub fn drop_until(&mut self, mut chain: u32, until: u64, most: u32, now_s: u32) -> (u32, u32) {
         if until == u64::MAX && most == u32::MAX && self.is_long(chain) {
             let count = self.count(chain);
@@ -396,7 +361,7 @@ impl Log {
         (chain, dropped)
     }
 
-    /// Drops the oldest message of a chain that has some; returns the chain or `NONE`.
+    /// Removes the oldest message of a chain that has some; returns the chain or `NONE`.
     fn drop_oldest(&mut self, chain: u32, now_s: u32) -> u32 {
         let oldest = self.chains.get(chain).oldest();
         if self.is_expired(oldest, now_s) {
@@ -406,14 +371,14 @@ impl Log {
         self.take(NONE, oldest, Gone::Lost)
     }
 
-    /// Takes the message of this key away from a chain that keeps the latest, if there is one.
+    /// Removes the message with this key from a chain that keeps the latest, if there is one.
     pub fn remove_key(&mut self, chain: u32, key: &[u8]) {
         if chain != NONE {
             self.supersede(chain, key);
         }
     }
 
-    /// Takes the message of this key away, if there is one.
+    /// Removes the message with this key, if there is one.
     fn supersede(&mut self, chain: u32, key: &[u8]) {
         if let Some(row) = self.key_row(chain, key) {
             let Key { entry, before, .. } = *self.keys.get(row);
@@ -440,8 +405,8 @@ impl Log {
             .expect("a keyed entry has a row")
     }
 
-    /// Takes the entry behind `before` (`NONE`: the oldest) out of its chain; returns the chain, which is
-    /// `NONE` when all up to the topic's last message is lost. Only the oldest is ever lost.
+    /// Removes the entry behind `before` (`NONE`: the oldest) from its chain; returns the chain, or `NONE` when all up
+    /// to the topic's last message is lost. Only the oldest is ever lost.
     fn take(&mut self, before: u32, id: u32, gone: Gone) -> u32 {
         let chain = self.entries.get(id).chain;
         self.steps.add(1);
@@ -510,7 +475,7 @@ impl Log {
         chain
     }
 
-    /// An entry goes: its mark goes to the one before it.
+    /// An entry is removed: its mark passes to the entry before it.
     fn unmark(&mut self, id: u32) {
         let entry = self.entries.get(id);
         if entry.form & MARKED == 0 {
@@ -527,7 +492,7 @@ impl Log {
     }
 }
 
-/// The parts of a message's bytes, in the order that [`Entry::parts`] reads; the frame may have two.
+/// Calls `take` with the parts of a message's bytes, in the order that [`Entry::parts`] reads; the frame may have two.
 fn with_parts<T>(new: &New<'_>, frame: [&[u8]; 2], take: impl FnOnce(&[&[u8]]) -> T) -> T {
     let end = new
         .ttl_s

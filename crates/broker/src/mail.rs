@@ -1,64 +1,47 @@
-//! What shards say to each other: one mail per peer and turn, in order.
+//! Mail between shards: one mail per peer and turn, in order.
 //!
 //! A *carrier* (the shard that holds a connection) **asks** a *home* (the shard that holds a
 //! topic's log); a home **tells** carriers. Messages cross once per shard: the frames of a turn lie
 //! side by side in one shared [`Frames`], and each tell names its span.
 
+pub(crate) mod inbox;
+pub(crate) mod lanes;
+pub(crate) mod new;
+pub mod orders;
+pub(crate) mod properties;
+pub(crate) mod session;
+mod span;
+
 mod frames;
 
+use crate::base::ids::ShardId;
 use alloc::boxed::Box;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 
 use crore_wire::mqtt::ReasonCode;
 
-use crate::admission::{Client, Reached};
-use crate::position::Since;
-use crate::sessions::{ConnOf, Kept, SessionId, Will};
+use crate::base::position::Since;
+use crate::budget::admission::{Client, Party, Reached};
+use crate::mail::session::{ConnOf, Kept, SessionId, Will};
 
 pub use frames::{FRAMES_KEPT_BYTES, Frames, ORIGIN_BYTES, Record};
+pub use span::Span;
 
-/// A shard's number.
-pub type ShardId = u16;
-
-/// Which request of which connection an answer belongs to.
+/// The request of a connection that an answer belongs to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ReplyTo {
     /// The connection's row.
     pub slot: u32,
-    /// The row's life.
+    /// Tells apart the connections that have used the row.
     pub generation: u16,
     /// The connection's request.
     pub request: u16,
-    /// Which topic of a set, or which line of a batch.
+    /// The topic of a set, or the line of a batch.
     pub part: u32,
 }
 
-/// Bytes within [`Mail::bytes`].
-#[derive(Clone, Copy, Debug, Default)]
-pub struct Span {
-    start: u32,
-    len: u32,
-}
-
-impl Span {
-    /// Copies `part` behind `bytes`.
-    pub fn of(bytes: &mut Vec<u8>, part: &[u8]) -> Span {
-        let start = bytes.len() as u32;
-        bytes.extend_from_slice(part);
-        Span {
-            start,
-            len: part.len() as u32,
-        }
-    }
-
-    /// The bytes.
-    pub fn in_bytes<'a>(&self, bytes: &'a [u8]) -> &'a [u8] {
-        &bytes[self.start as usize..(self.start + self.len) as usize]
-    }
-}
-
-/// What a publisher wants to know.
+/// The answer that a publisher wants.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Answer {
     /// Nothing.
@@ -69,14 +52,14 @@ pub enum Answer {
     Failure(ReplyTo),
 }
 
-/// What is done to a topic as a whole.
+/// An action on a topic as a whole.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Verb {
     /// Make it, if it does not exist.
     Create,
-    /// Say how it stands.
+    /// Report its state.
     Info,
-    /// End it for its subscribers.
+    /// Delete it and end its subscriptions.
     Delete,
     /// Empty it; its subscribers stay.
     Purge,
@@ -99,9 +82,9 @@ pub enum Ask {
         event: Span,
         /// Its key.
         key: Span,
-        /// What else was said of it.
+        /// The publisher's number and MQTT properties, or empty.
         attributes: Span,
-        /// Seconds that it lives, if it says so.
+        /// Seconds that it lives, if it brings a time to live.
         ttl_s: Option<u32>,
         /// MQTT's quality of service.
         qos: u8,
@@ -109,48 +92,48 @@ pub enum Ask {
         retain: bool,
         /// A binary frame.
         binary: bool,
-        /// What a retry would bring too.
-        idempotency_key: Span,
-        /// Who wants to know.
+        /// The idempotency key that a retry would repeat, and the party it belongs to.
+        retry: Option<(Span, Party)>,
+        /// The answer that the publisher wants.
         answer: Answer,
-        /// For whom its topic is made, if it does not exist.
+        /// The client for which its topic is made, if it does not exist.
         client: Client,
     },
     /// Subscribe one connection.
     Attach(Attach, Span),
     /// Subscribe one connection to filters, with a line feed between.
     AttachFilters(AttachFilters, Span),
-    /// No subscriber of this filter any more.
+    /// The carrier has no subscriber of this filter any more.
     LeaveFilter(Span),
-    /// One subscriber less.
+    /// The carrier gives back a counted subscription: the topic has one subscriber less.
     Leave {
         /// The keyed hash of the name.
         hash: u32,
         /// The carrier's topic row.
         topic: u32,
-        /// The row's life.
+        /// Counts the uses of the row.
         serial: u16,
     },
     /// Create, describe or delete a topic.
     Topic {
-        /// What to do.
+        /// The action.
         verb: Verb,
         /// The keyed hash of the name.
         hash: u32,
         /// The topic.
         name: Span,
-        /// Who wants to know.
+        /// The request to answer.
         to: ReplyTo,
-        /// For whom it is made.
+        /// The client for which it is made.
         client: Client,
     },
-    /// Somebody needs the messages of a topic kept, whatever its rule says; or does no more.
+    /// A subscriber needs the messages of a topic kept, whatever its rule says; or no longer does.
     KeepLog {
         /// The keyed hash of the name.
         hash: u32,
         /// The topic.
         name: Span,
-        /// Needs them.
+        /// Whether the subscriber needs them.
         on: bool,
     },
     /// An MQTT client connects and wants its session.
@@ -161,9 +144,9 @@ pub enum Ask {
         hash: u32,
         /// The client id.
         client: Box<[u8]>,
-        /// What there was of the session ends.
+        /// The former session ends.
         clean: bool,
-        /// Whom it counts for.
+        /// The client that the session is counted for.
         owner: Client,
     },
     /// An MQTT connection has ended.
@@ -174,14 +157,14 @@ pub enum Ask {
         to: ReplyTo,
         /// The share name.
         name: Box<[u8]>,
-        /// Which topics.
+        /// Its topics.
         filter: Box<[u8]>,
         /// Messages that it may have unacknowledged.
         credit: u32,
-        /// Its session has not subscribed before.
+        /// Whether its session has not subscribed before.
         counts: bool,
     },
-    /// A member has done with messages.
+    /// A member has finished with messages, and can take as many more.
     GroupCredit {
         /// The group.
         group: u64,
@@ -190,40 +173,40 @@ pub enum Ask {
         /// How many.
         count: u32,
     },
-    /// A member goes.
+    /// A member leaves.
     LeaveGroup(Box<LeaveGroup>),
-    /// A session that was away subscribes no more.
+    /// A session whose client is away ends its subscription.
     ReleaseGroup {
         /// The share name.
         name: Box<[u8]>,
-        /// Which topics.
+        /// Its topics.
         filter: Box<[u8]>,
     },
-    /// Answer when all that was asked before is done.
+    /// Answer once all earlier asks are done.
     Fence(ReplyTo),
-    /// Tell this connection which topics have subscribers, from now on.
+    /// From now on, tell this connection which topics have subscribers.
     Follow {
         /// The connection.
         to: ReplyTo,
-        /// Which topics.
+        /// Its topics.
         filter: Span,
     },
-    /// The next page of the snapshot, please.
+    /// Send the next page of the snapshot.
     FollowOn(ReplyTo),
-    /// It follows no more.
+    /// Stop following.
     Unfollow(ReplyTo),
 }
 
-/// What an MQTT connection gives back when it ends.
+/// The state that an MQTT connection gives back when it ends.
 #[derive(Debug)]
 pub struct Farewell {
     /// The session.
     pub id: SessionId,
-    /// Whom it counts for.
+    /// The client that the session is counted for.
     pub owner: Client,
-    /// What is left of it, unless it ends too.
+    /// Its kept state, unless the session ends too.
     pub kept: Option<Kept>,
-    /// What is published then.
+    /// The message to publish then.
     pub will: Option<Box<Will>>,
 }
 
@@ -236,16 +219,16 @@ pub struct Unacked {
     pub offset: u64,
 }
 
-/// What a member of a group gives back when it goes.
+/// The state that a member of a group gives back when it leaves.
 #[derive(Debug)]
 pub struct LeaveGroup {
     /// The group.
     pub group: u64,
     /// The member.
     pub to: ReplyTo,
-    /// Messages for somebody else.
+    /// Its unacknowledged messages, which go to other members.
     pub unacked: Vec<Unacked>,
-    /// Its session subscribes no more.
+    /// Whether its session ends the subscription.
     pub ends: bool,
 }
 
@@ -258,12 +241,12 @@ pub enum Given {
         home: ShardId,
         /// The session.
         id: SessionId,
-        /// Whom it counts for.
+        /// The client that the session is counted for.
         owner: Client,
-        /// What it left behind when it was away.
+        /// The state that it left when its last connection ended.
         kept: Option<Kept>,
     },
-    /// It goes without.
+    /// The client is refused.
     Refused(ReasonCode),
 }
 
@@ -274,61 +257,61 @@ pub struct Attach {
     pub hash: u32,
     /// The carrier's topic row.
     pub topic: u32,
-    /// The row's life.
+    /// Counts the uses of the row.
     pub serial: u16,
-    /// Who asks.
+    /// The request to answer.
     pub to: ReplyTo,
-    /// From where on.
+    /// Where to begin.
     pub since: Since,
     /// A long-poll: one message is enough.
     pub poll: bool,
-    /// Messages that it can take at most.
+    /// The most messages that it can take.
     pub most: u32,
     /// It takes compressed frames.
     pub deflate: bool,
-    /// The next page of a subscription that is counted already; of a long-poll that is over, where it stands.
+    /// The next page of a subscription that is counted already; for a long-poll that is over, only where it stands.
     pub again: bool,
-    /// It wants the retained message, unless what it begins with is newer.
+    /// It wants the retained message, unless the first message of the subscription is newer.
     pub retained: bool,
-    /// For whom the topic is made, if it does not exist.
+    /// The client for which the topic is made, if it does not exist.
     pub client: Client,
 }
 
 /// Filters of one connection on their way to a home, which answers for all of them together.
 #[derive(Clone, Copy, Debug)]
 pub struct AttachFilters {
-    /// Who asks.
+    /// The request to answer.
     pub to: ReplyTo,
-    /// The life of these filters at the connection.
+    /// The serial of the filters' group at the connection.
     pub serial: u32,
-    /// From where on.
+    /// Where to begin.
     pub since: Since,
-    /// For a further page: up to here only what is kept by `latest` or retained is wanted, see [`MatchPage::from`].
+    /// For a further page: up to here only messages kept by `latest` or retained are wanted, see [`MatchPage::from`].
     pub from: u64,
-    /// For a further page: losses up to this number are not missed, see [`MatchPage::base`].
+    /// For a further page: losses up to this number do not count, see [`MatchPage::base`].
     pub base: u64,
     /// A long-poll: one message is enough.
     pub poll: bool,
-    /// The next page: the filters are registered.
+    /// A further page: the filters are registered already.
     pub again: bool,
 }
 
-/// How an attach ended.
+/// The outcome of an attach.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Attached {
-    /// The subscription stands.
+    /// The subscription has begun.
     Yes,
     /// The topic was deleted and the position is older.
     Gone,
-    /// Publishers create topics here, and none did.
+    /// Only publishers may create topics here, and none has done so.
     Forbidden,
     /// Another long-poll waits and stays.
     Conflict,
-    /// No room for another topic, or this client makes too many.
+    /// No room for another topic, or the client creates too many.
     Full(Reached),
 }
 
-/// How a topic stands.
+/// The state of a topic.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Info {
     /// Messages kept.
@@ -337,39 +320,39 @@ pub struct Info {
     pub requested_s: Option<u32>,
     /// Present subscribers.
     pub subscribers: u32,
-    /// Somebody who may be away needs its messages kept.
+    /// A subscriber, perhaps an absent one, needs its messages kept.
     pub wanted: bool,
-    /// The newest message, or where the topic begins.
+    /// The offset of the newest message, or where the topic begins.
     pub offset: u64,
-    /// The life of the log.
+    /// The epoch of the log.
     pub epoch: u32,
 }
 
 /// The answer to a publish or to a [`Verb`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Outcome {
-    /// Done; for a create, the topic is new; for a publish, it may have found subscribers.
+    /// Done. A create has made the topic; a publish may have found subscribers.
     Done(Info),
-    /// A create found the topic there.
+    /// The topic to create existed already.
     Existed(Info),
     /// There is no such topic.
     Missing,
-    /// No room for another topic, or this client makes too many.
+    /// No room for another topic, or the client creates too many.
     Full(Reached),
-    /// A publish with this idempotency key was done before; this is the first answer.
+    /// A publish with this idempotency key was done before; this is its answer.
     Replayed(Info),
-    /// The idempotency key came with another message before; nothing is published.
+    /// The idempotency key came with another message before; nothing was published.
     OtherMessage,
 }
 
 /// From a home to a carrier.
 #[derive(Debug)]
 pub enum Tell {
-    /// A message, for every subscriber that is at the head.
+    /// A message, for every subscriber that has read up to the head.
     Live {
         /// The carrier's topic row.
         topic: u32,
-        /// The row's life.
+        /// Counts the uses of the row.
         serial: u16,
         /// The message.
         record: Record,
@@ -378,9 +361,9 @@ pub enum Tell {
     Page {
         /// The carrier's topic row.
         topic: u32,
-        /// The row's life.
+        /// Counts the uses of the row.
         serial: u16,
-        /// For whom.
+        /// The subscriber.
         to: ReplyTo,
         /// The page.
         page: Page,
@@ -389,18 +372,18 @@ pub enum Tell {
     Match {
         /// The carrier's topic row, or `NONE`.
         topic: u32,
-        /// The row's life.
+        /// Counts the uses of the row.
         serial: u16,
-        /// Where the topic's name lies in [`Frames`].
+        /// The place of the topic's name in [`Frames`].
         name: u32,
         /// The message.
         record: Record,
     },
     /// A bounded part of the past, for one subscriber by filter.
     Matches {
-        /// For whom.
+        /// The subscriber.
         to: ReplyTo,
-        /// The life of its filters.
+        /// The serial of the filters' group at the connection.
         serial: u32,
         /// The page.
         page: MatchPage,
@@ -409,19 +392,19 @@ pub enum Tell {
     Gone {
         /// The carrier's topic row.
         topic: u32,
-        /// The row's life.
+        /// Counts the uses of the row.
         serial: u16,
     },
-    /// A later long-poll takes the place of those that wait.
+    /// A later long-poll displaces the waiting ones.
     Displaced {
         /// The carrier's topic row.
         topic: u32,
-        /// The row's life.
+        /// Counts the uses of the row.
         serial: u16,
     },
-    /// To a publisher.
+    /// The answer to a publisher.
     Outcome(ReplyTo, Outcome),
-    /// All that stood before a [`Ask::Fence`] is done.
+    /// All asks before an [`Ask::Fence`] are done.
     Fenced(ReplyTo),
     /// To a member of a shared subscription: the group, unless there is no room for its filter.
     GroupJoined {
@@ -429,7 +412,7 @@ pub enum Tell {
         to: ReplyTo,
         /// The group.
         group: Option<u64>,
-        /// Its session counts among those that have subscribed since then.
+        /// Whether the home counted its session as a new subscriber.
         counts: bool,
     },
     /// A message for a member of a group.
@@ -438,7 +421,7 @@ pub enum Tell {
         to: ReplyTo,
         /// The group.
         group: u64,
-        /// Where the topic's name lies.
+        /// The place of the topic's name in [`Frames`].
         name: u32,
         /// The message.
         record: Record,
@@ -447,25 +430,25 @@ pub enum Tell {
     Session(ReplyTo, Box<Given>),
     /// To an MQTT connection: another one has claimed its session.
     SessionTaken(ConnOf),
-    /// Topics that have subscribers now, or have none any more.
+    /// Topics that now have subscribers, or no longer have any.
     Interest {
         /// The follower.
         to: ReplyTo,
-        /// Which topics.
+        /// The topics.
         news: News,
-        /// What else it means.
+        /// Whether it is news or a page of the snapshot.
         part: Part,
     },
 }
 
-/// What a follower's news mean besides what they say.
+/// The part of a follower's stream that some news belong to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Part {
-    /// They happened.
+    /// Changes as they happen.
     Live,
-    /// They hold a page of the snapshot, and there is more.
+    /// A page of the snapshot; there are more.
     More,
-    /// They hold the last page of this home.
+    /// The last page of the snapshot of this home.
     Last,
 }
 
@@ -499,7 +482,7 @@ impl News {
         self.0.len()
     }
 
-    /// Whether there is nothing to tell.
+    /// Whether it is empty.
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
@@ -508,36 +491,36 @@ impl News {
 /// The answer to an attach.
 #[derive(Clone, Copy, Debug)]
 pub struct Page {
-    /// How it ended; the rest counts only for [`Attached::Yes`], and `head` for [`Attached::Gone`].
+    /// The outcome; the rest counts only for [`Attached::Yes`], and `head` for [`Attached::Gone`] too.
     pub attached: Attached,
     /// The records, within [`Frames::pages`].
     pub first: u32,
     /// How many.
     pub count: u32,
-    /// What the subscriber has seen once it has this page, or where the topic was deleted.
+    /// The subscriber's offset after this page, or the offset at which the topic was deleted.
     pub head: u64,
-    /// The life of the log.
+    /// The epoch of the log.
     pub epoch: u32,
-    /// Unix second of the newest message that is kept, if one is.
+    /// Unix second of the newest kept message, if there is one.
     pub newest_s: Option<u32>,
-    /// Nothing newer is in the log: live messages follow.
+    /// The page reaches the end of the log: live messages follow.
     pub at_head: bool,
-    /// Messages between the asked position and this page are lost.
+    /// Whether messages between the position asked for and this page are lost.
     pub gap: bool,
     /// The answer to an attach that was counted before.
     pub again: bool,
-    /// The home counted a subscriber: the carrier owes it a leave.
+    /// Whether the home counted a subscriber: the carrier owes it an [`Ask::Leave`].
     pub counted: bool,
-    /// So many records, from the first on, are the topic's retained state.
+    /// The number of records, from the first on, that are the topic's retained state.
     pub retained: u32,
-    /// Nothing else was asked for: what the subscriber has seen stays as it is.
+    /// Only retained messages were asked for: the subscriber's offset does not change.
     pub only_retained: bool,
 }
 
 /// The answer to an attach by filter.
 #[derive(Clone, Copy, Debug)]
 pub struct MatchPage {
-    /// How it ended; the rest counts only for [`Attached::Yes`], and `head` for [`Attached::Gone`].
+    /// The outcome; the rest counts only for [`Attached::Yes`], and `head` for [`Attached::Gone`] too.
     pub attached: Attached,
     /// The records, within [`Frames::pages`].
     pub first: u32,
@@ -545,23 +528,23 @@ pub struct MatchPage {
     pub count: u32,
     /// The names of their topics, within [`Frames::names`].
     pub names: u32,
-    /// What the subscriber has seen of this home once it has this page.
+    /// The subscriber's offset at this home after this page.
     pub head: u64,
-    /// Where the subscription began; messages up to here are of the snapshot of latest values and retained messages.
+    /// Where the subscription began; messages up to here belong to the snapshot of latest values and retained messages.
     pub from: u64,
-    /// The number of the last loss before the subscription began, which promised nothing of what was lost by then; 0
-    /// when it began with a position.
+    /// The number of the last loss when the subscription began: losses up to it are no gap. 0 when it began with a
+    /// position.
     pub base: u64,
-    /// The life of the log.
+    /// The epoch of the log.
     pub epoch: u32,
-    /// Nothing newer is in the log: live messages follow.
+    /// The page reaches the end of the log: live messages follow.
     pub at_head: bool,
-    /// Messages between the asked position and the end of this page are lost.
+    /// Whether messages between the position asked for and the end of this page are lost.
     pub gap: bool,
 }
 
 impl Tell {
-    /// The topic that it concerns at the carrier: tells of one topic keep their order.
+    /// The carrier's topic row: tells of one topic keep their order.
     pub fn topic(&self) -> Option<u32> {
         match self {
             Tell::Live { topic, .. }
@@ -581,20 +564,20 @@ impl Tell {
     }
 }
 
-/// All that one shard says to another in one turn.
+/// All mail from one shard to another in one turn.
 pub struct Mail {
-    /// Who says it.
+    /// The sender.
     pub from: ShardId,
-    /// To the receiver as a home.
+    /// Asks to the receiver as a home.
     pub asks: Vec<Ask>,
-    /// What the asks' spans mean.
+    /// The bytes that the asks' spans refer to.
     pub bytes: Vec<u8>,
-    /// To the receiver as a carrier.
+    /// Tells to the receiver as a carrier.
     pub tells: Vec<Tell>,
-    /// What the tells' records mean.
+    /// The frames that the tells' records refer to.
     pub frames: Option<Arc<Frames>>,
-    /// Bytes of earlier asks that the sender has dealt with: the receiver may send as many again.
+    /// Bytes of earlier asks that the sender has handled: the receiver may send as many again.
     pub credit_bytes: usize,
-    /// When what the asks publish was read: [`Shard::stamp`](crate::Shard::stamp) of the sender's turn.
+    /// When the messages that the asks publish were read: [`Shard::stamp`](crate::Shard::stamp) of the sender's turn.
     pub stamp: u64,
 }

@@ -1,16 +1,16 @@
-//! Whatever connections do, in any order: no more are in than may be, those who are in are served, and when all are
-//! gone every counter stands where it began.
+//! Whatever connections do, in any order: no more are let in than the limits allow, those that are in are served, and
+//! when all are gone every counter stands where it began.
 
-use std::collections::BTreeMap;
 use std::net::IpAddr;
 use std::sync::Arc;
 
-use crore_broker::admission::Admission;
-use crore_broker::rules::Rules;
 use crore_broker::settings::Settings;
-use crore_broker::{Close, ConnId, Input, Io, Link, Mail, Now, Shard, ShardId, World};
+use crore_broker::{Shard, World};
 use crore_wire::http::forwarded::is_trusted;
 use proptest::prelude::*;
+use support::NOW;
+
+mod support;
 
 const CONNECTIONS_MAX: usize = 6;
 const PER_ADDRESS_MAX: u32 = 3;
@@ -18,32 +18,6 @@ const PER_SHARD_MAX: usize = 5;
 /// Peers: two clients and two trusted proxies.
 const ADDRESSES: [&str; 4] = ["192.0.2.1", "2001:db8::1", "10.0.0.1", "::ffff:10.9.9.9"];
 const CLIENTS: [&str; 3] = ["192.0.2.1", "2001:db8::1", "198.51.100.7"];
-
-/// Sockets that take everything.
-#[derive(Default)]
-struct Sockets {
-    open: BTreeMap<u32, Option<ConnId>>,
-    sent: BTreeMap<u32, Vec<u8>>,
-}
-
-impl Io for Sockets {
-    fn open(&mut self, link: Link, conn: ConnId) {
-        self.open.insert(link.0, Some(conn));
-    }
-    fn send(&mut self, link: Link, parts: &[&[u8]]) -> usize {
-        assert!(self.open.contains_key(&link.0), "{link:?} is closed");
-        let sent = self.sent.entry(link.0).or_default();
-        parts.iter().for_each(|part| sent.extend_from_slice(part));
-        parts.iter().map(|part| part.len()).sum()
-    }
-    fn interest(&mut self, _: Link, _: ConnId, _: bool, _: bool) {}
-    fn close(&mut self, link: Link, how: Close) {
-        if how != Close::Drain {
-            assert!(self.open.remove(&link.0).is_some(), "{link:?} closed twice");
-        }
-    }
-    fn post(&mut self, _: ShardId, _: Mail) {}
-}
 
 #[derive(Clone, Debug)]
 enum Step {
@@ -68,15 +42,13 @@ fn step() -> impl Strategy<Value = Step> {
 }
 
 struct Town {
-    shards: Vec<Shard>,
-    sockets: Vec<Sockets>,
+    of: support::Town,
     world: Arc<World>,
-    now: Now,
-    links: u32,
+    opened: usize,
 }
 
 impl Town {
-    /// Two shards, each a home of its own for what is asked here: mail between them goes nowhere.
+    /// Two shards, each a home of its own for these requests: mail between them is not carried.
     fn new(proxy_protocol: bool) -> Town {
         let mut settings = Settings::default();
         settings.limits.connections_max = CONNECTIONS_MAX;
@@ -84,62 +56,50 @@ impl Town {
         settings.limits.connections_per_shard = PER_SHARD_MAX;
         settings.http.trusted_proxies = vec![("10.0.0.0".parse().unwrap(), 8)];
         settings.http.proxy_protocol = proxy_protocol;
-        let admission = Admission::new(&settings, 9);
-        let world = Arc::new(World {
-            rules: Rules::new(&settings.rules),
-            admission,
-            settings,
-            shards: 1,
-            homes: 1,
-            epoch: 7,
-            seed: 42,
-        });
-        let now = Now {
-            s: 1,
-            unix_s: 1_800_000_000,
-        };
+        let world = support::world(settings, 1, 1);
+        // Both call themselves the first: they share the counters and nothing else.
+        let shard = |_| Shard::new(0, Arc::clone(&world), NOW);
         Town {
-            // Both call themselves the first: they share the counters and nothing else.
-            shards: (0..2)
-                .map(|_| Shard::new(0, Arc::clone(&world), now))
-                .collect(),
-            sockets: (0..2).map(|_| Sockets::default()).collect(),
+            of: support::Town::of((0..2).map(shard).collect(), NOW),
             world,
-            now,
-            links: 0,
+            opened: 0,
         }
     }
 
-    fn handle(&mut self, at: usize, input: Input<'_>) {
-        let (shard, io) = (&mut self.shards[at], &mut self.sockets[at]);
-        shard.handle(input, self.now, io);
-        while shard.flush(self.now, io) {}
+    fn settle(&mut self) {
+        (0..2).for_each(|at| self.of.settle_one(at));
     }
 
     /// The open connections of both shards.
-    fn conns(&self) -> Vec<(usize, ConnId, u32)> {
-        let all = self.sockets.iter().enumerate();
-        all.flat_map(|(at, io)| io.open.iter().map(move |(link, conn)| (at, conn, link)))
-            .filter_map(|(at, conn, link)| Some((at, (*conn)?, *link)))
+    fn conns(&mut self) -> Vec<usize> {
+        let all = 0..self.opened;
+        all.filter(|conn| self.of.socket(*conn).conn.is_some())
             .collect()
     }
 
-    fn accept(&mut self, peer: IpAddr) {
-        let link = self.links;
-        self.links += 1;
-        let at = link as usize % 2;
-        self.sockets[at].open.insert(link, None);
-        self.handle(at, Input::Accepted(Link(link), peer));
+    /// One of them.
+    fn pick(&mut self, n: usize) -> Option<usize> {
+        let conns = self.conns();
+        conns.get(n % conns.len().max(1)).copied()
+    }
+
+    fn accept(&mut self, peer: IpAddr) -> usize {
+        let conn = self.of.open_from(self.opened % 2, peer);
+        assert_eq!(conn, self.opened, "they take turns");
+        self.opened += 1;
+        self.settle();
         let http = &self.world.settings.http;
         if http.proxy_protocol && !is_trusted(peer, &http.trusted_proxies) {
-            let open = self.sockets[at].open.contains_key(&link);
-            assert!(!open, "{peer} may not say who its clients are");
+            assert!(
+                !self.of.is_open(conn),
+                "{peer} may not say who its clients are"
+            );
         }
+        conn
     }
 
     fn request(&mut self, conn: usize, kind: usize, client: usize) {
-        let conns = self.conns();
-        let Some((at, conn, link)) = conns.get(conn % conns.len().max(1)).copied() else {
+        let Some(conn) = self.pick(conn) else {
             return;
         };
         let forwarded = CLIENTS.get(client).map_or(String::new(), |client| {
@@ -168,25 +128,27 @@ impl Town {
             header.extend([9, 9, 34, 96]);
             bytes = [header, bytes].concat();
         }
-        self.sockets[at].sent.remove(&link);
-        self.handle(at, Input::Received(conn, &mut bytes));
+        self.of.socket(conn).received.clear();
+        self.of.say(conn, bytes);
+        self.settle();
     }
 
     fn step(&mut self, step: &Step) {
         match *step {
-            Step::Accept(peer) => self.accept(ADDRESSES[peer].parse().unwrap()),
+            Step::Accept(peer) => {
+                self.accept(ADDRESSES[peer].parse().unwrap());
+            }
             Step::Request { conn, kind, client } => self.request(conn, kind, client),
             Step::Close(conn) => {
-                let conns = self.conns();
-                if let Some((at, conn, _)) = conns.get(conn % conns.len().max(1)).copied() {
-                    self.handle(at, Input::Closed(conn));
+                if let Some(conn) = self.pick(conn) {
+                    self.of.cut(conn);
+                    self.settle();
                 }
             }
             Step::Tick(seconds) => {
                 for _ in 0..seconds {
-                    self.now.s += 1;
-                    self.now.unix_s += 1;
-                    (0..2).for_each(|at| self.handle(at, Input::Tick));
+                    self.of.tick_s(1);
+                    self.settle();
                 }
             }
         }
@@ -213,8 +175,9 @@ proptest! {
                 }
             }
         }
-        while let Some((at, conn, _)) = town.conns().pop() {
-            town.handle(at, Input::Closed(conn));
+        while let Some(conn) = town.conns().pop() {
+            town.of.cut(conn);
+            town.settle();
         }
         prop_assert_eq!(town.world.admission.connections(), 0);
         for client in CLIENTS {
@@ -227,10 +190,9 @@ proptest! {
         }
         // And everybody is let in and served again.
         let peer = if proxy_protocol { "10.0.0.1" } else { "203.0.113.5" };
-        town.accept(peer.parse().unwrap());
+        let conn = town.accept(peer.parse().unwrap());
         town.request(0, 0, CLIENTS.len());
-        let link = town.links - 1;
-        let sent = &town.sockets[link as usize % 2].sent[&link];
+        let sent = town.of.received(conn);
         let served = [b"HTTP/1.1 200".as_slice(), b"HTTP/1.1 404"];
         prop_assert!(
             served.iter().any(|status| sent.starts_with(status)),

@@ -1,121 +1,59 @@
-//! No publish begins while there is no credit: whoever sends one then, on whatever connection and however, is
+//! No publish begins while there is no credit: a client that sends one then, on any connection and in any form, is
 //! held, and answered when there is credit again.
 
-use std::collections::BTreeMap;
-use std::sync::Arc;
-
-use crore_broker::admission::Admission;
-use crore_broker::rules::Rules;
 use crore_broker::settings::Settings;
-use crore_broker::{Close, ConnId, Input, Io, Link, Mail, Now, Shard, ShardId, World};
+use crore_broker::{Input, Pace};
+use support::{NOW, Town};
+
+mod support;
 
 /// The home, and the shard with the publishers.
 const HOME: usize = 0;
 const SHARD: usize = 1;
 
-#[derive(Default)]
-struct Sockets {
-    conns: BTreeMap<u32, ConnId>,
-    reads: BTreeMap<u32, bool>,
-    sent: BTreeMap<u32, Vec<u8>>,
-    mail: Vec<Mail>,
-}
-
-impl Io for Sockets {
-    fn open(&mut self, link: Link, conn: ConnId) {
-        self.conns.insert(link.0, conn);
-    }
-    fn send(&mut self, link: Link, parts: &[&[u8]]) -> usize {
-        let sent = self.sent.entry(link.0).or_default();
-        parts.iter().for_each(|part| sent.extend_from_slice(part));
-        parts.iter().map(|part| part.len()).sum()
-    }
-    fn interest(&mut self, link: Link, _: ConnId, read: bool, _: bool) {
-        self.reads.insert(link.0, read);
-    }
-    fn close(&mut self, link: Link, _: Close) {
-        self.conns.remove(&link.0);
-    }
-    fn post(&mut self, _: ShardId, mail: Mail) {
-        self.mail.push(mail);
-    }
-}
-
 /// A home that does nothing before it is told to, and a shard whose publishes all go there.
-struct Pair {
-    shards: [Shard; 2],
-    sockets: [Sockets; 2],
-    now: Now,
-    links: u32,
-}
+struct Pair(Town);
 
 impl Pair {
     fn new() -> Pair {
         let mut settings = Settings::default();
         settings.limits.publish_credit_bytes = 0;
-        let world = Arc::new(World {
-            rules: Rules::new(&settings.rules),
-            admission: Admission::new(&settings, 9),
-            settings,
-            shards: 2,
-            homes: 1,
-            epoch: 7,
-            seed: 42,
-        });
-        let now = Now {
-            s: 1,
-            unix_s: 1_800_000_000,
-        };
-        Pair {
-            shards: [0, 1].map(|n| Shard::new(n, world.clone(), now)),
-            sockets: Default::default(),
-            now,
-            links: 0,
-        }
+        let world = support::world(settings, 2, 1);
+        Pair(Town::new(&world, Pace::default(), NOW))
     }
 
     /// A new connection.
-    fn open(&mut self) -> u32 {
-        self.links += 1;
-        let (link, peer) = (self.links, [127, 0, 0, 1].into());
-        self.handle(Input::Accepted(Link(link), peer));
-        link
+    fn open(&mut self) -> usize {
+        self.0.open(SHARD)
     }
 
-    fn handle(&mut self, input: Input<'_>) {
-        self.shards[SHARD].handle(input, self.now, &mut self.sockets[SHARD]);
-    }
-
-    fn receive(&mut self, link: u32, bytes: &[u8]) {
-        let conn = self.sockets[SHARD].conns[&link];
-        self.handle(Input::Received(conn, &mut bytes.to_vec()));
+    fn receive(&mut self, conn: usize, bytes: &[u8]) {
+        self.0.say(conn, bytes);
     }
 
     /// A connection that has sent these bytes.
-    fn send(&mut self, bytes: &[u8]) -> u32 {
-        let link = self.open();
-        self.receive(link, bytes);
-        link
+    fn send(&mut self, bytes: &[u8]) -> usize {
+        let conn = self.open();
+        self.receive(conn, bytes);
+        conn
     }
 
     /// A turn of a shard, after which its mail has arrived; the messages that were asked of the home.
     fn turn(&mut self, n: usize) -> usize {
-        self.shards[n].flush(self.now, &mut self.sockets[n]);
-        let mut messages = 0;
-        for mail in std::mem::take(&mut self.sockets[n].mail) {
-            messages += mail.bytes.windows(7).filter(|w| w == b"message").count();
-            self.shards[1 - n].handle(Input::Mail(mail), self.now, &mut self.sockets[1 - n]);
-        }
+        self.0.flush(n);
+        let asks = |bytes: &[u8]| bytes.windows(7).filter(|w| w == b"message").count();
+        let mail = &self.0.io[n].mail;
+        let messages = mail.iter().map(|(_, mail)| asks(&mail.bytes)).sum();
+        self.0.carry(1 - n);
         messages
     }
 
-    fn text(&self, link: u32) -> String {
-        let sent = self.sockets[SHARD].sent.get(&link);
-        String::from_utf8_lossy(sent.map_or(&[], Vec::as_slice)).into_owned()
+    fn text(&self, conn: usize) -> String {
+        String::from_utf8_lossy(self.0.received(conn)).into_owned()
     }
 
-    fn reads(&self, link: u32) -> bool {
-        self.sockets[SHARD].reads.get(&link) != Some(&false)
+    fn reads(&mut self, conn: usize) -> bool {
+        self.0.socket(conn).is_read
     }
 }
 
@@ -165,11 +103,11 @@ fn who_comes_anew_is_held_until_there_is_credit() {
     for held in [one, two, lines, socket, chunked] {
         assert!(!pair.reads(held), "{held} is held");
     }
-    // What is no publish goes on, and waiting for credit is nobody's fault.
+    // Other requests go on, and a connection that waits for credit meets no timeout.
     assert!(pair.reads(asks));
     for _ in 0..300 {
-        pair.now.s += 1;
-        pair.handle(Input::Tick);
+        pair.0.now.s += 1;
+        pair.0.handle(SHARD, Input::Tick);
         assert_eq!(pair.turn(SHARD), 0);
     }
     let mut published = 0;
@@ -198,7 +136,7 @@ fn who_comes_anew_is_held_until_there_is_credit() {
     for link in [first, one, two, lines, socket, chunked] {
         assert!(pair.reads(link), "{link} is read again");
     }
-    assert_eq!(pair.shards[SHARD].accounts().receive_bytes, 0);
+    assert_eq!(pair.0.shards[SHARD].accounts().receive_bytes, 0);
 }
 
 #[test]
@@ -209,14 +147,13 @@ fn who_sends_no_more_is_answered_all_the_same() {
     pair.turn(HOME);
     // The next one of the same connection waits for an answer, and the peer closes its half meanwhile.
     let link = pair.send(&[post("message", ""), post("message", "")].concat());
-    let conn = pair.sockets[SHARD].conns[&link];
-    pair.handle(Input::End(conn));
+    pair.0.end(link);
     for _ in 0..20 {
         pair.turn(SHARD);
         pair.turn(HOME);
     }
     assert_eq!(pair.text(link).matches("HTTP/1.1 202").count(), 2);
-    assert!(!pair.sockets[SHARD].conns.contains_key(&link), "it is over");
+    assert!(!pair.0.is_open(link), "it is over");
 }
 
 #[test]
@@ -226,13 +163,12 @@ fn who_is_held_and_leaves_leaves_nothing() {
     pair.turn(SHARD);
     for bytes in [post("message", ""), frames(3), batch(2)] {
         let link = pair.send(&bytes);
-        let conn = pair.sockets[SHARD].conns[&link];
-        pair.handle(Input::Closed(conn));
+        pair.0.cut(link);
     }
     for _ in 0..5 {
         pair.turn(HOME);
         assert_eq!(pair.turn(SHARD), 0);
     }
-    let accounts = pair.shards[SHARD].accounts();
+    let accounts = pair.0.shards[SHARD].accounts();
     assert_eq!((accounts.receive_bytes, accounts.spills), (0, 0));
 }

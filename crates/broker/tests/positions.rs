@@ -1,4 +1,4 @@
-//! What is a position and what is none, character by character.
+//! Texts that are positions and texts that are none, character by character.
 
 use crore_broker::position::{Malformed, Position, Since, parse, parse_decimal, write, write_set};
 use proptest::prelude::*;

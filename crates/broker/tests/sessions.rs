@@ -1,120 +1,51 @@
-//! A client that comes back while what it published is on its way: a home of another shard has not dealt with it yet.
+//! A client that comes back while its messages are on their way: a home of another shard has not dealt with them yet.
 
-use std::net::Ipv4Addr;
-use std::sync::Arc;
-
-use crore_broker::admission::Admission;
-use crore_broker::rules::Rules;
+use crore_broker::Pace;
 use crore_broker::settings::Settings;
-use crore_broker::{Close, ConnId, Input, Io, Link, Mail, Now, Shard, ShardId, World};
 use crore_wire::mqtt::{
     self, Ack, Connect, Packet, PacketId, Properties, PropertyBuf, Publish, Qos, ReasonCode,
     SubscribeOptions, Version, encode,
 };
 use crore_wire::topic;
+use support::{NOW, Town};
 
-const NOW: Now = Now {
-    s: 1000,
-    unix_s: 1_800_000_000,
-};
+mod support;
+
 const ID: PacketId = PacketId::new(7).unwrap();
 
-/// Sockets that take everything, and mail that waits until it is fetched.
-#[derive(Default)]
-struct Sockets {
-    conns: Vec<Option<ConnId>>,
-    received: Vec<Vec<u8>>,
-    mail: Vec<Mail>,
-}
-
-impl Io for Sockets {
-    fn open(&mut self, link: Link, conn: ConnId) {
-        self.conns[link.0 as usize] = Some(conn);
-    }
-    fn send(&mut self, link: Link, parts: &[&[u8]]) -> usize {
-        let bytes = parts.concat();
-        self.received[link.0 as usize].extend_from_slice(&bytes);
-        bytes.len()
-    }
-    fn interest(&mut self, _: Link, _: ConnId, _: bool, _: bool) {}
-    fn close(&mut self, _: Link, _: Close) {}
-    fn post(&mut self, _: ShardId, mail: Mail) {
-        self.mail.push(mail);
-    }
-}
-
 /// Two shards; all clients are at the first.
-struct Pair {
-    shards: [Shard; 2],
-    io: [Sockets; 2],
-}
+struct Pair(Town);
 
 impl Pair {
     fn new(settings: Settings) -> Pair {
-        let world = Arc::new(World {
-            admission: Admission::new(&settings, 42),
-            rules: Rules::new(&settings.rules),
-            settings,
-            shards: 2,
-            homes: 2,
-            epoch: 7,
-            seed: 42,
-        });
-        Pair {
-            shards: [0, 1].map(|id| Shard::new(id, Arc::clone(&world), NOW)),
-            io: Default::default(),
-        }
+        let world = support::world(settings, 2, 2);
+        Pair(Town::new(&world, Pace::default(), NOW))
     }
 
     fn open(&mut self) -> usize {
-        let (shard, io) = (&mut self.shards[0], &mut self.io[0]);
-        let link = io.conns.len();
-        io.conns.push(None);
-        io.received.push(Vec::new());
-        let peer = Ipv4Addr::LOCALHOST.into();
-        shard.handle(Input::Accepted(Link(link as u32), peer), NOW, io);
-        link
+        self.0.open(0)
     }
 
-    fn say(&mut self, link: usize, mut bytes: Vec<u8>) {
-        let (shard, io) = (&mut self.shards[0], &mut self.io[0]);
-        let conn = io.conns[link].expect("it is open");
-        shard.handle(Input::Received(conn, &mut bytes), NOW, io);
+    fn say(&mut self, conn: usize, bytes: Vec<u8>) {
+        self.0.say(conn, bytes);
     }
 
-    fn cut(&mut self, link: usize) {
-        let (shard, io) = (&mut self.shards[0], &mut self.io[0]);
-        let conn = io.conns[link].expect("it is open");
-        shard.handle(Input::Closed(conn), NOW, io);
+    fn cut(&mut self, conn: usize) {
+        self.0.cut(conn);
     }
 
     /// The first shard works until it has nothing to do; its mail stays where it is.
     fn near(&mut self) {
-        while self.shards[0].flush(NOW, &mut self.io[0]) {}
+        self.0.settle_one(0);
     }
 
-    /// Everything that is under way comes to its end.
     fn settle(&mut self) {
-        loop {
-            for (shard, io) in self.shards.iter_mut().zip(&mut self.io) {
-                while shard.flush(NOW, io) {}
-            }
-            let mail = [0, 1].map(|n| std::mem::take(&mut self.io[n].mail));
-            if mail.iter().all(Vec::is_empty) {
-                return;
-            }
-            for (from, mail) in mail.into_iter().enumerate() {
-                let to = 1 - from;
-                for mail in mail {
-                    self.shards[to].handle(Input::Mail(mail), NOW, &mut self.io[to]);
-                }
-            }
-        }
+        self.0.settle();
     }
 
-    /// What a client has been told, so far.
+    /// The packets that a client was sent so far.
     fn told(&self, link: usize) -> Vec<String> {
-        let mut bytes = &self.io[0].received[link][..];
+        let mut bytes = self.0.received(link);
         let mut told = Vec::new();
         while let Some((header, len)) = mqtt::fixed_header(bytes, 1 << 20).expect("packets") {
             let end = len + header.body_bytes();
@@ -135,7 +66,7 @@ impl Pair {
         let request = format!("GET /pub/{topic} HTTP/1.1\r\nHost: localhost\r\n\r\n");
         self.say(link, request.into_bytes());
         self.settle();
-        let answer = String::from_utf8(self.io[0].received[link].clone()).expect("text");
+        let answer = std::str::from_utf8(self.0.received(link)).expect("text");
         let count = answer.lines().find(|line| line.contains("messages:"));
         count.unwrap_or("no such topic").trim().to_string()
     }
@@ -317,6 +248,7 @@ fn a_session_that_ends_without_room_for_its_filter_leaves_no_need_for_logs_behin
     assert_eq!(pair.told(second), ["connack true", "Disconnect"]);
     pair.cut(filler);
     pair.settle();
-    let keepers = pair.shards.each_ref().map(|shard| shard.accounts().keepers);
-    assert_eq!(keepers, [0, 0]);
+    for shard in &pair.0.shards {
+        assert_eq!(shard.accounts().keepers, 0);
+    }
 }

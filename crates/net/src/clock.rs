@@ -27,11 +27,11 @@ pub fn unix_s() -> u64 {
 pub struct Discipline {
     /// A daemon of NTP or PTP, or the hypervisor, has set the clock and goes on doing so.
     pub synchronized: bool,
-    /// The kernel's bound of the error, in microseconds; grows while nobody sets the clock.
+    /// The kernel's bound on the error, in microseconds; it grows while nothing sets the clock.
     pub error_us_max: u64,
 }
 
-/// What the kernel says of its clock; `None` where it does not say (a sandbox without `adjtimex`).
+/// How well the kernel's clock is kept; `None` where the kernel does not tell (a sandbox without `adjtimex`).
 pub fn discipline() -> Option<Discipline> {
     // SAFETY: all zeroes is a valid `timex`, and asks for nothing but to be read.
     let mut time: libc::timex = unsafe { std::mem::zeroed() };

@@ -5,27 +5,27 @@
 //! ```ignore
 //! inbox.drain(&mut mail);                       // handle it, then:
 //! let timeout_ms = if inbox.sleep() { until_next_deadline } else { Some(0) };
-//! driver.wait(timeout_ms)?;                     // inbox.fd() is registered there, for reading
+//! transport.wait(timeout_ms)?;                  // mail ends it (Kernel::woken_by)
 //! inbox.awake();
 //! ```
 //!
 //! Invariants:
-//! * FIFO for each sender; nothing is lost; what one lock takes in, one lock takes out.
-//! * No wake is missed: that mail waits and that its reader sleeps are known under the same lock.
-//! * The eventfd is written only by whoever ends an announced sleep: at most once for each sleep, so a
-//!   busy reader costs its senders no system call.
-//! * The eventfd is the one descriptor with the same number in every table: it is made before the threads part
-//!   and kept by each that posts or reads ([`part`](crate::fd_table::part)). It is never closed, since nobody could
-//!   close it in all tables; mailboxes live as long as the process.
+//! * FIFO for each sender; nothing is lost; a batch is posted under one lock, and all mail is taken under one lock.
+//! * No wake is missed: the mail and the reader's sleep flag are under the same lock.
+//! * Only the sender that ends an announced sleep writes to the eventfd: at most once for each sleep, so a busy reader
+//!   costs its senders no system call.
+//! * The eventfd is the one descriptor with the same number in every table: it is made before the threads part and kept by
+//!   each that posts or reads ([`part`](crate::kernel::fd_table::part)). It is never closed, since no thread could close it
+//!   in all tables; mailboxes live as long as the process.
 //!
 //! Deliberately not here: bounds. Senders have credit (see the broker), and a full mailbox could only block.
 
 use std::io;
 
-use crate::Fd;
+use crate::sys::Fd;
 use bell::{Arc, Bell, Mutex, MutexGuard};
 
-/// What sender and reader share.
+/// The state that sender and reader share.
 struct Shared<T> {
     state: Mutex<State<T>>,
     bell: Bell,
@@ -33,7 +33,7 @@ struct Shared<T> {
 
 struct State<T> {
     mail: Vec<T>,
-    /// The reader sleeps, or is about to, and nobody has rung yet.
+    /// The reader sleeps, or is about to, and no sender has rung yet.
     asleep: bool,
 }
 
@@ -90,19 +90,19 @@ pub struct Inbox<T> {
     shared: Arc<Shared<T>>,
     /// This thread has announced a sleep that it has not ended.
     announced: bool,
-    /// Rings that senders have begun and that we have not taken from the bell yet. A sender may be
-    /// slow: its ring may come when we are long awake, even in our next sleep.
+    /// Rings that senders have begun and that we have not taken from the bell yet. A slow sender's ring may come when this
+    /// thread is long awake, even in its next sleep.
     owed: u64,
 }
 
 impl<T: Send> Inbox<T> {
-    /// The eventfd: readable when a sleep was ended by mail. To be kept in every table that posts here.
+    /// The eventfd: readable when mail has ended a sleep. To be kept in every table that posts here.
     pub fn fd(&self) -> Fd {
         self.shared.bell.fd()
     }
 
-    /// Takes all mail. An empty `into` is swapped for the mail, so that neither side copies or
-    /// allocates; a filled one gets it at its end.
+    /// Takes all mail. An empty `into` is swapped with the mail, so that neither side copies or allocates; otherwise the
+    /// mail is appended to it.
     pub fn drain(&mut self, into: &mut Vec<T>) {
         let mut state = self.shared.lock();
         if into.is_empty() {
@@ -112,8 +112,8 @@ impl<T: Send> Inbox<T> {
         }
     }
 
-    /// Announces that this thread is going to block. False when mail is there already: then nothing is
-    /// announced, and it must not block.
+    /// Announces that this thread is going to block. False when mail is there already: then nothing is announced, and the
+    /// thread must not block.
     pub fn sleep(&mut self) -> bool {
         let mut state = self.shared.lock();
         let sleeps = state.mail.is_empty();
@@ -122,8 +122,8 @@ impl<T: Send> Inbox<T> {
         sleeps
     }
 
-    /// Ends the sleep, whatever ended the blocking, and silences the eventfd if it was written. To be called
-    /// after each wait, after a `sleep` that was refused as well.
+    /// Ends the sleep, for whatever reason the thread woke, and silences the eventfd if it was written. To be called after
+    /// each wait, also when `sleep` was refused.
     ///
     /// A ring that comes late makes one wait return early, no more.
     pub fn awake(&mut self) {
@@ -142,13 +142,13 @@ impl<T: Send> Inbox<T> {
         }
     }
 
-    /// The model's `Driver::wait`: blocks until the bell was rung.
+    /// The model's `Transport::wait`: blocks until the bell was rung.
     #[cfg(loom)]
     pub fn block(&self) {
         self.shared.bell.block();
     }
 
-    /// Whether the model's `Driver::wait` would block now.
+    /// Whether the model's `Transport::wait` would block now.
     #[cfg(loom)]
     pub fn is_silent(&self) -> bool {
         self.shared.bell.count() == 0
@@ -187,8 +187,7 @@ mod bell {
     use std::io;
     pub(super) use std::sync::{Arc, Mutex, MutexGuard};
 
-    use crate::Fd;
-    use crate::sys::errno;
+    use crate::sys::{Fd, errno};
 
     pub(super) struct Bell {
         fd: Fd,
@@ -216,7 +215,7 @@ mod bell {
                 if answer == 8 {
                     return;
                 }
-                // A wake that fails is a reader that sleeps for ever.
+                // A lost wake would leave the reader asleep for ever.
                 assert!(
                     errno() == libc::EINTR,
                     "this thread's table has no eventfd of the mailbox"
@@ -251,7 +250,7 @@ mod bell {
     pub(super) use loom::sync::{Arc, Condvar, Mutex, MutexGuard};
     use std::io;
 
-    use crate::Fd;
+    use crate::sys::Fd;
 
     pub(super) struct Bell {
         count: Mutex<u64>,

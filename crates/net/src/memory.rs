@@ -32,13 +32,13 @@ fn limits(groups: &str) -> impl Iterator<Item = u64> + '_ {
         .filter_map(|file| limit(&fs::read_to_string(file).ok()?))
 }
 
-/// Where the limits of one line `id:controllers:path` stand: in the group itself and in all above it, since each
-/// bounds what is below. Inside a container the path may name what only the host sees; its root counts too.
+/// The files with the limits of one line `id:controllers:path`: of the group itself and of all above it, since each bounds
+/// the groups below. Inside a container the path may exist on the host only, so the root counts too.
 fn limit_files(line: &str) -> Option<Vec<PathBuf>> {
     let mut parts = line.splitn(3, ':');
     let (id, controllers, path) = (parts.next()?, parts.next()?, parts.next()?);
     let (root, names) = if id == "0" && controllers.is_empty() {
-        // Past the second nobody is killed, and nobody gets on.
+        // Past the second limit no process is killed, but none makes progress.
         let names: &[&str] = &["memory.max", "memory.high"];
         (Path::new(CGROUPS).to_path_buf(), names)
     } else if controllers
@@ -61,14 +61,14 @@ fn limit_files(line: &str) -> Option<Vec<PathBuf>> {
     Some(all.map(of).collect::<Vec<Vec<_>>>().concat())
 }
 
-/// A limit as the kernel writes it; `None` for `max`. Version 1 writes a huge number, which the machine's own
+/// A limit as the kernel writes it; `None` for `max`. Version 1 writes a huge number instead, which the machine's own
 /// memory undercuts.
 fn limit(text: &str) -> Option<u64> {
     text.trim().parse().ok()
 }
 
-/// Gives the kernel back what was allocated and freed since, also between what is still in use. It takes the allocator's locks: to be
-/// called after a rush, not within one. Another allocator than glibc's keeps what it likes.
+/// Returns freed memory to the kernel, also from between live allocations. It takes the allocator's locks: to be called
+/// after a rush, not within one. An allocator other than glibc's does as it likes.
 pub fn give_back() {
     #[cfg(target_env = "gnu")]
     // SAFETY: takes no pointers, and may be called at any time by any thread.
@@ -77,8 +77,9 @@ pub fn give_back() {
     };
 }
 
-/// Lets go of the program's text, and its libraries', that starting up has touched and serving does not need: some
-/// megabytes of resident memory. What runs again comes back from the page cache. To be called once, when all has begun.
+/// Releases the pages of the text of the program and its libraries, which starting up has touched and serving does not
+/// need: some megabytes of resident memory. Code that runs again is read back from the page cache. To be called once, when
+/// all shards run.
 pub fn let_go_of_text() {
     let maps = fs::read_to_string("/proc/self/maps").unwrap_or_default();
     for text in maps.lines().filter_map(text) {
@@ -94,7 +95,7 @@ pub fn let_go_of_text() {
     }
 }
 
-/// Where the text of a file lies, if that is what a line of `/proc/self/maps` speaks of.
+/// The address range of a file's text, if this line of `/proc/self/maps` describes one.
 fn text(line: &str) -> Option<Range<usize>> {
     let mut fields = line.split_ascii_whitespace();
     let (start, end) = fields.next()?.split_once('-')?;
@@ -112,7 +113,7 @@ pub fn random_u64() -> u64 {
         if got == bytes.len() as isize {
             return u64::from_ne_bytes(bytes);
         }
-        // So few bytes come whole or not at all, and a signal can only disturb a boot.
+        // So few bytes come whole or not at all, and only a signal early in the boot can interrupt.
         let interrupted = got == -1 && crate::sys::errno() == libc::EINTR;
         assert!(
             interrupted,

@@ -18,7 +18,7 @@ pub enum Signal {
     Hangup,
 }
 
-/// The right to wait for the signals: they are blocked since this was made.
+/// The right to wait for the signals; they are blocked since this was made.
 pub struct Signals {
     set: libc::sigset_t,
 }

@@ -1,12 +1,16 @@
-//! What every module here needs to speak to the kernel: descriptors as C integers, results as
-//! `io::Result`, descriptors that close themselves.
+//! Helpers of every module here that calls the kernel: descriptors, which close themselves where they are owned, and
+//! results as `io::Result`.
 //!
 //! Deliberately not `OwnedFd`: its drop may run on any thread, ours belong to a table.
 
 use std::io;
 use std::marker::PhantomData;
 
-use crate::Fd;
+/// A descriptor: a number in the table of the thread that made it, and meaningless elsewhere.
+///
+/// It is `Copy` and owns nothing: its holder closes it, once.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Fd(pub u32);
 
 impl Fd {
     /// The number as C wants it. Descriptors are bounded far below `i32::MAX` by the kernel.
@@ -62,8 +66,21 @@ impl Owned {
 
 impl Drop for Owned {
     fn drop(&mut self) {
-        crate::socket::close(self.fd);
+        close(self.fd);
     }
+}
+
+/// Closes a descriptor.
+pub fn close(fd: Fd) {
+    // SAFETY: takes no pointers; the caller owned the descriptor. Linux frees it even when it returns `EINTR`, so there is
+    // no retry.
+    let answer = unsafe { libc::close(fd.raw()) };
+    // A second close could close another socket that has the number by then.
+    assert!(
+        answer == 0 || errno() != libc::EBADF,
+        "descriptor {} closed twice",
+        fd.0
+    );
 }
 
 /// Sets one fixed-size option of a socket.

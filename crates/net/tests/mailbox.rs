@@ -2,12 +2,15 @@
 
 use std::thread;
 
-use crore_net::{Driver, Inbox, fd_table, mailbox};
+use crore_net::kernel::driver::{Driver, WAKE};
+use crore_net::kernel::fd_table;
+use crore_net::transport::Event;
+use crore_net::{Inbox, mailbox};
 
 /// Reads turn by turn, asleep whenever it can be, until `count` mails are there.
 fn read(mut inbox: Inbox<(usize, usize)>, count: usize) -> Vec<(usize, usize)> {
     let mut driver = Driver::new(8).unwrap();
-    driver.add(inbox.fd(), 0, true, false).unwrap();
+    driver.add(inbox.fd(), WAKE).unwrap();
     let mut all = Vec::new();
     while all.len() < count {
         let timeout_ms = if inbox.sleep() { Some(10_000) } else { Some(0) };
@@ -75,7 +78,7 @@ fn ping_and_pong_wake_each_other() {
 
 fn rally(mut inbox: Inbox<usize>, other: &crore_net::Sender<usize>, rounds: usize) {
     let mut driver = Driver::new(8).unwrap();
-    driver.add(inbox.fd(), 0, true, false).unwrap();
+    driver.add(inbox.fd(), WAKE).unwrap();
     let mut mail = Vec::new();
     loop {
         if inbox.sleep() {
@@ -96,7 +99,7 @@ fn rally(mut inbox: Inbox<usize>, other: &crore_net::Sender<usize>, rounds: usiz
 fn only_a_sleeper_is_woken_and_once() {
     let (sender, mut inbox) = mailbox().unwrap();
     let mut driver = Driver::new(8).unwrap();
-    driver.add(inbox.fd(), 7, true, false).unwrap();
+    driver.add(inbox.fd(), WAKE).unwrap();
     let mut mail = Vec::new();
 
     sender.post(1);
@@ -114,7 +117,7 @@ fn only_a_sleeper_is_woken_and_once() {
     sender.post(2);
     sender.post(3);
     assert_eq!(driver.wait(Some(0)).unwrap(), 1);
-    assert_eq!(driver.event(0).token, 7);
+    assert_eq!(driver.event(0), Event::Woken);
     inbox.awake();
     assert_eq!(
         driver.wait(Some(0)).unwrap(),

@@ -1,10 +1,13 @@
-//! Past a rate of arrivals, those who come wait in the queue.
+//! Past the rate new connections wait in the queue.
 
 use std::net::TcpStream;
 
-use crore_net::entrance::Limits;
-use crore_net::steering::Group;
-use crore_net::{Arrival, Driver, Entrance, SocketOptions, socket};
+use crore_net::Fd;
+use crore_net::kernel::driver::Driver;
+use crore_net::kernel::entrance::{Entrance, Limits};
+use crore_net::kernel::socket;
+use crore_net::kernel::steering::Group;
+use crore_net::transport::Arrival;
 
 #[test]
 fn past_the_rate_nobody_is_refused_and_nobody_spins() {
@@ -13,24 +16,23 @@ fn past_the_rate_nobody_is_refused_and_nobody_spins() {
         backlog: 64,
         connections_max: 1_000,
         accepts_per_s: 100,
-        sockets: SocketOptions::default(),
+        ..Limits::default()
     };
     let listen = ["127.0.0.1:0".parse().unwrap()];
-    let mut entrance =
-        Entrance::open(&listen, limits, &Group::new(), &mut driver, |n| n as u64).unwrap();
+    let mut entrance = Entrance::open(&listen, limits, &Group::new(), &mut driver).unwrap();
     let addr = entrance.listeners()[0].local_addr().unwrap();
     let _clients: Vec<_> = (0..30).map(|_| TcpStream::connect(addr).unwrap()).collect();
     let (mut now_ms, mut taken, mut waits) = (1_000, 0, 0);
     while taken < 30 {
         match entrance.accept(0, now_ms, |_| Vec::new()) {
-            Arrival::Connection(fd, _) => {
+            Arrival::Connection(link, _) => {
                 taken += 1;
-                socket::close(fd);
+                socket::close(Fd(link.0));
             }
             Arrival::Nobody => {
                 entrance.settle(&mut driver, taken, now_ms).unwrap();
                 assert_eq!(driver.wait(Some(0)).unwrap(), 0, "it spins");
-                now_ms += u64::from(entrance.wait_ms(now_ms).unwrap());
+                now_ms = entrance.paused_until_ms().unwrap();
                 entrance.settle(&mut driver, taken, now_ms).unwrap();
                 assert_eq!(
                     driver.wait(Some(0)).unwrap(),

@@ -1,14 +1,19 @@
-//! A full shard gets no more connections, none that waited is lost, and with all shards full they share again.
+//! A full shard gets no more connections, none of the waiting ones is lost, and when all shards are full they share again.
 
+use std::io::ErrorKind;
 use std::net::{SocketAddr, TcpStream};
 use std::sync::Arc;
+use std::time::Duration;
 
-use crore_net::entrance::Limits;
-use crore_net::steering::{Group, Level};
-use crore_net::{Arrival, Driver, Entrance, Fd, SocketOptions, socket};
+use crore_net::Fd;
+use crore_net::kernel::driver::Driver;
+use crore_net::kernel::entrance::{Entrance, Limits};
+use crore_net::kernel::socket;
+use crore_net::kernel::steering::{Group, Level};
+use crore_net::transport::Arrival;
 
 const ROOM: u32 = 320;
-/// Enough that a shard that should get some gets none by chance in no test run.
+/// Enough that no shard is left without connections by mere chance.
 const CROWD: usize = 150;
 
 struct Shard {
@@ -22,11 +27,10 @@ impl Shard {
         let limits = Limits {
             backlog: 1_000,
             connections_max: ROOM,
-            accepts_per_s: 0,
-            sockets: SocketOptions::default(),
+            ..Limits::default()
         };
         let mut driver = Driver::new(4).unwrap();
-        let entrance = Entrance::open(&[addr], limits, group, &mut driver, |n| n as u64).unwrap();
+        let entrance = Entrance::open(&[addr], limits, group, &mut driver).unwrap();
         Shard {
             entrance,
             driver,
@@ -34,16 +38,16 @@ impl Shard {
         }
     }
 
-    /// Takes all that wait in the queue and says how many.
+    /// Accepts all connections in the queue and returns their number.
     fn take(&mut self) -> usize {
         let before = self.open.len();
-        while let Arrival::Connection(fd, _) = self.entrance.accept(0, 1, |_| Vec::new()) {
-            self.open.push(fd);
+        while let Arrival::Connection(link, _) = self.entrance.accept(0, 1, |_| Vec::new()) {
+            self.open.push(Fd(link.0));
         }
         self.open.len() - before
     }
 
-    /// Says that so many are open, and how much room that leaves.
+    /// Reports so many open connections; returns the level that leaves.
     fn say(&mut self, connections: u32) -> Level {
         let told = self.entrance.settle(&mut self.driver, connections, 1);
         told.unwrap();
@@ -79,13 +83,13 @@ fn a_full_shard_gets_no_more_and_nobody_who_waits_is_lost() {
     clients.extend(crowd(addr));
     assert_eq!(shards[1].say(0), Level::Open);
     clients.extend(crowd(addr));
-    // Nobody was accepted until now: all of them have waited through three programs.
+    // Nothing was accepted until now: all of them have waited through three programs.
     let got = taken(&mut shards);
     assert_eq!(got.iter().sum::<usize>(), clients.len(), "{got:?}");
     for client in &clients {
         client.set_nonblocking(true).unwrap();
         let waits = client.peek(&mut [0]).unwrap_err();
-        assert_eq!(waits.kind(), std::io::ErrorKind::WouldBlock);
+        assert_eq!(waits.kind(), ErrorKind::WouldBlock);
     }
 
     let _more = crowd(addr);
@@ -95,7 +99,7 @@ fn a_full_shard_gets_no_more_and_nobody_who_waits_is_lost() {
     let _more = crowd(addr);
     assert_eq!(taken(&mut shards), [0, CROWD, 0]);
 
-    // All full: each of them has to turn its part away.
+    // All are full: each has to turn its share away.
     assert_eq!(shards[1].say(ROOM), Level::Full);
     let _more = crowd(addr);
     let got = taken(&mut shards);
@@ -130,7 +134,7 @@ fn room_is_kept_for_those_in_the_queue_until_all_shards_need_it() {
     assert_eq!(shards[1].say(ROOM), Level::Full);
     let _clients = crowd(addr);
     assert_eq!(taken(&mut shards), [CROWD, 0]);
-    // Not at the first place that is free: the group would be told of every coming and going.
+    // Not at the first free place: the group would be told of every change.
     assert_eq!(shards[1].say(ROOM - 1), Level::Full);
     assert_eq!(shards[0].say(near - 1), Level::Near);
     assert_eq!(shards[0].say(near - ROOM / 16), Level::Open);
@@ -146,8 +150,9 @@ fn before_a_close_the_queue_is_emptied_and_nobody_else_comes_into_it() {
     let waiting = crowd(addr);
     shard.entrance.bar();
     let late = std::thread::spawn(move || TcpStream::connect(addr).map(drop));
-    // Long enough that the late one would be in the queue.
-    std::thread::sleep(std::time::Duration::from_millis(200));
+    // Only a wait can show that no connection comes in.
+    let barred = TcpStream::connect_timeout(&addr, Duration::from_millis(200));
+    assert_eq!(barred.unwrap_err().kind(), ErrorKind::TimedOut);
     assert_eq!(shard.take(), waiting.len());
     shard.entrance.close();
     assert!(late.join().unwrap().is_err(), "it tries again elsewhere");

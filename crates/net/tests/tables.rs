@@ -1,4 +1,4 @@
-//! Descriptor tables of their own: what a parted thread sees, and what it leaves alone.
+//! Separate descriptor tables: which descriptors a parted thread sees, and which it leaves alone.
 
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
@@ -9,7 +9,10 @@ use std::sync::{Arc, Barrier, mpsc};
 use std::thread;
 use std::time::Duration;
 
-use crore_net::{Accepted, Driver, Fd, Listener, SocketOptions, fd_table, mailbox, socket};
+use crore_net::kernel::driver::{self, Driver};
+use crore_net::kernel::listener::{Accepted, Listener, SocketOptions};
+use crore_net::kernel::{fd_table, socket};
+use crore_net::{Fd, mailbox};
 use proptest::prelude::*;
 
 fn fd_of(socket: &impl AsRawFd) -> Fd {
@@ -80,7 +83,7 @@ fn listeners_of_two_tables_share_the_connections_of_one_port() {
             let listener = Listener::bind(addr, 128, &SocketOptions::default()).unwrap();
             tell.send(listener.local_addr().unwrap()).unwrap();
             let mut driver = Driver::new(4).unwrap();
-            driver.add(listener.fd(), 1, true, false).unwrap();
+            driver.add(listener.fd(), driver::listener(1)).unwrap();
             bound.wait();
             let mut mine = Vec::new();
             while taken.load(Ordering::SeqCst) < CONNECTIONS {
@@ -114,7 +117,7 @@ fn a_close_in_one_table_does_not_disturb_the_other() {
     apart(&[fd], || {
         socket::close(fd);
         assert!(!is_open(fd));
-        // The number is free here, and soon means something else.
+        // The number is free here, and soon names another descriptor.
         let mut made = Vec::new();
         while !is_open(fd) {
             made.push(Driver::new(1).unwrap());
@@ -136,7 +139,7 @@ fn a_thread_that_ends_closes_its_own_table_only() {
         let made = Listener::bind(loopback(), 8, &SocketOptions::default()).unwrap();
         tell.send(made.local_addr().unwrap()).unwrap();
         let mut driver = Driver::new(1).unwrap();
-        driver.add(made.fd(), 0, true, false).unwrap();
+        driver.add(made.fd(), driver::listener(0)).unwrap();
         driver.wait(Some(5_000)).unwrap();
         // The connection is left open on purpose: only the end of the thread closes it.
         assert!(matches!(made.accept(), Accepted::Connection(..)));
@@ -172,9 +175,9 @@ fn a_parted_thread_inherits_no_listener() {
     assert!(!told.recv().unwrap());
     assert!(TcpStream::connect(addr).is_ok(), "its owner still listens");
     drop(listener);
-    // Had the other table a copy, connections would wait there for nobody. (Other tests part meanwhile, and
+    // Had the other table a copy, connections would be queued there and never accepted. (Other tests part meanwhile, and
     // have a copy for the moment between parting and closing the gaps.)
-    let refused = (0..100).any(|_| {
+    let refused = (0..10_000).any(|_| {
         thread::sleep(Duration::from_millis(1));
         TcpStream::connect(addr).is_err()
     });

@@ -1,5 +1,5 @@
-//! Starts the shards, says what they listen on and how much room this host has, and hands the thread over to the
-//! control plane until a signal says to stop.
+//! Starts the shards, prints the addresses that they listen on and the room that this host has, and hands the thread over to the
+//! control plane until a signal asks for the stop.
 
 use std::collections::VecDeque;
 use std::net::{SocketAddr, TcpListener};
@@ -11,70 +11,53 @@ use crore_broker::admission::Admission;
 use crore_broker::rules::Rules;
 use crore_broker::settings::Limits;
 use crore_broker::{ShardId, World};
+use crore_net::kernel::listener::SocketOptions;
+use crore_net::kernel::steering::Group;
+use crore_net::kernel::{Kernel, entrance, fd_table};
 use crore_net::signal::Signals;
-use crore_net::steering::Group;
-use crore_net::{affinity, fd_table, mailbox};
+use crore_net::{Fd, Inbox, Sender, affinity, mailbox};
 
-use crate::access;
+use crate::access::{self, Answer};
 use crate::board::{Board, Meter};
-use crate::cli::ServeArgs;
-use crate::config::{self, Effective};
+use crate::config::{Effective, ServeArgs};
 use crate::control;
 use crate::doctor::formula;
 use crate::life::{self, state};
+use crate::settings::tls::Tls;
 use crate::shard_loop::{Letter, Reported, ShardLoop, Start};
 use crate::tls;
 
-/// The stack of a shard's thread; what it never touches costs nothing.
+/// The stack of a shard's thread; pages of it that are never touched cost nothing.
 const STACK_BYTES: usize = 1 << 20;
 
 /// Serves until told to stop.
 pub fn serve(args: &ServeArgs, effective: Effective) -> anyhow::Result<()> {
     let signals = Signals::block().context("cannot block signals")?;
-    let Effective {
-        listen,
-        shards,
-        pin,
-        backlog,
-        settings,
-        access: access_settings,
-        admin,
-        tls,
-        state,
-        ..
-    } = effective.clone();
-    let admin_listener = control::listen(&admin)?;
-    let listen = with_ports(&listen)?;
-    let tls_only = tls.required;
-    let spoken = spoken(&tls);
-    let tls = tls::open(&tls, &settings, shards)?;
+    let file = &effective.file;
+    let admin_listener = control::listen(&file.admin)?;
+    let listen = with_ports(&file.listen)?;
+    let shards = file.shards;
+    let tls = tls::open(file)?;
     let cores = affinity::cores();
     let homes = shards.min(cores.len());
-    let new_world = |epoch, seed| {
-        Arc::new(World {
-            admission: Admission::new(&settings, seed),
-            rules: Rules::new(&settings.rules),
-            settings: settings.clone(),
-            shards: shards as ShardId,
-            homes: homes as ShardId,
-            epoch,
-            seed,
-        })
-    };
-    let (world, used) = state::resume(state.directory(), homes, new_world)?;
+    let new_world = |epoch, seed| new_world(&effective, homes, epoch, seed);
+    let (world, used) = state::resume(file.state.directory(), homes, new_world)?;
     let (mut restored, ticket) = used.map(state::Used::part).unzip();
-    let (mut senders, mut inboxes) = (Vec::new(), Vec::new());
-    for _ in 0..shards {
-        let (sender, inbox) = mailbox::<Letter>().context("cannot make a shard's mailbox")?;
-        senders.push(sender);
-        inboxes.push(inbox);
-    }
+    let (senders, inboxes) = mailboxes(shards)?;
     let (reports, reported) =
         mailbox::<Reported>().context("cannot make the control thread's mailbox")?;
     let mut wakes: Vec<_> = inboxes.iter().map(|inbox| inbox.fd()).collect();
     wakes.push(reported.fd());
-    let (desk, askers) = access::start(access_settings.as_ref(), &senders)?;
-    let group = Group::new();
+    let answers = senders.iter().cloned().map(|shard| -> Answer {
+        Box::new(move |conn, verdict| shard.post(Letter::Verdict(conn, verdict)))
+    });
+    let (desk, askers) = access::start(file.access.as_ref(), answers.collect())?;
+    let entry = Entry {
+        listen: listen.clone(),
+        backlog: file.backlog,
+        group: Group::new(),
+        wakes,
+    };
     let board = Board::new(shards);
     let (ready, started) = mpsc::channel();
     for ((id, inbox), asker) in inboxes.into_iter().enumerate().zip(askers) {
@@ -82,32 +65,15 @@ pub fn serve(args: &ServeArgs, effective: Effective) -> anyhow::Result<()> {
             id: id as ShardId,
             world: world.clone(),
             restored: restored.as_mut().and_then(VecDeque::pop_front),
-            listen: listen.clone(),
-            backlog,
-            group: group.clone(),
             inbox,
             peers: senders.clone(),
             reports: reports.clone(),
             meter: Meter::new(board.clone(), id as ShardId),
             asker,
-            wakes: wakes.clone(),
-            core: pin.then(|| cores[id % cores.len()]),
             tls: tls.clone(),
         };
-        let ready = ready.clone();
-        std::thread::Builder::new()
-            .name(format!("shard-{id}"))
-            .stack_size(STACK_BYTES)
-            .spawn(move || match ShardLoop::new(start) {
-                Ok(shard) => {
-                    let _ = ready.send(Ok(()));
-                    drop(ready);
-                    shard.run();
-                }
-                Err(error) => {
-                    let _ = ready.send(Err(error));
-                }
-            })
+        let core = file.pin.then(|| cores[id % cores.len()]);
+        spawn(start, entry.clone(), core, ready.clone())
             .context("cannot start a shard's thread")?;
     }
     drop(ready);
@@ -117,18 +83,16 @@ pub fn serve(args: &ServeArgs, effective: Effective) -> anyhow::Result<()> {
     if let Some(ticket) = ticket {
         ticket.used_up()?;
     }
-    for addr in &listen {
-        tracing::info!("listening on {}", spoken(addr));
-    }
+    say_where(&listen, &file.tls);
     say_room(shards as u64, &world.settings.limits);
     control::run(control::Start {
         listener: admin_listener,
-        admin,
+        admin: file.admin.clone(),
         board,
         senders,
         reports: reported,
         listen: listen.clone(),
-        door: control::Door::new(&listen, tls.as_ref().filter(|_| tls_only)),
+        door: control::Door::new(&listen, tls.as_ref().filter(|_| file.tls.required)),
         signals,
         life: life::Start {
             args: args.clone(),
@@ -140,11 +104,93 @@ pub fn serve(args: &ServeArgs, effective: Effective) -> anyhow::Result<()> {
     })
 }
 
+/// The state that the shards share, in a server with so many homes.
+fn new_world(effective: &Effective, homes: usize, epoch: u32, seed: u64) -> Arc<World> {
+    let settings = effective.settings();
+    Arc::new(World {
+        admission: Admission::new(&settings, seed),
+        rules: Rules::new(&settings.rules),
+        settings,
+        shards: effective.file.shards as ShardId,
+        homes: homes as ShardId,
+        epoch,
+        seed,
+    })
+}
+
+/// Both ends of the shards' mailboxes, by number.
+type Mailboxes = (Vec<Sender<Letter>>, Vec<Inbox<Letter>>);
+
+fn mailboxes(shards: usize) -> anyhow::Result<Mailboxes> {
+    let boxes = (0..shards).map(|_| mailbox().context("cannot make a shard's mailbox"));
+    boxes.collect()
+}
+
+/// Starts a shard's thread, which says through `ready` whether it has begun.
+fn spawn(
+    start: Start,
+    entry: Entry,
+    core: Option<usize>,
+    ready: mpsc::Sender<anyhow::Result<()>>,
+) -> std::io::Result<()> {
+    let thread = std::thread::Builder::new()
+        .name(format!("shard-{}", start.id))
+        .stack_size(STACK_BYTES);
+    let turn = move || match begin(start, &entry, core) {
+        Ok(shard) => {
+            let _ = ready.send(Ok(()));
+            drop(ready);
+            shard.run();
+        }
+        Err(error) => {
+            let _ = ready.send(Err(error));
+        }
+    };
+    thread.spawn(turn).map(drop)
+}
+
+/// The way into the shards, the same for all.
+#[derive(Clone)]
+struct Entry {
+    /// Where to listen.
+    listen: Vec<SocketAddr>,
+    /// The length of the accept queue.
+    backlog: u32,
+    /// The shards' listeners of each address.
+    group: Arc<Group>,
+    /// The eventfds of all inboxes.
+    wakes: Vec<Fd>,
+}
+
+/// Gives the calling thread a descriptor table of its own and opens a shard's sockets there.
+fn begin(start: Start, entry: &Entry, core: Option<usize>) -> anyhow::Result<ShardLoop<Kernel>> {
+    if let Some(core) = core {
+        affinity::pin_to(core)?;
+    }
+    fd_table::part(&entry.wakes)?;
+    let limits = &start.world.settings.limits;
+    let send_buffer_bytes = limits.send_buffer_bytes;
+    let limits = entrance::Limits {
+        backlog: entry.backlog,
+        connections_max: u32::try_from(limits.connections_per_shard).unwrap_or(u32::MAX),
+        accepts_per_s: limits.accepts_per_s.div_ceil(u32::from(start.world.shards)),
+        sockets: SocketOptions {
+            // The kernel doubles it: its own bookkeeping takes up to half.
+            send_buffer_bytes: (send_buffer_bytes > 0)
+                .then(|| u32::try_from(send_buffer_bytes).unwrap_or(u32::MAX)),
+            ..SocketOptions::default()
+        },
+    };
+    let mut sockets = Kernel::open(&entry.listen, limits, &entry.group)?;
+    sockets.woken_by(&start.inbox)?;
+    Ok(ShardLoop::new(start, sockets))
+}
+
 /// All shards of a listener share one port: a port that the kernel chooses is chosen here. Nobody else may have it: their
 /// sockets would share it with another server's (`SO_REUSEPORT`) just as silently, and each would get a part of the clients.
 fn with_ports(listen: &[SocketAddr]) -> anyhow::Result<Vec<SocketAddr>> {
     let choose = |addr: &SocketAddr| {
-        // It shares with nobody, and is closed before the shards open theirs.
+        // This socket shares its port with no other, and is closed before the shards open theirs.
         let alone = TcpListener::bind(addr).and_then(|listener| listener.local_addr());
         alone.with_context(|| {
             format!(
@@ -155,12 +201,15 @@ fn with_ports(listen: &[SocketAddr]) -> anyhow::Result<Vec<SocketAddr>> {
     listen.iter().map(choose).collect()
 }
 
-/// What a data port speaks, as the URLs by which it is reached.
-fn spoken(tls: &config::Tls) -> fn(&SocketAddr) -> String {
-    match (tls.is_on(), tls.required) {
-        (false, _) => |addr| format!("http://{addr}"),
-        (true, false) => |addr| format!("http://{addr} and https://{addr}"),
-        (true, true) => |addr| format!("https://{addr} (tls.required is on: TLS only)"),
+/// Tells by which URLs the data ports are reached.
+fn say_where(listen: &[SocketAddr], tls: &Tls) {
+    for addr in listen {
+        let spoken = match (tls.is_on(), tls.required) {
+            (false, _) => format!("http://{addr}"),
+            (true, false) => format!("http://{addr} and https://{addr}"),
+            (true, true) => format!("https://{addr} (tls.required is on: TLS only)"),
+        };
+        tracing::info!("listening on {spoken}");
     }
 }
 

@@ -1,7 +1,7 @@
 //! `crore`: one binary that serves, publishes, subscribes and measures.
 //!
 //! Starts with [`main`], which reads the command line ([`cli`]) and hands over: the server's settings
-//! come from [`config`], its threads from [`boot`], the small tools are in [`client`], [`doctor`] looks at the host. Errors end here,
+//! come from [`config`], its threads from [`boot`], the small tools are in [`tools`], [`doctor`] looks at the host. Errors end here,
 //! on stderr and in the exit code; nothing else in the program exits.
 
 mod access;
@@ -14,14 +14,18 @@ mod control;
 mod doctor;
 mod life;
 mod manual;
+mod settings;
 mod shard_loop;
+mod stdout;
 mod tls;
+mod tools;
 
 use std::io::{self, IsTerminal, Write};
 use std::process::ExitCode;
 
 use clap::Parser;
-use cli::{Cli, Command, ServeArgs};
+use cli::{Cli, Command};
+use config::ServeArgs;
 use tracing_subscriber::EnvFilter;
 
 fn main() -> ExitCode {
@@ -38,10 +42,10 @@ fn main() -> ExitCode {
         Command::Serve(args) => serve(&args).map(success),
         Command::Bench(args) => crore_bench::run(args),
         Command::Doctor(args) => doctor::run(&args),
-        Command::Token(args) => access::tool::run(&args).map(success),
-        Command::Pub(args) => client::publish(&args).map(success),
-        Command::Sub(args) => client::subscribe(&args).map(success),
-        Command::Admin(args) => client::admin(&args).map(success),
+        Command::Token(args) => tools::token::run(&args).map(success),
+        Command::Pub(args) => tools::publish(&args).map(success),
+        Command::Sub(args) => tools::subscribe(&args).map(success),
+        Command::Admin(args) => tools::admin(&args).map(success),
         Command::Completions { shell } => manual::completions(shell).map(success),
         Command::Man { directory } => manual::pages(&directory).map(success),
     };
@@ -59,9 +63,9 @@ fn main() -> ExitCode {
 fn serve(args: &ServeArgs) -> anyhow::Result<()> {
     let effective = config::load(args)?;
     if args.check {
-        // The files are part of what is checked.
-        tls::open(&effective.tls, &effective.settings, effective.shards)?;
-        return client::print(effective.to_toml().as_bytes());
+        // The check includes the files.
+        tls::open(&effective.file)?;
+        return stdout::print(effective.to_toml().as_bytes());
     }
     match &effective.source {
         Some(path) => tracing::info!(file = %path.display(), "settings read"),
@@ -71,7 +75,7 @@ fn serve(args: &ServeArgs) -> anyhow::Result<()> {
 }
 
 fn log_to_stderr(filter: &str) {
-    // The filter was checked with the command line; what it still cannot read it leaves out.
+    // The filter was checked with the command line; parts that still cannot be read are left out.
     let filter = EnvFilter::builder().parse_lossy(filter);
     let colours = io::stderr().is_terminal() && std::env::var_os("NO_COLOR").is_none();
     tracing_subscriber::fmt()

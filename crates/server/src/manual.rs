@@ -7,7 +7,7 @@ use clap::CommandFactory as _;
 use clap_complete::Shell;
 
 use crate::cli::Cli;
-use crate::client;
+use crate::stdout::print;
 
 /// Prints the completions for a shell.
 ///
@@ -16,7 +16,7 @@ use crate::client;
 pub fn completions(shell: Shell) -> anyhow::Result<()> {
     let mut text = Vec::new();
     clap_complete::generate(shell, &mut Cli::command(), "crore", &mut text);
-    client::print(&text)
+    print(&text)
 }
 
 /// Writes a page for the program and each of its commands.

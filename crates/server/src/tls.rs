@@ -1,22 +1,22 @@
 //! TLS of the data ports, between the settings and `crore_net::stream`: reads the files, at the start and again on a
 //! reload, and says what is wrong with them by key and remedy.
 //!
-//! Deliberately not here: watching the files. Whoever replaces them says so (SIGHUP, the API).
+//! Deliberately not here: watching the files. The operator who replaces them says so (SIGHUP, the API).
 
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
 
 use anyhow::Context as _;
-use crore_broker::settings::Settings;
 use crore_net::stream::{self, Clients, ConfigError, Handle, Source, Streams, Trouble};
 
-use crate::config::{ClientCertificates, Tls, Version};
+use crate::settings::file::File;
+use crate::settings::tls::{ClientCertificates, Tls, Version};
 
 /// How often one reason is logged, at most, however many shards there are.
 const TELL_EVERY_S: u32 = 60;
 
-/// What the shards need for TLS.
+/// The parts of TLS that the shards share.
 #[derive(Clone, Debug)]
 pub struct Shared {
     /// By what handshakes are done.
@@ -25,7 +25,7 @@ pub struct Shared {
     told: Arc<[Reason; Trouble::COUNT]>,
 }
 
-/// What was told of one reason for which connections are ended.
+/// How often one reason for ending connections was met, and until when the log stays quiet about it.
 #[derive(Debug, Default)]
 struct Reason {
     /// How often it was met since the start, where the log was to be told.
@@ -62,20 +62,20 @@ impl Shared {
 ///
 /// # Errors
 /// When a file cannot be read or does not parse, or key and certificate do not fit.
-pub fn open(tls: &Tls, settings: &Settings, shards: usize) -> anyhow::Result<Option<Shared>> {
+pub fn open(file: &File) -> anyhow::Result<Option<Shared>> {
+    let (tls, shards) = (&file.tls, file.shards);
     if !tls.is_on() {
         return Ok(None);
     }
     let handle = Handle::new(read(tls)?).map_err(|error| wrong(tls, &error))?;
-    let limits = &settings.limits;
     // Each of the two an eighth of the sum at most, and room for a record of some connections at least.
-    let tls_bytes = (limits.memory_bytes / 8 / shards.max(1)).max(1 << 20);
+    let tls_bytes = (file.limits.memory_bytes / 8 / shards.max(1)).max(1 << 20);
     let limits = stream::Limits {
         handshakes_max: (tls.handshakes_max as usize).div_ceil(shards),
         receive_bytes_max: tls_bytes,
         send_bytes_max: tls_bytes,
         required: tls.required,
-        proxied: settings.http.proxy_protocol,
+        proxied: file.http.proxy_protocol,
     };
     Ok(Some(Shared {
         handle,
@@ -141,7 +141,7 @@ fn wrong(tls: &Tls, error: &ConfigError) -> anyhow::Error {
 /// Tells the operator why connections were ended, for one shard; all shards together say each reason once in a while.
 pub struct Told {
     all: Arc<[Reason; Trouble::COUNT]>,
-    /// What of `all` this shard has added.
+    /// How much of `all` this shard has added.
     met: [u64; Trouble::COUNT],
 }
 
@@ -174,7 +174,7 @@ impl Told {
     }
 }
 
-/// What the operator can do.
+/// The operator's remedy.
 fn remedy(trouble: Trouble) -> &'static str {
     match trouble {
         Trouble::Garbage => "see who speaks something else than TLS to this port",

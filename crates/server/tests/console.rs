@@ -1,23 +1,15 @@
-//! What the console is made of, without a browser: its files, and the tail of live messages. (In a browser: `clients/console.rs`.)
+//! The parts of the console, without a browser: its files, and the tail of live messages. (In a browser: `clients/console.rs`.)
 
 #[path = "support/mod.rs"]
 mod support;
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{SocketAddr, TcpStream};
-use std::time::Duration;
-
-use support::Server;
-
-/// How long an answer may take on a busy machine.
-const PATIENCE: Duration = Duration::from_secs(30);
+use support::{Server, connect};
 
 /// Sends a request (the headers each end their line) and gives the stream of the answer.
 fn ask(to: SocketAddr, line: &str, headers: &str) -> BufReader<TcpStream> {
-    let mut stream = TcpStream::connect(to).expect("a connection");
-    stream
-        .set_read_timeout(Some(PATIENCE))
-        .expect("a read timeout");
+    let mut stream = connect(to);
     let request = format!("{line} HTTP/1.0\r\nHost: {to}\r\n{headers}\r\n");
     stream.write_all(request.as_bytes()).expect("a request");
     BufReader::new(stream)

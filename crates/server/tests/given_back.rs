@@ -1,30 +1,24 @@
-//! What a rush of buffers needed is the system's again when it is over, though nobody has left.
+//! Memory that a rush of buffers needed goes back to the system when it is over, though nobody has left.
 //!
 //! Alone in its process, so that the server has the machine's memory to itself, as far as this test can say.
 
-#[allow(dead_code, reason = "other tests need the rest of it")]
-#[path = "admin/port.rs"]
-mod port;
 #[path = "support/mod.rs"]
 mod support;
 
 use std::io::{ErrorKind, Read as _, Write as _};
 use std::net::TcpStream;
-use std::time::{Duration, Instant};
 
-use port::{eventually, metric};
-use support::Server;
+use support::port::metric;
+use support::{Server, until};
 
 /// Subscribers that do not read for a while.
 const READERS: usize = 800;
-/// What each is sent, in messages of uneven lengths.
+/// Bytes that each is sent, in messages of uneven lengths.
 const EACH_BYTES: usize = 600_000;
-/// What must wait for them all at once for this to be a rush.
+/// Bytes that must wait for them all at once for this to be a rush.
 const RUSH_BYTES: f64 = (300 << 20) as f64;
 /// How much more than before may be kept.
 const KEPT_BYTES: u64 = 32 << 20;
-/// How soon, with patience for a busy machine.
-const SOON: Duration = Duration::from_secs(15);
 
 fn subscriber(server: &Server, topic: &str) -> TcpStream {
     let mut stream = TcpStream::connect(server.address()).expect("a connection");
@@ -77,48 +71,43 @@ fn the_memory_of_a_rush_is_given_back_when_it_is_over() {
     let mut readers: Vec<TcpStream> = (0..READERS).map(|_| subscriber(&server, "rush")).collect();
     let subscribed =
         || metric(server.admin(), "crore_connections{transport=\"sse\"}").expect("a metric");
-    eventually("subscribers", || {
-        (subscribed() >= READERS as f64).then_some(())
-    });
+    until("subscribers", || subscribed() >= READERS as f64);
     let mut publisher = TcpStream::connect(server.address()).expect("a connection");
     // All that is kept for good is there before.
     (0..20).for_each(|_| publish(&mut publisher, "rush", 2_000));
-    while read_all(&mut readers) > 0 {
-        std::thread::sleep(Duration::from_millis(200));
-    }
+    let mut read = 0;
+    until("the first messages", || {
+        read += read_all(&mut readers);
+        read >= READERS * 20 * 2_000
+    });
     let waits = "crore_table_memory_bytes{table=\"outboxes\"}";
     let waiting = || metric(server.admin(), waits).expect("a metric");
     // Long pieces are mapped one by one, until the allocator has learned not to.
     let few: Vec<TcpStream> = (0..20).map(|_| subscriber(&server, "warm")).collect();
-    eventually("subscribers", || {
-        (subscribed() >= (READERS + few.len()) as f64).then_some(())
+    until("subscribers", || {
+        subscribed() >= (READERS + few.len()) as f64
     });
     (0..200).for_each(|_| publish(&mut publisher, "warm", 7_000));
     drop(few);
-    eventually("their end", || (waiting() == 0.0).then_some(()));
+    until("their end", || waiting() == 0.0);
     let before = server.pss_bytes();
     let (mut n, mut sent) = (0, 0);
     while sent < EACH_BYTES {
         // Larger ones are there once for all.
         let bytes = 1_000 + n * 7_919 % 6_000;
         publish(&mut publisher, "rush", bytes);
-        // What stays lies behind what goes: the allocator gives nothing back by itself.
+        // Messages that stay lie behind those that go: the allocator gives nothing back by itself.
         publish(&mut publisher, &format!("stays/{n}"), 10_000);
         (n, sent) = (n + 1, sent + bytes);
     }
-    eventually("a rush", || (waiting() > RUSH_BYTES).then_some(()));
+    until("a rush", || waiting() > RUSH_BYTES);
     assert!(server.pss_bytes() > before + RUSH_BYTES as u64);
-    while waiting() > 0.0 {
+    until("the end of the rush", || {
         read_all(&mut readers);
-    }
-    let over = Instant::now();
-    loop {
-        let kept = server.pss_bytes().saturating_sub(before);
-        if kept < KEPT_BYTES {
-            break;
-        }
-        assert!(over.elapsed() < SOON, "{} MiB are kept", kept >> 20);
-        std::thread::sleep(Duration::from_millis(250));
-    }
+        waiting() == 0.0
+    });
+    until("memory given back", || {
+        server.pss_bytes() < before + KEPT_BYTES
+    });
     assert_eq!(subscribed() as usize, READERS);
 }

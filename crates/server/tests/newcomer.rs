@@ -1,4 +1,4 @@
-//! What somebody meets in the first hour: help that reads well in any terminal, names where addresses stand, settings that are
+//! A newcomer's first hour: help that reads well in any terminal, names where addresses stand, settings that are
 //! nearly right.
 
 use std::path::{Path, PathBuf};
@@ -104,7 +104,7 @@ fn settings_that_are_nearly_right_are_told_how() {
     assert_eq!(listed["http"]["allowed_origins"][0].as_str(), Some("null"));
 }
 
-/// What was written in lines stays in them, also in a narrow terminal.
+/// Text that was written in lines stays in them, also in a narrow terminal.
 #[test]
 fn examples_in_the_help_are_not_wrapped() {
     for (command, columns) in [

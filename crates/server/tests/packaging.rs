@@ -1,4 +1,4 @@
-//! What packages are made of: man pages, completions, the Debian package, the systemd unit.
+//! The contents of packages: man pages, completions, the Debian package, the systemd unit.
 //!
 //! Tools that judge these are used where they are. Under `cargo xtask test` (which installs them and sets
 //! `CRORE_TOOLS=required`) one that is missing is a failure; elsewhere its test says what it leaves out. Shells besides bash
@@ -51,7 +51,7 @@ fn program() -> &'static str {
     env!("CARGO_BIN_EXE_crore")
 }
 
-/// What a program prints, which must succeed.
+/// The output of a program, which must succeed.
 fn run(program: &str, args: &[&str]) -> String {
     let output = output(program, args);
     let complaints = String::from_utf8_lossy(&output.stderr);
@@ -260,7 +260,7 @@ fn the_debian_package_has_the_program_its_unit_settings_and_pages() {
         };
         assert_eq!(file[..2], [mode, "root/root"], "{wanted}");
     }
-    // What runs at the installation, the removal, and the purge, which takes the state along.
+    // The scripts of the installation, the removal, and the purge, which takes the state along.
     for (script, part) in [
         ("postinst", "adduser"),
         ("prerm", "disable"),

@@ -1,5 +1,5 @@
-//! `crore bench run` in short. Each scenario checks by itself all that was promised; this runs it and looks whether it met
-//! what it is there for.
+//! `crore bench run` in short. Each scenario checks its promises by itself; this runs it and looks whether it met
+//! the events that it is there for.
 
 use std::process::Command;
 

@@ -1,28 +1,28 @@
-//! What a WebSocket gets behind a Close frame: nothing (RFC 6455 section 5.5.1). Clients hang up when they have read one, so
-//! that the network looks, at every byte that a socket takes.
+//! Nothing follows a Close frame of a WebSocket (RFC 6455 section 5.5.1). Clients hang up when they have read one, so the
+//! network checks every byte that a socket takes.
 
 use std::collections::VecDeque;
 
-/// How far the server is with what it sends on one connection.
+/// How far the server's stream on one connection has come.
 #[derive(Default)]
 pub enum Sent {
     /// In the head of the first response.
     #[default]
     Begun,
-    /// That is no upgrade, and what follows are no frames.
+    /// The response is no upgrade, so no frames follow.
     Other,
     /// So many bytes before the next frame.
     Within(u64),
     /// A frame's first bytes.
     Header(VecDeque<u8>),
-    /// A Close frame, of which so much is to come.
+    /// A Close frame, of which so many bytes are still to come.
     Closed(u64),
 }
 
 const UPGRADED: &[u8] = b"HTTP/1.1 101 ";
 const CLOSE: u8 = 8;
 
-/// What was sent, and where it stands.
+/// The state of the stream, and the bytes sent.
 #[derive(Default)]
 pub struct Watch {
     sent: Sent,
@@ -30,7 +30,7 @@ pub struct Watch {
 }
 
 impl Watch {
-    /// The socket takes these bytes; false when they stand behind a Close frame.
+    /// The socket takes these bytes; false when they come after a Close frame.
     pub fn takes(&mut self, bytes: impl Iterator<Item = u8>) -> bool {
         for byte in bytes {
             match &mut self.sent {
@@ -62,7 +62,7 @@ impl Watch {
     }
 }
 
-/// Where it stands behind these bytes of a frame of a server (section 5.2): it has no mask.
+/// The state after these first bytes of a server's frame (section 5.2): it has no mask.
 fn begin(header: VecDeque<u8>) -> Sent {
     let long = match header.get(1) {
         Some(126) => 2,

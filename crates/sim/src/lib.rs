@@ -2,15 +2,13 @@
 //! tears, stalls, reorders and dies, with clients of every transport that resume and publishers that
 //! retry. A run is a function of its seed.
 //!
-//! What is checked: every acknowledged message reaches every subscriber once and in order, or its
-//! loss is told; no loss is told while the log still reaches back; limits hold after every turn;
-//! who asks anew gets nothing that expired or was superseded; a retry with an idempotency key appears once;
-//! followers of interest see who is there;
-//! without faults everything comes to rest and everybody comes to the newest message; and when all
-//! have left, every account is back at nothing.
+//! Checked: every acknowledged message reaches every subscriber once and in order, or its loss is told; no loss is told
+//! while the log still reaches back; limits hold after every turn; a client that asks anew gets nothing that expired or was
+//! superseded; a retry with an idempotency key appears once; followers of interest see which topics have subscribers;
+//! without faults everything comes to rest and every subscriber reaches the newest message; and when all clients have left,
+//! every account is back at zero.
 //!
-//! What is not: sockets and threads of the operating system (`crore-net` has its own tests), and time
-//! within a second.
+//! Not checked: sockets and threads of the operating system (`crore-net` has its own tests), and time within a second.
 
 pub mod client;
 mod closed;
@@ -33,7 +31,7 @@ pub use run::Failure;
 ///
 /// # Errors
 ///
-/// The first thing that went wrong.
+/// The first failure.
 pub fn run_seed(seed: u64, steps: usize) -> Result<Met, Failure> {
     let plan = Plan::new(seed);
     run::run(&plan, seed, &plan.steps(seed, steps), false)

@@ -1,5 +1,5 @@
-//! The limits that hold after every turn. Each is a setting plus what may be on its way when the
-//! setting begins to hold.
+//! The limits that hold after every turn. Each is a setting plus the work that may be on its way when the setting begins to
+//! hold.
 
 use crore_broker::work::STEP_BYTES;
 
@@ -7,41 +7,43 @@ use crate::plan::Plan;
 use crate::truth::Wrong;
 use crate::world::{PENDING_MAX, World};
 
-/// The answers to as many pipelined requests as one read may hold: what a connection is owed besides
+/// The answers to as many pipelined requests as one read may hold: the bytes that may wait for a connection besides
 /// messages.
 const ANSWERS_BYTES: usize = 64 << 10;
-/// The least that a publish takes in a mail: a name of three bytes and a message of four.
+/// The fewest bytes of a publish in a mail: a name of three bytes and a message of four.
 const ASK_BYTES_MIN: usize = 7;
-/// What a message has in a mail besides its data: topic, key, content type, idempotency key.
+/// The bytes of a message in a mail besides its data: topic, key, content type, idempotency key.
 const FIELDS_BYTES: usize = 64;
-/// What a client asks besides publishes, in bytes of mail: topics by name, as many as one may have here, on one
-/// connection after another.
+/// The bytes of a client's other requests in mail: topics by name, as many as one request may have here, on one connection
+/// after another.
 const CONTROL_BYTES: usize = 100;
-/// What one client may have asked and not yet been answered, on all its connections: its pipeline, each request a
-/// batch, and that of the connection before.
+/// The unanswered asks that one client may have on all its connections: its pipeline, with a batch in each request, and
+/// that of the former connection.
 const CLIENT_BATCHES: usize = 2 * PENDING_MAX;
-/// What an encoding adds to a message: an id of several topics, names, chunk sizes.
+/// The bytes that an encoding adds to a message: an id of several topics, names, chunk sizes.
 const ENCODING_BYTES: usize = 300;
 
 /// Entries between two marks of a list, and the marks themselves.
 const MARK_STEPS: usize = 66;
 /// Bytes of the row of a kept message and of the least that its bytes occupy.
 const ENTRY_BYTES: usize = 64;
-/// Filters of a client's packet, topics of a request, subscriptions of a session, each with what is looked at for it.
-const NAMES_STEPS: usize = 400;
-/// Ends of interest that are told at once, to as many followers as there may be.
+/// Filters of a client's packet, topics of a request, subscriptions of a session, each with the entries read for it.
+const NAMES_STEPS: usize = 100;
+/// Ends of interest that are told at once, to the greatest possible number of followers.
 const ENDS_STEPS: usize = 64 * 5;
 
-/// The most steps of a unit of work, which is done whole however much was done before: a page of the past is the largest.
-/// It looks at so many entries for what is too old, as many in search of its place, and as many for messages, finds its place in each list
-/// of the log by a mark, and copies messages. A publish may take the place of many small messages.
+/// The most steps of a unit of work, which is finished whatever the budget: a page of old messages is the largest. It
+/// visits so many entries to drop old ones, as many to find its place, and as many for messages, finds its place in each
+/// list of the log by a mark, and copies messages. A publish may displace many small messages; after the last subscriber of
+/// QoS 1 or 2 has left, the next publish drops the messages that were kept for it beyond the rule.
 fn unit_steps(plan: &Plan) -> u64 {
     let pace = &plan.pace;
     let lists = plan.settings.rules.len() + 2;
     let copied = (pace.page_bytes + plan.message_bytes + FIELDS_BYTES) / STEP_BYTES;
     let page = 3 * pace.page_visits + lists * MARK_STEPS + pace.page_messages + copied;
     let publish = 4 * (plan.message_bytes + FIELDS_BYTES) / STEP_BYTES
-        + (plan.message_bytes + FIELDS_BYTES) / ENTRY_BYTES;
+        + (plan.message_bytes + FIELDS_BYTES) / ENTRY_BYTES
+        + plan.settings.mqtt.session_messages as usize;
     (page + publish + NAMES_STEPS) as u64
 }
 
@@ -50,15 +52,15 @@ pub fn input_steps(plan: &Plan) -> u64 {
     u64::from(plan.pace.steps_per_turn) + unit_steps(plan)
 }
 
-/// The most steps at the end of a turn: the budget, and a unit of each kind that goes on in every turn (asks of a lane, a page, a
-/// connection, and what is forgotten). As many messages grow old as were published in the turn, which are half of its
-/// budget's steps and those of the units.
+/// The most steps at the end of a turn: the budget, and a unit of each kind that goes on in every turn (asks of a lane, a
+/// page, a connection, and forgetting). At most as many messages expire as were published in the turn, which are half of
+/// the steps of its budget and of the units.
 pub fn flush_steps(plan: &Plan) -> u64 {
     let forgets = plan.pace.forgets_per_turn + ENDS_STEPS;
     u64::from(plan.pace.steps_per_turn) + 4 * unit_steps(plan) + forgets as u64
 }
 
-/// Looks at what a shard holds.
+/// Checks the accounts of a shard.
 pub fn check(world: &World, shard: usize) -> Result<(), Wrong> {
     if let Some(wrong) = &world.net.wrong {
         return Err(wrong.clone());
@@ -93,7 +95,7 @@ pub fn check(world: &World, shard: usize) -> Result<(), Wrong> {
             return Err(format!("{waiting} messages wait, at most {most}"));
         }
     }
-    // One publish more may begin while there is credit; all else is one request of each connection.
+    // One publish more may begin while there is credit; all other asks are one request of each connection.
     let publish = plan.batch_lines_max() * (plan.message_bytes + FIELDS_BYTES);
     let most = limits.publish_credit_bytes + publish + world.clients() * CONTROL_BYTES;
     let bytes = world.net.most_bytes_under_way();
@@ -102,16 +104,16 @@ pub fn check(world: &World, shard: usize) -> Result<(), Wrong> {
             "{bytes} bytes of asks under way from one shard to another"
         ));
     }
-    // What was asked for before the home withheld credit may still become a turn each: publishes within the credit and a
-    // batch that began within it, and a few requests of each client, which may come on one connection after another.
+    // Asks from before the home withheld credit may still need a turn each: publishes within the credit and a batch that
+    // began within it, and a few requests of each client, which may come on one connection after another.
     let publishes = limits.publish_credit_bytes / ASK_BYTES_MIN + plan.batch_lines_max();
     let asks = publishes + 4 * world.clients() + 8;
     let turns = plan.pace.turns_under_way + plan.shards * asks;
     if accounts.turns_held > turns {
         return Err(format!("{} turns under way", accounts.turns_held));
     }
-    // Nor does any shard fall further behind, however seldom it gets a turn. Each ask, and each turn that answers
-    // one, may come in a mail of its own, and another for the next ask of the same client.
+    // No shard falls further behind either, however seldom it gets a turn. Each ask, and each turn that answers one, may
+    // come in a mail of its own, and another for the next ask of the same client.
     let asked = asks.min(world.clients() * CLIENT_BATCHES * plan.batch_lines_max());
     let inputs_max = 4 * (plan.shards * asked + plan.pace.turns_under_way);
     for to in 0..plan.shards {

@@ -1,4 +1,4 @@
-//! `crore-sim`: runs many seeds on all cores, and says what they met or what went wrong first.
+//! `crore-sim`: runs many seeds on all cores, and prints the counts of their events or the first failure.
 #![allow(clippy::print_stderr, clippy::print_stdout)] // a command-line tool reports there
 
 use std::process::ExitCode;
@@ -10,7 +10,7 @@ use crore_sim::{Met, Plan, run, shrink};
 
 /// Lines of the trace that are shown.
 const TRACE_LINES: usize = 60;
-/// Seeds of a run that says nothing: some minutes.
+/// Seeds of a run without arguments: some minutes.
 const SEEDS: u64 = 20_000;
 
 struct Args {
@@ -80,7 +80,7 @@ fn main() -> ExitCode {
     }
 }
 
-/// Runs seeds on all cores until one fails; the lowest of those that failed, or what all met.
+/// Runs seeds on all cores until one fails; returns the lowest of those that failed, or the counts of all.
 fn all(args: &Args) -> Result<(u64, Met), u64> {
     let started = Instant::now();
     let (next, stop) = (AtomicU64::new(args.first), AtomicBool::new(false));
@@ -174,7 +174,7 @@ fn planted(_: &Args) -> bool {
     false
 }
 
-/// Each fault must be found.
+/// Checks that each planted fault is found.
 #[cfg(feature = "planted")]
 fn planted(args: &Args) -> bool {
     use crore_broker::planted::{Fault, plant};

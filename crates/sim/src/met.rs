@@ -1,4 +1,4 @@
-//! What a run met. A run that met none of a kind has shown nothing about it, and fails.
+//! Counts of the events in a run. A run without any event of some kind has shown nothing about it, and fails.
 
 use std::ops::AddAssign;
 
@@ -7,7 +7,7 @@ use crore_broker::Stats;
 /// Counts of one seed or of many.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Met {
-    /// What the shards counted.
+    /// The shards' own counts.
     pub stats: Stats,
     /// Messages that subscribers got.
     pub messages: u64,
@@ -17,7 +17,7 @@ pub struct Met {
     pub polls: u64,
     /// Gaps that subscribers were told of.
     pub told_gaps: u64,
-    /// Those of them that came as envelopes.
+    /// Those of the gaps that came as envelopes.
     pub enveloped_gaps: u64,
     /// Subscriptions that a delete ended.
     pub gone: u64,
@@ -29,7 +29,7 @@ pub struct Met {
     pub torn: u64,
     /// Publishes that were sent again.
     pub retries: u64,
-    /// Answers that were a first one once more.
+    /// Answers that repeated a first one.
     pub replays: u64,
     /// Turns that ended with work left.
     pub cursors: u64,
@@ -41,11 +41,11 @@ pub struct Met {
     pub interest: u64,
     /// MQTT sessions that a client found again.
     pub sessions_resumed: u64,
-    /// MQTT connections that were told that another one has their session.
+    /// MQTT connections that were told that another connection took over their session.
     pub takeovers: u64,
     /// MQTT messages that came again.
     pub sent_again: u64,
-    /// MQTT messages that were sent again, and of which the first one was lost.
+    /// MQTT messages that were sent again after the first delivery was lost.
     pub dups: u64,
     /// Retained messages that came.
     pub retained: u64,
@@ -120,7 +120,7 @@ impl Met {
         ]
     }
 
-    /// The kinds that were not met.
+    /// The kinds that did not occur.
     pub fn missing(&self) -> Vec<&'static str> {
         let none = self.kinds().into_iter().filter(|(_, count)| *count == 0);
         none.map(|(kind, _)| kind).collect()

@@ -1,12 +1,12 @@
 //! The virtual network: sockets with a bounded window that take bytes in part, and mail under way
 //! between shards. It implements the broker's [`Io`].
 //!
-//! Invariants: bytes of one direction keep their order; mail of one pair of shards keeps its order;
-//! a link is never used again, so that whatever a shard still does to a closed one is seen.
+//! Invariants: bytes of one direction keep their order; mail of one pair of shards keeps its order; a link is never used
+//! again, so that any use of a closed one by a shard is noticed.
 
 use std::collections::VecDeque;
 
-use crore_broker::{Close, ConnId, Io, Link, Mail, ShardId};
+use crore_broker::{Close, ConnId, Io, Link, Mail, Part, ShardId};
 
 use crate::closed::Watch;
 use crate::rng::Rng;
@@ -14,25 +14,25 @@ use crate::rng::Rng;
 /// One connection as both ends see it.
 #[derive(Default)]
 pub struct Socket {
-    /// Whose it is.
+    /// The shard that it belongs to.
     pub shard: ShardId,
-    /// The shard was told of it.
+    /// The shard has accepted it.
     pub accepted: bool,
-    /// What the shard calls it.
+    /// The shard's id for it.
     pub conn: Option<ConnId>,
     /// Bytes on their way to the server.
     pub to_server: VecDeque<u8>,
     /// Bytes on their way to the client.
     pub to_client: VecDeque<u8>,
-    /// What they are.
+    /// Checks the bytes to the client.
     watch: Watch,
-    /// Bytes that may be on their way to the client at once.
+    /// The most bytes on their way to the client at once.
     pub window: usize,
     read: bool,
     write: bool,
     /// The client sends no more.
     pub client_fin: bool,
-    /// The client is not there any more, and the server does not know yet.
+    /// The client is gone, and the server does not know yet.
     pub client_gone: bool,
     /// The connection was lost.
     pub reset: bool,
@@ -43,7 +43,7 @@ pub struct Socket {
 }
 
 impl Socket {
-    /// What a poller would say: readable, writable, hung up.
+    /// A poller's report: readable, writable, hung up.
     pub fn readiness(&self) -> (bool, bool, bool) {
         if self.server_closed || self.conn.is_none() {
             return (false, false, false);
@@ -65,9 +65,9 @@ pub struct Net {
     pub sockets: Vec<Socket>,
     transit: Vec<VecDeque<Mail>>,
     shards: usize,
-    /// Whose turn it is.
+    /// The shard whose turn it is.
     pub turn_of: ShardId,
-    /// The chances of this step.
+    /// The random numbers of this step.
     pub rng: Rng,
     /// How many of a hundred sends are cut although there is room.
     pub tear_percent: u32,
@@ -119,7 +119,7 @@ impl Net {
         self.transit.iter().map(bytes).max().unwrap_or(0)
     }
 
-    /// What waits for this shard in its mail: asks, tells, and the mails themselves.
+    /// The inputs that wait for this shard in its mail: asks, tells, and the mails themselves.
     pub fn mail_inputs(&self, to: usize) -> usize {
         let inputs = |mail: &Mail| 1 + mail.asks.len() + mail.tells.len();
         (0..self.shards)
@@ -146,7 +146,7 @@ impl Io for Net {
         }
     }
 
-    fn send(&mut self, link: Link, parts: &[&[u8]]) -> usize {
+    fn send(&mut self, link: Link, parts: &[Part<'_>]) -> usize {
         let (tear, dice) = (self.rng.chance(self.tear_percent), self.rng.next());
         let Some(socket) = self.socket(link, "send") else {
             return 0;
@@ -159,9 +159,9 @@ impl Io for Net {
         if socket.reset {
             return 0;
         }
-        let offered: usize = parts.iter().map(|part| part.len()).sum();
+        let offered: usize = parts.iter().map(|part| part.as_ref().len()).sum();
         if socket.client_gone {
-            // The peer's answer to such bytes is a reset.
+            // The peer answers such bytes with a reset.
             socket.reset = offered > 0;
             return offered;
         }
@@ -169,7 +169,7 @@ impl Io for Net {
         if tear && taken > 0 {
             taken = dice as usize % (taken + 1);
         }
-        let bytes = parts.iter().flat_map(|part| part.iter().copied());
+        let bytes = parts.iter().flat_map(|part| part.as_ref().iter().copied());
         let in_order = socket.watch.takes(bytes.clone().take(taken));
         socket.to_client.extend(bytes.take(taken));
         if !in_order {

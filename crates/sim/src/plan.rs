@@ -1,5 +1,5 @@
-//! What a seed means: the settings of its world and its list of steps. Every step carries its own
-//! chances, so that a shorter list runs the steps that are left as before.
+//! The meaning of a seed: the settings of its world and its list of steps. Every step carries its own random numbers, so
+//! that in a shorter list the remaining steps run as before.
 
 use crore_broker::Pace;
 use crore_broker::settings::{First, Keep, Rule, Settings, Slow};
@@ -9,16 +9,16 @@ use crate::client::mqtt;
 use crate::client::publisher::Deed;
 use crate::rng::Rng;
 
-/// One thing that happens.
+/// One kind of event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Op {
-    /// A shard takes some of what waits for it.
+    /// A shard takes some of the inputs that wait for it.
     Turn(u8),
     /// Time passes, in seconds.
     Clock(u16),
     /// A subscriber connects, or sends its next long-poll.
     Ask(u8),
-    /// A subscriber reads some of what came.
+    /// A subscriber reads some of the received bytes.
     Read(u8),
     /// A subscriber's connection is cut.
     Cut(u8),
@@ -26,13 +26,13 @@ pub enum Op {
     Window(u8),
     /// A publisher sends something.
     Publish(u8, Deed),
-    /// A publisher reads some of what came.
+    /// A publisher reads some of the received bytes.
     ReadAnswer(u8),
     /// A publisher's connection is cut.
     CutPublisher(u8),
     /// A follower of interest connects.
     Follow(u8),
-    /// A follower reads some of what came.
+    /// A follower reads some of the received bytes.
     ReadNews(u8),
     /// A follower's connection is cut.
     CutFollower(u8),
@@ -40,12 +40,12 @@ pub enum Op {
     Mqtt(u8, mqtt::Deed),
 }
 
-/// A thing that happens, with its chances.
+/// An event, with its random numbers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Step {
-    /// What.
+    /// The event.
     pub op: Op,
-    /// How, where there is a choice.
+    /// The seed of its random choices.
     pub dice: u64,
 }
 
@@ -58,7 +58,7 @@ pub struct Plan {
     pub homes: usize,
     /// The server's settings.
     pub settings: Settings,
-    /// What a turn does.
+    /// How much a turn does.
     pub pace: Pace,
     /// The topics' names.
     pub topics: Vec<String>,
@@ -66,7 +66,7 @@ pub struct Plan {
     pub subscribers: usize,
     /// How many publishers.
     pub publishers: usize,
-    /// How many follow which topics have subscribers.
+    /// How many followers of interest.
     pub followers: usize,
     /// How many of a hundred subscribers subscribe by filter.
     pub filtered_percent: u32,
@@ -74,7 +74,7 @@ pub struct Plan {
     pub envelopes: bool,
     /// How many MQTT clients.
     pub mqtt_clients: usize,
-    /// How many of a hundred of them subscribe by a filter too that covers all their topics.
+    /// How many of a hundred of them also subscribe by a filter that covers all their topics.
     pub covered_percent: u32,
     /// Whether they retain messages.
     pub retains: bool,
@@ -105,8 +105,7 @@ pub struct Plan {
 pub const BATCH_LINES_MAX: usize = 8;
 /// How many of a hundred worlds are short of credit.
 const PRESSED_PERCENT: u32 = 15;
-/// Begins the chances that decide on followers and expiry: one with which the seeds that are named for what they
-/// found have neither.
+/// Salt of the random choices of followers and expiry: with this one, the seeds kept for what they found have neither.
 const MORE: u64 = 37;
 /// How many of a hundred worlds have followers of interest.
 const FOLLOWED_PERCENT: u32 = 40;
@@ -118,31 +117,31 @@ const EXPIRING_PERCENT: u32 = 15;
 const EXPIRY_S: u32 = 4;
 /// How many of a hundred steps are a follower's, where there are any.
 const FOLLOWERS_STEPS_PERCENT: u32 = 12;
-/// Begins the chances that decide on MQTT clients, likewise.
+/// Salt of the random choices of MQTT clients, likewise.
 const PACKETS: u64 = 7;
 /// How many of a hundred worlds have MQTT clients.
 const PACKETS_PERCENT: u32 = 40;
 /// How many of a hundred steps are an MQTT client's, where there are any.
 const PACKETS_STEPS_PERCENT: u32 = 40;
-/// Begins the chances that decide on subscriptions of MQTT clients that overlap, likewise.
+/// Salt of the random choices of overlapping subscriptions of MQTT clients, likewise.
 const COVERS: u64 = 0xC07E_4503;
 /// How many of a hundred worlds have some.
 const COVERS_PERCENT: u32 = 50;
-/// Begins the chances that decide on a planned restart, likewise.
+/// Salt of the random choices of a planned restart, likewise.
 const RESTARTS: u64 = 11;
 /// How many of a hundred worlds have one.
 const RESTARTS_PERCENT: u32 = 30;
-/// Begins the chances that decide on envelopes, likewise.
+/// Salt of the random choices of envelopes, likewise.
 const ENVELOPES: u64 = 46;
 /// How many of a hundred worlds have them.
 const ENVELOPES_PERCENT: u32 = 30;
-/// Begins the chances that decide on bounds of what waits for a socket by rule, likewise.
+/// Salt of the random choices of rules that bound the bytes waiting for a socket, likewise.
 const BOUNDS: u64 = 314;
 /// How many of a hundred worlds have them.
 const BOUNDS_PERCENT: u32 = 30;
-/// Begins the chances that decide how slowly a home forgets.
+/// Salt of the random choice of how slowly a home forgets.
 const FORGETS: u64 = 733;
-/// Begins the chances that decide on limits of topics and of logs by address, likewise.
+/// Salt of the random choices of limits of topics and of logs by address, likewise.
 const MAKERS: u64 = 361;
 /// How many of a hundred worlds with narrow budgets have them.
 const MAKERS_PERCENT: u32 = 30;
@@ -150,7 +149,7 @@ const MAKERS_PERCENT: u32 = 30;
 pub const HOARD_LINES: usize = 240;
 /// How many of a hundred worlds with such turns have such logs.
 const HOARDS_PERCENT: u32 = 15;
-/// Begins the chances that decide on turns that may do little, likewise.
+/// Salt of the random choices of turns that may do little, likewise.
 const SHORT_TURNS: u64 = 0x57E9_5101;
 /// How many of a hundred worlds have such turns.
 const SHORT_TURNS_PERCENT: u32 = 35;
@@ -160,7 +159,7 @@ const LAZY_PERCENT: u32 = 95;
 const ROWS_PER_TICK: u32 = 3;
 /// More than the steps of a run take, less than its end.
 const IDEMPOTENCY_WINDOW_S: u32 = 86_400;
-/// No message makes a log's byte budget meaningless: the largest that a plan has.
+/// The largest messages that plans may have: none makes a log's byte budget meaningless.
 const MESSAGE_BYTES: [usize; 4] = [8, 60, 400, 3000];
 
 /// More than all clients of a world ever make the server hold.
@@ -245,7 +244,7 @@ impl Plan {
             lazy: rng.chance(30).then(|| rng.below(shards)),
             weights,
         };
-        // From chances of their own: what all other seeds mean does not change with it.
+        // With random numbers of its own, so that all other seeds keep their meaning.
         let mut own = Rng::new(seed ^ 0xC4ED_1750);
         if own.chance(PRESSED_PERCENT) {
             plan.press(&mut own);
@@ -279,7 +278,7 @@ impl Plan {
         let mut own = Rng::new(seed ^ RESTARTS);
         if own.chance(RESTARTS_PERCENT) {
             plan.restarts_at = Some(own.below(1000));
-            // Without a word to the clients: they find their connections closed.
+            // The clients are not told: they find their connections closed.
             plan.settings.drain.deadline_s = 0;
         }
         let mut own = Rng::new(seed ^ SHORT_TURNS);
@@ -309,7 +308,7 @@ impl Plan {
         plan
     }
 
-    /// Many publishers, who often come anew, at one home that deals with little.
+    /// Many publishers, which often reconnect, at one home that handles little at a time.
     fn press(&mut self, rng: &mut Rng) {
         self.shards = rng.range(2, 4);
         self.homes = 1;
@@ -333,7 +332,7 @@ impl Plan {
     /// Logs that are long from the beginning, of small messages that stay.
     fn hoard(&mut self, rng: &mut Rng) {
         self.hoard = rng.range(10, 20);
-        // So much work with a message or a visit for each turn has no end within a run.
+        // A turn with steps for one message or visit only would not finish so much work within a run.
         self.pace.steps_per_turn = rng.pick(&[30, 200]);
         (self.pace.page_visits, self.pace.page_messages) = (20, 128);
         (self.pace.page_bytes, self.pace.visits_per_turn) = (64 << 10, 4096);
@@ -374,10 +373,10 @@ impl Plan {
         settings.sessions_per_address_max = limits.connections_per_address_max;
         let rates = limits.publishes_per_s + limits.publishes_per_address_per_s;
         let wide = limits.connections_max >= 1000 && limits.connections_per_shard >= 1000;
-        // Whoever takes them all away in the end must not be turned away.
+        // The client that removes all retained messages in the end must not be turned away.
         self.retains =
             rates == 0 && wide && limits.connections_per_address_max == 0 && sessions_max >= 1000;
-        // What logs that are cut short do to subscribers is seen in the other worlds.
+        // The other worlds test how shortened logs affect subscribers.
         for rule in &mut self.settings.rules {
             if rng.chance(60) {
                 (rule.log_bytes, rule.log_age_s, rule.ttl_s) = (1 << 20, 3600, 0);
@@ -409,7 +408,7 @@ impl Plan {
         }
     }
 
-    /// The most messages that wait for one connection, if that is bounded: an MQTT client gets all that a turn brings.
+    /// The most messages that wait for one connection, if that is bounded: an MQTT client gets all messages of a turn.
     pub fn waiting_max(&self) -> Option<usize> {
         let rule_of = |name: &String| {
             let mut rules = self.settings.rules.iter();

@@ -1,5 +1,5 @@
-//! The only chance there is: a small generator with a fixed algorithm (splitmix64), so that a seed
-//! means the same run on every machine and for ever.
+//! The only source of randomness: a small generator with a fixed algorithm (splitmix64), so that a seed means the same run
+//! on every machine and for ever.
 
 /// A generator.
 #[derive(Clone, Debug)]

@@ -1,4 +1,4 @@
-//! One run: the steps, then calm, then the end. What must hold is checked on the way and there.
+//! One run: the steps, then calm, then the end. The invariants are checked on the way and at the end.
 
 use std::cell::{Cell, RefCell};
 
@@ -14,11 +14,11 @@ use crate::world::World;
 /// Rounds within which a world without faults must come to rest: where a turn visits one member and a page
 /// has one message, thousands of them are work.
 const ROUNDS_MAX: usize = 20_000;
-/// Rounds in which nothing moves but publishers wait for credit.
+/// Rounds in which nothing moves except that publishers wait for credit.
 const WAITS_MAX: usize = 3;
 /// How often a subscriber that is turned away tries again in the calm.
 const ASKS_MAX: usize = 15;
-/// Messages to every topic at the end, by each of which all subscribers must come to the head.
+/// Messages to every topic at the end; with each of them all subscribers must reach the head.
 const BELLS: usize = 2;
 /// Seconds after which every deadline of a connection has passed.
 const DEADLINES_S: u32 = 100;
@@ -30,11 +30,11 @@ const FORGET_TICKS: usize = 12;
 /// A run that went wrong.
 #[derive(Debug)]
 pub struct Failure {
-    /// What.
+    /// The failure.
     pub what: Wrong,
     /// After how many steps.
     pub step: usize,
-    /// What happened before, if it was traced.
+    /// The events before it, if they were traced.
     pub trace: Vec<String>,
 }
 
@@ -79,7 +79,7 @@ pub fn catch_panics() {
     }));
 }
 
-/// What happens in a run, line by line, whether it fails or not.
+/// The events of a run, line by line, whether it fails or not.
 pub fn trace(plan: &Plan, seed: u64, steps: &[Step]) -> Vec<String> {
     let mut world = World::new(plan, seed, true);
     let outcome = guarded(|| whole(&mut world, seed, steps));
@@ -116,8 +116,8 @@ fn whole(world: &mut World, seed: u64, steps: &[Step]) -> Result<(), Wrong> {
     end(world, &mut rng)
 }
 
-/// No more faults: everybody reads, everybody resumes, and comes to the newest message. The clock
-/// stands still, so that a wake that was lost is not made good by a tick.
+/// No more faults: every client reads and resumes, and every subscriber reaches the newest message. The clock stands still,
+/// so that no tick makes up for a lost wake.
 fn calm(world: &mut World, rng: &mut Rng) -> Result<(), Wrong> {
     world.truth.note(|| "calm".into());
     world.net.tear_percent = 0;
@@ -156,21 +156,21 @@ fn calm(world: &mut World, rng: &mut Rng) -> Result<(), Wrong> {
     interest(world, rng)
 }
 
-/// Followers see what the topics' info says.
+/// Followers' views agree with the topics' info.
 fn interest(world: &mut World, rng: &mut Rng) -> Result<(), Wrong> {
     if world.followers.is_empty() {
         return Ok(());
     }
     world.truth.step += 1;
     let n = world.ready_publisher(0, rng);
-    // What had no answer is published once more, and long-polls come and go by it.
+    // Unanswered messages are published once more, and long-polls come and go meanwhile.
     world.send(n);
     settle(world, rng)?;
     let wait = world.subscribers.iter().any(|s| !s.is_established())
         || world.mqtt.iter().any(|client| !client.is_connected());
     if wait || world.publishers[n].link.is_none() {
-        // Whoever was turned away asks again, and comes and goes while the info is asked for: so does a client whose session
-        // has a subscription without room.
+        // A subscriber that was turned away asks again, and comes and goes while the info is asked for; so does a client
+        // whose session has a subscription without room.
         return Ok(());
     }
     for topic in 0..world.truth.topics.len() {
@@ -180,8 +180,8 @@ fn interest(world: &mut World, rng: &mut Rng) -> Result<(), Wrong> {
     settle(world, rng)?;
     let linger = world.plan.settings.interest.debounce_s > 0;
     let told = world.publishers[n].subscribers.iter();
-    // There is no topic that was deleted; but MQTT has no word for that, and its subscribers go on. Where there may be
-    // no room for one, a session may have come back without its subscription.
+    // A deleted topic has no info; but MQTT has no notice of a delete, and its subscribers stay. Where there may be no room
+    // for a topic, a session may have come back without its subscription.
     let go_on = |topic: usize| world.mqtt.iter().filter(|c| c.subscribes_to(topic)).count() as u64;
     let known = told.filter(|(_, count)| count.is_some() || world.truth.budgets_are_wide);
     let told: Vec<(String, u64)> = known
@@ -197,8 +197,8 @@ fn interest(world: &mut World, rng: &mut Rng) -> Result<(), Wrong> {
     Ok(())
 }
 
-/// All that was sent is worked through and what the sockets hold is read, while those that are stalled stay so: what
-/// comes out of them afterwards had waited in the server.
+/// All sent bytes are processed and all bytes in the sockets are read, while the stalled sockets stay stalled: bytes that
+/// come out of them afterwards had waited in the server.
 fn rest(world: &mut World, rng: &mut Rng) -> Result<(), Wrong> {
     quiet(world, rng)?;
     for n in 0..world.publishers.len() {
@@ -272,7 +272,7 @@ fn settle(world: &mut World, rng: &mut Rng) -> Result<(), Wrong> {
     Err(format!("no rest after {ROUNDS_MAX} rounds"))
 }
 
-/// At rest, nobody waits for an answer.
+/// At rest no client waits for an answer.
 fn settled(
     world: &World,
     asks: &[usize],
@@ -305,7 +305,7 @@ fn settled(
     Ok(())
 }
 
-/// Everybody leaves, time passes, and every account must be back at nothing.
+/// All clients leave, time passes, and every account must be back at zero.
 fn end(world: &mut World, rng: &mut Rng) -> Result<(), Wrong> {
     world.truth.note(|| "end".into());
     world.leave();

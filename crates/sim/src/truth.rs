@@ -1,5 +1,5 @@
-//! What the harness knows: every message that was sent, what was answered, and which offsets they
-//! turned out to have. The checkers compare what subscribers saw with it.
+//! The harness's knowledge: every message that was sent, the answers, and the offsets that became known. The checkers
+//! compare the subscribers' messages with it.
 //!
 //! Invariant: nothing here is read from the inside of a shard. Offsets come from answers to
 //! publishers and from the positions that subscribers were given.
@@ -9,18 +9,18 @@ use std::fmt::Write as _;
 
 use crore_broker::settings::{Keep, Rule};
 
-/// What went wrong, in a sentence.
+/// A description of a failure, in one sentence.
 pub type Wrong = String;
 
 /// Keys that messages have; 0 stands for none.
 pub const KEYS: u8 = 6;
 
-/// What a key is called.
+/// The name of a key.
 pub fn key_name(key: u8) -> Option<String> {
     (key > 0).then(|| format!("k{key}"))
 }
 
-/// What a publisher says of a message.
+/// The fields that a publisher gives a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Like {
     /// Its topic.
@@ -29,11 +29,11 @@ pub struct Like {
     pub len: usize,
     /// Its key, below [`KEYS`].
     pub key: u8,
-    /// Seconds that it lives, if it brings a number.
+    /// Its time to live in seconds, if it brings one.
     pub ttl_s: Option<u32>,
 }
 
-/// What only MQTT says of a message.
+/// The MQTT-only options of a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Said {
     /// Its quality of service.
@@ -44,7 +44,7 @@ pub struct Said {
     pub by: Option<usize>,
 }
 
-/// A message from another door.
+/// The options of a message that was not published over MQTT.
 const FROM_ELSEWHERE: Said = Said {
     qos: 1,
     retain: false,
@@ -53,13 +53,13 @@ const FROM_ELSEWHERE: Said = Said {
 
 /// A message that was sent to the server.
 pub struct Message {
-    /// What was said of it.
+    /// The fields that its publisher gave it.
     pub like: Like,
     /// Its topic.
     pub topic: usize,
     /// Bytes of data.
     pub len: usize,
-    /// Seconds that it lives, by itself or by the rule.
+    /// Its time to live in seconds, its own or the rule's.
     pub ttl_s: Option<u32>,
     /// When its bytes were sent, in steps.
     pub sent: u32,
@@ -69,14 +69,14 @@ pub struct Message {
     pub acked: Option<u32>,
     /// The same, in seconds.
     pub acked_s: u32,
-    /// Where it stands, once that is known.
+    /// Its offset, once that is known.
     pub offset: Option<u64>,
     /// It was refused.
     pub refused: bool,
 }
 
 impl Message {
-    /// Whether it surely stands before another of its topic.
+    /// Whether it surely comes before another message of its topic.
     pub fn is_before(&self, other: &Message) -> bool {
         match (self.offset, other.offset) {
             (Some(one), Some(other)) => one < other,
@@ -93,7 +93,7 @@ pub struct Topic {
     pub rule: Rule,
     /// Deletes: when each was sent and when it was answered, in steps.
     pub deletes: Vec<(u32, Option<u32>)>,
-    /// Messages whose place is known.
+    /// Messages whose offset is known.
     pub by_offset: BTreeMap<u64, u32>,
     /// All messages, by key.
     pub by_key: [Vec<u32>; KEYS as usize],
@@ -106,31 +106,31 @@ impl Topic {
     }
 }
 
-/// An acknowledged message of which only the bounds are known.
+/// An acknowledged message whose offset is known only within bounds.
 #[derive(Clone, Copy, Debug)]
 pub struct Unplaced {
     /// The message.
     pub number: u32,
     /// Its topic.
     pub topic: usize,
-    /// It stands behind this offset.
+    /// Its offset is greater than this one.
     pub low: u64,
-    /// It stands before this offset.
+    /// Its offset is less than this one.
     pub high: u64,
 }
 
-/// Where a subscriber stands in one topic, and since when.
+/// A subscriber's position in one topic, and since when it has it.
 #[derive(Clone, Copy, Debug)]
 pub struct Seen {
     /// The offset.
     pub offset: u64,
-    /// A step in which the server knew that offset as the topic's own.
+    /// A step at which the server had that offset in the topic's log.
     pub at: u32,
     /// The same, in seconds.
     pub at_s: u32,
 }
 
-/// All of it.
+/// All knowledge of the harness.
 pub struct Truth {
     /// By number.
     pub messages: Vec<Message>,
@@ -140,26 +140,26 @@ pub struct Truth {
     pub step: u32,
     /// The second.
     pub now_s: u32,
-    /// The last step before the stalled sockets opened, once all that was sent had been worked through.
+    /// The last step before the stalled sockets opened, when everything sent before had been processed.
     pub rest: Option<u32>,
-    /// Messages of one topic that may wait for a stalled socket, where that is held.
+    /// Messages of one topic that may wait for a stalled socket, where that is bounded.
     pub waits: Option<usize>,
-    /// Logs are cut by their rules only, not by the budget of the process or the count of topics.
+    /// Only their rules shorten logs, not the budget of the process or the count of topics.
     pub budgets_are_wide: bool,
-    /// A session that leaves much behind may end for want of memory; its client is told.
+    /// A session with many kept messages may end for want of memory; its client is told.
     pub memory_is_tight: bool,
     /// Messages that are kept of a topic for MQTT subscribers of QoS 1 and 2, if its rule keeps fewer.
     pub session_messages: u32,
     /// Messages are retained.
     pub retains: bool,
-    /// What MQTT clients said of their messages, by number.
+    /// The MQTT options of messages, by number.
     pub said: BTreeMap<u32, Said>,
-    /// What happened, if somebody wants to read it.
+    /// The events so far, if they are traced.
     pub trace: Option<Vec<String>>,
 }
 
 impl Truth {
-    /// Notes what happened.
+    /// Adds an event to the trace.
     pub fn note(&mut self, what: impl FnOnce() -> String) {
         let step = self.step;
         if let Some(trace) = &mut self.trace {
@@ -188,7 +188,7 @@ impl Truth {
         number
     }
 
-    /// What MQTT says of a message.
+    /// The MQTT options of a message.
     pub fn said(&self, number: u32) -> Said {
         self.said.get(&number).copied().unwrap_or(FROM_ELSEWHERE)
     }
@@ -200,18 +200,18 @@ impl Truth {
             .filter(move |(_, message)| message.topic == topic)
     }
 
-    /// The data of a message that was written.
+    /// The data of a message.
     pub fn data(&self, number: u32) -> Vec<u8> {
         data_of(number, self.messages[number as usize].len)
     }
 
-    /// The most that a log counts for a message: a frame's header, key, content type and what MQTT says of it, and an
+    /// The most bytes that a log counts for a message: a frame's header, key, content type and MQTT properties, and an
     /// eighth for the size class.
     pub fn bytes_of(&self, number: u32) -> usize {
         (self.messages[number as usize].len + 104) * 9 / 8 + 8
     }
 
-    /// Which message this is, whole and unharmed.
+    /// The number of the message with this data; an error when the data is damaged.
     pub fn read(&self, data: &[u8]) -> Result<u32, Wrong> {
         let digits = data.strip_prefix(b"m").unwrap_or_default();
         let end = digits.iter().position(|b| !b.is_ascii_digit());
@@ -228,7 +228,7 @@ impl Truth {
         Ok(number)
     }
 
-    /// A message stands at this offset.
+    /// Records that a message has this offset.
     pub fn learn(&mut self, number: u32, offset: u64) -> Result<(), Wrong> {
         let message = &mut self.messages[number as usize];
         match message.offset.replace(offset) {
@@ -246,13 +246,13 @@ impl Truth {
         }
     }
 
-    /// A publisher was told that these stand in the log.
+    /// Records that a publisher got an acknowledgement for it.
     pub fn acknowledge(&mut self, number: u32) {
         let message = &mut self.messages[number as usize];
         (message.acked, message.acked_s) = (Some(self.step), self.now_s);
     }
 
-    /// Whether a gap after `seen` cannot be: all that came since must still be in the log.
+    /// Whether a gap after `seen` would be wrong: all later messages must still be in the log.
     pub fn must_reach_back(&self, topic: usize, seen: Seen) -> bool {
         let of = &self.topics[topic];
         let age_s = of.rule.log_age_s.min(of.rule.position_age_s);
@@ -286,8 +286,7 @@ impl Truth {
         count <= of.rule.messages_max() && bytes <= of.rule.log_bytes
     }
 
-    /// Checks the order of what publishers did: who was acknowledged before another was sent stands
-    /// before it.
+    /// Checks the publishers' order: a message that was acknowledged before another was sent has the lower offset.
     pub fn check_order(&self) -> Result<(), Wrong> {
         for topic in &self.topics {
             let mut latest: Option<(u32, u32)> = None;
@@ -308,7 +307,7 @@ impl Truth {
         Ok(())
     }
 
-    /// Acknowledged messages whose place never became known.
+    /// Acknowledged messages whose offset never became known.
     pub fn unplaced(&self) -> Vec<Unplaced> {
         let mut found = Vec::new();
         for (number, message) in self.messages.iter().enumerate() {
@@ -337,7 +336,7 @@ impl Truth {
     }
 }
 
-/// The data of a message: its number, then a pattern that belongs to it.
+/// The data of a message: its number, then a pattern made from it.
 fn data_of(number: u32, len: usize) -> Vec<u8> {
     let mut text = String::with_capacity(len + 12);
     let _ = write!(text, "m{number};");
@@ -350,7 +349,7 @@ fn data_of(number: u32, len: usize) -> Vec<u8> {
     text.into_bytes()
 }
 
-/// Bytes for a message to people, shortened.
+/// Bytes for a message to humans, shortened.
 pub fn shown(bytes: &[u8]) -> String {
     let short = &bytes[..bytes.len().min(160)];
     String::from_utf8_lossy(short).escape_debug().to_string()

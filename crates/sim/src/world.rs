@@ -1,5 +1,5 @@
-//! The world of one run: shards that take turns, clients, the clock. It does what the steps say and
-//! looks at the limits after every turn.
+//! The world of one run: shards that take turns, clients, the clock. It executes the steps and checks the limits after
+//! every turn.
 
 mod clients;
 mod mqtt;
@@ -31,32 +31,32 @@ const LOG_EPOCH: u32 = 0x5EED;
 const RECEIVE_BYTES: usize = 2048;
 /// Turns for each batch that makes logs long.
 const HOARD_TURNS: usize = 12;
-/// A client does not send its next requests before so many answers came.
+/// A client sends its next requests while it waits for fewer answers than this.
 pub const PENDING_MAX: usize = 12;
 
 /// The world.
 pub struct World {
-    /// What its seed means.
+    /// The meaning of its seed.
     pub plan: Plan,
     /// The shards.
     pub shards: Vec<Shard>,
     /// The network.
     pub net: Net,
-    /// What the harness knows.
+    /// The knowledge of the harness.
     pub truth: Truth,
-    /// What it met.
+    /// The counts of its events.
     pub met: Met,
     /// The subscribers.
     pub subscribers: Vec<Subscriber>,
     /// The publishers.
     pub publishers: Vec<Publisher>,
-    /// Those who follow which topics have subscribers.
+    /// The followers of interest.
     pub followers: Vec<Follower>,
     /// The MQTT clients.
     pub mqtt: Vec<Client>,
     /// Links of each shard that are not closed.
     live: Vec<Vec<u32>>,
-    /// What the shards share.
+    /// The state that the shards share.
     pub shared: Arc<crore_broker::World>,
     ticked_s: Vec<u32>,
     busy: Vec<bool>,
@@ -111,7 +111,7 @@ impl World {
             })
             .collect();
         Self::filter(&mut subscribers, plan, &truth, dice);
-        // The first is the one that the end of a run publishes with.
+        // The first one publishes at the end of a run.
         let publishers = (0..plan.publishers)
             .map(|n| match rng.below(10) {
                 0..4 if n > 0 => Publisher::over_socket(rng.below(plan.topics.len())),
@@ -136,7 +136,7 @@ impl World {
         }
     }
 
-    /// Lets some subscribe by filter. From chances of their own, as with the followers.
+    /// Lets some subscribe by filter, with random numbers of their own, as with the followers.
     fn filter(subscribers: &mut [Subscriber], plan: &Plan, truth: &Truth, dice: u64) {
         let mut rng = Rng::new(dice ^ 0xF117_E250);
         for subscriber in subscribers {
@@ -151,7 +151,7 @@ impl World {
         }
     }
 
-    /// From chances of their own: what the other clients do does not change with them.
+    /// With random numbers of their own, so that the other clients' actions do not change.
     fn followers(plan: &Plan, dice: u64) -> Vec<Follower> {
         let mut rng = Rng::new(dice ^ 0xF011_0135);
         let mut filter = || match rng.below(4) {
@@ -165,7 +165,7 @@ impl World {
             .collect()
     }
 
-    /// From chances of their own too.
+    /// With random numbers of their own, too.
     fn mqtt_clients(plan: &Plan, dice: u64) -> Vec<Client> {
         let mut rng = Rng::new(dice ^ 0x3477_0311);
         let mut covers = Rng::new(dice ^ 0xC07E_4511);
@@ -188,7 +188,7 @@ impl World {
         Subscriber::new(rng.pick(&KINDS), &topics, rng.chance(30))
     }
 
-    /// Publishes what the logs are long with.
+    /// Publishes the messages that make the logs long.
     pub fn hoard(&mut self, rng: &mut Rng) -> Result<(), Wrong> {
         for _ in 0..self.plan.hoard {
             self.truth.step += 1;
@@ -198,7 +198,7 @@ impl World {
                 self.publishers[n].act(batch, &self.plan, &mut self.truth, rng);
             }
             self.send_of_publisher(0);
-            // A read takes a part of a batch, and a turn does a part of that.
+            // One read takes a part of a batch, and one turn does a part of that.
             for _ in 0..HOARD_TURNS {
                 for shard in 0..self.plan.shards {
                     self.turn(shard, true, rng)?;
@@ -287,13 +287,13 @@ impl World {
         !(socket.client_fin || socket.server_fin || socket.reset)
     }
 
-    /// All clients go, but for the followers.
+    /// All clients leave, except the followers.
     pub fn leave(&mut self) {
         for link in 0..self.net.sockets.len() as u32 {
             if self.followers.iter().any(|f| f.link == Some(link)) {
                 continue;
             }
-            // Who had closed half before cannot say more: the system's keep-alive ends such a link.
+            // A client that had closed its half cannot send any more: the system's keep-alive ends such a link.
             let socket = &mut self.net.sockets[link as usize];
             socket.reset |= socket.client_fin;
             self.hang_up(link);

@@ -1,7 +1,6 @@
-//! What messages are worth: those that expired or were superseded need not come, and must not where it is sure.
+//! The worth of messages: expired or superseded ones need not come, and must not when that is certain.
 //!
-//! Invariant: in doubt (a place that is not known, a publish that was not answered) nothing is demanded and
-//! nothing is forbidden.
+//! Invariant: in doubt (an unknown offset, an unanswered publish) nothing is demanded and nothing is forbidden.
 
 use crate::truth::{Message, Truth, Wrong};
 
@@ -38,7 +37,7 @@ impl Truth {
         deletes.any(|(sent, done)| *sent <= at && done.is_none_or(|done| done >= message.sent))
     }
 
-    /// Whoever asked at this step cannot get this message any more.
+    /// Checks that a subscriber that asked at this step could still get this message.
     pub fn check_worth(&self, number: u32, asked: u32, asked_s: u32) -> Result<(), Wrong> {
         let message = &self.messages[number as usize];
         let topic = &self.topics[message.topic];
@@ -55,7 +54,7 @@ impl Truth {
         })
     }
 
-    /// No message of its key, of those that `counts` counts, stands behind it.
+    /// Checks that no later message of its key exists, among those that `counts` accepts.
     pub fn check_newest(
         &self,
         number: u32,
@@ -77,7 +76,7 @@ impl Truth {
         }
     }
 
-    /// The newest message of each key that whoever asks for everything must have by now.
+    /// The newest message of each key, which a subscriber that asks for everything must have by now.
     pub fn snapshot(&self, topic: usize) -> Vec<u32> {
         let of = &self.topics[topic];
         let keys = of.by_key.iter().filter(|numbers| !numbers.is_empty());
@@ -99,7 +98,7 @@ impl Truth {
         let is_due = |number: &u32| {
             let message = &self.messages[*number as usize];
             let all = &of.by_key[usize::from(message.like.key)];
-            // Where one may stand anywhere nobody can say which is the newest.
+            // Where a message without a known offset exists, the newest is unknown.
             let is_newest = all.iter().all(|other| {
                 let is_it = other == number;
                 let other = &self.messages[*other as usize];

@@ -1,10 +1,10 @@
-//! Seeds that once failed, each with what it showed, and a fixed set of others. A run is short here;
+//! Seeds that once failed, each with the fault that it showed, and a fixed set of others. A run is short here;
 //! `cargo xtask sim` runs many long ones in a faster build.
 
 use crore_sim::{Met, run, run_seed};
 
-/// What each of these seeds finds in a broker without the fix. Whoever changes what a seed means (the
-/// plan, the steps, the chances) looks for new ones: undo the fix and run `cargo xtask sim`.
+/// The fault that each of these seeds finds in a broker without the fix. A change in the meaning of seeds (the plan, the
+/// steps, the random numbers) needs new ones: undo the fix and run `cargo xtask sim`.
 const FOUND: &[(&str, u64, usize)] = &[
     (
         "a topic whose log expired in the tick that forgot it was removed twice",

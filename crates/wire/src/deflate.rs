@@ -20,8 +20,8 @@ use miniz_oxide::inflate::core::{DecompressorOxide, decompress};
 /// The end of a sync flush, which senders leave out and receivers put back (RFC 7692 §7.2.1, §7.2.2).
 const FLUSH_TAIL: [u8; 4] = [0x00, 0x00, 0xFF, 0xFF];
 
-/// What ends the stream here: the flush's tail and an empty final block, which reads as the end only
-/// if the message stopped at a block's boundary, so that a truncated message is told.
+/// The bytes that end the stream here: the flush's tail and an empty final block. They read as the end only if the message
+/// stopped at a block's boundary, so that a truncated message is noticed.
 const END: [u8; 9] = [0x00, 0x00, 0xFF, 0xFF, 0x01, 0x00, 0x00, 0xFF, 0xFF];
 
 /// An empty message compresses to this (RFC 7692 §7.2.3.6).
@@ -145,8 +145,7 @@ struct Inflater {
 }
 
 impl Inflater {
-    /// Inflates `input`: `Some` with what follows its final block, or `None` when all was taken and
-    /// the stream goes on.
+    /// Inflates `input`: `Some` with the bytes behind its final block, or `None` when all was taken and the stream goes on.
     fn run<'i>(
         &mut self,
         mut input: &'i [u8],
@@ -154,7 +153,7 @@ impl Inflater {
     ) -> Result<Option<&'i [u8]>, InflateError> {
         const FLAGS: u32 = TINFL_FLAG_HAS_MORE_INPUT | TINFL_FLAG_USING_NON_WRAPPING_OUTPUT_BUF;
         loop {
-            // Positions count from the message's start, so that it cannot refer to what is before.
+            // Positions count from the message's start, so that it cannot refer to bytes before it.
             let message = &mut out[self.start..];
             let at = self.filled - self.start;
             let (status, read, written) = decompress(&mut self.state, input, message, at, FLAGS);
@@ -172,7 +171,7 @@ impl Inflater {
         }
     }
 
-    /// Makes room for more output: one byte over the limit, to tell what fits exactly from what does not.
+    /// Makes room for more output: up to one byte over the limit, to tell an exact fit from too much.
     fn grow(&self, out: &mut Vec<u8>) -> Result<(), InflateError> {
         let size = out.len() - self.start;
         if self.filled - self.start > self.limit {

@@ -1,13 +1,13 @@
-//! What the server writes as JSON (RFC 8259): strings, and bytes as base64.
+//! JSON as the server writes it (RFC 8259): strings, and bytes as base64.
 //!
-//! Invariants: no more is escaped than must be (section 7: quote, backslash, control characters), so
-//! that text passes nearly as it is. Objects and arrays are put together by whoever writes them.
+//! Invariants: only the required characters are escaped (section 7: quote, backslash, control characters), so that text
+//! passes nearly as it is. Objects and arrays are put together by the callers.
 
 use alloc::vec::Vec;
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 
-/// How many bytes are judged at once: two vectors of the smallest kind, so that the compiler uses them.
+/// How many bytes are checked at once: two vectors of the smallest kind, so that the compiler uses them.
 const STRIDE: usize = 32;
 
 /// Appends `text`, which must be UTF-8, as a string with its quotes.
@@ -38,7 +38,7 @@ pub fn write_base64(out: &mut Vec<u8>, bytes: &[u8]) {
     out.push(b'"');
 }
 
-/// How many bytes stand for themselves before the first that must be escaped.
+/// How many bytes come before the first that must be escaped.
 fn plain_prefix(text: &[u8]) -> usize {
     let (strides, _) = text.as_chunks::<STRIDE>();
     let clean = |stride: &&[u8; STRIDE]| stride.iter().fold(true, |all, &b| all & !is_special(b));

@@ -10,10 +10,10 @@
 //! | `idempotency_key` | a string, optional |
 //! | `ttl_s` | a whole number of seconds, optional |
 //!
-//! Invariants: what is accepted is JSON and UTF-8 to the letter, inside of `data` too; a string without
-//! escapes is a slice of the line, so that a plain line costs a search for its quotes and nothing is copied;
-//! unknown and repeated fields are refused, so that no typing error is silent. Whether a topic is a good name
-//! and a content type may become a header is not judged here.
+//! Invariants: accepted lines are JSON and UTF-8 to the letter, inside of `data` too; a string without escapes is a slice
+//! of the line, so that a plain line costs a search for its quotes and nothing is copied; unknown and repeated fields are
+//! refused, so that no typing error is silent. Whether a topic is a valid name and a content type may become a header is
+//! not checked here.
 
 mod scan;
 
@@ -27,15 +27,15 @@ use scan::{Scan, Text};
 /// has need of half of it, and the kinds of 64 open levels fit one word.
 pub const MAX_DEPTH: u32 = u64::BITS;
 
-/// Room for what is not a slice of the line: fields with escapes, and bytes from base64. An empty one
-/// allocates nothing; it keeps the room of the longest line that needed any, so let it go with its batch.
+/// Room for values that are not slices of the line: fields with escapes, and bytes from base64. An empty one allocates
+/// nothing; it keeps the room of the longest line that needed any, so drop it with its batch.
 #[derive(Debug, Default)]
 pub struct Scratch {
     text: Vec<u8>,
     bytes: Vec<u8>,
 }
 
-/// The first line of a body, without its end, and what follows it.
+/// The first line of a body, without its end, and the rest of the body.
 #[inline]
 pub fn split_line(body: &[u8]) -> (&[u8], &[u8]) {
     let end = memchr::memchr(b'\n', body).unwrap_or(body.len());
@@ -43,8 +43,7 @@ pub fn split_line(body: &[u8]) -> (&[u8], &[u8]) {
     (body[..end].trim_ascii(), rest)
 }
 
-/// What stands where a plain line has its topic: a guess for whoever wants to look ahead, which [`parse`]
-/// may prove wrong.
+/// The topic of a plain line, for a caller that looks ahead: a guess, which [`parse`] may prove wrong.
 #[inline]
 pub fn leading_topic(line: &[u8]) -> Option<&[u8]> {
     let value = line.strip_prefix(b"{\"topic\":")?.trim_ascii_start();
@@ -55,7 +54,7 @@ pub fn leading_topic(line: &[u8]) -> Option<&[u8]> {
 /// One message to publish.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Line<'a> {
-    /// The topic; UTF-8, not checked to be a good name.
+    /// The topic; UTF-8, not checked to be a valid name.
     pub topic: &'a [u8],
     /// The message; UTF-8 unless it is `binary`.
     pub data: &'a [u8],
@@ -67,9 +66,9 @@ pub struct Line<'a> {
     pub event: &'a [u8],
     /// The message's key; empty when the line has none.
     pub key: &'a [u8],
-    /// What a retry of the line brings too, if the line says so.
+    /// The idempotency key, if the line has one; a retry brings the same one.
     pub idempotency_key: Option<&'a [u8]>,
-    /// Seconds that the message is worth anything; more than 32 bits hold stand for the most that they do.
+    /// The message's lifetime in seconds; values past 32 bits become the greatest of 32 bits.
     pub ttl_s: Option<u32>,
 }
 
@@ -275,8 +274,8 @@ fn read(scan: &mut Scan<'_>, scratch: &mut Scratch) -> Result<Fields, LineError>
     }
 }
 
-/// A field's name and the colon after it. A name is compared in place; only one that is escaped, which
-/// hardly anyone writes, is decoded.
+/// A field's name and the colon after it. A name is compared in place; only a name with escapes, which hardly anyone
+/// writes, is decoded.
 fn key(scan: &mut Scan<'_>, scratch: &mut Scratch) -> Result<Field, LineError> {
     scan.quote()?;
     let found = match named(scan.rest()) {
@@ -314,12 +313,12 @@ fn named(rest: &[u8]) -> Option<(Field, usize)> {
     }
 }
 
-/// The field that a name with escapes means, if any; a plain name that comes here is none of ours.
+/// The field that a name with escapes stands for, if any; a plain name that comes here is unknown.
 #[cold]
 fn escaped_key(scan: &mut Scan<'_>, scratch: &mut Scratch) -> Result<Option<Field>, LineError> {
     let start = scratch.text.len();
     scan.string(&mut scratch.text)?;
-    // A name that holds a quote is none of ours, whatever comes before.
+    // No known name contains a quote.
     scratch.text.push(b'"');
     let name = &scratch.text[start..];
     let found = named(name).filter(|&(_, len)| len == name.len());
@@ -381,7 +380,7 @@ fn value(scan: &mut Scan<'_>, scratch: &mut Scratch, field: Field) -> Result<Spa
     })
 }
 
-/// What digits mean, as far as 32 bits hold it.
+/// The value of digits; past 32 bits, the greatest of 32 bits.
 fn seconds(digits: &[u8]) -> u32 {
     digits.iter().fold(0, |value: u32, digit| {
         value

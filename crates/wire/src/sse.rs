@@ -1,21 +1,21 @@
-//! Server-Sent Events, the WHATWG event stream format (HTML, "Server-sent events"): what a server
-//! writes, and a parser for our own clients.
+//! Server-Sent Events, the WHATWG event stream format (HTML, "Server-sent events"): a writer for the server, and a parser
+//! for our own clients.
 //!
-//! Invariant: one event is one block of lines closed by an empty one, so that a reader may begin at
-//! any block. Data that holds NUL or is not UTF-8 is the caller's affair; the parser does not decode.
+//! Invariant: one event is one block of lines closed by an empty one, so that a reader may begin at any block. The caller
+//! answers for data that holds NUL or is not UTF-8; the parser does not decode.
 
 use alloc::vec::Vec;
 use core::mem;
 use memchr::{memchr, memchr2};
 
-/// Appends one event. `data` is split at CRLF, CR and LF, which the reader joins again with LF. The
-/// id and the event name must be [field safe](is_field_safe): every door checks them.
+/// Appends one event. `data` is split at CRLF, CR and LF, which the reader joins again with LF. The id and the event name
+/// must be [field safe](is_field_safe): every caller checks them.
 pub fn write_event(out: &mut Vec<u8>, id: Option<&[u8]>, event: Option<&[u8]>, data: &[u8]) {
     write_fields(out, id, event);
     write_data(out, data);
 }
 
-/// Appends what stands before an event's data.
+/// Appends the fields before an event's data.
 pub fn write_fields(out: &mut Vec<u8>, id: Option<&[u8]>, event: Option<&[u8]>) {
     for (name, value) in [(&b"id: "[..], id), (b"event: ", event)] {
         let Some(value) = value else { continue };
@@ -79,8 +79,7 @@ fn write_lines(out: &mut Vec<u8>, prefix: &[u8], mut text: &[u8]) {
 /// One event as a client sees it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Event<'a> {
-    /// The last event id, from this event or an earlier one; `None` when there was none or it was
-    /// set back to empty.
+    /// The last event id, from this event or an earlier one; `None` when there was none or it was reset to empty.
     pub id: Option<&'a [u8]>,
     /// The event's name; `None` is the default, `message`.
     pub event: Option<&'a [u8]>,
@@ -130,8 +129,8 @@ impl Parser {
         }
     }
 
-    /// The last event id string: what the last event that has ended says, though it had no data (HTML, section
-    /// "Interpreting an event stream"). It is what a client resumes from.
+    /// The last event id string: the id after the last event that has ended, even one without data (HTML, section
+    /// "Interpreting an event stream"). A client resumes from it.
     #[must_use]
     pub fn last_id(&self) -> Option<&[u8]> {
         Some(&self.last_id[..]).filter(|id| !id.is_empty())

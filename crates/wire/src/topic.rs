@@ -1,18 +1,18 @@
 //! Names of topics and filters over them: UTF-8 levels with `/` between, and MQTT's wildcards (MQTT 5.0
 //! section 4.7).
 //!
-//! Invariants: a name that passed here has no control character, which makes it safe as a header or
-//! an SSE field, and no wildcard, so that name and filter never mean each other. What comes through
-//! a URL is decoded once. The hash of a name is part of positions and of placement, and never changes.
+//! Invariants: a checked name has no control character, which makes it safe as a header or an SSE field, and no wildcard,
+//! so that a name is never taken for a filter. Names in a URL are decoded once. The hash of a name is part of positions and
+//! of placement, and never changes.
 //!
-//! Deliberately absent: shared subscriptions (`$share`, see [`crate::mqtt::Filter`]), and who may use a name.
+//! Deliberately absent: shared subscriptions (`$share`, see [`crate::mqtt::Filter`]), and authorization.
 
 use alloc::vec::Vec;
 use core::fmt;
 
 use crate::form;
 
-/// Why a name or a filter was refused (400 at the HTTP doors).
+/// Why a name or a filter was refused (400 over HTTP).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum TopicError {
     /// No bytes at all.
@@ -38,12 +38,12 @@ pub enum TopicError {
     EncodedSlash,
     /// A percent sign without two hexadecimal digits.
     BadEscape,
-    /// A name that begins with `$` where those may not be used.
+    /// A name that begins with `$` where such names may not be used.
     Reserved,
 }
 
 impl TopicError {
-    /// What to tell the peer, in one line.
+    /// A message for the peer, in one line.
     pub const fn reason(&self) -> &'static str {
         match self {
             Self::Empty => "the topic is empty",
@@ -74,7 +74,7 @@ impl core::error::Error for TopicError {}
 
 /// Appends the name that `raw`, the rest of a path after a prefix and its slash, stands for.
 ///
-/// Each segment is decoded once. Names with empty levels cannot be had by path.
+/// Each segment is decoded once. Names with empty levels cannot be addressed by path.
 ///
 /// # Errors
 /// The first thing wrong with it; `out` is then as it was.
@@ -94,7 +94,7 @@ pub fn from_path(raw: &[u8], max: usize, out: &mut Vec<u8>) -> Result<(), TopicE
 }
 
 /// Appends the name that `raw`, a value in a query, stands for. Empty levels are fine (`/p/s1/-`), and
-/// an encoded slash is a slash: in a query nobody resolves them.
+/// an encoded slash is a slash: nothing on the way resolves it in a query.
 ///
 /// # Errors
 /// The first thing wrong with it; `out` is then as it was.
@@ -109,7 +109,7 @@ pub fn from_query(raw: &[u8], max: usize, out: &mut Vec<u8>) -> Result<(), Topic
 /// # Errors
 /// The first thing wrong with it. Empty levels and dots are fine here; reserved names too, see [`is_reserved`].
 pub fn check_name(name: &[u8], max: usize) -> Result<(), TopicError> {
-    // Nearly all names: one look at each byte.
+    // The common case: one look at each byte.
     if !name.is_empty() && name.len() <= max && name.iter().all(is_plain) {
         return Ok(());
     }
@@ -174,8 +174,8 @@ pub fn matches(filter: &[u8], name: &[u8]) -> bool {
     names.next().is_none()
 }
 
-/// Whether all that `filter` matches, `granted` matches too: the question whether a subscription by filter lies within
-/// what somebody was granted. Both passed [`check_filter`] or [`check_name`]; for a name it is [`matches()`].
+/// Whether `granted` matches every name that `filter` matches, so that a subscription by `filter` lies within the grant.
+/// Both passed [`check_filter`] or [`check_name`]; for a name it is [`matches()`].
 pub fn covers(granted: &[u8], filter: &[u8]) -> bool {
     if is_reserved(filter) && matches!(granted.first(), Some(b'+' | b'#')) {
         return false;
@@ -226,7 +226,7 @@ fn decode(raw: &[u8], out: &mut Vec<u8>) -> Result<(), TopicError> {
     form::decode(raw, out).map_err(|_| TopicError::BadEscape)
 }
 
-/// What names in paths and in queries have in common.
+/// The checks that names in paths and in queries share.
 fn check_url_name(name: &[u8], max: usize) -> Result<(), TopicError> {
     check_name(name, max)?;
     if levels(name).any(|level| matches!(level, b"." | b"..")) {
@@ -235,7 +235,7 @@ fn check_url_name(name: &[u8], max: usize) -> Result<(), TopicError> {
     Ok(())
 }
 
-/// What names and filters have in common: length, UTF-8, no control characters.
+/// The checks that names and filters share: length, UTF-8, no control characters.
 fn check_text(text: &[u8], max: usize) -> Result<(), TopicError> {
     if text.is_empty() {
         return Err(TopicError::Empty);

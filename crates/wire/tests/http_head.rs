@@ -1,5 +1,5 @@
-//! Claims about request heads: what is understood, what is refused and how, and that no split of the
-//! stream and no bytes at all change that.
+//! Claims about request heads: which are understood, which are refused and how, and that no split of the stream and no
+//! bytes at all change that.
 
 use crore_wire::http::body::{BodyError, Chunked};
 use crore_wire::http::head::{self, Accept, Body, Head, HeadError, Method};
@@ -293,7 +293,7 @@ fn the_best_liked_representation_wins() {
     }
 }
 
-/// All that a connection would learn from a stream of requests.
+/// Everything that a connection would learn from a stream of requests.
 #[derive(Clone, Debug, PartialEq)]
 enum Event {
     Head(Method, Vec<u8>, Vec<u8>, Body, Option<Vec<u8>>),
@@ -302,7 +302,7 @@ enum Event {
     BadBody(BodyError),
 }
 
-/// A connection in small: keeps what is incomplete, and stops at the first error.
+/// A minimal connection: keeps incomplete bytes, and stops at the first error.
 #[derive(Default)]
 struct Reader {
     buf: Vec<u8>,
@@ -384,7 +384,7 @@ impl Reader {
 
     fn fail(&mut self, event: Event) -> bool {
         self.events.push(event);
-        // Part of a body means nothing: after an error in one piece it may still lie in the buffer.
+        // Part of a body has no meaning: after an error in one piece it may still lie in the buffer.
         self.data.clear();
         self.dead = true;
         false
@@ -429,7 +429,7 @@ fn request() -> impl Strategy<Value = Vec<u8>> {
         })
 }
 
-/// A stream of requests, perhaps with a few bytes replaced by ones that mean something.
+/// A stream of requests, perhaps with a few bytes replaced by significant ones.
 fn stream() -> impl Strategy<Value = Vec<u8>> {
     let harm = (
         any::<prop::sample::Index>(),

@@ -8,10 +8,10 @@ use crore_wire::mqtt::{
 
 const MAX: usize = 1 << 20;
 
-/// A packet's first byte, two parts of its body, and what a test puts between them or beside them.
+/// A packet's first byte, two parts of its body, and the bytes that a test puts between them or beside them.
 type Row = (u8, &'static [u8], &'static [u8], &'static [u8]);
 
-/// What comes of one packet whose length was given as it is.
+/// Decodes one packet, with the length field that it has.
 fn whole(version: Version, bytes: &[u8]) -> Result<Packet<'_>, Error> {
     let (header, at) = fixed_header(bytes, MAX)?.expect("a whole header");
     assert_eq!(at + header.body_bytes(), bytes.len(), "{bytes:?}");
@@ -237,7 +237,7 @@ fn text_is_utf_8_without_null() {
     );
 }
 
-/// Each `~` stands for a text field of its own; damage to any one of them is found.
+/// Each `~` stands for a separate text field; damage to any one of them is found.
 #[test]
 fn no_text_field_goes_unchecked() {
     let table: [(u8, &[u8], usize); 9] = [

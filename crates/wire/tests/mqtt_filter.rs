@@ -1,9 +1,9 @@
-//! What is a topic filter, and what the first bytes of a connection say.
+//! Which texts are topic filters, and which protocol the first bytes of a connection show.
 
 use crore_wire::mqtt::{Filter, FilterError, Sniff, sniff};
 use crore_wire::topic;
 
-/// A share's name and a filter, or why it is none.
+/// A share's name and a filter, or the error.
 type Parsed = Result<(Option<&'static str>, &'static str), FilterError>;
 
 #[test]

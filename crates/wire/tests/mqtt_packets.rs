@@ -1,5 +1,5 @@
-//! Packets written by hand, from the specifications' figures: what they decode to, and that they are
-//! encoded to the same bytes.
+//! Packets written by hand, from the specifications' figures: they decode to the expected values, and these are encoded to
+//! the same bytes.
 
 use crore_wire::mqtt::Version::{V5, V311};
 use crore_wire::mqtt::{
@@ -19,7 +19,7 @@ fn read(version: Version, bytes: &[u8]) -> Packet<'_> {
     decode(version, header, &bytes[at..]).unwrap()
 }
 
-/// `bytes` are `packet`, and `packet` is `bytes`.
+/// Asserts that `bytes` decode to `packet`, and that `packet` is encoded to `bytes`.
 #[track_caller]
 fn same(version: Version, bytes: &[u8], packet: Packet<'_>) {
     assert_eq!(read(version, bytes), packet);
@@ -190,7 +190,7 @@ fn acknowledgements_leave_out_what_they_may() {
         b"\x50\x09\0\x03\0\x05\x1F\0\x02no",
         Packet::PubRec(told),
     );
-    // Longer than it must be, which the sender may choose (section 3.4.2.1).
+    // Longer than necessary, which the sender may choose (section 3.4.2.1).
     assert_eq!(read(V5, b"\x40\x03\0\x03\0"), Packet::PubAck(plain));
     assert_eq!(read(V5, b"\x40\x04\0\x03\0\0"), Packet::PubAck(plain));
     // 3.1.1 has nothing but the identifier.
@@ -319,7 +319,7 @@ fn an_authentication_exchange() {
     same(V5, b"\xF0\0", Packet::Auth(auth));
 }
 
-/// What others published never makes a server that passes it on panic.
+/// No message of another publisher makes a server panic that passes it on.
 #[test]
 fn a_publish_that_no_packet_can_say_is_not_written() {
     let publish = Publish {

@@ -1,4 +1,4 @@
-//! What is written and what is passed on: values, reason codes, and who may send what.
+//! Written values and values that are passed on, reason codes, and which side may send which packet.
 
 use crore_wire::mqtt::Version::V5;
 use crore_wire::mqtt::{
@@ -8,7 +8,7 @@ use crore_wire::mqtt::{
 
 const MAX: usize = 1 << 20;
 
-/// What comes of one packet whose length was given as it is.
+/// Decodes one packet, with the length field that it has.
 fn whole(version: Version, bytes: &[u8]) -> Result<Packet<'_>, Error> {
     let (header, at) = fixed_header(bytes, MAX)?.expect("a whole header");
     assert_eq!(at + header.body_bytes(), bytes.len(), "{bytes:?}");

@@ -1,5 +1,5 @@
-//! Lines of a batch publish: what a publisher meant is what is read, nothing is accepted that is not
-//! JSON, and every refusal has its reason. `serde_json` is the judge of what JSON is.
+//! Lines of a batch publish: a publisher's values are read back, nothing is accepted that is not JSON, and every refusal
+//! has its reason. `serde_json` decides what is JSON.
 
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
@@ -297,7 +297,7 @@ fn text() -> impl Strategy<Value = String> {
     prop::collection::vec(piece, 0..6).prop_map(|pieces| pieces.concat())
 }
 
-/// A string as a publisher may write it: as little escaped as may be, or some of it, or all.
+/// A string as a publisher may write it: with the fewest escapes possible, or some more, or all.
 fn written(text: &str, escape: &[bool]) -> String {
     if escape.is_empty() {
         return serde_json::to_string(text).unwrap();
@@ -350,12 +350,12 @@ const fn is_no_message(why: LineError) -> bool {
     )
 }
 
-/// What we accept is JSON, and what is JSON we refuse only as a message.
+/// Accepted lines are JSON, and JSON is refused only because it is not a message.
 fn agrees(line: &[u8]) -> Result<(), TestCaseError> {
     let ours = error(line);
     match (serde_json::from_slice::<Value>(line), ours) {
         (Ok(_), Some(why)) => prop_assert!(is_no_message(why), "{why:?}"),
-        // The grammar sets numbers no limit; a double does.
+        // The grammar sets no limit for numbers; a double does.
         (Err(theirs), None) => {
             prop_assert!(theirs.to_string().contains("out of range"), "{theirs}")
         }

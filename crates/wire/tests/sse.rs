@@ -1,5 +1,4 @@
-//! Event streams: what is written reads back however it is cut, and the parser follows the WHATWG
-//! rules.
+//! Event streams: written events read back however the stream is cut, and the parser follows the WHATWG rules.
 
 use crore_wire::sse::{
     Event, Parser, TooLong, is_field_safe, write_comment, write_event, write_retry,

@@ -193,7 +193,7 @@ fn queries_fall_into_raw_pairs() {
     assert_eq!(out, b"a+b+%25");
 }
 
-/// The rules of matching, said again as slowly as possible.
+/// The rules of matching, written again as simply as possible.
 fn oracle(filter: &[&str], name: &[&str]) -> bool {
     match (filter, name) {
         (["#"], _) => true,
@@ -277,7 +277,8 @@ proptest! {
     }
 }
 
-/// All names of up to four of these levels, so that whatever tells two short filters apart is among them.
+/// All names of up to four of these levels, so that any two short filters that differ have a name among them that tells
+/// them apart.
 fn names() -> Vec<String> {
     let levels = ["a", "b", "", "x"];
     let mut all: Vec<String> = ["a", "b", "", "x", "$a"].map(String::from).to_vec();
@@ -312,7 +313,8 @@ fn a_filter_covers_another_when_no_name_tells_otherwise_and_overlaps_it_when_a_n
                 topic::matches(f, name.as_bytes()) && !topic::matches(g, name.as_bytes())
             });
             let covers = outside.next().is_none();
-            // `+/#` is `#` written in another way; it is not seen to be, which grants too little and never too much.
+            // `+/#` is `#` written in another way, but is not recognized as such, which grants too little and never too
+            // much.
             if filter != "#" || granted != "+/#" {
                 assert_eq!(topic::covers(g, f), covers, "{granted} covers {filter}");
             }

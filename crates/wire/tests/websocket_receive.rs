@@ -1,5 +1,5 @@
-//! What the receiver makes of streams: the same events and the same violation however the bytes are
-//! cut, no memory that did not arrive, and each rule of RFC 6455 §5 with its close code.
+//! The receiver: the same events and the same violation however the bytes are cut, no memory for bytes that did not arrive,
+//! and each rule of RFC 6455 §5 with its close code.
 
 use crore_wire::deflate::Compressor;
 use crore_wire::websocket::frame::{Opcode, write_frame, write_header, write_masked};
@@ -70,8 +70,7 @@ fn feed(
     }
 }
 
-/// Everything that happens when `stream` arrives in the pieces that `cuts` make of it, and whether
-/// state is left.
+/// Everything that happens when `stream` arrives in the pieces that `cuts` make of it, and whether state is left.
 fn run(stream: &[u8], cuts: &[usize], config: &Config) -> (Vec<Seen>, bool) {
     let mut partial = None;
     let mut all = Vec::new();
@@ -85,7 +84,7 @@ fn run(stream: &[u8], cuts: &[usize], config: &Config) -> (Vec<Seen>, bool) {
     (all, partial.is_some())
 }
 
-/// All ways to cut once, and into single bytes, give what the whole gives.
+/// Asserts that every single cut, and single bytes, give the same as the whole stream.
 fn assert_same_for_every_split(stream: &[u8], config: &Config) -> Vec<Seen> {
     let whole = run(stream, &[], config);
     for cut in 0..=stream.len() {
@@ -96,7 +95,7 @@ fn assert_same_for_every_split(stream: &[u8], config: &Config) -> Vec<Seen> {
     whole.0
 }
 
-/// A message as its sender thinks of it: the pieces it goes out in, with controls after them.
+/// A message from the sender's side: the pieces that it goes out in, with control frames after them.
 #[derive(Clone, Debug)]
 struct Sent {
     text: bool,
@@ -444,8 +443,8 @@ fn close_codes_are_those_that_may_be_sent() {
     assert_eq!(server(&masked(Opcode::Close, &long)), [expected]);
 }
 
-/// How many bytes of a text frame's payload are taken before it is refused, one byte at a time; the
-/// frame announces one byte more than there is, so that only fail-fast can refuse.
+/// How many bytes of a text frame's payload are taken before it is refused, one byte at a time; the frame announces one
+/// byte more than there is, so that only an early check can refuse it.
 fn refused_after(text: &[u8]) -> Option<usize> {
     let config = config(Role::Server, false);
     let mut head = Vec::new();

@@ -130,3 +130,59 @@ fn continues_word(bytes: &[u8], at: usize) -> bool {
     };
     word(1) && (word(2) || !matches!(bytes[at - 1], b'b' | b'c'))
 }
+
+/// A word, `::`, or any other single character, with its line counted from 1.
+pub struct Token<'a> {
+    pub text: &'a str,
+    pub line: usize,
+}
+
+/// The tokens of `code`, which is text as [`code`] leaves it.
+pub fn tokens(code: &str) -> Vec<Token<'_>> {
+    let mut found = Vec::new();
+    let (mut at, mut line) = (0, 1);
+    while at < code.len() {
+        let rest = &code[at..];
+        let word = rest.find(|c: char| !c.is_alphanumeric() && c != '_');
+        let length = match word.unwrap_or(rest.len()) {
+            0 if rest.starts_with("::") => 2,
+            0 => 1,
+            length => length,
+        };
+        let text = &rest[..length];
+        match text {
+            "\n" => line += 1,
+            _ if text.trim().is_empty() => {}
+            _ => found.push(Token { text, line }),
+        }
+        at += length;
+    }
+    found
+}
+
+/// Where the bracket that opens at `open` closes, or the last token.
+pub fn closing(tokens: &[Token<'_>], open: usize) -> usize {
+    let mut depth = 0;
+    for (at, token) in tokens.iter().enumerate().skip(open) {
+        match token.text {
+            "(" | "[" | "{" => depth += 1,
+            ")" | "]" | "}" => depth -= 1,
+            _ => {}
+        }
+        if depth == 0 {
+            return at;
+        }
+    }
+    tokens.len() - 1
+}
+
+/// Where the braces of the item at `at` open, or its `;`.
+pub fn head_end(tokens: &[Token<'_>], mut at: usize) -> usize {
+    while at + 1 < tokens.len() && !matches!(tokens[at].text, "{" | ";") {
+        if matches!(tokens[at].text, "(" | "[") {
+            at = closing(tokens, at);
+        }
+        at += 1;
+    }
+    at.min(tokens.len() - 1)
+}

@@ -1,5 +1,5 @@
-//! The walls of the workspace, checked: who imports whom, where `unsafe` may stand, and what the
-//! two sans-io crates must never touch.
+//! The walls of the workspace, checked: which crate imports which, where `unsafe` may stand, what the two sans-io crates
+//! must never touch, and how long files and functions may be.
 //!
 //! The rules read manifests and sources as text; they do not compile anything. Each rule is a
 //! function from a [`Tree`] to its violations, so that the second test can plant a violation in
@@ -7,6 +7,10 @@
 
 #![allow(clippy::print_stdout)] // the list of long files is a report, shown by `--nocapture`
 
+mod imports;
+mod known;
+mod layout;
+mod lengths;
 mod lexer;
 mod rules;
 mod tree;
@@ -17,13 +21,7 @@ use tree::Tree;
 fn the_workspace_keeps_its_walls() {
     let tree = Tree::read();
     assert!(tree.sources().count() > 10, "the sources were not found");
-    for (path, lines) in rules::long_files(&tree, rules::LINES_AIM) {
-        println!(
-            "long: {path} has {lines} lines (aim: {}, limit: {})",
-            rules::LINES_AIM,
-            rules::LINES_MAX
-        );
-    }
+    report(&tree);
     let found: Vec<String> = rules::ALL
         .iter()
         .flat_map(|(name, rule)| {
@@ -33,6 +31,33 @@ fn the_workspace_keeps_its_walls() {
         })
         .collect();
     assert!(found.is_empty(), "\n{}\n", found.join("\n"));
+}
+
+/// The report that `--nocapture` shows.
+fn report(tree: &Tree) {
+    for (name, floors) in layout::FLOORS {
+        println!("{}", layout::picture(tree, name, floors));
+    }
+    for what in tree
+        .crates()
+        .iter()
+        .flat_map(|name| layout::circling(tree, name))
+    {
+        println!("{what}");
+    }
+    for (path, lines) in lengths::long_files(tree, lengths::FILE_AIM) {
+        println!(
+            "long: {path} has {lines} lines (aim: {}, limit: {})",
+            lengths::FILE_AIM,
+            lengths::FILE_MAX
+        );
+    }
+    for (function, lines) in lengths::long_functions(tree, lengths::FUNCTION_MAX) {
+        println!(
+            "long: {function} has {lines} lines (limit: {})",
+            lengths::FUNCTION_MAX
+        );
+    }
 }
 
 /// A rule, a file that it must refuse, and that file's text (appended to what is there).
@@ -129,17 +154,31 @@ const PLANTED: &[(&str, &str, &str)] = &[
         "//! New.\n// TODO: finish\n",
     ),
     ("words", "docs/new.md", "A blazing server.\n"),
+    (
+        "floors",
+        "crates/wire/src/form.rs",
+        "use crate::mqtt::Packet;\n",
+    ),
+    ("floors", "crates/wire/src/new.rs", "//! New.\n"),
+    ("floors", "crates/new/src/lib.rs", "//! New.\n"),
 ];
 
 #[test]
 fn every_rule_can_fail() {
-    for (name, path, text) in PLANTED {
+    let whole = Tree::read();
+    let line = "//! Long.\n";
+    let file = line.repeat(lengths::FILE_MAX + 1);
+    let function = format!("fn f() {{\n{}}}\n", line.repeat(lengths::FUNCTION_MAX + 1));
+    let mut planted: Vec<(&str, &str, &str)> = PLANTED.to_vec();
+    planted.push(("length", "crates/net/src/new.rs", &file));
+    planted.push(("functions", "crates/net/src/new.rs", &function));
+    for (name, path, text) in &planted {
         let rule = rules::ALL
             .iter()
             .find(|(known, _)| known == name)
             .expect("a known rule")
             .1;
-        let mut tree = Tree::read();
+        let mut tree = whole.clone();
         let before = rule(&tree);
         tree.plant(path, text);
         let after = rule(&tree);
@@ -148,20 +187,10 @@ fn every_rule_can_fail() {
             "{name} did not see {text:?} in {path}"
         );
     }
-    let mut tree = Tree::read();
-    let before = rules::length(&tree).len();
-    tree.plant(
-        "crates/net/src/new.rs",
-        &"//! Long.\n".repeat(rules::LINES_MAX + 1),
-    );
-    assert_eq!(
-        rules::length(&tree).len(),
-        before + 1,
-        "a long file was not seen"
-    );
     for (name, _) in rules::ALL {
+        // A circle takes two files: it has a test of its own.
         assert!(
-            *name == "length" || PLANTED.iter().any(|planted| planted.0 == *name),
+            *name == "circles" || planted.iter().any(|planted| planted.0 == *name),
             "{name} is never broken"
         );
     }
@@ -187,5 +216,117 @@ fn comments_and_literals_are_not_code() {
         code.lines().count(),
         text.lines().count(),
         "lines keep their numbers"
+    );
+}
+
+/// A tree with these files and nothing else.
+fn tree_of(files: &[(&str, &str)]) -> Tree {
+    let mut tree = Tree::default();
+    for (path, text) in files {
+        tree.plant(&format!("crates/new/src/{path}"), text);
+    }
+    tree
+}
+
+#[test]
+fn imports_are_found_however_they_are_written() {
+    let tree = tree_of(&[
+        (
+            "lib.rs",
+            "mod a; mod b; mod c; mod d; #[cfg(test)] mod only_tests; pub use a::A; use std::fmt;",
+        ),
+        (
+            "a/mod.rs",
+            "mod one; mod two; pub use one::{One, inner}; use self::two::Two as Three;",
+        ),
+        (
+            "a/one.rs",
+            "use super::super::{b::{self, B}, c::*,};\nfn f<'c>() -> impl Sized + use<'c> { b::f() }",
+        ),
+        (
+            "a/two.rs",
+            "pub(in crate::a) fn f() { super::one::f::<u8>(); log::info!(\"crate::d::f()\") } // crate::c::f()",
+        ),
+        (
+            "b.rs",
+            "use crate::a as other;\n\nfn f() { assert!(other::two::f() == crate::d::inner::F); }",
+        ),
+        (
+            "c.rs",
+            "use crate::A;\n#[cfg(test)]\nmod tests { use crate::d::D; }\n#[cfg(test)]\nuse crate::{b::B};\nmod inner { use super::super::d; }",
+        ),
+        ("d.rs", "pub mod inner { fn f() { super::f(); } }"),
+        ("only_tests.rs", "mod below; use crate::d::D;"),
+        ("only_tests/below.rs", "use crate::d::D;"),
+    ]);
+    let imports = imports::Imports::of(&tree, "new");
+    let arrows = imports.arrows.iter().map(|((from, to), line)| {
+        format!("{}:{line} {}", imports.files[*from], imports.files[*to])
+    });
+    let expected = [
+        "a/mod.rs:1 a/one.rs",
+        "a/mod.rs:1 a/two.rs",
+        "a/one.rs:1 b.rs",
+        "a/one.rs:1 c.rs",
+        "a/two.rs:1 a/one.rs",
+        "b.rs:1 a/mod.rs",
+        "b.rs:3 a/two.rs",
+        "b.rs:3 d.rs",
+        "c.rs:6 d.rs",
+        "c.rs:1 lib.rs",
+        "lib.rs:1 a/mod.rs",
+    ];
+    assert_eq!(arrows.collect::<Vec<_>>(), expected);
+}
+
+#[test]
+fn a_circle_may_stand_in_one_small_folder_only() {
+    let wide = |files: &[(&str, &str)]| {
+        layout::circles(&tree_of(files))
+            .iter()
+            .any(|what| what.contains("import one another"))
+    };
+    let small = [
+        ("lib.rs", "mod a; mod b;"),
+        ("a.rs", "use one::One;"),
+        ("a/one.rs", "use super::two::Two;"),
+        ("a/two.rs", "use super::A;"),
+        ("b.rs", "use crate::a::A;"),
+    ];
+    assert!(!wide(&small), "three files of one folder");
+    let large =
+        ["a/three.rs", "a/four.rs", "a/five.rs", "a/six.rs"].map(|path| (path, "//! More."));
+    assert!(
+        wide(&[&small[..], &large].concat()),
+        "a folder of seven files"
+    );
+    assert!(
+        wide(&[&small[..], &[("a/two.rs", "use crate::b::B;")]].concat()),
+        "a circle through a file beside the folder"
+    );
+    assert!(
+        wide(&[
+            ("lib.rs", "mod a; pub struct S;"),
+            ("a/mod.rs", "use crate::S;"),
+            ("lib.rs", "use a::A;")
+        ]),
+        "a circle through the root"
+    );
+}
+
+#[test]
+fn what_is_known_excuses_itself_and_nothing_else() {
+    let found = || {
+        vec![
+            ("old".to_string(), "old is long".to_string()),
+            ("new".to_string(), "new is long".to_string()),
+        ]
+    };
+    assert_eq!(known::besides(&["old", "new"], found()), [""; 0]);
+    assert_eq!(known::besides(&["old"], found()), ["new is long"]);
+    let idle = known::besides(&["old", "new", "mended"], found());
+    assert!(
+        matches!(&idle[..], [what] if what.contains("`mended` keeps the rule")),
+        "{idle:?}"
     );
 }

@@ -1,7 +1,7 @@
 //! The rules themselves. A violation is a sentence that names the file.
 
-use crate::lexer;
 use crate::tree::{Tree, root};
+use crate::{layout, lengths, lexer};
 
 type Rule = fn(&Tree) -> Vec<String>;
 
@@ -13,16 +13,19 @@ pub const ALL: &[(&str, Rule)] = &[
     ("sans-io", sans_io),
     ("async", no_async),
     ("module docs", module_docs),
-    ("length", length),
+    ("length", lengths::files),
+    ("functions", lengths::functions),
+    ("circles", layout::circles),
+    ("floors", layout::floors),
     ("words", words),
 ];
 
-/// Who may import whom, by directory; tests (`dev-dependencies`) may import anything.
+/// Which crate may import which, by directory; tests (`dev-dependencies`) may import anything.
 const EDGES: &[(&str, &[&str])] = &[
     ("crates/wire", &[]),
     ("crates/broker", &["crore-wire"]),
     ("crates/net", &[]),
-    ("crates/bench", &["crore-wire"]),
+    ("crates/bench", &["crore-net", "crore-wire"]),
     ("crates/sim", &["crore-broker", "crore-wire"]),
     (
         "crates/server",
@@ -42,7 +45,7 @@ const UNSAFE: &[&str] = &[
 /// The crates that decide and encode: no sockets, no clock, no threads.
 const PURE: &[&str] = &["crates/wire/", "crates/broker/"];
 
-/// What a pure crate must not name.
+/// Words that a pure crate must not contain.
 const IMPURE_WORDS: &[&str] = &[
     "std::net",
     "std::time",
@@ -61,14 +64,14 @@ const IMPURE_WORDS: &[&str] = &[
     "libc",
 ];
 
-/// What a pure crate may depend on besides our own. Each is a codec or a hash without a system call.
+/// The packages that a pure crate may depend on besides our own. Each is a codec or a hash without a system call.
 const PURE_DEPENDENCIES: &[&str] = &[
     "base64",
     "httparse",
     "memchr",
     "miniz_oxide",
     "sha1",
-    // Without std it is arithmetic.
+    // Without std it only computes.
     "blake2",
     "xxhash-rust",
     "crore-wire",
@@ -89,10 +92,6 @@ const RUNTIMES: &[&str] = &[
 
 /// The control plane is no shard: it alone may one day use a runtime.
 const ASYNC_PLACES: &[&str] = &["crates/server/src/control/", "crates/server/src/life/"];
-
-/// A file's length that we aim at, and the one past which it must be divided.
-pub const LINES_AIM: usize = 350;
-pub const LINES_MAX: usize = 600;
 
 fn edges(tree: &Tree) -> Vec<String> {
     let mut found = Vec::new();
@@ -116,10 +115,10 @@ fn edges(tree: &Tree) -> Vec<String> {
 
 fn unsafe_places(tree: &Tree) -> Vec<String> {
     let elsewhere = tree
-        .sources()
+        .codes()
         .filter(|(path, _)| !UNSAFE.iter().any(|allowed| path.starts_with(allowed)));
     elsewhere
-        .filter_map(|(path, text)| word_in(path, text, "unsafe"))
+        .filter_map(|(path, code)| word_in(path, code, "unsafe"))
         .collect()
 }
 
@@ -143,13 +142,12 @@ fn sans_io(tree: &Tree) -> Vec<String> {
         PURE.iter()
             .any(|pure| path.starts_with(&format!("{pure}src/")))
     };
-    for (path, text) in tree.sources().filter(|(path, _)| pure_source(path)) {
+    for (path, code) in tree.codes().filter(|(path, _)| pure_source(path)) {
         found.extend(
             IMPURE_WORDS
                 .iter()
-                .filter_map(|word| word_in(path, text, word)),
+                .filter_map(|word| word_in(path, code, word)),
         );
-        let code = lexer::code(text);
         let mut before = "";
         for line in code.lines().map(str::trim).filter(|line| !line.is_empty()) {
             // Unit tests may print and collect; the crate itself must build without `std`.
@@ -177,13 +175,13 @@ fn sans_io(tree: &Tree) -> Vec<String> {
 fn no_async(tree: &Tree) -> Vec<String> {
     let mut found = Vec::new();
     let sources = tree
-        .sources()
+        .codes()
         .filter(|(path, _)| !ASYNC_PLACES.iter().any(|place| path.starts_with(place)));
-    for (path, text) in sources {
+    for (path, code) in sources {
         found.extend(
             ["async", "await", "tokio"]
                 .iter()
-                .filter_map(|word| word_in(path, text, word)),
+                .filter_map(|word| word_in(path, code, word)),
         );
     }
     for (directory, manifest) in tree.manifests() {
@@ -206,22 +204,7 @@ fn module_docs(tree: &Tree) -> Vec<String> {
         .collect()
 }
 
-pub fn length(tree: &Tree) -> Vec<String> {
-    long_files(tree, LINES_MAX)
-        .into_iter()
-        .map(|(path, lines)| format!("{path} has {lines} lines"))
-        .collect()
-}
-
-/// Sources with more lines than that.
-pub fn long_files(tree: &Tree, limit: usize) -> Vec<(String, usize)> {
-    let counted = tree
-        .sources()
-        .map(|(path, text)| (path.to_string(), text.lines().count()));
-    counted.filter(|(_, lines)| *lines > limit).collect()
-}
-
-/// Notes to oneself belong into an issue, praise to the reader, and paths of one machine nowhere.
+/// Notes to oneself belong in an issue; praise and paths of one machine do not belong here at all.
 fn words(tree: &Tree) -> Vec<String> {
     let checkout = format!("{}/", root().display());
     let never = [
@@ -246,8 +229,8 @@ fn words(tree: &Tree) -> Vec<String> {
     found
 }
 
-fn word_in(path: &str, text: &str, word: &str) -> Option<String> {
-    let line = lexer::line_of_word(&lexer::code(text), word)?;
+fn word_in(path: &str, code: &str, word: &str) -> Option<String> {
+    let line = lexer::line_of_word(code, word)?;
     Some(format!("{path}:{line} says `{word}`"))
 }
 

@@ -1,40 +1,74 @@
 //! The files of the workspace in memory, by path relative to its root.
 
-use std::collections::BTreeMap;
+use std::cell::OnceCell;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::rc::Rc;
+
+use crate::lexer;
 
 /// Text files only; build products, hidden directories and installed packages are left out.
-pub struct Tree(BTreeMap<String, String>);
+#[derive(Clone, Default)]
+pub struct Tree(BTreeMap<String, Rc<File>>);
+
+struct File {
+    text: String,
+    /// The text as [`lexer::code`] leaves it, after its first use.
+    code: OnceCell<String>,
+}
 
 impl Tree {
     pub fn read() -> Tree {
-        let mut files = BTreeMap::new();
-        collect(root(), root(), &mut files);
-        Tree(files)
+        let mut tree = Tree::default();
+        tree.collect(root());
+        tree
     }
 
     /// Appends to a file, makes it, or with a leading `=` replaces it.
     pub fn plant(&mut self, path: &str, text: &str) {
-        let file = self.0.entry(path.to_string()).or_default();
-        match text.strip_prefix('=') {
-            Some(whole) => *file = whole.to_string(),
-            None => file.push_str(text),
-        }
+        let text = match text.strip_prefix('=') {
+            Some(whole) => whole.to_string(),
+            None => [self.get(path).unwrap_or_default(), text].concat(),
+        };
+        self.add(path, text);
+    }
+
+    fn add(&mut self, path: &str, text: String) {
+        let code = OnceCell::new();
+        self.0
+            .insert(path.to_string(), Rc::new(File { text, code }));
     }
 
     pub fn get(&self, path: &str) -> Option<&str> {
-        self.0.get(path).map(String::as_str)
+        self.0.get(path).map(|file| file.text.as_str())
     }
 
     pub fn all(&self) -> impl Iterator<Item = (&str, &str)> {
         self.0
             .iter()
-            .map(|(path, text)| (path.as_str(), text.as_str()))
+            .map(|(path, file)| (path.as_str(), file.text.as_str()))
     }
 
     pub fn sources(&self) -> impl Iterator<Item = (&str, &str)> {
         self.all().filter(|(path, _)| path.ends_with(".rs"))
+    }
+
+    /// The sources with comments and literals blanked.
+    pub fn codes(&self) -> impl Iterator<Item = (&str, &str)> {
+        let sources = self.0.iter().filter(|(path, _)| path.ends_with(".rs"));
+        sources.map(|(path, file)| {
+            let code = file.code.get_or_init(|| lexer::code(&file.text));
+            (path.as_str(), code.as_str())
+        })
+    }
+
+    /// The names of the crates below `crates/`.
+    pub fn crates(&self) -> BTreeSet<&str> {
+        let parts = self
+            .sources()
+            .filter_map(|(path, _)| path.strip_prefix("crates/")?.split_once("/src/"));
+        parts.map(|(name, _)| name).collect()
     }
 
     /// The manifests of the members, parsed, by the directory that holds them.
@@ -45,37 +79,37 @@ impl Tree {
         own.map(|(directory, text)| (directory, text.parse().expect("a manifest is TOML")))
             .collect()
     }
+
+    fn collect(&mut self, directory: &Path) {
+        for entry in fs::read_dir(directory).expect("a directory of the workspace") {
+            let path: PathBuf = entry.expect("an entry").path();
+            let name = path
+                .file_name()
+                .expect("a name")
+                .to_string_lossy()
+                .into_owned();
+            if path.is_dir() {
+                let ours = !name.starts_with('.')
+                    && !["target", "node_modules", "fuzz"].contains(&name.as_str());
+                if ours {
+                    self.collect(&path);
+                }
+            } else if ["rs", "toml", "md", "py", "mjs", "js", "html"]
+                .iter()
+                .any(|end| name.ends_with(&format!(".{end}")))
+            {
+                // A file that another process is just writing may be gone or torn; the next run sees it.
+                if let Ok(text) = fs::read_to_string(&path) {
+                    let relative = path.strip_prefix(root()).expect("below the root");
+                    self.add(&relative.to_string_lossy(), text);
+                }
+            }
+        }
+    }
 }
 
 pub fn root() -> &'static Path {
     Path::new(env!("CARGO_MANIFEST_DIR"))
         .parent()
         .expect("xtask lies in the workspace")
-}
-
-fn collect(root: &Path, directory: &Path, files: &mut BTreeMap<String, String>) {
-    for entry in fs::read_dir(directory).expect("a directory of the workspace") {
-        let path: PathBuf = entry.expect("an entry").path();
-        let name = path
-            .file_name()
-            .expect("a name")
-            .to_string_lossy()
-            .into_owned();
-        if path.is_dir() {
-            let ours = !name.starts_with('.')
-                && !["target", "node_modules", "fuzz"].contains(&name.as_str());
-            if ours {
-                collect(root, &path, files);
-            }
-        } else if ["rs", "toml", "md", "py", "mjs", "js", "html"]
-            .iter()
-            .any(|end| name.ends_with(&format!(".{end}")))
-        {
-            // A file that another process is just writing may be gone or torn; the next run sees it.
-            if let Ok(text) = fs::read_to_string(&path) {
-                let relative = path.strip_prefix(root).expect("below the root");
-                files.insert(relative.to_string_lossy().into_owned(), text);
-            }
-        }
-    }
 }

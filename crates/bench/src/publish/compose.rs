@@ -1,4 +1,4 @@
-//! What a publisher writes: batches, single posts, WebSocket frames, MQTT packets, records for the
+//! Composes a publisher's bytes: batches, single posts, WebSocket frames, MQTT packets, records for the
 //! floor.
 //!
 //! Bodies are built in place behind room for the longest head, which is then put right before
@@ -6,13 +6,13 @@
 
 use std::fmt::Write;
 
-use super::batch;
-use crate::mqtt::{self, Dialect, frame_head};
-use crate::pattern::Pattern;
-use crate::payload::{Header, Payloads, Random};
-use crate::subscribe::plan::target;
+use crate::client::mqtt::{self, Dialect, NO_MASK};
+use crate::client::request;
+use crate::measure::pattern::Pattern;
+use crate::measure::payload::{Header, Payloads, Random};
 use crate::{floor, sys};
 use crore_wire::mqtt::{PacketId, Qos};
+use crore_wire::websocket::frame::{Opcode, write_header};
 
 /// Room for the head before a batch's body.
 const HEAD_ROOM: usize = 192;
@@ -48,20 +48,11 @@ impl Form {
     }
 }
 
-/// In which order topics get their messages.
-#[derive(Clone, Copy, Debug)]
-pub enum Order {
-    /// Drawn at random, as in 2013.
-    Random,
-    /// One after another.
-    Cycle,
-}
-
 /// Draws topics, numbers messages, writes them.
 pub struct Composer {
     form: Form,
     topics: Pattern,
-    order: Order,
+    is_cyclic: bool,
     host: String,
     payloads: Payloads,
     random: Random,
@@ -73,11 +64,12 @@ pub struct Composer {
 }
 
 impl Composer {
-    /// A composer for `topics`. `broadcast` sends the floor's records to everybody.
+    /// A composer for `topics`, which get their messages one after another when `is_cyclic`, else drawn at random, as in 2013.
+    /// `broadcast` sends the floor's records to all subscribers.
     pub fn new(
         form: Form,
         topics: Pattern,
-        order: Order,
+        is_cyclic: bool,
         host: String,
         size: usize,
         broadcast: bool,
@@ -87,11 +79,11 @@ impl Composer {
             form,
             sequences: vec![0; topics.count() as usize],
             topics,
-            order,
+            is_cyclic,
             host,
             payloads: Payloads::new(size, seed),
             random: Random::new(!seed),
-            run: crate::payload::mix(seed) as u16,
+            run: crate::measure::payload::mix(seed) as u16,
             next: 0,
             broadcast,
             scratch: String::new(),
@@ -101,38 +93,24 @@ impl Composer {
     /// The topic of the next message.
     pub fn draw(&mut self) -> u32 {
         let count = self.topics.count();
-        match self.order {
-            Order::Random => self.random.below(count),
-            Order::Cycle => {
-                self.next = if self.next + 1 < count {
-                    self.next + 1
-                } else {
-                    0
-                };
-                self.next
-            }
+        if !self.is_cyclic {
+            return self.random.below(count);
         }
+        self.next = (self.next + 1) % count;
+        self.next
     }
 
-    /// What a connection that carries `topic` says first.
+    /// The first bytes of a connection that carries `topic`.
     pub fn greeting(&self, topic: u32) -> Vec<u8> {
         match self.form {
             Form::Batch | Form::Single => Vec::new(),
             Form::Record => floor::PUSH.to_vec(),
-            Form::Packet(dialect) if dialect.is_framed => mqtt::upgrade(&self.host),
+            Form::Packet(dialect) if dialect.is_framed => request::mqtt_upgrade(&self.host),
             Form::Packet(dialect) => packet_greeting(dialect, topic),
             Form::Frame => {
-                let mut text = String::from("GET ");
-                target("/pub", &self.topics.name(topic), &mut text);
-                write!(
-                    text,
-                    " HTTP/1.1\r\nHost: {}\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n\
-                     Sec-WebSocket-Version: 13\r\nSec-WebSocket-Key: {}\r\n\r\n",
-                    self.host,
-                    crate::subscribe::parse::KEY
-                )
-                .expect("a String takes all");
-                text.into_bytes()
+                let mut target = String::new();
+                request::target("/pub", &self.topics.name(topic), &mut target);
+                request::upgrade(&self.host, &target, None)
             }
         }
     }
@@ -160,13 +138,13 @@ impl Composer {
             Form::Batch => {
                 self.scratch.clear();
                 self.topics.write(topic, &mut self.scratch);
-                batch::line(&self.scratch, header, &mut self.payloads, out);
+                request::line(&self.scratch, header, &mut self.payloads, out);
             }
             Form::Single => {
                 self.scratch.clear();
                 self.scratch.push_str("POST ");
                 let name = self.topics.name(topic);
-                target("/pub", &name, &mut self.scratch);
+                request::target("/pub", &name, &mut self.scratch);
                 write!(
                     self.scratch,
                     " HTTP/1.1\r\nHost: {}\r\nContent-Length: {}\r\n\r\n",
@@ -178,9 +156,8 @@ impl Composer {
                 self.payloads.write(header, out);
             }
             Form::Frame => {
-                // The mask is zero: it masks nothing, and RFC 6455 §5.3 leaves its choice to us.
-                frame_head(0x81, self.payloads.size(), 0x80, out);
-                out.extend_from_slice(&[0; 4]);
+                let size = self.payloads.size();
+                write_header(out, Opcode::Text, true, false, size, Some(NO_MASK));
                 self.payloads.write(header, out);
             }
             Form::Packet(dialect) => {
@@ -200,7 +177,8 @@ impl Composer {
                 out.extend_from_slice(&number.to_le_bytes());
                 let place = out.len();
                 out.extend_from_slice(&[0; 4]);
-                frame_head(0x81, self.payloads.size(), 0, out);
+                let size = self.payloads.size();
+                write_header(out, Opcode::Text, true, false, size, None);
                 self.payloads.write(header, out);
                 let length = (out.len() - place - 4) as u32;
                 out[place..place + 4].copy_from_slice(&length.to_le_bytes());
@@ -215,7 +193,7 @@ impl Composer {
             return mark;
         }
         let body = mark + HEAD_ROOM;
-        let head = batch::head(&self.host, out.len() - body);
+        let head = request::batch_head(&self.host, out.len() - body);
         let start = body - head.len();
         out[start..body].copy_from_slice(head.as_bytes());
         start
@@ -237,14 +215,14 @@ pub fn packet_greeting(dialect: Dialect, topic: u32) -> Vec<u8> {
 mod tests {
     use super::*;
 
-    fn composer(form: Form, order: Order, topics: &str) -> Composer {
+    fn composer(form: Form, topics: &str) -> Composer {
         let topics = Pattern::parse(topics).unwrap();
-        Composer::new(form, topics, order, "127.0.0.1:80".into(), 40, false)
+        Composer::new(form, topics, true, "127.0.0.1:80".into(), 40, false)
     }
 
     #[test]
     fn a_batch_is_one_request_of_valid_lines() {
-        let mut composer = composer(Form::Batch, Order::Cycle, "a\"{1..3}");
+        let mut composer = composer(Form::Batch, "a\"{1..3}");
         let mut out = b"earlier".to_vec();
         let mark = composer.begin(&mut out);
         for topic in [0, 1, 1] {
@@ -266,12 +244,12 @@ mod tests {
 
     #[test]
     fn records_hold_a_frame_that_the_subscriber_reads() {
-        let mut composer = composer(Form::Record, Order::Cycle, "/p/s{5..9}/-");
+        let mut composer = composer(Form::Record, "/p/s{5..9}/-");
         let mut out = Vec::new();
         composer.message(1, None, &mut out);
         assert_eq!(out[..4], 6u32.to_le_bytes());
         assert_eq!(out[4..8], (out.len() as u32 - 8).to_le_bytes());
-        let frame = crate::subscribe::parse::frame(&out[8..]).unwrap().unwrap();
+        let frame = crate::client::parse::frame(&out[8..]).unwrap().unwrap();
         assert_eq!(frame.payload.len(), 40);
         assert_eq!(frame.bytes, out.len() - 8);
     }
@@ -279,7 +257,7 @@ mod tests {
     #[test]
     fn packets_are_what_a_broker_passes_on() {
         let dialect = Dialect::new(&mqtt::MqttArgs::default(), false);
-        let mut composer = composer(Form::Packet(dialect), Order::Cycle, "/p/s{5..9}/-");
+        let mut composer = composer(Form::Packet(dialect), "/p/s{5..9}/-");
         let mut out = Vec::new();
         composer.message(1, None, &mut out);
         let (packet, bytes) = dialect.packet(&out).unwrap().unwrap();

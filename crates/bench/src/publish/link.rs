@@ -9,30 +9,17 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 
 use anyhow::{Context, Result, bail, ensure};
-
 use rustls::ClientConfig;
 
-use super::batch;
 use super::compose::Form;
-use super::packets::Packets;
-use crate::subscribe::parse;
+use super::packets::{Answers, Packets};
+use crate::client::tls::Tls;
+use crate::client::{parse, request};
 use crate::sys::{self, Dial, Epoll, Interest};
-use crate::tls::Tls;
 use crore_wire::mqtt::PacketId;
 
 /// Bytes of one read of answers.
 const RECEIVE_BYTES: usize = 64 << 10;
-
-/// What the answers said.
-#[derive(Debug, Default)]
-pub struct Answers {
-    /// Messages that were accepted.
-    pub accepted: u64,
-    /// Messages that were refused.
-    pub refused: u64,
-    /// The first refusal, in words.
-    pub first_refusal: Option<String>,
-}
 
 /// A connection.
 pub struct Link {
@@ -148,7 +135,7 @@ impl Link {
         self.sent = start;
     }
 
-    /// Sends what the socket takes.
+    /// Sends as much as the socket takes.
     pub fn flush(&mut self, epoll: &Epoll) -> Result<()> {
         while self.sent < self.out.len() {
             let rest = &self.out[self.sent..];
@@ -170,11 +157,7 @@ impl Link {
             Some(tls) => !tls.flush(self.fd)?,
             None => false,
         };
-        let wanted = if self.out.is_empty() && !waits {
-            Interest::Read
-        } else {
-            Interest::ReadWrite
-        };
+        let wanted = Interest::reading(waits || !self.out.is_empty());
         if wanted != self.watched {
             epoll.modify(self.fd, wanted, self.key)?;
             self.watched = wanted;
@@ -182,7 +165,7 @@ impl Link {
         Ok(())
     }
 
-    /// Reads and checks answers, and sends what they ask for.
+    /// Reads and checks answers, and sends the packets that they ask for.
     pub fn answers(&mut self, answers: &mut Answers, epoll: &Epoll) -> Result<()> {
         let held = self.received.len();
         self.received.resize(held + RECEIVE_BYTES, 0);
@@ -251,10 +234,10 @@ impl Link {
             .pop_front()
             .context("an answer to no request")?;
         let good = matches!(head.status, 200..=202);
-        let refused = if good {
-            refused_lines(self.form, body)
-        } else {
-            messages
+        let refused = match self.form {
+            _ if !good => messages,
+            Form::Batch => request::failed(body),
+            _ => 0,
         };
         answers.refused += refused;
         answers.accepted += messages.saturating_sub(refused);
@@ -271,14 +254,6 @@ impl Link {
         }
         Ok(Some(head.bytes + length))
     }
-}
-
-/// How many lines of a batch failed, by its answer.
-fn refused_lines(form: Form, body: &[u8]) -> u64 {
-    if !matches!(form, Form::Batch) {
-        return 0;
-    }
-    batch::failed(body)
 }
 
 impl Drop for Link {

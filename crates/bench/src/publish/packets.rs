@@ -1,5 +1,5 @@
-//! What an MQTT publisher waits for: CONNACK, then an acknowledgement of each message, in order (§4.6), or
-//! with quality of service 0 the answer to a ping, which says that all before it was read.
+//! The packets that an MQTT publisher waits for: CONNACK, then an acknowledgement of each message, in order (§4.6), or
+//! with quality of service 0 the answer to a ping, which shows that the server has read everything before the ping.
 //!
 //! Invariant: a packet id is in one of the two queues, or free.
 
@@ -9,12 +9,22 @@ use anyhow::{Context, Result, bail, ensure};
 use crore_wire::mqtt::{PacketId, PacketType};
 
 use super::compose::packet_greeting;
-use super::link::Answers;
-use crate::mqtt::{Dialect, Packet};
-use crate::subscribe::parse;
+use crate::client::mqtt::{Dialect, Packet};
+use crate::client::parse;
 
 /// Groups that share the window: a write for each acknowledgement would measure the tool.
 const GROUPS: u64 = 4;
+
+/// The content of the answers.
+#[derive(Debug, Default)]
+pub struct Answers {
+    /// Messages that were accepted.
+    pub accepted: u64,
+    /// Messages that were refused.
+    pub refused: u64,
+    /// The first refusal, in words.
+    pub first_refusal: Option<String>,
+}
 
 /// The MQTT side of a link.
 pub struct Packets {
@@ -102,7 +112,7 @@ impl Packets {
         self.pings.iter().sum::<u64>() + self.unpinged + acknowledgements as u64
     }
 
-    /// Takes what is whole of `received`, and appends to `out` what it asks for.
+    /// Takes the whole packets of `received`, and appends the answers that they ask for to `out`.
     pub fn take(
         &mut self,
         received: &mut Vec<u8>,
@@ -162,7 +172,7 @@ impl Packets {
         answers: &mut Answers,
     ) -> Result<()> {
         match packet {
-            Packet::Connack(receive_max) => {
+            Packet::Connack { receive_max, .. } => {
                 self.is_connected = true;
                 self.receive_max = receive_max.into();
             }
@@ -205,7 +215,7 @@ impl Packets {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::mqtt::MqttArgs;
+    use crate::client::mqtt::MqttArgs;
 
     fn packets(qos: u8, is_framed: bool) -> Packets {
         let args = MqttArgs {

@@ -1,4 +1,4 @@
-//! A publisher that runs: what is due, over which connection, and what came of it.
+//! A publisher that runs: the messages that are due, the connections that take them, and the results.
 //!
 //! Invariant: bytes of a connection belong to whole groups of messages; a group is composed only
 //! when nothing of the last one waits to be sent.
@@ -8,13 +8,14 @@ use std::time::Duration;
 use anyhow::{Result, ensure};
 use serde_json::{Value, json};
 
-use super::PublishArgs;
+use super::args::PublishArgs;
 use super::compose::{Composer, Form};
-use super::link::{Answers, Link};
-use crate::pattern::{self, Pattern};
-use crate::payload::TOPICS_MAX;
+use super::link::Link;
+use super::packets::Answers;
+use crate::client::tls;
+use crate::measure::pattern::{self, Pattern};
+use crate::measure::payload::TOPICS_MAX;
 use crate::sys::{self, Epoll};
-use crate::tls;
 
 /// A batch ends at this size: with its head it fits the server's receive buffer of 64 KiB.
 const BATCH_BYTES: usize = 60_000;
@@ -69,7 +70,7 @@ impl Publisher {
             );
         }
         let host = servers[0].to_string();
-        let composer = Composer::new(form, topics, args.order(), host, args.size, args.broadcast);
+        let composer = Composer::new(form, topics, args.cycle, host, args.size, args.broadcast);
         let epoll = Epoll::new(count.min(256))?;
         let tls = args
             .tls
@@ -139,7 +140,7 @@ impl Publisher {
         Ok(())
     }
 
-    /// Composes what is due, sends, and waits for what comes first.
+    /// Composes the messages that are due, sends, and waits for the first event.
     pub fn turn(&mut self, now_ns: u64, until_ns: u64) -> Result<()> {
         let left = self.messages_max - self.composed;
         let wait_ns = match self.rate {
@@ -221,7 +222,7 @@ impl Publisher {
         let mut messages = 0;
         while messages < room && link.out.len() < BATCH_BYTES {
             let topic = self.composer.draw();
-            // With several connections, each takes those of its own among what is drawn.
+            // With several connections, each takes the draws that fall on its own topics.
             if topic % count == index {
                 let before = link.out.len();
                 let id = link.packet_id();

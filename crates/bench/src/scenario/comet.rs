@@ -4,12 +4,18 @@
 use anyhow::Result;
 use serde_json::{Value, json};
 
-use super::rig::{Kind, Publisher, Server, Setting, Subscriber, shards_for};
-use super::{Moment, RunArgs, pause, per_connection, protocol_name};
+use crate::measure::stats::median;
 use crate::report;
-use crate::stats::median;
+use crate::rig::{
+    Audience, Kind, Moment, Publisher, RunArgs, Server, Setting, count, number, pause,
+    per_connection,
+};
 use crate::subscribe::Protocol;
 
+/// The channel.
+const TOPIC: &str = "pb";
+/// Seconds after the opening before memory is read.
+const REST_S: f64 = 2.0;
 /// The rows of 2009.
 const ROWS: [u32; 4] = [100, 1_000, 5_000, 10_000];
 /// Broadcasts of which the median is told.
@@ -34,53 +40,40 @@ pub fn run(args: &RunArgs) -> Result<Value> {
 
 fn measure(args: &RunArgs, connections: u32) -> Result<Value> {
     let protocol = args.protocol.unwrap_or(Protocol::Poll);
-    let setting = Setting {
-        kind: Kind::Crore,
-        shards: args.shards.unwrap_or(shards_for(connections, 1, 1)),
-        ports: 1,
-        keep: args.keep(protocol),
-    };
-    let mut server = Server::start(args, setting)?;
-    let rest = ["--protocol", protocol_name(protocol)];
-    let mut subscriber = Subscriber::start(args, &server, setting.kind, connections, "pb", &rest)?;
-    let empty = Moment::of(&mut server)?;
-    subscriber.open()?;
-    pause(2.0);
-    let open = Moment::of(&mut server)?;
+    let setting = Setting::new(
+        Kind::Crore,
+        args.shards_for(connections, 1, 1),
+        args.keep(protocol),
+    );
+    let server = Server::start(args, setting)?;
+    let flags = ["--protocol", protocol.name()];
+    let mut audience = Audience::open(args, server, connections, TOPIC, &flags, REST_S)?;
 
     let size = args.size.unwrap_or(SIZE);
     let mut times = Vec::new();
     for _ in 0..BROADCASTS {
-        times.push(broadcast(
-            args,
-            &server,
-            setting.kind,
-            &mut subscriber,
-            "pb",
-            connections,
-            size,
-        )?);
+        times.push(broadcast(args, &mut audience, TOPIC, size)?);
     }
-    let after = Moment::of(&mut server)?;
-    let report = subscriber.ask("report")?;
+    let after = Moment::of(&mut audience.server)?;
+    let report = audience.subscriber.ask("report")?;
     let clean = report["connections"]["closed"] == 0 && times.iter().all(|ms| ms.is_finite());
-    let cost = per_connection(connections, &empty, &open);
+    let cost = audience.cost_open();
     report::say(&format!(
         "{connections} {}: {:.0} B a connection, all had {size} B after {:.2} ms (median of {BROADCASTS}), failed {}",
-        protocol_name(protocol),
-        cost["server_pss_bytes"].as_f64().unwrap_or(f64::NAN),
+        protocol.name(),
+        number(&cost, "/server_pss_bytes"),
         median(&times),
         report["connections"]["failed"],
     ));
     Ok(json!({
         "clean": clean,
         "connections": connections,
-        "protocol": protocol_name(protocol),
+        "protocol": protocol.name(),
         "shards": setting.shards,
         "log_messages": setting.keep,
-        "empty": empty.json(),
+        "empty": audience.empty.json(),
         "per_connection": cost,
-        "per_connection_after": per_connection(connections, &empty, &after),
+        "per_connection_after": per_connection(connections, &audience.empty, &after),
         "size_bytes": size,
         "broadcast_ms": times,
         "broadcast_ms_median": median(&times),
@@ -89,35 +82,29 @@ fn measure(args: &RunArgs, connections: u32) -> Result<Value> {
 }
 
 /// Publishes one message and returns the milliseconds until the last subscriber had it; NaN when
-/// not everybody got it.
-pub fn broadcast(
-    args: &RunArgs,
-    server: &Server,
-    kind: Kind,
-    subscriber: &mut Subscriber,
-    topic: &str,
-    connections: u32,
-    size: usize,
-) -> Result<f64> {
-    subscriber.ask("restart")?;
+/// not every client got it.
+pub fn broadcast(args: &RunArgs, audience: &mut Audience, topic: &str, size: usize) -> Result<f64> {
+    audience.subscriber.ask("restart")?;
     let mut how = vec!["--messages", "1", "--rate", "1"];
-    if kind == Kind::Floor {
+    if audience.server.kind == Kind::Floor {
         how.push("--broadcast");
     }
-    let published = Publisher::start(args, server, kind, topic, size, &how)?.result()?;
+    let publisher = Publisher::start(args, &audience.server, topic, size, &how)?;
+    let published = publisher.result()?;
+    let everybody = u64::from(audience.connections);
     let mut report = Value::Null;
     for _ in 0..LOOKS_MAX {
         pause(0.05);
-        report = subscriber.ask("report")?;
-        if report["messages"].as_u64() >= Some(connections.into()) {
+        report = audience.subscriber.ask("report")?;
+        if count(&report, "/messages") >= everybody {
             break;
         }
     }
-    if report["messages"] != connections {
+    if count(&report, "/messages") != everybody {
         return Ok(f64::NAN);
     }
     // Long-polls ask again before the next one comes.
     pause(0.2);
-    let at = |value: &Value, name: &str| value[name].as_u64().unwrap_or(0) as f64;
-    Ok((at(&report, "last_arrival_ns") - at(&published, "first_sent_ns")) / 1e6)
+    let at = |value: &Value, name: &str| count(value, name) as f64;
+    Ok((at(&report, "/last_arrival_ns") - at(&published, "/first_sent_ns")) / 1e6)
 }

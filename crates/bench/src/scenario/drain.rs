@@ -1,18 +1,16 @@
-//! `drain`: a planned restart under everybody's feet. Clients of all transports and publishers that retry, as in chaos but
+//! `drain`: a planned restart while clients are connected. Clients of all transports and publishers that retry, as in chaos but
 //! without a proxy; in the middle the server is told to stop. It moves its clients off at the set rate while publishing
 //! goes on, leaves its logs, and another process goes on with them. In the end every client must have every message of its
-//! topics once and in order, and nobody may have been told that some are lost.
+//! topics once and in order, and no client may have been told of a loss.
 
-use std::net::SocketAddr;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::Instant;
 
 use anyhow::{Result, ensure};
 use serde_json::{Value, json};
 
-use super::chaos::{Crowd, Feed, Guard, Outcome, PER_CROWD, World, joined, until, whole};
-use super::rig::{Kind, Server, Setting, shards_for};
-use super::{Moment, RunArgs, pause};
+use super::chaos::{Feed, World, finish, opened, play, until};
+use crate::rig::{Directory, Kind, Moment, RunArgs, Server, Setting, pause};
 use crate::{report, sys};
 
 /// Clients, unless told otherwise.
@@ -27,7 +25,7 @@ const AWAY_S: u32 = 10;
 const SECONDS: f64 = 10.0;
 /// How many times the usual patience all may take to come back: they are as many as in a storm.
 const PATIENCES: u32 = 4;
-/// Seconds that all clients are connected before the last messages.
+/// Seconds from the second look at the server to the last ordinary publish.
 const REST_S: f64 = 2.0;
 
 fn settings(args: &RunArgs, rate: u32, directory: &std::path::Path) -> String {
@@ -42,19 +40,15 @@ fn settings(args: &RunArgs, rate: u32, directory: &std::path::Path) -> String {
 pub fn run(args: &RunArgs) -> Result<Value> {
     let connections = args.connections.unwrap_or(CONNECTIONS);
     let rate = args.connect_rate.map_or(MOVED_PER_S, |rate| rate as u32);
-    let setting = Setting {
-        kind: Kind::Crore,
-        shards: args.shards.unwrap_or(shards_for(connections, 1, 2)),
-        ports: 1,
-        keep: 0,
-    };
-    let state = std::env::temp_dir().join(format!("crore-bench-state-{}", std::process::id()));
-    let mut server = Server::start_with(args, setting, &settings(args, rate, &state))?;
+    let setting = Setting::new(Kind::Crore, args.shards_for(connections, 1, 2), 0);
+    let state = Directory::make(format_args!("state-{}", std::process::id()))?;
+    let settings = settings(args, rate, state.path());
+    let mut server = Server::start_with(args, setting, &settings, None)?;
     let world = World::new(args.seed, connections);
     let address = [server.addresses[0]];
-    let ran = threads(args, &world, &address, connections, &mut server);
-    let _ = std::fs::remove_dir_all(&state);
-    let (outcome, phases) = ran?;
+    let course = || phases(args, &world, &mut server, connections);
+    let publishes = args.rate.unwrap_or(RATE);
+    let (outcome, phases) = play(&world, &address, connections, publishes, course)?;
     let counts = &outcome.seen.met.counts;
     report::say(&format!(
         "{} messages to {connections} clients, {} of them resumed: {} lost in silence, {} doubled, {} out of order, {} gaps told; \
@@ -71,7 +65,7 @@ pub fn run(args: &RunArgs) -> Result<Value> {
     outcome.say_why();
     let mut result = outcome.json(&world);
     let of_this_run = [
-        // The logs keep all, so that nobody may be told of a gap.
+        // The logs keep all, so that no client may be told of a gap.
         (
             "clean",
             json!(outcome.is_clean(&world) && counts.told_gaps == 0),
@@ -85,44 +79,9 @@ pub fn run(args: &RunArgs) -> Result<Value> {
     Ok(Value::Object(result))
 }
 
-fn threads(
-    args: &RunArgs,
-    world: &World,
-    address: &[SocketAddr],
-    connections: u32,
-    server: &mut Server,
-) -> Result<(Outcome, Value)> {
-    let rate = args.rate.unwrap_or(RATE);
-    std::thread::scope(|scope| {
-        let guard = Guard(world);
-        let crowds: Vec<_> = (0..connections)
-            .step_by(PER_CROWD as usize)
-            .map(|first| {
-                let count = PER_CROWD.min(connections - first);
-                let crowd = move || Crowd::new(world, address, first, count)?.run();
-                scope.spawn(move || whole(world, crowd))
-            })
-            .collect();
-        let feed = scope.spawn(move || whole(world, || Feed::new(world, address)?.run(rate)));
-        let phases = phases(args, world, server, connections);
-        drop(guard);
-        let mut outcome = Outcome::default();
-        for crowd in crowds {
-            outcome.seen.merge(joined(crowd)?);
-        }
-        outcome.fed = joined(feed)?;
-        Ok((outcome, phases?))
-    })
-}
-
-/// Opens, publishes, restarts the server, and waits until everybody has the last message.
+/// Opens, publishes, restarts the server, and waits until all clients have the last message.
 fn phases(args: &RunArgs, world: &World, server: &mut Server, connections: u32) -> Result<Value> {
-    let all_live = || world.live.load(Relaxed) == connections;
-    ensure!(
-        until(world, all_live)?,
-        "only {} clients opened",
-        world.live.load(Relaxed)
-    );
+    opened(world, connections)?;
     let before = Moment::of(server)?;
     world.away_s.store(AWAY_S, Relaxed);
     world.feeding.store(true, Relaxed);
@@ -145,7 +104,8 @@ fn phases(args: &RunArgs, world: &World, server: &mut Server, connections: u32) 
     report::note(&format!(
         "stopped after {drained_s:.1} s, the next one serves after {started_s:.1} s more"
     ));
-    // Whoever found the port closed may have drawn a whole absence again, and half of one after it.
+    let all_live = || world.live.load(Relaxed) == connections;
+    // A client that found the port closed stays away once more, and perhaps again after that.
     let mut all = false;
     for _ in 0..PATIENCES {
         all = all || until(world, all_live)?;
@@ -163,13 +123,7 @@ fn phases(args: &RunArgs, world: &World, server: &mut Server, connections: u32) 
         until(world, || Feed::all_idle(world))?,
         "publishers wait for answers"
     );
-    pause(REST_S);
-    world.closing.store(true, Relaxed);
-    pause(REST_S);
-    until(world, || Feed::all_idle(world))?;
-    // Whoever is not complete in time has lost something, which the tracks will say.
-    until(world, || world.complete.load(Relaxed) == connections)?;
-    pause(REST_S);
+    finish(world, connections)?;
     Ok(json!({
         "drained_s": drained_s,
         "next_serves_s": started_s,

@@ -11,9 +11,10 @@ use std::process::{Command, Stdio};
 use anyhow::{Context, Result, ensure};
 use serde_json::{Value, json};
 
-use super::rig::{Kind, Server, Setting, Subscriber, shards_for, within};
-use super::{RunArgs, locals, pause, protocol_name, topics};
 use crate::report;
+use crate::rig::{
+    Directory, Kind, RunArgs, Server, Setting, Subscriber, locals, pause, topics, within,
+};
 use crate::subscribe::Protocol;
 use group::Group;
 
@@ -37,12 +38,7 @@ pub fn run(args: &RunArgs) -> Result<Value> {
     let protocol = args.protocol.unwrap_or(Protocol::Ws);
     let limit = u64::from(args.memory_mib) << 20;
     let most = u32::try_from(limit / BYTES_LEAST)?;
-    let setting = Setting {
-        kind: Kind::Crore,
-        shards: args.shards.unwrap_or(shards_for(most, 1, 2)),
-        ports: 1,
-        keep: 0,
-    };
+    let setting = Setting::new(Kind::Crore, args.shards_for(most, 1, 2), 0);
     let settings = format!(
         "[limits]\naccepts_per_s = {}\nconnections_max = {}\nlog_bytes = \"1 MiB\"\n\n[heartbeat]\ninterval_s = {}\n\n[[rule]]\nmatch = \"#\"\nlog_messages = 0\npoll_timeout_s = 0\n",
         args.accepts(),
@@ -63,7 +59,7 @@ pub fn run(args: &RunArgs) -> Result<Value> {
         "the doctor says {estimate}, and that {first} binds first"
     ));
 
-    let mut server = Server::start_within(args, setting, &settings, Some(&group.members()))?;
+    let mut server = Server::start_with(args, setting, &settings, Some(&group.members()))?;
     let filled = fill(args, &mut server, &group, protocol, estimate)?;
     drop(server);
     let killed = group.kills()? > 0;
@@ -72,7 +68,7 @@ pub fn run(args: &RunArgs) -> Result<Value> {
     let clean = killed && error.abs() <= ERROR_MAX;
     report::say(&format!(
         "{} in {} MiB: the doctor says {estimate}, {reached} were reached ({:+.1} %); {}",
-        protocol_name(protocol),
+        protocol.name(),
         args.memory_mib,
         error * 100.0,
         if killed {
@@ -83,7 +79,7 @@ pub fn run(args: &RunArgs) -> Result<Value> {
     ));
     Ok(json!({
         "clean": clean,
-        "protocol": protocol_name(protocol),
+        "protocol": protocol.name(),
         "shards": setting.shards,
         "limit_bytes": limit,
         "control_groups": group.version(),
@@ -97,7 +93,7 @@ pub fn run(args: &RunArgs) -> Result<Value> {
     }))
 }
 
-/// What a fill came to.
+/// The result of a fill.
 struct Filled {
     reached: u64,
     samples: Vec<Value>,
@@ -117,9 +113,8 @@ fn fill(
         ..args.clone()
     };
     let addresses = locals(clients);
-    let rest = ["--protocol", protocol_name(protocol), "--local", &addresses];
-    let mut subscriber =
-        Subscriber::start(args, server, Kind::Crore, clients, &topics(clients), &rest)?;
+    let flags = ["--protocol", protocol.name(), "--local", &addresses];
+    let mut subscriber = Subscriber::start(args, server, clients, &topics(clients), &flags)?;
     subscriber.ask("open")?;
     let (mut reached, mut quiet, mut samples) = (0, 0, Vec::new());
     for look in 0.. {
@@ -128,7 +123,7 @@ fn fill(
         let open = report["connections"]["max_concurrency"]
             .as_u64()
             .context("the subscriber's report")?;
-        // Who was answered before the end counts; nobody can be after it.
+        // Connections that were answered before the server's end count; none can be answered after it.
         quiet = if open > reached { 0 } else { quiet + 1 };
         reached = reached.max(open);
         if look % LOOKS_PER_SAMPLE == 0 || used > group.limit() / 100 * 98 {
@@ -142,7 +137,7 @@ fn fill(
     Ok(Filled { reached, samples })
 }
 
-/// What the doctor says in the group, with the server's settings.
+/// The doctor's findings in the group, with the server's settings.
 fn ask_doctor(
     args: &RunArgs,
     group: &Group,
@@ -150,8 +145,8 @@ fn ask_doctor(
     settings: &str,
     protocol: Protocol,
 ) -> Result<Value> {
-    let file = std::env::temp_dir().join(format!("crore-fill-{}.toml", std::process::id()));
-    std::fs::write(&file, settings).with_context(|| format!("cannot write {}", file.display()))?;
+    let directory = Directory::make(format_args!("doctor-{}", std::process::id()))?;
+    let file = directory.write("crore.toml", settings)?;
     let this = std::env::current_exe()?;
     let mut command = Command::new(args.server_binary.as_deref().unwrap_or(&this));
     command
@@ -162,14 +157,13 @@ fn ask_doctor(
     let output = within(&command, &group.members())
         .stderr(Stdio::inherit())
         .output();
-    let _ = std::fs::remove_file(&file);
     serde_json::from_slice(&output?.stdout).context("the doctor's findings")
 }
 
 /// The doctor knows one MQTT.
 fn doctors_name(protocol: Protocol) -> &'static str {
     match protocol {
-        Protocol::MqttWs => protocol_name(Protocol::Mqtt),
-        other => protocol_name(other),
+        Protocol::MqttWs => Protocol::Mqtt.name(),
+        other => other.name(),
     }
 }

@@ -15,11 +15,10 @@ use std::time::Instant;
 use anyhow::{Result, ensure};
 use serde_json::{Map, Value, json};
 
-use super::rig::{self, Kind, Server, Setting};
-use super::{Moment, RunArgs, pause};
-use crate::payload::Random;
+use crate::measure::payload::Random;
+use crate::measure::stats::median;
 use crate::report;
-use crate::stats::median;
+use crate::rig::{Kind, Moment, RunArgs, Server, Setting, pause};
 use crowd::{Crowd, Message};
 use set::{PER_CLIENT, Set};
 
@@ -43,7 +42,7 @@ struct Side {
     misses_each: u32,
     server: Server,
     crowd: Crowd,
-    /// What subscribing took.
+    /// The cost of subscribing.
     opening: Value,
     hits: Vec<f64>,
     misses: Vec<f64>,
@@ -53,7 +52,7 @@ struct Side {
 /// Runs the scenario.
 pub fn run(args: &RunArgs) -> Result<Value> {
     ensure!(args.rounds > 0, "at least one round");
-    rig::pin_tool(args)?;
+    args.pin_tool()?;
     let many = args.filters.unwrap_or(MANY);
     let clients = args.connections.unwrap_or(many.div_ceil(PER_CLIENT).max(1));
     let flat = |filters: u32| Set::Flat {
@@ -124,7 +123,7 @@ fn result(args: &RunArgs, sides: &[Side]) -> Value {
     })
 }
 
-/// What was not measured is null.
+/// A value that was not measured becomes null.
 fn number(value: f64) -> Value {
     if value.is_finite() {
         json!(value)
@@ -136,22 +135,18 @@ fn number(value: f64) -> Value {
 impl Side {
     /// Starts the server and subscribes.
     fn open(args: &RunArgs, name: &'static str, set: Set, misses_each: u32) -> Result<Side> {
-        let setting = Setting {
-            kind: Kind::Crore,
-            shards: args.shards.unwrap_or(1),
-            ports: 1,
-            keep: args.keep.unwrap_or(0),
-        };
+        let keep = args.keep.unwrap_or(0);
+        let setting = Setting::new(Kind::Crore, args.shards.unwrap_or(1), keep);
         let settings = format!(
             "[limits]\naccepts_per_s = {}\ntopics_per_connection = 1000\nfilters_per_shard = {}\n\n\
              [heartbeat]\ninterval_s = 0\n\n[[rule]]\nmatch = \"#\"\nlog_messages = {}\n",
             args.accepts(),
             set.offered(),
-            setting.keep
+            keep
         );
-        let mut server = Server::start_with(args, setting, &settings)?;
+        let mut server = Server::start_with(args, setting, &settings, None)?;
         let deal = set.deal();
-        // What the connections cost is not the filters' cost: the same clients without any.
+        // The same clients connect without filters first, so that their connections are not counted as the filters' cost.
         let bare = Moment::of(&mut server)?;
         let idle = Crowd::open(server.addresses[0], set.clients(), |_| Vec::new())?;
         pause(REST_S);
@@ -192,7 +187,7 @@ impl Side {
         })
     }
 
-    /// What of each window of this kind was not the kernel's.
+    /// The server's time in user space for each publish, in microseconds, of every window of this kind.
     fn user_us(&self, kind: &str) -> Vec<f64> {
         let of_kind = self.windows.iter().filter(|window| window["kind"] == kind);
         let user = of_kind.filter_map(|window| window["user_us"].as_f64());

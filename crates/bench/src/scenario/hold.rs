@@ -1,22 +1,23 @@
 //! `million`, `one-host` and `comet-million`: hold many connections and serve them for minutes.
 //!
 //! The three differ in how connections get their tuples (many local addresses, or many server
-//! ports), in the protocol and in who publishes to whom. What is accepted for publication must
-//! arrive, exactly once, at its own client: the last messages are checked by the totals, which no
+//! ports), in the protocol and in the publishers. Every message that the server
+//! accepts must arrive, exactly once, at its own client: the last messages are checked by the totals, which no
 //! gap in a sequence would show.
 //!
-//! The clients of `comet-million` stand in a grid, and each sends what it has to say to its neighbours itself, over a
+//! The clients of `comet-million` stand in a grid, and each sends its messages to its neighbours itself, over a
 //! connection of its own (`subscribe/worker/talk.rs`); the others are published to by one tool.
 
 use anyhow::Result;
 use serde_json::{Value, json};
 
-use super::rig::{Kind, Publisher, Server, Setting, Subscriber, bottleneck, shards_for};
-use super::{
-    Moment, RunArgs, Scenario, is_clean, locals, pause, per_connection, protocol_name, topics,
-    watch,
-};
+use crate::measure::sample::Process;
 use crate::report;
+use crate::rig::args::Scenario;
+use crate::rig::{
+    Audience, Kind, Moment, Publisher, RunArgs, Server, Setting, bottleneck, count, is_clean,
+    locals, number, pause, per_connection, topics, watch,
+};
 use crate::subscribe::Protocol;
 use crate::subscribe::grid::Grid;
 
@@ -37,6 +38,7 @@ struct Shape {
     rate: f64,
     /// How often each client talks to its neighbours, in seconds, if they publish themselves.
     talk_every_s: Option<f64>,
+    duration_s: f64,
 }
 
 fn shape(args: &RunArgs) -> Shape {
@@ -63,6 +65,7 @@ fn shape(args: &RunArgs) -> Shape {
         size,
         rate,
         talk_every_s: comet.then(|| round / rate),
+        duration_s: args.duration.unwrap_or(600.0),
     }
 }
 
@@ -70,136 +73,126 @@ fn shape(args: &RunArgs) -> Shape {
 pub fn run(args: &RunArgs) -> Result<Value> {
     let shape = shape(args);
     let setting = Setting {
-        kind: Kind::Crore,
-        shards: args
-            .shards
-            .unwrap_or(shards_for(shape.connections, shape.ports, 2)),
         ports: shape.ports,
-        keep: args.keep(shape.protocol),
+        ..Setting::new(
+            Kind::Crore,
+            args.shards_for(shape.connections, shape.ports, 2),
+            args.keep(shape.protocol),
+        )
     };
-    let duration_s = args.duration.unwrap_or(600.0);
     let topics = topics(shape.connections);
-    let mut server = Server::start(args, setting)?;
+    let server = Server::start(args, setting)?;
     let addresses = locals(shape.connections);
-    let mut rest = vec!["--protocol", protocol_name(shape.protocol)];
+    let mut flags = vec!["--protocol", shape.protocol.name()];
     if args.scenario != Scenario::OneHost {
-        rest.extend(["--local", &addresses]);
+        flags.extend(["--local", &addresses]);
     }
     let size = shape.size.to_string();
     if shape.talk_every_s.is_some() {
-        rest.extend(["--talk", &size]);
+        flags.extend(["--talk", &size]);
     }
-    let mut subscriber = Subscriber::start(
-        args,
-        &server,
-        setting.kind,
-        shape.connections,
-        &topics,
-        &rest,
-    )?;
-    let empty = Moment::of(&mut server)?;
-    let opening_s = subscriber.open()?;
+    let mut audience = Audience::open(args, server, shape.connections, &topics, &flags, REST_S)?;
     report::note(&format!(
-        "{} connections open after {opening_s:.1} s, {:.0} a second",
+        "{} connections open after {:.1} s, {:.0} a second",
         shape.connections,
-        f64::from(shape.connections) / opening_s
+        audience.opening_s,
+        f64::from(shape.connections) / audience.opening_s
     ));
-    pause(REST_S);
-    let idle = Moment::of(&mut server)?;
+    let served = serve(args, &shape, &topics, &mut audience)?;
+    let result = result(&shape, setting, &audience, served)?;
+    tell(&result);
+    Ok(result)
+}
 
+/// The results of the time in which the connections were served.
+struct Served {
+    samples: Vec<Value>,
+    published: Value,
+    received: Value,
+    tool: Process,
+    /// Processor time of the subscriber, in seconds.
+    tool_cpu_s: f64,
+    after: Moment,
+}
+
+/// Publishes for as long as was asked for, or has the clients talk to each other.
+fn serve(args: &RunArgs, shape: &Shape, topics: &str, audience: &mut Audience) -> Result<Served> {
+    let Audience {
+        server, subscriber, ..
+    } = audience;
     let tool_before_s = subscriber.sample()?.cpu_s;
     let (samples, published) = match shape.talk_every_s {
         Some(every_s) => {
             subscriber.ask(&format!("talk {every_s}"))?;
-            let samples = watch(&mut server, duration_s)?;
+            let samples = watch(server, shape.duration_s)?;
             (samples, subscriber.ask("talk 0")?["said"].take())
         }
         None => {
-            let (rate, seconds) = (shape.rate.to_string(), duration_s.to_string());
+            let (rate, seconds) = (shape.rate.to_string(), shape.duration_s.to_string());
             let how = ["--rate", &rate, "--duration", &seconds];
-            let publisher =
-                Publisher::start(args, &server, setting.kind, &topics, shape.size, &how)?;
-            (watch(&mut server, duration_s)?, publisher.result()?)
+            let publisher = Publisher::start(args, server, topics, shape.size, &how)?;
+            (watch(server, shape.duration_s)?, publisher.result()?)
         }
     };
     pause(REST_S);
     let received = subscriber.ask("report")?;
     let tool = subscriber.sample()?;
-    let after = Moment::of(&mut server)?;
+    Ok(Served {
+        samples,
+        published,
+        received,
+        tool,
+        tool_cpu_s: tool.cpu_s - tool_before_s,
+        after: Moment::of(server)?,
+    })
+}
 
-    let (accepted, arrived) = (count(&published, "accepted"), count(&received, "messages"));
-    let missing = accepted as i64 - arrived as i64;
+fn result(shape: &Shape, setting: Setting, audience: &Audience, served: Served) -> Result<Value> {
+    let Served {
+        samples,
+        published,
+        received,
+        tool,
+        tool_cpu_s,
+        after,
+    } = served;
+    let arrived = count(&received, "/messages");
+    let missing = count(&published, "/accepted") as i64 - arrived as i64;
     let clean = is_clean(&received)
         && missing == 0
-        && count(&published, "refused") + count(&published, "unanswered") == 0
+        && count(&published, "/refused") + count(&published, "/unanswered") == 0
         && received["connections"]["closed"] == 0;
-    let served_s = (after.at_ns - idle.at_ns) as f64 / 1e9;
-    let busy = (after.process.cpu_s - idle.process.cpu_s) / served_s;
-    let server_cpu_s = after.process.cpu_s - idle.process.cpu_s;
+    let served_s = (after.at_ns - audience.open.at_ns) as f64 / 1e9;
+    let server_cpu_s = after.process.cpu_s - audience.open.process.cpu_s;
+    let busy = server_cpu_s / served_s;
     let publisher_s = published["tool_cpu_s"].as_f64().unwrap_or(0.0);
-    let tools_busy = (tool.cpu_s - tool_before_s + publisher_s) / served_s;
+    let tools_busy = (tool_cpu_s + publisher_s) / served_s;
     let cores = std::thread::available_parallelism()?.get() as f64;
-    let idle_cost = per_connection(shape.connections, &empty, &idle);
-    let after_cost = per_connection(shape.connections, &empty, &after);
-    report::say(&format!(
-        "{} {} connections, {} shards, log of {}: PSS {:.1} B a connection when open, {:.1} B after {duration_s:.0} s; \
-         kernel {:.0} B (both ends)\n\
-         published {accepted}, arrived {arrived}, missing {missing}, lost {}, doubled {}, misdelivered {}\n\
-         latency ms: mean {:.3}, deviation {:.3}, p99 {:.3}, p99.9 {:.3}, max {:.3}; server {busy:.2} cores",
-        shape.connections,
-        protocol_name(shape.protocol),
-        setting.shards,
-        setting.keep,
-        number(&idle_cost, "server_pss_bytes"),
-        number(&after_cost, "server_pss_bytes"),
-        number(&after_cost, "kernel_both_ends_slab_bytes")
-            + number(&after_cost, "kernel_both_ends_buffer_bytes"),
-        received["lost"],
-        received["doubled"],
-        received["misdelivered"],
-        number(&received["latency_ms"], "mean"),
-        number(&received["latency_ms"], "standard_deviation"),
-        number(&received["latency_ms"], "p99"),
-        number(&received["latency_ms"], "p99_9"),
-        number(&received["latency_ms"], "max"),
-    ));
-    if shape.talk_every_s.is_some() {
-        report::say(&format!(
-            "the clients made {} requests, answered after {:.3} ms in the mean, p99 {:.3} ms; refused {}, unanswered {}; \
-             turned away and made again {}, at most {:.1} ms late",
-            published["requests"],
-            number(&published["answered_ms"], "mean"),
-            number(&published["answered_ms"], "p99"),
-            published["refused"],
-            published["unanswered"],
-            published["turned_away"],
-            number(&published, "late_ms_max"),
-        ));
-    }
+    let connections = f64::from(shape.connections);
     Ok(json!({
         "clean": clean,
         "connections": shape.connections,
-        "protocol": protocol_name(shape.protocol),
+        "protocol": shape.protocol.name(),
         "shards": setting.shards,
         "ports": shape.ports,
         "log_messages": setting.keep,
         "size_bytes": shape.size,
         "rate_per_s": shape.rate,
         "talk_every_s": shape.talk_every_s,
-        "duration_s": duration_s,
-        "opening_s": opening_s,
-        "connects_per_s": f64::from(shape.connections) / opening_s,
+        "duration_s": shape.duration_s,
+        "opening_s": audience.opening_s,
+        "connects_per_s": connections / audience.opening_s,
         "missing": missing,
-        "per_connection_open": idle_cost,
-        "per_connection_after": after_cost,
+        "per_connection_open": audience.cost_open(),
+        "per_connection_after": per_connection(shape.connections, &audience.empty, &after),
         "server_cores_busy": busy,
         "server_cpu_us_per_delivery": server_cpu_s * 1e6 / arrived as f64,
         "tools_cores_busy": tools_busy,
-        // Tools that have to share the machine are full when they have what the server leaves.
+        // Tools on the same machine are at their limit when they use all that the server leaves.
         "bottleneck": bottleneck(busy, cores.min(setting.shards.into()), tools_busy, cores - busy),
-        "subscriber_rss_bytes_per_connection": tool.rss_bytes as f64 / f64::from(shape.connections),
-        "empty": empty.json(),
-        "open": idle.json(),
+        "subscriber_rss_bytes_per_connection": tool.rss_bytes as f64 / connections,
+        "empty": audience.empty.json(),
+        "open": audience.open.json(),
         "after": after.json(),
         "samples": samples,
         "published": published,
@@ -207,10 +200,48 @@ pub fn run(args: &RunArgs) -> Result<Value> {
     }))
 }
 
-fn count(value: &Value, name: &str) -> u64 {
-    value[name].as_u64().unwrap_or(0)
-}
-
-fn number(value: &Value, name: &str) -> f64 {
-    value[name].as_f64().unwrap_or(f64::NAN)
+/// Prints what a reader wants to know first.
+fn tell(result: &Value) {
+    let (published, received) = (&result["published"], &result["received"]);
+    let after = &result["per_connection_after"];
+    report::say(&format!(
+        "{} {} connections, {} shards, log of {}: PSS {:.1} B a connection when open, {:.1} B after {:.0} s; \
+         kernel {:.0} B (both ends)\n\
+         published {}, arrived {}, missing {}, lost {}, doubled {}, misdelivered {}\n\
+         latency ms: mean {:.3}, deviation {:.3}, p99 {:.3}, p99.9 {:.3}, max {:.3}; server {:.2} cores",
+        result["connections"],
+        result["protocol"].as_str().unwrap_or_default(),
+        result["shards"],
+        result["log_messages"],
+        number(result, "/per_connection_open/server_pss_bytes"),
+        number(after, "/server_pss_bytes"),
+        number(result, "/duration_s"),
+        number(after, "/kernel_both_ends_slab_bytes")
+            + number(after, "/kernel_both_ends_buffer_bytes"),
+        count(published, "/accepted"),
+        count(received, "/messages"),
+        result["missing"],
+        received["lost"],
+        received["doubled"],
+        received["misdelivered"],
+        number(received, "/latency_ms/mean"),
+        number(received, "/latency_ms/standard_deviation"),
+        number(received, "/latency_ms/p99"),
+        number(received, "/latency_ms/p99_9"),
+        number(received, "/latency_ms/max"),
+        number(result, "/server_cores_busy"),
+    ));
+    if !result["talk_every_s"].is_null() {
+        report::say(&format!(
+            "the clients made {} requests, answered after {:.3} ms in the mean, p99 {:.3} ms; refused {}, unanswered {}; \
+             turned away and made again {}, at most {:.1} ms late",
+            published["requests"],
+            number(published, "/answered_ms/mean"),
+            number(published, "/answered_ms/p99"),
+            published["refused"],
+            published["unanswered"],
+            published["turned_away"],
+            number(published, "/late_ms_max"),
+        ));
+    }
 }

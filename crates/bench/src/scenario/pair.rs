@@ -7,8 +7,8 @@
 //! windows of each in turn. Give `--pin` for one core each.
 //!
 //! The floor always speaks WebSocket and Mosquitto MQTT; the others are asked as `--protocol` says. Over MQTT
-//! the pair has rows of its own, Mosquitto is what is compared with, and the floor is left out.
-//! What a peer loses or cannot do is told and kept, but only the server's own losses fail the run.
+//! the pair has rows of its own, Mosquitto is the reference, and the floor is left out.
+//! The result tells a peer's losses and lacks, but only the losses of this server fail the run.
 
 mod bar;
 mod measure;
@@ -16,12 +16,12 @@ mod measure;
 use anyhow::{Result, ensure};
 use serde_json::{Map, Value, json};
 
-use super::rig::{self, Kind};
-use super::{RunArgs, protocol_name};
+use crate::measure::stats::median;
 use crate::report;
-use crate::stats::median;
+use crate::rig::{Kind, RunArgs, versions};
 use crate::subscribe::Protocol;
 use bar::{Against, Bar};
+use measure::Windows;
 
 /// Share of its core that a saturated server wants, by the median of the rounds.
 const SATURATED: f64 = 0.95;
@@ -34,120 +34,100 @@ enum Measure {
     SideBySide(fn(&RunArgs, &[Kind]) -> Vec<Windows>),
 }
 
-/// What one server has shown in its windows.
-type Windows = Vec<Result<Value>>;
-
 /// A row: its name, how it is measured, and the values that are compared, with their bars.
 struct Row {
     name: &'static str,
     measure: Measure,
-    values: &'static [(&'static str, Bar)],
+    values: Values,
+}
+
+type Values = &'static [(&'static str, Bar)];
+
+impl Row {
+    const fn alone(
+        name: &'static str,
+        measure: fn(&RunArgs, Kind) -> Result<Value>,
+        values: Values,
+    ) -> Row {
+        Row {
+            name,
+            measure: Measure::Alone(measure),
+            values,
+        }
+    }
+
+    const fn at_rate(values: Values) -> Row {
+        Row {
+            name: "rate",
+            measure: Measure::SideBySide(measure::at_rate),
+            values,
+        }
+    }
 }
 
 /// The bars were set for WebSocket and hold for SSE, which does the same work for a delivery. Of
 /// long-poll, where each delivery costs a request, only some hold ([`Bar::long_poll`]).
 const ROWS: [Row; 5] = [
-    Row {
-        name: "unicast",
-        measure: Measure::Alone(measure::unicast),
-        values: &[("deliveries_per_s", Bar::least(0.90, Against::Floor))],
-    },
-    Row {
-        name: "fan-out",
-        measure: Measure::Alone(measure::fan_out),
-        values: &[("deliveries_per_s", Bar::least(9.0, Against::Floor))],
-    },
-    Row {
-        name: "broadcast",
-        measure: Measure::Alone(measure::once),
-        values: &[("last_has_it_ms", Bar::most(1.1, Against::Floor).long_poll())],
-    },
-    Row {
-        name: "rate",
-        measure: Measure::SideBySide(measure::at_rate),
-        values: &[
-            ("p99_ms", Bar::most(1.0, Against::Mosquitto).long_poll()),
-            (
-                "server_cpu_us_per_delivery",
-                Bar::most(1.15, Against::Floor),
-            ),
-        ],
-    },
-    Row {
-        name: "idle",
-        measure: Measure::Alone(measure::idle),
-        values: &[
+    Row::alone(
+        "unicast",
+        measure::unicast,
+        &[("deliveries_per_s", Bar::least(0.90, Against::Floor))],
+    ),
+    Row::alone(
+        "fan-out",
+        measure::fan_out,
+        &[("deliveries_per_s", Bar::least(9.0, Against::Floor))],
+    ),
+    Row::alone(
+        "broadcast",
+        measure::once,
+        &[("last_has_it_ms", Bar::most(1.1, Against::Floor).long_poll())],
+    ),
+    Row::at_rate(&[
+        ("p99_ms", Bar::most(1.0, Against::Mosquitto).long_poll()),
+        (CPU, Bar::most(1.15, Against::Floor)),
+    ]),
+    Row::alone(
+        "idle",
+        measure::idle,
+        &[
             (
                 "handshake_cpu_us",
                 Bar::most(1.3, Against::Floor).long_poll(),
             ),
             ("pss_bytes", Bar::most(300.0, Against::Nothing).long_poll()),
         ],
-    },
+    ),
 ];
 
 /// The rows over MQTT.
 const MQTT_ROWS: [Row; 7] = [
-    Row {
-        name: "unicast",
-        measure: Measure::Alone(measure::unicast),
-        values: &AHEAD,
-    },
-    Row {
-        name: "fan-out",
-        measure: Measure::Alone(measure::fan_out),
-        values: &AHEAD,
-    },
-    Row {
-        name: "acknowledged",
-        measure: Measure::Alone(measure::acknowledged),
-        values: &AHEAD,
-    },
-    Row {
-        name: "quality-1",
-        measure: Measure::Alone(measure::quality_1),
-        values: &AHEAD,
-    },
-    Row {
-        name: "broadcast",
-        measure: Measure::Alone(measure::once),
-        values: &[("last_has_it_ms", Bar::most(1.0, Against::Mosquitto))],
-    },
-    Row {
-        name: "rate",
-        measure: Measure::SideBySide(measure::at_rate),
-        values: &[
-            ("p99_ms", Bar::most(1.0, Against::Mosquitto)),
-            (
-                "server_cpu_us_per_delivery",
-                Bar::most(1.0, Against::Mosquitto),
-            ),
-        ],
-    },
-    Row {
-        name: "idle",
-        measure: Measure::Alone(measure::idle),
-        values: &[
-            ("handshake_cpu_us", Bar::most(1.0, Against::Mosquitto)),
-            ("pss_bytes", Bar::most(1.0, Against::Mosquitto)),
-        ],
-    },
+    Row::alone("unicast", measure::unicast, &AHEAD),
+    Row::alone("fan-out", measure::fan_out, &AHEAD),
+    Row::alone("acknowledged", measure::acknowledged, &AHEAD),
+    Row::alone("quality-1", measure::quality_1, &AHEAD),
+    Row::alone("broadcast", measure::once, &[("last_has_it_ms", LESS)]),
+    Row::at_rate(&[("p99_ms", LESS), (CPU, LESS)]),
+    Row::alone(
+        "idle",
+        measure::idle,
+        &[("handshake_cpu_us", LESS), ("pss_bytes", LESS)],
+    ),
 ];
 
 /// More, and each for less.
 const AHEAD: [(&str, Bar); 2] = [
     ("deliveries_per_s", Bar::least(1.0, Against::Mosquitto)),
-    (
-        "server_cpu_us_per_delivery",
-        Bar::most(1.0, Against::Mosquitto),
-    ),
+    (CPU, LESS),
 ];
+const LESS: Bar = Bar::most(1.0, Against::Mosquitto);
+const CPU: &str = "server_cpu_us_per_delivery";
 
 fn is_mqtt(args: &RunArgs) -> bool {
-    matches!(wanted(args), Protocol::Mqtt | Protocol::MqttWs)
+    matches!(args.wanted(), Protocol::Mqtt | Protocol::MqttWs)
 }
 
-/// Who is measured: over MQTT only those who speak it.
+/// The servers that are measured: over MQTT only those that speak it.
 fn kinds(args: &RunArgs) -> Vec<Kind> {
     if is_mqtt(args) {
         return vec![Kind::Crore, Kind::Mosquitto];
@@ -159,11 +139,6 @@ fn kinds(args: &RunArgs) -> Vec<Kind> {
         }
     }
     kinds
-}
-
-/// How the server is subscribed to.
-fn wanted(args: &RunArgs) -> Protocol {
-    args.protocol.unwrap_or(Protocol::Ws)
 }
 
 /// Runs the rows, each `--rounds` times.
@@ -184,7 +159,7 @@ pub fn run(args: &RunArgs) -> Result<Value> {
     let sides: Map<String, Value> = kinds
         .iter()
         .map(|kind| {
-            let protocol = protocol_name(kind.protocol(wanted(args)));
+            let protocol = kind.protocol(args.wanted()).name();
             let side = json!({ "subscribers": protocol, "publisher": kind.feed(args.fed()).1 });
             (kind.name().into(), side)
         })
@@ -192,15 +167,15 @@ pub fn run(args: &RunArgs) -> Result<Value> {
     Ok(json!({
         "clean": clean,
         "rounds": args.rounds,
-        "protocol": protocol_name(wanted(args)),
+        "protocol": args.wanted().name(),
         "mqtt": is_mqtt(args).then(|| args.mqtt.flags().join(" ")),
         "sides": sides,
-        "packages": rig::versions(),
+        "packages": versions(),
         "rows": rows,
     }))
 }
 
-/// What one side of a row has shown in all rounds.
+/// The results of one side of a row in all rounds.
 struct Side {
     kind: Kind,
     runs: Vec<Value>,
@@ -253,7 +228,7 @@ impl Side {
     }
 }
 
-/// What went wrong in a run, in words.
+/// The faults of a run, in words.
 fn trouble(run: &Value) -> Option<String> {
     let mut parts = Vec::new();
     if let Some(error) = run["error"].as_str() {
@@ -332,7 +307,7 @@ fn pair(args: &RunArgs, row: &Row, kinds: &[Kind]) -> Result<Value> {
     };
     Ok(json!({
         "clean": clean,
-        "protocol": protocol_name(wanted(args)),
+        "protocol": args.wanted().name(),
         "values": values,
         "saturated": saturated,
         "troubles": of(|side| json!(side.troubles)),
@@ -361,14 +336,14 @@ fn compare(args: &RunArgs, row: &str, name: &str, bar: Bar, sides: &[Side]) -> V
         });
     }
     let verdict = bar.judge(
-        wanted(args),
+        args.wanted(),
         median_of(Kind::Crore),
         floor,
         of(Kind::Mosquitto).map(|side| side.median(name)),
     );
     report::say(&format!(
         "{row:<10} {name} over {}: {}; {verdict}",
-        protocol_name(wanted(args)),
+        args.wanted().name(),
         words.join(", "),
     ));
     let name = format!("ratios_to_{}", base.name());

@@ -1,12 +1,12 @@
-//! `reload`: settings are read again, once a second, under load, beside windows without that. Nobody may be disconnected by it,
+//! `reload`: settings are read again, once a second, under load, beside windows without that. No client may be disconnected by it,
 //! nothing lost, and the latencies of both are compared. p99.9 is that of a window: long ones have many messages behind it.
 
 use anyhow::Result;
 use serde_json::{Value, json};
 
 use super::storm::Storm;
-use super::{RunArgs, pause};
 use crate::report;
+use crate::rig::{RunArgs, number, pause};
 
 /// Settings that change from one reading to the next: of each kind that a running server takes.
 fn settings(args: &RunArgs, turn: usize) -> String {
@@ -18,7 +18,7 @@ fn settings(args: &RunArgs, turn: usize) -> String {
         args.heartbeat
     );
     if odd == 1 {
-        // Before the rule that governs all topics, whose number changes: each home goes through them.
+        // These come before the rule for `#` and change its number: each home then goes through its topics.
         text += "[[rule]]\nmatch = \"p/#\"\nlog_messages = 3\n\n[[rule]]\nmatch = \"x/#\"\nkeep = \"latest\"\n\n";
     }
     text + "[[rule]]\nmatch = \"#\"\nlog_messages = 2\npoll_timeout_s = 0\n"
@@ -26,14 +26,14 @@ fn settings(args: &RunArgs, turn: usize) -> String {
 
 /// Runs the scenario: pairs of windows, calm and with readings.
 pub fn run(args: &RunArgs) -> Result<Value> {
-    let mut storm = Storm::start_with(args, &settings(args, 0))?;
+    let mut storm = Storm::start(args, Some(&settings(args, 0)))?;
     let mut windows = serde_json::Map::new();
     let mut ratios = Vec::new();
     for round in 1..=args.rounds {
         let calm = storm.window(&format!("calm {round}"))?;
         let opened = calm["connections"]["opened"].clone();
         let reload = storm.reloads(args, round, settings)?;
-        let of = |report: &Value| report["latency_ms"]["p99_9"].as_f64().unwrap_or(f64::NAN);
+        let of = |report: &Value| number(report, "/latency_ms/p99_9");
         let ratio = of(&reload) / of(&calm);
         let stayed = reload["connections"]["opened"] == opened;
         report::say(&format!(

@@ -1,7 +1,7 @@
-//! `sessions`: MQTT clients that subscribe to a topic of their own and go away; what does a session cost whose
-//! client is not there?
+//! `sessions`: MQTT clients that subscribe to a topic of their own and go away; the cost of a session whose
+//! client is away.
 //!
-//! Growth is that over a server that nobody has spoken to, for us and for a peer: an allocator that keeps what
+//! Growth is measured from a fresh server, for us and for a peer: an allocator that keeps memory that
 //! earlier clients needed would hide sessions in it. The clients come in batches, the same for both, so that few of
 //! them are there at once; what their connections leave behind counts, as a fixed part, which the growth from batch to
 //! batch tells from the sessions. At the end some clients come back and are told whether their session is there.
@@ -10,14 +10,15 @@ use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::time::Duration;
 
-use anyhow::{Context, Result, ensure};
-use crore_wire::mqtt::{self, Packet, Version};
+use anyhow::{Context, Result, bail, ensure};
 use serde_json::{Map, Value, json};
 
-use super::rig::{Kind, Server, Setting, Subscriber, versions};
-use super::{Moment, RunArgs, locals, pause, per_connection};
-use crate::mqtt::{Dialect, MqttArgs, Session, client_id};
+use crate::client::mqtt::{Dialect, Error, MqttArgs, Packet, Session, client_id};
 use crate::report;
+use crate::rig::{
+    Kind, Moment, RunArgs, Server, Setting, Subscriber, locals, number, pause, per_connection,
+    versions,
+};
 use crate::subscribe::Protocol;
 
 /// Batches, unless they would be too large or too small.
@@ -27,15 +28,15 @@ const BATCHES: u32 = 10;
 const BATCH: (u32, u32) = (500, 15_000);
 /// Seconds after a batch, so that the server has seen the last of it.
 const REST_S: f64 = 2.0;
-/// Seconds before memory is read for the result: what a server keeps for clients that may soon be back, ours for half a
+/// Seconds before memory is read for the result: memory that a server keeps for clients that may soon be back, ours for half a
 /// minute, is not part of a session.
 const CALM_S: f64 = 35.0;
 /// Clients of each batch that come back.
 const CHECKS: u32 = 20;
 /// Longest wait for an answer.
 const SILENCE: Duration = Duration::from_secs(10);
-/// Bytes past which a CONNACK is none.
-const CONNACK_BYTES_MAX: usize = 1024;
+/// Bytes of one read of a CONNACK.
+const CONNACK_BYTES: usize = 1024;
 
 /// Measures this server, and Mosquitto when it is asked for.
 pub fn run(args: &RunArgs) -> Result<Value> {
@@ -73,19 +74,14 @@ struct Batch {
 fn measure(args: &RunArgs, kind: Kind) -> Result<Value> {
     let sessions = args.connections.unwrap_or(1_000_000);
     let size = (sessions / BATCHES).clamp(BATCH.0, BATCH.1);
-    let setting = Setting {
-        kind,
-        shards: args.shards.unwrap_or(2),
-        ports: 1,
-        keep: args.keep(Protocol::Mqtt),
-    };
+    let setting = Setting::new(kind, args.shards.unwrap_or(2), args.keep(Protocol::Mqtt));
     let mut server = Server::start(args, setting)?;
     let empty = Moment::of(&mut server)?;
     let (mut begun, mut batches) = (0, Vec::new());
     let mut growth = Vec::new();
     while begun < sessions {
         let count = (sessions - begun).min(size);
-        batches.push(batch(args, &server, kind, begun, count)?);
+        batches.push(batch(args, &server, begun, count)?);
         begun += count;
         let now = Moment::of(&mut server)?;
         growth.push((begun, grown(&empty, &now)));
@@ -107,7 +103,7 @@ fn measure(args: &RunArgs, kind: Kind) -> Result<Value> {
         "{}: {sessions} sessions of absent clients with a subscription each: PSS {:.1} B a session; \
          from batch to batch {each:.1} B, and {:.2} MB that do not grow; {present} of {checked} were there",
         kind.name(),
-        cost["server_pss_bytes"].as_f64().unwrap_or(f64::NAN),
+        number(&cost, "/server_pss_bytes"),
         fixed / 1e6,
     ));
     let growth = growth.into_iter().map(|(sessions, bytes)| {
@@ -150,12 +146,12 @@ fn line(points: &[(u32, f64)]) -> (f64, f64) {
 }
 
 /// Connects `count` clients to topics from number `from` on, and lets them go in good order.
-fn batch(args: &RunArgs, server: &Server, kind: Kind, from: u32, count: u32) -> Result<Batch> {
+fn batch(args: &RunArgs, server: &Server, from: u32, count: u32) -> Result<Batch> {
     let first = 1_000_001 + from;
     let topics = format!("/p/s{{{first}..{}}}/-", first + count - 1);
     let addresses = locals(count);
-    let rest = ["--protocol", "mqtt", "--local", &addresses];
-    let mut subscriber = Subscriber::start(args, server, kind, count, &topics, &rest)?;
+    let flags = ["--protocol", "mqtt", "--local", &addresses];
+    let mut subscriber = Subscriber::start(args, server, count, &topics, &flags)?;
     subscriber.open()?;
     let left = subscriber.ask("part")?;
     pause(REST_S);
@@ -174,28 +170,22 @@ fn is_present(args: &RunArgs, server: SocketAddr, name: &str) -> Result<bool> {
     let mut out = Vec::new();
     dialect.greet(name, &[], &mut out);
     stream.write_all(&out)?;
-    let version = match args.mqtt.mqtt_version {
-        crate::mqtt::Version::V311 => Version::V311,
-        crate::mqtt::Version::V5 => Version::V5,
-    };
-    let (mut received, mut bytes) = (Vec::new(), [0; CONNACK_BYTES_MAX]);
+    let (mut received, mut bytes) = (Vec::new(), [0; CONNACK_BYTES]);
     loop {
         let len = stream.read(&mut bytes).context("no CONNACK came")?;
         ensure!(len > 0, "the server closed the connection of {name}");
         received.extend_from_slice(&bytes[..len]);
-        let Some((header, start)) = mqtt::fixed_header(&received, CONNACK_BYTES_MAX)? else {
-            continue;
-        };
-        let Some(body) = received.get(start..start + header.body_bytes()) else {
-            continue;
-        };
-        let Packet::ConnAck(ack) = mqtt::decode(version, header, body)? else {
-            anyhow::bail!("the server began with another packet than CONNACK");
+        let present = match dialect.packet(&received) {
+            Ok(None) => continue,
+            Ok(Some((Packet::Connack { present, .. }, _))) => present,
+            Ok(Some(_)) => bail!("the server began with another packet than CONNACK"),
+            Err(Error::Refused(_)) => false,
+            Err(error) => return Err(error.into()),
         };
         out.clear();
         dialect.leave(&mut out);
         stream.write_all(&out)?;
-        return Ok(ack.session_present);
+        return Ok(present);
     }
 }
 

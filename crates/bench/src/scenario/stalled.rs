@@ -1,19 +1,18 @@
-//! `stalled`: what ten thousand subscribers that stopped reading do to a thousand that read, and to the server's memory.
+//! `stalled`: the effect of ten thousand subscribers that stopped reading on a thousand that read, and on the server's memory.
 //!
-//! Three arrangements in turn within each round: nobody stalled, the stalled on the topic of the healthy, and the stalled on
+//! Three arrangements in turn within each round: none stalled, the stalled on the topic of the healthy, and the stalled on
 //! topics of their own. The publishers are the same in all of them. The stalled are load tools, half WebSocket and half
 //! event streams, that are stopped by a signal once they are subscribed; then large messages fill sockets and
 //! outboxes. That comes to an end only where the kernel's buffers are small: with the usual `net.ipv4.tcp_wmem` it takes up
-//! to 4 MB for each socket before the server sees that nobody reads.
+//! to 4 MB for each socket before the server sees that the client does not read.
 
 use anyhow::{Result, ensure};
 use serde_json::{Value, json};
 
-use super::rig::{Kind, Publisher, Server, Setting, Subscriber};
-use super::{RunArgs, is_clean, pause};
+use crate::measure::sample::Process;
+use crate::measure::stats::median;
 use crate::report;
-use crate::sample::Process;
-use crate::stats::median;
+use crate::rig::{Kind, Publisher, RunArgs, Server, Setting, Subscriber, is_clean, number, pause};
 
 /// Subscribers that read.
 const HEALTHY: u32 = 1_000;
@@ -24,7 +23,7 @@ const STALLED: u32 = 10_000;
 /// Messages a second to the healthy, unless told otherwise, and their bytes.
 const RATE: f64 = 10.0;
 const SIZE_BYTES: usize = 512;
-/// Messages a second to the topics that the stalled have for themselves, whether somebody is there or not.
+/// Messages a second to the topics that the stalled have for themselves, with subscribers or without.
 const OTHER_RATE: f64 = 500.0;
 /// Messages that fill a socket and its outbox, their bytes, and how many a second the healthy get meanwhile.
 const FILL: u32 = 20;
@@ -87,6 +86,10 @@ pub fn run(args: &RunArgs) -> Result<Value> {
             rows.push(row);
         }
     }
+    Ok(result(args, stalled, &rows))
+}
+
+fn result(args: &RunArgs, stalled: u32, rows: &[Vec<Value>; 3]) -> Value {
     let medians = |pointer: &str| -> Vec<f64> {
         let of = |rows: &Vec<Value>| {
             let values: Vec<f64> = rows.iter().map(|row| number(row, pointer)).collect();
@@ -129,7 +132,7 @@ pub fn run(args: &RunArgs) -> Result<Value> {
         "bound of the growth: {:.1} MB",
         bound as f64 / 1e6
     ));
-    Ok(json!({
+    json!({
         "clean": lossless && held,
         "healthy": HEALTHY,
         "stalled": stalled,
@@ -146,40 +149,26 @@ pub fn run(args: &RunArgs) -> Result<Value> {
         "p99_ratio_max": RATIO_MAX,
         "p99_within": ratios.iter().all(|ratio| *ratio <= RATIO_MAX),
         "places": places,
-    }))
+    })
 }
 
-fn number(value: &Value, pointer: &str) -> f64 {
-    value
-        .pointer(pointer)
-        .and_then(Value::as_f64)
-        .unwrap_or(f64::NAN)
-}
-
-/// Topics that are nobody else's.
+/// Topics of the stalled alone.
 fn own_topics(first: u32, last: u32) -> String {
     format!("own/{{{first}..{last}}}")
 }
 
 /// One arrangement with a server of its own.
 fn measure(args: &RunArgs, place: Place, stalled: u32) -> Result<Value> {
-    let setting = Setting {
-        kind: Kind::Crore,
-        shards: args.shards.unwrap_or(2),
-        ports: 1,
-        keep: 10,
-    };
-    // Whoever takes nothing for so long is reset by default, and would not be there any more.
+    let setting = Setting::new(Kind::Crore, args.shards.unwrap_or(2), 10);
+    // By default the server resets a connection that takes nothing for so long; the stalled must stay connected.
     let settings = format!(
         "[limits]\naccepts_per_s = {}\noutbox_bytes = {OUTBOX_BYTES}\nlog_bytes = {LOG_BYTES}\n\n\
          [timeouts]\nbody_s = 600\n\n[heartbeat]\ninterval_s = 0\n\n\
          [[rule]]\nmatch = \"#\"\nlog_messages = 10\nslow = \"skip\"\n",
         args.accepts()
     );
-    let mut server = Server::start_with(args, setting, &settings)?;
-    let kind = setting.kind;
-    let mut healthy =
-        Subscriber::start(args, &server, kind, HEALTHY, TOPIC, &["--protocol", "ws"])?;
+    let mut server = Server::start_with(args, setting, &settings, None)?;
+    let mut healthy = Subscriber::start(args, &server, HEALTHY, TOPIC, &["--protocol", "ws"])?;
     healthy.open()?;
     pause(1.0);
     let before = server.sample()?;
@@ -191,9 +180,9 @@ fn measure(args: &RunArgs, place: Place, stalled: u32) -> Result<Value> {
     let filled = server.sample()?;
 
     let other = OTHER_RATE.to_string();
-    let others = Publisher::start(args, &server, kind, &own, SIZE_BYTES, &["--rate", &other])?;
+    let others = Publisher::start(args, &server, &own, SIZE_BYTES, &["--rate", &other])?;
     let rate = args.rate.unwrap_or(RATE).to_string();
-    let publisher = Publisher::start(args, &server, kind, TOPIC, SIZE_BYTES, &["--rate", &rate])?;
+    let publisher = Publisher::start(args, &server, TOPIC, SIZE_BYTES, &["--rate", &rate])?;
     pause(1.0);
     healthy.ask("restart")?;
     let (begin, cpu_s) = (std::time::Instant::now(), server.sample()?.cpu_s);
@@ -235,7 +224,7 @@ fn stall(args: &RunArgs, server: &Server, place: Place, stalled: u32) -> Result<
     let mut crowd = Vec::new();
     for (protocol, topics) in ["ws", "sse"].into_iter().zip(topics) {
         let rest = ["--protocol", protocol, "--receive-buffer", "2048"];
-        let mut tool = Subscriber::start(args, server, Kind::Crore, stalled / 2, &topics, &rest)?;
+        let mut tool = Subscriber::start(args, server, stalled / 2, &topics, &rest)?;
         tool.open()?;
         pause(0.5);
         tool.stop_reading();
@@ -252,7 +241,7 @@ fn fill(args: &RunArgs, server: &Server, place: Place, stalled: u32, own: &str) 
     };
     let (count, rate) = (count.to_string(), rate.to_string());
     let how = ["--cycle", "--messages", &count, "--rate", &rate];
-    Publisher::start(args, server, Kind::Crore, topics, FILL_BYTES, &how)?.result()?;
+    Publisher::start(args, server, topics, FILL_BYTES, &how)?.result()?;
     pause(1.0);
     Ok(())
 }

@@ -1,16 +1,17 @@
-//! `churn` and `tsunami`: what arrivals and departures do to those who are connected.
+//! `churn` and `tsunami`: the effect of arrivals and departures on clients that stay connected.
 //!
 //! One publisher runs throughout; the windows before, during and after differ only in what the
-//! connections do. A message published while its client was away is counted apart: it is nobody's
-//! loss unless the client asked to resume.
+//! connections do. A message published while its client was away is counted apart: it counts as lost
+//! only if the client asked to resume.
 
 use anyhow::Result;
 use serde_json::{Value, json};
 
-use super::rig::{Kind, Publisher, Server, Setting, Subscriber, shards_for};
-use super::{Moment, RunArgs, is_clean, locals, pause, protocol_name, topics, watch};
 use crate::report;
-use crate::subscribe::Protocol;
+use crate::rig::{
+    Kind, Moment, Publisher, RunArgs, Server, Setting, Subscriber, count, is_clean, locals, number,
+    pause, topics, watch,
+};
 
 /// Connections, unless told otherwise.
 const CONNECTIONS: u32 = 100_000;
@@ -30,46 +31,29 @@ pub struct Storm {
 }
 
 impl Storm {
-    fn start(args: &RunArgs) -> Result<Storm> {
-        Storm::start_on(args, None)
-    }
-
-    /// With a server that has these settings.
-    pub fn start_with(args: &RunArgs, settings: &str) -> Result<Storm> {
-        Storm::start_on(args, Some(settings))
-    }
-
-    fn start_on(args: &RunArgs, settings: Option<&str>) -> Result<Storm> {
+    /// With the server's settings of every scenario, or these.
+    pub fn start(args: &RunArgs, settings: Option<&str>) -> Result<Storm> {
         let connections = args.connections.unwrap_or(CONNECTIONS);
-        let protocol = args.protocol.unwrap_or(Protocol::Ws);
-        let setting = Setting {
-            kind: Kind::Crore,
-            shards: args.shards.unwrap_or(shards_for(connections, 1, 2)),
-            ports: 1,
-            keep: args.keep(protocol),
-        };
+        let protocol = args.wanted();
+        let setting = Setting::new(
+            Kind::Crore,
+            args.shards_for(connections, 1, 2),
+            args.keep(protocol),
+        );
         let server = match settings {
             None => Server::start(args, setting)?,
-            Some(settings) => Server::start_with(args, setting, settings)?,
+            Some(settings) => Server::start_with(args, setting, settings, None)?,
         };
         let (topics, addresses) = (topics(connections), locals(connections));
-        let rest = ["--protocol", protocol_name(protocol), "--local", &addresses];
-        let mut subscriber =
-            Subscriber::start(args, &server, setting.kind, connections, &topics, &rest)?;
+        let flags = ["--protocol", protocol.name(), "--local", &addresses];
+        let mut subscriber = Subscriber::start(args, &server, connections, &topics, &flags)?;
         let opening_s = subscriber.open()?;
         let rate = args.rate.unwrap_or(f64::from(connections) / EVERY_S);
         let (size, text) = (args.size.unwrap_or(512), rate.to_string());
-        let publisher = Publisher::start(
-            args,
-            &server,
-            setting.kind,
-            &topics,
-            size,
-            &["--rate", &text],
-        )?;
+        let publisher = Publisher::start(args, &server, &topics, size, &["--rate", &text])?;
         pause(1.0);
         let head = json!({
-            "connections": connections, "protocol": protocol_name(protocol),
+            "connections": connections, "protocol": protocol.name(),
             "shards": setting.shards, "log_messages": setting.keep,
             "rate_per_s": rate, "size_bytes": size, "opening_s": opening_s,
         });
@@ -117,14 +101,13 @@ impl Storm {
         report["server_cores_busy"] = json!((after.process.cpu_s - before.process.cpu_s) / seconds);
         report["window_s"] = json!(seconds);
         report["samples"] = json!(samples);
-        let latency = &report["latency_ms"];
         report::say(&format!(
             "{name}: {} messages in {seconds:.1} s, latency mean {:.3} ms, p99 {:.3} ms, max {:.3} ms; \
              live {}, lost {}, missed while away {}, failed {}",
             report["messages"],
-            latency["mean"].as_f64().unwrap_or(f64::NAN),
-            latency["p99"].as_f64().unwrap_or(f64::NAN),
-            latency["max"].as_f64().unwrap_or(f64::NAN),
+            number(&report, "/latency_ms/mean"),
+            number(&report, "/latency_ms/p99"),
+            number(&report, "/latency_ms/max"),
             report["connections"]["live"],
             report["lost"],
             report["missed_away"],
@@ -148,15 +131,15 @@ impl Storm {
 
 /// Holds, then closes and opens `--churn-rate` connections a second.
 pub fn churn(args: &RunArgs) -> Result<Value> {
-    let mut storm = Storm::start(args)?;
+    let mut storm = Storm::start(args, None)?;
     let calm = storm.window("calm")?;
-    let opened = calm["connections"]["opened"].as_u64().unwrap_or(0);
+    let opened = count(&calm, "/connections/opened");
     storm
         .subscriber
         .ask(&format!("churn {}", args.churn_rate))?;
     let churned = storm.window("churn")?;
     storm.subscriber.ask("churn 0")?;
-    let reopened = churned["connections"]["opened"].as_u64().unwrap_or(0) - opened;
+    let reopened = count(&churned, "/connections/opened") - opened;
     let more = json!({ "churn_per_s": args.churn_rate, "reopened": reopened });
     report::say(&format!("{reopened} connections closed and opened again"));
     storm.end(json!({ "calm": calm, "churn": churned }), more)
@@ -164,18 +147,14 @@ pub fn churn(args: &RunArgs) -> Result<Value> {
 
 /// Holds, then resets every connection; all return at once.
 pub fn tsunami(args: &RunArgs) -> Result<Value> {
-    let mut storm = Storm::start(args)?;
+    let mut storm = Storm::start(args, None)?;
     let calm = storm.window("calm")?;
     storm.subscriber.ask("restart")?;
     let before = Moment::of(&mut storm.server)?;
     storm.subscriber.ask("drop")?;
     let back = storm.subscriber.settle()?;
     let wave = storm.close_window("wave", &before, Vec::new())?;
-    let seconds = (back["now_ns"]
-        .as_u64()
-        .unwrap_or(0)
-        .saturating_sub(before.at_ns)) as f64
-        / 1e9;
+    let seconds = count(&back, "/now_ns").saturating_sub(before.at_ns) as f64 / 1e9;
     let per_s = f64::from(storm.connections) / seconds;
     report::say(&format!(
         "all back after {seconds:.2} s, {per_s:.0} connects a second"

@@ -4,9 +4,8 @@
 use anyhow::{Result, ensure};
 use serde_json::{Value, json};
 
-use super::rig::{Kind, Server, Setting, Subscriber, shards_for};
-use super::{Moment, RunArgs, pause, per_connection, protocol_name, watch};
 use crate::report;
+use crate::rig::{Audience, Kind, Moment, RunArgs, Server, Setting, number, per_connection, watch};
 use crate::subscribe::Protocol;
 
 /// Connections for each port, as in `one-host`.
@@ -26,31 +25,28 @@ pub fn run(args: &RunArgs) -> Result<Value> {
     );
     let ports = connections.div_ceil(PER_PORT).clamp(2, 200) as u16;
     let setting = Setting {
-        kind: Kind::Crore,
-        shards: args.shards.unwrap_or(shards_for(connections, ports, 2)),
         ports,
-        keep: args.keep(protocol),
+        ..Setting::new(
+            Kind::Crore,
+            args.shards_for(connections, ports, 2),
+            args.keep(protocol),
+        )
     };
-    let mut server = Server::start(args, setting)?;
-    let name = protocol_name(protocol);
-    let rest = ["--protocol", name, "--topics-per-connection", "0"];
-    let mut subscriber =
-        Subscriber::start(args, &server, setting.kind, connections, "none", &rest)?;
-    let empty = Moment::of(&mut server)?;
-    let opening_s = subscriber.open()?;
-    pause(REST_S);
-    let open = Moment::of(&mut server)?;
-    let samples = watch(&mut server, args.duration.unwrap_or(HOLD_S))?;
-    let after = Moment::of(&mut server)?;
-    let received = subscriber.ask("report")?;
+    let server = Server::start(args, setting)?;
+    let name = protocol.name();
+    let flags = ["--protocol", name, "--topics-per-connection", "0"];
+    let mut audience = Audience::open(args, server, connections, "none", &flags, REST_S)?;
+    let samples = watch(&mut audience.server, args.duration.unwrap_or(HOLD_S))?;
+    let after = Moment::of(&mut audience.server)?;
+    let received = audience.subscriber.ask("report")?;
     let clean = received["connections"]["closed"] == 0 && received["connections"]["failed"] == 0;
-    let cost = per_connection(connections, &empty, &open);
-    let number = |name: &str| cost[name].as_f64().unwrap_or(f64::NAN);
-    let kernel = number("kernel_both_ends_slab_bytes") + number("kernel_both_ends_buffer_bytes");
+    let (cost, opening_s) = (audience.cost_open(), audience.opening_s);
+    let kernel = number(&cost, "/kernel_both_ends_slab_bytes")
+        + number(&cost, "/kernel_both_ends_buffer_bytes");
     report::say(&format!(
         "{connections} {name} connections without a subscription: PSS {:.1} B each, kernel {kernel:.0} B (both ends); \
          opened in {opening_s:.1} s, closed {}",
-        number("server_pss_bytes"),
+        number(&cost, "/server_pss_bytes"),
         received["connections"]["closed"],
     ));
     Ok(json!({
@@ -61,9 +57,9 @@ pub fn run(args: &RunArgs) -> Result<Value> {
         "ports": ports,
         "opening_s": opening_s,
         "per_connection_open": cost,
-        "per_connection_after": per_connection(connections, &empty, &after),
-        "empty": empty.json(),
-        "open": open.json(),
+        "per_connection_after": per_connection(connections, &audience.empty, &after),
+        "empty": audience.empty.json(),
+        "open": audience.open.json(),
         "after": after.json(),
         "samples": samples,
         "received": received,

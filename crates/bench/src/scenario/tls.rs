@@ -1,4 +1,4 @@
-//! `tls`: what a connection with TLS costs that waits, what a handshake costs, and whether deliveries suffer while many
+//! `tls`: the cost of a waiting connection with TLS, the cost of a handshake, and whether deliveries suffer while many
 //! handshakes go on. The peers do the same with the same certificate and the same client.
 //!
 //! A handshake's cost is the server's processor time for it: the client needs as much, so that a rate on two cores would be
@@ -6,16 +6,17 @@
 
 mod knock;
 
-use std::path::PathBuf;
 use std::time::Duration;
 
 use anyhow::{Context, Result};
 use serde_json::{Map, Value, json};
 
 use self::knock::{Knocked, Storm, knock};
-use super::rig::{Certificate, Kind, Publisher, Server, Setting, Subscriber, pin_tool, versions};
-use super::{Moment, RunArgs, is_clean, locals, pause, per_connection, protocol_name, topics};
 use crate::report;
+use crate::rig::{
+    Audience, Certificate, Directory, Kind, Moment, Publisher, RunArgs, Server, Setting,
+    Subscriber, is_clean, locals, number, pause, topics, versions,
+};
 use crate::subscribe::Protocol;
 
 /// Connections that wait, unless told otherwise.
@@ -33,23 +34,12 @@ const WINDOW_S: f64 = 10.0;
 /// Seconds after which what is opened has come to rest.
 const REST_S: f64 = 2.0;
 
-/// A directory that goes when it is dropped.
-struct Directory(PathBuf);
-
-impl Drop for Directory {
-    fn drop(&mut self) {
-        let _ = std::fs::remove_dir_all(&self.0);
-    }
-}
-
 /// Measures all that is asked for.
 pub fn run(args: &RunArgs) -> Result<Value> {
-    pin_tool(args)?;
-    let name = format!("crore-bench-tls-{}", std::process::id());
-    let directory = Directory(std::env::temp_dir().join(name));
-    std::fs::create_dir_all(&directory.0).context("a directory for the certificate")?;
+    args.pin_tool()?;
+    let directory = Directory::make(format_args!("tls-{}", std::process::id()))?;
     let args = &RunArgs {
-        certificate: Some(Certificate::make(&directory.0)?),
+        certificate: Some(Certificate::make(directory.path())?),
         ..args.clone()
     };
     let wanted = |row: &str| args.rows.is_empty() || args.rows.iter().any(|other| other == row);
@@ -68,16 +58,7 @@ pub fn run(args: &RunArgs) -> Result<Value> {
     Ok(json!({ "clean": clean, "packages": versions(), "rows": rows }))
 }
 
-fn setting(kind: Kind) -> Setting {
-    Setting {
-        kind,
-        shards: 1,
-        ports: 1,
-        keep: 0,
-    }
-}
-
-/// Who is measured, and in which protocol.
+/// The servers that are measured, and in which protocol.
 fn sides(args: &RunArgs) -> Vec<(Kind, Protocol)> {
     let mut sides = vec![(Kind::Crore, Protocol::Ws), (Kind::Crore, Protocol::Mqtt)];
     for (kind, protocol) in [
@@ -101,16 +82,16 @@ fn idle(args: &RunArgs) -> Result<Value> {
             ..args.clone()
         };
         let without = waiting(&plain, kind, protocol)?;
-        let bytes = |cost: &Value| cost["server_pss_bytes"].as_f64().unwrap_or(f64::NAN);
+        let bytes = |cost: &Value| number(cost, "/server_pss_bytes");
         report::say(&format!(
             "{} {}: PSS {:.0} B a connection with TLS, {:.0} B without",
             kind.name(),
-            protocol_name(protocol),
+            protocol.name(),
             bytes(&with),
             bytes(&without)
         ));
         rows.push(json!({
-            "server": kind.name(), "protocol": protocol_name(protocol),
+            "server": kind.name(), "protocol": protocol.name(),
             "with_tls": with, "without": without,
         }));
     }
@@ -119,17 +100,13 @@ fn idle(args: &RunArgs) -> Result<Value> {
 
 fn waiting(args: &RunArgs, kind: Kind, protocol: Protocol) -> Result<Value> {
     let connections = args.connections.unwrap_or(CONNECTIONS);
-    let mut server = Server::start(args, setting(kind))?;
+    let server = Server::start(args, Setting::new(kind, 1, 0))?;
     let (topics, addresses) = (topics(connections), locals(connections));
-    let rest = ["--protocol", protocol_name(protocol), "--local", &addresses];
-    let mut subscriber = Subscriber::start(args, &server, kind, connections, &topics, &rest)?;
-    let empty = Moment::of(&mut server)?;
-    let opening_s = subscriber.open()?;
-    pause(REST_S);
-    let waiting = Moment::of(&mut server)?;
-    let mut cost = per_connection(connections, &empty, &waiting);
+    let flags = ["--protocol", protocol.name(), "--local", &addresses];
+    let audience = Audience::open(args, server, connections, &topics, &flags, REST_S)?;
+    let mut cost = audience.cost_open();
     cost["connections"] = json!(connections);
-    cost["opening_s"] = json!(opening_s);
+    cost["opening_s"] = json!(audience.opening_s);
     Ok(cost)
 }
 
@@ -142,15 +119,15 @@ fn handshakes(args: &RunArgs) -> Result<Value> {
     let mut rounds = Vec::new();
     for round in 0..args.rounds {
         for kind in &kinds {
-            let mut server = Server::start(args, setting(*kind))?;
+            let mut server = Server::start(args, Setting::new(*kind, 1, 0))?;
             let full = knocks(args, &mut server, false)?;
             let resumed = knocks(args, &mut server, true)?;
             report::say(&format!(
                 "round {}: {}: {:.0} us of a core for a full handshake, {:.0} us for a resumed one ({} of {} resumed)",
                 round + 1,
                 kind.name(),
-                full["server_us"].as_f64().unwrap_or(f64::NAN),
-                resumed["server_us"].as_f64().unwrap_or(f64::NAN),
+                number(&full, "/server_us"),
+                number(&resumed, "/server_us"),
                 resumed["resumed"],
                 resumed["handshakes"],
             ));
@@ -163,7 +140,7 @@ fn handshakes(args: &RunArgs) -> Result<Value> {
 fn knocks(args: &RunArgs, server: &mut Server, resumes: bool) -> Result<Value> {
     let certificate = args.certificate.as_ref().context("a certificate")?;
     let address = server.addresses[0];
-    // What is made at first use is not counted, and the first ticket has to come from somewhere.
+    // Not counted: the first handshakes, which make tables and bring the first ticket.
     knock(address, certificate, resumes, 50)?;
     let before = server.sample()?;
     let Knocked {
@@ -185,19 +162,13 @@ fn knocks(args: &RunArgs, server: &mut Server, resumes: bool) -> Result<Value> {
 /// Deliveries without handshakes, then while they go on, and without again.
 fn storm(args: &RunArgs) -> Result<Value> {
     let certificate = args.certificate.clone().context("a certificate")?;
-    let mut server = Server::start(args, setting(Kind::Crore))?;
+    let mut server = Server::start(args, Setting::new(Kind::Crore, 1, 0))?;
     let topics = topics(LISTENERS);
-    let rest = ["--protocol", "ws"];
-    let mut subscriber = Subscriber::start(args, &server, Kind::Crore, LISTENERS, &topics, &rest)?;
+    let flags = ["--protocol", "ws"];
+    let mut subscriber = Subscriber::start(args, &server, LISTENERS, &topics, &flags)?;
     subscriber.open()?;
-    let publisher = Publisher::start(
-        args,
-        &server,
-        Kind::Crore,
-        &topics,
-        MESSAGE_BYTES,
-        &["--rate", MESSAGES_PER_S],
-    )?;
+    let how = ["--rate", MESSAGES_PER_S];
+    let publisher = Publisher::start(args, &server, &topics, MESSAGE_BYTES, &how)?;
     pause(REST_S);
     let window_s = args.duration.unwrap_or(WINDOW_S);
     let (mut windows, mut clean) = (Map::new(), true);
@@ -218,15 +189,14 @@ fn storm(args: &RunArgs) -> Result<Value> {
             .map(|(begun, done)| (done - begun) as f64 / seconds);
         report["server_cores_busy"] = json!((to.process.cpu_s - from.process.cpu_s) / seconds);
         report["handshakes_per_s"] = json!(rate);
-        let latency = &report["latency_ms"];
         report::say(&format!(
             "{name}: {:.0} handshakes/s, {} messages, latency p50 {:.3} ms, p99 {:.3} ms, max {:.3} ms; server {:.2} cores",
             rate.unwrap_or(0.0),
             report["messages"],
-            latency["p50"].as_f64().unwrap_or(f64::NAN),
-            latency["p99"].as_f64().unwrap_or(f64::NAN),
-            latency["max"].as_f64().unwrap_or(f64::NAN),
-            report["server_cores_busy"].as_f64().unwrap_or(f64::NAN),
+            number(&report, "/latency_ms/p50"),
+            number(&report, "/latency_ms/p99"),
+            number(&report, "/latency_ms/max"),
+            number(&report, "/server_cores_busy"),
         ));
         clean &= is_clean(&report) && report["connections"]["closed"] == 0;
         windows.insert(name.into(), report);

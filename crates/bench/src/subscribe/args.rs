@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use crate::mqtt::MqttArgs;
+use crate::client::mqtt::MqttArgs;
 
 /// How connections subscribe.
 #[derive(clap::ValueEnum, Clone, Copy, Debug, PartialEq, Eq, Default)]
@@ -18,6 +18,19 @@ pub enum Protocol {
     Mqtt,
     /// MQTT over WebSocket.
     MqttWs,
+}
+
+impl Protocol {
+    /// Its name as a flag's value.
+    pub fn name(self) -> &'static str {
+        match self {
+            Protocol::Ws => "ws",
+            Protocol::Sse => "sse",
+            Protocol::Poll => "poll",
+            Protocol::Mqtt => "mqtt",
+            Protocol::MqttWs => "mqtt-ws",
+        }
+    }
 }
 
 /// How topics are given to connections.

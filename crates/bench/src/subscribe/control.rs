@@ -15,11 +15,15 @@
 
 use std::io::BufRead;
 use std::sync::atomic::Ordering::{Relaxed, Release};
+use std::time::Duration;
 
 use anyhow::{Context, Result, bail, ensure};
 
-use super::{LOOK, Subscriber};
+use super::subscriber::Subscriber;
 use crate::{report, sys};
+
+/// How often the main thread looks around.
+pub const LOOK: Duration = Duration::from_millis(20);
 
 /// Obeys until standard input ends.
 pub fn obey(subscriber: &Subscriber) -> Result<()> {
@@ -63,8 +67,8 @@ pub fn obey(subscriber: &Subscriber) -> Result<()> {
     Ok(())
 }
 
-/// Has the clients of a grid speak so often; with 0 it returns when nothing is under way any more. The workers bound
-/// that: they give up what is not answered.
+/// Has the clients of a grid speak so often; with 0 it returns when no request is under way any more. The workers bound
+/// that time: they give up requests without an answer.
 fn talk(subscriber: &Subscriber, every_s: f64) {
     let shared = &subscriber.shared;
     order(subscriber, || {

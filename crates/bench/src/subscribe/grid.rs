@@ -1,11 +1,7 @@
-//! The grid of 2012: clients stand in the rows of a square and talk to those beside them. Who stands beside whom, and what was
-//! counted of all that they said.
+//! The grid of 2012: clients stand in the rows of a square and talk to those beside them. This says which
+//! clients are neighbours.
 
-use serde_json::{Value, json};
-
-use crate::stats::Latency;
-
-/// Ways that a message can take: to the left, to the right, up and down. Nobody is reached by two clients on the same way.
+/// Ways that a message can take: to the left, to the right, up and down. No client is reached by two others on the same way.
 pub const WAYS: usize = 4;
 
 /// So many clients in a square, whose last row may be shorter.
@@ -22,7 +18,7 @@ impl Grid {
         Grid { clients, width }
     }
 
-    /// Who stands beside `client`, by the way that leads there.
+    /// The neighbours of `client`, by the way that leads there.
     pub fn beside(&self, client: u32) -> [Option<u32>; WAYS] {
         let column = client % self.width;
         let there = |at: Option<u32>| at.filter(|at| *at < self.clients);
@@ -39,62 +35,6 @@ impl Grid {
         let (clients, width) = (u64::from(self.clients), u64::from(self.width));
         let rows = clients.div_ceil(width);
         2 * ((clients - rows) + clients.saturating_sub(width))
-    }
-}
-
-/// What the clients of a grid have said. A request carries a message to each neighbour.
-#[derive(Clone, Default)]
-pub struct Said {
-    /// Requests that clients had something to say in.
-    pub requests: u64,
-    /// Messages of those that were answered, which the server took.
-    pub accepted: u64,
-    /// Messages that it refused.
-    pub refused: u64,
-    /// Messages of requests without an answer.
-    pub unanswered: u64,
-    /// Requests that found a full shard (503), and were made again.
-    pub turned_away: u64,
-    /// The longest that a client had something to say before it began to.
-    pub late_ns_max: u64,
-    /// From the beginning of the connect to the answer.
-    pub answered: Latency,
-    /// The first refusal or failure, in words.
-    pub first_refusal: Option<String>,
-}
-
-impl Said {
-    /// Adds what another worker has counted.
-    pub fn merge(&mut self, other: &Said) {
-        self.requests += other.requests;
-        self.accepted += other.accepted;
-        self.refused += other.refused;
-        self.unanswered += other.unanswered;
-        self.turned_away += other.turned_away;
-        self.late_ns_max = self.late_ns_max.max(other.late_ns_max);
-        self.answered.merge(&other.answered);
-        if self.first_refusal.is_none() {
-            self.first_refusal.clone_from(&other.first_refusal);
-        }
-    }
-
-    /// Notes why something was not taken.
-    pub fn complain(&mut self, why: impl Into<String>) {
-        self.first_refusal.get_or_insert_with(|| why.into());
-    }
-
-    /// For the report.
-    pub fn json(&self) -> Value {
-        json!({
-            "requests": self.requests,
-            "accepted": self.accepted,
-            "refused": self.refused,
-            "unanswered": self.unanswered,
-            "turned_away": self.turned_away,
-            "late_ms_max": self.late_ns_max as f64 / 1e6,
-            "answered_ms": self.answered.summary().json(),
-            "first_refusal": self.first_refusal,
-        })
     }
 }
 

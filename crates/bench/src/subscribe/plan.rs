@@ -1,4 +1,4 @@
-//! What is the same for all connections of a subscriber: where they dial, what they ask for.
+//! The plan that all connections of a subscriber share: where they dial, what they ask for.
 //!
 //! Everything about one connection is computed from its number, so that none of it is kept.
 
@@ -9,12 +9,12 @@ use std::sync::Arc;
 use anyhow::{Result, ensure};
 use rustls::ClientConfig;
 
+use super::args::{Assign, Protocol, SubscribeArgs};
 use super::connection::Assignment;
-use super::{Protocol, SubscribeArgs, parse};
-use crate::mqtt::{self, Dialect};
-use crate::pattern::{self, Pattern};
+use crate::client::mqtt::{self, Dialect};
+use crate::client::{request, tls};
+use crate::measure::pattern::{self, Pattern};
 use crate::sys::{self, Dial};
-use crate::tls;
 
 /// Clients of a worker that may speak at once, each over a connection of its own.
 pub const SPEAKERS_MAX: usize = 32;
@@ -22,7 +22,7 @@ pub const SPEAKERS_MAX: usize = 32;
 /// what the process had open when the worker's table was parted, and those of clients that speak.
 const OTHER_DESCRIPTORS: usize = 64 + SPEAKERS_MAX;
 
-/// What the connections have in common.
+/// The plan that all connections share.
 pub struct Plan {
     /// How they subscribe.
     pub protocol: Protocol,
@@ -55,7 +55,7 @@ impl Plan {
         let topics = Pattern::parse(&args.topics)?;
         let servers = pattern::servers(&args.server)?;
         let locals = pattern::addresses(&args.local)?;
-        let per_thread = sys::raise_descriptor_limit()?
+        let per_thread = sys::raise_descriptor_limit()
             .saturating_sub(OTHER_DESCRIPTORS)
             .max(1);
         let threads = (args.connections as usize).div_ceil(per_thread).max(1);
@@ -88,7 +88,7 @@ impl Plan {
                 || (args.tls.is_none() && per_connection == 1 && args.connections > 1),
             "clients that talk have a topic each, neighbours, and no TLS"
         );
-        let random = args.assign == super::Assign::Random;
+        let random = args.assign == Assign::Random;
         Ok(Plan {
             protocol: args.protocol,
             dialect: Dialect::new(&args.mqtt, args.protocol == Protocol::MqttWs),
@@ -144,19 +144,19 @@ impl Plan {
         }
     }
 
-    /// What connection `number` says first; `position` holds the header lines of a long-poll that
+    /// The first bytes of connection `number`; `position` holds the header lines of a long-poll that
     /// goes on.
     pub fn request(&self, number: u32, remote: SocketAddr, position: Option<&str>) -> Vec<u8> {
         let lines = match self.protocol {
             Protocol::Mqtt => return self.greeting(number),
-            Protocol::MqttWs => return mqtt::upgrade(&remote.to_string()),
-            Protocol::Ws => format!(
-                "Upgrade: websocket\r\nConnection: Upgrade\r\n\
-                 Sec-WebSocket-Version: 13\r\nSec-WebSocket-Key: {}\r\n",
-                parse::KEY
-            ),
-            Protocol::Sse => "Accept: text/event-stream\r\n".into(),
-            Protocol::Poll => position.unwrap_or("").into(),
+            Protocol::MqttWs => return request::mqtt_upgrade(&remote.to_string()),
+            Protocol::Ws => {
+                let mut target = String::new();
+                self.target(number, &mut target);
+                return request::upgrade(&remote.to_string(), &target, None);
+            }
+            Protocol::Sse => "Accept: text/event-stream\r\n",
+            Protocol::Poll => position.unwrap_or(""),
         };
         let mut out = String::with_capacity(256);
         out.push_str("GET ");
@@ -192,35 +192,14 @@ impl Plan {
         let assignment = &self.assignment;
         if assignment.per_connection == 1 {
             let name = self.topics.name(assignment.topic(number, 0));
-            return target("/sub", &name, out);
+            return request::target("/sub", &name, out);
         }
         let mut separator = '?';
         out.push_str("/sub");
         for name in self.names(number) {
             write!(out, "{separator}topic=").expect("a String takes all");
-            escape(&name, out);
+            request::escape(&name, out);
             separator = '&';
-        }
-    }
-}
-
-/// Appends the target that names `topic`: `/sub/{topic}`, or `/sub?topic=` for names that a path
-/// cannot carry (a leading `/`, empty levels).
-pub fn target(path: &str, topic: &str, out: &mut String) {
-    out.push_str(path);
-    let plain = !topic
-        .split('/')
-        .any(|level| level.is_empty() || level == "." || level == "..");
-    out.push_str(if plain { "/" } else { "?topic=" });
-    escape(topic, out);
-}
-
-fn escape(text: &str, out: &mut String) {
-    for byte in text.bytes() {
-        if byte.is_ascii_alphanumeric() || b"-._~/$:@!*".contains(&byte) {
-            out.push(byte as char);
-        } else {
-            write!(out, "%{byte:02X}").expect("a String takes all");
         }
     }
 }
@@ -228,20 +207,6 @@ fn escape(text: &str, out: &mut String) {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn names_that_a_path_cannot_carry_go_in_the_query() {
-        let of = |topic: &str| {
-            let mut out = String::new();
-            target("/sub", topic, &mut out);
-            out
-        };
-        assert_eq!(of("scores/7"), "/sub/scores/7");
-        assert_eq!(of("/p/s1/-"), "/sub?topic=/p/s1/-");
-        assert_eq!(of("a//b"), "/sub?topic=a//b");
-        assert_eq!(of("a/../b"), "/sub?topic=a/../b");
-        assert_eq!(of("a b&c"), "/sub/a%20b%26c");
-    }
 
     #[test]
     fn tuples_are_counted_through_before_a_port_is_used_twice() {

@@ -2,7 +2,7 @@
 //! of its own, one receive buffer for all of them.
 //!
 //! Invariants: a row is `Closed` exactly when it has no descriptor; a connection that waits keeps
-//! no buffer (what is not a whole unit lies in a spill until it is). A connection that fails or
+//! no buffer (a unit in part lies in a spill until it is whole). A connection that fails or
 //! is closed is opened again, at most [`ATTEMPTS_MAX`] times in a row without success.
 
 mod receive;
@@ -14,10 +14,13 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 
-use super::connection::{NO_SPILL, Row, Stage, Tally};
-use super::{Plan, Protocol, Shared};
+use super::args::Protocol;
+use super::connection::{NO_SPILL, Row, Stage};
+use super::plan::Plan;
+use super::shared::{FAILURE_PAUSE_NS, Shared};
+use crate::client::tls::Tls;
+use crate::measure::tally::Tally;
 use crate::sys::{self, Dial, Epoll, Interest};
-use crate::tls::Tls;
 use talk::Talk;
 
 /// Bytes that one read takes at most.
@@ -32,8 +35,6 @@ const ANSWERED_MAX: usize = 16 << 10;
 const UNDER_WAY_MAX: usize = 1024;
 /// Failures in a row after which a connection is given up.
 const ATTEMPTS_MAX: u8 = 10;
-/// Pause after a failure, so that a full server is not hammered.
-const FAILURE_PAUSE_NS: u64 = 20_000_000;
 
 /// Bytes that wait for the rest of their unit.
 #[derive(Default)]
@@ -53,7 +54,7 @@ pub struct Worker {
     rows: Vec<Row>,
     /// Numbers of the last messages, when connections have several topics.
     sequences: Vec<u32>,
-    /// What a long-poll sends back to go on from where it is; empty for the other protocols.
+    /// Header lines with which each long-poll goes on from its position; empty for the other protocols.
     positions: Vec<Option<Box<str>>>,
     spills: Vec<Spill>,
     /// Of each connection; empty without TLS.
@@ -62,12 +63,12 @@ pub struct Worker {
     pending: VecDeque<u32>,
     under_way: usize,
     buffer: Vec<u8>,
-    /// Acknowledgements of what one read brought.
+    /// Acknowledgements of the messages of one read.
     answers: Vec<u8>,
-    /// Long-polls that were answered, and will ask again when nothing else is there to read: a thread stands for many
-    /// clients, and none of them would keep another from reading.
+    /// Long-polls that were answered, and will ask again when there is nothing else to read: a thread stands for many
+    /// clients, of which none would keep another from reading.
     answered: Vec<u32>,
-    /// What they say themselves, when they stand in a grid.
+    /// The clients as publishers, when they stand in a grid.
     talk: Option<Talk>,
     epoll: Epoll,
     started_ns: u64,
@@ -201,7 +202,7 @@ impl Worker {
         let drops = self.shared.drops.load(Relaxed);
         if drops != self.drops_seen {
             self.drops_seen = drops;
-            // A reset, not a farewell: what a network that fails does to everybody at once.
+            // A reset without a farewell, as a network that fails does to all connections at once.
             (0..self.rows.len() as u32).for_each(|row| self.leave(row, sys::reset));
             self.shared.obeyed.fetch_add(1, Relaxed);
         }
@@ -342,11 +343,7 @@ impl Worker {
                 self.under_way += 1;
                 self.rows[row as usize].fd = fd;
                 self.rows[row as usize].stage = Stage::Connecting;
-                let interest = if connected {
-                    Interest::Read
-                } else {
-                    Interest::ReadWrite
-                };
+                let interest = Interest::reading(!connected);
                 match self.epoll.add(fd, interest, row.into()) {
                     Ok(()) if connected => self.ask(row, dial.remote, tally),
                     Ok(()) => {}

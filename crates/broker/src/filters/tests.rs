@@ -1,4 +1,4 @@
-//! The trie against a plain list of filters.
+//! Tests of the trie against a plain list of filters.
 
 use super::*;
 use alloc::collections::BTreeSet;
@@ -134,7 +134,7 @@ fn shapes_and_levels_are_limited_and_come_free_again() {
     let deep = "a/".repeat(LEVELS_MAX - 1) + "a";
     assert!(filters.open(deep.as_bytes()).is_ok());
     assert_eq!(filters.open((deep + "/a").as_bytes()), Err(Refused::Levels));
-    // All shapes of twelve levels: 79 have two wildcards at most.
+    // All shapes of twelve levels: 79 have at most two wildcards.
     let text = |shape: u32| -> String {
         let level = |n: u32| if shape >> n & 1 == 1 { "+" } else { "a" };
         (0..12).map(level).collect::<Vec<_>>().join("/")

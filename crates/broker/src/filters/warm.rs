@@ -1,27 +1,27 @@
-//! Touching ahead what the matches of some topics will read. With a million filters each level of a topic is a bucket, a
-//! node and a text that are in no cache, and each leads to the next: topic after topic that is one wait behind the other.
-//! Here the topics go down their levels side by side, so that the processor waits for several at once.
+//! Reading ahead for the matches of several topics. With a million filters, each level of a topic is a bucket, a node
+//! and a text that are in no cache, and each leads to the next: topic by topic, these waits add up. Here the topics go
+//! down their levels side by side, so that the processor waits for several at once.
 //!
-//! It finds nothing: of a topic one way is followed, by its texts where there are nodes for them and by `+` elsewhere,
-//! and a text is taken for the one that its hash says. What it passes by is read when it is needed.
+//! It finds nothing: for each topic it follows one way, by text nodes where there are some and by `+` elsewhere, and
+//! compares texts by their hash only. The match reads what this has missed.
 
 use super::*;
-use crate::deliver::WARMED;
+use crate::base::pace::WARMED;
 
-/// A topic on its way down.
+/// A topic on its way down the trie.
 #[derive(Clone, Copy)]
 struct Way<'a> {
-    /// The levels that follow; `None` at its end.
+    /// The following levels; `None` at its end.
     rest: Option<&'a [u8]>,
-    /// Under which node; [`NONE`] at first.
+    /// The present node; [`NONE`] at first.
     at: u32,
     hash: u32,
-    /// What may be the next node.
+    /// The probable next node.
     next: u32,
 }
 
 impl Filters {
-    /// Touches what finding the matches of these topics reads: of so many as are touched together, the first ones.
+    /// Reads ahead for the matches of these topics, as many of them as are read together.
     pub fn warm<'a>(&self, topics: impl Iterator<Item = &'a [u8]>) {
         if self.is_empty() {
             return;

@@ -1,26 +1,28 @@
-//! Attaching: what a subscriber missed, and its place among those that get what comes.
+//! Attaching: a subscriber gets what it missed, and a place among those that get what comes.
 //!
-//! Invariant: the page and the place are given in one step, and the page travels in the lane of the live
-//! messages; so whatever is published later comes behind it, and nothing lies between.
+//! Invariant: the page and the place are given in one step, and the page travels in the lane of the live messages; so
+//! whatever is published later comes behind it, and no message falls between.
 
 use super::carriers::Carrier;
 use super::{CREATED, DELETED, Home, REQUESTED, RETAINS, WANTS_DEFLATE};
-use crate::lanes::Lanes;
+use crate::base::ids::ShardId;
+use crate::base::position::{Position, Since};
+use crate::base::rules::Rules;
+use crate::base::settings::{Concurrency, First, Keep, Rule};
+use crate::base::time::Now;
 use crate::log::{Back, Sought};
-use crate::mail::{Attach, Attached, Page, ShardId, Tell};
-use crate::position::{Position, Since};
-use crate::rules::Rules;
-use crate::settings::{Concurrency, First, Keep, Rule};
-use crate::time::Now;
+use crate::mail::lanes::Lanes;
+use crate::mail::{Attach, Attached, Page, Tell};
 
-/// What the home has found of where a subscription begins, before it is answered.
+/// How far the search for the beginning of a subscription has come.
 #[derive(Clone, Copy)]
 pub(super) enum Place {
     /// Nothing yet.
     Unknown,
-    /// Before the message at this offset, by so many.
+    /// So many messages before the one at this offset.
     Back(u64, u32),
-    /// Behind this offset, or messages are lost between. A promise that begins with a position is broken by a loss.
+    /// Behind this offset. `gap`: messages before it are lost. `promised`: the subscriber came with a position, so a
+    /// loss behind that is told.
     Behind {
         offset: u64,
         gap: bool,
@@ -29,8 +31,8 @@ pub(super) enum Place {
 }
 
 impl Home {
-    /// Answers an attach: the past in bounded pages, and the carrier's place among those that get
-    /// what comes.
+    /// Answers an attach with the past, in bounded pages, and gives the carrier its place among those that get what
+    /// comes.
     pub fn attach(
         &mut self,
         from: ShardId,
@@ -43,7 +45,7 @@ impl Home {
         self.attach_from(from, ask, name, None, rules, now, lanes);
     }
 
-    /// The same; with what was found before when its turn has come.
+    /// The same; `found` is what was found before the ask had to wait for its turn.
     #[allow(clippy::too_many_arguments)] // what a request says, and what a home is always given
     pub(super) fn attach_from(
         &mut self,
@@ -57,7 +59,8 @@ impl Home {
     ) {
         self.log.steps.add(1);
         let must_queue = found.is_none() && self.must_queue();
-        // A poll is counted when it is known that it waits, and what was counted before needs nothing but its page.
+        // A poll is counted once it is known that it waits; an ask that goes on was counted before and needs only its
+        // page.
         let counts = !ask.again && !ask.poll;
         if must_queue && !counts {
             return self.owe_topic(from, ask, name, Place::Unknown, false);
@@ -68,7 +71,8 @@ impl Home {
         };
         if must_queue && !self.is_at_head(id, ask, rules) {
             self.count_carrier(id, from, ask);
-            // Who begins live begins with its page: another subscription of its client may bring what comes before.
+            // A subscription that begins live begins with its page: until then messages may come by another
+            // subscription of its client.
             return self.owe_topic(from, ask, name, Place::Unknown, true);
         }
         let found = found.unwrap_or(Place::Unknown);
@@ -92,7 +96,7 @@ impl Home {
         self.queue_if_idle(id, now);
     }
 
-    /// Answers who is counted already, or goes on looking later.
+    /// Answers a subscriber that is counted already, or goes on looking later.
     #[allow(clippy::too_many_arguments)] // what a request says, and what a home is always given
     pub(super) fn read_topic(
         &mut self,
@@ -127,7 +131,7 @@ impl Home {
         );
     }
 
-    /// The topic was deleted while the page was owed to one that is counted.
+    /// The topic was deleted while the page was owed to a subscriber that is counted.
     pub(super) fn end_owed(
         &mut self,
         from: ShardId,
@@ -176,7 +180,7 @@ impl Home {
         self.count_in(id, carrier);
     }
 
-    /// Whether there is nothing to read: its page is no work.
+    /// Whether there is nothing to read, so that the page costs nothing.
     fn is_at_head(&self, id: u32, ask: &Attach, rules: &Rules) -> bool {
         let row = self.rows.get(id);
         let nothing = self.log.count(row.log) == 0 && !row.has(RETAINS);
@@ -225,12 +229,12 @@ impl Home {
         row.flags |= REQUESTED;
         if row.has(DELETED) {
             match ask.since {
-                // It has heard of the deletion and goes on with what comes behind it.
+                // The subscriber was told of the deletion and goes on behind it.
                 Since::At(seen) if seen.epoch == self.epoch && seen.offset == row.last() => {
                     row.flags &= !DELETED;
                 }
                 Since::At(_) | Since::Unknown | Since::After(_) => return Err(Attached::Gone),
-                // The end of a wait brings nothing back to life.
+                // A poll whose wait ends does not bring the topic back to life.
                 _ if ask.poll && ask.again => return Err(Attached::Gone),
                 _ => row.flags &= !DELETED,
             }
@@ -256,7 +260,7 @@ impl Home {
         Ok(id)
     }
 
-    /// The page of a topic; where it has not been found within the limit, how far the search is.
+    /// The page of a topic; if it is not found within the limit, how far the search has come.
     fn page(
         &mut self,
         id: u32,

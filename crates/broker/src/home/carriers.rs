@@ -9,9 +9,9 @@ mod tests;
 use alloc::vec::Vec;
 
 use super::{Home, HomeTopic, SET, WANTS_DEFLATE};
-use crate::mail::ShardId;
-use crate::slab::NONE;
-use crate::time::Now;
+use crate::base::ids::ShardId;
+use crate::base::time::Now;
+use crate::store::slab::NONE;
 
 /// One carrier of a topic that has several.
 pub(super) struct Carrier {

@@ -1,22 +1,22 @@
 //! Other settings while the home is at work.
 //!
-//! Where only the values of rules changed that costs nothing. Where other rules govern, each topic's name must be looked at, which a
-//! home with a million of them does not do in one turn: before the change it is told of the rules to come and looks ahead, so many
-//! rows at a time. The change itself then writes a byte into each row, and leaves the lists of the log alone that go
-//! to another number as they are.
+//! Changed values of the same rules cost nothing. Where other rules govern, each topic's name must be matched, which a
+//! home with a million topics does not do in one turn: before the change it is told the rules to come and looks ahead,
+//! some rows at a time. The change itself then writes one byte into each row; lists of the log whose rule only gets
+//! another number stay as they are.
 //!
-//! Invariants: after the change every topic has the number of the rule that governs it, whatever came and went while
-//! it was looked ahead; looking ahead changes nothing else.
+//! Invariants: after the change every topic has the number of the rule that governs it, whichever topics came and went
+//! meanwhile; looking ahead changes nothing else.
 
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 
 use super::Home;
-use crate::blobs::Blob;
-use crate::rules::Rules;
-use crate::settings::Settings;
-use crate::shard::World;
-use crate::time::Now;
+use crate::base::rules::Rules;
+use crate::base::settings::Settings;
+use crate::base::time::Now;
+use crate::budget::world::World;
+use crate::store::blobs::Blob;
 
 /// Rows that are looked at in one turn: some tenths of a millisecond.
 const ROWS_PER_TURN: u32 = if cfg!(test) { 3 } else { 1024 };
@@ -24,13 +24,13 @@ const ROWS_PER_TURN: u32 = if cfg!(test) { 3 } else { 1024 };
 /// The rules to come, and the number that each row will have.
 pub struct Foresight {
     world: Arc<World>,
-    /// By row. Those past `seen` are not known yet, but for topics that came meanwhile.
+    /// By row. Past `seen` only the numbers of topics that were made meanwhile are known.
     numbers: Vec<u8>,
     seen: u32,
 }
 
 impl Foresight {
-    /// A topic came meanwhile.
+    /// A topic was made meanwhile.
     pub fn created(&mut self, id: u32, name: &[u8]) {
         if self.numbers.len() <= id as usize {
             self.numbers.resize(id as usize + 1, 0);
@@ -62,7 +62,7 @@ impl Home {
         until < end
     }
 
-    /// From now on by `world` instead of the rules `former`.
+    /// Replaces the rules `former`, and the settings, by those of `world`.
     pub fn change(&mut self, world: &Arc<World>, former: &Rules, now: Now) {
         let (settings, rules): (&Settings, &Rules) = (&world.settings, &world.rules);
         self.topics_max = settings.limits.topics_per_home(self.homes);
@@ -74,7 +74,7 @@ impl Home {
         if former.govern_alike(rules) {
             self.log.change_times(rules);
         } else {
-            // What is not foreseen yet is looked at now.
+            // Rows that were not looked at yet are looked at now.
             while self.foresee(world) {}
             self.change_rules(former, rules);
         }
@@ -115,8 +115,8 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use crate::admission::{Admission, Client};
-    use crate::settings::Rule;
+    use crate::base::settings::Rule;
+    use crate::budget::admission::{Admission, Client};
 
     fn world(filters: &[&str]) -> Arc<World> {
         let rule = |filter: &&str| Rule {

@@ -1,13 +1,13 @@
-//! Subscribers by filter: which shards have some, which messages concern them, and what they missed.
+//! Subscribers by filter: which shards have some, which messages they get, and which they missed.
 //!
 //! A home knows shards, not connections: it tells a message once to each shard that has a matching filter, and the
-//! shard matches again. Filters of its own shard are not registered: there it looks at those of the connections. What was missed is read from the log in the order of arrival, in bounded pages; a message that
-//! is lost stands in that order too, so that a gap is told before the position passes it, and none is told that was
-//! none.
+//! shard matches again. Filters of its own shard are not registered: there it looks at those of the connections. Missed
+//! messages are read from the log in the order of arrival, in bounded pages. A lost message stands in that order too,
+//! so a gap is told before the position passes it, and only where a message is lost.
 //!
 //! Invariants: a shard's filter is registered from its first attach to its leave, and mail between the two is in order;
-//! the page that is marked `at_head` travels in the lane of the live messages. A snapshot of what the rules keep by
-//! `latest`, and of retained messages, comes first where nobody asks for a position: it holds offsets up to
+//! the page that is marked `at_head` travels in the lane of the live messages. A subscriber that gives no position
+//! first gets a snapshot of what the rules keep by `latest`, and of retained messages: it holds offsets up to
 //! [`MatchPage::from`].
 
 use alloc::boxed::Box;
@@ -17,24 +17,26 @@ use alloc::vec::Vec;
 use crore_wire::topic;
 
 use super::Home;
-use crate::admission::Reached;
+use crate::base::ids::ShardId;
+use crate::base::planted::{self, Fault};
+use crate::base::position::{Position, Since};
+use crate::base::rules::Rules;
+use crate::base::settings::Keep;
+use crate::base::time::Now;
+use crate::budget::admission::Reached;
+use crate::filters::matching::Matching;
 use crate::filters::{Filters, Refused, overlap};
 use crate::home::carriers::Carrier;
-use crate::lanes::Lanes;
 use crate::log::Arrival;
-use crate::mail::{AttachFilters, Attached, MatchPage, Record, ShardId, Tell};
-use crate::matching::Matching;
-use crate::planted::{self, Fault};
-use crate::position::{Position, Since};
-use crate::rules::Rules;
-use crate::settings::Keep;
-use crate::slab::{NONE, Side};
-use crate::time::Now;
+use crate::mail::lanes::Lanes;
+use crate::mail::{AttachFilters, Attached, MatchPage, Record, Tell};
+use crate::store::slab::{NONE, Side};
 
 /// A filter's number is a shard below this, above it a set of shards.
 const SET: u32 = 1 << 31;
-/// Forgotten topics whose losses are told to those only whom they concern. Of those before, a position that is older
-/// than what they lost is told a gap by every filter that has topics of their rule.
+/// Forgotten topics that are remembered by name, so that only filters that match are told their losses. Of earlier ones
+/// the rule is remembered: every filter that may have topics of that rule is told a gap, if its position is older than
+/// the loss.
 const NAMED_MAX: usize = 1024;
 /// Between the filters of one attach; a control character, which no filter has.
 pub const SEPARATOR: u8 = b'\n';
@@ -43,7 +45,7 @@ pub const SEPARATOR: u8 = b'\n';
 pub(super) struct Registered {
     filters: Filters,
     sets: Side<Vec<ShardId>>,
-    /// The shards that the message at hand concerns.
+    /// The shards that get the message at hand.
     due: Vec<ShardId>,
     forgotten: Forgotten,
 }
@@ -99,13 +101,14 @@ impl Registered {
         named.map(|(lost, number, _, name)| (*lost, *number, &name[..]))
     }
 
-    /// What others had lost, by rule.
+    /// The last losses of those that are remembered by rule.
     pub fn blamed_rules(&self) -> impl Iterator<Item = (u8, u64)> {
         let all = (0..).zip(self.forgotten.by_rule.iter().copied());
         all.filter(|(_, lost)| *lost > 0)
     }
 
-    /// Forgotten topics of the rule with this filter had lost this; when there is no such rule, all are blamed.
+    /// Notes for the rule with this filter that its forgotten topics lost a message at `lost`; if there is no such
+    /// rule, for all rules.
     pub fn blame(&mut self, filter: &[u8], lost: u64, rules: &Rules) {
         let by_rule = &mut self.forgotten.by_rule;
         match rules.with_filter(filter) {
@@ -114,7 +117,7 @@ impl Registered {
         }
     }
 
-    /// The numbers of the rules are others from now on. What was noted of a rule that is gone, all of them are blamed for.
+    /// The rules get other numbers. Losses that were noted for a rule that is gone are noted for all rules.
     pub fn change_rules(&mut self, former: &Rules, rules: &Rules) {
         let Forgotten { named, by_rule } = &mut self.forgotten;
         for (_, _, rule, name) in named {
@@ -126,7 +129,8 @@ impl Registered {
         }
     }
 
-    /// What forgotten topics that concern these filters lost behind `offset`, after loss `base`, in order.
+    /// The last losses of forgotten topics that these filters may match, if behind `offset` and after loss `base`, in
+    /// order.
     fn lost_behind(
         &self,
         offset: u64,
@@ -153,7 +157,7 @@ impl Registered {
         self.filters.warm(topics);
     }
 
-    /// Finds the shards that a message concerns; says how many there are.
+    /// Finds the shards that get a message; returns how many there are.
     pub fn find(&mut self, name: &[u8]) -> u32 {
         self.due.clear();
         if self.filters.is_empty() {
@@ -229,12 +233,13 @@ pub(super) fn split(names: &[u8]) -> Vec<&[u8]> {
 pub(super) struct Reader {
     start: u64,
     from: u64,
-    /// Losses up to this number, when it began without a position, are none of its own; 0 with one.
+    /// Losses up to this number happened before it began without a position and are not told to it; 0 if it gave one.
     base: u64,
     gap: bool,
-    /// It gets retained messages: those up to `from`, and those that their topic's log has no more.
+    /// Whether it gets retained messages: those up to `from`, and those that their topic's log no longer has.
     retained: bool,
-    /// What came behind this offset was promised to it, although it began without a position.
+    /// The home's last offset when it asked: what is lost behind it is told, even to a reader that began without a
+    /// position.
     begun: u64,
 }
 
@@ -281,8 +286,8 @@ impl Home {
         self.filters.remove(filter, from);
     }
 
-    /// Answers an attach by filter: the past in bounded pages, and the shard's place among those that are told what
-    /// comes. `names` are the filters, with [`SEPARATOR`] between.
+    /// Answers an attach by filter with the past, in bounded pages, and gives the shard its place among those that are
+    /// told what comes. `names` are the filters, with [`SEPARATOR`] between.
     pub fn attach_filters(
         &mut self,
         from: ShardId,
@@ -318,7 +323,7 @@ impl Home {
             return lanes.tell(from, Tell::Matches { to, serial, page });
         }
         let reader = self.reader(ask);
-        // Who begins live reads nothing, and waits for nobody who does.
+        // A subscriber that begins live reads nothing, and need not wait for those that do.
         if reader.start < self.sequence && self.must_queue() {
             return self.owe_filters(from, ask, names, reader);
         }
@@ -359,7 +364,7 @@ impl Home {
             Since::After(time_s) => reader(self.log.arrived_by(time_s), 0, losses, false, false),
             Since::At(Position { epoch, offset }) if epoch == self.epoch && offset <= sequence => {
                 if ask.again {
-                    // Who has passed the present of its beginning gets no state any more.
+                    // A subscriber that is past the snapshot it began with gets no retained messages again.
                     let retained = ask.base > 0 && (ask.from == 0 || offset < ask.from);
                     reader(offset, ask.from, ask.base, false, retained)
                 } else {
@@ -379,7 +384,7 @@ impl Home {
         now: Now,
         lanes: &mut Lanes,
     ) -> MatchPage {
-        // What is too old is lost before anybody looks, so far as there is time.
+        // Messages that are too old are dropped before the page is read, as far as the limit goes.
         let mut limit = self.pace.page_visits;
         for number in 0..rules.retained() {
             limit -= self.expire_rule(number, rules, now, limit);
@@ -402,7 +407,8 @@ impl Home {
             };
             (*number, start)
         });
-        // Last, so that what the log has too is read from there, and passed over here behind it: a page may end between.
+        // Last, so that a message that the log has too is read from the log and skipped here; a page may end between
+        // the two.
         let retained = reader.retained.then_some((rules.retained(), reader.start));
         let snapshot = |number: &u8| rules.get(*number).keep == Keep::Latest;
         let lost = match concerned.iter().any(snapshot) {
@@ -431,7 +437,7 @@ impl Home {
             self.log.steps.add(filters.len());
             let next = self.log.next_arrival(&mut at);
             let offset = next.as_ref().map_or(u64::MAX, Arrival::offset);
-            // A gap is told before the messages of its page, so what is lost behind one of them begins another.
+            // A gap is told before the messages of its page, so a loss behind one of them begins another page.
             let mut is_lost = forgotten.front().is_some_and(|lost| *lost <= offset);
             if is_lost && count == 0 {
                 gap = true;
@@ -467,7 +473,8 @@ impl Home {
                     if shown && !gone && matches(name) {
                         let more = self.log.bytes_of(id);
                         if too_old {
-                            // It is lost, and only not yet dropped. To who begins it was never promised.
+                            // It counts as lost, though it is not dropped yet. A reader that begins without a position
+                            // is promised only what comes after `begun`.
                             is_lost = reader.base == 0 || ask.again || offset > reader.begun;
                         } else if count == messages_max
                             || count > 0 && bytes + more > self.pace.page_bytes

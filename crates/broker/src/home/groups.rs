@@ -1,10 +1,10 @@
 //! Shared subscriptions (MQTT 5.0 section 4.8.2): a group gets each message once, through one of its members.
 //!
-//! A group has one cursor at each home: what lies behind it was given to somebody. Members have credit, so many messages
-//! that they have not acknowledged; the next message goes to the next member that has some, in turn. While nobody has,
-//! the cursor stands still and the messages wait in the log, as they do while all members are away. What a member gives
-//! back unacknowledged goes to another before anything newer; what is not given back (QoS 2, or of a session
-//! that is kept) stays its own [MQTT-4.8.2-4, -5].
+//! A group has one cursor at each home: the messages before it were given to a member. A member has credit: the number
+//! of unacknowledged messages that it may still be given. The next message goes to the next member with credit, in
+//! turn. While none has any, the cursor stands still and the messages wait in the log, as they do while all members are
+//! away. Messages that a member gives back unacknowledged go to another before anything newer; those that it does not
+//! give back (QoS 2, or of a session that is kept) stay its own [MQTT-4.8.2-4, -5].
 //!
 //! Invariants: a group lives while a session has subscribed to it, connected or away; each message that a living group's
 //! filter matches is kept for it, within the limits of the log.
@@ -16,15 +16,16 @@ use alloc::vec::Vec;
 use crore_wire::topic;
 
 use super::Home;
+use crate::base::ids::ShardId;
+use crate::base::rules::Rules;
+use crate::base::snapshot::Block;
+use crate::base::snapshot::{Damaged, In, kind};
+use crate::base::time::Now;
 use crate::filters::Filters;
-use crate::lanes::Lanes;
 use crate::log::Arrival;
-use crate::mail::{LeaveGroup, Record, ReplyTo, ShardId, Tell, Unacked};
-use crate::rules::Rules;
-use crate::slab::{NONE, Side};
-use crate::snapshot::save::Block;
-use crate::snapshot::{Damaged, In, kind};
-use crate::time::Now;
+use crate::mail::lanes::Lanes;
+use crate::mail::{LeaveGroup, Record, ReplyTo, Tell, Unacked};
+use crate::store::slab::{NONE, Side};
 
 struct Member {
     shard: ShardId,
@@ -33,7 +34,7 @@ struct Member {
 }
 
 impl Member {
-    /// Connections of two shards may have the same row, and the same of all else.
+    /// Compares the shards too: connections of two shards may have the same row and the same generation.
     fn is(&self, shard: ShardId, to: ReplyTo) -> bool {
         self.shard == shard && self.to == to
     }
@@ -47,15 +48,15 @@ struct Group {
     /// Sessions that have subscribed, those that are away too.
     sessions: u32,
     members: Vec<Member>,
-    /// Whose turn it is.
+    /// The place of the member that is next.
     turn: usize,
-    /// The last message that somebody was given, or that came before the group.
+    /// The last message that a member was given, or that came before the group.
     cursor: u64,
     /// There may be more in the log.
     behind: bool,
-    /// It stands among what the home owes.
+    /// Whether it waits among the pages that the home owes.
     owed: bool,
-    /// What a member gave back.
+    /// Messages that members gave back.
     again: VecDeque<Unacked>,
 }
 
@@ -76,10 +77,24 @@ impl Group {
         self.members.iter().any(|member| member.credit > 0)
     }
 
-    /// Whether there may be something that it could give.
+    /// Bytes of heap that it occupies, without the topics of messages given back.
+    fn own_bytes(&self) -> usize {
+        size_of::<Group>()
+            + self.filter.len()
+            + self.name.len()
+            + self.members.capacity() * size_of::<Member>()
+            + self.again.capacity() * size_of::<Unacked>()
+    }
+
+    /// Whether it may have a message for a member with credit.
     fn waits(&self) -> bool {
         (self.behind || !self.again.is_empty()) && self.has_credit()
     }
+}
+
+/// Bytes of the topics of messages given back.
+fn topics_bytes<'a>(all: impl IntoIterator<Item = &'a Unacked>) -> usize {
+    all.into_iter().map(|unacked| unacked.topic.len()).sum()
 }
 
 /// The groups of a home.
@@ -90,7 +105,9 @@ pub(super) struct Groups {
     all: BTreeMap<u64, Group>,
     /// Groups so far: a number is never used again.
     ids: u64,
-    /// Those that the message at hand concerns.
+    /// Bytes of all groups.
+    bytes: usize,
+    /// The groups that get the message at hand.
     due: Vec<u64>,
 }
 
@@ -101,6 +118,7 @@ impl Groups {
             lists: Side::new(),
             all: BTreeMap::new(),
             ids: 0,
+            bytes: 0,
             due: Vec::new(),
         }
     }
@@ -114,12 +132,26 @@ impl Groups {
         self.all.len() as u32
     }
 
+    /// Bytes of the groups, with their members and the messages given back.
+    pub fn bytes(&self) -> usize {
+        self.bytes
+    }
+
+    /// Adds to a group, and counts the bytes that it grows by.
+    fn grow(&mut self, id: u64, add: impl FnOnce(&mut Group) -> usize) {
+        if let Some(group) = self.all.get_mut(&id) {
+            let before = group.own_bytes();
+            self.bytes += add(group);
+            self.bytes += group.own_bytes() - before;
+        }
+    }
+
     /// See [`Filters::warm`].
     pub fn warm<'a>(&self, topics: impl Iterator<Item = &'a [u8]>) {
         self.filters.warm(topics);
     }
 
-    /// Finds the groups that a message concerns; says whether there are any.
+    /// Finds the groups that get a message; says whether there are any.
     pub fn find(&mut self, name: &[u8]) -> bool {
         let (lists, due) = (&self.lists, &mut self.due);
         due.clear();
@@ -160,12 +192,14 @@ impl Groups {
             owed: false,
             again: VecDeque::new(),
         };
+        self.bytes += group.own_bytes();
         self.all.insert(id, group);
         Some(id)
     }
 
     fn end(&mut self, id: u64) {
         let group = self.all.remove(&id).expect("it was there");
+        self.bytes -= group.own_bytes() + topics_bytes(&group.again);
         let list_id = self.filters.value(group.row);
         let list = self.lists.get_mut(list_id);
         list.retain(|other| *other != id);
@@ -190,16 +224,18 @@ impl Home {
     ) {
         let cursor = self.sequence;
         let found = self.groups.id_of(filter, name);
+        // A session without a group counts as new, even if it had subscribed before.
+        let counts = counts || found.is_none();
         let id = found.or_else(|| self.groups.make(filter, name, cursor));
         if let Some(id) = id {
-            let group = self.groups.all.get_mut(&id).expect("it was just found");
-            // A session that was forgotten meanwhile begins anew.
-            let counts = counts || found.is_none();
-            group.sessions += u32::from(counts);
-            group.members.push(Member {
-                shard: from,
-                to,
-                credit,
+            self.groups.grow(id, |group| {
+                group.sessions += u32::from(counts);
+                group.members.push(Member {
+                    shard: from,
+                    to,
+                    credit,
+                });
+                0
             });
         }
         lanes.tell(
@@ -236,11 +272,14 @@ impl Home {
             ref unacked,
             ends,
         } = *leave;
+        self.groups.grow(id, |group| {
+            group.again.extend(unacked.iter().cloned());
+            topics_bytes(unacked)
+        });
         let Some(group) = self.groups.all.get_mut(&id) else {
             return;
         };
         group.members.retain(|member| !member.is(from, to));
-        group.again.extend(unacked.iter().cloned());
         group.sessions -= u32::from(ends);
         if group.sessions == 0 {
             return self.groups.end(id);
@@ -300,7 +339,8 @@ impl Home {
         }
     }
 
-    /// Gives a group what waits, as far as its members have credit and a page goes; then it is behind the others again.
+    /// Gives a group its waiting messages, as far as credit and the length of a page allow; then it queues behind the
+    /// others again.
     pub(super) fn pump(&mut self, id: u64, rules: &Rules, now: Now, lanes: &mut Lanes) {
         let Some(mut group) = self.groups.all.remove(&id) else {
             return;
@@ -312,6 +352,7 @@ impl Home {
                 break;
             };
             most -= 1;
+            self.groups.bytes -= topic.len();
             self.log.steps.add(1 + group.members.len());
             if let Some(record) = self.message_at(&topic, offset, lanes) {
                 give(&mut group, id, &topic, record, lanes);
@@ -354,7 +395,7 @@ impl Home {
                     let name = self.names.get(self.rows.get(topic).name);
                     let matches = topic::matches(&group.filter, name);
                     if now.unix_s.saturating_sub(time_s) >= rules.get(rule).log_age_s {
-                        // It is lost, and only not yet dropped.
+                        // It counts as lost, though it is not dropped yet.
                         self.stats.gaps += u64::from(matches);
                     } else if matches && !self.log.is_expired(entry, now.unix_s) {
                         let name = name.to_vec();
@@ -378,7 +419,7 @@ impl Home {
         self.log
             .read(self.rows.get(id).log, offset - 1, 1, usize::MAX, frames);
         if frames.pages.len() == before {
-            // What stands there is somebody else's.
+            // Nothing was read: the last of `pages` belongs to another answer.
             return None;
         }
         let record = frames.pages.pop()?;
@@ -430,11 +471,38 @@ impl Home {
             let offset = from.number()?;
             Ok(Unacked { topic, offset })
         };
-        let again = (0..count).map(one).collect::<Result<_, _>>()?;
-        let id = self.groups.make(filter, name, cursor);
-        if let Some(group) = id.and_then(|id| self.groups.all.get_mut(&id)) {
-            (group.sessions, group.behind, group.again) = (sessions, true, again);
+        let again = (0..count).map(one);
+        let again: VecDeque<Unacked> = again.collect::<Result<_, _>>()?;
+        if let Some(id) = self.groups.make(filter, name, cursor) {
+            self.groups.grow(id, |group| {
+                (group.sessions, group.behind, group.again) = (sessions, true, again);
+                topics_bytes(&group.again)
+            });
         }
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_groups_hold_is_counted_until_they_end() {
+        let mut groups = Groups::new(7);
+        let id = groups.make(b"a/+", b"workers", 0).expect("there is room");
+        let alone = groups.bytes();
+        assert_eq!(alone, size_of::<Group>() + 3 + 7);
+        groups.grow(id, |group| {
+            let unacked = Unacked {
+                topic: [b'x'; 1000].into(),
+                offset: 9,
+            };
+            group.again.push_back(unacked);
+            topics_bytes(&group.again)
+        });
+        assert!(groups.bytes() >= alone + 1000 + size_of::<Unacked>());
+        groups.end(id);
+        assert_eq!(groups.bytes(), 0);
     }
 }

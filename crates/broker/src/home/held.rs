@@ -2,10 +2,10 @@
 
 use super::Home;
 use super::idempotence::Answers;
-use crate::stats::Accounts;
+use crate::budget::stats::Accounts;
 
 impl Home {
-    /// Adds what it holds.
+    /// Adds its counts and bytes.
     pub fn account(&self, accounts: &mut Accounts) {
         accounts.home_topics = self.rows.len();
         accounts.home_sets = self.sets.len();
@@ -33,6 +33,11 @@ impl Home {
     /// Bytes of the first answers that are kept for retries.
     pub fn answers_bytes(&self) -> usize {
         self.answers.as_ref().map_or(0, Answers::bytes)
+    }
+
+    /// Bytes of the groups of shared subscriptions.
+    pub fn groups_bytes(&self) -> usize {
+        self.groups.bytes()
     }
 
     /// Bytes of the rows and their index.

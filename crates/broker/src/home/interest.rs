@@ -1,4 +1,4 @@
-//! Those who follow which topics have subscribers.
+//! Followers: connections that are told which topics have subscribers.
 //!
 //! A topic *has interest* from its first subscriber on until it has had none for `interest.debounce_s`.
 //! Followers are told the changes of that and of nothing else, so that the snapshot and what comes after it
@@ -10,9 +10,9 @@
 //! it is by then. Rows never move, and interest ends before its row is freed: so whatever topic is made or
 //! emptied while a cursor walks is told once, on whichever side it lies.
 //!
-//! Nothing here touches the turn's frames: who leaves may do so amid a delivery, while they are shared. What is
-//! to be told waits with the follower until the shard asks for it, at most one turn. Without followers all this
-//! is one look at an empty list.
+//! Nothing here touches the turn's frames: a subscriber may leave amid a delivery, while they are shared. News waits
+//! with the follower until the shard asks for it, at most one turn. Without followers all this is one look at an empty
+//! list.
 
 use alloc::collections::{BTreeMap, VecDeque};
 use alloc::vec::Vec;
@@ -20,10 +20,11 @@ use alloc::vec::Vec;
 use crore_wire::topic;
 
 use super::Home;
-use crate::lanes::Lanes;
-use crate::mail::{News, Part, ReplyTo, ShardId, Tell};
-use crate::slab::NONE;
-use crate::time::Now;
+use crate::base::ids::ShardId;
+use crate::base::time::Now;
+use crate::mail::lanes::Lanes;
+use crate::mail::{News, Part, ReplyTo, Tell};
+use crate::store::slab::NONE;
 
 /// Ends of interest told at once, each to all followers: when a crowd leaves, they hear of it over some turns.
 const ENDS_AT_ONCE: usize = 64;
@@ -39,7 +40,7 @@ struct Follower {
     part: Part,
 }
 
-/// All of them, and what waits to be told to them.
+/// All followers, and the news that waits for them.
 pub(super) struct Followers {
     list: Vec<Follower>,
     /// Topics without subscribers that still have interest, and the second in which it ends.
@@ -93,7 +94,7 @@ impl Followers {
 }
 
 impl Home {
-    /// Somebody wants to follow; the first page of the snapshot is the answer.
+    /// A connection wants to follow; the first page of the snapshot is the answer.
     pub fn follow(&mut self, shard: ShardId, to: ReplyTo, filter: &[u8]) {
         self.followers.list.push(Follower {
             shard,
@@ -173,13 +174,13 @@ impl Home {
             let name = self.names.get(self.rows.get(id).name);
             return followers.tell(id, name, false);
         }
-        // The second that runs has begun already: one more makes it the whole time at least.
+        // The current second has begun already: one more makes it the whole time at least.
         let end_s = now.s + followers.debounce_s + 1;
         followers.lingering.insert(id, end_s);
         followers.ends.push_back((id, end_s));
     }
 
-    /// A topic is about to be forgotten: its row will mean another.
+    /// A topic is about to be forgotten: its row may be given to another.
     pub(super) fn interest_is_forgotten(&mut self, id: u32) {
         if self.followers.lingering.remove(&id).is_some() {
             let name = self.names.get(self.rows.get(id).name);

@@ -1,14 +1,14 @@
-//! Topics whose messages somebody needs although their rule keeps fewer, or none: those with a subscriber of QoS 1 or
-//! 2, whether its client is here or away.
+//! Topics whose messages are kept although their rule keeps fewer, or none: those with a subscription of QoS 1 or 2,
+//! whether its client is connected or away.
 //!
-//! Invariant: a topic stands in `keepers` exactly while it has one; such a topic is not forgotten.
+//! Invariant: a topic stands in `keepers` exactly while it has such a subscription; such a topic is not forgotten.
 
 use super::{Home, KEEPS};
-use crate::time::Now;
+use crate::base::time::Now;
 
 impl Home {
-    /// One more needs the messages of a topic or of a filter's topics, or one less. Who needs those of a topic has subscribed
-    /// to it just before: where it does not exist that was refused, and nothing is kept.
+    /// One subscription more (`on`) or less needs the messages of a topic or of a filter's topics. It has subscribed to
+    /// the topic just before: if the topic does not exist that was refused, and nothing is kept.
     pub fn keep_log(&mut self, hash: u32, name: &[u8], on: bool, now: Now) {
         if name.iter().any(|b| matches!(b, b'+' | b'#')) {
             return self.keep_filter(name, on);
@@ -36,7 +36,7 @@ impl Home {
     fn keep_filter(&mut self, filter: &[u8], on: bool) {
         if on {
             if let Ok(row) = self.kept.open(filter) {
-                // A new one has no number yet.
+                // A filter's value is one less than its count; that of a new one is `NONE` and becomes 0.
                 let count = self.kept.value(row).wrapping_add(1);
                 self.kept.set_value(row, count);
             }

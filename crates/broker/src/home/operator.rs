@@ -1,7 +1,7 @@
-//! What the operator asks of a home's topics.
+//! The operator's orders about a home's topics.
 
 use super::*;
-use crate::control::{LogPage, Message, Messages, Topic, Topics, TopicsPage};
+use crate::mail::orders::{LogPage, Message, Messages, Topic, Topics, TopicsPage};
 
 /// Rows that one order looks at: some hundred microseconds where few match.
 const ROWS_PER_TURN: u32 = 4_096;
@@ -31,7 +31,7 @@ impl Home {
         filter == b"#" || topic::matches(filter, name)
     }
 
-    /// How one topic stands.
+    /// The state of one topic.
     pub fn look_up(&self, name: &[u8], now: Now) -> Option<Topic> {
         let id = self.find(self.hash_of(name), name)?;
         (!self.rows.get(id).has(DELETED)).then(|| self.tell_of(id, now))
@@ -47,7 +47,7 @@ impl Home {
         }
     }
 
-    /// A page of a topic's log; none without a topic.
+    /// A page of a topic's log; `None` without a topic.
     pub fn read_log(&mut self, page: &LogPage) -> Option<Messages> {
         let id = self.find(self.hash_of(&page.name), &page.name)?;
         let row = self.rows.get(id);
@@ -77,8 +77,8 @@ impl Home {
         })
     }
 
-    /// Takes the messages of a topic up to this offset away, so many of its log at most; says how many of the log went, none
-    /// without a topic.
+    /// Removes the messages of a topic up to this offset, at most `most` of its log; returns how many of the log went,
+    /// `None` without a topic.
     pub fn purge_some(&mut self, name: &[u8], until: u64, most: u32, now: Now) -> Option<u32> {
         let found = self.find(self.hash_of(name), name);
         let id = found.filter(|id| !self.rows.get(*id).has(DELETED))?;

@@ -1,11 +1,13 @@
-//! Pages that the home owes: what a turn has no time for waits here, in the order in which it was asked for.
+//! Pages that the home owes: those that a turn has no time for wait here, in the order in which they were asked for.
 //!
-//! Each reading is a unit of its own: it looks at [`Pace::page_visits`](crate::Pace::page_visits) entries at most and ends with a
-//! page, or goes behind the others again with what it has found so far. So who reads far holds nobody for longer than a unit, and
-//! neither does a thousand of such: publishes do not wait for readings.
+//! Each reading is a unit of its own: it looks at [`Pace::page_visits`](crate::base::pace::Pace::page_visits) entries
+//! at most and ends with a page, or goes behind the others again with what it has found so far. So a subscriber that
+//! reads far back holds up others for no longer than a unit at a time, even if there are a thousand of them: publishes
+//! do not wait for readings.
 //!
-//! Invariants: who waits for the first page of a topic is counted already, and a filter is registered already, so that the
-//! asks behind it in the lane find both; the page that is marked `at_head` is told as it is read, so nothing lies between.
+//! Invariants: a subscriber that waits for the first page of a topic is counted already, and a filter is registered
+//! already, so that the asks behind it in the lane find both; the page that is marked `at_head` is told as it is read,
+//! so that no message falls between.
 
 use alloc::boxed::Box;
 use alloc::collections::VecDeque;
@@ -13,10 +15,11 @@ use alloc::collections::VecDeque;
 use super::attach::Place;
 use super::filters::{Reader, split};
 use super::{DELETED, Home};
-use crate::lanes::Lanes;
-use crate::mail::{Attach, AttachFilters, ReplyTo, ShardId};
-use crate::rules::Rules;
-use crate::time::Now;
+use crate::base::ids::ShardId;
+use crate::base::rules::Rules;
+use crate::base::time::Now;
+use crate::mail::lanes::Lanes;
+use crate::mail::{Attach, AttachFilters, ReplyTo};
 
 /// A page that is owed.
 enum Reading {
@@ -25,9 +28,9 @@ enum Reading {
         from: ShardId,
         ask: Attach,
         name: Box<[u8]>,
-        /// What the home has found of where it begins.
+        /// How far the search for its beginning has come.
         place: Place,
-        /// It is counted.
+        /// Whether the subscriber is counted already.
         counted: bool,
     },
     /// To a subscriber by filter.
@@ -37,22 +40,63 @@ enum Reading {
         names: Box<[u8]>,
         reader: Reader,
     },
-    /// What a group's members may have.
+    /// Messages for a group's members.
     Group(u64),
-    /// Of the topics that have subscribers.
+    /// Of a follower's snapshot of the topics that have subscribers.
     Interest(ShardId, ReplyTo),
 }
 
-/// All of them.
+impl Reading {
+    /// Bytes of its names.
+    fn names_bytes(&self) -> usize {
+        match self {
+            Reading::Topic { name, .. } => name.len(),
+            Reading::Filters { names, .. } => names.len(),
+            Reading::Group(_) | Reading::Interest(..) => 0,
+        }
+    }
+}
+
+/// Room that a home always has for them.
+const KEPT: usize = 64;
+
+/// All pages that are owed.
 #[derive(Default)]
 pub(super) struct Readings {
     queue: VecDeque<Reading>,
+    /// Bytes of their names.
+    names_bytes: usize,
     /// Steps at the end of the last turn.
     began: u64,
 }
 
+impl Readings {
+    fn push(&mut self, reading: Reading) {
+        self.names_bytes += reading.names_bytes();
+        self.queue.push_back(reading);
+    }
+
+    fn pop(&mut self) -> Option<Reading> {
+        let reading = self.queue.pop_front()?;
+        self.names_bytes -= reading.names_bytes();
+        Some(reading)
+    }
+
+    fn make_smaller(&mut self) {
+        if self.queue.capacity() > KEPT.max(4 * self.queue.len()) {
+            self.queue.shrink_to(2 * self.queue.len());
+        }
+    }
+
+    /// Bytes of heap that they occupy, without the room that a home always has.
+    fn bytes(&self) -> usize {
+        let more = self.queue.capacity().saturating_sub(KEPT);
+        more * size_of::<Reading>() + self.names_bytes
+    }
+}
+
 impl Home {
-    /// What it has done since it began, in steps.
+    /// The work that it has done since it began, in steps.
     pub fn steps(&self) -> u64 {
         self.log.steps.count()
     }
@@ -62,9 +106,15 @@ impl Home {
         self.readings.queue.len()
     }
 
+    /// Bytes that those pages occupy.
+    pub fn readings_bytes(&self) -> usize {
+        self.readings.bytes()
+    }
+
     /// The turn is over: the next one may read as much again.
     pub fn end_turn(&mut self) {
         self.readings.began = self.steps();
+        self.readings.make_smaller();
     }
 
     /// Whether a page has to wait: for others, or for the next turn, since half of this one's budget is spent here.
@@ -83,7 +133,7 @@ impl Home {
     ) {
         self.stats.pages_waited += 1;
         let (ask, name) = (*ask, name.into());
-        self.readings.queue.push_back(Reading::Topic {
+        self.readings.push(Reading::Topic {
             from,
             ask,
             name,
@@ -101,7 +151,7 @@ impl Home {
     ) {
         self.stats.pages_waited += 1;
         let (ask, names) = (*ask, names.into());
-        self.readings.queue.push_back(Reading::Filters {
+        self.readings.push(Reading::Filters {
             from,
             ask,
             names,
@@ -110,16 +160,16 @@ impl Home {
     }
 
     pub(super) fn owe_group(&mut self, id: u64) {
-        self.readings.queue.push_back(Reading::Group(id));
+        self.readings.push(Reading::Group(id));
     }
 
     pub(super) fn owe_interest(&mut self, shard: ShardId, to: ReplyTo) {
-        self.readings.queue.push_back(Reading::Interest(shard, to));
+        self.readings.push(Reading::Interest(shard, to));
     }
 
     /// Reads the page that was asked for first; says whether there was one.
     pub fn read_next(&mut self, rules: &Rules, now: Now, lanes: &mut Lanes) -> bool {
-        let Some(reading) = self.readings.queue.pop_front() else {
+        let Some(reading) = self.readings.pop() else {
             return false;
         };
         self.log.steps.add(1);
@@ -143,7 +193,7 @@ impl Home {
                     Some(id) => {
                         self.read_topic(id, from, &ask, &name, place, rules, now, lanes);
                     }
-                    // Deleted since: it goes as if it had had its page before.
+                    // Deleted since: the subscriber goes as if it had got its page before the deletion.
                     None => self.end_owed(from, &ask, &name, now, lanes),
                 }
             }
@@ -160,5 +210,22 @@ impl Home {
             Reading::Interest(shard, to) => self.next_page(shard, to),
         }
         true
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_owed_is_counted_until_it_is_read() {
+        let mut readings = Readings::default();
+        for id in 0..1_000 {
+            readings.push(Reading::Group(id));
+        }
+        assert!(readings.bytes() >= (1_000 - KEPT) * size_of::<Reading>());
+        while readings.pop().is_some() {}
+        readings.make_smaller();
+        assert_eq!(readings.bytes(), 0);
     }
 }

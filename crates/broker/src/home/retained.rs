@@ -6,16 +6,16 @@
 //! topic is not forgotten. The byte budget takes retained messages last.
 
 use super::{Home, RETAINS};
-use crate::lanes::Lanes;
-use crate::log::New;
+use crate::base::rules::Rules;
+use crate::base::time::Now;
+use crate::filters::matching::Matching;
 use crate::mail::Record;
-use crate::matching::Matching;
-use crate::rules::Rules;
-use crate::slab::NONE;
-use crate::time::Now;
+use crate::mail::lanes::Lanes;
+use crate::mail::new::New;
+use crate::store::slab::NONE;
 
 impl Home {
-    /// Keeps a message as the topic's retained one; an empty one takes away what was there.
+    /// Keeps a message as the topic's retained one; an empty one removes it.
     pub(super) fn retain(&mut self, id: u32, new: &New<'_>, is_empty: bool, rules: &Rules) {
         if new.latest {
             // Its log is the retained state already.
@@ -42,7 +42,7 @@ impl Home {
         exact || here.has_match(name) || self.filters.find(name) > 0 || self.groups.find(name)
     }
 
-    /// Takes the message without a key away of a topic that keeps the latest, as if it had never been.
+    /// Removes the message without a key from a topic that keeps the latest, as if it had never been.
     pub fn forget_latest(&mut self, hash: u32, name: &[u8], now: Now) {
         if let Some(id) = self.find(hash, name) {
             self.log.remove_key(self.rows.get(id).log, b"");
@@ -50,7 +50,7 @@ impl Home {
         }
     }
 
-    /// Takes the retained message away.
+    /// Removes the retained message.
     pub(super) fn unretain(&mut self, id: u32) {
         if let Some(chain) = self.retained.remove(&id) {
             self.log.clear(chain);
@@ -58,7 +58,7 @@ impl Home {
         }
     }
 
-    /// The retained message, for a subscriber that begins behind `start`: it gets this position.
+    /// The retained message, for a subscriber that begins behind `start`: its record gets this offset.
     pub(super) fn retained(
         &mut self,
         id: u32,
@@ -79,7 +79,7 @@ impl Home {
         let frames = lanes.frames();
         self.log.read(chain, 0, 1, usize::MAX, frames);
         let mut record = frames.pages.pop().expect("there is one");
-        // What is newer is in the log, or was not asked for.
+        // A newer one is in the log, or was not asked for.
         let is_due = record.offset <= start;
         (record.offset, record.previous, record.latest) = (start, start, false);
         is_due.then_some(record)

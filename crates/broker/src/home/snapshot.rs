@@ -1,24 +1,25 @@
-//! A home's part of a snapshot: topics, what is kept for whom, messages, answers.
+//! A home's part of a snapshot: topics, filters that need messages kept, losses, messages, answers.
 //!
-//! Rows get other numbers when they are read, and rules too: they are those that govern then.
+//! Rows get other numbers when they are read, and so do rules: those in force at that time.
 
 use super::{CREATED, DELETED, Home, HomeTopic, KEEPS, PARTITIONS, REQUESTED, RETAINS};
-use crate::admission::Client;
-use crate::blobs::Blob;
-use crate::log::{Arrival, Arrivals, New, Past};
-use crate::mail::ShardId;
-use crate::rules::Rules;
-use crate::settings::{Keep, Settings};
-use crate::slab::{NONE, Vacant as _};
-use crate::snapshot::restore::NO_TOPIC;
-use crate::snapshot::save::Block;
-use crate::snapshot::{Damaged, In, kind};
-use crate::time::Now;
+use crate::base::ids::ShardId;
+use crate::base::rules::Rules;
+use crate::base::settings::{Keep, Settings};
+use crate::base::snapshot::Block;
+use crate::base::snapshot::NO_TOPIC;
+use crate::base::snapshot::{Damaged, In, kind};
+use crate::base::time::Now;
+use crate::budget::admission::Client;
+use crate::log::{Arrival, Arrivals, Past};
+use crate::mail::new::New;
+use crate::store::blobs::Blob;
+use crate::store::slab::{NONE, Vacant as _};
 use crore_wire::topic;
 
 /// The flags of a topic that outlive the process.
 const LASTING: u8 = CREATED | DELETED | REQUESTED;
-/// In a topic's record: it had lost messages, and has none; or has some; and its newest are gone without being lost.
+/// In a topic's record: it has no messages and had lost some; it has some; its newest are gone without being lost.
 const LOST: u8 = 1;
 const HAS_SOME: u8 = 2;
 const ENDED: u8 = 4;
@@ -29,11 +30,11 @@ const MORTAL: u8 = 4;
 const RETAIN: u8 = 8;
 const QOS_SHIFT: u8 = 4;
 const OWNED: u8 = 64;
-/// What a topic takes besides its name, at most.
+/// Bytes that a topic takes at most, besides its name.
 const TOPIC_BYTES: usize = 48;
 
 impl Home {
-    /// Leaves the oldest messages behind, until the snapshot has `bytes_max` at most.
+    /// Drops the oldest messages, until the snapshot has `bytes_max` at most.
     pub(crate) fn shrink(&mut self, bytes_max: usize, rules: &Rules, now: Now) {
         let beside = self.names.bytes() + self.rows.len() as usize * TOPIC_BYTES;
         self.log.budget_bytes = self.log.budget_bytes.min(bytes_max.saturating_sub(beside));
@@ -144,7 +145,7 @@ impl Home {
                 return Some(u64::from(row));
             }
             let mut out = block.record(kind::FILTER);
-            // A filter has one more than its number.
+            // The count is one more than the value.
             out.number(u64::from(self.kept.value(row)) + 1);
             out.field(&self.kept.name(row));
             from = row + 1;
@@ -345,7 +346,7 @@ impl Home {
         };
         if most == 0 {
             self.log.lose(id, previous, offset);
-            // Newer ones may have gone without being lost: where the last lost one stood is still known.
+            // Newer messages may have gone without being lost: the offset of the last loss is kept.
             let row = self.rows.get_mut(id);
             self.log.clear(row.log);
             row.log = match offset < row.last() {
@@ -360,7 +361,7 @@ impl Home {
         Ok(())
     }
 
-    /// All is read: what follows from it.
+    /// Ends the restoring after the last record.
     pub(crate) fn restored(&mut self, ended: &[u32], rules: &Rules, now: Now) {
         self.forgetting.came = self.sequence;
         for id in ended {

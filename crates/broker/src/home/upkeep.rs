@@ -1,4 +1,4 @@
-//! What is done to topics as a whole: make, describe, delete, purge; and forgetting those that are idle.
+//! Operations on whole topics: make, describe, delete, purge; and forgetting those that are idle.
 
 use super::*;
 use crate::mail::Verb;
@@ -6,7 +6,7 @@ use crate::mail::Verb;
 /// How far forgetting has come.
 #[derive(Default)]
 pub(super) struct Forgetting {
-    /// A second has begun, and what it made old is not all gone yet.
+    /// A second has begun, and not all that expired with it is dropped yet.
     due: bool,
     /// The rule with which it goes on.
     pub rule: u8,
@@ -18,7 +18,7 @@ pub(super) struct Forgetting {
 const ROOM_TRIES: usize = 1024;
 
 impl Home {
-    /// Does one of these to a topic; `client` is for whom it is made.
+    /// Carries out `verb` on a topic; if the topic is made, it is counted for `client`.
     #[allow(clippy::too_many_arguments)]
     pub fn verb(
         &mut self,
@@ -38,7 +38,7 @@ impl Home {
         }
     }
 
-    /// What is said of a topic.
+    /// The state of a topic, as it is told to clients.
     pub(super) fn info(&self, id: u32, now: Now) -> Info {
         let row = self.rows.get(id);
         Info {
@@ -79,7 +79,7 @@ impl Home {
         }
     }
 
-    /// How a topic stands.
+    /// Tells the state of a topic.
     fn describe(&mut self, hash: u32, name: &[u8], rules: &Rules, now: Now) -> Outcome {
         let Some(id) = self
             .find(hash, name)
@@ -89,7 +89,7 @@ impl Home {
         };
         let row = self.rows.get_mut(id);
         if self.log.count(row.log) > 0 {
-            // What more is too old goes as the clock does.
+            // Further messages that are too old are dropped as the seconds pass.
             (row.log, _) = self.log.freshen_some(
                 row.log,
                 rules.get(row.rule).log_age_s,
@@ -145,8 +145,9 @@ impl Home {
         Outcome::Done(self.info(id, now))
     }
 
-    /// Takes the messages of a topic up to this offset away, oldest first and so many at most, as a limit would: who has
-    /// not seen them is told so. The retained one goes with them. Says how many of the log went.
+    /// Removes the messages of a topic up to this offset, oldest first and `most` at most, as a limit would:
+    /// subscribers that have not seen them are told of a gap. The retained one goes with them. Returns how many of the
+    /// log went.
     pub(super) fn empty(&mut self, id: u32, until: u64, most: u32, now: Now) -> u32 {
         let log = self.rows.get(id).log;
         let (log, purged) = self.log.drop_until(log, until, most, now.unix_s);
@@ -166,7 +167,7 @@ impl Home {
         purged
     }
 
-    /// Whether nobody subscribes and nothing is kept.
+    /// Whether the topic has no subscribers and keeps nothing.
     fn is_unused(&self, id: u32) -> bool {
         let row = self.rows.get(id);
         row.carrier == NONE && row.flags & (RETAINS | KEEPS) == 0 && self.log.count(row.log) == 0
@@ -181,7 +182,7 @@ impl Home {
         }
     }
 
-    /// A rule's chain of a topic has nothing left; what is left of the chain is `left`.
+    /// A rule's chain of a topic has no message any more; `left` is the empty chain, if one stays.
     pub(super) fn chain_emptied(
         &mut self,
         id: u32,
@@ -211,8 +212,8 @@ impl Home {
         self.forgetting.due = true;
     }
 
-    /// Once a turn: drops what has expired, and idle topics whose positions need no longer be known. As many as have come in
-    /// the turn and some more, so that what goes keeps up with what comes; says whether more are left.
+    /// Once a turn: drops what has expired, and idle topics whose positions need no longer be known: as many as
+    /// messages came in the turn and some more, so that dropping keeps up; says whether more are left.
     pub fn forget(&mut self, rules: &Rules, now: Now) -> bool {
         let came = self.sequence - core::mem::replace(&mut self.forgetting.came, self.sequence);
         let mut most = self.pace.forgets_per_turn + came as usize;
@@ -234,7 +235,8 @@ impl Home {
         self.log.has_doomed()
     }
 
-    /// Forgets topics of a rule that have been idle for long enough, and looks at so many at most; says at how many.
+    /// Forgets topics of a rule that have been idle for long enough; looks at `most` of them at most and returns at how
+    /// many.
     fn forget_idle(&mut self, number: u8, rules: &Rules, now: Now, most: usize) -> usize {
         let age_s = rules.get(number).position_age_s;
         for looked_at in 0..most {
@@ -268,7 +270,7 @@ impl Home {
         most
     }
 
-    /// Drops messages of a rule that are too old, or have expired, so many at most; says how many.
+    /// Drops messages of a rule that are too old, or have expired, `limit` at most; returns how many.
     pub(super) fn expire_rule(
         &mut self,
         number: u8,
@@ -283,14 +285,14 @@ impl Home {
             .expire(number, age_s, now.unix_s, limit, |topic, left| {
                 emptied.push((topic, left));
             });
-        // Before any is forgotten: one that stood in the queue already lives on from now.
+        // Before any topic is forgotten: one that was queued already lives on from now.
         for (topic, left) in emptied {
             self.chain_emptied(topic, number, left, rules, now);
         }
         expired
     }
 
-    /// Room for a new topic: the idle one that would be forgotten first goes early.
+    /// Makes room for a new topic: the idle one that would be forgotten first goes early.
     pub(super) fn forget_one(&mut self, rules: &Rules) -> bool {
         let mut looked_at = 0;
         for number in 0..rules.count() {
@@ -298,7 +300,7 @@ impl Home {
                 self.log.steps.add(1);
                 looked_at += 1;
                 if looked_at > ROOM_TRIES {
-                    // The next one who wants a topic looks further.
+                    // The next call looks further.
                     self.idle[number].push_front((id, 0));
                     return false;
                 }

@@ -1,10 +1,10 @@
-//! The log in the order of arrival, over all topics: for those who read by filter.
+//! The log in the order of arrival, over all topics: for readers by filter.
 //!
-//! Offsets are one count of the home, so the lists of the rules, each in order of arrival, merge by offset; and with
-//! them the losses, which stand where the lost message stood. Marks lead to any offset of a list in a few steps.
+//! Offsets count all messages of the home, so the rules' lists, each in order of arrival, are merged by offset; with
+//! them the losses, each at the offset of the lost message. Marks lead to any offset of a list in a few steps.
 //!
-//! Invariants: a mark is an entry of its list, and between two marks lie at most [`MARK_EVERY`] entries, whatever went
-//! meanwhile. Since [`Log::watch`] every topic that lost a message stands in the losses with the last one.
+//! Invariants: a mark is an entry of its list, and between two marks there are at most [`MARK_EVERY`] entries, whatever
+//! was removed. From [`Log::watch`] on, each topic that has lost a message is in the losses, with its last one.
 
 use alloc::collections::BTreeMap;
 use alloc::collections::VecDeque;
@@ -24,7 +24,7 @@ pub(super) struct Marks {
 }
 
 impl Marks {
-    /// Whether the entry that is added is to be marked.
+    /// Whether the added entry is to be marked.
     pub fn add(&mut self, offset: u64, id: u32) -> bool {
         self.unmarked += 1;
         let marks = self.unmarked == MARK_EVERY;
@@ -35,7 +35,7 @@ impl Marks {
         marks
     }
 
-    /// The marked entry at `offset` goes: the one before it takes the mark, if it has none.
+    /// The marked entry at `offset` is removed: the one before it takes the mark, if it has none.
     pub fn pass_on(&mut self, offset: u64, older: Option<(u64, u32)>) {
         let at = self.all.partition_point(|mark| mark.0 < offset);
         debug_assert!(self.all[at].0 == offset);
@@ -58,13 +58,13 @@ impl Marks {
     }
 }
 
-/// The last message that each topic has lost, by offset, with the number of the loss; kept from the first reader by
-/// filter on.
+/// The last lost message of each topic, by offset, with the number of the loss; kept from the first reader by filter
+/// on.
 #[derive(Default)]
 pub(super) struct Losses(pub Option<BTreeMap<u64, (u32, u64)>>, pub u64);
 
 impl Losses {
-    /// A topic loses the message at `offset`; the last one that it lost before is at `before`.
+    /// A topic loses the message at `offset`; its last loss before that is at `before`.
     pub fn add(&mut self, topic: u32, before: u64, offset: u64) {
         if let Some(losses) = &mut self.0 {
             if losses.get(&before).is_some_and(|loss| loss.0 == topic) {
@@ -93,9 +93,9 @@ pub struct Arrivals {
     lost: u64,
 }
 
-/// What comes next in the order of arrival.
+/// The next item in the order of arrival.
 pub enum Arrival {
-    /// A message that is kept.
+    /// A kept message.
     Kept {
         /// Its entry.
         id: u32,
@@ -108,7 +108,7 @@ pub enum Arrival {
         /// Unix seconds.
         time_s: u32,
     },
-    /// The last message that a topic lost.
+    /// The last lost message of a topic.
     Lost {
         /// Its offset.
         offset: u64,
@@ -117,7 +117,7 @@ pub enum Arrival {
         /// The number of the loss, see [`Log::count_losses`].
         number: u64,
     },
-    /// A message that is nobody's any more.
+    /// A message of a doomed chain, which no reader gets.
     Doomed {
         /// Its offset.
         offset: u64,
@@ -125,12 +125,12 @@ pub enum Arrival {
 }
 
 impl Log {
-    /// From now on losses are remembered.
+    /// Begins to remember losses.
     pub fn watch(&mut self) {
         self.losses.0.get_or_insert_default();
     }
 
-    /// How many there were so far, from one on.
+    /// The number of the last loss; at least 1.
     pub fn count_losses(&mut self) -> u64 {
         self.losses.1 = self.losses.1.max(1);
         self.losses.1
@@ -141,13 +141,14 @@ impl Log {
         self.losses.0.as_ref().map_or(0, BTreeMap::len)
     }
 
-    /// A message that its rule does not keep, behind the topic's last one at `before`.
+    /// Counts a message that its rule does not keep as lost; `before` is the topic's last offset before it.
     #[inline]
     pub fn lose(&mut self, topic: u32, before: u64, offset: u64) {
         self.losses.add(topic, before, offset);
     }
 
-    /// A topic goes, whose last loss was at `offset` if it lost something; returns the number of that loss.
+    /// Forgets the losses of a topic that goes, with the last one at `offset`; returns the number of that loss, if
+    /// there is one.
     pub fn forgive(&mut self, topic: u32, offset: u64) -> Option<u64> {
         let losses = self.losses.0.as_mut()?;
         let loss = losses.get(&offset).filter(|loss| loss.0 == topic)?.1;
@@ -155,7 +156,7 @@ impl Log {
         Some(loss)
     }
 
-    /// Begins to read: each of these lists behind an offset of its own, losses behind `lost`.
+    /// Begins to read: each of these lists behind its own offset, losses behind `lost`.
     pub fn arrivals(&self, lists: impl Iterator<Item = (u8, u64)>, lost: u64) -> Arrivals {
         let heads = lists.filter_map(|(number, offset)| {
             let id = self.first_behind(number, offset);
@@ -167,9 +168,9 @@ impl Log {
         }
     }
 
-    /// The next one, if there is.
+    /// The next item, if there is one.
     pub fn next_arrival(&self, at: &mut Arrivals) -> Option<Arrival> {
-        // Of a message that stands in two lists, the first list's copy comes first.
+        // If a message is in two lists, the first list's copy comes first.
         let kept = (0..at.heads.len()).min_by_key(|n| at.heads[*n].0);
         let lost = self.losses.0.as_ref().and_then(|losses| {
             let behind = (
@@ -224,14 +225,15 @@ impl Log {
         id
     }
 
-    /// Where to begin so that all that came after this second is read.
+    /// The offset behind which to read all messages that came after this second.
     pub fn arrived_by(&self, time_s: u32) -> u64 {
         let lists = 0..self.ages.len() as u8;
         let all = lists.map(|number| self.arrived(number, time_s));
         all.max().unwrap_or(0)
     }
 
-    /// The last entry of a rule that came by this second, 0 without one. Where the clock was set back it is one of several such.
+    /// The offset of the last entry of a rule that came by this second, or 0. If the clock was set back, there may be
+    /// several candidates, and it is one of them.
     pub(super) fn arrived(&self, number: u8, time_s: u32) -> u64 {
         let ages = &self.ages[number as usize];
         let came = |id: u32| self.entries.get(id).time_s <= time_s;

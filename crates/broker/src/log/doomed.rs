@@ -1,22 +1,22 @@
-//! Chains that are nobody's any more: of topics that were deleted or emptied. A long one does not go in one step; its
-//! messages stay where they are, nobody reads them, and some go in each turn, before anything else does for want of room.
+//! Chains of deleted or emptied topics, which belong to no topic any more. A long chain is not removed in one step; no
+//! reader sees its messages, and some are removed in each turn, before any others when room is short.
 //!
 //! Invariant: a doomed chain has messages, and no topic's row names it.
 
 use super::*;
 
-/// What a doomed chain names instead of a topic's row.
+/// Stands for the topic's row in a doomed chain.
 pub(super) const DOOMED: u32 = NONE - 1;
-/// Messages that a chain may have to be cleared at once. In tests so few that most chains are long.
+/// The most messages of a chain that is removed at once. In tests so few that most chains are long.
 const AT_ONCE: u32 = if cfg!(test) { 2 } else { 64 };
 
 impl Log {
-    /// Whether a chain is too long to be cleared in one step.
+    /// Whether a chain is too long to be removed in one step.
     pub(super) fn is_long(&self, chain: u32) -> bool {
         self.count(chain) > AT_ONCE
     }
 
-    /// A chain with messages is nobody's from now on.
+    /// Dooms a chain with messages.
     pub(super) fn doom(&mut self, chain: u32) {
         self.chains.get_mut(chain).topic = DOOMED;
         self.doomed.insert(chain);
@@ -28,8 +28,8 @@ impl Log {
         row.mortal || self.ages[usize::from(row.rule)].ttl_s != 0
     }
 
-    /// Takes all messages of a chain away as a limit would; returns the chain that the topic has then, or `NONE`. The
-    /// newest that has not expired is the last one that is lost, if it stands among the last.
+    /// Removes all messages of a chain as a limit would; returns the topic's new chain, or `NONE`. The last lost
+    /// message is the newest that has not expired, if one is found among the newest few; else the newest.
     pub(super) fn lose_all(&mut self, chain: u32, now_s: u32) -> u32 {
         let row = self.chains.get(chain);
         let (topic, number, latest, ended) = (row.topic, row.rule, row.latest, row.ended);
@@ -50,7 +50,7 @@ impl Log {
         }
         let lost = self.entries.get(last).offset;
         if self.losses.0.is_some() {
-            // Each is one, as if a limit had taken them.
+            // Each message counts as one loss, as if a limit had removed it.
             self.losses.1 += u64::from(self.count(chain)) - 1;
         }
         self.doom(chain);
@@ -68,7 +68,7 @@ impl Log {
         !self.doomed.is_empty()
     }
 
-    /// Drops so many messages of doomed chains at most; says how many.
+    /// Removes at most this many messages of doomed chains; returns how many.
     pub fn clear_some(&mut self, most: usize) -> usize {
         for dropped in 0..most {
             let Some(chain) = self.doomed.first().copied() else {

@@ -1,48 +1,48 @@
 //! The rows of the log: a kept message, and the chain of a topic.
 //!
-//! Invariants: an entry's bytes lie in one place, in the order that [`Entry::parts`] gives; who reads a part
-//! of them names the whole.
+//! Invariant: an entry's bytes are in one place, in the order that [`Entry::parts`] gives; to read a part of them,
+//! callers pass the whole place.
 
-use crate::admission::Client;
-use crate::blobs::occupied;
-use crate::log::New;
-use crate::slab::{NONE, Vacant};
+use crate::budget::admission::Client;
+use crate::mail::new::New;
+use crate::store::blobs::occupied;
+use crate::store::slab::{NONE, Vacant};
 
 /// Sent in a binary frame.
 const BINARY: u8 = 1;
-/// The message brought a time to live of its own; the second of its end stands before its other bytes.
+/// The message brought a time to live of its own; the second of expiry is before its other bytes.
 const MORTAL: u8 = 2;
-/// It has attributes; their length stands before them.
+/// It has attributes, with their length before them.
 const ATTRIBUTES: u8 = 4;
 /// It was published to be retained.
 const RETAIN: u8 = 8;
-/// Where its quality of service begins: two bits.
+/// The first of the two bits for its quality of service.
 const QOS_SHIFT: u8 = 4;
-/// It leads to its offset in the list of its rule.
+/// It is a mark in the list of its rule.
 pub(super) const MARKED: u8 = 64;
-/// It counts for a client, whose number stands behind that second.
+/// It is counted for a client, whose number is behind the second of expiry.
 const OWNED: u8 = 128;
-/// Bytes of that second.
+/// Bytes of the second of expiry.
 const END_BYTES: usize = 4;
-/// Bytes of that number.
+/// Bytes of the client's number.
 const OWNER_BYTES: usize = 4;
-/// Bytes of that length.
+/// Bytes of the attributes' length.
 pub(super) const LENGTH_BYTES: usize = 2;
 
-/// A kept message. Its bytes are the second of its end if it has one of its own, whom it counts for if that is said, key, content type, event name,
-/// attributes if it has some, and WebSocket frame, side by side.
+/// A kept message. Its bytes, side by side: the second of expiry if it has one of its own, the client's number if it is
+/// counted for one, key, content type, event name, attributes if it has some, and WebSocket frame.
 pub(super) struct Entry {
     pub offset: u64,
-    /// The offset before it that was kept, or the last one that was lost.
+    /// The offset of the entry before it in its chain, or the last one that was lost.
     pub previous: u64,
     pub time_s: u32,
-    /// Of the attributes, with their length, and of the frame.
+    /// Length of the attributes, with their length field, and of the frame.
     pub len: u32,
     pub chain: u32,
     pub next: u32,
     pub younger: u32,
     pub older: u32,
-    pub blob: crate::blobs::Blob,
+    pub blob: crate::store::blobs::Blob,
     pub key: u8,
     pub content_type: u8,
     pub event: u8,
@@ -62,7 +62,7 @@ impl Vacant for Entry {
             next,
             younger: NONE,
             older: NONE,
-            blob: crate::blobs::Blob::NONE,
+            blob: crate::store::blobs::Blob::NONE,
             key: 0,
             content_type: 0,
             event: 0,
@@ -74,12 +74,12 @@ impl Vacant for Entry {
     }
 }
 
-/// Bytes that a message takes, of which so many are its own.
+/// Bytes that a message takes up, of which `len` are its own.
 pub fn taken_by(len: usize) -> usize {
     size_of::<Entry>() + occupied(len)
 }
 
-/// What an entry's bytes mean.
+/// The parts of an entry's bytes.
 pub(super) struct Parts<'a> {
     pub key: &'a [u8],
     pub content_type: &'a [u8],
@@ -113,7 +113,7 @@ impl Entry {
     fn is_owned(&self) -> bool {
         self.form & OWNED != 0
     }
-    /// Where the second of its end ends, and the number of its owner.
+    /// The ends of the second of expiry and of the client's number.
     fn begin(&self) -> (usize, usize) {
         let end = if self.is_mortal() { END_BYTES } else { 0 };
         let owner = if self.is_owned() { OWNER_BYTES } else { 0 };
@@ -123,12 +123,12 @@ impl Entry {
         let fields = [self.key, self.content_type, self.event].map(usize::from);
         self.begin().1 + fields.iter().sum::<usize>() + self.len as usize
     }
-    /// The second of its end in `place`, the place of its bytes; only for one that has its own.
+    /// The second of expiry, from the entry's bytes; only for an entry that has its own.
     pub fn end_s(place: &[u8]) -> u32 {
         let end = place[..END_BYTES].try_into();
         u32::from_le_bytes(end.expect("four bytes"))
     }
-    /// Whom it counts for; its bytes lie in `place`.
+    /// The client that it is counted for; `place` has its bytes.
     pub fn owner(&self, place: &[u8]) -> Client {
         if !self.is_owned() {
             return Client::NOBODY;
@@ -137,7 +137,7 @@ impl Entry {
         let number = place[from..to].try_into().expect("four bytes");
         Client::from_number(u32::from_le_bytes(number))
     }
-    /// What lies in `place`, the place of its bytes.
+    /// Splits its bytes, from `place`, into parts.
     pub fn parts<'a>(&self, place: &'a [u8]) -> Parts<'a> {
         let rest = &place[self.begin().1..];
         let (key, rest) = rest.split_at(self.key as usize);
@@ -160,22 +160,22 @@ impl Entry {
     }
 }
 
-/// The chain of a topic that has messages, or whose messages have all expired: then it keeps only
-/// [`Chain::lost`], so that who resumes is told no gap.
+/// The chain of a topic that has messages, or whose messages have all expired: then it keeps only [`Chain::lost`], so
+/// that subscribers who resume are told no gap.
 pub(super) struct Chain {
-    /// The oldest entry, or half of what was lost.
+    /// The oldest entry, or half of the last lost offset.
     oldest: u32,
-    /// The newest entry, or the other half.
+    /// The newest entry, or the other half of that offset.
     newest: u32,
     pub count: u32,
     pub bytes: u32,
     pub topic: u32,
     pub rule: u8,
-    /// Only the newest message of each key.
+    /// It keeps only the newest message of each key.
     pub latest: bool,
-    /// Some entries may have an end of their own.
+    /// Some entries may have a time to live of their own.
     pub mortal: bool,
-    /// Its newest messages have gone without being lost, so that the topic's last offset is not one of its entries'.
+    /// Its newest messages were removed without being lost, so that the topic's last offset is not that of an entry.
     pub ended: bool,
 }
 
@@ -201,7 +201,7 @@ impl Vacant for Chain {
 }
 
 impl Chain {
-    /// A chain without entries, of a topic that lost its messages up to `lost`.
+    /// A chain without entries, of a topic whose messages up to `lost` are lost.
     pub fn new(topic: u32, rule: u8, latest: bool, lost: u64) -> Self {
         let mut chain = Chain {
             topic,
@@ -212,7 +212,7 @@ impl Chain {
         chain.set_lost(lost);
         chain
     }
-    /// Its entries from the oldest on.
+    /// The oldest entry, or `NONE`.
     pub fn oldest(&self) -> u32 {
         if self.count == 0 { NONE } else { self.oldest }
     }
@@ -225,7 +225,7 @@ impl Chain {
     pub fn set_newest(&mut self, entry: u32) {
         self.newest = entry;
     }
-    /// The last offset that was lost, of a chain without entries.
+    /// The last lost offset of a chain without entries.
     pub fn lost(&self) -> u64 {
         debug_assert!(self.count == 0);
         u64::from(self.oldest) | u64::from(self.newest) << 32

@@ -1,12 +1,12 @@
-//! What goes by time: messages that the rule keeps no longer, and messages whose time to live has passed.
+//! Removal by time: messages past the rule's age, and messages past their time to live.
 //!
-//! Invariants: when [`Log::freshen_some`] says that it was all, a chain holds nothing that has expired. Nothing is looked for in chains that
-//! nobody asks for, except for the oldest of each rule.
+//! Invariants: when [`Log::freshen_some`] says that it has finished, the chain has no expired messages. Other chains
+//! are not searched, but for the oldest message of each rule.
 
 use super::*;
 
 impl Log {
-    /// Whether its own time to live or the rule's has passed.
+    /// Whether its own time to live, or the rule's, has passed.
     pub fn is_expired(&self, id: u32, now_s: u32) -> bool {
         let entry = self.entries.get(id);
         let number = self.chains.get(entry.chain).rule;
@@ -15,8 +15,8 @@ impl Log {
             || entry.is_mortal() && now_s >= Entry::end_s(self.blobs.get(entry.blob))
     }
 
-    /// Drops up to `limit` messages of a rule that are older than `age_s`, or than the rule lets them live.
-    /// `emptied` is told the topics that have nothing left, and the chain that they have now. Says how many went.
+    /// Removes up to `limit` messages of a rule that are older than `age_s`, or than the rule's time to live. `emptied`
+    /// gets the topics whose chain has become empty, and their chain from now on. Returns how many were removed.
     pub fn expire(
         &mut self,
         number: u8,
@@ -35,7 +35,7 @@ impl Log {
                 return gone;
             }
             let topic = self.chains.get(entry.chain).topic;
-            // The oldest of a rule is the oldest of its chain.
+            // The oldest entry of a rule is the oldest of its chain.
             let chain = self.drop_oldest(entry.chain, now_s);
             if self.count(chain) == 0 && topic != DOOMED {
                 emptied(topic, chain);
@@ -44,14 +44,14 @@ impl Log {
         limit
     }
 
-    /// Drops all that is too old or has expired in one chain: time is exact for whoever looks.
+    /// Removes all messages of a chain that are too old or have expired: readers see exact times.
     #[cfg(test)]
     pub fn freshen(&mut self, chain: u32, age_s: u32, now_s: u32) -> u32 {
         self.freshen_some(chain, age_s, now_s, usize::MAX).0
     }
 
-    /// Drops what is too old or has expired in one chain, in so many steps at most. Returns the chain, and whether that
-    /// was all: time is exact then for whoever looks.
+    /// Removes the messages of a chain that are too old or have expired, in at most so many steps. Returns the chain,
+    /// and whether it has finished: only then is it exact for readers.
     pub fn freshen_some(
         &mut self,
         mut chain: u32,
@@ -77,7 +77,7 @@ impl Log {
         (chain, true)
     }
 
-    /// Messages with an end of their own expire in any order. Says whether all that have are gone.
+    /// Removes messages past their own time to live, which expire in any order. Returns whether it has finished.
     fn sweep(&mut self, chain: u32, now_s: u32, until: u64) -> bool {
         loop {
             let of_chain = (chain, 0, 0)..=(chain, u32::MAX, u32::MAX);
@@ -99,7 +99,7 @@ impl Log {
         }
     }
 
-    /// The entry before this one in its chain, `NONE` before the oldest.
+    /// The entry before this one in its chain; `NONE` for the oldest.
     fn before(&self, id: u32) -> u32 {
         let entry = self.entries.get(id);
         let row = self.chains.get(entry.chain);

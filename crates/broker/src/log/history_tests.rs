@@ -1,22 +1,23 @@
-//! The log of several topics against one plain list: what readers by filter find in the order of arrival, how far back
-//! each topic reaches, and that other rules, and being written down and read again, leave it so.
+//! Tests of the log of several topics against one plain list: the messages that readers by filter find in the order of
+//! arrival, and how far back each topic reaches; also after a change of rules, and after saving and restoring.
 
 mod plain;
 
+use crate::budget::admission::Client;
 use alloc::format;
 use alloc::vec::Vec;
 
 use proptest::prelude::*;
 
 use super::*;
+use crate::base::settings::Settings;
 use crate::mail::Frames;
-use crate::settings::Settings;
 use plain::{Kept, Plain, TOPICS};
 
 /// Rules of the operator; the default and that of retained messages come after them.
 const RULES: usize = 3;
 
-/// The same in a log, with the rows that the home would have.
+/// The same in a log, with the rows of the home.
 struct World {
     plain: Plain,
     log: Log,
@@ -24,7 +25,7 @@ struct World {
     retained: [u32; TOPICS],
 }
 
-/// Whom a message counts for, one in four for nobody.
+/// The client that a message is counted for; one in four has none.
 fn owner(offset: u64) -> Client {
     match offset as u8 % 4 {
         0 => Client::NOBODY,
@@ -76,7 +77,7 @@ impl World {
         }
     }
 
-    /// Takes the message of a key away, where each has one.
+    /// Removes the message of a key, where topics keep one of each key.
     fn remove(&mut self, topic: usize, key: u8) {
         if self.plain.rules.get(self.plain.of[topic]).keep == Keep::Latest {
             self.log.remove_key(self.chains[topic], KEYS[key as usize]);
@@ -84,7 +85,7 @@ impl World {
         }
     }
 
-    /// Drops up to so many of a rule that are too old or have expired.
+    /// Removes up to so many messages of a rule that are too old or have expired.
     fn expire(&mut self, number: u8, limit: usize) {
         let World {
             plain, log, chains, ..
@@ -140,7 +141,7 @@ impl World {
         }
     }
 
-    /// The home forgets a topic that has nothing left; its row is another topic's from now on.
+    /// The home forgets a topic that has no messages left; its row is another topic's from now on.
     fn forget(&mut self, topic: usize) {
         let plain = &mut self.plain;
         if !plain.of_chain(topic, false).is_empty() {
@@ -160,13 +161,13 @@ impl World {
         self.plain.change(rules, of);
     }
 
-    /// Another log is made from what this one has, as a restart does it.
+    /// Makes another log from the contents of this one, as a restart does.
     fn write_down_and_read(&mut self) {
         let plain = &self.plain;
         let most = |topic: usize| plain.rules.get(plain.of[topic]).messages_max() as usize;
         let fits = |topic| plain.of_chain(topic, false).len() <= most(topic);
         if !(0..TOPICS).all(fits) {
-            // Other rules would trim it.
+            // A change of rules would trim it.
             return;
         }
         let mut log = Log::new(&plain.rules, usize::MAX, 9, admission());
@@ -228,7 +229,7 @@ impl World {
         }
         let counts = (log.superseded, log.expired);
         assert_eq!(counts, (plain.superseded, plain.expired));
-        // Sometimes what is nobody's any more still lies there.
+        // Sometimes messages of doomed chains are left.
         let is_clear = !plain.offset.is_multiple_of(3);
         if is_clear {
             log.clear_some(usize::MAX);
@@ -254,7 +255,7 @@ impl World {
             assert_eq!(marks.next(), None, "of an entry that is gone");
         }
 
-        // Of one offset the message comes before the loss, and in the order of the lists.
+        // At the same offset the message comes before the loss; messages come in the order of the lists.
         let mut expected = Vec::new();
         for (place, (number, start)) in starts.iter().enumerate() {
             let of_list = |kept: &&Kept| plain.number(kept) == *number && kept.offset > *start;
@@ -333,7 +334,7 @@ impl World {
 }
 
 impl World {
-    /// Wherever somebody begins in a topic, and in however few steps, what is found is what a plain list has.
+    /// From any place in a topic, and in however few steps, a search finds the same as in a plain list.
     fn check_places(plain: &Plain, log: &Log, chains: &[u32; TOPICS], time_s: u32) {
         for (topic, chain) in chains.iter().enumerate() {
             let all = plain.offsets(topic, false);
@@ -380,8 +381,8 @@ impl World {
     }
 }
 
-/// What was taken away at the end was not lost, so that the last message that was lost is another than the topic's last:
-/// that is still known after a restart, whether the log was empty by then or not.
+/// Messages removed from the end were not lost, so the last lost message is not the topic's last one: the log still
+/// knows it after a restart, whether it was empty by then or not.
 #[test]
 fn what_is_gone_at_the_end_of_a_topic_is_not_told_as_lost() {
     let rule = Rule {
@@ -410,7 +411,7 @@ fn what_is_gone_at_the_end_of_a_topic_is_not_told_as_lost() {
     }
 }
 
-/// Marks are there to be few.
+/// There are few marks.
 #[test]
 fn a_list_has_a_mark_for_so_many_messages() {
     let rules = made(&alloc::vec![
@@ -437,7 +438,7 @@ enum Op {
     Remove(usize, u8),
     Forget(usize),
     Watch,
-    /// Other rules, and the number of each topic's.
+    /// Other rules, and the rule of each topic.
     Change(Vec<Rule>, [u8; TOPICS]),
     /// Other times to live.
     Times([u32; RULES]),
@@ -517,7 +518,7 @@ proptest! {
                     plain.watches = true;
                     plain.count = plain.count.max(1);
                     prop_assert_eq!(world.log.count_losses(), plain.count);
-                    // Once more changes nothing.
+                    // A second call changes nothing.
                     world.log.watch();
                 }
                 Op::Change(others, of) => {

@@ -1,13 +1,13 @@
-//! Which message is the newest of its key, in topics that keep only that one: an index over the keyed
-//! entries of all of them, so that what a message supersedes is found at once, however many keys there are.
+//! The newest message of each key, in topics that keep only that one: an index over the keyed entries of all of them,
+//! so that a superseded message is found at once, however many keys there are.
 //!
-//! Invariants: every entry of a chain that keeps the latest has one row, every other entry none; the rows of two
-//! entries of one chain never have the same key. The index exists from the first such message on.
+//! Invariants: every entry of a chain that keeps the latest has one row, other entries have none; no two entries of a
+//! chain have the same key. The index exists from the first such entry on.
 
 use xxhash_rust::xxh3::xxh3_64_with_seed;
 
-use crate::index::{Chained, Index};
-use crate::slab::{NONE, Slab, Vacant};
+use crate::store::index::{Chained, Index};
+use crate::store::slab::{NONE, Slab, Vacant};
 
 /// The entry of a key.
 pub(super) struct Key {
@@ -59,7 +59,7 @@ impl Keys {
         self.rows.bytes() + self.index.as_ref().map_or(0, Index::bytes)
     }
 
-    /// Without rows. `seed` keys the hash, against floods of collisions.
+    /// An empty index. `seed` keys the hash, against floods of collisions.
     pub fn new(seed: u64) -> Self {
         Keys {
             rows: Slab::new(),
@@ -76,7 +76,7 @@ impl Keys {
         xxh3_64_with_seed(key, self.seed.wrapping_add(u64::from(chain))) as u32
     }
 
-    /// The row of this key of this chain; `is` says whether an entry is of both.
+    /// The row of this key of this chain; `is` says whether an entry has both.
     pub fn find(&self, chain: u32, key: &[u8], mut is: impl FnMut(u32) -> bool) -> Option<u32> {
         let hash = self.hash(chain, key);
         let index = self.index.as_ref()?;

@@ -1,12 +1,13 @@
 //! Reading a chain: where a subscriber begins, and the pages that it gets.
 //!
-//! Invariant: nothing is judged by time here; who reads has freshened the chain.
+//! Invariant: time plays no part here; callers have freshened the chain.
 
 use super::*;
+use crate::mail::new::New;
 use crate::mail::{Frames, Record};
 
 impl Log {
-    /// The last offset that was lost: whoever has seen it misses nothing.
+    /// The last lost offset: a reader that has seen it misses nothing.
     pub fn reaches_back_to(&self, chain: u32) -> Option<u64> {
         (chain != NONE).then(|| {
             let row = self.chains.get(chain);
@@ -34,8 +35,8 @@ impl Log {
         (newest != NONE).then(|| self.entries.get(newest).time_s)
     }
 
-    /// Copies the messages after `offset` into `frames`, oldest first, until `messages_max` or
-    /// `bytes_max` is reached (one message always fits). Says whether that was all.
+    /// Copies the messages after `offset` into `frames`, oldest first, until `messages_max` or `bytes_max` is reached
+    /// (one message always fits). Returns whether these were all.
     pub fn read(
         &mut self,
         chain: u32,
@@ -50,7 +51,7 @@ impl Log {
         self.read_from(id, offset, messages_max, bytes_max, frames)
     }
 
-    /// The same from this entry on, which is the first one behind `offset`.
+    /// The same from the entry `id` on, the first one behind `offset`.
     pub fn read_from(
         &mut self,
         mut id: u32,
@@ -71,7 +72,7 @@ impl Log {
             bytes += entry.bytes();
             self.steps.add(1);
             self.steps.add_bytes(entry.bytes());
-            // What lies between was superseded or has expired: the reader has seen it all.
+            // Messages in between were superseded or have expired: the reader misses none.
             let record = self.record(id, entry.previous.max(offset), frames);
             frames.pages.push(record);
             id = entry.next;
@@ -79,7 +80,7 @@ impl Log {
         true
     }
 
-    /// Copies a message, behind this offset.
+    /// Copies a message, with this previous offset.
     pub(super) fn record(&self, id: u32, previous: u64, frames: &mut Frames) -> Record {
         frames.push(&New {
             previous,

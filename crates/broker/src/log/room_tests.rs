@@ -1,17 +1,18 @@
-//! Room: what a log's bytes are, who makes room when there is none left, and how long a page is.
+//! Tests of room: the bytes of a log, which topic makes room when there is none left, and the length of pages.
 
+use crate::budget::admission::Client;
 use alloc::collections::BTreeMap;
 
 use xxhash_rust::xxh3::xxh3_64_with_seed;
 
 use super::*;
+use crate::base::settings::Settings;
 use crate::mail::Frames;
-use crate::settings::Settings;
 
 const NOW_S: u32 = 1000;
-/// Of the hash of keys.
+/// Seed of the hash of keys.
 const SEED: u64 = 7;
-/// No rule's messages are kept to the last.
+/// No rule's messages are kept longest.
 const NO_RULE: u8 = u8::MAX;
 
 fn log(rules: &[Rule], budget_bytes: usize) -> Log {
@@ -65,7 +66,7 @@ fn offsets(log: &mut Log, chain: u32) -> Vec<u64> {
     page(log, chain, usize::MAX, usize::MAX).0
 }
 
-/// A length that wastes nothing.
+/// A length that fills its size class.
 fn full_len() -> usize {
     (100..)
         .find(|len| occupied(*len) == *len)
@@ -167,7 +168,7 @@ fn a_page_has_as_many_bytes_as_it_may_and_one_message_at_least() {
     }
 }
 
-/// A topic that floods makes room, not those that said little long ago.
+/// A topic with a flood of messages makes room, not topics with a few old ones.
 #[test]
 fn who_is_furthest_over_its_share_makes_room() {
     let rule = rule();
@@ -199,7 +200,7 @@ fn who_is_furthest_over_its_share_makes_room() {
     assert_eq!(offsets(&mut log, chains[1]).last(), Some(&400));
 }
 
-/// Where nobody is over its share, the oldest goes; what one rule keeps, such as retained messages, goes last.
+/// If no topic is over its share, the oldest message goes; those of one rule, such as retained messages, go last.
 #[test]
 fn among_equals_the_oldest_makes_room() {
     for (times, last, expected) in [
@@ -296,8 +297,8 @@ fn a_message_comes_out_as_it_went_in() {
     }
 }
 
-/// Rows count too, so that the budget can be spent while every topic has less than its share: then the oldest goes, and
-/// not who has most.
+/// Rows count too, so that the budget can be spent while every topic has less than its share: then the oldest message
+/// goes, and not one of the topic with the most.
 #[test]
 fn who_has_less_than_its_share_has_no_more_than_its_age_against_it() {
     let rule = rule();
@@ -318,8 +319,8 @@ fn who_has_less_than_its_share_has_no_more_than_its_age_against_it() {
     assert_eq!(gone, [0]);
 }
 
-/// What fits exactly is kept. Who goes first in one second is who came first, and a chain that an operator empties
-/// message by message ends as one that a limit emptied.
+/// A message that just fits is kept. Within one second, the message that came first goes first, and a chain that an
+/// operator empties message by message ends like one that a limit emptied.
 #[test]
 fn the_oldest_of_a_second_makes_room_and_only_past_the_budget() {
     let rule = rule();
@@ -353,7 +354,7 @@ fn the_oldest_of_a_second_makes_room_and_only_past_the_budget() {
     assert_eq!((log.chains(), log.bytes()), (0, 0));
 }
 
-/// Offsets are counts of years: the halves of what a chain without messages has lost are put together again.
+/// Offsets count over years: the two halves of an empty chain's lost offset are put together again.
 #[test]
 fn what_was_lost_is_told_beyond_four_billion_messages() {
     let mut log = log(&[rule()], usize::MAX);
@@ -367,7 +368,7 @@ fn what_was_lost_is_told_beyond_four_billion_messages() {
     }
 }
 
-/// Keys are told apart by themselves, their hash only says where to look.
+/// Keys are compared themselves; their hash only says where to look.
 #[test]
 fn two_keys_of_one_hash_are_two_keys() {
     let rule = Rule {

@@ -1,18 +1,18 @@
-//! Other rules for what is kept: the entries are put into the lists of their new rules, and chains that begin or
-//! cease to keep the latest change their form. A list whose entries stay together only changes its number.
+//! A change of rules: the entries move to the lists of their new rules, and chains that begin or cease to keep the
+//! latest change their form. A list whose entries stay together only changes its number.
 //!
-//! Invariant: afterwards each list is in the order of arrival again. Nothing is trimmed here: the next message of a
-//! topic, or the clock, does that.
+//! Invariant: afterwards each list is in the order of arrival again. Nothing is trimmed here: the topic's next message,
+//! or the clock, does that.
 
 use alloc::collections::BTreeMap;
 use alloc::vec::Vec;
 
 use super::{Ages, Gone, Log, MARKED, Marks};
+use crate::base::rules::Rules;
+use crate::base::settings::Keep;
 use crate::log::doomed::DOOMED;
 use crate::log::entry::Entry;
-use crate::rules::Rules;
-use crate::settings::Keep;
-use crate::slab::NONE;
+use crate::store::slab::NONE;
 
 /// Lists without entries, one for each rule.
 pub(super) fn lists(rules: &Rules) -> Vec<Ages> {
@@ -25,10 +25,10 @@ pub(super) fn lists(rules: &Rules) -> Vec<Ages> {
     (0..rules.count()).map(ages).collect()
 }
 
-/// From which lists entries go to which.
+/// The lists that entries move from and to.
 struct Ways {
     lists: usize,
-    /// Whether some go from list `n / lists` to list `n % lists`.
+    /// Whether entries move from list `n / lists` to list `n % lists`.
     some: Vec<bool>,
 }
 
@@ -42,7 +42,7 @@ impl Ways {
         self.some[usize::from(from) * self.lists + usize::from(to)] = true;
     }
 
-    /// Where all entries of a list go, and no others.
+    /// The new list of all entries of a list, if no others move there.
     fn alone(&self, from: usize) -> Option<usize> {
         let row = &self.some[from * self.lists..][..self.lists];
         let mut ways = (0..self.lists).filter(|to| row[*to]);
@@ -53,15 +53,15 @@ impl Ways {
 }
 
 impl Log {
-    /// How long messages live by these rules, which govern the same topics as those before.
+    /// Changes the times to live to those of these rules, which govern the same topics as before.
     pub fn change_times(&mut self, rules: &Rules) {
         for (number, ages) in self.ages.iter_mut().enumerate() {
             ages.ttl_s = rules.get(number as u8).ttl_s;
         }
     }
 
-    /// All messages by these rules; `number_of` is the new rule of a topic's row. Costs as much as there are chains, and as
-    /// there are messages in lists that part or come together.
+    /// Applies these rules to all messages; `number_of` gives the new rule of a topic's row. The cost grows with the
+    /// chains, and with the messages in lists that are split or merged.
     pub fn change_rules(&mut self, rules: &Rules, number_of: impl Fn(u32) -> u8) {
         let retained = (self.ages.len() - 1) as u8;
         let mut ways = Ways::new(self.ages.len(), rules.count());
@@ -73,7 +73,7 @@ impl Log {
             let (former, doomed) = (row.rule, row.topic == DOOMED);
             let number = match former == retained {
                 true => rules.retained(),
-                // Any will do.
+                // A doomed chain may go into any list.
                 false if doomed => 0,
                 false => number_of(row.topic),
             };
@@ -115,7 +115,7 @@ impl Log {
         }
     }
 
-    /// Puts an entry behind all others of its chain's rule.
+    /// Puts an entry at the end of its rule's list.
     pub(super) fn append_to_list(&mut self, id: u32) {
         let entry = self.entries.get(id);
         let (offset, number) = (entry.offset, self.chains.get(entry.chain).rule);

@@ -1,34 +1,35 @@
-//! Finding a place in a chain, in bounded steps: where a subscriber begins that comes with a position, a time or a count.
+//! Finding a place in a chain, in bounded steps: the beginning of a subscription with a position, a time or a count.
 //!
-//! A chain has no index of its own. The marks of its rule's list lead to any offset, and to any second, in a few steps; from an offset
-//! that is not one of the chain's, the search goes along the list and along the chain side by side, so that it takes twice
-//! the shorter way. Backwards each entry names the offset before it. What is not found within the limit goes on from where it stood.
+//! A chain has no index of its own. The marks of its rule's list lead to any offset, and to any second, in a few steps.
+//! From an offset that is not in the chain, the search goes along the list and along the chain in parallel, at twice
+//! the cost of the shorter way. Backwards, each entry has the offset before it. A search that reaches its limit goes on
+//! later from where it stopped.
 //!
-//! Invariant: a search that goes on has come further by one entry at least, and has passed nothing of the chain.
+//! Invariant: a resumed search has advanced by at least one entry, and has skipped nothing of the chain.
 
 use super::read::finger;
 use super::*;
 
-/// Where the messages behind an offset begin.
+/// The first message behind an offset.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Sought {
-    /// With this entry; `NONE` when there are none.
+    /// This entry; `NONE` if there is none.
     Found(u32),
-    /// Not up to this offset: the search goes on from there.
+    /// Not found up to this offset: the search goes on from there.
     Further(u64),
 }
 
-/// Where the newest messages of a chain begin.
+/// The place where the newest messages of a chain begin.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Back {
     /// Behind this offset.
     Found(u64),
-    /// Before the message at this offset, by so many messages.
+    /// Not found yet: so many messages further back from the one at this offset.
     Further(u64, u32),
 }
 
 impl Log {
-    /// Looks for the first message of a chain behind `offset`, at so many entries at most.
+    /// Looks for the first message of a chain behind `offset`, at no more than `limit` entries.
     pub fn seek(&self, chain: u32, offset: u64, limit: usize) -> Sought {
         let newest = match chain {
             NONE => NONE,
@@ -45,7 +46,7 @@ impl Log {
             && entry.chain == chain
             && entry.offset == offset
         {
-            // A place that was given to another message has another offset or another chain.
+            // If the row was reused, its offset or its chain is different.
             return Sought::Found(entry.next);
         }
         let number = self.chains.get(chain).rule;
@@ -57,7 +58,7 @@ impl Log {
         if entry.offset == offset {
             by_list = entry.younger;
         }
-        // The newest stands behind it in both.
+        // The newest message is behind `offset` in both.
         let mut seen = offset;
         for _ in 0..limit.max(1) {
             self.steps.add(1);
@@ -75,7 +76,8 @@ impl Log {
         Sought::Further(seen)
     }
 
-    /// Looks for where the newest `count` messages begin, at so many entries at most; nothing where there are none.
+    /// Looks for the place where the newest `count` messages begin, at no more than `limit` entries; none if there are
+    /// no messages.
     pub fn before_newest(&self, chain: u32, count: u32, limit: usize) -> Option<Back> {
         if count == 0 || self.count(chain) == 0 {
             return None;
@@ -84,7 +86,7 @@ impl Log {
         Some(self.back(chain, newest.offset, count, limit))
     }
 
-    /// Goes back from the message at `offset`, which is the first one of `left`, at so many entries at most.
+    /// Goes back from the message at `offset`, which is the first of `left`, by no more than `limit` entries.
     pub fn back(&self, chain: u32, offset: u64, mut left: u32, limit: usize) -> Back {
         let all = Back::Found(self.reaches_back_to(chain).unwrap_or(offset));
         if left >= self.count(chain) {
@@ -92,7 +94,7 @@ impl Log {
         }
         let number = self.chains.get(chain).rule;
         let Some(mut id) = self.entry_at(number, chain, offset) else {
-            // It is gone, and with it all before it.
+            // It is gone, with all messages before it.
             return all;
         };
         let until = self.steps.count().saturating_add(limit.max(1) as u64);
@@ -115,14 +117,14 @@ impl Log {
         }
     }
 
-    /// The message of a chain at this very offset.
+    /// The message of a chain at exactly this offset.
     pub(super) fn entry_at(&self, number: u8, chain: u32, offset: u64) -> Option<u32> {
         let id = self.first_behind(number, offset.checked_sub(1)?);
         let entry = self.entries.try_get(id)?;
         (entry.offset == offset && entry.chain == chain).then_some(id)
     }
 
-    /// The offset behind which the messages of a chain came after this second; nothing without a chain.
+    /// The offset behind which a chain's messages came after this second; none without a chain.
     pub fn before_time(&self, chain: u32, time_s: u32) -> Option<u64> {
         let oldest = self.reaches_back_to(chain)?;
         let number = self.chains.get(chain).rule;

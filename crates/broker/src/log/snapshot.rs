@@ -1,31 +1,32 @@
-//! What a snapshot takes from the log, and how it is made again.
+//! The log's part of a snapshot: saving and restoring.
 
 use alloc::collections::BTreeMap;
 
-use super::{Chain, Entry, Log, New};
-use crate::blobs::Place;
-use crate::slab::NONE;
+use super::{Chain, Entry, Log};
+use crate::mail::new::New;
+use crate::store::blobs::Place;
+use crate::store::slab::NONE;
 
-/// What a topic's chain says of its past.
+/// The past of a topic, as its chain has it.
 pub enum Past {
     /// There is no chain.
     None,
     /// It has no messages.
     Lost {
-        /// The last one that was lost.
+        /// The last lost offset.
         lost: u64,
-        /// Its newest have gone without being lost.
+        /// Its newest messages were removed without being lost.
         ended: bool,
     },
     /// It has messages.
     Some {
-        /// Its newest have gone without being lost.
+        /// Its newest messages were removed without being lost.
         ended: bool,
     },
 }
 
 impl Log {
-    /// What a chain says of its topic's past.
+    /// The past of a chain's topic.
     pub fn past(&self, chain: u32) -> Past {
         if chain == NONE {
             return Past::None;
@@ -41,7 +42,7 @@ impl Log {
         }
     }
 
-    /// The offset of a chain's newest message; 0 where there is none.
+    /// The offset of a chain's newest message; 0 without one.
     pub fn newest_offset(&self, chain: u32) -> u64 {
         if chain == NONE || self.chains.get(chain).count == 0 {
             return 0;
@@ -49,12 +50,12 @@ impl Log {
         self.entries.get(self.chains.get(chain).newest()).offset
     }
 
-    /// A chain without messages, of a topic that lost some.
+    /// Makes a chain without messages, of a topic that lost some.
     pub fn empty_chain(&mut self, topic: u32, number: u8, latest: bool, lost: u64) -> u32 {
         self.chains.insert(Chain::new(topic, number, latest, lost))
     }
 
-    /// The newest messages of a chain have gone without being lost.
+    /// Notes that a chain's newest messages were removed without being lost.
     pub fn end(&mut self, chain: u32) {
         if chain != NONE {
             self.chains.get_mut(chain).ended = true;
@@ -96,12 +97,12 @@ impl Log {
         }
     }
 
-    /// How many losses there were, if they are remembered.
+    /// The number of losses so far, if they are remembered.
     pub fn losses_counted(&self) -> Option<u64> {
         self.losses.0.as_ref().map(|_| self.losses.1)
     }
 
-    /// Losses are remembered, and there were so many.
+    /// Begins to remember losses, with this number of them so far.
     pub fn watch_from(&mut self, count: u64) {
         (self.losses.0, self.losses.1) = (Some(BTreeMap::new()), count);
     }
@@ -113,7 +114,7 @@ impl Log {
         all.map(|(offset, (topic, number))| (*offset, *topic, *number))
     }
 
-    /// Remembers a loss as it was.
+    /// Restores a remembered loss.
     pub fn restore_loss(&mut self, offset: u64, topic: u32, number: u64) {
         if let Some(losses) = &mut self.losses.0 {
             losses.insert(offset, (topic, number));

@@ -1,6 +1,7 @@
-//! The log against a list: what is superseded or has expired is neither read nor missed, and what a limit took
-//! away is missed by whoever has not seen it.
+//! Tests of the log against a list: superseded and expired messages are neither read nor missed, and messages that a
+//! limit removed are missed by each reader that has not seen them.
 
+use crate::budget::admission::Client;
 use alloc::format;
 use alloc::string::String;
 use alloc::vec::Vec;
@@ -8,10 +9,10 @@ use alloc::vec::Vec;
 use proptest::prelude::*;
 
 use super::*;
+use crate::base::settings::Settings;
 use crate::mail::Frames;
-use crate::settings::Settings;
 
-/// A message that the model keeps.
+/// A message of the model.
 #[derive(Clone, Debug)]
 struct Kept {
     offset: u64,
@@ -20,7 +21,7 @@ struct Kept {
     end_s: u64,
 }
 
-/// A topic as the model has it: a list, and the last offset that was lost.
+/// A topic in the model: a list, and the last lost offset.
 #[derive(Clone, Debug)]
 struct Model {
     rule: Rule,
@@ -58,7 +59,7 @@ impl Model {
         self.last = offset;
     }
 
-    /// Drops from the oldest on what is too old or has expired.
+    /// Removes messages that are too old or have expired, from the oldest on.
     fn tidy(&mut self, now_s: u32) {
         while let Some(oldest) = self.kept.first() {
             let expired = self.is_expired(oldest, now_s);
@@ -114,7 +115,7 @@ fn rule() -> impl Strategy<Value = Rule> {
         })
 }
 
-/// What the message of this offset brought along: nothing, a publisher, or a publisher and properties.
+/// The attributes of the message at this offset: none, a publisher, or a publisher and properties.
 fn attributes(offset: u64) -> &'static [u8] {
     [
         &b""[..],
@@ -137,7 +138,7 @@ fn look(log: &mut Log, chain: u32, model: &Model, pages: usize) -> Result<(), Te
     } else {
         prop_assert_eq!(lost, Some(model.lost));
     }
-    // Whoever has seen what is superseded or has expired goes on behind it.
+    // A reader that has seen superseded or expired messages goes on behind them.
     for start in model.lost..=model.last {
         let mut frames = Frames::default();
         let rest = model.kept.iter().filter(|k| k.offset > start).count();

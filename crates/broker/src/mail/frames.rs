@@ -1,18 +1,18 @@
-//! The messages of a turn: their bytes side by side, but for large ones, which are there once and only named; and for each
-//! a record of where it lies and what is known of it.
+//! The messages of a turn: their bytes side by side, except large ones, which are stored once and referred to; and a
+//! record for each, with its place and its properties.
 
 use alloc::vec::Vec;
 
 use crore_wire::websocket::frame;
 
-use crate::admission::Admission;
-use crate::log::New;
-use crate::shared::{SHARED_MIN, Shared, Slice};
+use crate::budget::admission::Admission;
+use crate::mail::new::New;
+use crate::store::shared::{Part, SHARED_MIN, Shared, Slice};
 
-/// Where a message lies in [`Frames`], and what is known of it.
+/// The place of a message in [`Frames`], and its properties.
 #[derive(Clone, Copy, Debug)]
 pub struct Record {
-    /// Its position among the messages of its home.
+    /// Its sequence number at its home.
     pub offset: u64,
     /// The topic's previous offset.
     pub previous: u64,
@@ -34,40 +34,40 @@ pub struct Record {
     pub retain: bool,
     /// Sent in a binary frame.
     pub binary: bool,
-    /// Its topic keeps only the newest message of each key: it does not wait for a socket, where a newer
-    /// one may come before it could be sent.
+    /// Its topic keeps only the newest message of each key: it does not wait for a socket, since a newer one may come
+    /// before the socket takes it.
     pub latest: bool,
 }
 
 const _: () = assert!(size_of::<Record>() == 56);
 
-/// No time to live.
+/// The message brought no time to live.
 const FOREVER: u32 = u32::MAX;
-/// In the place of a message: it is a large one, of this number.
+/// Marks a span as a large message; the other bits are its number.
 const LARGE: u32 = 1 << 31;
 /// Bytes of the publisher's number in the attributes of a message that came over MQTT.
 pub const ORIGIN_BYTES: usize = 8;
 
-/// The bytes of a turn.
+/// The messages of a turn.
 #[derive(Default)]
 pub struct Frames {
     /// Whole WebSocket frames, side by side in the order of publishing.
     bytes: Vec<u8>,
     /// Content types, event names and keys.
     meta: Vec<u8>,
-    /// Compressed frames, for those who negotiated it.
+    /// Compressed frames, for connections that negotiated it.
     packed: Vec<u8>,
-    /// Large messages: frames, and compressed ones.
+    /// Large messages: frames, plain and compressed.
     large: Vec<Slice>,
     /// The records of answers to attaches.
     pub pages: Vec<Record>,
-    /// The topics of those that were attached by filter: where their names lie.
+    /// Topic names of the records in answers to attaches by filter, as places for [`Frames::name`].
     pub names: Vec<u32>,
-    /// When the first of the turn's messages was read, as [`Shard::stamp`](crate::Shard::stamp) said; 0 when there is none.
+    /// When the first of the turn's messages was read, as a [`Shard::stamp`](crate::Shard::stamp); 0 without messages.
     pub stamp: u64,
 }
 
-/// A turn's memory is given back when it grew past this many bytes.
+/// A turn's memory is freed once it has grown past this many bytes.
 pub const FRAMES_KEPT_BYTES: usize = 1 << 20;
 
 impl Frames {
@@ -83,10 +83,10 @@ impl Frames {
     /// Copies a message over from other frames.
     pub fn copy(&mut self, record: &Record, of: &Frames) -> Record {
         self.push(&New {
-            topic: crate::slab::NONE,
+            topic: crate::store::slab::NONE,
             offset: record.offset,
             previous: record.previous,
-            owner: crate::admission::Client::NOBODY,
+            owner: crate::budget::admission::Client::NOBODY,
             time_s: record.time_s,
             ttl_s: record.ttl_s(),
             key: of.key(record),
@@ -107,7 +107,7 @@ impl Frames {
         let start = self.bytes.len();
         self.bytes.extend_from_slice(header);
         self.bytes.extend_from_slice(data);
-        // Another message's bytes would be named else. A turn's budget of work ends it long before.
+        // Longer frames would get spans that mean other messages. A turn's budget of work ends it long before.
         assert!(
             self.bytes.len() < LARGE as usize,
             "a turn has too many bytes"
@@ -115,7 +115,7 @@ impl Frames {
         (start as u32, (self.bytes.len() - start) as u32)
     }
 
-    /// Takes a large frame in by reference; returns its span.
+    /// Adds a large frame by reference; returns its span.
     pub fn share(&mut self, frame: Slice) -> (u32, u32) {
         let span = (LARGE | self.large.len() as u32, frame.len() as u32);
         self.large.push(frame);
@@ -159,7 +159,7 @@ impl Frames {
         }
     }
 
-    /// Copies the name of a topic in; returns where it lies.
+    /// Copies a topic's name in; returns its place.
     pub fn push_name(&mut self, name: &[u8]) -> u32 {
         let at = self.meta.len() as u32;
         let len = u16::try_from(name.len()).expect("names are shorter");
@@ -168,7 +168,7 @@ impl Frames {
         at
     }
 
-    /// The name that lies there.
+    /// The name at this place.
     pub fn name(&self, at: u32) -> &[u8] {
         let (len, rest) = self.meta[at as usize..]
             .split_first_chunk::<2>()
@@ -197,19 +197,19 @@ impl Frames {
         self.frame_at((record.start, record.len))
     }
 
-    /// The message as one WebSocket frame, if it is a large one.
+    /// The large message as one WebSocket frame; none if it is not large.
     #[inline]
     pub fn large(&self, record: &Record) -> Option<&Slice> {
         (record.start & LARGE != 0).then(|| &self.large[(record.start ^ LARGE) as usize])
     }
 
-    /// The message's data, if it is a large one.
+    /// The data of a large message; none if it is not large.
     pub fn large_data(&self, record: &Record) -> Option<Slice> {
         let frame = self.large(record)?;
         Some(frame.behind(frame::header_len(frame)))
     }
 
-    /// The message as one compressed frame, if that is a large one.
+    /// The message as one large frame, compressed if it was; none if that frame is not large.
     pub fn large_packed(&self, record: &Record) -> Option<&Slice> {
         match record.packed_len {
             0 => self.large(record),
@@ -218,7 +218,7 @@ impl Frames {
         }
     }
 
-    /// The message as one compressed frame, or plain when it was not compressed.
+    /// The message as one compressed frame, or as a plain one if it was not compressed.
     pub fn packed(&self, record: &Record) -> &[u8] {
         if record.packed_len == 0 {
             return self.frame(record);
@@ -229,12 +229,14 @@ impl Frames {
         }
     }
 
-    /// The frames from one record to another that follow each other without a hole, if they do; or the one large frame.
+    /// The frames from one record to another, which must lie side by side; or the one large frame.
     #[inline]
-    pub fn joined(&self, first: &Record, last: &Record) -> &[u8] {
-        match first.start & LARGE {
-            0 => &self.bytes[first.start as usize..(last.start + last.len) as usize],
-            _ => self.frame(first),
+    pub fn joined(&self, first: &Record, last: &Record) -> Part<'_> {
+        match self.large(first) {
+            None => {
+                Part::Bytes(&self.bytes[first.start as usize..(last.start + last.len) as usize])
+            }
+            Some(frame) => Part::Shared(frame),
         }
     }
 
@@ -244,37 +246,37 @@ impl Frames {
         &frame[frame::header_len(frame)..]
     }
 
-    /// The message's content type; empty when none was given.
+    /// The message's content type, or empty.
     pub fn content_type(&self, record: &Record) -> &[u8] {
         &self.meta[record.meta as usize..][..record.content_type as usize]
     }
 
-    /// The message's event name; empty when none was given.
+    /// The message's event name, or empty.
     pub fn event(&self, record: &Record) -> &[u8] {
         &self.meta[record.meta as usize + record.content_type as usize..][..record.event as usize]
     }
 
-    /// The message's key; empty when none was given.
+    /// The message's key, or empty.
     pub fn key(&self, record: &Record) -> &[u8] {
         let before = record.content_type as usize + record.event as usize;
         &self.meta[record.meta as usize + before..][..record.key as usize]
     }
 
-    /// What else was said of the message.
+    /// The publisher's number and MQTT properties (see `mail/properties.rs`), or empty.
     fn attributes(&self, record: &Record) -> &[u8] {
         let fields = [record.content_type, record.event, record.key].map(usize::from);
         let before = fields.iter().sum::<usize>();
         &self.meta[record.meta as usize + before..][..record.attributes as usize]
     }
 
-    /// The number of the MQTT client that published it; 0 when it came through another door.
+    /// The number of the MQTT client that published it; 0 for another transport.
     pub fn origin(&self, record: &Record) -> u64 {
         let attributes = self.attributes(record).first_chunk::<ORIGIN_BYTES>();
         attributes.map_or(0, |origin| u64::from_le_bytes(*origin))
     }
 
-    /// Further MQTT properties: payload format indicator, response topic, correlation data and user properties,
-    /// as they stand in a packet.
+    /// Further MQTT properties: payload format indicator, response topic, correlation data and user properties, as in a
+    /// packet.
     pub fn properties(&self, record: &Record) -> &[u8] {
         self.attributes(record).get(ORIGIN_BYTES..).unwrap_or(&[])
     }
@@ -285,12 +287,12 @@ impl Frames {
         self.bytes.len() + self.packed.len() + large
     }
 
-    /// Its part of the large messages among them, which others hold too.
+    /// Its share in the weight of the large messages in it; their other holders have the rest.
     pub fn large_weight(&self) -> usize {
         self.large.iter().map(Slice::weight).sum()
     }
 
-    /// Bytes of its own, with what is reserved for more.
+    /// Bytes of its own, with the reserved capacity.
     pub fn own_bytes(&self) -> usize {
         self.bytes.capacity()
             + self.meta.capacity()
@@ -300,12 +302,12 @@ impl Frames {
             + self.names.capacity() * size_of::<u32>()
     }
 
-    /// Whether the turn said nothing.
+    /// Whether the turn has no messages and no pages.
     pub fn is_empty(&self) -> bool {
         self.bytes.is_empty() && self.large.is_empty() && self.pages.is_empty()
     }
 
-    /// Makes it ready for the next turn.
+    /// Empties it for the next turn.
     pub fn clear(&mut self) {
         if self.own_bytes() > FRAMES_KEPT_BYTES {
             *self = Frames::default();
@@ -319,7 +321,7 @@ impl Frames {
         self.stamp = 0;
     }
 
-    /// Notes that a message was read then.
+    /// Notes that a message was read at this time.
     #[inline]
     pub fn read_at(&mut self, stamp: u64) {
         if self.stamp == 0 || stamp < self.stamp {
@@ -329,7 +331,7 @@ impl Frames {
 }
 
 impl Record {
-    /// Seconds that it lives from [`Record::time_s`] on, if it brought a number.
+    /// Seconds that it lives from [`Record::time_s`] on, if it brought a time to live.
     pub fn ttl_s(&self) -> Option<u32> {
         (self.ttl_s != FOREVER).then_some(self.ttl_s)
     }

@@ -1,4 +1,4 @@
-//! An allocator that counts what each thread asks for: how often, and what is still held.
+//! An allocator that counts the requests of each thread and the bytes that it still holds.
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
@@ -13,7 +13,7 @@ struct Counting;
 
 /// Notes requests of the allocator, how many bytes they want, and what they add to the thread's live bytes.
 fn count(requests: u64, asked: usize, bytes: i64) {
-    // A thread that ends allocates nothing that is asked for here.
+    // This fails only in a thread that is ending, and its allocations do not matter here.
     let _ = ALLOCATIONS.try_with(|count| count.set(count.get() + requests));
     let _ = LIVE_BYTES.try_with(|live| live.set(live.get() + bytes));
     let _ = ASKED_BYTES.try_with(|all| all.set(all.get() + asked as u64));
@@ -64,7 +64,7 @@ pub fn grown_bytes(work: impl FnOnce()) -> i64 {
     LIVE_BYTES.get() - before
 }
 
-/// How many bytes the allocator was asked for while `work` ran: what is copied into new places is among them.
+/// How many bytes the allocator was asked for while `work` ran, those for copies in new places included.
 pub fn asked_bytes(work: impl FnOnce()) -> u64 {
     let before = ASKED_BYTES.get();
     work();

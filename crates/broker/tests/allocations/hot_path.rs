@@ -21,8 +21,7 @@ fn own_topic(n: usize) -> String {
 const TOPICS: usize = 1_000;
 /// Messages that wait in one turn.
 const TOGETHER: usize = 250;
-/// What is published again and again until nothing grows any more: more turns than a shard keeps
-/// frames under way.
+/// Rounds of publishing until nothing grows any more: more turns than a shard keeps frames under way.
 const WARM_UP: usize = TURNS_UNDER_WAY + 4;
 
 /// One shard or mail between two, a log of so many messages or none.
@@ -35,7 +34,7 @@ fn worlds() -> impl Iterator<Item = (ShardId, u32, Transport)> {
         .flat_map(|(shards, keep)| Transport::ALL.map(|by| (shards, keep, by)))
 }
 
-/// Subscribers, with what each asks.
+/// Subscribers, with the request of each.
 struct Crowd {
     members: Vec<(usize, ConnId)>,
     requests: Vec<String>,
@@ -69,7 +68,7 @@ impl Crowd {
     }
 }
 
-/// What one message to so many subscribers of its topic costs, at most.
+/// The most allocations for one message to so many subscribers of its topic.
 fn fan_out(shards: ShardId, keep: u32, by: Transport, members: usize) -> u64 {
     let mut town = Town::new(shards, keeping(keep));
     let crowd = Crowd::new(&mut town, by, (0..members).map(|_| "news".to_owned()));
@@ -98,7 +97,7 @@ fn fan_out(shards: ShardId, keep: u32, by: Transport, members: usize) -> u64 {
         .expect("three messages")
 }
 
-/// What a message to each of the topics costs, with one subscriber for each or without.
+/// The allocations for a message to each of the topics, with one subscriber for each or without.
 fn unicast(shards: ShardId, keep: u32, by: Option<Transport>, one: bool) -> u64 {
     let mut town = Town::new(shards, keeping(keep));
     let topics = by.map_or(0..0, |_| 0..TOPICS);
@@ -126,7 +125,7 @@ fn unicast(shards: ShardId, keep: u32, by: Option<Transport>, one: bool) -> u64 
         crowd.ask_again(town);
         count
     };
-    // A log is full after two, and has taken the place of what it had after three.
+    // A log is full after two rounds, and replaces messages in the third.
     for _ in 0..3 {
         round(&mut town);
     }
@@ -137,8 +136,8 @@ fn unicast(shards: ShardId, keep: u32, by: Option<Transport>, one: bool) -> u64 
 /// turn made), whoever receives it. Measured: 5 to 10.
 const PER_MESSAGE_MAX: u64 = 16;
 
-/// What deliveries of one turn add beyond those: nothing, but that long-polls end with them. Who may go on is a
-/// list of the turn, and that nobody waits any more is mail to the home; both grow by doubling.
+/// Allocations that deliveries of one turn add beyond those: none, unless they end long-polls. The connections that may
+/// go on are a list of the turn, and their leaving is mail to the home; both grow by doubling.
 fn lists_of_a_turn(by: Transport, deliveries: usize) -> u64 {
     match by {
         Transport::LongPoll => 4 * u64::from(deliveries.ilog2()),
@@ -163,8 +162,8 @@ fn ten_thousand_subscribers_of_a_topic_cost_no_more_than_one() {
     }
 }
 
-/// A turn may make this many lists, however much it delivers: what all tells of the turn stand in,
-/// grown by doubling to [`TOGETHER`], and the mail between two shards. Measured: 1, and 15.
+/// A turn may make this many lists, however much it delivers: the list of its tells, grown by doubling to [`TOGETHER`],
+/// and the mail between two shards. Measured: 1, and 15.
 const PER_TURN_MAX: u64 = 24;
 
 #[test]
@@ -173,21 +172,22 @@ fn a_delivery_to_a_topic_of_its_own_costs_nothing_beyond_its_turn() {
         let nobody = [true, false].map(|one| unicast(shards, keep, None, one));
         for by in Transport::ALL {
             let world = format!("{shards} shards, {keep} kept, {by:?}");
-            // A turn for each message: what is paid a turn is paid a message.
+            // A turn for each message: the cost of a turn is paid for each message.
             let everybody = unicast(shards, keep, Some(by), true);
             assert!(
                 everybody <= TOPICS as u64 * PER_MESSAGE_MAX,
                 "{world}: {everybody} for {TOPICS} messages"
             );
             let lists = everybody.saturating_sub(nobody[0]);
-            // The list of the turn's tells; a long-poll's end makes the mail that says so, or the list of who goes on.
+            // The list of the turn's tells; a long-poll that ends adds mail to the home, or the list of those that go
+            // on.
             let allowed = if by == Transport::LongPoll { 3 } else { 1 };
             // Mail between shards that is cut differently may need some lists more.
             assert!(
                 lists <= TOPICS as u64 * (allowed * 100 + 2) / 100,
                 "{world}: {lists} for {TOPICS} deliveries, one a turn"
             );
-            // Many in a turn: nothing is paid a message.
+            // Many messages in a turn: none has a cost of its own.
             let lists = unicast(shards, keep, Some(by), false).saturating_sub(nobody[1]);
             let turns = (TOPICS / TOGETHER) as u64;
             assert!(
@@ -198,7 +198,7 @@ fn a_delivery_to_a_topic_of_its_own_costs_nothing_beyond_its_turn() {
     }
 }
 
-/// What a message to a crowd takes on the wire says that its members get what they asked for.
+/// The bytes of a message to a crowd show that its members get what they asked for.
 #[test]
 fn every_transport_is_the_one_that_is_meant() {
     const MEMBERS: usize = 100;

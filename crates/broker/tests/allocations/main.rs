@@ -1,6 +1,6 @@
-//! What the broker asks of the allocator. [`hot_path`]: nothing for a delivery, so that what a
-//! published message costs is the same whether nobody, one or ten thousand receive it. [`size`]: a
-//! few dozen bytes for a connection that waits. [`receive`]: for what comes in small pieces as much as for what comes at once.
+//! The broker's demands on the allocator. [`hot_path`]: none for a delivery, so that a published message costs the same
+//! whether nobody, one or ten thousand receive it. [`size`]: a few dozen bytes for a connection that waits.
+//! [`receive`]: as much for bytes that come in small pieces as for bytes that come at once.
 //!
 //! Real shards over an `Io` in memory. The counters belong to the thread, so tests run side by side.
 
@@ -8,4 +8,6 @@ mod counting;
 mod hot_path;
 mod receive;
 mod size;
+#[path = "../support/mod.rs"]
+mod support;
 mod town;

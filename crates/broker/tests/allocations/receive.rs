@@ -1,5 +1,5 @@
-//! Bytes that come a few at a time: what is done with them is linear in them. What an allocator is asked for stands for what
-//! is copied, since copies of what is held lie in places of their own.
+//! Bytes that come a few at a time: the work on them is linear in their number. The bytes asked of the allocator stand
+//! for the bytes copied, since a copy of bytes that are held lies in a place of its own.
 
 use crore_broker::ConnId;
 use crore_wire::mqtt::{self, Connect, PacketId, Properties, Publish, Qos, Version};
@@ -8,10 +8,10 @@ use crore_wire::websocket::frame::{Opcode, write_masked};
 use crate::counting::asked_bytes;
 use crate::town::{Town, keeping};
 
-/// Of the message.
+/// The length of the message.
 const BYTES: usize = 128 << 10;
-/// How often its bytes may be asked for altogether: it is held, in places that double, once more when a turn is spent before it is
-/// whole, and kept in a log and in frames.
+/// How many times its length may be asked for altogether: it is held, in places that double, once more when a turn is
+/// spent before it is whole, and kept in a log and in frames.
 const TIMES: u64 = 32;
 
 const UPGRADE: &str = "Host: localhost\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n\

@@ -1,12 +1,12 @@
-//! What a connection that waits and a message that is kept add to the heap, as `docs/MEMORY.md` adds
-//! it up. The allocator's own bytes are not in it: they are some 8 for each chunk of 16 KiB.
+//! The heap that a connection that waits and a message that is kept take, as `docs/MEMORY.md` adds it up. The
+//! allocator's own bytes are not in it: they are some 8 for each chunk of 16 KiB.
 
 use crore_broker::settings::{Keep, Rule};
 
 use crate::counting::grown_bytes;
 use crate::town::{Town, Transport, keeping, post, subscribe};
 
-/// Enough that a chunk that is begun does not show in the mean.
+/// So many that a chunk that is not full does not show in the mean.
 const MANY: usize = 50_000;
 
 /// 13 bytes, as in the budgets.
@@ -14,7 +14,7 @@ fn own_topic(n: usize) -> String {
     format!("p/s{n:08}/-")
 }
 
-/// Tables are there, and have begun their first chunks.
+/// Makes the tables, and begins their first chunks.
 fn warm(town: &mut Town, by: Transport) {
     for n in 0..1_000 {
         town.open(n % town.shards(), &subscribe(by, &format!("warm/{n}")));

@@ -1,53 +1,13 @@
 //! A server of some shards in one thread, driven as the server's loop drives them (inputs, then a
 //! flush), over sockets in memory that allocate nothing themselves.
 
-use std::collections::VecDeque;
-use std::net::Ipv4Addr;
-use std::sync::Arc;
-
-use crore_broker::admission::Admission;
-use crore_broker::rules::Rules;
 use crore_broker::settings::{Rule, Settings};
-use crore_broker::{Close, ConnId, Input, Io, Link, Mail, Now, Pace, Shard, ShardId, World};
+use crore_broker::{ConnId, Pace, ShardId};
 
-/// Sockets in memory: they take everything and remember how much.
-#[derive(Default)]
-struct Sockets {
-    conns: Vec<ConnId>,
-    writes: u64,
-    bytes: u64,
-    mail: VecDeque<(ShardId, Mail)>,
-}
-
-impl Io for Sockets {
-    fn open(&mut self, _: Link, conn: ConnId) {
-        self.conns.push(conn);
-    }
-    fn send(&mut self, _: Link, parts: &[&[u8]]) -> usize {
-        let taken = parts.iter().map(|part| part.len()).sum::<usize>();
-        self.writes += 1;
-        self.bytes += taken as u64;
-        taken
-    }
-    fn interest(&mut self, _: Link, _: ConnId, _: bool, _: bool) {}
-    fn close(&mut self, link: Link, how: Close) {
-        panic!("nobody is let go here, but {link:?} is, {how:?}");
-    }
-    fn post(&mut self, to: ShardId, mail: Mail) {
-        self.mail.push_back((to, mail));
-    }
-}
+use crate::support::{self, NOW};
 
 /// A server of some shards, in one thread.
-pub struct Town {
-    shards: Vec<(Shard, Sockets)>,
-    received: Vec<u8>,
-}
-
-const NOW: Now = Now {
-    s: 1,
-    unix_s: 1_800_000_000,
-};
+pub struct Town(support::Town);
 
 /// Turns whose frames a home keeps under way: few, so that its lists are soon as long as they become.
 pub const TURNS_UNDER_WAY: usize = 4;
@@ -58,89 +18,50 @@ impl Town {
             rules: vec![rule],
             ..Settings::default()
         };
-        let rules = Rules::new(&settings.rules);
-        let admission = Admission::new(&settings, 42);
-        let world = Arc::new(World {
-            admission,
-            settings,
-            rules,
-            shards,
-            homes: shards,
-            epoch: 7,
-            seed: 42,
-        });
-        let shard = |id| {
-            let mut sockets = Sockets::default();
-            sockets.conns.reserve(200_000);
-            sockets.mail.reserve(64);
-            let mut shard = Shard::new(id, Arc::clone(&world), NOW);
-            shard.set_pace(Pace {
-                turns_under_way: TURNS_UNDER_WAY,
-                ..Pace::default()
-            });
-            (shard, sockets)
+        let pace = Pace {
+            turns_under_way: TURNS_UNDER_WAY,
+            ..Pace::default()
         };
-        Town {
-            shards: (0..shards).map(shard).collect(),
-            received: Vec::with_capacity(1 << 20),
+        let mut town = support::Town::new(&support::world(settings, shards, shards), pace, NOW);
+        for io in &mut town.io {
+            io.forget = true;
+            io.all.reserve(200_000);
+            io.mail.reserve(64);
         }
+        Town(town)
     }
 
     /// A connection that has sent `request`.
     pub fn open(&mut self, at: usize, request: &str) -> ConnId {
-        let (shard, sockets) = &mut self.shards[at];
-        let link = Link(sockets.conns.len() as u32);
-        shard.handle(
-            Input::Accepted(link, Ipv4Addr::LOCALHOST.into()),
-            NOW,
-            sockets,
-        );
-        let conn = *sockets.conns.last().expect("it was opened");
-        self.receive(at, conn, request.as_bytes());
+        let conn = self.0.open(at);
+        self.0.say(conn, request);
         self.settle();
-        conn
+        self.0.id(conn)
     }
 
-    /// Bytes of a peer. They are copied, since a shard may change what it is given.
+    /// Bytes of a peer.
     pub fn receive(&mut self, at: usize, conn: ConnId, bytes: &[u8]) {
-        self.received.clear();
-        self.received.extend_from_slice(bytes);
-        let (shard, sockets) = &mut self.shards[at];
-        shard.handle(Input::Received(conn, &mut self.received), NOW, sockets);
+        self.0.receive(at, conn, bytes);
     }
 
     /// Turns until nobody has anything left to do.
     pub fn settle(&mut self) {
-        loop {
-            let mut busy = false;
-            for at in 0..self.shards.len() {
-                let (shard, sockets) = &mut self.shards[at];
-                busy |= shard.flush(NOW, sockets);
-                while let Some((to, mail)) = self.shards[at].1.mail.pop_front() {
-                    let (shard, sockets) = &mut self.shards[to as usize];
-                    shard.handle(Input::Mail(mail), NOW, sockets);
-                    busy = true;
-                }
-            }
-            if !busy {
-                return;
-            }
-        }
+        self.0.settle();
     }
 
     /// How many shards there are.
     pub fn shards(&self) -> usize {
-        self.shards.len()
+        self.0.shards.len()
     }
 
     /// How often something was written to a socket.
     pub fn writes(&self) -> u64 {
-        self.shards.iter().map(|(_, sockets)| sockets.writes).sum()
+        self.0.io.iter().map(|io| io.sends as u64).sum()
     }
 
     /// How many bytes were written to sockets.
     pub fn bytes(&self) -> u64 {
-        self.shards.iter().map(|(_, sockets)| sockets.bytes).sum()
+        self.0.io.iter().map(|io| io.bytes).sum()
     }
 }
 

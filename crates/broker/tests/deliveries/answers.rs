@@ -89,7 +89,7 @@ fn town_with(limits: impl FnOnce(&mut Limits)) -> Town {
     town
 }
 
-/// What came, without the lines that all answers have, its lines ended by line feeds.
+/// The bytes that came, as lines that line feeds end, without the lines that all answers have.
 fn take(town: &mut Town, link: usize) -> String {
     let text = town.take(link).replace("\r\n", "\n");
     let common = [
@@ -107,7 +107,7 @@ fn asks(town: &mut Town, target: &str, fields: &str) -> usize {
 }
 
 fn asks_with(town: &mut Town, line: &str, fields: &str) -> usize {
-    let link = town.says(&format!("{line}\r\n{fields}\r\n"));
+    let link = town.says(format!("{line}\r\n{fields}\r\n"));
     town.settle();
     link
 }

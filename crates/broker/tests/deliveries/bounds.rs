@@ -64,7 +64,7 @@ fn as_many_messages_wait_as_the_rule_allows() {
     }
 }
 
-/// The simulator holds what this tells against the rules.
+/// The simulator compares this number with the rules.
 #[test]
 fn the_most_messages_that_wait_are_those_of_the_slowest() {
     let mut town = Town::with(by_rules(&[("t/#", 0, 5)]), Pace::default(), 1);
@@ -142,7 +142,7 @@ fn a_rule_s_bytes_may_be_fewer_and_more_than_those_of_all() {
     }
 }
 
-/// Each message is held against the bounds of its own topic's rule; what waits counts whatever it is of.
+/// Each message is held against the bounds of its own topic's rule; waiting messages of all topics count.
 #[test]
 fn topics_of_several_rules_wait_side_by_side() {
     let settings = by_rules(&[("few/#", 0, 2), ("many/#", 0, 4)]);
@@ -208,7 +208,7 @@ fn an_mqtt_client_has_as_many_waiting_as_the_rule_allows() {
                 let case = format!("{filter} with QoS {qos}: {most}");
                 let mut town = Town::with(by_rules(&[("t/#", 0, most)]), Pace::default(), 1);
                 let subscribe = [b"\x82\x08\0\x01\0\x03", filter.as_bytes(), &[qos]].concat();
-                let link = town.says_bytes([CONNECT, &subscribe].concat());
+                let link = town.says([CONNECT, &subscribe].concat());
                 town.settle();
                 let granted = town.received(link).len();
                 town.window(link, Some(0));
@@ -228,8 +228,8 @@ fn an_mqtt_client_has_as_many_waiting_as_the_rule_allows() {
     }
 }
 
-/// Who begins live and is held up by a far home is told what grew too old meanwhile in the log of the near one, also where
-/// nobody has taken it away yet.
+/// A subscriber that begins live and is held up by a far home is told of messages that meanwhile grew too old in the
+/// near home's log, even if they are not dropped yet.
 #[test]
 fn what_is_lost_before_a_far_home_has_answered_is_told() {
     let home = |topic: &str| crore_wire::topic::partition(topic.as_bytes()) % 2;
@@ -247,7 +247,7 @@ fn what_is_lost_before_a_far_home_has_answered_is_told() {
     let mut town = Town::with(settings, pace, 2);
     let link = town.ask_for(Kind::Meta, &format!("filter={near}"));
     town.settle();
-    // What is too old is taken away one by one, and these are first.
+    // Messages that are too old are dropped one by one, these first.
     town.publish((0..40).map(|_| (&other[..], "older".into())));
     for n in 0..5 {
         town.publish([(&near[..], format!("message{n}"))]);

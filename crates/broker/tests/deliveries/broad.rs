@@ -1,5 +1,5 @@
-//! A message that very many subscribers by filter get, more than a turn visits: nothing is collected for it, and who comes
-//! and goes in its midst makes nobody miss it or get it twice.
+//! A message that very many subscribers by filter get, more than a turn visits: they are not collected for it, and
+//! connections that come and go meanwhile make nobody miss it or get it twice.
 
 use super::*;
 
@@ -51,7 +51,7 @@ fn a_turn_visits_so_many_subscribers_by_filter_and_the_next_one_goes_on() {
 }
 
 proptest! {
-    /// Each turn some go, served or not yet, and some come.
+    /// Each turn some connections go, served or not yet, and some come.
     #[test]
     fn who_stays_gets_each_message_once_whoever_comes_and_goes(
         moves in prop::collection::vec((any::<prop::sample::Index>(), 0..4_u8), 0..40),

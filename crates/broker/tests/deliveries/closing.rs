@@ -46,7 +46,7 @@ const PINGED: (Opcode, &[u8]) = (Opcode::Ping, b"are you there");
 const CLOSED: (Opcode, &[u8]) = (Opcode::Close, CLOSE);
 
 fn upgraded(town: &mut Town, target: &str, protocol: &str) -> usize {
-    let link = town.says(&format!(
+    let link = town.says(format!(
         "GET {target} HTTP/1.1\r\nHost: localhost\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n\
          Sec-WebSocket-Version: 13\r\nSec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n{protocol}\r\n"
     ));
@@ -132,7 +132,7 @@ fn the_operator_s_close_is_no_second_one() {
     assert_eq!(opcodes(town.received(link)), [10, 8]);
 }
 
-/// A session with QoS 1 both ways: what the far home answers and sends comes when the client has closed.
+/// A session with QoS 1 both ways: answers and messages of the far home come when the client has closed.
 #[test]
 fn packets_that_come_late_are_not_sent_behind_a_close() {
     let name = far();

@@ -1,5 +1,5 @@
-//! Topics whose home is another shard, deleted while somebody asks for them: who asked before is told, who asked behind
-//! the delete begins the topic anew.
+//! Topics whose home is another shard, deleted while clients ask for them: a client that asked before the delete is
+//! told of it, one that asked behind it begins the topic anew.
 
 use super::*;
 
@@ -12,7 +12,7 @@ fn name_at(home: u8) -> String {
 }
 
 fn delete(town: &mut Town, topic: &str) {
-    town.says(&format!(
+    town.says(format!(
         "DELETE /pub/{topic} HTTP/1.1\r\nHost: localhost\r\n\r\n"
     ));
 }
@@ -34,7 +34,7 @@ fn who_asks_behind_a_delete_is_not_told_of_it() {
             town.far_turn();
             town.take(former);
             delete(&mut town, &far);
-            let link = town.says(&format!(
+            let link = town.says(format!(
                 "GET {target} HTTP/1.1\r\nHost: localhost\r\n{fields}\r\n"
             ));
             town.settle();
@@ -60,7 +60,7 @@ fn who_asked_before_a_delete_is_told_when_all_homes_have_answered() {
     let (near, far) = (name_at(0), name_at(1));
     for fields in ["", STREAM] {
         let mut town = Town::with(Settings::default(), Pace::default(), 2);
-        let link = town.says(&format!(
+        let link = town.says(format!(
             "GET /sub?topic={near}&topic={far} HTTP/1.1\r\nHost: localhost\r\n{fields}\r\n"
         ));
         town.settle();
@@ -78,8 +78,8 @@ fn who_asked_before_a_delete_is_told_when_all_homes_have_answered() {
     }
 }
 
-/// What a client sends behind its request is kept as far as a head may be long; then its socket is not read until there is
-/// an answer.
+/// Bytes that a client sends behind its request are kept as far as a head may be long; then its socket is not read
+/// until there is an answer.
 #[test]
 fn who_sends_much_behind_a_request_is_read_again_when_the_stream_begins() {
     let far = name_at(1);

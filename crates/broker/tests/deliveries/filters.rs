@@ -1,5 +1,5 @@
-//! Subscribers by filter, whose messages of a run have others between them: what a socket refuses waits within the
-//! limits or is read from the log, and nobody gets other bytes than who reads at once.
+//! Subscribers by filter, with other messages between theirs in a run: bytes that a socket refuses wait within the
+//! limits or are read from the log, and a slow reader gets the same bytes as one that reads at once.
 
 use super::*;
 
@@ -90,7 +90,7 @@ fn what_is_cut_anywhere_is_counted_once() {
     }
 }
 
-/// A topic that keeps the latest: nothing whole waits, and what comes when the socket opens is the newest.
+/// A topic that keeps the latest: no whole message waits, and when the socket opens the newest one comes.
 #[test]
 fn a_value_that_may_be_superseded_waits_for_no_socket() {
     for query in ["topic=a/1", "topic=a/1&topic=a/2", FILTER] {
@@ -123,7 +123,7 @@ fn a_value_that_may_be_superseded_waits_for_no_socket() {
 }
 
 const ALL: [&str; 4] = ["a/1", "a/2", "b/1", "b/2"];
-/// Filters, what they match of all, and what a subscriber asks for.
+/// Filters as a subscriber asks for them, and which of all topics they match.
 const QUERIES: [(&str, [bool; 4]); 4] = [
     ("filter=a/%2B", [true, true, false, false]),
     ("filter=%2B/1&filter=a/%23", [true, true, true, false]),

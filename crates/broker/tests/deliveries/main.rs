@@ -1,5 +1,5 @@
-//! Messages on their way to the sockets: how many a turn brings, and what becomes of those that a socket refuses. Whoever
-//! reads slowly gets the same bytes as whoever reads at once, and what waits for sockets is bounded.
+//! Messages on their way to the sockets: how many a turn brings, and the fate of those that a socket refuses. A slow
+//! reader gets the same bytes as one that reads at once, and the bytes that wait for sockets are bounded.
 
 mod answers;
 mod bounds;
@@ -9,6 +9,8 @@ mod ended;
 mod filters;
 mod order;
 mod runs;
+#[path = "../support/mod.rs"]
+mod support;
 mod town;
 
 use proptest::prelude::*;
@@ -82,18 +84,18 @@ fn a_subscriber_s_messages_of_a_turn_go_out_with_one_write() {
     let links: Vec<usize> = (0..70)
         .map(|n| town.subscribe(Kind::Plain, &format!("t/{n}")))
         .collect();
-    town.io.sends = 0;
+    town.io().sends = 0;
     town.publish((0..70).map(|n| (["t/1", "t/2"][n % 2], format!("{n}"))));
     town.settle();
     // In parts, where others lie between: 35 messages each, sixteen to a write.
-    let publisher = town.io.sends - 2 * 3;
+    let publisher = town.io().sends - 2 * 3;
     let all = (0..70).map(|n| (format!("t/{n}"), format!("{n}")));
     let all: Vec<_> = all.collect();
     let before = town.received(links[3]).len();
-    town.io.sends = 0;
+    town.io().sends = 0;
     town.publish(all.iter().map(|(topic, data)| (&topic[..], data.clone())));
     town.settle();
-    assert_eq!(town.io.sends, 70 + publisher);
+    assert_eq!(town.io().sends, 70 + publisher);
     for (n, link) in links.iter().enumerate().skip(3) {
         assert_eq!(town.received(*link)[before..], frame(&n.to_string()));
     }
@@ -117,7 +119,7 @@ fn many_messages_of_one_topic_come_in_order() {
     }
 }
 
-/// Members of one topic, of topics of their own, and those who have just asked.
+/// Members of one topic, of topics of their own, and subscribers that have just asked.
 #[test]
 fn a_turn_visits_so_many_and_the_next_one_goes_on() {
     let visits = 3;
@@ -213,8 +215,8 @@ fn a_message_that_was_begun_is_ended_first() {
     );
 }
 
-/// Three subscribers that read nothing of more than the sum allows: nothing waits past three quarters of it, and all of them
-/// have everything in the end.
+/// Three subscribers read nothing, while more comes than the sum allows: no more than three quarters of it waits, and
+/// all of them have everything in the end.
 #[test]
 fn all_outboxes_share_the_account() {
     let limit = 1 << 20;
@@ -252,8 +254,8 @@ fn all_outboxes_share_the_account() {
     }
 }
 
-/// A stream on two topics begins when both homes have answered. What comes of the near one meanwhile waits as far as an
-/// outbox may hold it.
+/// A stream on two topics begins when both homes have answered. Messages of the near one wait meanwhile as far as an
+/// outbox may hold them.
 #[test]
 fn what_waits_for_a_far_home_is_bounded() {
     let home = |topic: &str| crore_wire::topic::partition(topic.as_bytes()) % 2;
@@ -297,7 +299,7 @@ fn who_asks_again_gets_nothing_before_its_page() {
     let ask = |position: &str| {
         format!("GET /sub/{far}?since={position} HTTP/1.1\r\nHost: localhost\r\n\r\n")
     };
-    let poll = town.says(&ask("live"));
+    let poll = town.says(ask("live"));
     town.settle();
     town.far_turn();
     town.take(stream);
@@ -307,13 +309,13 @@ fn who_asks_again_gets_nothing_before_its_page() {
             // The message is on its way to the far home, and so is the request behind it.
             town.publish([(&far[..], format!("early{n}"))]);
             town.turn();
-            town.request(poll, ask(&position));
+            town.sends(poll, ask(&position));
             town.settle();
             town.far_turn();
             let told = town.take(poll);
             assert!(told.ends_with(&format!("early{n}")), "{told}");
             position = etag(&told);
-            town.request(poll, ask(&position));
+            town.sends(poll, ask(&position));
             town.settle();
             town.far_turn();
         }
@@ -343,7 +345,7 @@ enum Op {
     Window(usize, Option<usize>),
 }
 
-/// What befalls so many pairs of subscribers and so many topics.
+/// Events for so many pairs of subscribers and so many topics.
 fn ops(pairs: usize, topics: usize) -> impl Strategy<Value = Vec<Op>> {
     let message = (0..topics, 0..60_usize);
     let op = prop_oneof![
@@ -357,8 +359,8 @@ fn ops(pairs: usize, topics: usize) -> impl Strategy<Value = Vec<Op>> {
     prop::collection::vec(op, 1..40)
 }
 
-/// Of each pair one reads at once and one as its socket lets it: in the end both have the same bytes. The pairs are all
-/// that subscribe to something, in each kind; `hears` says whether that brings a topic's messages.
+/// Of each pair one reads at once and one as its socket lets it: in the end both have the same bytes. There is a pair
+/// of each kind for each subscription; `hears` says whether a subscription brings a topic's messages.
 fn reads_the_same(
     town: &mut Town,
     pairs: &[(usize, usize)],

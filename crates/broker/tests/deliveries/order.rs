@@ -1,4 +1,4 @@
-//! What a turn brings, in which order, with how many writes, and what is told of it to who measures.
+//! The deliveries of a turn: their order, the number of writes, and the counts told for measurements.
 
 use super::*;
 
@@ -43,7 +43,7 @@ fn messages_of_a_topic_keep_their_order_while_filters_come_and_go_within_a_turn(
     assert_eq!(town.received(by_name), all);
 }
 
-/// Filters that match other topics take nothing from that.
+/// Filters that match other topics do not change that.
 #[test]
 fn what_lies_side_by_side_is_one_part_and_sixteen_parts_are_one_write() {
     // Two messages side by side, then one of another topic.
@@ -57,12 +57,12 @@ fn what_lies_side_by_side_is_one_part_and_sixteen_parts_are_one_write() {
             }
             let of_pair = |n: usize| [("t", n), ("t", n), ("u", n)];
             let messages = (0..pairs).flat_map(of_pair);
-            town.io.sends = 0;
+            town.io().sends = 0;
             town.publish(messages.map(|(topic, n)| (topic, n.to_string())));
             town.settle();
             // The answer to the publisher, and what the other subscriber gets, in one part for each message.
             let others = 1 + usize::div_ceil(pairs, 16);
-            assert_eq!(town.io.sends, others + writes, "{pairs} {filter}");
+            assert_eq!(town.io().sends, others + writes, "{pairs} {filter}");
             let twice = (0..pairs).flat_map(|n| [n, n]);
             let all: Vec<u8> = twice.flat_map(|n| frame(&n.to_string())).collect();
             assert_eq!(town.received(link), all);
@@ -76,11 +76,11 @@ fn messages_of_a_topic_without_filters_go_out_with_one_write() {
     let mut town = wide();
     let link = town.subscribe(Kind::Plain, "t");
     town.subscribe_to(Kind::Plain, "filter=a/%23");
-    town.io.sends = 0;
+    town.io().sends = 0;
     town.publish([("t", "1".into()), ("a/1", "2".into()), ("t", "3".into())]);
     town.settle();
     // One for the publisher, one for each subscriber.
-    assert_eq!(town.io.sends, 3);
+    assert_eq!(town.io().sends, 3);
     assert_eq!(town.received(link), [frame("1"), frame("3")].concat());
 }
 
@@ -95,21 +95,24 @@ fn who_measures_is_told_each_turn_s_deliveries_once_with_its_stamp() {
             town.stamp(stamp);
             town.publish([(topic, "x".into()), (topic, "y".into())]);
             town.settle();
-            std::mem::take(&mut town.io.written)
+            std::mem::take(&mut town.io().written)
         };
         assert_eq!(publish(5, "t"), [(5, 6)], "{query}");
         assert_eq!(publish(6, "other/1"), [], "nobody got anything");
         assert_eq!(publish(0, "t"), [], "nobody measures");
         assert_eq!(publish(9, "t"), [(9, 6)]);
     }
-    // What is read from the log later was not written in its turn.
+    // A message that is read from the log later was not written in its turn.
     let mut town = Town::new(rule(), |limits| limits.outbox_bytes = 0, Pace::default());
     let link = town.subscribe(Kind::Plain, "t");
     town.window(link, Some(0));
     town.stamp(5);
     town.publish([("t", "x".into())]);
     town.settle();
-    assert_eq!((town.stats().fallbacks, &town.io.written[..]), (1, &[][..]));
+    assert_eq!(
+        (town.stats().fallbacks, &town.io().written[..]),
+        (1, &[][..])
+    );
 }
 
 #[test]
@@ -148,5 +151,29 @@ fn each_message_that_goes_out_is_counted() {
                 assert_eq!(counted(&town), 4, "{keep:?} {query} {kind:?}");
             }
         }
+    }
+}
+
+/// However many subscribers get it, and in whichever encoding: a large message is there once, also in the hands of a
+/// transport that keeps sent bytes until its peers have acknowledged them.
+#[test]
+fn a_large_message_is_sent_as_a_share_of_one_copy() {
+    for kind in KINDS {
+        let mut town = wide();
+        for _ in 0..3 {
+            town.subscribe(kind, "t");
+        }
+        let slow = town.subscribe(kind, "t");
+        town.window(slow, Some(5000));
+        town.io().unacknowledged = Some(Vec::new());
+        town.publish([("t", "x".repeat(20_000))]);
+        town.settle();
+        town.window(slow, None);
+        let kept = town.io().unacknowledged.take().expect("they are kept");
+        let places: Vec<_> = kept.iter().map(|slice| slice.as_ptr_range()).collect();
+        assert_eq!(places.len(), 5, "{kind:?}");
+        assert_eq!(places[..4], [(); 4].map(|()| places[0].clone()), "{kind:?}");
+        // The bytes that the slow subscriber's socket has refused.
+        assert_eq!(places[4].end, places[0].end, "{kind:?}");
     }
 }

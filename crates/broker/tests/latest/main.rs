@@ -1,6 +1,8 @@
 //! Topics that keep only the newest message of each key, on several shards in one thread with sockets that
-//! stall, mail that is under way, subscribers that resume and messages that expire, against a list of what was published.
+//! stall, mail that is under way, subscribers that resume and messages that expire, against a list of the messages published.
 
+#[path = "../support/mod.rs"]
+mod support;
 mod town;
 
 use std::collections::BTreeMap;
@@ -45,7 +47,7 @@ fn ops() -> impl Strategy<Value = Vec<Op>> {
     prop::collection::vec(op, 1..120)
 }
 
-/// What was published.
+/// A message that was published.
 #[derive(Clone, Copy, Debug)]
 struct Message {
     topic: usize,
@@ -132,8 +134,8 @@ impl World {
         }
     }
 
-    /// A stalled socket opens while nothing is under way: behind the frame that it was in, if any, come the newest of
-    /// what it has not seen and nothing else.
+    /// A stalled socket opens while nothing is under way: behind the rest of a frame, if any, come the newest messages
+    /// that the subscriber has not seen and nothing else.
     fn drain(&mut self, n: usize) -> Result<(), TestCaseError> {
         self.town.settle();
         if !self.readers[n].stalled {
@@ -148,7 +150,7 @@ impl World {
         let before = self.readers[n].last;
         let read = self.read(n)?;
         let firsts = read.iter().filter(|read| !read.is_empty()).count();
-        // Which topic the frame was of that was torn shows only now.
+        // The topic of the torn frame shows only now.
         let mut fits = false;
         for of_torn in 0..2 {
             let mut all = true;
@@ -201,7 +203,7 @@ impl World {
             }
             Op::Drain(n) => self.drain(n)?,
             Op::Clock(seconds) => {
-                // What is under way is published when it was sent.
+                // First, so that messages under way are published at the time at which they were sent.
                 self.town.settle();
                 self.town.wait_s(seconds);
             }
@@ -209,7 +211,7 @@ impl World {
         Ok(())
     }
 
-    /// In the end everybody has the newest of everything, and all that was held is given back.
+    /// In the end every subscriber has the newest of everything, and all that was held is given back.
     fn end(&mut self) -> Result<(), TestCaseError> {
         for n in 0..self.readers.len() {
             self.drain(n)?;
@@ -231,7 +233,7 @@ impl World {
     }
 }
 
-/// A stream on two topics begins when both homes have answered; what comes of the first meanwhile may be superseded.
+/// A stream on two topics begins when both homes have answered; messages of the first may meanwhile be superseded.
 #[test]
 fn what_was_superseded_before_the_stream_began_is_not_sent() {
     let mut town = Town::new(2, 128);

@@ -1,7 +1,7 @@
-//! The expanded keys of the connections that were used last, so that whoever speaks often does not pay for the expansion
-//! each time. Direct-mapped: a row's number says the only place where its key may stand.
+//! The expanded keys of the most recently used connections, so that a busy connection does not pay for the expansion each
+//! time. Direct-mapped: a row's number gives the only slot where its key may be.
 //!
-//! Invariant: what stands for a place is that of its present secret; whoever changes or frees one says
+//! Invariant: a cached key is that of the place's present secret; code that changes or frees a secret calls
 //! [`forget`](Cache::forget).
 
 use super::cipher::Context;
@@ -24,7 +24,7 @@ impl Cache {
         Cache { slots }
     }
 
-    /// The expanded key of a place, whose secret is this.
+    /// The expanded key of a place; `secret` is the place's secret.
     pub fn get(&mut self, place: Place, secret: &[u8]) -> &Context {
         let slot = &mut self.slots[place.row as usize % SLOTS];
         if slot.as_ref().is_none_or(|(of, _)| *of != place) {

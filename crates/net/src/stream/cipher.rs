@@ -1,7 +1,7 @@
-//! The ciphers of established connections: what is kept of their keys, and what is made of it when a record
-//! is sealed or opened (RFC 8446 sections 5.2, 5.3, 7.1 to 7.3; RFC 5246 section 6.2.3.3, RFC 5288, RFC 7905).
+//! The ciphers of established connections: which key material is kept, and how it seals and opens records (RFC 8446
+//! sections 5.2, 5.3, 7.1 to 7.3; RFC 5246 section 6.2.3.3, RFC 5288, RFC 7905).
 //!
-//! Kept of each direction is one secret: in TLS 1.3 the traffic secret, from which key, IV and the next secret follow; in
+//! One secret is kept for each direction: in TLS 1.3 the traffic secret, from which key, IV and the next secret follow; in
 //! TLS 1.2 key and IV themselves. An expanded key is half a kilobyte and is made when it is used.
 //!
 //! Deliberately not here: handshakes (`rustls` does them), and sequence numbers (the caller counts).
@@ -19,13 +19,13 @@ use zeroize::Zeroize as _;
 pub const HEADER_BYTES: usize = 5;
 /// Plaintext of one record at most (RFC 8446 section 5.1).
 pub const PLAIN_MAX: usize = 1 << 14;
-/// What a record's length field may say at most (RFC 8446 section 5.2, and what TLS 1.2 peers keep to).
+/// The largest length field of a record (RFC 8446 section 5.2; TLS 1.2 peers keep to it, too).
 pub const SEALED_MAX: usize = PLAIN_MAX + 256;
 /// The bytes of a tag.
 pub const TAG_BYTES: usize = 16;
 /// The longest secret: SHA-384's traffic secret, or a 256-bit key and an IV.
 pub const SECRET_MAX: usize = 48;
-/// What TLS 1.2 writes of the nonce before each AES record.
+/// Bytes of the nonce that TLS 1.2 writes before each AES record.
 const EXPLICIT_BYTES: usize = 8;
 /// The longest key.
 const KEY_MAX: usize = 32;
@@ -81,7 +81,7 @@ pub struct Secret {
 }
 
 impl Secret {
-    /// Of these bytes.
+    /// A secret of these bytes.
     ///
     /// # Panics
     /// When there are more than [`SECRET_MAX`].
@@ -124,14 +124,14 @@ impl hkdf::KeyType for Length {
 }
 
 impl Cipher {
-    /// That of this number, as `as u8` gives it.
+    /// The cipher of this number, as `as u8` gives it.
     pub fn of_number(number: u8) -> Option<Cipher> {
         use Cipher::*;
         let all = [Aes128, Aes256, ChaCha, Old128, Old256, OldChaCha];
         all.into_iter().find(|cipher| *cipher as u8 == number)
     }
 
-    /// What was negotiated, as `rustls` names it.
+    /// The negotiated cipher, from `rustls`' names for it.
     pub fn of(suite: CipherSuite, secrets: &ConnectionTrafficSecrets) -> Option<Cipher> {
         use ConnectionTrafficSecrets as Traffic;
         match (suite, secrets) {
@@ -177,7 +177,7 @@ impl Cipher {
     /// How many records one key may seal.
     pub fn records_max(self) -> u64 {
         match self {
-            // It has no such bound; the sequence number has one that nobody reaches.
+            // ChaCha20 has no such bound; that of the sequence number is never reached.
             Cipher::ChaCha | Cipher::OldChaCha => 1 << 48,
             _ => RECORDS_MAX,
         }
@@ -218,7 +218,7 @@ impl Cipher {
         expand(&next, b"traffic upd", secret);
     }
 
-    /// Appends a record to `out`, whose content `write` appends.
+    /// Appends a record to `out`; `write` appends the record's content.
     ///
     /// # Panics
     /// When the content is longer than [`PLAIN_MAX`].
@@ -255,7 +255,7 @@ impl Cipher {
         out.extend_from_slice(tag.expect("a record is short").as_ref());
     }
 
-    /// Opens a whole record in place. Returns its content, and where that lies in `record`.
+    /// Opens a whole record in place. Returns the type of its content and the content's range in `record`.
     ///
     /// # Errors
     /// When it was not sealed with this key at this place in the stream.
@@ -270,7 +270,7 @@ impl Cipher {
         let plain = record.len().checked_sub(begin + TAG_BYTES);
         let plain = plain.ok_or(Unspecified)?;
         let mut nonce = context.nonce(seq);
-        // What the peer writes of the nonce is its own choice.
+        // The peer chooses this part of the nonce freely.
         nonce[NONCE_LEN - self.explicit_bytes()..].copy_from_slice(&record[HEADER_BYTES..begin]);
         let aad = self.aad(seq, header, plain);
         let nonce = Nonce::assume_unique_for_key(nonce);
@@ -281,7 +281,7 @@ impl Cipher {
         if !self.is_13() {
             return Ok((header[0], begin..begin + plain));
         }
-        // Behind the content stands its type, and behind that zeros as padding.
+        // The type follows the content, and padding zeros follow the type.
         let content = opened.iter().rposition(|byte| *byte != 0);
         let content = content.ok_or(Unspecified)?;
         Ok((opened[content], begin..begin + content))
@@ -303,7 +303,7 @@ impl Cipher {
     }
 }
 
-/// What a record's tag vouches for besides its content.
+/// The data besides the content that a record's tag authenticates.
 struct Authenticated {
     bytes: [u8; 13],
     len: usize,

@@ -1,7 +1,7 @@
-//! What handshakes are done by: certificate, key, whom to trust, versions. Made of the text of the files, and replaced as
-//! a whole while connections go on: each shard takes the new one with its next handshake.
+//! The settings of handshakes: certificate, key, roots of client certificates, versions. Made from the text of the files,
+//! and replaced as a whole while connections go on: each shard takes the new settings with its next handshake.
 //!
-//! Invariant: what does not parse, or does not fit together, changes nothing.
+//! Invariant: texts that do not parse, or do not fit together, change nothing.
 //!
 //! Deliberately not here: files, and several certificates by name.
 
@@ -16,21 +16,21 @@ use rustls::{RootCertStore, ServerConfig, SupportedProtocolVersion, version};
 
 use super::handshake::{INCOMING_MAX, RECORD_MAX, Tap};
 
-/// What a client may ask for by ALPN; which it speaks is still told by its first bytes.
+/// The protocols that ALPN may negotiate; the first bytes still decide which one the client speaks.
 const PROTOCOLS: [&[u8]; 2] = [b"http/1.1", b"mqtt"];
-/// Tickets that a TLS 1.3 client is given: one resumes one connection, and brings the next.
+/// Tickets that a TLS 1.3 client is given: one ticket resumes one connection, which brings the next ticket.
 const TICKETS: usize = 1;
 
-/// Whether clients show certificates.
+/// Whether clients present certificates.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Clients {
-    /// Who has one must have a good one.
+    /// A client may present a certificate; if it does, it must be valid.
     Optional,
-    /// Who has none is refused.
+    /// A client without a certificate is refused.
     Required,
 }
 
-/// The texts of the files and what else is set.
+/// The texts of the files and the other settings.
 #[derive(Clone, Debug)]
 pub struct Source {
     /// PEM: the certificate, and those between it and a root.
@@ -43,7 +43,7 @@ pub struct Source {
     pub only_13: bool,
 }
 
-/// What is wrong with a [`Source`].
+/// The part of a [`Source`] that is wrong.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Error {
     /// The certificate's text.
@@ -54,7 +54,7 @@ pub enum Error {
     Pair(String),
     /// The text of the clients' roots.
     Clients(String),
-    /// What is no file's fault.
+    /// An error that is not in any of the texts.
     Other(String),
 }
 
@@ -72,11 +72,11 @@ impl std::fmt::Display for Error {
 
 impl std::error::Error for Error {}
 
-/// What the shards' handshakes are done by, as it is now.
+/// The present settings of all shards' handshakes.
 #[derive(Debug)]
 pub struct Handle {
     current: Mutex<(Source, Arc<ServerConfig>)>,
-    /// How often it was replaced.
+    /// How often the settings were replaced.
     serial: AtomicU64,
 }
 
@@ -93,11 +93,11 @@ impl Handle {
         }))
     }
 
-    /// Replaces it for all handshakes that begin from now on; connections stay. Tickets stay good, unless who is trusted has
-    /// changed: then a ticket would outlive that.
+    /// Replaces the settings for all handshakes that begin from now on; connections stay. Tickets stay valid, unless the
+    /// trusted roots have changed: a ticket would outlive that change.
     ///
     /// # Errors
-    /// Those of [`Handle::new`]; then all stays as it was.
+    /// Those of [`Handle::new`]; then nothing changes.
     pub fn replace(&self, source: Source) -> Result<(), Error> {
         let mut current = self.current.lock().unwrap_or_else(PoisonError::into_inner);
         let tickets = if current.0.clients == source.clients {
@@ -112,7 +112,7 @@ impl Handle {
         Ok(())
     }
 
-    /// The server's own certificate, as clients are shown it.
+    /// The server's own certificate, as clients see it.
     pub fn certificate(&self) -> CertificateDer<'static> {
         let current = self.current.lock().unwrap_or_else(PoisonError::into_inner);
         let first = CertificateDer::from_pem_slice(&current.0.certificate);
@@ -145,7 +145,7 @@ impl Current {
         }
     }
 
-    /// What a handshake is done by, and how many bytes of its peer it may hold.
+    /// The settings for a handshake, and how many bytes of its peer it may hold.
     pub fn get(&mut self) -> (Arc<ServerConfig>, usize) {
         let serial = self.handle.serial.load(Ordering::Acquire);
         if serial != self.serial {
@@ -155,7 +155,8 @@ impl Current {
     }
 }
 
-/// The ciphers with the shortest secrets first: our order holds, since a connection that waits is nothing but those.
+/// The ciphers with the shortest secrets first: the server's order decides, and secrets are nearly all that an idle
+/// connection holds.
 fn provider() -> CryptoProvider {
     use aws_lc_rs::cipher_suite::*;
     CryptoProvider {

@@ -1,50 +1,32 @@
 //! Connections whose handshake is not over: how they wait for their share of a turn, and for their peers.
 //!
-//! A step of a handshake may cost as much as a hundred deliveries, so that steps are not done as bytes come: who has some is put in
-//! a queue, from which each turn takes as many as its share of time allows. Whoever is still in it when the turn ends is not
-//! read until its step is done.
-
-use std::time::Instant;
+//! A step of a handshake may cost as much as a hundred deliveries, so steps are not done as bytes come: a connection that
+//! has received some is put in a queue, from which each turn takes as many as its share of time allows. A connection that
+//! is still queued when the turn ends is not read until its step is done.
 
 use super::handshake::Handshake;
+use super::state::{Early, Streams, Taken, Then};
+use super::stats::Trouble;
 use super::table::Entry;
-use super::{Streams, Taken, Then, Trouble};
-use crate::{Driver, Fd, Received, Sent, memory, socket};
+use crate::transport::{Link, Received, Sent, Transport};
+use crate::{clock, memory};
 
-/// The time that handshakes have of a turn, in nanoseconds: a few with an ECDSA key, and one at least with any. It is how
-/// much longer a delivery may wait while a storm goes on.
+/// The time that handshakes get in a turn, in nanoseconds: enough for a few with an ECDSA key, and at least one is done
+/// with any key. Deliveries may wait that much longer during a storm of handshakes.
 const TURN_NS: u64 = 500_000;
 
-/// What is said of a flight for which there is no room.
+/// The reason given when a flight does not fit.
 const TOO_LONG: &str = "its handshake is too long";
-/// And of one that stopped.
+/// The reason given when the peer went away.
 const GONE: &str = "it ended before its handshake";
-/// Handshakes that are over and still stand in the order of those that began, where the limit is small.
+/// Finished handshakes that may remain in the list of begun ones, where the limit is small.
 const STALE: usize = 64;
-/// So many handshakes at once leave megabytes of freed memory behind, which is given back when none is under way.
+/// So many handshakes at once leave megabytes of freed memory behind, which is returned when none is under way.
 const RUSH: usize = 128;
-
-/// A connection whose handshake is not over.
-pub struct Early {
-    token: u64,
-    /// None when it has failed, or was given up: what comes is not looked at.
-    handshake: Option<Box<Handshake>>,
-    /// What of it is counted.
-    held: usize,
-    queued: bool,
-    parked: bool,
-}
-
-impl Early {
-    /// Whether it is the handshake of this connection, and not over.
-    fn is(&self, token: u64) -> bool {
-        self.token == token && self.handshake.is_some()
-    }
-}
 
 impl Streams {
     /// A handshake begins with these bytes.
-    pub(super) fn begin(&mut self, fd: Fd, token: u64, bytes: &[u8]) {
+    pub(super) fn begin(&mut self, link: Link, token: u64, bytes: &[u8]) {
         let mut early = Early {
             token,
             handshake: None,
@@ -58,24 +40,24 @@ impl Streams {
                 handshake.take(bytes);
                 early.handshake = Some(Box::new(handshake));
             }
-            // No client says so much before it has an answer.
+            // No client sends so much before it has an answer.
             Ok(_) => self.refuse_early(token, Trouble::TooLong, TOO_LONG),
             Err(error) => self.refuse_early(token, Trouble::Internal, &error.to_string()),
         }
-        self.table.set(fd.0, Entry::Early);
+        self.table.set(link.0, Entry::Early);
         if early.handshake.is_some() {
             self.make_room();
             self.under_way += 1;
-            self.begun.push_back((fd.0, token));
+            self.begun.push_back((link.0, token));
         }
-        self.early.insert(fd.0, early);
-        self.weigh(fd);
-        self.queue(fd);
+        self.early.insert(link.0, early);
+        self.weigh(link);
+        self.queue(link);
     }
 
     /// Counts what a handshake holds now, in place of what it held.
-    fn weigh(&mut self, fd: Fd) {
-        let Some(early) = self.early.get_mut(&fd.0) else {
+    fn weigh(&mut self, link: Link) {
+        let Some(early) = self.early.get_mut(&link.0) else {
             return;
         };
         let handshake = early.handshake.as_ref();
@@ -85,22 +67,22 @@ impl Streams {
     }
 
     /// Forgets a connection that is established, or closed.
-    pub(super) fn forget_early(&mut self, fd: Fd) {
-        if let Some(early) = self.early.remove(&fd.0) {
+    pub(super) fn forget_early(&mut self, link: Link) {
+        if let Some(early) = self.early.remove(&link.0) {
             self.early_bytes -= early.held;
         }
     }
 
-    /// Ends the oldest handshake when there are too many: an honest one is soon over, one that waits for its peer was
-    /// perhaps made to wait.
+    /// Ends the oldest handshake when there are too many: an honest one is soon over, and one that still waits for its peer
+    /// may be an attack.
     fn make_room(&mut self) {
         if self.begun.len() > 2 * (self.limits.handshakes_max + STALE) {
             let early = &self.early;
-            let alive = |(fd, token): &(u32, u64)| early.get(fd).is_some_and(|e| e.is(*token));
+            let alive = |(link, token): &(u32, u64)| early.get(link).is_some_and(|e| e.is(*token));
             self.begun.retain(alive);
         }
-        while let Some(&(fd, token)) = self.begun.front() {
-            let alive = self.early.get(&fd).is_some_and(|early| early.is(token));
+        while let Some(&(link, token)) = self.begun.front() {
+            let alive = self.early.get(&link).is_some_and(|early| early.is(token));
             if alive && self.under_way < self.limits.handshakes_max {
                 return;
             }
@@ -110,24 +92,24 @@ impl Streams {
                     Trouble::Evicted,
                     "tls.handshakes_max is reached, and this is the oldest",
                 );
-                self.give_up(Fd(fd));
+                self.give_up(Link(link));
                 self.ended.push(token);
             }
         }
     }
 
-    /// Ends a handshake, if it was not over; the connection stays until the caller closes it.
-    pub(super) fn give_up(&mut self, fd: Fd) -> bool {
-        let early = self.early.get_mut(&fd.0);
+    /// Ends a handshake that is not over; the connection stays until the caller closes it.
+    pub(super) fn give_up(&mut self, link: Link) -> bool {
+        let early = self.early.get_mut(&link.0);
         let alive = early.is_some_and(|early| early.handshake.take().is_some());
         self.under_way -= usize::from(alive);
-        self.weigh(fd);
+        self.weigh(link);
         alive
     }
 
-    /// The same, where nothing that came is the reason.
-    pub(super) fn abandon(&mut self, fd: Fd) {
-        if self.give_up(fd) {
+    /// The same, when received bytes are not the reason.
+    pub(super) fn abandon(&mut self, link: Link) {
+        if self.give_up(link) {
             self.met(Trouble::Slow, "its handshake was not over in time");
         }
     }
@@ -137,53 +119,59 @@ impl Streams {
         self.ended.push(token);
     }
 
-    fn queue(&mut self, fd: Fd) {
-        let early = self.early.get_mut(&fd.0).expect("it is early");
+    fn queue(&mut self, link: Link) {
+        let early = self.early.get_mut(&link.0).expect("it is early");
         if early.handshake.is_some() && !early.queued {
             early.queued = true;
-            self.due.push_back((fd.0, early.token));
+            self.due.push_back((link.0, early.token));
         }
     }
 
-    pub(super) fn receive_early(&mut self, fd: Fd, token: u64, buffer: &mut [u8]) -> Taken {
-        let early = self.early.get(&fd.0).expect("it is early");
+    pub(super) fn receive_early<T: Transport>(
+        &mut self,
+        transport: &mut T,
+        link: Link,
+        token: u64,
+        buffer: &mut [u8],
+    ) -> Taken {
+        let early = self.early.get(&link.0).expect("it is early");
         debug_assert_eq!(early.token, token, "an entry is that of its connection");
         let handshake = early.handshake.as_ref();
         let room = handshake.map_or(buffer.len(), |handshake| handshake.room());
         if room == 0 {
-            // A step is due, unless it has been done and was not enough.
+            // A step is due, unless one was done and needs more bytes.
             if early.queued {
                 return Taken::NOTHING;
             }
-            self.give_up(fd);
+            self.give_up(link);
             self.met(Trouble::TooLong, TOO_LONG);
             return Taken::CLOSED;
         }
-        let received = socket::recv(fd, &mut buffer[..room]);
+        let received = transport.receive(link, &mut buffer[..room]);
         let Received::Bytes(len) = received else {
-            if received != Received::Again && self.give_up(fd) {
+            if received != Received::Again && self.give_up(link) {
                 self.met(Trouble::Gone, GONE);
             }
             return Taken::of(received);
         };
-        if let Some(handshake) = &mut self.early_mut(fd).handshake {
+        if let Some(handshake) = &mut self.early_mut(link).handshake {
             handshake.take(&buffer[..len]);
-            self.weigh(fd);
-            self.queue(fd);
+            self.weigh(link);
+            self.queue(link);
         }
         Taken::NOTHING
     }
 
-    /// Goes on with handshakes, until this turn's share is used up or one has led to something: to bytes at the beginning of
-    /// `buffer`, for the connection with this token, or to its end.
-    pub fn next_handshake(
+    /// Goes on with handshakes, until this turn's share is used up or one has a result: bytes at the beginning of `buffer`,
+    /// for the connection with this token, or its end.
+    pub fn next_handshake<T: Transport>(
         &mut self,
-        driver: &mut Driver,
+        transport: &mut T,
         buffer: &mut [u8],
     ) -> Option<(u64, Taken)> {
         while self.turn_ns < TURN_NS {
-            let (fd, token) = self.due.pop_front()?;
-            let early = self.early.get_mut(&fd);
+            let (link, token) = self.due.pop_front()?;
+            let early = self.early.get_mut(&link);
             let Some(early) = early.filter(|early| early.token == token) else {
                 continue;
             };
@@ -192,11 +180,13 @@ impl Streams {
                 continue;
             };
             let parked = std::mem::take(&mut early.parked);
-            let began = Instant::now();
-            let taken = self.step(Fd(fd), token, handshake, buffer, driver);
-            self.weigh(Fd(fd));
-            self.turn_ns += began.elapsed().as_nanos() as u64;
-            if parked && taken.then == Then::Open && self.read_again(Fd(fd), token, driver).is_err()
+            let began_ns = clock::monotonic_ns();
+            let taken = self.step(transport, Link(link), token, handshake, buffer);
+            self.weigh(Link(link));
+            self.turn_ns += clock::monotonic_ns() - began_ns;
+            if parked
+                && taken.then == Then::Open
+                && self.read_again(transport, Link(link), token).is_err()
             {
                 return Some((token, Taken::CLOSED));
             }
@@ -207,17 +197,17 @@ impl Streams {
         None
     }
 
-    /// One step of a handshake, which is not among the early ones meanwhile.
-    fn step(
+    /// One step of a handshake, which is taken out of `early` meanwhile.
+    fn step<T: Transport>(
         &mut self,
-        fd: Fd,
+        transport: &mut T,
+        link: Link,
         token: u64,
         mut handshake: Box<Handshake>,
         buffer: &mut [u8],
-        driver: &mut Driver,
     ) -> Taken {
         let over = handshake.go_on();
-        let open = send(fd, &mut handshake.outgoing);
+        let open = send(transport, link, &mut handshake.outgoing);
         match over {
             Ok(false) if handshake.is_cut_up() => {
                 self.under_way -= 1;
@@ -226,15 +216,15 @@ impl Streams {
             }
             Ok(false) if open => {
                 let waits = !handshake.outgoing.is_empty();
-                self.early_mut(fd).handshake = Some(handshake);
-                if waits && driver.modify(fd, token, true, true).is_err() {
+                self.early_mut(link).handshake = Some(handshake);
+                if waits && transport.interest(link, token, true, true).is_err() {
                     return Taken::CLOSED;
                 }
                 Taken::NOTHING
             }
             Ok(true) if open => {
                 self.under_way -= 1;
-                self.establish(fd, token, *handshake, buffer, driver)
+                self.establish(transport, link, token, *handshake, buffer)
             }
             Ok(_) => {
                 self.under_way -= 1;
@@ -249,18 +239,18 @@ impl Streams {
         }
     }
 
-    fn early_mut(&mut self, fd: Fd) -> &mut Early {
-        self.early.get_mut(&fd.0).expect("it is early")
+    fn early_mut(&mut self, link: Link) -> &mut Early {
+        self.early.get_mut(&link.0).expect("it is early")
     }
 
-    /// The handshake is over: its keys are kept, and what came behind it is opened.
-    fn establish(
+    /// The handshake is over: keeps its keys, and opens the bytes that came behind it.
+    fn establish<T: Transport>(
         &mut self,
-        fd: Fd,
+        transport: &mut T,
+        link: Link,
         token: u64,
         mut handshake: Handshake,
         buffer: &mut [u8],
-        driver: &mut Driver,
     ) -> Taken {
         let unsent = std::mem::take(&mut handshake.outgoing);
         let (keys, rest) = match handshake.establish() {
@@ -276,11 +266,11 @@ impl Streams {
         }
         let (to, from) = ((&keys.to.0, keys.to.1), (&keys.from.0, keys.from.1));
         let place = self.crypt.keys.insert(keys.cipher, to, from);
-        self.table.set(fd.0, Entry::Sealed(place));
-        self.forget_early(fd);
+        self.table.set(link.0, Entry::Sealed(place));
+        self.forget_early(link);
         if !unsent.is_empty() {
-            self.keep(fd, place, unsent);
-            if driver.modify(fd, token, true, true).is_err() {
+            self.keep(link, place, unsent);
+            if transport.interest(link, token, true, true).is_err() {
                 return Taken::CLOSED;
             }
         }
@@ -289,70 +279,75 @@ impl Streams {
         }
         let bytes = &mut buffer[..rest.len()];
         bytes.copy_from_slice(&rest);
-        self.open(fd, place, bytes)
+        self.open(transport, link, place, bytes)
     }
 
-    fn read_again(&mut self, fd: Fd, token: u64, driver: &mut Driver) -> std::io::Result<()> {
-        let waits = match self.table.get(fd.0) {
+    fn read_again<T: Transport>(
+        &mut self,
+        transport: &mut T,
+        link: Link,
+        token: u64,
+    ) -> std::io::Result<()> {
+        let waits = match self.table.get(link.0) {
             Entry::Sealed(_) => self
                 .busy
-                .get(&fd.0)
+                .get(&link.0)
                 .is_some_and(|busy| !busy.sealed.is_empty()),
             _ => self
                 .early
-                .get(&fd.0)
+                .get(&link.0)
                 .and_then(|early| early.handshake.as_ref())
                 .is_some_and(|handshake| !handshake.outgoing.is_empty()),
         };
-        driver.modify(fd, token, true, waits)
+        transport.interest(link, token, true, waits)
     }
 
-    /// Sends what is left of a flight.
-    pub(super) fn flush_early(&mut self, fd: Fd, token: u64, driver: &mut Driver) {
-        let Some(early) = self.early.get_mut(&fd.0) else {
+    /// Sends the rest of a flight.
+    pub(super) fn flush_early<T: Transport>(&mut self, transport: &mut T, link: Link, token: u64) {
+        let Some(early) = self.early.get_mut(&link.0) else {
             return;
         };
         let Some(handshake) = &mut early.handshake else {
             return;
         };
-        send(fd, &mut handshake.outgoing);
+        send(transport, link, &mut handshake.outgoing);
         if handshake.outgoing.is_empty() && !early.parked {
-            let _ = driver.modify(fd, token, true, false);
+            let _ = transport.interest(link, token, true, false);
         }
     }
 
-    /// Ends the turn: who waits for a share of the next is not read until then. Says whether anybody does.
-    pub fn end_turn(&mut self, driver: &mut Driver) -> bool {
+    /// Ends the turn: connections still queued are not read until their step is done. Returns whether there are any.
+    pub fn end_turn<T: Transport>(&mut self, transport: &mut T) -> bool {
         self.turn_ns = 0;
         self.rush = self.rush.max(self.under_way);
         if self.rush >= RUSH && self.under_way == 0 {
             self.rush = 0;
             memory::give_back();
         }
-        for (fd, token) in self.due.iter().rev() {
-            let early = self.early.get_mut(fd);
+        for (link, token) in self.due.iter().rev() {
+            let early = self.early.get_mut(link);
             let Some(early) = early.filter(|early| early.token == *token) else {
                 continue;
             };
             if std::mem::replace(&mut early.parked, true) {
-                // Who stands before it was there before.
+                // All before it in the queue were parked earlier.
                 break;
             }
             if early.handshake.is_some() {
-                // Whoever has sent all that it will is not over for that: it waits to be read.
-                let _ = driver.modify_half_closed(Fd(*fd), *token, false, false);
+                // Unread, a peer that has ended its sending does not count as gone: its end is read after its step.
+                let _ = transport.interest(Link(*link), *token, false, false);
             }
         }
         !self.due.is_empty()
     }
 }
 
-/// Sends what the socket takes of these bytes; false when it is over.
-fn send(fd: Fd, bytes: &mut Vec<u8>) -> bool {
+/// Sends as much of these bytes as the socket takes; false when the connection is over.
+fn send<T: Transport>(transport: &mut T, link: Link, bytes: &mut Vec<u8>) -> bool {
     if bytes.is_empty() {
         return true;
     }
-    match socket::send(fd, bytes) {
+    match transport.send(link, &[bytes.as_slice()]) {
         Sent::Bytes(sent) => {
             bytes.drain(..sent);
             true

@@ -1,11 +1,11 @@
-//! A handshake under way: bytes in, bytes out, and at its end the keys. `rustls` does it; what is left of it
-//! afterwards are the secrets and the counts of both directions.
+//! A handshake under way: bytes in, bytes out, and at its end the keys. `rustls` does it; afterwards only the secrets and
+//! the counts of both directions remain.
 //!
-//! Invariants: `rustls` is given one record more each time and never one behind the handshake's end, so that what comes
-//! behind is opened with our own count; a handshake that failed has only its alert to send.
+//! Invariants: `rustls` is shown one record more at a time and never one behind the handshake's end, so that later records
+//! are opened with our own count; a handshake that failed has only its alert to send.
 //!
-//! The traffic secrets of TLS 1.3, from which key updates follow, are told by `rustls` to nobody but its key log. Ours
-//! keeps them for the thread that is at work, until the handshake that they belong to takes them.
+//! `rustls` reveals the traffic secrets of TLS 1.3, from which key updates follow, only to its key log. Ours keeps them in
+//! a thread-local until the handshake that they belong to takes them.
 
 use std::cell::RefCell;
 use std::mem;
@@ -17,15 +17,15 @@ use rustls::{ConnectionTrafficSecrets, Error, HandshakeKind, KeyLog, ServerConfi
 
 use super::cipher::{Cipher, HEADER_BYTES, SEALED_MAX, Secret};
 
-/// What is held of a peer's flight at most, with what it sends right behind it, where it shows certificates: a long chain.
+/// The most bytes held of a peer's flight and the bytes right behind it, where clients show certificates: a long chain.
 pub const INCOMING_MAX: usize = 1 << 16;
-/// And where it shows none: one record, of which its flights fill a tenth.
+/// The same where clients show none: one record, of which their flights fill a tenth.
 pub const RECORD_MAX: usize = HEADER_BYTES + SEALED_MAX;
-/// Records of a peer in one handshake. All of [`INCOMING_MAX`] in the smallest that anybody negotiates (512 bytes, RFC 6066
-/// section 4) are 128; in records of a byte they would cost as much as the handshake's signature.
+/// Records of a peer in one handshake. All of [`INCOMING_MAX`] in the smallest records that are ever negotiated (512 bytes,
+/// RFC 6066 section 4) are 128; in records of a byte they would cost as much as the handshake's signature.
 const RECORDS_MAX: u32 = 256;
-/// What a handshake holds besides the bytes that came and wait: its row here, and what `rustls` has on the heap, as it is after
-/// the client's first flight (`tests/held.rs` measures it).
+/// Bytes that a handshake holds besides those that came and wait: its row here, and the heap of `rustls` after the client's
+/// first flight (`tests/held` measures it).
 pub const HELD_BYTES: usize = 8 << 10;
 
 /// The first byte of every version of TLS.
@@ -42,7 +42,7 @@ struct Seen {
     server: Option<Secret>,
 }
 
-/// Takes the secrets of the handshake that this thread is at.
+/// The key log that takes the secrets of this thread's present handshake.
 #[derive(Debug)]
 pub struct Tap;
 
@@ -60,13 +60,13 @@ impl KeyLog for Tap {
     }
 }
 
-/// What a handshake leaves.
+/// The result of a handshake.
 pub struct Established {
     pub cipher: Cipher,
     /// The secret to the peer, and how many records went out with it.
     pub to: (Secret, u64),
     pub from: (Secret, u64),
-    /// Whether it went on where a former connection was.
+    /// Whether it resumed a former connection.
     pub resumed: bool,
 }
 
@@ -79,13 +79,13 @@ pub struct Handshake {
     shown: usize,
     /// Records that may still come.
     records_left: u32,
-    /// What is to be sent.
+    /// Bytes to be sent.
     pub outgoing: Vec<u8>,
     seen: Seen,
 }
 
 impl Handshake {
-    /// One that holds at most so many bytes of its peer.
+    /// A handshake that holds at most so many bytes of its peer.
     ///
     /// # Errors
     /// When the settings fit no connection.
@@ -125,12 +125,12 @@ impl Handshake {
         self.incoming.extend_from_slice(bytes);
     }
 
-    /// Goes as far as the bytes that came lead; true when the handshake is over.
+    /// Goes as far as the received bytes allow; true when the handshake is over.
     ///
     /// # Errors
     /// When it has failed; an alert may be among the outgoing bytes.
     pub fn go_on(&mut self) -> Result<bool, Error> {
-        // What is no whole record leads nowhere, however many pieces it comes in.
+        // Without a whole record there is nothing to do, however many pieces it comes in.
         if !self.show_record() {
             return Ok(false);
         }
@@ -177,8 +177,8 @@ impl Handshake {
         }
     }
 
-    /// After a failure: what is left to be sent is the alert. `rustls` remembers where in the bytes it is, so that it is
-    /// shown the same again; asked for more than it has to send, it would look at them again.
+    /// After a failure only the alert is left to be sent. `rustls` remembers its place in the input, so it is shown the
+    /// same bytes again; asked again after the alert, it would process them a second time.
     fn append_alert(&mut self) {
         while self.tls.wants_write() {
             let shown = &mut self.incoming[..self.shown];
@@ -196,7 +196,7 @@ impl Handshake {
         self.shown -= bytes;
     }
 
-    /// Shows one record more; false when none is whole, or there were too many.
+    /// Shows `rustls` one record more; false when none is whole, or there were too many.
     fn show_record(&mut self) -> bool {
         if self.is_cut_up() {
             return false;
@@ -211,16 +211,16 @@ impl Handshake {
         if hidden.len() < length && is_record {
             return false;
         }
-        // What is no record is refused by its header.
+        // Bytes that are no record are refused by their header.
         self.shown += length.min(hidden.len());
         self.records_left = self.records_left.saturating_sub(1);
         true
     }
 
-    /// What the handshake leaves, and what came behind it.
+    /// The keys of the finished handshake, and the bytes that came behind it.
     ///
     /// # Errors
-    /// When it is not over, or `rustls` keeps back what we need.
+    /// When it is not over, or `rustls` does not give a secret.
     pub fn establish(mut self) -> Result<(Established, Vec<u8>), Error> {
         let resumed = self.tls.handshake_kind() == Some(HandshakeKind::Resumed);
         let (secrets, connection) = self.tls.dangerous_into_kernel_connection()?;

@@ -8,28 +8,31 @@ use zeroize::Zeroize as _;
 
 use super::cipher::{Cipher, SECRET_MAX, Secret};
 
-/// Rows of a chunk: small beside the memory of those who use them, a handful of pages.
+/// Rows of a chunk: a handful of pages, little beside the memory of its connections.
 const CHUNK_ROWS: usize = 256;
 /// The bytes of a short secret.
 const SHORT: usize = 32;
 const NONE: u32 = u32::MAX;
 
-/// Bits of the counts that are no part of them: the flags of a half.
+/// The bits above this one are no part of the counts: the flags of a half.
 const FLAGS: u32 = 48;
 
-/// Something is kept of this direction in the table of bytes under way.
+/// The table of bytes under way (`busy`) has an entry for this direction.
 pub const BUSY: u16 = 1;
 /// This direction is over: `close_notify` was sent, or has come.
 pub const OVER: u16 = 2;
 /// The peer has asked for a new key, which the next record must bring.
 pub const UPDATE: u16 = 4;
-/// The last byte that was sealed was reported as not taken, so that the caller comes back.
+/// The last sealed byte was reported as not taken, so that the caller comes back.
 pub const HELD: u16 = 8;
 /// Above the flags: the idle records of the peer, as [`Half::idle`] counts them.
 const IDLE_AT: u32 = FLAGS + 4;
-/// Records of a peer that change a key or say nothing, and for which no others came: so many may, as in BoringSSL.
+/// Above those, up to the end: its empty records in a row, as [`Half::data`] counts them.
+const EMPTY_AT: u32 = IDLE_AT + 6;
+/// So many records of a peer may change a key or say nothing while no others come, as in BoringSSL. As many data records in
+/// a row may be empty.
 pub const IDLE_MAX: u64 = 32;
-/// So many other records outweigh one of them: what they cost is then little beside what the others do.
+/// So many other records make up for one of these: its cost is then little beside theirs.
 const OTHERS: u64 = 16;
 
 /// One direction of a connection.
@@ -55,15 +58,29 @@ impl Half<'_> {
         *self.count &= !((1 << FLAGS) - 1);
     }
 
-    /// Counts a record that changes the key or says nothing, after so many others of which none was counted; whether it is one
-    /// too many.
+    /// Counts a record that changes the key or says nothing; `others` is the number of other records before it that were
+    /// not taken into account yet. Returns whether it is one too many.
     pub fn idle(&mut self, others: u64) -> bool {
-        let idle = (*self.count >> IDLE_AT).saturating_sub(others / OTHERS) + 1;
+        let mask = (1 << EMPTY_AT) - (1 << IDLE_AT);
+        let idle = ((*self.count & mask) >> IDLE_AT).saturating_sub(others / OTHERS) + 1;
         if idle > IDLE_MAX {
             return true;
         }
-        *self.count = *self.count & ((1 << IDLE_AT) - 1) | idle << IDLE_AT;
+        *self.count = *self.count & !mask | idle << IDLE_AT;
         false
+    }
+
+    /// Counts data records in a row that have no byte; returns whether this is one too many.
+    pub fn data(&mut self, bytes: usize) -> bool {
+        if bytes > 0 {
+            *self.count &= (1 << EMPTY_AT) - 1;
+            return false;
+        }
+        let empty = *self.count >> EMPTY_AT;
+        if empty < IDLE_MAX {
+            *self.count += 1 << EMPTY_AT;
+        }
+        empty >= IDLE_MAX
     }
 
     pub fn is(&self, flag: u16) -> bool {
@@ -102,6 +119,8 @@ impl<const N: usize> Drop for Row<N> {
     }
 }
 
+const _: () =
+    assert!(IDLE_MAX < 1 << (EMPTY_AT - IDLE_AT) && IDLE_MAX < 1 << (u64::BITS - EMPTY_AT));
 const _: () = assert!(size_of::<Row<SHORT>>() == 80 && size_of::<Row<SECRET_MAX>>() == 112);
 
 struct Table<const N: usize> {
@@ -154,7 +173,7 @@ impl<const N: usize> Table<N> {
     }
 }
 
-/// Where the keys of a connection lie: a cipher, which says which table, and a row of it.
+/// The place of a connection's keys: the cipher, which selects the table, and a row of it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Place {
     pub cipher: Cipher,
@@ -180,13 +199,13 @@ impl Keys {
         self.short.used + self.long.used
     }
 
-    /// Bytes that the tables take.
+    /// Bytes that the tables occupy.
     pub fn bytes(&self) -> usize {
         self.short.chunks.len() * CHUNK_ROWS * size_of::<Row<SHORT>>()
             + self.long.chunks.len() * CHUNK_ROWS * size_of::<Row<SECRET_MAX>>()
     }
 
-    /// Takes the keys of a connection in: secret and count to the peer, and from it.
+    /// Stores the keys of a connection: secret and count to the peer, and from it.
     pub fn insert(&mut self, cipher: Cipher, to: (&Secret, u64), from: (&Secret, u64)) -> Place {
         let row = if cipher.secret_bytes() <= SHORT {
             self.short.insert()

@@ -1,33 +1,47 @@
-//! The way out: what is sealed, and what becomes of it when the socket takes only a part.
+//! The way out: records are sealed, and kept where the socket takes only a part.
 
 use super::cipher::PLAIN_MAX;
 use super::keys::{BUSY, HELD, OVER, Place};
+use super::record::Alert;
+use super::state::Streams;
+use super::stats::Trouble;
 use super::table::Entry;
-use super::{Sent, Streams, Trouble};
-use crate::{Fd, socket};
+use crate::transport::{Link, Sent, Transport};
 
-/// Content of a record while much waits already: what a socket refuses of it is little.
+/// Content of a record while many sealed bytes wait already, so that a socket refuses little of it.
 const SMALL_RECORD: usize = 1 << 10;
 
 impl Streams {
     /// Sends the parts in order as far as the socket takes them; says how many bytes that were.
-    pub fn send(&mut self, fd: Fd, parts: &[&[u8]]) -> Option<usize> {
-        match self.table.get(fd.0) {
+    pub fn send<T: Transport, P: AsRef<[u8]>>(
+        &mut self,
+        transport: &mut T,
+        link: Link,
+        parts: &[P],
+    ) -> Option<usize> {
+        match self.table.get(link.0) {
             Entry::Plain => None,
-            // Nobody could read it.
-            Entry::Early => Some(parts.iter().map(|part| part.len()).sum()),
-            Entry::Sealed(place) => Some(self.send_sealed(fd, place, parts)),
+            // During the handshake the client could not read it.
+            Entry::Early => Some(total(parts)),
+            Entry::Sealed(place) => Some(self.send_sealed(transport, link, place, parts)),
         }
     }
 
-    fn send_sealed(&mut self, fd: Fd, place: Place, parts: &[&[u8]]) -> usize {
-        let total: usize = parts.iter().map(|part| part.len()).sum();
-        if total == 0 || (self.crypt.keys.to(place).is(BUSY) && !self.flush(fd, place)) {
+    fn send_sealed<T: Transport, P: AsRef<[u8]>>(
+        &mut self,
+        transport: &mut T,
+        link: Link,
+        place: Place,
+        parts: &[P],
+    ) -> usize {
+        let total = total(parts);
+        if total == 0 || (self.crypt.keys.to(place).is(BUSY) && !self.flush(transport, link, place))
+        {
             return 0;
         }
         let mut half = self.crypt.keys.to(place);
         if half.is(OVER) {
-            // Nobody hears it: if it were refused, whoever sends would come back for it at once and for ever.
+            // The peer cannot read it: if it were refused, the sender would come back for it at once and for ever.
             return total;
         }
         let mut taken = usize::from(half.is(HELD));
@@ -37,11 +51,11 @@ impl Streams {
             self.scratch.clear();
             let write = |out: &mut Vec<u8>| copy(parts, taken, length, out);
             if !self.crypt.seal_data(place, &mut self.scratch, write) {
-                self.failed(fd);
+                self.failed(transport, link);
                 return total;
             }
             taken += length;
-            let sent = match socket::send(fd, &self.scratch) {
+            let sent = match transport.send(link, &[&self.scratch]) {
                 Sent::Bytes(sent) => sent,
                 Sent::Again => 0,
                 // The poller reports it as well, and then the connection ends.
@@ -49,7 +63,7 @@ impl Streams {
             };
             if sent < self.scratch.len() {
                 let rest = self.scratch[sent..].to_vec();
-                self.keep_sealed(fd, place, rest);
+                self.keep_sealed(link, place, rest);
                 return taken - 1;
             }
         }
@@ -65,31 +79,39 @@ impl Streams {
     }
 
     /// A key that may seal no more, and cannot be changed.
-    fn failed(&mut self, fd: Fd) {
+    fn failed<T: Transport>(&mut self, transport: &mut T, link: Link) {
         self.met(Trouble::Key, "its key has sealed all that it may");
-        // A reset would lose what is under way; the poller reports the end when the peer closes. Until then what is
-        // sent goes nowhere, as on a connection that has broken: the peer comes again with the position that it has.
-        self.shutdown(fd);
+        // A reset would lose bytes under way; the poller reports the end when the peer closes. Until then all sends are
+        // discarded, as on a broken connection: the client comes again with its last position.
+        self.shutdown(transport, link);
     }
 
-    /// Keeps what the socket refused; the sender must come back for its last byte.
-    fn keep_sealed(&mut self, fd: Fd, place: Place, rest: Vec<u8>) {
-        self.keep(fd, place, rest);
+    /// Keeps the bytes that the socket refused; the sender must come back for the last one.
+    fn keep_sealed(&mut self, link: Link, place: Place, rest: Vec<u8>) {
+        self.keep(link, place, rest);
         self.crypt.keys.to(place).set(HELD);
     }
 
-    /// Keeps sealed bytes for which nobody comes back.
-    pub(super) fn keep(&mut self, fd: Fd, place: Place, rest: Vec<u8>) {
+    /// Keeps sealed bytes that no sender comes back for.
+    pub(super) fn keep(&mut self, link: Link, place: Place, rest: Vec<u8>) {
         self.crypt.keys.to(place).set(BUSY);
         self.sealed_bytes += rest.capacity();
-        let busy = self.busy.entry(fd.0).or_default();
+        let busy = self.busy.entry(link.0).or_default();
         (busy.sealed, busy.sent) = (rest, 0);
     }
 
-    /// Sends what waits; whether it is out.
-    pub(super) fn flush(&mut self, fd: Fd, place: Place) -> bool {
-        let busy = self.busy.get_mut(&fd.0).expect("what is busy has an entry");
-        if let Sent::Bytes(sent) = socket::send(fd, &busy.sealed[busy.sent..]) {
+    /// Sends the bytes that wait; returns whether all are out.
+    pub(super) fn flush<T: Transport>(
+        &mut self,
+        transport: &mut T,
+        link: Link,
+        place: Place,
+    ) -> bool {
+        let busy = self
+            .busy
+            .get_mut(&link.0)
+            .expect("what is busy has an entry");
+        if let Sent::Bytes(sent) = transport.send(link, &[&busy.sealed[busy.sent..]]) {
             busy.sent += sent;
         }
         if busy.sent < busy.sealed.len() {
@@ -98,14 +120,116 @@ impl Streams {
         self.sealed_bytes -= busy.sealed.capacity();
         (busy.sealed, busy.sent) = (Vec::new(), 0);
         self.crypt.keys.to(place).clear(BUSY);
-        self.forget_idle(fd);
+        self.forget_idle(link);
         true
+    }
+
+    /// Ends the sending half, after a `close_notify`.
+    pub fn shutdown<T: Transport>(&mut self, transport: &mut T, link: Link) {
+        match self.table.get(link.0) {
+            Entry::Sealed(place) => self.alert(transport, link, place, Alert::CloseNotify),
+            Entry::Early => self.abandon(link),
+            Entry::Plain => {}
+        }
+        transport.shut_down(link);
+    }
+
+    /// Forgets a connection that the caller closes now; `orderly`: the peer is told first, as far as it listens.
+    pub fn closing<T: Transport>(&mut self, transport: &mut T, link: Link, orderly: bool) {
+        if self.fresh.take(link.0) && self.limits.proxied {
+            self.take_preface(link);
+        }
+        match self.table.get(link.0) {
+            Entry::Plain => return,
+            Entry::Early => {
+                self.abandon(link);
+                self.forget_early(link);
+            }
+            Entry::Sealed(place) => {
+                if orderly {
+                    self.alert(transport, link, place, Alert::CloseNotify);
+                }
+                if let Some(busy) = self.busy.remove(&link.0) {
+                    self.partial_bytes -= busy.partial.capacity();
+                    self.sealed_bytes -= busy.sealed.capacity();
+                }
+                self.crypt.remove(place);
+            }
+        }
+        self.table.set(link.0, Entry::Plain);
+    }
+
+    /// Sends an alert, unless one was sent before or other bytes are still under way.
+    pub(super) fn alert<T: Transport>(
+        &mut self,
+        transport: &mut T,
+        link: Link,
+        place: Place,
+        alert: Alert,
+    ) {
+        let half = self.crypt.keys.to(place);
+        if half.is(OVER) || half.is(BUSY) {
+            return;
+        }
+        self.scratch.clear();
+        self.crypt.seal_alert(place, alert, &mut self.scratch);
+        // If the socket does not even take this, the peer does not read; the end of the stream follows.
+        let _ = transport.send(link, &[&self.scratch]);
+    }
+
+    /// The interest to register when the broker asks for this one: write interest is added while sealed bytes wait.
+    pub fn interest(&mut self, link: Link, read: bool, write: bool) -> (bool, bool) {
+        let Entry::Sealed(place) = self.table.get(link.0) else {
+            return (read, write);
+        };
+        if !self.crypt.keys.to(place).is(BUSY) {
+            return (read, write);
+        }
+        let busy = self
+            .busy
+            .get_mut(&link.0)
+            .expect("what is busy has an entry");
+        (busy.unread, busy.waits) = (!read, write);
+        (read, true)
+    }
+
+    /// The socket is writable again: sends the bytes that wait. Returns whether the caller has more to send: false while
+    /// bytes still wait, and when the caller did not ask to write.
+    pub fn writable<T: Transport>(&mut self, transport: &mut T, link: Link, token: u64) -> bool {
+        match self.table.get(link.0) {
+            Entry::Plain => true,
+            Entry::Early => {
+                self.flush_early(transport, link, token);
+                false
+            }
+            Entry::Sealed(place) => {
+                let half = self.crypt.keys.to(place);
+                if !half.is(BUSY) {
+                    return true;
+                }
+                let busy = &self.busy[&link.0];
+                let (waits, read) = (half.is(HELD) || busy.waits, !busy.unread);
+                if !self.flush(transport, link, place) {
+                    return false;
+                }
+                if !waits && transport.interest(link, token, read, false).is_err() {
+                    self.ended.push(token);
+                }
+                waits
+            }
+        }
     }
 }
 
-/// Appends `length` bytes of the parts, from the byte `from` on.
-fn copy(parts: &[&[u8]], mut from: usize, mut length: usize, out: &mut Vec<u8>) {
+/// How many bytes the parts have.
+fn total<P: AsRef<[u8]>>(parts: &[P]) -> usize {
+    parts.iter().map(|part| part.as_ref().len()).sum()
+}
+
+/// Appends `length` bytes of the parts, beginning at byte `from`.
+fn copy<P: AsRef<[u8]>>(parts: &[P], mut from: usize, mut length: usize, out: &mut Vec<u8>) {
     for part in parts {
+        let part = part.as_ref();
         let skipped = from.min(part.len());
         from -= skipped;
         let piece = &part[skipped..];
@@ -123,6 +247,7 @@ mod tests {
     use super::super::cipher::{Cipher, Secret};
     use super::super::{Handle, Limits, Source};
     use super::*;
+    use crate::kernel::{Kernel, entrance, steering};
 
     #[test]
     fn a_key_of_tls_12_that_is_used_up_ends_the_connection_once_and_nobody_comes_back_for_the_rest()
@@ -142,7 +267,9 @@ mod tests {
             proxied: false,
         };
         let (ours, mut theirs) = UnixStream::pair().unwrap();
-        let fd = Fd(ours.into_raw_fd() as u32);
+        let link = Link(ours.into_raw_fd() as u32);
+        let mut sockets =
+            Kernel::open(&[], entrance::Limits::default(), &steering::Group::new()).unwrap();
         let mut streams = Streams::new(Handle::new(source).unwrap(), limits);
         let secret = Secret::of(&[&[7; 28]]);
         let cipher = Cipher::Old128;
@@ -151,10 +278,10 @@ mod tests {
             .crypt
             .keys
             .insert(cipher, (&secret, last), (&secret, 0));
-        streams.table.set(fd.0, Entry::Sealed(place));
-        assert_eq!(streams.send(fd, &[b"the last"]), Some(8));
+        streams.table.set(link.0, Entry::Sealed(place));
+        assert_eq!(streams.send(&mut sockets, link, &[b"the last"]), Some(8));
         for _ in 0..3 {
-            let sent = streams.send(fd, &[b"too", b" late"]);
+            let sent = streams.send(&mut sockets, link, &[b"too".as_slice(), b" late"]);
             assert_eq!(sent, Some(8), "who sends has nothing to come back for");
             assert_eq!(streams.stats().of(Trouble::Key), 1, "it is ended once");
         }
@@ -163,7 +290,7 @@ mod tests {
         // A record of data, then an alert: header, explicit nonce, tag.
         assert_eq!(heard.len(), (29 + 8) + (29 + 2));
         assert_eq!((heard[0], heard[37]), (23, 21));
-        streams.closing(fd, true);
-        socket::close(fd);
+        streams.closing(&mut sockets, link, true);
+        sockets.close(link);
     }
 }

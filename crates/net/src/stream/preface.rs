@@ -1,33 +1,33 @@
-//! Where a PROXY header ends (version 2, HAProxy's `proxy-protocol.txt`, section 2.2): what follows it may be TLS, and the header itself
-//! is not. It is handed on as it comes; whoever listens reads it and decides what it is worth.
+//! Where a PROXY header ends (version 2, HAProxy's `proxy-protocol.txt`, section 2.2): TLS may follow the header, but the
+//! header itself is plain. It is passed on as it comes; the caller reads it and decides whether to believe it.
 
-/// What every header begins with.
+/// The first bytes of every header.
 const SIGNATURE: [u8; 12] = *b"\r\n\r\n\0\r\nQUIT\n";
 /// Signature, version and command, family and transport, length of the rest.
 const FIXED_BYTES: usize = 16;
 
-/// How far a connection is in its header.
+/// How much of its header a connection has sent.
 #[derive(Clone, Copy, Default)]
 pub struct Preface {
     /// Bytes that have come.
     seen: usize,
-    /// The length of what follows the fixed part, as far as it has come.
+    /// The length of the part after the fixed one, as far as it has come.
     rest: u16,
 }
 
-/// What lies at the beginning of some bytes.
+/// The kind of bytes at the beginning of a piece.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Part {
-    /// Nothing but the header, which goes on.
+    /// Only header bytes, and the header goes on.
     Header,
-    /// So many bytes of the header, and then what follows it.
+    /// So many bytes of the header, and then the bytes that follow it.
     End(usize),
-    /// Something else.
+    /// No header.
     Other,
 }
 
 impl Preface {
-    /// Takes what came.
+    /// Takes received bytes.
     pub fn take(&mut self, bytes: &[u8]) -> Part {
         for (n, byte) in bytes.iter().enumerate() {
             if self.seen >= FIXED_BYTES {
@@ -88,7 +88,7 @@ mod tests {
                     }
                 };
                 assert_eq!(end, header.len(), "{rest} {cut}");
-                // Where it has ended, it stays so.
+                // After its end it stays so.
                 assert_eq!(preface.take(b"\x16"), Part::End(0));
             }
         }

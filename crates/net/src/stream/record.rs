@@ -1,9 +1,10 @@
-//! The records of established connections: what came is opened in place and its content moved together, what goes is
-//! sealed record by record (RFC 8446 sections 4.6.3, 5 and 6; RFC 5246 sections 6.2 and 7.2).
+//! The records of established connections: received records are opened in place and their content moved together, outgoing
+//! data is sealed record by record (RFC 8446 sections 4.6.3, 5 and 6; RFC 5246 sections 6.2 and 7.2).
 //!
-//! Invariants: however the stream of bytes is cut, the content is the same; nothing that a peer sends panics; after
-//! an error nothing more is read. A key update must be a record of its own, as every implementation sends it; it costs as
-//! much as a dozen records of data, so that a peer that sends little else is refused.
+//! Invariants: however the stream of bytes is cut, the content is the same; nothing that a peer sends panics; after an
+//! error nothing more is read. A key update must be a record of its own, as every implementation sends it; it costs as much
+//! as a dozen records of data, so a peer that sends little else is refused, and so is one that sends data records without
+//! bytes.
 //!
 //! Deliberately not here: sockets, and the bytes that wait for them.
 
@@ -33,20 +34,20 @@ const KEY_UPDATE: [u8; 4] = [24, 0, 0, 1];
 const WARNING: u8 = 1;
 const FATAL: u8 = 2;
 
-/// What became of the bytes of a connection.
+/// The state of a connection after its bytes were opened.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum After {
     /// More may come.
     Open,
-    /// The peer sends no more.
+    /// The peer ended its sending.
     End,
-    /// The peer has broken off, with an alert.
+    /// The peer sent an alert and aborted.
     Aborted,
-    /// The peer is to be told this, and that is all.
+    /// The peer broke the protocol: it is sent this alert, and the connection ends.
     Wrong(Alert),
 }
 
-/// Bytes that were opened: the first `plain` ones of the buffer; from `rest` on lies a record that is not whole.
+/// The result of opening: the first `plain` bytes of the buffer are content; at `rest` a partial record begins.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Opened {
     pub plain: usize,
@@ -54,7 +55,7 @@ pub struct Opened {
     pub after: After,
 }
 
-/// Both directions of the keys, and those that are expanded.
+/// The keys of both directions, and the expanded ones.
 pub struct Crypt {
     pub keys: Keys,
     pub to: Cache,
@@ -97,9 +98,13 @@ impl Crypt {
             if range.len() > PLAIN_MAX {
                 break After::Wrong(Alert::RecordOverflow);
             }
+            let is_data = content == Content::Data as u8;
+            if is_data && half.data(range.len()) {
+                break After::Wrong(Alert::UnexpectedMessage);
+            }
             let range = rest + range.start..rest + range.end;
             rest += length;
-            if content == Content::Data as u8 {
+            if is_data {
                 plain += range.len();
                 let to = plain - range.len();
                 bytes.copy_within(range, to);
@@ -116,7 +121,7 @@ impl Crypt {
         Opened { plain, rest, after }
     }
 
-    /// A record that is no data.
+    /// Handles a record that is not data.
     fn other(&mut self, place: Place, content: u8, bytes: &[u8]) -> After {
         match (Content::of(content), bytes) {
             (Some(Content::Alert), &[level, description]) => match description {
@@ -131,7 +136,7 @@ impl Crypt {
                 After::Wrong(Alert::NoRenegotiation)
             }
             (Some(Content::Handshake), [head @ .., asks @ (0 | 1)]) if *head == KEY_UPDATE => {
-                // It counts the records of its key, itself among them.
+                // The number counts the records of the present key, this one included.
                 let others = self.keys.from(place).seq() - 1;
                 let after = self.idle(place, others);
                 if after != After::Open {
@@ -150,8 +155,8 @@ impl Crypt {
         }
     }
 
-    /// After a record that brings no data, with so many others before it (RFC 8446 section 6.2: a message that is
-    /// "inappropriate" where it stands is answered so).
+    /// Counts a record that brings no data, with so many others before it. Too many are answered as RFC 8446 section 6.2
+    /// has it for a message that is "inappropriate" where it stands.
     fn idle(&mut self, place: Place, others: u64) -> After {
         match self.keys.from(place).idle(others) {
             true => After::Wrong(Alert::UnexpectedMessage),
@@ -159,8 +164,8 @@ impl Crypt {
         }
     }
 
-    /// Appends a record of data to `out`, whose content `write` appends, and before it a key update where one is due.
-    /// False when the key may seal no more and cannot be changed: the connection has to end.
+    /// Appends a record of data to `out`, whose content `write` appends, after a key update where one is due. False when
+    /// the key may seal no more and cannot be changed: the connection has to end.
     pub fn seal_data(
         &mut self,
         place: Place,
@@ -234,8 +239,80 @@ fn length_of(cipher: Cipher, bytes: &[u8]) -> Result<Option<usize>, Alert> {
     Ok(Some(HEADER_BYTES + sealed))
 }
 
-/// The length of a record that [`Crypt::open`] has found good so far, with its header; none while that is not whole.
+/// The length of a record, with its header, that [`Crypt::open`] has checked so far; none while the header is not whole.
 pub fn length(bytes: &[u8]) -> Option<usize> {
     let [.., high, low] = bytes.first_chunk::<HEADER_BYTES>()?;
     Some(HEADER_BYTES + usize::from(u16::from_be_bytes([*high, *low])))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::cipher::Secret;
+    use super::super::keys::IDLE_MAX;
+    use super::*;
+
+    const CIPHERS: [Cipher; 6] = [
+        Cipher::Aes128,
+        Cipher::Aes256,
+        Cipher::ChaCha,
+        Cipher::Old128,
+        Cipher::Old256,
+        Cipher::OldChaCha,
+    ];
+
+    /// A peer that hears itself: it opens the records that it seals.
+    struct Echo(Crypt, Place);
+
+    impl Echo {
+        fn new(cipher: Cipher) -> Echo {
+            let mut crypt = Crypt::new();
+            let secret = || Secret::of(&[&[7; 48][..cipher.secret_bytes()]]);
+            let place = crypt.keys.insert(cipher, (&secret(), 0), (&secret(), 0));
+            Echo(crypt, place)
+        }
+
+        /// Seals a record of data for each of these and opens them; returns the number of content bytes and the
+        /// connection's state.
+        fn bring(&mut self, records: &[&[u8]]) -> (usize, After) {
+            let mut out = Vec::new();
+            for data in records {
+                let write = |out: &mut Vec<u8>| out.extend_from_slice(data);
+                assert!(self.0.seal_data(self.1, &mut out, write));
+            }
+            let opened = self.0.open(self.1, &mut out);
+            (opened.plain, opened.after)
+        }
+    }
+
+    #[test]
+    fn data_without_bytes_ends_the_connection_unless_some_come_between() {
+        const MOST: usize = IDLE_MAX as usize;
+        let wrong = After::Wrong(Alert::UnexpectedMessage);
+        for cipher in CIPHERS {
+            let mut echo = Echo::new(cipher);
+            for _ in 0..10 {
+                assert_eq!(
+                    echo.bring(&[&b""[..]; MOST]),
+                    (0, After::Open),
+                    "{cipher:?}"
+                );
+                assert_eq!(echo.bring(&[b"x"]), (1, After::Open), "{cipher:?}");
+            }
+            assert_eq!(echo.bring(&[&b""[..]; MOST + 1]), (0, wrong), "{cipher:?}");
+            // However the records come.
+            let mut echo = Echo::new(cipher);
+            let ended = (1..100).find(|_| echo.bring(&[b""]).1 == wrong);
+            assert_eq!(ended, Some(MOST + 1), "{cipher:?}");
+        }
+    }
+
+    #[test]
+    fn a_new_key_is_no_byte_of_data() {
+        let mut echo = Echo::new(Cipher::Aes128);
+        let ended = (1..100).find(|_| {
+            echo.0.keys.to(echo.1).set(UPDATE);
+            echo.bring(&[b"", b""]).1 != After::Open
+        });
+        assert_eq!(ended, Some(IDLE_MAX / 2 + 1));
+    }
 }

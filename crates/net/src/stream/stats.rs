@@ -1,36 +1,36 @@
-//! What a shard's TLS has met and what it holds, in numbers; and why connections were ended, in words.
+//! Counts and sizes of a shard's TLS, and the reasons why connections were ended.
 
 use rustls::Error;
 
-/// Why a connection was ended that had TLS, or should have had.
+/// Why a connection with TLS, or one that should have had TLS, was ended.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(u8)]
 pub enum Trouble {
-    /// What came is no handshake.
+    /// The first bytes are no handshake.
     Garbage,
     /// No version, cipher or protocol in common.
     Incompatible,
-    /// The client has shown no certificate, or one that is not good.
+    /// The client has shown no certificate, or an invalid one.
     Certificate,
     /// The client broke off with an alert: mostly it does not trust the server's certificate.
     Distrust,
     /// The client went away within its handshake.
     Gone,
-    /// The handshake was not over when the connection was ended: by the first deadline, or since the server stops.
+    /// The handshake was not over when the connection was ended: by the first deadline, or because the server stops.
     Slow,
     /// Too many handshakes were under way, and this was the oldest.
     Evicted,
-    /// The client says more than a handshake needs.
+    /// The client sent more than a handshake needs.
     TooLong,
-    /// What no client is to blame for.
+    /// An error that is not the client's fault.
     Internal,
     /// The client asked for another handshake.
     Renegotiation,
     /// A record that was changed on its way, is too long, or of a wrong kind.
     Record,
-    /// No room for records that come in part.
+    /// No room for partial records.
     Room,
-    /// The key has sealed all that it may.
+    /// The key has reached its limit of records.
     Key,
     /// A connection without TLS, where it is required.
     Plain,
@@ -58,7 +58,7 @@ impl Trouble {
         Trouble::Plain,
     ];
 
-    /// One word for it.
+    /// Its name, one word.
     pub const fn name(self) -> &'static str {
         match self {
             Trouble::Garbage => "garbage",
@@ -95,25 +95,25 @@ impl Trouble {
     }
 }
 
-/// What a shard has met since it began.
+/// Counts of a shard since it began.
 #[derive(Clone, Copy, Default, Debug, PartialEq, Eq)]
 pub struct Stats {
-    /// Handshakes that were made anew.
+    /// Full handshakes.
     pub handshakes: u64,
-    /// Those that went on where a former connection was.
+    /// Handshakes that resumed a former connection.
     pub resumed: u64,
-    /// Connections that were ended, by [`Trouble`].
+    /// Ended connections, by [`Trouble`].
     pub troubles: [u64; Trouble::COUNT],
 }
 
 impl Stats {
-    /// How many connections were ended for this.
+    /// How many connections were ended for this reason.
     pub fn of(&self, trouble: Trouble) -> u64 {
         self.troubles[trouble as usize]
     }
 }
 
-/// What a shard holds now.
+/// Present sizes of a shard.
 #[derive(Clone, Copy, Default, Debug, PartialEq, Eq)]
 pub struct Usage {
     /// Connections whose handshake is over.
@@ -122,9 +122,9 @@ pub struct Usage {
     pub under_way: u32,
     /// Bytes of the tables of keys.
     pub key_bytes: usize,
-    /// Bytes of the table by descriptor.
+    /// Bytes of the table by link.
     pub descriptor_bytes: usize,
-    /// Bytes of records that came in part, and of those that sockets refused.
+    /// Bytes of partial records, and of sealed ones that sockets refused.
     pub record_bytes: usize,
 }
 

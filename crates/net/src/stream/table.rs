@@ -1,21 +1,21 @@
-//! What a descriptor is: nothing at all for a plain connection, 4 bytes for one with TLS.
+//! The state of each link: nothing at all for a plain connection, 4 bytes for one with TLS.
 //!
-//! Descriptors are small numbers that are used again, so a table by number is dense where there are connections. It grows
-//! by chunks, and only where a descriptor has TLS.
+//! Links are small numbers that are used again, so a table indexed by link is dense. It grows by chunks, and only where a
+//! link has TLS.
 
 use super::cipher::Cipher;
 use super::keys::Place;
 
-/// Descriptors of a chunk: a page of the kernel's.
+/// Links of a chunk: a page of the kernel's.
 const CHUNK: usize = 1024;
-/// The upper bits say what a descriptor is, the lower ones which row it has.
+/// The upper bits hold the kind of the entry, the lower ones its row.
 const ROW_BITS: u32 = 29;
 const EARLY: u32 = 7;
 
-/// What a descriptor is.
+/// The state of a link.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Entry {
-    /// It has no TLS, or has not said so yet.
+    /// It has no TLS, or its first bytes have not come.
     Plain,
     /// Its handshake is not over.
     Early,
@@ -23,7 +23,7 @@ pub enum Entry {
     Sealed(Place),
 }
 
-/// Entries by descriptor.
+/// Entries by link.
 pub struct Table {
     chunks: Vec<Option<Box<[u32; CHUNK]>>>,
 }
@@ -33,19 +33,19 @@ impl Table {
         Table { chunks: Vec::new() }
     }
 
-    /// Bytes that it takes.
+    /// Bytes that it occupies.
     pub fn bytes(&self) -> usize {
         let full = self.chunks.iter().flatten().count();
         full * size_of::<[u32; CHUNK]>() + self.chunks.capacity() * size_of::<Option<Box<()>>>()
     }
 
     #[inline]
-    pub fn get(&self, fd: u32) -> Entry {
+    pub fn get(&self, link: u32) -> Entry {
         let chunk = self
             .chunks
-            .get(fd as usize / CHUNK)
+            .get(link as usize / CHUNK)
             .and_then(Option::as_ref);
-        let bits = chunk.map_or(0, |chunk| chunk[fd as usize % CHUNK]);
+        let bits = chunk.map_or(0, |chunk| chunk[link as usize % CHUNK]);
         if bits == 0 {
             return Entry::Plain;
         }
@@ -56,19 +56,16 @@ impl Table {
         }
     }
 
-    pub fn set(&mut self, fd: u32, entry: Entry) {
+    pub fn set(&mut self, link: u32, entry: Entry) {
         let bits = match entry {
             Entry::Plain => 0,
             Entry::Early => EARLY << ROW_BITS,
             Entry::Sealed(place) => {
-                assert!(
-                    place.row < 1 << ROW_BITS,
-                    "more connections than descriptors"
-                );
+                assert!(place.row < 1 << ROW_BITS, "more connections than links");
                 u32::from(place.cipher as u8) << ROW_BITS | place.row
             }
         };
-        let n = fd as usize / CHUNK;
+        let n = link as usize / CHUNK;
         if n >= self.chunks.len() {
             if bits == 0 {
                 return;
@@ -79,11 +76,11 @@ impl Table {
             return;
         }
         let chunk = self.chunks[n].get_or_insert_with(|| Box::new([0; CHUNK]));
-        chunk[fd as usize % CHUNK] = bits;
+        chunk[link as usize % CHUNK] = bits;
     }
 }
 
-/// A bit for each descriptor: whether its first bytes are still to come.
+/// A bit for each link: whether its first bytes are still to come.
 pub struct Fresh {
     words: Vec<u64>,
 }
@@ -93,21 +90,21 @@ impl Fresh {
         Fresh { words: Vec::new() }
     }
 
-    pub fn set(&mut self, fd: u32) {
-        let n = fd as usize / 64;
+    pub fn set(&mut self, link: u32) {
+        let n = link as usize / 64;
         if n >= self.words.len() {
             self.words.resize(n + 1, 0);
         }
-        self.words[n] |= 1 << (fd % 64);
+        self.words[n] |= 1 << (link % 64);
     }
 
-    /// Whether it was set; it no longer is.
-    pub fn take(&mut self, fd: u32) -> bool {
-        let Some(word) = self.words.get_mut(fd as usize / 64) else {
+    /// Clears the bit; returns whether it was set.
+    pub fn take(&mut self, link: u32) -> bool {
+        let Some(word) = self.words.get_mut(link as usize / 64) else {
             return false;
         };
-        let was = *word >> (fd % 64) & 1 == 1;
-        *word &= !(1 << (fd % 64));
+        let was = *word >> (link % 64) & 1 == 1;
+        *word &= !(1 << (link % 64));
         was
     }
 }

@@ -1,4 +1,5 @@
-//! What connections with TLS hold is counted as it is, and work on what comes in pieces is by the bytes that come.
+//! The counted memory of connections with TLS is what they really hold, and bytes that come in pieces cost work in
+//! proportion to the bytes, not to the pieces.
 
 #[allow(dead_code, reason = "other tests need the rest of it")]
 #[path = "../../../broker/tests/allocations/counting.rs"]
@@ -13,11 +14,11 @@ use counting::{allocations, grown_bytes};
 use crore_net::stream::{Clients, Handle, Source, Then};
 use pair::{Pair, client, source, suites};
 
-/// How far the count may be from what the allocator was asked for, for one connection: what `rustls` holds of a handshake
-/// is by version, cipher and the client's words.
+/// How far the count may be from the allocator's own, for one connection: the memory that `rustls` holds for a handshake
+/// depends on version, cipher and the client's messages.
 const OFF_BYTES: i64 = 4 << 10;
 
-/// By how much the count and the heap have grown when the server was brought these bytes.
+/// By how much the count and the heap have grown after the server received these bytes.
 fn brought(pair: &mut Pair, bytes: &[u8], cut: usize) -> (i64, i64) {
     let before = pair.streams.held_bytes() as i64;
     let grown = grown_bytes(|| pair.bring(bytes, &[cut]));
@@ -27,7 +28,7 @@ fn brought(pair: &mut Pair, bytes: &[u8], cut: usize) -> (i64, i64) {
 #[test]
 fn what_a_handshake_holds_is_counted() {
     let source = source();
-    // Tables of a shard are made once, and not by the handshake that comes first.
+    // The shard's tables are allocated once; the first handshake must not be charged for them.
     let mut first = Pair::new(
         Handle::new(source.clone()).unwrap(),
         client(&source, suites()[0]),
@@ -74,7 +75,7 @@ fn a_handshake_that_ends_otherwise_is_counted_no_longer() {
         match how {
             0 => pair.hang_up(),
             1 => pair.bring(&[0xff; 5000], &[5000]),
-            _ => pair.streams.closing(pair.fd, false),
+            _ => pair.closing(false),
         }
         let rows = pair.streams.held_bytes();
         assert!(rows < 2 << 10, "{how}: {rows} bytes");

@@ -1,21 +1,21 @@
-//! What is said on one side is heard on the other, however the bytes are cut and whatever the socket refuses.
+//! Bytes sent on one side arrive on the other, however they are cut and whatever the socket refuses.
 
 use crore_net::stream::{Handle, Then, Trouble};
 use proptest::prelude::*;
 
 use crate::pair::{Pair, client, source, suites};
 
-/// Bytes that tell where they belong.
+/// Bytes that differ by position.
 fn text(len: usize) -> Vec<u8> {
     (0..len).map(|n| (n % 251) as u8).collect()
 }
 
-/// Sends all of it, coming back for what was not taken as a sender does; the client reads in sips between.
+/// Sends all of it, coming back for refused bytes as a sender does; the client reads in sips between.
 fn send_all(pair: &mut Pair, bytes: &[u8], sip: usize) {
     let mut sent = 0;
     while sent < bytes.len() {
         let parts: Vec<&[u8]> = bytes[sent..].chunks(7000).collect();
-        let taken = pair.streams.send(pair.fd, &parts).expect("it has TLS");
+        let taken = pair.send(&parts).expect("it has TLS");
         sent += taken;
         while sent < bytes.len() {
             pair.sip(sip);
@@ -52,7 +52,7 @@ proptest! {
                 pair.bring(&out, &cuts);
             }
             if updates && suite.tls13().is_some() {
-                // It asks for one of ours too, which the next record brings.
+                // It asks for a key update of ours too, which the next record brings.
                 pair.client.refresh_traffic_keys().unwrap();
             }
             said.extend_from_slice(&text);
@@ -111,7 +111,7 @@ fn a_connection_that_waits_holds_nothing_but_its_keys() {
         pair.bring(&out[3000..], &[3000]);
         assert_eq!(pair.streams.usage().record_bytes, waiting, "{suite:?}");
         assert_eq!(pair.streams.usage().connections, 1);
-        pair.streams.closing(pair.fd, false);
+        pair.closing(false);
         assert_eq!(pair.streams.usage().connections, 0);
     }
 }
@@ -123,11 +123,11 @@ fn a_refused_record_goes_out_whole_before_the_next_and_its_sender_is_told() {
         let mut pair = Pair::new(Handle::new(source.clone()).unwrap(), client(&source, suite));
         pair.shake(&[1000]);
         let text = text(2_000_000);
-        let taken = pair.streams.send(pair.fd, &[&text]).unwrap();
+        let taken = pair.send(&[&text]).unwrap();
         assert!(taken < text.len(), "a socket does not take two megabytes");
-        assert_eq!(pair.streams.interest(pair.fd, true, false), (true, true));
+        assert_eq!(pair.streams.interest(pair.link, true, false), (true, true));
         assert!(!pair.writable(), "nobody has read");
-        assert_eq!(pair.streams.send(pair.fd, &[&text[taken..]]), Some(0));
+        assert_eq!(pair.send(&[&text[taken..]]), Some(0));
         send_all(&mut pair, &text[taken..], 3000);
         pair.read();
         assert!(pair.got == text, "{suite:?}: {} bytes", pair.got.len());
@@ -184,9 +184,9 @@ fn a_farewell_ends_the_hearing_and_is_answered_when_we_close() {
         let out = pair.outgoing();
         pair.bring(&out, &[5]);
         assert_eq!(pair.then, Then::End);
-        // Who has said its last word may still be spoken to.
-        assert_eq!(pair.streams.send(pair.fd, &[b"bye"]), Some(3));
-        pair.streams.shutdown(pair.fd);
+        // After its `close_notify` a peer can still receive.
+        assert_eq!(pair.send(&[b"bye"]), Some(3));
+        pair.streams.shutdown(&mut pair.sockets, pair.link);
         pair.read();
         assert_eq!(pair.got, b"bye");
         assert!(pair.ended);

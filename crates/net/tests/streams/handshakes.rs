@@ -1,6 +1,8 @@
 //! How connections begin: sniffed, resumed, refused, replaced, and in their turn.
 
+use crore_net::Transport as _;
 use crore_net::stream::{Clients, ConfigError, Handle, Limits, Source, Then, Trouble};
+use crore_net::transport::Link;
 use proptest::prelude::*;
 use rustls::HandshakeKind;
 
@@ -10,7 +12,7 @@ fn under_way(pair: &Pair) -> usize {
     pair.streams.usage().under_way as usize
 }
 
-/// What is told of the connections that were ended, each of which must have been counted too.
+/// The reasons reported for ended connections; asserts that each was counted, too.
 fn troubles(pair: &mut Pair) -> Vec<Trouble> {
     let told: Vec<_> = pair
         .streams
@@ -59,7 +61,7 @@ fn a_replaced_certificate_is_shown_from_the_next_handshake_on_and_connections_st
     let mut second = Pair::new(handle.clone(), client(&new, suites()[0]));
     second.shake(&[500]);
     assert!(!second.client.is_handshaking());
-    first.streams.send(first.fd, &[b"still here"]);
+    first.send(&[b"still here"]);
     first.read();
     assert_eq!(first.got, b"still here");
     let mut third = Pair::new(handle, client(&old, suites()[0]));
@@ -115,11 +117,7 @@ fn plain_bytes_pass_unless_tls_is_required() {
     let mut pair = Pair::new(handle.clone(), client(&source, suites()[0]));
     pair.bring(b"GET / HTTP/1.1\r\n\r\n", &[1]);
     assert_eq!(pair.served, b"GET / HTTP/1.1\r\n\r\n");
-    assert_eq!(
-        pair.streams.send(pair.fd, &[b"plain"]),
-        None,
-        "the caller writes itself"
-    );
+    assert_eq!(pair.send(&[b"plain"]), None, "the caller writes itself");
     let required = Limits {
         required: true,
         ..LIMITS
@@ -166,7 +164,7 @@ fn a_proxy_header_is_handed_on_and_what_follows_it_says_what_the_connection_is()
         assert_eq!(refused.then, Then::Closed, "{cut}");
         assert_eq!(troubles(&mut refused), [Trouble::Plain]);
     }
-    // Without the header nothing is TLS: who listens refuses it.
+    // Without the header it is not TLS: the caller refuses it.
     let mut pair = Pair::with(handle, client(&source, suites()[0]), proxied);
     let hello = pair.outgoing();
     pair.bring(&hello, &[1000]);
@@ -236,14 +234,14 @@ fn who_leaves_a_handshake_is_gone_and_who_is_made_to_leave_it_was_slow() {
     left.hang_up();
     assert_eq!(troubles(&mut left), [Trouble::Gone]);
     assert_eq!(under_way(&left), 0);
-    left.streams.closing(left.fd, true);
+    left.closing(true);
     assert_eq!(
         left.streams.stats().of(Trouble::Slow),
         0,
         "it is counted once"
     );
     let mut late = begun();
-    late.streams.closing(late.fd, true);
+    late.closing(true);
     assert_eq!(troubles(&mut late), [Trouble::Slow]);
     assert_eq!(under_way(&late), 0);
 }
@@ -252,14 +250,14 @@ fn who_leaves_a_handshake_is_gone_and_who_is_made_to_leave_it_was_slow() {
 fn a_flight_without_end_is_refused() {
     let source = source();
     let handle = Handle::new(source.clone()).unwrap();
-    // Records of a handshake message that is never whole.
+    // Records of a handshake message that is never complete.
     let record = [
         &[22, 3, 1, 0x40, 0][..],
         &[1, 0xff, 0xff, 0xff],
         &[0; (1 << 14) - 4],
     ]
     .concat();
-    // At once it is more than anybody says before an answer.
+    // In one piece it is more than any client sends before an answer.
     for (cut, trouble) in [(100_000, Trouble::TooLong), (5_000, Trouble::Garbage)] {
         let mut pair = Pair::new(handle.clone(), client(&source, suites()[0]));
         pair.bring(&record.repeat(8), &[cut]);
@@ -284,19 +282,21 @@ fn a_handshake_that_only_begins_is_ended_by_those_that_come_after_it() {
         let (ours, mut theirs) = UnixStream::pair().unwrap();
         ours.set_nonblocking(true).unwrap();
         std::io::Write::write_all(&mut theirs, &hello[..40]).unwrap();
-        let fd = crore_net::Fd(ours.into_raw_fd() as u32);
-        pair.streams.opened(fd);
+        let link = Link(ours.into_raw_fd() as u32);
+        pair.streams.opened(link);
         let mut buffer = vec![0; crore_net::stream::BUFFER_MIN];
-        pair.streams.receive(fd, 100 + n as u64, &mut buffer);
-        others.push((fd, theirs));
+        let token = 100 + n as u64;
+        pair.streams
+            .receive(&mut pair.sockets, link, token, &mut buffer);
+        others.push((link, theirs));
     }
     assert_eq!(pair.streams.take_ended(), Some(crate::pair::TOKEN));
     assert_eq!(pair.streams.take_ended(), None);
     assert_eq!(under_way(&pair), LIMITS.handshakes_max);
     assert_eq!(pair.streams.stats().of(Trouble::Evicted), 1);
-    for (fd, _theirs) in others {
-        pair.streams.closing(fd, false);
-        crore_net::socket::close(fd);
+    for (link, _theirs) in others {
+        pair.streams.closing(&mut pair.sockets, link, false);
+        pair.sockets.close(link);
     }
     assert_eq!(under_way(&pair), 0);
 }

@@ -2,12 +2,13 @@
 
 use std::io::Write as _;
 
+use crore_net::Transport as _;
 use crore_net::stream::{Handle, Then, Trouble};
 use rustls::{AlertDescription, Error};
 
 use crate::pair::{Pair, client, source, suites};
 
-/// A connection with this one of the ciphers, its handshake over.
+/// An established connection with this cipher suite.
 fn established(suite: usize) -> Pair {
     let source = source();
     let mut pair = Pair::new(
@@ -19,8 +20,8 @@ fn established(suite: usize) -> Pair {
     pair
 }
 
-/// So often the client changes its key, each time after so many records of data, until the server ends it. Says how often
-/// it was let.
+/// The client changes its key up to `most` times, each time after so many records of data, until the server ends the
+/// connection. Returns how often it could.
 fn updates(pair: &mut Pair, most: usize, records: usize) -> usize {
     for n in 0..most {
         for _ in 0..records {
@@ -58,14 +59,14 @@ fn keys_may_be_changed_for_ever_by_whoever_says_something() {
     let mut pair = established(0);
     assert_eq!(updates(&mut pair, 300, 16), 300);
     assert_eq!(pair.served.len(), 300 * 16);
-    // All of them have asked for a new one of ours, and get one.
-    let sent = pair.streams.send(pair.fd, &[b"answer"]);
+    // Each of them has asked for a new key of ours, and gets one.
+    let sent = pair.send(&[b"answer"]);
     assert_eq!(sent, Some(6));
     pair.read();
     assert_eq!((pair.got.as_slice(), &pair.error), (&b"answer"[..], &None));
 }
 
-/// The bytes of a flight, in records of so many bytes of content.
+/// The bytes of a flight, in records with so many bytes of content.
 fn crumbs(flight: &[u8], content: usize) -> Vec<u8> {
     let mut out = Vec::new();
     let mut rest = flight;
@@ -94,13 +95,13 @@ fn a_handshake_in_crumbs_is_refused_and_one_in_small_records_is_not() {
             pair.shake(&[cut]);
             assert!(!pair.client.is_handshaking(), "{suite:?} {cut}");
 
-            // A hello of 600 bytes and more: padding in what no server knows.
+            // A hello of more than 600 bytes: padding in an extension that no server knows.
             let mut pair = Pair::new(handle.clone(), client(&source, suite));
             let mut hello = vec![22, 3, 1, 0, 0, 1, 0, 0x10, 0];
             hello.resize(5 + 4 + 0x1000, 0);
             hello[3..5].copy_from_slice(&(4 + 0x1000_u16).to_be_bytes());
             let hello = crumbs(&hello, 1);
-            // So many are taken, and not one more.
+            // So many are accepted, and not one more.
             pair.bring(&hello[..6 * 255], &[cut]);
             assert_eq!(pair.then, Then::Open, "{suite:?} {cut}");
             pair.bring(&hello[6 * 255..], &[cut]);
@@ -118,7 +119,7 @@ fn who_shows_no_certificate_may_not_say_more_than_a_record_before_an_answer() {
     let handle = Handle::new(source.clone()).unwrap();
     let mut pair = Pair::new(handle, client(&source, suites()[0]));
     let before = pair.streams.held_bytes();
-    // Records of a message that is never whole.
+    // Records of a message that is never complete.
     let record = [
         &[22, 3, 1, 0x10, 0][..],
         &[1, 0, 0xff, 0xff],
@@ -135,13 +136,13 @@ fn who_shows_no_certificate_may_not_say_more_than_a_record_before_an_answer() {
     }
     assert_eq!(pair.then, Then::Closed);
     assert_eq!(pair.streams.stats().of(Trouble::TooLong), 1);
-    // Twice a record, as vectors grow, and what the handshake itself holds.
+    // Twice a record, as vectors grow, and the handshake itself.
     assert!(most < 48 << 10, "{most} bytes");
 }
 
-/// Whether the poller has anything to say.
+/// Whether the poller reports anything.
 fn reported(pair: &mut Pair) -> bool {
-    pair.driver.wait(Some(0)).expect("a poller") > 0
+    pair.sockets.wait(Some(0)).expect("a poller") > 0
 }
 
 #[test]
@@ -155,13 +156,13 @@ fn who_has_sent_all_while_its_handshake_waits_is_not_reported_as_over() {
     pair.put(&hello);
     pair.receive();
     // The turn ends before its step was done.
-    pair.streams.end_turn(&mut pair.driver);
+    pair.streams.end_turn(&mut pair.sockets);
     pair.finish();
     assert!(
         !reported(&mut pair),
         "it is over for whoever looks, and unread"
     );
-    // In the next turn it gets its answer, and its end is read.
+    // In the next turn the client gets its answer, and its end is read.
     pair.go_on();
     pair.read();
     assert!(reported(&mut pair));

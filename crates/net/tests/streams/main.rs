@@ -1,7 +1,7 @@
-//! Connections with TLS, held against `rustls`' own client over a socket: content, keys, tickets, and what bad peers
-//! get.
+//! Connections with TLS, tested against `rustls`' own client over a socket: content, keys, tickets, and bad peers.
 
 mod content;
 mod handshakes;
 mod hostile;
+mod memory;
 mod pair;

@@ -5,8 +5,10 @@ use std::os::fd::IntoRawFd;
 use std::os::unix::net::UnixStream;
 use std::sync::Arc;
 
+use crore_net::Transport as _;
+use crore_net::kernel::{Kernel, entrance, steering::Group};
 use crore_net::stream::{BUFFER_MIN, Handle, Limits, Source, Streams, Taken, Then};
-use crore_net::{Driver, Fd, socket};
+use crore_net::transport::Link;
 use rustls::crypto::aws_lc_rs;
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, ServerName};
@@ -33,7 +35,7 @@ pub fn source() -> Source {
     }
 }
 
-/// A client that trusts the certificate and offers this cipher alone.
+/// A client that trusts the certificate and offers only this cipher suite.
 pub fn client(source: &Source, suite: SupportedCipherSuite) -> Arc<ClientConfig> {
     let mut roots = RootCertStore::empty();
     let root = CertificateDer::from_pem_slice(&source.certificate).expect("PEM");
@@ -54,7 +56,7 @@ pub fn client(source: &Source, suite: SupportedCipherSuite) -> Arc<ClientConfig>
     Arc::new(config)
 }
 
-/// All that are spoken with an ECDSA key.
+/// All cipher suites that work with an ECDSA key.
 pub fn suites() -> [SupportedCipherSuite; 6] {
     use aws_lc_rs::cipher_suite::*;
     [
@@ -70,16 +72,16 @@ pub fn suites() -> [SupportedCipherSuite; 6] {
 pub struct Pair {
     pub streams: Streams,
     pub client: ClientConnection,
-    pub fd: Fd,
-    pub driver: Driver,
+    pub link: Link,
+    pub sockets: Kernel,
     wire: UnixStream,
     buffer: Vec<u8>,
-    /// What came to the server's side.
+    /// Bytes received by the server's side.
     pub served: Vec<u8>,
     pub then: Then,
-    /// What came to the client.
+    /// Bytes received by the client.
     pub got: Vec<u8>,
-    /// What the client says is wrong.
+    /// The client's error.
     pub error: Option<rustls::Error>,
     /// Whether the peer's end of the stream was seen.
     pub ended: bool,
@@ -95,17 +97,18 @@ impl Pair {
         for end in [&ours, &wire] {
             end.set_nonblocking(true).expect("non-blocking");
         }
-        let fd = Fd(ours.into_raw_fd() as u32);
-        let mut driver = Driver::new(8).expect("a driver");
-        driver.add(fd, TOKEN, true, false).expect("a registration");
+        let link = Link(ours.into_raw_fd() as u32);
+        let nobody = entrance::Limits::default();
+        let mut sockets = Kernel::open(&[], nobody, &Group::new()).expect("a poller");
+        sockets.open(link, TOKEN).expect("a registration");
         let mut streams = Streams::new(handle, limits);
-        streams.opened(fd);
+        streams.opened(link);
         let name = ServerName::try_from("localhost").expect("a name");
         Pair {
             streams,
             client: ClientConnection::new(config, name).expect("a client"),
-            fd,
-            driver,
+            link,
+            sockets,
             wire,
             buffer: vec![0; BUFFER_MIN],
             served: Vec::new(),
@@ -116,7 +119,7 @@ impl Pair {
         }
     }
 
-    /// What the client has to send.
+    /// The client's bytes to be sent.
     pub fn outgoing(&mut self) -> Vec<u8> {
         let mut out = Vec::new();
         while self.client.wants_write() {
@@ -160,11 +163,12 @@ impl Pair {
 
     /// The server reads.
     pub fn receive(&mut self) {
-        let taken = self.streams.receive(self.fd, TOKEN, &mut self.buffer);
+        let (sockets, buffer) = (&mut self.sockets, &mut self.buffer);
+        let taken = self.streams.receive(sockets, self.link, TOKEN, buffer);
         self.take(taken);
     }
 
-    /// A turn of the server.
+    /// One turn of the server.
     pub fn serve(&mut self) {
         self.receive();
         self.go_on();
@@ -172,15 +176,15 @@ impl Pair {
 
     /// The part of a turn that is for handshakes.
     pub fn go_on(&mut self) {
-        let (driver, buffer) = (&mut self.driver, &mut self.buffer);
-        while let Some((token, taken)) = self.streams.next_handshake(driver, buffer) {
+        let (sockets, buffer) = (&mut self.sockets, &mut self.buffer);
+        while let Some((token, taken)) = self.streams.next_handshake(sockets, buffer) {
             assert_eq!(token, TOKEN);
             self.served.extend_from_slice(&buffer[..taken.plain]);
             if taken.then != Then::Open {
                 self.then = taken.then;
             }
         }
-        self.streams.end_turn(driver);
+        self.streams.end_turn(sockets);
     }
 
     fn take(&mut self, taken: Taken) {
@@ -197,7 +201,7 @@ impl Pair {
         self.serve();
     }
 
-    /// The client reads what is there.
+    /// The client reads available bytes.
     pub fn read(&mut self) {
         let mut bytes = [0; 4096];
         loop {
@@ -235,7 +239,7 @@ impl Pair {
         }
     }
 
-    /// Until the handshake is over and all is quiet.
+    /// Exchanges bytes until the handshake is over and all is quiet.
     pub fn shake(&mut self, cuts: &[usize]) {
         for _ in 0..6 {
             let out = self.outgoing();
@@ -245,13 +249,23 @@ impl Pair {
     }
 
     pub fn writable(&mut self) -> bool {
-        self.streams.writable(self.fd, TOKEN, &mut self.driver)
+        self.streams.writable(&mut self.sockets, self.link, TOKEN)
+    }
+
+    /// The server sends; returns how many bytes were taken, if the connection has TLS.
+    pub fn send(&mut self, parts: &[&[u8]]) -> Option<usize> {
+        self.streams.send(&mut self.sockets, self.link, parts)
+    }
+
+    /// The server forgets the connection.
+    pub fn closing(&mut self, orderly: bool) {
+        self.streams.closing(&mut self.sockets, self.link, orderly);
     }
 }
 
 impl Drop for Pair {
     fn drop(&mut self) {
-        self.streams.closing(self.fd, true);
-        socket::close(self.fd);
+        self.closing(true);
+        self.sockets.close(self.link);
     }
 }

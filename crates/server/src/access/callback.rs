@@ -1,8 +1,8 @@
 //! The operator's own answer: an HTTP endpoint, with TLS or without, that is asked about each credential.
 //!
 //! `POST` with a JSON object, `{"token": ...}` or `{"user": ..., "password": ...}`. The answer 200 with
-//! `{"allow": true, "user": ..., "publish": [...], ..., "expires": ..., "cache_s": ...}` lets somebody in; 200 without
-//! `"allow": true`, 401 and 403 do not. Everything else, and silence, refuses for now: who cannot be asked cannot say yes.
+//! `{"allow": true, "user": ..., "publish": [...], ..., "expires": ..., "cache_s": ...}` lets the client in; 200 without
+//! `"allow": true`, 401 and 403 do not. Any other answer, and silence, refuses for now: an endpoint that fails lets nobody in.
 
 use std::io;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -15,14 +15,14 @@ use super::claims;
 use crate::client::http::Connection;
 use crate::client::server::Server;
 use crate::client::tls::Trust;
-use crate::config::access::Callback as Entry;
+use crate::settings::access::Callback as Entry;
 
 /// Bytes of an answer at most: some hundred filters.
 const ANSWER_BYTES_MAX: usize = 64 << 10;
 
 /// How often it is logged why it did not answer, at most.
 const TELL_EVERY: Duration = Duration::from_secs(60);
-/// What names the file of roots.
+/// The settings key of the file of roots.
 const CA_KEY: &str = "access.callback.ca";
 
 /// Where and how to ask.
@@ -39,7 +39,7 @@ pub struct Callback {
     pub concurrency: usize,
 }
 
-/// What the callback said, and for how many seconds it holds.
+/// The callback's answer, and for how many seconds it holds.
 pub type Said = (Result<Known, Refusal>, u32);
 
 impl Callback {
@@ -106,7 +106,7 @@ impl Callback {
         }
     }
 
-    /// Logs why nobody could be asked, not for each question.
+    /// Logs why the endpoint could not be asked, not for each question.
     fn tell(&self, why: &str) {
         let mut told = self.told.lock().unwrap_or_else(PoisonError::into_inner);
         if told.is_none_or(|last| last.elapsed() >= TELL_EVERY) {
@@ -161,7 +161,7 @@ impl Callback {
     }
 }
 
-/// What is asked; none where the credential is not text.
+/// The question as JSON; none where the credential is not text.
 fn request(question: &Question) -> Option<Value> {
     let secret = std::str::from_utf8(&question.secret).ok()?;
     Some(match &question.user {

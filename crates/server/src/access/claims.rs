@@ -1,4 +1,4 @@
-//! What a token's claims, or the answer of a callback, grant: the same JSON members in both.
+//! Reads the rights from a token's claims, or from the answer of a callback: the same JSON members in both.
 
 use crore_broker::access::{Grants, Refusal, Right};
 use serde_json::{Map, Value};

@@ -1,9 +1,9 @@
-//! Where the shards' questions are answered: one thread that keeps the books, and threads that do the work.
+//! Answers the shards' questions: one thread keeps the books, and other threads do the work.
 //!
-//! The books: who waits for which credential (one flight each, however many wait), what was answered lately, how many wait. They
-//! have one owner and no lock. The work: signatures, passwords and the callback have threads and queues of their own, so that a
-//! storm of passwords holds up no token. What is past `access.questions_max` in one of the queues is refused by the shard that asks,
-//! at once: somebody who is told to come back finds the answers of those before.
+//! The books: the connections that wait for each credential (one flight each, however many wait), recent answers, and how many wait.
+//! They have one owner and no lock. The work: signatures, passwords and the callback have threads and queues of their own, so that a
+//! storm of passwords holds up no token. A question past `access.questions_max` in one of the queues is refused at once: a client
+//! that is told to come back then finds the answers of those before it.
 //!
 //! Invariants: each question that was taken gets one answer; a question that was refused leaves nothing behind.
 
@@ -17,24 +17,24 @@ use std::time::{Duration, Instant};
 use anyhow::Context as _;
 use crore_broker::access::{Digest, Known, Question, Refusal, Verdict};
 use crore_broker::{ConnId, ShardId};
-use crore_net::{Sender, clock};
+use crore_net::clock;
 
-use super::{Checks, remedy};
-use crate::shard_loop::Letter;
+use super::checks::{Checks, remedy};
+use super::keys::header_members;
 
 /// Threads that verify signatures, which are short work.
 const TOKEN_THREADS: usize = 2;
-/// How long a refusal is believed: long enough that whoever tries again and again costs nothing, short enough for somebody who
-/// was just let in.
+/// How long a refusal is believed: long enough that a client that tries again and again costs nothing, short enough for one that
+/// was just given the right.
 const REFUSED_S: u32 = 5;
 /// How often one kind of refusal is logged, at most.
 const TELL_EVERY: Duration = Duration::from_secs(60);
 /// The stack of a thread that verifies; RSA needs most.
 const STACK_BYTES: usize = 512 << 10;
 
-/// What comes to the books.
+/// A note to the books.
 enum Note {
-    /// Somebody waits.
+    /// A connection waits for an answer.
     Asked(ShardId, ConnId, Question),
     /// Work is done, by the checks of this round.
     Found(Flown, Queue, Result<Known, Refusal>, u32),
@@ -50,11 +50,14 @@ enum Queue {
     Callback,
 }
 
-/// What waits in each queue, the work that is being done included.
+/// The number of questions that wait in each queue, those that are being worked on included.
 #[derive(Default)]
 struct Waiting([AtomicUsize; 3]);
 
-/// What a shard asks with.
+/// How a shard is answered.
+pub type Answer = Box<dyn Fn(ConnId, Verdict) + Send>;
+
+/// A shard's end of the desk: it asks with this.
 #[derive(Clone)]
 pub struct Asker {
     shard: ShardId,
@@ -83,7 +86,7 @@ impl Asker {
     }
 }
 
-/// The desk, as whoever started it holds it.
+/// The desk, for the thread that started it.
 pub struct Desk {
     notes: Notes<Note>,
 }
@@ -93,17 +96,14 @@ impl Desk {
     ///
     /// # Errors
     /// There is no thread to be had.
-    pub fn start(
-        checks: Arc<Checks>,
-        shards: Vec<Sender<Letter>>,
-    ) -> anyhow::Result<(Desk, Asker)> {
+    pub fn start(checks: Arc<Checks>, shards: Vec<Answer>) -> anyhow::Result<(Desk, Asker)> {
         let (notes, inbox) = mpsc::channel();
         let open = Arc::new(AtomicUsize::new(0));
         let asker = Asker {
             shard: 0,
             notes: notes.clone(),
             open: Arc::clone(&open),
-            // Those who wait for one flight wait together: they cost a row, not work.
+            // Connections that wait for one flight wait together: they cost a row, not work.
             open_max: OPEN_MAX,
         };
         let books = Books {
@@ -122,7 +122,7 @@ impl Desk {
         Ok((Desk { notes }, asker))
     }
 
-    /// Verifies by these from now on; what was answered before is forgotten.
+    /// Verifies by these from now on; earlier answers are forgotten.
     pub fn replace(&self, checks: Arc<Checks>) {
         // The thread ends with the process.
         let _ = self.notes.send(Note::Checks(checks));
@@ -171,18 +171,18 @@ impl Answers {
     }
 }
 
-/// A credential that is being looked at, and by which checks: how often they were replaced. Who asks after that is not
-/// answered by what held before.
+/// A credential that is being looked at, and by which checks: how often they were replaced. A question that comes after a
+/// replacement does not share the answer of the checks before it.
 type Flown = (Digest, u64);
 
-/// Who waits for an answer, and in which round of its shard it asked.
+/// The connection that waits for an answer, and the round of its shard in which it asked.
 type Waits = (ShardId, ConnId, u32);
 
 struct Books {
     checks: Arc<Checks>,
     /// How often those were replaced.
     round: u64,
-    shards: Vec<Sender<Letter>>,
+    shards: Vec<Answer>,
     notes: Notes<Note>,
     open: Arc<AtomicUsize>,
     waiting: Waiting,
@@ -211,7 +211,7 @@ impl Books {
                     self.found(flown, found, cache_s);
                 }
                 Note::Checks(checks) => {
-                    // What is under way is answered by what held when it was asked, and not kept.
+                    // Questions under way are answered by the checks that held when they were asked; those answers are not cached.
                     self.checks = checks;
                     self.round += 1;
                     self.answers = Answers::default();
@@ -242,13 +242,13 @@ impl Books {
         }
     }
 
-    /// Who answers this: the keys for a JWT, the users for a name that is theirs, else the callback.
+    /// The queue that answers this: the keys' for a JWT, the users' for a name that is theirs, else the callback's.
     fn queue(&self, question: &Question) -> Result<Queue, Refusal> {
         let checks = &self.checks;
         let callback = checks.callback.is_some();
         match &question.user {
             None => {
-                let is_jwt = super::keys::header_members(&question.secret).is_some();
+                let is_jwt = header_members(&question.secret).is_some();
                 match (checks.keys.is_empty(), callback) {
                     (false, _) if is_jwt || !callback => Ok(Queue::Tokens),
                     (_, true) => Ok(Queue::Callback),
@@ -310,7 +310,7 @@ impl Books {
         Some(jobs)
     }
 
-    /// Work is done: tells all who waited, and remembers it.
+    /// Work is done: tells all connections that waited, and remembers it.
     fn found(&mut self, flown: Flown, found: Result<Known, Refusal>, cache_s: u32) {
         let digest = flown.0;
         let now_unix_s = clock::unix_s();
@@ -350,7 +350,7 @@ impl Books {
                 believed_until_unix_s: u32::try_from(end_unix_s).unwrap_or(u32::MAX),
                 round: *round,
             };
-            self.shards[usize::from(*shard)].post(Letter::Verdict(*conn, verdict));
+            self.shards[usize::from(*shard)](*conn, verdict);
             self.open.fetch_sub(1, Relaxed);
         }
     }
@@ -383,7 +383,7 @@ fn work(queue: Queue, inbox: &Mutex<Receiver<Job>>, notes: &Notes<Note>) {
     let mut connection = None;
     loop {
         let job = inbox.lock().unwrap_or_else(PoisonError::into_inner).recv();
-        // The queue was replaced: nobody sends to this one any more.
+        // The queue was replaced: nothing more is sent to this one.
         let Ok(Job {
             checks,
             round,

@@ -14,7 +14,7 @@ use jsonwebtoken::{Algorithm, DecodingKey, Validation};
 use serde_json::{Map, Value};
 
 use super::claims;
-use crate::config::access::{Access, Key as Entry};
+use crate::settings::access::{Access, Key as Entry};
 
 /// The algorithms, as settings and tokens call them.
 pub const ALGORITHMS: [(&str, Algorithm); 4] = [
@@ -23,11 +23,11 @@ pub const ALGORITHMS: [(&str, Algorithm); 4] = [
     ("ES256", Algorithm::ES256),
     ("EdDSA", Algorithm::EdDSA),
 ];
-/// What HS256 needs (RFC 7518 section 3.2).
+/// Least length of a secret for HS256, in bytes (RFC 7518 section 3.2).
 pub const SECRET_BYTES_MIN: usize = 32;
 /// A file of keys is small; anything larger is another file.
 const FILE_BYTES_MAX: u64 = 1 << 20;
-/// What a PEM file begins with.
+/// The beginning of a PEM file.
 const PEM_BEGINS: &[u8] = b"-----BEGIN ";
 
 /// A key and the only algorithm that it is for.
@@ -75,10 +75,10 @@ impl Keys {
         self.keys.is_empty()
     }
 
-    /// Who a token makes of somebody at this Unix second.
+    /// The user and the rights that a token proves at this Unix second.
     ///
     /// # Errors
-    /// Why it is worth nothing.
+    /// The reason why the token is refused.
     pub fn verify(&self, token: &[u8], now_unix_s: u64) -> Result<Known, Refusal> {
         let header = header(token)?;
         let of_kid = |key: &&Key| match (&header.kid, &key.kid) {
@@ -94,7 +94,7 @@ impl Keys {
         self.who(&claims.ok_or(Refusal::Signature)?, now_unix_s)
     }
 
-    /// Whom these claims, which a key of ours has signed, speak of.
+    /// The user and the rights in these claims, which one of our keys has signed.
     fn who(&self, claims: &Map<String, Value>, now_unix_s: u64) -> Result<Known, Refusal> {
         let end = claims::moment(claims, "exp")?.map(|end| end.saturating_add(self.leeway_s));
         if end.is_some_and(|end| end <= now_unix_s) {
@@ -123,14 +123,14 @@ impl Keys {
 /// The head of a token.
 fn header(token: &[u8]) -> Result<jsonwebtoken::Header, Refusal> {
     let header = jsonwebtoken::decode_header(token).map_err(|_| {
-        // An algorithm that nobody knows is no reason to say that the token cannot be read.
+        // A token with an unknown algorithm is told apart from one that cannot be read.
         match header_members(token) {
             Some(members) if members.get("alg").is_some_and(Value::is_string) => Refusal::Algorithm,
             _ => Refusal::Malformed,
         }
     })?;
     match header_members(token) {
-        // RFC 7515 section 4.1.11: what must be understood and is not.
+        // RFC 7515 section 4.1.11: extensions that must be understood, and are not.
         Some(members) if !members.contains_key("crit") => Ok(header),
         _ => Err(Refusal::Malformed),
     }
@@ -223,7 +223,7 @@ fn not_offered(name: &str) -> String {
     format!("`{name}` is not offered; write HS256, RS256, ES256 or EdDSA")
 }
 
-/// A secret's bytes: a text file ends in a line end that nobody meant.
+/// A secret's bytes: a text file ends in a line end that is not part of the secret.
 pub fn trimmed(secret: &[u8]) -> &[u8] {
     let end = secret.iter().rposition(|b| !matches!(b, b'\r' | b'\n'));
     &secret[..end.map_or(0, |end| end + 1)]

@@ -1,129 +1,30 @@
-//! Who somebody is: what the shards ask about credentials, answered on threads of its own.
+//! Identifies clients: the shards' questions about credentials are answered here, on threads of their own.
 //!
-//! [`Checks`] is what the operator set, read and ready to verify with: [`keys`] for tokens, [`users`] for passwords,
+//! [`Checks`] holds the operator's settings, read and ready to verify with: [`keys`] for tokens, [`users`] for passwords,
 //! [`callback`] for an endpoint of the operator's. [`desk`] takes the shards' questions, keeps one flight per credential and
-//! the answers for a while, and hands the work to its threads. What is granted is decided by the shards.
+//! the answers for a while, and hands the work to its threads. The shards decide what the rights permit.
 //!
-//! Invariants: a question that was taken is answered once; what fails is refused; no secret is logged.
+//! Invariants: a question that was taken is answered once; a check that fails refuses the client; no secret is logged.
 
 mod callback;
+mod checks;
 mod claims;
 mod desk;
 pub mod keys;
-pub mod tool;
 mod users;
 
-use std::sync::Arc;
-
 use crore_broker::ShardId;
-use crore_broker::access::Refusal;
-use crore_net::Sender;
 
-use crate::config::access::Access;
-use crate::shard_loop::Letter;
-use callback::Callback;
-pub use desk::{Asker, Desk};
-use keys::Keys;
-use users::Users;
-
-/// What verifies: read once, then shared by all threads.
-#[derive(Debug)]
-pub struct Checks {
-    keys: Keys,
-    users: Users,
-    callback: Option<Callback>,
-    /// How long an answer is believed.
-    cache_s: u32,
-    cache_entries: usize,
-    questions_max: usize,
-    /// Threads that verify passwords.
-    password_threads: usize,
-}
-
-impl Checks {
-    /// Reads what the operator set, with the files that it names.
-    ///
-    /// # Errors
-    /// All that is wrong with it: the path of the key in the settings, and what to write instead.
-    pub fn new(access: &Access) -> Result<Checks, Vec<(String, String)>> {
-        let mut errors = Vec::new();
-        let keys = Keys::read(access, &mut errors);
-        let users = Users::read(access, &mut errors);
-        let callback = access.callback.as_ref().and_then(|entry| {
-            Callback::new(entry)
-                .map_err(|error| errors.push(error))
-                .ok()
-        });
-        if !errors.is_empty() {
-            return Err(errors);
-        }
-        Ok(Checks {
-            keys,
-            users,
-            callback,
-            cache_s: access.cache_s,
-            cache_entries: access.cache_entries,
-            questions_max: access.questions_max,
-            password_threads: match access.password_threads {
-                0 => default_threads(),
-                some => some,
-            },
-        })
-    }
-}
-
-/// A quarter of the cores: the rest is the shards'.
-fn default_threads() -> usize {
-    crore_net::affinity::cores().len().div_ceil(4)
-}
+use crate::settings::access::Access;
+pub use checks::{Checks, checks, remedy};
+pub use desk::{Answer, Asker, Desk};
 
 /// Starts the threads, also where nothing is decided yet: a reload may change that.
 ///
 /// # Errors
 /// The settings cannot be read any more, or there is no thread to be had.
-pub fn start(
-    access: Option<&Access>,
-    shards: &[Sender<Letter>],
-) -> anyhow::Result<(Desk, Vec<Asker>)> {
-    let checks = checks(access)?;
-    let (desk, asker) = Desk::start(checks, shards.to_vec())?;
-    let askers = (0..shards.len()).map(|shard| asker.of(shard as ShardId));
-    Ok((desk, askers.collect()))
-}
-
-/// What to verify with by these settings.
-///
-/// # Errors
-/// As [`Checks::new`], in lines.
-pub fn checks(access: Option<&Access>) -> anyhow::Result<Arc<Checks>> {
-    let access = access.cloned().unwrap_or_default();
-    Checks::new(&access).map(Arc::new).map_err(|errors| {
-        let lines: Vec<String> = errors
-            .iter()
-            .map(|(path, what)| format!("{path}: {what}"))
-            .collect();
-        anyhow::anyhow!(lines.join("\n"))
-    })
-}
-
-/// What the operator can do about a refusal.
-pub fn remedy(refusal: Refusal) -> &'static str {
-    match refusal {
-        Refusal::Malformed => "`crore token inspect` shows what is wrong with a token",
-        Refusal::TooLong => {
-            "grant fewer filters, or raise access.token_bytes and limits.head_bytes"
-        }
-        Refusal::Algorithm => "a key is bound to one algorithm: [[access.key]] alg",
-        Refusal::Signature => "the issuer's key must stand in [[access.key]]",
-        Refusal::Expired => "the client must get a new token; compare the clocks",
-        Refusal::NotYet => "compare the clocks, or raise access.leeway_s",
-        Refusal::Stranger => "compare with access.audience and access.issuer",
-        Refusal::Claims => "docs/ACCESS.md lists the claims and their forms",
-        Refusal::Password => "`crore token hash` makes the entry of [[access.user]]",
-        Refusal::Denied => "the callback at access.callback.url said no",
-        Refusal::Unreachable => {
-            "the callback at access.callback.url must answer 200, 401 or 403 within access.callback.timeout_s"
-        }
-        Refusal::Busy => "raise access.questions_max or access.password_threads, or access.cache_s",
-    }
+pub fn start(access: Option<&Access>, shards: Vec<Answer>) -> anyhow::Result<(Desk, Vec<Asker>)> {
+    let count = shards.len() as ShardId;
+    let (desk, asker) = Desk::start(checks(access)?, shards)?;
+    Ok((desk, (0..count).map(|shard| asker.of(shard)).collect()))
 }

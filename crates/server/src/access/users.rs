@@ -1,6 +1,6 @@
 //! Users of the settings file, with hashed passwords: argon2 in the PHC form (RFC 9106).
 //!
-//! Invariant: a name that nobody has costs as much time as a wrong password.
+//! Invariant: an unknown name costs as much time as a wrong password.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -10,7 +10,7 @@ use argon2::password_hash::PasswordVerifier;
 use argon2::password_hash::phc::PasswordHash;
 use crore_broker::access::{Grants, Known, Refusal};
 
-use crate::config::access::Access;
+use crate::settings::access::Access;
 
 /// Memory of one verification at most, in KiB: each thread takes so much.
 const MEMORY_KIB_MAX: u32 = 256 << 10;
@@ -26,7 +26,7 @@ struct User {
 #[derive(Default)]
 pub struct Users {
     users: HashMap<Box<[u8]>, User>,
-    /// Against which the password of a name that nobody has is verified.
+    /// The hash against which the password of an unknown name is verified.
     stand_in: Option<PasswordHash>,
 }
 
@@ -80,12 +80,12 @@ impl Users {
         self.users.is_empty()
     }
 
-    /// Whether somebody has this name.
+    /// Whether there is a user of this name.
     pub fn has(&self, name: &[u8]) -> bool {
         self.users.contains_key(name)
     }
 
-    /// Who this is. Takes some ten milliseconds and megabytes, by the hash.
+    /// The user of this name, if the password is right. Takes some ten milliseconds and megabytes, by the hash.
     ///
     /// # Errors
     /// [`Refusal::Password`].

@@ -4,7 +4,24 @@
 use crore_broker::{Accounts, Stats, Tables};
 use crore_net::stream::{Stats as TlsStats, Usage as TlsUsage};
 
-use super::Turns;
+/// A shard thread's turns, and the bytes that it moves.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Turns {
+    /// Turns.
+    pub turns: u64,
+    /// Nanoseconds in which it did not wait.
+    pub busy_ns: u64,
+    /// The longest turn of the last one to two seconds in which it turned.
+    pub longest_ns: u64,
+    /// Bytes that came from sockets.
+    pub received_bytes: u64,
+    /// Bytes that sockets took.
+    pub sent_bytes: u64,
+    /// Connections that were turned away before they had a row.
+    pub shed: u64,
+    /// Connections that it has room for.
+    pub room: u64,
+}
 
 /// A struct of counters, as numbers and back.
 pub trait Cells: Sized {

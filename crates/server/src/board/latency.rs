@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 const FINE_BITS: u32 = 3;
 /// Classes of one doubling.
 const FINE: usize = 1 << FINE_BITS;
-/// What takes longer is counted as if it had taken so long: 2^26 us are 67 s.
+/// Longer latencies are counted as if they were this long: 2^26 us are 67 s.
 const TOP_BITS: u32 = 26;
 /// How many classes there are.
 pub const BUCKETS: usize = (TOP_BITS - FINE_BITS + 1) as usize * FINE;
@@ -92,7 +92,7 @@ impl Latency {
         self.sum_us += other.sum_us;
     }
 
-    /// What came since `earlier`.
+    /// The samples added since `earlier`.
     pub fn since(&self, earlier: &Latency) -> Latency {
         let counts = self.counts.iter().zip(&earlier.counts);
         Latency {

@@ -55,7 +55,7 @@ impl Head {
     }
 }
 
-/// What is left of the response's body (RFC 9112 section 6.3).
+/// The part of the response's body that is still to be read (RFC 9112 section 6.3).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Body {
     /// So many bytes.

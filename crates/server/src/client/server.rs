@@ -1,4 +1,4 @@
-//! Where the server is, whom to trust there, and how topics are written into its URLs.
+//! A server's address, the roots to trust there, and its URLs with topics.
 
 use std::fmt;
 use std::io;
@@ -25,11 +25,11 @@ pub struct Server {
     /// Without brackets.
     host: String,
     port: u16,
-    /// What stands before `/pub` and `/sub`; empty or beginning with `/`.
+    /// The path before `/pub` and `/sub`; empty or beginning with `/`.
     prefix: String,
-    /// What says who we are, if anything does.
+    /// The token that identifies us, if there is one.
     token: Option<String>,
-    /// Whom to trust, once that is said.
+    /// The roots to trust, once they are set.
     trust: Option<Trust>,
 }
 
@@ -45,7 +45,7 @@ impl Server {
     /// Reads a URL; without a port in it, it is the one that `default_port` gives for TLS or none.
     ///
     /// # Errors
-    /// What is no URL of a server.
+    /// The text is not the URL of a server.
     pub fn parse(url: &str, default_port: fn(bool) -> u16) -> Result<Server, String> {
         let form = || format!("`{url}` is not a server's URL; write one such as {DEFAULT_SERVER}");
         let secure = url
@@ -114,10 +114,10 @@ impl Server {
         }
     }
 
-    /// Whom to trust, where it is spoken to by TLS.
+    /// The roots to trust, where TLS is spoken.
     ///
     /// # Errors
-    /// Nobody has said it ([`Server::with_trust`]).
+    /// No roots were set ([`Server::with_trust`]).
     pub fn trust(&self) -> io::Result<Option<Trust>> {
         if self.secure && self.trust.is_none() {
             return Err(io::Error::other("nobody is trusted by https:// here"));
@@ -130,7 +130,7 @@ impl Server {
         &self.host
     }
 
-    /// What says who we are.
+    /// The token that identifies us.
     pub fn token(&self) -> Option<&str> {
         self.token.as_deref()
     }
@@ -202,7 +202,7 @@ impl Server {
 
 /// Percent-encodes all but unreserved characters and `/` (RFC 3986 section 2.3; a `/` is data in both
 /// places where a topic stands).
-pub(super) fn escape(text: &str) -> String {
+pub fn escape(text: &str) -> String {
     let mut out = String::with_capacity(text.len());
     for byte in text.bytes() {
         if byte.is_ascii_alphanumeric() || b"-._~/".contains(&byte) {

@@ -62,7 +62,7 @@ impl Write for Socket {
         self.tcp.write(bytes)
     }
 
-    // What TLS has to say lies in several buffers, and its last words in two.
+    // The records that TLS writes lie in several buffers, and its last ones in two.
     fn write_vectored(&mut self, parts: &[IoSlice<'_>]) -> io::Result<usize> {
         self.limit()?;
         self.tcp.write_vectored(parts)

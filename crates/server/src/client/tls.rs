@@ -1,7 +1,7 @@
-//! Whom the toolbox and the access callback trust when they speak TLS, and what they say when that fails.
+//! The roots that the toolbox and the access callback trust when they speak TLS, and the error messages when that fails.
 //!
 //! `rustls` with the roots of this host, or with those of one file in their place, and a certificate to show where the tools name
-//! one. What goes wrong is said with the host's name, the reason and the remedy.
+//! one. An error message names the host, the reason and the remedy.
 //!
 //! Deliberately not here: a way not to verify a server's certificate.
 
@@ -17,12 +17,17 @@ use rustls::{
     AlertDescription, CertificateError, ClientConfig, ClientConnection, Error, RootCertStore,
 };
 
-use super::flags::{CA_FLAG, CERT_FLAG, CERT_KEY_FLAG};
+/// The tools' flag for the file of roots.
+pub const CA_FLAG: &str = "--ca";
+/// The flag for the certificate to show.
+pub const CERT_FLAG: &str = "--cert";
+/// The flag for its key; `--key` is a message's.
+pub const CERT_KEY_FLAG: &str = "--cert-key";
 
-/// What is spoken over TLS (RFC 7301): proxies in front of a server may choose by it.
+/// The protocol spoken over TLS (RFC 7301): proxies in front of a server may choose by it.
 const PROTOCOL: &[u8] = b"http/1.1";
 
-/// Whom to trust.
+/// The roots to trust, and the certificate to show.
 #[derive(Clone, Debug)]
 pub struct Trust {
     config: Arc<ClientConfig>,
@@ -120,7 +125,7 @@ impl Trust {
                 let what = format!("TLS with {host}: {}", self.reason(tls));
                 io::Error::new(error.kind(), what)
             }
-            // An end without the word for it: the end of the connection, not of what was to come.
+            // The peer ended the connection without a close_notify: that ends the connection, but does not say that the answer is whole.
             None if error.kind() == io::ErrorKind::UnexpectedEof => error.kind().into(),
             None => error,
         }

@@ -2,9 +2,7 @@
 //!
 //! All problems are found, not only the first, so that one run shows them all.
 
-use std::fmt::Display;
 use std::net::SocketAddr;
-use std::ops::RangeInclusive;
 
 use crore_broker::rules::RULES_MAX;
 use crore_broker::settings::{
@@ -13,8 +11,10 @@ use crore_broker::settings::{
 
 use crore_wire::topic::check_filter;
 
-use super::File;
 use super::forms::{is_origin, overlap, path_prefix};
+use crate::access::Checks;
+use crate::settings::file::File;
+use crate::settings::problems::{Check, Problem, ranges};
 
 /// A topic hashes to one of 256 partitions; more shards than that would share none of the work.
 pub const MAX_SHARDS: usize = 256;
@@ -66,13 +66,13 @@ const MAX_SEND_BUFFER_BYTES: usize = 64 << 20;
 /// The kernel keeps a queue's length in 16 bits on older releases.
 const MAX_BACKLOG: u32 = 65_535;
 
-/// An hour: whom nobody watches for longer than that, nobody watches.
+/// An hour: a topic that has had no subscriber for so long has none.
 const MAX_DEBOUNCE_S: u32 = 3_600;
 
 /// Each change of each topic is compared with every follower's filter.
 const MAX_FOLLOWERS: u32 = 65_536;
 
-/// A whole snapshot is walked for whoever reads a part of it.
+/// A whole snapshot is walked for a subscriber that reads a part of it.
 const MAX_KEYS: u32 = 1_000_000;
 
 /// It stands in a packet of its own to each client.
@@ -81,75 +81,9 @@ const MAX_REFERENCE_BYTES: usize = 1_000;
 /// An hour: a browser that waits longer to reconnect looks broken.
 const MAX_RETRY_MS: u32 = 3_600_000;
 
-/// A value that is out of its range.
-#[derive(Debug)]
-pub struct Problem {
-    /// Where, as `limits.topic_bytes` or `rule[2].match` (counted from 1).
-    pub path: String,
-    /// What is wrong and what to write instead.
-    pub what: String,
-}
-
-/// Collects problems.
-pub(super) struct Check {
-    problems: Vec<Problem>,
-}
-
-impl Check {
-    pub(super) fn fail(&mut self, path: impl Into<String>, what: impl Into<String>) {
-        self.problems.push(Problem {
-            path: path.into(),
-            what: what.into(),
-        });
-    }
-
-    pub(super) fn range<T: PartialOrd + Display>(
-        &mut self,
-        path: &str,
-        value: T,
-        range: RangeInclusive<T>,
-    ) {
-        if !range.contains(&value) {
-            let (low, high) = (range.start(), range.end());
-            self.fail(
-                path,
-                format!("{value} is out of range; write a value from {low} to {high}"),
-            );
-        }
-    }
-
-    /// Zero switches it off (or leaves it to the host); otherwise the range holds.
-    fn zero_or<T: PartialOrd + Display + Default>(
-        &mut self,
-        path: &str,
-        value: T,
-        zero_means: &str,
-        range: RangeInclusive<T>,
-    ) {
-        if value != T::default() && !range.contains(&value) {
-            let (low, high) = (range.start(), range.end());
-            self.fail(
-                path,
-                format!("{value} is out of range; write 0 ({zero_means}) or a value from {low} to {high}"),
-            );
-        }
-    }
-
-    fn at_least(&mut self, path: &str, value: usize, other: &str, least: usize) {
-        if value < least {
-            self.fail(
-                path,
-                format!("{value} is less than {other} ({least}); raise this or lower {other}"),
-            );
-        }
-    }
-}
-
 /// All that is wrong with `file`; `insecure` permits addresses besides the loopback.
 pub fn problems(file: &File, insecure: bool) -> Vec<Problem> {
-    let mut check = Check {
-        problems: Vec::new(),
-    };
+    let mut check = Check::default();
     listen(&mut check, &file.listen, insecure || file.access.is_some());
     check.zero_or("shards", file.shards, "one for each core", 1..=MAX_SHARDS);
     check.range("backlog", file.backlog, 1..=MAX_BACKLOG);
@@ -161,14 +95,11 @@ pub fn problems(file: &File, insecure: bool) -> Vec<Problem> {
     publish(&mut check, &file.publish);
     interest(&mut check, &file.interest);
     mqtt(&mut check, &file.mqtt);
-    let rules: Vec<&Rule> = file.rules.iter().map(|entry| &entry.0).collect();
-    let access = super::access::problems(file.access.as_ref(), &rules);
-    check.problems.extend(access);
-    let admin = super::admin::problems(&file.admin, &file.listen);
-    check.problems.extend(admin);
+    access(&mut check, file);
+    file.admin.check(&mut check, &file.listen);
     drain(&mut check, &file.drain);
     file.state.check(&mut check);
-    check.problems.extend(super::tls::problems(&file.tls));
+    file.tls.check(&mut check);
     if file.rules.len() > RULES_MAX {
         let what = format!(
             "{} rules, with the one that --keep adds where none is for all topics; write at most {RULES_MAX}",
@@ -192,7 +123,29 @@ pub fn problems(file: &File, insecure: bool) -> Vec<Problem> {
     check.problems
 }
 
-/// Whether others than this machine's own processes may reach it: then something must say who may do what.
+/// Checks the rights with the files that they name, and the rules that open topics to everybody.
+fn access(check: &mut Check, file: &File) {
+    let Some(access) = &file.access else {
+        for (index, entry) in file.rules.iter().enumerate() {
+            if !entry.0.open.is_empty() {
+                let what = format!(
+                    "opens {} to everybody, which without [access] is open to everybody everywhere; write a table [access], or remove the key",
+                    entry.0.filter
+                );
+                check.fail(format!("rule[{}].open", index + 1), what);
+            }
+        }
+        return;
+    };
+    access.check(check);
+    if let Err(errors) = Checks::new(access) {
+        for (path, what) in errors {
+            check.fail(path, what);
+        }
+    }
+}
+
+/// Whether others than this machine's own processes may reach it: then the settings must say what clients may do.
 pub(super) fn is_exposed(address: &SocketAddr) -> bool {
     !address.ip().is_loopback()
 }
@@ -260,8 +213,10 @@ fn http(check: &mut Check, http: &Http) {
 }
 
 fn drain(check: &mut Check, drain: &Drain) {
-    check.range("drain.rate_per_s", drain.rate_per_s, 1..=u32::MAX);
-    check.range("drain.deadline_s", drain.deadline_s, 0..=MAX_WAIT_S);
+    ranges! { check, "drain", drain;
+        rate_per_s: 1..=u32::MAX;
+        deadline_s: 0..=MAX_WAIT_S;
+    }
     let reference = &drain.server_reference;
     if reference.len() > MAX_REFERENCE_BYTES || reference.chars().any(char::is_control) {
         let what = format!(
@@ -272,76 +227,23 @@ fn drain(check: &mut Check, drain: &Drain) {
 }
 
 fn limits(check: &mut Check, limits: &Limits) {
-    check.zero_or(
-        "limits.send_buffer_bytes",
-        limits.send_buffer_bytes,
-        "as much as the kernel likes",
-        MIN_SEND_BUFFER_BYTES..=MAX_SEND_BUFFER_BYTES,
-    );
-    check.range(
-        "limits.head_bytes",
-        limits.head_bytes,
-        MIN_HEAD_BYTES..=MAX_HEAD_BYTES,
-    );
-    check.range(
-        "limits.message_bytes",
-        limits.message_bytes,
-        1..=MAX_MESSAGE_BYTES,
-    );
-    check.range(
-        "limits.batch_bytes",
-        limits.batch_bytes,
-        1..=MAX_BATCH_BYTES,
-    );
-    check.range(
-        "limits.batch_lines",
-        limits.batch_lines,
-        1..=MAX_BATCH_LINES,
-    );
-    check.range(
-        "limits.topic_bytes",
-        limits.topic_bytes,
-        1..=MAX_TOPIC_BYTES,
-    );
-    check.range(
-        "limits.topics_per_connection",
-        limits.topics_per_connection,
-        1..=MAX_TOPICS_PER_CONNECTION,
-    );
-    check.range(
-        "limits.topics_per_shard",
-        limits.topics_per_shard,
-        1..=MAX_ROWS,
-    );
-    check.range(
-        "limits.filters_per_shard",
-        limits.filters_per_shard,
-        1..=MAX_ROWS,
-    );
-    check.zero_or(
-        "limits.topics_max",
-        limits.topics_max,
-        "only topics_per_shard",
-        1..=MAX_ROWS,
-    );
-    check.zero_or(
-        "limits.connections_max",
-        limits.connections_max,
-        "by the memory",
-        1..=MAX_ROWS,
-    );
+    ranges! { check, "limits", limits;
+        send_buffer_bytes ["as much as the kernel likes"]: MIN_SEND_BUFFER_BYTES..=MAX_SEND_BUFFER_BYTES;
+        head_bytes: MIN_HEAD_BYTES..=MAX_HEAD_BYTES;
+        message_bytes: 1..=MAX_MESSAGE_BYTES;
+        batch_bytes: 1..=MAX_BATCH_BYTES;
+        batch_lines: 1..=MAX_BATCH_LINES;
+        topic_bytes: 1..=MAX_TOPIC_BYTES;
+        topics_per_connection: 1..=MAX_TOPICS_PER_CONNECTION;
+        topics_per_shard: 1..=MAX_ROWS;
+        filters_per_shard: 1..=MAX_ROWS;
+        topics_max ["only topics_per_shard"]: 1..=MAX_ROWS;
+        connections_max ["by the memory"]: 1..=MAX_ROWS;
+        connections_per_shard: 1..=MAX_ROWS;
+        log_bytes ["an eighth of the memory"]: MIN_LOG_BYTES..=isize::MAX as usize;
+        outbox_bytes: 1..=u32::MAX as usize;
+    }
     bursts(check, limits);
-    check.range(
-        "limits.connections_per_shard",
-        limits.connections_per_shard,
-        1..=MAX_ROWS,
-    );
-    check.zero_or(
-        "limits.log_bytes",
-        limits.log_bytes,
-        "an eighth of the memory",
-        MIN_LOG_BYTES..=isize::MAX as usize,
-    );
     let largest = ("limits.message_bytes", limits.message_bytes);
     if limits.log_bytes_per_address_max != 0 {
         check.at_least(
@@ -351,11 +253,6 @@ fn limits(check: &mut Check, limits: &Limits) {
             largest.1,
         );
     }
-    check.range(
-        "limits.outbox_bytes",
-        limits.outbox_bytes,
-        1..=u32::MAX as usize,
-    );
     // One client that sends or takes the largest thing there is must not fill the sum.
     for (of, bytes) in [
         largest,
@@ -413,71 +310,50 @@ fn bursts(check: &mut Check, limits: &Limits) {
 }
 
 fn timeouts(check: &mut Check, timeouts: &Timeouts) {
-    check.range("timeouts.head_s", timeouts.head_s, 1..=MAX_WAIT_S);
-    check.range("timeouts.body_s", timeouts.body_s, 1..=MAX_WAIT_S);
-    check.range(
-        "timeouts.progress_bytes_per_s",
-        timeouts.progress_bytes_per_s,
-        1..=1 << 20,
-    );
-    check.range(
-        "timeouts.keep_alive_s",
-        timeouts.keep_alive_s,
-        1..=MAX_WAIT_S,
-    );
-    check.range("timeouts.drain_s", timeouts.drain_s, 1..=MAX_WAIT_S);
+    ranges! { check, "timeouts", timeouts;
+        head_s: 1..=MAX_WAIT_S;
+        body_s: 1..=MAX_WAIT_S;
+        progress_bytes_per_s: 1..=1 << 20;
+        keep_alive_s: 1..=MAX_WAIT_S;
+        drain_s: 1..=MAX_WAIT_S;
+    }
 }
 
 fn heartbeat(check: &mut Check, heartbeat: &Heartbeat) {
-    check.zero_or(
-        "heartbeat.interval_s",
-        heartbeat.interval_s,
-        "off",
-        MIN_HEARTBEAT_S..=MAX_WAIT_S,
-    );
-    check.range("heartbeat.jitter_percent", heartbeat.jitter_percent, 0..=90);
+    ranges! { check, "heartbeat", heartbeat;
+        interval_s ["off"]: MIN_HEARTBEAT_S..=MAX_WAIT_S;
+        jitter_percent: 0..=90;
+    }
 }
 
 fn deflate(check: &mut Check, deflate: &Deflate) {
-    check.range(
-        "deflate.min_bytes",
-        deflate.min_bytes,
-        0..=MAX_MESSAGE_BYTES,
-    );
-    check.range("deflate.level", deflate.level, 1..=9);
+    ranges! { check, "deflate", deflate;
+        min_bytes: 0..=MAX_MESSAGE_BYTES;
+        level: 1..=9;
+    }
 }
 
 fn publish(check: &mut Check, publish: &Publishing) {
-    check.range(
-        "publish.idempotency_window_s",
-        publish.idempotency_window_s,
-        1..=MAX_WAIT_S,
-    );
-    check.range(
-        "publish.idempotency_keys",
-        publish.idempotency_keys,
-        1..=MAX_ROWS,
-    );
+    ranges! { check, "publish", publish;
+        idempotency_window_s: 1..=MAX_WAIT_S;
+        idempotency_keys: 1..=MAX_ROWS;
+    }
 }
 
 fn interest(check: &mut Check, interest: &Interest) {
-    check.range(
-        "interest.debounce_s",
-        interest.debounce_s,
-        0..=MAX_DEBOUNCE_S,
-    );
-    check.range(
-        "interest.followers_max",
-        interest.followers_max,
-        1..=MAX_FOLLOWERS,
-    );
+    ranges! { check, "interest", interest;
+        debounce_s: 0..=MAX_DEBOUNCE_S;
+        followers_max: 1..=MAX_FOLLOWERS;
+    }
 }
 
 fn mqtt(check: &mut Check, mqtt: &Mqtt) {
-    check.range("mqtt.receive_max", mqtt.receive_max, 1..=u16::MAX);
-    check.range("mqtt.inflight_max", mqtt.inflight_max, 1..=u16::MAX);
-    check.range("mqtt.session_messages", mqtt.session_messages, 1..=MAX_KEYS);
-    check.range("mqtt.sessions_max", mqtt.sessions_max, 1..=u32::MAX);
+    ranges! { check, "mqtt", mqtt;
+        receive_max: 1..=u16::MAX;
+        inflight_max: 1..=u16::MAX;
+        session_messages: 1..=MAX_KEYS;
+        sessions_max: 1..=u32::MAX;
+    }
 }
 
 fn rule(check: &mut Check, number: usize, rule: &Rule, limits: &Limits) {

@@ -19,8 +19,8 @@ pub fn overlap(a: &str, b: &str) -> bool {
         .is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
 }
 
-/// The serialization of RFC 6454 section 6.2, `null` included (which stands for pages from files, and for whoever
-/// hides where it is from), or `*` for all.
+/// The serialization of RFC 6454 section 6.2, `null` included (which stands for pages from files, and for pages that
+/// hide their origin), or `*` for all.
 pub fn is_origin(origin: &str) -> bool {
     if origin == "*" || origin == "null" {
         return true;

@@ -1,4 +1,4 @@
-//! What the defaults ask of the host: its cores and its memory.
+//! The resources of the host that the defaults depend on: its cores and its memory.
 
 use crore_broker::settings::Limits;
 use crore_net::memory::total_bytes;
@@ -8,21 +8,21 @@ use super::check::MEMORY_SHARES;
 /// The share of the memory that all logs together may use by default (DESIGN: an eighth).
 const LOG_SHARE: u64 = 8;
 
-/// The share of the memory that connections may use by default, in tenths: the rest is for logs and everybody else.
+/// The share of the memory that connections may use by default, in tenths: the rest is for logs and other processes.
 const CONNECTIONS_TENTHS: u64 = 8;
 
 /// Kernel memory of one connection's end, in bytes: socket, inode, file, epoll item (Linux 6).
 const KERNEL_BYTES: u64 = 4_100;
 
-/// What an idle subscriber of a topic of its own costs the process, in bytes.
+/// Bytes that an idle subscriber with a topic of its own costs the process.
 const PROCESS_BYTES: u64 = 200;
 
 /// Connections that a core takes in a second by default. Measured with the load tool on the same two cores: of 15,000
 /// that return at once, 13,000/s come in as fast as it goes, and then a delivery takes 28 ms; at 5,000/s for each of two
-/// shards it takes 0.3 ms, at half of that 0.1 ms, and 0.06 ms while nobody comes.
+/// shards it takes 0.3 ms, at half of that 0.1 ms, and 0.06 ms while no connection comes.
 const ACCEPTS_PER_CORE_AND_S: usize = 5_000;
 
-/// What the defaults depend on: of this host, or of one that somebody plans.
+/// The resources that the defaults depend on: of this host, or of one that is only planned.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Resources {
     /// Cores that this process may run on.
@@ -40,7 +40,7 @@ impl Resources {
         }
     }
 
-    /// As many connections a second as leave the cores that run shards time for those who are in.
+    /// As many connections a second as leave the cores that run shards time for established connections.
     pub fn accepts_default(&self, shards: usize) -> u32 {
         u32::try_from(shards.min(self.cores) * ACCEPTS_PER_CORE_AND_S).unwrap_or(u32::MAX)
     }
@@ -57,7 +57,7 @@ impl Resources {
         usize::try_from(self.memory_bytes / LOG_SHARE).unwrap_or(usize::MAX)
     }
 
-    /// An eighth of the memory, or what the largest things need that one client may send or be sent.
+    /// An eighth of the memory, or the room for the largest things that one client may send or be sent, whichever is more.
     pub fn memory_bytes_default(&self, limits: &Limits) -> usize {
         let largest = [
             limits.message_bytes,

@@ -3,18 +3,39 @@
 //! A place is a path such as `rule[2].match`; it is looked up in the parsed document, so that the
 //! settings structs need not carry spans.
 
+use std::fmt;
 use std::ops::Range;
 
 use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 
-use super::check::Problem;
+use crate::settings::problems::Problem;
 
-/// What serde says of a table where a list of them belongs.
+/// serde's error for a table where a list of tables belongs.
 const TABLE_FOR_LIST: &str = "invalid type: map, expected a sequence";
 
 /// Paths that a flag has set, with the flag's name.
 pub type Flags = Vec<(&'static str, &'static str)>;
+
+/// Why the settings were refused; displays one line for each problem.
+#[derive(Debug)]
+pub struct ConfigError {
+    pub(super) lines: Vec<String>,
+}
+
+impl ConfigError {
+    pub(super) fn one(line: String) -> Self {
+        ConfigError { lines: vec![line] }
+    }
+}
+
+impl fmt::Display for ConfigError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.lines.join("\n"))
+    }
+}
+
+impl std::error::Error for ConfigError {}
 
 /// The line for a value that parsed but is out of its range.
 pub fn problem(file: &str, text: &str, flags: &Flags, problem: &Problem) -> String {
@@ -147,8 +168,9 @@ fn covers(outer: &Range<usize>, inner: &Range<usize>) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use super::super::{File, check};
+    use super::super::check;
     use super::*;
+    use crate::settings::file::File;
 
     const EXAMPLE: &str = include_str!("../../../../docs/crore.example.toml");
 

@@ -1,7 +1,7 @@
 //! The body of a request to the admin port, which has so long to arrive.
 //!
 //! Invariants: the time is counted from the end of the head, whatever pieces the body comes in; a request without a body has no
-//! timer. A body that is late ends in an error for whoever reads it, and is marked, so that the answer can say what was wrong.
+//! timer. A late body ends in an error for its reader, and is marked, so that the answer can name the reason.
 
 use std::error::Error;
 use std::fmt;
@@ -57,7 +57,7 @@ impl Body for Timed {
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, Self::Error>>> {
-        // What has arrived is taken, also by who looks late.
+        // Bytes that have arrived are taken even when this looks too late.
         if let Poll::Ready(frame) = Pin::new(&mut self.body).poll_frame(cx) {
             return Poll::Ready(frame.map(|frame| frame.map_err(Into::into)));
         }

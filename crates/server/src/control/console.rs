@@ -1,7 +1,7 @@
 //! The console: one page at the root of the admin port, its script, its style and its icon, as `cargo xtask console` built
 //! them from `console/`.
 //!
-//! The files hold no data and need no token; what the page shows it asks of the API, with the token that its user gives. Nothing
+//! The files hold no data and need no token; the page asks the API for its data, with the token that its user gives. Nothing
 //! from elsewhere runs in it: the policy lets it load, and speak to, its own origin alone, permits no code or style
 //! within the page, and lets no script turn text into markup (trusted types).
 
@@ -40,7 +40,7 @@ const FILES: &[File] = &[
     file!("/icon.svg", "icon.svg", "image/svg+xml"),
 ];
 
-/// What the page may do.
+/// The content security policy of the page.
 const POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; \
     connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'; \
     require-trusted-types-for 'script'; trusted-types 'none'";
@@ -99,7 +99,7 @@ fn is_known(tag: &HeaderValue, asked: &HeaderMap) -> bool {
 mod tests {
     use super::*;
 
-    /// What the issue grants to the page, all in.
+    /// The size that all files of the page may have together.
     const BUNDLE_BYTES_MAX: usize = 150_000;
 
     #[test]

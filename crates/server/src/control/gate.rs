@@ -1,17 +1,18 @@
-//! Who may ask the admin port: checks before any handler.
+//! The checks of every request to the admin port, before any handler.
 //!
 //! * `Host` names the admin port itself, else 403: a page whose name was rebound to this address gets nothing. A port on all
-//!   addresses (`0.0.0.0`, `[::]`) is named by any address with its number, since what is rebound is a name. The two questions
-//!   of a load balancer are answered by any `Host`: what they say is worth nothing to a page.
-//! * `Origin`, where a browser sends one, is the admin port's own, else 403: no page elsewhere may order anything. Of addresses
-//!   that are not set, only the one that is asked is meant: a page at another address is elsewhere.
+//!   addresses (`0.0.0.0`, `[::]`) is named by any address with its number, since only a name can be rebound. The two questions
+//!   of a load balancer are answered by any `Host`: their answers are worth nothing to a page.
+//! * `Origin`, where a browser sends one, is the admin port's own, else 403: no page elsewhere may order anything. On a port on
+//!   all addresses, only the address of the request counts: a page at another address is elsewhere.
 //! * With `admin.token` set, `Authorization: Bearer` has it, else 401, except for the files of the console, the API's
-//!   description and the two questions of a load balancer. It is compared in a time that says nothing of it.
+//!   description and the two questions of a load balancer. The time of the comparison tells nothing about the token.
 //!
-//! Cookies are never looked at, and no answer permits another origin. Who is refused is counted, and logged once in a while
+//! Cookies are never looked at, and no answer permits another origin. Refused requests are counted, and logged once in a while
 //! for each reason.
 
 use std::net::SocketAddr;
+use std::sync::Arc;
 
 use axum::extract::{Request, State};
 use axum::http::{HeaderMap, StatusCode, header};
@@ -19,24 +20,23 @@ use axum::middleware::Next;
 use axum::response::{IntoResponse as _, Response};
 use subtle::ConstantTimeEq as _;
 
-use super::Plane;
 use super::port::Met;
-use crate::config::Admin;
+use crate::settings::admin::Admin;
 
-/// What load balancers ask, by whatever name they know the server.
+/// Requests of load balancers, by whatever name they know the server.
 const PROBES: &[&str] = &["/healthz", "/readyz"];
-/// What needs no token: nothing that these say is worth one.
+/// Paths that need no token: their answers reveal nothing worth one.
 const OPEN: &[&str] = &["/healthz", "/readyz", "/api/v1/openapi.json"];
 /// Where a token is wanted, besides what is in [`OPEN`]; all else is a file of the console.
 const CLOSED: &[&str] = &["/api/", "/metrics"];
 
-/// What is checked.
+/// The checks' state.
 pub struct Gate {
     hosts: Vec<String>,
     /// The port, where it is one of all addresses of the host: each of them names it.
     on_all: Option<u16>,
     token: Option<String>,
-    /// Who was refused, by [`Refusal`].
+    /// Refused requests, by [`Refusal`].
     refused: [Met; 3],
 }
 
@@ -56,7 +56,7 @@ impl Refusal {
         }
     }
 
-    /// What is told, with the remedy.
+    /// The reason that the client is told, with the remedy.
     fn why(self) -> &'static str {
         match self {
             Refusal::Host => {
@@ -137,8 +137,7 @@ impl Gate {
 }
 
 /// Lets a request through or answers it.
-pub async fn guard(State(plane): State<Plane>, request: Request, next: Next) -> Response {
-    let gate = &plane.0.gate;
+pub async fn guard(State(gate): State<Arc<Gate>>, request: Request, next: Next) -> Response {
     match gate.refuse(request.uri().path(), request.headers()) {
         None => next.run(request).await,
         Some(refusal) => {

@@ -4,7 +4,8 @@ use crore_broker::ShardId;
 use serde::Serialize;
 use utoipa::ToSchema;
 
-use super::{Plane, process};
+use super::plane::Plane;
+use super::process;
 use crate::board::Snapshot;
 
 /// A limit.
@@ -44,11 +45,10 @@ impl Limit {
     }
 }
 
-/// All that are set; 0 is none. `memory_bytes` is what the process has, where whoever asks shows it beside; else its resident
-/// memory counts.
+/// All limits that are set; a limit of 0 is none. `memory_bytes` is the process's memory, where the caller shows that too; else
+/// its resident memory counts.
 pub fn all(plane: &Plane, shards: &[Snapshot], memory_bytes: Option<u64>) -> Vec<Limit> {
-    let effective = plane.effective();
-    let settings = &effective.settings;
+    let settings = plane.effective().file;
     let limits = &settings.limits;
     let together = |name, unit, of: fn(&Snapshot) -> u64, limit: u64| {
         let used = shards.iter().map(of).sum();
@@ -122,8 +122,8 @@ pub fn all(plane: &Plane, shards: &[Snapshot], memory_bytes: Option<u64>) -> Vec
             "tls.handshakes_max",
             "handshakes",
             |s| u64::from(s.tls_usage.under_way),
-            match effective.tls.is_on() {
-                true => u64::from(effective.tls.handshakes_max),
+            match settings.tls.is_on() {
+                true => u64::from(settings.tls.handshakes_max),
                 false => 0,
             },
         ),
@@ -131,7 +131,7 @@ pub fn all(plane: &Plane, shards: &[Snapshot], memory_bytes: Option<u64>) -> Vec
             "admin.connections_max",
             "connections",
             plane.port().open(),
-            u64::from(effective.admin.connections_max),
+            u64::from(settings.admin.connections_max),
             None,
         )),
         memory_bytes.or_else(process::resident_bytes).map(|used| {

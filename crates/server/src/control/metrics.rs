@@ -1,7 +1,7 @@
 //! `GET /metrics`: the board in the words of Prometheus (OpenMetrics text).
 //!
-//! Every name, with its labels and its unit, is in docs/OPERATIONS.md; a test holds that page, and the dashboard in
-//! examples/grafana, against what is answered here. Counters are totals since the process began.
+//! Every name, with its labels and its unit, is in docs/OPERATIONS.md; a test compares that page, and the dashboard in
+//! examples/grafana, with the answer of this handler. Counters are totals since the process began.
 
 use std::fmt;
 use std::sync::Arc;
@@ -17,12 +17,13 @@ use prometheus_client::metrics::MetricType;
 use prometheus_client::registry::{Registry, Unit};
 
 use super::limits::{self, Limit};
+use super::plane::Plane;
+use super::process;
 use super::stats::{self, Table};
-use super::{Plane, process};
 use crate::board::{Latency, Snapshot, bucket_end_us};
 use crate::life::Reloads;
 
-/// What OpenMetrics calls itself.
+/// The content type of OpenMetrics.
 const CONTENT_TYPE: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
 /// The histogram's buckets end at powers of two of a microsecond: from 16 us to 16 s.
 const LATENCY_BITS: std::ops::RangeInclusive<u32> = 4..=24;
@@ -59,7 +60,7 @@ pub async fn metrics(State(plane): State<Plane>) -> Response {
     }
 }
 
-/// What one scrape shows.
+/// The values that one scrape shows.
 struct Exposed {
     shards: Arc<[Snapshot]>,
     limits: Vec<Limit>,
@@ -80,224 +81,73 @@ impl fmt::Debug for Exposed {
 /// A number of one shard.
 type Of = fn(&Snapshot) -> u64;
 
-/// Counters over all shards: name, unit, help.
-const COUNTERS: &[(&str, Option<Unit>, &str, Of)] = &[
-    (
-        "accepted_connections",
-        None,
-        "Connections that came in",
-        |s| s.stats.accepted,
-    ),
-    (
-        "turned_away_connections",
-        None,
-        "Connections for which there was no room, or no descriptor",
-        |s| s.stats.turned_away + s.turns.shed,
-    ),
-    (
-        "untrusted_connections",
-        None,
-        "Connections from peers that may not say who their clients are",
-        |s| s.stats.untrusted,
-    ),
-    (
-        "refused_credentials",
-        None,
-        "Requests and connections whose credentials were worth nothing",
-        |s| s.stats.refused,
-    ),
-    (
-        "oversized_credentials",
-        None,
-        "Those of them that were longer than access.token_bytes",
-        |s| s.stats.oversized,
-    ),
-    (
-        "denied_requests",
-        None,
-        "Requests, subscriptions and messages without a grant",
-        |s| s.stats.denied,
-    ),
-    (
-        "lapsed_connections",
-        None,
-        "Connections and polls that ended with their token, or since the settings grant less",
-        |s| s.stats.lapsed,
-    ),
-    (
-        "published_messages",
-        None,
-        "Messages that were published",
-        |s| s.stats.published,
-    ),
-    (
-        "published",
-        Some(Unit::Bytes),
-        "Data of the published messages",
-        |s| s.stats.published_bytes,
-    ),
-    (
-        "delivered_messages",
-        None,
-        "Messages that were given to connections, each as often as it was",
-        |s| s.stats.delivered,
-    ),
-    (
-        "received",
-        Some(Unit::Bytes),
-        "Bytes that came from sockets",
-        |s| s.turns.received_bytes,
-    ),
-    ("sent", Some(Unit::Bytes), "Bytes that sockets took", |s| {
-        s.turns.sent_bytes
-    }),
-    (
-        "resumed_subscriptions",
-        None,
-        "Subscriptions that began at a position and missed nothing",
-        |s| s.stats.resumes,
-    ),
-    (
-        "gaps",
-        None,
-        "Subscriptions that were told that messages are lost",
-        |s| s.stats.gaps,
-    ),
-    (
-        "fallbacks",
-        None,
-        "Subscriptions that fell behind their socket and went on from the log",
-        |s| s.stats.fallbacks,
-    ),
-    (
-        "credit_waits",
-        None,
-        "Publishers that waited for another shard",
-        |s| s.stats.credit_waits,
-    ),
-    (
-        "superseded_messages",
-        None,
-        "Kept messages that a newer one of their key took the place of",
-        |s| s.stats.superseded,
-    ),
-    (
-        "expired_messages",
-        None,
-        "Kept messages whose time to live passed",
-        |s| s.stats.expired,
-    ),
-];
+/// Numbers of a shard: name, unit, help, value.
+type Named = [(&'static str, Option<Unit>, &'static str, Of)];
+
+/// A table of them: `name [unit] = value, help;`.
+macro_rules! numbers {
+    ($s:ident; $($name:ident $([$unit:ident])? = $value:expr, $help:literal;)*) => {
+        &[$((stringify!($name), numbers!(@unit $($unit)?), $help, |$s| $value)),*]
+    };
+    (@unit) => { None };
+    (@unit $unit:ident) => { Some(Unit::$unit) };
+}
+
+/// Counters over all shards.
+const COUNTERS: &Named = numbers! { s;
+    accepted_connections = s.stats.accepted, "Connections that came in";
+    turned_away_connections = s.stats.turned_away + s.turns.shed, "Connections for which there was no room, or no descriptor";
+    relieved_connections = s.stats.relieved, "Connections that were ended, or lost what they had pipelined, because limits.memory_bytes was passed";
+    untrusted_connections = s.stats.untrusted, "Connections from peers that may not say who their clients are";
+    refused_credentials = s.stats.refused, "Requests and connections whose credentials were worth nothing";
+    oversized_credentials = s.stats.oversized, "Those of them that were longer than access.token_bytes";
+    denied_requests = s.stats.denied, "Requests, subscriptions and messages without a grant";
+    refused_hosts = s.stats.foreign_hosts, "Requests for another Host than the loopback, where only that is answered";
+    refused_origins = s.stats.foreign_origins, "Requests of web pages whose Origin is not allowed what they asked for";
+    lapsed_connections = s.stats.lapsed, "Connections and polls that ended with their token, or since the settings grant less";
+    published_messages = s.stats.published, "Messages that were published";
+    published [Bytes] = s.stats.published_bytes, "Data of the published messages";
+    delivered_messages = s.stats.delivered, "Messages that were given to connections, each as often as it was";
+    received [Bytes] = s.turns.received_bytes, "Bytes that came from sockets";
+    sent [Bytes] = s.turns.sent_bytes, "Bytes that sockets took";
+    resumed_subscriptions = s.stats.resumes, "Subscriptions that began at a position and missed nothing";
+    gaps = s.stats.gaps, "Subscriptions that were told that messages are lost";
+    fallbacks = s.stats.fallbacks, "Subscriptions that fell behind their socket and went on from the log";
+    credit_waits = s.stats.credit_waits, "Publishers that waited for another shard";
+    superseded_messages = s.stats.superseded, "Kept messages that a newer one of their key took the place of";
+    expired_messages = s.stats.expired, "Kept messages whose time to live passed";
+};
 
 /// Gauges over all shards.
-const GAUGES: &[(&str, Option<Unit>, &str, Of)] = &[
-    ("subscriptions", None, "Subscriptions to topics", |s| {
-        s.stats.attaches.wrapping_sub(s.stats.detaches)
-    }),
-    (
-        "filters",
-        None,
-        "Filters that are subscribed to, once for each shard",
-        |s| u64::from(s.accounts.carrier_filters),
-    ),
-    ("sessions", None, "MQTT sessions, connected or away", |s| {
-        u64::from(s.accounts.sessions)
-    }),
-    (
-        "retained_messages",
-        None,
-        "Topics with a retained message",
-        |s| u64::from(s.accounts.retained),
-    ),
-    (
-        "followers",
-        None,
-        "Followers of interest, once for each home",
-        |s| u64::from(s.accounts.followers),
-    ),
-    ("log_messages", None, "Messages that are kept", |s| {
-        u64::from(s.accounts.log_messages)
-    }),
-    (
-        "tls_connections",
-        None,
-        "Connections with TLS whose handshake is over",
-        |s| u64::from(s.tls_usage.connections),
-    ),
-    (
-        "tls_handshakes_under_way",
-        None,
-        "Handshakes that are not over",
-        |s| u64::from(s.tls_usage.under_way),
-    ),
-    (
-        "credit",
-        Some(Unit::Bytes),
-        "Publishes under way between shards",
-        |s| s.accounts.under_way_bytes as u64,
-    ),
-];
+const GAUGES: &Named = numbers! { s;
+    subscriptions = s.stats.attaches.wrapping_sub(s.stats.detaches), "Subscriptions to topics";
+    filters = u64::from(s.accounts.carrier_filters), "Filters that are subscribed to, once for each shard";
+    sessions = u64::from(s.accounts.sessions), "MQTT sessions, connected or away";
+    retained_messages = u64::from(s.accounts.retained), "Topics with a retained message";
+    followers = u64::from(s.accounts.followers), "Followers of interest, once for each home";
+    log_messages = u64::from(s.accounts.log_messages), "Messages that are kept";
+    tls_connections = u64::from(s.tls_usage.connections), "Connections with TLS whose handshake is over";
+    tls_handshakes_under_way = u64::from(s.tls_usage.under_way), "Handshakes that are not over";
+    credit [Bytes] = s.accounts.under_way_bytes as u64, "Publishes under way between shards";
+};
 
 /// Counters by shard.
-const SHARD_COUNTERS: &[(&str, Option<Unit>, &str, Of)] = &[
-    ("shard_turns", None, "Turns of the shard's loop", |s| {
-        s.turns.turns
-    }),
-    (
-        "shard_published_messages",
-        None,
-        "Messages that its connections published",
-        |s| s.stats.published,
-    ),
-    (
-        "shard_delivered_messages",
-        None,
-        "Messages that its connections were given",
-        |s| s.stats.delivered,
-    ),
-];
+const SHARD_COUNTERS: &Named = numbers! { s;
+    shard_turns = s.turns.turns, "Turns of the shard's loop";
+    shard_published_messages = s.stats.published, "Messages that its connections published";
+    shard_delivered_messages = s.stats.delivered, "Messages that its connections were given";
+};
 
 /// Gauges by shard.
-const SHARD_GAUGES: &[(&str, Option<Unit>, &str, Of)] = &[
-    ("shard_connections", None, "Connections", |s| {
-        u64::from(s.accounts.connections)
-    }),
-    (
-        "shard_connections_room",
-        None,
-        "Connections that the shard has room for",
-        |s| s.turns.room,
-    ),
-    ("topics", None, "Topics whose home the shard is", |s| {
-        u64::from(s.accounts.home_topics)
-    }),
-    (
-        "log",
-        Some(Unit::Bytes),
-        "What the kept messages occupy",
-        |s| s.accounts.log_bytes as u64,
-    ),
-    (
-        "outbox",
-        Some(Unit::Bytes),
-        "What waits for sockets that refused it",
-        |s| s.accounts.outbox_bytes as u64,
-    ),
-    (
-        "slow_consumers",
-        None,
-        "Connections for which something waits",
-        |s| u64::from(s.accounts.outboxes),
-    ),
-    (
-        "receive_buffer",
-        Some(Unit::Bytes),
-        "Requests and frames that have arrived in part",
-        |s| s.accounts.receive_bytes as u64,
-    ),
-];
-
-type Named = [(&'static str, Option<Unit>, &'static str, Of)];
+const SHARD_GAUGES: &Named = numbers! { s;
+    shard_connections = u64::from(s.accounts.connections), "Connections";
+    shard_connections_room = s.turns.room, "Connections that the shard has room for";
+    topics = u64::from(s.accounts.home_topics), "Topics whose home the shard is";
+    log [Bytes] = s.accounts.log_bytes as u64, "What the kept messages occupy";
+    outbox [Bytes] = s.accounts.outbox_bytes as u64, "What waits for sockets that refused it";
+    slow_consumers = u64::from(s.accounts.outboxes), "Connections for which something waits";
+    receive_buffer [Bytes] = s.accounts.receive_bytes as u64, "Requests and frames that have arrived in part";
+};
 
 impl Exposed {
     /// The sum of each.

@@ -10,22 +10,21 @@
 mod api;
 mod body;
 mod console;
+mod door;
 mod gate;
 mod limits;
 mod metrics;
-mod pinned;
+mod moments;
+mod plane;
 mod port;
 mod process;
 mod refusals;
 mod rush;
-mod shards;
-mod signals;
 mod stats;
-mod tail;
 
 use std::net::{SocketAddr, TcpListener};
-use std::sync::{Arc, OnceLock};
-use std::time::{Duration, Instant};
+use std::sync::Arc;
+use std::time::Instant;
 
 use anyhow::Context as _;
 use axum::Router;
@@ -35,17 +34,16 @@ use axum::routing::get;
 use crore_broker::Control;
 use crore_net::signal::Signals;
 use crore_net::{Inbox, Sender};
-use tokio::sync::watch;
 
 use crate::board::Board;
-use crate::config::{Admin, Effective};
-use crate::life::{self, Life};
+use crate::life::shards::{self, Shards};
+use crate::life::{self, Life, signals};
+use crate::settings::admin::Admin;
 use crate::shard_loop::{Letter, Reported};
-pub use shards::Shards;
-pub use signals::Coming;
-pub use tail::Door;
+pub use door::Door;
+use plane::{Inner, Plane};
 
-/// What the control thread needs to begin.
+/// Everything that the control thread needs to begin.
 pub struct Start {
     /// The admin port, where there is one.
     pub listener: Option<TcpListener>,
@@ -63,74 +61,8 @@ pub struct Start {
     pub door: Door,
     /// The right to wait for signals.
     pub signals: Signals,
-    /// What the server's life begins with.
+    /// The state that the server's life begins with.
     pub life: life::Start,
-}
-
-/// What every handler has.
-#[derive(Clone)]
-pub struct Plane(Arc<Inner>);
-
-struct Inner {
-    shards: Shards,
-    gate: gate::Gate,
-    door: Door,
-    port: Arc<port::Counts>,
-    life: Life,
-    board: Arc<Board>,
-    listen: Vec<SocketAddr>,
-    moments: OnceLock<watch::Receiver<stats::Moments>>,
-    began: Instant,
-}
-
-impl Plane {
-    /// The shards.
-    pub fn shards(&self) -> &Shards {
-        &self.0.shards
-    }
-
-    /// The server's life.
-    pub fn life(&self) -> &Life {
-        &self.0.life
-    }
-
-    /// The way to the data port.
-    fn door(&self) -> &Door {
-        &self.0.door
-    }
-
-    /// Their counters.
-    pub fn board(&self) -> &Arc<Board> {
-        &self.0.board
-    }
-
-    /// The settings that hold, with the ports that the data has.
-    pub fn effective(&self) -> Effective {
-        Effective {
-            listen: self.0.listen.clone(),
-            ..self.life().effective()
-        }
-    }
-
-    /// Who may ask.
-    fn gate(&self) -> &gate::Gate {
-        &self.0.gate
-    }
-
-    /// What the admin port has met.
-    fn port(&self) -> &port::Counts {
-        &self.0.port
-    }
-
-    /// Since the server began.
-    fn uptime(&self) -> Duration {
-        self.0.began.elapsed()
-    }
-
-    /// The newest two moments of the board, each second.
-    fn moments(&self) -> &watch::Receiver<stats::Moments> {
-        self.0.moments.get_or_init(|| stats::watch(self))
-    }
 }
 
 /// Opens the admin port.
@@ -165,28 +97,27 @@ async fn serve(start: Start) -> anyhow::Result<()> {
     let shards = Shards::new(start.senders);
     tokio::spawn(shards::pump(shards.clone(), start.reports));
     tokio::spawn(rush::watch(start.board.clone()));
-    tokio::spawn(refusals::watch(start.board.clone()));
+    tokio::spawn(refusals::watch(start.board.clone(), shards.clone()));
     let signals = signals::listen(start.signals)?;
     let life = Life::new(start.life, shards.clone());
     if let Some(listener) = start.listener {
         listener.set_nonblocking(true)?;
         let listener = tokio::net::TcpListener::from_std(listener)?;
         let address = listener.local_addr()?;
-        let plane = Plane(Arc::new(Inner {
+        let plane = Plane::new(Inner {
             shards,
             life: life.clone(),
-            gate: gate::Gate::new(&start.admin, address),
+            gate: Arc::new(gate::Gate::new(&start.admin, address)),
             door: start.door,
             port: port::Counts::new(&start.admin),
+            moments: moments::watch(start.board.clone()),
             board: start.board,
             listen: start.listen,
-            moments: OnceLock::new(),
             began: Instant::now(),
-        }));
-        plane.moments();
+        });
         tracing::info!("admin port at http://{address}");
         let spare = spare_routes(plane.clone(), &start.admin);
-        let counts = plane.0.port.clone();
+        let counts = plane.port().clone();
         let port = port::Port::new(&start.admin, counts, routes(plane), spare);
         tokio::spawn(port.serve(listener));
     }
@@ -196,7 +127,7 @@ async fn serve(start: Start) -> anyhow::Result<()> {
 
 /// All that the admin port answers.
 fn routes(plane: Plane) -> Router {
-    let guarded = axum::middleware::from_fn_with_state(plane.clone(), gate::guard);
+    let guarded = axum::middleware::from_fn_with_state(plane.gate().clone(), gate::guard);
     Router::new()
         .route("/healthz", get(async || "ok\n"))
         .route("/readyz", get(ready))
@@ -204,15 +135,13 @@ fn routes(plane: Plane) -> Router {
         .route("/api/v1/stats", get(stats::stats))
         .merge(api::routes(&plane))
         .merge(console::routes())
-        .merge(tail::routes())
-        .merge(life::api::routes())
         .layer(guarded)
         .with_state(plane)
 }
 
-/// What it answers past `admin.connections_max`.
+/// The routes that still answer past `admin.connections_max`.
 fn spare_routes(plane: Plane, admin: &Admin) -> Router {
-    let guarded = axum::middleware::from_fn_with_state(plane.clone(), gate::guard);
+    let guarded = axum::middleware::from_fn_with_state(plane.gate().clone(), gate::guard);
     Router::new()
         .route("/healthz", get(async || "ok\n"))
         .route("/readyz", get(ready))

@@ -1,10 +1,10 @@
-//! The connections of the admin port: how many there may be, and how long they may take to say what they want.
+//! The connections of the admin port: how many there may be, and how long their requests may take to arrive.
 //!
-//! Past `admin.connections_max` a connection is still taken in and told so, and whoever watches over the server still gets an answer of
+//! Past `admin.connections_max` a connection is still accepted and told so, and a probe still gets an answer of
 //! `/healthz` and `/readyz`: such connections answer one request, and the oldest of [`SPARE`] makes room for the next, so that a flood
-//! of them keeps nobody out for long.
+//! of them keeps no other client out for long.
 //!
-//! Deliberately not here: who may ask what ([`super::gate`]), and how long an answer may take: event streams have no end.
+//! Deliberately not here: the rights of requests ([`super::gate`]), and a bound on the time of an answer: event streams have no end.
 
 use std::collections::VecDeque;
 use std::convert::Infallible;
@@ -27,7 +27,7 @@ use tokio::sync::Semaphore;
 use tokio::task::AbortHandle;
 
 use super::body;
-use crate::config::Admin;
+use crate::settings::admin::Admin;
 
 /// Connections past the limit at once.
 const SPARE: usize = 16;
@@ -36,7 +36,7 @@ const PAUSE: Duration = Duration::from_millis(100);
 /// How often the log says that connections are refused, or ended, at most.
 const TELL_EVERY: Duration = Duration::from_secs(60);
 
-/// What a port has met since it began, and what it holds.
+/// A port's counters since it began, and its places for connections.
 pub struct Counts {
     room: Arc<Semaphore>,
     max: u32,
@@ -187,7 +187,7 @@ impl Port {
                 }
             });
             let served = http.serve_connection(TokioIo::new(stream), service).await;
-            // Who has asked before only waited with the next request.
+            // A connection that has asked before was only waiting with its next request.
             if served.is_err_and(|error| error.is_timeout())
                 && !asked.load(Relaxed)
                 && let Some(slow) = counts.slow.add()

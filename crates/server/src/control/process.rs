@@ -1,4 +1,4 @@
-//! What the kernel says of this process.
+//! The kernel's figures of this process.
 
 use std::fs;
 use std::sync::Mutex;

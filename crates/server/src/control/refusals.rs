@@ -1,15 +1,19 @@
 //! Tells the operator that clients are refused: once in a while, with what to do, however many there are.
 //!
-//! It reads the shards' counters, so that it is told once for all of them, and costs them nothing.
+//! It reads the shards' counters, so that it tells once for all of them, and costs them nothing. Only when it tells does it ask
+//! them for the name of a client that they refused.
 
 use std::sync::Arc;
 use std::time::Duration;
 
 use crore_broker::access::Refusal;
+use crore_broker::{Control, Report, Stranger};
 use tokio::time::{Instant, MissedTickBehavior};
+use tracing::field::display;
 
 use crate::access::remedy;
 use crate::board::Board;
+use crate::life::shards::Shards;
 
 /// How often one looks.
 const EVERY: Duration = Duration::from_secs(1);
@@ -17,16 +21,16 @@ const EVERY: Duration = Duration::from_secs(1);
 const TELL_EVERY: Duration = Duration::from_secs(60);
 
 /// Tells of all shards, for ever.
-pub async fn watch(board: Arc<Board>) {
+pub async fn watch(board: Arc<Board>, shards: Shards) {
     let mut every = tokio::time::interval(EVERY);
     every.set_missed_tick_behavior(MissedTickBehavior::Delay);
     let (mut refusals, mut lengths) = (Told::default(), Told::default());
     let (mut hosts, mut origins) = (Told::default(), Told::default());
     loop {
         let now = every.tick().await;
-        let shards = board.read_all();
-        let refused = shards.iter().map(|shard| shard.stats.refused).sum();
-        let denied = shards.iter().map(|shard| shard.stats.denied).sum();
+        let read = board.read_all();
+        let refused = read.iter().map(|shard| shard.stats.refused).sum();
+        let denied = read.iter().map(|shard| shard.stats.denied).sum();
         if let Some([refused, denied]) = refusals.news([refused, denied], now) {
             tracing::warn!(
                 refused,
@@ -35,31 +39,44 @@ pub async fn watch(board: Arc<Board>) {
                  `crore token inspect --config FILE` shows what a token grants (docs/ACCESS.md)"
             );
         }
-        // The one refusal that no thread but the shard's sees, and so tells nobody else of.
-        let oversized = shards.iter().map(|shard| shard.stats.oversized).sum();
+        // The one refusal that happens in the shard alone, so that no other thread tells of it.
+        let oversized = read.iter().map(|shard| shard.stats.oversized).sum();
         if let Some([refused]) = lengths.news([oversized], now) {
             let (reason, remedy) = (Refusal::TooLong.reason(), remedy(Refusal::TooLong));
             tracing::warn!(refused, "credentials refused: {reason}; {remedy}");
         }
-        let foreign = shards.iter().map(|shard| shard.stats.foreign_hosts).sum();
+        let foreign = read.iter().map(|shard| shard.stats.foreign_hosts).sum();
         if let Some([refused]) = hosts.news([foreign], now) {
+            let host = name(&shards, Stranger::Host).await.map(display);
             tracing::warn!(
                 refused,
-                "requests with a Host that is not the loopback were answered 403, as the server listens there only; \
+                host,
+                "requests with a Host that is not the loopback, such as this one, were answered 403, as the server listens there only; \
                  set [access] (docs/ACCESS.md), or have the proxy send Host: localhost"
             );
         }
-        let foreign = shards.iter().map(|shard| shard.stats.foreign_origins).sum();
+        let foreign = read.iter().map(|shard| shard.stats.foreign_origins).sum();
         if let Some([refused]) = origins.news([foreign], now) {
+            let origin = name(&shards, Stranger::Origin).await.map(display);
             tracing::warn!(
                 refused,
-                "web pages of other origins were answered 403, which names the origin; list it in http.allowed_origins"
+                origin,
+                "web pages of other origins, such as this one, were answered 403; if it is yours, list it in http.allowed_origins"
             );
         }
     }
 }
 
-/// What was told of some counts.
+/// One that was refused, of those since the last time.
+async fn name(shards: &Shards, kind: Stranger) -> Option<String> {
+    let reports = shards.ask_all(|_| Control::Stranger(kind)).await.ok()?;
+    reports.into_iter().find_map(|report| match report {
+        Report::Stranger(name) => name,
+        _ => None,
+    })
+}
+
+/// Counts as the log last told them, and until when it stays quiet.
 struct Told<const N: usize> {
     all: [u64; N],
     quiet_until: Option<Instant>,
@@ -75,7 +92,7 @@ impl<const N: usize> Default for Told<N> {
 }
 
 impl<const N: usize> Told<N> {
-    /// What is to be said, where the counts since the start are these: how many are new.
+    /// How much each count has grown since the log last told them, where `all` is now; none while there is nothing to tell.
     fn news(&mut self, all: [u64; N], now: Instant) -> Option<[u64; N]> {
         if all == self.all || self.quiet_until.is_some_and(|until| now < until) {
             return None;

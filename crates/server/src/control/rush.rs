@@ -1,4 +1,4 @@
-//! Gives the kernel back what a rush leaves behind when it is over. What a connection needs only while it
+//! Gives memory back to the kernel when a rush is over. Memory that a connection needs only while it
 //! opens, or for a session that is kept (a kilobyte and more), is freed with it, and so are bytes that waited for
 //! sockets, requests in part, and logs that were purged; the allocator would hold it for good.
 //!
@@ -21,7 +21,7 @@ use crate::board::Board;
 
 /// How often one looks whether a rush is over.
 const EVERY: Duration = Duration::from_secs(1);
-/// What is forgotten of it with each look: who comes and goes at the same rate all day never becomes a rush.
+/// Each look forgets this part of the ends: clients that come and go at the same rate all day never make a rush.
 const FADES: u64 = 16;
 /// Fewer ends leave nothing worth looking for.
 const ENDED_LEAST: u64 = 256;
@@ -31,8 +31,8 @@ const REMAIN_MOST: u64 = 8;
 /// It goes on while this part of its ends is of the last second.
 const CALM_PART: u64 = 64;
 
-/// Less that is resident and held by nobody is not worth looking for; and of what is resident this part, since the
-/// allocator's own rows and gaps grow with what is held.
+/// It is not worth looking for less memory than this that is resident and not held by a shard, nor for less than this part of the
+/// resident memory, since the allocator's own rows and gaps grow with the memory that is held.
 const SPARE_LEAST: u64 = 16 << 20;
 const SPARE_PART: u64 = 32;
 /// Nothing is given back while this part of it, or more, comes or goes in a second: it will be needed again.
@@ -90,9 +90,9 @@ impl Rush {
 /// Memory that is resident and that no shard holds.
 #[derive(Default)]
 struct Spare {
-    /// The least since memory was given back: the program itself, and what the allocator cannot give.
+    /// The least since memory was given back: the program itself, and memory that the allocator cannot give.
     floor: Option<u64>,
-    /// What was resident and held at the last look.
+    /// Bytes that were resident and bytes that were held, at the last look.
     last: (u64, u64),
     calm: u32,
 }
@@ -141,7 +141,7 @@ mod tests {
             looks,
             [false, false, false, false, false, false, true, false]
         );
-        // What cannot be given back is not asked for again and again.
+        // Memory that cannot be given back is not asked for again and again.
         let kept = spares(&[&rush[..], &calm, &[(311, 1); 100]].concat());
         assert_eq!(kept.iter().filter(|over| **over).count(), 1);
     }

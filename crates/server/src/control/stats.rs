@@ -1,11 +1,9 @@
 //! `GET /api/v1/stats`: what the server is doing, once a second, as events or as one object.
 //!
-//! A task reads the board each second, whether somebody watches or not, so that the first one who asks gets rates at
-//! once; what costs more (the process's memory) is looked up only while somebody watches.
+//! Figures that cost more than the counters (the process's memory) are looked up only while somebody watches.
 
 use std::convert::Infallible;
-use std::sync::Arc;
-use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+use std::time::{SystemTime, UNIX_EPOCH};
 
 use axum::extract::State;
 use axum::http::{HeaderMap, header};
@@ -15,49 +13,16 @@ use crore_broker::account::Part;
 use crore_broker::{ShardId, Transport};
 use futures_util::stream;
 use serde::Serialize;
-use tokio::sync::watch;
-use tokio::time::MissedTickBehavior;
 use utoipa::ToSchema;
 
 use super::limits::{self, Limit};
-use super::{Plane, process};
+use super::moments::Moments;
+use super::plane::Plane;
+use super::process;
 use crate::board::{Latency, Snapshot};
 
-/// How often the board is read.
-const EVERY: Duration = Duration::from_secs(1);
 /// With fewer connections the process itself is most of the memory of each.
 const PER_CONNECTION_LEAST: u64 = 1_000;
-
-/// All shards at one moment.
-pub struct Moment {
-    at: Instant,
-    shards: Vec<Snapshot>,
-}
-
-/// The newest two moments.
-pub type Moments = (Arc<Moment>, Arc<Moment>);
-
-/// Begins to read the board, for ever.
-pub fn watch(plane: &Plane) -> watch::Receiver<Moments> {
-    let board = plane.board().clone();
-    let read = move || {
-        Arc::new(Moment {
-            at: Instant::now(),
-            shards: board.read_all(),
-        })
-    };
-    let first = read();
-    let (sender, receiver) = watch::channel((first.clone(), first));
-    tokio::spawn(async move {
-        let mut every = tokio::time::interval(EVERY);
-        every.set_missed_tick_behavior(MissedTickBehavior::Delay);
-        loop {
-            every.tick().await;
-            sender.send_modify(|(before, now)| *before = std::mem::replace(now, read()));
-        }
-    });
-    receiver
-}
 
 /// What the server is doing.
 #[derive(Serialize, ToSchema)]
@@ -192,7 +157,7 @@ fn sum(shards: &[Snapshot], of: impl Fn(&Snapshot) -> u64) -> u64 {
     shards.iter().map(of).sum()
 }
 
-/// What the tables of all shards occupy.
+/// The memory that the tables of all shards occupy.
 pub fn tables(shards: &[Snapshot]) -> Vec<Table> {
     let of = |name, bytes: fn(&Snapshot) -> usize| Table {
         name,
@@ -219,7 +184,7 @@ pub fn tables(shards: &[Snapshot]) -> Vec<Table> {
 }
 
 impl Stats {
-    /// What happened between two moments, and what is there now.
+    /// The events between two moments, and the state at the second.
     fn of(plane: &Plane, moments: &Moments, pss_bytes: Option<u64>) -> Stats {
         let (before, now) = (&moments.0.shards, &moments.1.shards);
         let passed = moments.1.at.duration_since(moments.0.at).as_secs_f64();
@@ -229,11 +194,6 @@ impl Stats {
         };
         let total = |of: fn(&Snapshot) -> u64| sum(now, of);
         let connections = total(|s| u64::from(s.accounts.connections));
-        let by = |transport: Transport| {
-            sum(now, |s| {
-                u64::from(s.accounts.transports[transport as usize])
-            })
-        };
         let pairs = before.iter().zip(now).enumerate();
         Stats {
             time_ms: unix_ms(),
@@ -242,15 +202,7 @@ impl Stats {
             interval_s: round(passed),
             connections: Connections {
                 total: connections,
-                by_transport: ByTransport {
-                    http: by(Transport::Http),
-                    longpoll: by(Transport::LongPoll),
-                    sse: by(Transport::Sse),
-                    websocket: by(Transport::WebSocket),
-                    mqtt: by(Transport::Mqtt),
-                    mqtt_websocket: by(Transport::MqttWebSocket),
-                    closing: by(Transport::Closing),
-                },
+                by_transport: ByTransport::of(now),
             },
             accepts_per_s: rate(&|s| s.stats.accepted),
             closes_per_s: rate(&|s| s.stats.closed.iter().sum()),
@@ -289,6 +241,24 @@ impl Stats {
                 .map(|(id, (before, now))| ShardStats::of(id as ShardId, before, now, passed))
                 .collect(),
             limits: limits::all(plane, now, pss_bytes),
+        }
+    }
+}
+
+impl ByTransport {
+    fn of(shards: &[Snapshot]) -> ByTransport {
+        let of = |s: &Snapshot, transport: Transport| {
+            u64::from(s.accounts.transports[transport as usize])
+        };
+        let by = |transport: Transport| sum(shards, |s| of(s, transport));
+        ByTransport {
+            http: by(Transport::Http),
+            longpoll: by(Transport::LongPoll),
+            sse: by(Transport::Sse),
+            websocket: by(Transport::WebSocket),
+            mqtt: by(Transport::Mqtt),
+            mqtt_websocket: by(Transport::MqttWebSocket),
+            closing: by(Transport::Closing),
         }
     }
 }

@@ -8,7 +8,7 @@ use super::words::{bytes, count};
 /// Something that ends at a number of connections.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Bound {
-    /// What it is.
+    /// Its name.
     pub name: String,
     /// Connections that it has room for.
     pub holds: u64,
@@ -26,6 +26,15 @@ pub fn all(host: &Host, need: &Need) -> Vec<Bound> {
             how,
         });
     };
+    memory(host, need, &mut add);
+    counted(host, need, &mut add);
+    settings(need, &mut add);
+    bounds.sort_by_key(|bound| bound.holds);
+    bounds
+}
+
+/// Bounds by the memory of the machine and of its control groups.
+fn memory(host: &Host, need: &Need, add: &mut impl FnMut(&str, u64, String)) {
     let fixed = need.fixed_bytes();
     let fixed_text = format!(
         "{} of an empty server - {} of logs",
@@ -57,6 +66,10 @@ pub fn all(host: &Host, need: &Need) -> Vec<Bound> {
             ),
         );
     }
+}
+
+/// Bounds by things that the kernel counts: descriptors, files, watches, tracked connections, promised memory.
+fn counted(host: &Host, need: &Need, add: &mut impl FnMut(&str, u64, String)) {
     if let Some(limit) = host.descriptors {
         let table = limit.min(host.number("fs.nr_open").unwrap_or(limit));
         add(
@@ -94,13 +107,19 @@ pub fn all(host: &Host, need: &Need) -> Vec<Bound> {
         );
     }
     if let (Some(memory), Some(2)) = (host.memory, host.number("vm.overcommit_memory")) {
-        let free = memory.commit_limit.saturating_sub(memory.committed + fixed);
+        let free = memory
+            .commit_limit
+            .saturating_sub(memory.committed + need.fixed_bytes());
         add(
             "memory that may be promised",
             free / need.process_bytes(),
             "vm.overcommit_memory is 2: CommitLimit - Committed_AS - the empty server".to_string(),
         );
     }
+}
+
+/// Bounds by the server's own settings.
+fn settings(need: &Need, add: &mut impl FnMut(&str, u64, String)) {
     add(
         "limits.connections_max",
         need.connections_max,
@@ -120,6 +139,4 @@ pub fn all(host: &Host, need: &Need) -> Vec<Bound> {
         need.topics_max,
         format!("a topic for each connection, over {} homes", need.homes),
     );
-    bounds.sort_by_key(|bound| bound.holds);
-    bounds
 }

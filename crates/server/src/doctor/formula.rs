@@ -1,9 +1,9 @@
 //! The formulas: what so many connections need, each as a function with the source of its constants.
 //!
-//! Bytes and counts only; what a host has is [`super::host`]'s, and what follows from both is [`super::bounds`]' and
-//! [`super::checks`]'. `docs/DOCTOR.md` repeats every formula in words.
+//! Bytes and counts only; [`super::host`] knows the host, and [`super::bounds`] and [`super::checks`] draw conclusions from
+//! both. `docs/DOCTOR.md` repeats every formula in words.
 
-use crore_net::entrance;
+use crore_net::kernel::entrance;
 
 /// Bytes of a page of memory, the unit of `net.ipv4.tcp_mem`.
 pub const PAGE_BYTES: u64 = 4096;
@@ -23,7 +23,7 @@ const EPOLL_BYTES: u64 = 208;
 /// The kernel's bytes for one connection's end.
 pub const KERNEL_BYTES: u64 = TCP_BYTES + INODE_BYTES + FILE_BYTES + REST_BYTES + EPOLL_BYTES;
 
-/// What a control group is charged for the same: the objects (`/proc/slabinfo` of Linux 6.18) without the gaps of their
+/// The charge of a control group for the same: the objects (`/proc/slabinfo` of Linux 6.18) without the gaps of their
 /// slabs, and 8 bytes each for the kernel to remember the group.
 const TCP_OBJECT_BYTES: u64 = 2_368 + 8;
 /// Inode, directory entry, file, item and wait entry of epoll.
@@ -36,7 +36,7 @@ pub fn charged_bytes(counts_sockets: bool) -> u64 {
     OTHER_OBJECTS_BYTES + socket
 }
 
-/// What TLS adds to a connection that waits: two secrets of 32 bytes and two counts, and 4 bytes that find them
+/// Bytes that TLS adds to a connection that waits: two secrets of 32 bytes and two counts, and 4 bytes that find them
 /// (`net/src/stream/keys.rs`). A client that takes neither AES-128 nor ChaCha20 has secrets of 48 bytes, 32 more.
 pub const TLS_BYTES: u64 = 80 + 4;
 
@@ -53,8 +53,8 @@ const SHARD_BYTES: u64 = 75_000;
 /// that verify tokens.
 pub const OTHER_THREADS: u64 = 5;
 
-/// What the system itself holds of a machine that somebody plans: the firmware's and the page table's part, which
-/// `MemTotal` lacks, 2 %, and a bare system's 3 %.
+/// The part of a planned machine's memory that the system itself holds, as 1 in so many: the firmware's and the page table's,
+/// which `MemTotal` lacks, 2 %, and a bare system's 3 %.
 const SYSTEM_PART: u64 = 20;
 
 /// Descriptors of a shard that are no connections: listeners, poller, eventfds, the reserve.
@@ -62,7 +62,7 @@ const SPARE_DESCRIPTORS: u64 = 16;
 
 /// Messages that a core sends in a second, at most one to each connection (docs/benchmarks: unicast, 128,000 to 152,000).
 const SENDS_PER_CORE_AND_S: u64 = 150_000;
-/// Milliseconds until a far or mobile client has acknowledged what it was sent.
+/// Milliseconds until a far or mobile client has acknowledged the bytes that it was sent.
 const ROUND_TRIP_MS: u64 = 200;
 /// The part of the connections that may have stopped reading while bytes wait for them: a hundredth.
 const STALLED_PART: u64 = 100;
@@ -87,8 +87,8 @@ const BUCKETS_MAX: u64 = 512 << 10;
 /// Seconds that a connection stays in TIME_WAIT at the side that closed it first (`TCP_TIMEWAIT_LEN`).
 const TIME_WAIT_S: u64 = 60;
 
-/// What the kernel should keep free for packets that arrive while memory is short: for each core, and at least; but
-/// never more than a part of the memory.
+/// Memory that the kernel should keep free for packets that arrive while memory is short: so much for each core, and a
+/// minimum; but never more than a part of the memory.
 const FREE_KIB_PER_CORE: u64 = 16 << 10;
 const FREE_KIB_MIN: u64 = 64 << 10;
 const FREE_PART: u64 = 64;
@@ -110,7 +110,7 @@ pub fn server_bytes(shards: u64) -> u64 {
     EMPTY_SERVER_BYTES + shards * SHARD_BYTES
 }
 
-/// What programs may use of a machine with so much memory.
+/// The memory that programs may use on a machine with so much.
 pub fn planned_available(memory_bytes: u64) -> u64 {
     memory_bytes - memory_bytes / SYSTEM_PART
 }
@@ -252,7 +252,7 @@ mod tests {
 
     #[test]
     fn descriptors_and_connections_are_each_others_inverse() {
-        // What the server itself says at its start with two shards.
+        // The number that the server itself prints at its start with two shards.
         assert_eq!(room_by_descriptors(20_000, 2), 39_452);
         for (connections, shards) in [(1, 1), (1_000, 2), (1_000_000, 54), (10_000_000, 16)] {
             let limit = descriptors_for(connections, shards);

@@ -3,7 +3,7 @@
 //! Version 2 and version 1 side by side. A group is bounded by all above it. Inside a container the path that
 //! `/proc/self/cgroup` tells may exist on the host only; the root of the mount then stands for it.
 
-use super::host::{Tree, field};
+use super::tree::{Tree, field};
 
 /// Where control groups are mounted, below the root.
 const MOUNT: &str = "sys/fs/cgroup";
@@ -11,8 +11,8 @@ const MOUNT: &str = "sys/fs/cgroup";
 /// From this number of bytes on a limit is none: version 1 writes the largest number of pages.
 const NO_LIMIT: u64 = 1 << 60;
 
-/// The first kernel that charges an accepted socket's own memory to the group of who accepts it; before, what
-/// arrives in an interrupt belongs to nobody.
+/// The first kernel that charges an accepted socket's own memory to the group of the process that accepts it; before, memory
+/// for packets that arrive in an interrupt is charged to no group.
 const CHARGES_ACCEPTED: (u32, u32) = (6, 12);
 
 /// A group with a limit of memory.

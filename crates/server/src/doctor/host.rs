@@ -1,17 +1,17 @@
-//! What a host is, read once from `/proc` and `/sys`: a plain value that the checks judge.
+//! The state of a host, read once from `/proc` and `/sys`: a plain value that the checks judge.
 //!
 //! Everything that may be missing (an old kernel, a container without the file, a network namespace
 //! that hides a setting) is an `Option`; nothing here fails and nothing is guessed. All paths lie below a root directory, so that
 //! a prepared tree can stand for a host. Reads nothing of the network and writes nothing.
 
-use std::collections::{BTreeMap, BTreeSet};
-use std::fs;
-use std::path::{Path, PathBuf};
+use std::collections::BTreeMap;
+use std::path::Path;
 
 use crore_net::clock::{self, Discipline};
 
 use super::card::{self, Card};
 use super::group::{self, Group, Tasks};
+use super::tree::{Tree, field};
 
 /// Settings that are read: the part below `/proc/sys`, in the form of `sysctl`.
 const SYSCTLS: [&str; 28] = [
@@ -45,7 +45,7 @@ const SYSCTLS: [&str; 28] = [
     "vm.swappiness",
 ];
 
-/// Where `--apply` keeps sysctls, and what it kept before is read.
+/// The file in which `--apply` keeps sysctls, and from which those kept before are read.
 pub const SYSCTL_FILE: &str = "/etc/sysctl.d/90-crore.conf";
 
 /// A host at one moment.
@@ -88,11 +88,11 @@ pub struct Host {
 pub struct Memory {
     /// All that the kernel manages.
     pub total: u64,
-    /// What programs could still get without swapping.
+    /// Memory that programs could still get without swapping.
     pub available: u64,
-    /// What may be promised to programs when `vm.overcommit_memory` is 2.
+    /// Memory that may be promised to programs when `vm.overcommit_memory` is 2.
     pub commit_limit: u64,
-    /// What is promised.
+    /// Memory that is promised.
     pub committed: u64,
     /// Swap space.
     pub swap: u64,
@@ -189,54 +189,6 @@ impl Memory {
             swap: bytes("SwapTotal:").unwrap_or(0),
         })
     }
-}
-
-/// The files of a host below its root directory.
-pub struct Tree<'a> {
-    root: &'a Path,
-}
-
-impl Tree<'_> {
-    /// Where a file lies.
-    pub fn path(&self, name: &str) -> PathBuf {
-        self.root.join(name)
-    }
-
-    /// A file's text, if it can be read.
-    pub fn text(&self, name: &str) -> Option<String> {
-        fs::read_to_string(self.path(name)).ok()
-    }
-
-    /// A file that holds one number.
-    pub fn number(&self, name: &str) -> Option<u64> {
-        self.text(name)?.trim().parse().ok()
-    }
-
-    /// The names in a directory, in order.
-    pub fn names(&self, directory: &str) -> BTreeSet<String> {
-        let entries = fs::read_dir(self.path(directory));
-        let entries = entries.into_iter().flatten().flatten();
-        entries
-            .filter_map(|entry| entry.file_name().into_string().ok())
-            .collect()
-    }
-
-    fn sysctl(&self, name: &str) -> Option<String> {
-        let text = self.text(&sysctl_path(name))?;
-        let words: Vec<&str> = text.split_whitespace().collect();
-        Some(words.join(" "))
-    }
-}
-
-/// Where a sysctl stands, below the root.
-pub fn sysctl_path(name: &str) -> String {
-    format!("proc/sys/{}", name.replace('.', "/"))
-}
-
-/// What stands behind `name` on its line.
-pub fn field<'a>(text: &'a str, name: &str) -> Option<&'a str> {
-    let line = text.lines().find(|line| line.starts_with(name))?;
-    Some(line[name.len()..].trim())
 }
 
 fn version(release: &str) -> Option<(u32, u32)> {

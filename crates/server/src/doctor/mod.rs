@@ -1,21 +1,24 @@
 //! `crore doctor`: does this host hold so many connections, what binds first, and what is to be changed?
 //!
-//! [`host`] reads the host once; [`need`] says what is asked of it; [`formula`] has every number's source. [`bounds`]
-//! estimates, [`checks`] judges each setting, [`remedy`] changes them, [`report`] tells. Everything between reading
-//! and changing is pure.
+//! [`host`] reads the host once; [`need`] is the demand on it; [`formula`] has every number's source. [`bounds`]
+//! estimates, [`account`] adds up the memory that has a limit, [`checks`] judges each setting, [`remedy`] changes them,
+//! [`report`] prints. Everything between reading and changing is pure.
 //!
 //! It looks at one host and not at the network, measures nothing, and changes nothing without `--apply`. The estimate is for connections that
 //! wait, with a topic each; `crore bench run fill` holds it against a server in a control group.
 
+mod account;
 mod bounds;
 mod card;
 mod checks;
+mod findings;
 pub mod formula;
 mod group;
 mod host;
 mod need;
 mod remedy;
 mod report;
+mod tree;
 mod words;
 
 use std::path::{Path, PathBuf};
@@ -24,11 +27,10 @@ use std::process::ExitCode;
 use anyhow::ensure;
 use clap::Args;
 
-use crate::cli::ServeArgs;
-use crate::client;
-use crate::config::{self, Resources};
-use bounds::Bound;
-use checks::{Check, State};
+use crate::config::{self, Resources, ServeArgs};
+use crate::settings::units::parse_size;
+use crate::stdout::print;
+use findings::Findings;
 use host::{Host, Memory};
 use need::{Need, Protocol};
 use remedy::Plan;
@@ -62,7 +64,7 @@ pub struct DoctorArgs {
     pub cores: Option<u16>,
 
     /// Plan for a host with so much memory instead of this one's
-    #[arg(long, value_name = "SIZE", value_parser = config::parse_size)]
+    #[arg(long, value_name = "SIZE", value_parser = parse_size)]
     pub memory: Option<usize>,
 
     /// Shard threads; 0 = one for each core [default: that of the settings]
@@ -90,32 +92,6 @@ pub struct DoctorArgs {
     pub root: PathBuf,
 }
 
-/// What the doctor found.
-pub struct Findings {
-    host: Host,
-    need: Need,
-    /// The tightest first; never empty.
-    bounds: Vec<Bound>,
-    checks: Vec<Check>,
-}
-
-impl Findings {
-    fn new(host: Host, need: Need) -> Findings {
-        Findings {
-            bounds: bounds::all(&host, &need),
-            checks: checks::all(&host, &need),
-            host,
-            need,
-        }
-    }
-
-    /// Whether the host holds the connections as it is.
-    fn fits(&self) -> bool {
-        self.bounds[0].holds >= self.need.connections
-            && self.checks.iter().all(|check| check.state != State::Change)
-    }
-}
-
 /// Runs the doctor; the exit code says whether the connections fit.
 ///
 /// # Errors
@@ -130,15 +106,15 @@ pub fn run(args: &DoctorArgs) -> anyhow::Result<ExitCode> {
             words::count(need.connections),
             need.protocol.name()
         );
-        client::print(plan.script(&title).as_bytes())?;
+        print(plan.script(&title).as_bytes())?;
     } else if args.apply {
         apply(&plan, &findings.host, &args.root)?;
         findings = examine(args)?;
-        client::print(format!("{}\n", report::verdict(&findings)).as_bytes())?;
+        print(format!("{}\n", report::verdict(&findings)).as_bytes())?;
     } else if args.json {
-        client::print(format!("{}\n", report::json(&findings)).as_bytes())?;
+        print(format!("{}\n", report::json(&findings)).as_bytes())?;
     } else {
-        client::print(report::text(&findings).as_bytes())?;
+        print(report::text(&findings).as_bytes())?;
     }
     Ok(if findings.fits() {
         ExitCode::SUCCESS
@@ -160,12 +136,17 @@ fn examine(args: &DoctorArgs) -> anyhow::Result<Findings> {
     let serve = ServeArgs {
         config: args.config.clone(),
         shards: args.shards,
-        // Who may come in is not what is judged here.
+        // The doctor does not judge who may connect.
         insecure: true,
         ..ServeArgs::default()
     };
     let effective = config::load_for(&serve, &resources)?;
-    let need = Need::new(args.connections, args.protocol, resources.cores, &effective);
+    let need = Need::new(
+        args.connections,
+        args.protocol,
+        resources.cores,
+        &effective.file,
+    );
     Ok(Findings::new(host, need))
 }
 
@@ -179,7 +160,7 @@ fn cores(args: &DoctorArgs, host: &Host) -> Option<usize> {
         .or(host.cores.map(|cores| cores.min(granted)))
 }
 
-/// Makes it a host with so much memory that nobody has limited.
+/// Makes it a host with so much memory and no limit on it.
 fn plan_memory(host: &mut Host, bytes: u64) {
     let available = formula::planned_available(bytes);
     host.memory = Some(Memory {
@@ -199,7 +180,7 @@ fn apply(plan: &Plan, host: &Host, root: &Path) -> anyhow::Result<()> {
         "--apply changes settings of the kernel and files below /etc, which root may: run it with sudo, or read --script first"
     );
     if plan.is_empty() {
-        return client::print(b"# nothing to change that a program may change\n");
+        return print(b"# nothing to change that a program may change\n");
     }
     let failed = plan.apply(root)?;
     let rest = plan
@@ -207,7 +188,7 @@ fn apply(plan: &Plan, host: &Host, root: &Path) -> anyhow::Result<()> {
         .iter()
         .map(|line| format!("{line} in the server's settings"));
     for text in rest.chain(plan.by_hand.iter().cloned()) {
-        client::print(format!("# by hand: {text}\n").as_bytes())?;
+        print(format!("# by hand: {text}\n").as_bytes())?;
     }
     ensure!(failed == 0, "{failed} steps failed; each says why above");
     Ok(())

@@ -1,10 +1,11 @@
-//! What is asked of the host: so many connections of one protocol, with these settings of the server.
+//! The demand on the host: so many connections of one protocol, with these settings of the server.
 
 use clap::ValueEnum;
 
 use super::formula;
 use super::host::Host;
-use crate::config::Effective;
+use crate::config::Resources;
+use crate::settings::file::File;
 
 /// What clients speak.
 #[derive(ValueEnum, Clone, Copy, Debug, PartialEq, Eq)]
@@ -20,7 +21,7 @@ pub enum Protocol {
 }
 
 impl Protocol {
-    /// What one connection that waits, with a topic of its own, costs the process in bytes: PSS at a
+    /// Bytes that one waiting connection with a topic of its own costs the process: PSS at a
     /// million (docs/MEMORY.md, docs/benchmarks).
     pub fn process_bytes(self) -> u64 {
         match self {
@@ -47,7 +48,7 @@ impl Protocol {
 pub struct Need {
     /// Connections to hold at once.
     pub connections: u64,
-    /// What they speak.
+    /// The protocol that they speak.
     pub protocol: Protocol,
     /// Shards of the server.
     pub shards: u64,
@@ -67,6 +68,10 @@ pub struct Need {
     pub tls: bool,
     /// Bytes of all logs, when they are full.
     pub log_bytes: u64,
+    /// Bytes of all that clients make the server hold besides, when it is full.
+    pub memory_bytes_max: u64,
+    /// The least that this may be.
+    pub memory_bytes_least: u64,
     /// `limits.connections_max`.
     pub connections_max: u64,
     /// `limits.connections_per_shard`.
@@ -80,28 +85,30 @@ pub struct Need {
 }
 
 impl Need {
-    /// What `connections` need of a server with these settings; as many as it allows when nobody says how many.
-    pub fn new(
-        connections: Option<u64>,
-        protocol: Protocol,
-        cores: usize,
-        effective: &Effective,
-    ) -> Need {
-        let limits = &effective.settings.limits;
-        let homes = effective.shards.min(cores).max(1);
-        let threads = effective.shards + verifiers(cores, effective);
+    /// The need of `connections` with these settings; without a number, of as many as the settings allow.
+    pub fn new(connections: Option<u64>, protocol: Protocol, cores: usize, file: &File) -> Need {
+        let limits = &file.limits;
+        let homes = file.shards.min(cores).max(1);
+        // On a machine without memory the default is what the largest message needs.
+        let nothing = Resources {
+            cores,
+            memory_bytes: 0,
+        };
+        let threads = file.shards + verifiers(cores, file);
         Need {
             connections: connections.unwrap_or(limits.connections_max as u64),
             protocol,
-            shards: effective.shards as u64,
+            shards: file.shards as u64,
             threads: threads as u64 + formula::OTHER_THREADS,
             homes: homes as u64,
             cores: cores as u64,
-            backlog: effective.backlog.into(),
-            addresses: effective.listen.len() as u64,
-            proxies: !effective.settings.http.trusted_proxies.is_empty(),
-            tls: effective.tls.is_on(),
+            backlog: file.backlog.into(),
+            addresses: file.listen.len() as u64,
+            proxies: !file.http.trusted_proxies.is_empty(),
+            tls: file.tls.is_on(),
             log_bytes: limits.log_bytes as u64,
+            memory_bytes_max: limits.memory_bytes as u64,
+            memory_bytes_least: nothing.memory_bytes_default(limits) as u64,
             connections_max: limits.connections_max as u64,
             connections_per_shard: limits.connections_per_shard as u64,
             topics_max: limits.topics_per_home(homes) as u64 * homes as u64,
@@ -131,15 +138,15 @@ impl Need {
         self.process_bytes() + formula::KERNEL_BYTES + tracked
     }
 
-    /// Bytes of all connections and of what stands before them.
+    /// Bytes of all connections and of the fixed part before them.
     pub fn memory_bytes(&self, host: &Host) -> u64 {
         self.fixed_bytes() + self.connections * self.connection_bytes(host)
     }
 }
 
 /// Threads that verify passwords and ask the callback, when all of them work.
-fn verifiers(cores: usize, effective: &Effective) -> usize {
-    let Some(access) = &effective.access else {
+fn verifiers(cores: usize, file: &File) -> usize {
+    let Some(access) = &file.access else {
         return 0;
     };
     let passwords = match access.password_threads {

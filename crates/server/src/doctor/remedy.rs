@@ -1,7 +1,7 @@
-//! What changes the host: steps that a script can hold and `--apply` can take, and what is left to the operator.
+//! Changes of the host: steps that a script can hold and `--apply` can take, and those left to the operator.
 //!
-//! Every step sets a value or replaces a whole file, so that all of them may be taken again. What an earlier run keeps in
-//! the file of sysctls stays there unless this run says otherwise: a host that fits keeps what made it fit.
+//! Every step sets a value or replaces a whole file, so that all of them may be taken again. Settings that an earlier run wrote to
+//! the file of sysctls stay there unless this run changes them: a host that fits keeps the settings that made it fit.
 
 use std::collections::BTreeMap;
 use std::io::{self, Write as _};
@@ -10,7 +10,8 @@ use std::process::Command;
 use std::{fmt, fs};
 
 use super::checks::{Check, Fix, State};
-use super::host::{Host, SYSCTL_FILE, sysctl_path};
+use super::host::{Host, SYSCTL_FILE};
+use super::tree::sysctl_path;
 
 /// Limits of logins (pam_limits).
 const LOGIN_FILE: &str = "/etc/security/limits.d/90-crore.conf";
@@ -25,7 +26,7 @@ pub struct Plan {
     steps: Vec<Step>,
     /// Lines of the server's settings file.
     pub settings: Vec<String>,
-    /// What a program cannot do.
+    /// Changes that only the operator can make.
     pub by_hand: Vec<String>,
 }
 
@@ -43,7 +44,7 @@ enum Step {
 }
 
 impl Plan {
-    /// What the checks ask for.
+    /// The changes that the checks ask for.
     pub fn new(host: &Host, checks: &[Check]) -> Plan {
         let mut plan = Plan::default();
         let mut sysctls = BTreeMap::new();

@@ -2,8 +2,9 @@
 
 use serde_json::{Value, json};
 
-use super::Findings;
+use super::account::Account;
 use super::checks::{Check, Fix, State};
+use super::findings::Findings;
 use super::words::{bytes, count};
 
 /// Columns of a line of text.
@@ -36,11 +37,32 @@ pub fn text(findings: &Findings) -> String {
         out.push_str(line.trim_end());
         out.push('\n');
     }
+    out.push_str(&account(&findings.account));
     for check in &findings.checks {
         out.push('\n');
         out.push_str(&one(check));
     }
     out.push_str(&format!("\n{}\n", verdict(findings)));
+    out
+}
+
+fn account(account: &Account) -> String {
+    let room = account.room.map_or("unknown".to_string(), bytes);
+    let known = account.parts.iter().map(|part| {
+        let most = part.bytes.map_or("unknown".to_string(), bytes);
+        (" ", part.name, most, part.how.clone())
+    });
+    let mark = if account.is_over() { ">" } else { " " };
+    let sum = (
+        mark,
+        "all together",
+        bytes(account.bytes()),
+        format!("of {room} available"),
+    );
+    let mut out = "\nWhat memory is for when everything that has a limit is full:\n\n".to_string();
+    for (mark, name, most, how) in known.chain([sum]) {
+        out.push_str(&format!("{mark} {name:<19}  {most:>10}  {how}\n"));
+    }
     out
 }
 
@@ -164,6 +186,12 @@ pub fn json(findings: &Findings) -> Value {
             })
         })
         .collect();
+    let account = &findings.account;
+    let parts: Vec<Value> = account
+        .parts
+        .iter()
+        .map(|part| json!({ "name": part.name, "bytes": part.bytes, "how": part.how }))
+        .collect();
     json!({
         "connections": need.connections,
         "protocol": need.protocol.name(),
@@ -175,6 +203,7 @@ pub fn json(findings: &Findings) -> Value {
         "holds": findings.bounds[0].holds,
         "binds_first": findings.bounds[0].name,
         "bounds": bounds,
+        "memory": { "parts": parts, "bytes": account.bytes(), "available": account.room },
         "checks": checks,
     })
 }

@@ -4,8 +4,9 @@
 //! Everything here runs on the control thread and speaks to the shards by orders. Invariants: settings change as a whole
 //! or not at all; one change is under way at a time, and none while the server stops; a second SIGINT ends the process at once.
 
-pub mod api;
 mod reload;
+pub mod shards;
+pub mod signals;
 pub mod state;
 mod stop;
 mod supervisor;
@@ -18,22 +19,22 @@ use crore_net::{clock, memory};
 use tokio::sync::Notify;
 
 use crate::access::Desk;
-use crate::cli::ServeArgs;
-use crate::config::Effective;
-use crate::control::{Coming, Shards};
+use crate::config::{Effective, ServeArgs};
 use crate::tls;
+use shards::Shards;
+use signals::Coming;
 
-/// What a life begins with.
+/// The state that a life begins with.
 pub struct Start {
     /// The command line: a file that is read again lies under the same flags.
     pub args: ServeArgs,
     /// The settings.
     pub effective: Effective,
-    /// What the shards share.
+    /// The state that the shards share.
     pub world: Arc<World>,
-    /// Who answers the shards about credentials.
+    /// The desk that answers the shards about credentials.
     pub desk: Desk,
-    /// By what TLS handshakes are done, where there are some.
+    /// The parts of TLS that the shards share, where TLS is on.
     pub tls: Option<tls::Shared>,
 }
 
@@ -49,11 +50,11 @@ struct Inner {
     tls: Option<tls::Shared>,
     /// Held while settings are read again.
     reloading: tokio::sync::Mutex<()>,
-    /// Somebody other than a signal wants the server to stop.
+    /// Asks the server to stop, as a signal does.
     leave: Notify,
 }
 
-/// What changes.
+/// The state that changes.
 struct Running {
     effective: Effective,
     world: Arc<World>,
@@ -100,12 +101,12 @@ impl Life {
         self.running().effective.clone()
     }
 
-    /// What the shards share.
+    /// The state that the shards share.
     pub fn world(&self) -> Arc<World> {
         self.running().world.clone()
     }
 
-    /// Whether clients are moved off and nobody is let in.
+    /// Whether clients are being moved off and new ones are not let in.
     pub fn stops(&self) -> bool {
         self.running().stops
     }
@@ -122,8 +123,8 @@ impl Life {
 
     /// Lives until the end: returns when the process may end.
     pub async fn run(self, mut signals: Coming) {
-        supervisor::ready(&self);
-        supervisor::watch(&self);
+        supervisor::ready(&self.effective().file.listen);
+        supervisor::watch(self.0.shards.clone());
         memory::let_go_of_text();
         loop {
             let signal = tokio::select! {
@@ -134,7 +135,7 @@ impl Life {
                 }
             };
             match signal {
-                // What went wrong is logged, and nothing changed.
+                // A failed reload is logged, and changes nothing.
                 Signal::Hangup => drop(self.reload().await),
                 Signal::Terminate => tracing::info!("SIGTERM: stopping"),
                 Signal::Interrupt => tracing::info!("SIGINT: stopping; again ends at once"),
@@ -145,9 +146,16 @@ impl Life {
         }
         self.running().stops = true;
         tokio::select! {
-            () = stop::stop(&self) => {}
+            () = self.stop() => {}
             () = interrupted(&mut signals) => tracing::warn!("SIGINT: ended at once"),
         }
+    }
+
+    /// Moves the clients off, and leaves the state to the next server that the settings ask for.
+    async fn stop(&self) {
+        let shards = &self.0.shards;
+        stop::move_off(shards, &self.effective().file.drain).await;
+        stop::leave(shards, &self.effective().file.state, &self.world()).await;
     }
 
     fn running(&self) -> MutexGuard<'_, Running> {

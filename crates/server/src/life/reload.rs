@@ -1,7 +1,7 @@
 //! Reading the settings again.
 //!
 //! The whole file is read, laid under the same flags and checked as at the start; then every shard gets the new settings
-//! and rules in one order. What a shard or a socket is made with cannot change while it lives: it is named and kept.
+//! and rules in one order. Values that a shard or a socket is made with cannot change while it lives: they are named and kept.
 
 use std::sync::Arc;
 
@@ -13,6 +13,7 @@ use serde::Serialize;
 use super::{Life, supervisor};
 use crate::access;
 use crate::config::{self, Effective};
+use crate::settings::file::File;
 
 /// What came of it.
 #[derive(Debug, Serialize)]
@@ -27,9 +28,9 @@ impl Life {
     /// Reads the settings again. A file that is not in order changes nothing.
     ///
     /// # Errors
-    /// What is wrong, line by line, as at the start.
+    /// The faults of the file, line by line, as at the start.
     pub async fn reload(&self) -> Result<Reloaded, String> {
-        // Whoever asked may hang up: what has begun is seen through, in the shards, in the books and for the supervisor.
+        // The client that asked may hang up: a reload is always finished, in the shards, in the books and for the supervisor.
         let life = self.clone();
         let all = tokio::spawn(async move { life.read_again().await });
         all.await.expect("it does not panic, and nobody aborts it")
@@ -43,7 +44,7 @@ impl Life {
         supervisor::reloading();
         let reloaded = self.exchange().await;
         self.count(reloaded.is_ok());
-        supervisor::ready(self);
+        supervisor::ready(&self.effective().file.listen);
         match &reloaded {
             Ok(Reloaded { changed, kept }) => {
                 tracing::info!(changed = %list(changed), "settings read again");
@@ -72,16 +73,18 @@ impl Life {
         let mut next = changeable(&now, &asked);
         next.take_access(&asked, self.0.args.insecure)
             .map_err(|error| error.to_string())?;
-        let checks = access::checks(next.access.as_ref()).map_err(|error| error.to_string())?;
+        let checks =
+            access::checks(next.file.access.as_ref()).map_err(|error| error.to_string())?;
         if let Some(tls) = &self.0.tls {
             // The files may have changed where no key has. All else was checked, so that nothing is half done.
-            tls.reload(&next.tls)
+            tls.reload(&next.file.tls)
                 .map_err(|error| format!("{error:#}"))?;
         }
         let former = self.world();
+        let settings = next.settings();
         let world = Arc::new(World {
-            rules: Rules::new(&next.settings.rules),
-            settings: next.settings.clone(),
+            rules: Rules::new(&settings.rules),
+            settings,
             admission: former.admission.clone(),
             ..*former
         });
@@ -129,8 +132,18 @@ impl Life {
 
 /// `asked`, as far as a running server can take it; of access, see [`Effective::take_access`].
 fn changeable(now: &Effective, asked: &Effective) -> Effective {
-    let mut settings = asked.settings.clone();
-    let (limits, former) = (&mut settings.limits, &now.settings.limits);
+    let (now, asked, source) = (&now.file, &asked.file, now.source.clone());
+    let mut file = File {
+        listen: now.listen.clone(),
+        shards: now.shards,
+        pin: now.pin,
+        backlog: now.backlog,
+        access: now.access.clone(),
+        admin: now.admin.clone(),
+        tls: now.tls.changeable(&asked.tls),
+        ..asked.clone()
+    };
+    let (limits, former) = (&mut file.limits, &now.limits);
     // Sockets, tables and the groups of listeners are made with these.
     limits.connections_per_shard = former.connections_per_shard;
     limits.accepts_per_s = former.accepts_per_s;
@@ -141,13 +154,8 @@ fn changeable(now: &Effective, asked: &Effective) -> Effective {
     limits.topics_per_address_per_s = former.topics_per_address_per_s;
     limits.topics_per_address_burst = former.topics_per_address_burst;
     limits.log_bytes_per_address_max = former.log_bytes_per_address_max;
-    settings.mqtt.sessions_per_address_max = now.settings.mqtt.sessions_per_address_max;
-    Effective {
-        settings,
-        state: asked.state.clone(),
-        tls: now.tls.changeable(&asked.tls),
-        ..now.clone()
-    }
+    file.mqtt.sessions_per_address_max = now.mqtt.sessions_per_address_max;
+    Effective { file, source }
 }
 
 fn list(keys: &[String]) -> String {

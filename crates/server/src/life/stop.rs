@@ -1,27 +1,29 @@
-//! The end: clients are moved off, then nothing is under way any more, then the process may end.
+//! The end: clients are moved off, then all work under way is finished, then the process may end.
 
 use std::time::{Duration, Instant};
 
-use crore_broker::{Control, Report};
+use crore_broker::settings::Drain;
+use crore_broker::{Control, Report, World};
 
-use super::{Life, state, supervisor};
+use super::shards::Shards;
+use super::{state, supervisor};
+use crate::settings::state::State;
 
 /// How often it is looked at.
 const LOOK: Duration = Duration::from_millis(100);
 /// How often it is told how far it is.
 const TELL: Duration = Duration::from_secs(2);
-/// Past the deadline the shards close what is left; so long they may take for it.
+/// Past the deadline the shards close the connections that are left; they may take so long for it.
 const CLOSE: Duration = Duration::from_secs(10);
 
 /// Moves all clients off, within the deadline.
-pub async fn stop(life: &Life) {
+pub async fn move_off(shards: &Shards, drain: &Drain) {
     supervisor::stopping();
     let began = Instant::now();
-    let drain = life.effective().settings.drain;
-    if let Err(silent) = life.0.shards.ask_all(|_| Control::Drain).await {
+    if let Err(silent) = shards.ask_all(|_| Control::Drain).await {
         tracing::error!(shard = silent.0, "a shard does not answer");
     }
-    let before = connections(life).await;
+    let before = connections(shards).await;
     let most = Duration::from_secs(u64::from(drain.deadline_s)) + CLOSE;
     if before > 0 {
         let (rate, most) = (drain.rate_per_s, drain.deadline_s);
@@ -30,7 +32,7 @@ pub async fn stop(life: &Life) {
     }
     let mut told = began;
     loop {
-        let left = connections(life).await;
+        let left = connections(shards).await;
         if left == 0 || began.elapsed() > most {
             break;
         }
@@ -46,11 +48,13 @@ pub async fn stop(life: &Life) {
         "{before} clients moved off in {:.1} s",
         began.elapsed().as_secs_f64()
     );
-    let settings = life.effective().state;
+}
+
+/// Writes down the state that the next server goes on with, where there is a directory for it. No client is connected any more.
+pub async fn leave(shards: &Shards, settings: &State, world: &World) {
     if let Some(directory) = settings.directory() {
         supervisor::writing(settings.deadline_s);
-        let world = life.world();
-        let stored = state::store(directory, &settings, &world, &life.0.shards).await;
+        let stored = state::store(directory, settings, world, shards).await;
         if let Err(why) = stored {
             tracing::error!("nothing is left for the next server: {why}");
         }
@@ -65,8 +69,8 @@ fn tell(left: u64, of: u64) {
 }
 
 /// Connections of all shards.
-async fn connections(life: &Life) -> u64 {
-    let Ok(reports) = life.0.shards.ask_all(|_| Control::Accounts).await else {
+async fn connections(shards: &Shards) -> u64 {
+    let Ok(reports) = shards.ask_all(|_| Control::Accounts).await else {
         return 0;
     };
     let of = |report: &Report| match report {

@@ -1,11 +1,12 @@
-//! What systemd, or whoever speaks its protocol (`sd_notify(3)`), is told. Without a supervisor nothing happens.
+//! Tells systemd, or any other supervisor with its protocol (`sd_notify(3)`), of the server's life. Without one nothing happens.
 
+use std::net::SocketAddr;
 use std::time::Duration;
 
 use crore_broker::Control;
 use sd_notify::NotifyState;
 
-use super::Life;
+use super::shards::Shards;
 
 /// More than the time between two looks while clients are moved off: the supervisor waits as long as there is progress.
 const MORE_TIME_US: u32 = 15_000_000;
@@ -17,8 +18,7 @@ fn tell(states: &[NotifyState<'_>]) {
 }
 
 /// The server serves, by the settings that it has read.
-pub fn ready(life: &Life) {
-    let listen = life.effective().listen;
+pub fn ready(listen: &[SocketAddr]) {
     let listen: Vec<String> = listen.iter().map(ToString::to_string).collect();
     let status = format!("serving on {}", listen.join(", "));
     tell(&[NotifyState::Ready, NotifyState::Status(&status)]);
@@ -45,7 +45,7 @@ pub fn status(text: &str) {
     ]);
 }
 
-/// It writes down what it leaves, which may take so long; nothing more is said meanwhile.
+/// The server writes its state to disk, which may take so long; nothing more is told meanwhile.
 pub fn writing(budget_s: u32) {
     let budget_us = budget_s.saturating_mul(1_000_000);
     tell(&[
@@ -55,11 +55,10 @@ pub fn writing(budget_s: u32) {
 }
 
 /// Says that all shards turn, as often as the supervisor wants to hear it.
-pub fn watch(life: &Life) {
+pub fn watch(shards: Shards) {
     let Some(interval) = sd_notify::watchdog_enabled() else {
         return;
     };
-    let shards = life.0.shards.clone();
     tokio::spawn(async move {
         loop {
             if shards.ask_all(|_| Control::Accounts).await.is_ok() {

@@ -1,17 +1,21 @@
-//! What becomes of connections for which the poller has no place.
+//! Connections for which the poller has no place.
 
-use super::*;
+use crore_broker::{ConnId, Io as _, Link};
+use crore_net::kernel::{Kernel, entrance, steering};
+
+use super::links::Links;
 use crate::access::{Desk, checks};
 use crate::board::{Board, Meter};
 
 /// Descriptors that no table of a test has.
 const NONE: u32 = 900_000;
 
-fn sockets() -> Sockets {
+fn sockets() -> Links<Kernel> {
     let (_, asker) = Desk::start(checks(None).unwrap(), Vec::new()).unwrap();
     let (reports, _inbox) = crore_net::mailbox().unwrap();
-    Sockets {
-        driver: Driver::new(4).unwrap(),
+    let nobody = entrance::Limits::default();
+    Links {
+        transport: Kernel::open(&[], nobody, &steering::Group::new()).unwrap(),
         tls: None,
         peers: Vec::new(),
         reports,

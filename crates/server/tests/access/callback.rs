@@ -6,7 +6,6 @@ use std::path::PathBuf;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Condvar, Mutex};
 use std::thread;
-use std::time::Duration;
 
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
@@ -16,11 +15,11 @@ use rustls::pki_types::PrivateKeyDer;
 use rustls::{ServerConfig, ServerConnection, StreamOwned};
 use serde_json::Value;
 
-use crate::conn::{Conn, once};
 use crate::reload::reload;
-use crate::support::Server;
+use crate::support::http::{Conn, once};
+use crate::support::{Server, until};
 
-/// What the endpoint was asked, and whether it may answer.
+/// Counts the questions to the endpoint, and can hold its answers back.
 #[derive(Default)]
 struct Endpoint {
     asked: AtomicU32,
@@ -125,10 +124,8 @@ impl Endpoint {
                     r#"{"allow": true, "publish": "doors/#", "expires": 1}"#.to_string(),
                 ),
                 "closes" => return None,
-                "silence" => {
-                    thread::sleep(Duration::from_secs(20));
-                    return None;
-                }
+                // Until it is given up.
+                "silence" => return stream.read(&mut [0]).ok().map(drop),
                 other => panic!("{other}"),
             };
             let length = body.len();
@@ -144,6 +141,10 @@ impl Endpoint {
 
     fn asked(&self) -> u32 {
         self.asked.load(Ordering::SeqCst)
+    }
+
+    fn await_asked(&self) {
+        until("a question", || self.asked() > 0);
     }
 }
 
@@ -219,7 +220,7 @@ fn only_a_plain_yes_lets_somebody_in_and_all_else_fails_closed() {
 
 #[test]
 fn a_callback_that_is_not_there_lets_nobody_in() {
-    // The kernel gives this port to nobody, as it may one that was bound and dropped: to the server of another test.
+    // The kernel gives this port to no other socket, as it may one that was bound and dropped: to the server of another test.
     let server = Server::with("[access.callback]\nurl = 'http://127.0.0.1:1/auth'\n");
     assert_eq!(publish(&server, "Bearer yes"), 503);
     assert_eq!(
@@ -242,9 +243,7 @@ fn it_is_asked_once_for_all_who_wait_and_not_again_while_its_answer_holds() {
             "x",
         );
     }
-    while endpoint.asked() == 0 {
-        thread::sleep(Duration::from_millis(5));
-    }
+    endpoint.await_asked();
     endpoint.hold(false);
     for client in &mut clients {
         assert_eq!(client.response().status, 202);
@@ -269,9 +268,7 @@ fn who_asks_after_a_reload_is_not_answered_by_what_held_before_it() {
     let mut early = Conn::open(&server);
     let authorization = [("Authorization", "Bearer yes")];
     early.ask("POST", "/pub/doors/callback", &authorization, "x");
-    while former.asked() == 0 {
-        thread::sleep(Duration::from_millis(5));
-    }
+    former.await_asked();
     let (new, settings) = Endpoint::start("");
     reload(&server, &settings);
     // The former one has not said a word yet.
@@ -285,17 +282,6 @@ fn who_asks_after_a_reload_is_not_answered_by_what_held_before_it() {
         (1, 1),
         "what the new one said holds"
     );
-}
-
-/// Waits until the server has said this.
-fn await_log(server: &Server, what: &str) {
-    for _ in 0..1_000 {
-        if server.log().contains(what) {
-            return;
-        }
-        thread::sleep(Duration::from_millis(20));
-    }
-    panic!("{what} is not in the log:\n{}", server.log());
 }
 
 /// A server's certificate for this name, and the file with it, which is its own root.
@@ -339,8 +325,8 @@ fn by_tls_it_is_asked_only_when_its_certificate_is_good() {
     for (server, remedy) in cases {
         assert_eq!(publish(&server, "Bearer yes"), 503);
         let told = format!(":{port}/auth: TLS with ");
-        await_log(&server, &told);
-        await_log(&server, remedy);
+        server.await_log(&told);
+        server.await_log(remedy);
     }
     assert_eq!(
         endpoint.asked(),
@@ -354,7 +340,7 @@ fn by_tls_it_is_asked_only_when_its_certificate_is_good() {
 
 #[test]
 fn a_callback_that_begins_no_handshake_is_given_up_in_time() {
-    // The kernel accepts, and nobody reads.
+    // The kernel accepts, and no program reads.
     let silent = TcpListener::bind("127.0.0.1:0").expect("a port");
     let port = silent.local_addr().expect("an address").port();
     let (_, root) = certificate("localhost", "silent.pem");

@@ -6,8 +6,8 @@ use std::process::{Command, Output, Stdio};
 
 use serde_json::Value;
 
-use crate::conn::once;
 use crate::support::Server;
+use crate::support::http::once;
 use crate::tokens::{SECRET, everything, key_settings, token};
 
 fn crore(args: &[&str], input: &str) -> Output {

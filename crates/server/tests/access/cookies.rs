@@ -1,9 +1,9 @@
 //! Cookies, which a browser sends from any page.
 
-use crate::conn::Conn;
 use crate::support::Server;
+use crate::support::http::Conn;
+use crate::support::ws::handshake;
 use crate::tokens::{everything, key_settings, token};
-use crate::ws::handshake;
 
 #[test]
 fn a_cookie_counts_from_the_servers_own_pages_and_from_those_that_are_allowed_by_name() {
@@ -50,7 +50,7 @@ fn no_origin_is_named_with_credentials_and_pages_of_listed_ones_show_a_token_the
     ];
     let event_stream = [origin, ("Accept", "text/event-stream")];
     let by_header = [origin, ("Authorization", &bearer)];
-    // What it opens, if anything, the browser does not show to the page.
+    // The browser does not show the page what the cookie opens, if it opens anything.
     let by_cookie = [origin, ("Cookie", &cookie)];
     for (listed, by_cookie_opens) in [("https://app.example", 204), ("*", 401)] {
         let rule = "[[rule]]\nmatch = '#'\npoll_timeout_s = 1\n";

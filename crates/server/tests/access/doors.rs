@@ -4,13 +4,13 @@ use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use crore_wire::mqtt::{Connect, Packet, Publish, Qos, ReasonCode, Version, encode};
 
-use crate::broker::Broker;
-use crate::conn::{Conn, once};
-use crate::packets::{self, message, plain, will};
 use crate::support::Server;
-use crate::ws::handshake;
+use crate::support::broker::Broker;
+use crate::support::http::{Conn, once};
+use crate::support::mqtt::{self as packets, message, plain, will};
+use crate::support::ws::handshake;
 
-/// What somebody comes with.
+/// The credential that a client brings.
 #[derive(Clone, Debug)]
 pub enum Credential {
     None,
@@ -26,7 +26,7 @@ pub enum Carrier {
     Cookie,
 }
 
-/// What came of it.
+/// The outcome.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Met {
     Open,
@@ -253,6 +253,17 @@ impl MqttDoor {
         }
     }
 
+    /// The refusal of a client that lacks the right. 3.1.1 has no word for a publish: its connection ends.
+    pub fn refused(self, version: Version) -> Met {
+        let code = match version {
+            Version::V5 => 0x87,
+            Version::V311 if self == MqttDoor::Will => 0x87,
+            Version::V311 if self.is_publish() => 0,
+            Version::V311 => 0x80,
+        };
+        Met::Closed(code)
+    }
+
     pub fn is_publish(self) -> bool {
         self.rights() == ["publish"]
     }
@@ -287,7 +298,7 @@ impl MqttDoor {
     }
 }
 
-/// What a CONNACK says of the session: whether there was one, and how long it is kept where the server decides that.
+/// The session in a CONNACK: whether there was one, and how long it is kept where the server decides that.
 pub type Session = (bool, Option<u32>);
 
 /// Sends this CONNECT with a credential.
@@ -353,7 +364,7 @@ fn subscribe(conn: &mut packets::Conn, filter: &str) -> Met {
     }
 }
 
-/// The topic's info by somebody who may read it: whether it exists.
+/// The topic's info for a client that may read it: whether it exists.
 pub fn exists(server: &Server, token: &str, topic: &str) -> bool {
     let authorization = format!("Bearer {token}");
     let headers = [("Authorization", authorization.as_str())];

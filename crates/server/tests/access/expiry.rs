@@ -1,48 +1,61 @@
-//! What lasts ends with the token that it began with, and says so.
+//! Connections and sessions end with the token that they began with, and say so.
 
-use std::time::Duration;
-
-use crore_wire::mqtt::{ReasonCode, Version};
+use crore_wire::mqtt::{Packet, ReasonCode, Version};
 use serde_json::json;
 
-use crate::broker::Broker;
-use crate::conn::Conn;
-use crate::packets::{self, plain};
+use crate::doors::{Credential, connected};
 use crate::support::Server;
+use crate::support::broker::Broker;
+use crate::support::http::Conn;
+use crate::support::mqtt::plain;
+use crate::support::ws::{FIN, TEXT, Ws, handshake};
 use crate::tokens::{everything, key_settings, now_s, token};
-use crate::ws::Ws;
+
+const EVENTS: (&str, &str) = ("Accept", "text/event-stream");
 
 fn settings() -> String {
     format!("[access]\nleeway_s = 0\n{}", key_settings())
 }
 
-/// For a few seconds.
-fn short() -> String {
-    let mut claims = everything();
-    claims["exp"] = json!(now_s() + 3);
-    token(claims)
+/// Opens something with a token that ends soon; with a longer one where opening took too long.
+fn opened<T>(open: impl Fn(&str) -> Option<T>) -> (String, T) {
+    let mut lives_s = (1..8).map(|power| 1 << power);
+    let found = lives_s.find_map(|life_s: u64| {
+        let mut claims = everything();
+        claims["exp"] = json!(now_s() + life_s);
+        let token = token(claims);
+        open(&token).map(|opened| (token, opened))
+    });
+    found.expect("it opens")
 }
 
 #[test]
 fn streams_and_polls_end_with_their_token_and_the_next_request_is_told_401() {
     let server = Server::with(&settings());
-    let token = short();
-    let target = format!("/sub/doors/expiry?token={token}");
-    let mut events = Conn::open(&server);
-    events.ask("GET", &target, &[("Accept", "text/event-stream")], "");
-    assert_eq!(events.head().status, 200);
-    let mut poll = Conn::open(&server);
-    poll.ask("GET", &target, &[], "");
-    let mut both = Ws::open(&server, &format!("/pubsub/doors/expiry?token={token}"), &[]);
-    let mut interest = Conn::open(&server);
-    interest.ask(
-        "GET",
-        &format!("/interest?match=doors/%23&token={token}"),
-        &[],
-        "",
-    );
-    assert_eq!(interest.head().status, 200);
-
+    let (token, (events, interest, mut both, mut poll)) = opened(|token| {
+        let ask = |target: &str, headers: &[(&str, &str)]| {
+            let mut conn = Conn::open(&server);
+            conn.ask("GET", &format!("{target}token={token}"), headers, "");
+            conn
+        };
+        let mut all = [
+            ask("/sub/doors/expiry?", &[EVENTS]),
+            ask("/interest?match=doors/%23&", &[]),
+            ask("/pubsub/doors/expiry?", &handshake(&[])),
+        ];
+        let heads = all.each_mut().map(|conn| conn.head());
+        let open = heads.each_ref().map(|head| head.status) == [200, 200, 101];
+        let [events, interest, both] = all;
+        let [.., head] = heads;
+        open.then(|| {
+            (
+                events,
+                interest,
+                Ws { conn: both, head },
+                ask("/sub/doors/expiry?", &[]),
+            )
+        })
+    });
     let answer = poll.response();
     assert_eq!(answer.status, 401, "{answer:?}");
     assert_eq!(both.closed(), Some(4401));
@@ -52,7 +65,8 @@ fn streams_and_polls_end_with_their_token_and_the_next_request_is_told_401() {
             "the body ends in order"
         );
     }
-    let again = Conn::open(&server).get(&target, &[("Accept", "text/event-stream")]);
+    let target = format!("/sub/doors/expiry?token={token}");
+    let again = Conn::open(&server).get(&target, &[EVENTS]);
     assert_eq!(again.status, 401);
     assert_eq!(again.text().trim(), "the token has expired");
 }
@@ -61,12 +75,12 @@ fn streams_and_polls_end_with_their_token_and_the_next_request_is_told_401() {
 fn mqtt_clients_are_told_that_their_time_is_over() {
     let broker = Broker::with(&settings());
     for version in [Version::V311, Version::V5] {
-        let token = short();
-        let mut conn = packets::Conn::open(&broker, version);
-        let mut connect = plain(version, "");
-        (connect.user_name, connect.password) = (Some(""), Some(token.as_bytes()));
-        assert!(!conn.connect(&connect));
-        assert_eq!(conn.subscribe("doors/expiry", 0), ReasonCode::SUCCESS);
+        let (_, mut conn) = opened(|token| {
+            let came = Credential::Token(token.to_string());
+            let (mut conn, _) = connected(&broker, false, &came, plain(version, "")).ok()?;
+            conn.ask_for("doors/expiry", 0);
+            matches!(conn.packet_or_end()?.packet(), Packet::SubAck(_)).then_some(conn)
+        });
         let expected = (version == Version::V5).then_some(ReasonCode::MAXIMUM_CONNECT_TIME);
         assert_eq!(conn.end(), expected, "{version:?}");
     }
@@ -77,12 +91,15 @@ fn a_token_without_an_end_lasts() {
     let server = Server::with(&settings());
     let mut claims = everything();
     claims.as_object_mut().expect("claims").remove("exp");
-    let mut ws = Ws::open(
-        &server,
-        &format!("/pubsub/doors/lasting?token={}", token(claims)),
-        &[],
-    );
-    assert!(ws.conn.is_silent_for(Duration::from_secs(3)));
-    ws.send(0x81, "still here");
+    let target = format!("/pubsub/doors/lasting?token={}", token(claims));
+    let mut ws = Ws::open(&server, &target, &[]);
+    let (_, mut events) = opened(|token| {
+        let mut events = Conn::open(&server);
+        let target = format!("/sub/doors/expiry?token={token}");
+        events.ask("GET", &target, &[EVENTS], "");
+        (events.head().status == 200).then_some(events)
+    });
+    events.rest();
+    ws.send(FIN | TEXT, "still here");
     assert_eq!(ws.texts(1), ["still here"]);
 }

@@ -1,8 +1,8 @@
 //! Programs of others, as a person types them: `curl`, `mosquitto_pub` and `mosquitto_sub`.
 
+use crate::support::Server;
 use std::process::{Command, Output};
 
-use crate::support::Server;
 use crate::tokens::{everything, key_settings, token};
 use crate::users::entry;
 

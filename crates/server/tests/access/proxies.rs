@@ -1,7 +1,7 @@
 //! One connection of a proxy carries the requests of several users.
 
-use crate::conn::Conn;
 use crate::support::Server;
+use crate::support::http::Conn;
 use crate::tokens::{key_settings, now_s, token};
 use serde_json::json;
 
@@ -24,7 +24,7 @@ fn what_one_request_may_the_next_over_the_same_connection_may_not() {
         (Some("Bearer eyJ0.e30.x"), "users/ann/1", 401),
         (Some(&ann), "users/ann/2", 202),
     ];
-    // One after the other, and all at once; without bodies, since who is refused one is heard no longer.
+    // One after the other, and all at once; without bodies, since a connection is not read on after a refused body.
     for pipelined in [false, true] {
         let mut conn = Conn::open(&server);
         let requests: Vec<Vec<u8>> = table

@@ -3,8 +3,8 @@
 use crore_wire::mqtt::{Packet, PropertyBuf, ReasonCode, Version, encode};
 use serde_json::json;
 
-use crate::broker::Broker;
-use crate::packets::{Conn, message, plain};
+use crate::support::broker::Broker;
+use crate::support::mqtt::{Conn, message, plain};
 use crate::tokens::{key_settings, now_s, token};
 
 fn token_of(user: &str, subscribe: &[&str]) -> String {

@@ -1,4 +1,4 @@
-//! What the operator is told of those who are refused: each kind once, with what to do, and all of them counted.
+//! The log tells the operator of refused clients: each kind once, with the remedy, and all of them counted.
 
 use std::collections::BTreeMap;
 
@@ -6,11 +6,11 @@ use crore_wire::mqtt::{Packet, ReasonCode, Version, encode};
 use jsonwebtoken::{Algorithm, EncodingKey, Header};
 use serde_json::{Value, json};
 
-use crate::broker::Broker;
-use crate::conn::once;
-use crate::packets::{self, plain};
-use crate::port::{eventually, metric, raw as ask_raw};
-use crate::support::Server;
+use crate::support::broker::Broker;
+use crate::support::http::once;
+use crate::support::mqtt::{self as packets, plain};
+use crate::support::port::{await_metric, metric, raw as ask_raw};
+use crate::support::{Server, until};
 use crate::tokens::{SECRET, everything, key_settings, now_s, raw, token};
 
 /// Credentials of each kind: different ones, so that none is answered from memory.
@@ -112,13 +112,13 @@ fn each_kind_of_worthless_credentials_is_logged_once_with_the_remedy_and_counted
     }
     let refused = (EACH * (kinds.len() + 1)) as f64;
     let counted = |name: &str| metric(server.admin(), name).expect("a metric");
-    eventually("the count", || {
-        (counted("crore_refused_credentials_total") == refused).then_some(())
+    until("the count", || {
+        counted("crore_refused_credentials_total") == refused
     });
     let oversized = counted("crore_oversized_credentials_total");
     assert_eq!(oversized, EACH as f64);
-    eventually("each kind in the log", || {
-        (told(&server).len() == kinds.len() + 1).then_some(())
+    until("each kind in the log", || {
+        told(&server).len() == kinds.len() + 1
     });
     let log = server.log();
     for (reason, count) in told(&server) {
@@ -163,13 +163,9 @@ fn over_mqtt_they_are_counted_and_logged_as_well() {
     let Broker::Crore(server) = &broker else {
         return;
     };
-    eventually("the count", || {
-        let counted = metric(server.admin(), "crore_refused_credentials_total");
-        (counted == Some(kinds.len() as f64)).then_some(())
-    });
-    eventually("each kind in the log", || {
-        (told(server).len() == kinds.len()).then_some(())
-    });
+    let refused = "crore_refused_credentials_total";
+    await_metric(server.admin(), refused, kinds.len() as f64);
+    until("each kind in the log", || told(server).len() == kinds.len());
 }
 
 #[test]
@@ -179,7 +175,7 @@ fn who_is_refused_by_the_operators_port_is_logged_once_for_each_reason_and_count
     let host = format!("Host: {admin}\r\n");
     let right = format!("{host}Authorization: Bearer 0123456789abcdef\r\n");
     for _ in 0..EACH {
-        // The console of somebody who has no token, a page elsewhere, a name that was bound anew.
+        // The console of a user without a token, a page elsewhere, a name that was bound anew.
         for (path, headers, status) in [
             ("/api/v1/stats", host.clone(), 401),
             ("/api/v1/tail?filter=%23", host.clone(), 401),
@@ -200,7 +196,7 @@ fn who_is_refused_by_the_operators_port_is_logged_once_for_each_reason_and_count
         "pages of another origin may not ask",
         "name the host in admin.hosts",
     ] {
-        eventually(remedy, || server.log().contains(remedy).then_some(()));
+        server.await_log(remedy);
         let log = server.log();
         assert_eq!(log.matches(remedy).count(), 1, "{log}");
     }

@@ -9,10 +9,10 @@ use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use crore_wire::mqtt::{self, Packet, ReasonCode, encode};
 
-use crate::broker::Broker;
-use crate::conn::{Conn, once};
-use crate::packets::{self, plain};
 use crate::support::Server;
+use crate::support::broker::Broker;
+use crate::support::http::{Conn, once};
+use crate::support::mqtt::{self as packets, plain};
 use crate::tokens::{everything, key_settings, token};
 
 /// The entry of a user who may do everything below `doors`, with a hash that is cheap to verify.
@@ -132,7 +132,7 @@ fn a_storm_of_passwords_is_answered_and_holds_up_no_token_and_no_message() {
         refused >= 8 && busy > 0,
         "{refused} refused, {busy} told to come back"
     );
-    // It is over: who has the right password gets in.
+    // It is over: a client with the right password gets in.
     assert_eq!(publish(&server, &basic("ann", "right")), 201);
 }
 

@@ -7,8 +7,8 @@ use std::net::TcpStream;
 
 use serde_json::{Value, json};
 
-use crate::port::{Answer, ask, eventually, get, raw, stream};
-use crate::support::Server;
+use crate::support::port::{Answer, ask, get, raw, stream};
+use crate::support::{Server, eventually};
 
 /// Tails that may be open at once.
 const TAILS: usize = 64;
@@ -251,7 +251,7 @@ fn walk_topics(walk: &mut Walk, server: &Server) {
         .ask(server, "DELETE", log, "?name=a/b", None, 200)
         .json();
     assert_eq!(purged["purged"], 3);
-    // Who has seen the first of them is told that the others are lost.
+    // A reader that has seen the first of them is told that the others are lost.
     let first = read["messages"][0]["offset"].to_string();
     let query = format!("?name=a/b&after={first}");
     let read = walk.ask(server, "GET", log, &query, None, 200).json();
@@ -293,7 +293,7 @@ fn walk_connections(walk: &mut Walk, server: &Server) {
     assert_eq!(seen["connections"][0]["topics"], json!(["full/0"]));
     assert_eq!(seen["connections"][0]["address"], "127.0.0.1");
     assert!(seen["next"].is_null());
-    // Page by page nobody is missed, and nobody comes twice.
+    // Page by page no connection is missed, and none comes twice.
     let (mut ids, mut query) = (BTreeSet::new(), "?transport=sse&limit=2".to_string());
     loop {
         let page = walk.ask(server, "GET", all, &query, None, 200).json();

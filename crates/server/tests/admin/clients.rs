@@ -7,8 +7,8 @@ use std::net::TcpStream;
 use argon2::password_hash::PasswordHasher as _;
 use argon2::{Algorithm, Argon2, Params, Version};
 
-use crate::port::{eventually, get, stream};
-use crate::support::Server;
+use crate::support::port::{get, stream};
+use crate::support::{Server, until};
 
 /// An MQTT 3.1.1 client with a clean session that has said CONNECT, with a user's name and password or without.
 fn client(server: &Server, id: &str, user: Option<(&str, &str)>) -> TcpStream {
@@ -62,14 +62,12 @@ fn a_client_id_is_told_of_mqtt_connections_and_of_no_other() {
         let alone = get(server.admin(), &format!("connections/{id}"));
         assert_eq!(alone["client_id"], one["client_id"]);
     }
-    // Who takes a session over has its name; who came later has his own.
+    // A client that takes a session over keeps its name; a newcomer has its own.
     clients[0] = client(&server, "phone-1", None);
     clients.push(client(&server, "late", None));
     let left = names[1..].iter().cloned().chain(["late".to_string()]);
     let left: BTreeSet<_> = left.map(Some).collect();
-    eventually("the others", || {
-        (ids(&server, "mqtt") == left).then_some(())
-    });
+    until("the others", || ids(&server, "mqtt") == left);
 }
 
 #[test]
@@ -125,8 +123,8 @@ fn a_trusted_proxy_s_word_is_the_address_and_nobody_else_s() {
         ["127.0.0.1", "198.51.100.1", "2001:db8::1"]
     );
     drop(named);
-    eventually("its end", || {
-        (addresses(&trusting) == ["127.0.0.1", "2001:db8::1"]).then_some(())
+    until("its end", || {
+        addresses(&trusting) == ["127.0.0.1", "2001:db8::1"]
     });
 
     let other = Server::with_admin("[http]\ntrusted_proxies = ['10.0.0.0/8']\n");

@@ -1,18 +1,11 @@
-//! Those who hold the admin port, or would: too many of them, and such as never say what they want.
+//! Clients that hold the admin port, or try to: too many of them, and some that never send a request.
 
 use std::io::{Read, Write};
-use std::net::{SocketAddr, TcpStream};
+use std::net::TcpStream;
 use std::time::Duration;
 
-use crate::port::{ask, eventually, metric, raw, stream};
-use crate::support::Server;
-
-fn connect(to: SocketAddr) -> TcpStream {
-    let stream = TcpStream::connect(to).expect("a connection");
-    let patience = Some(Duration::from_secs(30));
-    stream.set_read_timeout(patience).expect("a timeout");
-    stream
-}
+use crate::support::port::{ask, metric, raw, stream};
+use crate::support::{Server, connect, eventually, until};
 
 /// Waits until the port ends it without a word.
 fn ended(mut stream: TcpStream) {
@@ -40,7 +33,7 @@ fn past_the_limit_everybody_is_told_and_health_is_still_answered() {
             answer.head
         );
     }
-    // More than are kept past the limit, none of which says a word.
+    // More than are kept past the limit, none of which sends a byte.
     let silent: Vec<_> = (0..40).map(|_| connect(admin)).collect();
     for path in ["/healthz", "/readyz"] {
         let answer = ask(admin, &format!("GET {path}"), None);
@@ -53,8 +46,8 @@ fn past_the_limit_everybody_is_told_and_health_is_still_answered() {
     }
     silent.into_iter().take(20).for_each(ended);
     drop(streams.pop());
-    eventually("room again", || {
-        (ask(admin, "GET /metrics", None).status == 200).then_some(())
+    until("room again", || {
+        ask(admin, "GET /metrics", None).status == 200
     });
     let refused = metric(admin, "crore_admin_refused_connections_total").expect("a metric");
     assert!(refused >= 48.0, "{refused}");
@@ -86,7 +79,7 @@ fn who_does_not_say_in_time_what_it_wants_is_ended() {
             if dripping.write_all(&[*byte]).is_err() {
                 return;
             }
-            std::thread::sleep(Duration::from_millis(50));
+            std::thread::sleep(Duration::from_millis(50)); // the pace of the load
         }
     });
     ended(silent);
@@ -94,7 +87,7 @@ fn who_does_not_say_in_time_what_it_wants_is_ended() {
     drips.join().expect("it ends");
     let slow = || metric(admin, "crore_admin_slow_connections_total");
     eventually("three slow ones", || slow().filter(|slow| *slow == 3.0));
-    // Who has asked may wait as long, and is no slow one; a stream goes on.
+    // A connection that has asked before may wait as long, and does not count as slow; a stream goes on.
     let _events = stream(admin, "/api/v1/stats");
     let mut idle = connect(admin);
     let request = format!("GET /healthz HTTP/1.1\r\nHost: {admin}\r\n\r\n");
@@ -140,12 +133,12 @@ fn a_body_that_is_not_there_in_time_is_answered_and_ended_and_a_fast_one_is_not(
                 if stream.write_all(drip.as_bytes()).is_err() {
                     return;
                 }
-                std::thread::sleep(Duration::from_millis(100));
+                std::thread::sleep(Duration::from_millis(100)); // the pace of the load
             }
         });
         let mut said = Vec::new();
         let mut piece = [0; 4096];
-        // Who still sends into the end may find it reset, behind the answer.
+        // A client that still sends at the end may find the connection reset, behind the answer.
         while let Ok(count @ 1..) = answer.read(&mut piece) {
             said.extend_from_slice(&piece[..count]);
         }
@@ -162,10 +155,10 @@ fn a_body_that_is_not_there_in_time_is_answered_and_ended_and_a_fast_one_is_not(
     );
     // In time, though in pieces, and then the connection goes on for longer than a body may take.
     let mut stream = connect(admin);
+    stream.set_nodelay(true).expect("no delay");
     let (first, rest) = body.split_at(5);
     for piece in [&sized, first, rest] {
         stream.write_all(piece.as_bytes()).expect("it is read");
-        std::thread::sleep(Duration::from_millis(20));
     }
     let mut answer = [0; 4096];
     let count = stream.read(&mut answer).expect("an answer");
@@ -174,7 +167,12 @@ fn a_body_that_is_not_there_in_time_is_answered_and_ended_and_a_fast_one_is_not(
         "{:?}",
         &answer[..count]
     );
-    std::thread::sleep(Duration::from_millis(1_200));
+    // Another one, which began later, has had its time.
+    let mut other = connect(admin);
+    other.write_all(sized.as_bytes()).expect("it is read");
+    let mut said = String::new();
+    other.read_to_string(&mut said).expect("an answer");
+    assert!(said.starts_with("HTTP/1.1 408"), "{said}");
     stream
         .write_all(format!("{sized}{body}").as_bytes())
         .expect("it is open");
@@ -184,5 +182,5 @@ fn a_body_that_is_not_there_in_time_is_answered_and_ended_and_a_fast_one_is_not(
         "{:?}",
         &answer[..count]
     );
-    assert_eq!(slow(), Some(4.0));
+    assert_eq!(slow(), Some(5.0));
 }

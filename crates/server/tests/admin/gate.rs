@@ -1,7 +1,7 @@
-//! Who may ask: hosts, origins, tokens and content types, and what the start refuses.
+//! The admin port's checks: hosts, origins, tokens and content types, and settings that the start refuses.
 
-use crate::port::{ask, raw};
 use crate::support::Server;
+use crate::support::port::{ask, raw};
 
 const TOKEN: &str = "0123456789abcdef0123";
 

@@ -9,7 +9,6 @@ mod clients;
 mod crowd;
 mod gate;
 mod metrics;
-mod port;
 mod reload;
 mod supervisor;
 mod tool;

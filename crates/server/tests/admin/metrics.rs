@@ -1,12 +1,12 @@
-//! What `/metrics` and the stream of stats say, and that the documents name just what is there.
+//! `/metrics` and the stream of stats; the documents name exactly the metrics that there are.
 
 use std::collections::BTreeSet;
 use std::path::Path;
 
 use serde_json::Value;
 
-use crate::port::{ask, eventually, get, line, metric, stream};
-use crate::support::Server;
+use crate::support::port::{ask, await_metric, get, line, metric, raw, stream};
+use crate::support::{Server, eventually};
 
 fn document(path: &str) -> String {
     let path = Path::new(env!("CARGO_MANIFEST_DIR"))
@@ -80,38 +80,38 @@ fn counters_follow_what_clients_do() {
     let server = Server::with_admin("");
     let admin = server.admin();
     let readers = [(); 3].map(|()| stream(server.address(), "/sub/news"));
-    let sse = || metric(admin, "crore_connections{transport=\"sse\"}");
-    eventually("three event streams", || {
-        sse().filter(|count| *count == 3.0)
-    });
+    let sse = "crore_connections{transport=\"sse\"}";
+    await_metric(admin, sse, 3.0);
     for _ in 0..5 {
-        assert!(ask(server.address(), "POST /pub/news", Some("{}")).status < 300);
+        let published = ask(server.address(), "POST /pub/news", Some("{}"));
+        assert_eq!(published.status, 201);
     }
-    eventually("fifteen deliveries", || {
-        metric(admin, "crore_delivered_messages_total").filter(|count| *count == 15.0)
-    });
-    assert_eq!(metric(admin, "crore_published_messages_total"), Some(5.0));
-    assert_eq!(metric(admin, "crore_published_bytes_total"), Some(10.0));
-    assert_eq!(metric(admin, "crore_delivery_seconds_count"), Some(15.0));
-    assert_eq!(
-        metric(admin, "crore_delivery_seconds_bucket{le=\"+Inf\"}"),
-        Some(15.0)
-    );
-    assert_eq!(metric(admin, "crore_log_messages"), Some(5.0));
+    // Each shard tells of itself when it comes to it.
+    for (name, value) in [
+        ("crore_delivered_messages_total", 15.0),
+        ("crore_published_messages_total", 5.0),
+        ("crore_published_bytes_total", 10.0),
+        ("crore_delivery_seconds_count", 15.0),
+        ("crore_delivery_seconds_bucket{le=\"+Inf\"}", 15.0),
+        ("crore_log_messages", 5.0),
+    ] {
+        await_metric(admin, name, value);
+    }
     assert!(metric(admin, "crore_sent_bytes_total").unwrap() > 15.0 * 10.0);
     drop(readers);
     eventually("three ends by their peers", || {
         metric(admin, "crore_closed_connections_total{reason=\"peer\"}")
             .filter(|count| *count >= 3.0)
     });
-    eventually("no event stream", || sse().filter(|count| *count == 0.0));
+    await_metric(admin, sse, 0.0);
     assert_eq!(ask(server.address(), "PATCH /pub/news", None).status, 405);
     let refused = ask(server.address(), "GET nowhere", None);
     assert_eq!(refused.status, 400, "{}", refused.body);
-    eventually("a refusal", || {
-        metric(admin, "crore_closed_connections_total{reason=\"refused\"}")
-            .filter(|count| *count >= 1.0)
-    });
+    await_metric(
+        admin,
+        "crore_closed_connections_total{reason=\"refused\"}",
+        1.0,
+    );
 }
 
 #[test]
@@ -130,7 +130,7 @@ fn stats_stream_once_a_second_and_say_what_goes_on() {
     assert!(second["time_ms"].as_u64() > first["time_ms"].as_u64());
     assert_eq!(second["shards"].as_array().unwrap().len(), 2);
     for _ in 0..60 {
-        assert!(ask(server.address(), "POST /pub/a", Some("{}")).status < 300);
+        assert_eq!(ask(server.address(), "POST /pub/a", Some("{}")).status, 201);
         second = next();
         let seen = second["connections"]["by_transport"]["sse"] == 1;
         if seen && second["messages"]["out_total"].as_u64() >= Some(1) {
@@ -158,4 +158,45 @@ fn stats_stream_once_a_second_and_say_what_goes_on() {
     }
     // The same without a stream.
     assert_eq!(get(server.admin(), "stats")["version"], second["version"]);
+}
+
+#[test]
+fn refused_sites_are_counted_and_one_of_each_kind_is_named() {
+    let server = Server::with_admin("");
+    let (address, admin) = (server.address(), server.admin());
+    let origin = |origin: &str| {
+        let headers = format!("Host: {address}\r\nOrigin: {origin}\r\n");
+        assert_eq!(raw(address, "POST /pub/a", &headers, Some("x")).status, 403);
+    };
+    let host = |host: &str| {
+        let headers = format!("Host: {host}\r\n");
+        assert_eq!(raw(address, "GET /pub/a", &headers, None).status, 403);
+    };
+    let named = |named: &str, setting: &str| {
+        eventually(named, || {
+            let log = server.log();
+            let line = log.lines().find(|line| line.ends_with(named))?;
+            assert!(line.contains(setting), "{line}");
+            Some(())
+        });
+    };
+    origin("http://\u{e9}.example");
+    host(&"h".repeat(200));
+    // In plain letters, cut, and with the setting that lets it in.
+    let (first, cut) = (r"http://\xc3\xa9.example", "h".repeat(100));
+    named(&format!("origin={first}"), "http.allowed_origins");
+    named(&format!("host={cut}"), "set [access]");
+    // Names that come soon after are only counted.
+    let later = ["later.example", "last.example"];
+    for name in later {
+        origin(name);
+        host(name);
+    }
+    for name in ["refused_origins", "refused_hosts"] {
+        eventually(name, || {
+            metric(admin, &format!("crore_{name}_total")).filter(|count| *count == 3.0)
+        });
+    }
+    let log = server.log();
+    assert!(later.iter().all(|name| !log.contains(name)), "{log}");
 }

@@ -4,10 +4,10 @@ use std::process::Command;
 
 use serde_json::{Value, json};
 
-use crate::port::{Answer, ask, eventually, get, line, metric, raw, stream};
-use crate::support::Server;
+use crate::support::port::{Answer, ask, get, line, metric, raw, stream};
+use crate::support::{Server, eventually, until};
 
-/// What the log says of a reading that counts, and of one that does not.
+/// The log's words for a reload that counts, and for one that does not.
 const READ: &str = "settings read again";
 const REFUSED: &str = "settings not changed";
 
@@ -36,7 +36,7 @@ fn refusal(server: &Server) -> String {
     error.as_str().expect("a reason").to_string()
 }
 
-/// What holds.
+/// The settings in force.
 fn config(server: &Server) -> Value {
     get(server.admin(), "config")["config"].take()
 }
@@ -115,7 +115,7 @@ fn settings_that_are_not_in_order_change_nothing_and_say_why_with_the_line() {
             "[limits]\ntopic_bytes = 'x'\n",
             &["crore.toml:2:15: limits.topic_bytes: "],
         ),
-        // Not TOML; the end is missing, as when somebody is still writing.
+        // Not TOML; the end is missing, as while the file is being written.
         ("shards = 2\n[[rule]]\nmatch = 'a", &["crore.toml:3:11: "]),
         ("shards = 2\n[[rule]]\nmat", &["crore.toml:3:"]),
         ("shards = 2\n[[rul", &["crore.toml:2:"]),
@@ -130,7 +130,7 @@ fn settings_that_are_not_in_order_change_nothing_and_say_why_with_the_line() {
                 "crore.toml:4:10: timeouts.body_s: ",
             ],
         ),
-        // What a key names.
+        // A file that a key names.
         (
             "[access]\n[[access.key]]\nalg = 'ES256'\nfile = '/nowhere'\n",
             &["access.key[1].file", "No such file"],
@@ -176,9 +176,7 @@ fn as_many_rules_as_are_allowed_work_and_one_more_changes_nothing() {
         "{why}"
     );
     server.signal("HUP");
-    eventually("both refusals", || {
-        (count(&server, REFUSED) == 2).then_some(())
-    });
+    until("both refusals", || count(&server, REFUSED) == 2);
     assert_eq!(kept(&server), 3);
     write(&server, format!("shards = 2\n{}", rules(253)));
     assert_eq!(reload(&server).status, 200);
@@ -217,18 +215,16 @@ fn a_signal_does_the_same_and_each_reading_is_logged_once() {
     let before = config(&server);
     write(&server, "shards = 2\n[limits]\nnonsense = 1\n");
     server.signal("HUP");
-    eventually("the refusal", || {
-        (count(&server, REFUSED) > 0).then_some(())
-    });
+    until("the refusal", || count(&server, REFUSED) > 0);
     assert!(server.log().contains("crore.toml:3:1: limits.nonsense"));
     assert_eq!(config(&server), before);
     write(&server, keeps(4));
     server.signal("HUP");
-    eventually("the reading", || (count(&server, READ) > 0).then_some(()));
+    until("the reading", || count(&server, READ) > 0);
     assert_eq!(kept(&server), 4);
     assert_eq!(reload(&server).json()["changed"], json!([]));
-    // What is printed may be read a moment later.
-    eventually("two readings", || (count(&server, READ) == 2).then_some(()));
+    // A printed line may be read a moment later.
+    until("two readings", || count(&server, READ) == 2);
     assert_eq!(count(&server, REFUSED), 1, "{}", server.log());
 }
 
@@ -299,7 +295,7 @@ fn a_secret_that_changed_is_named_and_not_told() {
     write(&server, access(&new, 60));
     let answer = reload(&server);
     assert_eq!(answer.json()["changed"], json!(["access.key"]));
-    eventually("the log", || (count(&server, READ) > 0).then_some(()));
+    until("the log", || count(&server, READ) > 0);
     let log = server.log();
     assert!(log.contains("changed=access.key"), "{log}");
     assert!(!log.contains(&new) && !answer.body.contains(&new), "{log}");
@@ -323,9 +319,7 @@ fn each_reading_is_counted_by_what_came_of_it_and_the_last_good_one_has_its_time
     refusal(&server);
     assert_eq!(counted(), (0.0, 1.0, began_s));
     server.signal("HUP");
-    eventually("the signal's", || {
-        (counted() == (0.0, 2.0, began_s)).then_some(())
-    });
+    until("the signal's", || counted() == (0.0, 2.0, began_s));
     write(&server, keeps(4));
     let mut good = 0.0;
     eventually("a later second", || {
@@ -350,7 +344,7 @@ fn a_public_listener_that_stays_keeps_its_access() {
     let server = Server::listening(&(listens("0.0.0.0") + access), "127.0.0.1:0");
     let before = config(&server);
     assert_eq!(publishes_as(&server, "localhost"), 401);
-    // In order by itself; but the socket that everybody reaches is still there.
+    // In order by itself; but the socket that other machines reach is still there.
     write(&server, "shards = 2\n".to_string() + &listens("127.0.0.1"));
     let why = refusal(&server);
     for part in ["access: ", "0.0.0.0:0 until a restart", "keep the table"] {

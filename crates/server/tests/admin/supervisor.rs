@@ -1,16 +1,12 @@
-//! What a supervisor is told (`sd_notify(3)`), read from a socket as systemd has it.
+//! Notifications to a supervisor (`sd_notify(3)`), read from a socket as systemd has it.
 
+use crate::support::{PATIENCE, Server, eventually};
 use std::os::unix::net::UnixDatagram;
 use std::path::PathBuf;
-use std::time::Duration;
 
 use crore_net::clock;
 
-use crate::port::{ask, eventually, stream};
-use crate::support::Server;
-
-/// How long a message may take that is due.
-const PATIENCE: Duration = Duration::from_secs(30);
+use crate::support::port::{ask, stream};
 
 /// The supervisor's end.
 struct Supervisor {

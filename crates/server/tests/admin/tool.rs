@@ -1,9 +1,13 @@
 //! `crore admin` against a real server.
 
+use std::io::Write as _;
+use std::net::TcpStream;
 use std::process::{Command, Output};
 
-use crate::port::{ask, eventually, stream};
-use crate::support::Server;
+use serde_json::Value;
+
+use crate::support::port::{ask, stream};
+use crate::support::{Server, eventually};
 
 fn admin(server: &Server, args: &[&str]) -> Output {
     Command::new(env!("CARGO_BIN_EXE_crore"))
@@ -14,7 +18,7 @@ fn admin(server: &Server, args: &[&str]) -> Output {
         .expect("it runs")
 }
 
-/// What a command prints that succeeds.
+/// The output of a command, which must succeed.
 fn said(server: &Server, args: &[&str]) -> String {
     let output = admin(server, args);
     let error = String::from_utf8_lossy(&output.stderr).into_owned();
@@ -39,8 +43,7 @@ fn a_topic_is_published_to_listed_read_purged_and_deleted() {
         "{read}"
     );
     assert!(read.contains("and more"), "{read}");
-    let json: serde_json::Value =
-        serde_json::from_str(&said(&server, &["messages", "a/b", "--json"])).unwrap();
+    let json: Value = serde_json::from_str(&said(&server, &["messages", "a/b", "--json"])).unwrap();
     let first = json["messages"][0]["offset"].to_string();
     let rest = said(&server, &["messages", "a/b", "--after", &first]);
     assert!(!rest.contains("one") && rest.contains("three"), "{rest}");
@@ -82,6 +85,36 @@ fn connections_are_listed_and_ended() {
     assert!(said(&server, &["config"]).contains("\"limits\""));
     assert!(said(&server, &["stats"]).contains("\"by_transport\""));
     assert!(said(&server, &["reload"]).contains("\"changed\""));
+}
+
+#[test]
+fn memory_is_told_by_its_parts_and_limits() {
+    let server = Server::with_admin("[limits]\nmemory_bytes = \"64 MiB\"\n");
+    let told = said(&server, &["memory"]);
+    let row = |name: &str| -> Vec<&str> {
+        let mut rows = told.lines().map(|line| line.split_whitespace().collect());
+        rows.find(|row: &Vec<&str>| row[0] == name)
+            .unwrap_or_else(|| panic!("no {name} in {told}"))
+    };
+    assert_eq!(row("name"), ["name", "bytes", "limit"]);
+    for part in ["log", "received", "outboxes", "absent_sessions", "tls"] {
+        assert_eq!(row(part)[2], "-");
+    }
+    assert_eq!(row("limits.memory_bytes")[2], "67108864");
+    assert!(row("memory")[1].parse::<u64>().unwrap() > 1_000_000);
+    // A request that came in part is one of the parts, and in their sum.
+    let mut half = TcpStream::connect(server.address()).unwrap();
+    let head = format!("GET /pub/a HTTP/1.1\r\nX: {}", "x".repeat(5_000));
+    half.write_all(head.as_bytes()).unwrap();
+    eventually("it is held", || {
+        let json: Value = serde_json::from_str(&said(&server, &["memory", "--json"])).unwrap();
+        let bytes = |name: &str| {
+            let mut rows = json["memory"].as_array().unwrap().iter();
+            rows.find(|row| row["name"] == name).unwrap()["bytes"].as_u64()
+        };
+        (bytes("received") >= Some(5_000) && bytes("limits.memory_bytes") >= bytes("received"))
+            .then_some(())
+    });
 }
 
 #[test]

@@ -4,7 +4,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-/// Where each version's groups lie, the file of the limit, and the one that counts who was killed for it.
+/// Where each version's groups lie, the file of the limit, and the one that counts processes killed for it.
 const VERSIONS: [(&str, &str, &str); 2] = [
     ("/sys/fs/cgroup", "memory.max", "memory.events"),
     (

@@ -16,9 +16,9 @@ use crate::script::{Script, Send, Step, TlsStart};
 const LIFE: Duration = Duration::from_secs(30);
 /// A send that the socket does not take for so long is given up, with all that would be sent later.
 const SEND_PATIENCE: Duration = Duration::from_secs(6);
-/// At most so much is read in a turn, so that nobody holds up the others.
+/// At most so much is read in a turn, so that no connection holds up the others.
 const READ_BYTES: usize = 256 << 10;
-/// What TLS may hold of a send.
+/// Bytes of a send that TLS may hold.
 const TLS_BYTES: usize = 256 << 10;
 
 /// A handshake record of TLS (RFC 8446 section 5.1) and the length of its header.
@@ -313,7 +313,7 @@ impl Tls {
             match self.session.process_new_packets() {
                 Ok(_) if read > 0 => {}
                 Ok(_) | Err(rustls::Error::AlertReceived(_)) => return Ok(false),
-                // Who is turned away is told so before anybody knows that it speaks TLS.
+                // A client that is turned away gets its answer in plain text, before the server knows that it speaks TLS.
                 Err(_) if self.session.is_handshaking() => return Ok(false),
                 Err(error) => return Err(format!("the server's TLS: {error}")),
             }

@@ -8,7 +8,7 @@ use crate::script::{Ask, Door, Script, Send, Step};
 use crate::websocket::upgrade;
 use crate::world::MEMORY_BYTES;
 
-/// What one crowd of half requests aims to fill.
+/// Bytes that one crowd of half requests aims to fill.
 const SHARE_BYTES: usize = MEMORY_BYTES as usize / 4;
 
 /// Many readers of one kept large message, none of whom reads.
@@ -80,7 +80,7 @@ pub fn half_posts(random: &mut Random) -> Script {
     }
 }
 
-/// Polls that wait, with bytes behind them that nobody may read before the answer.
+/// Polls that wait, with bytes behind them that the server may not read before the answer.
 pub fn pipelined_junk(random: &mut Random) -> Script {
     let poll = ask(
         "GET",

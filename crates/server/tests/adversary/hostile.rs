@@ -7,7 +7,7 @@ use crate::random::Random;
 use crate::script::{Ask, Door, Script, Send, Step, TlsStart};
 use crate::websocket::upgrade;
 
-/// Large messages whose JSON is six times as long, and one request for all of them, by who reads nothing.
+/// Large messages whose JSON is six times as long, and one request for all of them, from a client that reads nothing.
 pub fn pages(random: &mut Random) -> Script {
     let count = random.between(24, TOPICS);
     let byte = random.one(b"\x01\x01\xff");

@@ -14,7 +14,7 @@ pub fn topic(random: &mut Random) -> String {
     format!("evil/{}", random.below(TOPICS))
 }
 
-/// A topic that somebody may read: the honest clients' too.
+/// A topic that may have readers: the honest clients' too.
 pub fn readable(random: &mut Random) -> String {
     match random.below(4) {
         0 => "shared/http".to_string(),
@@ -257,7 +257,7 @@ pub fn several(random: &mut Random) -> Script {
     Script::new("", Door::Http, steps)
 }
 
-/// Who follows which topics have subscribers.
+/// Clients that follow which topics have subscribers.
 pub fn interest(random: &mut Random) -> Script {
     let matched = random.one(&[
         "",

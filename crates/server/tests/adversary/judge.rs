@@ -13,15 +13,15 @@ use crate::world::{LOG_BYTES, MEMORY_BYTES};
 /// How long the admin port may take to answer.
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// Tables, buffers of the shards, sessions, retained messages, and what the allocator does not use just then.
+/// Tables, buffers of the shards, sessions, retained messages, and memory that the allocator does not use at the moment.
 const REST_BYTES: u64 = 96 << 20;
-/// What the server says that it holds, by name.
+/// The metrics in which the server tells the memory that it holds.
 const HELD: &[&str] = &["crore_table_memory_bytes"];
-/// What it may take besides, once attackers have left: a share of that in percent, or so many bytes, whichever is more.
+/// Memory that it may take besides, once attackers have left: a share of that in percent, or so many bytes, whichever is more.
 const BESIDE_PERCENT: u64 = 15;
 const BESIDE_BYTES: u64 = 32 << 20;
 
-/// Counts that are nothing when everybody has left, and what honest readers without a publisher account for.
+/// Counts that are 0 when all clients have left, and the part that honest readers without a publisher account for.
 const EMPTY: &[(&str, f64)] = &[
     ("crore_connections", honest::CONNECTIONS as f64),
     ("crore_outbox_bytes", 0.0),
@@ -54,18 +54,23 @@ impl Metrics {
         Some(Metrics(all))
     }
 
-    /// What it says of bytes that are there now, in MiB, for whoever looks for the rest.
+    /// Its figures of bytes that are held now, in MiB, to help find the rest.
     pub fn memory(&self) -> String {
         let bytes = self.0.iter().filter(|(name, _)| name.ends_with("_bytes"));
         let shown = bytes.map(|(name, bytes)| format!("{name} {:.1}", bytes / f64::from(1 << 20)));
         shown.collect::<Vec<_>>().join(", ")
     }
 
+    /// All that it says it holds, in bytes.
+    fn named_bytes(&self) -> u64 {
+        HELD.iter().map(|name| self.get(name)).sum::<f64>() as u64
+    }
+
     fn get(&self, name: &str) -> f64 {
         self.0.get(name).copied().unwrap_or(0.0)
     }
 
-    /// What is still there though those who had it left; `honest` readers may still be there.
+    /// Counts that should have fallen when their clients left, in words; `honest` readers may still be there.
     pub fn left(&self, honest: bool) -> Vec<String> {
         let more = EMPTY.iter().filter_map(|(name, theirs)| {
             let (is, may) = (self.get(name), if honest { *theirs } else { 0.0 });
@@ -78,7 +83,7 @@ impl Metrics {
 /// The process, as the kernel sees it.
 pub struct Process {
     pid: u32,
-    /// Its memory before anybody came: its share of what is resident, and all of that.
+    /// Its memory before any client came: its share of resident memory, and all of that.
     empty_bytes: u64,
     empty_resident_bytes: u64,
 }
@@ -114,14 +119,14 @@ impl Process {
         })
     }
 
-    /// What it takes more than when nobody was there, in bytes.
+    /// How many bytes more it takes than when no client was there.
     pub fn grown_bytes(&self) -> u64 {
         pss_bytes(self.pid)
             .unwrap_or(0)
             .saturating_sub(self.empty_bytes)
     }
 
-    /// The most that it ever took more than when nobody was there, in bytes, also for less time than lies between two
+    /// The most that it ever took more than when no client was there, in bytes, also for less time than lies between two
     /// looks. The kernel keeps that of what is resident; its text and its tables are the same before and after.
     pub fn peak_bytes(&self) -> u64 {
         let most = status_bytes(self.pid, "VmHWM:").unwrap_or(0);
@@ -133,19 +138,76 @@ impl Process {
     }
 }
 
-/// What it may take while attackers are there: the sum of what its settings allow.
+/// The memory that it may take while attackers are there: the sum of what its settings allow.
 pub fn bound_bytes() -> u64 {
     LOG_BYTES + MEMORY_BYTES + REST_BYTES
 }
 
-/// What it may take by what it says that it holds.
+/// The memory that it may take by its own figures.
 pub fn explained_bytes(metrics: &Metrics) -> u64 {
-    let held: f64 = HELD.iter().map(|name| metrics.get(name)).sum();
-    let held = held as u64;
-    held + BESIDE_BYTES.max(held * BESIDE_PERCENT / 100)
+    let named = metrics.named_bytes();
+    named + beside_bytes(named)
 }
 
-/// What came later than `bound`, less what held up the machine.
+fn beside_bytes(named: u64) -> u64 {
+    BESIDE_BYTES.max(named * BESIDE_PERCENT / 100)
+}
+
+/// How far the kernel's figure and the server's were apart at most.
+#[derive(Default)]
+pub struct Memory {
+    /// The most that the process took more than when it was empty, and what the server named then.
+    pub grown_bytes: u64,
+    pub named_bytes: u64,
+    /// The most that it took and did not name.
+    pub unnamed_bytes: u64,
+    /// The most that it named and did not take.
+    pub beyond_bytes: u64,
+    /// The differences that were more than they may be.
+    unexplained: u32,
+    /// What the process took at the last look, and what the server had named just before.
+    last: Option<(u64, u64)>,
+}
+
+impl Memory {
+    /// Looks at both. The server's figures are a tenth of a second old: what it held when the kernel was asked lies between what it said before and what it
+    /// says the next time.
+    pub fn look(&mut self, process: &Process, admin: SocketAddr) {
+        let Some(metrics) = Metrics::read(admin) else {
+            return;
+        };
+        let now = metrics.named_bytes();
+        if let Some((grown, before)) = self.last.replace((process.grown_bytes(), now)) {
+            self.compare(grown, grown.clamp(before.min(now), before.max(now)));
+        }
+    }
+
+    fn compare(&mut self, grown: u64, named: u64) {
+        if grown > self.grown_bytes {
+            (self.grown_bytes, self.named_bytes) = (grown, named);
+        }
+        self.unnamed_bytes = self.unnamed_bytes.max(grown.saturating_sub(named));
+        self.beyond_bytes = self.beyond_bytes.max(named.saturating_sub(grown));
+        self.unexplained += u32::from(grown.abs_diff(named) > beside_bytes(named));
+    }
+
+    /// Whether the two were always near enough.
+    pub fn is_explained(&self) -> bool {
+        self.unexplained == 0
+    }
+
+    /// Another round's.
+    pub fn add(&mut self, other: Memory) {
+        if other.grown_bytes > self.grown_bytes {
+            (self.grown_bytes, self.named_bytes) = (other.grown_bytes, other.named_bytes);
+        }
+        self.unnamed_bytes = self.unnamed_bytes.max(other.unnamed_bytes);
+        self.beyond_bytes = self.beyond_bytes.max(other.beyond_bytes);
+        self.unexplained += other.unexplained;
+    }
+}
+
+/// Messages and answers later than `bound`, after deducting the time for which the machine was held up.
 pub fn too_late(tally: &Tally, ping: &Ping, bound: Duration) -> Vec<String> {
     let late = tally.late();
     let found = late.iter().filter_map(|late| {

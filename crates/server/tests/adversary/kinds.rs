@@ -9,8 +9,8 @@ use crate::{crowds, hostile, http, mqtt, websocket};
 /// Makes a script.
 type Generator = fn(&mut Random) -> Script;
 
-/// Name, weight, generator. Walks through what a protocol allows and forbids come often; what costs the server
-/// hundreds of megabytes or a second, where it does what it should not, comes seldom, for a script of it takes as long.
+/// Name, weight, generator. Walks through a protocol's allowed and forbidden moves come often; scripts that cost a faulty server
+/// hundreds of megabytes or a second come seldom, for each takes as long.
 const ALL: &[(&str, usize, Generator)] = &[
     ("http-walk", 20, http::walk),
     ("upgrade-walk", 14, websocket::upgrades),
@@ -51,6 +51,11 @@ impl Kinds {
         let names: Vec<&str> = ALL.iter().map(|(name, ..)| *name).collect();
         assert!(!chosen.is_empty(), "{only:?} is none of {names:?}");
         Kinds(chosen)
+    }
+
+    /// Their names.
+    pub fn names(&self) -> impl Iterator<Item = &'static str> {
+        self.0.iter().map(|(name, ..)| *name)
     }
 
     /// Script `number` of a seed. Each kind comes once before any comes again, so that a short run has met them all.

@@ -1,13 +1,14 @@
 //! Attackers of every door beside honest clients, against a real server with small limits.
 //!
-//! A seed determines what each attacker does; in which order the machine lets them do it is the machine's. What is judged:
+//! A seed determines what each attacker does; the machine determines the order in which they do it. The judge checks that
 //! the server lives, honest clients get every message once, in order and soon, no answer is malformed, memory keeps to its
 //! bound, and nothing is left when all have gone.
 //!
 //! `cargo test` plays the kept seeds and one that nobody has seen, for some seconds; `cargo xtask adversary` as long as it
 //! is told, by these variables: `CRORE_ADVERSARY_SECONDS`, `CRORE_ADVERSARY_SEED` (the first), `CRORE_ADVERSARY_ONLY` (some
-//! kinds), `CRORE_ADVERSARY_LATE_MS`. `CRORE_TEST_PROGRAM` names another build of the server.
+//! kinds), `CRORE_ADVERSARY_LATE_MS`, `CRORE_ADVERSARY_EACH` (each kind alone, in so many rounds: `each.rs`). `CRORE_TEST_PROGRAM` names another build of the server.
 #![allow(
+    clippy::print_stdout,
     clippy::print_stderr,
     reason = "the test harness shows it with a failure, and a long run must show that it lives"
 )]
@@ -16,6 +17,7 @@ mod answers;
 mod cgroup;
 mod connection;
 mod crowds;
+mod each;
 mod honest;
 mod hostile;
 mod http;
@@ -45,7 +47,7 @@ use std::time::{Duration, Instant, SystemTime};
 const SHORT: Duration = Duration::from_secs(15);
 /// A long run is one of rounds, each with a seed and a server of its own, so that a seed is soon played again.
 const ROUND: Duration = Duration::from_secs(60);
-/// Where nobody says how late something may be. Debug builds are slow, and machines of tests are busy.
+/// How late something may be by default. Debug builds are slow, and machines of tests are busy.
 const LATE_MS: u64 = 10_000;
 
 fn variable(name: &str) -> Option<u64> {
@@ -66,18 +68,28 @@ fn fresh_seed() -> u64 {
 #[test]
 fn honest_clients_are_served_beside_attackers() {
     let only = std::env::var("CRORE_ADVERSARY_ONLY").ok();
-    let play = |seed, time, kept| {
-        let late_ms = variable("LATE_MS").unwrap_or(LATE_MS);
-        let round = Round {
-            seed,
-            time,
-            kept,
-            only: only.as_deref(),
-            late: Duration::from_millis(late_ms),
-        };
-        round.play();
+    let round = |seed, time, kept| Round {
+        seed,
+        time,
+        kept,
+        only: only.as_deref(),
+        calm: false,
+        apart: false,
+        late: Duration::from_millis(variable("LATE_MS").unwrap_or(LATE_MS)),
     };
+    let play = |seed, time, kept| drop(round(seed, time, kept).play());
     let first = variable("SEED").unwrap_or_else(fresh_seed);
+    if let Some(rounds) = variable("EACH") {
+        let one = Round {
+            apart: true,
+            ..round(first, SHORT, &[])
+        };
+        let seen = each::play(&one, rounds);
+        return match std::env::var_os("CRORE_ADVERSARY_JSON") {
+            Some(path) => std::fs::write(path, format!("{seen:#}\n")).expect("the file is written"),
+            None => println!("{seen:#}"),
+        };
+    }
     let Some(seconds) = variable("SECONDS") else {
         return play(first, SHORT, seeds::KEPT);
     };

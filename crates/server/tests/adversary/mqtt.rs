@@ -221,7 +221,7 @@ pub fn over_websocket(random: &mut Random) -> Script {
     Script::new("", Door::Http, steps)
 }
 
-/// A large retained message, and the same SUBSCRIBE hundreds of times in one write, by who reads nothing.
+/// A large retained message, and the same SUBSCRIBE hundreds of times in one write, from a client that reads nothing.
 pub fn retained(random: &mut Random) -> Script {
     let version = version(random);
     let name = format!("evil/{}", random.below(4));
@@ -326,7 +326,7 @@ pub fn shares(random: &mut Random) -> Script {
     }
 }
 
-/// Takes messages and acknowledges them as if they had another QoS, or as nobody sent them.
+/// Takes messages and acknowledges them as if they had another QoS, or though they were never sent.
 pub fn wrong_acks(random: &mut Random) -> Script {
     let version = version(random);
     let name = topic(random);

@@ -5,7 +5,7 @@ use crate::kinds::Kinds;
 use crate::script::{Ask, Door};
 use crore_wire::mqtt::Version;
 
-/// What is wrong with these bytes, cut in two at any place.
+/// The fault in these bytes, cut in two at any place.
 fn judged(door: Door, asks: &[Ask], bytes: &[u8]) -> Option<String> {
     let verdict = |cut: usize| {
         let mut answers = Answers::new(door);

@@ -1,5 +1,5 @@
-//! What the machine itself holds up: a byte that goes back and forth between two threads of ours, which have nothing
-//! else to do. Who waits for a processor or for the loopback waits with it.
+//! Measures how long the machine itself holds things up: a byte goes back and forth between two threads of ours, which have
+//! nothing else to do. A wait for a processor or for the loopback delays it too.
 
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};

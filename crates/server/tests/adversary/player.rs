@@ -21,7 +21,7 @@ pub const OPEN_MAX: usize = 500;
 const SCRIPTS_MAX: usize = 40;
 /// Between the beginnings of two scripts.
 const PACE: Duration = Duration::from_millis(15);
-/// How long nobody is looked at who was silent for long.
+/// How long a connection that was silent for long is not looked at.
 const LOOK: [Duration; 3] = [
     Duration::from_millis(1),
     Duration::from_millis(5),
@@ -33,7 +33,7 @@ const SHOWN: usize = 12;
 /// A script with its seed and its number.
 type Named = ((u64, u64), Arc<Script>);
 
-/// What the judge sees of it.
+/// The state of the attack that the judge sees.
 #[derive(Default)]
 pub struct Stage {
     pub stop: AtomicBool,
@@ -55,7 +55,7 @@ impl Stage {
         (log.begun, log.opened, log.open)
     }
 
-    /// The scripts that began last, for whoever reads a failure.
+    /// The scripts that began last, for the report of a failure.
     pub fn last(&self) -> String {
         let log = self.log.lock().expect("the stage");
         let mut text = String::new();
@@ -81,7 +81,7 @@ pub struct Source {
     pub scripts: Option<u64>,
 }
 
-/// Who plays.
+/// Plays the attackers.
 pub struct Player {
     pub to: SocketAddr,
     pub tls: TlsConfigs,
@@ -173,7 +173,7 @@ fn scripts_of(playing: &[Playing]) -> usize {
     names.len()
 }
 
-/// Looks at everybody whose time has come.
+/// Looks at each connection whose time has come.
 fn turn_all(
     playing: &mut Vec<Playing>,
     waiting: &mut VecDeque<Named>,

@@ -1,11 +1,12 @@
-//! One round: a new server, honest clients and attackers for some time, then honest clients alone, then nobody.
+//! One round: a new server, honest clients and attackers for some time, then honest clients alone, then no client.
 
 use std::fmt::Write as _;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
+use crate::each::bind_attackers;
 use crate::honest;
-use crate::judge::{Metrics, bound_bytes, explained_bytes, too_late};
+use crate::judge::{Memory, Metrics, bound_bytes, explained_bytes, too_late};
 use crate::kinds::Kinds;
 use crate::ping::Ping;
 use crate::player::{Player, Source, Stage};
@@ -19,20 +20,51 @@ const LOOK: Duration = Duration::from_millis(200);
 const PROGRESS: Duration = Duration::from_secs(10);
 /// How long honest clients go on when the attackers have left.
 const ALONE: Duration = Duration::from_secs(2);
-/// How long it may take until the server holds nothing of those who left, and has given back their memory.
+/// How long it may take until the server holds nothing of clients that left, and has given back their memory.
 const SETTLE: Duration = Duration::from_secs(20);
 
-/// What is played.
+/// The round to play.
+#[derive(Clone, Copy)]
 pub struct Round<'a> {
     pub seed: u64,
     /// How long attackers come, at most.
     pub time: Duration,
-    /// What is played first.
+    /// The kept seeds, whose scripts are played first.
     pub kept: &'a [Kept],
     /// Only these kinds of attackers.
     pub only: Option<&'a str>,
+    /// No attackers at all.
+    pub calm: bool,
+    /// Attackers have the second core to themselves.
+    pub apart: bool,
     /// How late something may be by the server's doing.
     pub late: Duration,
+}
+
+/// Observations while attackers were there.
+#[derive(Default)]
+pub struct Seen {
+    pub connections: u64,
+    /// How long honest clients waited for messages and answers, the shortest first.
+    pub waits: Vec<Duration>,
+    pub memory: Memory,
+}
+
+impl Seen {
+    /// So many percent of all waits were as long or shorter.
+    pub fn percentile(&self, percent: usize) -> Duration {
+        let last = self.waits.len().saturating_sub(1);
+        let at = last * percent / 100;
+        self.waits.get(at).copied().unwrap_or_default()
+    }
+
+    /// Another round's.
+    pub fn add(&mut self, other: Seen) {
+        self.connections += other.connections;
+        self.waits.extend(other.waits);
+        self.waits.sort_unstable();
+        self.memory.add(other.memory);
+    }
 }
 
 impl Round<'_> {
@@ -40,7 +72,7 @@ impl Round<'_> {
     ///
     /// # Panics
     /// With a report of what was wrong; the server's log follows it.
-    pub fn play(&self) {
+    pub fn play(&self) -> Seen {
         let world = World::start();
         let (tally, stage, ping) = (Tally::new(), Stage::default(), Ping::start());
         eprintln!(
@@ -61,10 +93,16 @@ impl Round<'_> {
             address: world.server.address(),
             tls: world.tls.any.clone(),
         };
+        let mut memory = Memory::default();
         let judged = std::thread::scope(|scope| {
             let all = honest::start(scope, &clients, &tally);
-            scope.spawn(|| player.play(&stage, &tally));
-            let judged = self.judge(&world, &tally, &stage, &ping, all);
+            scope.spawn(|| {
+                if self.apart {
+                    bind_attackers();
+                }
+                player.play(&stage, &tally);
+            });
+            let judged = self.judge(&world, &tally, &stage, &ping, all, &mut memory);
             stage.stop.store(true, Ordering::Relaxed);
             if judged.is_err() && world.ended().is_none() {
                 // So that nobody waits for it any more.
@@ -76,6 +114,14 @@ impl Round<'_> {
         });
         if let Err(faults) = judged {
             panic!("{}", self.report(&faults, &stage));
+        }
+        let (_, connections, _) = stage.counts();
+        let mut waits = tally.waits();
+        waits.sort_unstable();
+        Seen {
+            connections,
+            waits,
+            memory,
         }
     }
 
@@ -90,7 +136,10 @@ impl Round<'_> {
             kinds: Kinds::new(self.only),
             scripts: None,
         };
-        kept.chain([fresh]).collect()
+        match self.calm {
+            true => Vec::new(),
+            false => kept.chain([fresh]).collect(),
+        }
     }
 
     fn judge(
@@ -100,11 +149,13 @@ impl Round<'_> {
         stage: &Stage,
         ping: &Ping,
         all: Vec<std::thread::ScopedJoinHandle<'_, ()>>,
+        memory: &mut Memory,
     ) -> Result<(), Vec<String>> {
         let began = Instant::now();
         let mut told = began;
         while began.elapsed() < self.time {
             self.look(world, tally)?;
+            memory.look(&world.process, world.server.admin());
             if told.elapsed() > PROGRESS {
                 told = Instant::now();
                 self.progress(world, tally, stage, began);
@@ -133,7 +184,7 @@ impl Round<'_> {
         }
     }
 
-    /// What must hold all the time.
+    /// Checks the conditions that must hold all the time.
     fn look(&self, world: &World, tally: &Tally) -> Result<(), Vec<String>> {
         if let Some(how) = world.ended() {
             return Err(vec![format!("the server ended: {how}")]);
@@ -147,7 +198,7 @@ impl Round<'_> {
         }
         match tally.faults() {
             faults if faults.is_empty() => Ok(()),
-            // Who ends with the server says little of why.
+            // Clients whose connections end with the server cannot tell why: its end is the better reason.
             faults => match world.ended_soon() {
                 Some(how) => Err(vec![format!("the server ended: {how}")]),
                 None => Err(faults),
@@ -155,7 +206,7 @@ impl Round<'_> {
         }
     }
 
-    /// What must come to hold when attackers, or all, have left.
+    /// Waits for the conditions that must come to hold when attackers, or all, have left.
     fn settled(&self, world: &World, tally: &Tally, honest: bool) -> Result<(), Vec<String>> {
         let began = Instant::now();
         loop {

@@ -1,12 +1,12 @@
-//! What an attacker does, as data: it is made from a seed before anything is sent, can be printed, and does not depend
-//! on what the server answers.
+//! An attacker's actions, as data: a script is made from a seed before anything is sent, can be printed, and does not depend
+//! on the server's answers.
 
 use std::fmt;
 use std::sync::Arc;
 
 use crore_wire::mqtt::Version;
 
-/// What one attacker, or a crowd of them, does.
+/// The actions of one attacker, or of a crowd of them.
 pub struct Script {
     /// Which generator made it.
     pub kind: &'static str,
@@ -23,7 +23,7 @@ pub struct Script {
     pub steps: Vec<Step>,
     /// Reads what still comes for so long, unless it is deaf, and then closes.
     pub linger_ms: u64,
-    /// What begins when this is over.
+    /// The script that begins when this is over.
     pub then: Option<Arc<Script>>,
 }
 
@@ -41,7 +41,7 @@ pub struct TlsStart {
 pub enum Door {
     Http,
     Mqtt(Version),
-    /// What was sent is no protocol: whatever comes is fine.
+    /// The bytes that were sent are no protocol: any answer is fine.
     Noise,
 }
 
@@ -64,14 +64,14 @@ pub enum Step {
 /// Bytes and what they ask for.
 #[derive(Clone)]
 pub struct Send {
-    /// For whoever reads the script.
+    /// For readers of the script.
     pub label: String,
     pub bytes: Arc<[u8]>,
     /// At most so many bytes in a write; 0: as many as the socket takes.
     pub piece: usize,
     /// Between two pieces.
     pub gap_ms: u64,
-    /// What answers are due for it.
+    /// The requests in it, for which answers are due.
     pub asks: Vec<Ask>,
 }
 

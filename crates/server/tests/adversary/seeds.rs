@@ -1,7 +1,7 @@
 //! Seeds that once found something, whose first scripts every run of the tests plays again.
 //!
-//! What a seed means changes with the generators: whoever changes those looks for new ones, with `--server` and a build from
-//! before the fault was mended.
+//! The meaning of a seed changes with the generators: a change of those needs new seeds, to be found with `--server` and a
+//! build from before the fault was mended.
 
 /// The first scripts of a seed.
 pub struct Kept {
@@ -26,7 +26,7 @@ pub const KEPT: &[Kept] = &[
     kept(1, "retained", 4),
     // 32 large messages as JSON in one answer.
     kept(1, "pages", 1),
-    // A copy of a large kept message for each of two hundred readers who read nothing.
+    // A copy of a large kept message for each of two hundred subscribers that read nothing.
     kept(1, "deaf-crowd", 1),
     // Bodies that do not end: honest requests in two pieces got 503.
     kept(1, "half-posts", 6),

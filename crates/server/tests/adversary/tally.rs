@@ -1,11 +1,11 @@
-//! What honest clients saw: what is wrong, what came late, and where each topic ends.
+//! The results of honest clients: faults, late messages and answers, and where each topic ends.
 
 use std::collections::BTreeMap;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-/// Faults that are kept; what comes after so many says nothing new.
+/// Faults that are kept; further ones say nothing new.
 const FAULTS_MAX: usize = 20;
 /// Whatever took longer is looked at again when it is known what the machine did meanwhile.
 const NOTED: Duration = Duration::from_millis(250);
@@ -23,6 +23,7 @@ pub struct Tally {
     began: Instant,
     faults: Mutex<Vec<String>>,
     late: Mutex<Vec<Late>>,
+    waits: Mutex<Vec<Duration>>,
     ends: Mutex<BTreeMap<String, u64>>,
     /// Publishers publish no more.
     pub quiet: AtomicBool,
@@ -41,6 +42,7 @@ impl Tally {
             began: Instant::now(),
             faults: Mutex::default(),
             late: Mutex::default(),
+            waits: Mutex::default(),
             ends: Mutex::default(),
             quiet: AtomicBool::new(false),
             finish: AtomicBool::new(false),
@@ -65,6 +67,11 @@ impl Tally {
         self.faults.lock().expect("the faults").clone()
     }
 
+    /// How long each message and each answer took, in no order.
+    pub fn waits(&self) -> Vec<Duration> {
+        self.waits.lock().expect("the waits").clone()
+    }
+
     pub fn late(&self) -> Vec<Late> {
         self.late.lock().expect("what was late").clone()
     }
@@ -74,6 +81,7 @@ impl Tally {
         let took = from.elapsed();
         let ms = u64::try_from(took.as_millis()).unwrap_or(u64::MAX);
         self.worst_ms.fetch_max(ms, Ordering::Relaxed);
+        self.waits.lock().expect("the waits").push(took);
         if took > NOTED {
             let what = what();
             let late = Late { what, from, took };
@@ -81,9 +89,9 @@ impl Tally {
         }
     }
 
-    /// A message: topic, number, when it was sent, and as much besides.
-    pub fn message(&self, topic: &str, number: u64, padding: usize) -> String {
-        let sent_us = self.began.elapsed().as_micros();
+    /// A message: topic, number, when the last of it is sent, and as much besides.
+    pub fn message(&self, topic: &str, number: u64, sent: Instant, padding: usize) -> String {
+        let sent_us = sent.saturating_duration_since(self.began).as_micros();
         format!("{topic} {number} {sent_us} {}", "p".repeat(padding))
     }
 
@@ -95,7 +103,7 @@ impl Tally {
             .insert(topic.to_string(), last);
     }
 
-    /// Whether that is known of all, and each was seen by whoever has seen so much.
+    /// Whether all ends are known, and each was seen by every reader that has seen so much.
     fn missing(&self, seen: &BTreeMap<String, u64>) -> Option<String> {
         let ends = self.ends.lock().expect("the ends");
         let mut missing = seen

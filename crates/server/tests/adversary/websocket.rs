@@ -1,4 +1,4 @@
-//! The door of WebSocket: upgrades right and wrong, frames right and wrong, and who closes while it does not read.
+//! The door of WebSocket: upgrades right and wrong, frames right and wrong, and clients that close while they do not read.
 
 use crore_wire::websocket::frame::{Opcode, write_masked};
 

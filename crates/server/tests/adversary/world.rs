@@ -29,7 +29,7 @@ const MEMORY: &str = "[limits]\nmemory_bytes = \"32 MiB\"";
 const MEMORY_BEFORE: &str =
     "[limits]\noutbox_bytes_per_shard = \"8 MiB\"\nreceive_bytes_per_shard = \"8 MiB\"";
 
-/// What follows it.
+/// The settings after it.
 const SETTINGS: &str = r##"
 batch_bytes = "2 MiB"
 topics_per_shard = 5000

@@ -1,6 +1,7 @@
-//! Who is let in, in headless Chromium: cookies, which a page of the server's own origin sends by itself, and what a page of another
+//! Access in headless Chromium: cookies, which a page of the server's own origin sends by itself, and what a page of another
 //! origin shows instead. The settings and tokens are those of the MQTT libraries too.
 
+use crate::support::Server;
 use std::sync::LazyLock;
 use std::time::{SystemTime, UNIX_EPOCH};
 
@@ -10,8 +11,7 @@ use jsonwebtoken::{EncodingKey, Header};
 use serde_json::{Value, json};
 
 use crate::browser::{visit, visit_own};
-use crate::client::{Client, await_subscribers, curl};
-use crate::support::Server;
+use crate::client::{Client, curl};
 
 const SECRET: &str = "0123456789abcdef0123456789abcdef";
 /// That of the user `ann`.
@@ -96,7 +96,7 @@ fn a_cookie_lets_event_sources_websockets_and_fetch_of_a_page_of_the_same_origin
     browser.tell(&event_source(&own, "news/e", false));
     browser.tell(&websocket(&own, "news/w"));
     for (topic, text) in [("news/e", "by an event"), ("news/w", "by a frame")] {
-        await_subscribers(&server, topic, 1);
+        server.await_subscribers(topic, 1);
         publish(&server, topic, text);
         assert_eq!(browser.messages(1).0, [text]);
     }
@@ -127,7 +127,7 @@ fn a_page_of_a_listed_origin_shows_a_token_and_only_its_websocket_comes_in_by_co
     browser.tell(&event_source(&base, &by_query, false));
     browser.tell(&websocket(&base, "news/w"));
     for (topic, text) in [("news/q", "by an event"), ("news/w", "by a frame")] {
-        await_subscribers(&server, topic, 1);
+        server.await_subscribers(topic, 1);
         publish(&server, topic, text);
         assert_eq!(browser.messages(1).0, [text]);
     }
@@ -150,7 +150,7 @@ fn a_page_of_another_origin_gets_nothing_by_its_visitors_cookie() {
         browser.at_once("closed");
         browser.tell(&websocket(&base, "news/e?since=oldest"));
         browser.at_once("closed");
-        await_subscribers(&other, "news/e", 0);
+        other.await_subscribers("news/e", 0);
     }
     browser.expect_quiet();
 }
@@ -161,13 +161,13 @@ fn what_a_browser_holds_open_ends_with_its_token() {
     let (server, own, mut browser) = visit_own(&format!("{}{RULE}", settings()));
     set_cookie(&mut browser, &expiring(SOON_S));
     browser.tell(&websocket(&own, "news/w"));
-    await_subscribers(&server, "news/w", 1);
+    server.await_subscribers("news/w", 1);
     assert_eq!(browser.at_once("closed")["code"], 4401);
     // An event source asks again by itself, is told 401, and gives up.
     set_cookie(&mut browser, &expiring(SOON_S));
     browser.tell(&event_source(&own, "news/e", false));
-    await_subscribers(&server, "news/e", 1);
+    server.await_subscribers("news/e", 1);
     browser.at_once("reconnecting");
     browser.at_once("closed");
-    await_subscribers(&server, "news/e", 0);
+    server.await_subscribers("news/e", 0);
 }

@@ -1,6 +1,6 @@
 //! Headless Chromium: its own `WebSocket`, `EventSource` and `fetch`, from a page of another origin unless it says otherwise.
 
-use crate::client::{Client, await_subscribers, curl, publish};
+use crate::client::{Client, curl, publish};
 use crate::proxy::{Proxy, pass};
 use crate::support::Server;
 use serde_json::json;
@@ -38,7 +38,7 @@ fn give_page(mut stream: TcpStream) {
     let _ = write!(stream, "{head}Content-Length: {length}\r\n\r\n{html}");
 }
 
-/// What most tests want: a browser that comes back soon.
+/// The settings that most tests want: a browser that comes back soon.
 const RULE: &str = "[[rule]]\nmatch = \"#\"\nsse_retry_ms = 200\n";
 
 /// A browser on a page of the server's own origin, which it gives besides.
@@ -65,11 +65,11 @@ pub fn visit(rule: &str) -> (Server, Proxy, Client) {
 fn an_event_source_reconnects_and_resumes() {
     let (server, proxy, mut browser) = visit(RULE);
     browser.tell(&json!({ "do": "eventsource", "url": proxy.url("/sub/news") }));
-    await_subscribers(&server, "news", 1);
+    server.await_subscribers("news", 1);
     publish(&server, "news", "one");
     assert_eq!(browser.messages(1).0, ["one"]);
     proxy.cut();
-    await_subscribers(&server, "news", 0);
+    server.await_subscribers("news", 0);
     publish(&server, "news", "two \u{2713}");
     publish(&server, "news", "three\nlines\nlong");
     proxy.mend();
@@ -77,7 +77,7 @@ fn an_event_source_reconnects_and_resumes() {
         browser.messages(2).0,
         ["two \u{2713}", "three\nlines\nlong"]
     );
-    await_subscribers(&server, "news", 1);
+    server.await_subscribers("news", 1);
     publish(&server, "news", "four");
     assert_eq!(browser.messages(1).0, ["four"]);
     browser.expect_quiet();
@@ -92,7 +92,7 @@ fn a_websocket_resumes_and_publishes() {
     let url = proxy.url("/sub/news").replacen("http", "ws", 1);
     let open = |since: &str| json!({ "do": "websocket", "url": format!("{url}?since={since}") });
     browser.tell(&open("live"));
-    await_subscribers(&server, "news", 1);
+    server.await_subscribers("news", 1);
     // Chromium always offers permessage-deflate; this is long enough to be compressed.
     let large = "words that compress, ".repeat(5000);
     publish(&server, "news", &large);
@@ -105,7 +105,7 @@ fn a_websocket_resumes_and_publishes() {
     proxy.mend();
     browser.tell(&open(&position));
     assert_eq!(browser.messages(2).0, ["two", "three"]);
-    await_subscribers(&server, "news", 1);
+    server.await_subscribers("news", 1);
     let door = server.url("/pub/news").replacen("http", "ws", 1);
     browser.tell(&json!({ "do": "publish", "url": door, "data": "from the browser" }));
     assert_eq!(browser.messages(1).0, ["from the browser"]);
@@ -125,7 +125,7 @@ fn fetch_in_a_loop_needs_no_code_for_positions() {
         assert_eq!(browser.messages(1).0, [expected]);
     }
     browser.tell(&json!({ "do": "poll", "url": proxy.url("/sub/news") }));
-    await_subscribers(&server, "news", 1);
+    server.await_subscribers("news", 1);
     publish(&server, "news", "four");
     assert_eq!(browser.messages(1).0, ["four"]);
 }

@@ -1,15 +1,12 @@
 //! A script as a subprocess, and `curl` as the publisher.
 
-use crate::support::Server;
+use crate::support::{PATIENCE, Server};
 use serde_json::Value;
 use std::io::{BufRead, BufReader, Write};
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 use std::sync::mpsc::{self, Receiver, RecvTimeoutError};
 use std::time::{Duration, Instant};
-
-/// A browser on a busy machine takes its time.
-const PATIENCE: Duration = Duration::from_secs(40);
 
 /// How long nothing must come to say that nothing more comes.
 const QUIET: Duration = Duration::from_millis(700);
@@ -151,7 +148,7 @@ impl Drop for Client {
     }
 }
 
-/// What `cargo xtask test` prepared.
+/// The directory that `cargo xtask test` prepared.
 pub fn tools() -> PathBuf {
     std::env::var_os("CRORE_CLIENT_TESTS")
         .expect("CRORE_CLIENT_TESTS: run `cargo xtask test`")
@@ -189,19 +186,4 @@ pub fn publish(server: &Server, topic: &str, text: &str) {
         &url,
     ];
     curl(&body);
-}
-
-/// Waits until the topic has that many subscribers.
-pub fn await_subscribers(server: &Server, topic: &str, count: u64) {
-    let url = server.url(&format!("/pub/{topic}"));
-    let started = Instant::now();
-    let mut last = String::new();
-    while started.elapsed() < PATIENCE {
-        last = curl(&["-H", "Accept: application/json", &url]);
-        if serde_json::from_str::<Value>(&last).is_ok_and(|info| info["subscribers"] == count) {
-            return;
-        }
-        std::thread::sleep(Duration::from_millis(50));
-    }
-    panic!("{topic} never had {count} subscribers: {last}");
 }

@@ -126,7 +126,7 @@ fn what_is_published_in_the_box_comes_back_as_text() {
         [""; 0]
     );
     assert_eq!(browser.manners()["title"], "Crore");
-    // Who publishes elsewhere is heard too, and the info follows.
+    // A message that is published elsewhere is heard too, and the info follows.
     publish(&server, "a/b", "from outside");
     browser.expect(".tail .messages pre", "^from outside$");
     browser.expect(".facts", "Messages kept3");
@@ -146,12 +146,12 @@ fn what_is_kept_is_shown_and_purged_after_a_question() {
     browser.expect(last, "^<b>message 50</b>$");
     browser.click(".kept nav button:last-child");
     browser.expect(row, "^<b>message 51</b>$");
-    // What comes while it is shown is there too.
+    // A message that comes while the page is shown appears there too.
     publish(&server, "a/b", "the newest");
     browser.expect(".kept li:nth-child(11) pre", "^the newest$");
     browser.click(".kept .row button");
     browser.expect(".kept [role=alertdialog]", "61 messages");
-    // Who keeps them has lost nothing.
+    // A user who answers to keep them loses nothing.
     browser.click(".kept [role=alertdialog] button.quiet");
     browser.expect(".facts", "Messages kept61");
     browser.click(".kept .row button");
@@ -249,7 +249,7 @@ fn without_the_token_it_asks_for_it_and_keeps_it_out_of_addresses() {
         assert!(!seen[place].to_string().contains(token), "{seen}");
     }
     assert!(!server.log().contains(token));
-    // Nothing is told to who has none.
+    // Without the token nothing is told.
     let body = curl(&[
         "-w",
         "%{http_code}",

@@ -2,7 +2,7 @@
 //! each gets exactly what was published, from its first message to the last.
 
 use crate::browser;
-use crate::client::{Client, await_subscribers, publish};
+use crate::client::{Client, publish};
 use crate::proxy::Proxy;
 use crate::support::Server;
 use serde_json::json;
@@ -28,7 +28,7 @@ fn text(number: usize) -> String {
 
 /// Publishes while `client` is cut off again and again; it must get everything.
 fn gets_everything(server: &Server, proxy: &Proxy, client: &Client) {
-    await_subscribers(server, "news", 1);
+    server.await_subscribers("news", 1);
     let (got, expected) = std::thread::scope(|scope| {
         scope.spawn(|| (0..MESSAGES).for_each(|number| publish(server, "news", &text(number))));
         let expected: Vec<String> = (0..MESSAGES).map(text).collect();

@@ -1,6 +1,6 @@
 //! `examples/grid` in headless Chromium, with the settings that stand beside it.
 
-use crate::client::{Client, await_subscribers};
+use crate::client::Client;
 use crate::support::Server;
 use serde_json::json;
 use std::io::{Read, Write};
@@ -87,10 +87,10 @@ fn visitors_of_the_grid_see_each_other_come_and_go() {
     }
     second.tell(&json!({ "do": "complaints" }));
     assert_eq!(second.at_once("done")["value"], json!([]));
-    // Who closes the page is gone from the others' at once, by the message that it leaves behind.
+    // A visitor that closes the page disappears from the others' pages at once, by the message that it leaves behind.
     second.tell(&json!({ "do": "open", "url": "about:blank" }));
     second.at_once("done");
     expect(&mut first, ONE, "");
-    await_subscribers(&server, "grid/here", 1);
+    server.await_subscribers("grid/here", 1);
     expect(&mut first, "#count", "^1$");
 }

@@ -3,10 +3,8 @@
 //!
 //! They need programs and libraries that `cargo xtask test` prepares and names in
 //! `CRORE_CLIENT_TESTS`; the plain `cargo test` leaves them out. A client is a small script beside
-//! this file that prints one JSON object for whatever happens to it; what is right is said here.
+//! this file that prints one JSON object for each event; the expectations are here.
 
-#[path = "../support/broker.rs"]
-mod broker;
 #[path = "../support/mod.rs"]
 mod support;
 

@@ -1,24 +1,18 @@
 //! The samples of `docs/proxies` as they stand, but for ports, certificates and the directory of the site: a real nginx and a real
 //! Caddy before a real server, and what has to come through them.
 
-use crate::client::{Client, await_subscribers, publish};
-use crate::support::Server;
+use crate::client::{Client, publish};
+use crate::support::{PATIENCE, Server, until};
 use serde_json::{Value, json};
 use std::net::{TcpListener, TcpStream};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
-use std::time::{Duration, Instant};
 
 /// The name in the samples.
 const NAME: &str = "push.example.com";
 /// Where `curl` comes from: an address of the loopback that is no trusted proxy's.
 const CLIENT: &str = "127.0.0.5";
-/// How long a proxy may take to listen.
-const START_TIMEOUT: Duration = Duration::from_secs(30);
-/// How long what is on its way may take on a busy machine.
-const PATIENCE: Duration = Duration::from_secs(30);
-
 fn project(path: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR"))
         .join("../..")
@@ -72,7 +66,7 @@ impl Front {
         let site = with(site, "/etc/ssl/push.example.com.key", &at("own.key"));
         let site = with(site, "/var/www/html", &at("site"));
         std::fs::write(at("crore.conf"), site).expect("a file");
-        // What stands around it in Debian's nginx.conf, in a directory of ours.
+        // The settings around it in Debian's nginx.conf, in a directory of ours.
         let places: String = ["client_body", "proxy", "fastcgi", "uwsgi", "scgi"]
             .map(|name| format!("{name}_temp_path {};\n", at(name)))
             .concat();
@@ -143,17 +137,11 @@ impl Front {
             port,
             root,
         };
-        let started = Instant::now();
-        while TcpStream::connect(("127.0.0.1", port)).is_err() || !front.root.exists() {
+        until(&format!("{command:?}"), || {
             let ended = front.child.try_wait().expect("its state");
-            let late = started.elapsed() > START_TIMEOUT;
-            assert!(
-                ended.is_none() && !late,
-                "{command:?}: {ended:?}\n{}",
-                front.log()
-            );
-            std::thread::sleep(Duration::from_millis(50));
-        }
+            assert!(ended.is_none(), "{command:?}: {ended:?}\n{}", front.log());
+            TcpStream::connect(("127.0.0.1", port)).is_ok() && front.root.exists()
+        });
         front
     }
 
@@ -162,7 +150,7 @@ impl Front {
         read("output") + &read("error.log")
     }
 
-    /// What makes `curl` come to the proxy by its name, from the client's address.
+    /// Arguments that make `curl` come to the proxy by its name, from the client's address.
     fn curl_args(&self) -> Vec<String> {
         let to = format!("{NAME}:443:127.0.0.1:{}", self.port);
         let root = self.root.display().to_string();
@@ -189,7 +177,7 @@ impl Front {
         output.expect("curl starts")
     }
 
-    /// What `curl` prints, which must succeed.
+    /// The output of `curl`, which must succeed.
     fn curl(&self, args: &[&str]) -> String {
         let output = self.try_curl(args);
         let complaint = String::from_utf8_lossy(&output.stderr);
@@ -253,7 +241,7 @@ fn line(client: &Client) -> String {
     }
 }
 
-/// What clients of every transport get through.
+/// Lets clients of every transport talk through the proxy.
 fn clients_get_through(front: &Front, server: &Server) {
     // POST, and a batch that is larger than what proxies take by default.
     front.curl(&[
@@ -282,17 +270,17 @@ fn clients_get_through(front: &Front, server: &Server) {
         &url("/sub/news?since=oldest"),
     ]);
     while line(&stream) != "data: one" {}
-    await_subscribers(server, "news", 1);
+    server.await_subscribers("news", 1);
     assert_eq!(address(server, "sse"), CLIENT);
     publish(server, "news", "two");
     while line(&stream) != "data: two" {}
-    // Who goes is gone behind the proxy too.
+    // A client that goes is gone behind the proxy too.
     stream.kill();
-    await_subscribers(server, "news", 0);
+    server.await_subscribers("news", 0);
 
     // A long-poll that waits for its message, and one that waits in vain.
     let poll = front.stay(&[&url("/sub/poll/a")]);
-    await_subscribers(server, "poll/a", 1);
+    server.await_subscribers("poll/a", 1);
     assert_eq!(address(server, "longpoll"), CLIENT);
     publish(server, "poll/a", "three");
     assert_eq!(line(&poll), "three");
@@ -305,7 +293,7 @@ fn clients_get_through(front: &Front, server: &Server) {
     );
     let socket = Client::node("ws_client.mjs", &[&to, "live", &root, CLIENT]);
     socket.next("open");
-    await_subscribers(server, "ws", 1);
+    server.await_subscribers("ws", 1);
     assert_eq!(address(server, "websocket"), CLIENT);
     publish(server, "ws", "four");
     assert_eq!(socket.messages(1).0, ["four"]);
@@ -324,7 +312,7 @@ fn a_page_of_the_site_works(front: &Front, server: &Server) {
     for (by, name, place) in [("sse", "EventSource", 1), ("ws", "WebSocket", 2)] {
         act(json!({ "do": "select", "at": "#by", "value": by }));
         act(json!({ "do": "expect", "at": "#state", "like": format!("^connected by {name}$") }));
-        await_subscribers(server, "page", 1);
+        server.await_subscribers("page", 1);
         act(json!({ "do": "fill", "at": "#words", "text": name }));
         act(json!({ "do": "click", "at": "#say button" }));
         let item = format!("#heard li:nth-child({place})");
@@ -333,7 +321,7 @@ fn a_page_of_the_site_works(front: &Front, server: &Server) {
     assert_eq!(act(json!({ "do": "complaints" })), json!([]));
 }
 
-/// Without the table `[access]` the proxy's name is nobody's.
+/// Without the table `[access]` the server refuses the proxy's name.
 fn a_name_is_refused_by_default(front: impl Fn(&Server) -> Front) {
     let server = Server::start();
     let status = ["-o", "/dev/null", "-w", "%{http_code}", &url("/pub/news")];

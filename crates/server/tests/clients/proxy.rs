@@ -6,7 +6,7 @@ use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 
-/// What a network that chops lets through of the server's bytes, for one connection after the other: more than an
+/// Bytes of the server that a network that chops lets through, for one connection after the other: more than an
 /// answer's head, and no whole number of messages.
 const CHOPS: [usize; 8] = [700, 1_501, 903, 2_222, 610, 1_207, 3_001, 805];
 

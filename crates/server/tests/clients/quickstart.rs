@@ -1,7 +1,7 @@
 //! `examples/quickstart` in headless Chromium, as the README has it: the page from a file, and from another port, with the setting
 //! that lets each in, and without.
 
-use crate::client::{Client, await_subscribers, publish};
+use crate::client::{Client, publish};
 use crate::support::Server;
 use serde_json::json;
 use std::io::{Read, Write};
@@ -76,7 +76,7 @@ fn publishes_and_hears(url: &str, origin: &str, name: &str) {
     let mut page = Visitor::open(&format!("{url}?server={}", server.url("")), [390, 844]);
     page.expect("#state", "^connected by EventSource$");
     page.expect("#heard li:nth-child(1)", "^kept$");
-    await_subscribers(&server, "hello", 1);
+    server.await_subscribers("hello", 1);
     for (words, place) in [("by the page", 2), ("again", 3)] {
         page.act(&json!({ "do": "fill", "at": "#words", "text": words }));
         page.act(&json!({ "do": "click", "at": "#say button" }));
@@ -87,7 +87,7 @@ fn publishes_and_hears(url: &str, origin: &str, name: &str) {
     }
     page.act(&json!({ "do": "select", "at": "#by", "value": "ws" }));
     page.expect("#state", "^connected by WebSocket$");
-    await_subscribers(&server, "hello", 1);
+    server.await_subscribers("hello", 1);
     publish(&server, "hello", "by WebSocket");
     page.expect("#heard li:nth-child(4)", "^by WebSocket$");
     assert_eq!(

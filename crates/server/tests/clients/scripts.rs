@@ -1,6 +1,6 @@
-//! `curl`, Python's `websockets` and `httpx`, Node's `ws` and `eventsource`. What comes over a network that cuts is in `cut`.
+//! `curl`, Python's `websockets` and `httpx`, Node's `ws` and `eventsource`. Tests over a network that cuts are in `cut`.
 
-use crate::client::{Client, await_subscribers, curl, publish};
+use crate::client::{Client, curl, publish};
 use crate::proxy::Proxy;
 use crate::support::Server;
 
@@ -11,17 +11,17 @@ fn disconnects_and_resumes(start: impl Fn(&str, &[&str]) -> Client) {
     let url = server.url("/sub/news");
     publish(&server, "news", "before");
     let client = start(&url, &["live"]);
-    await_subscribers(&server, "news", 1);
+    server.await_subscribers("news", 1);
     publish(&server, "news", "one");
     let (data, position) = client.messages(1);
     assert_eq!(data, ["one"]);
     drop(client);
-    await_subscribers(&server, "news", 0);
+    server.await_subscribers("news", 0);
     publish(&server, "news", "two \u{2713}");
     publish(&server, "news", "three\nlines\nlong");
     let client = start(&url, &[&position]);
     assert_eq!(client.messages(2).0, ["two \u{2713}", "three\nlines\nlong"]);
-    await_subscribers(&server, "news", 1);
+    server.await_subscribers("news", 1);
     publish(&server, "news", "four");
     assert_eq!(client.messages(1).0, ["four"]);
     client.expect_quiet();
@@ -60,7 +60,7 @@ fn node_ws() {
 fn node_ws_and_python_websockets_publish() {
     let server = Server::start();
     let receiver = Client::node("ws_client.mjs", &[&server.url("/sub/news"), "live"]);
-    await_subscribers(&server, "news", 1);
+    server.await_subscribers("news", 1);
     let large = "words that compress, ".repeat(5000);
     for (script, python) in [("ws_client.mjs", false), ("websockets_client.py", true)] {
         let url = server.url("/pub/news");
@@ -83,16 +83,16 @@ fn node_eventsource_reconnects_by_itself() {
     let server = Server::with("[[rule]]\nmatch = \"#\"\nsse_retry_ms = 200\n");
     let proxy = Proxy::to(server.address());
     let client = Client::node("eventsource_client.mjs", &[&proxy.url("/sub/news")]);
-    await_subscribers(&server, "news", 1);
+    server.await_subscribers("news", 1);
     publish(&server, "news", "one");
     assert_eq!(client.messages(1).0, ["one"]);
     proxy.cut();
-    await_subscribers(&server, "news", 0);
+    server.await_subscribers("news", 0);
     publish(&server, "news", "two");
     publish(&server, "news", "three\nlines\nlong");
     proxy.mend();
     assert_eq!(client.messages(2).0, ["two", "three\nlines\nlong"]);
-    await_subscribers(&server, "news", 1);
+    server.await_subscribers("news", 1);
     publish(&server, "news", "four");
     assert_eq!(client.messages(1).0, ["four"]);
     client.expect_quiet();
@@ -103,7 +103,7 @@ fn node_eventsource_reconnects_by_itself() {
 fn node_eventsource_stops_when_the_topic_is_deleted() {
     let server = Server::with("[[rule]]\nmatch = \"#\"\nsse_retry_ms = 200\n");
     let client = Client::node("eventsource_client.mjs", &[&server.url("/sub/news")]);
-    await_subscribers(&server, "news", 1);
+    server.await_subscribers("news", 1);
     publish(&server, "news", "one");
     client.messages(1);
     curl(&["-X", "DELETE", &server.url("/pub/news")]);

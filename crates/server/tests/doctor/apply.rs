@@ -1,4 +1,4 @@
-//! What the doctor changes: as a script, and by itself.
+//! The doctor's changes: as a script, and by itself.
 
 use std::io::Write;
 use std::process::{Command, Stdio};
@@ -66,7 +66,7 @@ fn the_script_does_what_applying_does_however_often_it_runs() {
     let (applied, scripted) = (lacking(), lacking());
     applied.doctor(&[TEN, &["--apply"]].concat());
     let script = said(&scripted.doctor(&[TEN, &["--script"]].concat()));
-    // The same script on a host below a directory, whose sysctls are files.
+    // The same script on a host below a directory, where sysctls are files.
     let root = scripted.path("").display().to_string();
     let script = script.replace("/etc/", &format!("{root}etc/"));
     let sysctl = "sysctl() {\n  file=$(echo \"${2%%=*}\" | tr . /)\n  printf %s \"${2#*=}\" > \"$ROOT/proc/sys/$file\"\n}\n";

@@ -16,7 +16,7 @@ fn host(group: &str) -> Tree {
         .with("proc/self/cgroup", &format!("0::{group}\n"))
 }
 
-/// What a group with this limit has room for when nothing is held in it.
+/// Connections that a group with this limit has room for while it is empty.
 fn room(limit: u64) -> u64 {
     (limit - 6_000_000 - 32 * 75_000 - (1 << 20)) / (164 + 3_832)
 }

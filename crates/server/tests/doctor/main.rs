@@ -1,5 +1,6 @@
 //! The doctor on prepared hosts: small and large ones, containers, old kernels, and hosts that say nothing.
 
+mod account;
 mod apply;
 mod groups;
 mod tree;
@@ -213,7 +214,7 @@ fn a_host_that_says_nothing_is_told_so_and_not_refused() {
             .unwrap()
             .contains("cannot be read here")
     );
-    // What is written as nobody expects is as good as not there.
+    // A file in an unexpected form is as good as none.
     let host = Tree::large()
         .with("proc/sys/net/ipv4/tcp_mem", "a b c")
         .with("proc/meminfo", "MemTotal: many")

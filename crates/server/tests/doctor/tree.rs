@@ -18,7 +18,7 @@ impl Drop for Tree {
     }
 }
 
-/// What of a host the doctor reads, where ten million connections are at home: 32 cores, 128 GiB, tuned.
+/// The files that the doctor reads of a host where ten million connections are at home: 32 cores, 128 GiB, tuned.
 const LARGE: &[(&str, &str)] = &[
     ("proc/sys/kernel/osrelease", "6.12.9-amd64\n"),
     (
@@ -107,7 +107,7 @@ impl Tree {
         self
     }
 
-    /// What a file says.
+    /// The text of a file.
     pub fn read(&self, path: &str) -> String {
         fs::read_to_string(self.root.join(path)).unwrap()
     }
@@ -145,7 +145,7 @@ impl Tree {
     }
 }
 
-/// What `--json` said.
+/// The output of `--json`.
 pub struct Findings(pub Value);
 
 impl Findings {
@@ -158,12 +158,12 @@ impl Findings {
             .unwrap_or_else(|| panic!("no check of {setting}"))
     }
 
-    /// What came of it.
+    /// The verdict on a setting.
     pub fn state(&self, setting: &str) -> &str {
         self.check(setting)["state"].as_str().unwrap()
     }
 
-    /// What changes it, all lines together.
+    /// The changes of a setting, all lines together.
     pub fn change(&self, setting: &str) -> String {
         self.check(setting)["change"].to_string()
     }

@@ -1,8 +1,8 @@
-//! Peers that stop reading, hold descriptors, flood or send noise: bounded, and nobody else notices.
+//! Peers that stop reading, hold descriptors, flood or send noise: bounded, and other clients notice nothing.
 
-use crate::conn::{Conn, await_subscribers, info, once, publish};
-use crate::support::Server;
-use crate::ws::{FIN, TEXT, Ws, handshake, masked};
+use crate::support::http::{Conn, info, once, publish};
+use crate::support::ws::{FIN, TEXT, Ws, handshake, masked};
+use crate::support::{Server, until};
 use std::net::TcpStream;
 use std::time::Duration;
 
@@ -13,7 +13,7 @@ fn a_subscriber_that_stops_reading_costs_its_limit_and_is_let_go() {
         .map(|_| Ws::open(&server, "/sub/news", &[]))
         .collect();
     let mut healthy = Ws::open(&server, "/sub/news", &[]);
-    await_subscribers(&server, "news", 11);
+    server.await_subscribers("news", 11);
     let before = server.resident_bytes();
     let mut publisher = Conn::open(&server);
     let payload = "x".repeat(100_000);
@@ -35,7 +35,7 @@ fn a_subscriber_that_stops_reading_costs_its_limit_and_is_let_go() {
         grown < 32 << 20,
         "ten stalled subscribers of 200 kB each: it grew by {grown} bytes"
     );
-    // The default rule disconnects who is too slow; what it has had until then is whole frames.
+    // The default rule disconnects a slow subscriber; the bytes that it got until then are whole frames.
     for ws in &mut stalled {
         let mut frames = 0;
         loop {
@@ -71,14 +71,14 @@ fn who_sends_requests_and_reads_no_answers_is_not_read_either() {
 fn without_descriptors_new_connections_are_shed_and_then_taken_again() {
     let server = Server::with_descriptors("", 40);
     let mut held = Ws::open(&server, "/sub/news", &[]);
-    await_subscribers(&server, "news", 1);
+    server.await_subscribers("news", 1);
     let crowd: Vec<TcpStream> = (0..300)
         .filter_map(|_| TcpStream::connect(server.address()).ok())
         .collect();
-    std::thread::sleep(Duration::from_millis(500));
+    server.await_log("new connections are turned away");
     drop(crowd);
-    std::thread::sleep(Duration::from_millis(500));
-    assert_eq!(publish(&server, "news", "after the crowd").status, 201);
+    let after = || once(&server, "POST", "/pub/news", &[], "after the crowd").status;
+    until("room again", || after() == 201);
     assert_eq!(held.message().text(), "after the crowd");
     let lines = server.log().lines().count();
     assert!(
@@ -100,7 +100,7 @@ fn half_a_frame_is_waited_for_no_longer_than_the_setting() {
 fn noise_is_refused_and_disturbs_nobody() {
     let server = Server::start();
     let mut neighbour = Ws::open(&server, "/sub/news", &[]);
-    await_subscribers(&server, "news", 1);
+    server.await_subscribers("news", 1);
     let mut state = 0x2545_f491_4f6c_dd1d_u64;
     let mut random = move || {
         state ^= state << 13;
@@ -138,11 +138,13 @@ fn topics_beyond_the_limit_are_503_and_cost_nobody_else() {
     let statuses: Vec<u16> = (0..300)
         .map(|number| once(&server, "POST", &format!("/pub/t/{number}"), &[], "x").status)
         .collect();
+    let taken = statuses.iter().filter(|status| **status == 202).count();
+    let refused = statuses.iter().filter(|status| **status == 503).count();
+    assert_eq!(taken + refused, 300, "{statuses:?}");
     assert!(
-        statuses.iter().all(|status| [202, 503].contains(status)),
-        "{statuses:?}"
+        (50..100).contains(&taken),
+        "two shards of 50, and one is kept: {taken}"
     );
-    assert!(statuses.contains(&503), "300 topics on two shards of 50");
     assert_eq!(info(&server, "first")["messages"], 1);
     assert_eq!(publish(&server, "first", "more").status, 202);
 }
@@ -156,5 +158,5 @@ fn a_client_that_resets_is_forgotten() {
         assert_eq!(conn.head().status, 200);
         // Unread bytes in its queue make the close a reset.
     }
-    await_subscribers(&server, "news", 0);
+    server.await_subscribers("news", 0);
 }

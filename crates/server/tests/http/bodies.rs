@@ -1,13 +1,13 @@
-//! What is decided before a body comes: who is refused is told at once, is not asked for the body, and nothing of it is
+//! Decisions before a body comes: a refused client is told at once, is not asked for the body, and nothing of it is
 //! read as a request.
 
-use crate::conn::{Conn, Response, attempt, once, publish};
 use crate::support::Server;
-use crate::ws::handshake;
+use crate::support::http::{Conn, Response, attempt, once, publish};
+use crate::support::ws::handshake;
 use std::net::Shutdown;
 
 const EXPECTS: (&str, &str) = ("Expect", "100-continue");
-/// Nobody may do anything without a token.
+/// Nothing is permitted without a token.
 const CLOSED: &str =
     "[[access.key]]\nalg = \"HS256\"\nsecret = \"0123456789abcdef0123456789abcdef\"\n";
 
@@ -139,13 +139,13 @@ fn who_is_turned_away_gets_one_answer_whatever_the_body_is() {
     let server = Server::with("[limits]\nconnections_max = 1\n");
     let mut held = Conn::open(&server);
     assert_eq!(held.request("POST", "/pub/a", &[], "x").status, 202);
-    for more in [&[][..], &[("Origin", "https://evil.example")]] {
+    for (more, status) in [(&[][..], 503), (&[("Origin", "https://evil.example")], 403)] {
         let mut conn = Conn::open(&server);
         let body = conn.text_of("GET", "/pub/a", &[], b"");
         let text = conn.text_of("POST", "/pub/a", more, &body);
         conn.send(text);
         let response = conn.response();
-        assert!([403, 503].contains(&response.status), "{response:?}");
+        assert_eq!(response.status, status, "{response:?}");
         assert!(response.lists("connection", "close"), "{response:?}");
         let rest = conn.rest();
         assert!(rest.is_empty(), "{:?}", String::from_utf8_lossy(&rest));
@@ -166,21 +166,21 @@ fn what_curl_uploads_is_not_lost_without_a_word() {
 fn requests_behind_a_poll_are_bounded_and_none_is_lost_that_was_taken() {
     let server = Server::with_shards(1, "[limits]\nhead_bytes = 4096\n");
     publish(&server, "news", "one");
-    // What fits is answered.
+    // A request that fits is answered.
     let mut conn = Conn::open(&server);
     let mut text = conn.text_of("GET", "/sub/quiet", &[], b"");
     text.extend(conn.text_of("GET", "/sub/news", &[], b""));
     conn.send(text);
-    crate::conn::await_subscribers(&server, "quiet", 1);
+    server.await_subscribers("quiet", 1);
     publish(&server, "quiet", "answer");
     assert_eq!(conn.response().text(), "answer");
     assert_eq!(conn.response().text(), "one");
-    // What does not is forgotten, and the answer says that the connection ends.
+    // A request that does not is forgotten, and the answer says that the connection ends.
     let mut conn = Conn::open(&server);
     let mut text = conn.text_of("GET", "/sub/silent", &[], b"");
     text.extend(conn.text_of("POST", "/pub/late", &[], &[b'x'; 10_000]));
     conn.send(text);
-    crate::conn::await_subscribers(&server, "silent", 1);
+    server.await_subscribers("silent", 1);
     publish(&server, "silent", "answer");
     let response = conn.response();
     assert_eq!(response.text(), "answer");
@@ -190,11 +190,11 @@ fn requests_behind_a_poll_are_bounded_and_none_is_lost_that_was_taken() {
     // Frames behind a handshake are kept.
     let mut conn = Conn::open(&server);
     let mut text = conn.text_of("GET", "/pubsub/frames", &handshake(&[]), b"");
-    text.extend(crate::ws::masked(
-        crate::ws::FIN | crate::ws::TEXT,
+    text.extend(crate::support::ws::masked(
+        crate::support::ws::FIN | crate::support::ws::TEXT,
         &[b'x'; 10_000],
     ));
     conn.send(text);
     assert_eq!(conn.head().status, 101);
-    crate::conn::await_subscribers(&server, "frames", 1);
+    server.await_subscribers("frames", 1);
 }

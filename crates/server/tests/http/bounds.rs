@@ -5,10 +5,10 @@ use std::net::TcpStream;
 
 use serde_json::Value;
 
-use crate::conn::{Conn, await_subscribers};
-use crate::stream::Stream;
 use crate::support::Server;
-use crate::ws::Ws;
+use crate::support::http::Conn;
+use crate::support::stream::Stream;
+use crate::support::ws::Ws;
 
 /// So many messages of this size that two kernels' buffers and any of these outboxes cannot hold them.
 const MESSAGE_BYTES: usize = 50_000;
@@ -74,7 +74,7 @@ fn what_waits_for_who_does_not_read_is_bounded_by_the_rule_of_its_topic() {
             true => sockets.push((topic, Ws::open(&server, &format!("/sub/{topic}"), &[]))),
             false => streams.push((topic, Stream::open(&server, &format!("/sub/{topic}"), &[]))),
         }
-        await_subscribers(&server, topic, 1);
+        server.await_subscribers(topic, 1);
     }
     let mut publisher = Conn::open(&server);
     for (topic, ..) in &bounds {

@@ -1,9 +1,9 @@
-//! All logs share one budget of bytes: memory stays below it, the greedy pay first, and who resumes
-//! over what was dropped is told.
+//! All logs share one budget of bytes: memory stays below it, the greedy pay first, and a client that resumes
+//! over dropped messages is told.
 
-use crate::conn::{Conn, once, publish};
-use crate::stream::Stream;
 use crate::support::Server;
+use crate::support::http::{Conn, once, publish};
+use crate::support::stream::Stream;
 
 const MESSAGE_BYTES: usize = 50_000;
 

@@ -1,9 +1,11 @@
 //! Many connections that do anything, in any order, cut anywhere: the server must neither end nor
-//! forget whom it serves. A failure names its seed; `CRORE_TEST_SEED` runs one alone.
+//! forget a client that it serves. A failure names its seed; `CRORE_TEST_SEED` runs one alone.
 
-use crate::conn::{Conn, await_subscribers, publish};
 use crate::support::Server;
-use crate::ws::{BINARY, CLOSE, CONTINUATION, FIN, PING, PONG, RSV1, TEXT, Ws, handshake, masked};
+use crate::support::http::{Conn, publish};
+use crate::support::ws::{
+    BINARY, CLOSE, CONTINUATION, FIN, PING, PONG, RSV1, TEXT, Ws, handshake, masked,
+};
 use std::io::{Read, Write};
 use std::net::{Shutdown, TcpStream};
 use std::time::Duration;
@@ -15,7 +17,7 @@ const SEEDS: u64 = 40;
 /// Connections of one seed, of which several are open at a time.
 const CONNECTIONS: usize = 60;
 
-/// Few topics, so that everybody meets on them.
+/// Few topics, so that all connections meet on them.
 const TOPICS: [&str; 4] = ["a", "b", "c/d", "e%20f"];
 
 /// xorshift64*: repeatable, and enough for choosing.
@@ -114,7 +116,7 @@ fn frames(random: &mut Random) -> Vec<u8> {
     }
 }
 
-/// What one connection sends in its life.
+/// The bytes that one connection sends in its life.
 fn script(random: &mut Random, conn: &Conn) -> Vec<u8> {
     let mut bytes = Vec::new();
     for _ in 0..random.below(5) {
@@ -178,7 +180,7 @@ fn run(seed: u64) {
             }
             rest = later;
             if random.below(3) == 0 {
-                std::thread::sleep(Duration::from_micros(500));
+                std::thread::sleep(Duration::from_micros(500)); // the pace of the load
             }
         }
         match random.below(5) {
@@ -196,10 +198,10 @@ fn run(seed: u64) {
     }
     open.clear();
     for topic in ["a", "b", "e%20f"] {
-        await_subscribers(&server, topic, 0);
+        server.await_subscribers(topic, 0);
     }
     let mut healthy = Ws::open(&server, "/sub/b", &[]);
-    await_subscribers(&server, "b", 1);
+    server.await_subscribers("b", 1);
     assert_eq!(publish(&server, "b", "still here").status, 201);
     assert_eq!(healthy.message().text(), "still here");
 }
@@ -217,7 +219,7 @@ fn anything_in_any_order_leaves_the_server_whole() {
         .and_then(|seed| seed.parse().ok());
     let mut failed = Vec::new();
     for seed in only.map_or(1..SEEDS + 1, |seed: u64| seed..seed + 1) {
-        if crate::conn::attempt(|| run(seed)).is_none() {
+        if crate::support::http::attempt(|| run(seed)).is_none() {
             failed.push(seed);
         }
     }

@@ -1,9 +1,9 @@
-//! Deleted topics: a tombstone for whoever was there, a new start for everybody else.
+//! Deleted topics: a tombstone for each subscriber that was there, a new start for all others.
 
-use crate::conn::{Conn, await_subscribers, once, publish};
-use crate::stream::Stream;
 use crate::support::Server;
-use crate::ws::Ws;
+use crate::support::http::{Conn, once, publish};
+use crate::support::stream::Stream;
+use crate::support::ws::Ws;
 
 #[test]
 fn delete_is_200_once_and_then_404() {
@@ -22,7 +22,7 @@ fn a_waiting_poll_and_an_old_position_get_410() {
     let mut poll = Conn::open(&server);
     let tag = poll.get("/sub/news", &[]).header("etag").expect("an ETag");
     poll.ask("GET", "/sub/news", &[("If-None-Match", &tag)], "");
-    await_subscribers(&server, "news", 1);
+    server.await_subscribers("news", 1);
     once(&server, "DELETE", "/pub/news", &[], "");
     assert_eq!(poll.response().status, 410);
     assert_eq!(
@@ -36,7 +36,7 @@ fn a_websocket_is_closed_with_4410() {
     let server = Server::start();
     let mut plain = Ws::open(&server, "/sub/news", &[]);
     let mut meta = Ws::meta(&server, "/sub/news");
-    await_subscribers(&server, "news", 2);
+    server.await_subscribers("news", 2);
     once(&server, "DELETE", "/pub/news", &[], "");
     assert_eq!(plain.closed(), Some(4410));
     assert_eq!(meta.closed(), Some(4410));
@@ -46,7 +46,7 @@ fn a_websocket_is_closed_with_4410() {
 fn a_stream_ends_and_then_gets_204() {
     let server = Server::start();
     let mut stream = Stream::open(&server, "/sub/news", &[]);
-    await_subscribers(&server, "news", 1);
+    server.await_subscribers("news", 1);
     publish(&server, "news", "one");
     let event = stream.event().expect("an event");
     once(&server, "DELETE", "/pub/news", &[], "");

@@ -1,9 +1,10 @@
 //! Requests that make the server walk far do not hold the others: while many of them are under way, an honest client's publishes
 //! are answered between their steps.
 //!
-//! No time is asserted. What counts is how many of the honest client's round trips, one after the other, fit into the time that the walk
-//! takes: where a turn does all that was asked for, a few do.
+//! No time is asserted. The test counts how many of the honest client's round trips, one after the other, fit into the time that the
+//! walk takes: if one turn did all that was asked for, only a few would.
 
+use crate::support::Server;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpStream;
 use std::sync::Arc;
@@ -11,12 +12,10 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::Duration;
 
-use crate::support::Server;
-
 /// Round trips of the honest client at least. A turn for each page of each request takes hundreds; one turn for the pages
 /// of all of them takes fewer than this.
 const ROUND_TRIPS_MIN: usize = 100;
-/// Nobody waits for longer.
+/// No client waits for longer.
 const DEADLINE: Duration = Duration::from_secs(300);
 const RULE: &str = "[[rule]]\nmatch = \"#\"\nlog_messages = 1000000\nlog_bytes = \"1 GiB\"\n";
 

@@ -1,12 +1,13 @@
-//! Following which topics have subscribers: the snapshot, what happens after it, and that both together are
-//! exact, whoever comes and goes meanwhile.
+//! Following which topics have subscribers: the snapshot, the events after it, and that both together are
+//! exact, whatever subscribers come and go meanwhile.
 
-use crate::conn::{Conn, await_subscribers, once, publish};
-use crate::stream::Stream;
-use crate::support::Server;
-use crate::ws::{Ws, handshake};
+use crate::support::http::{Conn, once, publish};
+use crate::support::stream::Stream;
+use crate::support::ws::{Ws, handshake};
+use crate::support::{Server, until};
 use std::collections::BTreeSet;
-use std::time::{Duration, Instant};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering::Relaxed};
+use std::time::Duration;
 
 /// Changes are told at once.
 const AT_ONCE: &str = "[interest]\ndebounce_s = 0\n";
@@ -90,9 +91,9 @@ fn a_snapshot_comes_first_and_then_what_happens() {
     let third = subscriber(&server, "nobody");
     assert_eq!(follower.next(), Told::First("nobody".into()));
     let more = subscriber(&server, "nobody");
-    await_subscribers(&server, "nobody", 2);
+    server.await_subscribers("nobody", 2);
     drop(third);
-    await_subscribers(&server, "nobody", 1);
+    server.await_subscribers("nobody", 1);
     drop(more);
     assert_eq!(
         follower.next(),
@@ -121,7 +122,10 @@ fn a_websocket_gets_the_same_as_text_frames() {
     assert_eq!(ws.head.header("sec-websocket-protocol"), None);
     assert_eq!(ws.message().text(), r#"{"event":"first","topic":"a"}"#);
     assert_eq!(ws.message().text(), r#"{"event":"whole","topics":1}"#);
-    ws.send(crate::ws::FIN | crate::ws::TEXT, "is thrown away");
+    ws.send(
+        crate::support::ws::FIN | crate::support::ws::TEXT,
+        "is thrown away",
+    );
     drop(here);
     assert_eq!(ws.message().text(), r#"{"event":"last","topic":"a"}"#);
 }
@@ -201,30 +205,30 @@ fn long_polls_and_websockets_are_subscribers_too() {
 
 #[test]
 fn who_returns_within_the_debounce_was_never_away() {
-    const DEBOUNCE: Duration = Duration::from_secs(3);
-    let server = Server::with("[interest]\ndebounce_s = 3\n");
+    let server = Server::with("[interest]\ndebounce_s = 3600\n");
     let mut follower = Follower::open(&server, "/interest");
     follower.whole();
-    let first = subscriber(&server, "a");
-    assert_eq!(follower.next(), Told::First("a".into()));
     for _ in 0..3 {
-        drop(subscriber(&server, "b"));
-        await_subscribers(&server, "b", 0);
+        drop(subscriber(&server, "a"));
+        server.await_subscribers("a", 0);
     }
-    let once = follower.next();
-    assert_eq!(once, Told::First("b".into()), "once for all of them");
-    drop(first);
-    await_subscribers(&server, "a", 0);
+    assert_eq!(follower.next(), Told::First("a".into()));
     // The snapshot says the same: it is not over yet.
     let mut other = Follower::open(&server, "/interest");
-    assert_eq!(*other.whole(), names(["a", "b"]));
-    let second = subscriber(&server, "a");
-    assert_eq!(follower.next(), Told::Last("b".into()));
-    let left = Instant::now();
-    drop(second);
-    let ended = follower.next();
-    assert_eq!(ended, Told::Last("a".into()), "and nothing in between");
-    assert!(left.elapsed() >= DEBOUNCE, "{:?}", left.elapsed());
+    assert_eq!(*other.whole(), names(["a"]));
+    let _last = subscriber(&server, "b");
+    let next = follower.next();
+    assert_eq!(next, Told::First("b".into()), "and nothing in between");
+}
+
+#[test]
+fn who_does_not_return_is_gone_when_the_debounce_is_over() {
+    let server = Server::with("[interest]\ndebounce_s = 1\n");
+    let mut follower = Follower::open(&server, "/interest");
+    follower.whole();
+    drop(subscriber(&server, "a"));
+    assert_eq!(follower.next(), Told::First("a".into()));
+    assert_eq!(follower.next(), Told::Last("a".into()));
 }
 
 /// The whole of what a follower is told, whenever it came and whatever happened then, is the topics that have
@@ -236,16 +240,17 @@ fn replay_is_exact(shards: u32, settings: &str) {
         .step_by(3)
         .map(|n| subscriber(&server, &format!("t/{n}")))
         .collect();
-    let stop = std::sync::atomic::AtomicBool::new(false);
+    let (stop, came) = (AtomicBool::new(false), AtomicU32::new(0));
     let followers = std::thread::scope(|scope| {
         for seed in 0..3_usize {
-            let (server, stop) = (&server, &stop);
+            let (server, stop, came) = (&server, &stop, &came);
             scope.spawn(move || {
                 let mut present = Vec::new();
                 let mut n = seed * 7919;
-                while !stop.load(std::sync::atomic::Ordering::Relaxed) {
+                while !stop.load(Relaxed) {
                     n = (n * 1_103_515_245 + 12_345) & 0x7fff_ffff;
                     present.push(subscriber(server, &format!("t/{}", n / 7 % TOPICS)));
+                    came.fetch_add(1, Relaxed);
                     if present.len() > 20 {
                         present.remove(n / 11 % 20);
                     }
@@ -257,9 +262,10 @@ fn replay_is_exact(shards: u32, settings: &str) {
             let mut follower = Follower::open(&server, "/interest?match=t/%23");
             follower.whole();
             followers.push(follower);
-            std::thread::sleep(Duration::from_millis(50));
+            let before = came.load(Relaxed);
+            until("changes", || came.load(Relaxed) >= before + 30);
         }
-        stop.store(true, std::sync::atomic::Ordering::Relaxed);
+        stop.store(true, Relaxed);
         followers
     });
     let expected: BTreeSet<String> = (0..TOPICS).step_by(3).map(|n| format!("t/{n}")).collect();
@@ -331,19 +337,11 @@ fn there_are_as_many_followers_as_may_be() {
     assert_eq!(shed.status, 200, "{shed:?}");
     assert!(shed.text().starts_with("retry: "), "{shed:?}");
     drop(two);
-    let started = Instant::now();
-    loop {
+    until("room again", || {
         let mut conn = Conn::open(&server);
         conn.ask("GET", "/interest", &[], "");
-        if conn.head().status == 200 {
-            break;
-        }
-        assert!(
-            started.elapsed() < Duration::from_secs(5),
-            "there is room again"
-        );
-        std::thread::sleep(Duration::from_millis(20));
-    }
+        conn.head().status == 200
+    });
 }
 
 #[test]
@@ -391,6 +389,6 @@ fn who_reads_too_slowly_is_told_so_and_may_come_again() {
     }
     assert_eq!(last, "crore.slow");
     // Both made room, and a new snapshot is right again.
-    await_subscribers(&server, &format!("0{}", "x".repeat(NAME_BYTES)), 0);
+    server.await_subscribers(&format!("0{}", "x".repeat(NAME_BYTES)), 0);
     assert!(Follower::open(&server, "/interest").whole().is_empty());
 }

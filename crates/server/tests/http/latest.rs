@@ -1,10 +1,10 @@
 //! Keys, and topics that keep only the newest message of each: what every transport says of a key, whole
 //! snapshots, resumes that are told no gap over what was superseded, and slow readers that get the newest.
 
-use crate::conn::{Conn, Response, await_subscribers, info, once};
-use crate::stream::Stream;
 use crate::support::Server;
-use crate::ws::{Ws, line};
+use crate::support::http::{Conn, Response, info, once};
+use crate::support::stream::Stream;
+use crate::support::ws::{Ws, line};
 
 const LATEST: &str = "[[rule]]\nmatch = \"#\"\nkeep = \"latest\"\n";
 
@@ -36,7 +36,7 @@ fn a_key_comes_with_its_message_over_every_transport_that_has_a_place_for_it() {
     let server = Server::start();
     let mut ws = Ws::meta(&server, "/sub/news");
     let mut envelopes = Stream::open(&server, "/sub/news?envelope=json", &[]);
-    await_subscribers(&server, "news", 2);
+    server.await_subscribers("news", 2);
     publish(&server, "news", "left / ä", "one");
     publish(&server, "news", "", "two");
     let mut conn = Conn::open(&server);
@@ -127,13 +127,13 @@ fn who_comes_gets_the_newest_of_each_key_over_every_transport() {
         tag = response.header("etag").expect("an ETag");
     }
     conn.ask("GET", "/sub/news", &[("If-None-Match", &tag)], "");
-    await_subscribers(&server, "news", 2);
+    server.await_subscribers("news", 2);
     publish(&server, "news", "a", "a3");
     assert_eq!(conn.response().text(), "a3");
     drop(conn);
-    await_subscribers(&server, "news", 1);
+    server.await_subscribers("news", 1);
     let mut live = Ws::open(&server, "/sub/news?since=live", &[]);
-    await_subscribers(&server, "news", 2);
+    server.await_subscribers("news", 2);
     publish(&server, "news", "a", "a4");
     assert_eq!(live.texts(1), ["a4"], "nothing of before, when asked so");
 }
@@ -166,7 +166,7 @@ fn who_resumes_gets_what_changed_and_is_told_no_gap() {
     let polled = once(&server, "GET", "/sub/news", &headers, "");
     assert_eq!((polled.text(), polled.header("crore-gap")), ("a2", None));
     let mut at_head = Ws::open(&server, &format!("/sub/news?since={last}"), &[]);
-    await_subscribers(&server, "news", 3);
+    server.await_subscribers("news", 3);
     publish(&server, "news", "c", "c4");
     assert_eq!(at_head.texts(1), ["c4"]);
 }
@@ -181,7 +181,7 @@ fn a_topic_keeps_no_more_keys_than_its_rule_allows() {
     assert_eq!(Ws::open(&server, "/sub/news", &[]).texts(2), ["b1", "a2"]);
     publish(&server, "news", "c", "c1");
     assert_eq!(Ws::open(&server, "/sub/news", &[]).texts(2), ["a2", "c1"]);
-    // What a limit took away is missed by whoever has not seen it.
+    // A subscriber that has not seen a key that the limit took away is told a gap.
     let mut stream = Stream::open(&server, "/sub/news", &[("Last-Event-ID", &first)]);
     assert_eq!(stream.event().expect("an event").kind, "crore.gap");
     assert_eq!(stream.data(2), ["a2", "c1"]);
@@ -241,7 +241,7 @@ fn a_slow_reader_gets_only_the_newest_of_each_key() {
     let mut ws = Ws::open(&server, "/sub/news", &[]);
     let mut meta = Ws::meta(&server, "/sub?topic=news&topic=other");
     let mut stream = Stream::open(&server, "/sub/news", &[]);
-    await_subscribers(&server, "news", 3);
+    server.await_subscribers("news", 3);
     let mut publisher = Conn::open(&server);
     for number in 0..MESSAGES {
         let key = (number % KEYS).to_string();

@@ -1,76 +1,26 @@
-//! The life of a server: settings read again, clients moved off, and a restart that nobody's position notices.
+//! The life of a server: settings read again, clients moved off, and a restart that leaves positions valid.
 
-use crate::conn::{Conn, await_subscribers, once, publish};
-use crate::stream::Stream;
-use crate::support::Server;
-use crate::ws::Ws;
-use std::path::PathBuf;
-use std::time::{Duration, Instant};
-
-/// How long the server may take to say something.
-const PATIENCE: Duration = Duration::from_secs(8);
-
-/// Waits until the log has a line with `text`.
-fn await_log(server: &Server, text: &str) {
-    let began = Instant::now();
-    while !server.log().contains(text) {
-        let log = server.log();
-        assert!(began.elapsed() < PATIENCE, "{text:?} is not in:\n{log}");
-        std::thread::sleep(Duration::from_millis(20));
-    }
-}
-
-/// A directory for state, gone with the test.
-struct State(PathBuf);
-
-impl State {
-    fn new(name: &str) -> State {
-        let name = format!("crore-test-state-{name}-{}", std::process::id());
-        State(std::env::temp_dir().join(name))
-    }
-
-    fn settings(&self) -> String {
-        format!("[state]\ndirectory = {:?}\n", self.0)
-    }
-
-    fn files(&self) -> Vec<String> {
-        let entries = std::fs::read_dir(&self.0).expect("the directory");
-        let name = |entry: std::io::Result<std::fs::DirEntry>| entry.expect("an entry").file_name();
-        let mut names: Vec<_> = entries
-            .map(|entry| name(entry).into_string().expect("text"))
-            .collect();
-        names.sort();
-        names
-    }
-}
-
-impl Drop for State {
-    fn drop(&mut self) {
-        let _ = std::fs::remove_dir_all(&self.0);
-    }
-}
+use crate::support::http::{Conn, once, publish};
+use crate::support::state::State;
+use crate::support::stream::Stream;
+use crate::support::ws::Ws;
+use crate::support::{Server, until};
 
 #[test]
 fn a_second_server_at_the_same_address_does_not_start_and_takes_no_state() {
-    let state = State::new("second");
+    let state = State::new();
     let server = Server::start();
     let settings = std::env::temp_dir().join(format!("crore-test-second-{}", std::process::id()));
     std::fs::write(&settings, state.settings()).expect("settings");
-    let mut second = std::process::Command::new(env!("CARGO_BIN_EXE_crore"))
-        .args(["serve", "--no-admin", "--listen"])
+    // One that served would have to be ended.
+    let second = std::process::Command::new("timeout")
+        .args(["30", env!("CARGO_BIN_EXE_crore"), "serve", "--no-admin"])
+        .arg("--listen")
         .arg(server.address().to_string())
         .arg("--config")
         .arg(&settings)
-        .stderr(std::process::Stdio::piped())
-        .spawn()
+        .output()
         .expect("it starts");
-    let began = Instant::now();
-    while second.try_wait().expect("a child").is_none() && began.elapsed() < PATIENCE {
-        std::thread::sleep(Duration::from_millis(20));
-    }
-    // One that serves has to be ended.
-    let _ = second.kill();
-    let second = second.wait_with_output().expect("a child");
     let _ = std::fs::remove_file(settings);
     let said = String::from_utf8_lossy(&second.stderr);
     assert_eq!(second.status.code(), Some(1), "{said}");
@@ -85,7 +35,7 @@ fn a_second_server_at_the_same_address_does_not_start_and_takes_no_state() {
 
 #[test]
 fn whose_messages_they_are_outlives_a_restart() {
-    let state = State::new("owners");
+    let state = State::new();
     let settings = format!(
         "[limits]\nmessage_bytes = 2048\nlog_bytes_per_address_max = 2048\n{}",
         state.settings()
@@ -94,8 +44,7 @@ fn whose_messages_they_are_outlives_a_restart() {
     let status = |server: &Server| once(server, "POST", "/pub/a", &[], &body).status;
     let server = Server::with(&settings);
     assert_eq!((status(&server), status(&server)), (202, 429));
-    server.signal("TERM");
-    server.ended();
+    server.stop();
     let server = Server::with(&settings);
     assert_eq!(status(&server), 429);
     assert_eq!(once(&server, "DELETE", "/pub/a", &[], "").status, 200);
@@ -109,7 +58,7 @@ fn a_drain_tells_each_client_to_come_back_and_closes_the_port() {
     let mut poll = Conn::open(&server);
     poll.ask("GET", "/sub/a", &[], "");
     let mut ws = Ws::open(&server, "/sub/a", &[]);
-    await_subscribers(&server, "a", 3);
+    server.await_subscribers("a", 3);
     let address = server.address();
     server.signal("TERM");
     let mut retries = Vec::new();
@@ -144,7 +93,7 @@ fn each_poll_is_answered_as_its_request_asks_and_told_when_to_come_back() {
     for (topic, headers, status) in [("a", &conditional[..], 304), ("late", &[], 408)] {
         let mut poll = Conn::open(&server);
         poll.ask("GET", &format!("/sub/{topic}"), headers, "");
-        await_subscribers(&server, topic, 1);
+        server.await_subscribers(topic, 1);
         polls.push((poll, status));
     }
     server.signal("TERM");
@@ -165,11 +114,9 @@ fn a_request_under_way_is_answered_and_a_connection_without_one_is_closed() {
     let mut halfway = Conn::open(&server);
     halfway.send("POST /pub/a HTTP/1.1\r\nHost: localhost\r\nContent-Length: 2\r\n\r\nx");
     server.signal("TERM");
-    let began = Instant::now();
-    while std::net::TcpStream::connect(server.address()).is_ok() {
-        assert!(began.elapsed() < PATIENCE, "the port stays open");
-        std::thread::sleep(Duration::from_millis(20));
-    }
+    until("a closed port", || {
+        std::net::TcpStream::connect(server.address()).is_err()
+    });
     assert!(
         silent.ends(),
         "without a word, since it has asked for nothing"
@@ -188,9 +135,8 @@ fn past_the_deadline_whoever_is_left_is_closed() {
     let mut streams: Vec<_> = (0..20)
         .map(|_| Stream::open(&server, "/sub/a", &[]))
         .collect();
-    await_subscribers(&server, "a", 20);
-    server.signal("TERM");
-    server.ended();
+    server.await_subscribers("a", 20);
+    server.stop();
     for stream in &mut streams {
         stream.conn.rest();
     }
@@ -198,7 +144,7 @@ fn past_the_deadline_whoever_is_left_is_closed() {
 
 #[test]
 fn a_planned_restart_keeps_positions_messages_and_answers() {
-    let state = State::new("kept");
+    let state = State::new();
     let server = Server::with(&state.settings());
     for n in 0..3 {
         publish(&server, "a", format!("a{n}"));
@@ -209,8 +155,7 @@ fn a_planned_restart_keeps_positions_messages_and_answers() {
     let mut stream = Stream::open(&server, "/sub/a?since=oldest", &[]);
     let seen = stream.event().expect("an event");
     assert_eq!(seen.data, "a0");
-    server.signal("TERM");
-    server.ended();
+    server.stop();
     assert_eq!(state.files(), ["home-0.state", "home-1.state"]);
 
     let server = Server::with(&state.settings());
@@ -237,13 +182,12 @@ fn a_planned_restart_keeps_positions_messages_and_answers() {
 
 #[test]
 fn what_is_damaged_is_set_aside_and_told_as_a_gap() {
-    let state = State::new("damaged");
+    let state = State::new();
     let server = Server::with(&state.settings());
     publish(&server, "a", "old");
     let mut stream = Stream::open(&server, "/sub/a?since=oldest", &[]);
     let seen = stream.event().expect("an event");
-    server.signal("TERM");
-    server.ended();
+    server.stop();
     let file = state.0.join("home-1.state");
     let mut bytes = std::fs::read(&file).expect("the file");
     let last = bytes.len() - 5;
@@ -252,7 +196,7 @@ fn what_is_damaged_is_set_aside_and_told_as_a_gap() {
 
     let server = Server::with(&state.settings());
     assert_eq!(state.files(), ["set-aside"]);
-    await_log(&server, "a checksum is wrong");
+    server.await_log("a checksum is wrong");
     let position = [("Last-Event-ID", seen.id.as_str())];
     let mut stream = Stream::open(&server, "/sub/a", &position);
     assert_eq!(stream.event().expect("an event").kind, "crore.gap");
@@ -260,14 +204,13 @@ fn what_is_damaged_is_set_aside_and_told_as_a_gap() {
 
 #[test]
 fn another_number_of_homes_begins_anew() {
-    let state = State::new("homes");
+    let state = State::new();
     let server = Server::with_shards(1, &state.settings());
     publish(&server, "a", "old");
-    server.signal("TERM");
-    server.ended();
+    server.stop();
     let server = Server::with_shards(2, &state.settings());
     if crore_homes() > 1 {
-        await_log(&server, "it was left by a server with 1 homes");
+        server.await_log("it was left by a server with 1 homes");
     }
 }
 
@@ -283,21 +226,21 @@ fn settings_are_read_again_as_a_whole_or_not_at_all() {
     let rule = |keep: u32| format!("shards = 2\n[[rule]]\nmatch = \"a\"\nlog_messages = {keep}\n");
     let server = Server::with("[[rule]]\nmatch = \"a\"\nlog_messages = 1\n");
     let mut stream = Stream::open(&server, "/sub/a", &[]);
-    await_subscribers(&server, "a", 1);
+    server.await_subscribers("a", 1);
     let write = |text: String| std::fs::write(server.settings_file(), text).expect("the file");
     write(rule(7) + "oops = 1\n");
     server.signal("HUP");
-    await_log(&server, "settings not changed");
-    await_log(&server, "oops");
+    server.await_log("settings not changed");
+    server.await_log("oops");
     let kept = |n: u32| {
         (0..n).for_each(|n| drop(publish(&server, "a", n.to_string())));
-        crate::conn::info(&server, "a")["messages"].clone()
+        crate::support::http::info(&server, "a")["messages"].clone()
     };
     assert_eq!(kept(5), 1);
     write("shards = 3\n".to_string() + &rule(3)["shards = 2\n".len()..]);
     server.signal("HUP");
-    await_log(&server, "settings read again");
-    await_log(&server, "these change only with a restart kept=shards");
+    server.await_log("settings read again");
+    server.await_log("these change only with a restart kept=shards");
     assert_eq!(kept(5), 3);
     assert_eq!(stream.data(10).len(), 10, "nobody was disconnected");
 }

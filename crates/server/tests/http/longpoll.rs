@@ -1,8 +1,8 @@
 //! Long-poll: one message a response, the position in its validators.
 
-use crate::conn::{Conn, await_subscribers, info, once, publish};
 use crate::support::Server;
-use std::time::{Duration, Instant};
+use crate::support::http::{Conn, info, once, publish};
+use std::time::Duration;
 
 const QUIET: Duration = Duration::from_millis(400);
 
@@ -155,10 +155,7 @@ fn a_malformed_position_is_answered_and_never_waits() {
         "last_event_id=!!",
     ] {
         let response = once(&server, "GET", &format!("/sub/news?{query}"), &[], "");
-        assert!(
-            (400..500).contains(&response.status),
-            "{query}: {response:?}"
-        );
+        assert_eq!(response.status, 400, "{query}: {response:?}");
     }
 }
 
@@ -166,14 +163,7 @@ fn a_malformed_position_is_answered_and_never_waits() {
 fn a_timeout_is_304_to_a_condition_and_else_204() {
     let server = Server::with("[[rule]]\nmatch = \"#\"\npoll_timeout_s = 1\n");
     let mut conn = Conn::open(&server);
-    let started = Instant::now();
-    let response = conn.get("/sub/empty", &[]);
-    assert_eq!(response.status, 204);
-    assert!(
-        started.elapsed() >= Duration::from_millis(900),
-        "it came after {:?}",
-        started.elapsed()
-    );
+    assert_eq!(conn.get("/sub/empty", &[]).status, 204);
     publish(&server, "news", "one");
     let tag = conn.get("/sub/news", &[]).header("etag").expect("an ETag");
     let response = conn.get("/sub/news", &[("If-None-Match", &tag)]);
@@ -238,7 +228,7 @@ fn the_publisher_creates_where_the_rule_says_so() {
     assert_eq!(once(&server, "PUT", "/pub/news", &[], "").status, 201);
     let mut poll = Conn::open(&server);
     poll.ask("GET", "/sub/news", &[], "");
-    await_subscribers(&server, "news", 1);
+    server.await_subscribers("news", 1);
     publish(&server, "news", "one");
     assert_eq!(poll.response().text(), "one");
 }
@@ -249,7 +239,7 @@ fn two_polls(concurrency: &str) -> (Server, Conn, Conn) {
     ));
     let mut first = Conn::open(&server);
     first.ask("GET", "/sub/news", &[], "");
-    await_subscribers(&server, "news", 1);
+    server.await_subscribers("news", 1);
     let mut second = Conn::open(&server);
     second.ask("GET", "/sub/news", &[], "");
     (server, first, second)
@@ -258,7 +248,7 @@ fn two_polls(concurrency: &str) -> (Server, Conn, Conn) {
 #[test]
 fn with_broadcast_both_get_it() {
     let (server, mut first, mut second) = two_polls("broadcast");
-    await_subscribers(&server, "news", 2);
+    server.await_subscribers("news", 2);
     publish(&server, "news", "one");
     assert_eq!(
         (first.response().text(), second.response().text()),
@@ -310,11 +300,11 @@ fn who_hangs_up_is_no_subscriber_any_more() {
     for poll in &mut polls {
         poll.ask("GET", "/sub/news?since=live", &[], "");
     }
-    await_subscribers(&server, "news", 3);
+    server.await_subscribers("news", 3);
     polls.pop();
-    await_subscribers(&server, "news", 2);
+    server.await_subscribers("news", 2);
     polls.clear();
-    await_subscribers(&server, "news", 0);
+    server.await_subscribers("news", 0);
     assert_eq!(publish(&server, "news", "two").status, 202);
     assert_eq!(info(&server, "news")["messages"], 2);
 }

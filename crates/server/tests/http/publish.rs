@@ -1,8 +1,8 @@
 //! Publishing and a topic's info, in Nchan's terms.
 
-use crate::conn::{Conn, await_subscribers, info, once, publish};
 use crate::support::Server;
-use crate::ws::{Ws, line};
+use crate::support::http::{Conn, info, once, publish};
+use crate::support::ws::{Ws, line};
 
 /// The four lines of Nchan's text, and their values.
 fn fields(text: &str) -> Vec<(String, String)> {
@@ -20,7 +20,7 @@ fn publishing_to_nobody_is_202_and_to_somebody_201() {
     let server = Server::start();
     assert_eq!(publish(&server, "news", "kept").status, 202);
     let mut subscriber = Ws::open(&server, "/sub/news", &[]);
-    await_subscribers(&server, "news", 1);
+    server.await_subscribers("news", 1);
     assert_eq!(publish(&server, "news", "live").status, 201);
     assert_eq!(subscriber.message().text(), "live");
 }
@@ -30,7 +30,7 @@ fn a_waiting_long_poll_is_a_live_subscriber() {
     let server = Server::start();
     let mut poll = Conn::open(&server);
     poll.ask("GET", "/sub/news", &[], "");
-    await_subscribers(&server, "news", 1);
+    server.await_subscribers("news", 1);
     assert_eq!(publish(&server, "news", "now").status, 201);
     assert_eq!(poll.response().text(), "now");
 }
@@ -163,9 +163,12 @@ fn the_log_keeps_what_its_rule_says() {
 fn a_message_expires_with_its_age() {
     let server = Server::with("[[rule]]\nmatch = \"#\"\nlog_age_s = 1\n");
     publish(&server, "news", "old");
-    std::thread::sleep(std::time::Duration::from_millis(2500));
+    server.await_kept("news", 0);
+    let mut poll = Conn::open(&server);
+    poll.ask("GET", "/sub/news", &[], "");
+    server.await_subscribers("news", 1);
     publish(&server, "news", "new");
-    assert_eq!(once(&server, "GET", "/sub/news", &[], "").text(), "new");
+    assert_eq!(poll.response().text(), "new");
 }
 
 #[test]
@@ -250,7 +253,7 @@ fn a_batch_publishes_its_lines_and_tells_failures_by_line() {
 fn what_is_said_of_a_message_is_text_without_control_characters() {
     let server = Server::start();
     let mut reader = Ws::meta(&server, "/sub/news");
-    await_subscribers(&server, "news", 1);
+    server.await_subscribers("news", 1);
     let headers: [(&[u8], &str); 8] = [
         (b"Content-Type: text/pl\xe9in", "content type is not UTF-8"),
         (
@@ -306,7 +309,7 @@ fn what_is_said_of_a_message_is_text_without_control_characters() {
 fn a_batch_of_one_topic_keeps_its_order() {
     let server = Server::with("[[rule]]\nmatch = \"#\"\nlog_messages = 10000\n");
     let mut subscriber = Ws::open(&server, "/sub/news", &[]);
-    await_subscribers(&server, "news", 1);
+    server.await_subscribers("news", 1);
     let lines: Vec<String> = (0..5000)
         .map(|number| format!("{{\"topic\":\"news\",\"data\":\"{number}\"}}\n"))
         .collect();

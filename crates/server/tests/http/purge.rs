@@ -1,9 +1,9 @@
 //! Purged topics: the messages go, and what stays is the topic, its subscribers, and the word that something is lost.
 
-use crate::conn::{Conn, await_subscribers, info, once, publish};
-use crate::stream::Stream;
 use crate::support::Server;
-use crate::ws::Ws;
+use crate::support::http::{Conn, info, once, publish};
+use crate::support::stream::Stream;
+use crate::support::ws::Ws;
 
 const PURGE: &str = "/pub/news?purge";
 
@@ -24,7 +24,7 @@ fn a_purge_empties_the_topic_and_leaves_it_there() {
     assert_eq!(told["last_message_id"], before["last_message_id"]);
     assert_eq!(info(&server, "news"), told);
     assert_eq!(info(&server, "other")["messages"], 2);
-    // What comes first is what came after.
+    // The first message is now the one that came after the purge.
     publish(&server, "news", "three");
     let first = Conn::open(&server).get("/sub/news", &[]);
     assert_eq!(first.text(), "three");
@@ -42,7 +42,7 @@ fn subscribers_stay_and_old_positions_are_told_a_gap_and_new_ones_none() {
     let mut live = Ws::open(&server, "/sub/news", &[]);
     let mut stream = Stream::open(&server, "/sub/news", &[]);
     let mut wide = Stream::open(&server, "/sub?filter=news/%23", &[]);
-    await_subscribers(&server, "news", 2);
+    server.await_subscribers("news", 2);
     for text in ["one", "two"] {
         publish(&server, "news", text);
     }

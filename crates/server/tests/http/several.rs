@@ -1,9 +1,9 @@
 //! Several topics over one connection: whose message it is, and one position for all.
 
-use crate::conn::{Conn, await_subscribers, once, publish};
-use crate::stream::Stream;
 use crate::support::Server;
-use crate::ws::{Ws, line};
+use crate::support::http::{Conn, once, publish};
+use crate::support::stream::Stream;
+use crate::support::ws::{Ws, line};
 
 const TARGET: &str = "/sub?topic=a&topic=b";
 
@@ -39,7 +39,7 @@ fn a_long_poll_names_the_topic_and_resumes_both() {
             vec!["b1".into(), "b2".into()]
         )
     );
-    await_subscribers(&server, "a", 1);
+    server.await_subscribers("a", 1);
     publish(&server, "b", "b3");
     assert_eq!(conn.response().text(), "b3");
 }
@@ -48,8 +48,8 @@ fn a_long_poll_names_the_topic_and_resumes_both() {
 fn a_stream_resumes_all_topics_from_one_id() {
     let server = Server::start();
     let mut stream = Stream::open(&server, TARGET, &[]);
-    await_subscribers(&server, "a", 1);
-    await_subscribers(&server, "b", 1);
+    server.await_subscribers("a", 1);
+    server.await_subscribers("b", 1);
     publish(&server, "a", "a1");
     publish(&server, "b", "b1");
     let mut data = stream.data(1);
@@ -72,8 +72,8 @@ fn a_stream_resumes_all_topics_from_one_id() {
 fn a_websocket_names_the_topic_in_the_meta_subprotocol() {
     let server = Server::start();
     let mut ws = Ws::meta(&server, TARGET);
-    await_subscribers(&server, "a", 1);
-    await_subscribers(&server, "b", 1);
+    server.await_subscribers("a", 1);
+    server.await_subscribers("b", 1);
     publish(&server, "a", "a1");
     let (lines, data) = ws.meta_message();
     assert_eq!((line(&lines, "topic"), data.as_slice()), ("a", &b"a1"[..]));
@@ -107,7 +107,7 @@ fn an_envelope_is_json_with_the_topic_on_all_three() {
 fn a_changed_set_is_told_as_a_gap() {
     let server = Server::start();
     let mut stream = Stream::open(&server, TARGET, &[]);
-    await_subscribers(&server, "a", 1);
+    server.await_subscribers("a", 1);
     publish(&server, "a", "a1");
     let id = stream.event().expect("an event").id;
     publish(&server, "c", "c1");
@@ -143,8 +143,8 @@ fn a_long_poll_that_times_out_behind_a_gap_tells_it_once() {
     );
     let mut conn = Conn::open(&server);
     conn.ask("GET", "/sub?topic=a&topic=b&since=live", &[], "");
-    await_subscribers(&server, "a", 1);
-    await_subscribers(&server, "b", 1);
+    server.await_subscribers("a", 1);
+    server.await_subscribers("b", 1);
     publish(&server, "b", "b1");
     let tag = conn.response().header("etag").expect("an ETag");
     publish(&server, "a", "nobody keeps it");

@@ -1,14 +1,14 @@
 //! Subscribers that stop reading and come back, where the rule is `skip`: they are told what they missed
 //! and go on with what the log still holds; a WebSocket with plain frames is closed with the position instead, since it
-//! cannot be told otherwise. Where the log holds everything nothing is missed, whatever the rule; who names a position that is
-//! too old is told, whatever the rule.
+//! cannot be told otherwise. Whatever the rule, nothing is missed where the log holds everything, and a client that names a
+//! position that is too old is told.
 
 use serde_json::Value;
 
-use crate::conn::{Conn, await_subscribers, info, publish};
-use crate::stream::Stream;
 use crate::support::Server;
-use crate::ws::{CLOSE, TEXT, Ws, line};
+use crate::support::http::{Conn, info, publish};
+use crate::support::stream::Stream;
+use crate::support::ws::{CLOSE, TEXT, Ws, line};
 
 /// Messages of this size, so many that two kernels' buffers and an outbox cannot hold them.
 const MESSAGE_BYTES: usize = 100_000;
@@ -67,7 +67,7 @@ fn check_skipped(numbers: &[usize]) {
     );
 }
 
-/// What a plain WebSocket gets until it is closed: how many messages, without a hole, and the position to go on from.
+/// Reads a plain WebSocket until it is closed: how many messages came, without a hole, and the position to go on from.
 fn until_closed(slow: &mut Ws) -> (usize, String) {
     for number in 0.. {
         let frame = slow.frame();
@@ -92,7 +92,7 @@ fn a_plain_websocket_is_closed_with_the_position_of_what_is_left() {
         let server = server("skip", 2);
         let mut slow = Ws::open(&server, target, &[]);
         if !target.contains("filter") {
-            await_subscribers(&server, "news", 1);
+            server.await_subscribers("news", 1);
         } // By filter a stream begins when it is on.
         flood(&server);
         let (taken, id) = until_closed(&mut slow);
@@ -111,7 +111,7 @@ fn a_smaller_send_buffer_takes_less_for_who_does_not_read() {
     let taken = |limits: &str| {
         let server = server_with("skip", 2, limits);
         let mut slow = Ws::open(&server, "/sub/news", &[]);
-        await_subscribers(&server, "news", 1);
+        server.await_subscribers("news", 1);
         flood(&server);
         until_closed(&mut slow).0
     };
@@ -128,7 +128,7 @@ fn a_smaller_send_buffer_takes_less_for_who_does_not_read() {
 fn the_meta_subprotocol_tells_the_gap_where_it_is() {
     let server = server("skip", 2);
     let mut slow = Ws::meta(&server, "/sub/news");
-    await_subscribers(&server, "news", 1);
+    server.await_subscribers("news", 1);
     flood(&server);
     let (mut numbers, mut gap_at) = (Vec::new(), None);
     while numbers.last() != Some(&(MESSAGES - 1)) {
@@ -155,7 +155,7 @@ fn an_envelope_tells_the_gap_where_it_is() {
         let server = server("skip", 2);
         let mut slow = Ws::open(&server, target, &[]);
         if of == "news" {
-            await_subscribers(&server, "news", 1);
+            server.await_subscribers("news", 1);
         } // By filter a stream begins when it is on.
         flood(&server);
         let (mut numbers, mut gap_at) = (Vec::new(), None);
@@ -223,7 +223,7 @@ fn a_websocket_that_resumes_from_too_far_back_is_told_whatever_the_rule() {
 fn an_event_stream_tells_the_gap_where_it_is() {
     let server = server("skip", 2);
     let mut slow = Stream::open(&server, "/sub/news", &[]);
-    await_subscribers(&server, "news", 1);
+    server.await_subscribers("news", 1);
     flood(&server);
     let (mut numbers, mut gap_at) = (Vec::new(), None);
     while numbers.last() != Some(&(MESSAGES - 1)) {
@@ -245,7 +245,7 @@ fn who_reads_late_misses_nothing_that_the_log_holds() {
         let server = server(rule, MESSAGES);
         let mut slow = Ws::open(&server, "/sub/news", &[]);
         let mut events = Stream::open(&server, "/sub/news", &[]);
-        await_subscribers(&server, "news", 2);
+        server.await_subscribers("news", 2);
         flood(&server);
         for number in 0..MESSAGES {
             assert_eq!(number_of(&slow.message().payload), number, "{rule}");
@@ -268,7 +268,7 @@ fn who_stays_behind_by_the_same_amount_costs_the_same_memory() {
          [[rule]]\nmatch = \"#\"\nlog_messages = 2\n"
     ));
     let mut slow = Ws::open(&server, "/sub/news", &[]);
-    await_subscribers(&server, "news", 1);
+    server.await_subscribers("news", 1);
     let mut publisher = Conn::open(&server);
     let mut publish = |number: usize| {
         let response = publisher.request("POST", "/pub/news", &[], payload(number));

@@ -3,24 +3,21 @@
 //!
 //! The crowd is the program's own load tool with small receive buffers, stopped by a signal.
 
-use crate::conn::{Conn, info};
-use crate::stream::Stream;
 use crate::support::Server;
-use crate::ws::{TEXT, Ws};
+use crate::support::http::Conn;
+use crate::support::stream::Stream;
+use crate::support::ws::{TEXT, Ws};
 use std::process::{Child, Command, Stdio};
-use std::time::{Duration, Instant};
 
-/// Each goes to everybody.
+/// Each goes to all subscribers.
 const MESSAGE_BYTES: usize = 8_000;
-/// What waits for one connection in the process, and the topic's log.
+/// Bytes that wait for one connection in the process, and the size of the topic's log.
 const OUTBOX_BYTES: u64 = 32_000;
 /// A connection's rows, its side rows with their spare room, and the allocator's share: a vector of bytes
 /// grows by doubling.
 const CONNECTION_BYTES: u64 = 2 * OUTBOX_BYTES + 4_000;
 /// Logs, turns under way and what one publish touches, whatever the number of subscribers.
 const FIXED_BYTES: u64 = 24 << 20;
-/// How long a crowd may take to come or to go on a busy machine.
-const CROWD_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// Subscribers that do not read any more.
 struct Stalled(Child);
@@ -38,7 +35,7 @@ impl Stalled {
             .stderr(Stdio::null())
             .spawn();
         let stalled = Stalled(tool.expect("the load tool starts"));
-        await_crowd(server, before + count);
+        server.await_subscribers("news", before + count);
         let stop = Command::new("kill")
             .args(["-STOP", &stalled.0.id().to_string()])
             .status();
@@ -52,19 +49,6 @@ impl Drop for Stalled {
         let _ = self.0.kill();
         let _ = self.0.wait();
     }
-}
-
-fn await_crowd(server: &Server, count: u64) {
-    let began = Instant::now();
-    let mut last = serde_json::Value::Null;
-    while began.elapsed() < CROWD_TIMEOUT {
-        last = info(server, "news");
-        if last["subscribers"] == count {
-            return;
-        }
-        std::thread::sleep(Duration::from_millis(50));
-    }
-    panic!("news never had {count} subscribers: {last}");
 }
 
 /// Publishes the messages; the healthy read each before the next one comes, so that none of them falls behind.
@@ -96,7 +80,7 @@ fn run(crowd: u64, messages: usize) {
         Ws::open(&server, "/sub/news", &[]),
         Stream::open(&server, "/sub/news", &[]),
     );
-    await_crowd(&server, 2);
+    server.await_subscribers("news", 2);
     let before = server.resident_bytes();
     let bound = crowd * CONNECTION_BYTES + FIXED_BYTES;
     let offered = crowd * (messages * MESSAGE_BYTES) as u64;
@@ -110,9 +94,9 @@ fn run(crowd: u64, messages: usize) {
             "{crowd} that do not read: {grown} bytes in round {round}, at most {bound}"
         );
         drop((sockets, streams));
-        await_crowd(&server, 2);
+        server.await_subscribers("news", 2);
     }
-    // Nobody is missed and nothing is stuck.
+    // No subscriber is missed and nothing is stuck.
     flood(&server, &mut healthy, 2, messages);
 }
 

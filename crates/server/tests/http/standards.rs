@@ -1,7 +1,7 @@
-//! Corners of the standards that somebody has tripped over, and what clients of Nchan expect to the byte.
+//! Corners of the standards that implementations have tripped over, and answers that clients of Nchan expect to the byte.
 
-use crate::conn::{Conn, attempt, info, once, publish};
 use crate::support::Server;
+use crate::support::http::{Conn, attempt, info, once, publish};
 use std::process::Command;
 
 #[test]

@@ -1,7 +1,7 @@
 //! `crore sub` against the real server: what it is told besides messages, and what is published while it asks.
 
-use crate::conn::{await_subscribers, publish};
 use crate::support::Server;
+use crate::support::http::publish;
 use std::process::{Child, Command, Output, Stdio};
 
 fn sub(server: &Server, args: &[&str]) -> Child {
@@ -29,9 +29,9 @@ fn said(output: &Output) -> (&str, &str) {
 fn poll_misses_nothing_between_a_timeout_and_its_next_request() {
     let server = Server::with("[[rule]]\nmatch = \"#\"\npoll_timeout_s = 1\n");
     let child = sub(&server, &["news", "--protocol", "poll", "--count", "2"]);
-    await_subscribers(&server, "news", 1);
+    server.await_subscribers("news", 1);
     signal(&child, "STOP");
-    await_subscribers(&server, "news", 0);
+    server.await_subscribers("news", 0);
     publish(&server, "news", "between");
     publish(&server, "news", "after");
     signal(&child, "CONT");
@@ -100,11 +100,11 @@ fn a_gap_with_nothing_behind_it_is_told_by_poll() {
     let server = Server::with("[[rule]]\nmatch = \"#\"\npoll_timeout_s = 1\nlog_messages = 0\n");
     let args = ["news", "--protocol", "poll", "--since", "1deadbeef-1"];
     let child = sub(&server, &[&args[..], &["--count", "1"]].concat());
-    await_subscribers(&server, "news", 1);
+    server.await_subscribers("news", 1);
     signal(&child, "STOP");
-    await_subscribers(&server, "news", 0);
+    server.await_subscribers("news", 0);
     signal(&child, "CONT");
-    await_subscribers(&server, "news", 1);
+    server.await_subscribers("news", 1);
     publish(&server, "news", "one");
     let output = child.wait_with_output().expect("it ends");
     let (messages, told) = said(&output);

@@ -1,18 +1,12 @@
 //! Messages that expire: never read from the log after their time, and never missed either.
 
-use std::time::Duration;
-
-use crate::conn::{Conn, await_subscribers, info, once, publish};
-use crate::stream::Stream;
 use crate::support::Server;
-use crate::ws::{FIN, TEXT, Ws};
+use crate::support::http::{Conn, once, publish};
+use crate::support::stream::Stream;
+use crate::support::ws::{FIN, TEXT, Ws};
 
 /// Seconds are counted whole, so that a message may expire up to one before its time.
 const TTL_S: u64 = 3;
-
-fn until_expired() {
-    std::thread::sleep(Duration::from_secs(TTL_S + 1));
-}
 
 fn publish_for(server: &Server, topic: &str, ttl_s: u64, body: &str) {
     let target = format!("/pub/{topic}");
@@ -39,11 +33,11 @@ fn a_message_is_not_sent_after_its_time_and_nobody_misses_it() {
     let all = ["zero", "short", "long", "short too", "in a batch"];
     let mut early = Ws::open(&server, "/sub/news?since=oldest", &[]);
     assert_eq!(early.texts(5), all, "until then they are kept");
-    until_expired();
+    server.await_kept("news", 2);
+    server.await_kept("gone", 0);
     let left = ["zero", "long"];
     let mut ws = Ws::open(&server, "/sub/news?since=oldest", &[]);
     assert_eq!(ws.texts(2), left);
-    assert_eq!(info(&server, "news")["messages"], 2);
     let mut two = Ws::open(&server, "/sub/news?since=-2", &[]);
     assert_eq!(two.texts(2), left, "the newest two of those that are left");
     let mut stream = Stream::open(&server, "/sub/news", &[("Last-Event-ID", &seen)]);
@@ -51,7 +45,7 @@ fn a_message_is_not_sent_after_its_time_and_nobody_misses_it() {
     let tag = [("If-None-Match", &seen[..])];
     let polled = once(&server, "GET", "/sub/news", &tag, "");
     assert_eq!((polled.text(), polled.header("crore-gap")), ("long", None));
-    await_subscribers(&server, "news", 4);
+    server.await_subscribers("news", 4);
     publish(&server, "news", "next");
     for ws in [&mut early, &mut ws, &mut two] {
         assert_eq!(ws.texts(1), ["next"]);
@@ -65,12 +59,11 @@ fn a_topic_whose_messages_all_expired_tells_no_gap() {
     publish_for(&server, "news", TTL_S, "one");
     let seen = once(&server, "GET", "/sub/news", &[], "").position();
     publish_for(&server, "news", TTL_S, "two");
-    until_expired();
+    server.await_kept("news", 0);
     let target = format!("/sub/news?since={seen}");
     let mut meta = Ws::meta(&server, &target);
     let mut stream = Stream::open(&server, &target, &[]);
-    assert_eq!(info(&server, "news")["messages"], 0);
-    await_subscribers(&server, "news", 2);
+    server.await_subscribers("news", 2);
     publish(&server, "news", "three");
     let (lines, data) = meta.meta_message();
     assert_eq!(data, b"three", "{lines:?}");
@@ -89,7 +82,7 @@ fn the_rules_time_holds_where_it_is_the_shorter() {
     assert_eq!(ws.texts(2), ["long", "none"]);
     ws.send(FIN | TEXT, "by a frame");
     assert_eq!(ws.texts(1), ["by a frame"]);
-    until_expired();
+    server.await_kept("news", 0);
     let mut late = Ws::open(&server, "/sub/news?since=oldest", &[]);
     publish(&server, "news", "new");
     assert_eq!(late.texts(1), ["new"]);
@@ -105,7 +98,7 @@ fn a_message_without_time_reaches_those_who_are_there() {
     assert_eq!(ws.texts(1), ["removed"]);
     // It took the place of the value before it.
     let mut late = Ws::open(&server, "/sub/news", &[]);
-    await_subscribers(&server, "news", 2);
+    server.await_subscribers("news", 2);
     publish(&server, "news", "again");
     assert_eq!(late.texts(1), ["again"]);
 }
@@ -140,7 +133,7 @@ fn a_slow_reader_is_sent_nothing_that_expired_while_it_did_not_read() {
          [[rule]]\nmatch = \"#\"\nlog_messages = 1000\nlog_bytes = \"64 MiB\"\n",
     );
     let mut ws = Ws::meta(&server, "/sub/news");
-    await_subscribers(&server, "news", 1);
+    server.await_subscribers("news", 1);
     let mut publisher = Conn::open(&server);
     let body = "x".repeat(100_000);
     let ttl_s = TTL_S.to_string();
@@ -150,7 +143,7 @@ fn a_slow_reader_is_sent_nothing_that_expired_while_it_did_not_read() {
         assert_eq!(response.status, 201);
     }
     publish(&server, "news", "the end");
-    until_expired();
+    server.await_kept("news", 1);
     let mut numbers: Vec<usize> = Vec::new();
     loop {
         let (lines, data) = ws.meta_message();

@@ -1,10 +1,10 @@
-//! What RFC 6455 forbids a client, and the close code that each earns.
+//! Violations of RFC 6455 by a client, and the close code that each earns.
 
-use crate::conn::{attempt, await_subscribers};
 use crate::support::Server;
-use crate::ws::{BINARY, CLOSE, CONTINUATION, FIN, PING, RSV1, TEXT, Ws, head, masked};
+use crate::support::http::attempt;
+use crate::support::ws::{BINARY, CLOSE, CONTINUATION, FIN, PING, RSV1, TEXT, Ws, head, masked};
 
-/// What is sent, and the code that the server must close with.
+/// The name of each violation, its bytes, and the code that the server must close with.
 fn violations() -> Vec<(&'static str, Vec<u8>, u16)> {
     let close = |payload: &[u8]| masked(FIN | CLOSE, payload);
     let code = |code: u16| close(&code.to_be_bytes());
@@ -99,7 +99,7 @@ fn violations() -> Vec<(&'static str, Vec<u8>, u16)> {
 fn each_violation_earns_its_code_and_disturbs_nobody() {
     let server = Server::start();
     let mut neighbour = Ws::open(&server, "/pubsub/news", &[]);
-    await_subscribers(&server, "news", 1);
+    server.await_subscribers("news", 1);
     let mut wrong = Vec::new();
     for (what, bytes, code) in violations() {
         let mut ws = Ws::open(&server, "/pub/other", &[]);
@@ -134,7 +134,7 @@ fn a_subscriber_is_held_to_the_same_rules() {
 fn fragments_together_stay_below_the_limit() {
     let server = Server::with("[limits]\nmessage_bytes = 1000\n");
     let mut ws = Ws::open(&server, "/pubsub/news", &[]);
-    await_subscribers(&server, "news", 1);
+    server.await_subscribers("news", 1);
     ws.send(TEXT, [b'x'; 600]);
     ws.send(FIN | CONTINUATION, [b'y'; 400]);
     assert_eq!(ws.message().payload.len(), 1000);

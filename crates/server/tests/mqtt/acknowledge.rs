@@ -1,9 +1,9 @@
 //! QoS 1 and 2 packet by packet, both ways, across connections of one session.
 
-use crate::broker::Broker;
-use crate::conn::{Conn, VERSIONS, message, plain};
+use crate::support::broker::Broker;
+use crate::support::mqtt::{Conn, VERSIONS, message};
 use crore_wire::mqtt::PacketType::{PubAck, PubComp, PubRec, PubRel};
-use crore_wire::mqtt::{Packet, PacketType, PropertyBuf, ReasonCode, Version};
+use crore_wire::mqtt::{Packet, PacketType, ReasonCode, Version};
 
 /// A subscriber of `t` with a session and a publisher.
 fn pair(broker: &Broker, version: Version) -> (Conn, Conn) {
@@ -34,7 +34,7 @@ fn quality_1_is_acknowledged_with_its_packet_id() {
             conn.publish(&message("t", 1, id, b"x"));
             let (acknowledged, reason) = conn.packet().ack(PubAck);
             assert_eq!(acknowledged, id);
-            // Nobody subscribes, which 5 may say.
+            // There is no subscriber, which 5 may say.
             assert!(!reason.is_error(), "{reason:?}");
         }
     }
@@ -205,7 +205,7 @@ fn of_it(broker: &Broker, version: Version, framed: bool) -> (Conn, bool) {
     (conn, present)
 }
 
-/// What is said, and which message it is said of.
+/// The quality of service of a message, and wrong acknowledgements of it.
 const WRONG: [(u8, &[PacketType]); 5] = [
     (1, &[PubRec]),
     (1, &[PubComp]),
@@ -242,7 +242,7 @@ fn an_acknowledgement_of_the_wrong_kind_ends_the_connection_and_settles_nothing(
                 }
                 let why = (version == Version::V5).then_some(ReasonCode::PROTOCOL_ERROR);
                 assert_eq!(conn.end(), why, "{told}");
-                // It is what it was: the message comes again, or its release.
+                // The session's state is unchanged: the message comes again, or its release.
                 let (mut conn, present) = of_it(&broker, version, framed);
                 assert!(present, "{told}");
                 let got = conn.packet();
@@ -275,14 +275,10 @@ fn what_waits_to_be_sent_again_is_acknowledged_like_what_was() {
     let (first, one, two) = (sent(1, 1), sent(1, 2), sent(2, 3));
     subscriber.cut();
     // It takes one at a time now, and has the others since before.
-    let mut properties = PropertyBuf::new();
-    properties.session_expiry_interval_s(600);
-    properties.receive_maximum(1);
-    let mut connect = plain(Version::V5, "V5-subscriber");
-    connect.clean_start = false;
-    connect.properties = properties.properties();
-    let mut subscriber = Conn::open(&broker, Version::V5);
-    assert!(subscriber.connect(&connect));
+    let (mut subscriber, present) = Conn::with(&broker, "V5-subscriber", false, |set| {
+        set.session_expiry_interval_s(600).receive_maximum(1);
+    });
+    assert!(present);
     let again = subscriber.packet();
     assert_eq!(again.publish().packet_id.expect("an id").get(), first);
     subscriber.acknowledge(PubAck, one);

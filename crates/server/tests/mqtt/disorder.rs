@@ -1,9 +1,9 @@
-//! Clients that send well-formed packets without any order: ids that are in use, acknowledgements of what was never sent,
-//! subscriptions that are made, changed and ended at once, takeovers and deletions in the midst of it. Nobody else notices.
+//! Clients that send well-formed packets without any order: ids that are in use, acknowledgements of messages that were never sent,
+//! subscriptions that are made, changed and ended at once, takeovers and deletions in the midst of it. Other clients notice nothing.
 
-use crate::broker::Broker;
-use crate::conn::{Conn, VERSIONS, id, message, plain, will};
 use crate::doors::http;
+use crate::support::broker::Broker;
+use crate::support::mqtt::{Conn, VERSIONS, id, message, plain, will};
 use crore_wire::mqtt::{
     Ack, Packet, Properties, PropertyBuf, Qos, ReasonCode, RetainHandling, SubscribeOptions,
     Version, encode,

@@ -1,8 +1,8 @@
 //! One message, any door: what HTTP headers and MQTT properties make of each other, row by row of the table in
 //! `docs/MQTT.md`.
 
-use crate::broker::Broker;
-use crate::conn::{Conn, message};
+use crate::support::broker::Broker;
+use crate::support::mqtt::{Conn, message};
 use crore_wire::mqtt::{PropertyBuf, ReasonCode, Version};
 use std::io::{Read, Write};
 use std::net::TcpStream;
@@ -34,7 +34,7 @@ fn header<'a>(head: &'a str, name: &str) -> Vec<&'a str> {
         .collect()
 }
 
-/// What an MQTT 5 subscriber gets of a message that was published with these headers.
+/// Checks the message that an MQTT 5 subscriber gets, when it was published with these headers.
 fn from_http(headers: &[&str], body: &[u8], check: impl FnOnce(&crore_wire::mqtt::Publish<'_>)) {
     let broker = Broker::start();
     if !broker.is_ours() {

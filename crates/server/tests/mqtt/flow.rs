@@ -1,14 +1,14 @@
 //! Quotas: the receive maximum of both ends, topic aliases of the server, small clients.
 
-use crate::broker::Broker;
-use crate::conn::{Conn, VERSIONS, id, message, plain};
+use crate::support::broker::Broker;
+use crate::support::mqtt::{Conn, VERSIONS, id, message, plain};
 use crore_wire::mqtt::PacketType::{PubAck, PubComp, PubRec, PubRel};
 use crore_wire::mqtt::{
     Packet, Properties, PropertyBuf, Qos, ReasonCode, SubscribeOptions, Version, encode,
 };
 use std::collections::HashMap;
 
-/// More than anybody allows.
+/// More than any peer allows.
 const UNRELEASED_MAX: u16 = 20_000;
 
 fn subscriber(broker: &Broker, properties: &PropertyBuf, filter: &str) -> Conn {

@@ -1,44 +1,22 @@
 //! Clients that ask for large messages and neither read nor acknowledge them: what is there once is held once.
 
-use crate::broker::Broker;
-use crate::conn::{Conn, message};
-use crate::support::Server;
+use crate::support::broker::Broker;
+use crate::support::mqtt::{Conn, message};
 use crore_wire::mqtt::{Version, encode};
-use std::time::{Duration, Instant};
 
 const LARGE: usize = (1 << 20) - 100;
 
-fn ours() -> Option<Broker> {
-    let broker = Broker::start();
-    broker.is_ours().then_some(broker)
-}
-
-fn server(broker: &Broker) -> &Server {
-    match broker {
-        Broker::Crore(server) => server,
-        Broker::Reference(_) => unreachable!("it is ours"),
-    }
-}
-
-/// Looks for some seconds: it is the memory at its most that counts.
-fn assert_never_grows(broker: &Broker, before: u64, most: u64) {
-    let until = Instant::now() + Duration::from_secs(3);
-    while Instant::now() < until {
-        let grown = server(broker).pss_bytes().saturating_sub(before);
-        assert!(grown < most, "it has grown by {} MB", grown >> 20);
-        std::thread::sleep(Duration::from_millis(50));
-    }
-}
-
 #[test]
 fn six_thousand_subscriptions_to_a_large_retained_message_hold_it_once() {
-    let Some(broker) = ours() else { return };
+    let Some(broker) = Broker::ours("") else {
+        return;
+    };
     let mut publisher = Conn::connected(&broker, Version::V5, "publisher");
     let payload = vec![b'x'; LARGE];
     let mut retained = message("kept", 1, 1, &payload);
     retained.retain = true;
     publisher.deliver(&retained);
-    let before = server(&broker).pss_bytes();
+    let before = broker.server().pss_bytes();
     let mut hostile = Conn::connected(&broker, Version::V311, "hostile");
     // 12 bytes each: SUBSCRIBE to `kept` with QoS 0 or 1.
     let mut all = Vec::new();
@@ -49,14 +27,16 @@ fn six_thousand_subscriptions_to_a_large_retained_message_hold_it_once() {
         all.push((n % 2) as u8);
     }
     hostile.send(&all);
-    assert_never_grows(&broker, before, 64 << 20);
+    broker.server().never_grows(before, 64 << 20);
     publisher.deliver(&message("other", 1, 2, b"served"));
 }
 
 #[test]
 fn what_ten_sessions_have_not_acknowledged_is_there_once_also_when_they_have_left() {
-    let Some(broker) = ours() else { return };
-    let before = server(&broker).pss_bytes();
+    let Some(broker) = Broker::ours("") else {
+        return;
+    };
+    let before = broker.server().pss_bytes();
     let mut sessions: Vec<Conn> = (0..10)
         .map(|n| {
             let mut conn = Conn::open(&broker, Version::V311);
@@ -76,15 +56,15 @@ fn what_ten_sessions_have_not_acknowledged_is_there_once_also_when_they_have_lef
             &message(&topic, 1, n + 1, &payload),
         );
         publisher.send(&packet);
-        // All of it comes to everybody, and nobody acknowledges it.
+        // Each message comes to every client, and none acknowledges it.
         for conn in &mut sessions {
             assert_eq!(conn.packet().publish().payload.len(), LARGE);
         }
     }
-    assert_never_grows(&broker, before, 128 << 20);
+    broker.server().never_grows(before, 128 << 20);
     drop(sessions);
-    assert_never_grows(&broker, before, 128 << 20);
-    // What was sent and not acknowledged is sent again.
+    broker.server().never_grows(before, 128 << 20);
+    // Messages that were sent and not acknowledged are sent again.
     let mut back = Conn::open(&broker, Version::V311);
     assert!(back.resume("session-3"), "the session is there");
     for _ in 0..60 {

@@ -5,14 +5,11 @@
 //! malformed ones stand here as bytes. With `CRORE_MQTT_REFERENCE=/usr/sbin/mosquitto` in the environment
 //! the same tests run against that broker.
 
-#[path = "../support/broker.rs"]
-mod broker;
 #[path = "../support/mod.rs"]
 mod support;
 
 mod acknowledge;
 mod conformance;
-mod conn;
 mod connect;
 mod corners;
 mod disorder;

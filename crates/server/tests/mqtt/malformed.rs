@@ -1,8 +1,8 @@
 //! Packets that no client may send, each after a good CONNECT: the reason code of the specification in a
-//! DISCONNECT in 5, a close without a word in 3.1.1, and nothing for anybody else.
+//! DISCONNECT in 5, a close without a word in 3.1.1, and nothing for other clients.
 
-use crate::broker::Broker;
-use crate::conn::{Conn, attempt, message, plain};
+use crate::support::broker::Broker;
+use crate::support::mqtt::{Conn, attempt, message, plain};
 use crore_wire::mqtt::{Packet, ReasonCode, Version, encode};
 
 const MALFORMED: ReasonCode = ReasonCode::MALFORMED_PACKET;
@@ -11,7 +11,7 @@ const TOPIC: ReasonCode = ReasonCode::TOPIC_NAME_INVALID;
 const FILTER: ReasonCode = ReasonCode::TOPIC_FILTER_INVALID;
 const ALIAS: ReasonCode = ReasonCode::TOPIC_ALIAS_INVALID;
 
-/// What is wrong, the packet, and the reason.
+/// The fault, the packet, and the reason code.
 type Row = (&'static str, &'static [u8], ReasonCode);
 
 /// Wrong in both versions, whatever stands where 5 has its properties.

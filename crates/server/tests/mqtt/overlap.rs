@@ -1,7 +1,7 @@
 //! Subscriptions that match the same messages: one copy, also of what is read from the log.
 
-use crate::broker::Broker;
-use crate::conn::{Conn, id, message, plain};
+use crate::support::broker::Broker;
+use crate::support::mqtt::{Conn, id, message};
 use crore_wire::mqtt::PacketType::{PubAck, PubComp, PubRec};
 use crore_wire::mqtt::{Packet, Properties, PropertyBuf, Qos, SubscribeOptions, Version, encode};
 use std::collections::BTreeMap;
@@ -22,15 +22,10 @@ const RECEIVE_MAX: u16 = 3;
 type Came = (u8, Vec<u32>);
 
 fn open(broker: &Broker, name: &str) -> (Conn, bool) {
-    let mut set = PropertyBuf::new();
-    set.session_expiry_interval_s(600);
-    set.receive_maximum(RECEIVE_MAX);
-    let mut connect = plain(Version::V5, name);
-    connect.clean_start = false;
-    connect.properties = set.properties();
-    let mut conn = Conn::open(broker, Version::V5);
-    let present = conn.connect(&connect);
-    (conn, present)
+    Conn::with(broker, name, false, |set| {
+        set.session_expiry_interval_s(600)
+            .receive_maximum(RECEIVE_MAX);
+    })
 }
 
 fn subscribe_all(conn: &mut Conn) {

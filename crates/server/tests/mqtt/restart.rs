@@ -1,48 +1,22 @@
 //! A planned restart as MQTT clients see it: sessions with wildcards, groups, what is under way both ways, retained
 //! messages and wills that wait stand after it as they stood before.
 
-use crate::broker::Broker;
-use crate::conn::{Conn, VERSIONS, message, plain, will};
-use crate::support::Server;
+use crate::support::broker::Broker;
+use crate::support::mqtt::{Conn, VERSIONS, message, plain, will};
+use crate::support::state::State;
 use crore_wire::mqtt::PacketType::{PubAck, PubComp, PubRec, PubRel};
 use crore_wire::mqtt::{Packet, PropertyBuf, Version};
 use std::collections::HashMap;
-use std::path::PathBuf;
 
-/// A directory for state, gone with the test.
-struct State(PathBuf);
-
-impl State {
-    fn new(name: &str) -> State {
-        let name = format!("crore-test-mqtt-{name}-{}", std::process::id());
-        State(std::env::temp_dir().join(name))
-    }
-
-    /// A server that goes on with what is there; none where the tests run against another broker.
-    fn start(&self) -> Option<Broker> {
-        let settings = format!("[state]\ndirectory = {:?}\n", self.0);
-        Some(Broker::with(&settings)).filter(Broker::is_ours)
-    }
-
-    /// Stops the server in order and starts another one.
-    fn restart(&self, broker: Broker) -> Broker {
-        let Broker::Crore(server) = broker else {
-            unreachable!("no other is started");
-        };
-        stop(server);
-        self.start().expect("a server of ours")
-    }
+/// A server that goes on with what is there; none where the tests run against another broker.
+fn start(state: &State) -> Option<Broker> {
+    Broker::ours(&state.settings())
 }
 
-impl Drop for State {
-    fn drop(&mut self) {
-        let _ = std::fs::remove_dir_all(&self.0);
-    }
-}
-
-fn stop(server: Server) {
-    server.signal("TERM");
-    server.ended();
+/// Stops the server in order and starts another one.
+fn restart(state: &State, broker: Broker) -> Broker {
+    broker.stop();
+    start(state).expect("a server of ours")
 }
 
 /// A connection to a session that was there.
@@ -77,8 +51,8 @@ fn complete(conn: &mut Conn, id: u16) {
 fn a_session_goes_on_after_a_restart_with_wildcards_and_what_was_under_way() {
     for version in VERSIONS {
         for stays in [false, true] {
-            let state = State::new(&format!("session-{}-{stays}", version.level()));
-            let Some(broker) = state.start() else { return };
+            let state = State::new();
+            let Some(broker) = start(&state) else { return };
             let mut conn = Conn::open(&broker, version);
             conn.resume("it");
             for (filter, qos) in [("a/+/c", 1), ("b/#", 2), ("left/+", 1)] {
@@ -98,7 +72,7 @@ fn a_session_goes_on_after_a_restart_with_wildcards_and_what_was_under_way() {
                 conn.end();
                 from.deliver(&message("a/away/c", 1, 4, b"away"));
             }
-            let broker = state.restart(broker);
+            let broker = restart(&state, broker);
             let mut from = publisher(&broker);
             from.deliver(&message("a/late/c", 1, 5, b"late"));
 
@@ -107,7 +81,7 @@ fn a_session_goes_on_after_a_restart_with_wildcards_and_what_was_under_way() {
             assert_eq!(take(&mut conn, "two", true), two, "with its packet id");
             // Received before the stop: never the message again.
             assert_eq!(conn.packet().ack(PubRel).0, three);
-            // What came meanwhile may be behind it in the socket already; between topics there is no order.
+            // A message that came meanwhile may be behind it in the socket already; between topics there is no order.
             let missed = if stays {
                 &["late"][..]
             } else {
@@ -138,8 +112,8 @@ fn a_session_goes_on_after_a_restart_with_wildcards_and_what_was_under_way() {
 
 #[test]
 fn a_message_that_a_client_sent_halfway_is_published_once_across_a_restart() {
-    let state = State::new("halfway");
-    let Some(mut broker) = state.start() else {
+    let state = State::new();
+    let Some(mut broker) = start(&state) else {
         return;
     };
     for version in VERSIONS {
@@ -156,7 +130,7 @@ fn a_message_that_a_client_sent_halfway_is_published_once_across_a_restart() {
         subscriber.acknowledge(PubAck, id);
         assert!(subscriber.is_served());
 
-        broker = state.restart(broker);
+        broker = restart(&state, broker);
         let mut subscriber = again(&broker, version, "subscriber");
         let mut conn = again(&broker, version, &client);
         publish.dup = true;
@@ -177,14 +151,14 @@ fn a_message_that_a_client_sent_halfway_is_published_once_across_a_restart() {
 
 #[test]
 fn a_session_that_ends_with_its_connection_is_not_there_after_a_restart() {
-    let state = State::new("clean");
-    let Some(broker) = state.start() else { return };
+    let state = State::new();
+    let Some(broker) = start(&state) else { return };
     let mut clients = VERSIONS.map(|version| {
         let mut conn = Conn::connected(&broker, version, &format!("{version:?}"));
         conn.subscribe("t", 1);
         conn
     });
-    let broker = state.restart(broker);
+    let broker = restart(&state, broker);
     for conn in &mut clients {
         conn.end();
         let mut next = Conn::open(&broker, conn.version);
@@ -207,8 +181,8 @@ fn share(conn: &mut Conn) -> Vec<(String, u16, bool)> {
 
 #[test]
 fn a_group_goes_on_after_a_restart_and_each_message_goes_to_one_member() {
-    let state = State::new("group");
-    let Some(broker) = state.start() else { return };
+    let state = State::new();
+    let Some(broker) = start(&state) else { return };
     let mut members = VERSIONS.map(|version| {
         let mut conn = Conn::open(&broker, version);
         conn.resume(&format!("{version:?}"));
@@ -227,7 +201,7 @@ fn a_group_goes_on_after_a_restart_and_each_message_goes_to_one_member() {
     };
     let mut from = publisher(&broker);
     publish(&mut from, 0..8);
-    // Nothing is acknowledged: it stays with whom it was given to.
+    // No message is acknowledged: each stays with the member that it was given to.
     let given: HashMap<Version, Vec<_>> = members
         .iter_mut()
         .map(|conn| (conn.version, share(conn)))
@@ -238,7 +212,7 @@ fn a_group_goes_on_after_a_restart_and_each_message_goes_to_one_member() {
         conn.end();
     }
     publish(&mut from, 8..16);
-    let broker = state.restart(broker);
+    let broker = restart(&state, broker);
     publish(&mut publisher(&broker), 16..24);
 
     let mut members = VERSIONS.map(|version| again(&broker, version, &format!("{version:?}")));
@@ -263,8 +237,8 @@ fn a_group_goes_on_after_a_restart_and_each_message_goes_to_one_member() {
 
 #[test]
 fn retained_messages_are_there_after_a_restart_with_their_properties() {
-    let state = State::new("retained");
-    let Some(broker) = state.start() else { return };
+    let state = State::new();
+    let Some(broker) = start(&state) else { return };
     let mut properties = PropertyBuf::new();
     properties.content_type("text/x").expect("it fits");
     properties.user_property("a", "b").expect("it fits");
@@ -275,7 +249,7 @@ fn retained_messages_are_there_after_a_restart_with_their_properties() {
         retained.properties = properties.properties();
         from.deliver(&retained);
     }
-    let broker = state.restart(broker);
+    let broker = restart(&state, broker);
     for version in VERSIONS {
         for filter in ["r/a", "r/+", "#"] {
             let mut conn = Conn::open(&broker, version);
@@ -307,8 +281,8 @@ fn retained_messages_are_there_after_a_restart_with_their_properties() {
 
 #[test]
 fn a_will_that_waits_is_published_after_a_restart() {
-    let state = State::new("wills");
-    let Some(broker) = state.start() else { return };
+    let state = State::new();
+    let Some(broker) = start(&state) else { return };
     let mut watcher = Conn::open(&broker, Version::V5);
     watcher.resume("watcher");
     watcher.subscribe("wills/+", 1);
@@ -328,7 +302,7 @@ fn a_will_that_waits_is_published_after_a_restart() {
         Some(conn)
     });
     mortals[0].take().expect("a client").cut();
-    let broker = state.restart(broker);
+    let broker = restart(&state, broker);
     let mut watcher = again(&broker, Version::V5, "watcher");
     let mut came: Vec<String> = (0..2)
         .map(|_| {

@@ -1,8 +1,8 @@
 //! Subscriptions for which there is no room: a new one is refused, and one that a session had is not lost in silence.
 
-use crate::broker::Broker;
-use crate::conn::{Conn, VERSIONS, id, message};
 use crate::support::Server;
+use crate::support::broker::Broker;
+use crate::support::mqtt::{Conn, VERSIONS, id, message};
 use crore_wire::mqtt::{
     Packet, PacketType::PubAck, Properties, Qos, ReasonCode, RetainHandling, SubscribeOptions,
     Version, encode,

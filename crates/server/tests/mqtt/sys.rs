@@ -1,8 +1,8 @@
 //! The topics under `$SYS/broker`: each is there, says what it should, and moves with what it counts.
 
-use crate::broker::Broker;
-use crate::conn::{Conn, message, plain};
-use crore_wire::mqtt::{Packet, PacketType::PubAck, PropertyBuf, Version};
+use crate::support::broker::Broker;
+use crate::support::mqtt::{Conn, message};
+use crore_wire::mqtt::{Packet, PacketType::PubAck, Version};
 use std::collections::HashMap;
 use std::time::{Duration, Instant};
 
@@ -33,7 +33,7 @@ const NUMBERS: [&str; 24] = [
     "crore/connections",
     "crore/gaps",
 ];
-/// What is averaged, below `load/`.
+/// The values that are averaged, below `load/`.
 const LOADS: [&str; 9] = [
     "messages/received",
     "messages/sent",
@@ -50,14 +50,14 @@ const WINDOWS: [&str; 3] = ["1min", "5min", "15min"];
 /// All topics.
 const COUNT: usize = 2 + NUMBERS.len() + LOADS.len() * WINDOWS.len();
 
-struct Sys {
+pub struct Sys {
     conn: Conn,
-    last: HashMap<String, String>,
+    pub last: HashMap<String, String>,
 }
 
 impl Sys {
     /// Subscribes to some of them.
-    fn watch(broker: &Broker, filter: &str) -> Sys {
+    pub fn watch(broker: &Broker, filter: &str) -> Sys {
         let mut conn = Conn::connected(broker, Version::V311, "watcher");
         // Retained messages of a home may come before another one has answered.
         conn.ask_for(filter, 0);
@@ -66,7 +66,7 @@ impl Sys {
     }
 
     /// Takes what comes until it is as wanted.
-    fn until(&mut self, what: &str, wanted: impl Fn(&HashMap<String, String>) -> bool) {
+    pub fn until(&mut self, what: &str, wanted: impl Fn(&HashMap<String, String>) -> bool) {
         let started = Instant::now();
         while !wanted(&self.last) {
             let late = started.elapsed() > Duration::from_secs(20);
@@ -88,7 +88,7 @@ impl Sys {
     }
 
     /// Until a number has grown by this much or more.
-    fn until_more(&mut self, name: &str, before: &HashMap<String, String>, by: u64) {
+    pub fn until_more(&mut self, name: &str, before: &HashMap<String, String>, by: u64) {
         let wanted = number(before, name) + by;
         self.until(name, |last| number(last, name) >= wanted);
     }
@@ -214,21 +214,15 @@ fn sessions_that_expire_and_messages_that_nobody_gets_are_counted() {
     sys.until("all", |last| last.contains_key("clients/expired"));
     sys.until("all", |last| last.contains_key("publish/messages/dropped"));
     let before = sys.last.clone();
-    let mut brief = Conn::open(&broker, Version::V5);
-    let mut properties = PropertyBuf::new();
-    properties.session_expiry_interval_s(1);
-    let mut connect = plain(Version::V5, "brief");
-    connect.properties = properties.properties();
-    brief.connect(&connect);
+    let (brief, _) = Conn::with(&broker, "brief", true, |set| {
+        set.session_expiry_interval_s(1);
+    });
     brief.cut();
     sys.until_more("clients/expired", &before, 1);
 
-    let mut small = Conn::open(&broker, Version::V5);
-    properties.clear();
-    properties.maximum_packet_size_bytes(40);
-    let mut connect = plain(Version::V5, "small");
-    connect.properties = properties.properties();
-    small.connect(&connect);
+    let (mut small, _) = Conn::with(&broker, "small", true, |set| {
+        set.maximum_packet_size_bytes(40);
+    });
     small.subscribe("t", 0);
     let mut publisher = Conn::connected(&broker, Version::V311, "publisher");
     publisher.deliver(&message("t", 1, 1, &[b'x'; 64]));
@@ -267,7 +261,7 @@ fn a_topic_keeps_its_newest_message_alone_whatever_the_rules_say_and_is_no_publi
         }
         assert_eq!(sys.number("store/messages/count"), COUNT as u64, "{rule}");
         assert_eq!(sys.number("publish/messages/received"), 0, "{rule}");
-        // Who was away gets the newest one, and nothing is told as lost.
+        // A client that was away gets the newest value, and no loss is told.
         let mut back = Conn::open(&broker, Version::V5);
         assert!(back.resume("away"));
         let (told, newest) = (back.packet(), sys.last["uptime"].clone());

@@ -1,10 +1,10 @@
 //! Takeover and the order of things around it, packet by packet.
 
-use crate::broker::Broker;
-use crate::conn::{Conn, VERSIONS, message, plain, will};
+use super::sys::Sys;
+use crate::support::broker::Broker;
+use crate::support::mqtt::{Conn, VERSIONS, message, plain, will};
 use crore_wire::mqtt::PacketType::PubAck;
-use crore_wire::mqtt::{Disconnect, Properties, PropertyBuf, ReasonCode, Version, encode};
-use std::time::Duration;
+use crore_wire::mqtt::{Disconnect, Properties, ReasonCode, Version, encode};
 
 #[test]
 fn a_takeover_ends_the_old_connection_before_the_new_one_is_answered() {
@@ -122,20 +122,23 @@ fn a_session_without_an_expiry_ends_with_its_connection() {
 
 #[test]
 fn an_expiry_is_counted_from_the_end_of_the_connection() {
-    let broker = Broker::start();
-    let mut properties = PropertyBuf::new();
-    properties.session_expiry_interval_s(2);
-    let mut connect = plain(Version::V5, "it");
-    connect.clean_start = false;
-    connect.properties = properties.properties();
-    let mut conn = Conn::open(&broker, Version::V5);
-    conn.connect(&connect);
-    std::thread::sleep(Duration::from_secs(3));
-    conn.cut();
-    let mut conn = Conn::open(&broker, Version::V5);
-    assert!(conn.connect(&connect), "it lived while it was connected");
-    conn.cut();
-    std::thread::sleep(Duration::from_millis(4500));
-    let mut conn = Conn::open(&broker, Version::V5);
-    assert!(!conn.connect(&connect), "it has expired");
+    let broker = Broker::with("[mqtt]\nsys_interval_s = 1\n");
+    let mut sys = Sys::watch(&broker, "$SYS/broker/clients/expired");
+    sys.until("expired", |last| last.contains_key("clients/expired"));
+    let none = sys.last.clone();
+    let connected = |client: &str| {
+        Conn::with(&broker, client, false, |set| {
+            set.session_expiry_interval_s(1);
+        })
+    };
+    let (_stays, _) = connected("it");
+    let (leaves, _) = connected("other");
+    leaves.cut();
+    sys.until_more("clients/expired", &none, 1);
+    let (heir, present) = connected("it");
+    assert!(present, "it lived while it was connected");
+    heir.cut();
+    sys.until_more("clients/expired", &none, 2);
+    let (_, present) = connected("it");
+    assert!(!present, "it has expired");
 }

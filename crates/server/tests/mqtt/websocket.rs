@@ -1,7 +1,7 @@
 //! MQTT over WebSocket (MQTT 5.0 chapter 6): binary frames that have nothing to do with packets.
 
-use crate::broker::Broker;
-use crate::conn::{Conn, VERSIONS, id, message, plain};
+use crate::support::broker::Broker;
+use crate::support::mqtt::{Conn, VERSIONS, id, message, plain};
 use crore_wire::mqtt::{Packet, Properties, Qos, SubscribeOptions, Version, encode};
 
 const PATH: &str = "/mqtt";

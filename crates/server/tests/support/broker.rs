@@ -1,15 +1,15 @@
-//! What the MQTT clients of the tests connect to: our server, or the broker that `CRORE_MQTT_REFERENCE` names
+//! The broker that the MQTT clients of the tests connect to: our server, or the one that `CRORE_MQTT_REFERENCE` names
 //! (the path of a Mosquitto), which shows that a test asks for what the specification says and not for
 //! what we do.
 
-use crate::support::Server;
+use super::{Server, until};
 use std::net::TcpListener;
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-/// How long the reference may take to listen.
-const START_TIMEOUT: Duration = Duration::from_secs(10);
+/// How long the reference gets to have something expire after a second: it cannot be asked.
+const EXPIRED: Duration = Duration::from_secs(3);
 
 pub enum Broker {
     Crore(Server),
@@ -36,9 +36,38 @@ impl Broker {
         }
     }
 
+    /// Ours with these settings; none where the tests run against the reference.
+    pub fn ours(settings: &str) -> Option<Broker> {
+        Some(Broker::with(settings)).filter(Broker::is_ours)
+    }
+
     /// Whether what only our server promises can be asked for.
     pub fn is_ours(&self) -> bool {
         matches!(self, Broker::Crore(_))
+    }
+
+    /// Our server, where the test is of nothing else.
+    pub fn server(&self) -> &Server {
+        match self {
+            Broker::Crore(server) => server,
+            Broker::Reference(_) => panic!("only ours is tested here"),
+        }
+    }
+
+    /// Waits until so many messages of the topic are kept, the others having expired.
+    pub fn await_kept(&self, topic: &str, count: u64) {
+        match self {
+            Broker::Crore(server) => server.await_kept(topic, count),
+            Broker::Reference(_) => std::thread::sleep(EXPIRED),
+        }
+    }
+
+    /// Stops our server in order.
+    pub fn stop(self) {
+        match self {
+            Broker::Crore(server) => drop(server.stop()),
+            Broker::Reference(_) => panic!("only ours is tested here"),
+        }
     }
 
     /// The port that speaks MQTT over TCP.
@@ -68,7 +97,7 @@ impl Reference {
         let text = format!(
             "listener {tcp} 127.0.0.1\nlistener {ws} 127.0.0.1\nprotocol websockets\n\
              allow_anonymous true\npersistence false\nset_tcp_nodelay true\n\
-             max_queued_messages 0\nmax_inflight_messages 0\nlog_type error\n"
+             max_queued_messages 0\nmax_inflight_messages 0\nsys_interval 1\nlog_type error\n"
         );
         std::fs::write(&file, text).expect("its settings");
         let mut command = Command::new(program);
@@ -78,17 +107,8 @@ impl Reference {
             .stdout(Stdio::null())
             .stderr(Stdio::null());
         let child = command.spawn().expect("the reference starts");
-        let started = Instant::now();
-        while [tcp, ws]
-            .iter()
-            .any(|port| std::net::TcpStream::connect(("127.0.0.1", *port)).is_err())
-        {
-            assert!(
-                started.elapsed() < START_TIMEOUT,
-                "the reference does not listen"
-            );
-            std::thread::sleep(Duration::from_millis(20));
-        }
+        let listens = |port| std::net::TcpStream::connect(("127.0.0.1", port)).is_ok();
+        until("the reference", || listens(tcp) && listens(ws));
         Reference {
             child,
             directory,

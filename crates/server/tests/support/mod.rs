@@ -1,20 +1,57 @@
 //! The real binary as a child process, for tests: started on a port of the kernel's choice with
 //! settings of the test's own, ended with the test.
 //!
-//! A server that ended or panicked while it was tested fails the test, whatever else was seen.
+//! A server that ended or panicked while it was tested fails the test, whatever else was seen. Beside it stand the
+//! clients that several test programs use.
+
+#![allow(dead_code, reason = "no test program needs all of it")]
+
+pub mod broker;
+pub mod http;
+pub mod mqtt;
+pub mod port;
+pub mod state;
+pub mod stream;
+pub mod ws;
 
 use std::io::{BufRead, BufReader};
-use std::net::{Ipv4Addr, SocketAddr};
+use std::net::{Ipv4Addr, SocketAddr, TcpStream};
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, mpsc};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
-/// How long a start may take on a busy machine.
-const START_TIMEOUT: Duration = Duration::from_secs(20);
+/// How long a test waits for an event. No test says how soon it comes: this only ends one that waits in vain.
+pub const PATIENCE: Duration = Duration::from_secs(60);
+/// How often it looks meanwhile.
+const LOOKS_EVERY: Duration = Duration::from_millis(20);
 
-/// What the server prints, with its address behind it, once it accepts connections.
+/// A connection that waits patiently for bytes that are due.
+pub fn connect(to: SocketAddr) -> TcpStream {
+    let stream = TcpStream::connect(to).expect("a connection");
+    stream.set_read_timeout(Some(PATIENCE)).expect("a timeout");
+    stream
+}
+
+/// Looks again and again until there is something.
+pub fn eventually<T>(what: &str, mut look: impl FnMut() -> Option<T>) -> T {
+    let began = Instant::now();
+    loop {
+        if let Some(found) = look() {
+            return found;
+        }
+        assert!(began.elapsed() < PATIENCE, "{what} never came");
+        std::thread::sleep(LOOKS_EVERY);
+    }
+}
+
+/// Looks again and again until it is so.
+pub fn until(what: &str, mut is_so: impl FnMut() -> bool) {
+    eventually(what, || is_so().then_some(()));
+}
+
+/// The words that the server prints, with its address behind them, once it accepts connections.
 const READY: &str = "listening on http://";
 
 /// The same where it speaks TLS only.
@@ -26,7 +63,7 @@ const ADMIN: &str = "admin port at http://";
 /// An address of the loopback with a port of the kernel's choice.
 const ANY_PORT: &str = "127.0.0.1:0";
 
-/// What a server is started with.
+/// The arguments that a server is started with.
 struct Launch<'a> {
     shards: u32,
     settings: &'a str,
@@ -68,10 +105,6 @@ pub struct Server {
 
 impl Server {
     /// With the defaults, two shards.
-    #[allow(
-        dead_code,
-        reason = "only some of the test programs that share this module need it"
-    )]
     pub fn start() -> Server {
         Server::with("")
     }
@@ -82,10 +115,6 @@ impl Server {
     }
 
     /// With an admin port, on a port of the kernel's choice too.
-    #[allow(
-        dead_code,
-        reason = "only some of the test programs that share this module need it"
-    )]
     pub fn with_admin(settings: &str) -> Server {
         let admin = Some(ANY_PORT);
         let launch = Launch::new(settings);
@@ -95,10 +124,6 @@ impl Server {
     /// With the data ports that `settings` name, which begin with the top level, and an admin port at this address.
     ///
     /// A server that listens on all addresses is asked by that of the loopback.
-    #[allow(
-        dead_code,
-        reason = "only some of the test programs that share this module need it"
-    )]
     pub fn listening(settings: &str, admin: &str) -> Server {
         let launch = Launch::new(settings);
         let (listen, admin) = (None, Some(admin));
@@ -111,10 +136,6 @@ impl Server {
     }
 
     /// With an admin port, and these variables in its environment.
-    #[allow(
-        dead_code,
-        reason = "only some of the test programs that share this module need it"
-    )]
     pub fn with_environment(settings: &str, environment: &[(&str, &str)]) -> Server {
         let admin = Some(ANY_PORT);
         let launch = Launch::new(settings);
@@ -126,21 +147,18 @@ impl Server {
         .start()
     }
 
-    /// With so many shards.
-    #[allow(
-        dead_code,
-        reason = "only some of the test programs that share this module need it"
-    )]
+    /// With so many shards, and an admin port.
     pub fn with_shards(shards: u32, settings: &str) -> Server {
-        let launch = Launch::new(settings);
-        Launch { shards, ..launch }.start()
+        let (launch, admin) = (Launch::new(settings), Some(ANY_PORT));
+        Launch {
+            shards,
+            admin,
+            ..launch
+        }
+        .start()
     }
 
     /// With `settings` and a limit on descriptors, which the server must live with.
-    #[allow(
-        dead_code,
-        reason = "only some of the test programs that share this module need it"
-    )]
     pub fn with_descriptors(settings: &str, descriptors: u32) -> Server {
         let descriptors = Some(descriptors);
         let launch = Launch::new(settings);
@@ -207,7 +225,7 @@ impl Server {
             }
         });
         let mut await_address = |wanted| loop {
-            match addresses.recv_timeout(START_TIMEOUT) {
+            match addresses.recv_timeout(PATIENCE) {
                 Ok((what, address)) if what == wanted => return address,
                 Ok(_) => {}
                 Err(_) => {
@@ -236,100 +254,70 @@ impl Server {
     }
 
     /// Where its admin port is.
-    #[allow(
-        dead_code,
-        reason = "only some of the test programs that share this module need it"
-    )]
     pub fn admin(&self) -> SocketAddr {
         self.admin.expect("a server with an admin port")
     }
 
     /// The process.
-    #[allow(
-        dead_code,
-        reason = "only some of the test programs that share this module need it"
-    )]
     pub fn pid(&self) -> u32 {
         self.child.id()
     }
 
     /// The URL of `path`, which begins with a slash.
-    #[allow(
-        dead_code,
-        reason = "only some of the test programs that share this module need it"
-    )]
     pub fn url(&self, path: &str) -> String {
         format!("http://{}{path}", self.address)
     }
 
-    /// The process.
-    #[allow(
-        dead_code,
-        reason = "only some of the test programs that share this module need it"
-    )]
-    pub fn id(&self) -> u32 {
-        self.child.id()
-    }
-
     /// The file that its settings were read from.
-    #[allow(
-        dead_code,
-        reason = "only some of the test programs that share this module need it"
-    )]
     pub fn settings_file(&self) -> PathBuf {
         self.directory.join("crore.toml")
     }
 
     /// Its proportional share of memory, in bytes, which the kernel counts page by page.
-    #[allow(
-        dead_code,
-        reason = "only some of the test programs that share this module need it"
-    )]
     pub fn pss_bytes(&self) -> u64 {
-        let rollup = std::fs::read_to_string(format!("/proc/{}/smaps_rollup", self.child.id()));
-        let rollup = rollup.expect("it runs");
-        let line = rollup.lines().find_map(|line| line.strip_prefix("Pss:"));
-        let kib = line.expect("a Pss line").trim().trim_end_matches(" kB");
-        kib.parse::<u64>().expect("kilobytes") * 1024
+        self.bytes_of("smaps_rollup", "Pss:")
     }
 
     /// Resident memory of the process in bytes.
-    #[allow(
-        dead_code,
-        reason = "only some of the test programs that share this module need it"
-    )]
     pub fn resident_bytes(&self) -> u64 {
-        let status =
-            std::fs::read_to_string(format!("/proc/{}/status", self.child.id())).expect("it runs");
-        let line = status
-            .lines()
-            .find_map(|line| line.strip_prefix("VmRSS:"))
-            .expect("a VmRSS line");
-        let kib: u64 = line
-            .trim()
-            .trim_end_matches(" kB")
-            .parse()
-            .expect("kilobytes");
-        kib * 1024
+        self.bytes_of("status", "VmRSS:")
+    }
+
+    /// A value of a file of `/proc` that is in kilobytes there, in bytes.
+    fn bytes_of(&self, file: &str, name: &str) -> u64 {
+        let text = std::fs::read_to_string(format!("/proc/{}/{file}", self.pid()));
+        let text = text.expect("it runs");
+        let line = text.lines().find_map(|line| line.strip_prefix(name));
+        let kib = line.expect("its line").trim().trim_end_matches(" kB");
+        kib.parse::<u64>().expect("kilobytes") * 1024
+    }
+
+    /// Fails when it takes `most` bytes more than `before` within two seconds: for memory that it must not keep, where no event
+    /// tells when the danger is over.
+    pub fn never_grows(&self, before: u64, most: u64) {
+        let until = Instant::now() + Duration::from_secs(2);
+        while Instant::now() < until {
+            let grown = self.pss_bytes().saturating_sub(before);
+            assert!(grown < most, "it has grown by {} MiB", grown >> 20);
+            std::thread::sleep(LOOKS_EVERY);
+        }
     }
 
     /// Sends a signal, by its name without `SIG`.
-    #[allow(
-        dead_code,
-        reason = "only some of the test programs that share this module need it"
-    )]
     pub fn signal(&self, name: &str) {
         self.may_end.fetch_or(name != "HUP", Ordering::Relaxed);
-        let id = self.child.id().to_string();
+        let id = self.pid().to_string();
         let sent = Command::new("kill").args(["-s", name, &id]).status();
         assert!(sent.expect("kill").success());
     }
 
+    /// Asks it to end, and waits until it has; returns what it printed.
+    pub fn stop(self) -> String {
+        self.signal("TERM");
+        self.ended()
+    }
+
     /// Waits until it has ended in order, and returns what it printed.
-    #[allow(
-        dead_code,
-        reason = "only some of the test programs that share this module need it"
-    )]
     pub fn ended(mut self) -> String {
         self.may_end.store(true, Ordering::Relaxed);
         let status = self.child.wait().expect("it runs");
@@ -337,9 +325,53 @@ impl Server {
         self.log()
     }
 
-    /// What it printed until now.
+    /// Its output until now.
     pub fn log(&self) -> String {
         self.log.lock().expect("the log").clone()
+    }
+
+    /// Waits until it has printed this.
+    pub fn await_log(&self, text: &str) {
+        until(text, || self.log().contains(text));
+    }
+
+    /// Has it read these settings while it runs. Whether it took them stands in its log.
+    pub fn reread(&self, settings: &str) {
+        std::fs::write(self.settings_file(), settings).expect("a settings file");
+        self.signal("HUP");
+    }
+
+    /// Waits until the server's clock has gone on by so much: it needs an admin port.
+    pub fn passes(&self, seconds: f64) {
+        let uptime = || port::metric(self.admin(), "crore_uptime_seconds").expect("a metric");
+        let began = uptime();
+        until("its time", || uptime() >= began + seconds);
+    }
+
+    /// Waits until so many subscribe to the topic: one is counted when its request was read, which no answer tells.
+    pub fn await_subscribers(&self, topic: &str, count: u64) {
+        until(&format!("{count} subscribers of {topic}"), || {
+            self.info(topic)
+                .map_or(0, |info| info["subscribers"].as_u64().expect("a count"))
+                == count
+        });
+    }
+
+    /// Waits until so many messages of the topic are kept.
+    pub fn await_kept(&self, topic: &str, count: u64) {
+        until(&format!("{count} messages of {topic}"), || {
+            self.info(topic)
+                .map_or(0, |info| info["messages"].as_u64().expect("a count"))
+                == count
+        });
+    }
+
+    /// The server's information on a topic, if there is one.
+    fn info(&self, topic: &str) -> Option<serde_json::Value> {
+        let target = format!("/pub/{topic}");
+        let json = [("Accept", "application/json")];
+        let answer = http::once(self, "GET", &target, &json, "");
+        (answer.status == 200).then(|| answer.json())
     }
 }
 
@@ -362,7 +394,7 @@ impl Drop for Server {
     }
 }
 
-/// The address that a line of the log tells behind `what`, as somebody on this machine asks it.
+/// The address that a line of the log tells behind `what`, as a client on this machine reaches it.
 fn address_behind(line: &str, what: &str) -> Option<SocketAddr> {
     let (_, rest) = line.split_once(what)?;
     let text = rest.split([' ', '/', '\u{1b}']).next()?;

@@ -1,13 +1,10 @@
 //! Real clients, each version and cipher.
 
-use crate::port::eventually;
 use crate::support::Server;
-use crate::tool::{Certificates, curl, file, run, s_client};
-use std::io::{Read, Write};
-use std::net::TcpStream;
+use crate::tool::{Certificates, Interactive, curl, file, run, s_client};
 use std::process::{Command, Stdio};
 
-/// What no record holds whole.
+/// A body that is longer than a record may be.
 fn large() -> Vec<u8> {
     (0..400_000_u32).map(|n| b'a' + (n % 23) as u8).collect()
 }
@@ -99,53 +96,17 @@ fn openssl_resumes_with_a_ticket_in_both_versions() {
 fn openssl_updates_its_keys_and_goes_on() {
     let all = Certificates::new();
     let server = Server::with(&all.settings(""));
-    // `K` asks for a new key of both sides, `k` for one of its own; the lines of a request stand between.
-    let request = format!(
-        "K\nPOST /pub/keys HTTP/1.1\nHost: {}\nContent-Length: 5\nk\nConnection: close\n\nhello\n",
-        server.address()
-    );
-    let (address, root) = (server.address().to_string(), all.path("ca.pem"));
-    let mut child = Command::new("openssl")
-        .args([
-            "s_client", "-connect", &address, "-CAfile", &root, "-tls1_3", "-crlf",
-        ])
-        .stdin(Stdio::piped())
-        .stdout(Stdio::piped())
-        .stderr(Stdio::piped())
-        .spawn()
-        .expect("openssl");
-    let mut input = child.stdin.take().expect("a pipe");
-    for line in request.split_inclusive('\n') {
-        // An order is one if it is all that one read brings.
-        std::thread::sleep(std::time::Duration::from_millis(300));
-        input.write_all(line.as_bytes()).expect("it reads");
+    let mut client = Interactive::start(&server, &all, "-tls1_3");
+    // `K` asks for a new key of both sides, `k` for one of its own.
+    for order in ["K\n", "k\n"] {
+        client.say(order, "KEYUPDATE");
+        let request = format!(
+            "POST /pub/keys HTTP/1.1\nHost: {}\nContent-Length: 5\n\nhello",
+            server.address()
+        );
+        client.say(&request, "HTTP/1.1 202");
     }
-    std::thread::sleep(std::time::Duration::from_secs(1));
-    drop(input);
-    let output = child.wait_with_output().expect("it ends");
-    let said = [output.stdout, output.stderr].concat();
-    let said = String::from_utf8_lossy(&said);
-    assert!(said.contains("KEYUPDATE"), "{said}");
-    assert!(said.contains("HTTP/1.1 202"), "{said}");
     assert_eq!(curl(&server, &all, "/sub/keys", &[]), b"hello");
-}
-
-/// Waits until somebody subscribes, by what the port says in the plain.
-fn await_subscriber(server: &Server, topic: &str) {
-    let request = format!(
-        "GET /pub/{topic} HTTP/1.1\r\nHost: localhost\r\nAccept: application/json\r\nConnection: close\r\n\r\n"
-    );
-    for _ in 0..200 {
-        let mut conn = TcpStream::connect(server.address()).expect("it listens");
-        conn.write_all(request.as_bytes()).expect("a request");
-        let mut answer = String::new();
-        conn.read_to_string(&mut answer).expect("an answer");
-        if answer.contains("\"subscribers\": 1") || answer.contains("\"subscribers\":1") {
-            return;
-        }
-        std::thread::sleep(std::time::Duration::from_millis(100));
-    }
-    panic!("nobody subscribed to {topic}");
 }
 
 #[test]
@@ -169,7 +130,7 @@ fn mosquitto_and_python_meet_over_tls() {
         .stdout(Stdio::piped())
         .spawn()
         .expect("mosquitto_sub");
-    await_subscriber(&server, "door");
+    server.await_subscribers("door", 1);
     let publish = [&fixed[..], &["-m", "from mosquitto", "-q", "2"]].concat();
     assert!(run("mosquitto_pub", &publish, b"").status.success());
     let script = "
@@ -202,6 +163,6 @@ fn the_log_says_which_ports_speak_what() {
         let server = Server::with(&settings);
         let spoken = spoken.replace("ADDR", &server.address().to_string());
         let said = format!("listening on {spoken}\n");
-        eventually(&said, || server.log().contains(&said).then_some(()));
+        server.await_log(&said);
     }
 }

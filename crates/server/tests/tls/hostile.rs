@@ -1,21 +1,13 @@
 //! Peers that do not do as they should.
 
-use crate::port::{eventually, metric};
-use crate::support::Server;
-use crate::tool::{Certificates, curl, try_curl};
+use crate::support::port::metric;
+use crate::support::{Server, connect, eventually, until};
+use crate::tool::{Certificates, Interactive, curl, try_curl};
 use std::io::{ErrorKind, Read, Write};
 use std::net::TcpStream;
 use std::process::{Command, Stdio};
-use std::time::Duration;
 
-fn connect_plain(server: &Server) -> TcpStream {
-    let stream = TcpStream::connect(server.address()).expect("a connection");
-    let patience = Some(Duration::from_secs(20));
-    stream.set_read_timeout(patience).expect("a timeout");
-    stream
-}
-
-/// What comes until the server ends the connection.
+/// The bytes that come until the server ends the connection.
 fn until_end(stream: &mut TcpStream) -> Vec<u8> {
     let mut bytes = Vec::new();
     match stream.read_to_end(&mut bytes) {
@@ -32,7 +24,7 @@ fn ended(server: &Server, reason: &str, count: f64, remedy: &str) {
         let name = format!("crore_tls_ended_connections_total{{reason=\"{reason}\"}}");
         metric(server.admin(), &name).expect("a metric")
     };
-    eventually(reason, || (by(reason) == count).then_some(()));
+    until(reason, || by(reason) == count);
     let told = || {
         let log = server.log();
         let lines = log
@@ -40,7 +32,7 @@ fn ended(server: &Server, reason: &str, count: f64, remedy: &str) {
             .filter(|line| line.contains("TLS: a connection was ended"));
         lines.filter(|line| line.contains(remedy)).count()
     };
-    eventually(remedy, || (told() > 0).then_some(()));
+    until(remedy, || told() > 0);
     assert_eq!(told(), 1, "{}", server.log());
 }
 
@@ -49,7 +41,7 @@ fn garbage_gets_an_alert_is_counted_and_logged_once() {
     let all = Certificates::new();
     let server = Server::with_admin(&all.settings(""));
     for _ in 0..20 {
-        let mut stream = connect_plain(&server);
+        let mut stream = connect(server.address());
         stream.write_all(&[22, 3, 1, 0, 5, 1, 0, 0, 1, 9]).unwrap();
         let said = until_end(&mut stream);
         assert_eq!((said[0], said[5]), (21, 2), "a fatal alert: {said:?}");
@@ -66,7 +58,7 @@ fn handshakes_and_connections_are_counted() {
     assert_eq!(value("crore_table_memory_bytes{table=\"tls_keys\"}"), 0.0);
     let address = server.address().to_string();
     let (root, tickets) = (all.path("ca.pem"), all.path("tickets"));
-    let connect = |files: &[&str]| {
+    let openssl = |files: &[&str]| {
         let mut child = Command::new("openssl")
             .args(["s_client", "-connect", &address, "-CAfile", &root])
             .args(files)
@@ -83,22 +75,22 @@ fn handshakes_and_connections_are_counted() {
     };
     let connections = |count: f64| {
         let now = || value("crore_tls_connections");
-        eventually("connections with TLS", || (now() == count).then_some(()));
+        until("connections with TLS", || now() == count);
     };
-    let (mut first, _open) = connect(&["-sess_out", &tickets]);
+    let (mut first, _open) = openssl(&["-sess_out", &tickets]);
     connections(1.0);
     // The ticket comes right behind the handshake.
     eventually("a ticket", || std::fs::metadata(&tickets).ok());
-    let (mut second, _open) = connect(&["-sess_in", &tickets]);
+    let (mut second, _open) = openssl(&["-sess_in", &tickets]);
     connections(2.0);
     assert_eq!(value("crore_tls_handshakes_total{kind=\"full\"}"), 1.0);
     assert_eq!(value("crore_tls_handshakes_total{kind=\"resumed\"}"), 1.0);
     assert!(value("crore_table_memory_bytes{table=\"tls_keys\"}") >= 80.0);
     assert!(value("crore_table_memory_bytes{table=\"tls_descriptors\"}") >= 4096.0);
-    let mut begun = connect_plain(&server);
+    let mut begun = connect(server.address());
     begun.write_all(&[22, 3, 1, 2, 0, 1]).unwrap();
     let under_way = || value("crore_tls_handshakes_under_way");
-    eventually("a handshake", || (under_way() == 1.0).then_some(()));
+    until("a handshake", || under_way() == 1.0);
     let limit = "crore_limit_used{name=\"tls.handshakes_max\",unit=\"handshakes\"}";
     assert_eq!(value(limit), 1.0);
     drop(begun);
@@ -127,26 +119,16 @@ fn a_handshake_that_does_not_go_on_is_ended_by_the_first_deadline() {
     let all = Certificates::new();
     let settings = format!("[timeouts]\nhead_s = 1\n{}", all.settings(""));
     let server = Server::with_admin(&settings);
-    let mut slow = connect_plain(&server);
+    let mut slow = connect(server.address());
     slow.write_all(&[22, 3, 1, 2, 0, 1]).unwrap();
     let said = until_end(&mut slow);
-    assert!(
-        said.is_empty() || said[0] == 21,
-        "no plain answer: {said:?}"
-    );
+    assert_eq!(said, b"", "no plain answer");
     ended(&server, "slow", 1.0, "raise timeouts.head_s");
     // Nor does it help to go on in crumbs: a record of a kilobyte, a byte now and then.
-    let mut crumbs = connect_plain(&server);
+    let mut crumbs = connect(server.address());
     crumbs.write_all(&[22, 3, 1, 4, 0]).unwrap();
-    let gone = (0..400).any(|_| {
-        std::thread::sleep(Duration::from_millis(50));
-        crumbs.write_all(&[0]).is_err()
-    });
-    assert!(
-        gone,
-        "its handshake has gone on for twenty times its deadline"
-    );
-    let mut silent = connect_plain(&server);
+    until("its end", || crumbs.write_all(&[0]).is_err());
+    let mut silent = connect(server.address());
     let said = until_end(&mut silent);
     assert!(said.starts_with(b"HTTP/1.1 408"), "{said:?}");
 }
@@ -155,7 +137,7 @@ fn a_handshake_that_does_not_go_on_is_ended_by_the_first_deadline() {
 fn plain_connections_are_refused_where_tls_is_required() {
     let all = Certificates::new();
     let server = Server::with_admin(&all.settings("required = true"));
-    let mut http = connect_plain(&server);
+    let mut http = connect(server.address());
     http.write_all(b"GET /sub/a HTTP/1.1\r\nHost: localhost\r\n\r\n")
         .unwrap();
     let said = String::from_utf8(until_end(&mut http)).unwrap();
@@ -164,7 +146,7 @@ fn plain_connections_are_refused_where_tls_is_required() {
         "{said}"
     );
     assert!(said.ends_with("wss://.\n"), "{said}");
-    let mut mqtt = connect_plain(&server);
+    let mut mqtt = connect(server.address());
     mqtt.write_all(b"\x10\x0c\x00\x04MQTT\x04\x02\x00\x3c\x00\x00")
         .unwrap();
     assert_eq!(until_end(&mut mqtt), b"");
@@ -176,31 +158,9 @@ fn plain_connections_are_refused_where_tls_is_required() {
 fn renegotiation_is_refused() {
     let all = Certificates::new();
     let server = Server::with_admin(&all.settings(""));
-    let (address, root) = (server.address().to_string(), all.path("ca.pem"));
-    let mut child = Command::new("openssl")
-        .args([
-            "s_client",
-            "-connect",
-            &address,
-            "-CAfile",
-            &root,
-            "-tls1_2",
-            "-legacy_renegotiation",
-        ])
-        .stdin(Stdio::piped())
-        .stdout(Stdio::piped())
-        .stderr(Stdio::piped())
-        .spawn()
-        .expect("openssl");
-    let mut input = child.stdin.take().expect("a pipe");
-    std::thread::sleep(Duration::from_secs(1));
-    input.write_all(b"R\n").expect("it reads");
-    std::thread::sleep(Duration::from_secs(1));
-    drop(input);
-    let output = child.wait_with_output().expect("it ends");
-    let said = String::from_utf8_lossy(&[output.stdout, output.stderr].concat()).into_owned();
-    assert!(said.contains("RENEGOTIATING"), "{said}");
-    assert!(said.contains("no renegotiation"), "{said}");
+    let mut client = Interactive::start(&server, &all, "-tls1_2");
+    client.say("R\n", "RENEGOTIATING");
+    client.say("", "no renegotiation");
     ended(
         &server,
         "renegotiation",

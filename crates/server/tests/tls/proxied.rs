@@ -1,5 +1,7 @@
 //! TLS through a proxy that only says who the client is: a PROXY header, and then the client's own handshake.
 
+use crate::support::port::await_metric;
+use crate::support::{Server, connect};
 use std::io::{Read, Write};
 use std::net::TcpStream;
 use std::sync::Arc;
@@ -10,8 +12,6 @@ use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, ServerName};
 use rustls::{ClientConfig, ClientConnection, RootCertStore, StreamOwned};
 
-use crate::port::eventually;
-use crate::support::Server;
 use crate::tool::Certificates;
 
 const REQUEST: &str = "POST /pub/news HTTP/1.1\r\nHost: localhost\r\nContent-Length: 1\r\n\r\nx";
@@ -41,13 +41,6 @@ fn settings(all: &Certificates, more: &str) -> String {
     format!("{http}\n{limits}\n{}", all.settings(more))
 }
 
-fn connect(server: &Server) -> TcpStream {
-    let stream = TcpStream::connect(server.address()).expect("a connection");
-    let patience = Some(Duration::from_secs(20));
-    stream.set_read_timeout(patience).expect("a timeout");
-    stream
-}
-
 /// The status of a request by TLS behind these bytes, which are sent in pieces of this length.
 fn status(
     server: &Server,
@@ -55,10 +48,10 @@ fn status(
     before: &[u8],
     cut: usize,
 ) -> (String, StreamOwned<ClientConnection, TcpStream>) {
-    let mut socket = connect(server);
+    let mut socket = connect(server.address());
     for piece in before.chunks(cut) {
         socket.write_all(piece).expect("it is read");
-        std::thread::sleep(Duration::from_millis(2));
+        std::thread::sleep(Duration::from_millis(2)); // the pace of the load
     }
     let name = ServerName::try_from("localhost").expect("a name");
     let client = ClientConnection::new(config.clone(), name).expect("a client");
@@ -89,7 +82,7 @@ fn behind_a_proxy_header_plain_connections_are_what_the_settings_say() {
     let all = Certificates::new();
     for (more, expected) in [("", "HTTP/1.1 202"), ("required = true", "HTTP/1.1 400")] {
         let server = Server::with(&settings(&all, more));
-        let mut plain = connect(&server);
+        let mut plain = connect(server.address());
         let request = [&header(7)[..], REQUEST.as_bytes()].concat();
         plain.write_all(&request).expect("it is read");
         let mut answer = [0; 12];
@@ -102,13 +95,11 @@ fn behind_a_proxy_header_plain_connections_are_what_the_settings_say() {
 fn a_handshake_without_the_header_is_not_begun() {
     let all = Certificates::new();
     let server = Server::with_admin(&settings(&all, ""));
-    let mut direct = connect(&server);
+    let mut direct = connect(server.address());
     direct.write_all(&[22, 3, 1, 2, 0, 1]).expect("it is read");
     let mut answer = Vec::new();
     let _ = direct.read_to_end(&mut answer); // a reset is an end too
     assert!(answer.is_empty(), "{answer:?}");
     let refused = "crore_closed_connections_total{reason=\"refused\"}";
-    eventually("it is counted", || {
-        crate::port::metric(server.admin(), refused).filter(|count| *count == 1.0)
-    });
+    await_metric(server.admin(), refused, 1.0);
 }

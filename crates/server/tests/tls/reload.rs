@@ -4,26 +4,6 @@ use crate::support::Server;
 use crate::tool::{Certificates, curl, try_curl};
 use std::io::{BufRead, BufReader};
 use std::process::{Command, Stdio};
-use std::time::{Duration, Instant};
-
-fn reload(server: &Server) {
-    let pid = server.pid().to_string();
-    let status = Command::new("kill").args(["-HUP", &pid]).status();
-    assert!(status.expect("kill is there").success());
-}
-
-/// Waits until the log has this once more than `before` times.
-fn await_log(server: &Server, what: &str, before: usize) {
-    let began = Instant::now();
-    while server.log().matches(what).count() <= before {
-        assert!(
-            began.elapsed() < Duration::from_secs(20),
-            "{}",
-            server.log()
-        );
-        std::thread::sleep(Duration::from_millis(20));
-    }
-}
 
 #[test]
 fn a_new_certificate_is_shown_after_a_reload_and_streams_go_on() {
@@ -56,8 +36,8 @@ fn a_new_certificate_is_shown_after_a_reload_and_streams_go_on() {
     for name in ["server.pem", "server.key"] {
         std::fs::copy(new.path(name), old.path(name)).expect("a copy");
     }
-    reload(&server);
-    await_log(&server, "settings read again", 0);
+    server.signal("HUP");
+    server.await_log("settings read again");
     curl(&server, &new, "/pub/a", &["-d", "late"]);
     await_line("data: late");
     assert!(
@@ -67,8 +47,8 @@ fn a_new_certificate_is_shown_after_a_reload_and_streams_go_on() {
     );
     // Half a file changes nothing, and the reason is told.
     old.write("server.pem", "-----BEGIN CERTIFICATE-----\nMIIB");
-    reload(&server);
-    await_log(&server, "settings not changed: tls.certificate", 0);
+    server.signal("HUP");
+    server.await_log("settings not changed: tls.certificate");
     curl(&server, &new, "/pub/a", &["-d", "last"]);
     await_line("data: last");
     stream.kill().expect("it runs");
@@ -80,23 +60,19 @@ fn tls_is_neither_switched_off_nor_made_a_duty_while_the_server_runs() {
     let all = Certificates::new();
     let server = Server::with(&all.settings(""));
     let before = std::fs::read_to_string(server.settings_file()).expect("the settings");
-    let write = |text: &str| std::fs::write(server.settings_file(), text).expect("settings");
-    write("shards = 2\n");
-    reload(&server);
-    await_log(&server, "restart kept=tls.certificate, tls.key", 0);
+    server.reread("shards = 2\n");
+    server.await_log("restart kept=tls.certificate, tls.key");
     curl(&server, &all, "/pub/a", &["-d", "still"]);
-    write(&format!("{before}required = true\nhandshakes_max = 9\n"));
-    reload(&server);
-    await_log(&server, "restart kept=tls.handshakes_max, tls.required", 0);
+    server.reread(&format!("{before}required = true\nhandshakes_max = 9\n"));
+    server.await_log("restart kept=tls.handshakes_max, tls.required");
     let plain = format!("http://{}/pub/a", server.address());
     let status = Command::new("curl")
         .args(["-fsS", "-d", "x", &plain])
         .status();
     assert!(status.expect("curl").success());
-    // What is not in order changes nothing, and is told with the remedy.
-    write(&before.replace("server.key", "ca.pem"));
-    reload(&server);
-    await_log(&server, "settings not changed", 0);
+    // A faulty file changes nothing, and the log tells the remedy.
+    server.reread(&before.replace("server.key", "ca.pem"));
+    server.await_log("settings not changed");
     assert!(server.log().contains("tls.key"), "{}", server.log());
     curl(&server, &all, "/pub/a", &["-d", "still"]);
 }

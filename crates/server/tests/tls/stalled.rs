@@ -17,7 +17,7 @@ fn a_stream_that_stalls_resumes_exactly_from_the_log() {
     for version in ["1.2", "1.3"] {
         let topic = format!("stall{}", version.replace('.', ""));
         let url = format!("https://{}/sub/{topic}", server.address());
-        // A pipe that nobody reads stops curl, and curl that stops fills its sockets.
+        // A pipe without a reader stops curl, and curl that stops fills its sockets.
         let stream = Command::new("curl")
             .args([
                 "-sSN",
@@ -30,7 +30,7 @@ fn a_stream_that_stalls_resumes_exactly_from_the_log() {
             .stdout(Stdio::piped())
             .spawn();
         let mut stream = stream.expect("curl");
-        std::thread::sleep(std::time::Duration::from_secs(1));
+        server.await_subscribers(&topic, 1);
         let mut batch = String::new();
         for n in 0..MESSAGES {
             let data = format!("{n:06}{}", "x".repeat(30_000));

@@ -1,13 +1,15 @@
 //! Certificates in a directory of the test's own, and commands that use them.
 
-use crate::support::Server;
+use crate::support::{PATIENCE, Server};
 use rcgen::{
     BasicConstraints, CertificateParams, CertifiedIssuer, DnType, ExtendedKeyUsagePurpose, IsCa,
     KeyPair,
 };
+use std::io::{BufRead, BufReader, Write};
 use std::path::{Path, PathBuf};
-use std::process::{Command, Output, Stdio};
+use std::process::{Child, ChildStdin, Command, Output, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::mpsc::{self, Receiver};
 
 /// A root, and files that it has signed.
 pub struct Certificates {
@@ -86,8 +88,8 @@ pub fn run(program: &str, args: &[&str], input: &[u8]) -> Output {
     let mut pipe = child.stdin.take().expect("a pipe");
     let input = input.to_vec();
     let writer = std::thread::spawn(move || {
-        // Who ends early does not read all of it.
-        let _ = std::io::Write::write_all(&mut pipe, &input);
+        // A program that ends early does not read all of it.
+        let _ = pipe.write_all(&input);
     });
     let output = child.wait_with_output().expect("it ends");
     writer.join().expect("the writer");
@@ -107,6 +109,59 @@ pub fn try_curl(server: &Server, all: &Certificates, path: &str, args: &[&str]) 
     let root = all.path("ca.pem");
     let fixed = ["-sS", "--max-time", "20", "--cacert", &root];
     run("curl", &[&fixed, args, &[url.as_str()]].concat(), b"")
+}
+
+/// `openssl s_client` with the root, which is told one thing after the other.
+pub struct Interactive {
+    child: Child,
+    input: ChildStdin,
+    said: Receiver<String>,
+}
+
+impl Interactive {
+    /// Connected by this version.
+    pub fn start(server: &Server, all: &Certificates, version: &str) -> Interactive {
+        let (address, root) = (server.address().to_string(), all.path("ca.pem"));
+        let command = format!(
+            "exec openssl s_client -connect {address} -CAfile {root} {version} -crlf -legacy_renegotiation 2>&1"
+        );
+        let mut child = Command::new("sh")
+            .args(["-c", &command])
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()
+            .expect("openssl");
+        let input = child.stdin.take().expect("a pipe");
+        let output = BufReader::new(child.stdout.take().expect("a pipe"));
+        let (say, said) = mpsc::channel();
+        std::thread::spawn(move || {
+            let lines = output.split(b'\n').map_while(Result::ok);
+            lines.for_each(|line| drop(say.send(String::from_utf8_lossy(&line).into_owned())));
+        });
+        let client = Interactive { child, input, said };
+        client.await_line("Verify return code: 0");
+        client
+    }
+
+    /// Tells it something, which it reads alone, and waits until it has said this.
+    pub fn say(&mut self, words: &str, answer: &str) {
+        self.input.write_all(words.as_bytes()).expect("it reads");
+        self.await_line(answer);
+    }
+
+    fn await_line(&self, part: &str) {
+        let mut line = String::new();
+        while !line.contains(part) {
+            line = self.said.recv_timeout(PATIENCE).expect(part);
+        }
+    }
+}
+
+impl Drop for Interactive {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
 }
 
 /// `openssl s_client` with the root; what it says.

@@ -1,7 +1,7 @@
 //! `crore pub`, `crore sub` and `crore admin` by TLS.
 
-use crate::port::{eventually, metric};
-use crate::support::Server;
+use crate::support::port::{await_metric, metric};
+use crate::support::{Server, eventually};
 use crate::tool::{Certificates, curl, run};
 use rcgen::ExtendedKeyUsagePurpose;
 use std::net::TcpListener;
@@ -21,7 +21,7 @@ fn output(args: &[&str]) -> String {
     String::from_utf8(output.stdout).expect("text")
 }
 
-/// What is said by a run that fails, with exit status 1.
+/// The error message of a run that fails, with exit status 1.
 fn complaint(args: &[&str]) -> String {
     let output = crore(args);
     let complaint = String::from_utf8_lossy(&output.stderr).into_owned();
@@ -47,9 +47,7 @@ fn what_is_published_by_tls_is_read_by_tls_over_each_transport() {
         metric(server.admin(), &name).expect("a metric")
     };
     // A shard tells of a message together with the handshake before it.
-    eventually("three messages", || {
-        metric(server.admin(), "crore_published_messages_total").filter(|count| *count == 3.0)
-    });
+    await_metric(server.admin(), "crore_published_messages_total", 3.0);
     assert_eq!((handshakes("full"), handshakes("resumed")), (2.0, 0.0));
     for protocol in ["sse", "ws", "poll"] {
         let args = ["sub", "news", "--since", "oldest", "--count", "3"];
@@ -131,7 +129,7 @@ fn the_documented_command_makes_a_certificate_that_works_and_one_of_an_authority
             String::from_utf8_lossy(&output.stderr)
         );
     };
-    // What the document names is written over what the test has made before.
+    // The documented command overwrites the files that the test has made before.
     openssl(command.clone().collect());
     let server = Server::with(&all.settings("required = true"));
     let url = format!("https://localhost:{}", server.address().port());

@@ -1,5 +1,5 @@
-//! A follower of interest: keeps its view of which topics have subscribers, from a snapshot and from what
-//! happens after it, and begins anew with every connection.
+//! A follower of interest: keeps its view of which topics have subscribers, from a snapshot and from the events after it,
+//! and begins anew with every connection.
 
 use std::collections::BTreeSet;
 
@@ -34,7 +34,7 @@ pub struct Follower {
 }
 
 impl Follower {
-    /// A follower of what matches the filter.
+    /// A follower of the topics that match the filter.
     pub fn new(filter: String, over_socket: bool) -> Self {
         Follower {
             filter,
@@ -69,7 +69,7 @@ impl Follower {
         self.out.extend_from_slice(text.as_bytes());
     }
 
-    /// The connection is no more, and with it all that was known.
+    /// The connection ended: the follower forgets everything.
     pub fn ended(&mut self) {
         self.link = None;
         self.head = None;
@@ -86,7 +86,7 @@ impl Follower {
         self.link.is_some() && self.whole && !self.closes
     }
 
-    /// Reads what came.
+    /// Reads received bytes.
     pub fn read(&mut self, bytes: &[u8], truth: &mut Truth, met: &mut Met) -> Result<(), Wrong> {
         self.bytes.extend_from_slice(bytes);
         if self.head.is_none() {
@@ -95,7 +95,7 @@ impl Follower {
                 return Ok(());
             };
             let expected = if self.over_socket { 101 } else { 200 };
-            // An event stream with a length says only when to come back.
+            // An event stream with a length says only when to reconnect.
             if head.status != expected || head.field("content-length").is_some() {
                 self.closes = true;
                 return match head.status {
@@ -172,7 +172,7 @@ impl Follower {
         Ok(())
     }
 
-    /// One event: the ends of a topic's interest alternate, and the snapshot says how many it told.
+    /// One event: first and last subscribers of a topic alternate, and the snapshot gives the number of its topics.
     fn told(
         &mut self,
         event: &str,
@@ -208,7 +208,8 @@ impl Follower {
         }
     }
 
-    /// At rest: who has subscribers is in the view, and who has none is not, but where that may not be told yet.
+    /// At rest the view holds exactly the topics with subscribers, except that with `linger` the end of interest may not
+    /// have been told yet.
     pub fn check(&self, subscribers: &[(String, u64)], linger: bool) -> Result<(), Wrong> {
         for (name, count) in subscribers {
             if !topic::matches(self.filter.as_bytes(), name.as_bytes()) {
@@ -225,7 +226,7 @@ impl Follower {
         Ok(())
     }
 
-    /// Long after the last subscriber has left.
+    /// Checks, long after the last subscriber has left, that the view is empty.
     pub fn check_empty(&self) -> Result<(), Wrong> {
         match self.view.first() {
             Some(name) => Err(format!("the end of {name} was never told")),

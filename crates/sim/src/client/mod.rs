@@ -1,5 +1,5 @@
-//! The clients: subscribers of every transport that resume, and publishers that retry. Each reads
-//! the bytes that came and says which it sends; the world moves them.
+//! The clients: subscribers of every transport that resume, and publishers that retry. Each reads received bytes and
+//! returns the bytes to send; the world moves them.
 
 pub mod follower;
 pub mod http;

@@ -1,7 +1,6 @@
-//! A publisher over HTTP (single requests, pipelined ones, batches, and what is done to topics as a
-//! whole) or over a WebSocket, where nothing but credit holds it back. What was not answered when its connection
-//! ended is sent again: as a new message, or, by a publisher that is careful, as the same one with the same
-//! idempotency key.
+//! A publisher over HTTP (single requests, pipelined ones, batches, and operations on whole topics) or over a WebSocket,
+//! where only credit holds it back. Messages that were not answered when the connection ended are sent again: as new
+//! messages, or, by a careful publisher, as the same ones with the same idempotency keys.
 
 mod answers;
 
@@ -22,23 +21,23 @@ enum Request {
     Batch(Vec<u32>),
     /// A topic, and which of its deletes.
     Delete(usize, usize),
-    /// How a topic stands.
+    /// The info of a topic.
     Info(usize),
     Other,
 }
 
-/// What a publisher is told to do.
+/// An action of a publisher.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Deed {
     /// So many messages, each with a request of its own, without waiting between them.
     Pipeline(u8),
     /// So many messages in one request.
     Batch(u8),
-    /// The end of a topic.
+    /// Deletes a topic.
     Delete,
-    /// Its beginning.
+    /// Creates a topic.
     Create,
-    /// How it stands.
+    /// Asks for the info of a topic.
     Info,
 }
 
@@ -53,7 +52,7 @@ pub struct Publisher {
     /// Its messages have idempotency keys.
     careful: bool,
     begun: bool,
-    /// What its frames on this connection were, by number.
+    /// The messages that it sent on this connection, by the number of their frame.
     frames: Vec<u32>,
     partial: Option<Box<Partial>>,
     /// Its connection's link.
@@ -63,9 +62,9 @@ pub struct Publisher {
     again: Vec<Request>,
     /// Bytes that it sends.
     pub out: Vec<u8>,
-    /// It closes its connection after this.
+    /// It closes its connection after sending these.
     pub closes: bool,
-    /// Subscribers of topics, as it was last told.
+    /// Subscribers of topics, from the last info.
     pub subscribers: BTreeMap<usize, Option<u64>>,
 }
 
@@ -91,7 +90,7 @@ impl Publisher {
         !self.pending.is_empty()
     }
 
-    /// Requests that wait.
+    /// Requests without an answer.
     pub fn waiting(&self) -> usize {
         self.pending.len()
     }
@@ -113,7 +112,7 @@ impl Publisher {
         }
     }
 
-    /// The connection is no more: what was not answered may be sent again.
+    /// The connection ended: unanswered messages may be sent again.
     pub fn ended(&mut self) {
         self.link = None;
         self.bytes.clear();
@@ -121,7 +120,7 @@ impl Publisher {
         self.again.extend(self.pending.drain(..));
     }
 
-    /// Sends what had no answer once more: the server may have taken it.
+    /// Sends unanswered messages once more: the server may have taken them.
     pub fn retry(&mut self, truth: &mut Truth, rng: &mut Rng, met: &mut Met) {
         for request in std::mem::take(&mut self.again) {
             let again = |number: u32, truth: &mut Truth| match self.careful {
@@ -145,7 +144,7 @@ impl Publisher {
         }
     }
 
-    /// Does it, on a topic and with sizes by chance.
+    /// Does it, on a random topic and with random sizes.
     pub fn act(&mut self, deed: Deed, plan: &Plan, truth: &mut Truth, rng: &mut Rng) {
         let like = |topic: usize, truth: &Truth, rng: &mut Rng| Like {
             topic,
@@ -207,7 +206,7 @@ impl Publisher {
         }
     }
 
-    /// Asks how a topic stands.
+    /// Asks for the info of a topic.
     pub fn info(&mut self, topic: usize, truth: &Truth) {
         let name = &truth.topics[topic].name;
         self.send(&format!("GET /pub?topic={name}"), "", b"");
@@ -218,7 +217,7 @@ impl Publisher {
     /// Publishes one message.
     pub fn one(&mut self, mut like: Like, truth: &mut Truth, rng: &mut Rng) {
         if let Some(topic) = self.socket {
-            // A frame is the data and nothing else.
+            // A frame carries only the data.
             like = Like {
                 topic,
                 key: 0,
@@ -241,7 +240,7 @@ impl Publisher {
             return;
         }
         let name = &truth.topics[like.topic].name;
-        // A retry is the same in all.
+        // A retry is identical in all fields.
         let mut fields = String::from(
             [
                 "",

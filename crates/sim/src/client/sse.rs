@@ -1,4 +1,4 @@
-//! Reads an event stream as a browser does, and tells positions that came without data too.
+//! Reads an event stream as a browser does, and reports positions without data, too.
 
 use crate::truth::{Wrong, shown};
 

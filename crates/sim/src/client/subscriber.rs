@@ -13,7 +13,7 @@ use crate::met::Met;
 use crate::rng::Rng;
 use crate::truth::{Truth, Wrong};
 
-/// What it speaks.
+/// The transport of a subscriber.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
     /// Event stream.
@@ -48,17 +48,17 @@ struct Conn {
     partial: Option<Box<Partial>>,
     /// A request is out (long-poll), or the stream is on.
     busy: bool,
-    /// The end of the stream was told; what follows is the connection's end.
+    /// The end of the stream was told; only the connection's end follows.
     over: bool,
     asked: u32,
     asked_s: u32,
     /// When it read that its stream is on.
     begun: Option<u32>,
-    /// Messages that came when the stalled sockets had opened.
+    /// Messages that came after the stalled sockets had opened.
     after_rest: u32,
 }
 
-/// What a subscriber by filter knows besides.
+/// The additional state of a subscriber by filter.
 struct Filtered {
     filters: Vec<String>,
     homes: usize,
@@ -66,11 +66,11 @@ struct Filtered {
 
 /// The subscriber.
 pub struct Subscriber {
-    /// What it speaks.
+    /// Its transport.
     pub kind: Kind,
     deflate: bool,
     filtered: Option<Filtered>,
-    /// What it saw, by topic.
+    /// Its received messages, by topic.
     pub tracks: Vec<Track>,
     position: Option<Vec<u8>>,
     /// Its connection's link.
@@ -78,7 +78,7 @@ pub struct Subscriber {
     conn: Conn,
     /// Bytes that it sends.
     pub out: Vec<u8>,
-    /// It closes its connection after this.
+    /// It closes its connection after sending these.
     pub closes: bool,
 }
 
@@ -98,7 +98,7 @@ impl Subscriber {
         }
     }
 
-    /// Gets its messages in envelopes, if it is one that is told positions in frames.
+    /// Asks for envelopes, if its transport reports positions in frames.
     pub fn in_envelopes(mut self) -> Self {
         if self.kind == Kind::Meta {
             self.kind = Kind::Envelope;
@@ -106,7 +106,7 @@ impl Subscriber {
         self
     }
 
-    /// Subscribes by filter, not to the topics that it was made for.
+    /// Subscribes by filter instead of to its topics.
     pub fn filter(&mut self, filters: Vec<String>, homes: usize, truth: &Truth) {
         let is = |name: &str| {
             let mut filters = filters.iter();
@@ -139,7 +139,7 @@ impl Subscriber {
         self.request(truth, rng);
     }
 
-    /// Sends the request: from the position on, or from wherever it likes.
+    /// Sends the request: from its position on, or from a random start.
     pub fn request(&mut self, truth: &mut Truth, rng: &mut Rng) {
         let mut target = String::from("/sub?");
         match &self.filtered {
@@ -179,7 +179,7 @@ impl Subscriber {
                     since = "since=oldest";
                 }
                 if truth.retains && (since.is_empty() || filtered) {
-                    // Retained messages would come first, at a place that is not theirs.
+                    // Retained messages would come first, out of their order.
                     since = "since=live";
                 }
                 target.push_str(since);
@@ -229,18 +229,18 @@ impl Subscriber {
         (self.conn.asked, self.conn.asked_s) = (truth.step, truth.now_s);
     }
 
-    /// The connection is no more.
+    /// The connection ended.
     pub fn ended(&mut self) {
         self.link = None;
         self.conn = Conn::default();
         self.out.clear();
         if self.position.is_none() {
-            // Nothing to resume from: what comes next begins a new stretch.
+            // There is no position to resume from: the next message begins a new stretch.
             self.tracks.iter_mut().for_each(|track| track.seen = None);
         }
     }
 
-    /// Reads what came; `end` says that nothing follows.
+    /// Reads received bytes; `end`: nothing follows them.
     pub fn read(
         &mut self,
         bytes: &[u8],
@@ -273,7 +273,7 @@ impl Subscriber {
             Kind::Sse | Kind::Sse10 => 200,
         };
         truth.note(|| format!("{:?} begins with {}", self.link, head.status));
-        // An event stream with a length says only when to come back.
+        // An event stream with a length says only when to reconnect.
         let shed = head.field("content-length").is_some();
         if head.status == expected && !shed {
             self.conn.begun = Some(truth.step);
@@ -281,7 +281,7 @@ impl Subscriber {
                 track.established(truth.step);
             }
             if self.kind == Kind::Plain {
-                // It learns no position from messages: the next connection begins anew.
+                // Messages bring no positions: the next connection begins anew.
                 self.position = None;
             }
             return Ok(());
@@ -298,7 +298,7 @@ impl Subscriber {
         Ok(())
     }
 
-    /// The position is worth nothing any more.
+    /// The position is no longer valid.
     fn forget(&mut self, met: &mut Met) {
         met.gone += 1;
         self.position = None;
@@ -312,15 +312,14 @@ impl Subscriber {
         }
         for track in &mut self.tracks {
             let rule = &truth.topics[track.topic].rule;
-            // Between two polls a topic without a log loses what comes, and tells it with the next
-            // message only.
+            // Between two polls a topic without a log loses messages, and reports it only with the next message.
             if !is_poll || (rule.messages_max() > 0 && truth.budgets_are_wide) {
                 track.at_head();
             }
         }
     }
 
-    /// Compares all that it saw with what was published.
+    /// Compares all received messages with the published ones.
     pub fn check(&self, truth: &Truth, unplaced: &[crate::truth::Unplaced]) -> Result<(), Wrong> {
         for track in &self.tracks {
             track

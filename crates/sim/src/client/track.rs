@@ -1,4 +1,4 @@
-//! What one subscriber saw of one topic, in stretches within which nothing may be missing.
+//! The messages of one topic that a subscriber got, in stretches within which nothing may be missing.
 
 use crate::truth::{Seen, Truth, Unplaced, Wrong};
 
@@ -7,7 +7,7 @@ use crate::truth::{Seen, Truth, Unplaced, Wrong};
 pub enum Start {
     /// Behind this offset.
     After(u64),
-    /// With what was sent after this step.
+    /// With messages sent after this step.
     Sent(u32),
     /// With the first message that came.
     First,
@@ -25,7 +25,7 @@ struct Got {
 #[derive(Debug)]
 struct Stretch {
     start: Start,
-    /// It began with the oldest that there was.
+    /// It began with the oldest kept message.
     whole: bool,
     got: Vec<Got>,
     to_head: bool,
@@ -37,7 +37,7 @@ impl Stretch {
     }
 }
 
-/// What a subscriber saw of a topic.
+/// The messages of a topic that a subscriber got.
 #[derive(Debug, Default)]
 pub struct Track {
     /// The topic.
@@ -45,12 +45,12 @@ pub struct Track {
     stretches: Vec<Stretch>,
     /// Where it stands, if that is known.
     pub seen: Option<Seen>,
-    /// It is one of those that a filter matches: a delete ends nothing, and what it took is not missed.
+    /// Its topic is one that a filter matches: a delete does not end the stretch, and deleted messages are not missed.
     of_filter: bool,
 }
 
 impl Track {
-    /// Nothing of this topic was seen.
+    /// A topic without any message yet.
     pub fn new(topic: usize) -> Self {
         Track {
             topic,
@@ -58,7 +58,7 @@ impl Track {
         }
     }
 
-    /// The same, of a filter.
+    /// The same, for a subscriber by filter.
     pub fn of_filter(topic: usize) -> Self {
         Track {
             of_filter: true,
@@ -77,7 +77,7 @@ impl Track {
         });
     }
 
-    /// What it just began is to begin with the oldest message that is kept.
+    /// The stretch that just began is to start with the oldest kept message.
     pub fn from_oldest(&mut self) {
         if let Some(stretch) = self.stretches.last_mut() {
             stretch.whole = true;
@@ -133,7 +133,7 @@ impl Track {
         Ok(())
     }
 
-    /// A gap was told: what comes begins behind `to`.
+    /// A gap was told: the next messages come behind `to`.
     pub fn gap(&mut self, to: Option<Seen>, truth: &Truth) -> Result<(), Wrong> {
         if let Some(seen) = self.seen {
             if truth.must_reach_back(self.topic, seen) {
@@ -154,7 +154,7 @@ impl Track {
         Ok(())
     }
 
-    /// Something was lost, perhaps here: order still holds, and nothing comes again.
+    /// Some message was lost, perhaps of this topic: order still holds, and nothing comes again.
     pub fn lost_count(&mut self) {
         let seen = self.seen;
         self.begin(Start::First);
@@ -168,7 +168,7 @@ impl Track {
         }
     }
 
-    /// Compares everything with what was published.
+    /// Compares all received messages with the published ones.
     pub fn check(&self, truth: &Truth, unplaced: &[Unplaced]) -> Result<(), Wrong> {
         for stretch in &self.stretches {
             self.check_stretch(stretch, truth, unplaced)?;
@@ -210,7 +210,7 @@ impl Track {
             if got.next_if(|(came, _)| came == offset).is_some() {
                 continue;
             }
-            // It was passed over when the next one was read, at the latest.
+            // The position had passed it when the next message was read, at the latest.
             let (at, at_s) = match got.peek() {
                 Some((_, next)) => (next.at, next.at_s),
                 None => (truth.step, truth.now_s),
@@ -238,7 +238,7 @@ impl Track {
         self.check_unplaced(stretch, end, truth, unplaced)
     }
 
-    /// Acknowledged messages that nobody saw: one of them within this stretch is lost.
+    /// Acknowledged messages that no subscriber got: one within this stretch is lost.
     fn check_unplaced(
         &self,
         stretch: &Stretch,

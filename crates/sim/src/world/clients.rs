@@ -1,4 +1,4 @@
-//! What the clients do with their connections: they connect, send, read, and lose them.
+//! The clients' connections: clients connect, send, read, and lose them.
 
 use crore_broker::ShardId;
 
@@ -125,7 +125,7 @@ impl World {
         socket.to_client.clear();
     }
 
-    /// Something happens to a connection; true when the client has lost it.
+    /// A random fault happens to a connection; true when the client has lost it.
     pub(super) fn cut(&mut self, link: u32, rng: &mut Rng) -> bool {
         self.met.cuts += 1;
         let socket = &mut self.net.sockets[link as usize];
@@ -156,7 +156,7 @@ impl World {
         }
     }
 
-    /// Sends what a publisher has written.
+    /// Sends the bytes that a publisher has written.
     pub fn send(&mut self, publisher: usize) {
         self.send_of_publisher(publisher);
     }
@@ -178,7 +178,7 @@ pub(super) fn send(net: &mut Net, link: u32, out: &mut Vec<u8>) {
     out.clear();
 }
 
-/// Bytes for a client, and whether nothing follows them.
+/// Bytes for a client, and whether they are the last.
 pub(super) fn take(net: &mut Net, link: u32, bytes_max: usize) -> (Vec<u8>, bool) {
     let socket = &mut net.sockets[link as usize];
     let len = bytes_max.min(socket.to_client.len());

@@ -1,4 +1,4 @@
-//! What MQTT clients do with their connections.
+//! The connections of MQTT clients.
 
 use crore_wire::mqtt::{Connect, Properties, Publish, Qos, Version, encode};
 
@@ -45,9 +45,9 @@ impl World {
         Ok(())
     }
 
-    /// A client connects; a connection that it has is left to itself.
+    /// A client connects; a connection that it already has is abandoned.
     pub fn mqtt_connect(&mut self, n: usize, rng: &mut Rng) {
-        // What a closed one had asked for may still be under way between shards.
+        // Requests of a closed connection may still be under way between shards.
         let shards = 0..self.plan.shards;
         let at_rest = shards
             .into_iter()
@@ -70,7 +70,7 @@ impl World {
     fn mqtt_hang_up(&mut self, n: usize) {
         if let Some(link) = self.mqtt[n].link {
             self.mqtt[n].ended();
-            // It is seen to be over when the server has closed it.
+            // It counts as over when the server has closed it.
             self.mqtt[n].old.push(link);
             self.hang_up(link);
         }
@@ -95,7 +95,7 @@ impl World {
         Ok(())
     }
 
-    /// Takes every retained message away; returns the link of whoever does that.
+    /// Removes all retained messages; returns the link of the client that does it.
     pub fn unretain(&mut self, rng: &mut Rng) -> u32 {
         let mut out = Vec::new();
         let connect = Connect {
@@ -126,8 +126,8 @@ impl World {
         link
     }
 
-    /// What a client does where nothing goes wrong: it reads, acknowledges, connects again, subscribes to all that it
-    /// wants. True when there was something to do; `asks` counts its attempts.
+    /// A client's actions where nothing goes wrong: it reads, acknowledges, reconnects, and subscribes to all its topics.
+    /// True when there was something to do; `asks` counts its attempts.
     pub fn mqtt_go_on(
         &mut self,
         n: usize,
@@ -135,7 +135,7 @@ impl World {
         most: usize,
         rng: &mut Rng,
     ) -> Result<bool, Wrong> {
-        // Reading may acknowledge what it had owed before.
+        // Reading may send acknowledgements that it owed before.
         let mut moved = self.has_bytes(self.mqtt[n].link) || self.mqtt[n].owes() > 0;
         self.mqtt_read(n, usize::MAX, rng)?;
         moved |= self.mqtt[n].owes() > 0;

@@ -1,10 +1,11 @@
-//! A planned restart in the middle of a run: all clients are closed, everything under way comes to its end, each home hands
-//! over its snapshot, and new shards go on with it. Nothing may be lost, doubled or told as lost by it.
+//! A planned restart in the middle of a run: all clients are closed, all work under way is finished, each home hands over
+//! its snapshot, and new shards go on with it. It must not lose or repeat any message, nor report a loss.
 
 use std::sync::Arc;
 
+use crore_broker::Restored;
 use crore_broker::admission::Admission;
-use crore_broker::snapshot::{Head, Restored};
+use crore_broker::snapshot::Head;
 use crore_broker::{Settled, Shard, ShardId};
 
 use super::{World, now};
@@ -15,12 +16,12 @@ use crate::truth::Wrong;
 const ROUNDS_MAX: usize = 20_000;
 
 impl World {
-    /// Stops all shards and begins anew with what they leave.
+    /// Stops all shards and starts new ones from their snapshots.
     pub fn restart(&mut self, rng: &mut Rng) -> Result<(), Wrong> {
         self.truth.note(|| "restart".into());
         for shard in 0..self.plan.shards {
             self.shards[shard].drain(now(self.truth.now_s));
-            // Whoever stands in the queue is let in before it is closed.
+            // Connections in the queue are accepted before it is closed.
             while self.shards[shard].connections() > 0 || self.has_queue(shard) {
                 self.truth.now_s += 1;
                 self.turn(shard, true, rng)?;
@@ -57,7 +58,7 @@ impl World {
         self.live[shard].iter().any(queued)
     }
 
-    /// Until nothing is under way.
+    /// Takes turns until nothing is under way.
     fn settle_all(&mut self, rng: &mut Rng) -> Result<(), Wrong> {
         let mut former = Vec::new();
         for _ in 0..ROUNDS_MAX {
@@ -76,7 +77,7 @@ impl World {
         Err("no rest before a restart".into())
     }
 
-    /// Block by block, with turns between, the homes one after the other.
+    /// Takes the snapshots block by block, with turns between, one home after the other.
     fn snapshots(&mut self, rng: &mut Rng) -> Result<Vec<Vec<Vec<u8>>>, Wrong> {
         let head = Head {
             set: rng.next(),

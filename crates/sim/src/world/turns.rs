@@ -1,4 +1,4 @@
-//! The turns of a shard: what a poller and the mail bring, in any order, and what the loop does with it.
+//! The turns of a shard: the inputs of poller and mail, in any order, and the loop that handles them.
 
 use std::net::IpAddr;
 
@@ -11,7 +11,7 @@ use crate::rng::Rng;
 use crate::truth::Wrong;
 
 impl World {
-    /// Whether something waits for this shard that it would be woken for.
+    /// Whether an input waits for this shard that would wake it.
     pub fn has_work(&self, shard: usize) -> bool {
         self.busy[shard]
             || self.net.has_mail(shard)
@@ -24,7 +24,7 @@ impl World {
             })
     }
 
-    /// One turn of a shard: `whole` takes all that waits, else some of it.
+    /// One turn of a shard: `whole` takes all waiting inputs, otherwise some of them.
     pub fn turn(&mut self, shard: usize, whole: bool, rng: &mut Rng) -> Result<(), Wrong> {
         self.net.turn_of = shard as ShardId;
         self.net.rng = Rng::new(rng.next());
@@ -36,7 +36,7 @@ impl World {
         rng.shuffle(&mut links);
         for link in links {
             if self.shards[shard].is_spent() {
-                // What is left is reported again.
+                // The other sockets are reported again.
                 self.met.spent += 1;
                 break;
             }
@@ -72,7 +72,7 @@ impl World {
         limits::check(self, shard)
     }
 
-    /// A sweep begins as a second does, and is over before the next; each turn is one step of it.
+    /// A sweep begins with the second, and is over before the next; each turn is one step of it.
     fn tick(&mut self, shard: usize, now: Now) {
         let (state, begins) = (
             &mut self.shards[shard],
@@ -88,7 +88,7 @@ impl World {
         }
     }
 
-    /// What a poller says of one socket, and what the loop does then.
+    /// A poller's report of one socket, and the loop's reaction.
     fn event(&mut self, shard: usize, link: u32, whole: bool, now: Now, rng: &mut Rng) {
         let most = limits::input_steps(&self.plan);
         let (net, shard) = (&mut self.net, &mut self.shards[shard]);
@@ -130,7 +130,7 @@ impl World {
     }
 }
 
-/// Hands an input over, and looks at what it took.
+/// Hands an input over, and checks the steps that it took.
 fn handle(shard: &mut Shard, input: Input<'_>, now: Now, net: &mut Net, most: u64) {
     let what = match &input {
         Input::Accepted(..) => "a connection",

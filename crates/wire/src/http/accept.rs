@@ -5,7 +5,7 @@
 
 use super::{list, trim_ows};
 
-/// What the client likes best of what we have.
+/// The representation of ours that the client prefers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Accept {
     /// `text/event-stream`
@@ -52,8 +52,8 @@ fn named(range: &[u8]) -> Option<Accept> {
         .map(|&(_, accept)| accept)
 }
 
-/// `q=0.75` as thousandths; `None` when this is another parameter. A weight that is none counts as 0,
-/// which takes the range out.
+/// `q=0.75` as thousandths; `None` when this is another parameter. A malformed weight counts as 0, which takes the range
+/// out.
 fn quality(parameter: &[u8]) -> Option<u16> {
     let [b'q' | b'Q', b'=', digits @ ..] = parameter else {
         return None;

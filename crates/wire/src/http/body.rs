@@ -1,16 +1,16 @@
 //! Chunked bodies, decoded where they lie (RFC 9112 section 7.1).
 //!
-//! Invariants: strict CRLF; the result does not depend on how the stream was split; what the framing itself
-//! costs is bounded, so that a peer cannot keep a connection busy with extensions and trailers
-//! alone. Extensions and trailer fields are read by their grammar and skipped: nothing that we serve has a use for them.
+//! Invariants: strict CRLF; the result does not depend on how the stream was split; the framing's own overhead is bounded,
+//! so that a peer cannot keep a connection busy with extensions and trailers alone. Extensions and trailer fields are read
+//! by their grammar and skipped: nothing that we serve has a use for them.
 
 use core::fmt;
 
 use super::is_tchar;
 
-/// Bytes of chunk extensions in one body. Almost nobody sends any; some proxies sign each chunk with 90 bytes.
+/// Bytes of chunk extensions in one body. Few clients send any; some proxies sign each chunk with 90 bytes.
 pub const MAX_EXTENSION_BYTES: u32 = 16 * 1024;
-/// Bytes of trailer fields after one body: as a small head.
+/// Bytes of trailer fields after one body: the size of a small head.
 pub const MAX_TRAILER_BYTES: u32 = 4 * 1024;
 /// Hexadecimal digits of one chunk size, leading zeros included: a `u64` holds no more.
 const MAX_SIZE_DIGITS: u8 = 16;
@@ -33,7 +33,7 @@ impl BodyError {
         }
     }
 
-    /// What to tell the peer, in one line.
+    /// A message for the peer, in one line.
     pub const fn reason(&self) -> &'static str {
         match self {
             Self::TooLarge => "the body is too large",
@@ -50,7 +50,7 @@ impl fmt::Display for BodyError {
 
 impl core::error::Error for BodyError {}
 
-/// What one call of [`Chunked::decode`] did.
+/// The result of one call of [`Chunked::decode`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Progress {
     /// Bytes of the buffer that were used up: all of them, unless the body ended before.
@@ -219,7 +219,7 @@ impl Chunked {
         })
     }
 
-    /// Counts a byte of the trailer fields, after which this is the state.
+    /// Counts a byte of the trailer fields; `next` is the state after it.
     fn trailer(&mut self, next: State) -> Result<State, BodyError> {
         self.trailer_bytes += 1;
         if self.trailer_bytes > MAX_TRAILER_BYTES {

@@ -1,4 +1,4 @@
-//! Entity tags in what clients send back (RFC 9110 section 8.8.3).
+//! Entity tags that clients send back (RFC 9110 section 8.8.3).
 //!
 //! Looser than the RFC on purpose: our tags are positions, and scripts send them back without quotes.
 
@@ -6,7 +6,7 @@ use super::trim_ows;
 
 /// The first tag of an `If-None-Match` value, without quotes: of `"x"`, `W/"x"` or an unquoted `x`.
 ///
-/// `None` for `*`, for an empty tag, and for what is no tag.
+/// `None` for `*`, for an empty tag, and for anything that is not a tag.
 pub fn first_entity_tag(value: &[u8]) -> Option<&[u8]> {
     let value = trim_ows(value);
     let quoted = value
@@ -14,7 +14,7 @@ pub fn first_entity_tag(value: &[u8]) -> Option<&[u8]> {
         .or_else(|| value.strip_prefix(b"w/"));
     let tag = match quoted.unwrap_or(value) {
         [b'"', rest @ ..] => &rest[..memchr::memchr(b'"', rest)?],
-        // Weak and not quoted: `W/x` may as well be a tag of its own, but none that we gave.
+        // Weak and not quoted: `W/x` may as well be a tag of its own, but not one that we sent.
         _ if quoted.is_some() => return None,
         bare => trim_ows(&bare[..memchr::memchr(b',', bare).unwrap_or(bare.len())]),
     };

@@ -1,7 +1,7 @@
-//! Whose address counts behind proxies: `X-Forwarded-For`, read from the right.
+//! The client's address behind proxies: `X-Forwarded-For`, read from the right.
 //!
-//! Invariant: an entry is believed only when everyone to its right, the peer first, is trusted; so a client
-//! can write into the field what it likes and gains nothing. RFC 7239's `Forwarded` is not read.
+//! Invariant: an entry is believed only when every hop to its right, the peer first, is trusted; so a client can write any
+//! value into the field and gains nothing. RFC 7239's `Forwarded` is not read.
 
 use core::net::{IpAddr, SocketAddr};
 
@@ -9,9 +9,9 @@ use super::list;
 
 /// The rightmost address that is not a trusted proxy's; the peer's own when it is not trusted itself.
 ///
-/// `xff` are the values of all `X-Forwarded-For` fields in order, `trusted` networks as address and
-/// prefix length in bits. When all are trusted the leftmost counts. An entry that is no address ends what can be believed:
-/// the hop right of it counts. IPv4 addresses mapped into IPv6 are read as IPv4.
+/// `xff` are the values of all `X-Forwarded-For` fields in order, `trusted` networks as address and prefix length in bits.
+/// When all are trusted the leftmost counts. At an entry that is not an address trust ends: the hop right of it counts.
+/// IPv4 addresses mapped into IPv6 are read as IPv4.
 pub fn client_address<'b>(
     xff: impl Iterator<Item = &'b [u8]>,
     peer: IpAddr,
@@ -24,13 +24,13 @@ pub fn client_address<'b>(
     client_behind(xff, trusted).unwrap_or(peer)
 }
 
-/// The same for a peer that is known to be trusted; `None` when nothing can be believed but that.
+/// The same for a peer that is known to be trusted; `None` when no entry can be believed.
 pub fn client_behind<'b>(
     xff: impl Iterator<Item = &'b [u8]>,
     trusted: &[(IpAddr, u8)],
 ) -> Option<IpAddr> {
-    // Read from the left without a list: what a walk from the right would stop at is the last
-    // untrusted entry, else the first one after the last that is no address.
+    // Read from the left without a list: a walk from the right would stop at the last untrusted entry, else at the first
+    // one after the last that is not an address.
     let mut found = None;
     for entry in xff.flat_map(list) {
         found = match address(entry) {
@@ -64,7 +64,7 @@ pub fn is_trusted(ip: IpAddr, trusted: &[(IpAddr, u8)]) -> bool {
         .any(|&(network, prefix)| contains(network, prefix, ip))
 }
 
-/// Whether the first `prefix` bits agree. A prefix longer than the address means the address alone.
+/// Whether the first `prefix` bits agree. A prefix longer than the address stands for the whole address.
 fn contains(network: IpAddr, prefix: u8, ip: IpAddr) -> bool {
     match (network, ip) {
         (IpAddr::V4(network), IpAddr::V4(ip)) => {

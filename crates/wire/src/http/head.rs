@@ -18,7 +18,7 @@ use super::{accept, is_tchar, list};
 /// Fields of one head; the 65th is answered 431. Browsers send about 15, proxies add a handful.
 pub const MAX_HEADERS: usize = 64;
 
-/// What the request wants done (RFC 9110 section 9). Methods are case-sensitive.
+/// The method of the request (RFC 9110 section 9). Methods are case-sensitive.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Method {
     /// `GET`
@@ -48,8 +48,7 @@ pub enum Body {
     Chunked,
 }
 
-/// Why a head was refused. The connection is closed after the answer, for where the next
-/// request would begin is no longer known.
+/// Why a head was refused. The connection is closed after the answer, since the start of the next request is not known.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum HeadError {
     /// The head is longer than the limit, or has more than [`MAX_HEADERS`] fields (431).
@@ -76,7 +75,7 @@ impl HeadError {
         }
     }
 
-    /// What to tell the peer, in one line.
+    /// A message for the peer, in one line.
     pub const fn reason(&self) -> &'static str {
         match self {
             Self::TooLarge => "the request head is too large",
@@ -103,7 +102,7 @@ pub struct Head<'b> {
     pub method: Method,
     /// The path as it came, not decoded, before the `?`; `*` only for `OPTIONS *`.
     pub path: &'b [u8],
-    /// What followed the `?` as it came; empty when there was none.
+    /// The query after the `?`, not decoded; empty when there was none.
     pub query: &'b [u8],
     /// Minor version: 0 for HTTP/1.0, 1 for all later 1.x.
     pub minor: u8,
@@ -179,8 +178,8 @@ struct Lines {
     end: usize,
 }
 
-/// Looks for the blank line. What is found wrong depends only on bytes already seen, so that any
-/// split of the stream gives the same verdict.
+/// Looks for the blank line. Errors depend only on bytes already seen, so that any split of the stream gives the same
+/// verdict.
 fn find_end(buf: &[u8], limit: usize) -> Result<Option<Lines>, HeadError> {
     let window = &buf[..buf.len().min(limit)];
     let start = blank_lines(window);
@@ -252,8 +251,8 @@ impl<'b> Head<'b> {
     /// How the body is delimited.
     ///
     /// # Errors
-    /// Whatever two servers could read in two ways (RFC 9112 sections 6.1 and 6.3): both lengths and
-    /// codings, several or bad lengths, a coding other than `chunked`; and expectations that are not ours.
+    /// Anything that two servers could read in two ways (RFC 9112 sections 6.1 and 6.3): both lengths and codings, several
+    /// or bad lengths, a coding other than `chunked`; and expectations that are not ours.
     pub fn body(&self) -> Result<Body, HeadError> {
         let chunked = self.chunked()?;
         let length = self.content_length()?;
@@ -288,7 +287,7 @@ impl<'b> Head<'b> {
             && matches!(self.body(), Ok(Body::Chunked | Body::Length(1..)))
     }
 
-    /// Whether this asks to speak WebSocket (RFC 6455 section 4.2.1); version and key are not looked at.
+    /// Whether this asks for an upgrade to WebSocket (RFC 6455 section 4.2.1); version and key are not checked.
     pub fn is_websocket_upgrade(&self) -> bool {
         self.method == Method::Get
             && self.minor == 1
@@ -302,8 +301,8 @@ impl<'b> Head<'b> {
     }
 
     /// One Host in HTTP/1.1, at most one in 1.0 (RFC 9112 section 3.2); an authority overrides it (3.2.2). An empty field
-    /// stands for a target without an authority, and such a target is no `http` URI: RFC 9110 section 4.2.1 has whoever gets
-    /// one reject it, which RFC 9112 section 3.3 leaves a server free to do.
+    /// stands for a target without an authority, and such a target is no `http` URI: RFC 9110 section 4.2.1 has recipients
+    /// reject it, which RFC 9112 section 3.3 leaves a server free to do.
     fn check_host(&self, authority: Option<&'b [u8]>) -> Result<Option<&'b [u8]>, HeadError> {
         let mut hosts = self.headers("host");
         let host = hosts.next();
@@ -335,7 +334,7 @@ impl<'b> Head<'b> {
         }
         let chunked = |c: &[u8]| c.eq_ignore_ascii_case(b"chunked");
         let all = || self.headers("transfer-encoding").flat_map(list);
-        // Where chunked is not the last, nobody knows where the body ends (RFC 9112 section 6.3).
+        // Where chunked is not the last coding, the end of the body is unknown (RFC 9112 section 6.3).
         if !all().last().is_some_and(chunked) {
             return Err(HeadError::Malformed(
                 "chunked is not the last transfer coding",
@@ -355,7 +354,7 @@ impl<'b> Head<'b> {
         let Some(digits) = lengths.next() else {
             return Ok(None);
         };
-        // Several are refused even when they agree: whoever stands before us may have picked another.
+        // Several are refused even when they agree: a proxy before us may have picked another.
         if lengths.next().is_some() || digits.is_empty() {
             return Err(bad);
         }

@@ -1,9 +1,9 @@
 //! HTTP/1.x as a server sees it (RFC 9110, RFC 9112): request heads, bodies, response heads, and
 //! the small grammars that travel in header fields.
 //!
-//! Invariants: nothing here reads a socket or a clock; nothing panics on what a peer sent; whatever
-//! two servers could read in two ways (request smuggling) is refused rather than repaired.
-//! Deliberately absent: routing, connection state, HTTP/2 but for its refusal, and content codings.
+//! Invariants: nothing here reads a socket or a clock; nothing panics on a peer's bytes; anything that two servers could
+//! read in two ways (request smuggling) is refused rather than repaired. Deliberately absent: routing, connection state,
+//! HTTP/2 but for its refusal, and content codings.
 
 pub mod accept;
 pub mod body;
@@ -43,7 +43,7 @@ pub(crate) const fn is_tchar(b: u8) -> bool {
 /// Whether `value` may stand in a header field as it is: no control characters save the tab, so
 /// nothing can begin a line of its own (RFC 9110 section 5.5).
 ///
-/// Every door through which a header value or an SSE field comes from outside asks this.
+/// Every path on which a header value or an SSE field comes from outside checks this.
 pub fn is_field_value(value: &[u8]) -> bool {
     value
         .iter()

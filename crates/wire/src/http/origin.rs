@@ -1,9 +1,9 @@
-//! Who asks: the `Origin` of a page against the `Host` that it reached (RFC 6454), and whether a host
-//! names this machine, which is what defends a server on loopback against DNS rebinding.
+//! Same-origin checks: the `Origin` of a page against the `Host` that it reached (RFC 6454), and whether a host names this
+//! machine, which defends a server on loopback against DNS rebinding.
 
 use core::net::{Ipv4Addr, Ipv6Addr};
 
-/// Whether a page of `origin` (`https://example.com:8443`) is one of the server that was asked as `host`.
+/// Whether a page of `origin` (`https://example.com:8443`) belongs to the server that was reached as `host`.
 ///
 /// Host names are compared in any case; a port that is left out is the default of the origin's scheme.
 /// `null` and schemes other than `http` and `https` are never the same.
@@ -45,7 +45,7 @@ pub fn is_loopback_host(host: &[u8]) -> bool {
     last.eq_ignore_ascii_case("localhost") && !name.split('.').any(str::is_empty)
 }
 
-/// `host [":" port]`; `None` when the host is empty or the port is none.
+/// `host [":" port]`; `None` when the host is empty or the port is not a port number.
 fn split(authority: &[u8]) -> Option<(&[u8], Option<u16>)> {
     let name_len = if authority.first() == Some(&b'[') {
         memchr::memchr(b']', authority)? + 1

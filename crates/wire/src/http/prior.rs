@@ -3,15 +3,15 @@
 
 use alloc::vec::Vec;
 
-/// What an HTTP/2 connection begins with (RFC 9113 section 3.4). Its first half is a whole head of version 2.0.
+/// The first bytes of an HTTP/2 connection (RFC 9113 section 3.4). Their first half is a whole head of version 2.0.
 pub const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
-/// The part of it that is a head.
+/// The half that is a head.
 const HEAD: &[u8] = b"PRI * HTTP/2.0\r\n\r\n";
-/// SETTINGS without any (section 6.5): the server's preface is a frame of this type.
+/// An empty SETTINGS frame (section 6.5): the server's preface is a frame of this type.
 const SETTINGS: [u8; 9] = [0, 0, 0, 4, 0, 0, 0, 0, 0];
 /// The error code HTTP_1_1_REQUIRED (section 7).
 const HTTP_1_1_REQUIRED: u32 = 0xd;
-/// What a person may read of it.
+/// The reason for human readers.
 const REASON: &[u8] = b"only HTTP/1.1 is spoken here";
 
 /// Whether a connection that begins like this speaks HTTP/2.

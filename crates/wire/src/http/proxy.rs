@@ -1,8 +1,8 @@
-//! PROXY protocol version 2: the header with which a load balancer says who the client is (HAProxy's
+//! PROXY protocol version 2: the header in which a load balancer gives the client's address (HAProxy's
 //! `proxy-protocol.txt`, section 2.2).
 //!
-//! Invariants: the header is believed or the connection ends, there is no guessing; type-length-value
-//! fields are skipped. Version 1, the text form, is refused by name, so that the operator sees what to change.
+//! Invariants: the header is believed or the connection ends, there is no guessing; type-length-value fields are skipped.
+//! Version 1, the text form, has an error of its own, so that the operator sees which setting to change.
 
 use core::fmt;
 use core::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
@@ -28,7 +28,7 @@ pub enum ProxyError {
 }
 
 impl ProxyError {
-    /// What to log.
+    /// A message for the log.
     pub const fn reason(&self) -> &'static str {
         match self {
             Self::Missing => "no PROXY protocol header",
@@ -53,7 +53,7 @@ impl core::error::Error for ProxyError {}
 /// socket's own peer counts then.
 ///
 /// # Errors
-/// As early as a wrong byte shows.
+/// [`ProxyError`], as early as a wrong byte shows.
 pub fn parse_v2(buf: &[u8]) -> Result<Option<(Option<SocketAddr>, usize)>, ProxyError> {
     let seen = buf.len().min(SIGNATURE.len());
     if buf[..seen] != SIGNATURE[..seen] {
@@ -92,7 +92,7 @@ pub fn parse_v2(buf: &[u8]) -> Result<Option<(Option<SocketAddr>, usize)>, Proxy
 /// The source address of a `PROXY` command.
 fn source(family: u8, rest: &[u8]) -> Result<Option<SocketAddr>, ProxyError> {
     match family {
-        // Unspecified, and local sockets: nothing that we could count by.
+        // Unspecified, and local sockets: no address that limits could count by.
         0x00 | 0x31 => Ok(None),
         // TCP over IPv4: source, destination, source port, destination port.
         0x11 => {

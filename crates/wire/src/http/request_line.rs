@@ -65,7 +65,7 @@ pub(super) fn parse(line: &[u8]) -> Result<RequestLine<'_>, HeadError> {
 
 fn minor_version(version: &[u8]) -> Result<u8, HeadError> {
     match version {
-        // A later minor version is answered as the highest that we speak (RFC 9110 section 2.5).
+        // A later minor version is answered as the highest version that we speak (RFC 9110 section 2.5).
         [
             b'H',
             b'T',
@@ -112,7 +112,7 @@ fn split_authority(target: &[u8]) -> Result<(Option<&[u8]>, &[u8]), HeadError> {
     Ok((Some(authority), local))
 }
 
-/// What follows `scheme://`, for the schemes that reach this server.
+/// The rest after `scheme://`, for the schemes that reach this server.
 fn after_scheme(target: &[u8]) -> Option<&[u8]> {
     ["http://", "https://", "ws://", "wss://"]
         .iter()
@@ -124,8 +124,8 @@ fn after_scheme(target: &[u8]) -> Option<&[u8]> {
         })
 }
 
-/// Whether this can be `host [":" port]`, or empty: no user part, no delimiters of a URI, no list (RFC 3986 section 3.2). An empty host
-/// with a port is none (RFC 9110 section 4.2.1).
+/// Whether this can be `host [":" port]`, or empty: no user part, no delimiters of a URI, no list (RFC 3986 section 3.2). A
+/// port without a host is refused (RFC 9110 section 4.2.1).
 pub(super) fn is_authority(value: &[u8]) -> bool {
     let (host, port) = match value.strip_prefix(b"[") {
         Some(inner) => {
@@ -153,8 +153,8 @@ pub(super) fn is_authority(value: &[u8]) -> bool {
     }
 }
 
-/// Whether this may stand in the name of a host: what RFC 3986 section 3.2.2 allows but for the comma, which makes a list of it for
-/// others, and some that it does not and names have all the same.
+/// Whether this may stand in the name of a host: the characters of RFC 3986 section 3.2.2 but for the comma, which others
+/// read as a list separator, and some more that names have in practice.
 fn is_of_name(b: &u8) -> bool {
     let delimits = matches!(
         b,

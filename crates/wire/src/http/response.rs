@@ -52,8 +52,8 @@ pub struct ResponseHead<'o> {
 }
 
 impl<'o> ResponseHead<'o> {
-    /// Begins a head with its status line. The version is always HTTP/1.1, whatever was
-    /// asked: it states what we speak (RFC 9110 section 6.2).
+    /// Begins a head with its status line. The version is always HTTP/1.1, whatever the request's: it states the version
+    /// that we speak (RFC 9110 section 6.2).
     ///
     /// # Panics
     /// When `status` has not three digits.
@@ -73,8 +73,8 @@ impl<'o> ResponseHead<'o> {
     /// A field.
     ///
     /// # Panics
-    /// When the name is not a token or the value has a control character: every door refuses those, see
-    /// [`is_field_value`], and a line that a stranger could inject is worse than an end.
+    /// When the name is not a token or the value has a control character: callers refuse such values, see
+    /// [`is_field_value`], and a line injected by a stranger would be worse than a panic.
     pub fn header(mut self, name: &str, value: &[u8]) -> Self {
         assert!(
             is_field_value(value),

@@ -11,13 +11,13 @@ use super::{
     UnsubAck, Unsubscribe, Version, Will,
 };
 
-/// Reads the packet whose fixed header is `header` and whose body is `body`.
+/// Reads a packet from its fixed header and its body.
 ///
-/// A CONNECT brings its own version; `version` is that of all that follows.
+/// A CONNECT brings its own version; `version` applies to all later packets.
 ///
 /// # Errors
-/// The first thing wrong with it: also when `body` is not as long as the header says. Errors that name a version are only for the
-/// answer to CONNECT.
+/// The first error of the packet, also when `body` is not as long as the header says. Errors that name a version occur only
+/// in CONNECT, and are for its answer.
 pub fn decode(version: Version, header: Header, body: &[u8]) -> Result<Packet<'_>, Error> {
     if body.len() != header.body_bytes() {
         return Err(Error::Truncated);
@@ -119,7 +119,7 @@ fn protocol(rest: &mut Reader<'_>) -> Result<Version, Error> {
     }
 }
 
-/// Which flags need which; the will's QoS.
+/// Which flags require which others; the will's QoS.
 fn check_connect_flags(version: Version, flags: u8) -> Result<Qos, Error> {
     let will_qos = Qos::from_bits((flags & flag::WILL_QOS) >> 3).ok_or(Error::ConnectFlags)?;
     let of_will = flags & (flag::WILL_QOS | flag::WILL_RETAIN) != 0;
@@ -223,7 +223,7 @@ fn ack<'a>(version: Version, kind: PacketType, rest: &mut Reader<'a>) -> Result<
     })
 }
 
-/// A reason code and properties, of which the end may be missing.
+/// A reason code and properties, whose last parts may be missing.
 fn ending<'a>(
     kind: PacketType,
     rest: &mut Reader<'a>,
@@ -289,7 +289,7 @@ fn disconnect<'a>(version: Version, rest: &mut Reader<'a>) -> Result<Disconnect<
     Ok(Disconnect { reason, properties })
 }
 
-/// AUTH names its method, unless it is empty, which means success (section 3.15.2.1).
+/// AUTH names its method, unless the packet is empty, which means success (section 3.15.2.1).
 fn auth<'a>(version: Version, rest: &mut Reader<'a>) -> Result<Auth<'a>, Error> {
     if version == Version::V311 {
         return Err(Error::PacketType);

@@ -1,13 +1,12 @@
 //! Packets to bytes: each function appends one to `out`, for either end of the connection.
 //!
-//! Lengths are computed first and every byte is written once. In 3.1.1, what that version does not have
-//! is left out: properties, the reasons of acknowledgements, the options of subscriptions but QoS.
+//! Lengths are computed first and every byte is written once. In 3.1.1, everything that only 5.0 has is left out:
+//! properties, the reasons of acknowledgements, the options of subscriptions but QoS.
 //!
 //! # Panics
-//! All but [`publish()`], when given what no peer would take, which is a mistake of ours: a text or binary field over
-//! [`FIELD_MAX`], a packet over [`REMAINING_LENGTH_MAX`](super::REMAINING_LENGTH_MAX),
-//! properties that the packet may not have, a packet id that does not go with the QoS. Topics and payloads
-//! from elsewhere have limits of their own, far below.
+//! All but [`publish()`], for values that no peer would accept, which is a mistake of ours: a text or binary field over
+//! [`FIELD_MAX`], a packet over [`REMAINING_LENGTH_MAX`](super::REMAINING_LENGTH_MAX), properties that the packet may not
+//! have, a packet id that does not fit the QoS. Topics and payloads of clients have limits of their own, far below.
 
 use super::decode::flag;
 use super::header::{DUP, RETAIN};
@@ -74,8 +73,8 @@ fn connect_flags(connect: &Connect<'_>) -> u8 {
     flags
 }
 
-/// CONNACK (section 3.2). Nothing is written in 3.1.1 when none of its return codes says this: then the
-/// connection is closed without one [MQTT-3.2.2-6 of 3.1.1].
+/// CONNACK (section 3.2). Nothing is written in 3.1.1 when none of its return codes fits: then the connection is closed
+/// without a CONNACK [MQTT-3.2.2-6 of 3.1.1].
 pub fn connack(out: &mut Vec<u8>, version: Version, connack: &ConnAck<'_>) {
     let code = match version {
         Version::V311 => connack.reason.connect_return_code(),
@@ -88,9 +87,8 @@ pub fn connack(out: &mut Vec<u8>, version: Version, connack: &ConnAck<'_>) {
     properties(out, version, &connack.properties, allowed(kind));
 }
 
-/// PUBLISH (section 3.3). Nothing is written where no packet can say it: it is longer than
-/// [`PACKET_BYTES_MAX`], its topic than [`FIELD_MAX`], or its packet id does not
-/// go with its QoS. So what others published cannot make it panic.
+/// PUBLISH (section 3.3). Nothing is written when no packet can carry it: it is longer than [`PACKET_BYTES_MAX`], its topic
+/// than [`FIELD_MAX`], or its packet id does not fit its QoS. So a message of another publisher cannot make it panic.
 pub fn publish(out: &mut Vec<u8>, version: Version, publish: &Publish<'_>) {
     out.reserve(publish_bytes(version, publish, publish.payload.len()));
     if publish_head(out, version, publish, publish.payload.len()) {
@@ -98,8 +96,8 @@ pub fn publish(out: &mut Vec<u8>, version: Version, publish: &Publish<'_>) {
     }
 }
 
-/// All of a PUBLISH but its payload, which follows from elsewhere with `payload_bytes`; the one in
-/// `publish` is not looked at. False, and nothing written, where [`publish`] writes nothing.
+/// All of a PUBLISH but its payload of `payload_bytes`, which the caller sends behind it; the payload in `publish` is
+/// ignored. False, and nothing written, where [`publish`] writes nothing.
 pub fn publish_head(
     out: &mut Vec<u8>,
     version: Version,
@@ -129,7 +127,7 @@ pub fn publish_head(
     true
 }
 
-/// Bytes of a whole PUBLISH, to hold against the receiver's Maximum Packet Size [MQTT-3.1.2-24].
+/// Bytes of a whole PUBLISH, to compare with the receiver's Maximum Packet Size [MQTT-3.1.2-24].
 pub fn publish_bytes(version: Version, publish: &Publish<'_>, payload_bytes: usize) -> usize {
     let len = publish_len(version, publish, payload_bytes);
     1 + variable_len(len) + len
@@ -301,7 +299,7 @@ pub fn auth(out: &mut Vec<u8>, auth: &Auth<'_>) {
     properties(out, Version::V5, &auth.properties, allowed(kind));
 }
 
-/// Whatever was decoded, as it would be written here: the same packet, perhaps in fewer bytes.
+/// Encodes a decoded packet again: the same packet, perhaps in fewer bytes.
 pub fn packet(out: &mut Vec<u8>, version: Version, packet: &Packet<'_>) {
     match packet {
         Packet::Connect(p) => connect(out, p),

@@ -1,10 +1,10 @@
-//! The ways in which a packet can be wrong by itself, each with its reason code. Nothing is decided here.
+//! The ways in which a single packet can be wrong, each with its reason code. Nothing is decided here.
 
 use super::{FilterError, PacketType, ReasonCode};
 use core::fmt;
 
-/// Why a packet was refused. The connection is closed, with [`reason`](Error::reason) where the version
-/// and the moment allow to tell (MQTT 5.0 section 4.13).
+/// Why a packet was refused. The connection is closed, with [`reason`](Error::reason) where the version and the moment
+/// allow a reason to be sent (MQTT 5.0 section 4.13).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Error {
     /// Packet type 0, or 15 in 3.1.1 (section 2.1.2).
@@ -15,7 +15,7 @@ pub enum Error {
     Qos,
     /// DUP with QoS 0 [MQTT-3.3.1-2].
     Dup,
-    /// A remaining length that no body of this type has, or of more than four bytes (section 2.1.4).
+    /// A remaining length that is impossible for this type, or of more than four bytes (section 2.1.4).
     RemainingLength,
     /// A packet over the limit, fixed header included, in bytes [MQTT-3.2.2-15].
     TooLarge {
@@ -52,7 +52,7 @@ pub enum Error {
     TopicNameMissing,
     /// Topic alias 0 [MQTT-3.3.2-8].
     TopicAlias,
-    /// A topic filter that is none (section 4.7, section 4.8.2).
+    /// An invalid topic filter (section 4.7, section 4.8.2).
     Filter(FilterError),
     /// SUBSCRIBE or UNSUBSCRIBE without a filter [MQTT-3.8.3-2, MQTT-3.10.3-2], SUBACK without a code.
     NoFilters,

@@ -14,7 +14,7 @@ pub struct Filter<'a> {
     pub filter: &'a str,
 }
 
-/// Why text is no topic filter.
+/// Why a text is not a topic filter.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FilterError {
     /// No characters at all [MQTT-4.7.3-1].
@@ -40,8 +40,8 @@ impl FilterError {
 }
 
 impl<'a> Filter<'a> {
-    /// Takes apart what SUBSCRIBE and UNSUBSCRIBE name. `$share` is for 5.0; clients of 3.1.1 are
-    /// served alike, which their specification leaves to servers (its section 4.7.2).
+    /// Takes apart a filter of SUBSCRIBE or UNSUBSCRIBE. `$share` is for 5.0; clients of 3.1.1 are served alike, which
+    /// their specification leaves to servers (its section 4.7.2).
     ///
     /// # Errors
     /// The first thing wrong with it.

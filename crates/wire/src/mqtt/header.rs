@@ -1,7 +1,7 @@
 //! The fixed header: packet type, flags and remaining length (MQTT 5.0 section 2.1).
 //!
-//! Invariant: what can be refused from the first bytes is refused then, before a body is waited for.
-//! Nothing is kept: with too few bytes the caller comes again from the packet's beginning.
+//! Invariant: a packet whose first bytes are wrong is refused then, before its body is awaited. There is no state: with too
+//! few bytes the caller calls again from the packet's beginning.
 
 use super::{Error, Qos};
 
@@ -87,7 +87,7 @@ pub struct Header {
 }
 
 impl Header {
-    /// What kind of packet follows.
+    /// The type of the packet.
     pub const fn kind(&self) -> PacketType {
         self.kind
     }
@@ -126,9 +126,9 @@ pub(super) const RETAIN: u8 = 0b0001;
 /// (section 3.1.2.11.4).
 ///
 /// # Errors
-/// The type or the flags are wrong (from the first byte alone), the remaining length is none, or the packet is
-/// too large. A remaining length in more bytes than it needs passes here: [`decode`](super::decode())
-/// refuses it in 5.0 [MQTT-1.5.5-1].
+/// The type or the flags are wrong (from the first byte alone), the remaining length is malformed, or the packet is too
+/// large. A remaining length in more bytes than it needs passes here: [`decode`](super::decode()) refuses it in 5.0
+/// [MQTT-1.5.5-1].
 pub fn fixed_header(
     bytes: &[u8],
     max_packet_bytes: usize,
@@ -176,7 +176,7 @@ fn check_flags(kind: PacketType, flags: u8) -> Result<(), Error> {
     }
 }
 
-/// The remaining length and how many bytes tell it (section 2.1.4).
+/// The remaining length and the number of its bytes (section 2.1.4).
 fn remaining_length(bytes: &[u8]) -> Result<Option<(u32, usize)>, Error> {
     let mut value = 0;
     for (at, &byte) in bytes.iter().take(4).enumerate() {

@@ -82,7 +82,7 @@ impl<'a> TopicFilters<'a> {
     }
 }
 
-/// Goes through a list of one filter or more; how many there were.
+/// Goes through a list of at least one filter; returns how many there are.
 fn read_all<'a>(
     rest: &mut Reader<'a>,
     mut one: impl FnMut(&mut Reader<'a>) -> Result<(), Error>,

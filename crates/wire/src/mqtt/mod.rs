@@ -1,17 +1,17 @@
 //! MQTT 3.1.1 and 5.0 (OASIS, 2014 and 2019): every control packet, from bytes and to bytes.
 //!
 //! * [`sniff()`] says from the first bytes whether a connection speaks MQTT.
-//! * [`fixed_header`] says how long the next packet is, [`decode()`] what it says. Nothing is copied or
-//!   allocated: text, payload, properties and lists are borrowed from the bytes and checked when decoded.
+//! * [`fixed_header`] gives the length of the next packet, [`decode()`] its content. Nothing is copied or allocated: text,
+//!   payload, properties and lists are borrowed from the bytes and checked when decoded.
 //! * [`encode`] appends packets of both directions, [`PropertyBuf`] makes their properties.
 //! * [`Filter`] takes a topic filter apart, `$share` included.
 //!
 //! Numbers in brackets are those of the normative statements, of 5.0 unless 3.1.1 is named.
 //!
-//! Invariants: no input panics; each refusal is an [`Error`] with the reason code to answer with; a decoded
-//! packet obeys every rule that can be seen from the packet alone; what is encoded decodes again to what it was.
-//! Deliberately absent: all that needs a memory of earlier packets (the first packet is CONNECT, packet ids in
-//! use, quotas, which aliases exist, what the server offers), and limits on topics, see [`crate::topic`].
+//! Invariants: no input panics; each refusal is an [`Error`] with the reason code to answer with; a decoded packet obeys
+//! every rule that can be checked on the packet alone; an encoded packet decodes to the same again. Deliberately absent:
+//! all that needs a memory of earlier packets (the first packet is CONNECT, packet ids in use, quotas, which aliases exist,
+//! what the server offers), and limits on topics, see [`crate::topic`].
 
 mod decode;
 pub mod encode;
@@ -45,7 +45,7 @@ pub use property_get::{SubscriptionIdentifiers, UserProperties};
 pub use reason::ReasonCode;
 pub use sniff::{Sniff, sniff};
 
-/// The longest remaining length that four bytes can tell, in bytes (section 2.1.4).
+/// The longest remaining length that four bytes can encode, in bytes (section 2.1.4).
 pub const REMAINING_LENGTH_MAX: usize = 268_435_455;
 
 /// The longest packet in bytes, its fixed header included.
@@ -58,8 +58,8 @@ pub const FIELD_MAX: usize = u16::MAX as usize;
 /// let hundreds of thousands through, and every one becomes a header line for subscribers over HTTP.
 pub const USER_PROPERTIES_MAX: usize = 128;
 
-/// Topic filters of one SUBSCRIBE or UNSUBSCRIBE. What a packet subscribes to is done in one turn of the
-/// server, which this bounds; clients with more send several packets.
+/// Topic filters of one SUBSCRIBE or UNSUBSCRIBE. The server handles a packet's subscriptions in one turn, which this
+/// bounds; clients with more send several packets.
 pub const FILTERS_MAX: usize = 1024;
 
 /// Which specification a connection follows, by the protocol version of its CONNECT (section 3.1.2.2).

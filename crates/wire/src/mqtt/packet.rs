@@ -1,5 +1,5 @@
-//! The control packets as values that borrow (MQTT 5.0 chapter 3). Decoding makes them, [`encode`](super::encode)
-//! takes them. What only 5.0 has is empty or at its default in 3.1.1.
+//! The control packets as values that borrow (MQTT 5.0 chapter 3). Decoding makes them, [`encode`](super::encode) takes
+//! them. Fields that only 5.0 has are empty or at their default in 3.1.1.
 
 use super::{
     Error, Filters, PacketType, Properties, Property, Qos, ReasonCode, ReasonCodes, TopicFilters,
@@ -7,7 +7,7 @@ use super::{
 };
 use core::num::NonZeroU16;
 
-/// Ties an acknowledgement to what it acknowledges (section 2.2.1).
+/// Links an acknowledgement to its packet (section 2.2.1).
 pub type PacketId = NonZeroU16;
 
 /// Any control packet.
@@ -53,7 +53,7 @@ impl Packet<'_> {
         }
     }
 
-    /// What a server asks of each packet that it receives: that a client may send it.
+    /// Checks, for a server, that a client may send this packet.
     ///
     /// # Errors
     /// CONNACK, SUBACK, UNSUBACK, PINGRESP; a PUBLISH with subscription identifiers [MQTT-3.3.4-6]; a DISCONNECT
@@ -82,17 +82,16 @@ impl Packet<'_> {
     }
 }
 
-/// Connection request (section 3.1). An empty client id and what follows from it is the server's affair
-/// (section 3.1.3.1); so are user name and password.
+/// Connection request (section 3.1). The server decides about an empty client id (section 3.1.3.1), user name and password.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Connect<'a> {
-    /// What the connection speaks from here on.
+    /// The version of the connection from here on.
     pub version: Version,
     /// Clean Start; Clean Session in 3.1.1, where it also ends the session with the connection.
     pub clean_start: bool,
     /// Keep Alive in seconds, 0 for none.
     pub keep_alive_s: u16,
-    /// Of the connection; those of the will are with it.
+    /// Properties of the connection; the will has its own.
     pub properties: Properties<'a>,
     /// Client Identifier; empty asks the server for one.
     pub client_id: &'a str,
@@ -104,14 +103,14 @@ pub struct Connect<'a> {
     pub password: Option<&'a [u8]>,
 }
 
-/// What is published when the connection ends without a farewell (section 3.1.2.5).
+/// The message that is published when the connection ends without a DISCONNECT (section 3.1.2.5).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Will<'a> {
     /// Will QoS.
     pub qos: Qos,
     /// Will Retain.
     pub retain: bool,
-    /// The will's, with its delay.
+    /// Properties of the will, with its delay.
     pub properties: Properties<'a>,
     /// Will Topic; a topic name.
     pub topic: &'a str,
@@ -124,9 +123,9 @@ pub struct Will<'a> {
 pub struct ConnAck<'a> {
     /// The server goes on with an earlier session; never with a failure.
     pub session_present: bool,
-    /// What came of the CONNECT; in 3.1.1 by its return code.
+    /// The outcome of the CONNECT; in 3.1.1 by its return code.
     pub reason: ReasonCode,
-    /// What the server offers.
+    /// Properties: what the server supports.
     pub properties: Properties<'a>,
 }
 
@@ -137,13 +136,13 @@ pub struct Publish<'a> {
     pub dup: bool,
     /// QoS.
     pub qos: Qos,
-    /// To a server: keep it. From a server: it was kept.
+    /// To a server: retain the message. From a server: it is a retained message.
     pub retain: bool,
     /// Topic Name; empty only with a topic alias.
     pub topic: &'a str,
-    /// There exactly when the QoS is not 0 [MQTT-2.2.1-2].
+    /// Present exactly when the QoS is not 0 [MQTT-2.2.1-2].
     pub packet_id: Option<PacketId>,
-    /// Of the message and this delivery.
+    /// Properties of the message and of this delivery.
     pub properties: Properties<'a>,
     /// Application Message.
     pub payload: &'a [u8],
@@ -152,9 +151,9 @@ pub struct Publish<'a> {
 /// PUBACK, PUBREC, PUBREL and PUBCOMP (sections 3.4 to 3.7).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Ack<'a> {
-    /// Of the PUBLISH.
+    /// The packet id of the PUBLISH.
     pub packet_id: PacketId,
-    /// What came of it; 3.1.1 knows only success.
+    /// The outcome; 3.1.1 knows only success.
     pub reason: ReasonCode,
     /// Reason string and user properties.
     pub properties: Properties<'a>,
@@ -222,7 +221,7 @@ pub struct Auth<'a> {
     pub properties: Properties<'a>,
 }
 
-/// What to send of retained messages when a subscription is made (section 3.8.3.1).
+/// Which retained messages to send when a subscription is made (section 3.8.3.1).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 #[repr(u8)]
 pub enum RetainHandling {
@@ -249,7 +248,7 @@ pub struct SubscribeOptions {
 }
 
 impl SubscribeOptions {
-    /// Those of 3.1.1, which has only the QoS.
+    /// The options of 3.1.1, which has only the QoS.
     pub const fn of(max_qos: Qos) -> Self {
         Self {
             max_qos,

@@ -1,6 +1,6 @@
 //! A checked view of a set of properties (MQTT 5.0 section 2.2.2).
 //!
-//! Invariant: a [`Properties`] holds only what passed the checks of its packet, so that its getters cannot
+//! Invariant: a [`Properties`] holds only properties that passed the checks of their packet, so that its getters cannot
 //! fail. It knows which properties it has; asking for an absent one reads nothing.
 
 use super::property::Kind::{Binary, Byte, Four, Pair, Text, Two, Variable};
@@ -12,7 +12,7 @@ use super::{Error, Property, Property as P, USER_PROPERTIES_MAX};
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Properties<'a> {
     pub(super) bytes: &'a [u8],
-    /// Which there are, as bits by identifier.
+    /// The properties that it has, as bits by identifier.
     pub(super) seen: u64,
 }
 
@@ -23,7 +23,7 @@ impl<'a> Properties<'a> {
         seen: 0,
     };
 
-    /// Reads the property length and checks what it holds.
+    /// Reads the property length and checks the properties.
     pub(super) fn read(
         reader: &mut Reader<'a>,
         allowed: u64,
@@ -58,7 +58,7 @@ impl<'a> Properties<'a> {
         Ok(Properties { bytes, seen })
     }
 
-    /// Those that stand in `bytes`, which [`Properties::iter`] gave one by one.
+    /// Properties in `bytes`, which [`Properties::iter`] gave one by one.
     pub fn stored(bytes: &'a [u8]) -> Self {
         let mut set = Properties { bytes, seen: 0 };
         set.seen = set
@@ -72,7 +72,7 @@ impl<'a> Properties<'a> {
         self.seen == 0
     }
 
-    /// Whether this one is there.
+    /// Whether this one is present.
     pub const fn has(&self, property: Property) -> bool {
         self.seen & property.bit() != 0
     }

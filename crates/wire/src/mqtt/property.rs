@@ -52,7 +52,7 @@ pub(super) enum Kind {
 }
 
 impl Property {
-    /// From its identifier. `None`: there is none such.
+    /// From its identifier. `None`: there is no such property.
     pub const fn from_id(id: u8) -> Option<Self> {
         Some(match id {
             0x01 => P::PayloadFormatIndicator,
@@ -134,7 +134,7 @@ pub(super) const fn set(properties: &[Property]) -> u64 {
     bits
 }
 
-/// What the will of a CONNECT may have (section 3.1.3.2).
+/// The properties that the will of a CONNECT may have (section 3.1.3.2).
 pub(super) const WILL: u64 = set(&[
     P::WillDelayInterval,
     P::PayloadFormatIndicator,
@@ -145,7 +145,7 @@ pub(super) const WILL: u64 = set(&[
     P::UserProperty,
 ]);
 
-/// What a packet of this type may have (table 2-4).
+/// The properties that a packet of this type may have (table 2-4).
 pub(super) const fn allowed(kind: PacketType) -> u64 {
     match kind {
         PacketType::Connect => set(&[
@@ -212,8 +212,8 @@ pub(super) const fn allowed(kind: PacketType) -> u64 {
     }
 }
 
-/// What may come more than once in a packet of this type: user properties, and in PUBLISH the identifiers
-/// of the subscriptions that match (section 3.3.2.3.8).
+/// The properties that may come more than once in a packet of this type: user properties, and in PUBLISH the identifiers of
+/// the subscriptions that match (section 3.3.2.3.8).
 pub(super) const fn repeatable(kind: PacketType) -> u64 {
     match kind {
         PacketType::Publish => set(&[P::UserProperty, P::SubscriptionIdentifier]),

@@ -23,8 +23,8 @@ impl core::error::Error for Unfit {}
 /// A set of properties that is being written. One of them serves many packets, with [`clear`](Self::clear) between.
 ///
 /// # Panics
-/// A property that was already written and may come once panics, and so does a value that the specification
-/// forbids (zero for the maxima and identifiers, a topic with wildcards): both are ours, not a peer's.
+/// Writing a property twice that may come only once panics, and so does a value that the specification forbids (zero for
+/// the maxima and identifiers, a topic with wildcards): both are mistakes of ours, not a peer's.
 #[derive(Clone, Debug, Default)]
 pub struct PropertyBuf {
     bytes: Vec<u8>,
@@ -42,7 +42,7 @@ impl PropertyBuf {
         }
     }
 
-    /// What was written so far.
+    /// The properties written so far.
     pub fn properties(&self) -> Properties<'_> {
         Properties {
             bytes: &self.bytes,
@@ -61,7 +61,7 @@ impl PropertyBuf {
     /// response topic, correlation data, content type and user properties in their order
     /// [MQTT-3.3.2-4, -15, -16, -17, -18, -20].
     ///
-    /// What is there already, and user properties past [`USER_PROPERTIES_MAX`], are left out.
+    /// Properties that are there already, and user properties past [`USER_PROPERTIES_MAX`], are left out.
     pub fn forward(&mut self, from: &Properties<'_>) -> &mut Self {
         for (property, item) in from.iter() {
             match property {
@@ -214,7 +214,7 @@ impl PropertyBuf {
         self.two(P::TopicAlias, value)
     }
 
-    /// Maximum QoS: 2 is said by leaving it out, and so writes nothing.
+    /// Maximum QoS: 2 is the default when it is absent, and so writes nothing.
     pub fn maximum_qos(&mut self, value: Qos) -> &mut Self {
         match value {
             Qos::ExactlyOnce => self,

@@ -155,7 +155,7 @@ impl<'a> Properties<'a> {
         UserProperties(self.only(P::UserProperty))
     }
 
-    /// Nothing to go through when it has none.
+    /// The properties to search: none when `property` is absent.
     fn only(&self, property: P) -> Properties<'a> {
         match self.has(property) {
             true => *self,

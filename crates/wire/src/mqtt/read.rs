@@ -2,7 +2,7 @@
 
 use super::{Error, PacketId};
 
-/// What is left of a body.
+/// The rest of a body.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Reader<'a>(pub &'a [u8]);
 

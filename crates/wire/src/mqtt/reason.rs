@@ -1,10 +1,10 @@
-//! Reason codes (MQTT 5.0 section 2.4) with the names of the specification, the places where each may
-//! stand, and the return codes of 3.1.1 that they stand for. Nothing is decided here.
+//! Reason codes (MQTT 5.0 section 2.4) with the names of the specification, the packets that each may be in, and the
+//! corresponding return codes of 3.1.1. Nothing is decided here.
 
 use super::{PacketType, Qos};
 use core::fmt;
 
-/// What came of a request, or why a connection ends. From 0x80 on it is a failure.
+/// The outcome of a request, or why a connection ends. From 0x80 on it is a failure.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct ReasonCode(pub(super) u8);
 
@@ -82,7 +82,7 @@ impl ReasonCode {
         self.0
     }
 
-    /// Whether it tells of a failure (section 2.4).
+    /// Whether it stands for a failure (section 2.4).
     pub const fn is_error(self) -> bool {
         self.0 >= 0x80
     }
@@ -132,8 +132,8 @@ impl ReasonCode {
         matches!(self.0, 0x00 | 0x04 | 0x80..=0x83 | 0x90 | 0x93..=0x99)
     }
 
-    /// The CONNACK return code of 3.1.1 (its section 3.2.2.3) that says the same. `None`: there is none,
-    /// and the connection is closed without a CONNACK [MQTT-3.2.2-6 of 3.1.1].
+    /// The CONNACK return code of 3.1.1 (its section 3.2.2.3) with the same meaning. `None`: there is none, and the
+    /// connection is closed without a CONNACK [MQTT-3.2.2-6 of 3.1.1].
     pub const fn connect_return_code(self) -> Option<u8> {
         match self.0 {
             0x00 => Some(0),

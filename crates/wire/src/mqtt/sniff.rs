@@ -1,13 +1,13 @@
 //! Whether a connection's first bytes are those of an MQTT CONNECT.
 //!
-//! MQTT 3.1 (`MQIsdp`) counts as MQTT, so that it is refused in its own language and not by another protocol's.
+//! MQTT 3.1 (`MQIsdp`) counts as MQTT, so that it is refused by an MQTT packet and not in another protocol.
 
-/// What the first bytes say.
+/// The protocol that the first bytes show.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Sniff {
     /// A CONNECT begins here.
     Mqtt,
-    /// Something else does.
+    /// Not a CONNECT.
     NotMqtt,
     /// Too few bytes to tell.
     More,

@@ -7,8 +7,8 @@ use super::{LineError, MAX_DEPTH};
 use alloc::vec::Vec;
 use memchr::memchr2;
 
-/// How many bytes after an escape are looked at one by one before the vector search starts again: in
-/// strings that hold JSON the next escape is near, and starting the search costs more than the look.
+/// How many bytes after an escape are checked one by one before the vector search starts again: in strings that hold JSON
+/// the next escape is near, and starting the search costs more than these checks.
 const NEAR: usize = 16;
 
 /// How many bytes are checked at once: two vectors of the smallest kind.
@@ -19,11 +19,11 @@ const STRIDE: usize = 32;
 pub(super) struct Text {
     pub(super) start: usize,
     pub(super) end: usize,
-    /// It holds escapes: its meaning is not its text.
+    /// It holds escapes, so that it has to be decoded.
     pub(super) escaped: bool,
 }
 
-/// Takes what a string with escapes means.
+/// Takes the decoded text of a string with escapes.
 pub(super) trait Sink {
     fn put(&mut self, bytes: &[u8]);
 }
@@ -67,7 +67,7 @@ impl<'a> Scan<'a> {
         self.skip(1);
     }
 
-    /// Goes on by bytes that the caller has seen.
+    /// Goes past bytes that the caller has checked.
     pub(super) const fn skip(&mut self, bytes: usize) {
         self.at += bytes;
         debug_assert!(self.at <= self.line.len());
@@ -105,7 +105,7 @@ impl<'a> Scan<'a> {
         }
     }
 
-    /// A string whose opening quote has been taken. When it has escapes `out` gets what it means.
+    /// A string whose opening quote has been taken. When it has escapes `out` gets the decoded text.
     pub(super) fn string(&mut self, out: &mut impl Sink) -> Result<Text, LineError> {
         let start = self.at;
         let Some(found) = memchr2(b'"', b'\\', self.rest()) else {
@@ -126,7 +126,7 @@ impl<'a> Scan<'a> {
         })
     }
 
-    /// The rest of a string from its first escape to the closing quote, which is left.
+    /// The rest of a string from its first escape to the closing quote, which is not taken.
     fn escaped(&mut self, start: usize, out: &mut impl Sink) -> Result<(), LineError> {
         out.put(&self.line[start..self.at]);
         loop {
@@ -153,8 +153,8 @@ impl<'a> Scan<'a> {
         }
     }
 
-    /// What is wrong with a string that has no end: with its content, if that is wrong too, as a line
-    /// ending that was not escaped cuts a line there.
+    /// The error of a string that has no end: that of its content, if that is wrong too, since an unescaped line ending
+    /// cuts a line there.
     #[cold]
     fn unclosed(&self, start: usize) -> LineError {
         check(&self.line[start..])
@@ -231,7 +231,7 @@ impl<'a> Scan<'a> {
             } else {
                 self.scalar(first)?;
             }
-            // A value ended, or the innermost level is empty: close what closes here.
+            // A value ended, or the innermost level is empty: close all levels that end here.
             loop {
                 if depth == 0 {
                     return Ok(());
@@ -282,7 +282,7 @@ impl<'a> Scan<'a> {
         Ok(())
     }
 
-    /// RFC 8259 section 6. Its size is the receivers' affair, as it is passed on as text.
+    /// RFC 8259 section 6. Its magnitude is left to the receivers, since it is passed on as text.
     fn number(&mut self) -> Result<(), LineError> {
         self.take(b"-");
         // Nothing but a fraction or an exponent follows a leading zero.
@@ -322,10 +322,10 @@ impl<'a> Scan<'a> {
     }
 }
 
-/// Whether the text between two quotes is UTF-8 without control characters. Nearly every one is ASCII,
-/// which the first pass settles in a few instructions for each vector.
+/// Whether the text between two quotes is UTF-8 without control characters. Nearly every text is ASCII, which the first
+/// pass decides in a few instructions for each vector.
 fn check(text: &[u8]) -> Result<(), LineError> {
-    // Counted from the space on, control characters wrap around to where all that is not ASCII is.
+    // Counted from the space on, control characters wrap around into the range of non-ASCII bytes.
     if most(text, |b| b.wrapping_sub(b' ')) < 0x80 - b' ' {
         return Ok(());
     }
@@ -335,8 +335,8 @@ fn check(text: &[u8]) -> Result<(), LineError> {
     core::str::from_utf8(text).map_or(Err(LineError::NotUtf8), |_| Ok(()))
 }
 
-/// The most that any byte measures. There is no way out before the end, which would keep the compiler from
-/// vectors, and what is left of the last stride is measured as part of a whole one.
+/// The greatest measure of any byte. The loop has no early exit, which would keep the compiler from vectors, and the rest
+/// after the last whole stride is measured as part of a whole one.
 #[inline]
 fn most(text: &[u8], measure: impl Fn(u8) -> u8) -> u8 {
     let most_of = |text: &[u8], most| text.iter().fold(most, |most: u8, &b| most.max(measure(b)));

@@ -1,7 +1,7 @@
 //! Writes WebSocket frames (RFC 6455 §5.2) and masks payloads (§5.3).
 //!
-//! Invariant: what is written here is always minimal and well-formed; lengths use the shortest
-//! encoding. Nothing here reads frames: see [`receive`](super::receive).
+//! Invariant: written frames are minimal and well-formed; lengths use the shortest encoding. Nothing here reads frames: see
+//! [`receive`](super::receive).
 
 use alloc::vec::Vec;
 
@@ -20,7 +20,7 @@ pub(super) const RSV1: u8 = 0x40;
 pub(super) const RSV23: u8 = 0x30;
 pub(super) const MASKED: u8 = 0x80;
 
-/// What a frame is (RFC 6455 §5.2, §11.8).
+/// The kind of a frame (RFC 6455 §5.2, §11.8).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Opcode {
     /// A later fragment of a message.
@@ -33,7 +33,7 @@ pub enum Opcode {
     Close,
     /// Asks for a pong.
     Ping,
-    /// Answers a ping, or is an unasked heartbeat.
+    /// Answers a ping, or is an unsolicited heartbeat.
     Pong,
 }
 

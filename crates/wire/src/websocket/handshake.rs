@@ -1,9 +1,8 @@
-//! What the opening handshake computes (RFC 6455 §4): the accept key, the extension
-//! permessage-deflate (RFC 7692 §7.1) and the subprotocol. The request itself is read by the HTTP
-//! codec.
+//! The computed parts of the opening handshake (RFC 6455 §4): the accept key, the extension permessage-deflate (RFC 7692
+//! §7.1) and the subprotocol. The request itself is read by the HTTP codec.
 //!
-//! Invariant: an extension offer is accepted only if it can be honoured to the letter; whatever is
-//! wrong with an offer declines that offer and nothing else.
+//! Invariant: an extension offer is accepted only if it can be honoured to the letter; an error in an offer declines that
+//! offer and nothing else.
 
 use alloc::vec::Vec;
 use base64::Engine;
@@ -17,7 +16,7 @@ const GUID: &[u8] = b"258EAFA5-E914-47DA-95CA-C5AB0DC85B11";
 /// The window we compress with, and the largest that an offer may name (RFC 7692 §7.1.2).
 const WINDOW_BITS: u8 = 15;
 
-/// Lenient in the last character's unused bits: hand-made keys set them, and nothing hangs on it.
+/// Lenient in the last character's unused bits: hand-made keys set them, and nothing depends on them.
 const BASE64: GeneralPurpose = GeneralPurpose::new(
     &STANDARD,
     GeneralPurposeConfig::new().with_decode_allow_trailing_bits(true),
@@ -54,11 +53,11 @@ pub struct DeflateOffer {
     pub client_no_context_takeover: bool,
     /// The largest window that the server may compress with, as a power of two.
     pub server_max_window_bits: Option<u8>,
-    /// The client can limit its window, perhaps to this size. Any suits us.
+    /// The client can limit its window, perhaps to this size. Any size suits us.
     pub client_max_window_bits: Option<Option<u8>>,
 }
 
-/// An accepted offer: what goes into the answer's `Sec-WebSocket-Extensions`.
+/// An accepted offer: the content of the answer's `Sec-WebSocket-Extensions`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DeflateAnswer {
     /// The offer named the server's window, so the answer must (RFC 7692 §7.1.2.1).
@@ -135,8 +134,7 @@ pub fn choose_subprotocol<'a>(
         })
 }
 
-/// Appends a client's opening request (RFC 6455 §4.1), for our own tools. What goes in must hold no
-/// line breaks.
+/// Appends a client's opening request (RFC 6455 §4.1), for our own tools. The arguments must hold no line breaks.
 pub fn write_client_request(
     out: &mut Vec<u8>,
     host: &str,

@@ -1,4 +1,4 @@
-//! Reads frame headers and enforces all that RFC 6455 says about them alone.
+//! Reads frame headers and enforces all rules of RFC 6455 about the headers alone.
 //!
 //! Invariant: checks run in the order of the bytes, each as soon as its byte is there, so that the
 //! same stream gives the same violation however it is cut. Payloads are not looked at here.
@@ -20,7 +20,7 @@ pub(super) struct Frame {
     pub(super) received: usize,
 }
 
-/// The fragmented message that a header arrives in the middle of.
+/// The unfinished fragmented message that a frame may continue.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Fragmented {
     /// Payload bytes of its frames so far.
@@ -28,8 +28,8 @@ pub(super) struct Fragmented {
     pub(super) deflated: bool,
 }
 
-/// Reads a header from the beginning of `bytes`: the frame and the header's size, or `None` when it
-/// is cut off but right so far.
+/// Reads a header from the beginning of `bytes`: the frame and the header's size, or `None` when it is incomplete but right
+/// so far.
 pub(super) fn parse(
     bytes: &[u8],
     open: Option<Fragmented>,
@@ -111,8 +111,7 @@ fn first_byte(
     Ok((opcode, fin, rsv1))
 }
 
-/// The payload length and how many extra bytes told it (RFC 6455 §5.2: the shortest encoding, top
-/// bit clear).
+/// The payload length and the number of extra bytes that encode it (RFC 6455 §5.2: the shortest encoding, top bit clear).
 fn length(short: u8, bytes: &[u8]) -> Result<Option<(u64, usize)>, Violation> {
     let (len, size, least) = match short {
         LENGTH_16 => match bytes.first_chunk::<2>() {
@@ -138,9 +137,9 @@ fn length(short: u8, bytes: &[u8]) -> Result<Option<(u64, usize)>, Violation> {
     Ok(Some((len, size)))
 }
 
-/// How many payload bytes one message may have on the wire. Compression makes random bytes longer:
-/// zlib's own bound for its least memory is an eighth more, so a message that fits uncompressed
-/// is not refused for how it was packed. What it inflates to is limited separately.
+/// How many payload bytes one message may have on the wire. Compression makes random bytes longer: zlib's own bound for its
+/// least memory is an eighth more, so a message that fits uncompressed is not refused because it was compressed. The
+/// inflated size is limited separately.
 fn wire_limit(config: &Config, deflated: bool) -> usize {
     /// For the headers of the blocks of very small messages.
     const SMALL: usize = 64;

@@ -5,8 +5,7 @@
 //! * [`handshake`] computes the accept key and negotiates extensions and subprotocols.
 //!
 //! Invariant: a connection whose last frame and last message are complete has no state here.
-//! This module does not answer pings, run the closing handshake or time anything: that is decided
-//! by whoever owns the connection.
+//! This module does not answer pings, run the closing handshake or time anything: the owner of the connection does.
 
 pub mod frame;
 pub mod handshake;

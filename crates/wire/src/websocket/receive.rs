@@ -1,13 +1,13 @@
 //! The receiving side of RFC 6455, for servers and clients: bytes to events.
 //!
-//! Call [`next`] with what arrived, again with what it did not consume, and so on until it consumed
-//! all and has no event. A whole unfragmented frame is unmasked in place and handed out as a slice
-//! of the input; then nothing is allocated. Only an unfinished frame or a fragmented or compressed
-//! message has state, a [`Partial`], which the call after the one that finished it frees.
+//! Call [`next`] with the received bytes, again with those that it did not consume, and so on until it consumed all and has
+//! no event. A whole unfragmented frame is unmasked in place and handed out as a slice of the input; then nothing is
+//! allocated. Only an unfinished frame or a fragmented or compressed message has state, a [`Partial`], which is freed by
+//! the call after the one that finished it.
 //!
-//! Invariants: the events and the violation do not depend on how the bytes are cut. Memory
-//! grows with what arrived, never with what a header announces. A frame over the limit is refused from its
-//! header. Text is checked as it arrives; compressed text when its message is whole.
+//! Invariants: the events and the violation do not depend on how the bytes are cut. Memory grows with the bytes that
+//! arrived, never with the length that a header announces. A frame over the limit is refused from its header. Text is
+//! checked as it arrives; compressed text when its message is whole.
 //!
 //! After [`Event::Close`] or a [`Violation`] the caller stops reading; nothing here remembers it.
 
@@ -21,7 +21,7 @@ use alloc::vec::Vec;
 use core::ops::Range;
 use core::str;
 
-/// Which end of the connection receives.
+/// The receiving end of the connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Role {
     /// Frames must be masked (RFC 6455 §5.1).
@@ -30,10 +30,10 @@ pub enum Role {
     Client,
 }
 
-/// What holds for a connection.
+/// The settings of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Config {
-    /// Which end this is.
+    /// The end that receives.
     pub role: Role,
     /// The longest message in bytes, after inflating.
     pub message_bytes: usize,
@@ -41,14 +41,14 @@ pub struct Config {
     pub deflate: bool,
 }
 
-/// What arrived.
+/// A received message or control frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Event<'a> {
     /// A whole text message; it is UTF-8.
     Text(&'a [u8]),
     /// A whole binary message.
     Binary(&'a [u8]),
-    /// A ping; its bytes belong into the pong.
+    /// A ping; the pong must carry its bytes.
     Ping(&'a [u8]),
     /// A pong.
     Pong(&'a [u8]),
@@ -61,10 +61,10 @@ pub enum Event<'a> {
     },
 }
 
-/// How far one call came.
+/// The result of one call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Step<'a> {
-    /// Bytes of the input that are done with.
+    /// Bytes of the input that were consumed.
     pub consumed: usize,
     /// The event that ended there. `None`: all was consumed and more bytes are needed.
     pub event: Option<Event<'a>>,
@@ -76,7 +76,7 @@ pub struct Partial {
     /// The beginning of a header that is cut off.
     head: [u8; HEADER_MAX],
     head_len: u8,
-    /// What the last call handed out and this one frees.
+    /// The payload that the last call handed out and this one frees.
     given: Given,
     /// The frame whose payload is incomplete.
     frame: Option<Frame>,
@@ -110,7 +110,7 @@ enum Found {
     Held(Opcode),
 }
 
-/// Reads the next event from `input`, whose bytes it may change up to what it consumed.
+/// Reads the next event from `input`, whose consumed bytes it may change.
 ///
 /// # Errors
 ///
@@ -181,8 +181,8 @@ fn advance(
     }
 }
 
-/// Reads a header from what is held of it and the input: the frame, and how many bytes of the input
-/// it took. `None`: all was taken and held.
+/// Reads a header from its held bytes and the input: the frame, and how many bytes of the input it took. `None`: all were
+/// taken and held.
 fn read_head(
     partial: &mut Option<Box<Partial>>,
     input: &[u8],
@@ -213,7 +213,7 @@ fn read_head(
     }
 }
 
-/// Whether the frame's payload is an event by itself, without anything from before or to undo.
+/// Whether the frame's payload is an event by itself: it continues no message and needs no inflating.
 fn stands_alone(frame: &Frame) -> bool {
     frame.fin && !frame.deflated && frame.opcode != Opcode::Continuation
 }
@@ -269,13 +269,13 @@ impl Partial {
         size_of::<Self>() + self.control.capacity() + message
     }
 
-    /// Bytes that came of the message that has begun, or of the control frame where there is none: they grow until it is whole.
+    /// Bytes received of the unfinished message, or else of the control frame: they grow until it is whole.
     pub fn received_bytes(&self) -> usize {
         let begun = self.message.as_ref();
         usize::from(self.head_len) + begun.map_or(self.control.len(), |m| m.bytes.len())
     }
 
-    /// Forgets what the last call handed out. True when nothing is left.
+    /// Frees the payload that the last call handed out. True when nothing is left.
     fn settle(&mut self) -> bool {
         match self.given {
             Given::Nothing => {}

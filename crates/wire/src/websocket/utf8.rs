@@ -1,9 +1,9 @@
-//! Checks UTF-8 that arrives in pieces. Invariant: an error is told with the first byte that can
-//! not be part of a well-formed text any more (as RFC 6455 §8.1 allows), not at the text's end.
+//! Checks UTF-8 that arrives in pieces. Invariant: an error is reported with the first byte that can not be part of a
+//! well-formed text any more (as RFC 6455 §8.1 allows), not at the text's end.
 
 use core::str;
 
-/// What a piece of text left unfinished: at most three bytes of a character.
+/// The unfinished character at the end of a piece of text: at most three bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Utf8 {
     pending: [u8; 4],
@@ -11,7 +11,7 @@ pub(super) struct Utf8 {
 }
 
 impl Utf8 {
-    /// Takes the next piece. False when the text is not UTF-8 whatever follows.
+    /// Takes the next piece. False when no continuation can make the text UTF-8.
     pub(super) fn feed(&mut self, mut piece: &[u8]) -> bool {
         while self.len > 0 {
             let Some((&byte, rest)) = piece.split_first() else {

@@ -1,5 +1,5 @@
-//! Of every packet in both versions: it comes back as it was sent, however the bytes are cut. Of any bytes:
-//! they never panic, and what is accepted is written to something that means the same.
+//! Every packet in both versions comes back as it was sent, however the bytes are cut. Arbitrary bytes never panic, and
+//! accepted ones are written again with the same meaning.
 
 mod oracle;
 mod packets;
@@ -25,12 +25,12 @@ fn first(version: Version, bytes: &[u8]) -> Result<Option<(Packet<'_>, usize)>, 
     }
 }
 
-/// Never panics; what is accepted means the same when written again, and is then written for good.
+/// Never panics; an accepted packet means the same when written again, and further writing does not change it.
 fn survives(version: Version, bytes: &[u8]) {
     let Ok(Some((packet, _))) = first(version, bytes) else {
         return;
     };
-    // A CONNECT is of the version that it names.
+    // A CONNECT is read in the version that it names.
     let (mut once, mut twice) = (Vec::new(), Vec::new());
     encode::packet(&mut once, version, &packet);
     let (again, len) = first(version, &once).unwrap().unwrap();

@@ -1,5 +1,5 @@
-//! Another implementation's opinion (mqtt-protocol-core): it takes every packet that we write and writes back
-//! the same; and what it takes of damaged packets and we refuse, or the other way round, is a known difference.
+//! Comparison with another implementation (mqtt-protocol-core): it takes every packet that we write and writes back the
+//! same; and where only one of us accepts a damaged packet, it is a known difference.
 
 use crate::packets::{packets, versions};
 use crore_wire::mqtt::{Error, Packet, ReasonCode, Version, decode, fixed_header};
@@ -8,7 +8,7 @@ use mqtt_protocol_core::mqtt::result_code::MqttError;
 use proptest::prelude::*;
 use proptest::sample::Index;
 
-/// What the other makes of a body: the whole packet as it would write it.
+/// The other implementation's reading of a body: the whole packet as it would write it.
 fn theirs(version: Version, first: u8, body: &[u8]) -> Result<Vec<u8>, MqttError> {
     /// Parses with one of its types and wants all bytes used.
     macro_rules! parse {
@@ -51,8 +51,8 @@ fn theirs(version: Version, first: u8, body: &[u8]) -> Result<Vec<u8>, MqttError
     }
 }
 
-/// What we take and the other refuses: a password without a user name, which 5.0 allows (section 3.1.2.9), and
-/// Bad authentication method in DISCONNECT, which the table of section 2.4 lists.
+/// Packets that only we accept: a password without a user name, which 5.0 allows (section 3.1.2.9), and Bad authentication
+/// method in DISCONNECT, which the table of section 2.4 lists.
 fn only_ours(packet: &Packet<'_>) -> bool {
     match packet {
         Packet::Connect(connect) => connect.password.is_some() && connect.user_name.is_none(),
@@ -63,7 +63,7 @@ fn only_ours(packet: &Packet<'_>) -> bool {
     }
 }
 
-/// What we refuse and the other takes, where it leaves the check to its caller.
+/// Errors of packets that only the other accepts, where it leaves the check to its caller.
 fn only_theirs(error: Error) -> bool {
     matches!(
         error,

@@ -1,5 +1,4 @@
-//! Any packet of either version, owned: how proptest makes it, its bytes by the encoders, and whether a
-//! decoded packet says the same.
+//! Any packet of either version, owned: a proptest strategy for it, its encoding, and a comparison with a decoded packet.
 
 use crate::props::{self, Props};
 use crore_wire::mqtt::Version::{V5, V311};
@@ -165,7 +164,7 @@ impl Owned {
         }
     }
 
-    /// Panics unless `packet` says what this says.
+    /// Panics unless `packet` is the same packet.
     pub fn assert_is(&self, packet: &Packet<'_>) {
         match (self, packet) {
             (Owned::Connect { props, will, .. }, Packet::Connect(connect)) => {

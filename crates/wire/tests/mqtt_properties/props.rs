@@ -1,5 +1,5 @@
-//! Properties by identifier and value: which packets may have them (a table of the tests' own), how they are
-//! built, and what the getters say of them.
+//! Properties by identifier and value: which packets may have them (a table of the tests' own), how they are built, and the
+//! getters' values.
 
 use crate::packets::{bytes, texts, topics};
 use crore_wire::mqtt::{Properties, PropertyBuf, Qos, Version};
@@ -106,7 +106,7 @@ impl Props {
         buf
     }
 
-    /// Panics unless the getters of `found` say what this says, and have what it does not have as absent.
+    /// Panics unless the getters of `found` return these values, and nothing for all other properties.
     pub fn assert_is(&self, found: &Properties<'_>) {
         let ids: Vec<u8> = found.iter().map(|(property, _)| property.id()).collect();
         assert!(self.0.iter().map(|(id, _)| id).eq(&ids));
@@ -191,7 +191,7 @@ fn get_number(found: &Properties<'_>, id: u8) -> Option<u32> {
     }
 }
 
-/// What an absent property means, where the specification gives it one value.
+/// The value that an absent property has, where the specification gives it one.
 fn default(id: u8) -> Option<u32> {
     match id {
         0x17 | 0x25 | 0x28..=0x2A => Some(1),

@@ -1,8 +1,8 @@
 //! One subscriber: the bytes of its connection in, requests and pongs out, every message into its [`Track`].
 //!
 //! It behaves as a browser or a careful script does: it keeps the newest position that it read whole, and names
-//! it when it comes back. Nothing here touches a socket, so that any split of the bytes can be tried. What the
-//! server may not say is an error with a reason, and ends the run as a failure.
+//! it when it comes back. Nothing here touches a socket, so that any split of the bytes can be tried. An answer that
+//! the server must not give is an error with a reason, and ends the run as a failure.
 
 mod read;
 
@@ -10,12 +10,13 @@ use std::fmt::Write;
 
 use super::track::{Counts, Track};
 use super::world::{Part, Transport, World, read_payload};
-use crate::subscribe::parse;
+use crate::client::request;
+use crate::measure::add::add;
 
 /// Broken promises that are kept in words.
 const BROKEN_MAX: usize = 20;
 
-/// What the client does next.
+/// The client's next step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Next {
     /// It goes on.
@@ -24,10 +25,10 @@ pub enum Next {
     Return,
 }
 
-/// What a client did and met, besides messages.
+/// Counts of a client's deeds and of the answers that it met, besides messages.
 #[derive(Clone, Debug, Default)]
 pub struct Met {
-    /// What the tracks counted.
+    /// The counts of the tracks.
     pub counts: Counts,
     /// Connections that were answered.
     pub opened: u64,
@@ -53,14 +54,11 @@ impl Met {
     /// Adds what another has met.
     pub fn merge(&mut self, other: &Met) {
         self.counts.merge(&other.counts);
-        self.opened += other.opened;
-        self.resumed += other.resumed;
-        self.ended += other.ended;
-        self.closed_for_gap += other.closed_for_gap;
-        self.turned_away += other.turned_away;
-        self.empty_polls += other.empty_polls;
-        self.corrupt += other.corrupt;
-        self.misdelivered += other.misdelivered;
+        add!(
+            self, other;
+            opened, resumed, ended, closed_for_gap, turned_away, empty_polls, corrupt,
+            misdelivered
+        );
         self.broken.extend_from_slice(&other.broken);
     }
 
@@ -106,7 +104,7 @@ impl Client {
     pub fn new(part: Part, world: &World) -> Client {
         let track = |topic: &u32| {
             let mut track = Track::default();
-            // Who begins with the oldest message of a log that keeps everything gets everything.
+            // A client that asks for the oldest message of a log which keeps everything must get every message.
             if !part.live && world.topics[*topic as usize].kind.kept() == u32::MAX {
                 track.promise(1);
             }
@@ -135,12 +133,12 @@ impl Client {
     }
 
     fn ask(&mut self, world: &World) {
-        let mut text = String::with_capacity(256);
+        let mut target = String::with_capacity(256);
         let mut separator = '?';
-        text.push_str("GET /sub");
+        target.push_str("/sub");
         for topic in &self.part.topics {
             let name = &world.topics[*topic as usize].name;
-            write!(text, "{separator}topic={name}").expect("a String takes all");
+            write!(target, "{separator}topic={name}").expect("a String takes all");
             separator = '&';
         }
         let since = match (&self.position, self.part.transport) {
@@ -150,29 +148,21 @@ impl Client {
             (None, _) => "oldest",
         };
         if !since.is_empty() {
-            write!(text, "&since={since}").expect("a String takes all");
+            write!(target, "&since={since}").expect("a String takes all");
         }
-        text.push_str(" HTTP/1.1\r\nHost: localhost\r\n");
-        match (self.part.transport, &self.position) {
-            (Transport::Ws, _) => write!(
-                text,
-                "Upgrade: websocket\r\nConnection: Upgrade\r\nSec-WebSocket-Version: 13\r\n\
-                 Sec-WebSocket-Protocol: ws+meta.nchan\r\nSec-WebSocket-Key: {}\r\n",
-                parse::KEY
-            )
-            .expect("a String takes all"),
-            (Transport::Sse, position) => {
-                text.push_str("Accept: text/event-stream\r\n");
-                if let Some(position) = position {
-                    write!(text, "Last-Event-ID: {position}\r\n").expect("a String takes all");
-                }
+        let lines = match (self.part.transport, &self.position) {
+            (Transport::Ws, _) => {
+                self.out = request::upgrade("localhost", &target, Some("ws+meta.nchan"));
+                return;
             }
-            (Transport::Poll, Some(tag)) => {
-                write!(text, "If-None-Match: {tag}\r\n").expect("a String takes all");
+            (Transport::Sse, None) => "Accept: text/event-stream\r\n".into(),
+            (Transport::Sse, Some(position)) => {
+                format!("Accept: text/event-stream\r\nLast-Event-ID: {position}\r\n")
             }
-            (Transport::Poll, None) => {}
-        }
-        text.push_str("\r\n");
+            (Transport::Poll, Some(tag)) => format!("If-None-Match: {tag}\r\n"),
+            (Transport::Poll, None) => String::new(),
+        };
+        let text = format!("GET {target} HTTP/1.1\r\nHost: localhost\r\n{lines}\r\n");
         self.out.extend_from_slice(text.as_bytes());
     }
 

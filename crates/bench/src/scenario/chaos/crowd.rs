@@ -11,7 +11,7 @@ use anyhow::Result;
 
 use super::client::{Client, Met, Next};
 use super::world::World;
-use crate::payload::Random;
+use crate::measure::payload::Random;
 use crate::sys::{self, Dial, Epoll, Interest};
 
 /// Bytes of one read.
@@ -24,19 +24,19 @@ const TURN: Duration = Duration::from_millis(20);
 const AWAY_NS: (u64, u64) = (3_000_000_000, 300_000_000);
 /// First connections a second, of one thread.
 const OPENING_PER_S: u64 = 2_000;
-/// Time between two looks at who has everything.
+/// Time between two looks at which clients have everything.
 const LOOK_NS: u64 = 100_000_000;
 /// Reasons that are kept in words.
 const REASONS_MAX: usize = 10;
 
-/// What a thread of clients saw.
+/// The results of a thread of clients.
 #[derive(Default)]
 pub struct Seen {
     /// All clients together.
     pub met: Met,
     /// Connections that ended before their time.
     pub lost_connections: u64,
-    /// What the server may not say, in words; the first few.
+    /// Answers that the server must not give, in words; the first few.
     pub violations: Vec<String>,
 }
 
@@ -199,11 +199,7 @@ impl<'a> Crowd<'a> {
                 Err(_) => return self.lost(seat),
             }
         }
-        let wanted = if row.client.out.is_empty() {
-            Interest::Read
-        } else {
-            Interest::ReadWrite
-        };
+        let wanted = Interest::reading(!row.client.out.is_empty());
         if wanted != row.watched {
             row.watched = wanted;
             if self.epoll.modify(row.fd, wanted, seat as u64).is_err() {

@@ -2,7 +2,7 @@
 //!
 //! A topic belongs to one publisher, which goes on to the topic's next message when the last one is acknowledged.
 //! A request whose connection is cut, or whose answer does not come, is sent again with the same `Idempotency-Key`
-//! until it is answered; a batch has a key for each line. So what was published is known to the message.
+//! until it is answered; a batch has a key for each line. So every published message is known.
 
 use std::collections::VecDeque;
 use std::net::SocketAddr;
@@ -14,8 +14,8 @@ use anyhow::Result;
 use serde_json::{Value, json};
 
 use super::world::{World, write_payload};
-use crate::payload::Random;
-use crate::subscribe::parse;
+use crate::client::parse;
+use crate::measure::payload::Random;
 use crate::sys::{self, Dial, Epoll, Interest};
 
 /// Publishers.
@@ -35,7 +35,7 @@ const SHARES: (u32, u32) = (5, 15);
 /// Reasons that are kept in words.
 const REASONS_MAX: usize = 10;
 
-/// What the publishers did.
+/// The results of the publishers.
 #[derive(Clone, Debug, Default)]
 pub struct Fed {
     /// Messages that were acknowledged.
@@ -43,7 +43,7 @@ pub struct Fed {
     requests: u64,
     retries: u64,
     replayed: u64,
-    /// What the server may not say, in words; the first few.
+    /// Answers that the server must not give, in words; the first few.
     pub violations: Vec<String>,
 }
 
@@ -291,11 +291,7 @@ impl<'a> Feed<'a> {
                 Err(_) => return self.retry(index),
             }
         }
-        let interest = if publisher.sent < publisher.request.len() {
-            Interest::ReadWrite
-        } else {
-            Interest::Read
-        };
+        let interest = Interest::reading(publisher.sent < publisher.request.len());
         if self.epoll.modify(fd, interest, index as u64).is_err() {
             self.retry(index);
         }
@@ -363,7 +359,7 @@ impl<'a> Feed<'a> {
         }
     }
 
-    /// The server said what it may not. The messages count as published: they are missed if they do not come.
+    /// The server gave an answer that it must not give. The messages count as published: they are missed if they do not come.
     fn violation(&mut self, index: usize, reason: String) {
         if self.fed.violations.len() < REASONS_MAX {
             self.fed.violations.push(reason);

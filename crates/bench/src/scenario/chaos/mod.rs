@@ -10,25 +10,24 @@ mod client;
 mod crowd;
 mod feed;
 mod outcome;
+mod play;
 mod proxy;
 mod track;
 mod world;
 
 use std::net::SocketAddr;
 use std::sync::atomic::Ordering::Relaxed;
-use std::sync::{OnceLock, mpsc};
-use std::thread::ScopedJoinHandle;
-use std::time::{Duration, Instant};
+use std::sync::mpsc;
 
-use anyhow::{Context, Result, anyhow, ensure};
+use anyhow::{Context, Result, ensure};
 use serde_json::{Value, json};
 
-use super::rig::{Kind, Server, Setting, shards_for};
-use super::{Moment, RunArgs, pause, watch};
+use crate::rig::{Kind, Moment, RunArgs, Server, Setting, watch};
 use crate::{report, sys};
-pub use crowd::Crowd;
 pub use feed::Feed;
 pub use outcome::Outcome;
+use play::{Guard, joined, whole};
+pub use play::{finish, opened, play, until};
 use proxy::{Done, Proxy};
 pub use world::World;
 
@@ -40,30 +39,16 @@ const SECONDS: f64 = 300.0;
 const RATE: f64 = 100.0;
 /// Clients of one proxy thread, which has two descriptors for each, some of them those of ghosts.
 const PER_PROXY: u32 = 8_000;
-/// Clients of one thread.
-pub const PER_CROWD: u32 = 15_000;
-/// How long the opening, the last acknowledgements and the last messages may take.
-const PATIENCE: Duration = Duration::from_secs(30);
-/// Seconds that all clients are connected before the last messages: a request may still be on its way to the home.
-const REST_S: f64 = 2.0;
-/// How often the main thread looks around.
-const LOOK: Duration = Duration::from_millis(50);
 
 /// Runs the scenario.
 pub fn run(args: &RunArgs) -> Result<Value> {
     let connections = args.connections.unwrap_or(CONNECTIONS);
     let seconds = args.duration.unwrap_or(SECONDS);
     let rate = args.rate.unwrap_or(RATE);
-    let setting = Setting {
-        kind: Kind::Crore,
-        shards: args.shards.unwrap_or(shards_for(connections, 1, 2)),
-        ports: 1,
-        keep: 0,
-    };
-    let mut server = Server::start_with(args, setting, &world::settings(args.accepts()))?;
+    let setting = Setting::new(Kind::Crore, args.shards_for(connections, 1, 2), 0);
+    let mut server = Server::start_with(args, setting, &world::settings(args.accepts()), None)?;
     let world = World::new(args.seed, connections);
     let address = server.addresses[0];
-    let ports = OnceLock::<Vec<SocketAddr>>::new();
     let before = Moment::of(&mut server)?;
     let (outcome, samples) = std::thread::scope(|scope| {
         let (tell, told) = mpsc::channel();
@@ -76,29 +61,18 @@ pub fn run(args: &RunArgs) -> Result<Value> {
             })
             .collect();
         drop(tell);
-        let ports = ports.get_or_init(|| told.iter().take(count as usize).collect());
+        let ports: Vec<SocketAddr> = told.iter().take(count as usize).collect();
         ensure!(ports.len() == count as usize, "a proxy did not start");
-        let shared = &world;
-        let crowds: Vec<_> = (0..connections)
-            .step_by(PER_CROWD as usize)
-            .map(|first| {
-                let count = PER_CROWD.min(connections - first);
-                scope
-                    .spawn(move || whole(shared, || Crowd::new(shared, ports, first, count)?.run()))
-            })
-            .collect();
-        let feed = scope.spawn(move || whole(shared, || Feed::new(shared, ports)?.run(rate)));
-        let samples = phases(&world, &mut server, connections, seconds);
+        let played = play(&world, &ports, connections, rate, || {
+            phases(&world, &mut server, connections, seconds)
+        });
         drop(guard);
-        let mut outcome = Outcome::default();
+        let mut done = Done::default();
         for proxy in proxies {
-            outcome.done.merge(&joined(proxy)?);
+            done.merge(&joined(proxy)?);
         }
-        for crowd in crowds {
-            outcome.seen.merge(joined(crowd)?);
-        }
-        outcome.fed = joined(feed)?;
-        Ok::<_, anyhow::Error>((outcome, samples?))
+        let (outcome, samples) = played?;
+        Ok::<_, anyhow::Error>((Outcome { done, ..outcome }, samples))
     })?;
     let after = Moment::of(&mut server)?;
     say(&outcome);
@@ -125,29 +99,6 @@ pub fn run(args: &RunArgs) -> Result<Value> {
     Ok(Value::Object(result))
 }
 
-/// Ends the threads, whatever ends the run.
-pub struct Guard<'a>(pub &'a World);
-
-impl Drop for Guard<'_> {
-    fn drop(&mut self) {
-        self.0.stop.store(true, Relaxed);
-    }
-}
-
-/// Runs a thread's body; an error ends the others too.
-pub fn whole<T>(world: &World, body: impl FnOnce() -> Result<T>) -> Result<T> {
-    let result = body();
-    if result.is_err() {
-        world.stop.store(true, Relaxed);
-    }
-    result
-}
-
-/// What a thread brought back.
-pub fn joined<T>(thread: ScopedJoinHandle<'_, Result<T>>) -> Result<T> {
-    thread.join().map_err(|_| anyhow!("a thread panicked"))?
-}
-
 fn relay(
     world: &World,
     server: SocketAddr,
@@ -159,19 +110,14 @@ fn relay(
     proxy.run()
 }
 
-/// Opens, lets the network fail, mends it, and waits until everybody has the last message.
+/// Opens, lets the network fail, mends it, and waits until all clients have the last message.
 fn phases(
     world: &World,
     server: &mut Server,
     connections: u32,
     seconds: f64,
 ) -> Result<Vec<Value>> {
-    let all_live = || world.live.load(Relaxed) == connections;
-    ensure!(
-        until(world, all_live)?,
-        "only {} clients opened",
-        world.live.load(Relaxed)
-    );
+    opened(world, connections)?;
     report::note(&format!(
         "{connections} clients are connected; faults for {seconds} s"
     ));
@@ -180,34 +126,17 @@ fn phases(
     let samples = watch(server, seconds)?;
     world.feeding.store(false, Relaxed);
     world.faults.store(false, Relaxed);
-    let settled = until(world, || all_live() && Feed::all_idle(world))?;
+    let settled = until(world, || {
+        world.live.load(Relaxed) == connections && Feed::all_idle(world)
+    })?;
     ensure!(
         settled,
         "long after the last fault {} of {connections} clients are connected, publishers idle: {}",
         world.live.load(Relaxed),
         Feed::all_idle(world)
     );
-    pause(REST_S);
-    world.closing.store(true, Relaxed);
-    pause(REST_S);
-    until(world, || Feed::all_idle(world))?;
-    // Whoever is not complete in time has lost something, which the tracks will say.
-    until(world, || world.complete.load(Relaxed) == connections)?;
-    pause(REST_S);
+    finish(world, connections)?;
     Ok(samples)
-}
-
-/// Waits for something, and says whether it came in time.
-pub fn until(world: &World, there: impl Fn() -> bool) -> Result<bool> {
-    let begin = Instant::now();
-    while !there() {
-        ensure!(!world.stop.load(Relaxed), "a thread ended");
-        if begin.elapsed() > PATIENCE {
-            return Ok(false);
-        }
-        std::thread::sleep(LOOK);
-    }
-    Ok(true)
 }
 
 /// How many topics there are of each kind, with what their logs keep.

@@ -1,4 +1,4 @@
-//! What the threads of a run brought back, and what is said and kept of it.
+//! The results of a run's threads, and the report that is made of them.
 
 use std::sync::atomic::Ordering::Relaxed;
 
@@ -10,7 +10,7 @@ use super::proxy::Done;
 use super::world::World;
 use crate::report;
 
-/// What the threads brought back.
+/// The results of a run's threads.
 #[derive(Default)]
 pub struct Outcome {
     /// The clients.

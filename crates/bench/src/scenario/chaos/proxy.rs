@@ -2,9 +2,9 @@
 //! seed.
 //!
 //! Each connection lives for an exponentially distributed time and is then reset on both sides, ended in order on
-//! both sides, or reset towards the client only while the server goes on writing to nobody; most of the time in the
+//! both sides, or reset towards the client only while the server goes on writing to a client that has gone; most of the time in the
 //! middle of the bytes that pass just then. Meanwhile either direction stops for a while, or passes in small pieces.
-//! What passes is never changed. When the faults end, what is stalled flows on and nothing new is drawn.
+//! Bytes that pass are never changed. When the faults end, stalled bytes flow on and no new fault is drawn.
 
 mod done;
 mod faults;
@@ -19,7 +19,7 @@ use std::time::Duration;
 use anyhow::Result;
 
 use super::world::World;
-use crate::payload::Random;
+use crate::measure::payload::Random;
 use crate::sys::{self, Dial, Epoll, Interest};
 pub use done::Done;
 
@@ -36,7 +36,7 @@ const EVENTS: usize = 512;
 /// Longest sleep, so that the end of the faults is seen.
 const TURN: Duration = Duration::from_millis(20);
 
-/// What a timer is for.
+/// The purpose of a timer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Due {
     Cut,
@@ -301,7 +301,7 @@ impl<'a> Proxy<'a> {
             }
             flow.bytes.extend_from_slice(&self.buffer[..count]);
             if row.armed == Some(side) {
-                // Some of what waits passes, and then nothing any more.
+                // Some of the waiting bytes pass, and nothing after them.
                 let bytes = &flow.bytes[flow.sent..];
                 let part = self.random.below(bytes.len() as u32) as usize;
                 let _ = sys::send(row.fds[1 - side], &bytes[..part]);
@@ -312,7 +312,7 @@ impl<'a> Proxy<'a> {
         self.pass(pair, side);
     }
 
-    /// Lets pass what may.
+    /// Passes the bytes that may pass now.
     fn pass(&mut self, pair: usize, direction: usize) {
         let now = sys::now_ns();
         if self.pairs[pair].ghost {

@@ -1,14 +1,16 @@
-//! What one client must get of one topic, and what it got: order, doubles, losses, and whether what was told
-//! is true. Pure: numbers in, counts out.
+//! Compares the messages that one client must get of one topic with those that it got: order, doubles, losses, and whether
+//! the gaps that the server told are true. Pure: numbers in, counts out.
 //!
 //! Messages of a topic are numbered from 1 in the order in which they were published. A message that did not
 //! come is lost in silence unless a gap was told when the message had begun to be published already. A told gap
-//! is false when nothing was missed, or when the topic's log still held the newest of what was missed. What the
-//! server could have known is always judged in its favour: by what had *begun* to be published when the client heard.
+//! is false when nothing was missed, or when the topic's log still held the newest of the missed messages. Doubts about what
+//! the server could have known are always settled in its favour: by what had *begun* to be published when the client heard.
 
 use std::ops::RangeInclusive;
 
-/// What is counted for all clients together.
+use crate::measure::add::add;
+
+/// The counts of all clients together.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Counts {
     /// Messages that came for the first time.
@@ -17,7 +19,7 @@ pub struct Counts {
     pub doubles: u64,
     /// Messages that came behind a later one.
     pub disorders: u64,
-    /// Messages that never came, and nobody said so.
+    /// Messages that never came, without a gap being told.
     pub silent_losses: u64,
     /// Gaps that were told.
     pub told_gaps: u64,
@@ -30,13 +32,10 @@ pub struct Counts {
 impl Counts {
     /// Adds what was counted elsewhere.
     pub fn merge(&mut self, other: &Counts) {
-        self.messages += other.messages;
-        self.doubles += other.doubles;
-        self.disorders += other.disorders;
-        self.silent_losses += other.silent_losses;
-        self.told_gaps += other.told_gaps;
-        self.told_losses += other.told_losses;
-        self.false_gaps += other.false_gaps;
+        add!(
+            self, other;
+            messages, doubles, disorders, silent_losses, told_gaps, told_losses, false_gaps
+        );
     }
 
     /// Whether every promise was kept.
@@ -135,7 +134,7 @@ impl Track {
 
     /// Everything is over: `newest` messages were published. Gives those that were lost in silence.
     pub fn close(&mut self, newest: u32, counts: &mut Counts) -> &[RangeInclusive<u32>] {
-        // Whoever was promised nothing was there at the last message all the same.
+        // A client that nothing was promised to was connected when the last message was published, and must have that one.
         let from = self.expected().unwrap_or(newest);
         if from <= newest && newest > 0 {
             let told = self.told.take();

@@ -1,12 +1,12 @@
-//! What the parts of a run share: the topics with what their logs keep, which client subscribes to what, what a
-//! message holds, and how far the publishers are.
+//! The state that the parts of a run share: the topics with the retention of their logs, which client subscribes to what, the
+//! content of a message, and the progress of the publishers.
 //!
 //! Everything but the progress follows from the seed and the number of connections.
 
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::atomic::{AtomicBool, AtomicU32};
 
-use crate::payload::Random;
+use crate::measure::payload::Random;
 
 /// Clients for each ordinary topic, before some clients take several.
 const CLIENTS_PER_TOPIC: u32 = 10;
@@ -19,7 +19,7 @@ const HEADER_BYTES: usize = 24;
 /// Topics of one client at most.
 const TOPICS_MAX: u32 = 5;
 
-/// What a topic's log keeps.
+/// The retention of a topic's log.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
     /// Everything that a run publishes.
@@ -108,7 +108,7 @@ pub fn settings(accepts_per_s: u32) -> String {
 pub struct Topic {
     /// Its name.
     pub name: String,
-    /// What its log keeps.
+    /// The retention of its log.
     pub kind: Kind,
 }
 
@@ -123,19 +123,20 @@ pub enum Transport {
     Poll,
 }
 
-/// What one client does.
+/// The part that one client plays.
 pub struct Part {
     /// Which client it is.
     pub number: u32,
     /// How it subscribes.
     pub transport: Transport,
-    /// It begins with what comes, not with what is kept.
+    /// It begins with new messages, not with those that are kept.
     pub live: bool,
     /// To which topics.
     pub topics: Vec<u32>,
 }
 
-/// What the threads of a run share.
+/// The state that the threads of a run share.
+#[derive(Default)]
 pub struct World {
     /// From which everything is drawn.
     pub seed: u64,
@@ -183,14 +184,7 @@ impl World {
             seed,
             begun: topics.iter().map(|_| AtomicU32::new(0)).collect(),
             topics,
-            faults: false.into(),
-            feeding: false.into(),
-            closing: false.into(),
-            idle_publishers: 0.into(),
-            live: 0.into(),
-            complete: 0.into(),
-            away_s: 0.into(),
-            stop: false.into(),
+            ..World::default()
         }
     }
 
@@ -200,7 +194,7 @@ impl World {
         (self.topics.len() - large) as u32
     }
 
-    /// What client `number` does.
+    /// The part that client `number` plays.
     pub fn part(&self, number: u32) -> Part {
         let transport = [Transport::Ws, Transport::Sse, Transport::Poll][number as usize % 3];
         let mut random = Random::new(self.seed ^ u64::from(number) << 20);

@@ -1,9 +1,9 @@
 //! The clients of `filters`: one that publishes and some that subscribe, MQTT 3.1.1 at quality of service 0, all on
 //! the calling thread.
 //!
-//! The publisher sends a batch and a ping, and the next batch after the answer, which says that the server has read
+//! The publisher sends a batch and a ping, and the next batch after the answer, which shows that the server has read
 //! all before it: so a turn of the server has the same number of publishes in every arrangement, and the clients
-//! never wait in a full socket. Each message says its number and whose it is, so that every delivery is checked.
+//! never wait in a full socket. Each message carries its number and its owner, so that every delivery is checked.
 
 use std::io::{ErrorKind, Read, Write};
 use std::net::{SocketAddr, TcpStream};
@@ -11,27 +11,23 @@ use std::os::fd::AsRawFd;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail, ensure};
-use crore_wire::mqtt::{
-    self, Packet, PacketId, Properties, Publish, Qos, SubscribeOptions, Version, encode,
-};
+use crore_wire::mqtt::FILTERS_MAX;
 
-use crate::mqtt::{Dialect, MqttArgs, client_id};
+use crate::client::mqtt::{Dialect, MqttArgs, Packet, client_id};
 use crate::sys::{Epoll, Interest};
 
 /// Publishes before the publisher waits.
 const BATCH: usize = 64;
 /// Bytes of a message.
 const PAYLOAD_BYTES: usize = 64;
-/// The owner of a message that nobody may get.
+/// The owner of a message that no client may get.
 pub const NOBODY: u32 = u32::MAX;
 /// Longest silence of a server that has something to say.
 const SILENCE: Duration = Duration::from_secs(60);
-/// How long one looks for what may not come.
+/// How long to watch for messages that must not come.
 const LISTEN: Duration = Duration::from_millis(100);
 /// The publisher's key among the sockets.
 const PUBLISHER: u64 = u64::MAX;
-/// A packet from the server is a small one.
-const PACKET_BYTES_MAX: usize = 64 << 10;
 
 /// A message: where to, and which client gets it.
 pub struct Message {
@@ -41,7 +37,7 @@ pub struct Message {
     pub owner: u32,
 }
 
-/// What became of the filters.
+/// How many filters were granted and refused.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Grants {
     /// Subscribed.
@@ -50,7 +46,7 @@ pub struct Grants {
     pub refused: u32,
 }
 
-/// What became of the messages.
+/// How many messages arrived, and how.
 #[derive(Debug, Default)]
 pub struct Tally {
     came: Vec<bool>,
@@ -58,7 +54,7 @@ pub struct Tally {
     pub arrived: usize,
     /// Came again.
     pub doubled: usize,
-    /// Came to somebody else.
+    /// Came to another client.
     pub misdelivered: usize,
 }
 
@@ -92,6 +88,7 @@ fn header(payload: &[u8]) -> Option<(u32, u32)> {
 }
 
 struct Client {
+    dialect: Dialect,
     stream: TcpStream,
     received: Vec<u8>,
 }
@@ -108,33 +105,24 @@ impl Client {
         stream.set_nodelay(true)?;
         stream.set_read_timeout(Some(SILENCE))?;
         let mut client = Client {
+            dialect: Dialect::new(&MqttArgs::default(), false),
             stream,
             received: Vec::new(),
         };
         let mut out = Vec::new();
-        Dialect::new(&MqttArgs::default(), false).greet(name, &[], &mut out);
-        let mut waits = 1;
-        let none = Properties::default();
-        let options = SubscribeOptions::of(Qos::AtMostOnce);
-        for (n, filters) in filters.chunks(mqtt::FILTERS_MAX).enumerate() {
-            let id = PacketId::new(n as u16 + 1).context("so many packets in one go")?;
-            let filters = filters.iter().map(|filter| (filter.as_str(), options));
-            encode::subscribe(&mut out, Version::V311, id, &none, filters);
-            waits += 1;
-        }
+        client.dialect.greet(name, filters, &mut out);
         client.stream.write_all(&out)?;
+        let mut waits = 1 + filters.len().div_ceil(FILTERS_MAX);
         while waits > 0 {
             ensure!(client.read()?, "the server is silent");
             client.packets(|packet| {
                 match packet {
-                    Packet::ConnAck(ack) => ensure!(!ack.reason.is_error(), "{}", ack.reason),
-                    Packet::SubAck(ack) => {
-                        let refused = ack.reasons.iter().filter(|reason| reason.is_error());
-                        let refused = refused.count() as u32;
+                    Packet::Connack { .. } => {}
+                    Packet::Suback { granted, refused } => {
+                        grants.granted += granted;
                         grants.refused += refused;
-                        grants.granted += ack.reasons.iter().count() as u32 - refused;
                     }
-                    other => bail!("the server sent {:?}", other.kind()),
+                    other => bail!("the server sent {other:?}"),
                 }
                 waits -= 1;
                 Ok(())
@@ -158,17 +146,9 @@ impl Client {
 
     fn packets(&mut self, mut each: impl FnMut(Packet<'_>) -> Result<()>) -> Result<()> {
         let mut used = 0;
-        loop {
-            let rest = &self.received[used..];
-            let Some((header, start)) = mqtt::fixed_header(rest, PACKET_BYTES_MAX)? else {
-                break;
-            };
-            let end = start + header.body_bytes();
-            let Some(body) = rest.get(start..end) else {
-                break;
-            };
-            each(mqtt::decode(Version::V311, header, body)?)?;
-            used += end;
+        while let Some((packet, bytes)) = self.dialect.packet(&self.received[used..])? {
+            used += bytes;
+            each(packet)?;
         }
         self.received.drain(..used);
         Ok(())
@@ -180,7 +160,7 @@ pub struct Crowd {
     publisher: Client,
     subscribers: Vec<Client>,
     epoll: Epoll,
-    /// What the subscriptions came to.
+    /// How many subscriptions were granted and refused.
     pub grants: Grants,
 }
 
@@ -221,23 +201,15 @@ impl Crowd {
             came: vec![false; messages.len()],
             ..Tally::default()
         };
-        let mut number = 0;
+        let (dialect, mut number) = (self.publisher.dialect, 0);
         for batch in messages.chunks(BATCH) {
             let mut out = Vec::new();
             for message in batch {
-                let publish = Publish {
-                    dup: false,
-                    qos: Qos::AtMostOnce,
-                    retain: false,
-                    topic: &message.topic,
-                    packet_id: None,
-                    properties: Properties::default(),
-                    payload: &payload(number, message.owner),
-                };
-                encode::publish(&mut out, Version::V311, &publish);
+                dialect.publish_head(&message.topic, None, PAYLOAD_BYTES, &mut out);
+                out.extend_from_slice(&payload(number, message.owner));
                 number += 1;
             }
-            encode::pingreq(&mut out);
+            dialect.ping(&mut out);
             // Everything before it was read: there is room.
             self.publisher.stream.write_all(&out)?;
             let begin = Instant::now();
@@ -266,9 +238,9 @@ impl Crowd {
             client.read()?;
             client.packets(|packet| {
                 match packet {
-                    Packet::PingResp => answered = true,
-                    Packet::Publish(publish) => tally.take(key as u32, publish.payload)?,
-                    other => bail!("the server sent {:?}", other.kind()),
+                    Packet::Pingresp => answered = true,
+                    Packet::Publish(_, payload) => tally.take(key as u32, payload)?,
+                    other => bail!("the server sent {other:?}"),
                 }
                 Ok(())
             })?;

@@ -1,7 +1,7 @@
 //! The sets of filters that `filters` compares, how they are dealt to clients, and topics that they match or do not.
 
 use super::crowd::{Message, NOBODY};
-use crate::payload::Random;
+use crate::measure::payload::Random;
 
 /// Filters of one client: what a client's list costs as it grows is not the question here.
 pub const PER_CLIENT: u32 = 250;

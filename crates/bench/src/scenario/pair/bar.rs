@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 
 use crate::subscribe::Protocol;
 
-/// What a bar's number is a ratio to.
+/// The value that a bar's number is a ratio to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Against {
     /// The floor's value.
@@ -17,7 +17,7 @@ pub enum Against {
     Nothing,
 }
 
-/// What a value of the server should reach.
+/// A bound that a value of the server should keep to.
 #[derive(Clone, Copy, Debug)]
 pub struct Bar {
     number: f64,
@@ -92,7 +92,7 @@ impl fmt::Display for Bar {
     }
 }
 
-/// What came of a bar.
+/// The verdict on a bar.
 #[derive(Clone, Copy, Debug)]
 pub struct Verdict {
     bar: Bar,

@@ -3,13 +3,15 @@
 use anyhow::Result;
 use serde_json::{Value, json};
 
-use super::super::comet::broadcast;
-use super::super::rig::{Kind, Publisher, Server, Setting, Subscriber, bottleneck};
-use super::super::{
-    Moment, RunArgs, is_clean, locals, pause, per_connection, protocol_name, topics,
+use crate::measure::stats::median;
+use crate::rig::{
+    Audience, Kind, Moment, Publisher, RunArgs, Server, Setting, bottleneck, count, is_clean,
+    locals, pause, topics,
 };
-use super::{Windows, wanted};
-use crate::stats::median;
+use crate::scenario::comet::broadcast;
+
+/// The results of one server in its windows.
+pub type Windows = Vec<Result<Value>>;
 
 /// Connections of the unicast and broadcast rows.
 const CONNECTIONS: u32 = 10_000;
@@ -35,47 +37,27 @@ const BROADCASTS: usize = 7;
 
 /// A server with its subscribers, all open.
 struct Pair {
-    kind: Kind,
-    server: Server,
-    subscriber: Subscriber,
+    audience: Audience,
     topics: String,
-    connections: u32,
-    empty: Moment,
-    open: Moment,
     is_warm: bool,
 }
 
 impl Pair {
     fn start(args: &RunArgs, kind: Kind, connections: u32, fan: bool) -> Result<Pair> {
-        let protocol = kind.protocol(wanted(args));
-        let setting = Setting {
-            kind,
-            shards: args.shards.unwrap_or(1),
-            ports: 1,
-            keep: args.keep(protocol),
-        };
-        let mut server = Server::start(args, setting)?;
+        let protocol = kind.protocol(args.wanted());
+        let setting = Setting::new(kind, args.shards.unwrap_or(1), args.keep(protocol));
+        let server = Server::start(args, setting)?;
         let topics = if fan {
             "news".to_string()
         } else {
             topics(connections)
         };
-        let addresses = locals(connections);
-        let name = protocol_name(protocol);
-        let rest = ["--protocol", name, "--threads", "1", "--local", &addresses];
-        let mut subscriber = Subscriber::start(args, &server, kind, connections, &topics, &rest)?;
-        let empty = Moment::of(&mut server)?;
-        subscriber.open()?;
-        pause(1.0);
-        let open = Moment::of(&mut server)?;
+        let (name, addresses) = (protocol.name(), locals(connections));
+        let flags = ["--protocol", name, "--threads", "1", "--local", &addresses];
+        let audience = Audience::open(args, server, connections, &topics, &flags, 1.0)?;
         Ok(Pair {
-            kind,
-            server,
-            subscriber,
+            audience,
             topics,
-            connections,
-            empty,
-            open,
             is_warm: false,
         })
     }
@@ -84,25 +66,25 @@ impl Pair {
     fn window(&mut self, args: &RunArgs, how: &[&str]) -> Result<Value> {
         let seconds = args.duration.unwrap_or(WINDOW_S);
         let size = args.size.unwrap_or(512);
-        let publisher = Publisher::start(args, &self.server, self.kind, &self.topics, size, how)?;
+        let publisher = Publisher::start(args, &self.audience.server, &self.topics, size, how)?;
         pause(if self.is_warm { WARM_AGAIN_S } else { WARM_S });
         self.is_warm = true;
-        let tools = |this: &Pair| -> Result<f64> {
-            Ok(this.subscriber.sample()?.cpu_s + publisher.sample()?.cpu_s)
-        };
-        let tools_before = tools(self)?;
-        let before = Moment::of(&mut self.server)?;
-        let first = self.subscriber.ask("restart")?;
+        let Audience {
+            server, subscriber, ..
+        } = &mut self.audience;
+        let tools_before = subscriber.sample()?.cpu_s + publisher.sample()?.cpu_s;
+        let before = Moment::of(server)?;
+        let first = subscriber.ask("restart")?;
         pause(seconds);
-        let last = self.subscriber.ask("report")?;
-        let after = Moment::of(&mut self.server)?;
-        let tools_after = tools(self)?;
+        let last = subscriber.ask("report")?;
+        let after = Moment::of(server)?;
+        let tools_after = subscriber.sample()?.cpu_s + publisher.sample()?.cpu_s;
         let published = publisher.stop()?;
 
-        let at = |report: &Value| report["now_ns"].as_u64().unwrap_or(0);
-        let elapsed_s = (at(&last) - at(&first)) as f64 / 1e9;
+        let elapsed_s = (count(&last, "/now_ns") - count(&first, "/now_ns")) as f64 / 1e9;
         let sampled_s = (after.at_ns - before.at_ns) as f64 / 1e9;
-        let deliveries_per_s = last["messages"].as_u64().unwrap_or(0) as f64 / elapsed_s;
+        let deliveries_per_s = count(&last, "/messages") as f64 / elapsed_s;
+        let reads = |report: &Value| count(report, "/connections/chunks") as f64;
         let cpu_s = after.process.cpu_s - before.process.cpu_s;
         let (server_busy, tools_busy) =
             (cpu_s / sampled_s, (tools_after - tools_before) / sampled_s);
@@ -114,7 +96,7 @@ impl Pair {
             "doubled": last["doubled"],
             "misdelivered": last["misdelivered"],
             "closed": last["connections"]["closed"],
-            "complaints": self.server.complaints(),
+            "complaints": server.complaints(),
             "deliveries_per_s": deliveries_per_s,
             "p99_ms": last["latency_ms"]["p99"],
             "latency_ms": last["latency_ms"],
@@ -129,10 +111,6 @@ impl Pair {
             "published": published,
         }))
     }
-}
-
-fn reads(report: &Value) -> f64 {
-    report["connections"]["chunks"].as_f64().unwrap_or(0.0)
 }
 
 /// As many messages as the server takes, each to one of 10,000 subscribers.
@@ -150,7 +128,7 @@ pub fn fan_out(args: &RunArgs, kind: Kind) -> Result<Value> {
     Pair::start(args, kind, FAN, true)?.window(args, &how)
 }
 
-/// 10,000 messages a second, each to one of 10,000 subscribers: what each server has shown in its windows. Half of what a
+/// 10,000 messages a second, each to one of 10,000 subscribers: each server's results in its windows. Half of what a
 /// delivery costs here is to wake the reader, which the moment decides: windows lie as close together as they can.
 pub fn at_rate(args: &RunArgs, kinds: &[Kind]) -> Vec<Windows> {
     let rate = args.rate.unwrap_or(RATE).to_string();
@@ -160,7 +138,7 @@ pub fn at_rate(args: &RunArgs, kinds: &[Kind]) -> Vec<Windows> {
     let mut runs: Vec<Windows> = kinds.iter().map(|_| Vec::new()).collect();
     for _ in 0..WINDOWS {
         for (pair, runs) in pairs.iter_mut().zip(&mut runs) {
-            // Who failed once fails again.
+            // A server that failed in one window would fail in the next.
             if let Ok(pair) = pair
                 && runs.last().is_none_or(Result::is_ok)
             {
@@ -194,16 +172,7 @@ pub fn once(args: &RunArgs, kind: Kind) -> Result<Value> {
     let size = args.size.unwrap_or(512);
     let mut times = Vec::new();
     for _ in 0..BROADCASTS {
-        let (server, topic) = (&pair.server, pair.topics.clone());
-        times.push(broadcast(
-            args,
-            server,
-            kind,
-            &mut pair.subscriber,
-            &topic,
-            connections,
-            size,
-        )?);
+        times.push(broadcast(args, &mut pair.audience, &pair.topics, size)?);
     }
     let whole: Vec<f64> = times.iter().copied().filter(|ms| ms.is_finite()).collect();
     let incomplete = times.len() - whole.len();
@@ -211,7 +180,7 @@ pub fn once(args: &RunArgs, kind: Kind) -> Result<Value> {
     Ok(json!({
         "clean": incomplete == 0,
         "incomplete": incomplete,
-        "complaints": pair.server.complaints(),
+        "complaints": pair.audience.server.complaints(),
         "last_has_it_ms": last_has_it_ms,
         "all_ms": times,
     }))
@@ -220,10 +189,10 @@ pub fn once(args: &RunArgs, kind: Kind) -> Result<Value> {
 /// 15,000 connections open and wait.
 pub fn idle(args: &RunArgs, kind: Kind) -> Result<Value> {
     let pair = Pair::start(args, kind, args.connections.unwrap_or(IDLE), false)?;
-    let cost = per_connection(pair.connections, &pair.empty, &pair.open);
+    let cost = pair.audience.cost_open();
     Ok(json!({
         "clean": true,
-        "complaints": pair.server.complaints(),
+        "complaints": pair.audience.server.complaints(),
         "handshake_cpu_us": cost["server_cpu_us"],
         "pss_bytes": cost["server_pss_bytes"],
         "per_connection": cost,

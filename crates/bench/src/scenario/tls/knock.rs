@@ -11,15 +11,15 @@ use anyhow::{Context, Result};
 use rustls::pki_types::ServerName;
 use rustls::{ClientConfig, ClientConnection, HandshakeKind, ProtocolVersion};
 
-use crate::scenario::rig::Certificate;
-use crate::tls::{self, NAME};
+use crate::client::tls::{self, NAME};
+use crate::rig::Certificate;
 
-/// Who does not answer for so long does not answer.
+/// A server that is silent for so long has failed.
 const PATIENCE: Duration = Duration::from_secs(5);
 /// Threads of a storm: enough that one waits while others compute.
 const THREADS: u32 = 8;
 
-/// What came of some handshakes.
+/// The results of some handshakes.
 pub struct Knocked {
     /// All of them.
     pub handshakes: u32,

@@ -1,20 +1,25 @@
-//! What a worker does with the bytes that come: reads, whole units, messages, answers.
+//! A worker's side of receiving: reads, whole units, messages, answers.
 //!
-//! Invariant: what is not a whole unit lies in the connection's spill and nowhere else; a read puts
-//! it back in front of what comes.
+//! Invariant: a unit in part lies in the connection's spill and nowhere else; a read puts
+//! it back in front of the new bytes.
 
-use super::{RECEIVE_BYTES, Spill, Worker};
-use crate::mqtt::Packet;
-use crate::subscribe::connection::{Gap, NO_SPILL, Stage, Tally};
-use crate::subscribe::{Protocol, parse};
-use crate::sys;
+use std::fmt::Display;
+
 use crore_wire::mqtt::PacketType;
 
-/// A unit larger than this is none of ours.
+use super::{RECEIVE_BYTES, Spill, Worker};
+use crate::client::mqtt::Packet;
+use crate::client::parse;
+use crate::measure::tally::{Gap, Tally};
+use crate::subscribe::args::Protocol;
+use crate::subscribe::connection::{NO_SPILL, Stage};
+use crate::sys;
+
+/// The tools send no larger unit.
 const UNIT_BYTES_MAX: usize = 16 << 20;
 
 impl Worker {
-    /// Takes what the socket has.
+    /// Reads the bytes that the socket has.
     pub(super) fn readable(&mut self, row: u32, tally: &mut Tally) {
         if self.rows[row as usize].stage == Stage::Closed {
             return;
@@ -94,7 +99,7 @@ impl Worker {
 
     /// The head of a response that lasts; returns the bytes that it takes, 0 when not whole.
     fn head(&mut self, row: u32, bytes: &[u8], tally: &mut Tally) -> Result<usize, String> {
-        let Some(head) = parse::head(bytes).map_err(|error| error.to_string())? else {
+        let Some(head) = parse::head(bytes).map_err(words)? else {
             return Ok(0);
         };
         let upgrades = matches!(self.plan.protocol, Protocol::Ws | Protocol::MqttWs);
@@ -124,7 +129,7 @@ impl Worker {
         tally: &mut Tally,
     ) -> Result<(), String> {
         let mut used = 0;
-        while let Some(frame) = parse::frame(&bytes[used..]).map_err(|error| error.to_string())? {
+        while let Some(frame) = parse::frame(&bytes[used..]).map_err(words)? {
             used += frame.bytes;
             match frame.opcode {
                 1 | 2 => self.message(row, frame.payload, now, tally),
@@ -152,7 +157,6 @@ impl Worker {
         let mut answers = std::mem::take(&mut self.answers);
         answers.clear();
         let mut used = 0;
-        let words = |error: crate::mqtt::Error| error.to_string();
         while let Some((packet, length)) = dialect.packet(&bytes[used..]).map_err(words)? {
             used += length;
             match packet {
@@ -165,8 +169,8 @@ impl Worker {
                 Packet::Ack(PacketType::PubRel, id, _) => {
                     dialect.acknowledge(PacketType::PubComp, id, &mut answers);
                 }
-                Packet::Connack(_) if self.plan.assignment.per_connection > 0 => {}
-                Packet::Connack(_) | Packet::Suback(true)
+                Packet::Connack { .. } if self.plan.assignment.per_connection > 0 => {}
+                Packet::Connack { .. } | Packet::Suback { refused: 0, .. }
                     if !matches!(self.rows[row as usize].stage, Stage::Open) =>
                 {
                     self.rows[row as usize].stage = Stage::Open;
@@ -190,7 +194,6 @@ impl Worker {
         tally: &mut Tally,
     ) -> Result<(), String> {
         let (mut end, mut read) = (decoded, decoded);
-        let words = |error: parse::Error| error.to_string();
         while let Some(frame) = parse::frame(&bytes[read..]).map_err(words)? {
             let (opcode, size, start) = (
                 frame.opcode,
@@ -248,13 +251,12 @@ impl Worker {
     ) -> Result<(), String> {
         let state = &mut self.rows[row as usize];
         let (end, rest) = if state.chunked {
-            match parse::unchunk(bytes, decoded, &mut state.chunk_left) {
-                Ok(Some(split)) => split,
-                Ok(None) => {
+            match parse::unchunk(bytes, decoded, &mut state.chunk_left).map_err(words)? {
+                Some(split) => split,
+                None => {
                     self.ended(row, "closed", tally);
                     return Ok(());
                 }
-                Err(error) => return Err(error.to_string()),
             }
         } else {
             (bytes.len(), bytes.len())
@@ -288,7 +290,7 @@ impl Worker {
         now: u64,
         tally: &mut Tally,
     ) -> Result<(), String> {
-        let Some(head) = parse::head(bytes).map_err(|error| error.to_string())? else {
+        let Some(head) = parse::head(bytes).map_err(words)? else {
             return self.keep(row, bytes, 0);
         };
         let length = match head.status {
@@ -359,6 +361,11 @@ impl Worker {
         };
         tally.in_sequence(last, header.sequence, why);
     }
+}
+
+/// The peer's violation of its protocol, in words.
+fn words(error: impl Display) -> String {
+    error.to_string()
 }
 
 /// The request lines that go on from a response.

@@ -1,25 +1,25 @@
-//! What a worker's clients say to those beside them in the grid.
+//! The messages of a worker's clients to their neighbours in the grid.
 //!
-//! When its time has come, a client says all at once what it has to say, one message to each neighbour: a `POST /pub` over a
+//! When its time has come, a client sends one message to each neighbour, all at once: a `POST /pub` over a
 //! connection of its own, from its own address, which it closes after the answer. The connection that it listens on
 //! is busy with a poll, and its answer would wait behind that. So did the clients of 2012, whose HTTP library opened a socket for a
-//! request that had to wait otherwise. To speak only between two polls would be cheaper; but then who hears nothing says
+//! request that had to wait otherwise. To speak only between two polls would be cheaper; but then a client that hears nothing says
 //! nothing, clients set each other off, and the load goes through the grid in waves until it dies.
 //!
 //! Invariants: a client makes one request at a time, so that its messages come in order; each client's turn comes once in a
-//! period, and a worker's turns are spread evenly over it; what is under way is bounded ([`SPEAKERS_MAX`]).
+//! period, and a worker's turns are spread evenly over it; the requests under way are bounded ([`SPEAKERS_MAX`]).
 
 use std::collections::VecDeque;
 use std::io;
 use std::net::SocketAddr;
 use std::sync::atomic::Ordering::{Acquire, Relaxed};
 
-use super::{FAILURE_PAUSE_NS, Plan, Shared};
-use crate::payload::{Header, Payloads};
-use crate::publish::batch;
-use crate::subscribe::grid::{Grid, Said, WAYS};
-use crate::subscribe::parse;
-use crate::subscribe::plan::SPEAKERS_MAX;
+use crate::client::{parse, request};
+use crate::measure::payload::{Header, Payloads};
+use crate::measure::tally::Said;
+use crate::subscribe::grid::{Grid, WAYS};
+use crate::subscribe::plan::{Plan, SPEAKERS_MAX};
+use crate::subscribe::shared::{FAILURE_PAUSE_NS, Shared};
 use crate::sys::{self, Epoll, Interest};
 
 /// A request that has no answer after this time gets none.
@@ -94,7 +94,7 @@ impl Talk {
         self.heard[row as usize].get_mut(usize::from(way))
     }
 
-    /// Its connection was closed: what it hears next may follow a gap.
+    /// Its connection was closed: the next message that it hears may follow a gap.
     pub fn forget(&mut self, row: u32) {
         self.heard[row as usize] = [0; WAYS];
     }
@@ -178,11 +178,7 @@ impl Talk {
                 messages: 0,
                 received: Vec::new(),
             });
-            let interest = if connected {
-                Interest::Read
-            } else {
-                Interest::ReadWrite
-            };
+            let interest = Interest::reading(!connected);
             epoll.add(fd, interest, u64::from(self.rows) + slot as u64)?;
             if connected {
                 self.speak(slot, dial.remote, plan)?;
@@ -222,10 +218,10 @@ impl Talk {
                 sequence,
             };
             let name = plan.topic(topic);
-            batch::line(&name, header, &mut self.payloads, &mut self.lines);
+            request::line(&name, header, &mut self.payloads, &mut self.lines);
             speaker.messages += 1;
         }
-        let mut request = batch::head(&remote.to_string(), self.lines.len()).into_bytes();
+        let mut request = request::batch_head(&remote.to_string(), self.lines.len()).into_bytes();
         request.extend_from_slice(&self.lines);
         match sys::send(speaker.fd, &request)? {
             count if count == request.len() => Ok(()),
@@ -277,7 +273,7 @@ impl Talk {
         };
         let (status, messages) = (head.status, speaker.messages);
         let refused = match status {
-            200 => batch::failed(body),
+            200 => request::failed(body),
             _ => messages,
         };
         if status == 503 {

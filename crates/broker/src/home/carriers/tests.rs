@@ -1,21 +1,21 @@
-//! Whoever subscribes and leaves, on whatever shards: a home knows how many each carrier has, tells each once, and
-//! forgets those that have none.
+//! However subscribers come and leave, on whatever shards: a home knows how many each carrier has, tells each carrier
+//! once, and forgets those that have none.
 
 use alloc::collections::BTreeMap;
 
 use proptest::prelude::*;
 
 use super::*;
-use crate::admission::{Admission, Client};
+use crate::base::rules::Rules;
+use crate::base::settings::Settings;
+use crate::budget::admission::{Admission, Client};
+use crate::filters::matching::Matching;
 use crate::home::Publish;
-use crate::lanes::Lanes;
 use crate::mail::Tell;
-use crate::matching::Matching;
-use crate::rules::Rules;
-use crate::settings::Settings;
+use crate::mail::lanes::Lanes;
 
 const NAMES: [&[u8]; 2] = [b"a", b"b"];
-/// Of both: what tells them apart is who their carriers are.
+/// Of both topics: only their carriers tell them apart.
 const HASH: u32 = 9;
 const NOW: Now = Now { s: 1, unix_s: 1000 };
 
@@ -87,7 +87,7 @@ impl World {
             retain: false,
             ttl_s: None,
             binary: false,
-            idempotency_key: b"",
+            retry: None,
             client: Client::NOBODY,
         };
         self.home.publish(
@@ -154,13 +154,13 @@ proptest! {
         for (place, count) in model {
             (0..count).for_each(|_| world.leave(place));
         }
-        let mut accounts = crate::stats::Accounts::default();
+        let mut accounts = crate::budget::stats::Accounts::default();
         world.home.account(&mut accounts);
         prop_assert_eq!(accounts.home_sets, 0);
     }
 }
 
-/// A row counts to 65,535; whoever has more at one carrier has a set.
+/// A row counts to 65,535; with more subscribers at one carrier a topic has a set.
 #[test]
 fn a_carrier_may_have_more_subscribers_than_a_row_counts() {
     let mut world = World::new();
@@ -180,7 +180,7 @@ fn a_carrier_may_have_more_subscribers_than_a_row_counts() {
     assert_eq!(world.carriers(0), []);
 }
 
-/// Messages are compressed while somebody who asked for it may be there.
+/// Messages are compressed while a subscriber that asked for it may be there.
 #[test]
 fn nobody_is_compressed_for_when_all_have_left() {
     for several in [false, true] {

@@ -1,4 +1,4 @@
-//! Whatever topics do while snapshots are walked: what a follower is told, taken in order, is exact.
+//! Whatever happens to topics while snapshots are walked, followers are told exactly which have interest.
 
 use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::format;
@@ -7,12 +7,12 @@ use alloc::string::String;
 use proptest::prelude::*;
 
 use super::*;
-use crate::admission::Admission;
+use crate::base::rules::Rules;
+use crate::base::settings::{Rule, Settings};
+use crate::budget::admission::Admission;
 use crate::home::carriers::Carrier;
-use crate::rules::Rules;
-use crate::settings::{Rule, Settings};
 
-const NOBODY: crate::admission::Client = crate::admission::Client::NOBODY;
+const NOBODY: crate::budget::admission::Client = crate::budget::admission::Client::NOBODY;
 const TOPICS: usize = 12;
 const FILTERS: [&str; 3] = ["#", "a/+", "a/3"];
 
@@ -207,7 +207,7 @@ impl World {
         }
     }
 
-    /// Everything settles: whose snapshot was under way gets the rest of it, and whatever lingers ends.
+    /// Everything settles: snapshots that are under way are told to their end, and lingering interest ends.
     fn settle(&mut self) {
         for _ in 0..2 * TOPICS {
             self.turn();

@@ -1,14 +1,13 @@
-//! What a log keeps and loses, as one list of all messages has it: the model. Everything is looked for from the
-//! beginning on.
+//! The model of a log's kept and lost messages: one list of all messages, always searched from the beginning.
 
 use alloc::vec::Vec;
 
-use crate::rules::Rules;
-use crate::settings::Keep;
+use crate::base::rules::Rules;
+use crate::base::settings::Keep;
 
 pub(super) const TOPICS: usize = 4;
 
-/// A message that is kept.
+/// A kept message.
 #[derive(Clone, Debug)]
 pub(super) struct Kept {
     pub offset: u64,
@@ -19,7 +18,7 @@ pub(super) struct Kept {
     pub ttl_s: Option<u32>,
 }
 
-/// What was kept and lost, as a list has it.
+/// The kept and the lost messages, in a list.
 pub(super) struct Plain {
     pub rules: Rules,
     pub of: [u8; TOPICS],
@@ -29,7 +28,7 @@ pub(super) struct Plain {
     pub last: [u64; TOPICS],
     pub lost: [u64; TOPICS],
     pub watches: bool,
-    /// Of the topics that lost something since it watches: the last one, and its number.
+    /// Of the topics with losses since it watches: the last loss, and its number.
     pub losses: [Option<(u64, u64)>; TOPICS],
     pub count: u64,
     pub superseded: u64,
@@ -37,7 +36,7 @@ pub(super) struct Plain {
 }
 
 impl Plain {
-    /// Without messages.
+    /// A model without messages.
     pub fn new(rules: Rules, of: [u8; TOPICS]) -> Plain {
         Plain {
             rules,
@@ -76,7 +75,7 @@ impl Plain {
         }
     }
 
-    /// A limit takes a message away.
+    /// A limit removes a message.
     pub fn drop(&mut self, at: usize) {
         let kept = self.kept.remove(at);
         if self.is_expired(&kept) {
@@ -86,7 +85,7 @@ impl Plain {
         }
     }
 
-    /// Where the messages of a topic's log, or its retained one, stand.
+    /// The places of the messages of a topic's log, or of its retained one.
     pub fn of_chain(&self, topic: usize, retained: bool) -> Vec<usize> {
         let is = |kept: &Kept| (kept.topic, kept.retained) == (topic, retained);
         (0..self.kept.len())
@@ -139,7 +138,7 @@ impl Plain {
         }
     }
 
-    /// Drops so many of a rule from the oldest on, as far as they are too old or have expired.
+    /// Removes so many messages of a rule, from the oldest on, as far as they are too old or have expired.
     pub fn expire(&mut self, number: u8, limit: usize) {
         let age_s = self.rules.get(number).log_age_s;
         for _ in 0..limit {
@@ -155,7 +154,7 @@ impl Plain {
         }
     }
 
-    /// Other rules for the topics; who begins to keep the latest has the newest of each key.
+    /// Changes the rules of the topics; a topic that begins to keep the latest keeps the newest of each key.
     pub fn change(&mut self, rules: Rules, of: [u8; TOPICS]) {
         for (topic, number) in of.into_iter().enumerate() {
             let former = self.rules.get(self.of[topic]).keep;

@@ -2,9 +2,9 @@
 
 use super::*;
 
-/// Where a poll of the topics `empty` and `void` stands that nothing came for.
+/// The position of a poll of the topics `empty` and `void` that got nothing.
 const SET: &str = "21b8172d1-AQcAAAAA";
-/// The same of a filter.
+/// The same for a filter.
 const FILTERS: &str = "266696c01-DQcAAAA";
 
 #[test]
@@ -52,7 +52,7 @@ fn a_long_poll_begins_where_it_says() {
     }
 }
 
-/// Whoever has everything waits, and in the end hears that there was nothing, and where it stands.
+/// A client that has everything waits, and in the end is told that nothing came, and its position.
 #[test]
 fn a_long_poll_that_nothing_comes_for_ends_on_time_with_its_position() {
     let ok = format!("204 No Content\nETag: \"17-2\"\n{TIME}");
@@ -89,7 +89,7 @@ fn a_long_poll_that_nothing_comes_for_ends_on_time_with_its_position() {
         );
         assert!(town.is_open(link));
         // Its connection serves the next one.
-        town.request(
+        town.sends(
             link,
             format!("GET /sub/full?since=oldest HTTP/1.1\r\n{GET}\r\n"),
         );
@@ -107,7 +107,7 @@ fn a_long_poll_that_nothing_comes_for_ends_on_time_with_its_position() {
     assert_eq!(take(&mut town, link), "", "it waits for ever");
 }
 
-/// What is published between two polls comes with the second, or its loss is told.
+/// A message published between two polls comes with the second, or its loss is told.
 #[test]
 fn nothing_is_lost_in_silence_between_a_poll_that_timed_out_and_the_next() {
     for (target, topic, kept) in [
@@ -138,7 +138,7 @@ fn nothing_is_lost_in_silence_between_a_poll_that_timed_out_and_the_next() {
     }
 }
 
-/// The home is asked where the poll stands; a message that was on its way before it says so is the answer.
+/// A poll that ends asks the home for its position; a message that comes before the home's answer is the poll's answer.
 #[test]
 fn a_message_that_comes_while_a_poll_ends_is_its_answer() {
     let mut town = town();
@@ -183,12 +183,12 @@ fn a_message_comes_with_what_its_publisher_said() {
         ask(binary, "/sub/x"),
         message(&fields("application/octet-stream"), "abc")
     );
-    // Bytes that are no text say so themselves.
+    // For bytes that are no text the content type says so.
     let mut town = town();
     let mut bytes =
         b"POST /pub/x HTTP/1.1\r\nHost: localhost\r\nContent-Length: 1\r\n\r\n".to_vec();
     bytes.push(0xff);
-    town.says_bytes(bytes);
+    town.says(bytes);
     town.settle();
     let link = asks(&mut town, "/sub/x", GET);
     assert!(take(&mut town, link).contains("Content-Type: application/octet-stream\n"));
@@ -238,7 +238,7 @@ fn a_head_request_is_answered_at_once_and_without_a_body() {
     assert_eq!(take(&mut town, link), "", "no stream");
 }
 
-/// Nobody is left to wait where the client hung up before the topic's home had answered.
+/// A client that hangs up before the topic's home has answered does not wait there.
 #[test]
 fn who_hangs_up_before_the_answer_does_not_wait() {
     for target in [
@@ -247,7 +247,7 @@ fn who_hangs_up_before_the_answer_does_not_wait() {
         "/sub?filter=empty/%2B",
     ] {
         let mut town = town();
-        let link = town.says(&format!("GET {target} HTTP/1.1\r\n{GET}\r\n"));
+        let link = town.says(format!("GET {target} HTTP/1.1\r\n{GET}\r\n"));
         town.end(link);
         town.settle();
         assert!(!town.is_open(link), "{target}");

@@ -1,4 +1,4 @@
-//! Who is refused, told that a topic has ended, or has to make room.
+//! Requests that are refused, told that a topic has ended, or displaced by others.
 
 use super::*;
 
@@ -18,7 +18,7 @@ fn a_bad_place_to_begin_is_refused_where_somebody_wrote_it() {
     );
 }
 
-/// Where a browser sends it by itself, a bad one is a gap.
+/// A browser sends this header by itself, so a bad position in it is a gap.
 #[test]
 fn a_bad_position_in_a_header_is_a_gap() {
     let told = answer("/sub/full", &format!("{EVENTS}Last-Event-ID: oops\r\n"));
@@ -117,7 +117,7 @@ fn the_end_of_a_topic_is_told_to_who_is_there_and_to_who_resumes() {
     for link in [events, old_events, socket] {
         take(&mut town, link);
     }
-    town.says(&format!("DELETE /pub/full HTTP/1.1\r\n{GET}\r\n"));
+    town.says(format!("DELETE /pub/full HTTP/1.1\r\n{GET}\r\n"));
     town.settle();
     let end = close(4410, reason);
     assert_eq!(take(&mut town, poll), refusal("410 Gone", reason));
@@ -134,7 +134,7 @@ fn the_end_of_a_topic_is_told_to_who_is_there_and_to_who_resumes() {
     assert_eq!(take(&mut town, events), "HTTP/1.1 204 No Content\n\n");
     let socket = asks(&mut town, resumes, UPGRADE);
     assert_eq!(take(&mut town, socket), format!("{SWITCHING}\n{end}"));
-    // Whoever names no position begins it anew, and then others may resume.
+    // A subscriber that names no position begins the topic anew, and then others may resume.
     let events = asks(&mut town, live, EVENTS);
     assert!(take(&mut town, events).starts_with(STREAM));
     let poll = asks(&mut town, "/sub/full?since=17-2", GET);

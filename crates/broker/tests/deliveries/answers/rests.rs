@@ -1,12 +1,12 @@
-//! What a request leaves behind: nothing that the next one on its connection would notice, no row that an idle
-//! subscriber does not need, and counts of what became of it.
+//! The traces of a request: none that the next one on its connection would notice, no row that an idle subscriber does
+//! not need, and counts of its outcome.
 
 use super::*;
 use crore_broker::position::{Position, Since, parse};
 
 /// The next request on the connection, after this one was refused.
 fn polls_again(town: &mut Town, link: usize) -> String {
-    town.request(
+    town.sends(
         link,
         format!("GET /sub/full?since=17-1 HTTP/1.1\r\n{GET}\r\n"),
     );
@@ -58,9 +58,9 @@ fn a_connection_whose_stream_was_refused_may_poll() {
     assert!(told.starts_with("HTTP/1.1 200 OK\n"), "{told}");
     assert_eq!(told.matches("HTTP/1.1").count(), 1, "{told}");
     assert!(told.contains("retry: "), "{told}");
-    // Answers to what was asked before it come all the same.
+    // Requests that came before it are answered all the same.
     let filters = format!("GET /sub?filter=b/%23 HTTP/1.1\r\n{UPGRADE}\r\n");
-    let link = town.says(&format!(
+    let link = town.says(format!(
         "GET /nothing HTTP/1.1\r\n{GET}\r\n{filters}GET /sub/full HTTP/1.1\r\n{GET}\r\n"
     ));
     town.settle();
@@ -70,7 +70,7 @@ fn a_connection_whose_stream_was_refused_may_poll() {
     assert_eq!(statuses, ["404", "503", "200"], "{told}");
 }
 
-/// What waits for nothing but messages of one topic has its row alone.
+/// A subscriber that waits for nothing but messages of one topic has its row alone.
 #[test]
 fn an_idle_subscriber_of_one_topic_has_no_side_rows() {
     for fields in [GET, EVENTS, UPGRADE, META] {
@@ -149,8 +149,8 @@ fn a_fallback_is_no_resume() {
     assert_eq!(counts, (1, 0, 0, 3));
 }
 
-/// Until a gap is told, the position of a set is the one that the client came with: who loses the connection right
-/// behind the first of two gaps is told the second when it comes back.
+/// Until a gap is told, the position of a set is the one that the client came with: a client that loses the connection
+/// right behind the first of two gaps is told the second when it comes back.
 #[test]
 fn the_first_of_two_gaps_moves_its_own_topic_alone() {
     let target = "/sub?topic=short/1&topic=skips/1";
@@ -195,7 +195,7 @@ fn the_first_of_two_gaps_moves_its_own_topic_alone() {
     }
 }
 
-/// What an id of two topics says.
+/// The positions in an id of two topics.
 fn positions(id: &str) -> Vec<Since> {
     let hex = id[1..].split('-').next().expect("a head");
     let hash = u32::from_str_radix(hex, 16).expect("a hash");
@@ -237,7 +237,7 @@ fn a_long_poll_whose_position_was_lost_is_told_so_once_and_where_it_stands() {
         assert!(told.starts_with("HTTP/1.1 304 "), "{told}");
         assert!(!told.contains("Crore-Gap"), "{told}");
         assert!(told.contains(&format!("ETag: \"{id}\"\n")), "{told}");
-        // And what comes now comes.
+        // And new messages come.
         let link = asks(
             &mut town,
             target,
@@ -249,7 +249,7 @@ fn a_long_poll_whose_position_was_lost_is_told_so_once_and_where_it_stands() {
     }
 }
 
-/// Nobody had read by filter when the topic's position was given: what others had lost until then is not known.
+/// When the topic's position was given nobody had read by filter: losses of other topics until then are not known.
 #[test]
 fn a_topic_s_position_is_none_of_a_filter_s() {
     let gap = "event: crore.gap\n";
@@ -265,7 +265,7 @@ fn a_topic_s_position_is_none_of_a_filter_s() {
         assert_eq!(told.matches(gap).count(), gaps, "{target}: {told}");
         assert!(told.contains("data: two\n"), "{told}");
     }
-    // A filter's own is one.
+    // A filter's own position is one.
     let link = asks(&mut town, "/sub?filter=short/%2B", EVENTS);
     let id = id_of(&take(&mut town, link));
     town.publish([("short/2", "three".into())]);

@@ -59,13 +59,13 @@ fn what_comes_behind_an_upgrade_is_read_when_the_stream_has_begun() {
     let at = raw.len() - 2;
     (raw[at], raw[at + 1]) = (0x81, 0x83);
     raw.extend_from_slice(frame.as_bytes());
-    let link = town.says_bytes(raw);
+    let link = town.says(raw);
     town.settle();
     assert!(take(&mut town, link).starts_with(&format!("{SWITCHING}\n")));
     let link = asks(&mut town, "/sub/x", GET);
     assert!(take(&mut town, link).ends_with("abc"), "it was published");
-    // Behind an event stream they mean nothing.
-    let link = town.says(&format!("GET /sub/full HTTP/1.1\r\n{EVENTS}\r\nGET /"));
+    // Bytes behind the request for an event stream mean nothing.
+    let link = town.says(format!("GET /sub/full HTTP/1.1\r\n{EVENTS}\r\nGET /"));
     town.settle();
     assert!(take(&mut town, link).starts_with(STREAM));
     assert_eq!(town.accounts().receive_bytes, 0);
@@ -123,8 +123,8 @@ fn a_gap_is_told_in_the_way_of_each_transport() {
     assert!(told.contains(end) && !told.contains("two"), "{told}");
 }
 
-/// Who falls behind further than the log reaches is told so and goes on, or is let go with the position to resume from. Plain
-/// frames cannot tell: whatever the rule, that stream ends.
+/// A stream that falls behind further than the log reaches is told so and goes on, or is ended with the position to
+/// resume from. Plain frames cannot tell a gap: whatever the rule, that stream ends.
 #[test]
 fn a_slow_stream_that_the_log_left_behind_ends_or_goes_on_by_rule() {
     for (topic, skips) in [("short/1", false), ("skips/1", true)] {

@@ -5,13 +5,14 @@
 use axum::Json;
 use axum::extract::rejection::{JsonRejection, QueryRejection};
 use axum::extract::{Path, Query, State};
-use crore_broker::control::{self, Which};
+use crore_broker::orders::{self, Which};
 use crore_broker::{ConnId, Control, Report, ShardId, Transport};
 use serde::{Deserialize, Serialize};
 use utoipa::{IntoParams, ToSchema};
 
+use super::answer::{Answer, ApiError, Cursor, ErrorBody, PIECES_MAX, page_len, text, unexpected};
 use super::topics::filter;
-use super::{Answer, ApiError, Cursor, ErrorBody, PIECES_MAX, Plane, page_len, text, unexpected};
+use crate::control::plane::Plane;
 
 /// A connection.
 #[derive(Serialize, ToSchema)]
@@ -116,7 +117,7 @@ fn which(
     })
 }
 
-fn described(shard: ShardId, connection: control::Connection) -> Connection {
+fn described(shard: ShardId, connection: orders::Connection) -> Connection {
     let texts = |list: Vec<Box<[u8]>>| list.iter().map(|name| text(name)).collect();
     let state = match connection.transport {
         Transport::Closing => "closing",
@@ -147,7 +148,7 @@ fn described(shard: ShardId, connection: control::Connection) -> Connection {
 async fn shown(
     plane: &Plane,
     shard: ShardId,
-    found: Vec<control::Connection>,
+    found: Vec<orders::Connection>,
 ) -> Result<Vec<Connection>, ApiError> {
     let sessions: Vec<_> = found.iter().map(|it| it.session).collect();
     let mut all: Vec<_> = found.into_iter().map(|it| described(shard, it)).collect();

@@ -4,9 +4,8 @@ use axum::Json;
 use utoipa::openapi::security::{HttpAuthScheme, HttpBuilder, SecurityScheme};
 use utoipa::{Modify, OpenApi};
 
-use super::{connections, server, topics};
-use crate::control::{metrics, stats, tail};
-use crate::life;
+use super::{connections, life, server, tail, topics};
+use crate::control::{metrics, stats};
 
 #[derive(OpenApi)]
 #[openapi(
@@ -31,8 +30,8 @@ use crate::life;
         connections::end_all,
         server::rules,
         server::config,
-        life::api::reload,
-        life::api::drain,
+        life::reload,
+        life::drain,
         describe,
     ),
     modifiers(&Token),

@@ -1,4 +1,4 @@
-//! What holds: rules and settings.
+//! The rules and settings in force.
 
 use axum::Json;
 use axum::extract::State;
@@ -6,10 +6,11 @@ use serde::Serialize;
 use serde_json::Value;
 use utoipa::ToSchema;
 
-use super::{Answer, ApiError, Plane};
-use crate::config::{Effective, File};
+use super::answer::{Answer, ApiError};
+use crate::control::plane::Plane;
+use crate::settings::file::File;
 
-/// What stands in the place of a secret.
+/// Stands in the place of a secret.
 const HIDDEN: &str = "(secret)";
 /// Keys whose values are secrets, wherever they stand.
 const SECRET_KEYS: &[&str] = &["token", "secret", "password"];
@@ -33,8 +34,8 @@ pub struct Config {
 }
 
 /// The settings as JSON, without the secrets.
-fn settings(effective: &Effective) -> Result<Value, ApiError> {
-    let mut value = serde_json::to_value(File::of(effective)).map_err(|error| {
+fn settings(file: &File) -> Result<Value, ApiError> {
+    let mut value = serde_json::to_value(file).map_err(|error| {
         let status = axum::http::StatusCode::INTERNAL_SERVER_ERROR;
         ApiError::new(status, format!("the settings cannot be told: {error}"))
     })?;
@@ -73,7 +74,7 @@ fn is_secret(key: &str, text: &str) -> bool {
     responses((status = 200, body = Rules))
 )]
 pub async fn rules(State(plane): State<Plane>) -> Answer<Rules> {
-    let mut settings = settings(&plane.effective())?;
+    let mut settings = settings(&plane.effective().file)?;
     let rules = settings.get_mut("rule").map(Value::take);
     Ok(Json(Rules {
         rules: rules.unwrap_or_else(|| Value::Array(Vec::new())),
@@ -92,6 +93,6 @@ pub async fn config(State(plane): State<Plane>) -> Answer<Config> {
     let source = effective.source.as_ref();
     Ok(Json(Config {
         source: source.map(|path| path.display().to_string()),
-        config: settings(&effective)?,
+        config: settings(&effective.file)?,
     }))
 }

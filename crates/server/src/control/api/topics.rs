@@ -8,17 +8,18 @@ use axum::extract::{Query, State};
 use axum::http::StatusCode;
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
-use crore_broker::connection::check_fields;
-use crore_broker::control::{self, LogPage, Publishing, TopicsPage};
 use crore_broker::mail::Outcome;
+use crore_broker::orders::{self, LogPage, Publishing, TopicsPage};
+use crore_broker::protocol::check_fields;
 use crore_broker::{Control, Report, ShardId};
 use crore_wire::topic;
 use serde::{Deserialize, Serialize};
 use utoipa::{IntoParams, ToSchema};
 
-use super::{Answer, ApiError, Cursor, ErrorBody, PIECES_MAX, Plane, page_len, text, unexpected};
+use super::answer::{Answer, ApiError, Cursor, ErrorBody, PIECES_MAX, page_len, text, unexpected};
+use crate::control::plane::Plane;
 
-/// What a filter may have, beside the topics' names.
+/// Length of a filter, in bytes, at most.
 const FILTER_BYTES_MAX: usize = 1_000;
 
 /// A topic as its home sees it.
@@ -173,7 +174,7 @@ pub(super) fn filter(given: Option<&str>) -> Result<Box<[u8]>, ApiError> {
     Ok(filter.as_bytes().into())
 }
 
-fn described(plane: &Plane, home: ShardId, topic: &control::Topic) -> Topic {
+fn described(plane: &Plane, home: ShardId, topic: &orders::Topic) -> Topic {
     let world = plane.life().world();
     Topic {
         name: text(&topic.name),
@@ -312,7 +313,7 @@ pub async fn messages(
         other => unexpected(&other),
     };
     let last = read.messages.last().map(|message| message.offset);
-    let message = |message: control::Message| {
+    let message = |message: orders::Message| {
         let data = match String::from_utf8(message.data) {
             Ok(data) if !message.binary => (Some(data), None),
             Ok(data) => (None, Some(STANDARD.encode(data))),
@@ -354,7 +355,7 @@ pub async fn purge(
     asked: Result<Query<Named>, QueryRejection>,
 ) -> Answer<Purged> {
     let (name, home) = place(&plane, &asked?.name)?;
-    // What is published meanwhile stays.
+    // Messages published meanwhile stay.
     let until = match plane
         .shards()
         .ask(home, Control::Topic(name.clone()))

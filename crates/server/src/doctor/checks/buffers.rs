@@ -1,6 +1,6 @@
 //! Socket buffers. An idle socket holds none, whatever the settings say: Linux takes memory when bytes come.
 
-use super::{Check, Fix, State};
+use super::check::{Check, Fix, State};
 use crate::doctor::formula;
 use crate::doctor::host::Host;
 use crate::doctor::need::Need;
@@ -17,7 +17,7 @@ pub fn checks(host: &Host, need: &Need) -> Vec<Check> {
     ]
 }
 
-/// What `net.ipv4.tcp_mem` should be; `None` when the memory is unknown.
+/// The value that `net.ipv4.tcp_mem` should have; `None` when the memory is unknown.
 fn wanted(host: &Host, need: &Need) -> Option<[u64; 3]> {
     let memory = host.memory?;
     let left = memory.available.saturating_sub(need.memory_bytes(host));
@@ -44,7 +44,7 @@ fn tcp_mem(host: &Host, need: &Need) -> Check {
         }]
     };
     let [_, pressure, most] = is.unwrap_or(wanted);
-    // Too large is what the connections do not leave, as far as a smaller value would still do.
+    // A value is too large when it exceeds the memory that the connections leave, and a smaller one would still do.
     let too_large = most > wanted[2] && wanted[1] > busy;
     let left = host.memory.map_or(0, |memory| {
         memory.available.saturating_sub(need.memory_bytes(host))

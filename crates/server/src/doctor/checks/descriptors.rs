@@ -1,6 +1,6 @@
 //! Descriptors and places: what each connection takes one of, and the server's own settings of how many there may be.
 
-use super::{Check, Fix, State};
+use super::check::{Check, Fix, State};
 use crate::config::MAX_SHARDS;
 use crate::doctor::formula;
 use crate::doctor::host::Host;

@@ -1,6 +1,6 @@
 //! Cores, threads, interrupts, network cards, clock.
 
-use super::{Check, Fix, State};
+use super::check::{Check, Fix, State};
 use crate::doctor::card::{self, Card};
 use crate::doctor::formula;
 use crate::doctor::group::Tasks;

@@ -1,6 +1,7 @@
 //! Memory: the host's, its control groups', and what the kernel does when it runs short.
 
-use super::{Check, Fix, State};
+use super::check::{Check, Fix, State};
+use crate::doctor::account::{Account, SETTING};
 use crate::doctor::formula;
 use crate::doctor::host::Host;
 use crate::doctor::need::Need;
@@ -17,6 +18,7 @@ pub fn checks(host: &Host, need: &Need) -> Vec<Check> {
     let mut checks = vec![memory(host, need)];
     checks.extend(groups(host, need));
     checks.extend([
+        held(host, need),
         overcommit(host, need),
         mappings(host, need),
         swappiness(host),
@@ -89,6 +91,44 @@ fn groups(host: &Host, need: &Need) -> Vec<Check> {
         )
     };
     host.groups.iter().map(one).collect()
+}
+
+/// The memory that clients make the server hold, beside everything else that has a limit.
+fn held(host: &Host, need: &Need) -> Check {
+    const MIB: u64 = 1 << 20;
+    let account = Account::new(host, need);
+    let is = Some(bytes(need.memory_bytes_max));
+    let Some(room) = account.room else {
+        return Check::new(SETTING, is, "by the memory, which is unknown").only(State::Unknown);
+    };
+    let others = account.bytes() - need.memory_bytes_max;
+    let left = room.saturating_sub(others);
+    let fix = if left >= need.memory_bytes_least.next_multiple_of(MIB) {
+        Fix::Setting(format!("{SETTING} = \"{} MiB\"", left / MIB))
+    } else {
+        let over = account.bytes().saturating_sub(room);
+        let fewer = over.div_ceil(need.connection_bytes(host));
+        let fewer = match need.connections.saturating_sub(fewer) {
+            0 => String::new(),
+            holds => format!("limits.connections_max = {holds} in the server's settings, "),
+        };
+        Fix::ByHand(format!(
+            "{fewer}less of limits.log_bytes and net.ipv4.tcp_mem, or {} more memory",
+            bytes(over)
+        ))
+    };
+    let should = match left {
+        0 => "some of the memory: all else leaves nothing".to_string(),
+        left => format!("at most {}", bytes(left)),
+    };
+    Check::new(SETTING, is, should)
+        .because(format!(
+            "all else that has a limit takes {} of {} when it is full. The server makes room when \
+             {SETTING} is reached; where that does not fit, the kernel ends it before",
+            bytes(others),
+            bytes(room)
+        ))
+        .unless(!account.is_over(), State::Advice, [fix])
 }
 
 fn overcommit(host: &Host, need: &Need) -> Check {

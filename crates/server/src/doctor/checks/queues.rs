@@ -1,6 +1,6 @@
-//! Those who arrive and those who leave: queues, half-open and closed connections, the table of sockets, ports.
+//! Arrivals and departures: queues, half-open and closed connections, the table of sockets, ports.
 
-use super::{Check, Fix, State};
+use super::check::{Check, Fix, State};
 use crate::doctor::formula;
 use crate::doctor::host::Host;
 use crate::doctor::need::Need;
@@ -61,7 +61,7 @@ fn somaxconn(host: &Host, need: &Need) -> Check {
 fn half_open(host: &Host, need: &Need) -> Check {
     const NAME: &str = "net.ipv4.tcp_max_syn_backlog";
     let cookies = host.number("net.ipv4.tcp_syncookies");
-    // Without cookies the last quarter is for those whom the kernel knows.
+    // Without cookies the kernel keeps the last quarter for peers that it knows.
     let wanted = (arrivals(need) * 4 / 3).next_power_of_two();
     let is = host.number(NAME);
     let shown = is.map(|is| match cookies {
@@ -95,7 +95,7 @@ fn packets(host: &Host) -> Check {
     const NAME: &str = "net.core.netdev_max_backlog";
     let drops = host.backlog_drops.unwrap_or(0);
     let is = host.number(NAME).unwrap_or(0);
-    // What was not enough is doubled.
+    // A queue that has dropped packets is doubled.
     let wanted = match drops {
         0 => formula::packet_queue(),
         _ => formula::packet_queue().max(is * 2),

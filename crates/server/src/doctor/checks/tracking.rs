@@ -1,6 +1,6 @@
 //! The connection tracker of firewalls and NAT: an entry for each connection, where something asks for it.
 
-use super::{Check, Fix, State};
+use super::check::{Check, Fix, State};
 use crate::doctor::formula;
 use crate::doctor::host::Host;
 use crate::doctor::need::Need;

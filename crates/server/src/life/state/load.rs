@@ -1,4 +1,4 @@
-//! The start: what a predecessor left is read, checked as a whole, and used up.
+//! The start: the state that a predecessor left is read, checked as a whole, and used up.
 
 use std::collections::VecDeque;
 use std::fs::{self, File};
@@ -7,13 +7,13 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use crore_broker::snapshot::{
-    BLOCK_HEAD_BYTES, Head, PREAMBLE_BYTES, Restored, block_bytes, check_block, check_preamble,
+    BLOCK_HEAD_BYTES, Head, PREAMBLE_BYTES, block_bytes, check_block, check_preamble,
 };
-use crore_broker::{Now, World};
+use crore_broker::{Now, Restored, World};
 
-use super::{Name, SET_ASIDE, prepare, sync};
+use super::files::{Name, SET_ASIDE, prepare, sync};
 
-/// What a predecessor left.
+/// The state that a predecessor left.
 pub struct Loaded {
     directory: PathBuf,
     homes: Vec<Home>,
@@ -26,14 +26,14 @@ struct Home {
     rest: BufReader<File>,
 }
 
-/// Looks for what a predecessor with so many homes left in this directory.
+/// Looks for the state that a predecessor with so many homes left in this directory.
 ///
 /// # Errors
-/// When the directory cannot be used. What cannot be read in it is no error: it is set aside.
+/// When the directory cannot be used. Files in it that cannot be read are no error: they are set aside.
 pub fn load(directory: &Path, homes: usize) -> anyhow::Result<Option<Loaded>> {
     prepare(directory)?;
     for name in [Name::Part, Name::Used] {
-        // Left by somebody who did not come to an end.
+        // Left by a server that did not come to the end of its stop or its start.
         for path in name.all(directory)? {
             fs::remove_file(path)?;
         }
@@ -103,14 +103,14 @@ impl Loaded {
     }
 }
 
-/// What was read; its files wait until the start has succeeded.
+/// The state that was read; its files wait until the start has succeeded.
 pub struct Used {
     directory: PathBuf,
     restored: Vec<Restored>,
 }
 
 impl Used {
-    /// Takes what was read, by home.
+    /// Takes the state that was read, by home.
     pub fn part(self) -> (VecDeque<Restored>, Ticket) {
         (self.restored.into(), Ticket(Some(self.directory)))
     }
@@ -120,7 +120,7 @@ impl Used {
 pub struct Ticket(Option<PathBuf>);
 
 impl Ticket {
-    /// The start has succeeded, and nobody was served yet who could be told something else after a crash.
+    /// The start has succeeded, and no client has been served yet that could be told something else after a crash.
     ///
     /// # Errors
     /// When a file cannot be removed.
@@ -152,7 +152,7 @@ fn rename_all(directory: &Path, from: Name, to: Name) -> anyhow::Result<()> {
     Ok(sync(directory)?)
 }
 
-/// What cannot be used is kept for whoever wants to look at it, in the place of what lay there before.
+/// Keeps files that cannot be used for the operator to look at, and replaces those that were set aside before.
 fn set_aside(directory: &Path, why: &str) -> anyhow::Result<()> {
     let aside = directory.join(SET_ASIDE);
     tracing::error!(

@@ -1,4 +1,4 @@
-//! The stop: when nothing is under way any more, every home hands over its snapshot, which is written down as it comes.
+//! The stop: when no work is under way any more, every home hands over its snapshot, which is written to disk as it comes.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{BufWriter, Write as _};
@@ -11,14 +11,14 @@ use crore_broker::{Control, Report, Settled, ShardId, World};
 use crore_net::{clock, memory};
 use futures_util::future::join_all;
 
-use super::{Name, prepare, sync};
-use crate::config::State;
-use crate::control::Shards;
+use super::files::{Name, prepare, sync};
+use crate::life::shards::Shards;
+use crate::settings::state::State;
 
 /// Between two looks at whether anything is under way.
 const LOOK: Duration = Duration::from_millis(2);
 
-/// Leaves everything in `directory`, within the budget of bytes and time. Nobody is connected any more.
+/// Leaves everything in `directory`, within the budget of bytes and time. No client is connected any more.
 ///
 /// # Errors
 /// Why nothing is left there.

@@ -18,7 +18,7 @@ use crate::tally::Tally;
 
 /// How long all of them may take to be connected and subscribed.
 const READY: Duration = Duration::from_secs(20);
-/// How long a message that was published last may take to everybody, and an answer that is due.
+/// How long a message that was published last may take to all readers, and an answer that is due.
 pub const PATIENCE: Duration = Duration::from_secs(20);
 
 /// Where a client connects to.
@@ -28,10 +28,10 @@ pub struct Server {
     pub tls: Arc<ClientConfig>,
 }
 
-/// What a client does, from its beginning to its end; what went wrong.
+/// A client's whole life, from its beginning to its end; an error says what went wrong.
 type Life = fn(&Server, &Tally) -> Result<(), String>;
 
-/// The readers, who must be there before anything is published.
+/// The readers; all must be there before anything is published.
 const READERS: &[(&str, Life)] = &[
     ("long-poll", readers::long_poll),
     ("event stream", readers::event_stream),
@@ -57,7 +57,7 @@ const PUBLISHERS: &[(&str, Life)] = &[
     ("MQTT 3.1.1 publisher, QoS 2", mqtt::publishes_exactly_once),
 ];
 
-/// Topics and who publishes to them: one publisher each.
+/// Topics and their publishers: one each.
 pub mod topics {
     pub const HTTP: &str = "shared/http";
     pub const ANEW: &str = "own/anew";

@@ -14,7 +14,7 @@ use super::topics::{ANEW, EXACTLY, HTTP, MQTT, SOCKET};
 use super::{PATIENCE, Server};
 use crate::tally::{Follower, Tally};
 
-/// Longer packets are none of ours.
+/// The tests send no longer packets.
 const PACKET_BYTES: usize = 1 << 20;
 
 pub fn reads_all_shared(server: &Server, tally: &Tally) -> Result<(), String> {

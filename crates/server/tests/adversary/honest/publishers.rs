@@ -4,7 +4,7 @@ use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use super::readers::Socket;
-use super::stream::{Stream, answer};
+use super::stream::{BETWEEN_PIECES, Stream, answer};
 use super::topics::{ANEW, HTTP, SOCKET};
 use super::{PATIENCE, Server};
 use crate::tally::Tally;
@@ -33,10 +33,14 @@ pub fn go_on(
             _ if in_two => SPLIT_BYTES,
             _ => 100,
         };
-        let message = tally.message(topic, number, padding);
-        let began = Instant::now();
+        let whole_after = match in_two {
+            true => BETWEEN_PIECES,
+            false => Duration::ZERO,
+        };
+        let sent = Instant::now() + whole_after;
+        let message = tally.message(topic, number, sent, padding);
         publish(&message, in_two)?;
-        tally.took(|| format!("the answer to {topic} {number}"), began);
+        tally.took(|| format!("the answer to {topic} {number}"), sent);
         tally.published.fetch_add(1, Ordering::Relaxed);
         std::thread::sleep(PACE);
     }

@@ -13,10 +13,10 @@ use crate::tally::{Follower, Tally};
 
 /// Polls over one connection; then it takes another one.
 const POLLS: usize = 20;
-/// Longer messages are none of ours.
+/// The tests publish no longer messages.
 const MESSAGE_BYTES: usize = 1 << 20;
 
-/// Reads until all that is due is there; it says what it could not wait for.
+/// Reads until all messages that are due are there; an error names those that did not come.
 fn follow(
     tally: &Tally,
     follower: &mut Follower<'_>,

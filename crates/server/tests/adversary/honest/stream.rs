@@ -12,6 +12,8 @@ use super::{PATIENCE, Server};
 
 /// How long a read waits before its client looks whether it is to end.
 const LOOK: Duration = Duration::from_millis(100);
+/// Between the pieces of what is sent in two.
+pub const BETWEEN_PIECES: Duration = Duration::from_millis(30);
 
 enum Wire {
     Plain(TcpStream),
@@ -66,7 +68,7 @@ impl Stream {
     pub fn send_in_two(&mut self, bytes: &[u8]) -> Result<(), String> {
         let (first, second) = bytes.split_at(bytes.len() / 2);
         self.send(first)?;
-        std::thread::sleep(Duration::from_millis(30));
+        std::thread::sleep(BETWEEN_PIECES);
         self.send(second)
     }
 
@@ -146,7 +148,7 @@ impl Answer {
         found.map(|(_, value)| value.trim())
     }
 
-    /// What it says, in a line.
+    /// The answer, in a line.
     pub fn shown(&self) -> String {
         let first = self.head.lines().next().unwrap_or_default();
         format!("{first:?} {:?}", String::from_utf8_lossy(&self.body))

@@ -1,12 +1,12 @@
-//! Who is let in, by libraries of others: a token as the password, a user's password, and what they are told at the end.
+//! Access by libraries of others: a token as the password, a user's password, and the reason that they get at the end.
 
 use super::on;
 use super::peer::Peer;
 use crate::access::{PASSWORD, SOON_S, expiring, settings, token};
-use crate::broker::Broker;
+use crate::support::broker::Broker;
 use serde_json::json;
 
-/// Runs a scenario over every way, on a server of ours that decides who may do what.
+/// Runs a scenario over every way, on a server of ours with settings of access.
 fn each(scenario: fn(&mut Peer)) {
     let broker = Broker::with(&settings());
     if broker.is_ours() {

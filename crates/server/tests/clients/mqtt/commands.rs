@@ -1,13 +1,12 @@
 //! `mosquitto_pub` and `mosquitto_sub`, as a person types them.
 
-use crate::broker::Broker;
+use crate::support::PATIENCE;
+use crate::support::broker::Broker;
 use std::io::{BufRead, BufReader};
 use std::process::{Child, Command, Stdio};
 use std::sync::mpsc::{self, Receiver};
 use std::time::Duration;
 
-/// Whoever waits longer has found a defect.
-const PATIENCE: Duration = Duration::from_secs(15);
 const VERSIONS: [&str; 2] = ["311", "5"];
 
 /// `mosquitto_sub`, which prints a line for each message.
@@ -195,9 +194,9 @@ fn a_message_expires_while_nobody_reads() {
         let args = [&["-t", "t", "-q", "1", "-m", data], property.as_slice()].concat();
         publish(&broker, "5", &args);
     };
-    expiry("1", "short");
     expiry("100", "long");
-    std::thread::sleep(Duration::from_millis(2500));
+    expiry("1", "short");
+    broker.await_kept("t", 1);
     let again = Subscription::quick(&broker, "5", &session);
     assert_eq!(again.message(), "long");
 }
@@ -264,7 +263,7 @@ fn the_servers_own_topics_are_shown_as_mosquittos_are() {
     }
 }
 
-/// What mosquitto(8) names, but for its heap and its bridges.
+/// The topics that mosquitto(8) names, but for those of its heap and its bridges.
 const SYS: [&str; 23] = [
     "bytes/received",
     "bytes/sent",

@@ -196,7 +196,7 @@ fn a_retained_message_waits_for_subscribers() {
         );
         expect_late(peer, "late1", "r/a", &["second"]);
         expect_late(peer, "late2", "r/+", &["other", "second"]);
-        // An empty payload takes it away, and is a message to those who are there.
+        // An empty payload takes it away, and is a message to the present subscribers.
         peer.retain("publisher", "r/a", "");
         assert_eq!(peer.data("early", 1), [""]);
         expect_late(peer, "late3", "r/#", &["other"]);

@@ -2,9 +2,9 @@
 //! other way round, with content type, time to live, key and event name.
 
 use super::peer::{Library, Peer, Way};
-use crate::broker::Broker;
-use crate::client::{Client, await_subscribers, curl};
+use crate::client::{Client, curl};
 use crate::support::Server;
+use crate::support::broker::Broker;
 use serde_json::json;
 use std::sync::Arc;
 
@@ -25,10 +25,7 @@ fn start() -> Option<Peer> {
 }
 
 fn server(peer: &Peer) -> &Server {
-    match &*peer.broker {
-        Broker::Crore(server) => server,
-        Broker::Reference(_) => panic!("only ours is tested here"),
-    }
+    peer.broker.server()
 }
 
 /// Publishes with `curl`.
@@ -104,7 +101,7 @@ fn a_message_of_mqtt_expires_in_the_log() {
         let how = json!({ "topic": "t", "payload": data, "properties": properties });
         peer.publish_with("it", how);
     }
-    std::thread::sleep(std::time::Duration::from_millis(2200));
+    server(&peer).await_kept(&peer.own("t"), 1);
     assert_eq!(poll(&peer, "t").1, "long");
 }
 
@@ -119,7 +116,7 @@ fn pages_and_devices_share_a_topic() {
     let socket = Client::node("ws_client.mjs", &[&url, "live"]);
     let publish = server(&peer).url(&format!("/pub/{topic}"));
     let mut publisher = Client::node("ws_client.mjs", &[&publish, "live"]);
-    await_subscribers(server(&peer), &topic, 3);
+    server(&peer).await_subscribers(&topic, 3);
     publisher.next("open");
     for (number, text) in ["from MQTT \u{2713}", "from curl", "from a WebSocket"]
         .iter()

@@ -1,4 +1,4 @@
-//! What a subscription may ask for in MQTT 5, and what the server says of itself.
+//! The options of a subscription in MQTT 5, and the capabilities that the server announces.
 
 use super::each_five;
 use super::peer::{Library, Peer};
@@ -128,7 +128,7 @@ fn the_server_says_what_it_can() {
     each_five(|peer| {
         let connack = peer.connect("it", json!({}));
         let said = &connack["properties"];
-        // What is not said is available; every one of these is.
+        // A capability that is not mentioned is available; every one of these is.
         for name in [
             "qos_max",
             "retain_available",

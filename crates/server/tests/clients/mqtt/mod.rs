@@ -17,7 +17,7 @@ mod sessions;
 mod shared;
 mod wills;
 
-use crate::broker::Broker;
+use crate::support::broker::Broker;
 use peer::{Library, Peer, Way};
 use std::sync::Arc;
 

@@ -1,15 +1,13 @@
 //! A third-party library in a process of its own that holds many clients, each with a name; the same
 //! words for all libraries, so that a scenario is written once.
 
-use crate::broker::Broker;
 use crate::client::Client;
+use crate::support::PATIENCE;
+use crate::support::broker::Broker;
 use serde_json::{Value, json};
 use std::cell::RefCell;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
-
-/// Whoever waits longer for an answer that is due has found a defect.
-const PATIENCE: Duration = Duration::from_secs(15);
 
 /// How long nothing must come to say that nothing more comes.
 const QUIET: Duration = Duration::from_millis(400);
@@ -34,7 +32,7 @@ pub struct Peer {
     pub way: Way,
     pub broker: Arc<Broker>,
     client: Client,
-    /// What it said that nobody has asked for yet.
+    /// Its reports that no test has asked for yet.
     said: RefCell<Vec<Value>>,
 }
 

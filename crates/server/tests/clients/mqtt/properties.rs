@@ -1,4 +1,4 @@
-//! What a publisher says of a message in MQTT 5 and its subscribers read.
+//! A message's properties in MQTT 5, from the publisher to its subscribers.
 
 use super::each_five;
 use serde_json::json;

@@ -39,15 +39,17 @@ fn each_message_goes_to_one_member() {
 #[ignore = "needs what `cargo xtask test` prepares"]
 fn a_member_that_leaves_is_not_chosen() {
     each(|peer| {
+        let will = json!({ "topic": peer.own("left"), "payload": "", "qos": 1, "retain": false });
         for name in ["stays", "unsubscribes", "leaves"] {
-            peer.connect(name, json!({}));
+            peer.connect(name, json!({ "will": will }));
             peer.subscribe(name, &[("$share/g/t", 1)]);
         }
         peer.unsubscribe("unsubscribes", &["$share/g/t"]);
-        peer.cut("leaves");
-        // The server sees the end of a connection when it comes to it.
-        std::thread::sleep(std::time::Duration::from_millis(300));
         peer.connect("publisher", json!({}));
+        peer.subscribe("publisher", &[("left", 1)]);
+        peer.cut("leaves");
+        // The server has seen the end of a connection when its will comes.
+        peer.message("publisher");
         let wanted: Vec<String> = (0..10).map(|n| n.to_string()).collect();
         for data in &wanted {
             peer.publish("publisher", "t", data, 1);

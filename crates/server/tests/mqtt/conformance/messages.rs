@@ -1,11 +1,10 @@
 //! PUBLISH both ways: DUP, RETAIN, order, expiry.
 
 use super::{subscribe_without_retained, take};
-use crate::broker::Broker;
-use crate::conn::{Conn, VERSIONS, message, plain};
+use crate::support::broker::Broker;
+use crate::support::mqtt::{Conn, VERSIONS, message};
 use crore_wire::mqtt::PacketType::{PubAck, PubComp, PubRec, PubRel};
 use crore_wire::mqtt::{Packet, PropertyBuf, ReasonCode, Version};
-use std::time::Duration;
 
 #[test]
 fn dup_is_each_delivery_s_own() {
@@ -143,16 +142,13 @@ fn a_message_that_waited_beyond_its_expiry_is_dropped() {
         publish.properties = retained.properties();
         publisher.deliver(&publish);
     }
-    let mut properties = PropertyBuf::new();
-    properties.receive_maximum(1);
-    let mut connect = plain(Version::V5, "it");
-    connect.properties = properties.properties();
-    let mut conn = Conn::open(&broker, Version::V5);
-    conn.connect(&connect);
+    let (mut conn, _) = Conn::with(&broker, "it", true, |set| {
+        set.receive_maximum(1);
+    });
     conn.subscribe("a", 1);
     let id = take(&mut conn, b"a");
     conn.subscribe("b", 1);
-    std::thread::sleep(Duration::from_millis(3500));
+    broker.server().await_kept("b", 0);
     // The one that was begun is finished, the one that waited is not sent any more.
     conn.acknowledge(PubAck, id);
     conn.expect_quiet();

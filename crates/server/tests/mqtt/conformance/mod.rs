@@ -5,7 +5,7 @@ mod messages;
 mod sessions;
 mod subscriptions;
 
-use crate::conn::{Conn, id};
+use crate::support::mqtt::{Conn, id};
 use crore_wire::mqtt::{
     Packet, Properties, Qos, ReasonCode, RetainHandling, SubscribeOptions, encode,
 };

@@ -1,22 +1,18 @@
-//! What a session keeps from one connection to the next.
+//! The state that a session keeps from one connection to the next.
 
 use super::take;
-use crate::broker::Broker;
-use crate::conn::{Conn, VERSIONS, message, plain};
+use crate::support::broker::Broker;
+use crate::support::mqtt::{Conn, VERSIONS, message};
 use crore_wire::mqtt::PacketType::{PubAck, PubComp, PubRec, PubRel};
 use crore_wire::mqtt::{PropertyBuf, Version};
 
 /// A connection to a kept session that takes so many messages at once.
 fn resume_with(broker: &Broker, receive_max: u16) -> Conn {
-    let mut properties = PropertyBuf::new();
-    properties.session_expiry_interval_s(600);
-    properties.receive_maximum(receive_max);
-    let mut connect = plain(Version::V5, "it");
-    connect.clean_start = false;
-    connect.properties = properties.properties();
-    let mut conn = Conn::open(broker, Version::V5);
-    conn.connect(&connect);
-    conn
+    let with = |set: &mut PropertyBuf| {
+        set.session_expiry_interval_s(600)
+            .receive_maximum(receive_max);
+    };
+    Conn::with(broker, "it", false, with).0
 }
 
 #[test]
@@ -37,8 +33,6 @@ fn a_session_keeps_to_the_receive_maximum_of_each_connection() {
     conn.acknowledge(PubRec, ids[0]);
     assert_eq!(conn.packet().ack(PubRel).0, ids[0]);
     conn.cut();
-    // Before the server has seen that, the next message would be under way too.
-    std::thread::sleep(std::time::Duration::from_millis(300));
     publisher.publish(&message("t", 0, 0, b"between"));
     publisher.deliver(&message("t", 1, 7, b"7"));
     let mut conn = resume_with(&broker, 2);
@@ -99,7 +93,7 @@ fn a_session_keeps_its_subscriptions_with_what_they_asked_for() {
         let mut conn = Conn::open(&broker, version);
         assert!(conn.resume(&name));
         assert!(conn.is_served());
-        // When all homes have granted something new they have heard of what it had: QoS 0 gets nothing before that.
+        // Once all homes have granted a new filter, they know the session's old ones too: QoS 0 gets nothing before that.
         conn.subscribe("other/#", 0);
         for (topic, granted) in [("zero", 0), ("one", 1), ("two/x", 2)] {
             publisher.deliver(&message(topic, 2, 1, b"x"));

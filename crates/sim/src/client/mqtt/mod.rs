@@ -1,10 +1,10 @@
-//! A client of MQTT 3.1.1 or 5.0, over TCP or within a WebSocket: subscribes, publishes, or both, in a session that
-//! lasts or in one that ends with its connection. `packets` reads and writes, `session` is what it remembers from one
+//! A client of MQTT 3.1.1 or 5.0, over TCP or within a WebSocket: subscribes, publishes, or both, in a session that lasts
+//! or in one that ends with its connection. `packets` reads and writes, `session` is the client's memory from one
 //! connection to the next, `receive` and `publish` follow the messages both ways, `subscribe` its subscriptions, and
-//! `track` says in the end what should have come.
+//! `track` finds in the end which messages are missing.
 //!
-//! Invariant: the client does what the specification asks of one, and forgets nothing of a session that the server
-//! may still have. What it checks holds for every server; where it cannot know what the server got, it demands nothing.
+//! Invariant: the client does what the specification requires of clients, and forgets nothing of a session that the server
+//! may still have. Its checks hold for every server; where it cannot know what the server received, it demands nothing.
 
 mod packets;
 mod publish;
@@ -29,24 +29,24 @@ use publish::Sent;
 use receive::{Owed, Receipt};
 use subscribe::{Asked, Sub};
 
-/// What a client is told to do.
+/// An action of a client.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Deed {
     /// Connects, if it has no connection.
     Connect,
     /// Connects although it has one: the server has not noticed that it is dead.
     TakeOver,
-    /// Reads some of what came.
+    /// Reads some of the received bytes.
     Read,
-    /// Acknowledges some of what it has read.
+    /// Acknowledges some of the messages that it has read.
     Acknowledge,
     /// Subscribes or unsubscribes.
     Change,
     /// Publishes so many messages.
     Publish(u8),
-    /// Asks for a sign of life.
+    /// Sends a PINGREQ.
     Ping,
-    /// Says goodbye.
+    /// Sends DISCONNECT and closes.
     Leave,
     /// Loses its connection.
     Cut,
@@ -57,77 +57,77 @@ pub enum Deed {
 /// One connection.
 #[derive(Default)]
 struct Conn {
-    /// Bytes as they came, and the packets in them.
+    /// Received bytes, and the packets in them.
     raw: Vec<u8>,
     packets: Vec<u8>,
     /// Over WebSocket: the upgrade was answered.
     upgraded: bool,
     partial: Option<Box<Partial>>,
-    /// Asked for a session that begins anew.
+    /// It asked for a new session.
     clean: bool,
     asked: u32,
     asked_s: u32,
     /// Its CONNECT was answered; the session was there already.
     present: Option<bool>,
-    /// What of the session is left is not certain: an attempt without an answer may have changed it.
+    /// The state of the session is uncertain: an attempt without an answer may have changed it.
     doubtful: bool,
     /// Messages that may be under way to the client, and from it.
     receive_max: usize,
     send_max: usize,
     /// Ids under way to the client, as it counts them.
     open: BTreeSet<u16>,
-    /// What it has read and not acknowledged.
+    /// Acknowledgements that it owes for messages it has read.
     owed: VecDeque<Owed>,
-    /// A new message came: what is sent again comes before.
+    /// A new message came; repeated ones must come before.
     fresh: bool,
-    /// The place among the receipts of what was sent again last.
+    /// The serial of the receipt that was repeated last.
     again: Option<u32>,
     aliases_max: u16,
     aliases: BTreeMap<u16, usize>,
     /// Ids of its publishes that wait for PUBACK, and for PUBREC.
     pubacks: VecDeque<u16>,
     pubrecs: VecDeque<u16>,
-    /// What was asked about subscriptions.
+    /// SUBSCRIBEs and UNSUBSCRIBEs without an answer.
     asks: Vec<Asked>,
-    /// For each PINGREQ without an answer: receipts that were acknowledged before.
+    /// For each PINGREQ without an answer: the receipts that were acknowledged before it.
     pings: VecDeque<Vec<u32>>,
 }
 
 /// The client.
 pub struct Client {
-    /// Its number among all.
+    /// Its number among all clients.
     number: usize,
     id: String,
     version: Version,
     framed: bool,
-    /// Seconds that its session outlives a connection; 0 begins anew with each.
+    /// Seconds that its session outlives a connection; 0: each connection has a new session.
     expiry_s: u32,
     subs: Vec<Sub>,
-    /// It subscribes to `#` too, and to nothing with QoS 0: then all comes once.
+    /// It also subscribes to `#`, and to nothing with QoS 0: then each message comes once.
     covers: bool,
-    /// Where it publishes to.
+    /// The topics that it publishes to.
     publishes: Vec<usize>,
     retains: bool,
     /// Its connection's link.
     pub link: Option<u32>,
-    /// Connections that it has given up and that it has not seen closed.
+    /// Connections that it has given up and has not seen closed.
     pub old: Vec<u32>,
     conn: Conn,
     /// How often it sent a CONNECT.
     attempts: u32,
-    /// The connections of those that were to begin anew.
+    /// The connections of the CONNECTs that asked for a new session.
     resets: Vec<u32>,
-    /// How many of the last ones had no answer.
+    /// How many of its last CONNECTs had no answer.
     unanswered: u32,
-    /// The connections of all that had none.
+    /// The connections of all CONNECTs without an answer.
     silent: Vec<u32>,
-    /// One of those of before the session was found last may be dealt with since.
+    /// The server may have handled one of them after the last CONNECT that found the session.
     may_come_late: bool,
-    /// When it sent the CONNECT of the connection that had the session last, as far as it knows.
+    /// When it sent the CONNECT of the last connection that had the session, as far as it knows.
     known_s: Option<u32>,
-    /// The session may have ended since.
+    /// The session may have ended since then.
     may_be_gone: bool,
-    /// It may be another one since, without what the client remembers.
+    /// The server may have another session since then, without the state that the client remembers.
     may_be_other: bool,
     receipts: Vec<Receipt>,
     receipts_made: u32,
@@ -137,9 +137,9 @@ pub struct Client {
     identifiers: u32,
     /// Bytes that it sends.
     pub out: Vec<u8>,
-    /// It closes its connection after this.
+    /// It closes its connection after sending these.
     pub closes: bool,
-    /// The server has no room for it.
+    /// The server turned it away for want of room.
     pub turned_away: bool,
 }
 
@@ -147,7 +147,7 @@ pub struct Client {
 const EXPIRIES_S: [u32; 6] = [0, 5, 60, 3600, 3600, 3600];
 
 impl Client {
-    /// A client by chance.
+    /// A random client.
     pub fn new(number: usize, plan: &Plan, rng: &mut Rng) -> Client {
         let mut topics: Vec<usize> = (0..plan.topics.len()).collect();
         rng.shuffle(&mut topics);
@@ -158,7 +158,7 @@ impl Client {
         let version = rng.pick(&[Version::V311, Version::V5, Version::V5]);
         let most_s = plan.settings.mqtt.session_expiry_max_s;
         let expiry_s = match (rng.pick(&EXPIRIES_S), version) {
-            // There it is without end, as far as the server goes along.
+            // In 3.1.1 a session has no expiry of its own and lasts as long as the server allows.
             (1.., Version::V311) => most_s,
             (expiry_s, _) => expiry_s.min(most_s),
         };
@@ -202,7 +202,7 @@ impl Client {
 
     /// The same client, with a subscription that overlaps all others.
     pub fn covering(mut self) -> Client {
-        // In 3.1.1 retained messages would come for both.
+        // In 3.1.1 retained messages would come for both subscriptions.
         self.covers = !self.subs.is_empty() && self.version == Version::V5;
         self
     }
@@ -212,7 +212,7 @@ impl Client {
         self.link.is_some() && self.conn.present.is_some()
     }
 
-    /// Begins a connection; the one that it has is left to itself.
+    /// Begins a connection; a connection that it already has is abandoned.
     pub fn connect(&mut self, link: u32, plan: &Plan, truth: &mut Truth, rng: &mut Rng) {
         if let Some(old) = self.link {
             self.ended();
@@ -220,8 +220,8 @@ impl Client {
         }
         self.link = Some(link);
         self.silent.push(link);
-        // Who begins anew on purpose makes sure that no other connection of its own is about.
-        // In 3.1.1 such a session would end with its connection.
+        // A client asks for a new session only when none of its old connections is left. In 3.1.1 such a session would end
+        // with its connection.
         let anew = self.old.is_empty() && rng.chance(4) && self.version == Version::V5;
         self.conn = Conn {
             clean: self.expiry_s == 0 || anew,
@@ -279,7 +279,7 @@ impl Client {
             let said = Said {
                 qos: qos.bits(),
                 retain: false,
-                // It is the server that publishes it.
+                // The server publishes it, not the client.
                 by: None,
             };
             truth.said.insert(number, said);
@@ -323,7 +323,7 @@ impl Client {
         });
     }
 
-    /// What this client says of a message.
+    /// Records the MQTT options of a message of this client.
     fn says(&self, number: u32, qos: Qos, retain: bool, truth: &mut Truth) {
         let said = Said {
             qos: qos.bits(),
@@ -361,7 +361,7 @@ impl Client {
         Ok(())
     }
 
-    /// No room, or another connection of its own came before.
+    /// The server refused the connection: it has no room, or another connection of this client came before.
     fn refused(&mut self, reason: ReasonCode, truth: &Truth, met: &mut Met) -> Result<(), Wrong> {
         self.closes = true;
         self.turned_away = true;
@@ -374,7 +374,7 @@ impl Client {
         Ok(())
     }
 
-    /// Says goodbye and closes; `with_will` leaves the will to be published.
+    /// Sends DISCONNECT and closes; `with_will` leaves the will to be published.
     pub fn leave(&mut self, truth: &mut Truth, rng: &mut Rng) {
         if !self.is_connected() {
             return;
@@ -396,7 +396,7 @@ impl Client {
         });
     }
 
-    /// The connection is no more.
+    /// The connection ended.
     pub fn ended(&mut self) {
         self.link = None;
         self.out.clear();
@@ -450,12 +450,12 @@ impl Client {
         }
     }
 
-    /// Compares all that it saw with what was published.
+    /// Compares all received messages with the published ones.
     pub fn check(&self, truth: &Truth) -> Result<(), Wrong> {
         for sub in &self.subs {
             let most = truth.session_messages;
             let order = match sub.is_split() {
-                // Each brings its own in their order.
+                // Each of the two subscriptions brings its messages in their order.
                 true => Ok(()),
                 false => sub.track.check_orders(truth),
             };

@@ -1,5 +1,5 @@
-//! Bytes to packets and back: over TCP as they are, over a WebSocket in binary frames, whose ends are not those of
-//! the packets.
+//! Bytes to packets and back: directly over TCP, in binary frames over a WebSocket, where a frame does not end where a
+//! packet does.
 
 use crore_wire::mqtt::{self, encode};
 use crore_wire::websocket::frame::{self, Opcode};
@@ -16,7 +16,7 @@ const PACKET_BYTES_MAX: usize = 1 << 20;
 const SPLIT_EACH: usize = 3;
 
 impl Client {
-    /// Reads what came.
+    /// Reads received bytes.
     pub fn read(&mut self, bytes: &[u8], truth: &mut Truth, met: &mut Met) -> Result<(), Wrong> {
         self.conn.raw.extend_from_slice(bytes);
         if !self.conn.upgraded && !self.upgraded(truth, met)? {
@@ -28,7 +28,7 @@ impl Client {
             self.conn.packets.append(&mut self.conn.raw);
         }
         if self.conn.present.is_none() && self.conn.packets.first() == Some(&b'H') {
-            // The head of an answer over HTTP, as much as says which.
+            // The beginning of an HTTP answer, long enough to identify it.
             return match self.conn.packets.len() {
                 ..12 => Ok(()),
                 _ => self.shed(truth, met),
@@ -50,7 +50,7 @@ impl Client {
         Ok(())
     }
 
-    /// The shard had no room and did not know yet what the client speaks.
+    /// The shard had no room and did not know yet which version the client speaks.
     fn shed(&mut self, truth: &Truth, met: &mut Met) -> Result<(), Wrong> {
         self.closes = true;
         if self.conn.packets.starts_with(b"HTTP/1.1 408") {
@@ -137,7 +137,7 @@ impl Client {
         }
     }
 
-    /// Asks for a sign of life: when it comes, all that was acknowledged before is known to the server.
+    /// Sends a PINGREQ: with its answer, all acknowledgements sent before are known to the server.
     pub fn ping(&mut self) {
         if !self.is_connected() {
             return;
@@ -152,7 +152,7 @@ impl Client {
     pub(super) fn pinged(&mut self) -> Result<(), Wrong> {
         let known = self.conn.pings.pop_front();
         let known = known.ok_or("a PINGRESP to nothing")?;
-        // What was sent again meanwhile had been sent before the acknowledgement came.
+        // A receipt that came again meanwhile was sent before the server had its acknowledgement.
         self.receipts
             .retain(|receipt| !known.contains(&receipt.serial) || !receipt.is_told());
         Ok(())

@@ -1,5 +1,5 @@
-//! Messages from the client, and what it is told of them. What was not answered when the connection ended is sent
-//! again on the next one, in its order and before anything new [MQTT-4.4.0-1, -2].
+//! Messages of the client, and their answers. Messages that were not answered when the connection ended are sent again on
+//! the next one, in their order and before anything new [MQTT-4.4.0-1, -2].
 
 use crore_wire::mqtt::{Ack, PacketId, PropertyBuf, Publish, Qos, Version, encode};
 
@@ -9,7 +9,7 @@ use crate::plan::Plan;
 use crate::rng::Rng;
 use crate::truth::{KEYS, Like, Truth, Wrong, key_name};
 
-/// Publishes without an answer that a client has at most.
+/// The most publishes that a client has under way.
 const SENT_MAX: usize = 12;
 
 /// A QoS 1 or 2 message under way.
@@ -129,8 +129,8 @@ impl Client {
         });
     }
 
-    /// The session is there: what was not answered goes out again. At QoS 1 a repeat is another message to the
-    /// server, and has another number here, so that both can be followed; in a session that begins anew so is one of QoS 2.
+    /// The session is there: unanswered messages go out again. At QoS 1 the server takes a repeat for another message, so
+    /// it gets another number here and both can be followed; in a new session the same holds for QoS 2.
     pub(super) fn send_again(&mut self, truth: &mut Truth, met: &mut Met) {
         let present = self.conn.present == Some(true);
         for sent in std::mem::take(&mut self.sent) {
@@ -141,7 +141,7 @@ impl Client {
                     self.conn.owed.push_back(Owed::Pubrel(sent.id));
                 }
                 (true, Qos::ExactlyOnce) if self.conn.doubtful => {
-                    // Another session would take it for a new message: it is given up.
+                    // Another session would take it for a new message: the client gives it up.
                     self.sent.push_back(Sent {
                         received: true,
                         ..sent
@@ -173,7 +173,7 @@ impl Client {
         copy
     }
 
-    /// Whether all that it has published is answered.
+    /// Whether all its publishes are answered.
     pub fn is_answered(&self) -> bool {
         self.sent.is_empty()
     }

@@ -1,5 +1,5 @@
-//! Messages to the client: what comes once, what comes again, and what the client says of it (MQTT 5.0 sections 4.3,
-//! 4.4, 4.6 and 4.9).
+//! Messages to the client: new ones, repeated ones, and the client's acknowledgements (MQTT 5.0 sections 4.3, 4.4, 4.6 and
+//! 4.9).
 
 use crore_wire::mqtt::{Ack, PacketId, Property, Publish, Qos, ReasonCode, Version, encode};
 
@@ -22,10 +22,10 @@ enum State {
     Done,
 }
 
-/// A QoS 1 or 2 message that came, until the server surely knows.
+/// A received QoS 1 or 2 message, until the server surely knows of its acknowledgement.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Receipt {
-    /// Counts them.
+    /// Counts the receipts.
     pub serial: u32,
     id: u16,
     number: u32,
@@ -35,12 +35,12 @@ pub(super) struct Receipt {
     state: State,
     /// The connection that it came on last.
     pub link: Option<u32>,
-    /// It may be of a session that is no more.
+    /// It may belong to a session that has ended.
     pub stale: bool,
 }
 
 impl Receipt {
-    /// Whether all was said of it that there is to say.
+    /// Whether the client has sent all its acknowledgements.
     pub fn is_told(&self) -> bool {
         matches!(self.state, State::Acked | State::Done)
     }
@@ -149,7 +149,7 @@ impl Client {
         Ok(topic)
     }
 
-    /// Takes a QoS 1 or 2 message in; false when it is one that came before.
+    /// Takes in a QoS 1 or 2 message; false when it came before.
     fn receipt(
         &mut self,
         id: u16,
@@ -211,7 +211,7 @@ impl Client {
         }
         self.receipts_made += 1;
         if publish.dup {
-            // It never came before; whatever comes again after it was sent after it.
+            // It never came before; any repeat that comes after it was sent after it.
             self.conn.again = Some(self.receipts_made);
         }
         self.receipts.push(Receipt {
@@ -235,7 +235,7 @@ impl Client {
         });
     }
 
-    /// A message or its PUBREL is sent again: in the order in which they came first, and before newer ones.
+    /// A message or its PUBREL came again: repeats keep the order of the first delivery, and come before newer messages.
     fn came_again(&mut self, at: usize) -> Result<(), Wrong> {
         let link = self.link;
         let receipt = &mut self.receipts[at];
@@ -248,7 +248,7 @@ impl Client {
         Ok(())
     }
 
-    /// A new message came: all that is under way was sent again.
+    /// A new message came: all messages under way were repeated before.
     fn check_again(&self) -> Result<(), Wrong> {
         if self.conn.doubtful {
             return Ok(());
@@ -287,7 +287,7 @@ impl Client {
         Ok(())
     }
 
-    /// Sends so many of the acknowledgements that it owes, in their order.
+    /// Sends up to so many of the acknowledgements that it owes, in their order.
     pub fn acknowledge(&mut self, most: usize, truth: &mut Truth) {
         for _ in 0..most {
             let Some(owed) = self.conn.owed.pop_front() else {

@@ -1,4 +1,4 @@
-//! What lasts longer than a connection, and whether the server says the truth about it.
+//! State that outlives a connection, and checks of what the server says about it.
 
 use super::Client;
 use crate::met::Met;
@@ -21,7 +21,7 @@ impl Client {
         let lasts = self
             .known_s
             .is_some_and(|known_s| truth.now_s < known_s + self.expiry_s);
-        // One of those that were never answered may have found it expired, and begun another.
+        // A CONNECT that was never answered may have found the session expired, and begun another.
         let others = self.unanswered > 1 || self.may_come_late;
         let is_other =
             self.may_be_other || (self.may_be_gone || truth.memory_is_tight || !lasts) && others;
@@ -33,7 +33,7 @@ impl Client {
             met.sessions_resumed += 1;
         }
         if !present || is_other {
-            // Nothing more is demanded of it.
+            // Nothing more is demanded of its earlier subscriptions.
             self.subs.iter_mut().for_each(|sub| sub.lost(true));
         }
         if is_other {
@@ -47,7 +47,7 @@ impl Client {
                 sub.none_asked();
             }
         }
-        // An attempt to begin anew that is given up may be dealt with later than this one.
+        // The server may handle an abandoned attempt to begin anew after this one.
         let late = self.resets.iter().any(|link| self.old.contains(link));
         (self.may_be_gone, self.may_be_other) = (late, late);
         self.silent.retain(|link| self.old.contains(link));
@@ -57,7 +57,7 @@ impl Client {
         Ok(())
     }
 
-    /// Some attempt of its own may have begun a session of which it was never told.
+    /// One of its own attempts may have begun a session without the client learning of it.
     fn may_have_begun(&self) -> bool {
         self.expiry_s > 0 && self.attempts > 1
     }
@@ -70,7 +70,7 @@ impl Client {
         }
     }
 
-    /// At rest, nobody waits for an answer.
+    /// At rest no client waits for an answer.
     pub fn check_rest(&self) -> Result<(), Wrong> {
         let id = &self.id;
         if !self.is_connected() {

@@ -1,4 +1,4 @@
-//! The subscriptions of a client, and what it may be sent because of them (MQTT 5.0 sections 3.8 to 3.11).
+//! The subscriptions of a client, and the messages that they may bring (MQTT 5.0 sections 3.8 to 3.11).
 
 use std::collections::VecDeque;
 
@@ -13,10 +13,10 @@ use crate::met::Met;
 use crate::rng::Rng;
 use crate::truth::{Truth, Wrong};
 
-/// What the client knows of a subscription.
+/// The state of a subscription, as the client knows it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum State {
-    /// There is none, or nobody knows.
+    /// There is none, or its state is unknown.
     No,
     /// It was granted.
     Yes,
@@ -26,23 +26,24 @@ enum State {
 
 /// A topic that it wants.
 pub(super) struct Sub {
-    /// What came.
+    /// The received messages.
     pub track: Track,
     state: State,
     options: SubscribeOptions,
-    /// QoS that it asked for in this session, by number.
+    /// Values of QoS that it asked for in this session, by number.
     qoses: [bool; 3],
-    /// Identifiers that it gave it in this session.
+    /// Identifiers that the client gave the subscription in this session.
     identifiers: Vec<u32>,
     /// It was without No Local at some time in this session.
     hears_itself: bool,
     /// A subscription to all topics was asked for in this session.
     covered: bool,
-    /// It was given up or changed while that stood: what it brought may come by the other one once more.
+    /// It was given up or changed while it was covered: messages that it brought may come once more by the other
+    /// subscription.
     parted: bool,
-    /// When it asked for retained messages that did not come yet, if there are any.
+    /// The steps of its requests for retained messages that have not come yet, if there are any.
     shows: VecDeque<u32>,
-    /// It must get the retained one that was there at this step.
+    /// It must get the message that was retained at this step.
     due: Option<u32>,
 }
 
@@ -51,7 +52,7 @@ pub(super) struct Asked {
     /// Its packet id.
     pub id: u16,
     leaves: bool,
-    /// Places in the list; whether the subscription stands already, and just as it is asked for.
+    /// Places in `subs`; whether the subscription stands already, with the options asked for.
     what: Vec<(usize, bool)>,
     /// It asks for all topics too.
     covers: bool,
@@ -73,7 +74,7 @@ impl Sub {
         }
     }
 
-    /// The session began anew: nothing was asked for.
+    /// The session began anew: there are no earlier subscriptions.
     pub fn none_asked(&mut self) {
         if self.is_split() {
             self.track.order_anew();
@@ -84,8 +85,8 @@ impl Sub {
         self.identifiers.clear();
     }
 
-    /// Whether some messages come by this one and some only by the other that matches the same: it was given up or
-    /// changed, or does not want the client's own.
+    /// Whether some messages come only by this subscription and some only by the covering one: it was given up or changed,
+    /// or does not want the client's own messages.
     pub fn is_split(&self) -> bool {
         self.parted || self.covered && self.options.no_local
     }
@@ -97,18 +98,18 @@ impl Sub {
 
     /// The connection ended, perhaps with the session.
     pub fn lost(&mut self, over: bool) {
-        // Perhaps nobody heard that it asked.
+        // The server may not have received the request.
         self.due = None;
         if over {
             self.state = State::No;
             self.track.end();
         } else {
-            // A subscription of QoS 0 lives on, but what comes meanwhile is lost.
+            // A subscription of QoS 0 lives on, but messages published meanwhile are lost.
             self.track.breaks(self.options.max_qos == Qos::AtMostOnce);
         }
     }
 
-    /// What a message says of the subscription is what was asked for.
+    /// Checks that the message fits the options that were asked for.
     pub fn check_options(
         &self,
         number: u32,
@@ -155,7 +156,7 @@ impl Sub {
             return Err(format!("message {number} was never retained"));
         }
         if dup {
-            // Sent over another connection, when it was the newest.
+            // It was sent over another connection, when it was the newest.
             return Ok(());
         }
         let newer = truth.retained(self.track.topic).find(|(_, other)| {
@@ -186,7 +187,7 @@ impl Sub {
         }
         let mut there = truth.retained(self.track.topic);
         let due = there.find(|(_, message)| message.acked.is_some_and(|acked| acked < asked));
-        // The newest that was there may have expired, and then there is none.
+        // The newest message may have expired, and then none is retained.
         let mortal = truth
             .retained(self.track.topic)
             .any(|(_, message)| message.ttl_s.is_some());
@@ -215,7 +216,7 @@ impl Client {
         }
     }
 
-    /// Subscribes to what it is not subscribed to; true when there is something.
+    /// Subscribes to all topics without a subscription; true when there are any.
     pub fn complete(&mut self, truth: &mut Truth, rng: &mut Rng) -> bool {
         let mut free = self.unasked();
         free.retain(|at| self.subs[*at].state != State::Yes);
@@ -237,7 +238,7 @@ impl Client {
         self.is_connected() && self.subs.iter().any(is)
     }
 
-    /// Places whose subscription nothing is asked about.
+    /// Places of subscriptions without a request under way.
     fn unasked(&self) -> Vec<usize> {
         let asked = |at: &usize| {
             let mut all = self.conn.asks.iter().flat_map(|asked| &asked.what);
@@ -272,7 +273,7 @@ impl Client {
                 && (sub.options.max_qos, sub.options.no_local)
                     == (options.max_qos, options.no_local);
             if !again {
-                // What comes of the old one while the new one is made, nobody can tell.
+                // Until the new subscription is granted, it is uncertain which messages the old one still brings.
                 sub.track.end();
                 sub.state = State::No;
             }
@@ -297,7 +298,7 @@ impl Client {
                 }
             }
             if options.no_local {
-                // It may be its own.
+                // The retained message may be the client's own.
                 sub.due = None;
             }
             what.push((*at, again));
@@ -339,14 +340,14 @@ impl Client {
         });
     }
 
-    /// Subscribes to all topics: what its other subscriptions want of a message, this one may want too.
+    /// Subscribes to all topics: options that its other subscriptions have, this one may have, too.
     fn cover(&mut self, identifies: bool, rng: &mut Rng) -> SubscribeOptions {
         let qos = Qos::from_bits(rng.pick(&[1, 2])).expect("below three");
         let mut options = SubscribeOptions::of(qos);
         options.retain_handling = RetainHandling::DoNotSend;
         for sub in &mut self.subs {
             sub.qoses[usize::from(qos.bits())] = true;
-            // What the one of before brought may come by the other once more.
+            // Messages that the former covering subscription brought may come once more by the other one.
             sub.parted |= sub.covered;
             (sub.hears_itself, sub.covered) = (true, true);
             if identifies {

@@ -1,4 +1,4 @@
-//! What one client got of one topic, and in the end what is missing. A stretch begins with a SUBACK; within it
+//! The messages of one topic that a client got, and in the end the missing ones. A stretch begins with a SUBACK; within it
 //! nothing may be missing that the log still had, across all connections of the session.
 
 use crate::truth::{Message, Truth, Wrong};
@@ -25,7 +25,7 @@ struct Stretch {
     to_head: bool,
 }
 
-/// What a client got of a topic.
+/// The messages of a topic that a client got.
 #[derive(Debug, Default)]
 pub(super) struct Track {
     /// The topic.
@@ -45,7 +45,7 @@ impl Track {
         }
     }
 
-    /// What came so far came by two subscriptions, each in an order of its own.
+    /// The messages so far came by two subscriptions, each in an order of its own.
     pub fn order_anew(&mut self) {
         self.unordered = self.all.len();
     }
@@ -64,14 +64,14 @@ impl Track {
         });
     }
 
-    /// Nothing more is demanded of what began last.
+    /// Nothing more is demanded of the last stretch.
     pub fn end(&mut self) {
         if let Some(stretch) = self.stretches.last_mut() {
             stretch.over = true;
         }
     }
 
-    /// The connection was lost. With `over` nothing is sure any more.
+    /// The connection was lost. With `over` nothing more is demanded of the stretch.
     pub fn breaks(&mut self, over: bool) {
         if let Some(stretch) = self.stretches.last_mut() {
             stretch.broken = true;
@@ -84,7 +84,7 @@ impl Track {
         self.all.iter().any(|(other, _)| *other == number)
     }
 
-    /// A message came that did not come before, as the client counts.
+    /// A message came that is new by the client's count.
     pub fn got(&mut self, number: u32, qos: u8, truth: &Truth) -> Result<(), Wrong> {
         if self.has(number) {
             return Err(format!("message {number} came twice"));
@@ -114,7 +114,7 @@ impl Track {
         (0..3).try_for_each(|qos| self.check_order(qos, truth))
     }
 
-    /// Compares everything with what was published.
+    /// Compares all received messages with the published ones.
     pub fn check(&self, truth: &Truth, session_messages: u32, me: usize) -> Result<(), Wrong> {
         for stretch in &self.stretches {
             self.check_stretch(stretch, truth, session_messages, me)?;
@@ -199,7 +199,7 @@ impl Track {
         Ok(())
     }
 
-    /// Whether the log may have been too short for it at this step.
+    /// Whether the log may have been too short to hold it at this step.
     fn may_be_trimmed(
         &self,
         number: u32,
@@ -228,7 +228,8 @@ impl Track {
             || bytes > rule.log_bytes
     }
 
-    /// Whether a delete may have taken it: no message that came after the delete was got before it.
+    /// Whether a delete may have removed it: the client got no message that was sent after the delete and stands before
+    /// this one.
     fn may_be_deleted(&self, stretch: &Stretch, message: &Message, at: u32, truth: &Truth) -> bool {
         let mut deletes = truth.topics[self.topic].deletes.iter();
         deletes.any(|(sent, done)| {

@@ -1,4 +1,4 @@
-//! What publishers are answered: over HTTP in the order of the requests, over a WebSocket by number.
+//! The answers to publishers: over HTTP in the order of the requests, over a WebSocket by number.
 
 use crore_broker::position::{self, Since};
 use crore_wire::websocket::frame::{self, Opcode};
@@ -35,7 +35,7 @@ impl Publisher {
             }
             self.closes |= head.field("connection") == Some("close") || self.socket.is_some();
             if head.status == 408 || self.socket.is_some() {
-                // Half a request, or none: it is sent again.
+                // An incomplete request, or none: it is sent again.
                 return Ok(());
             }
             if head.field("idempotency-replayed").is_some() {
@@ -48,7 +48,7 @@ impl Publisher {
         }
     }
 
-    /// An answer was the first one once more.
+    /// The answer repeats the first one.
     fn replayed(&self, met: &mut Met) -> Result<(), Wrong> {
         met.replays += 1;
         match self.careful {
@@ -89,7 +89,7 @@ impl Publisher {
     }
 
     fn acknowledged(&mut self, text: &str, truth: &mut Truth, met: &mut Met) -> Result<(), Wrong> {
-        // A refusal overtakes what is under way to another shard: they are told apart by number.
+        // A refusal overtakes publishes under way to another shard: the number tells which frame it answers.
         let frame = text
             .lines()
             .next()

@@ -1,4 +1,4 @@
-//! Reads what comes over each transport: events, frames and answers to polls.
+//! Reads the bytes of each transport: events, frames and answers to polls.
 
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
@@ -95,7 +95,7 @@ impl Subscriber {
         self.message(&data[end + 2..], Some(&id), truth, met)
     }
 
-    /// An object whose values are all strings, without escapes in what is read here.
+    /// An object whose values are all strings, without escapes in the fields that are read here.
     fn envelope(&mut self, object: &[u8], truth: &mut Truth, met: &mut Met) -> Result<(), Wrong> {
         let text = std::str::from_utf8(object).map_err(|_| "an envelope that is not UTF-8")?;
         let field = |name: &str| {
@@ -117,7 +117,7 @@ impl Subscriber {
         self.message(&data, Some(id), truth, met)
     }
 
-    /// The key that came with a message is its own.
+    /// Checks that the key that came with a message is the message's own.
     fn check_key(&self, data: &[u8], key: Option<&[u8]>, truth: &Truth) -> Result<(), Wrong> {
         let number = truth.read(data)?;
         let own = key_name(truth.messages[number as usize].like.key);

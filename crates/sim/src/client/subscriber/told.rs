@@ -1,4 +1,4 @@
-//! What a subscriber is told: messages, positions and gaps, each held against what it knew before.
+//! What the server tells a subscriber: messages, positions and gaps, each checked against earlier ones.
 
 use crore_broker::position::{self, Position, Since};
 use crore_wire::topic;
@@ -41,7 +41,7 @@ impl Subscriber {
         let positions = self.positions(id, truth)?;
         let (mut at, at_s) = (self.conn.asked, self.conn.asked_s);
         if self.filtered.is_some() {
-            // It may lie in a past that is still being read.
+            // It may lie in old messages that are still being read.
             at = 0;
         }
         for (track, position) in self.tracks.iter_mut().zip(positions) {
@@ -86,8 +86,8 @@ impl Subscriber {
         self.check_expiry(number, truth)
     }
 
-    /// Nothing waits for the socket that may be superseded meanwhile, but the first page of a stream and the rest
-    /// of a message that was begun.
+    /// No message waits for the socket that may be superseded meanwhile, except on the first page of a stream and in the
+    /// rest of a message already begun.
     fn check_wait(&mut self, number: u32, truth: &Truth) -> Result<(), Wrong> {
         let (Some(rest), Some(begun)) = (truth.rest, self.conn.begun) else {
             return Ok(());
@@ -105,8 +105,8 @@ impl Subscriber {
         })
     }
 
-    /// Where next to nothing waits for a socket, a stalled subscription goes on from the log, and gets nothing that
-    /// expired before its socket opened: but for the page that it had begun, and the first one of its stream.
+    /// Where next to nothing waits for a socket, a stalled subscription goes on from the log and gets nothing that expired
+    /// before its socket opened, except for the page already begun and the first page of its stream.
     fn check_expiry(&self, number: u32, truth: &Truth) -> Result<(), Wrong> {
         let (Some(rest), Some(begun), Some(waits)) = (truth.rest, self.conn.begun, truth.waits)
         else {
@@ -127,7 +127,7 @@ impl Subscriber {
         }
     }
 
-    /// A gap with its new position: of the topic that is named, or of whichever moved.
+    /// A gap with its new position: of the named topic, or of every topic whose position moved.
     pub(super) fn gap(
         &mut self,
         name: Option<&[u8]>,
@@ -152,7 +152,7 @@ impl Subscriber {
         for (track, position) in self.tracks.iter_mut().zip(positions) {
             let named = name.map(|name| name == truth.topics[track.topic].name.as_bytes());
             let behind = track.seen.is_none_or(|seen| seen.offset < position.offset);
-            // Past what expired or was superseded a position moves without a loss.
+            // A position moves past expired or superseded messages without a loss.
             let reaches_back = track
                 .seen
                 .is_some_and(|seen| truth.must_reach_back(track.topic, seen));
@@ -160,11 +160,11 @@ impl Subscriber {
             if named.unwrap_or(only || behind && !reaches_back) {
                 lost = true;
                 if self.filtered.is_some() && track.seen.is_none() {
-                    // Who began without a position was promised nothing of what was lost before.
+                    // A subscriber that began without a position was not promised earlier messages.
                     track.lost_count();
                     continue;
                 }
-                // What stands behind the gap may have been acknowledged long ago.
+                // Messages behind the gap may have been acknowledged long ago.
                 let seen = Seen {
                     offset: position.offset,
                     at: 0,
@@ -195,7 +195,7 @@ impl Subscriber {
             if only {
                 track.gap(None, truth)?;
             } else {
-                // Which topics of a set it concerns is not said.
+                // The gap does not name the topics of the set that it concerns.
                 track.lost_count();
             }
         }

@@ -1,8 +1,8 @@
-//! What a server says to a subscriber, over each transport: whole units only; the rest waits in `held`.
+//! Reads a server's bytes to a subscriber, over each transport: whole units only; the rest waits in `held`.
 
 use super::{Client, Met, Next};
+use crate::client::parse;
 use crate::scenario::chaos::world::{Transport, World};
-use crate::subscribe::parse;
 
 /// The server's close code for messages that are lost.
 const CLOSE_GAP: u16 = 4412;
@@ -10,7 +10,7 @@ const CLOSE_GAP: u16 = 4412;
 const CLOSE_RESTART: u16 = 1012;
 /// The server's close code when a frame of the client came too slowly.
 const CLOSE_SLOW: u16 = 1001;
-/// What its reason ends with: a position.
+/// The reason of that close ends with these words and a position.
 const RESUME: &str = "resume from ";
 
 impl Client {
@@ -200,7 +200,7 @@ impl Client {
             (kind, _) => return Err(format!("an event `{kind}`")),
         }
         if let Some(id) = id {
-            // Whoever has a position is promised what begins to be published from now on.
+            // A client that has a position must get every message whose publish begins from now on.
             for (topic, track) in self.part.topics.iter().zip(&mut self.tracks) {
                 if track.last() == 0 && data.is_none() {
                     track.promise(world.begun(*topic) + 1);

@@ -27,7 +27,7 @@ fn payload(topic: u32, number: u32) -> String {
     text
 }
 
-/// What a server says: both topics' messages, of which the last of the second is missing.
+/// A server's bytes: both topics' messages, of which the last of the second is missing.
 fn said(transport: Transport) -> Vec<u8> {
     let order = [(0, 1), (1, 1), (0, 2), (1, 2), (0, 3)];
     let messages =

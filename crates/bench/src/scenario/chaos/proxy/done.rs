@@ -1,8 +1,10 @@
-//! What a proxy did, counted.
+//! Counters of a proxy's deeds.
 
 use serde_json::{Value, json};
 
-/// What was done to the connections.
+use crate::measure::add::add;
+
+/// Counts of the faults that connections suffered.
 #[derive(Clone, Debug, Default)]
 pub struct Done {
     pub(super) connections: u64,
@@ -18,14 +20,7 @@ pub struct Done {
 impl Done {
     /// Adds what another proxy did.
     pub fn merge(&mut self, other: &Done) {
-        self.connections += other.connections;
-        self.resets += other.resets;
-        self.ends += other.ends;
-        self.ghosts += other.ghosts;
-        self.in_mid_bytes += other.in_mid_bytes;
-        self.stalls += other.stalls;
-        self.tears += other.tears;
-        self.bytes += other.bytes;
+        add!(self, other; connections, resets, ends, ghosts, in_mid_bytes, stalls, tears, bytes);
     }
 
     /// Connections that were cut.

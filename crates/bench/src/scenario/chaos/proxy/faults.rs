@@ -1,4 +1,4 @@
-//! What befalls a connection, and when: cuts, stalls, torn bytes and delays, drawn from the seed.
+//! The faults of a connection, and when they happen: cuts, stalls, torn bytes and delays, drawn from the seed.
 
 use std::sync::atomic::Ordering::Relaxed;
 
@@ -15,7 +15,7 @@ const STALL_NS: (u64, u64) = (100_000_000, 12_000_000_000);
 const TORN_NS: u64 = 2_000_000_000;
 /// Largest delay of a direction.
 const DELAY_NS: u64 = 30_000_000;
-/// How long the server writes to nobody, at most.
+/// How long the server writes to a client that has gone, at most.
 const GHOST_NS: u64 = 8_000_000_000;
 
 impl Proxy<'_> {

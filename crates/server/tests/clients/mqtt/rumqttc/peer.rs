@@ -3,14 +3,13 @@
 //! The library does something only while it is asked what has happened.
 
 use super::framed;
-use crate::broker::Broker;
+use crate::support::PATIENCE;
+use crate::support::broker::Broker;
 use rumqttc::{Client, Connection, Event, LastWill, MqttOptions, Outgoing, Packet, QoS, v5};
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
 use v5::mqttbytes::v5 as five;
 
-/// Whoever waits longer for what is due has found a defect.
-const PATIENCE: Duration = Duration::from_secs(15);
 /// How long nothing must come to say that nothing more comes.
 const QUIET: Duration = Duration::from_millis(400);
 /// Requests that its queue holds.
@@ -25,7 +24,7 @@ pub struct Way {
     pub door: &'static str,
 }
 
-/// What a client asks for when it connects; `clean` alone for a session that ends with it.
+/// The options with which a client connects; `clean` alone for a session that ends with it.
 #[derive(Clone, Copy, Default)]
 pub struct How<'a> {
     pub clean: bool,
@@ -55,13 +54,14 @@ pub const KEPT: How<'_> = How {
 
 #[derive(Clone, Debug, PartialEq)]
 pub struct Message {
+    pub topic: String,
     pub text: String,
     pub qos: u8,
     pub retain: bool,
     pub properties: Option<five::PublishProperties>,
 }
 
-/// What has happened, in either version.
+/// An event, in either version.
 #[derive(Debug)]
 enum Said {
     Connected {
@@ -235,7 +235,7 @@ impl Peer {
         panic!("it did not come");
     }
 
-    /// What happens next within this time.
+    /// The next event within this time.
     fn next(&mut self, time: Duration) -> Option<Said> {
         let started = Instant::now();
         while let Some(left) = time.checked_sub(started.elapsed()) {
@@ -306,6 +306,7 @@ fn said_by_old(event: Event) -> Option<Said> {
         },
         Event::Incoming(Packet::PubAck(_) | Packet::PubComp(_)) => Said::Acknowledged,
         Event::Incoming(Packet::Publish(it)) => Said::Message(Message {
+            topic: it.topic,
             text: String::from_utf8(it.payload.to_vec()).expect("text"),
             qos: it.qos as u8,
             retain: it.retain,
@@ -328,6 +329,7 @@ fn said_by_five(event: v5::Event) -> Option<Said> {
         },
         v5::Event::Incoming(Packet::PubAck(_) | Packet::PubComp(_)) => Said::Acknowledged,
         v5::Event::Incoming(Packet::Publish(it)) => Said::Message(Message {
+            topic: String::from_utf8(it.topic.to_vec()).expect("text"),
             text: String::from_utf8(it.payload.to_vec()).expect("text"),
             qos: it.qos as u8,
             retain: it.retain,

@@ -1,0 +1,412 @@
+//! The client's side of MQTT 3.1.1 and 5, as far as a load tool needs it: every quality of service, sessions
+//! that end with the connection or outlive it, no will, no credentials, and no keep-alive, so that an idle
+//! connection sends nothing. The packets themselves are read and written by `wire`.
+//!
+//! As everywhere in these tools, the parser looks at a slice and answers with whole packets only;
+//! a packet in part stays with the caller, so that any split of the bytes gives the same packets.
+//! A packet that no server may send to such a client is an error; the parser skips none.
+
+use std::fmt;
+
+use crore_wire::mqtt::{
+    self, Ack, Connect, Disconnect, PacketId, PacketType, Properties, PropertyBuf, ReasonCode,
+    SubscribeOptions,
+};
+use crore_wire::websocket::frame::{HEADER_MAX, Opcode, write_header};
+
+/// Bytes of a packet past which the peer is no broker of ours.
+const PACKET_BYTES_MAX: usize = 16 << 20;
+/// How long a session outlives its connection in 5; in 3.1.1 it has no end.
+const SESSION_S: u32 = 24 * 3600;
+/// A mask of zeros, which masks nothing: RFC 6455 §5.3 leaves its choice to the client.
+pub const NO_MASK: [u8; 4] = [0; 4];
+
+/// The version of the specification.
+#[derive(clap::ValueEnum, Clone, Copy, Debug, PartialEq, Eq, Default)]
+pub enum Version {
+    /// MQTT 3.1.1.
+    #[default]
+    #[value(name = "3.1.1")]
+    V311,
+    /// MQTT 5.
+    #[value(name = "5")]
+    V5,
+}
+
+/// What becomes of the session when its connection ends.
+#[derive(clap::ValueEnum, Clone, Copy, Debug, PartialEq, Eq, Default)]
+pub enum Session {
+    /// It ends too.
+    #[default]
+    Clean,
+    /// It stays, with its subscriptions.
+    Persistent,
+}
+
+/// The flags of both tools that only MQTT has.
+#[derive(clap::Args, Clone, Copy, Debug, Default)]
+pub struct MqttArgs {
+    /// Version of MQTT
+    #[arg(long, value_enum, default_value_t)]
+    pub mqtt_version: Version,
+    /// MQTT's quality of service
+    #[arg(long, default_value_t = 0, value_parser = clap::value_parser!(u8).range(0..=2))]
+    pub qos: u8,
+    /// MQTT's session, when the connection ends
+    #[arg(long, value_enum, default_value_t)]
+    pub session: Session,
+}
+
+impl MqttArgs {
+    /// The same as flags, for a tool that a scenario starts.
+    pub fn flags(&self) -> Vec<String> {
+        let version = match self.mqtt_version {
+            Version::V311 => "3.1.1",
+            Version::V5 => "5",
+        };
+        let session = match self.session {
+            Session::Clean => "clean",
+            Session::Persistent => "persistent",
+        };
+        let qos = self.qos.to_string();
+        let flags = [
+            "--mqtt-version",
+            version,
+            "--qos",
+            &qos,
+            "--session",
+            session,
+        ];
+        flags.map(str::to_string).into()
+    }
+}
+
+/// How a connection speaks: what it was asked for, and whether each write is a WebSocket frame.
+#[derive(Clone, Copy, Debug)]
+pub struct Dialect {
+    version: mqtt::Version,
+    /// The quality of service asked for.
+    pub qos: mqtt::Qos,
+    is_persistent: bool,
+    /// Each write is a WebSocket frame.
+    pub is_framed: bool,
+}
+
+/// A packet that a server sends to a client that publishes and subscribes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Packet<'a> {
+    /// CONNACK that accepts.
+    Connack {
+        /// Messages that the server takes without an acknowledgement.
+        receive_max: u16,
+        /// The session was there.
+        present: bool,
+    },
+    /// SUBACK.
+    Suback {
+        /// Filters that were granted the quality that was asked for.
+        granted: u32,
+        /// The others.
+        refused: u32,
+    },
+    /// PUBLISH: what the receiver answers with, if anything, and the payload.
+    Publish(Option<(PacketType, PacketId)>, &'a [u8]),
+    /// PUBACK, PUBREC, PUBREL or PUBCOMP, and whether it is a failure.
+    Ack(PacketType, PacketId, bool),
+    /// PINGRESP.
+    Pingresp,
+}
+
+/// The peer sent what no server may send to such a client.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Error {
+    /// No packet at all.
+    Malformed(mqtt::Error),
+    /// CONNACK or DISCONNECT with a failure.
+    Refused(ReasonCode),
+    /// A packet that was never agreed to.
+    Unexpected(PacketType),
+}
+
+impl fmt::Display for Error {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Error::Malformed(error) => write!(f, "not a packet of an MQTT server: {error}"),
+            Error::Refused(reason) => write!(f, "the server refused: {reason}"),
+            Error::Unexpected(kind) => write!(f, "the server sent {kind:?}"),
+        }
+    }
+}
+
+impl std::error::Error for Error {}
+
+impl Dialect {
+    /// The dialect that the flags ask for.
+    pub fn new(args: &MqttArgs, is_framed: bool) -> Dialect {
+        Dialect {
+            version: match args.mqtt_version {
+                Version::V311 => mqtt::Version::V311,
+                Version::V5 => mqtt::Version::V5,
+            },
+            qos: mqtt::Qos::from_bits(args.qos).expect("the flag's range"),
+            is_persistent: args.session == Session::Persistent,
+            is_framed,
+        }
+    }
+
+    /// Appends what `write` appends, in a frame when that is how the connection speaks.
+    pub fn frame(&self, out: &mut Vec<u8>, write: impl FnOnce(&mut Vec<u8>)) {
+        let start = out.len();
+        write(out);
+        if self.is_framed {
+            let size = out.len() - start;
+            let mut head = Vec::with_capacity(HEADER_MAX);
+            write_header(&mut head, Opcode::Binary, true, false, size, Some(NO_MASK));
+            out.splice(start..start, head);
+        }
+    }
+
+    /// Appends a CONNECT, and as many SUBSCRIBE as these filters need; they need no answer
+    /// before they are sent (§3.1.4).
+    pub fn greet(&self, client: &str, filters: &[String], out: &mut Vec<u8>) {
+        let mut properties = PropertyBuf::new();
+        if self.version == mqtt::Version::V5 && self.is_persistent {
+            properties.session_expiry_interval_s(SESSION_S);
+        }
+        let connect = Connect {
+            version: self.version,
+            clean_start: !self.is_persistent,
+            keep_alive_s: 0,
+            properties: properties.properties(),
+            client_id: client,
+            will: None,
+            user_name: None,
+            password: None,
+        };
+        let options = SubscribeOptions::of(self.qos);
+        let none = Properties::default();
+        self.frame(out, |out| {
+            mqtt::encode::connect(out, &connect);
+            for (filters, id) in filters.chunks(mqtt::FILTERS_MAX).zip(1..) {
+                let id = PacketId::new(id).expect("counted from 1");
+                let filters = filters.iter().map(|filter| (filter.as_str(), options));
+                mqtt::encode::subscribe(out, self.version, id, &none, filters);
+            }
+        });
+    }
+
+    /// Appends the head of a PUBLISH, behind which `size` bytes of payload belong.
+    pub fn publish_head(&self, topic: &str, id: Option<PacketId>, size: usize, out: &mut Vec<u8>) {
+        let publish = mqtt::Publish {
+            dup: false,
+            qos: self.qos,
+            retain: false,
+            topic,
+            packet_id: id,
+            properties: Properties::default(),
+            payload: &[],
+        };
+        mqtt::encode::publish_head(out, self.version, &publish, size);
+    }
+
+    /// Appends an acknowledgement without a failure.
+    pub fn acknowledge(&self, kind: PacketType, id: PacketId, out: &mut Vec<u8>) {
+        let ack = Ack {
+            packet_id: id,
+            reason: ReasonCode::SUCCESS,
+            properties: Properties::default(),
+        };
+        let encode = match kind {
+            PacketType::PubAck => mqtt::encode::puback,
+            PacketType::PubRec => mqtt::encode::pubrec,
+            PacketType::PubRel => mqtt::encode::pubrel,
+            _ => mqtt::encode::pubcomp,
+        };
+        self.frame(out, |out| encode(out, self.version, &ack));
+    }
+
+    /// Appends a PINGREQ (§3.12). A server answers a connection's packets in order, so the answer also
+    /// says that everything before it was read.
+    pub fn ping(&self, out: &mut Vec<u8>) {
+        self.frame(out, mqtt::encode::pingreq);
+    }
+
+    /// Appends a DISCONNECT: the session is left as it is.
+    pub fn leave(&self, out: &mut Vec<u8>) {
+        let farewell = Disconnect {
+            reason: ReasonCode::NORMAL_DISCONNECTION,
+            properties: Properties::default(),
+        };
+        self.frame(out, |out| {
+            mqtt::encode::disconnect(out, self.version, &farewell);
+        });
+    }
+
+    /// The packet at the start of `bytes` and the bytes that it takes, when it is whole.
+    #[inline]
+    pub fn packet<'a>(&self, bytes: &'a [u8]) -> Result<Option<(Packet<'a>, usize)>, Error> {
+        let header = mqtt::fixed_header(bytes, PACKET_BYTES_MAX).map_err(Error::Malformed)?;
+        let Some((header, start)) = header else {
+            return Ok(None);
+        };
+        let end = start + header.body_bytes();
+        let Some(body) = bytes.get(start..end) else {
+            return Ok(None);
+        };
+        let packet = mqtt::decode(self.version, header, body).map_err(Error::Malformed)?;
+        Ok(Some((self.accept(packet)?, end)))
+    }
+
+    fn accept<'a>(&self, packet: mqtt::Packet<'a>) -> Result<Packet<'a>, Error> {
+        let kind = packet.kind();
+        Ok(match packet {
+            mqtt::Packet::ConnAck(ack) if ack.reason.is_error() => {
+                return Err(Error::Refused(ack.reason));
+            }
+            mqtt::Packet::ConnAck(ack) => Packet::Connack {
+                receive_max: ack.properties.receive_maximum(),
+                present: ack.session_present,
+            },
+            mqtt::Packet::SubAck(ack) => {
+                let wanted = ReasonCode::granted(self.qos);
+                let granted = ack.reasons.iter().filter(|reason| *reason == wanted);
+                let granted = granted.count() as u32;
+                Packet::Suback {
+                    granted,
+                    refused: ack.reasons.iter().count() as u32 - granted,
+                }
+            }
+            // Duplicates and retained messages are messages; none has a higher quality than was asked for.
+            mqtt::Packet::Publish(publish) if publish.qos <= self.qos => {
+                let answer = match publish.qos {
+                    mqtt::Qos::ExactlyOnce => PacketType::PubRec,
+                    _ => PacketType::PubAck,
+                };
+                Packet::Publish(publish.packet_id.map(|id| (answer, id)), publish.payload)
+            }
+            mqtt::Packet::PubAck(ack)
+            | mqtt::Packet::PubRec(ack)
+            | mqtt::Packet::PubRel(ack)
+            | mqtt::Packet::PubComp(ack) => Packet::Ack(kind, ack.packet_id, ack.reason.is_error()),
+            mqtt::Packet::PingResp => Packet::Pingresp,
+            mqtt::Packet::Disconnect(farewell) => return Err(Error::Refused(farewell.reason)),
+            _ => return Err(Error::Unexpected(kind)),
+        })
+    }
+}
+
+/// A client's name of 23 bytes, the most that every server of 3.1.1 takes (§3.1.3.1). Two tools at one
+/// broker are two processes: equal names would end each other.
+pub fn client_id(process: u32, role: char, number: u32) -> String {
+    format!("{role}{process:010}-{number:011}")
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn dialect(mqtt_version: Version, qos: u8, is_framed: bool) -> Dialect {
+        let session = Session::Clean;
+        let args = MqttArgs {
+            mqtt_version,
+            qos,
+            session,
+        };
+        Dialect::new(&args, is_framed)
+    }
+
+    #[test]
+    fn a_greeting_is_two_packets_or_one() {
+        let old = dialect(Version::V311, 1, false);
+        let mut out = Vec::new();
+        old.greet("ab", &["t".into(), "u/v".into()], &mut out);
+        let connect = b"\x10\x0e\0\x04MQTT\x04\x02\0\0\0\x02ab";
+        let subscribe = b"\x82\x0c\0\x01\0\x01t\x01\0\x03u/v\x01";
+        assert_eq!(out, [&connect[..], subscribe].concat());
+        out.clear();
+        old.greet("ab", &[], &mut out);
+        assert_eq!(out, connect);
+    }
+
+    #[test]
+    fn a_session_that_stays_says_for_how_long() {
+        let args = MqttArgs {
+            mqtt_version: Version::V5,
+            qos: 0,
+            session: Session::Persistent,
+        };
+        let mut out = Vec::new();
+        Dialect::new(&args, false).greet("a", &[], &mut out);
+        assert_eq!(
+            out,
+            b"\x10\x13\0\x04MQTT\x05\0\0\0\x05\x11\0\x01\x51\x80\0\x01a"
+        );
+    }
+
+    #[test]
+    fn a_frame_is_put_around_what_is_written() {
+        let mut out = b"before".to_vec();
+        dialect(Version::V5, 0, true).ping(&mut out);
+        assert_eq!(out, b"before\x82\x82\0\0\0\0\xc0\0");
+    }
+
+    #[test]
+    fn answers_are_read_and_refusals_seen() {
+        let old = dialect(Version::V311, 1, false);
+        let refused = Err(Error::Refused(ReasonCode::NOT_AUTHORIZED));
+        assert_eq!(old.packet(b"\x20\x02\0\x05"), refused);
+        for (code, granted) in [(1, 1), (0, 0), (0x80, 0)] {
+            let suback = [0x90, 3, 0, 1, code];
+            let refused = 1 - granted;
+            let packet = Packet::Suback { granted, refused };
+            assert_eq!(old.packet(&suback), Ok(Some((packet, 5))));
+        }
+        assert_eq!(old.packet(b"\xd0\0rest"), Ok(Some((Packet::Pingresp, 2))));
+        let new = dialect(Version::V5, 1, false);
+        let taken_over = Err(Error::Refused(ReasonCode::SESSION_TAKEN_OVER));
+        assert_eq!(new.packet(b"\xe0\x01\x8e"), taken_over);
+    }
+
+    #[test]
+    fn what_was_never_agreed_to_is_refused() {
+        let old = dialect(Version::V311, 0, false);
+        // Quality of service 1; a name longer than its packet; five digits; a client's packet.
+        for bytes in [
+            &b"\x32\x05\0\x01t\0\x01"[..],
+            b"\x30\x02\0\x01",
+            b"\x30\xff\xff\xff\xff",
+            b"\xc0\0",
+        ] {
+            assert!(old.packet(bytes).is_err(), "{bytes:?}");
+        }
+    }
+
+    #[test]
+    fn names_have_as_many_bytes_as_all_servers_take() {
+        assert_eq!(client_id(1, 's', 7).len(), 23);
+        assert_ne!(client_id(1, 's', 7), client_id(1, 'p', 7));
+        assert_ne!(client_id(1, 's', 7), client_id(2, 's', 7));
+    }
+
+    proptest! {
+        #[test]
+        fn packets_are_whole_or_not_there(
+            topic in "[a-z/]{1,20}", qos in 0u8..3, size in 0usize..20_000, cut in 0usize..20_000,
+        ) {
+            let new = dialect(Version::V5, qos, false);
+            let id = PacketId::new(9).filter(|_| qos > 0);
+            let mut bytes = Vec::new();
+            new.publish_head(&topic, id, size, &mut bytes);
+            bytes.extend(std::iter::repeat_n(b'x', size));
+            let whole = bytes.len();
+            bytes.extend_from_slice(&[0xd0, 0]);
+            let payload = vec![b'x'; size];
+            let answer = [PacketType::PubAck, PacketType::PubRec][usize::from(qos == 2)];
+            let packet = Packet::Publish(id.map(|id| (answer, id)), &payload);
+            prop_assert_eq!(new.packet(&bytes), Ok(Some((packet, whole))));
+            prop_assert_eq!(new.packet(&bytes[..cut % whole]), Ok(None));
+        }
+    }
+}

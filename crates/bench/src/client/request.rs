@@ -1,0 +1,100 @@
+//! The tools' HTTP requests: upgrades, the targets that name topics, and a `POST /pub` of NDJSON with the parser of its answer.
+
+use std::fmt::Write;
+
+use crore_wire::json::write_string;
+use crore_wire::websocket::handshake::write_client_request;
+
+use crate::measure::payload::{Header, Payloads};
+
+/// The key that every connection offers: the example of RFC 6455 §1.3.
+const KEY: &[u8; 24] = b"dGhlIHNhbXBsZSBub25jZQ==";
+/// The `Sec-WebSocket-Accept` that answers it.
+pub const ACCEPT: &[u8] = b"s3pPLMBiTxaQ9kYGzzhZRbK+xOo=";
+
+/// The request of a WebSocket.
+pub fn upgrade(host: &str, target: &str, subprotocol: Option<&str>) -> Vec<u8> {
+    let subprotocol = subprotocol.map(|name| ("Sec-WebSocket-Protocol", name));
+    let mut out = Vec::with_capacity(256);
+    write_client_request(&mut out, host, target, KEY, subprotocol.as_slice());
+    out
+}
+
+/// The target of a WebSocket for MQTT (MQTT 5 §6), and its subprotocol.
+pub fn mqtt_upgrade(host: &str) -> Vec<u8> {
+    upgrade(host, "/mqtt", Some("mqtt"))
+}
+
+/// Appends the target that names `topic`: `/sub/{topic}`, or `/sub?topic=` for names that a path
+/// cannot carry (a leading `/`, empty levels).
+pub fn target(path: &str, topic: &str, out: &mut String) {
+    out.push_str(path);
+    let plain = !topic
+        .split('/')
+        .any(|level| level.is_empty() || level == "." || level == "..");
+    out.push_str(if plain { "/" } else { "?topic=" });
+    escape(topic, out);
+}
+
+/// Appends a topic's name as it stands in a target.
+pub fn escape(text: &str, out: &mut String) {
+    for byte in text.bytes() {
+        if byte.is_ascii_alphanumeric() || b"-._~/$:@!*".contains(&byte) {
+            out.push(byte as char);
+        } else {
+            write!(out, "%{byte:02X}").expect("a String takes all");
+        }
+    }
+}
+
+/// Appends the line of a batch that publishes one message; payloads need no escapes.
+pub fn line(topic: &str, header: Header, payloads: &mut Payloads, out: &mut Vec<u8>) {
+    out.extend_from_slice(b"{\"topic\":");
+    write_string(out, topic.as_bytes());
+    out.extend_from_slice(b",\"data\":\"");
+    payloads.write(header, out);
+    out.extend_from_slice(b"\"}\n");
+}
+
+/// The head of a batch before so many bytes of lines.
+pub fn batch_head(host: &str, bytes: usize) -> String {
+    format!(
+        "POST /pub HTTP/1.1\r\nHost: {host}\r\nContent-Type: application/x-ndjson\r\n\
+         Content-Length: {bytes}\r\n\r\n"
+    )
+}
+
+/// How many lines of a batch failed, by the body of the answer.
+pub fn failed(body: &[u8]) -> u64 {
+    let answer: serde_json::Value = serde_json::from_slice(body).unwrap_or_default();
+    match &answer["failed"] {
+        serde_json::Value::Array(list) => list.len() as u64,
+        serde_json::Value::Number(count) => count.as_u64().unwrap_or(0),
+        _ => 0,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_that_a_path_cannot_carry_go_in_the_query() {
+        let of = |topic: &str| {
+            let mut out = String::new();
+            target("/sub", topic, &mut out);
+            out
+        };
+        assert_eq!(of("scores/7"), "/sub/scores/7");
+        assert_eq!(of("/p/s1/-"), "/sub?topic=/p/s1/-");
+        assert_eq!(of("a//b"), "/sub?topic=a//b");
+        assert_eq!(of("a/../b"), "/sub?topic=a/../b");
+        assert_eq!(of("a b&c"), "/sub/a%20b%26c");
+    }
+
+    #[test]
+    fn the_answer_belongs_to_the_key() {
+        let accept = crore_wire::websocket::handshake::accept_key(KEY);
+        assert_eq!(accept.unwrap(), ACCEPT);
+    }
+}

@@ -1,0 +1,125 @@
+//! TLS for the load tools: `rustls`' own client over the tools' sockets.
+//!
+//! It trusts one file of certificates and calls every server `localhost`. Its processor time does not matter, but it
+//! must neither lose a byte nor block.
+
+use std::io::{self, Read as _, Write as _};
+use std::path::Path;
+use std::sync::Arc;
+
+use anyhow::{Context, Result};
+use rustls::client::Resumption;
+use rustls::crypto::aws_lc_rs;
+use rustls::pki_types::pem::PemObject as _;
+use rustls::pki_types::{CertificateDer, ServerName};
+use rustls::{ClientConfig, ClientConnection, RootCertStore};
+
+use crate::sys;
+
+/// The name that the server's certificate must have.
+pub const NAME: &str = "localhost";
+/// Bytes of requests that may wait for the handshake, or for the socket.
+const WAITING_BYTES: usize = 1 << 20;
+
+/// A client that trusts the certificates in this PEM file; `resumes`: it keeps the tickets that it is given.
+///
+/// # Errors
+/// When the file has no certificate.
+pub fn client(roots: &Path, resumes: bool) -> Result<Arc<ClientConfig>> {
+    let mut store = RootCertStore::empty();
+    let pem = std::fs::read(roots).with_context(|| format!("cannot read {}", roots.display()))?;
+    for certificate in CertificateDer::pem_slice_iter(&pem) {
+        store.add(certificate.context("not a certificate in PEM")?)?;
+    }
+    let provider = Arc::new(aws_lc_rs::default_provider());
+    let mut config = ClientConfig::builder_with_provider(provider)
+        .with_safe_default_protocol_versions()?
+        .with_root_certificates(store)
+        .with_no_client_auth();
+    if !resumes {
+        config.resumption = Resumption::disabled();
+    }
+    Ok(Arc::new(config))
+}
+
+/// One connection's TLS.
+pub struct Tls(ClientConnection);
+
+impl Tls {
+    /// Before its first byte.
+    ///
+    /// # Errors
+    /// When the configuration fits no connection.
+    pub fn new(config: &Arc<ClientConfig>) -> Result<Tls> {
+        let name = ServerName::try_from(NAME).expect("a literal name");
+        let mut connection = ClientConnection::new(config.clone(), name)?;
+        connection.set_buffer_limit(Some(WAITING_BYTES));
+        Ok(Tls(connection))
+    }
+
+    /// Takes all of the bytes, and sends as much as the socket takes.
+    ///
+    /// # Errors
+    /// Those of the socket; `WouldBlock` when too much waits already.
+    pub fn send(&mut self, fd: i32, bytes: &[u8]) -> io::Result<usize> {
+        let taken = self.0.writer().write(bytes)?;
+        self.flush(fd)?;
+        match taken {
+            0 if !bytes.is_empty() => Err(io::ErrorKind::WouldBlock.into()),
+            taken => Ok(taken),
+        }
+    }
+
+    /// Sends what waits; whether all is out.
+    ///
+    /// # Errors
+    /// Those of the socket.
+    pub fn flush(&mut self, fd: i32) -> io::Result<bool> {
+        while self.0.wants_write() {
+            match self.0.write_tls(&mut Socket(fd)) {
+                Ok(_) => {}
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(false),
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(true)
+    }
+
+    /// Receives the bytes that came; 0 at the end.
+    ///
+    /// # Errors
+    /// Those of the socket, `WouldBlock` among them, and faults of the bytes.
+    pub fn receive(&mut self, fd: i32, buffer: &mut [u8]) -> io::Result<usize> {
+        let ended = self.0.read_tls(&mut Socket(fd))? == 0;
+        let state = self.0.process_new_packets();
+        let state = state.map_err(|error| io::Error::new(io::ErrorKind::InvalidData, error))?;
+        self.flush(fd)?;
+        let mut count = 0;
+        while count < state.plaintext_bytes_to_read() {
+            count += self.0.reader().read(&mut buffer[count..])?;
+        }
+        match count {
+            0 if ended || state.peer_has_closed() => Ok(0),
+            0 => Err(io::ErrorKind::WouldBlock.into()),
+            count => Ok(count),
+        }
+    }
+}
+
+struct Socket(i32);
+
+impl io::Read for Socket {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        sys::receive(self.0, buffer)
+    }
+}
+
+impl io::Write for Socket {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        sys::send(self.0, bytes)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}

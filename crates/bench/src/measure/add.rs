@@ -1,0 +1,9 @@
+//! How counters of several threads become one sum.
+
+/// Adds the named counters of one value to those of another.
+macro_rules! add {
+    ($mine:expr, $other:expr; $($counter:ident),+) => {
+        $($mine.$counter += $other.$counter;)+
+    };
+}
+pub(crate) use add;

@@ -1,0 +1,218 @@
+//! A subscriber's counters: messages and how each is checked against the last one of its topic, connections, and the messages that
+//! its clients sent themselves.
+
+use serde_json::{Value, json};
+
+use super::add::add;
+use super::payload::Header;
+use super::stats::Latency;
+
+/// Why messages between two that came are missing.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Gap {
+    /// Nothing.
+    Unexplained,
+    /// The connection was away meanwhile.
+    Away,
+    /// The server told that there is a gap.
+    Told,
+}
+
+/// The counters of one worker. The first part is counted anew for each window.
+#[derive(Clone, Default)]
+pub struct Tally {
+    /// Latency of every message with a header.
+    pub latency: Latency,
+    /// Messages, with and without a header.
+    pub messages: u64,
+    /// Messages without a header, or whose time lies in the future.
+    pub unmeasured: u64,
+    /// Messages that a later number of their topic overtook for good, without a gap being told.
+    pub lost: u64,
+    /// Messages that came again, or after a later one.
+    pub doubled: u64,
+    /// Messages of a topic that the connection did not ask for.
+    pub misdelivered: u64,
+    /// Messages that were published while their connection was away.
+    pub missed_away: u64,
+    /// Messages whose loss the server told: the log did not reach back to them.
+    pub told_lost: u64,
+    /// When the first message of the window came; 0 before.
+    pub first_ns: u64,
+    /// When the last message of the window came.
+    pub last_ns: u64,
+    /// The messages that the connections sent themselves.
+    pub said: Said,
+    /// Counters of connections.
+    pub life: Life,
+}
+
+/// Counters since the start.
+#[derive(Clone, Default)]
+pub struct Life {
+    /// Bytes received.
+    pub bytes: u64,
+    /// Reads that brought bytes.
+    pub chunks: u64,
+    /// Attempts to open.
+    pub attempts: u64,
+    /// Connections that were opened (long-poll: asked; the others: answered).
+    pub opened: u64,
+    /// Open connections that the server closed.
+    pub closed: u64,
+    /// Long-polls that were answered.
+    pub completed: u64,
+    /// Attempts that failed.
+    pub failed: u64,
+    /// Connections that failed too often to be tried again.
+    pub given_up: u64,
+    /// The first failure, in words.
+    pub first_failure: Option<String>,
+}
+
+impl Tally {
+    /// Begins a new window.
+    pub fn restart(&mut self) {
+        *self = Tally {
+            life: std::mem::take(&mut self.life),
+            ..Tally::default()
+        };
+    }
+
+    /// Adds what another worker has counted.
+    pub fn merge(&mut self, other: &Tally) {
+        self.latency.merge(&other.latency);
+        add!(
+            self, other;
+            messages, unmeasured, lost, doubled, misdelivered, missed_away, told_lost
+        );
+        if self.first_ns == 0 || (other.first_ns != 0 && other.first_ns < self.first_ns) {
+            self.first_ns = other.first_ns;
+        }
+        self.last_ns = self.last_ns.max(other.last_ns);
+        self.said.merge(&other.said);
+        let (mine, theirs) = (&mut self.life, &other.life);
+        add!(mine, theirs; bytes, chunks, attempts, opened, closed, completed, failed, given_up);
+        if mine.first_failure.is_none() {
+            mine.first_failure.clone_from(&theirs.first_failure);
+        }
+    }
+
+    /// Counts a message that arrived and returns its header.
+    pub fn arrived(&mut self, payload: &[u8], now_ns: u64) -> Option<Header> {
+        self.messages += 1;
+        if self.first_ns == 0 {
+            self.first_ns = now_ns;
+        }
+        self.last_ns = now_ns;
+        let header = Header::decode(payload);
+        match header.and_then(|header| now_ns.checked_sub(header.sent_ns)) {
+            Some(latency_ns) => self.latency.add(latency_ns),
+            None => self.unmeasured += 1,
+        }
+        header
+    }
+
+    /// Compares a message's number with the last one of its topic on its connection; `why` is what
+    /// is known of a gap between them.
+    pub fn in_sequence(&mut self, last: &mut u32, sequence: u32, why: Gap) {
+        if sequence <= *last {
+            self.doubled += 1;
+            return;
+        }
+        // The first message of a connection may have any number: it came when it came.
+        let gap = if *last == 0 {
+            0
+        } else {
+            u64::from(sequence - *last - 1)
+        };
+        match why {
+            Gap::Unexplained => self.lost += gap,
+            Gap::Away => self.missed_away += gap,
+            Gap::Told => self.told_lost += gap,
+        }
+        *last = sequence;
+    }
+}
+
+/// The messages that the clients of a grid have sent. A request carries a message to each neighbour.
+#[derive(Clone, Default)]
+pub struct Said {
+    /// Requests that clients had something to say in.
+    pub requests: u64,
+    /// Messages of those that were answered, which the server took.
+    pub accepted: u64,
+    /// Messages that it refused.
+    pub refused: u64,
+    /// Messages of requests without an answer.
+    pub unanswered: u64,
+    /// Requests that found a full shard (503), and were made again.
+    pub turned_away: u64,
+    /// The longest that a client had something to say before it began to.
+    pub late_ns_max: u64,
+    /// From the beginning of the connect to the answer.
+    pub answered: Latency,
+    /// The first refusal or failure, in words.
+    pub first_refusal: Option<String>,
+}
+
+impl Said {
+    /// Adds what another worker has counted.
+    pub fn merge(&mut self, other: &Said) {
+        add!(self, other; requests, accepted, refused, unanswered, turned_away);
+        self.late_ns_max = self.late_ns_max.max(other.late_ns_max);
+        self.answered.merge(&other.answered);
+        if self.first_refusal.is_none() {
+            self.first_refusal.clone_from(&other.first_refusal);
+        }
+    }
+
+    /// Notes why something was not taken.
+    pub fn complain(&mut self, why: impl Into<String>) {
+        self.first_refusal.get_or_insert_with(|| why.into());
+    }
+
+    /// For the report.
+    pub fn json(&self) -> Value {
+        json!({
+            "requests": self.requests,
+            "accepted": self.accepted,
+            "refused": self.refused,
+            "unanswered": self.unanswered,
+            "turned_away": self.turned_away,
+            "late_ms_max": self.late_ns_max as f64 / 1e6,
+            "answered_ms": self.answered.summary().json(),
+            "first_refusal": self.first_refusal,
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn gaps_and_repeats_are_counted() {
+        let (mut tally, mut last) = (Tally::default(), 0);
+        for sequence in [5, 6, 9, 9, 8, 10] {
+            tally.in_sequence(&mut last, sequence, Gap::Unexplained);
+        }
+        assert_eq!((tally.lost, tally.doubled, last), (2, 2, 10));
+        tally.in_sequence(&mut last, 14, Gap::Away);
+        assert_eq!((tally.lost, tally.missed_away), (2, 3));
+        tally.in_sequence(&mut last, 20, Gap::Told);
+        assert_eq!((tally.lost, tally.missed_away, tally.told_lost), (2, 3, 5));
+    }
+
+    #[test]
+    fn a_new_window_keeps_the_connections_counters() {
+        let mut tally = Tally::default();
+        tally.arrived(b"hello", 9);
+        tally.life.opened = 3;
+        tally.restart();
+        assert_eq!(
+            (tally.messages, tally.last_ns, tally.life.opened),
+            (0, 0, 3)
+        );
+    }
+}

@@ -1,0 +1,96 @@
+//! The flags of `crore bench publish`.
+
+use std::path::PathBuf;
+
+use super::compose::Form;
+use crate::client::mqtt::{Dialect, MqttArgs};
+
+/// How messages reach the server.
+#[derive(clap::ValueEnum, Clone, Copy, Debug, PartialEq, Eq, Default)]
+pub enum Protocol {
+    /// HTTP or WebSocket, by the server's paths.
+    #[default]
+    Http,
+    /// MQTT.
+    Mqtt,
+    /// MQTT over WebSocket.
+    MqttWs,
+}
+
+/// `crore bench publish`
+#[derive(clap::Args, Clone, Debug)]
+pub struct PublishArgs {
+    /// A server; ports may be a range
+    #[arg(long, value_name = "ADDRESS:PORT", default_value = "127.0.0.1:8800")]
+    pub server: Vec<String>,
+    /// Connections to publish over, spread over the servers
+    #[arg(long, default_value_t = 1)]
+    pub connections: usize,
+    /// Topics, with ranges
+    #[arg(long, value_name = "PATTERN", default_value = "/p/s{1..1000}/-")]
+    pub topics: String,
+    /// Messages a second, evenly in time
+    #[arg(long, default_value_t = 100.0, conflicts_with = "saturate")]
+    pub rate: f64,
+    /// As fast as the server takes them
+    #[arg(long)]
+    pub saturate: bool,
+    /// Bytes of a message; from 32 on it carries its time and number
+    #[arg(long, default_value_t = 512)]
+    pub size: usize,
+    /// Topics one after another instead of at random
+    #[arg(long)]
+    pub cycle: bool,
+    /// Speak TLS, and trust the certificates in this PEM file
+    #[arg(long, value_name = "FILE")]
+    pub tls: Option<PathBuf>,
+    /// How to publish
+    #[arg(long, value_enum, default_value_t, conflicts_with_all = ["single", "ws", "floor"])]
+    pub protocol: Protocol,
+    /// How MQTT is spoken
+    #[command(flatten)]
+    pub mqtt: MqttArgs,
+    /// One POST for each message instead of batches
+    #[arg(long)]
+    pub single: bool,
+    /// One WebSocket for each topic, a frame for each message
+    #[arg(long, conflicts_with = "single")]
+    pub ws: bool,
+    /// The server is `crore bench floor`
+    #[arg(long, conflicts_with_all = ["single", "ws"])]
+    pub floor: bool,
+    /// With --floor: every message goes to all subscribers
+    #[arg(long, requires = "floor")]
+    pub broadcast: bool,
+    /// Requests (MQTT: messages) that each connection may have without an answer
+    #[arg(long, value_name = "REQUESTS", default_value_t = 16)]
+    pub in_flight: usize,
+    /// Seconds to publish [default: until Ctrl-C]
+    #[arg(long, value_name = "SECONDS")]
+    pub duration: Option<f64>,
+    /// Messages to publish
+    #[arg(long, value_name = "COUNT")]
+    pub messages: Option<u64>,
+    /// Keep the result in a file; - is standard output
+    #[arg(long, value_name = "FILE")]
+    pub json: Option<PathBuf>,
+    /// Print nothing while it runs
+    #[arg(long)]
+    pub quiet: bool,
+}
+
+impl PublishArgs {
+    /// How messages travel.
+    pub(super) fn form(&self) -> Form {
+        if self.protocol != Protocol::Http {
+            let is_framed = self.protocol == Protocol::MqttWs;
+            return Form::Packet(Dialect::new(&self.mqtt, is_framed));
+        }
+        match (self.single, self.ws, self.floor) {
+            (true, ..) => Form::Single,
+            (_, true, _) => Form::Frame,
+            (.., true) => Form::Record,
+            _ => Form::Batch,
+        }
+    }
+}

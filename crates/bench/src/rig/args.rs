@@ -1,0 +1,226 @@
+//! The flags of `crore bench run`, and what follows from them for every scenario.
+
+use std::path::PathBuf;
+
+use anyhow::Result;
+
+use super::certificate::Certificate;
+use super::kind::Kind;
+use crate::client::mqtt::MqttArgs;
+use crate::subscribe::Protocol;
+use crate::sys;
+
+/// What is run.
+#[derive(clap::ValueEnum, Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Scenario {
+    /// A million subscribers with a topic each, a message a minute each
+    Million,
+    /// The table of 2009: bytes per connection and time of a broadcast, up to 10,000 long-polls
+    #[value(name = "comet-10k")]
+    Comet10k,
+    /// A million long-polls on a grid; each client talks to its neighbours once a minute, in a request of its own
+    CometMillion,
+    /// Many ports instead of many addresses, as in 2014
+    OneHost,
+    /// Raw TCP connections that have said MQTT's CONNECT and nothing else, as in 2014
+    Tcp,
+    /// MQTT sessions whose clients have gone away
+    Sessions,
+    /// Connections close and open while the others are served
+    Churn,
+    /// All connections drop and return at once
+    Tsunami,
+    /// The floor and the server in turn, row by row
+    Pair,
+    /// Clients over a network that cuts, stalls and tears; every promise is checked
+    Chaos,
+    /// A planned restart under the feet of all clients; nothing may be lost
+    Drain,
+    /// Settings that are read again under load, beside windows without
+    Reload,
+    /// Subscribers that stopped reading, beside others that read
+    Stalled,
+    /// Connections until a control group's memory is full, and what `crore doctor` said before
+    Fill,
+    /// Bytes and processor time of connections with TLS, beside the peers; deliveries while handshakes go on
+    Tls,
+    /// A thousand filters, a million, and those that cost most: the server's CPU for each publish
+    Filters,
+}
+
+/// `crore bench run`
+#[derive(clap::Args, Clone, Debug)]
+pub struct RunArgs {
+    /// What to run
+    #[arg(value_enum)]
+    pub scenario: Scenario,
+    /// Connections [default: what the scenario's name says]
+    #[arg(long)]
+    pub connections: Option<u32>,
+    /// The server to measure instead of this executable
+    #[arg(long, value_name = "PATH")]
+    pub server_binary: Option<PathBuf>,
+    /// Shards of the server [default: as many as the descriptor limit demands, one for pairs]
+    #[arg(long)]
+    pub shards: Option<u32>,
+    /// How to subscribe [default: what the scenario's original did]
+    #[arg(long, value_enum)]
+    pub protocol: Option<Protocol>,
+    /// How MQTT is spoken
+    #[command(flatten)]
+    pub mqtt: MqttArgs,
+    /// Messages that each topic's log keeps [default: none; 10 for long-poll]
+    #[arg(long)]
+    pub keep: Option<u32>,
+    /// Seconds that a log keeps a message: few, to read memory with logs that are empty again [default: the server's]
+    #[arg(long, value_name = "SECONDS")]
+    pub keep_s: Option<u32>,
+    /// Seconds of silence before the server's heartbeat; 0 is none
+    #[arg(long, default_value_t = 0, value_name = "SECONDS")]
+    pub heartbeat: u32,
+    /// Bytes of a message [default: the scenario's]
+    #[arg(long)]
+    pub size: Option<usize>,
+    /// Messages a second [default: the scenario's]
+    #[arg(long)]
+    pub rate: Option<f64>,
+    /// Seconds to measure [default: the scenario's]
+    #[arg(long, visible_alias = "seconds", value_name = "SECONDS")]
+    pub duration: Option<f64>,
+    /// What the faults of chaos are drawn from
+    #[arg(long, default_value_t = 1)]
+    pub seed: u64,
+    /// Connects a second [default: as fast as it goes]
+    #[arg(long, value_name = "PER_SECOND")]
+    pub connect_rate: Option<f64>,
+    /// The server's `limits.accepts_per_s` [default: none, but the server's own for churn and tsunami]
+    #[arg(long, value_name = "PER_SECOND")]
+    pub accepts_per_s: Option<u32>,
+    /// Connections that close and open a second, for churn
+    #[arg(long, value_name = "PER_SECOND", default_value_t = 100)]
+    pub churn_rate: u32,
+    /// How often a pair, or each arrangement of stalled, is measured
+    #[arg(long, default_value_t = 5)]
+    pub rounds: usize,
+    /// Who else is in the pair, beside the floor (not over MQTT) and this server
+    #[arg(
+        long,
+        value_enum,
+        value_delimiter = ',',
+        value_name = "PEERS",
+        default_value = "floor"
+    )]
+    pub peer: Vec<Kind>,
+    /// Only these rows of the pair (unicast, fan-out, broadcast, rate, idle; over MQTT acknowledged and quality-1 too)
+    #[arg(long, value_delimiter = ',')]
+    pub rows: Vec<String>,
+    /// Certificate and key of the servers: set by scenarios with TLS
+    #[arg(skip)]
+    pub certificate: Option<Certificate>,
+    /// Filters of the large set, for filters [default: 1,000,000]
+    #[arg(long)]
+    pub filters: Option<u32>,
+    /// Memory of the server's control group, for fill, in MiB
+    #[arg(long, default_value_t = 768, value_name = "MIB")]
+    pub memory_mib: u32,
+    /// The server on core 0, the tools on core 1
+    #[arg(long)]
+    pub pin: bool,
+    /// Keep the result in a file; - is standard output
+    #[arg(long, value_name = "FILE")]
+    pub json: Option<PathBuf>,
+}
+
+/// Connections of one shard: a descriptor table holds 20,000 where the limit cannot be raised, and
+/// the kernel spreads connections over listeners only on average.
+const PER_SHARD: u32 = 18_600;
+
+/// Core of the server and of the tools, when pinned.
+const CORES: (usize, usize) = (0, 1);
+/// As good as no limit of arrivals.
+const ACCEPTS_ANY: u32 = 1_000_000;
+
+/// As many shards as `connections` need, at least `least`.
+fn shards_for(connections: u32, ports: u16, least: u32) -> u32 {
+    connections
+        .div_ceil(PER_SHARD - u32::from(ports))
+        .max(least)
+}
+
+impl RunArgs {
+    /// Shards for so many connections, unless told otherwise; at least `least`.
+    pub fn shards_for(&self, connections: u32, ports: u16, least: u32) -> u32 {
+        let needed = shards_for(connections, ports, least);
+        self.shards.unwrap_or(needed)
+    }
+
+    /// Where the server runs, when pinned.
+    pub fn core_of_server(&self) -> Option<usize> {
+        self.pin.then_some(CORES.0)
+    }
+
+    /// Where the tools run, when pinned.
+    pub fn core_of_tools(&self) -> Option<usize> {
+        self.pin.then_some(CORES.1)
+    }
+
+    /// Puts a scenario that is its own tool where the tools are.
+    pub fn pin_tool(&self) -> Result<()> {
+        Ok(self.core_of_tools().map_or(Ok(()), sys::pin)?)
+    }
+
+    /// The path of the server that is measured, for the result.
+    pub fn binary(&self) -> String {
+        let path = self.server_binary.as_ref();
+        path.map_or("this executable".into(), |path| path.display().to_string())
+    }
+
+    /// The server's `limits.accepts_per_s`; 0 stands for its default.
+    pub fn accepts(&self) -> u32 {
+        let storm = matches!(self.scenario, Scenario::Churn | Scenario::Tsunami);
+        self.accepts_per_s
+            .unwrap_or(if storm { 0 } else { ACCEPTS_ANY })
+    }
+
+    /// How a server is subscribed to where nothing else is said.
+    pub fn wanted(&self) -> Protocol {
+        self.protocol.unwrap_or(Protocol::Ws)
+    }
+
+    /// The publishers' protocol: the subscribers' own in `pair`; elsewhere HTTP, over which the server takes most messages.
+    pub fn fed(&self) -> Protocol {
+        if self.scenario == Scenario::Pair {
+            self.wanted()
+        } else {
+            Protocol::Ws
+        }
+    }
+
+    /// The same at another quality of service.
+    pub fn at_qos(&self, qos: u8) -> RunArgs {
+        let mut args = self.clone();
+        args.mqtt.qos = qos;
+        args
+    }
+
+    /// Messages that logs keep: none unless told otherwise, but for clients that poll.
+    pub fn keep(&self, protocol: Protocol) -> u32 {
+        self.keep
+            .unwrap_or(if protocol == Protocol::Poll { 10 } else { 0 })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn shards_hold_what_is_asked() {
+        for connections in [1, 10_000, 15_000, 1_000_000] {
+            // 20,000 descriptors in a table, and some air for the kernel's spreading.
+            assert!(shards_for(connections, 1, 1) * 19_000 >= connections);
+        }
+        assert_eq!(shards_for(1_000_000, 1, 2), 54);
+        assert_eq!(shards_for(10, 1, 2), 2);
+    }
+}

@@ -1,0 +1,36 @@
+//! A directory of a scenario's own under the system's directory for temporary files.
+
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result};
+
+/// A directory that goes when it is dropped.
+pub struct Directory(PathBuf);
+
+impl Directory {
+    /// Makes `crore-bench-{name}`, unless it is there.
+    pub fn make(name: impl std::fmt::Display) -> Result<Directory> {
+        let path = std::env::temp_dir().join(format!("crore-bench-{name}"));
+        std::fs::create_dir_all(&path)
+            .with_context(|| format!("cannot make {}", path.display()))?;
+        Ok(Directory(path))
+    }
+
+    /// Where it is.
+    pub fn path(&self) -> &Path {
+        &self.0
+    }
+
+    /// Writes a file in it and returns the file's path.
+    pub fn write(&self, name: &str, text: &str) -> Result<PathBuf> {
+        let path = self.0.join(name);
+        std::fs::write(&path, text).with_context(|| format!("cannot write {}", path.display()))?;
+        Ok(path)
+    }
+}
+
+impl Drop for Directory {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir_all(&self.0);
+    }
+}

@@ -1,0 +1,21 @@
+//! The parts of every scenario: its flags, a server of its own, the tools, and looks at the server and the kernel.
+
+pub mod args;
+mod audience;
+mod certificate;
+mod directory;
+mod kind;
+mod moment;
+mod peers;
+mod server;
+mod tools;
+
+pub use args::RunArgs;
+pub use audience::Audience;
+pub use certificate::Certificate;
+pub use directory::Directory;
+pub use kind::Kind;
+pub use moment::{Moment, bottleneck, pause, per_connection, watch};
+pub use peers::versions;
+pub use server::{Server, Setting, within};
+pub use tools::{Publisher, Subscriber, count, is_clean, locals, number, topics};

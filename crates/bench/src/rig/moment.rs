@@ -1,0 +1,116 @@
+//! The server and the kernel, looked at before, while and after something happens.
+
+use std::time::Duration;
+
+use anyhow::Result;
+use serde_json::{Value, json};
+
+use super::server::Server;
+use crate::measure::sample::{Kernel, Process};
+use crate::sys;
+
+/// Seconds between two samples, as the 2013 bandwidth was read.
+const SAMPLE_S: f64 = 10.0;
+
+/// The cost of each connection between two moments.
+pub fn per_connection(connections: u32, before: &Moment, after: &Moment) -> Value {
+    let n = f64::from(connections);
+    let grown = |after: u64, before: u64| (after as f64 - before as f64) / n;
+    let slabs: serde_json::Map<String, Value> = after
+        .kernel
+        .slabs
+        .iter()
+        .map(|(name, bytes)| {
+            let before = before.kernel.slabs.get(name).copied().unwrap_or(0);
+            (name.clone(), json!(grown(*bytes, before)))
+        })
+        .collect();
+    json!({
+        "server_pss_bytes": grown(after.process.pss_bytes, before.process.pss_bytes),
+        "server_rss_bytes": grown(after.process.rss_bytes, before.process.rss_bytes),
+        "server_cpu_us": (after.process.cpu_s - before.process.cpu_s) * 1e6 / n,
+        "kernel_both_ends_slab_bytes": grown(after.kernel.slab_bytes, before.kernel.slab_bytes),
+        "kernel_both_ends_buffer_bytes": grown(after.kernel.buffer_bytes, before.kernel.buffer_bytes),
+        "kernel_both_ends_slabs": slabs,
+    })
+}
+
+/// The server and the kernel at one moment.
+pub struct Moment {
+    /// The server.
+    pub process: Process,
+    /// The kernel.
+    pub kernel: Kernel,
+    /// When, by the monotonic clock.
+    pub at_ns: u64,
+}
+
+impl Moment {
+    /// Looks at both.
+    pub fn of(server: &mut Server) -> Result<Moment> {
+        Ok(Moment {
+            process: server.sample()?,
+            kernel: Kernel::read()?,
+            at_ns: sys::now_ns(),
+        })
+    }
+
+    /// For the result.
+    pub fn json(&self) -> Value {
+        json!({
+            "at_s": self.at_ns as f64 / 1e9,
+            "server": self.process.json(),
+            "kernel": self.kernel.json(),
+        })
+    }
+}
+
+/// Samples the server for `seconds`, every ten, and once at the end.
+pub fn watch(server: &mut Server, seconds: f64) -> Result<Vec<Value>> {
+    let mut samples = Vec::new();
+    let mut left = seconds;
+    while left > 0.0 {
+        let step = left.min(SAMPLE_S);
+        pause(step);
+        left -= step;
+        samples.push(Moment::of(server)?.json());
+    }
+    Ok(samples)
+}
+
+/// Sleeps.
+pub fn pause(seconds: f64) {
+    std::thread::sleep(Duration::from_secs_f64(seconds));
+}
+
+/// Which side of a window was busy all the time.
+pub fn bottleneck(
+    server_busy: f64,
+    server_cores: f64,
+    tools_busy: f64,
+    tools_cores: f64,
+) -> &'static str {
+    /// A core is saturated from here on: the rest is the sampling's error.
+    const FULL: f64 = 0.93;
+    match (
+        server_busy >= FULL * server_cores,
+        tools_busy >= FULL * tools_cores,
+    ) {
+        (true, true) => "both",
+        (true, false) => "server",
+        (false, true) => "TOOL: the server could do more",
+        (false, false) => "neither",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_busy_side_is_named() {
+        assert_eq!(bottleneck(0.99, 1.0, 0.5, 1.0), "server");
+        assert!(bottleneck(0.5, 1.0, 0.99, 1.0).starts_with("TOOL"));
+        assert_eq!(bottleneck(0.5, 1.0, 0.5, 1.0), "neither");
+    }
+}

@@ -1,0 +1,159 @@
+//! The peers that a pair may hold: Nchan and Mosquitto as Debian packages them, one serving process
+//! each, on a port of their own, with settings that neither drop messages that could be delivered nor do work
+//! that is not asked for (access logs, persistence, statistics).
+//!
+//! Nothing of the system's configuration is read, and nothing outside the directory is written.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use anyhow::{Context, Result};
+
+use super::certificate::Certificate;
+use super::directory::Directory;
+use crate::sys;
+
+/// The log of errors, in the server's directory.
+pub const LOG: &str = "error.log";
+
+/// Connections of the nginx worker, which makes rows for all of them at its start: enough for the
+/// 15,000 of the idle row, and below the 20,000 descriptors that a process may have where that
+/// limit cannot be raised.
+const WORKER_CONNECTIONS: usize = 16_384;
+/// Memory that Nchan's channels and messages may take, in MiB: mapped at the start, used as needed.
+/// Its default of 128 is full with a few messages in each of 10,000 channels.
+const NCHAN_MEMORY_MIB: usize = 512;
+/// Where Debian puts the module.
+const NCHAN_MODULE: &str = "/usr/lib/nginx/modules/ngx_nchan_module.so";
+
+/// nginx with Nchan, keeping `keep` messages in each channel.
+pub fn nchan(
+    directory: &Directory,
+    port: u16,
+    keep: u32,
+    tls: Option<&Certificate>,
+) -> Result<Command> {
+    let program = program("nginx")?;
+    std::fs::metadata(NCHAN_MODULE).with_context(|| missing(NCHAN_MODULE))?;
+    let config = nchan_config(directory.path(), port, keep, tls);
+    let path = directory.write("nginx.conf", &config)?;
+    let mut command = Command::new(program);
+    // The log that it opens before it has read where its log is.
+    let directory = directory.path();
+    command.arg("-e").arg(directory.join(LOG));
+    command.arg("-p").arg(directory).arg("-c").arg(path);
+    Ok(command)
+}
+
+fn nchan_config(directory: &Path, port: u16, keep: u32, tls: Option<&Certificate>) -> String {
+    // nginx drops root's rights to another user by default; without them it cannot, and warns.
+    let user = if sys::is_root() { "user root;" } else { "" };
+    let directory = directory.display();
+    let ssl = if tls.is_some() { " ssl" } else { "" };
+    let certificate = tls.map_or(String::new(), |tls| {
+        let (chain, key) = (tls.chain.display(), tls.key.display());
+        format!("ssl_certificate {chain};\nssl_certificate_key {key};\n")
+    });
+    // Names with a leading `/` travel as `?topic=`, as they do to our own server.
+    let location = |path: &str, role: &str| {
+        format!(
+            "location = /{path} {{ {role} nchan_channel_id $arg_topic; }}\n\
+             location ~ ^/{path}/(.+)$ {{ {role} nchan_channel_id $1; }}\n"
+        )
+    };
+    let publisher = location("pub", "nchan_publisher;");
+    let subscriber = location(
+        "sub",
+        // A long-poll begins with what is kept, as ours does; the others find nothing kept.
+        "nchan_subscriber; nchan_subscriber_first_message oldest; nchan_subscriber_timeout 0;",
+    );
+    format!(
+        "daemon off;
+{user}
+worker_processes 1;
+pid {directory}/nginx.pid;
+error_log {directory}/{LOG} crit;
+load_module {NCHAN_MODULE};
+events {{ worker_connections {WORKER_CONNECTIONS}; }}
+http {{
+access_log off;
+client_body_temp_path {directory}/body;
+proxy_temp_path {directory}/proxy;
+fastcgi_temp_path {directory}/fastcgi;
+uwsgi_temp_path {directory}/uwsgi;
+scgi_temp_path {directory}/scgi;
+client_body_buffer_size 64k;
+keepalive_requests 1000000000;
+keepalive_timeout 1h;
+nchan_shared_memory_size {NCHAN_MEMORY_MIB}M;
+nchan_message_buffer_length {keep};
+nchan_message_timeout 1h;
+server {{
+listen 127.0.0.1:{port} backlog=4096{ssl};
+{certificate}{publisher}{subscriber}}}
+}}
+"
+    )
+}
+
+/// Mosquitto.
+pub fn mosquitto(directory: &Directory, port: u16, tls: Option<&Certificate>) -> Result<Command> {
+    let config = mosquitto_config(directory.path(), port, tls);
+    let path = directory.write("mosquitto.conf", &config)?;
+    let mut command = Command::new(program("mosquitto")?);
+    command.arg("-c").arg(path);
+    Ok(command)
+}
+
+/// The limits of 0 are none: by default Mosquitto drops messages of quality of service 0 once a
+/// subscriber's queue is full.
+fn mosquitto_config(directory: &Path, port: u16, tls: Option<&Certificate>) -> String {
+    let user = if sys::is_root() { "user root" } else { "" };
+    let directory = directory.display();
+    let certificate = tls.map_or(String::new(), |tls| {
+        let (chain, key) = (tls.chain.display(), tls.key.display());
+        format!("certfile {chain}\nkeyfile {key}\n")
+    });
+    format!(
+        "{user}
+listener {port} 127.0.0.1
+{certificate}allow_anonymous true
+persistence false
+set_tcp_nodelay true
+max_queued_messages 0
+max_queued_bytes 0
+max_inflight_messages 0
+max_inflight_bytes 0
+sys_interval 0
+connection_messages false
+log_dest file {directory}/{LOG}
+log_type error
+log_type notice
+"
+    )
+}
+
+/// A program of `PATH` or of `/usr/sbin`, which users other than root have not in theirs.
+fn program(name: &str) -> Result<PathBuf> {
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    std::env::split_paths(&path)
+        .chain([PathBuf::from("/usr/sbin")])
+        .map(|directory| directory.join(name))
+        .find(|file| file.is_file())
+        .with_context(|| missing(name))
+}
+
+fn missing(what: &str) -> String {
+    format!("{what} is not there; `cargo xtask compare` installs it")
+}
+
+/// The versions of the packages, where there is a Debian to ask; for the result.
+pub fn versions() -> Option<String> {
+    let output = Command::new("dpkg-query")
+        .args(["-W", "-f", "${Package} ${Version}\n"])
+        .args(["nginx", "libnginx-mod-nchan", "mosquitto"])
+        .output()
+        .ok()?;
+    let text = String::from_utf8(output.stdout).ok()?;
+    Some(text.trim().replace('\n', ", ")).filter(|text| !text.is_empty())
+}

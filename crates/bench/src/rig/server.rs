@@ -1,0 +1,265 @@
+//! A server that a scenario starts: the product, the floor or a peer, with a directory of its own
+//! that goes when the server does.
+//!
+//! Memory and processor time are those of the whole process tree: nginx serves from a child of the
+//! process that was started, the others have no children.
+
+use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail, ensure};
+
+use super::args::RunArgs;
+use super::directory::Directory;
+use super::kind::Kind;
+use super::peers;
+use crate::measure::sample::Process;
+use crate::sys::{self, Signal};
+
+/// Longest start of a server.
+const START: Duration = Duration::from_secs(20);
+/// Longest end of a server that has children to end; then all of them are killed.
+const END: Duration = Duration::from_secs(5);
+/// The product's settings, in its directory.
+const SETTINGS: &str = "crore.toml";
+/// The file in a peer's directory that takes its standard error.
+const STDERR: &str = "stderr";
+
+/// The settings that a server is started with.
+#[derive(Clone, Copy, Debug)]
+pub struct Setting {
+    /// The kind of server.
+    pub kind: Kind,
+    /// Shard threads; peers have one anyway.
+    pub shards: u32,
+    /// Ports to listen on; one for peers.
+    pub ports: u16,
+    /// Messages that a topic's log keeps.
+    pub keep: u32,
+}
+
+impl Setting {
+    /// With one port.
+    pub fn new(kind: Kind, shards: u32, keep: u32) -> Setting {
+        Setting {
+            kind,
+            shards,
+            ports: 1,
+            keep,
+        }
+    }
+}
+
+/// A server that runs.
+pub struct Server {
+    child: Child,
+    /// The kind of server.
+    pub kind: Kind,
+    /// Where it listens.
+    pub addresses: Vec<SocketAddr>,
+    /// How it was started.
+    command: Command,
+    directory: Directory,
+}
+
+impl Server {
+    /// Starts a server and waits until it accepts.
+    pub fn start(args: &RunArgs, setting: Setting) -> Result<Server> {
+        let mut text = format!(
+            "[limits]\naccepts_per_s = {}\n\n[heartbeat]\ninterval_s = {}\n\n[[rule]]\nmatch = \"#\"\nlog_messages = {}\npoll_timeout_s = 0\n",
+            args.accepts(),
+            args.heartbeat,
+            setting.keep
+        );
+        if let Some(seconds) = args.keep_s {
+            text += &format!("log_age_s = {seconds}\n");
+        }
+        Server::start_with(args, setting, &text, None)
+    }
+
+    /// The same, with this text as the product's settings file, and in the control group with this list of members.
+    pub fn start_with(
+        args: &RunArgs,
+        setting: Setting,
+        settings: &str,
+        members: Option<&Path>,
+    ) -> Result<Server> {
+        let addresses = free_ports(setting.ports)?;
+        let port = addresses[0].port();
+        let directory = Directory::make(port)?;
+        let tls = args.certificate.as_ref();
+        let with_tls = tls.map(|tls| format!("{settings}\n{}", tls.settings()));
+        let settings = with_tls.as_deref().unwrap_or(settings);
+        let mut command = match setting.kind {
+            Kind::Floor | Kind::Crore => ours(args, setting, settings, &addresses, &directory)?,
+            Kind::Nchan => peers::nchan(&directory, port, setting.keep, tls)?,
+            Kind::Mosquitto => peers::mosquitto(&directory, port, tls)?,
+        };
+        if let Some(members) = members {
+            command = within(&command, members);
+        }
+        sys::bind_child(
+            &mut command,
+            args.core_of_server(),
+            setting.kind == Kind::Nchan,
+        );
+        command.stdin(Stdio::null()).stdout(Stdio::null());
+        if matches!(setting.kind, Kind::Nchan | Kind::Mosquitto) {
+            // Peers write a warning when they are started as root, which is not part of a result.
+            let stderr = directory.path().join(STDERR);
+            command.stderr(std::fs::File::create(stderr).context("a file for its errors")?);
+        }
+        let child = command
+            .spawn()
+            .with_context(|| format!("cannot start {command:?}"))?;
+        let mut server = Server {
+            child,
+            kind: setting.kind,
+            addresses,
+            command,
+            directory,
+        };
+        server.wait()?;
+        Ok(server)
+    }
+
+    fn wait(&mut self) -> Result<()> {
+        let begin = Instant::now();
+        while TcpStream::connect(self.addresses[self.addresses.len() - 1]).is_err() {
+            self.is_there()?;
+            ensure!(begin.elapsed() < START, "the server does not accept");
+            std::thread::sleep(Duration::from_millis(20));
+        }
+        // Tables and threads that are made at first use are part of an empty server.
+        std::thread::sleep(Duration::from_secs(1));
+        Ok(())
+    }
+
+    fn is_there(&mut self) -> Result<()> {
+        if let Some(status) = self.child.try_wait()? {
+            let said = [STDERR, peers::LOG].map(|name| self.read(name).unwrap_or_default());
+            bail!("{} ended: {status}. {}", self.kind.name(), said.concat());
+        }
+        Ok(())
+    }
+
+    /// Asks it to end in order.
+    pub fn terminate(&self) {
+        sys::signal(self.child.id(), Signal::TERM);
+    }
+
+    /// Starts another one in its place.
+    pub fn start_again(&mut self) -> Result<()> {
+        self.child = self.command.spawn()?;
+        self.wait()
+    }
+
+    /// Gives it other settings, and asks it to read them.
+    pub fn reload(&self, settings: &str) -> Result<()> {
+        self.directory.write(SETTINGS, settings)?;
+        sys::signal(self.child.id(), Signal::HUP);
+        Ok(())
+    }
+
+    /// Whether the server is gone.
+    pub fn has_ended(&mut self) -> Result<bool> {
+        Ok(self.child.try_wait()?.is_some())
+    }
+
+    /// The server's memory and processor time.
+    pub fn sample(&mut self) -> Result<Process> {
+        self.is_there()?;
+        Process::read_tree(self.child.id())
+    }
+
+    /// The text that a peer has written into its log of errors.
+    pub fn complaints(&self) -> Option<String> {
+        self.read(peers::LOG)
+    }
+
+    fn read(&self, name: &str) -> Option<String> {
+        /// Enough to know what it is; the same line may be there a million times.
+        const BYTES_MAX: usize = 1000;
+        let mut bytes = std::fs::read(self.directory.path().join(name)).ok()?;
+        bytes.truncate(BYTES_MAX);
+        Some(String::from_utf8_lossy(&bytes).trim().to_string()).filter(|text| !text.is_empty())
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        if self.kind == Kind::Nchan {
+            // Its workers end when it asks them to, not when it is killed.
+            let tree = Process::tree(self.child.id());
+            sys::signal(self.child.id(), Signal::INT);
+            let begin = Instant::now();
+            while matches!(self.child.try_wait(), Ok(None)) && begin.elapsed() < END {
+                std::thread::sleep(Duration::from_millis(20));
+            }
+            if let Ok(None) = self.child.try_wait() {
+                tree.into_iter()
+                    .for_each(|pid| sys::signal(pid, Signal::KILL));
+            }
+        }
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// The same command, run by a shell that first joins the control group with this list of members.
+pub fn within(command: &Command, members: &Path) -> Command {
+    let mut shell = Command::new("sh");
+    shell
+        .args(["-c", "echo $$ > \"$0\" && exec \"$@\""])
+        .arg(members)
+        .arg(command.get_program())
+        .args(command.get_args());
+    shell
+}
+
+/// The command of a server of this project.
+fn ours(
+    args: &RunArgs,
+    setting: Setting,
+    settings: &str,
+    addresses: &[SocketAddr],
+    directory: &Directory,
+) -> Result<Command> {
+    let this = std::env::current_exe()?;
+    if setting.kind == Kind::Floor {
+        let mut command = Command::new(copy(&this, directory)?);
+        command.args(["bench", "floor", "--listen", &addresses[0].to_string()]);
+        return Ok(command);
+    }
+    let origin = args.server_binary.as_ref().unwrap_or(&this);
+    let mut command = Command::new(copy(origin, directory)?);
+    command.args(["--log", "warn", "serve", "--no-admin"]);
+    command.args(["--shards", &setting.shards.to_string()]);
+    for address in addresses {
+        command.args(["--listen", &address.to_string()]);
+    }
+    command.arg("--config");
+    command.arg(directory.write(SETTINGS, settings)?);
+    Ok(command)
+}
+
+/// A copy of the server's executable. Tools that ran from the same file would share its pages with
+/// the server, and the server's PSS would fall as they start.
+fn copy(origin: &Path, directory: &Directory) -> Result<PathBuf> {
+    let path = directory.path().join("server");
+    std::fs::copy(origin, &path).with_context(|| format!("cannot copy {}", origin.display()))?;
+    Ok(path)
+}
+
+/// Ports without a listener now, all held until all are found.
+fn free_ports(count: u16) -> Result<Vec<SocketAddr>> {
+    let listeners: Vec<TcpListener> = (0..count)
+        .map(|_| TcpListener::bind("127.0.0.1:0"))
+        .collect::<Result<_, _>>()?;
+    Ok(listeners
+        .iter()
+        .map(TcpListener::local_addr)
+        .collect::<Result<_, _>>()?)
+}

@@ -1,0 +1,240 @@
+//! The tools of a scenario: the subscriber and the publisher, each a child of this process, and what is given to them.
+//!
+//! A child ends when it is dropped, and when this process ends. With `--pin` the server runs on
+//! core 0 and the tools on core 1.
+
+use std::io::{BufRead, BufReader, Read, Write};
+use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
+
+use anyhow::{Context, Result, ensure};
+use serde_json::Value;
+
+use super::args::RunArgs;
+use super::kind::Kind;
+use super::server::Server;
+use crate::measure::sample::Process;
+use crate::sys::{self, Signal};
+
+/// Topics of 13 bytes each, one for each connection.
+pub fn topics(connections: u32) -> String {
+    if connections < 90_000 {
+        format!("/topic/s{{10001..{}}}", 10_000 + connections)
+    } else {
+        format!("/p/s{{1000001..{}}}/-", 1_000_000 + connections)
+    }
+}
+
+/// Local addresses that give enough tuples. The kernel offers only every second port of its usual
+/// 28,000 until those are used up, and then searches all of them each time: 10,000 for each address.
+pub fn locals(connections: u32) -> String {
+    format!(
+        "127.0.{{1..{}}}.1",
+        connections.div_ceil(10_000).clamp(1, 250)
+    )
+}
+
+/// A tool that is ended when dropped.
+struct Guard(Child);
+
+impl Drop for Guard {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+fn tool(args: &RunArgs, name: &str, server: &Server) -> Result<Command> {
+    let mut command = Command::new(std::env::current_exe()?);
+    command.args(["bench", name]).args(args.mqtt.flags());
+    for address in &server.addresses {
+        command.args(["--server", &address.to_string()]);
+    }
+    if let Some(certificate) = &args.certificate {
+        command.arg("--tls").arg(&certificate.chain);
+    }
+    sys::bind_child(&mut command, args.core_of_tools(), false);
+    Ok(command)
+}
+
+/// A subscriber that runs and obeys.
+pub struct Subscriber {
+    guard: Guard,
+    words: ChildStdin,
+    answers: BufReader<ChildStdout>,
+}
+
+impl Subscriber {
+    /// Starts `crore bench subscribe`, which connects when [`Subscriber::open`] is called: so it is
+    /// there, and shares what pages it will, when the empty server is looked at.
+    pub fn start(
+        args: &RunArgs,
+        server: &Server,
+        connections: u32,
+        topics: &str,
+        rest: &[&str],
+    ) -> Result<Subscriber> {
+        let mut command = tool(args, "subscribe", server)?;
+        if server.kind == Kind::Floor {
+            command.arg("--floor");
+        }
+        command.args([
+            "--control",
+            "--topics",
+            topics,
+            "--connections",
+            &connections.to_string(),
+        ]);
+        command.args(rest);
+        if let Some(rate) = args.connect_rate {
+            command.args(["--connect-rate", &rate.to_string()]);
+        }
+        let mut child = command
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()?;
+        let words = child.stdin.take().context("a pipe was asked for")?;
+        let answers = BufReader::new(child.stdout.take().context("a pipe was asked for")?);
+        let mut subscriber = Subscriber {
+            guard: Guard(child),
+            words,
+            answers,
+        };
+        subscriber.ask("report")?;
+        Ok(subscriber)
+    }
+
+    /// Opens all connections and returns how long it took, in seconds.
+    pub fn open(&mut self) -> Result<f64> {
+        let begin = self.ask("open")?;
+        let end = self.settle()?;
+        Ok((count(&end, "/now_ns") - count(&begin, "/now_ns")) as f64 / 1e9)
+    }
+
+    /// Says a word of `subscribe --control` and returns the answer.
+    pub fn ask(&mut self, word: &str) -> Result<Value> {
+        writeln!(self.words, "{word}").context("the subscriber ended")?;
+        let mut line = String::new();
+        self.answers.read_line(&mut line)?;
+        serde_json::from_str(&line).with_context(|| format!("the subscriber ended at `{word}`"))
+    }
+
+    /// Waits until all connections are open; an error when some could not be.
+    pub fn settle(&mut self) -> Result<Value> {
+        let report = self.ask("settle")?;
+        let connections = &report["connections"];
+        ensure!(
+            connections["given_up"] == 0,
+            "{} connections could not be opened: {}",
+            connections["given_up"],
+            connections["first_failure"]
+        );
+        Ok(report)
+    }
+
+    /// The tool's process, which the names of its clients tell.
+    pub fn process(&self) -> u32 {
+        self.guard.0.id()
+    }
+
+    /// From now on it reads nothing and answers nothing.
+    pub fn stop_reading(&self) {
+        sys::signal(self.guard.0.id(), Signal::STOP);
+    }
+
+    /// The tool's processor time so far, in seconds.
+    pub fn sample(&self) -> Result<Process> {
+        Process::read(self.guard.0.id())
+    }
+}
+
+/// A publisher that runs.
+pub struct Publisher(Guard);
+
+impl Publisher {
+    /// Starts `crore bench publish`.
+    pub fn start(
+        args: &RunArgs,
+        server: &Server,
+        topics: &str,
+        size: usize,
+        rest: &[&str],
+    ) -> Result<Publisher> {
+        let mut command = tool(args, "publish", server)?;
+        command.args(server.kind.feed(args.fed()).0);
+        command.args([
+            "--quiet",
+            "--json",
+            "-",
+            "--topics",
+            topics,
+            "--size",
+            &size.to_string(),
+        ]);
+        let child = command.args(rest).stdout(Stdio::piped()).spawn()?;
+        Ok(Publisher(Guard(child)))
+    }
+
+    /// Ends it and returns its result.
+    pub fn stop(self) -> Result<Value> {
+        sys::signal(self.0.0.id(), Signal::INT);
+        self.result()
+    }
+
+    /// Waits for its end and returns its result.
+    pub fn result(mut self) -> Result<Value> {
+        let mut output = self.0.0.stdout.take().context("a pipe was asked for")?;
+        let mut text = String::new();
+        output.read_to_string(&mut text)?;
+        self.0.0.wait()?;
+        serde_json::from_str(text.trim()).context("the publisher ended without a result")
+    }
+
+    /// The tool's processor time so far, in seconds.
+    pub fn sample(&self) -> Result<Process> {
+        Process::read(self.0.0.id())
+    }
+}
+
+/// Whether nothing was lost, doubled or given to the wrong client.
+pub fn is_clean(report: &Value) -> bool {
+    ["lost", "doubled", "misdelivered"]
+        .iter()
+        .all(|name| report[name] == 0)
+}
+
+/// A count in a report; 0 where there is none.
+pub fn count(report: &Value, pointer: &str) -> u64 {
+    let value = report.pointer(pointer).and_then(Value::as_u64);
+    value.unwrap_or(0)
+}
+
+/// A number in a report; NaN where there is none.
+pub fn number(report: &Value, pointer: &str) -> f64 {
+    let value = report.pointer(pointer).and_then(Value::as_f64);
+    value.unwrap_or(f64::NAN)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::measure::pattern::Pattern;
+
+    #[test]
+    fn every_topic_has_thirteen_bytes() {
+        for connections in [1, 10_000, 89_999, 90_000, 1_000_000] {
+            let pattern = Pattern::parse(&topics(connections)).unwrap();
+            assert_eq!(pattern.count(), connections);
+            for index in [0, connections / 2, connections - 1] {
+                assert_eq!(pattern.name(index).len(), 13, "{}", pattern.name(index));
+            }
+        }
+    }
+
+    #[test]
+    fn addresses_hold_what_is_asked() {
+        for connections in [1, 10_000, 15_000, 1_000_000] {
+            let addresses = Pattern::parse(&locals(connections)).unwrap().count();
+            assert!(addresses * 14_000 >= connections);
+        }
+    }
+}

@@ -1,0 +1,140 @@
+//! The workers of a subscriber as one: starts them, adds up what they count, ends them.
+
+use std::sync::atomic::Ordering::Relaxed;
+use std::sync::{Arc, Mutex};
+use std::thread::JoinHandle;
+use std::time::Instant;
+
+use anyhow::{Context, Result};
+use serde_json::{Value, json};
+
+use super::args::SubscribeArgs;
+use super::plan::Plan;
+use super::shared::Shared;
+use super::worker::Worker;
+use crate::measure::tally::Tally;
+use crate::{report, sys};
+
+/// Stack of a worker; it keeps its tables on the heap.
+const STACK_BYTES: usize = 128 << 10;
+
+/// A subscriber that runs.
+pub struct Subscriber {
+    /// Orders to the workers, and what they have done.
+    pub shared: Arc<Shared>,
+    /// All connections that there should be.
+    pub connections: u64,
+    /// Whether the connections stand in a grid and can be told to talk.
+    pub talks: bool,
+    threads: Vec<JoinHandle<()>>,
+    /// Since when it runs.
+    pub started: Instant,
+}
+
+impl Subscriber {
+    /// Starts the workers, which begin to connect at once, or when a scenario says so.
+    pub fn start(args: &SubscribeArgs) -> Result<Subscriber> {
+        let plan = Arc::new(Plan::new(args)?);
+        let shared = Arc::new(Shared {
+            tallies: (0..plan.threads)
+                .map(|_| Mutex::new(Tally::default()))
+                .collect(),
+            go: (!args.control).into(),
+            ..Shared::default()
+        });
+        let mut threads = Vec::new();
+        for index in 0..plan.threads {
+            let bound = |index| (plan.connections as usize * index / plan.threads) as u32;
+            let (first, end) = (bound(index), bound(index + 1));
+            let (plan, shared) = (plan.clone(), shared.clone());
+            let body = move || {
+                let result = Worker::new(plan, shared.clone(), index, first, end - first)
+                    .and_then(|mut worker| worker.run());
+                if let Err(error) = result {
+                    report::note(&format!("subscriber thread {index}: {error:#}"));
+                    shared.stop.store(true, Relaxed);
+                }
+            };
+            let builder = std::thread::Builder::new().stack_size(STACK_BYTES);
+            threads.push(builder.spawn(body).context("cannot start a thread")?);
+        }
+        let connections = u64::from(plan.connections);
+        Ok(Subscriber {
+            shared,
+            connections,
+            talks: plan.talk.is_some(),
+            threads,
+            started: Instant::now(),
+        })
+    }
+
+    /// All counters together.
+    pub fn tally(&self) -> Tally {
+        let mut sum = Tally::default();
+        for tally in &self.shared.tallies {
+            sum.merge(&tally.lock().expect("no worker panics"));
+        }
+        sum
+    }
+
+    /// Begins a new window of measurement.
+    pub fn restart(&self) {
+        for tally in &self.shared.tallies {
+            tally.lock().expect("no worker panics").restart();
+        }
+    }
+
+    /// Whether everything that can be open is.
+    pub fn is_settled(&self) -> bool {
+        let out = self.shared.given_up.load(Relaxed);
+        self.shared.live.load(Relaxed) + out >= self.connections
+    }
+
+    /// Whether a worker or Ctrl-C has ended it.
+    pub fn is_over(&self) -> bool {
+        self.shared.stop.load(Relaxed) || sys::interrupted()
+    }
+
+    /// Closes everything.
+    pub fn stop(self) {
+        self.shared.stop.store(true, Relaxed);
+        for thread in self.threads {
+            let _ = thread.join();
+        }
+    }
+
+    /// Everything that is known now, as the JSON report has it.
+    pub fn json(&self) -> Value {
+        let tally = self.tally();
+        let life = &tally.life;
+        json!({
+            "now_ns": sys::now_ns(),
+            "uptime_s": self.started.elapsed().as_secs_f64(),
+            "latency_ms": tally.latency.summary().json(),
+            "messages": tally.messages,
+            "unmeasured": tally.unmeasured,
+            "lost": tally.lost,
+            "doubled": tally.doubled,
+            "misdelivered": tally.misdelivered,
+            "missed_away": tally.missed_away,
+            "told_lost": tally.told_lost,
+            "said": tally.said.json(),
+            "first_arrival_ns": tally.first_ns,
+            "last_arrival_ns": tally.last_ns,
+            "connections": {
+                "wanted": self.connections,
+                "live": self.shared.live.load(Relaxed),
+                "opened": life.opened,
+                "bytes": life.bytes,
+                "chunks": life.chunks,
+                "closed": life.closed,
+                "completed": life.completed,
+                "failed": life.failed,
+                "given_up": life.given_up,
+                "max_concurrency": self.shared.live_max.load(Relaxed),
+                "first_failure": life.first_failure,
+            },
+            "tool_cpu_s": sys::process_cpu_ns() as f64 / 1e9,
+        })
+    }
+}

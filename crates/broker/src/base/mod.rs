@@ -1,0 +1,13 @@
+//! Terms for everything else: settings and rules, time, positions, the form of a snapshot. Knows nothing of shards.
+
+pub mod access;
+pub mod ids;
+pub mod pace;
+pub mod planted;
+pub mod position;
+pub mod rules;
+pub mod settings;
+pub mod snapshot;
+pub(crate) mod strangers;
+pub mod time;
+pub mod work;

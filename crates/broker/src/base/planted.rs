@@ -1,0 +1,106 @@
+//! Faults that the simulator plants to show that it would find them. Without the feature `planted` every check is a
+//! constant `false`, and the product contains none of this.
+
+/// A fault. One at a time can be switched on, for the whole process.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub enum Fault {
+    /// A subscription takes live messages before its last page.
+    LiveBeforeHead = 1,
+    /// A tell that was meant for the row's former topic is accepted.
+    OldSerial,
+    /// A connection that leaves during a fan-out leaves no tombstone.
+    NoTombstone,
+    /// A forgotten topic does not raise its partition's floor.
+    NoFloor,
+    /// Publishers do not wait for credit.
+    NoCredit,
+    /// A connection that may go on is not woken.
+    LostWake,
+    /// A subscription that reads on from the log asks twice.
+    DoubleResume,
+    /// The carrier does not give a counted subscription back.
+    NoDetach,
+    /// The rest of a frame that the socket took in part is dropped.
+    HalfFrame,
+    /// A message that a newer one may supersede waits for the socket.
+    Superseded,
+    /// A session that changes hands loses the oldest message that was not acknowledged.
+    LostInflight,
+    /// Unacknowledged messages are sent again in another order.
+    ResendOrder,
+    /// More messages are under way than the client takes at a time.
+    NoQuota,
+    /// A session that changes hands forgets which QoS 2 messages the client has sent.
+    ForgottenIds,
+    /// A publish is acknowledged before it stands in the log.
+    EarlyAck,
+    /// A session that ends releases twice the logs that it needed.
+    DoubleRelease,
+    /// A connection that claims a session gets it before the holder has given it back.
+    HastyTakeover,
+    /// A session's position is written down one too far.
+    FarPosition,
+    /// A subscription that reads on from the log repeats messages that the client has from its other subscriptions.
+    OwnCopies,
+    /// A page that ends before all is found names an offset one too far.
+    LostSeam,
+}
+
+#[cfg(feature = "planted")]
+mod switch {
+    use core::sync::atomic::{AtomicU8, Ordering};
+
+    static FAULT: AtomicU8 = AtomicU8::new(0);
+
+    impl super::Fault {
+        /// All of them.
+        pub const ALL: [super::Fault; 20] = [
+            Self::LiveBeforeHead,
+            Self::OldSerial,
+            Self::NoTombstone,
+            Self::NoFloor,
+            Self::NoCredit,
+            Self::LostWake,
+            Self::DoubleResume,
+            Self::NoDetach,
+            Self::HalfFrame,
+            Self::Superseded,
+            Self::LostInflight,
+            Self::ResendOrder,
+            Self::NoQuota,
+            Self::ForgottenIds,
+            Self::EarlyAck,
+            Self::DoubleRelease,
+            Self::HastyTakeover,
+            Self::FarPosition,
+            Self::OwnCopies,
+            Self::LostSeam,
+        ];
+    }
+
+    /// Switches this fault on, and any other off.
+    pub fn plant(fault: Option<super::Fault>) {
+        FAULT.store(fault.map_or(0, |fault| fault as u8), Ordering::SeqCst);
+    }
+
+    pub(crate) fn is(fault: super::Fault) -> bool {
+        FAULT.load(Ordering::Relaxed) == fault as u8
+    }
+}
+
+#[cfg(feature = "planted")]
+pub use switch::plant;
+
+/// Whether this fault is switched on.
+#[inline]
+pub(crate) fn is(fault: Fault) -> bool {
+    #[cfg(feature = "planted")]
+    let planted = switch::is(fault);
+    #[cfg(not(feature = "planted"))]
+    let planted = {
+        _ = fault;
+        false
+    };
+    planted
+}

@@ -1,0 +1,259 @@
+//! Positions: how far a subscriber has seen, in a form that fits an SSE `id:`, an `ETag` and a URL.
+//!
+//! Encoded positions start with a version character. `1` is one topic: the epoch in hexadecimal,
+//! `-`, the offset in decimal. `2` is a set of topics: the hash of the set, `-`, and base64url of
+//! one variable-length integer for each topic (with its epoch where that changes).
+
+use alloc::vec::Vec;
+
+use base64::Engine;
+use base64::engine::general_purpose::URL_SAFE_NO_PAD;
+
+/// A point in a topic's past: `offset` is the partition's sequence number of the last message that was seen, `epoch`
+/// the epoch of the log.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Position {
+    /// Changes when the server no longer knows the past for certain.
+    pub epoch: u32,
+    /// Rises strictly, is not dense.
+    pub offset: u64,
+}
+
+/// Where a subscription begins.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Since {
+    /// As the rule and the transport define.
+    Default,
+    /// With the next message.
+    Live,
+    /// With the oldest message that is kept.
+    Oldest,
+    /// With the newest N that are kept.
+    Newest(u32),
+    /// With the first message after this second (an `If-Modified-Since` that came alone).
+    After(u32),
+    /// After this position.
+    At(Position),
+    /// The client named a position of another server or of another set: a gap, then the oldest.
+    Unknown,
+}
+
+/// A position that cannot be read.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Malformed;
+
+/// Appends the text of a position of one topic.
+pub fn write(out: &mut Vec<u8>, position: Position) {
+    out.push(b'1');
+    write_hex(out, position.epoch);
+    out.push(b'-');
+    write_decimal(out, position.offset);
+}
+
+/// Appends the text of the positions of a set of topics.
+pub fn write_set(out: &mut Vec<u8>, set: u32, positions: impl Iterator<Item = Position>) {
+    let mut bytes = Vec::with_capacity(64);
+    let mut epoch = 0;
+    for position in positions {
+        let changes = position.epoch != epoch;
+        write_varint(&mut bytes, position.offset << 1 | u64::from(changes));
+        if changes {
+            epoch = position.epoch;
+            bytes.extend_from_slice(&epoch.to_le_bytes());
+        }
+    }
+    out.push(b'2');
+    write_hex(out, set);
+    out.push(b'-');
+    out.extend_from_slice(URL_SAFE_NO_PAD.encode(bytes).as_bytes());
+}
+
+/// Reads where to begin, for a set of `count` topics with this hash: one entry for each.
+/// A well-formed position of another set gives `Unknown` for all.
+pub fn parse(text: &[u8], set: u32, count: usize) -> Result<Vec<Since>, Malformed> {
+    let all = |since| Ok(alloc::vec![since; count]);
+    match text {
+        b"" | b"live" | b"newest" => return all(Since::Live),
+        b"oldest" => return all(Since::Oldest),
+        _ => {}
+    }
+    let (version, rest) = text.split_first().ok_or(Malformed)?;
+    if *version == b'-' {
+        return all(Since::Newest(
+            parse_decimal(rest)
+                .ok_or(Malformed)?
+                .try_into()
+                .unwrap_or(u32::MAX),
+        ));
+    }
+    let dash = rest.iter().position(|b| *b == b'-').ok_or(Malformed)?;
+    let (hex, rest) = (&rest[..dash], &rest[dash + 1..]);
+    let head = parse_hex(hex).ok_or(Malformed)?;
+    match version {
+        b'1' => {
+            let offset = parse_decimal(rest).ok_or(Malformed)?;
+            if count == 1 {
+                all(Since::At(Position {
+                    epoch: head,
+                    offset,
+                }))
+            } else {
+                all(Since::Unknown)
+            }
+        }
+        b'2' => {
+            let positions = parse_set(rest)?;
+            if head != set || positions.len() != count {
+                return all(Since::Unknown);
+            }
+            Ok(positions.into_iter().map(Since::At).collect())
+        }
+        _ => Err(Malformed),
+    }
+}
+
+/// The same for filters: the set is the homes, with one entry for each. A topic's position is not taken, even with a
+/// single home: it says nothing about losses of other topics.
+pub fn parse_of_homes(text: &[u8], set: u32, homes: usize) -> Result<Vec<Since>, Malformed> {
+    let since = parse(text, set, homes)?;
+    match text.first() {
+        Some(b'1') => Ok(alloc::vec![Since::Unknown; homes]),
+        _ => Ok(since),
+    }
+}
+
+fn parse_set(text: &[u8]) -> Result<Vec<Position>, Malformed> {
+    let bytes = URL_SAFE_NO_PAD.decode(text).map_err(|_| Malformed)?;
+    let (mut at, mut epoch) = (&bytes[..], 0);
+    let mut positions = Vec::new();
+    while !at.is_empty() {
+        let value = read_varint(&mut at).ok_or(Malformed)?;
+        if value & 1 == 1 {
+            let (word, rest) = at.split_first_chunk::<4>().ok_or(Malformed)?;
+            epoch = u32::from_le_bytes(*word);
+            at = rest;
+        }
+        positions.push(Position {
+            epoch,
+            offset: value >> 1,
+        });
+    }
+    Ok(positions)
+}
+
+/// Appends a number in as few bytes as it needs, seven bits each.
+pub(crate) fn write_varint(out: &mut Vec<u8>, mut value: u64) {
+    while value >= 0x80 {
+        out.push(value as u8 | 0x80);
+        value >>= 7;
+    }
+    out.push(value as u8);
+}
+
+/// Reads a number that [`write_varint`] wrote.
+pub(crate) fn read_varint(at: &mut &[u8]) -> Option<u64> {
+    let mut value = 0u64;
+    for shift in (0..63).step_by(7) {
+        let (byte, rest) = at.split_first()?;
+        *at = rest;
+        value |= u64::from(byte & 0x7F) << shift;
+        if byte & 0x80 == 0 {
+            return Some(value);
+        }
+    }
+    None
+}
+
+pub use crore_wire::http::response::write_decimal;
+
+/// Appends a number in hexadecimal without leading zeros.
+pub fn write_hex(out: &mut Vec<u8>, value: u32) {
+    let digits = (32 - value.leading_zeros()).div_ceil(4).max(1);
+    out.extend(
+        (0..digits)
+            .rev()
+            .map(|n| b"0123456789abcdef"[(value >> (4 * n)) as usize & 15]),
+    );
+}
+
+/// Reads a decimal number: digits only, no overflow.
+pub fn parse_decimal(text: &[u8]) -> Option<u64> {
+    if text.is_empty() || text.len() > 20 {
+        return None;
+    }
+    text.iter().try_fold(0u64, |value, b| {
+        value
+            .checked_mul(10)?
+            .checked_add(u64::from(b.is_ascii_digit().then(|| b - b'0')?))
+    })
+}
+
+fn parse_hex(text: &[u8]) -> Option<u32> {
+    if text.is_empty() || text.len() > 8 || text.iter().any(u8::is_ascii_uppercase) {
+        return None;
+    }
+    u32::from_str_radix(
+        core::str::from_utf8(text)
+            .ok()
+            .filter(|t| !t.starts_with('+'))?,
+        16,
+    )
+    .ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    proptest! {
+        #[test]
+        fn one_topic_round_trips(epoch: u32, offset: u64) {
+            let mut text = Vec::new();
+            write(&mut text, Position { epoch, offset });
+            prop_assert_eq!(parse(&text, 0, 1), Ok(alloc::vec![Since::At(Position { epoch, offset })]));
+            prop_assert_eq!(parse(&text, 0, 2), Ok(alloc::vec![Since::Unknown; 2]));
+        }
+
+        #[test]
+        fn a_set_round_trips_and_another_set_is_unknown(
+            set: u32, positions in prop::collection::vec((0u32..3, 0u64..1 << 62), 1..40),
+        ) {
+            let positions: Vec<_> =
+                positions.into_iter().map(|(epoch, offset)| Position { epoch, offset }).collect();
+            let mut text = Vec::new();
+            write_set(&mut text, set, positions.iter().copied());
+            let expected: Vec<_> = positions.iter().copied().map(Since::At).collect();
+            prop_assert_eq!(parse(&text, set, expected.len()), Ok(expected.clone()));
+            prop_assert_eq!(parse(&text, !set, expected.len()), Ok(alloc::vec![Since::Unknown; expected.len()]));
+        }
+
+        #[test]
+        fn any_bytes_are_read_or_refused(text: Vec<u8>, count in 1usize..4) {
+            if let Ok(since) = parse(&text, 7, count) {
+                prop_assert_eq!(since.len(), count);
+            }
+        }
+    }
+
+    #[test]
+    fn words_and_counts() {
+        assert_eq!(parse(b"oldest", 0, 1), Ok(alloc::vec![Since::Oldest]));
+        assert_eq!(parse(b"live", 0, 2), Ok(alloc::vec![Since::Live; 2]));
+        assert_eq!(parse(b"-5", 0, 1), Ok(alloc::vec![Since::Newest(5)]));
+        for bad in [
+            "3aa-1",
+            "1-1",
+            "1zz-1",
+            "1a-",
+            "1a-x",
+            "1a-99999999999999999999",
+            "-",
+            "--1",
+            "1a-1\n",
+            "2a-*",
+        ] {
+            assert_eq!(parse(bad.as_bytes(), 0, 1), Err(Malformed), "{bad}");
+        }
+    }
+}

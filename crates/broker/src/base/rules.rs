@@ -1,0 +1,128 @@
+//! Which rule governs a topic: the first whose filter matches, else the default rule. Topics keep
+//! the rule's number in their row.
+//!
+//! The server's own topics, below `$SYS/`, are kept by a rule of their own, whatever the operator's say: the newest
+//! message of each. The rest of that rule is taken from the rule that governs `$SYS/broker`.
+
+use alloc::vec::Vec;
+
+use crore_wire::topic;
+
+use crate::base::access::Right;
+use crate::base::settings::{Keep, Rule};
+
+/// Rules are numbered in a byte of the topic's row; `BUILT_IN` of them are not the operator's.
+pub const RULES_MAX: usize = 256 - BUILT_IN;
+/// The default rule, that of the server's own topics, and that of retained messages.
+const BUILT_IN: usize = 3;
+/// Where the server's own topics are.
+const SYS: &[u8] = b"$SYS/";
+
+/// The rules of a server, then the default rule, the one of the server's own topics, and the one that retained messages
+/// are kept by.
+#[derive(Clone, Debug)]
+pub struct Rules {
+    all: Vec<Rule>,
+    bound_outboxes: bool,
+    count_waiting: bool,
+}
+
+impl Rules {
+    /// Takes at most [`RULES_MAX`] rules.
+    pub fn new(rules: &[Rule]) -> Self {
+        assert!(rules.len() <= RULES_MAX, "the configuration refuses more");
+        let mut all = rules.to_vec();
+        all.push(Rule::default());
+        let newest = |of: &Rule| Rule {
+            keep: Keep::Latest,
+            keys_max: 1,
+            log_bytes: usize::MAX,
+            log_age_s: u32::MAX,
+            ttl_s: 0,
+            ..of.clone()
+        };
+        let sys = newest(&all[governing(rules, b"$SYS/broker")]);
+        all.push(sys);
+        all.push(newest(&Rule::default()));
+        Rules {
+            bound_outboxes: all.iter().any(|rule| rule.bounds_outboxes()),
+            count_waiting: all.iter().any(|rule| rule.outbox_messages > 0),
+            all,
+        }
+    }
+
+    /// Whether any rule bounds the bytes or messages that wait for a connection.
+    pub fn bound_outboxes(&self) -> bool {
+        self.bound_outboxes
+    }
+
+    /// Whether any rule bounds how many messages wait for a connection.
+    pub fn count_waiting(&self) -> bool {
+        self.count_waiting
+    }
+
+    /// The number of the rule that governs this topic.
+    pub fn number_for(&self, name: &[u8]) -> u8 {
+        match name.starts_with(SYS) {
+            true => self.retained() - 1,
+            false => governing(self.of_operator(), name) as u8,
+        }
+    }
+
+    /// Those that the operator wrote.
+    fn of_operator(&self) -> &[Rule] {
+        &self.all[..self.all.len() - BUILT_IN]
+    }
+
+    /// Whether every topic is governed by the same rule in both and kept in the same form.
+    pub fn govern_alike(&self, others: &Rules) -> bool {
+        let forms = |rule: &Rule| (rule.filter.clone(), rule.keep);
+        self.all.iter().map(forms).eq(others.all.iter().map(forms))
+    }
+
+    /// The number of the rule that has this filter, among the operator's and the default.
+    pub fn with_filter(&self, filter: &[u8]) -> Option<u8> {
+        let all = &self.all[..=self.of_operator().len()];
+        let is = |rule: &Rule| rule.filter.as_bytes() == filter;
+        Some(all.iter().position(is)? as u8)
+    }
+
+    /// The number of the rule of retained messages: the newest of a topic, however old.
+    pub fn retained(&self) -> u8 {
+        (self.all.len() - 1) as u8
+    }
+
+    /// Whether everybody has this right on all that `filter` matches (a topic, too): the first rule that governs any of
+    /// it must govern all of it and grant the right.
+    pub fn opens(&self, right: Right, filter: &[u8]) -> bool {
+        let governs =
+            |rule: &&Rule| rule.filter == "#" || topic::overlaps(rule.filter.as_bytes(), filter);
+        self.of_operator().iter().find(governs).is_some_and(|rule| {
+            let all = rule.filter == "#" || topic::covers(rule.filter.as_bytes(), filter);
+            all && rule.open.has(right)
+        })
+    }
+
+    /// Whether everybody has this right on some topics.
+    pub fn open(&self, right: Right) -> bool {
+        self.all.iter().any(|rule| rule.open.has(right))
+    }
+
+    /// The rule of this number.
+    #[inline]
+    pub fn get(&self, number: u8) -> &Rule {
+        &self.all[number as usize]
+    }
+
+    /// How many there are, with those that are not the operator's.
+    pub fn count(&self) -> usize {
+        self.all.len()
+    }
+}
+
+/// The first of these rules that governs a topic, or the number behind the last one: the default rule.
+fn governing(rules: &[Rule], name: &[u8]) -> usize {
+    // A lone `#` is how a configuration says "all", `$` topics among them.
+    let governs = |rule: &Rule| rule.filter == "#" || topic::matches(rule.filter.as_bytes(), name);
+    rules.iter().position(governs).unwrap_or(rules.len())
+}

@@ -1,0 +1,64 @@
+//! Numbers and fields of a record.
+
+use alloc::vec::Vec;
+
+use super::Damaged;
+use crate::base::position::{read_varint, write_varint};
+
+const SHORT: Damaged = Damaged("a record ends too early");
+
+/// Appends to a block.
+pub(crate) struct Out<'a>(pub &'a mut Vec<u8>);
+
+impl Out<'_> {
+    pub fn byte(&mut self, byte: u8) {
+        self.0.push(byte);
+    }
+    /// A number below 2^63, small ones in few bytes.
+    pub fn number(&mut self, value: u64) {
+        debug_assert!(value >> 63 == 0);
+        write_varint(self.0, value);
+    }
+    /// A number whose bits are all equally likely.
+    pub fn word(&mut self, value: u64) {
+        self.0.extend_from_slice(&value.to_le_bytes());
+    }
+    pub fn field(&mut self, bytes: &[u8]) {
+        self.number(bytes.len() as u64);
+        self.0.extend_from_slice(bytes);
+    }
+}
+
+/// The unread rest of a block.
+pub(crate) struct In<'a>(pub &'a [u8]);
+
+impl<'a> In<'a> {
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+    pub fn byte(&mut self) -> Result<u8, Damaged> {
+        let (byte, rest) = self.0.split_first().ok_or(SHORT)?;
+        self.0 = rest;
+        Ok(*byte)
+    }
+    pub fn number(&mut self) -> Result<u64, Damaged> {
+        read_varint(&mut self.0).ok_or(SHORT)
+    }
+    pub fn number32(&mut self) -> Result<u32, Damaged> {
+        u32::try_from(self.number()?).map_err(|_| Damaged("a number is too large"))
+    }
+    pub fn number16(&mut self) -> Result<u16, Damaged> {
+        u16::try_from(self.number()?).map_err(|_| Damaged("a number is too large"))
+    }
+    pub fn word(&mut self) -> Result<u64, Damaged> {
+        let (word, rest) = self.0.split_first_chunk().ok_or(SHORT)?;
+        self.0 = rest;
+        Ok(u64::from_le_bytes(*word))
+    }
+    pub fn field(&mut self) -> Result<&'a [u8], Damaged> {
+        let len = usize::try_from(self.number()?).map_err(|_| SHORT)?;
+        let (field, rest) = self.0.split_at_checked(len).ok_or(SHORT)?;
+        self.0 = rest;
+        Ok(field)
+    }
+}

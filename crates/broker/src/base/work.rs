@@ -1,0 +1,39 @@
+//! The one bound on work: a shard counts its work in steps, and a turn ends when its budget is spent, whatever it does.
+//!
+//! A step is one row looked at or one entry of a log passed: memory that is probably cold, some hundred nanoseconds.
+//! Copied bytes count by [`STEP_BYTES`]. Code that walks a list counts as it walks ([`Steps`]); the shard asks between
+//! two units of its work whether the budget is spent ([`Shard::is_spent`](crate::Shard::is_spent)).
+//!
+//! Invariants: [`Pace`](crate::base::pace::Pace) bounds each unit (a request, a packet, a page, a visit); so no input
+//! and no end of a turn does more than the budget and one unit. The rest waits in its owner's queue for the next turn:
+//! a connection's bytes in its spill, the asks of a lane in the lane, the pages that a home owes in the order of the
+//! asks.
+
+use core::cell::Cell;
+
+/// Bytes that are copied in the time of one step.
+pub const STEP_BYTES: usize = 256;
+
+/// Steps so far. The count only rises.
+#[derive(Debug, Default)]
+pub struct Steps(Cell<u64>);
+
+impl Steps {
+    /// Counts more steps.
+    #[inline]
+    pub fn add(&self, steps: usize) {
+        self.0.set(self.0.get() + steps as u64);
+    }
+
+    /// Counts the steps of copying this many bytes.
+    #[inline]
+    pub fn add_bytes(&self, bytes: usize) {
+        self.add(bytes / STEP_BYTES);
+    }
+
+    /// Steps so far.
+    #[inline]
+    pub fn count(&self) -> u64 {
+        self.0.get()
+    }
+}

@@ -1,0 +1,137 @@
+//! Clients as the counters see them, and the counters by client: two tables, of which the lower counter counts.
+
+use alloc::boxed::Box;
+use core::net::IpAddr;
+use core::sync::atomic::{AtomicU64, Ordering::Relaxed};
+
+use xxhash_rust::xxh3::xxh3_64_with_seed;
+
+/// Counters of each of the two tables by address: the fewest, and the most (32 MiB each).
+const COUNTERS_MIN: usize = 1 << 10;
+const COUNTERS_MAX: usize = 1 << 22;
+/// With all connections (or sessions, or bytes) in use, each from another address, the mean counter stands at this part
+/// of one address' limit: the tables are wide enough for that.
+const LOAD_PART: usize = 8;
+
+/// The client of a connection: the keyed hash of its address, and whether a trusted proxy is in between. 4 bytes of the
+/// connection's row.
+#[derive(Clone, Copy, Default, PartialEq, Eq, Debug)]
+pub struct Client(u32);
+
+impl Client {
+    /// Nobody: not counted by address.
+    pub const NOBODY: Client = Client(0);
+    /// Behind a trusted proxy, which has not named the client, or not yet.
+    pub const RELAYED: Client = Client(1);
+
+    /// IPv4 addresses count one by one (mapped into IPv6 too), IPv6 by the 64 bits that one customer has at least.
+    pub fn of(address: IpAddr, seed: u64) -> Client {
+        let hash = match address.to_canonical() {
+            IpAddr::V4(v4) => xxh3_64_with_seed(&v4.octets(), seed),
+            IpAddr::V6(v6) => xxh3_64_with_seed(&v6.octets()[..8], seed),
+        };
+        Client((hash as u32 | 2) & !1)
+    }
+
+    /// The same address, behind a trusted proxy.
+    pub fn relayed(self) -> Client {
+        Client(self.0 | 1)
+    }
+
+    /// Whether a trusted proxy is in between: each request may then come from another client.
+    pub fn is_relayed(self) -> bool {
+        self.0 & 1 == 1
+    }
+
+    /// Whether an address is known.
+    pub fn is_known(self) -> bool {
+        self.0 > 1
+    }
+
+    /// As a number, for a snapshot.
+    pub(crate) fn number(self) -> u32 {
+        self.0
+    }
+
+    /// Back from [`Client::number`].
+    pub(crate) fn from_number(number: u32) -> Client {
+        Client(number)
+    }
+
+    /// Its place in each of two tables of `counters` counters, a power of two.
+    pub(super) fn places(self, counters: usize) -> [usize; 2] {
+        // Without the mark of a proxy and the bit that every client has.
+        let key = u64::from(self.0 >> 2);
+        // Fibonacci hashing: the high bits of the product depend on all of the key.
+        let other = key.wrapping_mul(0x9E37_79B9_7F4A_7C15) >> 32;
+        [
+            key as usize & (counters - 1),
+            other as usize & (counters - 1),
+        ]
+    }
+}
+
+/// Connections, sessions or bytes of logs by client address.
+#[derive(Debug)]
+pub(super) struct Clients {
+    counts: [Box<[AtomicU64]>; 2],
+    max: u64,
+}
+
+impl Clients {
+    /// Counters with the limit `max` for each client and `all_max` for all; none where `max` is 0.
+    pub fn new(max: usize, all_max: usize) -> Option<Clients> {
+        let counters = all_max
+            .saturating_mul(LOAD_PART)
+            .checked_div(max)?
+            .clamp(COUNTERS_MIN, COUNTERS_MAX)
+            .next_power_of_two();
+        let table = || (0..counters).map(|_| AtomicU64::new(0)).collect();
+        Some(Clients {
+            counts: [table(), table()],
+            max: max as u64,
+        })
+    }
+
+    fn of(&self, client: Client) -> [&AtomicU64; 2] {
+        let [first, second] = client.places(self.counts[0].len());
+        [&self.counts[0][first], &self.counts[1][second]]
+    }
+
+    /// One more, if there is room.
+    pub fn enter(&self, client: Client) -> bool {
+        let before = self.of(client).map(|count| count.fetch_add(1, Relaxed));
+        let enters = before[0].min(before[1]) < self.max;
+        if !enters {
+            self.subtract(client, 1);
+        }
+        enters
+    }
+
+    /// Whether this many more are within the limit.
+    pub fn has_room(&self, client: Client, more: u64) -> bool {
+        let [one, other] = self.of(client).map(|count| count.load(Relaxed));
+        one.min(other) + more <= self.max
+    }
+
+    /// Adds this many, limit or not.
+    pub fn add(&self, client: Client, more: u64) {
+        for count in self.of(client) {
+            count.fetch_add(more, Relaxed);
+        }
+    }
+
+    /// Subtracts this many, which were added before.
+    pub fn subtract(&self, client: Client, less: u64) {
+        for count in self.of(client) {
+            let before = count.fetch_sub(less, Relaxed);
+            assert!(before >= less, "more has left than entered");
+        }
+    }
+
+    /// Whether nothing is counted for anybody.
+    pub fn is_empty(&self) -> bool {
+        let mut all = self.counts.iter().flatten();
+        all.all(|count| count.load(Relaxed) == 0)
+    }
+}

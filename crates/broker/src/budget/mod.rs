@@ -1,0 +1,9 @@
+//! Permissions and limits: grants, limits by address and of the process, the account of bytes, and the counts of events.
+
+pub mod account;
+pub mod admission;
+pub mod passes;
+pub mod stats;
+pub mod totals;
+pub mod verdicts;
+pub mod world;

@@ -1,0 +1,129 @@
+//! Identities of connections: a row for each connection with credentials, and nothing for others. 12 bytes a
+//! connection, in pages that exist only while one of their connections needs them.
+//!
+//! Invariant: a row's place is its connection's slot, and it goes with the connection.
+
+use alloc::boxed::Box;
+use alloc::sync::Arc;
+use alloc::vec::Vec;
+
+use crate::base::access::{Grants, Known};
+
+/// Rows of a page: 6 KiB.
+const PAGE: usize = 512;
+
+struct Page {
+    grants: [Option<Arc<Grants>>; PAGE],
+    until_unix_s: [u32; PAGE],
+    used: u32,
+}
+
+impl Page {
+    fn new() -> Box<Page> {
+        Box::new(Page {
+            grants: [const { None }; PAGE],
+            until_unix_s: [0; PAGE],
+            used: 0,
+        })
+    }
+}
+
+/// The table.
+#[derive(Default)]
+pub struct Passes {
+    pages: Vec<Option<Box<Page>>>,
+    /// An empty page, for the next request of a lone client.
+    spare: Option<Box<Page>>,
+    used: u32,
+}
+
+const fn place(slot: u32) -> (usize, usize) {
+    (slot as usize / PAGE, slot as usize % PAGE)
+}
+
+impl Passes {
+    /// Connections with a row.
+    pub fn len(&self) -> u32 {
+        self.used
+    }
+
+    /// Whether there are none.
+    pub fn is_empty(&self) -> bool {
+        self.used == 0
+    }
+
+    fn page(&self, slot: u32) -> Option<(&Page, usize)> {
+        let (page, row) = place(slot);
+        Some((self.pages.get(page)?.as_deref()?, row))
+    }
+
+    /// The grants of the connection, and when they expire.
+    pub fn get(&self, slot: u32) -> Option<(&Arc<Grants>, u32)> {
+        let (page, row) = self.page(slot)?;
+        Some((page.grants[row].as_ref()?, page.until_unix_s[row]))
+    }
+
+    /// Whether the connection's grants have expired.
+    pub fn is_over(&self, slot: u32, now_unix_s: u32) -> bool {
+        self.get(slot)
+            .is_some_and(|(_, until_unix_s)| until_unix_s <= now_unix_s)
+    }
+
+    /// Gives the connection these grants, in place of its former ones.
+    pub fn set(&mut self, slot: u32, known: Known) {
+        let (page, row) = place(slot);
+        if self.pages.len() <= page {
+            self.pages.resize_with(page + 1, || None);
+        }
+        let spare = &mut self.spare;
+        let page = self.pages[page].get_or_insert_with(|| spare.take().unwrap_or_else(Page::new));
+        if page.grants[row].replace(known.grants).is_none() {
+            page.used += 1;
+            self.used += 1;
+        }
+        page.until_unix_s[row] = known.until_unix_s;
+    }
+
+    /// Takes the connection's grants away.
+    pub fn remove(&mut self, slot: u32) -> Option<Arc<Grants>> {
+        let (page, row) = place(slot);
+        let place = self.pages.get_mut(page)?;
+        let found = place.as_deref_mut()?;
+        let grants = found.grants[row].take()?;
+        found.used -= 1;
+        self.used -= 1;
+        if found.used == 0 {
+            self.spare = place.take();
+        }
+        Some(grants)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_page_exists_while_somebody_on_it_is_known() {
+        assert!(size_of::<Page>() <= PAGE * 12 + 8);
+        let mut passes = Passes::default();
+        let known = |until_unix_s| Known {
+            grants: Arc::new(Grants::default()),
+            until_unix_s,
+        };
+        for slot in [3, 3, 511, 512, 100_000] {
+            passes.set(slot, known(slot));
+        }
+        assert_eq!(passes.len(), 4);
+        assert_eq!(passes.pages.iter().flatten().count(), 3);
+        assert!(passes.is_over(511, 511) && !passes.is_over(511, 510));
+        assert!(passes.get(4).is_none() && passes.get(5_000_000).is_none());
+        assert!(passes.remove(4).is_none());
+        for slot in [3, 511, 512, 100_000] {
+            assert!(passes.remove(slot).is_some());
+            assert!(passes.get(slot).is_none());
+        }
+        assert!(passes.is_empty());
+        assert_eq!(passes.pages.iter().flatten().count(), 0);
+    }
+}

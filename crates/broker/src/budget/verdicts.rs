@@ -1,0 +1,94 @@
+//! Credentials with a recent answer, so that those of a publisher with a thousand requests a second are verified once.
+//!
+//! Bounded: past the limit the oldest answer goes first, and is asked for again when it is needed. Refusals are not
+//! kept: a refused client may ask as often as the queue of questions allows.
+
+use alloc::collections::{BTreeMap, VecDeque};
+
+use crate::base::access::{Digest, Known};
+
+/// The answers that one shard remembers.
+#[derive(Default)]
+pub struct Verdicts {
+    known: BTreeMap<Digest, (Known, u32)>,
+    /// In order of arrival; as many as in `known`.
+    order: VecDeque<Digest>,
+    /// Counts the changes of what is believed.
+    round: u32,
+}
+
+impl Verdicts {
+    /// The answer about this credential, if it is still valid.
+    pub fn get(&self, digest: Digest, now_unix_s: u32) -> Option<&Known> {
+        let (known, until_unix_s) = self.known.get(&digest)?;
+        let end_unix_s = (*until_unix_s).min(known.until_unix_s);
+        (now_unix_s < end_unix_s).then_some(known)
+    }
+
+    /// Keeps an answer until that second, among at most `most`.
+    pub fn keep(&mut self, digest: Digest, known: Known, until_unix_s: u32, most: usize) {
+        if most == 0 {
+            return;
+        }
+        if self.known.insert(digest, (known, until_unix_s)).is_some() {
+            return;
+        }
+        self.order.push_back(digest);
+        if self.order.len() > most
+            && let Some(oldest) = self.order.pop_front()
+        {
+            self.known.remove(&oldest);
+        }
+    }
+
+    /// Forgets all answers, since the settings have changed; answers to earlier questions are not kept either.
+    pub fn clear(&mut self) {
+        *self = Verdicts {
+            round: self.round.wrapping_add(1),
+            ..Verdicts::default()
+        };
+    }
+
+    /// The current round, which a question carries.
+    pub fn round(&self) -> u32 {
+        self.round
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::base::access::{Credential, Grants};
+    use alloc::sync::Arc;
+
+    #[test]
+    fn answers_end_with_their_time_and_the_oldest_make_room() {
+        let digest = |n: u8| Credential::Token(&[n]).digest(&[0; 32]);
+        let known = |until_unix_s| Known {
+            grants: Arc::new(Grants::default()),
+            until_unix_s,
+        };
+        let mut verdicts = Verdicts::default();
+        verdicts.keep(digest(1), known(u32::MAX), 10, 2);
+        verdicts.keep(digest(2), known(7), 10, 2);
+        assert!(verdicts.get(digest(1), 9).is_some());
+        assert!(
+            verdicts.get(digest(1), 10).is_none(),
+            "it is asked for again"
+        );
+        assert!(verdicts.get(digest(2), 6).is_some());
+        assert!(
+            verdicts.get(digest(2), 7).is_none(),
+            "the token itself is over"
+        );
+        verdicts.keep(digest(1), known(u32::MAX), 20, 2);
+        assert!(verdicts.get(digest(1), 19).is_some());
+        verdicts.keep(digest(3), known(u32::MAX), 20, 2);
+        assert!(
+            verdicts.get(digest(1), 11).is_none(),
+            "the oldest made room"
+        );
+        assert!(verdicts.get(digest(3), 11).is_some());
+        assert_eq!(verdicts.order.len(), verdicts.known.len());
+    }
+}

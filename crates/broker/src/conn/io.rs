@@ -1,0 +1,96 @@
+//! The seam between the shards' logic and the network: the server implements it over sockets, the simulator in memory.
+//! A descriptor is only an opaque [`Link`] here.
+
+use crate::budget::stats::Moved;
+use core::net::IpAddr;
+
+use crate::base::access::{Question, Verdict};
+use crate::base::ids::ShardId;
+use crate::base::ids::{ConnId, Link};
+use crate::mail::Mail;
+use crate::mail::orders::{Control, Report, Ticket};
+use crate::store::shared::Part;
+
+/// How a link ends.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Close {
+    /// No more bytes from us; the peer's may still come, until `Now` or `Reset` follows.
+    Drain,
+    /// Both ways, in order.
+    Now,
+    /// At once, telling the peer that bytes are lost.
+    Reset,
+}
+
+/// The effects of a shard on the world. Failures come back as [`Input::Closed`] only.
+pub trait Io {
+    /// From now on, events of this link belong to this connection, and the link is read.
+    fn open(&mut self, link: Link, conn: ConnId);
+    /// Sends the parts in order; returns how many bytes were taken.
+    fn send(&mut self, link: Link, parts: &[Part<'_>]) -> usize;
+    /// Which readiness is wanted.
+    fn interest(&mut self, link: Link, conn: ConnId, read: bool, write: bool);
+    /// Ends the link. After `Now` and `Reset` it does not exist.
+    fn close(&mut self, link: Link, how: Close);
+    /// Hands mail to another shard.
+    fn post(&mut self, to: ShardId, mail: Mail);
+    /// Where a link comes from, if that is known. Asked for the operator only.
+    fn peer(&self, _link: Link) -> Option<IpAddr> {
+        None
+    }
+    /// So many deliveries of messages that were read at this stamp or later are handed to their sockets. Does nothing
+    /// where deliveries are not measured.
+    fn written(&mut self, _stamp: u64, _deliveries: u64) {}
+    /// Bytes that the sockets have moved; none where they are not counted.
+    fn moved(&self) -> Moved {
+        Moved::default()
+    }
+    /// Bytes that the transport below holds for its links, beyond what the kernel does; 0 where it holds none.
+    fn held_bytes(&self) -> usize {
+        0
+    }
+    /// Answers an order. Does nothing where orders are never given.
+    fn report(&mut self, _ticket: Ticket, _report: Report) {}
+    /// Has a credential checked, for a connection that waits. The answer comes as [`Input::Verdict`], once. When this
+    /// returns false (too many questions wait, or there is nobody to ask) none comes, and the credential is refused.
+    fn question(&mut self, _conn: ConnId, _question: Question) -> bool {
+        false
+    }
+}
+
+/// All that can happen to a shard.
+pub enum Input<'a> {
+    /// A link was made from this address.
+    Accepted(Link, IpAddr),
+    /// Bytes came; they may be changed in place.
+    Received(ConnId, &'a mut [u8]),
+    /// The socket takes bytes again.
+    Writable(ConnId),
+    /// The peer sends no more.
+    End(ConnId),
+    /// The link failed.
+    Closed(ConnId),
+    /// Mail of another shard came.
+    Mail(Mail),
+    /// The operator gives an order.
+    Control(Ticket, Control),
+    /// The answer about a credential that this connection came with.
+    Verdict(ConnId, Verdict),
+    /// Time has passed: to be said as each second begins, and before that whenever
+    /// [`Shard::tick_in_ms`](crate::Shard::tick_in_ms) asks for it.
+    Tick,
+}
+
+impl Input<'_> {
+    /// The connection that it is about, if it is about one.
+    pub fn about(&self) -> Option<ConnId> {
+        match self {
+            Input::Received(conn, _)
+            | Input::Writable(conn)
+            | Input::End(conn)
+            | Input::Closed(conn)
+            | Input::Verdict(conn, ..) => Some(*conn),
+            Input::Accepted(..) | Input::Mail(_) | Input::Control(..) | Input::Tick => None,
+        }
+    }
+}

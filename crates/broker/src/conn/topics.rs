@@ -1,0 +1,283 @@
+//! The topics that a shard's connections subscribe to, with their members.
+//!
+//! One subscriber needs no row of its own; several are a dense array, and each knows its place in it. While a fan-out
+//! walks the array, a tombstone takes the place of a member that leaves.
+//!
+//! Invariants: a row lives while it has members or unanswered attaches; a serial is never used
+//! again by the same row, so mail to its former life is ignored.
+
+#[cfg(test)]
+mod tests;
+
+use alloc::vec::Vec;
+
+use crate::base::planted::{self, Fault};
+use crate::budget::stats::Accounts;
+use crate::store::blobs::{Blob, Names};
+use crate::store::index::{Chained, Index};
+use crate::store::slab::{NONE, Side, Slab, Vacant};
+
+const SET: u8 = 1;
+
+/// A topic at a carrier.
+pub struct CarrierTopic {
+    /// The keyed hash of the name.
+    pub hash: u32,
+    next: u32,
+    name: Blob,
+    /// The only member's connection, or the set.
+    members: u32,
+    /// First attaches that the home has not answered.
+    pub waiting: u32,
+    /// The row's life.
+    pub serial: u16,
+    flags: u8,
+}
+
+const _: () = assert!(size_of::<CarrierTopic>() == 24);
+
+impl Vacant for CarrierTopic {
+    fn vacant(next: u32) -> Self {
+        CarrierTopic {
+            hash: 0,
+            next,
+            name: Blob::NONE,
+            members: NONE,
+            waiting: 0,
+            serial: 0,
+            flags: 0,
+        }
+    }
+    fn next_vacant(&self) -> u32 {
+        self.next
+    }
+    fn inherit(&mut self, former: &Self) {
+        self.serial = former.serial.wrapping_add(1);
+    }
+}
+
+impl Chained for CarrierTopic {
+    fn hash(&self) -> u32 {
+        self.hash
+    }
+    fn next(&self) -> u32 {
+        self.next
+    }
+    fn set_next(&mut self, next: u32) {
+        self.next = next;
+    }
+}
+
+/// Members of a topic that had more than one.
+#[derive(Default)]
+struct Set {
+    members: Vec<u32>,
+    walked: bool,
+    tombstones: u32,
+}
+
+/// A member that was moved to another place in its set.
+pub struct Moved {
+    /// The connection.
+    pub conn: u32,
+    /// Its new place.
+    pub index: u32,
+}
+
+/// All topics of a carrier.
+#[derive(Default)]
+pub struct Topics {
+    rows: Slab<CarrierTopic>,
+    index: Index,
+    names: Names,
+    sets: Side<Set>,
+}
+
+impl Topics {
+    /// Whether a row that does not exist was looked for, since this was last asked.
+    pub fn was_missed(&self) -> bool {
+        self.rows.was_missed() || self.sets.was_missed()
+    }
+
+    /// Adds its counts and bytes.
+    pub fn account(&self, accounts: &mut Accounts) {
+        accounts.carrier_topics = self.rows.len();
+        accounts.carrier_sets = self.sets.len();
+        accounts.name_bytes += self.names.bytes();
+    }
+
+    /// The topic with this name, if it has a row.
+    pub fn find(&self, hash: u32, name: &[u8]) -> Option<u32> {
+        let is = |row: &CarrierTopic| self.names.get(row.name) == name;
+        self.index.find(&self.rows, hash, is)
+    }
+
+    /// Bytes of the rows and their index.
+    pub fn bytes(&self) -> usize {
+        self.rows.bytes() + self.index.bytes() + self.sets.bytes()
+    }
+
+    /// Finds a topic or makes it.
+    pub fn open(&mut self, hash: u32, name: &[u8]) -> u32 {
+        if let Some(id) = self.find(hash, name) {
+            return id;
+        }
+        let mut row = CarrierTopic::vacant(NONE);
+        row.hash = hash;
+        row.name = self.names.insert(name);
+        let id = self.rows.insert(row);
+        self.index.insert(&mut self.rows, id);
+        id
+    }
+
+    /// The topic's row.
+    pub fn get(&self, id: u32) -> &CarrierTopic {
+        self.rows.get(id)
+    }
+
+    /// The topic's row.
+    pub fn get_mut(&mut self, id: u32) -> &mut CarrierTopic {
+        self.rows.get_mut(id)
+    }
+
+    /// Whether mail for this life of the row still finds it.
+    #[inline]
+    pub fn is_current(&self, id: u32, serial: u16) -> bool {
+        let row = self.rows.get(id);
+        (row.serial == serial || planted::is(Fault::OldSerial)) && row.name != Blob::NONE
+    }
+
+    /// The topic's name.
+    pub fn name(&self, id: u32) -> &[u8] {
+        self.names.get(self.rows.get(id).name)
+    }
+
+    /// Adds a member; returns its place.
+    pub fn join(&mut self, id: u32, conn: u32) -> u32 {
+        let row = self.rows.get_mut(id);
+        if row.flags & SET != 0 {
+            let set = self.sets.get_mut(row.members);
+            set.members.push(conn);
+            return set.members.len() as u32 - 1;
+        }
+        if row.members == NONE {
+            row.members = conn;
+            return 0;
+        }
+        let members = alloc::vec![row.members, conn];
+        row.members = self.sets.insert(Set {
+            members,
+            ..Set::default()
+        });
+        row.flags |= SET;
+        1
+    }
+
+    /// Removes the member at this place; returns the member that takes the place.
+    #[must_use]
+    pub fn part(&mut self, id: u32, index: u32) -> Option<Moved> {
+        let row = self.rows.get_mut(id);
+        if row.flags & SET == 0 {
+            row.members = NONE;
+            return None;
+        }
+        let set = self.sets.get_mut(row.members);
+        if set.walked && !planted::is(Fault::NoTombstone) {
+            set.members[index as usize] = NONE;
+            set.tombstones += 1;
+            return None;
+        }
+        set.members.swap_remove(index as usize);
+        if let Some(conn) = set.members.get(index as usize) {
+            return Some(Moved { conn: *conn, index });
+        }
+        if set.members.is_empty() {
+            self.sets.remove(row.members);
+            row.members = NONE;
+            row.flags &= !SET;
+        }
+        None
+    }
+
+    /// How many places a walk over the members visits.
+    #[inline]
+    pub fn places(&self, id: u32) -> u32 {
+        let row = self.rows.get(id);
+        match (row.flags & SET != 0, row.members) {
+            (true, set) => self.sets.get(set).members.len() as u32,
+            (false, NONE) => 0,
+            (false, _) => 1,
+        }
+    }
+
+    /// The member at a place, if it has not left.
+    #[inline]
+    pub fn member(&self, id: u32, place: u32) -> Option<u32> {
+        let row = self.rows.get(id);
+        let conn = if row.flags & SET != 0 {
+            self.sets.get(row.members).members[place as usize]
+        } else {
+            row.members
+        };
+        (conn != NONE).then_some(conn)
+    }
+
+    /// The one member that a topic without a set has; the topic may be a free row.
+    #[inline]
+    pub fn only_member(&self, id: u32) -> Option<u32> {
+        let row = self.rows.get(id);
+        (row.flags & SET == 0).then_some(row.members)
+    }
+
+    /// From now on, a member that leaves is replaced by a tombstone.
+    pub fn begin_walk(&mut self, id: u32) {
+        let row = self.rows.get(id);
+        if row.flags & SET != 0 {
+            self.sets.get_mut(row.members).walked = true;
+        }
+    }
+
+    /// Closes the places of members that left during the walk, and tells the places of the others.
+    pub fn end_walk(&mut self, id: u32, mut moved: impl FnMut(Moved)) {
+        let row = self.rows.get_mut(id);
+        if row.flags & SET == 0 {
+            return;
+        }
+        let set = self.sets.get_mut(row.members);
+        set.walked = false;
+        if set.tombstones == 0 {
+            return;
+        }
+        set.tombstones = 0;
+        let mut at = 0;
+        while at < set.members.len() {
+            if set.members[at] == NONE {
+                set.members.swap_remove(at);
+                continue;
+            }
+            at += 1;
+        }
+        for (index, conn) in set.members.iter().enumerate() {
+            moved(Moved {
+                conn: *conn,
+                index: index as u32,
+            });
+        }
+        if set.members.is_empty() {
+            self.sets.remove(row.members);
+            row.members = NONE;
+            row.flags &= !SET;
+        }
+    }
+
+    /// Frees the row if it has no members and no unanswered attaches.
+    pub fn close_if_unused(&mut self, id: u32) {
+        let row = self.rows.get(id);
+        if row.members != NONE || row.waiting > 0 {
+            return;
+        }
+        self.index.remove(&mut self.rows, id);
+        let row = self.rows.remove(id);
+        self.names.remove(row.name);
+    }
+}

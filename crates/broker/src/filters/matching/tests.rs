@@ -1,0 +1,161 @@
+//! Tests of a connection's filters and of the members of a shard's filters, against plain lists.
+
+use super::*;
+use alloc::collections::BTreeMap;
+use alloc::format;
+use proptest::prelude::*;
+
+const HOMES: ShardId = 3;
+
+#[derive(Clone, Debug)]
+enum Act {
+    /// A group of so many parts.
+    Begin(u8),
+    /// Removes a part.
+    Remove(prop::sample::Index),
+    /// How far a group has read at its homes: live, or asked, or behind.
+    Set(prop::sample::Index, [(bool, bool); 3]),
+    /// It is live at one home.
+    Live(prop::sample::Index, ShardId),
+}
+
+fn act() -> impl Strategy<Value = Act> {
+    prop_oneof![
+        (0..4u8).prop_map(Act::Begin),
+        any::<prop::sample::Index>().prop_map(Act::Remove),
+        (any::<prop::sample::Index>(), any::<[(bool, bool); 3]>())
+            .prop_map(|(group, homes)| Act::Set(group, homes)),
+        (any::<prop::sample::Index>(), 0..HOMES).prop_map(|(group, home)| Act::Live(group, home)),
+    ]
+}
+
+/// A group in a plain list: its parts by place, with row and number; and its homes.
+type Plain = (Vec<(u32, u32)>, [(bool, bool); 3]);
+
+fn check(filtered: &Filtered, plain: &BTreeMap<u32, Plain>) {
+    let serials: Vec<u32> = filtered.groups().iter().map(|group| group.serial).collect();
+    assert_eq!(serials, plain.keys().copied().collect::<Vec<_>>());
+    let mut places = Vec::new();
+    let mut behind = false;
+    for (serial, (parts, homes)) in plain {
+        let mut found: Vec<_> = filtered
+            .parts_of(*serial)
+            .map(|(at, part)| (at, part.row))
+            .collect();
+        found.sort_unstable();
+        let mut wanted = parts.clone();
+        wanted.sort_unstable();
+        assert_eq!(found, wanted, "group {serial}");
+        for (home, (live, asked)) in (0..).zip(homes) {
+            behind |= !live && !asked;
+            for (at, _) in parts {
+                assert_eq!(filtered.is_live(*at, home), *live);
+            }
+        }
+        let everywhere = homes.iter().all(|(live, _)| *live);
+        let group = filtered.group(*serial).unwrap();
+        assert_eq!(group.homes().is_empty(), everywhere);
+        places.extend(wanted);
+    }
+    places.sort_unstable();
+    let found: Vec<_> = filtered.parts().map(|(at, part)| (at, part.row)).collect();
+    assert_eq!(found, places);
+    assert_eq!(filtered.is_behind(), behind);
+    assert!(!filtered.is_live(filtered.next_place(), 0), "a free place");
+}
+
+proptest! {
+    #[test]
+    fn a_connection_s_filters_are_as_a_plain_list_has_them(acts in prop::collection::vec(act(), 0..60)) {
+        let (mut filtered, mut rows) = (Filtered::default(), 0);
+        let mut plain: BTreeMap<u32, Plain> = BTreeMap::new();
+        for act in acts {
+            let group = |index: prop::sample::Index| plain.keys().copied().nth(index.index(plain.len().max(1)));
+            match act {
+                Act::Begin(parts) => {
+                    let serial = filtered.add_group();
+                    prop_assert!(plain.keys().all(|former| *former < serial));
+                    let mut list = Vec::new();
+                    for _ in 0..parts {
+                        rows += 1;
+                        list.push((filtered.next_place(), rows));
+                        filtered.add(serial, rows, rows + 1, rows + 2);
+                    }
+                    if parts == 0 {
+                        filtered.end_group(serial);
+                    } else {
+                        plain.insert(serial, (list, [(true, false); 3]));
+                    }
+                }
+                Act::Remove(index) => {
+                    let all: Vec<_> = plain.iter().flat_map(|(serial, (parts, _))| parts.iter().map(|it| (*serial, *it))).collect();
+                    let Some((serial, (at, row))) = all.get(index.index(all.len().max(1))).copied() else { continue };
+                    filtered.set_place(at, row + 7);
+                    prop_assert_eq!(filtered.remove(at), Some((row, row + 7)));
+                    let parts = &mut plain.get_mut(&serial).unwrap().0;
+                    parts.retain(|it| it.0 != at);
+                    if parts.is_empty() {
+                        plain.remove(&serial);
+                    }
+                }
+                Act::Set(index, homes) => {
+                    let Some(serial) = group(index) else { continue };
+                    let at = |(live, asked)| At { live, asked, ..At::default() };
+                    filtered.set_homes(serial, homes.map(at).to_vec());
+                    plain.get_mut(&serial).unwrap().1 = homes;
+                }
+                Act::Live(index, home) => {
+                    let Some(serial) = group(index) else { continue };
+                    if let Some(at) = filtered.at_mut(serial, home) {
+                        at.live = true;
+                    }
+                    filtered.settle(serial);
+                    plain.get_mut(&serial).unwrap().1[usize::from(home)].0 = true;
+                }
+            }
+            check(&filtered, &plain);
+        }
+    }
+
+    #[test]
+    fn members_are_found_by_the_filters_they_joined(
+        acts in prop::collection::vec((0..4u32, 0..5u32, any::<bool>()), 0..60),
+    ) {
+        // Each filter's name by its number; its members, each with the row and the place last given to it.
+        let name = |filter: u32| format!("t/{filter}/+");
+        let mut matching = Matching::new(1, 7);
+        let mut members: BTreeMap<(u32, u32), (u32, u32)> = BTreeMap::new();
+        for (filter, slot, joins) in acts {
+            let text = name(filter);
+            if joins && !members.contains_key(&(filter, slot)) {
+                let member = Member { slot, part: filter };
+                let at = matching.join(text.as_bytes(), member).unwrap();
+                prop_assert_eq!(matching.name(at.0), text.as_bytes());
+                members.insert((filter, slot), at);
+            } else if let Some((row, place)) = members.remove(&(filter, slot)) {
+                let last = members.keys().all(|(other, _)| *other != filter);
+                let Left { moved, ended } = matching.leave(row, place);
+                prop_assert_eq!(ended, last.then(|| text.clone().into_bytes()));
+                if let Some(moved) = moved {
+                    let at = members.get_mut(&(moved.part, moved.slot)).unwrap();
+                    prop_assert_eq!(at.0, row);
+                    at.1 = place;
+                }
+            }
+            for filter in 0..4 {
+                let mut found = Vec::new();
+                let topic = format!("t/{filter}/x");
+                matching.sets(topic.as_bytes(), |set| {
+                    found.extend(matching.members(set).iter().map(|member| (member.part, member.slot)));
+                });
+                found.sort_unstable();
+                let wanted: Vec<_> = members.keys().copied().filter(|it| it.0 == filter).collect();
+                prop_assert_eq!(matching.find(name(filter).as_bytes()).is_some(), !wanted.is_empty());
+                prop_assert_eq!(matching.rows(topic.as_bytes()).len(), usize::from(!wanted.is_empty()));
+                prop_assert_eq!(found, wanted);
+            }
+            let open = (0..4).filter(|filter| members.keys().any(|it| it.0 == *filter));
+            prop_assert_eq!(matching.len(), open.count());
+        }
+    }
+}

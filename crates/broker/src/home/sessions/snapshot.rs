@@ -1,0 +1,215 @@
+//! Sessions in a snapshot: those that are away, which is all of them when no connection is left.
+//!
+//! They keep their rows, and rows without a session keep their count of lives: a message names its publisher by both,
+//! for subscribers that want none of their own messages.
+
+use alloc::boxed::Box;
+use alloc::vec::Vec;
+
+use xxhash_rust::xxh3::xxh3_64_with_seed;
+
+use super::{Away, Delayed, FOREVER_S, Held, Row, Sessions};
+use crate::base::snapshot::Block;
+use crate::base::snapshot::{Damaged, In, Out, kind};
+use crate::base::time::Now;
+use crate::budget::admission::Client;
+use crate::budget::world::World;
+use crate::mail::session::Will;
+use crate::store::blobs::Blob;
+use crate::store::shared::Shared;
+use crate::store::slab::{NONE, Vacant as _};
+
+/// In a session's record.
+const ENDLESS: u8 = 1;
+const HAS_WILL: u8 = 2;
+const HAS_PAYLOADS: u8 = 4;
+/// In a will's.
+const RETAIN: u8 = 1;
+const MORTAL: u8 = 2;
+const QOS_SHIFT: u8 = 2;
+/// Bytes that a session takes at most, besides its client id, its state and its will.
+const SESSION_BYTES: usize = 48;
+
+impl Sessions {
+    /// Bytes that they take in a snapshot at most, without wills.
+    pub(crate) fn saved_bytes(&self) -> usize {
+        self.clients.bytes() + self.away_bytes + self.rows.end() as usize * SESSION_BYTES
+    }
+
+    /// From the row `from` on; returns where to go on.
+    pub(crate) fn save(&self, from: u64, now: Now, block: &mut Block<'_>) -> Option<u64> {
+        for id in from as u32..self.rows.end() {
+            if block.is_full() {
+                return Some(u64::from(id));
+            }
+            let row = self.rows.get(id);
+            let away = row.client != Blob::NONE && row.held == Held::No;
+            let kind = match away {
+                true => kind::SESSION,
+                false => kind::NO_SESSION,
+            };
+            let mut out = block.record(kind);
+            out.number(u64::from(row.serial));
+            out.byte(row.life);
+            if away {
+                let client = self.clients.get(row.client);
+                self.save_away(client, row.holder, now, &mut out);
+            }
+        }
+        None
+    }
+
+    fn save_away(&self, client: &[u8], id: u32, now: Now, out: &mut Out<'_>) {
+        let away = self.away.get(id);
+        let payloads = self.payloads.get(&id);
+        let left_s = |s: u32| u64::from(s.saturating_sub(now.s));
+        let endless = away.expires_s == FOREVER_S;
+        let flag = |set, flag| if set { flag } else { 0 };
+        out.byte(
+            flag(endless, ENDLESS)
+                | flag(away.will.is_some(), HAS_WILL)
+                | flag(payloads.is_some(), HAS_PAYLOADS),
+        );
+        out.field(client);
+        out.number(u64::from(away.owner.number()));
+        out.number(left_s(away.expires_s));
+        out.field(&self.states.get(away.state)[..away.state_bytes as usize]);
+        if let Some(payloads) = payloads {
+            out.number(payloads.len() as u64);
+            for payload in payloads {
+                out.field(payload);
+            }
+        }
+        let Some(delayed) = &away.will else { return };
+        out.number(left_s(delayed.due_s));
+        let will = &delayed.will;
+        out.number(u64::from(will.delay_s));
+        out.byte(
+            flag(will.retain, RETAIN) | flag(will.ttl_s.is_some(), MORTAL) | will.qos << QOS_SHIFT,
+        );
+        out.number(u64::from(will.ttl_s.unwrap_or(0)));
+        for field in will_fields(will) {
+            out.field(field);
+        }
+    }
+
+    /// Reads a session into the next row. `passed_s` have passed since it was written.
+    pub(crate) fn restore(
+        &mut self,
+        from: &mut In<'_>,
+        world: &World,
+        now: Now,
+        passed_s: u32,
+    ) -> Result<(), Damaged> {
+        let serial = from.number16()?;
+        let life = from.byte()?;
+        let form = from.byte()?;
+        let client = from.field()?;
+        let owner = Client::from_number(from.number32()?);
+        let due = |left_s: u32| now.s.saturating_add(left_s.saturating_sub(passed_s));
+        let expires_s = from.number32()?;
+        let expires_s = match form & ENDLESS != 0 {
+            true => FOREVER_S,
+            false => due(expires_s),
+        };
+        let state = from.field()?;
+        let mut payloads = Vec::new();
+        if form & HAS_PAYLOADS != 0 {
+            for _ in 0..from.number()? {
+                let payload = from.field()?;
+                let shared = Shared::new(payload.into(), &world.admission);
+                payloads.push(shared.slice(0..payload.len()));
+            }
+        }
+        let will = match form & HAS_WILL != 0 {
+            true => {
+                let due_s = due(from.number32()?);
+                let will = Box::new(read_will(from)?);
+                Some(Box::new(Delayed { will, due_s }))
+            }
+            false => None,
+        };
+        let away = Away {
+            state: self.states.insert(&[state], &world.admission),
+            state_bytes: state.len() as u32,
+            will,
+            expires_s,
+            owner,
+        };
+        let due_s = away.due_s();
+        let away = self.insert_away(away, payloads);
+        let id = self.rows.insert(Row {
+            hash: xxh3_64_with_seed(client, world.seed) as u32,
+            client: self.clients.insert(client),
+            holder: away,
+            serial,
+            life,
+            ..Row::vacant(NONE)
+        });
+        self.index.insert(&mut self.rows, id);
+        if due_s != FOREVER_S {
+            self.due.insert((due_s, id));
+        }
+        Ok(())
+    }
+
+    /// Reads a row without a session.
+    pub(crate) fn restore_gap(&mut self, from: &mut In<'_>) -> Result<(), Damaged> {
+        let (serial, life) = (from.number16()?, from.byte()?);
+        self.rows.insert(Row {
+            serial,
+            life,
+            ..Row::vacant(NONE)
+        });
+        Ok(())
+    }
+
+    /// The client that each of them is counted for.
+    pub(crate) fn owners(&self) -> impl Iterator<Item = Client> {
+        let rows = (0..self.rows.end()).map(|id| self.rows.get(id));
+        let away = rows.filter(|row| row.client != Blob::NONE && row.held == Held::No);
+        away.map(|row| self.away.get(row.holder).owner)
+    }
+
+    /// All is read: rows without a session are free.
+    pub(crate) fn close_gaps(&mut self) {
+        for id in 0..self.rows.end() {
+            if self.rows.get(id).client == Blob::NONE {
+                self.rows.remove(id);
+            }
+        }
+    }
+}
+
+fn will_fields(will: &Will) -> [&[u8]; 6] {
+    let Will {
+        topic,
+        data,
+        content_type,
+        key,
+        event,
+        attributes,
+        ..
+    } = will;
+    [topic, data, content_type, key, event, attributes]
+}
+
+fn read_will(from: &mut In<'_>) -> Result<Will, Damaged> {
+    let delay_s = from.number32()?;
+    let form = from.byte()?;
+    let ttl_s = from.number32()?;
+    let mut field = || from.field().map(Box::from);
+    Ok(Will {
+        delay_s,
+        topic: field()?,
+        data: field()?,
+        content_type: field()?,
+        key: field()?,
+        event: field()?,
+        attributes: field()?,
+        ttl_s: (form & MORTAL != 0).then_some(ttl_s),
+        qos: form >> QOS_SHIFT & 3,
+        retain: form & RETAIN != 0,
+        client: Client::NOBODY,
+    })
+}

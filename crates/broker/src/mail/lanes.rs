@@ -1,0 +1,230 @@
+//! The outgoing mail of a turn: one lane per peer, the shard itself included, and the frames that all tells of the turn
+//! share.
+//!
+//! Invariants: within a turn the shard alone holds `frames`; once mailed, they are reused only after the last receiver
+//! has dropped them.
+
+#[cfg(test)]
+mod tests;
+
+use alloc::collections::VecDeque;
+use alloc::sync::Arc;
+use alloc::vec::Vec;
+
+use crate::base::ids::ShardId;
+use crate::base::planted::{self, Fault};
+use crate::mail::{Ask, FRAMES_KEPT_BYTES, Frames, Mail, Tell};
+
+/// Mail to one peer, and asks from it.
+#[derive(Default)]
+pub struct Lane {
+    /// Asks to the peer as a home.
+    pub asks: Vec<Ask>,
+    /// The bytes that the asks' spans refer to.
+    pub bytes: Vec<u8>,
+    /// Tells to the peer as a carrier.
+    pub tells: Vec<Tell>,
+    /// Bytes of the peer's asks that were handled, and whose credit was not given back yet.
+    pub credit_bytes: usize,
+    /// Bytes of asks sent to the peer, whose credit has not come back yet.
+    pub under_way_bytes: usize,
+    /// The peer's asks that wait for a later turn, in order. Its publishes are within the credit.
+    pub waiting: VecDeque<Asked>,
+}
+
+/// The unhandled asks of one mail.
+pub struct Asked {
+    /// The asks.
+    pub asks: alloc::vec::IntoIter<Ask>,
+    /// The bytes that their spans refer to.
+    pub bytes: Vec<u8>,
+    /// When the messages that they publish were read.
+    pub stamp: u64,
+}
+
+/// All lanes of a shard.
+pub struct Lanes {
+    /// The shard's own number.
+    pub me: ShardId,
+    /// One for each shard.
+    pub to: Vec<Lane>,
+    frames: Arc<Frames>,
+    under_way: Vec<Arc<Frames>>,
+    /// This turn's stamp.
+    pub stamp: u64,
+    /// When the message being published was read.
+    pub read_at: u64,
+    /// The lane whose asks go on next.
+    pub next: usize,
+    /// Credit waits until carriers have caught up; no event announces that.
+    pub withholds: bool,
+    /// See [`crate::base::pace::Pace::turns_under_way`].
+    pub under_way_max: usize,
+}
+
+impl Lanes {
+    /// Empty lanes to `shards` shards.
+    pub fn new(me: ShardId, shards: usize) -> Self {
+        Lanes {
+            me,
+            to: (0..shards).map(|_| Lane::default()).collect(),
+            frames: Arc::default(),
+            under_way: Vec::new(),
+            stamp: 0,
+            read_at: 0,
+            next: 0,
+            withholds: false,
+            under_way_max: crate::base::pace::Pace::default().turns_under_way,
+        }
+    }
+
+    /// The frames of this turn.
+    #[inline]
+    pub fn frames(&mut self) -> &mut Frames {
+        Arc::get_mut(&mut self.frames).expect("a turn's frames are shared only when it ends")
+    }
+
+    /// Adds a tell for one carrier.
+    #[inline]
+    pub fn tell(&mut self, to: ShardId, tell: Tell) {
+        self.to[to as usize].tells.push(tell);
+    }
+
+    /// Number of asks that wait for a later turn.
+    pub fn asks_waiting(&self) -> usize {
+        let waiting = self.to.iter().flat_map(|lane| &lane.waiting);
+        waiting.map(|asked| asked.asks.len()).sum()
+    }
+
+    /// Whether asks wait for a later turn.
+    pub fn has_asks(&self) -> bool {
+        self.to.iter().any(|lane| !lane.waiting.is_empty())
+    }
+
+    /// Takes the next waiting asks, lane by lane.
+    pub fn next_asked(&mut self) -> Option<(ShardId, Asked)> {
+        let count = self.to.len();
+        for n in 0..count {
+            let from = (self.next + n) % count;
+            if let Some(asked) = self.to[from].waiting.pop_front() {
+                self.next = (from + 1) % count;
+                return Some((from as ShardId, asked));
+            }
+        }
+        None
+    }
+
+    /// Whether the shard has tells for itself.
+    pub fn has_own(&self) -> bool {
+        !self.to[self.me as usize].tells.is_empty()
+    }
+
+    /// Takes the shard's tells for itself, with their frames.
+    pub fn take_own(&mut self) -> Option<(Vec<Tell>, Arc<Frames>)> {
+        let me = self.me as usize;
+        if self.to[me].tells.is_empty() {
+            return None;
+        }
+        Some((core::mem::take(&mut self.to[me].tells), self.frames.clone()))
+    }
+
+    /// Takes an emptied list of tells back for the next turn.
+    pub fn recycle(&mut self, mut tells: Vec<Tell>) {
+        let own = &mut self.to[self.me as usize].tells;
+        if own.capacity() == 0 && tells.capacity() <= 1 << 14 {
+            tells.clear();
+            *own = tells;
+        }
+    }
+
+    /// Hands every lane's mail to `post` and prepares the frames for the next turn.
+    ///
+    /// While carriers are behind no credit is given back, so that publishers of other shards wait too.
+    pub fn flush(&mut self, mut post: impl FnMut(ShardId, Mail)) {
+        let pressed = self.is_pressed() && !planted::is(Fault::NoCredit);
+        self.withholds = false;
+        for id in 0..self.to.len() {
+            let lane = &mut self.to[id];
+            let credit_bytes = if pressed { 0 } else { lane.credit_bytes };
+            self.withholds |= credit_bytes < lane.credit_bytes;
+            if id == self.me as usize
+                || (lane.asks.is_empty() && lane.tells.is_empty() && credit_bytes == 0)
+            {
+                continue;
+            }
+            lane.credit_bytes -= credit_bytes;
+            let frames = (!lane.tells.is_empty()).then(|| self.frames.clone());
+            lane.under_way_bytes += lane.bytes.len();
+            post(
+                id as ShardId,
+                Mail {
+                    from: self.me,
+                    asks: core::mem::take(&mut lane.asks),
+                    bytes: core::mem::take(&mut lane.bytes),
+                    tells: core::mem::take(&mut lane.tells),
+                    frames,
+                    credit_bytes,
+                    stamp: self.stamp,
+                },
+            );
+        }
+        // Large frames that no receiver holds are freed, not kept for another turn.
+        self.under_way.retain(|frames| {
+            Arc::strong_count(frames) > 1 || frames.own_bytes() <= FRAMES_KEPT_BYTES
+        });
+        let held = Arc::get_mut(&mut self.frames).is_none();
+        if held {
+            let next = self.reclaim().unwrap_or_default();
+            let sent = core::mem::replace(&mut self.frames, next);
+            self.under_way.push(sent);
+        } else {
+            self.frames().clear();
+        }
+    }
+
+    /// Frames that all receivers have dropped, to be reused; any further ones are freed.
+    fn reclaim(&mut self) -> Option<Arc<Frames>> {
+        let mut free = None;
+        self.under_way
+            .retain_mut(|frames| match Arc::get_mut(frames) {
+                Some(own) if free.is_none() => {
+                    own.clear();
+                    free = Some(frames.clone());
+                    false
+                }
+                Some(_) => false,
+                None => true,
+            });
+        free
+    }
+
+    /// Bytes of the turns that receivers still hold, of waiting asks, and of this turn beyond what a shard always
+    /// keeps.
+    pub fn own_bytes(&self) -> usize {
+        let held = self
+            .under_way
+            .iter()
+            .filter(|frames| Arc::strong_count(frames) > 1);
+        let held = held.map(|frames| frames.own_bytes()).sum::<usize>();
+        let waiting = self.to.iter().flat_map(|lane| &lane.waiting);
+        let asked =
+            waiting.map(|asked| asked.bytes.capacity() + asked.asks.len() * size_of::<Ask>());
+        self.frames.own_bytes().saturating_sub(FRAMES_KEPT_BYTES) + held + asked.sum::<usize>()
+    }
+
+    /// Turns whose frames a receiver still holds.
+    pub fn turns_held(&self) -> usize {
+        let held = |frames: &&Arc<Frames>| Arc::strong_count(frames) > 1;
+        self.under_way.iter().filter(held).count()
+    }
+
+    /// Whether carriers are so far behind that publishers must wait.
+    pub fn is_pressed(&mut self) -> bool {
+        if self.under_way.len() < self.under_way_max {
+            return false;
+        }
+        self.under_way
+            .retain_mut(|frames| Arc::get_mut(frames).is_none());
+        self.under_way.len() >= self.under_way_max
+    }
+}

@@ -1,0 +1,187 @@
+//! Tests of a flush: what it sends, what it holds back, and what it reuses.
+
+use super::*;
+use crate::mail::ReplyTo;
+
+const SHARDS: usize = 3;
+const GONE: Tell = Tell::Gone {
+    topic: 5,
+    serial: 6,
+};
+
+const NOBODY: ReplyTo = ReplyTo {
+    slot: 0,
+    generation: 0,
+    request: 0,
+    part: 0,
+};
+
+fn lanes() -> Lanes {
+    Lanes::new(1, SHARDS)
+}
+
+/// Flushes; returns the posted mail by target.
+fn flush(lanes: &mut Lanes) -> Vec<(ShardId, Mail)> {
+    let mut posted = Vec::new();
+    lanes.flush(|to, mail| posted.push((to, mail)));
+    posted
+}
+
+fn targets(posted: &[(ShardId, Mail)]) -> Vec<ShardId> {
+    posted.iter().map(|(to, _)| *to).collect()
+}
+
+#[test]
+fn a_flush_posts_to_each_peer_once_what_is_for_it_and_to_nobody_else() {
+    let mut lanes = lanes();
+    assert!(flush(&mut lanes).is_empty(), "nothing to say");
+    lanes.tell(0, GONE);
+    lanes.tell(0, GONE);
+    lanes.to[2].bytes.extend_from_slice(b"ask");
+    lanes.to[2].asks.push(Ask::Unfollow(NOBODY));
+    let posted = flush(&mut lanes);
+    assert_eq!(targets(&posted), [0, 2]);
+    let (to_carrier, to_home) = (&posted[0].1, &posted[1].1);
+    assert_eq!((to_carrier.from, to_home.from), (1, 1));
+    assert_eq!((to_carrier.tells.len(), to_carrier.asks.len()), (2, 0));
+    assert!(to_carrier.frames.is_some(), "tells come with their frames");
+    assert_eq!((to_home.tells.len(), to_home.asks.len()), (0, 1));
+    assert!(to_home.frames.is_none());
+    assert_eq!(to_home.bytes, b"ask");
+    assert_eq!(lanes.to[2].under_way_bytes, 3, "until credit comes back");
+    assert!(flush(&mut lanes).is_empty(), "it was said");
+}
+
+#[test]
+fn asks_under_way_add_up() {
+    let mut lanes = lanes();
+    for bytes in [10, 5] {
+        lanes.to[0].bytes.resize(bytes, 0);
+        lanes.to[0].asks.push(Ask::Unfollow(NOBODY));
+        assert_eq!(targets(&flush(&mut lanes)), [0]);
+    }
+    assert_eq!(lanes.to[0].under_way_bytes, 15);
+}
+
+#[test]
+fn credit_is_given_back_at_once_and_once() {
+    let mut lanes = lanes();
+    lanes.to[0].credit_bytes = 7;
+    let posted = flush(&mut lanes);
+    assert_eq!(targets(&posted), [0]);
+    assert_eq!(posted[0].1.credit_bytes, 7);
+    assert!(posted[0].1.frames.is_none(), "nothing was told");
+    assert!(!lanes.withholds);
+    assert_eq!(lanes.to[0].credit_bytes, 0);
+    assert!(flush(&mut lanes).is_empty());
+}
+
+#[test]
+fn credit_waits_while_carriers_hold_too_many_turns_and_comes_when_they_let_go() {
+    let mut lanes = lanes();
+    lanes.under_way_max = 2;
+    let mut held = Vec::new();
+    for turns in 0..2 {
+        assert_eq!(lanes.turns_held(), turns);
+        assert!(!lanes.is_pressed());
+        lanes.tell(0, GONE);
+        held.extend(flush(&mut lanes));
+    }
+    assert_eq!(lanes.turns_held(), 2);
+    assert!(lanes.is_pressed());
+
+    lanes.to[2].credit_bytes = 9;
+    assert!(flush(&mut lanes).is_empty(), "a lane of credit alone waits");
+    assert!(lanes.withholds);
+    lanes.tell(2, GONE);
+    let posted = flush(&mut lanes);
+    assert_eq!(targets(&posted), [2], "tells do not wait");
+    assert_eq!(posted[0].1.credit_bytes, 0);
+    assert!(lanes.withholds);
+    assert_eq!(lanes.to[2].credit_bytes, 9);
+
+    held.clear();
+    drop(posted);
+    assert_eq!(lanes.turns_held(), 0);
+    let posted = flush(&mut lanes);
+    assert_eq!(posted[0].1.credit_bytes, 9);
+    assert!(!lanes.withholds);
+}
+
+/// It is enough that a single held turn is below the limit, wherever it is in the list.
+#[test]
+fn whoever_let_go_counts_no_more() {
+    let mut lanes = lanes();
+    lanes.under_way_max = 2;
+    let mut held = Vec::new();
+    for _ in 0..3 {
+        lanes.tell(0, GONE);
+        held.push(flush(&mut lanes));
+    }
+    held.drain(..2);
+    assert_eq!(lanes.turns_held(), 1);
+    assert!(!lanes.is_pressed());
+}
+
+#[test]
+fn frames_are_written_again_when_everybody_has_let_go() {
+    let mut lanes = lanes();
+    let place = |lanes: &mut Lanes| core::ptr::from_ref(lanes.frames());
+    let first = place(&mut lanes);
+    assert!(flush(&mut lanes).is_empty());
+    assert_eq!(place(&mut lanes), first, "nobody has them");
+    // The frames keep the capacity that they grew to.
+    lanes.frames().pages.reserve(100);
+
+    lanes.tell(0, GONE);
+    let posted = flush(&mut lanes);
+    let second = place(&mut lanes);
+    assert_ne!(second, first, "a carrier reads them");
+    lanes.tell(0, GONE);
+    let more = flush(&mut lanes);
+    assert_ne!(place(&mut lanes), first);
+    assert_eq!(lanes.turns_held(), 2);
+    drop(posted);
+    lanes.tell(0, GONE);
+    let last = flush(&mut lanes);
+    assert_eq!(place(&mut lanes), first);
+    assert!(lanes.frames().is_empty());
+    assert!(lanes.frames().pages.capacity() >= 100, "the same memory");
+    drop((more, last));
+}
+
+#[test]
+fn what_a_shard_told_itself_keeps_its_frames_beyond_the_turn() {
+    let mut lanes = lanes();
+    assert!(!lanes.has_own() && lanes.take_own().is_none());
+    lanes.tell(1, GONE);
+    assert!(lanes.has_own());
+    lanes.frames().begin(b"head", b"data");
+    let (tells, frames) = lanes.take_own().expect("it told itself something");
+    assert_eq!(tells.len(), 1);
+    assert!(!lanes.has_own());
+    assert!(flush(&mut lanes).is_empty(), "not by mail");
+    assert!(
+        lanes.frames().is_empty(),
+        "a new turn has frames of its own"
+    );
+    assert_eq!(frames.len(), 8);
+}
+
+#[test]
+fn an_emptied_list_is_used_again_unless_it_is_large_or_another_is_in_use() {
+    let mut lanes = lanes();
+    let list = |capacity| {
+        let mut tells = Vec::with_capacity(capacity);
+        tells.push(GONE);
+        tells
+    };
+    lanes.recycle(list(1 << 15));
+    assert_eq!(lanes.to[1].tells.capacity(), 0, "a large one is freed");
+    lanes.recycle(list(1 << 14));
+    assert_eq!(lanes.to[1].tells.capacity(), 1 << 14);
+    assert!(!lanes.has_own(), "it is empty");
+    lanes.tell(1, GONE);
+    lanes.recycle(Vec::with_capacity(10));
+    assert!(lanes.has_own(), "what was told meanwhile stays");
+}

@@ -1,0 +1,287 @@
+//! The operator's orders to a shard and the shard's reports: besides mail the only way into a shard that is not a
+//! connection.
+//!
+//! Invariants: the work of one [`Control`] is bounded like that of any input (listings are pages of so many rows); each
+//! gets one [`Report`], with the [`Ticket`] of the order, within the call of [`Shard::handle`](crate::Shard::handle) or
+//! in a later turn.
+//!
+//! Deliberately not here: permissions. The holder of the other end is the operator.
+
+use alloc::boxed::Box;
+use alloc::string::String;
+use alloc::sync::Arc;
+use alloc::vec::Vec;
+use core::net::IpAddr;
+
+use crate::base::ids::{ConnId, ShardId};
+use crate::base::snapshot::Head;
+use crate::base::strangers::Stranger;
+use crate::budget::stats::{Accounts, Stats, Transport};
+use crate::budget::world::World;
+use crate::mail::session::SessionId;
+use crate::mail::{Info, Outcome};
+
+/// Identifies an order, so that its report finds the sender. The sender chooses it; the shard only returns it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Ticket(pub u64);
+
+/// An order.
+#[derive(Debug)]
+pub enum Control {
+    /// Report counts and holdings; the answer also shows that the shard turns at all.
+    Accounts,
+    /// Report the first name of this kind that was refused since the last such order, and forget it.
+    Stranger(Stranger),
+    /// A page of the topics of this home.
+    Topics(TopicsPage),
+    /// The state of this topic of the home.
+    Topic(Box<[u8]>),
+    /// A page of the log of a topic of the home.
+    Log(LogPage),
+    /// Remove the messages of this topic up to this offset, the retained one included; of the log as many as one turn
+    /// may.
+    Purge(Box<[u8]>, u64),
+    /// Delete this topic and end its subscriptions.
+    Delete(Box<[u8]>),
+    /// Publish to a topic of the home.
+    Publish(Box<Publishing>),
+    /// A page of connections: at most this many, from this row on.
+    Connections {
+        /// Which.
+        which: Which,
+        /// The row.
+        from: u32,
+        /// How many.
+        most: u32,
+    },
+    /// All of one connection.
+    Connection(ConnId),
+    /// The MQTT client ids of these sessions of the home, at most as many as a page has connections.
+    ClientIds(Vec<SessionId>),
+    /// End this connection.
+    Disconnect(ConnId),
+    /// End connections, from this row on, as many as one turn may.
+    DisconnectAll {
+        /// Which.
+        which: Which,
+        /// The row.
+        from: u32,
+    },
+    /// Determine the rules of this world for a bounded number of further topics, so that the change itself is short.
+    Foresee(Arc<World>),
+    /// Change to the settings and rules of this world, which has the same shards and topics.
+    Settings(Arc<World>),
+    /// Move clients off.
+    Drain,
+    /// Stop the clock, and report whether anything is under way: the last orders before an end.
+    Settle,
+    /// The next block of the shard's snapshot, of at most this many bytes.
+    Save(Head, usize),
+}
+
+/// The answer to an order.
+#[derive(Debug)]
+pub enum Report {
+    /// The shard's counts and holdings.
+    Accounts(Box<(Stats, Accounts)>),
+    /// The name of a refused request, if there was one: printable ASCII, at most 100 bytes.
+    Stranger(Option<String>),
+    /// A page of topics.
+    Topics(Topics),
+    /// The state of a topic, if there is one.
+    Topic(Option<Box<Topic>>),
+    /// A page of a log, if there is such a topic.
+    Messages(Option<Messages>),
+    /// How many messages of the log were removed, if there is such a topic.
+    Purged(Option<u32>),
+    /// Whether there was such a topic.
+    Deleted(bool),
+    /// The outcome of a publish.
+    Published(Outcome),
+    /// A page of connections.
+    Connections(Connections),
+    /// A connection, if there is one.
+    Connection(Option<Box<Connection>>),
+    /// Client ids in the order of the question; none where the connection is gone.
+    ClientIds(Vec<Option<Box<[u8]>>>),
+    /// How many connections were ended.
+    Ended(Ended),
+    /// Whether topics are left for [`Control::Foresee`].
+    Foreseen(bool),
+    /// It is done.
+    Done,
+    /// Whether anything is under way.
+    Settled(Settled),
+    /// A block; empty behind the last one.
+    Block(Vec<u8>),
+}
+
+/// Which topics, and from which row on.
+#[derive(Debug)]
+pub struct TopicsPage {
+    /// Only topics that it matches; `#` matches all, `$` topics among them.
+    pub filter: Box<[u8]>,
+    /// The row to begin with: 0, or [`Topics::next`].
+    pub from: u32,
+    /// How many topics at most.
+    pub most: u32,
+}
+
+/// A page of topics.
+#[derive(Debug, Default)]
+pub struct Topics {
+    /// The topics found.
+    pub topics: Vec<Topic>,
+    /// Where to go on, unless this is the last page.
+    pub next: Option<u32>,
+}
+
+/// A topic as its home knows it.
+#[derive(Debug)]
+pub struct Topic {
+    /// Its name.
+    pub name: Box<[u8]>,
+    /// Its state.
+    pub info: Info,
+    /// Bytes that its kept messages occupy.
+    pub bytes: u32,
+    /// The number of the rule that governs it.
+    pub rule: u8,
+}
+
+/// A page of a topic's log.
+#[derive(Debug)]
+pub struct LogPage {
+    /// The topic.
+    pub name: Box<[u8]>,
+    /// Only messages behind this offset; 0 is the beginning.
+    pub after: u64,
+    /// How many messages at most.
+    pub most: u32,
+}
+
+/// Messages of a topic's log, oldest first.
+#[derive(Debug, Default)]
+pub struct Messages {
+    /// The messages found.
+    pub messages: Vec<Message>,
+    /// Whether there are more.
+    pub more: bool,
+    /// Whether messages between the offset asked for and the first one are lost.
+    pub lost: bool,
+}
+
+/// A kept message.
+#[derive(Debug)]
+pub struct Message {
+    /// Its sequence number at its home.
+    pub offset: u64,
+    /// Unix seconds.
+    pub time_s: u32,
+    /// Its data.
+    pub data: Vec<u8>,
+    /// Sent in binary frames.
+    pub binary: bool,
+    /// Its content type, or empty.
+    pub content_type: Vec<u8>,
+    /// Its event name, or empty.
+    pub event: Vec<u8>,
+    /// Its key, or empty.
+    pub key: Vec<u8>,
+}
+
+/// A message that the operator publishes. The sender of the order has checked all of it.
+#[derive(Debug)]
+pub struct Publishing {
+    /// The topic.
+    pub name: Box<[u8]>,
+    /// The message.
+    pub data: Vec<u8>,
+    /// Its content type, at most 255 bytes.
+    pub content_type: Vec<u8>,
+    /// Its event name, at most 255 bytes.
+    pub event: Vec<u8>,
+    /// Its key, at most 255 bytes.
+    pub key: Vec<u8>,
+    /// Seconds that it lives, if it brings a time to live.
+    pub ttl_s: Option<u32>,
+    /// To be retained.
+    pub retain: bool,
+    /// A binary frame.
+    pub binary: bool,
+}
+
+/// A selection of connections: all conditions must hold.
+#[derive(Clone, Debug, Default)]
+pub struct Which {
+    /// Only connections with this protocol.
+    pub transport: Option<Transport>,
+    /// Only connections of this user.
+    pub user: Option<Box<str>>,
+    /// Only connections that subscribe to a topic that it matches, or to a filter that it covers.
+    pub filter: Option<Box<[u8]>>,
+    /// Only connections with bytes that wait for their socket.
+    pub slow: bool,
+}
+
+/// A page of connections.
+#[derive(Debug, Default)]
+pub struct Connections {
+    /// The connections found.
+    pub connections: Vec<Connection>,
+    /// The row to go on with, unless this is the last page.
+    pub next: Option<u32>,
+}
+
+/// A connection.
+#[derive(Debug)]
+pub struct Connection {
+    /// Its row.
+    pub id: ConnId,
+    /// Its protocol.
+    pub transport: Transport,
+    /// A request is under way.
+    pub waits: bool,
+    /// Its address: from a trusted proxy's word for its last request, or for the connection; otherwise its peer.
+    pub address: Option<IpAddr>,
+    /// Its user, or empty.
+    pub user: Box<str>,
+    /// Its MQTT session: the home that knows the client id, which the connection itself does not hold, and the session
+    /// to ask for there ([`Control::ClientIds`]).
+    pub session: Option<(ShardId, SessionId)>,
+    /// Topics that it subscribes to.
+    pub topics: Vec<Box<[u8]>>,
+    /// How many there are; the list may have fewer.
+    pub topic_count: u32,
+    /// Filters that it subscribes to.
+    pub filters: Vec<Box<[u8]>>,
+    /// Bytes that its socket has not taken yet.
+    pub outbox_bytes: usize,
+    /// It fell behind and will read on from the log.
+    pub behind: bool,
+    /// Seconds since something was last sent to it.
+    pub silent_s: u32,
+}
+
+/// The result of an order to end connections.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Ended {
+    /// How many were ended.
+    pub count: u32,
+    /// The row to go on with, unless these were the last.
+    pub next: Option<u32>,
+}
+
+/// What is under way at a shard. Once two rounds over all shards have found the same, no shard busy and as much mail
+/// received as posted, all of them are at rest: only a connection or the clock can begin anything.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Settled {
+    /// Connections.
+    pub connections: u32,
+    /// Mail that it has posted since it began.
+    pub posted: u64,
+    /// Mail that it has received since it began.
+    pub received: u64,
+    /// It has more to do.
+    pub busy: bool,
+}

@@ -1,0 +1,89 @@
+//! MQTT sessions in mail between shards: their holders and their kept state.
+
+use alloc::boxed::Box;
+use alloc::vec::Vec;
+
+use crate::budget::admission::Client;
+use crate::store::shared::Slice;
+
+/// The holder of a session: its row at the home, and the number of the holder.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SessionId {
+    /// The row.
+    pub row: u32,
+    /// Counts the session's holders.
+    pub serial: u16,
+    /// Counts the sessions that had this row before.
+    pub life: u8,
+}
+
+/// A message that the server publishes when a client is gone (section 3.1.2.5).
+#[derive(Clone, Debug, Default)]
+pub struct Will {
+    /// Seconds that it waits for the client to come back.
+    pub delay_s: u32,
+    /// The topic.
+    pub topic: Box<[u8]>,
+    /// The message.
+    pub data: Box<[u8]>,
+    /// Its content type.
+    pub content_type: Box<[u8]>,
+    /// Its key.
+    pub key: Box<[u8]>,
+    /// Its event name.
+    pub event: Box<[u8]>,
+    /// Further attributes, as in [`crate::mail::Ask::Publish`].
+    pub attributes: Box<[u8]>,
+    /// Seconds that it lives, if it has a time to live.
+    pub ttl_s: Option<u32>,
+    /// Quality of service.
+    pub qos: u8,
+    /// To be retained.
+    pub retain: bool,
+    /// The client for which its topic is made, if it does not exist; nobody after a restart.
+    pub client: Client,
+}
+
+impl Will {
+    /// Heap bytes in use, those of the struct included.
+    pub fn bytes(&self) -> usize {
+        let Will {
+            topic,
+            data,
+            content_type,
+            key,
+            event,
+            attributes,
+            ..
+        } = self;
+        let parts = [topic, data, content_type, key, event, attributes];
+        size_of::<Will>() + parts.iter().map(|part| part.len()).sum::<usize>()
+    }
+}
+
+/// The state that a session leaves when its connection ends.
+#[derive(Debug)]
+pub struct Kept {
+    /// Seconds until it is forgotten.
+    pub expiry_s: u32,
+    /// Its state, as its carrier wrote it.
+    pub state: Written,
+}
+
+/// A session as its carrier wrote it down.
+#[derive(Clone, Debug, Default)]
+pub struct Written {
+    /// All but the large payloads.
+    pub bytes: Box<[u8]>,
+    /// The payloads of large unacknowledged messages, in order.
+    pub payloads: Vec<Slice>,
+}
+
+/// A connection on some carrier.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct ConnOf {
+    /// Its row.
+    pub slot: u32,
+    /// Tells apart the connections that have used the row.
+    pub generation: u16,
+}

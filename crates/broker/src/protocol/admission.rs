@@ -1,0 +1,298 @@
+//! Turns connections and requests away that are past the limits in [`admission`](crate::budget::admission).
+//!
+//! A connection past a limit is taken all the same and its first request is read, since an answer must fit the
+//! question: a browser's `EventSource` gives up for good on any status but 200. So it gets 200, a `retry:` and the end;
+//! everybody else, an upgrade to WebSocket included, gets 503 (the process is full) or 429 (the address has
+//! its share) with `Retry-After`. All these times are spread, so that those who were turned away do not come back as one.
+//!
+//! Invariants: only `Shard::turned_away`, which is bounded, counts connections that are turned away; a connection
+//! that was admitted is never turned away later, but a request of another client through the same proxy may be.
+
+use core::net::IpAddr;
+
+use alloc::vec::Vec;
+
+use crore_wire::http::accept::Accept;
+use crore_wire::http::forwarded;
+use crore_wire::http::head::{Head, Method};
+use crore_wire::http::response::ResponseHead;
+use crore_wire::sse;
+
+use super::http::Flow;
+use crate::budget::account::Part;
+use crate::budget::admission::{Client, Reached};
+use crate::conn::{Row, TURNED_AWAY};
+use crate::protocol::front::Front;
+
+/// Connections of one shard that wait to be turned away: each holds a descriptor and some 4 kB of the kernel until its
+/// request is there. Connections beyond this number are turned away unread.
+const TURNED_AWAY_MAX: u32 = 8_192;
+/// How long one of them may take to send its request, in seconds.
+const TURNED_AWAY_S: u32 = 3;
+/// Memory for the address of a client behind a proxy: an entry of a B-tree whose leaves of eleven are two thirds full.
+const RELAYED_BYTES: usize = 32;
+/// When to come back, in seconds: long enough for a crowd to thin out, short enough for one client that waits.
+const RETRY_AFTER_S: core::ops::RangeInclusive<u32> = 5..=20;
+
+impl Reached {
+    /// The status of the answer.
+    pub(super) fn status(self) -> u16 {
+        match self {
+            Reached::Connections | Reached::Publishes | Reached::Topics => 503,
+            Reached::ConnectionsOfAddress
+            | Reached::SessionsOfAddress
+            | Reached::PublishesOfAddress
+            | Reached::TopicsOfAddress
+            | Reached::LogBytesOfAddress => 429,
+        }
+    }
+
+    /// The setting whose limit is reached.
+    pub(super) fn reason(self) -> &'static str {
+        match self {
+            Reached::Connections => {
+                "no room for a connection: limits.connections_max, limits.connections_per_shard or the limit of open files is reached"
+            }
+            Reached::ConnectionsOfAddress => "limits.connections_per_address_max is reached",
+            Reached::SessionsOfAddress => "mqtt.sessions_per_address_max is reached",
+            Reached::Publishes => "limits.publishes_per_s is reached",
+            Reached::PublishesOfAddress => "limits.publishes_per_address_per_s is reached",
+            Reached::Topics => "limits.topics_max or limits.topics_per_shard is reached",
+            Reached::TopicsOfAddress => "limits.topics_per_address_per_s is reached",
+            Reached::LogBytesOfAddress => "limits.log_bytes_per_address_max is reached",
+        }
+    }
+}
+
+/// The whole answer to a connection that has no row. `request` holds the bytes of its request so far, `spread` is any
+/// number that differs from one connection to the next.
+pub fn shed(request: &[u8], spread: u32) -> Vec<u8> {
+    let mut out = Vec::with_capacity(160);
+    if memchr::memmem::find(request, b"text/event-stream").is_some() {
+        // A page of any site may read this: it reveals nothing.
+        ResponseHead::new(&mut out, 200)
+            .lines(EVENT_STREAM)
+            .lines(b"Access-Control-Allow-Origin: *\r\nConnection: close\r\n")
+            .content(&retry(spread));
+    } else {
+        ResponseHead::new(&mut out, 503)
+            .number("Retry-After", u64::from(retry_after_s(spread)))
+            .lines(b"Connection: close\r\nContent-Type: text/plain\r\n")
+            .content(b"no room for a connection.\n");
+    }
+    out
+}
+
+const EVENT_STREAM: &[u8] =
+    b"Content-Type: text/event-stream\r\nCache-Control: no-cache, no-transform\r\n";
+
+/// An event stream that says when to come back, and nothing else.
+fn retry(spread: u32) -> Vec<u8> {
+    let mut text = Vec::with_capacity(20);
+    let (first_ms, last_ms) = (RETRY_AFTER_S.start() * 1000, RETRY_AFTER_S.end() * 1000);
+    sse::write_retry(&mut text, first_ms + mixed(spread) % (last_ms - first_ms));
+    text
+}
+
+fn retry_after_s(spread: u32) -> u32 {
+    let (first, last) = (RETRY_AFTER_S.start(), RETRY_AFTER_S.end());
+    first + mixed(spread) % (last - first + 1)
+}
+
+/// Neighbouring numbers far apart.
+fn mixed(spread: u32) -> u32 {
+    spread.wrapping_mul(0x9E37_79B9).rotate_left(15) >> 7
+}
+
+impl Front {
+    /// Whether this peer may connect at all: behind the PROXY protocol only a trusted proxy may, since it says who the
+    /// client is.
+    pub(crate) fn is_expected(&self, peer: IpAddr) -> bool {
+        let http = &self.world.settings.http;
+        !http.proxy_protocol || forwarded::is_trusted(peer, &http.trusted_proxies)
+    }
+
+    /// Counts a new connection, or marks it to be turned away; false when it cannot even have a row.
+    pub(crate) fn enter(&mut self, row: &mut Row, peer: IpAddr) -> bool {
+        let (world, http) = (&self.world, &self.world.settings.http);
+        if self.conns.len() - self.turned_away >= self.room {
+            return self.turn_away_later(row);
+        }
+        let entered = world.admission.enter().and_then(|()| {
+            if http.proxy_protocol {
+                // The PROXY header will name the client.
+                return Ok(());
+            }
+            if forwarded::is_trusted(peer, &http.trusted_proxies) {
+                row.client = Client::RELAYED;
+                return Ok(());
+            }
+            row.client = world.admission.client(peer);
+            let entered = world.admission.enter_client(row.client);
+            if entered.is_err() {
+                world.admission.leave();
+            }
+            entered
+        });
+        if entered.is_ok() {
+            return true;
+        }
+        self.turn_away_later(row)
+    }
+
+    /// A PROXY header has named the client.
+    pub(super) fn enter_proxied(&mut self, slot: u32, address: IpAddr) {
+        if self.conns.get(slot).is(TURNED_AWAY) {
+            return;
+        }
+        self.set_relayed(slot, Some(address));
+        let world = &self.world;
+        if forwarded::is_trusted(address, &world.settings.http.trusted_proxies) {
+            self.conns.get_mut(slot).client = Client::RELAYED;
+            return;
+        }
+        let client = world.admission.client(address);
+        let entered = world.admission.enter_client(client);
+        let row = self.conns.get_mut(slot);
+        row.client = client;
+        if entered.is_err() {
+            self.world.admission.leave();
+            row.flags |= TURNED_AWAY;
+            self.turned_away += 1;
+            self.stats.turned_away += 1;
+        }
+    }
+
+    /// A proxy has named the client of this connection, or the name is withdrawn.
+    pub(crate) fn set_relayed(&mut self, slot: u32, address: Option<IpAddr>) {
+        let before = self.relayed.len();
+        match address {
+            Some(address) => self.relayed.insert(slot, address),
+            None => self.relayed.remove(&slot),
+        };
+        let bytes = |count| count * RELAYED_BYTES;
+        let now = self.relayed.len();
+        self.purse
+            .change(Part::Connections, bytes(before), bytes(now));
+    }
+
+    fn turn_away_later(&mut self, row: &mut Row) -> bool {
+        self.stats.turned_away += 1;
+        if self.turned_away >= TURNED_AWAY_MAX {
+            return false;
+        }
+        self.turned_away += 1;
+        row.flags |= TURNED_AWAY;
+        row.deadline_s = row.deadline_s.min(self.now.s + TURNED_AWAY_S);
+        true
+    }
+
+    /// A connection is gone.
+    pub(crate) fn left(&mut self, row: &Row) {
+        if row.is(TURNED_AWAY) {
+            self.turned_away -= 1;
+        } else {
+            self.world.admission.leave();
+            self.world.admission.leave_client(row.client);
+        }
+    }
+
+    /// Whether the request may go on. Behind a trusted proxy it is counted for the client that it names, from
+    /// now on until the next request names another.
+    pub(super) fn admitted(&mut self, slot: u32, head: &Head<'_>) -> Result<(), Reached> {
+        let world = &self.world;
+        let row = self.conns.get_mut(slot);
+        if row.is(TURNED_AWAY) {
+            return Err(if row.client.is_known() {
+                Reached::ConnectionsOfAddress
+            } else {
+                Reached::Connections
+            });
+        }
+        if !row.client.is_relayed() {
+            return Ok(());
+        }
+        let trusted = &world.settings.http.trusted_proxies;
+        let named = forwarded::client_behind(head.headers("x-forwarded-for"), trusted);
+        self.set_relayed(slot, named);
+        let world = &self.world;
+        let client = named.map_or(Client::RELAYED, |address| {
+            world.admission.client(address).relayed()
+        });
+        let row = self.conns.get_mut(slot);
+        if client == row.client {
+            return Ok(());
+        }
+        world.admission.leave_client(row.client);
+        row.client = Client::RELAYED;
+        world.admission.enter_client(client)?;
+        row.client = client;
+        Ok(())
+    }
+
+    /// Answers a request that may not go on. For a connection that was never admitted this is the last answer.
+    pub(super) fn turn_away(&mut self, slot: u32, head: &Head<'_>, reached: Reached) -> Flow {
+        let events = head.method == Method::Get
+            && head.accept() == Accept::EventStream
+            && !head.is_websocket_upgrade();
+        if events {
+            self.shed_events(slot);
+        } else {
+            self.respond_reason(slot, reached.status(), reached.reason());
+        }
+        Flow::Next
+    }
+
+    /// Refuses an event stream: the whole response only says when to come back.
+    pub(super) fn shed_events(&mut self, slot: u32) {
+        let text = retry(self.spread(slot));
+        self.head(slot, 200).lines(EVENT_STREAM).content(&text);
+    }
+
+    /// The last bytes of an event stream that ends: they tell the client to come back, at a time of its own.
+    pub(crate) fn come_back(&self, slot: u32) -> Vec<u8> {
+        let mut text = retry(self.spread(slot));
+        text.push(b'\n');
+        text
+    }
+
+    /// Seconds after which the client should come back.
+    pub(super) fn retry_after_s(&self, slot: u32) -> u32 {
+        retry_after_s(self.spread(slot))
+    }
+
+    fn spread(&self, slot: u32) -> u32 {
+        slot ^ self.now.s << 16 ^ u32::from(self.lanes.me) << 8
+    }
+
+    /// Whether this connection may publish a message now.
+    pub(super) fn may_publish(&self, slot: u32) -> Result<(), Reached> {
+        let client = self.conns.get(slot).client;
+        self.world.admission.publish(client, self.now.unix_s)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn those_who_are_shed_come_back_at_different_times() {
+        let mut seen = [0; 21];
+        for spread in 0..1_600 {
+            let after_s = retry_after_s(spread);
+            assert!(RETRY_AFTER_S.contains(&after_s));
+            seen[after_s as usize] += 1;
+        }
+        assert!(seen[5..].iter().all(|n| (50..200).contains(n)), "{seen:?}");
+    }
+
+    #[test]
+    fn who_is_shed_unread_gets_what_fits_what_came() {
+        let text = |request: &[u8]| alloc::string::String::from_utf8(shed(request, 3)).unwrap();
+        let plain = text(b"GET /sub/a HTTP/1.1\r\n");
+        assert!(plain.starts_with("HTTP/1.1 503 ") && plain.contains("\r\nRetry-After: "));
+        let events = text(b"GET /sub/a HTTP/1.1\r\nAccept: text/event-stream\r\n");
+        assert!(events.starts_with("HTTP/1.1 200 ") && events.contains("\r\n\r\nretry: "));
+    }
+}

@@ -1,0 +1,310 @@
+//! Responses: their heads, the topic's info in Nchan's form, refusals.
+
+use alloc::vec::Vec;
+
+use crore_wire::http::response::ResponseHead;
+use crore_wire::json;
+
+use crate::base::position::{self, Position};
+use crate::budget::stats::Reason;
+use crate::conn::io::Io;
+use crate::conn::{CLOSING, HEAD, HTTP10, JSON, KEEP, ORIGIN_SHIFT, REPLAYED, SERVED, State};
+use crate::mail::Info;
+use crate::protocol::front::Front;
+use crate::protocol::side::Spill;
+use crate::store::slab::NONE;
+
+/// Headers of every response: no sniffing and no scripts, since publishers choose content types.
+const SAFETY: &[u8] =
+    b"X-Content-Type-Options: nosniff\r\nContent-Security-Policy: sandbox; default-src 'none'\r\n";
+/// The response headers that scripts of other origins may read.
+const EXPOSED: &[u8] =
+    b"ETag, Last-Modified, Crore-Topic, Crore-Event, Crore-Key, Crore-TTL, Crore-Property, Crore-Gap, Retry-After, Idempotency-Replayed";
+/// The request headers that a conditional response depends on.
+pub(super) const VARY: &[u8] = b"If-None-Match, If-Modified-Since, Accept, Origin";
+/// The number in `options` that stands for any origin.
+pub(super) const ANY_ORIGIN: u32 = 255;
+
+impl Front {
+    /// Begins a response in `self.reply` with the headers that all of them have. `Access-Control-Allow-Credentials` is never sent:
+    /// no page of another origin reads a response that a visitor's cookie opened.
+    pub(super) fn head(&mut self, slot: u32, status: u16) -> ResponseHead<'_> {
+        let row = self.conns.get(slot);
+        let (options, unix_s) = (row.options, self.now.unix_s);
+        let origins = &self.world.settings.http.allowed_origins;
+        let mut head = ResponseHead::new(&mut self.reply, status)
+            .date("Date", u64::from(unix_s))
+            .lines(SAFETY);
+        match options >> ORIGIN_SHIFT {
+            0 => {}
+            ANY_ORIGIN => head = head.header("Access-Control-Allow-Origin", b"*"),
+            n => {
+                // The settings may have changed since the request came.
+                if let Some(origin) = origins.get(n as usize - 1) {
+                    head = head.header("Access-Control-Allow-Origin", origin.as_bytes());
+                }
+            }
+        }
+        if options >> ORIGIN_SHIFT != 0 {
+            head = head.header("Access-Control-Expose-Headers", EXPOSED);
+        }
+        if options & REPLAYED != 0 {
+            head = head.header("Idempotency-Replayed", b"true");
+        }
+        if status == 101 {
+            return head;
+        }
+        match (options & KEEP != 0, options & HTTP10 != 0) {
+            (false, _) => head.header("Connection", b"close"),
+            (true, true) => head.header("Connection", b"keep-alive"),
+            (true, false) => head,
+        }
+    }
+
+    /// A whole response with a body that the server wrote.
+    pub(super) fn respond(&mut self, slot: u32, status: u16, content_type: &str, body: &[u8]) {
+        let no_body = self.conns.get(slot).wants(HEAD);
+        let head = self
+            .head(slot, status)
+            .header("Content-Type", content_type.as_bytes());
+        if no_body {
+            head.number("Content-Length", body.len() as u64).end();
+        } else {
+            head.content(body);
+        }
+    }
+
+    /// A status with its reason in one line.
+    pub(super) fn respond_reason(&mut self, slot: u32, status: u16, reason: &str) {
+        let no_body = self.conns.get(slot).wants(HEAD);
+        let retry_after_s = u64::from(self.retry_after_s(slot));
+        let mut head = self
+            .head(slot, status)
+            .header("Content-Type", b"text/plain; charset=utf-8");
+        if status == 401 {
+            head = head.header("WWW-Authenticate", b"Bearer realm=\"crore\"");
+        }
+        if matches!(status, 429 | 503) {
+            head = head.number("Retry-After", retry_after_s);
+        }
+        if status == 426 {
+            // RFC 9110 section 15.5.22 and RFC 6455 section 4.4.
+            head = head
+                .header("Upgrade", b"websocket")
+                .header("Sec-WebSocket-Version", b"13");
+        }
+        let head = head.number("Content-Length", reason.len() as u64 + 1);
+        head.end();
+        if !no_body {
+            self.reply.extend_from_slice(reason.as_bytes());
+            self.reply.push(b'\n');
+        }
+    }
+
+    /// The topic's info, field for field Nchan's.
+    pub(super) fn respond_info(&mut self, slot: u32, status: u16, info: &Info) {
+        let mut id = Vec::with_capacity(32);
+        position::write(
+            &mut id,
+            Position {
+                epoch: info.epoch,
+                offset: info.offset,
+            },
+        );
+        let as_json = self.conns.get(slot).wants(JSON);
+        let mut body = Vec::with_capacity(160);
+        let number = |body: &mut Vec<u8>, value: Option<u32>| match value {
+            Some(value) => position::write_decimal(body, u64::from(value)),
+            None => body.extend_from_slice(b"-1"),
+        };
+        let fields: [(&[u8], &[u8], Option<u32>); 3] = if as_json {
+            [
+                (b"{\"messages\": ", b"", Some(info.messages)),
+                (b", \"requested\": ", b"", info.requested_s),
+                (b", \"subscribers\": ", b"", Some(info.subscribers)),
+            ]
+        } else {
+            [
+                (b"queued messages: ", b"\r\n", Some(info.messages)),
+                (b"last requested: ", b" sec. ago\r\n", info.requested_s),
+                (b"active subscribers: ", b"\r\n", Some(info.subscribers)),
+            ]
+        };
+        for (name, end, value) in fields {
+            body.extend_from_slice(name);
+            number(&mut body, value);
+            body.extend_from_slice(end);
+        }
+        if as_json {
+            body.extend_from_slice(b", \"last_message_id\": ");
+            json::write_string(&mut body, &id);
+            body.extend_from_slice(b"}\n");
+        } else {
+            body.extend_from_slice(b"last message id: ");
+            body.extend_from_slice(&id);
+            // Nchan's clients take all of the last line for the id, so that no CR may stand there.
+            body.push(b'\n');
+        }
+        let content_type = if as_json {
+            "application/json"
+        } else {
+            // Without a charset, as Nchan's clients compare it.
+            "text/plain"
+        };
+        self.respond(slot, status, content_type, &body);
+    }
+
+    /// Sends the bytes in `self.reply`.
+    pub(super) fn send_reply<I: Io>(&mut self, slot: u32, io: &mut I) {
+        if self.reply.is_empty() {
+            return;
+        }
+        let reply = core::mem::take(&mut self.reply);
+        self.put(slot, &reply, io);
+        self.reply = reply;
+        self.reply.clear();
+        if self.reply.capacity() > 1 << 16 {
+            self.reply = Vec::new();
+        }
+    }
+
+    /// The request is answered: ready for the next one, or the end.
+    pub(super) fn request_done<I: Io>(&mut self, slot: u32, io: &mut I) {
+        let keep_alive_s = self.world.settings.timeouts.keep_alive_s;
+        let now_s = self.now.s;
+        self.passes.remove(slot);
+        let row = self.conns.get_mut(slot);
+        row.request = row.request.wrapping_add(1);
+        row.state = State::Http;
+        row.flags |= SERVED;
+        if row.wants(KEEP) && !row.is(CLOSING) {
+            row.deadline_s = now_s + keep_alive_s;
+            return;
+        }
+        self.send_reply(slot, io);
+        self.shut(slot, io);
+    }
+
+    /// Answers a request that waited, and lets the pipelined ones behind it go on.
+    pub(crate) fn answer_waiting<I: Io>(&mut self, slot: u32, io: &mut I) {
+        self.send_reply(slot, io);
+        self.request_done(slot, io);
+        if self.conns.get(slot).state == State::Http {
+            self.resumed.push_back(self.id_of(slot));
+        }
+    }
+
+    /// Answers a request that waited with a status.
+    pub(crate) fn answer_status<I: Io>(
+        &mut self,
+        slot: u32,
+        status: u16,
+        reason: &str,
+        io: &mut I,
+    ) {
+        self.unsubscribe(slot);
+        self.respond_reason(slot, status, reason);
+        self.answer_waiting(slot, io);
+    }
+
+    /// Whether the request to be answered is a HEAD: its answer then has no body. A waiting request is marked in its row; a
+    /// partly received one shows it in its first bytes.
+    fn is_head(&self, slot: u32) -> bool {
+        let row = self.conns.get(slot);
+        match row.state {
+            State::Waiting | State::Poll => row.wants(HEAD),
+            _ if row.spill == NONE => false,
+            _ => match self.spills.get(row.spill) {
+                Spill::Http(it) => it.data.starts_with(b"HEAD "),
+                _ => false,
+            },
+        }
+    }
+
+    /// Refuses bytes that cannot be a request, and closes.
+    pub(crate) fn refuse<I: Io>(&mut self, slot: u32, status: u16, reason: &str, io: &mut I) {
+        self.because(Reason::Refused);
+        let is_head = self.is_head(slot);
+        self.drop_spill(slot);
+        // `options` says what the connection subscribes to, so it is changed after this.
+        self.unsubscribe(slot);
+        self.conns.get_mut(slot).options = if is_head { HEAD } else { 0 };
+        self.respond_reason(slot, status, reason);
+        self.send_reply(slot, io);
+        self.shut(slot, io);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use alloc::sync::Arc;
+
+    use super::*;
+    use crate::base::ids::{ConnId, Link, ShardId};
+    use crate::conn::io::Close;
+    use crate::mail::Mail;
+    use crate::shard::Shard;
+    use crate::{Input, Now, World, admission, rules, settings};
+
+    #[derive(Default)]
+    struct Sent(Vec<u8>);
+
+    impl Io for Sent {
+        fn open(&mut self, _: Link, _: ConnId) {}
+        fn send(&mut self, _: Link, parts: &[crate::Part<'_>]) -> usize {
+            let before = self.0.len();
+            self.0.extend(parts.iter().flat_map(AsRef::as_ref));
+            self.0.len() - before
+        }
+        fn interest(&mut self, _: Link, _: ConnId, _: bool, _: bool) {}
+        fn close(&mut self, _: Link, _: Close) {}
+        fn post(&mut self, _: ShardId, _: Mail) {}
+    }
+
+    #[test]
+    fn who_waits_for_the_answer_to_a_head_is_refused_without_a_body() {
+        let settings = settings::Settings::default();
+        let world = World {
+            rules: rules::Rules::new(&settings.rules),
+            admission: admission::Admission::new(&settings, 9),
+            settings,
+            shards: 2,
+            homes: 2,
+            epoch: 7,
+            seed: 42,
+        };
+        let now = Now { s: 1, unix_s: 9 };
+        let mut io = Sent::default();
+        let mut shard = Shard::new(0, Arc::new(world), now);
+        shard.handle(
+            Input::Accepted(Link(5), [127, 0, 0, 1].into()),
+            now,
+            &mut io,
+        );
+        // The home of some topic is the other shard, whose answer does not come; a POST is pipelined behind.
+        let conn = shard.front.id_of(0);
+        let mut tried = 0;
+        while shard.front.conns.get(0).state != State::Waiting {
+            assert!(tried < 64, "no topic has its home elsewhere");
+            let request = alloc::format!("HEAD /pub/t{tried} HTTP/1.1\r\nHost: localhost\r\n\r\n");
+            shard.handle(
+                Input::Received(conn, &mut request.into_bytes()),
+                now,
+                &mut io,
+            );
+            tried += 1;
+        }
+        shard.handle(
+            Input::Received(conn, &mut b"POST /pub/".to_vec()),
+            now,
+            &mut io,
+        );
+        io.0.clear();
+        shard.front.refuse(0, 503, "no room", &mut io);
+        let text = alloc::string::String::from_utf8(io.0).expect("text");
+        assert!(
+            text.starts_with("HTTP/1.1 503 ") && text.ends_with("\r\n\r\n"),
+            "{text}"
+        );
+    }
+}

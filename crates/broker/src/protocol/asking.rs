@@ -1,0 +1,140 @@
+//! The requests of connections to homes, and the short way when the home is on this shard.
+
+use crate::base::ids::ShardId;
+use crate::home::Publish;
+use crate::mail::{Answer, Ask, Attach, Outcome, ReplyTo, Span, Verb};
+use crate::protocol::front::Front;
+
+/// A follower's request to a home.
+#[derive(Clone, Copy)]
+pub(crate) enum Following<'a> {
+    /// To begin with this filter.
+    Begin(&'a [u8]),
+    /// The next page.
+    On,
+    /// No more.
+    End,
+}
+
+impl Front {
+    /// Publishes; the outcome comes at once when the home is here, else as a tell.
+    pub(crate) fn publish(
+        &mut self,
+        to: ShardId,
+        message: &Publish<'_>,
+        answer: Answer,
+    ) -> Option<Outcome> {
+        self.stats.published += 1;
+        self.stats.published_bytes += message.data.len() as u64;
+        if to == self.lanes.me {
+            let home = self.home.as_mut().expect("a home has one");
+            let world = &self.world;
+            return Some(home.publish_once(
+                message,
+                &world.settings,
+                &world.rules,
+                &self.matching,
+                self.now,
+                &mut self.lanes,
+            ));
+        }
+        self.work.steps.add(1);
+        self.work.steps.add_bytes(message.data.len());
+        self.ask(to, |bytes| Ask::Publish {
+            hash: message.hash,
+            name: Span::of(bytes, message.name),
+            data: Span::of(bytes, message.data),
+            content_type: Span::of(bytes, message.content_type),
+            event: Span::of(bytes, message.event),
+            key: Span::of(bytes, message.key),
+            attributes: Span::of(bytes, message.attributes),
+            qos: message.qos,
+            retain: message.retain,
+            ttl_s: message.ttl_s,
+            binary: message.binary,
+            retry: (message.retry).map(|retry| (Span::of(bytes, retry.key), retry.publisher)),
+            answer,
+            client: message.client,
+        });
+        None
+    }
+
+    /// Creates, describes or deletes; the outcome comes as with [`Front::publish`].
+    pub(crate) fn topic_verb(&mut self, verb: Verb, name: &[u8], to: ReplyTo) -> Option<Outcome> {
+        let (hash, home) = self.place_of(name);
+        let client = self.conns.get(to.slot).client;
+        if home != self.lanes.me {
+            self.ask(home, |bytes| Ask::Topic {
+                verb,
+                hash,
+                name: Span::of(bytes, name),
+                to,
+                client,
+            });
+            return None;
+        }
+        let here = self.home.as_mut().expect("a home has one");
+        let (rules, now) = (&self.world.rules, self.now);
+        Some(here.verb(verb, hash, name, client, rules, now, &mut self.lanes))
+    }
+
+    /// Asks the topic's home for messages from the log and a place among its subscribers.
+    pub(crate) fn attach(&mut self, attach: Attach) {
+        let name = self.topics.name(attach.topic);
+        let (_, home) = self.place_of(name);
+        if home == self.lanes.me {
+            let here = self.home.as_mut().expect("a home has one");
+            here.attach(
+                home,
+                &attach,
+                name,
+                &self.world.rules,
+                self.now,
+                &mut self.lanes,
+            );
+            return;
+        }
+        let lane = &mut self.lanes.to[home as usize];
+        let span = Span::of(&mut lane.bytes, name);
+        lane.asks.push(Ask::Attach(attach, span));
+    }
+
+    /// Gives a counted subscription back.
+    pub(crate) fn leave(&mut self, topic: u32) {
+        let (_, home) = self.place_of(self.topics.name(topic));
+        let row = self.topics.get(topic);
+        let (hash, serial) = (row.hash, row.serial);
+        if home == self.lanes.me {
+            self.home
+                .as_mut()
+                .expect("a home has one")
+                .leave(home, hash, topic, serial, self.now);
+        } else {
+            self.ask(home, |_| Ask::Leave {
+                hash,
+                topic,
+                serial,
+            });
+        }
+    }
+
+    /// Passes a follower's request to a home.
+    pub(crate) fn ask_interest(&mut self, at: ShardId, to: ReplyTo, what: Following<'_>) {
+        if at == self.lanes.me {
+            let home = self.home.as_mut().expect("a home has one");
+            return match what {
+                Following::Begin(filter) => home.follow(at, to, filter),
+                Following::On => home.follow_on(at, to),
+                Following::End => home.unfollow(at, to),
+            };
+        }
+        self.ask(at, |bytes| match what {
+            Following::Begin(filter) => Ask::Follow {
+                to,
+                filter: Span::of(bytes, filter),
+            },
+            Following::On => Ask::FollowOn(to),
+            Following::End => Ask::Unfollow(to),
+        });
+    }
+}

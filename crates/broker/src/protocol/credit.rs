@@ -1,0 +1,126 @@
+//! Publishers that wait for credit: a home has more of our publishes than it has dealt with, or the carriers of
+//! this shard's home are behind.
+//!
+//! A connection that has just published is not read any more. Bytes that were read already (requests pipelined behind the
+//! publish, the first request of a new connection, frames) are held as received, up to the limit for all spills together,
+//! and carried out when there is credit again.
+//!
+//! Invariant: without credit no publish begins, and no batch goes on that ran out of its turn. So at most the credit plus one
+//! publish, or one turn's part of a batch, is under way from one shard to another.
+
+use crate::base::ids::ConnId;
+use crate::base::planted::{self, Fault};
+use crate::conn::io::Io;
+use crate::conn::{EOF, PAUSED, State};
+use crate::protocol::front::Front;
+use crate::protocol::side::Spill;
+use crate::store::slab::NONE;
+
+/// A waiting connection may use one part in so many of a turn's steps: so that many go on in each turn, however much one of
+/// them has sent.
+const SHARES: u64 = 8;
+
+impl Front {
+    /// Whether publishers must wait: the credit at a home is used up, or our carriers are behind.
+    pub(crate) fn must_stall(&mut self) -> bool {
+        if planted::is(Fault::NoCredit) {
+            return false;
+        }
+        let limit = self.world.settings.limits.publish_credit_bytes;
+        self.lanes
+            .to
+            .iter()
+            .any(|lane| lane.under_way_bytes + lane.bytes.len() > limit)
+            || self.lanes.is_pressed()
+    }
+
+    /// Stops reading a publisher until there is credit again.
+    pub(crate) fn stall_if_needed<I: Io>(&mut self, slot: u32, io: &mut I) {
+        if self.must_stall() && !self.conns.get(slot).is(PAUSED) {
+            self.stall(slot, io);
+        }
+    }
+
+    /// Stops reading a publisher, whose bytes may be held, until there is credit again.
+    pub(super) fn stall<I: Io>(&mut self, slot: u32, io: &mut I) {
+        let conn = self.id_of(slot);
+        let paused = self.conns.get(slot).is(PAUSED);
+        if paused && self.stalled.contains(&conn) {
+            return;
+        }
+        self.stats.credit_waits += 1;
+        self.stalled.push(conn);
+        if !paused {
+            self.conns.get_mut(slot).flags |= PAUSED;
+            self.update_interest(slot, io);
+        }
+    }
+
+    /// Whether bytes of this connection are held until there is credit.
+    pub(super) fn is_held(&self, slot: u32) -> bool {
+        let row = self.conns.get(slot);
+        let spill = row.spill;
+        row.state == State::Mqtt
+            || self.has_batch(slot)
+            || spill != NONE
+                && match self.spills.get(spill) {
+                    Spill::Http(spill) => spill.held,
+                    Spill::Frames(..) | Spill::Mqtt(..) => true,
+                    Spill::WebSocket(..) => false,
+                }
+    }
+
+    /// There is credit again: carries out the held bytes first.
+    pub(crate) fn release_stalled<I: Io>(&mut self, io: &mut I) {
+        for conn in core::mem::take(&mut self.stalled) {
+            self.work.steps.add(1);
+            if !self.is_current(conn) {
+                continue;
+            }
+            if self.is_held(conn.slot) {
+                self.resumed.push_back(conn);
+            } else {
+                self.read_again(conn, io);
+            }
+        }
+    }
+
+    /// Reads a connection again, unless it waits for credit or has closed its side.
+    pub(super) fn read_again<I: Io>(&mut self, conn: ConnId, io: &mut I) {
+        let row = self.conns.get(conn.slot);
+        if row.is(PAUSED) && !row.is(EOF) && !self.stalled.contains(&conn) {
+            self.conns.get_mut(conn.slot).flags &= !PAUSED;
+            self.update_interest(conn.slot, io);
+        }
+    }
+
+    /// Lets the connection that has waited longest among those that may go on do so, for a share of the rest of the turn; says
+    /// whether there was one.
+    pub(crate) fn resume_one<I: Io>(&mut self, io: &mut I) -> bool {
+        let Some(conn) = self.resumed.pop_front() else {
+            return false;
+        };
+        self.work.steps.add(1);
+        if self.is_current(conn) {
+            let share = u64::from(self.pace.steps_per_turn) / SHARES;
+            // At least one step, even where the budget is spent.
+            let steps = self.steps();
+            self.work.quantum = self.work.until.min(steps + share).max(steps + 1);
+            self.resume(conn, io);
+            self.work.quantum = self.work.until;
+        }
+        true
+    }
+
+    /// The turn has done its share: the bytes already read of this connection are held, and it is not read again before its
+    /// next turn.
+    pub(super) fn pause<I: Io>(&mut self, slot: u32, io: &mut I) {
+        let conn = self.id_of(slot);
+        self.resumed.push_back(conn);
+        let row = self.conns.get_mut(slot);
+        if !row.is(PAUSED) {
+            row.flags |= PAUSED;
+            self.update_interest(slot, io);
+        }
+    }
+}

@@ -1,0 +1,78 @@
+//! Handles connections whose deadline has passed, and sends heartbeats to those that were silent for too long. The
+//! sweep that finds them is the shard's (`shard/tick.rs`): no timers, no links in the rows.
+
+use crore_wire::websocket::frame::{self, Opcode};
+
+use crate::budget::stats::Reason;
+use crate::conn::io::{Close, Io};
+use crate::conn::{HTTP10, PING, PINGS, SERVED, State};
+use crate::protocol::encode::chunk;
+use crate::protocol::front::Front;
+use crate::store::slab::NONE;
+
+impl Front {
+    /// The connection's deadline has passed.
+    pub(crate) fn deadline<I: Io>(&mut self, slot: u32, io: &mut I) {
+        let row = self.conns.get(slot);
+        if row.outbox != NONE {
+            // The client reads nothing: its outbox would only hold memory.
+            self.because(Reason::Slow);
+            self.reset(slot, io);
+            return;
+        }
+        match row.state {
+            State::Http if row.spill == NONE && row.is(SERVED) => return self.shut(slot, io),
+            State::Poll => return self.end_poll(slot, io),
+            State::Waiting | State::Sse => return self.conns.get_mut(slot).deadline_s = 0,
+            _ => self.because(Reason::Timeout),
+        }
+        match self.conns.get(slot).state {
+            State::Http | State::WebSocket => self.end_slow(slot, io),
+            State::Mqtt => self.mqtt_deadline(slot, io),
+            State::Proxy | State::Draining => self.drop_conn(slot, Close::Now, io),
+            State::Poll | State::Waiting | State::Sse => unreachable!("they do not end"),
+        }
+    }
+
+    /// Sends a heartbeat, if nothing was sent for too long.
+    pub(crate) fn heartbeat<I: Io>(&mut self, slot: u32, io: &mut I) {
+        let heartbeat = &self.world.settings.heartbeat;
+        let row = self.conns.get_mut(slot);
+        if heartbeat.interval_s == 0 {
+            return;
+        }
+        // A multiplicative hash of the slot and the last second spreads connections that were opened together.
+        let spread = (slot ^ row.sent_s.rotate_left(16)).wrapping_mul(0x9E37_79B9) >> 16;
+        let jitter_s = heartbeat.interval_s * heartbeat.jitter_percent / 100;
+        let early_s = if jitter_s == 0 {
+            0
+        } else {
+            spread % (jitter_s + 1)
+        };
+        if self.now.s - row.sent_s < heartbeat.interval_s - early_s {
+            return;
+        }
+        self.reply.clear();
+        match row.state {
+            State::WebSocket => {
+                if row.options & PINGS == 2 * PING {
+                    if self.is_held(slot) {
+                        // The pong may be behind the held bytes.
+                        return;
+                    }
+                    self.because(Reason::Timeout);
+                    self.drop_conn(slot, Close::Reset, io);
+                    return;
+                }
+                row.options += PING;
+                frame::write_frame(&mut self.reply, Opcode::Ping, b"");
+            }
+            _ if row.wants(HTTP10) => self.reply.extend_from_slice(b":\n\n"),
+            _ => chunk(&mut self.reply, b":\n\n"),
+        }
+        let bytes = core::mem::take(&mut self.reply);
+        self.put(slot, &bytes, io);
+        self.reply = bytes;
+        self.reply.clear();
+    }
+}

@@ -1,0 +1,335 @@
+//! How a message looks on each transport. An encoding is made once for each kind and shard,
+//! however many connections receive it; the plain WebSocket frame comes ready from the home. The data of a large message is
+//! never copied: it is referred to, or converted once into the form that a transport needs.
+
+use alloc::boxed::Box;
+use alloc::vec::Vec;
+
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD;
+use crore_wire::websocket::frame::{self, Opcode};
+use crore_wire::{json, sse};
+
+use crate::conn::{DEFLATE, ENVELOPE, FRAMED, HTTP10, META, Row, State, V5};
+use crate::mail::{Frames, Record};
+use crate::protocol::mqtt;
+use crate::store::rope::{Mark, Rope};
+use crate::store::shared::{Form, Forms};
+
+/// How a connection gets its messages.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Encoding {
+    /// The home's frame.
+    Frame,
+    /// The home's compressed frame.
+    Packed,
+    /// `ws+meta.nchan`.
+    Meta,
+    /// JSON objects in text frames.
+    FrameEnvelope,
+    /// Events in chunks.
+    Events,
+    /// Events in a body that ends with the connection (HTTP/1.0).
+    EventsToEnd,
+    /// JSON objects as events, in chunks.
+    EventsEnvelope,
+    /// JSON objects as events, to the end.
+    EventsEnvelopeToEnd,
+    /// MQTT 3.1.1, QoS 0.
+    Packet,
+    /// MQTT 5.0, QoS 0.
+    Packet5,
+    /// MQTT 3.1.1, QoS 0, in binary frames.
+    FramedPacket,
+    /// MQTT 5.0, QoS 0, in binary frames.
+    FramedPacket5,
+}
+
+impl Encoding {
+    /// The number of encodings.
+    pub const COUNT: usize = 12;
+
+    /// The encoding that a connection asked for.
+    #[inline]
+    pub fn of(row: &Row) -> Encoding {
+        if row.state == State::Mqtt {
+            return match (row.wants(V5), row.wants(FRAMED)) {
+                (false, false) => Encoding::Packet,
+                (true, false) => Encoding::Packet5,
+                (false, true) => Encoding::FramedPacket,
+                (true, true) => Encoding::FramedPacket5,
+            };
+        }
+        let envelope = row.wants(ENVELOPE);
+        if row.state == State::Sse || row.wants(crate::conn::EVENTS) {
+            return match (envelope, row.wants(HTTP10)) {
+                (false, false) => Encoding::Events,
+                (false, true) => Encoding::EventsToEnd,
+                (true, false) => Encoding::EventsEnvelope,
+                (true, true) => Encoding::EventsEnvelopeToEnd,
+            };
+        }
+        if row.options & (META | ENVELOPE | DEFLATE) == 0 {
+            return Encoding::Frame;
+        }
+        if row.wants(META) {
+            Encoding::Meta
+        } else if envelope {
+            Encoding::FrameEnvelope
+        } else {
+            Encoding::Packed
+        }
+    }
+
+    /// Whether the message names its topic.
+    #[inline]
+    pub fn names_topic(self) -> bool {
+        !matches!(
+            self,
+            Encoding::Frame | Encoding::Packed | Encoding::Events | Encoding::EventsToEnd
+        )
+    }
+}
+
+/// A message with its names.
+pub struct Message<'a> {
+    /// The topic, where [`Encoding::names_topic`] says so.
+    pub topic: &'a [u8],
+    /// The position.
+    pub id: &'a [u8],
+    /// Its bytes.
+    pub frames: &'a Frames,
+    /// Where the bytes are.
+    pub record: &'a Record,
+    /// Unix seconds, from which the rest of its life is computed.
+    pub now_s: u32,
+}
+
+impl Message<'_> {
+    /// Appends the message.
+    pub fn encode(&self, encoding: Encoding, forms: &mut Forms, out: &mut Rope) {
+        let (frames, record) = (self.frames, self.record);
+        let start = out.mark();
+        match encoding {
+            Encoding::Frame => match frames.large(record) {
+                Some(frame) => out.share(frame.clone()),
+                None => out.own.extend_from_slice(frames.frame(record)),
+            },
+            Encoding::Packed => match frames.large_packed(record) {
+                Some(frame) => out.share(frame.clone()),
+                None => out.own.extend_from_slice(frames.packed(record)),
+            },
+            Encoding::Meta => {
+                meta_line(&mut out.own, b"id", self.id);
+                meta_line(&mut out.own, b"topic", self.topic);
+                if !frames.content_type(record).is_empty() {
+                    meta_line(&mut out.own, b"content-type", frames.content_type(record));
+                }
+                if !frames.key(record).is_empty() {
+                    meta_line(&mut out.own, b"key", frames.key(record));
+                }
+                out.own.push(b'\n');
+                self.data(out);
+                let opcode = match record.binary {
+                    true => Opcode::Binary,
+                    false => Opcode::Text,
+                };
+                frame_rope(out, start, opcode);
+            }
+            Encoding::FrameEnvelope => {
+                self.envelope(forms, out);
+                frame_rope(out, start, Opcode::Text);
+            }
+            Encoding::Packet | Encoding::Packet5 => {
+                mqtt::encode_plain(self, encoding == Encoding::Packet5, out);
+            }
+            Encoding::FramedPacket | Encoding::FramedPacket5 => {
+                mqtt::encode_plain(self, encoding == Encoding::FramedPacket5, out);
+                frame_rope(out, start, Opcode::Binary);
+            }
+            Encoding::Events | Encoding::EventsToEnd => {
+                self.event_fields(out);
+                self.event_data(forms, out);
+                if encoding == Encoding::Events {
+                    chunk_rope(out, start);
+                }
+            }
+            Encoding::EventsEnvelope | Encoding::EventsEnvelopeToEnd => {
+                // JSON has no line ends: it is a single line of data.
+                self.event_fields(out);
+                out.own.extend_from_slice(b"data: ");
+                self.envelope(forms, out);
+                out.own.extend_from_slice(b"\n\n");
+                if encoding == Encoding::EventsEnvelope {
+                    chunk_rope(out, start);
+                }
+            }
+        }
+    }
+
+    /// Appends the data unchanged.
+    pub fn data(&self, out: &mut Rope) {
+        match self.frames.large_data(self.record) {
+            Some(data) => out.share(data),
+            None => out.own.extend_from_slice(self.frames.data(self.record)),
+        }
+    }
+
+    fn event_fields(&self, out: &mut Rope) {
+        let event = self.frames.event(self.record);
+        let event = (!event.is_empty()).then_some(event);
+        sse::write_fields(&mut out.own, Some(self.id), event);
+    }
+
+    fn event_data(&self, forms: &mut Forms, out: &mut Rope) {
+        let data = self.frames.data(self.record);
+        let base64 = self.record.binary && core::str::from_utf8(data).is_err();
+        let lines = |data: &[u8], out: &mut Vec<u8>| match base64 {
+            true => sse::write_data(out, STANDARD.encode(data).as_bytes()),
+            false => sse::write_data(out, data),
+        };
+        let Some(large) = self.frames.large_data(self.record) else {
+            return lines(data, &mut out.own);
+        };
+        let form = match base64 {
+            true => Form::EventBase64,
+            false => Form::Event,
+        };
+        out.share_all(forms.get(&large, form, |data| made(|out| lines(data, out))));
+    }
+
+    /// Appends the message as a JSON object.
+    pub fn envelope(&self, forms: &mut Forms, out: &mut Rope) {
+        let (frames, record) = (self.frames, self.record);
+        let own = &mut out.own;
+        own.extend_from_slice(b"{\"topic\":");
+        json::write_string(own, self.topic);
+        own.extend_from_slice(b",\"id\":");
+        json::write_string(own, self.id);
+        for (name, value) in [
+            (&b",\"content_type\":"[..], frames.content_type(record)),
+            (b",\"event\":", frames.event(record)),
+            (b",\"key\":", frames.key(record)),
+        ] {
+            if !value.is_empty() && core::str::from_utf8(value).is_ok() {
+                own.extend_from_slice(name);
+                json::write_string(own, value);
+            }
+        }
+        let (name, form): (&[u8], Form) = match record.binary {
+            true => (b",\"data_base64\":", Form::JsonBase64),
+            false => (b",\"data\":", Form::Json),
+        };
+        let write = |out: &mut Vec<u8>, data: &[u8]| match record.binary {
+            true => json::write_base64(out, data),
+            false => json::write_string(out, data),
+        };
+        own.extend_from_slice(name);
+        match frames.large_data(record) {
+            None => write(own, frames.data(record)),
+            Some(large) => {
+                let form = forms.get(&large, form, |data| made(|out| write(out, data)));
+                out.share_all(form);
+            }
+        }
+        out.own.push(b'}');
+    }
+}
+
+/// The bytes that `write` writes, without spare capacity.
+fn made(write: impl FnOnce(&mut Vec<u8>)) -> Box<[u8]> {
+    let mut out = Vec::new();
+    write(&mut out);
+    out.into_boxed_slice()
+}
+
+/// Appends `name: value` and a line end.
+pub fn meta_line(out: &mut Vec<u8>, name: &[u8], value: &[u8]) {
+    for part in [name, b": ", value, b"\n"] {
+        out.extend_from_slice(part);
+    }
+}
+
+/// Appends one chunk (RFC 9112 section 7.1).
+pub fn chunk(out: &mut Vec<u8>, data: &[u8]) {
+    crate::base::position::write_hex(out, data.len() as u32);
+    for part in [b"\r\n", data, b"\r\n"] {
+        out.extend_from_slice(part);
+    }
+}
+
+/// Turns the bytes behind `start` into one chunk, in place: their length is known only now.
+fn chunk_rope(out: &mut Rope, start: Mark) {
+    let bytes = out.len_from(start) as u32;
+    out.prepend_with(start, |own| {
+        crate::base::position::write_hex(own, bytes);
+        own.extend_from_slice(b"\r\n");
+    });
+    out.own.extend_from_slice(b"\r\n");
+}
+
+/// Turns the bytes behind `start` into one frame, in place.
+pub(crate) fn frame_rope(out: &mut Rope, start: Mark, opcode: Opcode) {
+    let (header, len) = frame::header(opcode, false, out.len_from(start));
+    out.prepend(start, &header[..len]);
+}
+
+/// Turns the bytes behind `start` into one frame, in place.
+pub(crate) fn frame_from(out: &mut Vec<u8>, start: usize, opcode: Opcode) {
+    let (header, len) = frame::header(opcode, false, out.len() - start);
+    out.extend_from_slice(&header[..len]);
+    out[start..].rotate_right(len);
+}
+
+/// One encoding of the messages of a run, made when it is asked for.
+#[derive(Default)]
+pub struct Encoded {
+    rope: Rope,
+    ends: Vec<usize>,
+}
+
+impl Encoded {
+    /// Forgets the messages.
+    pub fn clear(&mut self) {
+        self.rope.clear();
+        self.ends.clear();
+    }
+
+    /// Whether nothing was encoded yet.
+    pub fn is_empty(&self) -> bool {
+        self.ends.is_empty()
+    }
+
+    /// Whether a large message is among them.
+    pub fn is_shared(&self) -> bool {
+        self.rope.is_shared()
+    }
+
+    /// Adds a message.
+    pub fn push(&mut self, message: &Message<'_>, encoding: Encoding, forms: &mut Forms) {
+        message.encode(encoding, forms, &mut self.rope);
+        self.ends.push(self.rope.len());
+    }
+
+    /// The messages with these numbers, which lie side by side: only where none is large.
+    pub fn span(&self, messages: core::ops::Range<usize>) -> &[u8] {
+        &self.rope.own[self.start(messages.start)..self.start(messages.end)]
+    }
+
+    /// Adds one message to a rope.
+    pub fn append(&self, message: usize, out: &mut Rope) {
+        out.append(&self.rope, self.start(message), self.start(message + 1));
+    }
+
+    /// Bytes of one message.
+    pub fn len(&self, message: usize) -> usize {
+        self.start(message + 1) - self.start(message)
+    }
+
+    fn start(&self, message: usize) -> usize {
+        match message {
+            0 => 0,
+            n => self.ends[n - 1],
+        }
+    }
+}

@@ -1,0 +1,227 @@
+//! How connections end, and the count of why.
+//!
+//! Invariants: each end is counted once, when it begins: a connection with `CLOSING` was counted. After its last bytes a
+//! connection is sent nothing, also while they wait for the socket: it is `Draining` from then on, gets no answer and no
+//! message, and [`Front::put`] sends nothing to it. So nothing follows a Close frame (RFC 6455 section 5.5.1).
+//!
+//! Where rows contradict each other, which is a fault of the server, their connection ends and is counted as
+//! [`Reason::Broken`]. A contradiction that would endanger other clients' bytes still asserts.
+
+use crate::base::ids::ConnId;
+use crate::budget::account::Part;
+use crate::budget::stats::Reason;
+use crate::conn::io::{Close, Io};
+use crate::conn::{CLOSING, EOF, PAUSED, State, TURNED_AWAY};
+use crate::protocol::front::Front;
+use crate::store::slab::NONE;
+
+impl Front {
+    /// Our last bytes are written, or wait for the socket: ends the subscription and lets the peer close.
+    pub(crate) fn shut<I: Io>(&mut self, slot: u32, io: &mut I) {
+        self.unsubscribe(slot);
+        self.count_end(slot, Reason::Done);
+        let row = self.conns.get_mut(slot);
+        row.flags |= CLOSING;
+        row.state = State::Draining;
+        if row.outbox != NONE {
+            return;
+        }
+        if row.is(EOF) {
+            self.drop_conn(slot, Close::Now, io);
+            return;
+        }
+        row.flags &= !PAUSED;
+        row.place = 0;
+        row.deadline_s = self.now.s + self.world.settings.timeouts.drain_s;
+        io.close(row.link, Close::Drain);
+        self.update_interest(slot, io);
+    }
+
+    /// Discards bytes that come after our last ones. A client that still sends the body of a refused request would get a reset if
+    /// they were not read, and might never see the answer. No more are discarded than a body may have.
+    pub(crate) fn throw_away<I: Io>(&mut self, slot: u32, bytes: usize, io: &mut I) {
+        let limits = &self.world.settings.limits;
+        let most = limits.message_bytes.max(limits.batch_bytes) + limits.head_bytes;
+        let row = self.conns.get_mut(slot);
+        row.place = row
+            .place
+            .saturating_add(u32::try_from(bytes).unwrap_or(u32::MAX));
+        if row.place as usize > most {
+            self.drop_conn(slot, Close::Now, io);
+        }
+    }
+
+    /// Notes why the connection at hand is about to end, if no reason was noted before.
+    pub(crate) fn because(&mut self, reason: Reason) {
+        self.why.get_or_insert(reason);
+    }
+
+    /// Counts the end of a connection, once: one that is closing was counted when that began.
+    fn count_end(&mut self, slot: u32, otherwise: Reason) {
+        let row = self.conns.get(slot);
+        let reason = match self.why.take() {
+            _ if row.is(TURNED_AWAY) => Reason::Full,
+            Some(reason) => reason,
+            None => otherwise,
+        };
+        if !row.is(CLOSING) {
+            self.stats.closed[reason as usize] += 1;
+        }
+    }
+
+    /// Forgets the connection.
+    pub(crate) fn drop_conn<I: Io>(&mut self, slot: u32, how: Close, io: &mut I) {
+        self.unsubscribe(slot);
+        self.count_end(slot, Reason::Peer);
+        self.drop_spill(slot);
+        self.drop_partial(slot);
+        self.passes.remove(slot);
+        self.drop_outbox(slot);
+        self.drop_extra(slot);
+        self.set_relayed(slot, None);
+        let row = self.conns.remove(slot);
+        self.left(&row);
+        io.close(row.link, how);
+    }
+
+    /// Drops the side row of a connection.
+    pub(crate) fn drop_extra(&mut self, slot: u32) {
+        let row = self.conns.get_mut(slot);
+        let extra = core::mem::replace(&mut row.extra, NONE);
+        if extra != NONE {
+            let (charged_bytes, _) = self.extras.remove(extra).weigh();
+            self.purse.release(Part::Connections, charged_bytes);
+        }
+    }
+
+    /// Charges the bytes that a connection's side row holds.
+    pub(crate) fn weigh_extra(&mut self, slot: u32) {
+        let row = self.conns.get(slot);
+        let extra = row.extra;
+        if row.is_open() && extra != NONE {
+            let (before, now) = self.extras.get_mut(extra).weigh();
+            self.purse.change(Part::Connections, before, now);
+        }
+    }
+
+    /// The rows of this connection contradict each other: it ends with this input, and the process goes on. The code that finds
+    /// the contradiction calls this and returns without doing more.
+    pub(crate) fn broken(&mut self, slot: u32) {
+        self.reply.clear();
+        self.broken.push(self.id_of(slot));
+    }
+
+    /// Ends the connection that an input was about, if its rows were followed to a row that is not there, and all connections
+    /// marked by [`Front::broken`]. If the input was about no connection, the fault is only counted.
+    pub(crate) fn end_missed<I: Io>(&mut self, about: Option<ConnId>, io: &mut I) {
+        let missed = [
+            self.conns.was_missed(),
+            self.mqtts.was_missed(),
+            self.spills.was_missed(),
+            self.outboxes.was_missed(),
+            self.extras.was_missed(),
+            self.topics.was_missed(),
+        ];
+        if missed.contains(&true) {
+            match about.filter(|conn| self.is_current(*conn)) {
+                Some(conn) => self.broken.push(conn),
+                None => self.stats.closed[Reason::Broken as usize] += 1,
+            }
+        }
+        self.end_broken(io);
+    }
+
+    /// Ends the connections marked by [`Front::broken`].
+    pub(crate) fn end_broken<I: Io>(&mut self, io: &mut I) {
+        while let Some(conn) = self.broken.pop() {
+            if self.is_current(conn) {
+                self.reply.clear();
+                self.why = Some(Reason::Broken);
+                self.reset(conn.slot, io);
+            }
+        }
+    }
+
+    /// Ends a connection that cannot be served further.
+    pub(crate) fn reset<I: Io>(&mut self, slot: u32, io: &mut I) {
+        self.drop_conn(slot, Close::Reset, io);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use alloc::sync::Arc;
+
+    use super::*;
+    use crate::base::ids::ShardId;
+    use crate::base::ids::{ConnId, Link};
+    use crate::base::time::Now;
+    use crate::base::{rules, settings};
+    use crate::budget::admission;
+    use crate::budget::world::World;
+    use crate::conn::io::Input;
+    use crate::mail::Mail;
+    use crate::shard::Shard;
+
+    #[derive(Default)]
+    struct Closed(alloc::vec::Vec<(Link, Close)>);
+
+    impl Io for Closed {
+        fn open(&mut self, _: Link, _: ConnId) {}
+        fn send(&mut self, _: Link, parts: &[crate::Part<'_>]) -> usize {
+            parts.iter().map(|part| part.as_ref().len()).sum()
+        }
+        fn interest(&mut self, _: Link, _: ConnId, _: bool, _: bool) {}
+        fn close(&mut self, link: Link, how: Close) {
+            self.0.push((link, how));
+        }
+        fn post(&mut self, _: ShardId, _: Mail) {}
+    }
+
+    const NOW: Now = Now { s: 1, unix_s: 9 };
+
+    /// A shard with two connections.
+    fn begun(io: &mut Closed) -> Shard {
+        let settings = settings::Settings::default();
+        let world = World {
+            rules: rules::Rules::new(&settings.rules),
+            admission: admission::Admission::new(&settings, 9),
+            settings,
+            shards: 1,
+            homes: 1,
+            epoch: 7,
+            seed: 42,
+        };
+        let mut shard = Shard::new(0, Arc::new(world), NOW);
+        for link in [5, 6] {
+            let peer = [127, 0, 0, 1].into();
+            shard.handle(Input::Accepted(Link(link), peer), NOW, io);
+        }
+        shard
+    }
+
+    #[test]
+    fn what_is_known_of_who_is_behind_a_proxy_is_charged_until_the_connection_ends() {
+        let mut io = Closed::default();
+        let mut shard = begun(&mut io);
+        for last in [1, 2] {
+            shard.front.set_relayed(0, Some([10, 0, 0, last].into()));
+            let charged = shard.front.purse.part(Part::Connections);
+            assert!((21..64).contains(&charged), "{charged}");
+        }
+        shard.front.drop_conn(0, Close::Now, &mut io);
+        assert_eq!(shard.front.purse.part(Part::Connections), 0);
+    }
+
+    #[test]
+    fn of_whom_rows_contradict_each_other_ends_alone_and_is_counted() {
+        let mut io = Closed::default();
+        let mut shard = begun(&mut io);
+        shard.front.broken(0);
+        shard.front.broken(0);
+        shard.flush(NOW, &mut io);
+        assert_eq!(io.0, [(Link(5), Close::Reset)]);
+        assert_eq!(shard.stats().closed[Reason::Broken as usize], 1);
+        assert_eq!(shard.connections(), 1);
+    }
+}

@@ -1,0 +1,343 @@
+//! Reads requests: their heads, their credentials, their bodies.
+//!
+//! Invariants: a body is waited for only when its head was judged and the request would be carried out; a client refused before
+//! that gets no `100 Continue`, the answer says `Connection: close`, and the bytes that still come are discarded. So bytes that
+//! may be a body are never read as a request, and the answers do not depend on how the bytes were cut.
+
+use core::ops::Range;
+
+use crore_wire::http::head::{self, Body, Head, HeadError};
+use crore_wire::http::{prior, proxy};
+
+use super::judge::{Answered, is_batch};
+use crate::base::ids::ConnId;
+use crate::budget::stats::Reason;
+use crate::conn::io::{Close, Io};
+use crate::conn::{CLOSING, EOF, FILTERS, FRAMED, SERVED, State, TURNED_AWAY, UPGRADE};
+use crate::protocol::front::Front;
+use crate::protocol::progress::FULL;
+use crate::protocol::side::{HttpSpill, Spill};
+use crate::store::slab::NONE;
+
+/// The first byte of an MQTT connection, which no request begins with (MQTT 5.0 section 3.1.1).
+const MQTT_CONNECT: u8 = 0x10;
+
+/// The effect of a request on its connection.
+pub(super) enum Flow {
+    /// Answered in `reply`; the next request may follow.
+    Next,
+    /// The answer comes later, or the connection is no longer HTTP.
+    Wait,
+}
+
+/// The request was refused, and its connection closes.
+struct Refused;
+
+impl Front {
+    /// Bytes of a connection that speaks HTTP.
+    pub(crate) fn http_received<I: Io>(&mut self, slot: u32, input: &mut [u8], io: &mut I) {
+        let row = self.conns.get_mut(slot);
+        if row.spill == NONE {
+            if let Some((mut kept, rest)) = self.run(slot, input, HttpSpill::default(), io) {
+                if matches!(self.conns.get(slot).state, State::WebSocket | State::Mqtt) {
+                    // The bytes are not HTTP, or follow an upgrade that attached to nothing.
+                    return self.upgraded(slot, &mut input[rest], io);
+                }
+                kept.data = input[rest].to_vec();
+                self.keep(slot, kept, io);
+            }
+            return;
+        }
+        let Spill::Http(mut spill) = self.spills.remove(row.spill) else {
+            unreachable!("a connection without an upgrade has no frames")
+        };
+        row.spill = NONE;
+        spill.held = false;
+        self.receive_bytes -= spill.bytes();
+        spill.append(input, self.world.settings.limits.head_bytes);
+        let mut data = core::mem::take(&mut spill.data);
+        if let Some((mut kept, rest)) = self.run(slot, &mut data, spill, io) {
+            if matches!(self.conns.get(slot).state, State::WebSocket | State::Mqtt) {
+                return self.upgraded(slot, &mut data[rest], io);
+            }
+            kept.data = data;
+            kept.narrow(rest);
+            self.keep(slot, kept, io);
+        }
+    }
+
+    /// Bytes of a connection that no longer speaks HTTP.
+    fn upgraded<I: Io>(&mut self, slot: u32, bytes: &mut [u8], io: &mut I) {
+        let row = self.conns.get(slot);
+        if row.state == State::Mqtt && !row.wants(FRAMED) {
+            self.mqtt_received(slot, bytes, io);
+        } else {
+            self.frames_received(slot, bytes, io);
+        }
+    }
+
+    /// Goes on with pipelined requests after an answer.
+    pub(crate) fn resume<I: Io>(&mut self, conn: ConnId, io: &mut I) {
+        let row = self.conns.get(conn.slot);
+        if row.state == State::Waiting {
+            return match row.wants(FILTERS) {
+                true => self.catch_up_filters(conn.slot),
+                false => self.go_on_with_batch(conn.slot, io),
+            };
+        }
+        if row.state == State::Mqtt {
+            return self.mqtt_resume(conn.slot, io);
+        }
+        if matches!(row.state, State::Sse | State::WebSocket) {
+            if row.state == State::WebSocket {
+                self.read_again(conn, io);
+                self.frames_received(conn.slot, &mut [], io);
+            }
+            if self.is_current(conn) {
+                // A frame may have ended it.
+                let row = self.conns.get(conn.slot);
+                let streams = matches!(row.state, State::Sse | State::WebSocket);
+                if streams && row.outbox == NONE {
+                    self.catch_up(conn.slot);
+                }
+            }
+            return;
+        }
+        if row.state != State::Http || row.outbox != NONE {
+            return;
+        }
+        self.read_again(conn, io);
+        if self.conns.get(conn.slot).spill != NONE {
+            self.http_received(conn.slot, &mut [], io);
+        }
+        let at_end = self.is_current(conn) && {
+            let row = self.conns.get(conn.slot);
+            let idle = row.state == State::Http && row.outbox == NONE;
+            row.is(EOF) && idle && !self.is_held(conn.slot)
+        };
+        if at_end {
+            self.drop_conn(conn.slot, Close::Now, io);
+        }
+    }
+
+    /// Carries out all whole requests of `buf`; returns the range that is left, if the connection still exists.
+    fn run<I: Io>(
+        &mut self,
+        slot: u32,
+        buf: &mut [u8],
+        mut kept: HttpSpill,
+        io: &mut I,
+    ) -> Option<(HttpSpill, Range<usize>)> {
+        let conn = self.id_of(slot);
+        let (mut at, mut end) = (0, buf.len());
+        if self.conns.get(slot).state == State::Proxy {
+            match proxy::parse_v2(buf) {
+                Ok(Some((client, len))) => {
+                    at = len;
+                    self.conns.get_mut(slot).state = State::Http;
+                    if let Some(client) = client {
+                        self.enter_proxied(slot, client.ip());
+                    }
+                }
+                Ok(None) => return Some((kept, 0..end)),
+                Err(_) => {
+                    self.because(Reason::Refused);
+                    self.drop_conn(slot, Close::Reset, io);
+                    return None;
+                }
+            }
+        }
+        loop {
+            let row = self.conns.get(slot);
+            if at == end || row.state != State::Http || row.outbox != NONE {
+                break;
+            }
+            if self.is_spent() {
+                kept.held = true;
+                self.pause(slot, io);
+                break;
+            }
+            let row = self.conns.get(slot);
+            if !row.is(SERVED) && buf[at] == MQTT_CONNECT {
+                self.conns.get_mut(slot).state = State::Mqtt;
+                break;
+            }
+            if !row.is(TURNED_AWAY) && is_post(&buf[at..end]) && self.must_stall() {
+                kept.held = true;
+                self.stall(slot, io);
+                break;
+            }
+            self.work.steps.add(1);
+            let head_bytes = self.world.settings.limits.head_bytes;
+            let mut head = match head::parse(&buf[at..end], head_bytes) {
+                Ok(Some(head)) => head,
+                Ok(None) => break,
+                Err(HeadError::Version) if prior::is_http2(&buf[at..end]) => {
+                    self.because(Reason::Refused);
+                    prior::refuse(&mut self.reply);
+                    self.send_reply(slot, io);
+                    self.shut(slot, io);
+                    return None;
+                }
+                Err(error) => {
+                    self.refuse(slot, error.status(), error.reason(), io);
+                    return None;
+                }
+            };
+            if !self.knows_who(slot, &head, &mut kept, io) {
+                break;
+            }
+            let (body, limit) = self.body(slot, &head, io).ok()?;
+            let start = at + head.len;
+            self.work.steps.add_bytes(head.len);
+            let found = match body {
+                Body::None => Some((0, 0)),
+                Body::Length(len) => {
+                    (start + len as usize <= end).then_some((len as usize, len as usize))
+                }
+                Body::Chunked => {
+                    let bytes = &mut buf[start..end];
+                    let found = self.dechunk(slot, bytes, &mut kept, limit, io).ok()?;
+                    // `head` borrowed from bytes that were just overwritten.
+                    let again = head::parse(&buf[at..start], head_bytes);
+                    head = again.ok().flatten().expect("the head was read before");
+                    found
+                }
+            };
+            let Some((body_bytes, taken)) = found else {
+                if let Some((_, decoded)) = kept.chunked {
+                    end = start + decoded;
+                }
+                kept.whole = head.len
+                    + match body {
+                        Body::Length(len) => len as usize,
+                        _ => limit,
+                    };
+                if !kept.judged {
+                    if self.judge(slot, &head, kept.who.clone()).is_err() {
+                        self.request_done(slot, io);
+                        return None;
+                    }
+                    kept.judged = true;
+                    if head.expects_continue() {
+                        self.reply
+                            .extend_from_slice(b"HTTP/1.1 100 Continue\r\n\r\n");
+                    }
+                }
+                break;
+            };
+            let who = core::mem::take(&mut kept).who;
+            let flow = match self.judge(slot, &head, who) {
+                Ok(task) => {
+                    let body = &buf[start..start + body_bytes];
+                    self.carry_out(slot, &head, task, body, io)
+                }
+                Err(Answered) => Flow::Next,
+            };
+            at = start + taken;
+            match flow {
+                Flow::Next => self.request_done(slot, io),
+                Flow::Wait => {}
+            }
+            if !self.is_current(conn) || self.conns.get(slot).is(CLOSING) {
+                return None;
+            }
+        }
+        self.send_reply(slot, io);
+        (at < end).then_some((kept, at..end))
+    }
+
+    fn keep<I: Io>(&mut self, slot: u32, kept: HttpSpill, io: &mut I) {
+        let bytes = kept.bytes();
+        if !self.has_receive_room(slot, bytes, io) {
+            let row = self.conns.get(slot);
+            let answer_due = matches!(row.state, State::Waiting | State::Poll);
+            return match answer_due && !row.wants(UPGRADE) && !kept.asked {
+                true => self.forget_pipelined(slot, io),
+                // The bytes are part of a request, or frames behind one.
+                false => {
+                    self.receive_bytes += bytes;
+                    let kept = self.spills.insert(Spill::Http(kept));
+                    self.conns.get_mut(slot).spill = kept;
+                    self.end_for_room(slot, FULL, io)
+                }
+            };
+        }
+        let head_s = self.world.settings.timeouts.head_s;
+        let row = self.conns.get_mut(slot);
+        // A connection with a full socket keeps its deadline.
+        if row.state == State::Http && row.outbox == NONE {
+            let head_until_s = self.now.s + head_s;
+            if kept.held || kept.judged {
+                // It waits for us, or the sweep counts its seconds.
+                row.deadline_s = 0;
+            } else if row.deadline_s == 0 || row.is(SERVED) && row.deadline_s > head_until_s {
+                row.deadline_s = head_until_s;
+            }
+        }
+        self.receive_bytes += bytes;
+        row.spill = self.spills.insert(Spill::Http(kept));
+    }
+
+    /// How the body of a request is delimited and the most that it may have.
+    fn body<I: Io>(
+        &mut self,
+        slot: u32,
+        head: &Head<'_>,
+        io: &mut I,
+    ) -> Result<(Body, usize), Refused> {
+        let limits = &self.world.settings.limits;
+        let (limit, reason) = match is_batch(head) {
+            true => (
+                limits.batch_bytes,
+                "the batch is longer than limits.batch_bytes allows",
+            ),
+            false => (
+                limits.message_bytes,
+                "the body is longer than limits.message_bytes allows",
+            ),
+        };
+        // A client that is turned away is answered all the same, but its body is not waited for.
+        if self.conns.get(slot).is(TURNED_AWAY) {
+            return Ok((Body::None, limit));
+        }
+        match head.body() {
+            Ok(Body::Length(len)) if len > limit as u64 => self.refuse(slot, 413, reason, io),
+            Ok(body) => return Ok((body, limit)),
+            Err(error) => self.refuse(slot, error.status(), error.reason(), io),
+        }
+        Err(Refused)
+    }
+
+    /// Decodes a body in chunks in place, as far as it was received. Once it is whole, returns how many bytes it has decoded and
+    /// how many it took encoded.
+    fn dechunk<I: Io>(
+        &mut self,
+        slot: u32,
+        bytes: &mut [u8],
+        kept: &mut HttpSpill,
+        limit: usize,
+        io: &mut I,
+    ) -> Result<Option<(usize, usize)>, Refused> {
+        let (mut chunked, decoded) = kept.chunked.unwrap_or_default();
+        match chunked.decode(&mut bytes[decoded..], limit) {
+            Err(error) => {
+                self.refuse(slot, error.status(), error.reason(), io);
+                Err(Refused)
+            }
+            Ok(progress) if progress.done => {
+                Ok(Some((decoded + progress.written, decoded + progress.read)))
+            }
+            Ok(progress) => {
+                kept.chunked = Some((chunked, decoded + progress.written));
+                Ok(None)
+            }
+        }
+    }
+}
+
+/// Whether the request that begins here publishes, judged by its method alone: only publishes use POST.
+fn is_post(bytes: &[u8]) -> bool {
+    let blank = bytes.iter().take_while(|b| matches!(b, b'\r' | b'\n'));
+    bytes[blank.count()..].starts_with(b"POST ")
+}

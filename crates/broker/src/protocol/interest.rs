@@ -1,0 +1,272 @@
+//! Following which topics have subscribers, as an event stream or a WebSocket: the request, the pages of the
+//! snapshot, and the events after it.
+//!
+//! The homes are asked one after the other, and for the next page only when the socket has taken the one
+//! before: a snapshot costs one page of memory, however slow its reader. A home sends events from its first page on. A
+//! follower that does not read them fast enough is disconnected; a new connection gets a new snapshot.
+//!
+//! Events have no positions: there is no log of who subscribed.
+
+use alloc::vec::Vec;
+
+use crore_wire::http::accept::Accept;
+use crore_wire::http::head::Head;
+use crore_wire::websocket::frame::{self, Opcode};
+use crore_wire::{form, json, sse, topic};
+
+use super::close_code;
+use super::http::Flow;
+use crate::base::access::Right;
+use crate::base::position;
+use crate::conn::io::Io;
+use crate::conn::{EVENTS, FOLLOWS, HEAD, HTTP10, State};
+use crate::mail::{News, Part, ReplyTo};
+use crate::protocol::asking::Following;
+use crate::protocol::encode::chunk;
+use crate::protocol::front::Front;
+use crate::protocol::side::{Attaching, Follow};
+use crate::store::slab::NONE;
+
+const FOLLOWERS_REACHED: &str = "interest.followers_max is reached";
+const TOO_SLOW: &str =
+    "events are lost, since they were read too slowly; connect again for a new snapshot";
+
+impl Front {
+    /// `GET` on an interest path: a WebSocket, or else an event stream, whatever is accepted.
+    pub(super) fn follow(&mut self, slot: u32, head: &Head<'_>, upgrade: bool) -> Flow {
+        let filter = match self.filter(head) {
+            Ok(filter) => filter,
+            Err(reason) => {
+                self.respond_reason(slot, 400, reason);
+                return Flow::Next;
+            }
+        };
+        if let Err(denied) = self.may(slot, Right::Interest, &filter) {
+            return self.deny(slot, denied);
+        }
+        if !self.conns.get(slot).wants(HEAD) && !self.world.admission.enter_follower() {
+            if !upgrade && head.accept() == Accept::EventStream {
+                self.shed_events(slot);
+            } else {
+                self.respond_reason(slot, 503, FOLLOWERS_REACHED);
+            }
+            return Flow::Next;
+        }
+        self.conns.get_mut(slot).options |= FOLLOWS;
+        if upgrade {
+            if let Err((status, reason)) = self.accept_upgrade(slot, head) {
+                self.world.admission.leave_follower();
+                self.conns.get_mut(slot).options &= !FOLLOWS;
+                self.respond_reason(slot, status, reason);
+                return Flow::Next;
+            }
+        } else {
+            self.conns.get_mut(slot).options |= EVENTS;
+            self.events_head(slot, b"");
+        }
+        if self.conns.get(slot).wants(HEAD) {
+            self.conns.get_mut(slot).options &= !FOLLOWS;
+            return Flow::Next;
+        }
+        let attaching = Attaching {
+            head: core::mem::take(&mut self.reply),
+            ..Attaching::default()
+        };
+        let extra = self.extra(slot);
+        extra.attaching = Some(attaching);
+        extra.follow = Some(Follow {
+            filter,
+            ..Follow::default()
+        });
+        self.conns.get_mut(slot).state = State::Waiting;
+        self.ask_page(slot);
+        Flow::Wait
+    }
+
+    /// The filter of topics that the query asks for.
+    fn filter(&self, head: &Head<'_>) -> Result<Vec<u8>, &'static str> {
+        let mut filter = Vec::new();
+        for (key, value) in form::pairs(head.query) {
+            if key == b"match" && !value.is_empty() {
+                if !filter.is_empty() {
+                    return Err("match= may stand there once");
+                }
+                form::decode(value, &mut filter)
+                    .map_err(|_| "a bad percent escape in the filter")?;
+            }
+        }
+        if filter.is_empty() {
+            filter.push(b'#');
+        }
+        topic::check_filter(&filter, self.world.settings.limits.topic_bytes)
+            .map_err(|error| error.reason())?;
+        Ok(filter)
+    }
+
+    /// Asks the home whose turn it is.
+    fn ask_page(&mut self, slot: u32) {
+        let to = self.reply_to(slot, 0);
+        let homes = self.world.homes;
+        let extra = self.conns.get(slot).extra;
+        let follow = self.extras.get_mut(extra).follow.as_mut();
+        let follow = follow.expect("a follower has its filter");
+        if follow.asked || follow.home == homes {
+            return;
+        }
+        follow.asked = true;
+        let home = follow.home;
+        if core::mem::replace(&mut follow.begun, true) {
+            return self.ask_interest(home, to, Following::On);
+        }
+        let filter = core::mem::take(&mut follow.filter);
+        self.ask_interest(home, to, Following::Begin(&filter));
+        if let Some(follow) = &mut self.extra(slot).follow {
+            follow.filter = filter;
+        }
+    }
+
+    /// Asks for the next pages of all followers that have room for them.
+    pub(crate) fn ask_pages(&mut self) {
+        for conn in core::mem::take(&mut self.paging) {
+            if self.is_current(conn) {
+                let row = self.conns.get(conn.slot);
+                if row.wants(FOLLOWS) && row.outbox == NONE {
+                    self.ask_page(conn.slot);
+                }
+            }
+        }
+    }
+
+    /// Whether the home here has something to tell.
+    pub(crate) fn has_news(&self) -> bool {
+        self.home.as_ref().is_some_and(|home| home.has_news())
+    }
+
+    /// Lets the home here tell its followers; says whether more is due already.
+    pub(crate) fn tell_followers(&mut self) -> bool {
+        let (now, lanes) = (self.now, &mut self.lanes);
+        let home = self.home.as_mut();
+        home.is_some_and(|home| home.tell_followers(now, lanes))
+    }
+
+    /// News from a home.
+    pub(crate) fn interest<I: Io>(&mut self, to: ReplyTo, news: &News, part: Part, io: &mut I) {
+        let slot = to.slot;
+        if !self.is_asked(to) || !self.conns.get(slot).wants(FOLLOWS) {
+            return;
+        }
+        let mut bytes = self.encode_news(slot, news);
+        let homes = self.world.homes;
+        let extra = self.extra(slot);
+        let follow = extra.follow.as_mut().expect("a follower has its filter");
+        for (begins, _) in news.iter() {
+            follow.topics = if begins {
+                follow.topics + 1
+            } else {
+                follow.topics - 1
+            };
+        }
+        if part != Part::Live {
+            follow.asked = false;
+        }
+        if part == Part::Last {
+            follow.home += 1;
+            follow.begun = false;
+            if follow.home == homes {
+                let topics = follow.topics;
+                self.encode_whole(slot, topics, &mut bytes);
+            }
+        }
+        if let Some(attaching) = &mut self.extra(slot).attaching {
+            attaching.body.own.extend_from_slice(&bytes);
+            self.begin_stream(slot, io);
+        } else if part == Part::Live && !self.fits(slot, bytes.len(), || self.bounds()) {
+            return self.end_follower(slot, io);
+        } else {
+            self.put(slot, &bytes, io);
+        }
+        if self.conns.get(slot).outbox == NONE {
+            self.paging.push(self.id_of(slot));
+        }
+    }
+
+    fn end_follower<I: Io>(&mut self, slot: u32, io: &mut I) {
+        let mut bytes = Vec::new();
+        if self.conns.get(slot).wants(EVENTS) {
+            let mut text = Vec::new();
+            sse::write_event(&mut text, None, Some(b"crore.slow"), TOO_SLOW.as_bytes());
+            self.frame_events(slot, &text, &mut bytes);
+        }
+        self.put(slot, &bytes, io);
+        self.end_stream(slot, close_code::SLOW, TOO_SLOW, io);
+    }
+
+    fn encode_news(&self, slot: u32, news: &News) -> Vec<u8> {
+        let (mut out, mut text) = (Vec::new(), Vec::new());
+        let events = self.conns.get(slot).wants(EVENTS);
+        let mut data = Vec::new();
+        for (begins, name) in news.iter() {
+            let event = if begins { "first" } else { "last" };
+            data.clear();
+            data.push(b'{');
+            if !events {
+                data.extend_from_slice(b"\"event\":\"");
+                data.extend_from_slice(event.as_bytes());
+                data.extend_from_slice(b"\",");
+            }
+            data.extend_from_slice(b"\"topic\":");
+            json::write_string(&mut data, name);
+            data.push(b'}');
+            if events {
+                sse::write_event(&mut text, None, Some(event.as_bytes()), &data);
+            } else {
+                frame::write_frame(&mut out, Opcode::Text, &data);
+            }
+        }
+        if !text.is_empty() {
+            self.frame_events(slot, &text, &mut out);
+        }
+        out
+    }
+
+    /// Says that the snapshot is whole, and how many topics with subscribers the follower was told of.
+    fn encode_whole(&self, slot: u32, topics: u64, out: &mut Vec<u8>) {
+        let events = self.conns.get(slot).wants(EVENTS);
+        let mut data = Vec::with_capacity(48);
+        data.extend_from_slice(if events {
+            b"{\"topics\":"
+        } else {
+            b"{\"event\":\"whole\",\"topics\":"
+        });
+        position::write_decimal(&mut data, topics);
+        data.push(b'}');
+        if events {
+            let mut text = Vec::with_capacity(64);
+            sse::write_event(&mut text, None, Some(b"whole"), &data);
+            self.frame_events(slot, &text, out);
+        } else {
+            frame::write_frame(out, Opcode::Text, &data);
+        }
+    }
+
+    fn frame_events(&self, slot: u32, text: &[u8], out: &mut Vec<u8>) {
+        if self.conns.get(slot).wants(HTTP10) {
+            out.extend_from_slice(text);
+        } else {
+            chunk(out, text);
+        }
+    }
+
+    /// Ends a follower at the homes that know it.
+    pub(super) fn unfollow(&mut self, slot: u32) {
+        let Some(follow) = self.extra(slot).follow.take() else {
+            return;
+        };
+        self.world.admission.leave_follower();
+        let to = self.reply_to(slot, 0);
+        let known = follow.home + u16::from(follow.begun);
+        for home in 0..known {
+            self.ask_interest(home, to, Following::End);
+        }
+    }
+}

@@ -1,0 +1,296 @@
+//! Joining and leaving filters, for all protocols: the connections' way to the tables and to the homes.
+//!
+//! How a protocol uses it: [`Front::join_filters`] once for the filters of one subscription; pages come to it with
+//! [`Front::match_page`], live messages with `Shard::matched` (in `matched.rs`); [`Front::leave_group`] or
+//! [`Front::leave_filters`] at the end. For each page it calls [`Front::took_page`], and
+//! [`Front::ask_matches`] for the next one when it can take it. It must not do so within
+//! a delivery, whose frames may be the home's own: it lists the connection in `resumed` instead.
+
+use alloc::boxed::Box;
+use alloc::vec::Vec;
+
+use crate::base::ids::ShardId;
+use crate::base::position::{Position, Since};
+use crate::filters::matching::{At, Filtered, Left, Member};
+use crate::home::SEPARATOR;
+use crate::mail::{Ask, AttachFilters, MatchPage, ReplyTo, Span};
+use crate::protocol::front::Front;
+use crate::store::slab::NONE;
+
+/// The refusal of a subscription that failed through a fault of the server.
+const BROKEN: &str = "the server contradicts itself";
+
+impl Front {
+    /// The filters of a connection, if it has some.
+    pub(crate) fn filtered(&self, slot: u32) -> Option<&Filtered> {
+        let extra = self.conns.try_get(slot)?.extra;
+        if extra == NONE {
+            return None;
+        }
+        self.extras.get(extra).filters.as_deref()
+    }
+
+    /// The filters of a connection, if it has some.
+    pub(crate) fn filtered_mut(&mut self, slot: u32) -> Option<&mut Filtered> {
+        let extra = self.conns.try_get(slot)?.extra;
+        if extra == NONE {
+            return None;
+        }
+        self.extras.get_mut(extra).filters.as_deref_mut()
+    }
+
+    /// Subscribes a connection to filters that were checked, each with the protocol's number, as one group; `since`
+    /// says where to begin at each home. Every home answers with pages. Returns the group's serial.
+    ///
+    /// # Errors
+    /// The reason, for people; nothing is subscribed then.
+    pub(crate) fn join_filters(
+        &mut self,
+        slot: u32,
+        filters: &[(&[u8], u32)],
+        since: &[Since],
+        poll: bool,
+    ) -> Result<u32, &'static str> {
+        let filtered = self.extra(slot).filters.get_or_insert_with(Box::default);
+        let serial = filtered.add_group();
+        for (filter, id) in filters {
+            if let Err(reason) = self.join_filter(slot, serial, filter, *id) {
+                self.leave_group(slot, serial);
+                return Err(reason);
+            }
+        }
+        let epoch = self.world.epoch;
+        let at = |since: &Since| match *since {
+            Since::At(Position { epoch, offset }) => At {
+                offset,
+                epoch,
+                ..At::default()
+            },
+            _ => At {
+                epoch,
+                new: true,
+                ..At::default()
+            },
+        };
+        let homes = since.iter().map(at).collect();
+        let Some(filtered) = self.filtered_mut(slot) else {
+            self.broken(slot);
+            return Err(BROKEN);
+        };
+        filtered.set_homes(serial, homes);
+        for (home, since) in since.iter().enumerate() {
+            self.ask_pages_of(slot, serial, home as ShardId, *since, poll, false);
+        }
+        Ok(serial)
+    }
+
+    fn join_filter(
+        &mut self,
+        slot: u32,
+        serial: u32,
+        filter: &[u8],
+        id: u32,
+    ) -> Result<(), &'static str> {
+        let most = self.world.settings.limits.filters_per_shard;
+        if self.matching.len() >= most && self.matching.find(filter).is_none() {
+            return Err("limits.filters_per_shard is reached");
+        }
+        let filtered = self.filtered_mut(slot);
+        let Some(filtered) = filtered.filter(|all| all.group(serial).is_some()) else {
+            self.broken(slot);
+            return Err(BROKEN);
+        };
+        let part = filtered.next_place();
+        let (row, place) = self
+            .matching
+            .join(filter, Member { slot, part })
+            .map_err(|refused| refused.reason())?;
+        if let Some(filtered) = self.filtered_mut(slot) {
+            filtered.add(serial, row, place, id);
+        }
+        Ok(())
+    }
+
+    /// Asks a home for the next page of a group that is neither live there nor waits for one.
+    pub(crate) fn ask_matches(&mut self, slot: u32, serial: u32, home: ShardId, poll: bool) {
+        let filtered = self.filtered_mut(slot);
+        let Some(at) = filtered.and_then(|all| all.at_mut(serial, home)) else {
+            return;
+        };
+        if at.live || at.asked {
+            return;
+        }
+        let since = Since::At(Position {
+            epoch: at.epoch,
+            offset: at.offset,
+        });
+        self.ask_pages_of(slot, serial, home, since, poll, true);
+    }
+
+    fn ask_pages_of(
+        &mut self,
+        slot: u32,
+        serial: u32,
+        home: ShardId,
+        since: Since,
+        poll: bool,
+        again: bool,
+    ) {
+        self.asked_page(slot);
+        let to = self.reply_to(slot, 0);
+        let Some(filtered) = self.filtered_mut(slot) else {
+            return self.broken(slot);
+        };
+        let rows: Vec<u32> = filtered
+            .parts_of(serial)
+            .map(|(_, part)| part.row)
+            .collect();
+        let Some(at) = filtered.at_mut(serial, home) else {
+            return self.broken(slot);
+        };
+        at.asked = true;
+        let ask = AttachFilters {
+            to,
+            serial,
+            since,
+            from: at.from,
+            base: at.base,
+            poll,
+            again,
+        };
+        let names: Vec<Vec<u8>> = rows.iter().map(|row| self.matching.name(*row)).collect();
+        let names = names.join(&SEPARATOR);
+        if home == self.lanes.me {
+            let Some(here) = &mut self.home else {
+                return self.broken(slot);
+            };
+            let rules = &self.world.rules;
+            here.attach_filters(home, &ask, &names, rules, self.now, &mut self.lanes);
+            return;
+        }
+        self.ask(home, |bytes| {
+            Ask::AttachFilters(ask, Span::of(bytes, &names))
+        });
+    }
+
+    /// A page of this home was taken up to `offset`; `live` says whether the group has all of it now.
+    pub(crate) fn took_page(
+        &mut self,
+        slot: u32,
+        serial: u32,
+        home: ShardId,
+        page: &MatchPage,
+        offset: u64,
+        live: bool,
+    ) {
+        let Some(filtered) = self.filtered_mut(slot) else {
+            return self.broken(slot);
+        };
+        if let Some(at) = filtered.at_mut(serial, home) {
+            *at = At {
+                offset,
+                from: page.from,
+                base: page.base,
+                epoch: page.epoch,
+                live,
+                asked: false,
+                new: false,
+            };
+        }
+        filtered.settle(serial);
+    }
+
+    /// All connections that are live at the home have seen it up to `offset`.
+    pub(crate) fn all_saw(&mut self, home: ShardId, offset: u64) {
+        if let Some(seen) = self.matching.seen.get_mut(home as usize) {
+            *seen = offset.max(*seen);
+        }
+    }
+
+    /// A group cannot take a home's messages: it has seen the home up to `offset`, and reads on from there.
+    pub(crate) fn fell_behind(&mut self, slot: u32, serial: u32, home: ShardId, offset: u64) {
+        self.stats.fallbacks += 1;
+        let (seen, epoch) = (self.matching.seen.clone(), self.world.epoch);
+        let Some(filtered) = self.filtered_mut(slot) else {
+            return self.broken(slot);
+        };
+        let Some(group) = filtered.group(serial) else {
+            return self.broken(slot);
+        };
+        let live = |offset| At {
+            offset,
+            epoch,
+            live: true,
+            ..At::default()
+        };
+        let mut homes = match group.homes() {
+            [] => seen.into_iter().map(live).collect(),
+            homes => homes.to_vec(),
+        };
+        let Some(at) = homes.get_mut(home as usize) else {
+            return self.broken(slot);
+        };
+        *at = At {
+            offset,
+            epoch,
+            ..At::default()
+        };
+        filtered.set_homes(serial, homes);
+    }
+
+    /// Whether the group that the page is for still exists.
+    pub(crate) fn awaits(&self, to: ReplyTo, serial: u32) -> bool {
+        self.is_asked(to)
+            && self
+                .filtered(to.slot)
+                .is_some_and(|all| all.group(serial).is_some())
+    }
+
+    /// Ends the filters of a group.
+    pub(crate) fn leave_group(&mut self, slot: u32, serial: u32) {
+        let Some(filtered) = self.filtered(slot) else {
+            return;
+        };
+        let parts: Vec<u32> = filtered.parts_of(serial).map(|(at, _)| at).collect();
+        for part in parts {
+            self.leave_one(slot, part);
+        }
+        if let Some(filtered) = self.filtered_mut(slot) {
+            // A group that no filter has joined yet.
+            filtered.end_group(serial);
+        }
+    }
+
+    /// Ends all filters of a connection.
+    pub(crate) fn leave_filters(&mut self, slot: u32) {
+        let groups = self.filtered(slot).map_or(&[][..], Filtered::groups);
+        let serials: Vec<u32> = groups.iter().rev().map(|group| group.serial).collect();
+        for serial in serials {
+            self.leave_group(slot, serial);
+        }
+        let extra = self.conns.get(slot).extra;
+        if extra != NONE {
+            self.extras.get_mut(extra).filters = None;
+        }
+    }
+
+    fn leave_one(&mut self, slot: u32, part: u32) {
+        let filtered = self.filtered_mut(slot);
+        let Some((row, place)) = filtered.and_then(|all| all.remove(part)) else {
+            return self.broken(slot);
+        };
+        let Left { moved, ended } = self.matching.leave(row, place);
+        if let Some(Member { slot, part }) = moved {
+            match self.filtered_mut(slot) {
+                Some(filtered) => filtered.set_place(part, place),
+                None => self.broken(slot),
+            }
+        }
+        let Some(name) = ended else { return };
+        for home in 0..self.world.homes {
+            if home != self.lanes.me {
+                self.ask(home, |bytes| Ask::LeaveFilter(Span::of(bytes, &name)));
+            }
+        }
+    }
+}

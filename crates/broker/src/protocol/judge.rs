@@ -1,0 +1,390 @@
+//! Decides by the head of a request: where it comes from, who sends it, what it asks for, and whether that is granted. All of
+//! this happens before its body, which is not read if the request is refused.
+//!
+//! Invariant: nothing is done to topics here, so that a head may be judged twice: before its body comes, and with it.
+
+use alloc::format;
+use alloc::string::String;
+use alloc::vec::Vec;
+
+use crore_wire::http::accept::Accept;
+use crore_wire::http::head::{Body, Head, Method};
+use crore_wire::http::origin;
+use crore_wire::{form, topic};
+
+use super::access::{Who, rights};
+use super::answer::ANY_ORIGIN;
+use super::http::Flow;
+use super::mqtt::speaks_mqtt;
+use super::publish::RESERVED;
+use crate::base::strangers::Stranger;
+use crate::conn::io::Io;
+use crate::conn::{FILTERS, HEAD, HTTP10, JSON, KEEP, ORIGIN_SHIFT, TURNED_AWAY};
+use crate::mail::Verb;
+use crate::protocol::front::Front;
+
+/// The kind of request that a path stands for.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Door {
+    Publish,
+    Subscribe,
+    PubSub,
+    Interest,
+}
+
+/// The request was answered from its head alone.
+pub(super) struct Answered;
+
+/// The task of a request whose head was accepted.
+pub(super) enum Task {
+    /// An upgrade to MQTT.
+    Mqtt,
+    /// Following which topics have subscribers.
+    Follow { upgrade: bool },
+    /// Many messages, each with its topic.
+    Batch,
+    /// One message.
+    Publish(Vec<u8>),
+    /// Frames to publish.
+    PublishFrames(Vec<u8>),
+    /// Something done to a topic as a whole.
+    Verb(Verb, Vec<u8>),
+    /// Messages of these topics or filters.
+    Subscribe {
+        names: Vec<Vec<u8>>,
+        filtered: bool,
+        publishes: bool,
+        upgrade: bool,
+    },
+}
+
+impl Front {
+    /// Decides what the request is to do. If it has a body, a refusal is the last answer of its connection, whether or not the body
+    /// was received: answers do not depend on how a request was cut.
+    ///
+    /// # Errors
+    /// The answer is in `reply`.
+    pub(super) fn judge(
+        &mut self,
+        slot: u32,
+        head: &Head<'_>,
+        who: Option<Who>,
+    ) -> Result<Task, Answered> {
+        let drains = self.drains();
+        let row = self.conns.get_mut(slot);
+        let keeps = head.keep_alive() && !drains && !row.is(TURNED_AWAY);
+        row.deadline_s = 0;
+        row.options = 0;
+        for (option, holds) in [
+            (HTTP10, head.minor == 0),
+            (KEEP, keeps && !has_body(head)),
+            (HEAD, head.method == Method::Head),
+            (JSON, head.accept() == Accept::Json),
+        ] {
+            if holds {
+                row.options |= option;
+            }
+        }
+        let task = self.judge_request(slot, head, who)?;
+        if keeps {
+            self.conns.get_mut(slot).options |= KEEP;
+        }
+        Ok(task)
+    }
+
+    fn judge_request(
+        &mut self,
+        slot: u32,
+        head: &Head<'_>,
+        who: Option<Who>,
+    ) -> Result<Task, Answered> {
+        let upgrade = head.is_websocket_upgrade();
+        if let Err(reason) = self.admit(slot, head, upgrade) {
+            return self.answered(slot, 403, &reason);
+        }
+        if let Err(reached) = self.admitted(slot, head) {
+            self.turn_away(slot, head, reached);
+            return Err(Answered);
+        }
+        if let Err(refusal) = self.enter_as(slot, who) {
+            self.refuse_credentials(slot, refusal);
+            return Err(Answered);
+        }
+        if upgrade && speaks_mqtt(head) {
+            return Ok(Task::Mqtt);
+        }
+        if head.path == b"*" {
+            // About the server as a whole (RFC 9110 section 9.3.7).
+            self.preflight(slot, allowed(Door::Publish));
+            return Err(Answered);
+        }
+        let routed = self.route(head.path);
+        let routed = routed.filter(|(door, rest)| *door != Door::Interest || rest.is_empty());
+        let Some((door, rest)) = routed else {
+            let reason =
+                "no such path; topics are published at /pub/{topic} and read at /sub/{topic}";
+            return self.answered(slot, 404, reason);
+        };
+        self.judge_method(slot, head, door, upgrade)?;
+        self.judge_names(slot, head, door, rest, upgrade)
+    }
+
+    /// Whether this method is allowed at that door.
+    fn judge_method(
+        &mut self,
+        slot: u32,
+        head: &Head<'_>,
+        door: Door,
+        upgrade: bool,
+    ) -> Result<(), Answered> {
+        if head.method == Method::Options {
+            self.preflight(slot, allowed(door));
+            return Err(Answered);
+        }
+        let get = matches!(head.method, Method::Get | Method::Head);
+        let fits = match door {
+            Door::Publish => head.method != Method::Other,
+            Door::Subscribe | Door::Interest => get,
+            Door::PubSub => head.method == Method::Get,
+        };
+        if !fits {
+            self.method_not_allowed(slot, allowed(door));
+            return Err(Answered);
+        }
+        if door == Door::PubSub && !upgrade {
+            return self.answered(slot, 426, "this path takes WebSocket clients only");
+        }
+        if head.method == Method::Put && has_body(head) {
+            // `curl -T` sends a body with PUT, which would be lost.
+            return self.answered(slot, 400, PUT_WITH_BODY);
+        }
+        Ok(())
+    }
+
+    /// Decides what the request asks for by the names in it, and whether that is granted.
+    fn judge_names(
+        &mut self,
+        slot: u32,
+        head: &Head<'_>,
+        door: Door,
+        rest: &[u8],
+        upgrade: bool,
+    ) -> Result<Task, Answered> {
+        if door == Door::Interest {
+            return Ok(Task::Follow { upgrade });
+        }
+        let posts = door == Door::Publish && head.method == Method::Post;
+        if posts && is_batch(head) && rest.is_empty() && !names_topic(head) {
+            if head.header("idempotency-key").is_some() {
+                let reason = "in a batch each line has its own idempotency_key";
+                return self.answered(slot, 400, reason);
+            }
+            return match self.may_publish_some(slot) {
+                Ok(()) => Ok(Task::Batch),
+                Err(denied) => {
+                    self.deny(slot, denied);
+                    Err(Answered)
+                }
+            };
+        }
+        if door == Door::PubSub && names_filter(head) {
+            return self.answered(slot, 400, "filters are read at a subscribe path");
+        }
+        let filtered = door == Door::Subscribe && names_filter(head);
+        let mut names = match self.topic_names(head, rest, filtered) {
+            Ok(names) => names,
+            Err(reason) => return self.answered(slot, 400, reason),
+        };
+        let get = matches!(head.method, Method::Get | Method::Head);
+        let verb = match head.method {
+            _ if get && upgrade => None,
+            Method::Put => Some(Verb::Create),
+            Method::Delete => Some(Verb::Delete),
+            _ => Some(Verb::Info),
+        };
+        if let Err(denied) = self.may_all(slot, rights(door, verb, head.method), &names) {
+            self.deny(slot, denied);
+            return Err(Answered);
+        }
+        if matches!(door, Door::Subscribe | Door::PubSub) {
+            let publishes = door == Door::PubSub;
+            return Ok(Task::Subscribe {
+                names,
+                filtered,
+                publishes,
+                upgrade,
+            });
+        }
+        let name = match names.pop() {
+            Some(name) if names.is_empty() => name,
+            _ => return self.answered(slot, 400, "exactly one topic can be named here"),
+        };
+        match verb {
+            None => Ok(Task::PublishFrames(name)),
+            Some(_) if posts && topic::is_reserved(&name) => self.answered(slot, 403, RESERVED),
+            Some(_) if posts => Ok(Task::Publish(name)),
+            Some(verb) => Ok(Task::Verb(verb, name)),
+        }
+    }
+
+    fn answered<T>(&mut self, slot: u32, status: u16, reason: &str) -> Result<T, Answered> {
+        self.respond_reason(slot, status, reason);
+        Err(Answered)
+    }
+
+    /// Does what the request wants.
+    pub(super) fn carry_out<I: Io>(
+        &mut self,
+        slot: u32,
+        head: &Head<'_>,
+        task: Task,
+        body: &[u8],
+        io: &mut I,
+    ) -> Flow {
+        match task {
+            Task::Mqtt => self.upgrade_to_mqtt(slot, head, io),
+            Task::Follow { upgrade } => self.follow(slot, head, upgrade),
+            Task::Batch => self.batch(slot, body, io),
+            Task::Publish(name) => {
+                let flow = self.publish_one(slot, head, &name, body);
+                self.stall_if_needed(slot, io);
+                flow
+            }
+            Task::PublishFrames(name) => self.upgrade_to_publish(slot, head, &name, io),
+            Task::Verb(verb, name) => self.verb(slot, head, verb, &name),
+            Task::Subscribe {
+                names,
+                filtered,
+                publishes,
+                upgrade,
+            } => {
+                if filtered {
+                    self.conns.get_mut(slot).options |= FILTERS;
+                }
+                self.subscribe(slot, head, names, publishes, upgrade, io)
+            }
+        }
+    }
+
+    /// Refuses requests to foreign host names and from pages of origins that are not allowed; notes what scripts may read of the
+    /// answer.
+    fn admit(&mut self, slot: u32, head: &Head<'_>, upgrade: bool) -> Result<(), String> {
+        let http = &self.world.settings.http;
+        let host = head.host().unwrap_or_default();
+        if http.loopback_hosts_only
+            && head
+                .host()
+                .is_some_and(|host| !origin::is_loopback_host(host))
+        {
+            self.stats.foreign_hosts += 1;
+            self.strangers.refused(Stranger::Host, host);
+            return Err(format!(
+                "this server listens on the loopback only, so that the Host {} is refused: set [access] in crore.toml, or have the proxy send Host: localhost",
+                shown(host)
+            ));
+        }
+        let Some(from) = head.header("origin") else {
+            return Ok(());
+        };
+        let listed = http
+            .allowed_origins
+            .iter()
+            .position(|allowed| allowed == "*" || allowed.as_bytes() == from);
+        let safe = matches!(head.method, Method::Get | Method::Head | Method::Options) && !upgrade;
+        match listed {
+            Some(n) => {
+                let any = http.allowed_origins[n] == "*";
+                let number = if any { ANY_ORIGIN } else { n as u32 + 1 };
+                self.conns.get_mut(slot).options |= number << ORIGIN_SHIFT;
+                Ok(())
+            }
+            None if safe || origin::same_origin(from, host) => Ok(()),
+            None => {
+                self.stats.foreign_origins += 1;
+                self.strangers.refused(Stranger::Origin, from);
+                Err(format!(
+                    "the origin {0} is not allowed: write allowed_origins = [\"{0}\"] under [http] in crore.toml (http.allowed_origins)",
+                    shown(from)
+                ))
+            }
+        }
+    }
+
+    fn route<'p>(&self, path: &'p [u8]) -> Option<(Door, &'p [u8])> {
+        let http = &self.world.settings.http;
+        for (door, prefixes) in [
+            (Door::Publish, &http.publish_paths),
+            (Door::Subscribe, &http.subscribe_paths),
+            (Door::PubSub, &http.pubsub_paths),
+            (Door::Interest, &http.interest_paths),
+        ] {
+            for prefix in prefixes {
+                match path.strip_prefix(prefix.as_bytes()) {
+                    Some(b"") => return Some((door, b"")),
+                    Some(rest) if rest[0] == b'/' => return Some((door, &rest[1..])),
+                    _ => {}
+                }
+            }
+        }
+        None
+    }
+
+    fn preflight(&mut self, slot: u32, allowed: &str) {
+        let head = self.head(slot, 204).header("Allow", allowed.as_bytes());
+        head.header("Access-Control-Allow-Methods", allowed.as_bytes())
+            .header(
+                "Access-Control-Allow-Headers",
+                b"Authorization, Content-Type, Accept, Cache-Control, If-None-Match, If-Modified-Since, Last-Event-ID, X-EventSource-Event, Crore-Key, Crore-TTL, Crore-Property, Crore-Retain, Idempotency-Key",
+            )
+            .header("Access-Control-Max-Age", b"600")
+            .end();
+    }
+
+    fn method_not_allowed(&mut self, slot: u32, allowed: &str) {
+        self.head(slot, 405)
+            .header("Allow", allowed.as_bytes())
+            .content(b"");
+    }
+}
+
+/// Text from a client, cut to the length that an answer may repeat.
+fn shown(text: &[u8]) -> String {
+    let most = text.len().min(SHOWN_BYTES_MAX);
+    String::from_utf8_lossy(&text[..most]).into_owned()
+}
+
+/// A host name has at most 253 bytes; a longer one is no typing error.
+const SHOWN_BYTES_MAX: usize = 300;
+
+/// The methods allowed at a door.
+fn allowed(door: Door) -> &'static str {
+    match door {
+        Door::Publish => "GET, HEAD, POST, PUT, DELETE, OPTIONS",
+        Door::Subscribe | Door::Interest => "GET, HEAD, OPTIONS",
+        Door::PubSub => "GET, OPTIONS",
+    }
+}
+
+fn has_body(head: &Head<'_>) -> bool {
+    matches!(head.body(), Ok(Body::Chunked | Body::Length(1..)))
+}
+
+/// The answer to a PUT that would publish.
+const PUT_WITH_BODY: &str =
+    "PUT makes a topic and takes no body; POST publishes (curl --data-binary @FILE)";
+
+pub(super) fn is_batch(head: &Head<'_>) -> bool {
+    head.header("content-type").is_some_and(|value| {
+        let name = value.split(|b| *b == b';').next().unwrap_or_default();
+        name.trim_ascii()
+            .eq_ignore_ascii_case(b"application/x-ndjson")
+    })
+}
+
+fn names_topic(head: &Head<'_>) -> bool {
+    form::pairs(head.query).any(|(key, _)| matches!(key, b"topic" | b"channel"))
+}
+
+fn names_filter(head: &Head<'_>) -> bool {
+    form::pairs(head.query).any(|(key, _)| key == b"filter")
+}

@@ -1,0 +1,429 @@
+//! CONNECT, its session, and the end of both (MQTT 5.0 sections 3.1, 3.2, 3.14).
+
+use alloc::boxed::Box;
+use alloc::string::String;
+use alloc::vec::Vec;
+use core::fmt::Write;
+
+use xxhash_rust::xxh3::xxh3_64_with_seed;
+
+use crore_wire::mqtt::{
+    ConnAck, Connect, Disconnect, Error, PropertyBuf, ReasonCode, Version, encode,
+};
+use crore_wire::topic;
+
+use super::publish::Fields;
+use super::state::{Answer, Connecting, MqttRow};
+use crate::base::access::Right;
+use crate::base::ids::ConnId;
+use crate::budget::stats::Reason;
+use crate::conn::io::{Close, Io};
+use crate::conn::{SMALL, State, TURNED_AWAY, V5};
+use crate::home::sessions::FOREVER_S;
+use crate::mail::session::{ConnOf, Kept, SessionId, Will};
+use crate::mail::{Ask, Farewell, Given, ReplyTo};
+use crate::protocol::front::Front;
+use crate::store::slab::NONE;
+
+/// Client ids: those of 23 bytes that every server takes, and longer ones up to here.
+const CLIENT_ID_BYTES_MAX: usize = 256;
+/// A CONNACK of MQTT 5 that refuses: header, flags, reason, no properties.
+const REFUSAL_BYTES: u32 = 5;
+/// The origin of a will: not that of any client, nor 0, which messages from other protocols have.
+const WILL_ORIGIN: u64 = 1;
+
+impl Connecting {
+    /// The size of the CONNACK, with the server's limits and the values that it assigned.
+    fn connack_bytes(&self) -> usize {
+        let assigned = self.assigned.as_ref().map_or(0, |id| 3 + id.len());
+        16 + assigned
+            + 3 * usize::from(self.server_keep_alive)
+            + 5 * usize::from(self.server_expiry)
+    }
+}
+
+impl Front {
+    pub(super) fn connect<I: Io>(
+        &mut self,
+        slot: u32,
+        connect: &Connect<'_>,
+        io: &mut I,
+    ) -> Result<(), ReasonCode> {
+        if self.conns.get(slot).mqtt != NONE {
+            // [MQTT-3.1.0-2].
+            return Err(ReasonCode::PROTOCOL_ERROR);
+        }
+        self.stats.connects += 1;
+        if connect.version == Version::V5 {
+            self.conns.get_mut(slot).options |= V5;
+        }
+        if let Err(reason) = self.accept_connect(slot, connect) {
+            let most = connect.properties.maximum_packet_size_bytes();
+            if most.is_some_and(|most| most < REFUSAL_BYTES) {
+                // [MQTT-3.1.2-24]: no packet could say so.
+                self.because(super::ended(reason));
+                self.mqtt_shut(slot, io);
+                return Ok(());
+            }
+            self.refuse_client(slot, reason, io);
+        }
+        Ok(())
+    }
+
+    /// Refuses a CONNECT: a CONNACK with the reason, and the end.
+    fn refuse_client<I: Io>(&mut self, slot: u32, reason: ReasonCode, io: &mut I) {
+        self.because(super::ended(reason));
+        let version = self.version(slot);
+        let connack = ConnAck {
+            session_present: false,
+            reason,
+            properties: super::NOTHING,
+        };
+        self.write(slot, |out| encode::connack(out, version, &connack));
+        self.mqtt_shut(slot, io);
+    }
+
+    /// A CONNECT that cannot be read.
+    pub(super) fn refuse_connect<I: Io>(
+        &mut self,
+        slot: u32,
+        bytes: &[u8],
+        error: Error,
+        io: &mut I,
+    ) {
+        let more = bytes.iter().skip(1).take_while(|byte| *byte & 0x80 != 0);
+        let body = 1 + more.count() + 1;
+        // Behind the protocol's name, which is longer in MQTT 3.1.
+        let name = bytes
+            .get(body..body + 2)
+            .map_or(0, |len| usize::from(u16::from_be_bytes([len[0], len[1]])));
+        let level = bytes.get(body + 2 + name).copied().unwrap_or_default();
+        if matches!(error, Error::ProtocolVersion(_)) && level < Version::V5.level() {
+            return self.refuse_client(slot, error.reason(), io);
+        }
+        if level < Version::V5.level() {
+            self.because(Reason::Refused);
+            return self.drop_conn(slot, Close::Now, io);
+        }
+        self.conns.get_mut(slot).options |= V5;
+        self.refuse_client(slot, error.reason(), io);
+    }
+
+    fn accept_connect(&mut self, slot: u32, connect: &Connect<'_>) -> Result<(), ReasonCode> {
+        if self.conns.get(slot).is(TURNED_AWAY) {
+            return Err(ReasonCode::SERVER_BUSY);
+        }
+        if connect.properties.authentication_method().is_some() {
+            return Err(ReasonCode::BAD_AUTHENTICATION_METHOD);
+        }
+        self.connect_as(slot)?;
+        let expiry_most_s = self.session_expiry_most_s(slot)?;
+        let client = self.client_id(slot, connect)?;
+        let will = self.will(slot, connect)?;
+        let session = self.session_name(slot, &client);
+        let settings = &self.world.settings.mqtt;
+        let (set, v5) = (&connect.properties, connect.version == Version::V5);
+        let asked_s = match (v5, connect.clean_start) {
+            (true, _) => set.session_expiry_interval_s().unwrap_or(0),
+            (false, true) => 0,
+            (false, false) => FOREVER_S,
+        };
+        let expiry_s = asked_s.min(expiry_most_s);
+        let most_s = settings.keep_alive_max_s;
+        let keeps = most_s == 0 || (1..=most_s).contains(&connect.keep_alive_s);
+        let keep_alive_s = if keeps || !v5 {
+            connect.keep_alive_s
+        } else {
+            most_s
+        };
+        let (receive_max, packet_max) = (set.receive_maximum(), set.maximum_packet_size_bytes());
+        let row = MqttRow {
+            session: SessionId {
+                row: NONE,
+                serial: 0,
+                life: 0,
+            },
+            home: crate::base::ids::ShardId::from(topic::partition(session.as_bytes()))
+                % self.world.homes,
+            keep_alive_s,
+            packet_id: 0,
+            receive_max: receive_max.min(settings.inflight_max),
+            packet_bytes_max: packet_max.unwrap_or(u32::MAX),
+        };
+        let home = row.home;
+        let assigned = (v5 && connect.client_id.is_empty()).then(|| client.clone());
+        let aliases_max = set.topic_alias_maximum().min(settings.topic_aliases_max);
+        let connecting = Connecting {
+            assigned,
+            server_keep_alive: v5 && !keeps,
+            server_expiry: v5 && expiry_s != asked_s,
+            given: None,
+        };
+        if connecting.connack_bytes() > packet_max.unwrap_or(u32::MAX) as usize {
+            // [MQTT-3.1.2-24]: the CONNACK does not fit.
+            return Err(ReasonCode::PACKET_TOO_LARGE);
+        }
+        let mqtt = self.mqtt_state(slot);
+        (mqtt.expiry_s, mqtt.will, mqtt.aliases_max) = (expiry_s, will, aliases_max);
+        mqtt.connecting = Some(Box::new(connecting));
+        let row = self.mqtts.insert(row);
+        let conn = self.conns.get_mut(slot);
+        conn.mqtt = row;
+        conn.options |= if packet_max.is_some() { SMALL } else { 0 };
+        let hash = xxh3_64_with_seed(session.as_bytes(), self.world.seed) as u32;
+        let ask = Ask::SessionOpen {
+            to: self.reply_to(slot, 0),
+            hash,
+            client: session.into(),
+            clean: connect.clean_start,
+            owner: self.conns.get(slot).client,
+        };
+        self.errands.push((home, ask));
+        Ok(())
+    }
+
+    /// The client's id, or one that is made for it (section 3.1.3.1).
+    fn client_id(&mut self, slot: u32, connect: &Connect<'_>) -> Result<Box<str>, ReasonCode> {
+        let id = connect.client_id;
+        let nameless = id.is_empty() && connect.version == Version::V311 && !connect.clean_start;
+        if id.len() > CLIENT_ID_BYTES_MAX || nameless {
+            return Err(ReasonCode::CLIENT_IDENTIFIER_NOT_VALID);
+        }
+        if !id.is_empty() {
+            return Ok(id.into());
+        }
+        self.clients_named += 1;
+        let mut id = String::from("crore-");
+        // The count starts from the time and fills its 64 bits, so the shard's number is appended.
+        let mut number = Vec::from(self.clients_named.to_le_bytes());
+        number.extend_from_slice(&self.lanes.me.to_le_bytes());
+        let name = xxh3_64_with_seed(&number, self.world.seed);
+        // Writing to a string does not fail.
+        let _ = write!(id, "{:08x}{name:016x}{slot:x}", self.world.epoch);
+        Ok(id.into())
+    }
+
+    fn will(&mut self, slot: u32, connect: &Connect<'_>) -> Result<Option<Box<Will>>, ReasonCode> {
+        let Some(will) = &connect.will else {
+            return Ok(None);
+        };
+        let limits = &self.world.settings.limits;
+        let name = will.topic.as_bytes();
+        if topic::check_name(name, limits.topic_bytes).is_err() || topic::is_reserved(name) {
+            return Err(ReasonCode::TOPIC_NAME_INVALID);
+        }
+        let message_bytes = limits.message_bytes;
+        self.grants(slot, Right::Publish, name)?;
+        if will.payload.len() > message_bytes {
+            return Err(ReasonCode::QUOTA_EXCEEDED);
+        }
+        let fields = Fields::of(&will.properties, will.payload, WILL_ORIGIN)
+            .map_err(|_| ReasonCode::PAYLOAD_FORMAT_INVALID)?;
+        Ok(Some(Box::new(Will {
+            delay_s: will.properties.will_delay_interval_s(),
+            topic: name.into(),
+            data: will.payload.into(),
+            content_type: fields.content_type.into(),
+            key: fields.key.into(),
+            event: fields.event.into(),
+            attributes: fields.attributes.into(),
+            ttl_s: will.properties.message_expiry_interval_s(),
+            qos: will.qos.bits(),
+            retain: will.retain,
+            client: self.conns.get(slot).client,
+        })))
+    }
+
+    /// The home's answer. A delivery is under way, so that what follows from it waits.
+    pub(crate) fn session_given<I: Io>(&mut self, to: ReplyTo, given: &Given, io: &mut I) {
+        let current = self.is_asked(to) && self.conns.get(to.slot).mqtt != NONE;
+        match (current, given) {
+            (true, Given::Refused(reason)) => self.refuse_client(to.slot, *reason, io),
+            (true, Given::Yes { id, kept, .. }) => {
+                let row = self.conns.get(to.slot).mqtt;
+                self.mqtts.get_mut(row).session = *id;
+                let state = kept.as_ref().map(|kept| kept.state.clone());
+                let Some(connecting) = &mut self.mqtt_state(to.slot).connecting else {
+                    return self.broken(to.slot);
+                };
+                connecting.given = Some(state);
+                self.resumed.push_back(self.id_of(to.slot));
+            }
+            (
+                false,
+                Given::Yes {
+                    home,
+                    id,
+                    owner,
+                    kept,
+                },
+            ) => {
+                let kept = kept.as_ref().map(|kept| Kept {
+                    expiry_s: kept.expiry_s,
+                    state: kept.state.clone(),
+                });
+                let farewell = Box::new(Farewell {
+                    id: *id,
+                    owner: *owner,
+                    kept,
+                    will: None,
+                });
+                self.errands.push((*home, Ask::SessionClose(farewell)));
+            }
+            (false, Given::Refused(_)) => {}
+        }
+    }
+
+    /// Whether the home has given the session and the client has not been told yet.
+    pub(super) fn opens_session(&self, slot: u32) -> bool {
+        let connecting = self.mqtt(slot).and_then(|mqtt| mqtt.connecting.as_ref());
+        connecting.is_some_and(|connecting| connecting.given.is_some())
+    }
+
+    /// Sends the CONNACK and goes on with the session.
+    pub(super) fn open_session<I: Io>(&mut self, slot: u32, io: &mut I) {
+        let settings = self.world.settings.mqtt.clone();
+        let packet_bytes = self.world.settings.limits.message_bytes + super::PACKET_BESIDE_BYTES;
+        let version = self.version(slot);
+        let row = self.mqtts.get(self.conns.get(slot).mqtt);
+        let keep_alive_s = row.keep_alive_s;
+        let mqtt = self.mqtt_state(slot);
+        let expiry_s = mqtt.expiry_s;
+        let Some(connecting) = mqtt.connecting.take() else {
+            return self.broken(slot);
+        };
+        let Some(state) = connecting.given else {
+            return self.broken(slot);
+        };
+        let mut set = PropertyBuf::new();
+        if version == Version::V5 {
+            set.receive_maximum(settings.receive_max);
+            set.maximum_packet_size_bytes(packet_bytes as u32);
+            if settings.topic_aliases_max > 0 {
+                set.topic_alias_maximum(settings.topic_aliases_max);
+            }
+            if connecting.server_expiry {
+                set.session_expiry_interval_s(expiry_s);
+            }
+            if connecting.server_keep_alive {
+                set.server_keep_alive_s(keep_alive_s);
+            }
+            if let Some(id) = &connecting.assigned {
+                // The id is the server's own, and short.
+                let _ = set.assigned_client_identifier(id);
+            }
+        }
+        let connack = ConnAck {
+            session_present: state.is_some(),
+            reason: ReasonCode::SUCCESS,
+            properties: set.properties(),
+        };
+        self.write(slot, |out| encode::connack(out, version, &connack));
+        self.send_reply(slot, io);
+        let deadline_s = self.keep_alive_end_s(slot);
+        let row = self.conns.get_mut(slot);
+        if row.outbox == NONE {
+            row.deadline_s = deadline_s;
+        }
+        match state {
+            Some(state) => self.restore(slot, &state, io),
+            None => self.collapse(slot),
+        }
+    }
+
+    /// Another connection has taken the session [MQTT-3.1.4-3].
+    pub(crate) fn session_taken<I: Io>(&mut self, holder: ConnOf, io: &mut I) {
+        let ConnOf { slot, generation } = holder;
+        let conn = ConnId { slot, generation };
+        if self.is_current(conn) && self.conns.get(conn.slot).state == State::Mqtt {
+            self.reply.clear();
+            self.mqtt_end(conn.slot, ReasonCode::SESSION_TAKEN_OVER, io);
+        }
+    }
+
+    /// DISCONNECT from the client (section 3.14).
+    pub(super) fn client_leaves<I: Io>(
+        &mut self,
+        slot: u32,
+        disconnect: &Disconnect<'_>,
+        io: &mut I,
+    ) -> Result<(), ReasonCode> {
+        if let Some(asked_s) = disconnect.properties.session_expiry_interval_s() {
+            let most_s = self.world.settings.mqtt.session_expiry_max_s;
+            let mqtt = self.mqtt_state(slot);
+            if mqtt.expiry_s == 0 && asked_s != 0 {
+                // [MQTT-3.14.2.2.2]: an expiry of zero in the CONNECT cannot be changed at the end.
+                return Err(ReasonCode::PROTOCOL_ERROR);
+            }
+            mqtt.expiry_s = asked_s.min(most_s);
+        }
+        if disconnect.reason == ReasonCode::NORMAL_DISCONNECTION && self.mqtt(slot).is_some() {
+            // [MQTT-3.14.4-3].
+            self.mqtt_state(slot).will = None;
+        }
+        self.because(Reason::Peer);
+        self.mqtt_shut(slot, io);
+        Ok(())
+    }
+
+    /// The connection ends: its session goes back to its home. Called before its subscriptions end.
+    pub(crate) fn end_session(&mut self, slot: u32) {
+        let row = self.conns.get_mut(slot);
+        let id = core::mem::replace(&mut row.mqtt, NONE);
+        let mqtt = self.mqtts.remove(id);
+        let (mut expiry_s, mut will, mut given, mut due) = (0, None, None, Vec::new());
+        let mut needs_told = false;
+        if self.mqtt(slot).is_some() {
+            let state = self.mqtt_state(slot);
+            (expiry_s, will) = (state.expiry_s, state.will.take());
+            needs_told = state.needs_told;
+            let answers = state.answers.iter();
+            let asked = answers.filter(|answer| answer.reason.is_none() && !answer.again);
+            due.extend(asked.map(Answer::part));
+            given = state
+                .connecting
+                .take()
+                .and_then(|connecting| connecting.given);
+        }
+        if !mqtt.is_open() {
+            // The home's answer will find no connection, and is given back.
+            return;
+        }
+        if expiry_s > 0 && !self.may_take(slot, self.held_by(slot)) {
+            // When the client comes back it is told that there is no session any more.
+            expiry_s = 0;
+        }
+        self.part_groups(slot, expiry_s == 0);
+        // State that was given but not opened goes back unchanged.
+        let kept = match (expiry_s, given.flatten()) {
+            (0, Some(state)) => {
+                self.session_ended(Some(Kept { expiry_s, state }));
+                None
+            }
+            (0, None) => {
+                self.release_logs(slot);
+                self.release_unplaced(slot);
+                None
+            }
+            (_, given) => {
+                let state = given.unwrap_or_else(|| {
+                    self.leave_unanswered(slot);
+                    self.write_down(slot)
+                });
+                Some(Kept { expiry_s, state })
+            }
+        };
+        self.leave_filters(slot);
+        if needs_told && kept.is_some() {
+            self.fence_needs(slot, &mut due);
+        }
+        let farewell = Box::new(Farewell {
+            id: mqtt.session,
+            owner: self.conns.get(slot).client,
+            kept,
+            will,
+        });
+        let ConnId { slot, generation } = self.id_of(slot);
+        self.give_back(ConnOf { slot, generation }, mqtt.home, farewell, due);
+    }
+}

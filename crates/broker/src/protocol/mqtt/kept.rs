@@ -1,0 +1,379 @@
+//! The stored form of a session while its client is away: its subscriptions with their positions, its unacknowledged messages,
+//! and the QoS 2 messages that it has not released. One run of bytes, since millions may be away at once.
+//!
+//! Invariant: only bytes written by [`Front::write_down`] are read.
+
+use crate::mail::Ask;
+use crate::mail::session::Kept;
+use crate::protocol::mqtt::shared::split;
+use alloc::boxed::Box;
+use alloc::collections::{BTreeSet, VecDeque};
+use alloc::vec::Vec;
+use core::slice::Iter;
+
+use crore_wire::mqtt::{Qos, ReasonCode, Version};
+
+use super::give::options_of;
+use super::shared::is_shared;
+use super::state::{Inflight, Mqtt, Step};
+use super::subscribe::{Wanted, qos};
+use crate::base::planted::{self, Fault};
+use crate::base::position::{Since, read_varint, write_varint};
+use crate::conn::MULTI;
+use crate::conn::io::Io;
+use crate::mail::session::Written;
+use crate::protocol::front::Front;
+use crate::protocol::side::Sub;
+use crate::store::shared::Slice;
+use crate::store::slab::NONE;
+
+/// The version of the stored form.
+const FORM: u8 = 1;
+/// In the options of a subscription: it has a position.
+const SEEN: u8 = 0x80;
+/// Likewise: it began before that position, and may have sent messages that other subscriptions have not reached.
+const STARTED: u8 = 0x40;
+
+/// Reads a stored session. If it ended too soon, which never happens, the rest would read as zeros.
+struct Reader<'a>(&'a [u8]);
+
+impl<'a> Reader<'a> {
+    fn byte(&mut self) -> u8 {
+        self.array::<1>()[0]
+    }
+    fn number(&mut self) -> u64 {
+        let number = read_varint(&mut self.0);
+        number.unwrap_or_else(|| {
+            self.0 = &[];
+            0
+        })
+    }
+    /// A count of items that follow, at most as many as bytes are left.
+    fn count(&mut self) -> u64 {
+        self.number().min(self.0.len() as u64)
+    }
+    fn array<const N: usize>(&mut self) -> [u8; N] {
+        self.bytes(N).try_into().unwrap_or([0; N])
+    }
+    fn bytes(&mut self, len: usize) -> &'a [u8] {
+        let (taken, rest) = self.0.split_at(len.min(self.0.len()));
+        self.0 = rest;
+        taken
+    }
+    fn field(&mut self) -> &'a [u8] {
+        let len = self.number() as usize;
+        self.bytes(len)
+    }
+}
+
+/// A stored subscription.
+pub(super) struct KeptSub<'a> {
+    filter: &'a [u8],
+    options: u8,
+    identifier: u32,
+    /// Its position: at its topic, or at each home.
+    seen: Vec<u64>,
+    /// The offsets from which on it has sent all that it matches; empty when they equal `seen`.
+    starts: Vec<u64>,
+    /// The stored bytes of all of that.
+    raw: &'a [u8],
+}
+
+impl KeptSub<'_> {
+    fn read<'a>(from: &mut Reader<'a>) -> KeptSub<'a> {
+        let all = from.0;
+        let options = from.byte();
+        let identifier = from.number() as u32;
+        let filter = from.field();
+        let count = if options & SEEN != 0 { from.count() } else { 0 };
+        let mut offsets = |count| (0..count).map(|_| from.number()).collect();
+        let seen = offsets(count);
+        let starts = offsets(if options & STARTED != 0 { count } else { 0 });
+        KeptSub {
+            filter,
+            options: options & !(SEEN | STARTED),
+            identifier,
+            seen,
+            starts,
+            raw: &all[..all.len() - from.0.len()],
+        }
+    }
+}
+
+/// The topics and groups that keep messages for a session.
+pub(crate) fn topics_kept(state: &[u8]) -> Vec<&[u8]> {
+    let mut from = Reader(state);
+    from.bytes(5);
+    let count = from.count();
+    let subs = (0..count).map(|_| KeptSub::read(&mut from));
+    subs.filter(|sub| qos(sub.options) > 0 || is_shared(sub.filter))
+        .map(|sub| sub.filter)
+        .collect()
+}
+
+impl Front {
+    /// An ended session's messages need not be kept any more.
+    pub(crate) fn session_ended(&mut self, ended: Option<Kept>) {
+        let Some(kept) = ended else { return };
+        self.work.steps.add_bytes(kept.state.bytes.len());
+        for name in topics_kept(&kept.state.bytes) {
+            self.work.steps.add(1);
+            self.release_kept(name);
+        }
+    }
+
+    /// The messages of this subscription of a session need not be kept any more.
+    pub(crate) fn release_kept(&mut self, name: &[u8]) {
+        if is_shared(name) {
+            let (group, filter) = split(name);
+            for home in self.homes_of(filter) {
+                let (name, filter) = (group.into(), filter.into());
+                self.errands
+                    .push((home, Ask::ReleaseGroup { name, filter }));
+            }
+            return;
+        }
+        let (hash, _) = self.place_of(name);
+        self.keep_log_of(hash, name, false);
+        if planted::is(Fault::DoubleRelease) {
+            self.keep_log_of(hash, name, false);
+        }
+    }
+
+    /// The stored form of the session.
+    pub(super) fn write_down(&mut self, slot: u32) -> Written {
+        self.expand(slot);
+        let (mut out, mut payloads) = (Vec::with_capacity(64), Vec::new());
+        out.push(FORM);
+        out.extend_from_slice(&self.world.epoch.to_le_bytes());
+        let extra = self.extras.get(self.conns.get(slot).extra);
+        let granted = |sub: &Sub| {
+            let group = sub.group.as_ref();
+            !sub.is_vacant() && group.is_none_or(|group| group.restored || group.waiting == 0)
+        };
+        let list = extra.list.iter().enumerate();
+        let subs: Vec<_> = list.filter(|(_, sub)| granted(sub)).collect();
+        let nothing = Mqtt::default();
+        let mqtt = extra.mqtt.as_deref().unwrap_or(&nothing);
+        write_varint(&mut out, (subs.len() + mqtt.unplaced.len()) as u64);
+        for sub in &mqtt.unplaced {
+            out.extend_from_slice(sub);
+        }
+        for (part, sub) in subs {
+            let seen = self.seen_of(slot, sub);
+            let starts = self.starts_of(slot, part as u32, &seen);
+            let flag = |is_there: bool, flag| if is_there { flag } else { 0 };
+            let flags = flag(!seen.is_empty(), SEEN) | flag(!starts.is_empty(), STARTED);
+            out.push(sub.options & 0x3F | flags);
+            write_varint(&mut out, u64::from(sub.identifier));
+            write_field(&mut out, &self.text_of(slot, part as u32));
+            if !seen.is_empty() {
+                write_varint(&mut out, seen.len() as u64);
+                for offset in seen.iter().chain(&starts) {
+                    write_varint(&mut out, *offset);
+                }
+            }
+        }
+        for list in [&mqtt.inflight, &mqtt.waiting] {
+            write_varint(&mut out, list.len() as u64);
+            for sent in list {
+                let step = u8::from(sent.step == Step::Released);
+                let version = u8::from(sent.version == Version::V5) << 1;
+                let payload = u8::from(sent.payload.is_some()) << 2;
+                out.extend_from_slice(&sent.packet_id.to_le_bytes());
+                out.extend_from_slice(&sent.end_s.to_le_bytes());
+                out.push(step | version | payload);
+                write_field(&mut out, &sent.packet);
+                payloads.extend(sent.payload.clone());
+            }
+        }
+        write_received(&mut out, &mqtt.received);
+        Written {
+            bytes: out.into_boxed_slice(),
+            payloads,
+        }
+    }
+
+    /// The session ends: releases the logs of its subscriptions that found no place.
+    pub(super) fn release_unplaced(&mut self, slot: u32) {
+        if self.mqtt(slot).is_none_or(|mqtt| mqtt.unplaced.is_empty()) {
+            return;
+        }
+        for raw in core::mem::take(&mut self.mqtt_state(slot).unplaced) {
+            let sub = KeptSub::read(&mut Reader(&raw));
+            if qos(sub.options) > 0 {
+                self.release_kept(sub.filter);
+            }
+        }
+    }
+
+    /// The filter that a subscription was made with.
+    pub(super) fn text_of(&self, slot: u32, part: u32) -> Vec<u8> {
+        let Some(sub) = self.sub(slot, part) else {
+            return Vec::new();
+        };
+        match &sub.group {
+            Some(group) => group.text.to_vec(),
+            None if sub.topic != NONE => self.topics.name(sub.topic).to_vec(),
+            // It has wildcards.
+            None => self.wildcard_of(slot, part).unwrap_or_default(),
+        }
+    }
+
+    /// The position of a subscription that needs its log; empty when it has seen nothing yet.
+    fn seen_of(&self, slot: u32, sub: &Sub) -> Vec<u64> {
+        if qos(sub.options) == 0 || sub.group.is_some() {
+            return Vec::new();
+        }
+        if let Some(serial) = sub.filter.checked_sub(1) {
+            return self.wildcard_seen(slot, serial);
+        }
+        match sub.epoch == self.world.epoch {
+            true => alloc::vec![sub.offset + u64::from(planted::is(Fault::FarPosition))],
+            false => Vec::new(),
+        }
+    }
+
+    /// Restores the stored session.
+    pub(super) fn restore<I: Io>(&mut self, slot: u32, state: &Written, io: &mut I) {
+        let mut from = Reader(&state.bytes);
+        let mut payloads = state.payloads.iter();
+        if from.byte() != FORM {
+            // No other version was ever written.
+            return self.broken(slot);
+        }
+        let epoch = u32::from_le_bytes(from.array());
+        self.expand(slot);
+        let count = from.count();
+        let subs: Vec<_> = (0..count).map(|_| KeptSub::read(&mut from)).collect();
+        let inflight = read_inflight(&mut from, &mut payloads);
+        let waiting = read_inflight(&mut from, &mut payloads);
+        let received = read_received(&mut from);
+        let (inflight, waiting) = (self.may_have(slot, inflight), self.may_have(slot, waiting));
+        let mqtt = self.mqtt_state(slot);
+        (mqtt.inflight, mqtt.waiting, mqtt.received) = (inflight, waiting, received);
+        if planted::is(Fault::LostInflight) {
+            mqtt.inflight.pop_front();
+        }
+        if planted::is(Fault::ResendOrder) {
+            mqtt.inflight.make_contiguous().reverse();
+        }
+        if planted::is(Fault::ForgottenIds) {
+            mqtt.received.clear();
+        }
+        debug_assert!(self.conns.get(slot).wants(MULTI));
+        self.send_inflight(slot, io);
+        let mut unplaced = None;
+        for sub in subs {
+            if !self.may_still(slot, sub.filter) {
+                if qos(sub.options) > 0 || is_shared(sub.filter) {
+                    self.release_kept(sub.filter);
+                }
+                continue;
+            }
+            let all = Self::since_all(epoch, &sub.seen);
+            let since = all.first().copied().unwrap_or(Since::Live);
+            let options = options_of(sub.options);
+            let wanted = Wanted {
+                filter: sub.filter,
+                options,
+                identifier: sub.identifier,
+                since,
+                retained: false,
+                granted: (0, 0),
+            };
+            if is_shared(sub.filter) {
+                self.join_group(slot, &wanted, true);
+                continue;
+            }
+            if sub.filter.iter().any(|b| matches!(b, b'+' | b'#')) {
+                if self.join_wildcard(slot, &wanted, &all).is_err() {
+                    self.mqtt_state(slot).unplaced.push(sub.raw.into());
+                    unplaced = Some(sub.filter);
+                    continue;
+                }
+            } else {
+                self.join_topic(slot, &wanted);
+            }
+            if options.max_qos != Qos::AtMostOnce {
+                if epoch == self.world.epoch {
+                    let is_same = sub.starts.is_empty();
+                    let starts = if is_same { &sub.seen } else { &sub.starts };
+                    self.starts_at(slot, sub.filter, starts);
+                }
+                // The session kept this log already, and joining has counted it once more.
+                let (hash, _) = self.place_of(sub.filter);
+                self.keep_log_of(hash, sub.filter, false);
+            }
+        }
+        self.end_starts(slot);
+        if let Some(filter) = unplaced {
+            self.end_unplaced(slot, filter, ReasonCode::QUOTA_EXCEEDED, io);
+        }
+    }
+}
+
+/// The stored session without this QoS 2 message of the client, which was refused after all.
+pub(super) fn forget_received(state: &[u8], id: u16) -> Box<[u8]> {
+    let mut from = Reader(state);
+    from.bytes(5);
+    for _ in 0..from.count() {
+        KeptSub::read(&mut from);
+    }
+    read_inflight(&mut from, &mut [].iter());
+    read_inflight(&mut from, &mut [].iter());
+    let mut out = Vec::from(&state[..state.len() - from.0.len()]);
+    let mut received = read_received(&mut from);
+    received.remove(&id);
+    write_received(&mut out, &received);
+    out.into_boxed_slice()
+}
+
+fn read_inflight(from: &mut Reader<'_>, payloads: &mut Iter<'_, Slice>) -> VecDeque<Inflight> {
+    let count = from.count();
+    let one = |_| {
+        let packet_id = from.array();
+        let end_s = from.array();
+        let form = from.byte();
+        Inflight {
+            packet_id: u16::from_le_bytes(packet_id),
+            step: if form & 1 == 0 {
+                Step::Published
+            } else {
+                Step::Released
+            },
+            end_s: u32::from_le_bytes(end_s),
+            offset: 0,
+            group: None,
+            version: if form & 2 == 0 {
+                Version::V311
+            } else {
+                Version::V5
+            },
+            packet: from.field().into(),
+            payload: match form & 4 {
+                0 => None,
+                _ => payloads.next().cloned(),
+            },
+        }
+    };
+    (0..count).map(one).collect()
+}
+
+fn write_received(out: &mut Vec<u8>, received: &BTreeSet<u16>) {
+    write_varint(out, received.len() as u64);
+    for id in received {
+        out.extend_from_slice(&id.to_le_bytes());
+    }
+}
+
+fn read_received(from: &mut Reader<'_>) -> BTreeSet<u16> {
+    let count = from.count();
+    let ids = (0..count).map(|_| from.array());
+    ids.map(u16::from_le_bytes).collect()
+}
+
+fn write_field(out: &mut Vec<u8>, field: &[u8]) {
+    write_varint(out, field.len() as u64);
+    out.extend_from_slice(field);
+}

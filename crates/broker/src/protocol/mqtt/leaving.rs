@@ -1,0 +1,102 @@
+//! Sessions whose connection has ended while homes owe it answers to its publishes.
+//!
+//! Invariant: a session that lasts is given back only when each publish of its connection stands in a log or was
+//! refused, and when all homes have heard which messages it needs kept. So the connection that has it next, and is sent one of
+//! the publishes again, answers truly and keeps the order; and the end of the session releases all that is kept for it.
+
+use alloc::boxed::Box;
+use alloc::vec::Vec;
+
+use super::kept::forget_received;
+use super::publish::{answered, reason_of};
+use crate::base::ids::ShardId;
+use crate::budget::stats::Reason;
+use crate::mail::session::ConnOf;
+use crate::mail::{Ask, Farewell, Outcome, ReplyTo};
+use crate::protocol::front::Front;
+
+/// Stands for the answer to a fence among those to publishes: no packet id is 0.
+const FENCE: u32 = 0;
+
+/// A session on its way home.
+pub(crate) struct Leaving {
+    home: ShardId,
+    farewell: Box<Farewell>,
+    /// The unanswered publishes, by the numbers that homes answer with, and fences.
+    due: Vec<u32>,
+}
+
+impl Front {
+    /// Gives a session back; one that lasts only when these publishes are answered.
+    pub(super) fn give_back(
+        &mut self,
+        from: ConnOf,
+        home: ShardId,
+        farewell: Box<Farewell>,
+        due: Vec<u32>,
+    ) {
+        let leaving = Leaving {
+            home,
+            farewell,
+            due,
+        };
+        if leaving.farewell.kept.is_none() || leaving.due.is_empty() {
+            return self.gave_back(leaving);
+        }
+        // A connection ends once; if it ended twice, the session given back first goes home too.
+        if let Some(before) = self.leaving.insert(from, leaving) {
+            self.gave_back(before);
+        }
+    }
+
+    fn gave_back(&mut self, leaving: Leaving) {
+        let close = Ask::SessionClose(leaving.farewell);
+        self.errands.push((leaving.home, close));
+    }
+
+    /// Asks homes to confirm that they know which messages the session needs kept. The home of the client id may end the session
+    /// later and release them, and its request might arrive before that of this shard.
+    pub(super) fn fence_needs(&mut self, slot: u32, due: &mut Vec<u32>) {
+        let to = self.reply_to(slot, FENCE);
+        let me = self.lanes.me;
+        for home in (0..self.world.homes).filter(|home| *home != me) {
+            self.ask(home, |_| Ask::Fence(to));
+            due.push(FENCE);
+        }
+    }
+
+    /// An answer to a publish of a connection that is gone.
+    pub(crate) fn late_outcome(&mut self, to: ReplyTo, outcome: Outcome) {
+        self.late_answer(to, reason_of(outcome).is_error());
+    }
+
+    /// An answer for a connection that is gone: to a publish, which may be refused, or to a fence.
+    pub(crate) fn late_answer(&mut self, to: ReplyTo, refused: bool) {
+        let from = ConnOf {
+            slot: to.slot,
+            generation: to.generation,
+        };
+        let Some(leaving) = self.leaving.get_mut(&from) else {
+            return;
+        };
+        let Some(at) = leaving.due.iter().position(|due| *due == to.part) else {
+            // Each request has one answer, and this one has no request; its connection has ended.
+            self.stats.closed[Reason::Broken as usize] += 1;
+            return;
+        };
+        leaving.due.swap_remove(at);
+        let (id, exactly_once) = answered(to.part);
+        if refused
+            && exactly_once
+            && let Some(kept) = &mut leaving.farewell.kept
+        {
+            // Its id is free again [MQTT-4.3.3-9].
+            kept.state.bytes = forget_received(&kept.state.bytes, id);
+        }
+        if leaving.due.is_empty()
+            && let Some(leaving) = self.leaving.remove(&from)
+        {
+            self.gave_back(leaving);
+        }
+    }
+}

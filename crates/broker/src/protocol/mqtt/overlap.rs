@@ -1,0 +1,268 @@
+//! Subscriptions of one client that match the same messages while some of them read on from the log: decides which of them
+//! sends a message, so that it is sent once, with the highest QoS and all identifiers (MQTT 5.0 section 3.3.4).
+//!
+//! While all are live a message finds all of them at once, and none of this state exists. From the moment that one falls
+//! behind, or that a session is resumed, a [`Start`] says from which offset on each subscription misses nothing at a home.
+//! Of the subscriptions that match a message the one with the earliest start sends it. The others skip messages that it has
+//! passed, and wait before those that it has not, so that a topic keeps its order and no position is ahead of its client.
+//!
+//! Only subscriptions of QoS 1 and 2 do so: QoS 0 never waits, since its log may not keep the messages to wait
+//! for. Deliberately not here: retained messages, which come to each new subscription, and shared subscriptions.
+
+use alloc::vec::Vec;
+
+use super::give::{NO_LOCAL, Offered, Wants};
+use super::subscribe::qos;
+use crate::base::ids::ShardId;
+use crate::base::planted::{self, Fault};
+use crate::conn::LIVE;
+use crate::filters::matching::Group;
+use crate::mail::{Frames, Record};
+use crate::protocol::front::Front;
+use crate::protocol::outbox::Packets;
+use crate::protocol::side::Sub;
+use crate::store::slab::NONE;
+
+/// The offset from which on a subscription sends all that it matches at one home.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Start {
+    /// Its place in the list.
+    part: u32,
+    home: ShardId,
+    /// It sends the messages after this offset.
+    offset: u64,
+}
+
+/// The subscriptions that share a message, and the one of them that sends it.
+pub(super) struct Sharers {
+    /// All of them.
+    pub parts: Vec<u32>,
+    /// The one that sends it.
+    pub lead: u32,
+    /// It has sent it.
+    pub done: bool,
+}
+
+impl Front {
+    /// A restored subscription goes on from these offsets: that of its topic, or one for each home.
+    pub(super) fn starts_at(&mut self, slot: u32, filter: &[u8], seen: &[u64]) {
+        let Some(part) = self.part_of(slot, filter) else {
+            return;
+        };
+        let (_, home) = self.place_of(filter);
+        let wildcard = self.sub(slot, part).is_some_and(|sub| sub.filter != 0);
+        if wildcard && seen.len() != usize::from(self.world.homes) {
+            // With another number of homes the positions were invalid.
+            return;
+        }
+        let first = if wildcard { 0 } else { home };
+        let start = |(home, offset): (ShardId, &u64)| Start {
+            part,
+            home,
+            offset: *offset,
+        };
+        let starts = (first..).zip(seen).map(start);
+        self.mqtt_state(slot).starts.extend(starts);
+    }
+
+    /// The offsets from which on a subscription with position `seen`, at its topic or at each home, has sent all; empty when no
+    /// other subscription relies on it.
+    pub(super) fn starts_of(&self, slot: u32, part: u32, seen: &[u64]) -> Vec<u64> {
+        let starts = self.mqtt(slot).map_or(&[][..], |mqtt| &mqtt.starts);
+        let own: Vec<&Start> = starts.iter().filter(|it| it.part == part).collect();
+        let Some(first) = own.first().filter(|_| !seen.is_empty()) else {
+            return Vec::new();
+        };
+        if self.sub(slot, part).is_none_or(|sub| sub.filter == 0) {
+            return alloc::vec![first.offset];
+        }
+        let at = |(home, seen): (ShardId, &u64)| {
+            let start = own.iter().find(|it| it.home == home);
+            start.map_or(*seen, |it| it.offset)
+        };
+        (0..).zip(seen).map(at).collect()
+    }
+
+    /// A subscription falls behind at this home before the message with this offset: the live subscriptions there miss nothing
+    /// from that message on.
+    pub(super) fn start_all(&mut self, slot: u32, home: ShardId, offset: u64) {
+        let list = self.list_of(slot);
+        let group = |serial| self.filtered(slot).and_then(|all| all.group(serial));
+        let live = |sub: &Sub| match sub.filter.checked_sub(1) {
+            Some(serial) => group(serial).is_some_and(|group| group.is_live(home)),
+            None => sub.topic != NONE && sub.flags & LIVE != 0 && self.home_of(sub) == home,
+        };
+        let parts = (0..).zip(list).filter(|(_, sub)| live(sub));
+        let parts: Vec<u32> = parts.map(|(part, _)| part).collect();
+        for part in parts {
+            let start = self.add_start(slot, part, home, offset - 1);
+            // The start was added for a later message of the same run.
+            start.offset = start.offset.min(offset - 1);
+        }
+    }
+
+    /// A subscription is live at this home, having seen it up to `offset`. When the last one is live the starts are dropped.
+    pub(super) fn start_live(&mut self, slot: u32, part: u32, home: ShardId, offset: u64) {
+        if self.mqtt(slot).is_none_or(|mqtt| mqtt.starts.is_empty()) {
+            return;
+        }
+        self.add_start(slot, part, home, offset);
+        self.end_starts(slot);
+    }
+
+    /// The start of a subscription at a home; added with this offset if there is none.
+    fn add_start(&mut self, slot: u32, part: u32, home: ShardId, offset: u64) -> &mut Start {
+        let starts = &mut self.mqtt_state(slot).starts;
+        let is = |it: &Start| (it.part, it.home) == (part, home);
+        let at = starts.iter().position(is).unwrap_or(starts.len());
+        if at == starts.len() {
+            starts.push(Start { part, home, offset });
+        }
+        &mut starts[at]
+    }
+
+    /// A subscription skips its topic's messages up to this offset, and sends those after it.
+    pub(super) fn start_anew(&mut self, slot: u32, part: u32, home: ShardId, offset: u64) {
+        self.add_start(slot, part, home, offset).offset = offset;
+    }
+
+    /// A subscription ends: others send the messages that it has not sent.
+    pub(super) fn forget_starts(&mut self, slot: u32, part: u32) {
+        if self.mqtt(slot).is_some_and(|mqtt| !mqtt.starts.is_empty()) {
+            self.mqtt_state(slot).starts.retain(|it| it.part != part);
+        }
+    }
+
+    /// Drops the starts when no subscription is behind.
+    pub(super) fn end_starts(&mut self, slot: u32) {
+        let groups = self.filtered(slot).map_or(&[][..], |all| all.groups());
+        let list = self.list_of(slot);
+        let reads = |sub: &Sub| sub.topic != NONE && sub.flags & LIVE == 0;
+        let behind = groups.iter().any(|group| !group.homes().is_empty()) || list.iter().any(reads);
+        if !behind {
+            self.mqtt_state(slot).starts = Vec::new();
+        }
+    }
+
+    fn home_of(&self, sub: &Sub) -> ShardId {
+        self.place_of(self.topics.name(sub.topic)).1
+    }
+
+    /// The subscriptions that share a message, if there are any.
+    pub(super) fn sharers(
+        &self,
+        slot: u32,
+        (topic, record, frames): (&[u8], &Record, &Frames),
+    ) -> Option<Sharers> {
+        let starts = &self.mqtt(slot)?.starts;
+        let alone = self.filtered(slot).is_none() || planted::is(Fault::OwnCopies);
+        if starts.is_empty() || alone {
+            return None;
+        }
+        let row = self.conns.get(slot);
+        let list = self.list_of(slot);
+        let local = frames.origin(record) == self.mqtts.get(row.mqtt).origin();
+        let (_, home) = self.place_of(topic);
+        let rows = self.matching.rows(topic);
+        let matches = |sub: &Sub| match sub.filter.checked_sub(1) {
+            Some(serial) => self.filtered(slot).is_some_and(|all| {
+                let mut parts = all.parts_of(serial);
+                parts.any(|(_, part)| rows.contains(&part.row))
+            }),
+            None => sub.topic != NONE && self.topics.name(sub.topic) == topic,
+        };
+        let mut parts = Vec::new();
+        let mut first: Option<(u64, u32)> = None;
+        for start in starts {
+            let Some(sub) = list.get(start.part as usize) else {
+                continue;
+            };
+            let wants = qos(sub.options) > 0 && !(local && sub.options & NO_LOCAL != 0);
+            if start.home == home && start.offset < record.offset && wants && matches(sub) {
+                parts.push(start.part);
+                let key = (start.offset, start.part);
+                first = Some(first.map_or(key, |first| first.min(key)));
+            }
+        }
+        let (_, lead) = first?;
+        let done = self.stands(slot, list.get(lead as usize)?, home) >= record.offset;
+        Some(Sharers { parts, lead, done })
+    }
+
+    /// The offset up to which a subscription has seen this home, or its topic there.
+    fn stands(&self, slot: u32, sub: &Sub, home: ShardId) -> u64 {
+        let Some(serial) = sub.filter.checked_sub(1) else {
+            return sub.offset;
+        };
+        let seen = self.seen_by(slot, home);
+        let homes = |group: &Group| group.homes().get(home as usize).copied();
+        match self
+            .filtered(slot)
+            .and_then(|all| all.group(serial))
+            .and_then(homes)
+        {
+            Some(at) if at.live => at.offset.max(seen),
+            Some(at) => at.offset,
+            None => seen,
+        }
+    }
+
+    /// The combined options of these subscriptions for a message; `None` when none of them takes it.
+    pub(super) fn wants_of(
+        &self,
+        slot: u32,
+        parts: &[u32],
+        record: &Record,
+        frames: &Frames,
+        identifiers: &mut Vec<u32>,
+    ) -> Option<u8> {
+        let row = self.conns.get(slot);
+        let list = self.list_of(slot);
+        let local = frames.origin(record) == self.mqtts.get(row.mqtt).origin();
+        let mut options = None;
+        for part in parts {
+            let Some(sub) = list.get(*part as usize) else {
+                continue;
+            };
+            if local && sub.options & NO_LOCAL != 0 {
+                continue;
+            }
+            identifiers.push(sub.identifier);
+            let all: u8 = options.unwrap_or_default();
+            let highest = qos(all).max(qos(sub.options));
+            options = Some((all | sub.options) & !(3 | NO_LOCAL) | highest);
+        }
+        options
+    }
+
+    /// Sends a message that a subscription has come to, on behalf of all that share it, unless another of them sends it.
+    pub(super) fn give_in_turn(
+        &mut self,
+        slot: u32,
+        part: u32,
+        wants: &Wants<'_>,
+        message: (&[u8], &Record, &Frames),
+        out: &mut Packets,
+    ) -> Offered {
+        let sharers = self.sharers(slot, message);
+        let Some(all) = sharers.filter(|all| all.parts.contains(&part)) else {
+            return self.offer_packet(slot, wants, message, out);
+        };
+        if all.lead != part {
+            return match all.done {
+                true => Offered::Skipped,
+                false => Offered::Full,
+            };
+        }
+        let (_, record, frames) = message;
+        let mut identifiers = Vec::new();
+        let options = self.wants_of(slot, &all.parts, record, frames, &mut identifiers);
+        let wants = Wants {
+            // The leading subscription takes the message.
+            options: options.unwrap_or(wants.options),
+            identifiers: &identifiers,
+            ..*wants
+        };
+        self.offer_packet(slot, &wants, message, out)
+    }
+}

@@ -1,0 +1,191 @@
+//! Answers of homes to a client's subscriptions: grants, retained messages and pages of the log; and going on with
+//! subscriptions that fell behind (MQTT 5.0 sections 3.8.4 and 3.9).
+//!
+//! A subscription gets nothing live before the page that is marked `at_head`; retained messages come before both.
+
+use alloc::format;
+
+use crore_wire::mqtt::ReasonCode;
+
+use super::give::Wants;
+use super::subscribe::qos_of;
+use crate::base::planted::{self, Fault};
+use crate::base::position::{Position, Since};
+use crate::budget::admission::Client;
+use crate::conn::io::Io;
+use crate::conn::{COUNTED, LIVE, State};
+use crate::mail::{Attached, Frames, Page};
+use crate::protocol::front::Front;
+use crate::protocol::side::Behind;
+use crate::store::slab::NONE;
+
+impl Front {
+    /// A home's answer to an attach.
+    pub(crate) fn mqtt_page<I: Io>(
+        &mut self,
+        slot: u32,
+        part: u32,
+        page: &Page,
+        frames: &Frames,
+        io: &mut I,
+    ) {
+        // A subscription that stood in the row fell behind there.
+        self.expand(slot);
+        let Some(sub) = self.sub_mut(slot, part) else {
+            return self.broken(slot);
+        };
+        let granted = core::mem::take(&mut sub.granted);
+        let (options, identifiers) = (sub.options, [sub.identifier]);
+        if granted != (0, 0) {
+            let qos = qos_of(options);
+            self.grant(slot, granted, ReasonCode::granted(qos));
+            self.send_reply(slot, io);
+        }
+        let (first, count) = (page.first as usize, page.count as usize);
+        let records = frames.pages.get(first..first + count).unwrap_or_default();
+        let (retained, records) = records.split_at(records.len().min(page.retained as usize));
+        let name = self.topic_name(slot, part);
+        for record in retained {
+            let wants = Wants {
+                options,
+                identifiers: &identifiers,
+                retained: true,
+                unbound: true,
+                ..Wants::default()
+            };
+            self.give_once(slot, &wants, (&name, record, frames), io);
+        }
+        if page.only_retained {
+            return;
+        }
+        let (mut head, mut at_head) = (page.head, page.at_head);
+        if let Some(left) = self.give_all(slot, part, records, frames, io) {
+            (head, at_head) = (left.previous, false);
+        }
+        let Some(sub) = self.sub_mut(slot, part) else {
+            return self.broken(slot);
+        };
+        (sub.offset, sub.epoch) = (head, page.epoch);
+        if at_head {
+            sub.flags |= LIVE;
+            let (_, home) = self.place_of(&name);
+            self.start_live(slot, part, home, head);
+            self.collapse(slot);
+        } else {
+            let (epoch, offset) = (page.epoch, head);
+            self.extra(slot).behind.push(Behind {
+                part,
+                offset,
+                epoch,
+            });
+            if !planted::is(Fault::LostWake) {
+                self.resumed.push_back(self.id_of(slot));
+            }
+        }
+    }
+
+    /// A home has refused a subscription, or its topic was deleted.
+    pub(crate) fn mqtt_not_attached<I: Io>(
+        &mut self,
+        slot: u32,
+        part: u32,
+        page: &Page,
+        io: &mut I,
+    ) {
+        let attached = page.attached;
+        self.expand(slot);
+        let Some(sub) = self.sub_mut(slot, part) else {
+            return self.broken(slot);
+        };
+        if attached == Attached::Gone {
+            // The kept messages are deleted: it goes on with those after the deletion.
+            (sub.offset, sub.epoch) = (page.head, page.epoch);
+            self.mqtt_state(slot).fresh.push(part);
+            let (_, home) = self.place_of(&self.topic_name(slot, part));
+            self.start_anew(slot, part, home, page.head);
+            return self.resumed.push_back(self.id_of(slot));
+        }
+        if matches!(attached, Attached::Full(_)) && sub.granted != (0, 0) {
+            // There is no topic that could have kept messages for it: nothing is to be released.
+            sub.options &= !3;
+        }
+        let reason = match attached {
+            Attached::Forbidden => ReasonCode::NOT_AUTHORIZED,
+            _ => ReasonCode::QUOTA_EXCEEDED,
+        };
+        self.refuse_part(slot, part, reason, io);
+    }
+
+    /// A home has no room for a subscription. A new one is refused. For one of the session the connection ends, since MQTT has no
+    /// other way to tell the client; the session stays unchanged, so that its next connection tries again.
+    pub(super) fn refuse_part<I: Io>(
+        &mut self,
+        slot: u32,
+        part: u32,
+        reason: ReasonCode,
+        io: &mut I,
+    ) {
+        let Some(sub) = self.sub_mut(slot, part) else {
+            return self.broken(slot);
+        };
+        let granted = core::mem::take(&mut sub.granted);
+        if granted == (0, 0) {
+            let text = self.text_of(slot, part);
+            return self.end_unplaced(slot, &text, reason, io);
+        }
+        self.grant(slot, granted, reason);
+        self.leave_part(slot, part);
+        self.send_reply(slot, io);
+    }
+
+    /// Ends the connection because a subscription of its session has no room.
+    pub(super) fn end_unplaced<I: Io>(
+        &mut self,
+        slot: u32,
+        text: &[u8],
+        reason: ReasonCode,
+        io: &mut I,
+    ) {
+        // Filters are UTF-8.
+        let text = core::str::from_utf8(text).unwrap_or_default();
+        let words = match reason {
+            ReasonCode::QUOTA_EXCEEDED => {
+                self.stats.turned_away += 1;
+                format!("no room for the session's subscription to {text}")
+            }
+            _ => format!("the topic of the session's subscription to {text} was not created"),
+        };
+        self.mqtt_end_saying(slot, reason, &words, io);
+    }
+
+    /// Goes on with subscriptions that fell behind, as far as there is room for the messages that they have missed.
+    pub(super) fn mqtt_go_on<I: Io>(&mut self, slot: u32, io: &mut I) {
+        self.give_waiting(slot, io);
+        self.give_owed(slot);
+        let row = self.conns.get(slot);
+        if row.outbox != NONE || row.extra == NONE || row.state != State::Mqtt {
+            return;
+        }
+        let fresh = core::mem::take(&mut self.mqtt_state(slot).fresh);
+        for part in fresh {
+            let Some(sub) = self.sub(slot, part) else {
+                return self.broken(slot);
+            };
+            let (topic, again) = (sub.topic, sub.flags & COUNTED != 0);
+            let since = Since::At(Position {
+                epoch: sub.epoch,
+                offset: sub.offset,
+            });
+            if topic == NONE {
+                continue;
+            }
+            self.topics.get_mut(topic).waiting += u32::from(!again);
+            let to = self.reply_to(slot, self.part_name(slot, part));
+            self.attach_to(topic, to, since, again, false, Client::NOBODY);
+        }
+        self.wildcards_go_on(slot);
+        if self.has_room(slot) {
+            self.catch_up(slot);
+        }
+    }
+}

@@ -1,0 +1,434 @@
+//! Messages of the client (MQTT 5.0 sections 3.3 and 4.3).
+
+use alloc::vec::Vec;
+
+use crore_wire::mqtt::{
+    self, Ack, PacketId, PacketType, Properties, Property, PropertyBuf, Publish, Qos, ReasonCode,
+    Version, encode,
+};
+use crore_wire::topic;
+
+use super::super::publish::{check_fields, is_binary};
+use super::NOTHING;
+use super::state::Answer;
+use crate::base::access::Right;
+use crate::base::planted::{self, Fault};
+use crate::conn::V5;
+use crate::conn::io::Io;
+use crate::home;
+use crate::mail::{self, Outcome};
+use crate::protocol::front::Front;
+
+/// The user property that stands for a message's key.
+pub(super) const KEY: &str = "crore-key";
+/// The user property that stands for a message's event name.
+pub(super) const EVENT: &str = "crore-event";
+
+/// The properties of a message that other protocols know too, and the rest as attributes.
+pub(super) struct Fields<'a> {
+    pub content_type: &'a [u8],
+    pub key: &'a [u8],
+    pub event: &'a [u8],
+    /// See [`home::Publish::attributes`].
+    pub attributes: Vec<u8>,
+}
+
+impl<'a> Fields<'a> {
+    /// Reads the properties of a publish.
+    ///
+    /// # Errors
+    /// A property that other protocols could not pass on, or a payload that is not UTF-8 although it says so.
+    pub fn of(
+        set: &Properties<'a>,
+        payload: &[u8],
+        origin: u64,
+    ) -> Result<Fields<'a>, &'static str> {
+        let user = |name| {
+            let mut found = set.user_properties().filter(|(key, _)| *key == name);
+            found.next().map_or(&b""[..], |(_, value)| value.as_bytes())
+        };
+        let content_type = set.content_type().unwrap_or_default().as_bytes();
+        let (key, event) = (user(KEY), user(EVENT));
+        check_fields(content_type, event, key)?;
+        if set.payload_is_utf8() && core::str::from_utf8(payload).is_err() {
+            return Err("the payload is not the UTF-8 that it is said to be");
+        }
+        let mut attributes = Vec::from(origin.to_le_bytes());
+        for (property, item) in set.iter() {
+            let carried = match property {
+                Property::PayloadFormatIndicator
+                | Property::ResponseTopic
+                | Property::CorrelationData => true,
+                Property::UserProperty => !is_named(item, KEY) && !is_named(item, EVENT),
+                _ => false,
+            };
+            if carried {
+                attributes.extend_from_slice(item);
+            }
+        }
+        if attributes.len() > usize::from(u16::MAX) {
+            return Err("the properties have more than 65,535 bytes");
+        }
+        Ok(Fields {
+            content_type,
+            key,
+            event,
+            attributes,
+        })
+    }
+}
+
+/// Whether these are the bytes of a user property of this name.
+fn is_named(item: &[u8], name: &str) -> bool {
+    // The property's number is followed by the name's length, and the name.
+    let len = (name.len() as u16).to_be_bytes();
+    let rest = item.get(1..).and_then(|rest| rest.strip_prefix(&len));
+    rest.is_some_and(|rest| rest.starts_with(name.as_bytes()))
+}
+
+impl Front {
+    /// Prefetches what the publishes among the next packets need; returns where the first packet begins that was not looked
+    /// at.
+    pub(super) fn warm_publishes(&self, bytes: &[u8], mut at: usize, most: usize) -> usize {
+        self.warm_topics(|| {
+            let (header, len) = mqtt::fixed_header(bytes.get(at..)?, most).ok()??;
+            let body = bytes.get(at + len..)?;
+            at = (at + len + header.body_bytes()).min(bytes.len());
+            let is_publish = header.kind() == PacketType::Publish;
+            let topic = body.split_first_chunk().filter(|_| is_publish);
+            let name = topic.and_then(|(len, rest)| rest.get(..u16::from_be_bytes(*len).into()));
+            Some(name.unwrap_or_default())
+        });
+        at
+    }
+
+    pub(super) fn client_published(
+        &mut self,
+        slot: u32,
+        publish: &Publish<'_>,
+    ) -> Result<(), ReasonCode> {
+        let name = self.named(slot, publish)?;
+        let id = publish.packet_id.map_or(0, PacketId::get);
+        if publish.qos != Qos::AtMostOnce {
+            self.expect_answer(slot, id, publish.qos)?;
+            if self.came_before(slot, id, publish.qos) {
+                return Ok(());
+            }
+        }
+        let part = part_of(id, publish.qos);
+        match self.publish_named(slot, publish, &name, part) {
+            Ok(None) if id != 0 && planted::is(Fault::EarlyAck) => {
+                self.answer_publish(slot, part, ReasonCode::SUCCESS)?;
+            }
+            Ok(None) => {}
+            Ok(Some(outcome)) => self.answer_publish(slot, part, reason_of(outcome))?,
+            Err(reason) => self.answer_publish(slot, part, reason)?,
+        }
+        self.named_scratch = name;
+        Ok(())
+    }
+
+    /// The topic, by name or by alias (section 3.3.2.3.4).
+    fn named(&mut self, slot: u32, publish: &Publish<'_>) -> Result<Vec<u8>, ReasonCode> {
+        let mut name = core::mem::take(&mut self.named_scratch);
+        name.clear();
+        let Some(alias) = publish.properties.topic_alias() else {
+            name.extend_from_slice(publish.topic.as_bytes());
+            return Ok(name);
+        };
+        let most = self.world.settings.mqtt.topic_aliases_max;
+        if alias > most {
+            return Err(ReasonCode::TOPIC_ALIAS_INVALID);
+        }
+        let topic_bytes = self.world.settings.limits.topic_bytes;
+        let aliases = &mut self.mqtt_state(slot).aliases;
+        if aliases.len() < usize::from(alias) {
+            aliases.resize(usize::from(alias), Vec::new());
+        }
+        // The decoder refuses an alias of 0.
+        let known = usize::from(alias).checked_sub(1);
+        let Some(known) = known.and_then(|at| aliases.get_mut(at)) else {
+            return Err(ReasonCode::TOPIC_ALIAS_INVALID);
+        };
+        if publish.topic.is_empty() {
+            name.extend_from_slice(known);
+            return match known.is_empty() {
+                // [MQTT-3.3.2-7]: this alias was not set on this connection.
+                true => Err(ReasonCode::PROTOCOL_ERROR),
+                false => Ok(name),
+            };
+        }
+        name.extend_from_slice(publish.topic.as_bytes());
+        known.clear();
+        // A name that is too long is refused, and not stored either.
+        if name.len() <= topic_bytes {
+            known.extend_from_slice(&name);
+        }
+        Ok(name)
+    }
+
+    /// Takes a place among the answers, which keep the order of the publishes.
+    fn expect_answer(&mut self, slot: u32, id: u16, qos: Qos) -> Result<(), ReasonCode> {
+        let v5 = self.conns.get(slot).wants(V5);
+        let most = usize::from(self.world.settings.mqtt.receive_max);
+        let mqtt = self.mqtt_state(slot);
+        let known = mqtt.received.contains(&id);
+        let under_way = mqtt.received.len()
+            + mqtt
+                .answers
+                .iter()
+                .filter(|answer| !answer.exactly_once)
+                .count();
+        // A client of 3.1.1 is told no limit: it waits for its answers, and has 65,535 ids.
+        if v5 && under_way >= most && !known {
+            return Err(ReasonCode::RECEIVE_MAXIMUM_EXCEEDED);
+        }
+        mqtt.answers.push_back(Answer {
+            packet_id: id,
+            exactly_once: qos == Qos::ExactlyOnce,
+            again: qos == Qos::ExactlyOnce && known,
+            reason: None,
+        });
+        Ok(())
+    }
+
+    /// Whether a QoS 2 message came before and was not released: then it is only acknowledged again [MQTT-4.3.3-10]. While
+    /// the answer to the first one is due, this one waits for the same answer.
+    fn came_before(&mut self, slot: u32, id: u16, qos: Qos) -> bool {
+        if qos != Qos::ExactlyOnce {
+            return false;
+        }
+        let mqtt = self.mqtt_state(slot);
+        if mqtt.received.insert(id) {
+            return false;
+        }
+        if !mqtt.answers.iter().any(|answer| answer.is_due(id, true)) {
+            mqtt.answer(id, true, ReasonCode::SUCCESS);
+            self.write_answers(slot);
+        }
+        true
+    }
+
+    fn publish_named(
+        &mut self,
+        slot: u32,
+        publish: &Publish<'_>,
+        name: &[u8],
+        part: u32,
+    ) -> Result<Option<Outcome>, ReasonCode> {
+        let limits = &self.world.settings.limits;
+        if topic::check_name(name, limits.topic_bytes).is_err() {
+            return Err(ReasonCode::TOPIC_NAME_INVALID);
+        }
+        if topic::is_reserved(name) {
+            return Err(ReasonCode::NOT_AUTHORIZED);
+        }
+        let message_bytes = limits.message_bytes;
+        self.grants(slot, Right::Publish, name)?;
+        if publish.payload.len() > message_bytes {
+            return Err(ReasonCode::QUOTA_EXCEEDED);
+        }
+        let origin = self.mqtts.get(self.conns.get(slot).mqtt).origin();
+        let set = &publish.properties;
+        let fields = Fields::of(set, publish.payload, origin)
+            .map_err(|_| ReasonCode::PAYLOAD_FORMAT_INVALID)?;
+        if self.may_publish(slot).is_err() {
+            return Err(ReasonCode::QUOTA_EXCEEDED);
+        }
+        let (hash, home) = self.place_of(name);
+        let message = home::Publish {
+            hash,
+            name,
+            data: publish.payload,
+            content_type: fields.content_type,
+            event: fields.event,
+            key: fields.key,
+            attributes: &fields.attributes,
+            qos: publish.qos.bits(),
+            retain: publish.retain,
+            ttl_s: set.message_expiry_interval_s(),
+            binary: is_binary(fields.content_type, publish.payload),
+            retry: None,
+            client: self.conns.get(slot).client,
+        };
+        let answer = match publish.qos {
+            Qos::AtMostOnce => mail::Answer::None,
+            _ => mail::Answer::Full(self.reply_to(slot, part)),
+        };
+        Ok(self.publish(home, &message, answer))
+    }
+
+    /// Handles the outcome of a publish. QoS 0 has no answer; 3.1.1 cannot report a failure, so that the connection
+    /// ends with it [MQTT-3.3.5-2 of 3.1.1].
+    fn answer_publish(
+        &mut self,
+        slot: u32,
+        part: u32,
+        reason: ReasonCode,
+    ) -> Result<(), ReasonCode> {
+        let version = self.version(slot);
+        if part == 0 {
+            if reason == ReasonCode::QUOTA_EXCEEDED {
+                self.stats.dropped += 1;
+                return Ok(());
+            }
+            return if reason.is_error() {
+                Err(reason)
+            } else {
+                Ok(())
+            };
+        }
+        let (id, exactly_once) = answered(part);
+        let mqtt = self.mqtt_state(slot);
+        if exactly_once && reason.is_error() {
+            // Refused: its id is free again [MQTT-4.3.3-9], also for the session on a later connection.
+            mqtt.received.remove(&id);
+        }
+        if reason.is_error() && version == Version::V311 {
+            mqtt.answers
+                .retain(|answer| !answer.is_due(id, exactly_once));
+            return Err(reason);
+        }
+        if !mqtt.answer(id, exactly_once, reason) {
+            // No answer is due for this one, though each publish has exactly one.
+            return Err(ReasonCode::IMPLEMENTATION_SPECIFIC_ERROR);
+        }
+        self.write_answers(slot);
+        Ok(())
+    }
+
+    /// Writes the answers that are not held back by an earlier one.
+    fn write_answers(&mut self, slot: u32) {
+        let version = self.version(slot);
+        while let Some((answer, reason)) = self.next_answer(slot) {
+            let Some(packet_id) = PacketId::new(answer.packet_id) else {
+                return self.broken(slot);
+            };
+            let ack = Ack {
+                packet_id,
+                reason,
+                properties: NOTHING,
+            };
+            let write = if answer.exactly_once {
+                encode::pubrec
+            } else {
+                encode::puback
+            };
+            self.write(slot, |out| write(out, version, &ack));
+        }
+    }
+
+    fn next_answer(&mut self, slot: u32) -> Option<(Answer, ReasonCode)> {
+        let answers = &mut self.mqtt_state(slot).answers;
+        let reason = answers.front()?.reason?;
+        answers.pop_front().map(|answer| (answer, reason))
+    }
+
+    /// Another shard's answer to a publish.
+    pub(crate) fn mqtt_outcome<I: Io>(
+        &mut self,
+        slot: u32,
+        part: u32,
+        outcome: Outcome,
+        io: &mut I,
+    ) {
+        let most = usize::from(self.world.settings.mqtt.receive_max);
+        if planted::is(Fault::EarlyAck) {
+            return;
+        }
+        let waited = self.mqtt_state(slot).answers.len() > most;
+        if let Err(reason) = self.answer_publish(slot, part, reason_of(outcome)) {
+            self.reply.clear();
+            return self.mqtt_end(slot, reason, io);
+        }
+        self.send_reply(slot, io);
+        if waited {
+            self.resumed.push_back(self.id_of(slot));
+        }
+    }
+
+    /// PUBREL: the id of a QoS 2 message is free again.
+    pub(super) fn client_released(&mut self, slot: u32, id: PacketId) -> Result<(), ReasonCode> {
+        let version = self.version(slot);
+        let mqtt = self.mqtt_state(slot);
+        let mut answers = mqtt.answers.iter();
+        if answers.any(|answer| answer.is_due(id.get(), true)) {
+            // [MQTT-4.3.3-4]: PUBREL answers a PUBREC, and there was none.
+            return Err(ReasonCode::PROTOCOL_ERROR);
+        }
+        let known = mqtt.received.remove(&id.get());
+        let ack = Ack {
+            packet_id: id,
+            reason: match known {
+                true => ReasonCode::SUCCESS,
+                false => ReasonCode::PACKET_IDENTIFIER_NOT_FOUND,
+            },
+            properties: NOTHING,
+        };
+        self.write(slot, |out| encode::pubcomp(out, version, &ack));
+        Ok(())
+    }
+
+    /// Appends the properties of a message that other protocols know too, and those that only MQTT knows.
+    pub(super) fn message_properties(
+        set: &mut PropertyBuf,
+        frames: &mail::Frames,
+        record: &mail::Record,
+    ) {
+        let stored = Properties::stored(frames.properties(record));
+        set.forward(&stored);
+        let text = |bytes| core::str::from_utf8(bytes).unwrap_or_default();
+        if frames.origin(record) == 0
+            && !stored.has(Property::PayloadFormatIndicator)
+            && !record.binary
+        {
+            set.payload_is_utf8(true);
+        }
+        let content_type = text(frames.content_type(record));
+        if !content_type.is_empty() {
+            // It was checked, and is short.
+            let _ = set.content_type(content_type);
+        }
+        for (name, value) in [(KEY, frames.key(record)), (EVENT, frames.event(record))] {
+            if !value.is_empty() {
+                // They fail only when all 128 properties are taken.
+                let _ = set.user_property(name, text(value));
+            }
+        }
+    }
+}
+
+/// Added to the packet id of a QoS 2 message in the number that its home answers with: a client may use one id for both kinds.
+const EXACTLY_ONCE: u32 = 1 << 16;
+
+impl Answer {
+    /// The number that its home answers with.
+    pub fn part(&self) -> u32 {
+        let kind = if self.exactly_once { EXACTLY_ONCE } else { 0 };
+        u32::from(self.packet_id) | kind
+    }
+}
+
+/// The number that the home answers this publish with; 0 when it has no answer.
+fn part_of(id: u16, qos: Qos) -> u32 {
+    match qos {
+        Qos::AtMostOnce => 0,
+        Qos::AtLeastOnce => u32::from(id),
+        Qos::ExactlyOnce => u32::from(id) | EXACTLY_ONCE,
+    }
+}
+
+/// The packet id in a number made by [`part_of`], and whether its message is of QoS 2.
+pub(super) fn answered(part: u32) -> (u16, bool) {
+    (part as u16, part & EXACTLY_ONCE != 0)
+}
+
+pub(super) fn reason_of(outcome: Outcome) -> ReasonCode {
+    match outcome {
+        Outcome::Done(info) if info.subscribers == 0 && !info.wanted => {
+            ReasonCode::NO_MATCHING_SUBSCRIBERS
+        }
+        Outcome::Done(_) | Outcome::Existed(_) | Outcome::Replayed(_) => ReasonCode::SUCCESS,
+        Outcome::Full(_) | Outcome::Missing | Outcome::OtherMessage => ReasonCode::QUOTA_EXCEEDED,
+    }
+}

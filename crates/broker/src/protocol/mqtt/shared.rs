@@ -1,0 +1,291 @@
+//! A client's part in shared subscriptions (MQTT 5.0 section 4.8.2). The group and its cursor are at the homes; here are
+//! the members, which give back credit for each message that they are done with.
+
+use alloc::boxed::Box;
+use alloc::vec::Vec;
+
+use crore_wire::mqtt::ReasonCode;
+
+use super::give::Wants;
+use super::state::{Inflight, Step};
+use super::subscribe::{Wanted, qos_of};
+use crate::base::ids::ShardId;
+use crate::conn::io::Io;
+use crate::mail::{Ask, Frames, LeaveGroup, Record, ReplyTo, Unacked};
+use crate::protocol::front::Front;
+use crate::protocol::side::Sub;
+use crate::store::slab::NONE;
+
+/// Messages of one group and home that a client may have unacknowledged: enough to keep it busy, few enough for a
+/// fair share among the members.
+const CREDIT: u16 = 16;
+
+/// A client's subscription to a group.
+pub struct Shared {
+    /// The name and the filter as the client gave them.
+    pub text: Box<[u8]>,
+    /// The group at each home that has answered.
+    pub homes: Vec<(ShardId, u64)>,
+    /// Homes that have not answered.
+    pub waiting: u16,
+    /// The subscription was in the session before this connection.
+    pub restored: bool,
+}
+
+impl Shared {
+    /// Bytes of heap that it occupies, itself included; they never change.
+    pub fn bytes(&self) -> usize {
+        size_of::<Shared>() + self.text.len() + self.homes.capacity() * size_of::<(ShardId, u64)>()
+    }
+}
+
+/// Splits `$share/{name}/{filter}`, which must have been checked. The name of any other text is empty.
+pub(crate) fn split(text: &[u8]) -> (&[u8], &[u8]) {
+    let rest = text.strip_prefix(b"$share/").unwrap_or(text);
+    match rest.iter().position(|b| *b == b'/') {
+        Some(slash) => (&rest[..slash], &rest[slash + 1..]),
+        None => (&[], rest),
+    }
+}
+
+pub(crate) fn is_shared(text: &[u8]) -> bool {
+    text.starts_with(b"$share/")
+}
+
+fn has_wildcard(filter: &[u8]) -> bool {
+    filter.iter().any(|b| matches!(b, b'+' | b'#'))
+}
+
+impl Front {
+    /// The homes that keep messages which a filter may match.
+    pub(crate) fn homes_of(&self, filter: &[u8]) -> core::ops::Range<ShardId> {
+        if has_wildcard(filter) {
+            return 0..self.world.homes;
+        }
+        let (_, home) = self.place_of(filter);
+        home..home + 1
+    }
+
+    /// Joins a group at its homes. The grant comes when all have answered.
+    pub(super) fn join_group(&mut self, slot: u32, wanted: &Wanted<'_>, restored: bool) {
+        let (name, filter) = split(wanted.filter);
+        let homes = self.homes_of(filter);
+        let shared = Box::new(Shared {
+            text: wanted.filter.into(),
+            homes: Vec::with_capacity(homes.len()),
+            waiting: homes.len() as u16,
+            restored,
+        });
+        self.extra(slot).shared_bytes += shared.bytes();
+        let sub = Sub {
+            topic: NONE,
+            options: wanted.options.bits(),
+            identifier: wanted.identifier,
+            granted: wanted.granted,
+            group: Some(shared),
+            ..Sub::default()
+        };
+        let part = self.add_sub(slot, sub);
+        let to = self.reply_to(slot, self.part_name(slot, part));
+        let receive_max = self.mqtts.get(self.conns.get(slot).mqtt).receive_max;
+        for home in homes {
+            let ask = Ask::JoinGroup {
+                to,
+                name: name.into(),
+                filter: filter.into(),
+                credit: u32::from(receive_max.min(CREDIT)),
+                counts: !restored,
+            };
+            self.errands.push((home, ask));
+        }
+    }
+
+    /// A home has taken the client into a group, or had no room for the filter.
+    pub(crate) fn group_joined<I: Io>(
+        &mut self,
+        home: ShardId,
+        to: ReplyTo,
+        group: Option<u64>,
+        counts: bool,
+        io: &mut I,
+    ) {
+        let part = self
+            .is_asked(to)
+            .then(|| self.part_named(to.slot, to.part))
+            .flatten();
+        let shared = part.and_then(|part| self.shared_mut(to.slot, part));
+        let Some(shared) = shared else {
+            // The client that asked is gone.
+            if let Some(group) = group {
+                self.quit_group(home, group, to, Vec::new(), counts);
+            }
+            return;
+        };
+        shared.waiting = shared.waiting.saturating_sub(1);
+        shared.homes.extend(group.map(|group| (home, group)));
+        let done = shared.waiting == 0;
+        let Some(part) = part else { return };
+        if group.is_none() {
+            return self.refuse_part(to.slot, part, ReasonCode::QUOTA_EXCEEDED, io);
+        }
+        if !done {
+            return;
+        }
+        let Some(sub) = self.sub_mut(to.slot, part) else {
+            return self.broken(to.slot);
+        };
+        let granted = core::mem::take(&mut sub.granted);
+        if granted != (0, 0) {
+            let options = qos_of(sub.options);
+            self.grant(to.slot, granted, ReasonCode::granted(options));
+            self.send_reply(to.slot, io);
+        }
+    }
+
+    fn shared_mut(&mut self, slot: u32, part: u32) -> Option<&mut Shared> {
+        let extra = self.conns.get(slot).extra;
+        if extra == NONE {
+            return None;
+        }
+        let sub = self.extras.get_mut(extra).list.get_mut(part as usize)?;
+        sub.group.as_deref_mut()
+    }
+
+    fn quit_group(
+        &mut self,
+        home: ShardId,
+        group: u64,
+        to: ReplyTo,
+        unacked: Vec<Unacked>,
+        ends: bool,
+    ) {
+        let leave = Box::new(LeaveGroup {
+            group,
+            to,
+            unacked,
+            ends,
+        });
+        self.errands.push((home, Ask::LeaveGroup(leave)));
+    }
+
+    /// A message of a group for this client; if the client is gone the message goes back to the group.
+    #[allow(clippy::too_many_arguments)] // a tell, and what a delivery is always given
+    pub(crate) fn shared_message<I: Io>(
+        &mut self,
+        home: ShardId,
+        to: ReplyTo,
+        group: u64,
+        name: u32,
+        record: &Record,
+        frames: &Frames,
+        io: &mut I,
+    ) {
+        let name = frames.name(name);
+        let part = self
+            .is_asked(to)
+            .then(|| self.part_named(to.slot, to.part))
+            .flatten();
+        let is_member = part.is_some_and(|part| self.shared_mut(to.slot, part).is_some());
+        let Some(part) = part.filter(|_| is_member) else {
+            let unacked = alloc::vec![Unacked {
+                topic: name.into(),
+                offset: record.offset,
+            }];
+            return self.quit_group(home, group, to, unacked, false);
+        };
+        let Some(sub) = self.sub(to.slot, part) else {
+            return self.broken(to.slot);
+        };
+        let identifiers = [sub.identifier];
+        let wants = Wants {
+            options: sub.options,
+            identifiers: &identifiers,
+            group: Some((part as u16, home)),
+            unbound: true,
+            ..Wants::default()
+        };
+        if !self.give_once(to.slot, &wants, (name, record, frames), io) {
+            self.give_credit(to.slot, part, home);
+        }
+    }
+
+    /// The client is done with one message of a group.
+    pub(super) fn give_credit(&mut self, slot: u32, part: u32, home: ShardId) {
+        if self.conns.get(slot).outbox != NONE {
+            // Only when the socket has taken the bytes before it.
+            return self.mqtt_state(slot).owed.push((part, home));
+        }
+        let to = self.reply_to(slot, self.part_name(slot, part));
+        let Some(shared) = self.shared_mut(slot, part) else {
+            return;
+        };
+        let Some((_, group)) = shared.homes.iter().find(|at| at.0 == home) else {
+            return;
+        };
+        let ask = Ask::GroupCredit {
+            group: *group,
+            to,
+            count: 1,
+        };
+        self.errands.push((home, ask));
+    }
+
+    /// Gives back credit that waited for the socket.
+    pub(super) fn give_owed(&mut self, slot: u32) {
+        if self.mqtt(slot).is_none_or(|mqtt| mqtt.owed.is_empty()) {
+            return;
+        }
+        for (part, home) in core::mem::take(&mut self.mqtt_state(slot).owed) {
+            self.give_credit(slot, part, home);
+        }
+    }
+
+    /// Takes the client out of a group; messages that were never sent go back, and if its session ends the subscription also the
+    /// unacknowledged ones, except those of QoS 2.
+    pub(super) fn part_group(&mut self, slot: u32, part: u32, ends: bool) {
+        let to = self.reply_to(slot, self.part_name(slot, part));
+        let Some(shared) = self.shared_mut(slot, part) else {
+            return;
+        };
+        let homes: Vec<_> = shared.homes.drain(..).collect();
+        let mqtt = self.mqtt_state(slot);
+        let of_part = |sent: &Inflight| sent.group.is_some_and(|(of, _)| u32::from(of) == part);
+        let mut back: Vec<(ShardId, Unacked)> = Vec::new();
+        let mut take = |sent: &Inflight| {
+            back.extend(sent.group.map(|(_, home)| (home, sent.unacked())));
+        };
+        mqtt.waiting
+            .iter()
+            .filter(|sent| of_part(sent))
+            .for_each(&mut take);
+        mqtt.waiting.retain(|sent| !of_part(sent));
+        if ends {
+            let again = |sent: &&Inflight| of_part(sent) && sent.is_at_least_once();
+            mqtt.inflight.iter().filter(again).for_each(&mut take);
+        }
+        mqtt.inflight
+            .iter_mut()
+            .filter(|sent| of_part(sent))
+            .for_each(|sent| sent.group = None);
+        for (home, group) in homes {
+            let of_home = back.iter().filter(|(at, _)| *at == home);
+            let unacked = of_home.map(|(_, unacked)| unacked.clone()).collect();
+            self.quit_group(home, group, to, unacked, ends);
+        }
+    }
+}
+
+impl Inflight {
+    /// QoS 1, and not acknowledged.
+    fn is_at_least_once(&self) -> bool {
+        self.step == Step::Published && self.qos() == 1
+    }
+
+    /// The message in the form that the group takes back.
+    fn unacked(&self) -> Unacked {
+        Unacked {
+            topic: self.topic().into(),
+            offset: self.offset,
+        }
+    }
+}

@@ -1,0 +1,384 @@
+//! The state of an MQTT connection. A client with one plain subscription has its row and [`MqttRow`]; all else
+//! stands in [`Mqtt`], which exists while it is needed.
+
+use alloc::boxed::Box;
+use alloc::collections::{BTreeSet, VecDeque};
+use alloc::vec::Vec;
+
+use crore_wire::mqtt::{self, Packet, Publish, ReasonCode, Version};
+
+use super::access::Asked;
+use super::overlap::Start;
+use crate::base::ids::ShardId;
+use crate::base::position::write_varint;
+use crate::mail::inbox::Inbox;
+use crate::mail::session::{SessionId, Will, Written};
+use crate::protocol::progress::Progress;
+use crate::store::shared::Slice;
+use crate::store::slab::{NONE, Vacant};
+
+/// Between CONNECT and the end of the connection.
+pub struct MqttRow {
+    /// The session; its row is [`NONE`] until the home has given it.
+    pub session: SessionId,
+    /// The home of the client id.
+    pub home: ShardId,
+    /// In seconds; 0 for no limit.
+    pub keep_alive_s: u16,
+    /// The packet id that was given last.
+    pub packet_id: u16,
+    /// QoS 1 and 2 messages that may be under way to the client.
+    pub receive_max: u16,
+    /// The largest packet that the client takes.
+    pub packet_bytes_max: u32,
+}
+
+const _: () = assert!(size_of::<MqttRow>() == 20);
+
+impl Vacant for MqttRow {
+    fn vacant(next: u32) -> Self {
+        MqttRow {
+            session: SessionId {
+                row: next,
+                serial: 0,
+                life: 0,
+            },
+            home: 0,
+            keep_alive_s: 0,
+            packet_id: 0,
+            receive_max: 0,
+            packet_bytes_max: 0,
+        }
+    }
+    fn next_vacant(&self) -> u32 {
+        self.session.row
+    }
+}
+
+impl MqttRow {
+    /// Whether the home has given the session.
+    pub fn is_open(&self) -> bool {
+        self.session.row != NONE
+    }
+
+    /// The origin of the client's messages, over all its connections, for No Local; never 0.
+    pub fn origin(&self) -> u64 {
+        let SessionId { row, life, .. } = self.session;
+        1 << 63 | u64::from(life) << 48 | u64::from(self.home) << 32 | u64::from(row)
+    }
+}
+
+/// State that few clients need, or that is needed only for a while.
+#[derive(Default)]
+pub struct Mqtt {
+    /// Seconds that the session outlives the connection.
+    pub expiry_s: u32,
+    /// The message to publish when the client is gone.
+    pub will: Option<Box<Will>>,
+    /// QoS 1 and 2 messages that the client has not acknowledged, in the order in which they were sent.
+    pub inflight: VecDeque<Inflight>,
+    /// Messages that wait for room there: those to be sent again, then retained ones and those of groups.
+    pub waiting: VecDeque<Inflight>,
+    /// QoS 2 messages of the client that it has not released.
+    pub received: BTreeSet<u16>,
+    /// The answers to the client's publishes, in their order.
+    pub answers: VecDeque<Answer>,
+    /// Acknowledgements of SUBSCRIBE packets that wait for homes.
+    pub subacks: Vec<Suback>,
+    /// Filters of the SUBSCRIBE at hand that are done, where a turn had no time for the others.
+    pub filters_done: u16,
+    /// Pages that homes were asked for and that have not come.
+    pub pages: u32,
+    /// Topics by alias, from the client; an empty one is not set.
+    pub aliases: Vec<Vec<u8>>,
+    /// Aliases that the client allows the server.
+    pub aliases_max: u16,
+    /// Aliases that are given.
+    pub aliases_given: u16,
+    /// Credit of groups that waits for the socket: the part and the home.
+    pub owed: Vec<(u32, ShardId)>,
+    /// Places of the list whose topic was deleted: they begin anew.
+    pub fresh: Vec<u32>,
+    /// The offsets from which on subscriptions miss nothing, while some read on from the log.
+    pub starts: Vec<Start>,
+    /// Subscriptions of the session that found no room, in their stored form. The connection is about to end.
+    pub unplaced: Vec<Box<[u8]>>,
+    /// Homes were told to keep messages for a subscription; they do not confirm that.
+    pub needs_told: bool,
+    /// Over WebSocket: bytes that did not end on a packet boundary.
+    pub partial: Inbox,
+    /// The progress of the packet that `partial` is the beginning of.
+    pub progress: Progress,
+    /// The verdict on the CONNECT's credential, until the CONNECT is carried out.
+    pub asked: Option<Box<Asked>>,
+    /// Values for the CONNACK.
+    pub connecting: Option<Box<Connecting>>,
+}
+
+/// A CONNECT whose session is not there yet.
+pub struct Connecting {
+    /// The client id that the server assigned.
+    pub assigned: Option<Box<str>>,
+    /// The server has set the keep alive.
+    pub server_keep_alive: bool,
+    /// The server has set the session expiry.
+    pub server_expiry: bool,
+    /// The home's answer: the stored session, if there was one.
+    pub given: Option<Option<Written>>,
+}
+
+/// DUP in the first byte of a PUBLISH; in one that waits it says that it was sent before (section 3.3.1.1).
+const DUP: u8 = 0b1000;
+
+impl Connecting {
+    /// Bytes of heap that it occupies, itself included.
+    fn bytes(&self) -> usize {
+        let given = self.given.as_ref().and_then(Option::as_ref);
+        size_of::<Connecting>()
+            + self.assigned.as_ref().map_or(0, |id| id.len())
+            + given.map_or(0, |state| state.bytes.len())
+    }
+}
+
+/// Memory for a packet id in a B-tree: its leaves of eleven are two thirds full, and have a header.
+const RECEIVED_BYTES: usize = 6;
+
+/// How far a message under way is (section 4.3).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Step {
+    /// Sent; PUBACK or PUBREC is due.
+    Published,
+    /// PUBREC came and PUBREL was sent; PUBCOMP is due.
+    Released,
+}
+
+/// A message under way.
+pub struct Inflight {
+    /// Its packet id.
+    pub packet_id: u16,
+    /// How far it is.
+    pub step: Step,
+    /// The second of its end, [`FOREVER_S`](crate::home::sessions::FOREVER_S) without one.
+    pub end_s: u32,
+    /// Its position.
+    pub offset: u64,
+    /// The part and the home, when it is a group's message.
+    pub group: Option<(u16, ShardId)>,
+    /// The version that its packet is written in.
+    pub version: Version,
+    /// The PUBLISH packet; that of a large message has an empty payload.
+    pub packet: Box<[u8]>,
+    /// The payload of a large message.
+    pub payload: Option<Slice>,
+}
+
+/// The packet that stands for one with a large payload: the same with an empty payload. `head` is all of it but the payload.
+pub fn without_payload(head: &[u8]) -> Option<Box<[u8]>> {
+    let (_, len) = mqtt::fixed_header(head, usize::MAX).ok()??;
+    let body = &head[len..];
+    let mut packet = Vec::with_capacity(head.len());
+    packet.push(head[0]);
+    // A variable byte integer (section 1.5.5).
+    write_varint(&mut packet, body.len() as u64);
+    packet.extend_from_slice(body);
+    Some(packet.into_boxed_slice())
+}
+
+impl Inflight {
+    /// The topic that its packet names.
+    pub fn topic(&self) -> &[u8] {
+        let packet = self.publish();
+        packet.map_or(b"", |publish| publish.topic.as_bytes())
+    }
+
+    /// The QoS in its packet; 0 when the client has received it and the packet was dropped.
+    pub fn qos(&self) -> u8 {
+        self.packet.first().map_or(0, |first| first >> 1 & 3)
+    }
+
+    /// Whether it waits to be sent again: the client was sent it before.
+    pub fn was_sent(&self) -> bool {
+        self.packet.first().is_some_and(|first| first & DUP != 0)
+    }
+
+    /// Marks it as sent.
+    pub fn mark_sent(&mut self) {
+        if let Some(first) = self.packet.first_mut() {
+            *first |= DUP;
+        }
+    }
+
+    /// The packet, unless the client has received it and it was dropped.
+    pub fn publish(&self) -> Option<Publish<'_>> {
+        let (header, len) = mqtt::fixed_header(&self.packet, usize::MAX).ok()??;
+        match mqtt::decode(self.version, header, &self.packet[len..]).ok()? {
+            Packet::Publish(publish) => Some(Publish {
+                payload: self.payload.as_deref().unwrap_or(publish.payload),
+                ..publish
+            }),
+            _ => None,
+        }
+    }
+
+    /// Bytes that go out when it is sent.
+    pub fn wire_bytes(&self) -> usize {
+        self.packet.len() + self.payload.as_ref().map_or(0, |payload| payload.len())
+    }
+
+    /// The client has received it: drops the packet.
+    pub fn let_go(&mut self) {
+        (self.packet, self.payload) = ([].into(), None);
+    }
+}
+
+/// The answer to one publish of the client.
+pub struct Answer {
+    /// Its packet id.
+    pub packet_id: u16,
+    /// PUBREC instead of PUBACK.
+    pub exactly_once: bool,
+    /// Its message came before: the home's answer to the first one answers this one too.
+    pub again: bool,
+    /// The reason code, when the home has answered.
+    pub reason: Option<ReasonCode>,
+}
+
+impl Answer {
+    /// Whether a home owes the answer to the message with this id.
+    pub fn is_due(&self, id: u16, exactly_once: bool) -> bool {
+        self.reason.is_none()
+            && !self.again
+            && (self.packet_id, self.exactly_once) == (id, exactly_once)
+    }
+}
+
+/// A SUBACK that waits for homes.
+pub struct Suback {
+    /// Its packet id.
+    pub packet_id: u16,
+    /// Homes that have not answered.
+    pub waiting: u16,
+    /// One for each filter.
+    pub reasons: Vec<ReasonCode>,
+}
+
+impl Mqtt {
+    /// Whether none of this state is needed any more.
+    pub fn is_idle(&self) -> bool {
+        self.expiry_s == 0
+            && self.will.is_none()
+            && self.inflight.is_empty()
+            && self.waiting.is_empty()
+            && self.received.is_empty()
+            && self.answers.is_empty()
+            && self.subacks.is_empty()
+            && self.filters_done == 0
+            && self.pages == 0
+            && self.aliases.is_empty()
+            && self.aliases_max == 0
+            && self.owed.is_empty()
+            && self.fresh.is_empty()
+            && self.starts.is_empty()
+            && self.unplaced.is_empty()
+            && !self.needs_told
+            && self.partial.is_empty()
+            && self.connecting.is_none()
+            && self.asked.is_none()
+    }
+
+    /// Notes the outcome of a publish, for all that came with its id while it was under way; false when none waits for one.
+    pub fn answer(&mut self, id: u16, exactly_once: bool, reason: ReasonCode) -> bool {
+        let answers = self.answers.iter_mut();
+        let own = answers
+            .filter(|it| (it.packet_id, it.exactly_once) == (id, exactly_once))
+            .filter(|it| it.reason.is_none());
+        // Two of QoS 1 with one id are two messages, each with its own answer.
+        let most = if exactly_once { usize::MAX } else { 1 };
+        let noted = own.take(most).map(|answer| answer.reason = Some(reason));
+        noted.count() > 0
+    }
+
+    /// Bytes of heap that it occupies, itself included. It costs a step for each message under way.
+    pub fn bytes(&self) -> usize {
+        let packets = |list: &VecDeque<Inflight>| {
+            let packets: usize = list.iter().map(|sent| sent.packet.len()).sum();
+            list.capacity() * size_of::<Inflight>() + packets
+        };
+        let subacks: usize = self.subacks.iter().map(|it| it.reasons.capacity()).sum();
+        let aliases: usize = self.aliases.iter().map(Vec::capacity).sum();
+        let unplaced: usize = self.unplaced.iter().map(|sub| sub.len()).sum();
+        let connecting = self.connecting.as_ref().map_or(0, |it| it.bytes());
+        size_of::<Mqtt>()
+            + self.will.as_ref().map_or(0, |will| will.bytes())
+            + packets(&self.inflight)
+            + packets(&self.waiting)
+            + self.received.len() * RECEIVED_BYTES
+            + self.answers.capacity() * size_of::<Answer>()
+            + self.subacks.capacity() * size_of::<Suback>()
+            + subacks
+            + self.aliases.capacity() * size_of::<Vec<u8>>()
+            + aliases
+            + self.owed.capacity() * size_of::<(u32, ShardId)>()
+            + self.fresh.capacity() * size_of::<u32>()
+            + self.starts.capacity() * size_of::<Start>()
+            + self.unplaced.capacity() * size_of::<Box<[u8]>>()
+            + unplaced
+            + connecting
+            + self.asked.as_ref().map_or(0, |_| size_of::<Asked>())
+    }
+
+    /// Its share of the large messages that it holds with others.
+    pub fn payload_weight(&self) -> usize {
+        let all = self.inflight.iter().chain(&self.waiting);
+        let parts = all.filter_map(|sent| Some(sent.payload.as_ref()?.weight()));
+        parts.sum()
+    }
+
+    /// The packet id of the next message.
+    pub fn next_packet_id(&self, last: u16) -> u16 {
+        let mut id = last;
+        loop {
+            id = id.wrapping_add(1).max(1);
+            if self.inflight.iter().all(|sent| sent.packet_id != id) {
+                return id;
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_a_connection_remembers_is_weighed() {
+        let mut mqtt = Mqtt::default();
+        assert_eq!(mqtt.bytes(), size_of::<Mqtt>());
+        let sent = |packet: &[u8]| Inflight {
+            packet_id: 1,
+            step: Step::Published,
+            end_s: 0,
+            offset: 0,
+            group: None,
+            version: Version::V5,
+            packet: packet.into(),
+            payload: None,
+        };
+        mqtt.inflight.push_back(sent(&[0; 10_000]));
+        mqtt.waiting.push_back(sent(&[0; 20_000]));
+        mqtt.aliases = alloc::vec![alloc::vec![0; 1_000]; 16];
+        mqtt.received.extend(1..=1_000);
+        mqtt.unplaced.push([0; 300].into());
+        mqtt.will = Some(Box::new(Will {
+            data: [0; 4_000].into(),
+            topic: [0; 100].into(),
+            ..Will::default()
+        }));
+        let named = 10_000 + 20_000 + 16_000 + 6_000 + 300 + 4_100;
+        let bytes = mqtt.bytes() - size_of::<Mqtt>();
+        assert!(
+            (named..named * 11 / 10).contains(&bytes),
+            "{bytes} of {named}"
+        );
+    }
+}

@@ -1,0 +1,72 @@
+//! Which topics and filters a request names.
+
+use alloc::vec::Vec;
+
+use crore_wire::http::head::Head;
+use crore_wire::topic::TopicError;
+use crore_wire::{form, topic};
+
+use crate::protocol::front::Front;
+
+impl Front {
+    /// The topics that the path or the query names, or the filters where filters may be used: a topic is a filter too.
+    pub(super) fn topic_names(
+        &self,
+        head: &Head<'_>,
+        rest: &[u8],
+        filtered: bool,
+    ) -> Result<Vec<Vec<u8>>, &'static str> {
+        let max = self.world.settings.limits.topic_bytes;
+        let mut names: Vec<Vec<u8>> = Vec::new();
+        let mut name = Vec::new();
+        if !rest.is_empty() {
+            topic::from_path(rest, max, &mut name).map_err(|error| error.reason())?;
+            names.push(core::mem::take(&mut name));
+        }
+        for (key, value) in form::pairs(head.query) {
+            if matches!(key, b"topic" | b"channel") {
+                topic::from_query(value, max, &mut name).map_err(|error| error.reason())?;
+                self.add_name(&mut names, &mut name)?;
+            }
+        }
+        for (key, value) in form::pairs(head.query) {
+            if !filtered || key != b"filter" {
+                continue;
+            }
+            form::decode(value, &mut name).map_err(|_| TopicError::BadEscape.reason())?;
+            topic::check_filter(&name, max).map_err(|error| filter_reason(&error))?;
+            self.add_name(&mut names, &mut name)?;
+        }
+        if names.is_empty() {
+            return Err("no topic is named: put it behind the path or into ?topic=");
+        }
+        Ok(names)
+    }
+
+    /// Adds a name that is not there yet; fails as soon as there are too many, since each is compared with all.
+    fn add_name(&self, names: &mut Vec<Vec<u8>>, name: &mut Vec<u8>) -> Result<(), &'static str> {
+        self.work.steps.add(1 + names.len() / 8);
+        if !names.contains(name) {
+            names.push(core::mem::take(name));
+        }
+        name.clear();
+        match names.len() <= self.world.settings.limits.topics_per_connection {
+            true => Ok(()),
+            false => Err("more topics than limits.topics_per_connection allows"),
+        }
+    }
+}
+
+/// Why a filter is wrong, in one line.
+fn filter_reason(error: &TopicError) -> &'static str {
+    match error {
+        TopicError::Empty => "the filter is empty",
+        TopicError::TooLong { .. } => "the filter is too long",
+        TopicError::NotUtf8 => "the filter is not UTF-8",
+        TopicError::Control => "the filter has a control character",
+        TopicError::Wildcard => {
+            "in a filter + and # stand for whole levels, and # is the last; in a URL they are %2B and %23"
+        }
+        other => other.reason(),
+    }
+}

@@ -1,0 +1,389 @@
+//! Progress of partly received input: the rest of a request's body, of a WebSocket frame or message, or of an MQTT packet
+//! must keep coming, or its connection ends.
+//!
+//! Each input has an allowance of `timeouts.body_s` seconds at `timeouts.progress_bytes_per_s`. A second in which it was read
+//! costs a second's worth of the allowance, received bytes pay that back, up to the full allowance: so neither a byte now and
+//! then nor a fast beginning holds a connection. (In Apache's mod_reqtimeout a fast beginning counts for ever.) The sweep counts
+//! the seconds, so that an input that is whole when it comes costs nothing. A request's head has `timeouts.head_s` as a whole,
+//! see `deadlines`.
+//!
+//! Where the account of bytes that clients hold is near its limit, room is made: first by dropping bytes behind waiting polls,
+//! then by ending inputs that are too slow, at last by ending connections whose address holds more than that of the newcomer.
+//!
+//! Invariants: the clock stands while we do not read; a waiting request and frames behind a handshake are never dropped alone to
+//! make room: their connection ends instead.
+
+use alloc::collections::BTreeMap;
+use alloc::vec::Vec;
+
+use super::close_code;
+use crate::budget::account::Part;
+use crate::budget::admission::Client;
+use crate::budget::stats::Reason;
+use crate::conn::io::Io;
+use crate::conn::{KEEP, PAUSED, State, UPGRADE};
+use crate::protocol::front::Front;
+use crate::protocol::side::Spill;
+use crate::store::slab::NONE;
+
+/// Rows looked at in one go to make room: some ten microseconds.
+const ROWS_MAX: u32 = 4_096;
+/// When room is made, this part of the limit is freed at once if possible, so that not every input has to look for room.
+const ROOM_PART: usize = 32;
+/// Seconds without progress after which a connection is ended before those that hold much.
+const SLOW_S: u64 = 2;
+/// The reason given to connections that end to make room.
+pub(crate) const FULL: &str = "too many requests are under way";
+
+/// The progress of an input.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Progress {
+    /// Bytes of it that had been received at the last look.
+    seen: usize,
+    /// Bytes that should have come in addition.
+    owed: u64,
+}
+
+/// The allowance of each input, in bytes.
+#[derive(Clone, Copy)]
+struct Allowance {
+    per_s: u64,
+    most: u64,
+}
+
+impl Progress {
+    /// Counts a second in which the input was read; `held` bytes of it are there. Whether it is too slow.
+    fn second(&mut self, held: usize, Allowance { per_s, most }: Allowance) -> bool {
+        let came = held.saturating_sub(self.seen) as u64;
+        if held < self.seen {
+            // This is another input.
+            self.owed = 0;
+        }
+        self.seen = held;
+        self.owed = self.owed.saturating_sub(came) + per_s;
+        self.owed > most
+    }
+}
+
+/// A connection that may lose bytes or end to make room, the largest first: how, the bytes owed, those its address holds, its own,
+/// the slot.
+type Hoarder = (Class, u64, usize, usize, u32);
+
+/// How room is made; the last one first.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+enum Class {
+    /// It holds much, and so does its address: it ends.
+    Large,
+    /// Its input is too slow: it ends.
+    Slow,
+    /// A waiting poll: the bytes behind it are dropped.
+    Poll,
+}
+
+impl Front {
+    /// Whether there is room for so many more received bytes, making some if needed. These bytes are not counted yet. No
+    /// answer may be half written.
+    pub(crate) fn has_receive_room<I: Io>(&mut self, slot: u32, bytes: usize, io: &mut I) -> bool {
+        // If little of the memory is received input, dropping input would not help.
+        let part = self.world.settings.limits.memory_bytes / ROOM_PART;
+        if self.lacks_room(bytes) > 0 && self.receive_bytes > part {
+            self.make_room(slot, bytes, io);
+        }
+        self.lacks_room(bytes) == 0 || self.may_take(slot, bytes)
+    }
+
+    fn allowance(&self) -> Allowance {
+        let timeouts = &self.world.settings.timeouts;
+        let per_s = u64::from(timeouts.progress_bytes_per_s);
+        Allowance {
+            per_s,
+            most: per_s * u64::from(timeouts.body_s),
+        }
+    }
+
+    fn lacks_room(&mut self, bytes: usize) -> usize {
+        self.purse.set(Part::Received, self.receive_bytes);
+        self.purse.lacks(bytes)
+    }
+
+    /// Received bytes that are held for this connection.
+    fn held_of(&self, slot: u32) -> usize {
+        let row = self.conns.get(slot);
+        let spilled = match row.spill {
+            NONE => 0,
+            spill => self.spills.get(spill).bytes(),
+        };
+        spilled + self.partial_of(slot)
+    }
+
+    /// Bytes of a partly received packet within frames.
+    fn partial_of(&self, slot: u32) -> usize {
+        match self.conns.get(slot).state {
+            State::Mqtt => self.mqtt(slot).map_or(0, |mqtt| mqtt.partial.rest().len()),
+            _ => 0,
+        }
+    }
+
+    /// Makes room for so many bytes of this connection, at the cost of some of the next rows.
+    fn make_room<I: Io>(&mut self, newcomer: u32, bytes: usize, io: &mut I) {
+        let part = self.world.settings.limits.memory_bytes / ROOM_PART;
+        for (class, .., slot) in self.hoarders(newcomer, bytes) {
+            let enough = match class {
+                Class::Large => self.lacks_room(bytes) == 0,
+                Class::Slow | Class::Poll => self.lacks_room(bytes + part) == 0,
+            };
+            if enough {
+                return;
+            }
+            match class {
+                Class::Poll => self.forget_pipelined(slot, io),
+                Class::Slow => self.end_slow(slot, io),
+                Class::Large => self.end_for_room(slot, FULL, io),
+            }
+        }
+    }
+
+    /// Connections among the next rows that could make room for so many bytes of this one, in the order to try them.
+    fn hoarders(&mut self, newcomer: u32, bytes: usize) -> Vec<Hoarder> {
+        let end = self.conns.end();
+        let mut by_address: BTreeMap<u32, usize> = BTreeMap::new();
+        let of = |client: Client| client.number();
+        by_address.insert(of(self.conns.get(newcomer).client), bytes);
+        let mut found = Vec::new();
+        for _ in 0..end.min(ROWS_MAX) {
+            let slot = self.hoards % end;
+            self.hoards = (slot + 1) % end;
+            let row = self.conns.get(slot);
+            if slot == newcomer || !row.is_open() {
+                continue;
+            }
+            let held = self.held_of(slot);
+            if held == 0 {
+                continue;
+            }
+            *by_address.entry(of(row.client)).or_default() += held;
+            found.push((held, slot));
+        }
+        let owed_most = SLOW_S * self.allowance().per_s;
+        let little_bytes = self.little_bytes();
+        let mine = of(self.conns.get(newcomer).client);
+        let mut hoarders = Vec::with_capacity(found.len());
+        for (held, slot) in found {
+            let (row, owed) = (self.conns.get(slot), self.owed_of(slot));
+            let (address, of_address) = (of(row.client), by_address[&of(row.client)]);
+            let class = match row.state {
+                State::Poll => Class::Poll,
+                State::Http | State::WebSocket | State::Mqtt if owed > owed_most => Class::Slow,
+                State::Http | State::WebSocket | State::Mqtt => {
+                    let larger = match address == mine {
+                        true => held > bytes,
+                        false => of_address > by_address[&mine],
+                    };
+                    // Connections that hold little are served, also where sessions and outboxes hold the memory.
+                    if !larger || of_address <= little_bytes {
+                        continue;
+                    }
+                    Class::Large
+                }
+                _ => continue,
+            };
+            hoarders.push((class, owed, of_address, held, slot));
+        }
+        hoarders.sort_unstable_by(|one, other| other.cmp(one));
+        hoarders
+    }
+
+    fn owed_of(&self, slot: u32) -> u64 {
+        let row = self.conns.get(slot);
+        let spilled = match row.spill {
+            NONE => 0,
+            spill => self.spills.get(spill).progress().owed,
+        };
+        let framed = match row.state {
+            State::Mqtt => self.mqtt(slot).map_or(0, |mqtt| mqtt.progress.owed),
+            _ => 0,
+        };
+        spilled.max(framed)
+    }
+
+    /// Drops the bytes pipelined behind a waiting request, which becomes the last one of its connection: the client sends the
+    /// dropped requests again (RFC 9112 section 9.3.2).
+    pub(crate) fn forget_pipelined<I: Io>(&mut self, slot: u32, io: &mut I) {
+        self.drop_spill(slot);
+        let row = self.conns.get_mut(slot);
+        row.options &= !KEEP;
+        if row.state == State::Poll {
+            // It is read on, so that its end is noticed; received bytes are discarded.
+            return self.read_again(self.id_of(slot), io);
+        }
+        if !row.is(PAUSED) {
+            row.flags |= PAUSED;
+            self.update_interest(slot, io);
+        }
+    }
+
+    /// Keeps bytes received while a request waits; past the limit the socket is not read.
+    pub(crate) fn hold<I: Io>(&mut self, slot: u32, bytes: &[u8], io: &mut I) {
+        let limit = self.world.settings.limits.head_bytes;
+        let row = self.conns.get(slot);
+        if row.state == State::Poll && !row.wants(KEEP) {
+            // Bytes after the last request of a connection have no meaning.
+            return;
+        }
+        let (polls, upgrades) = (row.state == State::Poll, row.wants(UPGRADE));
+        let (before, asked) = match row.spill {
+            NONE => (0, false),
+            spill => match self.spills.get(spill) {
+                Spill::Http(spill) => (spill.data.len(), spill.asked),
+                _ => return self.end_for_room(slot, FULL, io),
+            },
+        };
+        let long = polls && before + bytes.len() > limit;
+        if long || !self.has_receive_room(slot, bytes.len(), io) {
+            return match upgrades || asked {
+                // The bytes are frames, or the request itself.
+                true => self.end_for_room(slot, FULL, io),
+                false => self.forget_pipelined(slot, io),
+            };
+        }
+        let row = self.conns.get_mut(slot);
+        if row.spill == NONE {
+            row.spill = self.spills.insert(Spill::Http(Default::default()));
+        }
+        let Spill::Http(spill) = self.spills.get_mut(row.spill) else {
+            return;
+        };
+        self.receive_bytes -= spill.bytes();
+        spill.append(bytes, limit);
+        self.receive_bytes += spill.bytes();
+        if spill.data.len() > limit {
+            row.flags |= PAUSED;
+            self.update_interest(slot, io);
+        }
+    }
+
+    /// A long-poll begins to wait: bytes pipelined behind it are dropped if it is the connection's last request, or if they are
+    /// more than a head may have.
+    pub(crate) fn polls_from_now<I: Io>(&mut self, slot: u32, io: &mut I) {
+        let limit = self.world.settings.limits.head_bytes;
+        self.conns.get_mut(slot).state = State::Poll;
+        let row = self.conns.get(slot);
+        let long = row.spill != NONE
+            && matches!(self.spills.get(row.spill), Spill::Http(it) if it.data.len() > limit);
+        if long || !row.wants(KEEP) {
+            self.forget_pipelined(slot, io);
+        }
+    }
+
+    /// Counts a second of a partly received input. Whether it is too slow.
+    pub(crate) fn is_too_slow(&mut self, slot: u32) -> bool {
+        let row = self.conns.get(slot);
+        if row.outbox != NONE || row.is(PAUSED) {
+            return false;
+        }
+        let (state, spill) = (row.state, row.spill);
+        if state == State::Mqtt && self.mqtt_must_wait(slot) {
+            return false;
+        }
+        let allowance = self.allowance();
+        let mut came = 0;
+        if spill != NONE {
+            let slow = match self.spills.get_mut(spill) {
+                Spill::Http(spill) => {
+                    let in_body = spill.judged && state == State::Http;
+                    in_body && spill.progress.second(spill.data.len(), allowance)
+                }
+                Spill::WebSocket(partial, progress) => {
+                    came = partial.received_bytes();
+                    progress.second(came, allowance)
+                }
+                Spill::Mqtt(data, progress) => progress.second(data.rest().len(), allowance),
+                Spill::Frames(..) => false,
+            };
+            if slow {
+                return true;
+            }
+        }
+        let partial = self.partial_of(slot);
+        if partial == 0 {
+            return false;
+        }
+        // The received part of the current frame belongs to the packet.
+        let progress = &mut self.mqtt_state(slot).progress;
+        progress.second(partial + came, allowance)
+    }
+
+    /// Ends a connection whose input is too slow.
+    pub(crate) fn end_slow<I: Io>(&mut self, slot: u32, io: &mut I) {
+        self.because(Reason::Timeout);
+        match self.conns.get(slot).state {
+            State::WebSocket => {
+                self.end_stream(slot, close_code::GOING_AWAY, "a frame took too long", io)
+            }
+            State::Mqtt => self.mqtt_too_slow(slot, io),
+            _ => self.refuse(slot, 408, "the request took too long", io),
+        }
+    }
+}
+
+impl Spill {
+    /// Bytes that it holds, as they are counted.
+    pub(crate) fn bytes(&self) -> usize {
+        match self {
+            Spill::Http(spill) => spill.bytes(),
+            Spill::WebSocket(partial, _) => partial.buffered_bytes(),
+            Spill::Mqtt(data, _) => data.bytes(),
+            Spill::Frames(partial, data, _) => {
+                partial.as_ref().map_or(0, |held| held.buffered_bytes()) + data.bytes()
+            }
+        }
+    }
+
+    fn progress(&self) -> Progress {
+        match self {
+            Spill::Http(spill) => spill.progress,
+            Spill::WebSocket(_, progress)
+            | Spill::Mqtt(_, progress)
+            | Spill::Frames(_, _, progress) => *progress,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const ALLOWANCE: Allowance = Allowance {
+        per_s: 500,
+        most: 20 * 500,
+    };
+
+    /// Seconds until an input is too slow that starts with `first` bytes and gets `per_s` each second.
+    fn lasts_s(first: usize, per_s: f64) -> Option<u32> {
+        let mut progress = Progress::default();
+        (1..10_000).find(|s| {
+            let held = first + (per_s * f64::from(*s)) as usize;
+            progress.second(held, ALLOWANCE)
+        })
+    }
+
+    #[test]
+    fn a_byte_now_and_then_and_a_good_beginning_do_not_hold_it() {
+        // The check that finds the allowance used up comes after its last second.
+        assert_eq!(lasts_s(1, 0.0), Some(21));
+        assert_eq!(lasts_s(1 << 20, 0.0), Some(21));
+        assert_eq!(lasts_s(1 << 20, 0.1), Some(21));
+        assert_eq!(lasts_s(0, 250.0), Some(40), "half of what is due");
+        assert_eq!(lasts_s(0, 500.0), None);
+        assert_eq!(lasts_s(0, 1e5), None);
+    }
+
+    #[test]
+    fn what_comes_in_pieces_pays_for_the_seconds_between_them() {
+        let mut progress = Progress::default();
+        for s in 0..2_000 {
+            // Ten kilobytes every fifteen seconds.
+            assert!(!progress.second(s / 15 * 10_000 + 1, ALLOWANCE), "{s}");
+        }
+    }
+}

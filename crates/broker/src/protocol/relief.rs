@@ -1,0 +1,280 @@
+//! Relief: the server lets go of bytes that clients make it hold when their account nears its limit.
+//!
+//! First nothing more is added to outboxes: subscribers fall back to their positions
+//! ([`Front::fits`]). Then clients that hold much get nothing new ([`Front::may_take`]). At last connections end, of the
+//! address or user that holds most, largest first, until there is room again. Clients that hold little are served.
+//!
+//! Nothing counts the bytes of each client as they come and go. While the sum is near its limit a census walks over the
+//! connections, some rows in a turn, and adds up the bytes of each address or user.
+
+use alloc::collections::BTreeMap;
+use alloc::vec::Vec;
+
+use crore_wire::mqtt::ReasonCode;
+
+use crate::base::ids::ConnId;
+use crate::budget::account::{Level, Part};
+use crate::budget::admission::Party;
+use crate::budget::stats::Reason;
+use crate::conn::io::{Close, Io};
+use crate::conn::{EVENTS, FILTERS, FOLLOWS, KEEP, MULTI, State, UPGRADE};
+use crate::home::Home;
+use crate::protocol::close_code;
+use crate::protocol::front::Front;
+use crate::protocol::side::Spill;
+use crate::store::slab::NONE;
+
+/// Connections that a turn looks at: some 100 us.
+const ROWS_PER_TURN: u32 = 4096;
+/// Side rows that wait to be weighed: with more than these they are weighed before the end of the turn.
+const TOUCHED_MAX: usize = 4096;
+/// Connections that a turn ends: each may be told so with a write.
+const ENDS_PER_TURN: usize = 64;
+/// An address or user holds little when it holds no more than this part of the sum, and no more than the largest message and
+/// its head.
+const LITTLE_PART: usize = 32;
+/// Why a connection ends.
+const REASON: &str = "limits.memory_bytes is reached, and this client holds most";
+
+/// The bytes that each address or user makes this shard hold.
+#[derive(Default)]
+pub(crate) struct Census {
+    /// A walk was made in this turn already.
+    looked: bool,
+    /// The next row of the walk under way.
+    next: u32,
+    counting: BTreeMap<Party, usize>,
+    /// Those that hold more than a little, as the last whole walk found them.
+    heavy: BTreeMap<Party, usize>,
+    /// The one that held most then.
+    heaviest: Option<Party>,
+    /// The connections of `heaviest`, as far as the walk under way has met them, with the bytes that each holds.
+    met: Vec<(usize, ConnId)>,
+    /// All connections of `heaviest` that a whole walk has met, the largest last: they end.
+    ends: Vec<(usize, ConnId)>,
+}
+
+impl Front {
+    /// Whether this connection may make the shard hold so many bytes more, of a request, a page or a session.
+    pub(crate) fn may_take(&self, slot: u32, bytes: usize) -> bool {
+        if self.purse.level() < Level::Full {
+            return true;
+        }
+        let others = self.census.heavy.get(&self.party(slot)).copied();
+        others.unwrap_or(0) + bytes <= self.little_bytes()
+    }
+
+    /// Bytes that one address or user may hold, whatever the others do.
+    pub(crate) fn little_bytes(&self) -> usize {
+        let limits = &self.world.settings.limits;
+        (limits.memory_bytes / LITTLE_PART).min(limits.message_bytes + limits.head_bytes)
+    }
+
+    /// Charges partly received input; makes room where an input has used up the last.
+    #[inline]
+    pub(crate) fn charge_input<I: Io>(&mut self, io: &mut I) {
+        if self.purse.part(Part::Received) != self.receive_bytes {
+            self.purse.set(Part::Received, self.receive_bytes);
+        }
+        if self.touched.len() > TOUCHED_MAX {
+            self.weigh_touched();
+        }
+        // Once a turn: where no connection can be ended, inputs must not cost a walk each.
+        if self.purse.level() == Level::Over && !self.census.looked {
+            self.census.looked = true;
+            self.relieve(io);
+        }
+    }
+
+    /// Charges the bytes of side rows that may have changed.
+    fn weigh_touched(&mut self) {
+        let mut touched = core::mem::take(&mut self.touched);
+        touched.sort_unstable();
+        touched.dedup();
+        for slot in touched.drain(..) {
+            self.weigh_extra(slot);
+        }
+        self.touched = touched;
+    }
+
+    /// Charges bytes that are counted elsewhere, among them the sessions at this home.
+    pub(crate) fn charge_turn<I: Io>(&mut self, sessions_bytes: usize, io: &I) {
+        self.census.looked = false;
+        self.weigh_touched();
+        let home = self.home.as_ref();
+        let of_home = |bytes: fn(&Home) -> usize| home.map_or(0, bytes);
+        let owed = of_home(Home::readings_bytes);
+        self.purse.set(Part::Turns, self.lanes.own_bytes() + owed);
+        let groups = of_home(Home::groups_bytes);
+        self.purse.set(Part::Sessions, sessions_bytes + groups);
+        self.purse.set(Part::Tls, io.held_bytes());
+        self.purse.set(Part::Answers, of_home(Home::answers_bytes));
+    }
+
+    /// Makes room where the sum has passed its limit; says whether it goes on in the next turn.
+    pub(crate) fn relieve<I: Io>(&mut self, io: &mut I) -> bool {
+        let level = self.purse.level();
+        if level < Level::Near {
+            if self.census.next > 0 || !self.census.heavy.is_empty() {
+                self.census = Census::default();
+            }
+            return false;
+        }
+        if level >= Level::Tight {
+            self.end_heaviest(io);
+        }
+        // In a small table one turn finds both the heaviest client and its connections.
+        let walks = if self.conns.end() <= ROWS_PER_TURN / 2 {
+            2
+        } else {
+            1
+        };
+        for _ in 0..walks {
+            if self.census.ends.is_empty() {
+                self.count_holders();
+            }
+        }
+        if level >= Level::Tight {
+            self.end_heaviest(io);
+        }
+        // If no connection can be ended, the next turn has nothing to go on with.
+        level >= Level::Tight && (self.census.next > 0 || !self.census.ends.is_empty())
+    }
+
+    /// Ends some connections of the address or user that holds most, while the sum is past its limit.
+    fn end_heaviest<I: Io>(&mut self, io: &mut I) {
+        for _ in 0..ENDS_PER_TURN {
+            // What the last one held in part is charged with the next input only.
+            self.purse.set(Part::Received, self.receive_bytes);
+            // If no client holds much here, the bytes are held at other shards: connections end here only when nothing else helps.
+            let enough = match self.census.heavy.is_empty() {
+                true => Level::Over,
+                false => Level::Tight,
+            };
+            if self.purse.level() < enough {
+                return self.census.ends.clear();
+            }
+            let Some((_, conn)) = self.census.ends.pop() else {
+                return;
+            };
+            if !self.is_current(conn) {
+                continue;
+            }
+            let row = self.conns.get(conn.slot);
+            match row.state {
+                // It has no request under way.
+                State::Http if row.spill == NONE && row.outbox == NONE => self.shut(conn.slot, io),
+                // A publish is on its way, and its answer comes soon: the bytes pipelined behind it are dropped.
+                State::Waiting if !self.is_subscribing(conn.slot) && !self.is_judged(conn.slot) => {
+                    self.forget_pipelined(conn.slot, io);
+                }
+                _ => self.end_for_room(conn.slot, REASON, io),
+            }
+            self.stats.relieved += 1;
+        }
+    }
+
+    /// Continues the census over the connections.
+    fn count_holders(&mut self) {
+        let end = self.conns.end();
+        let until = end.min(self.census.next + ROWS_PER_TURN);
+        for slot in self.census.next..until {
+            if !self.conns.get(slot).is_open() {
+                continue;
+            }
+            let bytes = self.held_by(slot);
+            if bytes > 0 {
+                let party = self.party(slot);
+                *self.census.counting.entry(party).or_default() += bytes;
+                if self.census.heaviest == Some(party) {
+                    self.census.met.push((bytes, self.id_of(slot)));
+                }
+            }
+        }
+        self.census.next = until;
+        if until == end {
+            self.end_count();
+        }
+    }
+
+    fn end_count(&mut self) {
+        let little_bytes = self.little_bytes();
+        let census = &mut self.census;
+        census.next = 0;
+        census.ends = core::mem::take(&mut census.met);
+        census.ends.sort_unstable_by_key(|(bytes, _)| *bytes);
+        let mut all = core::mem::take(&mut census.counting);
+        let heaviest = all.iter().max_by_key(|(_, bytes)| **bytes);
+        census.heaviest = heaviest.map(|(party, _)| *party);
+        all.retain(|_, bytes| *bytes > little_bytes);
+        census.heavy = all;
+    }
+
+    /// The address or user that is charged for a connection.
+    pub(crate) fn party(&self, slot: u32) -> Party {
+        let user = self.passes.get(slot).map(|(grants, _)| grants.user());
+        match user.filter(|user| !user.is_empty()) {
+            Some(user) => Party::user(user, self.world.seed),
+            None => Party::without_name(self.conns.get(slot).client, slot),
+        }
+    }
+
+    /// Bytes that a connection makes the shard hold; of shared messages its part.
+    pub(crate) fn held_by(&self, slot: u32) -> usize {
+        let row = self.conns.get(slot);
+        let spill = match row.spill {
+            NONE => 0,
+            spill => self.spills.get(spill).bytes(),
+        };
+        let outbox = match row.outbox {
+            NONE => 0,
+            outbox => self.outboxes.get(outbox).queue.weight(),
+        };
+        let extra = match row.extra {
+            NONE => 0,
+            extra => self.extras.get(extra).weight(),
+        };
+        spill + outbox + extra
+    }
+
+    /// Whether the waiting request is a subscription.
+    fn is_subscribing(&self, slot: u32) -> bool {
+        let row = self.conns.get(slot);
+        row.topic != NONE || row.options & (MULTI | FILTERS | FOLLOWS) != 0
+    }
+
+    /// Whether the verdict on the request's credential is awaited.
+    fn is_judged(&self, slot: u32) -> bool {
+        let spill = self.conns.get(slot).spill;
+        spill != NONE && matches!(self.spills.get(spill), Spill::Http(it) if it.asked)
+    }
+
+    /// Ends a connection to make room, and tells it why if it still reads.
+    pub(crate) fn end_for_room<I: Io>(&mut self, slot: u32, reason: &str, io: &mut I) {
+        self.because(Reason::Full);
+        if self.conns.get(slot).outbox != NONE {
+            return self.reset(slot, io);
+        }
+        let row = self.conns.get(slot);
+        match row.state {
+            State::Waiting | State::Poll if self.is_subscribing(slot) => {
+                let row = self.conns.get_mut(slot);
+                row.options &= !(KEEP | UPGRADE | EVENTS);
+                let conn = self.id_of(slot);
+                self.answer_status(slot, 503, reason, io);
+                if self.is_current(conn) {
+                    self.drop_extra(slot);
+                }
+            }
+            State::Http | State::Waiting | State::Poll => self.refuse(slot, 503, reason, io),
+            State::Sse | State::WebSocket => {
+                self.end_stream(slot, close_code::TRY_AGAIN, reason, io);
+            }
+            State::Mqtt => {
+                self.reply.clear();
+                self.mqtt_end(slot, ReasonCode::QUOTA_EXCEEDED, io);
+            }
+            State::Proxy | State::Draining => self.drop_conn(slot, Close::Now, io),
+        }
+    }
+}

@@ -1,0 +1,295 @@
+//! The side rows of a connection, which exist only while it needs them.
+
+use alloc::boxed::Box;
+use alloc::vec::Vec;
+use core::ops::Range;
+
+use crore_wire::http::body::Chunked;
+use crore_wire::websocket::receive::Partial;
+
+use crate::base::ids::ShardId;
+use crate::filters::matching::Filtered;
+use crate::mail::inbox::Inbox;
+use crate::mail::{Frames, Record};
+use crate::protocol::access::Who;
+use crate::protocol::filtered::Opening;
+use crate::protocol::mqtt::{Mqtt, Shared};
+use crate::protocol::progress::Progress;
+use crate::store::rope::Rope;
+use crate::store::slab::NONE;
+
+/// Partly received input.
+pub enum Spill {
+    /// A request.
+    Http(HttpSpill),
+    /// A frame or a fragmented message.
+    WebSocket(Box<Partial>, Progress),
+    /// Frames that wait for credit, behind a partly received message if there is one.
+    Frames(Option<Box<Partial>>, Inbox, Progress),
+    /// MQTT packets.
+    Mqtt(Inbox, Progress),
+}
+
+impl Default for Spill {
+    fn default() -> Self {
+        Spill::Http(HttpSpill::default())
+    }
+}
+
+/// Part of a request, or requests that wait for the one before them.
+#[derive(Default)]
+pub struct HttpSpill {
+    /// Head, then the decoded body, then bytes as received.
+    pub data: Vec<u8>,
+    /// A chunked body: its decoder, how much is decoded.
+    pub chunked: Option<(Chunked, usize)>,
+    /// Its head was judged, and its body may come.
+    pub judged: bool,
+    /// The progress of its body.
+    pub progress: Progress,
+    /// It begins with a publish that waits for credit.
+    pub held: bool,
+    /// The verdict on the credential of its first request; `None` while there is none.
+    pub who: Option<Who>,
+    /// The verdict is being asked for.
+    pub asked: bool,
+    /// Bytes of the request, as far as its head has said them: the buffer grows to no more.
+    pub whole: usize,
+}
+
+/// Buffers below this size are not given back: the allocator would not notice.
+const SMALL_BYTES: usize = 4 << 10;
+
+impl HttpSpill {
+    /// Bytes of heap that it occupies.
+    pub fn bytes(&self) -> usize {
+        self.data.capacity()
+    }
+
+    /// More came. Room grows by doubling, but not past the request; a head has `head_bytes` at most.
+    pub fn append(&mut self, bytes: &[u8], head_bytes: usize) {
+        let (len, now) = (self.data.len() + bytes.len(), self.data.capacity());
+        let most = self.whole.max(head_bytes);
+        if now < len && len <= most {
+            let room = now.saturating_mul(2).min(most).max(len);
+            self.data.reserve_exact(room - self.data.len());
+        }
+        self.data.extend_from_slice(bytes);
+    }
+
+    /// Holds no more than this range of its bytes.
+    pub fn narrow(&mut self, rest: Range<usize>) {
+        self.data.truncate(rest.end);
+        self.data.drain(..rest.start);
+        if self.data.capacity() > SMALL_BYTES.max(4 * self.data.len()) {
+            self.data.shrink_to_fit();
+        }
+    }
+}
+
+/// One of several topics of a connection.
+#[derive(Default)]
+pub struct Sub {
+    /// The carrier's topic.
+    pub topic: u32,
+    /// The place among its members.
+    pub place: u32,
+    /// `COUNTED` and `LIVE`.
+    pub flags: u8,
+    /// The offset up to which it has seen the topic.
+    pub offset: u64,
+    /// The life of the log.
+    pub epoch: u32,
+    /// Of an MQTT subscription: its options as on the wire, its identifier, the alias of its topic, and how many
+    /// subscriptions had its place in the list before.
+    pub options: u8,
+    /// See `options`.
+    pub identifier: u32,
+    /// See `options`.
+    pub alias: u16,
+    /// See `options`.
+    pub serial: u16,
+    /// Where its grant goes: the packet id of the SUBSCRIBE, and the place among its reason codes.
+    pub granted: (u16, u16),
+    /// It has wildcards: the serial of its group among the connection's filters, and 1.
+    pub filter: u32,
+    /// It is a part in a shared subscription, and of no topic.
+    pub group: Option<Box<Shared>>,
+}
+
+impl Sub {
+    /// Whether its place is free.
+    pub fn is_vacant(&self) -> bool {
+        self.topic == NONE && self.filter == 0 && self.group.is_none()
+    }
+}
+
+/// A request that waits for another shard's answer.
+pub enum Pending {
+    /// A publish.
+    Publish,
+    /// `PUT`, `GET` or `DELETE` on a topic.
+    Verb(crate::mail::Verb),
+    /// A batch: the homes that have not answered, lines, and what failed.
+    Batch(Batch),
+}
+
+/// A batch on its way.
+#[derive(Default)]
+pub struct Batch {
+    /// Homes whose fence has not come back.
+    pub homes: u32,
+    /// Lines that were handed on and did not fail.
+    pub lines: u32,
+    /// Those of them that had been published before.
+    pub replayed: u32,
+    /// Line numbers and reasons.
+    pub failed: Vec<(u32, &'static str)>,
+    /// Lines that were read.
+    pub number: u32,
+    /// Homes, except that of this shard, that were handed a line; a bit each.
+    pub remote: [u64; 4],
+    /// Lines that the turns so far had no time for.
+    pub rest: Vec<u8>,
+}
+
+/// A response that waits for its attaches.
+#[derive(Default)]
+pub struct Attaching {
+    /// The response's head.
+    pub head: Vec<u8>,
+    /// The first messages, encoded.
+    pub body: Rope,
+    /// Attaches without an answer.
+    pub waiting: u32,
+    /// For a set: messages to encode when all positions are known; a long-poll holds the first message that came.
+    pub held: Vec<Held>,
+    /// The bytes that the held records refer to.
+    pub frames: Frames,
+    /// A topic that has answered was deleted meanwhile.
+    pub gone: bool,
+}
+
+/// A message or gap that a connection on several topics holds until the last of them has answered.
+pub enum Held {
+    /// A message of this part.
+    Message(u32, Record),
+    /// Messages of this part before this offset are lost.
+    Gap(u32, u64),
+}
+
+/// State that few connections need.
+#[derive(Default)]
+pub struct Extra {
+    /// A response that is not yet begun.
+    pub attaching: Option<Attaching>,
+    /// Several topics.
+    pub list: Vec<Sub>,
+    /// Bytes of those of them that are parts in shared subscriptions: a sum, since the list may be long.
+    pub shared_bytes: usize,
+    /// The hash of their names.
+    pub set: u32,
+    /// The topic that the client's frames are published to, with its keyed hash.
+    pub publish_to: Option<(u32, Vec<u8>)>,
+    /// Frames published so far.
+    pub published: u32,
+    /// The answer that is due.
+    pub pending: Option<Pending>,
+    /// Subscriptions that fell behind, with the offsets that they have seen.
+    pub behind: Vec<Behind>,
+    /// It follows which topics have subscribers.
+    pub follow: Option<Follow>,
+    /// It speaks MQTT.
+    pub mqtt: Option<Box<Mqtt>>,
+    /// Its filters.
+    pub filters: Option<Box<Filtered>>,
+    /// A response to a request by filter that is not yet begun.
+    pub opening: Option<Box<Opening>>,
+    /// Bytes of it that the account was charged.
+    charged_bytes: usize,
+}
+
+impl Extra {
+    /// Bytes of the row and of all that it holds; of shared messages its part.
+    pub fn weight(&self) -> usize {
+        let attaching = self.attaching.as_ref();
+        let opening = self.opening.as_ref();
+        self.own_bytes()
+            + attaching.map_or(0, |it| it.frames.large_weight() + it.body.shared_weight())
+            + opening.map_or(0, |opening| opening.large_weight())
+            + self.mqtt.as_ref().map_or(0, |mqtt| mqtt.payload_weight())
+    }
+
+    /// The same without large messages.
+    fn own_bytes(&self) -> usize {
+        let attaching = self.attaching.as_ref().map_or(0, |it| {
+            it.head.capacity()
+                + it.body.own.capacity()
+                + it.frames.own_bytes()
+                + it.held.capacity() * size_of::<Held>()
+        });
+        size_of::<Extra>()
+            + attaching
+            + self.list.capacity() * size_of::<Sub>()
+            + self.shared_bytes
+            + self.behind.capacity() * size_of::<Behind>()
+            + self.publish_to.as_ref().map_or(0, |to| to.1.capacity())
+            + self.follow.as_ref().map_or(0, |it| it.filter.capacity())
+            + self.mqtt.as_ref().map_or(0, |mqtt| mqtt.bytes())
+            + self.filters.as_ref().map_or(0, |filters| filters.bytes())
+            + self.opening.as_ref().map_or(0, |it| it.own_bytes())
+    }
+
+    /// Bytes charged to the account for it so far, and those charged from now on.
+    pub fn weigh(&mut self) -> (usize, usize) {
+        let now = self.own_bytes();
+        (core::mem::replace(&mut self.charged_bytes, now), now)
+    }
+}
+
+/// The progress of a follower. The homes are asked one after the other, so that one page at most is under way.
+#[derive(Default)]
+pub struct Follow {
+    /// The topics that it follows.
+    pub filter: Vec<u8>,
+    /// The home whose part of the snapshot is due; past the last one the snapshot is whole.
+    pub home: ShardId,
+    /// That home was asked for the beginning.
+    pub begun: bool,
+    /// A page is under way.
+    pub asked: bool,
+    /// Topics with subscribers that it was told of.
+    pub topics: u64,
+}
+
+/// A subscription that must read on from the log.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Behind {
+    /// Which of the connection's topics.
+    pub part: u32,
+    /// The offset up to which it has seen the topic.
+    pub offset: u64,
+    /// The life of the log.
+    pub epoch: u32,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_request_in_part_takes_what_it_is_charged_for() {
+        let mut spill = HttpSpill {
+            whole: 100_000,
+            ..HttpSpill::default()
+        };
+        for _ in 0..1_000 {
+            spill.append(&[7; 100], 8_000);
+            assert!(spill.bytes() <= 100_000, "{}", spill.bytes());
+        }
+        // The next request has begun, and the buffer of the first is given back.
+        spill.narrow(99_990..100_000);
+        assert_eq!(spill.data, [7; 10]);
+        assert!(spill.bytes() <= SMALL_BYTES);
+    }
+}

@@ -1,0 +1,325 @@
+//! A connection after its upgrade: frames that publish, control frames, and the close.
+
+use alloc::boxed::Box;
+
+use crore_wire::http::head::Head;
+use crore_wire::topic;
+use crore_wire::websocket::frame::{self, Opcode};
+use crore_wire::websocket::receive::{self, Config, Event, Partial, Role};
+
+use super::close_code;
+use super::http::Flow;
+use super::mqtt;
+use super::progress::Progress;
+use super::publish::{RESERVED, is_binary};
+use crate::base::access::Right;
+use crate::budget::admission::Reached;
+use crate::conn::io::Io;
+use crate::conn::{DEFLATE, FRAMED, META, PUBLISHES, State};
+use crate::home::Publish;
+use crate::mail::inbox::Inbox;
+use crate::mail::{Answer, Outcome};
+use crate::protocol::front::Front;
+use crate::protocol::progress::FULL;
+use crate::protocol::side::Spill;
+use crate::store::slab::NONE;
+
+impl Front {
+    /// An upgrade on a publish path: there is nothing to attach, so the answer goes out at once.
+    pub(super) fn upgrade_to_publish<I: Io>(
+        &mut self,
+        slot: u32,
+        head: &Head<'_>,
+        name: &[u8],
+        io: &mut I,
+    ) -> Flow {
+        if topic::is_reserved(name) {
+            self.respond_reason(slot, 403, RESERVED);
+            return Flow::Next;
+        }
+        if let Err((status, reason)) = self.accept_upgrade(slot, head) {
+            self.respond_reason(slot, status, reason);
+            return Flow::Next;
+        }
+        let (hash, _) = self.place_of(name);
+        self.extra(slot).publish_to = Some((hash, name.to_vec()));
+        let row = self.conns.get_mut(slot);
+        row.options |= PUBLISHES;
+        row.state = State::WebSocket;
+        self.send_reply(slot, io);
+        Flow::Wait
+    }
+
+    /// Bytes of a WebSocket.
+    pub(crate) fn frames_received<I: Io>(&mut self, slot: u32, input: &mut [u8], io: &mut I) {
+        let conn = self.id_of(slot);
+        let row = self.conns.get(slot);
+        let config = Config {
+            role: Role::Server,
+            message_bytes: self.frame_bytes_max(slot),
+            deflate: row.wants(DEFLATE),
+        };
+        let (mut partial, mut held_back, mut progress) = (None, None, Progress::default());
+        if row.spill != NONE {
+            let held = self.spills.remove(row.spill);
+            self.conns.get_mut(slot).spill = NONE;
+            match held {
+                Spill::WebSocket(held, came) => {
+                    self.receive_bytes -= held.buffered_bytes();
+                    (partial, progress) = (Some(held), came);
+                }
+                Spill::Frames(held, data, came) => {
+                    let begun = held.as_ref().map_or(0, |held| held.buffered_bytes());
+                    self.receive_bytes -= begun + data.bytes();
+                    let mut data = data;
+                    data.append(input, usize::MAX);
+                    (partial, held_back, progress) = (held, Some(data), came);
+                }
+                // Packets within frames are held in `Extra::mqtt`.
+                Spill::Mqtt(data, _) => {
+                    self.receive_bytes -= data.bytes();
+                    return self.broken(slot);
+                }
+                Spill::Http(held) => {
+                    // Bytes received behind the handshake before it was answered.
+                    self.receive_bytes -= held.bytes();
+                    let mut data = held.data;
+                    data.extend_from_slice(input);
+                    return self.frames_received(slot, &mut data, io);
+                }
+            }
+        }
+        let mut at = 0;
+        loop {
+            let rest = match &mut held_back {
+                Some(held) => &mut held.rest_mut()[at..],
+                None => &mut input[at..],
+            };
+            let publishes = self.conns.get(slot).wants(PUBLISHES);
+            let spent = self.is_spent();
+            if !rest.is_empty() && (spent || publishes && self.must_stall()) {
+                self.send_reply(slot, io);
+                let rest = match held_back {
+                    Some(mut held) => {
+                        held.took(at);
+                        held
+                    }
+                    None => Inbox::new(&input[at..]),
+                };
+                let begun = (partial, progress);
+                return self.hold_frames(slot, begun, rest, spent, io);
+            }
+            self.work.steps.add(1);
+            let step = match receive::next(&mut partial, rest, &config) {
+                Ok(step) => step,
+                Err(violation) => {
+                    self.send_reply(slot, io);
+                    return self.end_stream(slot, violation.code(), violation.reason(), io);
+                }
+            };
+            at += step.consumed;
+            self.work.steps.add_bytes(step.consumed);
+            let Some(event) = step.event else { break };
+            if matches!(event, Event::Text(_) | Event::Binary(_)) {
+                progress = Progress::default();
+            }
+            if !self.event(slot, event, io) {
+                return;
+            }
+        }
+        self.send_reply(slot, io);
+        let frames = matches!(self.conns.get(slot).state, State::WebSocket | State::Mqtt);
+        if !self.is_current(conn) || !frames {
+            return;
+        }
+        self.hold_partial(slot, partial, progress, io);
+        if self.is_current(conn) && self.conns.get(slot).wants(PUBLISHES) {
+            self.stall_if_needed(slot, io);
+        }
+    }
+
+    /// Bytes of the largest message that a client may send.
+    fn frame_bytes_max(&self, slot: u32) -> usize {
+        let beside = match self.conns.get(slot).wants(FRAMED) {
+            true => mqtt::PACKET_BESIDE_BYTES,
+            false => 0,
+        };
+        self.world.settings.limits.message_bytes + beside
+    }
+
+    /// Keeps frames that wait for the next turn, or for credit.
+    fn hold_frames<I: Io>(
+        &mut self,
+        slot: u32,
+        (partial, progress): (Option<Box<Partial>>, Progress),
+        data: Inbox,
+        spent: bool,
+        io: &mut I,
+    ) {
+        let begun = partial.as_ref().map_or(0, |held| held.buffered_bytes());
+        if !self.has_receive_room(slot, begun + data.bytes(), io) {
+            return self.end_for_room(slot, FULL, io);
+        }
+        let row = self.conns.get_mut(slot);
+        if row.outbox == NONE {
+            // It waits for us.
+            row.deadline_s = 0;
+        }
+        self.receive_bytes += begun + data.bytes();
+        row.spill = self.spills.insert(Spill::Frames(partial, data, progress));
+        match spent {
+            true => self.pause(slot, io),
+            false => self.stall(slot, io),
+        }
+    }
+
+    fn hold_partial<I: Io>(
+        &mut self,
+        slot: u32,
+        partial: Option<Box<Partial>>,
+        progress: Progress,
+        io: &mut I,
+    ) {
+        let idle_s = match self.conns.get(slot).state {
+            State::Mqtt => self.keep_alive_end_s(slot),
+            _ => 0,
+        };
+        let row = self.conns.get_mut(slot);
+        let Some(partial) = partial else {
+            if row.outbox == NONE {
+                row.deadline_s = idle_s;
+            }
+            return;
+        };
+        if row.outbox == NONE && row.state == State::WebSocket {
+            // The sweep counts its seconds; a keep alive goes on.
+            row.deadline_s = 0;
+        }
+        if !self.has_receive_room(slot, partial.buffered_bytes(), io) {
+            return self.end_for_room(slot, FULL, io);
+        }
+        self.receive_bytes += partial.buffered_bytes();
+        let row = self.conns.get_mut(slot);
+        row.spill = self.spills.insert(Spill::WebSocket(partial, progress));
+    }
+
+    /// One event; false when it was the last one.
+    fn event<I: Io>(&mut self, slot: u32, event: Event<'_>, io: &mut I) -> bool {
+        match event {
+            Event::Text(_) if self.conns.get(slot).wants(FRAMED) => {
+                self.mqtt_text(slot, io);
+                false
+            }
+            Event::Binary(data) if self.conns.get(slot).wants(FRAMED) => {
+                let conn = self.id_of(slot);
+                self.mqtt_received(slot, data, io);
+                self.is_current(conn) && self.conns.get(slot).state == State::Mqtt
+            }
+            Event::Text(data) => self.frame_published(slot, data, false, io),
+            Event::Binary(data) => self.frame_published(slot, data, true, io),
+            Event::Ping(data) => {
+                frame::write_frame(&mut self.reply, Opcode::Pong, data);
+                true
+            }
+            Event::Pong(_) => true,
+            Event::Close { code, .. } => {
+                self.send_reply(slot, io);
+                self.end_stream(slot, code.unwrap_or(close_code::NORMAL), "", io);
+                false
+            }
+        }
+    }
+
+    fn frame_published<I: Io>(&mut self, slot: u32, data: &[u8], binary: bool, io: &mut I) -> bool {
+        if !self.conns.get(slot).wants(PUBLISHES) {
+            return true;
+        }
+        let wants_ack = self.conns.get(slot).wants(META);
+        let extra = self.extra(slot);
+        let number = extra.published;
+        extra.published = number.wrapping_add(1);
+        let Some((hash, name)) = extra.publish_to.take() else {
+            self.broken(slot);
+            return false;
+        };
+        if let Err(denied) = self.may(slot, Right::Publish, &name) {
+            // The right was granted when the connection was made, and is lost since.
+            self.send_reply(slot, io);
+            self.end_stream(slot, close_code::EXPIRED, denied.reason(), io);
+            return false;
+        }
+        if let Err(reached) = self.may_publish(slot) {
+            self.extra(slot).publish_to = Some((hash, name));
+            return self.frame_refused(slot, number, reached, io);
+        }
+        let (_, home) = self.place_of(&name);
+        let content_type: &[u8] = if binary {
+            b"application/octet-stream"
+        } else {
+            b""
+        };
+        let message = Publish {
+            hash,
+            name: &name,
+            data,
+            content_type,
+            event: b"",
+            key: b"",
+            attributes: b"",
+            qos: 1,
+            retain: false,
+            ttl_s: None,
+            binary: binary && is_binary(content_type, data),
+            retry: None,
+            client: self.conns.get(slot).client,
+        };
+        let to = self.reply_to(slot, number);
+        let answer = if wants_ack {
+            Answer::Full(to)
+        } else {
+            Answer::Failure(to)
+        };
+        let outcome = self.publish(home, &message, answer);
+        self.extra(slot).publish_to = Some((hash, name));
+        outcome.is_none_or(|outcome| self.frame_outcome(slot, number, outcome, io))
+    }
+
+    /// Handles the outcome of a frame that was published. Without acknowledgements only a close can say that it
+    /// was refused. False when the connection has ended.
+    pub(super) fn frame_outcome<I: Io>(
+        &mut self,
+        slot: u32,
+        number: u32,
+        outcome: Outcome,
+        io: &mut I,
+    ) -> bool {
+        if self.conns.get(slot).wants(META) {
+            self.send_reply(slot, io);
+            self.acknowledge(slot, number, Ok(outcome), io);
+            return true;
+        }
+        let Outcome::Full(reached) = outcome else {
+            return true;
+        };
+        self.send_reply(slot, io);
+        self.end_stream(slot, close_code::TRY_AGAIN, reached.reason(), io);
+        false
+    }
+
+    /// Refuses a frame that came too fast: by an acknowledgement if the client gets those, otherwise by the close.
+    fn frame_refused<I: Io>(
+        &mut self,
+        slot: u32,
+        number: u32,
+        reached: Reached,
+        io: &mut I,
+    ) -> bool {
+        self.send_reply(slot, io);
+        if self.conns.get(slot).wants(META) {
+            self.acknowledge(slot, number, Err(reached), io);
+            return true;
+        }
+        self.end_stream(slot, close_code::TRY_AGAIN, reached.reason(), io);
+        false
+    }
+}

@@ -1,0 +1,225 @@
+//! The home side of the shard: the asks of carriers, and the short way when the home is here.
+
+use alloc::vec::Vec;
+
+use crate::base::ids::ShardId;
+use crate::base::pace::WARMED;
+use crate::home::sessions::Claim;
+use crate::home::{Home, Publish, Retry};
+use crate::mail::lanes::{Asked, Lanes};
+use crate::mail::{Answer, Ask, Outcome, Tell};
+use crate::shard::Shard;
+
+/// Asks of one lane that are carried out before it is the next one's turn.
+const ASKS_TOGETHER: usize = 4 * WARMED;
+
+impl Shard {
+    /// Takes in the asks of another shard. They are carried out in order: now as far as the turn goes, the rest in the
+    /// next turns.
+    pub(crate) fn take_asks(&mut self, from: ShardId, asks: Vec<Ask>, bytes: Vec<u8>, stamp: u64) {
+        // Mail without asks has nothing to wait for.
+        let spent = !asks.is_empty() && self.front.is_spent();
+        let asked = Asked {
+            asks: asks.into_iter(),
+            bytes,
+            stamp,
+        };
+        let lane = &mut self.front.lanes.to[from as usize];
+        if !lane.waiting.is_empty() || spent {
+            return lane.waiting.push_back(asked);
+        }
+        self.all_asked(from, asked, usize::MAX);
+    }
+
+    /// Goes on with asks that wait, some of one lane; says whether there were any.
+    pub(crate) fn go_on_with_asks(&mut self) -> bool {
+        let Some((from, asked)) = self.front.lanes.next_asked() else {
+            return false;
+        };
+        self.all_asked(from, asked, ASKS_TOGETHER);
+        true
+    }
+
+    /// Carries out the asks of another shard in order, about `most` of them at most; the rest waits, first of its lane.
+    fn all_asked(&mut self, from: ShardId, mut asked: Asked, most: usize) {
+        self.front.lanes.read_at = asked.stamp;
+        let mut done = 0;
+        while !asked.asks.as_slice().is_empty()
+            && done < most
+            && (done == 0 || !self.front.is_spent())
+        {
+            self.warm_asks(asked.asks.as_slice(), &asked.bytes);
+            for ask in asked.asks.by_ref().take(WARMED) {
+                self.front.work.steps.add(1);
+                self.asked(from, ask, &asked.bytes);
+                done += 1;
+                if self.front.is_spent() {
+                    break;
+                }
+            }
+        }
+        self.front.lanes.read_at = self.front.lanes.stamp;
+        let lane = &mut self.front.lanes.to[from as usize];
+        if asked.asks.as_slice().is_empty() {
+            lane.credit_bytes += asked.bytes.len();
+        } else {
+            lane.waiting.push_front(asked);
+        }
+    }
+
+    /// Touches the rows that the publishes among the next [`WARMED`] asks read.
+    fn warm_asks(&self, asks: &[Ask], bytes: &[u8]) {
+        let large = |home: &&Home| home.is_large(&self.front.matching);
+        let Some(home) = self.front.home.as_ref().filter(large) else {
+            return;
+        };
+        let mut topics = [(0, &b""[..]); WARMED];
+        let mut count = 0;
+        for ask in asks.iter().take(WARMED) {
+            if let Ask::Publish { hash, name, .. } = ask {
+                topics[count] = (*hash, name.in_bytes(bytes));
+                count += 1;
+            }
+        }
+        if count > 1 {
+            home.warm(&topics[..count], &self.front.matching);
+        }
+    }
+
+    /// Carries out an ask of another shard.
+    pub(crate) fn asked(&mut self, from: ShardId, ask: Ask, bytes: &[u8]) {
+        match ask {
+            Ask::SessionOpen {
+                to,
+                hash,
+                client,
+                clean,
+                owner,
+            } => {
+                let claim = Claim {
+                    shard: from,
+                    to,
+                    clean,
+                    owner,
+                };
+                self.session_open(claim, hash, &client);
+            }
+            Ask::SessionClose(farewell) => self.session_close(*farewell),
+            ask => self.home_asked(from, &ask, bytes),
+        }
+    }
+
+    fn home_asked(&mut self, from: ShardId, ask: &Ask, bytes: &[u8]) {
+        let home = self.front.home.as_mut().expect("only homes are asked");
+        let (world, now, lanes) = (&self.front.world, self.front.now, &mut self.front.lanes);
+        match ask {
+            Ask::Publish {
+                hash,
+                name,
+                data,
+                content_type,
+                event,
+                key,
+                attributes,
+                ttl_s,
+                qos,
+                retain,
+                binary,
+                retry,
+                answer,
+                client,
+            } => {
+                let message = Publish {
+                    hash: *hash,
+                    name: name.in_bytes(bytes),
+                    data: data.in_bytes(bytes),
+                    content_type: content_type.in_bytes(bytes),
+                    event: event.in_bytes(bytes),
+                    key: key.in_bytes(bytes),
+                    attributes: attributes.in_bytes(bytes),
+                    qos: *qos,
+                    retain: *retain,
+                    ttl_s: *ttl_s,
+                    binary: *binary,
+                    retry: retry.map(|(key, publisher)| Retry {
+                        key: key.in_bytes(bytes),
+                        publisher,
+                    }),
+                    client: *client,
+                };
+                let outcome = home.publish_once(
+                    &message,
+                    &world.settings,
+                    &world.rules,
+                    &self.front.matching,
+                    now,
+                    lanes,
+                );
+                if matches!((answer, outcome), (Answer::None, Outcome::Full(_))) {
+                    // The publisher gets no answer: the failure is only counted.
+                    self.front.stats.dropped += 1;
+                }
+                reply(lanes, from, *answer, outcome);
+            }
+            Ask::Attach(attach, name) => {
+                home.attach(from, attach, name.in_bytes(bytes), &world.rules, now, lanes);
+            }
+            Ask::AttachFilters(attach, names) => {
+                let names = names.in_bytes(bytes);
+                home.attach_filters(from, attach, names, &world.rules, now, lanes);
+            }
+            Ask::LeaveFilter(filter) => home.leave_filter(from, filter.in_bytes(bytes)),
+            Ask::Leave {
+                hash,
+                topic,
+                serial,
+            } => home.leave(from, *hash, *topic, *serial, now),
+            Ask::Topic {
+                verb,
+                hash,
+                name,
+                to,
+                client,
+            } => {
+                let name = name.in_bytes(bytes);
+                let outcome = home.verb(*verb, *hash, name, *client, &world.rules, now, lanes);
+                lanes.tell(from, Tell::Outcome(*to, outcome));
+            }
+            Ask::KeepLog { hash, name, on } => {
+                home.keep_log(*hash, name.in_bytes(bytes), *on, now);
+            }
+            Ask::JoinGroup {
+                to,
+                name,
+                filter,
+                credit,
+                counts,
+            } => {
+                let of = (&filter[..], &name[..]);
+                home.group_join(from, *to, of, *credit, *counts, lanes);
+            }
+            Ask::GroupCredit { group, to, count } => {
+                home.group_credit(from, *group, *to, *count);
+            }
+            Ask::LeaveGroup(leave) => home.group_leave(from, leave),
+            Ask::ReleaseGroup { name, filter } => home.group_release(filter, name),
+            Ask::SessionOpen { .. } | Ask::SessionClose(_) => {
+                unreachable!("sessions are no topics")
+            }
+            Ask::Fence(to) => lanes.tell(from, Tell::Fenced(*to)),
+            Ask::Follow { to, filter } => home.follow(from, *to, filter.in_bytes(bytes)),
+            Ask::FollowOn(to) => home.follow_on(from, *to),
+            Ask::Unfollow(to) => home.unfollow(from, *to),
+        }
+    }
+}
+
+fn reply(lanes: &mut Lanes, from: ShardId, answer: Answer, outcome: Outcome) {
+    match answer {
+        Answer::Full(to) => lanes.tell(from, Tell::Outcome(to, outcome)),
+        Answer::Failure(to) if !matches!(outcome, Outcome::Done(_)) => {
+            lanes.tell(from, Tell::Outcome(to, outcome));
+        }
+        Answer::Failure(_) | Answer::None => {}
+    }
+}

@@ -1,0 +1,52 @@
+//! Carries out an operator's orders ([`orders`](crate::orders)), and answers.
+
+use crate::mail::orders::{Control, Ended, Report, Ticket};
+use alloc::boxed::Box;
+
+use crate::conn::io::Io;
+use crate::shard::Shard;
+
+mod connections;
+mod topics;
+
+impl Shard {
+    pub(crate) fn control<I: Io>(&mut self, ticket: Ticket, control: Control, io: &mut I) {
+        let report = match control {
+            Control::Accounts => Report::Accounts(Box::new((self.stats(), self.accounts()))),
+            Control::Stranger(kind) => Report::Stranger(self.front.strangers.take(kind)),
+            Control::Topics(page) => Report::Topics(self.topics_page(&page)),
+            Control::Topic(name) => Report::Topic(self.topic(&name).map(Box::new)),
+            Control::Log(page) => Report::Messages(self.log_page(&page)),
+            Control::Purge(name, until) => Report::Purged(self.purge_some(&name, until)),
+            Control::Delete(name) => Report::Deleted(self.delete_topic(&name)),
+            Control::Publish(message) => Report::Published(self.publish_ordered(&message)),
+            Control::Connections { which, from, most } => {
+                Report::Connections(self.connections_page(&which, from, most as usize, io))
+            }
+            Control::Connection(id) => Report::Connection(self.connection(id, io).map(Box::new)),
+            Control::ClientIds(sessions) => Report::ClientIds(self.client_ids(&sessions)),
+            Control::Disconnect(id) => Report::Ended(Ended {
+                count: u32::from(self.end_connection(id, io)),
+                next: None,
+            }),
+            Control::DisconnectAll { which, from } => {
+                Report::Ended(self.end_connections(&which, from, io))
+            }
+            Control::Foresee(world) => {
+                let home = self.front.home.as_mut();
+                Report::Foreseen(home.is_some_and(|home| home.foresee(&world)))
+            }
+            Control::Settings(world) => {
+                self.change(world);
+                Report::Done
+            }
+            Control::Drain => {
+                self.drain(self.front.now);
+                Report::Done
+            }
+            Control::Save(head, bytes_max) => Report::Block(self.save(&head, bytes_max)),
+            Control::Settle => Report::Settled(self.settle()),
+        };
+        io.report(ticket, report);
+    }
+}

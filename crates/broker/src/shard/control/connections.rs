@@ -1,0 +1,164 @@
+//! Connections, for the operator: pages of them, and their end.
+
+use crate::mail::orders::{Connection, Connections, Ended, Which};
+use alloc::boxed::Box;
+use alloc::vec::Vec;
+
+use crore_wire::mqtt::ReasonCode;
+use crore_wire::topic;
+
+use crate::base::ids::ConnId;
+use crate::budget::stats::Reason;
+use crate::conn::State;
+use crate::conn::io::{Close, Io};
+use crate::mail::session::SessionId;
+use crate::protocol::close_code;
+use crate::protocol::front::Front;
+use crate::shard::Shard;
+use crate::store::slab::NONE;
+
+/// Rows that one order looks at: some hundred microseconds where few are found.
+const ROWS_PER_TURN: u32 = 4_096;
+/// Connections that one order ends: each may be a write, and topics that are left.
+const ENDED_PER_TURN: usize = 256;
+/// Topics and filters that are named for each connection in a list.
+const NAMES_IN_LIST: usize = 16;
+
+impl Shard {
+    /// Pages of a table: the open rows from `from` on, as far as one turn looks; calls `each` until it says that it
+    /// has enough. Returns where to go on.
+    fn page_of(&self, from: u32, mut each: impl FnMut(u32) -> bool) -> Option<u32> {
+        let end = self.front.conns.end();
+        let until = end.min(from.saturating_add(ROWS_PER_TURN));
+        for slot in from..until {
+            self.front.work.steps.add(1);
+            if self.front.conns.get(slot).is_open() && !each(slot) {
+                return Some(slot + 1).filter(|next| *next < end);
+            }
+        }
+        Some(until).filter(|next| *next < end)
+    }
+
+    pub(super) fn connections_page<I: Io>(
+        &self,
+        which: &Which,
+        from: u32,
+        most: usize,
+        io: &I,
+    ) -> Connections {
+        let mut connections = Vec::new();
+        let next = self.page_of(from, |slot| {
+            if self.is_one_of(slot, which) {
+                connections.push(self.describe(slot, NAMES_IN_LIST, io));
+            }
+            connections.len() < most
+        });
+        Connections { connections, next }
+    }
+
+    pub(super) fn connection<I: Io>(&self, id: ConnId, io: &I) -> Option<Connection> {
+        self.front
+            .is_current(id)
+            .then(|| self.describe(id.slot, usize::MAX, io))
+    }
+
+    fn describe<I: Io>(&self, slot: u32, names: usize, io: &I) -> Connection {
+        let row = self.front.conns.get(slot);
+        let (topics, filters) = (
+            self.front.all_topics_of(slot),
+            self.front.all_filters_of(slot),
+        );
+        let topic_count = topics.len() as u32;
+        let named = |names: usize, list: Vec<&[u8]>| -> Vec<Box<[u8]>> {
+            list.into_iter().take(names).map(Box::from).collect()
+        };
+        let outbox = (row.outbox != NONE).then(|| self.front.outboxes.get(row.outbox));
+        let behind = row.extra != NONE && !self.front.extras.get(row.extra).behind.is_empty();
+        let id = self.front.id_of(slot);
+        let mqtt =
+            (row.state == State::Mqtt && row.mqtt != NONE).then(|| self.front.mqtts.get(row.mqtt));
+        Connection {
+            id,
+            transport: row.transport(),
+            waits: row.state == State::Waiting,
+            address: (self.front.relayed.get(&slot).copied()).or_else(|| io.peer(row.link)),
+            user: self.front.user_of(id).into(),
+            session: mqtt
+                .filter(|mqtt| mqtt.is_open())
+                .map(|mqtt| (mqtt.home, mqtt.session)),
+            topics: named(names, topics),
+            topic_count,
+            filters: filters.into_iter().take(names).collect(),
+            outbox_bytes: outbox.map_or(0, |outbox| outbox.waiting_bytes()),
+            behind: behind || self.front.filtered(slot).is_some_and(|all| all.is_behind()),
+            silent_s: self.front.now.s.saturating_sub(row.sent_s),
+        }
+    }
+
+    /// The client ids of sessions that have their home here, as long as the same connections hold them.
+    pub(super) fn client_ids(&self, sessions: &[SessionId]) -> Vec<Option<Box<[u8]>>> {
+        let name = |id: &SessionId| self.sessions.name_of(*id);
+        sessions
+            .iter()
+            .map(|id| name(id).map(|name| Box::from(Front::client_id_in(name))))
+            .collect()
+    }
+
+    fn is_one_of(&self, slot: u32, which: &Which) -> bool {
+        let row = self.front.conns.get(slot);
+        which.transport.is_none_or(|kind| row.transport() == kind)
+            && (!which.slow || row.outbox != NONE)
+            && (which.user.as_deref())
+                .is_none_or(|user| self.front.user_of(self.front.id_of(slot)) == user)
+            && (which.filter.as_deref()).is_none_or(|filter| {
+                let is = |name: &&[u8]| filter == b"#" || topic::matches(filter, name);
+                self.front.all_topics_of(slot).iter().any(is)
+                    || self
+                        .front
+                        .all_filters_of(slot)
+                        .iter()
+                        .any(|own| topic::covers(filter, own))
+            })
+    }
+
+    pub(super) fn end_connections<I: Io>(&mut self, which: &Which, from: u32, io: &mut I) -> Ended {
+        let mut due = Vec::new();
+        let next = self.page_of(from, |slot| {
+            if self.is_one_of(slot, which) {
+                due.push(self.front.id_of(slot));
+            }
+            due.len() < ENDED_PER_TURN
+        });
+        let ended = due.into_iter().filter(|id| self.end_connection(*id, io));
+        Ended {
+            count: ended.count() as u32,
+            next,
+        }
+    }
+
+    /// Ends a connection in its protocol's words; false when it is gone, or going.
+    pub(super) fn end_connection<I: Io>(&mut self, id: ConnId, io: &mut I) -> bool {
+        if !self.front.is_current(id) {
+            return false;
+        }
+        let slot = id.slot;
+        self.front.because(Reason::Operator);
+        match self.front.conns.get(slot).state {
+            State::Draining => {
+                self.front.why = None;
+                return false;
+            }
+            State::Sse | State::WebSocket => {
+                self.front
+                    .end_stream(slot, close_code::OPERATOR, "the operator ended it", io);
+            }
+            State::Mqtt => self
+                .front
+                .mqtt_end(slot, ReasonCode::ADMINISTRATIVE_ACTION, io),
+            State::Proxy | State::Http | State::Waiting | State::Poll => {
+                self.front.drop_conn(slot, Close::Now, io);
+            }
+        }
+        true
+    }
+}

@@ -1,0 +1,479 @@
+//! Deliveries: the tells of homes on their way to this shard's connections.
+//!
+//! Tells of one topic are taken in order and together, so that a subscriber gets all that came in a
+//! turn with one write. A fan-out is a cursor: when the turn's budget is spent it stays where it is,
+//! and everything behind it waits its turn.
+
+use crate::base::pace::WARMED;
+use crate::protocol::delivery::Delivery;
+use alloc::sync::Arc;
+use alloc::vec::Vec;
+
+use crate::base::ids::ShardId;
+use crate::base::planted::{self, Fault};
+use crate::base::position::{self, Position};
+use crate::base::work::STEP_BYTES;
+use crate::conn::io::Io;
+use crate::conn::{COUNTED, EVENTS, LIVE, MULTI, State, UPGRADE};
+use crate::mail::{Frames, Record, Tell};
+use crate::protocol::delivery::Run;
+use crate::protocol::encode::{Encoding, Message};
+use crate::protocol::mqtt;
+use crate::protocol::run::cost_of_bytes;
+use crate::protocol::side::{Behind, Held};
+use crate::shard::Shard;
+use crate::store::rope::Rope;
+use crate::store::slab::NONE;
+
+/// Messages of one topic that are taken together.
+const TOGETHER_MAX: usize = 256;
+/// Bytes of them, without the last: more in one write brings nothing, and a visit must be short.
+const TOGETHER_BYTES: usize = 256 << 10;
+
+/// The cost of a tell to one connection, in visits.
+fn cost_of(tell: &Tell) -> u32 {
+    match tell {
+        Tell::Page { page, .. } => 1 + page.count / TOLD_PER_VISIT,
+        Tell::Matches { page, .. } => 1 + page.count / TOLD_PER_VISIT,
+        Tell::Interest { news, .. } => 1 + (news.len() / STEP_BYTES) as u32,
+        _ => 1,
+    }
+}
+
+/// Messages of a page that are written in the time of a visit, which is a write.
+const TOLD_PER_VISIT: u32 = 8;
+
+/// Stands for the topic of all tells that keep the order in which they were told.
+const IN_ORDER: u32 = NONE - 1;
+
+/// Messages for filters keep their order, and so does every tell about one of their topics.
+fn keep_order(tells: &[Tell], keys: &mut [u64]) {
+    let of = |tell: &Tell| match tell {
+        Tell::Match { topic, .. } => Some(*topic),
+        _ => None,
+    };
+    let mut mixed: Vec<u32> = tells
+        .iter()
+        .filter_map(of)
+        .filter(|topic| *topic != NONE)
+        .collect();
+    mixed.sort_unstable();
+    for (n, (key, tell)) in keys.iter_mut().zip(tells).enumerate() {
+        let is_mixed = |topic: u32| topic != NONE && mixed.binary_search(&topic).is_ok();
+        let in_order = matches!(tell, Tell::Match { .. } | Tell::Matches { .. })
+            || tell.topic().is_some_and(is_mixed);
+        if in_order {
+            *key = u64::from(IN_ORDER) << 32 | n as u64;
+        }
+    }
+}
+
+impl Shard {
+    /// Takes tells in as a delivery, which goes through them topic by topic.
+    pub(crate) fn enqueue(&mut self, home: ShardId, tells: Vec<Tell>, frames: Arc<Frames>) {
+        let mut keys = Vec::with_capacity(tells.len());
+        let mut matches = false;
+        for (n, tell) in tells.iter().enumerate() {
+            // Tells about no topic are sorted to the end.
+            keys.push(u64::from(tell.topic().unwrap_or(NONE)) << 32 | n as u64);
+            matches |= matches!(tell, Tell::Match { .. } | Tell::Matches { .. });
+        }
+        if matches {
+            keep_order(&tells, &mut keys);
+        }
+        keys.sort_unstable();
+        self.front.deliveries.push_back(Delivery {
+            tells,
+            frames,
+            keys,
+            at: 0,
+            place: 0,
+            walking: false,
+            home,
+            run: Run::default(),
+        });
+    }
+
+    /// Works through the deliveries; false when the budget of visits was spent first.
+    pub(crate) fn deliver<I: Io>(&mut self, budget: &mut u32, io: &mut I) -> bool {
+        while let Some(mut delivery) = self.front.deliveries.pop_front() {
+            let before = *budget;
+            let done = self.deliver_one(&mut delivery, budget, io);
+            self.front.work.steps.add((before - *budget) as usize);
+            if !done {
+                self.front.deliveries.push_front(delivery);
+                return false;
+            }
+            let Delivery {
+                tells,
+                frames,
+                home,
+                ..
+            } = delivery;
+            drop(frames);
+            if home == self.front.lanes.me {
+                self.front.lanes.recycle(tells);
+            }
+        }
+        true
+    }
+
+    fn deliver_one<I: Io>(&mut self, d: &mut Delivery, budget: &mut u32, io: &mut I) -> bool {
+        let frames = d.frames.clone();
+        let before = self.front.stats.delivered;
+        let done = loop {
+            if d.at == d.keys.len() {
+                break true;
+            }
+            if *budget == 0 {
+                break false;
+            }
+            if d.at.is_multiple_of(WARMED) {
+                self.warm(&d.keys[d.at..d.keys.len().min(d.at + WARMED)]);
+            }
+            let tell = &d.tells[d.keys[d.at] as u32 as usize];
+            if let Tell::Live { topic, serial, .. } = *tell {
+                let end = self.gather(d, topic);
+                // Between the parts of a walk its topic cannot be freed: the tombstones hold it.
+                if self.front.topics.is_current(topic, serial)
+                    && !self.fan_out(d, topic, serial, &frames, budget, io)
+                {
+                    break false;
+                }
+                d.at = end;
+                continue;
+            }
+            if matches!(tell, Tell::Match { .. }) {
+                if !self.match_run(d, &frames, budget, io) {
+                    break false;
+                }
+                continue;
+            }
+            if let Tell::Gone { topic, serial } | Tell::Displaced { topic, serial } = *tell {
+                let gone = matches!(tell, Tell::Gone { .. });
+                if self.front.topics.is_current(topic, serial)
+                    && !self.end_members(d, topic, serial, gone, budget, io)
+                {
+                    break false;
+                }
+                d.at += 1;
+                continue;
+            }
+            *budget = budget.saturating_sub(cost_of(tell));
+            self.tell(d.home, tell, &frames, io);
+            d.at += 1;
+        };
+        let deliveries = self.front.stats.delivered.wrapping_sub(before);
+        if frames.stamp != 0 && deliveries > 0 {
+            io.written(frames.stamp, deliveries);
+        }
+        done
+    }
+
+    /// Touches the rows that the next deliveries need. They are cold, and each leads to the next; side by
+    /// side the processor waits for several at once.
+    fn warm(&self, keys: &[u64]) {
+        let mut members = [NONE; WARMED];
+        for (member, key) in members.iter_mut().zip(keys) {
+            let topic = (key >> 32) as u32;
+            if topic < IN_ORDER {
+                *member = self.front.topics.only_member(topic).unwrap_or(NONE);
+            }
+        }
+        let touch = |sum, slot: &u32| {
+            self.front
+                .conns
+                .try_get(*slot)
+                .map_or(sum, |row| sum ^ row.link.0 ^ u32::from(row.flags))
+        };
+        core::hint::black_box(members.iter().fold(0, touch));
+    }
+
+    fn tell<I: Io>(&mut self, home: ShardId, tell: &Tell, frames: &Frames, io: &mut I) {
+        match *tell {
+            Tell::Live { .. } | Tell::Match { .. } | Tell::Gone { .. } | Tell::Displaced { .. } => {
+                unreachable!("what concerns all members walks over them")
+            }
+            Tell::Matches {
+                to,
+                serial,
+                ref page,
+            } => self.front.match_page(home, to, serial, page, frames, io),
+            Tell::Page {
+                topic,
+                to,
+                ref page,
+                ..
+            } => self.front.page(topic, to, page, frames, io),
+            Tell::Outcome(to, outcome) => self.front.outcome(to, outcome, io),
+            Tell::Fenced(to) => self.front.fenced(to, io),
+            Tell::GroupJoined { to, group, counts } => {
+                self.front.group_joined(home, to, group, counts, io);
+            }
+            Tell::Shared {
+                to,
+                group,
+                name,
+                ref record,
+            } => self
+                .front
+                .shared_message(home, to, group, name, record, frames, io),
+            Tell::Session(to, ref given) => self.front.session_given(to, given, io),
+            Tell::SessionTaken(holder) => self.front.session_taken(holder, io),
+            Tell::Interest { to, ref news, part } => self.front.interest(to, news, part, io),
+        }
+    }
+
+    /// Takes the run of live messages at the cursor; returns where it ends.
+    fn gather(&mut self, d: &Delivery, of: u32) -> usize {
+        let mut bytes = 0;
+        let run = d.keys[d.at..].iter().take(TOGETHER_MAX).map_while(|key| {
+            match &d.tells[*key as u32 as usize] {
+                Tell::Live { topic, record, .. } if *topic == of && bytes < TOGETHER_BYTES => {
+                    bytes += record.frame_bytes();
+                    Some(*record)
+                }
+                _ => None,
+            }
+        });
+        self.front.run.begin(run);
+        d.at + self.front.run.records().len()
+    }
+
+    pub(crate) fn fan_out<I: Io>(
+        &mut self,
+        d: &mut Delivery,
+        topic: u32,
+        serial: u16,
+        frames: &Frames,
+        budget: &mut u32,
+        io: &mut I,
+    ) -> bool {
+        let (mut done, cost) = (true, cost_of_bytes(self.front.run.bytes));
+        if self.front.topics.places(topic) == 1 && !d.walking {
+            *budget = budget.saturating_sub(cost);
+            if let Some(conn) = self.front.topics.member(topic, 0) {
+                self.deliver_to(conn, topic, frames, io);
+            }
+        } else {
+            if !d.walking {
+                self.front.topics.begin_walk(topic);
+                (d.walking, d.place) = (true, 0);
+            }
+            while d.place < self.front.topics.places(topic) {
+                if *budget == 0 {
+                    done = false;
+                    break;
+                }
+                *budget = budget.saturating_sub(cost);
+                let place = d.place;
+                d.place += 1;
+                if let Some(conn) = self.front.topics.member(topic, place) {
+                    self.deliver_to(conn, topic, frames, io);
+                }
+            }
+            if done {
+                d.walking = false;
+                self.end_walk(topic);
+            }
+        }
+        if done && self.front.topics.is_current(topic, serial) {
+            self.front.topics.close_if_unused(topic);
+        }
+        done
+    }
+
+    /// Gives every member that moved its new place.
+    pub(crate) fn end_walk(&mut self, topic: u32) {
+        let (topics, conns, extras) = (
+            &mut self.front.topics,
+            &mut self.front.conns,
+            &mut self.front.extras,
+        );
+        topics.end_walk(topic, |moved| {
+            let row = conns.get_mut(moved.conn);
+            if row.wants(MULTI) {
+                let sub = extras
+                    .get_mut(row.extra)
+                    .list
+                    .iter_mut()
+                    .find(|sub| sub.topic == topic);
+                sub.expect("a member has the topic in its list").place = moved.index;
+            } else {
+                row.place = moved.index;
+            }
+        });
+    }
+
+    fn deliver_to<I: Io>(&mut self, slot: u32, topic: u32, frames: &Frames, io: &mut I) {
+        let row = self.front.conns.get(slot);
+        if row.wants(MULTI) {
+            self.deliver_to_list(slot, topic, frames, io);
+            return;
+        }
+        let begun = matches!(row.state, State::WebSocket | State::Sse);
+        let live = row.is(LIVE) || begun && planted::is(Fault::LiveBeforeHead);
+        if !live {
+            return;
+        }
+        match row.state {
+            State::Poll => {
+                let first = self.front.run.records()[0];
+                self.front
+                    .answer_poll(slot, topic, &first, frames, false, io);
+            }
+            State::Mqtt if !mqtt::is_plain(row.options) => {
+                self.front.expand(slot);
+                self.front.mqtt_deliver(slot, 0, frames, io);
+            }
+            State::WebSocket | State::Sse | State::Mqtt => {
+                let encoding = Encoding::of(row);
+                if encoding != Encoding::Frame {
+                    self.encode_once(encoding, topic, frames);
+                }
+                self.front.push(slot, encoding, frames, io);
+            }
+            _ => unreachable!("a live subscription is a poll or a stream"),
+        }
+    }
+
+    fn encode_once(&mut self, encoding: Encoding, topic: u32, frames: &Frames) {
+        if !self.front.run.encoded(encoding).is_empty() {
+            return;
+        }
+        for n in 0..self.front.run.records().len() {
+            let record = self.front.run.records()[n];
+            self.front.id.clear();
+            position::write(
+                &mut self.front.id,
+                Position {
+                    epoch: self.front.world.epoch,
+                    offset: record.offset,
+                },
+            );
+            let message = Message {
+                // The name is one more cold line for each delivery: it is read only where it is written.
+                topic: if encoding.names_topic() {
+                    self.front.topics.name(topic)
+                } else {
+                    b""
+                },
+                id: &self.front.id,
+                frames,
+                record: &record,
+                now_s: self.front.now.unix_s,
+            };
+            self.front
+                .run
+                .encoded(encoding)
+                .push(&message, encoding, &mut self.front.forms);
+        }
+    }
+
+    /// A connection with several topics: each message is encoded for it, since the position names
+    /// all of them.
+    fn deliver_to_list<I: Io>(&mut self, slot: u32, topic: u32, frames: &Frames, io: &mut I) {
+        let row = self.front.conns.get(slot);
+        let (extra, state) = (row.extra, row.state);
+        let list = &self.front.extras.get(extra).list;
+        let part = list
+            .iter()
+            .position(|sub| sub.topic == topic)
+            .expect("a member has the topic in its list");
+        if list[part].flags & (COUNTED | LIVE) != COUNTED | LIVE {
+            let first = self.front.run.records()[0];
+            self.deliver_early(slot, part as u32, &first, frames);
+            return;
+        }
+        if state == State::Mqtt {
+            return self.front.mqtt_deliver(slot, part as u32, frames, io);
+        }
+        if state == State::Poll {
+            let first = self.front.run.records()[0];
+            self.front.extras.get_mut(extra).list[part].offset = first.offset;
+            self.front
+                .answer_poll(slot, topic, &first, frames, false, io);
+            return;
+        }
+        if self.front.extras.get(extra).attaching.is_some() {
+            self.hold_of_set(slot, part as u32, topic, frames);
+            return;
+        }
+        for n in 0..self.front.run.records().len() {
+            let record = &self.front.run.records()[n].clone();
+            let extra_row = self.front.extras.get_mut(extra);
+            extra_row.list[part].offset = record.offset;
+            let mut bytes = Rope::default();
+            self.front
+                .encode_for(slot, topic, record, frames, &mut bytes);
+            if record.latest {
+                if self.front.offer(slot, &bytes, &[bytes.len()], io) == 1 {
+                    continue;
+                }
+            } else if self.front.fits(slot, bytes.len(), || {
+                self.front.bounds_of(self.front.topics.name(topic))
+            }) {
+                self.front.put_messages(slot, &bytes, &[bytes.len()], io);
+                self.front.stats.sent(1, bytes.len());
+                continue;
+            }
+            let extra_row = self.front.extras.get_mut(extra);
+            self.front.stats.fallbacks += 1;
+            extra_row.list[part].flags &= !LIVE;
+            extra_row.list[part].offset = record.previous;
+            let epoch = extra_row.list[part].epoch;
+            extra_row.behind.push(Behind {
+                part: part as u32,
+                offset: record.previous,
+                epoch,
+            });
+            return;
+        }
+    }
+
+    /// A stream on several topics that has not begun: its messages wait for the other homes, within the limits of an
+    /// outbox, unless they may be superseded meanwhile.
+    fn hold_of_set(&mut self, slot: u32, part: u32, topic: u32, frames: &Frames) {
+        let bounds = self.front.bounds_of(self.front.topics.name(topic));
+        let epoch = self.front.world.epoch;
+        let extra = self.front.extras.get_mut(self.front.conns.get(slot).extra);
+        let attaching = extra.attaching.as_mut().expect("it is not begun");
+        for record in self.front.run.records() {
+            let full = attaching.frames.len() + frames.frame(record).len() > bounds.bytes
+                || attaching.held.len() >= bounds.messages;
+            if record.latest || full {
+                extra.list[part as usize].flags &= !LIVE;
+                extra.behind.push(Behind {
+                    part,
+                    offset: record.previous,
+                    epoch,
+                });
+                self.front.stats.fallbacks += 1;
+                return;
+            }
+            let record = attaching.frames.copy(record, frames);
+            attaching.held.push(Held::Message(part, record));
+        }
+    }
+
+    /// A long-poll on several topics whose other homes have not answered: the message is its answer,
+    /// or it stays unseen for the next poll.
+    fn deliver_early(&mut self, slot: u32, part: u32, record: &Record, frames: &Frames) {
+        let row = self.front.conns.get(slot);
+        if row.state != State::Waiting || row.options & (UPGRADE | EVENTS) != 0 {
+            return;
+        }
+        let extra = self.front.extras.get_mut(row.extra);
+        let answered = extra.attaching.as_ref().is_none_or(|a| !a.held.is_empty());
+        if extra.list[part as usize].flags & COUNTED == 0 || answered {
+            return;
+        }
+        extra.list[part as usize].offset = record.offset;
+        let unseen = Behind {
+            part,
+            offset: record.previous,
+            epoch: self.front.world.epoch,
+        };
+        self.front.first_of_set(slot, unseen, record, frames);
+    }
+}

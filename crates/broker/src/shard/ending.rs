@@ -1,0 +1,73 @@
+//! Tells that end the subscriptions of a topic's members: it was deleted, or a later long-poll takes the place of those
+//! that wait.
+//!
+//! Invariant: a walk over the members is a cursor as every fan-out is, so that a topic with a million of them ends in
+//! as many turns as it takes; a connection that joins meanwhile has no page yet, and is not ended.
+
+use crate::conn::io::Io;
+use crate::conn::{COUNTED, MULTI, State};
+use crate::protocol::delivery::Delivery;
+use crate::protocol::side::Sub;
+use crate::shard::Shard;
+
+impl Shard {
+    /// Tells all members of a topic that it was deleted, or those that wait for a message that a later poll has taken
+    /// their place; false when the budget was spent first. Walks as [`Shard::fan_out`] does.
+    pub(crate) fn end_members<I: Io>(
+        &mut self,
+        d: &mut Delivery,
+        topic: u32,
+        serial: u16,
+        gone: bool,
+        budget: &mut u32,
+        io: &mut I,
+    ) -> bool {
+        if !d.walking {
+            self.front.topics.begin_walk(topic);
+            (d.walking, d.place) = (true, 0);
+        }
+        while self.front.topics.is_current(topic, serial)
+            && d.place < self.front.topics.places(topic)
+        {
+            if *budget == 0 {
+                return false;
+            }
+            *budget -= 1;
+            let place = d.place;
+            d.place += 1;
+            let Some(slot) = self.front.topics.member(topic, place) else {
+                continue;
+            };
+            if !gone {
+                if self.front.conns.get(slot).state == State::Poll {
+                    self.front
+                        .answer_status(slot, 409, "a later subscriber took this place", io);
+                }
+            } else if !self.gone_early(slot, topic) {
+                self.front.end_of_topic(slot, io);
+            }
+        }
+        d.walking = false;
+        if self.front.topics.is_current(topic, serial) {
+            self.end_walk(topic);
+            self.front.topics.close_if_unused(topic);
+        }
+        true
+    }
+
+    /// For a request on several topics that waits for some homes: notes that this topic was deleted after its home had
+    /// answered. Says whether that is so.
+    fn gone_early(&mut self, slot: u32, topic: u32) -> bool {
+        let row = self.front.conns.get(slot);
+        if row.state != State::Waiting || !row.wants(MULTI) {
+            return false;
+        }
+        let extra = self.front.extras.get_mut(row.extra);
+        let answered = |sub: &Sub| sub.topic == topic && sub.flags & COUNTED != 0;
+        let early = extra.list.iter().any(answered);
+        if let Some(attaching) = extra.attaching.as_mut().filter(|_| early) {
+            attaching.gone = true;
+        }
+        early
+    }
+}

@@ -1,0 +1,294 @@
+//! Live messages for subscribers by filter: matched here again, and each connection gets all of a run with one write,
+//! once, however many of its filters match.
+//!
+//! A run is some messages that a home told one behind the other. First the exact subscribers of each message's topic
+//! get it, as they would without filters; then the connections with filters. A connection that has both (MQTT) is
+//! left to the second part, see `Front::has_match`.
+//!
+//! The connections of a run are collected before the first is visited: a turn's visits and a little more. A message
+//! that matches more than those is a run of its own and is *broad*: its filters' members are walked as they stand,
+//! within the budget, while some leave and others join; a bit for each row of the table marks the connections that were
+//! visited.
+//!
+//! Invariants: messages are not reordered; a connection is visited once in a run; the position that a message carries
+//! is the home's offset of it, beside the offsets seen of the other homes. A connection that joins in the middle of a
+//! run is not live at its home before the run ends, and gets nothing of it.
+
+use crate::protocol::delivery::Run;
+use crate::protocol::delivery::{Broad, Due, Matched};
+use alloc::vec::Vec;
+
+use crate::base::ids::ShardId;
+use crate::base::pace::WARMED;
+use crate::conn::State;
+use crate::conn::io::Io;
+use crate::filters::matching::{Filtered, Member};
+use crate::mail::{Frames, Tell};
+use crate::protocol::delivery::Delivery;
+use crate::protocol::run::cost_of_bytes;
+use crate::shard::Shard;
+use crate::store::slab::NONE;
+
+/// Messages of a run.
+const RUN_MAX: usize = 64;
+
+impl Shard {
+    /// Goes on with the run at the cursor; false when the budget was spent first.
+    pub(crate) fn match_run<I: Io>(
+        &mut self,
+        d: &mut Delivery,
+        frames: &Frames,
+        budget: &mut u32,
+        io: &mut I,
+    ) -> bool {
+        if d.run.len == 0 {
+            self.begin_run(d, frames);
+        }
+        while d.run.exact < d.run.len {
+            if *budget == 0 {
+                return false;
+            }
+            let Tell::Match {
+                topic,
+                serial,
+                record,
+                ..
+            } = *d.tell(d.run.exact)
+            else {
+                // All tells of a run are matches.
+                d.run.exact += 1;
+                continue;
+            };
+            if topic != NONE && self.front.topics.is_current(topic, serial) {
+                self.front.run.begin(core::iter::once(record));
+                if !self.fan_out(d, topic, serial, frames, budget, io) {
+                    return false;
+                }
+            }
+            d.run.exact += 1;
+        }
+        let messages: Vec<Matched> = (0..d.run.len).map(|n| d.matched(n)).collect();
+        let home = d.home;
+        self.front
+            .run
+            .begin(messages.iter().map(|message| message.record));
+        self.front.run.home = home;
+        self.front
+            .run
+            .names
+            .extend(messages.iter().map(|message| message.name));
+        if let Some(mut broad) = d.run.broad.take() {
+            let done = self.go_through(home, &mut broad, &messages, frames, budget, io);
+            d.run.broad = Some(broad);
+            if !done {
+                return false;
+            }
+        }
+        let message_bytes = self.front.run.bytes / messages.len().max(1);
+        let mut warmed = d.run.at;
+        while let Some(first) = d.run.due.get(d.run.at) {
+            if *budget == 0 {
+                return false;
+            }
+            if d.run.at >= warmed {
+                let ahead = &d.run.due[d.run.at..];
+                let ahead = &ahead[..ahead.len().min(WARMED)];
+                self.warm_due(ahead);
+                warmed = d.run.at + ahead.len();
+            }
+            let rest = &d.run.due[d.run.at..];
+            let same = rest.iter().take_while(|due| due.slot == first.slot);
+            let (slot, len) = (first.slot, same.count());
+            *budget = budget.saturating_sub(cost_of_bytes(len * message_bytes));
+            d.run.at += len;
+            let all = &d.run.due[d.run.at - len..d.run.at];
+            self.matched(slot, home, all, &messages, frames, io);
+        }
+        if let Some(last) = messages.last() {
+            self.front.all_saw(home, last.record.offset);
+        }
+        d.end_run();
+        true
+    }
+
+    /// Visits the connections that get a broad message; false when the budget was spent first.
+    fn go_through<I: Io>(
+        &mut self,
+        home: ShardId,
+        broad: &mut Broad,
+        messages: &[Matched],
+        frames: &Frames,
+        budget: &mut u32,
+        io: &mut I,
+    ) -> bool {
+        let (mut next, mut due, mut all) = (Vec::new(), Vec::new(), Vec::new());
+        loop {
+            if *budget == 0 {
+                return false;
+            }
+            self.front
+                .matching
+                .walk(WARMED.min(*budget as usize), &mut next);
+            if next.is_empty() {
+                return true;
+            }
+            // A member that was visited already costs a visit too: it had to be looked at.
+            *budget =
+                budget.saturating_sub(next.len() as u32 * cost_of_bytes(self.front.run.bytes));
+            due.clear();
+            due.extend(next.iter().map(|member| Due::of(member, 0)));
+            self.warm_due(&due);
+            for Due { slot, .. } in &due {
+                if !broad.visit(*slot) {
+                    continue;
+                }
+                all.clear();
+                let parts = self
+                    .front
+                    .filtered(*slot)
+                    .into_iter()
+                    .flat_map(Filtered::parts);
+                let matching =
+                    parts.filter(|(_, part)| broad.rows.binary_search(&part.row).is_ok());
+                all.extend(matching.map(|(part, _)| Due {
+                    slot: *slot,
+                    message: 0,
+                    part,
+                }));
+                if !all.is_empty() {
+                    self.matched(*slot, home, &all, messages, frames, io);
+                }
+            }
+        }
+    }
+
+    fn begin_run(&mut self, d: &mut Delivery, frames: &Frames) {
+        let mut run = core::mem::take(&mut d.run);
+        run.due.clear();
+        (run.exact, run.at) = (0, 0);
+        let enough = self.front.pace.visits_per_turn as usize;
+        while run.len < RUN_MAX && run.broad.is_none() && run.due.len() < enough {
+            let most = WARMED.min(RUN_MAX - run.len);
+            if self.extend_run(&mut run, most, d, frames) == 0 {
+                break;
+            }
+        }
+        run.due.sort_unstable();
+        d.run = run;
+    }
+
+    /// Begins a run of one message, which goes to very many.
+    fn begin_broad(&mut self, name: &[u8]) -> Broad {
+        let mut sets = Vec::new();
+        self.front.matching.sets(name, |set| sets.push(set));
+        self.front.matching.begin_walk(sets.into_iter());
+        let mut rows = self.front.matching.rows(name);
+        rows.sort_unstable();
+        Broad {
+            rows,
+            visited: alloc::vec![0; self.front.conns.end().div_ceil(64) as usize],
+        }
+    }
+
+    /// Adds so many messages to a run at most, and their members; returns how many there were. Filters come before
+    /// members, so that the processor waits for several rows at once.
+    fn extend_run(&mut self, run: &mut Run, most: usize, d: &Delivery, frames: &Frames) -> usize {
+        let first = run.len;
+        let of = |n| match d.try_tell(first + n) {
+            Some(Tell::Match { name, .. }) => Some(frames.name(*name)),
+            _ => None,
+        };
+        if d.home != self.front.lanes.me {
+            // A home on this shard has just read these rows.
+            self.front.matching.warm((0..most).map_while(of));
+        }
+        let mut sets = Vec::with_capacity(most);
+        for (message, name) in (first as u32..).zip((0..most).map_while(of)) {
+            self.front
+                .matching
+                .sets(name, |set| sets.push((message, set)));
+            run.len += 1;
+        }
+        let enough = self.front.pace.visits_per_turn as usize;
+        for all in sets.chunk_by(|a, b| a.0 == b.0) {
+            let message = all[0].0;
+            let members = all.iter().map(|(_, set)| self.front.matching.members(*set));
+            let broad = members.clone().map(<[Member]>::len).sum::<usize>() > enough;
+            if broad
+                && message == 0
+                && let Some(name) = of(0)
+            {
+                (run.len, run.broad) = (1, Some(self.begin_broad(name)));
+                break;
+            }
+            if broad || run.due.len() >= enough {
+                run.len = message as usize;
+                break;
+            }
+            let due = members.flatten().map(|member| Due::of(member, message));
+            run.due.extend(due);
+        }
+        run.len - first
+    }
+
+    /// Touches the rows of the connections that come next, and the subscription of each to the filter that matched.
+    fn warm_due(&self, due: &[Due]) {
+        let mut sides = [(NONE, NONE); WARMED];
+        for (side, due) in sides.iter_mut().zip(due) {
+            if let Some(row) = self.front.conns.try_get(due.slot) {
+                *side = (row.extra, row.mqtt);
+            }
+        }
+        let mut subs = [(NONE, NONE); WARMED];
+        for ((sub, (extra, _)), due) in subs.iter_mut().zip(sides).zip(due) {
+            let part = self
+                .front
+                .filtered(due.slot)
+                .and_then(|all| all.part(due.part));
+            if let Some(part) = part {
+                *sub = (extra, part.id);
+            }
+        }
+        let mut read = 0;
+        for ((extra, part), (_, mqtt)) in subs.into_iter().zip(sides) {
+            if extra != NONE {
+                let list = &self.front.extras.get(extra).list;
+                read ^= list.get(part as usize).map_or(0, |sub| sub.identifier);
+            }
+            if mqtt != NONE {
+                read ^= self.front.mqtts.get(mqtt).packet_bytes_max;
+            }
+        }
+        core::hint::black_box(read);
+    }
+
+    /// Gives one connection the messages of a run, in order: those of its filters that are live at this home.
+    fn matched<I: Io>(
+        &mut self,
+        slot: u32,
+        home: ShardId,
+        all: &[Due],
+        messages: &[Matched],
+        frames: &Frames,
+        io: &mut I,
+    ) {
+        let Some(filtered) = self.front.filtered(slot) else {
+            return;
+        };
+        let live = |due: &&Due| filtered.is_live(due.part, home);
+        match self.front.conns.get(slot).state {
+            State::Waiting | State::Poll | State::Sse | State::WebSocket => {
+                let mut picks: Vec<u32> = all.iter().filter(live).map(|due| due.message).collect();
+                picks.dedup();
+                if !picks.is_empty() {
+                    self.front
+                        .matched_http(slot, home, &picks, messages, frames, io);
+                }
+            }
+            State::Mqtt => self
+                .front
+                .mqtt_matched(slot, home, all, messages, frames, io),
+            _ => {}
+        }
+    }
+}

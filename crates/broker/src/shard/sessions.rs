@@ -1,0 +1,144 @@
+//! The home of client ids: it gives sessions to connections, and does what follows when one ends.
+
+use alloc::boxed::Box;
+
+use crate::base::ids::ShardId;
+use crate::budget::admission::Client;
+use crate::budget::stats::Reason;
+use crate::home::Publish;
+use crate::home::sessions::{Claim, Closing, Opening};
+use crate::mail::session::Will;
+use crate::mail::{Answer, Farewell, Given, Outcome, ReplyTo, Tell};
+use crate::protocol::publish::is_binary;
+use crate::shard::Shard;
+
+use crore_wire::mqtt::ReasonCode;
+
+/// Sessions with something due that one tick deals with; more wait for the next.
+const DUE_PER_TICK: usize = 1024;
+
+impl Shard {
+    /// Carries out the asks of homes about sessions, or mails them. No delivery is under way.
+    pub(crate) fn run_errands(&mut self) {
+        for (home, ask) in core::mem::take(&mut self.front.errands) {
+            self.front.work.steps.add(1);
+            if home == self.front.lanes.me {
+                self.asked(home, ask, &[]);
+            } else {
+                self.front.lanes.to[home as usize].asks.push(ask);
+            }
+        }
+    }
+
+    /// A client connects.
+    pub(crate) fn session_open(&mut self, claim: Claim, hash: u32, client: &[u8]) {
+        let (shard, to, owner) = (claim.shard, claim.to, claim.owner);
+        let before = self.sessions.len();
+        let admission = &self.front.world.admission;
+        let opening = self
+            .sessions
+            .open(hash, client, claim, admission, self.front.now);
+        self.count_sessions(before);
+        self.opened(shard, to, owner, opening);
+    }
+
+    fn count_sessions(&self, before: u32) {
+        let after = self.sessions.len();
+        self.front.world.admission.count_sessions(before, after);
+    }
+
+    fn opened(&mut self, shard: ShardId, to: ReplyTo, owner: Client, opening: Opening) {
+        let home = self.front.lanes.me;
+        match opening {
+            Opening::Opened {
+                id,
+                kept,
+                ended,
+                will,
+            } => {
+                self.front.session_ended(ended);
+                self.publish_will(will);
+                let given = Box::new(Given::Yes {
+                    home,
+                    id,
+                    owner,
+                    kept,
+                });
+                self.front.lanes.tell(shard, Tell::Session(to, given));
+            }
+            Opening::Claimed { holder, superseded } => {
+                if let Some((shard, holder)) = holder {
+                    self.front.lanes.tell(shard, Tell::SessionTaken(holder));
+                }
+                if let Some(Claim { shard, to, .. }) = superseded {
+                    self.refuse_session(shard, to, ReasonCode::SERVER_BUSY);
+                }
+            }
+            Opening::Full => self.refuse_session(shard, to, ReasonCode::QUOTA_EXCEEDED),
+        }
+    }
+
+    fn refuse_session(&mut self, shard: ShardId, to: ReplyTo, reason: ReasonCode) {
+        let given = Box::new(Given::Refused(reason));
+        self.front.lanes.tell(shard, Tell::Session(to, given));
+    }
+
+    /// A connection gives its session back.
+    pub(crate) fn session_close(&mut self, farewell: Farewell) {
+        let before = self.sessions.len();
+        let admission = &self.front.world.admission;
+        let closing = self.sessions.close(farewell, admission, self.front.now);
+        self.count_sessions(before);
+        match closing {
+            Closing::Done(will) => self.publish_will(will),
+            Closing::Stale => self.front.stats.closed[Reason::Broken as usize] += 1,
+            Closing::Next(claim, opening) => {
+                self.opened(claim.shard, claim.to, claim.owner, opening)
+            }
+        }
+    }
+
+    /// Wills and ends that are due.
+    pub(crate) fn end_sessions(&mut self) {
+        for _ in 0..DUE_PER_TICK {
+            if self.front.is_spent() {
+                return;
+            }
+            self.front.work.steps.add(1);
+            let before = self.sessions.len();
+            let Some((will, ended)) = self
+                .sessions
+                .next_due(&self.front.world.admission, self.front.now)
+            else {
+                return;
+            };
+            self.count_sessions(before);
+            self.front.stats.sessions_expired += u64::from(ended.is_some());
+            self.publish_will(will);
+            self.front.session_ended(ended);
+        }
+    }
+
+    fn publish_will(&mut self, will: Option<Box<Will>>) {
+        let Some(will) = will else { return };
+        let (hash, home) = self.front.place_of(&will.topic);
+        let message = Publish {
+            hash,
+            name: &will.topic,
+            data: &will.data,
+            content_type: &will.content_type,
+            event: &will.event,
+            key: &will.key,
+            attributes: &will.attributes,
+            qos: will.qos,
+            retain: will.retain,
+            ttl_s: will.ttl_s,
+            binary: is_binary(&will.content_type, &will.data),
+            retry: None,
+            client: will.client,
+        };
+        if let Some(Outcome::Full(_)) = self.front.publish(home, &message, Answer::None) {
+            self.front.stats.dropped += 1;
+        }
+    }
+}

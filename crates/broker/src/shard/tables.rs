@@ -1,0 +1,104 @@
+//! How much a shard holds of everything, and the bytes of its tables. Tables grow in chunks and keep them; a chunk that was never filled
+//! counts in full, though its pages may be untouched.
+
+use crate::budget::account::Part;
+use crate::budget::stats::Accounts;
+use crate::shard::Shard;
+
+/// Bytes by table; those of names and what waits for sockets are in [`Accounts`].
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Tables {
+    /// Rows of connections.
+    pub connections: usize,
+    /// Rows of MQTT connections.
+    pub mqtt: usize,
+    /// Side rows of connections, without what they hold on the heap.
+    pub sides: usize,
+    /// Topics that connections subscribe to, with their index.
+    pub carrier_topics: usize,
+    /// Topics that are kept as a home, with their index.
+    pub home_topics: usize,
+    /// MQTT sessions, with their index.
+    pub sessions: usize,
+    /// Bytes that the log has for messages, used or not.
+    pub log: usize,
+}
+
+impl Shard {
+    /// The bytes of its tables.
+    pub fn tables(&self) -> Tables {
+        Tables {
+            connections: self.front.conns.bytes(),
+            mqtt: self.front.mqtts.bytes(),
+            sides: self.front.spills.bytes()
+                + self.front.outboxes.bytes()
+                + self.front.extras.bytes(),
+            carrier_topics: self.front.topics.bytes(),
+            home_topics: self
+                .front
+                .home
+                .as_ref()
+                .map_or(0, |home| home.table_bytes()),
+            sessions: self.sessions.bytes(),
+            log: self
+                .front
+                .home
+                .as_ref()
+                .map_or(0, |home| home.log_reserved_bytes()),
+        }
+    }
+
+    /// The most messages that wait for a socket.
+    pub fn most_messages_waiting(&self) -> usize {
+        self.front.most_messages_waiting()
+    }
+
+    /// Counts and bytes of all that this shard holds.
+    pub fn accounts(&self) -> Accounts {
+        let mut accounts = Accounts {
+            connections: self.front.conns.len(),
+            transports: match self.front.conns.len() {
+                // An empty table is not swept.
+                0 => Default::default(),
+                _ => self.tally[1],
+            },
+            spills: self.front.spills.len(),
+            outboxes: self.front.outboxes.len(),
+            extras: self.front.extras.len(),
+            parts: self.front.purse.parts(),
+            mqtt_connections: self.front.mqtts.len(),
+            passes: self.front.passes.len(),
+            relayed: self.front.relayed.len() as u32,
+            receive_bytes: self.front.receive_bytes,
+            outbox_bytes: self.front.outbox_bytes,
+            deliveries: self.front.deliveries.len(),
+            under_way_bytes: self
+                .front
+                .lanes
+                .to
+                .iter()
+                .map(|lane| lane.under_way_bytes)
+                .sum(),
+            turns_held: self.front.lanes.turns_held(),
+            waiting: self.front.resumed.len()
+                + self.front.paging.len()
+                + self.front.stalled.len()
+                + self.front.errands.len()
+                + self.front.leaving.len(),
+            asks: self.front.lanes.asks_waiting(),
+            ..Accounts::default()
+        };
+        // They belong to no shard: the first one reports them.
+        if self.front.lanes.me == 0 {
+            accounts.parts[Part::Messages as usize] =
+                self.front.world.admission.account.messages_bytes();
+        }
+        self.front.topics.account(&mut accounts);
+        self.sessions.account(&mut accounts);
+        self.front.matching.account(&mut accounts);
+        if let Some(home) = &self.front.home {
+            home.account(&mut accounts);
+        }
+        accounts
+    }
+}

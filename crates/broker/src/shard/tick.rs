@@ -1,0 +1,98 @@
+//! The clock of connections: a sweep over the table once a second looks for deadlines that have
+//! passed and connections that were silent for too long. No timers, no links in the rows.
+//!
+//! A sweep of a large table is many ticks, spread over the second, so that heartbeats leave in small
+//! groups and hold up no messages. Invariant: every row is visited once in a sweep, and no sweep
+//! begins in the second in which the last one began. A deadline is never early, and late by two seconds at most: seconds
+//! are counted from the one in which it was set.
+
+use crate::conn::State;
+use crate::conn::io::Io;
+use crate::shard::Shard;
+use crate::store::slab::NONE;
+
+/// The time that a sweep has: a second.
+const SWEEP_MS: u32 = 1000;
+/// Ticks of a sweep at most: the poller's timeout is in whole milliseconds.
+const TICKS_MAX: u32 = 500;
+
+impl Shard {
+    /// Milliseconds from one tick to the next while a sweep is under way; none when the next one is
+    /// due with the next second.
+    pub fn tick_in_ms(&self) -> Option<u32> {
+        if self.stopped {
+            return None;
+        }
+        let sweeps_ms = self.sweep_in_ms();
+        match self.drain_in_ms() {
+            Some(ms) => Some(sweeps_ms.map_or(ms, |sweeps_ms| ms.min(sweeps_ms))),
+            None => sweeps_ms,
+        }
+    }
+
+    fn sweep_in_ms(&self) -> Option<u32> {
+        // One more than there are, so that the sweep is over before the next.
+        let ticks = self.front.conns.end().div_ceil(self.rows_per_tick()) + 1;
+        (self.swept > 0).then_some(SWEEP_MS / ticks)
+    }
+
+    fn rows_per_tick(&self) -> u32 {
+        let least = self.front.pace.rows_per_tick;
+        least.max(self.front.conns.end().div_ceil(TICKS_MAX))
+    }
+
+    /// Looks at the clock: begins a sweep when a second has begun, or goes on with the one under way.
+    pub(crate) fn tick<I: Io>(&mut self, io: &mut I) {
+        if let Some(home) = &mut self.front.home {
+            home.tick(self.front.now);
+        }
+        self.end_sessions();
+        self.move_off(io);
+        if self.swept == 0 {
+            if self.swept_s == self.front.now.s {
+                return;
+            }
+            self.swept_s = self.front.now.s;
+            self.review.begin();
+            self.tell_sys(io.moved());
+        }
+        let end = self.front.conns.end();
+        let until = end.min(self.swept + self.rows_per_tick());
+        self.front.work.steps.add((until - self.swept) as usize);
+        let watches_passes = !self.front.passes.is_empty();
+        for slot in self.swept..until {
+            let row = self.front.conns.get(slot);
+            if !row.is_open() {
+                continue;
+            }
+            self.tally[0][row.transport() as usize] += 1;
+            let over = watches_passes && self.front.passes.is_over(slot, self.front.now.unix_s);
+            if over && self.front.lapse(slot, io) {
+                continue;
+            }
+            if self.review.runs() && self.front.review(slot, io) {
+                continue;
+            }
+            let row = self.front.conns.get(slot);
+            if row.deadline_s != 0 && row.deadline_s < self.front.now.s {
+                self.front.deadline(slot, io);
+                continue;
+            }
+            let begun = row.spill != NONE || row.state == State::Mqtt && row.extra != NONE;
+            if begun && self.front.is_too_slow(slot) {
+                self.front.end_slow(slot, io);
+                continue;
+            }
+            let row = self.front.conns.get(slot);
+            if matches!(row.state, State::WebSocket | State::Sse) && row.outbox == NONE {
+                self.front.heartbeat(slot, io);
+            } else if row.state == State::Mqtt && row.extra != NONE {
+                self.front.collapse(slot);
+            }
+        }
+        if until == end {
+            self.tally = [Default::default(), self.tally[0]];
+        }
+        self.swept = if until == end { 0 } else { until };
+    }
+}

@@ -1,0 +1,46 @@
+//! A shard's budget of work, and how it goes on with what waits: see [`work`](crate::work).
+
+use crate::conn::io::Io;
+use crate::shard::Shard;
+
+impl Shard {
+    /// The work that it has done since it began, in steps.
+    pub fn steps(&self) -> u64 {
+        self.front.steps()
+    }
+
+    /// Whether the turn has done its share of work, so that further reading may wait for the next.
+    pub fn is_spent(&self) -> bool {
+        self.front.is_spent()
+    }
+
+    /// Whether work waits that turns so far had no time for.
+    pub(crate) fn has_more(&self) -> bool {
+        let owes = self
+            .front
+            .home
+            .as_ref()
+            .is_some_and(|home| home.readings() > 0);
+        owes || !self.front.resumed.is_empty() || self.front.lanes.has_asks()
+    }
+
+    /// Goes on with work that turns so far had no time for, until half of the budget is spent: some asks of a lane, a
+    /// page and a connection, then the next of each. So one of each goes on in every turn, however many of the others
+    /// wait.
+    pub(crate) fn go_on<I: Io>(&mut self, io: &mut I) {
+        loop {
+            let mut more = self.go_on_with_asks();
+            if let Some(home) = &mut self.front.home {
+                more |= home.read_next(
+                    &self.front.world.rules,
+                    self.front.now,
+                    &mut self.front.lanes,
+                );
+            }
+            more |= self.front.resume_one(io);
+            if !more || self.front.is_half_spent() {
+                return;
+            }
+        }
+    }
+}

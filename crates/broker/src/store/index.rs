@@ -1,0 +1,213 @@
+//! A hash index over the rows of a [`Slab`]: linear hashing, one 32-bit chain head per bucket, the
+//! links in the rows. It grows by one bucket at a time, so that no insert stalls and no memory
+//! doubles (Litwin 1980).
+//!
+//! Invariant: every inserted row is in the chain of exactly one bucket: the one for its hash under the present number
+//! of buckets.
+
+use alloc::vec::Vec;
+
+use crate::store::slab::{NONE, Slab, Vacant};
+
+/// Chain heads per chunk (16 KiB).
+const CHUNK: usize = 4096;
+
+/// A row that an index can chain.
+pub trait Chained: Vacant {
+    /// The hash under which it was inserted.
+    fn hash(&self) -> u32;
+    /// The next row of its chain.
+    fn next(&self) -> u32;
+    /// Sets the next row of its chain.
+    fn set_next(&mut self, next: u32);
+}
+
+/// The index. The rows live in a slab that each call names.
+pub struct Index {
+    heads: Vec<Vec<u32>>,
+    rows: u32,
+    /// `buckets == 2^level + split`.
+    level: u32,
+    split: u32,
+}
+
+impl Index {
+    /// An empty index with one bucket.
+    pub fn new() -> Self {
+        let mut first = Vec::with_capacity(CHUNK);
+        first.push(NONE);
+        Index {
+            heads: alloc::vec![first],
+            rows: 0,
+            level: 0,
+            split: 0,
+        }
+    }
+
+    /// Bytes of the chain heads.
+    pub fn bytes(&self) -> usize {
+        self.heads.len() * CHUNK * size_of::<u32>()
+    }
+
+    fn bucket(&self, hash: u32) -> u32 {
+        let low = hash & ((1u32 << self.level) - 1);
+        if low < self.split {
+            hash & ((2u32 << self.level) - 1)
+        } else {
+            low
+        }
+    }
+
+    fn head(&mut self, bucket: u32) -> &mut u32 {
+        &mut self.heads[bucket as usize / CHUNK][bucket as usize % CHUNK]
+    }
+
+    /// The first row of the hash's bucket.
+    #[inline]
+    pub fn first(&self, hash: u32) -> Option<u32> {
+        let bucket = self.bucket(hash) as usize;
+        let id = self.heads[bucket / CHUNK][bucket % CHUNK];
+        (id != NONE).then_some(id)
+    }
+
+    /// The row with this hash for which `is` holds.
+    #[inline]
+    pub fn find<T: Chained>(
+        &self,
+        rows: &Slab<T>,
+        hash: u32,
+        mut is: impl FnMut(&T) -> bool,
+    ) -> Option<u32> {
+        let mut at = self.first(hash);
+        while let Some(id) = at {
+            let row = rows.get(id);
+            if row.hash() == hash && is(row) {
+                return Some(id);
+            }
+            at = (row.next() != NONE).then_some(row.next());
+        }
+        None
+    }
+
+    /// Links the row `id`, which no bucket holds yet.
+    pub fn insert<T: Chained>(&mut self, rows: &mut Slab<T>, id: u32) {
+        self.rows += 1;
+        if self.rows > (1u32 << self.level) + self.split {
+            self.grow(rows);
+        }
+        let bucket = self.bucket(rows.get(id).hash());
+        let head = self.head(bucket);
+        rows.get_mut(id).set_next(*head);
+        *head = id;
+    }
+
+    /// Unlinks the row `id`, which must be linked.
+    pub fn remove<T: Chained>(&mut self, rows: &mut Slab<T>, id: u32) {
+        self.rows -= 1;
+        let (hash, after) = (rows.get(id).hash(), rows.get(id).next());
+        let bucket = self.bucket(hash);
+        let head = self.head(bucket);
+        if *head == id {
+            *head = after;
+            return;
+        }
+        let mut at = *head;
+        while rows.get(at).next() != id {
+            at = rows.get(at).next();
+        }
+        rows.get_mut(at).set_next(after);
+    }
+
+    /// Splits the next bucket in two.
+    fn grow<T: Chained>(&mut self, rows: &mut Slab<T>) {
+        let bit = 1u32 << self.level;
+        let (old, new) = (self.split, self.split + bit);
+        if self.heads.last().is_none_or(|last| last.len() == CHUNK) {
+            self.heads.push(Vec::with_capacity(CHUNK));
+        }
+        self.heads
+            .last_mut()
+            .expect("a chunk was just made")
+            .push(NONE);
+        let mut id = core::mem::replace(self.head(old), NONE);
+        while id != NONE {
+            let (hash, next) = (rows.get(id).hash(), rows.get(id).next());
+            let head = self.head(if hash & bit == 0 { old } else { new });
+            rows.get_mut(id).set_next(*head);
+            *head = id;
+            id = next;
+        }
+        self.split += 1;
+        if self.split == bit {
+            self.level += 1;
+            self.split = 0;
+        }
+    }
+}
+
+impl Default for Index {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    struct Row {
+        hash: u32,
+        next: u32,
+    }
+    impl Vacant for Row {
+        fn vacant(next: u32) -> Self {
+            Row { hash: 0, next }
+        }
+        fn next_vacant(&self) -> u32 {
+            self.next
+        }
+    }
+    impl Chained for Row {
+        fn hash(&self) -> u32 {
+            self.hash
+        }
+        fn next(&self) -> u32 {
+            self.next
+        }
+        fn set_next(&mut self, next: u32) {
+            self.next = next;
+        }
+    }
+
+    #[test]
+    fn every_row_is_found_while_the_index_grows_and_shrinks() {
+        let (mut rows, mut index) = (Slab::new(), Index::new());
+        let hash = |n: u32| n.wrapping_mul(0x9E37_79B9) & 0xFFFF_FF0F;
+        let mut ids = Vec::new();
+        for n in 0..10_000 {
+            let id = rows.insert(Row {
+                hash: hash(n),
+                next: NONE,
+            });
+            index.insert(&mut rows, id);
+            ids.push(id);
+        }
+        for n in (0..10_000).step_by(3) {
+            index.remove(&mut rows, ids[n]);
+            rows.remove(ids[n]);
+        }
+        for n in 0..10_000u32 {
+            let mut found = false;
+            let mut seen = Vec::new();
+            index.find(&rows, hash(n), |_| false);
+            if n % 3 != 0 {
+                let id = ids[n as usize];
+                found = index.find(&rows, hash(n), |row| {
+                    seen.push(row.hash);
+                    core::ptr::eq(row, rows.get(id))
+                }) == Some(id);
+            }
+            assert_eq!(found, n % 3 != 0, "row {n}");
+        }
+    }
+}

@@ -1,0 +1,7 @@
+//! Tables and texts: rows by number, hashes, size classes, ropes, shared messages. Knows nothing of topics or connections.
+
+pub(crate) mod blobs;
+pub(crate) mod index;
+pub(crate) mod rope;
+pub(crate) mod shared;
+pub(crate) mod slab;

@@ -1,0 +1,398 @@
+//! Bytes to write to one socket: own bytes, with parts of large messages in between that are not copied.
+//!
+//! Invariant: `shares` are in order; each has the number of own bytes before it.
+
+use alloc::collections::VecDeque;
+use alloc::vec::Vec;
+
+use crate::store::shared::{Part, SHARED_MIN, Shared, Slice};
+
+/// Bytes to be written.
+#[derive(Default, Debug)]
+pub struct Rope {
+    /// The bytes that are not shared.
+    pub own: Vec<u8>,
+    shares: Vec<(usize, Slice)>,
+    shared_bytes: usize,
+}
+
+/// A place in a rope.
+#[derive(Clone, Copy)]
+pub struct Mark {
+    own: usize,
+    shares: usize,
+    len: usize,
+}
+
+/// A part of a rope, cut to what is wanted of it.
+enum Cut<'a> {
+    Own(&'a [u8]),
+    Share(Slice),
+}
+
+impl Rope {
+    /// Number of bytes.
+    pub fn len(&self) -> usize {
+        self.own.len() + self.shared_bytes
+    }
+
+    /// Whether there are none.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// Whether it has shared bytes.
+    pub fn is_shared(&self) -> bool {
+        !self.shares.is_empty()
+    }
+
+    /// Empties it.
+    pub fn clear(&mut self) {
+        self.own.clear();
+        self.shares.clear();
+        self.shared_bytes = 0;
+    }
+
+    /// Adds a part of a message, by reference if it is large.
+    pub fn share(&mut self, slice: Slice) {
+        if slice.len() < SHARED_MIN {
+            return self.own.extend_from_slice(&slice);
+        }
+        self.shared_bytes += slice.len();
+        self.shares.push((self.own.len(), slice));
+    }
+
+    /// Adds a whole message.
+    pub fn share_all(&mut self, shared: Shared) {
+        let len = shared.len();
+        self.share(shared.slice(0..len));
+    }
+
+    /// The present end.
+    pub fn mark(&self) -> Mark {
+        Mark {
+            own: self.own.len(),
+            shares: self.shares.len(),
+            len: self.len(),
+        }
+    }
+
+    /// Bytes behind a place.
+    pub fn len_from(&self, mark: Mark) -> usize {
+        self.len() - mark.len
+    }
+
+    /// Inserts bytes at a place, before all that follows.
+    pub fn prepend(&mut self, mark: Mark, head: &[u8]) {
+        self.prepend_with(mark, |own| own.extend_from_slice(head));
+    }
+
+    /// The same with the bytes that `write` appends.
+    pub fn prepend_with(&mut self, mark: Mark, write: impl FnOnce(&mut Vec<u8>)) {
+        let end = self.own.len();
+        write(&mut self.own);
+        let head_bytes = self.own.len() - end;
+        self.own[mark.own..].rotate_right(head_bytes);
+        for (at, _) in &mut self.shares[mark.shares..] {
+            *at += head_bytes;
+        }
+    }
+
+    /// Inserts bytes at the beginning.
+    pub fn put_before(&mut self, head: &[u8]) {
+        let start = Mark {
+            own: 0,
+            shares: 0,
+            len: 0,
+        };
+        self.prepend(start, head);
+    }
+
+    /// Adds a part of another rope.
+    pub fn append(&mut self, of: &Rope, from: usize, to: usize) {
+        of.each_of(from, to, |cut| match cut {
+            Cut::Own(bytes) => self.own.extend_from_slice(bytes),
+            Cut::Share(slice) => self.share(slice),
+        });
+    }
+
+    fn each<'a>(&'a self, mut take: impl FnMut(Part<'a>)) {
+        let mut at = 0;
+        for (until, slice) in &self.shares {
+            if *until > at {
+                take(Part::Bytes(&self.own[at..*until]));
+            }
+            take(Part::Shared(slice));
+            at = *until;
+        }
+        if self.own.len() > at {
+            take(Part::Bytes(&self.own[at..]));
+        }
+    }
+
+    /// The parts between two places, cut to them.
+    fn each_of(&self, from: usize, to: usize, mut take: impl FnMut(Cut<'_>)) {
+        let mut at = 0;
+        self.each(|part| {
+            let len = part.as_ref().len();
+            let (start, end) = (from.max(at), to.min(at + len));
+            if start < end {
+                take(match part {
+                    Part::Bytes(bytes) => Cut::Own(&bytes[start - at..end - at]),
+                    Part::Shared(slice) => Cut::Share(slice.until(end - at).behind(start - at)),
+                });
+            }
+            at += len;
+        });
+    }
+
+    /// Its share in the weight of the large messages in it; their other holders have the rest.
+    pub fn shared_weight(&self) -> usize {
+        self.shares.iter().map(|(_, slice)| slice.weight()).sum()
+    }
+
+    /// Its parts, in order.
+    pub fn parts(&self) -> Vec<Part<'_>> {
+        let mut parts = Vec::with_capacity(2 * self.shares.len() + 1);
+        self.each(|part| parts.push(part));
+        parts
+    }
+}
+
+/// Pieces of own bytes do not grow beyond this by doubling, so that little is reserved beyond the waiting bytes.
+const PIECE_BYTES: usize = 16 << 10;
+
+/// Bytes that wait, first in, first out.
+#[derive(Default)]
+pub struct Queue {
+    pieces: VecDeque<Waiting>,
+    /// Bytes of the first piece that were sent, if it is one of own bytes.
+    gone: usize,
+    waiting_bytes: usize,
+}
+
+enum Waiting {
+    Own(Vec<u8>),
+    Share(Slice),
+}
+
+impl Waiting {
+    /// The rest of it, without the first `gone` own bytes.
+    fn part(&self, gone: usize) -> Part<'_> {
+        match self {
+            Waiting::Own(bytes) => Part::Bytes(&bytes[gone..]),
+            Waiting::Share(slice) => Part::Shared(slice),
+        }
+    }
+}
+
+impl Queue {
+    /// Bytes that wait.
+    pub fn waiting_bytes(&self) -> usize {
+        self.waiting_bytes
+    }
+
+    /// Its own bytes, and its share in the weight of the large messages in it.
+    pub fn weight(&self) -> usize {
+        let shared = self.pieces.iter().map(|piece| match piece {
+            Waiting::Own(_) => 0,
+            Waiting::Share(slice) => slice.weight(),
+        });
+        self.own_bytes() + shared.sum::<usize>()
+    }
+
+    /// Own bytes, with the reserved capacity.
+    pub fn own_bytes(&self) -> usize {
+        let own = |piece: &Waiting| match piece {
+            Waiting::Own(bytes) => bytes.capacity(),
+            Waiting::Share(_) => size_of::<Waiting>(),
+        };
+        self.pieces.iter().map(own).sum()
+    }
+
+    /// Adds bytes.
+    pub fn push(&mut self, bytes: &[u8]) {
+        self.waiting_bytes += bytes.len();
+        match self.pieces.back_mut() {
+            _ if bytes.is_empty() => {}
+            Some(Waiting::Own(last))
+                if last.len() < PIECE_BYTES || last.capacity() - last.len() >= bytes.len() =>
+            {
+                last.extend_from_slice(bytes);
+            }
+            Some(Waiting::Own(_)) => {
+                let mut next = Vec::with_capacity(bytes.len().max(PIECE_BYTES));
+                next.extend_from_slice(bytes);
+                self.pieces.push_back(Waiting::Own(next));
+            }
+            _ => self.pieces.push_back(Waiting::Own(bytes.to_vec())),
+        }
+    }
+
+    /// Adds a part of a rope.
+    pub fn append(&mut self, of: &Rope, from: usize, to: usize) {
+        of.each_of(from, to, |cut| match cut {
+            Cut::Own(bytes) => self.push(bytes),
+            Cut::Share(slice) => self.share(slice),
+        });
+    }
+
+    /// Adds a part of a message.
+    pub fn share(&mut self, slice: Slice) {
+        if slice.len() < SHARED_MIN {
+            return self.push(&slice);
+        }
+        self.waiting_bytes += slice.len();
+        self.pieces.push_back(Waiting::Share(slice));
+    }
+
+    /// The first pieces; returns how many there are.
+    pub fn parts<'a>(&'a self, parts: &mut [Part<'a>]) -> usize {
+        let mut gone = self.gone;
+        let mut used = 0;
+        for (part, piece) in parts.iter_mut().zip(&self.pieces) {
+            *part = piece.part(gone);
+            gone = 0;
+            used += 1;
+        }
+        used
+    }
+
+    /// This many bytes were sent. Own bytes are freed when half of a piece is sent: each byte is moved once at most,
+    /// and a peer that lags by the same amount for ever costs the same memory.
+    pub fn sent(&mut self, mut bytes: usize) {
+        self.waiting_bytes -= bytes;
+        while let Some(first) = self.pieces.front_mut() {
+            let left = first.part(self.gone).as_ref().len();
+            if bytes < left {
+                match first {
+                    Waiting::Share(slice) => slice.advance(bytes),
+                    Waiting::Own(own) => {
+                        self.gone += bytes;
+                        if self.gone >= own.len() - self.gone {
+                            own.drain(..self.gone);
+                            self.gone = 0;
+                        }
+                    }
+                }
+                return;
+            }
+            bytes -= left;
+            self.gone = 0;
+            self.pieces.pop_front();
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::base::settings::Settings;
+    use crate::budget::admission::Admission;
+    use crate::store::shared::Shared;
+    use alloc::boxed::Box;
+    use proptest::prelude::*;
+
+    fn flat(parts: &[Part<'_>]) -> Vec<u8> {
+        parts.iter().flat_map(AsRef::as_ref).copied().collect()
+    }
+
+    #[derive(Clone, Debug)]
+    enum Step {
+        Own(u8, usize),
+        Share(usize, usize),
+        Prepend(usize),
+    }
+
+    fn step() -> impl Strategy<Value = Step> {
+        prop_oneof![
+            (any::<u8>(), 0..50usize).prop_map(|(byte, len)| Step::Own(byte, len)),
+            (0..100usize, 0..3 * SHARED_MIN).prop_map(|(from, len)| Step::Share(from, len)),
+            (1..20usize).prop_map(Step::Prepend),
+        ]
+    }
+
+    proptest! {
+        /// A rope is its bytes: whatever is added, cut out, queued and sent.
+        #[test]
+        fn a_rope_and_a_queue_are_their_bytes(
+            steps in prop::collection::vec(step(), 1..12),
+            cut in (0..100_000usize, 0..100_000usize),
+            takes in prop::collection::vec(1..20_000usize, 1..8),
+        ) {
+            let admission = Admission::new(&Settings::default(), 7);
+            let bytes: Vec<u8> = (0..4 * SHARED_MIN).map(|n| (n % 251) as u8).collect();
+            let shared = Shared::new(bytes.clone().into_boxed_slice(), &admission);
+            let (mut rope, mut plain) = (Rope::default(), Vec::new());
+            let (mut mark, mut start) = (rope.mark(), 0);
+            for step in steps {
+                match step {
+                    Step::Own(byte, len) => {
+                        rope.own.extend(core::iter::repeat_n(byte, len));
+                        plain.extend(core::iter::repeat_n(byte, len));
+                        (mark, start) = (rope.mark(), plain.len());
+                    }
+                    Step::Share(from, len) => {
+                        rope.share(shared.slice(from..from + len));
+                        plain.extend_from_slice(&bytes[from..from + len]);
+                    }
+                    Step::Prepend(len) => {
+                        prop_assert_eq!(rope.len_from(mark), plain.len() - start);
+                        rope.prepend(mark, &[9; 20][..len]);
+                        plain.splice(start..start, core::iter::repeat_n(9, len));
+                        (mark, start) = (rope.mark(), plain.len());
+                    }
+                }
+                prop_assert_eq!(rope.len(), plain.len());
+                prop_assert_eq!(&flat(&rope.parts()), &plain);
+            }
+            let to = cut.0.max(cut.1).min(plain.len());
+            let from = cut.0.min(cut.1).min(to);
+            let mut part = Rope::default();
+            part.append(&rope, from, to);
+            prop_assert_eq!(&flat(&part.parts()), &plain[from..to]);
+            let mut queue = Queue::default();
+            queue.push(b"first");
+            queue.append(&rope, from, to);
+            queue.push(b"last");
+            let mut left = [b"first", &plain[from..to], b"last"].concat();
+            for take in takes {
+                let mut parts = [Part::Bytes(&[]); 16];
+                let used = queue.parts(&mut parts);
+                let seen = flat(&parts[..used]);
+                prop_assert!(left.starts_with(&seen) && (seen.len() == left.len() || used == 16));
+                let take = take.min(seen.len());
+                queue.sent(take);
+                left.drain(..take);
+                prop_assert_eq!(queue.waiting_bytes(), left.len());
+            }
+            drop((rope, part, queue, shared));
+            prop_assert_eq!(admission.account.messages_bytes(), 0);
+        }
+
+        /// A peer that lags for ever holds no more memory.
+        #[test]
+        fn what_is_gone_is_let_go_of(behind in 1..2000usize) {
+            let mut queue = Queue::default();
+            queue.push(&alloc::vec![0; behind]);
+            for _ in 0..300 {
+                queue.push(&[0; 10]);
+                queue.sent(10);
+                prop_assert_eq!(queue.waiting_bytes(), behind);
+                prop_assert!(queue.own_bytes() <= 4 * (behind + 10) + 64);
+            }
+        }
+    }
+
+    #[test]
+    fn large_parts_are_not_copied() {
+        let admission = Admission::new(&Settings::default(), 7);
+        let shared = Shared::new(Box::from([1; 2 * SHARED_MIN]), &admission);
+        let (mut rope, mut queue) = (Rope::default(), Queue::default());
+        rope.share(shared.slice(0..2 * SHARED_MIN));
+        queue.append(&rope, 5, 2 * SHARED_MIN);
+        assert!(rope.own.is_empty() && rope.is_shared());
+        assert!(queue.own_bytes() < 100);
+        assert_eq!(queue.waiting_bytes(), 2 * SHARED_MIN - 5);
+    }
+}

@@ -1,0 +1,308 @@
+//! Tables that grow in small chunks: rows keep their index for life, a freed row is reused first,
+//! and growing never copies a row or reserves much more than is used (a doubling vector would
+//! break the memory budget of a table with millions of rows).
+//!
+//! Invariants: a row is either used or linked into the free list; the caller knows which. A link to a row that does not
+//! exist, or to a free side row, is a fault of the broker: the caller gets an empty row, the table notes the miss
+//! ([`Slab::was_missed`]), and writes to that row are lost. The shard then ends the connection concerned.
+
+use alloc::vec::Vec;
+use core::cell::{Cell, OnceCell};
+
+/// No row: the end of a chain, an empty field.
+pub const NONE: u32 = u32::MAX;
+
+/// A chunk is about this many bytes: small enough that a shard with few rows costs little, large
+/// enough that the chunk list stays short.
+const CHUNK_BYTES: usize = 16 << 10;
+
+/// A row type whose free rows hold the free list's links, so that the list needs no memory of its own.
+pub trait Vacant {
+    /// A free row that links to `next`.
+    fn vacant(next: u32) -> Self;
+    /// The link of a free row.
+    fn next_vacant(&self) -> u32;
+    /// Takes over what outlives the row's former content: the count of its uses.
+    fn inherit(&mut self, _former: &Self) {}
+}
+
+/// A chunked table of `T`.
+pub struct Slab<T> {
+    chunks: Vec<Vec<T>>,
+    free: u32,
+    used: u32,
+    /// Stands in for a row that does not exist.
+    nobody: T,
+    missed: Cell<bool>,
+}
+
+impl<T: Vacant> Slab<T> {
+    const PER_CHUNK: usize = {
+        let rows = CHUNK_BYTES / size_of::<T>();
+        assert!(rows >= 16, "rows must be small beside a chunk");
+        1 << rows.ilog2()
+    };
+
+    /// An empty table; allocates nothing.
+    pub fn new() -> Self {
+        Slab {
+            chunks: Vec::new(),
+            free: NONE,
+            used: 0,
+            nobody: T::vacant(NONE),
+            missed: Cell::new(false),
+        }
+    }
+
+    /// Whether a missing row was looked up since the last call.
+    #[inline]
+    pub fn was_missed(&self) -> bool {
+        self.missed.get() && self.missed.take()
+    }
+
+    /// Rows in use.
+    pub fn len(&self) -> u32 {
+        self.used
+    }
+
+    /// Bytes of the table.
+    pub fn bytes(&self) -> usize {
+        self.chunks.len() * Self::PER_CHUNK * size_of::<T>()
+    }
+
+    /// One past the highest index that was ever used.
+    pub fn end(&self) -> u32 {
+        match self.chunks.split_last() {
+            None => 0,
+            Some((last, full)) => (full.len() * Self::PER_CHUNK + last.len()) as u32,
+        }
+    }
+
+    /// Puts `row` into a free place and returns its index.
+    pub fn insert(&mut self, mut row: T) -> u32 {
+        self.used += 1;
+        if self.free != NONE {
+            let id = self.free;
+            let place = self.get_mut(id);
+            let next = place.next_vacant();
+            row.inherit(place);
+            *place = row;
+            self.free = next;
+            return id;
+        }
+        if self
+            .chunks
+            .last()
+            .is_none_or(|last| last.len() == Self::PER_CHUNK)
+        {
+            self.chunks.push(Vec::with_capacity(Self::PER_CHUNK));
+        }
+        let id = self.end();
+        self.chunks
+            .last_mut()
+            .expect("a chunk was just made")
+            .push(row);
+        id
+    }
+
+    /// Frees the row; its content is dropped.
+    pub fn remove(&mut self, id: u32) -> T {
+        if self.try_get(id).is_none() {
+            self.missed.set(true);
+            return T::vacant(NONE);
+        }
+        let free = self.free;
+        let place = self.get_mut(id);
+        let mut vacant = T::vacant(free);
+        vacant.inherit(place);
+        let row = core::mem::replace(place, vacant);
+        self.free = id;
+        self.used -= 1;
+        row
+    }
+
+    /// The row `id`, which must exist.
+    #[inline]
+    pub fn get(&self, id: u32) -> &T {
+        match self.try_get(id) {
+            Some(row) => row,
+            None => {
+                self.missed.set(true);
+                &self.nobody
+            }
+        }
+    }
+
+    /// The row `id`, which must exist.
+    #[inline]
+    pub fn get_mut(&mut self, id: u32) -> &mut T {
+        let at = id as usize;
+        let chunk = self.chunks.get_mut(at / Self::PER_CHUNK);
+        match chunk.and_then(|chunk| chunk.get_mut(at % Self::PER_CHUNK)) {
+            Some(row) => row,
+            None => {
+                self.missed.set(true);
+                self.nobody = T::vacant(NONE);
+                &mut self.nobody
+            }
+        }
+    }
+
+    /// The row `id`, if the table ever had it.
+    #[inline]
+    pub fn try_get(&self, id: u32) -> Option<&T> {
+        let id = id as usize;
+        self.chunks
+            .get(id / Self::PER_CHUNK)?
+            .get(id % Self::PER_CHUNK)
+    }
+}
+
+impl<T: Vacant> Default for Slab<T> {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+/// A row of a type that cannot spare a link of its own.
+pub enum Slot<T> {
+    /// In use.
+    Used(T),
+    /// Free, with the next free row.
+    Free(u32),
+}
+
+impl<T> Vacant for Slot<T> {
+    fn vacant(next: u32) -> Self {
+        Slot::Free(next)
+    }
+    fn next_vacant(&self) -> u32 {
+        match self {
+            Slot::Free(next) => *next,
+            // A used row must never be given away: its content is in use.
+            Slot::Used(_) => unreachable!("a used row stands in the free list"),
+        }
+    }
+}
+
+/// A table of side rows: those that exist only while a connection or a topic needs them.
+pub struct Side<T> {
+    rows: Slab<Slot<T>>,
+    /// Stands in for a row that does not exist; made at the first such look-up.
+    nobody: OnceCell<T>,
+}
+
+impl<T: Default> Side<T> {
+    /// An empty table; allocates nothing.
+    pub fn new() -> Self {
+        Side {
+            rows: Slab::new(),
+            nobody: OnceCell::new(),
+        }
+    }
+
+    /// Whether a missing row was looked up since the last call.
+    pub fn was_missed(&self) -> bool {
+        self.rows.was_missed()
+    }
+    /// Rows in use.
+    pub fn len(&self) -> u32 {
+        self.rows.len()
+    }
+    /// Bytes of the table.
+    pub fn bytes(&self) -> usize {
+        self.rows.bytes()
+    }
+    /// The rows in use.
+    pub fn iter(&self) -> impl Iterator<Item = &T> {
+        let rows = self.rows.chunks.iter().flatten();
+        rows.filter_map(|row| match row {
+            Slot::Used(row) => Some(row),
+            Slot::Free(_) => None,
+        })
+    }
+    /// Adds a row.
+    pub fn insert(&mut self, row: T) -> u32 {
+        self.rows.insert(Slot::Used(row))
+    }
+    /// Takes the row out.
+    pub fn remove(&mut self, id: u32) -> T {
+        // A free row must not be freed again: it is in the free list.
+        if !matches!(self.rows.try_get(id), Some(Slot::Used(_))) {
+            self.rows.missed.set(true);
+            return T::default();
+        }
+        match self.rows.remove(id) {
+            Slot::Used(row) => row,
+            Slot::Free(_) => T::default(),
+        }
+    }
+    /// The row `id`, which must be in use.
+    pub fn get(&self, id: u32) -> &T {
+        match self.rows.get(id) {
+            Slot::Used(row) => row,
+            Slot::Free(_) => {
+                self.rows.missed.set(true);
+                self.nobody.get_or_init(T::default)
+            }
+        }
+    }
+    /// The row `id`, which must be in use.
+    pub fn get_mut(&mut self, id: u32) -> &mut T {
+        let Side { rows, .. } = self;
+        let Slab { chunks, missed, .. } = rows;
+        let (at, per_chunk) = (id as usize, Slab::<Slot<T>>::PER_CHUNK);
+        let chunk = chunks.get_mut(at / per_chunk);
+        match chunk.and_then(|chunk| chunk.get_mut(at % per_chunk)) {
+            Some(Slot::Used(row)) => row,
+            _ => {
+                missed.set(true);
+                self.nobody = OnceCell::from(T::default());
+                self.nobody.get_mut().expect("it was just set")
+            }
+        }
+    }
+}
+
+impl<T: Default> Default for Side<T> {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_link_that_leads_to_no_row_is_noted_and_disturbs_no_other() {
+        let mut side = Side::new();
+        let (kept, gone) = (side.insert(7_u32), side.insert(8));
+        assert_eq!(side.remove(gone), 8);
+        for lost in [gone, NONE, 1 << 20] {
+            assert!(!side.was_missed());
+            assert_eq!(*side.get(lost), 0);
+            assert!(side.was_missed());
+            *side.get_mut(lost) = 9;
+            assert_eq!((*side.get(lost), *side.get_mut(lost)), (9, 0));
+            assert_eq!(side.remove(lost), 0);
+            assert!(side.was_missed());
+        }
+        assert_eq!((side.len(), *side.get(kept)), (1, 7));
+        assert_eq!((side.insert(1), side.insert(2)), (gone, 2));
+    }
+
+    #[test]
+    fn rows_keep_their_index_and_freed_ones_come_back_first() {
+        let mut side = Side::new();
+        let ids: Vec<u32> = (0..5000u32).map(|n| side.insert(n)).collect();
+        for (n, id) in ids.iter().enumerate() {
+            assert_eq!(*side.get(*id), n as u32);
+        }
+        assert_eq!(side.remove(ids[7]), 7);
+        assert_eq!(side.remove(ids[4000]), 4000);
+        assert_eq!(side.insert(1), ids[4000]);
+        assert_eq!(side.insert(2), ids[7]);
+        assert_eq!(side.rows.len(), 5000);
+    }
+}

@@ -1,0 +1,317 @@
+//! Shards in one thread, over sockets in memory. Mail lies at the shard that posted it until the test has it carried.
+#![allow(dead_code, reason = "each test needs a part of it")]
+
+use std::collections::VecDeque;
+use std::net::{IpAddr, Ipv4Addr};
+use std::sync::Arc;
+
+use crore_broker::access::Question;
+use crore_broker::admission::Admission;
+use crore_broker::rules::Rules;
+use crore_broker::settings::Settings;
+use crore_broker::{
+    Close, ConnId, Input, Io, Link, Mail, Now, Pace, Part, Shard, ShardId, Slice, World,
+};
+
+/// When the shards begin.
+pub const NOW: Now = Now {
+    s: 1000,
+    unix_s: 1_800_000_000,
+};
+
+/// A socket's other end.
+pub struct Socket {
+    /// The connection, from when it is let in until it is closed.
+    pub conn: Option<ConnId>,
+    pub received: Vec<u8>,
+    /// How many bytes it takes before it refuses one.
+    window: usize,
+    refused: bool,
+    pub is_read: bool,
+    wants_to_write: bool,
+    /// The shard sends no more.
+    pub ended: bool,
+    closed: bool,
+}
+
+/// The sockets of one shard, by link, and the other effects of the shard on its world.
+#[derive(Default)]
+pub struct Sockets {
+    pub all: Vec<Socket>,
+    /// Sent bytes are counted but not kept, since there might be no room for them.
+    pub forget: bool,
+    /// How often something was sent, and how many bytes were taken.
+    pub sends: usize,
+    pub bytes: u64,
+    /// The large parts that were sent, for a transport that keeps what its peers have not acknowledged.
+    pub unacknowledged: Option<Vec<Slice>>,
+    /// Stamps and deliveries as they were told.
+    pub written: Vec<(u64, u64)>,
+    pub asked: Vec<(ConnId, Question)>,
+    pub mail: VecDeque<(ShardId, Mail)>,
+}
+
+impl Sockets {
+    fn add(&mut self) -> Link {
+        self.all.push(Socket {
+            conn: None,
+            received: Vec::new(),
+            window: usize::MAX,
+            refused: false,
+            is_read: true,
+            wants_to_write: false,
+            ended: false,
+            closed: false,
+        });
+        Link(self.all.len() as u32 - 1)
+    }
+
+    fn socket(&mut self, link: Link) -> &mut Socket {
+        let socket = &mut self.all[link.0 as usize];
+        assert!(!socket.closed, "{link:?} is closed");
+        socket
+    }
+}
+
+impl Io for Sockets {
+    fn open(&mut self, link: Link, conn: ConnId) {
+        self.socket(link).conn = Some(conn);
+    }
+    fn send(&mut self, link: Link, parts: &[Part<'_>]) -> usize {
+        let forget = self.forget;
+        let socket = self.socket(link);
+        assert!(!socket.refused, "it has not said that it takes bytes again");
+        let mut sent = 0;
+        for part in parts {
+            let bytes = part.as_ref();
+            let taken = bytes.len().min(socket.window - sent);
+            if !forget {
+                socket.received.extend_from_slice(&bytes[..taken]);
+            }
+            sent += taken;
+            socket.refused |= taken < bytes.len();
+        }
+        if socket.window != usize::MAX {
+            socket.window -= sent;
+        }
+        if let Some(kept) = &mut self.unacknowledged {
+            kept.extend(parts.iter().filter_map(|part| match part {
+                Part::Shared(slice) => Some((*slice).clone()),
+                Part::Bytes(_) => None,
+            }));
+        }
+        self.sends += 1;
+        self.bytes += sent as u64;
+        sent
+    }
+    fn interest(&mut self, link: Link, conn: ConnId, read: bool, write: bool) {
+        let socket = self.socket(link);
+        assert_eq!(socket.conn, Some(conn), "a link has one connection");
+        (socket.is_read, socket.wants_to_write) = (read, write);
+    }
+    fn close(&mut self, link: Link, how: Close) {
+        let socket = self.socket(link);
+        (socket.ended, socket.closed) = (true, how != Close::Drain);
+        if socket.closed {
+            socket.conn = None;
+        }
+    }
+    fn post(&mut self, to: ShardId, mail: Mail) {
+        self.mail.push_back((to, mail));
+    }
+    fn written(&mut self, stamp: u64, deliveries: u64) {
+        if !self.forget {
+            self.written.push((stamp, deliveries));
+        }
+    }
+    fn question(&mut self, conn: ConnId, question: Question) -> bool {
+        self.asked.push((conn, question));
+        true
+    }
+}
+
+/// The world of so many shards, of which the first ones are homes.
+pub fn world(settings: Settings, shards: ShardId, homes: ShardId) -> Arc<World> {
+    Arc::new(World {
+        admission: Admission::new(&settings, 42),
+        rules: Rules::new(&settings.rules),
+        settings,
+        shards,
+        homes,
+        epoch: 7,
+        seed: 42,
+    })
+}
+
+/// Shards and their sockets. A connection has one number in the whole town.
+pub struct Town {
+    pub shards: Vec<Shard>,
+    pub io: Vec<Sockets>,
+    pub now: Now,
+    /// A shard may change the bytes that it is given.
+    buffer: Vec<u8>,
+}
+
+impl Town {
+    /// All shards of a world, which begin now.
+    pub fn new(world: &Arc<World>, pace: Pace, now: Now) -> Town {
+        let shard = |id| {
+            let mut shard = Shard::new(id, Arc::clone(world), now);
+            shard.set_pace(pace);
+            shard
+        };
+        Town::of((0..world.shards).map(shard).collect(), now)
+    }
+
+    /// These shards.
+    pub fn of(shards: Vec<Shard>, now: Now) -> Town {
+        Town {
+            io: shards.iter().map(|_| Sockets::default()).collect(),
+            shards,
+            now,
+            buffer: Vec::with_capacity(1 << 20),
+        }
+    }
+
+    fn place(&self, conn: usize) -> (usize, usize) {
+        (conn % self.shards.len(), conn / self.shards.len())
+    }
+
+    /// Gives a shard an input.
+    pub fn handle(&mut self, at: usize, input: Input<'_>) {
+        self.shards[at].handle(input, self.now, &mut self.io[at]);
+    }
+
+    /// A client at this address connects to a shard.
+    pub fn open_from(&mut self, at: usize, peer: IpAddr) -> usize {
+        let link = self.io[at].add();
+        self.handle(at, Input::Accepted(link, peer));
+        link.0 as usize * self.shards.len() + at
+    }
+
+    /// A client connects to a shard.
+    pub fn open(&mut self, at: usize) -> usize {
+        self.open_from(at, Ipv4Addr::LOCALHOST.into())
+    }
+
+    pub fn socket(&mut self, conn: usize) -> &mut Socket {
+        let (at, link) = self.place(conn);
+        &mut self.io[at].all[link]
+    }
+
+    /// The shard's name of a connection.
+    pub fn id(&mut self, conn: usize) -> ConnId {
+        self.socket(conn).conn.expect("it is open")
+    }
+
+    /// Whether the shard may still send.
+    pub fn is_open(&self, conn: usize) -> bool {
+        let (at, link) = self.place(conn);
+        !self.io[at].all[link].ended
+    }
+
+    /// The bytes that were received and not taken.
+    pub fn received(&self, conn: usize) -> &[u8] {
+        let (at, link) = self.place(conn);
+        &self.io[at].all[link].received
+    }
+
+    /// The peer of a connection sends bytes.
+    pub fn say(&mut self, conn: usize, bytes: impl AsRef<[u8]>) {
+        let id = self.id(conn);
+        self.receive(conn % self.shards.len(), id, bytes.as_ref());
+    }
+
+    /// Bytes come to a connection of this shard.
+    pub fn receive(&mut self, at: usize, conn: ConnId, bytes: &[u8]) {
+        let mut buffer = std::mem::take(&mut self.buffer);
+        buffer.clear();
+        buffer.extend_from_slice(bytes);
+        self.handle(at, Input::Received(conn, &mut buffer));
+        self.buffer = buffer;
+    }
+
+    /// The peer sends no more.
+    pub fn end(&mut self, conn: usize) {
+        let id = self.id(conn);
+        self.handle(conn % self.shards.len(), Input::End(id));
+    }
+
+    /// The connection is cut.
+    pub fn cut(&mut self, conn: usize) {
+        let id = self.id(conn);
+        self.handle(conn % self.shards.len(), Input::Closed(id));
+    }
+
+    /// The socket takes so many bytes more.
+    pub fn window(&mut self, conn: usize, bytes: usize) {
+        let socket = self.socket(conn);
+        socket.window = bytes;
+        if bytes == 0 {
+            return;
+        }
+        socket.refused = false;
+        if socket.wants_to_write {
+            let id = self.id(conn);
+            self.handle(conn % self.shards.len(), Input::Writable(id));
+        }
+    }
+
+    /// Ends a turn of a shard; says whether it has more to do.
+    pub fn flush(&mut self, at: usize) -> bool {
+        self.shards[at].flush(self.now, &mut self.io[at])
+    }
+
+    /// A shard works until it has nothing to do; its mail stays where it is.
+    pub fn settle_one(&mut self, at: usize) {
+        while self.flush(at) {}
+        for socket in &self.io[at].all {
+            assert!(
+                !socket.refused || socket.wants_to_write || socket.closed,
+                "who was refused asks to be told"
+            );
+        }
+    }
+
+    /// Brings a shard the mail that lies at all others; says whether there was any.
+    pub fn carry(&mut self, to: usize) -> bool {
+        let mut any = false;
+        for from in 0..self.shards.len() {
+            for _ in 0..self.io[from].mail.len() {
+                match self.io[from].mail.pop_front() {
+                    Some((at, mail)) if usize::from(at) == to => {
+                        self.handle(to, Input::Mail(mail));
+                        any = true;
+                    }
+                    other => self.io[from].mail.extend(other),
+                }
+            }
+        }
+        any
+    }
+
+    /// Everything that is under way comes to its end.
+    pub fn settle(&mut self) {
+        loop {
+            let mut busy = false;
+            for at in 0..self.shards.len() {
+                busy |= self.carry(at) | self.flush(at);
+            }
+            if !busy && self.io.iter().all(|io| io.mail.is_empty()) {
+                return;
+            }
+        }
+    }
+
+    /// Time passes, and no shard is told.
+    pub fn later_s(&mut self, seconds: u32) {
+        self.now.s += seconds;
+        self.now.unix_s += seconds;
+    }
+
+    /// Time passes, and all shards are told.
+    pub fn tick_s(&mut self, seconds: u32) {
+        self.later_s(seconds);
+        (0..self.shards.len()).for_each(|at| self.handle(at, Input::Tick));
+    }
+}

@@ -1,0 +1,252 @@
+//! Listening sockets, one for each shard and address, and what to do when the table is full.
+//!
+//! All listeners of an address form a group (`SO_REUSEPORT`) over which the kernel spreads connections by a hash
+//! of the address pair. Options that accepted sockets inherit (`TCP_NODELAY`, buffer sizes) are set
+//! once on the listener, so that an accept is one system call.
+//!
+//! Invariant: a listener is made in the table of its shard, after [`part`](super::fd_table::part); another table's
+//! inherited copy would keep receiving connections that no thread accepts.
+//!
+//! Deliberately not here: limits and access control.
+
+use std::io;
+use std::net::SocketAddr;
+
+use super::address::Storage;
+use super::socket;
+use crate::sys::{Fd, Owned, check, errno, set_option};
+use crate::transport::Received;
+
+/// Options of the sockets that a listener accepts.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
+pub struct SocketOptions {
+    /// Size of the receive buffer in bytes (`SO_RCVBUF`, which the kernel doubles); `None` leaves it to the
+    /// kernel, which then tunes it.
+    pub receive_buffer_bytes: Option<u32>,
+    /// Size of the send buffer in bytes (`SO_SNDBUF`, which the kernel doubles); `None` as above.
+    pub send_buffer_bytes: Option<u32>,
+}
+
+/// The result of an accept.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Accepted {
+    /// A non-blocking socket and the address of its peer.
+    Connection(Fd, SocketAddr),
+    /// No connection waits.
+    Again,
+    /// There is no descriptor or no memory for one more (`EMFILE`, `ENFILE`, `ENOBUFS`, `ENOMEM`). The queue
+    /// may be empty all the same. See [`Reserve`].
+    Full(i32),
+    /// The waiting connection is broken, or the listener is (`errno`); the next one may do.
+    Failed(i32),
+}
+
+/// A listening socket of this thread's table, closed with the value. Closing resets the connections in its queue.
+#[derive(Debug)]
+pub struct Listener {
+    socket: Owned,
+}
+
+impl Listener {
+    /// Listens on an address, beside any other listener of the same user that is bound so. `backlog` is the length of the
+    /// accept queue (the kernel caps it at `net.core.somaxconn`). `[::]` takes IPv4 as well.
+    ///
+    /// # Errors
+    /// Those of `socket`, `setsockopt`, `bind` and `listen`.
+    pub fn bind(addr: SocketAddr, backlog: u32, options: &SocketOptions) -> io::Result<Listener> {
+        let family = if addr.is_ipv4() {
+            libc::AF_INET
+        } else {
+            libc::AF_INET6
+        };
+        let kind = libc::SOCK_STREAM | libc::SOCK_NONBLOCK | libc::SOCK_CLOEXEC;
+        // SAFETY: takes no pointers.
+        let socket = Owned::from_answer(unsafe { libc::socket(family, kind, 0) })?;
+        let fd = socket.fd();
+        set_option(fd, libc::SOL_SOCKET, libc::SO_REUSEADDR, 1_i32)?;
+        set_option(fd, libc::SOL_SOCKET, libc::SO_REUSEPORT, 1_i32)?;
+        set_option(fd, libc::IPPROTO_TCP, libc::TCP_NODELAY, 1_i32)?;
+        if addr.is_ipv6() && addr.ip().is_unspecified() {
+            set_option(fd, libc::IPPROTO_IPV6, libc::IPV6_V6ONLY, 0_i32)?;
+        }
+        // Before `listen`: the window scale of a connection follows from the buffer at its handshake.
+        if let Some(bytes) = options.receive_buffer_bytes {
+            set_option(fd, libc::SOL_SOCKET, libc::SO_RCVBUF, size(bytes))?;
+        }
+        if let Some(bytes) = options.send_buffer_bytes {
+            set_option(fd, libc::SOL_SOCKET, libc::SO_SNDBUF, size(bytes))?;
+        }
+        let name = Storage::of(addr);
+        // SAFETY: `name.storage` holds an address of `name.length` bytes and lives through the call.
+        check(unsafe { libc::bind(fd.raw(), (&raw const name.storage).cast(), name.length) })?;
+        // SAFETY: takes no pointers.
+        check(unsafe { libc::listen(fd.raw(), size(backlog)) })?;
+        Ok(Listener { socket })
+    }
+
+    /// The descriptor, for [`Driver::add`](super::driver::Driver::add).
+    pub fn fd(&self) -> Fd {
+        self.socket.fd()
+    }
+
+    /// The address that it listens on, with the port that the kernel chose for port 0.
+    ///
+    /// # Errors
+    /// Those of `getsockname`.
+    pub fn local_addr(&self) -> io::Result<SocketAddr> {
+        let mut name = Storage::empty();
+        // SAFETY: the kernel writes at most `name.length` bytes into `name.storage`.
+        check(unsafe {
+            libc::getsockname(
+                self.fd().raw(),
+                (&raw mut name.storage).cast(),
+                &raw mut name.length,
+            )
+        })?;
+        name.address()
+            .ok_or_else(|| io::ErrorKind::Unsupported.into())
+    }
+
+    /// Lets no more connections into the queue: the packets of a handshake are dropped, so that the queue can be emptied
+    /// before the close, which would reset it. A client that is kept out tries again, and finds the port closed or taken by
+    /// another process.
+    ///
+    /// # Errors
+    /// Those of `SO_ATTACH_FILTER` (socket(7)).
+    pub fn bar(&self) -> io::Result<()> {
+        // One instruction: of each packet keep nothing.
+        let mut nothing = [libc::sock_filter {
+            code: (libc::BPF_RET | libc::BPF_K) as u16,
+            jt: 0,
+            jf: 0,
+            k: 0,
+        }];
+        let program = libc::sock_fprog {
+            len: 1,
+            // The kernel copies the instruction within the call.
+            filter: nothing.as_mut_ptr(),
+        };
+        set_option(self.fd(), libc::SOL_SOCKET, libc::SO_ATTACH_FILTER, program)
+    }
+
+    /// Takes one waiting connection.
+    pub fn accept(&self) -> Accepted {
+        loop {
+            let mut name = Storage::empty();
+            // SAFETY: the kernel writes at most `name.length` bytes into `name.storage`.
+            let answer = unsafe {
+                libc::accept4(
+                    self.fd().raw(),
+                    (&raw mut name.storage).cast(),
+                    &raw mut name.length,
+                    libc::SOCK_NONBLOCK | libc::SOCK_CLOEXEC,
+                )
+            };
+            if let Ok(fd) = u32::try_from(answer) {
+                let Some(peer) = name.address() else {
+                    // A TCP listener never has peers of another family.
+                    socket::close(Fd(fd));
+                    return Accepted::Failed(libc::EAFNOSUPPORT);
+                };
+                return Accepted::Connection(Fd(fd), peer);
+            }
+            match errno() {
+                // The peer left while it waited: try the next one.
+                libc::EINTR | libc::ECONNABORTED => {}
+                libc::EAGAIN => return Accepted::Again,
+                full @ (libc::EMFILE | libc::ENFILE | libc::ENOBUFS | libc::ENOMEM) => {
+                    return Accepted::Full(full);
+                }
+                other => return Accepted::Failed(other),
+            }
+        }
+    }
+}
+
+fn size(value: u32) -> libc::c_int {
+    libc::c_int::try_from(value).unwrap_or(libc::c_int::MAX)
+}
+
+/// How much of a shed connection's request is thrown away before the close, in bytes: a head of the
+/// greatest size that a server takes, several times over.
+const DISCARD_MAX: usize = 64 * 1024;
+
+/// How much of a shed connection's request is read, in bytes: enough to reach the `Accept` field of a browser.
+const SHED_HEAD_BYTES: usize = 2048;
+
+/// The result of an attempt to shed.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Shed {
+    /// One connection was answered and closed.
+    Done,
+    /// No connection waits.
+    Nobody,
+    /// No descriptor could be had; stop listening for a while.
+    Unable,
+}
+
+/// A spare descriptor, so that a full table can still tell a waiting connection that it is full.
+///
+/// Without it a level-triggered listener of a full table is ready for ever, and the clients in its queue wait in vain.
+#[derive(Debug)]
+pub struct Reserve {
+    spare: Option<Owned>,
+}
+
+impl Reserve {
+    /// Takes a descriptor into reserve.
+    ///
+    /// # Errors
+    /// When the table is already full.
+    pub fn new() -> io::Result<Reserve> {
+        Ok(Reserve {
+            spare: Some(spare()?),
+        })
+    }
+
+    /// Gives up the spare descriptor for one waiting connection, sends it the answer that `answer` makes of the first bytes
+    /// of its request (as far as they have come and the socket takes the answer), closes it and takes the spare back.
+    ///
+    /// Bytes that the client has sent so far are read and discarded, so that the close does not reset the connection before
+    /// the client has read the answer. Bytes that it sends later are answered by a reset.
+    pub fn shed(&mut self, listener: &Listener, answer: impl FnOnce(&[u8]) -> Vec<u8>) -> Shed {
+        self.spare = None;
+        let shed = match listener.accept() {
+            Accepted::Connection(fd, _) => {
+                let mut head = [0; SHED_HEAD_BYTES];
+                let read = match socket::recv(fd, &mut head) {
+                    Received::Bytes(read) => read,
+                    Received::End | Received::Again | Received::Failed(_) => 0,
+                };
+                socket::send(fd, &answer(&head[..read]));
+                socket::shutdown_write(fd);
+                discard(fd);
+                socket::close(fd);
+                Shed::Done
+            }
+            Accepted::Again => Shed::Nobody,
+            Accepted::Full(_) | Accepted::Failed(_) => Shed::Unable,
+        };
+        // Fails only when the whole machine is out of descriptors or memory; the next shed tries again.
+        self.spare = spare().ok();
+        shed
+    }
+}
+
+fn spare() -> io::Result<Owned> {
+    // The cheapest descriptor that needs no file system.
+    // SAFETY: takes no pointers.
+    Owned::from_answer(unsafe { libc::eventfd(0, libc::EFD_CLOEXEC) })
+}
+
+fn discard(fd: Fd) {
+    // SAFETY: with `MSG_TRUNC` TCP drops the bytes and writes nothing, so that no buffer is needed (tcp(7)).
+    unsafe {
+        libc::recv(
+            fd.raw(),
+            std::ptr::null_mut(),
+            DISCARD_MAX,
+            libc::MSG_DONTWAIT | libc::MSG_TRUNC,
+        )
+    };
+}

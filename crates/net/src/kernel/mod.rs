@@ -1,0 +1,153 @@
+//! Kernel sockets, the one [`Transport`] that there is: epoll, listeners that share a port, a descriptor table for each shard's
+//! thread.
+//!
+//! Invariant: a [`Link`]'s number is that of its descriptor ([`Fd`]), in the table of the thread that made the [`Kernel`]. The same
+//! number means another socket elsewhere, so that whatever owns a descriptor is `!Send`.
+
+pub mod driver;
+pub mod entrance;
+pub mod fd_table;
+pub mod listener;
+pub mod socket;
+pub mod steering;
+
+mod address;
+
+use std::io::{self, IoSlice};
+use std::net::{IpAddr, SocketAddr};
+use std::sync::Arc;
+
+use crate::clock;
+use crate::mailbox::Inbox;
+use crate::sys::Fd;
+use crate::transport::{Arrival, Event, Link, Received, Sent, Transport};
+use driver::Driver;
+use entrance::Entrance;
+use steering::Group;
+
+/// Events taken by one wait.
+const EVENTS_MAX: usize = 256;
+/// Parts of a send that are passed on without a list on the heap.
+const PARTS_MAX: usize = 32;
+
+/// The sockets of one shard's thread.
+pub struct Kernel {
+    driver: Driver,
+    entrance: Entrance,
+}
+
+impl Kernel {
+    /// Listens on these addresses, as a member of the group, in the descriptor table of this thread. To be made when
+    /// everything else that needs a descriptor exists.
+    ///
+    /// # Errors
+    /// When there is no descriptor left, or an address cannot be had.
+    pub fn open(
+        listen: &[SocketAddr],
+        limits: entrance::Limits,
+        group: &Arc<Group>,
+    ) -> io::Result<Kernel> {
+        let mut driver = Driver::new(EVENTS_MAX)?;
+        let entrance = Entrance::open(listen, limits, group, &mut driver)?;
+        Ok(Kernel { driver, entrance })
+    }
+
+    /// From now on mail in this inbox ends a wait.
+    ///
+    /// # Errors
+    /// When the kernel has no memory for it.
+    pub fn woken_by<T: Send>(&mut self, inbox: &Inbox<T>) -> io::Result<()> {
+        self.driver.add(inbox.fd(), driver::WAKE)
+    }
+}
+
+fn fd(link: Link) -> Fd {
+    Fd(link.0)
+}
+
+impl Transport for Kernel {
+    fn wait(&mut self, timeout_ms: Option<u32>) -> io::Result<usize> {
+        let pause = match timeout_ms {
+            Some(0) => None,
+            _ => self.entrance.paused_until_ms(),
+        };
+        let pause_ms = pause.map(|until_ms| {
+            let left_ms = until_ms.saturating_sub(clock::monotonic_ms());
+            left_ms.max(1) as u32
+        });
+        self.driver
+            .wait(pause_ms.into_iter().chain(timeout_ms).min())
+    }
+
+    #[inline]
+    fn event(&self, n: usize) -> Event {
+        self.driver.event(n)
+    }
+
+    fn accept(
+        &mut self,
+        listener: usize,
+        now_ms: u64,
+        answer: impl FnOnce(&[u8]) -> Vec<u8>,
+    ) -> Arrival {
+        self.entrance.accept(listener, now_ms, answer)
+    }
+
+    fn room(&self) -> u32 {
+        self.entrance.room()
+    }
+
+    fn settle(&mut self, connections: u32, now_ms: u64) -> io::Result<()> {
+        self.entrance.settle(&mut self.driver, connections, now_ms)
+    }
+
+    fn bar(&mut self) -> usize {
+        self.entrance.bar();
+        self.entrance.listeners().len()
+    }
+
+    fn close_listeners(&mut self) {
+        self.entrance.close();
+    }
+
+    fn open(&mut self, link: Link, token: u64) -> io::Result<()> {
+        self.driver.add(fd(link), token)
+    }
+
+    fn interest(&mut self, link: Link, token: u64, read: bool, write: bool) -> io::Result<()> {
+        self.driver.modify(fd(link), token, read, write)
+    }
+
+    #[inline]
+    fn receive(&mut self, link: Link, buffer: &mut [u8]) -> Received {
+        socket::recv(fd(link), buffer)
+    }
+
+    #[inline]
+    fn send<P: AsRef<[u8]>>(&mut self, link: Link, parts: &[P]) -> Sent {
+        if let [one] = parts {
+            return socket::send(fd(link), one.as_ref());
+        }
+        let mut slices = [IoSlice::new(&[]); PARTS_MAX];
+        for (slice, part) in slices.iter_mut().zip(parts) {
+            *slice = IoSlice::new(part.as_ref());
+        }
+        socket::send_vectored(fd(link), &slices[..parts.len().min(PARTS_MAX)])
+    }
+
+    fn shut_down(&mut self, link: Link) {
+        socket::shutdown_write(fd(link));
+    }
+
+    fn close(&mut self, link: Link) {
+        socket::close(fd(link));
+    }
+
+    fn reset(&mut self, link: Link) {
+        socket::reset(fd(link));
+    }
+
+    fn peer(&self, link: Link) -> Option<IpAddr> {
+        socket::peer(fd(link)).map(|peer| peer.ip())
+    }
+}

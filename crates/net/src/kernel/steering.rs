@@ -1,0 +1,232 @@
+//! Which listeners of a group new connections go to: a program in the kernel chooses among the shards that have room.
+//!
+//! Closing the listener of a full shard would reset the connections in its queue. Here the listener stays and a classic BPF
+//! program (`SO_ATTACH_REUSEPORT_CBPF`, which needs no privilege) names another one for each new connection, at
+//! random. Attaching another program while connections wait loses none of them, nor those whose handshake was answered
+//! with a cookie, which any listener of the group can check; it takes some 15 us. While all
+//! shards have room there is no program and the kernel spreads by its own hash.
+//!
+//! Invariants: a listener's place in the kernel's group is the order in which they began to listen, so shards begin one
+//! after the other, each with all its addresses ([`Group::join`]). The last program attached reflects the last levels: a
+//! thread that attaches one compares the levels again afterwards.
+//!
+//! Deliberately not here: when a shard is full. A second process that listens on the same address is not known either:
+//! while both run, the places of its listeners are wrong and a full shard may get connections, which it answers with 503 as
+//! if there were no steering.
+
+use std::io;
+use std::sync::atomic::{AtomicU8, Ordering::SeqCst};
+use std::sync::{Arc, Mutex};
+
+use super::listener::Listener;
+use crate::sys::set_option;
+
+/// Listeners that a group of ours may have: a topic hashes to one of 256 partitions, more shards make no sense.
+const MEMBERS_MAX: usize = 256;
+
+/// How much room a shard has.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub enum Level {
+    /// Enough.
+    Open = 0,
+    /// Little: it gets no more new connections while enough other shards are open.
+    Near = 1,
+    /// Only for connections in its queue already: it gets no more while another shard has any room.
+    Last = 2,
+    /// None.
+    Full = 3,
+}
+
+/// The part of a group that takes all new connections alone. When fewer are open, nearly full shards take a share: until
+/// the kernel learns that the last open one is full, that one would have got more than it has room for.
+const TAKERS_PART: usize = 4;
+
+/// The room of all shards of a process, as each has reported it.
+#[derive(Debug)]
+pub struct Group {
+    levels: [AtomicU8; MEMBERS_MAX],
+    /// How many have joined.
+    joined: Mutex<u32>,
+}
+
+impl Group {
+    /// A group without members.
+    pub fn new() -> Arc<Group> {
+        Arc::new(Group {
+            levels: [const { AtomicU8::new(Level::Open as u8) }; MEMBERS_MAX],
+            joined: Mutex::new(0),
+        })
+    }
+
+    /// Lets one shard begin to listen on its addresses, the same ones in the same order for all shards.
+    ///
+    /// # Errors
+    /// Those of `listen`.
+    ///
+    /// # Panics
+    /// With more than 256 members.
+    pub fn join(
+        self: &Arc<Group>,
+        listen: impl FnOnce() -> io::Result<Vec<Listener>>,
+    ) -> io::Result<(Member, Vec<Listener>)> {
+        let mut joined = self.joined.lock().expect("nobody panics while listening");
+        let listeners = listen()?;
+        assert!((*joined as usize) < MEMBERS_MAX, "too many shards");
+        let place = *joined;
+        *joined += 1;
+        let group = Arc::clone(self);
+        let member = Member {
+            group,
+            place,
+            level: Level::Open,
+        };
+        Ok((member, listeners))
+    }
+
+    fn levels(&self, members: usize) -> Vec<u8> {
+        let levels = &self.levels[..members];
+        levels.iter().map(|level| level.load(SeqCst)).collect()
+    }
+}
+
+/// One shard of a group.
+#[derive(Debug)]
+pub struct Member {
+    group: Arc<Group>,
+    place: u32,
+    level: Level,
+}
+
+impl Member {
+    /// How much room the shard has reported.
+    pub fn level(&self) -> Level {
+        self.level
+    }
+
+    /// Reports how much room the shard has; when that changed, new connections go where there is most.
+    ///
+    /// # Errors
+    /// When the kernel refuses the program (`ENOMEM`): the former one stays.
+    pub fn set_level(&mut self, level: Level, listeners: &[Listener]) -> io::Result<()> {
+        if level == self.level {
+            return Ok(());
+        }
+        self.level = level;
+        let group = &self.group;
+        group.levels[self.place as usize].store(level as u8, SeqCst);
+        let members = *group.joined.lock().expect("nobody panics while listening") as usize;
+        let mut levels = group.levels(members);
+        loop {
+            let program = program(&levels);
+            for listener in listeners {
+                attach(listener, &program)?;
+            }
+            // Another shard may have attached an older program behind ours, or one that does not know our level.
+            let seen = group.levels(members);
+            if seen == levels {
+                return Ok(());
+            }
+            levels = seen;
+        }
+    }
+}
+
+/// The places of the members that get new connections.
+fn takers(levels: &[u8]) -> Vec<u32> {
+    let up_to = |most: Level| {
+        let places = (0..)
+            .zip(levels)
+            .filter(move |(_, level)| **level <= most as u8);
+        places.map(|(place, _)| place).collect::<Vec<u32>>()
+    };
+    let open = up_to(Level::Open);
+    if open.len() * TAKERS_PART >= levels.len() {
+        return open;
+    }
+    let some = [Level::Near, Level::Last].into_iter().map(up_to);
+    some.into_iter()
+        .find(|places| !places.is_empty())
+        .unwrap_or_else(|| up_to(Level::Full))
+}
+
+/// A program that returns the place of one of the members that take connections; empty when all do.
+fn program(levels: &[u8]) -> Vec<libc::sock_filter> {
+    let open = takers(levels);
+    if open.len() == levels.len() {
+        return Vec::new();
+    }
+    let random = (libc::SKF_AD_OFF + libc::SKF_AD_RANDOM) as u32;
+    let mut program = vec![
+        instruction(libc::BPF_LD | libc::BPF_W | libc::BPF_ABS, 0, random),
+        instruction(
+            libc::BPF_ALU | libc::BPF_MOD | libc::BPF_K,
+            0,
+            open.len() as u32,
+        ),
+    ];
+    for (n, place) in (0..).zip(&open) {
+        if n + 1 < open.len() as u32 {
+            // Skips the return when the number is another one.
+            program.push(instruction(
+                libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K,
+                1,
+                n,
+            ));
+        }
+        program.push(instruction(libc::BPF_RET | libc::BPF_K, 0, *place));
+    }
+    program
+}
+
+fn instruction(code: u32, skip_unless: u8, k: u32) -> libc::sock_filter {
+    libc::sock_filter {
+        code: code as u16,
+        jt: 0,
+        jf: skip_unless,
+        k,
+    }
+}
+
+/// Gives the listener's whole group a program, or takes it away when it is empty.
+fn attach(listener: &Listener, program: &[libc::sock_filter]) -> io::Result<()> {
+    let (fd, level) = (listener.fd(), libc::SOL_SOCKET);
+    if program.is_empty() {
+        return match set_option(fd, level, libc::SO_DETACH_REUSEPORT_BPF, 0_i32) {
+            // No program was attached.
+            Err(error) if error.raw_os_error() == Some(libc::ENOENT) => Ok(()),
+            other => other,
+        };
+    }
+    let program = libc::sock_fprog {
+        len: program.len() as u16,
+        // The kernel copies the instructions within the call and writes nothing.
+        filter: program.as_ptr().cast_mut(),
+    };
+    set_option(fd, level, libc::SO_ATTACH_REUSEPORT_CBPF, program)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn who_has_most_room_takes_what_comes_unless_too_few_have_it() {
+        let [open, near, last, full] = [0, 1, 2, 3];
+        let takes = |counts: [usize; 4]| {
+            let levels: Vec<u8> = [open, near, last, full]
+                .into_iter()
+                .zip(counts)
+                .flat_map(|(level, count)| std::iter::repeat_n(level, count))
+                .collect();
+            takers(&levels).len()
+        };
+        assert_eq!(takes([54, 0, 0, 0]), 54);
+        assert_eq!(takes([14, 20, 10, 10]), 14);
+        assert_eq!(takes([13, 21, 10, 10]), 34);
+        assert_eq!(takes([1, 3, 0, 0]), 1);
+        assert_eq!(takes([0, 1, 43, 10]), 1);
+        assert_eq!(takes([0, 0, 2, 52]), 2);
+        assert_eq!(takes([0, 0, 0, 54]), 54);
+        assert_eq!(takers(&[full, near, open, last]), [2]);
+    }
+}

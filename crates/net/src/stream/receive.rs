@@ -1,0 +1,260 @@
+//! The way in: the first byte says what a connection is, and records are opened.
+
+use super::cipher::{HEADER_BYTES, SEALED_MAX};
+use super::handshake::INCOMING_MAX;
+use super::keys::{BUSY, OVER, Place};
+use super::preface::{Part, Preface};
+use super::record::{self, After, Alert};
+use super::state::{Streams, Taken, Then};
+use super::stats::Trouble;
+use super::table::Entry;
+use crate::transport::{Link, Received, Transport};
+
+/// The first byte of a TLS client: a record of a handshake.
+const HANDSHAKE: u8 = 22;
+
+/// The least length of a buffer for [`Streams::receive`]: room for the held bytes of a handshake, or for a partial record
+/// and the next bytes.
+pub const BUFFER_MIN: usize = INCOMING_MAX;
+const _: () = assert!(BUFFER_MIN >= 2 * (HEADER_BYTES + SEALED_MAX));
+
+/// Room that is always kept for connections within their PROXY headers.
+const PREFACES: usize = 64;
+
+/// The answer to a client of plain HTTP on a port that is for TLS alone.
+const PLAIN_REFUSED: &[u8] = b"HTTP/1.1 400 Bad Request\r\nConnection: close\r\nContent-Type: text/plain\r\nContent-Length: 51\r\n\r\nthis port speaks TLS only: use https:// or wss://.\n";
+
+impl Streams {
+    /// A connection was taken in; its first bytes will say what it is.
+    pub fn opened(&mut self, link: Link) {
+        self.fresh.set(link.0);
+    }
+
+    /// Receives available bytes; the plain ones are then at the beginning of `buffer`.
+    ///
+    /// # Panics
+    /// When `buffer` has less than [`BUFFER_MIN`] bytes.
+    pub fn receive<T: Transport>(
+        &mut self,
+        transport: &mut T,
+        link: Link,
+        token: u64,
+        buffer: &mut [u8],
+    ) -> Taken {
+        assert!(buffer.len() >= BUFFER_MIN, "a record must fit twice");
+        match self.table.get(link.0) {
+            Entry::Plain => {
+                let received = transport.receive(link, buffer);
+                if self.fresh.take(link.0) {
+                    self.first(transport, link, token, received, buffer)
+                } else {
+                    Taken::of(received)
+                }
+            }
+            Entry::Early => self.receive_early(transport, link, token, buffer),
+            Entry::Sealed(place) => self.receive_sealed(transport, link, place, buffer),
+        }
+    }
+
+    /// The first bytes.
+    fn first<T: Transport>(
+        &mut self,
+        transport: &mut T,
+        link: Link,
+        token: u64,
+        received: Received,
+        buffer: &[u8],
+    ) -> Taken {
+        match received {
+            Received::Bytes(len) if self.limits.proxied => {
+                self.preface(transport, link, token, &buffer[..len])
+            }
+            Received::Bytes(len) => self.sniff(transport, link, token, &buffer[..len], 0),
+            Received::Again => {
+                self.fresh.set(link.0);
+                Taken::NOTHING
+            }
+            _ => Taken::of(received),
+        }
+    }
+
+    /// A PROXY header, which is handed on, and then the first bytes.
+    fn preface<T: Transport>(
+        &mut self,
+        transport: &mut T,
+        link: Link,
+        token: u64,
+        bytes: &[u8],
+    ) -> Taken {
+        let mut preface = self.take_preface(link);
+        match preface.take(bytes) {
+            Part::End(count) if count < bytes.len() => {
+                self.sniff(transport, link, token, bytes, count)
+            }
+            // Not a header: the caller reads these bytes and refuses them.
+            Part::Other => Taken::of(Received::Bytes(bytes.len())),
+            Part::Header | Part::End(_) => {
+                self.prefaces.insert(link.0, preface);
+                self.fresh.set(link.0);
+                Taken::of(Received::Bytes(bytes.len()))
+            }
+        }
+    }
+
+    pub(super) fn take_preface(&mut self, link: Link) -> Preface {
+        let preface = self.prefaces.remove(&link.0).unwrap_or_default();
+        if self.prefaces.is_empty() {
+            // A table that was large once gives its memory back.
+            self.prefaces.shrink_to(PREFACES);
+        }
+        preface
+    }
+
+    /// The first byte behind the header decides what the connection is.
+    fn sniff<T: Transport>(
+        &mut self,
+        transport: &mut T,
+        link: Link,
+        token: u64,
+        bytes: &[u8],
+        before: usize,
+    ) -> Taken {
+        let begin = &bytes[before..];
+        if begin[0] == HANDSHAKE {
+            self.begin(link, token, begin);
+            return Taken {
+                plain: before,
+                ..Taken::NOTHING
+            };
+        }
+        if !self.limits.required {
+            return Taken::of(Received::Bytes(bytes.len()));
+        }
+        self.met(Trouble::Plain, "it does not begin with TLS");
+        if begin[0].is_ascii_uppercase() {
+            let _ = transport.send(link, &[PLAIN_REFUSED]);
+        }
+        Taken::CLOSED
+    }
+
+    fn receive_sealed<T: Transport>(
+        &mut self,
+        transport: &mut T,
+        link: Link,
+        place: Place,
+        buffer: &mut [u8],
+    ) -> Taken {
+        let half = self.crypt.keys.from(place);
+        if half.is(OVER) {
+            // After the peer's last record its bytes are ignored; only its end matters.
+            return Taken {
+                plain: 0,
+                ..Taken::of(transport.receive(link, buffer))
+            };
+        }
+        let kept = if half.is(BUSY) {
+            self.busy[&link.0].partial.len()
+        } else {
+            0
+        };
+        match transport.receive(link, &mut buffer[kept..]) {
+            Received::Bytes(len) if kept > 0 => {
+                let bytes = &mut buffer[..kept + len];
+                if let Some(fits) = self.grow_partial(link, &bytes[kept..]) {
+                    return if fits { Taken::NOTHING } else { self.no_room() };
+                }
+                bytes[..kept].copy_from_slice(&self.busy[&link.0].partial);
+                self.open(transport, link, place, bytes)
+            }
+            Received::Bytes(len) => self.open(transport, link, place, &mut buffer[..len]),
+            other => Taken::of(other),
+        }
+    }
+
+    /// Opens the received bytes, with the partial record kept before them.
+    pub(super) fn open<T: Transport>(
+        &mut self,
+        transport: &mut T,
+        link: Link,
+        place: Place,
+        bytes: &mut [u8],
+    ) -> Taken {
+        let opened = self.crypt.open(place, bytes);
+        let rest = match opened.after {
+            After::Open => &bytes[opened.rest..],
+            _ => &[],
+        };
+        let fits = self.keep_partial(link, place, rest);
+        let then = match opened.after {
+            After::Open if fits => Then::Open,
+            After::Open => self.no_room().then,
+            After::End => Then::End,
+            After::Aborted => Then::Closed,
+            After::Wrong(alert) => {
+                let trouble = match alert {
+                    Alert::NoRenegotiation => Trouble::Renegotiation,
+                    _ => Trouble::Record,
+                };
+                self.met(trouble, &format!("the peer is told {alert:?}"));
+                self.alert(transport, link, place, alert);
+                Then::Closed
+            }
+        };
+        Taken {
+            plain: opened.plain,
+            then,
+        }
+    }
+
+    fn no_room(&mut self) -> Taken {
+        self.met(Trouble::Room, "there is no room for more partial records");
+        Taken::CLOSED
+    }
+
+    /// Appends these bytes to the kept partial record and returns whether there was room; `None` when they may complete
+    /// it. The kept bytes are not copied for each piece: a record may come in sixteen thousand.
+    fn grow_partial(&mut self, link: Link, bytes: &[u8]) -> Option<bool> {
+        let busy = self
+            .busy
+            .get_mut(&link.0)
+            .expect("what is busy has an entry");
+        let partial = &mut busy.partial;
+        let before = partial.capacity();
+        let whole = record::length(partial)?;
+        let needed = partial.len() + bytes.len();
+        if needed >= whole {
+            return None;
+        }
+        if needed > before {
+            partial.reserve_exact((2 * before).clamp(needed, whole) - partial.len());
+        }
+        partial.extend_from_slice(bytes);
+        self.partial_bytes += partial.capacity() - before;
+        Some(self.partial_bytes <= self.limits.receive_bytes_max)
+    }
+
+    /// Keeps a partial record, in place of the former one; false when there is no room.
+    fn keep_partial(&mut self, link: Link, place: Place, rest: &[u8]) -> bool {
+        let mut half = self.crypt.keys.from(place);
+        if half.is(BUSY) {
+            let busy = self
+                .busy
+                .get_mut(&link.0)
+                .expect("what is busy has an entry");
+            self.partial_bytes -= busy.partial.capacity();
+            busy.partial = Vec::new();
+        }
+        if rest.is_empty() {
+            if half.is(BUSY) {
+                half.clear(BUSY);
+                self.forget_idle(link);
+            }
+            return true;
+        }
+        half.set(BUSY);
+        let partial = rest.to_vec();
+        self.partial_bytes += partial.capacity();
+        self.busy.entry(link.0).or_default().partial = partial;
+        self.partial_bytes <= self.limits.receive_bytes_max
+    }
+}

@@ -1,0 +1,228 @@
+//! The TLS state of a shard: its connections, the memory that they hold, and why connections were ended.
+
+use std::collections::{HashMap, VecDeque};
+use std::sync::Arc;
+
+use super::config::{Current, Handle};
+use super::handshake::Handshake;
+use super::preface::Preface;
+use super::record::Crypt;
+use super::stats::{Stats, Trouble, Usage};
+use super::table::{Fresh, Table};
+use crate::transport::{Link, Received};
+
+/// The limits of a shard.
+#[derive(Clone, Copy, Debug)]
+pub struct Limits {
+    /// Handshakes under way.
+    pub handshakes_max: usize,
+    /// Bytes of partial records.
+    pub receive_bytes_max: usize,
+    /// Sealed bytes that wait for sockets; past this limit records are made small, so that little more can wait.
+    pub send_bytes_max: usize,
+    /// Whether connections without TLS are refused.
+    pub required: bool,
+    /// Whether a plain PROXY header comes before everything else.
+    pub proxied: bool,
+}
+
+/// The result of a receive.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Taken {
+    /// Plain bytes for the caller, at the beginning of the buffer.
+    pub plain: usize,
+    /// The state of the connection after those bytes.
+    pub then: Then,
+}
+
+/// The state of a connection after the received bytes.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Then {
+    /// More may come.
+    Open,
+    /// The peer sends no more.
+    End,
+    /// The connection is over.
+    Closed,
+}
+
+impl Taken {
+    pub(super) const NOTHING: Taken = Taken {
+        plain: 0,
+        then: Then::Open,
+    };
+    pub(super) const CLOSED: Taken = Taken {
+        plain: 0,
+        then: Then::Closed,
+    };
+
+    pub(super) fn of(received: Received) -> Taken {
+        let (plain, then) = match received {
+            Received::Bytes(plain) => (plain, Then::Open),
+            Received::Again => (0, Then::Open),
+            Received::End => (0, Then::End),
+            Received::Failed(_) => (0, Then::Closed),
+        };
+        Taken { plain, then }
+    }
+}
+
+/// The bytes of a connection that are under way.
+#[derive(Default)]
+pub struct Busy {
+    /// A partial record.
+    pub partial: Vec<u8>,
+    /// Sealed bytes, of which the first `sent` are out.
+    pub sealed: Vec<u8>,
+    pub sent: usize,
+    /// The interest that the broker asked for last: `unread`, it does not want to read; `waits`, it waits to write.
+    pub unread: bool,
+    pub waits: bool,
+}
+
+/// A connection whose handshake is not over.
+pub struct Early {
+    pub token: u64,
+    /// None when it has failed, or was given up: received bytes are ignored.
+    pub handshake: Option<Box<Handshake>>,
+    /// Bytes of it that are counted in `early_bytes`.
+    pub held: usize,
+    pub queued: bool,
+    pub parked: bool,
+}
+
+impl Early {
+    /// Whether this is the unfinished handshake of this connection.
+    pub fn is(&self, token: u64) -> bool {
+        self.token == token && self.handshake.is_some()
+    }
+}
+
+/// All connections of a shard that have TLS.
+pub struct Streams {
+    pub(super) current: Current,
+    pub(super) limits: Limits,
+    pub(super) table: Table,
+    pub(super) fresh: Fresh,
+    /// New connections that have sent part of their PROXY header, or all of it and nothing more.
+    pub(super) prefaces: HashMap<u32, Preface>,
+    pub(super) early: HashMap<u32, Early>,
+    /// Handshakes that can go on.
+    pub(super) due: VecDeque<(u32, u64)>,
+    /// Handshakes in the order in which they began, some of them finished.
+    pub(super) begun: VecDeque<(u32, u64)>,
+    pub(super) under_way: usize,
+    /// The most handshakes under way since memory was last given back.
+    pub(super) rush: usize,
+    pub(super) turn_ns: u64,
+    pub(super) crypt: Crypt,
+    pub(super) busy: HashMap<u32, Busy>,
+    /// Bytes allocated for partial records, for sealed ones that wait, and for handshakes.
+    pub(super) partial_bytes: usize,
+    pub(super) sealed_bytes: usize,
+    pub(super) early_bytes: usize,
+    pub(super) scratch: Vec<u8>,
+    /// Connections that ended without any result for the caller.
+    pub(super) ended: Vec<u64>,
+    pub(super) stats: Stats,
+    /// Why connections were ended: the first message for each reason since the last
+    /// [`take_troubles`](Streams::take_troubles).
+    pub(super) told: [Option<String>; Trouble::COUNT],
+    pub(super) troubled: bool,
+}
+
+impl Streams {
+    /// The streams of a shard whose handshakes use the settings of `handle`.
+    pub fn new(handle: Arc<Handle>, limits: Limits) -> Streams {
+        Streams {
+            current: Current::new(handle),
+            limits,
+            table: Table::new(),
+            fresh: Fresh::new(),
+            prefaces: HashMap::new(),
+            early: HashMap::new(),
+            due: VecDeque::new(),
+            begun: VecDeque::new(),
+            under_way: 0,
+            rush: 0,
+            turn_ns: 0,
+            crypt: Crypt::new(),
+            busy: HashMap::new(),
+            partial_bytes: 0,
+            sealed_bytes: 0,
+            early_bytes: 0,
+            scratch: Vec::new(),
+            ended: Vec::new(),
+            stats: Stats::default(),
+            told: [const { None }; Trouble::COUNT],
+            troubled: false,
+        }
+    }
+
+    /// Counts since the shard began.
+    pub fn stats(&self) -> Stats {
+        self.stats
+    }
+
+    /// Present sizes.
+    pub fn usage(&self) -> Usage {
+        Usage {
+            connections: self.crypt.keys.len(),
+            under_way: self.under_way as u32,
+            key_bytes: self.crypt.keys.bytes(),
+            descriptor_bytes: self.table.bytes(),
+            record_bytes: self.partial_bytes + self.sealed_bytes,
+        }
+    }
+
+    /// Bytes held for work under way: handshakes, partial records, sealed records that wait, and their rows. The sum is
+    /// kept up to date, so that it may be asked for in each turn. Keys and descriptors are in [`Streams::usage`].
+    ///
+    /// For each connection it is bounded: during the handshake by `HELD_BYTES`, the bytes that its peer may send before an
+    /// answer (a record, or 64 KiB where clients show certificates; `Handshake::room`) and our flight; afterwards by one
+    /// partial record (`record::length_of` refuses longer ones) and the rest of one sealed record, or of our flight
+    /// (nothing is sealed before it is out).
+    pub fn held_bytes(&self) -> usize {
+        self.partial_bytes
+            + self.sealed_bytes
+            + self.early_bytes
+            + self.busy.capacity() * size_of::<(u32, Busy)>()
+            + self.early.capacity() * size_of::<(u32, Early)>()
+            + self.prefaces.capacity() * size_of::<(u32, Preface)>()
+            + (self.due.capacity() + self.begun.capacity()) * size_of::<(u32, u64)>()
+    }
+
+    /// Why connections were ended: each reason at most once, with the first message since the last call.
+    pub fn take_troubles(&mut self) -> impl Iterator<Item = (Trouble, String)> {
+        let told = match std::mem::take(&mut self.troubled) {
+            true => std::mem::replace(&mut self.told, [const { None }; Trouble::COUNT]),
+            false => [const { None }; Trouble::COUNT],
+        };
+        let all = Trouble::ALL.into_iter().zip(told);
+        all.filter_map(|(trouble, what)| Some((trouble, what?)))
+    }
+
+    /// The next connection that ended without any result for the caller.
+    pub fn take_ended(&mut self) -> Option<u64> {
+        self.ended.pop()
+    }
+
+    /// Counts an ended connection, and keeps the message if it is the first for its reason.
+    pub(super) fn met(&mut self, trouble: Trouble, what: &str) {
+        self.stats.troubles[trouble as usize] += 1;
+        self.told[trouble as usize].get_or_insert_with(|| what.to_string());
+        self.troubled = true;
+    }
+
+    /// Removes the entry of a connection that has nothing under way any more.
+    pub(super) fn forget_idle(&mut self, link: Link) {
+        let busy = &self.busy[&link.0];
+        if busy.partial.is_empty() && busy.sealed.is_empty() {
+            self.busy.remove(&link.0);
+        }
+        if self.busy.is_empty() {
+            // A table that was large once gives its memory back.
+            self.busy = HashMap::new();
+        }
+    }
+}

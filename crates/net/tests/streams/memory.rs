@@ -1,0 +1,146 @@
+//! A transport without descriptors: TLS needs no more of the transport below it than the contract says.
+
+use std::collections::VecDeque;
+use std::io;
+use std::net::IpAddr;
+
+use crore_net::Transport;
+use crore_net::stream::{BUFFER_MIN, Handle, Streams, Then};
+use crore_net::transport::{Arrival, Event, Link, Readiness, Received, Sent};
+use rustls::ClientConnection;
+use rustls::pki_types::ServerName;
+
+use crate::pair::{LIMITS, client, source, suites};
+
+/// One connection; the test is its peer. Its link is no descriptor of this process.
+#[derive(Default)]
+struct Memory {
+    token: u64,
+    read: bool,
+    write: bool,
+    to_us: VecDeque<u8>,
+    to_peer: Vec<u8>,
+    /// How many bytes a send takes.
+    window: usize,
+    ended: bool,
+}
+
+const LINK: Link = Link(3_000_000);
+
+impl Transport for Memory {
+    fn wait(&mut self, _: Option<u32>) -> io::Result<usize> {
+        let readable = self.read && !self.to_us.is_empty();
+        Ok((readable || self.write && self.window > 0).into())
+    }
+    fn event(&self, _: usize) -> Event {
+        Event::Link(Readiness {
+            token: self.token,
+            readable: self.read && !self.to_us.is_empty(),
+            writable: self.write && self.window > 0,
+            hangup: false,
+        })
+    }
+    fn accept(&mut self, _: usize, _: u64, _: impl FnOnce(&[u8]) -> Vec<u8>) -> Arrival {
+        Arrival::Nobody
+    }
+    fn room(&self) -> u32 {
+        1
+    }
+    fn settle(&mut self, _: u32, _: u64) -> io::Result<()> {
+        Ok(())
+    }
+    fn bar(&mut self) -> usize {
+        0
+    }
+    fn close_listeners(&mut self) {}
+    fn open(&mut self, link: Link, token: u64) -> io::Result<()> {
+        self.interest(link, token, true, false)
+    }
+    fn interest(&mut self, link: Link, token: u64, read: bool, write: bool) -> io::Result<()> {
+        assert_eq!(link, LINK);
+        (self.token, self.read, self.write) = (token, read, write);
+        Ok(())
+    }
+    fn receive(&mut self, _: Link, buffer: &mut [u8]) -> Received {
+        match io::Read::read(&mut self.to_us, buffer).expect("memory") {
+            0 => Received::Again,
+            len => Received::Bytes(len),
+        }
+    }
+    fn send<P: AsRef<[u8]>>(&mut self, _: Link, parts: &[P]) -> Sent {
+        assert!(!self.ended, "its end was said");
+        let before = self.to_peer.len();
+        let bytes = parts.iter().flat_map(AsRef::as_ref).take(self.window);
+        self.to_peer.extend(bytes);
+        let sent = self.to_peer.len() - before;
+        self.window -= sent;
+        if sent == 0 {
+            Sent::Again
+        } else {
+            Sent::Bytes(sent)
+        }
+    }
+    fn shut_down(&mut self, _: Link) {
+        self.ended = true;
+    }
+    fn close(&mut self, _: Link) {
+        self.ended = true;
+    }
+    fn reset(&mut self, _: Link) {
+        self.ended = true;
+    }
+    fn peer(&self, _: Link) -> Option<IpAddr> {
+        None
+    }
+}
+
+#[test]
+fn a_link_that_is_no_descriptor_shakes_hands_sends_and_ends() {
+    let source = source();
+    let mut memory = Memory::default();
+    let mut streams = Streams::new(Handle::new(source.clone()).unwrap(), LIMITS);
+    let name = ServerName::try_from("localhost").unwrap();
+    let mut peer = ClientConnection::new(client(&source, suites()[0]), name).unwrap();
+    memory.open(LINK, 7).unwrap();
+    streams.opened(LINK);
+    let text: Vec<u8> = (0..100_000).map(|n| (n % 251) as u8).collect();
+    let (mut buffer, mut sent, mut got) = (vec![0; BUFFER_MIN], 0, Vec::new());
+    // A window opens a little in each turn, so that flights and records go out in part.
+    for _ in 0..400 {
+        memory.window = 700;
+        peer.write_tls(&mut memory.to_us).unwrap();
+        if memory.wait(Some(0)).unwrap() > 0
+            && let Event::Link(ready) = memory.event(0)
+        {
+            if ready.writable {
+                streams.writable(&mut memory, LINK, ready.token);
+            }
+            if ready.readable {
+                let taken = streams.receive(&mut memory, LINK, ready.token, &mut buffer);
+                assert_eq!(taken.then, Then::Open);
+            }
+        }
+        while streams.next_handshake(&mut memory, &mut buffer).is_some() {}
+        streams.end_turn(&mut memory);
+        if streams.usage().connections > 0 {
+            let rest = &text[sent..];
+            sent += streams
+                .send(&mut memory, LINK, &[rest])
+                .expect("it has TLS");
+        }
+        let mut came = &std::mem::take(&mut memory.to_peer)[..];
+        while !came.is_empty() {
+            peer.read_tls(&mut came).unwrap();
+            let state = peer.process_new_packets().unwrap();
+            let from = got.len();
+            got.resize(from + state.plaintext_bytes_to_read(), 0);
+            io::Read::read_exact(&mut peer.reader(), &mut got[from..]).unwrap();
+        }
+    }
+    assert!(sent == text.len() && got == text, "{} of {sent}", got.len());
+    memory.window = 700;
+    streams.shutdown(&mut memory, LINK);
+    assert!(memory.ended && memory.to_peer.len() > 5);
+    streams.closing(&mut memory, LINK, true);
+    assert_eq!(streams.usage().connections, 0);
+}

@@ -1,0 +1,98 @@
+//! The operator's settings of access, read and ready to verify with.
+
+use std::sync::Arc;
+
+use crore_broker::access::Refusal;
+
+use super::callback::Callback;
+use super::keys::Keys;
+use super::users::Users;
+use crate::settings::access::Access;
+
+/// The checks that verify credentials: read once, then shared by all threads.
+#[derive(Debug)]
+pub struct Checks {
+    pub keys: Keys,
+    pub(super) users: Users,
+    pub(super) callback: Option<Callback>,
+    /// How long an answer is believed.
+    pub(super) cache_s: u32,
+    pub(super) cache_entries: usize,
+    pub(super) questions_max: usize,
+    /// Threads that verify passwords.
+    pub(super) password_threads: usize,
+}
+
+impl Checks {
+    /// Reads what the operator set, with the files that it names.
+    ///
+    /// # Errors
+    /// All that is wrong with it: the path of the key in the settings, and what to write instead.
+    pub fn new(access: &Access) -> Result<Checks, Vec<(String, String)>> {
+        let mut errors = Vec::new();
+        let keys = Keys::read(access, &mut errors);
+        let users = Users::read(access, &mut errors);
+        let callback = access.callback.as_ref().and_then(|entry| {
+            Callback::new(entry)
+                .map_err(|error| errors.push(error))
+                .ok()
+        });
+        if !errors.is_empty() {
+            return Err(errors);
+        }
+        Ok(Checks {
+            keys,
+            users,
+            callback,
+            cache_s: access.cache_s,
+            cache_entries: access.cache_entries,
+            questions_max: access.questions_max,
+            password_threads: match access.password_threads {
+                0 => default_threads(),
+                some => some,
+            },
+        })
+    }
+}
+
+/// A quarter of the cores: the rest is the shards'.
+fn default_threads() -> usize {
+    crore_net::affinity::cores().len().div_ceil(4)
+}
+
+/// The checks that these settings ask for.
+///
+/// # Errors
+/// As [`Checks::new`], in lines.
+pub fn checks(access: Option<&Access>) -> anyhow::Result<Arc<Checks>> {
+    let access = access.cloned().unwrap_or_default();
+    Checks::new(&access).map(Arc::new).map_err(|errors| {
+        let lines: Vec<String> = errors
+            .iter()
+            .map(|(path, what)| format!("{path}: {what}"))
+            .collect();
+        anyhow::anyhow!(lines.join("\n"))
+    })
+}
+
+/// The operator's remedy for a refusal.
+pub fn remedy(refusal: Refusal) -> &'static str {
+    match refusal {
+        Refusal::Malformed => "`crore token inspect` shows what is wrong with a token",
+        Refusal::TooLong => {
+            "grant fewer filters, or raise access.token_bytes and limits.head_bytes"
+        }
+        Refusal::Algorithm => "a key is bound to one algorithm: [[access.key]] alg",
+        Refusal::Signature => "the issuer's key must stand in [[access.key]]",
+        Refusal::Expired => "the client must get a new token; compare the clocks",
+        Refusal::NotYet => "compare the clocks, or raise access.leeway_s",
+        Refusal::Stranger => "compare with access.audience and access.issuer",
+        Refusal::Claims => "docs/ACCESS.md lists the claims and their forms",
+        Refusal::Password => "`crore token hash` makes the entry of [[access.user]]",
+        Refusal::Denied => "the callback at access.callback.url said no",
+        Refusal::Unreachable => {
+            "the callback at access.callback.url must answer 200, 401 or 403 within access.callback.timeout_s"
+        }
+        Refusal::Busy => "raise access.questions_max or access.password_threads, or access.cache_s",
+    }
+}

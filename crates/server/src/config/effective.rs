@@ -1,0 +1,121 @@
+//! The settings of one server in force: within their ranges, with the values filled in that they leave to the host.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::PathBuf;
+
+use crore_broker::settings::{Http, Rule, Settings};
+
+use super::check::is_exposed;
+use super::locate::ConfigError;
+use crate::settings::access::{Key, User, for_shards};
+use crate::settings::file::File;
+
+/// The settings that `boot` needs, within their ranges.
+#[derive(Clone, Debug)]
+pub struct Effective {
+    /// The file that gives these settings again.
+    pub file: File,
+    /// Where the file was read, if any was.
+    pub source: Option<PathBuf>,
+}
+
+impl Effective {
+    /// The settings that the shards decide by.
+    pub fn settings(&self) -> Settings {
+        let file = self.file.clone();
+        let here_only = file.access.is_none() && !file.listen.iter().any(is_exposed);
+        Settings {
+            http: Http {
+                loopback_hosts_only: here_only,
+                ..file.http
+            },
+            limits: file.limits,
+            timeouts: file.timeouts,
+            heartbeat: file.heartbeat,
+            deflate: file.deflate,
+            publish: file.publish,
+            interest: file.interest,
+            access: for_shards(file.access.as_ref()),
+            mqtt: file.mqtt,
+            drain: file.drain,
+            rules: file.rules.into_iter().map(Rule::from).collect(),
+        }
+    }
+
+    /// Takes the rights from `asked`.
+    ///
+    /// # Errors
+    /// `asked` has no table `[access]` any more, the server listens where other machines reach it, and `insecure` does not permit that.
+    pub fn take_access(&mut self, asked: &Effective, insecure: bool) -> Result<(), ConfigError> {
+        let exposed = self.file.listen.iter().find(|address| is_exposed(address));
+        if let (None, false, Some(address)) = (&asked.file.access, insecure, exposed) {
+            return Err(ConfigError::one(format!(
+                "access: the table is gone, and the server listens on {address} until a restart, where everyone who reaches it \
+                 could publish and subscribe; keep the table [access] (docs/ACCESS.md), or restart with another `listen`"
+            )));
+        }
+        self.file.access.clone_from(&asked.file.access);
+        Ok(())
+    }
+
+    /// The keys that have another value in `other`.
+    pub fn differences(&self, other: &Effective) -> Vec<String> {
+        let flat = |effective: &Effective| {
+            let table = toml::Table::try_from(&effective.file);
+            let mut keys = BTreeMap::new();
+            flatten(
+                "",
+                table.expect("settings are plain TOML values"),
+                &mut keys,
+            );
+            keys
+        };
+        let (here, there) = (flat(self), flat(other));
+        let keys: BTreeSet<_> = here.keys().chain(there.keys()).collect();
+        // Printed settings show the same for every secret, so these are compared themselves.
+        let differ = |key: &&&String| match key.as_str() {
+            "access.key" => self.keys() != other.keys(),
+            "access.user" => self.users() != other.users(),
+            key => here.get(key) != there.get(key),
+        };
+        keys.iter()
+            .filter(differ)
+            .map(|key| key.to_string())
+            .collect()
+    }
+
+    fn keys(&self) -> Option<&[Key]> {
+        self.file.access.as_ref().map(|access| &access.keys[..])
+    }
+
+    fn users(&self) -> Option<&[User]> {
+        self.file.access.as_ref().map(|access| &access.users[..])
+    }
+
+    /// The settings as a TOML file that gives them again, with a comment that says where they came from.
+    pub fn to_toml(&self) -> String {
+        let from = match &self.source {
+            Some(path) => format!("{} and flags", path.display()),
+            None => "built-in defaults and flags".to_string(),
+        };
+        let body = toml::to_string(&self.file).expect("settings are plain TOML values");
+        format!(
+            "# crore {}: effective settings, from {from}\n{body}",
+            env!("CARGO_PKG_VERSION")
+        )
+    }
+}
+
+/// Values by key, as `limits.topic_bytes`; rules are one value.
+fn flatten(path: &str, table: toml::Table, keys: &mut BTreeMap<String, toml::Value>) {
+    for (key, value) in table {
+        let path = match path {
+            "" => key,
+            path => format!("{path}.{key}"),
+        };
+        match value {
+            toml::Value::Table(table) => flatten(&path, table, keys),
+            value => drop(keys.insert(path, value)),
+        }
+    }
+}

@@ -1,0 +1,141 @@
+//! The settings of one `crore serve`: built-in defaults, then `crore.toml`, then flags, checked and
+//! resolved to [`Effective`].
+//!
+//! Invariants: every setting that leaves this module lies within the ranges of [`check`]; an unknown key
+//! is an error; every error names the place (file, line, column, or the flag), the key, the fault of
+//! the value and what to write instead. The keys are defined in [`crate::settings`].
+//!
+//! It deliberately does not reload, does not read the environment, and does not look at the host
+//! beyond its memory and cores, and the addresses of a name in `listen`.
+
+mod check;
+mod effective;
+mod flags;
+mod forms;
+mod host;
+mod locate;
+
+use std::path::{Path, PathBuf};
+
+use crate::settings::access::Access;
+use crate::settings::file::File;
+pub use check::MAX_SHARDS;
+pub use effective::Effective;
+pub use flags::ServeArgs;
+pub use host::Resources;
+use locate::ConfigError;
+
+/// The file that is read when no `--config` is given and it exists in the current directory.
+pub const DEFAULT_FILE: &str = "crore.toml";
+
+/// Reads the file that `args` names (or [`DEFAULT_FILE`] when it exists), lays the flags over it,
+/// checks the whole and resolves what depends on the host.
+///
+/// # Errors
+/// A file that cannot be read or parsed, an unknown key, a value out of its range.
+pub fn load(args: &ServeArgs) -> Result<Effective, ConfigError> {
+    load_for(args, &Resources::here())
+}
+
+/// The same for a host with these resources.
+///
+/// # Errors
+/// Those of [`load`].
+pub fn load_for(args: &ServeArgs, resources: &Resources) -> Result<Effective, ConfigError> {
+    let source = match &args.config {
+        Some(path) => Some(path.clone()),
+        None => Some(PathBuf::from(DEFAULT_FILE)).filter(|path| path.exists()),
+    };
+    let text = match &source {
+        Some(path) => read(path)?,
+        None => String::new(),
+    };
+    build(args, source, &text, resources)
+}
+
+/// Reads the settings of a server that runs by `now`. A file that it had must be there, and must not be empty: a file is often
+/// empty while it is being written, and an empty one would take away every rule and all that guards access.
+///
+/// # Errors
+/// Those of [`load`].
+pub fn load_again(args: &ServeArgs, now: &Effective) -> Result<Effective, ConfigError> {
+    let Some(path) = &now.source else {
+        return load(args);
+    };
+    let text = read(path)?;
+    if text.trim().is_empty() {
+        return Err(ConfigError::one(format!(
+            "{}: is empty, as while it is being written; for the defaults, leave a comment in it",
+            path.display()
+        )));
+    }
+    build(args, Some(path.clone()), &text, &Resources::here())
+}
+
+/// The settings of a file's text under the flags.
+fn build(
+    args: &ServeArgs,
+    source: Option<PathBuf>,
+    text: &str,
+    resources: &Resources,
+) -> Result<Effective, ConfigError> {
+    let name = source
+        .as_deref()
+        .unwrap_or(Path::new(DEFAULT_FILE))
+        .display()
+        .to_string();
+    let mut file = File::parse(text)
+        .map_err(|error| ConfigError::one(locate::parse_error(&name, text, &error)))?;
+    let flags = args.lay_over(&mut file);
+
+    let problems = check::problems(&file, args.insecure);
+    if !problems.is_empty() {
+        let lines = problems
+            .iter()
+            .map(|problem| locate::problem(&name, text, &flags, problem))
+            .collect();
+        return Err(ConfigError { lines });
+    }
+    Ok(resolve(file, source, resources))
+}
+
+/// The section on access of a settings file, if it has one.
+///
+/// # Errors
+/// A file that cannot be read or parsed.
+pub fn access_of(path: &Path) -> Result<Option<Access>, ConfigError> {
+    let (name, text) = (path.display().to_string(), read(path)?);
+    let file = File::parse(&text);
+    let file = file.map_err(|error| ConfigError::one(locate::parse_error(&name, &text, &error)))?;
+    Ok(file.access)
+}
+
+/// Replaces what the file leaves to the host (0 = by cores, 0 = by memory).
+fn resolve(mut file: File, source: Option<PathBuf>, resources: &Resources) -> Effective {
+    if file.shards == 0 {
+        file.shards = resources.cores.min(MAX_SHARDS);
+    }
+    let limits = &mut file.limits;
+    if limits.log_bytes == 0 {
+        limits.log_bytes = resources.log_bytes_default();
+    }
+    if limits.memory_bytes == 0 {
+        limits.memory_bytes = resources.memory_bytes_default(limits);
+    }
+    if limits.connections_max == 0 {
+        limits.connections_max = resources.connections_default();
+    }
+    if limits.accepts_per_s == 0 {
+        limits.accepts_per_s = resources.accepts_default(file.shards);
+    }
+    Effective { file, source }
+}
+
+fn read(path: &Path) -> Result<String, ConfigError> {
+    std::fs::read_to_string(path).map_err(|error| {
+        ConfigError::one(format!(
+            "{}: cannot be read: {error}; name an existing file with --config, or leave the flag out for the defaults",
+            path.display()
+        ))
+    })
+}

@@ -1,0 +1,199 @@
+//! The answers that all handlers of the API share: errors, and the pages of listings.
+
+use axum::Json;
+use axum::extract::rejection::{JsonRejection, QueryRejection};
+use axum::http::StatusCode;
+use axum::response::{IntoResponse, Response};
+use crore_broker::{Report, ShardId};
+use serde::Serialize;
+use utoipa::ToSchema;
+
+use crate::life::shards::Silent;
+
+/// Entries of a page, unless the request says how many.
+const PAGE: u32 = 100;
+/// Entries of a page at most.
+const PAGE_MAX: u32 = 1_000;
+/// Pieces that one request asks shards for at most: some milliseconds of their time. Entries not found by then are left
+/// to the next page.
+pub const PIECES_MAX: usize = 64;
+
+/// Why a request is refused.
+#[derive(Debug)]
+pub struct ApiError {
+    status: StatusCode,
+    why: String,
+}
+
+/// An error's body.
+#[derive(Serialize, ToSchema)]
+pub struct ErrorBody {
+    /// What is wrong, and what to do.
+    error: String,
+}
+
+impl ApiError {
+    /// With this status.
+    pub fn new(status: StatusCode, why: impl Into<String>) -> Self {
+        ApiError {
+            status,
+            why: why.into(),
+        }
+    }
+
+    /// The request is wrong.
+    pub fn bad(why: impl Into<String>) -> Self {
+        ApiError::new(StatusCode::BAD_REQUEST, why)
+    }
+
+    /// The requested thing does not exist.
+    pub fn missing(what: &str) -> Self {
+        ApiError::new(StatusCode::NOT_FOUND, format!("there is no such {what}"))
+    }
+}
+
+impl IntoResponse for ApiError {
+    fn into_response(self) -> Response {
+        let body = ErrorBody { error: self.why };
+        (self.status, Json(body)).into_response()
+    }
+}
+
+impl From<Silent> for ApiError {
+    fn from(Silent(shard): Silent) -> Self {
+        ApiError::new(
+            StatusCode::GATEWAY_TIMEOUT,
+            format!("shard {shard} does not answer"),
+        )
+    }
+}
+
+impl From<JsonRejection> for ApiError {
+    fn from(rejection: JsonRejection) -> Self {
+        // A body of the wrong shape gets the same status as one that cannot be parsed.
+        let status = match rejection.status() {
+            StatusCode::UNPROCESSABLE_ENTITY => StatusCode::BAD_REQUEST,
+            status => status,
+        };
+        let why = match (&rejection, status) {
+            (JsonRejection::MissingJsonContentType(_), _) => {
+                "the body is not said to be JSON; send it with Content-Type: application/json".into()
+            }
+            (_, StatusCode::PAYLOAD_TOO_LARGE) => {
+                "the body is longer than limits.message_bytes has room for; publish less at once, or raise it".into()
+            }
+            _ => described(&rejection.body_text()),
+        };
+        ApiError::new(status, why)
+    }
+}
+
+impl From<QueryRejection> for ApiError {
+    fn from(rejection: QueryRejection) -> Self {
+        ApiError::new(rejection.status(), described(&rejection.body_text()))
+    }
+}
+
+/// A request's fault, and where its proper form is described.
+fn described(wrong: &str) -> String {
+    format!("{wrong}; GET /api/v1/openapi.json describes it")
+}
+
+/// A handler's answer.
+pub type Answer<T> = Result<Json<T>, ApiError>;
+
+/// A shard answered something else than was asked: a fault of ours.
+pub fn unexpected(report: &Report) -> ! {
+    unreachable!("an answer to another question: {report:?}")
+}
+
+/// How many entries a page has.
+pub fn page_len(limit: Option<u32>) -> Result<u32, ApiError> {
+    match limit.unwrap_or(PAGE) {
+        n @ 1..=PAGE_MAX => Ok(n),
+        n => Err(ApiError::bad(format!(
+            "limit={n}; write a number from 1 to {PAGE_MAX}"
+        ))),
+    }
+}
+
+/// Where a listing goes on: a row of a shard.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Cursor {
+    pub shard: ShardId,
+    pub row: u32,
+}
+
+impl Cursor {
+    /// The one that a request names, or the beginning.
+    ///
+    /// # Errors
+    /// It is none that a page gave.
+    pub fn parse(text: Option<&str>) -> Result<Cursor, ApiError> {
+        let Some(text) = text else {
+            return Ok(Cursor::default());
+        };
+        let parts = text.split_once('.');
+        let cursor = parts.and_then(|(shard, row)| {
+            Some(Cursor {
+                shard: shard.parse().ok()?,
+                row: row.parse().ok()?,
+            })
+        });
+        let why =
+            || ApiError::bad("cursor is not one that a page gave as next; leave it out to begin");
+        cursor.ok_or_else(why)
+    }
+
+    /// Goes on within the shard, or with the next one.
+    pub fn go_on(&mut self, row: Option<u32>) {
+        match row {
+            Some(row) => self.row = row,
+            None => {
+                *self = Cursor {
+                    shard: self.shard + 1,
+                    row: 0,
+                };
+            }
+        }
+    }
+
+    /// The cursor that asks for the next page, if any shard is left.
+    pub fn next(self, shards: ShardId) -> Option<String> {
+        (self.shard < shards).then(|| format!("{}.{}", self.shard, self.row))
+    }
+}
+
+/// Bytes that should be UTF-8.
+pub fn text(bytes: &[u8]) -> String {
+    String::from_utf8_lossy(bytes).into_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_cursor_goes_through_all_shards_and_ends() {
+        let mut cursor = Cursor::parse(None).unwrap();
+        cursor.go_on(Some(4096));
+        assert_eq!(cursor.next(2).as_deref(), Some("0.4096"));
+        assert_eq!(Cursor::parse(Some("0.4096")).unwrap(), cursor);
+        cursor.go_on(None);
+        assert_eq!(cursor.next(2).as_deref(), Some("1.0"));
+        cursor.go_on(None);
+        assert_eq!(cursor.next(2), None);
+        for bad in [
+            "",
+            "1",
+            "1.",
+            ".1",
+            "-1.0",
+            "0.x",
+            "99999.0",
+            "0.99999999999",
+        ] {
+            assert!(Cursor::parse(Some(bad)).is_err(), "{bad}");
+        }
+    }
+}

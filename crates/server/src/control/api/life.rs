@@ -1,0 +1,47 @@
+//! Reload and drain.
+
+use axum::Json;
+use axum::extract::State;
+use axum::http::StatusCode;
+use axum::response::{IntoResponse as _, Response};
+use serde_json::json;
+
+use crate::control::plane::Plane;
+
+/// Read the settings again
+///
+/// 200 with what changed, or 422 with what is wrong with the settings, line by line.
+#[utoipa::path(
+    post,
+    path = "/api/v1/reload",
+    tag = "server",
+    responses(
+        (status = 200, description = "What changed, and what cannot change before a restart"),
+        (status = 422, description = "What is wrong with the settings; nothing has changed"),
+    )
+)]
+pub async fn reload(State(plane): State<Plane>) -> Response {
+    match plane.life().reload().await {
+        Ok(reloaded) => Json(reloaded).into_response(),
+        Err(error) => {
+            let body = Json(json!({ "error": error }));
+            (StatusCode::UNPROCESSABLE_ENTITY, body).into_response()
+        }
+    }
+}
+
+/// Drain
+///
+/// 202: clients are moved off from now on, and then the process ends.
+#[utoipa::path(
+    post,
+    path = "/api/v1/drain",
+    tag = "server",
+    responses((status = 202, description = "How many connections there are"))
+)]
+pub async fn drain(State(plane): State<Plane>) -> Response {
+    plane.life().drain();
+    let connections = plane.life().world().admission.connections();
+    let body = Json(json!({ "connections": connections }));
+    (StatusCode::ACCEPTED, body).into_response()
+}

@@ -1,0 +1,253 @@
+//! `GET /api/v1/tail`: the messages of a topic, or of all that match a filter, as they are published.
+//!
+//! It is Crore's own event stream (docs/PROTOCOLS.md, envelopes in JSON): the control thread is a client of the data port over the
+//! loopback, by TLS where the port takes nothing else, and passes the bytes on unchanged. So a page that follows a topic needs one
+//! origin and one token, whatever stands before the data port, and a tail is bounded as every subscriber is: one that
+//! reads too slowly falls back to the log.
+//!
+//! Deliberately not here: reading the log, which is `GET /api/v1/topic/messages`.
+
+use std::time::Duration;
+
+use axum::body::{Body, Bytes};
+use axum::extract::{Query, State};
+use axum::http::{HeaderMap, StatusCode, header};
+use axum::response::{IntoResponse, Response};
+use crore_broker::settings::Http;
+use futures_util::stream;
+use serde::Deserialize;
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::sync::OwnedSemaphorePermit;
+
+use super::answer::ApiError;
+use crate::client::server::escape;
+use crate::control::door::{Door, Stream, TAILS_MAX};
+use crate::control::plane::Plane;
+use crate::settings::access::operator_token;
+
+/// How long the data port may take to begin its answer.
+const BEGIN_TIMEOUT: Duration = Duration::from_secs(10);
+/// Heads are short: these are our own server's.
+const HEAD_BYTES_MAX: usize = 8 * 1024;
+/// Bytes that one read takes at most.
+const READ_BYTES: usize = 16 * 1024;
+/// A position of as many topics as one connection may have is far shorter.
+const POSITION_BYTES_MAX: usize = 4 * 1024;
+
+/// What is asked for.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Asked {
+    topic: Option<String>,
+    filter: Option<String>,
+    since: Option<String>,
+}
+
+/// Messages as they are published
+///
+/// A topic's, or those of all that match a filter, as Server-Sent Events with JSON envelopes.
+#[utoipa::path(
+    get,
+    path = "/api/v1/tail",
+    tag = "topics",
+    params(
+        ("topic" = Option<String>, Query, description = "A topic's name"),
+        ("filter" = Option<String>, Query, description = "A filter"),
+        ("since" = Option<String>, Query, description = "A position, or what the data port takes for one"),
+    ),
+    responses(
+        (status = 200, content_type = "text/event-stream", body = String),
+        (status = 400, description = "Not one of topic and filter"),
+        (status = 503, description = "Too many tails are open, or the data port takes only clients with certificates"),
+    )
+)]
+pub async fn tail(
+    State(plane): State<Plane>,
+    Query(asked): Query<Asked>,
+    headers: HeaderMap,
+) -> Result<Response, ApiError> {
+    let (door, world) = (plane.door(), plane.life().world());
+    let http = &world.settings.http;
+    let request = request(door, http, &asked, &headers)?;
+    let tls = plane.effective().file.tls;
+    if door.is_sealed() && tls.wants_certificates() {
+        let why = "the data port takes only clients with a certificate, and a tail has none to show; set tls.client_certificates = \"optional\"";
+        return Err(ApiError::new(StatusCode::SERVICE_UNAVAILABLE, why));
+    }
+    let permit = door.room.clone().try_acquire_owned().map_err(|_| {
+        let why = format!("{TAILS_MAX} tails are open; close one");
+        ApiError::new(StatusCode::SERVICE_UNAVAILABLE, why)
+    })?;
+    let fails = |why: &str| unreachable_port(door, http, why);
+    let begun = tokio::time::timeout(BEGIN_TIMEOUT, begin(door, http, request.as_bytes())).await;
+    let (head, rest, stream) = begun
+        .map_err(|_| fails("it does not answer"))?
+        .map_err(|error| fails(&error.to_string()))?;
+    let status = status(&head).ok_or_else(|| fails("it does not speak HTTP"))?;
+    if status != StatusCode::OK {
+        return refused(status, rest, stream).await;
+    }
+    let headers = [
+        (header::CONTENT_TYPE, "text/event-stream"),
+        (header::CACHE_CONTROL, "no-cache, no-transform"),
+    ];
+    Ok((headers, pass_on(rest, stream, permit)).into_response())
+}
+
+/// HTTP/1.0, so that the stream comes without chunks and ends with its connection.
+fn request(
+    door: &Door,
+    http: &Http,
+    asked: &Asked,
+    headers: &HeaderMap,
+) -> Result<String, ApiError> {
+    let Some(path) = http.subscribe_paths.first() else {
+        let why = "http.subscribe_paths is empty: nobody can subscribe over HTTP";
+        return Err(ApiError::new(StatusCode::SERVICE_UNAVAILABLE, why));
+    };
+    let what = match (&asked.topic, &asked.filter) {
+        (Some(topic), None) => format!("topic={}", escape(topic)),
+        (None, Some(filter)) => format!("filter={}", escape(filter)),
+        _ => {
+            let why = "name either topic= or filter=";
+            return Err(ApiError::bad(why));
+        }
+    };
+    let since = asked
+        .since
+        .as_ref()
+        .map(|since| format!("&since={}", escape(since)))
+        .unwrap_or_default();
+    let position = headers
+        .get("last-event-id")
+        .and_then(|value| value.to_str().ok())
+        .filter(|value| value.len() <= POSITION_BYTES_MAX)
+        .map(|value| format!("Last-Event-ID: {value}\r\n"))
+        .unwrap_or_default();
+    Ok(format!(
+        "GET {path}?{what}{since}&envelope=json HTTP/1.0\r\nHost: {}\r\nAccept: text/event-stream\r\nAuthorization: Bearer {}\r\n{position}\r\n",
+        door.address,
+        operator_token()
+    ))
+}
+
+/// Connects and asks; gives the head of the answer and what came behind it.
+async fn begin(
+    door: &Door,
+    http: &Http,
+    request: &[u8],
+) -> std::io::Result<(Vec<u8>, Vec<u8>, Stream)> {
+    let mut stream = door.connect(http.proxy_protocol).await?;
+    stream.write_all(request).await?;
+    let mut head = Vec::with_capacity(1024);
+    loop {
+        if let Some(end) = head.windows(4).position(|four| four == b"\r\n\r\n") {
+            let rest = head.split_off(end + 4);
+            return Ok((head, rest, stream));
+        }
+        if head.len() >= HEAD_BYTES_MAX || stream.read_buf(&mut head).await? == 0 {
+            return Err(std::io::ErrorKind::UnexpectedEof.into());
+        }
+    }
+}
+
+/// The status of `HTTP/1.1 200 OK`.
+fn status(head: &[u8]) -> Option<StatusCode> {
+    StatusCode::from_bytes(head.strip_prefix(b"HTTP/1.")?.get(2..5)?).ok()
+}
+
+fn unreachable_port(door: &Door, http: &Http, why: &str) -> ApiError {
+    let remedy = if http.proxy_protocol {
+        "; with http.proxy_protocol the loopback must be in http.trusted_proxies"
+    } else {
+        ""
+    };
+    let address = door.address;
+    let why = format!("the data port at {address} gives no event stream: {why}{remedy}");
+    ApiError::new(StatusCode::BAD_GATEWAY, why)
+}
+
+/// The data port's own words.
+async fn refused(
+    status: StatusCode,
+    mut body: Vec<u8>,
+    stream: Stream,
+) -> Result<Response, ApiError> {
+    if status == StatusCode::NO_CONTENT {
+        return Ok(status.into_response());
+    }
+    let mut rest = stream.take(HEAD_BYTES_MAX as u64);
+    let all = rest.read_to_end(&mut body);
+    let _ = tokio::time::timeout(BEGIN_TIMEOUT, all).await; // what came so far will do
+    let words = String::from_utf8_lossy(&body).trim().to_string();
+    // 401 would say that the token of the admin port is wrong.
+    let status = match status {
+        StatusCode::UNAUTHORIZED => StatusCode::FORBIDDEN,
+        other => other,
+    };
+    Err(ApiError::new(status, words))
+}
+
+/// The stream as a body; the connection closes when the client that asked has gone.
+fn pass_on(rest: Vec<u8>, stream: Stream, permit: OwnedSemaphorePermit) -> Body {
+    let begun = (Some(rest).filter(|rest| !rest.is_empty()), stream, permit);
+    Body::from_stream(stream::try_unfold(
+        begun,
+        async |(rest, mut stream, permit)| {
+            let mut bytes = rest.unwrap_or_default();
+            if bytes.is_empty() {
+                bytes.reserve(READ_BYTES);
+                stream.read_buf(&mut bytes).await?;
+            }
+            let end = bytes.is_empty();
+            let next = (!end).then(|| (Bytes::from(bytes), (None, stream, permit)));
+            Ok::<_, std::io::Error>(next)
+        },
+    ))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crore_broker::settings::Settings;
+
+    fn request_to(
+        door: &Door,
+        topic: Option<&str>,
+        filter: Option<&str>,
+    ) -> Result<String, ApiError> {
+        let owned = |text: Option<&str>| text.map(str::to_string);
+        let asked = Asked {
+            topic: owned(topic),
+            filter: owned(filter),
+            since: None,
+        };
+        let http = Settings::default().http;
+        request(door, &http, &asked, &HeaderMap::new())
+    }
+
+    #[test]
+    fn whatever_the_topic_is_called_the_request_stays_one_line() {
+        let door = Door::new(&["0.0.0.0:8800".parse().unwrap()], None);
+        let name = "a b\r\nX-Evil: 1/\u{2713}&since=live#";
+        let Ok(text) = request_to(&door, Some(name), None) else {
+            panic!("it is refused");
+        };
+        let line = text.lines().next().unwrap();
+        assert_eq!(
+            line,
+            "GET /sub?topic=a%20b%0D%0AX-Evil%3A%201/%E2%9C%93%26since%3Dlive%23&envelope=json HTTP/1.0"
+        );
+        assert!(text.contains("\r\nHost: 127.0.0.1:8800\r\n"), "{text}");
+        assert!(text.ends_with("\r\n\r\n"));
+    }
+
+    #[test]
+    fn a_topic_or_a_filter_and_not_both() {
+        let door = Door::new(&["[::]:8800".parse().unwrap()], None);
+        for (one, other) in [(None, None), (Some("a"), Some("#"))] {
+            assert!(request_to(&door, one, other).is_err());
+        }
+        assert_eq!(door.address, "[::1]:8800".parse().unwrap());
+    }
+}

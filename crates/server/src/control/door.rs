@@ -1,0 +1,179 @@
+//! The way to the server's own data port, for the tail, as far as no reload changes it.
+//!
+//! Where the port takes only TLS, the tail trusts the certificate that the port's handshakes are done with, and no other,
+//! whatever names it has and whatever authority signed it. A program that took the port from this server lacks the certificate's
+//! key, so that it gets neither the operator's token nor a request.
+
+use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::sync::Arc;
+
+use crore_net::stream::Handle;
+use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
+use rustls::crypto::{CryptoProvider, aws_lc_rs, verify_tls12_signature, verify_tls13_signature};
+use rustls::pki_types::{CertificateDer, ServerName, UnixTime};
+use rustls::{CertificateError, ClientConfig, DigitallySignedStruct, Error, SignatureScheme};
+use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt as _};
+use tokio::net::TcpStream;
+use tokio::sync::Semaphore;
+use tokio_rustls::TlsConnector;
+
+use crate::tls;
+
+/// Tails at once: each is a connection to the data port, and a page has one.
+pub const TAILS_MAX: usize = 64;
+/// A PROXY protocol v2 header of the kind that health checks send: `LOCAL`, no addresses.
+const PROXY_LOCAL: &[u8] = b"\r\n\r\n\0\r\nQUIT\n\x20\0\0\0";
+
+/// Where the data port is, and how many tails may be open.
+#[derive(Clone)]
+pub struct Door {
+    /// An address of this host.
+    pub address: SocketAddr,
+    /// How to greet where TLS only is taken.
+    tls: Option<TlsConnector>,
+    /// Permits for tails.
+    pub room: Arc<Semaphore>,
+}
+
+impl Door {
+    /// `listen` is where the data port is, at least one address: the first is taken. `tls`: it takes TLS only.
+    pub fn new(listen: &[SocketAddr], tls: Option<&tls::Shared>) -> Self {
+        let mut address = listen[0];
+        if address.ip().is_unspecified() {
+            address.set_ip(match address {
+                SocketAddr::V4(_) => Ipv4Addr::LOCALHOST.into(),
+                SocketAddr::V6(_) => Ipv6Addr::LOCALHOST.into(),
+            });
+        }
+        Door {
+            address,
+            tls: tls.map(|tls| connector(tls.handle.clone())),
+            room: Arc::new(Semaphore::new(TAILS_MAX)),
+        }
+    }
+
+    /// Whether it takes TLS only.
+    pub fn is_sealed(&self) -> bool {
+        self.tls.is_some()
+    }
+
+    /// Connects; `proxied`: a PROXY protocol header is wanted first.
+    pub async fn connect(&self, proxied: bool) -> std::io::Result<Stream> {
+        let mut stream = TcpStream::connect(self.address).await?;
+        if proxied {
+            stream.write_all(PROXY_LOCAL).await?;
+        }
+        Ok(match &self.tls {
+            None => Box::new(stream),
+            Some(tls) => Box::new(tls.connect(self.address.ip().into(), stream).await?),
+        })
+    }
+}
+
+/// A connection to the data port.
+pub type Stream = Box<dyn Duplex>;
+
+/// With TLS or without.
+pub trait Duplex: AsyncRead + AsyncWrite + Send + Unpin {}
+
+impl<T: AsyncRead + AsyncWrite + Send + Unpin> Duplex for T {}
+
+/// A connector to the data port, where `handle` does the handshakes; it follows when the certificate is replaced.
+fn connector(handle: Arc<Handle>) -> TlsConnector {
+    let provider = Arc::new(aws_lc_rs::default_provider());
+    let pinned = Pinned {
+        handle,
+        provider: provider.clone(),
+    };
+    let mut config = ClientConfig::builder_with_provider(provider)
+        .with_safe_default_protocol_versions()
+        .expect("the provider has suites for both versions")
+        .dangerous()
+        .with_custom_certificate_verifier(Arc::new(pinned))
+        .with_no_client_auth();
+    config.alpn_protocols = vec![b"http/1.1".to_vec()];
+    TlsConnector::from(Arc::new(config))
+}
+
+#[derive(Debug)]
+struct Pinned {
+    handle: Arc<Handle>,
+    provider: Arc<CryptoProvider>,
+}
+
+impl ServerCertVerifier for Pinned {
+    fn verify_server_cert(
+        &self,
+        shown: &CertificateDer<'_>,
+        _between: &[CertificateDer<'_>],
+        _name: &ServerName<'_>,
+        _ocsp: &[u8],
+        _now: UnixTime,
+    ) -> Result<ServerCertVerified, Error> {
+        if *shown == self.handle.certificate() {
+            Ok(ServerCertVerified::assertion())
+        } else {
+            Err(CertificateError::ApplicationVerificationFailure.into())
+        }
+    }
+
+    fn verify_tls12_signature(
+        &self,
+        message: &[u8],
+        certificate: &CertificateDer<'_>,
+        signed: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, Error> {
+        let algorithms = &self.provider.signature_verification_algorithms;
+        verify_tls12_signature(message, certificate, signed, algorithms)
+    }
+
+    fn verify_tls13_signature(
+        &self,
+        message: &[u8],
+        certificate: &CertificateDer<'_>,
+        signed: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, Error> {
+        let algorithms = &self.provider.signature_verification_algorithms;
+        verify_tls13_signature(message, certificate, signed, algorithms)
+    }
+
+    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
+        let algorithms = &self.provider.signature_verification_algorithms;
+        algorithms.supported_schemes()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crore_net::stream::Source;
+
+    fn source() -> (Source, CertificateDer<'static>) {
+        let made = rcgen::generate_simple_self_signed(["localhost".to_string()]).unwrap();
+        let source = Source {
+            certificate: made.cert.pem().into_bytes(),
+            key: made.signing_key.serialize_pem().into_bytes(),
+            clients: None,
+            only_13: false,
+        };
+        (source, made.cert.der().clone())
+    }
+
+    #[test]
+    fn nothing_is_trusted_but_the_certificate_that_handshakes_are_done_with_now() {
+        let ((first, shown), (second, later)) = (source(), source());
+        let handle = Handle::new(first).unwrap();
+        let pinned = Pinned {
+            handle: handle.clone(),
+            provider: Arc::new(aws_lc_rs::default_provider()),
+        };
+        let trusts = |certificate: &CertificateDer<'_>| {
+            let name = ServerName::try_from("127.0.0.1").unwrap();
+            let verified = pinned.verify_server_cert(certificate, &[], &name, &[], UnixTime::now());
+            verified.is_ok()
+        };
+        assert_eq!((trusts(&shown), trusts(&later)), (true, false));
+        handle.replace(second).unwrap();
+        assert_eq!((trusts(&shown), trusts(&later)), (false, true));
+    }
+}

@@ -1,0 +1,41 @@
+//! All shards' counters, read once a second, whether anybody watches or not, so that the first watcher gets rates at once.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use tokio::sync::watch;
+use tokio::time::MissedTickBehavior;
+
+use crate::board::{Board, Snapshot};
+
+/// How often the board is read.
+const EVERY: Duration = Duration::from_secs(1);
+/// All shards at one moment.
+pub struct Moment {
+    pub at: Instant,
+    pub shards: Vec<Snapshot>,
+}
+
+/// The newest two moments.
+pub type Moments = (Arc<Moment>, Arc<Moment>);
+
+/// Begins to read the board, for ever.
+pub fn watch(board: Arc<Board>) -> watch::Receiver<Moments> {
+    let read = move || {
+        Arc::new(Moment {
+            at: Instant::now(),
+            shards: board.read_all(),
+        })
+    };
+    let first = read();
+    let (sender, receiver) = watch::channel((first.clone(), first));
+    tokio::spawn(async move {
+        let mut every = tokio::time::interval(EVERY);
+        every.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        loop {
+            every.tick().await;
+            sender.send_modify(|(before, now)| *before = std::mem::replace(now, read()));
+        }
+    });
+    receiver
+}

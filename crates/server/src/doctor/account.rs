@@ -1,0 +1,119 @@
+//! The use of memory when everything that has a limit is full: the parts, their sum, and the memory there is.
+//!
+//! The bounds and the checks of memory are for connections that wait. This adds the memory that clients can make the server and
+//! the kernel hold besides.
+
+use super::formula;
+use super::host::Host;
+use super::need::Need;
+use super::words::{bytes, count};
+
+/// A use of memory that grows up to a limit of its own.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Part {
+    /// Its name.
+    pub name: &'static str,
+    /// The most that it holds; none when that cannot be known.
+    pub bytes: Option<u64>,
+    /// How the number was reckoned.
+    pub how: String,
+}
+
+/// All parts, and the memory that they share.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Account {
+    /// In the order in which they are told.
+    pub parts: Vec<Part>,
+    /// The memory that the machine has available, or the tightest of the control groups.
+    pub room: Option<u64>,
+}
+
+impl Account {
+    /// The one of this host.
+    pub fn new(host: &Host, need: &Need) -> Account {
+        let part = |name, bytes, how| Part { name, bytes, how };
+        let connections = count(need.connections);
+        let each = need.connection_bytes(host) - need.process_bytes();
+        let (buffers, reach) = buffers(host, need);
+        let groups = host.groups.iter();
+        Account {
+            parts: vec![
+                part(
+                    "server",
+                    Some(formula::server_bytes(need.shards)),
+                    format!("empty, with {} shards", count(need.shards)),
+                ),
+                part(
+                    "rows and names",
+                    Some(need.connections * need.process_bytes()),
+                    format!(
+                        "{connections} connections x {} B, with a topic each",
+                        need.process_bytes()
+                    ),
+                ),
+                part(
+                    "sockets",
+                    Some(need.connections * each),
+                    format!("{connections} connections x {each} B of the kernel"),
+                ),
+                part("socket buffers", buffers, reach),
+                part(
+                    "limits.log_bytes",
+                    Some(need.log_bytes),
+                    "kept messages; by default an eighth of the memory".to_string(),
+                ),
+                part(
+                    SETTING,
+                    Some(need.memory_bytes_max),
+                    "what else clients make the server hold; by default an eighth of the memory"
+                        .to_string(),
+                ),
+            ],
+            room: host
+                .memory
+                .map(|memory| memory.available)
+                .into_iter()
+                .chain(groups.map(|group| group.limit.saturating_sub(group.held)))
+                .min(),
+        }
+    }
+
+    /// The sum of what is known.
+    pub fn bytes(&self) -> u64 {
+        self.parts.iter().filter_map(|part| part.bytes).sum()
+    }
+
+    /// Whether the sum is more than there is.
+    pub fn is_over(&self) -> bool {
+        self.room.is_some_and(|room| self.bytes() > room)
+    }
+}
+
+/// The setting of the last part.
+pub const SETTING: &str = "limits.memory_bytes";
+
+/// The most that the kernel holds of bytes not yet sent, or not yet read: for each connection, and for all.
+fn buffers(host: &Host, need: &Need) -> (Option<u64>, String) {
+    let most = |name| host.numbers::<3>(name).map(|[.., most]| most);
+    let send = match need.send_buffer_bytes {
+        0 => most("net.ipv4.tcp_wmem"),
+        set => {
+            let cut = host.number("net.core.wmem_max").unwrap_or(u64::MAX);
+            Some(set.min(cut) * 2) // as the kernel does
+        }
+    };
+    let receive = most("net.ipv4.tcp_rmem");
+    let each = send
+        .zip(receive)
+        .map(|(send, receive)| need.connections.saturating_mul(send + receive));
+    let all = most("net.ipv4.tcp_mem").map(|pages| pages.saturating_mul(formula::PAGE_BYTES));
+    let shown = |most: Option<u64>| most.map_or("unknown".to_string(), bytes);
+    let how = format!(
+        "{} connections x ({} to send + {} received), at most net.ipv4.tcp_mem: {}",
+        count(need.connections),
+        shown(send),
+        shown(receive),
+        shown(all)
+    );
+    (each.into_iter().chain(all).min(), how)
+}

@@ -1,0 +1,139 @@
+//! One check: a setting's value, the value that it should have, why, and how to change it.
+
+use crate::doctor::host::Host;
+use crate::doctor::words::count;
+
+/// The verdict of a check.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum State {
+    /// The connections are not held.
+    Change,
+    /// They are held, but served worse than they could be.
+    Advice,
+    /// It cannot be read here.
+    Unknown,
+    /// It is as it should be.
+    Fits,
+    /// It does not matter to the server, and the text says to whom.
+    Note,
+    /// It does nothing any more.
+    Obsolete,
+}
+
+impl State {
+    /// As it is printed.
+    pub fn name(self) -> &'static str {
+        match self {
+            State::Change => "change",
+            State::Advice => "advice",
+            State::Unknown => "unknown",
+            State::Fits => "fits",
+            State::Note => "note",
+            State::Obsolete => "obsolete",
+        }
+    }
+}
+
+/// A way to change a setting.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Fix {
+    /// A value for `sysctl`.
+    Sysctl {
+        /// Its name.
+        name: &'static str,
+        /// Its new value.
+        value: String,
+    },
+    /// The limit of descriptors, of logins and of the service.
+    Descriptors(u64),
+    /// A file of the kernel's that takes a value and forgets it at the next start.
+    Write {
+        /// The file.
+        path: String,
+        /// The value to write.
+        value: String,
+    },
+    /// A line of the server's settings file.
+    Setting(String),
+    /// A change that only the operator can make.
+    ByHand(String),
+}
+
+/// One setting and what was found.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Check {
+    /// Its name.
+    pub setting: String,
+    /// Its value, if it can be read.
+    pub is: Option<String>,
+    /// The value that it should have.
+    pub should: String,
+    /// The formula, and what happens otherwise.
+    pub why: String,
+    /// The verdict.
+    pub state: State,
+    /// How to change it, when it is not as it should be.
+    pub fixes: Vec<Fix>,
+}
+
+impl Check {
+    pub(super) fn new(
+        setting: impl Into<String>,
+        is: Option<String>,
+        should: impl Into<String>,
+    ) -> Check {
+        let state = if is.is_some() {
+            State::Fits
+        } else {
+            State::Unknown
+        };
+        Check {
+            setting: setting.into(),
+            is,
+            should: should.into(),
+            why: String::new(),
+            state,
+            fixes: Vec::new(),
+        }
+    }
+
+    /// A sysctl that is one number and should be at least `least`. `state` is what less than that comes to; the fix
+    /// sets it to `least`.
+    pub(super) fn at_least(host: &Host, name: &'static str, least: u64, state: State) -> Check {
+        let is = host.number(name);
+        let fix = Fix::Sysctl {
+            name,
+            value: least.to_string(),
+        };
+        Check::new(name, is.map(count), format!("at least {}", count(least))).unless(
+            is.is_none_or(|is| is >= least),
+            state,
+            [fix],
+        )
+    }
+
+    pub(super) fn because(mut self, why: impl Into<String>) -> Check {
+        self.why = why.into();
+        self
+    }
+
+    /// Judges: `state` and the fixes, unless it is good or unknown.
+    pub(super) fn unless(
+        mut self,
+        good: bool,
+        state: State,
+        fixes: impl IntoIterator<Item = Fix>,
+    ) -> Check {
+        if !good && self.state == State::Fits {
+            self.state = state;
+            self.fixes = fixes.into_iter().collect();
+        }
+        self
+    }
+
+    /// It does not matter to the server, whatever it is.
+    pub(super) fn only(mut self, state: State) -> Check {
+        self.state = state;
+        self
+    }
+}

@@ -1,0 +1,29 @@
+//! The checks: each setting, its value, the value that it should have, why, and how to change it.
+//!
+//! Pure functions of the host and the need. A check *demands* a change when the connections would not be held without it,
+//! and *advises* one when they would be served worse. A value that cannot be read is reported as unknown, and is no reason to
+//! refuse the host. Settings that old guides name are here too, obsolete ones marked as such.
+
+mod buffers;
+mod check;
+mod descriptors;
+mod machine;
+mod memory;
+mod queues;
+mod tracking;
+
+use super::host::Host;
+use super::need::Need;
+pub use check::{Check, Fix, State};
+
+/// All checks: demands first, then advice, then the rest, each in the order of the documentation.
+pub fn all(host: &Host, need: &Need) -> Vec<Check> {
+    let mut checks = memory::checks(host, need);
+    checks.extend(descriptors::checks(host, need));
+    checks.extend(buffers::checks(host, need));
+    checks.extend(queues::checks(host, need));
+    checks.extend(tracking::checks(host, need));
+    checks.extend(machine::checks(host, need));
+    checks.sort_by_key(|check| check.state);
+    checks
+}

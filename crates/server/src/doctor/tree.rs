@@ -1,0 +1,54 @@
+//! The files of a host, and lines of them.
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+/// The files of a host below its root directory.
+pub struct Tree<'a> {
+    pub root: &'a Path,
+}
+
+impl Tree<'_> {
+    /// Where a file lies.
+    pub fn path(&self, name: &str) -> PathBuf {
+        self.root.join(name)
+    }
+
+    /// A file's text, if it can be read.
+    pub fn text(&self, name: &str) -> Option<String> {
+        fs::read_to_string(self.path(name)).ok()
+    }
+
+    /// A file that holds one number.
+    pub fn number(&self, name: &str) -> Option<u64> {
+        self.text(name)?.trim().parse().ok()
+    }
+
+    /// The names in a directory, in order.
+    pub fn names(&self, directory: &str) -> BTreeSet<String> {
+        let entries = fs::read_dir(self.path(directory));
+        let entries = entries.into_iter().flatten().flatten();
+        entries
+            .filter_map(|entry| entry.file_name().into_string().ok())
+            .collect()
+    }
+
+    /// A setting, its words apart by one space each.
+    pub fn sysctl(&self, name: &str) -> Option<String> {
+        let text = self.text(&sysctl_path(name))?;
+        let words: Vec<&str> = text.split_whitespace().collect();
+        Some(words.join(" "))
+    }
+}
+
+/// Where a sysctl stands, below the root.
+pub fn sysctl_path(name: &str) -> String {
+    format!("proc/sys/{}", name.replace('.', "/"))
+}
+
+/// The text behind `name` on its line.
+pub fn field<'a>(text: &'a str, name: &str) -> Option<&'a str> {
+    let line = text.lines().find(|line| line.starts_with(name))?;
+    Some(line[name.len()..].trim())
+}

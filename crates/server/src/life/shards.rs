@@ -1,0 +1,145 @@
+//! The way of the control thread to the shards: orders go into their inboxes, reports come back through
+//! one mailbox and find the task that asked by their ticket.
+//!
+//! Invariants: every wait has a deadline; a report that no task waits for is dropped. A shard never wakes
+//! the runtime itself: the runtime's own descriptors do not exist in a shard's table, and a write to their numbers
+//! would go to some client. The mailbox's eventfd does exist there, and [`pump`] listens to it.
+
+use std::collections::HashMap;
+use std::os::fd::{AsRawFd, RawFd};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use crore_broker::{Control, Report, ShardId, Ticket};
+use crore_net::{Inbox, Sender};
+use tokio::io::Interest;
+use tokio::io::unix::AsyncFd;
+use tokio::sync::oneshot;
+
+use crate::shard_loop::{Letter, Reported};
+
+/// How long a shard may take to answer: a turn lasts milliseconds, and a shard that is so late is stuck.
+const ANSWER: Duration = Duration::from_secs(5);
+
+/// The shard did not answer in time.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Silent(pub ShardId);
+
+/// All shards, for those on the control thread.
+#[derive(Clone)]
+pub struct Shards(Arc<Inner>);
+
+struct Inner {
+    senders: Vec<Sender<Letter>>,
+    waiting: Mutex<Waiting>,
+}
+
+#[derive(Default)]
+struct Waiting {
+    tickets: u64,
+    by_ticket: HashMap<Ticket, oneshot::Sender<Report>>,
+}
+
+impl Shards {
+    /// Those with these inboxes, by number.
+    pub fn new(senders: Vec<Sender<Letter>>) -> Self {
+        Shards(Arc::new(Inner {
+            senders,
+            waiting: Mutex::default(),
+        }))
+    }
+
+    /// How many there are.
+    pub fn count(&self) -> ShardId {
+        self.0.senders.len() as ShardId
+    }
+
+    /// Orders, and waits for the report.
+    ///
+    /// # Errors
+    /// [`Silent`] when it does not come within five seconds.
+    pub async fn ask(&self, shard: ShardId, control: Control) -> Result<Report, Silent> {
+        let (answer, answered) = oneshot::channel();
+        let ticket = {
+            let mut waiting = self.waiting();
+            waiting.tickets += 1;
+            let ticket = Ticket(waiting.tickets);
+            waiting.by_ticket.insert(ticket, answer);
+            ticket
+        };
+        // A caller that stops waiting, for whatever reason, leaves no row behind.
+        let _forget = Forget(self, ticket);
+        self.0.senders[shard as usize].post(Letter::Control(ticket, control));
+        match tokio::time::timeout(ANSWER, answered).await {
+            Ok(Ok(report)) => Ok(report),
+            _ => Err(Silent(shard)),
+        }
+    }
+
+    /// Orders the same of all shards at once; the reports come by shard.
+    ///
+    /// # Errors
+    /// [`Silent`] for the first shard that does not answer.
+    pub async fn ask_all(
+        &self,
+        control: impl Fn(ShardId) -> Control,
+    ) -> Result<Vec<Report>, Silent> {
+        let asked: Vec<_> = (0..self.count())
+            .map(|shard| Box::pin(self.ask(shard, control(shard))))
+            .collect();
+        let mut reports = Vec::with_capacity(asked.len());
+        for report in futures_util::future::join_all(asked).await {
+            reports.push(report?);
+        }
+        Ok(reports)
+    }
+
+    fn waiting(&self) -> std::sync::MutexGuard<'_, Waiting> {
+        self.0
+            .waiting
+            .lock()
+            .expect("nothing panics while it waits")
+    }
+
+    fn reported(&self, Reported { ticket, report }: Reported) {
+        if let Some(answer) = self.waiting().by_ticket.remove(&ticket) {
+            let _ = answer.send(report); // who asked may have gone
+        }
+    }
+}
+
+struct Forget<'a>(&'a Shards, Ticket);
+
+impl Drop for Forget<'_> {
+    fn drop(&mut self) {
+        self.0.waiting().by_ticket.remove(&self.1);
+    }
+}
+
+/// The mailbox's eventfd, which is never closed.
+struct Bell(RawFd);
+
+impl AsRawFd for Bell {
+    fn as_raw_fd(&self) -> RawFd {
+        self.0
+    }
+}
+
+/// Takes reports to the tasks that wait for them, for ever.
+pub async fn pump(shards: Shards, mut inbox: Inbox<Reported>) -> std::io::Result<()> {
+    let bell = Bell(inbox.fd().0 as RawFd);
+    #[expect(
+        deprecated,
+        reason = "its successor is unsafe, which has no place here; the eventfd is open as long as the process lives"
+    )]
+    let bell = AsyncFd::with_interest(bell, Interest::READABLE)?;
+    let mut reports = Vec::new();
+    loop {
+        inbox.drain(&mut reports);
+        reports.drain(..).for_each(|report| shards.reported(report));
+        if inbox.sleep() {
+            bell.readable().await?.clear_ready();
+        }
+        inbox.awake();
+    }
+}

@@ -1,0 +1,133 @@
+//! Where to listen: addresses with a port, and names that stand for some.
+//!
+//! Invariants: `localhost` is the loopback whatever a resolver says (RFC 6761 section 6.3), 127.0.0.1 first and `[::1]` where
+//! this host has it. Other names are asked of the host's resolver, once, when the settings are read; conclusions from an
+//! address, such as whether the server is exposed, are drawn from the resolved addresses and never from the name.
+
+use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, ToSocketAddrs, UdpSocket};
+use std::str::FromStr;
+
+/// The accepted forms, for error messages.
+pub const FORM: &str =
+    "an address and a port, such as \"127.0.0.1:8800\", \"[::1]:8800\" or \"localhost:8800\"";
+
+/// One entry of `listen`: the addresses that it stands for, at least one.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Listen(Vec<SocketAddr>);
+
+impl FromStr for Listen {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Listen, String> {
+        if let Ok(address) = text.parse() {
+            return Ok(Listen(vec![address]));
+        }
+        let wrong = || format!("`{text}` is not {FORM}");
+        let (name, port) = text.rsplit_once(':').ok_or_else(wrong)?;
+        let port: u16 = port.parse().map_err(|_| wrong())?;
+        if !is_name(name) {
+            return Err(wrong());
+        }
+        if name.eq_ignore_ascii_case("localhost") {
+            return Ok(Listen(loopback(port)));
+        }
+        let found = (name, port).to_socket_addrs();
+        let found = found.map_err(|error| format!("`{text}` has no address here: {error}"))?;
+        let mut addresses = Vec::new();
+        for address in found {
+            if !addresses.contains(&address) {
+                addresses.push(address);
+            }
+        }
+        match addresses.is_empty() {
+            true => Err(format!("`{text}` has no address here")),
+            false => Ok(Listen(addresses)),
+        }
+    }
+}
+
+impl Listen {
+    /// The first of its addresses, where one is wanted.
+    pub fn first(&self) -> SocketAddr {
+        self.0[0]
+    }
+
+    /// All addresses of a list: the first of each entry in the list's order, so that a place in one is the place in the
+    /// other, then what names stand for besides.
+    pub fn all(list: &[Listen]) -> Vec<SocketAddr> {
+        let others = list.iter().flat_map(|entry| &entry.0[1..]);
+        let firsts = list.iter().map(Listen::first);
+        firsts.chain(others.copied()).collect()
+    }
+}
+
+/// Whether it can be a host's name: labels of letters, digits and hyphens, of which the last begins with a letter, so
+/// that a mistyped address is not looked for in the network.
+fn is_name(name: &str) -> bool {
+    let label = |label: &str| {
+        !label.is_empty() && label.chars().all(|c| c.is_ascii_alphanumeric() || c == '-')
+    };
+    let last = name.rsplit('.').next().unwrap_or_default();
+    name.split('.').all(label) && last.starts_with(|c: char| c.is_ascii_alphabetic())
+}
+
+/// Both loopbacks, or that of IPv4 alone where the host has no IPv6.
+fn loopback(port: u16) -> Vec<SocketAddr> {
+    let mut addresses = vec![SocketAddr::from((Ipv4Addr::LOCALHOST, port))];
+    if UdpSocket::bind((Ipv6Addr::LOCALHOST, 0)).is_ok() {
+        addresses.push(SocketAddr::from((Ipv6Addr::LOCALHOST, port)));
+    }
+    addresses
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn localhost_is_the_loopback() {
+        for text in ["localhost:8800", "LocalHost:8800"] {
+            let found = text
+                .parse::<Listen>()
+                .expect("a name that needs no resolver");
+            assert_eq!(found.first(), "127.0.0.1:8800".parse().unwrap());
+            assert!(found.0.iter().all(|address| address.ip().is_loopback()));
+        }
+    }
+
+    #[test]
+    fn what_is_no_name_is_not_looked_for() {
+        for text in [
+            "",
+            ":1",
+            "localhost",
+            "localhost:",
+            "localhost:99999",
+            "127.0.0.01:1",
+            "127.0.0.1-:1",
+            "a..b:1",
+            "[::1:1",
+            "a b:1",
+            "\u{fc}.example:1",
+            "http://localhost:1",
+        ] {
+            let error = text.parse::<Listen>().expect_err(text);
+            assert!(error.ends_with(FORM), "{error}");
+        }
+    }
+
+    #[test]
+    fn an_entry_keeps_its_place() {
+        let list: Vec<Listen> = ["localhost:1", "127.0.0.1:2", "[::1]:3"]
+            .map(|text| text.parse().unwrap())
+            .into();
+        let all = Listen::all(&list);
+        let ports: Vec<u16> = all.iter().map(SocketAddr::port).collect();
+        assert_eq!(ports[..3], [1, 2, 3]);
+        assert!(
+            all[3..]
+                .iter()
+                .all(|address| *address == "[::1]:1".parse().unwrap())
+        );
+    }
+}

@@ -1,0 +1,58 @@
+//! Settings of the state that is kept on disk across a planned restart. The broker knows nothing of files.
+
+use std::path::PathBuf;
+
+use serde::{Deserialize, Serialize};
+
+use super::problems::{Check, ranges};
+use super::units::size;
+
+/// Less than this would not hold the names of a few topics.
+const MIN_BYTES: usize = 1 << 20;
+/// Ten minutes: a supervisor kills a service that takes longer to stop.
+const MAX_DEADLINE_S: u32 = 600;
+
+/// The section `[state]`.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct State {
+    /// Where a drained server leaves its topics, logs and sessions; empty: it leaves nothing.
+    pub directory: PathBuf,
+    /// Bytes of all files together; the oldest messages are left behind.
+    #[serde(with = "size")]
+    pub bytes_max: usize,
+    /// Seconds that the writing may take.
+    pub deadline_s: u32,
+}
+
+impl Default for State {
+    fn default() -> Self {
+        State {
+            directory: PathBuf::new(),
+            bytes_max: 4 << 30,
+            deadline_s: 30,
+        }
+    }
+}
+
+impl State {
+    /// Where, if at all.
+    pub fn directory(&self) -> Option<&std::path::Path> {
+        (!self.directory.as_os_str().is_empty()).then_some(self.directory.as_path())
+    }
+
+    /// Checks the values.
+    pub fn check(&self, check: &mut Check) {
+        if self.directory().is_some_and(|path| !path.is_absolute()) {
+            let what = format!(
+                "`{}` is not an absolute path, so that it would depend on where the server is started; write one such as \"/var/lib/crore\"",
+                self.directory.display()
+            );
+            check.fail("state.directory", what);
+        }
+        ranges! { check, "state", self;
+            bytes_max: MIN_BYTES..=isize::MAX as usize;
+            deadline_s: 1..=MAX_DEADLINE_S;
+        }
+    }
+}

@@ -1,0 +1,92 @@
+//! A shard's turn: the handling of connections that are ready, and of handshakes.
+
+use crore_broker::{ConnId, Input, Now};
+use crore_net::stream::{Taken, Then};
+use crore_net::transport::{self, Readiness, Received, Transport};
+
+use super::ShardLoop;
+use super::links::{Links, below};
+
+impl<T: Transport> ShardLoop<T> {
+    pub(super) fn connection_event(&mut self, event: Readiness, now: Now) {
+        let conn = ConnId::from_token(event.token);
+        let Some(link) = self.shard.link_of(conn) else {
+            return;
+        };
+        let link = below(link);
+        if event.writable && self.is_writable(link, event.token) {
+            self.shard.handle(Input::Writable(conn), now, &mut self.io);
+        }
+        // That write may have ended the connection.
+        if !(event.readable || event.hangup) || self.shard.link_of(conn).is_none() {
+            return;
+        }
+        if !event.readable && event.hangup {
+            self.shard.handle(Input::Closed(conn), now, &mut self.io);
+            return;
+        }
+        let transport = &mut self.io.transport;
+        if let Some(tls) = &mut self.io.tls {
+            let taken = tls.receive(transport, link, event.token, &mut self.buffer);
+            return self.taken(conn, taken, now);
+        }
+        let input = match transport.receive(link, &mut self.buffer) {
+            Received::Bytes(len) => {
+                self.io.meter.turns.received_bytes += len as u64;
+                Input::Received(conn, &mut self.buffer[..len])
+            }
+            Received::End => Input::End(conn),
+            Received::Again => return,
+            Received::Failed(_) => Input::Closed(conn),
+        };
+        self.shard.handle(input, now, &mut self.io);
+    }
+
+    /// Whether writing to this connection may go on.
+    fn is_writable(&mut self, link: transport::Link, token: u64) -> bool {
+        let Links { tls, transport, .. } = &mut self.io;
+        tls.as_mut()
+            .is_none_or(|tls| tls.writable(transport, link, token))
+    }
+
+    /// Hands on the bytes of a connection that may have TLS: they lie at the beginning of the buffer.
+    fn taken(&mut self, conn: ConnId, taken: Taken, now: Now) {
+        if taken.plain > 0 {
+            self.io.meter.turns.received_bytes += taken.plain as u64;
+            let bytes = &mut self.buffer[..taken.plain];
+            self.shard
+                .handle(Input::Received(conn, bytes), now, &mut self.io);
+        }
+        let input = match taken.then {
+            Then::Open => return,
+            Then::End => Input::End(conn),
+            Then::Closed => Input::Closed(conn),
+        };
+        self.shard.handle(input, now, &mut self.io);
+    }
+
+    /// Goes on with handshakes, for this turn's share of time; says whether some are left.
+    pub(super) fn handshakes(&mut self, now: Now) -> bool {
+        while let Some(tls) = &mut self.io.tls
+            && let Some((token, taken)) =
+                tls.next_handshake(&mut self.io.transport, &mut self.buffer)
+        {
+            self.taken(ConnId::from_token(token), taken, now);
+        }
+        while let Some(tls) = &mut self.io.tls
+            && let Some(token) = tls.take_ended()
+        {
+            let over = Input::Closed(ConnId::from_token(token));
+            self.shard.handle(over, now, &mut self.io);
+        }
+        let Links { tls, transport, .. } = &mut self.io;
+        tls.as_mut().is_some_and(|tls| tls.end_turn(transport))
+    }
+
+    /// Says why connections were ended that had or should have had TLS, not for each of them.
+    pub(super) fn tell_tls(&mut self, now: Now) {
+        if let (Some(tls), Some(told)) = (&mut self.io.tls, &mut self.tls_told) {
+            told.tell(tls, now.s);
+        }
+    }
+}

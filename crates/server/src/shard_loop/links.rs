@@ -1,0 +1,119 @@
+//! The broker's [`Io`] over a transport, with TLS between them where there is some.
+
+use std::net::IpAddr;
+
+use crore_broker::access::Question;
+use crore_broker::{Close, ConnId, Io, Link, Mail, Moved, Part, Report, ShardId, Ticket};
+use crore_net::Sender;
+use crore_net::stream::Streams;
+use crore_net::transport::{self, Sent, Transport};
+
+use super::letters::{Letter, Reported};
+use crate::access::Asker;
+use crate::board::Meter;
+
+/// The broker's world.
+pub struct Links<T> {
+    pub transport: T,
+    pub tls: Option<Box<Streams>>,
+    pub peers: Vec<Sender<Letter>>,
+    pub reports: Sender<Reported>,
+    pub asker: Asker,
+    pub meter: Meter,
+    /// Connections that ended within this turn, which nothing else will report.
+    pub failed: Vec<ConnId>,
+}
+
+/// A link as the transport names it.
+pub fn below(link: Link) -> transport::Link {
+    transport::Link(link.0)
+}
+
+impl<T: Transport> Io for Links<T> {
+    fn open(&mut self, link: Link, conn: ConnId) {
+        if let Err(error) = self.transport.open(below(link), conn.token()) {
+            // Without a place in the poller it would never be heard of again.
+            tracing::warn!(%error, "a connection could not be watched");
+            self.failed.push(conn);
+        }
+        if let Some(tls) = &mut self.tls {
+            tls.opened(below(link));
+        }
+    }
+
+    #[inline]
+    fn send(&mut self, link: Link, parts: &[Part<'_>]) -> usize {
+        let link = below(link);
+        if let Some(tls) = &mut self.tls
+            && let Some(taken) = tls.send(&mut self.transport, link, parts)
+        {
+            self.meter.turns.sent_bytes += taken as u64;
+            return taken;
+        }
+        match self.transport.send(link, parts) {
+            Sent::Bytes(len) => {
+                self.meter.turns.sent_bytes += len as u64;
+                len
+            }
+            // A wait reports the failure as well, and then the connection ends.
+            Sent::Again | Sent::Failed(_) => 0,
+        }
+    }
+
+    fn interest(&mut self, link: Link, conn: ConnId, read: bool, write: bool) {
+        let link = below(link);
+        let (read, write) = match &mut self.tls {
+            Some(tls) => tls.interest(link, read, write),
+            None => (read, write),
+        };
+        let changed = self.transport.interest(link, conn.token(), read, write);
+        if changed.is_err() {
+            self.failed.push(conn);
+        }
+    }
+
+    fn close(&mut self, link: Link, how: Close) {
+        let (link, transport) = (below(link), &mut self.transport);
+        match (&mut self.tls, how) {
+            (Some(tls), Close::Drain) => return tls.shutdown(transport, link),
+            (Some(tls), _) => tls.closing(transport, link, how == Close::Now),
+            (None, _) => {}
+        }
+        match how {
+            Close::Drain => transport.shut_down(link),
+            Close::Now => transport.close(link),
+            Close::Reset => transport.reset(link),
+        }
+    }
+
+    fn post(&mut self, to: ShardId, mail: Mail) {
+        self.peers[to as usize].post(Letter::Mail(mail));
+    }
+
+    fn peer(&self, link: Link) -> Option<IpAddr> {
+        self.transport.peer(below(link))
+    }
+
+    fn written(&mut self, stamp: u64, deliveries: u64) {
+        self.meter.written(stamp, deliveries);
+    }
+
+    fn held_bytes(&self) -> usize {
+        self.tls.as_ref().map_or(0, |tls| tls.held_bytes())
+    }
+
+    fn moved(&self) -> Moved {
+        Moved {
+            received_bytes: self.meter.turns.received_bytes,
+            sent_bytes: self.meter.turns.sent_bytes,
+        }
+    }
+
+    fn report(&mut self, ticket: Ticket, report: Report) {
+        self.reports.post(Reported { ticket, report });
+    }
+
+    fn question(&mut self, conn: ConnId, question: Question) -> bool {
+        self.asker.ask(conn, question)
+    }
+}

@@ -1,0 +1,479 @@
+//! `crore admin`: the admin API from a shell.
+//!
+//! A table for people where there are rows, else the API's own JSON; with `--json` always that. The exit code is 0 when
+//! the server did what was asked. Tokens are better in the environment than on the command line, where others see them.
+
+use std::fmt::Write as _;
+
+use anyhow::{Context as _, bail};
+use clap::{ArgGroup, Args, Subcommand};
+use serde_json::{Value, json};
+
+use super::flags::TlsFlags;
+use crate::client::http::Connection;
+use crate::client::server::{Server, escape};
+use crate::stdout::print;
+
+/// Where the admin port is unless told otherwise.
+const DEFAULT_URL: &str = "http://127.0.0.1:8801";
+/// Where the token is looked for when no flag names one.
+const TOKEN_VARIABLE: &str = "CRORE_ADMIN_TOKEN";
+/// Longest answer, in bytes: a page of a thousand entries, or messages.
+const ANSWER_BYTES_MAX: usize = 256 << 20;
+/// Entries of one page; the tool asks for as many as it needs.
+const PAGE: usize = 1_000;
+
+/// The columns of each table: fields of its entries.
+const TOPIC_COLUMNS: &[&str] = &["name", "messages", "bytes", "subscribers", "offset", "rule"];
+const MESSAGE_COLUMNS: &[&str] = &[
+    "offset",
+    "published_s",
+    "content_type",
+    "event",
+    "key",
+    "data",
+];
+const CONNECTION_COLUMNS: &[&str] = &[
+    "id",
+    "transport",
+    "state",
+    "address",
+    "user",
+    "client_id",
+    "topics",
+    "filters",
+    "outbox_bytes",
+    "silent_s",
+];
+
+const MEMORY_COLUMNS: &[&str] = &["name", "bytes", "limit"];
+
+/// Examples of `crore admin --help`.
+pub const EXAMPLES: &str = "\
+Examples:
+  crore admin topics 'chat/#'                       topics, with their messages and subscribers
+  crore admin messages chat/room1 --limit 5         the oldest messages that are kept
+  crore admin connections --slow                    who does not read fast enough
+  crore admin disconnect --user ann                 end all connections of a user
+  crore admin publish chat/room1 'Hello.'
+  crore admin --url http://10.0.0.5:8801 stats      CRORE_ADMIN_TOKEN has the token";
+
+/// Flags of `crore admin`.
+#[derive(Debug, Args)]
+pub struct AdminArgs {
+    /// The admin port; https:// where a proxy before it speaks TLS
+    #[arg(long, value_name = "URL", default_value = DEFAULT_URL, global = true)]
+    url: Server,
+
+    #[command(flatten)]
+    tls: TlsFlags,
+
+    /// The token of admin.token [default: $CRORE_ADMIN_TOKEN]
+    #[arg(long, value_name = "TOKEN", global = true)]
+    token: Option<String>,
+
+    /// Print what the server answers, as JSON
+    #[arg(long, global = true)]
+    json: bool,
+
+    #[command(subcommand)]
+    order: Order,
+}
+
+/// What to ask.
+#[derive(Debug, Subcommand)]
+enum Order {
+    /// List topics
+    Topics {
+        /// Topics that it matches
+        #[arg(default_value = "#")]
+        filter: String,
+        #[command(flatten)]
+        limit: Limit,
+    },
+    /// Tell of a topic
+    Topic { name: String },
+    /// Read the log of a topic, oldest first
+    Messages {
+        name: String,
+        /// Only messages behind this offset
+        #[arg(long, value_name = "OFFSET")]
+        after: Option<u64>,
+        #[command(flatten)]
+        limit: Limit,
+    },
+    /// Take all messages of a topic away; subscribers stay
+    Purge { name: String },
+    /// Delete a topic; its subscribers are told
+    Delete { name: String },
+    /// List connections
+    Connections {
+        #[command(flatten)]
+        which: Which,
+        #[command(flatten)]
+        limit: Limit,
+    },
+    /// Tell of a connection
+    Connection {
+        /// As the list gives it, such as 0-17-3
+        id: String,
+    },
+    /// End a connection, or all of a user, of a transport, or that subscribe to a filter
+    #[command(group = ArgGroup::new("whom").args(["id", "user", "filter", "transport", "slow"]).required(true).multiple(true))]
+    Disconnect {
+        /// As the list gives it, such as 0-17-3
+        #[arg(conflicts_with_all = ["user", "filter", "transport", "slow"])]
+        id: Option<String>,
+        #[command(flatten)]
+        which: Which,
+    },
+    /// Publish a message
+    Publish {
+        topic: String,
+        data: String,
+        /// Its content type
+        #[arg(long, value_name = "TYPE")]
+        content_type: Option<String>,
+        /// Its event name
+        #[arg(long, value_name = "NAME")]
+        event: Option<String>,
+        /// Its key
+        #[arg(long)]
+        key: Option<String>,
+        /// Seconds that it lives
+        #[arg(long, value_name = "SECONDS")]
+        ttl: Option<u32>,
+        /// Keep it as the topic's retained message
+        #[arg(long)]
+        retain: bool,
+    },
+    /// Tell what the server is doing
+    Stats,
+    /// Tell what memory is for: tables, the parts of limits.memory_bytes, and limits in bytes
+    Memory,
+    /// Show the rules
+    Rules,
+    /// Show the settings that hold, without secrets
+    Config,
+    /// Read the settings again
+    Reload,
+    /// Let nobody in, move clients off, and stop
+    Drain,
+}
+
+#[derive(Debug, Args)]
+struct Limit {
+    /// Entries to show at most
+    #[arg(long, value_name = "N", default_value_t = 100)]
+    limit: usize,
+}
+
+#[derive(Debug, Args)]
+struct Which {
+    /// Those of this user
+    #[arg(long)]
+    user: Option<String>,
+    /// Those that subscribe to a topic that it matches
+    #[arg(long)]
+    filter: Option<String>,
+    /// Those that speak this: http, longpoll, sse, websocket, mqtt, mqtt_websocket or closing
+    #[arg(long)]
+    transport: Option<String>,
+    /// Those for which something waits
+    #[arg(long)]
+    slow: bool,
+}
+
+impl Which {
+    /// The flags that were given, as parameters, each behind a `&`.
+    fn query(&self) -> String {
+        let pairs = self.pairs().into_iter();
+        pairs
+            .map(|(name, value)| {
+                let value = value.as_str().map_or_else(|| value.to_string(), escape);
+                format!("&{name}={value}")
+            })
+            .collect()
+    }
+
+    /// The flags that were given, as pairs.
+    fn pairs(&self) -> Vec<(&'static str, Value)> {
+        let text = |name, value: &Option<String>| Some((name, json!(value.as_ref()?)));
+        [
+            text("user", &self.user),
+            text("filter", &self.filter),
+            text("transport", &self.transport),
+            self.slow.then_some(("slow", json!(true))),
+        ]
+        .into_iter()
+        .flatten()
+        .collect()
+    }
+}
+
+/// Carries out `crore admin`.
+///
+/// # Errors
+/// The server cannot be reached, or refuses; with its words.
+pub fn admin(args: &AdminArgs) -> anyhow::Result<()> {
+    let token = args.token.clone();
+    let server = args.tls.apply(args.url.clone());
+    let port = Port {
+        server: &server.map_err(anyhow::Error::msg)?,
+        token: token.or_else(|| std::env::var(TOKEN_VARIABLE).ok()),
+    };
+    let (answer, columns) = carry_out(&port, &args.order)?;
+    if !columns.is_empty() && !args.json {
+        return print(table(&answer, columns).as_bytes());
+    }
+    let text = serde_json::to_string_pretty(&answer)? + "\n";
+    print(text.as_bytes())
+}
+
+/// The answer, and the columns of its rows where it has some.
+fn carry_out(port: &Port<'_>, order: &Order) -> anyhow::Result<(Value, &'static [&'static str])> {
+    if let Some(list) = List::of(order) {
+        return Ok((port.list(&list)?, list.columns));
+    }
+    if matches!(order, Order::Memory) {
+        return Ok((memory(port.ask("GET", "stats", None)?), MEMORY_COLUMNS));
+    }
+    let named = |path: &str, name: &str| format!("{path}?name={}", escape(name));
+    let answer = match order {
+        Order::Topic { name } => port.ask("GET", &named("topic", name), None)?,
+        Order::Purge { name } => port.ask("DELETE", &named("topic/messages", name), None)?,
+        Order::Delete { name } => port.ask("DELETE", &named("topic", name), None)?,
+        Order::Connection { id } => {
+            port.ask("GET", &format!("connections/{}", escape(id)), None)?
+        }
+        Order::Disconnect { id: Some(id), .. } => {
+            port.ask("DELETE", &format!("connections/{}", escape(id)), None)?
+        }
+        Order::Disconnect { id: None, which } => {
+            let body = which.pairs().into_iter();
+            let body = Value::Object(body.map(|(name, value)| (name.into(), value)).collect());
+            port.ask("POST", "connections/disconnect", Some(&body))?
+        }
+        Order::Publish {
+            topic,
+            data,
+            content_type,
+            event,
+            key,
+            ttl,
+            retain,
+        } => {
+            let body = json!({
+                "topic": topic,
+                "data": data,
+                "content_type": content_type.as_deref().unwrap_or_default(),
+                "event": event.as_deref().unwrap_or_default(),
+                "key": key.as_deref().unwrap_or_default(),
+                "ttl_s": ttl,
+                "retain": retain,
+            });
+            port.ask("POST", "publish", Some(&body))?
+        }
+        Order::Stats => port.ask("GET", "stats", None)?,
+        Order::Rules => port.ask("GET", "rules", None)?,
+        Order::Config => port.ask("GET", "config", None)?,
+        Order::Reload => port.ask("POST", "reload", None)?,
+        Order::Drain => port.ask("POST", "drain", None)?,
+        Order::Topics { .. }
+        | Order::Messages { .. }
+        | Order::Connections { .. }
+        | Order::Memory => {
+            unreachable!("they are lists")
+        }
+    };
+    Ok((answer, &[]))
+}
+
+/// Of the stats, what occupies memory now, and the limits that are counted in bytes.
+fn memory(mut stats: Value) -> Value {
+    let mut rows = Vec::new();
+    if let Value::Array(tables) = stats["memory"]["tables"].take() {
+        rows.extend(tables);
+    }
+    let limits = stats["limits"].as_array().into_iter().flatten();
+    let of_bytes = limits.filter(|limit| limit["unit"] == "bytes");
+    rows.extend(of_bytes.map(
+        |limit| json!({ "name": limit["name"], "bytes": limit["used"], "limit": limit["limit"] }),
+    ));
+    json!({ "memory": rows })
+}
+
+/// A listing of the API.
+struct List {
+    path: &'static str,
+    /// Where its entries stand in the answer.
+    rows: &'static str,
+    /// The parameter that asks for the next page.
+    behind: &'static str,
+    /// The value of that parameter for the first page.
+    begin: Value,
+    /// Further parameters, each behind a `&`.
+    query: String,
+    limit: usize,
+    columns: &'static [&'static str],
+}
+
+impl List {
+    fn of(order: &Order) -> Option<List> {
+        let list = match order {
+            Order::Topics { filter, limit } => List {
+                path: "topics",
+                rows: "topics",
+                behind: "cursor",
+                begin: Value::Null,
+                query: format!("&filter={}", escape(filter)),
+                limit: limit.limit,
+                columns: TOPIC_COLUMNS,
+            },
+            Order::Messages { name, after, limit } => List {
+                path: "topic/messages",
+                rows: "messages",
+                behind: "after",
+                begin: json!(after),
+                query: format!("&name={}", escape(name)),
+                limit: limit.limit,
+                columns: MESSAGE_COLUMNS,
+            },
+            Order::Connections { which, limit } => List {
+                path: "connections",
+                rows: "connections",
+                behind: "cursor",
+                begin: Value::Null,
+                query: which.query(),
+                limit: limit.limit,
+                columns: CONNECTION_COLUMNS,
+            },
+            _ => return None,
+        };
+        Some(list)
+    }
+}
+
+/// An admin port.
+struct Port<'a> {
+    server: &'a Server,
+    token: Option<String>,
+}
+
+impl Port<'_> {
+    /// One request, and its answer.
+    fn ask(&self, method: &str, path: &str, body: Option<&Value>) -> anyhow::Result<Value> {
+        let server = self.server;
+        let unreachable = || format!("no admin port at {server}; name it with --url");
+        let mut connection = Connection::open(server).with_context(unreachable)?;
+        let bearer = self.token.as_ref().map(|token| format!("Bearer {token}"));
+        let mut headers = vec![("Connection", "close")];
+        headers.extend(bearer.as_deref().map(|bearer| ("Authorization", bearer)));
+        let body = body.map(Value::to_string);
+        if body.is_some() {
+            headers.push(("Content-Type", "application/json"));
+        }
+        let target = format!("{}/api/v1/{path}", server.target().trim_end_matches('/'));
+        let body = match (&body, method) {
+            (None, "POST") => Some(&b""[..]),
+            (body, _) => body.as_ref().map(String::as_bytes),
+        };
+        let head = connection.request(server, method, &target, &headers, body)?;
+        let answer = connection.whole_body(ANSWER_BYTES_MAX)?;
+        let value: Value = serde_json::from_slice(&answer).unwrap_or_default();
+        if (200..300).contains(&head.status) {
+            return Ok(value);
+        }
+        let why = value.get("error").map(plain);
+        let why = why.unwrap_or_else(|| String::from_utf8_lossy(&answer).trim().to_string());
+        if head.status == 401 {
+            bail!("{why}: give it with --token or in {TOKEN_VARIABLE}");
+        }
+        bail!("{why} ({})", head.status_line());
+    }
+
+    /// Pages of a list, until there are as many entries as wanted or no more.
+    fn list(&self, list: &List) -> anyhow::Result<Value> {
+        let (mut all, mut next) = (Vec::new(), list.begin.clone());
+        while all.len() < list.limit {
+            let left = PAGE.min(list.limit - all.len());
+            let mut target = format!("{}?limit={left}{}", list.path, list.query);
+            if !next.is_null() {
+                let _ = write!(target, "&{}={}", list.behind, escape(&plain(&next)));
+            }
+            let mut page = self.ask("GET", &target, None)?;
+            if let Some(Value::Array(more)) = page.get_mut(list.rows).map(Value::take) {
+                all.extend(more);
+            }
+            next = page.get_mut("next").map(Value::take).unwrap_or_default();
+            if next.is_null() {
+                break;
+            }
+        }
+        Ok(json!({ list.rows: all, "next": next }))
+    }
+}
+
+/// A value as a person reads it.
+fn plain(value: &Value) -> String {
+    match value {
+        Value::Null => "-".to_string(),
+        Value::String(text) if text.is_empty() => "-".to_string(),
+        // Text from clients must not steer the terminal.
+        Value::String(text) => text.replace(char::is_control, " "),
+        Value::Array(list) if list.is_empty() => "-".to_string(),
+        Value::Array(list) => list.iter().map(plain).collect::<Vec<_>>().join(","),
+        value => value.to_string(),
+    }
+}
+
+/// The rows of a list, in columns; the last column is not padded.
+fn table(answer: &Value, columns: &[&str]) -> String {
+    let lists = answer.as_object().into_iter().flat_map(|map| map.values());
+    let rows = lists.filter_map(Value::as_array).flatten();
+    let head = columns.iter().map(ToString::to_string).collect();
+    let mut lines: Vec<Vec<String>> = vec![head];
+    lines.extend(rows.map(|row| {
+        let cell = |name: &&str| match (&row[*name], &row["data_base64"]) {
+            (Value::Null, Value::String(data)) if *name == "data" => format!("base64:{data}"),
+            (value, _) => plain(value),
+        };
+        columns.iter().map(cell).collect()
+    }));
+    let width = |n: usize| lines.iter().map(|line| line[n].chars().count()).max();
+    let widths: Vec<usize> = (0..columns.len()).map(|n| width(n).unwrap_or(0)).collect();
+    let mut out = String::new();
+    for line in &lines {
+        let mut text = String::new();
+        for (cell, width) in line.iter().zip(&widths) {
+            let _ = write!(text, "{cell:width$}  ");
+        }
+        out.push_str(text.trim_end());
+        out.push('\n');
+    }
+    if !answer["next"].is_null() {
+        out.push_str("... and more: raise --limit\n");
+    }
+    out
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn rows_stand_in_columns_and_nothing_steers_the_terminal() {
+        let answer = json!({
+            "messages": [
+                {"offset": 7, "key": "", "data": "a\u{1b}[2Jb"},
+                {"offset": 12345, "key": "k", "data": null, "data_base64": "/w=="},
+            ],
+            "next": 12345,
+        });
+        let text = table(&answer, &["offset", "key", "data"]);
+        assert_eq!(
+            text,
+            "offset  key  data\n7       -    a [2Jb\n12345   k    base64:/w==\n... and more: raise --limit\n"
+        );
+    }
+}

@@ -1,0 +1,16 @@
+//! `crore pub`, `crore sub`, `crore admin` and `crore token`: the toolbox.
+//!
+//! The clients use public protocols only (HTTP/1.1, Server-Sent Events, WebSocket), and nothing that is only ours. Data goes to
+//! stdout; everything else goes to stderr. A reader of stdout that went away ends them quietly.
+
+pub mod admin;
+mod flags;
+mod publish;
+mod subscribe;
+pub mod token;
+mod words;
+
+pub use admin::{AdminArgs, admin};
+pub use publish::{PubArgs, publish};
+pub use subscribe::{SubArgs, subscribe};
+pub use token::TokenArgs;

@@ -1,0 +1,56 @@
+//! Subscribing by long-poll: one request for each message, over one connection while it lasts.
+
+use super::session::{GAP, MAX_ENVELOPE_BYTES, Session, Stop, refusal};
+use crate::client::http::{Connection, Head};
+
+/// Receives until something ends it.
+pub fn run(session: &mut Session<'_>) -> Stop {
+    receive(session).unwrap_or_else(|stop| stop)
+}
+
+fn receive(session: &mut Session<'_>) -> Result<Stop, Stop> {
+    let server = session.server;
+    let mut connection = Connection::open(server)?;
+    loop {
+        connection.set_patience(session.patience())?;
+        let head = connection.request(server, "GET", &session.target(), &[], None)?;
+        let lost = head.header("crore-gap").is_some();
+        match head.status {
+            200 => {
+                session.answered();
+                if lost {
+                    // The position that the answer names is behind its message.
+                    session.notice(GAP, None);
+                }
+                let body = connection.whole_body(MAX_ENVELOPE_BYTES)?;
+                session.deliver(&body)?;
+            }
+            // Nothing came within the server's patience.
+            204 | 304 | 408 => {
+                session.answered();
+                connection.whole_body(MAX_ENVELOPE_BYTES)?;
+                if lost {
+                    session.notice(GAP, None);
+                }
+            }
+            _ => return Err(refusal(&mut connection, &head)),
+        }
+        if let Some(position) = position(&head) {
+            session.stands_at(position);
+        }
+        connection = match connection.reusable() {
+            Some(connection) => connection,
+            None => Connection::open(server)?,
+        };
+    }
+}
+
+/// The position that the `ETag` names (RFC 9110 section 8.8.3).
+fn position(head: &Head) -> Option<&str> {
+    let tag = head.header("etag")?;
+    tag.strip_prefix("W/")
+        .unwrap_or(tag)
+        .strip_prefix('"')?
+        .strip_suffix('"')
+        .filter(|tag| !tag.is_empty())
+}

@@ -1,0 +1,179 @@
+//! The state of a subscription across its connections: the position, the messages left to print, and the meaning of a refusal.
+
+use std::io::{self, ErrorKind, StdoutLock, Write};
+use std::time::Duration;
+
+use super::envelope::Envelope;
+use crate::client::http::{Connection, Head};
+use crate::client::server::Server;
+use crate::tools::words::reason;
+
+/// Longest message with its envelope, in bytes: base64 of the largest that a server may be set to take.
+pub const MAX_ENVELOPE_BYTES: usize = 512 << 20;
+
+/// Longest body of a refusal, in bytes; a line is usual.
+const MAX_REFUSAL_BYTES: usize = 64 << 10;
+
+/// Silence after which a connection is taken for dead, if there is a position to go on from. A
+/// server's heartbeats come every 50 s by default.
+const DEAD_AFTER: Duration = Duration::from_secs(180);
+
+/// The notice that messages are lost.
+pub const GAP: &str = "crore.gap";
+
+/// Event names with this prefix are the server's own notices.
+const NOTICE_PREFIX: &str = "crore.";
+
+/// Why a connection brings no more messages.
+#[derive(Debug)]
+pub enum Stop {
+    /// All messages that were asked for are printed, or nobody reads them any more.
+    Done,
+    /// Another attempt would end the same way.
+    Refused(String),
+    /// Worth another attempt.
+    Lost(String),
+}
+
+impl From<io::Error> for Stop {
+    fn from(error: io::Error) -> Self {
+        match error.kind() {
+            ErrorKind::WouldBlock | ErrorKind::TimedOut => Stop::Lost("silence".to_string()),
+            ErrorKind::UnexpectedEof => Stop::Lost("the server closed the connection".to_string()),
+            _ => Stop::Lost(error.to_string()),
+        }
+    }
+}
+
+/// The state that lives across connections.
+pub struct Session<'a> {
+    pub server: &'a Server,
+    topics: &'a [String],
+    /// Where to begin.
+    since: &'a str,
+    /// Whether each message is printed as JSON.
+    json: bool,
+    /// The id of the last message that was printed.
+    position: Option<String>,
+    /// Messages still to print.
+    left: Option<u64>,
+    /// The server has accepted the subscription at least once.
+    pub ever_answered: bool,
+    /// The current connection brought a message; reset by the loop.
+    pub progressed: bool,
+    out: StdoutLock<'static>,
+}
+
+impl<'a> Session<'a> {
+    /// Nothing has come yet; `left` is how many messages to print.
+    pub fn new(
+        server: &'a Server,
+        topics: &'a [String],
+        since: &'a str,
+        json: bool,
+        left: Option<u64>,
+    ) -> Session<'a> {
+        Session {
+            server,
+            topics,
+            since,
+            json,
+            position: None,
+            left,
+            ever_answered: false,
+            progressed: false,
+            out: io::stdout().lock(),
+        }
+    }
+
+    /// The request target of the next connection.
+    pub fn target(&self) -> String {
+        let since = self.position.as_deref().unwrap_or(self.since);
+        self.server.subscribe_target(self.topics, Some(since))
+    }
+
+    /// How long a connection may be silent. Without a position a reconnect could lose what is
+    /// published meanwhile, so the wait has no end.
+    pub fn patience(&self) -> Option<Duration> {
+        self.position.as_ref().map(|_| DEAD_AFTER)
+    }
+
+    /// The server accepted the subscription.
+    pub fn answered(&mut self) {
+        self.ever_answered = true;
+    }
+
+    /// Takes the position that an answer names, which may have had no message.
+    pub fn stands_at(&mut self, position: &str) {
+        self.position = Some(position.to_string());
+    }
+
+    /// Prints one message, given as its envelope.
+    ///
+    /// # Errors
+    /// [`Stop`], when it was the last one wanted, the envelope makes no sense or stdout fails.
+    pub fn deliver(&mut self, envelope: &[u8]) -> Result<(), Stop> {
+        let envelope = Envelope::parse(envelope).map_err(|error| {
+            Stop::Refused(format!(
+                "the server's answer is not a message in a JSON envelope: {error}"
+            ))
+        })?;
+        if envelope.gap.is_some() {
+            self.notice(GAP, envelope.id.as_deref());
+            return Ok(());
+        }
+        if envelope
+            .event
+            .as_deref()
+            .is_some_and(|event| event.starts_with(NOTICE_PREFIX))
+        {
+            self.notice(
+                envelope.event.as_deref().unwrap_or_default(),
+                envelope.id.as_deref(),
+            );
+            return Ok(());
+        }
+        let line = envelope
+            .line(self.json)
+            .map_err(|error| Stop::Refused(error.to_string()))?;
+        if let Err(error) = self.out.write_all(&line).and_then(|()| self.out.flush()) {
+            return Err(match error.kind() {
+                ErrorKind::BrokenPipe => Stop::Done,
+                _ => Stop::Refused(format!("stdout: {error}")),
+            });
+        }
+        if envelope.id.is_some() {
+            self.position = envelope.id;
+        }
+        self.progressed = true;
+        if let Some(left) = &mut self.left {
+            *left -= 1;
+            if *left == 0 {
+                return Err(Stop::Done);
+            }
+        }
+        Ok(())
+    }
+
+    /// Reports a notice of the server, such as a gap, and goes on from the position that it gives.
+    pub fn notice(&mut self, name: &str, position: Option<&str>) {
+        tracing::warn!("the server says {name}: messages may be missing before this point");
+        if let Some(position) = position {
+            self.position = Some(position.to_string());
+        }
+    }
+}
+
+/// The meaning of a response that is no subscription. Reads its body for the reason.
+pub fn refusal(connection: &mut Connection, head: &Head) -> Stop {
+    let body = connection.whole_body(MAX_REFUSAL_BYTES).unwrap_or_default();
+    let what = format!(
+        "the server refused the subscription: {}{}",
+        head.status_line(),
+        reason(&body)
+    );
+    match head.status {
+        408 | 429 | 500..=599 => Stop::Lost(what),
+        _ => Stop::Refused(what),
+    }
+}

@@ -1,0 +1,85 @@
+//! Subscribing by Server-Sent Events: one request whose response does not end.
+
+use crore_wire::sse::Parser;
+
+use super::session::{MAX_ENVELOPE_BYTES, Session, Stop, refusal};
+use crate::client::http::{Connection, Head};
+
+/// Bytes that are read at once.
+const READ_BYTES: usize = 16 << 10;
+
+/// Receives until something ends it.
+pub fn run(session: &mut Session<'_>) -> Stop {
+    receive(session).unwrap_or_else(|stop| stop)
+}
+
+fn receive(session: &mut Session<'_>) -> Result<Stop, Stop> {
+    let server = session.server;
+    let mut connection = Connection::open(server)?;
+    let headers = [
+        ("Accept", "text/event-stream"),
+        ("Cache-Control", "no-store"),
+    ];
+    let head = connection.request(server, "GET", &session.target(), &headers, None)?;
+    match head.status {
+        200 if is_event_stream(&head) => session.answered(),
+        200 => {
+            return Err(Stop::Refused(format!(
+                "{server}: what answered sends no event stream"
+            )));
+        }
+        // The stream's way to say that there is nothing to reconnect for (HTML, "Server-sent events").
+        204 => return Err(Stop::Refused("the topic was deleted".to_string())),
+        _ => return Err(refusal(&mut connection, &head)),
+    }
+
+    let mut parser = Parser::new(MAX_ENVELOPE_BYTES);
+    let mut buffer = [0; READ_BYTES];
+    loop {
+        connection.set_patience(session.patience())?;
+        let len = connection.read_body(&mut buffer)?;
+        if len == 0 {
+            return Ok(Stop::Lost("the stream ended".to_string()));
+        }
+        let mut delivered = Ok(());
+        let parsed = parser.push(&buffer[..len], |event| {
+            if delivered.is_ok() {
+                delivered = deliver(session, event.event, event.id, event.data);
+            }
+        });
+        delivered?;
+        if let Some(Ok(id)) = parser.last_id().map(std::str::from_utf8) {
+            // An event without data says where a stream begins that has nothing to send yet.
+            session.stands_at(id);
+        }
+        if parsed.is_err() {
+            return Err(Stop::Refused(
+                "the server sent an event that is too long".to_string(),
+            ));
+        }
+    }
+}
+
+fn deliver(
+    session: &mut Session<'_>,
+    event: Option<&[u8]>,
+    id: Option<&[u8]>,
+    data: &[u8],
+) -> Result<(), Stop> {
+    let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+    match event {
+        // A notice of the server, which need not come in an envelope.
+        Some(name) if name.starts_with(b"crore.") => {
+            session.notice(&text(name), id.map(text).as_deref());
+            Ok(())
+        }
+        _ => session.deliver(data),
+    }
+}
+
+fn is_event_stream(head: &Head) -> bool {
+    let media_type = head
+        .header("content-type")
+        .and_then(|value| value.split(';').next());
+    media_type.is_some_and(|media_type| media_type.trim().eq_ignore_ascii_case("text/event-stream"))
+}

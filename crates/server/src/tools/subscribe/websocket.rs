@@ -1,0 +1,141 @@
+//! Subscribing by WebSocket (RFC 6455), without extensions.
+
+use std::io::{self, ErrorKind, Read, Write};
+
+use crore_net::memory::random_u64;
+use crore_wire::websocket::frame::{Opcode, write_masked};
+use crore_wire::websocket::handshake::{accept_key, client_key};
+use crore_wire::websocket::receive::{Config, Event, Role, next};
+
+use super::session::{GAP, MAX_ENVELOPE_BYTES, Session, Stop, refusal};
+use crate::client::http::{ANSWER_TIMEOUT, Connection};
+use crate::client::stream::Stream;
+use crate::tools::words::reason;
+
+/// Bytes that are read at once.
+const READ_BYTES: usize = 16 << 10;
+
+/// Close codes after which another attempt would end the same way: ours from 4400 to 4499 stand for the
+/// HTTP status 4xx, 1008 is a policy (RFC 6455 section 7.4.1).
+fn is_final(code: u16) -> bool {
+    code == 1008 || ((4400..4500).contains(&code) && !matches!(code, 4408 | CLOSE_GAP | 4429))
+}
+
+/// The close code after messages were lost; its reason ends with the position to go on from.
+const CLOSE_GAP: u16 = 4412;
+/// The text before that position.
+const RESUME: &str = "resume from ";
+
+/// Receives until something ends it.
+pub fn run(session: &mut Session<'_>) -> Stop {
+    receive(session).unwrap_or_else(|stop| stop)
+}
+
+fn receive(session: &mut Session<'_>) -> Result<Stop, Stop> {
+    let (mut stream, mut input) = open(session)?;
+    session.answered();
+    let config = Config {
+        role: Role::Client,
+        message_bytes: MAX_ENVELOPE_BYTES,
+        deflate: false,
+    };
+    let mut partial = None;
+    let mut buffer = [0; READ_BYTES];
+    loop {
+        let mut at = 0;
+        loop {
+            let step = next(&mut partial, &mut input[at..], &config).map_err(|violation| {
+                Stop::Lost(format!(
+                    "the server broke the protocol: {}",
+                    violation.reason()
+                ))
+            })?;
+            at += step.consumed;
+            match step.event {
+                None => break,
+                Some(Event::Text(message) | Event::Binary(message)) => session.deliver(message)?,
+                Some(Event::Ping(payload)) => send(&mut stream, Opcode::Pong, payload)?,
+                Some(Event::Pong(_)) => {}
+                Some(Event::Close {
+                    code,
+                    reason: words,
+                }) => {
+                    let payload = code.map(u16::to_be_bytes);
+                    // It closes whether our answer arrives or not.
+                    let _ = send(
+                        &mut stream,
+                        Opcode::Close,
+                        payload.as_ref().map_or(&[], |code| &code[..]),
+                    );
+                    if code == Some(CLOSE_GAP) {
+                        session.notice(GAP, resumes_from(words));
+                    }
+                    return Err(closed(code, words));
+                }
+            }
+        }
+        stream.set_patience(session.patience(), ANSWER_TIMEOUT)?;
+        let len = stream.read(&mut buffer)?;
+        if len == 0 {
+            return Err(io::Error::from(ErrorKind::UnexpectedEof).into());
+        }
+        input.clear();
+        input.extend_from_slice(&buffer[..len]);
+    }
+}
+
+/// The opening handshake (RFC 6455 section 4.1): the socket, and what came after the response's head.
+fn open(session: &Session<'_>) -> Result<(Stream, Vec<u8>), Stop> {
+    let server = session.server;
+    let mut connection = Connection::open(server)?;
+    let mut nonce = [0; 16];
+    nonce[..8].copy_from_slice(&random_u64().to_le_bytes());
+    nonce[8..].copy_from_slice(&random_u64().to_le_bytes());
+    let key = client_key(nonce);
+    let key_text = String::from_utf8_lossy(&key);
+    let headers = [
+        ("Upgrade", "websocket"),
+        ("Connection", "Upgrade"),
+        ("Sec-WebSocket-Version", "13"),
+        ("Sec-WebSocket-Key", &*key_text),
+    ];
+    let head = connection.request(server, "GET", &session.target(), &headers, None)?;
+    if head.status != 101 {
+        return Err(refusal(&mut connection, &head));
+    }
+    let accept = accept_key(&key);
+    if head.header("sec-websocket-accept").map(str::as_bytes)
+        != accept.as_ref().map(|accept| &accept[..])
+    {
+        return Err(Stop::Refused(format!(
+            "{server}: what answered is not a WebSocket server"
+        )));
+    }
+    Ok(connection.into_stream())
+}
+
+fn send(stream: &mut Stream, opcode: Opcode, payload: &[u8]) -> io::Result<()> {
+    let mut frame = Vec::new();
+    let [a, b, c, d, ..] = random_u64().to_le_bytes();
+    write_masked(&mut frame, opcode, payload, [a, b, c, d]);
+    stream.write_all(&frame)
+}
+
+/// The position that the reason of a close gives.
+fn resumes_from(words: &[u8]) -> Option<&str> {
+    let (_, position) = std::str::from_utf8(words).ok()?.rsplit_once(RESUME)?;
+    Some(position).filter(|position| !position.is_empty())
+}
+
+fn closed(code: Option<u16>, words: &[u8]) -> Stop {
+    let code = code.unwrap_or(1005);
+    let what = format!(
+        "the server closed the subscription: {code}{}",
+        reason(words)
+    );
+    if is_final(code) {
+        Stop::Refused(what)
+    } else {
+        Stop::Lost(what)
+    }
+}

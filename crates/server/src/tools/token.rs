@@ -1,0 +1,329 @@
+//! `crore token`: makes tokens, shows what stands in one, and hashes passwords for the settings.
+//!
+//! Tokens are ordinary JWTs, so that any other issuer does as well; this one is for tests, devices and the first hour.
+
+use std::io::{BufRead, Read, Write};
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, anyhow, bail, ensure};
+use argon2::Argon2;
+use argon2::password_hash::PasswordHasher;
+use clap::{Args, Subcommand};
+use crore_broker::access::{Grants, Right};
+use crore_net::clock;
+use jsonwebtoken::{Algorithm, EncodingKey, Header};
+use serde_json::{Map, Value, json};
+
+use crate::access::keys::{self, SECRET_BYTES_MIN};
+use crate::access::{checks, remedy};
+use crate::config;
+use crate::settings::access::Lists;
+use crate::stdout::print;
+
+/// The longest input: far above any token or password.
+const INPUT_BYTES_MAX: u64 = 64 << 10;
+/// Seconds that a token holds unless told otherwise.
+const TTL_DEFAULT: &str = "1h";
+
+const EXAMPLES: &str = "\
+Examples:
+  openssl rand -hex 32 > secret.txt
+  crore token mint --key secret.txt --user ann --subscribe 'news/#' --ttl 8h
+  openssl genpkey -algorithm ed25519 -out key.pem
+  crore token mint --key key.pem --publish 'sensors/17/#' --ttl 30d
+  crore token inspect eyJ...                         what stands in it, not verified
+  crore token inspect --config crore.toml eyJ...     what this server makes of it
+  crore token hash < password.txt                    a password for [[access.user]]";
+
+/// Arguments of `crore token`.
+#[derive(Clone, Debug, Args)]
+#[command(after_help = EXAMPLES)]
+pub struct TokenArgs {
+    #[command(subcommand)]
+    what: What,
+}
+
+#[derive(Clone, Debug, Subcommand)]
+enum What {
+    /// Print a new token
+    Mint(Box<MintArgs>),
+    /// Print what stands in a token
+    Inspect(InspectArgs),
+    /// Print the hash of a password that is read from stdin
+    Hash,
+}
+
+#[derive(Clone, Debug, Args)]
+struct MintArgs {
+    /// What signs it: a file with a secret of 32 bytes or more (HS256), or a private key in PEM (RS256, ES256, EdDSA)
+    #[arg(long, value_name = "FILE")]
+    key: PathBuf,
+
+    /// HS256, RS256, ES256 or EdDSA [default: by the key]
+    #[arg(long, value_name = "ALG")]
+    alg: Option<String>,
+
+    /// Name of the key, where the server has several
+    #[arg(long, value_name = "NAME")]
+    kid: Option<String>,
+
+    /// Whose it is (claim `sub`)
+    #[arg(long, value_name = "NAME")]
+    user: Option<String>,
+
+    /// Filter of topics that may be published to (repeatable)
+    #[arg(long, value_name = "FILTER")]
+    publish: Vec<String>,
+
+    /// Filter of topics that may be subscribed to (repeatable)
+    #[arg(long, value_name = "FILTER")]
+    subscribe: Vec<String>,
+
+    /// Filter of topics that may be created and deleted (repeatable)
+    #[arg(long, value_name = "FILTER")]
+    manage: Vec<String>,
+
+    /// Filter of topics whose info may be read (repeatable)
+    #[arg(long, value_name = "FILTER")]
+    info: Vec<String>,
+
+    /// Filter of topics whose interest may be followed (repeatable)
+    #[arg(long, value_name = "FILTER")]
+    interest: Vec<String>,
+
+    /// How long it holds: 90s, 15m, 8h, 30d; 0 = without end
+    #[arg(long, value_name = "TIME", default_value = TTL_DEFAULT, value_parser = seconds)]
+    ttl: u64,
+
+    /// For whom it is (claim `aud`)
+    #[arg(long, value_name = "NAME")]
+    audience: Option<String>,
+
+    /// Who has made it (claim `iss`)
+    #[arg(long, value_name = "NAME")]
+    issuer: Option<String>,
+}
+
+#[derive(Clone, Debug, Args)]
+struct InspectArgs {
+    /// The token; without it, stdin
+    token: Option<String>,
+
+    /// Verify it by the keys of this settings file
+    #[arg(long, value_name = "FILE")]
+    config: Option<PathBuf>,
+}
+
+/// Does what was asked for.
+///
+/// # Errors
+/// A key, a filter or a token that is not in order.
+pub fn run(args: &TokenArgs) -> anyhow::Result<()> {
+    match &args.what {
+        What::Mint(args) => mint(args),
+        What::Inspect(args) => inspect(args),
+        What::Hash => hash(),
+    }
+}
+
+fn mint(args: &MintArgs) -> anyhow::Result<()> {
+    let (algorithm, key) = signing_key(&args.key, args.alg.as_deref())?;
+    let lists = Lists {
+        publish: args.publish.clone(),
+        subscribe: args.subscribe.clone(),
+        manage: args.manage.clone(),
+        info: args.info.clone(),
+        interest: args.interest.clone(),
+    };
+    lists.grants(args.user.as_deref().unwrap_or_default())?;
+    let now_unix_s = clock::unix_s();
+    let mut claims = match serde_json::to_value(&lists)? {
+        Value::Object(lists) => lists,
+        _ => Map::new(),
+    };
+    claims.insert("iat".to_string(), json!(now_unix_s));
+    if args.ttl > 0 {
+        claims.insert(
+            "exp".to_string(),
+            json!(now_unix_s.saturating_add(args.ttl)),
+        );
+    }
+    let named = [
+        ("sub", &args.user),
+        ("aud", &args.audience),
+        ("iss", &args.issuer),
+    ];
+    for (claim, name) in named {
+        if let Some(name) = name {
+            claims.insert(claim.to_string(), json!(name));
+        }
+    }
+    let header = Header {
+        kid: args.kid.clone(),
+        ..Header::new(algorithm)
+    };
+    let token = jsonwebtoken::encode(&header, &claims, &key)
+        .map_err(|error| anyhow!("{}: cannot sign: {error}", args.key.display()))?;
+    print(format!("{token}\n").as_bytes())
+}
+
+type ReadKey = fn(&[u8]) -> jsonwebtoken::errors::Result<EncodingKey>;
+
+/// The key that signs, and its algorithm.
+fn signing_key(path: &Path, alg: Option<&str>) -> anyhow::Result<(Algorithm, EncodingKey)> {
+    let bytes = keys::read_file(path).map_err(|error| anyhow!("{}: {error}", path.display()))?;
+    let wanted = alg
+        .map(|name| {
+            keys::algorithm(name).with_context(|| {
+                format!("`{name}` is not offered; write HS256, RS256, ES256 or EdDSA")
+            })
+        })
+        .transpose()?;
+    if !bytes.trim_ascii_start().starts_with(b"-----BEGIN ") {
+        ensure!(
+            wanted.is_none_or(|wanted| wanted == Algorithm::HS256),
+            "{}: is no PEM file, and only HS256 signs with a secret",
+            path.display()
+        );
+        let secret = keys::trimmed(&bytes);
+        ensure!(
+            secret.len() >= SECRET_BYTES_MIN,
+            "{}: has {} bytes, and HS256 needs {SECRET_BYTES_MIN} at least; write the output of `openssl rand -hex 32`",
+            path.display(),
+            secret.len()
+        );
+        return Ok((Algorithm::HS256, EncodingKey::from_secret(secret)));
+    }
+    let offered: [(Algorithm, ReadKey); 3] = [
+        (Algorithm::RS256, EncodingKey::from_rsa_pem),
+        (Algorithm::ES256, EncodingKey::from_ec_pem),
+        (Algorithm::EdDSA, EncodingKey::from_ed_pem),
+    ];
+    for (algorithm, read) in offered {
+        if wanted.is_some_and(|wanted| wanted != algorithm) {
+            continue;
+        }
+        if let Ok(key) = read(&bytes) {
+            return Ok((algorithm, key));
+        }
+    }
+    bail!(
+        "{}: is no private key in PEM (PKCS #8) that signs with RS256, ES256 or EdDSA; `openssl pkcs8 -topk8 -nocrypt` converts others",
+        path.display()
+    )
+}
+
+fn inspect(args: &InspectArgs) -> anyhow::Result<()> {
+    let token = match &args.token {
+        Some(token) => token.clone(),
+        None => input()?,
+    };
+    let token = token.trim().as_bytes();
+    let broken =
+        "is no JWT: three parts with points between, of which the first two are JSON in base64url";
+    let header = keys::part(token, 0).with_context(|| broken.to_string())?;
+    let claims = keys::part(token, 1).with_context(|| broken.to_string())?;
+    let shown = json!({ "header": header, "claims": claims });
+    let mut text = serde_json::to_string_pretty(&shown)?;
+    text.push('\n');
+    print(text.as_bytes())?;
+    let now_unix_s = clock::unix_s();
+    if let Some(end) = claims.get("exp").and_then(Value::as_f64) {
+        let left = end - now_unix_s as f64;
+        let (word, span) = if left > 0.0 {
+            ("holds for another", left)
+        } else {
+            ("has been over for", -left)
+        };
+        say(&format!("{word} {span:.0} s"))?;
+    }
+    let Some(path) = &args.config else {
+        return say("the signature was not verified; --config names the settings to do that with");
+    };
+    let access = config::access_of(path)?;
+    let known = checks(access.as_ref())?.keys.verify(token, now_unix_s);
+    let known =
+        known.map_err(|refusal| anyhow!("refused: {}; {}", refusal.reason(), remedy(refusal)))?;
+    say(&accepted(&known.grants))
+}
+
+/// The rights of a verified token, a line for each filter.
+fn accepted(grants: &Grants) -> String {
+    let whose = match grants.user() {
+        "" => "for nobody by name".to_string(),
+        user => format!("for user {user}"),
+    };
+    if grants.is_empty() {
+        return format!("accepted, {whose}; it grants nothing");
+    }
+    let mut text = format!("accepted, {whose}; it grants");
+    for (rights, filter) in grants.iter() {
+        let rights: Vec<_> = rights.iter().map(Right::name).collect();
+        // A filter may have characters that would order something of a terminal.
+        let filter = filter.escape_debug();
+        text.push_str(&format!("\n  {filter}: {}", rights.join(", ")));
+    }
+    text
+}
+
+fn hash() -> anyhow::Result<()> {
+    let password = input()?;
+    let password = keys::trimmed(password.as_bytes());
+    ensure!(
+        !password.is_empty(),
+        "stdin: no password; write `crore token hash < FILE`"
+    );
+    let hash = Argon2::default().hash_password(password);
+    let hash = hash.map_err(|error| anyhow!("cannot hash: {error}"))?;
+    print(format!("{hash}\n").as_bytes())
+}
+
+/// The first line of stdin.
+fn input() -> anyhow::Result<String> {
+    let mut line = String::new();
+    let mut stdin = std::io::stdin().lock().take(INPUT_BYTES_MAX);
+    stdin.read_line(&mut line).context("stdin")?;
+    Ok(line)
+}
+
+fn say(text: &str) -> anyhow::Result<()> {
+    writeln!(std::io::stderr(), "{text}").context("stderr")
+}
+
+/// `90s`, `15m`, `8h`, `30d`, or a number of seconds.
+fn seconds(text: &str) -> Result<u64, String> {
+    let digits = text.len() - text.trim_start_matches(|c: char| c.is_ascii_digit()).len();
+    let (number, unit) = text.split_at(digits);
+    let factor = match unit {
+        "" | "s" => 1,
+        "m" => 60,
+        "h" => 3_600,
+        "d" => 86_400,
+        _ => 0,
+    };
+    let number = number.parse::<u64>().ok().filter(|_| factor > 0);
+    let seconds = number.and_then(|number| number.checked_mul(factor));
+    seconds.ok_or_else(|| format!("`{text}` is no time; write one such as 90s, 15m, 8h or 30d"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::seconds;
+
+    #[test]
+    fn times_have_units() {
+        for (text, expected) in [
+            ("0", 0),
+            ("90", 90),
+            ("90s", 90),
+            ("15m", 900),
+            ("8h", 28_800),
+            ("30d", 2_592_000),
+        ] {
+            assert_eq!(seconds(text), Ok(expected), "{text}");
+        }
+        for wrong in ["", "h", "1w", "1.5h", "-1s", "99999999999999999999d"] {
+            assert!(seconds(wrong).is_err(), "{wrong}");
+        }
+    }
+}

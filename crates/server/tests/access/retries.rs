@@ -1,0 +1,56 @@
+//! An idempotency key is its user's, and so is the room for the answers that are kept for retries.
+
+use serde_json::json;
+
+use crate::support::Server;
+use crate::support::http::{Response, once};
+use crate::tokens::{key_settings, now_s, token};
+
+fn post(server: &Server, user: &str, key: &str, body: &str) -> Response {
+    let claims = json!({"sub": user, "exp": now_s() + 600, "publish": "#"});
+    let authorization = format!("Bearer {}", token(claims));
+    let headers = [
+        ("Authorization", authorization.as_str()),
+        ("Idempotency-Key", key),
+    ];
+    once(server, "POST", "/pub/a", &headers, body)
+}
+
+fn is_replayed(response: &Response) -> bool {
+    assert_eq!(response.status, 202, "{response:?}");
+    response.header("idempotency-replayed").is_some()
+}
+
+#[test]
+fn two_users_may_choose_the_same_key() {
+    let server = Server::with(&format!("[access]\n{}", key_settings()));
+    assert!(!is_replayed(&post(&server, "ann", "k", "of ann")));
+    assert!(!is_replayed(&post(&server, "bob", "k", "of bob")));
+    assert!(is_replayed(&post(&server, "ann", "k", "of ann")));
+    assert!(is_replayed(&post(&server, "bob", "k", "of bob")));
+}
+
+#[test]
+fn many_keys_of_one_user_push_out_none_of_the_others() {
+    let settings = format!(
+        "[publish]\nidempotency_keys = 16\n[access]\n{}",
+        key_settings()
+    );
+    let server = Server::with(&settings);
+    let others = ["ann", "bob", "eve"];
+    for user in others {
+        assert!(!is_replayed(&post(&server, user, "k", "x")));
+    }
+    // One topic, one home: its share is eight.
+    for n in 0..40 {
+        assert!(!is_replayed(&post(
+            &server,
+            "mallory",
+            &format!("k{n}"),
+            "x"
+        )));
+    }
+    for user in others {
+        assert!(is_replayed(&post(&server, user, "k", "x")), "{user}");
+    }
+}

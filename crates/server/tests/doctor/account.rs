@@ -1,0 +1,86 @@
+//! The table of what memory is for when everything that has a limit is full.
+
+use crate::TEN;
+use crate::tree::{Findings, Tree};
+
+#[test]
+fn what_has_a_limit_is_added_up_and_must_fit() {
+    const GIB: u64 = 1 << 30;
+    let parts = |findings: &Findings| -> Vec<(String, Option<u64>)> {
+        let parts = findings.0["memory"]["parts"].as_array().unwrap().iter();
+        parts
+            .map(|part| {
+                let name = part["name"].as_str().unwrap().to_string();
+                (name, part["bytes"].as_u64())
+            })
+            .collect()
+    };
+    // An eighth of 128 GiB each for logs and what clients make the server hold; net.ipv4.tcp_mem is less than the
+    // sockets' buffers.
+    let expected = [
+        ("server", 6_000_000 + 32 * 75_000),
+        ("rows and names", 10_000_000 * 164),
+        ("sockets", 10_000_000 * 4_074),
+        ("socket buffers", 3_145_728 * 4096),
+        ("limits.log_bytes", 16 * GIB),
+        ("limits.memory_bytes", 16 * GIB),
+    ]
+    .map(|(name, bytes)| (name.to_string(), Some(bytes)));
+    let others: u64 = expected[..5].iter().filter_map(|part| part.1).sum();
+    let available = 130_000_000 * 1024;
+    let findings = Tree::large().findings(TEN);
+    assert_eq!(parts(&findings), expected);
+    assert_eq!(findings.0["memory"]["bytes"], others + 16 * GIB);
+    assert_eq!(findings.0["memory"]["available"], available);
+    assert_eq!(findings.state("limits.memory_bytes"), "fits");
+    let text = Tree::large().doctor(TEN).stdout;
+    let text = String::from_utf8(text).unwrap();
+    assert!(
+        text.contains("  limits.memory_bytes    16.0 GiB  what"),
+        "{text}"
+    );
+    assert!(text.contains("  all together "), "{text}");
+
+    // Where it does not fit, the setting is told that does.
+    let large = "[limits]\nmemory_bytes = \"80 GiB\"\n";
+    let host = Tree::large().with("crore.toml", large);
+    let findings = host.findings(TEN);
+    assert_eq!(findings.state("limits.memory_bytes"), "advice");
+    let left = (available - others) >> 20;
+    let change = format!("[\"limits.memory_bytes = \\\"{left} MiB\\\" in the server's settings\"]");
+    assert_eq!(findings.change("limits.memory_bytes"), change);
+    let text = String::from_utf8(host.doctor(TEN).stdout).unwrap();
+    assert!(text.contains("\n> all together "), "{text}");
+    // It is advice that does for the doctor too.
+    let smaller = format!("[limits]\nmemory_bytes = \"{left} MiB\"\n");
+    let host = host.with("crore.toml", &smaller);
+    assert_eq!(host.findings(TEN).state("limits.memory_bytes"), "fits");
+
+    // Where all else leaves nothing, fewer connections do.
+    let host = Tree::large().with("sys/fs/cgroup/memory.max", "34359738368\n");
+    let findings = host.findings(TEN);
+    assert_eq!(findings.0["memory"]["available"], 32 * GIB);
+    let over = findings.0["memory"]["bytes"].as_u64().unwrap() - 32 * GIB;
+    let holds = 10_000_000 - over.div_ceil(4_238);
+    let change = findings.change("limits.memory_bytes");
+    let expected = format!("limits.connections_max = {holds} ");
+    assert!(change.contains(&expected), "{expected}: {change}");
+    let findings = host.findings(&["--connections", &holds.to_string()]);
+    assert_eq!(findings.state("limits.memory_bytes"), "fits");
+}
+
+#[test]
+fn socket_buffers_are_those_of_the_settings() {
+    let buffers = |settings: &str| {
+        let host = Tree::large().with("crore.toml", settings);
+        let findings = host.findings(&["--connections", "1000"]);
+        let parts = findings.0["memory"]["parts"].as_array().unwrap();
+        parts[3]["bytes"].as_u64().unwrap()
+    };
+    assert_eq!(buffers(""), 1_000 * (65_536 + 6_291_456));
+    // The kernel doubles what is asked for, and cuts it at net.core.wmem_max before.
+    for (asked, bytes) in [(8_192, 16_384), (1_000_000, 2 * 212_992)] {
+        let settings = format!("[limits]\nsend_buffer_bytes = {asked}\n");
+        assert_eq!(buffers(&settings), 1_000 * (bytes + 6_291_456));
+    }
+}

@@ -1,0 +1,457 @@
+//! A client connection of the tests: bytes out, packets in. It repairs nothing and answers nothing by itself.
+
+use super::broker::Broker;
+use super::http::PATIENCE;
+use crore_wire::mqtt::{
+    Ack, Connect, Disconnect, Packet, PacketId, PacketType, Properties, PropertyBuf, Publish, Qos,
+    ReasonCode, SubscribeOptions, Version, Will, decode, encode, fixed_header,
+};
+use std::io::{ErrorKind, Read, Write};
+use std::net::{Shutdown, TcpStream};
+use std::time::Duration;
+
+/// How long nothing must come to say that nothing more comes.
+const QUIET: Duration = Duration::from_millis(300);
+
+pub const VERSIONS: [Version; 2] = [Version::V311, Version::V5];
+
+/// How bytes travel.
+enum Over {
+    Tcp,
+    /// Each write is a frame; frames' payloads are what is read.
+    WebSocket {
+        frames: Vec<u8>,
+    },
+}
+
+pub struct Conn {
+    stream: TcpStream,
+    over: Over,
+    buffer: Vec<u8>,
+    pub version: Version,
+}
+
+/// A packet as it came.
+pub struct Got {
+    bytes: Vec<u8>,
+    version: Version,
+}
+
+impl Got {
+    pub fn packet(&self) -> Packet<'_> {
+        let (header, start) = fixed_header(&self.bytes, usize::MAX)
+            .expect("a header")
+            .expect("a whole one");
+        let body = &self.bytes[start..];
+        decode(self.version, header, body)
+            .unwrap_or_else(|error| panic!("{error} in {:02x?}", self.bytes))
+    }
+
+    pub fn publish(&self) -> Publish<'_> {
+        match self.packet() {
+            Packet::Publish(publish) => publish,
+            other => panic!("a PUBLISH is due, {other:?} came"),
+        }
+    }
+
+    /// The packet id and reason of an acknowledgement of this type.
+    pub fn ack(&self, kind: PacketType) -> (u16, ReasonCode) {
+        let packet = self.packet();
+        assert_eq!(packet.kind(), kind, "{packet:?}");
+        match packet {
+            Packet::PubAck(ack)
+            | Packet::PubRec(ack)
+            | Packet::PubRel(ack)
+            | Packet::PubComp(ack) => (ack.packet_id.get(), ack.reason),
+            other => panic!("{other:?} is no acknowledgement"),
+        }
+    }
+}
+
+/// A CONNECT that asks for nothing.
+pub fn plain<'a>(version: Version, client_id: &'a str) -> Connect<'a> {
+    Connect {
+        version,
+        clean_start: true,
+        keep_alive_s: 0,
+        properties: Properties::default(),
+        client_id,
+        will: None,
+        user_name: None,
+        password: None,
+    }
+}
+
+/// A will of QoS 1.
+pub fn will<'a>(topic: &'a str) -> Will<'a> {
+    Will {
+        qos: Qos::AtLeastOnce,
+        retain: false,
+        properties: Properties::default(),
+        topic,
+        payload: b"gone",
+    }
+}
+
+/// A message; it has a packet id when `qos` is not 0.
+pub fn message<'a>(topic: &'a str, qos: u8, id: u16, payload: &'a [u8]) -> Publish<'a> {
+    Publish {
+        dup: false,
+        qos: Qos::from_bits(qos).expect("a QoS"),
+        retain: false,
+        topic,
+        packet_id: PacketId::new(id).filter(|_| qos > 0),
+        properties: Properties::default(),
+        payload,
+    }
+}
+
+pub fn id(number: u16) -> PacketId {
+    PacketId::new(number).expect("a packet id")
+}
+
+impl Conn {
+    pub fn open(broker: &Broker, version: Version) -> Conn {
+        let stream = TcpStream::connect(("127.0.0.1", broker.tcp())).expect("a connection");
+        Conn::over(stream, Over::Tcp, version)
+    }
+
+    /// A WebSocket that has been upgraded, with the response's head.
+    pub fn websocket(
+        broker: &Broker,
+        version: Version,
+        path: &str,
+        protocol: &str,
+    ) -> (Conn, String) {
+        let mut stream = TcpStream::connect(("127.0.0.1", broker.ws())).expect("a connection");
+        let request = format!(
+            "GET {path} HTTP/1.1\r\nHost: 127.0.0.1:{}\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n\
+             Sec-WebSocket-Version: 13\r\nSec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n\
+             Sec-WebSocket-Protocol: {protocol}\r\n\r\n",
+            broker.ws()
+        );
+        stream.set_read_timeout(Some(PATIENCE)).expect("a timeout");
+        stream
+            .write_all(request.as_bytes())
+            .expect("it takes a request");
+        let mut head = Vec::new();
+        while !head.ends_with(b"\r\n\r\n") {
+            let mut byte = [0];
+            stream.read_exact(&mut byte).expect("a head");
+            head.push(byte[0]);
+        }
+        let head = String::from_utf8(head).expect("a head in UTF-8");
+        let over = Over::WebSocket { frames: Vec::new() };
+        (Conn::over(stream, over, version), head)
+    }
+
+    fn over(stream: TcpStream, over: Over, version: Version) -> Conn {
+        stream.set_read_timeout(Some(PATIENCE)).expect("a timeout");
+        stream.set_write_timeout(Some(PATIENCE)).expect("a timeout");
+        stream.set_nodelay(true).expect("no delay");
+        Conn {
+            stream,
+            over,
+            buffer: Vec::new(),
+            version,
+        }
+    }
+
+    /// Connected with a clean session.
+    pub fn connected(broker: &Broker, version: Version, client_id: &str) -> Conn {
+        let mut conn = Conn::open(broker, version);
+        assert!(
+            !conn.connect(&plain(version, client_id)),
+            "a session was there"
+        );
+        conn
+    }
+
+    /// A client of version 5 with these properties, and whether a session was present.
+    pub fn with(
+        broker: &Broker,
+        client_id: &str,
+        clean_start: bool,
+        set: impl FnOnce(&mut PropertyBuf),
+    ) -> (Conn, bool) {
+        let mut properties = PropertyBuf::new();
+        set(&mut properties);
+        let mut connect = plain(Version::V5, client_id);
+        connect.clean_start = clean_start;
+        connect.properties = properties.properties();
+        let mut conn = Conn::open(broker, Version::V5);
+        let present = conn.connect(&connect);
+        (conn, present)
+    }
+
+    /// Connects; whether a session was present.
+    pub fn connect(&mut self, connect: &Connect<'_>) -> bool {
+        self.write(|out| encode::connect(out, connect));
+        match self.packet().packet() {
+            Packet::ConnAck(connack) if connack.reason == ReasonCode::SUCCESS => {
+                connack.session_present
+            }
+            other => panic!("a CONNACK is due, {other:?} came"),
+        }
+    }
+
+    /// Connects with a session that outlives the connection; whether one was present.
+    pub fn resume(&mut self, client_id: &str) -> bool {
+        let mut properties = PropertyBuf::new();
+        properties.session_expiry_interval_s(600);
+        let mut connect = plain(self.version, client_id);
+        connect.clean_start = false;
+        if self.version == Version::V5 {
+            connect.properties = properties.properties();
+        }
+        self.connect(&connect)
+    }
+
+    /// Sends bytes; a peer that has closed already is noticed when reading.
+    pub fn send(&mut self, bytes: impl AsRef<[u8]>) {
+        let bytes = bytes.as_ref();
+        let _ = match self.over {
+            Over::Tcp => self.stream.write_all(bytes),
+            Over::WebSocket { .. } => self.stream.write_all(&frame(2, bytes)),
+        };
+    }
+
+    /// Sends a WebSocket frame of this opcode.
+    pub fn send_frame(&mut self, opcode: u8, payload: &[u8]) {
+        let _ = self.stream.write_all(&frame(opcode, payload));
+    }
+
+    /// Sends one byte after the other, each in a packet (or frame) of its own.
+    pub fn dribble(&mut self, bytes: &[u8]) {
+        for byte in bytes {
+            self.send([*byte]);
+            std::thread::sleep(Duration::from_micros(300));
+        }
+    }
+
+    /// Sends what an encoder writes.
+    pub fn write(&mut self, encode: impl FnOnce(&mut Vec<u8>)) {
+        let mut out = Vec::new();
+        encode(&mut out);
+        self.send(out);
+    }
+
+    pub fn publish(&mut self, publish: &Publish<'_>) {
+        let version = self.version;
+        self.write(|out| encode::publish(out, version, publish));
+    }
+
+    /// Publishes and sees it through to its last acknowledgement.
+    pub fn deliver(&mut self, publish: &Publish<'_>) {
+        self.publish(publish);
+        let Some(number) = publish.packet_id.map(PacketId::get) else {
+            return;
+        };
+        if publish.qos == Qos::AtLeastOnce {
+            assert_eq!(self.packet().ack(PacketType::PubAck).0, number);
+            return;
+        }
+        assert_eq!(self.packet().ack(PacketType::PubRec).0, number);
+        self.acknowledge(PacketType::PubRel, number);
+        assert_eq!(self.packet().ack(PacketType::PubComp).0, number);
+    }
+
+    /// Sends an acknowledgement without a failure.
+    pub fn acknowledge(&mut self, kind: PacketType, number: u16) {
+        let version = self.version;
+        let ack = Ack {
+            packet_id: id(number),
+            reason: ReasonCode::SUCCESS,
+            properties: Properties::default(),
+        };
+        self.write(|out| match kind {
+            PacketType::PubAck => encode::puback(out, version, &ack),
+            PacketType::PubRec => encode::pubrec(out, version, &ack),
+            PacketType::PubRel => encode::pubrel(out, version, &ack),
+            _ => encode::pubcomp(out, version, &ack),
+        });
+    }
+
+    /// Sends a SUBSCRIBE.
+    pub fn ask_for(&mut self, filter: &str, qos: u8) {
+        let options = SubscribeOptions::of(Qos::from_bits(qos).expect("a QoS"));
+        let version = self.version;
+        self.write(|out| {
+            let filters = std::iter::once((filter, options));
+            encode::subscribe(out, version, id(60_000), &Properties::default(), filters);
+        });
+    }
+
+    /// Subscribes and takes the SUBACK, which must come before any message.
+    pub fn subscribe(&mut self, filter: &str, qos: u8) -> ReasonCode {
+        self.ask_for(filter, qos);
+        match self.packet().packet() {
+            Packet::SubAck(suback) => suback.reasons.iter().next().expect("a code"),
+            other => panic!("a SUBACK is due, {other:?} came"),
+        }
+    }
+
+    pub fn ping(&mut self) {
+        self.write(encode::pingreq);
+    }
+
+    pub fn disconnect(&mut self) {
+        let version = self.version;
+        let farewell = Disconnect {
+            reason: ReasonCode::NORMAL_DISCONNECTION,
+            properties: Properties::default(),
+        };
+        self.write(|out| encode::disconnect(out, version, &farewell));
+    }
+
+    /// Whether the server answers a ping next, having said nothing else.
+    pub fn is_served(&mut self) -> bool {
+        self.ping();
+        matches!(self.packet().packet(), Packet::PingResp)
+    }
+
+    /// The next packet.
+    pub fn packet(&mut self) -> Got {
+        self.packet_or_end()
+            .unwrap_or_else(|| panic!("the peer closed; before that {:02x?}", self.buffer))
+    }
+
+    /// The next packet; none when the peer closes instead.
+    pub fn packet_or_end(&mut self) -> Option<Got> {
+        loop {
+            let header = fixed_header(&self.buffer, usize::MAX)
+                .unwrap_or_else(|error| panic!("{error}: {:02x?}", self.buffer));
+            if let Some((header, start)) = header {
+                let whole = start + header.body_bytes();
+                if self.buffer.len() >= whole {
+                    let bytes = self.buffer.drain(..whole).collect();
+                    let version = self.version;
+                    return Some(Got { bytes, version });
+                }
+            }
+            // A close frame may come with the last packet.
+            let before = self.buffer.len();
+            if self.fill(PATIENCE)? == 0 && self.buffer.len() == before {
+                return None;
+            }
+        }
+    }
+
+    /// How the server ends the connection: with a DISCONNECT's reason, or without a word.
+    pub fn end(&mut self) -> Option<ReasonCode> {
+        let mut reason = None;
+        while let Some(got) = self.packet_or_end() {
+            match got.packet() {
+                Packet::Disconnect(disconnect) => reason = Some(disconnect.reason),
+                other => assert!(reason.is_none(), "{other:?} behind a DISCONNECT"),
+            }
+        }
+        reason
+    }
+
+    /// Everything until the peer closes.
+    pub fn rest(&mut self) -> Vec<u8> {
+        while self.fill(PATIENCE).expect("an end") > 0 {}
+        std::mem::take(&mut self.buffer)
+    }
+
+    /// Fails when anything comes.
+    pub fn expect_quiet(&mut self) {
+        assert!(self.buffer.is_empty(), "{:02x?} came too much", self.buffer);
+        let came = self.fill(QUIET);
+        assert_eq!(came, None, "{:02x?} came too much", self.buffer);
+    }
+
+    /// Ends this side without a farewell, and waits until the server has seen it.
+    pub fn cut(mut self) {
+        let _ = self.stream.shutdown(Shutdown::Write);
+        while self.fill(PATIENCE) != Some(0) {}
+    }
+
+    /// Whether the server closes within a while.
+    pub fn has_ended(&mut self) -> bool {
+        self.fill(QUIET) == Some(0)
+    }
+
+    /// Whether something comes within a while.
+    pub fn is_coming(&mut self) -> bool {
+        !self.buffer.is_empty() || self.fill(QUIET).is_some_and(|count| count > 0)
+    }
+
+    /// Reads once: 0 when the peer has closed or reset, none when nothing comes.
+    fn fill(&mut self, wait: Duration) -> Option<usize> {
+        self.stream.set_read_timeout(Some(wait)).expect("a timeout");
+        let mut bytes = [0; 16 << 10];
+        let count = match self.stream.read(&mut bytes) {
+            Ok(count) => count,
+            Err(error) if [ErrorKind::WouldBlock, ErrorKind::TimedOut].contains(&error.kind()) => {
+                assert!(
+                    wait < PATIENCE,
+                    "nothing came; until then {:02x?}",
+                    self.buffer
+                );
+                return None;
+            }
+            Err(_) => 0,
+        };
+        match &mut self.over {
+            Over::Tcp => self.buffer.extend_from_slice(&bytes[..count]),
+            Over::WebSocket { frames } => {
+                frames.extend_from_slice(&bytes[..count]);
+                while let Some((opcode, payload)) = unframe(frames) {
+                    match opcode {
+                        8 => return Some(0),
+                        9 | 10 => {}
+                        _ => self.buffer.extend_from_slice(&payload),
+                    }
+                }
+            }
+        }
+        Some(count)
+    }
+}
+
+/// The result of `try_it`, or nothing when an expectation in it fails (which is printed): for tables, so that
+/// every wrong row is seen.
+pub fn attempt<T>(try_it: impl FnOnce() -> T) -> Option<T> {
+    std::panic::catch_unwind(std::panic::AssertUnwindSafe(try_it)).ok()
+}
+
+/// A frame with a mask of zeros (RFC 6455, section 5.2).
+fn frame(opcode: u8, payload: &[u8]) -> Vec<u8> {
+    let mut out = vec![0x80 | opcode];
+    match payload.len() {
+        short @ 0..126 => out.push(0x80 | short as u8),
+        long => {
+            out.push(0x80 | 126);
+            out.extend(u16::try_from(long).expect("a short frame").to_be_bytes());
+        }
+    }
+    out.extend([0; 4]);
+    out.extend_from_slice(payload);
+    out
+}
+
+/// The first whole frame of a server, taken off.
+fn unframe(bytes: &mut Vec<u8>) -> Option<(u8, Vec<u8>)> {
+    let [first, second, ..] = *bytes.as_slice() else {
+        return None;
+    };
+    let is_frame = first & 0x70 == 0 && second & 0x80 == 0 && matches!(first & 15, 0 | 2 | 8..=10);
+    assert!(
+        is_frame,
+        "{bytes:02x?} is no frame of a server that speaks MQTT"
+    );
+    let (start, length) = match second {
+        126 => (
+            4,
+            usize::from(u16::from_be_bytes([*bytes.get(2)?, *bytes.get(3)?])),
+        ),
+        127 => panic!("a frame of more than 64 KiB"),
+        short => (2, usize::from(short)),
+    };
+    let payload = bytes.get(start..start + length)?.to_vec();
+    let opcode = bytes[0] & 15;
+    bytes.drain(..start + length);
+    Some((opcode, payload))
+}

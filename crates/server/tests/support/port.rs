@@ -1,0 +1,97 @@
+//! Requests to an admin port, and subscribers for it to tell of.
+
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::{SocketAddr, TcpStream};
+
+use serde_json::Value;
+
+use super::{connect, until};
+
+/// An answer.
+pub struct Answer {
+    pub status: u16,
+    pub head: String,
+    pub body: String,
+}
+
+impl Answer {
+    pub fn json(&self) -> Value {
+        serde_json::from_str(&self.body).unwrap_or_else(|error| panic!("{error}: {}", self.body))
+    }
+}
+
+fn send(to: SocketAddr, line: &str, headers: &str, body: Option<&str>) -> BufReader<TcpStream> {
+    let mut stream = connect(to);
+    let length = body.map_or(String::new(), |body| {
+        format!("Content-Length: {}\r\n", body.len())
+    });
+    let body = body.unwrap_or_default();
+    let request = format!("{line} HTTP/1.1\r\n{headers}{length}\r\n{body}");
+    stream.write_all(request.as_bytes()).expect("a request");
+    BufReader::new(stream)
+}
+
+/// A request with just these headers.
+pub fn raw(to: SocketAddr, line: &str, headers: &str, body: Option<&str>) -> Answer {
+    let headers = format!("{headers}Connection: close\r\n");
+    let mut text = Vec::new();
+    send(to, line, &headers, body)
+        .read_to_end(&mut text)
+        .expect("an answer");
+    let text = String::from_utf8(text).expect("text");
+    let (head, body) = text.split_once("\r\n\r\n").expect("a head");
+    let status = head.split(' ').nth(1).expect("a status");
+    Answer {
+        status: status.parse().expect("a number"),
+        head: head.to_string(),
+        body: body.to_string(),
+    }
+}
+
+/// A request as a well-behaved client sends it; a body is JSON.
+pub fn ask(to: SocketAddr, line: &str, body: Option<&str>) -> Answer {
+    let kind = body.map_or("", |_| "Content-Type: application/json\r\n");
+    raw(to, line, &format!("Host: {to}\r\n{kind}"), body)
+}
+
+/// The JSON of a `GET` that succeeds.
+pub fn get(to: SocketAddr, path: &str) -> Value {
+    let answer = ask(to, &format!("GET /api/v1/{path}"), None);
+    assert_eq!(answer.status, 200, "{path}: {}", answer.body);
+    answer.json()
+}
+
+/// Opens an event stream and reads its head.
+pub fn stream(to: SocketAddr, path: &str) -> BufReader<TcpStream> {
+    let headers = format!("Host: {to}\r\nAccept: text/event-stream\r\n");
+    let mut stream = send(to, &format!("GET {path}"), &headers, None);
+    let first = line(&mut stream);
+    assert!(first.contains(" 200 "), "{path}: {first}");
+    while !line(&mut stream).is_empty() {}
+    stream
+}
+
+/// The next line of a stream, without its end.
+pub fn line(stream: &mut BufReader<TcpStream>) -> String {
+    let mut line = String::new();
+    let read = stream.read_line(&mut line).expect("a line");
+    assert!(read > 0, "the stream has ended");
+    line.trim_end().to_string()
+}
+
+/// The value of a metric with these labels, as they are written; none without it.
+pub fn metric(to: SocketAddr, name: &str) -> Option<f64> {
+    let answer = ask(to, "GET /metrics", None);
+    assert_eq!(answer.status, 200, "{}", answer.body);
+    answer.body.lines().find_map(|line| {
+        let value = line.strip_prefix(name)?.strip_prefix(' ')?;
+        value.parse().ok()
+    })
+}
+
+/// Waits until a metric with these labels, as they are written, has this value.
+pub fn await_metric(to: SocketAddr, name: &str, value: f64) {
+    until(&format!("{name} {value}"), || {
+        metric(to, name) == Some(value)
+    });
+}

@@ -1,0 +1,131 @@
+//! An event stream's reader, from the HTML standard (section 9.2.6), chunked or until close.
+
+use super::Server;
+use super::http::{Conn, Response};
+
+pub struct Stream {
+    pub conn: Conn,
+    pub head: Response,
+    chunked: bool,
+    bytes: Vec<u8>,
+    last_id: String,
+}
+
+/// An event, as an `EventSource` would dispatch it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Event {
+    pub id: String,
+    pub kind: String,
+    pub data: String,
+}
+
+/// A block up to an empty line: an event, or only comments and fields such as `retry:`.
+#[derive(Debug, Default)]
+pub struct Block {
+    pub event: Option<Event>,
+    pub comments: usize,
+    pub retry: Option<String>,
+}
+
+impl Stream {
+    pub fn open(server: &Server, target: &str, headers: &[(&str, &str)]) -> Stream {
+        let mut conn = Conn::open(server);
+        let headers = [headers, &[("Accept", "text/event-stream")]].concat();
+        conn.ask("GET", target, &headers, "");
+        let head = conn.head();
+        assert_eq!(head.status, 200, "{head:?}");
+        Stream::of(conn, head)
+    }
+
+    pub fn of(conn: Conn, head: Response) -> Stream {
+        let chunked = head.lists("transfer-encoding", "chunked");
+        Stream {
+            conn,
+            head,
+            chunked,
+            bytes: Vec::new(),
+            last_id: String::new(),
+        }
+    }
+
+    /// The next line, or nothing at the end of the stream.
+    fn line(&mut self) -> Option<String> {
+        loop {
+            if let Some(at) = self.bytes.iter().position(|&byte| byte == b'\n') {
+                let line: Vec<u8> = self.bytes.drain(..=at).collect();
+                let line = std::str::from_utf8(&line).expect("an event stream is UTF-8");
+                let line = line.trim_end_matches('\n').trim_end_matches('\r');
+                assert!(
+                    !line.contains('\r'),
+                    "a lone CR ends a line for readers: {line:?}"
+                );
+                return Some(line.to_string());
+            }
+            let more = if self.chunked {
+                self.conn.chunk()
+            } else {
+                let waiting = self.conn.take();
+                if waiting.is_empty() && self.conn.fill() > 0 {
+                    self.conn.take()
+                } else {
+                    waiting
+                }
+            };
+            if more.is_empty() {
+                return None;
+            }
+            self.bytes.extend(more);
+        }
+    }
+
+    /// The next block, or nothing at the end of the stream.
+    pub fn block(&mut self) -> Option<Block> {
+        let mut block = Block::default();
+        let (mut kind, mut data) = (String::new(), None::<String>);
+        loop {
+            let line = self.line()?;
+            if line.is_empty() {
+                break;
+            }
+            let (field, value) = line.split_once(':').unwrap_or((&line, ""));
+            let value = value.strip_prefix(' ').unwrap_or(value);
+            match field {
+                "" => block.comments += 1,
+                "data" => {
+                    data = Some(data.map_or(value.to_string(), |before| before + "\n" + value))
+                }
+                "event" => kind = value.to_string(),
+                "id" => self.last_id = value.to_string(),
+                "retry" => block.retry = Some(value.to_string()),
+                _ => panic!("{line:?} is no field of the standard"),
+            }
+        }
+        let kind = if kind.is_empty() {
+            "message".to_string()
+        } else {
+            kind
+        };
+        block.event = data.map(|data| Event {
+            id: self.last_id.clone(),
+            kind,
+            data,
+        });
+        Some(block)
+    }
+
+    /// The next event, whatever comes before it.
+    pub fn event(&mut self) -> Option<Event> {
+        loop {
+            if let Some(event) = self.block()?.event {
+                return Some(event);
+            }
+        }
+    }
+
+    /// The data of the next `count` events.
+    pub fn data(&mut self, count: usize) -> Vec<String> {
+        (0..count)
+            .map(|_| self.event().expect("the stream goes on").data)
+            .collect()
+    }
+}
