@@ -67,7 +67,7 @@ impl Shard {
             }
             d.run.exact += 1;
         }
-        let messages: Vec<Matched> = (0..d.run.len).map(|n| d.matched(n)).collect();
+        let messages: Vec<Matched> = (0..d.run.len).map(|n| self.message_of(d, n)).collect();
         let home = d.home;
         self.front
             .run
@@ -109,6 +109,18 @@ impl Shard {
         }
         d.end_run();
         true
+    }
+
+    /// A message of the run. Its carrier's row may belong to another topic by now: then it has no exact subscriber here.
+    fn message_of(&self, d: &Delivery, n: usize) -> Matched {
+        let mut message = d.matched(n);
+        if let Tell::Match { topic, serial, .. } = *d.tell(n)
+            && topic != NONE
+            && !self.front.topics.is_current(topic, serial)
+        {
+            message.topic = NONE;
+        }
+        message
     }
 
     /// Visits the connections that get a broad message; false when the budget was spent first.

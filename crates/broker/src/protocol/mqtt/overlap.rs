@@ -121,8 +121,10 @@ impl Front {
         &mut starts[at]
     }
 
-    /// A subscription skips its topic's messages up to this offset, and sends those after it.
+    /// A subscription skips its topic's messages up to this offset, and sends those after it. It reads them from the log, while
+    /// live subscriptions send them, too.
     pub(super) fn start_anew(&mut self, slot: u32, part: u32, home: ShardId, offset: u64) {
+        self.start_all(slot, home, offset + 1);
         self.add_start(slot, part, home, offset).offset = offset;
     }
 
