@@ -204,6 +204,9 @@ impl Shard {
             Some(home) if !self.stopped => home.forget(&self.front.world.rules, now),
             _ => false,
         };
+        if !self.stopped {
+            self.end_sessions();
+        }
         // First, and not the whole budget: no delivery of this turn's frames is under way yet.
         self.go_on(io);
         let mut visits = self.front.visits();
@@ -242,6 +245,7 @@ impl Shard {
         relieves
             || more_news
             || forgets
+            || !self.stopped && self.sessions.is_due(now)
             || self.has_more()
             || !self.front.deliveries.is_empty()
             || !self.front.paging.is_empty()

@@ -379,17 +379,21 @@ impl Sessions {
         self.clients.remove(row.client);
     }
 
+    /// Whether a session has something due.
+    pub fn is_due(&self, now: Now) -> bool {
+        self.due.first().is_some_and(|(due_s, _)| *due_s <= now.s)
+    }
+
     /// The next session with something due: its will, and its state if it has expired.
     pub fn next_due(
         &mut self,
         counts: &Admission,
         now: Now,
     ) -> Option<(Option<Box<Will>>, Option<Kept>)> {
-        let (due_s, id) = *self.due.first()?;
-        if due_s > now.s {
+        if !self.is_due(now) {
             return None;
         }
-        self.due.pop_first();
+        let (_, id) = self.due.pop_first()?;
         let holder = self.rows.get(id).holder;
         let away = self.away.get_mut(holder);
         self.will_bytes -= away.will_bytes();

@@ -14,9 +14,6 @@ use crate::shard::Shard;
 
 use crore_wire::mqtt::ReasonCode;
 
-/// Sessions with something due that one tick deals with; more wait for the next.
-const DUE_PER_TICK: usize = 1024;
-
 impl Shard {
     /// Carries out the asks of homes about sessions, or mails them. No delivery is under way.
     pub(crate) fn run_errands(&mut self) {
@@ -98,13 +95,9 @@ impl Shard {
         }
     }
 
-    /// Wills and ends that are due.
+    /// Wills and ends that are due: one, and more while less than half of the turn's budget is spent.
     pub(crate) fn end_sessions(&mut self) {
-        for _ in 0..DUE_PER_TICK {
-            if self.front.is_spent() {
-                return;
-            }
-            self.front.work.steps.add(1);
+        loop {
             let before = self.sessions.len();
             let Some((will, ended)) = self
                 .sessions
@@ -114,8 +107,12 @@ impl Shard {
             };
             self.count_sessions(before);
             self.front.stats.sessions_expired += u64::from(ended.is_some());
+            self.front.work.steps.add(1);
             self.publish_will(will);
             self.front.session_ended(ended);
+            if self.front.is_half_spent() {
+                return;
+            }
         }
     }
 

@@ -46,7 +46,6 @@ impl Shard {
         if let Some(home) = &mut self.front.home {
             home.tick(self.front.now);
         }
-        self.end_sessions();
         self.move_off(io);
         if self.swept == 0 {
             if self.swept_s == self.front.now.s {
