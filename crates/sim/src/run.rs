@@ -147,13 +147,15 @@ fn calm(world: &mut World, rng: &mut Rng) -> Result<(), Wrong> {
             settle(world, rng)?;
         }
     }
+    // It publishes unanswered messages once more, and connections may end for room meanwhile.
+    interest(world, rng)?;
     for subscriber in &mut world.subscribers {
         subscriber.at_head(&world.truth);
     }
     for client in &mut world.mqtt {
         client.at_head(&world.truth)?;
     }
-    interest(world, rng)
+    Ok(())
 }
 
 /// Followers' views agree with the topics' info.

@@ -106,6 +106,21 @@ const FOUND: &[(&str, u64, usize)] = &[
         91_014_189,
         1200,
     ),
+    (
+        "a message came by a subscription whose topic had got the row of its own, and twice where a topic was deleted",
+        1_795_353_860_072,
+        1200,
+    ),
+    (
+        "a session's end waited for the next second although the turn had nothing else to do",
+        99_012_176,
+        1200,
+    ),
+    (
+        "the judge took a stretch for whole whose connection ended while it compared the followers",
+        1_795_351_929_967,
+        1200,
+    ),
 ];
 
 /// Seeds of the fixed set, and their steps.
