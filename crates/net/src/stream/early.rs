@@ -4,6 +4,8 @@
 //! has received some is put in a queue, from which each turn takes as many as its share of time allows. A connection that
 //! is still queued when the turn ends is not read until its step is done.
 
+use std::net::{IpAddr, Ipv4Addr};
+
 use super::handshake::Handshake;
 use super::state::{Early, Streams, Taken, Then};
 use super::stats::Trouble;
@@ -23,12 +25,22 @@ const GONE: &str = "it ended before its handshake";
 const STALE: usize = 64;
 /// So many handshakes at once leave megabytes of freed memory behind, which is returned when none is under way.
 const RUSH: usize = 128;
+/// The address of a peer that has gone.
+const NOBODY: IpAddr = IpAddr::V4(Ipv4Addr::UNSPECIFIED);
 
 impl Streams {
     /// A handshake begins with these bytes.
-    pub(super) fn begin(&mut self, link: Link, token: u64, bytes: &[u8]) {
+    pub(super) fn begin<T: Transport>(
+        &mut self,
+        transport: &T,
+        link: Link,
+        token: u64,
+        bytes: &[u8],
+    ) {
         let mut early = Early {
             token,
+            // One that has gone is found gone by its step.
+            peer: transport.peer(link).unwrap_or(NOBODY),
             handshake: None,
             held: 0,
             queued: false,
@@ -123,7 +135,7 @@ impl Streams {
         let early = self.early.get_mut(&link.0).expect("it is early");
         if early.handshake.is_some() && !early.queued {
             early.queued = true;
-            self.due.push_back((link.0, early.token));
+            self.due.push(early.peer, (link.0, early.token));
         }
     }
 
@@ -170,7 +182,7 @@ impl Streams {
         buffer: &mut [u8],
     ) -> Option<(u64, Taken)> {
         while self.turn_ns < TURN_NS {
-            let (link, token) = self.due.pop_front()?;
+            let (link, token) = self.due.pop()?;
             let early = self.early.get_mut(&link);
             let Some(early) = early.filter(|early| early.token == token) else {
                 continue;
@@ -324,18 +336,16 @@ impl Streams {
             self.rush = 0;
             memory::give_back();
         }
-        for (link, token) in self.due.iter().rev() {
-            let early = self.early.get_mut(link);
-            let Some(early) = early.filter(|early| early.token == *token) else {
+        for (link, token) in self.due.take_fresh() {
+            let early = self.early.get_mut(&link);
+            let waits = early.filter(|early| early.token == token && early.queued);
+            let Some(early) = waits.filter(|early| !early.parked) else {
                 continue;
             };
-            if std::mem::replace(&mut early.parked, true) {
-                // All before it in the queue were parked earlier.
-                break;
-            }
+            early.parked = true;
             if early.handshake.is_some() {
                 // Unread, a peer that has ended its sending does not count as gone: its end is read after its step.
-                let _ = transport.interest(Link(*link), *token, false, false);
+                let _ = transport.interest(Link(link), token, false, false);
             }
         }
         !self.due.is_empty()

@@ -10,14 +10,15 @@
 //!   sealed form the socket has refused in part. Both are counted and bounded.
 //! * Sealed bytes go out before anything else is sealed. Until they are out their last byte counts as not taken, so that
 //!   the sender comes back for it; that byte is then not sealed again.
-//! * Handshakes have a share of each turn, in time, and wait in the order in which they came. Past the limit of handshakes
-//!   under way, the oldest ends.
+//! * Handshakes have a share of each turn, in time, in which the addresses of their clients take turns (`due`). Past the
+//!   limit of handshakes under way, the oldest ends.
 //!
 //! Deliberately not here: how long a handshake may take (the broker's first deadline ends it).
 
 mod cache;
 mod cipher;
 mod config;
+mod due;
 mod early;
 mod handshake;
 mod keys;

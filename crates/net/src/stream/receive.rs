@@ -121,7 +121,7 @@ impl Streams {
     ) -> Taken {
         let begin = &bytes[before..];
         if begin[0] == HANDSHAKE {
-            self.begin(link, token, begin);
+            self.begin(transport, link, token, begin);
             return Taken {
                 plain: before,
                 ..Taken::NOTHING

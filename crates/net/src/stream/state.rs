@@ -1,9 +1,11 @@
 //! The TLS state of a shard: its connections, the memory that they hold, and why connections were ended.
 
 use std::collections::{HashMap, VecDeque};
+use std::net::IpAddr;
 use std::sync::Arc;
 
 use super::config::{Current, Handle};
+use super::due::Due;
 use super::handshake::Handshake;
 use super::preface::Preface;
 use super::record::Crypt;
@@ -83,6 +85,8 @@ pub struct Busy {
 /// A connection whose handshake is not over.
 pub struct Early {
     pub token: u64,
+    /// The address of its peer.
+    pub peer: IpAddr,
     /// None when it has failed, or was given up: received bytes are ignored.
     pub handshake: Option<Box<Handshake>>,
     /// Bytes of it that are counted in `early_bytes`.
@@ -108,7 +112,7 @@ pub struct Streams {
     pub(super) prefaces: HashMap<u32, Preface>,
     pub(super) early: HashMap<u32, Early>,
     /// Handshakes that can go on.
-    pub(super) due: VecDeque<(u32, u64)>,
+    pub(super) due: Due,
     /// Handshakes in the order in which they began, some of them finished.
     pub(super) begun: VecDeque<(u32, u64)>,
     pub(super) under_way: usize,
@@ -141,7 +145,7 @@ impl Streams {
             fresh: Fresh::new(),
             prefaces: HashMap::new(),
             early: HashMap::new(),
-            due: VecDeque::new(),
+            due: Due::default(),
             begun: VecDeque::new(),
             under_way: 0,
             rush: 0,
@@ -189,7 +193,8 @@ impl Streams {
             + self.busy.capacity() * size_of::<(u32, Busy)>()
             + self.early.capacity() * size_of::<(u32, Early)>()
             + self.prefaces.capacity() * size_of::<(u32, Preface)>()
-            + (self.due.capacity() + self.begun.capacity()) * size_of::<(u32, u64)>()
+            + self.begun.capacity() * size_of::<(u32, u64)>()
+            + self.due.bytes()
     }
 
     /// Why connections were ended: each reason at most once, with the first message since the last call.

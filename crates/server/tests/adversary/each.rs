@@ -9,7 +9,7 @@ use std::time::Duration;
 use serde_json::{Value, json};
 
 use crate::kinds::Kinds;
-use crate::round::{Round, Seen};
+use crate::round::{Round, Seen, percentile};
 
 /// Honest clients may wait so many times as long as without attackers at the 99th percentile, or so long.
 const TIMES: u32 = 3;
@@ -102,6 +102,7 @@ fn row(name: &str, seen: &Seen) -> Value {
         "p50_ms": ms(seen.percentile(50)),
         "p99_ms": ms(seen.percentile(99)),
         "most_ms": ms(seen.percentile(100)),
+        "p99_ms_in_all": ms(percentile(&seen.waits_in_all, 99)),
         "grown_mib_most": seen.memory.grown_bytes >> 20,
         "named_mib_then": seen.memory.named_bytes >> 20,
         "unnamed_mib_most": seen.memory.unnamed_bytes >> 20,

@@ -42,8 +42,9 @@ impl Ping {
         let ours = Arc::clone(&seen);
         std::thread::spawn(move || {
             let mut byte = [0];
+            // A thread that is not woken in time is held up, too.
+            let mut began = Instant::now();
             while !ours.over.load(Ordering::Relaxed) {
-                let began = Instant::now();
                 let back = near
                     .write_all(&byte)
                     .and_then(|()| near.read_exact(&mut byte));
@@ -54,6 +55,7 @@ impl Ping {
                 if took > NOTED {
                     ours.slow.lock().expect("the pings").push((began, took));
                 }
+                began = Instant::now() + PACE;
                 std::thread::sleep(PACE);
             }
         });

@@ -45,17 +45,17 @@ pub struct Round<'a> {
 #[derive(Default)]
 pub struct Seen {
     pub connections: u64,
-    /// How long honest clients waited for messages and answers, the shortest first.
+    /// How long honest clients waited for messages and answers, the shortest first, without the time for which the machine was held up.
     pub waits: Vec<Duration>,
+    /// The same with that time.
+    pub waits_in_all: Vec<Duration>,
     pub memory: Memory,
 }
 
 impl Seen {
     /// So many percent of all waits were as long or shorter.
     pub fn percentile(&self, percent: usize) -> Duration {
-        let last = self.waits.len().saturating_sub(1);
-        let at = last * percent / 100;
-        self.waits.get(at).copied().unwrap_or_default()
+        percentile(&self.waits, percent)
     }
 
     /// Another round's.
@@ -63,8 +63,16 @@ impl Seen {
         self.connections += other.connections;
         self.waits.extend(other.waits);
         self.waits.sort_unstable();
+        self.waits_in_all.extend(other.waits_in_all);
+        self.waits_in_all.sort_unstable();
         self.memory.add(other.memory);
     }
+}
+
+/// So many percent of the waits, which are in order, were as long or shorter.
+pub fn percentile(waits: &[Duration], percent: usize) -> Duration {
+    let last = waits.len().saturating_sub(1);
+    waits.get(last * percent / 100).copied().unwrap_or_default()
 }
 
 impl Round<'_> {
@@ -116,11 +124,17 @@ impl Round<'_> {
             panic!("{}", self.report(&faults, &stage));
         }
         let (_, connections, _) = stage.counts();
-        let mut waits = tally.waits();
+        let all = tally.waits();
+        let own =
+            |(from, took): &(Instant, Duration)| took.saturating_sub(ping.explains(*from, *took));
+        let mut waits: Vec<Duration> = all.iter().map(own).collect();
+        let mut waits_in_all: Vec<Duration> = all.into_iter().map(|(_, took)| took).collect();
         waits.sort_unstable();
+        waits_in_all.sort_unstable();
         Seen {
             connections,
             waits,
+            waits_in_all,
             memory,
         }
     }

@@ -23,7 +23,7 @@ pub struct Tally {
     began: Instant,
     faults: Mutex<Vec<String>>,
     late: Mutex<Vec<Late>>,
-    waits: Mutex<Vec<Duration>>,
+    waits: Mutex<Vec<(Instant, Duration)>>,
     ends: Mutex<BTreeMap<String, u64>>,
     /// Publishers publish no more.
     pub quiet: AtomicBool,
@@ -67,8 +67,8 @@ impl Tally {
         self.faults.lock().expect("the faults").clone()
     }
 
-    /// How long each message and each answer took, in no order.
-    pub fn waits(&self) -> Vec<Duration> {
+    /// From when on and how long each message and each answer was on its way, in no order.
+    pub fn waits(&self) -> Vec<(Instant, Duration)> {
         self.waits.lock().expect("the waits").clone()
     }
 
@@ -81,7 +81,7 @@ impl Tally {
         let took = from.elapsed();
         let ms = u64::try_from(took.as_millis()).unwrap_or(u64::MAX);
         self.worst_ms.fetch_max(ms, Ordering::Relaxed);
-        self.waits.lock().expect("the waits").push(took);
+        self.waits.lock().expect("the waits").push((from, took));
         if took > NOTED {
             let what = what();
             let late = Late { what, from, took };
