@@ -61,6 +61,7 @@ fn main() -> ExitCode {
 }
 
 fn serve(args: &ServeArgs) -> anyhow::Result<()> {
+    crore_net::memory::map_large();
     let effective = config::load(args)?;
     if args.check {
         // The check includes the files.

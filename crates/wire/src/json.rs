@@ -15,15 +15,47 @@ pub fn write_string(out: &mut Vec<u8>, mut text: &[u8]) {
     debug_assert!(core::str::from_utf8(text).is_ok());
     out.reserve(text.len() + 2);
     out.push(b'"');
-    loop {
+    let plain = plain_prefix(text);
+    out.extend_from_slice(&text[..plain]);
+    text = &text[plain..];
+    // A large string may become six times as long: it gets its room at once.
+    out.reserve(escaped_len(text) + 1);
+    while !text.is_empty() {
+        let special = text.iter().take_while(|b| is_special(**b)).count();
+        for byte in &text[..special] {
+            write_escape(out, *byte);
+        }
+        text = &text[special..];
         let plain = plain_prefix(text);
         out.extend_from_slice(&text[..plain]);
-        let Some(&byte) = text.get(plain) else { break };
-        write_escape(out, byte);
-        text = &text[plain + 1..];
+        text = &text[plain..];
     }
     out.push(b'"');
 }
+
+/// The bytes that `text` takes between the quotes.
+fn escaped_len(text: &[u8]) -> usize {
+    text.iter()
+        .map(|byte| ESCAPED_LEN[usize::from(*byte)])
+        .map(usize::from)
+        .sum()
+}
+
+/// The bytes that each byte takes.
+const ESCAPED_LEN: [u8; 256] = {
+    let mut lens = [1; 256];
+    let mut byte = 0;
+    while byte < 256 {
+        if is_special(byte as u8) {
+            lens[byte] = match short(byte as u8) {
+                Some(_) => 2,
+                None => 6,
+            };
+        }
+        byte += 1;
+    }
+    lens
+};
 
 /// Appends `bytes` as a string with its quotes: base64 in the standard alphabet, padded (RFC 4648
 /// section 4).
@@ -55,19 +87,25 @@ const fn is_special(byte: u8) -> bool {
     (byte < b' ') | (byte == b'"') | (byte == b'\\')
 }
 
-fn write_escape(out: &mut Vec<u8>, byte: u8) {
-    let short = match byte {
+/// The letter that stands for a special byte behind a backslash, if there is one.
+const fn short(byte: u8) -> Option<u8> {
+    Some(match byte {
         b'"' | b'\\' => byte,
         b'\n' => b'n',
         b'\r' => b'r',
         b'\t' => b't',
         0x08 => b'b',
         0x0C => b'f',
-        _ => {
-            let digit = |value: u8| b"0123456789abcdef"[usize::from(value)];
+        _ => return None,
+    })
+}
+
+fn write_escape(out: &mut Vec<u8>, byte: u8) {
+    let digit = |value: u8| b"0123456789abcdef"[usize::from(value)];
+    match short(byte) {
+        Some(short) => out.extend_from_slice(&[b'\\', short]),
+        None => {
             out.extend_from_slice(&[b'\\', b'u', b'0', b'0', digit(byte >> 4), digit(byte & 15)]);
-            return;
         }
-    };
-    out.extend_from_slice(&[b'\\', short]);
+    }
 }

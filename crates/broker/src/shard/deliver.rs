@@ -122,6 +122,9 @@ impl Shard {
         let frames = d.frames.clone();
         let before = self.front.stats.delivered;
         let done = loop {
+            // Megabytes that one message was turned into took as long as many visits.
+            let made = self.front.forms.take_made_bytes() / STEP_BYTES;
+            *budget = budget.saturating_sub(u32::try_from(made).unwrap_or(u32::MAX));
             if d.at == d.keys.len() {
                 break true;
             }

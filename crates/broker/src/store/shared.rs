@@ -167,7 +167,11 @@ pub enum Form {
 
 /// The forms in use on a shard: held by the writers, found by others that need the same.
 #[derive(Default)]
-pub struct Forms(alloc::collections::BTreeMap<(usize, usize, Form), Made>);
+pub struct Forms {
+    all: alloc::collections::BTreeMap<(usize, usize, Form), Made>,
+    /// Bytes made since they were last taken.
+    made_bytes: usize,
+}
 
 struct Made {
     /// Keeps another message from getting the same address.
@@ -179,12 +183,14 @@ impl Forms {
     /// The message in this form; `make` makes it if nobody holds it.
     pub fn get(&mut self, of: &Slice, form: Form, make: impl FnOnce(&[u8]) -> Box<[u8]>) -> Shared {
         let key = (of.of.place(), of.range.start, form);
-        if let Some(made) = self.0.get(&key).and_then(|made| made.form.upgrade()) {
+        if let Some(made) = self.all.get(&key).and_then(|made| made.form.upgrade()) {
             return Shared(made);
         }
-        self.0.retain(|_, made| made.form.strong_count() > 0);
-        let made = Shared::new(make(of), &of.of.0.admission);
-        self.0.insert(
+        self.all.retain(|_, made| made.form.strong_count() > 0);
+        let bytes = make(of);
+        self.made_bytes += bytes.len();
+        let made = Shared::new(bytes, &of.of.0.admission);
+        self.all.insert(
             key,
             Made {
                 _of: Arc::downgrade(&of.of.0),
@@ -192,6 +198,11 @@ impl Forms {
             },
         );
         made
+    }
+
+    /// Bytes made since the last call.
+    pub fn take_made_bytes(&mut self) -> usize {
+        core::mem::take(&mut self.made_bytes)
     }
 }
 
