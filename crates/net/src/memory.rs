@@ -77,21 +77,19 @@ pub fn give_back() {
     };
 }
 
-/// Memory of this size and more is the kernel's again as soon as it is freed.
-const MAPPED_MIN: libc::c_int = 384 << 10;
-/// Allocations that may be mappings of their own at a time, of the 65,530 mappings that the kernel gives a process.
-const MAPPED_MAX: libc::c_int = 16 << 10;
-/// Freed memory at the end of the heap that is kept.
-const KEPT: libc::c_int = 1 << 20;
+/// Pieces of this size and more are mappings of their own, which are the kernel's again as soon as they are freed. Smaller ones
+/// are not: fresh pages for each message of a megabyte took a tenth of a processor and made others wait.
+const MAPPED_MIN: libc::c_int = 2 << 20;
+/// Freed memory at the end of a heap that is kept for what comes next.
+const KEPT: libc::c_int = 8 << 20;
 
-/// Fixes how the allocator deals with large pieces: each is a mapping of its own. By default glibc raises that bound with
-/// each large piece that is freed, up to 32 MiB. Then freed messages stay between live ones, and when the last of them
-/// goes, tens of megabytes are unmapped at once, which takes as many milliseconds. To be called before any thread begins.
+/// Fixes how the allocator deals with large pieces. By default glibc raises both bounds with each mapping that is freed, up to
+/// 32 and 64 MiB: then freed messages stay between live ones, and when the last of them goes, tens of megabytes are unmapped at
+/// once, which takes as many milliseconds. To be called before any thread begins.
 pub fn map_large() {
     #[cfg(target_env = "gnu")]
     for (name, value) in [
         (libc::M_MMAP_THRESHOLD, MAPPED_MIN),
-        (libc::M_MMAP_MAX, MAPPED_MAX),
         (libc::M_TRIM_THRESHOLD, KEPT),
     ] {
         // SAFETY: takes no pointers; a value that glibc refuses changes nothing.
