@@ -454,7 +454,7 @@ impl Home {
             // A log left from a subscriber that needed it is dropped: without this message it would have a hole.
             let log = core::mem::replace(&mut self.rows.get_mut(id).log, NONE);
             let before = self.log.abandon(log, now.unix_s).unwrap_or(previous);
-            self.log.lose(id, before, offset);
+            self.log.losses.add(id, before, offset);
         }
         if keep || message.retain || whom.is_anybody() {
             let read_at = lanes.read_at;

@@ -10,7 +10,7 @@ use crate::base::position::{Position, Since};
 use crate::base::rules::Rules;
 use crate::base::settings::{Concurrency, First, Keep, Rule};
 use crate::base::time::Now;
-use crate::log::{Back, Sought};
+use crate::log::seek::{Back, Sought};
 use crate::mail::lanes::Lanes;
 use crate::mail::{Attach, Attached, Page, Tell};
 

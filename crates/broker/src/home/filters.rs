@@ -27,7 +27,7 @@ use crate::budget::admission::Reached;
 use crate::filters::matching::Matching;
 use crate::filters::{Filters, Refused, overlap};
 use crate::home::carriers::Carrier;
-use crate::log::Arrival;
+use crate::log::arrival::Arrival;
 use crate::mail::lanes::Lanes;
 use crate::mail::{AttachFilters, Attached, MatchPage, Record, Tell};
 use crate::store::slab::{NONE, Side};
@@ -299,7 +299,7 @@ impl Home {
     ) {
         let filters = split(names);
         self.log.steps.add(filters.len());
-        self.log.watch();
+        self.log.losses.watch();
         let mut refused = false;
         if !ask.again && from != lanes.me {
             for filter in &filters {
@@ -348,7 +348,7 @@ impl Home {
     }
 
     fn reader(&mut self, ask: &AttachFilters) -> Reader {
-        let (sequence, losses) = (self.sequence, self.log.count_losses());
+        let (sequence, losses) = (self.sequence, self.log.losses.count());
         let reader = |start, from, base, gap, retained| Reader {
             start,
             from,

@@ -22,7 +22,7 @@ use crate::base::snapshot::Block;
 use crate::base::snapshot::{Damaged, In, kind};
 use crate::base::time::Now;
 use crate::filters::Filters;
-use crate::log::Arrival;
+use crate::log::arrival::Arrival;
 use crate::mail::lanes::Lanes;
 use crate::mail::{LeaveGroup, Record, ReplyTo, Tell, Unacked};
 use crate::store::slab::{NONE, Side};

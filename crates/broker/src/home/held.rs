@@ -10,7 +10,7 @@ impl Home {
         accounts.home_topics = self.rows.len();
         accounts.home_sets = self.sets.len();
         accounts.home_filters = self.filters.len();
-        accounts.home_losses = self.log.losses() as u32;
+        accounts.home_losses = self.log.losses.topics() as u32;
         accounts.name_bytes += self.filters.bytes();
         accounts.followers = self.followers.len();
         accounts.groups = self.groups.len();

@@ -11,7 +11,8 @@ use crate::base::snapshot::NO_TOPIC;
 use crate::base::snapshot::{Damaged, In, kind};
 use crate::base::time::Now;
 use crate::budget::admission::Client;
-use crate::log::{Arrival, Arrivals, Past};
+use crate::log::arrival::{Arrival, Arrivals};
+use crate::log::snapshot::Past;
 use crate::mail::new::New;
 use crate::store::blobs::Blob;
 use crate::store::slab::{NONE, Vacant as _};
@@ -50,7 +51,7 @@ impl Home {
             for floor in &self.floor {
                 out.number(*floor);
             }
-            match self.log.losses_counted() {
+            match self.log.losses.counted() {
                 None => out.byte(0),
                 Some(count) => {
                     out.byte(1);
@@ -93,7 +94,7 @@ impl Home {
             self.floor[partition] = from.number()?;
         }
         if from.byte()? == 1 {
-            self.log.watch_from(from.number()?);
+            self.log.losses.watch_from(from.number()?);
         }
         Ok(rows)
     }
@@ -163,7 +164,7 @@ impl Home {
     }
 
     pub(crate) fn save_losses(&self, from: u64, block: &mut Block<'_>) -> Option<u64> {
-        for (offset, topic, number) in self.log.losses_from(from) {
+        for (offset, topic, number) in self.log.losses.from(from) {
             if block.is_full() {
                 return Some(offset);
             }
@@ -183,7 +184,7 @@ impl Home {
         let offset = from.number()?;
         let topic = topic_of(from.number32()?, topics)?;
         let number = from.number()?;
-        self.log.restore_loss(offset, topic, number);
+        self.log.losses.restore(offset, topic, number);
         Ok(())
     }
 
@@ -345,7 +346,7 @@ impl Home {
             false => rule.messages_max(),
         };
         if most == 0 {
-            self.log.lose(id, previous, offset);
+            self.log.losses.add(id, previous, offset);
             // Newer messages may have gone without being lost: the offset of the last loss is kept.
             let row = self.rows.get_mut(id);
             self.log.clear(row.log);

@@ -115,7 +115,7 @@ impl Home {
         self.sequence += 1;
         let row = self.rows.get_mut(id);
         let lost = self.log.reaches_back_to(row.log).unwrap_or(row.last());
-        self.log.forgive(id, lost);
+        self.log.losses.forgive(id, lost);
         row.set_last(self.sequence);
         row.flags = (row.flags | DELETED) & !CREATED;
         row.touched_s = now.unix_s;
@@ -321,7 +321,7 @@ impl Home {
         self.index.remove(&mut self.rows, id);
         let row = self.rows.remove(id);
         let lost = self.log.reaches_back_to(row.log).unwrap_or(row.last());
-        if let Some(number) = self.log.forgive(id, lost) {
+        if let Some(number) = self.log.losses.forgive(id, lost) {
             let name = self.names.get(row.name);
             self.filters.forget(row.rule, lost, number, name);
         }

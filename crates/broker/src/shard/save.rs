@@ -9,7 +9,7 @@ use alloc::vec::Vec;
 
 use crate::base::snapshot::{Head, kind};
 use crate::home::Home;
-use crate::log::Arrivals;
+use crate::log::arrival::Arrivals;
 use crate::shard::Shard;
 
 /// The records to be written next, and where to go on with them.
