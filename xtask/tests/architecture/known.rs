@@ -1,7 +1,13 @@
 //! The present violations. These lists may only shrink: an entry that excuses nothing any more is a violation, too.
 
-/// Crates with a circle of imports that is wider than [`crate::layout::circles`] allows.
-pub const CIRCLES: &[&str] = &["crates/broker", "crates/sim", "crates/wire"];
+/// Circles of imports that are wider than [`crate::layout::circles`] allows, each by the lowest folder that holds all of it.
+pub const CIRCLES: &[&str] = &[
+    "crates/broker/src/protocol",
+    "crates/sim/src",
+    "crates/wire/src/http",
+    "crates/wire/src/mqtt",
+    "crates/wire/src/websocket",
+];
 
 /// Crates without floors, and imports that do not lead to a lower floor, as `crate: importer -> imported`.
 pub const FLOORS: &[&str] = &["crates/net", "crates/sim"];
