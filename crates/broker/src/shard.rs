@@ -8,10 +8,13 @@ pub(crate) mod asks;
 pub mod control;
 pub(crate) mod deliver;
 pub(crate) mod drain;
+mod draining;
 pub(crate) mod ending;
+mod gauges;
 pub(crate) mod matched;
 pub(crate) mod restore;
 pub(crate) mod save;
+mod saving;
 mod sessions;
 pub(crate) mod sys;
 pub mod tables;
@@ -36,9 +39,9 @@ use crate::conn::{Row, State};
 use crate::home::Home;
 use crate::home::sessions::Sessions;
 use crate::mail::Mail;
-use crate::shard::drain::Draining;
-use crate::shard::save::Saving;
-use crate::shard::sys::Sys;
+use crate::shard::draining::Draining;
+use crate::shard::gauges::Gauges;
+use crate::shard::saving::Saving;
 
 /// A shard. Generic over [`Io`] in each call, never `dyn`.
 pub struct Shard {
@@ -47,7 +50,7 @@ pub struct Shard {
     pub(crate) sessions: Sessions,
     /// Its part of the sums of all shards.
     pub(crate) added: Added,
-    pub(crate) sys: Sys,
+    pub(crate) sys: Gauges,
     /// Present while clients are moved off.
     pub(crate) draining: Option<Draining>,
     /// The progress of its snapshot.
@@ -72,7 +75,7 @@ impl Shard {
             front: Front::new(me, world, now),
             sessions: Sessions::default(),
             added: Added::default(),
-            sys: Sys::new(now.s),
+            sys: Gauges::new(now.s),
             draining: None,
             saving: None,
             stopped: false,

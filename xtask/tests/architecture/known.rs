@@ -1,19 +1,19 @@
 //! The present violations. These lists may only shrink: an entry that excuses nothing any more is a violation, too.
 
-/// Crates with a circle of imports that is wider than [`crate::layout::circles`] allows.
-pub const CIRCLES: &[&str] = &["crates/broker", "crates/sim", "crates/wire"];
+/// Circles of imports that are wider than [`crate::layout::circles`] allows, each by the lowest folder that holds all of it.
+pub const CIRCLES: &[&str] = &[
+    "crates/broker/src/protocol",
+    "crates/sim/src",
+    "crates/wire/src/http",
+    "crates/wire/src/mqtt",
+    "crates/wire/src/websocket",
+];
 
 /// Crates without floors, and imports that do not lead to a lower floor, as `crate: importer -> imported`.
 pub const FLOORS: &[&str] = &["crates/net", "crates/sim"];
 
 /// Files that are too long.
 pub const FILES: &[&str] = &[
-    "crates/broker/src/budget/admission.rs",
-    "crates/broker/src/home.rs",
-    "crates/broker/src/home/filters.rs",
-    "crates/broker/src/home/groups.rs",
-    "crates/broker/src/log.rs",
-    "crates/broker/src/log/history_tests.rs",
     "crates/broker/src/mail.rs",
     "crates/broker/src/protocol/filtered.rs",
     "crates/broker/src/protocol/mqtt/mod.rs",
@@ -31,12 +31,6 @@ pub const FILES: &[&str] = &[
 
 /// Functions that are too long, as `path: name`.
 pub const FUNCTIONS: &[&str] = &[
-    "crates/broker/src/home.rs: publish",
-    "crates/broker/src/home/attach.rs: page",
-    "crates/broker/src/home/filters.rs: match_page",
-    "crates/broker/src/home/interest/tests.rs: step",
-    "crates/broker/src/home/snapshot.rs: restore_message",
-    "crates/broker/src/log/history_tests.rs: check",
     "crates/broker/src/protocol/http.rs: run",
     "crates/broker/src/protocol/mqtt/kept.rs: restore",
     "crates/broker/src/protocol/mqtt/mod.rs: packets",

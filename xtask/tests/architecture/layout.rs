@@ -71,9 +71,10 @@ pub const FLOORS: &[(&str, &[&[&str]])] = &[
 pub fn circles(tree: &Tree) -> Vec<String> {
     let mut found = Vec::new();
     for name in tree.crates() {
-        let key = format!("crates/{name}");
         let imports = Imports::of(tree, name);
         for circle in wide_circles(&imports) {
+            let key = format!("crates/{name}/src/{}", folder_around(&imports, &circle));
+            let key = key.trim_end_matches('/').to_string();
             let files: Vec<&str> = circle
                 .iter()
                 .map(|file| imports.files[*file].as_str())
@@ -87,6 +88,18 @@ pub fn circles(tree: &Tree) -> Vec<String> {
         }
     }
     besides(known::CIRCLES, found)
+}
+
+/// The lowest folder that holds all files of a circle; empty for all of the crate.
+fn folder_around(imports: &Imports, circle: &[usize]) -> String {
+    let parts = |file: &usize| imports.folder(*file).split('/').map(String::from);
+    let mut folder: Vec<String> = parts(&circle[0]).collect();
+    for file in circle {
+        let same = folder.iter().zip(parts(file));
+        let same = same.take_while(|(one, other)| *one == other).count();
+        folder.truncate(same);
+    }
+    folder.join("/")
 }
 
 /// The imports that make a crate's wide circles.

@@ -2,7 +2,9 @@
 
 pub mod account;
 pub mod admission;
+pub mod part;
 pub mod passes;
+pub mod purse;
 pub mod stats;
 pub mod totals;
 pub mod verdicts;

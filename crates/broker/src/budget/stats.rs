@@ -224,9 +224,9 @@ pub struct Accounts {
     pub outboxes: u32,
     /// Other side rows.
     pub extras: u32,
-    /// Bytes that clients make the shard hold, by [`Part`](crate::budget::account::Part). Large messages are counted for the process as a
+    /// Bytes that clients make the shard hold, by [`Part`](crate::budget::part::Part). Large messages are counted for the process as a
     /// whole, by the first shard.
-    pub parts: [usize; crate::budget::account::Part::COUNT],
+    pub parts: [usize; crate::budget::part::Part::COUNT],
     /// Bytes in spills.
     pub receive_bytes: usize,
     /// Bytes in outboxes.

@@ -3,32 +3,18 @@
 //! Invariant: the page and the place are given in one step, and the page travels in the lane of the live messages; so
 //! whatever is published later comes behind it, and no message falls between.
 
+use super::Home;
 use super::carriers::Carrier;
-use super::{CREATED, DELETED, Home, REQUESTED, RETAINS, WANTS_DEFLATE};
+use super::readings::Place;
+use super::row::{CREATED, DELETED, REQUESTED, RETAINS, WANTS_DEFLATE};
 use crate::base::ids::ShardId;
 use crate::base::position::{Position, Since};
 use crate::base::rules::Rules;
 use crate::base::settings::{Concurrency, First, Keep, Rule};
 use crate::base::time::Now;
-use crate::log::{Back, Sought};
+use crate::log::seek::{Back, Sought};
 use crate::mail::lanes::Lanes;
 use crate::mail::{Attach, Attached, Page, Tell};
-
-/// How far the search for the beginning of a subscription has come.
-#[derive(Clone, Copy)]
-pub(super) enum Place {
-    /// Nothing yet.
-    Unknown,
-    /// So many messages before the one at this offset.
-    Back(u64, u32),
-    /// Behind this offset. `gap`: messages before it are lost. `promised`: the subscriber came with a position, so a
-    /// loss behind that is told.
-    Behind {
-        offset: u64,
-        gap: bool,
-        promised: bool,
-    },
-}
 
 impl Home {
     /// Answers an attach with the past, in bounded pages, and gives the carrier its place among those that get what
@@ -282,11 +268,8 @@ impl Home {
         }
         let since = self.by_rule(ask, rule);
         let (start, mut gap, promised) = self.begin(id, since, place, limit)?;
-        let row = self.rows.get(id);
-        let (last, oldest) = (
-            row.last(),
-            self.log.reaches_back_to(log).unwrap_or(row.last()),
-        );
+        let last = self.rows.get(id).last();
+        let oldest = self.log.reaches_back_to(log).unwrap_or(last);
         gap |= promised && start < oldest;
         let start = start.max(oldest);
         let first_entry = match self.log.seek(log, start, limit) {
@@ -305,6 +288,25 @@ impl Home {
             self.stats.resumes += 1;
         }
         let latest = rule.keep == Keep::Latest;
+        let page = self.read_page(id, ask, first_entry, start, latest, now, lanes);
+        Ok(Page { gap, ..page })
+    }
+
+    /// Copies the messages of a page from the entry `first_entry` on, the first one behind `start`; `latest` says that the topic's log is its
+    /// retained state.
+    #[allow(clippy::too_many_arguments)] // what a request says, and what a home is always given
+    fn read_page(
+        &mut self,
+        id: u32,
+        ask: &Attach,
+        first_entry: u32,
+        start: u64,
+        latest: bool,
+        now: Now,
+        lanes: &mut Lanes,
+    ) -> Page {
+        let row = self.rows.get(id);
+        let (log, last) = (row.log, row.last());
         let shown = if ask.retained && !latest {
             self.retained(id, start, now, lanes)
         } else {
@@ -333,7 +335,7 @@ impl Home {
             .last()
             .filter(|_| count > 0)
             .map_or(start.max(last), |record| record.offset);
-        Ok(Page {
+        Page {
             attached: Attached::Yes,
             first,
             count,
@@ -341,12 +343,12 @@ impl Home {
             epoch: self.epoch,
             newest_s: self.log.newest_time_s(log),
             at_head,
-            gap,
+            gap: false,
             again: ask.again,
             counted: false,
             retained,
             only_retained: ask.again && ask.retained,
-        })
+        }
     }
 
     /// Where to begin to read, whether messages before that are lost, and whether a loss behind it would be told.

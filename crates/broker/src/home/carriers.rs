@@ -3,15 +3,11 @@
 //! Invariant: one carrier stands in the topic's row; only a second one makes a set, which then stays until
 //! its last carrier leaves.
 
-#[cfg(test)]
-mod tests;
-
 use alloc::vec::Vec;
 
-use super::{Home, HomeTopic, SET, WANTS_DEFLATE};
+use super::row::{HomeTopic, SET, WANTS_DEFLATE};
 use crate::base::ids::ShardId;
-use crate::base::time::Now;
-use crate::store::slab::NONE;
+use crate::store::slab::{NONE, Side};
 
 /// One carrier of a topic that has several.
 pub(super) struct Carrier {
@@ -21,33 +17,54 @@ pub(super) struct Carrier {
     pub subscribers: u32,
 }
 
-impl Home {
-    pub(super) fn count_in(&mut self, id: u32, new: Carrier) {
-        self.stats.attaches += 1;
-        let row = self.rows.get_mut(id);
+impl Carrier {
+    fn is(&self, shard: ShardId, topic: u32, serial: u16) -> bool {
+        self.shard == shard && self.topic == topic && self.serial == serial
+    }
+}
+
+/// The carriers of a home's topics.
+pub(super) struct Carriers {
+    sets: Side<Vec<Carrier>>,
+}
+
+impl Carriers {
+    pub fn new() -> Carriers {
+        Carriers { sets: Side::new() }
+    }
+
+    /// Topics with a set.
+    pub fn sets(&self) -> u32 {
+        self.sets.len()
+    }
+
+    /// Bytes of the table of sets.
+    pub fn bytes(&self) -> usize {
+        self.sets.bytes()
+    }
+
+    /// One subscriber more at this carrier; says whether it is the topic's first.
+    pub fn count_in(&mut self, row: &mut HomeTopic, new: Carrier) -> bool {
         if row.has(SET) {
             let set = self.sets.get_mut(row.carrier);
             match set
                 .iter_mut()
-                .find(|c| c.shard == new.shard && c.topic == new.topic && c.serial == new.serial)
+                .find(|c| c.is(new.shard, new.topic, new.serial))
             {
                 Some(carrier) => carrier.subscribers += 1,
                 None => set.push(new),
             }
-            return;
+            return false;
         }
         if row.carrier == NONE {
             (row.carrier, row.shard, row.serial, row.subscribers) =
                 (new.topic, new.shard, new.serial, 1);
-            if !self.followers.is_empty() {
-                self.interest_begins(id);
-            }
-            return;
+            return true;
         }
         let same = row.carrier == new.topic && row.shard == new.shard && row.serial == new.serial;
         if same && row.subscribers < u16::MAX {
             row.subscribers += 1;
-            return;
+            return false;
         }
         let mut old = Carrier {
             shard: row.shard,
@@ -64,33 +81,27 @@ impl Home {
         }
         row.flags |= SET;
         row.carrier = self.sets.insert(set);
+        false
     }
 
-    /// One subscriber less at this carrier.
-    pub fn leave(&mut self, from: ShardId, hash: u32, topic: u32, serial: u16, now: Now) {
-        let sets = &self.sets;
-        let is = |row: &HomeTopic| {
-            row.carrier != NONE
-                && if row.flags & SET != 0 {
-                    let matches =
-                        |c: &Carrier| c.shard == from && c.topic == topic && c.serial == serial;
-                    sets.get(row.carrier).iter().any(matches)
-                } else {
-                    row.shard == from && row.carrier == topic && row.serial == serial
-                }
-        };
-        let id = self
-            .index
-            .find(&self.rows, hash, is)
-            .expect("who leaves was counted in");
-        let row = self.rows.get_mut(id);
-        row.touched_s = now.unix_s;
-        self.stats.detaches += 1;
+    /// Whether this carrier has subscribers of the topic.
+    pub fn has(&self, row: &HomeTopic, shard: ShardId, topic: u32, serial: u16) -> bool {
+        row.carrier != NONE
+            && if row.has(SET) {
+                let mut set = self.sets.get(row.carrier).iter();
+                set.any(|carrier| carrier.is(shard, topic, serial))
+            } else {
+                row.shard == shard && row.carrier == topic && row.serial == serial
+            }
+    }
+
+    /// One subscriber less at this carrier, which [has](Self::has) some.
+    pub fn leave(&mut self, row: &mut HomeTopic, shard: ShardId, topic: u32, serial: u16) {
         if row.has(SET) {
             let set = self.sets.get_mut(row.carrier);
             let at = set
                 .iter()
-                .position(|c| c.shard == from && c.topic == topic && c.serial == serial)
+                .position(|c| c.is(shard, topic, serial))
                 .expect("the row was found by it");
             set[at].subscribers -= 1;
             if set[at].subscribers == 0 {
@@ -108,14 +119,9 @@ impl Home {
                 row.flags &= !WANTS_DEFLATE;
             }
         }
-        if self.rows.get(id).carrier == NONE && !self.followers.is_empty() {
-            self.interest_pauses(id, now);
-        }
-        self.queue_if_idle(id, now);
     }
 
-    pub(super) fn each_carrier(&self, id: u32, mut f: impl FnMut(&Carrier)) {
-        let row = self.rows.get(id);
+    pub fn each(&self, row: &HomeTopic, mut f: impl FnMut(&Carrier)) {
         if row.has(SET) {
             self.sets.get(row.carrier).iter().for_each(f);
         } else if row.carrier != NONE {
@@ -129,9 +135,10 @@ impl Home {
         }
     }
 
-    pub(super) fn subscribers(&self, id: u32) -> u32 {
+    /// Subscribers of a topic, on all carriers.
+    pub fn subscribers(&self, row: &HomeTopic) -> u32 {
         let mut sum = 0;
-        self.each_carrier(id, |carrier| sum += carrier.subscribers);
+        self.each(row, |carrier| sum += carrier.subscribers);
         sum
     }
 }

@@ -9,57 +9,27 @@
 //! meanwhile; looking ahead changes nothing else.
 
 use alloc::sync::Arc;
-use alloc::vec::Vec;
 
 use super::Home;
+use super::foresight::Foresight;
 use crate::base::rules::Rules;
 use crate::base::settings::Settings;
 use crate::base::time::Now;
 use crate::budget::world::World;
 use crate::store::blobs::Blob;
 
-/// Rows that are looked at in one turn: some tenths of a millisecond.
-const ROWS_PER_TURN: u32 = if cfg!(test) { 3 } else { 1024 };
-
-/// The rules to come, and the number that each row will have.
-pub struct Foresight {
-    world: Arc<World>,
-    /// By row. Past `seen` only the numbers of topics that were made meanwhile are known.
-    numbers: Vec<u8>,
-    seen: u32,
-}
-
-impl Foresight {
-    /// A topic was made meanwhile.
-    pub fn created(&mut self, id: u32, name: &[u8]) {
-        if self.numbers.len() <= id as usize {
-            self.numbers.resize(id as usize + 1, 0);
-        }
-        self.numbers[id as usize] = self.world.rules.number_for(name);
-    }
-}
-
 impl Home {
     /// Looks ahead to the rules of this world, some rows further than the last time; whether there are more.
     pub fn foresee(&mut self, world: &Arc<World>) -> bool {
-        let end = self.rows.end();
-        let known = self.foresight.take();
-        let mut foresight = match known.filter(|known| Arc::ptr_eq(&known.world, world)) {
-            Some(known) => known,
-            None => Foresight {
-                world: world.clone(),
-                numbers: Vec::new(),
-                seen: 0,
-            },
+        let known = self.foresight.take().filter(|known| known.is_of(world));
+        let mut foresight = known.unwrap_or_else(|| Foresight::new(world));
+        let name_of = |id| match self.rows.get(id).name {
+            Blob::NONE => None,
+            name => Some(self.names.get(name)),
         };
-        foresight.numbers.resize(end as usize, 0);
-        let until = end.min(foresight.seen.saturating_add(ROWS_PER_TURN));
-        for id in foresight.seen..until {
-            foresight.numbers[id as usize] = self.number_by(&world.rules, id);
-        }
-        foresight.seen = until;
+        let more = foresight.look(self.rows.end(), name_of);
         self.foresight = Some(foresight);
-        until < end
+        more
     }
 
     /// Replaces the rules `former`, and the settings, by those of `world`.
@@ -82,30 +52,17 @@ impl Home {
         self.enforce_budget(rules, now);
     }
 
-    fn number_by(&self, rules: &Rules, id: u32) -> u8 {
-        match self.rows.get(id).name {
-            Blob::NONE => 0,
-            name => rules.number_for(self.names.get(name)),
-        }
-    }
-
     fn change_rules(&mut self, former: &Rules, rules: &Rules) {
         let foresight = self.foresight.take().expect("it was looked ahead");
-        for (id, number) in (0..).zip(foresight.numbers) {
+        for (id, number) in (0..).zip(foresight.into_numbers()) {
             if self.rows.get(id).name != Blob::NONE {
                 self.rows.get_mut(id).rule = number;
             }
         }
-        self.forgetting.rule = 0;
         let rows = &self.rows;
-        self.log.change_rules(rules, |topic| rows.get(topic).rule);
-        let mut idle: Vec<_> = self.idle.drain(..).flatten().collect();
-        idle.sort_by_key(|(_, since_s)| *since_s);
-        self.idle.resize_with(rules.count(), Default::default);
-        for (id, since_s) in idle {
-            let number = self.rows.get(id).rule;
-            self.idle[number as usize].push_back((id, since_s));
-        }
+        let rule_of = |topic| rows.get(topic).rule;
+        self.log.change_rules(rules, rule_of);
+        self.forgetting.change_rules(rules.count(), rule_of);
         self.filters.change_rules(former, rules);
     }
 }

@@ -1,36 +1,23 @@
-//! Shared subscriptions (MQTT 5.0 section 4.8.2): a group gets each message once, through one of its members.
+//! The groups of shared subscriptions that a home has: their members, cursors, and the messages that members gave back.
 //!
-//! A group has one cursor at each home: the messages before it were given to a member. A member has credit: the number
-//! of unacknowledged messages that it may still be given. The next message goes to the next member with credit, in
-//! turn. While none has any, the cursor stands still and the messages wait in the log, as they do while all members are
-//! away. Messages that a member gives back unacknowledged go to another before anything newer; those that it does not
-//! give back (QoS 2, or of a session that is kept) stay its own [MQTT-4.8.2-4, -5].
-//!
-//! Invariants: a group lives while a session has subscribed to it, connected or away; each message that a living group's
-//! filter matches is kept for it, within the limits of the log.
+//! Invariants: a group lives while a session has subscribed to it, connected or away; a number is never used again.
 
 use alloc::boxed::Box;
 use alloc::collections::{BTreeMap, VecDeque};
 use alloc::vec::Vec;
 
-use crore_wire::topic;
-
-use super::Home;
 use crate::base::ids::ShardId;
-use crate::base::rules::Rules;
-use crate::base::snapshot::Block;
-use crate::base::snapshot::{Damaged, In, kind};
-use crate::base::time::Now;
+use crate::base::snapshot::{Block, Damaged, In, kind};
 use crate::filters::Filters;
-use crate::log::Arrival;
-use crate::mail::lanes::Lanes;
-use crate::mail::{LeaveGroup, Record, ReplyTo, Tell, Unacked};
+use crate::mail::{LeaveGroup, ReplyTo, Unacked};
 use crate::store::slab::{NONE, Side};
 
-struct Member {
-    shard: ShardId,
-    to: ReplyTo,
-    credit: u32,
+/// A connection that shares a subscription.
+pub(super) struct Member {
+    pub shard: ShardId,
+    pub to: ReplyTo,
+    /// The messages that it may still be given.
+    pub credit: u32,
 }
 
 impl Member {
@@ -40,20 +27,21 @@ impl Member {
     }
 }
 
-struct Group {
-    filter: Box<[u8]>,
+/// A shared subscription.
+pub(super) struct Group {
+    pub filter: Box<[u8]>,
     name: Box<[u8]>,
     /// The filter's row.
     row: u32,
     /// Sessions that have subscribed, those that are away too.
     sessions: u32,
-    members: Vec<Member>,
+    pub members: Vec<Member>,
     /// The place of the member that is next.
     turn: usize,
     /// The last message that a member was given, or that came before the group.
-    cursor: u64,
+    pub cursor: u64,
     /// There may be more in the log.
-    behind: bool,
+    pub behind: bool,
     /// Whether it waits among the pages that the home owes.
     owed: bool,
     /// Messages that members gave back.
@@ -61,8 +49,8 @@ struct Group {
 }
 
 impl Group {
-    /// The next member that may have a message.
-    fn next(&mut self) -> Option<&mut Member> {
+    /// The next member that may have a message; it has one credit less.
+    pub fn next(&mut self) -> Option<&mut Member> {
         let count = self.members.len();
         let at = (0..count)
             .map(|n| (self.turn + n) % count)
@@ -73,8 +61,13 @@ impl Group {
         Some(member)
     }
 
-    fn has_credit(&self) -> bool {
+    pub fn has_credit(&self) -> bool {
         self.members.iter().any(|member| member.credit > 0)
+    }
+
+    /// Whether messages that members gave back wait for another.
+    pub fn has_returned(&self) -> bool {
+        !self.again.is_empty()
     }
 
     /// Bytes of heap that it occupies, without the topics of messages given back.
@@ -88,7 +81,7 @@ impl Group {
 
     /// Whether it may have a message for a member with credit.
     fn waits(&self) -> bool {
-        (self.behind || !self.again.is_empty()) && self.has_credit()
+        (self.behind || self.has_returned()) && self.has_credit()
     }
 }
 
@@ -197,6 +190,127 @@ impl Groups {
         Some(id)
     }
 
+    /// A member joins, and the group is made if there is none: its first message comes behind `cursor`. `counts` says that the member's
+    /// session is new to it. Returns the group, and whether the session counted as new.
+    pub fn join(
+        &mut self,
+        (filter, name): (&[u8], &[u8]),
+        member: Member,
+        counts: bool,
+        cursor: u64,
+    ) -> (Option<u64>, bool) {
+        let found = self.id_of(filter, name);
+        // A session without a group counts as new, even if it had subscribed before.
+        let counts = counts || found.is_none();
+        let id = found.or_else(|| self.make(filter, name, cursor));
+        if let Some(id) = id {
+            self.grow(id, |group| {
+                group.sessions += u32::from(counts);
+                group.members.push(member);
+                0
+            });
+        }
+        (id, counts)
+    }
+
+    /// A member has room for so many messages more. Returns the number of members, and whether it is one of them; none without a group.
+    pub fn credit(
+        &mut self,
+        id: u64,
+        shard: ShardId,
+        to: ReplyTo,
+        count: u32,
+    ) -> Option<(usize, bool)> {
+        let group = self.all.get_mut(&id)?;
+        let mut members = group.members.iter_mut();
+        let member = members.find(|member| member.is(shard, to));
+        let is_there = member.map(|member| member.credit += count).is_some();
+        Some((group.members.len(), is_there))
+    }
+
+    /// A member goes and gives back what it has not acknowledged; says whether the group lives on.
+    pub fn leave(&mut self, from: ShardId, leave: &LeaveGroup) -> bool {
+        let LeaveGroup {
+            group: id,
+            to,
+            ref unacked,
+            ends,
+        } = *leave;
+        self.grow(id, |group| {
+            group.again.extend(unacked.iter().cloned());
+            topics_bytes(unacked)
+        });
+        let Some(group) = self.all.get_mut(&id) else {
+            return false;
+        };
+        group.members.retain(|member| !member.is(from, to));
+        group.sessions -= u32::from(ends);
+        if group.sessions == 0 {
+            self.end(id);
+            return false;
+        }
+        true
+    }
+
+    /// A session that was away subscribes no more.
+    pub fn release(&mut self, filter: &[u8], name: &[u8]) {
+        let Some(id) = self.id_of(filter, name) else {
+            return;
+        };
+        let group = self.all.get_mut(&id).expect("it was just found");
+        group.sessions -= 1;
+        if group.sessions == 0 {
+            self.end(id);
+        }
+    }
+
+    /// Gives the message at this offset to the next member of each group that [`Groups::find`] has found; groups whose turn comes later
+    /// find it in the log.
+    pub fn give_due(&mut self, offset: u64, mut give: impl FnMut(u64, ShardId, ReplyTo)) {
+        for id in &self.due {
+            let group = self.all.get_mut(id).expect("it was just found");
+            if group.behind || group.has_returned() {
+                group.behind = true;
+                continue;
+            }
+            match group.next() {
+                Some(member) => {
+                    give(*id, member.shard, member.to);
+                    group.cursor = offset;
+                }
+                None => group.behind = true,
+            }
+        }
+    }
+
+    /// Whether a group may have something to give and does not wait for its turn yet; from now on it does.
+    pub fn begins_to_wait(&mut self, id: u64) -> bool {
+        let Some(group) = self.all.get_mut(&id) else {
+            return false;
+        };
+        let begins = group.waits() && !group.owed;
+        group.owed |= begins;
+        begins
+    }
+
+    /// Takes a group out whose turn has come; it must be [put back](Groups::put).
+    pub fn take(&mut self, id: u64) -> Option<Group> {
+        let mut group = self.all.remove(&id)?;
+        group.owed = false;
+        Some(group)
+    }
+
+    pub fn put(&mut self, id: u64, group: Group) {
+        self.all.insert(id, group);
+    }
+
+    /// The next message that a member of a group that was taken out gave back.
+    pub fn next_again(&mut self, group: &mut Group) -> Option<Unacked> {
+        let unacked = group.again.pop_front()?;
+        self.bytes -= unacked.topic.len();
+        Some(unacked)
+    }
+
     fn end(&mut self, id: u64) {
         let group = self.all.remove(&id).expect("it was there");
         self.bytes -= group.own_bytes() + topics_bytes(&group.again);
@@ -208,242 +322,9 @@ impl Groups {
             self.filters.close(group.row);
         }
     }
-}
-
-impl Home {
-    /// A member joins; `counts` when its session has not subscribed before.
-    #[allow(clippy::too_many_arguments)] // what a request says
-    pub fn group_join(
-        &mut self,
-        from: ShardId,
-        to: ReplyTo,
-        (filter, name): (&[u8], &[u8]),
-        credit: u32,
-        counts: bool,
-        lanes: &mut Lanes,
-    ) {
-        let cursor = self.sequence;
-        let found = self.groups.id_of(filter, name);
-        // A session without a group counts as new, even if it had subscribed before.
-        let counts = counts || found.is_none();
-        let id = found.or_else(|| self.groups.make(filter, name, cursor));
-        if let Some(id) = id {
-            self.groups.grow(id, |group| {
-                group.sessions += u32::from(counts);
-                group.members.push(Member {
-                    shard: from,
-                    to,
-                    credit,
-                });
-                0
-            });
-        }
-        lanes.tell(
-            from,
-            Tell::GroupJoined {
-                to,
-                group: id,
-                counts,
-            },
-        );
-        if let Some(id) = id {
-            self.pump_later(id);
-        }
-    }
-
-    /// A member has room for so many messages more.
-    pub fn group_credit(&mut self, from: ShardId, id: u64, to: ReplyTo, count: u32) {
-        let Some(group) = self.groups.all.get_mut(&id) else {
-            return;
-        };
-        self.log.steps.add(group.members.len());
-        let mut members = group.members.iter_mut();
-        if let Some(member) = members.find(|member| member.is(from, to)) {
-            member.credit += count;
-            self.pump_later(id);
-        }
-    }
-
-    /// A member goes and gives back what it has not acknowledged; `ends` when its session subscribes no more.
-    pub fn group_leave(&mut self, from: ShardId, leave: &LeaveGroup) {
-        let LeaveGroup {
-            group: id,
-            to,
-            ref unacked,
-            ends,
-        } = *leave;
-        self.groups.grow(id, |group| {
-            group.again.extend(unacked.iter().cloned());
-            topics_bytes(unacked)
-        });
-        let Some(group) = self.groups.all.get_mut(&id) else {
-            return;
-        };
-        group.members.retain(|member| !member.is(from, to));
-        group.sessions -= u32::from(ends);
-        if group.sessions == 0 {
-            return self.groups.end(id);
-        }
-        self.pump_later(id);
-    }
-
-    /// A session that was away subscribes no more.
-    pub fn group_release(&mut self, filter: &[u8], name: &[u8]) {
-        let Some(id) = self.groups.id_of(filter, name) else {
-            return;
-        };
-        let group = self.groups.all.get_mut(&id).expect("it was just found");
-        group.sessions -= 1;
-        if group.sessions == 0 {
-            self.groups.end(id);
-        }
-    }
-
-    /// The message at hand goes to each group that [`Groups::find`] has found, now or when its turn comes.
-    pub(super) fn tell_groups(&mut self, name: &[u8], record: Record, lanes: &mut Lanes) {
-        let due = core::mem::take(&mut self.groups.due);
-        for id in &due {
-            let group = self.groups.all.get_mut(id).expect("it was just found");
-            if group.behind || !group.again.is_empty() {
-                group.behind = true;
-                continue;
-            }
-            let group_id = *id;
-            match group.next() {
-                Some(member) => {
-                    let (shard, to) = (member.shard, member.to);
-                    group.cursor = record.offset;
-                    let name = lanes.frames().push_name(name);
-                    let tell = Tell::Shared {
-                        to,
-                        group: group_id,
-                        name,
-                        record,
-                    };
-                    lanes.tell(shard, tell);
-                }
-                None => group.behind = true,
-            }
-        }
-        self.groups.due = due;
-    }
-
-    /// A group may have something to give: it gets its turn.
-    fn pump_later(&mut self, id: u64) {
-        let Some(group) = self.groups.all.get_mut(&id) else {
-            return;
-        };
-        if group.waits() && !group.owed {
-            group.owed = true;
-            self.owe_group(id);
-        }
-    }
-
-    /// Gives a group its waiting messages, as far as credit and the length of a page allow; then it queues behind the
-    /// others again.
-    pub(super) fn pump(&mut self, id: u64, rules: &Rules, now: Now, lanes: &mut Lanes) {
-        let Some(mut group) = self.groups.all.remove(&id) else {
-            return;
-        };
-        group.owed = false;
-        let mut most = self.pace.page_messages;
-        while group.has_credit() && most > 0 {
-            let Some(Unacked { topic, offset }) = group.again.pop_front() else {
-                break;
-            };
-            most -= 1;
-            self.groups.bytes -= topic.len();
-            self.log.steps.add(1 + group.members.len());
-            if let Some(record) = self.message_at(&topic, offset, lanes) {
-                give(&mut group, id, &topic, record, lanes);
-            }
-        }
-        if group.behind && group.again.is_empty() {
-            self.read_on(id, &mut group, rules, now, lanes);
-        }
-        self.groups.all.insert(id, group);
-        self.pump_later(id);
-    }
-
-    fn read_on(&mut self, id: u64, group: &mut Group, rules: &Rules, now: Now, lanes: &mut Lanes) {
-        let lists = (0..rules.retained()).map(|number| (number, group.cursor));
-        let mut at = self.log.arrivals(lists, group.cursor);
-        let mut most = self.pace.page_messages;
-        for _ in 0..self.pace.page_visits {
-            self.log.steps.add(1);
-            if !group.has_credit() || most == 0 {
-                return;
-            }
-            match self.log.next_arrival(&mut at) {
-                None => {
-                    (group.behind, group.cursor) = (false, self.sequence);
-                    return;
-                }
-                Some(Arrival::Doomed { offset }) => group.cursor = offset,
-                Some(Arrival::Lost { offset, topic, .. }) => {
-                    let name = self.names.get(self.rows.get(topic).name);
-                    self.stats.gaps += u64::from(topic::matches(&group.filter, name));
-                    group.cursor = offset;
-                }
-                Some(Arrival::Kept {
-                    id: entry,
-                    offset,
-                    topic,
-                    rule,
-                    time_s,
-                }) => {
-                    let name = self.names.get(self.rows.get(topic).name);
-                    let matches = topic::matches(&group.filter, name);
-                    if now.unix_s.saturating_sub(time_s) >= rules.get(rule).log_age_s {
-                        // It counts as lost, though it is not dropped yet.
-                        self.stats.gaps += u64::from(matches);
-                    } else if matches && !self.log.is_expired(entry, now.unix_s) {
-                        let name = name.to_vec();
-                        let record = self.log.copy(entry, lanes.frames());
-                        self.log.steps.add(group.members.len());
-                        most -= 1;
-                        give(group, id, &name, record, lanes);
-                    }
-                    group.cursor = offset;
-                }
-            }
-        }
-    }
-
-    /// One message of a topic, if the log still has it.
-    fn message_at(&mut self, name: &[u8], offset: u64, lanes: &mut Lanes) -> Option<Record> {
-        let hash = self.hash_of(name);
-        let id = self.find(hash, name)?;
-        let frames = lanes.frames();
-        let before = frames.pages.len();
-        self.log
-            .read(self.rows.get(id).log, offset - 1, 1, usize::MAX, frames);
-        if frames.pages.len() == before {
-            // Nothing was read: the last of `pages` belongs to another answer.
-            return None;
-        }
-        let record = frames.pages.pop()?;
-        (record.offset == offset).then_some(record)
-    }
-}
-
-fn give(group: &mut Group, id: u64, name: &[u8], record: Record, lanes: &mut Lanes) {
-    let member = group.next().expect("somebody has credit");
-    let (shard, to) = (member.shard, member.to);
-    let name = lanes.frames().push_name(name);
-    let tell = Tell::Shared {
-        to,
-        group: id,
-        name,
-        record,
-    };
-    lanes.tell(shard, tell);
-}
-
-impl Home {
-    /// From the group `from` on; returns where to go on.
-    pub(crate) fn save_groups(&self, from: u64, block: &mut Block<'_>) -> Option<u64> {
-        for (id, group) in self.groups.all.range(from..) {
+    /// Writes groups from the one with the number `from` on; returns where to go on.
+    pub fn save(&self, from: u64, block: &mut Block<'_>) -> Option<u64> {
+        for (id, group) in self.all.range(from..) {
             if block.is_full() {
                 return Some(*id);
             }
@@ -462,7 +343,7 @@ impl Home {
     }
 
     /// Reads a group. It has no members, and may be behind.
-    pub(crate) fn restore_group(&mut self, from: &mut In<'_>) -> Result<(), Damaged> {
+    pub fn restore(&mut self, from: &mut In<'_>) -> Result<(), Damaged> {
         let (filter, name) = (from.field()?, from.field()?);
         let (sessions, cursor) = (from.number32()?, from.number()?);
         let count = from.number()?;
@@ -473,8 +354,8 @@ impl Home {
         };
         let again = (0..count).map(one);
         let again: VecDeque<Unacked> = again.collect::<Result<_, _>>()?;
-        if let Some(id) = self.groups.make(filter, name, cursor) {
-            self.groups.grow(id, |group| {
+        if let Some(id) = self.make(filter, name, cursor) {
+            self.grow(id, |group| {
                 (group.sessions, group.behind, group.again) = (sessions, true, again);
                 topics_bytes(&group.again)
             });

@@ -1,20 +1,20 @@
 //! How much a home holds of everything.
 
 use super::Home;
-use super::idempotence::Answers;
+use super::answers::Answers;
 use crate::budget::stats::Accounts;
 
 impl Home {
     /// Adds its counts and bytes.
     pub fn account(&self, accounts: &mut Accounts) {
         accounts.home_topics = self.rows.len();
-        accounts.home_sets = self.sets.len();
+        accounts.home_sets = self.carriers.sets();
         accounts.home_filters = self.filters.len();
-        accounts.home_losses = self.log.losses() as u32;
+        accounts.home_losses = self.log.losses.topics() as u32;
         accounts.name_bytes += self.filters.bytes();
         accounts.followers = self.followers.len();
         accounts.groups = self.groups.len();
-        accounts.keepers = self.keepers.len() as u32 + self.kept.len();
+        accounts.keepers = self.keepers.len();
         accounts.retained = self.retained.len() as u32;
         accounts.owed = self.readings();
         accounts.answers = self.answers.as_ref().map_or(0, Answers::len);
@@ -42,6 +42,6 @@ impl Home {
 
     /// Bytes of the rows and their index.
     pub fn table_bytes(&self) -> usize {
-        self.rows.bytes() + self.index.bytes() + self.sets.bytes()
+        self.rows.bytes() + self.index.bytes() + self.carriers.bytes()
     }
 }

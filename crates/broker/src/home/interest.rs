@@ -14,96 +14,20 @@
 //! with the follower until the shard asks for it, at most one turn. Without followers all this is one look at an empty
 //! list.
 
-use alloc::collections::{BTreeMap, VecDeque};
-use alloc::vec::Vec;
-
-use crore_wire::topic;
-
 use super::Home;
 use crate::base::ids::ShardId;
 use crate::base::time::Now;
+use crate::mail::ReplyTo;
 use crate::mail::lanes::Lanes;
-use crate::mail::{News, Part, ReplyTo, Tell};
 use crate::store::slab::NONE;
 
 /// Ends of interest told at once, each to all followers: when a crowd leaves, they hear of it over some turns.
 const ENDS_AT_ONCE: usize = 64;
 
-struct Follower {
-    shard: ShardId,
-    to: ReplyTo,
-    filter: Vec<u8>,
-    /// The first row that the snapshot has not looked at; [`NONE`] when it is whole.
-    cursor: u32,
-    news: News,
-    /// The part of the snapshot in `news`, if one was asked for.
-    part: Part,
-}
-
-/// All followers, and the news that waits for them.
-pub(super) struct Followers {
-    list: Vec<Follower>,
-    /// Topics without subscribers that still have interest, and the second in which it ends.
-    lingering: BTreeMap<u32, u32>,
-    /// The same in the order of the seconds; an entry that `lingering` does not confirm is void.
-    ends: VecDeque<(u32, u32)>,
-    /// Seconds that interest outlives the last subscriber.
-    pub debounce_s: u32,
-    has_news: bool,
-}
-
-impl Followers {
-    pub fn new(debounce_s: u32) -> Self {
-        Followers {
-            list: Vec::new(),
-            lingering: BTreeMap::new(),
-            ends: VecDeque::new(),
-            debounce_s,
-            has_news: false,
-        }
-    }
-
-    pub fn len(&self) -> u32 {
-        self.list.len() as u32
-    }
-
-    #[inline]
-    pub fn is_empty(&self) -> bool {
-        self.list.is_empty()
-    }
-
-    pub fn lingers(&self, topic: u32) -> bool {
-        !self.lingering.is_empty() && self.lingering.contains_key(&topic)
-    }
-
-    fn place(&self, shard: ShardId, to: ReplyTo) -> Option<usize> {
-        let is = |f: &Follower| {
-            f.shard == shard && f.to.slot == to.slot && f.to.generation == to.generation
-        };
-        self.list.iter().position(is)
-    }
-
-    fn tell(&mut self, topic: u32, name: &[u8], begins: bool) {
-        for follower in &mut self.list {
-            if topic < follower.cursor && topic::matches(&follower.filter, name) {
-                follower.news.push(begins, name);
-                self.has_news = true;
-            }
-        }
-    }
-}
-
 impl Home {
     /// A connection wants to follow; the first page of the snapshot is the answer.
     pub fn follow(&mut self, shard: ShardId, to: ReplyTo, filter: &[u8]) {
-        self.followers.list.push(Follower {
-            shard,
-            to,
-            filter: filter.to_vec(),
-            cursor: 0,
-            news: News::default(),
-            part: Part::Live,
-        });
+        self.followers.add(shard, to, filter);
         self.follow_on(shard, to);
     }
 
@@ -117,51 +41,29 @@ impl Home {
 
     /// A follower is gone.
     pub fn unfollow(&mut self, shard: ShardId, to: ReplyTo) {
-        let followers = &mut self.followers;
-        let place = followers.place(shard, to);
-        let place = place.expect("a carrier speaks only of followers that it made");
-        followers.list.swap_remove(place);
-        if followers.list.is_empty() {
-            *followers = Followers::new(followers.debounce_s);
-        }
+        self.followers.remove(shard, to);
     }
 
     /// The next page, unless the follower has gone meanwhile.
     pub(super) fn next_page(&mut self, shard: ShardId, to: ReplyTo) {
-        let Some(place) = self.followers.place(shard, to) else {
-            return;
+        let limits = (
+            self.rows.end(),
+            self.pace.interest_rows,
+            self.pace.page_bytes,
+        );
+        let (rows, names, steps) = (&self.rows, &self.names, &self.log.steps);
+        let is_watched = |id| {
+            steps.add(1);
+            rows.get(id).carrier != NONE
         };
-        let Followers {
-            list,
-            lingering,
-            has_news,
-            ..
-        } = &mut self.followers;
-        let follower = &mut list[place];
-        let end = self.rows.end();
-        let until = end.min(follower.cursor.saturating_add(self.pace.interest_rows));
-        while follower.cursor < until && follower.news.len() < self.pace.page_bytes {
-            let (id, row) = (follower.cursor, self.rows.get(follower.cursor));
-            follower.cursor += 1;
-            self.log.steps.add(1);
-            if row.carrier == NONE && !lingering.contains_key(&id) {
-                continue;
-            }
-            let name = self.names.get(row.name);
-            if topic::matches(&follower.filter, name) {
-                follower.news.push(true, name);
-            }
-        }
-        follower.part = Part::More;
-        if follower.cursor == end {
-            (follower.cursor, follower.part) = (NONE, Part::Last);
-        }
-        *has_news = true;
+        let name_of = |id| names.get(rows.get(id).name);
+        self.followers
+            .next_page((shard, to), limits, is_watched, name_of);
     }
 
     /// A topic has its first subscriber.
     pub(super) fn interest_begins(&mut self, id: u32) {
-        if self.followers.lingering.remove(&id).is_none() {
+        if !self.followers.stop_lingering(id) {
             let name = self.names.get(self.rows.get(id).name);
             self.followers.tell(id, name, true);
         }
@@ -169,20 +71,15 @@ impl Home {
 
     /// A topic has no subscriber any more.
     pub(super) fn interest_pauses(&mut self, id: u32, now: Now) {
-        let followers = &mut self.followers;
-        if followers.debounce_s == 0 {
+        if !self.followers.linger(id, now) {
             let name = self.names.get(self.rows.get(id).name);
-            return followers.tell(id, name, false);
+            self.followers.tell(id, name, false);
         }
-        // The current second has begun already: one more makes it the whole time at least.
-        let end_s = now.s + followers.debounce_s + 1;
-        followers.lingering.insert(id, end_s);
-        followers.ends.push_back((id, end_s));
     }
 
     /// A topic is about to be forgotten: its row may be given to another.
     pub(super) fn interest_is_forgotten(&mut self, id: u32) {
-        if self.followers.lingering.remove(&id).is_some() {
+        if self.followers.stop_lingering(id) {
             let name = self.names.get(self.rows.get(id).name);
             self.followers.tell(id, name, false);
         }
@@ -190,7 +87,7 @@ impl Home {
 
     /// Whether there is anything to tell followers.
     pub fn has_news(&self) -> bool {
-        self.followers.has_news
+        self.followers.has_news()
     }
 
     /// Tells followers what is new; says whether more is due already.
@@ -199,30 +96,17 @@ impl Home {
             return false;
         }
         let more = self.end_interest(now);
-        if core::mem::take(&mut self.followers.has_news) {
-            for follower in &mut self.followers.list {
-                let part = core::mem::replace(&mut follower.part, Part::Live);
-                if part == Part::Live && follower.news.is_empty() {
-                    continue;
-                }
-                let (to, news) = (follower.to, core::mem::take(&mut follower.news));
-                lanes.tell(follower.shard, Tell::Interest { to, news, part });
-            }
-        }
+        self.followers.tell_news(lanes);
         more
     }
 
     fn end_interest(&mut self, now: Now) -> bool {
         for _ in 0..ENDS_AT_ONCE {
-            self.log.steps.add(1 + self.followers.list.len());
-            match self.followers.ends.front() {
-                Some(&(id, end_s)) if end_s <= now.s => {
-                    self.followers.ends.pop_front();
-                    if self.followers.lingering.get(&id) == Some(&end_s) {
-                        self.interest_is_forgotten(id);
-                    }
-                }
-                _ => return false,
+            self.log.steps.add(1 + self.followers.len() as usize);
+            match self.followers.next_end(now) {
+                Some(Some(id)) => self.interest_is_forgotten(id),
+                Some(None) => {}
+                None => return false,
             }
         }
         true

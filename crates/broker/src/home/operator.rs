@@ -1,7 +1,13 @@
 //! The operator's orders about a home's topics.
 
-use super::*;
+use crore_wire::topic;
+
+use super::Home;
+use super::row::DELETED;
+use crate::base::time::Now;
+use crate::mail::Frames;
 use crate::mail::orders::{LogPage, Message, Messages, Topic, Topics, TopicsPage};
+use crate::store::blobs::Blob;
 
 /// Rows that one order looks at: some hundred microseconds where few match.
 const ROWS_PER_TURN: u32 = 4_096;

@@ -1,28 +1,44 @@
-//! Pages that the home owes: those that a turn has no time for wait here, in the order in which they were asked for.
-//!
-//! Each reading is a unit of its own: it looks at [`Pace::page_visits`](crate::base::pace::Pace::page_visits) entries
-//! at most and ends with a page, or goes behind the others again with what it has found so far. So a subscriber that
-//! reads far back holds up others for no longer than a unit at a time, even if there are a thousand of them: publishes
-//! do not wait for readings.
-//!
-//! Invariants: a subscriber that waits for the first page of a topic is counted already, and a filter is registered
-//! already, so that the asks behind it in the lane find both; the page that is marked `at_head` is told as it is read,
-//! so that no message falls between.
+//! The queue of pages that the home owes, in the order in which they were asked for, and how far each has come.
 
 use alloc::boxed::Box;
 use alloc::collections::VecDeque;
 
-use super::attach::Place;
-use super::filters::{Reader, split};
-use super::{DELETED, Home};
 use crate::base::ids::ShardId;
-use crate::base::rules::Rules;
-use crate::base::time::Now;
-use crate::mail::lanes::Lanes;
 use crate::mail::{Attach, AttachFilters, ReplyTo};
 
+/// How far the search for the beginning of a subscription has come.
+#[derive(Clone, Copy)]
+pub(super) enum Place {
+    /// Nothing yet.
+    Unknown,
+    /// So many messages before the one at this offset.
+    Back(u64, u32),
+    /// Behind this offset. `gap`: messages before it are lost. `promised`: the subscriber came with a position, so a
+    /// loss behind that is told.
+    Behind {
+        offset: u64,
+        gap: bool,
+        promised: bool,
+    },
+}
+
+/// Where a reader stands.
+#[derive(Clone, Copy)]
+pub(super) struct Reader {
+    pub start: u64,
+    pub from: u64,
+    /// Losses up to this number happened before it began without a position and are not told to it; 0 if it gave one.
+    pub base: u64,
+    pub gap: bool,
+    /// Whether it gets retained messages: those up to `from`, and those that their topic's log no longer has.
+    pub retained: bool,
+    /// The home's last offset when it asked: what is lost behind it is told, even to a reader that began without a
+    /// position.
+    pub begun: u64,
+}
+
 /// A page that is owed.
-enum Reading {
+pub(super) enum Reading {
     /// Of a topic.
     Topic {
         from: ShardId,
@@ -71,12 +87,12 @@ pub(super) struct Readings {
 }
 
 impl Readings {
-    fn push(&mut self, reading: Reading) {
+    pub fn push(&mut self, reading: Reading) {
         self.names_bytes += reading.names_bytes();
         self.queue.push_back(reading);
     }
 
-    fn pop(&mut self) -> Option<Reading> {
+    pub fn pop(&mut self) -> Option<Reading> {
         let reading = self.queue.pop_front()?;
         self.names_bytes -= reading.names_bytes();
         Some(reading)
@@ -88,128 +104,29 @@ impl Readings {
         }
     }
 
+    pub fn len(&self) -> usize {
+        self.queue.len()
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.queue.is_empty()
+    }
+
+    /// The turn ends, so many steps after the beginning of the home.
+    pub fn end_turn(&mut self, steps: u64) {
+        self.began = steps;
+        self.make_smaller();
+    }
+
+    /// The steps of this turn.
+    pub fn spent(&self, steps: u64) -> u64 {
+        steps - self.began
+    }
+
     /// Bytes of heap that they occupy, without the room that a home always has.
-    fn bytes(&self) -> usize {
+    pub fn bytes(&self) -> usize {
         let more = self.queue.capacity().saturating_sub(KEPT);
         more * size_of::<Reading>() + self.names_bytes
-    }
-}
-
-impl Home {
-    /// The work that it has done since it began, in steps.
-    pub fn steps(&self) -> u64 {
-        self.log.steps.count()
-    }
-
-    /// Pages that are owed.
-    pub fn readings(&self) -> usize {
-        self.readings.queue.len()
-    }
-
-    /// Bytes that those pages occupy.
-    pub fn readings_bytes(&self) -> usize {
-        self.readings.bytes()
-    }
-
-    /// The turn is over: the next one may read as much again.
-    pub fn end_turn(&mut self) {
-        self.readings.began = self.steps();
-        self.readings.make_smaller();
-    }
-
-    /// Whether a page has to wait: for others, or for the next turn, since half of this one's budget is spent here.
-    pub(super) fn must_queue(&self) -> bool {
-        let spent = self.steps() - self.readings.began;
-        !self.readings.queue.is_empty() || spent >= u64::from(self.pace.steps_per_turn) / 2
-    }
-
-    pub(super) fn owe_topic(
-        &mut self,
-        from: ShardId,
-        ask: &Attach,
-        name: &[u8],
-        place: Place,
-        counted: bool,
-    ) {
-        self.stats.pages_waited += 1;
-        let (ask, name) = (*ask, name.into());
-        self.readings.push(Reading::Topic {
-            from,
-            ask,
-            name,
-            place,
-            counted,
-        });
-    }
-
-    pub(super) fn owe_filters(
-        &mut self,
-        from: ShardId,
-        ask: &AttachFilters,
-        names: &[u8],
-        reader: Reader,
-    ) {
-        self.stats.pages_waited += 1;
-        let (ask, names) = (*ask, names.into());
-        self.readings.push(Reading::Filters {
-            from,
-            ask,
-            names,
-            reader,
-        });
-    }
-
-    pub(super) fn owe_group(&mut self, id: u64) {
-        self.readings.push(Reading::Group(id));
-    }
-
-    pub(super) fn owe_interest(&mut self, shard: ShardId, to: ReplyTo) {
-        self.readings.push(Reading::Interest(shard, to));
-    }
-
-    /// Reads the page that was asked for first; says whether there was one.
-    pub fn read_next(&mut self, rules: &Rules, now: Now, lanes: &mut Lanes) -> bool {
-        let Some(reading) = self.readings.pop() else {
-            return false;
-        };
-        self.log.steps.add(1);
-        match reading {
-            Reading::Topic {
-                from,
-                ask,
-                name,
-                place,
-                counted: false,
-            } => self.attach_from(from, &ask, &name, Some(place), rules, now, lanes),
-            Reading::Topic {
-                from,
-                ask,
-                name,
-                place,
-                counted: true,
-            } => {
-                let found = self.find(ask.hash, &name);
-                match found.filter(|id| !self.rows.get(*id).has(DELETED)) {
-                    Some(id) => {
-                        self.read_topic(id, from, &ask, &name, place, rules, now, lanes);
-                    }
-                    // Deleted since: the subscriber goes as if it had got its page before the deletion.
-                    None => self.end_owed(from, &ask, &name, now, lanes),
-                }
-            }
-            Reading::Filters {
-                from,
-                ask,
-                names,
-                reader,
-            } => {
-                let filters = split(&names);
-                self.tell_match_page(from, &ask, &filters, reader, rules, now, lanes);
-            }
-            Reading::Group(id) => self.pump(id, rules, now, lanes),
-            Reading::Interest(shard, to) => self.next_page(shard, to),
-        }
-        true
     }
 }
 

@@ -5,10 +5,10 @@
 //! Invariants: a topic stands in `retained` exactly when it has a chain under the rule of retained messages; such a
 //! topic is not forgotten. The byte budget takes retained messages last.
 
-use super::{Home, RETAINS};
+use super::Home;
+use super::row::RETAINS;
 use crate::base::rules::Rules;
 use crate::base::time::Now;
-use crate::filters::matching::Matching;
 use crate::mail::Record;
 use crate::mail::lanes::Lanes;
 use crate::mail::new::New;
@@ -32,14 +32,6 @@ impl Home {
         let chain = self.log.append(chain, number, rules.get(number), 1, new);
         self.retained.insert(id, chain);
         self.rows.get_mut(id).flags |= RETAINS;
-    }
-
-    /// Whether anybody subscribes to a topic, by its name, by a filter or in a group.
-    pub fn is_watched(&mut self, hash: u32, name: &[u8], here: &Matching) -> bool {
-        let exact = self
-            .find(hash, name)
-            .is_some_and(|id| self.rows.get(id).carrier != NONE);
-        exact || here.has_match(name) || self.filters.find(name) > 0 || self.groups.find(name)
     }
 
     /// Removes the message without a key from a topic that keeps the latest, as if it had never been.

@@ -2,7 +2,8 @@
 //!
 //! Rows get other numbers when they are read, and so do rules: those in force at that time.
 
-use super::{CREATED, DELETED, Home, HomeTopic, KEEPS, PARTITIONS, REQUESTED, RETAINS};
+use super::row::{CREATED, DELETED, HomeTopic, KEEPS, REQUESTED, RETAINS};
+use super::{Home, PARTITIONS};
 use crate::base::ids::ShardId;
 use crate::base::rules::Rules;
 use crate::base::settings::{Keep, Settings};
@@ -11,7 +12,8 @@ use crate::base::snapshot::NO_TOPIC;
 use crate::base::snapshot::{Damaged, In, kind};
 use crate::base::time::Now;
 use crate::budget::admission::Client;
-use crate::log::{Arrival, Arrivals, Past};
+use crate::log::arrival::{Arrival, Arrivals};
+use crate::log::snapshot::Past;
 use crate::mail::new::New;
 use crate::store::blobs::Blob;
 use crate::store::slab::{NONE, Vacant as _};
@@ -30,6 +32,7 @@ const MORTAL: u8 = 4;
 const RETAIN: u8 = 8;
 const QOS_SHIFT: u8 = 4;
 const OWNED: u8 = 64;
+const IMPOSSIBLE: Damaged = Damaged("a message is impossible");
 /// Bytes that a topic takes at most, besides its name.
 const TOPIC_BYTES: usize = 48;
 
@@ -50,7 +53,7 @@ impl Home {
             for floor in &self.floor {
                 out.number(*floor);
             }
-            match self.log.losses_counted() {
+            match self.log.losses.counted() {
                 None => out.byte(0),
                 Some(count) => {
                     out.byte(1);
@@ -79,7 +82,7 @@ impl Home {
             out.number(row.last());
             out.number(lost);
             out.number(u64::from(row.touched_s));
-            out.number(u64::from(self.keepers.get(&id).copied().unwrap_or(0)));
+            out.number(u64::from(self.keepers.of_topic(id)));
             out.field(self.names.get(row.name));
         }
         None
@@ -93,7 +96,7 @@ impl Home {
             self.floor[partition] = from.number()?;
         }
         if from.byte()? == 1 {
-            self.log.watch_from(from.number()?);
+            self.log.losses.watch_from(from.number()?);
         }
         Ok(rows)
     }
@@ -128,7 +131,7 @@ impl Home {
         let id = self.rows.insert(row);
         self.index.insert(&mut self.rows, id);
         if keepers > 0 {
-            self.keepers.insert(id, keepers);
+            self.keepers.add_topic(id, keepers);
         }
         if form & LOST != 0 {
             let latest = rules.get(number).keep == Keep::Latest;
@@ -139,31 +142,17 @@ impl Home {
     }
 
     pub(crate) fn save_filters(&self, from: u64, block: &mut Block<'_>) -> Option<u64> {
-        let mut from = from as u32;
-        while let Some(row) = self.kept.next_open(from) {
-            if block.is_full() {
-                return Some(u64::from(row));
-            }
-            let mut out = block.record(kind::FILTER);
-            // The count is one more than the value.
-            out.number(u64::from(self.kept.value(row)) + 1);
-            out.field(&self.kept.name(row));
-            from = row + 1;
-        }
-        None
+        self.keepers.save_filters(from, block)
     }
 
     pub(crate) fn restore_filter(&mut self, from: &mut In<'_>) -> Result<(), Damaged> {
         let count = from.number32()?;
-        let filter = from.field()?;
-        if let Ok(row) = self.kept.open(filter) {
-            self.kept.set_value(row, count.saturating_sub(1));
-        }
+        self.keepers.restore_filter(from.field()?, count);
         Ok(())
     }
 
     pub(crate) fn save_losses(&self, from: u64, block: &mut Block<'_>) -> Option<u64> {
-        for (offset, topic, number) in self.log.losses_from(from) {
+        for (offset, topic, number) in self.log.losses.from(from) {
             if block.is_full() {
                 return Some(offset);
             }
@@ -183,7 +172,7 @@ impl Home {
         let offset = from.number()?;
         let topic = topic_of(from.number32()?, topics)?;
         let number = from.number()?;
-        self.log.restore_loss(offset, topic, number);
+        self.log.losses.restore(offset, topic, number);
         Ok(())
     }
 
@@ -283,49 +272,19 @@ impl Home {
         rules: &Rules,
         now: Now,
     ) -> Result<(), Damaged> {
-        let form = from.byte()?;
-        let id = topic_of(from.number32()?, topics)?;
-        let (offset, previous, time_s) = (from.number()?, from.number()?, from.number32()?);
-        let ttl_s = match form & MORTAL != 0 {
-            true => Some(from.number32()?),
-            false => None,
-        };
-        let owner = match form & OWNED != 0 {
-            true => Client::from_number(from.number32()?),
-            false => Client::NOBODY,
-        };
-        let mut fields = [&[][..]; 5];
-        for field in &mut fields {
-            *field = from.field()?;
-        }
-        let [key, content_type, event, attributes, frame] = fields;
-        let short = |field: &[u8]| field.len() <= usize::from(u8::MAX);
-        let fits = [key, content_type, event].into_iter().all(short)
-            && attributes.len() <= usize::from(u16::MAX);
-        if !fits || offset == 0 || offset > self.sequence || previous >= offset {
-            return Err(Damaged("a message is impossible"));
+        let (is_retained, new) = read_message(from, topics)?;
+        let (id, offset, previous) = (new.topic, new.offset, new.previous);
+        if offset == 0 || offset > self.sequence || previous >= offset {
+            return Err(IMPOSSIBLE);
         }
         let row = self.rows.get(id);
         let rule = rules.get(row.rule);
         let new = New {
-            topic: id,
-            offset,
-            previous,
-            owner: self.admission.log_owner(owner),
-            time_s,
-            ttl_s,
-            key,
-            content_type,
-            event,
-            attributes,
-            qos: form >> QOS_SHIFT & 3,
-            retain: form & RETAIN != 0,
-            binary: form & BINARY != 0,
+            owner: self.admission.log_owner(new.owner),
             latest: rule.keep == Keep::Latest,
-            frame,
-            whole: None,
+            ..new
         };
-        if form & RETAINED != 0 {
+        if is_retained {
             // Where the rule keeps the latest there is no second copy.
             if !new.latest {
                 self.retain(id, &new, false, rules);
@@ -338,14 +297,14 @@ impl Home {
         }
         let name = self.names.get(row.name);
         let needed = row.has(KEEPS)
-            || self.kept.has_match(name)
+            || self.keepers.has_match(name)
             || !self.groups.is_empty() && self.groups.find(name);
         let most = match needed {
             true => rule.messages_max().max(settings.mqtt.session_messages),
             false => rule.messages_max(),
         };
         if most == 0 {
-            self.log.lose(id, previous, offset);
+            self.log.losses.add(id, previous, offset);
             // Newer messages may have gone without being lost: the offset of the last loss is kept.
             let row = self.rows.get_mut(id);
             self.log.clear(row.log);
@@ -363,7 +322,7 @@ impl Home {
 
     /// Ends the restoring after the last record.
     pub(crate) fn restored(&mut self, ended: &[u32], rules: &Rules, now: Now) {
-        self.forgetting.came = self.sequence;
+        self.forgetting.end_turn(self.sequence);
         for id in ended {
             self.log.end(self.rows.get(*id).log);
         }
@@ -378,6 +337,51 @@ impl Home {
                 .all(|id| { self.rows.get(id).has(RETAINS) == self.retained.contains_key(&id) })
         );
     }
+}
+
+/// Reads a message's record: whether it is its topic's retained one, and the message, of which its topic's rule says the rest.
+fn read_message<'a>(from: &mut In<'a>, topics: &[(u32, u32)]) -> Result<(bool, New<'a>), Damaged> {
+    let form = from.byte()?;
+    let topic = topic_of(from.number32()?, topics)?;
+    let (offset, previous, time_s) = (from.number()?, from.number()?, from.number32()?);
+    let ttl_s = match form & MORTAL != 0 {
+        true => Some(from.number32()?),
+        false => None,
+    };
+    let owner = match form & OWNED != 0 {
+        true => Client::from_number(from.number32()?),
+        false => Client::NOBODY,
+    };
+    let mut fields = [&[][..]; 5];
+    for field in &mut fields {
+        *field = from.field()?;
+    }
+    let [key, content_type, event, attributes, frame] = fields;
+    let short = |field: &[u8]| field.len() <= usize::from(u8::MAX);
+    let fits = [key, content_type, event].into_iter().all(short)
+        && attributes.len() <= usize::from(u16::MAX);
+    if !fits {
+        return Err(IMPOSSIBLE);
+    }
+    let new = New {
+        topic,
+        offset,
+        previous,
+        owner,
+        time_s,
+        ttl_s,
+        key,
+        content_type,
+        event,
+        attributes,
+        qos: form >> QOS_SHIFT & 3,
+        retain: form & RETAIN != 0,
+        binary: form & BINARY != 0,
+        latest: false,
+        frame,
+        whole: None,
+    };
+    Ok((form & RETAINED != 0, new))
 }
 
 fn topic_of(former: u32, topics: &[(u32, u32)]) -> Result<u32, Damaged> {

@@ -1,18 +1,18 @@
 //! Operations on whole topics: make, describe, delete, purge; and forgetting those that are idle.
 
-use super::*;
-use crate::mail::Verb;
+use alloc::vec::Vec;
 
-/// How far forgetting has come.
-#[derive(Default)]
-pub(super) struct Forgetting {
-    /// A second has begun, and not all that expired with it is dropped yet.
-    due: bool,
-    /// The rule with which it goes on.
-    pub rule: u8,
-    /// The sequence number at the end of the last turn.
-    pub came: u64,
-}
+use crore_wire::topic;
+
+use super::Home;
+use super::row::{CREATED, DELETED, KEEPS, QUEUED, REQUESTED, RETAINS};
+use crate::base::planted::{self, Fault};
+use crate::base::rules::Rules;
+use crate::base::time::Now;
+use crate::budget::admission::Client;
+use crate::mail::lanes::Lanes;
+use crate::mail::{Info, Outcome, Tell, Verb};
+use crate::store::slab::NONE;
 
 /// Topics in use that are passed over in search of an idle one that may go: some hundred microseconds.
 const ROOM_TRIES: usize = 1024;
@@ -115,7 +115,7 @@ impl Home {
         self.sequence += 1;
         let row = self.rows.get_mut(id);
         let lost = self.log.reaches_back_to(row.log).unwrap_or(row.last());
-        self.log.forgive(id, lost);
+        self.log.losses.forgive(id, lost);
         row.set_last(self.sequence);
         row.flags = (row.flags | DELETED) & !CREATED;
         row.touched_s = now.unix_s;
@@ -178,7 +178,7 @@ impl Home {
             let row = self.rows.get_mut(id);
             row.flags |= QUEUED;
             row.touched_s = now.unix_s;
-            self.idle[row.rule as usize].push_back((id, now.unix_s));
+            self.forgetting.queue(row.rule, id, now.unix_s);
         }
     }
 
@@ -215,21 +215,20 @@ impl Home {
     /// Once a turn: drops what has expired, and idle topics whose positions need no longer be known: as many as
     /// messages came in the turn and some more, so that dropping keeps up; says whether more are left.
     pub fn forget(&mut self, rules: &Rules, now: Now) -> bool {
-        let came = self.sequence - core::mem::replace(&mut self.forgetting.came, self.sequence);
+        let came = self.forgetting.end_turn(self.sequence);
         let mut most = self.pace.forgets_per_turn + came as usize;
         most -= self.log.clear_some(most);
         if !self.forgetting.due {
             return self.log.has_doomed();
         }
         for _ in 0..rules.count() {
-            let number = self.forgetting.rule;
+            let number = self.forgetting.rule();
             most -= self.expire_rule(number, rules, now, most);
             most -= self.forget_idle(number, rules, now, most);
             if most == 0 {
                 return true;
             }
-            let next = usize::from(number) + 1;
-            self.forgetting.rule = (next % rules.count()) as u8;
+            self.forgetting.next_rule();
         }
         self.forgetting.due = false;
         self.log.has_doomed()
@@ -240,14 +239,10 @@ impl Home {
     fn forget_idle(&mut self, number: u8, rules: &Rules, now: Now, most: usize) -> usize {
         let age_s = rules.get(number).position_age_s;
         for looked_at in 0..most {
-            let queue = &mut self.idle[number as usize];
-            let Some((id, since_s)) = queue.front().copied() else {
+            let may_go = |since_s: u32| since_s.saturating_add(age_s) <= now.unix_s;
+            let Some(id) = self.forgetting.take_until(number, may_go) else {
                 return looked_at;
             };
-            if since_s.saturating_add(age_s) > now.unix_s {
-                return looked_at;
-            }
-            queue.pop_front();
             self.log.steps.add(1);
             let row = self.rows.get_mut(id);
             row.flags &= !QUEUED;
@@ -265,7 +260,7 @@ impl Home {
                 true => (now.unix_s + 1).saturating_sub(age_s),
             };
             row.flags |= QUEUED;
-            self.idle[number as usize].push_back((id, since_s));
+            self.forgetting.queue(number, id, since_s);
         }
         most
     }
@@ -295,13 +290,13 @@ impl Home {
     /// Makes room for a new topic: the idle one that would be forgotten first goes early.
     pub(super) fn forget_one(&mut self, rules: &Rules) -> bool {
         let mut looked_at = 0;
-        for number in 0..rules.count() {
-            while let Some((id, _)) = self.idle[number].pop_front() {
+        for number in 0..=rules.retained() {
+            while let Some(id) = self.forgetting.take(number) {
                 self.log.steps.add(1);
                 looked_at += 1;
                 if looked_at > ROOM_TRIES {
                     // The next call looks further.
-                    self.idle[number].push_front((id, 0));
+                    self.forgetting.put_back(number, id);
                     return false;
                 }
                 self.rows.get_mut(id).flags &= !QUEUED;
@@ -321,7 +316,7 @@ impl Home {
         self.index.remove(&mut self.rows, id);
         let row = self.rows.remove(id);
         let lost = self.log.reaches_back_to(row.log).unwrap_or(row.last());
-        if let Some(number) = self.log.forgive(id, lost) {
+        if let Some(number) = self.log.losses.forgive(id, lost) {
             let name = self.names.get(row.name);
             self.filters.forget(row.rule, lost, number, name);
         }

@@ -3,10 +3,10 @@
 //!
 //! Invariant: a doomed chain has messages, and no topic's row names it.
 
+use super::removal::Gone;
 use super::*;
+use crate::log::entry::DOOMED;
 
-/// Stands for the topic's row in a doomed chain.
-pub(super) const DOOMED: u32 = NONE - 1;
 /// The most messages of a chain that is removed at once. In tests so few that most chains are long.
 const AT_ONCE: u32 = if cfg!(test) { 2 } else { 64 };
 
@@ -25,7 +25,7 @@ impl Log {
     /// Whether messages of a chain may have expired.
     pub(super) fn may_expire(&self, chain: u32) -> bool {
         let row = self.chains.get(chain);
-        row.mortal || self.ages[usize::from(row.rule)].ttl_s != 0
+        row.mortal || self.lists.ttl_s(row.rule) != 0
     }
 
     /// Removes all messages of a chain as a limit would; returns the topic's new chain, or `NONE`. The last lost
@@ -49,12 +49,10 @@ impl Log {
             last = newest;
         }
         let lost = self.entries.get(last).offset;
-        if self.losses.0.is_some() {
-            // Each message counts as one loss, as if a limit had removed it.
-            self.losses.1 += u64::from(self.count(chain)) - 1;
-        }
+        let count = self.count(chain);
         self.doom(chain);
-        self.losses.add(topic, before, lost);
+        // As if a limit had removed them.
+        self.losses.add_all(topic, before, lost, count);
         if !ended && last == newest {
             return NONE;
         }

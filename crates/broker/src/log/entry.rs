@@ -160,6 +160,42 @@ impl Entry {
     }
 }
 
+/// Calls `take` with the parts of a message's bytes, in the order that [`Entry::parts`] reads; the frame may have two.
+pub(super) fn with_parts<T>(
+    new: &New<'_>,
+    frame: [&[u8]; 2],
+    take: impl FnOnce(&[&[u8]]) -> T,
+) -> T {
+    let end = new
+        .ttl_s
+        .map(|ttl_s| new.time_s.saturating_add(ttl_s).to_le_bytes());
+    let end = end.as_ref().map_or(&[][..], |end| end);
+    let len = (new.attributes.len() as u16).to_le_bytes();
+    let len = match new.attributes {
+        [] => &[][..],
+        _ => &len,
+    };
+    let owner = new.owner.number().to_le_bytes();
+    let owner = match new.owner.is_known() {
+        true => &owner[..],
+        false => &[],
+    };
+    take(&[
+        end,
+        owner,
+        new.key,
+        new.content_type,
+        new.event,
+        len,
+        new.attributes,
+        frame[0],
+        frame[1],
+    ])
+}
+
+/// Stands for the topic's row in a doomed chain, see `doomed.rs`.
+pub(super) const DOOMED: u32 = NONE - 1;
+
 /// The chain of a topic that has messages, or whose messages have all expired: then it keeps only [`Chain::lost`], so
 /// that subscribers who resume are told no gap.
 pub(super) struct Chain {

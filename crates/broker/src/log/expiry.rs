@@ -3,14 +3,16 @@
 //! Invariants: when [`Log::freshen_some`] says that it has finished, the chain has no expired messages. Other chains
 //! are not searched, but for the oldest message of each rule.
 
+use super::removal::Gone;
 use super::*;
+use crate::log::entry::DOOMED;
 
 impl Log {
     /// Whether its own time to live, or the rule's, has passed.
     pub fn is_expired(&self, id: u32, now_s: u32) -> bool {
         let entry = self.entries.get(id);
         let number = self.chains.get(entry.chain).rule;
-        let ttl_s = self.ages[number as usize].ttl_s;
+        let ttl_s = self.lists.ttl_s(number);
         ttl_s != 0 && now_s.saturating_sub(entry.time_s) >= ttl_s
             || entry.is_mortal() && now_s >= Entry::end_s(self.blobs.get(entry.blob))
     }
@@ -26,7 +28,7 @@ impl Log {
         mut emptied: impl FnMut(u32, u32),
     ) -> usize {
         for gone in 0..limit {
-            let id = self.ages[number as usize].oldest;
+            let id = self.lists.oldest(number);
             if id == NONE {
                 return gone;
             }

@@ -1,6 +1,7 @@
 //! Tests of the log of several topics against one plain list: the messages that readers by filter find in the order of
 //! arrival, and how far back each topic reaches; also after a change of rules, and after saving and restoring.
 
+mod checks;
 mod plain;
 
 use crate::budget::admission::Client;
@@ -11,6 +12,11 @@ use proptest::prelude::*;
 
 use super::*;
 use crate::base::settings::Settings;
+use crate::log::arrival::Arrival;
+use crate::log::entry::MARKED;
+use crate::log::lists::MARK_EVERY;
+use crate::log::seek::{Back, Sought};
+use crate::log::snapshot::Past;
 use crate::mail::Frames;
 use plain::{Kept, Plain, TOPICS};
 
@@ -119,7 +125,8 @@ impl World {
             let before = self.log.abandon(self.chains[topic], plain.now_s);
             self.chains[topic] = NONE;
             self.log
-                .lose(topic as u32, before.unwrap_or(previous), kept.offset);
+                .losses
+                .add(topic as u32, before.unwrap_or(previous), kept.offset);
             while let Some(at) = plain.of_chain(topic, false).first() {
                 plain.drop(*at);
             }
@@ -150,7 +157,7 @@ impl World {
         let chain = core::mem::replace(&mut self.chains[topic], NONE);
         let lost = self.log.reaches_back_to(chain);
         assert_eq!(lost.unwrap_or(plain.last[topic]), plain.lost[topic]);
-        let told = self.log.forgive(topic as u32, plain.lost[topic]);
+        let told = self.log.losses.forgive(topic as u32, plain.lost[topic]);
         assert_eq!(told, plain.losses[topic].take().map(|loss| loss.1));
         self.log.clear(chain);
         (plain.last[topic], plain.lost[topic]) = (plain.offset, plain.offset);
@@ -185,13 +192,13 @@ impl World {
                 Past::Some { ended: ends } => ended.extend(ends.then_some(topic)),
             }
         }
-        if let Some(count) = self.log.losses_counted() {
-            log.watch_from(count);
-            let losses: Vec<_> = self.log.losses_from(0).collect();
+        if let Some(count) = self.log.losses.counted() {
+            log.losses.watch_from(count);
+            let losses: Vec<_> = self.log.losses.from(0).collect();
             for (n, (offset, topic, number)) in losses.iter().enumerate() {
-                let rest: Vec<_> = self.log.losses_from(*offset).collect();
+                let rest: Vec<_> = self.log.losses.from(*offset).collect();
                 assert_eq!(rest, losses[n..]);
-                log.restore_loss(*offset, *topic, *number);
+                log.losses.restore(*offset, *topic, *number);
             }
         }
         let lists = (0..plain.rules.count()).map(|number| (number as u8, 0));
@@ -213,171 +220,6 @@ impl World {
         }
         (log.superseded, log.expired) = (self.log.superseded, self.log.expired);
         (self.log, self.chains, self.retained) = (log, chains, retained);
-    }
-
-    fn check(&mut self, starts: &[(u8, u64)], lost: u64, time_s: u32) {
-        let World { plain, log, .. } = self;
-        for topic in 0..TOPICS {
-            let past = log.reaches_back_to(self.chains[topic]);
-            assert_eq!(past.unwrap_or(plain.last[topic]), plain.lost[topic]);
-            for (chain, retained) in [(self.chains[topic], false), (self.retained[topic], true)] {
-                let mut frames = Frames::default();
-                log.read(chain, 0, usize::MAX, usize::MAX, &mut frames);
-                let read: Vec<_> = frames.pages.iter().map(|record| record.offset).collect();
-                assert_eq!(read, plain.offsets(topic, retained));
-            }
-        }
-        let counts = (log.superseded, log.expired);
-        assert_eq!(counts, (plain.superseded, plain.expired));
-        // Sometimes messages of doomed chains are left.
-        let is_clear = !plain.offset.is_multiple_of(3);
-        if is_clear {
-            log.clear_some(usize::MAX);
-            assert_eq!(log.len() as usize, plain.kept.len());
-        }
-        let losses = plain.losses.iter().flatten().count();
-        assert_eq!(log.losses(), losses);
-
-        // Marks lead to any entry in a few steps.
-        for number in (0..plain.rules.count()).filter(|_| is_clear) {
-            let of_list = |kept: &&Kept| usize::from(plain.number(kept)) == number;
-            let mut marks = log.ages[number].marks.all().peekable();
-            let mut since = 0;
-            for kept in plain.kept.iter().filter(of_list) {
-                since += 1;
-                if let Some((_, id)) = marks.next_if(|mark| mark.0 == kept.offset) {
-                    assert_eq!(log.entries.get(id).offset, kept.offset);
-                    assert!(log.entries.get(id).form & MARKED != 0);
-                    since = 0;
-                }
-                assert!(since <= arrival::MARK_EVERY, "{} has no mark", kept.offset);
-            }
-            assert_eq!(marks.next(), None, "of an entry that is gone");
-        }
-
-        // At the same offset the message comes before the loss; messages come in the order of the lists.
-        let mut expected = Vec::new();
-        for (place, (number, start)) in starts.iter().enumerate() {
-            let of_list = |kept: &&Kept| plain.number(kept) == *number && kept.offset > *start;
-            let all = plain.kept.iter().filter(of_list);
-            expected.extend(all.map(|kept| (kept.offset, place, Some(kept), 0)));
-        }
-        for (topic, loss) in plain.losses.iter().enumerate() {
-            let loss = loss.filter(|(offset, _)| *offset > lost);
-            expected.extend(loss.map(|(offset, number)| {
-                let place = starts.len() + topic;
-                (offset, place, None, number)
-            }));
-        }
-        expected.sort_by_key(|(offset, place, ..)| (*offset, *place));
-        let mut at = log.arrivals(starts.iter().copied(), lost);
-        for (offset, place, kept, number) in expected {
-            let mut next = || log.next_arrival(&mut at).expect("there is one more");
-            let arrival = loop {
-                match next() {
-                    Arrival::Doomed { .. } => assert!(!is_clear),
-                    arrival => break arrival,
-                }
-            };
-            assert_eq!(arrival.offset(), offset);
-            match (arrival, kept) {
-                (
-                    Arrival::Lost {
-                        topic, number: n, ..
-                    },
-                    None,
-                ) => {
-                    assert_eq!((topic as usize, n), (place - starts.len(), number));
-                }
-                (
-                    Arrival::Kept {
-                        id,
-                        topic,
-                        rule,
-                        time_s,
-                        ..
-                    },
-                    Some(kept),
-                ) => {
-                    let found = (topic as usize, rule, time_s);
-                    assert_eq!(found, (kept.topic, plain.number(kept), kept.time_s));
-                    assert_eq!(log.is_expired(id, plain.now_s), plain.is_expired(kept));
-                    let key = KEYS[kept.key as usize];
-                    let end = if kept.ttl_s.is_some() { 4 } else { 0 };
-                    let owner = if owner(offset).is_known() { 4 } else { 0 };
-                    assert_eq!(
-                        log.bytes_of(id),
-                        end + owner + key.len() + frame(offset).len()
-                    );
-                    let mut frames = Frames::default();
-                    let record = log.copy(id, &mut frames);
-                    assert_eq!((record.offset, record.ttl_s()), (offset, kept.ttl_s));
-                    assert_eq!(
-                        (frames.key(&record), frames.frame(&record)),
-                        (key, &frame(offset)[..])
-                    );
-                }
-                _ => panic!("{offset} is kept or lost, and not the other"),
-            }
-        }
-        while let Some(arrival) = log.next_arrival(&mut at) {
-            assert!(!is_clear && matches!(arrival, Arrival::Doomed { .. }));
-        }
-        let by_then = plain.kept.iter().filter(|kept| kept.time_s <= time_s);
-        let last = by_then.map(|kept| kept.offset).max().unwrap_or(0);
-        assert!(log.arrived_by(time_s) >= last);
-        if is_clear {
-            assert_eq!(log.arrived_by(time_s), last);
-        }
-        World::check_places(plain, log, &self.chains, time_s);
-    }
-}
-
-impl World {
-    /// From any place in a topic, and in however few steps, a search finds the same as in a plain list.
-    fn check_places(plain: &Plain, log: &Log, chains: &[u32; TOPICS], time_s: u32) {
-        for (topic, chain) in chains.iter().enumerate() {
-            let all = plain.offsets(topic, false);
-            for limit in [1, 3, usize::MAX] {
-                for start in [0, 1, 2, 5, 11].map(|n| plain.offset.saturating_sub(n)) {
-                    let mut from = start;
-                    let found = loop {
-                        match log.seek(*chain, from, limit) {
-                            Sought::Found(NONE) => break None,
-                            Sought::Found(id) => break Some(log.entries.get(id).offset),
-                            Sought::Further(offset) => {
-                                assert!(offset > from, "it has come further");
-                                from = offset;
-                            }
-                        }
-                    };
-                    assert_eq!(found, all.iter().copied().find(|offset| *offset > start));
-                }
-                for count in [1, 2, 5] {
-                    let mut back = log.before_newest(*chain, count, limit);
-                    while let Some(Back::Further(offset, left)) = back {
-                        let next = log.back(*chain, offset, left, limit);
-                        assert_ne!(next, Back::Further(offset, left));
-                        back = Some(next);
-                    }
-                    let first = all.len().saturating_sub(count as usize);
-                    let Some(Back::Found(before)) = back else {
-                        assert!(all.is_empty());
-                        continue;
-                    };
-                    let behind = all.iter().copied().find(|offset| *offset > before);
-                    assert_eq!(behind, all.get(first).copied());
-                }
-            }
-            let late = |kept: &&Kept| kept.topic == topic && !kept.retained && kept.time_s > time_s;
-            let first = plain.kept.iter().filter(late).map(|kept| kept.offset).min();
-            let before = log.before_time(*chain, time_s);
-            let behind = all
-                .iter()
-                .copied()
-                .find(|offset| *offset > before.unwrap_or(0));
-            assert_eq!(behind, first);
-        }
     }
 }
 
@@ -423,8 +265,8 @@ fn a_list_has_a_mark_for_so_many_messages() {
     ]);
     let mut world = World::new(rules, [0; TOPICS]);
     for n in 0..100 {
-        let marks = world.log.ages[0].marks.all().count();
-        assert_eq!(marks as u32, n / arrival::MARK_EVERY);
+        let marks = world.log.lists.marks(0).count();
+        assert_eq!(marks as u32, n / MARK_EVERY);
         world.publish(n as usize % TOPICS, 0, None, false);
     }
 }
@@ -514,12 +356,12 @@ proptest! {
                 Op::Remove(topic, key) => world.remove(topic, key),
                 Op::Forget(topic) => world.forget(topic),
                 Op::Watch => {
-                    world.log.watch();
+                    world.log.losses.watch();
                     plain.watches = true;
                     plain.count = plain.count.max(1);
-                    prop_assert_eq!(world.log.count_losses(), plain.count);
+                    prop_assert_eq!(world.log.losses.count(), plain.count);
                     // A second call changes nothing.
-                    world.log.watch();
+                    world.log.losses.watch();
                 }
                 Op::Change(others, of) => {
                     rules = others;

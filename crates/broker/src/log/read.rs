@@ -3,7 +3,7 @@
 //! Invariant: time plays no part here; callers have freshened the chain.
 
 use super::*;
-use crate::mail::new::New;
+use crate::log::seek::Sought;
 use crate::mail::{Frames, Record};
 
 impl Log {
@@ -66,8 +66,7 @@ impl Log {
             if messages == messages_max || (messages > 0 && bytes + entry.bytes() > bytes_max) {
                 return false;
             }
-            let finger = finger(entry.chain, entry.offset);
-            self.fingers[finger] = id;
+            self.fingers.put(entry.chain, entry.offset, id);
             messages += 1;
             bytes += entry.bytes();
             self.steps.add(1);
@@ -87,8 +86,4 @@ impl Log {
             ..self.message(id)
         })
     }
-}
-
-pub(super) fn finger(chain: u32, offset: u64) -> usize {
-    chain.wrapping_mul(31).wrapping_add(offset as u32) as usize % FINGERS
 }

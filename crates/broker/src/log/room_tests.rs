@@ -2,11 +2,13 @@
 
 use crate::budget::admission::Client;
 use alloc::collections::BTreeMap;
+use alloc::vec::Vec;
 
 use xxhash_rust::xxh3::xxh3_64_with_seed;
 
 use super::*;
 use crate::base::settings::Settings;
+use crate::log::snapshot::Past;
 use crate::mail::Frames;
 
 const NOW_S: u32 = 1000;
@@ -397,4 +399,13 @@ fn two_keys_of_one_hash_are_two_keys() {
         append(&mut log, chain, offset, &key.to_le_bytes());
         assert_eq!(offsets(&mut log, chain), kept);
     }
+}
+
+/// The number of the last list is the greatest that fits one byte.
+#[test]
+fn as_many_rules_as_there_may_be_are_read() {
+    let rules = alloc::vec![rule(); crate::base::rules::RULES_MAX];
+    let mut log = log(&rules, usize::MAX);
+    log.append(NONE, 0, &rules[0], 9, &new(5, b"", b"x"));
+    assert_eq!(log.arrived_by(NOW_S), 5);
 }

@@ -7,7 +7,6 @@
 //!
 //! Invariant: a resumed search has advanced by at least one entry, and has skipped nothing of the chain.
 
-use super::read::finger;
 use super::*;
 
 /// The first message behind an offset.
@@ -42,7 +41,7 @@ impl Log {
         if self.entries.get(by_chain).offset > offset {
             return Sought::Found(by_chain);
         }
-        if let Some(entry) = self.entries.try_get(self.fingers[finger(chain, offset)])
+        if let Some(entry) = self.entries.try_get(self.fingers.get(chain, offset))
             && entry.chain == chain
             && entry.offset == offset
         {

@@ -1,7 +1,5 @@
 //! The log's part of a snapshot: saving and restoring.
 
-use alloc::collections::BTreeMap;
-
 use super::{Chain, Entry, Log};
 use crate::mail::new::New;
 use crate::store::blobs::Place;
@@ -94,30 +92,6 @@ impl Log {
             latest: chain.latest,
             frame: parts.frame,
             whole,
-        }
-    }
-
-    /// The number of losses so far, if they are remembered.
-    pub fn losses_counted(&self) -> Option<u64> {
-        self.losses.0.as_ref().map(|_| self.losses.1)
-    }
-
-    /// Begins to remember losses, with this number of them so far.
-    pub fn watch_from(&mut self, count: u64) {
-        (self.losses.0, self.losses.1) = (Some(BTreeMap::new()), count);
-    }
-
-    /// The last loss of each topic from this offset on: offset, topic, number.
-    pub fn losses_from(&self, offset: u64) -> impl Iterator<Item = (u64, u32, u64)> {
-        let all = self.losses.0.iter();
-        let all = all.flat_map(move |losses| losses.range(offset..));
-        all.map(|(offset, (topic, number))| (*offset, *topic, *number))
-    }
-
-    /// Restores a remembered loss.
-    pub fn restore_loss(&mut self, offset: u64, topic: u32, number: u64) {
-        if let Some(losses) = &mut self.losses.0 {
-            losses.insert(offset, (topic, number));
         }
     }
 }

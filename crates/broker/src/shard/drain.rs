@@ -20,29 +20,13 @@ use crate::conn::{CLOSING, HTTP10, KEEP, SERVED, State};
 use crate::protocol::close_code;
 use crate::protocol::encode::chunk;
 use crate::shard::Shard;
+use crate::shard::draining::{Draining, TICKS_PER_S};
 use crate::store::slab::NONE;
 
-/// Ticks of a second while clients are moved off, so that they leave, and come back, in small groups.
-const TICKS_PER_S: u32 = 50;
-/// Rows that one tick looks at: some hundred microseconds where few are left of a large table.
-const ROWS_PER_TICK: u32 = 16_384;
 /// A kept-alive connection that was silent for so many seconds is not about to send a request.
 const QUIET_S: u32 = 2;
 
 const RESTART: &str = "the server restarts";
-
-/// The progress of moving clients off.
-pub(crate) struct Draining {
-    /// Connections of all shards in a second.
-    rate_per_s: u64,
-    /// The share that the last ticks have left over, counted so that a connection is [`TICKS_PER_S`] for each shard:
-    /// shards that outnumber the rate take turns.
-    owed: u64,
-    /// The next row.
-    cursor: u32,
-    /// The second in which all that is left is closed.
-    until_s: u32,
-}
 
 impl Shard {
     /// Begins to move clients off, as `settings.drain` says; its rate is that of all shards together. A second call
@@ -50,13 +34,10 @@ impl Shard {
     pub fn drain(&mut self, now: Now) {
         self.front.drains = true;
         let drain = &self.front.world.settings.drain;
-        self.draining.get_or_insert(Draining {
-            rate_per_s: u64::from(drain.rate_per_s),
-            // They begin apart, so that they do not all take the same turn.
-            owed: u64::from(self.front.lanes.me) * u64::from(TICKS_PER_S),
-            cursor: 0,
-            until_s: now.s.saturating_add(drain.deadline_s),
-        });
+        let until_s = now.s.saturating_add(drain.deadline_s);
+        let me = self.front.lanes.me;
+        self.draining
+            .get_or_insert(Draining::new(drain.rate_per_s, me, until_s));
     }
 
     /// Whether clients are moved off.
@@ -88,20 +69,15 @@ impl Shard {
 
     /// Moves off the clients that are due with this tick.
     pub(crate) fn move_off<I: Io>(&mut self, io: &mut I) {
-        let Some(mut draining) = self.draining.take() else {
+        let Some(draining) = &mut self.draining else {
             return;
         };
-        let over = self.front.now.s >= draining.until_s;
-        draining.owed += draining.rate_per_s;
-        let whole = u64::from(TICKS_PER_S) * u64::from(self.front.world.shards);
-        let mut due = draining.owed / whole;
-        draining.owed %= whole;
-        // Put back first: the words for "come back" depend on it.
         let end = self.front.conns.end();
-        let first = draining.cursor;
-        self.draining = Some(draining);
-        let mut slot = first;
-        while slot < end.min(first.saturating_add(ROWS_PER_TICK)) && (over || due > 0) {
+        let over = draining.is_over(self.front.now.s);
+        let mut due = draining.tick(self.front.world.shards);
+        let rows = draining.rows(end);
+        let mut slot = rows.start;
+        while slot < rows.end && (over || due > 0) {
             if !self.front.conns.get(slot).is_open() {
                 // A free row.
             } else if over {
@@ -112,9 +88,9 @@ impl Shard {
             }
             slot += 1;
         }
-        self.front.work.steps.add((slot - first.min(slot)) as usize);
+        self.front.work.steps.add((slot - rows.start) as usize);
         if let Some(draining) = &mut self.draining {
-            draining.cursor = if slot >= end { 0 } else { slot };
+            draining.go_on(slot, end);
         }
     }
 

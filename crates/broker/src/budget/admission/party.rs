@@ -2,7 +2,7 @@
 
 use xxhash_rust::xxh3::xxh3_64_with_seed;
 
-use super::Client;
+use super::client::Client;
 
 const USER: u64 = 1 << 63;
 const CONNECTION: u64 = 1 << 62;

@@ -3,7 +3,9 @@
 use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::format;
 use alloc::string::String;
+use alloc::vec::Vec;
 
+use crore_wire::topic;
 use proptest::prelude::*;
 
 use super::*;
@@ -11,6 +13,7 @@ use crate::base::rules::Rules;
 use crate::base::settings::{Rule, Settings};
 use crate::budget::admission::Admission;
 use crate::home::carriers::Carrier;
+use crate::mail::{Part, Tell};
 
 const NOBODY: crate::budget::admission::Client = crate::budget::admission::Client::NOBODY;
 const TOPICS: usize = 12;
@@ -102,26 +105,7 @@ impl World {
 
     fn step(&mut self, step: &Step) {
         match *step {
-            Step::Join(topic, shard) => {
-                let name = name(topic);
-                let hash = topic as u32;
-                let (key, rules) = (name.as_bytes(), &self.rules);
-                let made = self.home.find_or_create(hash, key, NOBODY, rules, self.now);
-                if let Ok(id) = made {
-                    let (serial, topic_row, subscribers) = (1, hash, 1);
-                    self.home.count_in(
-                        id,
-                        Carrier {
-                            shard,
-                            serial,
-                            topic: topic_row,
-                            subscribers,
-                        },
-                    );
-                    self.subscribers.push((topic, shard));
-                    self.left_s.remove(&name);
-                }
-            }
+            Step::Join(topic, shard) => self.join(topic, shard),
             Step::Part(which) => {
                 if !self.subscribers.is_empty() {
                     let which = which % self.subscribers.len();
@@ -139,25 +123,7 @@ impl World {
                     .home
                     .make(topic as u32, name.as_bytes(), NOBODY, &self.rules, self.now);
             }
-            Step::Follow(filter) => {
-                self.followed += 1;
-                let to = ReplyTo {
-                    slot: self.followed,
-                    generation: 0,
-                    request: 0,
-                    part: 0,
-                };
-                let filter = FILTERS[filter];
-                self.home.follow(1, to, filter.as_bytes());
-                let (present, whole, asked) = (BTreeSet::new(), false, true);
-                self.clients.push(Client {
-                    to,
-                    filter,
-                    present,
-                    whole,
-                    asked,
-                });
-            }
+            Step::Follow(filter) => self.follow(FILTERS[filter]),
             Step::Unfollow(which) => {
                 if !self.clients.is_empty() {
                     let which = which % self.clients.len();
@@ -173,6 +139,46 @@ impl World {
                 while self.home.forget(&self.rules, self.now) {}
             }
         }
+    }
+
+    fn join(&mut self, topic: usize, shard: ShardId) {
+        let name = name(topic);
+        let hash = topic as u32;
+        let (key, rules) = (name.as_bytes(), &self.rules);
+        let made = self.home.find_or_create(hash, key, NOBODY, rules, self.now);
+        if let Ok(id) = made {
+            let (serial, topic_row, subscribers) = (1, hash, 1);
+            self.home.count_in(
+                id,
+                Carrier {
+                    shard,
+                    serial,
+                    topic: topic_row,
+                    subscribers,
+                },
+            );
+            self.subscribers.push((topic, shard));
+            self.left_s.remove(&name);
+        }
+    }
+
+    fn follow(&mut self, filter: &'static str) {
+        self.followed += 1;
+        let to = ReplyTo {
+            slot: self.followed,
+            generation: 0,
+            request: 0,
+            part: 0,
+        };
+        self.home.follow(1, to, filter.as_bytes());
+        let (present, whole, asked) = (BTreeSet::new(), false, true);
+        self.clients.push(Client {
+            to,
+            filter,
+            present,
+            whole,
+            asked,
+        });
     }
 
     fn turn(&mut self) {
@@ -223,7 +229,7 @@ impl World {
             assert!(client.whole);
             assert_eq!(client.present, expected(client.filter), "{}", client.filter);
         }
-        assert!(self.home.followers.lingering.is_empty() && self.home.followers.ends.is_empty());
+        assert!(self.home.followers.nothing_lingers());
     }
 }
 

@@ -2,6 +2,7 @@
 //! once, and forgets those that have none.
 
 use alloc::collections::BTreeMap;
+use alloc::vec::Vec;
 
 use proptest::prelude::*;
 
@@ -9,10 +10,8 @@ use super::*;
 use crate::base::rules::Rules;
 use crate::base::settings::Settings;
 use crate::budget::admission::{Admission, Client};
-use crate::filters::matching::Matching;
 use crate::home::Publish;
-use crate::mail::Tell;
-use crate::mail::lanes::Lanes;
+use crate::home::row::WANTS_DEFLATE;
 
 const NAMES: [&[u8]; 2] = [b"a", b"b"];
 /// Of both topics: only their carriers tell them apart.
@@ -172,7 +171,7 @@ fn a_carrier_may_have_more_subscribers_than_a_row_counts() {
             assert_eq!(world.carriers(0), [(place, count)]);
         }
         let needs_set = count > u32::from(u16::MAX);
-        assert_eq!(world.home.sets.len(), u32::from(needs_set), "{count}");
+        assert_eq!(world.home.carriers.sets(), u32::from(needs_set), "{count}");
     }
     for _ in 0..most {
         world.leave(place);

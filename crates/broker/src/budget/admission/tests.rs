@@ -1,0 +1,190 @@
+//! Tests of limits: who enters, who is refused, and what is counted again when it has left.
+
+use super::*;
+use crate::base::settings::Limits;
+use core::net::{Ipv4Addr, Ipv6Addr};
+
+fn admission(change: impl FnOnce(&mut Limits)) -> Admission {
+    let mut settings = Settings::default();
+    change(&mut settings.limits);
+    Admission::new(&settings, 7)
+}
+
+fn v4(n: u32) -> IpAddr {
+    Ipv4Addr::from_bits(n).into()
+}
+
+#[test]
+fn the_process_takes_its_limit_and_again_what_has_left() {
+    let admission = admission(|limits| limits.connections_max = 2);
+    assert!(admission.enter().is_ok() && admission.enter().is_ok());
+    assert_eq!(admission.enter(), Err(Reached::Connections));
+    admission.leave();
+    assert!(admission.enter().is_ok());
+    assert_eq!(admission.connections(), 2);
+}
+
+#[test]
+fn an_address_takes_its_limit_and_a_refusal_leaves_nothing() {
+    let admission = admission(|limits| limits.connections_per_address_max = 3);
+    let (one, other) = (admission.client(v4(1)), admission.client(v4(2)));
+    for _ in 0..3 {
+        assert!(admission.enter_client(one).is_ok());
+    }
+    for _ in 0..9 {
+        assert_eq!(
+            admission.enter_client(one),
+            Err(Reached::ConnectionsOfAddress)
+        );
+    }
+    assert!(admission.enter_client(other).is_ok());
+    admission.leave_client(one);
+    assert!(admission.enter_client(one).is_ok());
+    assert_eq!(
+        admission.enter_client(one.relayed()),
+        Err(Reached::ConnectionsOfAddress)
+    );
+}
+
+#[test]
+fn a_session_counts_for_the_address_that_had_it_last() {
+    let mut settings = Settings::default();
+    settings.mqtt.sessions_per_address_max = 1;
+    let admission = Admission::new(&settings, 7);
+    let [one, other] = [1, 2].map(|n| admission.client(v4(n)));
+    assert!(admission.enter_session(one).is_ok());
+    assert_eq!(
+        admission.enter_session(one),
+        Err(Reached::SessionsOfAddress)
+    );
+    assert!(admission.enter_session(other).is_ok());
+    // Taking up a session is never refused, and leaves room for its former address.
+    admission.move_session(one, other);
+    assert!(admission.enter_session(one).is_ok());
+    admission.leave_session(other);
+    assert_eq!(
+        admission.enter_session(other),
+        Err(Reached::SessionsOfAddress)
+    );
+    admission.leave_session(other);
+    assert!(admission.enter_session(other).is_ok());
+    for _ in 0..3 {
+        assert!(admission.enter_session(Client::NOBODY).is_ok());
+    }
+}
+
+#[test]
+fn one_customer_of_ipv6_is_one_client() {
+    let of = |text: &str| Client::of(text.parse().unwrap(), 7);
+    assert_eq!(of("2001:db8::1"), of("2001:db8::ffff:1:2:3"));
+    assert_ne!(of("2001:db8::1"), of("2001:db8:0:1::1"));
+    assert_eq!(of("::ffff:192.0.2.1"), of("192.0.2.1"));
+    assert_ne!(of("192.0.2.1"), of("192.0.2.2"));
+    assert!(!Client::RELAYED.is_known() && Client::RELAYED.is_relayed());
+    assert_eq!(Client::NOBODY.relayed(), Client::RELAYED);
+    assert_ne!(
+        Client::of(Ipv6Addr::LOCALHOST.into(), 7),
+        Client::of(Ipv6Addr::LOCALHOST.into(), 8)
+    );
+}
+
+/// The claim of the module: with as many addresses as connections are allowed, hardly anyone who stays below the
+/// limit is refused.
+#[test]
+fn few_are_refused_for_others() {
+    let (addresses, each) = (20_000, 5);
+    let admission = admission(|limits| {
+        limits.connections_max = addresses * each;
+        limits.connections_per_address_max = 10;
+    });
+    let refused = (0..each)
+        .flat_map(|_| 0..addresses as u32)
+        .filter(|n| admission.enter_client(admission.client(v4(*n))).is_err())
+        .count();
+    assert!(refused < addresses * each / 1000, "{refused} refused");
+}
+
+#[test]
+fn a_rate_is_a_burst_and_then_so_many_a_second() {
+    let admission = admission(|limits| {
+        limits.publishes_per_address_per_s = 10;
+        limits.publishes_per_address_burst = 30;
+        limits.publishes_per_s = 100;
+    });
+    let (one, other) = (admission.client(v4(1)), admission.client(v4(2)));
+    let taken = |client, s| {
+        (0..1_000)
+            .take_while(|_| admission.publish(client, s).is_ok())
+            .count()
+    };
+    assert_eq!(taken(one, 1_000), 30);
+    assert_eq!(
+        admission.publish(one, 1_000),
+        Err(Reached::PublishesOfAddress)
+    );
+    assert_eq!(taken(one, 1_001), 10);
+    assert_eq!(taken(one, 1_001), 0);
+    // A clock that was set back gives nothing, and no extra when it has caught up.
+    assert_eq!(taken(one, 900), 0);
+    assert_eq!(taken(one, 1_002), 10);
+    assert_eq!(taken(one, 9_999), 30);
+    assert_eq!(taken(other, 9_999), 30);
+    // Topics have a rate of their own, here without a limit.
+    assert!((0..1_000).all(|_| admission.make_topic(one, 9_999).is_ok()));
+    // Without an address only the process counts.
+    assert_eq!(taken(Client::NOBODY, 9_999), 40);
+    assert_eq!(
+        admission.publish(Client::NOBODY, 9_999),
+        Err(Reached::Publishes)
+    );
+}
+
+#[test]
+fn what_is_kept_of_an_address_has_a_limit_and_makes_room_when_it_goes() {
+    let admission = admission(|limits| limits.log_bytes_per_address_max = 1_000);
+    let [one, other] = [1, 2].map(|n| admission.client(v4(n)));
+    assert_eq!(admission.log_owner(one), one);
+    admission.keep(one, 900);
+    assert!(admission.may_keep(one, 100).is_ok());
+    assert_eq!(
+        admission.may_keep(one.relayed(), 101),
+        Err(Reached::LogBytesOfAddress)
+    );
+    assert!(admission.may_keep(other, 1_000).is_ok());
+    assert!(admission.may_keep(Client::NOBODY, 1 << 40).is_ok());
+    admission.keep(Client::NOBODY, 1 << 40);
+    admission.drop_kept(one, 300);
+    assert!(admission.may_keep(one, 400).is_ok() && !admission.keeps_nothing());
+    admission.drop_kept(one, 600);
+    assert!(admission.keeps_nothing());
+}
+
+#[test]
+fn limits_that_change_are_held_and_the_counts_go_on() {
+    let mut settings = Settings::default();
+    settings.limits.connections_max = 2;
+    let (admission, other) = {
+        let admission = Admission::new(&settings, 7);
+        (admission.clone(), admission)
+    };
+    assert!(other.enter().is_ok() && other.enter().is_ok());
+    settings.limits.connections_max = 3;
+    settings.limits.publishes_per_s = 4;
+    admission.change(&settings);
+    assert!(other.enter().is_ok());
+    assert_eq!(other.enter(), Err(Reached::Connections));
+    let published = || (0..9).filter(|_| other.publish(Client::NOBODY, 5).is_ok());
+    assert_eq!(published().count(), 4);
+    settings.limits.publishes_per_s = 0;
+    admission.change(&settings);
+    assert_eq!(published().count(), 9);
+}
+
+#[test]
+fn nothing_is_counted_that_has_no_limit() {
+    let admission = admission(|_| ());
+    let one = admission.client(v4(1));
+    assert!((0..1_000).all(|_| admission.enter_client(one).is_ok()));
+    assert!((0..1_000).all(|_| admission.publish(Client::NOBODY, 5).is_ok()));
+    assert!((0..1_000).all(|_| admission.enter().is_ok()));
+}

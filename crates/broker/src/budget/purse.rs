@@ -1,0 +1,182 @@
+//! The account of one shard, which draws from that of the process in lots, so that handling a message touches no memory shared between
+//! shards.
+//!
+//! Invariants: every charged byte is released once; a shard has drawn at least the bytes that it holds, and its floor.
+
+use crate::budget::account::{Account, Level};
+use crate::budget::admission::Admission;
+use crate::budget::part::Part;
+
+/// The most bytes that a shard draws at a time, so that it draws seldom.
+const LOT_BYTES_MAX: usize = 256 << 10;
+/// The fewest, however many shards share a small sum.
+const LOT_BYTES_MIN: usize = 4 << 10;
+
+/// The account of one shard.
+#[derive(Debug)]
+pub struct Purse {
+    admission: Admission,
+    parts: [usize; Part::COUNT],
+    held_bytes: usize,
+    drawn_bytes: usize,
+    floor_bytes: usize,
+    lot_bytes: usize,
+}
+
+impl Purse {
+    /// The account of one of `shards` shards.
+    pub fn new(admission: Admission, shards: usize) -> Purse {
+        // A quarter of the sum is shared out beforehand, so that a shard works whatever the others hold.
+        let share = admission.account.limit_bytes() / 4 / shards.max(1);
+        let lot_bytes = (share / 4).clamp(LOT_BYTES_MIN, LOT_BYTES_MAX);
+        let floor_bytes = share.min(LOT_BYTES_MAX);
+        admission.account.draw(floor_bytes);
+        Purse {
+            admission,
+            parts: [0; Part::COUNT],
+            held_bytes: 0,
+            drawn_bytes: floor_bytes,
+            floor_bytes,
+            lot_bytes,
+        }
+    }
+
+    /// Bytes of a part.
+    pub fn part(&self, part: Part) -> usize {
+        self.parts[part as usize]
+    }
+
+    /// Bytes of each part, in the order of [`Part::ALL`].
+    pub fn parts(&self) -> [usize; Part::COUNT] {
+        self.parts
+    }
+
+    /// The part grew by this many bytes.
+    pub fn charge(&mut self, part: Part, bytes: usize) {
+        self.parts[part as usize] += bytes;
+        self.held_bytes += bytes;
+        if self.held_bytes > self.drawn_bytes {
+            let more = (self.held_bytes - self.drawn_bytes).next_multiple_of(self.lot_bytes);
+            self.drawn_bytes += more;
+            self.account().draw(more);
+        }
+    }
+
+    /// The part shrank by this many bytes.
+    pub fn release(&mut self, part: Part, bytes: usize) {
+        debug_assert!(self.parts[part as usize] >= bytes, "{part:?}: {bytes}");
+        let bytes = bytes.min(self.parts[part as usize]);
+        self.parts[part as usize] -= bytes;
+        self.held_bytes -= bytes;
+        // One lot is kept for the next charges.
+        let needed = self.held_bytes.next_multiple_of(self.lot_bytes) + self.lot_bytes;
+        let needed = match self.held_bytes <= self.floor_bytes {
+            true => self.floor_bytes,
+            false => needed.max(self.floor_bytes),
+        };
+        if self.drawn_bytes > needed {
+            let less = self.drawn_bytes - needed;
+            self.drawn_bytes = needed;
+            self.account().give_back(less);
+        }
+    }
+
+    /// Something in the part went from `before` bytes to `after`.
+    pub fn change(&mut self, part: Part, before: usize, after: usize) {
+        if after > before {
+            self.charge(part, after - before);
+        } else if before > after {
+            self.release(part, before - after);
+        }
+    }
+
+    /// The part holds this many bytes now.
+    pub fn set(&mut self, part: Part, bytes: usize) {
+        self.change(part, self.part(part), bytes);
+    }
+
+    /// Bytes that must be released before this many more still fit below [`Level::Full`].
+    pub fn lacks(&self, bytes: usize) -> usize {
+        if self.held_bytes + bytes < self.floor_bytes {
+            return 0;
+        }
+        let account = self.account();
+        let most = account.limit_bytes() - account.limit_bytes() / 8;
+        // The shard needs no further lot for bytes that it has drawn and not used.
+        let more = bytes.saturating_sub(self.drawn_bytes - self.held_bytes);
+        (account.used_bytes() + more).saturating_sub(most)
+    }
+
+    /// How near the sum of the process is to its limit, for this shard: calm while the shard holds less than its floor.
+    pub fn level(&self) -> Level {
+        match self.held_bytes < self.floor_bytes {
+            true => Level::Calm,
+            false => self.account().level(),
+        }
+    }
+
+    fn account(&self) -> &Account {
+        &self.admission.account
+    }
+}
+
+impl Drop for Purse {
+    fn drop(&mut self) {
+        self.account().give_back(self.drawn_bytes);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::base::settings::Settings;
+
+    fn purses(limit: usize, shards: usize) -> Vec<Purse> {
+        let mut settings = Settings::default();
+        settings.limits.memory_bytes = limit;
+        let admission = Admission::new(&settings, 7);
+        (0..shards)
+            .map(|_| Purse::new(admission.clone(), shards))
+            .collect()
+    }
+
+    use alloc::vec::Vec;
+
+    #[test]
+    fn shards_draw_from_one_sum_and_give_all_back() {
+        let mut purses = purses(16 << 20, 2);
+        assert_eq!(purses[0].level(), Level::Calm);
+        purses[0].charge(Part::Outboxes, 13 << 20);
+        assert_eq!(purses[0].level(), Level::Near);
+        purses[0].charge(Part::Received, 3 << 19);
+        assert_eq!(purses[0].level(), Level::Full);
+        purses[0].charge(Part::Received, 3 << 18);
+        assert_eq!(purses[0].level(), Level::Tight);
+        purses[0].charge(Part::Received, 7 << 18);
+        assert_eq!(purses[0].level(), Level::Over);
+        // A shard that holds little is not concerned; one that holds more is.
+        purses[1].charge(Part::Received, 1000);
+        assert_eq!(purses[1].level(), Level::Calm);
+        purses[1].charge(Part::Received, 1 << 20);
+        assert_eq!(purses[1].level(), Level::Over);
+        purses[0].release(Part::Outboxes, 13 << 20);
+        purses[0].release(Part::Received, 4 << 20);
+        purses[1].set(Part::Received, 0);
+        assert!(purses.iter().all(|purse| purse.held_bytes == 0));
+        let account = &purses[0].admission.account;
+        assert_eq!(account.used_bytes(), 2 * LOT_BYTES_MAX);
+        account.hold_message(16 << 20);
+        assert_eq!(account.level(), Level::Over);
+        account.let_message_go(16 << 20);
+        assert_eq!(account.level(), Level::Calm);
+    }
+
+    #[test]
+    fn many_shards_each_have_a_floor() {
+        let mut purses = purses(16 << 20, 226);
+        purses[0].charge(Part::Outboxes, 64 << 20);
+        purses[225].charge(Part::Received, 16 << 10);
+        assert_eq!(purses[0].level(), Level::Over);
+        assert_eq!(purses[225].level(), Level::Calm);
+    }
+}

@@ -1,0 +1,214 @@
+//! The table of first answers, by the hash of topic and key.
+//!
+//! Users, and addresses of publishers without a name, fall into [`GROUPS`] by their hash. When there is no room, the
+//! group with the most answers loses its oldest, so that the many keys of one publisher do not push out the few of
+//! another group.
+//!
+//! Invariant: the rows of a group are chained from the oldest to the newest, and only the oldest is dropped.
+
+use alloc::boxed::Box;
+
+use crate::base::snapshot::{Block, kind};
+use crate::base::time::Now;
+use crate::budget::admission::Party;
+use crate::store::index::{Chained, Index};
+use crate::store::slab::{NONE, Slab, Vacant};
+
+/// Groups of publishers.
+pub(super) const GROUPS: usize = 64;
+
+/// A first answer.
+#[derive(Clone, Copy)]
+pub(super) struct Answer {
+    /// The keyed hash of topic and key.
+    pub key: u64,
+    /// The keyed hash of the message.
+    pub message: u64,
+    pub offset: u64,
+    pub messages: u32,
+    /// [`NONE`]: no subscriber ever asked.
+    pub requested_s: u32,
+    pub subscribers: u32,
+    pub time_s: u32,
+}
+
+struct Kept {
+    answer: Answer,
+    next: u32,
+    newer: u32,
+}
+
+const _: () = assert!(size_of::<Kept>() == 48);
+
+impl Vacant for Kept {
+    fn vacant(next: u32) -> Self {
+        let answer = Answer {
+            key: 0,
+            message: 0,
+            offset: 0,
+            messages: 0,
+            requested_s: NONE,
+            subscribers: 0,
+            time_s: 0,
+        };
+        Kept {
+            answer,
+            next,
+            newer: NONE,
+        }
+    }
+    fn next_vacant(&self) -> u32 {
+        self.next
+    }
+}
+
+impl Chained for Kept {
+    fn hash(&self) -> u32 {
+        self.answer.key as u32
+    }
+    fn next(&self) -> u32 {
+        self.next
+    }
+    fn set_next(&mut self, next: u32) {
+        self.next = next;
+    }
+}
+
+/// The answers to some publishers, in the order in which they were given.
+#[derive(Clone, Copy)]
+struct Group {
+    oldest: u32,
+    newest: u32,
+    answers: u32,
+}
+
+impl Group {
+    const EMPTY: Group = Group {
+        oldest: NONE,
+        newest: NONE,
+        answers: 0,
+    };
+}
+
+/// The group of a publisher.
+pub(super) fn group_of(publisher: Party) -> usize {
+    publisher.number() as usize % GROUPS
+}
+
+/// All first answers of a home.
+pub(super) struct Answers {
+    rows: Slab<Kept>,
+    index: Index,
+    groups: Box<[Group; GROUPS]>,
+    /// Seconds that each is kept.
+    pub window_s: u32,
+}
+
+impl Answers {
+    pub fn new(window_s: u32) -> Self {
+        Answers {
+            rows: Slab::new(),
+            index: Index::new(),
+            groups: Box::new([Group::EMPTY; GROUPS]),
+            window_s,
+        }
+    }
+
+    pub fn len(&self) -> u32 {
+        self.rows.len()
+    }
+
+    /// Bytes of the rows and their index.
+    pub fn bytes(&self) -> usize {
+        self.rows.bytes() + self.index.bytes() + size_of_val(&*self.groups)
+    }
+
+    pub fn find(&self, key: u64, now: Now) -> Option<&Answer> {
+        // An expired answer may still be there beside its successor.
+        let is = |row: &Kept| row.answer.key == key && !self.has_expired(row, now);
+        let id = self.index.find(&self.rows, key as u32, is)?;
+        Some(&self.rows.get(id).answer)
+    }
+
+    /// The second in which an answer was given does not count, so that the window is never too short.
+    fn has_expired(&self, row: &Kept, now: Now) -> bool {
+        now.s - row.answer.time_s > self.window_s
+    }
+
+    pub fn keep(&mut self, group: usize, answer: Answer, max: u32) {
+        if self.rows.len() >= max {
+            let largest = (0..GROUPS).max_by_key(|group| self.groups[*group].answers);
+            self.drop_oldest(largest.expect("there are groups"));
+        }
+        let id = self.rows.insert(Kept {
+            answer,
+            ..Kept::vacant(NONE)
+        });
+        self.index.insert(&mut self.rows, id);
+        let group = &mut self.groups[group];
+        match group.newest {
+            NONE => group.oldest = id,
+            newest => self.rows.get_mut(newest).newer = id,
+        }
+        group.newest = id;
+        group.answers += 1;
+    }
+
+    fn drop_oldest(&mut self, group: usize) {
+        let group = &mut self.groups[group];
+        let id = group.oldest;
+        self.index.remove(&mut self.rows, id);
+        group.oldest = self.rows.remove(id).newer;
+        if group.oldest == NONE {
+            group.newest = NONE;
+        }
+        group.answers -= 1;
+    }
+
+    /// Writes the answers from this group and this row of it on (its oldest, if there is none); returns where to go on.
+    pub fn save(
+        &self,
+        (from, row): (usize, Option<u32>),
+        block: &mut Block<'_>,
+    ) -> Option<(usize, Option<u32>)> {
+        let mut id = row;
+        (from..GROUPS).find_map(|group| {
+            let id = id.take().unwrap_or(self.groups[group].oldest);
+            let next = self.save_group(group, id, block)?;
+            Some((group, Some(next)))
+        })
+    }
+
+    /// Writes answers of a group from this row on; returns the one to go on with.
+    fn save_group(&self, group: usize, mut id: u32, block: &mut Block<'_>) -> Option<u32> {
+        while id != NONE {
+            if block.is_full() {
+                return Some(id);
+            }
+            let row = self.rows.get(id);
+            let answer = &row.answer;
+            let mut out = block.record(kind::ANSWER);
+            out.number(group as u64);
+            out.word(answer.key);
+            out.word(answer.message);
+            out.number(answer.offset);
+            for number in [answer.messages, answer.requested_s, answer.subscribers] {
+                out.number(u64::from(number));
+            }
+            id = row.newer;
+        }
+        None
+    }
+
+    /// Drops answers of a group that have run out; returns how many more it might have dropped.
+    pub fn expire(&mut self, group: usize, now: Now, most: usize) -> usize {
+        for left in (1..=most).rev() {
+            let oldest = self.groups[group].oldest;
+            if oldest == NONE || !self.has_expired(self.rows.get(oldest), now) {
+                return left;
+            }
+            self.drop_oldest(group);
+        }
+        0
+    }
+}

@@ -1,0 +1,56 @@
+//! The rules to come, and the number that each topic's row will have.
+
+use alloc::sync::Arc;
+use alloc::vec::Vec;
+
+use crate::budget::world::World;
+
+/// Rows that are looked at in one turn: some tenths of a millisecond.
+const ROWS_PER_TURN: u32 = if cfg!(test) { 3 } else { 1024 };
+
+/// What was found out about a change of the rules before it is made.
+pub(super) struct Foresight {
+    world: Arc<World>,
+    /// By row. Past `seen` only the numbers of topics that were made meanwhile are known.
+    numbers: Vec<u8>,
+    seen: u32,
+}
+
+impl Foresight {
+    pub fn new(world: &Arc<World>) -> Foresight {
+        Foresight {
+            world: world.clone(),
+            numbers: Vec::new(),
+            seen: 0,
+        }
+    }
+
+    pub fn is_of(&self, world: &Arc<World>) -> bool {
+        Arc::ptr_eq(&self.world, world)
+    }
+
+    /// Looks at some rows further, of `end`; `name_of` gives the name of a row that is in use. Whether there are more.
+    pub fn look<'a>(&mut self, end: u32, name_of: impl Fn(u32) -> Option<&'a [u8]>) -> bool {
+        self.numbers.resize(end as usize, 0);
+        let until = end.min(self.seen.saturating_add(ROWS_PER_TURN));
+        for id in self.seen..until {
+            let number = name_of(id).map_or(0, |name| self.world.rules.number_for(name));
+            self.numbers[id as usize] = number;
+        }
+        self.seen = until;
+        until < end
+    }
+
+    /// A topic was made meanwhile.
+    pub fn created(&mut self, id: u32, name: &[u8]) {
+        if self.numbers.len() <= id as usize {
+            self.numbers.resize(id as usize + 1, 0);
+        }
+        self.numbers[id as usize] = self.world.rules.number_for(name);
+    }
+
+    /// The rule of each row, once all are looked at; of rows that are not in use it is any.
+    pub fn into_numbers(self) -> Vec<u8> {
+        self.numbers
+    }
+}

@@ -1,0 +1,137 @@
+//! Pages that the home owes: those that a turn has no time for wait here, in the order in which they were asked for.
+//!
+//! Each reading is a unit of its own: it looks at [`Pace::page_visits`](crate::base::pace::Pace::page_visits) entries
+//! at most and ends with a page, or goes behind the others again with what it has found so far. So a subscriber that
+//! reads far back holds up others for no longer than a unit at a time, even if there are a thousand of them: publishes
+//! do not wait for readings.
+//!
+//! Invariants: a subscriber that waits for the first page of a topic is counted already, and a filter is registered
+//! already, so that the asks behind it in the lane find both; the page that is marked `at_head` is told as it is read,
+//! so that no message falls between.
+
+use super::Home;
+use super::readings::{Place, Reader, Reading};
+use super::registered::split;
+use super::row::DELETED;
+use crate::base::ids::ShardId;
+use crate::base::rules::Rules;
+use crate::base::time::Now;
+use crate::mail::lanes::Lanes;
+use crate::mail::{Attach, AttachFilters, ReplyTo};
+
+impl Home {
+    /// The work that it has done since it began, in steps.
+    pub fn steps(&self) -> u64 {
+        self.log.steps.count()
+    }
+
+    /// Pages that are owed.
+    pub fn readings(&self) -> usize {
+        self.readings.len()
+    }
+
+    /// Bytes that those pages occupy.
+    pub fn readings_bytes(&self) -> usize {
+        self.readings.bytes()
+    }
+
+    /// The turn is over: the next one may read as much again.
+    pub fn end_turn(&mut self) {
+        self.readings.end_turn(self.steps());
+    }
+
+    /// Whether a page has to wait: for others, or for the next turn, since half of this one's budget is spent here.
+    pub(super) fn must_queue(&self) -> bool {
+        let spent = self.readings.spent(self.steps());
+        !self.readings.is_empty() || spent >= u64::from(self.pace.steps_per_turn) / 2
+    }
+
+    pub(super) fn owe_topic(
+        &mut self,
+        from: ShardId,
+        ask: &Attach,
+        name: &[u8],
+        place: Place,
+        counted: bool,
+    ) {
+        self.stats.pages_waited += 1;
+        let (ask, name) = (*ask, name.into());
+        self.readings.push(Reading::Topic {
+            from,
+            ask,
+            name,
+            place,
+            counted,
+        });
+    }
+
+    pub(super) fn owe_filters(
+        &mut self,
+        from: ShardId,
+        ask: &AttachFilters,
+        names: &[u8],
+        reader: Reader,
+    ) {
+        self.stats.pages_waited += 1;
+        let (ask, names) = (*ask, names.into());
+        self.readings.push(Reading::Filters {
+            from,
+            ask,
+            names,
+            reader,
+        });
+    }
+
+    pub(super) fn owe_group(&mut self, id: u64) {
+        self.readings.push(Reading::Group(id));
+    }
+
+    pub(super) fn owe_interest(&mut self, shard: ShardId, to: ReplyTo) {
+        self.readings.push(Reading::Interest(shard, to));
+    }
+
+    /// Reads the page that was asked for first; says whether there was one.
+    pub fn read_next(&mut self, rules: &Rules, now: Now, lanes: &mut Lanes) -> bool {
+        let Some(reading) = self.readings.pop() else {
+            return false;
+        };
+        self.log.steps.add(1);
+        match reading {
+            Reading::Topic {
+                from,
+                ask,
+                name,
+                place,
+                counted: false,
+            } => self.attach_from(from, &ask, &name, Some(place), rules, now, lanes),
+            Reading::Topic {
+                from,
+                ask,
+                name,
+                place,
+                counted: true,
+            } => {
+                let found = self.find(ask.hash, &name);
+                match found.filter(|id| !self.rows.get(*id).has(DELETED)) {
+                    Some(id) => {
+                        self.read_topic(id, from, &ask, &name, place, rules, now, lanes);
+                    }
+                    // Deleted since: the subscriber goes as if it had got its page before the deletion.
+                    None => self.end_owed(from, &ask, &name, now, lanes),
+                }
+            }
+            Reading::Filters {
+                from,
+                ask,
+                names,
+                reader,
+            } => {
+                let filters = split(&names);
+                self.tell_match_page(from, &ask, &filters, reader, rules, now, lanes);
+            }
+            Reading::Group(id) => self.pump(id, rules, now, lanes),
+            Reading::Interest(shard, to) => self.next_page(shard, to),
+        }
+        true
+    }
+}

@@ -1,0 +1,198 @@
+//! A publish at its topic's home: the message gets its offset, is kept as its rule says, and is told to its subscribers.
+//!
+//! Invariant: all of that is one step, so that no attach and no other publish comes between.
+
+use crore_wire::websocket::frame::{self, Opcode};
+
+use super::row::{CREATED, DELETED, KEEPS, RETAINS, WANTS_DEFLATE};
+use super::subscribers::Whom;
+use super::{Home, Publish};
+use crate::base::rules::Rules;
+use crate::base::settings::{Keep, Settings};
+use crate::base::time::Now;
+use crate::base::work::STEP_BYTES;
+use crate::filters::matching::Matching;
+use crate::log::Log;
+use crate::mail::lanes::Lanes;
+use crate::mail::new::New;
+use crate::mail::{Frames, Outcome, Record};
+use crate::store::shared::SHARED_MIN;
+use crate::store::slab::NONE;
+
+fn opcode_of(binary: bool) -> Opcode {
+    match binary {
+        true => Opcode::Binary,
+        false => Opcode::Text,
+    }
+}
+
+impl Home {
+    /// Appends a message, unless its client has no room left for kept messages, and sends it to all its subscribers;
+    /// `here` are the filters of this shard.
+    pub(super) fn publish(
+        &mut self,
+        message: &Publish<'_>,
+        settings: &Settings,
+        rules: &Rules,
+        here: &Matching,
+        now: Now,
+        lanes: &mut Lanes,
+    ) -> Outcome {
+        let (name, client) = (message.name, message.client);
+        // One step for the message, and one for an older message that it displaces.
+        self.log.steps.add(2 + message.data.len() / STEP_BYTES);
+        if let Err(reached) = self.admission.may_keep(client, message.data.len())
+            && self.would_keep(message, settings, rules)
+        {
+            return Outcome::Full(reached);
+        }
+        let id = match self.find_or_create(message.hash, name, client, rules, now) {
+            Ok(id) => id,
+            Err(reached) => return Outcome::Full(reached),
+        };
+        self.sequence += 1;
+        let offset = self.sequence;
+        let row = self.rows.get_mut(id);
+        let previous = row.last();
+        row.set_last(offset);
+        row.flags = (row.flags | CREATED) & !DELETED;
+        let rule = rules.get(row.rule);
+        let new = New {
+            topic: id,
+            offset,
+            previous,
+            owner: self.admission.log_owner(client),
+            time_s: now.unix_s,
+            ttl_s: message.ttl_s,
+            key: message.key,
+            content_type: message.content_type,
+            event: message.event,
+            attributes: message.attributes,
+            qos: message.qos,
+            retain: message.retain,
+            binary: message.binary,
+            latest: rule.keep == Keep::Latest,
+            frame: &[],
+            whole: None,
+        };
+        let whom = self.find_subscribers(id, message.name, here, lanes.me);
+        let most = match whom.needs_log {
+            true => rule.messages_max().max(settings.mqtt.session_messages),
+            false => rule.messages_max(),
+        };
+        let keep = most > 0;
+        if !keep {
+            // A log left from a subscriber that needed it is dropped: without this message it would have a hole.
+            let log = core::mem::replace(&mut self.rows.get_mut(id).log, NONE);
+            let before = self.log.abandon(log, now.unix_s).unwrap_or(previous);
+            self.log.losses.add(id, before, offset);
+        }
+        if keep || message.retain || whom.is_anybody() {
+            self.keep_and_tell(message, &new, most, &whom, settings, rules, lanes);
+        }
+        if keep || message.retain {
+            self.enforce_budget(rules, now);
+        }
+        if !keep || message.retain {
+            self.queue_if_idle(id, now);
+        }
+        let mut info = self.info(id, now);
+        info.subscribers += whom.shards + u32::from(whom.groups);
+        info.wanted = whom.needs_log;
+        Outcome::Done(info)
+    }
+
+    /// Builds a message's frame once: for the topic's log, which may have `most` messages, for the retained message, and for whom it is.
+    #[allow(clippy::too_many_arguments)] // what a publish has found out, and what a home is always given
+    fn keep_and_tell(
+        &mut self,
+        message: &Publish<'_>,
+        new: &New<'_>,
+        most: u32,
+        whom: &Whom,
+        settings: &Settings,
+        rules: &Rules,
+        lanes: &mut Lanes,
+    ) {
+        let id = new.topic;
+        let read_at = lanes.read_at;
+        let frames = lanes.frames();
+        let opcode = opcode_of(message.binary);
+        let (header, header_len) = frame::header(opcode, false, message.data.len());
+        let header = &header[..header_len];
+        let large = header_len + message.data.len() >= SHARED_MIN;
+        let whole = large.then(|| Log::lay_out(new, [header, message.data], &self.admission));
+        let span = match &whole {
+            Some(frame) => frames.share(frame.clone()),
+            None => frames.begin(header, message.data),
+        };
+        let kept = New {
+            frame: frames.frame_at(span),
+            whole,
+            ..*new
+        };
+        if most > 0 {
+            let row = self.rows.get_mut(id);
+            let rule = rules.get(row.rule);
+            row.log = self.log.append(row.log, row.rule, rule, most, &kept);
+        }
+        if message.retain {
+            self.retain(id, &kept, message.data.is_empty(), rules);
+        }
+        if whom.is_anybody() {
+            frames.read_at(read_at);
+            let record = self.record(id, frames, span, new, settings);
+            self.tell(id, message.name, record, whom, lanes);
+        }
+    }
+
+    /// Whether a message is to be kept, in its topic's log or as the retained one.
+    fn would_keep(&mut self, message: &Publish<'_>, settings: &Settings, rules: &Rules) -> bool {
+        let name = message.name;
+        let found = self.find(message.hash, name).map(|id| self.rows.get(id));
+        let number = found.map_or_else(|| rules.number_for(name), |row| row.rule);
+        if message.retain && message.data.is_empty() {
+            // An empty message removes the retained one and is not kept itself.
+            let takes = found.is_some_and(|row| row.has(RETAINS));
+            if takes || rules.get(number).keep == Keep::Latest {
+                return false;
+            }
+        }
+        let needed = found.is_some_and(|row| row.has(KEEPS))
+            || !self.groups.is_empty() && self.groups.find(name)
+            || self.keepers.has_match(name);
+        message.retain
+            || needed && settings.mqtt.session_messages > 0
+            || rules.get(number).messages_max() > 0
+    }
+
+    /// The message as the carriers get it.
+    fn record(
+        &mut self,
+        id: u32,
+        frames: &mut Frames,
+        span: (u32, u32),
+        new: &New<'_>,
+        settings: &Settings,
+    ) -> Record {
+        let mut record = frames.finish(span, new);
+        let deflate = &settings.deflate;
+        if self.rows.get(id).has(WANTS_DEFLATE) {
+            let data = frames.data(&record);
+            if data.len() >= deflate.min_bytes {
+                self.compressed.clear();
+                self.compressor
+                    .compress(data, deflate.level, &mut self.compressed);
+                let opcode = opcode_of(new.binary);
+                let (header, len) = frame::header(opcode, true, self.compressed.len());
+                frames.pack(
+                    &mut record,
+                    &header[..len],
+                    &self.compressed,
+                    &self.admission,
+                );
+            }
+        }
+        record
+    }
+}

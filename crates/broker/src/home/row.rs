@@ -1,0 +1,89 @@
+//! The row of a topic at its home.
+
+use crate::base::ids::ShardId;
+use crate::store::blobs::Blob;
+use crate::store::index::Chained;
+use crate::store::slab::{NONE, Vacant};
+
+/// A publisher made it, or has published to it.
+pub(super) const CREATED: u8 = 1;
+/// It was deleted, and only its position is left.
+pub(super) const DELETED: u8 = 2;
+/// Its carriers are in a set.
+pub(super) const SET: u8 = 4;
+/// A subscriber that takes compressed messages may be there.
+pub(super) const WANTS_DEFLATE: u8 = 8;
+/// It stands in the queue of idle topics.
+pub(super) const QUEUED: u8 = 16;
+/// A subscriber has asked for it.
+pub(super) const REQUESTED: u8 = 32;
+/// It has a retained message.
+pub(super) const RETAINS: u8 = 64;
+/// Its messages are kept for a subscription that needs them.
+pub(super) const KEEPS: u8 = 128;
+
+/// A topic at its home.
+pub(super) struct HomeTopic {
+    pub hash: u32,
+    next: u32,
+    pub name: Blob,
+    last: [u32; 2],
+    pub log: u32,
+    /// The carrier's row, or the set of carriers.
+    pub carrier: u32,
+    pub touched_s: u32,
+    pub shard: ShardId,
+    pub serial: u16,
+    pub subscribers: u16,
+    pub rule: u8,
+    pub flags: u8,
+}
+
+const _: () = assert!(size_of::<HomeTopic>() == 40);
+
+impl Vacant for HomeTopic {
+    fn vacant(next: u32) -> Self {
+        HomeTopic {
+            hash: 0,
+            next,
+            name: Blob::NONE,
+            last: [0; 2],
+            log: NONE,
+            carrier: NONE,
+            touched_s: 0,
+            shard: 0,
+            serial: 0,
+            subscribers: 0,
+            rule: 0,
+            flags: 0,
+        }
+    }
+    fn next_vacant(&self) -> u32 {
+        self.next
+    }
+}
+
+impl Chained for HomeTopic {
+    fn hash(&self) -> u32 {
+        self.hash
+    }
+    fn next(&self) -> u32 {
+        self.next
+    }
+    fn set_next(&mut self, next: u32) {
+        self.next = next;
+    }
+}
+
+impl HomeTopic {
+    /// The offset of the topic's last message.
+    pub fn last(&self) -> u64 {
+        u64::from(self.last[0]) | u64::from(self.last[1]) << 32
+    }
+    pub fn set_last(&mut self, offset: u64) {
+        self.last = [offset as u32, (offset >> 32) as u32];
+    }
+    pub fn has(&self, flag: u8) -> bool {
+        self.flags & flag != 0
+    }
+}

@@ -1,0 +1,206 @@
+//! Shared subscriptions (MQTT 5.0 section 4.8.2): a group gets each message once, through one of its members.
+//!
+//! A group has one cursor at each home: the messages before it were given to a member. A member has credit: the number
+//! of unacknowledged messages that it may still be given. The next message goes to the next member with credit, in
+//! turn. While none has any, the cursor stands still and the messages wait in the log, as they do while all members are
+//! away. Messages that a member gives back unacknowledged go to another before anything newer; those that it does not
+//! give back (QoS 2, or of a session that is kept) stay its own [MQTT-4.8.2-4, -5].
+//!
+//! Invariants: a group lives while a session has subscribed to it, connected or away; each message that a living group's
+//! filter matches is kept for it, within the limits of the log.
+
+use crore_wire::topic;
+
+use super::Home;
+use super::groups::{Group, Member};
+use crate::base::ids::ShardId;
+use crate::base::rules::Rules;
+use crate::base::snapshot::{Block, Damaged, In};
+use crate::base::time::Now;
+use crate::log::arrival::Arrival;
+use crate::mail::lanes::Lanes;
+use crate::mail::{LeaveGroup, Record, ReplyTo, Tell, Unacked};
+
+impl Home {
+    /// A member joins; `counts` when its session has not subscribed before.
+    #[allow(clippy::too_many_arguments)] // what a request says
+    pub fn group_join(
+        &mut self,
+        from: ShardId,
+        to: ReplyTo,
+        group: (&[u8], &[u8]),
+        credit: u32,
+        counts: bool,
+        lanes: &mut Lanes,
+    ) {
+        let member = Member {
+            shard: from,
+            to,
+            credit,
+        };
+        let (id, counts) = self.groups.join(group, member, counts, self.sequence);
+        lanes.tell(
+            from,
+            Tell::GroupJoined {
+                to,
+                group: id,
+                counts,
+            },
+        );
+        if let Some(id) = id {
+            self.pump_later(id);
+        }
+    }
+
+    /// A member has room for so many messages more.
+    pub fn group_credit(&mut self, from: ShardId, id: u64, to: ReplyTo, count: u32) {
+        let Some((members, is_there)) = self.groups.credit(id, from, to, count) else {
+            return;
+        };
+        self.log.steps.add(members);
+        if is_there {
+            self.pump_later(id);
+        }
+    }
+
+    /// A member goes and gives back what it has not acknowledged; `ends` when its session subscribes no more.
+    pub fn group_leave(&mut self, from: ShardId, leave: &LeaveGroup) {
+        if self.groups.leave(from, leave) {
+            self.pump_later(leave.group);
+        }
+    }
+
+    /// A session that was away subscribes no more.
+    pub fn group_release(&mut self, filter: &[u8], name: &[u8]) {
+        self.groups.release(filter, name);
+    }
+
+    /// The message at hand goes to each group that [`Groups::find`](super::groups::Groups::find) has found, now or when its turn comes.
+    pub(super) fn tell_groups(&mut self, name: &[u8], record: Record, lanes: &mut Lanes) {
+        self.groups.give_due(record.offset, |group, shard, to| {
+            let name = lanes.frames().push_name(name);
+            let tell = Tell::Shared {
+                to,
+                group,
+                name,
+                record,
+            };
+            lanes.tell(shard, tell);
+        });
+    }
+
+    /// A group may have something to give: it gets its turn.
+    fn pump_later(&mut self, id: u64) {
+        if self.groups.begins_to_wait(id) {
+            self.owe_group(id);
+        }
+    }
+
+    /// Gives a group its waiting messages, as far as credit and the length of a page allow; then it queues behind the
+    /// others again.
+    pub(super) fn pump(&mut self, id: u64, rules: &Rules, now: Now, lanes: &mut Lanes) {
+        let Some(mut group) = self.groups.take(id) else {
+            return;
+        };
+        let mut most = self.pace.page_messages;
+        while group.has_credit() && most > 0 {
+            let Some(Unacked { topic, offset }) = self.groups.next_again(&mut group) else {
+                break;
+            };
+            most -= 1;
+            self.log.steps.add(1 + group.members.len());
+            if let Some(record) = self.message_at(&topic, offset, lanes) {
+                give(&mut group, id, &topic, record, lanes);
+            }
+        }
+        if group.behind && !group.has_returned() {
+            self.read_on(id, &mut group, rules, now, lanes);
+        }
+        self.groups.put(id, group);
+        self.pump_later(id);
+    }
+
+    fn read_on(&mut self, id: u64, group: &mut Group, rules: &Rules, now: Now, lanes: &mut Lanes) {
+        let lists = (0..rules.retained()).map(|number| (number, group.cursor));
+        let mut at = self.log.arrivals(lists, group.cursor);
+        let mut most = self.pace.page_messages;
+        for _ in 0..self.pace.page_visits {
+            self.log.steps.add(1);
+            if !group.has_credit() || most == 0 {
+                return;
+            }
+            match self.log.next_arrival(&mut at) {
+                None => {
+                    (group.behind, group.cursor) = (false, self.sequence);
+                    return;
+                }
+                Some(Arrival::Doomed { offset }) => group.cursor = offset,
+                Some(Arrival::Lost { offset, topic, .. }) => {
+                    let name = self.names.get(self.rows.get(topic).name);
+                    self.stats.gaps += u64::from(topic::matches(&group.filter, name));
+                    group.cursor = offset;
+                }
+                Some(Arrival::Kept {
+                    id: entry,
+                    offset,
+                    topic,
+                    rule,
+                    time_s,
+                }) => {
+                    let name = self.names.get(self.rows.get(topic).name);
+                    let matches = topic::matches(&group.filter, name);
+                    if now.unix_s.saturating_sub(time_s) >= rules.get(rule).log_age_s {
+                        // It counts as lost, though it is not dropped yet.
+                        self.stats.gaps += u64::from(matches);
+                    } else if matches && !self.log.is_expired(entry, now.unix_s) {
+                        let name = name.to_vec();
+                        let record = self.log.copy(entry, lanes.frames());
+                        self.log.steps.add(group.members.len());
+                        most -= 1;
+                        give(group, id, &name, record, lanes);
+                    }
+                    group.cursor = offset;
+                }
+            }
+        }
+    }
+
+    /// One message of a topic, if the log still has it.
+    fn message_at(&mut self, name: &[u8], offset: u64, lanes: &mut Lanes) -> Option<Record> {
+        let hash = self.hash_of(name);
+        let id = self.find(hash, name)?;
+        let frames = lanes.frames();
+        let before = frames.pages.len();
+        self.log
+            .read(self.rows.get(id).log, offset - 1, 1, usize::MAX, frames);
+        if frames.pages.len() == before {
+            // Nothing was read: the last of `pages` belongs to another answer.
+            return None;
+        }
+        let record = frames.pages.pop()?;
+        (record.offset == offset).then_some(record)
+    }
+
+    /// Writes groups from the one with the number `from` on; returns where to go on.
+    pub(crate) fn save_groups(&self, from: u64, block: &mut Block<'_>) -> Option<u64> {
+        self.groups.save(from, block)
+    }
+
+    /// Reads a group. It has no members, and may be behind.
+    pub(crate) fn restore_group(&mut self, from: &mut In<'_>) -> Result<(), Damaged> {
+        self.groups.restore(from)
+    }
+}
+
+fn give(group: &mut Group, id: u64, name: &[u8], record: Record, lanes: &mut Lanes) {
+    let member = group.next().expect("somebody has credit");
+    let (shard, to) = (member.shard, member.to);
+    let name = lanes.frames().push_name(name);
+    let tell = Tell::Shared {
+        to,
+        group: id,
+        name,
+        record,
+    };
+    lanes.tell(shard, tell);
+}

@@ -1,0 +1,158 @@
+//! Subscribers of a topic: those that come and go, those that a message is for, and telling them.
+
+#[cfg(test)]
+mod tests;
+
+use super::Home;
+use super::carriers::Carrier;
+use super::row::KEEPS;
+use crate::base::ids::ShardId;
+use crate::base::time::Now;
+use crate::filters::matching::Matching;
+use crate::mail::lanes::Lanes;
+use crate::mail::{Record, Tell};
+use crate::store::slab::NONE;
+
+/// The recipients of a message.
+pub(super) struct Whom {
+    /// Carriers with subscribers of its topic.
+    carriers: bool,
+    /// Shards with a filter that matches.
+    pub shards: u32,
+    /// Groups that share a subscription to it.
+    pub groups: bool,
+    /// A session or a group needs it kept, whatever the rule says.
+    pub needs_log: bool,
+}
+
+impl Whom {
+    pub fn is_anybody(&self) -> bool {
+        self.carriers || self.shards > 0 || self.groups
+    }
+}
+
+impl Home {
+    /// A carrier has one subscriber more of a topic.
+    pub(super) fn count_in(&mut self, id: u32, new: Carrier) {
+        self.stats.attaches += 1;
+        let is_first = self.carriers.count_in(self.rows.get_mut(id), new);
+        if is_first && !self.followers.is_empty() {
+            self.interest_begins(id);
+        }
+    }
+
+    /// One subscriber less at this carrier.
+    pub fn leave(&mut self, from: ShardId, hash: u32, topic: u32, serial: u16, now: Now) {
+        let carriers = &self.carriers;
+        let id = self
+            .index
+            .find(&self.rows, hash, |row| {
+                carriers.has(row, from, topic, serial)
+            })
+            .expect("who leaves was counted in");
+        let row = self.rows.get_mut(id);
+        row.touched_s = now.unix_s;
+        self.stats.detaches += 1;
+        self.carriers.leave(row, from, topic, serial);
+        if row.carrier == NONE && !self.followers.is_empty() {
+            self.interest_pauses(id, now);
+        }
+        self.queue_if_idle(id, now);
+    }
+
+    pub(super) fn each_carrier(&self, id: u32, f: impl FnMut(&Carrier)) {
+        self.carriers.each(self.rows.get(id), f);
+    }
+
+    pub(super) fn subscribers(&self, id: u32) -> u32 {
+        self.carriers.subscribers(self.rows.get(id))
+    }
+
+    /// Whether anybody subscribes to a topic, by its name, by a filter or in a group.
+    pub fn is_watched(&mut self, hash: u32, name: &[u8], here: &Matching) -> bool {
+        let exact = self
+            .find(hash, name)
+            .is_some_and(|id| self.rows.get(id).carrier != NONE);
+        exact || here.has_match(name) || self.filters.find(name) > 0 || self.groups.find(name)
+    }
+
+    /// The recipients of a message to this topic.
+    pub(super) fn find_subscribers(
+        &mut self,
+        id: u32,
+        name: &[u8],
+        here: &Matching,
+        me: ShardId,
+    ) -> Whom {
+        let shards = self.filters.find_with(name, here, me);
+        let groups = !self.groups.is_empty() && self.groups.find(name);
+        let row = self.rows.get(id);
+        Whom {
+            carriers: row.carrier != NONE,
+            shards,
+            groups,
+            needs_log: row.has(KEEPS) || groups || self.keepers.has_match(name),
+        }
+    }
+
+    pub(super) fn tell(
+        &mut self,
+        id: u32,
+        name: &[u8],
+        record: Record,
+        whom: &Whom,
+        lanes: &mut Lanes,
+    ) {
+        if whom.groups {
+            self.tell_groups(name, record, lanes);
+        }
+        if whom.shards > 0 {
+            return self.tell_matched(id, name, record, lanes);
+        }
+        self.each_carrier(id, |carrier| {
+            let tell = Tell::Live {
+                topic: carrier.topic,
+                serial: carrier.serial,
+                record,
+            };
+            lanes.tell(carrier.shard, tell);
+        });
+    }
+
+    /// Tells the message to every shard that has a subscriber of it, by filter or not.
+    fn tell_matched(&mut self, id: u32, name: &[u8], record: Record, lanes: &mut Lanes) {
+        let mut due = self.filters.take_due();
+        let name = lanes.frames().push_name(name);
+        self.each_carrier(id, |carrier: &Carrier| {
+            let (topic, serial) = (carrier.topic, carrier.serial);
+            // The shard matches for all its subscribers together.
+            let tell = match due.iter().position(|shard| *shard == carrier.shard) {
+                Some(at) => {
+                    due.swap_remove(at);
+                    Tell::Match {
+                        topic,
+                        serial,
+                        name,
+                        record,
+                    }
+                }
+                None => Tell::Live {
+                    topic,
+                    serial,
+                    record,
+                },
+            };
+            lanes.tell(carrier.shard, tell);
+        });
+        for shard in due.drain(..) {
+            let tell = Tell::Match {
+                topic: NONE,
+                serial: 0,
+                name,
+                record,
+            };
+            lanes.tell(shard, tell);
+        }
+        self.filters.put_due(due);
+    }
+}

@@ -1,0 +1,199 @@
+//! The comparison of the log with the plain list.
+
+use super::*;
+
+/// An item that a reader by filter must find.
+#[derive(Clone, Copy)]
+enum Item<'a> {
+    Kept(&'a Kept),
+    /// The last loss of a topic, and its number.
+    Lost(usize, u64),
+}
+
+impl World {
+    pub(super) fn check(&mut self, starts: &[(u8, u64)], lost: u64, time_s: u32) {
+        self.check_topics();
+        let World { plain, log, .. } = self;
+        // Sometimes messages of doomed chains are left.
+        let is_clear = !plain.offset.is_multiple_of(3);
+        if is_clear {
+            log.clear_some(usize::MAX);
+            assert_eq!(log.len() as usize, plain.kept.len());
+            World::check_marks(plain, log);
+        }
+        let losses = plain.losses.iter().flatten().count();
+        assert_eq!(log.losses.topics(), losses);
+
+        let mut at = log.arrivals(starts.iter().copied(), lost);
+        for (offset, _, item) in World::expected(plain, starts, lost) {
+            let mut next = || log.next_arrival(&mut at).expect("there is one more");
+            let arrival = loop {
+                match next() {
+                    Arrival::Doomed { .. } => assert!(!is_clear),
+                    arrival => break arrival,
+                }
+            };
+            assert_eq!(arrival.offset(), offset);
+            World::check_arrival(plain, log, arrival, item);
+        }
+        while let Some(arrival) = log.next_arrival(&mut at) {
+            assert!(!is_clear && matches!(arrival, Arrival::Doomed { .. }));
+        }
+        let by_then = plain.kept.iter().filter(|kept| kept.time_s <= time_s);
+        let last = by_then.map(|kept| kept.offset).max().unwrap_or(0);
+        assert!(log.arrived_by(time_s) >= last);
+        if is_clear {
+            assert_eq!(log.arrived_by(time_s), last);
+        }
+        World::check_places(plain, log, &self.chains, time_s);
+    }
+
+    /// Each topic has its messages, and reaches back as far as the plain list says.
+    fn check_topics(&mut self) {
+        let World { plain, log, .. } = self;
+        for topic in 0..TOPICS {
+            let past = log.reaches_back_to(self.chains[topic]);
+            assert_eq!(past.unwrap_or(plain.last[topic]), plain.lost[topic]);
+            for (chain, retained) in [(self.chains[topic], false), (self.retained[topic], true)] {
+                let mut frames = Frames::default();
+                log.read(chain, 0, usize::MAX, usize::MAX, &mut frames);
+                let read: Vec<_> = frames.pages.iter().map(|record| record.offset).collect();
+                assert_eq!(read, plain.offsets(topic, retained));
+            }
+        }
+        let counts = (log.superseded, log.expired);
+        assert_eq!(counts, (plain.superseded, plain.expired));
+    }
+
+    /// Marks lead to any entry in a few steps.
+    fn check_marks(plain: &Plain, log: &Log) {
+        for number in 0..plain.rules.count() {
+            let of_list = |kept: &&Kept| usize::from(plain.number(kept)) == number;
+            let mut marks = log.lists.marks(number).peekable();
+            let mut since = 0;
+            for kept in plain.kept.iter().filter(of_list) {
+                since += 1;
+                if let Some((_, id)) = marks.next_if(|mark| mark.0 == kept.offset) {
+                    assert_eq!(log.entries.get(id).offset, kept.offset);
+                    assert!(log.entries.get(id).form & MARKED != 0);
+                    since = 0;
+                }
+                assert!(since <= MARK_EVERY, "{} has no mark", kept.offset);
+            }
+            assert_eq!(marks.next(), None, "of an entry that is gone");
+        }
+    }
+
+    /// The items that a reader by filter must find, by offset and place: at the same offset the message comes before the loss, and
+    /// messages come in the order of the lists.
+    fn expected<'a>(
+        plain: &'a Plain,
+        starts: &[(u8, u64)],
+        lost: u64,
+    ) -> Vec<(u64, usize, Item<'a>)> {
+        let mut expected = Vec::new();
+        for (place, (number, start)) in starts.iter().enumerate() {
+            let of_list = |kept: &&Kept| plain.number(kept) == *number && kept.offset > *start;
+            let all = plain.kept.iter().filter(of_list);
+            expected.extend(all.map(|kept| (kept.offset, place, Item::Kept(kept))));
+        }
+        for (topic, loss) in plain.losses.iter().enumerate() {
+            let loss = loss.filter(|(offset, _)| *offset > lost);
+            expected.extend(loss.map(|(offset, number)| {
+                let place = starts.len() + topic;
+                (offset, place, Item::Lost(topic, number))
+            }));
+        }
+        expected.sort_by_key(|(offset, place, ..)| (*offset, *place));
+        expected
+    }
+
+    fn check_arrival(plain: &Plain, log: &Log, arrival: Arrival, item: Item<'_>) {
+        let offset = arrival.offset();
+        match (arrival, item) {
+            (
+                Arrival::Lost {
+                    topic, number: n, ..
+                },
+                Item::Lost(of, number),
+            ) => {
+                assert_eq!((topic as usize, n), (of, number));
+            }
+            (
+                Arrival::Kept {
+                    id,
+                    topic,
+                    rule,
+                    time_s,
+                    ..
+                },
+                Item::Kept(kept),
+            ) => {
+                let found = (topic as usize, rule, time_s);
+                assert_eq!(found, (kept.topic, plain.number(kept), kept.time_s));
+                assert_eq!(log.is_expired(id, plain.now_s), plain.is_expired(kept));
+                let key = KEYS[kept.key as usize];
+                let end = if kept.ttl_s.is_some() { 4 } else { 0 };
+                let owner = if owner(offset).is_known() { 4 } else { 0 };
+                assert_eq!(
+                    log.bytes_of(id),
+                    end + owner + key.len() + frame(offset).len()
+                );
+                let mut frames = Frames::default();
+                let record = log.copy(id, &mut frames);
+                assert_eq!((record.offset, record.ttl_s()), (offset, kept.ttl_s));
+                assert_eq!(
+                    (frames.key(&record), frames.frame(&record)),
+                    (key, &frame(offset)[..])
+                );
+            }
+            _ => panic!("{offset} is kept or lost, and not the other"),
+        }
+    }
+
+    /// From any place in a topic, and in however few steps, a search finds the same as in a plain list.
+    fn check_places(plain: &Plain, log: &Log, chains: &[u32; TOPICS], time_s: u32) {
+        for (topic, chain) in chains.iter().enumerate() {
+            let all = plain.offsets(topic, false);
+            for limit in [1, 3, usize::MAX] {
+                for start in [0, 1, 2, 5, 11].map(|n| plain.offset.saturating_sub(n)) {
+                    let mut from = start;
+                    let found = loop {
+                        match log.seek(*chain, from, limit) {
+                            Sought::Found(NONE) => break None,
+                            Sought::Found(id) => break Some(log.entries.get(id).offset),
+                            Sought::Further(offset) => {
+                                assert!(offset > from, "it has come further");
+                                from = offset;
+                            }
+                        }
+                    };
+                    assert_eq!(found, all.iter().copied().find(|offset| *offset > start));
+                }
+                for count in [1, 2, 5] {
+                    let mut back = log.before_newest(*chain, count, limit);
+                    while let Some(Back::Further(offset, left)) = back {
+                        let next = log.back(*chain, offset, left, limit);
+                        assert_ne!(next, Back::Further(offset, left));
+                        back = Some(next);
+                    }
+                    let first = all.len().saturating_sub(count as usize);
+                    let Some(Back::Found(before)) = back else {
+                        assert!(all.is_empty());
+                        continue;
+                    };
+                    let behind = all.iter().copied().find(|offset| *offset > before);
+                    assert_eq!(behind, all.get(first).copied());
+                }
+            }
+            let late = |kept: &&Kept| kept.topic == topic && !kept.retained && kept.time_s > time_s;
+            let first = plain.kept.iter().filter(late).map(|kept| kept.offset).min();
+            let before = log.before_time(*chain, time_s);
+            let behind = all
+                .iter()
+                .copied()
+                .find(|offset| *offset > before.unwrap_or(0));
+            assert_eq!(behind, first);
+        }
+    }
+}

@@ -1,0 +1,263 @@
+//! The lists of the log: the entries of each rule in the order of arrival, from the oldest on. Marks lead to any offset of a list, and to
+//! any second, in a few steps.
+//!
+//! Invariants: an entry is in the list of its chain's rule, and in no other; a mark is an entry of its list, and between two marks there
+//! are at most [`MARK_EVERY`] entries, whatever was removed. After a change of rules each list is in the order of arrival again.
+
+use alloc::collections::VecDeque;
+use alloc::vec::Vec;
+
+use crate::base::rules::Rules;
+use crate::base::work::Steps;
+use crate::log::entry::{Chain, Entry, MARKED};
+use crate::store::slab::{NONE, Slab};
+
+/// Entries of a list from one mark to the next. In tests so few that short lists have several.
+pub(super) const MARK_EVERY: u32 = if cfg!(test) { 4 } else { 64 };
+
+/// All lists of a log by the number of their rule. The last one is that of retained messages.
+pub(super) struct Lists(Vec<List>);
+
+/// The entries of a rule, and how long its messages live; 0 is without end.
+struct List {
+    oldest: u32,
+    youngest: u32,
+    ttl_s: u32,
+    marks: Marks,
+}
+
+/// Marks of one list.
+#[derive(Default)]
+struct Marks {
+    /// Offset and entry.
+    all: VecDeque<(u64, u32)>,
+    unmarked: u32,
+}
+
+impl Marks {
+    /// Whether the added entry is to be marked.
+    fn add(&mut self, offset: u64, id: u32) -> bool {
+        self.unmarked += 1;
+        let marks = self.unmarked == MARK_EVERY;
+        if marks {
+            self.unmarked = 0;
+            self.all.push_back((offset, id));
+        }
+        marks
+    }
+
+    /// The marked entry at `offset` is removed: the one before it takes the mark, if it has none.
+    fn pass_on(&mut self, offset: u64, older: Option<(u64, u32)>) {
+        let at = self.all.partition_point(|mark| mark.0 < offset);
+        debug_assert!(self.all[at].0 == offset);
+        match older {
+            Some(older) => self.all[at] = older,
+            None => drop(self.all.remove(at)),
+        }
+    }
+
+    /// The last mark at or before `offset`.
+    fn before(&self, offset: u64) -> Option<u32> {
+        let at = self.all.partition_point(|mark| mark.0 <= offset);
+        Some(self.all[at.checked_sub(1)?].1)
+    }
+}
+
+/// The lists that entries move from and to when the rules change.
+pub(super) struct Ways {
+    lists: usize,
+    /// Whether entries move from list `n / lists` to list `n % lists`.
+    some: Vec<bool>,
+}
+
+impl Ways {
+    pub fn new(former: usize, lists: usize) -> Ways {
+        let some = alloc::vec![false; former * lists];
+        Ways { lists, some }
+    }
+
+    pub fn add(&mut self, from: u8, to: u8) {
+        self.some[usize::from(from) * self.lists + usize::from(to)] = true;
+    }
+
+    /// The new list of all entries of a list, if no others move there.
+    fn alone(&self, from: usize) -> Option<usize> {
+        let row = &self.some[from * self.lists..][..self.lists];
+        let mut ways = (0..self.lists).filter(|to| row[*to]);
+        let to = ways.next()?;
+        let sources = self.some.chunks(self.lists).filter(|row| row[to]);
+        (ways.next().is_none() && sources.count() == 1).then_some(to)
+    }
+}
+
+impl Lists {
+    /// Lists without entries, one for each rule.
+    pub fn new(rules: &Rules) -> Lists {
+        let list = |number| List {
+            oldest: NONE,
+            youngest: NONE,
+            ttl_s: rules.get(number as u8).ttl_s,
+            marks: Marks::default(),
+        };
+        Lists((0..rules.count()).map(list).collect())
+    }
+
+    pub fn len(&self) -> usize {
+        self.0.len()
+    }
+
+    /// The number of the list of retained messages.
+    pub fn retained(&self) -> u8 {
+        (self.0.len() - 1) as u8
+    }
+
+    /// The oldest entry of a list, or `NONE`.
+    pub fn oldest(&self, number: u8) -> u32 {
+        self.0[number as usize].oldest
+    }
+
+    /// How long messages of a rule live; 0 is without end.
+    pub fn ttl_s(&self, number: u8) -> u32 {
+        self.0[number as usize].ttl_s
+    }
+
+    /// Changes the times to live to those of these rules, which govern the same topics as before.
+    pub fn change_times(&mut self, rules: &Rules) {
+        for (number, list) in self.0.iter_mut().enumerate() {
+            list.ttl_s = rules.get(number as u8).ttl_s;
+        }
+    }
+
+    /// Puts an entry at the end of a list.
+    pub fn append(&mut self, entries: &mut Slab<Entry>, number: u8, id: u32) {
+        let list = &mut self.0[number as usize];
+        let offset = entries.get(id).offset;
+        let marked = if list.marks.add(offset, id) {
+            MARKED
+        } else {
+            0
+        };
+        let elder = core::mem::replace(&mut list.youngest, id);
+        if elder == NONE {
+            list.oldest = id;
+        } else {
+            entries.get_mut(elder).younger = id;
+        }
+        let entry = entries.get_mut(id);
+        entry.form |= marked;
+        (entry.older, entry.younger) = (elder, NONE);
+    }
+
+    /// Takes an entry out of its list. Its mark passes to the entry before it.
+    pub fn remove(&mut self, entries: &mut Slab<Entry>, number: u8, id: u32) {
+        let list = &mut self.0[number as usize];
+        let entry = entries.get(id);
+        let (offset, older, younger) = (entry.offset, entry.older, entry.younger);
+        if entry.form & MARKED != 0 {
+            let heir = (older != NONE).then(|| entries.get_mut(older));
+            let heir = heir.filter(|entry| entry.form & MARKED == 0).map(|entry| {
+                entry.form |= MARKED;
+                (entry.offset, older)
+            });
+            list.marks.pass_on(offset, heir);
+        }
+        if older == NONE {
+            list.oldest = younger;
+        } else {
+            entries.get_mut(older).younger = younger;
+        }
+        if younger == NONE {
+            list.youngest = older;
+        } else {
+            entries.get_mut(younger).older = older;
+        }
+    }
+
+    /// The first entry of a list behind an offset.
+    pub fn first_behind(
+        &self,
+        entries: &Slab<Entry>,
+        number: u8,
+        offset: u64,
+        steps: &Steps,
+    ) -> u32 {
+        let list = &self.0[number as usize];
+        if list.youngest == NONE || entries.get(list.youngest).offset <= offset {
+            return NONE;
+        }
+        let mut id = list.marks.before(offset).unwrap_or(list.oldest);
+        steps.add(1);
+        while entries.get(id).offset <= offset {
+            steps.add(1);
+            id = entries.get(id).younger;
+        }
+        id
+    }
+
+    /// The offset of the last entry of a list that came by this second, or 0. If the clock was set back, there may be
+    /// several candidates, and it is one of them.
+    pub fn arrived(&self, entries: &Slab<Entry>, number: u8, time_s: u32, steps: &Steps) -> u64 {
+        let list = &self.0[number as usize];
+        let came = |id: u32| entries.get(id).time_s <= time_s;
+        let marks = list.marks.all.partition_point(|mark| came(mark.1));
+        let mut last = 0;
+        let mut id = match marks.checked_sub(1) {
+            Some(mark) => list.marks.all[mark].1,
+            None => list.oldest,
+        };
+        steps.add(1);
+        while id != NONE && came(id) {
+            steps.add(1);
+            let entry = entries.get(id);
+            (last, id) = (entry.offset, entry.younger);
+        }
+        last
+    }
+
+    /// Moves the entries to the lists of these rules, whose numbers their chains have already. A list whose entries stay together only
+    /// gets another number.
+    pub fn change(
+        &mut self,
+        entries: &mut Slab<Entry>,
+        chains: &Slab<Chain>,
+        rules: &Rules,
+        ways: &Ways,
+    ) {
+        let former = core::mem::replace(self, Lists::new(rules));
+        let mut rest = Vec::new();
+        for (from, list) in former.0.into_iter().enumerate() {
+            match ways.alone(from) {
+                Some(to) => {
+                    let ttl_s = self.0[to].ttl_s;
+                    self.0[to] = List { ttl_s, ..list };
+                }
+                None => list.gather(entries, &mut rest),
+            }
+        }
+        rest.sort_unstable();
+        for (_, id) in rest {
+            let entry = entries.get_mut(id);
+            entry.form &= !MARKED;
+            let number = chains.get(entry.chain).rule;
+            self.append(entries, number, id);
+        }
+    }
+
+    /// The marked entries of a list by offset.
+    #[cfg(test)]
+    pub fn marks(&self, number: usize) -> impl Iterator<Item = (u64, u32)> {
+        self.0[number].marks.all.iter().copied()
+    }
+}
+
+impl List {
+    /// Adds its entries, with their offsets.
+    fn gather(&self, entries: &Slab<Entry>, all: &mut Vec<(u64, u32)>) {
+        let mut id = self.oldest;
+        while id != NONE {
+            let entry = entries.get(id);
+            all.push((entry.offset, id));
+            id = entry.younger;
+        }
+    }
+}

@@ -1,0 +1,117 @@
+//! The last lost message of each topic, by offset, with the number of the loss: for readers by filter, who are told of a loss where it
+//! stands in the order of arrival.
+//!
+//! Invariant: from the first reader by filter on, each topic that has lost a message is in here, with its last one.
+
+use alloc::collections::BTreeMap;
+use core::ops::Bound;
+
+/// The losses of a log's topics.
+#[derive(Default)]
+pub struct Losses {
+    /// Topic and number of the loss by offset; absent until somebody reads by filter.
+    by_offset: Option<BTreeMap<u64, (u32, u64)>>,
+    /// The number of the last loss.
+    last: u64,
+}
+
+impl Losses {
+    /// Begins to remember losses.
+    pub fn watch(&mut self) {
+        self.by_offset.get_or_insert_default();
+    }
+
+    /// Begins to remember losses, with this number of them so far.
+    pub fn watch_from(&mut self, count: u64) {
+        (self.by_offset, self.last) = (Some(BTreeMap::new()), count);
+    }
+
+    /// The number of the last loss; at least 1.
+    pub fn count(&mut self) -> u64 {
+        self.last = self.last.max(1);
+        self.last
+    }
+
+    /// The number of losses so far, if they are remembered.
+    pub fn counted(&self) -> Option<u64> {
+        self.by_offset.as_ref().map(|_| self.last)
+    }
+
+    /// Topics whose losses are remembered.
+    pub fn topics(&self) -> usize {
+        self.by_offset.as_ref().map_or(0, BTreeMap::len)
+    }
+
+    /// A topic loses the message at `offset`; its last loss, or its last offset, before that is at `before`.
+    #[inline]
+    pub fn add(&mut self, topic: u32, before: u64, offset: u64) {
+        self.add_all(topic, before, offset, 1);
+    }
+
+    /// A topic loses so many messages, the last of them at `offset`. Each counts as one loss.
+    #[inline]
+    pub(super) fn add_all(&mut self, topic: u32, before: u64, offset: u64, count: u32) {
+        if let Some(losses) = &mut self.by_offset {
+            if losses.get(&before).is_some_and(|loss| loss.0 == topic) {
+                losses.remove(&before);
+            }
+            self.last += u64::from(count);
+            losses.insert(offset, (topic, self.last));
+        }
+    }
+
+    /// Forgets the losses of a topic that goes, with the last one at `offset`; returns the number of that loss, if
+    /// there is one.
+    pub fn forgive(&mut self, topic: u32, offset: u64) -> Option<u64> {
+        let losses = self.by_offset.as_mut()?;
+        let loss = losses.get(&offset).filter(|loss| loss.0 == topic)?.1;
+        losses.remove(&offset);
+        Some(loss)
+    }
+
+    /// The first loss behind this offset: offset, topic, number.
+    pub(super) fn next(&self, offset: u64) -> Option<(u64, u32, u64)> {
+        let losses = self.by_offset.as_ref()?;
+        let mut behind = losses.range((Bound::Excluded(offset), Bound::Unbounded));
+        let (offset, (topic, number)) = behind.next()?;
+        Some((*offset, *topic, *number))
+    }
+
+    /// The last loss of each topic from this offset on: offset, topic, number.
+    pub fn from(&self, offset: u64) -> impl Iterator<Item = (u64, u32, u64)> {
+        let all = self.by_offset.iter();
+        let all = all.flat_map(move |losses| losses.range(offset..));
+        all.map(|(offset, (topic, number))| (*offset, *topic, *number))
+    }
+
+    /// Restores a remembered loss.
+    pub fn restore(&mut self, offset: u64, topic: u32, number: u64) {
+        if let Some(losses) = &mut self.by_offset {
+            losses.insert(offset, (topic, number));
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use alloc::vec::Vec;
+
+    use super::*;
+
+    #[test]
+    fn a_topic_has_its_last_loss_only_and_none_once_it_is_forgiven() {
+        let mut losses = Losses::default();
+        losses.add(1, 0, 5);
+        assert_eq!((losses.counted(), losses.next(0)), (None, None));
+        losses.watch();
+        losses.add(1, 5, 6);
+        losses.add(2, 0, 7);
+        losses.add_all(1, 6, 9, 3);
+        assert_eq!(losses.from(0).collect::<Vec<_>>(), [(7, 2, 2), (9, 1, 5)]);
+        assert_eq!(losses.next(7), Some((9, 1, 5)));
+        // The loss at that offset is another topic's.
+        assert_eq!(losses.forgive(1, 7), None);
+        assert_eq!(losses.forgive(1, 9), Some(5));
+        assert_eq!((losses.topics(), losses.count()), (1, 5));
+    }
+}

@@ -1,0 +1,221 @@
+//! Removal: what a limit takes, what a newer message of its key supersedes, and chains that go as a whole.
+//!
+//! Invariant: only the oldest entry of a chain is ever lost.
+
+use super::*;
+use crate::log::entry::DOOMED;
+
+/// How many of the oldest entries of each rule are compared when the byte budget is spent, to find a topic that is far
+/// over its share.
+const VICTIMS_COMPARED: usize = 16;
+
+/// Why an entry is removed.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Gone {
+    /// Removed by a limit: a reader that has not seen it misses it.
+    Lost,
+    /// Superseded or expired: no reader misses it.
+    Unneeded,
+}
+
+impl Log {
+    /// Removes messages until the byte budget is kept: the oldest of the topic that is furthest over its share, among
+    /// topics with the oldest messages; messages of rule `last` only when there are no others. `emptied` gets the topic
+    /// and rule of each chain that has become empty, and the topic's chain from now on.
+    pub fn enforce_budget(&mut self, now_s: u32, last: u8, mut emptied: impl FnMut(u32, u8, u32)) {
+        while self.bytes() > self.budget_bytes || self.blobs.is_full() {
+            if self.clear_some(1) > 0 {
+                continue;
+            }
+            let Some(chain) = self.victim(last) else {
+                return;
+            };
+            let (topic, number) = (self.chains.get(chain).topic, self.chains.get(chain).rule);
+            let chain = self.drop_oldest(chain, now_s);
+            if self.count(chain) == 0 {
+                emptied(topic, number, chain);
+            }
+        }
+    }
+
+    fn victim(&self, last: u8) -> Option<u32> {
+        let share = self.budget_bytes / self.chains.len().max(1) as usize;
+        let mut best: Option<(usize, u32, u32)> = None;
+        for number in 0..=self.lists.retained() {
+            if number == last && best.is_some() {
+                continue;
+            }
+            let mut id = self.lists.oldest(number);
+            for _ in 0..VICTIMS_COMPARED {
+                if id == NONE {
+                    break;
+                }
+                let entry = self.entries.get(id);
+                let over = (self.chains.get(entry.chain).bytes as usize).saturating_sub(share);
+                if best.is_none_or(|(most, age, _)| {
+                    over > most || (over == most && entry.time_s < age)
+                }) {
+                    best = Some((over, entry.time_s, entry.chain));
+                }
+                id = entry.younger;
+            }
+        }
+        best.map(|(_, _, chain)| chain)
+    }
+
+    /// Removes a whole chain; a long one is doomed and goes bit by bit.
+    pub fn clear(&mut self, chain: u32) {
+        if chain == NONE {
+            return;
+        }
+        if self.is_long(chain) {
+            return self.doom(chain);
+        }
+        loop {
+            let oldest = self.chains.get(chain).oldest();
+            if oldest == NONE {
+                self.chains.remove(chain);
+                return;
+            }
+            self.take(NONE, oldest, Gone::Unneeded);
+        }
+    }
+
+    /// Removes a chain whose topic goes on without a log; returns the last lost offset, unless all up to the topic's
+    /// last message is lost.
+    pub fn abandon(&mut self, mut chain: u32, now_s: u32) -> Option<u64> {
+        if self.is_long(chain) && !self.may_expire(chain) {
+            chain = self.lose_all(chain, now_s);
+        }
+        // A topic whose rule keeps none has at most the messages that are kept for sessions.
+        while self.count(chain) > 0 {
+            chain = self.drop_oldest(chain, now_s);
+        }
+        let lost = self.reaches_back_to(chain);
+        self.clear(chain);
+        lost
+    }
+
+    /// Removes the messages of a chain up to this offset, oldest first and at most `most`, as a limit would. Returns
+    /// the chain or `NONE`, and how many were removed.
+    pub fn drop_until(&mut self, mut chain: u32, until: u64, most: u32, now_s: u32) -> (u32, u32) {
+        if until == u64::MAX && most == u32::MAX && self.is_long(chain) {
+            let count = self.count(chain);
+            return (self.lose_all(chain, now_s), count);
+        }
+        let mut dropped = 0;
+        while dropped < most && self.count(chain) > 0 {
+            let oldest = self.chains.get(chain).oldest();
+            if self.entries.get(oldest).offset > until {
+                break;
+            }
+            chain = self.drop_oldest(chain, now_s);
+            dropped += 1;
+        }
+        (chain, dropped)
+    }
+
+    /// Removes the oldest message of a chain that has some; returns the chain or `NONE`.
+    pub(super) fn drop_oldest(&mut self, chain: u32, now_s: u32) -> u32 {
+        let oldest = self.chains.get(chain).oldest();
+        if self.is_expired(oldest, now_s) {
+            self.expired += 1;
+            return self.take(NONE, oldest, Gone::Unneeded);
+        }
+        self.take(NONE, oldest, Gone::Lost)
+    }
+
+    /// Removes the message with this key from a chain that keeps the latest, if there is one.
+    pub fn remove_key(&mut self, chain: u32, key: &[u8]) {
+        if chain != NONE {
+            self.supersede(chain, key);
+        }
+    }
+
+    /// Removes the message with this key, if there is one.
+    pub(super) fn supersede(&mut self, chain: u32, key: &[u8]) {
+        if let Some(row) = self.key_row(chain, key) {
+            let Key { entry, before, .. } = *self.keys.get(row);
+            self.superseded += 1;
+            self.take(before, entry, Gone::Unneeded);
+        }
+    }
+
+    /// The row of this key of a chain that keeps the latest.
+    fn key_row(&self, chain: u32, key: &[u8]) -> Option<u32> {
+        let (entries, blobs) = (&self.entries, &self.blobs);
+        self.keys.find(chain, key, |id| {
+            let entry = entries.get(id);
+            entry.chain == chain && entry.parts(blobs.get(entry.blob)).key == key
+        })
+    }
+
+    /// The key row of an entry of a chain that keeps the latest.
+    pub(super) fn key_row_of(&self, id: u32) -> u32 {
+        let entry = self.entries.get(id);
+        let key = entry.parts(self.blobs.get(entry.blob)).key;
+        self.keys
+            .find(entry.chain, key, |other| other == id)
+            .expect("a keyed entry has a row")
+    }
+
+    /// Removes the entry behind `before` (`NONE`: the oldest) from its chain; returns the chain, or `NONE` when all up
+    /// to the topic's last message is lost. Only the oldest is ever lost.
+    pub(super) fn take(&mut self, before: u32, id: u32, gone: Gone) -> u32 {
+        let chain = self.entries.get(id).chain;
+        self.steps.add(1);
+        let latest = self.chains.get(chain).latest;
+        if latest {
+            self.keys.remove(self.key_row_of(id));
+        }
+        let number = self.chains.get(chain).rule;
+        self.lists.remove(&mut self.entries, number, id);
+        let entry = self.entries.remove(id);
+        if entry.is_mortal() {
+            let end_s = Entry::end_s(self.blobs.get(entry.blob));
+            self.mortals.remove(&(chain, end_s, id));
+        }
+        let row = self.chains.get_mut(chain);
+        row.count -= 1;
+        row.bytes -= occupied(entry.bytes()) as u32;
+        let owner = entry.owner(self.blobs.get(entry.blob));
+        self.admission.drop_kept(owner, taken_by(entry.bytes()));
+        self.blobs.remove(entry.blob);
+        let retained = number == self.lists.retained();
+        let doomed = row.topic == DOOMED;
+        if gone == Gone::Lost && !retained && !doomed {
+            self.losses.add(row.topic, entry.previous, entry.offset);
+        }
+        if row.count == 0 {
+            let lost = gone == Gone::Lost;
+            if doomed {
+                self.doomed.remove(&chain);
+            }
+            if doomed || lost && !row.ended {
+                self.chains.remove(chain);
+                return NONE;
+            }
+            row.mortal = false;
+            row.set_lost(if lost { entry.offset } else { entry.previous });
+            return chain;
+        }
+        if before == NONE {
+            row.set_oldest(entry.next);
+        } else {
+            self.entries.get_mut(before).next = entry.next;
+        }
+        if entry.next == NONE {
+            row.set_newest(before);
+            row.ended = true;
+            return chain;
+        }
+        if gone == Gone::Unneeded {
+            self.entries.get_mut(entry.next).previous = entry.previous;
+        }
+        if latest {
+            let after = self.key_row_of(entry.next);
+            self.keys.get_mut(after).before = before;
+        }
+        chain
+    }
+}

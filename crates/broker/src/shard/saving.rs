@@ -1,0 +1,121 @@
+//! The progress of a snapshot, block by block.
+//!
+//! Topics come before the records that refer to them, and messages in the order of arrival, so that a reader needs no
+//! second pass.
+
+use alloc::vec::Vec;
+
+use crate::base::rules::Rules;
+use crate::base::snapshot::{Block, Head, kind};
+use crate::base::time::Now;
+use crate::home::Home;
+use crate::home::sessions::Sessions;
+use crate::log::arrival::Arrivals;
+
+/// The records to be written next, and where to go on with them.
+enum Stage {
+    Head,
+    Topics(u64),
+    Filters(u64),
+    Groups(u64),
+    Losses(u64),
+    Forgotten,
+    Messages(Option<Arrivals>),
+    Answers((usize, Option<u32>)),
+    Sessions(u64),
+    End,
+    Over,
+}
+
+/// The progress of a snapshot.
+pub(crate) struct Saving {
+    head: Head,
+    stage: Stage,
+    records: u64,
+}
+
+impl Saving {
+    pub fn new(head: &Head) -> Saving {
+        Saving {
+            head: *head,
+            stage: Stage::Head,
+            records: 0,
+        }
+    }
+
+    /// The next block; empty behind the last one.
+    pub fn next(&mut self, home: &Home, sessions: &Sessions, rules: &Rules, now: Now) -> Vec<u8> {
+        let mut bytes = Vec::new();
+        let mut block = Block {
+            bytes: &mut bytes,
+            records: self.records,
+        };
+        while !block.is_full() {
+            self.stage = match core::mem::replace(&mut self.stage, Stage::Over) {
+                Stage::Head => {
+                    self.head.write(block.bytes);
+                    // A block of its own: it is read before there is a home to read into.
+                    self.stage = Stage::Topics(0);
+                    break;
+                }
+                Stage::Over => break,
+                stage => stage.write(home, sessions, rules, now, &mut block),
+            };
+        }
+        self.records = block.records;
+        bytes
+    }
+}
+
+impl Stage {
+    /// Writes some records; returns where to go on, or else the next stage.
+    fn write(
+        self,
+        home: &Home,
+        sessions: &Sessions,
+        rules: &Rules,
+        now: Now,
+        block: &mut Block<'_>,
+    ) -> Stage {
+        match self {
+            Stage::Topics(from) => match home.save_topics(from, block) {
+                Some(next) => Stage::Topics(next),
+                None => Stage::Filters(0),
+            },
+            Stage::Filters(from) => match home.save_filters(from, block) {
+                Some(next) => Stage::Filters(next),
+                None => Stage::Groups(0),
+            },
+            Stage::Groups(from) => match home.save_groups(from, block) {
+                Some(next) => Stage::Groups(next),
+                None => Stage::Losses(0),
+            },
+            Stage::Losses(from) => match home.save_losses(from, block) {
+                Some(next) => Stage::Losses(next),
+                None => Stage::Forgotten,
+            },
+            Stage::Forgotten => {
+                home.save_forgotten(rules, block);
+                Stage::Messages(None)
+            }
+            Stage::Messages(at) => match home.save_messages(at, rules, block) {
+                Some(at) => Stage::Messages(Some(at)),
+                None => Stage::Answers((0, None)),
+            },
+            Stage::Answers(from) => match home.save_answers(from, block) {
+                Some(next) => Stage::Answers(next),
+                None => Stage::Sessions(0),
+            },
+            Stage::Sessions(from) => match sessions.save(from, now, block) {
+                Some(next) => Stage::Sessions(next),
+                None => Stage::End,
+            },
+            Stage::End => {
+                let records = block.records;
+                block.record(kind::END).number(records);
+                Stage::Over
+            }
+            stage @ (Stage::Head | Stage::Over) => stage,
+        }
+    }
+}
