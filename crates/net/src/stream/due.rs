@@ -112,7 +112,7 @@ mod tests {
     #[test]
     fn it_keeps_little_when_it_is_empty() {
         let mut due = Due::default();
-        for link in 0..10_000 {
+        for link in 0..10_000_u32 {
             due.push(IpAddr::from((link | 0x0A00_0000).to_be_bytes()), (link, 0));
         }
         assert_eq!(order(&mut due).len(), 10_000);
