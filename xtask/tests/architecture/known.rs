@@ -1,7 +1,7 @@
 //! The present violations. These lists may only shrink: an entry that excuses nothing any more is a violation, too.
 
 /// Crates with a circle of imports that is wider than [`crate::layout::circles`] allows.
-pub const CIRCLES: &[&str] = &["crates/broker", "crates/sim", "crates/wire"];
+pub const CIRCLES: &[&str] = &["crates/broker", "crates/sim"];
 
 /// Crates without floors, and imports that do not lead to a lower floor, as `crate: importer -> imported`.
 pub const FLOORS: &[&str] = &["crates/net", "crates/sim"];
