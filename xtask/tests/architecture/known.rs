@@ -4,7 +4,7 @@
 pub const CIRCLES: &[&str] = &["crates/broker", "crates/sim"];
 
 /// Crates without floors, and imports that do not lead to a lower floor, as `crate: importer -> imported`.
-pub const FLOORS: &[&str] = &["crates/net", "crates/sim"];
+pub const FLOORS: &[&str] = &["crates/sim"];
 
 /// Files that are too long.
 pub const FILES: &[&str] = &[

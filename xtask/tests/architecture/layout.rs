@@ -21,6 +21,14 @@ pub const FLOORS: &[(&str, &[&[&str]])] = &[
         ],
     ),
     (
+        "net",
+        &[
+            &["sys", "transport"],
+            &["affinity", "clock", "mailbox", "memory", "signal"],
+            &["kernel", "stream"],
+        ],
+    ),
+    (
         "broker",
         &[
             &["base"],
