@@ -74,6 +74,17 @@ pub const FLOORS: &[(&str, &[&[&str]])] = &[
             &["scenario"],
         ],
     ),
+    (
+        "sim",
+        &[
+            &["closed", "met", "rng", "truth"],
+            &["net", "plan", "worth"],
+            &["client"],
+            &["world"],
+            &["run"],
+            &["shrink"],
+        ],
+    ),
 ];
 
 pub fn circles(tree: &Tree) -> Vec<String> {
