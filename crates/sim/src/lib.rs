@@ -12,7 +12,6 @@
 
 pub mod client;
 mod closed;
-mod limits;
 pub mod met;
 mod net;
 pub mod plan;

@@ -4,12 +4,11 @@ use std::cell::{Cell, RefCell};
 
 use crore_broker::Reason;
 
-use crate::limits;
 use crate::met::Met;
 use crate::plan::{Plan, Step};
 use crate::rng::Rng;
 use crate::truth::{Like, Wrong};
-use crate::world::World;
+use crate::world::{World, limits};
 
 /// Rounds within which a world without faults must come to rest: where a turn visits one member and a page
 /// has one message, thousands of them are work.

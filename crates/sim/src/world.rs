@@ -2,6 +2,7 @@
 //! every turn.
 
 mod clients;
+pub mod limits;
 mod mqtt;
 mod restart;
 mod turns;
@@ -14,12 +15,11 @@ use crore_broker::{Now, Shard, ShardId};
 
 use crate::client::follower::Follower;
 use crate::client::mqtt::Client;
-use crate::client::publisher::Deed;
 use crate::client::publisher::Publisher;
 use crate::client::subscriber::{KINDS, Subscriber};
 use crate::met::Met;
 use crate::net::Net;
-use crate::plan::{HOARD_LINES, Op, Plan, Step};
+use crate::plan::{Deed, HOARD_LINES, Op, Plan, Step};
 use crate::rng::Rng;
 use crate::truth::{Topic, Truth, Wrong};
 
@@ -32,7 +32,7 @@ const RECEIVE_BYTES: usize = 2048;
 /// Turns for each batch that makes logs long.
 const HOARD_TURNS: usize = 12;
 /// A client sends its next requests while it waits for fewer answers than this.
-pub const PENDING_MAX: usize = 12;
+const PENDING_MAX: usize = 12;
 
 /// The world.
 pub struct World {

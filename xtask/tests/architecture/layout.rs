@@ -21,6 +21,14 @@ pub const FLOORS: &[(&str, &[&[&str]])] = &[
         ],
     ),
     (
+        "net",
+        &[
+            &["sys", "transport"],
+            &["affinity", "clock", "mailbox", "memory", "signal"],
+            &["kernel", "stream"],
+        ],
+    ),
+    (
         "broker",
         &[
             &["base"],
@@ -64,6 +72,17 @@ pub const FLOORS: &[(&str, &[&[&str]])] = &[
             &["subscribe"],
             &["rig"],
             &["scenario"],
+        ],
+    ),
+    (
+        "sim",
+        &[
+            &["closed", "met", "rng", "truth"],
+            &["net", "plan", "worth"],
+            &["client"],
+            &["world"],
+            &["run"],
+            &["shrink"],
         ],
     ),
 ];

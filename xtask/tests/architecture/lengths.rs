@@ -34,7 +34,7 @@ const TABLES: &[(&str, &str)] = &[
         "credentials and their name",
     ),
     (
-        "crates/server/tests/config.rs: refusals_name_the_place_the_key_and_the_remedy",
+        "crates/server/tests/config/refusals.rs: refusals_name_the_place_the_key_and_the_remedy",
         "settings and their refusal",
     ),
     (
@@ -46,7 +46,7 @@ const TABLES: &[(&str, &str)] = &[
         "a request and its refusal",
     ),
     (
-        "crates/wire/tests/mqtt_errors.rs: properties_have_their_places",
+        "crates/wire/tests/mqtt_errors/properties.rs: properties_have_their_places",
         "a packet and its properties",
     ),
     (

@@ -57,17 +57,11 @@ impl Endpoint {
         (endpoint, port)
     }
 
+    /// Answers one question after the other, each by the word that it brings as its credential.
     fn serve(&self, mut stream: impl Read + Write) -> Option<()> {
         let mut bytes = Vec::new();
         loop {
-            let asked = loop {
-                if let Some(asked) = whole(&mut bytes) {
-                    break asked;
-                }
-                let mut buffer = [0; 1024];
-                let len = stream.read(&mut buffer).ok().filter(|len| *len > 0)?;
-                bytes.extend_from_slice(&buffer[..len]);
-            };
+            let asked = question(&mut stream, &mut bytes)?;
             self.asked.fetch_add(1, Ordering::SeqCst);
             let mut held = self.held.lock().expect("nobody panics");
             while *held {
@@ -79,55 +73,13 @@ impl Endpoint {
                 .or(asked.get("password"))
                 .and_then(Value::as_str)
                 .expect("a credential");
-            let (status, body) = match word {
-                "yes" => (
-                    "200 OK",
-                    r#"{"allow": true, "user": "ann", "publish": ["doors/#"]}"#.to_string(),
-                ),
-                "no cache" => (
-                    "200 OK",
-                    r#"{"allow": true, "publish": "doors/#", "cache_s": 0}"#.to_string(),
-                ),
-                "no" => (
-                    "200 OK",
-                    r#"{"allow": false, "publish": ["doors/#"]}"#.to_string(),
-                ),
-                "silent no" => ("200 OK", r#"{"publish": ["doors/#"]}"#.to_string()),
-                "true as text" => (
-                    "200 OK",
-                    r#"{"allow": "true", "publish": ["doors/#"]}"#.to_string(),
-                ),
-                "403" => (
-                    "403 Forbidden",
-                    r#"{"allow": true, "publish": ["doors/#"]}"#.to_string(),
-                ),
-                "401" => ("401 Unauthorized", String::new()),
-                "500" => (
-                    "500 Oops",
-                    r#"{"allow": true, "publish": ["doors/#"]}"#.to_string(),
-                ),
-                "redirect" => (
-                    "302 Found",
-                    r#"{"allow": true, "publish": ["doors/#"]}"#.to_string(),
-                ),
-                "garbage" => ("200 OK", "yes!".to_string()),
-                "bad claims" => ("200 OK", r#"{"allow": true, "publish": 7}"#.to_string()),
-                "long" => (
-                    "200 OK",
-                    format!(
-                        r#"{{"allow": true, "publish": "doors/#", "pad": "{}"}}"#,
-                        "p".repeat(70_000)
-                    ),
-                ),
-                "over" => (
-                    "200 OK",
-                    r#"{"allow": true, "publish": "doors/#", "expires": 1}"#.to_string(),
-                ),
+            match word {
                 "closes" => return None,
                 // Until it is given up.
                 "silence" => return stream.read(&mut [0]).ok().map(drop),
-                other => panic!("{other}"),
-            };
+                _ => {}
+            }
+            let (status, body) = answer(word);
             let length = body.len();
             let answer = format!("HTTP/1.1 {status}\r\nContent-Length: {length}\r\n\r\n{body}");
             stream.write_all(answer.as_bytes()).ok()?;
@@ -145,6 +97,68 @@ impl Endpoint {
 
     fn await_asked(&self) {
         until("a question", || self.asked() > 0);
+    }
+}
+
+/// What the endpoint says to a credential: the status and the body.
+fn answer(word: &str) -> (&'static str, String) {
+    match word {
+        "yes" => (
+            "200 OK",
+            r#"{"allow": true, "user": "ann", "publish": ["doors/#"]}"#.to_string(),
+        ),
+        "no cache" => (
+            "200 OK",
+            r#"{"allow": true, "publish": "doors/#", "cache_s": 0}"#.to_string(),
+        ),
+        "no" => (
+            "200 OK",
+            r#"{"allow": false, "publish": ["doors/#"]}"#.to_string(),
+        ),
+        "silent no" => ("200 OK", r#"{"publish": ["doors/#"]}"#.to_string()),
+        "true as text" => (
+            "200 OK",
+            r#"{"allow": "true", "publish": ["doors/#"]}"#.to_string(),
+        ),
+        "403" => (
+            "403 Forbidden",
+            r#"{"allow": true, "publish": ["doors/#"]}"#.to_string(),
+        ),
+        "401" => ("401 Unauthorized", String::new()),
+        "500" => (
+            "500 Oops",
+            r#"{"allow": true, "publish": ["doors/#"]}"#.to_string(),
+        ),
+        "redirect" => (
+            "302 Found",
+            r#"{"allow": true, "publish": ["doors/#"]}"#.to_string(),
+        ),
+        "garbage" => ("200 OK", "yes!".to_string()),
+        "bad claims" => ("200 OK", r#"{"allow": true, "publish": 7}"#.to_string()),
+        "long" => (
+            "200 OK",
+            format!(
+                r#"{{"allow": true, "publish": "doors/#", "pad": "{}"}}"#,
+                "p".repeat(70_000)
+            ),
+        ),
+        "over" => (
+            "200 OK",
+            r#"{"allow": true, "publish": "doors/#", "expires": 1}"#.to_string(),
+        ),
+        other => panic!("{other}"),
+    }
+}
+
+/// The next question of a connection, whose first bytes may have come already.
+fn question(stream: &mut impl Read, bytes: &mut Vec<u8>) -> Option<Value> {
+    loop {
+        if let Some(asked) = whole(bytes) {
+            return Some(asked);
+        }
+        let mut buffer = [0; 1024];
+        let len = stream.read(&mut buffer).ok().filter(|len| *len > 0)?;
+        bytes.extend_from_slice(&buffer[..len]);
     }
 }
 

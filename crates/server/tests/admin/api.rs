@@ -103,6 +103,26 @@ impl Walk {
         self.saw(method, path, &answer);
         answer
     }
+
+    /// What the description names and no answer was.
+    fn missed(&self) -> Vec<(String, String, String)> {
+        let mut missed = Vec::new();
+        for (path, methods) in self.api["paths"].as_object().expect("paths") {
+            for (method, operation) in methods.as_object().expect("methods") {
+                for status in operation["responses"]
+                    .as_object()
+                    .expect("responses")
+                    .keys()
+                {
+                    let one = (path.clone(), method.clone(), status.clone());
+                    if !self.seen.contains(&one) {
+                        missed.push(one);
+                    }
+                }
+            }
+        }
+        missed
+    }
 }
 
 #[test]
@@ -118,6 +138,31 @@ fn every_path_and_status_of_the_description_is_what_the_server_does() {
     assert_eq!(walk.api["openapi"], "3.1.0");
     walk.ask(&server, "GET", "/api/v1/openapi.json", "", None, 200);
 
+    walk_publish(&mut walk, &server);
+    walk_topics(&mut walk, &server);
+    walk_connections(&mut walk, &server);
+
+    walk.ask(&server, "GET", "/api/v1/rules", "", None, 200);
+    walk.ask(&server, "GET", "/api/v1/config", "", None, 200);
+    walk.ask(&server, "GET", "/api/v1/stats", "", None, 200);
+    walk.ask(&server, "GET", "/metrics", "", None, 200);
+    walk.ask(&server, "GET", "/api/v1/tail", "", None, 400);
+    walk_tails(&mut walk, &server);
+
+    walk.ask(&server, "POST", "/api/v1/reload", "", Some("{}"), 200);
+    std::fs::write(server.settings_file(), "shards = 'many'").expect("a settings file");
+    walk.ask(&server, "POST", "/api/v1/reload", "", Some("{}"), 422);
+    let _readers: Vec<_> = (0..30)
+        .map(|_| stream(server.address(), "/sub/a/b"))
+        .collect();
+    walk.ask(&server, "POST", "/api/v1/drain", "", Some("{}"), 202);
+
+    let missed = walk.missed();
+    assert!(missed.is_empty(), "described and never seen: {missed:?}");
+}
+
+fn walk_publish(walk: &mut Walk, server: &Server) {
+    let admin = server.admin();
     let publish = "/api/v1/publish";
     for (body, status) in [
         (
@@ -143,7 +188,7 @@ fn every_path_and_status_of_the_description_is_what_the_server_does() {
         (json!({"topic": "a/b", "data": "x".repeat(200_000)}), 413),
     ] {
         let body = body.to_string();
-        let answer = walk.ask(&server, "POST", publish, "", Some(&body), status);
+        let answer = walk.ask(server, "POST", publish, "", Some(&body), status);
         if status == 413 {
             // However far past the limit: by the shard, or before the body is read.
             assert!(
@@ -153,7 +198,7 @@ fn every_path_and_status_of_the_description_is_what_the_server_does() {
             );
         }
     }
-    walk.ask(&server, "POST", publish, "", Some("{"), 400);
+    walk.ask(server, "POST", publish, "", Some("{"), 400);
     let plain = format!("Host: {admin}\r\nContent-Type: text/plain\r\n");
     let answer = raw(admin, "POST /api/v1/publish", &plain, Some("{}"));
     walk.saw("POST", publish, &answer);
@@ -163,41 +208,6 @@ fn every_path_and_status_of_the_description_is_what_the_server_does() {
         Some(ask(admin, "POST /api/v1/publish", Some(&body))).filter(|answer| answer.status != 200)
     });
     walk.saw("POST", publish, &full.expect("the limit of topics"));
-
-    walk_topics(&mut walk, &server);
-    walk_connections(&mut walk, &server);
-
-    walk.ask(&server, "GET", "/api/v1/rules", "", None, 200);
-    walk.ask(&server, "GET", "/api/v1/config", "", None, 200);
-    walk.ask(&server, "GET", "/api/v1/stats", "", None, 200);
-    walk.ask(&server, "GET", "/metrics", "", None, 200);
-    walk.ask(&server, "GET", "/api/v1/tail", "", None, 400);
-    walk_tails(&mut walk, &server);
-
-    walk.ask(&server, "POST", "/api/v1/reload", "", Some("{}"), 200);
-    std::fs::write(server.settings_file(), "shards = 'many'").expect("a settings file");
-    walk.ask(&server, "POST", "/api/v1/reload", "", Some("{}"), 422);
-    let _readers: Vec<_> = (0..30)
-        .map(|_| stream(server.address(), "/sub/a/b"))
-        .collect();
-    walk.ask(&server, "POST", "/api/v1/drain", "", Some("{}"), 202);
-
-    let mut missed = Vec::new();
-    for (path, methods) in walk.api["paths"].as_object().expect("paths") {
-        for (method, operation) in methods.as_object().expect("methods") {
-            for status in operation["responses"]
-                .as_object()
-                .expect("responses")
-                .keys()
-            {
-                let one = (path.clone(), method.clone(), status.clone());
-                if !walk.seen.contains(&one) {
-                    missed.push(one);
-                }
-            }
-        }
-    }
-    assert!(missed.is_empty(), "described and never seen: {missed:?}");
 }
 
 fn walk_topics(walk: &mut Walk, server: &Server) {
@@ -293,19 +303,7 @@ fn walk_connections(walk: &mut Walk, server: &Server) {
     assert_eq!(seen["connections"][0]["topics"], json!(["full/0"]));
     assert_eq!(seen["connections"][0]["address"], "127.0.0.1");
     assert!(seen["next"].is_null());
-    // Page by page no connection is missed, and none comes twice.
-    let (mut ids, mut query) = (BTreeSet::new(), "?transport=sse&limit=2".to_string());
-    loop {
-        let page = walk.ask(server, "GET", all, &query, None, 200).json();
-        for connection in page["connections"].as_array().expect("a list") {
-            assert!(ids.insert(connection["id"].to_string()), "{page}");
-        }
-        match page["next"].as_str() {
-            Some(next) => query = format!("?transport=sse&limit=2&cursor={next}"),
-            None => break,
-        }
-    }
-    assert_eq!(ids.len(), 5);
+    assert_eq!(connections_by_page(walk, server), 5);
     for cursor in ["1.4000000000", "99.0", "65535.4294967295"] {
         let query = format!("?cursor={cursor}");
         let beyond = walk.ask(server, "GET", all, &query, None, 200).json();
@@ -327,6 +325,29 @@ fn walk_connections(walk: &mut Walk, server: &Server) {
     for unknown in ["x", "0-4000000000-0", "0-0-70000", "0-0"] {
         walk.ask(server, "GET", one, unknown, None, 404);
     }
+    assert_eq!(walk_disconnects(walk, server), 4);
+    drop(readers);
+}
+
+/// Pages through the event streams, where no connection comes twice; how many there are.
+fn connections_by_page(walk: &mut Walk, server: &Server) -> usize {
+    let all = "/api/v1/connections";
+    let (mut ids, mut query) = (BTreeSet::new(), "?transport=sse&limit=2".to_string());
+    loop {
+        let page = walk.ask(server, "GET", all, &query, None, 200).json();
+        for connection in page["connections"].as_array().expect("a list") {
+            assert!(ids.insert(connection["id"].to_string()), "{page}");
+        }
+        match page["next"].as_str() {
+            Some(next) => query = format!("?transport=sse&limit=2&cursor={next}"),
+            None => break,
+        }
+    }
+    ids.len()
+}
+
+/// Ends the subscribers of the topics below `full`; how many they are.
+fn walk_disconnects(walk: &mut Walk, server: &Server) -> u64 {
     let end = "/api/v1/connections/disconnect";
     for (body, status) in [
         ("{}", 400),
@@ -348,8 +369,7 @@ fn walk_connections(walk: &mut Walk, server: &Server) {
     let ended = walk
         .ask(server, "POST", end, "", Some(r#"{"filter":"full/#"}"#), 200)
         .json();
-    assert_eq!(ended["disconnected"], 4);
-    drop(readers);
+    ended["disconnected"].as_u64().expect("a count")
 }
 
 /// As many tails as there may be, and one more.

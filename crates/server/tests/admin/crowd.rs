@@ -104,6 +104,29 @@ fn who_does_not_say_in_time_what_it_wants_is_ended() {
     );
 }
 
+/// Sends a head and then pieces of its body, each in time and the whole not; what is said until the end.
+fn said_to_drips(mut stream: TcpStream, head: &str, drip: &'static str) -> String {
+    stream.write_all(head.as_bytes()).expect("it is read");
+    let mut answer = stream.try_clone().expect("a clone");
+    let dripping = std::thread::spawn(move || {
+        // These are too few for the length.
+        for _ in 0..20 {
+            if stream.write_all(drip.as_bytes()).is_err() {
+                return;
+            }
+            std::thread::sleep(Duration::from_millis(100)); // the pace of the load
+        }
+    });
+    let mut said = Vec::new();
+    let mut piece = [0; 4096];
+    // A client that still sends at the end may find the connection reset, behind the answer.
+    while let Ok(count @ 1..) = answer.read(&mut piece) {
+        said.extend_from_slice(&piece[..count]);
+    }
+    dripping.join().expect("it ends");
+    String::from_utf8(said).expect("text")
+}
+
 #[test]
 fn a_body_that_is_not_there_in_time_is_answered_and_ended_and_a_fast_one_is_not() {
     let server = Server::with_admin("[admin]\nbody_s = 1\nhead_s = 3600\n");
@@ -124,28 +147,9 @@ fn a_body_that_is_not_there_in_time_is_answered_and_ended_and_a_fast_one_is_not(
         (&chunked, "1\r\n \r\n"),
     ] {
         let before = slow();
-        let mut stream = connect(admin);
-        stream.write_all(head.as_bytes()).expect("it is read");
-        let mut answer = stream.try_clone().expect("a clone");
-        let dripping = std::thread::spawn(move || {
-            // Each piece is in time, and the whole is not: these are too few for the length.
-            for _ in 0..20 {
-                if stream.write_all(drip.as_bytes()).is_err() {
-                    return;
-                }
-                std::thread::sleep(Duration::from_millis(100)); // the pace of the load
-            }
-        });
-        let mut said = Vec::new();
-        let mut piece = [0; 4096];
-        // A client that still sends at the end may find the connection reset, behind the answer.
-        while let Ok(count @ 1..) = answer.read(&mut piece) {
-            said.extend_from_slice(&piece[..count]);
-        }
-        let said = String::from_utf8(said).expect("text");
+        let said = said_to_drips(connect(admin), head, drip);
         assert!(said.starts_with("HTTP/1.1 408"), "{head}{drip}: {said}");
         assert!(said.contains("admin.body_s"), "{said}");
-        dripping.join().expect("it ends");
         assert_eq!(slow(), before.map(|count| count + 1.0));
     }
     assert!(

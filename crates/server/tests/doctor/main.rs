@@ -3,6 +3,8 @@
 mod account;
 mod apply;
 mod groups;
+mod memory;
+mod network;
 mod tree;
 
 use tree::Tree;
@@ -82,96 +84,6 @@ fn each_bound_binds_and_is_named() {
         assert_ne!(findings.change(setting), "[]", "{setting}");
         assert_eq!(findings.0["fits"], false);
     }
-}
-
-#[test]
-fn memory_is_what_is_left_beside_the_server_and_its_logs() {
-    let host = Tree::large()
-        .with(
-            "proc/meminfo",
-            "MemTotal: 9765625 kB\nMemAvailable: 976562 kB\n",
-        )
-        .with("crore.toml", "[limits]\nlog_bytes = \"1 MiB\"\n");
-    let findings = host.findings(TEN);
-    // 6 MB of server, 32 shards of 75 KB; 164 + 4,074 B a connection.
-    let expected = (976_562 * 1024 - 6_000_000 - 32 * 75_000 - (1 << 20)) / 4_238;
-    assert_eq!(findings.holds(), (expected, "memory"));
-    assert_eq!(findings.state("memory"), "change");
-}
-
-#[test]
-fn a_container_is_bounded_by_its_group_and_by_all_above_it() {
-    const GIB: u64 = 1 << 30;
-    let group = "sys/fs/cgroup/system.slice/crore.service";
-    let settings = "shards = 32\n[limits]\nlog_bytes = \"1 MiB\"\nconnections_max = 20000000\n";
-    let fixed = 6_000_000 + 32 * 75_000 + (1 << 20);
-    // Files' pages and spare slabs can be given back, tmpfs cannot.
-    let stat = "anon 1\nfile 300000000\nshmem 100000000\nslab_reclaimable 50000000\n";
-    let host = Tree::large()
-        .with("crore.toml", settings)
-        .with(&format!("{group}/memory.max"), "8589934592\n")
-        .with(&format!("{group}/memory.current"), "600000000\n")
-        .with(&format!("{group}/memory.stat"), stat)
-        .with("sys/fs/cgroup/system.slice/memory.max", "17179869184\n")
-        .with("sys/fs/cgroup/memory.max", "max\n");
-    let findings = host.findings(TEN);
-    let inner = format!("memory of the control group /{group}");
-    let held = 600_000_000 - 200_000_000 - 50_000_000;
-    let expected = (8 * GIB - held - fixed) / (164 + 3_832);
-    assert_eq!(findings.holds(), (expected, inner.as_str()));
-    assert_eq!(
-        findings.state(&format!("memory limit of /{group}")),
-        "change"
-    );
-    let outer = "memory limit of /sys/fs/cgroup/system.slice";
-    assert_eq!(findings.state(outer), "change");
-    assert_eq!(host.findings(MILLION).state(outer), "fits");
-
-    // Before Linux 6.12 the sockets that a server accepts belong to no group.
-    let host = host.with("proc/sys/kernel/osrelease", "5.15.0-100-generic\n");
-    let expected = (8 * GIB - held - fixed) / (164 + 1_456);
-    assert_eq!(host.findings(TEN).holds(), (expected, inner.as_str()));
-}
-
-#[test]
-fn version_1_counts_sockets_once_they_have_a_limit() {
-    let group = "sys/fs/cgroup/memory/docker/abc";
-    let host = Tree::large()
-        .with("crore.toml", "[limits]\nlog_bytes = \"1 MiB\"\n")
-        .with(
-            "proc/self/cgroup",
-            "9:cpu,cpuacct:/\n4:memory:/docker/abc\n0::/\n",
-        )
-        .with(&format!("{group}/memory.limit_in_bytes"), "1073741824\n")
-        .with(&format!("{group}/memory.usage_in_bytes"), "9000000\n")
-        .with(
-            &format!("{group}/memory.stat"),
-            "cache 5\ntotal_cache 4000000\ntotal_shmem 0\n",
-        )
-        .with(
-            &format!("{group}/memory.kmem.tcp.limit_in_bytes"),
-            "9223372036854771712\n",
-        )
-        .with(
-            "sys/fs/cgroup/memory/memory.limit_in_bytes",
-            "9223372036854771712\n",
-        );
-    let free = (1 << 30) - 5_000_000 - 6_000_000 - 32 * 75_000 - (1 << 20);
-    assert_eq!(
-        host.findings(MILLION).bound("docker/abc"),
-        Some(free / (164 + 1_456))
-    );
-    let host = host.with(
-        &format!("{group}/memory.kmem.tcp.limit_in_bytes"),
-        "1099511627776\n",
-    );
-    let findings = host.findings(MILLION);
-    assert_eq!(findings.bound("docker/abc"), Some(free / (164 + 3_832)));
-    assert!(
-        !findings.0["bounds"]
-            .to_string()
-            .contains("\"memory of the control group /sys/fs/cgroup/memory\"")
-    );
 }
 
 #[test]
@@ -340,109 +252,6 @@ fn advice_is_given_where_connections_would_be_served_worse() {
 }
 
 #[test]
-fn swap_is_a_matter_only_where_there_is_some() {
-    let swap = "MemTotal: 134217728 kB\nMemAvailable: 130000000 kB\nSwapTotal: 8388608 kB\n";
-    let host = Tree::large().with("proc/meminfo", swap);
-    assert_eq!(host.findings(TEN).state("vm.swappiness"), "advice");
-    let host = host.with("proc/sys/vm/swappiness", "1");
-    assert_eq!(host.findings(TEN).state("vm.swappiness"), "fits");
-}
-
-#[test]
-fn drops_that_happened_ask_for_more_than_the_formula() {
-    let host = Tree::large().with("proc/net/softnet_stat", "ff 0 0\nff 10 0\n");
-    let findings = host.findings(TEN);
-    let check = findings.check("net.core.netdev_max_backlog");
-    assert_eq!(check["state"], "advice");
-    assert!(check["why"].as_str().unwrap().contains("16 were dropped"));
-    assert!(
-        findings
-            .change("net.core.netdev_max_backlog")
-            .contains("8192")
-    );
-}
-
-#[test]
-fn tracked_connections_need_entries() {
-    let tracker = "proc/sys/net/netfilter";
-    let loaded = Tree::large()
-        .with(&format!("{tracker}/nf_conntrack_max"), "262144")
-        .with(&format!("{tracker}/nf_conntrack_buckets"), "65536")
-        .with(&format!("{tracker}/nf_conntrack_count"), "0");
-    let findings = loaded.findings(MILLION);
-    assert_eq!(findings.state("net.netfilter.nf_conntrack_max"), "note");
-    assert_eq!(findings.bound("nf_conntrack_max"), None);
-
-    let tracking = loaded.with(&format!("{tracker}/nf_conntrack_count"), "90");
-    let findings = tracking.findings(MILLION);
-    assert_eq!(
-        findings.holds(),
-        (262_144, "net.netfilter.nf_conntrack_max")
-    );
-    assert_eq!(findings.state("net.netfilter.nf_conntrack_max"), "change");
-    assert!(
-        findings
-            .change("net.netfilter.nf_conntrack_max")
-            .contains("1250000")
-    );
-    assert_eq!(
-        findings.state("net.netfilter.nf_conntrack_buckets"),
-        "advice"
-    );
-    assert_eq!(findings.0["bytes_per_connection"], 164 + 4_074 + 328);
-}
-
-#[test]
-fn memory_that_may_not_be_promised_is_no_memory() {
-    let host = Tree::large()
-        .with("proc/sys/vm/overcommit_memory", "2")
-        .with(
-            "proc/meminfo",
-            "MemTotal: 134217728 kB\nMemAvailable: 130000000 kB\nCommitLimit: 20000000 kB\nCommitted_AS: 10000000 kB\n",
-        )
-        .with("crore.toml", "[limits]\nlog_bytes = \"9 GiB\"\n");
-    let findings = host.findings(TEN);
-    assert_eq!(findings.holds().1, "memory that may be promised");
-    assert_eq!(findings.state("vm.overcommit_memory"), "change");
-}
-
-#[test]
-fn one_queue_is_not_enough_for_many_cores() {
-    let card = "sys/class/net/eth0";
-    let host = Tree::large()
-        .with("proc/self/status", "Uid: 0 0 0 0\nCpus_allowed_list: 0-3\n")
-        .with("sys/class/net/lo/queues/rx-0/rps_cpus", "0")
-        .with(&format!("{card}/device/vendor"), "0x1af4")
-        .with(&format!("{card}/queues/rx-0/rps_cpus"), "00000000\n")
-        .with(&format!("{card}/queues/tx-0/xps_cpus"), "0")
-        .with(
-            "proc/interrupts",
-            "    CPU0 CPU1 CPU2 CPU3\n 38: 0 26663 0 0 PCI-MSIX 1-edge eth0-rx-0\n",
-        );
-    let findings = host.findings(MILLION);
-    assert_eq!(findings.state("interrupts of eth0"), "advice");
-    let change = findings.change("interrupts of eth0");
-    assert!(
-        change.contains("echo 0000000f > /sys/class/net/eth0/queues/rx-0/rps_cpus"),
-        "{change}"
-    );
-    assert!(change.contains("ethtool -L eth0 combined 4"), "{change}");
-    let steered = host.with(&format!("{card}/queues/rx-0/rps_cpus"), "f\n");
-    assert_eq!(
-        steered.findings(MILLION).state("interrupts of eth0"),
-        "fits"
-    );
-    // Four queues whose interrupts all go to one core are one queue.
-    let gathered = (1..4).fold(steered, |host, queue| {
-        host.with(&format!("{card}/queues/rx-{queue}/rps_cpus"), "0")
-    });
-    let gathered = gathered.with(&format!("{card}/queues/rx-0/rps_cpus"), "0");
-    let findings = gathered.findings(MILLION);
-    assert_eq!(findings.state("interrupts of eth0"), "advice");
-    assert!(findings.change("interrupts of eth0").contains("irqbalance"));
-}
-
-#[test]
 fn another_host_can_be_planned() {
     // Nobody has limited the memory that is not there yet.
     let host = Tree::large().with("sys/fs/cgroup/memory.max", "1000000\n");
@@ -476,21 +285,6 @@ fn a_server_with_a_certificate_is_taken_to_speak_tls() {
     let findings = host.findings(MILLION);
     assert_eq!(findings.0["tls"], true);
     assert_eq!(findings.0["bytes_per_connection"], 164 + 84 + 4_074);
-}
-
-#[test]
-fn connections_through_proxies_are_counted_in_addresses() {
-    let host = Tree::large().with(
-        "crore.toml",
-        "listen = ['127.0.0.1:1', '127.0.0.1:2']\n[http]\ntrusted_proxies = ['10.0.0.0/8']\n",
-    );
-    let findings = host.findings(MILLION);
-    let ports = findings.check("net.ipv4.ip_local_port_range");
-    assert_eq!(ports["state"], "note");
-    let why = ports["why"].as_str().unwrap();
-    // 1,000,000 / (28,232 x 2), rounded up.
-    assert!(why.contains("need 18 local addresses"), "{why}");
-    assert!(why.contains("trusted_proxies"), "{why}");
 }
 
 #[test]

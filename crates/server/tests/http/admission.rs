@@ -12,6 +12,9 @@ const SSE: &[(&str, &str)] = &[("Accept", "text/event-stream")];
 /// The range that docs/SETTINGS.md states, in seconds.
 const RETRY_S: std::ops::RangeInclusive<u32> = 5..=20;
 
+/// The setting of how many topics an address may make.
+const TOPICS_RATE: &str = "limits.topics_per_address_per_s";
+
 fn limits(text: &str) -> Server {
     Server::with(&format!("[limits]\n{text}\n"))
 }
@@ -267,9 +270,63 @@ fn first_refused<T>(mut ask: impl FnMut(&str) -> Option<T>) -> (String, T) {
     refused.expect("an address may make no topics for ever")
 }
 
+/// An event stream and a handshake, which would make their topics, are refused, and so are the lines of a batch.
+fn subscribing_and_batches_are_refused(server: &Server, one: (&str, &str)) {
+    first_refused(|name| {
+        let mut conn = Conn::open(server);
+        conn.ask("GET", &format!("/sub/{name}"), &[SSE[0], one], "");
+        let head = conn.head();
+        let begun = head.header("content-length").is_none();
+        (!begun).then(|| assert_eq!(head.status, 200, "it is shed"))
+    });
+    let (_, refusal) = first_refused(|name| {
+        let mut conn = Conn::open(server);
+        conn.ask(
+            "GET",
+            &format!("/sub/{name}"),
+            &[handshake(&[]), vec![one]].concat(),
+            "",
+        );
+        let head = conn.head();
+        (head.status != 101).then_some(head)
+    });
+    assert_eq!(refusal.status, 429);
+    let ndjson = [one, ("Content-Type", "application/x-ndjson")];
+    let lines = (0..50).map(|n| format!("{{\"topic\": \"batch/{n}\", \"data\": \"x\"}}\n"));
+    let lines: String = lines.collect();
+    let answer = once(server, "POST", "/pub", &ndjson, &lines).json();
+    let failed = answer["failed"].as_array().expect("a list");
+    assert!(failed.len() >= 40, "{answer}");
+    assert!(
+        failed[0]["reason"]
+            .as_str()
+            .expect("a reason")
+            .contains(TOPICS_RATE)
+    );
+}
+
+/// A frame is refused by its acknowledgement, or without one by the close.
+fn frames_are_refused(server: &Server, one: (&str, &str)) {
+    let meta = ("Sec-WebSocket-Protocol", "ws+meta.nchan");
+    let (_, status) = first_refused(|name| {
+        let mut ws = Ws::open(server, &format!("/pub/{name}"), &[one, meta]);
+        ws.send(FIN | TEXT, "x");
+        let (lines, _) = ws.meta_message();
+        let status = line(&lines, "status").to_string();
+        (status != "202").then_some(status)
+    });
+    assert_eq!(status, "429");
+    let (_, code) = first_refused(|name| {
+        let mut ws = Ws::open(server, &format!("/pub/{name}"), &[one]);
+        ws.send(FIN | TEXT, "x");
+        ws.send(FIN | 8, 1000_u16.to_be_bytes());
+        ws.closed().filter(|code| *code != 1000)
+    });
+    assert_eq!(code, 1013);
+}
+
 #[test]
 fn topics_that_one_address_makes_have_a_rate_and_a_burst() {
-    const SETTING: &str = "limits.topics_per_address_per_s";
     let server = Server::with(
         "[limits]\ntopics_per_address_per_s = 1\ntopics_per_address_burst = 20\n\
          [http]\ntrusted_proxies = [\"127.0.0.1/32\"]\n",
@@ -289,59 +346,12 @@ fn topics_that_one_address_makes_have_a_rate_and_a_burst() {
     for method in ["POST", "PUT"] {
         let (name, refusal) = first_refused(|name| make(method, name, "/pub"));
         is_refusal(&refusal, 429);
-        assert!(refusal.text().contains(SETTING), "{refusal:?}");
+        assert!(refusal.text().contains(TOPICS_RATE), "{refusal:?}");
         let info = once(&server, "GET", &format!("/pub/{name}"), &[one], "");
         assert_eq!(info.status, 404, "{method} {name}");
     }
-    first_refused(|name| {
-        let mut conn = Conn::open(&server);
-        conn.ask("GET", &format!("/sub/{name}"), &[SSE[0], one], "");
-        let head = conn.head();
-        let begun = head.header("content-length").is_none();
-        (!begun).then(|| assert_eq!(head.status, 200, "it is shed"))
-    });
-    let (_, refusal) = first_refused(|name| {
-        let mut conn = Conn::open(&server);
-        conn.ask(
-            "GET",
-            &format!("/sub/{name}"),
-            &[handshake(&[]), vec![one]].concat(),
-            "",
-        );
-        let head = conn.head();
-        (head.status != 101).then_some(head)
-    });
-    assert_eq!(refusal.status, 429);
-    let ndjson = [one, ("Content-Type", "application/x-ndjson")];
-    let lines = (0..50).map(|n| format!("{{\"topic\": \"batch/{n}\", \"data\": \"x\"}}\n"));
-    let lines: String = lines.collect();
-    let answer = once(&server, "POST", "/pub", &ndjson, &lines).json();
-    let failed = answer["failed"].as_array().expect("a list");
-    assert!(failed.len() >= 40, "{answer}");
-    assert!(
-        failed[0]["reason"]
-            .as_str()
-            .expect("a reason")
-            .contains(SETTING)
-    );
-
-    // A frame: by its acknowledgement, or without one by the close.
-    let meta = ("Sec-WebSocket-Protocol", "ws+meta.nchan");
-    let (_, status) = first_refused(|name| {
-        let mut ws = Ws::open(&server, &format!("/pub/{name}"), &[one, meta]);
-        ws.send(FIN | TEXT, "x");
-        let (lines, _) = ws.meta_message();
-        let status = line(&lines, "status").to_string();
-        (status != "202").then_some(status)
-    });
-    assert_eq!(status, "429");
-    let (_, code) = first_refused(|name| {
-        let mut ws = Ws::open(&server, &format!("/pub/{name}"), &[one]);
-        ws.send(FIN | TEXT, "x");
-        ws.send(FIN | 8, 1000_u16.to_be_bytes());
-        ws.closed().filter(|code| *code != 1000)
-    });
-    assert_eq!(code, 1013);
+    subscribing_and_batches_are_refused(&server, one);
+    frames_are_refused(&server, one);
 
     // A topic that exists costs nothing, other clients may still make topics, and a client that waits may make one again.
     for _ in 0..50 {

@@ -100,6 +100,26 @@ fn number(said: &HashMap<String, String>, name: &str) -> u64 {
         .unwrap_or_else(|_| panic!("{name}: {text:?} is no number"))
 }
 
+/// Has a client leave a session behind and another one subscribe and publish, which stays.
+fn come_and_publish(broker: &Broker) -> Conn {
+    let mut away = Conn::open(broker, Version::V5);
+    away.resume("away");
+    away.subscribe("kept/+", 1);
+    away.cut();
+    let mut other = Conn::connected(broker, Version::V5, "other");
+    other.subscribe("t", 0);
+    other.subscribe("$share/group/t", 0);
+    for id in 1..=5 {
+        let mut message = message("kept/t", 1, id, b"0123456789");
+        message.retain = true;
+        other.publish(&message);
+        other.packet().ack(PubAck);
+    }
+    other.publish(&message("t", 0, 0, b"x"));
+    other.packet();
+    other
+}
+
 #[test]
 fn every_topic_is_there_and_moves_with_what_it_counts() {
     let broker = Broker::with("[mqtt]\nsys_interval_s = 1\n");
@@ -121,21 +141,7 @@ fn every_topic_is_there_and_moves_with_what_it_counts() {
     sys.until("uptime", |last| uptime(last) > began);
 
     let before = sys.last.clone();
-    let mut away = Conn::open(&broker, Version::V5);
-    away.resume("away");
-    away.subscribe("kept/+", 1);
-    away.cut();
-    let mut other = Conn::connected(&broker, Version::V5, "other");
-    other.subscribe("t", 0);
-    other.subscribe("$share/group/t", 0);
-    for id in 1..=5 {
-        let mut message = message("kept/t", 1, id, b"0123456789");
-        message.retain = true;
-        other.publish(&message);
-        other.packet().ack(PubAck);
-    }
-    other.publish(&message("t", 0, 0, b"x"));
-    other.packet();
+    let mut other = come_and_publish(&broker);
     sys.until_more("clients/connected", &before, 1);
     sys.until_more("clients/total", &before, 2);
     sys.until_more("clients/disconnected", &before, 1);

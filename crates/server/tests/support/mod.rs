@@ -16,8 +16,8 @@ pub mod ws;
 
 use std::io::{BufRead, BufReader};
 use std::net::{Ipv4Addr, SocketAddr, TcpStream};
-use std::path::PathBuf;
-use std::process::{Child, Command, Stdio};
+use std::path::{Path, PathBuf};
+use std::process::{Child, ChildStderr, Command, Stdio};
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, mpsc};
 use std::time::{Duration, Instant};
@@ -60,6 +60,9 @@ const READY_TLS: &str = "listening on https://";
 /// The same of the admin port.
 const ADMIN: &str = "admin port at http://";
 
+/// The name of a server's settings file.
+const SETTINGS: &str = "crore.toml";
+
 /// An address of the loopback with a port of the kernel's choice.
 const ANY_PORT: &str = "127.0.0.1:0";
 
@@ -89,6 +92,39 @@ impl<'a> Launch<'a> {
 
     fn start(&self) -> Server {
         Server::launch(self)
+    }
+
+    /// The server's command, in the directory that has its settings.
+    fn command(&self, directory: &Path) -> Command {
+        let mut command = match self.descriptors {
+            None => Command::new(program()),
+            Some(limit) => {
+                let mut shell = Command::new("sh");
+                shell
+                    .args(["-c", &format!("ulimit -n {limit} && exec \"$0\" \"$@\"")])
+                    .arg(program());
+                shell
+            }
+        };
+        command
+            .args(["serve", "--config"])
+            .arg(directory.join(SETTINGS));
+        if let Some(listen) = self.listen {
+            command.args(["--listen", listen]);
+        }
+        match self.admin {
+            Some(listen) => command.args(["--admin-listen", listen]),
+            None => command.arg("--no-admin"),
+        };
+        command
+            .env("NO_COLOR", "1")
+            .env("RUST_LOG", "info")
+            .envs(self.environment.iter().copied())
+            .current_dir(directory)
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .stderr(Stdio::piped());
+        command
     }
 }
 
@@ -175,55 +211,15 @@ impl Server {
         let directory =
             std::env::temp_dir().join(format!("crore-test-{}-{number}", std::process::id()));
         std::fs::create_dir_all(&directory).expect("a temporary directory");
-        let file = directory.join("crore.toml");
-        let (shards, settings) = (launch.shards, launch.settings);
-        std::fs::write(&file, format!("shards = {shards}\n{settings}")).expect("a settings file");
-
-        let mut command = match launch.descriptors {
-            None => Command::new(program()),
-            Some(limit) => {
-                let mut shell = Command::new("sh");
-                shell
-                    .args(["-c", &format!("ulimit -n {limit} && exec \"$0\" \"$@\"")])
-                    .arg(program());
-                shell
-            }
-        };
-        command.args(["serve", "--config"]).arg(&file);
-        if let Some(listen) = launch.listen {
-            command.args(["--listen", listen]);
-        }
-        match launch.admin {
-            Some(listen) => command.args(["--admin-listen", listen]),
-            None => command.arg("--no-admin"),
-        };
-        command
-            .env("NO_COLOR", "1")
-            .env("RUST_LOG", "info")
-            .envs(launch.environment.iter().copied())
-            .current_dir(&directory);
-        command
-            .stdin(Stdio::null())
-            .stdout(Stdio::null())
-            .stderr(Stdio::piped());
-        let mut child = command.spawn().expect("the server starts");
+        let settings = format!("shards = {}\n{}", launch.shards, launch.settings);
+        std::fs::write(directory.join(SETTINGS), settings).expect("a settings file");
+        let mut child = launch
+            .command(&directory)
+            .spawn()
+            .expect("the server starts");
 
         let log = Arc::new(Mutex::new(String::new()));
-        let (ready, addresses) = mpsc::channel();
-        let lines = BufReader::new(child.stderr.take().expect("a pipe")).lines();
-        let kept = Arc::clone(&log);
-        std::thread::spawn(move || {
-            for line in lines.map_while(Result::ok) {
-                for (what, text) in [(READY, READY), (READY, READY_TLS), (ADMIN, ADMIN)] {
-                    if let Some(address) = address_behind(&line, text) {
-                        let _ = ready.send((what, address)); // nobody waits for a second address
-                    }
-                }
-                let mut kept = kept.lock().expect("the log");
-                kept.push_str(&line);
-                kept.push('\n');
-            }
-        });
+        let addresses = keep_log(child.stderr.take().expect("a pipe"), &log);
         let mut await_address = |wanted| loop {
             match addresses.recv_timeout(PATIENCE) {
                 Ok((what, address)) if what == wanted => return address,
@@ -270,7 +266,7 @@ impl Server {
 
     /// The file that its settings were read from.
     pub fn settings_file(&self) -> PathBuf {
-        self.directory.join("crore.toml")
+        self.directory.join(SETTINGS)
     }
 
     /// Its proportional share of memory, in bytes, which the kernel counts page by page.
@@ -392,6 +388,29 @@ impl Drop for Server {
             assert!(!log.contains("panicked at"), "the server panicked:\n{log}");
         }
     }
+}
+
+/// Keeps what the server prints; returns where the addresses come that it tells, each with the words that announce it.
+fn keep_log(
+    stderr: ChildStderr,
+    log: &Arc<Mutex<String>>,
+) -> mpsc::Receiver<(&'static str, SocketAddr)> {
+    let (ready, addresses) = mpsc::channel();
+    let lines = BufReader::new(stderr).lines();
+    let kept = Arc::clone(log);
+    std::thread::spawn(move || {
+        for line in lines.map_while(Result::ok) {
+            for (what, text) in [(READY, READY), (READY, READY_TLS), (ADMIN, ADMIN)] {
+                if let Some(address) = address_behind(&line, text) {
+                    let _ = ready.send((what, address)); // nobody waits for a second address
+                }
+            }
+            let mut kept = kept.lock().expect("the log");
+            kept.push_str(&line);
+            kept.push('\n');
+        }
+    });
+    addresses
 }
 
 /// The address that a line of the log tells behind `what`, as a client on this machine reaches it.

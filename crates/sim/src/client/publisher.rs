@@ -10,7 +10,7 @@ use crore_wire::websocket::frame::{self, Opcode};
 use crore_wire::websocket::receive::Partial;
 
 use crate::met::Met;
-use crate::plan::Plan;
+use crate::plan::{Deed, Plan};
 use crate::rng::Rng;
 use crate::truth::{KEYS, Like, Truth, key_name};
 
@@ -24,21 +24,6 @@ enum Request {
     /// The info of a topic.
     Info(usize),
     Other,
-}
-
-/// An action of a publisher.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Deed {
-    /// So many messages, each with a request of its own, without waiting between them.
-    Pipeline(u8),
-    /// So many messages in one request.
-    Batch(u8),
-    /// Deletes a topic.
-    Delete,
-    /// Creates a topic.
-    Create,
-    /// Asks for the info of a topic.
-    Info,
 }
 
 /// Frames that a WebSocket publisher may send for each message that it is told to publish.

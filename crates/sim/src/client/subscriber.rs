@@ -141,20 +141,7 @@ impl Subscriber {
 
     /// Sends the request: from its position on, or from a random start.
     pub fn request(&mut self, truth: &mut Truth, rng: &mut Rng) {
-        let mut target = String::from("/sub?");
-        match &self.filtered {
-            Some(filtered) => {
-                for filter in &filtered.filters {
-                    let filter = filter.replace('+', "%2B").replace('#', "%23");
-                    target.push_str(&format!("filter={filter}&"));
-                }
-            }
-            None => {
-                for track in &self.tracks {
-                    target.push_str(&format!("topic={}&", truth.topics[track.topic].name));
-                }
-            }
-        }
+        let mut target = self.target(truth);
         let mut fields = String::new();
         match &self.position {
             Some(position) => {
@@ -172,30 +159,7 @@ impl Subscriber {
                     _ => target.push_str(&format!("since={position}")),
                 }
             }
-            None => {
-                let filtered = self.filtered.is_some();
-                let mut since = rng.pick(&["", "", "since=oldest", "since=live", "since=-2"]);
-                if filtered && since == "since=-2" {
-                    since = "since=oldest";
-                }
-                if truth.retains && (since.is_empty() || filtered) {
-                    // Retained messages would come first, out of their order.
-                    since = "since=live";
-                }
-                target.push_str(since);
-                for track in &mut self.tracks {
-                    track.begin(Start::First);
-                    let topic = &truth.topics[track.topic];
-                    let by_rule = match topic.rule.first {
-                        _ if filtered => topic.keeps_latest(),
-                        First::ByTransport => topic.keeps_latest(),
-                        first => first == First::Oldest,
-                    };
-                    if since == "since=oldest" || since.is_empty() && by_rule {
-                        track.from_oldest();
-                    }
-                }
-            }
+            None => target.push_str(self.start(truth, rng)),
         }
         if self.kind == Kind::Envelope {
             target.push_str("&envelope=json");
@@ -205,6 +169,63 @@ impl Subscriber {
         } else {
             "1.1"
         };
+        self.push_fields(&mut fields);
+        let text = format!("GET {target} HTTP/{version}\r\nHost: localhost\r\n{fields}\r\n");
+        let (link, kind) = (self.link, self.kind);
+        let first = fields.lines().next().unwrap_or_default();
+        truth.note(|| format!("{link:?} {kind:?} asks {target} {first}"));
+        self.out.extend_from_slice(text.as_bytes());
+        self.conn.busy = true;
+        (self.conn.asked, self.conn.asked_s) = (truth.step, truth.now_s);
+    }
+
+    /// The path and the query up to where it begins.
+    fn target(&self, truth: &Truth) -> String {
+        let mut target = String::from("/sub?");
+        match &self.filtered {
+            Some(filtered) => {
+                for filter in &filtered.filters {
+                    let filter = filter.replace('+', "%2B").replace('#', "%23");
+                    target.push_str(&format!("filter={filter}&"));
+                }
+            }
+            None => {
+                for track in &self.tracks {
+                    target.push_str(&format!("topic={}&", truth.topics[track.topic].name));
+                }
+            }
+        }
+        target
+    }
+
+    /// Begins a stretch of each topic at a random start; that part of the query.
+    fn start(&mut self, truth: &Truth, rng: &mut Rng) -> &'static str {
+        let filtered = self.filtered.is_some();
+        let mut since = rng.pick(&["", "", "since=oldest", "since=live", "since=-2"]);
+        if filtered && since == "since=-2" {
+            since = "since=oldest";
+        }
+        if truth.retains && (since.is_empty() || filtered) {
+            // Retained messages would come first, out of their order.
+            since = "since=live";
+        }
+        for track in &mut self.tracks {
+            track.begin(Start::First);
+            let topic = &truth.topics[track.topic];
+            let by_rule = match topic.rule.first {
+                _ if filtered => topic.keeps_latest(),
+                First::ByTransport => topic.keeps_latest(),
+                first => first == First::Oldest,
+            };
+            if since == "since=oldest" || since.is_empty() && by_rule {
+                track.from_oldest();
+            }
+        }
+        since
+    }
+
+    /// The header fields that ask for its transport.
+    fn push_fields(&self, fields: &mut String) {
         let kind = match self.kind {
             Kind::Sse | Kind::Sse10 => "Accept: text/event-stream\r\n",
             Kind::Poll => "",
@@ -220,13 +241,6 @@ impl Subscriber {
         if self.deflate && self.kind.is_socket() {
             fields.push_str("Sec-WebSocket-Extensions: permessage-deflate\r\n");
         }
-        let text = format!("GET {target} HTTP/{version}\r\nHost: localhost\r\n{fields}\r\n");
-        let (link, kind) = (self.link, self.kind);
-        let first = fields.lines().next().unwrap_or_default();
-        truth.note(|| format!("{link:?} {kind:?} asks {target} {first}"));
-        self.out.extend_from_slice(text.as_bytes());
-        self.conn.busy = true;
-        (self.conn.asked, self.conn.asked_s) = (truth.step, truth.now_s);
     }
 
     /// The connection ended.

@@ -4,30 +4,30 @@ use crore_wire::mqtt::{Connect, Properties, Publish, Qos, Version, encode};
 
 use super::World;
 use super::clients::{send, take};
-use crate::client::mqtt::Deed;
+use crate::plan::MqttDeed;
 use crate::rng::Rng;
 use crate::truth::Wrong;
 
 impl World {
     /// One thing that an MQTT client does.
-    pub fn mqtt(&mut self, n: usize, deed: Deed, rng: &mut Rng) -> Result<(), Wrong> {
+    pub fn mqtt(&mut self, n: usize, deed: MqttDeed, rng: &mut Rng) -> Result<(), Wrong> {
         let (client, truth) = (&mut self.mqtt[n], &mut self.truth);
         match deed {
-            Deed::Connect if client.link.is_none() => self.mqtt_connect(n, rng),
-            Deed::Connect => {}
-            Deed::TakeOver => self.mqtt_connect(n, rng),
-            Deed::Read => return self.mqtt_read(n, rng.pick(&[1, 20, 300, usize::MAX]), rng),
-            Deed::Acknowledge => client.acknowledge(rng.pick(&[1, 3, 100]), truth),
-            Deed::Change => client.change(truth, rng),
-            Deed::Publish(count) => client.publish(count, &self.plan, truth, rng),
-            Deed::Ping => client.ping(),
-            Deed::Leave if client.is_connected() => {
+            MqttDeed::Connect if client.link.is_none() => self.mqtt_connect(n, rng),
+            MqttDeed::Connect => {}
+            MqttDeed::TakeOver => self.mqtt_connect(n, rng),
+            MqttDeed::Read => return self.mqtt_read(n, rng.pick(&[1, 20, 300, usize::MAX]), rng),
+            MqttDeed::Acknowledge => client.acknowledge(rng.pick(&[1, 3, 100]), truth),
+            MqttDeed::Change => client.change(truth, rng),
+            MqttDeed::Publish(count) => client.publish(count, &self.plan, truth, rng),
+            MqttDeed::Ping => client.ping(),
+            MqttDeed::Leave if client.is_connected() => {
                 client.leave(truth, rng);
                 self.mqtt_send(n);
                 self.mqtt_hang_up(n);
             }
-            Deed::Leave => {}
-            Deed::Cut => {
+            MqttDeed::Leave => {}
+            MqttDeed::Cut => {
                 if let Some(link) = client.link
                     && self.cut(link, rng)
                 {
@@ -35,7 +35,7 @@ impl World {
                     self.mqtt[n].old.push(link);
                 }
             }
-            Deed::Window => {
+            MqttDeed::Window => {
                 if let Some(link) = client.link {
                     self.net.sockets[link as usize].window = rng.pick(&self.plan.windows);
                 }

@@ -4,8 +4,7 @@ use std::net::IpAddr;
 
 use crore_broker::{Input, Link, Now, Shard, ShardId};
 
-use super::{RECEIVE_BYTES, World, now};
-use crate::limits;
+use super::{RECEIVE_BYTES, World, limits, now};
 use crate::net::Net;
 use crate::rng::Rng;
 use crate::truth::Wrong;

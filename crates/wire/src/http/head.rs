@@ -7,35 +7,13 @@
 //!
 //! Deliberately absent: decoding of the path (see [`crate::topic`]) and of the query (see [`crate::form`]).
 
-use core::fmt;
-
 use httparse::{EMPTY_HEADER, Header, Status};
 
 pub use super::accept::Accept;
+pub use super::refusal::{HeadError, MAX_HEADERS};
+pub use super::request_line::Method;
 use super::request_line::{self, RequestLine};
 use super::{accept, is_tchar, list};
-
-/// Fields of one head; the 65th is answered 431. Browsers send about 15, proxies add a handful.
-pub const MAX_HEADERS: usize = 64;
-
-/// The method of the request (RFC 9110 section 9). Methods are case-sensitive.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Method {
-    /// `GET`
-    Get,
-    /// `HEAD`
-    Head,
-    /// `POST`
-    Post,
-    /// `PUT`
-    Put,
-    /// `DELETE`
-    Delete,
-    /// `OPTIONS`
-    Options,
-    /// Any other token.
-    Other,
-}
 
 /// How the body after a head is delimited (RFC 9112 section 6.3).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -47,53 +25,6 @@ pub enum Body {
     /// Chunks, see [`super::body::Chunked`].
     Chunked,
 }
-
-/// Why a head was refused. The connection is closed after the answer, since the start of the next request is not known.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum HeadError {
-    /// The head is longer than the limit, or has more than [`MAX_HEADERS`] fields (431).
-    TooLarge,
-    /// The head is not HTTP, or two servers could read it in two ways (400).
-    Malformed(&'static str),
-    /// A major version other than 1 (505).
-    Version,
-    /// A transfer coding other than `chunked` (501).
-    UnknownTransferCoding,
-    /// An expectation other than `100-continue` (417).
-    Expectation,
-}
-
-impl HeadError {
-    /// The status code to answer with.
-    pub const fn status(&self) -> u16 {
-        match self {
-            Self::TooLarge => 431,
-            Self::Malformed(_) => 400,
-            Self::Version => 505,
-            Self::UnknownTransferCoding => 501,
-            Self::Expectation => 417,
-        }
-    }
-
-    /// A message for the peer, in one line.
-    pub const fn reason(&self) -> &'static str {
-        match self {
-            Self::TooLarge => "the request head is too large",
-            Self::Malformed(why) => why,
-            Self::Version => "only HTTP/1.0 and HTTP/1.1 are spoken here",
-            Self::UnknownTransferCoding => "no transfer coding but chunked is understood",
-            Self::Expectation => "no expectation but 100-continue is understood",
-        }
-    }
-}
-
-impl fmt::Display for HeadError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.reason())
-    }
-}
-
-impl core::error::Error for HeadError {}
 
 /// A request head, borrowed from the receive buffer.
 #[derive(Clone, Debug)]

@@ -2,8 +2,27 @@
 //!
 //! Invariant: exactly two spaces, and nothing in the target that another server could cut elsewhere.
 
-use super::head::{HeadError, Method};
 use super::is_tchar;
+use super::refusal::HeadError;
+
+/// The method of the request (RFC 9110 section 9). Methods are case-sensitive.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Method {
+    /// `GET`
+    Get,
+    /// `HEAD`
+    Head,
+    /// `POST`
+    Post,
+    /// `PUT`
+    Put,
+    /// `DELETE`
+    Delete,
+    /// `OPTIONS`
+    Options,
+    /// Any other token.
+    Other,
+}
 
 /// A request line, taken apart.
 pub(super) struct RequestLine<'b> {

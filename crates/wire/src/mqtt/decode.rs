@@ -2,14 +2,20 @@
 //!
 //! Invariant: all of the body is read and checked, and nothing of it is copied.
 
+use super::base::{PacketType, Qos, Version};
+use super::error::Error;
+use super::header::Header;
+use super::lists::{Filters, ReasonCodes, TopicFilters};
+use super::packet::{
+    Ack, Auth, ConnAck, Connect, Disconnect, Packet, Publish, SubAck, Subscribe, UnsubAck,
+    Unsubscribe, Will,
+};
+use super::properties::Properties;
 use super::properties::is_topic_name;
 use super::property;
+use super::property::Property;
 use super::read::Reader;
-use super::{
-    Ack, Auth, ConnAck, Connect, Disconnect, Error, Filters, Header, Packet, PacketType,
-    Properties, Property, Publish, Qos, ReasonCode, ReasonCodes, SubAck, Subscribe, TopicFilters,
-    UnsubAck, Unsubscribe, Version, Will,
-};
+use super::reason::ReasonCode;
 
 /// Reads a packet from its fixed header and its body.
 ///

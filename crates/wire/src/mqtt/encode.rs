@@ -8,15 +8,16 @@
 //! [`FIELD_MAX`], a packet over [`REMAINING_LENGTH_MAX`](super::REMAINING_LENGTH_MAX), properties that the packet may not
 //! have, a packet id that does not fit the QoS. Topics and payloads of clients have limits of their own, far below.
 
+use super::base::{FIELD_MAX, PACKET_BYTES_MAX, PacketId, PacketType, Qos, Version};
 use super::decode::flag;
 use super::header::{DUP, RETAIN};
+use super::options::SubscribeOptions;
+use super::packet::{Ack, Auth, ConnAck, Connect, Disconnect, Packet, Publish};
+use super::properties::Properties;
 use super::property::{WILL, allowed};
+use super::reason::ReasonCode;
 use super::write::{
     field, field_len, head, properties, properties_len, remaining_length, two, variable_len,
-};
-use super::{
-    Ack, Auth, ConnAck, Connect, Disconnect, FIELD_MAX, PACKET_BYTES_MAX, Packet, PacketId,
-    PacketType, Properties, Publish, Qos, ReasonCode, SubscribeOptions, Version,
 };
 use alloc::vec::Vec;
 

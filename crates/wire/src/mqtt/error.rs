@@ -1,6 +1,8 @@
 //! The ways in which a single packet can be wrong, each with its reason code. Nothing is decided here.
 
-use super::{FilterError, PacketType, ReasonCode};
+use super::base::PacketType;
+use super::filter::FilterError;
+use super::reason::ReasonCode;
 use core::fmt;
 
 /// Why a packet was refused. The connection is closed, with [`reason`](Error::reason) where the version and the moment

@@ -3,78 +3,8 @@
 //! Invariant: a packet whose first bytes are wrong is refused then, before its body is awaited. There is no state: with too
 //! few bytes the caller calls again from the packet's beginning.
 
-use super::{Error, Qos};
-
-/// The longest fixed header in bytes.
-pub const FIXED_HEADER_MAX: usize = 5;
-
-/// The kinds of control packets (section 2.1.2).
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-#[repr(u8)]
-pub enum PacketType {
-    /// Connection request, from the client.
-    Connect = 1,
-    /// Connect acknowledgment, from the server.
-    ConnAck = 2,
-    /// A message, either way.
-    Publish = 3,
-    /// Publish acknowledgment (QoS 1), either way.
-    PubAck = 4,
-    /// Publish received (QoS 2, part 1), either way.
-    PubRec = 5,
-    /// Publish release (QoS 2, part 2), either way.
-    PubRel = 6,
-    /// Publish complete (QoS 2, part 3), either way.
-    PubComp = 7,
-    /// Subscribe request, from the client.
-    Subscribe = 8,
-    /// Subscribe acknowledgment, from the server.
-    SubAck = 9,
-    /// Unsubscribe request, from the client.
-    Unsubscribe = 10,
-    /// Unsubscribe acknowledgment, from the server.
-    UnsubAck = 11,
-    /// Ping request, from the client.
-    PingReq = 12,
-    /// Ping response, from the server.
-    PingResp = 13,
-    /// Disconnect notification: from the client, in 5.0 either way.
-    Disconnect = 14,
-    /// Authentication exchange, either way, in 5.0 only.
-    Auth = 15,
-}
-
-impl PacketType {
-    /// From the upper half of the first byte. `None` for 0, which is forbidden.
-    pub const fn from_bits(bits: u8) -> Option<Self> {
-        Some(match bits {
-            1 => Self::Connect,
-            2 => Self::ConnAck,
-            3 => Self::Publish,
-            4 => Self::PubAck,
-            5 => Self::PubRec,
-            6 => Self::PubRel,
-            7 => Self::PubComp,
-            8 => Self::Subscribe,
-            9 => Self::SubAck,
-            10 => Self::Unsubscribe,
-            11 => Self::UnsubAck,
-            12 => Self::PingReq,
-            13 => Self::PingResp,
-            14 => Self::Disconnect,
-            15 => Self::Auth,
-            _ => return None,
-        })
-    }
-
-    /// The flags that every packet of this type has (section 2.1.3); PUBLISH chooses its own.
-    pub(super) const fn flags(self) -> u8 {
-        match self {
-            Self::PubRel | Self::Subscribe | Self::Unsubscribe => 0b0010,
-            _ => 0,
-        }
-    }
-}
+use super::base::{PacketType, Qos};
+use super::error::Error;
 
 /// A fixed header that passed [`fixed_header`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -1,7 +1,11 @@
 //! The lists in SUBSCRIBE, SUBACK, UNSUBSCRIBE and UNSUBACK: checked once, then gone through without failing.
 
+use super::base::{FILTERS_MAX, PacketType, Version};
+use super::error::Error;
+use super::filter::Filter;
+use super::options::SubscribeOptions;
 use super::read::Reader;
-use super::{Error, FILTERS_MAX, Filter, PacketType, ReasonCode, SubscribeOptions, Version};
+use super::reason::ReasonCode;
 
 /// The filters of a SUBSCRIBE with their options (section 3.8.3).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -1,14 +1,12 @@
 //! The control packets as values that borrow (MQTT 5.0 chapter 3). Decoding makes them, [`encode`](super::encode) takes
 //! them. Fields that only 5.0 has are empty or at their default in 3.1.1.
 
-use super::{
-    Error, Filters, PacketType, Properties, Property, Qos, ReasonCode, ReasonCodes, TopicFilters,
-    Version,
-};
-use core::num::NonZeroU16;
-
-/// Links an acknowledgement to its packet (section 2.2.1).
-pub type PacketId = NonZeroU16;
+use super::base::{PacketId, PacketType, Qos, Version};
+use super::error::Error;
+use super::lists::{Filters, ReasonCodes, TopicFilters};
+use super::properties::Properties;
+use super::property::Property;
+use super::reason::ReasonCode;
 
 /// Any control packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -219,71 +217,4 @@ pub struct Auth<'a> {
     pub reason: ReasonCode,
     /// Method and data, reason string, user properties.
     pub properties: Properties<'a>,
-}
-
-/// Which retained messages to send when a subscription is made (section 3.8.3.1).
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
-#[repr(u8)]
-pub enum RetainHandling {
-    /// 0: send them. The only way of 3.1.1.
-    #[default]
-    Send = 0,
-    /// 1: send them if the subscription did not exist.
-    SendIfNew = 1,
-    /// 2: send none.
-    DoNotSend = 2,
-}
-
-/// The options of a subscription (section 3.8.3.1).
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct SubscribeOptions {
-    /// Maximum QoS.
-    pub max_qos: Qos,
-    /// No Local: nothing that the same client published.
-    pub no_local: bool,
-    /// Retain As Published: keep RETAIN as the publisher set it.
-    pub retain_as_published: bool,
-    /// Retain Handling.
-    pub retain_handling: RetainHandling,
-}
-
-impl SubscribeOptions {
-    /// The options of 3.1.1, which has only the QoS.
-    pub const fn of(max_qos: Qos) -> Self {
-        Self {
-            max_qos,
-            no_local: false,
-            retain_as_published: false,
-            retain_handling: RetainHandling::Send,
-        }
-    }
-
-    /// The byte on the wire.
-    pub const fn bits(self) -> u8 {
-        self.max_qos.bits()
-            | (self.no_local as u8) << 2
-            | (self.retain_as_published as u8) << 3
-            | (self.retain_handling as u8) << 4
-    }
-
-    pub(super) fn from_bits(version: Version, bits: u8) -> Result<Self, Error> {
-        let reserved = match version {
-            Version::V311 => 0b1111_1100,
-            Version::V5 => 0b1100_0000,
-        };
-        if bits & reserved != 0 {
-            return Err(Error::SubscribeReserved);
-        }
-        Ok(Self {
-            max_qos: Qos::from_bits(bits & 3).ok_or(Error::SubscribeOptions)?,
-            no_local: bits & 0b100 != 0,
-            retain_as_published: bits & 0b1000 != 0,
-            retain_handling: match bits >> 4 {
-                0 => RetainHandling::Send,
-                1 => RetainHandling::SendIfNew,
-                2 => RetainHandling::DoNotSend,
-                _ => return Err(Error::SubscribeOptions),
-            },
-        })
-    }
 }

@@ -3,10 +3,12 @@
 //! Invariant: a [`Properties`] holds only properties that passed the checks of their packet, so that its getters cannot
 //! fail. It knows which properties it has; asking for an absent one reads nothing.
 
+use super::base::USER_PROPERTIES_MAX;
+use super::error::Error;
 use super::property::Kind::{Binary, Byte, Four, Pair, Text, Two, Variable};
 use super::property::set;
+use super::property::{Property, Property as P};
 use super::read::Reader;
-use super::{Error, Property, Property as P, USER_PROPERTIES_MAX};
 
 /// A checked set of properties. 3.1.1 has none: there it is empty.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

@@ -1,7 +1,7 @@
 //! Which properties exist, the forms of their values, and where each may stand (MQTT 5.0 section 2.2.2).
 //! Sets of them are [`Properties`](super::Properties).
 
-use super::PacketType;
+use super::base::PacketType;
 use Kind::{Binary, Byte, Four, Pair, Text, Two, Variable};
 use Property as P;
 

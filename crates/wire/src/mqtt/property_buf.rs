@@ -2,8 +2,11 @@
 //!
 //! Invariant: [`PropertyBuf::properties`] is a set that decodes again, in a packet that may have it.
 
+use super::base::{FIELD_MAX, Qos, REMAINING_LENGTH_MAX, USER_PROPERTIES_MAX};
+use super::properties::Properties;
 use super::properties::is_topic_name;
-use super::{FIELD_MAX, Properties, Property as P, Qos, USER_PROPERTIES_MAX, write};
+use super::property::Property as P;
+use super::write;
 use alloc::vec::Vec;
 use core::fmt;
 
@@ -116,7 +119,7 @@ impl PropertyBuf {
 
     /// Subscription Identifier: once in SUBSCRIBE, as often as there are matches in PUBLISH.
     pub fn subscription_identifier(&mut self, value: u32) -> &mut Self {
-        let fits = value != 0 && value as usize <= super::REMAINING_LENGTH_MAX;
+        let fits = value != 0 && value as usize <= REMAINING_LENGTH_MAX;
         assert!(fits, "a subscription identifier has 28 bits");
         self.bytes.push(P::SubscriptionIdentifier.id());
         write::variable(&mut self.bytes, value as usize);

@@ -1,7 +1,8 @@
 //! The getters of [`Properties`]. Where the specification gives an absent property one meaning, they return that.
 
-use super::Qos;
-use super::{Properties, Property as P};
+use super::base::Qos;
+use super::properties::Properties;
+use super::property::Property as P;
 
 impl<'a> Properties<'a> {
     /// Whether the payload is UTF-8 text; absent is no (sections 3.1.3.2.3, 3.3.2.3.2).

@@ -1,6 +1,7 @@
 //! The data types of MQTT 5.0 section 1.5, taken from the front of a slice.
 
-use super::{Error, PacketId};
+use super::base::PacketId;
+use super::error::Error;
 
 /// The rest of a body.
 #[derive(Clone, Copy, Debug)]

@@ -1,7 +1,7 @@
 //! Reason codes (MQTT 5.0 section 2.4) with the names of the specification, the packets that each may be in, and the
 //! corresponding return codes of 3.1.1. Nothing is decided here.
 
-use super::{PacketType, Qos};
+use super::base::{PacketType, Qos};
 use core::fmt;
 
 /// The outcome of a request, or why a connection ends. From 0x80 on it is a failure.

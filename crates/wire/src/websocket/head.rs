@@ -4,8 +4,27 @@
 //! same stream gives the same violation however it is cut. Payloads are not looked at here.
 
 use super::frame::{CONTROL_MAX, FIN, LENGTH_16, LENGTH_64, MASKED, Opcode, RSV1, RSV23};
-use super::receive::{Config, Role};
 use super::violation::Violation;
+
+/// The receiving end of the connection.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Role {
+    /// Frames must be masked (RFC 6455 §5.1).
+    Server,
+    /// Frames must not be masked.
+    Client,
+}
+
+/// The settings of a connection.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Config {
+    /// The end that receives.
+    pub role: Role,
+    /// The longest message in bytes, after inflating.
+    pub message_bytes: usize,
+    /// permessage-deflate was negotiated, so that RSV1 may mark compressed messages.
+    pub deflate: bool,
+}
 
 /// A frame whose header has been read.
 #[derive(Clone, Copy, Debug)]

@@ -13,6 +13,7 @@
 
 use super::frame::{HEADER_MAX, Opcode, apply_mask};
 use super::head::{self, Fragmented, Frame};
+pub use super::head::{Config, Role};
 use super::utf8::Utf8;
 pub use super::violation::Violation;
 use crate::deflate::{self, InflateError};
@@ -20,26 +21,6 @@ use alloc::boxed::Box;
 use alloc::vec::Vec;
 use core::ops::Range;
 use core::str;
-
-/// The receiving end of the connection.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Role {
-    /// Frames must be masked (RFC 6455 §5.1).
-    Server,
-    /// Frames must not be masked.
-    Client,
-}
-
-/// The settings of a connection.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Config {
-    /// The end that receives.
-    pub role: Role,
-    /// The longest message in bytes, after inflating.
-    pub message_bytes: usize,
-    /// permessage-deflate was negotiated, so that RSV1 may mark compressed messages.
-    pub deflate: bool,
-}
 
 /// A received message or control frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -71,8 +71,9 @@ fn take(conn: &mut Conn, payload: &[u8]) -> u16 {
 }
 
 /// Where the tests are that the checklist names.
-const TESTS: [&str; 6] = [
+const TESTS: [&str; 7] = [
     "../wire/tests",
+    "../wire/tests/mqtt_errors",
     "../wire/tests/mqtt_properties",
     "tests/mqtt",
     "tests/mqtt/conformance",

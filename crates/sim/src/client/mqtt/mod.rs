@@ -1,7 +1,8 @@
 //! A client of MQTT 3.1.1 or 5.0, over TCP or within a WebSocket: subscribes, publishes, or both, in a session that lasts
 //! or in one that ends with its connection. `packets` reads and writes, `session` is the client's memory from one
-//! connection to the next, `receive` and `publish` follow the messages both ways, `subscribe` its subscriptions, and
-//! `track` finds in the end which messages are missing.
+//! connection to the next, `receive` and `publish` follow the messages both ways, `subscribe` asks for its
+//! subscriptions, each a `subscription`, and `track` finds in the end which messages are missing; `under_way` is what waits
+//! for the other side.
 //!
 //! Invariant: the client does what the specification requires of clients, and forgets nothing of a session that the server
 //! may still have. Its checks hold for every server; where it cannot know what the server received, it demands nothing.
@@ -11,7 +12,9 @@ mod publish;
 mod receive;
 mod session;
 mod subscribe;
+mod subscription;
 mod track;
+mod under_way;
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
@@ -25,34 +28,8 @@ use crate::met::Met;
 use crate::plan::Plan;
 use crate::rng::Rng;
 use crate::truth::{Like, Said, Truth, Wrong};
-use publish::Sent;
-use receive::{Owed, Receipt};
-use subscribe::{Asked, Sub};
-
-/// An action of a client.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Deed {
-    /// Connects, if it has no connection.
-    Connect,
-    /// Connects although it has one: the server has not noticed that it is dead.
-    TakeOver,
-    /// Reads some of the received bytes.
-    Read,
-    /// Acknowledges some of the messages that it has read.
-    Acknowledge,
-    /// Subscribes or unsubscribes.
-    Change,
-    /// Publishes so many messages.
-    Publish(u8),
-    /// Sends a PINGREQ.
-    Ping,
-    /// Sends DISCONNECT and closes.
-    Leave,
-    /// Loses its connection.
-    Cut,
-    /// Its window changes.
-    Window,
-}
+use subscription::Sub;
+use under_way::{Asked, Owed, Receipt, Sent};
 
 /// One connection.
 #[derive(Default)]

@@ -5,7 +5,8 @@ use crore_wire::mqtt::{self, encode};
 use crore_wire::websocket::frame::{self, Opcode};
 use crore_wire::websocket::receive::{self, Config, Event, Role};
 
-use super::{Client, Receipt};
+use super::Client;
+use super::under_way::Receipt;
 use crate::client::http;
 use crate::met::Met;
 use crate::truth::{Truth, Wrong};

@@ -3,7 +3,8 @@
 
 use crore_wire::mqtt::{Ack, PacketId, PropertyBuf, Publish, Qos, Version, encode};
 
-use super::{Client, Owed};
+use super::Client;
+use super::under_way::{Owed, Sent};
 use crate::met::Met;
 use crate::plan::Plan;
 use crate::rng::Rng;
@@ -11,16 +12,6 @@ use crate::truth::{KEYS, Like, Truth, Wrong, key_name};
 
 /// The most publishes that a client has under way.
 const SENT_MAX: usize = 12;
-
-/// A QoS 1 or 2 message under way.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Sent {
-    id: u16,
-    number: u32,
-    qos: Qos,
-    /// PUBREC came.
-    received: bool,
-}
 
 impl Client {
     /// Publishes so many messages.

@@ -3,62 +3,10 @@
 
 use crore_wire::mqtt::{Ack, PacketId, Property, Publish, Qos, ReasonCode, Version, encode};
 
+use super::under_way::{Owed, Receipt, Stage};
 use super::{Client, NOTHING};
 use crate::met::Met;
 use crate::truth::{Truth, Wrong, key_name, shown};
-
-/// How far a message is, as the client sees it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum State {
-    /// It came.
-    Got,
-    /// PUBACK was sent.
-    Acked,
-    /// PUBREC was sent.
-    Received,
-    /// PUBREL came.
-    Released,
-    /// PUBCOMP was sent.
-    Done,
-}
-
-/// A received QoS 1 or 2 message, until the server surely knows of its acknowledgement.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Receipt {
-    /// Counts the receipts.
-    pub serial: u32,
-    id: u16,
-    number: u32,
-    exactly_once: bool,
-    /// It came as a retained one.
-    retained: bool,
-    state: State,
-    /// The connection that it came on last.
-    pub link: Option<u32>,
-    /// It may belong to a session that has ended.
-    pub stale: bool,
-}
-
-impl Receipt {
-    /// Whether the client has sent all its acknowledgements.
-    pub fn is_told(&self) -> bool {
-        matches!(self.state, State::Acked | State::Done)
-    }
-
-    /// Whether a server that goes on with the session must send it again, or its PUBREL.
-    fn is_due(&self) -> bool {
-        !self.is_told() && !self.stale
-    }
-}
-
-/// An acknowledgement that the client has not sent yet.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Owed {
-    Puback(u16),
-    Pubrec(u16),
-    Pubrel(u16),
-    Pubcomp(u16),
-}
 
 impl Client {
     pub(super) fn message(
@@ -181,13 +129,13 @@ impl Client {
             let passed = self.conn.again.is_some_and(|last| last > receipt.serial);
             let shown_again = (receipt.retained || self.covers) && receipt.is_told() && passed;
             let same = is == (number, exactly_once, publish.retain) && !shown_again;
-            if same && publish.dup && receipt.link != link && receipt.state != State::Done {
+            if same && publish.dup && receipt.link != link && receipt.state != Stage::Done {
                 self.came_again(at)?;
                 let receipt = &mut self.receipts[at];
-                if matches!(receipt.state, State::Released) && !doubtful {
+                if matches!(receipt.state, Stage::Released) && !doubtful {
                     return Err(format!("message {number} is sent again after PUBREL"));
                 }
-                (receipt.state, receipt.stale) = (State::Got, false);
+                (receipt.state, receipt.stale) = (Stage::Got, false);
                 self.owe(id, exactly_once);
                 return Ok(false);
             }
@@ -220,7 +168,7 @@ impl Client {
             number,
             exactly_once,
             retained: publish.retain,
-            state: State::Got,
+            state: Stage::Got,
             link,
             stale: false,
         });
@@ -276,13 +224,13 @@ impl Client {
             self.came_again(at)?;
         }
         let receipt = &mut self.receipts[at];
-        if receipt.state == State::Got && !doubtful && !receipt.stale {
+        if receipt.state == Stage::Got && !doubtful && !receipt.stale {
             return Err(format!(
                 "PUBREL before PUBREC of message {}",
                 receipt.number
             ));
         }
-        (receipt.state, receipt.stale) = (State::Released, false);
+        (receipt.state, receipt.stale) = (Stage::Released, false);
         self.conn.owed.push_back(Owed::Pubcomp(id));
         Ok(())
     }
@@ -295,9 +243,9 @@ impl Client {
             };
             truth.note(|| format!("{:?} says {owed:?}", self.link));
             let (id, state) = match owed {
-                Owed::Puback(id) => (id, Some(State::Acked)),
-                Owed::Pubrec(id) => (id, Some(State::Received)),
-                Owed::Pubcomp(id) => (id, Some(State::Done)),
+                Owed::Puback(id) => (id, Some(Stage::Acked)),
+                Owed::Pubrec(id) => (id, Some(Stage::Received)),
+                Owed::Pubcomp(id) => (id, Some(Stage::Done)),
                 Owed::Pubrel(id) => (id, None),
             };
             if let Some(state) = state {
@@ -305,7 +253,7 @@ impl Client {
                 if let Some(receipt) = all.find(|receipt| receipt.id == id) {
                     receipt.state = state;
                 }
-                if state != State::Received {
+                if state != Stage::Received {
                     self.conn.open.remove(&id);
                 }
             }

@@ -3,9 +3,9 @@
 
 use crore_broker::work::STEP_BYTES;
 
+use super::{PENDING_MAX, World};
 use crate::plan::Plan;
 use crate::truth::Wrong;
-use crate::world::{PENDING_MAX, World};
 
 /// The answers to as many pipelined requests as one read may hold: the bytes that may wait for a connection besides
 /// messages.

@@ -1,0 +1,104 @@
+//! The command line, through the real binary: help, exit codes, and `crore pub` and `crore sub`
+//! against a scripted server that says exactly what a test wants, torn connections included.
+
+mod publish;
+mod scripted;
+mod subscribe;
+
+use std::process::{Command, Output, Stdio};
+use std::time::Duration;
+
+/// No step of a script takes longer, even on a busy machine.
+const PATIENCE: Duration = Duration::from_secs(30);
+
+fn crore(args: &[&str]) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_crore"));
+    command
+        .args(args)
+        .env_remove("RUST_LOG")
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped());
+    command
+}
+
+fn run(args: &[&str]) -> Output {
+    crore(args).output().unwrap()
+}
+
+fn text(bytes: &[u8]) -> &str {
+    std::str::from_utf8(bytes).unwrap()
+}
+
+#[test]
+fn help_and_version() {
+    for args in [
+        &["--help"][..],
+        &["serve", "--help"],
+        &["bench", "--help"],
+        &["pub", "--help"],
+        &["sub", "--help"],
+        &["admin", "--help"],
+    ] {
+        let output = run(args);
+        assert_eq!(output.status.code(), Some(0), "{args:?}");
+        let help = text(&output.stdout);
+        assert!(
+            help.contains("Usage: crore") && help.contains("Examples:\n"),
+            "{args:?}: {help}"
+        );
+    }
+    let version = run(&["--version"]);
+    assert_eq!(
+        text(&version.stdout),
+        format!("crore {}\n", env!("CARGO_PKG_VERSION"))
+    );
+}
+
+#[test]
+fn wrong_usage_exits_with_2() {
+    for args in [
+        &[][..],
+        &["fly"],
+        &["serve", "--what"],
+        &["serve", "--shards", "many"],
+        &["serve", "--listen", "localhost"],
+        &["serve", "--message-bytes", "1 XB"],
+        &["serve", "--log", "crore=loud"],
+        &["pub"],
+        &["pub", "a", "b", "--lines"],
+        &["pub", "a", "b", "--event", "x\ny"],
+        &["pub", "a", "b", "--key", "x\ny"],
+        &["pub", "a", "b", "--ttl", "-1"],
+        &["pub", "a", "b", "--server", "ftp://127.0.0.1"],
+        &["sub"],
+        &["sub", "a", "--count", "0"],
+        &["sub", "a", "--protocol", "pigeon"],
+    ] {
+        let output = run(args);
+        assert_eq!(output.status.code(), Some(2), "{args:?}");
+        assert!(
+            output.stdout.is_empty() && !output.stderr.is_empty(),
+            "{args:?}"
+        );
+    }
+}
+
+#[test]
+fn an_unreachable_server_exits_with_1() {
+    // The kernel gives this one to nobody, as it may one that was bound and dropped: to the server of another test.
+    let url = "http://127.0.0.1:1";
+    for args in [
+        &["pub", "a", "b"][..],
+        &["sub", "a"],
+        &["sub", "a", "--protocol", "ws"],
+    ] {
+        let output = crore(args).args(["--server", url]).output().unwrap();
+        assert_eq!(output.status.code(), Some(1), "{args:?}");
+        let error = text(&output.stderr);
+        assert!(
+            error.starts_with("crore: ") && error.contains(url),
+            "{args:?}: {error}"
+        );
+    }
+}

@@ -1,0 +1,132 @@
+//! Settings, through the real binary: what `crore serve --check` prints, what it refuses and in which
+//! words, and that the documents say the same as the code.
+
+mod documents;
+mod refusals;
+
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use toml::{Table, Value};
+
+/// A directory of its own for one run, removed at the end.
+struct Dir(PathBuf);
+
+impl Dir {
+    fn new() -> Dir {
+        static NEXT: AtomicU32 = AtomicU32::new(0);
+        let number = NEXT.fetch_add(1, Ordering::Relaxed);
+        let dir = Path::new(env!("CARGO_TARGET_TMPDIR"))
+            .join(format!("config-{}-{number}", std::process::id()));
+        std::fs::create_dir_all(&dir).unwrap();
+        Dir(dir)
+    }
+}
+
+impl Drop for Dir {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir_all(&self.0);
+    }
+}
+
+/// Runs `crore serve --check` with `text` as `./crore.toml`, if given.
+fn check(text: Option<&str>, flags: &[&str]) -> Output {
+    let dir = Dir::new();
+    if let Some(text) = text {
+        std::fs::write(dir.0.join("crore.toml"), text).unwrap();
+    }
+    let mut command = Command::new(env!("CARGO_BIN_EXE_crore"));
+    command
+        .args(["serve", "--check"])
+        .args(flags)
+        .current_dir(&dir.0)
+        .output()
+        .unwrap()
+}
+
+/// The effective settings; the run must succeed.
+fn effective(text: Option<&str>, flags: &[&str]) -> Table {
+    let output = check(text, flags);
+    assert!(
+        output.status.success(),
+        "{text:?} {flags:?}: {}",
+        String::from_utf8_lossy(&output.stderr)
+    );
+    String::from_utf8(output.stdout).unwrap().parse().unwrap()
+}
+
+#[test]
+fn flags_win_over_the_file_and_the_file_over_the_defaults() {
+    let file = "shards = 3\nbacklog = 7\n[limits]\nmessage_bytes = '2 MiB'\n[[rule]]\nmatch = 'a'\nlog_messages = 4";
+    let flags = [
+        "--shards",
+        "5",
+        "--keep",
+        "0",
+        "--listen",
+        "[::1]:99",
+        "--allowed-origin",
+        "https://a.example",
+    ];
+    let table = effective(Some(file), &flags);
+    assert_eq!(table["shards"].as_integer(), Some(5));
+    assert_eq!(table["backlog"].as_integer(), Some(7));
+    assert_eq!(table["limits"]["message_bytes"].as_str(), Some("2 MiB"));
+    assert_eq!(table["limits"]["head_bytes"].as_str(), Some("8 KiB"));
+    assert_eq!(table["listen"][0].as_str(), Some("[::1]:99"));
+    assert_eq!(
+        table["http"]["allowed_origins"][0].as_str(),
+        Some("https://a.example")
+    );
+    let rules = table["rule"].as_array().unwrap();
+    let kept: Vec<_> = rules
+        .iter()
+        .map(|rule| {
+            (
+                rule["match"].as_str().unwrap(),
+                rule["log_messages"].as_integer().unwrap(),
+            )
+        })
+        .collect();
+    assert_eq!(kept, [("a", 4), ("#", 0)]);
+}
+
+#[test]
+fn what_check_prints_gives_the_same_again() {
+    let file = "[[rule]]\nmatch = 'x/+'\nfirst = -7\nslow = 'skip'\nconcurrency = 'last'\n[http]\ntrusted_proxies = ['10.0.0.0/8', '::1']";
+    let printed = effective(
+        Some(file),
+        &["--log-bytes", "123456789", "--deflate", "false"],
+    );
+    assert_eq!(
+        printed["limits"]["log_bytes"].as_integer(),
+        Some(123_456_789)
+    );
+    assert_eq!(printed["rule"][0]["first"].as_integer(), Some(-7));
+    let quoted = effective(Some(&file.replace("-7", "'-7'")), &[]);
+    assert_eq!(quoted["rule"], printed["rule"]);
+    assert_eq!(
+        printed["http"]["trusted_proxies"][1].as_str(),
+        Some("::1/128")
+    );
+    assert_eq!(printed["deflate"]["enabled"].as_bool(), Some(false));
+    assert_eq!(effective(Some(&printed.to_string()), &[]), printed);
+}
+
+#[test]
+fn what_is_left_to_the_host_is_resolved() {
+    let table = effective(None, &[]);
+    assert!(table["shards"].as_integer().unwrap() >= 1);
+    let logs = table["limits"]["log_bytes"].clone();
+    assert_ne!(logs, Value::Integer(0));
+    assert!(!effective(Some("listen = ['0.0.0.0:1']"), &["--insecure"]).is_empty());
+}
+
+#[test]
+fn a_file_that_is_not_there_is_refused() {
+    let output = check(None, &["--config", "nowhere.toml"]);
+    assert_eq!(output.status.code(), Some(1));
+    let error = String::from_utf8(output.stderr).unwrap();
+    assert!(error.contains("nowhere.toml: cannot be read"), "{error}");
+}

@@ -1,0 +1,218 @@
+//! One subscription of a client, and the messages that it may bring (MQTT 5.0 sections 3.8.3 and 3.8.4).
+
+use std::collections::VecDeque;
+
+use crore_wire::mqtt::{Publish, Qos, RetainHandling, SubscribeOptions};
+
+use super::track::Track;
+use crate::truth::{Truth, Wrong};
+
+/// The state of a subscription, as the client knows it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum State {
+    /// There is none, or its state is unknown.
+    No,
+    /// It was granted.
+    Yes,
+    /// UNSUBACK came.
+    Gone,
+}
+
+/// A topic that it wants.
+pub(super) struct Sub {
+    /// The received messages.
+    pub track: Track,
+    pub state: State,
+    pub options: SubscribeOptions,
+    /// Values of QoS that it asked for in this session, by number.
+    pub qoses: [bool; 3],
+    /// Identifiers that the client gave the subscription in this session.
+    pub identifiers: Vec<u32>,
+    /// It was without No Local at some time in this session.
+    pub hears_itself: bool,
+    /// A subscription to all topics was asked for in this session.
+    pub covered: bool,
+    /// It was given up or changed while it was covered: messages that it brought may come once more by the other
+    /// subscription.
+    pub parted: bool,
+    /// The steps of its requests for retained messages that have not come yet, if there are any.
+    shows: VecDeque<u32>,
+    /// It must get the message that was retained at this step.
+    pub due: Option<u32>,
+}
+
+impl Sub {
+    pub fn new(topic: usize) -> Sub {
+        Sub {
+            track: Track::new(topic),
+            state: State::No,
+            options: SubscribeOptions::of(Qos::AtMostOnce),
+            qoses: [false; 3],
+            identifiers: Vec::new(),
+            hears_itself: false,
+            covered: false,
+            parted: false,
+            shows: VecDeque::new(),
+            due: None,
+        }
+    }
+
+    /// It is asked for with these options; says whether it stands already with the same ones.
+    pub fn ask(&mut self, options: SubscribeOptions, identifier: Option<u32>, step: u32) -> bool {
+        let again = self.state == State::Yes
+            && (self.options.max_qos, self.options.no_local) == (options.max_qos, options.no_local);
+        if !again {
+            // Until the new subscription is granted, it is uncertain which messages the old one still brings.
+            self.track.end();
+            self.state = State::No;
+        }
+        let is_new = self.qoses == [false; 3];
+        self.parted |= self.covered && !is_new;
+        self.options = options;
+        self.qoses[usize::from(options.max_qos.bits())] = true;
+        self.hears_itself |= !options.no_local;
+        self.identifiers.extend(identifier);
+        self.due = None;
+        match options.retain_handling {
+            RetainHandling::DoNotSend => {}
+            RetainHandling::Send => {
+                self.shows.push_back(step);
+                self.due = Some(step);
+            }
+            RetainHandling::SendIfNew => {
+                self.shows.push_back(step);
+                self.due = is_new.then_some(step);
+            }
+        }
+        if options.no_local {
+            // The retained message may be the client's own.
+            self.due = None;
+        }
+        again
+    }
+
+    /// The session began anew: there are no earlier subscriptions.
+    pub fn none_asked(&mut self) {
+        if self.is_split() {
+            self.track.order_anew();
+        }
+        (self.qoses, self.hears_itself, self.covered) = ([false; 3], false, false);
+        self.parted = false;
+        self.shows.clear();
+        self.identifiers.clear();
+    }
+
+    /// Whether some messages come only by this subscription and some only by the covering one: it was given up or changed,
+    /// or does not want the client's own messages.
+    pub fn is_split(&self) -> bool {
+        self.parted || self.covered && self.options.no_local
+    }
+
+    /// Whether a message came before and may come again.
+    pub fn may_repeat(&self, number: u32) -> bool {
+        self.parted && self.track.has(number)
+    }
+
+    /// The connection ended, perhaps with the session.
+    pub fn lost(&mut self, over: bool) {
+        // The server may not have received the request.
+        self.due = None;
+        if over {
+            self.state = State::No;
+            self.track.end();
+        } else {
+            // A subscription of QoS 0 lives on, but messages published meanwhile are lost.
+            self.track.breaks(self.options.max_qos == Qos::AtMostOnce);
+        }
+    }
+
+    /// Checks that the message fits the options that were asked for.
+    pub fn check_options(
+        &self,
+        number: u32,
+        publish: &Publish<'_>,
+        me: usize,
+        truth: &Truth,
+    ) -> Result<(), Wrong> {
+        let said = truth.said(number);
+        let qos = publish.qos.bits();
+        let granted =
+            (0..3).any(|asked| self.qoses[usize::from(asked)] && asked.min(said.qos) == qos);
+        if !granted {
+            return Err(format!(
+                "message {number} of QoS {} came with QoS {qos}",
+                said.qos
+            ));
+        }
+        let mut named = publish.properties.subscription_identifiers();
+        if named.any(|identifier| !self.identifiers.contains(&identifier)) {
+            return Err(format!("message {number} came with a strange identifier"));
+        }
+        let quiet = publish.dup || publish.retain;
+        if self.state == State::Gone && !quiet && !self.covered {
+            return Err(format!("message {number} came after UNSUBACK"));
+        }
+        if said.by == Some(me) && !self.hears_itself && !publish.retain {
+            return Err(format!("message {number} came back in spite of No Local"));
+        }
+        Ok(())
+    }
+
+    /// A retained message came.
+    pub fn shown(&mut self, number: u32, dup: bool, truth: &Truth) -> Result<(), Wrong> {
+        let topic = &truth.topics[self.track.topic];
+        self.due = None;
+        if topic.keeps_latest() {
+            return Ok(());
+        }
+        let asked = self.shows.pop_front();
+        let asked =
+            asked.ok_or_else(|| format!("message {number} came as retained without need"))?;
+        let message = &truth.messages[number as usize];
+        if !truth.said(number).retain {
+            return Err(format!("message {number} was never retained"));
+        }
+        if dup {
+            // It was sent over another connection, when it was the newest.
+            return Ok(());
+        }
+        let newer = truth.retained(self.track.topic).find(|(_, other)| {
+            other.acked.is_some_and(|acked| acked < asked) && message.is_before(other)
+        });
+        if let Some((newer, _)) = newer {
+            return Err(format!("message {number} came as retained after {newer}"));
+        }
+        let deleted = |(sent, done): &(u32, Option<u32>)| {
+            message.acked.is_some_and(|acked| acked < *sent)
+                && done.is_some_and(|done| done < asked)
+        };
+        match topic.deletes.iter().any(deleted) {
+            true => Err(format!("message {number} was deleted and came as retained")),
+            false => Ok(()),
+        }
+    }
+
+    /// Nothing is under way any more.
+    pub fn at_head(&mut self, truth: &Truth) -> Result<(), Wrong> {
+        self.track.at_head();
+        let topic = &truth.topics[self.track.topic];
+        let Some(asked) = self.due.take() else {
+            return Ok(());
+        };
+        if !truth.budgets_are_wide || !topic.deletes.is_empty() || topic.keeps_latest() {
+            return Ok(());
+        }
+        let mut there = truth.retained(self.track.topic);
+        let due = there.find(|(_, message)| message.acked.is_some_and(|acked| acked < asked));
+        // The newest message may have expired, and then none is retained.
+        let mortal = truth
+            .retained(self.track.topic)
+            .any(|(_, message)| message.ttl_s.is_some());
+        match due {
+            Some((number, _)) if !mortal => Err(format!(
+                "message {number} is retained and was not shown to who asked at {asked}"
+            )),
+            _ => Ok(()),
+        }
+    }
+}

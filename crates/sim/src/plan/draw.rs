@@ -1,0 +1,347 @@
+//! Draws the world of a seed. What came later than the first worlds has random numbers of its own, so that all other seeds
+//! keep their meaning.
+
+use crore_broker::Pace;
+use crore_broker::settings::{First, Keep, Rule, Settings, Slow};
+
+use super::{MEMORY_BYTES, Plan};
+use crate::rng::Rng;
+
+/// Salt of the random choices of worlds that are short of credit.
+const PRESSED: u64 = 0xC4ED_1750;
+/// How many of a hundred worlds are.
+const PRESSED_PERCENT: u32 = 15;
+/// Salt of the random choices of followers and expiry: with this one, the seeds kept for what they found have neither.
+const MORE: u64 = 37;
+/// How many of a hundred worlds have followers of interest.
+const FOLLOWED_PERCENT: u32 = 40;
+/// Salt of the random choices of subscribers by filter.
+const FILTERED: u64 = 0xF117_E250;
+/// How many of a hundred worlds have some.
+const FILTERED_PERCENT: u32 = 40;
+/// How many of a hundred worlds let messages expire before stalled sockets.
+const EXPIRING_PERCENT: u32 = 15;
+/// Longer than most times to live, shorter than a stalled connection is kept.
+const EXPIRY_S: u32 = 4;
+/// Salt of the random choices of MQTT clients, likewise.
+const PACKETS: u64 = 7;
+/// How many of a hundred worlds have MQTT clients.
+const PACKETS_PERCENT: u32 = 40;
+/// Salt of the random choices of overlapping subscriptions of MQTT clients, likewise.
+const COVERS: u64 = 0xC07E_4503;
+/// How many of a hundred worlds have some.
+const COVERS_PERCENT: u32 = 50;
+/// Salt of the random choices of a planned restart, likewise.
+const RESTARTS: u64 = 11;
+/// How many of a hundred worlds have one.
+const RESTARTS_PERCENT: u32 = 30;
+/// Salt of the random choices of envelopes, likewise.
+const ENVELOPES: u64 = 46;
+/// How many of a hundred worlds have them.
+const ENVELOPES_PERCENT: u32 = 30;
+/// Salt of the random choices of rules that bound the bytes waiting for a socket, likewise.
+const BOUNDS: u64 = 314;
+/// How many of a hundred worlds have them.
+const BOUNDS_PERCENT: u32 = 30;
+/// Salt of the random choice of how slowly a home forgets.
+const FORGETS: u64 = 733;
+/// Salt of the random choices of limits of topics and of logs by address, likewise.
+const MAKERS: u64 = 361;
+/// How many of a hundred worlds with narrow budgets have them.
+const MAKERS_PERCENT: u32 = 30;
+/// Salt of the random choices of turns that may do little, likewise.
+const SHORT_TURNS: u64 = 0x57E9_5101;
+/// How many of a hundred worlds have such turns.
+const SHORT_TURNS_PERCENT: u32 = 35;
+/// How many of a hundred worlds with such turns have long logs from the beginning.
+const HOARDS_PERCENT: u32 = 15;
+/// Connections that one tick looks at: a sweep is several turns.
+const ROWS_PER_TICK: u32 = 3;
+/// More than the steps of a run take, less than its end.
+const IDEMPOTENCY_WINDOW_S: u32 = 86_400;
+/// The largest messages that plans may have: none makes a log's byte budget meaningless.
+const MESSAGE_BYTES: [usize; 4] = [8, 60, 400, 3000];
+
+impl Plan {
+    /// The world of this seed.
+    pub fn new(seed: u64) -> Plan {
+        let own = |salt: u64| Rng::new(seed ^ salt);
+        let mut plan = Plan::first(&mut own(0x5EED_0F51));
+        plan.press(&mut own(PRESSED));
+        let mut more = own(MORE);
+        plan.follow(&mut more);
+        plan.expire(&mut more);
+        plan.filter(&mut own(FILTERED));
+        plan.speak_mqtt(&mut own(PACKETS));
+        plan.cover(&mut own(COVERS));
+        plan.restart(&mut own(RESTARTS));
+        plan.shorten_turns(&mut own(SHORT_TURNS));
+        plan.envelopes = own(ENVELOPES).chance(ENVELOPES_PERCENT);
+        plan.pace.forgets_per_turn = own(FORGETS).pick(&[1, 1, 256]);
+        plan.bound_outboxes(&mut own(BOUNDS));
+        plan.limit_makers(&mut own(MAKERS));
+        plan
+    }
+
+    /// Shards, settings, pace and network, with subscribers and publishers of a few topics.
+    fn first(rng: &mut Rng) -> Plan {
+        let shards = rng.range(1, 4);
+        let homes = rng.range(1, shards);
+        let budgets_are_wide = rng.chance(75);
+        Plan {
+            shards,
+            homes,
+            settings: Self::settings(homes, budgets_are_wide, rng),
+            topics: Self::topics(rng),
+            weights: Self::weights(rng),
+            windows: Self::windows(rng),
+            pace: Pace {
+                visits_per_turn: rng.pick(&[1, 3, 4096]),
+                page_messages: rng.pick(&[1, 3, 128]),
+                page_bytes: rng.pick(&[100, 64 << 10]),
+                turns_under_way: rng.pick(&[1, 8, 64]),
+                // As if the tables were large.
+                cold_rows: 0,
+                rows_per_tick: ROWS_PER_TICK,
+                ..Pace::default()
+            },
+            subscribers: rng.range(1, 14),
+            publishers: rng.range(1, 4),
+            followers: 0,
+            filtered_percent: 0,
+            envelopes: false,
+            mqtt_clients: 0,
+            covered_percent: 0,
+            retains: false,
+            stalled_s: 0,
+            message_bytes: rng.pick(&MESSAGE_BYTES),
+            mortal_percent: rng.pick(&[0, 0, 30]),
+            tear_percent: rng.pick(&[0, 5, 40]),
+            mail_percent: rng.pick(&[20, 60, 95]),
+            budgets_are_wide,
+            restarts_at: None,
+            hoard: 0,
+            lazy: rng.chance(30).then(|| rng.below(shards)),
+        }
+    }
+
+    fn settings(homes: usize, budgets_are_wide: bool, rng: &mut Rng) -> Settings {
+        let mut settings = Settings::default();
+        let limits = &mut settings.limits;
+        limits.outbox_bytes = rng.pick(&[0, 100, 500, 4000, 1 << 20]);
+        limits.memory_bytes = MEMORY_BYTES;
+        limits.publish_credit_bytes = rng.pick(&[0, 300, 3000, 1 << 20]);
+        if !budgets_are_wide {
+            limits.memory_bytes = rng.pick(&[128 << 10, 1 << 20, MEMORY_BYTES]);
+            limits.log_bytes = homes * rng.pick(&[600, 4000, 1 << 20]);
+            limits.topics_per_shard = rng.pick(&[2, 1000, 1000, 1000]);
+            limits.connections_max = rng.pick(&[4, 1000, 1000, 1000]);
+            limits.connections_per_address_max = rng.pick(&[0, 0, 0, 2]);
+            limits.connections_per_shard = rng.pick(&[3, 1000, 1000, 1000]);
+            limits.publishes_per_s = rng.pick(&[0, 0, 0, 5]);
+            limits.publishes_per_address_per_s = rng.pick(&[0, 0, 0, 3]);
+        }
+        settings.deflate.min_bytes = rng.pick(&[1, 64]);
+        // A retry comes within the window, however far the clock goes.
+        settings.publish.idempotency_window_s = IDEMPOTENCY_WINDOW_S;
+        settings.heartbeat.interval_s = rng.pick(&[0, 2, 50]);
+        settings.rules = ["a/#", "b/#", "c/#"]
+            .map(|filter| Self::rule(filter, rng))
+            .to_vec();
+        settings
+    }
+
+    fn topics(rng: &mut Rng) -> Vec<String> {
+        let count = rng.range(1, 6);
+        let name = |n: usize| format!("{}/{n}", ["a", "b", "c", "d"][rng.below(4)]);
+        (0..count).map(name).collect()
+    }
+
+    fn weights(rng: &mut Rng) -> [u32; 9] {
+        let mut weights = [0; 9];
+        for (weight, most) in weights.iter_mut().zip([60, 6, 20, 30, 6, 6, 20, 20, 2]) {
+            *weight = rng.range(most / 4, most) as u32;
+        }
+        weights[0] = weights[0].max(20);
+        weights
+    }
+
+    fn windows(rng: &mut Rng) -> Vec<usize> {
+        let windows = rng.pick(&[
+            &[30, 300][..],
+            &[100, 2000, 1 << 20],
+            &[0, 1 << 20],
+            &[1 << 20],
+        ]);
+        windows.to_vec()
+    }
+
+    /// In some worlds: many publishers, which often reconnect, at one home that handles little at a time.
+    fn press(&mut self, rng: &mut Rng) {
+        if !rng.chance(PRESSED_PERCENT) {
+            return;
+        }
+        self.shards = rng.range(2, 4);
+        self.homes = 1;
+        self.lazy = rng.chance(60).then_some(0);
+        self.mail_percent = 20;
+        self.pace.turns_under_way = rng.pick(&[1, 8]);
+        self.settings.limits.publish_credit_bytes = rng.pick(&[0, 300, 3000]);
+        self.pace.steps_per_turn = rng.pick(&[2, 20, 16_384]);
+        self.publishers = rng.range(4, 8);
+        (self.weights[6], self.weights[8]) = (40, 10);
+    }
+
+    /// Logs that are long from the beginning, of small messages that stay.
+    fn hoard(&mut self, rng: &mut Rng) {
+        self.hoard = rng.range(10, 20);
+        // A turn with steps for one message or visit only would not finish so much work within a run.
+        self.pace.steps_per_turn = rng.pick(&[30, 200]);
+        (self.pace.page_visits, self.pace.page_messages) = (20, 128);
+        (self.pace.page_bytes, self.pace.visits_per_turn) = (64 << 10, 4096);
+        self.message_bytes = MESSAGE_BYTES[0];
+        self.mortal_percent = 0;
+        for rule in &mut self.settings.rules {
+            (rule.log_messages, rule.log_bytes) = (10_000, 1 << 20);
+            (rule.log_age_s, rule.ttl_s) = (3600, 0);
+        }
+    }
+
+    /// In some worlds messages live for a short time, and next to nothing waits for a stalled socket.
+    fn expire(&mut self, rng: &mut Rng) {
+        if !rng.chance(EXPIRING_PERCENT) {
+            return;
+        }
+        self.stalled_s = EXPIRY_S;
+        self.mortal_percent = 60;
+        self.settings.limits.outbox_bytes = 0;
+        self.pace.page_messages = rng.pick(&[1, 3]);
+        for rule in &mut self.settings.rules {
+            rule.log_messages = rng.pick(&[20, 1000]);
+            rule.log_bytes = 1 << 20;
+        }
+    }
+
+    /// In some worlds some of the clients speak MQTT.
+    fn speak_mqtt(&mut self, rng: &mut Rng) {
+        if !rng.chance(PACKETS_PERCENT) {
+            return;
+        }
+        self.mqtt_clients = rng.range(1, 6);
+        let settings = &mut self.settings.mqtt;
+        settings.receive_max = rng.pick(&[1, 3, 100, 100]);
+        settings.inflight_max = rng.pick(&[2, 10, 100]);
+        settings.session_messages = rng.pick(&[1, 5, 1000, 1000]);
+        settings.session_expiry_max_s = rng.pick(&[30, 86_400]);
+        settings.topic_aliases_max = rng.pick(&[0, 16]);
+        if !self.budgets_are_wide {
+            settings.sessions_max = rng.pick(&[1, 1000, 1000]);
+        }
+        let (sessions_max, limits) = (settings.sessions_max, &self.settings.limits);
+        // Where connections are few by address, sessions are too.
+        settings.sessions_per_address_max = limits.connections_per_address_max;
+        let rates = limits.publishes_per_s + limits.publishes_per_address_per_s;
+        let wide = limits.connections_max >= 1000 && limits.connections_per_shard >= 1000;
+        // The client that removes all retained messages in the end must not be turned away.
+        self.retains =
+            rates == 0 && wide && limits.connections_per_address_max == 0 && sessions_max >= 1000;
+        // The other worlds test how shortened logs affect subscribers.
+        for rule in &mut self.settings.rules {
+            if rng.chance(60) {
+                (rule.log_bytes, rule.log_age_s, rule.ttl_s) = (1 << 20, 3600, 0);
+            }
+        }
+    }
+
+    /// Some worlds have followers of interest.
+    fn follow(&mut self, rng: &mut Rng) {
+        if rng.chance(FOLLOWED_PERCENT) {
+            self.followers = rng.range(1, 4);
+            self.settings.interest.debounce_s = rng.pick(&[0, 0, 1, 5]);
+            self.settings.interest.followers_max = rng.pick(&[1, 64, 64]);
+            self.pace.interest_rows = rng.pick(&[1, 3, 4096]);
+        }
+    }
+
+    /// Some worlds have subscribers by filter, and more topics for them.
+    fn filter(&mut self, rng: &mut Rng) {
+        if rng.chance(FILTERED_PERCENT) {
+            self.filtered_percent = rng.pick(&[30, 60, 100]);
+            self.pace.page_visits = rng.pick(&[1, 3, 4096]);
+            let more = rng.range(0, 6);
+            let name = |n| format!("{}/{}", rng.pick(&["a", "b", "c"]), 6 + n);
+            self.topics.extend((0..more).map(name));
+        }
+    }
+
+    /// In some worlds subscriptions of an MQTT client overlap.
+    fn cover(&mut self, rng: &mut Rng) {
+        if rng.chance(COVERS_PERCENT) {
+            self.covered_percent = rng.pick(&[50, 100]);
+        }
+    }
+
+    /// Some servers restart.
+    fn restart(&mut self, rng: &mut Rng) {
+        if rng.chance(RESTARTS_PERCENT) {
+            self.restarts_at = Some(rng.below(1000));
+            // The clients are not told: they find their connections closed.
+            self.settings.drain.deadline_s = 0;
+        }
+    }
+
+    /// In some worlds a turn may do little, and logs may be long from the beginning.
+    fn shorten_turns(&mut self, rng: &mut Rng) {
+        if rng.chance(SHORT_TURNS_PERCENT) {
+            self.pace.steps_per_turn = rng.pick(&[1, 4, 30, 200]);
+            self.pace.page_visits = rng.pick(&[1, 3, 20]);
+            if rng.chance(HOARDS_PERCENT) {
+                self.hoard(rng);
+            }
+        }
+    }
+
+    /// In some worlds rules bound the bytes that wait for a socket. Where messages expire before stalled sockets next to
+    /// nothing waits.
+    fn bound_outboxes(&mut self, rng: &mut Rng) {
+        if rng.chance(BOUNDS_PERCENT) && self.stalled_s == 0 {
+            for rule in &mut self.settings.rules {
+                rule.outbox_bytes = rng.pick(&[0, 0, 60, 300, 4000]);
+                rule.outbox_messages = rng.pick(&[0, 1, 2, 5]);
+            }
+        }
+    }
+
+    /// In some worlds topics and logs have limits by address.
+    fn limit_makers(&mut self, rng: &mut Rng) {
+        if rng.chance(MAKERS_PERCENT) && !self.budgets_are_wide && !self.retains {
+            self.settings.limits.topics_per_address_per_s = rng.pick(&[1, 2]);
+            self.settings.limits.topics_per_address_burst = rng.pick(&[0, 3]);
+            self.settings.limits.log_bytes_per_address_max = rng.pick(&[0, 300, 3000]);
+        }
+    }
+
+    fn rule(filter: &str, rng: &mut Rng) -> Rule {
+        Rule {
+            filter: filter.into(),
+            keep: rng.pick(&[Keep::Log, Keep::Log, Keep::Latest]),
+            keys_max: rng.pick(&[1, 3, 1000, 1000]),
+            ttl_s: rng.pick(&[0, 0, 0, 0, 3, 30]),
+            log_messages: rng.pick(&[0, 1, 3, 20, 20, 1000]),
+            log_bytes: rng.pick(&[300, 4000, 1 << 20, 1 << 20]),
+            log_age_s: rng.pick(&[3, 20, 3600, 3600]),
+            position_age_s: rng.pick(&[2, 3600, 3600]),
+            first: rng.pick(&[
+                First::ByTransport,
+                First::ByTransport,
+                First::Oldest,
+                First::Live,
+                First::Newest(2),
+            ]),
+            poll_timeout_s: rng.pick(&[0, 2, 30]),
+            poll_timeout_status: rng.pick(&[204, 408]),
+            slow: rng.pick(&[Slow::Disconnect, Slow::Skip]),
+            ..Rule::default()
+        }
+    }
+}

@@ -1,0 +1,53 @@
+//! Why a request's head is refused.
+
+use core::fmt;
+
+/// Fields of one head; the 65th is answered 431. Browsers send about 15, proxies add a handful.
+pub const MAX_HEADERS: usize = 64;
+
+/// Why a head was refused. The connection is closed after the answer, since the start of the next request is not known.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum HeadError {
+    /// The head is longer than the limit, or has more than [`MAX_HEADERS`] fields (431).
+    TooLarge,
+    /// The head is not HTTP, or two servers could read it in two ways (400).
+    Malformed(&'static str),
+    /// A major version other than 1 (505).
+    Version,
+    /// A transfer coding other than `chunked` (501).
+    UnknownTransferCoding,
+    /// An expectation other than `100-continue` (417).
+    Expectation,
+}
+
+impl HeadError {
+    /// The status code to answer with.
+    pub const fn status(&self) -> u16 {
+        match self {
+            Self::TooLarge => 431,
+            Self::Malformed(_) => 400,
+            Self::Version => 505,
+            Self::UnknownTransferCoding => 501,
+            Self::Expectation => 417,
+        }
+    }
+
+    /// A message for the peer, in one line.
+    pub const fn reason(&self) -> &'static str {
+        match self {
+            Self::TooLarge => "the request head is too large",
+            Self::Malformed(why) => why,
+            Self::Version => "only HTTP/1.0 and HTTP/1.1 are spoken here",
+            Self::UnknownTransferCoding => "no transfer coding but chunked is understood",
+            Self::Expectation => "no expectation but 100-continue is understood",
+        }
+    }
+}
+
+impl fmt::Display for HeadError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.reason())
+    }
+}
+
+impl core::error::Error for HeadError {}

@@ -1,0 +1,142 @@
+//! The words that all packets share: versions, packet types, packet ids, QoS, and how long things may be.
+
+use core::num::NonZeroU16;
+
+/// The longest fixed header in bytes.
+pub const FIXED_HEADER_MAX: usize = 5;
+
+/// The longest remaining length that four bytes can encode, in bytes (section 2.1.4).
+pub const REMAINING_LENGTH_MAX: usize = 268_435_455;
+
+/// The longest packet in bytes, its fixed header included.
+pub const PACKET_BYTES_MAX: usize = FIXED_HEADER_MAX + REMAINING_LENGTH_MAX;
+
+/// The longest text or binary field in bytes: its length has two bytes (sections 1.5.4 and 1.5.6).
+pub const FIELD_MAX: usize = u16::MAX as usize;
+
+/// User properties of one set. Each takes five bytes or more, so that the packet's limit alone would
+/// let hundreds of thousands through, and every one becomes a header line for subscribers over HTTP.
+pub const USER_PROPERTIES_MAX: usize = 128;
+
+/// Topic filters of one SUBSCRIBE or UNSUBSCRIBE. The server handles a packet's subscriptions in one turn, which this
+/// bounds; clients with more send several packets.
+pub const FILTERS_MAX: usize = 1024;
+
+/// Which specification a connection follows, by the protocol version of its CONNECT (section 3.1.2.2).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Version {
+    /// MQTT 3.1.1, protocol level 4.
+    V311,
+    /// MQTT 5.0, protocol version 5.
+    V5,
+}
+
+impl Version {
+    /// The byte in CONNECT.
+    pub const fn level(self) -> u8 {
+        match self {
+            Self::V311 => 4,
+            Self::V5 => 5,
+        }
+    }
+}
+
+/// How surely a message is delivered (section 4.3).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[repr(u8)]
+pub enum Qos {
+    /// QoS 0.
+    AtMostOnce = 0,
+    /// QoS 1.
+    AtLeastOnce = 1,
+    /// QoS 2.
+    ExactlyOnce = 2,
+}
+
+impl Qos {
+    /// From its number. `None` for 3, which must not be used [MQTT-3.3.1-4], and above.
+    pub const fn from_bits(bits: u8) -> Option<Self> {
+        match bits {
+            0 => Some(Self::AtMostOnce),
+            1 => Some(Self::AtLeastOnce),
+            2 => Some(Self::ExactlyOnce),
+            _ => None,
+        }
+    }
+
+    /// Its number.
+    pub const fn bits(self) -> u8 {
+        self as u8
+    }
+}
+
+/// The kinds of control packets (section 2.1.2).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[repr(u8)]
+pub enum PacketType {
+    /// Connection request, from the client.
+    Connect = 1,
+    /// Connect acknowledgment, from the server.
+    ConnAck = 2,
+    /// A message, either way.
+    Publish = 3,
+    /// Publish acknowledgment (QoS 1), either way.
+    PubAck = 4,
+    /// Publish received (QoS 2, part 1), either way.
+    PubRec = 5,
+    /// Publish release (QoS 2, part 2), either way.
+    PubRel = 6,
+    /// Publish complete (QoS 2, part 3), either way.
+    PubComp = 7,
+    /// Subscribe request, from the client.
+    Subscribe = 8,
+    /// Subscribe acknowledgment, from the server.
+    SubAck = 9,
+    /// Unsubscribe request, from the client.
+    Unsubscribe = 10,
+    /// Unsubscribe acknowledgment, from the server.
+    UnsubAck = 11,
+    /// Ping request, from the client.
+    PingReq = 12,
+    /// Ping response, from the server.
+    PingResp = 13,
+    /// Disconnect notification: from the client, in 5.0 either way.
+    Disconnect = 14,
+    /// Authentication exchange, either way, in 5.0 only.
+    Auth = 15,
+}
+
+impl PacketType {
+    /// From the upper half of the first byte. `None` for 0, which is forbidden.
+    pub const fn from_bits(bits: u8) -> Option<Self> {
+        Some(match bits {
+            1 => Self::Connect,
+            2 => Self::ConnAck,
+            3 => Self::Publish,
+            4 => Self::PubAck,
+            5 => Self::PubRec,
+            6 => Self::PubRel,
+            7 => Self::PubComp,
+            8 => Self::Subscribe,
+            9 => Self::SubAck,
+            10 => Self::Unsubscribe,
+            11 => Self::UnsubAck,
+            12 => Self::PingReq,
+            13 => Self::PingResp,
+            14 => Self::Disconnect,
+            15 => Self::Auth,
+            _ => return None,
+        })
+    }
+
+    /// The flags that every packet of this type has (section 2.1.3); PUBLISH chooses its own.
+    pub(super) const fn flags(self) -> u8 {
+        match self {
+            Self::PubRel | Self::Subscribe | Self::Unsubscribe => 0b0010,
+            _ => 0,
+        }
+    }
+}
+
+/// Links an acknowledgement to its packet (section 2.2.1).
+pub type PacketId = NonZeroU16;

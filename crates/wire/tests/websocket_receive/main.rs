@@ -1,0 +1,275 @@
+//! The receiver: the same events and the same violation however the bytes are cut, no memory for bytes that did not arrive,
+//! and each rule of RFC 6455 §5 with its close code.
+
+mod splits;
+mod violations;
+
+use crore_wire::deflate::Compressor;
+use crore_wire::websocket::frame::{Opcode, write_frame, write_header, write_masked};
+use crore_wire::websocket::receive::{Config, Event, Partial, Role, Violation, next};
+
+const MASK: [u8; 4] = [0x37, 0xFA, 0x21, 0x3D];
+const LIMIT: usize = 4096;
+
+/// An event that outlives its input.
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum Seen {
+    Text(Vec<u8>),
+    Binary(Vec<u8>),
+    Ping(Vec<u8>),
+    Pong(Vec<u8>),
+    Close(Option<u16>, Vec<u8>),
+    Broken(Violation),
+}
+
+fn seen(event: Event<'_>) -> Seen {
+    match event {
+        Event::Text(bytes) => Seen::Text(bytes.to_vec()),
+        Event::Binary(bytes) => Seen::Binary(bytes.to_vec()),
+        Event::Ping(bytes) => Seen::Ping(bytes.to_vec()),
+        Event::Pong(bytes) => Seen::Pong(bytes.to_vec()),
+        Event::Close { code, reason } => Seen::Close(code, reason.to_vec()),
+    }
+}
+
+fn config(role: Role, deflate: bool) -> Config {
+    Config {
+        role,
+        message_bytes: LIMIT,
+        deflate,
+    }
+}
+
+/// Feeds one piece as a server would. False after a violation.
+fn feed(
+    partial: &mut Option<Box<Partial>>,
+    piece: &[u8],
+    config: &Config,
+    all: &mut Vec<Seen>,
+) -> bool {
+    let mut piece = piece.to_vec();
+    let mut at = 0;
+    loop {
+        let left = piece.len() - at;
+        match next(partial, &mut piece[at..], config) {
+            Ok(step) => {
+                assert!(step.consumed <= left);
+                at += step.consumed;
+                match step.event {
+                    Some(event) => all.push(seen(event)),
+                    None => {
+                        assert_eq!(step.consumed, left, "without an event all is consumed");
+                        return true;
+                    }
+                }
+            }
+            Err(violation) => {
+                assert!(partial.is_none());
+                all.push(Seen::Broken(violation));
+                return false;
+            }
+        }
+    }
+}
+
+/// Everything that happens when `stream` arrives in the pieces that `cuts` make of it, and whether state is left.
+fn run(stream: &[u8], cuts: &[usize], config: &Config) -> (Vec<Seen>, bool) {
+    let mut partial = None;
+    let mut all = Vec::new();
+    let mut at = 0;
+    for &cut in cuts.iter().chain([&stream.len()]) {
+        if !feed(&mut partial, &stream[at..cut], config, &mut all) {
+            break;
+        }
+        at = cut;
+    }
+    (all, partial.is_some())
+}
+
+/// Asserts that every single cut, and single bytes, give the same as the whole stream.
+fn assert_same_for_every_split(stream: &[u8], config: &Config) -> Vec<Seen> {
+    let whole = run(stream, &[], config);
+    for cut in 0..=stream.len() {
+        assert_eq!(run(stream, &[cut], config), whole, "cut at {cut}");
+    }
+    let every: Vec<usize> = (0..stream.len()).collect();
+    assert_eq!(run(stream, &every, config), whole, "cut at every byte");
+    whole.0
+}
+
+fn put(
+    out: &mut Vec<u8>,
+    opcode: Opcode,
+    fin: bool,
+    rsv1: bool,
+    payload: &[u8],
+    mask: Option<[u8; 4]>,
+) {
+    write_header(out, opcode, fin, rsv1, payload.len(), mask);
+    let key = mask.unwrap_or([0; 4]);
+    out.extend(
+        payload
+            .iter()
+            .enumerate()
+            .map(|(at, byte)| byte ^ key[at % 4]),
+    );
+}
+
+fn server(bytes: &[u8]) -> Vec<Seen> {
+    assert_same_for_every_split(bytes, &config(Role::Server, false))
+}
+
+fn masked(opcode: Opcode, payload: &[u8]) -> Vec<u8> {
+    let mut out = Vec::new();
+    write_masked(&mut out, opcode, payload, MASK);
+    out
+}
+
+fn fragment(opcode: Opcode, fin: bool, payload: &[u8]) -> Vec<u8> {
+    let mut out = Vec::new();
+    put(&mut out, opcode, fin, false, payload, Some(MASK));
+    out
+}
+
+#[test]
+fn the_examples_of_the_rfc_are_read() {
+    // RFC 6455 §5.7
+    let client = config(Role::Client, false);
+    let hello = |bytes: &[u8]| assert_same_for_every_split(bytes, &client);
+    let text = vec![Seen::Text(b"Hello".to_vec())];
+    assert_eq!(hello(b"\x81\x05Hello"), text);
+    assert_eq!(hello(b"\x01\x03Hel\x80\x02lo"), text);
+    assert_eq!(hello(b"\x89\x05Hello"), [Seen::Ping(b"Hello".to_vec())]);
+    assert_eq!(
+        server(b"\x81\x85\x37\xfa\x21\x3d\x7f\x9f\x4d\x51\x58"),
+        text
+    );
+    assert_eq!(
+        server(b"\x8a\x85\x37\xfa\x21\x3d\x7f\x9f\x4d\x51\x58"),
+        [Seen::Pong(b"Hello".to_vec())]
+    );
+}
+
+#[test]
+fn a_whole_frame_is_a_slice_of_the_input_and_leaves_no_state() {
+    for payload in [&b""[..], b"x", &[b'y'; 126], &[b'z'; 3000]] {
+        let mut input = masked(Opcode::Text, payload);
+        input.extend(masked(Opcode::Ping, b"p"));
+        let range = input.as_ptr_range();
+        let mut partial = None;
+        let step = next(&mut partial, &mut input, &config(Role::Server, false)).unwrap();
+        let Some(Event::Text(text)) = step.event else {
+            panic!("{step:?}")
+        };
+        assert_eq!(text, payload);
+        assert!(range.start <= text.as_ptr() && text.as_ptr() <= range.end);
+        assert!(partial.is_none());
+    }
+}
+
+#[test]
+fn memory_grows_with_what_arrived_not_with_what_was_announced() {
+    let config = Config {
+        role: Role::Client,
+        message_bytes: 1 << 30,
+        deflate: false,
+    };
+    let mut out = Vec::new();
+    write_header(&mut out, Opcode::Binary, true, false, 1 << 29, None);
+    out.extend([1; 100]);
+    let mut partial = None;
+    assert_eq!(next(&mut partial, &mut out, &config).unwrap().event, None);
+    let held = partial.as_ref().unwrap().buffered_bytes();
+    assert!((100..1000).contains(&held), "{held}");
+    for _ in 0..1000 {
+        next(&mut partial, &mut [2; 100], &config).unwrap();
+    }
+    let held = partial.as_ref().unwrap().buffered_bytes();
+    assert!((100_100..300_000).contains(&held), "{held}");
+}
+
+#[test]
+fn state_is_freed_by_the_call_after_a_message() {
+    let config = config(Role::Server, false);
+    let mut stream = masked(Opcode::Binary, b"abc");
+    let (first, second) = stream.split_at_mut(8);
+    let mut partial = None;
+    assert_eq!(next(&mut partial, first, &config).unwrap().event, None);
+    assert!(partial.is_some());
+    let step = next(&mut partial, second, &config).unwrap();
+    assert_eq!(step.event, Some(Event::Binary(b"abc")));
+    let step = next(&mut partial, &mut [], &config).unwrap();
+    assert_eq!((step.consumed, step.event), (0, None));
+    assert!(partial.is_none());
+}
+
+#[test]
+fn a_message_of_exactly_the_limit_passes() {
+    let body = vec![0; LIMIT];
+    assert_eq!(
+        server(&masked(Opcode::Binary, &body)),
+        [Seen::Binary(body.clone())]
+    );
+    let halves = [
+        fragment(Opcode::Binary, false, &body[..LIMIT / 2]),
+        fragment(Opcode::Continuation, true, &body[LIMIT / 2..]),
+    ];
+    assert_eq!(server(&halves.concat()), [Seen::Binary(body)]);
+}
+
+#[test]
+fn compressed_messages_are_limited_and_checked_as_inflated() {
+    let config = config(Role::Client, true);
+    let compressed = |body: &[u8], opcode| {
+        let (mut payload, mut out) = (Vec::new(), Vec::new());
+        Compressor::new().compress(body, 9, &mut payload);
+        put(&mut out, opcode, true, true, &payload, None);
+        assert_same_for_every_split(&out, &config)
+    };
+    let fits = vec![b'a'; LIMIT];
+    assert_eq!(compressed(&fits, Opcode::Text), [Seen::Text(fits)]);
+    let bomb = vec![b'a'; LIMIT + 1];
+    assert_eq!(
+        compressed(&bomb, Opcode::Text),
+        [Seen::Broken(Violation::TooBig)]
+    );
+    assert_eq!(
+        compressed(b"\xFF", Opcode::Text),
+        [Seen::Broken(Violation::BadUtf8)]
+    );
+    assert_eq!(
+        compressed(b"\xFF", Opcode::Binary),
+        [Seen::Binary(vec![0xFF])]
+    );
+    // Random bytes at the limit grow by packing and still pass, whole and in fragments.
+    let mut word = 1_u32;
+    let noise: Vec<u8> = (0..LIMIT)
+        .map(|_| {
+            word = word.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
+            (word >> 24) as u8
+        })
+        .collect();
+    let (mut payload, mut fragments) = (Vec::new(), Vec::new());
+    Compressor::new().compress(&noise, 9, &mut payload);
+    assert!(payload.len() > LIMIT);
+    let (head, tail) = payload.split_at(10);
+    put(&mut fragments, Opcode::Binary, false, true, head, None);
+    put(
+        &mut fragments,
+        Opcode::Continuation,
+        true,
+        false,
+        tail,
+        None,
+    );
+    let expected = [Seen::Binary(noise.clone())];
+    assert_eq!(compressed(&noise, Opcode::Binary), expected);
+    assert_eq!(assert_same_for_every_split(&fragments, &config), expected);
+    // Uncompressed messages may still come on the same connection.
+    let mut plain = Vec::new();
+    write_frame(&mut plain, Opcode::Text, b"plain");
+    assert_eq!(
+        assert_same_for_every_split(&plain, &config),
+        [Seen::Text(b"plain".to_vec())]
+    );
+}

@@ -1,0 +1,145 @@
+//! Streams of any messages, whole and damaged, cut at every place.
+
+use crore_wire::deflate::Compressor;
+use crore_wire::websocket::frame::Opcode;
+use crore_wire::websocket::receive::{Config, Role};
+use proptest::prelude::*;
+
+use crate::{Seen, assert_same_for_every_split, config, put, run};
+
+/// A message from the sender's side: the pieces that it goes out in, with control frames after them.
+#[derive(Clone, Debug)]
+struct Sent {
+    text: bool,
+    body: Vec<u8>,
+    deflated: bool,
+    cuts: Vec<prop::sample::Index>,
+    controls: Vec<(bool, Vec<u8>)>,
+    mask: [u8; 4],
+}
+
+fn sent() -> impl Strategy<Value = Sent> {
+    let body = prop_oneof![
+        "\\PC{0,40}".prop_map(|text| (true, text.into_bytes())),
+        prop::collection::vec(any::<u8>(), 0..40).prop_map(|bytes| (false, bytes)),
+        (120_usize..140).prop_map(|size| (false, vec![7; size])),
+        "[a-z\u{e9}\u{10348}]{60,130}".prop_map(|text| (true, text.into_bytes())),
+    ];
+    let control = (any::<bool>(), prop::collection::vec(any::<u8>(), 0..8));
+    (
+        body,
+        any::<bool>(),
+        prop::collection::vec(any::<prop::sample::Index>(), 0..3),
+        prop::collection::vec(control, 0..3),
+        any::<[u8; 4]>(),
+    )
+        .prop_map(|((text, body), deflated, cuts, controls, mask)| Sent {
+            text,
+            body,
+            deflated,
+            cuts,
+            controls,
+            mask,
+        })
+}
+
+/// Writes the message's frames; returns what the receiver must see.
+fn write(sent: &Sent, config: &Config, out: &mut Vec<u8>) -> Vec<Seen> {
+    let mask = (config.role == Role::Server).then_some(sent.mask);
+    let deflated = sent.deflated && config.deflate;
+    let mut payload = sent.body.clone();
+    if deflated {
+        payload.clear();
+        Compressor::new().compress(&sent.body, 6, &mut payload);
+    }
+    let mut cuts: Vec<usize> = sent
+        .cuts
+        .iter()
+        .map(|i| i.index(payload.len() + 1))
+        .collect();
+    cuts.sort_unstable();
+    cuts.push(payload.len());
+    let mut events = Vec::new();
+    let mut controls = sent.controls.iter();
+    let mut at = 0;
+    for (number, &cut) in cuts.iter().enumerate() {
+        let opcode = match (number, sent.text) {
+            (0, true) => Opcode::Text,
+            (0, false) => Opcode::Binary,
+            _ => Opcode::Continuation,
+        };
+        let fin = number + 1 == cuts.len();
+        put(
+            out,
+            opcode,
+            fin,
+            deflated && number == 0,
+            &payload[at..cut],
+            mask,
+        );
+        at = cut;
+        if !fin && let Some((ping, bytes)) = controls.next() {
+            let opcode = if *ping { Opcode::Ping } else { Opcode::Pong };
+            put(out, opcode, true, false, bytes, mask);
+            events.push(match ping {
+                true => Seen::Ping(bytes.clone()),
+                false => Seen::Pong(bytes.clone()),
+            });
+        }
+    }
+    events.push(match sent.text {
+        true => Seen::Text(sent.body.clone()),
+        false => Seen::Binary(sent.body.clone()),
+    });
+    events
+}
+
+fn any_config() -> impl Strategy<Value = Config> {
+    (
+        prop_oneof![Just(Role::Server), Just(Role::Client)],
+        any::<bool>(),
+    )
+        .prop_map(|(role, deflate)| config(role, deflate))
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(96))]
+
+    #[test]
+    fn every_split_gives_what_was_sent(
+        messages in prop::collection::vec(sent(), 1..4),
+        config in any_config(),
+    ) {
+        let mut stream = Vec::new();
+        let expected: Vec<Seen> =
+            messages.iter().flat_map(|sent| write(sent, &config, &mut stream)).collect();
+        prop_assert_eq!(assert_same_for_every_split(&stream, &config), expected);
+        prop_assert!(!run(&stream, &[], &config).1, "no state is left behind");
+        prop_assert!(!run(&stream, &[stream.len() / 2], &config).1, "no state is left behind");
+    }
+
+    #[test]
+    fn a_damaged_stream_breaks_alike_for_every_split(
+        messages in prop::collection::vec(sent(), 1..3),
+        config in any_config(),
+        damage in prop::collection::vec((any::<prop::sample::Index>(), any::<u8>()), 1..4),
+    ) {
+        let mut stream = Vec::new();
+        for sent in &messages {
+            write(sent, &config, &mut stream);
+        }
+        for (at, byte) in damage {
+            let at = at.index(stream.len());
+            stream[at] = byte;
+        }
+        assert_same_for_every_split(&stream, &config);
+    }
+
+    #[test]
+    fn arbitrary_bytes_break_alike_for_every_split(
+        stream in prop::collection::vec(any::<u8>(), 0..60),
+        config in any_config(),
+    ) {
+        assert_same_for_every_split(&stream, &config);
+    }
+}
