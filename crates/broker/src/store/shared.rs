@@ -249,6 +249,6 @@ mod tests {
         drop(get(Form::Event));
         drop(first);
         drop(get(Form::Json));
-        assert_eq!((made, forms.0.len()), (4, 1));
+        assert_eq!((made, forms.all.len()), (4, 1));
     }
 }
