@@ -1,4 +1,4 @@
-//! The table of first answers, by the hash of topic and key.
+//! The table of the first answers to publishes with an idempotency key (`idempotence.rs`), by the hash of user, topic and key.
 //!
 //! Users, and addresses of publishers without a name, fall into [`GROUPS`] by their hash. When there is no room, the
 //! group with the most answers loses its oldest, so that the many keys of one publisher do not push out the few of
@@ -20,7 +20,7 @@ pub(super) const GROUPS: usize = 64;
 /// A first answer.
 #[derive(Clone, Copy)]
 pub(super) struct Answer {
-    /// The keyed hash of topic and key.
+    /// The keyed hash of user, topic and key.
     pub key: u64,
     /// The keyed hash of the message.
     pub message: u64,

@@ -57,8 +57,8 @@ impl Home {
         };
         if must_queue && !self.is_at_head(id, ask, rules) {
             self.count_carrier(id, from, ask);
-            // A subscription that begins live begins with its page: until then messages may come by another
-            // subscription of its client.
+            // A subscription that begins live begins when its page is read, not now: messages before that may reach its client
+            // by another subscription.
             return self.owe_topic(from, ask, name, Place::Unknown, true);
         }
         let found = found.unwrap_or(Place::Unknown);
@@ -292,8 +292,8 @@ impl Home {
         Ok(Page { gap, ..page })
     }
 
-    /// Copies the messages of a page from the entry `first_entry` on, the first one behind `start`; `latest` says that the topic's log is its
-    /// retained state.
+    /// Copies the messages of a page from the entry `first_entry` on, the first one behind `start`; `latest` says that the
+    /// topic's log is its retained state.
     #[allow(clippy::too_many_arguments)] // what a request says, and what a home is always given
     fn read_page(
         &mut self,

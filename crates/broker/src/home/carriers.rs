@@ -1,7 +1,7 @@
 //! Which carriers have subscribers of a topic, and how many.
 //!
-//! Invariant: one carrier stands in the topic's row; only a second one makes a set, which then stays until
-//! its last carrier leaves.
+//! Invariant: one carrier stands in the topic's row; a second one, or more subscribers than the row's `u16` counts, makes a set,
+//! which then stays until its last carrier leaves.
 
 use alloc::vec::Vec;
 
@@ -9,7 +9,7 @@ use super::row::{HomeTopic, SET, WANTS_DEFLATE};
 use crate::base::ids::ShardId;
 use crate::store::slab::{NONE, Side};
 
-/// One carrier of a topic that has several.
+/// A carrier of a topic, with how many subscribers it has.
 pub(super) struct Carrier {
     pub shard: ShardId,
     pub serial: u16,
@@ -23,7 +23,7 @@ impl Carrier {
     }
 }
 
-/// The carriers of a home's topics.
+/// The carriers of topics that have more than fit their row.
 pub(super) struct Carriers {
     sets: Side<Vec<Carrier>>,
 }

@@ -203,7 +203,8 @@ impl Home {
         }
     }
 
-    /// Begins to read what a reader is told of these rules; says also behind which offset it is told losses.
+    /// Begins to read the lists of these rules, and of retained messages, for a reader; says also behind which offset it is told
+    /// losses.
     fn begin_filters(&self, concerned: &[u8], reader: Reader, rules: &Rules) -> (Arrivals, u64) {
         let start = |latest| match latest {
             true => reader.start,
@@ -318,8 +319,8 @@ impl Draft<'_> {
             .any(|filter| topic::matches(filter, name))
     }
 
-    /// Forgotten topics that lost messages up to this offset make a gap. A gap is told before the messages of its page, so a loss behind one
-    /// of them begins another page: false then.
+    /// Forgotten topics that lost messages up to this offset make a gap. A gap is told before the messages of its page, so a
+    /// loss behind one of them begins another page: false then.
     fn passes_forgotten(&mut self, offset: u64) -> bool {
         let is_due = |lost: &u64| *lost <= offset;
         if !self.forgotten.front().is_some_and(is_due) {

@@ -29,7 +29,7 @@ impl Foresight {
         Arc::ptr_eq(&self.world, world)
     }
 
-    /// Looks at some rows further, of `end`; `name_of` gives the name of a row that is in use. Whether there are more.
+    /// Looks at some further rows, up to `end`; `name_of` gives the name of a row that is in use. Whether there are more.
     pub fn look<'a>(&mut self, end: u32, name_of: impl Fn(u32) -> Option<&'a [u8]>) -> bool {
         self.numbers.resize(end as usize, 0);
         let until = end.min(self.seen.saturating_add(ROWS_PER_TURN));

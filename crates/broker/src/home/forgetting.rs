@@ -7,7 +7,7 @@ use alloc::vec::Vec;
 pub(super) struct Forgetting {
     /// By rule: topics, and since when they are idle.
     idle: Vec<VecDeque<(u32, u32)>>,
-    /// A second has begun, and not all that expired with it is dropped yet.
+    /// The clock has ticked, and not all that has expired since is dropped yet.
     pub due: bool,
     /// The rule with which it goes on.
     rule: u8,

@@ -38,9 +38,9 @@ pub(super) struct Group {
     pub members: Vec<Member>,
     /// The place of the member that is next.
     turn: usize,
-    /// The last message that a member was given, or that came before the group.
+    /// The last message that a member was given or that was passed over, or that came before the group.
     pub cursor: u64,
-    /// There may be more in the log.
+    /// The log may have messages for it behind the cursor.
     pub behind: bool,
     /// Whether it waits among the pages that the home owes.
     owed: bool,
@@ -200,7 +200,7 @@ impl Groups {
         cursor: u64,
     ) -> (Option<u64>, bool) {
         let found = self.id_of(filter, name);
-        // A session without a group counts as new, even if it had subscribed before.
+        // Where the group has gone, the session counts as new even if it had subscribed before.
         let counts = counts || found.is_none();
         let id = found.or_else(|| self.make(filter, name, cursor));
         if let Some(id) = id {

@@ -2,7 +2,7 @@
 //! answered alike (draft-ietf-httpapi-idempotency-key-header).
 //!
 //! They are kept at the topic's home, where a publish is one step: no retry can come while the first is under way.
-//! Topic and key are kept as one keyed hash of 64 bits, and the message as another. Two keys with one hash look like
+//! User, topic and key are kept as one keyed hash of 64 bits, and the message as another. Two keys with one hash look like
 //! one key: the later publish is refused as if the key had been used for another message (422, never in silence), which
 //! with a million keys kept happens to one in 10^13. Only a publish with both hashes equal, 128 bits, would be taken
 //! for a retry.
@@ -28,7 +28,7 @@ use crate::store::slab::NONE;
 
 /// Expired answers that one publish drops: more than it adds, so that they never pile up.
 const EXPIRED_PER_PUBLISH: usize = 4;
-/// The same, each second: some hundred microseconds.
+/// The same at each tick of the clock: some hundred microseconds.
 const EXPIRED_PER_TICK: usize = 4096;
 
 impl Home {

@@ -77,7 +77,8 @@ impl Home {
         }
     }
 
-    /// A topic is about to be forgotten: its row may be given to another.
+    /// Ends a topic's interest that outlived its subscribers: its time is over, or the topic is about to be forgotten and its row
+    /// may be given to another.
     pub(super) fn interest_is_forgotten(&mut self, id: u32) {
         if self.followers.stop_lingering(id) {
             let name = self.names.get(self.rows.get(id).name);

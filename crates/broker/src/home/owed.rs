@@ -30,7 +30,7 @@ impl Home {
         self.readings.len()
     }
 
-    /// Bytes that those pages occupy.
+    /// Bytes that their queue occupies.
     pub fn readings_bytes(&self) -> usize {
         self.readings.bytes()
     }

@@ -11,7 +11,7 @@ use crate::mail::{Attach, AttachFilters, ReplyTo};
 pub(super) enum Place {
     /// Nothing yet.
     Unknown,
-    /// So many messages before the one at this offset.
+    /// Counting back from the newest message: at this offset, with so many still to count, this one included.
     Back(u64, u32),
     /// Behind this offset. `gap`: messages before it are lost. `promised`: the subscriber came with a position, so a
     /// loss behind that is told.
@@ -22,7 +22,7 @@ pub(super) enum Place {
     },
 }
 
-/// Where a reader stands.
+/// Where a subscriber by filter stands in the log.
 #[derive(Clone, Copy)]
 pub(super) struct Reader {
     pub start: u64,
@@ -123,7 +123,7 @@ impl Readings {
         steps - self.began
     }
 
-    /// Bytes of heap that they occupy, without the room that a home always has.
+    /// Bytes of heap that the queue occupies, without the room that a home always has.
     pub fn bytes(&self) -> usize {
         let more = self.queue.capacity().saturating_sub(KEPT);
         more * size_of::<Reading>() + self.names_bytes

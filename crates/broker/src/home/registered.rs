@@ -14,7 +14,7 @@ use crate::filters::matching::Matching;
 use crate::filters::{Filters, Refused};
 use crate::store::slab::{NONE, Side};
 
-/// A filter's number is a shard below this, above it a set of shards.
+/// A filter's value is a shard; with this bit it is a set of shards.
 const SET: u32 = 1 << 31;
 /// Forgotten topics that are remembered by name, so that only filters that match are told their losses. Of earlier ones
 /// the rule is remembered: every filter that may have topics of that rule is told a gap, if its position is older than

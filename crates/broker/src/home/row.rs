@@ -76,7 +76,7 @@ impl Chained for HomeTopic {
 }
 
 impl HomeTopic {
-    /// The offset of the topic's last message.
+    /// The offset of the topic's last message or deletion; before its first message the floor of its partition.
     pub fn last(&self) -> u64 {
         u64::from(self.last[0]) | u64::from(self.last[1]) << 32
     }

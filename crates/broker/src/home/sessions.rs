@@ -107,7 +107,7 @@ struct Away {
 
 const _: () = assert!(size_of::<Away>() == 24);
 
-/// A will that waits for its client to come back.
+/// A will that is sent when its delay is over, unless its client comes back before.
 struct Delayed {
     will: Box<Will>,
     due_s: u32,

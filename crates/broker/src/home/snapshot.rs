@@ -1,4 +1,5 @@
-//! A home's part of a snapshot: topics, filters that need messages kept, losses, messages, answers.
+//! A home's part of a snapshot: topics, filters that need messages kept, losses, messages. Answers to idempotency keys
+//! (`idempotence.rs`) and groups (`sharing.rs`) are written and read there.
 //!
 //! Rows get other numbers when they are read, and so do rules: those in force at that time.
 
@@ -37,14 +38,14 @@ const IMPOSSIBLE: Damaged = Damaged("a message is impossible");
 const TOPIC_BYTES: usize = 48;
 
 impl Home {
-    /// Drops the oldest messages, until the snapshot has `bytes_max` at most.
+    /// Drops messages, as a log does that is past its budget, until the snapshot has about `bytes_max` at most.
     pub(crate) fn shrink(&mut self, bytes_max: usize, rules: &Rules, now: Now) {
         let beside = self.names.bytes() + self.rows.len() as usize * TOPIC_BYTES;
         self.log.budget_bytes = self.log.budget_bytes.min(bytes_max.saturating_sub(beside));
         self.enforce_budget(rules, now);
     }
 
-    /// From the row `from` on; returns where to go on.
+    /// Writes topics from the row `from` on, before the first one what holds for the home as a whole; returns where to go on.
     pub(crate) fn save_topics(&self, from: u64, block: &mut Block<'_>) -> Option<u64> {
         if from == 0 {
             let mut out = block.record(kind::HOME);
@@ -211,7 +212,7 @@ impl Home {
         Ok(())
     }
 
-    /// All messages in the order of arrival, on from `at`; returns where to go on.
+    /// Writes the messages in the order of arrival, on from `at`; returns where to go on.
     pub(crate) fn save_messages(
         &self,
         at: Option<Arrivals>,
@@ -339,7 +340,8 @@ impl Home {
     }
 }
 
-/// Reads a message's record: whether it is its topic's retained one, and the message, of which its topic's rule says the rest.
+/// Reads a message's record: whether it is its topic's retained one, and the message. Whether its topic keeps the latest only is not
+/// in it: the caller knows that from the rule.
 fn read_message<'a>(from: &mut In<'a>, topics: &[(u32, u32)]) -> Result<(bool, New<'a>), Damaged> {
     let form = from.byte()?;
     let topic = topic_of(from.number32()?, topics)?;

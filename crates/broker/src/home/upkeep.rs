@@ -200,13 +200,13 @@ impl Home {
         self.emptied(id, now);
     }
 
-    /// The last message of a topic's log is gone: its position is remembered from now on.
+    /// The last message of a topic's log is gone: the time for which the topic's position is remembered begins now.
     pub(super) fn emptied(&mut self, id: u32, now: Now) {
         self.rows.get_mut(id).touched_s = now.unix_s;
         self.queue_if_idle(id, now);
     }
 
-    /// A second has begun: from this turn on [`forget`](Home::forget) has work again.
+    /// The clock has ticked, once a second or more often: from this turn on [`forget`](Home::forget) has work again.
     pub fn tick(&mut self, now: Now) {
         self.expire_answers(now);
         self.forgetting.due = true;
@@ -280,14 +280,15 @@ impl Home {
             .expire(number, age_s, now.unix_s, limit, |topic, left| {
                 emptied.push((topic, left));
             });
-        // Before any topic is forgotten: one that was queued already lives on from now.
+        // Before any topic is forgotten: for a topic that is queued as idle already, the time begins anew.
         for (topic, left) in emptied {
             self.chain_emptied(topic, number, left, rules, now);
         }
         expired
     }
 
-    /// Makes room for a new topic: the idle one that would be forgotten first goes early.
+    /// Makes room for a new topic: the topic that is idle longest goes early, of the first rule that has an idle one. Says whether
+    /// one went.
     pub(super) fn forget_one(&mut self, rules: &Rules) -> bool {
         let mut looked_at = 0;
         for number in 0..=rules.retained() {

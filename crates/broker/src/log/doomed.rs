@@ -51,7 +51,6 @@ impl Log {
         let lost = self.entries.get(last).offset;
         let count = self.count(chain);
         self.doom(chain);
-        // As if a limit had removed them.
         self.losses.add_all(topic, before, lost, count);
         if !ended && last == newest {
             return NONE;

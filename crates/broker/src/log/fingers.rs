@@ -1,11 +1,12 @@
-//! Where pages ended: readers of long chains get further pages without searching for their place again.
+//! Entries that were read into pages of late: a reader of a long chain gets its next page without searching for its place again.
 
 use crate::store::slab::NONE;
 
-/// Readers of one home that keep their place; 1 KiB. In tests so few that readers take each other's.
+/// Entries that a home remembers, 1 KiB of them. In tests so few that readers take each other's.
 const FINGERS: usize = if cfg!(test) { 2 } else { 256 };
 
-/// Entries that were the last of a page, by chain and offset. Another reader's, or one whose row was reused, has another chain or offset.
+/// Entries that were read into pages, by chain and offset; the last one of a page is where its reader goes on. The caller compares
+/// chain and offset: another reader may have taken the place, and the entry's row may be in use again.
 pub(super) struct Fingers([u32; FINGERS]);
 
 impl Fingers {

@@ -23,7 +23,7 @@ use plain::{Kept, Plain, TOPICS};
 /// Rules of the operator; the default and that of retained messages come after them.
 const RULES: usize = 3;
 
-/// The same in a log, with the rows of the home.
+/// The plain list and a log with the same messages, and the log's chains by topic.
 struct World {
     plain: Plain,
     log: Log,
@@ -253,7 +253,6 @@ fn what_is_gone_at_the_end_of_a_topic_is_not_told_as_lost() {
     }
 }
 
-/// There are few marks.
 #[test]
 fn a_list_has_a_mark_for_so_many_messages() {
     let rules = made(&alloc::vec![

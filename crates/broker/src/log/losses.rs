@@ -1,7 +1,7 @@
 //! The last lost message of each topic, by offset, with the number of the loss: for readers by filter, who are told of a loss where it
 //! stands in the order of arrival.
 //!
-//! Invariant: from the first reader by filter on, each topic that has lost a message is in here, with its last one.
+//! Invariant: from the first reader by filter on, each topic that loses a message is in here, with its last one.
 
 use alloc::collections::BTreeMap;
 use core::ops::Bound;

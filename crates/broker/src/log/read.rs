@@ -1,6 +1,6 @@
-//! Reading a chain: where a subscriber begins, and the pages that it gets.
+//! Reading a chain: how far back it reaches, and the pages that a subscriber gets (`seek` finds where they begin).
 //!
-//! Invariant: time plays no part here; callers have freshened the chain.
+//! Invariant: time plays no part here; callers that must show no expired message have removed them ([`Log::freshen_some`]).
 
 use super::*;
 use crate::log::seek::Sought;

@@ -19,8 +19,9 @@ pub(super) enum Gone {
 }
 
 impl Log {
-    /// Removes messages until the byte budget is kept: the oldest of the topic that is furthest over its share, among
-    /// topics with the oldest messages; messages of rule `last` only when there are no others. `emptied` gets the topic
+    /// Removes messages until the byte budget is kept: first those of doomed chains, then the oldest of the topic that is
+    /// furthest over its share, among topics with the oldest messages; messages of rule `last` only when there are no
+    /// others. `emptied` gets the topic
     /// and rule of each chain that has become empty, and the topic's chain from now on.
     pub fn enforce_budget(&mut self, now_s: u32, last: u8, mut emptied: impl FnMut(u32, u8, u32)) {
         while self.bytes() > self.budget_bytes || self.blobs.is_full() {
@@ -160,7 +161,7 @@ impl Log {
     }
 
     /// Removes the entry behind `before` (`NONE`: the oldest) from its chain; returns the chain, or `NONE` when all up
-    /// to the topic's last message is lost. Only the oldest is ever lost.
+    /// to the topic's last message is lost.
     pub(super) fn take(&mut self, before: u32, id: u32, gone: Gone) -> u32 {
         let chain = self.entries.get(id).chain;
         self.steps.add(1);

@@ -14,7 +14,7 @@ use crate::mail::Frames;
 const NOW_S: u32 = 1000;
 /// Seed of the hash of keys.
 const SEED: u64 = 7;
-/// No rule's messages are kept longest.
+/// Where a test does not say that the messages of one rule go last.
 const NO_RULE: u8 = u8::MAX;
 
 fn log(rules: &[Rule], budget_bytes: usize) -> Log {

@@ -1,8 +1,8 @@
 //! A change of rules: the entries move to the lists of their new rules, and chains that begin or cease to keep the
 //! latest change their form. A list whose entries stay together only changes its number.
 //!
-//! Invariant: afterwards each list is in the order of arrival again. Nothing is trimmed here: the topic's next message,
-//! or the clock, does that.
+//! Invariant: afterwards each list is in the order of arrival again. A chain that begins to keep the latest loses its
+//! superseded messages here; to the new limits chains are trimmed later, by the topic's next message or the clock.
 
 use alloc::collections::BTreeMap;
 use alloc::vec::Vec;

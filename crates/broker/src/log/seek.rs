@@ -57,7 +57,7 @@ impl Log {
         if entry.offset == offset {
             by_list = entry.younger;
         }
-        // The newest message is behind `offset` in both.
+        // Both ways lead to the newest message, which is behind `offset`: so neither runs out.
         let mut seen = offset;
         for _ in 0..limit.max(1) {
             self.steps.add(1);

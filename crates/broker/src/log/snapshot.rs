@@ -1,4 +1,5 @@
-//! The log's part of a snapshot: saving and restoring.
+//! What a snapshot of a home needs of its log: what a chain says of its topic's past, each message as it was appended, and chains
+//! without messages made again.
 
 use super::{Chain, Entry, Log};
 use crate::mail::new::New;

@@ -1,9 +1,9 @@
-//! Publishers that wait for credit: a home has more of our publishes than it has dealt with, or the carriers of
-//! this shard's home are behind.
+//! Publishers that wait for credit: more bytes of this shard's publishes are under way to a home than
+//! `limits.publish_credit_bytes`, or the carriers of this shard's own home are behind.
 //!
-//! A connection that has just published is not read any more. Bytes that were read already (requests pipelined behind the
-//! publish, the first request of a new connection, frames) are held as received, up to the limit for all spills together,
-//! and carried out when there is credit again.
+//! Meanwhile a connection that has just published is not read. Bytes that were read already (requests pipelined behind the
+//! publish, the first request of a new connection, frames) are held as received, as far as the account of memory has room
+//! (`progress`), and carried out when there is credit again.
 //!
 //! Invariant: without credit no publish begins, and no batch goes on that ran out of its turn. So at most the credit plus one
 //! publish, or one turn's part of a batch, is under way from one shard to another.
@@ -16,8 +16,8 @@ use crate::protocol::front::Front;
 use crate::protocol::side::Spill;
 use crate::store::slab::NONE;
 
-/// A waiting connection may use one part in so many of a turn's steps: so that many go on in each turn, however much one of
-/// them has sent.
+/// A connection that goes on may use one part in so many of a turn's steps: so that in each turn several do, however much one
+/// of them has sent.
 const SHARES: u64 = 8;
 
 impl Front {
@@ -56,7 +56,7 @@ impl Front {
         }
     }
 
-    /// Whether bytes of this connection are held until there is credit.
+    /// Whether bytes of this connection that were read may still have to be carried out.
     pub(super) fn is_held(&self, slot: u32) -> bool {
         let row = self.conns.get(slot);
         let spill = row.spill;
@@ -70,7 +70,7 @@ impl Front {
                 }
     }
 
-    /// There is credit again: carries out the held bytes first.
+    /// There is credit again: connections with held bytes queue to go on with them, the others are read again.
     pub(crate) fn release_stalled<I: Io>(&mut self, io: &mut I) {
         for conn in core::mem::take(&mut self.stalled) {
             self.work.steps.add(1);
@@ -94,8 +94,7 @@ impl Front {
         }
     }
 
-    /// Lets the connection that has waited longest among those that may go on do so, for a share of the rest of the turn; says
-    /// whether there was one.
+    /// Lets the connection that has queued longest go on, for a share of the turn's steps; says whether there was one.
     pub(crate) fn resume_one<I: Io>(&mut self, io: &mut I) -> bool {
         let Some(conn) = self.resumed.pop_front() else {
             return false;

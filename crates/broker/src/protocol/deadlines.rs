@@ -1,5 +1,5 @@
-//! Handles connections whose deadline has passed, and sends heartbeats to those that were silent for too long. The
-//! sweep that finds them is the shard's (`shard/tick.rs`): no timers, no links in the rows.
+//! Ends connections whose deadline has passed, answers polls that have waited long enough, and sends heartbeats to streams that were
+//! sent nothing for long. The sweep that finds them is the shard's (`shard/tick.rs`): no timers, no links in the rows.
 
 use crore_wire::websocket::frame::{self, Opcode};
 
@@ -34,7 +34,7 @@ impl Front {
         }
     }
 
-    /// Sends a heartbeat, if nothing was sent for too long.
+    /// Sends a heartbeat if nothing was sent for too long; a WebSocket that has left two unanswered ends.
     pub(crate) fn heartbeat<I: Io>(&mut self, slot: u32, io: &mut I) {
         let heartbeat = &self.world.settings.heartbeat;
         let row = self.conns.get_mut(slot);

@@ -37,7 +37,7 @@ pub struct Opening {
 #[derive(Clone, Copy, Default)]
 struct Answered {
     yes: bool,
-    /// Where its first page begins, and up to where the subscriber has it.
+    /// Where its first page begins, and up to where the subscriber has its messages.
     start: u64,
     end: u64,
     live: bool,
@@ -251,7 +251,7 @@ impl Front {
         }
         self.stats.sent(opening.held.len(), bytes.len() - told);
         self.set_homes(slot, &opening, true);
-        // A client that began without a position is sent none while a home still reads its log: it would promise more than was asked for.
+        // A client that came without a position gets none while a home still reads its log: it would promise more than was asked.
         let begun = opening.homes.iter().all(|home| home.live || home.base == 0);
         if begun && !opening.gap && opening.held.is_empty() && self.conns.get(slot).wants(EVENTS) {
             self.tell_position(slot, 0);
@@ -382,8 +382,8 @@ impl Front {
         self.put_picks(slot, (&bytes, &ends), picks, frames, io);
     }
 
-    /// A response that has not begun holds live messages of homes that have answered, within the limits of an outbox,
-    /// except messages that newer ones may supersede meanwhile.
+    /// Keeps live messages for a response that has not begun, from homes whose log it has read to the end: for a poll one; for a
+    /// stream as many as an outbox may hold, and none that a newer one may supersede meanwhile.
     fn hold_matches(
         &mut self,
         slot: u32,

@@ -63,7 +63,7 @@ impl Bounds {
         }
     }
 
-    /// The bounds that are left when so many messages are about to be added.
+    /// What is left of the bound on messages when so many are about to be added; the bound on bytes stays.
     pub fn after(self, messages: usize) -> Bounds {
         Bounds {
             messages: self.messages.saturating_sub(messages),
@@ -79,9 +79,9 @@ pub struct Outbox {
     pub queue: Queue,
     /// Bytes charged to the account for them.
     charged_bytes: usize,
-    /// Bytes among them that the shard's sum counts.
+    /// Waiting bytes, as the shard's `outbox_bytes` counts them.
     counted_bytes: usize,
-    /// Where the messages among them end.
+    /// Where the messages among them end, if a rule bounds their number.
     counted: Option<Box<Counted>>,
 }
 
@@ -167,7 +167,7 @@ impl Front {
         waiting.max().unwrap_or(0)
     }
 
-    /// How much may wait for bytes that belong to no topic.
+    /// The bounds for bytes that belong to no topic.
     pub(crate) fn bounds(&self) -> Bounds {
         Bounds::of_all(&self.world.settings.limits)
     }
@@ -204,7 +204,6 @@ impl Front {
     pub(crate) fn put<I: Io>(&mut self, slot: u32, bytes: &[u8], io: &mut I) {
         let row = self.conns.get_mut(slot);
         if row.state == State::Draining {
-            // Its last bytes were sent.
             return;
         }
         row.sent_s = self.now.s;

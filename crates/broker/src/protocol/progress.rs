@@ -7,11 +7,12 @@
 //! the seconds, so that an input that is whole when it comes costs nothing. A request's head has `timeouts.head_s` as a whole,
 //! see `deadlines`.
 //!
-//! Where the account of bytes that clients hold is near its limit, room is made: first by dropping bytes behind waiting polls,
-//! then by ending inputs that are too slow, at last by ending connections whose address holds more than that of the newcomer.
+//! Where received bytes have no room in the account of memory, room is made: first by dropping bytes behind waiting polls, then by
+//! ending inputs that lag by some seconds, at last by ending connections of addresses that hold more than the newcomer's, and those
+//! of its own address that hold more than it asks for. Addresses that hold little are spared.
 //!
-//! Invariants: the clock stands while we do not read; a waiting request and frames behind a handshake are never dropped alone to
-//! make room: their connection ends instead.
+//! Invariants: no second is counted in which we do not read the connection; a request whose credentials are being judged, and frames
+//! behind a WebSocket handshake, are never dropped alone to make room: their connection ends instead.
 
 use alloc::collections::BTreeMap;
 use alloc::vec::Vec;
@@ -26,11 +27,11 @@ use crate::protocol::front::Front;
 use crate::protocol::side::Spill;
 use crate::store::slab::NONE;
 
-/// Rows looked at in one go to make room: some ten microseconds.
+/// Rows looked at in one go to make room, as many as in a step of the census of `relief`.
 const ROWS_MAX: u32 = 4_096;
 /// When room is made, this part of the limit is freed at once if possible, so that not every input has to look for room.
 const ROOM_PART: usize = 32;
-/// Seconds without progress after which a connection is ended before those that hold much.
+/// An input that lags by more bytes than are due in so many seconds ends before connections that hold much.
 const SLOW_S: u64 = 2;
 /// The reason given to connections that end to make room.
 pub(crate) const FULL: &str = "too many requests are under way";
@@ -40,7 +41,7 @@ pub(crate) const FULL: &str = "too many requests are under way";
 pub struct Progress {
     /// Bytes of it that had been received at the last look.
     seen: usize,
-    /// Bytes that should have come in addition.
+    /// Bytes that should have come by now and have not.
     owed: u64,
 }
 
@@ -72,17 +73,19 @@ type Hoarder = (Class, u64, usize, usize, u32);
 /// How room is made; the last one first.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum Class {
-    /// It holds much, and so does its address: it ends.
+    /// Its address holds more than a little and more than the newcomer's, or it is the newcomer's own address and it holds more
+    /// than the newcomer asks for: it ends.
     Large,
-    /// Its input is too slow: it ends.
+    /// Its input lags by more than [`SLOW_S`]: it ends.
     Slow,
     /// A waiting poll: the bytes behind it are dropped.
     Poll,
 }
 
 impl Front {
-    /// Whether there is room for so many more received bytes, making some if needed. These bytes are not counted yet. No
-    /// answer may be half written.
+    /// Whether a connection may hold so many more received bytes, which are not counted yet: there is room, if need be by making
+    /// some, or its client holds little. Connections that end for room are answered, so no answer of the caller's may be half
+    /// written in `reply`.
     pub(crate) fn has_receive_room<I: Io>(&mut self, slot: u32, bytes: usize, io: &mut I) -> bool {
         // If little of the memory is received input, dropping input would not help.
         let part = self.world.settings.limits.memory_bytes / ROOM_PART;
@@ -116,7 +119,7 @@ impl Front {
         spilled + self.partial_of(slot)
     }
 
-    /// Bytes of a partly received packet within frames.
+    /// Bytes of an MQTT packet that has come in part, in WebSocket frames.
     fn partial_of(&self, slot: u32) -> usize {
         match self.conns.get(slot).state {
             State::Mqtt => self.mqtt(slot).map_or(0, |mqtt| mqtt.partial.rest().len()),
@@ -179,7 +182,7 @@ impl Front {
                         true => held > bytes,
                         false => of_address > by_address[&mine],
                     };
-                    // Connections that hold little are served, also where sessions and outboxes hold the memory.
+                    // Addresses that hold little are served, also where sessions and outboxes hold the memory.
                     if !larger || of_address <= little_bytes {
                         continue;
                     }
@@ -222,7 +225,8 @@ impl Front {
         }
     }
 
-    /// Keeps bytes received while a request waits; past the limit the socket is not read.
+    /// Keeps bytes received while a request waits. Past the length of a head the socket is not read; behind a poll, which must be
+    /// read so that its end is noticed, they are dropped then.
     pub(crate) fn hold<I: Io>(&mut self, slot: u32, bytes: &[u8], io: &mut I) {
         let limit = self.world.settings.limits.head_bytes;
         let row = self.conns.get(slot);
@@ -241,7 +245,7 @@ impl Front {
         let long = polls && before + bytes.len() > limit;
         if long || !self.has_receive_room(slot, bytes.len(), io) {
             return match upgrades || asked {
-                // The bytes are frames, or the request itself.
+                // The bytes are frames, or the request whose credentials are being judged.
                 true => self.end_for_room(slot, FULL, io),
                 false => self.forget_pipelined(slot, io),
             };

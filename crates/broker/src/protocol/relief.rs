@@ -1,8 +1,9 @@
 //! Relief: the server lets go of bytes that clients make it hold when their account nears its limit.
 //!
-//! First nothing more is added to outboxes: subscribers fall back to their positions
-//! ([`Front::fits`]). Then clients that hold much get nothing new ([`Front::may_take`]). At last connections end, of the
-//! address or user that holds most, largest first, until there is room again. Clients that hold little are served.
+//! First nothing more is added to outboxes: subscribers fall back to their positions ([`Front::fits`]). Then clients that hold much
+//! get nothing new ([`Front::may_take`]). Short of the limit connections end, of the address or user that holds most, largest first,
+//! until there is room again. Clients that hold little are served; only past the limit do they end too, at a shard where nobody holds
+//! more.
 //!
 //! Nothing counts the bytes of each client as they come and go. While the sum is near its limit a census walks over the
 //! connections, some rows in a turn, and adds up the bytes of each address or user.
@@ -24,14 +25,14 @@ use crate::protocol::front::Front;
 use crate::protocol::side::Spill;
 use crate::store::slab::NONE;
 
-/// Connections that a turn looks at: some 100 us.
+/// Rows of one step of the census: some 100 us. A turn takes a few steps at most.
 const ROWS_PER_TURN: u32 = 4096;
 /// Side rows that wait to be weighed: with more than these they are weighed before the end of the turn.
 const TOUCHED_MAX: usize = 4096;
-/// Connections that a turn ends: each may be told so with a write.
+/// Connections that end in one go, of which a turn has a few at most: each may be told so with a write.
 const ENDS_PER_TURN: usize = 64;
-/// An address or user holds little when it holds no more than this part of the sum, and no more than the largest message and
-/// its head.
+/// An address or user holds little when it holds no more than this part of `limits.memory_bytes`, and no more than the largest
+/// message and its head.
 const LITTLE_PART: usize = 32;
 /// Why a connection ends.
 const REASON: &str = "limits.memory_bytes is reached, and this client holds most";
@@ -39,7 +40,7 @@ const REASON: &str = "limits.memory_bytes is reached, and this client holds most
 /// The bytes that each address or user makes this shard hold.
 #[derive(Default)]
 pub(crate) struct Census {
-    /// A walk was made in this turn already.
+    /// An input of this turn has made room already.
     looked: bool,
     /// The next row of the walk under way.
     next: u32,
@@ -55,7 +56,8 @@ pub(crate) struct Census {
 }
 
 impl Front {
-    /// Whether this connection may make the shard hold so many bytes more, of a request, a page or a session.
+    /// Whether this connection may make the shard hold so many bytes more, of a request or a session: always below
+    /// [`Level::Full`], from then on only where its address or user holds little with them.
     pub(crate) fn may_take(&self, slot: u32, bytes: usize) -> bool {
         if self.purse.level() < Level::Full {
             return true;
@@ -70,7 +72,7 @@ impl Front {
         (limits.memory_bytes / LITTLE_PART).min(limits.message_bytes + limits.head_bytes)
     }
 
-    /// Charges partly received input; makes room where an input has used up the last.
+    /// After an input: charges partly received bytes, and makes room if the sum is past its limit.
     #[inline]
     pub(crate) fn charge_input<I: Io>(&mut self, io: &mut I) {
         if self.purse.part(Part::Received) != self.receive_bytes {
@@ -79,7 +81,7 @@ impl Front {
         if self.touched.len() > TOUCHED_MAX {
             self.weigh_touched();
         }
-        // Once a turn: where no connection can be ended, inputs must not cost a walk each.
+        // Once a turn: where no connection can be ended, inputs must not cost a step of the census each.
         if self.purse.level() == Level::Over && !self.census.looked {
             self.census.looked = true;
             self.relieve(io);
@@ -97,7 +99,7 @@ impl Front {
         self.touched = touched;
     }
 
-    /// Charges bytes that are counted elsewhere, among them the sessions at this home.
+    /// At the end of a turn: charges bytes that are counted elsewhere, among them the sessions at this home.
     pub(crate) fn charge_turn<I: Io>(&mut self, sessions_bytes: usize, io: &I) {
         self.census.looked = false;
         self.weigh_touched();
@@ -111,7 +113,8 @@ impl Front {
         self.purse.set(Part::Answers, of_home(Home::answers_bytes));
     }
 
-    /// Makes room where the sum has passed its limit; says whether it goes on in the next turn.
+    /// Goes on with the census where the sum is near its limit, and from [`Level::Tight`] on ends connections; says whether the
+    /// next turn must go on.
     pub(crate) fn relieve<I: Io>(&mut self, io: &mut I) -> bool {
         let level = self.purse.level();
         if level < Level::Near {
@@ -123,7 +126,7 @@ impl Front {
         if level >= Level::Tight {
             self.end_heaviest(io);
         }
-        // In a small table one turn finds both the heaviest client and its connections.
+        // In a small table two steps are two whole walks: the first finds the heaviest client, the second its connections.
         let walks = if self.conns.end() <= ROWS_PER_TURN / 2 {
             2
         } else {
@@ -141,12 +144,13 @@ impl Front {
         level >= Level::Tight && (self.census.next > 0 || !self.census.ends.is_empty())
     }
 
-    /// Ends some connections of the address or user that holds most, while the sum is past its limit.
+    /// Ends some connections of the address or user that holds most, until the sum is below [`Level::Tight`].
     fn end_heaviest<I: Io>(&mut self, io: &mut I) {
         for _ in 0..ENDS_PER_TURN {
-            // What the last one held in part is charged with the next input only.
+            // The partly received bytes of the connection that ended before are taken off the account, which is else done after
+            // an input.
             self.purse.set(Part::Received, self.receive_bytes);
-            // If no client holds much here, the bytes are held at other shards: connections end here only when nothing else helps.
+            // If no client holds much here, the bytes are held at other shards: connections end here only past the limit.
             let enough = match self.census.heavy.is_empty() {
                 true => Level::Over,
                 false => Level::Tight,
@@ -174,7 +178,7 @@ impl Front {
         }
     }
 
-    /// Continues the census over the connections.
+    /// One step of the census: adds up what the next connections hold.
     fn count_holders(&mut self) {
         let end = self.conns.end();
         let until = end.min(self.census.next + ROWS_PER_TURN);

@@ -1,5 +1,5 @@
-//! Messages on their way into the sockets: the run of live messages of one topic at hand, its encodings, and the
-//! handling of bytes that a socket refused.
+//! Messages on their way into the sockets: the run of live messages at hand (of one topic, or of several for subscribers by
+//! filter), its encodings, and the handling of bytes that a socket refused.
 //!
 //! Invariants: a subscriber gets a run with one write where its messages lie side by side; an encoding of the run is made
 //! once, when the first subscriber needs it.
@@ -32,7 +32,7 @@ pub fn cost_of_bytes(bytes: usize) -> u32 {
     1 + (bytes / VISIT_BYTES) as u32
 }
 
-/// Live messages of one topic.
+/// Live messages that are delivered together, of one topic or for subscribers by filter.
 #[derive(Default)]
 pub struct Run {
     records: Vec<Record>,
@@ -41,7 +41,7 @@ pub struct Run {
     pub bytes: usize,
     /// The home that sent them, for subscribers by filter.
     pub home: ShardId,
-    /// Where the names of their topics lie in the frames, if they are not all of one topic.
+    /// For subscribers by filter: where the name of each message's topic lies in the frames. Else empty.
     pub names: Vec<u32>,
 }
 
@@ -277,8 +277,9 @@ impl Front {
         self.queue(due, frames, n);
     }
 
-    /// Sends messages that must not wait for the socket, side by side with these ends; returns how many it took.
-    /// A cut message counts as taken and its rest is kept; for the messages behind it the caller falls back.
+    /// Sends messages, which lie side by side in `bytes` with these ends, as far as the socket takes them; none while other bytes
+    /// wait. Returns how many it took: a message that was cut counts, and its rest is kept. For the others the caller decides
+    /// whether they wait or the subscription falls back.
     pub(crate) fn offer<I: Io>(
         &mut self,
         slot: u32,
@@ -306,9 +307,9 @@ impl Front {
         taken
     }
 
-    /// Adds whole messages, from `from` on, to the outbox; past its bounds the subscription falls back
-    /// to its position and reads on from the log when the socket drains. Where only the newest message of each
-    /// key is kept it falls back at once, so that no message is sent that was superseded while it waited.
+    /// Adds whole messages, from number `from` of the run on, to the outbox; past its bounds the subscription falls back to its
+    /// position and reads on from the log when the socket drains. Where only the newest message of each key is kept it falls back
+    /// at once, so that no message is sent that was superseded while it waited.
     fn queue(&mut self, due: &Due, frames: &Frames, from: usize) {
         debug_assert!(self.conns.get(due.slot).state != State::Draining);
         for n in from..due.messages.end {

@@ -23,14 +23,14 @@ pub const PLAIN_MAX: usize = 1 << 14;
 pub const SEALED_MAX: usize = PLAIN_MAX + 256;
 /// The bytes of a tag.
 pub const TAG_BYTES: usize = 16;
-/// The longest secret: SHA-384's traffic secret, or a 256-bit key and an IV.
+/// The longest secret: the traffic secret with SHA-384. (A 256-bit key and an IV have 44 bytes.)
 pub const SECRET_MAX: usize = 48;
 /// Bytes of the nonce that TLS 1.2 writes before each AES record.
 const EXPLICIT_BYTES: usize = 8;
 /// The longest key.
 const KEY_MAX: usize = 32;
 
-/// Records that one key of AES-GCM may seal; half of what is deemed safe (RFC 8446 section 5.5).
+/// Records that one key of AES-GCM may seal; a third of what is deemed safe, 2^24.5 (RFC 8446 section 5.5).
 const RECORDS_MAX: u64 = 1 << 23;
 
 /// A record's content, as its type byte says.

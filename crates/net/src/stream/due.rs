@@ -1,23 +1,23 @@
-//! The handshakes that can go on. Addresses take turns, and those of one address go in the order in which they came: a
-//! client's handshake waits for one of each other address, not for all those of a crowd.
+//! The handshakes that can go on, because bytes have come for them. Addresses take turns, and those of one address go in the order in
+//! which they were queued: a client's handshake waits for one of each other address, not for all those of a crowd.
 
 use std::collections::{HashMap, VecDeque};
 use std::net::{IpAddr, Ipv6Addr};
 
-/// Room that stays for further handshakes when there are none.
+/// The queue keeps room for so many addresses when it is empty.
 const KEPT: usize = 64;
 
 /// A connection: its link and its token.
 pub type Queued = (u32, u64);
 
-/// The queue.
+/// The handshakes that can go on, by address.
 #[derive(Default)]
 pub struct Due {
-    /// The handshakes of each address; none is empty.
+    /// The handshakes of each address that has some.
     all: HashMap<IpAddr, VecDeque<Queued>>,
     /// These addresses in the order of their turns.
     turns: VecDeque<IpAddr>,
-    /// Those queued since they were last taken.
+    /// Those queued since the last `take_fresh`.
     fresh: Vec<Queued>,
     len: usize,
 }
@@ -56,12 +56,11 @@ impl Due {
         std::mem::take(&mut self.fresh)
     }
 
-    /// Whether there are none.
     pub fn is_empty(&self) -> bool {
         self.len == 0
     }
 
-    /// Bytes that it occupies, nearly.
+    /// About the bytes that it occupies.
     pub fn bytes(&self) -> usize {
         self.all.capacity() * size_of::<(IpAddr, VecDeque<Queued>)>()
             + self.turns.capacity() * size_of::<IpAddr>()

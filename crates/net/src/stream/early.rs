@@ -17,7 +17,7 @@ use crate::{clock, memory};
 /// with any key. Deliveries may wait that much longer during a storm of handshakes.
 const TURN_NS: u64 = 500_000;
 
-/// The reason given when a flight does not fit.
+/// The reason given when a client sends more bytes or records than a handshake needs.
 const TOO_LONG: &str = "its handshake is too long";
 /// The reason given when the peer went away.
 const GONE: &str = "it ended before its handshake";
@@ -110,7 +110,7 @@ impl Streams {
         }
     }
 
-    /// Ends a handshake that is not over; the connection stays until the caller closes it.
+    /// Ends a handshake that is not over, and says whether there was one; the connection stays until the caller closes it.
     pub(super) fn give_up(&mut self, link: Link) -> bool {
         let early = self.early.get_mut(&link.0);
         let alive = early.is_some_and(|early| early.handshake.take().is_some());
@@ -119,7 +119,7 @@ impl Streams {
         alive
     }
 
-    /// The same, when received bytes are not the reason.
+    /// The same where the server ends the connection, because its deadline has passed or the server stops: it was slow.
     pub(super) fn abandon(&mut self, link: Link) {
         if self.give_up(link) {
             self.met(Trouble::Slow, "its handshake was not over in time");
@@ -151,7 +151,7 @@ impl Streams {
         let handshake = early.handshake.as_ref();
         let room = handshake.map_or(buffer.len(), |handshake| handshake.room());
         if room == 0 {
-            // A step is due, unless one was done and needs more bytes.
+            // A step that is due makes room. If none is, one was done with all these bytes and needs more.
             if early.queued {
                 return Taken::NOTHING;
             }

@@ -1,7 +1,7 @@
 //! The table of established connections: secrets and counts of both directions, and nothing else.
 //!
-//! Two tables, by the length of the secrets: 80 bytes a connection with a hash of 32 bytes (AES-128 and ChaCha20 of
-//! TLS 1.3), 112 with one of 48. Both grow in chunks, whose rows keep their place for life. Invariant: a row that is
+//! Two tables, by the length of the secrets: 80 bytes a connection with secrets of 32 bytes or less (AES-128, and ChaCha20
+//! of TLS 1.3), 112 with longer ones. Both grow in chunks, whose rows keep their place for life. Invariant: a row that is
 //! not in use holds zeros, and the link to the next such row.
 
 use zeroize::Zeroize as _;
@@ -14,14 +14,14 @@ const CHUNK_ROWS: usize = 256;
 const SHORT: usize = 32;
 const NONE: u32 = u32::MAX;
 
-/// The bits above this one are no part of the counts: the flags of a half.
+/// A count has this many bits; the bits above them are the flags of a half and two small counts.
 const FLAGS: u32 = 48;
 
 /// The table of bytes under way (`busy`) has an entry for this direction.
 pub const BUSY: u16 = 1;
 /// This direction is over: `close_notify` was sent, or has come.
 pub const OVER: u16 = 2;
-/// The peer has asked for a new key, which the next record must bring.
+/// The peer has asked for a new key, which a record must bring before the next data.
 pub const UPDATE: u16 = 4;
 /// The last sealed byte was reported as not taken, so that the caller comes back.
 pub const HELD: u16 = 8;

@@ -2,12 +2,12 @@
 //! a [`Transport`](crate::Transport), which each call is given.
 //!
 //! `rustls` does the handshakes. Afterwards a connection needs only two secrets and two counts (80 or 112 bytes, `keys`)
-//! and 4 bytes by link (`table`); from then on records are sealed and opened here (`record`, as the kernel's TLS does where
-//! it is configured). A connection without TLS takes one bit, until its first bytes.
+//! and 4 bytes by link (`table`); from then on records are sealed and opened here (`record`). A connection without TLS takes one
+//! bit, until its first bytes.
 //!
 //! Invariants:
-//! * Bytes of a connection are held only while they are under way: a record that has come in part, and one whose
-//!   sealed form the socket has refused in part. Both are counted and bounded.
+//! * After the handshake, bytes of a connection are held only while they are under way: a record that has come in part, and
+//!   one whose sealed form the socket has refused in part. Both are counted and bounded.
 //! * Sealed bytes go out before anything else is sealed. Until they are out their last byte counts as not taken, so that
 //!   the sender comes back for it; that byte is then not sealed again.
 //! * Handshakes have a share of each turn, in time, in which the addresses of their clients take turns (`due`). Past the

@@ -12,7 +12,8 @@ use crate::transport::{Link, Sent, Transport};
 const SMALL_RECORD: usize = 1 << 10;
 
 impl Streams {
-    /// Sends the parts in order as far as the socket takes them; says how many bytes that were.
+    /// Sends the parts in order as far as the socket takes them; says how many bytes that were. `None` for a connection without
+    /// TLS: then nothing was sent.
     pub fn send<T: Transport, P: AsRef<[u8]>>(
         &mut self,
         transport: &mut T,
@@ -21,7 +22,7 @@ impl Streams {
     ) -> Option<usize> {
         match self.table.get(link.0) {
             Entry::Plain => None,
-            // During the handshake the client could not read it.
+            // Discarded: during the handshake the client could not read it.
             Entry::Early => Some(total(parts)),
             Entry::Sealed(place) => Some(self.send_sealed(transport, link, place, parts)),
         }

@@ -171,7 +171,7 @@ impl Streams {
         }
     }
 
-    /// Opens the received bytes, with the partial record kept before them.
+    /// Opens the records of `bytes`, which begin with what was kept of a partial one, and keeps the partial one at their end.
     pub(super) fn open<T: Transport>(
         &mut self,
         transport: &mut T,

@@ -28,7 +28,7 @@ pub enum Alert {
 
 /// `user_canceled` says nothing: a `close_notify` follows.
 const USER_CANCELED: u8 = 90;
-/// A `key_update` that is a record: type, length, and whether an update is asked for.
+/// The head of a `key_update`: type and length. One byte follows: whether the peer is to change its key too.
 const KEY_UPDATE: [u8; 4] = [24, 0, 0, 1];
 /// The level of alerts that TLS 1.2 goes on after.
 const WARNING: u8 = 1;

@@ -6,7 +6,7 @@ use rustls::Error;
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(u8)]
 pub enum Trouble {
-    /// The first bytes are no handshake.
+    /// The client's handshake is malformed or breaks the protocol.
     Garbage,
     /// No version, cipher or protocol in common.
     Incompatible,
@@ -26,7 +26,7 @@ pub enum Trouble {
     Internal,
     /// The client asked for another handshake.
     Renegotiation,
-    /// A record that was changed on its way, is too long, or of a wrong kind.
+    /// A record that was changed on its way, is too long or of a wrong kind, or one too many without data.
     Record,
     /// No room for partial records.
     Room,

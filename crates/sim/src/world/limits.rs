@@ -17,8 +17,7 @@ const FIELDS_BYTES: usize = 64;
 /// The bytes of a client's other requests in mail: topics by name, as many as one request may have here, on one connection
 /// after another.
 const CONTROL_BYTES: usize = 100;
-/// The unanswered asks that one client may have on all its connections: its pipeline, with a batch in each request, and
-/// that of the former connection.
+/// The unanswered requests that one client may have, each of them a batch: its pipeline, and that of its former connection.
 const CLIENT_BATCHES: usize = 2 * PENDING_MAX;
 /// The bytes that an encoding adds to a message: an id of several topics, names, chunk sizes.
 const ENCODING_BYTES: usize = 300;
@@ -33,8 +32,8 @@ const NAMES_STEPS: usize = 100;
 const ENDS_STEPS: usize = 64 * 5;
 
 /// The most steps of a unit of work, which is finished whatever the budget: a page of old messages is the largest. It
-/// visits so many entries to drop old ones, as many to find its place, and as many for messages, finds its place in each
-/// list of the log by a mark, and copies messages. A publish may displace many small messages; after the last subscriber of
+/// visits `page_visits` entries to drop old ones, as many to find its place, and as many for messages, finds its place in
+/// each list of the log by a mark, and copies messages. A publish may displace many small messages; after the last subscriber of
 /// QoS 1 or 2 has left, the next publish drops the messages that were kept for it beyond the rule.
 fn unit_steps(plan: &Plan) -> u64 {
     let pace = &plan.pace;
@@ -53,8 +52,8 @@ pub fn input_steps(plan: &Plan) -> u64 {
 }
 
 /// The most steps at the end of a turn: the budget, and a unit of each kind that goes on in every turn (asks of a lane, a
-/// page, a connection, and forgetting). At most as many messages expire as were published in the turn, which are half of
-/// the steps of its budget and of the units.
+/// page, a connection, and forgetting). At most as many messages expire as were published in the turn: one step each, where
+/// the publish had cost two or more.
 pub fn flush_steps(plan: &Plan) -> u64 {
     let forgets = plan.pace.forgets_per_turn + ENDS_STEPS;
     u64::from(plan.pace.steps_per_turn) + 4 * unit_steps(plan) + forgets as u64
