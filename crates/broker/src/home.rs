@@ -1,7 +1,7 @@
 //! The home of topics: their names, positions, logs, and which carriers have subscribers.
 //!
 //! Invariants: a row lives while it has carriers, messages, or a position that is younger than its
-//! rule allows; rows are freed only by [`Home::forget`], which raises the partition's floor, so
+//! rule allows, unless room is needed for a new topic; a row that is freed raises its partition's floor, so
 //! that a position of a forgotten topic is never believed wrongly. Live messages and pages to one
 //! carrier go through one lane, in order.
 //!

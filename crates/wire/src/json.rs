@@ -9,17 +9,22 @@ use base64::engine::general_purpose::STANDARD;
 
 /// How many bytes are checked at once: two vectors of the smallest kind, so that the compiler uses them.
 const STRIDE: usize = 32;
+/// Strings of this length get room for themselves only.
+const LARGE: usize = 64 << 10;
 
 /// Appends `text`, which must be UTF-8, as a string with its quotes.
 pub fn write_string(out: &mut Vec<u8>, mut text: &[u8]) {
     debug_assert!(core::str::from_utf8(text).is_ok());
-    out.reserve(text.len() + 2);
-    out.push(b'"');
     let plain = plain_prefix(text);
+    let len = plain + escaped_len(&text[plain..]) + 2;
+    // A large string may become six times as long: it gets its room at once, and no more.
+    match len < LARGE {
+        true => out.reserve(len),
+        false => out.reserve_exact(len),
+    }
+    out.push(b'"');
     out.extend_from_slice(&text[..plain]);
     text = &text[plain..];
-    // A large string may become six times as long: it gets its room at once.
-    out.reserve(escaped_len(text) + 1);
     while !text.is_empty() {
         let special = text.iter().take_while(|b| is_special(**b)).count();
         for byte in &text[..special] {

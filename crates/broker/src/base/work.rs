@@ -5,7 +5,7 @@
 //! two units of its work whether the budget is spent ([`Shard::is_spent`](crate::Shard::is_spent)).
 //!
 //! Invariants: [`Pace`](crate::base::pace::Pace) bounds each unit (a request, a packet, a page, a visit); so no input
-//! and no end of a turn does more than the budget and one unit. The rest waits in its owner's queue for the next turn:
+//! does more than the budget and one unit, and no end of a turn more than the budget and a unit of each kind. The rest waits in its owner's queue for the next turn:
 //! a connection's bytes in its spill, the asks of a lane in the lane, the pages that a home owes in the order of the
 //! asks.
 

@@ -101,6 +101,8 @@ impl Shard {
             let done = self.deliver_one(&mut delivery, budget, io);
             self.front.work.steps.add((before - *budget) as usize);
             if !done {
+                let made = self.front.forms.take_made_bytes();
+                self.front.work.steps.add_bytes(made);
                 self.front.deliveries.push_front(delivery);
                 return false;
             }

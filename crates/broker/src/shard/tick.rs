@@ -1,5 +1,5 @@
 //! The clock of connections: a sweep over the table once a second looks for deadlines that have
-//! passed and connections that were silent for too long. No timers, no links in the rows.
+//! passed and connections that are due a heartbeat. No timers, no links in the rows.
 //!
 //! A sweep of a large table is many ticks, spread over the second, so that heartbeats leave in small
 //! groups and hold up no messages. Invariant: every row is visited once in a sweep, and no sweep

@@ -1,5 +1,6 @@
 //! The handshakes that can go on, because bytes have come for them. Addresses take turns, and those of one address go in the order in
-//! which they were queued: a client's handshake waits for one of each other address, not for all those of a crowd.
+//! which they were queued: a client's handshake waits for one of each other address, not for all those of a crowd. The clients of a
+//! proxy have the proxy's address.
 
 use std::collections::{HashMap, VecDeque};
 use std::net::{IpAddr, Ipv6Addr};

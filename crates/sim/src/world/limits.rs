@@ -52,11 +52,11 @@ pub fn input_steps(plan: &Plan) -> u64 {
 }
 
 /// The most steps at the end of a turn: the budget, and a unit of each kind that goes on in every turn (asks of a lane, a
-/// page, a connection, and forgetting). At most as many messages expire as were published in the turn: one step each, where
+/// page, a connection, the end of a session, and forgetting). At most as many messages expire as were published in the turn: one step each, where
 /// the publish had cost two or more.
 pub fn flush_steps(plan: &Plan) -> u64 {
     let forgets = plan.pace.forgets_per_turn + ENDS_STEPS;
-    u64::from(plan.pace.steps_per_turn) + 4 * unit_steps(plan) + forgets as u64
+    u64::from(plan.pace.steps_per_turn) + 5 * unit_steps(plan) + forgets as u64
 }
 
 /// Checks the accounts of a shard.

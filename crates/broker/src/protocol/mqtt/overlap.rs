@@ -86,19 +86,22 @@ impl Front {
     /// A subscription falls behind at this home before the message with this offset: the live subscriptions there miss nothing
     /// from that message on.
     pub(super) fn start_all(&mut self, slot: u32, home: ShardId, offset: u64) {
-        let list = self.list_of(slot);
+        for part in self.live_at(slot, home) {
+            let start = self.add_start(slot, part, home, offset - 1);
+            // The start was added for a later message of the same run.
+            start.offset = start.offset.min(offset - 1);
+        }
+    }
+
+    /// The subscriptions that are live at a home.
+    fn live_at(&self, slot: u32, home: ShardId) -> Vec<u32> {
         let group = |serial| self.filtered(slot).and_then(|all| all.group(serial));
         let live = |sub: &Sub| match sub.filter.checked_sub(1) {
             Some(serial) => group(serial).is_some_and(|group| group.is_live(home)),
             None => sub.topic != NONE && sub.flags & LIVE != 0 && self.home_of(sub) == home,
         };
-        let parts = (0..).zip(list).filter(|(_, sub)| live(sub));
-        let parts: Vec<u32> = parts.map(|(part, _)| part).collect();
-        for part in parts {
-            let start = self.add_start(slot, part, home, offset - 1);
-            // The start was added for a later message of the same run.
-            start.offset = start.offset.min(offset - 1);
-        }
+        let parts = (0..).zip(self.list_of(slot)).filter(|(_, sub)| live(sub));
+        parts.map(|(part, _)| part).collect()
     }
 
     /// A subscription is live at this home, having seen it up to `offset`. When the last one is live the starts are dropped.
@@ -121,10 +124,13 @@ impl Front {
         &mut starts[at]
     }
 
-    /// A subscription skips its topic's messages up to this offset, and sends those after it. It reads them from the log, while
-    /// live subscriptions send them, too.
+    /// A subscription whose topic was deleted at this offset reads on from there, while live ones send what comes. A live
+    /// subscription without a start misses nothing of that topic from there on. One with a start keeps it: it may have become
+    /// live later, and has not sent what came to other topics in between.
     pub(super) fn start_anew(&mut self, slot: u32, part: u32, home: ShardId, offset: u64) {
-        self.start_all(slot, home, offset + 1);
+        for live in self.live_at(slot, home) {
+            self.add_start(slot, live, home, offset);
+        }
         self.add_start(slot, part, home, offset).offset = offset;
     }
 
