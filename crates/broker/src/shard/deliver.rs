@@ -4,19 +4,18 @@
 //! turn with one write. A fan-out is a cursor: when the turn's budget is spent it stays where it is,
 //! and everything behind it waits its turn.
 
-use crate::base::pace::WARMED;
-use crate::protocol::delivery::Delivery;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 
 use crate::base::ids::ShardId;
+use crate::base::pace::WARMED;
 use crate::base::planted::{self, Fault};
 use crate::base::position::{self, Position};
 use crate::base::work::STEP_BYTES;
 use crate::conn::io::Io;
 use crate::conn::{COUNTED, EVENTS, LIVE, MULTI, State, UPGRADE};
 use crate::mail::{Frames, Record, Tell};
-use crate::protocol::delivery::Run;
+use crate::protocol::delivery::{Delivery, Run};
 use crate::protocol::encode::{Encoding, Message};
 use crate::protocol::mqtt;
 use crate::protocol::run::cost_of_bytes;

@@ -14,8 +14,6 @@
 //! is the home's offset of it, beside the offsets seen of the other homes. A connection that joins in the middle of a
 //! run is not live at its home before the run ends, and gets nothing of it.
 
-use crate::protocol::delivery::Run;
-use crate::protocol::delivery::{Broad, Due, Matched};
 use alloc::vec::Vec;
 
 use crate::base::ids::ShardId;
@@ -24,7 +22,7 @@ use crate::conn::State;
 use crate::conn::io::Io;
 use crate::filters::matching::{Filtered, Member};
 use crate::mail::{Frames, Tell};
-use crate::protocol::delivery::Delivery;
+use crate::protocol::delivery::{Broad, Delivery, Due, Matched, Run};
 use crate::protocol::run::cost_of_bytes;
 use crate::shard::Shard;
 use crate::store::slab::NONE;

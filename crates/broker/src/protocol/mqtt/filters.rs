@@ -1,7 +1,7 @@
 //! Subscriptions with wildcards (MQTT 5.0 section 4.7.1). Each is a group of its own among the connection's filters
 //! (see `matching.rs`), with a position for each home; a message that several live subscriptions match is sent once, with
 //! the highest QoS of them and all their identifiers. A subscription that has fallen behind reads its messages
-//! from the log, so that such a message may come once more.
+//! from the log; `overlap.rs` decides which one sends a message then.
 
 use alloc::vec::Vec;
 
