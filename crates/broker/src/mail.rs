@@ -275,6 +275,8 @@ pub struct Attach {
     pub retained: bool,
     /// The client for which the topic is made, if it does not exist.
     pub client: Client,
+    /// The address or user that asks: they share the work of reading.
+    pub party: Party,
 }
 
 /// Filters of one connection on their way to a home, which answers for all of them together.
@@ -294,6 +296,8 @@ pub struct AttachFilters {
     pub poll: bool,
     /// A further page: the filters are registered already.
     pub again: bool,
+    /// The address or user that asks: they share the work of reading.
+    pub party: Party,
 }
 
 /// The outcome of an attach.

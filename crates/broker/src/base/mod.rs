@@ -10,4 +10,5 @@ pub mod settings;
 pub mod snapshot;
 pub(crate) mod strangers;
 pub mod time;
+pub(crate) mod turns;
 pub mod work;

@@ -18,7 +18,7 @@ pub struct Pace {
     /// And at most this many bytes (one message always fits).
     pub page_bytes: usize,
     /// Entries that one page of the past looks at, for those who read by filter or look for their place in a long log:
-    /// about half a millisecond.
+    /// some hundred microseconds, half a millisecond where nothing is in a core's caches.
     pub page_visits: usize,
     /// Topics that one page of a snapshot of interest looks at: some hundred microseconds.
     pub interest_rows: u32,
@@ -42,7 +42,7 @@ impl Default for Pace {
             steps_per_turn: 16_384,
             page_messages: 128,
             page_bytes: 64 << 10,
-            page_visits: 4096,
+            page_visits: 1024,
             interest_rows: 4096,
             turns_under_way: 64,
             cold_rows: 4096,

@@ -31,6 +31,9 @@ use crate::log::arrival::{Arrival, Arrivals};
 use crate::mail::lanes::Lanes;
 use crate::mail::{AttachFilters, Attached, Frames, MatchPage, Tell};
 
+/// Rows that are read for each message of a page: its entry, the chain and the topic that it belongs to, and the topic's name.
+const ROWS: usize = 4;
+
 impl Home {
     /// A shard has no subscriber of this filter any more.
     pub fn leave_filter(&mut self, from: ShardId, filter: &[u8]) {
@@ -173,6 +176,7 @@ impl Home {
                 break false;
             }
             let Some(next) = next else { break true };
+            self.log.steps.add(ROWS);
             match self.read_arrival(&next, &mut draft, rules, now, frames) {
                 Fate::Passed => {}
                 Fate::Lost if draft.count == 0 => draft.gap = true,

@@ -1,9 +1,9 @@
-//! Pages that the home owes: those that a turn has no time for wait here, in the order in which they were asked for.
+//! Pages that the home owes: those that a turn has no time for wait here. The addresses and users that asked share the work.
 //!
 //! Each reading is a unit of its own: it looks at [`Pace::page_visits`](crate::base::pace::Pace::page_visits) entries
 //! at most and ends with a page, or goes behind the others again with what it has found so far. So a subscriber that
-//! reads far back holds up others for no longer than a unit at a time, even if there are a thousand of them: publishes
-//! do not wait for readings.
+//! reads far back holds up others for no longer than a unit at a time, and a thousand of one address no longer than one of them.
+//! Publishes do not wait for readings.
 //!
 //! Invariants: a subscriber that waits for the first page of a topic is counted already, and a filter is registered
 //! already, so that the asks behind it in the lane find both; the page that is marked `at_head` is told as it is read,
@@ -90,12 +90,20 @@ impl Home {
         self.readings.push(Reading::Interest(shard, to));
     }
 
-    /// Reads the page that was asked for first; says whether there was one.
+    /// Reads the page whose turn it is; says whether there was one.
     pub fn read_next(&mut self, rules: &Rules, now: Now, lanes: &mut Lanes) -> bool {
         let Some(reading) = self.readings.pop() else {
             return false;
         };
+        let before = self.steps();
         self.log.steps.add(1);
+        self.read(reading, rules, now, lanes);
+        let did = self.steps() - before;
+        self.readings.did(did);
+        true
+    }
+
+    fn read(&mut self, reading: Reading, rules: &Rules, now: Now, lanes: &mut Lanes) {
         match reading {
             Reading::Topic {
                 from,
@@ -132,6 +140,5 @@ impl Home {
             Reading::Group(id) => self.pump(id, rules, now, lanes),
             Reading::Interest(shard, to) => self.next_page(shard, to),
         }
-        true
     }
 }

@@ -1,9 +1,9 @@
-//! The queue of pages that the home owes, in the order in which they were asked for, and how far each has come.
+//! The queue of pages that the home owes, and how far each has come. The addresses, users and groups that they are for share the work.
 
 use alloc::boxed::Box;
-use alloc::collections::VecDeque;
 
 use crate::base::ids::ShardId;
+use crate::base::turns::Turns;
 use crate::mail::{Attach, AttachFilters, ReplyTo};
 
 /// How far the search for the beginning of a subscription has come.
@@ -71,15 +71,28 @@ impl Reading {
             Reading::Group(_) | Reading::Interest(..) => 0,
         }
     }
+
+    /// The number of the party that it is for.
+    fn party(&self) -> u64 {
+        match self {
+            Reading::Topic { ask, .. } => ask.party.number(),
+            Reading::Filters { ask, .. } => ask.party.number(),
+            Reading::Group(id) => GROUP | *id,
+            Reading::Interest(shard, to) => {
+                FOLLOWER | u64::from(*shard) << u32::BITS | u64::from(to.slot)
+            }
+        }
+    }
 }
 
-/// Room that a home always has for them.
-const KEPT: usize = 64;
+/// Groups and followers have numbers beside those of addresses and users.
+const GROUP: u64 = 1 << 61;
+const FOLLOWER: u64 = 1 << 60;
 
 /// All pages that are owed.
 #[derive(Default)]
 pub(super) struct Readings {
-    queue: VecDeque<Reading>,
+    queue: Turns<Reading>,
     /// Bytes of their names.
     names_bytes: usize,
     /// Steps at the end of the last turn.
@@ -89,19 +102,18 @@ pub(super) struct Readings {
 impl Readings {
     pub fn push(&mut self, reading: Reading) {
         self.names_bytes += reading.names_bytes();
-        self.queue.push_back(reading);
+        self.queue.push(reading.party(), reading);
     }
 
     pub fn pop(&mut self) -> Option<Reading> {
-        let reading = self.queue.pop_front()?;
+        let reading = self.queue.pop()?;
         self.names_bytes -= reading.names_bytes();
         Some(reading)
     }
 
-    fn make_smaller(&mut self) {
-        if self.queue.capacity() > KEPT.max(4 * self.queue.len()) {
-            self.queue.shrink_to(2 * self.queue.len());
-        }
+    /// So many steps were done for the page taken last.
+    pub fn did(&mut self, steps: u64) {
+        self.queue.did(steps);
     }
 
     pub fn len(&self) -> usize {
@@ -115,7 +127,6 @@ impl Readings {
     /// The turn ends, so many steps after the beginning of the home.
     pub fn end_turn(&mut self, steps: u64) {
         self.began = steps;
-        self.make_smaller();
     }
 
     /// The steps of this turn.
@@ -123,10 +134,9 @@ impl Readings {
         steps - self.began
     }
 
-    /// Bytes of heap that the queue occupies, without the room that a home always has.
+    /// Bytes of heap that the queue occupies.
     pub fn bytes(&self) -> usize {
-        let more = self.queue.capacity().saturating_sub(KEPT);
-        more * size_of::<Reading>() + self.names_bytes
+        self.queue.bytes() + self.names_bytes
     }
 }
 
@@ -140,9 +150,8 @@ mod tests {
         for id in 0..1_000 {
             readings.push(Reading::Group(id));
         }
-        assert!(readings.bytes() >= (1_000 - KEPT) * size_of::<Reading>());
+        assert!(readings.bytes() >= 1_000 * size_of::<Reading>());
         while readings.pop().is_some() {}
-        readings.make_smaller();
         assert_eq!(readings.bytes(), 0);
     }
 }

@@ -204,7 +204,7 @@ impl Front {
                 if core::mem::take(&mut spill.asked) {
                     spill.who = Some(found.map(Some));
                     row.state = State::Http;
-                    self.resumed.push_back(conn);
+                    self.resume_later(conn);
                 }
             }
             State::Mqtt => self.mqtt_verdict(conn, found.map(Some)),

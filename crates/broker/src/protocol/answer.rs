@@ -190,7 +190,7 @@ impl Front {
         self.send_reply(slot, io);
         self.request_done(slot, io);
         if self.conns.get(slot).state == State::Http {
-            self.resumed.push_back(self.id_of(slot));
+            self.resume_later(self.id_of(slot));
         }
     }
 

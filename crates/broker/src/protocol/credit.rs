@@ -78,7 +78,7 @@ impl Front {
                 continue;
             }
             if self.is_held(conn.slot) {
-                self.resumed.push_back(conn);
+                self.resume_later(conn);
             } else {
                 self.read_again(conn, io);
             }
@@ -94,11 +94,18 @@ impl Front {
         }
     }
 
-    /// Lets the connection that has queued longest go on, for a share of the turn's steps; says whether there was one.
+    /// Queues a connection to go on with what it has begun: addresses and users share the work.
+    pub(crate) fn resume_later(&mut self, conn: ConnId) {
+        let party = self.party(conn.slot);
+        self.resumed.push_once(party.number(), conn);
+    }
+
+    /// Lets the connection whose turn it is go on, for a share of the turn's steps; says whether there was one.
     pub(crate) fn resume_one<I: Io>(&mut self, io: &mut I) -> bool {
-        let Some(conn) = self.resumed.pop_front() else {
+        let Some(conn) = self.resumed.pop() else {
             return false;
         };
+        let before = self.steps();
         self.work.steps.add(1);
         if self.is_current(conn) {
             let share = u64::from(self.pace.steps_per_turn) / SHARES;
@@ -108,6 +115,8 @@ impl Front {
             self.resume(conn, io);
             self.work.quantum = self.work.until;
         }
+        let did = self.steps() - before;
+        self.resumed.did(did);
         true
     }
 
@@ -115,7 +124,7 @@ impl Front {
     /// next turn.
     pub(super) fn pause<I: Io>(&mut self, slot: u32, io: &mut I) {
         let conn = self.id_of(slot);
-        self.resumed.push_back(conn);
+        self.resume_later(conn);
         let row = self.conns.get_mut(slot);
         if !row.is(PAUSED) {
             row.flags |= PAUSED;

@@ -194,7 +194,7 @@ impl Front {
         self.took_page(slot, serial, home, page, end, live);
         if searching {
             // Only later: a delivery is under way.
-            self.resumed.push_back(self.id_of(slot));
+            self.resume_later(self.id_of(slot));
         } else if whole {
             self.open(slot, io);
         }
@@ -258,7 +258,7 @@ impl Front {
         }
         self.begin_with(slot, &bytes, io);
         if self.conns.get(slot).outbox == NONE {
-            self.resumed.push_back(self.id_of(slot));
+            self.resume_later(self.id_of(slot));
         }
     }
 
@@ -323,7 +323,7 @@ impl Front {
         }
         self.took_page(slot, serial, home, page, head, live);
         if self.conns.get(slot).outbox == NONE {
-            self.resumed.push_back(self.id_of(slot));
+            self.resume_later(self.id_of(slot));
         }
     }
 

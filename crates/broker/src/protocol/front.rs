@@ -18,6 +18,7 @@ use crate::base::ids::ShardId;
 use crate::base::pace::Pace;
 use crate::base::strangers::Strangers;
 use crate::base::time::Now;
+use crate::base::turns::Turns;
 use crate::budget::passes::Passes;
 use crate::budget::purse::Purse;
 use crate::budget::stats::{Reason, Stats};
@@ -65,7 +66,7 @@ pub struct Front {
     pub(crate) lanes: Lanes,
     pub(crate) deliveries: VecDeque<Delivery>,
     /// Connections whose pipelined requests may go on.
-    pub(crate) resumed: VecDeque<ConnId>,
+    pub(crate) resumed: Turns<ConnId>,
     /// Followers that may have the next page of their snapshot.
     pub(crate) paging: Vec<ConnId>,
     /// Publishers that wait for credit.
@@ -152,7 +153,7 @@ impl Front {
             home,
             lanes,
             deliveries: VecDeque::new(),
-            resumed: VecDeque::new(),
+            resumed: Turns::default(),
             paging: Vec::new(),
             stalled: Vec::new(),
             outbox_bytes: 0,
@@ -294,9 +295,9 @@ impl Front {
         let state = row.state;
         self.update_interest(slot, io);
         match state {
-            State::Http => self.resumed.push_back(self.id_of(slot)),
+            State::Http => self.resume_later(self.id_of(slot)),
             State::Sse | State::WebSocket => self.catch_up(slot),
-            State::Mqtt => self.resumed.push_back(self.id_of(slot)),
+            State::Mqtt => self.resume_later(self.id_of(slot)),
             _ => {}
         }
     }

@@ -157,6 +157,7 @@ impl Front {
             base: at.base,
             poll,
             again,
+            party: self.party(slot),
         };
         let names: Vec<Vec<u8>> = rows.iter().map(|row| self.matching.name(*row)).collect();
         let names = names.join(&SEPARATOR);

@@ -270,7 +270,7 @@ impl Front {
         if left < body.len() {
             batch.rest = body[left..].to_vec();
             self.receive_bytes += batch.rest.capacity();
-            self.resumed.push_back(self.id_of(slot));
+            self.resume_later(self.id_of(slot));
             return self.wait(slot, Pending::Batch(batch));
         }
         match self.batch_is_read(slot, &mut batch) {
@@ -297,7 +297,7 @@ impl Front {
             batch.rest = body;
             batch.rest.drain(..left);
             self.receive_bytes += batch.rest.capacity();
-            self.resumed.push_back(self.id_of(slot));
+            self.resume_later(self.id_of(slot));
         } else if self.batch_is_read(slot, &mut batch) {
             return self.answer_waiting(slot, io);
         } else {

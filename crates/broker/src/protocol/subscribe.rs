@@ -198,6 +198,7 @@ impl Front {
                 again: false,
                 retained: since[part] == Since::Default,
                 client: self.conns.get(slot).client,
+                party: self.party(slot),
             });
         }
     }

@@ -26,6 +26,8 @@ const ENCODING_BYTES: usize = 300;
 const MARK_STEPS: usize = 66;
 /// Bytes of the row of a kept message and of the least that its bytes occupy.
 const ENTRY_BYTES: usize = 64;
+/// Rows read for each entry that a page by filter looks at.
+const READ_ROWS: usize = 4;
 /// Filters of a client's packet, topics of a request, subscriptions of a session, each with the entries read for it.
 const NAMES_STEPS: usize = 100;
 /// Ends of interest that are told at once, to the greatest possible number of followers.
@@ -39,7 +41,8 @@ fn unit_steps(plan: &Plan) -> u64 {
     let pace = &plan.pace;
     let lists = plan.settings.rules.len() + 2;
     let copied = (pace.page_bytes + plan.message_bytes + FIELDS_BYTES) / STEP_BYTES;
-    let page = 3 * pace.page_visits + lists * MARK_STEPS + pace.page_messages + copied;
+    let page =
+        (3 + READ_ROWS) * pace.page_visits + lists * MARK_STEPS + pace.page_messages + copied;
     let publish = 4 * (plan.message_bytes + FIELDS_BYTES) / STEP_BYTES
         + (plan.message_bytes + FIELDS_BYTES) / ENTRY_BYTES
         + plan.settings.mqtt.session_messages as usize;

@@ -69,7 +69,7 @@ impl Front {
     pub(crate) fn mqtt_verdict(&mut self, conn: ConnId, who: Who) {
         if self.is_asked_for(conn.slot) {
             self.mqtt_state(conn.slot).asked = Some(Box::new(Asked::Back(who)));
-            self.resumed.push_back(conn);
+            self.resume_later(conn);
         }
     }
 

@@ -247,7 +247,7 @@ impl Front {
                     return self.broken(to.slot);
                 };
                 connecting.given = Some(state);
-                self.resumed.push_back(self.id_of(to.slot));
+                self.resume_later(self.id_of(to.slot));
             }
             (
                 false,

@@ -156,7 +156,7 @@ impl Front {
                 return;
             }
             if given > 0 && self.is_spent() {
-                return self.resumed.push_back(self.id_of(slot));
+                return self.resume_later(self.id_of(slot));
             }
             given += 1;
             let now_s = self.now.unix_s;
@@ -334,7 +334,7 @@ impl Front {
         let filters = extra.filters.as_ref();
         let behind = !extra.behind.is_empty() || filters.is_some_and(|all| all.is_behind());
         if waits || behind {
-            self.resumed.push_back(self.id_of(slot));
+            self.resume_later(self.id_of(slot));
         }
     }
 

@@ -331,7 +331,7 @@ impl Front {
         {
             mqtt.pages -= 1;
             if mqtt.pages == PAGES_MAX {
-                self.resumed.push_back(self.id_of(slot));
+                self.resume_later(self.id_of(slot));
             }
         }
     }

@@ -79,7 +79,7 @@ impl Front {
                 epoch,
             });
             if !planted::is(Fault::LostWake) {
-                self.resumed.push_back(self.id_of(slot));
+                self.resume_later(self.id_of(slot));
             }
         }
     }
@@ -103,7 +103,7 @@ impl Front {
             self.mqtt_state(slot).fresh.push(part);
             let (_, home) = self.place_of(&self.topic_name(slot, part));
             self.start_anew(slot, part, home, page.head);
-            return self.resumed.push_back(self.id_of(slot));
+            return self.resume_later(self.id_of(slot));
         }
         if matches!(attached, Attached::Full(_)) && sub.granted != (0, 0) {
             // There is no topic that could have kept messages for it: nothing is to be released.

@@ -343,7 +343,7 @@ impl Front {
         }
         self.send_reply(slot, io);
         if waited {
-            self.resumed.push_back(self.id_of(slot));
+            self.resume_later(self.id_of(slot));
         }
     }
 

@@ -334,6 +334,7 @@ impl Front {
             again,
             retained,
             client,
+            party: self.party(to.slot),
         });
     }
 

@@ -52,6 +52,7 @@ impl Front {
                 again: true,
                 retained: false,
                 client: Client::NOBODY,
+                party: self.party(slot),
             };
             self.asked_page(slot);
             self.attach(attach);

@@ -82,7 +82,7 @@ impl Front {
         let row = self.conns.get(slot);
         if row.outbox == NONE && row.extra != NONE && !planted::is(Fault::LostWake) {
             // The next page is asked for when the frames of this one are released.
-            self.resumed.push_back(self.id_of(slot));
+            self.resume_later(self.id_of(slot));
         }
     }
 
@@ -176,7 +176,7 @@ impl Front {
             return self.end_of_topic(slot, io);
         }
         if self.conns.get(slot).outbox == NONE {
-            self.resumed.push_back(self.id_of(slot));
+            self.resume_later(self.id_of(slot));
         }
     }
 
@@ -254,7 +254,7 @@ impl Front {
         }
         if row.state == State::WebSocket {
             // Only later: a delivery is under way, and a frame may publish.
-            self.resumed.push_back(conn);
+            self.resume_later(conn);
             return;
         }
         let crate::protocol::side::Spill::Http(spill) = self.spills.remove(row.spill) else {
@@ -443,6 +443,7 @@ impl Front {
             again: true,
             retained: false,
             client: Client::NOBODY,
+            party: self.party(slot),
         });
     }
 

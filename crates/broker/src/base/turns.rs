@@ -1,0 +1,265 @@
+//! A queue in which parties share the work: a party is who has queued something, by a number. What one of them has queued goes in
+//! order; the next item is that of the party for which least was done so far. So a crowd of one address holds up no other address,
+//! and a party that asks for little is served before one that asks for much.
+//!
+//! This is fair queueing by start times: a party that comes back after a while does not count as one that had nothing all along,
+//! it begins where the queue stands.
+
+use alloc::collections::{BTreeMap, BinaryHeap, VecDeque};
+use core::cmp::Reverse;
+
+/// Parties that are remembered while they have nothing queued, so that a queue that comes and goes allocates nothing.
+const KEPT_PARTIES: usize = 64;
+/// Bytes of their rooms together.
+const KEPT_BYTES: usize = 256 << 10;
+
+/// The queue.
+#[derive(Debug)]
+pub(crate) struct Turns<T> {
+    parties: BTreeMap<u64, Waiting<T>>,
+    /// The parties that have queued something, but for the one that is served: by their shares, and by number.
+    order: BinaryHeap<Reverse<(u64, u64)>>,
+    /// The share of the party that was served last: one that comes now begins there.
+    begun: u64,
+    /// The party that is served.
+    served: Option<u64>,
+    len: usize,
+    /// Items that the rooms of parties with items can hold.
+    room: usize,
+    /// Items that the rooms of the other parties can hold.
+    kept: usize,
+}
+
+/// What one party has queued.
+#[derive(Debug)]
+struct Waiting<T> {
+    items: VecDeque<T>,
+    /// The work that was done for it, counted from the beginning of the queue.
+    share: u64,
+}
+
+impl<T> Default for Turns<T> {
+    fn default() -> Self {
+        Turns {
+            parties: BTreeMap::new(),
+            order: BinaryHeap::new(),
+            begun: 0,
+            served: None,
+            len: 0,
+            room: 0,
+            kept: 0,
+        }
+    }
+}
+
+impl<T> Turns<T> {
+    /// Queues an item of this party.
+    pub fn push(&mut self, party: u64, item: T) {
+        let begun = self.begun;
+        let waiting = self.parties.entry(party).or_insert_with(|| Waiting {
+            items: VecDeque::new(),
+            share: begun,
+        });
+        let before = waiting.items.capacity();
+        if waiting.items.is_empty() {
+            self.kept -= before;
+            if self.served != Some(party) {
+                waiting.share = waiting.share.max(begun);
+                self.order.push(Reverse((waiting.share, party)));
+            }
+        } else {
+            self.room -= before;
+        }
+        waiting.items.push_back(item);
+        self.room += waiting.items.capacity();
+        self.len += 1;
+    }
+
+    /// Queues an item of this party, unless it is the last that the party has queued.
+    pub fn push_once(&mut self, party: u64, item: T)
+    where
+        T: PartialEq,
+    {
+        let waiting = self.parties.get(&party);
+        if waiting.and_then(|waiting| waiting.items.back()) != Some(&item) {
+            self.push(party, item);
+        }
+    }
+
+    /// Takes the next item. The work on it is to be counted by [`Turns::did`].
+    pub fn pop(&mut self) -> Option<T> {
+        self.did(0);
+        let Reverse((share, party)) = self.order.pop()?;
+        let waiting = self.parties.get_mut(&party)?;
+        self.begun = share;
+        self.served = Some(party);
+        let item = waiting.items.pop_front()?;
+        self.len -= 1;
+        if waiting.items.is_empty() {
+            let room = waiting.items.capacity();
+            self.room -= room;
+            self.kept += room;
+        }
+        Some(item)
+    }
+
+    /// So much work was done for the item that was taken last.
+    pub fn did(&mut self, work: u64) {
+        let Some(party) = self.served.take() else {
+            return;
+        };
+        let parties = self.parties.len();
+        let Some(waiting) = self.parties.get_mut(&party) else {
+            return;
+        };
+        waiting.share += work.max(1);
+        if !waiting.items.is_empty() {
+            self.order.push(Reverse((waiting.share, party)));
+            return;
+        }
+        if parties > KEPT_PARTIES || self.kept * size_of::<T>() > KEPT_BYTES {
+            self.kept -= waiting.items.capacity();
+            self.parties.remove(&party);
+        }
+        if self.order.is_empty() && self.order.capacity() > KEPT_PARTIES {
+            self.order = BinaryHeap::new();
+        }
+    }
+
+    /// Items in the queue.
+    pub fn len(&self) -> usize {
+        self.len
+    }
+
+    /// Whether nothing is queued.
+    pub fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
+    /// Bytes of heap that the items and their parties occupy, without the little room that is kept for the next ones.
+    pub fn bytes(&self) -> usize {
+        let of_party = size_of::<(u64, Waiting<T>)>() + size_of::<(u64, u64)>();
+        self.room * size_of::<T>() + self.order.len() * of_party
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use alloc::vec::Vec;
+
+    /// Takes all items; each is as much work as `work` says.
+    fn drained(turns: &mut Turns<u32>, work: impl Fn(u32) -> u64) -> Vec<u32> {
+        let next = || {
+            let item = turns.pop()?;
+            turns.did(work(item));
+            Some(item)
+        };
+        core::iter::from_fn(next).collect()
+    }
+
+    #[test]
+    fn a_crowd_of_one_party_holds_up_no_other() {
+        let mut turns = Turns::default();
+        for item in 0..200 {
+            turns.push(1, item);
+        }
+        turns.push(2, 1_000);
+        turns.push(3, 2_000);
+        turns.push(2, 1_001);
+        let order = drained(&mut turns, |_| 1);
+        assert_eq!(order[..6], [0, 1_000, 2_000, 1, 1_001, 2]);
+        assert_eq!(order[6..], (3..200).collect::<Vec<u32>>());
+        assert!(turns.is_empty());
+    }
+
+    #[test]
+    fn a_party_that_asks_for_little_is_served_before_one_that_asks_for_much() {
+        let mut turns = Turns::default();
+        for item in 0..10 {
+            turns.push(1, item);
+            turns.push(2, 100 + item);
+        }
+        let order = drained(&mut turns, |item| if item < 100 { 1_000 } else { 1 });
+        assert_eq!(order[0], 0);
+        assert_eq!(order[1..11], (100..110).collect::<Vec<u32>>());
+    }
+
+    #[test]
+    fn a_party_that_was_away_gets_no_more_than_its_share() {
+        let mut turns = Turns::default();
+        turns.push(2, 0);
+        for item in 1..100 {
+            turns.push(1, item);
+        }
+        drained(&mut turns, |_| 10);
+        // Party 2 has had a tenth of what party 1 had.
+        for item in 0..10 {
+            turns.push(1, item);
+            turns.push(2, 100 + item);
+        }
+        let order = drained(&mut turns, |_| 10);
+        let of_two = order[..10].iter().filter(|item| **item >= 100).count();
+        assert!((4..=6).contains(&of_two), "{order:?}");
+    }
+
+    #[test]
+    fn a_party_that_queues_again_while_it_is_served_comes_behind_the_others() {
+        let mut turns = Turns::default();
+        turns.push(1, 'a');
+        turns.push(2, 'b');
+        assert_eq!(turns.pop(), Some('a'));
+        turns.push(1, 'c');
+        turns.did(7);
+        assert_eq!(turns.pop(), Some('b'));
+        assert_eq!(turns.pop(), Some('c'));
+        assert_eq!(turns.pop(), None);
+    }
+
+    #[test]
+    fn an_item_is_not_queued_twice_in_a_row() {
+        let mut turns = Turns::default();
+        for item in [1, 1, 2, 1, 1] {
+            turns.push_once(7, item);
+        }
+        turns.push_once(8, 1);
+        let order: Vec<u32> = core::iter::from_fn(|| turns.pop()).collect();
+        assert_eq!(order, [1, 1, 2, 1]);
+    }
+
+    #[test]
+    fn its_bytes_are_counted_while_it_holds_something() {
+        let mut turns = Turns::default();
+        for party in 0..1_000 {
+            for item in 0..40_u64 {
+                turns.push(party, item);
+            }
+        }
+        assert!(turns.bytes() >= 40_000 * size_of::<u64>());
+        assert_eq!(turns.len(), 40_000);
+        while turns.pop().is_some() {}
+        assert_eq!((turns.bytes(), turns.len()), (0, 0));
+        assert!(turns.parties.len() <= KEPT_PARTIES);
+        assert!(turns.kept * size_of::<u64>() <= KEPT_BYTES);
+    }
+
+    #[test]
+    fn the_room_of_a_large_crowd_is_given_back() {
+        let mut turns = Turns::default();
+        for item in 0..100_000_u64 {
+            turns.push(1, item);
+        }
+        while turns.pop().is_some() {}
+        assert_eq!((turns.kept, turns.parties.len()), (0, 0));
+    }
+
+    #[test]
+    fn a_queue_that_comes_and_goes_keeps_its_room() {
+        let mut turns = Turns::default();
+        for item in 0..1_000 {
+            turns.push(item % 8, item);
+            assert_eq!(turns.pop(), Some(item));
+        }
+        assert_eq!((turns.parties.len(), turns.bytes()), (8, 0));
+    }
+}
