@@ -32,6 +32,7 @@ use crate::base::ids::ShardId;
 use crate::base::ids::{ConnId, Link};
 use crate::base::pace::Pace;
 use crate::base::time::Now;
+use crate::budget::admission::Party;
 use crate::budget::stats::{Reason, Stats, Transport};
 use crate::budget::totals::Added;
 use crate::conn::io::{Close, Input, Io};
@@ -145,6 +146,12 @@ impl Shard {
         self.front
             .is_current(conn)
             .then(|| self.front.conns.get(conn.slot).link)
+    }
+
+    /// The number of the address that a connection's work is done for; of the connection itself where the address is not known.
+    pub fn party_of(&self, conn: ConnId) -> u64 {
+        let row = self.front.conns.try_get(conn.slot);
+        row.map_or(0, |row| Party::without_name(row.client, conn.slot).number())
     }
 
     /// Whether it needs no ticks: it has no connection, as a home no topic, subscriber or session, and has added all

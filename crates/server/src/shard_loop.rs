@@ -8,11 +8,12 @@ mod arrivals;
 mod events;
 mod letters;
 mod links;
+mod order;
 
 use std::sync::Arc;
 
 use crore_broker::Restored;
-use crore_broker::{Input, Now, Shard, ShardId, World};
+use crore_broker::{ConnId, Input, Now, Shard, ShardId, World};
 use crore_net::transport::{Event, Transport};
 use crore_net::{Inbox, Sender, clock};
 
@@ -21,6 +22,7 @@ use crate::board::Meter;
 use crate::tls;
 pub use letters::{Letter, Reported};
 use links::Links;
+use order::Order;
 
 /// The shard's one receive buffer. Its pages are touched only as far as a read fills them. A publisher's batch
 /// (60 kB) fits in whole: with 64 KiB most of them came in two, and a tenth fewer messages a second were delivered.
@@ -29,6 +31,13 @@ const RECEIVE_BYTES: usize = 128 << 10;
 const STALL_MS: u32 = 1;
 /// Ticks of one turn at most, by which a shard that could not tick in time catches up.
 const TICKS_PER_TURN: u32 = 8;
+/// A turn with more events than this deals with them in the order of [`Order`], and as long as [`EVENTS_NS`] allows: 32 take less
+/// than that.
+const FEW_EVENTS: usize = 32;
+/// The time that a turn may spend on its events: the rest are reported again by the next wait.
+const EVENTS_NS: u64 = 2_000_000;
+/// Events between two looks at the clock.
+const EVENTS_TOGETHER: usize = 8;
 /// How far the seconds of one shard are from those of the next, in milliseconds: a golden section, so that
 /// the sweeps of any number of shards fall between each other.
 const SHARD_APART_MS: u64 = 618;
@@ -61,6 +70,7 @@ pub struct ShardLoop<T> {
     inbox: Inbox<Letter>,
     buffer: Box<[u8]>,
     letters: Vec<Letter>,
+    order: Order,
     began_ms: u64,
     turned_away: u64,
     untrusted: u64,
@@ -97,6 +107,7 @@ impl<T: Transport> ShardLoop<T> {
             inbox: start.inbox,
             buffer: vec![0; RECEIVE_BYTES].into_boxed_slice(),
             letters: Vec::new(),
+            order: Order::default(),
             began_ms,
             turned_away: 0,
             untrusted: 0,
@@ -129,17 +140,7 @@ impl<T: Transport> ShardLoop<T> {
         let now_ms = clock::monotonic_ms();
         let now = now(now_ms - self.began_ms);
         self.tick(now_ms, now);
-        for n in 0..events {
-            if self.shard.is_spent() {
-                // The next wait reports the remaining events again.
-                break;
-            }
-            match self.io.transport.event(n) {
-                Event::Link(ready) => self.connection_event(ready, now),
-                Event::Arrival(listener) => self.accept(listener, now),
-                Event::Woken => {}
-            }
-        }
+        self.events(events, now);
         let handshakes = self.handshakes(now);
         let mut letters = std::mem::take(&mut self.letters);
         self.inbox.drain(&mut letters);
@@ -167,6 +168,32 @@ impl<T: Transport> ShardLoop<T> {
         let tls = self.io.tls.as_deref();
         self.io.meter.end(&self.shard, tls, now_ms);
         busy
+    }
+
+    /// Deals with the events of a wait, as far as the turn goes. The next wait reports the others again.
+    fn events(&mut self, events: usize, now: Now) {
+        let many = events > FEW_EVENTS;
+        let mut until_ns = u64::MAX;
+        if many {
+            until_ns = clock::monotonic_ns() + EVENTS_NS;
+            let (shard, transport) = (&self.shard, &self.io.transport);
+            self.order.arrange(events, |n| match transport.event(n) {
+                Event::Link(ready) => shard.party_of(ConnId::from_token(ready.token)),
+                Event::Arrival(_) | Event::Woken => 0,
+            });
+        }
+        for place in 0..events {
+            let late = many && place % EVENTS_TOGETHER == 0 && clock::monotonic_ns() > until_ns;
+            if late || self.shard.is_spent() {
+                return;
+            }
+            let n = if many { self.order.at(place) } else { place };
+            match self.io.transport.event(n) {
+                Event::Link(ready) => self.connection_event(ready, now),
+                Event::Arrival(listener) => self.accept(listener, now),
+                Event::Woken => {}
+            }
+        }
     }
 
     /// Says how time passes: as each second begins, and within it as often as the shard asks for.

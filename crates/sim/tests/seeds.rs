@@ -121,6 +121,11 @@ const FOUND: &[(&str, u64, usize)] = &[
         1_795_351_929_967,
         1200,
     ),
+    (
+        "a page for a filter came behind a page of a topic that the home had read later",
+        1_795_371_471_486,
+        1200,
+    ),
 ];
 
 /// Seeds of the fixed set, and their steps.

@@ -45,10 +45,16 @@ const TOLD_PER_VISIT: u32 = 8;
 /// Stands for the topic of all tells that keep the order in which they were told.
 const IN_ORDER: u32 = NONE - 1;
 
-/// Messages for filters keep their order, and so does every tell about one of their topics.
+/// Messages and pages for filters keep their order, and so does every tell about one of their topics. A page for a filter may be of
+/// any topic, so it keeps its place among all pages: of two subscriptions of one client, which of them sends a message depends on
+/// how far the other one has come.
 fn keep_order(tells: &[Tell], keys: &mut [u64]) {
+    let pages = tells
+        .iter()
+        .any(|tell| matches!(tell, Tell::Matches { .. }));
     let of = |tell: &Tell| match tell {
         Tell::Match { topic, .. } => Some(*topic),
+        Tell::Page { topic, .. } if pages => Some(*topic),
         _ => None,
     };
     let mut mixed: Vec<u32> = tells

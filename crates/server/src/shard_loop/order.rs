@@ -1,0 +1,56 @@
+//! The order in which a turn deals with its events: one of each party, then the second of each, and so on. What a turn has no time
+//! for comes with a later one, so that the many connections of one address hold up no other address.
+
+/// Parties are told apart by so many buckets; two that share one share their turns.
+const BUCKETS: usize = 512;
+
+/// The order of a turn's events. Its room is made once.
+#[derive(Default)]
+pub struct Order {
+    /// The events by number, with how many of the same party came before each.
+    events: Vec<(u16, u16)>,
+    /// How many events of each bucket have come.
+    seen: Vec<u16>,
+}
+
+impl Order {
+    /// Arranges so many events; `party` says whose an event is.
+    pub fn arrange(&mut self, events: usize, mut party: impl FnMut(usize) -> u64) {
+        self.seen.clear();
+        self.seen.resize(BUCKETS, 0);
+        self.events.clear();
+        for n in 0..events {
+            // Fibonacci hashing: the high bits of the product depend on all of the number.
+            let mixed = party(n).wrapping_mul(0x9E37_79B9_7F4A_7C15) >> 32;
+            let seen = &mut self.seen[mixed as usize % BUCKETS];
+            self.events.push((*seen, n as u16));
+            *seen += 1;
+        }
+        self.events.sort_unstable();
+    }
+
+    /// The number of the event that comes in this place.
+    pub fn at(&self, place: usize) -> usize {
+        usize::from(self.events[place].1)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_events_of_a_crowd_come_between_those_of_others() {
+        let parties: Vec<u64> = (0..250).map(|n| if n < 240 { 7 } else { n }).collect();
+        let mut order = Order::default();
+        order.arrange(parties.len(), |n| parties[n]);
+        let first: Vec<u64> = (0..11).map(|place| parties[order.at(place)]).collect();
+        assert_eq!(first.iter().filter(|party| **party == 7).count(), 1);
+        let mut all: Vec<usize> = (0..250).map(|place| order.at(place)).collect();
+        assert_eq!(order.at(0), 0);
+        let crowd: Vec<usize> = all.iter().copied().filter(|n| *n < 240).collect();
+        assert!(crowd.is_sorted());
+        all.sort_unstable();
+        assert_eq!(all, (0..250).collect::<Vec<_>>());
+    }
+}
