@@ -71,6 +71,8 @@ pub struct ShardLoop<T> {
     buffer: Box<[u8]>,
     letters: Vec<Letter>,
     order: Order,
+    /// The event from which on the last turn had no time.
+    left_from: usize,
     began_ms: u64,
     turned_away: u64,
     untrusted: u64,
@@ -108,6 +110,7 @@ impl<T: Transport> ShardLoop<T> {
             buffer: vec![0; RECEIVE_BYTES].into_boxed_slice(),
             letters: Vec::new(),
             order: Order::default(),
+            left_from: 0,
             began_ms,
             turned_away: 0,
             untrusted: 0,
@@ -170,24 +173,31 @@ impl<T: Transport> ShardLoop<T> {
         busy
     }
 
-    /// Deals with the events of a wait, as far as the turn goes. The next wait reports the others again.
+    /// Deals with the events of a wait, as far as the turn goes. The next wait reports the others again, at the places that they
+    /// had: it begins with them, since those before may be ready at every wait.
     fn events(&mut self, events: usize, now: Now) {
+        let from = std::mem::take(&mut self.left_from);
         let many = events > FEW_EVENTS;
         let mut until_ns = u64::MAX;
         if many {
             until_ns = clock::monotonic_ns() + EVENTS_NS;
             let (shard, transport) = (&self.shard, &self.io.transport);
-            self.order.arrange(events, |n| match transport.event(n) {
-                Event::Link(ready) => shard.party_of(ConnId::from_token(ready.token)),
-                Event::Arrival(_) | Event::Woken => 0,
-            });
+            self.order
+                .arrange(events, from, |n| match transport.event(n) {
+                    Event::Link(ready) => shard.party_of(ConnId::from_token(ready.token)),
+                    Event::Arrival(_) | Event::Woken => 0,
+                });
         }
         for place in 0..events {
             let late = many && place % EVENTS_TOGETHER == 0 && clock::monotonic_ns() > until_ns;
+            let n = match many {
+                true => self.order.at(place),
+                false => (from + place) % events,
+            };
             if late || self.shard.is_spent() {
+                self.left_from = n;
                 return;
             }
-            let n = if many { self.order.at(place) } else { place };
             match self.io.transport.event(n) {
                 Event::Link(ready) => self.connection_event(ready, now),
                 Event::Arrival(listener) => self.accept(listener, now),

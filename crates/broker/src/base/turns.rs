@@ -2,25 +2,34 @@
 //! order; the next item is that of the party for which least was done so far. So a crowd of one address holds up no other address,
 //! and a party that asks for little is served before one that asks for much.
 //!
-//! This is fair queueing by start times: a party that comes back after a while does not count as one that had nothing all along,
-//! it begins where the queue stands.
+//! This is fair queueing by start times. A party that comes anew begins where the queue stands. One that drained its items is
+//! remembered until the queue has come as far as its share, so that it cannot come back ahead of what was done for it. When the
+//! queue is empty all are equal again.
 
 use alloc::collections::{BTreeMap, BinaryHeap, VecDeque};
 use core::cmp::Reverse;
 
-/// Parties that are remembered while they have nothing queued, so that a queue that comes and goes allocates nothing.
+/// Parties that keep their room while they have nothing queued, so that a queue that comes and goes allocates nothing.
 const KEPT_PARTIES: usize = 64;
 /// Bytes of their rooms together.
-const KEPT_BYTES: usize = 256 << 10;
+const KEPT_BYTES: usize = 16 << 10;
+/// Parties without items that are remembered for their shares while others have items.
+const REMEMBERED: usize = 4096;
 
 /// The queue.
 #[derive(Debug)]
 pub(crate) struct Turns<T> {
     parties: BTreeMap<u64, Waiting<T>>,
-    /// The parties that have queued something, but for the one that is served: by their shares, and by number.
-    order: BinaryHeap<Reverse<(u64, u64)>>,
-    /// The share of the party that was served last: one that comes now begins there.
+    /// The parties that have queued something, but for the one that is served: by their shares, and in the order in which they came.
+    order: BinaryHeap<Reverse<(u64, u64, u64)>>,
+    /// Counts the entries of `order`.
+    entries: u64,
+    /// Parties that drained their items and did not keep their room.
+    drained: VecDeque<u64>,
+    /// The share at which the queue stands: that of the party that was served last.
     begun: u64,
+    /// The greatest share so far.
+    most: u64,
     /// The party that is served.
     served: Option<u64>,
     len: usize,
@@ -43,7 +52,10 @@ impl<T> Default for Turns<T> {
         Turns {
             parties: BTreeMap::new(),
             order: BinaryHeap::new(),
+            entries: 0,
+            drained: VecDeque::new(),
             begun: 0,
+            most: 0,
             served: None,
             len: 0,
             room: 0,
@@ -65,7 +77,9 @@ impl<T> Turns<T> {
             self.kept -= before;
             if self.served != Some(party) {
                 waiting.share = waiting.share.max(begun);
-                self.order.push(Reverse((waiting.share, party)));
+                self.entries += 1;
+                self.order
+                    .push(Reverse((waiting.share, self.entries, party)));
             }
         } else {
             self.room -= before;
@@ -89,9 +103,9 @@ impl<T> Turns<T> {
     /// Takes the next item. The work on it is to be counted by [`Turns::did`].
     pub fn pop(&mut self) -> Option<T> {
         self.did(0);
-        let Reverse((share, party)) = self.order.pop()?;
+        let Reverse((share, _, party)) = self.order.pop()?;
         let waiting = self.parties.get_mut(&party)?;
-        self.begun = share;
+        self.begun = self.begun.max(share);
         self.served = Some(party);
         let item = waiting.items.pop_front()?;
         self.len -= 1;
@@ -113,16 +127,43 @@ impl<T> Turns<T> {
             return;
         };
         waiting.share += work.max(1);
+        self.most = self.most.max(waiting.share);
         if !waiting.items.is_empty() {
-            self.order.push(Reverse((waiting.share, party)));
-            return;
-        }
-        if parties > KEPT_PARTIES || self.kept * size_of::<T>() > KEPT_BYTES {
+            self.entries += 1;
+            self.order
+                .push(Reverse((waiting.share, self.entries, party)));
+        } else if parties > KEPT_PARTIES || self.kept * size_of::<T>() > KEPT_BYTES {
             self.kept -= waiting.items.capacity();
-            self.parties.remove(&party);
+            waiting.items = VecDeque::new();
+            self.drained.push_back(party);
         }
-        if self.order.is_empty() && self.order.capacity() > KEPT_PARTIES {
-            self.order = BinaryHeap::new();
+        if self.order.is_empty() {
+            self.begun = self.most;
+            if self.order.capacity() > KEPT_PARTIES {
+                self.order = BinaryHeap::new();
+            }
+        }
+        self.forget();
+    }
+
+    /// Forgets parties without items, those first that drained first: as soon as the queue has come as far as their shares, or
+    /// when they are too many.
+    fn forget(&mut self) {
+        while let Some(party) = self.drained.front() {
+            // One that has come back is not forgotten; it is listed again when it drains again.
+            let idle = self.parties.get(party);
+            if let Some(idle) = idle.filter(|it| it.items.is_empty()) {
+                if idle.share > self.begun && self.drained.len() <= REMEMBERED {
+                    return;
+                }
+                self.begun = self.begun.max(idle.share);
+                self.kept -= idle.items.capacity();
+                self.parties.remove(party);
+            }
+            self.drained.pop_front();
+        }
+        if self.drained.capacity() > KEPT_PARTIES {
+            self.drained = VecDeque::new();
         }
     }
 
@@ -138,8 +179,8 @@ impl<T> Turns<T> {
 
     /// Bytes of heap that the items and their parties occupy, without the little room that is kept for the next ones.
     pub fn bytes(&self) -> usize {
-        let of_party = size_of::<(u64, Waiting<T>)>() + size_of::<(u64, u64)>();
-        self.room * size_of::<T>() + self.order.len() * of_party
+        let of_party = size_of::<(u64, Waiting<T>)>() + size_of::<(u64, u64, u64)>();
+        self.room * size_of::<T>() + (self.order.len() + self.drained.len()) * of_party
     }
 }
 
@@ -203,6 +244,43 @@ mod tests {
         assert!((4..=6).contains(&of_two), "{order:?}");
     }
 
+    /// Each of these parties has one item, queued again as soon as it was served.
+    fn always_back(parties: u64, rounds: usize) -> Vec<usize> {
+        let mut turns = Turns::default();
+        let mut served = alloc::vec![0; parties as usize];
+        // Others have come before and are remembered.
+        for other in 0..100 {
+            turns.push(1_000_000 + other, 0);
+        }
+        while turns.pop().is_some() {}
+        for party in 0..parties {
+            turns.push(party, party);
+        }
+        for _ in 0..rounds {
+            let mut back = Vec::new();
+            for _ in 0..2 {
+                back.extend(turns.pop());
+                turns.did(5_000);
+            }
+            for party in back {
+                served[party as usize] += 1;
+                turns.push(party, party);
+            }
+        }
+        served
+    }
+
+    #[test]
+    fn nobody_starves_among_parties_that_always_come_back() {
+        for parties in [2, 10, 65, 200] {
+            let served = always_back(parties, parties as usize * 4);
+            assert!(served.iter().all(|n| (6..=10).contains(n)), "{served:?}");
+        }
+        // Too many to remember: some are served twice before others are served once.
+        let served = always_back(6_000, 6_000);
+        assert!(served.iter().all(|n| *n > 0));
+    }
+
     #[test]
     fn a_party_that_queues_again_while_it_is_served_comes_behind_the_others() {
         let mut turns = Turns::default();
@@ -250,7 +328,7 @@ mod tests {
             turns.push(1, item);
         }
         while turns.pop().is_some() {}
-        assert_eq!((turns.kept, turns.parties.len()), (0, 0));
+        assert_eq!((turns.kept, turns.parties.len(), turns.bytes()), (0, 0, 0));
     }
 
     #[test]

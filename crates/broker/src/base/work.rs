@@ -6,8 +6,7 @@
 //!
 //! Invariants: [`Pace`](crate::base::pace::Pace) bounds each unit (a request, a packet, a page, a visit); so no input
 //! does more than the budget and one unit, and no end of a turn more than the budget and a unit of each kind. The rest waits in its owner's queue for the next turn:
-//! a connection's bytes in its spill, the asks of a lane in the lane, the pages that a home owes in the order of the
-//! asks.
+//! a connection's bytes in its spill, the asks of a lane in the lane, the pages that a home owes in its queue.
 
 use core::cell::Cell;
 

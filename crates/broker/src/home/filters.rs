@@ -32,7 +32,7 @@ use crate::mail::lanes::Lanes;
 use crate::mail::{AttachFilters, Attached, Frames, MatchPage, Tell};
 
 /// Rows that are read for each message of a page: its entry, the chain and the topic that it belongs to, and the topic's name.
-const ROWS: usize = 4;
+pub(super) const ROWS: usize = 4;
 
 impl Home {
     /// A shard has no subscriber of this filter any more.

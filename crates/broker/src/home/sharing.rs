@@ -12,6 +12,7 @@
 use crore_wire::topic;
 
 use super::Home;
+use super::filters::ROWS;
 use super::groups::{Group, Member};
 use crate::base::ids::ShardId;
 use crate::base::rules::Rules;
@@ -125,7 +126,7 @@ impl Home {
         let mut at = self.log.arrivals(lists, group.cursor);
         let mut most = self.pace.page_messages;
         for _ in 0..self.pace.page_visits {
-            self.log.steps.add(1);
+            self.log.steps.add(1 + ROWS);
             if !group.has_credit() || most == 0 {
                 return;
             }

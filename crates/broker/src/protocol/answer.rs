@@ -8,7 +8,9 @@ use crore_wire::json;
 use crate::base::position::{self, Position};
 use crate::budget::stats::Reason;
 use crate::conn::io::Io;
-use crate::conn::{CLOSING, HEAD, HTTP10, JSON, KEEP, ORIGIN_SHIFT, REPLAYED, SERVED, State};
+use crate::conn::{
+    CLOSING, EOF, HEAD, HTTP10, JSON, KEEP, ORIGIN_SHIFT, PAUSED, REPLAYED, SERVED, State,
+};
 use crate::mail::Info;
 use crate::protocol::front::Front;
 use crate::protocol::side::Spill;
@@ -189,7 +191,8 @@ impl Front {
     pub(crate) fn answer_waiting<I: Io>(&mut self, slot: u32, io: &mut I) {
         self.send_reply(slot, io);
         self.request_done(slot, io);
-        if self.conns.get(slot).state == State::Http {
+        let row = self.conns.get(slot);
+        if row.state == State::Http && (row.spill != NONE || row.is(PAUSED) || row.is(EOF)) {
             self.resume_later(self.id_of(slot));
         }
     }

@@ -106,7 +106,8 @@ impl Front {
         let home = self.home.as_ref();
         let of_home = |bytes: fn(&Home) -> usize| home.map_or(0, bytes);
         let owed = of_home(Home::readings_bytes);
-        self.purse.set(Part::Turns, self.lanes.own_bytes() + owed);
+        let queued = owed + self.resumed.bytes();
+        self.purse.set(Part::Turns, self.lanes.own_bytes() + queued);
         let groups = of_home(Home::groups_bytes);
         self.purse.set(Part::Sessions, sessions_bytes + groups);
         self.purse.set(Part::Tls, io.held_bytes());

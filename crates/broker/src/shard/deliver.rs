@@ -46,15 +46,20 @@ const TOLD_PER_VISIT: u32 = 8;
 const IN_ORDER: u32 = NONE - 1;
 
 /// Messages and pages for filters keep their order, and so does every tell about one of their topics. A page for a filter may be of
-/// any topic, so it keeps its place among all pages: of two subscriptions of one client, which of them sends a message depends on
-/// how far the other one has come.
+/// any topic, so it keeps its place among all pages for its connection: which of two subscriptions of one client sends a message
+/// depends on how far the other one has come.
 fn keep_order(tells: &[Tell], keys: &mut [u64]) {
-    let pages = tells
+    let mut filtered: Vec<u32> = tells
         .iter()
-        .any(|tell| matches!(tell, Tell::Matches { .. }));
+        .filter_map(|tell| match tell {
+            Tell::Matches { to, .. } => Some(to.slot),
+            _ => None,
+        })
+        .collect();
+    filtered.sort_unstable();
     let of = |tell: &Tell| match tell {
         Tell::Match { topic, .. } => Some(*topic),
-        Tell::Page { topic, .. } if pages => Some(*topic),
+        Tell::Page { topic, to, .. } if filtered.binary_search(&to.slot).is_ok() => Some(*topic),
         _ => None,
     };
     let mut mixed: Vec<u32> = tells

@@ -1,15 +1,18 @@
-//! The handshakes that can go on, because bytes have come for them. The next one is of the address for which the fewest steps were
-//! done so far, and those of one address go in the order in which they were queued. So a client's handshake does not wait for those
-//! of a crowd: an address with few handshakes is served before one with many. The clients of a proxy have the proxy's address.
+//! The handshakes that can go on, because bytes have come for them. Addresses take turns, and those of one address go in the order in
+//! which they were queued. An address for which little was done lately goes before those with many handshakes: a client does not wait
+//! for a crowd. The clients of a proxy have the proxy's address.
 
-use std::cmp::Reverse;
-use std::collections::{BinaryHeap, HashMap, VecDeque};
+use std::collections::{HashMap, VecDeque};
 use std::net::{IpAddr, Ipv6Addr};
 
-/// Addresses that are remembered while they have nothing queued.
+/// The queue keeps room for so many addresses when it is empty.
 const KEPT: usize = 64;
-/// An address that had few handshakes may have so many steps before it takes turns with the others: some ten handshakes.
-const CREDIT: u64 = 32;
+/// Steps of one address, of the last [`LATELY`] to twice as many of all, that are few: some three handshakes.
+const FEW: u16 = 8;
+/// Steps that are counted together.
+const LATELY: u32 = 256;
+/// One turn in so many is that of an address with many handshakes, however many others there are.
+const OTHERS: u32 = 4;
 
 /// A connection: its link and its token.
 pub type Queued = (u32, u64);
@@ -17,65 +20,85 @@ pub type Queued = (u32, u64);
 /// The handshakes that can go on, by address.
 #[derive(Default)]
 pub struct Due {
-    peers: HashMap<IpAddr, Peer>,
-    /// The addresses that have some: by their shares, and in the order in which they came.
-    turns: BinaryHeap<Reverse<(u64, u64, IpAddr)>>,
-    /// Counts the entries of `turns`.
-    entries: u64,
-    /// The share of the address that was served last.
-    begun: u64,
+    /// The handshakes of each address that has some.
+    all: HashMap<IpAddr, VecDeque<Queued>>,
+    /// These addresses in the order of their turns: those with few steps lately, and the others.
+    few: VecDeque<IpAddr>,
+    many: VecDeque<IpAddr>,
+    /// The steps of each address among the last ones, and among [`LATELY`] before them.
+    done: HashMap<IpAddr, u16>,
+    before: HashMap<IpAddr, u16>,
+    /// The steps in `done`.
+    steps: u32,
     /// Those queued since the last `take_fresh`.
     fresh: Vec<Queued>,
     len: usize,
 }
 
-/// An address.
-#[derive(Default)]
-struct Peer {
-    queue: VecDeque<Queued>,
-    /// The steps done for it, counted from the beginning of the queue.
-    share: u64,
-}
-
 impl Due {
     /// Adds a connection from this address.
     pub fn push(&mut self, peer: IpAddr, queued: Queued) {
-        let address = network(peer);
-        let peer = self.peers.entry(address).or_default();
-        if peer.queue.is_empty() {
-            peer.share = peer.share.max(self.begun.saturating_sub(CREDIT));
-            self.entries += 1;
-            self.turns
-                .push(Reverse((peer.share, self.entries, address)));
+        let peer = network(peer);
+        let of_peer = self.all.entry(peer).or_default();
+        of_peer.push_back(queued);
+        if of_peer.len() == 1 {
+            self.line_up(peer);
         }
-        peer.queue.push_back(queued);
         self.fresh.push(queued);
         self.len += 1;
     }
 
     /// Takes the next connection.
     pub fn pop(&mut self) -> Option<Queued> {
-        let Reverse((share, _, address)) = self.turns.pop()?;
-        let remembered = self.peers.len();
-        let peer = self.peers.get_mut(&address)?;
-        let next = peer.queue.pop_front()?;
-        self.begun = self.begun.max(share);
-        peer.share = share + 1;
-        if !peer.queue.is_empty() {
-            self.entries += 1;
-            self.turns
-                .push(Reverse((peer.share, self.entries, address)));
-        } else if remembered > KEPT {
-            self.peers.remove(&address);
-        } else {
-            peer.queue = VecDeque::new();
+        if self.steps >= LATELY {
+            self.before = std::mem::take(&mut self.done);
+            self.steps = 0;
+        }
+        self.steps += 1;
+        let peer = match self.steps % OTHERS {
+            0 => self.many.pop_front().or_else(|| self.few.pop_front()),
+            _ => self.few.pop_front().or_else(|| self.many.pop_front()),
+        }?;
+        *self.done.entry(peer).or_default() += 1;
+        let of_peer = self.all.get_mut(&peer)?;
+        let next = of_peer.pop_front();
+        match of_peer.is_empty() {
+            true => drop(self.all.remove(&peer)),
+            false => self.line_up(peer),
         }
         self.len -= 1;
         if self.len == 0 {
-            self.peers.shrink_to(KEPT);
-            self.turns.shrink_to(KEPT);
+            for turns in [&mut self.few, &mut self.many] {
+                turns.shrink_to(KEPT);
+            }
+            self.all.shrink_to(KEPT);
         }
-        Some(next)
+        next
+    }
+
+    fn line_up(&mut self, peer: IpAddr) {
+        let done = [&self.done, &self.before].map(|done| done.get(&peer).copied());
+        match done.into_iter().flatten().sum::<u16>() < FEW {
+            true => self.few.push_back(peer),
+            false => self.many.push_back(peer),
+        }
+    }
+
+    /// Drops the connections that `is_alive` denies.
+    pub fn retain(&mut self, is_alive: impl Fn(&Queued) -> bool) {
+        self.all.retain(|_, of_peer| {
+            of_peer.retain(&is_alive);
+            !of_peer.is_empty()
+        });
+        for turns in [&mut self.few, &mut self.many] {
+            turns.retain(|peer| self.all.contains_key(peer));
+        }
+        self.len = self.all.values().map(VecDeque::len).sum();
+    }
+
+    /// Connections that are queued.
+    pub fn len(&self) -> usize {
+        self.len
     }
 
     /// The connections added since the last call, taken since or not.
@@ -89,8 +112,9 @@ impl Due {
 
     /// About the bytes that it occupies.
     pub fn bytes(&self) -> usize {
-        self.peers.capacity() * size_of::<(IpAddr, Peer)>()
-            + self.turns.capacity() * size_of::<(u64, u64, IpAddr)>()
+        self.all.capacity() * size_of::<(IpAddr, VecDeque<Queued>)>()
+            + (self.done.capacity() + self.before.capacity()) * size_of::<(IpAddr, u16)>()
+            + (self.few.capacity() + self.many.capacity()) * size_of::<IpAddr>()
             + (self.len + self.fresh.capacity()) * size_of::<Queued>()
     }
 }
@@ -145,29 +169,55 @@ mod tests {
         for _ in 0..100 {
             due.pop();
         }
-        for link in 0..5 {
+        for link in 0..3 {
             due.push(peer("198.51.100.7"), (2_000 + link, 0));
         }
         let order = order(&mut due);
-        assert_eq!(order[..5], [2_000, 2_001, 2_002, 2_003, 2_004]);
-        assert_eq!(order.len(), 305);
+        let first = order[..5].iter().filter(|link| **link >= 2_000);
+        assert_eq!(first.count(), 3);
+        assert_eq!(order.len(), 303);
     }
 
     #[test]
-    fn an_address_that_was_away_has_no_more_than_its_credit() {
+    fn a_proxy_with_many_handshakes_has_its_turns_among_countless_addresses_with_few() {
         let mut due = Due::default();
-        for link in 0..2_000 {
+        for link in 0..400 {
             due.push(peer("192.0.2.1"), (link, 0));
         }
-        for _ in 0..1_000 {
+        for _ in 0..10 {
             due.pop();
         }
-        for link in 0..200 {
-            due.push(peer("192.0.2.2"), (10_000 + link, 0));
+        let mut of_proxy = 0;
+        for number in 0..1_000_u32 {
+            for each in 0..3 {
+                let address = 0x0A00_0000 | (3 * number + each);
+                due.push(IpAddr::from(address.to_be_bytes()), (1_000 + number, 0));
+            }
+            let (link, _) = due.pop().expect("some are queued");
+            of_proxy += u32::from(link < 400);
         }
-        let first = &order(&mut due)[..100];
-        let of_second = first.iter().filter(|link| **link >= 10_000).count();
-        assert!((60..=70).contains(&of_second), "{of_second}");
+        assert!(of_proxy >= 240, "{of_proxy} of 1000");
+    }
+
+    #[test]
+    fn connections_that_are_gone_are_dropped() {
+        let mut due = Due::default();
+        for link in 0..1_000 {
+            due.push(
+                peer(if link % 2 == 0 {
+                    "192.0.2.1"
+                } else {
+                    "192.0.2.2"
+                }),
+                (link, 0),
+            );
+        }
+        due.retain(|(link, _)| *link % 100 == 0);
+        assert_eq!(due.len(), 10);
+        assert_eq!(
+            order(&mut due),
+            (0..10).map(|n| n * 100).collect::<Vec<_>>()
+        );
     }
 
     #[test]
@@ -178,6 +228,6 @@ mod tests {
         }
         assert_eq!(order(&mut due).len(), 10_000);
         assert_eq!(due.take_fresh().len(), 10_000);
-        assert!(due.bytes() < 20 << 10, "{} bytes", due.bytes());
+        assert!(due.bytes() < 48 << 10, "{} bytes", due.bytes());
     }
 }

@@ -88,6 +88,11 @@ impl Streams {
     /// Ends the oldest handshake when there are too many: an honest one is soon over, and one that still waits for its peer
     /// may be an attack.
     fn make_room(&mut self) {
+        if self.due.len() > 2 * (self.limits.handshakes_max + STALE) {
+            let early = &self.early;
+            let alive = |(link, token): &(u32, u64)| early.get(link).is_some_and(|e| e.is(*token));
+            self.due.retain(alive);
+        }
         if self.begun.len() > 2 * (self.limits.handshakes_max + STALE) {
             let early = &self.early;
             let alive = |(link, token): &(u32, u64)| early.get(link).is_some_and(|e| e.is(*token));

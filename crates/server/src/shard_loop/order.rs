@@ -7,23 +7,24 @@ const BUCKETS: usize = 512;
 /// The order of a turn's events. Its room is made once.
 #[derive(Default)]
 pub struct Order {
-    /// The events by number, with how many of the same party came before each.
-    events: Vec<(u16, u16)>,
+    /// How many events of the same party come before each, its place, and its number.
+    events: Vec<(u16, u16, u16)>,
     /// How many events of each bucket have come.
     seen: Vec<u16>,
 }
 
 impl Order {
-    /// Arranges so many events; `party` says whose an event is.
-    pub fn arrange(&mut self, events: usize, mut party: impl FnMut(usize) -> u64) {
+    /// Arranges so many events, a few hundred at most, from the event `from` on and round to it; `party` says whose an event is.
+    pub fn arrange(&mut self, events: usize, from: usize, mut party: impl FnMut(usize) -> u64) {
         self.seen.clear();
         self.seen.resize(BUCKETS, 0);
         self.events.clear();
-        for n in 0..events {
+        for place in 0..events {
+            let n = (from + place) % events;
             // Fibonacci hashing: the high bits of the product depend on all of the number.
             let mixed = party(n).wrapping_mul(0x9E37_79B9_7F4A_7C15) >> 32;
             let seen = &mut self.seen[mixed as usize % BUCKETS];
-            self.events.push((*seen, n as u16));
+            self.events.push((*seen, place as u16, n as u16));
             *seen += 1;
         }
         self.events.sort_unstable();
@@ -31,7 +32,7 @@ impl Order {
 
     /// The number of the event that comes in this place.
     pub fn at(&self, place: usize) -> usize {
-        usize::from(self.events[place].1)
+        usize::from(self.events[place].2)
     }
 }
 
@@ -43,7 +44,7 @@ mod tests {
     fn the_events_of_a_crowd_come_between_those_of_others() {
         let parties: Vec<u64> = (0..250).map(|n| if n < 240 { 7 } else { n }).collect();
         let mut order = Order::default();
-        order.arrange(parties.len(), |n| parties[n]);
+        order.arrange(parties.len(), 0, |n| parties[n]);
         let first: Vec<u64> = (0..11).map(|place| parties[order.at(place)]).collect();
         assert_eq!(first.iter().filter(|party| **party == 7).count(), 1);
         let mut all: Vec<usize> = (0..250).map(|place| order.at(place)).collect();
@@ -52,5 +53,14 @@ mod tests {
         assert!(crowd.is_sorted());
         all.sort_unstable();
         assert_eq!(all, (0..250).collect::<Vec<_>>());
+    }
+
+    #[test]
+    fn it_begins_with_the_event_that_had_no_turn() {
+        let mut order = Order::default();
+        order.arrange(60, 20, |n| n as u64 / 2);
+        let all: Vec<usize> = (0..60).map(|place| order.at(place)).collect();
+        assert_eq!(all[..3], [20, 22, 24]);
+        assert_eq!(all[30..33], [21, 23, 25]);
     }
 }
