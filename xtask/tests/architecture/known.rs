@@ -10,7 +10,6 @@ pub const FLOORS: &[&str] = &[];
 pub const FILES: &[&str] = &[
     "crates/broker/src/mail.rs",
     "crates/broker/src/protocol/filtered.rs",
-    "crates/broker/src/protocol/mqtt/mod.rs",
     "crates/broker/src/protocol/mqtt/subscribe.rs",
     "crates/broker/src/protocol/publish.rs",
     "crates/broker/src/protocol/subscribe.rs",
@@ -21,7 +20,7 @@ pub const FILES: &[&str] = &[
 pub const FUNCTIONS: &[&str] = &[
     "crates/broker/src/protocol/http.rs: run",
     "crates/broker/src/protocol/mqtt/kept.rs: restore",
-    "crates/broker/src/protocol/mqtt/mod.rs: packets",
+    "crates/broker/src/protocol/mqtt/packets.rs: packets",
     "crates/broker/src/protocol/subscribe.rs: subscribe",
     "crates/broker/src/protocol/subscribe/respond.rs: answer_poll_with",
     "crates/broker/src/protocol/websocket.rs: frames_received",

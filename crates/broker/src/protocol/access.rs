@@ -19,10 +19,9 @@ use crore_wire::http::head::{Head, Method};
 use crore_wire::http::{cookie, origin};
 
 use super::close_code;
-use super::http::Flow;
-use super::judge::Door;
+use super::task::{Door, Flow};
 use crate::base::access::{
-    Credential, Denied, Digest, Grants, Known, Question, Refusal, Right, Verdict,
+    Credential, Denied, Digest, Grants, Known, Question, Refusal, Right, Verdict, Who,
 };
 use crate::base::ids::ConnId;
 use crate::budget::stats::Reason;
@@ -34,9 +33,6 @@ use crate::protocol::side::{HttpSpill, Spill};
 use crate::store::slab::NONE;
 
 use crore_wire::mqtt::ReasonCode;
-
-/// The verdict on a request's credential; `Ok(None)` is an anonymous client.
-pub type Who = Result<Option<Known>, Refusal>;
 
 /// The credential of a request, parsed.
 enum Came {

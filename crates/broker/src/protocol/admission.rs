@@ -18,7 +18,7 @@ use crore_wire::http::head::{Head, Method};
 use crore_wire::http::response::ResponseHead;
 use crore_wire::sse;
 
-use super::http::Flow;
+use super::task::Flow;
 use crate::budget::account::Part;
 use crate::budget::admission::{Client, Reached};
 use crate::conn::{Row, TURNED_AWAY};

@@ -9,7 +9,8 @@ use core::ops::Range;
 use crore_wire::http::head::{self, Body, Head, HeadError};
 use crore_wire::http::{prior, proxy};
 
-use super::judge::{Answered, is_batch};
+use super::judge::is_batch;
+use super::task::{Answered, Flow};
 use crate::base::ids::ConnId;
 use crate::budget::stats::Reason;
 use crate::conn::io::{Close, Io};
@@ -21,14 +22,6 @@ use crate::store::slab::NONE;
 
 /// The first byte of an MQTT connection, which no request begins with (MQTT 5.0 section 3.1.1).
 const MQTT_CONNECT: u8 = 0x10;
-
-/// The effect of a request on its connection.
-pub(super) enum Flow {
-    /// Answered in `reply`; the next request may follow.
-    Next,
-    /// The answer comes later, or the connection is no longer HTTP.
-    Wait,
-}
 
 /// The request was refused, and its connection closes.
 struct Refused;

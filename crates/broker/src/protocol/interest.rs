@@ -15,7 +15,7 @@ use crore_wire::websocket::frame::{self, Opcode};
 use crore_wire::{form, json, sse, topic};
 
 use super::close_code;
-use super::http::Flow;
+use super::task::Flow;
 use crate::base::access::Right;
 use crate::base::position;
 use crate::conn::io::Io;

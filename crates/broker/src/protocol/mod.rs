@@ -32,6 +32,7 @@ pub(crate) mod review;
 pub(crate) mod run;
 pub(crate) mod side;
 pub(crate) mod subscribe;
+mod task;
 pub(crate) mod websocket;
 
 pub use admission::shed;

@@ -5,7 +5,7 @@ use alloc::vec::Vec;
 use crore_wire::http::head::Head;
 use crore_wire::{form, json, ndjson, topic};
 
-use super::http::Flow;
+use super::task::Flow;
 use crate::base::access::Right;
 use crate::base::ids::ShardId;
 use crate::base::pace::WARMED;

@@ -7,13 +7,13 @@ use core::ops::Range;
 use crore_wire::http::body::Chunked;
 use crore_wire::websocket::receive::Partial;
 
+use crate::base::access::Who;
 use crate::base::ids::ShardId;
 use crate::filters::matching::Filtered;
 use crate::mail::inbox::Inbox;
 use crate::mail::{Frames, Record};
-use crate::protocol::access::Who;
 use crate::protocol::filtered::Opening;
-use crate::protocol::mqtt::{Mqtt, Shared};
+use crate::protocol::mqtt::state::{Mqtt, Shared};
 use crate::protocol::progress::Progress;
 use crate::store::rope::Rope;
 use crate::store::slab::NONE;

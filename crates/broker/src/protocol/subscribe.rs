@@ -20,9 +20,9 @@ use crore_wire::{form, sse, topic};
 
 use super::answer::VARY;
 use super::close_code;
-use super::http::Flow;
-use super::mqtt;
+use super::mqtt::packets;
 use super::publish::RESERVED;
+use super::task::Flow;
 use crate::base::planted::{self, Fault};
 use crate::base::position::{self, Position, Since};
 use crate::conn::io::{Close, Io};
@@ -262,11 +262,11 @@ impl Front {
             .header("sec-websocket-key")
             .and_then(handshake::accept_key);
         let key = key.ok_or((400, "Sec-WebSocket-Key must be 16 bytes in base64"))?;
-        let offered = [mqtt::SUBPROTOCOL, META_PROTOCOL];
+        let offered = [packets::SUBPROTOCOL, META_PROTOCOL];
         let chosen =
             handshake::choose_subprotocol(head.headers("sec-websocket-protocol"), &offered)
                 .filter(|_| !self.conns.get(slot).wants(FOLLOWS));
-        let packets = chosen == Some(mqtt::SUBPROTOCOL);
+        let packets = chosen == Some(packets::SUBPROTOCOL);
         let deflate = self
             .world
             .settings

@@ -8,10 +8,10 @@ use crore_wire::websocket::frame::{self, Opcode};
 use crore_wire::websocket::receive::{self, Config, Event, Partial, Role};
 
 use super::close_code;
-use super::http::Flow;
-use super::mqtt;
+use super::mqtt::packets;
 use super::progress::Progress;
 use super::publish::{RESERVED, is_binary};
+use super::task::Flow;
 use crate::base::access::Right;
 use crate::budget::admission::Reached;
 use crate::conn::io::Io;
@@ -141,7 +141,7 @@ impl Front {
     /// Bytes of the largest message that a client may send.
     fn frame_bytes_max(&self, slot: u32) -> usize {
         let beside = match self.conns.get(slot).wants(FRAMED) {
-            true => mqtt::PACKET_BESIDE_BYTES,
+            true => packets::PACKET_BESIDE_BYTES,
             false => 0,
         };
         self.world.settings.limits.message_bytes + beside

@@ -17,7 +17,7 @@ use crate::conn::{COUNTED, EVENTS, LIVE, MULTI, State, UPGRADE};
 use crate::mail::{Frames, Record, Tell};
 use crate::protocol::delivery::{Delivery, Run};
 use crate::protocol::encode::{Encoding, Message};
-use crate::protocol::mqtt;
+use crate::protocol::mqtt::options::is_plain;
 use crate::protocol::run::cost_of_bytes;
 use crate::protocol::side::{Behind, Held};
 use crate::shard::Shard;
@@ -332,7 +332,7 @@ impl Shard {
                 self.front
                     .answer_poll(slot, topic, &first, frames, false, io);
             }
-            State::Mqtt if !mqtt::is_plain(row.options) => {
+            State::Mqtt if !is_plain(row.options) => {
                 self.front.expand(slot);
                 self.front.mqtt_deliver(slot, 0, frames, io);
             }

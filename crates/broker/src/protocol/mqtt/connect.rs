@@ -8,10 +8,11 @@ use core::fmt::Write;
 use xxhash_rust::xxh3::xxh3_64_with_seed;
 
 use crore_wire::mqtt::{
-    ConnAck, Connect, Disconnect, Error, PropertyBuf, ReasonCode, Version, encode,
+    ConnAck, Connect, Disconnect, Error, Properties, PropertyBuf, ReasonCode, Version, encode,
 };
 use crore_wire::topic;
 
+use super::packets;
 use super::publish::Fields;
 use super::state::{Answer, Connecting, MqttRow};
 use crate::base::access::Right;
@@ -61,7 +62,7 @@ impl Front {
             let most = connect.properties.maximum_packet_size_bytes();
             if most.is_some_and(|most| most < REFUSAL_BYTES) {
                 // [MQTT-3.1.2-24]: no packet could say so.
-                self.because(super::ended(reason));
+                self.because(packets::ended(reason));
                 self.mqtt_shut(slot, io);
                 return Ok(());
             }
@@ -72,12 +73,12 @@ impl Front {
 
     /// Refuses a CONNECT: a CONNACK with the reason, and the end.
     fn refuse_client<I: Io>(&mut self, slot: u32, reason: ReasonCode, io: &mut I) {
-        self.because(super::ended(reason));
+        self.because(packets::ended(reason));
         let version = self.version(slot);
         let connack = ConnAck {
             session_present: false,
             reason,
-            properties: super::NOTHING,
+            properties: Properties::NONE,
         };
         self.write(slot, |out| encode::connack(out, version, &connack));
         self.mqtt_shut(slot, io);
@@ -283,7 +284,7 @@ impl Front {
     /// Sends the CONNACK and goes on with the session.
     pub(super) fn open_session<I: Io>(&mut self, slot: u32, io: &mut I) {
         let settings = self.world.settings.mqtt.clone();
-        let packet_bytes = self.world.settings.limits.message_bytes + super::PACKET_BESIDE_BYTES;
+        let packet_bytes = self.world.settings.limits.message_bytes + packets::PACKET_BESIDE_BYTES;
         let version = self.version(slot);
         let row = self.mqtts.get(self.conns.get(slot).mqtt);
         let keep_alive_s = row.keep_alive_s;

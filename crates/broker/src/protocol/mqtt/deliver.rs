@@ -8,15 +8,14 @@
 use alloc::collections::VecDeque;
 
 use crore_wire::mqtt::{
-    Ack, PacketId, PacketType, PropertyBuf, Publish, ReasonCode, Version, encode,
+    Ack, PacketId, PacketType, Properties, PropertyBuf, Publish, ReasonCode, Version, encode,
 };
 
 use crore_wire::websocket::frame::Opcode;
 
-use super::NOTHING;
 use super::give::{Offered, Wants};
+use super::options::qos;
 use super::state::{Inflight, Step, without_payload};
-use super::subscribe::qos;
 use crate::base::planted::{self, Fault};
 use crate::conn::io::Io;
 use crate::conn::{FRAMED, LIVE, MULTI, QOS_SHIFT, State};
@@ -269,7 +268,7 @@ impl Front {
         let release = Ack {
             packet_id: ack.packet_id,
             reason,
-            properties: NOTHING,
+            properties: Properties::NONE,
         };
         self.write(slot, |out| encode::pubrel(out, version, &release));
         Ok(())
@@ -377,7 +376,7 @@ impl Front {
             let release = Ack {
                 packet_id: id,
                 reason: ReasonCode::SUCCESS,
-                properties: NOTHING,
+                properties: Properties::NONE,
             };
             self.write(slot, |out| encode::pubrel(out, version, &release));
             return self.send_reply(slot, io);

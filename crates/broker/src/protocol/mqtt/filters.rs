@@ -8,7 +8,8 @@ use alloc::vec::Vec;
 use crore_wire::mqtt::{Qos, ReasonCode, RetainHandling};
 
 use super::give::{Offered, Wants};
-use super::subscribe::{Wanted, qos, qos_of};
+use super::options::{qos, qos_of};
+use super::subscribe::Wanted;
 use crate::base::ids::ShardId;
 use crate::base::position::{Position, Since};
 use crate::conn::LIVE;

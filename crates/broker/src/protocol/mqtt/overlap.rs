@@ -11,8 +11,9 @@
 
 use alloc::vec::Vec;
 
-use super::give::{NO_LOCAL, Offered, Wants};
-use super::subscribe::qos;
+use super::give::{Offered, Wants};
+use super::options::{NO_LOCAL, qos};
+use super::state::Start;
 use crate::base::ids::ShardId;
 use crate::base::planted::{self, Fault};
 use crate::conn::LIVE;
@@ -22,16 +23,6 @@ use crate::protocol::front::Front;
 use crate::protocol::outbox::Packets;
 use crate::protocol::side::Sub;
 use crate::store::slab::NONE;
-
-/// The offset from which on a subscription sends all that it matches at one home.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Start {
-    /// Its place in the list.
-    part: u32,
-    home: ShardId,
-    /// It sends the messages after this offset.
-    offset: u64,
-}
 
 /// The subscriptions that share a message, and the one of them that sends it.
 pub(super) struct Sharers {

@@ -8,7 +8,7 @@ use alloc::format;
 use crore_wire::mqtt::ReasonCode;
 
 use super::give::Wants;
-use super::subscribe::qos_of;
+use super::options::qos_of;
 use crate::base::planted::{self, Fault};
 use crate::base::position::{Position, Since};
 use crate::budget::admission::Client;

@@ -3,13 +3,13 @@
 use alloc::vec::Vec;
 
 use crore_wire::mqtt::{
-    self, Ack, PacketId, PacketType, Properties, Property, PropertyBuf, Publish, Qos, ReasonCode,
-    Version, encode,
+    self, Ack, PacketId, PacketType, Properties, Property, Publish, Qos, ReasonCode, Version,
+    encode,
 };
 use crore_wire::topic;
 
 use super::super::publish::{check_fields, is_binary};
-use super::NOTHING;
+use super::plain::{EVENT, KEY};
 use super::state::Answer;
 use crate::base::access::Right;
 use crate::base::planted::{self, Fault};
@@ -18,11 +18,6 @@ use crate::conn::io::Io;
 use crate::home;
 use crate::mail::{self, Outcome};
 use crate::protocol::front::Front;
-
-/// The user property that stands for a message's key.
-pub(super) const KEY: &str = "crore-key";
-/// The user property that stands for a message's event name.
-pub(super) const EVENT: &str = "crore-event";
 
 /// The properties of a message that other protocols know too, and the rest as attributes.
 pub(super) struct Fields<'a> {
@@ -307,7 +302,7 @@ impl Front {
             let ack = Ack {
                 packet_id,
                 reason,
-                properties: NOTHING,
+                properties: Properties::NONE,
             };
             let write = if answer.exactly_once {
                 encode::pubrec
@@ -363,38 +358,10 @@ impl Front {
                 true => ReasonCode::SUCCESS,
                 false => ReasonCode::PACKET_IDENTIFIER_NOT_FOUND,
             },
-            properties: NOTHING,
+            properties: Properties::NONE,
         };
         self.write(slot, |out| encode::pubcomp(out, version, &ack));
         Ok(())
-    }
-
-    /// Appends the properties of a message that other protocols know too, and those that only MQTT knows.
-    pub(super) fn message_properties(
-        set: &mut PropertyBuf,
-        frames: &mail::Frames,
-        record: &mail::Record,
-    ) {
-        let stored = Properties::stored(frames.properties(record));
-        set.forward(&stored);
-        let text = |bytes| core::str::from_utf8(bytes).unwrap_or_default();
-        if frames.origin(record) == 0
-            && !stored.has(Property::PayloadFormatIndicator)
-            && !record.binary
-        {
-            set.payload_is_utf8(true);
-        }
-        let content_type = text(frames.content_type(record));
-        if !content_type.is_empty() {
-            // It was checked, and is short.
-            let _ = set.content_type(content_type);
-        }
-        for (name, value) in [(KEY, frames.key(record)), (EVENT, frames.event(record))] {
-            if !value.is_empty() {
-                // They fail only when all 128 properties are taken.
-                let _ = set.user_property(name, text(value));
-            }
-        }
     }
 }
 

@@ -7,13 +7,12 @@
 use alloc::vec::Vec;
 
 use crore_wire::mqtt::{
-    Filter, PacketId, Qos, ReasonCode, RetainHandling, Subscribe, SubscribeOptions, Unsubscribe,
-    encode,
+    Filter, PacketId, Properties, Qos, ReasonCode, RetainHandling, Subscribe, SubscribeOptions,
+    Unsubscribe, encode,
 };
 use crore_wire::topic;
 
-use super::NOTHING;
-use super::shared::is_shared;
+use super::options::{is_shared, qos};
 use super::state::Suback;
 use crate::base::access::Right;
 use crate::base::position::{Position, Since};
@@ -63,7 +62,7 @@ impl Front {
             let reasons = core::iter::repeat_n(ReasonCode::PACKET_IDENTIFIER_IN_USE, count);
             let (version, id) = (self.version(slot), subscribe.packet_id);
             self.write(slot, |out| {
-                encode::suback(out, version, id, &NOTHING, reasons)
+                encode::suback(out, version, id, &Properties::NONE, reasons)
             });
             return Ok(());
         }
@@ -384,7 +383,7 @@ impl Front {
         let suback = subacks.remove(at);
         let reasons = suback.reasons.iter().copied();
         self.write(slot, |out| {
-            encode::suback(out, version, id, &NOTHING, reasons)
+            encode::suback(out, version, id, &Properties::NONE, reasons)
         });
     }
 
@@ -411,7 +410,7 @@ impl Front {
         let (version, id) = (self.version(slot), unsubscribe.packet_id);
         let reasons = reasons.iter().copied();
         self.write(slot, |out| {
-            encode::unsuback(out, version, id, &NOTHING, reasons)
+            encode::unsuback(out, version, id, &Properties::NONE, reasons)
         });
         Ok(())
     }
@@ -545,13 +544,3 @@ impl Front {
 
 /// Retain Handling among the options: it matters only when the subscription is made.
 const RETAIN_HANDLING: u8 = 0b11_0000;
-
-/// The QoS among the options.
-pub(super) fn qos(options: u8) -> u8 {
-    options & 3
-}
-
-/// The same as an enum: no packet has a QoS of three [MQTT-3.8.3-5].
-pub(super) fn qos_of(options: u8) -> Qos {
-    Qos::from_bits(qos(options)).unwrap_or(Qos::AtMostOnce)
-}
