@@ -26,6 +26,7 @@ pub(crate) mod interest;
 pub(crate) mod judge;
 pub(crate) mod mqtt;
 pub(crate) mod names;
+mod opening;
 pub(crate) mod progress;
 pub(crate) mod publish;
 pub(crate) mod review;
