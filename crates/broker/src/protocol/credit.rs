@@ -3,7 +3,7 @@
 //!
 //! Meanwhile a connection that has just published is not read. Bytes that were read already (requests pipelined behind the
 //! publish, the first request of a new connection, frames) are held as received, as far as the account of memory has room
-//! (`progress`), and carried out when there is credit again.
+//! (`hold`), and carried out when there is credit again.
 //!
 //! Invariant: without credit no publish begins, and no batch goes on that ran out of its turn. So at most the credit plus one
 //! publish, or one turn's part of a batch, is under way from one shard to another.

@@ -16,7 +16,7 @@ use crate::budget::stats::Reason;
 use crate::conn::io::{Close, Io};
 use crate::conn::{CLOSING, EOF, FILTERS, FRAMED, SERVED, State, TURNED_AWAY, UPGRADE};
 use crate::protocol::front::Front;
-use crate::protocol::progress::FULL;
+use crate::protocol::hold::FULL;
 use crate::protocol::side::{HttpSpill, Spill};
 use crate::store::slab::NONE;
 

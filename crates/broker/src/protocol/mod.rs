@@ -1,7 +1,7 @@
 //! The protocols of connections. Each file is a part of the shard's turn: `http` reads
 //! requests, `judge` decides by their heads, `publish` and `subscribe` carry them out, `answer` writes the
 //! responses, `access` checks credentials and rights, `filtered` serves subscribers by filter, `admission` turns clients away,
-//! `interest` serves followers of interest, `websocket` reads frames, `deadlines` watches the clock, `progress` ends inputs that
+//! `interest` serves followers of interest, `websocket` reads frames, `deadlines` watches the clock, `hold` ends inputs that
 //! are too slow or have no room, `review` ends connections that new settings grant less to.
 
 pub(crate) mod asking;
@@ -21,16 +21,19 @@ pub mod close_code;
 pub(crate) mod credit;
 pub(crate) mod deadlines;
 pub(crate) mod filtered;
+pub(crate) mod hold;
 pub(crate) mod http;
 pub(crate) mod interest;
 pub(crate) mod judge;
 pub(crate) mod mqtt;
 pub(crate) mod names;
 mod opening;
-pub(crate) mod progress;
+mod progress;
 pub(crate) mod publish;
+pub(crate) mod push;
 pub(crate) mod review;
 pub(crate) mod run;
+pub(crate) mod send;
 pub(crate) mod side;
 pub(crate) mod subscribe;
 mod task;

@@ -36,6 +36,30 @@ impl Default for Spill {
     }
 }
 
+impl Spill {
+    /// Bytes that it holds, as they are counted.
+    pub(crate) fn bytes(&self) -> usize {
+        match self {
+            Spill::Http(spill) => spill.bytes(),
+            Spill::WebSocket(partial, _) => partial.buffered_bytes(),
+            Spill::Mqtt(data, _) => data.bytes(),
+            Spill::Frames(partial, data, _) => {
+                partial.as_ref().map_or(0, |held| held.buffered_bytes()) + data.bytes()
+            }
+        }
+    }
+
+    /// The progress of the input.
+    pub(crate) fn progress(&self) -> Progress {
+        match self {
+            Spill::Http(spill) => spill.progress,
+            Spill::WebSocket(_, progress)
+            | Spill::Mqtt(_, progress)
+            | Spill::Frames(_, _, progress) => *progress,
+        }
+    }
+}
+
 /// Part of a request, or requests that wait for the one before them.
 #[derive(Default)]
 pub struct HttpSpill {

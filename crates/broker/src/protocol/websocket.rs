@@ -20,7 +20,7 @@ use crate::home::Publish;
 use crate::mail::inbox::Inbox;
 use crate::mail::{Answer, Outcome};
 use crate::protocol::front::Front;
-use crate::protocol::progress::FULL;
+use crate::protocol::hold::FULL;
 use crate::protocol::side::Spill;
 use crate::store::slab::NONE;
 
