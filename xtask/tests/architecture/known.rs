@@ -1,7 +1,7 @@
 //! The present violations. These lists may only shrink: an entry that excuses nothing any more is a violation, too.
 
 /// Circles of imports that are wider than [`crate::layout::circles`] allows, each by the lowest folder that holds all of it.
-pub const CIRCLES: &[&str] = &["crates/broker/src/protocol"];
+pub const CIRCLES: &[&str] = &[];
 
 /// Crates without floors, and imports that do not lead to a lower floor, as `crate: importer -> imported`.
 pub const FLOORS: &[&str] = &[];

@@ -29,13 +29,12 @@ use crate::conn::{CLOSING, EOF, FRAMED, PAUSED, PINGS, Row, State};
 use crate::filters::matching::Matching;
 use crate::home::Home;
 use crate::mail::lanes::Lanes;
-use crate::mail::session::ConnOf;
 use crate::mail::{Ask, ReplyTo};
+use crate::protocol::census::Census;
 use crate::protocol::delivery::Delivery;
-use crate::protocol::mqtt::leaving::Leaving;
+use crate::protocol::mqtt::farewells::Farewells;
 use crate::protocol::mqtt::state::MqttRow;
 use crate::protocol::outbox::Outbox;
-use crate::protocol::relief::Census;
 use crate::protocol::run::Run;
 use crate::protocol::side::{Extra, Spill};
 use crate::store::shared::Forms;
@@ -59,7 +58,7 @@ pub struct Front {
     /// Requests to homes about sessions: they wait until no delivery is under way, since a will is a publish.
     pub(crate) errands: Vec<(ShardId, Ask)>,
     /// Sessions that are given back when the publishes of their connections are answered.
-    pub(crate) leaving: BTreeMap<ConnOf, Leaving>,
+    pub(crate) leaving: Farewells,
     /// MQTT clients that the server gave an id.
     pub(crate) clients_named: u64,
     pub(crate) matching: Matching,
@@ -148,7 +147,7 @@ impl Front {
             verdicts: Verdicts::default(),
             topics: Topics::default(),
             errands: Vec::new(),
-            leaving: BTreeMap::new(),
+            leaving: Farewells::default(),
             clients_named: u64::from(now.unix_s) << 32,
             matching: Matching::new(world.homes as usize, world.seed),
             home,

@@ -17,6 +17,7 @@ pub(crate) mod relief;
 pub(crate) mod access;
 pub(crate) mod admission;
 pub(crate) mod answer;
+mod census;
 pub mod close_code;
 pub(crate) mod credit;
 pub(crate) mod deadlines;
