@@ -243,7 +243,7 @@ impl Shard {
             *posted += 1;
             io.post(to, mail);
         });
-        if !self.front.stalled.is_empty() && !self.front.must_stall() {
+        if self.front.queues.has_stalled() && !self.front.must_stall() {
             self.front.release_stalled(io);
         }
         if let Some(home) = &mut self.front.home {
@@ -258,13 +258,13 @@ impl Shard {
             || !self.stopped && self.sessions.is_due(now)
             || self.has_more()
             || !self.front.deliveries.is_empty()
-            || !self.front.paging.is_empty()
+            || self.front.queues.has_paging()
     }
 
     /// Whether the shard waits for something that no event announces, and should be called again
     /// within a millisecond or two.
     pub fn is_waiting(&self) -> bool {
-        !self.front.stalled.is_empty() || self.front.lanes.withholds
+        self.front.queues.has_stalled() || self.front.lanes.withholds
     }
 
     fn accepted<I: Io>(&mut self, link: Link, peer: IpAddr, io: &mut I) {

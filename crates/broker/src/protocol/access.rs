@@ -295,7 +295,7 @@ impl Front {
                 self.end_stream(slot, close_code::EXPIRED, Denied::Expired.reason(), io);
             }
             State::Mqtt => {
-                self.reply.clear();
+                self.scratch.reply().clear();
                 self.mqtt_end(slot, ReasonCode::MAXIMUM_CONNECT_TIME, io);
             }
             // A request that waits for a home is looked at again after its answer.

@@ -26,13 +26,13 @@ pub(super) const VARY: &[u8] = b"If-None-Match, If-Modified-Since, Accept, Origi
 pub(super) const ANY_ORIGIN: u32 = 255;
 
 impl Front {
-    /// Begins a response in `self.reply` with the headers that all of them have. `Access-Control-Allow-Credentials` is never sent:
+    /// Begins a response with the headers that all of them have. `Access-Control-Allow-Credentials` is never sent:
     /// no page of another origin reads a response that a visitor's cookie opened.
     pub(super) fn head(&mut self, slot: u32, status: u16) -> ResponseHead<'_> {
         let row = self.conns.get(slot);
         let (options, unix_s) = (row.options, self.now.unix_s);
         let origins = &self.world.settings.http.allowed_origins;
-        let mut head = ResponseHead::new(&mut self.reply, status)
+        let mut head = ResponseHead::new(self.scratch.reply(), status)
             .date("Date", u64::from(unix_s))
             .lines(SAFETY);
         match options >> ORIGIN_SHIFT {
@@ -96,8 +96,8 @@ impl Front {
         let head = head.number("Content-Length", reason.len() as u64 + 1);
         head.end();
         if !no_body {
-            self.reply.extend_from_slice(reason.as_bytes());
-            self.reply.push(b'\n');
+            self.scratch.reply().extend_from_slice(reason.as_bytes());
+            self.scratch.reply().push(b'\n');
         }
     }
 
@@ -154,18 +154,14 @@ impl Front {
         self.respond(slot, status, content_type, &body);
     }
 
-    /// Sends the bytes in `self.reply`.
+    /// Sends the response that was written.
     pub(super) fn send_reply<I: Io>(&mut self, slot: u32, io: &mut I) {
-        if self.reply.is_empty() {
+        if self.scratch.reply().is_empty() {
             return;
         }
-        let reply = core::mem::take(&mut self.reply);
+        let reply = self.scratch.take_reply();
         self.put(slot, &reply, io);
-        self.reply = reply;
-        self.reply.clear();
-        if self.reply.capacity() > 1 << 16 {
-            self.reply = Vec::new();
-        }
+        self.scratch.reply_sent(reply);
     }
 
     /// The request is answered: ready for the next one, or the end.

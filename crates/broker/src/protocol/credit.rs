@@ -45,11 +45,11 @@ impl Front {
     pub(super) fn stall<I: Io>(&mut self, slot: u32, io: &mut I) {
         let conn = self.id_of(slot);
         let paused = self.conns.get(slot).is(PAUSED);
-        if paused && self.stalled.contains(&conn) {
+        if paused && self.queues.is_stalled(conn) {
             return;
         }
         self.stats.credit_waits += 1;
-        self.stalled.push(conn);
+        self.queues.stall(conn);
         if !paused {
             self.conns.get_mut(slot).flags |= PAUSED;
             self.update_interest(slot, io);
@@ -72,7 +72,7 @@ impl Front {
 
     /// There is credit again: connections with held bytes queue to go on with them, the others are read again.
     pub(crate) fn release_stalled<I: Io>(&mut self, io: &mut I) {
-        for conn in core::mem::take(&mut self.stalled) {
+        for conn in self.queues.take_stalled() {
             self.work.steps.add(1);
             if !self.is_current(conn) {
                 continue;
@@ -88,7 +88,7 @@ impl Front {
     /// Reads a connection again, unless it waits for credit or has closed its side.
     pub(super) fn read_again<I: Io>(&mut self, conn: ConnId, io: &mut I) {
         let row = self.conns.get(conn.slot);
-        if row.is(PAUSED) && !row.is(EOF) && !self.stalled.contains(&conn) {
+        if row.is(PAUSED) && !row.is(EOF) && !self.queues.is_stalled(conn) {
             self.conns.get_mut(conn.slot).flags &= !PAUSED;
             self.update_interest(conn.slot, io);
         }
@@ -97,12 +97,12 @@ impl Front {
     /// Queues a connection to go on with what it has begun: addresses and users share the work.
     pub(crate) fn resume_later(&mut self, conn: ConnId) {
         let party = self.party(conn.slot);
-        self.resumed.push_once(party.number(), conn);
+        self.queues.resume(party.number(), conn);
     }
 
     /// Lets the connection whose turn it is go on, for a share of the turn's steps; says whether there was one.
     pub(crate) fn resume_one<I: Io>(&mut self, io: &mut I) -> bool {
-        let Some(conn) = self.resumed.pop() else {
+        let Some(conn) = self.queues.next_resumed() else {
             return false;
         };
         let before = self.steps();
@@ -116,7 +116,7 @@ impl Front {
             self.work.quantum = self.work.until;
         }
         let did = self.steps() - before;
-        self.resumed.did(did);
+        self.queues.did(did);
         true
     }
 

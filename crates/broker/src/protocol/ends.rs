@@ -53,13 +53,13 @@ impl Front {
 
     /// Notes why the connection at hand is about to end, if no reason was noted before.
     pub(crate) fn because(&mut self, reason: Reason) {
-        self.why.get_or_insert(reason);
+        self.ending.because(reason);
     }
 
     /// Counts the end of a connection, once: one that is closing was counted when that began.
     fn count_end(&mut self, slot: u32, otherwise: Reason) {
         let row = self.conns.get(slot);
-        let reason = match self.why.take() {
+        let reason = match self.ending.take_reason() {
             _ if row.is(TURNED_AWAY) => Reason::Full,
             Some(reason) => reason,
             None => otherwise,
@@ -104,11 +104,16 @@ impl Front {
         }
     }
 
+    /// The connection at hand does not end after all.
+    pub(crate) fn not_ending(&mut self) {
+        self.ending.forget_reason();
+    }
+
     /// The rows of this connection contradict each other: it ends with this input, and the process goes on. The code that finds
     /// the contradiction calls this and returns without doing more.
     pub(crate) fn broken(&mut self, slot: u32) {
-        self.reply.clear();
-        self.broken.push(self.id_of(slot));
+        self.scratch.reply().clear();
+        self.ending.mark_broken(self.id_of(slot));
     }
 
     /// Ends the connection that an input was about, if its rows were followed to a row that is not there, and all connections
@@ -124,7 +129,7 @@ impl Front {
         ];
         if missed.contains(&true) {
             match about.filter(|conn| self.is_current(*conn)) {
-                Some(conn) => self.broken.push(conn),
+                Some(conn) => self.ending.mark_broken(conn),
                 None => self.stats.closed[Reason::Broken as usize] += 1,
             }
         }
@@ -133,10 +138,10 @@ impl Front {
 
     /// Ends the connections marked by [`Front::broken`].
     pub(crate) fn end_broken<I: Io>(&mut self, io: &mut I) {
-        while let Some(conn) = self.broken.pop() {
+        while let Some(conn) = self.ending.next_broken() {
             if self.is_current(conn) {
-                self.reply.clear();
-                self.why = Some(Reason::Broken);
+                self.scratch.reply().clear();
+                self.ending.is_broken();
                 self.reset(conn.slot, io);
             }
         }

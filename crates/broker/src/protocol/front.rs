@@ -10,7 +10,6 @@ use core::net::IpAddr;
 
 use xxhash_rust::xxh3::xxh3_64_with_seed;
 
-use crore_wire::mqtt::PropertyBuf;
 use crore_wire::topic;
 
 use crate::base::ids::ConnId;
@@ -21,7 +20,7 @@ use crate::base::time::Now;
 use crate::base::turns::Turns;
 use crate::budget::passes::Passes;
 use crate::budget::purse::Purse;
-use crate::budget::stats::{Reason, Stats};
+use crate::budget::stats::Stats;
 use crate::budget::verdicts::Verdicts;
 use crate::conn::io::{Close, Io};
 use crate::conn::topics::Topics;
@@ -32,10 +31,13 @@ use crate::mail::lanes::Lanes;
 use crate::mail::{Ask, ReplyTo};
 use crate::protocol::census::Census;
 use crate::protocol::delivery::Delivery;
+use crate::protocol::ending::Ending;
 use crate::protocol::mqtt::farewells::Farewells;
 use crate::protocol::mqtt::state::MqttRow;
 use crate::protocol::outbox::Outbox;
+use crate::protocol::queues::Queues;
 use crate::protocol::run::Run;
+use crate::protocol::scratch::Scratch;
 use crate::protocol::side::{Extra, Spill};
 use crate::store::shared::Forms;
 use crate::store::slab::{NONE, Side, Slab};
@@ -65,12 +67,8 @@ pub struct Front {
     pub(crate) home: Option<Home>,
     pub(crate) lanes: Lanes,
     pub(crate) deliveries: VecDeque<Delivery>,
-    /// Connections whose pipelined requests may go on.
-    pub(crate) resumed: Turns<ConnId>,
-    /// Followers that may have the next page of their snapshot.
-    pub(crate) paging: Vec<ConnId>,
-    /// Publishers that wait for credit.
-    pub(crate) stalled: Vec<ConnId>,
+    /// Connections that wait for their turn, a page or credit.
+    pub(crate) queues: Queues,
     pub(crate) outbox_bytes: usize,
     pub(crate) receive_bytes: usize,
     /// Its account of the bytes that clients make it hold.
@@ -90,20 +88,9 @@ pub struct Front {
     pub(crate) turned_away: u32,
     /// The work done and the budget for it.
     pub(crate) work: Work,
-    /// Why the connection at hand is about to end, where that is not its peer's doing.
-    pub(crate) why: Option<Reason>,
-    /// Connections that end with this input, since their rows contradict each other.
-    pub(crate) broken: Vec<ConnId>,
-    /// The response that is being written.
-    pub(crate) reply: Vec<u8>,
-    /// The position that is being written.
-    pub(crate) id: Vec<u8>,
-    /// The MQTT properties that are being written.
-    pub(crate) properties: PropertyBuf,
-    /// The topic of an MQTT publish that is being read.
-    pub(crate) named_scratch: Vec<u8>,
+    pub(super) ending: Ending,
+    pub(crate) scratch: Scratch,
     pub(crate) run: Run,
-    pub(crate) scratch: crore_wire::ndjson::Scratch,
     pub(crate) pace: Pace,
     pub(crate) stats: Stats,
     /// Clients are being moved off this server.
@@ -153,9 +140,7 @@ impl Front {
             home,
             lanes,
             deliveries: VecDeque::new(),
-            resumed: Turns::default(),
-            paging: Vec::new(),
-            stalled: Vec::new(),
+            queues: Queues::default(),
             outbox_bytes: 0,
             receive_bytes: 0,
             purse: Purse::new(world.admission.clone(), world.shards as usize),
@@ -167,14 +152,9 @@ impl Front {
             room: u32::try_from(world.settings.limits.connections_per_shard).unwrap_or(u32::MAX),
             turned_away: 0,
             work: Work::default(),
-            why: None,
-            broken: Vec::new(),
-            reply: Vec::new(),
-            id: Vec::new(),
-            properties: PropertyBuf::new(),
-            named_scratch: Vec::new(),
+            ending: Ending::default(),
+            scratch: Scratch::new(),
             run: Run::default(),
-            scratch: Default::default(),
             pace: Pace::default(),
             stats: Stats::default(),
             drains: false,

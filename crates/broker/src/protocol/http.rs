@@ -167,7 +167,7 @@ impl Front {
                 Ok(None) => break,
                 Err(HeadError::Version) if prior::is_http2(&buf[at..end]) => {
                     self.because(Reason::Refused);
-                    prior::refuse(&mut self.reply);
+                    prior::refuse(self.scratch.reply());
                     self.send_reply(slot, io);
                     self.shut(slot, io);
                     return None;
@@ -213,7 +213,8 @@ impl Front {
                     }
                     kept.judged = true;
                     if head.expects_continue() {
-                        self.reply
+                        self.scratch
+                            .reply()
                             .extend_from_slice(b"HTTP/1.1 100 Continue\r\n\r\n");
                     }
                 }

@@ -69,7 +69,7 @@ impl Front {
             return Flow::Next;
         }
         let attaching = Attaching {
-            head: core::mem::take(&mut self.reply),
+            head: self.scratch.take_reply(),
             ..Attaching::default()
         };
         let extra = self.extra(slot);
@@ -127,7 +127,7 @@ impl Front {
 
     /// Asks for the next pages of all followers that have room for them.
     pub(crate) fn ask_pages(&mut self) {
-        for conn in core::mem::take(&mut self.paging) {
+        for conn in self.queues.take_paging() {
             if self.is_current(conn) {
                 let row = self.conns.get(conn.slot);
                 if row.wants(FOLLOWS) && row.outbox == NONE {
@@ -186,7 +186,7 @@ impl Front {
             self.put(slot, &bytes, io);
         }
         if self.conns.get(slot).outbox == NONE {
-            self.paging.push(self.id_of(slot));
+            self.queues.page(self.id_of(slot));
         }
     }
 

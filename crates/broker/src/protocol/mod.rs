@@ -7,6 +7,7 @@
 pub(crate) mod asking;
 pub(crate) mod delivery;
 pub(crate) mod encode;
+mod ending;
 pub(crate) mod ends;
 pub(crate) mod front;
 pub(crate) mod joining;
@@ -32,8 +33,10 @@ mod opening;
 mod progress;
 pub(crate) mod publish;
 pub(crate) mod push;
+pub(crate) mod queues;
 pub(crate) mod review;
 pub(crate) mod run;
+mod scratch;
 pub(crate) mod send;
 pub(crate) mod side;
 pub(crate) mod subscribe;

@@ -333,7 +333,7 @@ impl Front {
 
     /// Publishes lines, as far as the turn's budget goes; returns how many bytes were read.
     fn batch_lines(&mut self, slot: u32, body: &[u8], batch: &mut Batch) -> usize {
-        let mut scratch = core::mem::take(&mut self.scratch);
+        let mut scratch = core::mem::take(self.scratch.lines());
         let (mut rest, first) = (body, batch.number);
         while !rest.is_empty() {
             let done = batch.number - first;
@@ -372,7 +372,7 @@ impl Front {
                 Err(reason) => batch.failed.push((number, reason)),
             }
         }
-        self.scratch = scratch;
+        *self.scratch.lines() = scratch;
         body.len() - rest.len()
     }
 

@@ -229,7 +229,7 @@ impl Front {
                 self.end_stream(slot, close_code::TRY_AGAIN, reason, io);
             }
             State::Mqtt => {
-                self.reply.clear();
+                self.scratch.reply().clear();
                 self.mqtt_end(slot, ReasonCode::QUOTA_EXCEEDED, io);
             }
             State::Proxy | State::Draining => self.drop_conn(slot, Close::Now, io),

@@ -78,7 +78,7 @@ impl Front {
             self.respond_reason(slot, 403, RESERVED);
             return Flow::Next;
         }
-        let before = self.reply.len();
+        let before = self.scratch.reply().len();
         let envelope = form::pairs(head.query).any(|pair| pair == (b"envelope", b"json"));
         let events = !upgrade && head.accept() == Accept::EventStream;
         let row = self.conns.get_mut(slot);
@@ -102,7 +102,7 @@ impl Front {
         if (events || upgrade) && self.conns.get(slot).wants(HEAD) {
             return Flow::Next;
         }
-        let begun = core::mem::take(&mut self.reply);
+        let begun = self.scratch.take_reply();
         let mut attaching = Attaching {
             waiting: names.len() as u32,
             ..Attaching::default()
@@ -111,7 +111,7 @@ impl Front {
             // The bytes in `reply` before it are answers to pipelined requests.
             attaching.head = begun;
         } else {
-            self.reply = begun;
+            *self.scratch.reply() = begun;
             self.send_reply(slot, io);
         }
         if names.len() > 1 || upgrade || events || filtered {
@@ -136,8 +136,8 @@ impl Front {
         let events = self.conns.get(slot).wants(EVENTS);
         self.unsubscribe(slot);
         if let Some(begun) = self.extra(slot).attaching.take() {
-            self.reply = begun.head;
-            self.reply.truncate(before);
+            *self.scratch.reply() = begun.head;
+            self.scratch.reply().truncate(before);
         }
         self.drop_extra(slot);
         let row = self.conns.get_mut(slot);
@@ -330,9 +330,9 @@ impl Front {
     /// Appends event stream bytes to `reply` in the connection's framing.
     fn append_events(&mut self, slot: u32, text: &[u8]) {
         if self.conns.get(slot).wants(HTTP10) {
-            self.reply.extend_from_slice(text);
+            self.scratch.reply().extend_from_slice(text);
         } else {
-            chunk(&mut self.reply, text);
+            chunk(self.scratch.reply(), text);
         }
     }
 

@@ -218,7 +218,7 @@ impl Front {
             Event::Text(data) => self.frame_published(slot, data, false, io),
             Event::Binary(data) => self.frame_published(slot, data, true, io),
             Event::Ping(data) => {
-                frame::write_frame(&mut self.reply, Opcode::Pong, data);
+                frame::write_frame(self.scratch.reply(), Opcode::Pong, data);
                 true
             }
             Event::Pong(_) => true,

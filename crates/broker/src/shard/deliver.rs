@@ -353,9 +353,10 @@ impl Shard {
         }
         for n in 0..self.front.run.records().len() {
             let record = self.front.run.records()[n];
-            self.front.id.clear();
+            let id = self.front.scratch.id();
+            id.clear();
             position::write(
-                &mut self.front.id,
+                id,
                 Position {
                     epoch: self.front.world.epoch,
                     offset: record.offset,
@@ -368,7 +369,7 @@ impl Shard {
                 } else {
                     b""
                 },
-                id: &self.front.id,
+                id,
                 frames,
                 record: &record,
                 now_s: self.front.now.unix_s,

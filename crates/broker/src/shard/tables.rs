@@ -80,11 +80,7 @@ impl Shard {
                 .map(|lane| lane.under_way_bytes)
                 .sum(),
             turns_held: self.front.lanes.turns_held(),
-            waiting: self.front.resumed.len()
-                + self.front.paging.len()
-                + self.front.stalled.len()
-                + self.front.errands.len()
-                + self.front.leaving.len(),
+            waiting: self.front.queues.len() + self.front.errands.len() + self.front.leaving.len(),
             asks: self.front.lanes.asks_waiting(),
             ..Accounts::default()
         };

@@ -170,7 +170,7 @@ impl Front {
             mqtt.expiry_s = if known { mqtt.expiry_s } else { 0 };
             mqtt.will = mqtt.will.take().filter(|_| may_will);
         }
-        self.reply.clear();
+        self.scratch.reply().clear();
         self.mqtt_end_saying(slot, ReasonCode::NOT_AUTHORIZED, words, io);
         true
     }

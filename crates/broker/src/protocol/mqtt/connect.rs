@@ -337,7 +337,7 @@ impl Front {
         let ConnOf { slot, generation } = holder;
         let conn = ConnId { slot, generation };
         if self.is_current(conn) && self.conns.get(conn.slot).state == State::Mqtt {
-            self.reply.clear();
+            self.scratch.reply().clear();
             self.mqtt_end(conn.slot, ReasonCode::SESSION_TAKEN_OVER, io);
         }
     }

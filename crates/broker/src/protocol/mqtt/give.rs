@@ -152,7 +152,7 @@ impl Front {
         let left_s = left_s(record, self.now.unix_s);
         let alias = wants.alias.filter(|_| packet_id.is_none());
         let (known, alias) = alias.map_or((false, 0), |part| self.alias_for(slot, part));
-        let mut set = core::mem::take(&mut self.properties);
+        let mut set = core::mem::take(self.scratch.properties());
         set.clear();
         if version == Version::V5 {
             write_properties(&mut set, frames, record, left_s);
@@ -190,7 +190,7 @@ impl Front {
         }
         let fits = out.len() > before;
         self.stats.dropped += u64::from(lives && !fits);
-        self.properties = set;
+        *self.scratch.properties() = set;
         if let Some(part) = wants.alias.filter(|_| fits && alias != 0 && !known) {
             let extra = self.extra(slot);
             if let (Some(sub), Some(mqtt)) = (extra.list.get_mut(part as usize), &mut extra.mqtt) {

@@ -354,11 +354,11 @@ impl Front {
 
     /// Appends a packet to `reply`, in a frame of its own where there are frames.
     pub(super) fn write(&mut self, slot: u32, packet: impl FnOnce(&mut Vec<u8>)) {
-        let start = self.reply.len();
-        packet(&mut self.reply);
+        let start = self.scratch.reply().len();
+        packet(self.scratch.reply());
         self.stats.packets_sent += 1;
-        if self.conns.get(slot).wants(FRAMED) && self.reply.len() > start {
-            frame_from(&mut self.reply, start, Opcode::Binary);
+        if self.conns.get(slot).wants(FRAMED) && self.scratch.reply().len() > start {
+            frame_from(self.scratch.reply(), start, Opcode::Binary);
         }
     }
 
@@ -442,7 +442,7 @@ impl Front {
         if row.is(CLOSING) || row.mqtt == NONE {
             return self.drop_conn(slot, Close::Now, io);
         }
-        self.reply.clear();
+        self.scratch.reply().clear();
         let reason = ReasonCode::IMPLEMENTATION_SPECIFIC_ERROR;
         self.mqtt_end_saying(slot, reason, "a packet took too long", io);
     }
@@ -453,7 +453,7 @@ impl Front {
         if row.is(CLOSING) || row.mqtt == NONE {
             return self.drop_conn(slot, Close::Now, io);
         }
-        self.reply.clear();
+        self.scratch.reply().clear();
         self.mqtt_end(slot, ReasonCode::KEEP_ALIVE_TIMEOUT, io);
     }
 }

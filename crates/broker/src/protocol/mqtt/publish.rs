@@ -119,13 +119,13 @@ impl Front {
             Ok(Some(outcome)) => self.answer_publish(slot, part, reason_of(outcome))?,
             Err(reason) => self.answer_publish(slot, part, reason)?,
         }
-        self.named_scratch = name;
+        *self.scratch.name() = name;
         Ok(())
     }
 
     /// The topic, by name or by alias (section 3.3.2.3.4).
     fn named(&mut self, slot: u32, publish: &Publish<'_>) -> Result<Vec<u8>, ReasonCode> {
-        let mut name = core::mem::take(&mut self.named_scratch);
+        let mut name = core::mem::take(self.scratch.name());
         name.clear();
         let Some(alias) = publish.properties.topic_alias() else {
             name.extend_from_slice(publish.topic.as_bytes());
@@ -333,7 +333,7 @@ impl Front {
         }
         let waited = self.mqtt_state(slot).answers.len() > most;
         if let Err(reason) = self.answer_publish(slot, part, reason_of(outcome)) {
-            self.reply.clear();
+            self.scratch.reply().clear();
             return self.mqtt_end(slot, reason, io);
         }
         self.send_reply(slot, io);

@@ -12,7 +12,7 @@ impl Front {
         }
         let deflate = row.wants(DEFLATE);
         if row.wants(FOLLOWS) {
-            return self.paging.push(self.id_of(slot));
+            return self.queues.page(self.id_of(slot));
         }
         if row.wants(FILTERS) {
             return self.catch_up_filters(slot);

@@ -207,9 +207,9 @@ impl Front {
         text.extend_from_slice(b"id: ");
         self.write_id(slot, offset, &mut text);
         text.extend_from_slice(b"\n\n");
-        let before = core::mem::take(&mut self.reply);
+        let before = self.scratch.take_reply();
         self.append_events(slot, &text);
-        let bytes = core::mem::replace(&mut self.reply, before);
+        let bytes = core::mem::replace(self.scratch.reply(), before);
         let attaching = self
             .extra(slot)
             .attaching
@@ -268,7 +268,7 @@ impl Front {
     pub(crate) fn end_stream<I: Io>(&mut self, slot: u32, code: u16, reason: &str, io: &mut I) {
         let row = self.conns.get(slot);
         if row.state == State::Draining {
-            self.why = None;
+            self.ending.forget_reason();
             return;
         }
         self.because(close_code::reason(code));
@@ -320,7 +320,7 @@ impl Front {
         gap: bool,
         io: &mut I,
     ) {
-        let mut id = core::mem::take(&mut self.id);
+        let mut id = core::mem::take(self.scratch.id());
         id.clear();
         self.write_id(slot, record.offset, &mut id);
         // For a single topic in plain form the client knows its name, so none is allocated.
@@ -331,7 +331,7 @@ impl Front {
             Vec::new()
         };
         self.answer_poll_with(slot, &name, &id, record, frames, gap, io);
-        self.id = id;
+        *self.scratch.id() = id;
     }
 
     /// The same, for a message of this topic, at this position.
@@ -406,14 +406,14 @@ impl Front {
         let bytes = data.len() + body.len();
         head.number("Content-Length", bytes as u64).end();
         if options & HEAD == 0 {
-            self.reply.extend_from_slice(data);
+            self.scratch.reply().extend_from_slice(data);
         } else {
             body.clear();
         }
         self.unsubscribe(slot);
         self.drop_extra(slot);
         if !body.is_empty() {
-            body.put_before(&core::mem::take(&mut self.reply));
+            body.put_before(&self.scratch.take_reply());
             self.put_rope(slot, &body, io);
         }
         self.answer_waiting(slot, io);

@@ -145,7 +145,7 @@ impl Shard {
         self.front.because(Reason::Operator);
         match self.front.conns.get(slot).state {
             State::Draining => {
-                self.front.why = None;
+                self.front.not_ending();
                 return false;
             }
             State::Sse | State::WebSocket => {
