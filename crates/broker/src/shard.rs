@@ -112,7 +112,7 @@ impl Shard {
         self.review
             .change(&self.front.world.settings, &world.settings);
         self.front.world = world;
-        self.front.verdicts.clear();
+        self.front.gate.verdicts().clear();
     }
 
     /// The counters of this shard since it began.
@@ -133,7 +133,7 @@ impl Shard {
 
     /// Has room for so many connections at most: the transport below may have less than the settings allow.
     pub fn limit_connections(&mut self, most: u32) {
-        self.front.room = self.front.room.min(most);
+        self.front.gate.limit(most);
     }
 
     /// Connections that are open.

@@ -163,10 +163,10 @@ impl Front {
                 until_unix_s,
             })));
         }
-        if let Some(known) = self.verdicts.get(digest, self.now.unix_s) {
+        if let Some(known) = self.gate.verdicts().get(digest, self.now.unix_s) {
             return Some(Ok(Some(known.clone())));
         }
-        let question = Question::of(credential, digest, self.verdicts.round());
+        let question = Question::of(credential, digest, self.gate.verdicts().round());
         match io.question(self.id_of(slot), question) {
             true => None,
             false => Some(Err(Refusal::Busy)),
@@ -182,10 +182,11 @@ impl Front {
             round,
         } = verdict;
         if let Ok(known) = &found
-            && round == self.verdicts.round()
+            && round == self.gate.verdicts().round()
         {
             let most = self.world.settings.access.verdicts_per_shard;
-            self.verdicts
+            self.gate
+                .verdicts()
                 .keep(digest, known.clone(), until_unix_s, most);
         }
         if !self.is_current(conn) {

@@ -24,10 +24,7 @@ use crate::budget::admission::{Client, Reached};
 use crate::conn::{Row, TURNED_AWAY};
 use crate::protocol::front::Front;
 
-/// Connections of one shard that wait to be turned away: each holds a descriptor and some 4 kB of the kernel until its
-/// request is there. Connections beyond this number are turned away unread.
-const TURNED_AWAY_MAX: u32 = 8_192;
-/// How long one of them may take to send its request, in seconds.
+/// How long a connection that waits to be turned away may take to send its request, in seconds.
 const TURNED_AWAY_S: u32 = 3;
 /// Memory for the address of a client behind a proxy: an entry of a B-tree whose leaves of eleven are two thirds full.
 const RELAYED_BYTES: usize = 32;
@@ -115,7 +112,7 @@ impl Front {
     /// Counts a new connection, or marks it to be turned away; false when it cannot even have a row.
     pub(crate) fn enter(&mut self, row: &mut Row, peer: IpAddr) -> bool {
         let (world, http) = (&self.world, &self.world.settings.http);
-        if self.conns.len() - self.turned_away >= self.room {
+        if !self.gate.has_room(self.conns.len()) {
             return self.turn_away_later(row);
         }
         let entered = world.admission.enter().and_then(|()| {
@@ -158,7 +155,7 @@ impl Front {
         if entered.is_err() {
             self.world.admission.leave();
             row.flags |= TURNED_AWAY;
-            self.turned_away += 1;
+            self.gate.turn_away();
             self.stats.turned_away += 1;
         }
     }
@@ -178,10 +175,10 @@ impl Front {
 
     fn turn_away_later(&mut self, row: &mut Row) -> bool {
         self.stats.turned_away += 1;
-        if self.turned_away >= TURNED_AWAY_MAX {
+        if !self.gate.may_turn_away() {
             return false;
         }
-        self.turned_away += 1;
+        self.gate.turn_away();
         row.flags |= TURNED_AWAY;
         row.deadline_s = row.deadline_s.min(self.now.s + TURNED_AWAY_S);
         true
@@ -190,7 +187,7 @@ impl Front {
     /// A connection is gone.
     pub(crate) fn left(&mut self, row: &Row) {
         if row.is(TURNED_AWAY) {
-            self.turned_away -= 1;
+            self.gate.turned_away_left();
         } else {
             self.world.admission.leave();
             self.world.admission.leave_client(row.client);

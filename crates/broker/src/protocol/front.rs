@@ -15,13 +15,11 @@ use crore_wire::topic;
 use crate::base::ids::ConnId;
 use crate::base::ids::ShardId;
 use crate::base::pace::Pace;
-use crate::base::strangers::Strangers;
 use crate::base::time::Now;
 use crate::base::turns::Turns;
 use crate::budget::passes::Passes;
 use crate::budget::purse::Purse;
 use crate::budget::stats::Stats;
-use crate::budget::verdicts::Verdicts;
 use crate::conn::io::{Close, Io};
 use crate::conn::topics::Topics;
 use crate::conn::{CLOSING, EOF, FRAMED, PAUSED, PINGS, Row, State};
@@ -32,6 +30,7 @@ use crate::mail::{Ask, ReplyTo};
 use crate::protocol::census::Census;
 use crate::protocol::delivery::Delivery;
 use crate::protocol::ending::Ending;
+use crate::protocol::gate::Gate;
 use crate::protocol::mqtt::farewells::Farewells;
 use crate::protocol::mqtt::state::MqttRow;
 use crate::protocol::outbox::Outbox;
@@ -55,7 +54,6 @@ pub struct Front {
     /// Client addresses of connections through proxies, as the proxies name them. The part of an address that a limit needs is
     /// in the row.
     pub(crate) relayed: BTreeMap<u32, IpAddr>,
-    pub(crate) verdicts: Verdicts,
     pub(crate) topics: Topics,
     /// Requests to homes about sessions: they wait until no delivery is under way, since a will is a publish.
     pub(crate) errands: Vec<(ShardId, Ask)>,
@@ -77,15 +75,11 @@ pub struct Front {
     pub(crate) touched: Vec<u32>,
     /// Which clients hold how much, while the account is near its limit.
     pub(crate) census: Census,
-    pub(crate) strangers: Strangers,
     /// Large messages in the encoded forms that sockets wait for.
     pub(crate) forms: Forms,
     /// The next row that is looked at when received bytes need room.
     pub(crate) hoards: u32,
-    /// Connections that there is room for, not counting those that wait to be turned away.
-    pub(crate) room: u32,
-    /// Connections that wait to be turned away.
-    pub(crate) turned_away: u32,
+    pub(crate) gate: Gate,
     /// The work done and the budget for it.
     pub(crate) work: Work,
     pub(super) ending: Ending,
@@ -131,7 +125,6 @@ impl Front {
             mqtts: Slab::new(),
             passes: Passes::default(),
             relayed: BTreeMap::new(),
-            verdicts: Verdicts::default(),
             topics: Topics::default(),
             errands: Vec::new(),
             leaving: Farewells::default(),
@@ -146,11 +139,9 @@ impl Front {
             purse: Purse::new(world.admission.clone(), world.shards as usize),
             touched: Vec::new(),
             census: Census::default(),
-            strangers: Strangers::default(),
             forms: Forms::default(),
             hoards: 0,
-            room: u32::try_from(world.settings.limits.connections_per_shard).unwrap_or(u32::MAX),
-            turned_away: 0,
+            gate: Gate::new(world.settings.limits.connections_per_shard),
             work: Work::default(),
             ending: Ending::default(),
             scratch: Scratch::new(),

@@ -242,7 +242,7 @@ impl Front {
                 .is_some_and(|host| !origin::is_loopback_host(host))
         {
             self.stats.foreign_hosts += 1;
-            self.strangers.refused(Stranger::Host, host);
+            self.gate.strangers().refused(Stranger::Host, host);
             return Err(format!(
                 "this server listens on the loopback only, so that the Host {} is refused: set [access] in crore.toml, or have the proxy send Host: localhost",
                 shown(host)
@@ -266,7 +266,7 @@ impl Front {
             None if safe || origin::same_origin(from, host) => Ok(()),
             None => {
                 self.stats.foreign_origins += 1;
-                self.strangers.refused(Stranger::Origin, from);
+                self.gate.strangers().refused(Stranger::Origin, from);
                 Err(format!(
                     "the origin {0} is not allowed: write allowed_origins = [\"{0}\"] under [http] in crore.toml (http.allowed_origins)",
                     shown(from)

@@ -23,6 +23,7 @@ pub mod close_code;
 pub(crate) mod credit;
 pub(crate) mod deadlines;
 pub(crate) mod filtered;
+pub(crate) mod gate;
 pub(crate) mod hold;
 pub(crate) mod http;
 pub(crate) mod interest;
