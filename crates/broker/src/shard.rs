@@ -144,6 +144,7 @@ impl Shard {
     /// The link of a connection that is still open.
     pub fn link_of(&self, conn: ConnId) -> Option<Link> {
         self.front
+            .conns
             .is_current(conn)
             .then(|| self.front.conns.get(conn.slot).link)
     }
@@ -170,22 +171,22 @@ impl Shard {
         match input {
             Input::Accepted(link, peer) => self.accepted(link, peer, io),
             Input::Received(conn, bytes) => {
-                if self.front.is_current(conn) {
+                if self.front.conns.is_current(conn) {
                     self.front.received(conn, bytes, io);
                 }
             }
             Input::Writable(conn) => {
-                if self.front.is_current(conn) {
+                if self.front.conns.is_current(conn) {
                     self.front.writable(conn.slot, io);
                 }
             }
             Input::End(conn) => {
-                if self.front.is_current(conn) {
+                if self.front.conns.is_current(conn) {
                     self.front.ended(conn.slot, io);
                 }
             }
             Input::Closed(conn) => {
-                if self.front.is_current(conn) {
+                if self.front.conns.is_current(conn) {
                     self.front.drop_conn(conn.slot, Close::Now, io);
                 }
             }
@@ -288,7 +289,7 @@ impl Shard {
             return;
         }
         let slot = self.front.conns.insert(row);
-        io.open(link, self.front.id_of(slot));
+        io.open(link, self.front.conns.id_of(slot));
     }
 
     fn shed<I: Io>(&self, link: Link, io: &mut I) {

@@ -30,7 +30,6 @@ use crate::conn::{CLOSING, PAUSED, State, TURNED_AWAY};
 use crate::mail::Verb;
 use crate::protocol::front::Front;
 use crate::protocol::side::{HttpSpill, Spill};
-use crate::store::slab::NONE;
 
 use crore_wire::mqtt::ReasonCode;
 
@@ -56,7 +55,7 @@ impl Front {
         if !access.closed {
             return Ok(());
         }
-        let pass = self.passes.get(slot);
+        let pass = self.conns.pass(slot);
         if let Some((grants, until_unix_s)) = pass {
             if until_unix_s <= self.now.unix_s {
                 return Err(Denied::Expired);
@@ -97,7 +96,7 @@ impl Front {
         let access = &self.world.settings.access;
         let right = Right::Publish;
         let some = |grants: &Grants| grants.iter().any(|(rights, _)| rights.has(right));
-        let pass = self.passes.get(slot);
+        let pass = self.conns.pass(slot);
         let granted = pass.is_some_and(|(grants, _)| some(grants));
         if !access.closed || granted || some(&access.anonymous) || self.world.rules.open(right) {
             return Ok(());
@@ -110,7 +109,10 @@ impl Front {
 
     /// The name of the connection's user; empty for an anonymous client.
     pub fn user_of(&self, conn: ConnId) -> &str {
-        let known = self.is_current(conn).then(|| self.passes.get(conn.slot));
+        let known = self
+            .conns
+            .is_current(conn)
+            .then(|| self.conns.pass(conn.slot));
         known.flatten().map_or("", |(grants, _)| grants.user())
     }
 
@@ -167,7 +169,7 @@ impl Front {
             return Some(Ok(Some(known.clone())));
         }
         let question = Question::of(credential, digest, self.gate.verdicts().round());
-        match io.question(self.id_of(slot), question) {
+        match io.question(self.conns.id_of(slot), question) {
             true => None,
             false => Some(Err(Refusal::Busy)),
         }
@@ -189,18 +191,17 @@ impl Front {
                 .verdicts()
                 .keep(digest, known.clone(), until_unix_s, most);
         }
-        if !self.is_current(conn) {
+        if !self.conns.is_current(conn) {
             return;
         }
-        let row = self.conns.get_mut(conn.slot);
-        match row.state {
-            State::Waiting if row.spill != NONE => {
-                let Spill::Http(spill) = self.spills.get_mut(row.spill) else {
+        match self.conns.get(conn.slot).state {
+            State::Waiting => {
+                let Some(Spill::Http(spill)) = self.conns.spill_mut(conn.slot) else {
                     return;
                 };
                 if core::mem::take(&mut spill.asked) {
                     spill.who = Some(found.map(Some));
-                    row.state = State::Http;
+                    self.conns.get_mut(conn.slot).state = State::Http;
                     self.resume_later(conn);
                 }
             }
@@ -218,7 +219,7 @@ impl Front {
             None | Some(Ok(None)) => Ok(()),
             Some(Ok(Some(known))) if known.until_unix_s <= self.now.unix_s => Err(Refusal::Expired),
             Some(Ok(Some(known))) => {
-                self.passes.set(slot, known);
+                self.conns.set_pass(slot, known);
                 Ok(())
             }
             Some(Err(refusal)) => Err(refusal),
@@ -310,12 +311,12 @@ impl Front {
     pub(super) fn pause_for_verdict<I: Io>(&mut self, slot: u32, io: &mut I) {
         let row = self.conns.get_mut(slot);
         row.flags |= PAUSED;
-        self.update_interest(slot, io);
+        self.conns.update_interest(slot, io);
     }
 
     /// The grants of the connection's user.
     pub(super) fn grants_of(&self, slot: u32) -> Option<&Arc<Grants>> {
-        self.passes.get(slot).map(|(grants, _)| grants)
+        self.conns.pass(slot).map(|(grants, _)| grants)
     }
 }
 

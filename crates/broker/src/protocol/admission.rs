@@ -19,15 +19,12 @@ use crore_wire::http::response::ResponseHead;
 use crore_wire::sse;
 
 use super::task::Flow;
-use crate::budget::account::Part;
 use crate::budget::admission::{Client, Reached};
 use crate::conn::{Row, TURNED_AWAY};
 use crate::protocol::front::Front;
 
 /// How long a connection that waits to be turned away may take to send its request, in seconds.
 const TURNED_AWAY_S: u32 = 3;
-/// Memory for the address of a client behind a proxy: an entry of a B-tree whose leaves of eleven are two thirds full.
-const RELAYED_BYTES: usize = 32;
 /// When to come back, in seconds: long enough for a crowd to thin out, short enough for one client that waits.
 const RETRY_AFTER_S: core::ops::RangeInclusive<u32> = 5..=20;
 
@@ -142,7 +139,7 @@ impl Front {
         if self.conns.get(slot).is(TURNED_AWAY) {
             return;
         }
-        self.set_relayed(slot, Some(address));
+        self.conns.set_relayed(slot, Some(address));
         let world = &self.world;
         if forwarded::is_trusted(address, &world.settings.http.trusted_proxies) {
             self.conns.get_mut(slot).client = Client::RELAYED;
@@ -158,19 +155,6 @@ impl Front {
             self.gate.turn_away();
             self.stats.turned_away += 1;
         }
-    }
-
-    /// A proxy has named the client of this connection, or the name is withdrawn.
-    pub(crate) fn set_relayed(&mut self, slot: u32, address: Option<IpAddr>) {
-        let before = self.relayed.len();
-        match address {
-            Some(address) => self.relayed.insert(slot, address),
-            None => self.relayed.remove(&slot),
-        };
-        let bytes = |count| count * RELAYED_BYTES;
-        let now = self.relayed.len();
-        self.purse
-            .change(Part::Connections, bytes(before), bytes(now));
     }
 
     fn turn_away_later(&mut self, row: &mut Row) -> bool {
@@ -211,7 +195,7 @@ impl Front {
         }
         let trusted = &world.settings.http.trusted_proxies;
         let named = forwarded::client_behind(head.headers("x-forwarded-for"), trusted);
-        self.set_relayed(slot, named);
+        self.conns.set_relayed(slot, named);
         let world = &self.world;
         let client = named.map_or(Client::RELAYED, |address| {
             world.admission.client(address).relayed()

@@ -12,7 +12,6 @@ use crate::conn::{CLOSING, HEAD, HTTP10, JSON, KEEP, ORIGIN_SHIFT, REPLAYED, SER
 use crate::mail::Info;
 use crate::protocol::front::Front;
 use crate::protocol::side::Spill;
-use crate::store::slab::NONE;
 
 /// Headers of every response: no sniffing and no scripts, since publishers choose content types.
 const SAFETY: &[u8] =
@@ -168,7 +167,7 @@ impl Front {
     pub(super) fn request_done<I: Io>(&mut self, slot: u32, io: &mut I) {
         let keep_alive_s = self.world.settings.timeouts.keep_alive_s;
         let now_s = self.now.s;
-        self.passes.remove(slot);
+        self.conns.drop_pass(slot);
         let row = self.conns.get_mut(slot);
         row.request = row.request.wrapping_add(1);
         row.state = State::Http;
@@ -186,7 +185,7 @@ impl Front {
         self.send_reply(slot, io);
         self.request_done(slot, io);
         if self.conns.get(slot).state == State::Http {
-            self.resume_later(self.id_of(slot));
+            self.resume_later(self.conns.id_of(slot));
         }
     }
 
@@ -209,9 +208,8 @@ impl Front {
         let row = self.conns.get(slot);
         match row.state {
             State::Waiting | State::Poll => row.wants(HEAD),
-            _ if row.spill == NONE => false,
-            _ => match self.spills.get(row.spill) {
-                Spill::Http(it) => it.data.starts_with(b"HEAD "),
+            _ => match self.conns.spill(slot) {
+                Some(Spill::Http(it)) => it.data.starts_with(b"HEAD "),
                 _ => false,
             },
         }
@@ -221,7 +219,7 @@ impl Front {
     pub(crate) fn refuse<I: Io>(&mut self, slot: u32, status: u16, reason: &str, io: &mut I) {
         self.because(Reason::Refused);
         let is_head = self.is_head(slot);
-        self.drop_spill(slot);
+        self.conns.take_spill(slot);
         // `options` says what the connection subscribes to, so it is changed after this.
         self.unsubscribe(slot);
         self.conns.get_mut(slot).options = if is_head { HEAD } else { 0 };
@@ -278,7 +276,7 @@ mod tests {
             &mut io,
         );
         // The home of some topic is the other shard, whose answer does not come; a POST is pipelined behind.
-        let conn = shard.front.id_of(0);
+        let conn = shard.front.conns.id_of(0);
         let mut tried = 0;
         while shard.front.conns.get(0).state != State::Waiting {
             assert!(tried < 64, "no topic has its home elsewhere");

@@ -8,7 +8,6 @@
 //! [`Reason::Broken`]. A contradiction that would endanger other clients' bytes still asserts.
 
 use crate::base::ids::ConnId;
-use crate::budget::account::Part;
 use crate::budget::stats::Reason;
 use crate::conn::io::{Close, Io};
 use crate::conn::{CLOSING, EOF, PAUSED, State, TURNED_AWAY};
@@ -34,7 +33,7 @@ impl Front {
         row.place = 0;
         row.deadline_s = self.now.s + self.world.settings.timeouts.drain_s;
         io.close(row.link, Close::Drain);
-        self.update_interest(slot, io);
+        self.conns.update_interest(slot, io);
     }
 
     /// Discards bytes that come after our last ones. A client that still sends the body of a refused request would get a reset if
@@ -73,35 +72,10 @@ impl Front {
     pub(crate) fn drop_conn<I: Io>(&mut self, slot: u32, how: Close, io: &mut I) {
         self.unsubscribe(slot);
         self.count_end(slot, Reason::Peer);
-        self.drop_spill(slot);
         self.drop_partial(slot);
-        self.passes.remove(slot);
-        self.drop_outbox(slot);
-        self.drop_extra(slot);
-        self.set_relayed(slot, None);
         let row = self.conns.remove(slot);
         self.left(&row);
         io.close(row.link, how);
-    }
-
-    /// Drops the side row of a connection.
-    pub(crate) fn drop_extra(&mut self, slot: u32) {
-        let row = self.conns.get_mut(slot);
-        let extra = core::mem::replace(&mut row.extra, NONE);
-        if extra != NONE {
-            let (charged_bytes, _) = self.extras.remove(extra).weigh();
-            self.purse.release(Part::Connections, charged_bytes);
-        }
-    }
-
-    /// Charges the bytes that a connection's side row holds.
-    pub(crate) fn weigh_extra(&mut self, slot: u32) {
-        let row = self.conns.get(slot);
-        let extra = row.extra;
-        if row.is_open() && extra != NONE {
-            let (before, now) = self.extras.get_mut(extra).weigh();
-            self.purse.change(Part::Connections, before, now);
-        }
     }
 
     /// The connection at hand does not end after all.
@@ -113,22 +87,15 @@ impl Front {
     /// the contradiction calls this and returns without doing more.
     pub(crate) fn broken(&mut self, slot: u32) {
         self.scratch.reply().clear();
-        self.ending.mark_broken(self.id_of(slot));
+        self.ending.mark_broken(self.conns.id_of(slot));
     }
 
     /// Ends the connection that an input was about, if its rows were followed to a row that is not there, and all connections
     /// marked by [`Front::broken`]. If the input was about no connection, the fault is only counted.
     pub(crate) fn end_missed<I: Io>(&mut self, about: Option<ConnId>, io: &mut I) {
-        let missed = [
-            self.conns.was_missed(),
-            self.mqtts.was_missed(),
-            self.spills.was_missed(),
-            self.outboxes.was_missed(),
-            self.extras.was_missed(),
-            self.topics.was_missed(),
-        ];
+        let missed = [self.conns.was_missed(), self.topics.was_missed()];
         if missed.contains(&true) {
-            match about.filter(|conn| self.is_current(*conn)) {
+            match about.filter(|conn| self.conns.is_current(*conn)) {
                 Some(conn) => self.ending.mark_broken(conn),
                 None => self.stats.closed[Reason::Broken as usize] += 1,
             }
@@ -139,7 +106,7 @@ impl Front {
     /// Ends the connections marked by [`Front::broken`].
     pub(crate) fn end_broken<I: Io>(&mut self, io: &mut I) {
         while let Some(conn) = self.ending.next_broken() {
-            if self.is_current(conn) {
+            if self.conns.is_current(conn) {
                 self.scratch.reply().clear();
                 self.ending.is_broken();
                 self.reset(conn.slot, io);
@@ -203,19 +170,6 @@ mod tests {
             shard.handle(Input::Accepted(Link(link), peer), NOW, io);
         }
         shard
-    }
-
-    #[test]
-    fn what_is_known_of_who_is_behind_a_proxy_is_charged_until_the_connection_ends() {
-        let mut io = Closed::default();
-        let mut shard = begun(&mut io);
-        for last in [1, 2] {
-            shard.front.set_relayed(0, Some([10, 0, 0, last].into()));
-            let charged = shard.front.purse.part(Part::Connections);
-            assert!((21..64).contains(&charged), "{charged}");
-        }
-        shard.front.drop_conn(0, Close::Now, &mut io);
-        assert_eq!(shard.front.purse.part(Part::Connections), 0);
     }
 
     #[test]

@@ -31,7 +31,7 @@ impl Front {
         since: &[Since],
         poll: bool,
     ) -> Result<(), &'static str> {
-        self.extra(slot).opening = Some(Box::new(Opening::of(since.len())));
+        self.conns.extra(slot).opening = Some(Box::new(Opening::of(since.len())));
         let filters: Vec<(&[u8], u32)> = filters.iter().map(|filter| (&filter[..], 0)).collect();
         self.join_filters(slot, &filters, since, poll).map(|_| ())
     }
@@ -70,7 +70,7 @@ impl Front {
             }
             return;
         }
-        if self.extra(slot).opening.is_some() {
+        if self.conns.extra(slot).opening.is_some() {
             self.opening_page(slot, home, serial, page, frames, io);
         } else {
             self.further_page(slot, home, serial, page, frames, io);
@@ -97,8 +97,7 @@ impl Front {
         io: &mut I,
     ) {
         let poll = !self.is_stream(slot);
-        let row = self.conns.get(slot);
-        let opening = self.extras.get_mut(row.extra).opening.as_deref_mut();
+        let opening = self.conns.extra_mut(slot).opening.as_deref_mut();
         let records = Self::records(page, frames);
         let taken = opening.and_then(|opening| {
             let taken = opening.take_page(home, page, records, frames, poll)?;
@@ -110,7 +109,7 @@ impl Front {
         self.took_page(slot, serial, home, page, taken.end, taken.live);
         if taken.searching {
             // Only later: a delivery is under way.
-            self.resume_later(self.id_of(slot));
+            self.resume_later(self.conns.id_of(slot));
         } else if whole {
             self.open(slot, io);
         }
@@ -129,7 +128,7 @@ impl Front {
 
     /// All homes have answered.
     fn open<I: Io>(&mut self, slot: u32, io: &mut I) {
-        let Some(mut opening) = self.extra(slot).opening.take() else {
+        let Some(mut opening) = self.conns.extra(slot).opening.take() else {
             return self.broken(slot);
         };
         self.set_homes(slot, &opening, false);
@@ -156,7 +155,7 @@ impl Front {
         }
         self.begin_with(slot, &bytes, io);
         if self.conns.get(slot).outbox == NONE {
-            self.resume_later(self.id_of(slot));
+            self.resume_later(self.conns.id_of(slot));
         }
     }
 
@@ -221,7 +220,7 @@ impl Front {
         }
         self.took_page(slot, serial, home, page, head, live);
         if self.conns.get(slot).outbox == NONE {
-            self.resume_later(self.id_of(slot));
+            self.resume_later(self.conns.id_of(slot));
         }
     }
 
@@ -234,7 +233,7 @@ impl Front {
         let (serial, homes) = (group.serial, group.homes().len());
         let poll = !self.is_stream(slot);
         for home in (0..).take(homes) {
-            let opening = self.extra(slot).opening.as_deref();
+            let opening = self.conns.extra(slot).opening.as_deref();
             // Before the response begins, only those homes that have not answered yet.
             if opening.is_none_or(|opening| !opening.has_answered(home)) {
                 self.ask_matches(slot, serial, home, poll);
@@ -252,7 +251,7 @@ impl Front {
         frames: &Frames,
         io: &mut I,
     ) {
-        if self.extra(slot).opening.is_some() {
+        if self.conns.extra(slot).opening.is_some() {
             return self.hold_matches(slot, home, picks, messages, frames);
         }
         let row = self.conns.get(slot);
@@ -293,7 +292,7 @@ impl Front {
         for n in picks {
             let message = &messages[*n as usize];
             let bounds = self.bounds_of(frames.name(message.name));
-            let opening = self.extra(slot).opening.as_deref_mut();
+            let opening = self.conns.extra(slot).opening.as_deref_mut();
             let message = (frames.name(message.name), &message.record, frames);
             match opening.and_then(|opening| opening.hold_live(home, message, bounds, poll)) {
                 Some(true) => {}

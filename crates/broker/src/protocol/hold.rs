@@ -11,7 +11,6 @@ use alloc::collections::BTreeMap;
 use alloc::vec::Vec;
 
 use super::close_code;
-use crate::budget::account::Part;
 use crate::budget::admission::Client;
 use crate::budget::stats::Reason;
 use crate::conn::io::Io;
@@ -53,7 +52,7 @@ impl Front {
     pub(crate) fn has_receive_room<I: Io>(&mut self, slot: u32, bytes: usize, io: &mut I) -> bool {
         // If little of the memory is received input, dropping input would not help.
         let part = self.world.settings.limits.memory_bytes / ROOM_PART;
-        if self.lacks_room(bytes) > 0 && self.receive_bytes > part {
+        if self.lacks_room(bytes) > 0 && self.conns.receive_bytes() > part {
             self.make_room(slot, bytes, io);
         }
         self.lacks_room(bytes) == 0 || self.may_take(slot, bytes)
@@ -69,17 +68,13 @@ impl Front {
     }
 
     fn lacks_room(&mut self, bytes: usize) -> usize {
-        self.purse.set(Part::Received, self.receive_bytes);
-        self.purse.lacks(bytes)
+        self.conns.charge_received();
+        self.conns.lacks(bytes)
     }
 
     /// Received bytes that are held for this connection.
     fn held_of(&self, slot: u32) -> usize {
-        let row = self.conns.get(slot);
-        let spilled = match row.spill {
-            NONE => 0,
-            spill => self.spills.get(spill).bytes(),
-        };
+        let spilled = self.conns.spill(slot).map_or(0, Spill::bytes);
         spilled + self.partial_of(slot)
     }
 
@@ -118,8 +113,7 @@ impl Front {
         by_address.insert(of(self.conns.get(newcomer).client), bytes);
         let mut found = Vec::new();
         for _ in 0..end.min(ROWS_MAX) {
-            let slot = self.hoards % end;
-            self.hoards = (slot + 1) % end;
+            let slot = self.conns.next_hoard();
             let row = self.conns.get(slot);
             if slot == newcomer || !row.is_open() {
                 continue;
@@ -162,10 +156,7 @@ impl Front {
 
     fn owed_of(&self, slot: u32) -> u64 {
         let row = self.conns.get(slot);
-        let spilled = match row.spill {
-            NONE => 0,
-            spill => self.spills.get(spill).progress().owed(),
-        };
+        let spilled = self.conns.spill(slot).map_or(0, |it| it.progress().owed());
         let framed = match row.state {
             State::Mqtt => self.mqtt(slot).map_or(0, |mqtt| mqtt.progress.owed()),
             _ => 0,
@@ -176,16 +167,16 @@ impl Front {
     /// Drops the bytes pipelined behind a waiting request, which becomes the last one of its connection: the client sends the
     /// dropped requests again (RFC 9112 section 9.3.2).
     pub(crate) fn forget_pipelined<I: Io>(&mut self, slot: u32, io: &mut I) {
-        self.drop_spill(slot);
+        self.conns.take_spill(slot);
         let row = self.conns.get_mut(slot);
         row.options &= !KEEP;
         if row.state == State::Poll {
             // It is read on, so that its end is noticed; received bytes are discarded.
-            return self.read_again(self.id_of(slot), io);
+            return self.read_again(self.conns.id_of(slot), io);
         }
         if !row.is(PAUSED) {
             row.flags |= PAUSED;
-            self.update_interest(slot, io);
+            self.conns.update_interest(slot, io);
         }
     }
 
@@ -199,12 +190,10 @@ impl Front {
             return;
         }
         let (polls, upgrades) = (row.state == State::Poll, row.wants(UPGRADE));
-        let (before, asked) = match row.spill {
-            NONE => (0, false),
-            spill => match self.spills.get(spill) {
-                Spill::Http(spill) => (spill.data.len(), spill.asked),
-                _ => return self.end_for_room(slot, FULL, io),
-            },
+        let (before, asked) = match self.conns.spill(slot) {
+            None => (0, false),
+            Some(Spill::Http(spill)) => (spill.data.len(), spill.asked),
+            Some(_) => return self.end_for_room(slot, FULL, io),
         };
         let long = polls && before + bytes.len() > limit;
         if long || !self.has_receive_room(slot, bytes.len(), io) {
@@ -214,19 +203,10 @@ impl Front {
                 false => self.forget_pipelined(slot, io),
             };
         }
-        let row = self.conns.get_mut(slot);
-        if row.spill == NONE {
-            row.spill = self.spills.insert(Spill::Http(Default::default()));
-        }
-        let Spill::Http(spill) = self.spills.get_mut(row.spill) else {
-            return;
-        };
-        self.receive_bytes -= spill.bytes();
-        spill.append(bytes, limit);
-        self.receive_bytes += spill.bytes();
-        if spill.data.len() > limit {
-            row.flags |= PAUSED;
-            self.update_interest(slot, io);
+        let held = self.conns.append_spill(slot, bytes, limit);
+        if held.is_some_and(|held| held > limit) {
+            self.conns.get_mut(slot).flags |= PAUSED;
+            self.conns.update_interest(slot, io);
         }
     }
 
@@ -236,8 +216,8 @@ impl Front {
         let limit = self.world.settings.limits.head_bytes;
         self.conns.get_mut(slot).state = State::Poll;
         let row = self.conns.get(slot);
-        let long = row.spill != NONE
-            && matches!(self.spills.get(row.spill), Spill::Http(it) if it.data.len() > limit);
+        let spill = self.conns.spill(slot);
+        let long = matches!(spill, Some(Spill::Http(it)) if it.data.len() > limit);
         if long || !row.wants(KEEP) {
             self.forget_pipelined(slot, io);
         }
@@ -249,14 +229,14 @@ impl Front {
         if row.outbox != NONE || row.is(PAUSED) {
             return false;
         }
-        let (state, spill) = (row.state, row.spill);
+        let state = row.state;
         if state == State::Mqtt && self.mqtt_must_wait(slot) {
             return false;
         }
         let allowance = self.allowance();
         let mut came = 0;
-        if spill != NONE {
-            let slow = match self.spills.get_mut(spill) {
+        if let Some(spill) = self.conns.spill_mut(slot) {
+            let slow = match spill {
                 Spill::Http(spill) => {
                     let in_body = spill.judged && state == State::Http;
                     in_body && spill.progress.second(spill.data.len(), allowance)

@@ -20,6 +20,7 @@ pub(crate) mod admission;
 pub(crate) mod answer;
 mod census;
 pub mod close_code;
+pub(crate) mod connections;
 pub(crate) mod credit;
 pub(crate) mod deadlines;
 pub(crate) mod filtered;

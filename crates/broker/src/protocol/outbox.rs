@@ -73,9 +73,9 @@ pub struct Outbox {
     /// The bytes.
     pub queue: Queue,
     /// Bytes charged to the account for them.
-    pub(super) charged_bytes: usize,
+    charged_bytes: usize,
     /// Waiting bytes, as the shard's `outbox_bytes` counts them.
-    pub(super) counted_bytes: usize,
+    counted_bytes: usize,
     /// Where the messages among them end, if a rule bounds their number.
     counted: Option<Box<Counted>>,
 }
@@ -102,6 +102,14 @@ impl Outbox {
     /// Whether one more message, of so many bytes, is within these bounds.
     pub fn has_room(&self, bytes: usize, bounds: Bounds) -> bool {
         self.waiting_bytes() + bytes <= bounds.bytes && self.waiting_messages() < bounds.messages
+    }
+
+    /// What was charged for it and what is to be charged from now on; likewise the bytes that wait.
+    pub(super) fn weigh(&mut self) -> ((usize, usize), (usize, usize)) {
+        let (charged, counted) = (self.queue.own_bytes(), self.waiting_bytes());
+        let before = core::mem::replace(&mut self.charged_bytes, charged);
+        let counted_before = core::mem::replace(&mut self.counted_bytes, counted);
+        ((before, charged), (counted_before, counted))
     }
 
     /// Sends as many bytes as the socket takes; returns how many.

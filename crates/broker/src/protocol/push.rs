@@ -243,7 +243,7 @@ impl Front {
                     offset,
                     epoch: self.world.epoch,
                 };
-                self.extra(due.slot).behind.push(behind);
+                self.conns.extra(due.slot).behind.push(behind);
                 return;
             }
             match self.run.is_joined(due.encoding, n..n + 1) && len < SHARED_MIN {

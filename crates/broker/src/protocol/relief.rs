@@ -21,8 +21,6 @@ use crate::protocol::side::Spill;
 use crate::protocol::{census, close_code};
 use crate::store::slab::NONE;
 
-/// Side rows that wait to be weighed: with more than these they are weighed before the end of the turn.
-const TOUCHED_MAX: usize = 4096;
 /// Connections that end in one go, of which a turn has a few at most: each may be told so with a write.
 const ENDS_PER_TURN: usize = 64;
 /// An address or user holds little when it holds no more than this part of `limits.memory_bytes`, and no more than the largest
@@ -35,7 +33,7 @@ impl Front {
     /// Whether this connection may make the shard hold so many bytes more, of a request or a session: always below
     /// [`Level::Full`], from then on only where its address or user holds little with them.
     pub(crate) fn may_take(&self, slot: u32, bytes: usize) -> bool {
-        if self.purse.level() < Level::Full {
+        if self.conns.level() < Level::Full {
             return true;
         }
         self.census.held_by(self.party(slot)) + bytes <= self.little_bytes()
@@ -50,47 +48,36 @@ impl Front {
     /// After an input: charges partly received bytes, and makes room if the sum is past its limit.
     #[inline]
     pub(crate) fn charge_input<I: Io>(&mut self, io: &mut I) {
-        if self.purse.part(Part::Received) != self.receive_bytes {
-            self.purse.set(Part::Received, self.receive_bytes);
-        }
-        if self.touched.len() > TOUCHED_MAX {
-            self.weigh_touched();
+        self.conns.charge_received();
+        if self.conns.must_weigh() {
+            self.conns.weigh_touched();
         }
         // Once a turn: where no connection can be ended, inputs must not cost a step of the census each.
-        if self.purse.level() == Level::Over && self.census.may_look() {
+        if self.conns.level() == Level::Over && self.census.may_look() {
             self.relieve(io);
         }
-    }
-
-    /// Charges the bytes of side rows that may have changed.
-    fn weigh_touched(&mut self) {
-        let mut touched = core::mem::take(&mut self.touched);
-        touched.sort_unstable();
-        touched.dedup();
-        for slot in touched.drain(..) {
-            self.weigh_extra(slot);
-        }
-        self.touched = touched;
     }
 
     /// At the end of a turn: charges bytes that are counted elsewhere, among them the sessions at this home.
     pub(crate) fn charge_turn<I: Io>(&mut self, sessions_bytes: usize, io: &I) {
         self.census.begin_turn();
-        self.weigh_touched();
+        self.conns.weigh_touched();
         let home = self.home.as_ref();
         let of_home = |bytes: fn(&Home) -> usize| home.map_or(0, bytes);
         let owed = of_home(Home::readings_bytes);
-        self.purse.set(Part::Turns, self.lanes.own_bytes() + owed);
+        self.conns
+            .charge(Part::Turns, self.lanes.own_bytes() + owed);
         let groups = of_home(Home::groups_bytes);
-        self.purse.set(Part::Sessions, sessions_bytes + groups);
-        self.purse.set(Part::Tls, io.held_bytes());
-        self.purse.set(Part::Answers, of_home(Home::answers_bytes));
+        self.conns.charge(Part::Sessions, sessions_bytes + groups);
+        self.conns.charge(Part::Tls, io.held_bytes());
+        self.conns
+            .charge(Part::Answers, of_home(Home::answers_bytes));
     }
 
     /// Goes on with the census where the sum is near its limit, and from [`Level::Tight`] on ends connections; says whether the
     /// next turn must go on.
     pub(crate) fn relieve<I: Io>(&mut self, io: &mut I) -> bool {
-        let level = self.purse.level();
+        let level = self.conns.level();
         if level < Level::Near {
             self.census.end();
             return false;
@@ -121,19 +108,19 @@ impl Front {
         for _ in 0..ENDS_PER_TURN {
             // The partly received bytes of the connection that ended before are taken off the account, which is else done after
             // an input.
-            self.purse.set(Part::Received, self.receive_bytes);
+            self.conns.charge_received();
             // If no client holds much here, the bytes are held at other shards: connections end here only past the limit.
             let enough = match self.census.has_heavy() {
                 true => Level::Tight,
                 false => Level::Over,
             };
-            if self.purse.level() < enough {
+            if self.conns.level() < enough {
                 return self.census.forget_ends();
             }
             let Some(conn) = self.census.next_end() else {
                 return;
             };
-            if !self.is_current(conn) {
+            if !self.conns.is_current(conn) {
                 continue;
             }
             let row = self.conns.get(conn.slot);
@@ -158,9 +145,9 @@ impl Front {
             if !self.conns.get(slot).is_open() {
                 continue;
             }
-            let bytes = self.held_by(slot);
+            let bytes = self.conns.held_by(slot);
             if bytes > 0 {
-                let (party, conn) = (self.party(slot), self.id_of(slot));
+                let (party, conn) = (self.party(slot), self.conns.id_of(slot));
                 self.census.count(party, conn, bytes);
             }
         }
@@ -170,29 +157,11 @@ impl Front {
 
     /// The address or user that is charged for a connection.
     pub(crate) fn party(&self, slot: u32) -> Party {
-        let user = self.passes.get(slot).map(|(grants, _)| grants.user());
+        let user = self.conns.pass(slot).map(|(grants, _)| grants.user());
         match user.filter(|user| !user.is_empty()) {
             Some(user) => Party::user(user, self.world.seed),
             None => Party::without_name(self.conns.get(slot).client, slot),
         }
-    }
-
-    /// Bytes that a connection makes the shard hold; of shared messages its part.
-    pub(crate) fn held_by(&self, slot: u32) -> usize {
-        let row = self.conns.get(slot);
-        let spill = match row.spill {
-            NONE => 0,
-            spill => self.spills.get(spill).bytes(),
-        };
-        let outbox = match row.outbox {
-            NONE => 0,
-            outbox => self.outboxes.get(outbox).queue.weight(),
-        };
-        let extra = match row.extra {
-            NONE => 0,
-            extra => self.extras.get(extra).weight(),
-        };
-        spill + outbox + extra
     }
 
     /// Whether the waiting request is a subscription.
@@ -203,8 +172,7 @@ impl Front {
 
     /// Whether the verdict on the request's credential is awaited.
     fn is_judged(&self, slot: u32) -> bool {
-        let spill = self.conns.get(slot).spill;
-        spill != NONE && matches!(self.spills.get(spill), Spill::Http(it) if it.asked)
+        matches!(self.conns.spill(slot), Some(Spill::Http(it)) if it.asked)
     }
 
     /// Ends a connection to make room, and tells it why if it still reads.
@@ -218,10 +186,10 @@ impl Front {
             State::Waiting | State::Poll if self.is_subscribing(slot) => {
                 let row = self.conns.get_mut(slot);
                 row.options &= !(KEEP | UPGRADE | EVENTS);
-                let conn = self.id_of(slot);
+                let conn = self.conns.id_of(slot);
                 self.answer_status(slot, 503, reason, io);
-                if self.is_current(conn) {
-                    self.drop_extra(slot);
+                if self.conns.is_current(conn) {
+                    self.conns.drop_extra(slot);
                 }
             }
             State::Http | State::Waiting | State::Poll => self.refuse(slot, 503, reason, io),

@@ -1,6 +1,6 @@
 //! Sends bytes on a connection, or adds them to its outbox where bytes wait already or the socket takes no more.
 
-use crate::budget::account::{self, Level};
+use crate::budget::account::Level;
 use crate::conn::State;
 use crate::conn::io::Io;
 use crate::mail::Frames;
@@ -14,10 +14,10 @@ impl Front {
     /// The most messages that wait for one connection, as far as messages are counted. Walks over all connections: for code that
     /// checks that bounds hold.
     pub fn most_messages_waiting(&self) -> usize {
-        let rows = (0..self.conns.end()).filter_map(|slot| self.conns.try_get(slot));
-        let boxes = rows.filter(|row| row.is_open() && row.outbox != NONE);
-        let waiting = boxes.map(|row| self.outboxes.get(row.outbox).waiting_messages());
-        waiting.max().unwrap_or(0)
+        let open = |slot: &u32| self.conns.get(*slot).is_open();
+        let slots = (0..self.conns.end()).filter(open);
+        let boxes = slots.filter_map(|slot| self.conns.outbox(slot));
+        boxes.map(Outbox::waiting_messages).max().unwrap_or(0)
     }
 
     /// The bounds for bytes that belong to no topic.
@@ -47,10 +47,10 @@ impl Front {
 
     /// Whether so many bytes, of one message, may be added to the outbox.
     pub(crate) fn fits(&self, slot: u32, bytes: usize, bounds: impl FnOnce() -> Bounds) -> bool {
-        let outbox = self.conns.get(slot).outbox;
-        outbox == NONE
-            || self.purse.level() < Level::Near
-                && self.outboxes.get(outbox).has_room(bytes, bounds())
+        let outbox = self.conns.outbox(slot);
+        outbox.is_none_or(|outbox| {
+            self.conns.level() < Level::Near && outbox.has_room(bytes, bounds())
+        })
     }
 
     /// Sends bytes that belong to no topic: responses and control frames. A connection gets nothing after its last bytes.
@@ -61,7 +61,7 @@ impl Front {
         }
         row.sent_s = self.now.s;
         if row.outbox != NONE {
-            return self.add(slot, |queue| queue.push(bytes));
+            return self.conns.add_to_outbox(slot, |queue| queue.push(bytes));
         }
         let sent = io.send(row.link, &[Part::Bytes(bytes)]);
         if sent < bytes.len() {
@@ -80,7 +80,9 @@ impl Front {
         }
         row.sent_s = self.now.s;
         if row.outbox != NONE {
-            return self.add(slot, |queue| queue.append(rope, 0, rope.len()));
+            return self
+                .conns
+                .add_to_outbox(slot, |queue| queue.append(rope, 0, rope.len()));
         }
         let sent = send_rope(row.link, rope, io);
         if sent < rope.len() {
@@ -88,43 +90,12 @@ impl Front {
         }
     }
 
-    /// Adds to the outbox.
-    fn add(&mut self, slot: u32, write: impl FnOnce(&mut Queue)) {
-        let outbox = self.outboxes.get_mut(self.conns.get(slot).outbox);
-        write(&mut outbox.queue);
-        self.weigh_outbox(slot);
-    }
-
-    /// Charges the bytes that only this outbox holds.
-    pub(crate) fn weigh_outbox(&mut self, slot: u32) {
-        let outbox = self.outboxes.get_mut(self.conns.get(slot).outbox);
-        let before = core::mem::replace(&mut outbox.charged_bytes, outbox.queue.own_bytes());
-        self.purse
-            .change(account::Part::Outboxes, before, outbox.charged_bytes);
-        self.outbox_bytes -= outbox.counted_bytes;
-        outbox.counted_bytes = outbox.waiting_bytes();
-        self.outbox_bytes += outbox.counted_bytes;
-    }
-
-    /// Drops the outbox.
-    pub(crate) fn drop_outbox(&mut self, slot: u32) {
-        let row = self.conns.get_mut(slot);
-        let outbox = core::mem::replace(&mut row.outbox, NONE);
-        if outbox != NONE {
-            let outbox = self.outboxes.remove(outbox);
-            self.purse
-                .release(account::Part::Outboxes, outbox.charged_bytes);
-            self.outbox_bytes -= outbox.counted_bytes;
-        }
-    }
-
     /// The socket took no more: keeps the rest, which `write` adds.
     fn refused<I: Io>(&mut self, slot: u32, write: impl FnOnce(&mut Queue), io: &mut I) {
-        let row = self.conns.get_mut(slot);
-        row.outbox = self.outboxes.insert(Outbox::default());
-        row.deadline_s = self.now.s + self.world.settings.timeouts.body_s;
-        self.add(slot, write);
-        self.update_interest(slot, io);
+        let deadline_s = self.now.s + self.world.settings.timeouts.body_s;
+        self.conns.get_mut(slot).deadline_s = deadline_s;
+        self.conns.begin_outbox(slot, write);
+        self.conns.update_interest(slot, io);
     }
 
     /// Sends whole messages with these ends, or adds them to the outbox.
@@ -141,13 +112,14 @@ impl Front {
 
     /// Adds a message to the outbox.
     pub(crate) fn queue_message(&mut self, slot: u32, bytes: &[u8]) {
-        self.add(slot, |queue| queue.push(bytes));
+        self.conns.add_to_outbox(slot, |queue| queue.push(bytes));
         self.count_waiting(slot, bytes.len(), &[bytes.len()]);
     }
 
     /// Adds a message that may be large to the outbox.
     pub(crate) fn queue_rope(&mut self, slot: u32, message: &Rope) {
-        self.add(slot, |queue| queue.append(message, 0, message.len()));
+        self.conns
+            .add_to_outbox(slot, |queue| queue.append(message, 0, message.len()));
         self.count_waiting(slot, message.len(), &[message.len()]);
     }
 
@@ -159,10 +131,7 @@ impl Front {
         io: &mut I,
     ) {
         self.refused(slot, rest, io);
-        let len = self
-            .outboxes
-            .get(self.conns.get(slot).outbox)
-            .waiting_bytes();
+        let len = self.conns.outbox(slot).map_or(0, Outbox::waiting_bytes);
         if len > 0 {
             self.count_waiting(slot, len, &[len]);
         }
@@ -170,9 +139,8 @@ impl Front {
 
     /// Counts messages that were just written, if messages are counted: `len` bytes, with these ends.
     fn count_waiting(&mut self, slot: u32, len: usize, ends: &[usize]) {
-        let outbox = self.conns.get(slot).outbox;
-        if outbox != NONE && self.world.rules.count_waiting() {
-            self.outboxes.get_mut(outbox).count(len, ends);
+        if self.world.rules.count_waiting() {
+            self.conns.count_waiting(slot, len, ends);
         }
     }
 }

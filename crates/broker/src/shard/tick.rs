@@ -58,14 +58,14 @@ impl Shard {
         let end = self.front.conns.end();
         let until = end.min(self.swept + self.rows_per_tick());
         self.front.work.steps.add((until - self.swept) as usize);
-        let watches_passes = !self.front.passes.is_empty();
+        let watches_passes = self.front.conns.has_passes();
         for slot in self.swept..until {
             let row = self.front.conns.get(slot);
             if !row.is_open() {
                 continue;
             }
             self.tally[0][row.transport() as usize] += 1;
-            let over = watches_passes && self.front.passes.is_over(slot, self.front.now.unix_s);
+            let over = watches_passes && self.front.conns.is_pass_over(slot, self.front.now.unix_s);
             if over && self.front.lapse(slot, io) {
                 continue;
             }

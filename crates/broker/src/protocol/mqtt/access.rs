@@ -131,7 +131,7 @@ impl Front {
         if row.mqtt == NONE {
             return None;
         }
-        let extra = (row.extra != NONE).then(|| self.extras.get(row.extra));
+        let extra = (row.extra != NONE).then(|| self.conns.extra_of(slot));
         let list = extra.into_iter().flat_map(|extra| &extra.list);
         let groups = list.filter_map(|sub| sub.group.as_deref());
         let mut judged = groups.map(|shared| split(&shared.text).1);

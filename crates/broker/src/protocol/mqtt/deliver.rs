@@ -24,7 +24,7 @@ use crate::mail::{Frames, Record};
 use crate::protocol::encode::frame_rope;
 use crate::protocol::front::Front;
 use crate::protocol::outbox::Packets;
-use crate::protocol::side::Behind;
+use crate::protocol::side::{Behind, Extra};
 use crate::store::rope::Rope;
 use crate::store::slab::NONE;
 
@@ -71,7 +71,7 @@ impl Front {
         };
         sub.flags &= !LIVE;
         (sub.offset, sub.epoch) = (offset, epoch);
-        self.extra(slot).behind.push(Behind {
+        self.conns.extra(slot).behind.push(Behind {
             part,
             offset,
             epoch,
@@ -155,7 +155,7 @@ impl Front {
                 return;
             }
             if given > 0 && self.is_spent() {
-                return self.resume_later(self.id_of(slot));
+                return self.resume_later(self.conns.id_of(slot));
             }
             given += 1;
             let now_s = self.now.unix_s;
@@ -199,7 +199,7 @@ impl Front {
     }
 
     fn receive_max(&self, slot: u32) -> usize {
-        usize::from(self.mqtts.get(self.conns.get(slot).mqtt).receive_max)
+        usize::from(self.conns.mqtt_row(slot).receive_max)
     }
 
     /// How many messages a subscription may be given.
@@ -215,19 +215,18 @@ impl Front {
             return u32::MAX;
         }
         let under_way = self.mqtt(slot).map_or(0, |mqtt| mqtt.inflight.len());
-        u32::from(self.mqtts.get(row.mqtt).receive_max).saturating_sub(under_way as u32)
+        u32::from(self.conns.mqtt_row(slot).receive_max).saturating_sub(under_way as u32)
     }
 
     /// Whether any subscription that fell behind may go on.
     pub(super) fn has_room(&self, slot: u32) -> bool {
         let unbound = |behind: &Behind| self.places(slot, behind.part) == u32::MAX;
-        let extra = self.conns.get(slot).extra;
-        self.has_place(slot) || extra != NONE && self.extras.get(extra).behind.iter().any(unbound)
+        let behind = |extra: &Extra| extra.behind.iter().any(unbound);
+        self.has_place(slot) || self.conns.find_extra(slot).is_some_and(behind)
     }
 
     pub(super) fn take_packet_id(&mut self, slot: u32) -> PacketId {
-        let row = self.conns.get(slot).mqtt;
-        let mut id = self.mqtts.get(row).packet_id;
+        let mut id = self.conns.mqtt_row(slot).packet_id;
         let mqtt = self.mqtt_state(slot);
         loop {
             id = mqtt.next_packet_id(id);
@@ -236,7 +235,7 @@ impl Front {
                 break;
             }
         }
-        self.mqtts.get_mut(row).packet_id = id;
+        self.conns.mqtt_row_mut(slot).packet_id = id;
         PacketId::new(id).unwrap_or(PacketId::MAX)
     }
 
@@ -325,7 +324,7 @@ impl Front {
         if let Some((part, home)) = done.group {
             self.give_credit(slot, u32::from(part), home);
         }
-        let extra = self.extra(slot);
+        let extra = self.conns.extra(slot);
         let waits = extra
             .mqtt
             .as_ref()
@@ -333,7 +332,7 @@ impl Front {
         let filters = extra.filters.as_ref();
         let behind = !extra.behind.is_empty() || filters.is_some_and(|all| all.is_behind());
         if waits || behind {
-            self.resume_later(self.id_of(slot));
+            self.resume_later(self.conns.id_of(slot));
         }
     }
 

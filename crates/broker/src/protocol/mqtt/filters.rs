@@ -182,7 +182,7 @@ impl Front {
             self.send_reply(slot, io);
         }
         if !live {
-            self.resume_later(self.id_of(slot));
+            self.resume_later(self.conns.id_of(slot));
         }
     }
 
@@ -199,7 +199,7 @@ impl Front {
     ) {
         self.took_page(slot, serial, home, page, offset, false);
         if !ends {
-            return self.resume_later(self.id_of(slot));
+            return self.resume_later(self.conns.id_of(slot));
         }
         let Some(filtered) = self.filtered_mut(slot) else {
             return self.broken(slot);

@@ -56,7 +56,7 @@ impl Front {
         out: &mut Packets,
     ) -> Offered {
         let (topic, record, frames) = message;
-        let own = self.mqtts.get(self.conns.get(slot).mqtt).origin();
+        let own = self.conns.mqtt_row(slot).origin();
         if wants.options & NO_LOCAL != 0 && frames.origin(record) == own {
             return Offered::Skipped;
         }
@@ -192,7 +192,7 @@ impl Front {
         self.stats.dropped += u64::from(lives && !fits);
         *self.scratch.properties() = set;
         if let Some(part) = wants.alias.filter(|_| fits && alias != 0 && !known) {
-            let extra = self.extra(slot);
+            let extra = self.conns.extra(slot);
             if let (Some(sub), Some(mqtt)) = (extra.list.get_mut(part as usize), &mut extra.mqtt) {
                 (sub.alias, mqtt.aliases_given) = (alias, alias);
             }

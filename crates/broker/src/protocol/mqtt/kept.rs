@@ -144,7 +144,7 @@ impl Front {
         let (mut out, mut payloads) = (Vec::with_capacity(64), Vec::new());
         out.push(FORM);
         out.extend_from_slice(&self.world.epoch.to_le_bytes());
-        let extra = self.extras.get(self.conns.get(slot).extra);
+        let extra = self.conns.extra_of(slot);
         let granted = |sub: &Sub| {
             let group = sub.group.as_ref();
             !sub.is_vacant() && group.is_none_or(|group| group.restored || group.waiting == 0)

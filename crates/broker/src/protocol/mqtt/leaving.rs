@@ -51,7 +51,7 @@ impl Front {
     /// Asks homes to confirm that they know which messages the session needs kept. The home of the client id may end the session
     /// later and release them, and its request might arrive before that of this shard.
     pub(super) fn fence_needs(&mut self, slot: u32, due: &mut Vec<u32>) {
-        let to = self.reply_to(slot, FENCE);
+        let to = self.conns.reply_to(slot, FENCE);
         let me = self.lanes.me;
         for home in (0..self.world.homes).filter(|home| *home != me) {
             self.ask(home, |_| Ask::Fence(to));

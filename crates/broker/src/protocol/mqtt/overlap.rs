@@ -158,9 +158,8 @@ impl Front {
         if starts.is_empty() || alone {
             return None;
         }
-        let row = self.conns.get(slot);
         let list = self.list_of(slot);
-        let local = frames.origin(record) == self.mqtts.get(row.mqtt).origin();
+        let local = frames.origin(record) == self.conns.mqtt_row(slot).origin();
         let (_, home) = self.place_of(topic);
         let rows = self.matching.rows(topic);
         let matches = |sub: &Sub| match sub.filter.checked_sub(1) {
@@ -215,9 +214,8 @@ impl Front {
         frames: &Frames,
         identifiers: &mut Vec<u32>,
     ) -> Option<u8> {
-        let row = self.conns.get(slot);
         let list = self.list_of(slot);
-        let local = frames.origin(record) == self.mqtts.get(row.mqtt).origin();
+        let local = frames.origin(record) == self.conns.mqtt_row(slot).origin();
         let mut options = None;
         for part in parts {
             let Some(sub) = list.get(*part as usize) else {

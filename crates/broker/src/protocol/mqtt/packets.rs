@@ -87,36 +87,31 @@ impl Front {
             // Another packet has begun.
             progress = Progress::default();
         }
-        self.receive_bytes += held.bytes();
         if self.conns.get(slot).wants(FRAMED) {
+            self.conns.hold_bytes(held.bytes());
             let mqtt = self.mqtt_state(slot);
             (mqtt.partial, mqtt.progress) = (held, progress);
         } else {
-            let held = Spill::Mqtt(held, progress);
-            self.conns.get_mut(slot).spill = self.spills.insert(held);
+            self.conns.set_spill(slot, Spill::Mqtt(held, progress));
         }
     }
 
     /// Takes the held bytes of packets; the caller puts them back or drops them.
     fn take_held(&mut self, slot: u32) -> Option<(Inbox, Progress)> {
-        let row = self.conns.get_mut(slot);
-        let (held, progress) = if row.wants(FRAMED) {
+        let (held, progress) = if self.conns.get(slot).wants(FRAMED) {
             self.mqtt(slot)?;
             let mqtt = self.mqtt_state(slot);
-            (core::mem::take(&mut mqtt.partial), mqtt.progress)
-        } else if row.spill != NONE {
-            let Spill::Mqtt(held, progress) = self.spills.get_mut(row.spill) else {
+            let (held, progress) = (core::mem::take(&mut mqtt.partial), mqtt.progress);
+            self.conns.let_go_bytes(held.bytes());
+            (held, progress)
+        } else {
+            let Spill::Mqtt(held, progress) = self.conns.take_spill(slot)? else {
                 // Other spills were used up before the connection switched to MQTT.
                 self.broken(slot);
                 return None;
             };
-            let held = (core::mem::take(held), *progress);
-            self.spills.remove(core::mem::replace(&mut row.spill, NONE));
-            held
-        } else {
-            return None;
+            (held, progress)
         };
-        self.receive_bytes -= held.bytes();
         (!held.is_empty()).then_some((held, progress))
     }
 
@@ -142,16 +137,16 @@ impl Front {
 
     /// Goes on with held packets, and with subscriptions that fell behind.
     pub(in crate::protocol) fn mqtt_resume<I: Io>(&mut self, slot: u32, io: &mut I) {
-        let conn = self.id_of(slot);
+        let conn = self.conns.id_of(slot);
         if self.opens_session(slot) {
             self.open_session(slot, io);
-            if !self.is_current(conn) || self.conns.get(slot).state != State::Mqtt {
+            if !self.conns.is_current(conn) || self.conns.get(slot).state != State::Mqtt {
                 return;
             }
         }
         self.read_again(conn, io);
         self.mqtt_received(slot, &[], io);
-        let held = self.is_current(conn) && {
+        let held = self.conns.is_current(conn) && {
             let row = self.conns.get(slot);
             row.state == State::Mqtt && row.wants(FRAMED) && row.spill != NONE
         };
@@ -160,14 +155,14 @@ impl Front {
         }
         // A client that has not sent its CONNECT yet has no subscriptions.
         let opens = |row: &Row| row.state == State::Mqtt && row.mqtt != NONE;
-        if self.is_current(conn) && opens(self.conns.get(slot)) {
+        if self.conns.is_current(conn) && opens(self.conns.get(slot)) {
             self.mqtt_go_on(slot, io);
         }
     }
 
     /// Carries out all whole packets; returns how many bytes they have, if the connection still exists.
     fn packets<I: Io>(&mut self, slot: u32, bytes: &[u8], io: &mut I) -> Option<usize> {
-        let conn = self.id_of(slot);
+        let conn = self.conns.id_of(slot);
         let most = self.packet_bytes_most();
         let (mut at, mut warmed) = (0, 0);
         loop {
@@ -231,7 +226,9 @@ impl Front {
                 self.mqtt_end(slot, reason, io);
                 return None;
             }
-            if self.is_current(conn) && self.mqtt(slot).is_some_and(|mqtt| mqtt.filters_done > 0) {
+            if self.conns.is_current(conn)
+                && self.mqtt(slot).is_some_and(|mqtt| mqtt.filters_done > 0)
+            {
                 // The rest of the packet has its turn when there is time, or when pages have come.
                 if !self.mqtt_must_wait(slot) {
                     self.pause(slot, io);
@@ -239,7 +236,7 @@ impl Front {
                 break;
             }
             at = end;
-            if !self.is_current(conn) || self.conns.get(slot).state != State::Mqtt {
+            if !self.conns.is_current(conn) || self.conns.get(slot).state != State::Mqtt {
                 return None;
             }
         }
@@ -288,9 +285,8 @@ impl Front {
 
     /// A page was asked for.
     pub(crate) fn asked_page(&mut self, slot: u32) {
-        let extra = self.conns.get(slot).extra;
-        if extra != NONE
-            && let Some(mqtt) = &mut self.extras.get_mut(extra).mqtt
+        if let Some(extra) = self.conns.find_extra_mut(slot)
+            && let Some(mqtt) = &mut extra.mqtt
         {
             mqtt.pages += 1;
         }
@@ -298,14 +294,13 @@ impl Front {
 
     /// A page has come, for a connection that is still there: its packets may go on.
     pub(crate) fn took_page_of(&mut self, slot: u32) {
-        let extra = self.conns.get(slot).extra;
-        if extra != NONE
-            && let Some(mqtt) = &mut self.extras.get_mut(extra).mqtt
+        if let Some(extra) = self.conns.find_extra_mut(slot)
+            && let Some(mqtt) = &mut extra.mqtt
             && mqtt.pages > 0
         {
             mqtt.pages -= 1;
             if mqtt.pages == PAGES_MAX {
-                self.resume_later(self.id_of(slot));
+                self.resume_later(self.conns.id_of(slot));
             }
         }
     }
@@ -326,7 +321,7 @@ impl Front {
         if row.mqtt == NONE {
             return self.now.s + self.world.settings.timeouts.head_s;
         }
-        match u32::from(self.mqtts.get(row.mqtt).keep_alive_s) {
+        match u32::from(self.conns.mqtt_row(slot).keep_alive_s) {
             0 => 0,
             keep_alive_s => self.now.s + keep_alive_s + keep_alive_s.div_ceil(2) + 1,
         }
@@ -341,15 +336,12 @@ impl Front {
 
     /// The connection's MQTT state, if it has more than its rows.
     pub(in crate::protocol) fn mqtt(&self, slot: u32) -> Option<&Mqtt> {
-        let extra = self.conns.get(slot).extra;
-        (extra != NONE)
-            .then(|| self.extras.get(extra).mqtt.as_deref())
-            .flatten()
+        self.conns.find_extra(slot)?.mqtt.as_deref()
     }
 
     /// The connection's MQTT state, made if there is none yet.
     pub(in crate::protocol) fn mqtt_state(&mut self, slot: u32) -> &mut Mqtt {
-        self.extra(slot).mqtt.get_or_insert_default()
+        self.conns.extra(slot).mqtt.get_or_insert_default()
     }
 
     /// Appends a packet to `reply`, in a frame of its own where there are frames.
@@ -416,7 +408,7 @@ impl Front {
     pub(super) fn packet_bytes_max(&self, slot: u32) -> usize {
         let row = self.conns.get(slot);
         match row.wants(SMALL) {
-            true => self.mqtts.get(row.mqtt).packet_bytes_max as usize,
+            true => self.conns.mqtt_row(slot).packet_bytes_max as usize,
             false => mqtt::PACKET_BYTES_MAX,
         }
     }

@@ -223,7 +223,7 @@ impl Front {
         if publish.payload.len() > message_bytes {
             return Err(ReasonCode::QUOTA_EXCEEDED);
         }
-        let origin = self.mqtts.get(self.conns.get(slot).mqtt).origin();
+        let origin = self.conns.mqtt_row(slot).origin();
         let set = &publish.properties;
         let fields = Fields::of(set, publish.payload, origin)
             .map_err(|_| ReasonCode::PAYLOAD_FORMAT_INVALID)?;
@@ -248,7 +248,7 @@ impl Front {
         };
         let answer = match publish.qos {
             Qos::AtMostOnce => mail::Answer::None,
-            _ => mail::Answer::Full(self.reply_to(slot, part)),
+            _ => mail::Answer::Full(self.conns.reply_to(slot, part)),
         };
         Ok(self.publish(home, &message, answer))
     }
@@ -338,7 +338,7 @@ impl Front {
         }
         self.send_reply(slot, io);
         if waited {
-            self.resume_later(self.id_of(slot));
+            self.resume_later(self.conns.id_of(slot));
         }
     }
 

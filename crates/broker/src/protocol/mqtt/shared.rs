@@ -41,7 +41,7 @@ impl Front {
             waiting: homes.len() as u16,
             restored,
         });
-        self.extra(slot).shared_bytes += shared.bytes();
+        self.conns.extra(slot).shared_bytes += shared.bytes();
         let sub = Sub {
             topic: NONE,
             options: wanted.options.bits(),
@@ -51,8 +51,8 @@ impl Front {
             ..Sub::default()
         };
         let part = self.add_sub(slot, sub);
-        let to = self.reply_to(slot, self.part_name(slot, part));
-        let receive_max = self.mqtts.get(self.conns.get(slot).mqtt).receive_max;
+        let to = self.conns.reply_to(slot, self.part_name(slot, part));
+        let receive_max = self.conns.mqtt_row(slot).receive_max;
         for home in homes {
             let ask = Ask::JoinGroup {
                 to,
@@ -108,11 +108,8 @@ impl Front {
     }
 
     fn shared_mut(&mut self, slot: u32, part: u32) -> Option<&mut Shared> {
-        let extra = self.conns.get(slot).extra;
-        if extra == NONE {
-            return None;
-        }
-        let sub = self.extras.get_mut(extra).list.get_mut(part as usize)?;
+        let extra = self.conns.find_extra_mut(slot)?;
+        let sub = extra.list.get_mut(part as usize)?;
         sub.group.as_deref_mut()
     }
 
@@ -180,7 +177,7 @@ impl Front {
             // Only when the socket has taken the bytes before it.
             return self.mqtt_state(slot).owed.push((part, home));
         }
-        let to = self.reply_to(slot, self.part_name(slot, part));
+        let to = self.conns.reply_to(slot, self.part_name(slot, part));
         let Some(shared) = self.shared_mut(slot, part) else {
             return;
         };
@@ -208,7 +205,7 @@ impl Front {
     /// Takes the client out of a group; messages that were never sent go back, and if its session ends the subscription also the
     /// unacknowledged ones, except those of QoS 2.
     pub(super) fn part_group(&mut self, slot: u32, part: u32, ends: bool) {
-        let to = self.reply_to(slot, self.part_name(slot, part));
+        let to = self.conns.reply_to(slot, self.part_name(slot, part));
         let Some(shared) = self.shared_mut(slot, part) else {
             return;
         };
