@@ -16,6 +16,7 @@ pub(crate) mod restore;
 pub(crate) mod save;
 mod saving;
 mod sessions;
+mod sweep;
 pub(crate) mod sys;
 pub mod tables;
 mod tick;
@@ -33,7 +34,7 @@ use crate::base::ids::{ConnId, Link};
 use crate::base::pace::Pace;
 use crate::base::time::Now;
 use crate::budget::admission::Party;
-use crate::budget::stats::{Reason, Stats, Transport};
+use crate::budget::stats::{Reason, Stats};
 use crate::budget::totals::Added;
 use crate::conn::io::{Close, Input, Io};
 use crate::conn::{Row, State};
@@ -43,30 +44,28 @@ use crate::mail::Mail;
 use crate::shard::draining::Draining;
 use crate::shard::gauges::Gauges;
 use crate::shard::saving::Saving;
+use crate::shard::sweep::Sweep;
 
 /// A shard. Generic over [`Io`] in each call, never `dyn`.
 pub struct Shard {
-    pub(crate) front: Front,
+    front: Front,
     /// MQTT sessions whose client ids have their home here.
-    pub(crate) sessions: Sessions,
+    sessions: Sessions,
     /// Its part of the sums of all shards.
-    pub(crate) added: Added,
-    pub(crate) sys: Gauges,
+    added: Added,
+    sys: Gauges,
     /// Present while clients are moved off.
-    pub(crate) draining: Option<Draining>,
+    draining: Option<Draining>,
     /// The progress of its snapshot.
-    pub(crate) saving: Option<Box<Saving>>,
+    saving: Option<Box<Saving>>,
     /// The clock stands still: the shard is about to end.
-    pub(crate) stopped: bool,
+    stopped: bool,
     /// Mail that it posted, and that came to it.
-    pub(crate) posted: u64,
-    pub(crate) received: u64,
-    pub(crate) swept: u32,
-    pub(crate) swept_s: u32,
-    /// Connections by transport: those that the sweep under way has seen, and those that the last one saw.
-    pub(crate) tally: [[u32; Transport::ALL.len()]; 2],
+    posted: u64,
+    received: u64,
+    sweep: Sweep,
     /// Whether the sweep checks that connections may still have what they have.
-    pub(crate) review: crate::protocol::Review,
+    review: crate::protocol::Review,
 }
 
 impl Shard {
@@ -82,11 +81,15 @@ impl Shard {
             stopped: false,
             posted: 0,
             received: 0,
-            swept: 0,
-            swept_s: now.s,
-            tally: Default::default(),
+            sweep: Sweep::new(now.s),
             review: Default::default(),
         }
+    }
+
+    /// The clients' side, for tests of its parts.
+    #[cfg(test)]
+    pub(crate) fn front(&mut self) -> &mut Front {
+        &mut self.front
     }
 
     /// Changes how much a turn does.

@@ -276,9 +276,9 @@ mod tests {
             &mut io,
         );
         // The home of some topic is the other shard, whose answer does not come; a POST is pipelined behind.
-        let conn = shard.front.conns.id_of(0);
+        let conn = shard.front().conns.id_of(0);
         let mut tried = 0;
-        while shard.front.conns.get(0).state != State::Waiting {
+        while shard.front().conns.get(0).state != State::Waiting {
             assert!(tried < 64, "no topic has its home elsewhere");
             let request = alloc::format!("HEAD /pub/t{tried} HTTP/1.1\r\nHost: localhost\r\n\r\n");
             shard.handle(
@@ -294,7 +294,7 @@ mod tests {
             &mut io,
         );
         io.0.clear();
-        shard.front.refuse(0, 503, "no room", &mut io);
+        shard.front().refuse(0, 503, "no room", &mut io);
         let text = alloc::string::String::from_utf8(io.0).expect("text");
         assert!(
             text.starts_with("HTTP/1.1 503 ") && text.ends_with("\r\n\r\n"),

@@ -176,8 +176,8 @@ mod tests {
     fn of_whom_rows_contradict_each_other_ends_alone_and_is_counted() {
         let mut io = Closed::default();
         let mut shard = begun(&mut io);
-        shard.front.broken(0);
-        shard.front.broken(0);
+        shard.front().broken(0);
+        shard.front().broken(0);
         shard.flush(NOW, &mut io);
         assert_eq!(io.0, [(Link(5), Close::Reset)]);
         assert_eq!(shard.stats().closed[Reason::Broken as usize], 1);

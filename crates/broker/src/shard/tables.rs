@@ -58,7 +58,7 @@ impl Shard {
             transports: match self.front.conns.len() {
                 // An empty table is not swept.
                 0 => Default::default(),
-                _ => self.tally[1],
+                _ => self.sweep.tally(),
             },
             deliveries: self.front.deliveries.len(),
             under_way_bytes: self
