@@ -16,6 +16,7 @@ pub(crate) mod restore;
 pub(crate) mod save;
 mod saving;
 mod sessions;
+mod sweep;
 pub(crate) mod sys;
 pub mod tables;
 mod tick;
@@ -33,7 +34,7 @@ use crate::base::ids::{ConnId, Link};
 use crate::base::pace::Pace;
 use crate::base::time::Now;
 use crate::budget::admission::Party;
-use crate::budget::stats::{Reason, Stats, Transport};
+use crate::budget::stats::{Reason, Stats};
 use crate::budget::totals::Added;
 use crate::conn::io::{Close, Input, Io};
 use crate::conn::{Row, State};
@@ -43,30 +44,28 @@ use crate::mail::Mail;
 use crate::shard::draining::Draining;
 use crate::shard::gauges::Gauges;
 use crate::shard::saving::Saving;
+use crate::shard::sweep::Sweep;
 
 /// A shard. Generic over [`Io`] in each call, never `dyn`.
 pub struct Shard {
-    pub(crate) front: Front,
+    front: Front,
     /// MQTT sessions whose client ids have their home here.
-    pub(crate) sessions: Sessions,
+    sessions: Sessions,
     /// Its part of the sums of all shards.
-    pub(crate) added: Added,
-    pub(crate) sys: Gauges,
+    added: Added,
+    sys: Gauges,
     /// Present while clients are moved off.
-    pub(crate) draining: Option<Draining>,
+    draining: Option<Draining>,
     /// The progress of its snapshot.
-    pub(crate) saving: Option<Box<Saving>>,
+    saving: Option<Box<Saving>>,
     /// The clock stands still: the shard is about to end.
-    pub(crate) stopped: bool,
+    stopped: bool,
     /// Mail that it posted, and that came to it.
-    pub(crate) posted: u64,
-    pub(crate) received: u64,
-    pub(crate) swept: u32,
-    pub(crate) swept_s: u32,
-    /// Connections by transport: those that the sweep under way has seen, and those that the last one saw.
-    pub(crate) tally: [[u32; Transport::ALL.len()]; 2],
+    posted: u64,
+    received: u64,
+    sweep: Sweep,
     /// Whether the sweep checks that connections may still have what they have.
-    pub(crate) review: crate::protocol::Review,
+    review: crate::protocol::Review,
 }
 
 impl Shard {
@@ -82,11 +81,15 @@ impl Shard {
             stopped: false,
             posted: 0,
             received: 0,
-            swept: 0,
-            swept_s: now.s,
-            tally: Default::default(),
+            sweep: Sweep::new(now.s),
             review: Default::default(),
         }
+    }
+
+    /// The clients' side, for tests of its parts.
+    #[cfg(test)]
+    pub(crate) fn front(&mut self) -> &mut Front {
+        &mut self.front
     }
 
     /// Changes how much a turn does.
@@ -112,7 +115,7 @@ impl Shard {
         self.review
             .change(&self.front.world.settings, &world.settings);
         self.front.world = world;
-        self.front.verdicts.clear();
+        self.front.gate.verdicts().clear();
     }
 
     /// The counters of this shard since it began.
@@ -133,7 +136,7 @@ impl Shard {
 
     /// Has room for so many connections at most: the transport below may have less than the settings allow.
     pub fn limit_connections(&mut self, most: u32) {
-        self.front.room = self.front.room.min(most);
+        self.front.gate.limit(most);
     }
 
     /// Connections that are open.
@@ -144,6 +147,7 @@ impl Shard {
     /// The link of a connection that is still open.
     pub fn link_of(&self, conn: ConnId) -> Option<Link> {
         self.front
+            .conns
             .is_current(conn)
             .then(|| self.front.conns.get(conn.slot).link)
     }
@@ -170,22 +174,22 @@ impl Shard {
         match input {
             Input::Accepted(link, peer) => self.accepted(link, peer, io),
             Input::Received(conn, bytes) => {
-                if self.front.is_current(conn) {
+                if self.front.conns.is_current(conn) {
                     self.front.received(conn, bytes, io);
                 }
             }
             Input::Writable(conn) => {
-                if self.front.is_current(conn) {
+                if self.front.conns.is_current(conn) {
                     self.front.writable(conn.slot, io);
                 }
             }
             Input::End(conn) => {
-                if self.front.is_current(conn) {
+                if self.front.conns.is_current(conn) {
                     self.front.ended(conn.slot, io);
                 }
             }
             Input::Closed(conn) => {
-                if self.front.is_current(conn) {
+                if self.front.conns.is_current(conn) {
                     self.front.drop_conn(conn.slot, Close::Now, io);
                 }
             }
@@ -243,7 +247,7 @@ impl Shard {
             *posted += 1;
             io.post(to, mail);
         });
-        if !self.front.stalled.is_empty() && !self.front.must_stall() {
+        if self.front.queues.has_stalled() && !self.front.must_stall() {
             self.front.release_stalled(io);
         }
         if let Some(home) = &mut self.front.home {
@@ -258,13 +262,13 @@ impl Shard {
             || !self.stopped && self.sessions.is_due(now)
             || self.has_more()
             || !self.front.deliveries.is_empty()
-            || !self.front.paging.is_empty()
+            || self.front.queues.has_paging()
     }
 
     /// Whether the shard waits for something that no event announces, and should be called again
     /// within a millisecond or two.
     pub fn is_waiting(&self) -> bool {
-        !self.front.stalled.is_empty() || self.front.lanes.withholds
+        self.front.queues.has_stalled() || self.front.lanes.withholds
     }
 
     fn accepted<I: Io>(&mut self, link: Link, peer: IpAddr, io: &mut I) {
@@ -288,7 +292,7 @@ impl Shard {
             return;
         }
         let slot = self.front.conns.insert(row);
-        io.open(link, self.front.id_of(slot));
+        io.open(link, self.front.conns.id_of(slot));
     }
 
     fn shed<I: Io>(&self, link: Link, io: &mut I) {

@@ -1,7 +1,7 @@
 //! The present violations. These lists may only shrink: an entry that excuses nothing any more is a violation, too.
 
 /// Circles of imports that are wider than [`crate::layout::circles`] allows, each by the lowest folder that holds all of it.
-pub const CIRCLES: &[&str] = &["crates/broker/src/protocol"];
+pub const CIRCLES: &[&str] = &[];
 
 /// Crates without floors, and imports that do not lead to a lower floor, as `crate: importer -> imported`.
 pub const FLOORS: &[&str] = &[];
@@ -9,8 +9,6 @@ pub const FLOORS: &[&str] = &[];
 /// Files that are too long.
 pub const FILES: &[&str] = &[
     "crates/broker/src/mail.rs",
-    "crates/broker/src/protocol/filtered.rs",
-    "crates/broker/src/protocol/mqtt/mod.rs",
     "crates/broker/src/protocol/mqtt/subscribe.rs",
     "crates/broker/src/protocol/publish.rs",
     "crates/broker/src/protocol/subscribe.rs",
@@ -21,7 +19,7 @@ pub const FILES: &[&str] = &[
 pub const FUNCTIONS: &[&str] = &[
     "crates/broker/src/protocol/http.rs: run",
     "crates/broker/src/protocol/mqtt/kept.rs: restore",
-    "crates/broker/src/protocol/mqtt/mod.rs: packets",
+    "crates/broker/src/protocol/mqtt/packets.rs: packets",
     "crates/broker/src/protocol/subscribe.rs: subscribe",
     "crates/broker/src/protocol/subscribe/respond.rs: answer_poll_with",
     "crates/broker/src/protocol/websocket.rs: frames_received",

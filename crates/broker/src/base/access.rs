@@ -227,6 +227,9 @@ pub struct Known {
     pub until_unix_s: u32,
 }
 
+/// The verdict on a request's credential; `Ok(None)` is an anonymous client.
+pub type Who = Result<Option<Known>, Refusal>;
+
 /// The credentials of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Credential<'a> {

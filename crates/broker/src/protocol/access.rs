@@ -19,10 +19,9 @@ use crore_wire::http::head::{Head, Method};
 use crore_wire::http::{cookie, origin};
 
 use super::close_code;
-use super::http::Flow;
-use super::judge::Door;
+use super::task::{Door, Flow};
 use crate::base::access::{
-    Credential, Denied, Digest, Grants, Known, Question, Refusal, Right, Verdict,
+    Credential, Denied, Digest, Grants, Known, Question, Refusal, Right, Verdict, Who,
 };
 use crate::base::ids::ConnId;
 use crate::budget::stats::Reason;
@@ -31,12 +30,8 @@ use crate::conn::{CLOSING, PAUSED, State, TURNED_AWAY};
 use crate::mail::Verb;
 use crate::protocol::front::Front;
 use crate::protocol::side::{HttpSpill, Spill};
-use crate::store::slab::NONE;
 
 use crore_wire::mqtt::ReasonCode;
-
-/// The verdict on a request's credential; `Ok(None)` is an anonymous client.
-pub type Who = Result<Option<Known>, Refusal>;
 
 /// The credential of a request, parsed.
 enum Came {
@@ -60,7 +55,7 @@ impl Front {
         if !access.closed {
             return Ok(());
         }
-        let pass = self.passes.get(slot);
+        let pass = self.conns.pass(slot);
         if let Some((grants, until_unix_s)) = pass {
             if until_unix_s <= self.now.unix_s {
                 return Err(Denied::Expired);
@@ -101,7 +96,7 @@ impl Front {
         let access = &self.world.settings.access;
         let right = Right::Publish;
         let some = |grants: &Grants| grants.iter().any(|(rights, _)| rights.has(right));
-        let pass = self.passes.get(slot);
+        let pass = self.conns.pass(slot);
         let granted = pass.is_some_and(|(grants, _)| some(grants));
         if !access.closed || granted || some(&access.anonymous) || self.world.rules.open(right) {
             return Ok(());
@@ -114,7 +109,10 @@ impl Front {
 
     /// The name of the connection's user; empty for an anonymous client.
     pub fn user_of(&self, conn: ConnId) -> &str {
-        let known = self.is_current(conn).then(|| self.passes.get(conn.slot));
+        let known = self
+            .conns
+            .is_current(conn)
+            .then(|| self.conns.pass(conn.slot));
         known.flatten().map_or("", |(grants, _)| grants.user())
     }
 
@@ -167,11 +165,11 @@ impl Front {
                 until_unix_s,
             })));
         }
-        if let Some(known) = self.verdicts.get(digest, self.now.unix_s) {
+        if let Some(known) = self.gate.verdicts().get(digest, self.now.unix_s) {
             return Some(Ok(Some(known.clone())));
         }
-        let question = Question::of(credential, digest, self.verdicts.round());
-        match io.question(self.id_of(slot), question) {
+        let question = Question::of(credential, digest, self.gate.verdicts().round());
+        match io.question(self.conns.id_of(slot), question) {
             true => None,
             false => Some(Err(Refusal::Busy)),
         }
@@ -186,24 +184,24 @@ impl Front {
             round,
         } = verdict;
         if let Ok(known) = &found
-            && round == self.verdicts.round()
+            && round == self.gate.verdicts().round()
         {
             let most = self.world.settings.access.verdicts_per_shard;
-            self.verdicts
+            self.gate
+                .verdicts()
                 .keep(digest, known.clone(), until_unix_s, most);
         }
-        if !self.is_current(conn) {
+        if !self.conns.is_current(conn) {
             return;
         }
-        let row = self.conns.get_mut(conn.slot);
-        match row.state {
-            State::Waiting if row.spill != NONE => {
-                let Spill::Http(spill) = self.spills.get_mut(row.spill) else {
+        match self.conns.get(conn.slot).state {
+            State::Waiting => {
+                let Some(Spill::Http(spill)) = self.conns.spill_mut(conn.slot) else {
                     return;
                 };
                 if core::mem::take(&mut spill.asked) {
                     spill.who = Some(found.map(Some));
-                    row.state = State::Http;
+                    self.conns.get_mut(conn.slot).state = State::Http;
                     self.resume_later(conn);
                 }
             }
@@ -221,7 +219,7 @@ impl Front {
             None | Some(Ok(None)) => Ok(()),
             Some(Ok(Some(known))) if known.until_unix_s <= self.now.unix_s => Err(Refusal::Expired),
             Some(Ok(Some(known))) => {
-                self.passes.set(slot, known);
+                self.conns.set_pass(slot, known);
                 Ok(())
             }
             Some(Err(refusal)) => Err(refusal),
@@ -299,7 +297,7 @@ impl Front {
                 self.end_stream(slot, close_code::EXPIRED, Denied::Expired.reason(), io);
             }
             State::Mqtt => {
-                self.reply.clear();
+                self.scratch.reply().clear();
                 self.mqtt_end(slot, ReasonCode::MAXIMUM_CONNECT_TIME, io);
             }
             // A request that waits for a home is looked at again after its answer.
@@ -313,12 +311,12 @@ impl Front {
     pub(super) fn pause_for_verdict<I: Io>(&mut self, slot: u32, io: &mut I) {
         let row = self.conns.get_mut(slot);
         row.flags |= PAUSED;
-        self.update_interest(slot, io);
+        self.conns.update_interest(slot, io);
     }
 
     /// The grants of the connection's user.
     pub(super) fn grants_of(&self, slot: u32) -> Option<&Arc<Grants>> {
-        self.passes.get(slot).map(|(grants, _)| grants)
+        self.conns.pass(slot).map(|(grants, _)| grants)
     }
 }
 

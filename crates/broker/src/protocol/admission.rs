@@ -18,19 +18,13 @@ use crore_wire::http::head::{Head, Method};
 use crore_wire::http::response::ResponseHead;
 use crore_wire::sse;
 
-use super::http::Flow;
-use crate::budget::account::Part;
+use super::task::Flow;
 use crate::budget::admission::{Client, Reached};
 use crate::conn::{Row, TURNED_AWAY};
 use crate::protocol::front::Front;
 
-/// Connections of one shard that wait to be turned away: each holds a descriptor and some 4 kB of the kernel until its
-/// request is there. Connections beyond this number are turned away unread.
-const TURNED_AWAY_MAX: u32 = 8_192;
-/// How long one of them may take to send its request, in seconds.
+/// How long a connection that waits to be turned away may take to send its request, in seconds.
 const TURNED_AWAY_S: u32 = 3;
-/// Memory for the address of a client behind a proxy: an entry of a B-tree whose leaves of eleven are two thirds full.
-const RELAYED_BYTES: usize = 32;
 /// When to come back, in seconds: long enough for a crowd to thin out, short enough for one client that waits.
 const RETRY_AFTER_S: core::ops::RangeInclusive<u32> = 5..=20;
 
@@ -115,7 +109,7 @@ impl Front {
     /// Counts a new connection, or marks it to be turned away; false when it cannot even have a row.
     pub(crate) fn enter(&mut self, row: &mut Row, peer: IpAddr) -> bool {
         let (world, http) = (&self.world, &self.world.settings.http);
-        if self.conns.len() - self.turned_away >= self.room {
+        if !self.gate.has_room(self.conns.len()) {
             return self.turn_away_later(row);
         }
         let entered = world.admission.enter().and_then(|()| {
@@ -145,7 +139,7 @@ impl Front {
         if self.conns.get(slot).is(TURNED_AWAY) {
             return;
         }
-        self.set_relayed(slot, Some(address));
+        self.conns.set_relayed(slot, Some(address));
         let world = &self.world;
         if forwarded::is_trusted(address, &world.settings.http.trusted_proxies) {
             self.conns.get_mut(slot).client = Client::RELAYED;
@@ -158,30 +152,17 @@ impl Front {
         if entered.is_err() {
             self.world.admission.leave();
             row.flags |= TURNED_AWAY;
-            self.turned_away += 1;
+            self.gate.turn_away();
             self.stats.turned_away += 1;
         }
     }
 
-    /// A proxy has named the client of this connection, or the name is withdrawn.
-    pub(crate) fn set_relayed(&mut self, slot: u32, address: Option<IpAddr>) {
-        let before = self.relayed.len();
-        match address {
-            Some(address) => self.relayed.insert(slot, address),
-            None => self.relayed.remove(&slot),
-        };
-        let bytes = |count| count * RELAYED_BYTES;
-        let now = self.relayed.len();
-        self.purse
-            .change(Part::Connections, bytes(before), bytes(now));
-    }
-
     fn turn_away_later(&mut self, row: &mut Row) -> bool {
         self.stats.turned_away += 1;
-        if self.turned_away >= TURNED_AWAY_MAX {
+        if !self.gate.may_turn_away() {
             return false;
         }
-        self.turned_away += 1;
+        self.gate.turn_away();
         row.flags |= TURNED_AWAY;
         row.deadline_s = row.deadline_s.min(self.now.s + TURNED_AWAY_S);
         true
@@ -190,7 +171,7 @@ impl Front {
     /// A connection is gone.
     pub(crate) fn left(&mut self, row: &Row) {
         if row.is(TURNED_AWAY) {
-            self.turned_away -= 1;
+            self.gate.turned_away_left();
         } else {
             self.world.admission.leave();
             self.world.admission.leave_client(row.client);
@@ -214,7 +195,7 @@ impl Front {
         }
         let trusted = &world.settings.http.trusted_proxies;
         let named = forwarded::client_behind(head.headers("x-forwarded-for"), trusted);
-        self.set_relayed(slot, named);
+        self.conns.set_relayed(slot, named);
         let world = &self.world;
         let client = named.map_or(Client::RELAYED, |address| {
             world.admission.client(address).relayed()

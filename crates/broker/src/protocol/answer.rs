@@ -28,13 +28,13 @@ pub(super) const VARY: &[u8] = b"If-None-Match, If-Modified-Since, Accept, Origi
 pub(super) const ANY_ORIGIN: u32 = 255;
 
 impl Front {
-    /// Begins a response in `self.reply` with the headers that all of them have. `Access-Control-Allow-Credentials` is never sent:
+    /// Begins a response with the headers that all of them have. `Access-Control-Allow-Credentials` is never sent:
     /// no page of another origin reads a response that a visitor's cookie opened.
     pub(super) fn head(&mut self, slot: u32, status: u16) -> ResponseHead<'_> {
         let row = self.conns.get(slot);
         let (options, unix_s) = (row.options, self.now.unix_s);
         let origins = &self.world.settings.http.allowed_origins;
-        let mut head = ResponseHead::new(&mut self.reply, status)
+        let mut head = ResponseHead::new(self.scratch.reply(), status)
             .date("Date", u64::from(unix_s))
             .lines(SAFETY);
         match options >> ORIGIN_SHIFT {
@@ -98,8 +98,8 @@ impl Front {
         let head = head.number("Content-Length", reason.len() as u64 + 1);
         head.end();
         if !no_body {
-            self.reply.extend_from_slice(reason.as_bytes());
-            self.reply.push(b'\n');
+            self.scratch.reply().extend_from_slice(reason.as_bytes());
+            self.scratch.reply().push(b'\n');
         }
     }
 
@@ -156,25 +156,21 @@ impl Front {
         self.respond(slot, status, content_type, &body);
     }
 
-    /// Sends the bytes in `self.reply`.
+    /// Sends the response that was written.
     pub(super) fn send_reply<I: Io>(&mut self, slot: u32, io: &mut I) {
-        if self.reply.is_empty() {
+        if self.scratch.reply().is_empty() {
             return;
         }
-        let reply = core::mem::take(&mut self.reply);
+        let reply = self.scratch.take_reply();
         self.put(slot, &reply, io);
-        self.reply = reply;
-        self.reply.clear();
-        if self.reply.capacity() > 1 << 16 {
-            self.reply = Vec::new();
-        }
+        self.scratch.reply_sent(reply);
     }
 
     /// The request is answered: ready for the next one, or the end.
     pub(super) fn request_done<I: Io>(&mut self, slot: u32, io: &mut I) {
         let keep_alive_s = self.world.settings.timeouts.keep_alive_s;
         let now_s = self.now.s;
-        self.passes.remove(slot);
+        self.conns.drop_pass(slot);
         let row = self.conns.get_mut(slot);
         row.request = row.request.wrapping_add(1);
         row.state = State::Http;
@@ -193,7 +189,7 @@ impl Front {
         self.request_done(slot, io);
         let row = self.conns.get(slot);
         if row.state == State::Http && (row.spill != NONE || row.is(PAUSED) || row.is(EOF)) {
-            self.resume_later(self.id_of(slot));
+            self.resume_later(self.conns.id_of(slot));
         }
     }
 
@@ -216,9 +212,8 @@ impl Front {
         let row = self.conns.get(slot);
         match row.state {
             State::Waiting | State::Poll => row.wants(HEAD),
-            _ if row.spill == NONE => false,
-            _ => match self.spills.get(row.spill) {
-                Spill::Http(it) => it.data.starts_with(b"HEAD "),
+            _ => match self.conns.spill(slot) {
+                Some(Spill::Http(it)) => it.data.starts_with(b"HEAD "),
                 _ => false,
             },
         }
@@ -228,7 +223,7 @@ impl Front {
     pub(crate) fn refuse<I: Io>(&mut self, slot: u32, status: u16, reason: &str, io: &mut I) {
         self.because(Reason::Refused);
         let is_head = self.is_head(slot);
-        self.drop_spill(slot);
+        self.conns.take_spill(slot);
         // `options` says what the connection subscribes to, so it is changed after this.
         self.unsubscribe(slot);
         self.conns.get_mut(slot).options = if is_head { HEAD } else { 0 };
@@ -285,9 +280,9 @@ mod tests {
             &mut io,
         );
         // The home of some topic is the other shard, whose answer does not come; a POST is pipelined behind.
-        let conn = shard.front.id_of(0);
+        let conn = shard.front().conns.id_of(0);
         let mut tried = 0;
-        while shard.front.conns.get(0).state != State::Waiting {
+        while shard.front().conns.get(0).state != State::Waiting {
             assert!(tried < 64, "no topic has its home elsewhere");
             let request = alloc::format!("HEAD /pub/t{tried} HTTP/1.1\r\nHost: localhost\r\n\r\n");
             shard.handle(
@@ -303,7 +298,7 @@ mod tests {
             &mut io,
         );
         io.0.clear();
-        shard.front.refuse(0, 503, "no room", &mut io);
+        shard.front().refuse(0, 503, "no room", &mut io);
         let text = alloc::string::String::from_utf8(io.0).expect("text");
         assert!(
             text.starts_with("HTTP/1.1 503 ") && text.ends_with("\r\n\r\n"),

@@ -3,7 +3,7 @@
 //!
 //! Meanwhile a connection that has just published is not read. Bytes that were read already (requests pipelined behind the
 //! publish, the first request of a new connection, frames) are held as received, as far as the account of memory has room
-//! (`progress`), and carried out when there is credit again.
+//! (`hold`), and carried out when there is credit again.
 //!
 //! Invariant: without credit no publish begins, and no batch goes on that ran out of its turn. So at most the credit plus one
 //! publish, or one turn's part of a batch, is under way from one shard to another.
@@ -14,7 +14,6 @@ use crate::conn::io::Io;
 use crate::conn::{EOF, PAUSED, State};
 use crate::protocol::front::Front;
 use crate::protocol::side::Spill;
-use crate::store::slab::NONE;
 
 /// A connection that goes on may use one part in so many of a turn's steps: so that in each turn several do, however much one
 /// of them has sent.
@@ -43,38 +42,35 @@ impl Front {
 
     /// Stops reading a publisher, whose bytes may be held, until there is credit again.
     pub(super) fn stall<I: Io>(&mut self, slot: u32, io: &mut I) {
-        let conn = self.id_of(slot);
+        let conn = self.conns.id_of(slot);
         let paused = self.conns.get(slot).is(PAUSED);
-        if paused && self.stalled.contains(&conn) {
+        if paused && self.queues.is_stalled(conn) {
             return;
         }
         self.stats.credit_waits += 1;
-        self.stalled.push(conn);
+        self.queues.stall(conn);
         if !paused {
             self.conns.get_mut(slot).flags |= PAUSED;
-            self.update_interest(slot, io);
+            self.conns.update_interest(slot, io);
         }
     }
 
     /// Whether bytes of this connection that were read may still have to be carried out.
     pub(super) fn is_held(&self, slot: u32) -> bool {
-        let row = self.conns.get(slot);
-        let spill = row.spill;
-        row.state == State::Mqtt
+        self.conns.get(slot).state == State::Mqtt
             || self.has_batch(slot)
-            || spill != NONE
-                && match self.spills.get(spill) {
-                    Spill::Http(spill) => spill.held,
-                    Spill::Frames(..) | Spill::Mqtt(..) => true,
-                    Spill::WebSocket(..) => false,
-                }
+            || match self.conns.spill(slot) {
+                Some(Spill::Http(spill)) => spill.held,
+                Some(Spill::Frames(..) | Spill::Mqtt(..)) => true,
+                Some(Spill::WebSocket(..)) | None => false,
+            }
     }
 
     /// There is credit again: connections with held bytes queue to go on with them, the others are read again.
     pub(crate) fn release_stalled<I: Io>(&mut self, io: &mut I) {
-        for conn in core::mem::take(&mut self.stalled) {
+        for conn in self.queues.take_stalled() {
             self.work.steps.add(1);
-            if !self.is_current(conn) {
+            if !self.conns.is_current(conn) {
                 continue;
             }
             if self.is_held(conn.slot) {
@@ -88,26 +84,26 @@ impl Front {
     /// Reads a connection again, unless it waits for credit or has closed its side.
     pub(super) fn read_again<I: Io>(&mut self, conn: ConnId, io: &mut I) {
         let row = self.conns.get(conn.slot);
-        if row.is(PAUSED) && !row.is(EOF) && !self.stalled.contains(&conn) {
+        if row.is(PAUSED) && !row.is(EOF) && !self.queues.is_stalled(conn) {
             self.conns.get_mut(conn.slot).flags &= !PAUSED;
-            self.update_interest(conn.slot, io);
+            self.conns.update_interest(conn.slot, io);
         }
     }
 
     /// Queues a connection to go on with what it has begun: addresses and users share the work.
     pub(crate) fn resume_later(&mut self, conn: ConnId) {
         let party = self.party(conn.slot);
-        self.resumed.push_once(party.number(), conn);
+        self.queues.resume(party.number(), conn);
     }
 
     /// Lets the connection whose turn it is go on, for a share of the turn's steps; says whether there was one.
     pub(crate) fn resume_one<I: Io>(&mut self, io: &mut I) -> bool {
-        let Some(conn) = self.resumed.pop() else {
+        let Some(conn) = self.queues.next_resumed() else {
             return false;
         };
         let before = self.steps();
         self.work.steps.add(1);
-        if self.is_current(conn) {
+        if self.conns.is_current(conn) {
             let share = u64::from(self.pace.steps_per_turn) / SHARES;
             // At least one step, even where the budget is spent.
             let steps = self.steps();
@@ -116,19 +112,19 @@ impl Front {
             self.work.quantum = self.work.until;
         }
         let did = self.steps() - before;
-        self.resumed.did(did);
+        self.queues.did(did);
         true
     }
 
     /// The turn has done its share: the bytes already read of this connection are held, and it is not read again before its
     /// next turn.
     pub(super) fn pause<I: Io>(&mut self, slot: u32, io: &mut I) {
-        let conn = self.id_of(slot);
+        let conn = self.conns.id_of(slot);
         self.resume_later(conn);
         let row = self.conns.get_mut(slot);
         if !row.is(PAUSED) {
             row.flags |= PAUSED;
-            self.update_interest(slot, io);
+            self.conns.update_interest(slot, io);
         }
     }
 }

@@ -52,7 +52,7 @@ impl Front {
         if self.now.s - row.sent_s < heartbeat.interval_s - early_s {
             return;
         }
-        self.reply.clear();
+        self.scratch.reply().clear();
         match row.state {
             State::WebSocket => {
                 if row.options & PINGS == 2 * PING {
@@ -65,14 +65,13 @@ impl Front {
                     return;
                 }
                 row.options += PING;
-                frame::write_frame(&mut self.reply, Opcode::Ping, b"");
+                frame::write_frame(self.scratch.reply(), Opcode::Ping, b"");
             }
-            _ if row.wants(HTTP10) => self.reply.extend_from_slice(b":\n\n"),
-            _ => chunk(&mut self.reply, b":\n\n"),
+            _ if row.wants(HTTP10) => self.scratch.reply().extend_from_slice(b":\n\n"),
+            _ => chunk(self.scratch.reply(), b":\n\n"),
         }
-        let bytes = core::mem::take(&mut self.reply);
+        let bytes = self.scratch.take_reply();
         self.put(slot, &bytes, io);
-        self.reply = bytes;
-        self.reply.clear();
+        self.scratch.reply_sent(bytes);
     }
 }

@@ -12,7 +12,7 @@ use crore_wire::{json, sse};
 
 use crate::conn::{DEFLATE, ENVELOPE, FRAMED, HTTP10, META, Row, State, V5};
 use crate::mail::{Frames, Record};
-use crate::protocol::mqtt;
+use crate::protocol::mqtt::plain;
 use crate::store::rope::{Mark, Rope};
 use crate::store::shared::{Form, Forms};
 
@@ -141,10 +141,10 @@ impl Message<'_> {
                 frame_rope(out, start, Opcode::Text);
             }
             Encoding::Packet | Encoding::Packet5 => {
-                mqtt::encode_plain(self, encoding == Encoding::Packet5, out);
+                self.packet(encoding == Encoding::Packet5, out);
             }
             Encoding::FramedPacket | Encoding::FramedPacket5 => {
-                mqtt::encode_plain(self, encoding == Encoding::FramedPacket5, out);
+                self.packet(encoding == Encoding::FramedPacket5, out);
                 frame_rope(out, start, Opcode::Binary);
             }
             Encoding::Events | Encoding::EventsToEnd => {
@@ -164,6 +164,13 @@ impl Message<'_> {
                     chunk_rope(out, start);
                 }
             }
+        }
+    }
+
+    fn packet(&self, v5: bool, out: &mut Rope) {
+        let message = (self.record, self.frames);
+        if plain::write_head(self.topic, message, self.now_s, v5, &mut out.own) {
+            self.data(out);
         }
     }
 

@@ -8,7 +8,6 @@
 //! [`Reason::Broken`]. A contradiction that would endanger other clients' bytes still asserts.
 
 use crate::base::ids::ConnId;
-use crate::budget::account::Part;
 use crate::budget::stats::Reason;
 use crate::conn::io::{Close, Io};
 use crate::conn::{CLOSING, EOF, PAUSED, State, TURNED_AWAY};
@@ -34,7 +33,7 @@ impl Front {
         row.place = 0;
         row.deadline_s = self.now.s + self.world.settings.timeouts.drain_s;
         io.close(row.link, Close::Drain);
-        self.update_interest(slot, io);
+        self.conns.update_interest(slot, io);
     }
 
     /// Discards bytes that come after our last ones. A client that still sends the body of a refused request would get a reset if
@@ -53,13 +52,13 @@ impl Front {
 
     /// Notes why the connection at hand is about to end, if no reason was noted before.
     pub(crate) fn because(&mut self, reason: Reason) {
-        self.why.get_or_insert(reason);
+        self.ending.because(reason);
     }
 
     /// Counts the end of a connection, once: one that is closing was counted when that began.
     fn count_end(&mut self, slot: u32, otherwise: Reason) {
         let row = self.conns.get(slot);
-        let reason = match self.why.take() {
+        let reason = match self.ending.take_reason() {
             _ if row.is(TURNED_AWAY) => Reason::Full,
             Some(reason) => reason,
             None => otherwise,
@@ -73,58 +72,31 @@ impl Front {
     pub(crate) fn drop_conn<I: Io>(&mut self, slot: u32, how: Close, io: &mut I) {
         self.unsubscribe(slot);
         self.count_end(slot, Reason::Peer);
-        self.drop_spill(slot);
         self.drop_partial(slot);
-        self.passes.remove(slot);
-        self.drop_outbox(slot);
-        self.drop_extra(slot);
-        self.set_relayed(slot, None);
         let row = self.conns.remove(slot);
         self.left(&row);
         io.close(row.link, how);
     }
 
-    /// Drops the side row of a connection.
-    pub(crate) fn drop_extra(&mut self, slot: u32) {
-        let row = self.conns.get_mut(slot);
-        let extra = core::mem::replace(&mut row.extra, NONE);
-        if extra != NONE {
-            let (charged_bytes, _) = self.extras.remove(extra).weigh();
-            self.purse.release(Part::Connections, charged_bytes);
-        }
-    }
-
-    /// Charges the bytes that a connection's side row holds.
-    pub(crate) fn weigh_extra(&mut self, slot: u32) {
-        let row = self.conns.get(slot);
-        let extra = row.extra;
-        if row.is_open() && extra != NONE {
-            let (before, now) = self.extras.get_mut(extra).weigh();
-            self.purse.change(Part::Connections, before, now);
-        }
+    /// The connection at hand does not end after all.
+    pub(crate) fn not_ending(&mut self) {
+        self.ending.forget_reason();
     }
 
     /// The rows of this connection contradict each other: it ends with this input, and the process goes on. The code that finds
     /// the contradiction calls this and returns without doing more.
     pub(crate) fn broken(&mut self, slot: u32) {
-        self.reply.clear();
-        self.broken.push(self.id_of(slot));
+        self.scratch.reply().clear();
+        self.ending.mark_broken(self.conns.id_of(slot));
     }
 
     /// Ends the connection that an input was about, if its rows were followed to a row that is not there, and all connections
     /// marked by [`Front::broken`]. If the input was about no connection, the fault is only counted.
     pub(crate) fn end_missed<I: Io>(&mut self, about: Option<ConnId>, io: &mut I) {
-        let missed = [
-            self.conns.was_missed(),
-            self.mqtts.was_missed(),
-            self.spills.was_missed(),
-            self.outboxes.was_missed(),
-            self.extras.was_missed(),
-            self.topics.was_missed(),
-        ];
+        let missed = [self.conns.was_missed(), self.topics.was_missed()];
         if missed.contains(&true) {
-            match about.filter(|conn| self.is_current(*conn)) {
-                Some(conn) => self.broken.push(conn),
+            match about.filter(|conn| self.conns.is_current(*conn)) {
+                Some(conn) => self.ending.mark_broken(conn),
                 None => self.stats.closed[Reason::Broken as usize] += 1,
             }
         }
@@ -133,10 +105,10 @@ impl Front {
 
     /// Ends the connections marked by [`Front::broken`].
     pub(crate) fn end_broken<I: Io>(&mut self, io: &mut I) {
-        while let Some(conn) = self.broken.pop() {
-            if self.is_current(conn) {
-                self.reply.clear();
-                self.why = Some(Reason::Broken);
+        while let Some(conn) = self.ending.next_broken() {
+            if self.conns.is_current(conn) {
+                self.scratch.reply().clear();
+                self.ending.is_broken();
                 self.reset(conn.slot, io);
             }
         }
@@ -201,24 +173,11 @@ mod tests {
     }
 
     #[test]
-    fn what_is_known_of_who_is_behind_a_proxy_is_charged_until_the_connection_ends() {
-        let mut io = Closed::default();
-        let mut shard = begun(&mut io);
-        for last in [1, 2] {
-            shard.front.set_relayed(0, Some([10, 0, 0, last].into()));
-            let charged = shard.front.purse.part(Part::Connections);
-            assert!((21..64).contains(&charged), "{charged}");
-        }
-        shard.front.drop_conn(0, Close::Now, &mut io);
-        assert_eq!(shard.front.purse.part(Part::Connections), 0);
-    }
-
-    #[test]
     fn of_whom_rows_contradict_each_other_ends_alone_and_is_counted() {
         let mut io = Closed::default();
         let mut shard = begun(&mut io);
-        shard.front.broken(0);
-        shard.front.broken(0);
+        shard.front().broken(0);
+        shard.front().broken(0);
         shard.flush(NOW, &mut io);
         assert_eq!(io.0, [(Link(5), Close::Reset)]);
         assert_eq!(shard.stats().closed[Reason::Broken as usize], 1);

@@ -7,6 +7,7 @@
 use alloc::boxed::Box;
 use alloc::vec::Vec;
 
+use super::opening::Opening;
 use super::subscribe::Gap;
 use crate::base::ids::ShardId;
 use crate::base::position::Since;
@@ -14,68 +15,12 @@ use crate::base::settings::Rule;
 use crate::budget::admission::Reached;
 use crate::conn::io::{Close, Io};
 use crate::conn::{ENVELOPE, EOF, EVENTS, GAP, HEAD, State};
-use crate::filters::matching::At;
 use crate::mail::{Attached, Frames, MatchPage, Record, ReplyTo};
 use crate::protocol::delivery::Matched;
 use crate::protocol::encode::{Encoding, Message};
 use crate::protocol::front::Front;
 use crate::store::rope::Rope;
 use crate::store::slab::NONE;
-
-/// A response that waits for the homes.
-#[derive(Default)]
-pub struct Opening {
-    /// The answers of the homes so far.
-    homes: Vec<Answered>,
-    /// The messages received, in order.
-    held: Vec<Held>,
-    frames: Frames,
-    /// Messages before those received are lost.
-    gap: bool,
-}
-
-#[derive(Clone, Copy, Default)]
-struct Answered {
-    yes: bool,
-    /// Where its first page begins, and up to where the subscriber has its messages.
-    start: u64,
-    end: u64,
-    live: bool,
-    from: u64,
-    base: u64,
-}
-
-struct Held {
-    home: ShardId,
-    /// Where the topic's name lies in the opening's frames.
-    name: u32,
-    record: Record,
-}
-
-impl Opening {
-    /// Its share of the large messages that it holds.
-    pub fn large_weight(&self) -> usize {
-        self.frames.large_weight()
-    }
-
-    /// Bytes that it holds, without large messages.
-    pub fn own_bytes(&self) -> usize {
-        size_of::<Opening>()
-            + self.homes.capacity() * size_of::<Answered>()
-            + self.held.capacity() * size_of::<Held>()
-            + self.frames.own_bytes()
-    }
-
-    fn is_whole(&self) -> bool {
-        self.homes.iter().all(|home| home.yes)
-    }
-
-    fn hold(&mut self, home: ShardId, name: &[u8], record: &Record, frames: &Frames) {
-        let name = self.frames.push_name(name);
-        let record = self.frames.copy(record, frames);
-        self.held.push(Held { home, name, record });
-    }
-}
 
 impl Front {
     /// Subscribes a request to filters; the response begins when the homes have answered.
@@ -86,11 +31,7 @@ impl Front {
         since: &[Since],
         poll: bool,
     ) -> Result<(), &'static str> {
-        let homes = since.len();
-        self.extra(slot).opening = Some(Box::new(Opening {
-            homes: alloc::vec![Answered::default(); homes],
-            ..Opening::default()
-        }));
+        self.conns.extra(slot).opening = Some(Box::new(Opening::of(since.len())));
         let filters: Vec<(&[u8], u32)> = filters.iter().map(|filter| (&filter[..], 0)).collect();
         self.join_filters(slot, &filters, since, poll).map(|_| ())
     }
@@ -129,7 +70,7 @@ impl Front {
             }
             return;
         }
-        if self.extra(slot).opening.is_some() {
+        if self.conns.extra(slot).opening.is_some() {
             self.opening_page(slot, home, serial, page, frames, io);
         } else {
             self.further_page(slot, home, serial, page, frames, io);
@@ -156,45 +97,19 @@ impl Front {
         io: &mut I,
     ) {
         let poll = !self.is_stream(slot);
-        let row = self.conns.get(slot);
-        let opening = self.extras.get_mut(row.extra).opening.as_deref_mut();
-        let Some(opening) = opening.filter(|it| it.homes.len() > usize::from(home)) else {
+        let opening = self.conns.extra_mut(slot).opening.as_deref_mut();
+        let records = Self::records(page, frames);
+        let taken = opening.and_then(|opening| {
+            let taken = opening.take_page(home, page, records, frames, poll)?;
+            Some((taken, opening.is_whole()))
+        });
+        let Some((taken, whole)) = taken else {
             return self.broken(slot);
         };
-        opening.gap |= page.gap;
-        let mut records = Self::records(page, frames);
-        let start = records
-            .clone()
-            .next()
-            .map_or(page.head, |(_, first)| first.offset - 1);
-        let mut end = page.head;
-        if poll && page.count > 0 {
-            // The answer takes one message; the others count as unseen.
-            end = start;
-            if opening.held.is_empty()
-                && let Some((name, record)) = records.next()
-            {
-                opening.hold(home, frames.name(name), record, frames);
-            }
-        } else {
-            for (name, record) in records {
-                opening.hold(home, frames.name(name), record, frames);
-            }
-        }
-        let searching = poll && page.count == 0 && !page.at_head && opening.held.is_empty();
-        opening.homes[home as usize] = Answered {
-            yes: !searching,
-            start,
-            end,
-            live: page.at_head && (!poll || page.count == 0),
-            from: page.from,
-            base: page.base,
-        };
-        let (whole, live) = (opening.is_whole(), opening.homes[home as usize].live);
-        self.took_page(slot, serial, home, page, end, live);
-        if searching {
+        self.took_page(slot, serial, home, page, taken.end, taken.live);
+        if taken.searching {
             // Only later: a delivery is under way.
-            self.resume_later(self.id_of(slot));
+            self.resume_later(self.conns.id_of(slot));
         } else if whole {
             self.open(slot, io);
         }
@@ -202,16 +117,7 @@ impl Front {
 
     /// Sets the homes' positions: to where their first pages begin, or to where the subscriber has them (`at_end`).
     fn set_homes(&mut self, slot: u32, opening: &Opening, at_end: bool) {
-        let epoch = self.world.epoch;
-        let at = |home: &Answered| At {
-            offset: if at_end { home.end } else { home.start },
-            from: home.from,
-            base: home.base,
-            epoch,
-            live: at_end && home.live,
-            ..At::default()
-        };
-        let homes: Vec<At> = opening.homes.iter().map(at).collect();
+        let homes = opening.positions(self.world.epoch, at_end);
         let Some(filtered) = self.filtered_mut(slot) else {
             return self.broken(slot);
         };
@@ -222,7 +128,7 @@ impl Front {
 
     /// All homes have answered.
     fn open<I: Io>(&mut self, slot: u32, io: &mut I) {
-        let Some(mut opening) = self.extra(slot).opening.take() else {
+        let Some(mut opening) = self.conns.extra(slot).opening.take() else {
             return self.broken(slot);
         };
         self.set_homes(slot, &opening, false);
@@ -230,47 +136,38 @@ impl Front {
             return self.open_poll(slot, opening, io);
         }
         let mut bytes = Rope::default();
-        if opening.gap && !self.tell_gap_of_filters(slot, false, &mut bytes.own) {
+        if opening.has_gap() && !self.tell_gap_of_filters(slot, false, &mut bytes.own) {
             self.begin_with(slot, &bytes, io);
             return self.end_for_gap_of_filters(slot, io);
         }
         let told = bytes.len();
-        for held in &opening.held {
+        let (held, frames) = opening.held();
+        for held in held {
             self.saw_of_home(slot, held.home, held.record.offset);
-            let name = opening.frames.name(held.name);
-            self.encode_matched(
-                slot,
-                held.home,
-                name,
-                &held.record,
-                &opening.frames,
-                &mut bytes,
-            );
-            let end = &mut opening.homes[held.home as usize].end;
-            *end = held.record.offset.max(*end);
+            let name = frames.name(held.name);
+            self.encode_matched(slot, held.home, name, &held.record, frames, &mut bytes);
         }
-        self.stats.sent(opening.held.len(), bytes.len() - told);
+        self.stats.sent(held.len(), bytes.len() - told);
+        opening.sent_held();
         self.set_homes(slot, &opening, true);
-        // A client that came without a position gets none while a home still reads its log: it would promise more than was asked.
-        let begun = opening.homes.iter().all(|home| home.live || home.base == 0);
-        if begun && !opening.gap && opening.held.is_empty() && self.conns.get(slot).wants(EVENTS) {
+        if opening.may_tell_position() && self.conns.get(slot).wants(EVENTS) {
             self.tell_position(slot, 0);
         }
         self.begin_with(slot, &bytes, io);
         if self.conns.get(slot).outbox == NONE {
-            self.resume_later(self.id_of(slot));
+            self.resume_later(self.conns.id_of(slot));
         }
     }
 
     fn open_poll<I: Io>(&mut self, slot: u32, opening: Box<Opening>, io: &mut I) {
-        if opening.gap {
+        if opening.has_gap() {
             self.conns.get_mut(slot).options |= GAP;
         }
         self.set_homes(slot, &opening, true);
-        if let Some(held) = opening.held.first() {
-            let name = opening.frames.name(held.name).to_vec();
-            let (home, record) = (held.home, held.record);
-            return self.answer_match(slot, home, &name, &record, &opening.frames, io);
+        let (held, frames) = opening.held();
+        if let Some(held) = held.first() {
+            let name = frames.name(held.name);
+            return self.answer_match(slot, held.home, name, &held.record, frames, io);
         }
         if self.conns.get(slot).wants(HEAD) {
             return self.answer_nothing(slot, None, io);
@@ -323,7 +220,7 @@ impl Front {
         }
         self.took_page(slot, serial, home, page, head, live);
         if self.conns.get(slot).outbox == NONE {
-            self.resume_later(self.id_of(slot));
+            self.resume_later(self.conns.id_of(slot));
         }
     }
 
@@ -335,11 +232,11 @@ impl Front {
         let group = &filtered.groups()[0];
         let (serial, homes) = (group.serial, group.homes().len());
         let poll = !self.is_stream(slot);
-        for home in 0..homes {
-            let opening = self.extra(slot).opening.as_deref();
+        for home in (0..).take(homes) {
+            let opening = self.conns.extra(slot).opening.as_deref();
             // Before the response begins, only those homes that have not answered yet.
-            if opening.is_none_or(|opening| !opening.homes[home].yes) {
-                self.ask_matches(slot, serial, home as ShardId, poll);
+            if opening.is_none_or(|opening| !opening.has_answered(home)) {
+                self.ask_matches(slot, serial, home, poll);
             }
         }
     }
@@ -354,7 +251,7 @@ impl Front {
         frames: &Frames,
         io: &mut I,
     ) {
-        if self.extra(slot).opening.is_some() {
+        if self.conns.extra(slot).opening.is_some() {
             return self.hold_matches(slot, home, picks, messages, frames);
         }
         let row = self.conns.get(slot);
@@ -382,8 +279,7 @@ impl Front {
         self.put_picks(slot, (&bytes, &ends), picks, frames, io);
     }
 
-    /// Keeps live messages for a response that has not begun, from homes whose log it has read to the end: for a poll one; for a
-    /// stream as many as an outbox may hold, and none that a newer one may supersede meanwhile.
+    /// Keeps live messages for a response that has not begun.
     fn hold_matches(
         &mut self,
         slot: u32,
@@ -396,30 +292,13 @@ impl Front {
         for n in picks {
             let message = &messages[*n as usize];
             let bounds = self.bounds_of(frames.name(message.name));
-            let opening = self.extra(slot).opening.as_deref_mut();
-            let Some(opening) = opening else {
-                return self.broken(slot);
-            };
-            let Some(answered) = opening.homes.get_mut(home as usize) else {
-                return self.broken(slot);
-            };
-            if !answered.live {
-                return;
+            let opening = self.conns.extra(slot).opening.as_deref_mut();
+            let message = (frames.name(message.name), &message.record, frames);
+            match opening.and_then(|opening| opening.hold_live(home, message, bounds, poll)) {
+                Some(true) => {}
+                Some(false) => return,
+                None => return self.broken(slot),
             }
-            let more = frames.frame(&message.record).len();
-            let full = message.record.latest
-                || opening.frames.len() + more > bounds.bytes
-                || opening.held.len() >= bounds.messages;
-            if poll && !opening.held.is_empty() || !poll && full {
-                // Not seen: it is read from the log later.
-                (answered.end, answered.live) = (message.record.offset - 1, false);
-                answered.end = answered.end.max(answered.start);
-                // The group was live here: from now on a loss must be reported, as for any subscriber that falls behind.
-                (answered.from, answered.base) = (0, 0);
-                return;
-            }
-            let name = frames.name(message.name).to_vec();
-            opening.hold(home, &name, &message.record, frames);
         }
     }
 

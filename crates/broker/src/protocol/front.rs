@@ -2,108 +2,67 @@
 
 use crate::base::work::Steps;
 use crate::budget::world::World;
-use alloc::boxed::Box;
-use alloc::collections::{BTreeMap, VecDeque};
+use alloc::collections::VecDeque;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
-use core::net::IpAddr;
 
 use xxhash_rust::xxh3::xxh3_64_with_seed;
 
-use crore_wire::mqtt::PropertyBuf;
 use crore_wire::topic;
 
 use crate::base::ids::ConnId;
 use crate::base::ids::ShardId;
 use crate::base::pace::Pace;
-use crate::base::strangers::Strangers;
 use crate::base::time::Now;
-use crate::base::turns::Turns;
-use crate::budget::passes::Passes;
 use crate::budget::purse::Purse;
-use crate::budget::stats::{Reason, Stats};
-use crate::budget::verdicts::Verdicts;
+use crate::budget::stats::Stats;
 use crate::conn::io::{Close, Io};
 use crate::conn::topics::Topics;
-use crate::conn::{CLOSING, EOF, FRAMED, PAUSED, PINGS, Row, State};
+use crate::conn::{CLOSING, EOF, FRAMED, PAUSED, PINGS, State};
 use crate::filters::matching::Matching;
 use crate::home::Home;
+use crate::mail::Ask;
 use crate::mail::lanes::Lanes;
-use crate::mail::session::ConnOf;
-use crate::mail::{Ask, ReplyTo};
+use crate::protocol::census::Census;
+use crate::protocol::connections::Connections;
 use crate::protocol::delivery::Delivery;
-use crate::protocol::mqtt::{Leaving, MqttRow};
-use crate::protocol::outbox::Outbox;
-use crate::protocol::relief::Census;
+use crate::protocol::ending::Ending;
+use crate::protocol::gate::Gate;
+use crate::protocol::mqtt::farewells::Farewells;
+use crate::protocol::queues::Queues;
 use crate::protocol::run::Run;
-use crate::protocol::side::{Extra, Spill};
+use crate::protocol::scratch::Scratch;
 use crate::store::shared::Forms;
-use crate::store::slab::{NONE, Side, Slab};
+use crate::store::slab::NONE;
 
 /// The clients' side of a shard. Generic over [`Io`] in each call, never `dyn`.
 pub struct Front {
     pub(crate) world: Arc<World>,
     pub(crate) now: Now,
-    pub(crate) conns: Slab<Row>,
-    pub(crate) spills: Side<Spill>,
-    pub(crate) outboxes: Side<Outbox>,
-    pub(crate) extras: Side<Box<Extra>>,
-    pub(crate) mqtts: Slab<MqttRow>,
-    pub(crate) passes: Passes,
-    /// Client addresses of connections through proxies, as the proxies name them. The part of an address that a limit needs is
-    /// in the row.
-    pub(crate) relayed: BTreeMap<u32, IpAddr>,
-    pub(crate) verdicts: Verdicts,
+    pub(crate) conns: Connections,
     pub(crate) topics: Topics,
     /// Requests to homes about sessions: they wait until no delivery is under way, since a will is a publish.
     pub(crate) errands: Vec<(ShardId, Ask)>,
     /// Sessions that are given back when the publishes of their connections are answered.
-    pub(crate) leaving: BTreeMap<ConnOf, Leaving>,
+    pub(crate) leaving: Farewells,
     /// MQTT clients that the server gave an id.
     pub(crate) clients_named: u64,
     pub(crate) matching: Matching,
     pub(crate) home: Option<Home>,
     pub(crate) lanes: Lanes,
     pub(crate) deliveries: VecDeque<Delivery>,
-    /// Connections whose pipelined requests may go on.
-    pub(crate) resumed: Turns<ConnId>,
-    /// Followers that may have the next page of their snapshot.
-    pub(crate) paging: Vec<ConnId>,
-    /// Publishers that wait for credit.
-    pub(crate) stalled: Vec<ConnId>,
-    pub(crate) outbox_bytes: usize,
-    pub(crate) receive_bytes: usize,
-    /// Its account of the bytes that clients make it hold.
-    pub(crate) purse: Purse,
-    /// Connections whose side rows may have changed since they were weighed.
-    pub(crate) touched: Vec<u32>,
+    /// Connections that wait for their turn, a page or credit.
+    pub(crate) queues: Queues,
     /// Which clients hold how much, while the account is near its limit.
     pub(crate) census: Census,
-    pub(crate) strangers: Strangers,
     /// Large messages in the encoded forms that sockets wait for.
     pub(crate) forms: Forms,
-    /// The next row that is looked at when received bytes need room.
-    pub(crate) hoards: u32,
-    /// Connections that there is room for, not counting those that wait to be turned away.
-    pub(crate) room: u32,
-    /// Connections that wait to be turned away.
-    pub(crate) turned_away: u32,
+    pub(crate) gate: Gate,
     /// The work done and the budget for it.
     pub(crate) work: Work,
-    /// Why the connection at hand is about to end, where that is not its peer's doing.
-    pub(crate) why: Option<Reason>,
-    /// Connections that end with this input, since their rows contradict each other.
-    pub(crate) broken: Vec<ConnId>,
-    /// The response that is being written.
-    pub(crate) reply: Vec<u8>,
-    /// The position that is being written.
-    pub(crate) id: Vec<u8>,
-    /// The MQTT properties that are being written.
-    pub(crate) properties: PropertyBuf,
-    /// The topic of an MQTT publish that is being read.
-    pub(crate) named_scratch: Vec<u8>,
+    pub(super) ending: Ending,
+    pub(crate) scratch: Scratch,
     pub(crate) run: Run,
-    pub(crate) scratch: crore_wire::ndjson::Scratch,
     pub(crate) pace: Pace,
     pub(crate) stats: Stats,
     /// Clients are being moved off this server.
@@ -137,44 +96,23 @@ impl Front {
         let lanes = Lanes::new(me, world.shards as usize);
         let mut front = Front {
             now,
-            conns: Slab::new(),
-            spills: Side::new(),
-            outboxes: Side::new(),
-            extras: Side::new(),
-            mqtts: Slab::new(),
-            passes: Passes::default(),
-            relayed: BTreeMap::new(),
-            verdicts: Verdicts::default(),
+            conns: Connections::new(Purse::new(world.admission.clone(), world.shards as usize)),
             topics: Topics::default(),
             errands: Vec::new(),
-            leaving: BTreeMap::new(),
+            leaving: Farewells::default(),
             clients_named: u64::from(now.unix_s) << 32,
             matching: Matching::new(world.homes as usize, world.seed),
             home,
             lanes,
             deliveries: VecDeque::new(),
-            resumed: Turns::default(),
-            paging: Vec::new(),
-            stalled: Vec::new(),
-            outbox_bytes: 0,
-            receive_bytes: 0,
-            purse: Purse::new(world.admission.clone(), world.shards as usize),
-            touched: Vec::new(),
+            queues: Queues::default(),
             census: Census::default(),
-            strangers: Strangers::default(),
             forms: Forms::default(),
-            hoards: 0,
-            room: u32::try_from(world.settings.limits.connections_per_shard).unwrap_or(u32::MAX),
-            turned_away: 0,
+            gate: Gate::new(world.settings.limits.connections_per_shard),
             work: Work::default(),
-            why: None,
-            broken: Vec::new(),
-            reply: Vec::new(),
-            id: Vec::new(),
-            properties: PropertyBuf::new(),
-            named_scratch: Vec::new(),
+            ending: Ending::default(),
+            scratch: Scratch::new(),
             run: Run::default(),
-            scratch: Default::default(),
             pace: Pace::default(),
             stats: Stats::default(),
             drains: false,
@@ -184,29 +122,6 @@ impl Front {
         front
     }
 
-    pub(crate) fn is_current(&self, conn: ConnId) -> bool {
-        self.conns
-            .try_get(conn.slot)
-            .is_some_and(|row| row.is_open() && row.generation == conn.generation)
-    }
-
-    pub(crate) fn id_of(&self, slot: u32) -> ConnId {
-        ConnId {
-            slot,
-            generation: self.conns.get(slot).generation,
-        }
-    }
-
-    pub(crate) fn reply_to(&self, slot: u32, part: u32) -> ReplyTo {
-        let row = self.conns.get(slot);
-        ReplyTo {
-            slot,
-            generation: row.generation,
-            request: row.request,
-            part,
-        }
-    }
-
     /// The keyed hash and the home of a topic.
     pub(crate) fn place_of(&self, name: &[u8]) -> (u32, ShardId) {
         let hash = xxh3_64_with_seed(name, self.world.seed) as u32;
@@ -214,17 +129,6 @@ impl Front {
             hash,
             ShardId::from(topic::partition(name)) % self.world.homes,
         )
-    }
-
-    pub(crate) fn extra(&mut self, slot: u32) -> &mut Extra {
-        if self.touched.last() != Some(&slot) {
-            self.touched.push(slot);
-        }
-        let row = self.conns.get_mut(slot);
-        if row.extra == NONE {
-            row.extra = self.extras.insert(Default::default());
-        }
-        self.extras.get_mut(row.extra)
     }
 
     pub(crate) fn received<I: Io>(&mut self, conn: ConnId, bytes: &mut [u8], io: &mut I) {
@@ -246,7 +150,7 @@ impl Front {
         let answer_due = row.state == State::Waiting || row.outbox != NONE;
         if answer_due && matches!(row.state, State::Waiting | State::Http | State::Draining) {
             row.flags |= EOF | PAUSED;
-            self.update_interest(slot, io);
+            self.conns.update_interest(slot, io);
             return;
         }
         self.drop_conn(slot, Close::Now, io);
@@ -258,28 +162,20 @@ impl Front {
         lane.asks.push(ask);
     }
 
-    /// A connection with a full outbox is not read either: a client that does not read is not served.
-    pub(crate) fn update_interest<I: Io>(&mut self, slot: u32, io: &mut I) {
-        let row = self.conns.get(slot);
-        let full = row.outbox != NONE;
-        io.interest(row.link, self.id_of(slot), !full && !row.is(PAUSED), full);
-    }
-
     pub(crate) fn writable<I: Io>(&mut self, slot: u32, io: &mut I) {
-        let row = self.conns.get_mut(slot);
-        if row.outbox == NONE {
+        if self.conns.get(slot).outbox == NONE {
             return;
         }
-        let outbox = self.outboxes.get_mut(row.outbox);
-        let sent = outbox.send(row.link, io);
+        let (sent, waiting) = self.conns.send_outbox(slot, io);
         if sent > 0 {
+            let row = self.conns.get_mut(slot);
             row.deadline_s = self.now.s + self.world.settings.timeouts.body_s;
             row.sent_s = self.now.s;
         }
-        if outbox.waiting_bytes() > 0 {
-            return self.weigh_outbox(slot);
+        if waiting > 0 {
+            return self.conns.weigh_outbox(slot);
         }
-        self.drop_outbox(slot);
+        self.conns.drop_outbox(slot);
         let row = self.conns.get(slot);
         let deadline_s = match row.state {
             State::Http => self.now.s + self.world.settings.timeouts.keep_alive_s,
@@ -293,22 +189,13 @@ impl Front {
             return;
         }
         let state = row.state;
-        self.update_interest(slot, io);
+        self.conns.update_interest(slot, io);
         match state {
-            State::Http => self.resume_later(self.id_of(slot)),
+            State::Http => self.resume_later(self.conns.id_of(slot)),
             State::Sse | State::WebSocket => self.catch_up(slot),
-            State::Mqtt => self.resume_later(self.id_of(slot)),
+            State::Mqtt => self.resume_later(self.conns.id_of(slot)),
             _ => {}
         }
-    }
-
-    pub(crate) fn drop_spill(&mut self, slot: u32) {
-        let row = self.conns.get_mut(slot);
-        if row.spill == NONE {
-            return;
-        }
-        self.receive_bytes -= self.spills.remove(row.spill).bytes();
-        row.spill = NONE;
     }
 
     /// Steps done since the shard began.

@@ -9,26 +9,19 @@ use core::ops::Range;
 use crore_wire::http::head::{self, Body, Head, HeadError};
 use crore_wire::http::{prior, proxy};
 
-use super::judge::{Answered, is_batch};
+use super::judge::is_batch;
+use super::task::{Answered, Flow};
 use crate::base::ids::ConnId;
 use crate::budget::stats::Reason;
 use crate::conn::io::{Close, Io};
 use crate::conn::{CLOSING, EOF, FILTERS, FRAMED, SERVED, State, TURNED_AWAY, UPGRADE};
 use crate::protocol::front::Front;
-use crate::protocol::progress::FULL;
+use crate::protocol::hold::FULL;
 use crate::protocol::side::{HttpSpill, Spill};
 use crate::store::slab::NONE;
 
 /// The first byte of an MQTT connection, which no request begins with (MQTT 5.0 section 3.1.1).
 const MQTT_CONNECT: u8 = 0x10;
-
-/// The effect of a request on its connection.
-pub(super) enum Flow {
-    /// Answered in `reply`; the next request may follow.
-    Next,
-    /// The answer comes later, or the connection is no longer HTTP.
-    Wait,
-}
 
 /// The request was refused, and its connection closes.
 struct Refused;
@@ -36,8 +29,8 @@ struct Refused;
 impl Front {
     /// Bytes of a connection that speaks HTTP.
     pub(crate) fn http_received<I: Io>(&mut self, slot: u32, input: &mut [u8], io: &mut I) {
-        let row = self.conns.get_mut(slot);
-        if row.spill == NONE {
+        let spill = self.conns.take_spill(slot);
+        let Some(spill) = spill else {
             if let Some((mut kept, rest)) = self.run(slot, input, HttpSpill::default(), io) {
                 if matches!(self.conns.get(slot).state, State::WebSocket | State::Mqtt) {
                     // The bytes are not HTTP, or follow an upgrade that attached to nothing.
@@ -47,13 +40,11 @@ impl Front {
                 self.keep(slot, kept, io);
             }
             return;
-        }
-        let Spill::Http(mut spill) = self.spills.remove(row.spill) else {
+        };
+        let Spill::Http(mut spill) = spill else {
             unreachable!("a connection without an upgrade has no frames")
         };
-        row.spill = NONE;
         spill.held = false;
-        self.receive_bytes -= spill.bytes();
         spill.append(input, self.world.settings.limits.head_bytes);
         let mut data = core::mem::take(&mut spill.data);
         if let Some((mut kept, rest)) = self.run(slot, &mut data, spill, io) {
@@ -93,7 +84,7 @@ impl Front {
                 self.read_again(conn, io);
                 self.frames_received(conn.slot, &mut [], io);
             }
-            if self.is_current(conn) {
+            if self.conns.is_current(conn) {
                 // A frame may have ended it.
                 let row = self.conns.get(conn.slot);
                 let streams = matches!(row.state, State::Sse | State::WebSocket);
@@ -110,7 +101,7 @@ impl Front {
         if self.conns.get(conn.slot).spill != NONE {
             self.http_received(conn.slot, &mut [], io);
         }
-        let at_end = self.is_current(conn) && {
+        let at_end = self.conns.is_current(conn) && {
             let row = self.conns.get(conn.slot);
             let idle = row.state == State::Http && row.outbox == NONE;
             row.is(EOF) && idle && !self.is_held(conn.slot)
@@ -128,7 +119,7 @@ impl Front {
         mut kept: HttpSpill,
         io: &mut I,
     ) -> Option<(HttpSpill, Range<usize>)> {
-        let conn = self.id_of(slot);
+        let conn = self.conns.id_of(slot);
         let (mut at, mut end) = (0, buf.len());
         if self.conns.get(slot).state == State::Proxy {
             match proxy::parse_v2(buf) {
@@ -174,7 +165,7 @@ impl Front {
                 Ok(None) => break,
                 Err(HeadError::Version) if prior::is_http2(&buf[at..end]) => {
                     self.because(Reason::Refused);
-                    prior::refuse(&mut self.reply);
+                    prior::refuse(self.scratch.reply());
                     self.send_reply(slot, io);
                     self.shut(slot, io);
                     return None;
@@ -220,7 +211,8 @@ impl Front {
                     }
                     kept.judged = true;
                     if head.expects_continue() {
-                        self.reply
+                        self.scratch
+                            .reply()
                             .extend_from_slice(b"HTTP/1.1 100 Continue\r\n\r\n");
                     }
                 }
@@ -239,7 +231,7 @@ impl Front {
                 Flow::Next => self.request_done(slot, io),
                 Flow::Wait => {}
             }
-            if !self.is_current(conn) || self.conns.get(slot).is(CLOSING) {
+            if !self.conns.is_current(conn) || self.conns.get(slot).is(CLOSING) {
                 return None;
             }
         }
@@ -256,9 +248,7 @@ impl Front {
                 true => self.forget_pipelined(slot, io),
                 // The bytes are part of a request, or frames behind one.
                 false => {
-                    self.receive_bytes += bytes;
-                    let kept = self.spills.insert(Spill::Http(kept));
-                    self.conns.get_mut(slot).spill = kept;
+                    self.conns.set_spill(slot, Spill::Http(kept));
                     self.end_for_room(slot, FULL, io)
                 }
             };
@@ -275,8 +265,7 @@ impl Front {
                 row.deadline_s = head_until_s;
             }
         }
-        self.receive_bytes += bytes;
-        row.spill = self.spills.insert(Spill::Http(kept));
+        self.conns.set_spill(slot, Spill::Http(kept));
     }
 
     /// How the body of a request is delimited and the most that it may have.

@@ -15,7 +15,7 @@ use crore_wire::websocket::frame::{self, Opcode};
 use crore_wire::{form, json, sse, topic};
 
 use super::close_code;
-use super::http::Flow;
+use super::task::Flow;
 use crate::base::access::Right;
 use crate::base::position;
 use crate::conn::io::Io;
@@ -69,10 +69,10 @@ impl Front {
             return Flow::Next;
         }
         let attaching = Attaching {
-            head: core::mem::take(&mut self.reply),
+            head: self.scratch.take_reply(),
             ..Attaching::default()
         };
-        let extra = self.extra(slot);
+        let extra = self.conns.extra(slot);
         extra.attaching = Some(attaching);
         extra.follow = Some(Follow {
             filter,
@@ -105,10 +105,9 @@ impl Front {
 
     /// Asks the home whose turn it is.
     fn ask_page(&mut self, slot: u32) {
-        let to = self.reply_to(slot, 0);
+        let to = self.conns.reply_to(slot, 0);
         let homes = self.world.homes;
-        let extra = self.conns.get(slot).extra;
-        let follow = self.extras.get_mut(extra).follow.as_mut();
+        let follow = self.conns.extra_mut(slot).follow.as_mut();
         let follow = follow.expect("a follower has its filter");
         if follow.asked || follow.home == homes {
             return;
@@ -120,15 +119,15 @@ impl Front {
         }
         let filter = core::mem::take(&mut follow.filter);
         self.ask_interest(home, to, Following::Begin(&filter));
-        if let Some(follow) = &mut self.extra(slot).follow {
+        if let Some(follow) = &mut self.conns.extra(slot).follow {
             follow.filter = filter;
         }
     }
 
     /// Asks for the next pages of all followers that have room for them.
     pub(crate) fn ask_pages(&mut self) {
-        for conn in core::mem::take(&mut self.paging) {
-            if self.is_current(conn) {
+        for conn in self.queues.take_paging() {
+            if self.conns.is_current(conn) {
                 let row = self.conns.get(conn.slot);
                 if row.wants(FOLLOWS) && row.outbox == NONE {
                     self.ask_page(conn.slot);
@@ -157,7 +156,7 @@ impl Front {
         }
         let mut bytes = self.encode_news(slot, news);
         let homes = self.world.homes;
-        let extra = self.extra(slot);
+        let extra = self.conns.extra(slot);
         let follow = extra.follow.as_mut().expect("a follower has its filter");
         for (begins, _) in news.iter() {
             follow.topics = if begins {
@@ -177,7 +176,7 @@ impl Front {
                 self.encode_whole(slot, topics, &mut bytes);
             }
         }
-        if let Some(attaching) = &mut self.extra(slot).attaching {
+        if let Some(attaching) = &mut self.conns.extra(slot).attaching {
             attaching.body.own.extend_from_slice(&bytes);
             self.begin_stream(slot, io);
         } else if part == Part::Live && !self.fits(slot, bytes.len(), || self.bounds()) {
@@ -186,7 +185,7 @@ impl Front {
             self.put(slot, &bytes, io);
         }
         if self.conns.get(slot).outbox == NONE {
-            self.paging.push(self.id_of(slot));
+            self.queues.page(self.conns.id_of(slot));
         }
     }
 
@@ -259,11 +258,11 @@ impl Front {
 
     /// Ends a follower at the homes that know it.
     pub(super) fn unfollow(&mut self, slot: u32) {
-        let Some(follow) = self.extra(slot).follow.take() else {
+        let Some(follow) = self.conns.extra(slot).follow.take() else {
             return;
         };
         self.world.admission.leave_follower();
-        let to = self.reply_to(slot, 0);
+        let to = self.conns.reply_to(slot, 0);
         let known = follow.home + u16::from(follow.begun);
         for home in 0..known {
             self.ask_interest(home, to, Following::End);

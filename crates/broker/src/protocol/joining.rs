@@ -15,7 +15,6 @@ use crate::filters::matching::{At, Filtered, Left, Member};
 use crate::home::SEPARATOR;
 use crate::mail::{Ask, AttachFilters, MatchPage, ReplyTo, Span};
 use crate::protocol::front::Front;
-use crate::store::slab::NONE;
 
 /// The refusal of a subscription that failed through a fault of the server.
 const BROKEN: &str = "the server contradicts itself";
@@ -23,20 +22,14 @@ const BROKEN: &str = "the server contradicts itself";
 impl Front {
     /// The filters of a connection, if it has some.
     pub(crate) fn filtered(&self, slot: u32) -> Option<&Filtered> {
-        let extra = self.conns.try_get(slot)?.extra;
-        if extra == NONE {
-            return None;
-        }
-        self.extras.get(extra).filters.as_deref()
+        self.conns.try_get(slot)?;
+        self.conns.find_extra(slot)?.filters.as_deref()
     }
 
     /// The filters of a connection, if it has some.
     pub(crate) fn filtered_mut(&mut self, slot: u32) -> Option<&mut Filtered> {
-        let extra = self.conns.try_get(slot)?.extra;
-        if extra == NONE {
-            return None;
-        }
-        self.extras.get_mut(extra).filters.as_deref_mut()
+        self.conns.try_get(slot)?;
+        self.conns.find_extra_mut(slot)?.filters.as_deref_mut()
     }
 
     /// Subscribes a connection to filters that were checked, each with the protocol's number, as one group; `since`
@@ -51,7 +44,11 @@ impl Front {
         since: &[Since],
         poll: bool,
     ) -> Result<u32, &'static str> {
-        let filtered = self.extra(slot).filters.get_or_insert_with(Box::default);
+        let filtered = self
+            .conns
+            .extra(slot)
+            .filters
+            .get_or_insert_with(Box::default);
         let serial = filtered.add_group();
         for (filter, id) in filters {
             if let Err(reason) = self.join_filter(slot, serial, filter, *id) {
@@ -137,7 +134,7 @@ impl Front {
         again: bool,
     ) {
         self.asked_page(slot);
-        let to = self.reply_to(slot, 0);
+        let to = self.conns.reply_to(slot, 0);
         let Some(filtered) = self.filtered_mut(slot) else {
             return self.broken(slot);
         };
@@ -269,9 +266,8 @@ impl Front {
         for serial in serials {
             self.leave_group(slot, serial);
         }
-        let extra = self.conns.get(slot).extra;
-        if extra != NONE {
-            self.extras.get_mut(extra).filters = None;
+        if let Some(extra) = self.conns.find_extra_mut(slot) {
+            extra.filters = None;
         }
     }
 

@@ -5,58 +5,23 @@
 
 use alloc::format;
 use alloc::string::String;
-use alloc::vec::Vec;
 
 use crore_wire::http::accept::Accept;
 use crore_wire::http::head::{Body, Head, Method};
 use crore_wire::http::origin;
 use crore_wire::{form, topic};
 
-use super::access::{Who, rights};
+use super::access::rights;
 use super::answer::ANY_ORIGIN;
-use super::http::Flow;
-use super::mqtt::speaks_mqtt;
+use super::mqtt::packets::speaks_mqtt;
 use super::publish::RESERVED;
+use super::task::{Answered, Door, Flow, Task};
+use crate::base::access::Who;
 use crate::base::strangers::Stranger;
 use crate::conn::io::Io;
 use crate::conn::{FILTERS, HEAD, HTTP10, JSON, KEEP, ORIGIN_SHIFT, TURNED_AWAY};
 use crate::mail::Verb;
 use crate::protocol::front::Front;
-
-/// The kind of request that a path stands for.
-#[derive(Clone, Copy, PartialEq, Eq)]
-pub(super) enum Door {
-    Publish,
-    Subscribe,
-    PubSub,
-    Interest,
-}
-
-/// The request was answered from its head alone.
-pub(super) struct Answered;
-
-/// The task of a request whose head was accepted.
-pub(super) enum Task {
-    /// An upgrade to MQTT.
-    Mqtt,
-    /// Following which topics have subscribers.
-    Follow { upgrade: bool },
-    /// Many messages, each with its topic.
-    Batch,
-    /// One message.
-    Publish(Vec<u8>),
-    /// Frames to publish.
-    PublishFrames(Vec<u8>),
-    /// Something done to a topic as a whole.
-    Verb(Verb, Vec<u8>),
-    /// Messages of these topics or filters.
-    Subscribe {
-        names: Vec<Vec<u8>>,
-        filtered: bool,
-        publishes: bool,
-        upgrade: bool,
-    },
-}
 
 impl Front {
     /// Decides what the request is to do. If it has a body, a refusal is the last answer of its connection, whether or not the body
@@ -277,7 +242,7 @@ impl Front {
                 .is_some_and(|host| !origin::is_loopback_host(host))
         {
             self.stats.foreign_hosts += 1;
-            self.strangers.refused(Stranger::Host, host);
+            self.gate.strangers().refused(Stranger::Host, host);
             return Err(format!(
                 "this server listens on the loopback only, so that the Host {} is refused: set [access] in crore.toml, or have the proxy send Host: localhost",
                 shown(host)
@@ -301,7 +266,7 @@ impl Front {
             None if safe || origin::same_origin(from, host) => Ok(()),
             None => {
                 self.stats.foreign_origins += 1;
-                self.strangers.refused(Stranger::Origin, from);
+                self.gate.strangers().refused(Stranger::Origin, from);
                 Err(format!(
                     "the origin {0} is not allowed: write allowed_origins = [\"{0}\"] under [http] in crore.toml (http.allowed_origins)",
                     shown(from)

@@ -18,14 +18,9 @@ use alloc::vec::Vec;
 
 use crate::base::ids::Link;
 use crate::base::settings::{Limits, Rule};
-use crate::budget::account::{self, Level};
-use crate::conn::State;
 use crate::conn::io::Io;
-use crate::mail::Frames;
-use crate::protocol::front::Front;
 use crate::store::rope::{Queue, Rope};
 use crate::store::shared::Part;
-use crate::store::slab::NONE;
 
 /// Parts of one write.
 pub(crate) const PARTS_MAX: usize = 16;
@@ -41,7 +36,7 @@ pub struct Bounds {
 
 impl Bounds {
     /// The bounds where no rule governs.
-    fn of_all(limits: &Limits) -> Bounds {
+    pub(crate) fn of_all(limits: &Limits) -> Bounds {
         Bounds {
             bytes: limits.outbox_bytes,
             messages: usize::MAX,
@@ -49,7 +44,7 @@ impl Bounds {
     }
 
     /// The bounds of messages that this rule governs.
-    fn by_rule(rule: &Rule, limits: &Limits) -> Bounds {
+    pub(crate) fn by_rule(rule: &Rule, limits: &Limits) -> Bounds {
         let all = Bounds::of_all(limits);
         Bounds {
             bytes: match rule.outbox_bytes {
@@ -109,6 +104,14 @@ impl Outbox {
         self.waiting_bytes() + bytes <= bounds.bytes && self.waiting_messages() < bounds.messages
     }
 
+    /// What was charged for it and what is to be charged from now on; likewise the bytes that wait.
+    pub(super) fn weigh(&mut self) -> ((usize, usize), (usize, usize)) {
+        let (charged, counted) = (self.queue.own_bytes(), self.waiting_bytes());
+        let before = core::mem::replace(&mut self.charged_bytes, charged);
+        let counted_before = core::mem::replace(&mut self.counted_bytes, counted);
+        ((before, charged), (counted_before, counted))
+    }
+
     /// Sends as many bytes as the socket takes; returns how many.
     pub fn send<I: Io>(&mut self, link: Link, io: &mut I) -> usize {
         let mut all = 0;
@@ -155,173 +158,6 @@ pub struct Packets {
     pub bytes: Rope,
     /// Where they end, if that is to be known.
     pub ends: Vec<usize>,
-}
-
-impl Front {
-    /// The most messages that wait for one connection, as far as messages are counted. Walks over all connections: for code that
-    /// checks that bounds hold.
-    pub fn most_messages_waiting(&self) -> usize {
-        let rows = (0..self.conns.end()).filter_map(|slot| self.conns.try_get(slot));
-        let boxes = rows.filter(|row| row.is_open() && row.outbox != NONE);
-        let waiting = boxes.map(|row| self.outboxes.get(row.outbox).waiting_messages());
-        waiting.max().unwrap_or(0)
-    }
-
-    /// The bounds for bytes that belong to no topic.
-    pub(crate) fn bounds(&self) -> Bounds {
-        Bounds::of_all(&self.world.settings.limits)
-    }
-
-    /// How much may wait for a connection when a message of this topic comes.
-    pub(crate) fn bounds_of(&self, topic: &[u8]) -> Bounds {
-        let (rules, limits) = (&self.world.rules, &self.world.settings.limits);
-        match rules.bound_outboxes() {
-            true => Bounds::by_rule(rules.get(rules.number_for(topic)), limits),
-            false => Bounds::of_all(limits),
-        }
-    }
-
-    /// The same for a message of the run at hand to this connection.
-    pub(crate) fn bounds_in_run(&self, slot: u32, message: usize, frames: &Frames) -> Bounds {
-        if !self.world.rules.bound_outboxes() {
-            return self.bounds();
-        }
-        match self.run.names.get(message) {
-            Some(name) => self.bounds_of(frames.name(*name)),
-            None => self.bounds_of(self.topics.name(self.conns.get(slot).topic)),
-        }
-    }
-
-    /// Whether so many bytes, of one message, may be added to the outbox.
-    pub(crate) fn fits(&self, slot: u32, bytes: usize, bounds: impl FnOnce() -> Bounds) -> bool {
-        let outbox = self.conns.get(slot).outbox;
-        outbox == NONE
-            || self.purse.level() < Level::Near
-                && self.outboxes.get(outbox).has_room(bytes, bounds())
-    }
-
-    /// Sends bytes that belong to no topic: responses and control frames. A connection gets nothing after its last bytes.
-    pub(crate) fn put<I: Io>(&mut self, slot: u32, bytes: &[u8], io: &mut I) {
-        let row = self.conns.get_mut(slot);
-        if row.state == State::Draining {
-            return;
-        }
-        row.sent_s = self.now.s;
-        if row.outbox != NONE {
-            return self.add(slot, |queue| queue.push(bytes));
-        }
-        let sent = io.send(row.link, &[Part::Bytes(bytes)]);
-        if sent < bytes.len() {
-            self.refused(slot, |queue| queue.push(&bytes[sent..]), io);
-        }
-    }
-
-    /// Sends bytes some of which are shared.
-    pub(crate) fn put_rope<I: Io>(&mut self, slot: u32, rope: &Rope, io: &mut I) {
-        if !rope.is_shared() {
-            return self.put(slot, &rope.own, io);
-        }
-        let row = self.conns.get_mut(slot);
-        if row.state == State::Draining {
-            return;
-        }
-        row.sent_s = self.now.s;
-        if row.outbox != NONE {
-            return self.add(slot, |queue| queue.append(rope, 0, rope.len()));
-        }
-        let sent = send_rope(row.link, rope, io);
-        if sent < rope.len() {
-            self.refused(slot, |queue| queue.append(rope, sent, rope.len()), io);
-        }
-    }
-
-    /// Adds to the outbox.
-    fn add(&mut self, slot: u32, write: impl FnOnce(&mut Queue)) {
-        let outbox = self.outboxes.get_mut(self.conns.get(slot).outbox);
-        write(&mut outbox.queue);
-        self.weigh_outbox(slot);
-    }
-
-    /// Charges the bytes that only this outbox holds.
-    pub(crate) fn weigh_outbox(&mut self, slot: u32) {
-        let outbox = self.outboxes.get_mut(self.conns.get(slot).outbox);
-        let before = core::mem::replace(&mut outbox.charged_bytes, outbox.queue.own_bytes());
-        self.purse
-            .change(account::Part::Outboxes, before, outbox.charged_bytes);
-        self.outbox_bytes -= outbox.counted_bytes;
-        outbox.counted_bytes = outbox.waiting_bytes();
-        self.outbox_bytes += outbox.counted_bytes;
-    }
-
-    /// Drops the outbox.
-    pub(crate) fn drop_outbox(&mut self, slot: u32) {
-        let row = self.conns.get_mut(slot);
-        let outbox = core::mem::replace(&mut row.outbox, NONE);
-        if outbox != NONE {
-            let outbox = self.outboxes.remove(outbox);
-            self.purse
-                .release(account::Part::Outboxes, outbox.charged_bytes);
-            self.outbox_bytes -= outbox.counted_bytes;
-        }
-    }
-
-    /// The socket took no more: keeps the rest, which `write` adds.
-    fn refused<I: Io>(&mut self, slot: u32, write: impl FnOnce(&mut Queue), io: &mut I) {
-        let row = self.conns.get_mut(slot);
-        row.outbox = self.outboxes.insert(Outbox::default());
-        row.deadline_s = self.now.s + self.world.settings.timeouts.body_s;
-        self.add(slot, write);
-        self.update_interest(slot, io);
-    }
-
-    /// Sends whole messages with these ends, or adds them to the outbox.
-    pub(crate) fn put_messages<I: Io>(
-        &mut self,
-        slot: u32,
-        bytes: &Rope,
-        ends: &[usize],
-        io: &mut I,
-    ) {
-        self.put_rope(slot, bytes, io);
-        self.count_waiting(slot, bytes.len(), ends);
-    }
-
-    /// Adds a message to the outbox.
-    pub(crate) fn queue_message(&mut self, slot: u32, bytes: &[u8]) {
-        self.add(slot, |queue| queue.push(bytes));
-        self.count_waiting(slot, bytes.len(), &[bytes.len()]);
-    }
-
-    /// Adds a message that may be large to the outbox.
-    pub(crate) fn queue_rope(&mut self, slot: u32, message: &Rope) {
-        self.add(slot, |queue| queue.append(message, 0, message.len()));
-        self.count_waiting(slot, message.len(), &[message.len()]);
-    }
-
-    /// The socket took no more: keeps the rest of a message that it took in part, if any.
-    pub(crate) fn refused_rest<I: Io>(
-        &mut self,
-        slot: u32,
-        rest: impl FnOnce(&mut Queue),
-        io: &mut I,
-    ) {
-        self.refused(slot, rest, io);
-        let len = self
-            .outboxes
-            .get(self.conns.get(slot).outbox)
-            .waiting_bytes();
-        if len > 0 {
-            self.count_waiting(slot, len, &[len]);
-        }
-    }
-
-    /// Counts messages that were just written, if messages are counted: `len` bytes, with these ends.
-    fn count_waiting(&mut self, slot: u32, len: usize, ends: &[usize]) {
-        let outbox = self.conns.get(slot).outbox;
-        if outbox != NONE && self.world.rules.count_waiting() {
-            self.outboxes.get_mut(outbox).count(len, ends);
-        }
-    }
 }
 
 fn len_of(parts: &[Part<'_>]) -> usize {

@@ -5,7 +5,7 @@ use alloc::vec::Vec;
 use crore_wire::http::head::Head;
 use crore_wire::{form, json, ndjson, topic};
 
-use super::http::Flow;
+use super::task::Flow;
 use crate::base::access::Right;
 use crate::base::ids::ShardId;
 use crate::base::pace::WARMED;
@@ -181,7 +181,7 @@ impl Front {
         }
         let (hash, home) = self.place_of(name);
         let binary = is_binary(content_type, data);
-        let answer = Answer::Full(self.reply_to(slot, 0));
+        let answer = Answer::Full(self.conns.reply_to(slot, 0));
         match self.publish(
             home,
             &Publish {
@@ -225,7 +225,7 @@ impl Front {
                 return Flow::Next;
             }
         };
-        let to = self.reply_to(slot, 0);
+        let to = self.conns.reply_to(slot, 0);
         match self.topic_verb(verb, name, to) {
             Some(outcome) => {
                 self.respond_outcome(slot, &Pending::Verb(verb), outcome);
@@ -237,7 +237,7 @@ impl Front {
 
     fn wait(&mut self, slot: u32, pending: Pending) -> Flow {
         self.conns.get_mut(slot).state = State::Waiting;
-        self.extra(slot).pending = Some(pending);
+        self.conns.extra(slot).pending = Some(pending);
         Flow::Wait
     }
 
@@ -269,8 +269,8 @@ impl Front {
         let left = self.batch_lines(slot, body, &mut batch);
         if left < body.len() {
             batch.rest = body[left..].to_vec();
-            self.receive_bytes += batch.rest.capacity();
-            self.resume_later(self.id_of(slot));
+            self.conns.hold_bytes(batch.rest.capacity());
+            self.resume_later(self.conns.id_of(slot));
             return self.wait(slot, Pending::Batch(batch));
         }
         match self.batch_is_read(slot, &mut batch) {
@@ -291,26 +291,26 @@ impl Front {
             return;
         };
         let body = core::mem::take(&mut batch.rest);
-        self.receive_bytes -= body.capacity();
+        self.conns.let_go_bytes(body.capacity());
         let left = self.batch_lines(slot, &body, &mut batch);
         if left < body.len() {
             batch.rest = body;
             batch.rest.drain(..left);
-            self.receive_bytes += batch.rest.capacity();
-            self.resume_later(self.id_of(slot));
+            self.conns.hold_bytes(batch.rest.capacity());
+            self.resume_later(self.conns.id_of(slot));
         } else if self.batch_is_read(slot, &mut batch) {
             return self.answer_waiting(slot, io);
         } else {
             self.stall_if_needed(slot, io);
         }
-        self.extra(slot).pending = Some(Pending::Batch(batch));
+        self.conns.extra(slot).pending = Some(Pending::Batch(batch));
     }
 
     /// Whether lines of a batch are left.
     pub(super) fn has_batch(&self, slot: u32) -> bool {
         let row = self.conns.get(slot);
         row.extra != NONE
-            && matches!(&self.extras.get(row.extra).pending, Some(Pending::Batch(batch)) if !batch.rest.is_empty())
+            && matches!(&self.conns.extra_of(slot).pending, Some(Pending::Batch(batch)) if !batch.rest.is_empty())
     }
 
     /// Takes the rest of a batch.
@@ -318,7 +318,7 @@ impl Front {
         if !self.has_batch(slot) {
             return None;
         }
-        match self.extra(slot).pending.take() {
+        match self.conns.extra(slot).pending.take() {
             Some(Pending::Batch(batch)) => Some(batch),
             _ => None,
         }
@@ -327,13 +327,13 @@ impl Front {
     /// Drops the rest of a batch: its connection ends.
     pub(crate) fn drop_batch(&mut self, slot: u32) {
         if let Some(batch) = self.take_batch(slot) {
-            self.receive_bytes -= batch.rest.capacity();
+            self.conns.let_go_bytes(batch.rest.capacity());
         }
     }
 
     /// Publishes lines, as far as the turn's budget goes; returns how many bytes were read.
     fn batch_lines(&mut self, slot: u32, body: &[u8], batch: &mut Batch) -> usize {
-        let mut scratch = core::mem::take(&mut self.scratch);
+        let mut scratch = core::mem::take(self.scratch.lines());
         let (mut rest, first) = (body, batch.number);
         while !rest.is_empty() {
             let done = batch.number - first;
@@ -372,7 +372,7 @@ impl Front {
                 Err(reason) => batch.failed.push((number, reason)),
             }
         }
-        self.scratch = scratch;
+        *self.scratch.lines() = scratch;
         body.len() - rest.len()
     }
 
@@ -381,7 +381,7 @@ impl Front {
         for home in 0..self.world.homes.min(256) {
             if batch.remote[home as usize / 64] & (1 << (home % 64)) != 0 {
                 batch.homes += 1;
-                let to = self.reply_to(slot, 0);
+                let to = self.conns.reply_to(slot, 0);
                 self.ask(home, |_| Ask::Fence(to));
             }
         }
@@ -468,7 +468,7 @@ impl Front {
             retry: self.retry(slot, line.idempotency_key),
             client: self.conns.get(slot).client,
         };
-        let answer = Answer::Failure(self.reply_to(slot, number));
+        let answer = Answer::Failure(self.conns.reply_to(slot, number));
         Ok((home, self.publish(home, &message, answer)))
     }
 
@@ -510,7 +510,7 @@ impl Front {
             self.frame_outcome(to.slot, to.part, outcome, io);
             return;
         }
-        let extra = self.extra(to.slot);
+        let extra = self.conns.extra(to.slot);
         match &mut extra.pending {
             Some(Pending::Batch(batch)) => batch.line_ended(to.part, outcome),
             Some(_) => {
@@ -527,7 +527,7 @@ impl Front {
         if !self.is_asked(to) || self.conns.get(to.slot).state == State::Mqtt {
             return self.late_answer(to, false);
         }
-        let extra = self.extra(to.slot);
+        let extra = self.conns.extra(to.slot);
         let Some(Pending::Batch(batch)) = &mut extra.pending else {
             unreachable!("a fence belongs to a batch that waits")
         };

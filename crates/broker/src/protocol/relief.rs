@@ -5,30 +5,22 @@
 //! until there is room again. Clients that hold little are served; only past the limit do they end too, at a shard where nobody holds
 //! more.
 //!
-//! Nothing counts the bytes of each client as they come and go. While the sum is near its limit a census walks over the
-//! connections, some rows in a turn, and adds up the bytes of each address or user.
-
-use alloc::collections::BTreeMap;
-use alloc::vec::Vec;
+//! Nothing counts the bytes of each client as they come and go. While the sum is near its limit a census (`census`) finds who holds
+//! most.
 
 use crore_wire::mqtt::ReasonCode;
 
-use crate::base::ids::ConnId;
 use crate::budget::account::{Level, Part};
 use crate::budget::admission::Party;
 use crate::budget::stats::Reason;
 use crate::conn::io::{Close, Io};
 use crate::conn::{EVENTS, FILTERS, FOLLOWS, KEEP, MULTI, State, UPGRADE};
 use crate::home::Home;
-use crate::protocol::close_code;
 use crate::protocol::front::Front;
 use crate::protocol::side::Spill;
+use crate::protocol::{census, close_code};
 use crate::store::slab::NONE;
 
-/// Rows of one step of the census: some 100 us. A turn takes a few steps at most.
-const ROWS_PER_TURN: u32 = 4096;
-/// Side rows that wait to be weighed: with more than these they are weighed before the end of the turn.
-const TOUCHED_MAX: usize = 4096;
 /// Connections that end in one go, of which a turn has a few at most: each may be told so with a write.
 const ENDS_PER_TURN: usize = 64;
 /// An address or user holds little when it holds no more than this part of `limits.memory_bytes`, and no more than the largest
@@ -37,33 +29,14 @@ const LITTLE_PART: usize = 32;
 /// Why a connection ends.
 const REASON: &str = "limits.memory_bytes is reached, and this client holds most";
 
-/// The bytes that each address or user makes this shard hold.
-#[derive(Default)]
-pub(crate) struct Census {
-    /// An input of this turn has made room already.
-    looked: bool,
-    /// The next row of the walk under way.
-    next: u32,
-    counting: BTreeMap<Party, usize>,
-    /// Those that hold more than a little, as the last whole walk found them.
-    heavy: BTreeMap<Party, usize>,
-    /// The one that held most then.
-    heaviest: Option<Party>,
-    /// The connections of `heaviest`, as far as the walk under way has met them, with the bytes that each holds.
-    met: Vec<(usize, ConnId)>,
-    /// All connections of `heaviest` that a whole walk has met, the largest last: they end.
-    ends: Vec<(usize, ConnId)>,
-}
-
 impl Front {
     /// Whether this connection may make the shard hold so many bytes more, of a request or a session: always below
     /// [`Level::Full`], from then on only where its address or user holds little with them.
     pub(crate) fn may_take(&self, slot: u32, bytes: usize) -> bool {
-        if self.purse.level() < Level::Full {
+        if self.conns.level() < Level::Full {
             return true;
         }
-        let others = self.census.heavy.get(&self.party(slot)).copied();
-        others.unwrap_or(0) + bytes <= self.little_bytes()
+        self.census.held_by(self.party(slot)) + bytes <= self.little_bytes()
     }
 
     /// Bytes that one address or user may hold, whatever the others do.
@@ -75,66 +48,52 @@ impl Front {
     /// After an input: charges partly received bytes, and makes room if the sum is past its limit.
     #[inline]
     pub(crate) fn charge_input<I: Io>(&mut self, io: &mut I) {
-        if self.purse.part(Part::Received) != self.receive_bytes {
-            self.purse.set(Part::Received, self.receive_bytes);
-        }
-        if self.touched.len() > TOUCHED_MAX {
-            self.weigh_touched();
+        self.conns.charge_received();
+        if self.conns.must_weigh() {
+            self.conns.weigh_touched();
         }
         // Once a turn: where no connection can be ended, inputs must not cost a step of the census each.
-        if self.purse.level() == Level::Over && !self.census.looked {
-            self.census.looked = true;
+        if self.conns.level() == Level::Over && self.census.may_look() {
             self.relieve(io);
         }
     }
 
-    /// Charges the bytes of side rows that may have changed.
-    fn weigh_touched(&mut self) {
-        let mut touched = core::mem::take(&mut self.touched);
-        touched.sort_unstable();
-        touched.dedup();
-        for slot in touched.drain(..) {
-            self.weigh_extra(slot);
-        }
-        self.touched = touched;
-    }
-
     /// At the end of a turn: charges bytes that are counted elsewhere, among them the sessions at this home.
     pub(crate) fn charge_turn<I: Io>(&mut self, sessions_bytes: usize, io: &I) {
-        self.census.looked = false;
-        self.weigh_touched();
+        self.census.begin_turn();
+        self.conns.weigh_touched();
         let home = self.home.as_ref();
         let of_home = |bytes: fn(&Home) -> usize| home.map_or(0, bytes);
         let owed = of_home(Home::readings_bytes);
-        let queued = owed + self.resumed.bytes();
-        self.purse.set(Part::Turns, self.lanes.own_bytes() + queued);
+        let queued = owed + self.queues.bytes();
+        self.conns
+            .charge(Part::Turns, self.lanes.own_bytes() + queued);
         let groups = of_home(Home::groups_bytes);
-        self.purse.set(Part::Sessions, sessions_bytes + groups);
-        self.purse.set(Part::Tls, io.held_bytes());
-        self.purse.set(Part::Answers, of_home(Home::answers_bytes));
+        self.conns.charge(Part::Sessions, sessions_bytes + groups);
+        self.conns.charge(Part::Tls, io.held_bytes());
+        self.conns
+            .charge(Part::Answers, of_home(Home::answers_bytes));
     }
 
     /// Goes on with the census where the sum is near its limit, and from [`Level::Tight`] on ends connections; says whether the
     /// next turn must go on.
     pub(crate) fn relieve<I: Io>(&mut self, io: &mut I) -> bool {
-        let level = self.purse.level();
+        let level = self.conns.level();
         if level < Level::Near {
-            if self.census.next > 0 || !self.census.heavy.is_empty() {
-                self.census = Census::default();
-            }
+            self.census.end();
             return false;
         }
         if level >= Level::Tight {
             self.end_heaviest(io);
         }
         // In a small table two steps are two whole walks: the first finds the heaviest client, the second its connections.
-        let walks = if self.conns.end() <= ROWS_PER_TURN / 2 {
+        let walks = if self.conns.end() <= census::ROWS_PER_TURN / 2 {
             2
         } else {
             1
         };
         for _ in 0..walks {
-            if self.census.ends.is_empty() {
+            if !self.census.has_ends() {
                 self.count_holders();
             }
         }
@@ -142,7 +101,7 @@ impl Front {
             self.end_heaviest(io);
         }
         // If no connection can be ended, the next turn has nothing to go on with.
-        level >= Level::Tight && (self.census.next > 0 || !self.census.ends.is_empty())
+        level >= Level::Tight && self.census.is_under_way()
     }
 
     /// Ends some connections of the address or user that holds most, until the sum is below [`Level::Tight`].
@@ -150,19 +109,19 @@ impl Front {
         for _ in 0..ENDS_PER_TURN {
             // The partly received bytes of the connection that ended before are taken off the account, which is else done after
             // an input.
-            self.purse.set(Part::Received, self.receive_bytes);
+            self.conns.charge_received();
             // If no client holds much here, the bytes are held at other shards: connections end here only past the limit.
-            let enough = match self.census.heavy.is_empty() {
-                true => Level::Over,
-                false => Level::Tight,
+            let enough = match self.census.has_heavy() {
+                true => Level::Tight,
+                false => Level::Over,
             };
-            if self.purse.level() < enough {
-                return self.census.ends.clear();
+            if self.conns.level() < enough {
+                return self.census.forget_ends();
             }
-            let Some((_, conn)) = self.census.ends.pop() else {
+            let Some(conn) = self.census.next_end() else {
                 return;
             };
-            if !self.is_current(conn) {
+            if !self.conns.is_current(conn) {
                 continue;
             }
             let row = self.conns.get(conn.slot);
@@ -182,64 +141,28 @@ impl Front {
     /// One step of the census: adds up what the next connections hold.
     fn count_holders(&mut self) {
         let end = self.conns.end();
-        let until = end.min(self.census.next + ROWS_PER_TURN);
-        for slot in self.census.next..until {
+        let rows = self.census.rows(end);
+        for slot in rows.clone() {
             if !self.conns.get(slot).is_open() {
                 continue;
             }
-            let bytes = self.held_by(slot);
+            let bytes = self.conns.held_by(slot);
             if bytes > 0 {
-                let party = self.party(slot);
-                *self.census.counting.entry(party).or_default() += bytes;
-                if self.census.heaviest == Some(party) {
-                    self.census.met.push((bytes, self.id_of(slot)));
-                }
+                let (party, conn) = (self.party(slot), self.conns.id_of(slot));
+                self.census.count(party, conn, bytes);
             }
         }
-        self.census.next = until;
-        if until == end {
-            self.end_count();
-        }
-    }
-
-    fn end_count(&mut self) {
         let little_bytes = self.little_bytes();
-        let census = &mut self.census;
-        census.next = 0;
-        census.ends = core::mem::take(&mut census.met);
-        census.ends.sort_unstable_by_key(|(bytes, _)| *bytes);
-        let mut all = core::mem::take(&mut census.counting);
-        let heaviest = all.iter().max_by_key(|(_, bytes)| **bytes);
-        census.heaviest = heaviest.map(|(party, _)| *party);
-        all.retain(|_, bytes| *bytes > little_bytes);
-        census.heavy = all;
+        self.census.counted(rows.end, end, little_bytes);
     }
 
     /// The address or user that is charged for a connection.
     pub(crate) fn party(&self, slot: u32) -> Party {
-        let user = self.passes.get(slot).map(|(grants, _)| grants.user());
+        let user = self.conns.pass(slot).map(|(grants, _)| grants.user());
         match user.filter(|user| !user.is_empty()) {
             Some(user) => Party::user(user, self.world.seed),
             None => Party::without_name(self.conns.get(slot).client, slot),
         }
-    }
-
-    /// Bytes that a connection makes the shard hold; of shared messages its part.
-    pub(crate) fn held_by(&self, slot: u32) -> usize {
-        let row = self.conns.get(slot);
-        let spill = match row.spill {
-            NONE => 0,
-            spill => self.spills.get(spill).bytes(),
-        };
-        let outbox = match row.outbox {
-            NONE => 0,
-            outbox => self.outboxes.get(outbox).queue.weight(),
-        };
-        let extra = match row.extra {
-            NONE => 0,
-            extra => self.extras.get(extra).weight(),
-        };
-        spill + outbox + extra
     }
 
     /// Whether the waiting request is a subscription.
@@ -250,8 +173,7 @@ impl Front {
 
     /// Whether the verdict on the request's credential is awaited.
     fn is_judged(&self, slot: u32) -> bool {
-        let spill = self.conns.get(slot).spill;
-        spill != NONE && matches!(self.spills.get(spill), Spill::Http(it) if it.asked)
+        matches!(self.conns.spill(slot), Some(Spill::Http(it)) if it.asked)
     }
 
     /// Ends a connection to make room, and tells it why if it still reads.
@@ -265,10 +187,10 @@ impl Front {
             State::Waiting | State::Poll if self.is_subscribing(slot) => {
                 let row = self.conns.get_mut(slot);
                 row.options &= !(KEEP | UPGRADE | EVENTS);
-                let conn = self.id_of(slot);
+                let conn = self.conns.id_of(slot);
                 self.answer_status(slot, 503, reason, io);
-                if self.is_current(conn) {
-                    self.drop_extra(slot);
+                if self.conns.is_current(conn) {
+                    self.conns.drop_extra(slot);
                 }
             }
             State::Http | State::Waiting | State::Poll => self.refuse(slot, 503, reason, io),
@@ -276,7 +198,7 @@ impl Front {
                 self.end_stream(slot, close_code::TRY_AGAIN, reason, io);
             }
             State::Mqtt => {
-                self.reply.clear();
+                self.scratch.reply().clear();
                 self.mqtt_end(slot, ReasonCode::QUOTA_EXCEEDED, io);
             }
             State::Proxy | State::Draining => self.drop_conn(slot, Close::Now, io),

@@ -94,7 +94,7 @@ impl Front {
     pub(super) fn may_keep(&self, slot: u32) -> Result<(), Denied> {
         let row = self.conns.get(slot);
         if row.wants(FOLLOWS) && row.extra != NONE {
-            let follow = self.extras.get(row.extra).follow.as_ref();
+            let follow = self.conns.extra_of(slot).follow.as_ref();
             let filter = follow.map(|follow| &follow.filter);
             return filter.map_or(Ok(()), |filter| self.may(slot, Right::Interest, filter));
         }
@@ -109,7 +109,7 @@ impl Front {
     pub(crate) fn all_topics_of(&self, slot: u32) -> Vec<&[u8]> {
         let row = self.conns.get(slot);
         if row.wants(MULTI) && row.extra != NONE {
-            let subs = self.extras.get(row.extra).list.iter();
+            let subs = self.conns.extra_of(slot).list.iter();
             let topics = subs.filter(|sub| sub.topic != NONE);
             return topics.map(|sub| self.topics.name(sub.topic)).collect();
         }

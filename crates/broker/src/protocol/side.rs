@@ -7,13 +7,13 @@ use core::ops::Range;
 use crore_wire::http::body::Chunked;
 use crore_wire::websocket::receive::Partial;
 
+use crate::base::access::Who;
 use crate::base::ids::ShardId;
 use crate::filters::matching::Filtered;
 use crate::mail::inbox::Inbox;
 use crate::mail::{Frames, Record};
-use crate::protocol::access::Who;
-use crate::protocol::filtered::Opening;
-use crate::protocol::mqtt::{Mqtt, Shared};
+use crate::protocol::mqtt::state::{Mqtt, Shared};
+use crate::protocol::opening::Opening;
 use crate::protocol::progress::Progress;
 use crate::store::rope::Rope;
 use crate::store::slab::NONE;
@@ -33,6 +33,30 @@ pub enum Spill {
 impl Default for Spill {
     fn default() -> Self {
         Spill::Http(HttpSpill::default())
+    }
+}
+
+impl Spill {
+    /// Bytes that it holds, as they are counted.
+    pub(crate) fn bytes(&self) -> usize {
+        match self {
+            Spill::Http(spill) => spill.bytes(),
+            Spill::WebSocket(partial, _) => partial.buffered_bytes(),
+            Spill::Mqtt(data, _) => data.bytes(),
+            Spill::Frames(partial, data, _) => {
+                partial.as_ref().map_or(0, |held| held.buffered_bytes()) + data.bytes()
+            }
+        }
+    }
+
+    /// The progress of the input.
+    pub(crate) fn progress(&self) -> Progress {
+        match self {
+            Spill::Http(spill) => spill.progress,
+            Spill::WebSocket(_, progress)
+            | Spill::Mqtt(_, progress)
+            | Spill::Frames(_, _, progress) => *progress,
+        }
     }
 }
 

@@ -20,9 +20,9 @@ use crore_wire::{form, sse, topic};
 
 use super::answer::VARY;
 use super::close_code;
-use super::http::Flow;
-use super::mqtt;
+use super::mqtt::packets;
 use super::publish::RESERVED;
+use super::task::Flow;
 use crate::base::planted::{self, Fault};
 use crate::base::position::{self, Position, Since};
 use crate::conn::io::{Close, Io};
@@ -78,7 +78,7 @@ impl Front {
             self.respond_reason(slot, 403, RESERVED);
             return Flow::Next;
         }
-        let before = self.reply.len();
+        let before = self.scratch.reply().len();
         let envelope = form::pairs(head.query).any(|pair| pair == (b"envelope", b"json"));
         let events = !upgrade && head.accept() == Accept::EventStream;
         let row = self.conns.get_mut(slot);
@@ -102,7 +102,7 @@ impl Front {
         if (events || upgrade) && self.conns.get(slot).wants(HEAD) {
             return Flow::Next;
         }
-        let begun = core::mem::take(&mut self.reply);
+        let begun = self.scratch.take_reply();
         let mut attaching = Attaching {
             waiting: names.len() as u32,
             ..Attaching::default()
@@ -111,15 +111,15 @@ impl Front {
             // The bytes in `reply` before it are answers to pipelined requests.
             attaching.head = begun;
         } else {
-            self.reply = begun;
+            *self.scratch.reply() = begun;
             self.send_reply(slot, io);
         }
         if names.len() > 1 || upgrade || events || filtered {
-            self.extra(slot).attaching = Some(attaching);
+            self.conns.extra(slot).attaching = Some(attaching);
         }
         if publishes {
             let (hash, _) = self.place_of(&names[0]);
-            self.extra(slot).publish_to = Some((hash, names[0].clone()));
+            self.conns.extra(slot).publish_to = Some((hash, names[0].clone()));
         }
         self.conns.get_mut(slot).state = State::Waiting;
         let poll = !(upgrade || events);
@@ -135,11 +135,11 @@ impl Front {
     fn not_joined(&mut self, slot: u32, before: usize, reason: &'static str) -> Flow {
         let events = self.conns.get(slot).wants(EVENTS);
         self.unsubscribe(slot);
-        if let Some(begun) = self.extra(slot).attaching.take() {
-            self.reply = begun.head;
-            self.reply.truncate(before);
+        if let Some(begun) = self.conns.extra(slot).attaching.take() {
+            *self.scratch.reply() = begun.head;
+            self.scratch.reply().truncate(before);
         }
-        self.drop_extra(slot);
+        self.conns.drop_extra(slot);
         let row = self.conns.get_mut(slot);
         row.state = State::Http;
         row.options &= !(UPGRADE | EVENTS);
@@ -153,7 +153,7 @@ impl Front {
 
     fn join_all(&mut self, slot: u32, names: &[Vec<u8>], since: &[Since], poll: bool) {
         if names.len() > 1 {
-            self.extra(slot).set = set_hash(names);
+            self.conns.extra(slot).set = set_hash(names);
             // Only now: code that sees MULTI expects the list.
             self.conns.get_mut(slot).options |= MULTI;
         }
@@ -171,7 +171,7 @@ impl Front {
                         offset: 0,
                     },
                 };
-                self.extra(slot).list.push(Sub {
+                self.conns.extra(slot).list.push(Sub {
                     topic,
                     place,
                     offset: seen.offset,
@@ -185,7 +185,7 @@ impl Front {
             let row = self.topics.get_mut(topic);
             row.waiting += 1;
             let (hash, serial) = (row.hash, row.serial);
-            let to = self.reply_to(slot, part as u32);
+            let to = self.conns.reply_to(slot, part as u32);
             self.attach(Attach {
                 hash,
                 topic,
@@ -262,11 +262,11 @@ impl Front {
             .header("sec-websocket-key")
             .and_then(handshake::accept_key);
         let key = key.ok_or((400, "Sec-WebSocket-Key must be 16 bytes in base64"))?;
-        let offered = [mqtt::SUBPROTOCOL, META_PROTOCOL];
+        let offered = [packets::SUBPROTOCOL, META_PROTOCOL];
         let chosen =
             handshake::choose_subprotocol(head.headers("sec-websocket-protocol"), &offered)
                 .filter(|_| !self.conns.get(slot).wants(FOLLOWS));
-        let packets = chosen == Some(mqtt::SUBPROTOCOL);
+        let packets = chosen == Some(packets::SUBPROTOCOL);
         let deflate = self
             .world
             .settings
@@ -330,9 +330,9 @@ impl Front {
     /// Appends event stream bytes to `reply` in the connection's framing.
     fn append_events(&mut self, slot: u32, text: &[u8]) {
         if self.conns.get(slot).wants(HTTP10) {
-            self.reply.extend_from_slice(text);
+            self.scratch.reply().extend_from_slice(text);
         } else {
-            chunk(&mut self.reply, text);
+            chunk(self.scratch.reply(), text);
         }
     }
 
@@ -394,26 +394,25 @@ impl Front {
         if !row.wants(MULTI) {
             return row.topic;
         }
-        self.extras
-            .get(row.extra)
+        self.conns
+            .extra_of(slot)
             .list
             .get(part as usize)
             .map_or(NONE, |sub| sub.topic)
     }
 
     fn flags_of(&mut self, slot: u32, part: u32) -> &mut u8 {
-        let row = self.conns.get_mut(slot);
-        if !row.wants(MULTI) {
-            return &mut row.flags;
+        if !self.conns.get(slot).wants(MULTI) {
+            return &mut self.conns.get_mut(slot).flags;
         }
-        &mut self.extras.get_mut(row.extra).list[part as usize].flags
+        &mut self.conns.extra_mut(slot).list[part as usize].flags
     }
 
     /// Notes the offset up to which a connection with several topics has seen one of them.
     fn saw(&mut self, slot: u32, part: u32, offset: u64, epoch: u32) {
         let row = self.conns.get(slot);
         if row.wants(MULTI) {
-            let sub = &mut self.extras.get_mut(row.extra).list[part as usize];
+            let sub = &mut self.conns.extra_mut(slot).list[part as usize];
             (sub.offset, sub.epoch) = (offset, epoch);
         }
     }
@@ -435,6 +434,7 @@ impl Front {
         if self.conns.get(slot).wants(MULTI) {
             // The answer names all positions, so all must be known.
             let attaching = self
+                .conns
                 .extra(slot)
                 .attaching
                 .as_mut()
@@ -449,6 +449,7 @@ impl Front {
                 self.first_of_set(slot, seen, record, frames);
             }
             let attaching = self
+                .conns
                 .extra(slot)
                 .attaching
                 .as_mut()
@@ -461,7 +462,7 @@ impl Front {
                 return;
             }
             let gone = attaching.gone;
-            self.extra(slot).attaching = None;
+            self.conns.extra(slot).attaching = None;
             if gone {
                 return self.answer_status(slot, 410, "the topic was deleted", io);
             }
@@ -494,7 +495,7 @@ impl Front {
     fn parts(&self, slot: u32) -> u32 {
         let row = self.conns.get(slot);
         if row.wants(MULTI) {
-            self.extras.get(row.extra).list.len() as u32
+            self.conns.extra_of(slot).list.len() as u32
         } else {
             1
         }
@@ -520,14 +521,14 @@ impl Front {
             }
             Attached::Gone if row.wants(EVENTS) => {
                 self.unsubscribe(slot);
-                self.drop_extra(slot);
+                self.conns.drop_extra(slot);
                 self.head(slot, 204).end();
                 self.answer_waiting(slot, io);
                 return;
             }
             Attached::Full(_) if row.wants(EVENTS) => {
                 self.unsubscribe(slot);
-                self.drop_extra(slot);
+                self.conns.drop_extra(slot);
                 self.shed_events(slot);
                 self.answer_waiting(slot, io);
                 return;

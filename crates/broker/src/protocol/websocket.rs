@@ -8,10 +8,10 @@ use crore_wire::websocket::frame::{self, Opcode};
 use crore_wire::websocket::receive::{self, Config, Event, Partial, Role};
 
 use super::close_code;
-use super::http::Flow;
-use super::mqtt;
+use super::mqtt::packets;
 use super::progress::Progress;
 use super::publish::{RESERVED, is_binary};
+use super::task::Flow;
 use crate::base::access::Right;
 use crate::budget::admission::Reached;
 use crate::conn::io::Io;
@@ -20,7 +20,7 @@ use crate::home::Publish;
 use crate::mail::inbox::Inbox;
 use crate::mail::{Answer, Outcome};
 use crate::protocol::front::Front;
-use crate::protocol::progress::FULL;
+use crate::protocol::hold::FULL;
 use crate::protocol::side::Spill;
 use crate::store::slab::NONE;
 
@@ -42,7 +42,7 @@ impl Front {
             return Flow::Next;
         }
         let (hash, _) = self.place_of(name);
-        self.extra(slot).publish_to = Some((hash, name.to_vec()));
+        self.conns.extra(slot).publish_to = Some((hash, name.to_vec()));
         let row = self.conns.get_mut(slot);
         row.options |= PUBLISHES;
         row.state = State::WebSocket;
@@ -52,7 +52,7 @@ impl Front {
 
     /// Bytes of a WebSocket.
     pub(crate) fn frames_received<I: Io>(&mut self, slot: u32, input: &mut [u8], io: &mut I) {
-        let conn = self.id_of(slot);
+        let conn = self.conns.id_of(slot);
         let row = self.conns.get(slot);
         let config = Config {
             role: Role::Server,
@@ -60,33 +60,20 @@ impl Front {
             deflate: row.wants(DEFLATE),
         };
         let (mut partial, mut held_back, mut progress) = (None, None, Progress::default());
-        if row.spill != NONE {
-            let held = self.spills.remove(row.spill);
-            self.conns.get_mut(slot).spill = NONE;
-            match held {
-                Spill::WebSocket(held, came) => {
-                    self.receive_bytes -= held.buffered_bytes();
-                    (partial, progress) = (Some(held), came);
-                }
-                Spill::Frames(held, data, came) => {
-                    let begun = held.as_ref().map_or(0, |held| held.buffered_bytes());
-                    self.receive_bytes -= begun + data.bytes();
-                    let mut data = data;
-                    data.append(input, usize::MAX);
-                    (partial, held_back, progress) = (held, Some(data), came);
-                }
-                // Packets within frames are held in `Extra::mqtt`.
-                Spill::Mqtt(data, _) => {
-                    self.receive_bytes -= data.bytes();
-                    return self.broken(slot);
-                }
-                Spill::Http(held) => {
-                    // Bytes received behind the handshake before it was answered.
-                    self.receive_bytes -= held.bytes();
-                    let mut data = held.data;
-                    data.extend_from_slice(input);
-                    return self.frames_received(slot, &mut data, io);
-                }
+        match self.conns.take_spill(slot) {
+            None => {}
+            Some(Spill::WebSocket(held, came)) => (partial, progress) = (Some(held), came),
+            Some(Spill::Frames(held, mut data, came)) => {
+                data.append(input, usize::MAX);
+                (partial, held_back, progress) = (held, Some(data), came);
+            }
+            // Packets within frames are held in `Extra::mqtt`.
+            Some(Spill::Mqtt(..)) => return self.broken(slot),
+            Some(Spill::Http(held)) => {
+                // Bytes received behind the handshake before it was answered.
+                let mut data = held.data;
+                data.extend_from_slice(input);
+                return self.frames_received(slot, &mut data, io);
             }
         }
         let mut at = 0;
@@ -129,11 +116,11 @@ impl Front {
         }
         self.send_reply(slot, io);
         let frames = matches!(self.conns.get(slot).state, State::WebSocket | State::Mqtt);
-        if !self.is_current(conn) || !frames {
+        if !self.conns.is_current(conn) || !frames {
             return;
         }
         self.hold_partial(slot, partial, progress, io);
-        if self.is_current(conn) && self.conns.get(slot).wants(PUBLISHES) {
+        if self.conns.is_current(conn) && self.conns.get(slot).wants(PUBLISHES) {
             self.stall_if_needed(slot, io);
         }
     }
@@ -141,7 +128,7 @@ impl Front {
     /// Bytes of the largest message that a client may send.
     fn frame_bytes_max(&self, slot: u32) -> usize {
         let beside = match self.conns.get(slot).wants(FRAMED) {
-            true => mqtt::PACKET_BESIDE_BYTES,
+            true => packets::PACKET_BESIDE_BYTES,
             false => 0,
         };
         self.world.settings.limits.message_bytes + beside
@@ -165,8 +152,8 @@ impl Front {
             // It waits for us.
             row.deadline_s = 0;
         }
-        self.receive_bytes += begun + data.bytes();
-        row.spill = self.spills.insert(Spill::Frames(partial, data, progress));
+        self.conns
+            .set_spill(slot, Spill::Frames(partial, data, progress));
         match spent {
             true => self.pause(slot, io),
             false => self.stall(slot, io),
@@ -198,9 +185,8 @@ impl Front {
         if !self.has_receive_room(slot, partial.buffered_bytes(), io) {
             return self.end_for_room(slot, FULL, io);
         }
-        self.receive_bytes += partial.buffered_bytes();
-        let row = self.conns.get_mut(slot);
-        row.spill = self.spills.insert(Spill::WebSocket(partial, progress));
+        self.conns
+            .set_spill(slot, Spill::WebSocket(partial, progress));
     }
 
     /// One event; false when it was the last one.
@@ -211,14 +197,14 @@ impl Front {
                 false
             }
             Event::Binary(data) if self.conns.get(slot).wants(FRAMED) => {
-                let conn = self.id_of(slot);
+                let conn = self.conns.id_of(slot);
                 self.mqtt_received(slot, data, io);
-                self.is_current(conn) && self.conns.get(slot).state == State::Mqtt
+                self.conns.is_current(conn) && self.conns.get(slot).state == State::Mqtt
             }
             Event::Text(data) => self.frame_published(slot, data, false, io),
             Event::Binary(data) => self.frame_published(slot, data, true, io),
             Event::Ping(data) => {
-                frame::write_frame(&mut self.reply, Opcode::Pong, data);
+                frame::write_frame(self.scratch.reply(), Opcode::Pong, data);
                 true
             }
             Event::Pong(_) => true,
@@ -235,7 +221,7 @@ impl Front {
             return true;
         }
         let wants_ack = self.conns.get(slot).wants(META);
-        let extra = self.extra(slot);
+        let extra = self.conns.extra(slot);
         let number = extra.published;
         extra.published = number.wrapping_add(1);
         let Some((hash, name)) = extra.publish_to.take() else {
@@ -249,7 +235,7 @@ impl Front {
             return false;
         }
         if let Err(reached) = self.may_publish(slot) {
-            self.extra(slot).publish_to = Some((hash, name));
+            self.conns.extra(slot).publish_to = Some((hash, name));
             return self.frame_refused(slot, number, reached, io);
         }
         let (_, home) = self.place_of(&name);
@@ -273,14 +259,14 @@ impl Front {
             retry: None,
             client: self.conns.get(slot).client,
         };
-        let to = self.reply_to(slot, number);
+        let to = self.conns.reply_to(slot, number);
         let answer = if wants_ack {
             Answer::Full(to)
         } else {
             Answer::Failure(to)
         };
         let outcome = self.publish(home, &message, answer);
-        self.extra(slot).publish_to = Some((hash, name));
+        self.conns.extra(slot).publish_to = Some((hash, name));
         outcome.is_none_or(|outcome| self.frame_outcome(slot, number, outcome, io))
     }
 

@@ -13,7 +13,7 @@ impl Shard {
     pub(crate) fn control<I: Io>(&mut self, ticket: Ticket, control: Control, io: &mut I) {
         let report = match control {
             Control::Accounts => Report::Accounts(Box::new((self.stats(), self.accounts()))),
-            Control::Stranger(kind) => Report::Stranger(self.front.strangers.take(kind)),
+            Control::Stranger(kind) => Report::Stranger(self.front.gate.strangers().take(kind)),
             Control::Topics(page) => Report::Topics(self.topics_page(&page)),
             Control::Topic(name) => Report::Topic(self.topic(&name).map(Box::new)),
             Control::Log(page) => Report::Messages(self.log_page(&page)),

@@ -17,7 +17,7 @@ use crate::conn::{COUNTED, EVENTS, LIVE, MULTI, State, UPGRADE};
 use crate::mail::{Frames, Record, Tell};
 use crate::protocol::delivery::{Delivery, Run};
 use crate::protocol::encode::{Encoding, Message};
-use crate::protocol::mqtt;
+use crate::protocol::mqtt::options::is_plain;
 use crate::protocol::run::cost_of_bytes;
 use crate::protocol::side::{Behind, Held};
 use crate::shard::Shard;
@@ -300,23 +300,12 @@ impl Shard {
 
     /// Gives every member that moved its new place.
     pub(crate) fn end_walk(&mut self, topic: u32) {
-        let (topics, conns, extras) = (
-            &mut self.front.topics,
-            &mut self.front.conns,
-            &mut self.front.extras,
-        );
+        let (topics, conns) = (&mut self.front.topics, &mut self.front.conns);
         topics.end_walk(topic, |moved| {
-            let row = conns.get_mut(moved.conn);
-            if row.wants(MULTI) {
-                let sub = extras
-                    .get_mut(row.extra)
-                    .list
-                    .iter_mut()
-                    .find(|sub| sub.topic == topic);
-                sub.expect("a member has the topic in its list").place = moved.index;
-            } else {
-                row.place = moved.index;
-            }
+            assert!(
+                conns.has_moved(topic, &moved),
+                "a member has the topic in its list"
+            );
         });
     }
 
@@ -337,7 +326,7 @@ impl Shard {
                 self.front
                     .answer_poll(slot, topic, &first, frames, false, io);
             }
-            State::Mqtt if !mqtt::is_plain(row.options) => {
+            State::Mqtt if !is_plain(row.options) => {
                 self.front.expand(slot);
                 self.front.mqtt_deliver(slot, 0, frames, io);
             }
@@ -358,9 +347,10 @@ impl Shard {
         }
         for n in 0..self.front.run.records().len() {
             let record = self.front.run.records()[n];
-            self.front.id.clear();
+            let id = self.front.scratch.id();
+            id.clear();
             position::write(
-                &mut self.front.id,
+                id,
                 Position {
                     epoch: self.front.world.epoch,
                     offset: record.offset,
@@ -373,7 +363,7 @@ impl Shard {
                 } else {
                     b""
                 },
-                id: &self.front.id,
+                id,
                 frames,
                 record: &record,
                 now_s: self.front.now.unix_s,
@@ -389,8 +379,8 @@ impl Shard {
     /// all of them.
     fn deliver_to_list<I: Io>(&mut self, slot: u32, topic: u32, frames: &Frames, io: &mut I) {
         let row = self.front.conns.get(slot);
-        let (extra, state) = (row.extra, row.state);
-        let list = &self.front.extras.get(extra).list;
+        let state = row.state;
+        let list = &self.front.conns.extra_of(slot).list;
         let part = list
             .iter()
             .position(|sub| sub.topic == topic)
@@ -405,18 +395,18 @@ impl Shard {
         }
         if state == State::Poll {
             let first = self.front.run.records()[0];
-            self.front.extras.get_mut(extra).list[part].offset = first.offset;
+            self.front.conns.extra_mut(slot).list[part].offset = first.offset;
             self.front
                 .answer_poll(slot, topic, &first, frames, false, io);
             return;
         }
-        if self.front.extras.get(extra).attaching.is_some() {
+        if self.front.conns.extra_of(slot).attaching.is_some() {
             self.hold_of_set(slot, part as u32, topic, frames);
             return;
         }
         for n in 0..self.front.run.records().len() {
             let record = &self.front.run.records()[n].clone();
-            let extra_row = self.front.extras.get_mut(extra);
+            let extra_row = self.front.conns.extra_mut(slot);
             extra_row.list[part].offset = record.offset;
             let mut bytes = Rope::default();
             self.front
@@ -432,7 +422,7 @@ impl Shard {
                 self.front.stats.sent(1, bytes.len());
                 continue;
             }
-            let extra_row = self.front.extras.get_mut(extra);
+            let extra_row = self.front.conns.extra_mut(slot);
             self.front.stats.fallbacks += 1;
             extra_row.list[part].flags &= !LIVE;
             extra_row.list[part].offset = record.previous;
@@ -451,7 +441,7 @@ impl Shard {
     fn hold_of_set(&mut self, slot: u32, part: u32, topic: u32, frames: &Frames) {
         let bounds = self.front.bounds_of(self.front.topics.name(topic));
         let epoch = self.front.world.epoch;
-        let extra = self.front.extras.get_mut(self.front.conns.get(slot).extra);
+        let extra = self.front.conns.extra_mut(slot);
         let attaching = extra.attaching.as_mut().expect("it is not begun");
         for record in self.front.run.records() {
             let full = attaching.frames.len() + frames.frame(record).len() > bounds.bytes
@@ -478,7 +468,7 @@ impl Shard {
         if row.state != State::Waiting || row.options & (UPGRADE | EVENTS) != 0 {
             return;
         }
-        let extra = self.front.extras.get_mut(row.extra);
+        let extra = self.front.conns.extra_mut(slot);
         let answered = extra.attaching.as_ref().is_none_or(|a| !a.held.is_empty());
         if extra.list[part as usize].flags & COUNTED == 0 || answered {
             return;

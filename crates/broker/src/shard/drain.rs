@@ -9,7 +9,6 @@
 //! It does not stop new connections: that is up to the owner of the listeners.
 
 use crate::mail::orders::Settled;
-use core::mem;
 
 use crore_wire::mqtt::ReasonCode;
 
@@ -50,7 +49,7 @@ impl Shard {
         self.stopped = true;
         let says = self.front.lanes.to.iter();
         let mut says = says.map(|lane| lane.asks.len() + lane.tells.len());
-        let waits = self.front.resumed.len() + self.front.paging.len() + self.front.stalled.len();
+        let waits = self.front.queues.len();
         Settled {
             connections: self.front.conns.len(),
             posted: self.posted,
@@ -123,15 +122,14 @@ impl Shard {
                 let http10 = row.wants(HTTP10);
                 self.front.because(Reason::Operator);
                 let text = self.front.come_back(slot);
-                let mut bytes = mem::take(&mut self.front.reply);
+                let mut bytes = self.front.scratch.take_reply();
                 bytes.clear();
                 match http10 {
                     true => bytes.extend_from_slice(&text),
                     false => chunk(&mut bytes, &text),
                 }
                 self.front.put(slot, &bytes, io);
-                bytes.clear();
-                self.front.reply = bytes;
+                self.front.scratch.reply_sent(bytes);
                 self.front
                     .end_stream(slot, close_code::RESTART, RESTART, io);
             }
@@ -142,7 +140,7 @@ impl Shard {
             }
             State::Mqtt if row.mqtt == NONE => self.front.drop_conn(slot, Close::Now, io),
             State::Mqtt => {
-                self.front.reply.clear();
+                self.front.scratch.reply().clear();
                 self.front.because(Reason::Operator);
                 let reason = match self.front.world.settings.drain.server_reference.is_empty() {
                     true => ReasonCode::SERVER_SHUTTING_DOWN,

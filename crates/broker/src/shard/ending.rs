@@ -62,7 +62,7 @@ impl Shard {
         if row.state != State::Waiting || !row.wants(MULTI) {
             return false;
         }
-        let extra = self.front.extras.get_mut(row.extra);
+        let extra = self.front.conns.extra_mut(slot);
         let answered = |sub: &Sub| sub.topic == topic && sub.flags & COUNTED != 0;
         let early = extra.list.iter().any(answered);
         if let Some(attaching) = extra.attaching.as_mut().filter(|_| early) {

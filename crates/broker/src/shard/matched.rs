@@ -243,9 +243,10 @@ impl Shard {
 
     /// Touches the rows of the connections that come next, and the subscription of each to the filter that matched.
     fn warm_due(&self, due: &[Due]) {
+        let conns = &self.front.conns;
         let mut sides = [(NONE, NONE); WARMED];
         for (side, due) in sides.iter_mut().zip(due) {
-            if let Some(row) = self.front.conns.try_get(due.slot) {
+            if let Some(row) = conns.try_get(due.slot) {
                 *side = (row.extra, row.mqtt);
             }
         }
@@ -260,13 +261,13 @@ impl Shard {
             }
         }
         let mut read = 0;
-        for ((extra, part), (_, mqtt)) in subs.into_iter().zip(sides) {
+        for (((extra, part), (_, mqtt)), due) in subs.into_iter().zip(sides).zip(due) {
             if extra != NONE {
-                let list = &self.front.extras.get(extra).list;
+                let list = &conns.extra_of(due.slot).list;
                 read ^= list.get(part as usize).map_or(0, |sub| sub.identifier);
             }
             if mqtt != NONE {
-                read ^= self.front.mqtts.get(mqtt).packet_bytes_max;
+                read ^= conns.mqtt_row(due.slot).packet_bytes_max;
             }
         }
         core::hint::black_box(read);

@@ -27,12 +27,11 @@ pub struct Tables {
 impl Shard {
     /// The bytes of its tables.
     pub fn tables(&self) -> Tables {
+        let (connections, mqtt, sides) = self.front.conns.table_bytes();
         Tables {
-            connections: self.front.conns.bytes(),
-            mqtt: self.front.mqtts.bytes(),
-            sides: self.front.spills.bytes()
-                + self.front.outboxes.bytes()
-                + self.front.extras.bytes(),
+            connections,
+            mqtt,
+            sides,
             carrier_topics: self.front.topics.bytes(),
             home_topics: self
                 .front
@@ -56,21 +55,11 @@ impl Shard {
     /// Counts and bytes of all that this shard holds.
     pub fn accounts(&self) -> Accounts {
         let mut accounts = Accounts {
-            connections: self.front.conns.len(),
             transports: match self.front.conns.len() {
                 // An empty table is not swept.
                 0 => Default::default(),
-                _ => self.tally[1],
+                _ => self.sweep.tally(),
             },
-            spills: self.front.spills.len(),
-            outboxes: self.front.outboxes.len(),
-            extras: self.front.extras.len(),
-            parts: self.front.purse.parts(),
-            mqtt_connections: self.front.mqtts.len(),
-            passes: self.front.passes.len(),
-            relayed: self.front.relayed.len() as u32,
-            receive_bytes: self.front.receive_bytes,
-            outbox_bytes: self.front.outbox_bytes,
             deliveries: self.front.deliveries.len(),
             under_way_bytes: self
                 .front
@@ -80,14 +69,11 @@ impl Shard {
                 .map(|lane| lane.under_way_bytes)
                 .sum(),
             turns_held: self.front.lanes.turns_held(),
-            waiting: self.front.resumed.len()
-                + self.front.paging.len()
-                + self.front.stalled.len()
-                + self.front.errands.len()
-                + self.front.leaving.len(),
+            waiting: self.front.queues.len() + self.front.errands.len() + self.front.leaving.len(),
             asks: self.front.lanes.asks_waiting(),
             ..Accounts::default()
         };
+        self.front.conns.account(&mut accounts);
         // They belong to no shard: the first one reports them.
         if self.front.lanes.me == 0 {
             accounts.parts[Part::Messages as usize] =

@@ -33,7 +33,7 @@ impl Shard {
     fn sweep_in_ms(&self) -> Option<u32> {
         // One more than there are, so that the sweep is over before the next.
         let ticks = self.front.conns.end().div_ceil(self.rows_per_tick()) + 1;
-        (self.swept > 0).then_some(SWEEP_MS / ticks)
+        self.sweep.is_under_way().then_some(SWEEP_MS / ticks)
     }
 
     fn rows_per_tick(&self) -> u32 {
@@ -47,25 +47,24 @@ impl Shard {
             home.tick(self.front.now);
         }
         self.move_off(io);
-        if self.swept == 0 {
-            if self.swept_s == self.front.now.s {
+        if !self.sweep.is_under_way() {
+            if !self.sweep.begin(self.front.now.s) {
                 return;
             }
-            self.swept_s = self.front.now.s;
             self.review.begin();
             self.tell_sys(io.moved());
         }
         let end = self.front.conns.end();
-        let until = end.min(self.swept + self.rows_per_tick());
-        self.front.work.steps.add((until - self.swept) as usize);
-        let watches_passes = !self.front.passes.is_empty();
-        for slot in self.swept..until {
+        let rows = self.sweep.rows(self.rows_per_tick(), end);
+        self.front.work.steps.add(rows.len());
+        let watches_passes = self.front.conns.has_passes();
+        for slot in rows.clone() {
             let row = self.front.conns.get(slot);
             if !row.is_open() {
                 continue;
             }
-            self.tally[0][row.transport() as usize] += 1;
-            let over = watches_passes && self.front.passes.is_over(slot, self.front.now.unix_s);
+            self.sweep.met(row.transport());
+            let over = watches_passes && self.front.conns.is_pass_over(slot, self.front.now.unix_s);
             if over && self.front.lapse(slot, io) {
                 continue;
             }
@@ -89,9 +88,6 @@ impl Shard {
                 self.front.collapse(slot);
             }
         }
-        if until == end {
-            self.tally = [Default::default(), self.tally[0]];
-        }
-        self.swept = if until == end { 0 } else { until };
+        self.sweep.go_on(rows.end, end);
     }
 }

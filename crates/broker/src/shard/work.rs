@@ -21,7 +21,7 @@ impl Shard {
             .home
             .as_ref()
             .is_some_and(|home| home.readings() > 0);
-        owes || !self.front.resumed.is_empty() || self.front.lanes.has_asks()
+        owes || self.front.queues.has_resumed() || self.front.lanes.has_asks()
     }
 
     /// Goes on with work that turns so far had no time for, until half of the budget is spent: some asks of a lane, a

@@ -11,10 +11,9 @@ use alloc::string::String;
 
 use crore_wire::mqtt::{Connect, ReasonCode};
 
-use super::super::access::Who;
-use super::shared::{is_shared, split};
-use super::state::Inflight;
-use crate::base::access::{Credential, Denied, Refusal, Right};
+use super::options::{is_shared, split};
+use super::state::{Asked, Inflight};
+use crate::base::access::{Credential, Denied, Refusal, Right, Who};
 use crate::base::ids::ConnId;
 use crate::budget::world::World;
 use crate::conn::TURNED_AWAY;
@@ -24,14 +23,6 @@ use crate::store::slab::NONE;
 
 /// The first characters of a JWT: `{"` in base64 (RFC 7519 section 3.1, RFC 7515 section 7.1).
 const JWT_BEGINS: &[u8] = b"eyJ";
-
-/// The verdict on the credential of a CONNECT.
-pub enum Asked {
-    /// It is being asked for.
-    Out,
-    /// It has come.
-    Back(Who),
-}
 
 impl Front {
     /// Whether the CONNECT must wait for the verdict on its credential.
@@ -140,7 +131,7 @@ impl Front {
         if row.mqtt == NONE {
             return None;
         }
-        let extra = (row.extra != NONE).then(|| self.extras.get(row.extra));
+        let extra = (row.extra != NONE).then(|| self.conns.extra_of(slot));
         let list = extra.into_iter().flat_map(|extra| &extra.list);
         let groups = list.filter_map(|sub| sub.group.as_deref());
         let mut judged = groups.map(|shared| split(&shared.text).1);
@@ -179,7 +170,7 @@ impl Front {
             mqtt.expiry_s = if known { mqtt.expiry_s } else { 0 };
             mqtt.will = mqtt.will.take().filter(|_| may_will);
         }
-        self.reply.clear();
+        self.scratch.reply().clear();
         self.mqtt_end_saying(slot, ReasonCode::NOT_AUTHORIZED, words, io);
         true
     }

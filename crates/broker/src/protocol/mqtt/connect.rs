@@ -8,10 +8,11 @@ use core::fmt::Write;
 use xxhash_rust::xxh3::xxh3_64_with_seed;
 
 use crore_wire::mqtt::{
-    ConnAck, Connect, Disconnect, Error, PropertyBuf, ReasonCode, Version, encode,
+    ConnAck, Connect, Disconnect, Error, Properties, PropertyBuf, ReasonCode, Version, encode,
 };
 use crore_wire::topic;
 
+use super::packets;
 use super::publish::Fields;
 use super::state::{Answer, Connecting, MqttRow};
 use crate::base::access::Right;
@@ -61,7 +62,7 @@ impl Front {
             let most = connect.properties.maximum_packet_size_bytes();
             if most.is_some_and(|most| most < REFUSAL_BYTES) {
                 // [MQTT-3.1.2-24]: no packet could say so.
-                self.because(super::ended(reason));
+                self.because(packets::ended(reason));
                 self.mqtt_shut(slot, io);
                 return Ok(());
             }
@@ -72,12 +73,12 @@ impl Front {
 
     /// Refuses a CONNECT: a CONNACK with the reason, and the end.
     fn refuse_client<I: Io>(&mut self, slot: u32, reason: ReasonCode, io: &mut I) {
-        self.because(super::ended(reason));
+        self.because(packets::ended(reason));
         let version = self.version(slot);
         let connack = ConnAck {
             session_present: false,
             reason,
-            properties: super::NOTHING,
+            properties: Properties::NONE,
         };
         self.write(slot, |out| encode::connack(out, version, &connack));
         self.mqtt_shut(slot, io);
@@ -166,13 +167,11 @@ impl Front {
         let mqtt = self.mqtt_state(slot);
         (mqtt.expiry_s, mqtt.will, mqtt.aliases_max) = (expiry_s, will, aliases_max);
         mqtt.connecting = Some(Box::new(connecting));
-        let row = self.mqtts.insert(row);
-        let conn = self.conns.get_mut(slot);
-        conn.mqtt = row;
-        conn.options |= if packet_max.is_some() { SMALL } else { 0 };
+        self.conns.set_mqtt_row(slot, row);
+        self.conns.get_mut(slot).options |= if packet_max.is_some() { SMALL } else { 0 };
         let hash = xxh3_64_with_seed(session.as_bytes(), self.world.seed) as u32;
         let ask = Ask::SessionOpen {
-            to: self.reply_to(slot, 0),
+            to: self.conns.reply_to(slot, 0),
             hash,
             client: session.into(),
             clean: connect.clean_start,
@@ -240,14 +239,13 @@ impl Front {
         match (current, given) {
             (true, Given::Refused(reason)) => self.refuse_client(to.slot, *reason, io),
             (true, Given::Yes { id, kept, .. }) => {
-                let row = self.conns.get(to.slot).mqtt;
-                self.mqtts.get_mut(row).session = *id;
+                self.conns.mqtt_row_mut(to.slot).session = *id;
                 let state = kept.as_ref().map(|kept| kept.state.clone());
                 let Some(connecting) = &mut self.mqtt_state(to.slot).connecting else {
                     return self.broken(to.slot);
                 };
                 connecting.given = Some(state);
-                self.resume_later(self.id_of(to.slot));
+                self.resume_later(self.conns.id_of(to.slot));
             }
             (
                 false,
@@ -283,9 +281,9 @@ impl Front {
     /// Sends the CONNACK and goes on with the session.
     pub(super) fn open_session<I: Io>(&mut self, slot: u32, io: &mut I) {
         let settings = self.world.settings.mqtt.clone();
-        let packet_bytes = self.world.settings.limits.message_bytes + super::PACKET_BESIDE_BYTES;
+        let packet_bytes = self.world.settings.limits.message_bytes + packets::PACKET_BESIDE_BYTES;
         let version = self.version(slot);
-        let row = self.mqtts.get(self.conns.get(slot).mqtt);
+        let row = self.conns.mqtt_row(slot);
         let keep_alive_s = row.keep_alive_s;
         let mqtt = self.mqtt_state(slot);
         let expiry_s = mqtt.expiry_s;
@@ -335,8 +333,8 @@ impl Front {
     pub(crate) fn session_taken<I: Io>(&mut self, holder: ConnOf, io: &mut I) {
         let ConnOf { slot, generation } = holder;
         let conn = ConnId { slot, generation };
-        if self.is_current(conn) && self.conns.get(conn.slot).state == State::Mqtt {
-            self.reply.clear();
+        if self.conns.is_current(conn) && self.conns.get(conn.slot).state == State::Mqtt {
+            self.scratch.reply().clear();
             self.mqtt_end(conn.slot, ReasonCode::SESSION_TAKEN_OVER, io);
         }
     }
@@ -368,9 +366,7 @@ impl Front {
 
     /// The connection ends: its session goes back to its home. Called before its subscriptions end.
     pub(crate) fn end_session(&mut self, slot: u32) {
-        let row = self.conns.get_mut(slot);
-        let id = core::mem::replace(&mut row.mqtt, NONE);
-        let mqtt = self.mqtts.remove(id);
+        let mqtt = self.conns.take_mqtt_row(slot);
         let (mut expiry_s, mut will, mut given, mut due) = (0, None, None, Vec::new());
         let mut needs_told = false;
         if self.mqtt(slot).is_some() {
@@ -389,7 +385,7 @@ impl Front {
             // The home's answer will find no connection, and is given back.
             return;
         }
-        if expiry_s > 0 && !self.may_take(slot, self.held_by(slot)) {
+        if expiry_s > 0 && !self.may_take(slot, self.conns.held_by(slot)) {
             // When the client comes back it is told that there is no session any more.
             expiry_s = 0;
         }
@@ -423,7 +419,7 @@ impl Front {
             kept,
             will,
         });
-        let ConnId { slot, generation } = self.id_of(slot);
+        let ConnId { slot, generation } = self.conns.id_of(slot);
         self.give_back(ConnOf { slot, generation }, mqtt.home, farewell, due);
     }
 }

@@ -8,15 +8,14 @@
 use alloc::collections::VecDeque;
 
 use crore_wire::mqtt::{
-    Ack, PacketId, PacketType, PropertyBuf, Publish, ReasonCode, Version, encode,
+    Ack, PacketId, PacketType, Properties, PropertyBuf, Publish, ReasonCode, Version, encode,
 };
 
 use crore_wire::websocket::frame::Opcode;
 
-use super::NOTHING;
 use super::give::{Offered, Wants};
+use super::options::qos;
 use super::state::{Inflight, Step, without_payload};
-use super::subscribe::qos;
 use crate::base::planted::{self, Fault};
 use crate::conn::io::Io;
 use crate::conn::{FRAMED, LIVE, MULTI, QOS_SHIFT, State};
@@ -25,7 +24,7 @@ use crate::mail::{Frames, Record};
 use crate::protocol::encode::frame_rope;
 use crate::protocol::front::Front;
 use crate::protocol::outbox::Packets;
-use crate::protocol::side::Behind;
+use crate::protocol::side::{Behind, Extra};
 use crate::store::rope::Rope;
 use crate::store::slab::NONE;
 
@@ -72,7 +71,7 @@ impl Front {
         };
         sub.flags &= !LIVE;
         (sub.offset, sub.epoch) = (offset, epoch);
-        self.extra(slot).behind.push(Behind {
+        self.conns.extra(slot).behind.push(Behind {
             part,
             offset,
             epoch,
@@ -156,7 +155,7 @@ impl Front {
                 return;
             }
             if given > 0 && self.is_spent() {
-                return self.resume_later(self.id_of(slot));
+                return self.resume_later(self.conns.id_of(slot));
             }
             given += 1;
             let now_s = self.now.unix_s;
@@ -200,7 +199,7 @@ impl Front {
     }
 
     fn receive_max(&self, slot: u32) -> usize {
-        usize::from(self.mqtts.get(self.conns.get(slot).mqtt).receive_max)
+        usize::from(self.conns.mqtt_row(slot).receive_max)
     }
 
     /// How many messages a subscription may be given.
@@ -216,19 +215,18 @@ impl Front {
             return u32::MAX;
         }
         let under_way = self.mqtt(slot).map_or(0, |mqtt| mqtt.inflight.len());
-        u32::from(self.mqtts.get(row.mqtt).receive_max).saturating_sub(under_way as u32)
+        u32::from(self.conns.mqtt_row(slot).receive_max).saturating_sub(under_way as u32)
     }
 
     /// Whether any subscription that fell behind may go on.
     pub(super) fn has_room(&self, slot: u32) -> bool {
         let unbound = |behind: &Behind| self.places(slot, behind.part) == u32::MAX;
-        let extra = self.conns.get(slot).extra;
-        self.has_place(slot) || extra != NONE && self.extras.get(extra).behind.iter().any(unbound)
+        let behind = |extra: &Extra| extra.behind.iter().any(unbound);
+        self.has_place(slot) || self.conns.find_extra(slot).is_some_and(behind)
     }
 
     pub(super) fn take_packet_id(&mut self, slot: u32) -> PacketId {
-        let row = self.conns.get(slot).mqtt;
-        let mut id = self.mqtts.get(row).packet_id;
+        let mut id = self.conns.mqtt_row(slot).packet_id;
         let mqtt = self.mqtt_state(slot);
         loop {
             id = mqtt.next_packet_id(id);
@@ -237,7 +235,7 @@ impl Front {
                 break;
             }
         }
-        self.mqtts.get_mut(row).packet_id = id;
+        self.conns.mqtt_row_mut(slot).packet_id = id;
         PacketId::new(id).unwrap_or(PacketId::MAX)
     }
 
@@ -269,7 +267,7 @@ impl Front {
         let release = Ack {
             packet_id: ack.packet_id,
             reason,
-            properties: NOTHING,
+            properties: Properties::NONE,
         };
         self.write(slot, |out| encode::pubrel(out, version, &release));
         Ok(())
@@ -326,7 +324,7 @@ impl Front {
         if let Some((part, home)) = done.group {
             self.give_credit(slot, u32::from(part), home);
         }
-        let extra = self.extra(slot);
+        let extra = self.conns.extra(slot);
         let waits = extra
             .mqtt
             .as_ref()
@@ -334,7 +332,7 @@ impl Front {
         let filters = extra.filters.as_ref();
         let behind = !extra.behind.is_empty() || filters.is_some_and(|all| all.is_behind());
         if waits || behind {
-            self.resume_later(self.id_of(slot));
+            self.resume_later(self.conns.id_of(slot));
         }
     }
 
@@ -377,7 +375,7 @@ impl Front {
             let release = Ack {
                 packet_id: id,
                 reason: ReasonCode::SUCCESS,
-                properties: NOTHING,
+                properties: Properties::NONE,
             };
             self.write(slot, |out| encode::pubrel(out, version, &release));
             return self.send_reply(slot, io);

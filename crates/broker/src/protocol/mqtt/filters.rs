@@ -8,7 +8,8 @@ use alloc::vec::Vec;
 use crore_wire::mqtt::{Qos, ReasonCode, RetainHandling};
 
 use super::give::{Offered, Wants};
-use super::subscribe::{Wanted, qos, qos_of};
+use super::options::{qos, qos_of};
+use super::subscribe::Wanted;
 use crate::base::ids::ShardId;
 use crate::base::position::{Position, Since};
 use crate::conn::LIVE;
@@ -181,7 +182,7 @@ impl Front {
             self.send_reply(slot, io);
         }
         if !live {
-            self.resume_later(self.id_of(slot));
+            self.resume_later(self.conns.id_of(slot));
         }
     }
 
@@ -198,7 +199,7 @@ impl Front {
     ) {
         self.took_page(slot, serial, home, page, offset, false);
         if !ends {
-            return self.resume_later(self.id_of(slot));
+            return self.resume_later(self.conns.id_of(slot));
         }
         let Some(filtered) = self.filtered_mut(slot) else {
             return self.broken(slot);

@@ -2,27 +2,22 @@
 
 use alloc::vec::Vec;
 
-use crore_wire::mqtt::{
-    PacketId, PropertyBuf, Publish, Qos, RetainHandling, SubscribeOptions, Version, encode,
-};
+use crore_wire::mqtt::{PacketId, Publish, Qos, Version, encode};
 use crore_wire::websocket::frame::Opcode;
 
+use super::options::{NO_LOCAL, RETAIN_AS_PUBLISHED, qos};
+use super::plain::write_properties;
 use super::state::{Inflight, Step, without_payload};
-use super::subscribe::{qos, qos_of};
 use crate::base::ids::ShardId;
-use crate::conn::{FRAMED, SMALL};
+use crate::conn::FRAMED;
 use crate::home::sessions::FOREVER_S;
 use crate::mail::properties::left_s;
 use crate::mail::{Frames, Record};
-use crate::protocol::encode::{Message, frame_rope};
+use crate::protocol::encode::frame_rope;
 use crate::protocol::front::Front;
 use crate::protocol::outbox::Packets;
 use crate::store::rope::Rope;
 use crate::store::slab::NONE;
-
-/// No Local and Retain As Published among the options of a subscription.
-pub(super) const NO_LOCAL: u8 = 0b100;
-pub(super) const RETAIN_AS_PUBLISHED: u8 = 0b1000;
 
 /// The combined options of the subscriptions that match a message.
 #[derive(Clone, Copy, Default)]
@@ -61,7 +56,7 @@ impl Front {
         out: &mut Packets,
     ) -> Offered {
         let (topic, record, frames) = message;
-        let own = self.mqtts.get(self.conns.get(slot).mqtt).origin();
+        let own = self.conns.mqtt_row(slot).origin();
         if wants.options & NO_LOCAL != 0 && frames.origin(record) == own {
             return Offered::Skipped;
         }
@@ -157,7 +152,7 @@ impl Front {
         let left_s = left_s(record, self.now.unix_s);
         let alias = wants.alias.filter(|_| packet_id.is_none());
         let (known, alias) = alias.map_or((false, 0), |part| self.alias_for(slot, part));
-        let mut set = core::mem::take(&mut self.properties);
+        let mut set = core::mem::take(self.scratch.properties());
         set.clear();
         if version == Version::V5 {
             write_properties(&mut set, frames, record, left_s);
@@ -195,9 +190,9 @@ impl Front {
         }
         let fits = out.len() > before;
         self.stats.dropped += u64::from(lives && !fits);
-        self.properties = set;
+        *self.scratch.properties() = set;
         if let Some(part) = wants.alias.filter(|_| fits && alias != 0 && !known) {
-            let extra = self.extra(slot);
+            let extra = self.conns.extra(slot);
             if let (Some(sub), Some(mqtt)) = (extra.list.get_mut(part as usize), &mut extra.mqtt) {
                 (sub.alias, mqtt.aliases_given) = (alias, alias);
             }
@@ -221,53 +216,5 @@ impl Front {
         let topic = self.sub(slot, part).map(|sub| sub.topic);
         let topic = topic.filter(|topic| *topic != NONE);
         topic.map_or(Vec::new(), |topic| self.topics.name(topic).to_vec())
-    }
-}
-
-fn write_properties(set: &mut PropertyBuf, frames: &Frames, record: &Record, left_s: Option<u32>) {
-    Front::message_properties(set, frames, record);
-    if let Some(left_s) = left_s {
-        set.message_expiry_interval_s(left_s);
-    }
-}
-
-/// A QoS 0 message as all plain subscribers of an MQTT version get it.
-pub(crate) fn encode_plain(message: &Message<'_>, v5: bool, out: &mut Rope) {
-    let (frames, record) = (message.frames, message.record);
-    let Ok(topic) = core::str::from_utf8(message.topic) else {
-        return;
-    };
-    let version = if v5 { Version::V5 } else { Version::V311 };
-    let mut set = PropertyBuf::new();
-    if v5 {
-        write_properties(&mut set, frames, record, left_s(record, message.now_s));
-    }
-    let publish = Publish {
-        dup: false,
-        qos: Qos::AtMostOnce,
-        retain: false,
-        topic,
-        packet_id: None,
-        properties: set.properties(),
-        payload: b"",
-    };
-    let payload_bytes = frames.data(record).len();
-    if encode::publish_head(&mut out.own, version, &publish, payload_bytes) {
-        message.data(out);
-    }
-}
-
-/// Whether a subscription with these options gets the same packets as all plain ones.
-pub(crate) fn is_plain(options: u32) -> bool {
-    options >> crate::conn::QOS_SHIFT & 3 == 0 && options & SMALL == 0
-}
-
-/// The options of a subscription as they stand in a list.
-pub(super) fn options_of(bits: u8) -> SubscribeOptions {
-    SubscribeOptions {
-        max_qos: qos_of(bits),
-        no_local: bits & NO_LOCAL != 0,
-        retain_as_published: bits & RETAIN_AS_PUBLISHED != 0,
-        retain_handling: RetainHandling::DoNotSend,
     }
 }

@@ -5,7 +5,6 @@
 
 use crate::mail::Ask;
 use crate::mail::session::Kept;
-use crate::protocol::mqtt::shared::split;
 use alloc::boxed::Box;
 use alloc::collections::{BTreeSet, VecDeque};
 use alloc::vec::Vec;
@@ -13,10 +12,9 @@ use core::slice::Iter;
 
 use crore_wire::mqtt::{Qos, ReasonCode, Version};
 
-use super::give::options_of;
-use super::shared::is_shared;
+use super::options::{is_shared, options_of, qos, split};
 use super::state::{Inflight, Mqtt, Step};
-use super::subscribe::{Wanted, qos};
+use super::subscribe::Wanted;
 use crate::base::planted::{self, Fault};
 use crate::base::position::{Since, read_varint, write_varint};
 use crate::conn::MULTI;
@@ -146,7 +144,7 @@ impl Front {
         let (mut out, mut payloads) = (Vec::with_capacity(64), Vec::new());
         out.push(FORM);
         out.extend_from_slice(&self.world.epoch.to_le_bytes());
-        let extra = self.extras.get(self.conns.get(slot).extra);
+        let extra = self.conns.extra_of(slot);
         let granted = |sub: &Sub| {
             let group = sub.group.as_ref();
             !sub.is_vacant() && group.is_none_or(|group| group.restored || group.waiting == 0)

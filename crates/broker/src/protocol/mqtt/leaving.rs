@@ -7,6 +7,7 @@
 use alloc::boxed::Box;
 use alloc::vec::Vec;
 
+use super::farewells::{Leaving, NotDue};
 use super::kept::forget_received;
 use super::publish::{answered, reason_of};
 use crate::base::ids::ShardId;
@@ -18,14 +19,6 @@ use crate::protocol::front::Front;
 /// Stands for the answer to a fence among those to publishes: no packet id is 0.
 const FENCE: u32 = 0;
 
-/// A session on its way home.
-pub(crate) struct Leaving {
-    home: ShardId,
-    farewell: Box<Farewell>,
-    /// The unanswered publishes, by the numbers that homes answer with, and fences.
-    due: Vec<u32>,
-}
-
 impl Front {
     /// Gives a session back; one that lasts only when these publishes are answered.
     pub(super) fn give_back(
@@ -35,16 +28,17 @@ impl Front {
         farewell: Box<Farewell>,
         due: Vec<u32>,
     ) {
+        let lasts = farewell.kept.is_some();
         let leaving = Leaving {
             home,
             farewell,
             due,
         };
-        if leaving.farewell.kept.is_none() || leaving.due.is_empty() {
+        if !lasts || leaving.due.is_empty() {
             return self.gave_back(leaving);
         }
         // A connection ends once; if it ended twice, the session given back first goes home too.
-        if let Some(before) = self.leaving.insert(from, leaving) {
+        if let Some(before) = self.leaving.wait(from, leaving) {
             self.gave_back(before);
         }
     }
@@ -57,7 +51,7 @@ impl Front {
     /// Asks homes to confirm that they know which messages the session needs kept. The home of the client id may end the session
     /// later and release them, and its request might arrive before that of this shard.
     pub(super) fn fence_needs(&mut self, slot: u32, due: &mut Vec<u32>) {
-        let to = self.reply_to(slot, FENCE);
+        let to = self.conns.reply_to(slot, FENCE);
         let me = self.lanes.me;
         for home in (0..self.world.homes).filter(|home| *home != me) {
             self.ask(home, |_| Ask::Fence(to));
@@ -76,26 +70,24 @@ impl Front {
             slot: to.slot,
             generation: to.generation,
         };
-        let Some(leaving) = self.leaving.get_mut(&from) else {
-            return;
+        let farewell = match self.leaving.answered(from, to.part) {
+            Some(Ok(farewell)) => farewell,
+            Some(Err(NotDue)) => {
+                // Each request has one answer, and this one has no request; its connection has ended.
+                self.stats.closed[Reason::Broken as usize] += 1;
+                return;
+            }
+            None => return,
         };
-        let Some(at) = leaving.due.iter().position(|due| *due == to.part) else {
-            // Each request has one answer, and this one has no request; its connection has ended.
-            self.stats.closed[Reason::Broken as usize] += 1;
-            return;
-        };
-        leaving.due.swap_remove(at);
         let (id, exactly_once) = answered(to.part);
         if refused
             && exactly_once
-            && let Some(kept) = &mut leaving.farewell.kept
+            && let Some(kept) = &mut farewell.kept
         {
             // Its id is free again [MQTT-4.3.3-9].
             kept.state.bytes = forget_received(&kept.state.bytes, id);
         }
-        if leaving.due.is_empty()
-            && let Some(leaving) = self.leaving.remove(&from)
-        {
+        if let Some(leaving) = self.leaving.take_answered(from) {
             self.gave_back(leaving);
         }
     }

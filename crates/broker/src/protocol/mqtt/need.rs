@@ -1,6 +1,6 @@
 //! Subscriptions of QoS 1 and 2 make homes keep more messages than the rules say, until they end.
 
-use super::subscribe::qos;
+use super::options::qos;
 use alloc::vec::Vec;
 
 use crate::base::ids::ShardId;

@@ -11,8 +11,9 @@
 
 use alloc::vec::Vec;
 
-use super::give::{NO_LOCAL, Offered, Wants};
-use super::subscribe::qos;
+use super::give::{Offered, Wants};
+use super::options::{NO_LOCAL, qos};
+use super::state::Start;
 use crate::base::ids::ShardId;
 use crate::base::planted::{self, Fault};
 use crate::conn::LIVE;
@@ -22,16 +23,6 @@ use crate::protocol::front::Front;
 use crate::protocol::outbox::Packets;
 use crate::protocol::side::Sub;
 use crate::store::slab::NONE;
-
-/// The offset from which on a subscription sends all that it matches at one home.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Start {
-    /// Its place in the list.
-    part: u32,
-    home: ShardId,
-    /// It sends the messages after this offset.
-    offset: u64,
-}
 
 /// The subscriptions that share a message, and the one of them that sends it.
 pub(super) struct Sharers {
@@ -167,9 +158,8 @@ impl Front {
         if starts.is_empty() || alone {
             return None;
         }
-        let row = self.conns.get(slot);
         let list = self.list_of(slot);
-        let local = frames.origin(record) == self.mqtts.get(row.mqtt).origin();
+        let local = frames.origin(record) == self.conns.mqtt_row(slot).origin();
         let (_, home) = self.place_of(topic);
         let rows = self.matching.rows(topic);
         let matches = |sub: &Sub| match sub.filter.checked_sub(1) {
@@ -224,9 +214,8 @@ impl Front {
         frames: &Frames,
         identifiers: &mut Vec<u32>,
     ) -> Option<u8> {
-        let row = self.conns.get(slot);
         let list = self.list_of(slot);
-        let local = frames.origin(record) == self.mqtts.get(row.mqtt).origin();
+        let local = frames.origin(record) == self.conns.mqtt_row(slot).origin();
         let mut options = None;
         for part in parts {
             let Some(sub) = list.get(*part as usize) else {

@@ -8,7 +8,7 @@ use alloc::format;
 use crore_wire::mqtt::ReasonCode;
 
 use super::give::Wants;
-use super::subscribe::qos_of;
+use super::options::qos_of;
 use crate::base::planted::{self, Fault};
 use crate::base::position::{Position, Since};
 use crate::budget::admission::Client;
@@ -73,13 +73,13 @@ impl Front {
             self.collapse(slot);
         } else {
             let (epoch, offset) = (page.epoch, head);
-            self.extra(slot).behind.push(Behind {
+            self.conns.extra(slot).behind.push(Behind {
                 part,
                 offset,
                 epoch,
             });
             if !planted::is(Fault::LostWake) {
-                self.resume_later(self.id_of(slot));
+                self.resume_later(self.conns.id_of(slot));
             }
         }
     }
@@ -103,7 +103,7 @@ impl Front {
             self.mqtt_state(slot).fresh.push(part);
             let (_, home) = self.place_of(&self.topic_name(slot, part));
             self.start_anew(slot, part, home, page.head);
-            return self.resume_later(self.id_of(slot));
+            return self.resume_later(self.conns.id_of(slot));
         }
         if matches!(attached, Attached::Full(_)) && sub.granted != (0, 0) {
             // There is no topic that could have kept messages for it: nothing is to be released.
@@ -180,7 +180,7 @@ impl Front {
                 continue;
             }
             self.topics.get_mut(topic).waiting += u32::from(!again);
-            let to = self.reply_to(slot, self.part_name(slot, part));
+            let to = self.conns.reply_to(slot, self.part_name(slot, part));
             self.attach_to(topic, to, since, again, false, Client::NOBODY);
         }
         self.wildcards_go_on(slot);

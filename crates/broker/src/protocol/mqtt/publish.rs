@@ -3,13 +3,13 @@
 use alloc::vec::Vec;
 
 use crore_wire::mqtt::{
-    self, Ack, PacketId, PacketType, Properties, Property, PropertyBuf, Publish, Qos, ReasonCode,
-    Version, encode,
+    self, Ack, PacketId, PacketType, Properties, Property, Publish, Qos, ReasonCode, Version,
+    encode,
 };
 use crore_wire::topic;
 
 use super::super::publish::{check_fields, is_binary};
-use super::NOTHING;
+use super::plain::{EVENT, KEY};
 use super::state::Answer;
 use crate::base::access::Right;
 use crate::base::planted::{self, Fault};
@@ -18,11 +18,6 @@ use crate::conn::io::Io;
 use crate::home;
 use crate::mail::{self, Outcome};
 use crate::protocol::front::Front;
-
-/// The user property that stands for a message's key.
-pub(super) const KEY: &str = "crore-key";
-/// The user property that stands for a message's event name.
-pub(super) const EVENT: &str = "crore-event";
 
 /// The properties of a message that other protocols know too, and the rest as attributes.
 pub(super) struct Fields<'a> {
@@ -124,13 +119,13 @@ impl Front {
             Ok(Some(outcome)) => self.answer_publish(slot, part, reason_of(outcome))?,
             Err(reason) => self.answer_publish(slot, part, reason)?,
         }
-        self.named_scratch = name;
+        *self.scratch.name() = name;
         Ok(())
     }
 
     /// The topic, by name or by alias (section 3.3.2.3.4).
     fn named(&mut self, slot: u32, publish: &Publish<'_>) -> Result<Vec<u8>, ReasonCode> {
-        let mut name = core::mem::take(&mut self.named_scratch);
+        let mut name = core::mem::take(self.scratch.name());
         name.clear();
         let Some(alias) = publish.properties.topic_alias() else {
             name.extend_from_slice(publish.topic.as_bytes());
@@ -228,7 +223,7 @@ impl Front {
         if publish.payload.len() > message_bytes {
             return Err(ReasonCode::QUOTA_EXCEEDED);
         }
-        let origin = self.mqtts.get(self.conns.get(slot).mqtt).origin();
+        let origin = self.conns.mqtt_row(slot).origin();
         let set = &publish.properties;
         let fields = Fields::of(set, publish.payload, origin)
             .map_err(|_| ReasonCode::PAYLOAD_FORMAT_INVALID)?;
@@ -253,7 +248,7 @@ impl Front {
         };
         let answer = match publish.qos {
             Qos::AtMostOnce => mail::Answer::None,
-            _ => mail::Answer::Full(self.reply_to(slot, part)),
+            _ => mail::Answer::Full(self.conns.reply_to(slot, part)),
         };
         Ok(self.publish(home, &message, answer))
     }
@@ -307,7 +302,7 @@ impl Front {
             let ack = Ack {
                 packet_id,
                 reason,
-                properties: NOTHING,
+                properties: Properties::NONE,
             };
             let write = if answer.exactly_once {
                 encode::pubrec
@@ -338,12 +333,12 @@ impl Front {
         }
         let waited = self.mqtt_state(slot).answers.len() > most;
         if let Err(reason) = self.answer_publish(slot, part, reason_of(outcome)) {
-            self.reply.clear();
+            self.scratch.reply().clear();
             return self.mqtt_end(slot, reason, io);
         }
         self.send_reply(slot, io);
         if waited {
-            self.resume_later(self.id_of(slot));
+            self.resume_later(self.conns.id_of(slot));
         }
     }
 
@@ -363,38 +358,10 @@ impl Front {
                 true => ReasonCode::SUCCESS,
                 false => ReasonCode::PACKET_IDENTIFIER_NOT_FOUND,
             },
-            properties: NOTHING,
+            properties: Properties::NONE,
         };
         self.write(slot, |out| encode::pubcomp(out, version, &ack));
         Ok(())
-    }
-
-    /// Appends the properties of a message that other protocols know too, and those that only MQTT knows.
-    pub(super) fn message_properties(
-        set: &mut PropertyBuf,
-        frames: &mail::Frames,
-        record: &mail::Record,
-    ) {
-        let stored = Properties::stored(frames.properties(record));
-        set.forward(&stored);
-        let text = |bytes| core::str::from_utf8(bytes).unwrap_or_default();
-        if frames.origin(record) == 0
-            && !stored.has(Property::PayloadFormatIndicator)
-            && !record.binary
-        {
-            set.payload_is_utf8(true);
-        }
-        let content_type = text(frames.content_type(record));
-        if !content_type.is_empty() {
-            // It was checked, and is short.
-            let _ = set.content_type(content_type);
-        }
-        for (name, value) in [(KEY, frames.key(record)), (EVENT, frames.event(record))] {
-            if !value.is_empty() {
-                // They fail only when all 128 properties are taken.
-                let _ = set.user_property(name, text(value));
-            }
-        }
     }
 }
 

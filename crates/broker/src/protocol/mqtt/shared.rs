@@ -7,8 +7,9 @@ use alloc::vec::Vec;
 use crore_wire::mqtt::ReasonCode;
 
 use super::give::Wants;
-use super::state::{Inflight, Step};
-use super::subscribe::{Wanted, qos_of};
+use super::options::{has_wildcard, qos_of, split};
+use super::state::{Inflight, Shared, Step};
+use super::subscribe::Wanted;
 use crate::base::ids::ShardId;
 use crate::conn::io::Io;
 use crate::mail::{Ask, Frames, LeaveGroup, Record, ReplyTo, Unacked};
@@ -19,42 +20,6 @@ use crate::store::slab::NONE;
 /// Messages of one group and home that a client may have unacknowledged: enough to keep it busy, few enough for a
 /// fair share among the members.
 const CREDIT: u16 = 16;
-
-/// A client's subscription to a group.
-pub struct Shared {
-    /// The name and the filter as the client gave them.
-    pub text: Box<[u8]>,
-    /// The group at each home that has answered.
-    pub homes: Vec<(ShardId, u64)>,
-    /// Homes that have not answered.
-    pub waiting: u16,
-    /// The subscription was in the session before this connection.
-    pub restored: bool,
-}
-
-impl Shared {
-    /// Bytes of heap that it occupies, itself included; they never change.
-    pub fn bytes(&self) -> usize {
-        size_of::<Shared>() + self.text.len() + self.homes.capacity() * size_of::<(ShardId, u64)>()
-    }
-}
-
-/// Splits `$share/{name}/{filter}`, which must have been checked. The name of any other text is empty.
-pub(crate) fn split(text: &[u8]) -> (&[u8], &[u8]) {
-    let rest = text.strip_prefix(b"$share/").unwrap_or(text);
-    match rest.iter().position(|b| *b == b'/') {
-        Some(slash) => (&rest[..slash], &rest[slash + 1..]),
-        None => (&[], rest),
-    }
-}
-
-pub(crate) fn is_shared(text: &[u8]) -> bool {
-    text.starts_with(b"$share/")
-}
-
-fn has_wildcard(filter: &[u8]) -> bool {
-    filter.iter().any(|b| matches!(b, b'+' | b'#'))
-}
 
 impl Front {
     /// The homes that keep messages which a filter may match.
@@ -76,7 +41,7 @@ impl Front {
             waiting: homes.len() as u16,
             restored,
         });
-        self.extra(slot).shared_bytes += shared.bytes();
+        self.conns.extra(slot).shared_bytes += shared.bytes();
         let sub = Sub {
             topic: NONE,
             options: wanted.options.bits(),
@@ -86,8 +51,8 @@ impl Front {
             ..Sub::default()
         };
         let part = self.add_sub(slot, sub);
-        let to = self.reply_to(slot, self.part_name(slot, part));
-        let receive_max = self.mqtts.get(self.conns.get(slot).mqtt).receive_max;
+        let to = self.conns.reply_to(slot, self.part_name(slot, part));
+        let receive_max = self.conns.mqtt_row(slot).receive_max;
         for home in homes {
             let ask = Ask::JoinGroup {
                 to,
@@ -143,11 +108,8 @@ impl Front {
     }
 
     fn shared_mut(&mut self, slot: u32, part: u32) -> Option<&mut Shared> {
-        let extra = self.conns.get(slot).extra;
-        if extra == NONE {
-            return None;
-        }
-        let sub = self.extras.get_mut(extra).list.get_mut(part as usize)?;
+        let extra = self.conns.find_extra_mut(slot)?;
+        let sub = extra.list.get_mut(part as usize)?;
         sub.group.as_deref_mut()
     }
 
@@ -215,7 +177,7 @@ impl Front {
             // Only when the socket has taken the bytes before it.
             return self.mqtt_state(slot).owed.push((part, home));
         }
-        let to = self.reply_to(slot, self.part_name(slot, part));
+        let to = self.conns.reply_to(slot, self.part_name(slot, part));
         let Some(shared) = self.shared_mut(slot, part) else {
             return;
         };
@@ -243,7 +205,7 @@ impl Front {
     /// Takes the client out of a group; messages that were never sent go back, and if its session ends the subscription also the
     /// unacknowledged ones, except those of QoS 2.
     pub(super) fn part_group(&mut self, slot: u32, part: u32, ends: bool) {
-        let to = self.reply_to(slot, self.part_name(slot, part));
+        let to = self.conns.reply_to(slot, self.part_name(slot, part));
         let Some(shared) = self.shared_mut(slot, part) else {
             return;
         };

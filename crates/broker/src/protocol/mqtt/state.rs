@@ -7,8 +7,7 @@ use alloc::vec::Vec;
 
 use crore_wire::mqtt::{self, Packet, Publish, ReasonCode, Version};
 
-use super::access::Asked;
-use super::overlap::Start;
+use crate::base::access::Who;
 use crate::base::ids::ShardId;
 use crate::base::position::write_varint;
 use crate::mail::inbox::Inbox;
@@ -260,6 +259,44 @@ pub struct Suback {
     pub waiting: u16,
     /// One for each filter.
     pub reasons: Vec<ReasonCode>,
+}
+
+/// The verdict on the credential of a CONNECT.
+pub enum Asked {
+    /// It is being asked for.
+    Out,
+    /// It has come.
+    Back(Who),
+}
+
+/// The offset from which on a subscription sends all that it matches at one home.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Start {
+    /// Its place in the list.
+    pub part: u32,
+    /// The home.
+    pub home: ShardId,
+    /// It sends the messages after this offset.
+    pub offset: u64,
+}
+
+/// A client's subscription to a group.
+pub struct Shared {
+    /// The name and the filter as the client gave them.
+    pub text: Box<[u8]>,
+    /// The group at each home that has answered.
+    pub homes: Vec<(ShardId, u64)>,
+    /// Homes that have not answered.
+    pub waiting: u16,
+    /// The subscription was in the session before this connection.
+    pub restored: bool,
+}
+
+impl Shared {
+    /// Bytes of heap that it occupies, itself included; they never change.
+    pub fn bytes(&self) -> usize {
+        size_of::<Shared>() + self.text.len() + self.homes.capacity() * size_of::<(ShardId, u64)>()
+    }
 }
 
 impl Mqtt {

@@ -7,13 +7,12 @@
 use alloc::vec::Vec;
 
 use crore_wire::mqtt::{
-    Filter, PacketId, Qos, ReasonCode, RetainHandling, Subscribe, SubscribeOptions, Unsubscribe,
-    encode,
+    Filter, PacketId, Properties, Qos, ReasonCode, RetainHandling, Subscribe, SubscribeOptions,
+    Unsubscribe, encode,
 };
 use crore_wire::topic;
 
-use super::NOTHING;
-use super::shared::is_shared;
+use super::options::{is_shared, qos};
 use super::state::Suback;
 use crate::base::access::Right;
 use crate::base::position::{Position, Since};
@@ -63,7 +62,7 @@ impl Front {
             let reasons = core::iter::repeat_n(ReasonCode::PACKET_IDENTIFIER_IN_USE, count);
             let (version, id) = (self.version(slot), subscribe.packet_id);
             self.write(slot, |out| {
-                encode::suback(out, version, id, &NOTHING, reasons)
+                encode::suback(out, version, id, &Properties::NONE, reasons)
             });
             return Ok(());
         }
@@ -139,7 +138,7 @@ impl Front {
                 false => self.resubscribe(slot, part, options, identifier, granted),
             };
         }
-        let list = &self.extras.get(self.conns.get(slot).extra).list;
+        let list = &self.conns.extra_of(slot).list;
         self.work.steps.add(1 + list.len() / 8);
         if list.iter().filter(|sub| !sub.is_vacant()).count() >= most {
             return Err(ReasonCode::QUOTA_EXCEEDED);
@@ -156,10 +155,7 @@ impl Front {
 
     /// The connection's subscriptions, if they stand in a list.
     pub(super) fn list_of(&self, slot: u32) -> &[Sub] {
-        match self.conns.get(slot).extra {
-            NONE => &[],
-            extra => &self.extras.get(extra).list,
-        }
+        self.conns.find_extra(slot).map_or(&[], |extra| &extra.list)
     }
 
     /// One of them. A caller whose place comes from a table of ours and finds none ends the connection ([`Front::broken`]).
@@ -169,7 +165,7 @@ impl Front {
 
     /// The same, to be changed.
     pub(super) fn sub_mut(&mut self, slot: u32, part: u32) -> Option<&mut Sub> {
-        self.extra(slot).list.get_mut(part as usize)
+        self.conns.extra(slot).list.get_mut(part as usize)
     }
 
     /// The place of a topic in the list.
@@ -238,7 +234,7 @@ impl Front {
             return Ok(());
         }
         // Only the retained message: live messages go on.
-        let to = self.reply_to(slot, self.part_name(slot, part));
+        let to = self.conns.reply_to(slot, self.part_name(slot, part));
         self.attach_to(topic, to, Since::Live, true, true, Client::NOBODY);
         Ok(())
     }
@@ -269,7 +265,7 @@ impl Front {
         };
         let part = self.add_sub(slot, sub);
         self.topics.get_mut(topic).waiting += 1;
-        let to = self.reply_to(slot, self.part_name(slot, part));
+        let to = self.conns.reply_to(slot, self.part_name(slot, part));
         // A subscription of the session was counted when it was made, and is not counted again.
         let client = match wanted.granted {
             (0, 0) => Client::NOBODY,
@@ -284,7 +280,7 @@ impl Front {
 
     /// Puts a subscription into a free place of the list.
     pub(super) fn add_sub(&mut self, slot: u32, sub: Sub) -> u32 {
-        let list = &mut self.extra(slot).list;
+        let list = &mut self.conns.extra(slot).list;
         let part = match list.iter().position(Sub::is_vacant) {
             Some(part) => {
                 let serial = list[part].serial.wrapping_add(1);
@@ -384,7 +380,7 @@ impl Front {
         let suback = subacks.remove(at);
         let reasons = suback.reasons.iter().copied();
         self.write(slot, |out| {
-            encode::suback(out, version, id, &NOTHING, reasons)
+            encode::suback(out, version, id, &Properties::NONE, reasons)
         });
     }
 
@@ -397,7 +393,7 @@ impl Front {
         self.expand(slot);
         let mut reasons = Vec::new();
         for filter in unsubscribe.filters.iter() {
-            let listed = self.extras.get(self.conns.get(slot).extra).list.len();
+            let listed = self.conns.extra_of(slot).list.len();
             self.work.steps.add(1 + listed / 8);
             let part = self.part_of(slot, filter.as_bytes());
             reasons.push(match part {
@@ -411,7 +407,7 @@ impl Front {
         let (version, id) = (self.version(slot), unsubscribe.packet_id);
         let reasons = reasons.iter().copied();
         self.write(slot, |out| {
-            encode::unsuback(out, version, id, &NOTHING, reasons)
+            encode::unsuback(out, version, id, &Properties::NONE, reasons)
         });
         Ok(())
     }
@@ -426,7 +422,7 @@ impl Front {
         if sub.group.is_none() && qos(sub.options) > 0 {
             self.release_log(slot, part);
         }
-        let extra = self.extra(slot);
+        let extra = self.conns.extra(slot);
         extra.behind.retain(|behind| behind.part != part);
         if let Some(mqtt) = &mut extra.mqtt {
             mqtt.fresh.retain(|other| *other != part);
@@ -492,7 +488,7 @@ impl Front {
         let options = (row.options >> QOS_SHIFT & 3) as u8;
         row.options &= !(3 << QOS_SHIFT);
         if topic != NONE {
-            self.extra(slot).list.push(Sub {
+            self.conns.extra(slot).list.push(Sub {
                 topic,
                 place,
                 flags,
@@ -515,7 +511,7 @@ impl Front {
         if row.extra == NONE || row.mqtt == NONE || row.spill != NONE {
             return;
         }
-        let extra = self.extras.get(row.extra);
+        let extra = self.conns.extra_of(slot);
         let idle = extra.behind.is_empty() && extra.mqtt.as_ref().is_none_or(|mqtt| mqtt.is_idle());
         let plain = |sub: &Sub| {
             sub.topic != NONE
@@ -527,7 +523,7 @@ impl Front {
         let [sub] = &extra.list[..] else {
             if idle && extra.list.is_empty() {
                 self.conns.get_mut(slot).options &= !MULTI;
-                self.drop_extra(slot);
+                self.conns.drop_extra(slot);
             }
             return;
         };
@@ -539,19 +535,9 @@ impl Front {
         (row.topic, row.place) = (topic, place);
         row.flags |= COUNTED | LIVE;
         row.options = row.options & !MULTI | u32::from(options & 3) << QOS_SHIFT;
-        self.drop_extra(slot);
+        self.conns.drop_extra(slot);
     }
 }
 
 /// Retain Handling among the options: it matters only when the subscription is made.
 const RETAIN_HANDLING: u8 = 0b11_0000;
-
-/// The QoS among the options.
-pub(super) fn qos(options: u8) -> u8 {
-    options & 3
-}
-
-/// The same as an enum: no packet has a QoS of three [MQTT-3.8.3-5].
-pub(super) fn qos_of(options: u8) -> Qos {
-    Qos::from_bits(qos(options)).unwrap_or(Qos::AtMostOnce)
-}

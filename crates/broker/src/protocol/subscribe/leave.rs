@@ -12,24 +12,24 @@ impl Front {
         }
         let deflate = row.wants(DEFLATE);
         if row.wants(FOLLOWS) {
-            return self.paging.push(self.id_of(slot));
+            return self.queues.page(self.conns.id_of(slot));
         }
         if row.wants(FILTERS) {
             return self.catch_up_filters(slot);
         }
         let streams = matches!(row.state, State::Sse | State::WebSocket);
-        let mut behind = core::mem::take(&mut self.extra(slot).behind);
+        let mut behind = core::mem::take(&mut self.conns.extra(slot).behind);
         if behind.is_empty() {
             return;
         }
         if streams {
             // One page at a time: the next one is asked for when the socket has taken it.
-            self.extra(slot).behind = behind.split_off(1);
+            self.conns.extra(slot).behind = behind.split_off(1);
         }
         for seen in behind {
             let most = self.places(slot, seen.part);
             if most == 0 {
-                self.extra(slot).behind.push(seen);
+                self.conns.extra(slot).behind.push(seen);
                 continue;
             }
             let topic = self.topic_of(slot, seen.part);
@@ -39,7 +39,7 @@ impl Front {
                 epoch: seen.epoch,
                 offset: seen.offset,
             });
-            let to = self.reply_to(slot, self.part_name(slot, seen.part));
+            let to = self.conns.reply_to(slot, self.part_name(slot, seen.part));
             let attach = Attach {
                 hash,
                 topic,
@@ -61,10 +61,10 @@ impl Front {
             }
         }
         // An MQTT client may wait for answers to its publishes, or have sent half a packet.
-        let mqtt = self.extra(slot).mqtt.as_ref();
+        let mqtt = self.conns.extra(slot).mqtt.as_ref();
         let idle = mqtt.is_none_or(|mqtt| mqtt.is_idle());
         if idle && self.conns.get(slot).options & (MULTI | PUBLISHES) == 0 {
-            self.drop_extra(slot);
+            self.conns.drop_extra(slot);
         }
     }
 
@@ -77,8 +77,7 @@ impl Front {
         let row = self.conns.get_mut(slot);
         if row.wants(MULTI) {
             row.options &= !MULTI;
-            let extra = row.extra;
-            let extra = self.extras.get_mut(extra);
+            let extra = self.conns.extra_mut(slot);
             extra.shared_bytes = 0;
             for sub in core::mem::take(&mut extra.list) {
                 if sub.topic == NONE {
@@ -107,15 +106,7 @@ impl Front {
 
     pub(in crate::protocol) fn part_one(&mut self, topic: u32, place: u32, counted: bool) {
         if let Some(moved) = self.topics.part(topic, place) {
-            let row = self.conns.get_mut(moved.conn);
-            if row.wants(MULTI) {
-                let list = &mut self.extras.get_mut(row.extra).list;
-                if let Some(sub) = list.iter_mut().find(|sub| sub.topic == topic) {
-                    sub.place = moved.index;
-                }
-            } else {
-                row.place = moved.index;
-            }
+            self.conns.has_moved(topic, &moved);
         }
         if counted && !planted::is(Fault::NoDetach) {
             self.leave(topic);

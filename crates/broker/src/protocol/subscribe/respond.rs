@@ -64,11 +64,11 @@ impl Front {
                 offset: head,
                 epoch: page.epoch,
             };
-            self.extra(slot).behind.push(behind);
+            self.conns.extra(slot).behind.push(behind);
         }
         if !begun {
             let silent = records.is_empty() && self.conns.get(slot).wants(EVENTS);
-            let extra = self.extra(slot);
+            let extra = self.conns.extra(slot);
             let attaching = extra
                 .attaching
                 .as_mut()
@@ -82,7 +82,7 @@ impl Front {
         let row = self.conns.get(slot);
         if row.outbox == NONE && row.extra != NONE && !planted::is(Fault::LostWake) {
             // The next page is asked for when the frames of this one are released.
-            self.resume_later(self.id_of(slot));
+            self.resume_later(self.conns.id_of(slot));
         }
     }
 
@@ -104,7 +104,7 @@ impl Front {
         if page.at_head {
             *self.flags_of(slot, part) |= LIVE;
         }
-        let extra = self.extra(slot);
+        let extra = self.conns.extra(slot);
         if !page.at_head {
             extra.behind.push(Behind {
                 part,
@@ -131,7 +131,7 @@ impl Front {
 
     /// All topics of the set have answered.
     fn begin_set<I: Io>(&mut self, slot: u32, io: &mut I) {
-        let attaching = self.extra(slot).attaching.as_mut();
+        let attaching = self.conns.extra(slot).attaching.as_mut();
         let attaching = attaching.expect("a stream that is not begun is attaching");
         let gone = attaching.gone;
         let held = core::mem::take(&mut attaching.held);
@@ -176,7 +176,7 @@ impl Front {
             return self.end_of_topic(slot, io);
         }
         if self.conns.get(slot).outbox == NONE {
-            self.resume_later(self.id_of(slot));
+            self.resume_later(self.conns.id_of(slot));
         }
     }
 
@@ -185,7 +185,7 @@ impl Front {
         let epoch = self.world.epoch;
         self.saw(slot, part, offset, epoch);
         *self.flags_of(slot, part) &= !LIVE;
-        let behind = &mut self.extra(slot).behind;
+        let behind = &mut self.conns.extra(slot).behind;
         behind.retain(|behind| behind.part != part);
         behind.push(Behind {
             part,
@@ -195,7 +195,7 @@ impl Front {
     }
 
     pub(in crate::protocol) fn begin_with<I: Io>(&mut self, slot: u32, body: &Rope, io: &mut I) {
-        if let Some(attaching) = &mut self.extra(slot).attaching {
+        if let Some(attaching) = &mut self.conns.extra(slot).attaching {
             attaching.body.append(body, 0, body.len());
         }
         self.begin_stream(slot, io);
@@ -207,10 +207,11 @@ impl Front {
         text.extend_from_slice(b"id: ");
         self.write_id(slot, offset, &mut text);
         text.extend_from_slice(b"\n\n");
-        let before = core::mem::take(&mut self.reply);
+        let before = self.scratch.take_reply();
         self.append_events(slot, &text);
-        let bytes = core::mem::replace(&mut self.reply, before);
+        let bytes = core::mem::replace(self.scratch.reply(), before);
         let attaching = self
+            .conns
             .extra(slot)
             .attaching
             .as_mut()
@@ -220,7 +221,7 @@ impl Front {
 
     /// Sends the response's head with what came in so far.
     pub(crate) fn begin_stream<I: Io>(&mut self, slot: u32, io: &mut I) {
-        let Some(attaching) = self.extra(slot).attaching.take() else {
+        let Some(attaching) = self.conns.extra(slot).attaching.take() else {
             return;
         };
         let row = self.conns.get_mut(slot);
@@ -235,8 +236,8 @@ impl Front {
         body.put_before(&attaching.head);
         self.put_rope(slot, &body, io);
         self.drop_spill_of_stream(slot, io);
-        if plain && self.conns.get(slot).extra != NONE && self.extra(slot).behind.is_empty() {
-            self.drop_extra(slot);
+        if plain && self.conns.get(slot).extra != NONE && self.conns.extra(slot).behind.is_empty() {
+            self.conns.drop_extra(slot);
         }
     }
 
@@ -245,10 +246,10 @@ impl Front {
         let row = self.conns.get_mut(slot);
         if row.flags & crate::conn::PAUSED != 0 {
             row.flags &= !crate::conn::PAUSED;
-            self.update_interest(slot, io);
+            self.conns.update_interest(slot, io);
         }
-        let conn = self.id_of(slot);
-        let row = self.conns.get_mut(slot);
+        let conn = self.conns.id_of(slot);
+        let row = self.conns.get(slot);
         if row.spill == NONE {
             return;
         }
@@ -257,18 +258,14 @@ impl Front {
             self.resume_later(conn);
             return;
         }
-        let crate::protocol::side::Spill::Http(spill) = self.spills.remove(row.spill) else {
-            unreachable!("a connection without an upgrade has no frames")
-        };
-        row.spill = NONE;
-        self.receive_bytes -= spill.bytes();
+        self.conns.take_spill(slot);
     }
 
     /// Ends a stream properly: with a close frame, or the last chunk.
     pub(crate) fn end_stream<I: Io>(&mut self, slot: u32, code: u16, reason: &str, io: &mut I) {
         let row = self.conns.get(slot);
         if row.state == State::Draining {
-            self.why = None;
+            self.ending.forget_reason();
             return;
         }
         self.because(close_code::reason(code));
@@ -291,7 +288,7 @@ impl Front {
         record: &Record,
         frames: &Frames,
     ) {
-        let attaching = self.extra(slot).attaching.as_mut();
+        let attaching = self.conns.extra(slot).attaching.as_mut();
         let Some(attaching) = attaching.filter(|a| a.held.is_empty()) else {
             self.saw(slot, unseen.part, unseen.offset, unseen.epoch);
             return;
@@ -301,7 +298,7 @@ impl Front {
     }
 
     pub(super) fn answer_first_of_set<I: Io>(&mut self, slot: u32, io: &mut I) {
-        let attaching = self.extra(slot).attaching.take();
+        let attaching = self.conns.extra(slot).attaching.take();
         let attaching = attaching.expect("it holds the message");
         let [Held::Message(part, record)] = &attaching.held[..] else {
             unreachable!("a long-poll holds one message")
@@ -320,7 +317,7 @@ impl Front {
         gap: bool,
         io: &mut I,
     ) {
-        let mut id = core::mem::take(&mut self.id);
+        let mut id = core::mem::take(self.scratch.id());
         id.clear();
         self.write_id(slot, record.offset, &mut id);
         // For a single topic in plain form the client knows its name, so none is allocated.
@@ -331,7 +328,7 @@ impl Front {
             Vec::new()
         };
         self.answer_poll_with(slot, &name, &id, record, frames, gap, io);
-        self.id = id;
+        *self.scratch.id() = id;
     }
 
     /// The same, for a message of this topic, at this position.
@@ -406,14 +403,14 @@ impl Front {
         let bytes = data.len() + body.len();
         head.number("Content-Length", bytes as u64).end();
         if options & HEAD == 0 {
-            self.reply.extend_from_slice(data);
+            self.scratch.reply().extend_from_slice(data);
         } else {
             body.clear();
         }
         self.unsubscribe(slot);
-        self.drop_extra(slot);
+        self.conns.drop_extra(slot);
         if !body.is_empty() {
-            body.put_before(&core::mem::take(&mut self.reply));
+            body.put_before(&self.scratch.take_reply());
             self.put_rope(slot, &body, io);
         }
         self.answer_waiting(slot, io);
@@ -430,7 +427,7 @@ impl Front {
         let topic = row.topic;
         let row = self.topics.get(topic);
         let (hash, serial) = (row.hash, row.serial);
-        let to = self.reply_to(slot, 0);
+        let to = self.conns.reply_to(slot, 0);
         self.attach(Attach {
             hash,
             topic,
@@ -508,7 +505,7 @@ impl Front {
             head.end()
         }
         self.unsubscribe(slot);
-        self.drop_extra(slot);
+        self.conns.drop_extra(slot);
         self.answer_waiting(slot, io);
     }
 }
@@ -558,7 +555,7 @@ impl Front {
             );
             return;
         }
-        let extra = self.extras.get(row.extra);
+        let extra = self.conns.extra_of(slot);
         let seen = extra.list.iter().map(|sub| Position {
             epoch: sub.epoch,
             offset: sub.offset,

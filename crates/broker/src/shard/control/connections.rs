@@ -58,6 +58,7 @@ impl Shard {
 
     pub(super) fn connection<I: Io>(&self, id: ConnId, io: &I) -> Option<Connection> {
         self.front
+            .conns
             .is_current(id)
             .then(|| self.describe(id.slot, usize::MAX, io))
     }
@@ -72,16 +73,20 @@ impl Shard {
         let named = |names: usize, list: Vec<&[u8]>| -> Vec<Box<[u8]>> {
             list.into_iter().take(names).map(Box::from).collect()
         };
-        let outbox = (row.outbox != NONE).then(|| self.front.outboxes.get(row.outbox));
-        let behind = row.extra != NONE && !self.front.extras.get(row.extra).behind.is_empty();
-        let id = self.front.id_of(slot);
+        let outbox = self.front.conns.outbox(slot);
+        let behind = self
+            .front
+            .conns
+            .find_extra(slot)
+            .is_some_and(|it| !it.behind.is_empty());
+        let id = self.front.conns.id_of(slot);
         let mqtt =
-            (row.state == State::Mqtt && row.mqtt != NONE).then(|| self.front.mqtts.get(row.mqtt));
+            (row.state == State::Mqtt && row.mqtt != NONE).then(|| self.front.conns.mqtt_row(slot));
         Connection {
             id,
             transport: row.transport(),
             waits: row.state == State::Waiting,
-            address: (self.front.relayed.get(&slot).copied()).or_else(|| io.peer(row.link)),
+            address: self.front.conns.relayed(slot).or_else(|| io.peer(row.link)),
             user: self.front.user_of(id).into(),
             session: mqtt
                 .filter(|mqtt| mqtt.is_open())
@@ -109,7 +114,7 @@ impl Shard {
         which.transport.is_none_or(|kind| row.transport() == kind)
             && (!which.slow || row.outbox != NONE)
             && (which.user.as_deref())
-                .is_none_or(|user| self.front.user_of(self.front.id_of(slot)) == user)
+                .is_none_or(|user| self.front.user_of(self.front.conns.id_of(slot)) == user)
             && (which.filter.as_deref()).is_none_or(|filter| {
                 let is = |name: &&[u8]| filter == b"#" || topic::matches(filter, name);
                 self.front.all_topics_of(slot).iter().any(is)
@@ -125,7 +130,7 @@ impl Shard {
         let mut due = Vec::new();
         let next = self.page_of(from, |slot| {
             if self.is_one_of(slot, which) {
-                due.push(self.front.id_of(slot));
+                due.push(self.front.conns.id_of(slot));
             }
             due.len() < ENDED_PER_TURN
         });
@@ -138,14 +143,14 @@ impl Shard {
 
     /// Ends a connection in its protocol's words; false when it is gone, or going.
     pub(super) fn end_connection<I: Io>(&mut self, id: ConnId, io: &mut I) -> bool {
-        if !self.front.is_current(id) {
+        if !self.front.conns.is_current(id) {
             return false;
         }
         let slot = id.slot;
         self.front.because(Reason::Operator);
         match self.front.conns.get(slot).state {
             State::Draining => {
-                self.front.why = None;
+                self.front.not_ending();
                 return false;
             }
             State::Sse | State::WebSocket => {

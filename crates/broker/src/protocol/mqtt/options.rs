@@ -1,0 +1,53 @@
+//! The options and the texts of subscriptions, as they stand in the list of a connection and on the wire (MQTT 5.0 section 3.8.3).
+
+use crore_wire::mqtt::{Qos, RetainHandling, SubscribeOptions};
+
+use crate::conn::{QOS_SHIFT, SMALL};
+
+/// No Local and Retain As Published among the options of a subscription.
+pub(super) const NO_LOCAL: u8 = 0b100;
+pub(super) const RETAIN_AS_PUBLISHED: u8 = 0b1000;
+
+/// The QoS among the options.
+pub(super) fn qos(options: u8) -> u8 {
+    options & 3
+}
+
+/// The same as an enum: no packet has a QoS of three [MQTT-3.8.3-5].
+pub(super) fn qos_of(options: u8) -> Qos {
+    Qos::from_bits(qos(options)).unwrap_or(Qos::AtMostOnce)
+}
+
+/// The options of a subscription as they stand in a list.
+pub(super) fn options_of(bits: u8) -> SubscribeOptions {
+    SubscribeOptions {
+        max_qos: qos_of(bits),
+        no_local: bits & NO_LOCAL != 0,
+        retain_as_published: bits & RETAIN_AS_PUBLISHED != 0,
+        retain_handling: RetainHandling::DoNotSend,
+    }
+}
+
+/// Whether a subscription with these options gets the same packets as all plain ones.
+pub(crate) fn is_plain(options: u32) -> bool {
+    options >> QOS_SHIFT & 3 == 0 && options & SMALL == 0
+}
+
+/// Splits `$share/{name}/{filter}`, which must have been checked. The name of any other text is empty.
+pub(super) fn split(text: &[u8]) -> (&[u8], &[u8]) {
+    let rest = text.strip_prefix(b"$share/").unwrap_or(text);
+    match rest.iter().position(|b| *b == b'/') {
+        Some(slash) => (&rest[..slash], &rest[slash + 1..]),
+        None => (&[], rest),
+    }
+}
+
+/// Whether the text names a shared subscription.
+pub(super) fn is_shared(text: &[u8]) -> bool {
+    text.starts_with(b"$share/")
+}
+
+/// Whether the filter has a wildcard, once it is checked: a wildcard is a whole level.
+pub(super) fn has_wildcard(filter: &[u8]) -> bool {
+    filter.iter().any(|b| matches!(b, b'+' | b'#'))
+}

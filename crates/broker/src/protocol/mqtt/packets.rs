@@ -1,0 +1,473 @@
+//! The packets of a client: how they come, over TCP or within frames, which part carries each of them out, and how the server ends
+//! the connection.
+
+use alloc::vec::Vec;
+
+use crore_wire::http::head::Head;
+use crore_wire::mqtt::{
+    self, Disconnect, Error, Packet, PacketType, Properties, PropertyBuf, ReasonCode, Version,
+    encode,
+};
+use crore_wire::websocket::frame::Opcode;
+use crore_wire::websocket::handshake::choose_subprotocol;
+
+use super::state::Mqtt;
+use crate::budget::stats::Reason;
+use crate::conn::io::{Close, Io};
+use crate::conn::{CLOSING, FRAMED, Row, SMALL, State, V5};
+use crate::mail::inbox::Inbox;
+use crate::protocol::encode::frame_from;
+use crate::protocol::front::Front;
+use crate::protocol::hold::FULL;
+use crate::protocol::progress::Progress;
+use crate::protocol::side::Spill;
+use crate::protocol::task::Flow;
+use crate::store::slab::NONE;
+
+/// Bytes that a packet may have in addition to the largest message: a topic, a content type, properties.
+pub(in crate::protocol) const PACKET_BESIDE_BYTES: usize = 80 << 10;
+/// Pages that a client may have asked homes for: with more, its packets wait until some have come, so that the pages
+/// under way are bounded.
+const PAGES_MAX: u32 = 64;
+/// Why a WebSocket that carries MQTT is closed when nothing is wrong with its frames (RFC 6455 section 7.4.1).
+const CLOSE_NORMAL: u16 = 1000;
+/// A text frame among packets [MQTT-6.0.0-1].
+const CLOSE_UNACCEPTABLE: u16 = 1003;
+
+impl Front {
+    /// An upgrade with subprotocol `mqtt`, on any path [MQTT-6.0.0-3].
+    pub(in crate::protocol) fn upgrade_to_mqtt<I: Io>(
+        &mut self,
+        slot: u32,
+        head: &Head<'_>,
+        io: &mut I,
+    ) -> Flow {
+        if let Err((status, reason)) = self.accept_upgrade(slot, head) {
+            self.respond_reason(slot, status, reason);
+            return Flow::Next;
+        }
+        let head_s = self.world.settings.timeouts.head_s;
+        let row = self.conns.get_mut(slot);
+        row.options |= FRAMED;
+        row.state = State::Mqtt;
+        row.deadline_s = self.now.s + head_s;
+        self.send_reply(slot, io);
+        Flow::Wait
+    }
+
+    /// Bytes of an MQTT connection, over TCP or the payload of a frame, in which packets need not end [MQTT-6.0.0-2].
+    /// Held bytes are parsed only when a packet is whole.
+    pub(crate) fn mqtt_received<I: Io>(&mut self, slot: u32, input: &[u8], io: &mut I) {
+        let (held, mut progress, before) = match self.take_held(slot) {
+            Some((mut held, progress)) => {
+                let before = held.rest().len();
+                held.append(input, self.whole_bytes(held.rest()));
+                if held.rest().len() >= self.whole_bytes(held.rest()) {
+                    let Some(used) = self.packets(slot, held.rest(), io) else {
+                        return;
+                    };
+                    held.took(used);
+                }
+                (held, progress, before)
+            }
+            None => match self.packets(slot, input, io) {
+                Some(used) if used < input.len() => {
+                    (Inbox::new(&input[used..]), Progress::default(), 0)
+                }
+                _ => return,
+            },
+        };
+        if held.is_empty() {
+            return;
+        }
+        if !self.has_receive_room(slot, held.bytes(), io) {
+            return self.end_for_room(slot, FULL, io);
+        }
+        if held.rest().len() < before + input.len() {
+            // Another packet has begun.
+            progress = Progress::default();
+        }
+        if self.conns.get(slot).wants(FRAMED) {
+            self.conns.hold_bytes(held.bytes());
+            let mqtt = self.mqtt_state(slot);
+            (mqtt.partial, mqtt.progress) = (held, progress);
+        } else {
+            self.conns.set_spill(slot, Spill::Mqtt(held, progress));
+        }
+    }
+
+    /// Takes the held bytes of packets; the caller puts them back or drops them.
+    fn take_held(&mut self, slot: u32) -> Option<(Inbox, Progress)> {
+        let (held, progress) = if self.conns.get(slot).wants(FRAMED) {
+            self.mqtt(slot)?;
+            let mqtt = self.mqtt_state(slot);
+            let (held, progress) = (core::mem::take(&mut mqtt.partial), mqtt.progress);
+            self.conns.let_go_bytes(held.bytes());
+            (held, progress)
+        } else {
+            let Spill::Mqtt(held, progress) = self.conns.take_spill(slot)? else {
+                // Other spills were used up before the connection switched to MQTT.
+                self.broken(slot);
+                return None;
+            };
+            (held, progress)
+        };
+        (!held.is_empty()).then_some((held, progress))
+    }
+
+    fn packet_bytes_most(&self) -> usize {
+        self.world.settings.limits.message_bytes + PACKET_BESIDE_BYTES
+    }
+
+    /// Bytes needed before there is something to do: those of the first packet; 0 if it is no packet.
+    fn whole_bytes(&self, bytes: &[u8]) -> usize {
+        match mqtt::fixed_header(bytes, self.packet_bytes_most()) {
+            Ok(Some((header, len))) => len + header.body_bytes(),
+            Ok(None) => bytes.len() + 1,
+            Err(_) => 0,
+        }
+    }
+
+    /// Drops the beginning of a packet that came over WebSocket.
+    pub(crate) fn drop_partial(&mut self, slot: u32) {
+        if self.conns.get(slot).wants(FRAMED) {
+            self.take_held(slot);
+        }
+    }
+
+    /// Goes on with held packets, and with subscriptions that fell behind.
+    pub(in crate::protocol) fn mqtt_resume<I: Io>(&mut self, slot: u32, io: &mut I) {
+        let conn = self.conns.id_of(slot);
+        if self.opens_session(slot) {
+            self.open_session(slot, io);
+            if !self.conns.is_current(conn) || self.conns.get(slot).state != State::Mqtt {
+                return;
+            }
+        }
+        self.read_again(conn, io);
+        self.mqtt_received(slot, &[], io);
+        let held = self.conns.is_current(conn) && {
+            let row = self.conns.get(slot);
+            row.state == State::Mqtt && row.wants(FRAMED) && row.spill != NONE
+        };
+        if held {
+            self.frames_received(slot, &mut [], io);
+        }
+        // A client that has not sent its CONNECT yet has no subscriptions.
+        let opens = |row: &Row| row.state == State::Mqtt && row.mqtt != NONE;
+        if self.conns.is_current(conn) && opens(self.conns.get(slot)) {
+            self.mqtt_go_on(slot, io);
+        }
+    }
+
+    /// Carries out all whole packets; returns how many bytes they have, if the connection still exists.
+    fn packets<I: Io>(&mut self, slot: u32, bytes: &[u8], io: &mut I) -> Option<usize> {
+        let conn = self.conns.id_of(slot);
+        let most = self.packet_bytes_most();
+        let (mut at, mut warmed) = (0, 0);
+        loop {
+            if at >= warmed && at < bytes.len() {
+                warmed = self.warm_publishes(bytes, at, most);
+            }
+            let row = self.conns.get(slot);
+            if at == bytes.len() || row.outbox != NONE || self.mqtt_must_wait(slot) {
+                break;
+            }
+            if self.is_spent() {
+                self.pause(slot, io);
+                break;
+            }
+            let row = self.conns.get(slot);
+            let (connected, version) = (row.mqtt != NONE, self.version(slot));
+            let (header, len) = match mqtt::fixed_header(&bytes[at..], most) {
+                Ok(Some(found)) => found,
+                Ok(None) => break,
+                Err(error) => {
+                    self.mqtt_refuse(slot, &bytes[at..], error, io);
+                    return None;
+                }
+            };
+            if !connected && header.kind() != PacketType::Connect {
+                // [MQTT-3.1.0-1]: no client to tell.
+                self.because(Reason::Refused);
+                self.drop_conn(slot, Close::Now, io);
+                return None;
+            }
+            let end = at + len + header.body_bytes();
+            if end > bytes.len() {
+                break;
+            }
+            if header.kind() == PacketType::Publish && self.must_stall() {
+                self.send_reply(slot, io);
+                self.stall(slot, io);
+                return Some(at);
+            }
+            self.work.steps.add(1);
+            self.work.steps.add_bytes(end - at);
+            let packet = mqtt::decode(version, header, &bytes[at + len..end])
+                .and_then(|packet| packet.check_from_client().map(|()| packet));
+            let waits = match &packet {
+                Ok(Packet::Connect(connect)) if !connected => {
+                    self.waits_for_verdict(slot, connect, io)
+                }
+                _ => false,
+            };
+            if waits {
+                break;
+            }
+            let done = match packet {
+                Ok(packet) => self.packet(slot, &packet, io),
+                Err(error) => {
+                    self.mqtt_refuse(slot, &bytes[at..], error, io);
+                    return None;
+                }
+            };
+            if let Err(reason) = done {
+                self.mqtt_end(slot, reason, io);
+                return None;
+            }
+            if self.conns.is_current(conn)
+                && self.mqtt(slot).is_some_and(|mqtt| mqtt.filters_done > 0)
+            {
+                // The rest of the packet has its turn when there is time, or when pages have come.
+                if !self.mqtt_must_wait(slot) {
+                    self.pause(slot, io);
+                }
+                break;
+            }
+            at = end;
+            if !self.conns.is_current(conn) || self.conns.get(slot).state != State::Mqtt {
+                return None;
+            }
+        }
+        self.send_reply(slot, io);
+        Some(at)
+    }
+
+    /// Whether packets must wait for the home of the session, for homes that owe answers, or for a verdict.
+    pub(in crate::protocol) fn mqtt_must_wait(&self, slot: u32) -> bool {
+        let receive_max = self.world.settings.mqtt.receive_max as usize;
+        self.mqtt(slot).is_some_and(|mqtt| {
+            mqtt.connecting.is_some() || mqtt.answers.len() > receive_max || mqtt.pages > PAGES_MAX
+        }) || self.is_asked_for(slot)
+    }
+
+    /// One packet; an error ends the connection.
+    fn packet<I: Io>(
+        &mut self,
+        slot: u32,
+        packet: &Packet<'_>,
+        io: &mut I,
+    ) -> Result<(), ReasonCode> {
+        self.touch(slot);
+        // Messages are counted where they are published.
+        let begun = self.mqtt(slot).is_some_and(|mqtt| mqtt.filters_done > 0);
+        let counts = !matches!(packet, Packet::Publish(_)) && !begun;
+        self.stats.packets_received += u64::from(counts);
+        match packet {
+            Packet::Connect(connect) => self.connect(slot, connect, io),
+            Packet::Publish(publish) => self.client_published(slot, publish),
+            Packet::PubAck(ack) => self.acknowledged(slot, ack.packet_id),
+            Packet::PubRec(ack) => self.was_received(slot, ack),
+            Packet::PubRel(ack) => self.client_released(slot, ack.packet_id),
+            Packet::PubComp(ack) => self.completed(slot, ack.packet_id),
+            Packet::Subscribe(subscribe) => self.client_subscribed(slot, subscribe),
+            Packet::Unsubscribe(unsubscribe) => self.client_unsubscribed(slot, unsubscribe),
+            Packet::PingReq => {
+                self.write(slot, encode::pingresp);
+                Ok(())
+            }
+            Packet::Disconnect(disconnect) => self.client_leaves(slot, disconnect, io),
+            // No method was agreed upon [MQTT-4.12.0-1].
+            _ => Err(ReasonCode::PROTOCOL_ERROR),
+        }
+    }
+
+    /// A page was asked for.
+    pub(crate) fn asked_page(&mut self, slot: u32) {
+        if let Some(extra) = self.conns.find_extra_mut(slot)
+            && let Some(mqtt) = &mut extra.mqtt
+        {
+            mqtt.pages += 1;
+        }
+    }
+
+    /// A page has come, for a connection that is still there: its packets may go on.
+    pub(crate) fn took_page_of(&mut self, slot: u32) {
+        if let Some(extra) = self.conns.find_extra_mut(slot)
+            && let Some(mqtt) = &mut extra.mqtt
+            && mqtt.pages > 0
+        {
+            mqtt.pages -= 1;
+            if mqtt.pages == PAGES_MAX {
+                self.resume_later(self.conns.id_of(slot));
+            }
+        }
+    }
+
+    /// The client was heard: its keep alive begins anew [MQTT-3.1.2-22].
+    fn touch(&mut self, slot: u32) {
+        let row = self.conns.get(slot);
+        if row.mqtt == NONE || row.outbox != NONE {
+            return;
+        }
+        let deadline_s = self.keep_alive_end_s(slot);
+        self.conns.get_mut(slot).deadline_s = deadline_s;
+    }
+
+    /// When a silent client's connection ends: one and a half times its keep alive. The second that runs has begun.
+    pub(crate) fn keep_alive_end_s(&self, slot: u32) -> u32 {
+        let row = self.conns.get(slot);
+        if row.mqtt == NONE {
+            return self.now.s + self.world.settings.timeouts.head_s;
+        }
+        match u32::from(self.conns.mqtt_row(slot).keep_alive_s) {
+            0 => 0,
+            keep_alive_s => self.now.s + keep_alive_s + keep_alive_s.div_ceil(2) + 1,
+        }
+    }
+
+    pub(super) fn version(&self, slot: u32) -> Version {
+        match self.conns.get(slot).wants(V5) {
+            true => Version::V5,
+            false => Version::V311,
+        }
+    }
+
+    /// The connection's MQTT state, if it has more than its rows.
+    pub(in crate::protocol) fn mqtt(&self, slot: u32) -> Option<&Mqtt> {
+        self.conns.find_extra(slot)?.mqtt.as_deref()
+    }
+
+    /// The connection's MQTT state, made if there is none yet.
+    pub(in crate::protocol) fn mqtt_state(&mut self, slot: u32) -> &mut Mqtt {
+        self.conns.extra(slot).mqtt.get_or_insert_default()
+    }
+
+    /// Appends a packet to `reply`, in a frame of its own where there are frames.
+    pub(super) fn write(&mut self, slot: u32, packet: impl FnOnce(&mut Vec<u8>)) {
+        let start = self.scratch.reply().len();
+        packet(self.scratch.reply());
+        self.stats.packets_sent += 1;
+        if self.conns.get(slot).wants(FRAMED) && self.scratch.reply().len() > start {
+            frame_from(self.scratch.reply(), start, Opcode::Binary);
+        }
+    }
+
+    /// A packet that cannot be read: the client is told why if its MQTT version can.
+    fn mqtt_refuse<I: Io>(&mut self, slot: u32, bytes: &[u8], error: Error, io: &mut I) {
+        if self.conns.get(slot).mqtt == NONE {
+            return self.refuse_connect(slot, bytes, error, io);
+        }
+        self.mqtt_end(slot, error.reason(), io);
+    }
+
+    /// Ends the connection with a DISCONNECT that says why; 3.1.1 has none. The will is published.
+    pub(crate) fn mqtt_end<I: Io>(&mut self, slot: u32, reason: ReasonCode, io: &mut I) {
+        // The name is short and has no null character.
+        self.mqtt_end_saying(slot, reason, reason.name(), io);
+    }
+
+    /// The same, in these words.
+    pub(super) fn mqtt_end_saying<I: Io>(
+        &mut self,
+        slot: u32,
+        reason: ReasonCode,
+        words: &str,
+        io: &mut I,
+    ) {
+        self.because(ended(reason));
+        // [MQTT-3.14.0-1]: not before the CONNACK.
+        let connecting = self
+            .mqtt(slot)
+            .is_some_and(|mqtt| mqtt.connecting.is_some());
+        let row = self.conns.get(slot);
+        if self.version(slot) == Version::V5 && row.mqtt != NONE && !connecting {
+            let mut properties = PropertyBuf::new();
+            let _ = properties.reason_string(words);
+            if reason == ReasonCode::USE_ANOTHER_SERVER {
+                let reference = &self.world.settings.drain.server_reference;
+                let _ = properties.server_reference(reference);
+            }
+            let most = self.packet_bytes_max(slot);
+            // Without the words where they make it too large [MQTT-3.14.2-3].
+            for properties in [properties.properties(), Properties::NONE] {
+                let disconnect = Disconnect { reason, properties };
+                let mut packet = Vec::new();
+                encode::disconnect(&mut packet, Version::V5, &disconnect);
+                if packet.len() <= most {
+                    self.write(slot, |out| out.extend_from_slice(&packet));
+                    break;
+                }
+            }
+        }
+        self.mqtt_shut(slot, io);
+    }
+
+    /// The largest packet that the client takes.
+    pub(super) fn packet_bytes_max(&self, slot: u32) -> usize {
+        let row = self.conns.get(slot);
+        match row.wants(SMALL) {
+            true => self.conns.mqtt_row(slot).packet_bytes_max as usize,
+            false => mqtt::PACKET_BYTES_MAX,
+        }
+    }
+
+    /// Sends what is written and closes.
+    pub(super) fn mqtt_shut<I: Io>(&mut self, slot: u32, io: &mut I) {
+        self.send_reply(slot, io);
+        if self.conns.get(slot).wants(FRAMED) {
+            return self.end_stream(slot, CLOSE_NORMAL, "", io);
+        }
+        self.shut(slot, io);
+    }
+
+    /// A frame that carries text.
+    pub(in crate::protocol) fn mqtt_text<I: Io>(&mut self, slot: u32, io: &mut I) {
+        self.send_reply(slot, io);
+        self.end_stream(slot, CLOSE_UNACCEPTABLE, "MQTT packets are binary", io);
+    }
+
+    /// A packet came too slowly.
+    pub(in crate::protocol) fn mqtt_too_slow<I: Io>(&mut self, slot: u32, io: &mut I) {
+        let row = self.conns.get(slot);
+        if row.is(CLOSING) || row.mqtt == NONE {
+            return self.drop_conn(slot, Close::Now, io);
+        }
+        self.scratch.reply().clear();
+        let reason = ReasonCode::IMPLEMENTATION_SPECIFIC_ERROR;
+        self.mqtt_end_saying(slot, reason, "a packet took too long", io);
+    }
+
+    /// The deadline has passed: for a CONNECT, or since the last packet of the client.
+    pub(in crate::protocol) fn mqtt_deadline<I: Io>(&mut self, slot: u32, io: &mut I) {
+        let row = self.conns.get(slot);
+        if row.is(CLOSING) || row.mqtt == NONE {
+            return self.drop_conn(slot, Close::Now, io);
+        }
+        self.scratch.reply().clear();
+        self.mqtt_end(slot, ReasonCode::KEEP_ALIVE_TIMEOUT, io);
+    }
+}
+
+/// The reason that an end with this code is counted under.
+pub(super) fn ended(reason: ReasonCode) -> Reason {
+    match reason {
+        // As a rule the client has opened another connection.
+        ReasonCode::SESSION_TAKEN_OVER => Reason::Peer,
+        ReasonCode::KEEP_ALIVE_TIMEOUT => Reason::Timeout,
+        ReasonCode::QUOTA_EXCEEDED | ReasonCode::SERVER_BUSY => Reason::Full,
+        ReasonCode::ADMINISTRATIVE_ACTION => Reason::Operator,
+        // Not in any rule of MQTT: it is used where our rows contradict each other.
+        ReasonCode::IMPLEMENTATION_SPECIFIC_ERROR => Reason::Broken,
+        _ => Reason::Refused,
+    }
+}
+
+/// The subprotocol of a WebSocket that carries MQTT [MQTT-6.0.0-3].
+pub(in crate::protocol) const SUBPROTOCOL: &str = "mqtt";
+
+/// Whether a client that upgrades wants to speak MQTT.
+pub(in crate::protocol) fn speaks_mqtt(head: &Head<'_>) -> bool {
+    choose_subprotocol(head.headers("sec-websocket-protocol"), &[SUBPROTOCOL]).is_some()
+}

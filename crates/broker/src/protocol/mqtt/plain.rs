@@ -1,0 +1,78 @@
+//! A QoS 0 message as all plain subscribers of an MQTT version get it, and the properties that every subscriber gets with a message.
+
+use alloc::vec::Vec;
+
+use crore_wire::mqtt::{Properties, Property, PropertyBuf, Publish, Qos, Version, encode};
+
+use crate::mail::properties::left_s;
+use crate::mail::{Frames, Record};
+
+/// The user property that stands for a message's key.
+pub(super) const KEY: &str = "crore-key";
+/// The user property that stands for a message's event name.
+pub(super) const EVENT: &str = "crore-event";
+
+/// Appends the packet of a QoS 0 message, without the data, as all plain subscribers of an MQTT version get it; false where the
+/// message cannot be sent.
+pub(crate) fn write_head(
+    topic: &[u8],
+    (record, frames): (&Record, &Frames),
+    now_s: u32,
+    v5: bool,
+    out: &mut Vec<u8>,
+) -> bool {
+    // Topics are UTF-8.
+    let Ok(topic) = core::str::from_utf8(topic) else {
+        return false;
+    };
+    let version = if v5 { Version::V5 } else { Version::V311 };
+    let mut set = PropertyBuf::new();
+    if v5 {
+        write_properties(&mut set, frames, record, left_s(record, now_s));
+    }
+    let publish = Publish {
+        dup: false,
+        qos: Qos::AtMostOnce,
+        retain: false,
+        topic,
+        packet_id: None,
+        properties: set.properties(),
+        payload: b"",
+    };
+    encode::publish_head(out, version, &publish, frames.data(record).len())
+}
+
+/// Appends the properties of a message on its way to a subscriber, with the seconds that are left of its life.
+pub(super) fn write_properties(
+    set: &mut PropertyBuf,
+    frames: &Frames,
+    record: &Record,
+    left_s: Option<u32>,
+) {
+    message_properties(set, frames, record);
+    if let Some(left_s) = left_s {
+        set.message_expiry_interval_s(left_s);
+    }
+}
+
+/// Appends the properties of a message that other protocols know too, and those that only MQTT knows.
+fn message_properties(set: &mut PropertyBuf, frames: &Frames, record: &Record) {
+    let stored = Properties::stored(frames.properties(record));
+    set.forward(&stored);
+    let text = |bytes| core::str::from_utf8(bytes).unwrap_or_default();
+    if frames.origin(record) == 0 && !stored.has(Property::PayloadFormatIndicator) && !record.binary
+    {
+        set.payload_is_utf8(true);
+    }
+    let content_type = text(frames.content_type(record));
+    if !content_type.is_empty() {
+        // It was checked, and is short.
+        let _ = set.content_type(content_type);
+    }
+    for (name, value) in [(KEY, frames.key(record)), (EVENT, frames.event(record))] {
+        if !value.is_empty() {
+            // They fail only when all 128 properties are taken.
+            let _ = set.user_property(name, text(value));
+        }
+    }
+}

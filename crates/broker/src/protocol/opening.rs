@@ -1,0 +1,208 @@
+//! A response to a request by filter that waits for the homes: what they have answered so far, and the messages that came meanwhile.
+//!
+//! Invariants: an answer to a long-poll has one message, and the messages of other homes stay unseen for the next poll; the position
+//! of each home is that of the last message held from it, or of the page that it answered with.
+
+use alloc::vec::Vec;
+
+use crate::base::ids::ShardId;
+use crate::filters::matching::At;
+use crate::mail::{Frames, MatchPage, Record};
+use crate::protocol::outbox::Bounds;
+
+/// A response that waits for the homes.
+#[derive(Default)]
+pub struct Opening {
+    /// The answers of the homes so far.
+    homes: Vec<Answered>,
+    /// The messages received, in order.
+    held: Vec<Held>,
+    frames: Frames,
+    /// Messages before those received are lost.
+    gap: bool,
+}
+
+/// How far the answer of a home is.
+#[derive(Clone, Copy, Default)]
+struct Answered {
+    /// It has answered, with a message or with the end of its log.
+    yes: bool,
+    /// Where its first page begins, and up to where the subscriber has its messages.
+    start: u64,
+    end: u64,
+    live: bool,
+    from: u64,
+    base: u64,
+}
+
+/// A message that waits for the response to begin.
+pub(super) struct Held {
+    /// The home that it came from.
+    pub home: ShardId,
+    /// Where the topic's name lies in the opening's frames.
+    pub name: u32,
+    /// The message.
+    pub record: Record,
+}
+
+/// The outcome of a page.
+pub(super) struct Taken {
+    /// The subscriber has seen the home up to here.
+    pub end: u64,
+    /// It is live there.
+    pub live: bool,
+    /// The home has found nothing yet and has more to look at: it must be asked again.
+    pub searching: bool,
+}
+
+impl Opening {
+    /// A response that waits for so many homes.
+    pub fn of(homes: usize) -> Opening {
+        Opening {
+            homes: alloc::vec![Answered::default(); homes],
+            ..Opening::default()
+        }
+    }
+
+    /// Its share of the large messages that it holds.
+    pub fn large_weight(&self) -> usize {
+        self.frames.large_weight()
+    }
+
+    /// Bytes that it holds, without large messages.
+    pub fn own_bytes(&self) -> usize {
+        size_of::<Opening>()
+            + self.homes.capacity() * size_of::<Answered>()
+            + self.held.capacity() * size_of::<Held>()
+            + self.frames.own_bytes()
+    }
+
+    /// Whether all homes have answered.
+    pub(super) fn is_whole(&self) -> bool {
+        self.homes.iter().all(|home| home.yes)
+    }
+
+    /// Whether this home has answered.
+    pub(super) fn has_answered(&self, home: ShardId) -> bool {
+        self.homes.get(home as usize).is_some_and(|home| home.yes)
+    }
+
+    /// Whether messages before those received are lost.
+    pub(super) fn has_gap(&self) -> bool {
+        self.gap
+    }
+
+    /// The messages received, in order, and the frames that they refer to.
+    pub(super) fn held(&self) -> (&[Held], &Frames) {
+        (&self.held, &self.frames)
+    }
+
+    /// Takes the page of a home; of a long-poll the first message alone. `None` where the home was not asked.
+    pub(super) fn take_page<'a>(
+        &mut self,
+        home: ShardId,
+        page: &MatchPage,
+        mut records: impl Iterator<Item = (u32, &'a Record)> + Clone,
+        frames: &Frames,
+        poll: bool,
+    ) -> Option<Taken> {
+        if usize::from(home) >= self.homes.len() {
+            return None;
+        }
+        self.gap |= page.gap;
+        let first = records.clone().next();
+        let start = first.map_or(page.head, |(_, first)| first.offset - 1);
+        let mut end = page.head;
+        if poll && page.count > 0 {
+            // The answer takes one message; the others count as unseen.
+            end = start;
+            if self.held.is_empty()
+                && let Some((name, record)) = records.next()
+            {
+                self.hold(home, frames.name(name), record, frames);
+            }
+        } else {
+            for (name, record) in records {
+                self.hold(home, frames.name(name), record, frames);
+            }
+        }
+        let searching = poll && page.count == 0 && !page.at_head && self.held.is_empty();
+        let live = page.at_head && (!poll || page.count == 0);
+        self.homes[home as usize] = Answered {
+            yes: !searching,
+            start,
+            end,
+            live,
+            from: page.from,
+            base: page.base,
+        };
+        Some(Taken {
+            end,
+            live,
+            searching,
+        })
+    }
+
+    /// Takes a live message of a home whose log was read to the end: for a poll one; for a stream as many as these bounds of an
+    /// outbox allow, and none that a newer one may supersede meanwhile. `None` where the home was not asked; false when neither this
+    /// message nor a later one of the home is taken.
+    pub(super) fn hold_live(
+        &mut self,
+        home: ShardId,
+        (name, record, frames): (&[u8], &Record, &Frames),
+        bounds: Bounds,
+        poll: bool,
+    ) -> Option<bool> {
+        let answered = self.homes.get_mut(home as usize)?;
+        if !answered.live {
+            return Some(false);
+        }
+        let full = record.latest
+            || self.frames.len() + frames.frame(record).len() > bounds.bytes
+            || self.held.len() >= bounds.messages;
+        if poll && !self.held.is_empty() || !poll && full {
+            // Not seen: it is read from the log later.
+            (answered.end, answered.live) = (record.offset - 1, false);
+            answered.end = answered.end.max(answered.start);
+            // The group was live here: from now on a loss must be reported, as for any subscriber that falls behind.
+            (answered.from, answered.base) = (0, 0);
+            return Some(false);
+        }
+        self.hold(home, name, record, frames);
+        Some(true)
+    }
+
+    /// The messages held were sent: each home's position is at least that of the last of them.
+    pub(super) fn sent_held(&mut self) {
+        for held in &self.held {
+            let end = &mut self.homes[held.home as usize].end;
+            *end = held.record.offset.max(*end);
+        }
+    }
+
+    /// The homes' positions: where their first pages begin, or where the subscriber has them (`at_end`).
+    pub(super) fn positions(&self, epoch: u32, at_end: bool) -> Vec<At> {
+        let at = |home: &Answered| At {
+            offset: if at_end { home.end } else { home.start },
+            from: home.from,
+            base: home.base,
+            epoch,
+            live: at_end && home.live,
+            ..At::default()
+        };
+        self.homes.iter().map(at).collect()
+    }
+
+    /// Whether the position is one that a client which came without one may be told: it promises more than was asked while a home
+    /// still reads its log.
+    pub(super) fn may_tell_position(&self) -> bool {
+        let begun = self.homes.iter().all(|home| home.live || home.base == 0);
+        begun && !self.gap && self.held.is_empty()
+    }
+
+    fn hold(&mut self, home: ShardId, name: &[u8], record: &Record, frames: &Frames) {
+        let name = self.frames.push_name(name);
+        let record = self.frames.copy(record, frames);
+        self.held.push(Held { home, name, record });
+    }
+}

@@ -1,0 +1,86 @@
+//! Connections that wait for their turn, for a page or for credit. Each is named by its generation too: one that ends meanwhile is
+//! passed over when its turn comes.
+
+use alloc::vec::Vec;
+
+use crate::base::ids::ConnId;
+use crate::base::turns::Turns;
+
+/// The connections that wait for something of their shard.
+#[derive(Default)]
+pub(crate) struct Queues {
+    /// Those whose pipelined requests or subscriptions may go on: addresses and users share the work.
+    resumed: Turns<ConnId>,
+    /// Followers that may have the next page of their snapshot.
+    paging: Vec<ConnId>,
+    /// Publishers that wait for credit.
+    stalled: Vec<ConnId>,
+}
+
+impl Queues {
+    /// Connections that wait for anything.
+    pub(crate) fn len(&self) -> usize {
+        self.resumed.len() + self.paging.len() + self.stalled.len()
+    }
+
+    /// The connection, whose work is done for this party, goes on when its turn comes; it waits for one turn at a time.
+    #[inline]
+    pub(super) fn resume(&mut self, party: u64, conn: ConnId) {
+        self.resumed.push_once(party, conn);
+    }
+
+    /// The connection whose turn it is. [`Queues::did`] says what it did.
+    pub(super) fn next_resumed(&mut self) -> Option<ConnId> {
+        self.resumed.pop()
+    }
+
+    /// Bytes of heap of the connections that wait for their turn.
+    pub(crate) fn bytes(&self) -> usize {
+        self.resumed.bytes()
+    }
+
+    /// The connection whose turn it was did so many steps.
+    pub(super) fn did(&mut self, steps: u64) {
+        self.resumed.did(steps);
+    }
+
+    /// Whether a connection waits for its turn.
+    pub(crate) fn has_resumed(&self) -> bool {
+        !self.resumed.is_empty()
+    }
+
+    /// The follower has room for a page.
+    pub(super) fn page(&mut self, conn: ConnId) {
+        self.paging.push(conn);
+    }
+
+    /// Takes the followers that have room for a page.
+    pub(super) fn take_paging(&mut self) -> Vec<ConnId> {
+        core::mem::take(&mut self.paging)
+    }
+
+    /// Whether a follower has room for a page.
+    pub(crate) fn has_paging(&self) -> bool {
+        !self.paging.is_empty()
+    }
+
+    /// The publisher waits for credit.
+    pub(super) fn stall(&mut self, conn: ConnId) {
+        self.stalled.push(conn);
+    }
+
+    /// Whether this publisher waits for credit.
+    pub(super) fn is_stalled(&self, conn: ConnId) -> bool {
+        self.stalled.contains(&conn)
+    }
+
+    /// Takes the publishers that wait for credit.
+    pub(super) fn take_stalled(&mut self) -> Vec<ConnId> {
+        core::mem::take(&mut self.stalled)
+    }
+
+    /// Whether a publisher waits for credit.
+    pub(crate) fn has_stalled(&self) -> bool {
+        !self.stalled.is_empty()
+    }
+}

@@ -1,0 +1,49 @@
+//! What a request asks for, as its head says it, and how its connection goes on: the words that reading (`http`), judging (`judge`)
+//! and carrying out share.
+
+use alloc::vec::Vec;
+
+use crate::mail::Verb;
+
+/// The kind of request that a path stands for.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Door {
+    Publish,
+    Subscribe,
+    PubSub,
+    Interest,
+}
+
+/// The request was answered from its head alone.
+pub(super) struct Answered;
+
+/// The task of a request whose head was accepted.
+pub(super) enum Task {
+    /// An upgrade to MQTT.
+    Mqtt,
+    /// Following which topics have subscribers.
+    Follow { upgrade: bool },
+    /// Many messages, each with its topic.
+    Batch,
+    /// One message.
+    Publish(Vec<u8>),
+    /// Frames to publish.
+    PublishFrames(Vec<u8>),
+    /// Something done to a topic as a whole.
+    Verb(Verb, Vec<u8>),
+    /// Messages of these topics or filters.
+    Subscribe {
+        names: Vec<Vec<u8>>,
+        filtered: bool,
+        publishes: bool,
+        upgrade: bool,
+    },
+}
+
+/// The effect of a request on its connection.
+pub(super) enum Flow {
+    /// Answered in `reply`; the next request may follow.
+    Next,
+    /// The answer comes later, or the connection is no longer HTTP.
+    Wait,
+}

@@ -1,0 +1,82 @@
+//! The progress of the sweep over the connections, and how many of each transport it has met.
+
+use core::ops::Range;
+
+use crate::budget::stats::Transport;
+
+/// Connections by transport.
+pub(super) type Tally = [u32; Transport::ALL.len()];
+
+/// A sweep over the table of connections, which begins once a second at most and takes many ticks of a large table.
+pub(super) struct Sweep {
+    /// The next row; 0 between two sweeps.
+    next: u32,
+    /// The second in which the last one began.
+    began_s: u32,
+    /// What the sweep under way has met, and what the last whole one met.
+    tally: [Tally; 2],
+}
+
+impl Sweep {
+    /// Of a shard that begins in this second: the first sweep begins in the next.
+    pub fn new(now_s: u32) -> Sweep {
+        Sweep {
+            next: 0,
+            began_s: now_s,
+            tally: Default::default(),
+        }
+    }
+
+    /// Whether a sweep is under way.
+    pub fn is_under_way(&self) -> bool {
+        self.next > 0
+    }
+
+    /// Begins a sweep, unless one began in this second.
+    pub fn begin(&mut self, now_s: u32) -> bool {
+        core::mem::replace(&mut self.began_s, now_s) != now_s
+    }
+
+    /// The next rows, so many at most, of a table that ends at `end`.
+    pub fn rows(&self, most: u32, end: u32) -> Range<u32> {
+        self.next..end.min(self.next + most)
+    }
+
+    /// A connection was met.
+    pub fn met(&mut self, transport: Transport) {
+        self.tally[0][transport as usize] += 1;
+    }
+
+    /// The rows before `until` were looked at, of a table that ends at `end`.
+    pub fn go_on(&mut self, until: u32, end: u32) {
+        if until == end {
+            self.tally = [Tally::default(), self.tally[0]];
+        }
+        self.next = if until == end { 0 } else { until };
+    }
+
+    /// Connections by transport, as the last whole sweep met them.
+    pub fn tally(&self) -> Tally {
+        self.tally[1]
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_sweep_counts_when_it_is_whole_and_begins_once_a_second() {
+        let mut sweep = Sweep::new(7);
+        assert!(!sweep.begin(7) && sweep.begin(8) && !sweep.begin(8));
+        assert_eq!(sweep.rows(2, 3), 0..2);
+        sweep.met(Transport::Http);
+        sweep.go_on(2, 3);
+        assert!(sweep.is_under_way() && sweep.tally() == Tally::default());
+        assert_eq!(sweep.rows(2, 3), 2..3);
+        sweep.met(Transport::Http);
+        sweep.go_on(3, 3);
+        assert!(!sweep.is_under_way());
+        assert_eq!(sweep.tally()[Transport::Http as usize], 2);
+    }
+}
