@@ -152,6 +152,7 @@ impl Connections {
     }
 
     /// Whether rows were followed to a row that is not there, since this was last asked.
+    #[inline]
     pub(super) fn was_missed(&self) -> bool {
         let missed = [
             self.rows.was_missed(),

@@ -97,7 +97,7 @@ impl Front {
         io: &mut I,
     ) {
         let poll = !self.is_stream(slot);
-        let opening = self.conns.extra_mut(slot).opening.as_deref_mut();
+        let opening = self.conns.extra(slot).opening.as_deref_mut();
         let records = Self::records(page, frames);
         let taken = opening.and_then(|opening| {
             let taken = opening.take_page(home, page, records, frames, poll)?;

@@ -20,7 +20,7 @@ use crate::protocol::progress::Allowance;
 use crate::protocol::side::Spill;
 use crate::store::slab::NONE;
 
-/// Rows looked at in one go to make room, as many as in a step of the census of `relief`.
+/// Rows looked at in one go to make room, as many as in a step of the census.
 const ROWS_MAX: u32 = 4_096;
 /// When room is made, this part of the limit is freed at once if possible, so that not every input has to look for room.
 const ROOM_PART: usize = 32;
@@ -52,10 +52,10 @@ impl Front {
     pub(crate) fn has_receive_room<I: Io>(&mut self, slot: u32, bytes: usize, io: &mut I) -> bool {
         // If little of the memory is received input, dropping input would not help.
         let part = self.world.settings.limits.memory_bytes / ROOM_PART;
-        if self.lacks_room(bytes) > 0 && self.conns.receive_bytes() > part {
+        if self.conns.lacks(bytes) > 0 && self.conns.receive_bytes() > part {
             self.make_room(slot, bytes, io);
         }
-        self.lacks_room(bytes) == 0 || self.may_take(slot, bytes)
+        self.conns.lacks(bytes) == 0 || self.may_take(slot, bytes)
     }
 
     fn allowance(&self) -> Allowance {
@@ -65,11 +65,6 @@ impl Front {
             per_s,
             most: per_s * u64::from(timeouts.body_s),
         }
-    }
-
-    fn lacks_room(&mut self, bytes: usize) -> usize {
-        self.conns.charge_received();
-        self.conns.lacks(bytes)
     }
 
     /// Received bytes that are held for this connection.
@@ -91,8 +86,8 @@ impl Front {
         let part = self.world.settings.limits.memory_bytes / ROOM_PART;
         for (class, .., slot) in self.hoarders(newcomer, bytes) {
             let enough = match class {
-                Class::Large => self.lacks_room(bytes) == 0,
-                Class::Slow | Class::Poll => self.lacks_room(bytes + part) == 0,
+                Class::Large => self.conns.lacks(bytes) == 0,
+                Class::Slow | Class::Poll => self.conns.lacks(bytes + part) == 0,
             };
             if enough {
                 return;

@@ -4,7 +4,7 @@
 //! [`Front::match_page`], live messages with `Shard::matched` (in `matched.rs`); [`Front::leave_group`] or
 //! [`Front::leave_filters`] at the end. For each page it calls [`Front::took_page`], and
 //! [`Front::ask_matches`] for the next one when it can take it. It must not do so within
-//! a delivery, whose frames may be the home's own: it lists the connection in `resumed` instead.
+//! a delivery, whose frames may be the home's own: it queues the connection to go on instead.
 
 use alloc::boxed::Box;
 use alloc::vec::Vec;

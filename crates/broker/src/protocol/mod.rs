@@ -2,7 +2,10 @@
 //! requests, `judge` decides by their heads, `publish` and `subscribe` carry them out, `answer` writes the
 //! responses, `access` checks credentials and rights, `filtered` serves subscribers by filter, `admission` turns clients away,
 //! `interest` serves followers of interest, `websocket` reads frames, `deadlines` watches the clock, `hold` ends inputs that
-//! are too slow or have no room, `review` ends connections that new settings grant less to.
+//! are too slow or have no room, `review` ends connections that new settings grant less to. `push` and `send` write to the sockets.
+//!
+//! Owners of what the shard has, with fields of their own: `connections` the rows and side rows, `queues` who waits for a turn, `gate`
+//! who may come in, `ending` why connections end, `scratch` buffers, `opening` a response that waits for homes, `census` who holds most.
 
 pub(crate) mod asking;
 pub(crate) mod delivery;

@@ -44,9 +44,10 @@ impl Scratch {
     #[inline]
     pub(crate) fn reply_sent(&mut self, mut reply: Vec<u8>) {
         reply.clear();
-        if reply.capacity() <= KEPT_BYTES_MAX {
-            self.reply = reply;
-        }
+        self.reply = match reply.capacity() <= KEPT_BYTES_MAX {
+            true => reply,
+            false => Vec::new(),
+        };
     }
 
     /// The position that is being written.

@@ -422,7 +422,7 @@ impl Shard {
                 self.front.stats.sent(1, bytes.len());
                 continue;
             }
-            let extra_row = self.front.conns.extra_mut(slot);
+            let extra_row = self.front.conns.extra(slot);
             self.front.stats.fallbacks += 1;
             extra_row.list[part].flags &= !LIVE;
             extra_row.list[part].offset = record.previous;
@@ -441,7 +441,7 @@ impl Shard {
     fn hold_of_set(&mut self, slot: u32, part: u32, topic: u32, frames: &Frames) {
         let bounds = self.front.bounds_of(self.front.topics.name(topic));
         let epoch = self.front.world.epoch;
-        let extra = self.front.conns.extra_mut(slot);
+        let extra = self.front.conns.extra(slot);
         let attaching = extra.attaching.as_mut().expect("it is not begun");
         for record in self.front.run.records() {
             let full = attaching.frames.len() + frames.frame(record).len() > bounds.bytes

@@ -25,15 +25,19 @@ impl Connections {
     }
 
     /// Takes the partly received input of a connection.
+    #[inline]
     pub(in crate::protocol) fn take_spill(&mut self, slot: u32) -> Option<Spill> {
-        let row = self.rows.get_mut(slot);
-        let spill = core::mem::replace(&mut row.spill, NONE);
-        if spill == NONE {
-            return None;
+        match self.rows.get(slot).spill {
+            NONE => None,
+            spill => Some(self.remove_spill(slot, spill)),
         }
+    }
+
+    fn remove_spill(&mut self, slot: u32, spill: u32) -> Spill {
+        self.rows.get_mut(slot).spill = NONE;
         let spill = self.spills.remove(spill);
         self.receive_bytes -= spill.bytes();
-        Some(spill)
+        spill
     }
 
     /// Keeps partly received input of a connection that holds none.

@@ -77,7 +77,7 @@ impl Front {
         let row = self.conns.get_mut(slot);
         if row.wants(MULTI) {
             row.options &= !MULTI;
-            let extra = self.conns.extra_mut(slot);
+            let extra = self.conns.extra(slot);
             extra.shared_bytes = 0;
             for sub in core::mem::take(&mut extra.list) {
                 if sub.topic == NONE {
