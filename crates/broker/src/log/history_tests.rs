@@ -204,7 +204,10 @@ impl World {
         let lists = (0..plain.rules.count()).map(|number| (number as u8, 0));
         let mut at = self.log.arrivals(lists, u64::MAX);
         let mut retained = [NONE; TOPICS];
-        while let Some(Arrival::Kept { id, rule, .. }) = self.log.next_arrival(&mut at) {
+        while let Some(arrival) = self.log.next_arrival(&mut at) {
+            let Arrival::Kept { id, rule, .. } = arrival else {
+                continue;
+            };
             let new = self.log.message(id);
             assert_eq!(new.owner, owner(new.offset));
             let chain = match rule == plain.rules.retained() {
@@ -251,6 +254,25 @@ fn what_is_gone_at_the_end_of_a_topic_is_not_told_as_lost() {
         world.check(&[], 0, 0);
         assert_eq!((world.plain.lost[0], world.plain.last[0]), (2, 3));
     }
+}
+
+/// A long log that a change of rules ends is removed in parts; what came before it is done stands behind its messages.
+#[test]
+fn a_restart_keeps_what_stands_behind_messages_that_are_being_removed() {
+    let none = Rule {
+        log_messages: 0,
+        ..Rule::default()
+    };
+    let rules = alloc::vec![none; RULES];
+    let mut world = World::new(made(&rules), [RULES as u8; TOPICS]);
+    for _ in 0..3 {
+        world.publish(1, 0, None, false);
+    }
+    world.change(made(&rules), [0; TOPICS]);
+    world.publish(1, 0, None, true);
+    world.write_down_and_read();
+    world.check(&[], 0, 0);
+    assert_eq!(world.plain.offsets(1, true), [4]);
 }
 
 #[test]
