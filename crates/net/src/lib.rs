@@ -1,9 +1,11 @@
 //! How bytes move: connections behind one contract ([`Transport`]), with kernel sockets below it ([`kernel`]) and TLS
-//! above it ([`stream`]); mail between threads; and the few questions that a server asks its kernel.
+//! above it ([`stream`]); mail between threads; the program's memory ([`memory`]); and the few questions that a server asks its
+//! kernel.
 //!
 //! This crate knows nothing of HTTP, topics or shards, and it is the only one of the server that may
-//! contain `unsafe`. It has two policies of its own: which connections are accepted ([`kernel::entrance`]: how fast, and
-//! which are turned away when there is no room), and in which order TLS handshakes get their share of a turn ([`stream`]).
+//! contain `unsafe`. It has three policies of its own: which connections are accepted ([`kernel::entrance`]: how fast, and
+//! which are turned away when there is no room), in which order TLS handshakes get their share of a turn ([`stream`]), and how
+//! much freed memory is kept for large messages ([`memory::Pieces`]).
 //! It buffers bytes only for TLS.
 //!
 //! Invariants:

@@ -1,8 +1,13 @@
-//! How much memory this process may use, and random numbers of the kernel.
+//! How much memory this process may use, the allocator of large pieces, freed memory that is given back, and random numbers of the
+//! kernel.
+
+mod pieces;
 
 use std::fs;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
+
+pub use pieces::{Pieces, age};
 
 /// Where control groups are mounted on every distribution of today.
 const CGROUPS: &str = "/sys/fs/cgroup";
@@ -77,8 +82,8 @@ pub fn give_back() {
     };
 }
 
-/// Pieces of this size and more are mappings of their own, which are the kernel's again as soon as they are freed. Smaller ones
-/// are not: fresh pages for each message of a megabyte took a tenth of a processor and made others wait.
+/// Pieces of this size and more are mappings of their own, which are the kernel's again as soon as they are freed. Those that are
+/// somewhat smaller are the pool's ([`Pieces`]).
 const MAPPED_MIN: libc::c_int = 2 << 20;
 /// Freed memory at the end of a heap that is kept for what comes next.
 const KEPT: libc::c_int = 8 << 20;

@@ -268,6 +268,29 @@ fn accepted_sockets_inherit_what_the_listener_was_given() {
 }
 
 #[test]
+fn a_port_that_is_held_is_for_listeners_that_name_it() {
+    let held = Listener::hold_port("127.0.0.1:0".parse().unwrap()).unwrap();
+    let addr = held.local_addr().unwrap();
+    assert_ne!(addr.port(), 0);
+    assert!(std::net::TcpListener::bind(addr).is_err(), "it is not free");
+    let listeners = [(); 2].map(|()| listen(&addr.to_string(), &SocketOptions::default()));
+    drop(held);
+    for _ in 0..20 {
+        // Whichever the kernel chooses.
+        let peer = connect(addr);
+        let accepts = |listener: &Listener| match listener.accept() {
+            Accepted::Connection(fd, from) => {
+                socket::close(fd);
+                Some(from)
+            }
+            _ => None,
+        };
+        let from = listeners.iter().find_map(accepts);
+        assert_eq!(from, Some(peer.local_addr().unwrap()));
+    }
+}
+
+#[test]
 fn the_unspecified_ipv6_address_takes_ipv4_as_well() {
     let Ok(listener) = Listener::bind("[::]:0".parse().unwrap(), 8, &SocketOptions::default())
     else {

@@ -11,7 +11,7 @@ use crore_broker::admission::Admission;
 use crore_broker::rules::Rules;
 use crore_broker::settings::Limits;
 use crore_broker::{ShardId, World};
-use crore_net::kernel::listener::SocketOptions;
+use crore_net::kernel::listener::{Listener, SocketOptions};
 use crore_net::kernel::steering::Group;
 use crore_net::kernel::{Kernel, entrance, fd_table};
 use crore_net::signal::Signals;
@@ -35,7 +35,7 @@ pub fn serve(args: &ServeArgs, effective: Effective) -> anyhow::Result<()> {
     let signals = Signals::block().context("cannot block signals")?;
     let file = &effective.file;
     let admin_listener = control::listen(&file.admin)?;
-    let listen = with_ports(&file.listen)?;
+    let (listen, held) = with_ports(&file.listen)?;
     let shards = file.shards;
     let tls = tls::open(file)?;
     let cores = affinity::cores();
@@ -77,9 +77,8 @@ pub fn serve(args: &ServeArgs, effective: Effective) -> anyhow::Result<()> {
             .context("cannot start a shard's thread")?;
     }
     drop(ready);
-    for begun in started {
-        begun?;
-    }
+    started.iter().collect::<anyhow::Result<()>>()?;
+    drop(held);
     if let Some(ticket) = ticket {
         ticket.used_up()?;
     }
@@ -186,19 +185,28 @@ fn begin(start: Start, entry: &Entry, core: Option<usize>) -> anyhow::Result<Sha
     Ok(ShardLoop::new(start, sockets))
 }
 
-/// All shards of a listener share one port: a port that the kernel chooses is chosen here. Nobody else may have it: their
-/// sockets would share it with another server's (`SO_REUSEPORT`) just as silently, and each would get a part of the clients.
-fn with_ports(listen: &[SocketAddr]) -> anyhow::Result<Vec<SocketAddr>> {
-    let choose = |addr: &SocketAddr| {
-        // This socket shares its port with no other, and is closed before the shards open theirs.
-        let alone = TcpListener::bind(addr).and_then(|listener| listener.local_addr());
-        alone.with_context(|| {
+/// All shards of a listener share one port: a port that the kernel chooses is chosen here, and held until the shards listen on it.
+/// Nobody else may have a port: their sockets would share it with another server's (`SO_REUSEPORT`) just as silently, and each would
+/// get a part of the clients.
+fn with_ports(listen: &[SocketAddr]) -> anyhow::Result<(Vec<SocketAddr>, Vec<Listener>)> {
+    let (mut addresses, mut held) = (Vec::new(), Vec::new());
+    for addr in listen {
+        let alone = match addr.port() {
+            0 => Listener::hold_port(*addr).and_then(|port| {
+                let chosen = port.local_addr();
+                held.push(port);
+                chosen
+            }),
+            // This socket shares its port with no other, and is closed before the shards open theirs.
+            _ => TcpListener::bind(addr).and_then(|listener| listener.local_addr()),
+        };
+        addresses.push(alone.with_context(|| {
             format!(
                 "cannot listen on {addr}; name another address with --listen, or end the program that has this one"
             )
-        })
-    };
-    listen.iter().map(choose).collect()
+        })?);
+    }
+    Ok((addresses, held))
 }
 
 /// Tells by which URLs the data ports are reached.

@@ -28,6 +28,9 @@ use cli::{Cli, Command};
 use config::ServeArgs;
 use tracing_subscriber::EnvFilter;
 
+#[global_allocator]
+static ALLOCATOR: crore_net::memory::Pieces = crore_net::memory::Pieces;
+
 fn main() -> ExitCode {
     let cli = Cli::parse();
     let from_environment = std::env::var(EnvFilter::DEFAULT_ENV).ok();

@@ -31,8 +31,8 @@ const RECEIVE_BYTES: usize = 128 << 10;
 const STALL_MS: u32 = 1;
 /// Ticks of one turn at most, by which a shard that could not tick in time catches up.
 const TICKS_PER_TURN: u32 = 8;
-/// A turn with more events than this deals with them in the order of [`Order`], and as long as [`EVENTS_NS`] allows: 32 take less
-/// than that.
+/// A turn with more events than this deals with them in the order of [`Order`], and as long as [`EVENTS_NS`] allows. Fewer are over
+/// in a millisecond or two, as they come.
 const FEW_EVENTS: usize = 32;
 /// The time that a turn may spend on its events: the rest are reported again by the next wait.
 const EVENTS_NS: u64 = 1_000_000;

@@ -126,6 +126,11 @@ const FOUND: &[(&str, u64, usize)] = &[
         1_795_371_471_486,
         1200,
     ),
+    (
+        "a refused subscription counted on the log of a topic that another client had created meanwhile",
+        1_795_377_587_720,
+        1200,
+    ),
 ];
 
 /// Seeds of the fixed set, and their steps.

@@ -7,7 +7,8 @@ pub(crate) const WARMED: usize = 16;
 /// Bounds of a turn.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Pace {
-    /// Members visited in one turn before the sockets are looked at again: a few milliseconds.
+    /// Members visited in one turn before the sockets are looked at again: some milliseconds, since a visit is a write to a socket, which
+    /// takes 2 to 15 microseconds.
     pub visits_per_turn: u32,
     /// Steps (see [`crate::base::work`]) that all inputs of a turn may take together, and its end once more: one or two
     /// milliseconds. A publish is a step or two, so that some ten thousand share a turn.
@@ -38,7 +39,7 @@ pub struct Pace {
 impl Default for Pace {
     fn default() -> Self {
         Pace {
-            visits_per_turn: 4096,
+            visits_per_turn: 1024,
             steps_per_turn: 16_384,
             page_messages: 128,
             page_bytes: 64 << 10,

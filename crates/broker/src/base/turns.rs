@@ -1,6 +1,6 @@
-//! A queue in which parties share the work: a party is who has queued something, by a number. What one of them has queued goes in
-//! order; the next item is that of the party for which least was done so far. So a crowd of one address holds up no other address,
-//! and a party that asks for little is served before one that asks for much.
+//! A queue in which parties share the work. A party is an address, a user or a group, given by a number. The items of one party go
+//! in order; the next item is that of the party for which least was done so far. So a crowd of one address holds up no other
+//! address, and a party that asks for little is served before one that asks for much.
 //!
 //! This is fair queueing by start times. A party that comes anew begins where the queue stands. One that drained its items is
 //! remembered until the queue has come as far as its share, so that it cannot come back ahead of what was done for it. When the
@@ -39,7 +39,7 @@ pub(crate) struct Turns<T> {
     kept: usize,
 }
 
-/// What one party has queued.
+/// The queue of one party.
 #[derive(Debug)]
 struct Waiting<T> {
     items: VecDeque<T>,

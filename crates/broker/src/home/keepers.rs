@@ -80,15 +80,16 @@ impl Keepers {
         }
     }
 
-    /// One subscription less to a filter.
-    pub fn remove_filter(&mut self, filter: &[u8]) {
+    /// One subscription less to a filter; says whether there was one.
+    pub fn remove_filter(&mut self, filter: &[u8]) -> bool {
         let Some(row) = self.filters.find(filter) else {
-            return;
+            return false;
         };
         match self.filters.value(row) {
             0 => self.filters.close(row),
             count => self.filters.set_value(row, count - 1),
         }
+        true
     }
 
     /// Writes the filters from this row on; returns where to go on.
@@ -120,10 +121,9 @@ mod tests {
         assert_eq!((keepers.len(), keepers.of_topic(3)), (2, 2));
         assert!(!keepers.remove_topic(3) && keepers.remove_topic(3));
         assert!(!keepers.remove_topic(3));
-        keepers.remove_filter(b"a/+");
+        assert!(keepers.remove_filter(b"a/+"));
         assert!(keepers.has_match(b"a/b"));
-        keepers.remove_filter(b"a/+");
-        keepers.remove_filter(b"a/+");
+        assert!(keepers.remove_filter(b"a/+") && !keepers.remove_filter(b"a/+"));
         assert!(!keepers.has_match(b"a/b"));
         assert_eq!(keepers.len(), 0);
     }

@@ -5,7 +5,7 @@ use alloc::vec::Vec;
 use crate::base::ids::ConnId;
 use crate::budget::stats::Reason;
 
-/// What the code that ends connections is told by the code that finds why.
+/// Notes from the code that finds a reason to end a connection, for the code that ends it.
 #[derive(Default)]
 pub(crate) struct Ending {
     /// Why the connection at hand is about to end, where that is not its peer's doing.

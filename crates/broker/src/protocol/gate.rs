@@ -1,5 +1,5 @@
-//! Who may come in: the room for connections, those that wait to be turned away, what strangers asked for, and the verdicts on
-//! credentials that the shard remembers.
+//! The gate of a shard: its room for connections, the count of those that wait to be turned away, the requests of strangers, and the
+//! verdicts on credentials that the shard remembers.
 
 use crate::base::strangers::Strangers;
 use crate::budget::verdicts::Verdicts;
@@ -8,7 +8,7 @@ use crate::budget::verdicts::Verdicts;
 /// request is there. Connections beyond this number are turned away unread.
 const TURNED_AWAY_MAX: u32 = 8_192;
 
-/// What a shard knows of clients at its gate.
+/// The gate.
 pub(crate) struct Gate {
     /// Connections that there is room for, not counting those that wait to be turned away.
     room: u32,

@@ -58,7 +58,7 @@ impl Bounds {
         }
     }
 
-    /// What is left of the bound on messages when so many are about to be added; the bound on bytes stays.
+    /// The same bounds, less so many messages that are about to be added; the bound on bytes stays.
     pub fn after(self, messages: usize) -> Bounds {
         Bounds {
             messages: self.messages.saturating_sub(messages),
@@ -104,7 +104,7 @@ impl Outbox {
         self.waiting_bytes() + bytes <= bounds.bytes && self.waiting_messages() < bounds.messages
     }
 
-    /// What was charged for it and what is to be charged from now on; likewise the bytes that wait.
+    /// The bytes charged for it before and from now on; then the bytes that wait, before and now.
     pub(super) fn weigh(&mut self) -> ((usize, usize), (usize, usize)) {
         let (charged, counted) = (self.queue.own_bytes(), self.waiting_bytes());
         let before = core::mem::replace(&mut self.charged_bytes, charged);

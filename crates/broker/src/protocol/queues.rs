@@ -23,7 +23,7 @@ impl Queues {
         self.resumed.len() + self.paging.len() + self.stalled.len()
     }
 
-    /// The connection, whose work is done for this party, goes on when its turn comes; it waits for one turn at a time.
+    /// Queues a connection of this party to go on; once, if it was the last one that the party queued.
     #[inline]
     pub(super) fn resume(&mut self, party: u64, conn: ConnId) {
         self.resumed.push_once(party, conn);

@@ -90,12 +90,20 @@ impl HttpSpill {
         self.data.capacity()
     }
 
-    /// More came. Room grows by doubling, but not past the request; a head has `head_bytes` at most.
+    /// More came. Room grows by doubling, but not past the request; a head has `head_bytes` at most. When a quarter of a request of
+    /// known length is there, room is made for all of it at once, so that little of it is copied. Behind the request comes little:
+    /// the beginning of the next one.
     pub fn append(&mut self, bytes: &[u8], head_bytes: usize) {
         let (len, now) = (self.data.len() + bytes.len(), self.data.capacity());
         let most = self.whole.max(head_bytes);
-        if now < len && len <= most {
-            let room = now.saturating_mul(2).min(most).max(len);
+        if now < len {
+            // Of a body in chunks only the bound is known.
+            let is_known = len <= self.whole && self.chunked.is_none();
+            let room = match len <= most {
+                true if is_known && len > self.whole / 4 => self.whole,
+                true => now.saturating_mul(2).min(most).max(len),
+                false => len + len / 8,
+            };
             self.data.reserve_exact(room - self.data.len());
         }
         self.data.extend_from_slice(bytes);
@@ -311,6 +319,19 @@ mod tests {
             spill.append(&[7; 100], 8_000);
             assert!(spill.bytes() <= 100_000, "{}", spill.bytes());
         }
+        let room_for = |len: usize, chunked: bool| {
+            let mut spill = HttpSpill {
+                whole: 100_000,
+                chunked: chunked.then(Default::default),
+                ..HttpSpill::default()
+            };
+            (0..len / 100).for_each(|_| spill.append(&[7; 100], 8_000));
+            spill.bytes()
+        };
+        assert_eq!(room_for(25_700, false), 100_000);
+        assert!(room_for(25_000, false) <= 50_000);
+        // The length of a body in chunks is not known.
+        assert!(room_for(25_700, true) <= 51_200);
         // The next request has begun, and the buffer of the first is given back.
         spill.narrow(99_990..100_000);
         assert_eq!(spill.data, [7; 10]);

@@ -1,5 +1,5 @@
-//! What a request asks for, as its head says it, and how its connection goes on: the words that reading (`http`), judging (`judge`)
-//! and carrying out share.
+//! The kinds of requests and of their outcomes, which the code that reads requests (`http`), judges them (`judge`) and carries them
+//! out has in common.
 
 use alloc::vec::Vec;
 

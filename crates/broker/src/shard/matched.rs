@@ -29,6 +29,8 @@ use crate::store::slab::NONE;
 
 /// Messages of a run.
 const RUN_MAX: usize = 64;
+/// Pairs of a message and a connection that are collected and put in order in the time of a visit.
+const DUE_PER_VISIT: usize = 16;
 
 impl Shard {
     /// Goes on with the run at the cursor; false when the budget was spent first.
@@ -41,6 +43,7 @@ impl Shard {
     ) -> bool {
         if d.run.len == 0 {
             self.begin_run(d, frames);
+            *budget = budget.saturating_sub((d.run.due.len() / DUE_PER_VISIT) as u32);
         }
         while d.run.exact < d.run.len {
             if *budget == 0 {

@@ -13,7 +13,7 @@ pub(super) struct Sweep {
     next: u32,
     /// The second in which the last one began.
     began_s: u32,
-    /// What the sweep under way has met, and what the last whole one met.
+    /// The connections met by the sweep under way, and by the last whole one.
     tally: [Tally; 2],
 }
 

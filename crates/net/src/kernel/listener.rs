@@ -41,6 +41,25 @@ pub enum Accepted {
     Failed(i32),
 }
 
+/// A TCP socket for an address like this one.
+fn open(addr: SocketAddr) -> io::Result<Owned> {
+    let family = if addr.is_ipv4() {
+        libc::AF_INET
+    } else {
+        libc::AF_INET6
+    };
+    let kind = libc::SOCK_STREAM | libc::SOCK_NONBLOCK | libc::SOCK_CLOEXEC;
+    // SAFETY: takes no pointers.
+    Owned::from_answer(unsafe { libc::socket(family, kind, 0) })
+}
+
+/// Gives a socket its address.
+fn name(fd: Fd, addr: SocketAddr) -> io::Result<()> {
+    let name = Storage::of(addr);
+    // SAFETY: `name.storage` holds an address of `name.length` bytes and lives through the call.
+    check(unsafe { libc::bind(fd.raw(), (&raw const name.storage).cast(), name.length) })
+}
+
 /// A listening socket of this thread's table, closed with the value. Closing resets the connections in its queue.
 #[derive(Debug)]
 pub struct Listener {
@@ -54,14 +73,7 @@ impl Listener {
     /// # Errors
     /// Those of `socket`, `setsockopt`, `bind` and `listen`.
     pub fn bind(addr: SocketAddr, backlog: u32, options: &SocketOptions) -> io::Result<Listener> {
-        let family = if addr.is_ipv4() {
-            libc::AF_INET
-        } else {
-            libc::AF_INET6
-        };
-        let kind = libc::SOCK_STREAM | libc::SOCK_NONBLOCK | libc::SOCK_CLOEXEC;
-        // SAFETY: takes no pointers.
-        let socket = Owned::from_answer(unsafe { libc::socket(family, kind, 0) })?;
+        let socket = open(addr)?;
         let fd = socket.fd();
         set_option(fd, libc::SOL_SOCKET, libc::SO_REUSEADDR, 1_i32)?;
         set_option(fd, libc::SOL_SOCKET, libc::SO_REUSEPORT, 1_i32)?;
@@ -76,11 +88,22 @@ impl Listener {
         if let Some(bytes) = options.send_buffer_bytes {
             set_option(fd, libc::SOL_SOCKET, libc::SO_SNDBUF, size(bytes))?;
         }
-        let name = Storage::of(addr);
-        // SAFETY: `name.storage` holds an address of `name.length` bytes and lives through the call.
-        check(unsafe { libc::bind(fd.raw(), (&raw const name.storage).cast(), name.length) })?;
+        name(fd, addr)?;
         // SAFETY: takes no pointers.
         check(unsafe { libc::listen(fd.raw(), size(backlog)) })?;
+        Ok(Listener { socket })
+    }
+
+    /// Has the kernel choose a port at this address, of which the port is 0, that nobody else has; until this is dropped, nobody
+    /// but listeners of the same user that name the port get it. It does not listen.
+    ///
+    /// # Errors
+    /// Those of `socket`, `bind` and `setsockopt`.
+    pub fn hold_port(addr: SocketAddr) -> io::Result<Listener> {
+        let socket = open(addr)?;
+        name(socket.fd(), addr)?;
+        // Only now: before, the kernel might have chosen the port of another group of the same user.
+        set_option(socket.fd(), libc::SOL_SOCKET, libc::SO_REUSEPORT, 1_i32)?;
         Ok(Listener { socket })
     }
 

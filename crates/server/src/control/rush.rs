@@ -47,6 +47,7 @@ pub async fn watch(board: Arc<Board>) {
     let (mut rush, mut spare) = (Rush::default(), Spare::default());
     loop {
         every.tick().await;
+        memory::age();
         let shards = board.read_all();
         let connections = shards.iter().map(|s| u64::from(s.accounts.connections));
         let ended = shards.iter().flat_map(|s| s.stats.closed).sum();

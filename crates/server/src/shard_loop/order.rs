@@ -1,5 +1,5 @@
-//! The order in which a turn deals with its events: one of each party, then the second of each, and so on. What a turn has no time
-//! for comes with a later one, so that the many connections of one address hold up no other address.
+//! The order in which a turn deals with its events: one of each party, then the second of each, and so on. Events that a
+//! turn has no time for come with a later one. So the many connections of one address hold up no other address.
 
 /// Parties are told apart by so many buckets; two that share one share their turns.
 const BUCKETS: usize = 512;

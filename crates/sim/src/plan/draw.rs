@@ -1,5 +1,5 @@
-//! Draws the world of a seed. What came later than the first worlds has random numbers of its own, so that all other seeds
-//! keep their meaning.
+//! Draws the world of a seed. Kinds of worlds that were added later draw from random numbers of their own, so that all other
+//! seeds keep their meaning.
 
 use crore_broker::Pace;
 use crore_broker::settings::{First, Keep, Rule, Settings, Slow};
@@ -132,7 +132,9 @@ impl Plan {
         limits.memory_bytes = MEMORY_BYTES;
         limits.publish_credit_bytes = rng.pick(&[0, 300, 3000, 1 << 20]);
         if !budgets_are_wide {
-            limits.memory_bytes = rng.pick(&[128 << 10, 1 << 20, MEMORY_BYTES]);
+            // The first idempotency key makes a home's table, of 29 KiB.
+            let least = (128 + 32 * homes) << 10;
+            limits.memory_bytes = rng.pick(&[least, 1 << 20, MEMORY_BYTES]);
             limits.log_bytes = homes * rng.pick(&[600, 4000, 1 << 20]);
             limits.topics_per_shard = rng.pick(&[2, 1000, 1000, 1000]);
             limits.connections_max = rng.pick(&[4, 1000, 1000, 1000]);

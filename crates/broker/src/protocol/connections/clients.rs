@@ -1,4 +1,4 @@
-//! Who is behind a connection: its client's credentials, the address that a proxy names, and the row of an MQTT client.
+//! The client behind a connection: its credentials, the address that a proxy names, and the row of an MQTT client.
 
 use alloc::sync::Arc;
 use core::net::IpAddr;

@@ -14,7 +14,7 @@ use crate::mail::session::ConnOf;
 pub(super) struct Leaving {
     /// The home of its client id.
     pub home: ShardId,
-    /// What the home is told.
+    /// The last message to its home.
     pub farewell: Box<Farewell>,
     /// The unanswered publishes, by the numbers that homes answer with, and fences.
     pub due: Vec<u32>,

@@ -430,23 +430,23 @@ impl Front {
 
     /// A packet came too slowly.
     pub(in crate::protocol) fn mqtt_too_slow<I: Io>(&mut self, slot: u32, io: &mut I) {
-        let row = self.conns.get(slot);
-        if row.is(CLOSING) || row.mqtt == NONE {
-            return self.drop_conn(slot, Close::Now, io);
-        }
-        self.scratch.reply().clear();
         let reason = ReasonCode::IMPLEMENTATION_SPECIFIC_ERROR;
-        self.mqtt_end_saying(slot, reason, "a packet took too long", io);
+        self.mqtt_late(slot, reason, "a packet took too long", io);
     }
 
     /// The deadline has passed: for a CONNECT, or since the last packet of the client.
     pub(in crate::protocol) fn mqtt_deadline<I: Io>(&mut self, slot: u32, io: &mut I) {
+        let reason = ReasonCode::KEEP_ALIVE_TIMEOUT;
+        self.mqtt_late(slot, reason, reason.name(), io);
+    }
+
+    fn mqtt_late<I: Io>(&mut self, slot: u32, reason: ReasonCode, words: &str, io: &mut I) {
         let row = self.conns.get(slot);
         if row.is(CLOSING) || row.mqtt == NONE {
             return self.drop_conn(slot, Close::Now, io);
         }
         self.scratch.reply().clear();
-        self.mqtt_end(slot, ReasonCode::KEEP_ALIVE_TIMEOUT, io);
+        self.mqtt_end_saying(slot, reason, words, io);
     }
 }
 

@@ -105,10 +105,6 @@ impl Front {
             self.start_anew(slot, part, home, page.head);
             return self.resume_later(self.conns.id_of(slot));
         }
-        if matches!(attached, Attached::Full(_)) && sub.granted != (0, 0) {
-            // There is no topic that could have kept messages for it: nothing is to be released.
-            sub.options &= !3;
-        }
         let reason = match attached {
             Attached::Forbidden => ReasonCode::NOT_AUTHORIZED,
             _ => ReasonCode::QUOTA_EXCEEDED,
