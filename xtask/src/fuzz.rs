@@ -3,7 +3,7 @@
 
 use anyhow::Result;
 
-use crate::run::{Step, fresh_seed, target_directory};
+use crate::run::{Step, source_seed, target_directory};
 
 /// Time of a test run for all targets together, in seconds: the kept inputs, and a few mutations of them.
 const SHORT_SECONDS: &str = "5";
@@ -18,9 +18,8 @@ pub fn run(args: &[&str]) -> Result<()> {
         .run()
 }
 
-/// A short run of every target, with mutations that no run had before: their seed is the time, which is printed with
-/// the command.
+/// A short run of every target, with mutations that no run of other source code had: their seed is made of the code.
 pub fn short() -> Result<()> {
-    let seed = fresh_seed()?.to_string();
+    let seed = source_seed()?.to_string();
     run(&["--seconds", SHORT_SECONDS, "--seed", &seed])
 }

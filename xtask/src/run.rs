@@ -4,10 +4,11 @@
 
 use anyhow::{Context, Result, bail};
 use std::ffi::{OsStr, OsString};
+use std::fs;
+use std::hash::{DefaultHasher, Hash, Hasher};
 use std::io::{self, BufRead, BufReader, Write};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
-use std::time::SystemTime;
 
 /// One program with its arguments.
 pub struct Step {
@@ -131,10 +132,33 @@ pub fn target_directory() -> Result<PathBuf> {
     Ok(target.to_path_buf())
 }
 
-/// A seed that no run had before: the time, in milliseconds.
-pub fn fresh_seed() -> Result<u128> {
-    let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
-    Ok(since.context("the clock stands before 1970")?.as_millis())
+/// A seed made of the source code: another for each change, and the same when a test run is repeated, so that a run
+/// that passed here passes elsewhere.
+pub fn source_seed() -> Result<u64> {
+    let mut files = Vec::new();
+    for directory in ["crates", "fuzz"] {
+        source_files(&workspace_root().join(directory), &mut files)?;
+    }
+    files.sort();
+    let mut hasher = DefaultHasher::new();
+    for file in files {
+        let text = fs::read(&file).with_context(|| format!("{}", file.display()))?;
+        text.hash(&mut hasher);
+    }
+    Ok(hasher.finish() >> 16)
+}
+
+fn source_files(directory: &Path, files: &mut Vec<PathBuf>) -> Result<()> {
+    let entries = fs::read_dir(directory);
+    for entry in entries.with_context(|| format!("{}", directory.display()))? {
+        let path = entry?.path();
+        if path.is_dir() {
+            source_files(&path, files)?;
+        } else if path.extension().is_some_and(|name| name == "rs") {
+            files.push(path);
+        }
+    }
+    Ok(())
 }
 
 /// The first file of that name in `PATH`.

@@ -580,7 +580,7 @@ pub struct Mail {
     pub tells: Vec<Tell>,
     /// The frames that the tells' records refer to.
     pub frames: Option<Arc<Frames>>,
-    /// Bytes of earlier asks that the sender has handled: the receiver may send as many again.
+    /// The weight of earlier asks that the sender has handled: the receiver may send as much again.
     pub credit_bytes: usize,
     /// When the messages that the asks publish were read: [`Shard::stamp`](crate::Shard::stamp) of the sender's turn.
     pub stamp: u64,

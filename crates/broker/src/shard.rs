@@ -97,6 +97,7 @@ impl Shard {
         self.front.pace = pace;
         self.front.begin_work();
         self.front.lanes.under_way_max = pace.turns_under_way;
+        self.front.lanes.ask_bytes = pace.ask_bytes;
         if let Some(home) = &mut self.front.home {
             home.pace = pace;
         }

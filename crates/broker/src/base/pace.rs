@@ -26,6 +26,9 @@ pub struct Pace {
     /// Turns whose frames other shards still hold, past which a home takes no more publishes. This bounds the memory of
     /// messages under way when carriers fall behind.
     pub turns_under_way: usize,
+    /// What each ask under way to a home counts against the credit of its sender, besides its bytes: those of other clients stand
+    /// behind it.
+    pub ask_bytes: usize,
     /// Number of topics and filters of a home from which on it reads ahead for the next publishes. Fewer rows (some
     /// hundred bytes each) stay in a core's caches, where reading ahead costs 20 ns a publish for nothing.
     pub cold_rows: usize,
@@ -46,6 +49,7 @@ impl Default for Pace {
             page_visits: 1024,
             interest_rows: 4096,
             turns_under_way: 64,
+            ask_bytes: 4 << 10,
             cold_rows: 4096,
             forgets_per_turn: 256,
             rows_per_tick: 2048,

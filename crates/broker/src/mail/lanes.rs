@@ -12,6 +12,7 @@ use alloc::sync::Arc;
 use alloc::vec::Vec;
 
 use crate::base::ids::ShardId;
+use crate::base::pace::Pace;
 use crate::base::planted::{self, Fault};
 use crate::mail::{Ask, FRAMES_KEPT_BYTES, Frames, Mail, Tell};
 
@@ -24,9 +25,9 @@ pub struct Lane {
     pub bytes: Vec<u8>,
     /// Tells to the peer as a carrier.
     pub tells: Vec<Tell>,
-    /// Bytes of the peer's asks that were handled, and whose credit was not given back yet.
+    /// The weight of the peer's asks that were handled, and whose credit was not given back yet.
     pub credit_bytes: usize,
-    /// Bytes of asks sent to the peer, whose credit has not come back yet.
+    /// The weight of asks sent to the peer, whose credit has not come back yet.
     pub under_way_bytes: usize,
     /// The peer's asks that wait for a later turn, in order. Its publishes are within the credit.
     pub waiting: VecDeque<Asked>,
@@ -34,6 +35,8 @@ pub struct Lane {
 
 /// The unhandled asks of one mail.
 pub struct Asked {
+    /// What they count against the credit of their sender.
+    pub weight: usize,
     /// The asks.
     pub asks: alloc::vec::IntoIter<Ask>,
     /// The bytes that their spans refer to.
@@ -60,6 +63,8 @@ pub struct Lanes {
     pub withholds: bool,
     /// See [`crate::base::pace::Pace::turns_under_way`].
     pub under_way_max: usize,
+    /// See [`crate::base::pace::Pace::ask_bytes`].
+    pub ask_bytes: usize,
 }
 
 impl Lanes {
@@ -74,8 +79,21 @@ impl Lanes {
             read_at: 0,
             next: 0,
             withholds: false,
-            under_way_max: crate::base::pace::Pace::default().turns_under_way,
+            under_way_max: Pace::default().turns_under_way,
+            ask_bytes: Pace::default().ask_bytes,
         }
+    }
+
+    /// What asks with these bytes count against the credit of their sender.
+    pub fn weight(&self, asks: usize, bytes: usize) -> usize {
+        asks * self.ask_bytes + bytes
+    }
+
+    /// Whether asks that weigh more than this are under way to a peer.
+    pub fn exceeds(&self, limit: usize) -> bool {
+        self.to.iter().any(|lane| {
+            lane.under_way_bytes + self.weight(lane.asks.len(), lane.bytes.len()) > limit
+        })
     }
 
     /// The frames of this turn.
@@ -154,7 +172,7 @@ impl Lanes {
             }
             lane.credit_bytes -= credit_bytes;
             let frames = (!lane.tells.is_empty()).then(|| self.frames.clone());
-            lane.under_way_bytes += lane.bytes.len();
+            lane.under_way_bytes += lane.asks.len() * self.ask_bytes + lane.bytes.len();
             post(
                 id as ShardId,
                 Mail {

@@ -1,4 +1,4 @@
-//! Publishers that wait for credit: more bytes of this shard's publishes are under way to a home than
+//! Publishers that wait for credit: what this shard has under way to a home weighs more than
 //! `limits.publish_credit_bytes`, or the carriers of this shard's own home are behind.
 //!
 //! Meanwhile a connection that has just published is not read. Bytes that were read already (requests pipelined behind the
@@ -26,11 +26,7 @@ impl Front {
             return false;
         }
         let limit = self.world.settings.limits.publish_credit_bytes;
-        self.lanes
-            .to
-            .iter()
-            .any(|lane| lane.under_way_bytes + lane.bytes.len() > limit)
-            || self.lanes.is_pressed()
+        self.lanes.exceeds(limit) || self.lanes.is_pressed()
     }
 
     /// Stops reading a publisher until there is credit again.

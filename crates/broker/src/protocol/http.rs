@@ -6,6 +6,7 @@
 
 use core::ops::Range;
 
+use crore_wire::http::body::BodyError;
 use crore_wire::http::head::{self, Body, Head, HeadError};
 use crore_wire::http::{prior, proxy};
 
@@ -188,11 +189,23 @@ impl Front {
                 }
                 Body::Chunked => {
                     let bytes = &mut buf[start..end];
-                    let found = self.dechunk(slot, bytes, &mut kept, limit, io).ok()?;
+                    let found = dechunk(bytes, &mut kept, limit);
                     // `head` borrowed from bytes that were just overwritten.
                     let again = head::parse(&buf[at..start], head_bytes);
                     head = again.ok().flatten().expect("the head was read before");
-                    found
+                    match found {
+                        Ok(found) => found,
+                        Err(error) => {
+                            // What the head asks for is judged before what is wrong with the body.
+                            let refused =
+                                !kept.judged && self.judge(slot, &head, kept.who).is_err();
+                            match refused {
+                                true => self.request_done(slot, io),
+                                false => self.refuse(slot, error.status(), error.reason(), io),
+                            }
+                            return None;
+                        }
+                    }
                 }
             };
             let Some((body_bytes, taken)) = found else {
@@ -297,32 +310,22 @@ impl Front {
         }
         Err(Refused)
     }
+}
 
-    /// Decodes a body in chunks in place, as far as it was received. Once it is whole, returns how many bytes it has decoded and
-    /// how many it took encoded.
-    fn dechunk<I: Io>(
-        &mut self,
-        slot: u32,
-        bytes: &mut [u8],
-        kept: &mut HttpSpill,
-        limit: usize,
-        io: &mut I,
-    ) -> Result<Option<(usize, usize)>, Refused> {
-        let (mut chunked, decoded) = kept.chunked.unwrap_or_default();
-        match chunked.decode(&mut bytes[decoded..], limit) {
-            Err(error) => {
-                self.refuse(slot, error.status(), error.reason(), io);
-                Err(Refused)
-            }
-            Ok(progress) if progress.done => {
-                Ok(Some((decoded + progress.written, decoded + progress.read)))
-            }
-            Ok(progress) => {
-                kept.chunked = Some((chunked, decoded + progress.written));
-                Ok(None)
-            }
-        }
+/// Decodes a body in chunks in place, as far as it was received. Once it is whole, returns how many bytes it has decoded and
+/// how many it took encoded.
+fn dechunk(
+    bytes: &mut [u8],
+    kept: &mut HttpSpill,
+    limit: usize,
+) -> Result<Option<(usize, usize)>, BodyError> {
+    let (mut chunked, decoded) = kept.chunked.unwrap_or_default();
+    let progress = chunked.decode(&mut bytes[decoded..], limit)?;
+    if progress.done {
+        return Ok(Some((decoded + progress.written, decoded + progress.read)));
     }
+    kept.chunked = Some((chunked, decoded + progress.written));
+    Ok(None)
 }
 
 /// Whether the request that begins here publishes, judged by its method alone: only publishes use POST.

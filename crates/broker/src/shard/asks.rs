@@ -20,6 +20,7 @@ impl Shard {
         // Mail without asks has nothing to wait for.
         let spent = !asks.is_empty() && self.front.is_spent();
         let asked = Asked {
+            weight: self.front.lanes.weight(asks.len(), bytes.len()),
             asks: asks.into_iter(),
             bytes,
             stamp,
@@ -61,7 +62,7 @@ impl Shard {
         self.front.lanes.read_at = self.front.lanes.stamp;
         let lane = &mut self.front.lanes.to[from as usize];
         if asked.asks.as_slice().is_empty() {
-            lane.credit_bytes += asked.bytes.len();
+            lane.credit_bytes += asked.weight;
         } else {
             lane.waiting.push_front(asked);
         }

@@ -100,6 +100,8 @@ impl Plan {
                 page_messages: rng.pick(&[1, 3, 128]),
                 page_bytes: rng.pick(&[100, 64 << 10]),
                 turns_under_way: rng.pick(&[1, 8, 64]),
+                // The limits of credit that are drawn are smaller than what asks weigh in a server.
+                ask_bytes: 0,
                 // As if the tables were large.
                 cold_rows: 0,
                 rows_per_tick: ROWS_PER_TICK,
