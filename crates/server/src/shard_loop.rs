@@ -35,7 +35,7 @@ const TICKS_PER_TURN: u32 = 8;
 /// in a millisecond or two, as they come.
 const FEW_EVENTS: usize = 32;
 /// The time that a turn may spend on its events: the rest are reported again by the next wait.
-const EVENTS_NS: u64 = 1_000_000;
+const EVENTS_NS: u64 = 400_000;
 /// Events between two looks at the clock.
 const EVENTS_TOGETHER: usize = 8;
 /// How far the seconds of one shard are from those of the next, in milliseconds: a golden section, so that

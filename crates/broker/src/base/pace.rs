@@ -10,8 +10,8 @@ pub struct Pace {
     /// Members visited in one turn before the sockets are looked at again: some milliseconds, since a visit is a write to a socket, which
     /// takes 2 to 15 microseconds.
     pub visits_per_turn: u32,
-    /// Steps (see [`crate::base::work`]) that all inputs of a turn may take together, and its end once more: one or two
-    /// milliseconds. A publish is a step or two, so that some ten thousand share a turn.
+    /// Steps (see [`crate::base::work`]) that all inputs of a turn may take together, and its end once more: about half a
+    /// millisecond, two where memory is cold. A publish is a step or two, so that some two thousand share a turn.
     pub steps_per_turn: u32,
     /// A page of the past carries at most this many messages, so that one subscriber that resumes
     /// far back does not hold the lane.
@@ -43,7 +43,7 @@ impl Default for Pace {
     fn default() -> Self {
         Pace {
             visits_per_turn: 1024,
-            steps_per_turn: 16_384,
+            steps_per_turn: 4096,
             page_messages: 128,
             page_bytes: 64 << 10,
             page_visits: 1024,

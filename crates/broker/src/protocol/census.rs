@@ -21,7 +21,9 @@ pub(crate) struct Census {
     /// The next row of the walk under way.
     next: u32,
     counting: BTreeMap<Party, usize>,
-    /// Those that hold more than a little, as the last whole walk found them.
+    /// What all of them hold, as the last whole walk found it.
+    sum_bytes: usize,
+    /// Those that hold more than a little, likewise.
     heavy: BTreeMap<Party, usize>,
     /// The one that held most then.
     heaviest: Option<Party>,
@@ -50,6 +52,11 @@ impl Census {
     /// Whether some address or user holds more than a little.
     pub(super) fn has_heavy(&self) -> bool {
         !self.heavy.is_empty()
+    }
+
+    /// What all connections hold.
+    pub(super) fn sum_bytes(&self) -> usize {
+        self.sum_bytes
     }
 
     /// Whether a walk is under way, or connections are to end.
@@ -102,6 +109,7 @@ impl Census {
         self.ends = core::mem::take(&mut self.met);
         self.ends.sort_unstable_by_key(|(bytes, _)| *bytes);
         let mut all = core::mem::take(&mut self.counting);
+        self.sum_bytes = all.values().sum();
         let heaviest = all.iter().max_by_key(|(_, bytes)| **bytes);
         self.heaviest = heaviest.map(|(party, _)| *party);
         all.retain(|_, bytes| *bytes > little_bytes);
@@ -134,6 +142,7 @@ mod tests {
         walk(&mut census);
         assert_eq!((census.held_by(heavy), census.held_by(light)), (900, 0));
         assert!(census.has_heavy() && !census.is_under_way());
+        assert_eq!(census.sum_bytes(), 1500);
         walk(&mut census);
         assert_eq!(census.next_end(), Some(conn(0)));
         assert_eq!(census.next_end(), Some(conn(2)));

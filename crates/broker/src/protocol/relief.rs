@@ -3,7 +3,7 @@
 //! First nothing more is added to outboxes: subscribers fall back to their positions ([`Front::fits`]). Then clients that hold much
 //! get nothing new ([`Front::may_take`]). Short of the limit connections end, of the address or user that holds most, largest first,
 //! until there is room again. Clients that hold little are served; only past the limit do they end too, at a shard where nobody holds
-//! more.
+//! much and all together do.
 //!
 //! Nothing counts the bytes of each client as they come and go. While the sum is near its limit a census (`census`) finds who holds
 //! most.
@@ -110,12 +110,12 @@ impl Front {
             // The partly received bytes of the connection that ended before are taken off the account, which is else done after
             // an input.
             self.conns.charge_received();
-            // If no client holds much here, the bytes are held at other shards: connections end here only past the limit.
-            let enough = match self.census.has_heavy() {
-                true => Level::Tight,
-                false => Level::Over,
+            let level = self.conns.level();
+            let end = match self.census.has_heavy() {
+                true => level >= Level::Tight,
+                false => level == Level::Over && self.holds_share(),
             };
-            if self.conns.level() < enough {
+            if !end {
                 return self.census.forget_ends();
             }
             let Some(conn) = self.census.next_end() else {
@@ -136,6 +136,13 @@ impl Front {
             }
             self.stats.relieved += 1;
         }
+    }
+
+    /// Whether the connections of this shard hold so much together that their ends help: half of the shard's part of the limit. If
+    /// all connections hold half of the limit, those of some shard do.
+    fn holds_share(&self) -> bool {
+        let share = self.world.settings.limits.memory_bytes / self.lanes.to.len();
+        self.census.sum_bytes() > share / 2
     }
 
     /// One step of the census: adds up what the next connections hold.

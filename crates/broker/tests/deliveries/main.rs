@@ -16,6 +16,7 @@ mod town;
 use proptest::prelude::*;
 
 use crore_broker::Pace;
+use crore_broker::account::{Level, Part};
 use crore_broker::settings::{Rule, Settings};
 use town::{KINDS, Kind, Town};
 
@@ -252,6 +253,45 @@ fn all_outboxes_share_the_account() {
         }
         assert_eq!(town.accounts().outbox_bytes, 0);
     }
+}
+
+/// The sum is passed by what others hold, and this shard's own answers are more than its floor: its only client, which holds a few
+/// bytes, stays.
+#[test]
+fn a_client_with_little_stays_where_its_end_would_not_help() {
+    let limit = 256 << 10;
+    let mut town = Town::new(
+        rule(),
+        |limits| limits.memory_bytes = limit,
+        Pace::default(),
+    );
+    let post = |key: usize| {
+        format!(
+            "POST /pub/t HTTP/1.1\r\nHost: localhost\r\nIdempotency-Key: {key:0200}\r\n\
+             Content-Length: 1\r\n\r\nx"
+        )
+    };
+    let publisher = town.says("");
+    for key in 0..2000 {
+        town.sends(publisher, post(key));
+        town.settle();
+    }
+    assert!(town.accounts().parts[Part::Answers as usize] > limit / 4);
+    let link = town.subscribe(Kind::Plain, "t");
+    town.window(link, Some(0));
+    town.publish([("t", "late".into())]);
+    town.settle();
+    town.account().hold_message(limit);
+    for _ in 0..3 {
+        town.publish([("u", "more".into())]);
+        town.settle();
+    }
+    assert_eq!(town.account().level(), Level::Over);
+    assert_eq!(town.stats().relieved, 0);
+    town.window(link, None);
+    town.settle();
+    assert_eq!(town.received(link), frame("late"));
+    town.account().let_message_go(limit);
 }
 
 /// A stream on two topics begins when both homes have answered. Messages of the near one wait meanwhile as far as an

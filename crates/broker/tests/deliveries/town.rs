@@ -1,9 +1,12 @@
 //! A shard over sockets in memory that stop in the midst of a write, and perhaps a far one that answers when it is
 //! told to. A socket that refused a byte must not be written to before it has said that it takes bytes again.
 
+use std::sync::Arc;
+
+use crore_broker::account::Account;
 use crore_broker::settings::{Limits, Rule, Settings};
 use crore_broker::stats::Accounts;
-use crore_broker::{Control, Input, Pace, ShardId, Stats, Ticket};
+use crore_broker::{Control, Input, Pace, ShardId, Stats, Ticket, World};
 
 use crate::support::{self, NOW, Sockets};
 
@@ -23,6 +26,7 @@ pub enum Kind {
 pub const KINDS: [Kind; 4] = [Kind::Plain, Kind::Meta, Kind::Envelope, Kind::Sse];
 
 pub struct Town {
+    world: Arc<World>,
     of: support::Town,
     publisher: usize,
 }
@@ -43,7 +47,16 @@ impl Town {
         let world = support::world(settings, shards, shards);
         let mut of = support::Town::new(&world, pace, NOW);
         let publisher = of.open(0);
-        Town { of, publisher }
+        Town {
+            world,
+            of,
+            publisher,
+        }
+    }
+
+    /// The account of all shards.
+    pub fn account(&self) -> &Account {
+        &self.world.admission.account
     }
 
     /// The sockets of the first shard.

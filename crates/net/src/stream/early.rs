@@ -15,7 +15,7 @@ use crate::{clock, memory};
 
 /// The time that handshakes get in a turn, in nanoseconds: enough for a few with an ECDSA key, and at least one is done
 /// with any key. Deliveries may wait that much longer during a storm of handshakes.
-const TURN_NS: u64 = 500_000;
+const TURN_NS: u64 = 300_000;
 
 /// The reason given when a client sends more bytes or records than a handshake needs.
 const TOO_LONG: &str = "its handshake is too long";

@@ -48,7 +48,11 @@ fn a_flush_posts_to_each_peer_once_what_is_for_it_and_to_nobody_else() {
     assert_eq!((to_home.tells.len(), to_home.asks.len()), (0, 1));
     assert!(to_home.frames.is_none());
     assert_eq!(to_home.bytes, b"ask");
-    assert_eq!(lanes.to[2].under_way_bytes, lanes.weight(1, 3), "until credit comes back");
+    assert_eq!(
+        lanes.to[2].under_way_bytes,
+        lanes.weight(1, 3),
+        "until credit comes back"
+    );
     assert!(flush(&mut lanes).is_empty(), "it was said");
 }
 
