@@ -9,7 +9,6 @@
 //! `u32` number of a subscriber (or [`EVERYBODY`]), `u32` length, a ready WebSocket frame of that
 //! length, all little-endian. A full socket is waited for: nothing is dropped.
 
-use std::io::ErrorKind;
 use std::net::SocketAddr;
 use std::process::ExitCode;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -86,7 +85,7 @@ impl Floor {
     pub fn bind(address: SocketAddr) -> Result<Floor> {
         let (listener, address) = sys::listen(address)?;
         let epoll = Epoll::new(EVENTS)?;
-        epoll.add(listener, Interest::Read, LISTENER)?;
+        epoll.add(listener, Interest::IN, LISTENER)?;
         Ok(Floor {
             address,
             listener,
@@ -119,7 +118,7 @@ impl Floor {
                 self.roles.resize(fd as usize + 1, Role::Unknown);
             }
             self.roles[fd as usize] = Role::Unknown;
-            self.epoll.add(fd, Interest::Read, fd as u64)?;
+            self.epoll.add(fd, Interest::IN, fd as u64)?;
         }
         Ok(())
     }
@@ -128,8 +127,8 @@ impl Floor {
         let role = self.roles[fd as usize];
         let held = self.take_rest(fd, buffer);
         match sys::receive(fd, &mut buffer[held..]) {
-            Ok(0) => self.close(fd),
-            Ok(count) => match role {
+            Ok(Some(0)) => self.close(fd),
+            Ok(Some(count)) => match role {
                 Role::Subscriber(..) => {}
                 Role::Publisher => self.records(fd, &buffer[..held + count])?,
                 Role::Unknown => match buffer[..count].strip_prefix(PUSH) {
@@ -140,11 +139,8 @@ impl Floor {
                     None => self.subscribe(fd, &buffer[..count]),
                 },
             },
-            Err(error) if error.kind() == ErrorKind::WouldBlock => {
-                if held > 0 {
-                    self.rests.push((fd, buffer[..held].to_vec()));
-                }
-            }
+            Ok(None) if held > 0 => self.rests.push((fd, buffer[..held].to_vec())),
+            Ok(None) => {}
             Err(_) => self.close(fd),
         }
         Ok(())
@@ -222,8 +218,8 @@ fn deliver(fd: i32, mut bytes: &[u8]) {
     loop {
         match sys::send(fd, bytes) {
             Ok(count) if count == bytes.len() => return,
+            Ok(0) => sys::wait_writable(fd),
             Ok(count) => bytes = &bytes[count..],
-            Err(error) if error.kind() == ErrorKind::WouldBlock => sys::wait_writable(fd),
             // The end of the connection is read later.
             Err(_) => return,
         }

@@ -61,14 +61,14 @@ impl Link {
             sys::connect_result(fd).with_context(|| format!("connect to {remote}"))?;
         }
         sys::no_delay(fd)?;
-        epoll.add(fd, Interest::Read, key)?;
+        epoll.add(fd, Interest::IN, key)?;
         let mut link = Link {
             fd,
             key,
             form,
             out: greeting.to_vec(),
             sent: 0,
-            watched: Interest::Read,
+            watched: Interest::IN,
             requests: VecDeque::new(),
             received: Vec::new(),
             ready: !matches!(form, Form::Frame),
@@ -143,10 +143,9 @@ impl Link {
                 Some(tls) => tls.send(self.fd, rest),
                 None => sys::send(self.fd, rest),
             };
-            match sent {
-                Ok(count) => self.sent += count,
-                Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => break,
-                Err(error) => return Err(error).context("the publisher's connection"),
+            match sent.context("the publisher's connection")? {
+                0 => break,
+                count => self.sent += count,
             }
         }
         if self.sent == self.out.len() {
@@ -157,7 +156,7 @@ impl Link {
             Some(tls) => !tls.flush(self.fd)?,
             None => false,
         };
-        let wanted = Interest::reading(waits || !self.out.is_empty());
+        let wanted = sys::reading(waits || !self.out.is_empty());
         if wanted != self.watched {
             epoll.modify(self.fd, wanted, self.key)?;
             self.watched = wanted;
@@ -174,13 +173,9 @@ impl Link {
             Some(tls) => tls.receive(self.fd, received),
             None => sys::receive(self.fd, received),
         };
-        match received {
-            Ok(0) => bail!("the server closed the publisher's connection"),
-            Ok(count) => self.received.truncate(held + count),
-            Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => {
-                self.received.truncate(held);
-            }
-            Err(error) => return Err(error).context("the publisher's connection"),
+        match received.context("the publisher's connection")? {
+            Some(0) => bail!("the server closed the publisher's connection"),
+            count => self.received.truncate(held + count.unwrap_or(0)),
         }
         if let Some(packets) = &mut self.packets {
             packets.take(&mut self.received, &mut self.out, answers)?;

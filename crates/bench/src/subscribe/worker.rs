@@ -343,7 +343,7 @@ impl Worker {
                 self.under_way += 1;
                 self.rows[row as usize].fd = fd;
                 self.rows[row as usize].stage = Stage::Connecting;
-                let interest = Interest::reading(!connected);
+                let interest = sys::reading(!connected);
                 match self.epoll.add(fd, interest, row.into()) {
                     Ok(()) if connected => self.ask(row, dial.remote, tally),
                     Ok(()) => {}
@@ -356,8 +356,8 @@ impl Worker {
     /// A connect that was under way has come to its end.
     fn connected(&mut self, row: u32, tally: &mut Tally) {
         let fd = self.rows[row as usize].fd;
-        let result = sys::connect_result(fd)
-            .and_then(|()| self.epoll.modify(fd, Interest::Read, row.into()));
+        let result =
+            sys::connect_result(fd).and_then(|()| self.epoll.modify(fd, Interest::IN, row.into()));
         match result {
             Ok(()) => self.ask(row, self.plan.dial(self.first + row).remote, tally),
             Err(error) => self.failed(row, &format!("connect: {error}"), tally),
@@ -373,7 +373,8 @@ impl Worker {
         }
     }
 
-    fn receive(&mut self, row: u32, buffer: &mut [u8]) -> std::io::Result<usize> {
+    /// Receives bytes, through TLS where that is spoken; see [`sys::receive`].
+    fn receive(&mut self, row: u32, buffer: &mut [u8]) -> std::io::Result<Option<usize>> {
         let fd = self.rows[row as usize].fd;
         match self.tls.get_mut(row as usize).and_then(Option::as_mut) {
             Some(tls) => tls.receive(fd, buffer),

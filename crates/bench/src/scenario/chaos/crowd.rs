@@ -84,7 +84,7 @@ impl<'a> Crowd<'a> {
         let seat = |number| Seat {
             client: Client::new(world.part(number), world),
             fd: -1,
-            watched: Interest::Read,
+            watched: Interest::IN,
             connecting: false,
             open: false,
         };
@@ -164,12 +164,8 @@ impl<'a> Crowd<'a> {
         };
         let row = &mut self.seats[seat];
         (row.fd, row.open, row.connecting) = (fd, true, true);
-        row.watched = Interest::ReadWrite;
-        if self
-            .epoll
-            .add(fd, Interest::ReadWrite, seat as u64)
-            .is_err()
-        {
+        row.watched = Interest::IN | Interest::OUT;
+        if self.epoll.add(fd, row.watched, seat as u64).is_err() {
             return self.lost(seat);
         }
         if connected {
@@ -194,12 +190,12 @@ impl<'a> Crowd<'a> {
         }
         while !row.client.out.is_empty() {
             match sys::send(row.fd, &row.client.out) {
+                Ok(0) => break,
                 Ok(count) => drop(row.client.out.drain(..count)),
-                Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => break,
                 Err(_) => return self.lost(seat),
             }
         }
-        let wanted = Interest::reading(!row.client.out.is_empty());
+        let wanted = sys::reading(!row.client.out.is_empty());
         if wanted != row.watched {
             row.watched = wanted;
             if self.epoll.modify(row.fd, wanted, seat as u64).is_err() {
@@ -214,10 +210,9 @@ impl<'a> Crowd<'a> {
             return;
         }
         let count = match sys::receive(row.fd, &mut self.buffer) {
-            Ok(0) => return self.lost(seat),
-            Ok(count) => count,
-            Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => return,
-            Err(_) => return self.lost(seat),
+            Ok(None) => return,
+            Ok(Some(0)) | Err(_) => return self.lost(seat),
+            Ok(Some(count)) => count,
         };
         let was = row.client.live;
         let next = row

@@ -273,7 +273,10 @@ impl<'a> Feed<'a> {
             return;
         };
         self.publishers[index].fd = Some(fd);
-        match self.epoll.add(fd, Interest::ReadWrite, index as u64) {
+        match self
+            .epoll
+            .add(fd, Interest::IN | Interest::OUT, index as u64)
+        {
             Ok(()) => self.begin(index),
             Err(_) => self.retry(index),
         }
@@ -284,14 +287,14 @@ impl<'a> Feed<'a> {
         let Some(fd) = publisher.fd else { return };
         while publisher.sent < publisher.request.len() {
             match sys::send(fd, &publisher.request[publisher.sent..]) {
+                Ok(0) => break,
                 Ok(count) => publisher.sent += count,
-                Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => break,
                 // It is still connecting: the set tells when it is there.
                 Err(error) if error.kind() == std::io::ErrorKind::NotConnected => break,
                 Err(_) => return self.retry(index),
             }
         }
-        let interest = Interest::reading(publisher.sent < publisher.request.len());
+        let interest = sys::reading(publisher.sent < publisher.request.len());
         if self.epoll.modify(fd, interest, index as u64).is_err() {
             self.retry(index);
         }
@@ -317,10 +320,9 @@ impl<'a> Feed<'a> {
         let Some(fd) = publisher.fd else { return };
         let mut bytes = [0; 4096];
         match sys::receive(fd, &mut bytes) {
-            Ok(0) => return self.retry(index),
-            Ok(count) => publisher.answer.extend_from_slice(&bytes[..count]),
-            Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => return,
-            Err(_) => return self.retry(index),
+            Ok(None) => return,
+            Ok(Some(0)) | Err(_) => return self.retry(index),
+            Ok(Some(count)) => publisher.answer.extend_from_slice(&bytes[..count]),
         }
         let head = match parse::head(&publisher.answer) {
             Ok(Some(head)) => head,

@@ -110,7 +110,7 @@ impl<'a> Proxy<'a> {
         sys::part_descriptor_table()?;
         let epoll = Epoll::new(EVENTS)?;
         let (listener, address) = sys::listen(([127, 0, 0, 1], 0).into())?;
-        epoll.add(listener, Interest::Read, LISTENER)?;
+        epoll.add(listener, Interest::IN, LISTENER)?;
         let proxy = Proxy {
             world,
             server,
@@ -189,7 +189,7 @@ impl<'a> Proxy<'a> {
             let generation = self.pairs.get(index).map_or(1, |pair| pair.generation + 1);
             let pair = Pair {
                 fds: [client, server],
-                watched: [Interest::Read; 2],
+                watched: [Interest::IN; 2],
                 flows: Default::default(),
                 generation,
                 delay_ns: 0,
@@ -205,7 +205,7 @@ impl<'a> Proxy<'a> {
             }
             for side in 0..2 {
                 let fd = self.pairs[index].fds[side];
-                self.epoll.add(fd, Interest::Read, self.key(index, side))?;
+                self.epoll.add(fd, Interest::IN, self.key(index, side))?;
             }
             self.done.connections += 1;
             if !self.calm {
@@ -282,13 +282,13 @@ impl<'a> Proxy<'a> {
 
     fn read(&mut self, pair: usize, side: usize) {
         let row = &mut self.pairs[pair];
-        if !matches!(row.watched[side], Interest::Read | Interest::ReadWrite) {
+        if !row.watched[side].contains(Interest::IN) {
             // Told though not asked for: the connection is broken.
             return self.drop_pair(pair, sys::reset);
         }
         let count = match sys::receive(row.fds[side], &mut self.buffer) {
-            Ok(count) => count,
-            Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => return,
+            Ok(Some(count)) => count,
+            Ok(None) => return,
             Err(_) => return self.drop_pair(pair, sys::reset),
         };
         self.done.bytes += count as u64;
@@ -343,11 +343,11 @@ impl<'a> Proxy<'a> {
                 piece = piece.min(1 + self.random.below(most) as usize);
             }
             match sys::send(row.fds[1 - direction], &flow.bytes[flow.sent..][..piece]) {
-                Ok(count) => flow.sent += count,
-                Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => {
+                Ok(0) => {
                     flow.full = true;
                     break;
                 }
+                Ok(count) => flow.sent += count,
                 Err(error) if error.kind() == std::io::ErrorKind::NotConnected => {
                     flow.full = true;
                     break;
@@ -361,12 +361,9 @@ impl<'a> Proxy<'a> {
         for side in 0..2 {
             let row = &self.pairs[pair];
             let read = !row.flows[side].ended && row.flows[side].waiting() < HELD_BYTES;
-            let interest = match (read, row.flows[1 - side].full) {
-                (true, true) => Interest::ReadWrite,
-                (true, false) => Interest::Read,
-                (false, true) => Interest::Write,
-                (false, false) => Interest::None,
-            };
+            let mut interest = Interest::empty();
+            interest.set(Interest::IN, read);
+            interest.set(Interest::OUT, row.flows[1 - side].full);
             self.watch(pair, side, interest);
         }
     }

@@ -27,15 +27,13 @@ impl Worker {
         let mut buffer = std::mem::take(&mut self.buffer);
         let (held, decoded) = self.unspill(row, &mut buffer);
         match self.receive(row, &mut buffer[held..]) {
-            Ok(0) => self.ended(row, "closed before it was open", tally),
-            Ok(count) => {
+            Ok(Some(0)) => self.ended(row, "closed before it was open", tally),
+            Ok(Some(count)) => {
                 tally.life.bytes += count as u64;
                 tally.life.chunks += 1;
                 self.received(row, &mut buffer[..held + count], decoded, tally);
             }
-            Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => {
-                self.spill(row, &buffer[..held], decoded);
-            }
+            Ok(None) => self.spill(row, &buffer[..held], decoded),
             Err(error) => self.ended(row, &format!("receive: {error}"), tally),
         }
         self.buffer = buffer;

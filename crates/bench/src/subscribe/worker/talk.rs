@@ -178,7 +178,7 @@ impl Talk {
                 messages: 0,
                 received: Vec::new(),
             });
-            let interest = Interest::reading(!connected);
+            let interest = sys::reading(!connected);
             epoll.add(fd, interest, u64::from(self.rows) + slot as u64)?;
             if connected {
                 self.speak(slot, dial.remote, plan)?;
@@ -244,7 +244,7 @@ impl Talk {
         let result = if speaker.messages == 0 {
             let (fd, row) = (speaker.fd, speaker.row);
             sys::connect_result(fd)
-                .and_then(|()| epoll.modify(fd, Interest::Read, u64::from(self.rows) + slot as u64))
+                .and_then(|()| epoll.modify(fd, Interest::IN, u64::from(self.rows) + slot as u64))
                 .and_then(|()| self.speak(slot, plan.dial(self.first + row).remote, plan))
         } else {
             self.receive(slot, shared, said)
@@ -258,11 +258,10 @@ impl Talk {
     fn receive(&mut self, slot: usize, shared: &Shared, said: &mut Said) -> io::Result<()> {
         let speaker = self.speakers[slot].as_mut().expect("it was asked for");
         let mut buffer = [0; ANSWER_BYTES];
-        match sys::receive(speaker.fd, &mut buffer) {
-            Ok(0) => return Err(io::Error::other("closed before the answer")),
-            Ok(count) => speaker.received.extend_from_slice(&buffer[..count]),
-            Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(()),
-            Err(error) => return Err(error),
+        match sys::receive(speaker.fd, &mut buffer)? {
+            None => return Ok(()),
+            Some(0) => return Err(io::Error::other("closed before the answer")),
+            Some(count) => speaker.received.extend_from_slice(&buffer[..count]),
         }
         let Some(head) = parse::head(&speaker.received).map_err(io::Error::other)? else {
             return Ok(());

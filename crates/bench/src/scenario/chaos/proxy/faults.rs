@@ -98,7 +98,7 @@ impl Proxy<'_> {
                 let row = &mut self.pairs[pair];
                 sys::reset(row.fds[0]);
                 row.ghost = true;
-                self.watch(pair, 1, Interest::None);
+                self.watch(pair, 1, Interest::empty());
                 let length = self.between(0, GHOST_NS);
                 self.timer(pair, length, Due::Ghost);
             }
