@@ -14,7 +14,7 @@ use anyhow::Result;
 use serde_json::{Value, json};
 
 use super::world::{World, write_payload};
-use crate::client::parse;
+use crate::client::parse::{self, Response};
 use crate::measure::payload::Random;
 use crate::sys::{self, Dial, Epoll, Interest};
 
@@ -200,7 +200,7 @@ impl<'a> Feed<'a> {
         }
     }
 
-    /// Connects, composes and loses patience, when it is time.
+    /// Composes the next request, connects, or gives up waiting for an answer, when it is time.
     fn advance(&mut self, index: usize, now: u64) {
         let publisher = &mut self.publishers[index];
         if publisher.request.is_empty() {
@@ -306,7 +306,7 @@ impl<'a> Feed<'a> {
         }
     }
 
-    /// Whatever became of the request, it is sent again over another connection.
+    /// Hangs up. The request will be sent again over another connection, whether the server has read it or not.
     fn retry(&mut self, index: usize) {
         self.hang_up(index);
         let publisher = &mut self.publishers[index];
@@ -324,14 +324,10 @@ impl<'a> Feed<'a> {
             Ok(Some(0)) | Err(_) => return self.retry(index),
             Ok(Some(count)) => publisher.answer.extend_from_slice(&bytes[..count]),
         }
-        let head = match parse::head(&publisher.answer) {
-            Ok(Some(head)) => head,
+        let Response { head, body, .. } = match parse::response(&publisher.answer) {
+            Ok(Some(response)) => response,
             Ok(None) => return,
             Err(error) => return self.violation(index, error.to_string()),
-        };
-        let end = head.bytes + head.length.unwrap_or(0);
-        let Some(body) = publisher.answer.get(head.bytes..end) else {
-            return;
         };
         let (status, close) = (head.status, head.close);
         let lines: Value = serde_json::from_slice(body).unwrap_or_default();

@@ -14,7 +14,8 @@ use std::io;
 use std::net::SocketAddr;
 use std::sync::atomic::Ordering::{Acquire, Relaxed};
 
-use crate::client::{parse, request};
+use crate::client::parse::{self, Response};
+use crate::client::request;
 use crate::measure::payload::{Header, Payloads};
 use crate::measure::tally::Said;
 use crate::subscribe::grid::{Grid, WAYS};
@@ -263,11 +264,8 @@ impl Talk {
             Some(0) => return Err(io::Error::other("closed before the answer")),
             Some(count) => speaker.received.extend_from_slice(&buffer[..count]),
         }
-        let Some(head) = parse::head(&speaker.received).map_err(io::Error::other)? else {
-            return Ok(());
-        };
-        let end = head.bytes + head.length.unwrap_or(0);
-        let Some(body) = speaker.received.get(head.bytes..end) else {
+        let response = parse::response(&speaker.received).map_err(io::Error::other)?;
+        let Some(Response { head, body, .. }) = response else {
             return Ok(());
         };
         let (status, messages) = (head.status, speaker.messages);
