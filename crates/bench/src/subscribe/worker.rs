@@ -118,7 +118,7 @@ impl Worker {
             buffer: vec![0; RECEIVE_BYTES],
             answers: Vec::new(),
             answered: Vec::new(),
-            talk: Talk::new(&plan, index, first, count),
+            talk: Talk::new(&plan, &shared, index, first, count),
             epoll: Epoll::new(EVENTS)?,
             started_ns: sys::now_ns(),
             dialled: 0,
@@ -144,7 +144,7 @@ impl Worker {
                 let row = ready.key as u32;
                 if let Some(slot) = (row as usize).checked_sub(self.rows.len()) {
                     let talk = self.talk.as_mut().expect("only speakers have such keys");
-                    talk.ready(slot, &self.plan, &shared, &self.epoll, &mut tally.said);
+                    talk.ready(slot, &self.epoll, &mut tally.said);
                 } else if self.rows[row as usize].stage == Stage::Connecting {
                     self.connected(row, &mut tally);
                 } else if ready.readable {
@@ -156,7 +156,7 @@ impl Worker {
             }
             self.obey();
             if let Some(talk) = &mut self.talk {
-                talk.turn(&self.plan, &shared, &self.epoll, &mut tally.said);
+                talk.turn(&self.epoll, &mut tally.said);
             }
             self.open_some(&mut tally);
         }
@@ -211,11 +211,7 @@ impl Worker {
             (0..self.rows.len() as u32).for_each(|row| self.part(row));
             self.shared.obeyed.fetch_add(1, Relaxed);
         }
-        if self
-            .talk
-            .as_mut()
-            .is_some_and(|talk| talk.obey(&self.shared))
-        {
+        if self.talk.as_mut().is_some_and(Talk::obey) {
             self.shared.obeyed.fetch_add(1, Relaxed);
         }
         let per_s = self.shared.churn_per_s.load(Relaxed);
