@@ -1,4 +1,4 @@
-//! The server and the kernel, looked at before, while and after something happens.
+//! Samples of the server and the kernel, before, during and after what a scenario does.
 
 use std::time::Duration;
 
@@ -46,7 +46,7 @@ pub struct Moment {
 }
 
 impl Moment {
-    /// Looks at both.
+    /// Samples both.
     pub fn of(server: &mut Server) -> Result<Moment> {
         Ok(Moment {
             process: server.sample()?,
@@ -90,7 +90,7 @@ pub fn bottleneck(
     tools_busy: f64,
     tools_cores: f64,
 ) -> &'static str {
-    /// A core is saturated from here on: the rest is the sampling's error.
+    /// From here on a core counts as busy all the time: sampling is no more precise than that.
     const FULL: f64 = 0.93;
     match (
         server_busy >= FULL * server_cores,

@@ -1,4 +1,4 @@
-//! The workers of a subscriber as one: starts them, adds up what they count, ends them.
+//! A subscriber as a whole: starts its workers, adds up what they count, and ends them.
 
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::{Arc, Mutex};
@@ -27,7 +27,7 @@ pub struct Subscriber {
     /// Whether the connections stand in a grid and can be told to talk.
     pub talks: bool,
     threads: Vec<JoinHandle<()>>,
-    /// Since when it runs.
+    /// When it was started.
     pub started: Instant,
 }
 

@@ -16,7 +16,7 @@ use crate::sys::{self, Dial, Epoll, Interest};
 
 /// Bytes of one read.
 const RECEIVE_BYTES: usize = 64 << 10;
-/// Readinesses taken at once.
+/// Events of one wait.
 const EVENTS: usize = 512;
 /// Longest sleep.
 const TURN: Duration = Duration::from_millis(20);
@@ -240,7 +240,7 @@ impl<'a> Crowd<'a> {
         }
     }
 
-    /// The connection is cut.
+    /// Closes a connection that was cut, and has the client return later.
     fn lost(&mut self, seat: usize) {
         self.seen.lost_connections += 1;
         self.leave(seat);

@@ -31,7 +31,7 @@ const CUT_PATIENCE_NS: u64 = 1_000_000_000;
 const HELD_BYTES: usize = 64 << 10;
 /// Receive buffers towards the server, so that a stall reaches it soon.
 const RECEIVE_BUFFER_BYTES: u32 = 64 << 10;
-/// Readinesses taken at once.
+/// Events of one wait.
 const EVENTS: usize = 512;
 /// Longest sleep, so that the end of the faults is seen.
 const TURN: Duration = Duration::from_millis(20);
@@ -51,10 +51,10 @@ enum Due {
 struct Flow {
     bytes: Vec<u8>,
     sent: usize,
-    /// Nothing passes before.
+    /// No byte passes before this time.
     until_ns: u64,
     stalled_until_ns: u64,
-    /// The clock is set.
+    /// A timer is set that will pass the bytes on.
     timed: bool,
     /// The sink has no room.
     full: bool,
@@ -75,10 +75,10 @@ struct Pair {
     generation: u32,
     delay_ns: u64,
     torn_until_ns: u64,
-    /// The next bytes of this direction are parted by a cut.
+    /// A cut will come in the middle of the next bytes of this direction.
     armed: Option<usize>,
     open: bool,
-    /// The client's side is gone.
+    /// The client's side is closed already; the server does not know.
     ghost: bool,
 }
 
@@ -157,7 +157,7 @@ impl<'a> Proxy<'a> {
                 }
             }
             self.due();
-            self.turn_of_the_weather();
+            self.begin_or_end();
         }
         for pair in 0..self.pairs.len() {
             self.drop_pair(pair, sys::reset);
@@ -209,7 +209,7 @@ impl<'a> Proxy<'a> {
             }
             self.done.connections += 1;
             if !self.calm {
-                self.doom(index);
+                self.draw_faults(index);
             }
         }
         Ok(())

@@ -1,4 +1,4 @@
-//! The state that the parts of a run share: the topics with the retention of their logs, which client subscribes to what, the
+//! What the threads of a run share: the topics with the retention of their logs, which client subscribes to what, the
 //! content of a message, and the progress of the publishers.
 //!
 //! Everything but the progress follows from the seed and the number of connections.
@@ -166,7 +166,7 @@ impl World {
     /// A world for so many clients.
     pub fn new(seed: u64, connections: u32) -> World {
         let ordinary = (connections / CLIENTS_PER_TOPIC).max(20);
-        let mut topics: Vec<Topic> = (0..ordinary)
+        let topics: Vec<Topic> = (0..ordinary)
             .map(|index| match index % 20 {
                 0..14 => Kind::Deep,
                 14..18 => Kind::Short,
@@ -179,7 +179,6 @@ impl World {
                 kind,
             })
             .collect();
-        topics.shrink_to_fit();
         World {
             seed,
             begun: topics.iter().map(|_| AtomicU32::new(0)).collect(),
