@@ -55,6 +55,16 @@ impl Moment {
         })
     }
 
+    /// Seconds since an earlier moment.
+    pub fn seconds_since(&self, before: &Moment) -> f64 {
+        (self.at_ns - before.at_ns) as f64 / 1e9
+    }
+
+    /// How many cores the server kept busy since an earlier moment.
+    pub fn cores_since(&self, before: &Moment) -> f64 {
+        (self.process.cpu_s - before.process.cpu_s) / self.seconds_since(before)
+    }
+
     /// For the result.
     pub fn json(&self) -> Value {
         json!({

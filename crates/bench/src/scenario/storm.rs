@@ -96,8 +96,8 @@ impl Storm {
     fn close_window(&mut self, name: &str, before: &Moment, samples: Vec<Value>) -> Result<Value> {
         let after = Moment::of(&mut self.server)?;
         let mut report = self.subscriber.ask("report")?;
-        let seconds = (after.at_ns - before.at_ns) as f64 / 1e9;
-        report["server_cores_busy"] = json!((after.process.cpu_s - before.process.cpu_s) / seconds);
+        let seconds = after.seconds_since(before);
+        report["server_cores_busy"] = json!(after.cores_since(before));
         report["window_s"] = json!(seconds);
         report["samples"] = json!(samples);
         report::say(&format!(

@@ -222,22 +222,16 @@ impl<'a> Crowd<'a> {
             self.world.live.fetch_add(1, Relaxed);
         }
         match next {
-            Ok(Next::Stay) => self.flush(seat),
-            Ok(Next::Return) => {
-                self.leave(seat);
-                self.later(seat);
+            Ok(Next::Stay) => return self.flush(seat),
+            Err(reason) if self.seen.violations.len() < REASONS_MAX => {
+                let number = self.first as usize + seat;
+                let violation = format!("client {number}: {reason}");
+                self.seen.violations.push(violation);
             }
-            Err(reason) => {
-                if self.seen.violations.len() < REASONS_MAX {
-                    let number = self.first as usize + seat;
-                    self.seen
-                        .violations
-                        .push(format!("client {number}: {reason}"));
-                }
-                self.leave(seat);
-                self.later(seat);
-            }
+            Ok(Next::Return) | Err(_) => {}
         }
+        self.leave(seat);
+        self.later(seat);
     }
 
     /// Closes a connection that was cut, and has the client return later.

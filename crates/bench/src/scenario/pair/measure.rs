@@ -82,12 +82,11 @@ impl Pair {
         let published = publisher.stop()?;
 
         let elapsed_s = (count(&last, "/now_ns") - count(&first, "/now_ns")) as f64 / 1e9;
-        let sampled_s = (after.at_ns - before.at_ns) as f64 / 1e9;
+        let sampled_s = after.seconds_since(&before);
         let deliveries_per_s = count(&last, "/messages") as f64 / elapsed_s;
         let reads = |report: &Value| count(report, "/connections/chunks") as f64;
-        let cpu_s = after.process.cpu_s - before.process.cpu_s;
-        let (server_busy, tools_busy) =
-            (cpu_s / sampled_s, (tools_after - tools_before) / sampled_s);
+        let server_busy = after.cores_since(&before);
+        let tools_busy = (tools_after - tools_before) / sampled_s;
         let server_waited = (after.process.waited_s - before.process.waited_s) / sampled_s;
         Ok(json!({
             "clean": is_clean(&last) && published["refused"] == 0,
