@@ -200,7 +200,7 @@ impl Composer {
     }
 }
 
-/// CONNECT.
+/// The CONNECT of the connection whose first topic is `topic`.
 pub fn packet_greeting(dialect: Dialect, topic: u32) -> Vec<u8> {
     let mut packet = Vec::new();
     dialect.greet(

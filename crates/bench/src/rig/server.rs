@@ -191,7 +191,7 @@ impl Server {
 impl Drop for Server {
     fn drop(&mut self) {
         if self.kind == Kind::Nchan {
-            // Its workers end when it asks them to, not when it is killed.
+            // Its workers end when it tells them to. If it were killed they would go on.
             let tree = Process::tree(self.child.id());
             sys::signal(self.child.id(), Signal::INT);
             let begin = Instant::now();

@@ -26,7 +26,7 @@ use set::{PER_CLIENT, Set};
 const FEW: u32 = 1_000;
 /// Filters of the large one, unless told otherwise.
 const MANY: u32 = 1_000_000;
-/// Publishes of a window of a flat set: half a second of the server or more, which is counted in hundredths.
+/// Publishes of a window of a flat set: half a second of the server's time or more, of which some is counted in hundredths.
 const HITS: u32 = 200_000;
 const MISSES: u32 = 500_000;
 /// Levels of the deep sets, and the publishes of a window, which are fewer where each costs more.

@@ -66,7 +66,7 @@ pub fn run(args: &RunArgs) -> Result<Value> {
 
 /// Clients that came and went.
 struct Batch {
-    /// The process that they were of, which their names tell.
+    /// The number of their tool's process, which is a part of their names.
     process: u32,
     count: u32,
     failed: bool,
@@ -131,7 +131,7 @@ fn grown(before: &Moment, after: &Moment) -> f64 {
     after.process.pss_bytes as f64 - before.process.pss_bytes as f64
 }
 
-/// The straight line through these points by least squares: how steep it is, and where it begins.
+/// The straight line through these points by least squares: its slope, and its value at 0.
 fn line(points: &[(u32, f64)]) -> (f64, f64) {
     let n = points.len() as f64;
     let mean_x = points.iter().map(|(x, _)| f64::from(*x)).sum::<f64>() / n;
@@ -163,7 +163,7 @@ fn batch(args: &RunArgs, server: &Server, from: u32, count: u32) -> Result<Batch
     })
 }
 
-/// Whether the server has a session of this name; it keeps it.
+/// Whether the server has a session of this name. The session stays.
 fn is_present(args: &RunArgs, server: SocketAddr, name: &str) -> Result<bool> {
     let dialect = Dialect::new(&args.mqtt, false);
     let mut stream = TcpStream::connect(server)?;

@@ -49,7 +49,7 @@ pub struct Plan {
 }
 
 impl Plan {
-    /// Reads the arguments; an error says which of them cannot be.
+    /// Reads the arguments; an error says which of them are wrong or contradict each other.
     pub fn new(args: &SubscribeArgs) -> Result<Plan> {
         let topics = Pattern::parse(&args.topics)?;
         let servers = pattern::servers(&args.server)?;

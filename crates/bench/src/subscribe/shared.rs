@@ -21,7 +21,7 @@ pub struct Shared {
     pub drops: AtomicU32,
     /// All connections part from the server and stay away.
     pub part: AtomicBool,
-    /// Workers that have obeyed, summed over all such orders.
+    /// Grows by one whenever a worker has obeyed an order.
     pub obeyed: AtomicU32,
     /// Connections to close and open again a second.
     pub churn_per_s: AtomicU32,

@@ -22,7 +22,7 @@ const STACK_BYTES: usize = 128 << 10;
 pub struct Subscriber {
     /// Orders to the workers, and what they have done.
     pub shared: Arc<Shared>,
-    /// All connections that there should be.
+    /// How many connections there should be.
     pub connections: u64,
     /// Whether the connections stand in a grid and can be told to talk.
     pub talks: bool,

@@ -26,7 +26,7 @@ const PATIENCE_NS: u64 = 8_000_000_000;
 const AWAY_NS: u64 = 300_000_000;
 /// Longest sleep.
 const TURN: Duration = Duration::from_millis(5);
-/// Orders that wait for one publisher; past it they are left out.
+/// At most so many orders wait for one publisher; others are left out.
 const QUEUE_MAX: usize = 50;
 /// Messages of a batch.
 const BATCH: u32 = 8;

@@ -25,7 +25,7 @@ pub use done::Done;
 
 /// Pause between two pieces, at most.
 const PIECE_PAUSE_NS: u64 = 4_000_000;
-/// How long a cut waits for bytes that it can part.
+/// How long a cut waits for bytes in the middle of which it can come.
 const CUT_PATIENCE_NS: u64 = 1_000_000_000;
 /// Bytes of one direction that are held; then its source is not read.
 const HELD_BYTES: usize = 64 << 10;
@@ -283,7 +283,7 @@ impl<'a> Proxy<'a> {
     fn read(&mut self, pair: usize, side: usize) {
         let row = &mut self.pairs[pair];
         if !row.watched[side].contains(Interest::IN) {
-            // Told though not asked for: the connection is broken.
+            // Reading was not asked for: only a broken connection is reported all the same.
             return self.drop_pair(pair, sys::reset);
         }
         let count = match sys::receive(row.fds[side], &mut self.buffer) {
@@ -301,7 +301,7 @@ impl<'a> Proxy<'a> {
             }
             flow.bytes.extend_from_slice(&self.buffer[..count]);
             if row.armed == Some(side) {
-                // Some of the waiting bytes pass, and nothing after them.
+                // Some of the bytes that wait pass, and none after them.
                 let bytes = &flow.bytes[flow.sent..];
                 let part = self.random.below(bytes.len() as u32) as usize;
                 let _ = sys::send(row.fds[1 - side], &bytes[..part]);

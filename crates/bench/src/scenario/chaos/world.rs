@@ -10,7 +10,7 @@ use crate::measure::payload::Random;
 
 /// Clients for each ordinary topic, before some clients take several.
 const CLIENTS_PER_TOPIC: u32 = 10;
-/// Every so many clients one has a topic of large messages, and nothing else.
+/// One of so many clients has a topic of large messages, and nothing else.
 const LARGE_EVERY: u32 = 50;
 /// Bytes of a large message: a few of them fill sockets and outbox of a client that is stalled.
 const LARGE_BYTES: usize = 60_000;
@@ -138,7 +138,7 @@ pub struct Part {
 /// The state that the threads of a run share.
 #[derive(Default)]
 pub struct World {
-    /// From which everything is drawn.
+    /// The seed of everything that is drawn at random.
     pub seed: u64,
     /// All topics.
     pub topics: Vec<Topic>,

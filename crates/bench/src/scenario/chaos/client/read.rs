@@ -9,7 +9,7 @@ use crate::scenario::chaos::world::{Transport, World};
 
 /// The server's close code for messages that are lost.
 const CLOSE_GAP: u16 = 4412;
-/// Of one that restarts.
+/// The server's close code when it restarts.
 const CLOSE_RESTART: u16 = 1012;
 /// The server's close code when a frame of the client came too slowly.
 const CLOSE_SLOW: u16 = 1001;
@@ -38,7 +38,7 @@ impl Client {
                     self.ask(world);
                     continue;
                 }
-                // A request that a stalled network tore comes too slowly; all others have their fault elsewhere.
+                // The network stalled in the middle of the request (408), or the server has no room now.
                 (_, 408 | 429 | 503) => {
                     met.turned_away += 1;
                     return Ok(Next::Return);
