@@ -10,8 +10,8 @@
 //! `subscribe`; `rig` (a scenario's flags, its processes and samples of them); `scenario`.
 //!
 //! Nothing here knows the server from inside: a tool that shared the server's code would share its errors. Therefore the
-//! answers of the server are read by a parser of this crate. Only requests, the headers of WebSocket frames and MQTT packets
-//! are read and written by the codecs that the server uses too: third-party clients and another implementation check
+//! answers of the server are read by a parser of this crate. Only requests, the frames of a WebSocket client and MQTT packets
+//! go through the codecs that the server uses too: third-party clients and another implementation check
 //! those against the specifications.
 //! Only `sys` holds `unsafe`; only `report` writes to the terminal.
 

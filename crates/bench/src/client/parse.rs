@@ -11,7 +11,7 @@
 
 use std::fmt;
 
-use crore_wire::websocket::frame::{Opcode, header_len};
+use crore_wire::websocket::frame::Opcode;
 use memchr::{memchr, memmem};
 
 use super::request::ACCEPT;
@@ -161,20 +161,16 @@ pub fn frame(bytes: &[u8]) -> Result<Option<Frame<'_>>, Error> {
     let [first, second, ..] = *bytes else {
         return Ok(None);
     };
-    // The client has agreed to no extension, and servers do not mask.
-    if first & 0x70 != 0 || second & 0x80 != 0 {
+    // No opcode has a reserved bit: the client has agreed to no extension. And servers do not mask.
+    let (Some(opcode), 0) = (Opcode::from_bits(first & 0x7f), second & 0x80) else {
         return Err(Error::Frame);
-    }
-    let opcode = Opcode::from_bits(first & 15).ok_or(Error::Frame)?;
-    let start = header_len(bytes);
-    let Some(length) = bytes.get(2..start) else {
-        return Ok(None);
     };
-    let length = match *length {
-        [] => second.into(),
-        [high, low] => u16::from_be_bytes([high, low]).into(),
-        [0, 0, 0, 0, a, b, c, d] => u32::from_be_bytes([a, b, c, d]),
-        _ => return Err(Error::Frame),
+    let (start, length) = match (second, &bytes[2..]) {
+        (126, [high, low, ..]) => (4, u16::from_be_bytes([*high, *low]).into()),
+        (127, [0, 0, 0, 0, a, b, c, d, ..]) => (10, u32::from_be_bytes([*a, *b, *c, *d])),
+        (127, [_, _, _, _, _, _, _, _, ..]) => return Err(Error::Frame),
+        (126 | 127, _) => return Ok(None),
+        (short, _) => (2, short.into()),
     };
     let end = start + length as usize;
     Ok(bytes.get(start..end).map(|payload| Frame {
