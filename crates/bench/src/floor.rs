@@ -1,15 +1,14 @@
 //! The floor: a reference server that does nothing but move the bytes.
 //!
-//! One thread, one epoll set, one `send` for each delivery; no product. It says what the kernel
-//! alone costs on a machine, so that a server can be measured by its ratio to it. It gathers
-//! nothing, keeps nothing, checks nothing, and stays as it is: a floor that moves measures nothing.
+//! It has one thread and one epoll set, and makes one `send` for each delivery. So it shows what the kernel
+//! alone costs on a machine, and a server is measured by its ratio to it. It gathers
+//! nothing, keeps nothing and checks nothing. Do not make it faster: earlier results could not be compared any more.
 //!
-//! A subscriber sends the HTTP upgrade that it would send any server and is known by the last
-//! number in the request's target; it gets a fixed 101. A publisher sends `PUSH\n`, then records:
+//! A subscriber sends the same HTTP upgrade as to any server and gets a fixed 101; the last number in the
+//! request's target is its number. A publisher sends `PUSH\n`, then records:
 //! `u32` number of a subscriber (or [`EVERYBODY`]), `u32` length, a ready WebSocket frame of that
-//! length, all little-endian. A full socket is waited for: nothing is dropped.
+//! length, all little-endian. When a socket is full the floor waits for it, so that nothing is dropped.
 
-use std::io::ErrorKind;
 use std::net::SocketAddr;
 use std::process::ExitCode;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -20,7 +19,7 @@ use anyhow::{Result, ensure};
 use crate::report;
 use crate::sys::{self, Epoll, Interest};
 
-/// The target of a record that goes to all subscribers, one after another.
+/// The number in a record that goes to all subscribers, one after another.
 pub const EVERYBODY: u32 = u32::MAX;
 /// The first bytes of a publisher.
 pub const PUSH: &[u8] = b"PUSH\n";
@@ -28,11 +27,11 @@ pub const PUSH: &[u8] = b"PUSH\n";
 /// The answer to every upgrade; the accept belongs to the key that the load tool always sends.
 const SWITCHING: &[u8] = b"HTTP/1.1 101 Switching Protocols\r\nUpgrade: websocket\r\n\
     Connection: Upgrade\r\nSec-WebSocket-Accept: s3pPLMBiTxaQ9kYGzzhZRbK+xOo=\r\n\r\n";
-/// Subscribers' numbers stay below this: the table is a plain array.
+/// Subscribers' numbers stay below this, because the table of them is a plain array.
 const NUMBER_MAX: usize = 16 << 20;
 /// Bytes of one read; a record must fit.
 const BUFFER_BYTES: usize = 256 << 10;
-/// Readinesses taken at once.
+/// Events of one wait.
 const EVENTS: usize = 256;
 /// The listener's key; connections have their descriptor.
 const LISTENER: u64 = u64::MAX;
@@ -56,7 +55,7 @@ pub fn run(args: &FloorArgs) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// The part that a descriptor plays.
+/// Whose connection a descriptor is.
 #[derive(Clone, Copy)]
 enum Role {
     Unknown,
@@ -86,7 +85,7 @@ impl Floor {
     pub fn bind(address: SocketAddr) -> Result<Floor> {
         let (listener, address) = sys::listen(address)?;
         let epoll = Epoll::new(EVENTS)?;
-        epoll.add(listener, Interest::Read, LISTENER)?;
+        epoll.add(listener, Interest::IN, LISTENER)?;
         Ok(Floor {
             address,
             listener,
@@ -119,7 +118,7 @@ impl Floor {
                 self.roles.resize(fd as usize + 1, Role::Unknown);
             }
             self.roles[fd as usize] = Role::Unknown;
-            self.epoll.add(fd, Interest::Read, fd as u64)?;
+            self.epoll.add(fd, Interest::IN, fd as u64)?;
         }
         Ok(())
     }
@@ -128,8 +127,8 @@ impl Floor {
         let role = self.roles[fd as usize];
         let held = self.take_rest(fd, buffer);
         match sys::receive(fd, &mut buffer[held..]) {
-            Ok(0) => self.close(fd),
-            Ok(count) => match role {
+            Ok(Some(0)) => self.close(fd),
+            Ok(Some(count)) => match role {
                 Role::Subscriber(..) => {}
                 Role::Publisher => self.records(fd, &buffer[..held + count])?,
                 Role::Unknown => match buffer[..count].strip_prefix(PUSH) {
@@ -140,11 +139,8 @@ impl Floor {
                     None => self.subscribe(fd, &buffer[..count]),
                 },
             },
-            Err(error) if error.kind() == ErrorKind::WouldBlock => {
-                if held > 0 {
-                    self.rests.push((fd, buffer[..held].to_vec()));
-                }
-            }
+            Ok(None) if held > 0 => self.rests.push((fd, buffer[..held].to_vec())),
+            Ok(None) => {}
             Err(_) => self.close(fd),
         }
         Ok(())
@@ -222,8 +218,8 @@ fn deliver(fd: i32, mut bytes: &[u8]) {
     loop {
         match sys::send(fd, bytes) {
             Ok(count) if count == bytes.len() => return,
+            Ok(0) => sys::wait_writable(fd),
             Ok(count) => bytes = &bytes[count..],
-            Err(error) if error.kind() == ErrorKind::WouldBlock => sys::wait_writable(fd),
             // The end of the connection is read later.
             Err(_) => return,
         }

@@ -5,13 +5,14 @@
 //! * [`floor`] is a reference server that does nothing but move the bytes.
 //! * [`scenario`] starts a server and both tools as processes of their own and keeps one result.
 //!
-//! The folders have floors; an import goes down only: `sys` (system calls); `measure` (messages, statistics, `/proc`); `client` (what
-//! a client says and reads); `report`; `floor`; `publish`; `subscribe`; `rig` (a scenario's flags, processes and looks at
-//! them); `scenario`.
+//! The folders have floors, and an import goes only down, that is towards the beginning of this list: `sys` (system calls);
+//! `measure` (messages, statistics, `/proc`); `client` (what a client says and reads); `report`; `floor`; `publish`;
+//! `subscribe`; `rig` (a scenario's flags, its processes and samples of them); `scenario`.
 //!
-//! Nothing here knows the server from inside: a tool that shared its code would share its errors. The bytes of the server
-//! are read by a parser of this crate. Only requests, WebSocket heads and MQTT packets are built by the codecs that the server
-//! uses too, since third-party clients and another implementation check those against the specifications.
+//! Nothing here knows the server from inside: a tool that shared the server's code would share its errors. Therefore the
+//! answers of the server are read by a parser of this crate. Only requests, the frames of a WebSocket client and MQTT packets
+//! go through the codecs that the server uses too: third-party clients and another implementation check
+//! those against the specifications.
 //! Only `sys` holds `unsafe`; only `report` writes to the terminal.
 
 mod client;

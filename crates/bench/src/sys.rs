@@ -1,22 +1,23 @@
-//! The system calls that the standard library does not offer: epoll, non-blocking sockets, signals and limits, by `rustix`
-//! and, where the server's threads need the same, by `net`.
+//! The system calls that the standard library does not offer: epoll, non-blocking sockets, signals and limits. `rustix`
+//! makes them, or `net` where the server needs the same call.
 //!
-//! The only file of this crate with `unsafe`. Sockets are plain descriptor numbers here, because a
-//! load tool keeps a million of them in rows of 24 bytes; the code that opened one closes it, on the
-//! thread that opened it (tables are private to threads, see [`part_descriptor_table`]).
-//! Not a general wrapper: only what the tools call.
+//! This is the only file of the crate with `unsafe`. Sockets are plain descriptor numbers here, because a
+//! load tool keeps a million of them in rows of 24 bytes. The code that opened a socket closes it, on the
+//! same thread, because each thread may have a descriptor table of its own ([`part_descriptor_table`]).
 
 #![allow(unsafe_code)]
 
 use std::io;
 use std::net::SocketAddr;
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, IntoRawFd, OwnedFd, RawFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, IntoRawFd, OwnedFd, RawFd};
 use std::os::unix::process::CommandExt;
 use std::process::Command;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use rustix::event::epoll::{self, CreateFlags, EventData, EventFlags};
+use crore_net::Fd;
+use crore_net::kernel::socket;
+use rustix::event::epoll::{self, CreateFlags, EventData};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use rustix::net::{
@@ -29,6 +30,8 @@ use rustix::process::{self, Pid};
 pub use crore_net::affinity::pin_to as pin;
 /// Nanoseconds of the machine's monotonic clock: the same in all processes of one machine.
 pub use crore_net::clock::monotonic_ns as now_ns;
+/// The events that a descriptor is watched for: `IN` for bytes to read, `OUT` for room to write, and always errors.
+pub use rustix::event::epoll::EventFlags as Interest;
 pub use rustix::process::Signal;
 
 /// Connections that wait to be accepted; the usual `net.core.somaxconn`.
@@ -41,7 +44,7 @@ pub fn process_cpu_ns() -> u64 {
     cpu_ns_of(0).unwrap_or(0)
 }
 
-/// Processor time of process `pid` (0 is this one) so far, in nanoseconds, that of its ended threads included.
+/// Processor time of process `pid` so far (0 is this process), in nanoseconds. Threads that have ended are included.
 ///
 /// # Errors
 /// When there is no such process.
@@ -64,58 +67,34 @@ pub fn cpu_ns_of(pid: u32) -> io::Result<u64> {
     }
 }
 
-/// A descriptor that a row holds, for the length of one call.
+/// Lends a descriptor to one system call.
 #[inline]
 fn borrow<'a>(fd: RawFd) -> BorrowedFd<'a> {
-    // SAFETY: the rows that hold descriptors forget them when they close them.
+    // SAFETY: whoever holds a descriptor forgets it when it closes it, so the descriptor is open during the call.
     unsafe { BorrowedFd::borrow_raw(fd) }
 }
 
-/// The events that a descriptor is watched for.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Interest {
-    /// Nothing but its end by an error.
-    None,
-    /// Bytes to read.
-    Read,
-    /// Room to write.
-    Write,
-    /// Bytes to read, or room to write.
-    ReadWrite,
-}
-
-impl Interest {
-    /// Bytes to read, and room to write where something waits to be sent.
-    pub fn reading(and_writing: bool) -> Interest {
-        if and_writing {
-            Interest::ReadWrite
-        } else {
-            Interest::Read
-        }
-    }
-
-    fn flags(self) -> EventFlags {
-        match self {
-            Interest::None => EventFlags::empty(),
-            Interest::Read => EventFlags::IN,
-            Interest::Write => EventFlags::OUT,
-            Interest::ReadWrite => EventFlags::IN | EventFlags::OUT,
-        }
+/// Bytes to read, and room to write while something waits to be sent.
+pub fn reading(and_writing: bool) -> Interest {
+    if and_writing {
+        Interest::IN | Interest::OUT
+    } else {
+        Interest::IN
     }
 }
 
-/// One readiness.
+/// One descriptor that is ready.
 #[derive(Clone, Copy, Debug)]
 pub struct Ready {
     /// The key that the descriptor was added with.
     pub key: u64,
-    /// Bytes, the end, or an error wait to be read.
+    /// A read gives bytes, the end or an error.
     pub readable: bool,
-    /// There is room to write, or the connect finished.
+    /// There is room to write, or the connect has finished.
     pub writable: bool,
 }
 
-/// A level-triggered epoll set and room for the events of one wait.
+/// A level-triggered epoll set, with room for the events of one wait.
 pub struct Epoll {
     set: OwnedFd,
     events: Vec<epoll::Event>,
@@ -125,7 +104,7 @@ impl Epoll {
     /// A new set whose waits return at most `capacity` events.
     pub fn new(capacity: usize) -> io::Result<Epoll> {
         let none = epoll::Event {
-            flags: EventFlags::empty(),
+            flags: Interest::empty(),
             data: EventData::new_u64(0),
         };
         Ok(Epoll {
@@ -137,16 +116,16 @@ impl Epoll {
     /// Watches `fd`.
     pub fn add(&self, fd: RawFd, interest: Interest, key: u64) -> io::Result<()> {
         let key = EventData::new_u64(key);
-        Ok(epoll::add(&self.set, borrow(fd), key, interest.flags())?)
+        Ok(epoll::add(&self.set, borrow(fd), key, interest)?)
     }
 
     /// Changes what `fd` is watched for.
     pub fn modify(&self, fd: RawFd, interest: Interest, key: u64) -> io::Result<()> {
         let key = EventData::new_u64(key);
-        Ok(epoll::modify(&self.set, borrow(fd), key, interest.flags())?)
+        Ok(epoll::modify(&self.set, borrow(fd), key, interest)?)
     }
 
-    /// Waits for readiness, at most `timeout` (to the nanosecond), and returns how many came.
+    /// Waits at most `timeout` (to the nanosecond) and returns how many descriptors are ready.
     pub fn wait(&mut self, timeout: Duration) -> io::Result<usize> {
         let timeout = Timespec {
             tv_sec: timeout.as_secs() as i64,
@@ -158,14 +137,14 @@ impl Epoll {
         }
     }
 
-    /// The `index`th readiness of the last wait.
+    /// Number `index` of those that the last wait found ready.
     pub fn ready(&self, index: usize) -> Ready {
         let epoll::Event { flags, data, .. } = self.events[index];
-        let broken = EventFlags::HUP | EventFlags::ERR;
+        let broken = Interest::HUP | Interest::ERR;
         Ready {
             key: data.u64(),
-            readable: flags.intersects(EventFlags::IN | broken),
-            writable: flags.intersects(EventFlags::OUT | broken),
+            readable: flags.intersects(Interest::IN | broken),
+            writable: flags.intersects(Interest::OUT | broken),
         }
     }
 }
@@ -175,15 +154,15 @@ impl Epoll {
 pub struct Dial {
     /// The server.
     pub remote: SocketAddr,
-    /// The local address; port 0 lets the kernel choose at connect, when it knows the whole tuple
-    /// (`IP_BIND_ADDRESS_NO_PORT`), so that a port serves once for each server port.
+    /// The local address. With port 0 the kernel chooses the port at connect (`IP_BIND_ADDRESS_NO_PORT`). It knows the
+    /// server's address then, so that it can use a local port once for each port of the server.
     pub local: Option<SocketAddr>,
-    /// `SO_RCVBUF` in bytes, when not the system's default.
+    /// `SO_RCVBUF` in bytes, if it is not the system's default.
     pub receive_buffer: Option<u32>,
 }
 
-/// Opens a non-blocking connection. The flag says whether it is established already, as it nearly
-/// always is over loopback; otherwise it becomes writable when it is.
+/// Opens a non-blocking connection. The flag says whether it is established already, as nearly
+/// always over loopback. If not, it becomes writable as soon as it is.
 pub fn dial(dial: &Dial) -> io::Result<(RawFd, bool)> {
     let family = if dial.remote.is_ipv4() {
         AddressFamily::INET
@@ -209,7 +188,7 @@ pub fn dial(dial: &Dial) -> io::Result<(RawFd, bool)> {
     Ok((socket.into_raw_fd(), connected))
 }
 
-/// Sets the one option that `rustix` does not have.
+/// Sets `IP_BIND_ADDRESS_NO_PORT`, which `rustix` does not have.
 fn choose_port_at_connect(socket: BorrowedFd<'_>) -> io::Result<()> {
     let (level, name) = (libc::IPPROTO_IP, libc::IP_BIND_ADDRESS_NO_PORT);
     let (value, length) = (1i32, size_of::<i32>() as libc::socklen_t);
@@ -241,7 +220,7 @@ pub fn listen(address: SocketAddr) -> io::Result<(RawFd, SocketAddr)> {
     Ok((listener.into_raw_fd(), bound))
 }
 
-/// Accepts one connection, non-blocking; `None` when none waits.
+/// Accepts one connection, as a non-blocking socket; `None` when none waits.
 pub fn accept(listener: RawFd) -> io::Result<Option<RawFd>> {
     match accept_with(borrow(listener), SOCKET) {
         Err(Errno::AGAIN) => Ok(None),
@@ -249,17 +228,22 @@ pub fn accept(listener: RawFd) -> io::Result<Option<RawFd>> {
     }
 }
 
-/// Reads; `Ok(0)` is the end.
+/// Reads; `None` when nothing is there, `Some(0)` at the end.
 #[inline]
-pub fn receive(fd: RawFd, buffer: &mut [u8]) -> io::Result<usize> {
-    let (count, _) = net::recv(borrow(fd), buffer, RecvFlags::empty())?;
-    Ok(count)
+pub fn receive(fd: RawFd, buffer: &mut [u8]) -> io::Result<Option<usize>> {
+    match net::recv(borrow(fd), buffer, RecvFlags::empty()) {
+        Err(Errno::AGAIN) => Ok(None),
+        received => Ok(Some(received?.0)),
+    }
 }
 
-/// Writes, perhaps only a part; never raises SIGPIPE.
+/// Writes as much as the socket takes, which may be nothing; never raises SIGPIPE.
 #[inline]
 pub fn send(fd: RawFd, bytes: &[u8]) -> io::Result<usize> {
-    Ok(net::send(borrow(fd), bytes, SendFlags::NOSIGNAL)?)
+    match net::send(borrow(fd), bytes, SendFlags::NOSIGNAL) {
+        Err(Errno::AGAIN) => Ok(0),
+        sent => Ok(sent?),
+    }
 }
 
 /// Waits until `fd` has room to write.
@@ -270,31 +254,28 @@ pub fn wait_writable(fd: RawFd) {
 
 /// Closes a descriptor of this thread's table.
 pub fn close(fd: RawFd) {
-    // SAFETY: the rows that hold descriptors forget them when they close them.
-    drop(unsafe { OwnedFd::from_raw_fd(fd) });
+    socket::close(Fd(fd as u32));
 }
 
-/// Closes a connection with a reset: nothing waits in `TIME_WAIT`.
+/// Closes a connection with a reset, so that it leaves nothing in `TIME_WAIT`.
 pub fn reset(fd: RawFd) {
-    // Should the option fail, an ordinary close is the next best.
-    let _ = sockopt::set_socket_linger(borrow(fd), Some(Duration::ZERO));
-    close(fd);
+    socket::reset(Fd(fd as u32));
 }
 
 /// Gives the calling thread a descriptor table of its own, so that `RLIMIT_NOFILE` bounds the
-/// thread and not the process. Only the standard three are in it: a socket that lay in two tables
+/// thread and not the process. Only the standard three descriptors are in it: a socket that lay in two tables
 /// would stay open when its owner closes it.
 pub fn part_descriptor_table() -> io::Result<()> {
     crore_net::kernel::fd_table::part(&[])
 }
 
-/// How many descriptors one table may hold: the hard limit, after raising the soft one to it.
+/// Raises the soft limit of descriptors to the hard limit, and returns how many one table may hold.
 pub fn raise_descriptor_limit() -> usize {
     crore_net::kernel::fd_table::limit() as usize
 }
 
-/// Makes a child run on one core (when given) and end when the calling thread ends: by a kill, or by
-/// Ctrl-C's signal when it has children that it must end itself.
+/// Makes a child run on one core, if one is given, and end when the calling thread ends. The kernel kills it then, or
+/// sends it SIGINT when it has children that it must end itself.
 pub fn bind_child(command: &mut Command, core: Option<usize>, has_children: bool) {
     let signal = if has_children {
         Signal::INT
@@ -309,7 +290,7 @@ pub fn bind_child(command: &mut Command, core: Option<usize>, has_children: bool
     unsafe { command.pre_exec(prepare) };
 }
 
-/// Sends a signal to a child that is not waited for yet, or to a process below one, if it is still there.
+/// Sends a signal to a process, if it is still there.
 pub fn signal(pid: u32, signal: Signal) {
     if let Some(pid) = Pid::from_raw(pid as i32) {
         let _ = process::kill_process(pid, signal);

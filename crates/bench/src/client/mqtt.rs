@@ -2,9 +2,9 @@
 //! that end with the connection or outlive it, no will, no credentials, and no keep-alive, so that an idle
 //! connection sends nothing. The packets themselves are read and written by `wire`.
 //!
-//! As everywhere in these tools, the parser looks at a slice and answers with whole packets only;
-//! a packet in part stays with the caller, so that any split of the bytes gives the same packets.
-//! A packet that no server may send to such a client is an error; the parser skips none.
+//! As everywhere in these tools, the parser takes a slice and returns a packet only when all of it is there. The caller keeps
+//! the bytes of an incomplete packet, so that the packets do not depend on how the bytes are split.
+//! A packet that no server may send to such a client is an error.
 
 use std::fmt;
 
@@ -14,12 +14,12 @@ use crore_wire::mqtt::{
 };
 use crore_wire::websocket::frame::{HEADER_MAX, Opcode, write_header};
 
+use super::request::NO_MASK;
+
 /// Bytes of a packet past which the peer is no broker of ours.
 const PACKET_BYTES_MAX: usize = 16 << 20;
 /// How long a session outlives its connection in 5; in 3.1.1 it has no end.
 const SESSION_S: u32 = 24 * 3600;
-/// A mask of zeros, which masks nothing: RFC 6455 §5.3 leaves its choice to the client.
-pub const NO_MASK: [u8; 4] = [0; 4];
 
 /// The version of the specification.
 #[derive(clap::ValueEnum, Clone, Copy, Debug, PartialEq, Eq, Default)]
@@ -60,28 +60,24 @@ pub struct MqttArgs {
 impl MqttArgs {
     /// The same as flags, for a tool that a scenario starts.
     pub fn flags(&self) -> Vec<String> {
-        let version = match self.mqtt_version {
-            Version::V311 => "3.1.1",
-            Version::V5 => "5",
-        };
-        let session = match self.session {
-            Session::Clean => "clean",
-            Session::Persistent => "persistent",
-        };
-        let qos = self.qos.to_string();
         let flags = [
-            "--mqtt-version",
-            version,
-            "--qos",
-            &qos,
-            "--session",
-            session,
+            ("--mqtt-version", name(self.mqtt_version)),
+            ("--qos", self.qos.to_string()),
+            ("--session", name(self.session)),
         ];
-        flags.map(str::to_string).into()
+        let each = flags.into_iter();
+        each.flat_map(|(flag, value)| [flag.to_string(), value])
+            .collect()
     }
 }
 
-/// How a connection speaks: what it was asked for, and whether each write is a WebSocket frame.
+/// The name of a flag's value.
+fn name(value: impl clap::ValueEnum) -> String {
+    let value = value.to_possible_value().expect("no value is skipped");
+    value.get_name().to_string()
+}
+
+/// How a connection speaks MQTT.
 #[derive(Clone, Copy, Debug)]
 pub struct Dialect {
     version: mqtt::Version,

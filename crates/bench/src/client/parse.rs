@@ -1,23 +1,25 @@
-//! Reads the bytes of a server, as far as a load tool needs it: response heads, WebSocket frames, chunked bodies, SSE events.
+//! Reads the bytes of a server, as far as a load tool needs it: responses, WebSocket frames, chunked bodies, SSE events.
 //!
-//! Not the codecs of `wire`: that has no response heads; its chunks keep 32 bytes for each connection, where a row of ours
-//! has 24 in all; its frames and events are checked for UTF-8 or copied, and the tool would be measured by that.
+//! The codecs of `wire` do not fit. It has none for responses. Its decoder of chunks keeps 32 bytes for each connection, and
+//! the whole row of a connection has 24 here. It checks frames for UTF-8 and copies events, and a tool that spends its time on
+//! that takes it from the server on the same machine.
 //!
-//! Every function looks at a slice and answers with whole units only; a unit in part stays with the caller,
-//! who passes it again with more bytes behind it. So any split of the bytes gives the
-//! same units. Nothing is copied and nothing is kept. Not a complete client: messages that a server
-//! fragments are seen by their first fragment, SSE data by its first line.
+//! Every function takes a slice and returns a unit only when all of it is there. The caller keeps the bytes of an incomplete
+//! unit and passes them again with more bytes behind them, so that the units do not depend on how the bytes
+//! are split. Nothing is kept here. This is not a complete client: of a message in fragments it sees only the
+//! first fragment, of SSE data only the first line.
 
 use std::fmt;
 
+use crore_wire::websocket::frame::Opcode;
 use memchr::{memchr, memmem};
 
 use super::request::ACCEPT;
 
-/// Bytes of a response head past which the peer is no server of ours.
+/// No server that is measured sends a longer response head.
 const HEAD_BYTES_MAX: usize = 64 << 10;
 
-/// A violation of the protocol by the peer.
+/// How the peer violates its protocol.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[allow(missing_docs, reason = "the names say it")]
 pub enum Error {
@@ -57,7 +59,7 @@ pub struct Head<'a> {
     pub accepted: bool,
     /// Whether the connection ends behind this response.
     pub close: bool,
-    /// Whether the server tells that messages before this one are lost (`Crore-Gap`).
+    /// Whether the server says that messages before this one are lost (`Crore-Gap`).
     pub gap: bool,
 }
 
@@ -113,11 +115,40 @@ fn number(digits: &[u8]) -> Option<usize> {
     std::str::from_utf8(digits).ok()?.parse().ok()
 }
 
+/// A response with its body.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Response<'a> {
+    /// The head.
+    pub head: Head<'a>,
+    /// The body, which must not be chunked.
+    pub body: &'a [u8],
+    /// Bytes that head and body take.
+    pub bytes: usize,
+}
+
+/// The response at the start of `bytes`, when it is whole. Without `Content-Length` it has no body.
+pub fn response(bytes: &[u8]) -> Result<Option<Response<'_>>, Error> {
+    let Some(head) = head(bytes)? else {
+        return Ok(None);
+    };
+    let length = match head.status {
+        204 | 304 => 0,
+        _ => head.length.unwrap_or(0),
+    };
+    let end = head.bytes + length;
+    let body = bytes.get(head.bytes..end);
+    Ok(body.map(|body| Response {
+        head,
+        body,
+        bytes: end,
+    }))
+}
+
 /// A WebSocket frame of a server (RFC 6455 §5.2: not masked).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Frame<'a> {
-    /// The opcode: 0 continuation, 1 text, 2 binary, 8 close, 9 ping, 10 pong.
-    pub opcode: u8,
+    /// The kind of frame.
+    pub opcode: Opcode,
     /// The payload.
     pub payload: &'a [u8],
     /// Bytes that the frame takes.
@@ -130,41 +161,52 @@ pub fn frame(bytes: &[u8]) -> Result<Option<Frame<'_>>, Error> {
     let [first, second, ..] = *bytes else {
         return Ok(None);
     };
-    // A reserved bit or a mask is something that this client never agreed to.
-    if first & 0x70 != 0 || second & 0x80 != 0 {
+    // No opcode has a reserved bit: the client has agreed to no extension. And servers do not mask.
+    let (Some(opcode), 0) = (Opcode::from_bits(first & 0x7f), second & 0x80) else {
         return Err(Error::Frame);
-    }
-    let (start, length) = match second {
-        126 => match bytes.get(2..4) {
-            Some(size) => (4, u16::from_be_bytes([size[0], size[1]]) as usize),
-            None => return Ok(None),
-        },
-        127 => match bytes.get(2..).and_then(|rest| rest.first_chunk::<8>()) {
-            Some(size) => {
-                let length = u64::from_be_bytes(*size);
-                (
-                    10,
-                    u32::try_from(length).map_err(|_| Error::Frame)? as usize,
-                )
-            }
-            None => return Ok(None),
-        },
-        short => (2, short as usize),
     };
-    let end = start + length;
-    let Some(payload) = bytes.get(start..end) else {
-        return Ok(None);
+    let (start, length) = match (second, &bytes[2..]) {
+        (126, [high, low, ..]) => (4, u16::from_be_bytes([*high, *low]).into()),
+        (127, [0, 0, 0, 0, a, b, c, d, ..]) => (10, u32::from_be_bytes([*a, *b, *c, *d])),
+        (127, [_, _, _, _, _, _, _, _, ..]) => return Err(Error::Frame),
+        (126 | 127, _) => return Ok(None),
+        (short, _) => (2, short.into()),
     };
-    Ok(Some(Frame {
-        opcode: first & 15,
+    let end = start + length as usize;
+    Ok(bytes.get(start..end).map(|payload| Frame {
+        opcode,
         payload,
         bytes: end,
     }))
 }
 
+/// Moves the payloads of binary messages together, in place: `buffer[..decoded]` is payload already,
+/// `buffer[decoded..]` came from the peer. Shows each control frame to `control`. Returns where the payload
+/// ends, and where the untouched rest (a part of a frame) begins.
+pub fn unframe(
+    buffer: &mut [u8],
+    decoded: usize,
+    mut control: impl FnMut(Opcode, &[u8]),
+) -> Result<(usize, usize), Error> {
+    let (mut write, mut read) = (decoded, decoded);
+    while let Some(frame) = frame(&buffer[read..])? {
+        let (size, end) = (frame.payload.len(), read + frame.bytes);
+        match frame.opcode {
+            Opcode::Text => return Err(Error::Frame),
+            Opcode::Continuation | Opcode::Binary => {
+                buffer.copy_within(end - size..end, write);
+                write += size;
+            }
+            opcode => control(opcode, frame.payload),
+        }
+        read = end;
+    }
+    Ok((write, read))
+}
+
 /// Moves the contents of chunks (RFC 9112 §7.1) together, in place: `buffer[..decoded]` is content
-/// already, `buffer[decoded..]` came from the peer. `left` is what remains of the current chunk
-/// with its line end, and is kept between calls. Returns where the content ends and where the
+/// already, `buffer[decoded..]` came from the peer. `left` is how many bytes of the current chunk and
+/// its line end are still to come; the caller keeps it between calls. Returns where the content ends, and where the
 /// untouched rest (a part of a size line) begins; `None` at the last chunk.
 pub fn unchunk(
     buffer: &mut [u8],
@@ -205,8 +247,8 @@ pub fn unchunk(
     }
 }
 
-/// The SSE event at the start of `bytes`, when it is whole: its first `data:` line (`None` for
-/// comments and for the server's own notices) and the bytes that it takes.
+/// The SSE event at the start of `bytes`, when it is whole: its first `data:` line and the bytes that it takes.
+/// Comments and the server's own notices count as events without data.
 pub fn event(bytes: &[u8]) -> Option<(Option<&[u8]>, usize)> {
     let (mut data, mut notice, mut start) = (None, false, 0);
     loop {
@@ -227,26 +269,10 @@ pub fn event(bytes: &[u8]) -> Option<(Option<&[u8]>, usize)> {
 
 #[cfg(test)]
 mod tests {
+    use crore_wire::websocket::frame::write_frame;
     use proptest::prelude::*;
 
     use super::*;
-
-    fn frame_of(opcode: u8, payload: &[u8]) -> Vec<u8> {
-        let mut out = vec![0x80 | opcode];
-        match payload.len() {
-            n @ 0..126 => out.push(n as u8),
-            n @ 126..65536 => {
-                out.push(126);
-                out.extend((n as u16).to_be_bytes());
-            }
-            n => {
-                out.push(127);
-                out.extend((n as u64).to_be_bytes());
-            }
-        }
-        out.extend_from_slice(payload);
-        out
-    }
 
     #[test]
     fn heads_are_read_whole_or_not_at_all() {
@@ -273,18 +299,49 @@ mod tests {
 
     #[test]
     fn masked_and_reserved_frames_are_refused() {
-        assert_eq!(frame(&[0x81, 0x80]), Err(Error::Frame));
-        assert_eq!(frame(&[0xc1, 0x00]), Err(Error::Frame));
+        // A mask, a reserved bit, a reserved opcode, a length of more than 32 bits.
+        for bytes in [
+            &[0x81, 0x80][..],
+            &[0xc1, 0],
+            &[0x83, 0],
+            &[0x82, 127, 0, 0, 0, 1, 0, 0, 0, 0],
+        ] {
+            assert_eq!(frame(bytes), Err(Error::Frame), "{bytes:?}");
+        }
+    }
+
+    #[test]
+    fn a_response_has_the_body_that_its_head_tells() {
+        let text = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nokrest";
+        let whole = response(text).unwrap().unwrap();
+        assert_eq!((whole.body, whole.bytes), (&b"ok"[..], text.len() - 4));
+        assert_eq!(response(&text[..text.len() - 5]), Ok(None));
+        let empty = b"HTTP/1.1 204 No Content\r\nContent-Length: 9\r\n\r\n";
+        assert_eq!(response(empty).unwrap().unwrap().bytes, empty.len());
+    }
+
+    #[test]
+    fn payloads_of_frames_are_moved_together() {
+        let mut bytes = b"ab\x02\x01c\x89\x01p\x80\x01d\x82".to_vec();
+        let mut seen = Vec::new();
+        let moved = unframe(&mut bytes, 2, |opcode, payload| {
+            seen.push((opcode, payload.to_vec()));
+        });
+        assert_eq!(moved, Ok((4, 11)));
+        assert_eq!(bytes[..4], *b"abcd");
+        assert_eq!(seen, [(Opcode::Ping, b"p".to_vec())]);
+        assert_eq!(unframe(&mut [0x81, 0], 0, |_, _| ()), Err(Error::Frame));
     }
 
     #[test]
     fn frames_are_whole_or_not_there() {
         for size in [0, 1, 125, 126, 512, 65_535, 65_536] {
-            let bytes = frame_of(1, &vec![b'x'; size]);
+            let mut bytes = Vec::new();
+            write_frame(&mut bytes, Opcode::Text, &vec![b'x'; size]);
             let whole = frame(&bytes).unwrap().unwrap();
             assert_eq!(
                 (whole.payload.len(), whole.bytes, whole.opcode),
-                (size, bytes.len(), 1)
+                (size, bytes.len(), Opcode::Text)
             );
             assert_eq!(frame(&bytes[..bytes.len() - 1]), Ok(None));
         }
@@ -301,7 +358,7 @@ mod tests {
         assert_eq!(event(b"data: a\n"), None);
     }
 
-    /// Shows a chunked SSE stream in pieces, keeping what is not whole, as the tool does.
+    /// Decodes a chunked SSE stream piece by piece and keeps what is not whole, as the tool does.
     fn events_of(pieces: &[&[u8]]) -> Vec<Vec<u8>> {
         let (mut held, mut decoded, mut left) = (Vec::new(), 0, 0);
         let mut events = Vec::new();
@@ -356,8 +413,9 @@ mod tests {
 
         #[test]
         fn any_bytes_are_read_or_refused(mut bytes in prop::collection::vec(any::<u8>(), 0..80)) {
-            let _ = (head(&bytes), frame(&bytes), event(&bytes));
-            let _ = unchunk(&mut bytes, 0, &mut 0);
+            let _ = (response(&bytes), frame(&bytes), event(&bytes));
+            let _ = unchunk(&mut bytes.clone(), 0, &mut 0);
+            let _ = unframe(&mut bytes, 0, |_, _| ());
         }
     }
 }

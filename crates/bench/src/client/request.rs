@@ -1,8 +1,10 @@
-//! The tools' HTTP requests: upgrades, the targets that name topics, and a `POST /pub` of NDJSON with the parser of its answer.
+//! The HTTP requests of the tools: upgrades, the targets that name topics, and a `POST /pub` of NDJSON with the parser of its
+//! answer. And the WebSocket frames of a client.
 
 use std::fmt::Write;
 
 use crore_wire::json::write_string;
+use crore_wire::websocket::frame::{Opcode, write_masked};
 use crore_wire::websocket::handshake::write_client_request;
 
 use crate::measure::payload::{Header, Payloads};
@@ -12,6 +14,9 @@ const KEY: &[u8; 24] = b"dGhlIHNhbXBsZSBub25jZQ==";
 /// The `Sec-WebSocket-Accept` that answers it.
 pub const ACCEPT: &[u8] = b"s3pPLMBiTxaQ9kYGzzhZRbK+xOo=";
 
+/// A mask of zeros, which changes nothing: RFC 6455 §5.3 leaves the choice to the client.
+pub const NO_MASK: [u8; 4] = [0; 4];
+
 /// The request of a WebSocket.
 pub fn upgrade(host: &str, target: &str, subprotocol: Option<&str>) -> Vec<u8> {
     let subprotocol = subprotocol.map(|name| ("Sec-WebSocket-Protocol", name));
@@ -20,9 +25,14 @@ pub fn upgrade(host: &str, target: &str, subprotocol: Option<&str>) -> Vec<u8> {
     out
 }
 
-/// The target of a WebSocket for MQTT (MQTT 5 §6), and its subprotocol.
+/// The request of a WebSocket that carries MQTT (MQTT 5 §6).
 pub fn mqtt_upgrade(host: &str) -> Vec<u8> {
     upgrade(host, "/mqtt", Some("mqtt"))
+}
+
+/// Appends the answer to a ping.
+pub fn pong(payload: &[u8], out: &mut Vec<u8>) {
+    write_masked(out, Opcode::Pong, payload, NO_MASK);
 }
 
 /// Appends the target that names `topic`: `/sub/{topic}`, or `/sub?topic=` for names that a path
@@ -36,7 +46,7 @@ pub fn target(path: &str, topic: &str, out: &mut String) {
     escape(topic, out);
 }
 
-/// Appends a topic's name as it stands in a target.
+/// Appends the name of a topic as it is written in a target.
 pub fn escape(text: &str, out: &mut String) {
     for byte in text.bytes() {
         if byte.is_ascii_alphanumeric() || b"-._~/$:@!*".contains(&byte) {
@@ -47,7 +57,7 @@ pub fn escape(text: &str, out: &mut String) {
     }
 }
 
-/// Appends the line of a batch that publishes one message; payloads need no escapes.
+/// Appends the line of a batch that publishes one message. Payloads contain nothing that JSON must escape.
 pub fn line(topic: &str, header: Header, payloads: &mut Payloads, out: &mut Vec<u8>) {
     out.extend_from_slice(b"{\"topic\":");
     write_string(out, topic.as_bytes());
@@ -56,7 +66,7 @@ pub fn line(topic: &str, header: Header, payloads: &mut Payloads, out: &mut Vec<
     out.extend_from_slice(b"\"}\n");
 }
 
-/// The head of a batch before so many bytes of lines.
+/// The head of a batch whose lines have so many bytes.
 pub fn batch_head(host: &str, bytes: usize) -> String {
     format!(
         "POST /pub HTTP/1.1\r\nHost: {host}\r\nContent-Type: application/x-ndjson\r\n\

@@ -1,7 +1,7 @@
 //! TLS for the load tools: `rustls`' own client over the tools' sockets.
 //!
-//! It trusts one file of certificates and calls every server `localhost`. Its processor time does not matter, but it
-//! must neither lose a byte nor block.
+//! It trusts one file of certificates and calls every server `localhost`. How much processor time it needs does not matter,
+//! but it must neither lose a byte nor block.
 
 use std::io::{self, Read as _, Write as _};
 use std::path::Path;
@@ -21,7 +21,7 @@ pub const NAME: &str = "localhost";
 /// Bytes of requests that may wait for the handshake, or for the socket.
 const WAITING_BYTES: usize = 1 << 20;
 
-/// A client that trusts the certificates in this PEM file; `resumes`: it keeps the tickets that it is given.
+/// A client that trusts the certificates in this PEM file. If it `resumes`, it keeps the tickets that servers give it.
 ///
 /// # Errors
 /// When the file has no certificate.
@@ -46,7 +46,7 @@ pub fn client(roots: &Path, resumes: bool) -> Result<Arc<ClientConfig>> {
 pub struct Tls(ClientConnection);
 
 impl Tls {
-    /// Before its first byte.
+    /// The TLS of a connection over which nothing has been sent yet.
     ///
     /// # Errors
     /// When the configuration fits no connection.
@@ -57,40 +57,38 @@ impl Tls {
         Ok(Tls(connection))
     }
 
-    /// Takes all of the bytes, and sends as much as the socket takes.
+    /// Takes as many of the bytes as there is room for, and sends as much as the socket takes.
     ///
     /// # Errors
-    /// Those of the socket; `WouldBlock` when too much waits already.
+    /// Those of the socket.
     pub fn send(&mut self, fd: i32, bytes: &[u8]) -> io::Result<usize> {
         let taken = self.0.writer().write(bytes)?;
         self.flush(fd)?;
-        match taken {
-            0 if !bytes.is_empty() => Err(io::ErrorKind::WouldBlock.into()),
-            taken => Ok(taken),
-        }
+        Ok(taken)
     }
 
-    /// Sends what waits; whether all is out.
+    /// Sends the bytes that wait, and says whether all of them are sent.
     ///
     /// # Errors
     /// Those of the socket.
     pub fn flush(&mut self, fd: i32) -> io::Result<bool> {
         while self.0.wants_write() {
-            match self.0.write_tls(&mut Socket(fd)) {
-                Ok(_) => {}
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(false),
-                Err(error) => return Err(error),
+            if self.0.write_tls(&mut Socket(fd))? == 0 {
+                return Ok(false);
             }
         }
         Ok(true)
     }
 
-    /// Receives the bytes that came; 0 at the end.
+    /// Receives bytes as [`sys::receive`] does.
     ///
     /// # Errors
-    /// Those of the socket, `WouldBlock` among them, and faults of the bytes.
-    pub fn receive(&mut self, fd: i32, buffer: &mut [u8]) -> io::Result<usize> {
-        let ended = self.0.read_tls(&mut Socket(fd))? == 0;
+    /// Those of the socket, and violations of TLS.
+    pub fn receive(&mut self, fd: i32, buffer: &mut [u8]) -> io::Result<Option<usize>> {
+        let ended = match self.0.read_tls(&mut Socket(fd)) {
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(None),
+            count => count? == 0,
+        };
         let state = self.0.process_new_packets();
         let state = state.map_err(|error| io::Error::new(io::ErrorKind::InvalidData, error))?;
         self.flush(fd)?;
@@ -98,11 +96,8 @@ impl Tls {
         while count < state.plaintext_bytes_to_read() {
             count += self.0.reader().read(&mut buffer[count..])?;
         }
-        match count {
-            0 if ended || state.peer_has_closed() => Ok(0),
-            0 => Err(io::ErrorKind::WouldBlock.into()),
-            count => Ok(count),
-        }
+        let is_over = ended || state.peer_has_closed();
+        Ok((count > 0 || is_over).then_some(count))
     }
 }
 
@@ -110,7 +105,7 @@ struct Socket(i32);
 
 impl io::Read for Socket {
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
-        sys::receive(self.0, buffer)
+        sys::receive(self.0, buffer)?.ok_or_else(|| io::ErrorKind::WouldBlock.into())
     }
 }
 

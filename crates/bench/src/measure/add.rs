@@ -1,4 +1,4 @@
-//! How counters of several threads become one sum.
+//! Adds up the counters of several threads.
 
 /// Adds the named counters of one value to those of another.
 macro_rules! add {

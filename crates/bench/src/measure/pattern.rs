@@ -1,6 +1,6 @@
 //! Names with ranges, as the 2013 tools wrote them: `/p/s{1..1200000}/-`, `127.0.{1...30}.1`.
 //!
-//! A pattern is a list it never builds: name `i` is computed when it is asked for, so that twelve
+//! The names are never listed: name `i` is computed when it is asked for, so that twelve
 //! million topics cost nothing. The last range varies fastest. A range counts upwards and has both
 //! its ends; the numbers carry no leading zeros.
 

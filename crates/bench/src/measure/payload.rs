@@ -3,7 +3,7 @@
 //! The header is text (lower-case hex), so that it passes through JSON and WebSocket text frames
 //! unchanged: which run of a publisher sent it, when (nanoseconds of the monotonic clock, one clock
 //! for all processes of a machine), the index of its topic, and its number within the topic, from 1.
-//! Two publishers at a time want topics of their own. Messages shorter
+//! Two publishers at a time need different topics. Messages shorter
 //! than the header carry none and are only counted.
 
 /// Bytes of the header.
@@ -18,7 +18,7 @@ const POOL_BYTES: usize = 64 << 10;
 /// The header of a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Header {
-    /// The run of the publisher, at random: its numbers have nothing to do with another run's.
+    /// A random number of the publisher's run: sequences of two runs have nothing to do with each other.
     pub run: u16,
     /// When it was sent, in nanoseconds of the monotonic clock; 56 bits, more than two years.
     pub sent_ns: u64,

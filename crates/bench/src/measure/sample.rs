@@ -1,4 +1,4 @@
-//! The kernel's figures of processes and of itself, read from `/proc`.
+//! The kernel's figures of processes and of the machine, read from `/proc`.
 //!
 //! Memory and processor time are those of one process alone; slab and socket memory are the
 //! machine's, so on one machine they hold both ends of every connection. A file that cannot be read (of

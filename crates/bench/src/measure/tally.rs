@@ -7,14 +7,14 @@ use super::add::add;
 use super::payload::Header;
 use super::stats::Latency;
 
-/// Why messages between two that came are missing.
+/// What is known of the reason why messages are missing before one that came.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Gap {
     /// Nothing.
     Unexplained,
     /// The connection was away meanwhile.
     Away,
-    /// The server told that there is a gap.
+    /// The server has said that there is a gap.
     Told,
 }
 
@@ -27,7 +27,7 @@ pub struct Tally {
     pub messages: u64,
     /// Messages without a header, or whose time lies in the future.
     pub unmeasured: u64,
-    /// Messages that a later number of their topic overtook for good, without a gap being told.
+    /// Messages that did not come before a later one of their topic, without the server saying so.
     pub lost: u64,
     /// Messages that came again, or after a later one.
     pub doubled: u64,
@@ -35,7 +35,7 @@ pub struct Tally {
     pub misdelivered: u64,
     /// Messages that were published while their connection was away.
     pub missed_away: u64,
-    /// Messages whose loss the server told: the log did not reach back to them.
+    /// Messages of which the server said that they are lost: its log did not reach back to them.
     pub told_lost: u64,
     /// When the first message of the window came; 0 before.
     pub first_ns: u64,
@@ -54,8 +54,6 @@ pub struct Life {
     pub bytes: u64,
     /// Reads that brought bytes.
     pub chunks: u64,
-    /// Attempts to open.
-    pub attempts: u64,
     /// Connections that were opened (long-poll: asked; the others: answered).
     pub opened: u64,
     /// Open connections that the server closed.
@@ -92,7 +90,7 @@ impl Tally {
         self.last_ns = self.last_ns.max(other.last_ns);
         self.said.merge(&other.said);
         let (mine, theirs) = (&mut self.life, &other.life);
-        add!(mine, theirs; bytes, chunks, attempts, opened, closed, completed, failed, given_up);
+        add!(mine, theirs; bytes, chunks, opened, closed, completed, failed, given_up);
         if mine.first_failure.is_none() {
             mine.first_failure.clone_from(&theirs.first_failure);
         }
@@ -120,7 +118,7 @@ impl Tally {
             self.doubled += 1;
             return;
         }
-        // The first message of a connection may have any number: it came when it came.
+        // The first message of a connection may have any number.
         let gap = if *last == 0 {
             0
         } else {
@@ -138,7 +136,7 @@ impl Tally {
 /// The messages that the clients of a grid have sent. A request carries a message to each neighbour.
 #[derive(Clone, Default)]
 pub struct Said {
-    /// Requests that clients had something to say in.
+    /// Requests that clients have begun.
     pub requests: u64,
     /// Messages of those that were answered, which the server took.
     pub accepted: u64,
@@ -148,7 +146,7 @@ pub struct Said {
     pub unanswered: u64,
     /// Requests that found a full shard (503), and were made again.
     pub turned_away: u64,
-    /// The longest that a client had something to say before it began to.
+    /// The longest time from a client's turn to the beginning of its request.
     pub late_ns_max: u64,
     /// From the beginning of the connect to the answer.
     pub answered: Latency,

@@ -6,8 +6,8 @@
 
 use std::fmt::Write;
 
-use crate::client::mqtt::{self, Dialect, NO_MASK};
-use crate::client::request;
+use crate::client::mqtt::{self, Dialect};
+use crate::client::request::{self, NO_MASK};
 use crate::measure::pattern::Pattern;
 use crate::measure::payload::{Header, Payloads, Random};
 use crate::{floor, sys};
@@ -200,7 +200,7 @@ impl Composer {
     }
 }
 
-/// CONNECT.
+/// The CONNECT of the connection whose first topic is `topic`.
 pub fn packet_greeting(dialect: Dialect, topic: u32) -> Vec<u8> {
     let mut packet = Vec::new();
     dialect.greet(

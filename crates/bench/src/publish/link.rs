@@ -1,8 +1,8 @@
 //! One publisher's connection: bytes that wait to be sent, requests that wait for their answer.
 //!
 //! Answers come in the order of the requests (HTTP/1.1 pipelining, RFC 9112 §9.3.2) and every one
-//! of them is checked; MQTT's are [`Packets`]' affair. The other forms have no answers: there the
-//! socket's fullness is the limit.
+//! of them is checked; [`Packets`] checks those of MQTT. The other forms have no answers: there only a full
+//! socket holds the publisher back.
 
 use std::collections::VecDeque;
 use std::net::SocketAddr;
@@ -13,8 +13,9 @@ use rustls::ClientConfig;
 
 use super::compose::Form;
 use super::packets::{Answers, Packets};
+use crate::client::parse::{self, Response};
+use crate::client::request;
 use crate::client::tls::Tls;
-use crate::client::{parse, request};
 use crate::sys::{self, Dial, Epoll, Interest};
 use crore_wire::mqtt::PacketId;
 
@@ -35,7 +36,7 @@ pub struct Link {
     received: Vec<u8>,
     /// A WebSocket may publish once its upgrade was answered.
     ready: bool,
-    /// There exactly when the form is MQTT's.
+    /// `Some` exactly when the form is MQTT's.
     packets: Option<Packets>,
     tls: Option<Tls>,
 }
@@ -61,14 +62,14 @@ impl Link {
             sys::connect_result(fd).with_context(|| format!("connect to {remote}"))?;
         }
         sys::no_delay(fd)?;
-        epoll.add(fd, Interest::Read, key)?;
+        epoll.add(fd, Interest::IN, key)?;
         let mut link = Link {
             fd,
             key,
             form,
             out: greeting.to_vec(),
             sent: 0,
-            watched: Interest::Read,
+            watched: Interest::IN,
             requests: VecDeque::new(),
             received: Vec::new(),
             ready: !matches!(form, Form::Frame),
@@ -111,7 +112,7 @@ impl Link {
         }
     }
 
-    /// Asks, where messages have no answers of their own, whether all of them were read.
+    /// Sends a ping where messages have no answers of their own: its answer says that the server has read them.
     pub fn ping(&mut self, epoll: &Epoll) -> Result<()> {
         if let Some(packets) = &mut self.packets {
             packets.ping(&mut self.out);
@@ -143,10 +144,9 @@ impl Link {
                 Some(tls) => tls.send(self.fd, rest),
                 None => sys::send(self.fd, rest),
             };
-            match sent {
-                Ok(count) => self.sent += count,
-                Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => break,
-                Err(error) => return Err(error).context("the publisher's connection"),
+            match sent.context("the publisher's connection")? {
+                0 => break,
+                count => self.sent += count,
             }
         }
         if self.sent == self.out.len() {
@@ -157,7 +157,7 @@ impl Link {
             Some(tls) => !tls.flush(self.fd)?,
             None => false,
         };
-        let wanted = Interest::reading(waits || !self.out.is_empty());
+        let wanted = sys::reading(waits || !self.out.is_empty());
         if wanted != self.watched {
             epoll.modify(self.fd, wanted, self.key)?;
             self.watched = wanted;
@@ -174,13 +174,9 @@ impl Link {
             Some(tls) => tls.receive(self.fd, received),
             None => sys::receive(self.fd, received),
         };
-        match received {
-            Ok(0) => bail!("the server closed the publisher's connection"),
-            Ok(count) => self.received.truncate(held + count),
-            Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => {
-                self.received.truncate(held);
-            }
-            Err(error) => return Err(error).context("the publisher's connection"),
+        match received.context("the publisher's connection")? {
+            Some(0) => bail!("the server closed the publisher's connection"),
+            count => self.received.truncate(held + count.unwrap_or(0)),
         }
         if let Some(packets) = &mut self.packets {
             packets.take(&mut self.received, &mut self.out, answers)?;
@@ -202,38 +198,27 @@ impl Link {
         }
         let is_frame = matches!(self.form, Form::Frame);
         if matches!(self.form, Form::Record) || (is_frame && self.ready) {
-            // Pings and the like: nothing that a publisher must know.
+            // Pings and pongs tell a publisher nothing.
             return Ok(Some(bytes.len()));
         }
-        let Some(head) = parse::head(bytes)? else {
+        let Some(Response { head, body, bytes }) = parse::response(bytes)? else {
             return Ok(None);
         };
+        let status = head.status;
         if is_frame {
-            ensure!(
-                head.status == 101,
-                "the server answered {} to the upgrade",
-                head.status
-            );
+            ensure!(status == 101, "the server answered {status} to the upgrade");
             self.ready = true;
-            return Ok(Some(head.bytes));
+            return Ok(Some(bytes));
         }
-        let length = if head.status == 204 {
-            0
-        } else {
-            head.length.unwrap_or(0)
-        };
         ensure!(
             !head.chunked,
             "a chunked answer to a publish is not understood"
         );
-        let Some(body) = bytes.get(head.bytes..head.bytes + length) else {
-            return Ok(None);
-        };
         let messages = self
             .requests
             .pop_front()
             .context("an answer to no request")?;
-        let good = matches!(head.status, 200..=202);
+        let good = matches!(status, 200..=202);
         let refused = match self.form {
             _ if !good => messages,
             Form::Batch => request::failed(body),
@@ -243,16 +228,13 @@ impl Link {
         answers.accepted += messages.saturating_sub(refused);
         if refused > 0 {
             answers.first_refusal.get_or_insert_with(|| {
-                format!("{}: {}", head.status, String::from_utf8_lossy(body).trim())
+                format!("{status}: {}", String::from_utf8_lossy(body).trim())
             });
         }
         if head.close {
-            bail!(
-                "the server ends the publisher's connection ({})",
-                head.status
-            );
+            bail!("the server ends the publisher's connection ({status})");
         }
-        Ok(Some(head.bytes + length))
+        Ok(Some(bytes))
     }
 }
 

@@ -2,8 +2,8 @@
 //! answer.
 //!
 //! One thread and one epoll set. A topic always travels over the same connection, so that its
-//! messages stay in order. The rate is kept by the clock, not by counting sleeps; a publisher
-//! that falls behind says so and never stretches time.
+//! messages stay in order. The clock says how many messages are due, so that sleeps that last too long do not lower
+//! the rate. A publisher that falls behind says so.
 
 mod args;
 mod compose;

@@ -7,12 +7,13 @@ use std::collections::VecDeque;
 
 use anyhow::{Context, Result, bail, ensure};
 use crore_wire::mqtt::{PacketId, PacketType};
+use crore_wire::websocket::frame::Opcode;
 
 use super::compose::packet_greeting;
 use crate::client::mqtt::{Dialect, Packet};
 use crate::client::parse;
 
-/// Groups that share the window: a write for each acknowledgement would measure the tool.
+/// Into so many groups the window is divided. A write for each acknowledgement would make the tool the bottleneck.
 const GROUPS: u64 = 4;
 
 /// The content of the answers.
@@ -50,7 +51,7 @@ pub struct Packets {
 }
 
 impl Packets {
-    /// Of a connection that carries `topic` first.
+    /// For a new connection; `topic` is the first one that it carries.
     pub fn new(dialect: Dialect, has_ids: bool, topic: u32) -> Packets {
         Packets {
             dialect,
@@ -98,7 +99,7 @@ impl Packets {
         Some(id)
     }
 
-    /// Asks, where messages have no answers of their own, whether all of them were read.
+    /// Appends a ping where messages have no answers of their own: its answer says that the server has read them.
     pub fn ping(&mut self, out: &mut Vec<u8>) {
         if self.unpinged > 0 {
             self.dialect.ping(out);
@@ -130,7 +131,13 @@ impl Packets {
             out.extend(packet_greeting(self.dialect, self.topic));
         }
         let end = if self.dialect.is_framed {
-            self.unframe(received)?
+            let mut is_closed = false;
+            // Pings and pongs tell a publisher nothing.
+            let control = |opcode, _: &[u8]| is_closed |= opcode == Opcode::Close;
+            let (end, rest) = parse::unframe(received, self.decoded, control)?;
+            ensure!(!is_closed, "the server closed the publisher's WebSocket");
+            received.drain(end..rest);
+            end
         } else {
             received.len()
         };
@@ -142,27 +149,6 @@ impl Packets {
         received.drain(..used);
         self.decoded = end - used;
         Ok(())
-    }
-
-    /// Moves the payloads of whole frames together and returns where they end.
-    fn unframe(&self, received: &mut Vec<u8>) -> Result<usize> {
-        let mut end = self.decoded;
-        while let Some(frame) = parse::frame(&received[end..])? {
-            let (bytes, size) = (frame.bytes, frame.payload.len());
-            ensure!(
-                frame.opcode != 8,
-                "the server closed the publisher's WebSocket"
-            );
-            // Pings and the like: nothing that a publisher must know.
-            let size = if matches!(frame.opcode, 0 | 2) {
-                size
-            } else {
-                0
-            };
-            received.drain(end..end + bytes - size);
-            end += size;
-        }
-        Ok(end)
     }
 
     fn answer(

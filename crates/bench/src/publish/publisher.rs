@@ -19,7 +19,7 @@ use crate::sys::{self, Epoll};
 
 /// A batch ends at this size: with its head it fits the server's receive buffer of 64 KiB.
 const BATCH_BYTES: usize = 60_000;
-/// Shortest time between two groups at a rate: timers below it cost more than they even out.
+/// Shortest time between two groups at a rate. Shorter sleeps would cost more than they are worth.
 const TICK_NS: u64 = 1_000_000;
 /// Longest time between two looks around.
 const LOOK_NS: u64 = 100_000_000;
@@ -41,7 +41,7 @@ pub struct Publisher {
     requests_max: usize,
     /// The longest that a message was due before it was composed.
     late_ns_max: u64,
-    /// At a rate, not before.
+    /// When the next group may be composed, at a rate.
     next_group_ns: u64,
     first_sent_ns: u64,
     last_sent_ns: u64,
@@ -153,7 +153,7 @@ impl Publisher {
                     LOOK_NS
                 }
             }
-            // An answer has woken us: that is no reason to send smaller groups to a server that answers.
+            // An answer has ended the wait. A server that answers must not get smaller groups than one that does not.
             Some(_) if now_ns < self.next_group_ns => self.next_group_ns - now_ns,
             Some(rate) => {
                 let elapsed_ns = (now_ns - self.started_ns) as f64;
@@ -164,7 +164,7 @@ impl Publisher {
                 let next_ns = self.started_ns + (self.composed as f64 * 1e9 / rate) as u64;
                 let wait_ns = next_ns.saturating_sub(now_ns).clamp(TICK_NS, LOOK_NS);
                 self.next_group_ns = now_ns + wait_ns;
-                // Answers can wait: to be woken by each would cost subscribers beside us and the server.
+                // Answers can wait. To wake for each of them would take time from the server and from the subscribers.
                 std::thread::sleep(Duration::from_nanos(TICK_NS));
                 wait_ns - TICK_NS
             }
@@ -197,7 +197,7 @@ impl Publisher {
                 taken += messages;
                 self.links[index as usize].flush(&self.epoll)?;
                 if !self.form.is_answered() || self.form.has_ids() {
-                    // A server that drains as fast as we write must not keep us from the clock.
+                    // A server that reads as fast as this writes must not keep the loop from looking at the clock.
                     break;
                 }
             }

@@ -137,7 +137,7 @@ const PER_SHARD: u32 = 18_600;
 
 /// Core of the server and of the tools, when pinned.
 const CORES: (usize, usize) = (0, 1);
-/// As good as no limit of arrivals.
+/// So many connections a second that the limit holds nobody up.
 const ACCEPTS_ANY: u32 = 1_000_000;
 
 /// As many shards as `connections` need, at least `least`.

@@ -16,17 +16,17 @@ pub struct Audience {
     pub subscriber: Subscriber,
     /// How many there are.
     pub connections: u32,
-    /// Before the first one came.
+    /// A sample from before the first one connected.
     pub empty: Moment,
-    /// When all had come, and rested.
+    /// A sample from when all were open, after a rest.
     pub open: Moment,
     /// Seconds that the opening took.
     pub opening_s: f64,
 }
 
 impl Audience {
-    /// Connects `connections` to a fresh server, with these flags of the tool, and looks at the server
-    /// before and, after a rest, when all are there.
+    /// Connects `connections` to a fresh server, with these flags of the tool. Samples the server before, and again a rest
+    /// after all are open.
     pub fn open(
         args: &RunArgs,
         mut server: Server,

@@ -28,7 +28,7 @@ impl Certificate {
             .args(["-pkeyopt", "ec_paramgen_curve:P-256"])
             .args(["-subj", &format!("/CN={NAME}")])
             .args(["-addext", &format!("subjectAltName=DNS:{NAME}")])
-            // A root may not be the certificate of a server.
+            // Otherwise it would be the certificate of an authority, which no server may use.
             .args(["-addext", "basicConstraints=critical,CA:FALSE"])
             .arg("-keyout")
             .arg(&key)

@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
 
-/// A directory that goes when it is dropped.
+/// A directory that is deleted when this is dropped.
 pub struct Directory(PathBuf);
 
 impl Directory {

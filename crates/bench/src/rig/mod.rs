@@ -1,4 +1,4 @@
-//! The parts of every scenario: its flags, a server of its own, the tools, and looks at the server and the kernel.
+//! The parts of every scenario: its flags, a server of its own, the tools, and samples of the server and the kernel.
 
 pub mod args;
 mod audience;

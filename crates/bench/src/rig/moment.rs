@@ -1,4 +1,4 @@
-//! The server and the kernel, looked at before, while and after something happens.
+//! Samples of the server and the kernel, before, during and after what a scenario does.
 
 use std::time::Duration;
 
@@ -46,13 +46,23 @@ pub struct Moment {
 }
 
 impl Moment {
-    /// Looks at both.
+    /// Samples both.
     pub fn of(server: &mut Server) -> Result<Moment> {
         Ok(Moment {
             process: server.sample()?,
             kernel: Kernel::read()?,
             at_ns: sys::now_ns(),
         })
+    }
+
+    /// Seconds since an earlier moment.
+    pub fn seconds_since(&self, before: &Moment) -> f64 {
+        (self.at_ns - before.at_ns) as f64 / 1e9
+    }
+
+    /// How many cores the server kept busy since an earlier moment.
+    pub fn cores_since(&self, before: &Moment) -> f64 {
+        (self.process.cpu_s - before.process.cpu_s) / self.seconds_since(before)
     }
 
     /// For the result.
@@ -90,7 +100,7 @@ pub fn bottleneck(
     tools_busy: f64,
     tools_cores: f64,
 ) -> &'static str {
-    /// A core is saturated from here on: the rest is the sampling's error.
+    /// From here on a core counts as busy all the time: sampling is no more precise than that.
     const FULL: f64 = 0.93;
     match (
         server_busy >= FULL * server_cores,

@@ -38,7 +38,7 @@ pub fn nchan(
     let config = nchan_config(directory.path(), port, keep, tls);
     let path = directory.write("nginx.conf", &config)?;
     let mut command = Command::new(program);
-    // The log that it opens before it has read where its log is.
+    // nginx opens this log before it has read its configuration.
     let directory = directory.path();
     command.arg("-e").arg(directory.join(LOG));
     command.arg("-p").arg(directory).arg("-c").arg(path);
@@ -46,7 +46,7 @@ pub fn nchan(
 }
 
 fn nchan_config(directory: &Path, port: u16, keep: u32, tls: Option<&Certificate>) -> String {
-    // nginx drops root's rights to another user by default; without them it cannot, and warns.
+    // nginx that is started as root changes to another user, unless it is told not to. Otherwise this line is a warning.
     let user = if sys::is_root() { "user root;" } else { "" };
     let directory = directory.display();
     let ssl = if tls.is_some() { " ssl" } else { "" };
@@ -64,7 +64,7 @@ fn nchan_config(directory: &Path, port: u16, keep: u32, tls: Option<&Certificate
     let publisher = location("pub", "nchan_publisher;");
     let subscriber = location(
         "sub",
-        // A long-poll begins with what is kept, as ours does; the others find nothing kept.
+        // A long-poll begins with the kept messages, as ours does. For the other protocols nothing is kept.
         "nchan_subscriber; nchan_subscriber_first_message oldest; nchan_subscriber_timeout 0;",
     );
     format!(
@@ -133,7 +133,7 @@ log_type notice
     )
 }
 
-/// A program of `PATH` or of `/usr/sbin`, which users other than root have not in theirs.
+/// Finds a program in `PATH` or in `/usr/sbin`, which only root has in its `PATH`.
 fn program(name: &str) -> Result<PathBuf> {
     let path = std::env::var_os("PATH").unwrap_or_default();
     std::env::split_paths(&path)
@@ -147,7 +147,7 @@ fn missing(what: &str) -> String {
     format!("{what} is not there; `cargo xtask compare` installs it")
 }
 
-/// The versions of the packages, where there is a Debian to ask; for the result.
+/// The versions of the peers' packages, for the result; none where the system is not Debian.
 pub fn versions() -> Option<String> {
     let output = Command::new("dpkg-query")
         .args(["-W", "-f", "${Package} ${Version}\n"])

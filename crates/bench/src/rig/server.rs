@@ -1,5 +1,5 @@
-//! A server that a scenario starts: the product, the floor or a peer, with a directory of its own
-//! that goes when the server does.
+//! A server that a scenario starts: the product, the floor or a peer. It has a directory of its own,
+//! which is deleted when the server ends.
 //!
 //! Memory and processor time are those of the whole process tree: nginx serves from a child of the
 //! process that was started, the others have no children.
@@ -132,7 +132,7 @@ impl Server {
             ensure!(begin.elapsed() < START, "the server does not accept");
             std::thread::sleep(Duration::from_millis(20));
         }
-        // Tables and threads that are made at first use are part of an empty server.
+        // The connection above made the server make what it makes at first use: that is part of an empty server.
         std::thread::sleep(Duration::from_secs(1));
         Ok(())
     }
@@ -191,7 +191,7 @@ impl Server {
 impl Drop for Server {
     fn drop(&mut self) {
         if self.kind == Kind::Nchan {
-            // Its workers end when it asks them to, not when it is killed.
+            // Its workers end when it tells them to. If it were killed they would go on.
             let tree = Process::tree(self.child.id());
             sys::signal(self.child.id(), Signal::INT);
             let begin = Instant::now();
@@ -253,7 +253,7 @@ fn copy(origin: &Path, directory: &Directory) -> Result<PathBuf> {
     Ok(path)
 }
 
-/// Ports without a listener now, all held until all are found.
+/// Ports without a listener. Each is held until all of them are found, so that none is found twice.
 fn free_ports(count: u16) -> Result<Vec<SocketAddr>> {
     let listeners: Vec<TcpListener> = (0..count)
         .map(|_| TcpListener::bind("127.0.0.1:0"))

@@ -64,8 +64,8 @@ pub struct Subscriber {
 }
 
 impl Subscriber {
-    /// Starts `crore bench subscribe`, which connects when [`Subscriber::open`] is called: so it is
-    /// there, and shares what pages it will, when the empty server is looked at.
+    /// Starts `crore bench subscribe`, which connects when [`Subscriber::open`] is called. So the tool is there already,
+    /// and shares pages with the server, when the empty server is sampled.
     pub fn start(
         args: &RunArgs,
         server: &Server,
@@ -131,17 +131,17 @@ impl Subscriber {
         Ok(report)
     }
 
-    /// The tool's process, which the names of its clients tell.
+    /// The number of the tool's process, which is a part of its clients' names.
     pub fn process(&self) -> u32 {
         self.guard.0.id()
     }
 
-    /// From now on it reads nothing and answers nothing.
+    /// Stops the tool's process: from now on it reads nothing and answers nothing.
     pub fn stop_reading(&self) {
         sys::signal(self.guard.0.id(), Signal::STOP);
     }
 
-    /// The tool's processor time so far, in seconds.
+    /// The tool's memory and processor time so far.
     pub fn sample(&self) -> Result<Process> {
         Process::read(self.guard.0.id())
     }
@@ -189,7 +189,7 @@ impl Publisher {
         serde_json::from_str(text.trim()).context("the publisher ended without a result")
     }
 
-    /// The tool's processor time so far, in seconds.
+    /// The tool's memory and processor time so far.
     pub fn sample(&self) -> Result<Process> {
         Process::read(self.0.0.id())
     }

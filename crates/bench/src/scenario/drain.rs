@@ -17,7 +17,7 @@ use crate::{report, sys};
 const CONNECTIONS: u32 = 100_000;
 /// Publishes a second, unless told otherwise.
 const RATE: f64 = 100.0;
-/// Clients moved off in a second, unless `--churn-rate` says another rate.
+/// Clients moved off in a second, unless `--connect-rate` says another rate.
 const MOVED_PER_S: u32 = 10_000;
 /// Seconds that a client which was moved off stays away at most.
 const AWAY_S: u32 = 10;

@@ -18,9 +18,9 @@ use crate::rig::{
 use crate::subscribe::Protocol;
 use group::Group;
 
-/// Connects a second: some ten seconds of filling at the default size, and many looks at each thousand.
+/// Connects a second: it takes some ten seconds to fill the default size.
 const RATE_PER_S: f64 = 10_000.0;
-/// Clients that try, as a part of the estimate: more than an error of the estimate that is worth telling.
+/// Clients that connect, as a multiple of the estimate: enough to show any error of it that matters.
 const CLIENTS_PART: f64 = 1.4;
 /// Seconds between two looks.
 const LOOK_S: f64 = 0.05;
@@ -30,7 +30,7 @@ const LOOKS_PER_SAMPLE: usize = 20;
 const LOOKS_QUIET: usize = 200;
 /// How far the estimate may be off.
 const ERROR_MAX: f64 = 0.1;
-/// Fewer bytes than a connection costs anywhere: what the shards are counted by.
+/// No connection costs fewer bytes. The number of shards is chosen by it.
 const BYTES_LEAST: u64 = 3_500;
 
 /// Asks the doctor, fills the group, and compares.

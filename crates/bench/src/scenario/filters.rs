@@ -1,11 +1,11 @@
 //! `filters`: what a publish costs the server with a thousand filters and with a million, and with filters that were
 //! chosen to make it expensive.
 //!
-//! Each set of filters has a server of its own, all of them there at once, and the windows take turns within a round:
-//! only one server has work at a time. Sets are compared by processor time for each publish, of a server with one
-//! shard. `hit`: each publish matches one filter, and comes to one of a thousand clients, in the large set as in the
-//! small one, where as many more are connected as in the large one; `miss`: no filter matches, which shows only at the
-//! last level, so that there is nothing but the matching.
+//! Each set of filters has a server of its own. All servers run at once, but the windows take turns within a round, so that
+//! only one server has work at a time. Sets are compared by the processor time for each publish, of a server with one
+//! shard. In a `hit` each publish matches one filter and comes to one of a thousand clients; the large and the small set have
+//! equally many clients, of which some have no filter in the small one. In a `miss` no filter matches, and the server sees
+//! that only at the last level, so that it does nothing but match.
 
 mod crowd;
 mod set;
@@ -26,7 +26,7 @@ use set::{PER_CLIENT, Set};
 const FEW: u32 = 1_000;
 /// Filters of the large one, unless told otherwise.
 const MANY: u32 = 1_000_000;
-/// Publishes of a window of a flat set: half a second of the server or more, which is counted in hundredths.
+/// Publishes of a window of a flat set: half a second of the server's time or more, of which some is counted in hundredths.
 const HITS: u32 = 200_000;
 const MISSES: u32 = 500_000;
 /// Levels of the deep sets, and the publishes of a window, which are fewer where each costs more.
@@ -88,26 +88,28 @@ fn result(args: &RunArgs, sides: &[Side]) -> Value {
     for side in sides {
         let (hit, miss) = (median(&side.hits), median(&side.misses));
         let (hit_ratio, miss_ratio) = (hit / base.0, miss / base.1);
-        let hits = match side.hits.is_empty() {
-            true => String::new(),
-            false => format!("hit {hit:.2} us a publish (x{hit_ratio:.2}), "),
+        let hits = if side.hits.is_empty() {
+            String::new()
+        } else {
+            format!("hit {hit:.2} us a publish (x{hit_ratio:.2}), ")
         };
         report::say(&format!(
             "{}: {} filters, {} refused; {hits}miss {miss:.2} us a publish (x{miss_ratio:.2})",
             side.name, side.crowd.grants.granted, side.crowd.grants.refused
         ));
+        // What was not measured is not a number, and becomes null.
         let value = json!({
             "offered": side.set.offered(),
             "granted": side.crowd.grants.granted,
             "refused": side.crowd.grants.refused,
             "clients": side.set.clients(),
             "opening": side.opening,
-            "hit_cpu_us_median": number(hit),
-            "hit_ratio": number(hit_ratio),
-            "hit_user_us_median": number(median(&side.user_us("hit"))),
-            "miss_cpu_us_median": number(miss),
-            "miss_ratio": number(miss_ratio),
-            "miss_user_us_median": number(median(&side.user_us("miss"))),
+            "hit_cpu_us_median": hit,
+            "hit_ratio": hit_ratio,
+            "hit_user_us_median": median(&side.user_us("hit")),
+            "miss_cpu_us_median": miss,
+            "miss_ratio": miss_ratio,
+            "miss_user_us_median": median(&side.user_us("miss")),
             "windows": side.windows,
         });
         sets.insert(side.name.into(), value);
@@ -121,15 +123,6 @@ fn result(args: &RunArgs, sides: &[Side]) -> Value {
         "keep": args.keep.unwrap_or(0),
         "sets": sets,
     })
-}
-
-/// A value that was not measured becomes null.
-fn number(value: f64) -> Value {
-    if value.is_finite() {
-        json!(value)
-    } else {
-        Value::Null
-    }
 }
 
 impl Side {

@@ -162,9 +162,9 @@ fn result(shape: &Shape, setting: Setting, audience: &Audience, served: Served) 
         && missing == 0
         && count(&published, "/refused") + count(&published, "/unanswered") == 0
         && received["connections"]["closed"] == 0;
-    let served_s = (after.at_ns - audience.open.at_ns) as f64 / 1e9;
+    let served_s = after.seconds_since(&audience.open);
     let server_cpu_s = after.process.cpu_s - audience.open.process.cpu_s;
-    let busy = server_cpu_s / served_s;
+    let busy = after.cores_since(&audience.open);
     let publisher_s = published["tool_cpu_s"].as_f64().unwrap_or(0.0);
     let tools_busy = (tool_cpu_s + publisher_s) / served_s;
     let cores = std::thread::available_parallelism()?.get() as f64;

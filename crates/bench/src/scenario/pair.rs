@@ -1,9 +1,9 @@
 //! `pair`: the floor, the server and the chosen peers in turn, the same work, one core each; what
 //! counts are the ratios of the medians.
 //!
-//! One on the same machine under the same load is the only fair measure of a server on a shared
-//! machine: whatever slows one of them slows the others as well. Each measurement starts its
-//! processes anew, but where little differs: there the servers stand side by side, and a round has several short
+//! On a shared machine a server can only be compared with others on the same machine under the same
+//! load: whatever slows one of them slows the others as well. Each measurement starts its
+//! processes anew. Where the servers differ little, all of them run side by side instead, and a round has several short
 //! windows of each in turn. Give `--pin` for one core each.
 //!
 //! The floor always speaks WebSocket and Mosquitto MQTT; the others are asked as `--protocol` says. Over MQTT
@@ -115,7 +115,7 @@ const MQTT_ROWS: [Row; 7] = [
     ),
 ];
 
-/// More, and each for less.
+/// More deliveries than Mosquitto, and each for less processor time.
 const AHEAD: [(&str, Bar); 2] = [
     ("deliveries_per_s", Bar::least(1.0, Against::Mosquitto)),
     (CPU, LESS),
@@ -201,7 +201,7 @@ impl Side {
         Ok(())
     }
 
-    /// Whether the server was full in a row that is there to fill it; none in other rows.
+    /// Whether the server was full, in a row that is meant to fill it; none in other rows.
     fn is_saturated(&self) -> Option<bool> {
         let is_wanted = self.runs.iter().any(|run| run["is_saturating"] == true);
         is_wanted.then(|| self.wanted() >= SATURATED)
@@ -220,11 +220,7 @@ impl Side {
 
     fn median_by(&self, value: impl Fn(&Value) -> Option<f64>) -> f64 {
         let values: Vec<f64> = self.runs.iter().filter_map(value).collect();
-        if values.is_empty() {
-            f64::NAN
-        } else {
-            median(&values)
-        }
+        median(&values)
     }
 }
 
@@ -315,8 +311,8 @@ fn pair(args: &RunArgs, row: &Row, kinds: &[Kind]) -> Result<Value> {
     }))
 }
 
-/// The medians of one value, their ratios to the floor's (over MQTT to Mosquitto's), and the bar; told in
-/// a line.
+/// The medians of one value, their ratios to the floor's (over MQTT to Mosquitto's), and the verdict on the bar. Prints
+/// them in a line.
 fn compare(args: &RunArgs, row: &str, name: &str, bar: Bar, sides: &[Side]) -> Value {
     let of = |kind: Kind| sides.iter().find(|side| side.kind == kind);
     let median_of = |kind: Kind| of(kind).map_or(f64::NAN, |side| side.median(name));

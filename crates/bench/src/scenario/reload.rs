@@ -1,5 +1,5 @@
 //! `reload`: settings are read again, once a second, under load, beside windows without that. No client may be disconnected by it,
-//! nothing lost, and the latencies of both are compared. p99.9 is that of a window: long ones have many messages behind it.
+//! nothing lost, and the latencies of both are compared. Give long windows, so that the p99.9 of each rests on many messages.
 
 use anyhow::Result;
 use serde_json::{Value, json};
@@ -8,7 +8,7 @@ use super::storm::Storm;
 use crate::report;
 use crate::rig::{RunArgs, number, pause};
 
-/// Settings that change from one reading to the next: of each kind that a running server takes.
+/// Settings that differ from one reading to the next, some of each kind that a running server can change.
 fn settings(args: &RunArgs, turn: usize) -> String {
     let odd = turn % 2;
     let mut text = format!(

@@ -1,10 +1,11 @@
-//! `sessions`: MQTT clients that subscribe to a topic of their own and go away; the cost of a session whose
-//! client is away.
+//! `sessions`: MQTT clients subscribe to a topic of their own and go away. What does a session cost whose
+//! client is away?
 //!
-//! Growth is measured from a fresh server, for us and for a peer: an allocator that keeps memory that
-//! earlier clients needed would hide sessions in it. The clients come in batches, the same for both, so that few of
-//! them are there at once; what their connections leave behind counts, as a fixed part, which the growth from batch to
-//! batch tells from the sessions. At the end some clients come back and are told whether their session is there.
+//! Every server is fresh: if an allocator had kept the memory of earlier clients, sessions would use that and seem to cost
+//! nothing. The clients come in batches, so that few of
+//! them are connected at once. Memory that connections leave behind counts too; it does not grow from batch to batch as
+//! that of sessions does, so that a straight line through the growth tells one from the other. At the end some clients come
+//! back and ask whether their session is there.
 
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
@@ -23,8 +24,8 @@ use crate::subscribe::Protocol;
 
 /// Batches, unless they would be too large or too small.
 const BATCHES: u32 = 10;
-/// Clients of a batch: as many that their tool's start is no matter, and below the descriptors of one process where
-/// that limit cannot be raised.
+/// Fewest and most clients of a batch: so many that the start of their tool does not matter, and fewer than the descriptors
+/// of one process where that limit cannot be raised.
 const BATCH: (u32, u32) = (500, 15_000);
 /// Seconds after a batch, so that the server has seen the last of it.
 const REST_S: f64 = 2.0;
@@ -65,7 +66,7 @@ pub fn run(args: &RunArgs) -> Result<Value> {
 
 /// Clients that came and went.
 struct Batch {
-    /// The process that they were of, which their names tell.
+    /// The number of their tool's process, which is a part of their names.
     process: u32,
     count: u32,
     failed: bool,
@@ -130,7 +131,7 @@ fn grown(before: &Moment, after: &Moment) -> f64 {
     after.process.pss_bytes as f64 - before.process.pss_bytes as f64
 }
 
-/// The straight line through these points by least squares: how steep it is, and where it begins.
+/// The straight line through these points by least squares: its slope, and its value at 0.
 fn line(points: &[(u32, f64)]) -> (f64, f64) {
     let n = points.len() as f64;
     let mean_x = points.iter().map(|(x, _)| f64::from(*x)).sum::<f64>() / n;
@@ -162,7 +163,7 @@ fn batch(args: &RunArgs, server: &Server, from: u32, count: u32) -> Result<Batch
     })
 }
 
-/// Whether the server has a session of this name; it keeps it.
+/// Whether the server has a session of this name. The session stays.
 fn is_present(args: &RunArgs, server: SocketAddr, name: &str) -> Result<bool> {
     let dialect = Dialect::new(&args.mqtt, false);
     let mut stream = TcpStream::connect(server)?;

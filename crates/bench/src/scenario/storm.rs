@@ -1,8 +1,7 @@
 //! `churn` and `tsunami`: the effect of arrivals and departures on clients that stay connected.
 //!
 //! One publisher runs throughout; the windows before, during and after differ only in what the
-//! connections do. A message published while its client was away is counted apart: it counts as lost
-//! only if the client asked to resume.
+//! connections do. Messages that were published while their client was away do not count as lost but apart.
 
 use anyhow::Result;
 use serde_json::{Value, json};
@@ -20,7 +19,7 @@ const WINDOW_S: f64 = 20.0;
 /// Seconds between two messages to one client, unless a rate is given.
 const EVERY_S: f64 = 60.0;
 
-/// Processes that are under way.
+/// A server with its subscriber and publisher.
 pub struct Storm {
     server: Server,
     subscriber: Subscriber,
@@ -31,7 +30,7 @@ pub struct Storm {
 }
 
 impl Storm {
-    /// With the server's settings of every scenario, or these.
+    /// Starts all of them and opens the connections. The server gets the settings of every scenario, unless others are given.
     pub fn start(args: &RunArgs, settings: Option<&str>) -> Result<Storm> {
         let connections = args.connections.unwrap_or(CONNECTIONS);
         let protocol = args.wanted();
@@ -76,7 +75,7 @@ impl Storm {
         self.close_window(name, &before, samples)
     }
 
-    /// Serves for a window in which the settings are read again each second, every time others.
+    /// Serves for a window in which the server reads changed settings each second.
     pub fn reloads(
         &mut self,
         args: &RunArgs,
@@ -97,8 +96,8 @@ impl Storm {
     fn close_window(&mut self, name: &str, before: &Moment, samples: Vec<Value>) -> Result<Value> {
         let after = Moment::of(&mut self.server)?;
         let mut report = self.subscriber.ask("report")?;
-        let seconds = (after.at_ns - before.at_ns) as f64 / 1e9;
-        report["server_cores_busy"] = json!((after.process.cpu_s - before.process.cpu_s) / seconds);
+        let seconds = after.seconds_since(before);
+        report["server_cores_busy"] = json!(after.cores_since(before));
         report["window_s"] = json!(seconds);
         report["samples"] = json!(samples);
         report::say(&format!(

@@ -1,8 +1,8 @@
 //! `tls`: the cost of a waiting connection with TLS, the cost of a handshake, and whether deliveries suffer while many
 //! handshakes go on. The peers do the same with the same certificate and the same client.
 //!
-//! A handshake's cost is the server's processor time for it: the client needs as much, so that a rate on two cores would be
-//! the client's. Sides and rounds alternate.
+//! A handshake's cost is the server's processor time for it. The client needs as much, so that on two cores the number of
+//! handshakes a second would measure the client. Sides and rounds alternate.
 
 mod knock;
 
@@ -183,11 +183,10 @@ fn storm(args: &RunArgs) -> Result<Value> {
         let done = storm.as_ref().map(Storm::count);
         let mut report = subscriber.ask("report")?;
         drop(storm);
-        let seconds = (to.at_ns - from.at_ns) as f64 / 1e9;
         let rate = begun
             .zip(done)
-            .map(|(begun, done)| (done - begun) as f64 / seconds);
-        report["server_cores_busy"] = json!((to.process.cpu_s - from.process.cpu_s) / seconds);
+            .map(|(begun, done)| (done - begun) as f64 / to.seconds_since(&from));
+        report["server_cores_busy"] = json!(to.cores_since(&from));
         report["handshakes_per_s"] = json!(rate);
         report::say(&format!(
             "{name}: {:.0} handshakes/s, {} messages, latency p50 {:.3} ms, p99 {:.3} ms, max {:.3} ms; server {:.2} cores",

@@ -1,11 +1,11 @@
 //! The state that the subscriber keeps for each connection.
 //!
-//! A row is at most 24 bytes, so that a million connections cost the tool 24 MB. Everything that can be
-//! computed from a connection's number (server, local address, topics) is, whenever it is needed.
+//! A row has at most 24 bytes, so that a million connections cost the tool 24 MB. What follows from a
+//! connection's number (server, local address, topics) is not kept but computed whenever it is needed.
 
 use crate::measure::payload::mix;
 
-/// No place in the spill table.
+/// No spill.
 pub const NO_SPILL: u32 = u32::MAX;
 
 /// How far a connection is.
@@ -29,7 +29,7 @@ pub enum Stage {
 pub struct Row {
     /// The descriptor, meaningless while closed.
     pub fd: i32,
-    /// Bytes that are not a whole unit yet, as an index into the worker's spills.
+    /// Index of the worker's spill that holds the connection's incomplete unit, or [`NO_SPILL`].
     pub spill: u32,
     /// Number of the last message, when the connection has one topic; 0 before the first.
     pub sequence: u32,
@@ -41,9 +41,9 @@ pub struct Row {
     pub failures: u8,
     /// The publisher's run that the sequences belong to.
     pub run: u16,
-    /// It was away: the next message may follow a gap that is not the server's.
+    /// It was closed meanwhile: messages that were published then may be missing before the next one.
     pub returned: bool,
-    /// The server told that messages before the next one are lost.
+    /// The server has said that messages before the next one are lost.
     pub told: bool,
     /// The response is chunked.
     pub chunked: bool,

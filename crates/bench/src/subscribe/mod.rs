@@ -67,20 +67,14 @@ fn open(subscriber: &Subscriber, quiet: bool) -> f64 {
     let mut progress = Progress::new(quiet);
     while !subscriber.is_over() {
         let elapsed_s = subscriber.started.elapsed().as_secs_f64();
-        let (live, settled) = (
-            subscriber.shared.live.load(Relaxed),
-            subscriber.is_settled(),
-        );
-        progress.show(
-            live,
-            subscriber.connections,
-            subscriber.tally().life.failed,
-            elapsed_s,
-        );
+        let live = subscriber.shared.live.load(Relaxed);
+        let settled = subscriber.is_settled();
+        let failed = subscriber.tally().life.failed;
+        progress.show(live, subscriber.connections, failed, elapsed_s);
         if settled {
             break;
         }
-        // Slow enough that a terminal and 54 workers' locks do not notice.
+        // So seldom that neither the terminal nor the locks of the workers slow the opening.
         std::thread::sleep(control::LOOK * 10);
     }
     subscriber.started.elapsed().as_secs_f64()
@@ -105,10 +99,8 @@ fn hold(subscriber: &Subscriber, args: &SubscribeArgs) -> Vec<Value> {
             let opened_per_s = (tally.life.opened - opened) as f64 / last_s;
             let last_messages = tally.messages - messages;
             if !args.quiet {
-                let (uptime_s, summary) = (
-                    subscriber.started.elapsed().as_secs_f64(),
-                    tally.latency.summary(),
-                );
+                let uptime_s = subscriber.started.elapsed().as_secs_f64();
+                let summary = tally.latency.summary();
                 let text = report::interval(
                     uptime_s,
                     &summary,

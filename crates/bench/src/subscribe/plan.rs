@@ -1,6 +1,5 @@
-//! The plan that all connections of a subscriber share: where they dial, what they ask for.
-//!
-//! Everything about one connection is computed from its number, so that none of it is kept.
+//! What all connections of a subscriber share: where they dial and what they ask for. What one connection does follows
+//! from its number.
 
 use std::fmt::Write;
 use std::net::{IpAddr, SocketAddr};
@@ -34,9 +33,9 @@ pub struct Plan {
     pub assignment: Assignment,
     /// Threads that share them.
     pub threads: usize,
-    /// Connects a second, all threads together; `None` as fast as it goes.
+    /// Connects a second, all threads together; `None`: as fast as possible.
     pub connect_rate: Option<f64>,
-    /// Bytes of what each client says to its neighbours in the grid, if they talk.
+    /// Bytes of a message from a client to its neighbours in the grid, if the clients talk.
     pub talk: Option<usize>,
     /// The server is the floor, which answers every upgrade with the same bytes.
     pub floor: bool,
@@ -45,12 +44,12 @@ pub struct Plan {
     locals: Vec<IpAddr>,
     ports: Option<(u16, u16)>,
     receive_buffer: Option<u32>,
-    /// How they speak TLS, if they do.
+    /// The TLS that they speak, if they do.
     pub tls: Option<Arc<ClientConfig>>,
 }
 
 impl Plan {
-    /// Reads the arguments; an error says which of them cannot be.
+    /// Reads the arguments; an error says which of them are wrong or contradict each other.
     pub fn new(args: &SubscribeArgs) -> Result<Plan> {
         let topics = Pattern::parse(&args.topics)?;
         let servers = pattern::servers(&args.server)?;
@@ -115,8 +114,8 @@ impl Plan {
         })
     }
 
-    /// Where connection `number` goes to and comes from: servers first, then local addresses, then
-    /// ports are counted up.
+    /// Where connection `number` goes to and comes from. The numbers first count up the servers, then the local addresses,
+    /// then the ports.
     pub fn dial(&self, number: u32) -> Dial {
         let number = number as usize;
         let remote = self.servers[number % self.servers.len()];
@@ -144,8 +143,8 @@ impl Plan {
         }
     }
 
-    /// The first bytes of connection `number`; `position` holds the header lines of a long-poll that
-    /// goes on.
+    /// The first bytes of connection `number`. `position` are the header lines with which a long-poll goes on after the
+    /// last answer.
     pub fn request(&self, number: u32, remote: SocketAddr, position: Option<&str>) -> Vec<u8> {
         let lines = match self.protocol {
             Protocol::Mqtt => return self.greeting(number),

@@ -5,10 +5,10 @@ use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64};
 
 use crate::measure::tally::Tally;
 
-/// Pause after a failure, so that a full server is not hammered.
+/// Pause after a failure, so that a full server is not asked all the time.
 pub const FAILURE_PAUSE_NS: u64 = 20_000_000;
 
-/// Orders to the threads, and what they have done.
+/// Orders to the threads, and counts of what they have done.
 #[derive(Default)]
 pub struct Shared {
     /// Each worker's counters, locked for a batch of events at a time.
@@ -21,15 +21,15 @@ pub struct Shared {
     pub drops: AtomicU32,
     /// All connections part from the server and stay away.
     pub part: AtomicBool,
-    /// Workers that have obeyed, summed over all such orders.
+    /// Grows by one whenever a worker has obeyed an order.
     pub obeyed: AtomicU32,
     /// Connections to close and open again a second.
     pub churn_per_s: AtomicU32,
     /// When the churn began.
     pub churn_since_ns: AtomicU64,
-    /// From one request of a client in a grid to its next; 0 is silence.
+    /// Microseconds from one request of a client in a grid to its next; with 0 clients make none.
     pub talk_every_us: AtomicU64,
-    /// When that was ordered.
+    /// When `talk_every_us` was ordered.
     pub talk_since_ns: AtomicU64,
     /// Requests of clients that are under way.
     pub speaking: AtomicU64,

@@ -1,4 +1,4 @@
-//! The workers of a subscriber as one: starts them, adds up what they count, ends them.
+//! A subscriber as a whole: starts its workers, adds up what they count, and ends them.
 
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::{Arc, Mutex};
@@ -22,12 +22,12 @@ const STACK_BYTES: usize = 128 << 10;
 pub struct Subscriber {
     /// Orders to the workers, and what they have done.
     pub shared: Arc<Shared>,
-    /// All connections that there should be.
+    /// How many connections there should be.
     pub connections: u64,
     /// Whether the connections stand in a grid and can be told to talk.
     pub talks: bool,
     threads: Vec<JoinHandle<()>>,
-    /// Since when it runs.
+    /// When it was started.
     pub started: Instant,
 }
 

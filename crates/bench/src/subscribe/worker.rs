@@ -1,8 +1,8 @@
 //! One thread of the subscriber: a share of the connections, a descriptor table and an epoll set
 //! of its own, one receive buffer for all of them.
 //!
-//! Invariants: a row is `Closed` exactly when it has no descriptor; a connection that waits keeps
-//! no buffer (a unit in part lies in a spill until it is whole). A connection that fails or
+//! Invariants: a row is `Closed` exactly when it has no descriptor. A connection that waits keeps
+//! no buffer; only an incomplete unit lies in a spill until it is whole. A connection that fails or
 //! is closed is opened again, at most [`ATTEMPTS_MAX`] times in a row without success.
 
 mod receive;
@@ -20,27 +20,27 @@ use super::plan::Plan;
 use super::shared::{FAILURE_PAUSE_NS, Shared};
 use crate::client::tls::Tls;
 use crate::measure::tally::Tally;
-use crate::sys::{self, Dial, Epoll, Interest};
+use crate::sys::{self, Epoll, Interest};
 use talk::Talk;
 
 /// Bytes that one read takes at most.
 const RECEIVE_BYTES: usize = 128 << 10;
-/// Readinesses taken at once.
+/// Events of one wait.
 const EVENTS: usize = 256;
-/// Long-polls that ask again before the sockets are looked at once more.
+/// How many long-polls ask again before the next wait for events.
 const ASKED_TOGETHER: usize = 64;
-/// Answered long-polls past which some ask again although there is something to read.
+/// When so many long-polls are answered, some ask again although there is something to read.
 const ANSWERED_MAX: usize = 16 << 10;
-/// Connections that all workers together have under way: below the usual accept backlog.
+/// Connects that all workers together have under way: fewer than the usual accept backlog.
 const UNDER_WAY_MAX: usize = 1024;
 /// Failures in a row after which a connection is given up.
 const ATTEMPTS_MAX: u8 = 10;
 
-/// Bytes that wait for the rest of their unit.
+/// The bytes of an incomplete unit.
 #[derive(Default)]
 struct Spill {
     bytes: Vec<u8>,
-    /// How many of them are content that was moved out of chunks already.
+    /// How many of them are moved out of their chunks or frames already.
     decoded: usize,
 }
 
@@ -65,8 +65,8 @@ pub struct Worker {
     buffer: Vec<u8>,
     /// Acknowledgements of the messages of one read.
     answers: Vec<u8>,
-    /// Long-polls that were answered, and will ask again when there is nothing else to read: a thread stands for many
-    /// clients, of which none would keep another from reading.
+    /// Long-polls that were answered. They ask again when there is nothing to read: on machines of their own, the clients
+    /// of this thread would not keep each other from reading.
     answered: Vec<u32>,
     /// The clients as publishers, when they stand in a grid.
     talk: Option<Talk>,
@@ -118,7 +118,7 @@ impl Worker {
             buffer: vec![0; RECEIVE_BYTES],
             answers: Vec::new(),
             answered: Vec::new(),
-            talk: Talk::new(&plan, index, first, count),
+            talk: Talk::new(&plan, &shared, index, first, count),
             epoll: Epoll::new(EVENTS)?,
             started_ns: sys::now_ns(),
             dialled: 0,
@@ -144,7 +144,7 @@ impl Worker {
                 let row = ready.key as u32;
                 if let Some(slot) = (row as usize).checked_sub(self.rows.len()) {
                     let talk = self.talk.as_mut().expect("only speakers have such keys");
-                    talk.ready(slot, &self.plan, &shared, &self.epoll, &mut tally.said);
+                    talk.ready(slot, &self.epoll, &mut tally.said);
                 } else if self.rows[row as usize].stage == Stage::Connecting {
                     self.connected(row, &mut tally);
                 } else if ready.readable {
@@ -156,7 +156,7 @@ impl Worker {
             }
             self.obey();
             if let Some(talk) = &mut self.talk {
-                talk.turn(&self.plan, &shared, &self.epoll, &mut tally.said);
+                talk.turn(&self.epoll, &mut tally.said);
             }
             self.open_some(&mut tally);
         }
@@ -173,11 +173,11 @@ impl Worker {
         }
     }
 
-    /// Short while there is something to open, scaled so that all threads together wake at most
-    /// about a thousand times a second.
+    /// How long to wait for events. While there is something to open it is short, but so long that all threads together
+    /// wake at most about a thousand times a second.
     fn timeout(&mut self) -> Duration {
         if !self.shared.go.load(Relaxed) {
-            // The connect rate counts from the word, not from the start of the tool.
+            // The connect rate counts from the word `open`, not from the start of the tool.
             self.started_ns = sys::now_ns();
         }
         if !self.answered.is_empty() {
@@ -197,12 +197,12 @@ impl Worker {
         }
     }
 
-    /// Drops or churns connections, or has them talk, when the tool was told to.
+    /// Obeys orders to drop, part or churn connections, or to have clients talk.
     fn obey(&mut self) {
         let drops = self.shared.drops.load(Relaxed);
         if drops != self.drops_seen {
             self.drops_seen = drops;
-            // A reset without a farewell, as a network that fails does to all connections at once.
+            // As when a network fails: all connections end at once, and no client says goodbye.
             (0..self.rows.len() as u32).for_each(|row| self.leave(row, sys::reset));
             self.shared.obeyed.fetch_add(1, Relaxed);
         }
@@ -211,11 +211,7 @@ impl Worker {
             (0..self.rows.len() as u32).for_each(|row| self.part(row));
             self.shared.obeyed.fetch_add(1, Relaxed);
         }
-        if self
-            .talk
-            .as_mut()
-            .is_some_and(|talk| talk.obey(&self.shared))
-        {
+        if self.talk.as_mut().is_some_and(Talk::obey) {
             self.shared.obeyed.fetch_add(1, Relaxed);
         }
         let per_s = self.shared.churn_per_s.load(Relaxed);
@@ -269,7 +265,7 @@ impl Worker {
     /// Puts a closed connection in the queue of those to be opened.
     fn queue(&mut self, row: u32) {
         if self.pending.is_empty() {
-            // Time that passed without work is not a credit for a burst now.
+            // Otherwise the connect rate would count the time without work, and allow a burst.
             self.started_ns = sys::now_ns();
             self.dialled = 0;
         }
@@ -287,7 +283,7 @@ impl Worker {
             state.returned = true;
             let several = self.plan.assignment.per_connection as usize;
             if several > 1 {
-                // One flag cannot speak for several topics: they begin anew.
+                // The flag covers one message only, and several topics have a next one: they begin anew.
                 self.sequences[row as usize * several..][..several].fill(0);
             }
             if let Some(talk) = &mut self.talk {
@@ -335,15 +331,14 @@ impl Worker {
     }
 
     fn dial(&mut self, row: u32, tally: &mut Tally) {
-        tally.life.attempts += 1;
-        let dial: Dial = self.plan.dial(self.first + row);
+        let dial = self.plan.dial(self.first + row);
         match sys::dial(&dial) {
             Err(error) => self.failed(row, &format!("connect to {}: {error}", dial.remote), tally),
             Ok((fd, connected)) => {
                 self.under_way += 1;
                 self.rows[row as usize].fd = fd;
                 self.rows[row as usize].stage = Stage::Connecting;
-                let interest = Interest::reading(!connected);
+                let interest = sys::reading(!connected);
                 match self.epoll.add(fd, interest, row.into()) {
                     Ok(()) if connected => self.ask(row, dial.remote, tally),
                     Ok(()) => {}
@@ -353,11 +348,11 @@ impl Worker {
         }
     }
 
-    /// A connect that was under way has come to its end.
+    /// Goes on with a connection whose connect has finished or failed.
     fn connected(&mut self, row: u32, tally: &mut Tally) {
         let fd = self.rows[row as usize].fd;
-        let result = sys::connect_result(fd)
-            .and_then(|()| self.epoll.modify(fd, Interest::Read, row.into()));
+        let result =
+            sys::connect_result(fd).and_then(|()| self.epoll.modify(fd, Interest::IN, row.into()));
         match result {
             Ok(()) => self.ask(row, self.plan.dial(self.first + row).remote, tally),
             Err(error) => self.failed(row, &format!("connect: {error}"), tally),
@@ -373,7 +368,8 @@ impl Worker {
         }
     }
 
-    fn receive(&mut self, row: u32, buffer: &mut [u8]) -> std::io::Result<usize> {
+    /// Receives bytes, through TLS where that is spoken; see [`sys::receive`].
+    fn receive(&mut self, row: u32, buffer: &mut [u8]) -> std::io::Result<Option<usize>> {
         let fd = self.rows[row as usize].fd;
         match self.tls.get_mut(row as usize).and_then(Option::as_mut) {
             Some(tls) => tls.receive(fd, buffer),
@@ -411,7 +407,8 @@ impl Worker {
         self.shared.live_max.fetch_max(live, Relaxed);
     }
 
-    /// The connection could not be opened, or broke the protocol.
+    /// Closes a connection that could not be opened or whose server broke the protocol, and queues it again unless it has
+    /// failed too often.
     fn failed(&mut self, row: u32, why: &str, tally: &mut Tally) {
         self.close(row, sys::close);
         tally.life.failed += 1;
@@ -430,7 +427,7 @@ impl Worker {
         }
     }
 
-    /// The server ended the connection.
+    /// Closes a connection that the server has ended, and queues it again.
     fn ended(&mut self, row: u32, why: &str, tally: &mut Tally) {
         if !self.is_live(row) {
             return self.failed(row, why, tally);

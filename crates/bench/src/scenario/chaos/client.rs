@@ -13,7 +13,7 @@ use super::world::{Part, Transport, World, read_payload};
 use crate::client::request;
 use crate::measure::add::add;
 
-/// Broken promises that are kept in words.
+/// How many broken promises are kept in words.
 const BROKEN_MAX: usize = 20;
 
 /// The client's next step.
@@ -25,7 +25,7 @@ pub enum Next {
     Return,
 }
 
-/// Counts of a client's deeds and of the answers that it met, besides messages.
+/// What a client has seen: the counts of its messages, connections and answers.
 #[derive(Clone, Debug, Default)]
 pub struct Met {
     /// The counts of the tracks.
@@ -51,7 +51,7 @@ pub struct Met {
 }
 
 impl Met {
-    /// Adds what another has met.
+    /// Adds what another client has seen.
     pub fn merge(&mut self, other: &Met) {
         self.counts.merge(&other.counts);
         add!(
@@ -100,7 +100,7 @@ pub struct Client {
 }
 
 impl Client {
-    /// A client that never was connected.
+    /// A client that has never been connected.
     pub fn new(part: Part, world: &World) -> Client {
         let track = |topic: &u32| {
             let mut track = Track::default();
@@ -123,7 +123,7 @@ impl Client {
         }
     }
 
-    /// A connection is there: asks.
+    /// Makes the request over a new connection.
     pub fn connected(&mut self, world: &World) {
         self.held.clear();
         self.out.clear();
@@ -174,7 +174,7 @@ impl Client {
             .all(|(topic, track)| track.known() >= world.begun(*topic))
     }
 
-    /// Bytes came.
+    /// Takes the bytes that have come.
     pub fn received(&mut self, bytes: &[u8], world: &World, met: &mut Met) -> Result<Next, String> {
         self.held.extend_from_slice(bytes);
         if !self.streaming {
@@ -190,7 +190,7 @@ impl Client {
         }
     }
 
-    /// The place of a topic that the server names.
+    /// The place of a topic that the server names in a gap.
     fn named(&self, name: Option<&str>, world: &World) -> Result<usize, String> {
         let name = name.ok_or("a gap without a topic")?;
         let mut topics = self.part.topics.iter();
@@ -198,7 +198,7 @@ impl Client {
         place.ok_or_else(|| format!("a gap of `{name}`, which was not asked for"))
     }
 
-    /// A gap is told, in one topic or in any of them.
+    /// Notes that the server has told a gap in one topic, or in any of them.
     fn gap(&mut self, place: Option<usize>, world: &World, met: &mut Met) {
         met.counts.told_gaps += 1;
         let certain = place.is_some() || self.tracks.len() == 1;
@@ -232,7 +232,7 @@ impl Client {
         met.broke(&before, &self.part, name, &what);
     }
 
-    /// The run is over.
+    /// Judges what has come, at the end of the run.
     pub fn close(&mut self, world: &World, met: &mut Met) {
         for (topic, track) in self.part.topics.iter().zip(&mut self.tracks) {
             let (before, newest) = (met.counts.clone(), world.begun(*topic));

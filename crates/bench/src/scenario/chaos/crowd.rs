@@ -16,7 +16,7 @@ use crate::sys::{self, Dial, Epoll, Interest};
 
 /// Bytes of one read.
 const RECEIVE_BYTES: usize = 64 << 10;
-/// Readinesses taken at once.
+/// Events of one wait.
 const EVENTS: usize = 512;
 /// Longest sleep.
 const TURN: Duration = Duration::from_millis(20);
@@ -84,7 +84,7 @@ impl<'a> Crowd<'a> {
         let seat = |number| Seat {
             client: Client::new(world.part(number), world),
             fd: -1,
-            watched: Interest::Read,
+            watched: Interest::IN,
             connecting: false,
             open: false,
         };
@@ -164,12 +164,8 @@ impl<'a> Crowd<'a> {
         };
         let row = &mut self.seats[seat];
         (row.fd, row.open, row.connecting) = (fd, true, true);
-        row.watched = Interest::ReadWrite;
-        if self
-            .epoll
-            .add(fd, Interest::ReadWrite, seat as u64)
-            .is_err()
-        {
+        row.watched = Interest::IN | Interest::OUT;
+        if self.epoll.add(fd, row.watched, seat as u64).is_err() {
             return self.lost(seat);
         }
         if connected {
@@ -194,12 +190,12 @@ impl<'a> Crowd<'a> {
         }
         while !row.client.out.is_empty() {
             match sys::send(row.fd, &row.client.out) {
+                Ok(0) => break,
                 Ok(count) => drop(row.client.out.drain(..count)),
-                Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => break,
                 Err(_) => return self.lost(seat),
             }
         }
-        let wanted = Interest::reading(!row.client.out.is_empty());
+        let wanted = sys::reading(!row.client.out.is_empty());
         if wanted != row.watched {
             row.watched = wanted;
             if self.epoll.modify(row.fd, wanted, seat as u64).is_err() {
@@ -214,10 +210,9 @@ impl<'a> Crowd<'a> {
             return;
         }
         let count = match sys::receive(row.fd, &mut self.buffer) {
-            Ok(0) => return self.lost(seat),
-            Ok(count) => count,
-            Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => return,
-            Err(_) => return self.lost(seat),
+            Ok(None) => return,
+            Ok(Some(0)) | Err(_) => return self.lost(seat),
+            Ok(Some(count)) => count,
         };
         let was = row.client.live;
         let next = row
@@ -227,25 +222,19 @@ impl<'a> Crowd<'a> {
             self.world.live.fetch_add(1, Relaxed);
         }
         match next {
-            Ok(Next::Stay) => self.flush(seat),
-            Ok(Next::Return) => {
-                self.leave(seat);
-                self.later(seat);
+            Ok(Next::Stay) => return self.flush(seat),
+            Err(reason) if self.seen.violations.len() < REASONS_MAX => {
+                let number = self.first as usize + seat;
+                let violation = format!("client {number}: {reason}");
+                self.seen.violations.push(violation);
             }
-            Err(reason) => {
-                if self.seen.violations.len() < REASONS_MAX {
-                    let number = self.first as usize + seat;
-                    self.seen
-                        .violations
-                        .push(format!("client {number}: {reason}"));
-                }
-                self.leave(seat);
-                self.later(seat);
-            }
+            Ok(Next::Return) | Err(_) => {}
         }
+        self.leave(seat);
+        self.later(seat);
     }
 
-    /// The connection is cut.
+    /// Closes a connection that was cut, and has the client return later.
     fn lost(&mut self, seat: usize) {
         self.seen.lost_connections += 1;
         self.leave(seat);

@@ -14,7 +14,7 @@ use anyhow::Result;
 use serde_json::{Value, json};
 
 use super::world::{World, write_payload};
-use crate::client::parse;
+use crate::client::parse::{self, Response};
 use crate::measure::payload::Random;
 use crate::sys::{self, Dial, Epoll, Interest};
 
@@ -26,7 +26,7 @@ const PATIENCE_NS: u64 = 8_000_000_000;
 const AWAY_NS: u64 = 300_000_000;
 /// Longest sleep.
 const TURN: Duration = Duration::from_millis(5);
-/// Orders that wait for one publisher; past it they are left out.
+/// At most so many orders wait for one publisher; others are left out.
 const QUEUE_MAX: usize = 50;
 /// Messages of a batch.
 const BATCH: u32 = 8;
@@ -200,7 +200,7 @@ impl<'a> Feed<'a> {
         }
     }
 
-    /// Connects, composes and loses patience, when it is time.
+    /// Composes the next request, connects, or gives up waiting for an answer, when it is time.
     fn advance(&mut self, index: usize, now: u64) {
         let publisher = &mut self.publishers[index];
         if publisher.request.is_empty() {
@@ -273,7 +273,10 @@ impl<'a> Feed<'a> {
             return;
         };
         self.publishers[index].fd = Some(fd);
-        match self.epoll.add(fd, Interest::ReadWrite, index as u64) {
+        match self
+            .epoll
+            .add(fd, Interest::IN | Interest::OUT, index as u64)
+        {
             Ok(()) => self.begin(index),
             Err(_) => self.retry(index),
         }
@@ -284,14 +287,14 @@ impl<'a> Feed<'a> {
         let Some(fd) = publisher.fd else { return };
         while publisher.sent < publisher.request.len() {
             match sys::send(fd, &publisher.request[publisher.sent..]) {
+                Ok(0) => break,
                 Ok(count) => publisher.sent += count,
-                Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => break,
                 // It is still connecting: the set tells when it is there.
                 Err(error) if error.kind() == std::io::ErrorKind::NotConnected => break,
                 Err(_) => return self.retry(index),
             }
         }
-        let interest = Interest::reading(publisher.sent < publisher.request.len());
+        let interest = sys::reading(publisher.sent < publisher.request.len());
         if self.epoll.modify(fd, interest, index as u64).is_err() {
             self.retry(index);
         }
@@ -303,7 +306,7 @@ impl<'a> Feed<'a> {
         }
     }
 
-    /// Whatever became of the request, it is sent again over another connection.
+    /// Hangs up. The request will be sent again over another connection, whether the server has read it or not.
     fn retry(&mut self, index: usize) {
         self.hang_up(index);
         let publisher = &mut self.publishers[index];
@@ -317,19 +320,14 @@ impl<'a> Feed<'a> {
         let Some(fd) = publisher.fd else { return };
         let mut bytes = [0; 4096];
         match sys::receive(fd, &mut bytes) {
-            Ok(0) => return self.retry(index),
-            Ok(count) => publisher.answer.extend_from_slice(&bytes[..count]),
-            Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => return,
-            Err(_) => return self.retry(index),
+            Ok(None) => return,
+            Ok(Some(0)) | Err(_) => return self.retry(index),
+            Ok(Some(count)) => publisher.answer.extend_from_slice(&bytes[..count]),
         }
-        let head = match parse::head(&publisher.answer) {
-            Ok(Some(head)) => head,
+        let Response { head, body, .. } = match parse::response(&publisher.answer) {
+            Ok(Some(response)) => response,
             Ok(None) => return,
             Err(error) => return self.violation(index, error.to_string()),
-        };
-        let end = head.bytes + head.length.unwrap_or(0);
-        let Some(body) = publisher.answer.get(head.bytes..end) else {
-            return;
         };
         let (status, close) = (head.status, head.close);
         let lines: Value = serde_json::from_slice(body).unwrap_or_default();

@@ -76,20 +76,16 @@ pub fn run(args: &RunArgs) -> Result<Value> {
     })?;
     let after = Moment::of(&mut server)?;
     say(&outcome);
-    let busy_s = (after.at_ns - before.at_ns) as f64 / 1e9;
     let mut result = outcome.json(&world);
     let of_this_run = [
         ("connections", json!(connections)),
         ("shards", json!(setting.shards)),
         ("seed", json!(args.seed)),
         ("faults_s", json!(seconds)),
-        ("whole_s", json!(busy_s)),
+        ("whole_s", json!(after.seconds_since(&before))),
         ("topics", topics(&world)),
         ("network", outcome.done.json()),
-        (
-            "server_cores_busy",
-            json!((after.process.cpu_s - before.process.cpu_s) / busy_s),
-        ),
+        ("server_cores_busy", json!(after.cores_since(&before))),
         ("tool_cpu_s", json!(sys::process_cpu_ns() as f64 / 1e9)),
         ("before", before.json()),
         ("after", after.json()),

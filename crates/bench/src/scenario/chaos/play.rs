@@ -22,7 +22,7 @@ const REST_S: f64 = 2.0;
 /// How often the main thread looks around.
 const LOOK: Duration = Duration::from_millis(50);
 
-/// Ends the threads, whatever ends the run.
+/// Ends the threads when it is dropped, however the run ends.
 pub struct Guard<'a>(pub &'a World);
 
 impl Drop for Guard<'_> {
@@ -98,7 +98,7 @@ pub fn finish(world: &World, connections: u32) -> Result<()> {
     Ok(())
 }
 
-/// Waits for something, and says whether it came in time.
+/// Waits until this holds, and returns whether it did so in time.
 pub fn until(world: &World, there: impl Fn() -> bool) -> Result<bool> {
     let begin = Instant::now();
     while !there() {

@@ -25,13 +25,13 @@ pub use done::Done;
 
 /// Pause between two pieces, at most.
 const PIECE_PAUSE_NS: u64 = 4_000_000;
-/// How long a cut waits for bytes that it can part.
+/// How long a cut waits for bytes in the middle of which it can come.
 const CUT_PATIENCE_NS: u64 = 1_000_000_000;
 /// Bytes of one direction that are held; then its source is not read.
 const HELD_BYTES: usize = 64 << 10;
 /// Receive buffers towards the server, so that a stall reaches it soon.
 const RECEIVE_BUFFER_BYTES: u32 = 64 << 10;
-/// Readinesses taken at once.
+/// Events of one wait.
 const EVENTS: usize = 512;
 /// Longest sleep, so that the end of the faults is seen.
 const TURN: Duration = Duration::from_millis(20);
@@ -51,10 +51,10 @@ enum Due {
 struct Flow {
     bytes: Vec<u8>,
     sent: usize,
-    /// Nothing passes before.
+    /// No byte passes before this time.
     until_ns: u64,
     stalled_until_ns: u64,
-    /// The clock is set.
+    /// A timer is set that will pass the bytes on.
     timed: bool,
     /// The sink has no room.
     full: bool,
@@ -75,10 +75,10 @@ struct Pair {
     generation: u32,
     delay_ns: u64,
     torn_until_ns: u64,
-    /// The next bytes of this direction are parted by a cut.
+    /// A cut will come in the middle of the next bytes of this direction.
     armed: Option<usize>,
     open: bool,
-    /// The client's side is gone.
+    /// The client's side is closed already; the server does not know.
     ghost: bool,
 }
 
@@ -110,7 +110,7 @@ impl<'a> Proxy<'a> {
         sys::part_descriptor_table()?;
         let epoll = Epoll::new(EVENTS)?;
         let (listener, address) = sys::listen(([127, 0, 0, 1], 0).into())?;
-        epoll.add(listener, Interest::Read, LISTENER)?;
+        epoll.add(listener, Interest::IN, LISTENER)?;
         let proxy = Proxy {
             world,
             server,
@@ -157,7 +157,7 @@ impl<'a> Proxy<'a> {
                 }
             }
             self.due();
-            self.turn_of_the_weather();
+            self.begin_or_end();
         }
         for pair in 0..self.pairs.len() {
             self.drop_pair(pair, sys::reset);
@@ -189,7 +189,7 @@ impl<'a> Proxy<'a> {
             let generation = self.pairs.get(index).map_or(1, |pair| pair.generation + 1);
             let pair = Pair {
                 fds: [client, server],
-                watched: [Interest::Read; 2],
+                watched: [Interest::IN; 2],
                 flows: Default::default(),
                 generation,
                 delay_ns: 0,
@@ -205,11 +205,11 @@ impl<'a> Proxy<'a> {
             }
             for side in 0..2 {
                 let fd = self.pairs[index].fds[side];
-                self.epoll.add(fd, Interest::Read, self.key(index, side))?;
+                self.epoll.add(fd, Interest::IN, self.key(index, side))?;
             }
             self.done.connections += 1;
             if !self.calm {
-                self.doom(index);
+                self.draw_faults(index);
             }
         }
         Ok(())
@@ -282,13 +282,13 @@ impl<'a> Proxy<'a> {
 
     fn read(&mut self, pair: usize, side: usize) {
         let row = &mut self.pairs[pair];
-        if !matches!(row.watched[side], Interest::Read | Interest::ReadWrite) {
-            // Told though not asked for: the connection is broken.
+        if !row.watched[side].contains(Interest::IN) {
+            // Reading was not asked for: only a broken connection is reported all the same.
             return self.drop_pair(pair, sys::reset);
         }
         let count = match sys::receive(row.fds[side], &mut self.buffer) {
-            Ok(count) => count,
-            Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => return,
+            Ok(Some(count)) => count,
+            Ok(None) => return,
             Err(_) => return self.drop_pair(pair, sys::reset),
         };
         self.done.bytes += count as u64;
@@ -301,7 +301,7 @@ impl<'a> Proxy<'a> {
             }
             flow.bytes.extend_from_slice(&self.buffer[..count]);
             if row.armed == Some(side) {
-                // Some of the waiting bytes pass, and nothing after them.
+                // Some of the bytes that wait pass, and none after them.
                 let bytes = &flow.bytes[flow.sent..];
                 let part = self.random.below(bytes.len() as u32) as usize;
                 let _ = sys::send(row.fds[1 - side], &bytes[..part]);
@@ -343,11 +343,11 @@ impl<'a> Proxy<'a> {
                 piece = piece.min(1 + self.random.below(most) as usize);
             }
             match sys::send(row.fds[1 - direction], &flow.bytes[flow.sent..][..piece]) {
-                Ok(count) => flow.sent += count,
-                Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => {
+                Ok(0) => {
                     flow.full = true;
                     break;
                 }
+                Ok(count) => flow.sent += count,
                 Err(error) if error.kind() == std::io::ErrorKind::NotConnected => {
                     flow.full = true;
                     break;
@@ -361,12 +361,9 @@ impl<'a> Proxy<'a> {
         for side in 0..2 {
             let row = &self.pairs[pair];
             let read = !row.flows[side].ended && row.flows[side].waiting() < HELD_BYTES;
-            let interest = match (read, row.flows[1 - side].full) {
-                (true, true) => Interest::ReadWrite,
-                (true, false) => Interest::Read,
-                (false, true) => Interest::Write,
-                (false, false) => Interest::None,
-            };
+            let mut interest = Interest::empty();
+            interest.set(Interest::IN, read);
+            interest.set(Interest::OUT, row.flows[1 - side].full);
             self.watch(pair, side, interest);
         }
     }

@@ -1,5 +1,5 @@
 //! Compares the messages that one client must get of one topic with those that it got: order, doubles, losses, and whether
-//! the gaps that the server told are true. Pure: numbers in, counts out.
+//! the gaps that the server told are true. It only takes numbers and counts.
 //!
 //! Messages of a topic are numbered from 1 in the order in which they were published. A message that did not
 //! come is lost in silence unless a gap was told when the message had begun to be published already. A told gap
@@ -23,9 +23,9 @@ pub struct Counts {
     pub silent_losses: u64,
     /// Gaps that were told.
     pub told_gaps: u64,
-    /// Messages that never came, as was told.
+    /// Messages that never came, and whose loss was told.
     pub told_losses: u64,
-    /// Told gaps that were none.
+    /// Gaps that were told although nothing was missing, or although the log still had what was.
     pub false_gaps: u64,
 }
 
@@ -80,7 +80,7 @@ impl Track {
         self.last.max(self.told.map_or(0, |told| told.upto))
     }
 
-    /// A gap is told; `begun` messages of the topic had begun to be published.
+    /// Notes that a gap was told when `begun` messages of the topic had begun to be published.
     pub fn gap(&mut self, begun: u32, certain: bool) {
         let certain = certain || self.told.is_some_and(|told| told.certain);
         let upto = begun;
@@ -95,7 +95,7 @@ impl Track {
         }
     }
 
-    /// A message came. The topic's log holds `kept` messages.
+    /// Takes a message that came. The topic's log holds `kept` messages.
     pub fn arrived(&mut self, number: u32, kept: u32, begun: u32, counts: &mut Counts) {
         if number <= self.last {
             if self.missing.iter().any(|range| range.contains(&number)) {
@@ -119,7 +119,7 @@ impl Track {
         }
     }
 
-    /// Messages did not come; the newest of them whose loss was told.
+    /// Counts messages that did not come; returns the newest of them whose loss was told.
     fn miss(&mut self, from: u32, to: u32, told: Option<Told>, counts: &mut Counts) -> Option<u32> {
         let upto = told.map_or(0, |told| told.upto.min(to));
         if upto < to {
@@ -132,7 +132,7 @@ impl Track {
         Some(upto)
     }
 
-    /// Everything is over: `newest` messages were published. Gives those that were lost in silence.
+    /// Counts what is missing at the end, when `newest` messages were published; returns those that were lost in silence.
     pub fn close(&mut self, newest: u32, counts: &mut Counts) -> &[RangeInclusive<u32>] {
         // A client that nothing was promised to was connected when the last message was published, and must have that one.
         let from = self.expected().unwrap_or(newest);

@@ -1,4 +1,4 @@
-//! The state that the parts of a run share: the topics with the retention of their logs, which client subscribes to what, the
+//! What the threads of a run share: the topics with the retention of their logs, which client subscribes to what, the
 //! content of a message, and the progress of the publishers.
 //!
 //! Everything but the progress follows from the seed and the number of connections.
@@ -10,7 +10,7 @@ use crate::measure::payload::Random;
 
 /// Clients for each ordinary topic, before some clients take several.
 const CLIENTS_PER_TOPIC: u32 = 10;
-/// Every so many clients one has a topic of large messages, and nothing else.
+/// One of so many clients has a topic of large messages, and nothing else.
 const LARGE_EVERY: u32 = 50;
 /// Bytes of a large message: a few of them fill sockets and outbox of a client that is stalled.
 const LARGE_BYTES: usize = 60_000;
@@ -138,7 +138,7 @@ pub struct Part {
 /// The state that the threads of a run share.
 #[derive(Default)]
 pub struct World {
-    /// From which everything is drawn.
+    /// The seed of everything that is drawn at random.
     pub seed: u64,
     /// All topics.
     pub topics: Vec<Topic>,
@@ -166,7 +166,7 @@ impl World {
     /// A world for so many clients.
     pub fn new(seed: u64, connections: u32) -> World {
         let ordinary = (connections / CLIENTS_PER_TOPIC).max(20);
-        let mut topics: Vec<Topic> = (0..ordinary)
+        let topics: Vec<Topic> = (0..ordinary)
             .map(|index| match index % 20 {
                 0..14 => Kind::Deep,
                 14..18 => Kind::Short,
@@ -179,7 +179,6 @@ impl World {
                 kind,
             })
             .collect();
-        topics.shrink_to_fit();
         World {
             seed,
             begun: topics.iter().map(|_| AtomicU32::new(0)).collect(),

@@ -179,12 +179,12 @@ impl Crowd {
             &[],
             &mut grants,
         )?;
-        epoll.add(publisher.stream.as_raw_fd(), Interest::Read, PUBLISHER)?;
+        epoll.add(publisher.stream.as_raw_fd(), Interest::IN, PUBLISHER)?;
         let mut subscribers = Vec::with_capacity(clients as usize);
         for number in 0..clients {
             let name = client_id(std::process::id(), 's', number);
             let client = Client::open(server, &name, &filters_of(number), &mut grants)?;
-            epoll.add(client.stream.as_raw_fd(), Interest::Read, number.into())?;
+            epoll.add(client.stream.as_raw_fd(), Interest::IN, number.into())?;
             subscribers.push(client);
         }
         Ok(Crowd {

@@ -3,11 +3,11 @@
 use super::crowd::{Message, NOBODY};
 use crate::measure::payload::Random;
 
-/// Filters of one client: what a client's list costs as it grows is not the question here.
+/// Filters of one client. How the cost of a client's list grows is not measured here.
 pub const PER_CLIENT: u32 = 250;
 /// Clients that messages come to, at most: equally many sockets in every set.
 const RECEIVERS: u32 = 1_000;
-/// Topics that are drawn from, whatever the number of filters: a topic that is new costs its row.
+/// Topics that are drawn from, equally many for each set: a publish to a new topic costs the server a row.
 const NAMES: u32 = 1_000_000;
 /// Wildcards of a deep filter that the server takes whatever others there are.
 const FREE_WILDCARDS: u32 = 2;

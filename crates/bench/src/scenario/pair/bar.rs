@@ -1,4 +1,4 @@
-//! The bars that values are held against, and what comes of it.
+//! The bars: bounds that the server's values should keep to, and the verdicts on them.
 
 use std::fmt;
 
@@ -69,7 +69,7 @@ impl Bar {
         let applies = match protocol {
             Protocol::Ws | Protocol::Sse => true,
             Protocol::Poll => self.long_poll,
-            // Rows of their own have bars that hold for it.
+            // MQTT has rows of its own, whose bars all hold for it.
             Protocol::Mqtt | Protocol::MqttWs => true,
         };
         Verdict {

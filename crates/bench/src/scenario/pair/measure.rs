@@ -82,12 +82,11 @@ impl Pair {
         let published = publisher.stop()?;
 
         let elapsed_s = (count(&last, "/now_ns") - count(&first, "/now_ns")) as f64 / 1e9;
-        let sampled_s = (after.at_ns - before.at_ns) as f64 / 1e9;
+        let sampled_s = after.seconds_since(&before);
         let deliveries_per_s = count(&last, "/messages") as f64 / elapsed_s;
         let reads = |report: &Value| count(report, "/connections/chunks") as f64;
-        let cpu_s = after.process.cpu_s - before.process.cpu_s;
-        let (server_busy, tools_busy) =
-            (cpu_s / sampled_s, (tools_after - tools_before) / sampled_s);
+        let server_busy = after.cores_since(&before);
+        let tools_busy = (tools_after - tools_before) / sampled_s;
         let server_waited = (after.process.waited_s - before.process.waited_s) / sampled_s;
         Ok(json!({
             "clean": is_clean(&last) && published["refused"] == 0,
@@ -103,7 +102,7 @@ impl Pair {
             "reads_per_s": (reads(&last) - reads(&first)) / elapsed_s,
             "server_cpu_us_per_delivery": server_busy / deliveries_per_s * 1e6,
             "server_cores_busy": server_busy,
-            // Others had its core, which takes nothing from the ratio of servers that are measured in turn.
+            // Other processes had its core. That slows all servers alike, so their ratios stay the same.
             "server_cores_waited_for": server_waited,
             "tools_cores_busy": tools_busy,
             "bottleneck": bottleneck(server_busy + server_waited, 1.0, tools_busy, 1.0),
@@ -129,7 +128,8 @@ pub fn fan_out(args: &RunArgs, kind: Kind) -> Result<Value> {
 }
 
 /// 10,000 messages a second, each to one of 10,000 subscribers: each server's results in its windows. Half of what a
-/// delivery costs here is to wake the reader, which the moment decides: windows lie as close together as they can.
+/// delivery costs here is to wake the reader, and that cost changes with time: so the windows of the servers follow each
+/// other as closely as they can.
 pub fn at_rate(args: &RunArgs, kinds: &[Kind]) -> Vec<Windows> {
     let rate = args.rate.unwrap_or(RATE).to_string();
     let connections = args.connections.unwrap_or(CONNECTIONS);
@@ -176,12 +176,12 @@ pub fn once(args: &RunArgs, kind: Kind) -> Result<Value> {
     }
     let whole: Vec<f64> = times.iter().copied().filter(|ms| ms.is_finite()).collect();
     let incomplete = times.len() - whole.len();
-    let last_has_it_ms = (!whole.is_empty()).then(|| median(&whole));
     Ok(json!({
         "clean": incomplete == 0,
         "incomplete": incomplete,
         "complaints": pair.audience.server.complaints(),
-        "last_has_it_ms": last_has_it_ms,
+        // Null when every broadcast was incomplete: the median of nothing is not a number.
+        "last_has_it_ms": median(&whole),
         "all_ms": times,
     }))
 }

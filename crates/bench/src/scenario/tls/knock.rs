@@ -1,4 +1,4 @@
-//! Handshakes and nothing else: a client that connects, is told a ticket, and leaves.
+//! A client that only does handshakes: it connects, takes a ticket if it resumes sessions, and leaves.
 
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
@@ -23,8 +23,9 @@ const THREADS: u32 = 8;
 pub struct Knocked {
     /// All of them.
     pub handshakes: u32,
-    /// Those that went on where another was.
+    /// Those that resumed an earlier session.
     pub resumed: u32,
+    /// Seconds that all of them took.
     pub elapsed_s: f64,
 }
 
@@ -77,7 +78,7 @@ fn once(
     connection.send_close_notify();
     connection.write_tls(&mut stream)?;
     stream.flush()?;
-    // The server's end, so that its work for this one is done when the next begins.
+    // Reads until the server has closed, so that it has done its work for this handshake when the next one begins.
     let mut rest = [0; 512];
     while matches!(stream.read(&mut rest), Ok(1..)) {}
     Ok(connection.handshake_kind())

@@ -1,15 +1,18 @@
-//! A worker's side of receiving: reads, whole units, messages, answers.
+//! How a worker receives: it reads, takes whole units out of the bytes, counts messages, and answers where the protocol
+//! wants that.
 //!
-//! Invariant: a unit in part lies in the connection's spill and nowhere else; a read puts
+//! Invariant: an incomplete unit lies in the connection's spill and nowhere else. The next read puts
 //! it back in front of the new bytes.
 
 use std::fmt::Display;
 
 use crore_wire::mqtt::PacketType;
+use crore_wire::websocket::frame::Opcode;
 
 use super::{RECEIVE_BYTES, Spill, Worker};
 use crate::client::mqtt::Packet;
-use crate::client::parse;
+use crate::client::parse::{self, Response};
+use crate::client::request;
 use crate::measure::tally::{Gap, Tally};
 use crate::subscribe::args::Protocol;
 use crate::subscribe::connection::{NO_SPILL, Stage};
@@ -18,8 +21,11 @@ use crate::sys;
 /// The tools send no larger unit.
 const UNIT_BYTES_MAX: usize = 16 << 20;
 
+/// The error says how the server violates its protocol.
+type Result<T = ()> = std::result::Result<T, String>;
+
 impl Worker {
-    /// Reads the bytes that the socket has.
+    /// Reads once.
     pub(super) fn readable(&mut self, row: u32, tally: &mut Tally) {
         if self.rows[row as usize].stage == Stage::Closed {
             return;
@@ -27,21 +33,19 @@ impl Worker {
         let mut buffer = std::mem::take(&mut self.buffer);
         let (held, decoded) = self.unspill(row, &mut buffer);
         match self.receive(row, &mut buffer[held..]) {
-            Ok(0) => self.ended(row, "closed before it was open", tally),
-            Ok(count) => {
+            Ok(Some(0)) => self.ended(row, "closed before it was open", tally),
+            Ok(Some(count)) => {
                 tally.life.bytes += count as u64;
                 tally.life.chunks += 1;
                 self.received(row, &mut buffer[..held + count], decoded, tally);
             }
-            Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => {
-                self.spill(row, &buffer[..held], decoded);
-            }
+            Ok(None) => self.spill(row, &buffer[..held], decoded),
             Err(error) => self.ended(row, &format!("receive: {error}"), tally),
         }
         self.buffer = buffer;
     }
 
-    /// Puts what the connection held back at the start of the buffer.
+    /// Copies the connection's spill to the start of the buffer; returns its bytes, and how many of them are decoded.
     fn unspill(&mut self, row: u32, buffer: &mut Vec<u8>) -> (usize, usize) {
         let place = std::mem::replace(&mut self.rows[row as usize].spill, NO_SPILL);
         if place == NO_SPILL {
@@ -72,7 +76,7 @@ impl Worker {
         self.rows[row as usize].spill = place;
     }
 
-    /// Bytes have come: everything whole in `bytes` is taken, the rest is spilled.
+    /// Takes every whole unit of the bytes that have come, and spills the rest.
     fn received(&mut self, row: u32, bytes: &mut [u8], decoded: usize, tally: &mut Tally) {
         let now_ns = sys::now_ns();
         let result = match (self.plan.protocol, self.rows[row as usize].stage) {
@@ -97,8 +101,8 @@ impl Worker {
         }
     }
 
-    /// The head of a response that lasts; returns the bytes that it takes, 0 when not whole.
-    fn head(&mut self, row: u32, bytes: &[u8], tally: &mut Tally) -> Result<usize, String> {
+    /// Takes the head of a response whose body goes on; returns the bytes of the head, 0 when it is not whole.
+    fn head(&mut self, row: u32, bytes: &[u8], tally: &mut Tally) -> Result<usize> {
         let Some(head) = parse::head(bytes).map_err(words)? else {
             return Ok(0);
         };
@@ -121,24 +125,18 @@ impl Worker {
         Ok(head.bytes)
     }
 
-    fn frames(
-        &mut self,
-        row: u32,
-        bytes: &[u8],
-        now: u64,
-        tally: &mut Tally,
-    ) -> Result<(), String> {
+    fn frames(&mut self, row: u32, bytes: &[u8], now: u64, tally: &mut Tally) -> Result {
         let mut used = 0;
         while let Some(frame) = parse::frame(&bytes[used..]).map_err(words)? {
             used += frame.bytes;
             match frame.opcode {
-                1 | 2 => self.message(row, frame.payload, now, tally),
-                8 => {
+                Opcode::Text | Opcode::Binary => self.message(row, frame.payload, now, tally),
+                Opcode::Close => {
                     self.ended(row, "closed", tally);
                     return Ok(());
                 }
-                9 => self.pong(row, frame.payload),
-                _ => {}
+                Opcode::Ping => self.pong(row, frame.payload),
+                Opcode::Continuation | Opcode::Pong => {}
             }
         }
         self.keep(row, &bytes[used..], 0)
@@ -146,13 +144,7 @@ impl Worker {
 
     /// MQTT: takes whole packets, acknowledges them in one write, and returns the bytes that they take.
     /// Messages may come before the SUBACK (§3.8.4).
-    fn packets(
-        &mut self,
-        row: u32,
-        bytes: &[u8],
-        now: u64,
-        tally: &mut Tally,
-    ) -> Result<usize, String> {
+    fn packets(&mut self, row: u32, bytes: &[u8], now: u64, tally: &mut Tally) -> Result<usize> {
         let dialect = self.plan.dialect;
         let mut answers = std::mem::take(&mut self.answers);
         answers.clear();
@@ -184,7 +176,7 @@ impl Worker {
         said.map(|()| used)
     }
 
-    /// MQTT over WebSocket: the payloads of whole frames are moved together, whatever packets they hold.
+    /// MQTT over WebSocket: a packet may begin and end anywhere in a frame.
     fn framed(
         &mut self,
         row: u32,
@@ -192,37 +184,25 @@ impl Worker {
         decoded: usize,
         now: u64,
         tally: &mut Tally,
-    ) -> Result<(), String> {
-        let (mut end, mut read) = (decoded, decoded);
-        while let Some(frame) = parse::frame(&bytes[read..]).map_err(words)? {
-            let (opcode, size, start) = (
-                frame.opcode,
-                frame.payload.len(),
-                read + frame.bytes - frame.payload.len(),
-            );
-            read += frame.bytes;
-            match opcode {
-                0 | 2 => {
-                    bytes.copy_within(start..start + size, end);
-                    end += size;
-                }
-                8 => {
-                    self.ended(row, "closed", tally);
-                    return Ok(());
-                }
-                9 => self.pong(row, &bytes[start..start + size]),
-                10 => {}
-                _ => return Err("the server sent a text frame".into()),
-            }
+    ) -> Result {
+        let mut is_closed = false;
+        let control = |opcode, payload: &[u8]| match opcode {
+            Opcode::Ping if !is_closed => self.pong(row, payload),
+            opcode => is_closed |= opcode == Opcode::Close,
+        };
+        let (end, rest) = parse::unframe(bytes, decoded, control).map_err(words)?;
+        if is_closed {
+            self.ended(row, "closed", tally);
+            return Ok(());
         }
         let used = self.packets(row, &bytes[..end], now, tally)?;
-        let raw = bytes.len() - read;
-        bytes.copy_within(read.., end);
+        let raw = bytes.len() - rest;
+        bytes.copy_within(rest.., end);
         self.keep(row, &bytes[used..end + raw], end - used)
     }
 
-    /// Sends a few bytes, which the socket of a client that keeps up has room for.
-    fn say(&mut self, row: u32, bytes: &[u8]) -> Result<(), String> {
+    /// Sends a few bytes. The socket of a client that keeps up has room for them.
+    fn say(&mut self, row: u32, bytes: &[u8]) -> Result {
         if bytes.is_empty() {
             return Ok(());
         }
@@ -233,11 +213,11 @@ impl Worker {
         }
     }
 
-    /// Answers a ping (RFC 6455 §5.5.3); the mask is zero, which masks nothing and is allowed.
+    /// Answers a ping (RFC 6455 §5.5.3).
     fn pong(&mut self, row: u32, payload: &[u8]) {
-        let mut frame = vec![0x8a, 0x80 | payload.len() as u8, 0, 0, 0, 0];
-        frame.extend_from_slice(payload);
-        // A socket that cannot take ten bytes will be closed by the server's heartbeat.
+        let mut frame = Vec::new();
+        request::pong(payload, &mut frame);
+        // The server's heartbeat will close a connection that cannot take these few bytes.
         let _ = self.send(row, &frame);
     }
 
@@ -248,7 +228,7 @@ impl Worker {
         decoded: usize,
         now: u64,
         tally: &mut Tally,
-    ) -> Result<(), String> {
+    ) -> Result {
         let state = &mut self.rows[row as usize];
         let (end, rest) = if state.chunked {
             match parse::unchunk(bytes, decoded, &mut state.chunk_left).map_err(words)? {
@@ -268,13 +248,13 @@ impl Worker {
             }
             used += length;
         }
-        // The content that waits and the raw rest are moved side by side.
+        // What is left of the content is kept, and right behind it the bytes that are not decoded.
         let raw = bytes.len() - rest;
         bytes.copy_within(rest.., end);
         self.keep(row, &bytes[used..end + raw], end - used)
     }
 
-    fn keep(&mut self, row: u32, bytes: &[u8], decoded: usize) -> Result<(), String> {
+    fn keep(&mut self, row: u32, bytes: &[u8], decoded: usize) -> Result {
         if bytes.len() > UNIT_BYTES_MAX {
             return Err(format!("a unit of more than {UNIT_BYTES_MAX} bytes"));
         }
@@ -282,24 +262,14 @@ impl Worker {
         Ok(())
     }
 
-    /// Long-poll: a whole response is a message (200) or nothing (204, 304, 408); then ask again.
-    fn polled(
-        &mut self,
-        row: u32,
-        bytes: &[u8],
-        now: u64,
-        tally: &mut Tally,
-    ) -> Result<(), String> {
-        let Some(head) = parse::head(bytes).map_err(words)? else {
+    /// Long-poll: a whole response is a message (200) or none (204, 304, 408). The client will ask again.
+    fn polled(&mut self, row: u32, bytes: &[u8], now: u64, tally: &mut Tally) -> Result {
+        let Some(Response { head, body, .. }) = parse::response(bytes).map_err(words)? else {
             return self.keep(row, bytes, 0);
         };
-        let length = match head.status {
-            204 | 304 => 0,
-            _ => head.length.ok_or("a response without Content-Length")?,
-        };
-        let Some(body) = bytes.get(head.bytes..head.bytes + length) else {
-            return self.keep(row, bytes, 0);
-        };
+        if head.length.is_none() && !matches!(head.status, 204 | 304) {
+            return Err("a response without Content-Length".into());
+        }
         self.rows[row as usize].told |= head.gap;
         match head.status {
             200 => {
@@ -307,7 +277,7 @@ impl Worker {
                 self.message(row, body, now, tally);
             }
             204 | 304 | 408 => {
-                // Where it stands, so that nothing is lost between two polls.
+                // The next poll goes on from here, so that nothing is lost between the two.
                 if let Some(position) = position(&head) {
                     self.positions[row as usize] = Some(position);
                 }
@@ -363,12 +333,12 @@ impl Worker {
     }
 }
 
-/// The peer's violation of its protocol, in words.
+/// An error in words.
 fn words(error: impl Display) -> String {
     error.to_string()
 }
 
-/// The request lines that go on from a response.
+/// The header lines of a request for what follows this response.
 fn position(head: &parse::Head<'_>) -> Option<Box<str>> {
     let etag = std::str::from_utf8(head.etag?).ok()?;
     let mut lines = format!("If-None-Match: {etag}\r\n");

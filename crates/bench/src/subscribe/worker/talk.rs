@@ -1,20 +1,22 @@
 //! The messages of a worker's clients to their neighbours in the grid.
 //!
-//! When its time has come, a client sends one message to each neighbour, all at once: a `POST /pub` over a
-//! connection of its own, from its own address, which it closes after the answer. The connection that it listens on
-//! is busy with a poll, and its answer would wait behind that. So did the clients of 2012, whose HTTP library opened a socket for a
-//! request that had to wait otherwise. To speak only between two polls would be cheaper; but then a client that hears nothing says
-//! nothing, clients set each other off, and the load goes through the grid in waves until it dies.
+//! Once in a period a client sends one message to each neighbour, all of them in one `POST /pub`. It opens a
+//! connection for that, from its own address, and closes it after the answer. The connection that it listens on
+//! is busy with a poll, and the answer would have to wait until the poll is over. The clients of 2012 did the same: their HTTP
+//! library opened a second socket for such a request. It would be cheaper to send between two polls. But then a client that
+//! hears nothing would say nothing, and the load would go through the grid in waves until it ends.
 //!
-//! Invariants: a client makes one request at a time, so that its messages come in order; each client's turn comes once in a
-//! period, and a worker's turns are spread evenly over it; the requests under way are bounded ([`SPEAKERS_MAX`]).
+//! Invariants: a client makes one request at a time, so that its messages come in order. Each client's turn comes once in a
+//! period, and a worker's turns are spread evenly over it. The requests under way are bounded ([`SPEAKERS_MAX`]).
 
 use std::collections::VecDeque;
 use std::io;
 use std::net::SocketAddr;
+use std::sync::Arc;
 use std::sync::atomic::Ordering::{Acquire, Relaxed};
 
-use crate::client::{parse, request};
+use crate::client::parse::{self, Response};
+use crate::client::request;
 use crate::measure::payload::{Header, Payloads};
 use crate::measure::tally::Said;
 use crate::subscribe::grid::{Grid, WAYS};
@@ -22,14 +24,14 @@ use crate::subscribe::plan::{Plan, SPEAKERS_MAX};
 use crate::subscribe::shared::{FAILURE_PAUSE_NS, Shared};
 use crate::sys::{self, Epoll, Interest};
 
-/// A request that has no answer after this time gets none.
+/// A request without an answer after this time is given up.
 const ANSWER_NS: u64 = 10_000_000_000;
-/// Shortest sleep until the next turn: a timer below it costs more than it evens out.
+/// Shortest sleep until the next turn. Shorter sleeps would cost more than they are worth.
 const TICK_NS: u64 = 1_000_000;
 /// Bytes of an answer: its head, and the reasons of as many failures as there are neighbours.
 const ANSWER_BYTES: usize = 4096;
 
-/// A client's connection to speak over.
+/// The connection over which a client makes its request.
 struct Speaker {
     fd: i32,
     row: u32,
@@ -42,12 +44,14 @@ struct Speaker {
 
 /// The clients of one worker as speakers, and what each has heard.
 pub struct Talk {
+    plan: Arc<Plan>,
+    shared: Arc<Shared>,
     grid: Grid,
     first: u32,
     rows: u32,
-    /// A worker's place among all: their turns do not fall together.
+    /// The worker's place among all workers, from 0 to 1. It shifts the turns, so that those of two workers do not coincide.
     share: f64,
-    /// From one turn to the next, in rows; coprime to their number.
+    /// Rows from one turn to the next; coprime to the number of rows.
     stride: u32,
     every_us: u64,
     since_ns: u64,
@@ -68,9 +72,17 @@ pub struct Talk {
 
 impl Talk {
     /// For worker `index` with connections `first..first + rows`, if the plan says that they talk.
-    pub fn new(plan: &Plan, index: usize, first: u32, rows: u32) -> Option<Talk> {
+    pub fn new(
+        plan: &Arc<Plan>,
+        shared: &Arc<Shared>,
+        index: usize,
+        first: u32,
+        rows: u32,
+    ) -> Option<Talk> {
         let size = plan.talk?;
         Some(Talk {
+            plan: plan.clone(),
+            shared: shared.clone(),
             grid: Grid::of(plan.connections),
             first,
             rows,
@@ -89,23 +101,23 @@ impl Talk {
         })
     }
 
-    /// The number of the last message that `row` heard on this way; none where there is no such way.
+    /// The number of the last message that came to `row` on this way; none where there is no such way.
     pub fn last(&mut self, row: u32, way: u16) -> Option<&mut u32> {
         self.heard[row as usize].get_mut(usize::from(way))
     }
 
-    /// Its connection was closed: the next message that it hears may follow a gap.
+    /// Forgets what came to `row`, because its connection was closed: the next message may follow a gap.
     pub fn forget(&mut self, row: u32) {
         self.heard[row as usize] = [0; WAYS];
     }
 
-    /// Takes the order of how often clients speak, if it is new; whether it was.
-    pub fn obey(&mut self, shared: &Shared) -> bool {
-        let since_ns = shared.talk_since_ns.load(Acquire);
+    /// Takes a new order of how often clients speak; returns whether there was one.
+    pub fn obey(&mut self) -> bool {
+        let since_ns = self.shared.talk_since_ns.load(Acquire);
         let is_new = since_ns != self.since_ns;
         if is_new {
             (self.since_ns, self.turns) = (since_ns, 0);
-            self.every_us = shared.talk_every_us.load(Relaxed);
+            self.every_us = self.shared.talk_every_us.load(Relaxed);
         }
         is_new
     }
@@ -120,7 +132,7 @@ impl Talk {
         self.speakers.iter().all(Option::is_some)
     }
 
-    /// How long to sleep at most; none when only an answer can bring on more work.
+    /// How long to sleep at most; none when there is nothing to do before an answer comes.
     pub fn wait_ns(&self, now_ns: u64) -> Option<u64> {
         if self.is_full() {
             return None;
@@ -131,20 +143,20 @@ impl Talk {
         Some(at_ns.saturating_sub(now_ns).max(TICK_NS))
     }
 
-    /// Lets those speak whose turn has come, and gives up requests that get no answer.
-    pub fn turn(&mut self, plan: &Plan, shared: &Shared, epoll: &Epoll, said: &mut Said) {
+    /// Makes the requests of the clients whose turn has come, and gives up requests that get no answer.
+    pub fn turn(&mut self, epoll: &Epoll, said: &mut Said) {
         let now_ns = sys::now_ns();
         for slot in 0..self.speakers.len() {
             let expired = |it: &Speaker| now_ns > it.since_ns + ANSWER_NS;
             if self.speakers[slot].as_ref().is_some_and(expired) {
-                self.failed(slot, "no answer to a POST", shared, said);
+                self.failed(slot, "no answer to a POST", said);
             }
         }
         while now_ns >= self.paused_until_ns && !self.is_full() {
             let Some(row) = self.again.pop_front() else {
                 break;
             };
-            self.dial(row, plan, shared, epoll, said);
+            self.dial(row, epoll, said);
         }
         while self.every_us > 0 && now_ns >= self.turn_ns(self.turns) && !self.is_full() {
             let row = (self.turns * u64::from(self.stride) % u64::from(self.rows)) as u32;
@@ -153,9 +165,9 @@ impl Talk {
             }
             said.requests += 1;
             said.late_ns_max = said.late_ns_max.max(now_ns - self.turn_ns(self.turns));
-            shared.speaking.fetch_add(1, Relaxed);
+            self.shared.speaking.fetch_add(1, Relaxed);
             self.turns += 1;
-            self.dial(row, plan, shared, epoll, said);
+            self.dial(row, epoll, said);
         }
     }
 
@@ -164,10 +176,10 @@ impl Talk {
         speaks || self.again.contains(&row)
     }
 
-    fn dial(&mut self, row: u32, plan: &Plan, shared: &Shared, epoll: &Epoll, said: &mut Said) {
+    fn dial(&mut self, row: u32, epoll: &Epoll, said: &mut Said) {
         let slot = self.speakers.iter().position(Option::is_none);
         let slot = slot.expect("the caller has seen a free one");
-        let mut dial = plan.dial(self.first + row);
+        let mut dial = self.plan.dial(self.first + row);
         dial.local = dial.local.map(|local| SocketAddr::new(local.ip(), 0));
         let since_ns = sys::now_ns();
         let begun = sys::dial(&dial).and_then(|(fd, connected)| {
@@ -178,10 +190,10 @@ impl Talk {
                 messages: 0,
                 received: Vec::new(),
             });
-            let interest = Interest::reading(!connected);
+            let interest = sys::reading(!connected);
             epoll.add(fd, interest, u64::from(self.rows) + slot as u64)?;
             if connected {
-                self.speak(slot, dial.remote, plan)?;
+                self.speak(slot, dial.remote)?;
             }
             Ok(())
         });
@@ -189,22 +201,22 @@ impl Talk {
             // Without a descriptor there is no speaker to end.
             if self.speakers[slot].is_none() {
                 said.unanswered += self.messages(row);
-                shared.speaking.fetch_sub(1, Relaxed);
+                self.shared.speaking.fetch_sub(1, Relaxed);
                 said.complain(format!("connect to {}: {error}", dial.remote));
             } else {
-                self.failed(slot, &format!("POST: {error}"), shared, said);
+                self.failed(slot, &format!("POST: {error}"), said);
             }
         }
     }
 
-    /// Messages of a request of this client.
+    /// How many messages a request of this client carries.
     fn messages(&self, row: u32) -> u64 {
         let beside = self.grid.beside(self.first + row);
         beside.iter().flatten().count() as u64
     }
 
     /// Sends the request.
-    fn speak(&mut self, slot: usize, remote: SocketAddr, plan: &Plan) -> io::Result<()> {
+    fn speak(&mut self, slot: usize, remote: SocketAddr) -> io::Result<()> {
         let speaker = self.speakers[slot].as_mut().expect("it has connected");
         let sequence = self.said[speaker.row as usize] + 1;
         let beside = self.grid.beside(self.first + speaker.row);
@@ -217,7 +229,7 @@ impl Talk {
                 topic,
                 sequence,
             };
-            let name = plan.topic(topic);
+            let name = self.plan.topic(topic);
             request::line(&name, header, &mut self.payloads, &mut self.lines);
             speaker.messages += 1;
         }
@@ -229,46 +241,35 @@ impl Talk {
         }
     }
 
-    /// Something has come of a speaker's connection.
-    pub fn ready(
-        &mut self,
-        slot: usize,
-        plan: &Plan,
-        shared: &Shared,
-        epoll: &Epoll,
-        said: &mut Said,
-    ) {
+    /// Goes on with a request whose connection is ready.
+    pub fn ready(&mut self, slot: usize, epoll: &Epoll, said: &mut Said) {
         let Some(speaker) = &mut self.speakers[slot] else {
             return;
         };
         let result = if speaker.messages == 0 {
             let (fd, row) = (speaker.fd, speaker.row);
             sys::connect_result(fd)
-                .and_then(|()| epoll.modify(fd, Interest::Read, u64::from(self.rows) + slot as u64))
-                .and_then(|()| self.speak(slot, plan.dial(self.first + row).remote, plan))
+                .and_then(|()| epoll.modify(fd, Interest::IN, u64::from(self.rows) + slot as u64))
+                .and_then(|()| self.speak(slot, self.plan.dial(self.first + row).remote))
         } else {
-            self.receive(slot, shared, said)
+            self.receive(slot, said)
         };
         if let Err(error) = result {
-            self.failed(slot, &format!("POST: {error}"), shared, said);
+            self.failed(slot, &format!("POST: {error}"), said);
         }
     }
 
     /// Reads the answer, and ends the connection when it is whole.
-    fn receive(&mut self, slot: usize, shared: &Shared, said: &mut Said) -> io::Result<()> {
+    fn receive(&mut self, slot: usize, said: &mut Said) -> io::Result<()> {
         let speaker = self.speakers[slot].as_mut().expect("it was asked for");
         let mut buffer = [0; ANSWER_BYTES];
-        match sys::receive(speaker.fd, &mut buffer) {
-            Ok(0) => return Err(io::Error::other("closed before the answer")),
-            Ok(count) => speaker.received.extend_from_slice(&buffer[..count]),
-            Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(()),
-            Err(error) => return Err(error),
+        match sys::receive(speaker.fd, &mut buffer)? {
+            None => return Ok(()),
+            Some(0) => return Err(io::Error::other("closed before the answer")),
+            Some(count) => speaker.received.extend_from_slice(&buffer[..count]),
         }
-        let Some(head) = parse::head(&speaker.received).map_err(io::Error::other)? else {
-            return Ok(());
-        };
-        let end = head.bytes + head.length.unwrap_or(0);
-        let Some(body) = speaker.received.get(head.bytes..end) else {
+        let response = parse::response(&speaker.received).map_err(io::Error::other)?;
+        let Some(Response { head, body, .. }) = response else {
             return Ok(());
         };
         let (status, messages) = (head.status, speaker.messages);
@@ -290,22 +291,22 @@ impl Talk {
         said.refused += refused;
         said.accepted += messages.saturating_sub(refused);
         said.answered.add(sys::now_ns() - speaker.since_ns);
-        self.end(slot, shared);
+        self.end(slot);
         Ok(())
     }
 
-    /// There was no answer: the messages count as said, since the server may have taken them.
-    fn failed(&mut self, slot: usize, why: &str, shared: &Shared, said: &mut Said) {
+    /// Gives up a request that got no answer. Its messages keep their numbers, because the server may have taken them.
+    fn failed(&mut self, slot: usize, why: &str, said: &mut Said) {
         let row = self.speakers[slot].as_ref().expect("it failed").row;
         said.unanswered += self.messages(row);
         said.complain(why);
-        self.end(slot, shared);
+        self.end(slot);
     }
 
-    fn end(&mut self, slot: usize, shared: &Shared) {
+    fn end(&mut self, slot: usize) {
         let speaker = self.speakers[slot].take().expect("it ends once");
         self.said[speaker.row as usize] += 1;
-        shared.speaking.fetch_sub(1, Relaxed);
+        self.shared.speaking.fetch_sub(1, Relaxed);
         sys::close(speaker.fd);
     }
 }
@@ -318,7 +319,7 @@ impl Drop for Talk {
     }
 }
 
-/// A step that leads through all of `rows` before it comes to one again, far from row to row.
+/// A large step that visits all of `rows` before it comes to one for the second time.
 fn stride(rows: u32) -> u32 {
     fn divisor(a: u32, b: u32) -> u32 {
         if b == 0 { a } else { divisor(b, a % b) }

@@ -1,12 +1,15 @@
 //! Reads a server's bytes to a subscriber, over each transport: whole units only; the rest waits in `held`.
 
+use crore_wire::websocket::frame::Opcode;
+
 use super::{Client, Met, Next};
-use crate::client::parse;
+use crate::client::parse::{self, Response};
+use crate::client::request::pong;
 use crate::scenario::chaos::world::{Transport, World};
 
 /// The server's close code for messages that are lost.
 const CLOSE_GAP: u16 = 4412;
-/// Of one that restarts.
+/// The server's close code when it restarts.
 const CLOSE_RESTART: u16 = 1012;
 /// The server's close code when a frame of the client came too slowly.
 const CLOSE_SLOW: u16 = 1001;
@@ -16,20 +19,11 @@ const RESUME: &str = "resume from ";
 impl Client {
     pub(super) fn responses(&mut self, world: &World, met: &mut Met) -> Result<Next, String> {
         loop {
-            let Some(head) = parse::head(&self.held).map_err(|error| error.to_string())? else {
+            let response = parse::response(&self.held).map_err(|error| error.to_string())?;
+            let Some(Response { head, body, bytes }) = response else {
                 return Ok(Next::Stay);
             };
-            let (status, length) = (head.status, head.length.unwrap_or(0));
-            let transport = self.part.transport;
-            let body = match status {
-                101 | 204 | 304 => 0,
-                200 if transport == Transport::Sse => 0,
-                _ => length,
-            };
-            let Some(data) = self.held.get(head.bytes..head.bytes + body) else {
-                return Ok(Next::Stay);
-            };
-            let used = head.bytes + body;
+            let (transport, status) = (self.part.transport, head.status);
             match (transport, status) {
                 (Transport::Ws, 101) if head.accepted => {}
                 (Transport::Sse, 200) if head.chunked => {}
@@ -37,24 +31,24 @@ impl Client {
                     let tag = head
                         .etag
                         .map(|tag| String::from_utf8_lossy(tag).into_owned());
-                    let (gap, data) = (head.gap, data.to_vec());
+                    let (gap, data) = (head.gap, body.to_vec());
                     self.polled(status, tag, gap, &data, world, met)?;
-                    self.held.drain(..used);
+                    self.held.drain(..bytes);
                     self.answered(met);
                     self.ask(world);
                     continue;
                 }
-                // A request that a stalled network tore comes too slowly; all others have their fault elsewhere.
+                // The network stalled in the middle of the request (408), or the server has no room now.
                 (_, 408 | 429 | 503) => {
                     met.turned_away += 1;
                     return Ok(Next::Return);
                 }
                 _ => {
-                    let said = String::from_utf8_lossy(data);
+                    let said = String::from_utf8_lossy(body);
                     return Err(format!("{transport:?}: {status} {said}"));
                 }
             }
-            self.held.drain(..used);
+            self.held.drain(..bytes);
             self.streaming = true;
             self.answered(met);
             return Ok(Next::Stay);
@@ -101,11 +95,10 @@ impl Client {
             let Some(frame) = frame else { break };
             used += frame.bytes;
             match frame.opcode {
-                1 | 2 => self.meta(frame.payload, world, met)?,
-                8 => next = self.closed(frame.payload, world, met)?,
-                // A pong, masked with zeroes: an empty ping's answer is empty.
-                9 => self.out.extend_from_slice(&[0x8a, 0x80, 0, 0, 0, 0]),
-                other => return Err(format!("a frame with opcode {other}")),
+                Opcode::Text | Opcode::Binary => self.meta(frame.payload, world, met)?,
+                Opcode::Close => next = self.closed(frame.payload, world, met)?,
+                Opcode::Ping => pong(frame.payload, &mut self.out),
+                other => return Err(format!("a frame of the kind {other:?}")),
             }
         }
         self.held = held;

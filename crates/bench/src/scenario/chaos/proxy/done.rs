@@ -1,4 +1,4 @@
-//! Counters of a proxy's deeds.
+//! Counters of what a proxy has done.
 
 use serde_json::{Value, json};
 

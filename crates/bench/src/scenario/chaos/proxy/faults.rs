@@ -19,8 +19,8 @@ const DELAY_NS: u64 = 30_000_000;
 const GHOST_NS: u64 = 8_000_000_000;
 
 impl Proxy<'_> {
-    /// Begins with the faults, or ends them.
-    pub(super) fn turn_of_the_weather(&mut self) {
+    /// Begins with the faults, or ends them, when the scenario says so.
+    pub(super) fn begin_or_end(&mut self) {
         let calm = !self.world.faults.load(Relaxed);
         if calm == self.calm {
             return;
@@ -31,7 +31,7 @@ impl Proxy<'_> {
                 continue;
             }
             if !calm {
-                self.doom(pair);
+                self.draw_faults(pair);
             } else if self.pairs[pair].ghost {
                 self.drop_pair(pair, sys::close);
             } else {
@@ -46,8 +46,8 @@ impl Proxy<'_> {
         }
     }
 
-    /// Draws what will become of a connection.
-    pub(super) fn doom(&mut self, pair: usize) {
+    /// Draws the delay of a connection, and when its first cut and its first trouble come.
+    pub(super) fn draw_faults(&mut self, pair: usize) {
         let (cut, trouble) = (
             self.exponential(CUT_EVERY_NS),
             self.exponential(TROUBLE_EVERY_NS),
@@ -98,7 +98,7 @@ impl Proxy<'_> {
                 let row = &mut self.pairs[pair];
                 sys::reset(row.fds[0]);
                 row.ghost = true;
-                self.watch(pair, 1, Interest::None);
+                self.watch(pair, 1, Interest::empty());
                 let length = self.between(0, GHOST_NS);
                 self.timer(pair, length, Due::Ghost);
             }
