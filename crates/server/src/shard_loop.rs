@@ -31,13 +31,13 @@ const RECEIVE_BYTES: usize = 128 << 10;
 const STALL_MS: u32 = 1;
 /// Ticks of one turn at most, by which a shard that could not tick in time catches up.
 const TICKS_PER_TURN: u32 = 8;
-/// A turn with more events than this deals with them in the order of [`Order`], and as long as [`EVENTS_NS`] allows. Fewer are over
-/// in a millisecond or two, as they come.
-const FEW_EVENTS: usize = 32;
+/// A turn with more events than this deals with them in the order of [`Order`], and with fewer as they come.
+const FEW_EVENTS: usize = 8;
 /// The time that a turn may spend on its events: the rest are reported again by the next wait.
 const EVENTS_NS: u64 = 400_000;
-/// Events between two looks at the clock.
+/// Events between two looks at the clock, and bytes that they may move meanwhile.
 const EVENTS_TOGETHER: usize = 8;
+const BYTES_TOGETHER: u64 = 64 << 10;
 /// How far the seconds of one shard are from those of the next, in milliseconds: a golden section, so that
 /// the sweeps of any number of shards fall between each other.
 const SHARD_APART_MS: u64 = 618;
@@ -139,11 +139,12 @@ impl<T: Transport> ShardLoop<T> {
             Err(error) => panic!("the transport failed: {error}"),
         };
         self.inbox.awake();
-        self.shard.stamp(self.io.meter.begin());
+        let began_ns = self.io.meter.begin();
+        self.shard.stamp(began_ns);
         let now_ms = clock::monotonic_ms();
         let now = now(now_ms - self.began_ms);
         self.tick(now_ms, now);
-        self.events(events, now);
+        self.events(events, began_ns + EVENTS_NS, now);
         let handshakes = self.handshakes(now);
         let mut letters = std::mem::take(&mut self.letters);
         self.inbox.drain(&mut letters);
@@ -175,12 +176,10 @@ impl<T: Transport> ShardLoop<T> {
 
     /// Deals with the events of a wait, as far as the turn goes. The next wait reports the others again, at the places that they
     /// had: it begins with them, since those before may be ready at every wait.
-    fn events(&mut self, events: usize, now: Now) {
+    fn events(&mut self, events: usize, until_ns: u64, now: Now) {
         let from = std::mem::take(&mut self.left_from);
         let many = events > FEW_EVENTS;
-        let mut until_ns = u64::MAX;
         if many {
-            until_ns = clock::monotonic_ns() + EVENTS_NS;
             let (shard, transport) = (&self.shard, &self.io.transport);
             self.order
                 .arrange(events, from, |n| match transport.event(n) {
@@ -188,8 +187,14 @@ impl<T: Transport> ShardLoop<T> {
                     Event::Arrival(_) | Event::Woken => 0,
                 });
         }
+        let (mut looked_at, mut moved_bytes) = (0, self.moved_bytes());
         for place in 0..events {
-            let late = many && place % EVENTS_TOGETHER == 0 && clock::monotonic_ns() > until_ns;
+            let moved = self.moved_bytes() - moved_bytes;
+            let looks = place - looked_at >= EVENTS_TOGETHER || moved > BYTES_TOGETHER;
+            if looks {
+                (looked_at, moved_bytes) = (place, self.moved_bytes());
+            }
+            let late = looks && clock::monotonic_ns() > until_ns;
             let n = match many {
                 true => self.order.at(place),
                 false => (from + place) % events,
@@ -204,6 +209,12 @@ impl<T: Transport> ShardLoop<T> {
                 Event::Woken => {}
             }
         }
+    }
+
+    /// Bytes that came from sockets or that these took.
+    fn moved_bytes(&self) -> u64 {
+        let turns = &self.io.meter.turns;
+        turns.received_bytes + turns.sent_bytes
     }
 
     /// Says how time passes: as each second begins, and within it as often as the shard asks for.
