@@ -46,6 +46,8 @@ fn who_pings_stays() {
             assert!(pings.is_served());
             silent.is_coming() || silent.has_ended()
         });
+        let wanted = (version == Version::V5).then_some(ReasonCode::KEEP_ALIVE_TIMEOUT);
+        assert_eq!(silent.end(), wanted);
         assert!(pings.is_served());
     }
 }

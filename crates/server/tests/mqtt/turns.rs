@@ -104,7 +104,8 @@ fn nothing_is_heard_behind_a_disconnect() {
         });
         assert_eq!(conn.end(), None, "no DISCONNECT answers a DISCONNECT");
     }
-    watcher.expect_quiet();
+    let mut publisher = Conn::connected(&broker, Version::V5, "publisher");
+    watcher.expect_only_from(&mut publisher, "t");
 }
 
 #[test]

@@ -41,7 +41,7 @@ fn a_session_keeps_to_the_receive_maximum_of_each_connection() {
     let mut under_way = Vec::new();
     for n in 2..=7u8 {
         if under_way.len() == 2 {
-            conn.expect_quiet();
+            conn.expect_nothing_from(&mut publisher);
             finish(&mut conn, under_way.remove(0));
         }
         if n == 7 {
@@ -59,12 +59,11 @@ fn a_session_keeps_to_the_receive_maximum_of_each_connection() {
             assert!(!ids[2..].contains(&id), "with an id of its own");
         }
         under_way.push((id, publish.qos.bits()));
-        publisher.ping();
     }
     for sent in under_way {
         finish(&mut conn, sent);
     }
-    conn.expect_quiet();
+    conn.expect_only_from(&mut publisher, "t");
 }
 
 fn finish(conn: &mut Conn, (id, qos): (u16, u8)) {
