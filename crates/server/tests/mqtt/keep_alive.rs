@@ -31,8 +31,7 @@ fn who_is_silent_for_one_and_a_half_times_is_ended() {
             "it leaves its will"
         );
         assert!(longer.is_served(), "its time is not over");
-        longer.disconnect();
-        longer.end();
+        longer.leave();
     }
 }
 

@@ -133,8 +133,7 @@ fn what_a_session_missed_comes_once_however_many_subscriptions_match_it() {
     taken.take_until(&mut conn, 1..10);
     let mut next = 10;
     for _ in 0..3 {
-        conn.disconnect();
-        conn.end();
+        conn.leave();
         publish(&mut publisher, next..next + 40);
         let (back, present) = open(&broker, "it");
         assert!(present);
@@ -186,8 +185,7 @@ fn who_brings_messages_for_others_may_end_and_they_lose_nothing() {
         let mut publisher = Conn::connected(&broker, Version::V5, "publisher");
         let (mut conn, _) = open(&broker, &client);
         subscribe_all(&mut conn);
-        conn.disconnect();
-        conn.end();
+        conn.leave();
         publish(&mut publisher, 1..81);
         let (mut conn, present) = open(&broker, &client);
         assert!(present);
@@ -210,7 +208,6 @@ fn who_brings_messages_for_others_may_end_and_they_lose_nothing() {
         for number in numbers {
             assert_eq!(came[&number].len(), 1, "{number} without {gone}: {came:?}");
         }
-        publisher.disconnect();
-        publisher.end();
+        publisher.leave();
     }
 }

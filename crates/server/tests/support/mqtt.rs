@@ -24,6 +24,8 @@ enum Over {
     /// Each write is a frame; frames' payloads are what is read.
     WebSocket {
         frames: Vec<u8>,
+        /// The code of the close frame that came.
+        closed: Option<u16>,
     },
 }
 
@@ -144,7 +146,8 @@ impl Conn {
             head.push(byte[0]);
         }
         let head = String::from_utf8(head).expect("a head in UTF-8");
-        let over = Over::WebSocket { frames: Vec::new() };
+        let (frames, closed) = (Vec::new(), None);
+        let over = Over::WebSocket { frames, closed };
         (Conn::over(stream, over, version), head)
     }
 
@@ -307,6 +310,12 @@ impl Conn {
         self.write(|out| encode::disconnect(out, version, &farewell));
     }
 
+    /// Says farewell, and waits until the server closes, without a word.
+    pub fn leave(&mut self) {
+        self.disconnect();
+        assert_eq!(self.end(), None, "no DISCONNECT answers a DISCONNECT");
+    }
+
     /// Whether the server answers a ping next, having said nothing else.
     pub fn is_served(&mut self) -> bool {
         self.ping();
@@ -356,6 +365,14 @@ impl Conn {
     pub fn rest(&mut self) -> Vec<u8> {
         while self.fill(PATIENCE).expect("an end") > 0 {}
         std::mem::take(&mut self.buffer)
+    }
+
+    /// The code of the close frame that ended a WebSocket.
+    pub fn close_code(&self) -> Option<u16> {
+        match self.over {
+            Over::Tcp => None,
+            Over::WebSocket { closed, .. } => closed,
+        }
     }
 
     /// Fails when anything comes before what `publisher` now publishes to a topic that this client has subscribed to.
@@ -415,11 +432,14 @@ impl Conn {
         };
         match &mut self.over {
             Over::Tcp => self.buffer.extend_from_slice(&bytes[..count]),
-            Over::WebSocket { frames } => {
+            Over::WebSocket { frames, closed } => {
                 frames.extend_from_slice(&bytes[..count]);
                 while let Some((opcode, payload)) = unframe(frames) {
                     match opcode {
-                        8 => return Some(0),
+                        8 => {
+                            *closed = payload.first_chunk().copied().map(u16::from_be_bytes);
+                            return Some(0);
+                        }
                         9 | 10 => {}
                         _ => self.buffer.extend_from_slice(&payload),
                     }

@@ -58,8 +58,7 @@ fn ids_that_are_given_out_differ_and_name_their_sessions() {
         };
         let name = connack.properties.assigned_client_identifier();
         ids.push(name.expect("an id").to_string());
-        conn.disconnect();
-        conn.end();
+        conn.leave();
     }
     for name in &ids {
         assert!(Conn::open(&broker, Version::V5).resume(name));

@@ -46,8 +46,7 @@ fn what_a_topic_retains_stays_until_it_is_replaced_or_removed() {
             assert!(!got.publish().retain, "a standing subscription");
         }
         // The publisher's session ends, the message stays.
-        publisher.disconnect();
-        publisher.end();
+        publisher.leave();
         let mut late = Conn::connected(&broker, version, "late");
         for _ in 0..2 {
             // The same filter again brings it again.

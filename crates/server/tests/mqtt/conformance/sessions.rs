@@ -85,8 +85,7 @@ fn a_session_keeps_its_subscriptions_with_what_they_asked_for() {
         for (filter, qos) in [("zero", 0), ("one", 1), ("two/+", 2)] {
             conn.subscribe(filter, qos);
         }
-        conn.disconnect();
-        conn.end();
+        conn.leave();
         let mut publisher = Conn::connected(&broker, Version::V5, "publisher");
         publisher.deliver(&message("zero", 1, 1, b"not kept"));
         let mut conn = Conn::open(&broker, version);
