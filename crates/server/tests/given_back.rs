@@ -9,7 +9,7 @@ use std::io::{ErrorKind, Read as _, Write as _};
 use std::net::TcpStream;
 
 use support::port::metric;
-use support::{Server, until};
+use support::{Server, connect, until};
 
 /// Subscribers that do not read for a while.
 const READERS: usize = 800;
@@ -72,7 +72,7 @@ fn the_memory_of_a_rush_is_given_back_when_it_is_over() {
     let subscribed =
         || metric(server.admin(), "crore_connections{transport=\"sse\"}").expect("a metric");
     until("subscribers", || subscribed() >= READERS as f64);
-    let mut publisher = TcpStream::connect(server.address()).expect("a connection");
+    let mut publisher = connect(server.address());
     // All that is kept for good is there before.
     (0..20).for_each(|_| publish(&mut publisher, "rush", 2_000));
     let mut read = 0;

@@ -17,8 +17,8 @@ fn serve(script: fn(&mut TcpStream)) -> SocketAddr {
         let (mut stream, _) = listener.accept().unwrap();
         stream.set_nodelay(true).unwrap();
         script(&mut stream);
-        // The test ends first.
-        std::thread::sleep(Duration::from_secs(20));
+        // It stays open until the client has gone.
+        while matches!(stream.read(&mut [0; 64]), Ok(1..)) {}
     });
     address
 }

@@ -23,3 +23,19 @@ pub struct World {
     /// The counts of all shards together.
     pub admission: Admission,
 }
+
+#[cfg(test)]
+impl World {
+    /// With these settings, for tests: all shards are homes.
+    pub(crate) fn for_tests(settings: Settings, shards: ShardId) -> alloc::sync::Arc<World> {
+        alloc::sync::Arc::new(World {
+            rules: Rules::new(&settings.rules),
+            admission: Admission::new(&settings, 9),
+            settings,
+            shards,
+            homes: shards,
+            epoch: 7,
+            seed: 42,
+        })
+    }
+}

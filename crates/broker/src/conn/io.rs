@@ -94,3 +94,26 @@ impl Input<'_> {
         }
     }
 }
+
+/// Sockets that take everything, for tests: what was sent, and how links were ended.
+#[cfg(test)]
+#[derive(Default)]
+pub(crate) struct Recorded {
+    pub sent: alloc::vec::Vec<u8>,
+    pub closed: alloc::vec::Vec<(Link, Close)>,
+}
+
+#[cfg(test)]
+impl Io for Recorded {
+    fn open(&mut self, _: Link, _: ConnId) {}
+    fn send(&mut self, _: Link, parts: &[Part<'_>]) -> usize {
+        let before = self.sent.len();
+        self.sent.extend(parts.iter().flat_map(AsRef::as_ref));
+        self.sent.len() - before
+    }
+    fn interest(&mut self, _: Link, _: ConnId, _: bool, _: bool) {}
+    fn close(&mut self, link: Link, how: Close) {
+        self.closed.push((link, how));
+    }
+    fn post(&mut self, _: ShardId, _: Mail) {}
+}

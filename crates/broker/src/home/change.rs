@@ -73,7 +73,7 @@ mod tests {
 
     use super::*;
     use crate::base::settings::Rule;
-    use crate::budget::admission::{Admission, Client};
+    use crate::budget::admission::Client;
 
     fn world(filters: &[&str]) -> Arc<World> {
         let rule = |filter: &&str| Rule {
@@ -85,15 +85,7 @@ mod tests {
             rules: filters.iter().map(rule).collect(),
             ..Settings::default()
         };
-        Arc::new(World {
-            rules: Rules::new(&settings.rules),
-            admission: Admission::new(&settings, 9),
-            settings,
-            shards: 1,
-            homes: 1,
-            epoch: 7,
-            seed: 42,
-        })
+        World::for_tests(settings, 1)
     }
 
     const FILTERS: [&[&str]; 4] = [&["#"], &["a/#", "#"], &["b/+", "a/1", "a/#"], &[]];

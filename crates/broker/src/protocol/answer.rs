@@ -235,45 +235,19 @@ impl Front {
 
 #[cfg(test)]
 mod tests {
-    use alloc::sync::Arc;
-
     use super::*;
-    use crate::base::ids::{ConnId, Link, ShardId};
-    use crate::conn::io::Close;
-    use crate::mail::Mail;
+    use crate::base::ids::Link;
+    use crate::conn::io::Recorded;
+    use crate::settings::Settings;
     use crate::shard::Shard;
-    use crate::{Input, Now, World, admission, rules, settings};
-
-    #[derive(Default)]
-    struct Sent(Vec<u8>);
-
-    impl Io for Sent {
-        fn open(&mut self, _: Link, _: ConnId) {}
-        fn send(&mut self, _: Link, parts: &[crate::Part<'_>]) -> usize {
-            let before = self.0.len();
-            self.0.extend(parts.iter().flat_map(AsRef::as_ref));
-            self.0.len() - before
-        }
-        fn interest(&mut self, _: Link, _: ConnId, _: bool, _: bool) {}
-        fn close(&mut self, _: Link, _: Close) {}
-        fn post(&mut self, _: ShardId, _: Mail) {}
-    }
+    use crate::{Input, Now, World};
 
     #[test]
     fn who_waits_for_the_answer_to_a_head_is_refused_without_a_body() {
-        let settings = settings::Settings::default();
-        let world = World {
-            rules: rules::Rules::new(&settings.rules),
-            admission: admission::Admission::new(&settings, 9),
-            settings,
-            shards: 2,
-            homes: 2,
-            epoch: 7,
-            seed: 42,
-        };
+        let world = World::for_tests(Settings::default(), 2);
         let now = Now { s: 1, unix_s: 9 };
-        let mut io = Sent::default();
-        let mut shard = Shard::new(0, Arc::new(world), now);
+        let mut io = Recorded::default();
+        let mut shard = Shard::new(0, world, now);
         shard.handle(
             Input::Accepted(Link(5), [127, 0, 0, 1].into()),
             now,
@@ -297,9 +271,9 @@ mod tests {
             now,
             &mut io,
         );
-        io.0.clear();
+        io.sent.clear();
         shard.front().refuse(0, 503, "no room", &mut io);
-        let text = alloc::string::String::from_utf8(io.0).expect("text");
+        let text = alloc::string::String::from_utf8(io.sent).expect("text");
         assert!(
             text.starts_with("HTTP/1.1 503 ") && text.ends_with("\r\n\r\n"),
             "{text}"

@@ -122,49 +122,19 @@ impl Front {
 
 #[cfg(test)]
 mod tests {
-    use alloc::sync::Arc;
-
     use super::*;
-    use crate::base::ids::ShardId;
-    use crate::base::ids::{ConnId, Link};
+    use crate::base::ids::Link;
+    use crate::base::settings::Settings;
     use crate::base::time::Now;
-    use crate::base::{rules, settings};
-    use crate::budget::admission;
     use crate::budget::world::World;
-    use crate::conn::io::Input;
-    use crate::mail::Mail;
+    use crate::conn::io::{Input, Recorded};
     use crate::shard::Shard;
-
-    #[derive(Default)]
-    struct Closed(alloc::vec::Vec<(Link, Close)>);
-
-    impl Io for Closed {
-        fn open(&mut self, _: Link, _: ConnId) {}
-        fn send(&mut self, _: Link, parts: &[crate::Part<'_>]) -> usize {
-            parts.iter().map(|part| part.as_ref().len()).sum()
-        }
-        fn interest(&mut self, _: Link, _: ConnId, _: bool, _: bool) {}
-        fn close(&mut self, link: Link, how: Close) {
-            self.0.push((link, how));
-        }
-        fn post(&mut self, _: ShardId, _: Mail) {}
-    }
 
     const NOW: Now = Now { s: 1, unix_s: 9 };
 
     /// A shard with two connections.
-    fn begun(io: &mut Closed) -> Shard {
-        let settings = settings::Settings::default();
-        let world = World {
-            rules: rules::Rules::new(&settings.rules),
-            admission: admission::Admission::new(&settings, 9),
-            settings,
-            shards: 1,
-            homes: 1,
-            epoch: 7,
-            seed: 42,
-        };
-        let mut shard = Shard::new(0, Arc::new(world), NOW);
+    fn begun(io: &mut Recorded) -> Shard {
+        let mut shard = Shard::new(0, World::for_tests(Settings::default(), 1), NOW);
         for link in [5, 6] {
             let peer = [127, 0, 0, 1].into();
             shard.handle(Input::Accepted(Link(link), peer), NOW, io);
@@ -174,12 +144,12 @@ mod tests {
 
     #[test]
     fn of_whom_rows_contradict_each_other_ends_alone_and_is_counted() {
-        let mut io = Closed::default();
+        let mut io = Recorded::default();
         let mut shard = begun(&mut io);
         shard.front().broken(0);
         shard.front().broken(0);
         shard.flush(NOW, &mut io);
-        assert_eq!(io.0, [(Link(5), Close::Reset)]);
+        assert_eq!(io.closed, [(Link(5), Close::Reset)]);
         assert_eq!(shard.stats().closed[Reason::Broken as usize], 1);
         assert_eq!(shard.connections(), 1);
     }

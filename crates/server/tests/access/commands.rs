@@ -8,6 +8,7 @@ use serde_json::Value;
 
 use crate::support::Server;
 use crate::support::http::once;
+use crate::support::program::finished;
 use crate::tokens::{SECRET, everything, key_settings, token};
 
 fn crore(args: &[&str], input: &str) -> Output {
@@ -21,7 +22,7 @@ fn crore(args: &[&str], input: &str) -> Output {
     let mut stdin = child.stdin.take().expect("a pipe");
     stdin.write_all(input.as_bytes()).expect("it reads");
     drop(stdin);
-    child.wait_with_output().expect("it ends")
+    finished(child)
 }
 
 fn done(output: Output) -> String {

@@ -117,7 +117,7 @@ fn when_access_is_added_mqtt_clients_lose_what_is_not_open_and_5_is_told_so() {
         reload(broker.server(), "");
         let subscribed = |filter: &str| {
             let mut conn = packets::Conn::connected(&broker, version, "");
-            assert!(!conn.subscribe(filter, 1).is_error());
+            assert_eq!(conn.subscribe(filter, 1), ReasonCode::GRANTED_QOS_1);
             conn
         };
         let (mut framed, _) = packets::Conn::websocket(&broker, version, "/", "mqtt");

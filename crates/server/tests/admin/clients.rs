@@ -8,7 +8,7 @@ use argon2::password_hash::PasswordHasher as _;
 use argon2::{Algorithm, Argon2, Params, Version};
 
 use crate::support::port::{get, stream};
-use crate::support::{Server, until};
+use crate::support::{Server, connect, until};
 
 /// An MQTT 3.1.1 client with a clean session that has said CONNECT, with a user's name and password or without.
 fn client(server: &Server, id: &str, user: Option<(&str, &str)>) -> TcpStream {
@@ -22,7 +22,7 @@ fn client(server: &Server, id: &str, user: Option<(&str, &str)>) -> TcpStream {
         body.extend((text.len() as u16).to_be_bytes());
         body.extend(text.as_bytes());
     }
-    let mut stream = TcpStream::connect(server.address()).expect("a connection");
+    let mut stream = connect(server.address());
     let head = [0x10, u8::try_from(body.len()).expect("a short one")];
     stream
         .write_all(&[&head, &body[..]].concat())
@@ -89,7 +89,7 @@ fn proxied(server: &Server, before: &[u8], header: &str) -> TcpStream {
     let request = format!(
         "GET /sub/x HTTP/1.1\r\nHost: 127.0.0.1\r\nAccept: text/event-stream\r\n{header}\r\n"
     );
-    let mut stream = TcpStream::connect(server.address()).expect("a connection");
+    let mut stream = connect(server.address());
     stream
         .write_all(&[before, request.as_bytes()].concat())
         .expect("sent");
@@ -141,7 +141,7 @@ fn a_trusted_proxy_s_word_is_the_address_and_nobody_else_s() {
 #[test]
 fn the_address_is_that_of_the_last_request() {
     let server = Server::with_admin("[http]\ntrusted_proxies = ['127.0.0.0/8']\n");
-    let mut stream = TcpStream::connect(server.address()).expect("a connection");
+    let mut stream = connect(server.address());
     let told = || {
         let page = get(server.admin(), "connections?transport=http");
         page["connections"][0]["address"].clone()

@@ -5,6 +5,7 @@ use std::process::Command;
 use serde_json::{Value, json};
 
 use crate::support::port::{Answer, ask, get, line, metric, raw, stream};
+use crate::support::program::output;
 use crate::support::{Server, eventually, until};
 
 /// The log's words for a reload that counts, and for one that does not.
@@ -380,12 +381,12 @@ fn a_server_of_the_loopback_answers_its_names_only_from_the_reload_on_that_takes
 fn the_command_prints_what_changed_or_fails_with_the_reason() {
     let server = server();
     let admin = || {
-        Command::new(env!("CARGO_BIN_EXE_crore"))
+        let mut command = Command::new(env!("CARGO_BIN_EXE_crore"));
+        command
             .args(["admin", "reload", "--url"])
             .arg(format!("http://{}", server.admin()))
-            .env_remove("CRORE_ADMIN_TOKEN")
-            .output()
-            .expect("it runs")
+            .env_remove("CRORE_ADMIN_TOKEN");
+        output(&mut command)
     };
     write(&server, keeps(8));
     let output = admin();

@@ -7,15 +7,16 @@ use std::process::{Command, Output};
 use serde_json::Value;
 
 use crate::support::port::{ask, stream};
+use crate::support::program::output;
 use crate::support::{Server, eventually};
 
 fn admin(server: &Server, args: &[&str]) -> Output {
-    Command::new(env!("CARGO_BIN_EXE_crore"))
+    let mut command = Command::new(env!("CARGO_BIN_EXE_crore"));
+    command
         .args(["admin", "--url", &format!("http://{}", server.admin())])
         .args(args)
-        .env_remove("CRORE_ADMIN_TOKEN")
-        .output()
-        .expect("it runs")
+        .env_remove("CRORE_ADMIN_TOKEN");
+    output(&mut command)
 }
 
 /// The output of a command, which must succeed.

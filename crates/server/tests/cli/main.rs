@@ -1,15 +1,16 @@
 //! The command line, through the real binary: help, exit codes, and `crore pub` and `crore sub`
 //! against a scripted server that says exactly what a test wants, torn connections included.
 
+#[path = "../support/mod.rs"]
+mod support;
+
 mod publish;
 mod scripted;
 mod subscribe;
 
 use std::process::{Command, Output, Stdio};
-use std::time::Duration;
 
-/// No step of a script takes longer, even on a busy machine.
-const PATIENCE: Duration = Duration::from_secs(30);
+use crate::support::program::output;
 
 fn crore(args: &[&str]) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_crore"));
@@ -23,7 +24,7 @@ fn crore(args: &[&str]) -> Command {
 }
 
 fn run(args: &[&str]) -> Output {
-    crore(args).output().unwrap()
+    output(&mut crore(args))
 }
 
 fn text(bytes: &[u8]) -> &str {
@@ -93,7 +94,7 @@ fn an_unreachable_server_exits_with_1() {
         &["sub", "a"],
         &["sub", "a", "--protocol", "ws"],
     ] {
-        let output = crore(args).args(["--server", url]).output().unwrap();
+        let output = output(crore(args).args(["--server", url]));
         assert_eq!(output.status.code(), Some(1), "{args:?}");
         let error = text(&output.stderr);
         assert!(

@@ -4,6 +4,7 @@ use std::io::Write;
 use std::process::{Output, Stdio};
 
 use crate::scripted::Scripted;
+use crate::support::program::finished;
 use crate::{crore, text};
 
 #[test]
@@ -97,7 +98,7 @@ fn pipe(server: Scripted, args: &[&str], input: &str) -> Output {
         .unwrap()
         .write_all(input.as_bytes())
         .unwrap();
-    let output = child.wait_with_output().unwrap();
-    server.script.join().unwrap();
+    let output = finished(child);
+    server.end();
     output
 }

@@ -8,12 +8,14 @@ use std::thread::{self, JoinHandle};
 use crore_wire::websocket::frame::{Opcode, write_frame};
 use crore_wire::websocket::handshake::accept_key;
 
-use crate::{PATIENCE, crore};
+use crate::crore;
+use crate::support::program::output;
+use crate::support::{PATIENCE, until};
 
 /// A server that serves one connection after the other, each by its step of the script.
 pub struct Scripted {
     pub url: String,
-    pub script: JoinHandle<()>,
+    script: JoinHandle<()>,
 }
 
 pub type Step = fn(&mut Peer);
@@ -36,9 +38,15 @@ impl Scripted {
 
     /// Runs `crore ARGS --server URL` to its end, and the script to its own.
     pub fn run(self, args: &[&str]) -> Output {
-        let output = crore(args).args(["--server", &self.url]).output().unwrap();
-        self.script.join().unwrap();
+        let output = output(crore(args).args(["--server", &self.url]));
+        self.end();
         output
+    }
+
+    /// Waits until the script has come to its end.
+    pub fn end(self) {
+        until("the end of the script", || self.script.is_finished());
+        self.script.join().unwrap();
     }
 }
 

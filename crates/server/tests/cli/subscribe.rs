@@ -9,7 +9,9 @@ use crore_wire::websocket::frame::{Opcode, write_close};
 use crore_wire::websocket::receive::{Config, Event, Role, next};
 
 use crate::scripted::{Peer, Scripted, Step};
-use crate::{PATIENCE, crore, text};
+use crate::support::PATIENCE;
+use crate::support::program::finished;
+use crate::{crore, text};
 
 fn envelope(id: u32) -> String {
     format!(r#"{{"topic":"a","id":"e:{id}","content_type":"text/plain","data":"message {id}"}}"#)
@@ -222,7 +224,7 @@ fn garbage_is_an_error_and_no_panic() {
                 .args(["--server", &server.url])
                 .spawn()
                 .unwrap();
-            server.script.join().unwrap();
+            server.end();
             // It fails, or tries again where nobody listens any more, and says why: it must not crash or print.
             let errors = BufReader::new(child.stderr.take().unwrap());
             let (tell, told) = mpsc::channel();
@@ -233,7 +235,7 @@ fn garbage_is_an_error_and_no_panic() {
             let mut said = told.recv_timeout(PATIENCE).expect("an error");
             let _ = child.kill();
             said.extend(told);
-            assert!(child.wait_with_output().unwrap().stdout.is_empty());
+            assert!(finished(child).stdout.is_empty());
             assert!(!said.contains("panicked"), "{said}");
         }
     }
@@ -263,8 +265,8 @@ fn a_reader_that_went_away_ends_sub_quietly() {
         .read_line(&mut first)
         .unwrap();
     assert_eq!(first, "message 0\n");
-    let output = child.wait_with_output().unwrap();
+    let output = finished(child);
     assert_eq!(output.status.code(), Some(0), "{}", text(&output.stderr));
     assert!(output.stderr.is_empty(), "{}", text(&output.stderr));
-    server.script.join().unwrap();
+    server.end();
 }

@@ -230,9 +230,9 @@ fn one_host_is_needed_since_http_1_1() {
 fn a_coding_in_http_1_0_is_a_fault() {
     let server = Server::start();
     let mut conn = Conn::open(&server);
-    // RFC 9112 section 6.1: the framing is faulty; whatever is answered, the connection ends.
+    // RFC 9112 section 6.1: the framing is faulty, and the connection ends.
     conn.send("POST /pub/a HTTP/1.0\r\nTransfer-Encoding: chunked\r\n\r\n1\r\nx\r\n0\r\n\r\nGET /pub/a HTTP/1.1\r\nHost: localhost\r\n\r\n");
-    let _ = conn.response();
+    assert_eq!(conn.response().status, 400);
     assert!(conn.rest().is_empty());
 }
 

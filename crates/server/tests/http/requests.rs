@@ -204,13 +204,15 @@ fn slow_senders_are_timed_out() {
         idle.ends(),
         "a keep-alive connection without a request closes in silence"
     );
-    let _ = mute.rest();
+    assert_eq!(mute.response().status, 408);
+    assert!(mute.ends());
     // A head that trickles is bounded by its whole time, not by the pause between two bytes.
     let mut trickle = Conn::open(&server);
     until("the end of a head that trickles", || {
         trickle.send("G");
         !trickle.is_silent_for(std::time::Duration::from_millis(200))
     });
+    assert_eq!(trickle.response().status, 408);
 }
 
 #[test]

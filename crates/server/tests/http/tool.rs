@@ -2,6 +2,7 @@
 
 use crate::support::Server;
 use crate::support::http::publish;
+use crate::support::program::finished;
 use std::process::{Child, Command, Output, Stdio};
 
 fn sub(server: &Server, args: &[&str]) -> Child {
@@ -35,7 +36,7 @@ fn poll_misses_nothing_between_a_timeout_and_its_next_request() {
     publish(&server, "news", "between");
     publish(&server, "news", "after");
     signal(&child, "CONT");
-    let output = child.wait_with_output().expect("it ends");
+    let output = finished(child);
     assert_eq!(said(&output), ("between\nafter\n", ""));
 }
 
@@ -54,7 +55,7 @@ fn filters_are_subscribed_to_over_every_protocol() {
         for filters in filters {
             let rest = ["--protocol", protocol, "--since", "oldest", "--count", "2"];
             let child = sub(&server, &[filters, &rest].concat());
-            let output = child.wait_with_output().expect("it ends");
+            let output = finished(child);
             let (printed, complaints) = said(&output);
             // Of two homes either may come first.
             let mut lines: Vec<&str> = printed.lines().collect();
@@ -86,7 +87,7 @@ fn a_gap_is_told_over_every_protocol() {
                 "1",
             ],
         );
-        let output = child.wait_with_output().expect("it ends");
+        let output = finished(child);
         let (messages, told) = said(&output);
         assert_eq!(messages, "one\n", "{protocol}: {told}");
         let gap = "the server says crore.gap: messages may be missing before this point";
@@ -106,7 +107,7 @@ fn a_gap_with_nothing_behind_it_is_told_by_poll() {
     signal(&child, "CONT");
     server.await_subscribers("news", 1);
     publish(&server, "news", "one");
-    let output = child.wait_with_output().expect("it ends");
+    let output = finished(child);
     let (messages, told) = said(&output);
     assert_eq!(messages, "one\n", "{told}");
     assert_eq!(

@@ -1,11 +1,11 @@
 //! WebSocket as it should be used: RFC 6455's handshake and framing, the meta subprotocol, resume.
 
-use crate::support::Server;
 use crate::support::http::{Conn, info, once, publish};
 use crate::support::ws::{
     ACCEPT, BINARY, CLOSE, CONTINUATION, FIN, Frame, KEY, PING, PONG, TEXT, Ws, handshake, line,
     masked,
 };
+use crate::support::{Server, connect};
 
 #[test]
 fn the_handshake_is_the_rfcs() {
@@ -189,7 +189,7 @@ fn resuming_while_messages_arrive_loses_none_and_doubles_none() {
     let server = Server::with("[[rule]]\nmatch = \"#\"\nlog_messages = 1000\n");
     let address = server.address();
     let publisher = std::thread::spawn(move || {
-        let stream = std::net::TcpStream::connect(address).expect("a connection");
+        let stream = connect(address);
         let mut ws = PublisherOnly(stream);
         ws.publish_numbers(400);
     });

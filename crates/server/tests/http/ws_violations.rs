@@ -1,7 +1,7 @@
 //! Violations of RFC 6455 by a client, and the close code that each earns.
 
 use crate::support::Server;
-use crate::support::http::attempt;
+use crate::support::http::{attempt, publish};
 use crate::support::ws::{BINARY, CLOSE, CONTINUATION, FIN, PING, RSV1, TEXT, Ws, head, masked};
 
 /// The name of each violation, its bytes, and the code that the server must close with.
@@ -158,9 +158,6 @@ fn what_comes_after_a_violation_is_not_published() {
     // Nothing acknowledges a plain frame, so it may still be on its way.
     let mut oldest = Ws::open(&server, "/sub/news?since=oldest", &[]);
     assert_eq!(oldest.message().text(), "good");
-    assert!(
-        oldest
-            .conn
-            .is_silent_for(std::time::Duration::from_millis(300))
-    );
+    publish(&server, "news", "next");
+    assert_eq!(oldest.message().text(), "next");
 }

@@ -31,8 +31,7 @@ fn who_is_silent_for_one_and_a_half_times_is_ended() {
             "it leaves its will"
         );
         assert!(longer.is_served(), "its time is not over");
-        longer.disconnect();
-        longer.end();
+        longer.leave();
     }
 }
 
@@ -46,6 +45,8 @@ fn who_pings_stays() {
             assert!(pings.is_served());
             silent.is_coming() || silent.has_ended()
         });
+        let wanted = (version == Version::V5).then_some(ReasonCode::KEEP_ALIVE_TIMEOUT);
+        assert_eq!(silent.end(), wanted);
         assert!(pings.is_served());
     }
 }

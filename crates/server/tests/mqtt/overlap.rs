@@ -48,47 +48,73 @@ fn publish(publisher: &mut Conn, numbers: std::ops::Range<u16>) {
     }
 }
 
-/// Takes one packet and answers it.
-fn take(conn: &mut Conn, came: &mut BTreeMap<u16, Vec<Came>>, order: &mut Vec<u16>) {
-    let got = conn.packet();
-    match got.packet() {
-        Packet::Publish(publish) => {
-            let number: u16 = std::str::from_utf8(publish.payload)
-                .expect("text")
-                .parse()
-                .expect("a number");
-            let mut identifiers: Vec<u32> = publish.properties.subscription_identifiers().collect();
-            identifiers.sort_unstable();
-            came.entry(number)
-                .or_default()
-                .push((publish.qos.bits(), identifiers));
-            order.push(number);
-            let packet = publish.packet_id.expect("an id").get();
-            let kind = [PubAck, PubRec][usize::from(publish.qos == Qos::ExactlyOnce)];
-            conn.acknowledge(kind, packet);
-        }
-        Packet::PubRel(ack) => conn.acknowledge(PubComp, ack.packet_id.get()),
-        Packet::UnsubAck(_) => {}
-        other => panic!("{other:?} came"),
-    }
+/// What came to a client.
+#[derive(Default)]
+struct Taken {
+    /// The copies of each message.
+    came: BTreeMap<u16, Vec<Came>>,
+    order: Vec<u16>,
+    /// Messages of QoS 2 that are not released yet.
+    unreleased: usize,
 }
 
-/// Each message came once, in the order of its topic, with what all subscriptions want of it.
-fn check(came: &BTreeMap<u16, Vec<Came>>, order: &[u16], numbers: std::ops::Range<u16>) {
-    assert!(came.keys().copied().eq(numbers), "{came:?}");
-    for (number, copies) in came {
-        let (topic, identifiers, qos) = TOPICS[usize::from(*number) % TOPICS.len()];
-        assert_eq!(
-            copies[..],
-            [(qos, identifiers.to_vec())],
-            "{number} of {topic}"
-        );
+impl Taken {
+    /// Takes one packet and answers it.
+    fn take(&mut self, conn: &mut Conn) {
+        let got = conn.packet();
+        match got.packet() {
+            Packet::Publish(publish) => {
+                let number: u16 = std::str::from_utf8(publish.payload)
+                    .expect("text")
+                    .parse()
+                    .expect("a number");
+                let mut identifiers: Vec<u32> =
+                    publish.properties.subscription_identifiers().collect();
+                identifiers.sort_unstable();
+                let copies = self.came.entry(number).or_default();
+                copies.push((publish.qos.bits(), identifiers));
+                self.order.push(number);
+                let packet = publish.packet_id.expect("an id").get();
+                let twice = publish.qos == Qos::ExactlyOnce;
+                conn.acknowledge([PubAck, PubRec][usize::from(twice)], packet);
+                self.unreleased += usize::from(twice);
+            }
+            Packet::PubRel(ack) => {
+                conn.acknowledge(PubComp, ack.packet_id.get());
+                self.unreleased -= 1;
+            }
+            Packet::UnsubAck(_) => {}
+            other => panic!("{other:?} came"),
+        }
     }
-    for topic in 0..TOPICS.len() {
-        let of_topic = order
-            .iter()
-            .filter(|n| usize::from(**n) % TOPICS.len() == topic);
-        assert!(of_topic.is_sorted(), "{order:?}");
+
+    /// Takes all until each of these messages has come and is finished.
+    fn take_until(&mut self, conn: &mut Conn, numbers: std::ops::Range<u16>) {
+        let wanted = |came: &BTreeMap<u16, _>| numbers.clone().all(|n| came.contains_key(&n));
+        while !wanted(&self.came) || self.unreleased > 0 {
+            self.take(conn);
+        }
+    }
+
+    /// Each message came once, in the order of its topic, with what all subscriptions want of it.
+    fn check(&self, numbers: std::ops::Range<u16>) {
+        let came = &self.came;
+        assert!(came.keys().copied().eq(numbers), "{came:?}");
+        for (number, copies) in came {
+            let (topic, identifiers, qos) = TOPICS[usize::from(*number) % TOPICS.len()];
+            assert_eq!(
+                copies[..],
+                [(qos, identifiers.to_vec())],
+                "{number} of {topic}"
+            );
+        }
+        for topic in 0..TOPICS.len() {
+            let of_topic = self
+                .order
+                .iter()
+                .filter(|n| usize::from(**n) % TOPICS.len() == topic);
+            assert!(of_topic.is_sorted(), "{:?}", self.order);
+        }
     }
 }
 
@@ -101,31 +127,29 @@ fn what_a_session_missed_comes_once_however_many_subscriptions_match_it() {
     let mut publisher = Conn::connected(&broker, Version::V5, "publisher");
     let (mut conn, _) = open(&broker, "it");
     subscribe_all(&mut conn);
-    let (mut came, mut order) = (BTreeMap::new(), Vec::new());
+    let mut taken = Taken::default();
     // A position of its own for each subscription.
     publish(&mut publisher, 1..10);
-    while conn.is_coming() {
-        take(&mut conn, &mut came, &mut order);
-    }
+    taken.take_until(&mut conn, 1..10);
     let mut next = 10;
     for _ in 0..3 {
-        conn.disconnect();
-        conn.end();
+        conn.leave();
         publish(&mut publisher, next..next + 40);
         let (back, present) = open(&broker, "it");
         assert!(present);
         conn = back;
         // Live messages come while it is still behind; then it goes, and is back before it was through.
         for _ in 0..30 {
-            take(&mut conn, &mut came, &mut order);
+            taken.take(&mut conn);
         }
         publish(&mut publisher, next + 40..next + 60);
+        taken.take_until(&mut conn, next..next + 60);
         next += 60;
-        while conn.is_coming() {
-            take(&mut conn, &mut came, &mut order);
-        }
     }
-    check(&came, &order, 1..next);
+    for (topic, ..) in TOPICS {
+        conn.expect_only_from(&mut publisher, topic);
+    }
+    taken.check(1..next);
 }
 
 #[test]
@@ -137,16 +161,17 @@ fn a_client_that_did_not_acknowledge_reads_on_without_copies() {
     let mut publisher = Conn::connected(&broker, Version::V5, "publisher");
     let (mut conn, _) = open(&broker, "it");
     subscribe_all(&mut conn);
-    let (mut came, mut order) = (BTreeMap::new(), Vec::new());
+    let mut taken = Taken::default();
     let mut next = 1;
     for _ in 0..4 {
         publish(&mut publisher, next..next + 30);
+        taken.take_until(&mut conn, next..next + 30);
         next += 30;
-        while conn.is_coming() {
-            take(&mut conn, &mut came, &mut order);
-        }
     }
-    check(&came, &order, 1..next);
+    for (topic, ..) in TOPICS {
+        conn.expect_only_from(&mut publisher, topic);
+    }
+    taken.check(1..next);
 }
 
 #[test]
@@ -160,28 +185,29 @@ fn who_brings_messages_for_others_may_end_and_they_lose_nothing() {
         let mut publisher = Conn::connected(&broker, Version::V5, "publisher");
         let (mut conn, _) = open(&broker, &client);
         subscribe_all(&mut conn);
-        conn.disconnect();
-        conn.end();
+        conn.leave();
         publish(&mut publisher, 1..81);
         let (mut conn, present) = open(&broker, &client);
         assert!(present);
-        let (mut came, mut order) = (BTreeMap::new(), Vec::new());
+        let mut taken = Taken::default();
         for _ in 0..10 {
-            take(&mut conn, &mut came, &mut order);
+            taken.take(&mut conn);
         }
         conn.write(|out| {
             let filters = std::iter::once(gone);
             encode::unsubscribe(out, Version::V5, id(50), &Properties::default(), filters);
         });
-        while conn.is_coming() {
-            take(&mut conn, &mut came, &mut order);
+        // `a/b` and `c/x` are matched by others whichever is gone.
+        for next in [84, 88, 92] {
+            publish(&mut publisher, next..next + 4);
+            taken.take_until(&mut conn, next..next + 1);
+            taken.take_until(&mut conn, next + 3..next + 4);
         }
-        // `a/b` is matched by two others whichever is gone.
         let numbers = (1..81).filter(|number| number % 4 == 0);
+        let came = &taken.came;
         for number in numbers {
             assert_eq!(came[&number].len(), 1, "{number} without {gone}: {came:?}");
         }
-        publisher.disconnect();
-        publisher.end();
+        publisher.leave();
     }
 }

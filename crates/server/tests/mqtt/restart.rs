@@ -4,9 +4,10 @@
 use crate::support::broker::Broker;
 use crate::support::mqtt::{Conn, VERSIONS, message, plain, will};
 use crate::support::state::State;
+use crate::support::until;
 use crore_wire::mqtt::PacketType::{PubAck, PubComp, PubRec, PubRel};
-use crore_wire::mqtt::{Packet, PropertyBuf, Version};
-use std::collections::HashMap;
+use crore_wire::mqtt::{Packet, PropertyBuf, ReasonCode, Version};
+use std::collections::HashSet;
 
 /// A server that goes on with what is there; none where the tests run against another broker.
 fn start(state: &State) -> Option<Broker> {
@@ -68,8 +69,7 @@ fn a_session_goes_on_after_a_restart_with_wildcards_and_what_was_under_way() {
             conn.acknowledge(PubRec, three);
             assert_eq!(conn.packet().ack(PubRel).0, three);
             if !stays {
-                conn.disconnect();
-                conn.end();
+                conn.leave();
                 from.deliver(&message("a/away/c", 1, 4, b"away"));
             }
             let broker = restart(&state, broker);
@@ -105,7 +105,9 @@ fn a_session_goes_on_after_a_restart_with_wildcards_and_what_was_under_way() {
             from.deliver(&message("b/new", 2, 6, b"new"));
             let new = take(&mut conn, "new", false);
             complete(&mut conn, new);
-            conn.expect_quiet();
+            for topic in ["a/new/c", "b/new", "left/new"] {
+                conn.expect_only_from(&mut from, topic);
+            }
         }
     }
 }
@@ -137,15 +139,12 @@ fn a_message_that_a_client_sent_halfway_is_published_once_across_a_restart() {
         conn.publish(&publish);
         assert_eq!(conn.packet().ack(PubRec).0, 9);
         conn.acknowledge(PubRel, 9);
-        let (id, reason) = conn.packet().ack(PubComp);
-        assert_eq!((id, reason.is_error()), (9, false), "{reason:?}");
-        subscriber.expect_quiet();
-        // Released, the id stands for a new message.
+        assert_eq!(conn.packet().ack(PubComp), (9, ReasonCode::SUCCESS));
+        // Released, the id stands for a new message, and nothing comes before that.
         conn.deliver(&message("t", 2, 9, b"twice"));
         let id = take(&mut subscriber, "twice", false);
         subscriber.acknowledge(PubAck, id);
-        subscriber.disconnect();
-        subscriber.end();
+        subscriber.leave();
     }
 }
 
@@ -160,23 +159,35 @@ fn a_session_that_ends_with_its_connection_is_not_there_after_a_restart() {
     });
     let broker = restart(&state, broker);
     for conn in &mut clients {
-        conn.end();
+        let wanted = (conn.version == Version::V5).then_some(ReasonCode::SERVER_SHUTTING_DOWN);
+        assert_eq!(conn.end(), wanted);
         let mut next = Conn::open(&broker, conn.version);
         assert!(!next.resume(&format!("{:?}", conn.version)));
     }
 }
 
-/// The messages of a group that a member gets until no more come, with their packet ids and whether they were sent before.
-fn share(conn: &mut Conn) -> Vec<(String, u16, bool)> {
-    let mut all = Vec::new();
-    while conn.is_coming() {
-        let got = conn.packet();
-        let publish = got.publish();
-        let text = String::from_utf8(publish.payload.to_vec()).expect("text");
-        let id = publish.packet_id.expect("an id").get();
-        all.push((text, id, publish.dup));
+/// A message of a group as a member gets it: its number, its packet id and whether it was sent before.
+type Share = (u16, u16, bool);
+
+/// So many messages of a group, whichever members get them; each is handed to `came` with its member.
+fn shares(members: &mut [Conn], count: usize, mut came: impl FnMut(&mut Conn, Share)) {
+    let mut left = count;
+    until("each message of the group", || {
+        for conn in &mut *members {
+            while conn.is_coming() {
+                let got = conn.packet();
+                let publish = got.publish();
+                let text = std::str::from_utf8(publish.payload).expect("text");
+                let id = publish.packet_id.expect("an id").get();
+                came(conn, (text.parse().expect("a number"), id, publish.dup));
+                left = left.checked_sub(1).expect("no message comes twice");
+            }
+        }
+        left == 0
+    });
+    for conn in members {
+        assert!(conn.is_served(), "no message comes twice");
     }
-    all
 }
 
 #[test]
@@ -202,14 +213,12 @@ fn a_group_goes_on_after_a_restart_and_each_message_goes_to_one_member() {
     let mut from = publisher(&broker);
     publish(&mut from, 0..8);
     // No message is acknowledged: each stays with the member that it was given to.
-    let given: HashMap<Version, Vec<_>> = members
-        .iter_mut()
-        .map(|conn| (conn.version, share(conn)))
-        .collect();
-    assert_eq!(given.values().map(Vec::len).sum::<usize>(), 8);
+    let mut given = HashSet::new();
+    shares(&mut members, 8, |conn, share| {
+        given.insert((conn.version, share));
+    });
     for mut conn in members {
-        conn.disconnect();
-        conn.end();
+        conn.leave();
     }
     publish(&mut from, 8..16);
     let broker = restart(&state, broker);
@@ -217,20 +226,12 @@ fn a_group_goes_on_after_a_restart_and_each_message_goes_to_one_member() {
 
     let mut members = VERSIONS.map(|version| again(&broker, version, &format!("{version:?}")));
     let mut came = Vec::new();
-    loop {
-        let before = came.len();
-        for conn in &mut members {
-            for (text, id, dup) in share(conn) {
-                let known = given[&conn.version].contains(&(text.clone(), id, false));
-                assert_eq!(dup, known, "{text} with id {id} to {:?}", conn.version);
-                conn.acknowledge(PubAck, id);
-                came.push(text.parse::<u16>().expect("a number"));
-            }
-        }
-        if came.len() == before {
-            break;
-        }
-    }
+    shares(&mut members, 24, |conn, (number, id, dup)| {
+        let known = given.contains(&(conn.version, (number, id, false)));
+        assert_eq!(dup, known, "{number} with id {id} to {:?}", conn.version);
+        conn.acknowledge(PubAck, id);
+        came.push(number);
+    });
     came.sort_unstable();
     assert_eq!(came, (0..24).collect::<Vec<u16>>());
 }
@@ -250,6 +251,7 @@ fn retained_messages_are_there_after_a_restart_with_their_properties() {
         from.deliver(&retained);
     }
     let broker = restart(&state, broker);
+    let mut from = publisher(&broker);
     for version in VERSIONS {
         for filter in ["r/a", "r/+", "#"] {
             let mut conn = Conn::open(&broker, version);
@@ -274,7 +276,7 @@ fn retained_messages_are_there_after_a_restart_with_their_properties() {
                     other => panic!("{other:?} came"),
                 }
             }
-            conn.expect_quiet();
+            conn.expect_only_from(&mut from, "r/a");
         }
     }
 }
@@ -316,5 +318,5 @@ fn a_will_that_waits_is_published_after_a_restart() {
         .collect();
     came.sort_unstable();
     assert_eq!(came, ["wills/at-the-stop", "wills/before"]);
-    watcher.expect_quiet();
+    watcher.expect_only_from(&mut publisher(&broker), "wills/before");
 }

@@ -116,7 +116,7 @@ fn come_and_publish(broker: &Broker) -> Conn {
         other.packet().ack(PubAck);
     }
     other.publish(&message("t", 0, 0, b"x"));
-    other.packet();
+    assert_eq!(other.packet().publish().payload, b"x");
     other
 }
 

@@ -23,8 +23,7 @@ fn a_takeover_ends_the_old_connection_before_the_new_one_is_answered() {
             assert_eq!(came, wanted);
         }
         assert!(second.is_served());
-        second.disconnect();
-        second.end();
+        second.leave();
     }
 }
 
@@ -45,7 +44,8 @@ fn what_the_old_connection_did_not_acknowledge_comes_to_the_new_one() {
         let got = second.packet();
         assert_eq!(got.publish().packet_id, Some(id));
         assert!(got.publish().dup);
-        first.end();
+        let wanted = (version == Version::V5).then_some(ReasonCode::SESSION_TAKEN_OVER);
+        assert_eq!(first.end(), wanted);
         second.acknowledge(PubAck, id.get());
         assert!(second.is_served());
     }
@@ -82,7 +82,8 @@ fn a_will_is_published_when_its_connection_breaks_the_protocol() {
         let mut conn = Conn::open(&broker, version);
         conn.connect(&connect);
         conn.send(b"\x00\x00");
-        conn.end();
+        let wanted = (version == Version::V5).then_some(ReasonCode::MALFORMED_PACKET);
+        assert_eq!(conn.end(), wanted);
         assert_eq!(watcher.packet().publish().payload, b"gone");
     }
 }
@@ -104,7 +105,8 @@ fn nothing_is_heard_behind_a_disconnect() {
         });
         assert_eq!(conn.end(), None, "no DISCONNECT answers a DISCONNECT");
     }
-    watcher.expect_quiet();
+    let mut publisher = Conn::connected(&broker, Version::V5, "publisher");
+    watcher.expect_only_from(&mut publisher, "t");
 }
 
 #[test]
@@ -115,8 +117,7 @@ fn a_session_without_an_expiry_ends_with_its_connection() {
     for _ in 0..2 {
         let mut conn = Conn::open(&broker, Version::V5);
         assert!(!conn.connect(&connect));
-        conn.disconnect();
-        conn.end();
+        conn.leave();
     }
 }
 

@@ -10,6 +10,7 @@ pub mod broker;
 pub mod http;
 pub mod mqtt;
 pub mod port;
+pub mod program;
 pub mod state;
 pub mod stream;
 pub mod ws;
@@ -316,7 +317,7 @@ impl Server {
     /// Waits until it has ended in order, and returns what it printed.
     pub fn ended(mut self) -> String {
         self.may_end.store(true, Ordering::Relaxed);
-        let status = self.child.wait().expect("it runs");
+        let status = eventually("its end", || self.child.try_wait().expect("it runs"));
         assert!(status.success(), "{status}:\n{}", self.log());
         self.log()
     }

@@ -10,8 +10,11 @@ use std::io::{ErrorKind, Read, Write};
 use std::net::{Shutdown, TcpStream};
 use std::time::Duration;
 
-/// How long nothing must come to say that nothing more comes.
-const QUIET: Duration = Duration::from_millis(300);
+/// How long one look at a connection takes, when a test looks again and again.
+const LOOK: Duration = Duration::from_millis(20);
+
+/// How often nothing must come before what is due next, since what is wrong may take a longer way through the shards.
+const ROUNDS: u16 = 3;
 
 pub const VERSIONS: [Version; 2] = [Version::V311, Version::V5];
 
@@ -21,6 +24,8 @@ enum Over {
     /// Each write is a frame; frames' payloads are what is read.
     WebSocket {
         frames: Vec<u8>,
+        /// The code of the close frame that came.
+        closed: Option<u16>,
     },
 }
 
@@ -141,7 +146,8 @@ impl Conn {
             head.push(byte[0]);
         }
         let head = String::from_utf8(head).expect("a head in UTF-8");
-        let over = Over::WebSocket { frames: Vec::new() };
+        let (frames, closed) = (Vec::new(), None);
+        let over = Over::WebSocket { frames, closed };
         (Conn::over(stream, over, version), head)
     }
 
@@ -304,6 +310,12 @@ impl Conn {
         self.write(|out| encode::disconnect(out, version, &farewell));
     }
 
+    /// Says farewell, and waits until the server closes, without a word.
+    pub fn leave(&mut self) {
+        self.disconnect();
+        assert_eq!(self.end(), None, "no DISCONNECT answers a DISCONNECT");
+    }
+
     /// Whether the server answers a ping next, having said nothing else.
     pub fn is_served(&mut self) -> bool {
         self.ping();
@@ -355,11 +367,35 @@ impl Conn {
         std::mem::take(&mut self.buffer)
     }
 
-    /// Fails when anything comes.
-    pub fn expect_quiet(&mut self) {
-        assert!(self.buffer.is_empty(), "{:02x?} came too much", self.buffer);
-        let came = self.fill(QUIET);
-        assert_eq!(came, None, "{:02x?} came too much", self.buffer);
+    /// The code of the close frame that ended a WebSocket.
+    pub fn close_code(&self) -> Option<u16> {
+        match self.over {
+            Over::Tcp => None,
+            Over::WebSocket { closed, .. } => closed,
+        }
+    }
+
+    /// Fails when anything comes before what `publisher` now publishes to a topic that this client has subscribed to.
+    pub fn expect_only_from(&mut self, publisher: &mut Conn, topic: &str) {
+        for round in 1..=ROUNDS {
+            let marker = format!("marker {round}");
+            publisher.deliver(&message(topic, 1, round, marker.as_bytes()));
+            let got = self.packet();
+            let publish = got.publish();
+            let came = String::from_utf8_lossy(publish.payload);
+            assert_eq!(came, marker, "it comes too much: {publish:?}");
+            if let Some(id) = publish.packet_id {
+                self.acknowledge(PacketType::PubAck, id.get());
+            }
+        }
+    }
+
+    /// Fails when anything comes while `publisher` publishes elsewhere: for a client that has no subscription, or no room.
+    pub fn expect_nothing_from(&mut self, publisher: &mut Conn) {
+        for round in 1..=ROUNDS {
+            publisher.deliver(&message("elsewhere", 1, round, b"x"));
+            assert!(self.is_served(), "it comes too much");
+        }
     }
 
     /// Ends this side without a farewell, and waits until the server has seen it.
@@ -368,14 +404,14 @@ impl Conn {
         while self.fill(PATIENCE) != Some(0) {}
     }
 
-    /// Whether the server closes within a while.
+    /// Whether the server has closed: for tests that look again and again.
     pub fn has_ended(&mut self) -> bool {
-        self.fill(QUIET) == Some(0)
+        self.fill(LOOK) == Some(0)
     }
 
-    /// Whether something comes within a while.
+    /// Whether something has come: for tests that look again and again.
     pub fn is_coming(&mut self) -> bool {
-        !self.buffer.is_empty() || self.fill(QUIET).is_some_and(|count| count > 0)
+        !self.buffer.is_empty() || self.fill(LOOK).is_some_and(|count| count > 0)
     }
 
     /// Reads once: 0 when the peer has closed or reset, none when nothing comes.
@@ -396,11 +432,14 @@ impl Conn {
         };
         match &mut self.over {
             Over::Tcp => self.buffer.extend_from_slice(&bytes[..count]),
-            Over::WebSocket { frames } => {
+            Over::WebSocket { frames, closed } => {
                 frames.extend_from_slice(&bytes[..count]);
                 while let Some((opcode, payload)) = unframe(frames) {
                     match opcode {
-                        8 => return Some(0),
+                        8 => {
+                            *closed = payload.first_chunk().copied().map(u16::from_be_bytes);
+                            return Some(0);
+                        }
                         9 | 10 => {}
                         _ => self.buffer.extend_from_slice(&payload),
                     }

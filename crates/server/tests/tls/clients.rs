@@ -1,6 +1,7 @@
 //! Real clients, each version and cipher.
 
 use crate::support::Server;
+use crate::support::program::finished;
 use crate::tool::{Certificates, Interactive, curl, file, run, s_client};
 use std::process::{Command, Stdio};
 
@@ -142,7 +143,7 @@ with context.wrap_socket(socket.create_connection(('127.0.0.1', int(sys.argv[1])
 ";
     let said = run("python3", &["-c", script, &port, &root], b"");
     assert_eq!(String::from_utf8_lossy(&said.stdout).trim(), "TLSv1.3 201");
-    let heard = subscriber.wait_with_output().expect("it ends");
+    let heard = finished(subscriber);
     assert_eq!(
         String::from_utf8_lossy(&heard.stdout),
         "from mosquitto\nfrom python\n"

@@ -1,5 +1,6 @@
 //! Certificates in a directory of the test's own, and commands that use them.
 
+use crate::support::program::finished;
 use crate::support::{PATIENCE, Server};
 use rcgen::{
     BasicConstraints, CertificateParams, CertifiedIssuer, DnType, ExtendedKeyUsagePurpose, IsCa,
@@ -91,7 +92,7 @@ pub fn run(program: &str, args: &[&str], input: &[u8]) -> Output {
         // A program that ends early does not read all of it.
         let _ = pipe.write_all(&input);
     });
-    let output = child.wait_with_output().expect("it ends");
+    let output = finished(child);
     writer.join().expect("the writer");
     output
 }

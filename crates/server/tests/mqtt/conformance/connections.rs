@@ -58,8 +58,7 @@ fn ids_that_are_given_out_differ_and_name_their_sessions() {
         };
         let name = connack.properties.assigned_client_identifier();
         ids.push(name.expect("an id").to_string());
-        conn.disconnect();
-        conn.end();
+        conn.leave();
     }
     for name in &ids {
         assert!(Conn::open(&broker, Version::V5).resume(name));
@@ -111,7 +110,8 @@ fn behind_a_refusal_nothing_is_read() {
         assert_eq!(answer(&mut conn), wanted);
         assert_eq!(conn.rest(), b"");
     }
-    watcher.expect_quiet();
+    let mut publisher = Conn::connected(&broker, Version::V5, "publisher");
+    watcher.expect_only_from(&mut publisher, "t");
 }
 
 #[test]
@@ -256,5 +256,6 @@ fn a_publish_that_is_not_allowed_is_refused_and_counts_for_nobody() {
         conn.publish(&message("$x/a", qos, 1, b"x"));
         assert_eq!(conn.rest(), b"", "{qos}");
     }
-    watcher.expect_quiet();
+    let mut publisher = Conn::connected(&broker, Version::V5, "publisher");
+    watcher.expect_nothing_from(&mut publisher);
 }

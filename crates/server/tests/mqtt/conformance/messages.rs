@@ -46,8 +46,7 @@ fn what_a_topic_retains_stays_until_it_is_replaced_or_removed() {
             assert!(!got.publish().retain, "a standing subscription");
         }
         // The publisher's session ends, the message stays.
-        publisher.disconnect();
-        publisher.end();
+        publisher.leave();
         let mut late = Conn::connected(&broker, version, "late");
         for _ in 0..2 {
             // The same filter again brings it again.
@@ -70,7 +69,7 @@ fn what_a_topic_retains_stays_until_it_is_replaced_or_removed() {
         }
         let mut later = Conn::connected(&broker, version, "later");
         later.subscribe(topic, 1);
-        later.expect_quiet();
+        later.expect_only_from(&mut publisher, topic);
     }
 }
 
@@ -151,7 +150,6 @@ fn a_message_that_waited_beyond_its_expiry_is_dropped() {
     broker.server().await_kept("b", 0);
     // The one that was begun is finished, the one that waited is not sent any more.
     conn.acknowledge(PubAck, id);
-    conn.expect_quiet();
     publisher.deliver(&message("b", 1, 3, b"new"));
     take(&mut conn, b"new");
 }
@@ -172,5 +170,5 @@ fn a_failure_ends_a_delivery() {
     conn.cut();
     let mut conn = Conn::open(&broker, Version::V5);
     assert!(conn.resume("it"));
-    conn.expect_quiet();
+    conn.expect_only_from(&mut publisher, "t");
 }

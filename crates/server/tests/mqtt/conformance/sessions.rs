@@ -41,7 +41,7 @@ fn a_session_keeps_to_the_receive_maximum_of_each_connection() {
     let mut under_way = Vec::new();
     for n in 2..=7u8 {
         if under_way.len() == 2 {
-            conn.expect_quiet();
+            conn.expect_nothing_from(&mut publisher);
             finish(&mut conn, under_way.remove(0));
         }
         if n == 7 {
@@ -59,12 +59,11 @@ fn a_session_keeps_to_the_receive_maximum_of_each_connection() {
             assert!(!ids[2..].contains(&id), "with an id of its own");
         }
         under_way.push((id, publish.qos.bits()));
-        publisher.ping();
     }
     for sent in under_way {
         finish(&mut conn, sent);
     }
-    conn.expect_quiet();
+    conn.expect_only_from(&mut publisher, "t");
 }
 
 fn finish(conn: &mut Conn, (id, qos): (u16, u8)) {
@@ -86,8 +85,7 @@ fn a_session_keeps_its_subscriptions_with_what_they_asked_for() {
         for (filter, qos) in [("zero", 0), ("one", 1), ("two/+", 2)] {
             conn.subscribe(filter, qos);
         }
-        conn.disconnect();
-        conn.end();
+        conn.leave();
         let mut publisher = Conn::connected(&broker, Version::V5, "publisher");
         publisher.deliver(&message("zero", 1, 1, b"not kept"));
         let mut conn = Conn::open(&broker, version);

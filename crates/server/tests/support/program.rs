@@ -1,0 +1,25 @@
+//! Programs that a test starts and waits for: none is waited for without end.
+
+use std::process::{Child, Command, Output, Stdio};
+use std::sync::mpsc;
+
+use super::PATIENCE;
+
+/// Runs a command to its end.
+pub fn output(command: &mut Command) -> Output {
+    let piped = command.stdout(Stdio::piped()).stderr(Stdio::piped());
+    finished(piped.spawn().expect("it starts"))
+}
+
+/// What a program has printed when it ends. One that does not is killed, and the test fails.
+pub fn finished(child: Child) -> Output {
+    let id = child.id().to_string();
+    let (tell, told) = mpsc::channel();
+    std::thread::spawn(move || tell.send(child.wait_with_output()));
+    let Ok(output) = told.recv_timeout(PATIENCE) else {
+        // The thread still waits for it, so no other process has its number.
+        let _ = Command::new("kill").args(["-s", "KILL", &id]).status();
+        panic!("process {id} does not end");
+    };
+    output.expect("it runs")
+}
