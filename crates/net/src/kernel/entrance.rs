@@ -2,7 +2,8 @@
 //!
 //! Three mechanisms may hold up new connections, and none of them affects established ones:
 //!
-//! * Past the rate nothing is accepted for some milliseconds; new connections wait in the accept queue.
+//! * Past the rate nothing is accepted for some milliseconds; new connections wait in the accept queue. Those that are turned away
+//!   do not count, so that a crowd of them does not hold up the others.
 //! * A shard that is nearly full gets no new connections while others have more room ([`steering`](super::steering)).
 //!   Connections in its queue are still accepted, and when the last place is taken they are answered and closed
 //!   ([`Reserve`]).
@@ -227,6 +228,11 @@ impl Entrance {
             .set_level(self.level_with(connections), &self.listeners)
     }
 
+    /// The connection that was accepted last does not count against the rate.
+    pub fn uncount(&mut self) {
+        self.rate.give_back();
+    }
+
     /// When [`settle`](Entrance::settle) must be called at the latest, while a pause lasts.
     pub fn paused_until_ms(&self) -> Option<u64> {
         self.pause.as_ref().map(|pause| pause.until_ms)
@@ -291,6 +297,10 @@ impl Rate {
     fn take(&mut self) {
         self.filled = self.filled.saturating_sub(TOKEN);
     }
+
+    fn give_back(&mut self) {
+        self.filled = (self.filled + TOKEN).min(Rate::room(self.per_s));
+    }
 }
 
 #[cfg(test)]
@@ -318,5 +328,21 @@ mod tests {
         }
         let mut free = Rate::new(0);
         assert!((0..1_000).all(|_| free.has(1)));
+    }
+
+    #[test]
+    fn what_is_given_back_may_be_taken_again_and_no_more() {
+        let mut rate = Rate::new(1_000);
+        for _ in 0..1_000 {
+            assert!(rate.has(1));
+            rate.take();
+            rate.give_back();
+        }
+        let mut taken = 0;
+        while rate.has(1) {
+            rate.take();
+            taken += 1;
+        }
+        assert_eq!(taken, 1_000 * RATE_BURST_MS / 1_000 + 1);
     }
 }

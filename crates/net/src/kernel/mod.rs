@@ -93,6 +93,10 @@ impl Transport for Kernel {
         self.entrance.accept(listener, now_ms, answer)
     }
 
+    fn uncount(&mut self) {
+        self.entrance.uncount();
+    }
+
     fn room(&self) -> u32 {
         self.entrance.room()
     }
