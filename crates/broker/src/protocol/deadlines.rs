@@ -8,6 +8,7 @@ use crate::conn::io::{Close, Io};
 use crate::conn::{HTTP10, PING, PINGS, SERVED, State};
 use crate::protocol::encode::chunk;
 use crate::protocol::front::Front;
+use crate::protocol::why::Why;
 use crate::store::slab::NONE;
 
 impl Front {
@@ -27,7 +28,7 @@ impl Front {
             _ => self.because(Reason::Timeout),
         }
         match self.conns.get(slot).state {
-            State::Http | State::WebSocket => self.end_slow(slot, io),
+            State::Http | State::WebSocket => _ = self.end_for(slot, Why::TooSlow, io),
             State::Mqtt => self.mqtt_deadline(slot, io),
             State::Proxy | State::Draining => self.drop_conn(slot, Close::Now, io),
             State::Poll | State::Waiting | State::Sse => unreachable!("they do not end"),

@@ -10,14 +10,13 @@
 use alloc::collections::BTreeMap;
 use alloc::vec::Vec;
 
-use super::close_code;
 use crate::budget::admission::Client;
-use crate::budget::stats::Reason;
 use crate::conn::io::Io;
 use crate::conn::{KEEP, PAUSED, State, UPGRADE};
 use crate::protocol::front::Front;
 use crate::protocol::progress::Allowance;
 use crate::protocol::side::Spill;
+use crate::protocol::why::Why;
 use crate::store::slab::NONE;
 
 /// Rows looked at in one go to make room, as many as in a step of the census.
@@ -27,7 +26,7 @@ const ROOM_PART: usize = 32;
 /// An input that lags by more bytes than are due in so many seconds ends before connections that hold much.
 const SLOW_S: u64 = 2;
 /// The reason given to connections that end to make room.
-pub(crate) const FULL: &str = "too many requests are under way";
+const FULL: &str = "too many requests are under way";
 
 /// A connection that may lose bytes or end to make room, the largest first: how, the bytes owed, those its address holds, its own,
 /// the slot.
@@ -94,8 +93,8 @@ impl Front {
             }
             match class {
                 Class::Poll => self.forget_pipelined(slot, io),
-                Class::Slow => self.end_slow(slot, io),
-                Class::Large => self.end_for_room(slot, FULL, io),
+                Class::Slow => _ = self.end_for(slot, Why::TooSlow, io),
+                Class::Large => self.end_for_room(slot, io),
             }
         }
     }
@@ -188,13 +187,13 @@ impl Front {
         let (before, asked) = match self.conns.spill(slot) {
             None => (0, false),
             Some(Spill::Http(spill)) => (spill.data.len(), spill.asked),
-            Some(_) => return self.end_for_room(slot, FULL, io),
+            Some(_) => return self.end_for_room(slot, io),
         };
         let long = polls && before + bytes.len() > limit;
         if long || !self.has_receive_room(slot, bytes.len(), io) {
             return match upgrades || asked {
                 // The bytes are frames, or the request whose credentials are being judged.
-                true => self.end_for_room(slot, FULL, io),
+                true => self.end_for_room(slot, io),
                 false => self.forget_pipelined(slot, io),
             };
         }
@@ -256,15 +255,8 @@ impl Front {
         progress.second(partial + came, allowance)
     }
 
-    /// Ends a connection whose input is too slow.
-    pub(crate) fn end_slow<I: Io>(&mut self, slot: u32, io: &mut I) {
-        self.because(Reason::Timeout);
-        match self.conns.get(slot).state {
-            State::WebSocket => {
-                self.end_stream(slot, close_code::GOING_AWAY, "a frame took too long", io)
-            }
-            State::Mqtt => self.mqtt_too_slow(slot, io),
-            _ => self.refuse(slot, 408, "the request took too long", io),
-        }
+    /// Ends a connection to make room for what clients send, and tells it why if it still reads.
+    pub(crate) fn end_for_room<I: Io>(&mut self, slot: u32, io: &mut I) {
+        self.end_for(slot, Why::NoRoom(FULL), io);
     }
 }

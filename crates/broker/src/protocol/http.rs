@@ -17,7 +17,6 @@ use crate::budget::stats::Reason;
 use crate::conn::io::{Close, Io};
 use crate::conn::{CLOSING, EOF, FILTERS, FRAMED, SERVED, State, TURNED_AWAY, UPGRADE};
 use crate::protocol::front::Front;
-use crate::protocol::hold::FULL;
 use crate::protocol::side::{HttpSpill, Spill};
 use crate::store::slab::NONE;
 
@@ -262,7 +261,7 @@ impl Front {
                 // The bytes are part of a request, or frames behind one.
                 false => {
                     self.conns.set_spill(slot, Spill::Http(kept));
-                    self.end_for_room(slot, FULL, io)
+                    self.end_for_room(slot, io)
                 }
             };
         }

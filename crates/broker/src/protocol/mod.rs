@@ -24,10 +24,12 @@ pub(crate) mod answer;
 mod census;
 pub mod close_code;
 pub(crate) mod connections;
+pub(crate) mod contract;
 pub(crate) mod credit;
 pub(crate) mod deadlines;
 pub(crate) mod filtered;
 pub(crate) mod gate;
+mod goodbye;
 pub(crate) mod hold;
 pub(crate) mod http;
 pub(crate) mod interest;
@@ -47,6 +49,7 @@ pub(crate) mod side;
 pub(crate) mod subscribe;
 mod task;
 pub(crate) mod websocket;
+pub(crate) mod why;
 
 pub use admission::shed;
 

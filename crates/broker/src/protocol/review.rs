@@ -13,13 +13,12 @@ use crate::conn::MULTI;
 use alloc::boxed::Box;
 use alloc::vec::Vec;
 
-use super::close_code;
 use crate::base::access::{Denied, Right};
 use crate::base::settings::Settings;
-use crate::budget::stats::Reason;
-use crate::conn::io::{Close, Io};
+use crate::conn::io::Io;
 use crate::conn::{CLOSING, FOLLOWS, State};
 use crate::protocol::front::Front;
+use crate::protocol::why::Why;
 use crate::store::slab::NONE;
 
 /// The progress of a review.
@@ -68,26 +67,12 @@ impl Front {
             State::Mqtt => self.mqtt_review(slot, io),
             State::Poll | State::Sse | State::WebSocket | State::Waiting => {
                 let denied = self.may_keep(slot).err();
-                denied
-                    .inspect(|denied| self.end_denied(slot, *denied, io))
-                    .is_some()
+                denied.is_some_and(|denied| self.end_for(slot, Why::Denied(denied), io))
             }
             State::Proxy | State::Http | State::Draining => false,
         };
         self.stats.lapsed += u64::from(ended);
         ended
-    }
-
-    pub(crate) fn end_denied<I: Io>(&mut self, slot: u32, denied: Denied, io: &mut I) {
-        let state = self.conns.get(slot).state;
-        if state == State::Poll {
-            return self.answer_status(slot, denied.status(), denied.reason(), io);
-        }
-        self.because(Reason::Refused);
-        match state {
-            State::Waiting => self.drop_conn(slot, Close::Now, io),
-            _ => self.end_stream(slot, close_code::EXPIRED, denied.reason(), io),
-        }
     }
 
     /// Whether the client could subscribe now to all that it is subscribed to.

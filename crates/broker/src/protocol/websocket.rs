@@ -20,7 +20,6 @@ use crate::home::Publish;
 use crate::mail::inbox::Inbox;
 use crate::mail::{Answer, Outcome};
 use crate::protocol::front::Front;
-use crate::protocol::hold::FULL;
 use crate::protocol::side::Spill;
 use crate::store::slab::NONE;
 
@@ -145,7 +144,7 @@ impl Front {
     ) {
         let begun = partial.as_ref().map_or(0, |held| held.buffered_bytes());
         if !self.has_receive_room(slot, begun + data.bytes(), io) {
-            return self.end_for_room(slot, FULL, io);
+            return self.end_for_room(slot, io);
         }
         let row = self.conns.get_mut(slot);
         if row.outbox == NONE {
@@ -183,7 +182,7 @@ impl Front {
             row.deadline_s = 0;
         }
         if !self.has_receive_room(slot, partial.buffered_bytes(), io) {
-            return self.end_for_room(slot, FULL, io);
+            return self.end_for_room(slot, io);
         }
         self.conns
             .set_spill(slot, Spill::WebSocket(partial, progress));

@@ -8,6 +8,7 @@
 
 use crate::conn::State;
 use crate::conn::io::Io;
+use crate::protocol::why::Why;
 use crate::shard::Shard;
 use crate::store::slab::NONE;
 
@@ -78,7 +79,7 @@ impl Shard {
             }
             let begun = row.spill != NONE || row.state == State::Mqtt && row.extra != NONE;
             if begun && self.front.is_too_slow(slot) {
-                self.front.end_slow(slot, io);
+                self.front.end_for(slot, Why::TooSlow, io);
                 continue;
             }
             let row = self.front.conns.get(slot);

@@ -4,21 +4,17 @@
 use alloc::vec::Vec;
 
 use crore_wire::http::head::Head;
-use crore_wire::mqtt::{
-    self, Disconnect, Error, Packet, PacketType, Properties, PropertyBuf, ReasonCode, Version,
-    encode,
-};
+use crore_wire::mqtt::{self, Error, Packet, PacketType, ReasonCode, Version, encode};
 use crore_wire::websocket::frame::Opcode;
 use crore_wire::websocket::handshake::choose_subprotocol;
 
 use super::state::Mqtt;
 use crate::budget::stats::Reason;
 use crate::conn::io::{Close, Io};
-use crate::conn::{CLOSING, FRAMED, Row, SMALL, State, V5};
+use crate::conn::{FRAMED, Row, SMALL, State, V5};
 use crate::mail::inbox::Inbox;
 use crate::protocol::encode::frame_from;
 use crate::protocol::front::Front;
-use crate::protocol::hold::FULL;
 use crate::protocol::progress::Progress;
 use crate::protocol::side::Spill;
 use crate::protocol::task::Flow;
@@ -29,8 +25,6 @@ pub(in crate::protocol) const PACKET_BESIDE_BYTES: usize = 80 << 10;
 /// Pages that a client may have asked homes for: with more, its packets wait until some have come, so that the pages
 /// under way are bounded.
 const PAGES_MAX: u32 = 64;
-/// Why a WebSocket that carries MQTT is closed when nothing is wrong with its frames (RFC 6455 section 7.4.1).
-const CLOSE_NORMAL: u16 = 1000;
 /// A text frame among packets [MQTT-6.0.0-1].
 const CLOSE_UNACCEPTABLE: u16 = 1003;
 
@@ -81,7 +75,7 @@ impl Front {
             return;
         }
         if !self.has_receive_room(slot, held.bytes(), io) {
-            return self.end_for_room(slot, FULL, io);
+            return self.end_for_room(slot, io);
         }
         if held.rest().len() < before + input.len() {
             // Another packet has begun.
@@ -362,48 +356,6 @@ impl Front {
         self.mqtt_end(slot, error.reason(), io);
     }
 
-    /// Ends the connection with a DISCONNECT that says why; 3.1.1 has none. The will is published.
-    pub(crate) fn mqtt_end<I: Io>(&mut self, slot: u32, reason: ReasonCode, io: &mut I) {
-        // The name is short and has no null character.
-        self.mqtt_end_saying(slot, reason, reason.name(), io);
-    }
-
-    /// The same, in these words.
-    pub(super) fn mqtt_end_saying<I: Io>(
-        &mut self,
-        slot: u32,
-        reason: ReasonCode,
-        words: &str,
-        io: &mut I,
-    ) {
-        self.because(ended(reason));
-        // [MQTT-3.14.0-1]: not before the CONNACK.
-        let connecting = self
-            .mqtt(slot)
-            .is_some_and(|mqtt| mqtt.connecting.is_some());
-        let row = self.conns.get(slot);
-        if self.version(slot) == Version::V5 && row.mqtt != NONE && !connecting {
-            let mut properties = PropertyBuf::new();
-            let _ = properties.reason_string(words);
-            if reason == ReasonCode::USE_ANOTHER_SERVER {
-                let reference = &self.world.settings.drain.server_reference;
-                let _ = properties.server_reference(reference);
-            }
-            let most = self.packet_bytes_max(slot);
-            // Without the words where they make it too large [MQTT-3.14.2-3].
-            for properties in [properties.properties(), Properties::NONE] {
-                let disconnect = Disconnect { reason, properties };
-                let mut packet = Vec::new();
-                encode::disconnect(&mut packet, Version::V5, &disconnect);
-                if packet.len() <= most {
-                    self.write(slot, |out| out.extend_from_slice(&packet));
-                    break;
-                }
-            }
-        }
-        self.mqtt_shut(slot, io);
-    }
-
     /// The largest packet that the client takes.
     pub(super) fn packet_bytes_max(&self, slot: u32) -> usize {
         let row = self.conns.get(slot);
@@ -413,54 +365,10 @@ impl Front {
         }
     }
 
-    /// Sends what is written and closes.
-    pub(super) fn mqtt_shut<I: Io>(&mut self, slot: u32, io: &mut I) {
-        self.send_reply(slot, io);
-        if self.conns.get(slot).wants(FRAMED) {
-            return self.end_stream(slot, CLOSE_NORMAL, "", io);
-        }
-        self.shut(slot, io);
-    }
-
     /// A frame that carries text.
     pub(in crate::protocol) fn mqtt_text<I: Io>(&mut self, slot: u32, io: &mut I) {
         self.send_reply(slot, io);
         self.end_stream(slot, CLOSE_UNACCEPTABLE, "MQTT packets are binary", io);
-    }
-
-    /// A packet came too slowly.
-    pub(in crate::protocol) fn mqtt_too_slow<I: Io>(&mut self, slot: u32, io: &mut I) {
-        let reason = ReasonCode::IMPLEMENTATION_SPECIFIC_ERROR;
-        self.mqtt_late(slot, reason, "a packet took too long", io);
-    }
-
-    /// The deadline has passed: for a CONNECT, or since the last packet of the client.
-    pub(in crate::protocol) fn mqtt_deadline<I: Io>(&mut self, slot: u32, io: &mut I) {
-        let reason = ReasonCode::KEEP_ALIVE_TIMEOUT;
-        self.mqtt_late(slot, reason, reason.name(), io);
-    }
-
-    fn mqtt_late<I: Io>(&mut self, slot: u32, reason: ReasonCode, words: &str, io: &mut I) {
-        let row = self.conns.get(slot);
-        if row.is(CLOSING) || row.mqtt == NONE {
-            return self.drop_conn(slot, Close::Now, io);
-        }
-        self.scratch.reply().clear();
-        self.mqtt_end_saying(slot, reason, words, io);
-    }
-}
-
-/// The reason that an end with this code is counted under.
-pub(super) fn ended(reason: ReasonCode) -> Reason {
-    match reason {
-        // As a rule the client has opened another connection.
-        ReasonCode::SESSION_TAKEN_OVER => Reason::Peer,
-        ReasonCode::KEEP_ALIVE_TIMEOUT => Reason::Timeout,
-        ReasonCode::QUOTA_EXCEEDED | ReasonCode::SERVER_BUSY => Reason::Full,
-        ReasonCode::ADMINISTRATIVE_ACTION => Reason::Operator,
-        // Not in any rule of MQTT: it is used where our rows contradict each other.
-        ReasonCode::IMPLEMENTATION_SPECIFIC_ERROR => Reason::Broken,
-        _ => Reason::Refused,
     }
 }
 

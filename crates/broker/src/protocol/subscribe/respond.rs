@@ -173,7 +173,8 @@ impl Front {
         }
         self.begin_with(slot, &bytes, io);
         if gone {
-            return self.end_of_topic(slot, io);
+            self.end_for(slot, Why::Deleted, io);
+            return;
         }
         if self.conns.get(slot).outbox == NONE {
             self.resume_later(self.conns.id_of(slot));
