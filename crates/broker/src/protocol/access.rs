@@ -191,19 +191,18 @@ impl Front {
         if !self.conns.is_current(conn) {
             return;
         }
-        match self.conns.get(conn.slot).state {
-            State::Waiting => {
-                let Some(Spill::Http(spill)) = self.conns.spill_mut(conn.slot) else {
-                    return;
-                };
-                if core::mem::take(&mut spill.asked) {
-                    spill.who = Some(found.map(Some));
-                    self.conns.get_mut(conn.slot).state = State::Http;
-                    self.resume_later(conn);
-                }
-            }
-            State::Mqtt => self.mqtt_verdict(conn, found.map(Some)),
-            _ => {}
+        self.verdict_came(conn, found.map(Some));
+    }
+
+    /// The verdict on a request's credential has come: the request goes on.
+    pub(super) fn http_verdict(&mut self, conn: ConnId, who: Who) {
+        let Some(Spill::Http(spill)) = self.conns.spill_mut(conn.slot) else {
+            return;
+        };
+        if core::mem::take(&mut spill.asked) {
+            spill.who = Some(who);
+            self.conns.get_mut(conn.slot).state = State::Http;
+            self.resume_later(conn);
         }
     }
 

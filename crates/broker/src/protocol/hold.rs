@@ -44,6 +44,16 @@ enum Class {
     Poll,
 }
 
+/// What the received bytes are that are held for a connection.
+pub(super) enum Holds {
+    /// A part of its input.
+    Input,
+    /// Requests behind one that waits for a message.
+    Pipelined,
+    /// They are not dropped to make room.
+    Other,
+}
+
 impl Front {
     /// Whether a connection may hold so many more received bytes, which are not counted yet: there is room, if need be by making
     /// some, or its client holds little. Connections that end for room are answered, so no answer of the caller's may be half
@@ -69,15 +79,7 @@ impl Front {
     /// Received bytes that are held for this connection.
     fn held_of(&self, slot: u32) -> usize {
         let spilled = self.conns.spill(slot).map_or(0, Spill::bytes);
-        spilled + self.partial_of(slot)
-    }
-
-    /// Bytes of an MQTT packet that has come in part, in WebSocket frames.
-    fn partial_of(&self, slot: u32) -> usize {
-        match self.conns.get(slot).state {
-            State::Mqtt => self.mqtt(slot).map_or(0, |mqtt| mqtt.partial.rest().len()),
-            _ => 0,
-        }
+        spilled + self.partial_of(slot).0
     }
 
     /// Makes room for so many bytes of this connection, at the cost of some of the next rows.
@@ -126,10 +128,10 @@ impl Front {
         for (held, slot) in found {
             let (row, owed) = (self.conns.get(slot), self.owed_of(slot));
             let (address, of_address) = (of(row.client), by_address[&of(row.client)]);
-            let class = match row.state {
-                State::Poll => Class::Poll,
-                State::Http | State::WebSocket | State::Mqtt if owed > owed_most => Class::Slow,
-                State::Http | State::WebSocket | State::Mqtt => {
+            let class = match self.holds(slot) {
+                Holds::Pipelined => Class::Poll,
+                Holds::Input if owed > owed_most => Class::Slow,
+                Holds::Input => {
                     let larger = match address == mine {
                         true => held > bytes,
                         false => of_address > by_address[&mine],
@@ -140,7 +142,7 @@ impl Front {
                     }
                     Class::Large
                 }
-                _ => continue,
+                Holds::Other => continue,
             };
             hoarders.push((class, owed, of_address, held, slot));
         }
@@ -148,14 +150,10 @@ impl Front {
         hoarders
     }
 
+    /// Bytes that should have come by now for this connection.
     fn owed_of(&self, slot: u32) -> u64 {
-        let row = self.conns.get(slot);
         let spilled = self.conns.spill(slot).map_or(0, |it| it.progress().owed());
-        let framed = match row.state {
-            State::Mqtt => self.mqtt(slot).map_or(0, |mqtt| mqtt.progress.owed()),
-            _ => 0,
-        };
-        spilled.max(framed)
+        spilled.max(self.partial_of(slot).1)
     }
 
     /// Drops the bytes pipelined behind a waiting request, which becomes the last one of its connection: the client sends the
@@ -224,7 +222,7 @@ impl Front {
             return false;
         }
         let state = row.state;
-        if state == State::Mqtt && self.mqtt_must_wait(slot) {
+        if self.input_waits(slot) {
             return false;
         }
         let allowance = self.allowance();
@@ -246,13 +244,7 @@ impl Front {
                 return true;
             }
         }
-        let partial = self.partial_of(slot);
-        if partial == 0 {
-            return false;
-        }
-        // The received part of the current frame belongs to the packet.
-        let progress = &mut self.mqtt_state(slot).progress;
-        progress.second(partial + came, allowance)
+        self.partial_is_slow(slot, came, allowance)
     }
 
     /// Ends a connection to make room for what clients send, and tells it why if it still reads.

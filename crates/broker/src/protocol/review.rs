@@ -16,9 +16,8 @@ use alloc::vec::Vec;
 use crate::base::access::{Denied, Right};
 use crate::base::settings::Settings;
 use crate::conn::io::Io;
-use crate::conn::{CLOSING, FOLLOWS, State};
+use crate::conn::{CLOSING, FOLLOWS};
 use crate::protocol::front::Front;
-use crate::protocol::why::Why;
 use crate::store::slab::NONE;
 
 /// The progress of a review.
@@ -58,19 +57,7 @@ impl Review {
 impl Front {
     /// Ends the connection if its subscriptions would be refused now; false when it stays.
     pub(crate) fn review<I: Io>(&mut self, slot: u32, io: &mut I) -> bool {
-        let row = self.conns.get(slot);
-        let state = row.state;
-        if row.is(CLOSING) {
-            return false;
-        }
-        let ended = match state {
-            State::Mqtt => self.mqtt_review(slot, io),
-            State::Poll | State::Sse | State::WebSocket | State::Waiting => {
-                let denied = self.may_keep(slot).err();
-                denied.is_some_and(|denied| self.end_for(slot, Why::Denied(denied), io))
-            }
-            State::Proxy | State::Http | State::Draining => false,
-        };
+        let ended = !self.conns.get(slot).is(CLOSING) && self.loses(slot, io);
         self.stats.lapsed += u64::from(ended);
         ended
     }

@@ -116,6 +116,7 @@ impl Front {
 
     /// The deadline has passed: for a CONNECT, or since the last packet of the client.
     pub(in crate::protocol) fn mqtt_deadline<I: Io>(&mut self, slot: u32, io: &mut I) {
+        self.because(Reason::Timeout);
         let reason = ReasonCode::KEEP_ALIVE_TIMEOUT;
         self.mqtt_late(slot, reason, reason.name(), io);
     }

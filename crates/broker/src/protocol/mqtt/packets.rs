@@ -9,19 +9,23 @@ use crore_wire::websocket::frame::Opcode;
 use crore_wire::websocket::handshake::choose_subprotocol;
 
 use super::state::Mqtt;
+use crate::base::ids::ShardId;
 use crate::budget::stats::Reason;
 use crate::conn::io::{Close, Io};
 use crate::conn::{FRAMED, Row, SMALL, State, V5};
 use crate::mail::inbox::Inbox;
+use crate::mail::session::SessionId;
 use crate::protocol::encode::frame_from;
 use crate::protocol::front::Front;
-use crate::protocol::progress::Progress;
+use crate::protocol::progress::{Allowance, Progress};
 use crate::protocol::side::Spill;
 use crate::protocol::task::Flow;
 use crate::store::slab::NONE;
 
 /// Bytes that a packet may have in addition to the largest message: a topic, a content type, properties.
 pub(in crate::protocol) const PACKET_BESIDE_BYTES: usize = 80 << 10;
+/// The first byte of an MQTT connection, which no request begins with (MQTT 5.0 section 3.1.1).
+const CONNECT: u8 = 0x10;
 /// Pages that a client may have asked homes for: with more, its packets wait until some have come, so that the pages
 /// under way are bounded.
 const PAGES_MAX: u32 = 64;
@@ -47,6 +51,11 @@ impl Front {
         row.deadline_s = self.now.s + head_s;
         self.send_reply(slot, io);
         Flow::Wait
+    }
+
+    /// The connection speaks MQTT over TCP, which its first byte says.
+    pub(in crate::protocol) fn begin_mqtt(&mut self, slot: u32) {
+        self.conns.get_mut(slot).state = State::Mqtt;
     }
 
     /// Bytes of an MQTT connection, over TCP or the payload of a frame, in which packets need not end [MQTT-6.0.0-2].
@@ -365,11 +374,58 @@ impl Front {
         }
     }
 
-    /// A frame that carries text.
-    pub(in crate::protocol) fn mqtt_text<I: Io>(&mut self, slot: u32, io: &mut I) {
-        self.send_reply(slot, io);
-        self.end_stream(slot, CLOSE_UNACCEPTABLE, "MQTT packets are binary", io);
+    /// A frame: packets in binary data, and no text [MQTT-6.0.0-1]. False when it was the last one.
+    pub(in crate::protocol) fn mqtt_frame<I: Io>(
+        &mut self,
+        slot: u32,
+        data: &[u8],
+        binary: bool,
+        io: &mut I,
+    ) -> bool {
+        if !binary {
+            self.send_reply(slot, io);
+            self.end_stream(slot, CLOSE_UNACCEPTABLE, "MQTT packets are binary", io);
+            return false;
+        }
+        let conn = self.conns.id_of(slot);
+        self.mqtt_received(slot, data, io);
+        self.conns.is_current(conn) && self.conns.get(slot).state == State::Mqtt
     }
+
+    /// Bytes of a packet that has come in part, in frames, and how many more should have come.
+    pub(in crate::protocol) fn mqtt_part(&self, slot: u32) -> (usize, u64) {
+        let mqtt = self.mqtt(slot);
+        mqtt.map_or((0, 0), |it| (it.partial.rest().len(), it.progress.owed()))
+    }
+
+    /// Counts a second of such a packet. The received part of the current frame (`came`) belongs to it. Whether it is too slow.
+    pub(in crate::protocol) fn mqtt_part_is_slow(
+        &mut self,
+        slot: u32,
+        came: usize,
+        allowance: Allowance,
+    ) -> bool {
+        let (partial, _) = self.mqtt_part(slot);
+        if partial == 0 {
+            return false;
+        }
+        let progress = &mut self.mqtt_state(slot).progress;
+        progress.second(partial + came, allowance)
+    }
+
+    /// The session, once the home has given it.
+    pub(in crate::protocol) fn mqtt_session(&self, slot: u32) -> Option<(ShardId, SessionId)> {
+        if self.conns.get(slot).mqtt == NONE {
+            return None;
+        }
+        let mqtt = self.conns.mqtt_row(slot);
+        mqtt.is_open().then_some((mqtt.home, mqtt.session))
+    }
+}
+
+/// Whether a connection with this first byte speaks MQTT.
+pub(in crate::protocol) fn begins_with(first: u8) -> bool {
+    first == CONNECT
 }
 
 /// The subprotocol of a WebSocket that carries MQTT [MQTT-6.0.0-3].

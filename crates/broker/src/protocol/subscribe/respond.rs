@@ -272,7 +272,7 @@ impl Front {
         self.because(close_code::reason(code));
         let row = self.conns.get(slot);
         let mut bytes = Vec::new();
-        if matches!(row.state, State::WebSocket | State::Mqtt) {
+        if self.has_frames(slot) {
             frame::write_close(&mut bytes, code, reason);
         } else if !row.wants(HTTP10) {
             bytes.extend_from_slice(b"0\r\n\r\n");

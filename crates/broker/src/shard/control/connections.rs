@@ -78,17 +78,13 @@ impl Shard {
             .find_extra(slot)
             .is_some_and(|it| !it.behind.is_empty());
         let id = self.front.conns.id_of(slot);
-        let mqtt =
-            (row.state == State::Mqtt && row.mqtt != NONE).then(|| self.front.conns.mqtt_row(slot));
         Connection {
             id,
             transport: row.transport(),
             waits: row.state == State::Waiting,
             address: self.front.conns.relayed(slot).or_else(|| io.peer(row.link)),
             user: self.front.user_of(id).into(),
-            session: mqtt
-                .filter(|mqtt| mqtt.is_open())
-                .map(|mqtt| (mqtt.home, mqtt.session)),
+            session: self.front.session_of(slot),
             topics: named(names, topics),
             topic_count,
             filters: filters.into_iter().take(names).collect(),
