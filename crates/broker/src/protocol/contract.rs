@@ -15,6 +15,14 @@
 //! * `verdict_came`: who the client is. `review`: whether it may keep what it has.
 //! * `session_of`: the session that the connection holds.
 //! * `end_for`: the connection ends for a reason.
+//!
+//! What homes bring:
+//!
+//! * `page_came`, `match_page_came`: a page came, perhaps behind a gap. `page_refused`: there is none.
+//! * `live`, `live_of_part`, `live_matched`: live messages came. `Encoding::of`: how the connection gets them.
+//! * `publish_ended`: its message was appended, or refused. `fence_passed`: what it asked for before is done.
+
+mod homes;
 
 use crate::base::access::Who;
 use crate::base::ids::{ConnId, ShardId};

@@ -34,6 +34,7 @@ pub(crate) mod hold;
 pub(crate) mod http;
 pub(crate) mod interest;
 pub(crate) mod judge;
+mod live;
 pub(crate) mod mqtt;
 pub(crate) mod names;
 mod opening;

@@ -369,21 +369,25 @@ impl Front {
             return;
         };
         let slot = to.slot;
-        let packets = self.conns.get(slot).state == State::Mqtt;
         if page.attached != Attached::Yes {
-            if packets {
-                self.mqtt_not_attached(slot, part, page, io);
-            } else {
-                self.not_attached(slot, page.attached, io);
-            }
-            return;
+            return self.page_refused(slot, part, page, io);
         }
         if counted {
             *self.flags_of(slot, part) |= COUNTED;
         }
-        if packets {
-            self.mqtt_page(slot, part, page, frames, io);
-        } else if self.conns.get(slot).options & (UPGRADE | EVENTS) == 0 {
+        self.page_came(slot, (topic, part), page, frames, io);
+    }
+
+    /// A page for a request or a stream.
+    pub(super) fn request_page<I: Io>(
+        &mut self,
+        slot: u32,
+        (topic, part): (u32, u32),
+        page: &Page,
+        frames: &Frames,
+        io: &mut I,
+    ) {
+        if self.conns.get(slot).options & (UPGRADE | EVENTS) == 0 {
             self.poll_page(slot, topic, part, page, frames, io);
         } else {
             self.stream_page(slot, topic, part, page, frames, io);
