@@ -1,18 +1,18 @@
 //! The contract of a connection's protocol: what a shard asks of it, in one place. Each method below is one question and one
-//! `match` over the connection's [`State`], whose arms call functions of the protocols. Other files call these methods and do not ask
-//! which protocol a connection speaks.
+//! `match` over the connection's [`State`], whose arms call functions of the protocols. No file outside of `mqtt` asks besides whether
+//! a connection speaks MQTT. `contract/homes.rs` has the questions that follow from what homes tell; here are the others.
 //!
-//! The first part is what sockets, the clock and the operator bring; `contract/homes.rs` has what homes tell.
+//! What sockets, the clock and the operator bring:
 //!
 //! * `received`, `bytes_came`: bytes came. `is_upgraded`: those behind the request belong to another protocol than HTTP.
 //! * `resume`: the connection's turn has come to go on with what it began: held bytes, a batch, pages.
 //! * `sent_all`, `silent_until_s`: the socket has taken all that waited, and from now on the client may be silent until then.
 //! * `ended`: the peer has closed its side.
-//! * `deadline`, `second`: the deadline has passed; a second has passed.
+//! * `deadline_passed`, `second`: the deadline has passed; a second has passed.
 //! * `has_begun_input`, `input_waits`, `partial_of`, `partial_is_slow`, `holds`, `is_held`: what has come in part, whether it lags, and
 //!   whether received bytes are still to be carried out.
 //! * `has_frames`, `frame_came`, `frame_beside_bytes`: what the frames of a WebSocket carry.
-//! * `verdict_came`: who the client is. `review`: whether it may keep what it has.
+//! * `verdict_came`: who the client is. `settings_changed`: whether it may keep what it has.
 //! * `session_of`: the session that the connection holds.
 //! * `end_for`: the connection ends for a reason.
 //!
@@ -123,7 +123,7 @@ impl Front {
     }
 
     /// The connection's deadline has passed, and nothing waits for its socket.
-    pub(super) fn is_due<I: Io>(&mut self, slot: u32, io: &mut I) {
+    pub(super) fn deadline_passed<I: Io>(&mut self, slot: u32, io: &mut I) {
         let row = self.conns.get_mut(slot);
         match row.state {
             State::Http if row.spill == NONE && row.is(SERVED) => self.shut(slot, io),
@@ -296,7 +296,7 @@ impl Front {
     }
 
     /// New settings hold: ends the connection if it would not be granted now what it has; false when it stays.
-    pub(super) fn loses<I: Io>(&mut self, slot: u32, io: &mut I) -> bool {
+    pub(super) fn settings_changed<I: Io>(&mut self, slot: u32, io: &mut I) -> bool {
         match self.conns.get(slot).state {
             State::Waiting | State::Poll | State::Sse | State::WebSocket => {
                 let denied = self.may_keep(slot).err();

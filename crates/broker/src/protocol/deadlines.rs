@@ -20,7 +20,7 @@ impl Front {
             self.reset(slot, io);
             return;
         }
-        self.is_due(slot, io);
+        self.deadline_passed(slot, io);
     }
 
     /// Sends a heartbeat if nothing was sent for too long; a WebSocket that has left two unanswered ends.

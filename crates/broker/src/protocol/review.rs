@@ -57,7 +57,7 @@ impl Review {
 impl Front {
     /// Ends the connection if its subscriptions would be refused now; false when it stays.
     pub(crate) fn review<I: Io>(&mut self, slot: u32, io: &mut I) -> bool {
-        let ended = !self.conns.get(slot).is(CLOSING) && self.loses(slot, io);
+        let ended = !self.conns.get(slot).is(CLOSING) && self.settings_changed(slot, io);
         self.stats.lapsed += u64::from(ended);
         ended
     }
