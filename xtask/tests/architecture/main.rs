@@ -1,5 +1,5 @@
 //! The walls of the workspace, checked: which crate imports which, where `unsafe` may stand, what the two sans-io crates
-//! must never touch, and how long files and functions may be.
+//! must never touch, who may ask which protocol a connection speaks, and how long files and functions may be.
 //!
 //! The rules read manifests and sources as text; they do not compile anything. Each rule is a
 //! function from a [`Tree`] to its violations, so that the second test can plant a violation in
@@ -154,6 +154,16 @@ const PLANTED: &[(&str, &str, &str)] = &[
         "//! New.\n// TODO: finish\n",
     ),
     ("words", "docs/new.md", "A blazing server.\n"),
+    (
+        "protocols",
+        "crates/broker/src/protocol/new.rs",
+        "//! New.\nfn f(row: &Row) -> bool { row.state == State::Mqtt }\n",
+    ),
+    (
+        "protocols",
+        "crates/broker/src/shard/new.rs",
+        "//! New.\nuse crate::conn::State::Mqtt;\n",
+    ),
     (
         "floors",
         "crates/wire/src/form.rs",

@@ -17,6 +17,7 @@ pub const ALL: &[(&str, Rule)] = &[
     ("functions", lengths::functions),
     ("circles", layout::circles),
     ("floors", layout::floors),
+    ("protocols", protocols),
     ("words", words),
 ];
 
@@ -92,6 +93,14 @@ const RUNTIMES: &[&str] = &[
 
 /// The control plane is no shard: it alone may one day use a runtime.
 const ASYNC_PLACES: &[&str] = &["crates/server/src/control/", "crates/server/src/life/"];
+
+/// Where a connection may be asked whether it speaks MQTT: in the protocol itself, in the contract, and where its transport gets its name.
+const MQTT_PLACES: &[&str] = &[
+    "crates/broker/src/protocol/mqtt/",
+    "crates/broker/src/protocol/contract.rs",
+    "crates/broker/src/protocol/contract/",
+    "crates/broker/src/conn.rs",
+];
 
 fn edges(tree: &Tree) -> Vec<String> {
     let mut found = Vec::new();
@@ -201,6 +210,17 @@ fn no_async(tree: &Tree) -> Vec<String> {
 fn module_docs(tree: &Tree) -> Vec<String> {
     let bare = tree.sources().filter(|(_, text)| !text.starts_with("//!"));
     bare.map(|(path, _)| format!("{path} does not open with `//!`"))
+        .collect()
+}
+
+/// Who depends on the protocol of a connection asks the contract, which names every protocol.
+fn protocols(tree: &Tree) -> Vec<String> {
+    let elsewhere = tree.codes().filter(|(path, _)| {
+        path.starts_with("crates/broker/src/")
+            && !MQTT_PLACES.iter().any(|place| path.starts_with(place))
+    });
+    elsewhere
+        .filter_map(|(path, code)| word_in(path, code, "State::Mqtt"))
         .collect()
 }
 

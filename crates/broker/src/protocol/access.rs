@@ -18,20 +18,17 @@ use crore_wire::form;
 use crore_wire::http::head::{Head, Method};
 use crore_wire::http::{cookie, origin};
 
-use super::close_code;
 use super::task::{Door, Flow};
 use crate::base::access::{
     Credential, Denied, Digest, Grants, Known, Question, Refusal, Right, Verdict, Who,
 };
 use crate::base::ids::ConnId;
-use crate::budget::stats::Reason;
 use crate::conn::io::Io;
 use crate::conn::{CLOSING, PAUSED, State, TURNED_AWAY};
 use crate::mail::Verb;
 use crate::protocol::front::Front;
 use crate::protocol::side::{HttpSpill, Spill};
-
-use crore_wire::mqtt::ReasonCode;
+use crate::protocol::why::Why;
 
 /// The credential of a request, parsed.
 enum Came {
@@ -194,19 +191,18 @@ impl Front {
         if !self.conns.is_current(conn) {
             return;
         }
-        match self.conns.get(conn.slot).state {
-            State::Waiting => {
-                let Some(Spill::Http(spill)) = self.conns.spill_mut(conn.slot) else {
-                    return;
-                };
-                if core::mem::take(&mut spill.asked) {
-                    spill.who = Some(found.map(Some));
-                    self.conns.get_mut(conn.slot).state = State::Http;
-                    self.resume_later(conn);
-                }
-            }
-            State::Mqtt => self.mqtt_verdict(conn, found.map(Some)),
-            _ => {}
+        self.verdict_came(conn, found.map(Some));
+    }
+
+    /// The verdict on a request's credential has come: the request goes on.
+    pub(super) fn http_verdict(&mut self, conn: ConnId, who: Who) {
+        let Some(Spill::Http(spill)) = self.conns.spill_mut(conn.slot) else {
+            return;
+        };
+        if core::mem::take(&mut spill.asked) {
+            spill.who = Some(who);
+            self.conns.get_mut(conn.slot).state = State::Http;
+            self.resume_later(conn);
         }
     }
 
@@ -284,27 +280,9 @@ impl Front {
 
     /// The client's credential has expired: ends a stream, a poll or an MQTT client. False when there is none to end.
     pub(crate) fn lapse<I: Io>(&mut self, slot: u32, io: &mut I) -> bool {
-        let row = self.conns.get(slot);
-        if row.is(CLOSING) {
-            return false;
-        }
-        if matches!(row.state, State::Sse | State::WebSocket | State::Mqtt) {
-            self.because(Reason::Refused);
-        }
-        match self.conns.get(slot).state {
-            State::Poll => self.answer_status(slot, 401, Denied::Expired.reason(), io),
-            State::Sse | State::WebSocket => {
-                self.end_stream(slot, close_code::EXPIRED, Denied::Expired.reason(), io);
-            }
-            State::Mqtt => {
-                self.scratch.reply().clear();
-                self.mqtt_end(slot, ReasonCode::MAXIMUM_CONNECT_TIME, io);
-            }
-            // A request that waits for a home is looked at again after its answer.
-            _ => return false,
-        }
-        self.stats.lapsed += 1;
-        true
+        let ended = !self.conns.get(slot).is(CLOSING) && self.end_for(slot, Why::Expired, io);
+        self.stats.lapsed += u64::from(ended);
+        ended
     }
 
     /// Stops reading a connection until the verdict on its credential comes.

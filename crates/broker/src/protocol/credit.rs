@@ -11,7 +11,7 @@
 use crate::base::ids::ConnId;
 use crate::base::planted::{self, Fault};
 use crate::conn::io::Io;
-use crate::conn::{EOF, PAUSED, State};
+use crate::conn::{EOF, PAUSED};
 use crate::protocol::front::Front;
 use crate::protocol::side::Spill;
 
@@ -51,10 +51,9 @@ impl Front {
         }
     }
 
-    /// Whether bytes of this connection that were read may still have to be carried out.
-    pub(super) fn is_held(&self, slot: u32) -> bool {
-        self.conns.get(slot).state == State::Mqtt
-            || self.has_batch(slot)
+    /// Whether a batch or a spill has something to be carried out.
+    pub(super) fn has_held(&self, slot: u32) -> bool {
+        self.has_batch(slot)
             || match self.conns.spill(slot) {
                 Some(Spill::Http(spill)) => spill.held,
                 Some(Spill::Frames(..) | Spill::Mqtt(..)) => true,

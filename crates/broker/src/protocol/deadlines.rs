@@ -5,7 +5,7 @@ use crore_wire::websocket::frame::{self, Opcode};
 
 use crate::budget::stats::Reason;
 use crate::conn::io::{Close, Io};
-use crate::conn::{HTTP10, PING, PINGS, SERVED, State};
+use crate::conn::{HTTP10, PING, PINGS, State};
 use crate::protocol::encode::chunk;
 use crate::protocol::front::Front;
 use crate::store::slab::NONE;
@@ -20,18 +20,7 @@ impl Front {
             self.reset(slot, io);
             return;
         }
-        match row.state {
-            State::Http if row.spill == NONE && row.is(SERVED) => return self.shut(slot, io),
-            State::Poll => return self.end_poll(slot, io),
-            State::Waiting | State::Sse => return self.conns.get_mut(slot).deadline_s = 0,
-            _ => self.because(Reason::Timeout),
-        }
-        match self.conns.get(slot).state {
-            State::Http | State::WebSocket => self.end_slow(slot, io),
-            State::Mqtt => self.mqtt_deadline(slot, io),
-            State::Proxy | State::Draining => self.drop_conn(slot, Close::Now, io),
-            State::Poll | State::Waiting | State::Sse => unreachable!("they do not end"),
-        }
+        self.deadline_passed(slot, io);
     }
 
     /// Sends a heartbeat if nothing was sent for too long; a WebSocket that has left two unanswered ends.

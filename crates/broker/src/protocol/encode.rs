@@ -10,7 +10,7 @@ use base64::engine::general_purpose::STANDARD;
 use crore_wire::websocket::frame::{self, Opcode};
 use crore_wire::{json, sse};
 
-use crate::conn::{DEFLATE, ENVELOPE, FRAMED, HTTP10, META, Row, State, V5};
+use crate::conn::{DEFLATE, ENVELOPE, HTTP10, META, Row, State};
 use crate::mail::{Frames, Record};
 use crate::protocol::mqtt::plain;
 use crate::store::rope::{Mark, Rope};
@@ -49,17 +49,9 @@ impl Encoding {
     /// The number of encodings.
     pub const COUNT: usize = 12;
 
-    /// The encoding that a connection asked for.
+    /// The encoding that a request asked for.
     #[inline]
-    pub fn of(row: &Row) -> Encoding {
-        if row.state == State::Mqtt {
-            return match (row.wants(V5), row.wants(FRAMED)) {
-                (false, false) => Encoding::Packet,
-                (true, false) => Encoding::Packet5,
-                (false, true) => Encoding::FramedPacket,
-                (true, true) => Encoding::FramedPacket5,
-            };
-        }
+    pub(super) fn of_request(row: &Row) -> Encoding {
         let envelope = row.wants(ENVELOPE);
         if row.state == State::Sse || row.wants(crate::conn::EVENTS) {
             return match (envelope, row.wants(HTTP10)) {

@@ -16,7 +16,7 @@ use crate::budget::admission::Reached;
 use crate::conn::io::{Close, Io};
 use crate::conn::{ENVELOPE, EOF, EVENTS, GAP, HEAD, State};
 use crate::mail::{Attached, Frames, MatchPage, Record, ReplyTo};
-use crate::protocol::delivery::Matched;
+use crate::protocol::delivery::{Due, Matched};
 use crate::protocol::encode::{Encoding, Message};
 use crate::protocol::front::Front;
 use crate::store::rope::Rope;
@@ -57,9 +57,19 @@ impl Front {
             return;
         }
         let slot = to.slot;
-        if self.conns.get(slot).state == State::Mqtt {
-            return self.mqtt_match_page(slot, home, serial, page, frames, io);
-        }
+        self.match_page_came(slot, home, serial, page, frames, io);
+    }
+
+    /// A home's answer to a request or stream by filter.
+    pub(super) fn request_match_page<I: Io>(
+        &mut self,
+        slot: u32,
+        home: ShardId,
+        serial: u32,
+        page: &MatchPage,
+        frames: &Frames,
+        io: &mut I,
+    ) {
         if page.attached != Attached::Yes {
             let row = self.conns.get(slot);
             if matches!(row.state, State::Sse | State::WebSocket) {
@@ -241,8 +251,28 @@ impl Front {
         }
     }
 
-    /// Live messages of a run for one connection.
-    pub(crate) fn matched_http<I: Io>(
+    /// Live messages of a run for a request or stream: those of its filters that are live at this home, each once.
+    pub(super) fn request_matched<I: Io>(
+        &mut self,
+        slot: u32,
+        home: ShardId,
+        all: &[Due],
+        messages: &[Matched],
+        frames: &Frames,
+        io: &mut I,
+    ) {
+        let Some(filtered) = self.filtered(slot) else {
+            return;
+        };
+        let live = all.iter().filter(|due| filtered.is_live(due.part, home));
+        let mut picks: Vec<u32> = live.map(|due| due.message).collect();
+        picks.dedup();
+        if !picks.is_empty() {
+            self.matched_http(slot, home, &picks, messages, frames, io);
+        }
+    }
+
+    fn matched_http<I: Io>(
         &mut self,
         slot: u32,
         home: ShardId,

@@ -10,15 +10,14 @@ use xxhash_rust::xxh3::xxh3_64_with_seed;
 
 use crore_wire::topic;
 
-use crate::base::ids::ConnId;
 use crate::base::ids::ShardId;
 use crate::base::pace::Pace;
 use crate::base::time::Now;
 use crate::budget::purse::Purse;
 use crate::budget::stats::Stats;
-use crate::conn::io::{Close, Io};
+use crate::conn::CLOSING;
+use crate::conn::io::Io;
 use crate::conn::topics::Topics;
-use crate::conn::{CLOSING, EOF, FRAMED, PAUSED, PINGS, State};
 use crate::filters::matching::Matching;
 use crate::home::Home;
 use crate::mail::Ask;
@@ -131,31 +130,6 @@ impl Front {
         )
     }
 
-    pub(crate) fn received<I: Io>(&mut self, conn: ConnId, bytes: &mut [u8], io: &mut I) {
-        let row = self.conns.get_mut(conn.slot);
-        row.options &= !PINGS;
-        match row.state {
-            State::Proxy | State::Http => self.http_received(conn.slot, bytes, io),
-            State::Waiting | State::Poll => self.hold(conn.slot, bytes, io),
-            State::WebSocket => self.frames_received(conn.slot, bytes, io),
-            State::Mqtt if row.wants(FRAMED) => self.frames_received(conn.slot, bytes, io),
-            State::Mqtt => self.mqtt_received(conn.slot, bytes, io),
-            State::Draining => self.throw_away(conn.slot, bytes.len(), io),
-            State::Sse => {}
-        }
-    }
-
-    pub(crate) fn ended<I: Io>(&mut self, slot: u32, io: &mut I) {
-        let row = self.conns.get_mut(slot);
-        let answer_due = row.state == State::Waiting || row.outbox != NONE;
-        if answer_due && matches!(row.state, State::Waiting | State::Http | State::Draining) {
-            row.flags |= EOF | PAUSED;
-            self.conns.update_interest(slot, io);
-            return;
-        }
-        self.drop_conn(slot, Close::Now, io);
-    }
-
     pub(crate) fn ask(&mut self, to: ShardId, ask: impl FnOnce(&mut Vec<u8>) -> Ask) {
         let lane = &mut self.lanes.to[to as usize];
         let ask = ask(&mut lane.bytes);
@@ -176,26 +150,15 @@ impl Front {
             return self.conns.weigh_outbox(slot);
         }
         self.conns.drop_outbox(slot);
-        let row = self.conns.get(slot);
-        let deadline_s = match row.state {
-            State::Http => self.now.s + self.world.settings.timeouts.keep_alive_s,
-            State::Mqtt => self.keep_alive_end_s(slot),
-            _ => 0,
-        };
+        let deadline_s = self.silent_until_s(slot);
         let row = self.conns.get_mut(slot);
         row.deadline_s = deadline_s;
         if row.is(CLOSING) {
             self.shut(slot, io);
             return;
         }
-        let state = row.state;
         self.conns.update_interest(slot, io);
-        match state {
-            State::Http => self.resume_later(self.conns.id_of(slot)),
-            State::Sse | State::WebSocket => self.catch_up(slot),
-            State::Mqtt => self.resume_later(self.conns.id_of(slot)),
-            _ => {}
-        }
+        self.sent_all(slot);
     }
 
     /// Steps done since the shard began.

@@ -10,14 +10,13 @@
 use alloc::collections::BTreeMap;
 use alloc::vec::Vec;
 
-use super::close_code;
 use crate::budget::admission::Client;
-use crate::budget::stats::Reason;
 use crate::conn::io::Io;
 use crate::conn::{KEEP, PAUSED, State, UPGRADE};
 use crate::protocol::front::Front;
 use crate::protocol::progress::Allowance;
 use crate::protocol::side::Spill;
+use crate::protocol::why::Why;
 use crate::store::slab::NONE;
 
 /// Rows looked at in one go to make room, as many as in a step of the census.
@@ -27,7 +26,7 @@ const ROOM_PART: usize = 32;
 /// An input that lags by more bytes than are due in so many seconds ends before connections that hold much.
 const SLOW_S: u64 = 2;
 /// The reason given to connections that end to make room.
-pub(crate) const FULL: &str = "too many requests are under way";
+const FULL: &str = "too many requests are under way";
 
 /// A connection that may lose bytes or end to make room, the largest first: how, the bytes owed, those its address holds, its own,
 /// the slot.
@@ -43,6 +42,16 @@ enum Class {
     Slow,
     /// A waiting poll: the bytes behind it are dropped.
     Poll,
+}
+
+/// What the received bytes are that are held for a connection.
+pub(super) enum Holds {
+    /// A part of its input.
+    Input,
+    /// Requests behind one that waits for a message.
+    Pipelined,
+    /// They are not dropped to make room.
+    Other,
 }
 
 impl Front {
@@ -70,15 +79,7 @@ impl Front {
     /// Received bytes that are held for this connection.
     fn held_of(&self, slot: u32) -> usize {
         let spilled = self.conns.spill(slot).map_or(0, Spill::bytes);
-        spilled + self.partial_of(slot)
-    }
-
-    /// Bytes of an MQTT packet that has come in part, in WebSocket frames.
-    fn partial_of(&self, slot: u32) -> usize {
-        match self.conns.get(slot).state {
-            State::Mqtt => self.mqtt(slot).map_or(0, |mqtt| mqtt.partial.rest().len()),
-            _ => 0,
-        }
+        spilled + self.partial_of(slot).0
     }
 
     /// Makes room for so many bytes of this connection, at the cost of some of the next rows.
@@ -94,8 +95,8 @@ impl Front {
             }
             match class {
                 Class::Poll => self.forget_pipelined(slot, io),
-                Class::Slow => self.end_slow(slot, io),
-                Class::Large => self.end_for_room(slot, FULL, io),
+                Class::Slow => _ = self.end_for(slot, Why::TooSlow, io),
+                Class::Large => self.end_for_room(slot, io),
             }
         }
     }
@@ -127,10 +128,10 @@ impl Front {
         for (held, slot) in found {
             let (row, owed) = (self.conns.get(slot), self.owed_of(slot));
             let (address, of_address) = (of(row.client), by_address[&of(row.client)]);
-            let class = match row.state {
-                State::Poll => Class::Poll,
-                State::Http | State::WebSocket | State::Mqtt if owed > owed_most => Class::Slow,
-                State::Http | State::WebSocket | State::Mqtt => {
+            let class = match self.holds(slot) {
+                Holds::Pipelined => Class::Poll,
+                Holds::Input if owed > owed_most => Class::Slow,
+                Holds::Input => {
                     let larger = match address == mine {
                         true => held > bytes,
                         false => of_address > by_address[&mine],
@@ -141,7 +142,7 @@ impl Front {
                     }
                     Class::Large
                 }
-                _ => continue,
+                Holds::Other => continue,
             };
             hoarders.push((class, owed, of_address, held, slot));
         }
@@ -149,14 +150,10 @@ impl Front {
         hoarders
     }
 
+    /// Bytes that should have come by now for this connection.
     fn owed_of(&self, slot: u32) -> u64 {
-        let row = self.conns.get(slot);
         let spilled = self.conns.spill(slot).map_or(0, |it| it.progress().owed());
-        let framed = match row.state {
-            State::Mqtt => self.mqtt(slot).map_or(0, |mqtt| mqtt.progress.owed()),
-            _ => 0,
-        };
-        spilled.max(framed)
+        spilled.max(self.partial_of(slot).1)
     }
 
     /// Drops the bytes pipelined behind a waiting request, which becomes the last one of its connection: the client sends the
@@ -188,13 +185,13 @@ impl Front {
         let (before, asked) = match self.conns.spill(slot) {
             None => (0, false),
             Some(Spill::Http(spill)) => (spill.data.len(), spill.asked),
-            Some(_) => return self.end_for_room(slot, FULL, io),
+            Some(_) => return self.end_for_room(slot, io),
         };
         let long = polls && before + bytes.len() > limit;
         if long || !self.has_receive_room(slot, bytes.len(), io) {
             return match upgrades || asked {
                 // The bytes are frames, or the request whose credentials are being judged.
-                true => self.end_for_room(slot, FULL, io),
+                true => self.end_for_room(slot, io),
                 false => self.forget_pipelined(slot, io),
             };
         }
@@ -225,7 +222,7 @@ impl Front {
             return false;
         }
         let state = row.state;
-        if state == State::Mqtt && self.mqtt_must_wait(slot) {
+        if self.input_waits(slot) {
             return false;
         }
         let allowance = self.allowance();
@@ -247,24 +244,11 @@ impl Front {
                 return true;
             }
         }
-        let partial = self.partial_of(slot);
-        if partial == 0 {
-            return false;
-        }
-        // The received part of the current frame belongs to the packet.
-        let progress = &mut self.mqtt_state(slot).progress;
-        progress.second(partial + came, allowance)
+        self.partial_is_slow(slot, came, allowance)
     }
 
-    /// Ends a connection whose input is too slow.
-    pub(crate) fn end_slow<I: Io>(&mut self, slot: u32, io: &mut I) {
-        self.because(Reason::Timeout);
-        match self.conns.get(slot).state {
-            State::WebSocket => {
-                self.end_stream(slot, close_code::GOING_AWAY, "a frame took too long", io)
-            }
-            State::Mqtt => self.mqtt_too_slow(slot, io),
-            _ => self.refuse(slot, 408, "the request took too long", io),
-        }
+    /// Ends a connection to make room for what clients send, and tells it why if it still reads.
+    pub(crate) fn end_for_room<I: Io>(&mut self, slot: u32, io: &mut I) {
+        self.end_for(slot, Why::NoRoom(FULL), io);
     }
 }

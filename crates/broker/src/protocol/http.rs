@@ -11,18 +11,15 @@ use crore_wire::http::head::{self, Body, Head, HeadError};
 use crore_wire::http::{prior, proxy};
 
 use super::judge::is_batch;
+use super::mqtt::packets;
 use super::task::{Answered, Flow};
 use crate::base::ids::ConnId;
 use crate::budget::stats::Reason;
 use crate::conn::io::{Close, Io};
-use crate::conn::{CLOSING, EOF, FILTERS, FRAMED, SERVED, State, TURNED_AWAY, UPGRADE};
+use crate::conn::{CLOSING, EOF, FILTERS, SERVED, State, TURNED_AWAY, UPGRADE};
 use crate::protocol::front::Front;
-use crate::protocol::hold::FULL;
 use crate::protocol::side::{HttpSpill, Spill};
 use crate::store::slab::NONE;
-
-/// The first byte of an MQTT connection, which no request begins with (MQTT 5.0 section 3.1.1).
-const MQTT_CONNECT: u8 = 0x10;
 
 /// The request was refused, and its connection closes.
 struct Refused;
@@ -33,9 +30,9 @@ impl Front {
         let spill = self.conns.take_spill(slot);
         let Some(spill) = spill else {
             if let Some((mut kept, rest)) = self.run(slot, input, HttpSpill::default(), io) {
-                if matches!(self.conns.get(slot).state, State::WebSocket | State::Mqtt) {
+                if self.is_upgraded(slot) {
                     // The bytes are not HTTP, or follow an upgrade that attached to nothing.
-                    return self.upgraded(slot, &mut input[rest], io);
+                    return self.bytes_came(slot, &mut input[rest], io);
                 }
                 kept.data = input[rest].to_vec();
                 self.keep(slot, kept, io);
@@ -49,8 +46,8 @@ impl Front {
         spill.append(input, self.world.settings.limits.head_bytes);
         let mut data = core::mem::take(&mut spill.data);
         if let Some((mut kept, rest)) = self.run(slot, &mut data, spill, io) {
-            if matches!(self.conns.get(slot).state, State::WebSocket | State::Mqtt) {
-                return self.upgraded(slot, &mut data[rest], io);
+            if self.is_upgraded(slot) {
+                return self.bytes_came(slot, &mut data[rest], io);
             }
             kept.data = data;
             kept.narrow(rest);
@@ -58,44 +55,17 @@ impl Front {
         }
     }
 
-    /// Bytes of a connection that no longer speaks HTTP.
-    fn upgraded<I: Io>(&mut self, slot: u32, bytes: &mut [u8], io: &mut I) {
-        let row = self.conns.get(slot);
-        if row.state == State::Mqtt && !row.wants(FRAMED) {
-            self.mqtt_received(slot, bytes, io);
-        } else {
-            self.frames_received(slot, bytes, io);
+    /// Goes on with a request that waits.
+    pub(super) fn request_resume<I: Io>(&mut self, slot: u32, io: &mut I) {
+        match self.conns.get(slot).wants(FILTERS) {
+            true => self.catch_up_filters(slot),
+            false => self.go_on_with_batch(slot, io),
         }
     }
 
     /// Goes on with pipelined requests after an answer.
-    pub(crate) fn resume<I: Io>(&mut self, conn: ConnId, io: &mut I) {
-        let row = self.conns.get(conn.slot);
-        if row.state == State::Waiting {
-            return match row.wants(FILTERS) {
-                true => self.catch_up_filters(conn.slot),
-                false => self.go_on_with_batch(conn.slot, io),
-            };
-        }
-        if row.state == State::Mqtt {
-            return self.mqtt_resume(conn.slot, io);
-        }
-        if matches!(row.state, State::Sse | State::WebSocket) {
-            if row.state == State::WebSocket {
-                self.read_again(conn, io);
-                self.frames_received(conn.slot, &mut [], io);
-            }
-            if self.conns.is_current(conn) {
-                // A frame may have ended it.
-                let row = self.conns.get(conn.slot);
-                let streams = matches!(row.state, State::Sse | State::WebSocket);
-                if streams && row.outbox == NONE {
-                    self.catch_up(conn.slot);
-                }
-            }
-            return;
-        }
-        if row.state != State::Http || row.outbox != NONE {
+    pub(super) fn http_resume<I: Io>(&mut self, conn: ConnId, io: &mut I) {
+        if self.conns.get(conn.slot).outbox != NONE {
             return;
         }
         self.read_again(conn, io);
@@ -150,8 +120,8 @@ impl Front {
                 break;
             }
             let row = self.conns.get(slot);
-            if !row.is(SERVED) && buf[at] == MQTT_CONNECT {
-                self.conns.get_mut(slot).state = State::Mqtt;
+            if !row.is(SERVED) && packets::begins_with(buf[at]) {
+                self.begin_mqtt(slot);
                 break;
             }
             if !row.is(TURNED_AWAY) && is_post(&buf[at..end]) && self.must_stall() {
@@ -262,7 +232,7 @@ impl Front {
                 // The bytes are part of a request, or frames behind one.
                 false => {
                     self.conns.set_spill(slot, Spill::Http(kept));
-                    self.end_for_room(slot, FULL, io)
+                    self.end_for_room(slot, io)
                 }
             };
         }

@@ -4,6 +4,9 @@
 //! `interest` serves followers of interest, `websocket` reads frames, `deadlines` watches the clock, `hold` ends inputs that
 //! are too slow or have no room, `review` ends connections that new settings grant less to. `push` and `send` write to the sockets.
 //!
+//! `contract` is what a shard asks of a connection's protocol; other files do not ask which one it is. `why` has the reasons to end a
+//! connection, `goodbye` how requests and streams end for them, `live` gives streams their live messages.
+//!
 //! Owners of what the shard has, with fields of their own: `connections` the rows and side rows, `queues` who waits for a turn, `gate`
 //! who may come in, `ending` why connections end, `scratch` buffers, `opening` a response that waits for homes, `census` who holds most.
 
@@ -24,14 +27,17 @@ pub(crate) mod answer;
 mod census;
 pub mod close_code;
 pub(crate) mod connections;
+pub(crate) mod contract;
 pub(crate) mod credit;
 pub(crate) mod deadlines;
 pub(crate) mod filtered;
 pub(crate) mod gate;
+mod goodbye;
 pub(crate) mod hold;
 pub(crate) mod http;
 pub(crate) mod interest;
 pub(crate) mod judge;
+mod live;
 pub(crate) mod mqtt;
 pub(crate) mod names;
 mod opening;
@@ -47,6 +53,7 @@ pub(crate) mod side;
 pub(crate) mod subscribe;
 mod task;
 pub(crate) mod websocket;
+pub(crate) mod why;
 
 pub use admission::shed;
 

@@ -502,14 +502,11 @@ impl Front {
         if !self.is_asked(to) {
             return self.late_outcome(to, outcome);
         }
-        let row = self.conns.get(to.slot);
-        if row.state == State::Mqtt {
-            return self.mqtt_outcome(to.slot, to.part, outcome, io);
-        }
-        if self.conns.get(to.slot).state == State::WebSocket {
-            self.frame_outcome(to.slot, to.part, outcome, io);
-            return;
-        }
+        self.publish_ended(to, outcome, io);
+    }
+
+    /// The answer to a request that waits for it.
+    pub(super) fn request_outcome<I: Io>(&mut self, to: ReplyTo, outcome: Outcome, io: &mut I) {
         let extra = self.conns.extra(to.slot);
         match &mut extra.pending {
             Some(Pending::Batch(batch)) => batch.line_ended(to.part, outcome),
@@ -524,9 +521,14 @@ impl Front {
 
     /// One home has dealt with its part of a batch.
     pub(crate) fn fenced<I: Io>(&mut self, to: ReplyTo, io: &mut I) {
-        if !self.is_asked(to) || self.conns.get(to.slot).state == State::Mqtt {
+        if !self.is_asked(to) {
             return self.late_answer(to, false);
         }
+        self.fence_passed(to, io);
+    }
+
+    /// The same, for a batch that waits.
+    pub(super) fn batch_fenced<I: Io>(&mut self, to: ReplyTo, io: &mut I) {
         let extra = self.conns.extra(to.slot);
         let Some(Pending::Batch(batch)) = &mut extra.pending else {
             unreachable!("a fence belongs to a batch that waits")

@@ -8,17 +8,15 @@
 //! Nothing counts the bytes of each client as they come and go. While the sum is near its limit a census (`census`) finds who holds
 //! most.
 
-use crore_wire::mqtt::ReasonCode;
-
 use crate::budget::account::{Level, Part};
 use crate::budget::admission::Party;
-use crate::budget::stats::Reason;
-use crate::conn::io::{Close, Io};
-use crate::conn::{EVENTS, FILTERS, FOLLOWS, KEEP, MULTI, State, UPGRADE};
+use crate::conn::io::Io;
+use crate::conn::{FILTERS, FOLLOWS, MULTI, State};
 use crate::home::Home;
+use crate::protocol::census;
 use crate::protocol::front::Front;
 use crate::protocol::side::Spill;
-use crate::protocol::{census, close_code};
+use crate::protocol::why::Why;
 use crate::store::slab::NONE;
 
 /// Connections that end in one go, of which a turn has a few at most: each may be told so with a write.
@@ -132,7 +130,7 @@ impl Front {
                 State::Waiting if !self.is_subscribing(conn.slot) && !self.is_judged(conn.slot) => {
                     self.forget_pipelined(conn.slot, io);
                 }
-                _ => self.end_for_room(conn.slot, REASON, io),
+                _ => _ = self.end_for(conn.slot, Why::NoRoom(REASON), io),
             }
             self.stats.relieved += 1;
         }
@@ -173,7 +171,7 @@ impl Front {
     }
 
     /// Whether the waiting request is a subscription.
-    fn is_subscribing(&self, slot: u32) -> bool {
+    pub(super) fn is_subscribing(&self, slot: u32) -> bool {
         let row = self.conns.get(slot);
         row.topic != NONE || row.options & (MULTI | FILTERS | FOLLOWS) != 0
     }
@@ -181,34 +179,5 @@ impl Front {
     /// Whether the verdict on the request's credential is awaited.
     fn is_judged(&self, slot: u32) -> bool {
         matches!(self.conns.spill(slot), Some(Spill::Http(it)) if it.asked)
-    }
-
-    /// Ends a connection to make room, and tells it why if it still reads.
-    pub(crate) fn end_for_room<I: Io>(&mut self, slot: u32, reason: &str, io: &mut I) {
-        self.because(Reason::Full);
-        if self.conns.get(slot).outbox != NONE {
-            return self.reset(slot, io);
-        }
-        let row = self.conns.get(slot);
-        match row.state {
-            State::Waiting | State::Poll if self.is_subscribing(slot) => {
-                let row = self.conns.get_mut(slot);
-                row.options &= !(KEEP | UPGRADE | EVENTS);
-                let conn = self.conns.id_of(slot);
-                self.answer_status(slot, 503, reason, io);
-                if self.conns.is_current(conn) {
-                    self.conns.drop_extra(slot);
-                }
-            }
-            State::Http | State::Waiting | State::Poll => self.refuse(slot, 503, reason, io),
-            State::Sse | State::WebSocket => {
-                self.end_stream(slot, close_code::TRY_AGAIN, reason, io);
-            }
-            State::Mqtt => {
-                self.scratch.reply().clear();
-                self.mqtt_end(slot, ReasonCode::QUOTA_EXCEEDED, io);
-            }
-            State::Proxy | State::Draining => self.drop_conn(slot, Close::Now, io),
-        }
     }
 }

@@ -13,12 +13,10 @@ use crate::conn::MULTI;
 use alloc::boxed::Box;
 use alloc::vec::Vec;
 
-use super::close_code;
 use crate::base::access::{Denied, Right};
 use crate::base::settings::Settings;
-use crate::budget::stats::Reason;
-use crate::conn::io::{Close, Io};
-use crate::conn::{CLOSING, FOLLOWS, State};
+use crate::conn::io::Io;
+use crate::conn::{CLOSING, FOLLOWS};
 use crate::protocol::front::Front;
 use crate::store::slab::NONE;
 
@@ -59,35 +57,9 @@ impl Review {
 impl Front {
     /// Ends the connection if its subscriptions would be refused now; false when it stays.
     pub(crate) fn review<I: Io>(&mut self, slot: u32, io: &mut I) -> bool {
-        let row = self.conns.get(slot);
-        let state = row.state;
-        if row.is(CLOSING) {
-            return false;
-        }
-        let ended = match state {
-            State::Mqtt => self.mqtt_review(slot, io),
-            State::Poll | State::Sse | State::WebSocket | State::Waiting => {
-                let denied = self.may_keep(slot).err();
-                denied
-                    .inspect(|denied| self.end_denied(slot, *denied, io))
-                    .is_some()
-            }
-            State::Proxy | State::Http | State::Draining => false,
-        };
+        let ended = !self.conns.get(slot).is(CLOSING) && self.settings_changed(slot, io);
         self.stats.lapsed += u64::from(ended);
         ended
-    }
-
-    pub(crate) fn end_denied<I: Io>(&mut self, slot: u32, denied: Denied, io: &mut I) {
-        let state = self.conns.get(slot).state;
-        if state == State::Poll {
-            return self.answer_status(slot, denied.status(), denied.reason(), io);
-        }
-        self.because(Reason::Refused);
-        match state {
-            State::Waiting => self.drop_conn(slot, Close::Now, io),
-            _ => self.end_stream(slot, close_code::EXPIRED, denied.reason(), io),
-        }
     }
 
     /// Whether the client could subscribe now to all that it is subscribed to.

@@ -34,6 +34,7 @@ use crate::mail::{Attach, Attached, Frames, Page, Record, ReplyTo};
 use crate::protocol::encode::{chunk, meta_line};
 use crate::protocol::front::Front;
 use crate::protocol::side::{Attaching, Behind, Held, Sub};
+use crate::protocol::why::Why;
 use crate::store::rope::Rope;
 use crate::store::slab::NONE;
 
@@ -368,21 +369,25 @@ impl Front {
             return;
         };
         let slot = to.slot;
-        let packets = self.conns.get(slot).state == State::Mqtt;
         if page.attached != Attached::Yes {
-            if packets {
-                self.mqtt_not_attached(slot, part, page, io);
-            } else {
-                self.not_attached(slot, page.attached, io);
-            }
-            return;
+            return self.page_refused(slot, part, page, io);
         }
         if counted {
             *self.flags_of(slot, part) |= COUNTED;
         }
-        if packets {
-            self.mqtt_page(slot, part, page, frames, io);
-        } else if self.conns.get(slot).options & (UPGRADE | EVENTS) == 0 {
+        self.page_came(slot, (topic, part), page, frames, io);
+    }
+
+    /// A page for a request or a stream.
+    pub(super) fn request_page<I: Io>(
+        &mut self,
+        slot: u32,
+        (topic, part): (u32, u32),
+        page: &Page,
+        frames: &Frames,
+        io: &mut I,
+    ) {
+        if self.conns.get(slot).options & (UPGRADE | EVENTS) == 0 {
             self.poll_page(slot, topic, part, page, frames, io);
         } else {
             self.stream_page(slot, topic, part, page, frames, io);
@@ -509,14 +514,14 @@ impl Front {
     pub(super) fn not_attached<I: Io>(&mut self, slot: u32, attached: Attached, io: &mut I) {
         let row = self.conns.get(slot);
         if matches!(row.state, State::Sse | State::WebSocket) {
-            self.end_of_topic(slot, io);
+            self.end_for(slot, Why::Deleted, io);
             return;
         }
         let stream = row.wants(UPGRADE) || row.wants(EVENTS);
         match attached {
             Attached::Gone if row.wants(UPGRADE) => {
                 self.begin_stream(slot, io);
-                self.end_of_topic(slot, io);
+                self.end_for(slot, Why::Deleted, io);
                 return;
             }
             Attached::Gone if row.wants(EVENTS) => {
@@ -549,18 +554,6 @@ impl Front {
             self.conns.get_mut(slot).options &= !(UPGRADE | EVENTS);
         }
         self.answer_status(slot, status, reason, io);
-    }
-
-    /// The topic of this connection was deleted.
-    pub(crate) fn end_of_topic<I: Io>(&mut self, slot: u32, io: &mut I) {
-        match self.conns.get(slot).state {
-            State::Poll => self.answer_status(slot, 410, "the topic was deleted", io),
-            State::Sse | State::WebSocket => {
-                self.end_stream(slot, close_code::DELETED, "the topic was deleted", io);
-            }
-            // The answer to its attach will tell it.
-            _ => {}
-        }
     }
 }
 

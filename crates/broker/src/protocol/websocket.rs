@@ -8,19 +8,18 @@ use crore_wire::websocket::frame::{self, Opcode};
 use crore_wire::websocket::receive::{self, Config, Event, Partial, Role};
 
 use super::close_code;
-use super::mqtt::packets;
 use super::progress::Progress;
 use super::publish::{RESERVED, is_binary};
 use super::task::Flow;
 use crate::base::access::Right;
+use crate::base::ids::ConnId;
 use crate::budget::admission::Reached;
 use crate::conn::io::Io;
-use crate::conn::{DEFLATE, FRAMED, META, PUBLISHES, State};
+use crate::conn::{DEFLATE, META, PUBLISHES, State};
 use crate::home::Publish;
 use crate::mail::inbox::Inbox;
 use crate::mail::{Answer, Outcome};
 use crate::protocol::front::Front;
-use crate::protocol::hold::FULL;
 use crate::protocol::side::Spill;
 use crate::store::slab::NONE;
 
@@ -48,6 +47,22 @@ impl Front {
         row.state = State::WebSocket;
         self.send_reply(slot, io);
         Flow::Wait
+    }
+
+    /// Goes on with held frames, and with subscriptions that fell behind.
+    pub(super) fn stream_resume<I: Io>(&mut self, conn: ConnId, io: &mut I) {
+        if self.conns.get(conn.slot).state == State::WebSocket {
+            self.read_again(conn, io);
+            self.frames_received(conn.slot, &mut [], io);
+        }
+        if self.conns.is_current(conn) {
+            // A frame may have ended it.
+            let row = self.conns.get(conn.slot);
+            let streams = matches!(row.state, State::Sse | State::WebSocket);
+            if streams && row.outbox == NONE {
+                self.catch_up(conn.slot);
+            }
+        }
     }
 
     /// Bytes of a WebSocket.
@@ -115,8 +130,7 @@ impl Front {
             }
         }
         self.send_reply(slot, io);
-        let frames = matches!(self.conns.get(slot).state, State::WebSocket | State::Mqtt);
-        if !self.conns.is_current(conn) || !frames {
+        if !self.conns.is_current(conn) || !self.has_frames(slot) {
             return;
         }
         self.hold_partial(slot, partial, progress, io);
@@ -127,11 +141,7 @@ impl Front {
 
     /// Bytes of the largest message that a client may send.
     fn frame_bytes_max(&self, slot: u32) -> usize {
-        let beside = match self.conns.get(slot).wants(FRAMED) {
-            true => packets::PACKET_BESIDE_BYTES,
-            false => 0,
-        };
-        self.world.settings.limits.message_bytes + beside
+        self.world.settings.limits.message_bytes + self.frame_beside_bytes(slot)
     }
 
     /// Keeps frames that wait for the next turn, or for credit.
@@ -145,7 +155,7 @@ impl Front {
     ) {
         let begun = partial.as_ref().map_or(0, |held| held.buffered_bytes());
         if !self.has_receive_room(slot, begun + data.bytes(), io) {
-            return self.end_for_room(slot, FULL, io);
+            return self.end_for_room(slot, io);
         }
         let row = self.conns.get_mut(slot);
         if row.outbox == NONE {
@@ -167,10 +177,7 @@ impl Front {
         progress: Progress,
         io: &mut I,
     ) {
-        let idle_s = match self.conns.get(slot).state {
-            State::Mqtt => self.keep_alive_end_s(slot),
-            _ => 0,
-        };
+        let idle_s = self.silent_until_s(slot);
         let row = self.conns.get_mut(slot);
         let Some(partial) = partial else {
             if row.outbox == NONE {
@@ -183,7 +190,7 @@ impl Front {
             row.deadline_s = 0;
         }
         if !self.has_receive_room(slot, partial.buffered_bytes(), io) {
-            return self.end_for_room(slot, FULL, io);
+            return self.end_for_room(slot, io);
         }
         self.conns
             .set_spill(slot, Spill::WebSocket(partial, progress));
@@ -192,17 +199,8 @@ impl Front {
     /// One event; false when it was the last one.
     fn event<I: Io>(&mut self, slot: u32, event: Event<'_>, io: &mut I) -> bool {
         match event {
-            Event::Text(_) if self.conns.get(slot).wants(FRAMED) => {
-                self.mqtt_text(slot, io);
-                false
-            }
-            Event::Binary(data) if self.conns.get(slot).wants(FRAMED) => {
-                let conn = self.conns.id_of(slot);
-                self.mqtt_received(slot, data, io);
-                self.conns.is_current(conn) && self.conns.get(slot).state == State::Mqtt
-            }
-            Event::Text(data) => self.frame_published(slot, data, false, io),
-            Event::Binary(data) => self.frame_published(slot, data, true, io),
+            Event::Text(data) => self.frame_came(slot, data, false, io),
+            Event::Binary(data) => self.frame_came(slot, data, true, io),
             Event::Ping(data) => {
                 frame::write_frame(self.scratch.reply(), Opcode::Pong, data);
                 true
@@ -216,7 +214,14 @@ impl Front {
         }
     }
 
-    fn frame_published<I: Io>(&mut self, slot: u32, data: &[u8], binary: bool, io: &mut I) -> bool {
+    /// A frame of a client that may publish.
+    pub(super) fn frame_published<I: Io>(
+        &mut self,
+        slot: u32,
+        data: &[u8],
+        binary: bool,
+        io: &mut I,
+    ) -> bool {
         if !self.conns.get(slot).wants(PUBLISHES) {
             return true;
         }

@@ -9,19 +9,12 @@ use alloc::vec::Vec;
 
 use crate::base::ids::ShardId;
 use crate::base::pace::WARMED;
-use crate::base::planted::{self, Fault};
-use crate::base::position::{self, Position};
 use crate::base::work::STEP_BYTES;
 use crate::conn::io::Io;
-use crate::conn::{COUNTED, EVENTS, LIVE, MULTI, State, UPGRADE};
-use crate::mail::{Frames, Record, Tell};
+use crate::mail::{Frames, Tell};
 use crate::protocol::delivery::{Delivery, Run};
-use crate::protocol::encode::{Encoding, Message};
-use crate::protocol::mqtt::options::is_plain;
 use crate::protocol::run::cost_of_bytes;
-use crate::protocol::side::{Behind, Held};
 use crate::shard::Shard;
-use crate::store::rope::Rope;
 use crate::store::slab::NONE;
 
 /// Messages of one topic that are taken together.
@@ -268,7 +261,7 @@ impl Shard {
         if self.front.topics.places(topic) == 1 && !d.walking {
             *budget = budget.saturating_sub(cost);
             if let Some(conn) = self.front.topics.member(topic, 0) {
-                self.deliver_to(conn, topic, frames, io);
+                self.front.live(conn, topic, frames, io);
             }
         } else {
             if !d.walking {
@@ -284,7 +277,7 @@ impl Shard {
                 let place = d.place;
                 d.place += 1;
                 if let Some(conn) = self.front.topics.member(topic, place) {
-                    self.deliver_to(conn, topic, frames, io);
+                    self.front.live(conn, topic, frames, io);
                 }
             }
             if done {
@@ -307,178 +300,5 @@ impl Shard {
                 "a member has the topic in its list"
             );
         });
-    }
-
-    fn deliver_to<I: Io>(&mut self, slot: u32, topic: u32, frames: &Frames, io: &mut I) {
-        let row = self.front.conns.get(slot);
-        if row.wants(MULTI) {
-            self.deliver_to_list(slot, topic, frames, io);
-            return;
-        }
-        let begun = matches!(row.state, State::WebSocket | State::Sse);
-        let live = row.is(LIVE) || begun && planted::is(Fault::LiveBeforeHead);
-        if !live {
-            return;
-        }
-        match row.state {
-            State::Poll => {
-                let first = self.front.run.records()[0];
-                self.front
-                    .answer_poll(slot, topic, &first, frames, false, io);
-            }
-            State::Mqtt if !is_plain(row.options) => {
-                self.front.expand(slot);
-                self.front.mqtt_deliver(slot, 0, frames, io);
-            }
-            State::WebSocket | State::Sse | State::Mqtt => {
-                let encoding = Encoding::of(row);
-                if encoding != Encoding::Frame {
-                    self.encode_once(encoding, topic, frames);
-                }
-                self.front.push(slot, encoding, frames, io);
-            }
-            _ => unreachable!("a live subscription is a poll or a stream"),
-        }
-    }
-
-    fn encode_once(&mut self, encoding: Encoding, topic: u32, frames: &Frames) {
-        if !self.front.run.encoded(encoding).is_empty() {
-            return;
-        }
-        for n in 0..self.front.run.records().len() {
-            let record = self.front.run.records()[n];
-            let id = self.front.scratch.id();
-            id.clear();
-            position::write(
-                id,
-                Position {
-                    epoch: self.front.world.epoch,
-                    offset: record.offset,
-                },
-            );
-            let message = Message {
-                // The name is one more cold line for each delivery: it is read only where it is written.
-                topic: if encoding.names_topic() {
-                    self.front.topics.name(topic)
-                } else {
-                    b""
-                },
-                id,
-                frames,
-                record: &record,
-                now_s: self.front.now.unix_s,
-            };
-            self.front
-                .run
-                .encoded(encoding)
-                .push(&message, encoding, &mut self.front.forms);
-        }
-    }
-
-    /// A connection with several topics: each message is encoded for it, since the position names
-    /// all of them.
-    fn deliver_to_list<I: Io>(&mut self, slot: u32, topic: u32, frames: &Frames, io: &mut I) {
-        let row = self.front.conns.get(slot);
-        let state = row.state;
-        let list = &self.front.conns.extra_of(slot).list;
-        let part = list
-            .iter()
-            .position(|sub| sub.topic == topic)
-            .expect("a member has the topic in its list");
-        if list[part].flags & (COUNTED | LIVE) != COUNTED | LIVE {
-            let first = self.front.run.records()[0];
-            self.deliver_early(slot, part as u32, &first, frames);
-            return;
-        }
-        if state == State::Mqtt {
-            return self.front.mqtt_deliver(slot, part as u32, frames, io);
-        }
-        if state == State::Poll {
-            let first = self.front.run.records()[0];
-            self.front.conns.extra_mut(slot).list[part].offset = first.offset;
-            self.front
-                .answer_poll(slot, topic, &first, frames, false, io);
-            return;
-        }
-        if self.front.conns.extra_of(slot).attaching.is_some() {
-            self.hold_of_set(slot, part as u32, topic, frames);
-            return;
-        }
-        for n in 0..self.front.run.records().len() {
-            let record = &self.front.run.records()[n].clone();
-            let extra_row = self.front.conns.extra_mut(slot);
-            extra_row.list[part].offset = record.offset;
-            let mut bytes = Rope::default();
-            self.front
-                .encode_for(slot, topic, record, frames, &mut bytes);
-            if record.latest {
-                if self.front.offer(slot, &bytes, &[bytes.len()], io) == 1 {
-                    continue;
-                }
-            } else if self.front.fits(slot, bytes.len(), || {
-                self.front.bounds_of(self.front.topics.name(topic))
-            }) {
-                self.front.put_messages(slot, &bytes, &[bytes.len()], io);
-                self.front.stats.sent(1, bytes.len());
-                continue;
-            }
-            let extra_row = self.front.conns.extra(slot);
-            self.front.stats.fallbacks += 1;
-            extra_row.list[part].flags &= !LIVE;
-            extra_row.list[part].offset = record.previous;
-            let epoch = extra_row.list[part].epoch;
-            extra_row.behind.push(Behind {
-                part: part as u32,
-                offset: record.previous,
-                epoch,
-            });
-            return;
-        }
-    }
-
-    /// A stream on several topics that has not begun: its messages wait for the other homes, within the limits of an
-    /// outbox, unless they may be superseded meanwhile.
-    fn hold_of_set(&mut self, slot: u32, part: u32, topic: u32, frames: &Frames) {
-        let bounds = self.front.bounds_of(self.front.topics.name(topic));
-        let epoch = self.front.world.epoch;
-        let extra = self.front.conns.extra(slot);
-        let attaching = extra.attaching.as_mut().expect("it is not begun");
-        for record in self.front.run.records() {
-            let full = attaching.frames.len() + frames.frame(record).len() > bounds.bytes
-                || attaching.held.len() >= bounds.messages;
-            if record.latest || full {
-                extra.list[part as usize].flags &= !LIVE;
-                extra.behind.push(Behind {
-                    part,
-                    offset: record.previous,
-                    epoch,
-                });
-                self.front.stats.fallbacks += 1;
-                return;
-            }
-            let record = attaching.frames.copy(record, frames);
-            attaching.held.push(Held::Message(part, record));
-        }
-    }
-
-    /// A long-poll on several topics whose other homes have not answered: the message is its answer,
-    /// or it stays unseen for the next poll.
-    fn deliver_early(&mut self, slot: u32, part: u32, record: &Record, frames: &Frames) {
-        let row = self.front.conns.get(slot);
-        if row.state != State::Waiting || row.options & (UPGRADE | EVENTS) != 0 {
-            return;
-        }
-        let extra = self.front.conns.extra_mut(slot);
-        let answered = extra.attaching.as_ref().is_none_or(|a| !a.held.is_empty());
-        if extra.list[part as usize].flags & COUNTED == 0 || answered {
-            return;
-        }
-        extra.list[part as usize].offset = record.offset;
-        let unseen = Behind {
-            part,
-            offset: record.previous,
-            epoch: self.front.world.epoch,
-        };
-        self.front.first_of_set(slot, unseen, record, frames);
     }
 }

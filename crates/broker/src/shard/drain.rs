@@ -8,24 +8,14 @@
 //!
 //! It does not stop new connections: that is up to the owner of the listeners.
 
-use crate::mail::orders::Settled;
-
-use crore_wire::mqtt::ReasonCode;
-
 use crate::base::time::Now;
 use crate::budget::stats::Reason;
+use crate::conn::CLOSING;
 use crate::conn::io::{Close, Io};
-use crate::conn::{CLOSING, HTTP10, KEEP, SERVED, State};
-use crate::protocol::close_code;
-use crate::protocol::encode::chunk;
+use crate::mail::orders::Settled;
+use crate::protocol::why::Why;
 use crate::shard::Shard;
 use crate::shard::draining::{Draining, TICKS_PER_S};
-use crate::store::slab::NONE;
-
-/// A kept-alive connection that was silent for so many seconds is not about to send a request.
-const QUIET_S: u32 = 2;
-
-const RESTART: &str = "the server restarts";
 
 impl Shard {
     /// Begins to move clients off, as `settings.drain` says; its rate is that of all shards together. A second call
@@ -82,7 +72,7 @@ impl Shard {
             } else if over {
                 self.front.because(Reason::Operator);
                 self.front.drop_conn(slot, Close::Now, io);
-            } else if self.say_goodbye(slot, io) {
+            } else if self.is_moved(slot, io) {
                 due -= 1;
             }
             slot += 1;
@@ -94,61 +84,8 @@ impl Shard {
     }
 
     /// Ends a connection in its protocol's words; false when it ends by itself, or soon.
-    fn say_goodbye<I: Io>(&mut self, slot: u32, io: &mut I) -> bool {
-        let row = self.front.conns.get_mut(slot);
-        if row.is(CLOSING) {
-            return false;
-        }
-        match row.state {
-            State::Draining => return false,
-            State::Waiting => {
-                row.options &= !KEEP;
-                return false;
-            }
-            State::Http => {
-                let idle = row.is(SERVED) && row.spill == NONE && row.outbox == NONE;
-                if !idle || self.front.now.s.saturating_sub(row.sent_s) < QUIET_S {
-                    return false;
-                }
-                self.front.because(Reason::Operator);
-                self.front.shut(slot, io);
-            }
-            State::Proxy => self.front.drop_conn(slot, Close::Now, io),
-            State::Poll => {
-                row.options &= !KEEP;
-                self.front.end_poll(slot, io);
-            }
-            State::Sse => {
-                let http10 = row.wants(HTTP10);
-                self.front.because(Reason::Operator);
-                let text = self.front.come_back(slot);
-                let mut bytes = self.front.scratch.take_reply();
-                bytes.clear();
-                match http10 {
-                    true => bytes.extend_from_slice(&text),
-                    false => chunk(&mut bytes, &text),
-                }
-                self.front.put(slot, &bytes, io);
-                self.front.scratch.reply_sent(bytes);
-                self.front
-                    .end_stream(slot, close_code::RESTART, RESTART, io);
-            }
-            State::WebSocket => {
-                self.front.because(Reason::Operator);
-                self.front
-                    .end_stream(slot, close_code::RESTART, RESTART, io);
-            }
-            State::Mqtt if row.mqtt == NONE => self.front.drop_conn(slot, Close::Now, io),
-            State::Mqtt => {
-                self.front.scratch.reply().clear();
-                self.front.because(Reason::Operator);
-                let reason = match self.front.world.settings.drain.server_reference.is_empty() {
-                    true => ReasonCode::SERVER_SHUTTING_DOWN,
-                    false => ReasonCode::USE_ANOTHER_SERVER,
-                };
-                self.front.mqtt_end(slot, reason, io);
-            }
-        }
-        true
+    fn is_moved<I: Io>(&mut self, slot: u32, io: &mut I) -> bool {
+        let closes = self.front.conns.get(slot).is(CLOSING);
+        !closes && self.front.end_for(slot, Why::Restart, io)
     }
 }

@@ -8,6 +8,7 @@ use crate::conn::io::Io;
 use crate::conn::{COUNTED, MULTI, State};
 use crate::protocol::delivery::Delivery;
 use crate::protocol::side::Sub;
+use crate::protocol::why::Why;
 use crate::shard::Shard;
 
 impl Shard {
@@ -39,12 +40,9 @@ impl Shard {
                 continue;
             };
             if !gone {
-                if self.front.conns.get(slot).state == State::Poll {
-                    self.front
-                        .answer_status(slot, 409, "a later subscriber took this place", io);
-                }
+                self.front.end_for(slot, Why::Displaced, io);
             } else if !self.gone_early(slot, topic) {
-                self.front.end_of_topic(slot, io);
+                self.front.end_for(slot, Why::Deleted, io);
             }
         }
         d.walking = false;

@@ -18,7 +18,6 @@ use alloc::vec::Vec;
 
 use crate::base::ids::ShardId;
 use crate::base::pace::WARMED;
-use crate::conn::State;
 use crate::conn::io::Io;
 use crate::filters::matching::{Filtered, Member};
 use crate::mail::{Frames, Tell};
@@ -103,7 +102,8 @@ impl Shard {
             *budget = budget.saturating_sub(cost_of_bytes(len * message_bytes));
             d.run.at += len;
             let all = &d.run.due[d.run.at - len..d.run.at];
-            self.matched(slot, home, all, &messages, frames, io);
+            self.front
+                .live_matched(slot, home, all, &messages, frames, io);
         }
         if let Some(last) = messages.last() {
             self.front.all_saw(home, last.record.offset);
@@ -169,7 +169,8 @@ impl Shard {
                     part,
                 }));
                 if !all.is_empty() {
-                    self.matched(*slot, home, &all, messages, frames, io);
+                    self.front
+                        .live_matched(*slot, home, &all, messages, frames, io);
                 }
             }
         }
@@ -274,35 +275,5 @@ impl Shard {
             }
         }
         core::hint::black_box(read);
-    }
-
-    /// Gives one connection the messages of a run, in order: those of its filters that are live at this home.
-    fn matched<I: Io>(
-        &mut self,
-        slot: u32,
-        home: ShardId,
-        all: &[Due],
-        messages: &[Matched],
-        frames: &Frames,
-        io: &mut I,
-    ) {
-        let Some(filtered) = self.front.filtered(slot) else {
-            return;
-        };
-        let live = |due: &&Due| filtered.is_live(due.part, home);
-        match self.front.conns.get(slot).state {
-            State::Waiting | State::Poll | State::Sse | State::WebSocket => {
-                let mut picks: Vec<u32> = all.iter().filter(live).map(|due| due.message).collect();
-                picks.dedup();
-                if !picks.is_empty() {
-                    self.front
-                        .matched_http(slot, home, &picks, messages, frames, io);
-                }
-            }
-            State::Mqtt => self
-                .front
-                .mqtt_matched(slot, home, all, messages, frames, io),
-            _ => {}
-        }
     }
 }

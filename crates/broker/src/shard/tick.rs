@@ -6,10 +6,9 @@
 //! begins in the second in which the last one began. A deadline is never early, and late by two seconds at most: seconds
 //! are counted from the one in which it was set.
 
-use crate::conn::State;
 use crate::conn::io::Io;
+use crate::protocol::why::Why;
 use crate::shard::Shard;
-use crate::store::slab::NONE;
 
 /// The time that a sweep has: a second.
 const SWEEP_MS: u32 = 1000;
@@ -76,17 +75,11 @@ impl Shard {
                 self.front.deadline(slot, io);
                 continue;
             }
-            let begun = row.spill != NONE || row.state == State::Mqtt && row.extra != NONE;
-            if begun && self.front.is_too_slow(slot) {
-                self.front.end_slow(slot, io);
+            if self.front.has_begun_input(slot) && self.front.is_too_slow(slot) {
+                self.front.end_for(slot, Why::TooSlow, io);
                 continue;
             }
-            let row = self.front.conns.get(slot);
-            if matches!(row.state, State::WebSocket | State::Sse) && row.outbox == NONE {
-                self.front.heartbeat(slot, io);
-            } else if row.state == State::Mqtt && row.extra != NONE {
-                self.front.collapse(slot);
-            }
+            self.front.second(slot, io);
         }
         self.sweep.go_on(rows.end, end);
     }

@@ -12,9 +12,9 @@ use crore_wire::mqtt::{
 };
 use crore_wire::topic;
 
-use super::packets;
 use super::publish::Fields;
 use super::state::{Answer, Connecting, MqttRow};
+use super::{ending, packets};
 use crate::base::access::Right;
 use crate::base::ids::ConnId;
 use crate::budget::stats::Reason;
@@ -62,7 +62,7 @@ impl Front {
             let most = connect.properties.maximum_packet_size_bytes();
             if most.is_some_and(|most| most < REFUSAL_BYTES) {
                 // [MQTT-3.1.2-24]: no packet could say so.
-                self.because(packets::ended(reason));
+                self.because(ending::ended(reason));
                 self.mqtt_shut(slot, io);
                 return Ok(());
             }
@@ -73,7 +73,7 @@ impl Front {
 
     /// Refuses a CONNECT: a CONNACK with the reason, and the end.
     fn refuse_client<I: Io>(&mut self, slot: u32, reason: ReasonCode, io: &mut I) {
-        self.because(packets::ended(reason));
+        self.because(ending::ended(reason));
         let version = self.version(slot);
         let connack = ConnAck {
             session_present: false,

@@ -10,6 +10,7 @@
 pub(crate) mod access;
 pub(crate) mod connect;
 pub(crate) mod deliver;
+pub(crate) mod ending;
 pub(crate) mod farewells;
 pub(crate) mod filters;
 pub(crate) mod give;

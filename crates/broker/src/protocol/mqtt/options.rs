@@ -2,7 +2,8 @@
 
 use crore_wire::mqtt::{Qos, RetainHandling, SubscribeOptions};
 
-use crate::conn::{QOS_SHIFT, SMALL};
+use crate::conn::{FRAMED, QOS_SHIFT, Row, SMALL, V5};
+use crate::protocol::encode::Encoding;
 
 /// No Local and Retain As Published among the options of a subscription.
 pub(super) const NO_LOCAL: u8 = 0b100;
@@ -31,6 +32,17 @@ pub(super) fn options_of(bits: u8) -> SubscribeOptions {
 /// Whether a subscription with these options gets the same packets as all plain ones.
 pub(crate) fn is_plain(options: u32) -> bool {
     options >> QOS_SHIFT & 3 == 0 && options & SMALL == 0
+}
+
+/// The encoding of packets that plain subscribers with these options get.
+#[inline]
+pub(in crate::protocol) fn packets_of(row: &Row) -> Encoding {
+    match (row.wants(V5), row.wants(FRAMED)) {
+        (false, false) => Encoding::Packet,
+        (true, false) => Encoding::Packet5,
+        (false, true) => Encoding::FramedPacket,
+        (true, true) => Encoding::FramedPacket5,
+    }
 }
 
 /// Splits `$share/{name}/{filter}`, which must have been checked. The name of any other text is empty.

@@ -4,33 +4,31 @@
 use alloc::vec::Vec;
 
 use crore_wire::http::head::Head;
-use crore_wire::mqtt::{
-    self, Disconnect, Error, Packet, PacketType, Properties, PropertyBuf, ReasonCode, Version,
-    encode,
-};
+use crore_wire::mqtt::{self, Error, Packet, PacketType, ReasonCode, Version, encode};
 use crore_wire::websocket::frame::Opcode;
 use crore_wire::websocket::handshake::choose_subprotocol;
 
 use super::state::Mqtt;
+use crate::base::ids::ShardId;
 use crate::budget::stats::Reason;
 use crate::conn::io::{Close, Io};
-use crate::conn::{CLOSING, FRAMED, Row, SMALL, State, V5};
+use crate::conn::{FRAMED, Row, SMALL, State, V5};
 use crate::mail::inbox::Inbox;
+use crate::mail::session::SessionId;
 use crate::protocol::encode::frame_from;
 use crate::protocol::front::Front;
-use crate::protocol::hold::FULL;
-use crate::protocol::progress::Progress;
+use crate::protocol::progress::{Allowance, Progress};
 use crate::protocol::side::Spill;
 use crate::protocol::task::Flow;
 use crate::store::slab::NONE;
 
 /// Bytes that a packet may have in addition to the largest message: a topic, a content type, properties.
 pub(in crate::protocol) const PACKET_BESIDE_BYTES: usize = 80 << 10;
+/// The first byte of an MQTT connection, which no request begins with (MQTT 5.0 section 3.1.1).
+const CONNECT: u8 = 0x10;
 /// Pages that a client may have asked homes for: with more, its packets wait until some have come, so that the pages
 /// under way are bounded.
 const PAGES_MAX: u32 = 64;
-/// Why a WebSocket that carries MQTT is closed when nothing is wrong with its frames (RFC 6455 section 7.4.1).
-const CLOSE_NORMAL: u16 = 1000;
 /// A text frame among packets [MQTT-6.0.0-1].
 const CLOSE_UNACCEPTABLE: u16 = 1003;
 
@@ -53,6 +51,11 @@ impl Front {
         row.deadline_s = self.now.s + head_s;
         self.send_reply(slot, io);
         Flow::Wait
+    }
+
+    /// The connection speaks MQTT over TCP, which its first byte says.
+    pub(in crate::protocol) fn begin_mqtt(&mut self, slot: u32) {
+        self.conns.get_mut(slot).state = State::Mqtt;
     }
 
     /// Bytes of an MQTT connection, over TCP or the payload of a frame, in which packets need not end [MQTT-6.0.0-2].
@@ -81,7 +84,7 @@ impl Front {
             return;
         }
         if !self.has_receive_room(slot, held.bytes(), io) {
-            return self.end_for_room(slot, FULL, io);
+            return self.end_for_room(slot, io);
         }
         if held.rest().len() < before + input.len() {
             // Another packet has begun.
@@ -362,48 +365,6 @@ impl Front {
         self.mqtt_end(slot, error.reason(), io);
     }
 
-    /// Ends the connection with a DISCONNECT that says why; 3.1.1 has none. The will is published.
-    pub(crate) fn mqtt_end<I: Io>(&mut self, slot: u32, reason: ReasonCode, io: &mut I) {
-        // The name is short and has no null character.
-        self.mqtt_end_saying(slot, reason, reason.name(), io);
-    }
-
-    /// The same, in these words.
-    pub(super) fn mqtt_end_saying<I: Io>(
-        &mut self,
-        slot: u32,
-        reason: ReasonCode,
-        words: &str,
-        io: &mut I,
-    ) {
-        self.because(ended(reason));
-        // [MQTT-3.14.0-1]: not before the CONNACK.
-        let connecting = self
-            .mqtt(slot)
-            .is_some_and(|mqtt| mqtt.connecting.is_some());
-        let row = self.conns.get(slot);
-        if self.version(slot) == Version::V5 && row.mqtt != NONE && !connecting {
-            let mut properties = PropertyBuf::new();
-            let _ = properties.reason_string(words);
-            if reason == ReasonCode::USE_ANOTHER_SERVER {
-                let reference = &self.world.settings.drain.server_reference;
-                let _ = properties.server_reference(reference);
-            }
-            let most = self.packet_bytes_max(slot);
-            // Without the words where they make it too large [MQTT-3.14.2-3].
-            for properties in [properties.properties(), Properties::NONE] {
-                let disconnect = Disconnect { reason, properties };
-                let mut packet = Vec::new();
-                encode::disconnect(&mut packet, Version::V5, &disconnect);
-                if packet.len() <= most {
-                    self.write(slot, |out| out.extend_from_slice(&packet));
-                    break;
-                }
-            }
-        }
-        self.mqtt_shut(slot, io);
-    }
-
     /// The largest packet that the client takes.
     pub(super) fn packet_bytes_max(&self, slot: u32) -> usize {
         let row = self.conns.get(slot);
@@ -413,55 +374,58 @@ impl Front {
         }
     }
 
-    /// Sends what is written and closes.
-    pub(super) fn mqtt_shut<I: Io>(&mut self, slot: u32, io: &mut I) {
-        self.send_reply(slot, io);
-        if self.conns.get(slot).wants(FRAMED) {
-            return self.end_stream(slot, CLOSE_NORMAL, "", io);
+    /// A frame: packets in binary data, and no text [MQTT-6.0.0-1]. False when it was the last one.
+    pub(in crate::protocol) fn mqtt_frame<I: Io>(
+        &mut self,
+        slot: u32,
+        data: &[u8],
+        binary: bool,
+        io: &mut I,
+    ) -> bool {
+        if !binary {
+            self.send_reply(slot, io);
+            self.end_stream(slot, CLOSE_UNACCEPTABLE, "MQTT packets are binary", io);
+            return false;
         }
-        self.shut(slot, io);
+        let conn = self.conns.id_of(slot);
+        self.mqtt_received(slot, data, io);
+        self.conns.is_current(conn) && self.conns.get(slot).state == State::Mqtt
     }
 
-    /// A frame that carries text.
-    pub(in crate::protocol) fn mqtt_text<I: Io>(&mut self, slot: u32, io: &mut I) {
-        self.send_reply(slot, io);
-        self.end_stream(slot, CLOSE_UNACCEPTABLE, "MQTT packets are binary", io);
+    /// Bytes of a packet that has come in part, in frames, and how many more should have come.
+    pub(in crate::protocol) fn mqtt_part(&self, slot: u32) -> (usize, u64) {
+        let mqtt = self.mqtt(slot);
+        mqtt.map_or((0, 0), |it| (it.partial.rest().len(), it.progress.owed()))
     }
 
-    /// A packet came too slowly.
-    pub(in crate::protocol) fn mqtt_too_slow<I: Io>(&mut self, slot: u32, io: &mut I) {
-        let reason = ReasonCode::IMPLEMENTATION_SPECIFIC_ERROR;
-        self.mqtt_late(slot, reason, "a packet took too long", io);
-    }
-
-    /// The deadline has passed: for a CONNECT, or since the last packet of the client.
-    pub(in crate::protocol) fn mqtt_deadline<I: Io>(&mut self, slot: u32, io: &mut I) {
-        let reason = ReasonCode::KEEP_ALIVE_TIMEOUT;
-        self.mqtt_late(slot, reason, reason.name(), io);
-    }
-
-    fn mqtt_late<I: Io>(&mut self, slot: u32, reason: ReasonCode, words: &str, io: &mut I) {
-        let row = self.conns.get(slot);
-        if row.is(CLOSING) || row.mqtt == NONE {
-            return self.drop_conn(slot, Close::Now, io);
+    /// Counts a second of such a packet. The received part of the current frame (`came`) belongs to it. Whether it is too slow.
+    pub(in crate::protocol) fn mqtt_part_is_slow(
+        &mut self,
+        slot: u32,
+        came: usize,
+        allowance: Allowance,
+    ) -> bool {
+        let (partial, _) = self.mqtt_part(slot);
+        if partial == 0 {
+            return false;
         }
-        self.scratch.reply().clear();
-        self.mqtt_end_saying(slot, reason, words, io);
+        let progress = &mut self.mqtt_state(slot).progress;
+        progress.second(partial + came, allowance)
+    }
+
+    /// The session, once the home has given it.
+    pub(in crate::protocol) fn mqtt_session(&self, slot: u32) -> Option<(ShardId, SessionId)> {
+        if self.conns.get(slot).mqtt == NONE {
+            return None;
+        }
+        let mqtt = self.conns.mqtt_row(slot);
+        mqtt.is_open().then_some((mqtt.home, mqtt.session))
     }
 }
 
-/// The reason that an end with this code is counted under.
-pub(super) fn ended(reason: ReasonCode) -> Reason {
-    match reason {
-        // As a rule the client has opened another connection.
-        ReasonCode::SESSION_TAKEN_OVER => Reason::Peer,
-        ReasonCode::KEEP_ALIVE_TIMEOUT => Reason::Timeout,
-        ReasonCode::QUOTA_EXCEEDED | ReasonCode::SERVER_BUSY => Reason::Full,
-        ReasonCode::ADMINISTRATIVE_ACTION => Reason::Operator,
-        // Not in any rule of MQTT: it is used where our rows contradict each other.
-        ReasonCode::IMPLEMENTATION_SPECIFIC_ERROR => Reason::Broken,
-        _ => Reason::Refused,
-    }
+/// Whether a connection with this first byte speaks MQTT.
+pub(in crate::protocol) fn begins_with(first: u8) -> bool {
+    first == CONNECT
 }
 
 /// The subprotocol of a WebSocket that carries MQTT [MQTT-6.0.0-3].

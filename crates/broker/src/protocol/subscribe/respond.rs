@@ -173,7 +173,8 @@ impl Front {
         }
         self.begin_with(slot, &bytes, io);
         if gone {
-            return self.end_of_topic(slot, io);
+            self.end_for(slot, Why::Deleted, io);
+            return;
         }
         if self.conns.get(slot).outbox == NONE {
             self.resume_later(self.conns.id_of(slot));
@@ -271,7 +272,7 @@ impl Front {
         self.because(close_code::reason(code));
         let row = self.conns.get(slot);
         let mut bytes = Vec::new();
-        if matches!(row.state, State::WebSocket | State::Mqtt) {
+        if self.has_frames(slot) {
             frame::write_close(&mut bytes, code, reason);
         } else if !row.wants(HTTP10) {
             bytes.extend_from_slice(b"0\r\n\r\n");

@@ -4,16 +4,14 @@ use crate::mail::orders::{Connection, Connections, Ended, Which};
 use alloc::boxed::Box;
 use alloc::vec::Vec;
 
-use crore_wire::mqtt::ReasonCode;
 use crore_wire::topic;
 
 use crate::base::ids::ConnId;
-use crate::budget::stats::Reason;
 use crate::conn::State;
-use crate::conn::io::{Close, Io};
+use crate::conn::io::Io;
 use crate::mail::session::SessionId;
-use crate::protocol::close_code;
 use crate::protocol::front::Front;
+use crate::protocol::why::Why;
 use crate::shard::Shard;
 use crate::store::slab::NONE;
 
@@ -80,17 +78,13 @@ impl Shard {
             .find_extra(slot)
             .is_some_and(|it| !it.behind.is_empty());
         let id = self.front.conns.id_of(slot);
-        let mqtt =
-            (row.state == State::Mqtt && row.mqtt != NONE).then(|| self.front.conns.mqtt_row(slot));
         Connection {
             id,
             transport: row.transport(),
             waits: row.state == State::Waiting,
             address: self.front.conns.relayed(slot).or_else(|| io.peer(row.link)),
             user: self.front.user_of(id).into(),
-            session: mqtt
-                .filter(|mqtt| mqtt.is_open())
-                .map(|mqtt| (mqtt.home, mqtt.session)),
+            session: self.front.session_of(slot),
             topics: named(names, topics),
             topic_count,
             filters: filters.into_iter().take(names).collect(),
@@ -146,24 +140,6 @@ impl Shard {
         if !self.front.conns.is_current(id) {
             return false;
         }
-        let slot = id.slot;
-        self.front.because(Reason::Operator);
-        match self.front.conns.get(slot).state {
-            State::Draining => {
-                self.front.not_ending();
-                return false;
-            }
-            State::Sse | State::WebSocket => {
-                self.front
-                    .end_stream(slot, close_code::OPERATOR, "the operator ended it", io);
-            }
-            State::Mqtt => self
-                .front
-                .mqtt_end(slot, ReasonCode::ADMINISTRATIVE_ACTION, io),
-            State::Proxy | State::Http | State::Waiting | State::Poll => {
-                self.front.drop_conn(slot, Close::Now, io);
-            }
-        }
-        true
+        self.front.end_for(id.slot, Why::Operator, io)
     }
 }

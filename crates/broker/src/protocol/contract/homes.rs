@@ -1,0 +1,204 @@
+//! The part of the contract that concerns homes: what they tell a connection, and live messages for it.
+
+use crate::base::ids::ShardId;
+use crate::base::planted::{self, Fault};
+use crate::conn::io::Io;
+use crate::conn::{LIVE, MULTI, Row, State};
+use crate::mail::{Frames, MatchPage, Outcome, Page, ReplyTo};
+use crate::protocol::delivery::{Due, Matched};
+use crate::protocol::encode::Encoding;
+use crate::protocol::front::Front;
+use crate::protocol::mqtt::options::{is_plain, packets_of};
+
+impl Encoding {
+    /// The encoding in which a connection gets its messages.
+    #[inline]
+    pub fn of(row: &Row) -> Encoding {
+        match row.state {
+            State::Mqtt => packets_of(row),
+            State::Proxy
+            | State::Http
+            | State::Waiting
+            | State::Poll
+            | State::Sse
+            | State::WebSocket
+            | State::Draining => Encoding::of_request(row),
+        }
+    }
+}
+
+impl Front {
+    /// A home has answered an attach with a page for one of the connection's topics; the protocol also says what is lost before it.
+    pub(in crate::protocol) fn page_came<I: Io>(
+        &mut self,
+        slot: u32,
+        (topic, part): (u32, u32),
+        page: &Page,
+        frames: &Frames,
+        io: &mut I,
+    ) {
+        match self.conns.get(slot).state {
+            State::Mqtt => self.mqtt_page(slot, part, page, frames, io),
+            State::Proxy
+            | State::Http
+            | State::Waiting
+            | State::Poll
+            | State::Sse
+            | State::WebSocket
+            | State::Draining => self.request_page(slot, (topic, part), page, frames, io),
+        }
+    }
+
+    /// A home has refused an attach, or the topic is gone.
+    pub(in crate::protocol) fn page_refused<I: Io>(
+        &mut self,
+        slot: u32,
+        part: u32,
+        page: &Page,
+        io: &mut I,
+    ) {
+        match self.conns.get(slot).state {
+            State::Mqtt => self.mqtt_not_attached(slot, part, page, io),
+            State::Proxy
+            | State::Http
+            | State::Waiting
+            | State::Poll
+            | State::Sse
+            | State::WebSocket
+            | State::Draining => self.not_attached(slot, page.attached, io),
+        }
+    }
+
+    /// A home has answered an attach by filter.
+    pub(in crate::protocol) fn match_page_came<I: Io>(
+        &mut self,
+        slot: u32,
+        home: ShardId,
+        serial: u32,
+        page: &MatchPage,
+        frames: &Frames,
+        io: &mut I,
+    ) {
+        match self.conns.get(slot).state {
+            State::Mqtt => self.mqtt_match_page(slot, home, serial, page, frames, io),
+            State::Proxy
+            | State::Http
+            | State::Waiting
+            | State::Poll
+            | State::Sse
+            | State::WebSocket
+            | State::Draining => self.request_match_page(slot, home, serial, page, frames, io),
+        }
+    }
+
+    /// A home has appended a message of this connection, or refused it.
+    pub(in crate::protocol) fn publish_ended<I: Io>(
+        &mut self,
+        to: ReplyTo,
+        outcome: Outcome,
+        io: &mut I,
+    ) {
+        match self.conns.get(to.slot).state {
+            State::Mqtt => self.mqtt_outcome(to.slot, to.part, outcome, io),
+            State::WebSocket => _ = self.frame_outcome(to.slot, to.part, outcome, io),
+            State::Proxy
+            | State::Http
+            | State::Waiting
+            | State::Poll
+            | State::Sse
+            | State::Draining => self.request_outcome(to, outcome, io),
+        }
+    }
+
+    /// A home has done all that was asked of it before a fence.
+    pub(in crate::protocol) fn fence_passed<I: Io>(&mut self, to: ReplyTo, io: &mut I) {
+        match self.conns.get(to.slot).state {
+            // Only the end of a session asks for fences.
+            State::Mqtt => self.late_answer(to, false),
+            State::Proxy
+            | State::Http
+            | State::Waiting
+            | State::Poll
+            | State::Sse
+            | State::WebSocket
+            | State::Draining => self.batch_fenced(to, io),
+        }
+    }
+
+    /// The live messages of the run at hand, of a topic that the connection subscribes to.
+    #[inline]
+    pub(crate) fn live<I: Io>(&mut self, slot: u32, topic: u32, frames: &Frames, io: &mut I) {
+        let row = self.conns.get(slot);
+        if row.wants(MULTI) {
+            return self.live_of_list(slot, topic, frames, io);
+        }
+        let begun = matches!(row.state, State::WebSocket | State::Sse);
+        let live = row.is(LIVE) || begun && planted::is(Fault::LiveBeforeHead);
+        if !live {
+            return;
+        }
+        match row.state {
+            State::Poll => {
+                let first = self.run.records()[0];
+                self.answer_poll(slot, topic, &first, frames, false, io);
+            }
+            State::Mqtt if !is_plain(row.options) => {
+                self.expand(slot);
+                self.mqtt_deliver(slot, 0, frames, io);
+            }
+            State::WebSocket | State::Sse | State::Mqtt => {
+                let encoding = Encoding::of(row);
+                if encoding != Encoding::Frame {
+                    self.encode_once(encoding, topic, frames);
+                }
+                self.push(slot, encoding, frames, io);
+            }
+            State::Proxy | State::Http | State::Waiting | State::Draining => {
+                unreachable!("a live subscription is a poll or a stream")
+            }
+        }
+    }
+
+    /// The same for a connection with several topics, of which this is `part`; its subscription is live.
+    pub(in crate::protocol) fn live_of_part<I: Io>(
+        &mut self,
+        slot: u32,
+        (topic, part): (u32, u32),
+        frames: &Frames,
+        io: &mut I,
+    ) {
+        match self.conns.get(slot).state {
+            State::Mqtt => self.mqtt_deliver(slot, part, frames, io),
+            State::Poll => {
+                let first = self.run.records()[0];
+                self.conns.extra_mut(slot).list[part as usize].offset = first.offset;
+                self.answer_poll(slot, topic, &first, frames, false, io);
+            }
+            State::Proxy
+            | State::Http
+            | State::Waiting
+            | State::Sse
+            | State::WebSocket
+            | State::Draining => self.stream_live_of_part(slot, (topic, part), frames, io),
+        }
+    }
+
+    /// The messages of a run that match the connection's filters, in order: those of the filters that are live at this home.
+    pub(crate) fn live_matched<I: Io>(
+        &mut self,
+        slot: u32,
+        home: ShardId,
+        all: &[Due],
+        messages: &[Matched],
+        frames: &Frames,
+        io: &mut I,
+    ) {
+        match self.conns.get(slot).state {
+            State::Waiting | State::Poll | State::Sse | State::WebSocket => {
+                self.request_matched(slot, home, all, messages, frames, io);
+            }
+            State::Mqtt => self.mqtt_matched(slot, home, all, messages, frames, io),
+            State::Proxy | State::Http | State::Draining => {}
+        }
+    }
+}

@@ -1,0 +1,146 @@
+//! How the server ends an MQTT connection: by a DISCONNECT that says why, where the client's version has one.
+
+use alloc::vec::Vec;
+
+use crore_wire::mqtt::{Disconnect, Properties, PropertyBuf, ReasonCode, Version, encode};
+
+use crate::budget::stats::Reason;
+use crate::conn::io::{Close, Io};
+use crate::conn::{CLOSING, FRAMED};
+use crate::protocol::front::Front;
+use crate::protocol::why::Why;
+use crate::store::slab::NONE;
+
+/// Why a WebSocket that carries MQTT is closed when nothing is wrong with its frames (RFC 6455 section 7.4.1).
+const CLOSE_NORMAL: u16 = 1000;
+
+impl Front {
+    /// Ends the connection for this reason; false when it stays.
+    pub(in crate::protocol) fn mqtt_end_for<I: Io>(
+        &mut self,
+        slot: u32,
+        why: Why,
+        io: &mut I,
+    ) -> bool {
+        let reason = match why {
+            Why::TooSlow => {
+                self.mqtt_too_slow(slot, io);
+                return true;
+            }
+            Why::NoRoom(_) => ReasonCode::QUOTA_EXCEEDED,
+            Why::Expired => ReasonCode::MAXIMUM_CONNECT_TIME,
+            Why::Denied(_) => ReasonCode::NOT_AUTHORIZED,
+            Why::Operator => ReasonCode::ADMINISTRATIVE_ACTION,
+            Why::Restart => {
+                self.mqtt_move(slot, io);
+                return true;
+            }
+            // Its subscriptions outlive the topic, and no later one takes their place.
+            Why::Deleted | Why::Displaced => return false,
+        };
+        self.scratch.reply().clear();
+        self.mqtt_end(slot, reason, io);
+        true
+    }
+
+    /// Sends the client to another server, or asks it to come back.
+    fn mqtt_move<I: Io>(&mut self, slot: u32, io: &mut I) {
+        if self.conns.get(slot).mqtt == NONE {
+            return self.drop_conn(slot, Close::Now, io);
+        }
+        self.scratch.reply().clear();
+        self.because(Reason::Operator);
+        let reason = match self.world.settings.drain.server_reference.is_empty() {
+            true => ReasonCode::SERVER_SHUTTING_DOWN,
+            false => ReasonCode::USE_ANOTHER_SERVER,
+        };
+        self.mqtt_end(slot, reason, io);
+    }
+
+    /// Ends the connection with a DISCONNECT that says why; 3.1.1 has none. The will is published.
+    pub(crate) fn mqtt_end<I: Io>(&mut self, slot: u32, reason: ReasonCode, io: &mut I) {
+        // The name is short and has no null character.
+        self.mqtt_end_saying(slot, reason, reason.name(), io);
+    }
+
+    /// The same, in these words.
+    pub(super) fn mqtt_end_saying<I: Io>(
+        &mut self,
+        slot: u32,
+        reason: ReasonCode,
+        words: &str,
+        io: &mut I,
+    ) {
+        self.because(ended(reason));
+        // [MQTT-3.14.0-1]: not before the CONNACK.
+        let connecting = self
+            .mqtt(slot)
+            .is_some_and(|mqtt| mqtt.connecting.is_some());
+        let row = self.conns.get(slot);
+        if self.version(slot) == Version::V5 && row.mqtt != NONE && !connecting {
+            let mut properties = PropertyBuf::new();
+            let _ = properties.reason_string(words);
+            if reason == ReasonCode::USE_ANOTHER_SERVER {
+                let reference = &self.world.settings.drain.server_reference;
+                let _ = properties.server_reference(reference);
+            }
+            let most = self.packet_bytes_max(slot);
+            // Without the words where they make it too large [MQTT-3.14.2-3].
+            for properties in [properties.properties(), Properties::NONE] {
+                let disconnect = Disconnect { reason, properties };
+                let mut packet = Vec::new();
+                encode::disconnect(&mut packet, Version::V5, &disconnect);
+                if packet.len() <= most {
+                    self.write(slot, |out| out.extend_from_slice(&packet));
+                    break;
+                }
+            }
+        }
+        self.mqtt_shut(slot, io);
+    }
+
+    /// Sends what is written and closes.
+    pub(super) fn mqtt_shut<I: Io>(&mut self, slot: u32, io: &mut I) {
+        self.send_reply(slot, io);
+        if self.conns.get(slot).wants(FRAMED) {
+            return self.end_stream(slot, CLOSE_NORMAL, "", io);
+        }
+        self.shut(slot, io);
+    }
+
+    /// A packet came too slowly.
+    fn mqtt_too_slow<I: Io>(&mut self, slot: u32, io: &mut I) {
+        let reason = ReasonCode::IMPLEMENTATION_SPECIFIC_ERROR;
+        self.mqtt_late(slot, reason, "a packet took too long", io);
+    }
+
+    /// The deadline has passed: for a CONNECT, or since the last packet of the client.
+    pub(in crate::protocol) fn mqtt_deadline<I: Io>(&mut self, slot: u32, io: &mut I) {
+        self.because(Reason::Timeout);
+        let reason = ReasonCode::KEEP_ALIVE_TIMEOUT;
+        self.mqtt_late(slot, reason, reason.name(), io);
+    }
+
+    fn mqtt_late<I: Io>(&mut self, slot: u32, reason: ReasonCode, words: &str, io: &mut I) {
+        let row = self.conns.get(slot);
+        if row.is(CLOSING) || row.mqtt == NONE {
+            return self.drop_conn(slot, Close::Now, io);
+        }
+        self.scratch.reply().clear();
+        self.mqtt_end_saying(slot, reason, words, io);
+    }
+}
+
+/// The reason that an end with this code is counted under.
+pub(super) fn ended(reason: ReasonCode) -> Reason {
+    match reason {
+        // As a rule the client has opened another connection.
+        ReasonCode::SESSION_TAKEN_OVER => Reason::Peer,
+        ReasonCode::KEEP_ALIVE_TIMEOUT => Reason::Timeout,
+        ReasonCode::QUOTA_EXCEEDED | ReasonCode::SERVER_BUSY => Reason::Full,
+        ReasonCode::ADMINISTRATIVE_ACTION => Reason::Operator,
+        // Not in any rule of MQTT: it is used where our rows contradict each other.
+        ReasonCode::IMPLEMENTATION_SPECIFIC_ERROR => Reason::Broken,
+        _ => Reason::Refused,
+    }
+}
