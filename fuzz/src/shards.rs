@@ -185,6 +185,7 @@ impl Shards {
             page_visits: 3,
             interest_rows: 2,
             turns_under_way: 3,
+            ask_bytes: 0,
             cold_rows: 0,
             forgets_per_turn: 2,
             rows_per_tick: 2,
