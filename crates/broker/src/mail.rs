@@ -576,6 +576,8 @@ pub struct Mail {
     pub asks: Vec<Ask>,
     /// The bytes that the asks' spans refer to.
     pub bytes: Vec<u8>,
+    /// What the asks count against the sender's credit.
+    pub weight: usize,
     /// Tells to the receiver as a carrier.
     pub tells: Vec<Tell>,
     /// The frames that the tells' records refer to.

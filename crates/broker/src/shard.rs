@@ -41,6 +41,7 @@ use crate::conn::{Row, State};
 use crate::home::Home;
 use crate::home::sessions::Sessions;
 use crate::mail::Mail;
+use crate::mail::lanes::Asked;
 use crate::shard::draining::Draining;
 use crate::shard::gauges::Gauges;
 use crate::shard::saving::Saving;
@@ -126,6 +127,11 @@ impl Shard {
             stats += home.stats();
         }
         stats
+    }
+
+    /// Connections that were not let in: for want of room, or because no proxy may connect from there.
+    pub fn arrivals_turned_away(&self) -> u64 {
+        self.front.stats.turned_away + self.front.stats.untrusted
     }
 
     /// Begins a turn at this moment, on a clock that all shards share and that is never 0. The shard only passes the
@@ -306,7 +312,13 @@ impl Shard {
         self.received += 1;
         let from = mail.from as usize;
         self.front.lanes.to[from].under_way_bytes -= mail.credit_bytes;
-        self.take_asks(mail.from, mail.asks, mail.bytes, mail.stamp);
+        let asked = Asked {
+            asks: mail.asks.into_iter(),
+            bytes: mail.bytes,
+            weight: mail.weight,
+            stamp: mail.stamp,
+        };
+        self.take_asks(mail.from, asked);
         if let Some(frames) = mail.frames {
             self.enqueue(mail.from, mail.tells, frames);
         }

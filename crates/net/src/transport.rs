@@ -106,8 +106,8 @@ pub trait Transport {
         answer: impl FnOnce(&[u8]) -> Vec<u8>,
     ) -> Arrival;
 
-    /// The connection that was accepted last is turned away: it does not count against the rate of arrivals.
-    fn uncount(&mut self);
+    /// The connection that was accepted last is turned away: it counts a quarter against the rate of arrivals.
+    fn was_turned_away(&mut self);
 
     /// How many connections there is room for; a few more can be answered that there is none.
     fn room(&self) -> u32;

@@ -19,15 +19,15 @@ pub struct Pace {
     /// And at most this many bytes (one message always fits).
     pub page_bytes: usize,
     /// Entries that one page of the past looks at, for those who read by filter or look for their place in a long log:
-    /// some hundred microseconds, half a millisecond where nothing is in a core's caches.
+    /// up to a third of a turn's steps, since an entry by filter takes several.
     pub page_visits: usize,
-    /// Topics that one page of a snapshot of interest looks at: some hundred microseconds.
+    /// Topics that one page of a snapshot of interest looks at: a quarter of a turn's steps.
     pub interest_rows: u32,
     /// Turns whose frames other shards still hold, past which a home takes no more publishes. This bounds the memory of
     /// messages under way when carriers fall behind.
     pub turns_under_way: usize,
-    /// What each ask under way to a home counts against the credit of its sender, besides its bytes: those of other clients stand
-    /// behind it.
+    /// What each publish under way to a home counts against the credit of its sender, besides its bytes: requests of other clients
+    /// stand behind it.
     pub ask_bytes: usize,
     /// Number of topics and filters of a home from which on it reads ahead for the next publishes. Fewer rows (some
     /// hundred bytes each) stay in a core's caches, where reading ahead costs 20 ns a publish for nothing.
@@ -46,8 +46,8 @@ impl Default for Pace {
             steps_per_turn: 4096,
             page_messages: 128,
             page_bytes: 64 << 10,
-            page_visits: 1024,
-            interest_rows: 4096,
+            page_visits: 256,
+            interest_rows: 1024,
             turns_under_way: 64,
             ask_bytes: 4 << 10,
             cold_rows: 4096,

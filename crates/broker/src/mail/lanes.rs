@@ -23,6 +23,8 @@ pub struct Lane {
     pub asks: Vec<Ask>,
     /// The bytes that the asks' spans refer to.
     pub bytes: Vec<u8>,
+    /// How many of the asks are publishes.
+    pub publishes: usize,
     /// Tells to the peer as a carrier.
     pub tells: Vec<Tell>,
     /// The weight of the peer's asks that were handled, and whose credit was not given back yet.
@@ -84,15 +86,15 @@ impl Lanes {
         }
     }
 
-    /// What asks with these bytes count against the credit of their sender.
-    pub fn weight(&self, asks: usize, bytes: usize) -> usize {
-        asks * self.ask_bytes + bytes
+    /// What so many publishes, and asks with these bytes in all, count against the credit of their sender.
+    pub fn weight(&self, publishes: usize, bytes: usize) -> usize {
+        publishes * self.ask_bytes + bytes
     }
 
     /// Whether asks that weigh more than this are under way to a peer.
     pub fn exceeds(&self, limit: usize) -> bool {
         self.to.iter().any(|lane| {
-            lane.under_way_bytes + self.weight(lane.asks.len(), lane.bytes.len()) > limit
+            lane.under_way_bytes + self.weight(lane.publishes, lane.bytes.len()) > limit
         })
     }
 
@@ -172,13 +174,16 @@ impl Lanes {
             }
             lane.credit_bytes -= credit_bytes;
             let frames = (!lane.tells.is_empty()).then(|| self.frames.clone());
-            lane.under_way_bytes += lane.asks.len() * self.ask_bytes + lane.bytes.len();
+            let publishes = core::mem::take(&mut lane.publishes);
+            let weight = publishes * self.ask_bytes + lane.bytes.len();
+            lane.under_way_bytes += weight;
             post(
                 id as ShardId,
                 Mail {
                     from: self.me,
                     asks: core::mem::take(&mut lane.asks),
                     bytes: core::mem::take(&mut lane.bytes),
+                    weight,
                     tells: core::mem::take(&mut lane.tells),
                     frames,
                     credit_bytes,

@@ -40,6 +40,7 @@ impl Front {
         }
         self.work.steps.add(1);
         self.work.steps.add_bytes(message.data.len());
+        self.lanes.to[to as usize].publishes += 1;
         self.ask(to, |bytes| Ask::Publish {
             hash: message.hash,
             name: Span::of(bytes, message.name),

@@ -81,7 +81,7 @@ impl Census {
 
     /// The account is calm: the census begins anew when it is needed.
     pub(super) fn end(&mut self) {
-        if self.next > 0 || self.has_heavy() {
+        if self.next > 0 || self.sum_bytes > 0 {
             *self = Census::default();
         }
     }

@@ -1,12 +1,13 @@
-//! The contract of a connection's protocol: what a shard asks of it, in one place. Each method below is one question and one
-//! `match` over the connection's [`State`], whose arms call functions of the protocols. No file outside of `mqtt` asks besides whether
-//! a connection speaks MQTT. `contract/homes.rs` has the questions that follow from what homes tell; here are the others.
+//! The contract of a connection's protocol: what a shard asks of it, in one place. Each method below is one question, with a
+//! `match` over the connection's [`State`], whose arms call functions of the protocols. Outside of `mqtt` only this file and
+//! `contract/homes.rs` name [`State::Mqtt`]. `contract/homes.rs` has the questions that follow from what homes tell; here are the
+//! others.
 //!
 //! What sockets, the clock and the operator bring:
 //!
 //! * `received`, `bytes_came`: bytes came. `is_upgraded`: those behind the request belong to another protocol than HTTP.
 //! * `resume`: the connection's turn has come to go on with what it began: held bytes, a batch, pages.
-//! * `sent_all`, `silent_until_s`: the socket has taken all that waited, and from now on the client may be silent until then.
+//! * `sent_all`: the socket has taken all that waited. `silent_until_s`: until when the client may be silent after that.
 //! * `ended`: the peer has closed its side.
 //! * `deadline_passed`, `second`: the deadline has passed; a second has passed.
 //! * `has_begun_input`, `input_waits`, `partial_of`, `partial_is_slow`, `holds`, `is_held`: what has come in part, whether it lags, and
@@ -154,20 +155,20 @@ impl Front {
     #[inline]
     pub(crate) fn has_begun_input(&self, slot: u32) -> bool {
         let row = self.conns.get(slot);
-        let own = match row.state {
-            State::Mqtt => row.extra != NONE,
+        match row.state {
+            State::Mqtt => row.extra != NONE || row.spill != NONE,
+            // What it has begun is thrown away.
+            State::Draining => false,
             State::Proxy
             | State::Http
             | State::Waiting
             | State::Poll
             | State::Sse
-            | State::WebSocket
-            | State::Draining => false,
-        };
-        own || row.spill != NONE
+            | State::WebSocket => row.spill != NONE,
+        }
     }
 
-    /// Whether the client's input waits for homes, so that its seconds do not count.
+    /// Whether the client's input waits for us (a home, the verdict on its credential), so that its seconds do not count.
     pub(super) fn input_waits(&self, slot: u32) -> bool {
         match self.conns.get(slot).state {
             State::Mqtt => self.mqtt_must_wait(slot),
@@ -181,7 +182,8 @@ impl Front {
         }
     }
 
-    /// Bytes of an input in part that the protocol holds besides the spill, and how many more should have come.
+    /// What the protocol itself holds of an input that came in part, such as an MQTT packet spread over frames: its bytes, and how
+    /// many more should have come.
     pub(super) fn partial_of(&self, slot: u32) -> (usize, u64) {
         match self.conns.get(slot).state {
             State::Mqtt => self.mqtt_part(slot),
@@ -195,7 +197,7 @@ impl Front {
         }
     }
 
-    /// Counts a second of that input, of which `came` bytes stand in the spill. Whether it is too slow.
+    /// Counts a second of an input that the protocol holds in part, of which `came` bytes stand in the spill. Whether it is too slow.
     pub(super) fn partial_is_slow(&mut self, slot: u32, came: usize, allowance: Allowance) -> bool {
         match self.conns.get(slot).state {
             State::Mqtt => self.mqtt_part_is_slow(slot, came, allowance),
@@ -209,7 +211,7 @@ impl Front {
         }
     }
 
-    /// What the received bytes are that are held for the connection.
+    /// Which kind of received bytes the connection holds.
     pub(super) fn holds(&self, slot: u32) -> Holds {
         match self.conns.get(slot).state {
             State::Poll => Holds::Pipelined,
@@ -321,7 +323,7 @@ impl Front {
         }
     }
 
-    /// Ends a connection for this reason, in its protocol's words; false when it stays, or ends by itself.
+    /// Ends a connection for this reason, in its protocol's words; false when this call did not end it.
     pub(crate) fn end_for<I: Io>(&mut self, slot: u32, why: Why, io: &mut I) -> bool {
         match why {
             Why::TooSlow => self.because(Reason::Timeout),

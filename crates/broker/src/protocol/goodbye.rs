@@ -65,7 +65,7 @@ impl Front {
         true
     }
 
-    /// Ends a long-poll that waits for a message: with an answer, after which the connection may go on.
+    /// Ends a long-poll that waits for a message, with an answer. After a topic's end the connection may go on.
     pub(super) fn poll_end_for<I: Io>(&mut self, slot: u32, why: Why, io: &mut I) -> bool {
         match why {
             Why::TooSlow => self.refuse_for(slot, why, io),
@@ -94,7 +94,7 @@ impl Front {
         true
     }
 
-    /// A connection that was sent its last bytes ends by itself, unless its place is needed.
+    /// A connection that was sent its last bytes ends by itself; only where memory is short it ends at once.
     pub(super) fn draining_end_for<I: Io>(&mut self, slot: u32, why: Why, io: &mut I) -> bool {
         match why {
             Why::TooSlow | Why::NoRoom(_) => {

@@ -8,7 +8,7 @@ use crate::base::access::Denied;
 pub(crate) enum Why {
     /// A part of a request, frame or packet has come, and the rest comes too slowly.
     TooSlow,
-    /// What the connection holds is needed for others; the client reads these words.
+    /// What the connection holds is needed for others. HTTP and streams say these words, MQTT the name of its reason code.
     NoRoom(&'static str),
     /// The client's credential has expired.
     Expired,
@@ -16,7 +16,7 @@ pub(crate) enum Why {
     Denied(Denied),
     /// The topic was deleted.
     Deleted,
-    /// A later subscriber has taken the place of this one.
+    /// A later subscriber has taken the place of this long-poll.
     Displaced,
     /// The operator ended it.
     Operator,
@@ -25,7 +25,7 @@ pub(crate) enum Why {
 }
 
 impl Why {
-    /// The status and the reason in the answer to a request; none where the connection ends without an answer.
+    /// The status and the reason in the answer to a request; none where the protocols have answers of their own.
     pub(super) fn answer(self) -> Option<(u16, &'static str)> {
         match self {
             Why::TooSlow => Some((408, "the request took too long")),

@@ -1,7 +1,5 @@
 //! The home side of the shard: the asks of carriers, and the short way when the home is here.
 
-use alloc::vec::Vec;
-
 use crate::base::ids::ShardId;
 use crate::base::pace::WARMED;
 use crate::home::sessions::Claim;
@@ -16,15 +14,9 @@ const ASKS_TOGETHER: usize = 4 * WARMED;
 impl Shard {
     /// Takes in the asks of another shard. They are carried out in order: now as far as the turn goes, the rest in the
     /// next turns.
-    pub(crate) fn take_asks(&mut self, from: ShardId, asks: Vec<Ask>, bytes: Vec<u8>, stamp: u64) {
+    pub(crate) fn take_asks(&mut self, from: ShardId, asked: Asked) {
         // Mail without asks has nothing to wait for.
-        let spent = !asks.is_empty() && self.front.is_spent();
-        let asked = Asked {
-            weight: self.front.lanes.weight(asks.len(), bytes.len()),
-            asks: asks.into_iter(),
-            bytes,
-            stamp,
-        };
+        let spent = !asked.asks.as_slice().is_empty() && self.front.is_spent();
         let lane = &mut self.front.lanes.to[from as usize];
         if !lane.waiting.is_empty() || spent {
             return lane.waiting.push_back(asked);

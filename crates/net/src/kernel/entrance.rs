@@ -3,7 +3,7 @@
 //! Three mechanisms may hold up new connections, and none of them affects established ones:
 //!
 //! * Past the rate nothing is accepted for some milliseconds; new connections wait in the accept queue. Those that are turned away
-//!   do not count, so that a crowd of them does not hold up the others.
+//!   count a quarter, so that a crowd of them holds up the others less.
 //! * A shard that is nearly full gets no new connections while others have more room ([`steering`](super::steering)).
 //!   Connections in its queue are still accepted, and when the last place is taken they are answered and closed
 //!   ([`Reserve`]).
@@ -228,9 +228,9 @@ impl Entrance {
             .set_level(self.level_with(connections), &self.listeners)
     }
 
-    /// The connection that was accepted last does not count against the rate.
-    pub fn uncount(&mut self) {
-        self.rate.give_back();
+    /// The connection that was accepted last counts a quarter against the rate.
+    pub fn was_turned_away(&mut self) {
+        self.rate.give_back(TOKEN / 4 * 3);
     }
 
     /// When [`settle`](Entrance::settle) must be called at the latest, while a pause lasts.
@@ -298,8 +298,8 @@ impl Rate {
         self.filled = self.filled.saturating_sub(TOKEN);
     }
 
-    fn give_back(&mut self) {
-        self.filled = (self.filled + TOKEN).min(Rate::room(self.per_s));
+    fn give_back(&mut self, part: u64) {
+        self.filled = (self.filled + part).min(Rate::room(self.per_s));
     }
 }
 
@@ -336,7 +336,7 @@ mod tests {
         for _ in 0..1_000 {
             assert!(rate.has(1));
             rate.take();
-            rate.give_back();
+            rate.give_back(TOKEN);
         }
         let mut taken = 0;
         while rate.has(1) {

@@ -93,8 +93,8 @@ impl Transport for Kernel {
         self.entrance.accept(listener, now_ms, answer)
     }
 
-    fn uncount(&mut self) {
-        self.entrance.uncount();
+    fn was_turned_away(&mut self) {
+        self.entrance.was_turned_away();
     }
 
     fn room(&self) -> u32 {

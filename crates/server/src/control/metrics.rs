@@ -128,7 +128,7 @@ const GAUGES: &Named = numbers! { s;
     log_messages = u64::from(s.accounts.log_messages), "Messages that are kept";
     tls_connections = u64::from(s.tls_usage.connections), "Connections with TLS whose handshake is over";
     tls_handshakes_under_way = u64::from(s.tls_usage.under_way), "Handshakes that are not over";
-    credit [Bytes] = s.accounts.under_way_bytes as u64, "Publishes and other requests under way between shards, each with 4 KiB besides its bytes";
+    credit [Bytes] = s.accounts.under_way_bytes as u64, "Publishes under way between shards, each with 4 KiB besides its bytes";
 };
 
 /// Counters by shard.

@@ -29,10 +29,10 @@ impl<T: Transport> ShardLoop<T> {
         match self.io.transport.accept(listener, now_ms, answer) {
             Arrival::Connection(link, peer) => {
                 let arrived = Input::Accepted(Link(link.0), peer);
-                let turned_away = self.shard.stats().turned_away;
+                let turned_away = self.shard.arrivals_turned_away();
                 self.shard.handle(arrived, now, &mut self.io);
-                if self.shard.stats().turned_away > turned_away {
-                    self.io.transport.uncount();
+                if self.shard.arrivals_turned_away() > turned_away {
+                    self.io.transport.was_turned_away();
                 }
                 self.tell_untrusted(now);
             }

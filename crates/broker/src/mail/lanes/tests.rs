@@ -50,7 +50,7 @@ fn a_flush_posts_to_each_peer_once_what_is_for_it_and_to_nobody_else() {
     assert_eq!(to_home.bytes, b"ask");
     assert_eq!(
         lanes.to[2].under_way_bytes,
-        lanes.weight(1, 3),
+        lanes.weight(0, 3),
         "until credit comes back"
     );
     assert!(flush(&mut lanes).is_empty(), "it was said");
@@ -62,22 +62,29 @@ fn asks_under_way_add_up() {
     for bytes in [10, 5] {
         lanes.to[0].bytes.resize(bytes, 0);
         lanes.to[0].asks.push(Ask::Unfollow(NOBODY));
+        lanes.to[0].publishes += 1;
         assert_eq!(targets(&flush(&mut lanes)), [0]);
     }
     assert_eq!(lanes.to[0].under_way_bytes, lanes.weight(2, 15));
 }
 
 #[test]
-fn many_small_asks_use_the_credit_up_like_few_large_ones() {
+fn many_small_publishes_use_the_credit_up_like_few_large_ones() {
     let mut lanes = lanes();
     let limit = lanes.weight(3, 0);
     for _ in 0..3 {
         assert!(!lanes.exceeds(limit));
         lanes.to[0].asks.push(Ask::Unfollow(NOBODY));
+        lanes.to[0].publishes += 1;
         flush(&mut lanes);
     }
     assert!(!lanes.exceeds(limit));
     lanes.to[0].asks.push(Ask::Unfollow(NOBODY));
+    assert!(
+        !lanes.exceeds(limit),
+        "only publishes wait for credit, and use it up"
+    );
+    lanes.to[0].publishes += 1;
     assert!(lanes.exceeds(limit), "what is not yet sent counts too");
     flush(&mut lanes);
     assert!(lanes.exceeds(limit));

@@ -366,6 +366,7 @@ impl Front {
 
     /// The connection ends: its session goes back to its home. Called before its subscriptions end.
     pub(crate) fn end_session(&mut self, slot: u32) {
+        let held_bytes = self.conns.held_by(slot);
         let mqtt = self.conns.take_mqtt_row(slot);
         let (mut expiry_s, mut will, mut given, mut due) = (0, None, None, Vec::new());
         let mut needs_told = false;
@@ -385,7 +386,7 @@ impl Front {
             // The home's answer will find no connection, and is given back.
             return;
         }
-        if expiry_s > 0 && !self.may_take(slot, self.conns.held_by(slot)) {
+        if expiry_s > 0 && !self.may_take(slot, held_bytes) {
             // When the client comes back it is told that there is no session any more.
             expiry_s = 0;
         }
