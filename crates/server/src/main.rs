@@ -13,6 +13,7 @@ mod config;
 mod control;
 mod doctor;
 mod life;
+mod log;
 mod manual;
 mod settings;
 mod shard_loop;
@@ -20,7 +21,7 @@ mod stdout;
 mod tls;
 mod tools;
 
-use std::io::{self, IsTerminal, Write};
+use std::io::{self, Write};
 use std::process::ExitCode;
 
 use clap::Parser;
@@ -34,12 +35,17 @@ static ALLOCATOR: crore_net::memory::Pieces = crore_net::memory::Pieces;
 fn main() -> ExitCode {
     let cli = Cli::parse();
     let from_environment = std::env::var(EnvFilter::DEFAULT_ENV).ok();
-    log_to_stderr(
-        cli.log
-            .or(from_environment)
-            .as_deref()
-            .unwrap_or(cli.command.default_log()),
-    );
+    let filter = cli
+        .log
+        .or(from_environment)
+        .unwrap_or_else(|| cli.command.default_log().to_string());
+    let _written_at_the_end = match cli.command {
+        Command::Serve(_) => Some(log::through_thread(&filter)),
+        _ => {
+            log::to_stderr(&filter);
+            None
+        }
+    };
     let success = |()| ExitCode::SUCCESS;
     let done = match cli.command {
         Command::Serve(args) => serve(&args).map(success),
@@ -76,15 +82,4 @@ fn serve(args: &ServeArgs) -> anyhow::Result<()> {
         None => tracing::info!("no ./{}: built-in defaults", config::DEFAULT_FILE),
     }
     boot::serve(args, effective)
-}
-
-fn log_to_stderr(filter: &str) {
-    // The filter was checked with the command line; parts that still cannot be read are left out.
-    let filter = EnvFilter::builder().parse_lossy(filter);
-    let colours = io::stderr().is_terminal() && std::env::var_os("NO_COLOR").is_none();
-    tracing_subscriber::fmt()
-        .with_env_filter(filter)
-        .with_ansi(colours)
-        .with_writer(io::stderr)
-        .init();
 }

@@ -205,7 +205,7 @@ impl<T: Transport> ShardLoop<T> {
             }
             match self.io.transport.event(n) {
                 Event::Link(ready) => self.connection_event(ready, now),
-                Event::Arrival(listener) => self.accept(listener, now),
+                Event::Arrival(listener) => self.accept(listener, until_ns, now),
                 Event::Woken => {}
             }
         }

@@ -11,29 +11,36 @@ use base64::engine::general_purpose::STANDARD;
 const STRIDE: usize = 32;
 /// Strings of this length get room for themselves only.
 const LARGE: usize = 64 << 10;
+/// How many bytes are escaped at once, where one of them must be.
+const BLOCK: usize = 32;
+/// The most that a byte takes: `\u001f`.
+const ESCAPED_MAX: usize = 6;
+/// That in a length that is copied with one instruction.
+const CELL: usize = 8;
 
 /// Appends `text`, which must be UTF-8, as a string with its quotes.
 pub fn write_string(out: &mut Vec<u8>, mut text: &[u8]) {
     debug_assert!(core::str::from_utf8(text).is_ok());
     let plain = plain_prefix(text);
     let len = plain + escaped_len(&text[plain..]) + 2;
-    // A large string may become six times as long: it gets its room at once, and no more.
-    match len < LARGE {
-        true => out.reserve(len),
-        false => out.reserve_exact(len),
-    }
+    make_room(out, len);
     out.push(b'"');
     out.extend_from_slice(&text[..plain]);
     text = &text[plain..];
+    // A byte of the block costs the same whether it is special or not, and branches nowhere: a client chooses the bytes.
     while !text.is_empty() {
-        let special = text.iter().take_while(|b| is_special(**b)).count();
-        for byte in &text[..special] {
-            write_escape(out, *byte);
+        let (block, rest) = text.split_at(text.len().min(BLOCK));
+        let mut written = [0; BLOCK * ESCAPED_MAX + CELL];
+        let mut len = 0;
+        for byte in block {
+            let (cell, taken) = &WRITTEN[usize::from(*byte)];
+            written[len..len + CELL].copy_from_slice(cell);
+            len += usize::from(*taken);
         }
-        text = &text[special..];
-        let plain = plain_prefix(text);
-        out.extend_from_slice(&text[..plain]);
-        text = &text[plain..];
+        out.extend_from_slice(&written[..len]);
+        let plain = plain_prefix(rest);
+        out.extend_from_slice(&rest[..plain]);
+        text = &rest[plain..];
     }
     out.push(b'"');
 }
@@ -41,38 +48,53 @@ pub fn write_string(out: &mut Vec<u8>, mut text: &[u8]) {
 /// The bytes that `text` takes between the quotes.
 fn escaped_len(text: &[u8]) -> usize {
     text.iter()
-        .map(|byte| ESCAPED_LEN[usize::from(*byte)])
-        .map(usize::from)
+        .map(|byte| usize::from(WRITTEN[usize::from(*byte)].1))
         .sum()
 }
 
-/// The bytes that each byte takes.
-const ESCAPED_LEN: [u8; 256] = {
-    let mut lens = [1; 256];
+/// How each byte is written, and how many of these bytes count.
+static WRITTEN: [([u8; CELL], u8); 256] = {
+    let mut all = [([0; CELL], 1); 256];
     let mut byte = 0;
     while byte < 256 {
-        if is_special(byte as u8) {
-            lens[byte] = match short(byte as u8) {
-                Some(_) => 2,
-                None => 6,
-            };
-        }
+        all[byte] = written(byte as u8);
         byte += 1;
     }
-    lens
+    all
 };
+
+const fn written(byte: u8) -> ([u8; CELL], u8) {
+    if !is_special(byte) {
+        return ([byte, 0, 0, 0, 0, 0, 0, 0], 1);
+    }
+    let digits = b"0123456789abcdef";
+    let (high, low) = (digits[byte as usize >> 4], digits[byte as usize & 15]);
+    match short(byte) {
+        Some(short) => ([b'\\', short, 0, 0, 0, 0, 0, 0], 2),
+        None => ([b'\\', b'u', b'0', b'0', high, low, 0, 0], ESCAPED_MAX as u8),
+    }
+}
 
 /// Appends `bytes` as a string with its quotes: base64 in the standard alphabet, padded (RFC 4648
 /// section 4).
 pub fn write_base64(out: &mut Vec<u8>, bytes: &[u8]) {
-    out.push(b'"');
-    let start = out.len();
     // The length overflows only where the bytes would not fit the address space.
     let len = base64::encoded_len(bytes.len(), true).expect("the text fits the address space");
+    make_room(out, len + 2);
+    out.push(b'"');
+    let start = out.len();
     out.resize(start + len, 0);
     let written = STANDARD.encode_slice(bytes, &mut out[start..]);
     assert_eq!(written, Ok(len), "room was made for all of it");
     out.push(b'"');
+}
+
+/// A large string may become six times as long: it gets its room at once, and no more.
+fn make_room(out: &mut Vec<u8>, len: usize) {
+    match len < LARGE {
+        true => out.reserve(len),
+        false => out.reserve_exact(len),
+    }
 }
 
 /// How many bytes come before the first that must be escaped.
@@ -103,14 +125,4 @@ const fn short(byte: u8) -> Option<u8> {
         0x0C => b'f',
         _ => return None,
     })
-}
-
-fn write_escape(out: &mut Vec<u8>, byte: u8) {
-    let digit = |value: u8| b"0123456789abcdef"[usize::from(value)];
-    match short(byte) {
-        Some(short) => out.extend_from_slice(&[b'\\', short]),
-        None => {
-            out.extend_from_slice(&[b'\\', b'u', b'0', b'0', digit(byte >> 4), digit(byte & 15)]);
-        }
-    }
 }

@@ -8,6 +8,13 @@ use alloc::vec::Vec;
 use core::mem;
 use memchr::{memchr, memchr2};
 
+/// Data of this length gets its room at once, and no more.
+const LARGE: usize = 64 << 10;
+/// How many bytes are written at once where lines end.
+const BLOCK: usize = 32;
+/// A line's end and the next one's prefix, in a length that is copied with one instruction.
+const CELL: usize = 8;
+
 /// Appends one event. `data` is split at CRLF, CR and LF, which the reader joins again with LF. The id and the event name
 /// must be [field safe](is_field_safe): every caller checks them.
 pub fn write_event(out: &mut Vec<u8>, id: Option<&[u8]>, event: Option<&[u8]>, data: &[u8]) {
@@ -66,14 +73,52 @@ fn write_line(out: &mut Vec<u8>, prefix: &[u8], line: &[u8]) {
     out.push(b'\n');
 }
 
-/// One line for each line of `text`, of which there is always at least one.
+/// One line for each line of `text`, of which there is always at least one. The prefix has less than [`CELL`] bytes.
 fn write_lines(out: &mut Vec<u8>, prefix: &[u8], mut text: &[u8]) {
-    while let Some(end) = memchr2(b'\r', b'\n', text) {
-        write_line(out, prefix, &text[..end]);
-        let crlf = text[end..].starts_with(b"\r\n");
-        text = &text[end + if crlf { 2 } else { 1 }..];
+    if text.len() >= LARGE {
+        // The empty line behind them, too.
+        out.reserve_exact(lines_len(prefix, text) + 1);
     }
-    write_line(out, prefix, text);
+    out.extend_from_slice(prefix);
+    while let Some(end) = memchr2(b'\r', b'\n', text) {
+        out.extend_from_slice(&text[..end]);
+        text = write_block(out, prefix, &text[end..]);
+    }
+    out.extend_from_slice(text);
+    out.push(b'\n');
+}
+
+/// The bytes that `text` takes.
+fn lines_len(prefix: &[u8], text: &[u8]) -> usize {
+    let ends = text.iter().filter(|byte| is_line_end(**byte)).count();
+    let pairs = text.windows(2).filter(|pair| *pair == b"\r\n").count();
+    text.len() - pairs + (ends - pairs) * prefix.len() + prefix.len() + 1
+}
+
+/// Appends some bytes in which lines end; returns the rest. A byte costs the same whether a line ends there or not, and
+/// branches nowhere: a client chooses the bytes.
+fn write_block<'a>(out: &mut Vec<u8>, prefix: &[u8], text: &'a [u8]) -> &'a [u8] {
+    let mut next_line = [0; CELL];
+    next_line[0] = b'\n';
+    next_line[1..=prefix.len()].copy_from_slice(prefix);
+    let next_line = u64::from_le_bytes(next_line);
+    let (mut written, mut len) = ([0; (BLOCK + 1) * CELL], 0);
+    let (block, rest) = text.split_at(text.len().min(BLOCK));
+    for (byte, behind) in block.iter().zip(1..) {
+        let is_first_of_two = *byte == b'\r' && text.get(behind) == Some(&b'\n');
+        let (cell, taken) = match is_line_end(*byte) {
+            true => (next_line, 1 + prefix.len()),
+            false => (u64::from(*byte), 1),
+        };
+        written[len..len + CELL].copy_from_slice(&cell.to_le_bytes());
+        len += if is_first_of_two { 0 } else { taken };
+    }
+    out.extend_from_slice(&written[..len]);
+    rest
+}
+
+const fn is_line_end(byte: u8) -> bool {
+    (byte == b'\r') | (byte == b'\n')
 }
 
 /// One event as a client sees it.

@@ -64,6 +64,19 @@ fn data(stream: &str) -> Vec<String> {
 }
 
 #[test]
+fn large_data_gets_its_room_at_once() {
+    for line in ["\n", "\r\n", "a\r", "a longer line without an end "] {
+        let data = line.repeat(100_000);
+        let mut out = Vec::new();
+        write_event(&mut out, None, None, data.as_bytes());
+        let lines = data.replace("\r\n", "\n").replace('\r', "\n");
+        let expected = format!("data: {}\n\n", lines.replace('\n', "\ndata: "));
+        assert!(out == expected.as_bytes(), "{line:?}");
+        assert!(out.capacity() <= out.len() + 1, "{line:?}");
+    }
+}
+
+#[test]
 fn events_are_written_line_by_line() {
     let mut out = Vec::new();
     write_event(&mut out, Some(b"7"), Some(b"tick"), b"a\r\nb\rc\nd\n");
@@ -165,7 +178,7 @@ proptest! {
     #[test]
     fn what_is_written_reads_back_for_every_split(
         sent in prop::collection::vec(
-            (prop::option::of("[ -~]{1,10}"), prop::option::of("[ -~]{1,10}"), "[a:\u{e9} \r\n]{0,12}"),
+            (prop::option::of("[ -~]{1,10}"), prop::option::of("[ -~]{1,10}"), "[a:\u{e9} \r\n]{0,100}"),
             1..5,
         ),
         comment in "[ -~\r\n]{0,10}",

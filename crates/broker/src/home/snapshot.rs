@@ -121,6 +121,9 @@ impl Home {
         if name.is_empty() || usize::from(partition) % self.homes != usize::from(me) {
             return Err(Damaged("a topic belongs elsewhere"));
         }
+        if last > self.sequence || form & LOST != 0 && lost > last {
+            return Err(Damaged("a topic is ahead of its home"));
+        }
         let mut row = HomeTopic::vacant(NONE);
         row.hash = self.hash_of(name);
         row.name = self.names.insert(name);
@@ -292,7 +295,7 @@ impl Home {
             }
             return Ok(());
         }
-        let newest = self.log.newest_offset(row.log);
+        let newest = self.log.last_offset(row.log);
         if offset <= newest || previous < newest {
             return Err(Damaged("messages of a topic are in disorder"));
         }

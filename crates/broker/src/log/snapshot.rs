@@ -41,12 +41,16 @@ impl Log {
         }
     }
 
-    /// The offset of a chain's newest message; 0 without one.
-    pub fn newest_offset(&self, chain: u32) -> u64 {
-        if chain == NONE || self.chains.get(chain).count == 0 {
+    /// The offset of a chain's newest message, or of the last lost one where it has none; 0 without a chain.
+    pub fn last_offset(&self, chain: u32) -> u64 {
+        if chain == NONE {
             return 0;
         }
-        self.entries.get(self.chains.get(chain).newest()).offset
+        let row = self.chains.get(chain);
+        match row.count {
+            0 => row.lost(),
+            _ => self.entries.get(row.newest()).offset,
+        }
     }
 
     /// Makes a chain without messages, of a topic that lost some.

@@ -80,6 +80,10 @@ impl Restored {
     fn record(&mut self, kind: u8, from: &mut In<'_>) -> Result<(), Damaged> {
         let (world, now) = (self.world.clone(), self.now);
         let home = &mut self.home;
+        // All others are judged by it.
+        if (kind == kind::HOME) != (self.records == 0) {
+            return Err(Damaged("the home's own record is not the first, or not the only one"));
+        }
         match kind {
             kind::HOME => {
                 self.rows = home.restore_home(from)?;

@@ -21,11 +21,11 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 /// Pieces below this size are the system's.
 const LEAST: usize = 256 << 10;
 /// Pieces from this size on are the system's.
-const MOST: usize = 2 << 20;
+const MOST: usize = 8 << 20;
 /// Lengths between one power of two and the next.
 const STEPS: usize = 8;
-/// From `LEAST` to `MOST` are three doublings.
-const CLASSES: usize = 3 * STEPS + 1;
+/// From `LEAST` to `MOST` are five doublings.
+const CLASSES: usize = 5 * STEPS + 1;
 /// Freed pieces keep so much memory.
 const KEPT_BYTES: usize = 16 << 20;
 /// Addresses that are reserved: more than pieces of any use, since those of one class are never cut into those of another.

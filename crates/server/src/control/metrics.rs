@@ -22,6 +22,7 @@ use super::process;
 use super::stats::{self, Table};
 use crate::board::{Latency, Snapshot, bucket_end_us};
 use crate::life::Reloads;
+use crate::log;
 
 /// The content type of OpenMetrics.
 const CONTENT_TYPE: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
@@ -337,7 +338,10 @@ impl Exposed {
         let help = "Time since the process began";
         let mut metric =
             out.encode_descriptor("uptime", help, Some(&Unit::Seconds), MetricType::Gauge)?;
-        metric.encode_gauge(&self.uptime_s)
+        metric.encode_gauge(&self.uptime_s)?;
+        let (name, help) = ("dropped_log_lines", "Log lines that stderr did not take in time");
+        let mut metric = out.encode_descriptor(name, help, None, MetricType::Counter)?;
+        number(&mut metric, MetricType::Counter, log::dropped_lines())
     }
 
     fn reloads(&self, out: &mut DescriptorEncoder<'_>) -> fmt::Result {

@@ -14,9 +14,10 @@ const ACCEPTS_PER_TURN: usize = 64;
 const TELL_EVERY_S: u32 = 60;
 
 impl<T: Transport> ShardLoop<T> {
-    pub(super) fn accept(&mut self, listener: usize, now: Now) {
+    /// Takes connections that wait, until then; the next wait tells of those that are left.
+    pub(super) fn accept(&mut self, listener: usize, until_ns: u64, now: Now) {
         for n in 0..ACCEPTS_PER_TURN {
-            if !self.accept_one(listener, n as u32, now) {
+            if !self.accept_one(listener, n as u32, now) || clock::monotonic_ns() > until_ns {
                 return;
             }
         }

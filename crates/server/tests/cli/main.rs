@@ -4,6 +4,7 @@
 #[path = "../support/mod.rs"]
 mod support;
 
+mod log;
 mod publish;
 mod scripted;
 mod subscribe;

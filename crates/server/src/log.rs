@@ -1,0 +1,93 @@
+//! Where log lines go: stderr.
+//!
+//! A server's threads hand their lines to a thread that writes them, and do not wait when nobody reads stderr: past
+//! [`LINES`] that wait, lines are dropped and counted.
+
+use std::io::{self, IsTerminal as _};
+use std::sync::OnceLock;
+
+use tracing_appender::non_blocking::{ErrorCounter, NonBlocking, NonBlockingBuilder, WorkerGuard};
+use tracing_subscriber::EnvFilter;
+
+/// Lines that wait for stderr at most.
+const LINES: usize = 4096;
+
+static DROPPED: OnceLock<ErrorCounter> = OnceLock::new();
+
+/// Lines that were dropped since the server began, because stderr took none.
+pub fn dropped_lines() -> u64 {
+    DROPPED
+        .get()
+        .map_or(0, |counter| counter.dropped_lines() as u64)
+}
+
+/// Logs what `filter` says, each line before the work goes on: for the small tools.
+pub fn to_stderr(filter: &str) {
+    begin(filter, io::stderr);
+}
+
+/// Logs what `filter` says through a thread of its own. When the guard is dropped, lines that wait are written, if stderr
+/// takes them within a second.
+pub fn through_thread(filter: &str) -> WorkerGuard {
+    let (lines, guard) = bounded(io::stderr());
+    let _ = DROPPED.set(lines.error_counter());
+    begin(filter, lines);
+    guard
+}
+
+fn bounded(to: impl io::Write + Send + 'static) -> (NonBlocking, WorkerGuard) {
+    NonBlockingBuilder::default()
+        .buffered_lines_limit(LINES)
+        .thread_name("log")
+        .finish(to)
+}
+
+fn begin<W>(filter: &str, writer: W)
+where
+    W: for<'a> tracing_subscriber::fmt::MakeWriter<'a> + Send + Sync + 'static,
+{
+    // The filter was checked with the command line; parts that still cannot be read are left out.
+    let filter = EnvFilter::builder().parse_lossy(filter);
+    let colours = io::stderr().is_terminal() && std::env::var_os("NO_COLOR").is_none();
+    tracing_subscriber::fmt()
+        .with_env_filter(filter)
+        .with_ansi(colours)
+        .with_writer(writer)
+        .init();
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::{Arc, Mutex};
+
+    use super::*;
+
+    /// Takes nothing before the lock is free.
+    struct Stuck(Arc<Mutex<()>>);
+
+    impl io::Write for Stuck {
+        fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+            drop(self.0.lock().expect("nobody panics"));
+            Ok(bytes.len())
+        }
+
+        fn flush(&mut self) -> io::Result<()> {
+            Ok(())
+        }
+    }
+
+    #[test]
+    fn lines_past_the_limit_are_dropped_and_counted() {
+        let lock = Arc::new(Mutex::new(()));
+        let held = lock.lock().expect("nobody panics");
+        let (mut lines, guard) = bounded(Stuck(Arc::clone(&lock)));
+        for _ in 0..LINES + 10 {
+            io::Write::write_all(&mut lines, b"a line\n").expect("it is dropped in silence");
+        }
+        // The thread may have taken one line out of the queue before the rest came.
+        let dropped = lines.error_counter().dropped_lines();
+        assert!(dropped == 9 || dropped == 10, "{dropped}");
+        drop(held);
+        drop(guard);
+    }
+}
