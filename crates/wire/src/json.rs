@@ -71,7 +71,10 @@ const fn written(byte: u8) -> ([u8; CELL], u8) {
     let (high, low) = (digits[byte as usize >> 4], digits[byte as usize & 15]);
     match short(byte) {
         Some(short) => ([b'\\', short, 0, 0, 0, 0, 0, 0], 2),
-        None => ([b'\\', b'u', b'0', b'0', high, low, 0, 0], ESCAPED_MAX as u8),
+        None => (
+            [b'\\', b'u', b'0', b'0', high, low, 0, 0],
+            ESCAPED_MAX as u8,
+        ),
     }
 }
 

@@ -82,7 +82,9 @@ impl Restored {
         let home = &mut self.home;
         // All others are judged by it.
         if (kind == kind::HOME) != (self.records == 0) {
-            return Err(Damaged("the home's own record is not the first, or not the only one"));
+            return Err(Damaged(
+                "the home's own record is not the first, or not the only one",
+            ));
         }
         match kind {
             kind::HOME => {

@@ -339,7 +339,10 @@ impl Exposed {
         let mut metric =
             out.encode_descriptor("uptime", help, Some(&Unit::Seconds), MetricType::Gauge)?;
         metric.encode_gauge(&self.uptime_s)?;
-        let (name, help) = ("dropped_log_lines", "Log lines that stderr did not take in time");
+        let (name, help) = (
+            "dropped_log_lines",
+            "Log lines that stderr did not take in time",
+        );
         let mut metric = out.encode_descriptor(name, help, None, MetricType::Counter)?;
         number(&mut metric, MetricType::Counter, log::dropped_lines())
     }
