@@ -31,8 +31,7 @@ use crate::tls;
 const STACK_BYTES: usize = 1 << 20;
 
 /// Serves until told to stop.
-pub fn serve(args: &ServeArgs, effective: Effective) -> anyhow::Result<()> {
-    let signals = Signals::block().context("cannot block signals")?;
+pub fn serve(args: &ServeArgs, effective: Effective, signals: Signals) -> anyhow::Result<()> {
     let file = &effective.file;
     let admin_listener = control::listen(&file.admin)?;
     let (listen, held) = with_ports(&file.listen)?;

@@ -24,9 +24,11 @@ mod tools;
 use std::io::{self, Write};
 use std::process::ExitCode;
 
+use anyhow::Context as _;
 use clap::Parser;
 use cli::{Cli, Command};
 use config::ServeArgs;
+use crore_net::signal::Signals;
 use tracing_subscriber::EnvFilter;
 
 #[global_allocator]
@@ -39,16 +41,13 @@ fn main() -> ExitCode {
         .log
         .or(from_environment)
         .unwrap_or_else(|| cli.command.default_log().to_string());
-    let _written_at_the_end = match cli.command {
-        Command::Serve(_) => Some(log::through_thread(&filter)),
-        _ => {
-            log::to_stderr(&filter);
-            None
-        }
-    };
+    // A server's threads begin behind its first step, which is to block signals in all of them.
+    if !matches!(&cli.command, Command::Serve(args) if !args.check) {
+        log::to_stderr(&filter);
+    }
     let success = |()| ExitCode::SUCCESS;
     let done = match cli.command {
-        Command::Serve(args) => serve(&args).map(success),
+        Command::Serve(args) => serve(&args, &filter).map(success),
         Command::Bench(args) => crore_bench::run(args),
         Command::Doctor(args) => doctor::run(&args),
         Command::Token(args) => tools::token::run(&args).map(success),
@@ -69,17 +68,20 @@ fn main() -> ExitCode {
     }
 }
 
-fn serve(args: &ServeArgs) -> anyhow::Result<()> {
+fn serve(args: &ServeArgs, filter: &str) -> anyhow::Result<()> {
     crore_net::memory::map_large();
-    let effective = config::load(args)?;
     if args.check {
+        let effective = config::load(args)?;
         // The check includes the files.
         tls::open(&effective.file)?;
         return stdout::print(effective.to_toml().as_bytes());
     }
+    let signals = Signals::block().context("cannot block signals")?;
+    let _written_at_the_end = log::through_thread(filter);
+    let effective = config::load(args)?;
     match &effective.source {
         Some(path) => tracing::info!(file = %path.display(), "settings read"),
         None => tracing::info!("no ./{}: built-in defaults", config::DEFAULT_FILE),
     }
-    boot::serve(args, effective)
+    boot::serve(args, effective, signals)
 }

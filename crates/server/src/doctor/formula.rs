@@ -49,9 +49,9 @@ const EMPTY_SERVER_BYTES: u64 = 6_000_000;
 /// One shard more (docs/MEMORY.md).
 const SHARD_BYTES: u64 = 75_000;
 
-/// Threads that are no shards, without those for passwords and the callback: control, signals, the books of access and the two
+/// Threads that are no shards, without those for passwords and the callback: control, signals, the log, the books of access and the two
 /// that verify tokens.
-pub const OTHER_THREADS: u64 = 5;
+pub const OTHER_THREADS: u64 = 6;
 
 /// The part of a planned machine's memory that the system itself holds, as 1 in so many: the firmware's and the page table's,
 /// which `MemTotal` lacks, 2 %, and a bare system's 3 %.

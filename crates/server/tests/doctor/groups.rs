@@ -95,7 +95,7 @@ fn a_limit_past_which_the_server_is_held_up_binds_as_one_past_which_it_is_killed
 fn threads_need_a_place_in_each_group() {
     let group = "system.slice/crore.service";
     let access = "[access]\npassword_threads = 7\n[access.callback]\nurl = \"http://127.0.0.1:9/\"\nconcurrency = 11\n";
-    for (settings, threads) in [("", 32 + 5), (access, 32 + 5 + 7 + 11)] {
+    for (settings, threads) in [("", 32 + 6), (access, 32 + 6 + 7 + 11)] {
         let limited = |limit: u64| {
             host(&format!("/{group}"))
                 .with("crore.toml", &format!("shards = 32\n{settings}"))
