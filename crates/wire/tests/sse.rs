@@ -73,7 +73,10 @@ fn large_data_gets_its_room_at_once() {
         let expected = format!("data: {}\n\n", lines.replace('\n', "\ndata: "));
         assert!(out == expected.as_bytes(), "{line:?}");
         let pairs = data.matches("\r\n").count();
-        assert!(out.capacity() <= out.len() + pairs * "\ndata: ".len() + 1, "{line:?}");
+        assert!(
+            out.capacity() <= out.len() + pairs * "\ndata: ".len() + 1,
+            "{line:?}"
+        );
     }
 }
 
