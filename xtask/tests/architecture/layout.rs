@@ -46,7 +46,7 @@ pub const FLOORS: &[(&str, &[&[&str]])] = &[
     (
         "server",
         &[
-            &["settings", "stdout"],
+            &["settings", "stdout", "log"],
             &["client"],
             &["access"],
             &["config"],
