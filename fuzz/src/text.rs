@@ -176,7 +176,7 @@ pub fn topic(data: &[u8]) {
         );
         assert!(topics::matches(name, name));
         assert_eq!(
-            topics::partition(name),
+            topics::slot(name),
             (topics::stable_hash(name) >> 56) as u8
         );
         through_urls(name, max);

@@ -1,7 +1,7 @@
 //! The home of topics: their names, positions, logs, and which carriers have subscribers.
 //!
 //! Invariants: a row lives while it has carriers, messages, or a position that is younger than its
-//! rule allows, unless room is needed for a new topic; a row that is freed raises its partition's floor, so
+//! rule allows, unless room is needed for a new topic; a row that is freed raises the floor of its slot, so
 //! that a position of a forgotten topic is never believed wrongly. Live messages and pages to one
 //! carrier go through one lane, in order.
 //!
@@ -12,12 +12,14 @@ pub(crate) mod sessions;
 
 mod answers;
 mod attach;
+mod budget;
 mod carriers;
 mod change;
 mod filters;
 mod followers;
 mod foresight;
 mod forgetting;
+mod forgotten;
 mod groups;
 mod held;
 mod idempotence;
@@ -26,6 +28,7 @@ mod keepers;
 mod kept;
 mod operator;
 mod owed;
+mod partition;
 mod publish;
 mod readings;
 mod registered;
@@ -44,11 +47,14 @@ use xxhash_rust::xxh3::xxh3_64_with_seed;
 use crore_wire::deflate::Compressor;
 use crore_wire::topic;
 
+use crate::base::ids::ShardId;
 use crate::base::pace::Pace;
 use crate::base::pace::WARMED;
+use crate::base::placement::{Placement, SLOTS};
 use crate::base::rules::Rules;
 use crate::base::settings::Settings;
 use crate::base::time::Now;
+use crate::base::work::Steps;
 use crate::budget::admission::{Admission, Client, Party, Reached};
 use crate::budget::stats::Stats;
 use crate::filters::matching::Matching;
@@ -59,6 +65,7 @@ use crate::home::foresight::Foresight;
 use crate::home::forgetting::Forgetting;
 use crate::home::groups::Groups;
 use crate::home::keepers::Keepers;
+use crate::home::partition::Partition;
 use crate::home::readings::Readings;
 use crate::home::registered::Registered;
 pub use crate::home::registered::SEPARATOR;
@@ -67,9 +74,6 @@ use crate::log::Log;
 use crate::store::blobs::Names;
 use crate::store::index::{Chained as _, Index};
 use crate::store::slab::{NONE, Slab, Vacant as _};
-
-/// Partitions of the whole name space.
-pub const PARTITIONS: usize = 256;
 
 /// A message as a publisher gives it.
 pub struct Publish<'a> {
@@ -112,23 +116,30 @@ pub struct Retry<'a> {
     pub publisher: Party,
 }
 
-/// All topics whose partitions this shard keeps.
+/// All topics of the partitions that this shard keeps.
 pub struct Home {
     rows: Slab<HomeTopic>,
     index: Index,
     names: Names,
     carriers: Carriers,
-    log: Log,
+    partitions: Vec<Partition>,
+    /// The place in `partitions` of each slot of this home.
+    places: [u8; SLOTS],
+    /// By slot: the last offset of its forgotten topics.
+    floors: Vec<u64>,
+    placement: Placement,
+    me: ShardId,
+    /// Bytes that the messages of all partitions may occupy.
+    log_bytes_max: usize,
+    /// Steps of work done, those of the logs included.
+    steps: Steps,
     /// Shared subscriptions.
     groups: Groups,
     /// Subscriptions that need messages kept.
     keepers: Keepers,
     /// The chain of each topic's retained message.
     retained: BTreeMap<u32, u32>,
-    /// The last offset that was given. One count for all topics: an offset is the order of arrival.
-    sequence: u64,
     forgetting: Forgetting,
-    floor: Vec<u64>,
     filters: Registered,
     epoch: u32,
     /// Present while a change of the rules is prepared.
@@ -139,7 +150,6 @@ pub struct Home {
     /// Pages that are owed.
     readings: Readings,
     answers: Option<Answers>,
-    homes: usize,
     seed: u64,
     compressor: Compressor,
     compressed: Vec<u8>,
@@ -149,34 +159,41 @@ pub struct Home {
 }
 
 impl Home {
-    /// A home without topics. `admission` counts the topics of each client; `epoch` names the life of its logs; `homes` share the
-    /// log's budget; `seed` keys the hashes of messages and of their keys.
+    /// The home `me` without topics. `admission` counts the topics of each client; `epoch` names the life of its logs; the homes of
+    /// `placement` share the budget of the logs; `seed` keys the hashes of messages and of their keys.
     pub fn new(
         settings: &Settings,
         rules: &Rules,
         admission: Admission,
         epoch: u32,
-        homes: usize,
+        (placement, me): (Placement, ShardId),
         seed: u64,
     ) -> Self {
+        let steps = Steps::default();
+        let count = placement.count_at(me);
+        let partition = |_| {
+            let (admission, steps) = (admission.clone(), steps.clone());
+            Partition::new(rules, count, seed, admission, steps)
+        };
+        let homes = usize::from(placement.homes());
+        let place = |slot: u8| placement.place_at_home(placement.of_slot(slot)) as u8;
         Home {
             rows: Slab::new(),
             index: Index::new(),
             names: Names::default(),
             carriers: Carriers::new(),
-            log: Log::new(
-                rules,
-                settings.limits.log_bytes / homes,
-                seed,
-                admission.clone(),
-            ),
-            groups: Groups::new(seed),
+            partitions: (0..count).map(partition).collect(),
+            places: core::array::from_fn(|slot| place(slot as u8)),
+            floors: alloc::vec![0; SLOTS],
+            placement,
+            me,
+            log_bytes_max: settings.limits.log_bytes / homes,
+            steps,
+            groups: Groups::new(seed, count),
             keepers: Keepers::new(seed),
             retained: BTreeMap::new(),
-            sequence: 0,
             forgetting: Forgetting::new(rules.count()),
-            floor: alloc::vec![0; PARTITIONS],
-            filters: Registered::new(rules.count(), seed),
+            filters: Registered::new(seed),
             epoch,
             foresight: None,
             topics_max: settings.limits.topics_per_home(homes),
@@ -184,7 +201,6 @@ impl Home {
             followers: Followers::new(settings.interest.debounce_s),
             readings: Readings::default(),
             answers: None,
-            homes,
             seed,
             compressor: Compressor::default(),
             compressed: Vec::new(),
@@ -201,8 +217,8 @@ impl Home {
     /// Its counters.
     pub fn stats(&self) -> Stats {
         Stats {
-            superseded: self.log.superseded,
-            expired: self.log.expired,
+            superseded: self.logs().map(|log| log.superseded).sum(),
+            expired: self.logs().map(|log| log.expired).sum(),
             ..self.stats
         }
     }
@@ -281,13 +297,13 @@ impl Home {
         if self.rows.len() as usize >= self.topics_max && !self.forget_one(rules) {
             return Err(Reached::Topics);
         }
-        let floor = self.floor[topic::partition(name) as usize];
         let mut row = HomeTopic::vacant(NONE);
+        row.set_slot(topic::slot(name));
         row.hash = hash;
         row.name = self.names.insert(name);
         row.rule = rules.number_for(name);
         row.touched_s = now.unix_s;
-        row.set_last(floor);
+        row.set_last(self.floors[usize::from(row.slot())]);
         let id = self.rows.insert(row);
         self.index.insert(&mut self.rows, id);
         if let Some(foresight) = &mut self.foresight {
@@ -296,16 +312,25 @@ impl Home {
         Ok(id)
     }
 
-    /// Drops messages until the log is within its budget of bytes.
-    fn enforce_budget(&mut self, rules: &Rules, now: Now) {
-        let mut emptied = Vec::new();
-        let retained = rules.retained();
-        self.log
-            .enforce_budget(now.unix_s, retained, |topic, number, left| {
-                emptied.push((topic, number, left));
-            });
-        for (topic, number, left) in emptied {
-            self.chain_emptied(topic, number, left, rules, now);
-        }
+    /// The place of a topic's partition.
+    #[inline]
+    fn place_of(&self, row: &HomeTopic) -> usize {
+        self.places[usize::from(row.slot())].into()
+    }
+
+    /// The place of the partition of the topic in this row.
+    #[inline]
+    fn at(&self, id: u32) -> usize {
+        self.place_of(self.rows.get(id))
+    }
+
+    fn logs(&self) -> impl Iterator<Item = &Log> {
+        self.partitions.iter().map(|partition| &partition.log)
+    }
+
+    /// The offsets that all partitions have given.
+    fn sequences(&self) -> u64 {
+        let all = self.partitions.iter();
+        all.map(|partition| partition.sequence).sum()
     }
 }

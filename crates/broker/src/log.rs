@@ -1,4 +1,4 @@
-//! The log of a home shard: the messages that are kept, chained by topic (oldest first) and by rule
+//! The log of a partition: the messages that are kept, chained by topic (oldest first) and by rule
 //! (in order of arrival, for age). The bytes lie in size classes and are recycled.
 //!
 //! Invariants: an entry is in the chain of exactly one topic and one rule; a topic without entries has no row here,
@@ -47,7 +47,7 @@ use crate::store::slab::{NONE, Slab};
 /// About the bytes that a set needs for each member.
 const MORTAL_BYTES: usize = 20;
 
-/// All messages that one home keeps.
+/// All messages that one partition keeps.
 pub struct Log {
     entries: Slab<Entry>,
     chains: Slab<Chain>,
@@ -61,10 +61,8 @@ pub struct Log {
     /// Chains of deleted or emptied topics that still have messages, see `doomed.rs`.
     doomed: BTreeSet<u32>,
     /// Steps of work done.
-    pub steps: Steps,
+    steps: Steps,
     fingers: Fingers,
-    /// Bytes that the messages may occupy.
-    pub budget_bytes: usize,
     /// What readers by filter must be told is lost.
     pub losses: Losses,
     /// Messages that a newer one of their key took the place of.
@@ -74,9 +72,9 @@ pub struct Log {
 }
 
 impl Log {
-    /// An empty log of topics with these rules, which counts its bytes by client in `admission`. `seed` keys the hash
-    /// of messages' keys.
-    pub fn new(rules: &Rules, budget_bytes: usize, seed: u64, admission: Admission) -> Self {
+    /// An empty log of topics with these rules, which counts its bytes by client in `admission` and its work in `steps`. `seed`
+    /// keys the hash of messages' keys.
+    pub fn new(rules: &Rules, seed: u64, admission: Admission, steps: Steps) -> Self {
         Log {
             entries: Slab::new(),
             chains: Slab::new(),
@@ -86,9 +84,8 @@ impl Log {
             lists: Lists::new(rules),
             mortals: BTreeSet::new(),
             doomed: BTreeSet::new(),
-            steps: Steps::default(),
+            steps,
             fingers: Fingers::new(),
-            budget_bytes,
             losses: Losses::default(),
             superseded: 0,
             expired: 0,

@@ -14,7 +14,7 @@ mod span;
 
 mod frames;
 
-use crate::base::ids::ShardId;
+use crate::base::ids::{PartitionId, ShardId};
 use alloc::boxed::Box;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
@@ -286,6 +286,8 @@ pub struct AttachFilters {
     pub to: ReplyTo,
     /// The serial of the filters' group at the connection.
     pub serial: u32,
+    /// The partition to be read.
+    pub partition: PartitionId,
     /// Where to begin.
     pub since: Since,
     /// For a further page: up to here only messages kept by `latest` or retained are wanted, see [`MatchPage::from`].

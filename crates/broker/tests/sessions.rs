@@ -137,7 +137,7 @@ fn release() -> Vec<u8> {
 /// A topic whose home is this shard.
 fn topic_at(home: u16, prefix: &str) -> String {
     let names = (0..).map(|n| format!("{prefix}{n}"));
-    let mut there = names.filter(|name| u16::from(topic::partition(name.as_bytes())) % 2 == home);
+    let mut there = names.filter(|name| u16::from(topic::slot(name.as_bytes())) % 2 == home);
     there.next().expect("there are many")
 }
 

@@ -213,8 +213,8 @@ pub fn stable_hash(name: &[u8]) -> u64 {
     xxhash_rust::xxh3::xxh3_64(name)
 }
 
-/// The partition of a topic, one of 256: the top byte of its [`stable_hash`].
-pub fn partition(name: &[u8]) -> u8 {
+/// The slot of a topic, one of 256: the top byte of its [`stable_hash`].
+pub fn slot(name: &[u8]) -> u8 {
     stable_hash(name).to_be_bytes()[0]
 }
 

@@ -165,16 +165,13 @@ fn filters_match_as_in_mqtt() {
     }
 }
 
-/// Fixed values: a change of them would move every topic to another partition.
+/// Fixed values: a change of them would move every topic to another slot.
 #[test]
 fn hashes_never_change() {
     assert_eq!(topic::stable_hash(b""), 0x2d06_8005_38d3_94c2);
     assert_eq!(topic::stable_hash(b"a"), 0xe6c6_32b6_1e96_4e1f);
     assert_eq!(topic::stable_hash(b"abc"), 0x78af_5f94_892f_3950);
-    assert_eq!(
-        (topic::partition(b""), topic::partition(b"abc")),
-        (0x2d, 0x78)
-    );
+    assert_eq!((topic::slot(b""), topic::slot(b"abc")), (0x2d, 0x78));
 }
 
 #[test]

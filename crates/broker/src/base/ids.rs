@@ -3,6 +3,9 @@
 /// A shard's number.
 pub type ShardId = u16;
 
+/// A partition's number.
+pub type PartitionId = u16;
+
 /// The transport's number of a connection: small, and used again once the connection is closed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Link(pub u32);

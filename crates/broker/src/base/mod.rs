@@ -3,6 +3,7 @@
 pub mod access;
 pub mod ids;
 pub mod pace;
+pub mod placement;
 pub mod planted;
 pub mod position;
 pub mod rules;

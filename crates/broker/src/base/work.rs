@@ -8,20 +8,21 @@
 //! does more than the budget and one unit, and no end of a turn more than the budget and a unit of each kind. The rest waits in its owner's queue for the next turn:
 //! a connection's bytes in its spill, the asks of a lane in the lane, the pages that a home owes in its queue.
 
-use core::cell::Cell;
+use alloc::sync::Arc;
+use core::sync::atomic::{AtomicU64, Ordering};
 
 /// Bytes that are copied in the time of one step.
 pub const STEP_BYTES: usize = 256;
 
-/// Steps so far. The count only rises.
-#[derive(Debug, Default)]
-pub struct Steps(Cell<u64>);
+/// Steps so far. The count only rises; copies share it. Only one thread counts at a time.
+#[derive(Clone, Debug, Default)]
+pub struct Steps(Arc<AtomicU64>);
 
 impl Steps {
     /// Counts more steps.
     #[inline]
     pub fn add(&self, steps: usize) {
-        self.0.set(self.0.get() + steps as u64);
+        self.0.store(self.count() + steps as u64, Ordering::Relaxed);
     }
 
     /// Counts the steps of copying this many bytes.
@@ -33,6 +34,6 @@ impl Steps {
     /// Steps so far.
     #[inline]
     pub fn count(&self) -> u64 {
-        self.0.get()
+        self.0.load(Ordering::Relaxed)
     }
 }

@@ -1,6 +1,7 @@
 //! The state that all shards of a process share.
 
 use crate::base::ids::ShardId;
+use crate::base::placement::Placement;
 use crate::base::rules::Rules;
 use crate::base::settings::Settings;
 use crate::budget::admission::Admission;
@@ -22,6 +23,13 @@ pub struct World {
     pub seed: u64,
     /// The counts of all shards together.
     pub admission: Admission,
+}
+
+impl World {
+    /// Where topics and sessions are kept: each home has one partition.
+    pub fn placement(&self) -> Placement {
+        Placement::new(self.homes, self.homes)
+    }
 }
 
 #[cfg(test)]

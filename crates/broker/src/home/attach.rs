@@ -5,6 +5,7 @@
 
 use super::Home;
 use super::carriers::Carrier;
+use super::partition::Partition;
 use super::readings::Place;
 use super::row::{CREATED, DELETED, REQUESTED, RETAINS, WANTS_DEFLATE};
 use crate::base::ids::ShardId;
@@ -43,7 +44,7 @@ impl Home {
         now: Now,
         lanes: &mut Lanes,
     ) {
-        self.log.steps.add(1);
+        self.steps.add(1);
         let must_queue = found.is_none() && self.must_queue();
         // A poll is counted once it is known that it waits; an ask that goes on was counted before and needs only its
         // page.
@@ -169,7 +170,7 @@ impl Home {
     /// Whether there is nothing to read, so that the page costs nothing.
     fn is_at_head(&self, id: u32, ask: &Attach, rules: &Rules) -> bool {
         let row = self.rows.get(id);
-        let nothing = self.log.count(row.log) == 0 && !row.has(RETAINS);
+        let nothing = self.messages_of(row) == 0 && !row.has(RETAINS);
         nothing || !ask.retained && self.by_rule(ask, rules.get(row.rule)) == Since::Live
     }
 
@@ -257,22 +258,23 @@ impl Home {
         lanes: &mut Lanes,
     ) -> Result<Page, Place> {
         let limit = self.pace.page_visits;
+        let at = self.at(id);
         let row = self.rows.get_mut(id);
         let rule = rules.get(row.rule);
-        let (log, fresh) = self
-            .log
-            .freshen_some(row.log, rule.log_age_s, now.unix_s, limit);
-        row.log = log;
+        let log = &mut self.partitions[at].log;
+        let (chain, fresh) = log.freshen_some(row.log, rule.log_age_s, now.unix_s, limit);
+        row.log = chain;
         if !fresh {
             return Err(place);
         }
         let since = self.by_rule(ask, rule);
         let (start, mut gap, promised) = self.begin(id, since, place, limit)?;
         let last = self.rows.get(id).last();
-        let oldest = self.log.reaches_back_to(log).unwrap_or(last);
+        let log = &mut self.partitions[at].log;
+        let oldest = log.reaches_back_to(chain).unwrap_or(last);
         gap |= promised && start < oldest;
         let start = start.max(oldest);
-        let first_entry = match self.log.seek(log, start, limit) {
+        let first_entry = match log.seek(chain, start, limit) {
             Sought::Found(entry) => entry,
             Sought::Further(offset) => {
                 return Err(Place::Behind {
@@ -305,8 +307,8 @@ impl Home {
         now: Now,
         lanes: &mut Lanes,
     ) -> Page {
-        let row = self.rows.get(id);
-        let (log, last) = (row.log, row.last());
+        let (chain, last) = (self.rows.get(id).log, self.rows.get(id).last());
+        let at = self.at(id);
         let shown = if ask.retained && !latest {
             self.retained(id, start, now, lanes)
         } else {
@@ -321,9 +323,13 @@ impl Home {
         };
         let bytes_max = self.pace.page_bytes;
         let at_head = ask.poll && shown.is_some()
-            || self
-                .log
-                .read_from(first_entry, start, messages_max, bytes_max, frames);
+            || self.partitions[at].log.read_from(
+                first_entry,
+                start,
+                messages_max,
+                bytes_max,
+                frames,
+            );
         let count = frames.pages.len() as u32 - first;
         let retained = if ask.retained && latest {
             count
@@ -341,7 +347,7 @@ impl Home {
             count,
             head,
             epoch: self.epoch,
-            newest_s: self.log.newest_time_s(log),
+            newest_s: self.partitions[at].log.newest_time_s(chain),
             at_head,
             gap: false,
             again: ask.again,
@@ -360,8 +366,9 @@ impl Home {
         limit: usize,
     ) -> Result<(u64, bool, bool), Place> {
         let row = self.rows.get(id);
-        let (log, last) = (row.log, row.last());
-        let oldest = self.log.reaches_back_to(log).unwrap_or(last);
+        let (chain, last) = (row.log, row.last());
+        let Partition { log, sequence, .. } = &self.partitions[self.place_of(row)];
+        let oldest = log.reaches_back_to(chain).unwrap_or(last);
         let back = match (place, since) {
             (
                 Place::Behind {
@@ -371,8 +378,8 @@ impl Home {
                 },
                 _,
             ) => return Ok((offset, gap, promised)),
-            (Place::Back(offset, left), _) => Some(self.log.back(log, offset, left, limit)),
-            (Place::Unknown, Since::Newest(count)) => self.log.before_newest(log, count, limit),
+            (Place::Back(offset, left), _) => Some(log.back(chain, offset, left, limit)),
+            (Place::Unknown, Since::Newest(count)) => log.before_newest(chain, count, limit),
             (Place::Unknown, _) => None,
         };
         match back {
@@ -384,12 +391,12 @@ impl Home {
             Since::Default | Since::Live | Since::Newest(_) => (last, false, false),
             Since::Oldest => (oldest, false, false),
             Since::After(time_s) => {
-                let offset = self.log.before_time(log, time_s).unwrap_or(last);
+                let offset = log.before_time(chain, time_s).unwrap_or(last);
                 (offset.min(last), false, false)
             }
             Since::Unknown => (oldest, true, true),
             Since::At(Position { epoch, offset }) => {
-                let known = epoch == self.epoch && offset <= self.sequence;
+                let known = epoch == self.epoch && offset <= *sequence;
                 match known {
                     true => (offset, false, true),
                     false => (oldest, true, true),

@@ -12,6 +12,7 @@ use alloc::sync::Arc;
 
 use super::Home;
 use super::foresight::Foresight;
+use super::partition::Partition;
 use crate::base::rules::Rules;
 use crate::base::settings::Settings;
 use crate::base::time::Now;
@@ -35,14 +36,17 @@ impl Home {
     /// Replaces the rules `former`, and the settings, by those of `world`.
     pub fn change(&mut self, world: &Arc<World>, former: &Rules, now: Now) {
         let (settings, rules): (&Settings, &Rules) = (&world.settings, &world.rules);
-        self.topics_max = settings.limits.topics_per_home(self.homes);
-        self.log.budget_bytes = settings.limits.log_bytes / self.homes;
+        let homes = usize::from(self.placement.homes());
+        self.topics_max = settings.limits.topics_per_home(homes);
+        self.log_bytes_max = settings.limits.log_bytes / homes;
         self.followers.debounce_s = settings.interest.debounce_s;
         if let Some(answers) = &mut self.answers {
             answers.window_s = settings.publish.idempotency_window_s;
         }
         if former.govern_alike(rules) {
-            self.log.change_times(rules);
+            for partition in &mut self.partitions {
+                partition.log.change_times(rules);
+            }
         } else {
             // Rows that were not looked at yet are looked at now.
             while self.foresee(world) {}
@@ -61,9 +65,11 @@ impl Home {
         }
         let rows = &self.rows;
         let rule_of = |topic| rows.get(topic).rule;
-        self.log.change_rules(rules, rule_of);
+        for Partition { log, forgotten, .. } in &mut self.partitions {
+            log.change_rules(rules, rule_of);
+            forgotten.change_rules(former, rules);
+        }
         self.forgetting.change_rules(rules.count(), rule_of);
-        self.filters.change_rules(former, rules);
     }
 }
 
@@ -72,6 +78,7 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
+    use crate::base::placement::Placement;
     use crate::base::settings::Rule;
     use crate::budget::admission::Client;
 
@@ -117,7 +124,7 @@ mod tests {
             let now = Now { s: 0, unix_s: 0 };
             let worlds = FILTERS.map(world);
             let mut here = worlds[0].clone();
-            let mut home = Home::new(&here.settings, &here.rules, here.admission.clone(), 7, 1, 42);
+            let mut home = Home::new(&here.settings, &here.rules, here.admission.clone(), 7, (Placement::new(1, 1), 0), 42);
             home.pace.forgets_per_turn = 1;
             // As an operator's reloads do: one change is foreseen at a time, if its turns come at all.
             for (step, next) in steps {

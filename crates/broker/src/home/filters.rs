@@ -16,6 +16,7 @@ use alloc::vec::Vec;
 use crore_wire::topic;
 
 use super::Home;
+use super::partition::Partition;
 use super::readings::Reader;
 use super::registered::split;
 use crate::base::ids::ShardId;
@@ -27,6 +28,7 @@ use crate::base::settings::Keep;
 use crate::base::time::Now;
 use crate::budget::admission::Reached;
 use crate::filters::overlap;
+use crate::log::Log;
 use crate::log::arrival::{Arrival, Arrivals};
 use crate::mail::lanes::Lanes;
 use crate::mail::{AttachFilters, Attached, Frames, MatchPage, Tell};
@@ -52,8 +54,9 @@ impl Home {
         lanes: &mut Lanes,
     ) {
         let filters = split(names);
-        self.log.steps.add(filters.len());
-        self.log.losses.watch();
+        self.steps.add(filters.len());
+        let at = self.placement.place_at_home(ask.partition);
+        self.partitions[at].log.losses.watch();
         let mut refused = false;
         if !ask.again && from != lanes.me {
             for filter in &filters {
@@ -76,9 +79,9 @@ impl Home {
             let (to, serial) = (ask.to, ask.serial);
             return lanes.tell(from, Tell::Matches { to, serial, page });
         }
-        let reader = self.reader(ask);
+        let reader = self.reader(ask, at);
         // A subscriber that begins live reads nothing, and need not wait for those that do.
-        if reader.start < self.sequence && self.must_queue() {
+        if reader.start < self.partitions[at].sequence && self.must_queue() {
             return self.owe_filters(from, ask, names, reader);
         }
         self.tell_match_page(from, ask, &filters, reader, rules, now, lanes);
@@ -101,8 +104,9 @@ impl Home {
         lanes.tell(from, Tell::Matches { to, serial, page });
     }
 
-    fn reader(&mut self, ask: &AttachFilters) -> Reader {
-        let (sequence, losses) = (self.sequence, self.log.losses.count());
+    fn reader(&mut self, ask: &AttachFilters, at: usize) -> Reader {
+        let Partition { log, sequence, .. } = &mut self.partitions[at];
+        let (sequence, losses) = (*sequence, log.losses.count());
         let reader = |start, from, base, gap, retained| Reader {
             start,
             from,
@@ -115,7 +119,7 @@ impl Home {
             Since::Default if !ask.poll => reader(0, sequence, losses, false, true),
             Since::Live | Since::Newest(_) => reader(sequence, sequence, losses, false, false),
             Since::Default | Since::Oldest => reader(0, 0, losses, false, true),
-            Since::After(time_s) => reader(self.log.arrived_by(time_s), 0, losses, false, false),
+            Since::After(time_s) => reader(log.arrived_by(time_s), 0, losses, false, false),
             Since::At(Position { epoch, offset }) if epoch == self.epoch && offset <= sequence => {
                 if ask.again {
                     // A subscriber that is past the snapshot it began with gets no retained messages again.
@@ -138,19 +142,24 @@ impl Home {
         now: Now,
         lanes: &mut Lanes,
     ) -> MatchPage {
+        let place = self.placement.place_at_home(ask.partition);
         // Messages that are too old are dropped before the page is read, as far as the limit goes.
         let mut limit = self.pace.page_visits;
         for number in 0..rules.retained() {
-            limit -= self.expire_rule(number, rules, now, limit);
+            limit -= self.expire_rule(place, number, rules, now, limit);
         }
         let concerned = concerned(filters, rules);
-        let (mut at, lost) = self.begin_filters(&concerned, reader, rules);
+        let Partition {
+            log,
+            sequence,
+            forgotten,
+            ..
+        } = &self.partitions[place];
+        let (mut at, lost) = begin_filters(log, &concerned, reader, rules);
         let frames = lanes.frames();
         let (first, names) = (frames.pages.len() as u32, frames.names.len() as u32);
-        let forgotten = self
-            .filters
-            .lost_behind(lost, reader.base, &concerned, filters);
-        self.log.steps.add(forgotten.len() + concerned.len());
+        let forgotten = forgotten.lost_behind(lost, reader.base, &concerned, filters);
+        self.steps.add(forgotten.len() + concerned.len());
         let mut draft = Draft {
             ask,
             filters,
@@ -169,15 +178,15 @@ impl Home {
             }
             // Each filter may have to be compared.
             visits += filters.len();
-            self.log.steps.add(filters.len());
-            let next = self.log.next_arrival(&mut at);
+            self.steps.add(filters.len());
+            let next = log.next_arrival(&mut at);
             let offset = next.as_ref().map_or(u64::MAX, Arrival::offset);
             if !draft.passes_forgotten(offset) {
                 break false;
             }
             let Some(next) = next else { break true };
-            self.log.steps.add(ROWS);
-            match self.read_arrival(&next, &mut draft, rules, now, frames) {
+            self.steps.add(ROWS);
+            match self.read_arrival(log, &next, &mut draft, rules, now, frames) {
                 Fate::Passed => {}
                 Fate::Lost if draft.count == 0 => draft.gap = true,
                 Fate::Lost | Fate::Full => break false,
@@ -186,7 +195,7 @@ impl Home {
         };
         let Draft { gap, count, .. } = draft;
         if at_head {
-            head = self.sequence;
+            head = *sequence;
         }
         if gap {
             self.stats.gaps += 1;
@@ -207,27 +216,10 @@ impl Home {
         }
     }
 
-    /// Begins to read the lists of these rules, and of retained messages, for a reader; says also behind which offset it is told
-    /// losses.
-    fn begin_filters(&self, concerned: &[u8], reader: Reader, rules: &Rules) -> (Arrivals, u64) {
-        let start = |latest| match latest {
-            true => reader.start,
-            false => reader.start.max(reader.from),
-        };
-        let latest = |number: &u8| keeps_latest(rules, *number);
-        let lists = concerned
-            .iter()
-            .map(|number| (*number, start(latest(number))));
-        // Last, so that a message that the log has too is read from the log and skipped here; a page may end between
-        // the two.
-        let retained = reader.retained.then_some((rules.retained(), reader.start));
-        let lost = start(concerned.iter().any(latest));
-        (self.log.arrivals(lists.chain(retained), lost), lost)
-    }
-
-    /// Adds the next item in the order of arrival to a page, if it is for its subscriber.
+    /// Adds the next item of a log in the order of arrival to a page, if it is for its subscriber.
     fn read_arrival(
         &self,
+        log: &Log,
         arrival: &Arrival,
         draft: &mut Draft<'_>,
         rules: &Rules,
@@ -256,11 +248,11 @@ impl Home {
             } => {
                 let row = self.rows.get(topic);
                 let name = self.names.get(row.name);
-                let gone = self.log.is_expired(id, now.unix_s);
+                let gone = log.is_expired(id, now.unix_s);
                 let reaches = |lost| offset <= lost;
                 let shown = rule != rules.retained()
                     || offset <= reader.from
-                    || self.log.reaches_back_to(row.log).is_none_or(reaches);
+                    || log.reaches_back_to(row.log).is_none_or(reaches);
                 if !shown || gone || !draft.matches(name) {
                     return Fate::Passed;
                 }
@@ -271,10 +263,10 @@ impl Home {
                         reader.base == 0 || draft.ask.again || offset > reader.begun,
                     );
                 }
-                if !draft.takes(self.log.bytes_of(id), &self.pace) {
+                if !draft.takes(log.bytes_of(id), &self.pace) {
                     return Fate::Full;
                 }
-                let record = self.log.copy(id, frames);
+                let record = log.copy(id, frames);
                 frames.pages.push(record);
                 let name = frames.push_name(name);
                 frames.names.push(name);
@@ -349,6 +341,24 @@ impl Draft<'_> {
         }
         fits
     }
+}
+
+/// Begins to read the lists of these rules, and of retained messages, for a reader; says also behind which offset it is told
+/// losses.
+fn begin_filters(log: &Log, concerned: &[u8], reader: Reader, rules: &Rules) -> (Arrivals, u64) {
+    let start = |latest| match latest {
+        true => reader.start,
+        false => reader.start.max(reader.from),
+    };
+    let latest = |number: &u8| keeps_latest(rules, *number);
+    let lists = concerned
+        .iter()
+        .map(|number| (*number, start(latest(number))));
+    // Last, so that a message that the log has too is read from the log and skipped here; a page may end between
+    // the two.
+    let retained = reader.retained.then_some((rules.retained(), reader.start));
+    let lost = start(concerned.iter().any(latest));
+    (log.arrivals(lists.chain(retained), lost), lost)
 }
 
 /// The rules that may govern topics which the filters match. A lone `#` governs `$` topics too.

@@ -27,6 +27,15 @@ impl Member {
     }
 }
 
+/// How far a group is in a partition.
+#[derive(Clone, Copy)]
+pub(super) struct Cursor {
+    /// The last message that a member was given or that was passed over, or that came before the group.
+    pub offset: u64,
+    /// The log may have messages for it behind that.
+    pub behind: bool,
+}
+
 /// A shared subscription.
 pub(super) struct Group {
     pub filter: Box<[u8]>,
@@ -38,10 +47,10 @@ pub(super) struct Group {
     pub members: Vec<Member>,
     /// The place of the member that is next.
     turn: usize,
-    /// The last message that a member was given or that was passed over, or that came before the group.
-    pub cursor: u64,
-    /// The log may have messages for it behind the cursor.
-    pub behind: bool,
+    /// How far it is in each partition of the home.
+    pub cursors: Box<[Cursor]>,
+    /// The partition that is read first the next time.
+    first: usize,
     /// Whether it waits among the pages that the home owes.
     owed: bool,
     /// Messages that members gave back.
@@ -61,6 +70,15 @@ impl Group {
         Some(member)
     }
 
+    /// The partitions in which it is behind, each time beginning with another.
+    pub fn behind(&mut self) -> Vec<usize> {
+        let count = self.cursors.len();
+        let first = self.first;
+        self.first = (first + 1) % count;
+        let all = (0..count).map(move |n| (first + n) % count);
+        all.filter(|at| self.cursors[*at].behind).collect()
+    }
+
     pub fn has_credit(&self) -> bool {
         self.members.iter().any(|member| member.credit > 0)
     }
@@ -76,12 +94,18 @@ impl Group {
             + self.filter.len()
             + self.name.len()
             + self.members.capacity() * size_of::<Member>()
+            + size_of_val(&*self.cursors)
             + self.again.capacity() * size_of::<Unacked>()
     }
 
     /// Whether it may have a message for a member with credit.
     fn waits(&self) -> bool {
-        (self.behind || self.has_returned()) && self.has_credit()
+        (self.is_behind() || self.has_returned()) && self.has_credit()
+    }
+
+    /// Whether a log may have messages for it.
+    pub fn is_behind(&self) -> bool {
+        self.cursors.iter().any(|cursor| cursor.behind)
     }
 }
 
@@ -96,6 +120,8 @@ pub(super) struct Groups {
     /// The groups of each filter.
     lists: Side<Vec<u64>>,
     all: BTreeMap<u64, Group>,
+    /// Partitions of the home.
+    partitions: usize,
     /// Groups so far: a number is never used again.
     ids: u64,
     /// Bytes of all groups.
@@ -105,11 +131,13 @@ pub(super) struct Groups {
 }
 
 impl Groups {
-    pub fn new(seed: u64) -> Self {
+    /// None yet, at a home with so many partitions.
+    pub fn new(seed: u64, partitions: usize) -> Self {
         Groups {
             filters: Filters::new(seed),
             lists: Side::new(),
             all: BTreeMap::new(),
+            partitions,
             ids: 0,
             bytes: 0,
             due: Vec::new(),
@@ -162,7 +190,12 @@ impl Groups {
         list.iter().copied().find(|id| *self.all[id].name == *name)
     }
 
-    fn make(&mut self, filter: &[u8], name: &[u8], cursor: u64) -> Option<u64> {
+    fn make(
+        &mut self,
+        filter: &[u8],
+        name: &[u8],
+        offsets: impl Iterator<Item = u64>,
+    ) -> Option<u64> {
         let row = self.filters.open(filter).ok()?;
         self.ids += 1;
         let id = self.ids;
@@ -173,6 +206,10 @@ impl Groups {
             }
             list => self.lists.get_mut(list).push(id),
         }
+        let cursor = |offset| Cursor {
+            offset,
+            behind: false,
+        };
         let group = Group {
             filter: filter.into(),
             name: name.into(),
@@ -180,8 +217,8 @@ impl Groups {
             sessions: 0,
             members: Vec::new(),
             turn: 0,
-            cursor,
-            behind: false,
+            cursors: offsets.map(cursor).collect(),
+            first: 0,
             owed: false,
             again: VecDeque::new(),
         };
@@ -190,19 +227,19 @@ impl Groups {
         Some(id)
     }
 
-    /// A member joins, and the group is made if there is none: its first message comes behind `cursor`. `counts` says that the member's
+    /// A member joins, and the group is made if there is none: its first messages come behind `offsets`, one for each partition. `counts` says that the member's
     /// session is new to it. Returns the group, and whether the session counted as new.
     pub fn join(
         &mut self,
         (filter, name): (&[u8], &[u8]),
         member: Member,
         counts: bool,
-        cursor: u64,
+        offsets: impl Iterator<Item = u64>,
     ) -> (Option<u64>, bool) {
         let found = self.id_of(filter, name);
         // Where the group has gone, the session counts as new even if it had subscribed before.
         let counts = counts || found.is_none();
-        let id = found.or_else(|| self.make(filter, name, cursor));
+        let id = found.or_else(|| self.make(filter, name, offsets));
         if let Some(id) = id {
             self.grow(id, |group| {
                 group.sessions += u32::from(counts);
@@ -264,21 +301,26 @@ impl Groups {
         }
     }
 
-    /// Gives the message at this offset to the next member of each group that [`Groups::find`] has found; groups whose turn comes later
+    /// Gives the message at this offset of a partition to the next member of each group that [`Groups::find`] has found; groups whose turn comes later
     /// find it in the log.
-    pub fn give_due(&mut self, offset: u64, mut give: impl FnMut(u64, ShardId, ReplyTo)) {
+    pub fn give_due(
+        &mut self,
+        at: usize,
+        offset: u64,
+        mut give: impl FnMut(u64, ShardId, ReplyTo),
+    ) {
         for id in &self.due {
             let group = self.all.get_mut(id).expect("it was just found");
-            if group.behind || group.has_returned() {
-                group.behind = true;
+            if group.is_behind() || group.has_returned() {
+                group.cursors[at].behind = true;
                 continue;
             }
             match group.next() {
                 Some(member) => {
                     give(*id, member.shard, member.to);
-                    group.cursor = offset;
+                    group.cursors[at].offset = offset;
                 }
-                None => group.behind = true,
+                None => group.cursors[at].behind = true,
             }
         }
     }
@@ -332,7 +374,9 @@ impl Groups {
             out.field(&group.filter);
             out.field(&group.name);
             out.number(u64::from(group.sessions));
-            out.number(group.cursor);
+            for cursor in &group.cursors {
+                out.number(cursor.offset);
+            }
             out.number(group.again.len() as u64);
             for Unacked { topic, offset } in &group.again {
                 out.field(topic);
@@ -345,7 +389,9 @@ impl Groups {
     /// Reads a group. It has no members, and may be behind.
     pub fn restore(&mut self, from: &mut In<'_>) -> Result<(), Damaged> {
         let (filter, name) = (from.field()?, from.field()?);
-        let (sessions, cursor) = (from.number32()?, from.number()?);
+        let sessions = from.number32()?;
+        let offsets = (0..self.partitions).map(|_| from.number());
+        let offsets: Vec<u64> = offsets.collect::<Result<_, _>>()?;
         let count = from.number()?;
         let one = |_| {
             let topic = from.field()?.into();
@@ -354,9 +400,13 @@ impl Groups {
         };
         let again = (0..count).map(one);
         let again: VecDeque<Unacked> = again.collect::<Result<_, _>>()?;
-        if let Some(id) = self.make(filter, name, cursor) {
+        if let Some(id) = self.make(filter, name, offsets.into_iter()) {
             self.grow(id, |group| {
-                (group.sessions, group.behind, group.again) = (sessions, true, again);
+                (group.sessions, group.again) = (sessions, again);
+                group
+                    .cursors
+                    .iter_mut()
+                    .for_each(|cursor| cursor.behind = true);
                 topics_bytes(&group.again)
             });
         }
@@ -370,10 +420,12 @@ mod tests {
 
     #[test]
     fn what_groups_hold_is_counted_until_they_end() {
-        let mut groups = Groups::new(7);
-        let id = groups.make(b"a/+", b"workers", 0).expect("there is room");
+        let mut groups = Groups::new(7, 1);
+        let id = groups
+            .make(b"a/+", b"workers", core::iter::once(0))
+            .expect("there is room");
         let alone = groups.bytes();
-        assert_eq!(alone, size_of::<Group>() + 3 + 7);
+        assert_eq!(alone, size_of::<Group>() + 3 + 7 + size_of::<Cursor>());
         groups.grow(id, |group| {
             let unacked = Unacked {
                 topic: [b'x'; 1000].into(),

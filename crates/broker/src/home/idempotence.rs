@@ -66,7 +66,9 @@ impl Home {
         }
         let outcome = self.publish(message, settings, rules, here, now, lanes);
         if let Outcome::Done(info) = outcome {
-            let max = settings.publish.keys_per_home(self.homes);
+            let max = settings
+                .publish
+                .keys_per_home(self.placement.homes().into());
             let answers = self.answers.as_mut().expect("they were just looked at");
             answers.keep(
                 group,
@@ -154,7 +156,9 @@ impl Home {
             time_s: now.s,
         };
         let window_s = settings.publish.idempotency_window_s;
-        let max = settings.publish.keys_per_home(self.homes);
+        let max = settings
+            .publish
+            .keys_per_home(self.placement.homes().into());
         let answers = self.answers.get_or_insert_with(|| Answers::new(window_s));
         answers.keep(group, row, max);
         Ok(())

@@ -51,7 +51,7 @@ impl Home {
             self.pace.interest_rows,
             self.pace.page_bytes,
         );
-        let (rows, names, steps) = (&self.rows, &self.names, &self.log.steps);
+        let (rows, names, steps) = (&self.rows, &self.names, &self.steps);
         let is_watched = |id| {
             steps.add(1);
             rows.get(id).carrier != NONE
@@ -103,7 +103,7 @@ impl Home {
 
     fn end_interest(&mut self, now: Now) -> bool {
         for _ in 0..ENDS_AT_ONCE {
-            self.log.steps.add(1 + self.followers.len() as usize);
+            self.steps.add(1 + self.followers.len() as usize);
             match self.followers.next_end(now) {
                 Some(Some(id)) => self.interest_is_forgotten(id),
                 Some(None) => {}

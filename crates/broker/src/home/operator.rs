@@ -48,7 +48,7 @@ impl Home {
         Topic {
             name: self.names.get(row.name).into(),
             info: self.info(id, now),
-            bytes: self.log.chain_bytes(row.log),
+            bytes: self.partitions[self.place_of(row)].log.chain_bytes(row.log),
             rule: row.rule,
         }
     }
@@ -60,13 +60,13 @@ impl Home {
         if row.has(DELETED) {
             return None;
         }
-        let (log, after) = (row.log, page.after);
+        let (chain, after) = (row.log, page.after);
+        let at = self.place_of(row);
         let mut frames = Frames::default();
         let most = page.most as usize;
-        let all = self
-            .log
-            .read(log, after, most, LOG_BYTES_PER_TURN, &mut frames);
-        let back = self.log.reaches_back_to(log);
+        let log = &mut self.partitions[at].log;
+        let all = log.read(chain, after, most, LOG_BYTES_PER_TURN, &mut frames);
+        let back = log.reaches_back_to(chain);
         let messages = frames.pages.iter().map(|record| Message {
             offset: record.offset,
             time_s: record.time_s,

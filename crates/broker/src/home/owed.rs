@@ -22,7 +22,7 @@ use crate::mail::{Attach, AttachFilters, ReplyTo};
 impl Home {
     /// The work that it has done since it began, in steps.
     pub fn steps(&self) -> u64 {
-        self.log.steps.count()
+        self.steps.count()
     }
 
     /// Pages that are owed.
@@ -96,7 +96,7 @@ impl Home {
             return false;
         };
         let before = self.steps();
-        self.log.steps.add(1);
+        self.steps.add(1);
         self.read(reading, rules, now, lanes);
         let did = self.steps() - before;
         self.readings.did(did);

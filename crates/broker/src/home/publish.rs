@@ -40,7 +40,7 @@ impl Home {
     ) -> Outcome {
         let (name, client) = (message.name, message.client);
         // One step for the message, and one for an older message that it displaces.
-        self.log.steps.add(2 + message.data.len() / STEP_BYTES);
+        self.steps.add(2 + message.data.len() / STEP_BYTES);
         if let Err(reached) = self.admission.may_keep(client, message.data.len())
             && self.would_keep(message, settings, rules)
         {
@@ -50,8 +50,8 @@ impl Home {
             Ok(id) => id,
             Err(reached) => return Outcome::Full(reached),
         };
-        self.sequence += 1;
-        let offset = self.sequence;
+        let at = self.at(id);
+        let offset = self.partitions[at].next_offset();
         let row = self.rows.get_mut(id);
         let previous = row.last();
         row.set_last(offset);
@@ -84,8 +84,9 @@ impl Home {
         if !keep {
             // A log left from a subscriber that needed it is dropped: without this message it would have a hole.
             let log = core::mem::replace(&mut self.rows.get_mut(id).log, NONE);
-            let before = self.log.abandon(log, now.unix_s).unwrap_or(previous);
-            self.log.losses.add(id, before, offset);
+            let kept = &mut self.partitions[at].log;
+            let before = kept.abandon(log, now.unix_s).unwrap_or(previous);
+            kept.losses.add(id, before, offset);
         }
         if keep || message.retain || whom.is_anybody() {
             self.keep_and_tell(message, &new, most, &whom, settings, rules, lanes);
@@ -132,9 +133,11 @@ impl Home {
             ..*new
         };
         if most > 0 {
+            let at = self.at(id);
             let row = self.rows.get_mut(id);
             let rule = rules.get(row.rule);
-            row.log = self.log.append(row.log, row.rule, rule, most, &kept);
+            let log = &mut self.partitions[at].log;
+            row.log = log.append(row.log, row.rule, rule, most, &kept);
         }
         if message.retain {
             self.retain(id, &kept, message.data.is_empty(), rules);

@@ -17,10 +17,13 @@ use crate::store::slab::NONE;
 impl Home {
     /// Keeps a message as the topic's retained one; an empty one removes it.
     pub(super) fn retain(&mut self, id: u32, new: &New<'_>, is_empty: bool, rules: &Rules) {
+        let at = self.at(id);
         if new.latest {
             // Its log is the retained state already.
             if is_empty {
-                self.log.remove_key(self.rows.get(id).log, new.key);
+                self.partitions[at]
+                    .log
+                    .remove_key(self.rows.get(id).log, new.key);
             }
             return;
         }
@@ -29,7 +32,8 @@ impl Home {
         }
         let number = rules.retained();
         let chain = self.retained.get(&id).copied().unwrap_or(NONE);
-        let chain = self.log.append(chain, number, rules.get(number), 1, new);
+        let log = &mut self.partitions[at].log;
+        let chain = log.append(chain, number, rules.get(number), 1, new);
         self.retained.insert(id, chain);
         self.rows.get_mut(id).flags |= RETAINS;
     }
@@ -37,7 +41,9 @@ impl Home {
     /// Removes the message without a key from a topic that keeps the latest, as if it had never been.
     pub fn forget_latest(&mut self, hash: u32, name: &[u8], now: Now) {
         if let Some(id) = self.find(hash, name) {
-            self.log.remove_key(self.rows.get(id).log, b"");
+            let row = self.rows.get(id);
+            let at = self.place_of(row);
+            self.partitions[at].log.remove_key(row.log, b"");
             self.queue_if_idle(id, now);
         }
     }
@@ -45,7 +51,8 @@ impl Home {
     /// Removes the retained message.
     pub(super) fn unretain(&mut self, id: u32) {
         if let Some(chain) = self.retained.remove(&id) {
-            self.log.clear(chain);
+            let at = self.at(id);
+            self.partitions[at].log.clear(chain);
             self.rows.get_mut(id).flags &= !RETAINS;
         }
     }
@@ -59,17 +66,17 @@ impl Home {
         lanes: &mut Lanes,
     ) -> Option<Record> {
         let chain = *self.retained.get(&id)?;
+        let at = self.at(id);
+        let log = &mut self.partitions[at].log;
         // It has one message.
-        let (chain, _) = self
-            .log
-            .freshen_some(chain, u32::MAX, now.unix_s, usize::MAX);
-        if self.log.count(chain) == 0 {
+        let (chain, _) = log.freshen_some(chain, u32::MAX, now.unix_s, usize::MAX);
+        if log.count(chain) == 0 {
             self.unretain(id);
             self.queue_if_idle(id, now);
             return None;
         }
         let frames = lanes.frames();
-        self.log.read(chain, 0, 1, usize::MAX, frames);
+        log.read(chain, 0, 1, usize::MAX, frames);
         let mut record = frames.pages.pop().expect("there is one");
         // A newer one is in the log, or was not asked for.
         let is_due = record.offset <= start;

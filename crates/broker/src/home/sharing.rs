@@ -1,6 +1,6 @@
 //! Shared subscriptions (MQTT 5.0 section 4.8.2): a group gets each message once, through one of its members.
 //!
-//! A group has one cursor at each home: the messages before it were given to a member. A member has credit: the number
+//! A group has one cursor in each partition: the messages before it were given to a member. A member has credit: the number
 //! of unacknowledged messages that it may still be given. The next message goes to the next member with credit, in
 //! turn. While none has any, the cursor stands still and the messages wait in the log, as they do while all members are
 //! away. Messages that a member gives back unacknowledged go to another before anything newer; those that it does not
@@ -13,7 +13,8 @@ use crore_wire::topic;
 
 use super::Home;
 use super::filters::ROWS;
-use super::groups::{Group, Member};
+use super::groups::{Cursor, Group, Member};
+use super::partition::Partition;
 use crate::base::ids::ShardId;
 use crate::base::rules::Rules;
 use crate::base::snapshot::{Block, Damaged, In};
@@ -39,7 +40,8 @@ impl Home {
             to,
             credit,
         };
-        let (id, counts) = self.groups.join(group, member, counts, self.sequence);
+        let offsets = self.partitions.iter().map(|partition| partition.sequence);
+        let (id, counts) = self.groups.join(group, member, counts, offsets);
         lanes.tell(
             from,
             Tell::GroupJoined {
@@ -58,7 +60,7 @@ impl Home {
         let Some((members, is_there)) = self.groups.credit(id, from, to, count) else {
             return;
         };
-        self.log.steps.add(members);
+        self.steps.add(members);
         if is_there {
             self.pump_later(id);
         }
@@ -77,8 +79,14 @@ impl Home {
     }
 
     /// The message at hand goes to each group that [`Groups::find`](super::groups::Groups::find) has found, now or when its turn comes.
-    pub(super) fn tell_groups(&mut self, name: &[u8], record: Record, lanes: &mut Lanes) {
-        self.groups.give_due(record.offset, |group, shard, to| {
+    pub(super) fn tell_groups(
+        &mut self,
+        at: usize,
+        name: &[u8],
+        record: Record,
+        lanes: &mut Lanes,
+    ) {
+        self.groups.give_due(at, record.offset, |group, shard, to| {
             let name = lanes.frames().push_name(name);
             let tell = Tell::Shared {
                 to,
@@ -109,37 +117,57 @@ impl Home {
                 break;
             };
             most -= 1;
-            self.log.steps.add(1 + group.members.len());
+            self.steps.add(1 + group.members.len());
             if let Some(record) = self.message_at(&topic, offset, lanes) {
                 give(&mut group, id, &topic, record, lanes);
             }
         }
-        if group.behind && !group.has_returned() {
-            self.read_on(id, &mut group, rules, now, lanes);
+        let mut visits = self.pace.page_visits;
+        if !group.has_returned() {
+            for at in group.behind() {
+                let limits = (&mut most, &mut visits);
+                self.read_on(id, &mut group, at, limits, rules, now, lanes);
+            }
         }
         self.groups.put(id, group);
         self.pump_later(id);
     }
 
-    fn read_on(&mut self, id: u64, group: &mut Group, rules: &Rules, now: Now, lanes: &mut Lanes) {
-        let lists = (0..rules.retained()).map(|number| (number, group.cursor));
-        let mut at = self.log.arrivals(lists, group.cursor);
-        let mut most = self.pace.page_messages;
-        for _ in 0..self.pace.page_visits {
-            self.log.steps.add(1 + ROWS);
-            if !group.has_credit() || most == 0 {
+    /// Reads on in a partition's log, for at most so many messages and entries.
+    #[allow(clippy::too_many_arguments)] // what a home is always given
+    fn read_on(
+        &mut self,
+        id: u64,
+        group: &mut Group,
+        at: usize,
+        (most, visits): (&mut usize, &mut usize),
+        rules: &Rules,
+        now: Now,
+        lanes: &mut Lanes,
+    ) {
+        let Partition { log, sequence, .. } = &self.partitions[at];
+        let seen = group.cursors[at].offset;
+        let lists = (0..rules.retained()).map(|number| (number, seen));
+        let mut arrivals = log.arrivals(lists, seen);
+        while *visits > 0 {
+            *visits -= 1;
+            self.steps.add(1 + ROWS);
+            if !group.has_credit() || *most == 0 {
                 return;
             }
-            match self.log.next_arrival(&mut at) {
+            let offset = match log.next_arrival(&mut arrivals) {
                 None => {
-                    (group.behind, group.cursor) = (false, self.sequence);
+                    group.cursors[at] = Cursor {
+                        offset: *sequence,
+                        behind: false,
+                    };
                     return;
                 }
-                Some(Arrival::Doomed { offset }) => group.cursor = offset,
+                Some(Arrival::Doomed { offset }) => offset,
                 Some(Arrival::Lost { offset, topic, .. }) => {
                     let name = self.names.get(self.rows.get(topic).name);
                     self.stats.gaps += u64::from(topic::matches(&group.filter, name));
-                    group.cursor = offset;
+                    offset
                 }
                 Some(Arrival::Kept {
                     id: entry,
@@ -153,16 +181,16 @@ impl Home {
                     if now.unix_s.saturating_sub(time_s) >= rules.get(rule).log_age_s {
                         // It counts as lost, though it is not dropped yet.
                         self.stats.gaps += u64::from(matches);
-                    } else if matches && !self.log.is_expired(entry, now.unix_s) {
-                        let name = name.to_vec();
-                        let record = self.log.copy(entry, lanes.frames());
-                        self.log.steps.add(group.members.len());
-                        most -= 1;
-                        give(group, id, &name, record, lanes);
+                    } else if matches && !log.is_expired(entry, now.unix_s) {
+                        let record = log.copy(entry, lanes.frames());
+                        self.steps.add(group.members.len());
+                        *most -= 1;
+                        give(group, id, name, record, lanes);
                     }
-                    group.cursor = offset;
+                    offset
                 }
-            }
+            };
+            group.cursors[at].offset = offset;
         }
     }
 
@@ -170,10 +198,12 @@ impl Home {
     fn message_at(&mut self, name: &[u8], offset: u64, lanes: &mut Lanes) -> Option<Record> {
         let hash = self.hash_of(name);
         let id = self.find(hash, name)?;
+        let at = self.at(id);
         let frames = lanes.frames();
         let before = frames.pages.len();
-        self.log
-            .read(self.rows.get(id).log, offset - 1, 1, usize::MAX, frames);
+        let chain = self.rows.get(id).log;
+        let log = &mut self.partitions[at].log;
+        log.read(chain, offset - 1, 1, usize::MAX, frames);
         if frames.pages.len() == before {
             // Nothing was read: the last of `pages` belongs to another answer.
             return None;

@@ -3,9 +3,9 @@
 //!
 //! Rows get other numbers when they are read, and so do rules: those in force at that time.
 
+use super::Home;
+use super::partition::Partition;
 use super::row::{CREATED, DELETED, HomeTopic, KEEPS, REQUESTED, RETAINS};
-use super::{Home, PARTITIONS};
-use crate::base::ids::ShardId;
 use crate::base::rules::Rules;
 use crate::base::settings::{Keep, Settings};
 use crate::base::snapshot::Block;
@@ -13,6 +13,7 @@ use crate::base::snapshot::NO_TOPIC;
 use crate::base::snapshot::{Damaged, In, kind};
 use crate::base::time::Now;
 use crate::budget::admission::Client;
+use crate::log::Log;
 use crate::log::arrival::{Arrival, Arrivals};
 use crate::log::snapshot::Past;
 use crate::mail::new::New;
@@ -41,7 +42,7 @@ impl Home {
     /// Drops messages, as a log does that is past its budget, until the snapshot has about `bytes_max` at most.
     pub(crate) fn shrink(&mut self, bytes_max: usize, rules: &Rules, now: Now) {
         let beside = self.names.bytes() + self.rows.len() as usize * TOPIC_BYTES;
-        self.log.budget_bytes = self.log.budget_bytes.min(bytes_max.saturating_sub(beside));
+        self.log_bytes_max = self.log_bytes_max.min(bytes_max.saturating_sub(beside));
         self.enforce_budget(rules, now);
     }
 
@@ -50,15 +51,19 @@ impl Home {
         if from == 0 {
             let mut out = block.record(kind::HOME);
             out.number(u64::from(self.rows.end()));
-            out.number(self.sequence);
-            for floor in &self.floor {
+            for partition in &self.partitions {
+                out.number(partition.sequence);
+            }
+            for floor in &self.floors {
                 out.number(*floor);
             }
-            match self.log.losses.counted() {
-                None => out.byte(0),
-                Some(count) => {
-                    out.byte(1);
-                    out.number(count);
+            for log in self.logs() {
+                match log.losses.counted() {
+                    None => out.byte(0),
+                    Some(count) => {
+                        out.byte(1);
+                        out.number(count);
+                    }
                 }
             }
         }
@@ -70,7 +75,7 @@ impl Home {
             if row.name == Blob::NONE {
                 continue;
             }
-            let past = self.log.past(row.log);
+            let past = self.partitions[self.place_of(row)].log.past(row.log);
             let (form, lost) = match past {
                 Past::None => (0, 0),
                 Past::Lost { lost, ended } => (LOST | if ended { ENDED } else { 0 }, lost),
@@ -92,12 +97,16 @@ impl Home {
     /// Reads what holds for the home as a whole; returns how many rows it had.
     pub(crate) fn restore_home(&mut self, from: &mut In<'_>) -> Result<u32, Damaged> {
         let rows = from.number32()?;
-        self.sequence = from.number()?;
-        for partition in 0..PARTITIONS {
-            self.floor[partition] = from.number()?;
+        for partition in &mut self.partitions {
+            partition.sequence = from.number()?;
         }
-        if from.byte()? == 1 {
-            self.log.losses.watch_from(from.number()?);
+        for floor in &mut self.floors {
+            *floor = from.number()?;
+        }
+        for partition in &mut self.partitions {
+            if from.byte()? == 1 {
+                partition.log.losses.watch_from(from.number()?);
+            }
         }
         Ok(rows)
     }
@@ -105,7 +114,6 @@ impl Home {
     /// Reads a topic; returns the row that it had, the one that it has, and whether its newest messages are gone.
     pub(crate) fn restore_topic(
         &mut self,
-        me: ShardId,
         from: &mut In<'_>,
         rules: &Rules,
     ) -> Result<(u32, u32, bool), Damaged> {
@@ -117,14 +125,15 @@ impl Home {
         let touched_s = from.number32()?;
         let keepers = from.number32()?;
         let name = from.field()?;
-        let partition = ShardId::from(topic::partition(name));
-        if name.is_empty() || usize::from(partition) % self.homes != usize::from(me) {
+        if name.is_empty() || self.placement.home_of_name(name) != self.me {
             return Err(Damaged("a topic belongs elsewhere"));
         }
-        if last > self.sequence || form & LOST != 0 && lost > last {
-            return Err(Damaged("a topic is ahead of its home"));
-        }
         let mut row = HomeTopic::vacant(NONE);
+        row.set_slot(topic::slot(name));
+        let at = self.place_of(&row);
+        if last > self.partitions[at].sequence || form & LOST != 0 && lost > last {
+            return Err(Damaged("a topic is ahead of its partition"));
+        }
         row.hash = self.hash_of(name);
         row.name = self.names.insert(name);
         row.rule = rules.number_for(name);
@@ -139,8 +148,8 @@ impl Home {
         }
         if form & LOST != 0 {
             let latest = rules.get(number).keep == Keep::Latest;
-            let log = self.log.empty_chain(id, number, latest, lost);
-            self.rows.get_mut(id).log = log;
+            let log = &mut self.partitions[at].log;
+            self.rows.get_mut(id).log = log.empty_chain(id, number, latest, lost);
         }
         Ok((former, id, form & ENDED != 0))
     }
@@ -155,15 +164,22 @@ impl Home {
         Ok(())
     }
 
-    pub(crate) fn save_losses(&self, from: u64, block: &mut Block<'_>) -> Option<u64> {
-        for (offset, topic, number) in self.log.losses.from(from) {
-            if block.is_full() {
-                return Some(offset);
+    /// Writes the losses from this partition and this offset of it on; returns where to go on.
+    pub(crate) fn save_losses(
+        &self,
+        (first, mut offset): (usize, u64),
+        block: &mut Block<'_>,
+    ) -> Option<(usize, u64)> {
+        for (at, log) in self.logs().enumerate().skip(first) {
+            for (offset, topic, number) in log.losses.from(core::mem::take(&mut offset)) {
+                if block.is_full() {
+                    return Some((at, offset));
+                }
+                let mut out = block.record(kind::LOSS);
+                out.number(offset);
+                out.number(u64::from(topic));
+                out.number(number);
             }
-            let mut out = block.record(kind::LOSS);
-            out.number(offset);
-            out.number(u64::from(topic));
-            out.number(number);
         }
         None
     }
@@ -176,21 +192,27 @@ impl Home {
         let offset = from.number()?;
         let topic = topic_of(from.number32()?, topics)?;
         let number = from.number()?;
-        self.log.losses.restore(offset, topic, number);
+        let at = self.at(topic);
+        self.partitions[at]
+            .log
+            .losses
+            .restore(offset, topic, number);
         Ok(())
     }
 
     pub(crate) fn save_forgotten(&self, rules: &Rules, block: &mut Block<'_>) {
-        for (lost, number, name) in self.filters.forgotten_topics() {
-            let mut out = block.record(kind::FORGOTTEN);
-            out.number(lost);
-            out.number(number);
-            out.field(name);
-        }
-        for (rule, lost) in self.filters.blamed_rules() {
-            let mut out = block.record(kind::BLAMED);
-            out.number(lost);
-            out.field(rules.get(rule).filter.as_bytes());
+        for Partition { forgotten, .. } in &self.partitions {
+            for (lost, number, name) in forgotten.topics() {
+                let mut out = block.record(kind::FORGOTTEN);
+                out.number(lost);
+                out.number(number);
+                out.field(name);
+            }
+            for (rule, lost) in forgotten.blamed_rules() {
+                let mut out = block.record(kind::BLAMED);
+                out.number(lost);
+                out.field(rules.get(rule).filter.as_bytes());
+            }
         }
     }
 
@@ -200,8 +222,14 @@ impl Home {
         rules: &Rules,
     ) -> Result<(), Damaged> {
         let (lost, number, name) = (from.number()?, from.number()?, from.field()?);
-        self.filters
-            .forget(rules.number_for(name), lost, number, name);
+        if self.placement.home_of_name(name) != self.me {
+            return Err(Damaged("a forgotten topic belongs elsewhere"));
+        }
+        let mut row = HomeTopic::vacant(NONE);
+        row.set_slot(topic::slot(name));
+        let at = self.place_of(&row);
+        let forgotten = &mut self.partitions[at].forgotten;
+        forgotten.add(rules.number_for(name), lost, number, name);
         Ok(())
     }
 
@@ -211,32 +239,51 @@ impl Home {
         rules: &Rules,
     ) -> Result<(), Damaged> {
         let (lost, filter) = (from.number()?, from.field()?);
-        self.filters.blame(filter, lost, rules);
+        for Partition { forgotten, .. } in &mut self.partitions {
+            forgotten.blame(filter, lost, rules);
+        }
         Ok(())
     }
 
-    /// Writes the messages in the order of arrival, on from `at`; returns where to go on.
+    /// Writes the messages of each partition in the order of arrival, on from there; returns where to go on.
     pub(crate) fn save_messages(
         &self,
-        at: Option<Arrivals>,
+        from: Option<(usize, Arrivals)>,
         rules: &Rules,
         block: &mut Block<'_>,
-    ) -> Option<Arrivals> {
-        let mut at = at.unwrap_or_else(|| {
-            let all = (0..rules.count()).map(|number| (number as u8, 0));
-            self.log.arrivals(all, u64::MAX)
-        });
+    ) -> Option<(usize, Arrivals)> {
+        let all = |log: &Log| {
+            let lists = (0..rules.count()).map(|number| (number as u8, 0));
+            log.arrivals(lists, u64::MAX)
+        };
+        let (first, mut arrivals) = from.unwrap_or_else(|| (0, all(&self.partitions[0].log)));
+        for (at, log) in self.logs().enumerate().skip(first) {
+            if at > first {
+                arrivals = all(log);
+            }
+            if Self::save_log(log, &mut arrivals, rules, block) {
+                return Some((at, arrivals));
+            }
+        }
+        None
+    }
+
+    /// Writes messages of a log; whether there are more.
+    fn save_log(log: &Log, at: &mut Arrivals, rules: &Rules, block: &mut Block<'_>) -> bool {
         loop {
             if block.is_full() {
-                return Some(at);
+                return true;
             }
-            let (id, topic, rule) = match self.log.next_arrival(&mut at)? {
+            let Some(next) = log.next_arrival(at) else {
+                return false;
+            };
+            let (id, topic, rule) = match next {
                 Arrival::Kept {
                     id, topic, rule, ..
                 } => (id, topic, rule),
                 Arrival::Lost { .. } | Arrival::Doomed { .. } => continue,
             };
-            let new = self.log.message(id);
+            let new = log.message(id);
             let flag = |set, flag| if set { flag } else { 0 };
             let form = flag(rule == rules.retained(), RETAINED)
                 | flag(new.binary, BINARY)
@@ -278,7 +325,8 @@ impl Home {
     ) -> Result<(), Damaged> {
         let (is_retained, new) = read_message(from, topics)?;
         let (id, offset, previous) = (new.topic, new.offset, new.previous);
-        if offset == 0 || offset > self.sequence || previous >= offset {
+        let at = self.at(id);
+        if offset == 0 || offset > self.partitions[at].sequence || previous >= offset {
             return Err(IMPOSSIBLE);
         }
         let row = self.rows.get(id);
@@ -295,7 +343,7 @@ impl Home {
             }
             return Ok(());
         }
-        let newest = self.log.last_offset(row.log);
+        let newest = self.partitions[at].log.last_offset(row.log);
         if offset <= newest || previous < newest {
             return Err(Damaged("messages of a topic are in disorder"));
         }
@@ -308,27 +356,31 @@ impl Home {
             false => rule.messages_max(),
         };
         if most == 0 {
-            self.log.losses.add(id, previous, offset);
+            let log = &mut self.partitions[at].log;
+            log.losses.add(id, previous, offset);
             // Newer messages may have gone without being lost: the offset of the last loss is kept.
             let row = self.rows.get_mut(id);
-            self.log.clear(row.log);
+            log.clear(row.log);
             row.log = match offset < row.last() {
-                true => self.log.empty_chain(id, row.rule, new.latest, offset),
+                true => log.empty_chain(id, row.rule, new.latest, offset),
                 false => NONE,
             };
             return Ok(());
         }
         let row = self.rows.get_mut(id);
-        row.log = self.log.append(row.log, row.rule, rule, most, &new);
+        let log = &mut self.partitions[at].log;
+        row.log = log.append(row.log, row.rule, rule, most, &new);
         self.enforce_budget(rules, now);
         Ok(())
     }
 
     /// Ends the restoring after the last record.
     pub(crate) fn restored(&mut self, ended: &[u32], rules: &Rules, now: Now) {
-        self.forgetting.end_turn(self.sequence);
+        self.forgetting.end_turn(self.sequences());
         for id in ended {
-            self.log.end(self.rows.get(*id).log);
+            let row = self.rows.get(*id);
+            let at = self.place_of(row);
+            self.partitions[at].log.end(row.log);
         }
         for id in 0..self.rows.end() {
             let touched_s = self.rows.get(id).touched_s;

@@ -104,7 +104,7 @@ impl Home {
         lanes: &mut Lanes,
     ) {
         if whom.groups {
-            self.tell_groups(name, record, lanes);
+            self.tell_groups(self.at(id), name, record, lanes);
         }
         if whom.shards > 0 {
             return self.tell_matched(id, name, record, lanes);

@@ -2,14 +2,14 @@
 
 use alloc::vec::Vec;
 
-use crore_wire::topic;
-
 use super::Home;
-use super::row::{CREATED, DELETED, KEEPS, QUEUED, REQUESTED, RETAINS};
+use super::partition::Partition;
+use super::row::{CREATED, DELETED, HomeTopic, KEEPS, QUEUED, REQUESTED, RETAINS};
 use crate::base::planted::{self, Fault};
 use crate::base::rules::Rules;
 use crate::base::time::Now;
 use crate::budget::admission::Client;
+use crate::log::Log;
 use crate::mail::lanes::Lanes;
 use crate::mail::{Info, Outcome, Tell, Verb};
 use crate::store::slab::NONE;
@@ -42,7 +42,7 @@ impl Home {
     pub(super) fn info(&self, id: u32, now: Now) -> Info {
         let row = self.rows.get(id);
         Info {
-            messages: self.log.count(row.log),
+            messages: self.messages_of(row),
             requested_s: row
                 .has(REQUESTED)
                 .then(|| now.unix_s.saturating_sub(row.touched_s)),
@@ -87,16 +87,17 @@ impl Home {
         else {
             return Outcome::Missing;
         };
-        let row = self.rows.get_mut(id);
-        if self.log.count(row.log) > 0 {
+        let at = self.at(id);
+        let (row, log) = (self.rows.get_mut(id), &mut self.partitions[at].log);
+        if log.count(row.log) > 0 {
             // Further messages that are too old are dropped as the seconds pass.
-            (row.log, _) = self.log.freshen_some(
+            (row.log, _) = log.freshen_some(
                 row.log,
                 rules.get(row.rule).log_age_s,
                 now.unix_s,
                 self.pace.forgets_per_turn,
             );
-            if self.log.count(row.log) == 0 {
+            if log.count(row.log) == 0 {
                 self.emptied(id, now);
             }
         }
@@ -112,15 +113,16 @@ impl Home {
             return Outcome::Missing;
         };
         let info = self.info(id, now);
-        self.sequence += 1;
-        let row = self.rows.get_mut(id);
-        let lost = self.log.reaches_back_to(row.log).unwrap_or(row.last());
-        self.log.losses.forgive(id, lost);
-        row.set_last(self.sequence);
+        let at = self.at(id);
+        let (row, partition) = (self.rows.get_mut(id), &mut self.partitions[at]);
+        let offset = partition.next_offset();
+        let log = &mut partition.log;
+        let lost = log.reaches_back_to(row.log).unwrap_or(row.last());
+        log.losses.forgive(id, lost);
+        row.set_last(offset);
         row.flags = (row.flags | DELETED) & !CREATED;
         row.touched_s = now.unix_s;
-        let log = core::mem::replace(&mut row.log, NONE);
-        self.log.clear(log);
+        log.clear(core::mem::replace(&mut row.log, NONE));
         self.unretain(id);
         self.each_carrier(id, |carrier| {
             lanes.tell(
@@ -149,28 +151,34 @@ impl Home {
     /// subscribers that have not seen them are told of a gap. The retained one goes with them. Returns how many of the
     /// log went.
     pub(super) fn empty(&mut self, id: u32, until: u64, most: u32, now: Now) -> u32 {
-        let log = self.rows.get(id).log;
-        let (log, purged) = self.log.drop_until(log, until, most, now.unix_s);
-        self.rows.get_mut(id).log = log;
+        let at = self.at(id);
+        let (row, log) = (self.rows.get_mut(id), &mut self.partitions[at].log);
+        let purged;
+        (row.log, purged) = log.drop_until(row.log, until, most, now.unix_s);
         let mut went = purged > 0;
         if let Some(chain) = self.retained.get(&id).copied() {
-            let (left, dropped) = self.log.drop_until(chain, until, 1, now.unix_s);
+            let (left, dropped) = log.drop_until(chain, until, 1, now.unix_s);
             if dropped > 0 {
                 self.retained.insert(id, left);
                 self.unretain(id);
                 went = true;
             }
         }
-        if went && self.log.count(log) == 0 {
+        if went && self.messages_of(self.rows.get(id)) == 0 {
             self.emptied(id, now);
         }
         purged
     }
 
+    /// Messages in a topic's log.
+    pub(super) fn messages_of(&self, row: &HomeTopic) -> u32 {
+        self.partitions[self.place_of(row)].log.count(row.log)
+    }
+
     /// Whether the topic has no subscribers and keeps nothing.
     fn is_unused(&self, id: u32) -> bool {
         let row = self.rows.get(id);
-        row.carrier == NONE && row.flags & (RETAINS | KEEPS) == 0 && self.log.count(row.log) == 0
+        row.carrier == NONE && row.flags & (RETAINS | KEEPS) == 0 && self.messages_of(row) == 0
     }
 
     pub(super) fn queue_if_idle(&mut self, id: u32, now: Now) {
@@ -215,15 +223,19 @@ impl Home {
     /// Once a turn: drops what has expired, and idle topics whose positions need no longer be known: as many as
     /// messages came in the turn and some more, so that dropping keeps up; says whether more are left.
     pub fn forget(&mut self, rules: &Rules, now: Now) -> bool {
-        let came = self.forgetting.end_turn(self.sequence);
+        let came = self.forgetting.end_turn(self.sequences());
         let mut most = self.pace.forgets_per_turn + came as usize;
-        most -= self.log.clear_some(most);
+        for partition in &mut self.partitions {
+            most -= partition.log.clear_some(most);
+        }
         if !self.forgetting.due {
-            return self.log.has_doomed();
+            return self.logs().any(Log::has_doomed);
         }
         for _ in 0..rules.count() {
             let number = self.forgetting.rule();
-            most -= self.expire_rule(number, rules, now, most);
+            for at in 0..self.partitions.len() {
+                most -= self.expire_rule(at, number, rules, now, most);
+            }
             most -= self.forget_idle(number, rules, now, most);
             if most == 0 {
                 return true;
@@ -231,7 +243,7 @@ impl Home {
             self.forgetting.next_rule();
         }
         self.forgetting.due = false;
-        self.log.has_doomed()
+        self.logs().any(Log::has_doomed)
     }
 
     /// Forgets topics of a rule that have been idle for long enough; looks at `most` of them at most and returns at how
@@ -243,7 +255,7 @@ impl Home {
             let Some(id) = self.forgetting.take_until(number, may_go) else {
                 return looked_at;
             };
-            self.log.steps.add(1);
+            self.steps.add(1);
             let row = self.rows.get_mut(id);
             row.flags &= !QUEUED;
             if !self.is_unused(id) {
@@ -265,9 +277,10 @@ impl Home {
         most
     }
 
-    /// Drops messages of a rule that are too old, or have expired, `limit` at most; returns how many.
+    /// Drops messages of a partition and a rule that are too old, or have expired, `limit` at most; returns how many.
     pub(super) fn expire_rule(
         &mut self,
+        at: usize,
         number: u8,
         rules: &Rules,
         now: Now,
@@ -275,11 +288,10 @@ impl Home {
     ) -> usize {
         let mut emptied = Vec::new();
         let age_s = rules.get(number).log_age_s;
-        let expired = self
-            .log
-            .expire(number, age_s, now.unix_s, limit, |topic, left| {
-                emptied.push((topic, left));
-            });
+        let log = &mut self.partitions[at].log;
+        let expired = log.expire(number, age_s, now.unix_s, limit, |topic, left| {
+            emptied.push((topic, left));
+        });
         // Before any topic is forgotten: for a topic that is queued as idle already, the time begins anew.
         for (topic, left) in emptied {
             self.chain_emptied(topic, number, left, rules, now);
@@ -293,7 +305,7 @@ impl Home {
         let mut looked_at = 0;
         for number in 0..=rules.retained() {
             while let Some(id) = self.forgetting.take(number) {
-                self.log.steps.add(1);
+                self.steps.add(1);
                 looked_at += 1;
                 if looked_at > ROOM_TRIES {
                     // The next call looks further.
@@ -316,14 +328,14 @@ impl Home {
         }
         self.index.remove(&mut self.rows, id);
         let row = self.rows.remove(id);
-        let lost = self.log.reaches_back_to(row.log).unwrap_or(row.last());
-        if let Some(number) = self.log.losses.forgive(id, lost) {
-            let name = self.names.get(row.name);
-            self.filters.forget(row.rule, lost, number, name);
+        let at = self.place_of(&row);
+        let Partition { log, forgotten, .. } = &mut self.partitions[at];
+        let lost = log.reaches_back_to(row.log).unwrap_or(row.last());
+        if let Some(number) = log.losses.forgive(id, lost) {
+            forgotten.add(row.rule, lost, number, self.names.get(row.name));
         }
-        self.log.clear(row.log);
-        let partition = topic::partition(self.names.get(row.name)) as usize;
-        let floor = &mut self.floor[partition];
+        log.clear(row.log);
+        let floor = &mut self.floors[usize::from(row.slot())];
         if !planted::is(Fault::NoFloor) {
             *floor = (*floor).max(row.last());
         }

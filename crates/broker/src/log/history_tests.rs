@@ -76,7 +76,7 @@ const KEYS: [&[u8]; 3] = [b"", b"a", b"bb"];
 impl World {
     fn new(rules: Rules, of: [u8; TOPICS]) -> World {
         World {
-            log: Log::new(&rules, usize::MAX, 7, admission()),
+            log: Log::new(&rules, 7, admission(), Steps::default()),
             plain: Plain::new(rules, of),
             chains: [NONE; TOPICS],
             retained: [NONE; TOPICS],
@@ -177,7 +177,7 @@ impl World {
             // A change of rules would trim it.
             return;
         }
-        let mut log = Log::new(&plain.rules, usize::MAX, 9, admission());
+        let mut log = Log::new(&plain.rules, 9, admission(), Steps::default());
         let mut ended = Vec::new();
         let mut chains = [NONE; TOPICS];
         for (topic, chain) in chains.iter_mut().enumerate() {

@@ -19,16 +19,33 @@ pub(super) enum Gone {
 }
 
 impl Log {
-    /// Removes messages until the byte budget is kept: first those of doomed chains, then the oldest of the topic that is
+    /// Whether no further message may find a place, however few bytes are kept.
+    pub fn is_full(&self) -> bool {
+        self.blobs.is_full()
+    }
+
+    /// Whether it has messages of another rule than this one.
+    pub fn has_besides(&self, number: u8) -> bool {
+        let mut others = (0..=self.lists.retained()).filter(|other| *other != number);
+        others.any(|other| self.lists.oldest(other) != NONE)
+    }
+
+    /// Removes messages until `budget_bytes` are kept at most: first those of doomed chains, then the oldest of the topic that is
     /// furthest over its share, among topics with the oldest messages; messages of rule `last` only when there are no
     /// others. `emptied` gets the topic
     /// and rule of each chain that has become empty, and the topic's chain from now on.
-    pub fn enforce_budget(&mut self, now_s: u32, last: u8, mut emptied: impl FnMut(u32, u8, u32)) {
-        while self.bytes() > self.budget_bytes || self.blobs.is_full() {
+    pub fn enforce_budget(
+        &mut self,
+        budget_bytes: usize,
+        now_s: u32,
+        last: u8,
+        mut emptied: impl FnMut(u32, u8, u32),
+    ) {
+        while self.bytes() > budget_bytes || self.blobs.is_full() {
             if self.clear_some(1) > 0 {
                 continue;
             }
-            let Some(chain) = self.victim(last) else {
+            let Some(chain) = self.victim(budget_bytes, last) else {
                 return;
             };
             let (topic, number) = (self.chains.get(chain).topic, self.chains.get(chain).rule);
@@ -39,8 +56,8 @@ impl Log {
         }
     }
 
-    fn victim(&self, last: u8) -> Option<u32> {
-        let share = self.budget_bytes / self.chains.len().max(1) as usize;
+    fn victim(&self, budget_bytes: usize, last: u8) -> Option<u32> {
+        let share = budget_bytes / self.chains.len().max(1) as usize;
         let mut best: Option<(usize, u32, u32)> = None;
         for number in 0..=self.lists.retained() {
             if number == last && best.is_some() {

@@ -17,13 +17,18 @@ const SEED: u64 = 7;
 /// Where a test does not say that the messages of one rule go last.
 const NO_RULE: u8 = u8::MAX;
 
-fn log(rules: &[Rule], budget_bytes: usize) -> Log {
+fn log(rules: &[Rule]) -> Log {
     let settings = Settings {
         rules: rules.to_vec(),
         ..Settings::default()
     };
     let admission = Admission::new(&settings, SEED);
-    Log::new(&Rules::new(&settings.rules), budget_bytes, SEED, admission)
+    Log::new(
+        &Rules::new(&settings.rules),
+        SEED,
+        admission,
+        Steps::default(),
+    )
 }
 
 fn rule() -> Rule {
@@ -81,7 +86,7 @@ fn bytes_are_those_of_messages_rows_and_keys() {
         keep: Keep::Latest,
         ..rule()
     };
-    let mut log = log(core::slice::from_ref(&rule), usize::MAX);
+    let mut log = log(core::slice::from_ref(&rule));
     let (mut chain, mut blobs) = (NONE, 0);
     for (n, key) in [&b"a"[..], b"bb", b"ccc"].into_iter().enumerate() {
         let frame = alloc::vec![1; 50 * (n + 1)];
@@ -118,7 +123,7 @@ fn a_topic_keeps_as_many_bytes_as_its_rule_says() {
             log_bytes,
             ..rule()
         };
-        let mut log = log(core::slice::from_ref(&rule), usize::MAX);
+        let mut log = log(core::slice::from_ref(&rule));
         let mut chain = NONE;
         for offset in 1..=8 {
             chain = log.append(
@@ -139,7 +144,7 @@ fn a_topic_keeps_as_many_bytes_as_its_rule_says() {
 #[test]
 fn a_page_has_as_many_bytes_as_it_may_and_one_message_at_least() {
     let rule = rule();
-    let mut log = log(core::slice::from_ref(&rule), usize::MAX);
+    let mut log = log(core::slice::from_ref(&rule));
     let mut chain = NONE;
     for offset in 1..=5 {
         chain = log.append(
@@ -174,7 +179,7 @@ fn a_page_has_as_many_bytes_as_it_may_and_one_message_at_least() {
 #[test]
 fn who_is_furthest_over_its_share_makes_room() {
     let rule = rule();
-    let mut log = log(core::slice::from_ref(&rule), 20 * 1024);
+    let mut log = log(core::slice::from_ref(&rule));
     let mut chains = [NONE; 2];
     let message = [1; 100];
     for offset in 1..=3 {
@@ -193,7 +198,7 @@ fn who_is_furthest_over_its_share_makes_room() {
             ..new(offset, b"", &message)
         };
         chains[1] = log.append(chains[1], 0, &rule, rule.messages_max(), &new);
-        log.enforce_budget(NOW_S, NO_RULE, |topic, _, _| {
+        log.enforce_budget(20 * 1024, NOW_S, NO_RULE, |topic, _, _| {
             panic!("{topic} has lost everything")
         });
         assert!(log.bytes() <= 20 * 1024);
@@ -211,7 +216,7 @@ fn among_equals_the_oldest_makes_room() {
         ([20, 10], 1, [0, 1]),
     ] {
         let rules = [rule(), rule()];
-        let mut log = log(&rules, usize::MAX);
+        let mut log = log(&rules);
         for (number, time_s) in times.into_iter().enumerate() {
             let new = New {
                 topic: number as u32,
@@ -222,8 +227,7 @@ fn among_equals_the_oldest_makes_room() {
         }
         let mut gone = Vec::new();
         for budget in [log.bytes() - 1, 0] {
-            log.budget_bytes = budget;
-            log.enforce_budget(30, last, |topic, number, chain| {
+            log.enforce_budget(budget, 30, last, |topic, number, chain| {
                 assert_eq!((u32::from(number), chain), (topic, NONE));
                 gone.push(topic);
             });
@@ -239,7 +243,7 @@ fn those_that_expired_are_counted_and_not_missed() {
         ttl_s: 10,
         ..rule()
     };
-    let mut log = log(core::slice::from_ref(&rule), usize::MAX);
+    let mut log = log(core::slice::from_ref(&rule));
     let mut chain = NONE;
     for (offset, ttl_s) in [
         (1, None),
@@ -272,7 +276,7 @@ fn those_that_expired_are_counted_and_not_missed() {
 #[test]
 fn a_message_comes_out_as_it_went_in() {
     let rule = rule();
-    let mut log = log(core::slice::from_ref(&rule), usize::MAX);
+    let mut log = log(core::slice::from_ref(&rule));
     let mut chain = NONE;
     let flags = [false, true];
     let all = flags
@@ -304,7 +308,7 @@ fn a_message_comes_out_as_it_went_in() {
 #[test]
 fn who_has_less_than_its_share_has_no_more_than_its_age_against_it() {
     let rule = rule();
-    let mut log = log(core::slice::from_ref(&rule), usize::MAX);
+    let mut log = log(core::slice::from_ref(&rule));
     let mut chains = [NONE; 2];
     for (offset, topic) in [(1, 0), (2, 1), (3, 1)] {
         let new = New {
@@ -314,10 +318,10 @@ fn who_has_less_than_its_share_has_no_more_than_its_age_against_it() {
         };
         chains[topic] = log.append(chains[topic], 0, &rule, 1000, &new);
     }
-    log.budget_bytes = log.bytes() - 1;
-    assert!((log.chain_bytes(chains[1]) as usize) < log.budget_bytes / 2);
+    let budget = log.bytes() - 1;
+    assert!((log.chain_bytes(chains[1]) as usize) < budget / 2);
     let mut gone = Vec::new();
-    log.enforce_budget(NOW_S, NO_RULE, |topic, _, _| gone.push(topic));
+    log.enforce_budget(budget, NOW_S, NO_RULE, |topic, _, _| gone.push(topic));
     assert_eq!(gone, [0]);
 }
 
@@ -326,7 +330,7 @@ fn who_has_less_than_its_share_has_no_more_than_its_age_against_it() {
 #[test]
 fn the_oldest_of_a_second_makes_room_and_only_past_the_budget() {
     let rule = rule();
-    let mut log = log(core::slice::from_ref(&rule), usize::MAX);
+    let mut log = log(core::slice::from_ref(&rule));
     assert_eq!(log.chain_bytes(NONE), 0);
     let mut chains = [NONE; 3];
     for (offset, chain) in (1..).zip(&mut chains) {
@@ -339,8 +343,9 @@ fn the_oldest_of_a_second_makes_room_and_only_past_the_budget() {
     assert_eq!(log.chains(), 3);
     let mut gone = Vec::new();
     for (more, expected) in [(0, &[][..]), (1, &[1]), (0, &[1]), (1, &[1, 2])] {
-        log.budget_bytes = log.bytes() - more;
-        log.enforce_budget(NOW_S, NO_RULE, |topic, _, _| gone.push(topic));
+        log.enforce_budget(log.bytes() - more, NOW_S, NO_RULE, |topic, _, _| {
+            gone.push(topic)
+        });
         assert_eq!(gone, expected);
     }
     assert_eq!(log.chains(), 1);
@@ -359,7 +364,7 @@ fn the_oldest_of_a_second_makes_room_and_only_past_the_budget() {
 /// Offsets count over years: the two halves of an empty chain's lost offset are put together again.
 #[test]
 fn what_was_lost_is_told_beyond_four_billion_messages() {
-    let mut log = log(&[rule()], usize::MAX);
+    let mut log = log(&[rule()]);
     for lost in [7, 7 << 32, 5 << 32 | 7, u64::MAX - 1] {
         let chain = log.empty_chain(0, 0, false, lost);
         assert_eq!(log.reaches_back_to(chain), Some(lost));
@@ -377,7 +382,7 @@ fn two_keys_of_one_hash_are_two_keys() {
         keep: Keep::Latest,
         ..rule()
     };
-    let mut log = log(core::slice::from_ref(&rule), usize::MAX);
+    let mut log = log(core::slice::from_ref(&rule));
     let append = |log: &mut Log, chain, offset, key: &[u8]| {
         log.append(chain, 0, &rule, 1000, &new(offset, key, b"x"))
     };
@@ -405,7 +410,7 @@ fn two_keys_of_one_hash_are_two_keys() {
 #[test]
 fn as_many_rules_as_there_may_be_are_read() {
     let rules = alloc::vec![rule(); crate::base::rules::RULES_MAX];
-    let mut log = log(&rules, usize::MAX);
+    let mut log = log(&rules);
     log.append(NONE, 0, &rules[0], 9, &new(5, b"", b"x"));
     assert_eq!(log.arrived_by(NOW_S), 5);
 }

@@ -188,7 +188,7 @@ proptest! {
         let mut settings = Settings { rules: rules.clone(), ..Settings::default() };
         settings.limits.log_bytes_per_address_max = 1;
         let admission = Admission::new(&settings, 7);
-        let mut log = Log::new(&Rules::new(&settings.rules), usize::MAX, 7, admission.clone());
+        let mut log = Log::new(&Rules::new(&settings.rules), 7, admission.clone(), Steps::default());
         let mut models: Vec<_> = rules
             .into_iter()
             .map(|rule| Model { rule, kept: Vec::new(), lost: 0, last: 0 })

@@ -8,8 +8,6 @@ use alloc::vec::Vec;
 
 use xxhash_rust::xxh3::xxh3_64_with_seed;
 
-use crore_wire::topic;
-
 use crate::base::ids::ShardId;
 use crate::base::pace::Pace;
 use crate::base::time::Now;
@@ -88,7 +86,7 @@ impl Front {
                 &world.rules,
                 world.admission.clone(),
                 world.epoch,
-                world.homes as usize,
+                (world.placement(), me),
                 world.seed,
             )
         });
@@ -124,10 +122,7 @@ impl Front {
     /// The keyed hash and the home of a topic.
     pub(crate) fn place_of(&self, name: &[u8]) -> (u32, ShardId) {
         let hash = xxh3_64_with_seed(name, self.world.seed) as u32;
-        (
-            hash,
-            ShardId::from(topic::partition(name)) % self.world.homes,
-        )
+        (hash, self.world.placement().home_of_name(name))
     }
 
     pub(crate) fn ask(&mut self, to: ShardId, ask: impl FnOnce(&mut Vec<u8>) -> Ask) {

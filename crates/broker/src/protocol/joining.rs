@@ -149,6 +149,7 @@ impl Front {
         let ask = AttachFilters {
             to,
             serial,
+            partition: home,
             since,
             from: at.from,
             base: at.base,

@@ -6,6 +6,7 @@ use alloc::sync::Arc;
 use alloc::vec::Vec;
 
 use crate::base::ids::ShardId;
+use crate::base::placement::Placement;
 use crate::base::snapshot::{Damaged, Head, In, kind};
 use crate::base::time::Now;
 use crate::budget::admission::Client;
@@ -42,7 +43,7 @@ impl Restored {
             &world.rules,
             world.admission.clone(),
             head.epoch,
-            usize::from(head.homes),
+            (Placement::new(head.homes, head.homes), head.home),
             head.seed,
         );
         Restored {
@@ -92,7 +93,7 @@ impl Restored {
                 Ok(())
             }
             kind::TOPIC => {
-                let (row, id, ended) = home.restore_topic(self.me, from, &world.rules)?;
+                let (row, id, ended) = home.restore_topic(from, &world.rules)?;
                 if row >= self.rows || self.topics.last().is_some_and(|(last, _)| *last >= row) {
                     return Err(NO_TOPIC);
                 }

@@ -18,9 +18,9 @@ enum Stage {
     Topics(u64),
     Filters(u64),
     Groups(u64),
-    Losses(u64),
+    Losses((usize, u64)),
     Forgotten,
-    Messages(Option<Arrivals>),
+    Messages(Option<(usize, Arrivals)>),
     Answers((usize, Option<u32>)),
     Sessions(u64),
     End,
@@ -88,7 +88,7 @@ impl Stage {
             },
             Stage::Groups(from) => match home.save_groups(from, block) {
                 Some(next) => Stage::Groups(next),
-                None => Stage::Losses(0),
+                None => Stage::Losses((0, 0)),
             },
             Stage::Losses(from) => match home.save_losses(from, block) {
                 Some(next) => Stage::Losses(next),

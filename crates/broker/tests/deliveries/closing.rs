@@ -10,7 +10,7 @@ use super::*;
 /// A name whose home is the far one of two shards.
 fn far() -> String {
     let mut names = (0..).map(|n: u32| format!("t/{n}"));
-    let is_far = |name: &String| crore_wire::topic::partition(name.as_bytes()) % 2 == 1;
+    let is_far = |name: &String| crore_wire::topic::slot(name.as_bytes()) % 2 == 1;
     names.find(is_far).expect("one is far")
 }
 

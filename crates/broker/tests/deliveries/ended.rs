@@ -6,8 +6,7 @@ use super::*;
 /// A name whose home is this shard of two.
 fn name_at(home: u8) -> String {
     let names = (0..).map(|n: u32| n.to_string());
-    let mut of_home =
-        names.filter(|name| crore_wire::topic::partition(name.as_bytes()) % 2 == home);
+    let mut of_home = names.filter(|name| crore_wire::topic::slot(name.as_bytes()) % 2 == home);
     of_home.next().expect("each has some")
 }
 

@@ -298,7 +298,7 @@ fn a_client_with_little_stays_where_its_end_would_not_help() {
 /// outbox may hold them.
 #[test]
 fn what_waits_for_a_far_home_is_bounded() {
-    let home = |topic: &str| crore_wire::topic::partition(topic.as_bytes()) % 2;
+    let home = |topic: &str| crore_wire::topic::slot(topic.as_bytes()) % 2;
     let names = || (0..).map(|n: u32| n.to_string());
     let near = names().find(|name| home(name) == 0).expect("one is near");
     let far = names().find(|name| home(name) == 1).expect("one is far");
@@ -332,7 +332,7 @@ fn what_waits_for_a_far_home_is_bounded() {
 fn who_asks_again_gets_nothing_before_its_page() {
     let far = (0..)
         .map(|n: u32| n.to_string())
-        .find(|name| crore_wire::topic::partition(name.as_bytes()) % 2 == 1)
+        .find(|name| crore_wire::topic::slot(name.as_bytes()) % 2 == 1)
         .expect("one is far");
     let mut town = Town::with(Settings::default(), Pace::default(), 2);
     let stream = town.ask(Kind::Plain, &far);

@@ -237,7 +237,7 @@ impl World {
 #[test]
 fn what_was_superseded_before_the_stream_began_is_not_sent() {
     let mut town = Town::new(2, 128);
-    let home = |topic: usize| crore_wire::topic::partition(town::TOPICS[topic].as_bytes()) % 2;
+    let home = |topic: usize| crore_wire::topic::slot(town::TOPICS[topic].as_bytes()) % 2;
     let near = (0..2).find(|topic| home(*topic) == 0).expect("one is near");
     assert_eq!(home(1 - near), 1, "and one is far");
     let conn = town.subscribe(0, Want::Both, None);

@@ -9,6 +9,7 @@ use crore_wire::topic;
 use proptest::prelude::*;
 
 use super::*;
+use crate::base::placement::Placement;
 use crate::base::rules::Rules;
 use crate::base::settings::{Rule, Settings};
 use crate::budget::admission::Admission;
@@ -87,7 +88,14 @@ impl World {
             ..Rule::default()
         });
         let rules = Rules::new(&settings.rules);
-        let mut home = Home::new(&settings, &rules, Admission::new(&settings, 42), 7, 1, 42);
+        let mut home = Home::new(
+            &settings,
+            &rules,
+            Admission::new(&settings, 42),
+            7,
+            (Placement::new(1, 1), 0),
+            42,
+        );
         home.pace.interest_rows = 2;
         World {
             home,

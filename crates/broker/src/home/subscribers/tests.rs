@@ -7,6 +7,7 @@ use alloc::vec::Vec;
 use proptest::prelude::*;
 
 use super::*;
+use crate::base::placement::Placement;
 use crate::base::rules::Rules;
 use crate::base::settings::Settings;
 use crate::budget::admission::{Admission, Client};
@@ -32,7 +33,14 @@ impl World {
     fn new() -> World {
         let settings = Settings::default();
         let rules = Rules::new(&settings.rules);
-        let mut home = Home::new(&settings, &rules, Admission::new(&settings, 42), 7, 1, 42);
+        let mut home = Home::new(
+            &settings,
+            &rules,
+            Admission::new(&settings, 42),
+            7,
+            (Placement::new(1, 1), 0),
+            42,
+        );
         let create = |name: &&[u8]| {
             let made = home.create(HASH, name, Client::NOBODY, &rules, NOW);
             made.expect("there is room")

@@ -144,8 +144,7 @@ impl Front {
                 serial: 0,
                 life: 0,
             },
-            home: crate::base::ids::ShardId::from(topic::partition(session.as_bytes()))
-                % self.world.homes,
+            home: self.world.placement().home_of_name(session.as_bytes()),
             keep_alive_s,
             packet_id: 0,
             receive_max: receive_max.min(settings.inflight_max),

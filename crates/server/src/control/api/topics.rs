@@ -163,7 +163,7 @@ fn place(plane: &Plane, name: &str) -> Result<(Box<[u8]>, ShardId), ApiError> {
     let world = plane.life().world();
     topic::check_name(name.as_bytes(), world.settings.limits.topic_bytes)
         .map_err(|error| ApiError::bad(format!("{name:?} is not a topic: {error}")))?;
-    let home = ShardId::from(topic::partition(name.as_bytes())) % world.homes;
+    let home = world.placement().home_of_name(name.as_bytes());
     Ok((name.as_bytes().into(), home))
 }
 

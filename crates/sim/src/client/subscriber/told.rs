@@ -31,7 +31,7 @@ impl Subscriber {
         // One for each home, in the order of the homes.
         let home = |track: &Track| {
             let name = truth.topics[track.topic].name.as_bytes();
-            usize::from(topic::partition(name)) % filtered.homes
+            usize::from(topic::slot(name)) % filtered.homes
         };
         Ok(self.tracks.iter().map(|track| all[home(track)]).collect())
     }

@@ -1,0 +1,60 @@
+//! The budget of bytes that the logs of a home's partitions share.
+//!
+//! Where they are past it, the partition with the most bytes gives some: so a topic that fills its partition makes room first, and
+//! partitions that are alike are trimmed alike.
+
+use alloc::vec::Vec;
+
+use super::Home;
+use crate::base::rules::Rules;
+use crate::base::time::Now;
+use crate::log::Log;
+
+impl Home {
+    /// Bytes that the messages of all partitions occupy, their rows included.
+    pub(super) fn log_bytes(&self) -> usize {
+        self.logs().map(Log::bytes).sum()
+    }
+
+    /// Drops messages until the logs are within their budget of bytes.
+    pub(super) fn enforce_budget(&mut self, rules: &Rules, now: Now) {
+        let mut emptied = Vec::new();
+        let retained = rules.retained();
+        loop {
+            let bytes = self.log_bytes();
+            let excess = bytes.saturating_sub(self.log_bytes_max);
+            let full = self.logs().position(Log::is_full);
+            let giver = match (full, excess) {
+                (Some(at), _) => Some(at),
+                (None, 0) => None,
+                (None, _) => self.giver(retained),
+            };
+            let Some(at) = giver else { break };
+            let share = excess.div_ceil(self.partitions.len());
+            let log = &mut self.partitions[at].log;
+            let before = log.bytes();
+            log.enforce_budget(
+                before.saturating_sub(share),
+                now.unix_s,
+                retained,
+                |topic, number, left| emptied.push((topic, number, left)),
+            );
+            if log.bytes() == before {
+                break;
+            }
+        }
+        for (topic, number, left) in emptied {
+            self.chain_emptied(topic, number, left, rules, now);
+        }
+    }
+
+    /// The partition that makes room next: first those with messages that no reader gets any more, last those that have only retained
+    /// ones; among these the one with the most bytes.
+    fn giver(&self, retained: u8) -> Option<usize> {
+        let rank = |at: &usize| {
+            let log = &self.partitions[*at].log;
+            (log.has_doomed(), log.has_besides(retained), log.bytes())
+        };
+        (0..self.partitions.len()).max_by_key(rank)
+    }
+}

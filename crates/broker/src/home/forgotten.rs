@@ -1,0 +1,101 @@
+//! Forgotten topics of a partition that had lost messages, so that subscribers by filter are still told of these losses.
+//!
+//! The most recent ones are remembered by name, and only filters that match the name are told. Of earlier ones the rule is remembered:
+//! every filter that may have topics of that rule is told a gap, if its position is older than the loss.
+
+use alloc::boxed::Box;
+use alloc::collections::VecDeque;
+use alloc::vec::Vec;
+
+use crore_wire::topic;
+
+use crate::base::rules::Rules;
+
+/// The forgotten topics of a partition that had lost messages.
+pub(super) struct Forgotten {
+    /// The last message that each had lost, the number of that loss, the rule and the name; in no order.
+    named: VecDeque<(u64, u64, u8, Box<[u8]>)>,
+    /// The last loss of those that are remembered by rule.
+    by_rule: Vec<u64>,
+    named_max: usize,
+}
+
+impl Forgotten {
+    /// Nothing is forgotten yet. There are so many rules, and room for `named_max` names.
+    pub fn new(rules: usize, named_max: usize) -> Self {
+        Forgotten {
+            named: VecDeque::new(),
+            by_rule: alloc::vec![0; rules],
+            named_max,
+        }
+    }
+
+    /// A topic that lost messages is forgotten.
+    pub fn add(&mut self, rule: u8, lost: u64, number: u64, name: &[u8]) {
+        let Forgotten { named, by_rule, .. } = self;
+        if named.len() >= self.named_max {
+            if let Some((lost, _, rule, _)) = named.pop_front() {
+                let of_rule = &mut by_rule[rule as usize];
+                *of_rule = lost.max(*of_rule);
+            }
+        }
+        named.push_back((lost, number, rule, name.into()));
+    }
+
+    /// Forgotten topics that had lost messages: the last one, the number of that loss, the name.
+    pub fn topics(&self) -> impl Iterator<Item = (u64, u64, &[u8])> {
+        let named = self.named.iter();
+        named.map(|(lost, number, _, name)| (*lost, *number, &name[..]))
+    }
+
+    /// The last losses of those that are remembered by rule.
+    pub fn blamed_rules(&self) -> impl Iterator<Item = (u8, u64)> {
+        let all = (0..).zip(self.by_rule.iter().copied());
+        all.filter(|(_, lost)| *lost > 0)
+    }
+
+    /// Notes for the rule with this filter that its forgotten topics lost a message at `lost`; if there is no such
+    /// rule, for all rules.
+    pub fn blame(&mut self, filter: &[u8], lost: u64, rules: &Rules) {
+        let by_rule = &mut self.by_rule;
+        match rules.with_filter(filter) {
+            Some(number) => by_rule[number as usize] = lost.max(by_rule[number as usize]),
+            None => by_rule.iter_mut().for_each(|of| *of = lost.max(*of)),
+        }
+    }
+
+    /// The rules get other numbers. Losses that were noted for a rule that is gone are noted for all rules.
+    pub fn change_rules(&mut self, former: &Rules, rules: &Rules) {
+        let Forgotten { named, by_rule, .. } = self;
+        for (_, _, rule, name) in named {
+            *rule = rules.number_for(name);
+        }
+        let blamed = core::mem::replace(by_rule, alloc::vec![0; rules.count()]);
+        for (number, lost) in (0..).zip(blamed).filter(|(_, lost)| *lost > 0) {
+            self.blame(former.get(number).filter.as_bytes(), lost, rules);
+        }
+    }
+
+    /// The last losses of forgotten topics that these filters may match, if behind `offset` and after loss `base`, in
+    /// order.
+    pub fn lost_behind(
+        &self,
+        offset: u64,
+        base: u64,
+        rules: &[u8],
+        filters: &[&[u8]],
+    ) -> VecDeque<u64> {
+        let of_rules = rules.iter().map(|n| self.by_rule[*n as usize]);
+        let matches = |name: &[u8]| filters.iter().any(|filter| topic::matches(filter, name));
+        let named = self.named.iter();
+        let of_names = named
+            .filter(|(lost, number, _, name)| *lost > offset && *number > base && matches(name))
+            .map(|(lost, ..)| *lost);
+        let mut all: Vec<u64> = of_rules
+            .filter(|lost| *lost > offset && base == 0)
+            .chain(of_names)
+            .collect();
+        all.sort_unstable();
+        all.into()
+    }
+}

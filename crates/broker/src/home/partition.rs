@@ -1,0 +1,41 @@
+//! A partition at its home: the log of its topics, the count of its offsets, and what it remembers of topics that are forgotten.
+
+use super::forgotten::Forgotten;
+use crate::base::rules::Rules;
+use crate::base::work::Steps;
+use crate::budget::admission::Admission;
+use crate::log::Log;
+
+/// Forgotten topics that a home remembers by name; its partitions share this number.
+const NAMED_MAX: usize = 1024;
+
+/// A partition.
+pub(super) struct Partition {
+    pub log: Log,
+    /// The last offset that was given. One count for all topics of the partition: an offset is the order of arrival.
+    pub sequence: u64,
+    pub forgotten: Forgotten,
+}
+
+impl Partition {
+    /// An empty partition, one of `beside` at its home. `seed` keys the hash of messages' keys; its work counts in `steps`.
+    pub fn new(
+        rules: &Rules,
+        beside: usize,
+        seed: u64,
+        admission: Admission,
+        steps: Steps,
+    ) -> Partition {
+        Partition {
+            log: Log::new(rules, seed, admission, steps),
+            sequence: 0,
+            forgotten: Forgotten::new(rules.count(), NAMED_MAX / beside),
+        }
+    }
+
+    /// The offset of the next message or deletion.
+    pub fn next_offset(&mut self) -> u64 {
+        self.sequence += 1;
+        self.sequence
+    }
+}
