@@ -175,10 +175,7 @@ pub fn topic(data: &[u8]) {
             "every name is a filter"
         );
         assert!(topics::matches(name, name));
-        assert_eq!(
-            topics::slot(name),
-            (topics::stable_hash(name) >> 56) as u8
-        );
+        assert_eq!(topics::slot(name), (topics::stable_hash(name) >> 56) as u8);
         through_urls(name, max);
     }
     if topics::check_filter(filter, max).is_ok() {

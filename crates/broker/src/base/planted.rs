@@ -11,7 +11,7 @@ pub enum Fault {
     OldSerial,
     /// A connection that leaves during a fan-out leaves no tombstone.
     NoTombstone,
-    /// A forgotten topic does not raise its partition's floor.
+    /// A forgotten topic does not raise the floor of its slot.
     NoFloor,
     /// Publishers do not wait for credit.
     NoCredit,

@@ -13,6 +13,7 @@ use crore_wire::http::{prior, proxy};
 use super::judge::is_batch;
 use super::mqtt::packets;
 use super::task::{Answered, Flow};
+use crate::base::access::Who;
 use crate::base::ids::ConnId;
 use crate::budget::stats::Reason;
 use crate::conn::io::{Close, Io};
@@ -93,56 +94,19 @@ impl Front {
         let conn = self.conns.id_of(slot);
         let (mut at, mut end) = (0, buf.len());
         if self.conns.get(slot).state == State::Proxy {
-            match proxy::parse_v2(buf) {
-                Ok(Some((client, len))) => {
-                    at = len;
-                    self.conns.get_mut(slot).state = State::Http;
-                    if let Some(client) = client {
-                        self.enter_proxied(slot, client.ip());
-                    }
-                }
-                Ok(None) => return Some((kept, 0..end)),
-                Err(_) => {
-                    self.because(Reason::Refused);
-                    self.drop_conn(slot, Close::Reset, io);
-                    return None;
-                }
+            match self.proxy_header(slot, buf, io).ok()? {
+                Some(len) => at = len,
+                None => return Some((kept, 0..end)),
             }
         }
-        loop {
-            let row = self.conns.get(slot);
-            if at == end || row.state != State::Http || row.outbox != NONE {
-                break;
-            }
-            if self.is_spent() {
-                kept.held = true;
-                self.pause(slot, io);
-                break;
-            }
-            let row = self.conns.get(slot);
-            if !row.is(SERVED) && packets::begins_with(buf[at]) {
-                self.begin_mqtt(slot);
-                break;
-            }
-            if !row.is(TURNED_AWAY) && is_post(&buf[at..end]) && self.must_stall() {
-                kept.held = true;
-                self.stall(slot, io);
-                break;
-            }
+        while self.may_read_request(slot, &buf[at..end], &mut kept, io) {
             self.work.steps.add(1);
             let head_bytes = self.world.settings.limits.head_bytes;
             let mut head = match head::parse(&buf[at..end], head_bytes) {
                 Ok(Some(head)) => head,
                 Ok(None) => break,
-                Err(HeadError::Version) if prior::is_http2(&buf[at..end]) => {
-                    self.because(Reason::Refused);
-                    prior::refuse(self.scratch.reply());
-                    self.send_reply(slot, io);
-                    self.shut(slot, io);
-                    return None;
-                }
                 Err(error) => {
-                    self.refuse(slot, error.status(), error.reason(), io);
+                    self.refuse_head(slot, error, &buf[at..end], io);
                     return None;
                 }
             };
@@ -166,13 +130,7 @@ impl Front {
                     match found {
                         Ok(found) => found,
                         Err(error) => {
-                            // What the head asks for is judged before what is wrong with the body.
-                            let refused =
-                                !kept.judged && self.judge(slot, &head, kept.who).is_err();
-                            match refused {
-                                true => self.request_done(slot, io),
-                                false => self.refuse(slot, error.status(), error.reason(), io),
-                            }
+                            self.refuse_body(slot, (&head, body), kept, error, io);
                             return None;
                         }
                     }
@@ -182,44 +140,153 @@ impl Front {
                 if let Some((_, decoded)) = kept.chunked {
                     end = start + decoded;
                 }
-                kept.whole = head.len
-                    + match body {
-                        Body::Length(len) => len as usize,
-                        _ => limit,
-                    };
-                if !kept.judged {
-                    if self.judge(slot, &head, kept.who.clone()).is_err() {
-                        self.request_done(slot, io);
-                        return None;
-                    }
-                    kept.judged = true;
-                    if head.expects_continue() {
-                        self.scratch
-                            .reply()
-                            .extend_from_slice(b"HTTP/1.1 100 Continue\r\n\r\n");
-                    }
-                }
+                let most = match body {
+                    Body::Length(len) => len as usize,
+                    _ => limit,
+                };
+                kept.whole = head.len + most;
+                let waits = self.wait_for_body(slot, (&head, body), &mut kept, io);
+                waits.ok()?;
                 break;
             };
             let who = core::mem::take(&mut kept).who;
-            let flow = match self.judge(slot, &head, who) {
-                Ok(task) => {
-                    let body = &buf[start..start + body_bytes];
-                    self.carry_out(slot, &head, task, body, io)
-                }
-                Err(Answered) => Flow::Next,
-            };
+            let data = &buf[start..start + body_bytes];
+            self.request_came(slot, (&head, body), who, data, io);
             at = start + taken;
-            match flow {
-                Flow::Next => self.request_done(slot, io),
-                Flow::Wait => {}
-            }
             if !self.conns.is_current(conn) || self.conns.get(slot).is(CLOSING) {
                 return None;
             }
         }
         self.send_reply(slot, io);
         (at < end).then_some((kept, at..end))
+    }
+
+    /// Reads the header with which a proxy names its client; returns its length, once it is whole.
+    fn proxy_header<I: Io>(
+        &mut self,
+        slot: u32,
+        buf: &[u8],
+        io: &mut I,
+    ) -> Result<Option<usize>, Refused> {
+        match proxy::parse_v2(buf) {
+            Ok(Some((client, len))) => {
+                self.conns.get_mut(slot).state = State::Http;
+                if let Some(client) = client {
+                    self.enter_proxied(slot, client.ip());
+                }
+                Ok(Some(len))
+            }
+            Ok(None) => Ok(None),
+            Err(_) => {
+                self.because(Reason::Refused);
+                self.drop_conn(slot, Close::Reset, io);
+                Err(Refused)
+            }
+        }
+    }
+
+    /// Whether a request is read from these bytes now. If not, they wait, or are no HTTP.
+    fn may_read_request<I: Io>(
+        &mut self,
+        slot: u32,
+        bytes: &[u8],
+        kept: &mut HttpSpill,
+        io: &mut I,
+    ) -> bool {
+        let Some(first) = bytes.first() else {
+            return false;
+        };
+        let row = self.conns.get(slot);
+        if row.state != State::Http || row.outbox != NONE {
+            return false;
+        }
+        if self.is_spent() {
+            kept.held = true;
+            self.pause(slot, io);
+            return false;
+        }
+        let row = self.conns.get(slot);
+        if !row.is(SERVED) && packets::begins_with(*first) {
+            self.begin_mqtt(slot);
+            return false;
+        }
+        if !row.is(TURNED_AWAY) && is_post(bytes) && self.must_stall() {
+            kept.held = true;
+            self.stall(slot, io);
+            return false;
+        }
+        true
+    }
+
+    /// Judges a whole request and carries it out.
+    fn request_came<I: Io>(
+        &mut self,
+        slot: u32,
+        (head, body): (&Head<'_>, Body),
+        who: Option<Who>,
+        data: &[u8],
+        io: &mut I,
+    ) {
+        let flow = match self.judge(slot, head, body, who) {
+            Ok(task) => self.carry_out(slot, head, task, data, io),
+            Err(Answered) => Flow::Next,
+        };
+        match flow {
+            Flow::Next => self.request_done(slot, io),
+            Flow::Wait => {}
+        }
+    }
+
+    /// Refuses bytes that do not begin with a head.
+    fn refuse_head<I: Io>(&mut self, slot: u32, error: HeadError, bytes: &[u8], io: &mut I) {
+        if error == HeadError::Version && prior::is_http2(bytes) {
+            self.because(Reason::Refused);
+            prior::refuse(self.scratch.reply());
+            self.send_reply(slot, io);
+            self.shut(slot, io);
+            return;
+        }
+        self.refuse(slot, error.status(), error.reason(), io);
+    }
+
+    /// Refuses a request for its body. What the head asks for is judged before what is wrong with the body.
+    fn refuse_body<I: Io>(
+        &mut self,
+        slot: u32,
+        (head, body): (&Head<'_>, Body),
+        kept: HttpSpill,
+        error: BodyError,
+        io: &mut I,
+    ) {
+        let refused = !kept.judged && self.judge(slot, head, body, kept.who).is_err();
+        match refused {
+            true => self.request_done(slot, io),
+            false => self.refuse(slot, error.status(), error.reason(), io),
+        }
+    }
+
+    /// A body has not come whole: its head is judged, once, and the client asked for the rest if it waits for that.
+    fn wait_for_body<I: Io>(
+        &mut self,
+        slot: u32,
+        (head, body): (&Head<'_>, Body),
+        kept: &mut HttpSpill,
+        io: &mut I,
+    ) -> Result<(), Refused> {
+        if kept.judged {
+            return Ok(());
+        }
+        if self.judge(slot, head, body, kept.who.clone()).is_err() {
+            self.request_done(slot, io);
+            return Err(Refused);
+        }
+        kept.judged = true;
+        if head.expects_continue() {
+            self.scratch
+                .reply()
+                .extend_from_slice(b"HTTP/1.1 100 Continue\r\n\r\n");
+        }
+        Ok(())
     }
 
     fn keep<I: Io>(&mut self, slot: u32, kept: HttpSpill, io: &mut I) {

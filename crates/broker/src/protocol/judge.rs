@@ -25,7 +25,7 @@ use crate::protocol::front::Front;
 
 impl Front {
     /// Decides what the request is to do. If it has a body, a refusal is the last answer of its connection, whether or not the body
-    /// was received: answers do not depend on how a request was cut.
+    /// was received: answers do not depend on how a request was cut. `body` is what its head says of it.
     ///
     /// # Errors
     /// The answer is in `reply`.
@@ -33,6 +33,7 @@ impl Front {
         &mut self,
         slot: u32,
         head: &Head<'_>,
+        body: Body,
         who: Option<Who>,
     ) -> Result<Task, Answered> {
         let drains = self.drains();
@@ -42,7 +43,7 @@ impl Front {
         row.options = 0;
         for (option, holds) in [
             (HTTP10, head.minor == 0),
-            (KEEP, keeps && !has_body(head)),
+            (KEEP, keeps && !has_body(body)),
             (HEAD, head.method == Method::Head),
             (JSON, head.accept() == Accept::Json),
         ] {
@@ -50,7 +51,7 @@ impl Front {
                 row.options |= option;
             }
         }
-        let task = self.judge_request(slot, head, who)?;
+        let task = self.judge_request(slot, head, body, who)?;
         if keeps {
             self.conns.get_mut(slot).options |= KEEP;
         }
@@ -61,6 +62,7 @@ impl Front {
         &mut self,
         slot: u32,
         head: &Head<'_>,
+        body: Body,
         who: Option<Who>,
     ) -> Result<Task, Answered> {
         let upgrade = head.is_websocket_upgrade();
@@ -90,7 +92,7 @@ impl Front {
                 "no such path; topics are published at /pub/{topic} and read at /sub/{topic}";
             return self.answered(slot, 404, reason);
         };
-        self.judge_method(slot, head, door, upgrade)?;
+        self.judge_method(slot, head, body, door, upgrade)?;
         self.judge_names(slot, head, door, rest, upgrade)
     }
 
@@ -99,6 +101,7 @@ impl Front {
         &mut self,
         slot: u32,
         head: &Head<'_>,
+        body: Body,
         door: Door,
         upgrade: bool,
     ) -> Result<(), Answered> {
@@ -119,7 +122,7 @@ impl Front {
         if door == Door::PubSub && !upgrade {
             return self.answered(slot, 426, "this path takes WebSocket clients only");
         }
-        if head.method == Method::Put && has_body(head) {
+        if head.method == Method::Put && has_body(body) {
             // `curl -T` sends a body with PUT, which would be lost.
             return self.answered(slot, 400, PUT_WITH_BODY);
         }
@@ -330,8 +333,9 @@ fn allowed(door: Door) -> &'static str {
     }
 }
 
-fn has_body(head: &Head<'_>) -> bool {
-    matches!(head.body(), Ok(Body::Chunked | Body::Length(1..)))
+/// Whether there is a body.
+fn has_body(body: Body) -> bool {
+    matches!(body, Body::Chunked | Body::Length(1..))
 }
 
 /// The answer to a PUT that would publish.

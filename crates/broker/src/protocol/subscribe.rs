@@ -1,11 +1,17 @@
 //! Subscribing: the request, the answers of the homes, and how a subscription ends. It works the same for all
 //! transports: a response begins when every topic's home has answered, with the messages that the logs held.
+//!
+//! Here is the request. `heads` begins the response of a stream, `page` takes the answers of the homes, `stream` and `poll` give
+//! them to streams and long-polls, `gap` says what is lost, `leave` reads on from the log and ends subscriptions, `topics` has
+//! the position.
 
 mod gap;
+mod heads;
 mod leave;
-mod respond;
-
-pub(super) use gap::Gap;
+mod page;
+mod poll;
+mod stream;
+mod topics;
 
 use alloc::vec::Vec;
 
@@ -14,32 +20,21 @@ use xxhash_rust::xxh3::xxh3_64;
 use crore_wire::http::accept::Accept;
 use crore_wire::http::etag;
 use crore_wire::http::head::Head;
-use crore_wire::websocket::frame::{self, Opcode};
-use crore_wire::websocket::handshake;
-use crore_wire::{form, sse, topic};
+use crore_wire::{form, topic};
 
-use super::answer::VARY;
-use super::close_code;
-use super::mqtt::packets;
 use super::publish::RESERVED;
 use super::task::Flow;
-use crate::base::planted::{self, Fault};
 use crate::base::position::{self, Position, Since};
-use crate::conn::io::{Close, Io};
+use crate::conn::io::Io;
 use crate::conn::{
-    CONDITIONAL, COUNTED, DEFLATE, ENVELOPE, EOF, EVENTS, FILTERS, FOLLOWS, GAP, HEAD, HTTP10,
-    JSON, KEEP, LIVE, META, MULTI, PUBLISHES, RECEIVES, State, UPGRADE,
+    CONDITIONAL, DEFLATE, ENVELOPE, EVENTS, FILTERS, HEAD, JSON, MULTI, PUBLISHES, RECEIVES, State,
+    UPGRADE,
 };
-use crate::mail::{Attach, Attached, Frames, Page, Record, ReplyTo};
-use crate::protocol::encode::{chunk, meta_line};
+use crate::mail::Attach;
 use crate::protocol::front::Front;
-use crate::protocol::side::{Attaching, Behind, Held, Sub};
-use crate::protocol::why::Why;
-use crate::store::rope::Rope;
-use crate::store::slab::NONE;
+use crate::protocol::side::{Attaching, Sub};
 
-/// Nchan's subprotocol: each message begins with its id, topic and content type.
-const META_PROTOCOL: &str = "ws+meta.nchan";
+pub(super) use gap::Gap;
 
 impl Front {
     /// `GET` on a subscribe path: long-poll, event stream or WebSocket.
@@ -53,44 +48,16 @@ impl Front {
         io: &mut I,
     ) -> Flow {
         let filtered = self.conns.get(slot).wants(FILTERS);
-        let (set, count) = if filtered {
-            (self.set_of_homes(), self.world.homes as usize)
-        } else {
-            (set_hash(&names), names.len())
-        };
-        let since = match self.since(slot, head, set, count) {
+        let since = match self.where_to_begin(slot, head, &names, filtered, publishes) {
             Ok(since) => since,
-            Err(reason) => {
-                self.respond_reason(slot, 400, reason);
+            Err((status, reason)) => {
+                self.respond_reason(slot, status, reason);
                 return Flow::Next;
             }
         };
-        if filtered && since.iter().any(|since| matches!(since, Since::Newest(_))) {
-            let reason =
-                "with filters, since= takes oldest, live or a position that the server gave";
-            self.respond_reason(slot, 400, reason);
-            return Flow::Next;
-        }
-        if publishes && names.len() != 1 {
-            self.respond_reason(slot, 400, "frames can be published to one topic only");
-            return Flow::Next;
-        }
-        if publishes && topic::is_reserved(&names[0]) {
-            self.respond_reason(slot, 403, RESERVED);
-            return Flow::Next;
-        }
         let before = self.scratch.reply().len();
-        let envelope = form::pairs(head.query).any(|pair| pair == (b"envelope", b"json"));
         let events = !upgrade && head.accept() == Accept::EventStream;
-        let row = self.conns.get_mut(slot);
-        row.options &= !JSON;
-        for (option, wanted) in [
-            (ENVELOPE, envelope),
-            (RECEIVES, true),
-            (PUBLISHES, publishes),
-        ] {
-            row.options |= if wanted { option } else { 0 };
-        }
+        self.set_options(slot, head, publishes);
         if upgrade {
             if let Err((status, reason)) = self.accept_upgrade(slot, head) {
                 self.respond_reason(slot, status, reason);
@@ -100,22 +67,21 @@ impl Front {
             self.conns.get_mut(slot).options |= EVENTS;
             self.events_head(slot, &names[0]);
         }
-        if (events || upgrade) && self.conns.get(slot).wants(HEAD) {
+        let streams = events || upgrade;
+        if streams && self.conns.get(slot).wants(HEAD) {
             return Flow::Next;
         }
-        let begun = self.scratch.take_reply();
         let mut attaching = Attaching {
             waiting: names.len() as u32,
             ..Attaching::default()
         };
-        if upgrade || events {
+        if streams {
             // The bytes in `reply` before it are answers to pipelined requests.
-            attaching.head = begun;
+            attaching.head = self.scratch.take_reply();
         } else {
-            *self.scratch.reply() = begun;
             self.send_reply(slot, io);
         }
-        if names.len() > 1 || upgrade || events || filtered {
+        if names.len() > 1 || streams || filtered {
             self.conns.extra(slot).attaching = Some(attaching);
         }
         if publishes {
@@ -123,13 +89,59 @@ impl Front {
             self.conns.extra(slot).publish_to = Some((hash, names[0].clone()));
         }
         self.conns.get_mut(slot).state = State::Waiting;
-        let poll = !(upgrade || events);
         if !filtered {
-            self.join_all(slot, &names, &since, poll);
-        } else if let Err(reason) = self.join_over_http(slot, &names, &since, poll) {
+            self.join_all(slot, &names, &since, !streams);
+        } else if let Err(reason) = self.join_over_http(slot, &names, &since, !streams) {
             return self.not_joined(slot, before, reason);
         }
         Flow::Wait
+    }
+
+    /// Where the subscriptions of the request begin.
+    ///
+    /// # Errors
+    /// The status and the reason with which it is refused: it makes no sense for its topics.
+    fn where_to_begin(
+        &mut self,
+        slot: u32,
+        head: &Head<'_>,
+        names: &[Vec<u8>],
+        filtered: bool,
+        publishes: bool,
+    ) -> Result<Vec<Since>, (u16, &'static str)> {
+        let (set, count) = if filtered {
+            (self.set_of_homes(), self.world.homes as usize)
+        } else {
+            (set_hash(names), names.len())
+        };
+        let since = self.since(slot, head, set, count);
+        let since = since.map_err(|reason| (400, reason))?;
+        if filtered && since.iter().any(|since| matches!(since, Since::Newest(_))) {
+            let reason =
+                "with filters, since= takes oldest, live or a position that the server gave";
+            return Err((400, reason));
+        }
+        if publishes && names.len() != 1 {
+            return Err((400, "frames can be published to one topic only"));
+        }
+        if publishes && topic::is_reserved(&names[0]) {
+            return Err((403, RESERVED));
+        }
+        Ok(since)
+    }
+
+    /// Notes in the row how the connection takes messages, and whether it publishes.
+    fn set_options(&mut self, slot: u32, head: &Head<'_>, publishes: bool) {
+        let envelope = form::pairs(head.query).any(|pair| pair == (b"envelope", b"json"));
+        let row = self.conns.get_mut(slot);
+        row.options &= !JSON;
+        for (option, wanted) in [
+            (ENVELOPE, envelope),
+            (RECEIVES, true),
+            (PUBLISHES, publishes),
+        ] {
+            row.options |= if wanted { option } else { 0 };
+        }
     }
 
     /// Answers that the filters were refused; the first `before` bytes of `reply` belong to earlier requests.
@@ -248,312 +260,6 @@ impl Front {
             }
         }
         Ok(alloc::vec![Since::Default; count])
-    }
-
-    /// Writes the 101 into `reply`.
-    pub(super) fn accept_upgrade(
-        &mut self,
-        slot: u32,
-        head: &Head<'_>,
-    ) -> Result<(), (u16, &'static str)> {
-        if head.header("sec-websocket-version") != Some(b"13") {
-            return Err((426, "Sec-WebSocket-Version must be 13"));
-        }
-        let key = head
-            .header("sec-websocket-key")
-            .and_then(handshake::accept_key);
-        let key = key.ok_or((400, "Sec-WebSocket-Key must be 16 bytes in base64"))?;
-        let offered = [packets::SUBPROTOCOL, META_PROTOCOL];
-        let chosen =
-            handshake::choose_subprotocol(head.headers("sec-websocket-protocol"), &offered)
-                .filter(|_| !self.conns.get(slot).wants(FOLLOWS));
-        let packets = chosen == Some(packets::SUBPROTOCOL);
-        let deflate = self
-            .world
-            .settings
-            .deflate
-            .enabled
-            .then_some(())
-            .filter(|()| !packets)
-            .and_then(|()| handshake::negotiate_deflate(head.headers("sec-websocket-extensions")));
-        let row = self.conns.get_mut(slot);
-        row.options |= UPGRADE;
-        if chosen.is_some() && !packets {
-            row.options |= META;
-        }
-        if deflate.is_some() {
-            row.options |= DEFLATE;
-        }
-        let mut answer = self
-            .head(slot, 101)
-            .header("Upgrade", b"websocket")
-            .header("Connection", b"Upgrade")
-            .header("Sec-WebSocket-Accept", &key);
-        if let Some(protocol) = chosen {
-            answer = answer.header("Sec-WebSocket-Protocol", protocol.as_bytes());
-        }
-        if let Some(deflate) = deflate {
-            let mut value = Vec::with_capacity(96);
-            deflate.write(&mut value);
-            answer = answer.header("Sec-WebSocket-Extensions", &value);
-        }
-        answer.end();
-        Ok(())
-    }
-
-    /// Writes the head of an event stream and its first comment into `reply`.
-    pub(super) fn events_head(&mut self, slot: u32, name: &[u8]) {
-        let rules = &self.world.rules;
-        let retry_ms = rules.get(rules.number_for(name)).sse_retry_ms;
-        let http10 = self.conns.get(slot).wants(HTTP10);
-        if http10 {
-            self.conns.get_mut(slot).options &= !KEEP;
-        }
-        let mut answer = self
-            .head(slot, 200)
-            .header("Content-Type", b"text/event-stream")
-            .header("Cache-Control", b"no-cache, no-transform")
-            .header("X-Accel-Buffering", b"no");
-        if !http10 {
-            answer = answer.header("Transfer-Encoding", b"chunked");
-        }
-        answer.end();
-        if self.conns.get(slot).wants(HEAD) {
-            return;
-        }
-        let mut text = Vec::with_capacity(32);
-        sse::write_comment(&mut text, "");
-        sse::write_retry(&mut text, retry_ms);
-        text.push(b'\n');
-        self.append_events(slot, &text);
-    }
-
-    /// Appends event stream bytes to `reply` in the connection's framing.
-    fn append_events(&mut self, slot: u32, text: &[u8]) {
-        if self.conns.get(slot).wants(HTTP10) {
-            self.scratch.reply().extend_from_slice(text);
-        } else {
-            chunk(self.scratch.reply(), text);
-        }
-    }
-
-    /// A home's answer to an attach.
-    pub(crate) fn page<I: Io>(
-        &mut self,
-        topic: u32,
-        to: ReplyTo,
-        page: &Page,
-        frames: &Frames,
-        io: &mut I,
-    ) {
-        let counted = page.counted;
-        if !page.again {
-            self.topics.get_mut(topic).waiting -= 1;
-        }
-        if self.is_asked(to) {
-            self.took_page_of(to.slot);
-        }
-        let part = self
-            .is_asked(to)
-            .then(|| self.part_named(to.slot, to.part))
-            .flatten()
-            .filter(|part| self.topic_of(to.slot, *part) == topic);
-        let Some(part) = part else {
-            // The connection that asked is gone.
-            if counted {
-                self.leave(topic);
-            }
-            if !page.again {
-                self.topics.close_if_unused(topic);
-            }
-            return;
-        };
-        let slot = to.slot;
-        if page.attached != Attached::Yes {
-            return self.page_refused(slot, part, page, io);
-        }
-        if counted {
-            *self.flags_of(slot, part) |= COUNTED;
-        }
-        self.page_came(slot, (topic, part), page, frames, io);
-    }
-
-    /// A page for a request or a stream.
-    pub(super) fn request_page<I: Io>(
-        &mut self,
-        slot: u32,
-        (topic, part): (u32, u32),
-        page: &Page,
-        frames: &Frames,
-        io: &mut I,
-    ) {
-        if self.conns.get(slot).options & (UPGRADE | EVENTS) == 0 {
-            self.poll_page(slot, topic, part, page, frames, io);
-        } else {
-            self.stream_page(slot, topic, part, page, frames, io);
-        }
-    }
-
-    fn topic_of(&self, slot: u32, part: u32) -> u32 {
-        let row = self.conns.get(slot);
-        if !row.wants(MULTI) {
-            return row.topic;
-        }
-        self.conns
-            .extra_of(slot)
-            .list
-            .get(part as usize)
-            .map_or(NONE, |sub| sub.topic)
-    }
-
-    fn flags_of(&mut self, slot: u32, part: u32) -> &mut u8 {
-        if !self.conns.get(slot).wants(MULTI) {
-            return &mut self.conns.get_mut(slot).flags;
-        }
-        &mut self.conns.extra_mut(slot).list[part as usize].flags
-    }
-
-    /// Notes the offset up to which a connection with several topics has seen one of them.
-    fn saw(&mut self, slot: u32, part: u32, offset: u64, epoch: u32) {
-        let row = self.conns.get(slot);
-        if row.wants(MULTI) {
-            let sub = &mut self.conns.extra_mut(slot).list[part as usize];
-            (sub.offset, sub.epoch) = (offset, epoch);
-        }
-    }
-
-    fn poll_page<I: Io>(
-        &mut self,
-        slot: u32,
-        topic: u32,
-        part: u32,
-        page: &Page,
-        frames: &Frames,
-        io: &mut I,
-    ) {
-        let records = &frames.pages[page.first as usize..(page.first + page.count) as usize];
-        if page.gap {
-            self.conns.get_mut(slot).options |= GAP;
-        }
-        self.saw(slot, part, page.head, page.epoch);
-        if self.conns.get(slot).wants(MULTI) {
-            // The answer names all positions, so all must be known.
-            let attaching = self
-                .conns
-                .extra(slot)
-                .attaching
-                .as_mut()
-                .expect("a set waits for all its topics");
-            attaching.waiting -= 1;
-            if let [record] = records {
-                let seen = Behind {
-                    part,
-                    offset: record.previous,
-                    epoch: page.epoch,
-                };
-                self.first_of_set(slot, seen, record, frames);
-            }
-            let attaching = self
-                .conns
-                .extra(slot)
-                .attaching
-                .as_mut()
-                .expect("it was just seen");
-            if attaching.waiting > 0 {
-                return;
-            }
-            if !attaching.held.is_empty() {
-                self.answer_first_of_set(slot, io);
-                return;
-            }
-            let gone = attaching.gone;
-            self.conns.extra(slot).attaching = None;
-            if gone {
-                return self.answer_status(slot, 410, "the topic was deleted", io);
-            }
-        } else if let [record] = records {
-            self.answer_poll(slot, topic, record, frames, page.gap, io);
-            return;
-        }
-        let row = self.conns.get(slot);
-        if row.wants(HEAD) || row.state == State::Poll {
-            return self.answer_nothing(slot, Some(page), io);
-        }
-        if self.conns.get(slot).is(EOF) {
-            // The client hung up before the home had answered.
-            return self.drop_conn(slot, Close::Now, io);
-        }
-        let wait_s = self.poll_rule(topic).poll_timeout_s;
-        self.polls_from_now(slot, io);
-        let row = self.conns.get_mut(slot);
-        row.deadline_s = if wait_s == 0 { 0 } else { self.now.s + wait_s };
-        for part in 0..self.parts(slot) {
-            *self.flags_of(slot, part) |= LIVE;
-        }
-    }
-
-    /// Whether messages come as a stream, not a single one as the answer.
-    pub(super) fn is_stream(&self, slot: u32) -> bool {
-        self.conns.get(slot).options & (UPGRADE | EVENTS) != 0
-    }
-
-    fn parts(&self, slot: u32) -> u32 {
-        let row = self.conns.get(slot);
-        if row.wants(MULTI) {
-            self.conns.extra_of(slot).list.len() as u32
-        } else {
-            1
-        }
-    }
-
-    fn poll_rule(&self, topic: u32) -> &crate::base::settings::Rule {
-        let rules = &self.world.rules;
-        rules.get(rules.number_for(self.topics.name(topic)))
-    }
-
-    pub(super) fn not_attached<I: Io>(&mut self, slot: u32, attached: Attached, io: &mut I) {
-        let row = self.conns.get(slot);
-        if matches!(row.state, State::Sse | State::WebSocket) {
-            self.end_for(slot, Why::Deleted, io);
-            return;
-        }
-        let stream = row.wants(UPGRADE) || row.wants(EVENTS);
-        match attached {
-            Attached::Gone if row.wants(UPGRADE) => {
-                self.begin_stream(slot, io);
-                self.end_for(slot, Why::Deleted, io);
-                return;
-            }
-            Attached::Gone if row.wants(EVENTS) => {
-                self.unsubscribe(slot);
-                self.conns.drop_extra(slot);
-                self.head(slot, 204).end();
-                self.answer_waiting(slot, io);
-                return;
-            }
-            Attached::Full(_) if row.wants(EVENTS) => {
-                self.unsubscribe(slot);
-                self.conns.drop_extra(slot);
-                self.shed_events(slot);
-                self.answer_waiting(slot, io);
-                return;
-            }
-            _ => {}
-        }
-        let (status, reason) = match attached {
-            Attached::Gone => (410, "the topic was deleted"),
-            Attached::Forbidden => (
-                403,
-                "publishers create topics here, and none has created this one",
-            ),
-            Attached::Conflict => (409, "another subscriber waits already"),
-            Attached::Full(reached) => (reached.status(), reached.reason()),
-            Attached::Yes => unreachable!("this is for the others"),
-        };
-        if stream {
-            self.conns.get_mut(slot).options &= !(UPGRADE | EVENTS);
-        }
-        self.answer_status(slot, status, reason, io);
     }
 }
 

@@ -244,9 +244,32 @@ impl Front {
         self.expand(slot);
         let count = from.count();
         let subs: Vec<_> = (0..count).map(|_| KeptSub::read(&mut from)).collect();
-        let inflight = read_inflight(&mut from, &mut payloads);
-        let waiting = read_inflight(&mut from, &mut payloads);
-        let received = read_received(&mut from);
+        self.restore_messages(slot, &mut from, &mut payloads);
+        debug_assert!(self.conns.get(slot).wants(MULTI));
+        self.send_inflight(slot, io);
+        let mut unplaced = None;
+        for sub in subs {
+            if self.restore_sub(slot, epoch, &sub).is_err() {
+                self.mqtt_state(slot).unplaced.push(sub.raw.into());
+                unplaced = Some(sub.filter);
+            }
+        }
+        self.end_starts(slot);
+        if let Some(filter) = unplaced {
+            self.end_unplaced(slot, filter, ReasonCode::QUOTA_EXCEEDED, io);
+        }
+    }
+
+    /// Restores the messages that were under way, either way.
+    fn restore_messages(
+        &mut self,
+        slot: u32,
+        from: &mut Reader<'_>,
+        payloads: &mut Iter<'_, Slice>,
+    ) {
+        let inflight = read_inflight(from, payloads);
+        let waiting = read_inflight(from, payloads);
+        let received = read_received(from);
         let (inflight, waiting) = (self.may_have(slot, inflight), self.may_have(slot, waiting));
         let mqtt = self.mqtt_state(slot);
         (mqtt.inflight, mqtt.waiting, mqtt.received) = (inflight, waiting, received);
@@ -259,55 +282,50 @@ impl Front {
         if planted::is(Fault::ForgottenIds) {
             mqtt.received.clear();
         }
-        debug_assert!(self.conns.get(slot).wants(MULTI));
-        self.send_inflight(slot, io);
-        let mut unplaced = None;
-        for sub in subs {
-            if !self.may_still(slot, sub.filter) {
-                if qos(sub.options) > 0 || is_shared(sub.filter) {
-                    self.release_kept(sub.filter);
-                }
-                continue;
+    }
+
+    /// Joins a stored subscription again, or releases its log if the client may no longer have it.
+    ///
+    /// # Errors
+    /// There is no room for its filter.
+    fn restore_sub(&mut self, slot: u32, epoch: u32, sub: &KeptSub<'_>) -> Result<(), ReasonCode> {
+        if !self.may_still(slot, sub.filter) {
+            if qos(sub.options) > 0 || is_shared(sub.filter) {
+                self.release_kept(sub.filter);
             }
-            let all = Self::since_all(epoch, &sub.seen);
-            let since = all.first().copied().unwrap_or(Since::Live);
-            let options = options_of(sub.options);
-            let wanted = Wanted {
-                filter: sub.filter,
-                options,
-                identifier: sub.identifier,
-                since,
-                retained: false,
-                granted: (0, 0),
-            };
-            if is_shared(sub.filter) {
-                self.join_group(slot, &wanted, true);
-                continue;
-            }
-            if sub.filter.iter().any(|b| matches!(b, b'+' | b'#')) {
-                if self.join_wildcard(slot, &wanted, &all).is_err() {
-                    self.mqtt_state(slot).unplaced.push(sub.raw.into());
-                    unplaced = Some(sub.filter);
-                    continue;
-                }
-            } else {
-                self.join_topic(slot, &wanted);
-            }
-            if options.max_qos != Qos::AtMostOnce {
-                if epoch == self.world.epoch {
-                    let is_same = sub.starts.is_empty();
-                    let starts = if is_same { &sub.seen } else { &sub.starts };
-                    self.starts_at(slot, sub.filter, starts);
-                }
-                // The session kept this log already, and joining has counted it once more.
-                let (hash, _) = self.place_of(sub.filter);
-                self.keep_log_of(hash, sub.filter, false);
-            }
+            return Ok(());
         }
-        self.end_starts(slot);
-        if let Some(filter) = unplaced {
-            self.end_unplaced(slot, filter, ReasonCode::QUOTA_EXCEEDED, io);
+        let all = Self::since_all(epoch, &sub.seen);
+        let since = all.first().copied().unwrap_or(Since::Live);
+        let options = options_of(sub.options);
+        let wanted = Wanted {
+            filter: sub.filter,
+            options,
+            identifier: sub.identifier,
+            since,
+            retained: false,
+            granted: (0, 0),
+        };
+        if is_shared(sub.filter) {
+            self.join_group(slot, &wanted, true);
+            return Ok(());
         }
+        if sub.filter.iter().any(|b| matches!(b, b'+' | b'#')) {
+            self.join_wildcard(slot, &wanted, &all)?;
+        } else {
+            self.join_topic(slot, &wanted);
+        }
+        if options.max_qos != Qos::AtMostOnce {
+            if epoch == self.world.epoch {
+                let is_same = sub.starts.is_empty();
+                let starts = if is_same { &sub.seen } else { &sub.starts };
+                self.starts_at(slot, sub.filter, starts);
+            }
+            // The session kept this log already, and joining has counted it once more.
+            let (hash, _) = self.place_of(sub.filter);
+            self.keep_log_of(hash, sub.filter, false);
+        }
+        Ok(())
     }
 }
 

@@ -1,7 +1,7 @@
 //! A connection that speaks MQTT 3.1.1 or 5.0, over TCP or within the binary frames of a WebSocket. `packets` reads
-//! what comes; `connect` opens the session and ends it, `publish` takes the client's messages, `subscribe` its
-//! subscriptions, `deliver` sends it messages and takes its acknowledgements, `kept` stores the session
-//! while its client is away.
+//! what comes; `connect` opens the session and ends it, `publish` takes the client's messages, `subscribe` makes its
+//! subscriptions, `list` has them and `unsubscribe` ends them, `deliver` sends it messages and takes its
+//! acknowledgements, `kept` stores the session while its client is away.
 //!
 //! Invariants: nothing is done for a client before its session is there; answers to its publishes go out in their
 //! order [MQTT-4.6.0-2, -3]; a wrong packet ends its own connection and no other, with the reason code of the
@@ -16,6 +16,7 @@ pub(crate) mod filters;
 pub(crate) mod give;
 pub(crate) mod kept;
 pub(crate) mod leaving;
+mod list;
 pub(crate) mod need;
 pub(crate) mod options;
 pub(crate) mod overlap;
@@ -26,3 +27,4 @@ pub(crate) mod publish;
 pub(crate) mod shared;
 pub(crate) mod state;
 pub(crate) mod subscribe;
+mod unsubscribe;

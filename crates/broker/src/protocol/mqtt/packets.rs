@@ -4,12 +4,12 @@
 use alloc::vec::Vec;
 
 use crore_wire::http::head::Head;
-use crore_wire::mqtt::{self, Error, Packet, PacketType, ReasonCode, Version, encode};
+use crore_wire::mqtt::{self, Error, Header, Packet, PacketType, ReasonCode, Version, encode};
 use crore_wire::websocket::frame::Opcode;
 use crore_wire::websocket::handshake::choose_subprotocol;
 
 use super::state::Mqtt;
-use crate::base::ids::ShardId;
+use crate::base::ids::{ConnId, ShardId};
 use crate::budget::stats::Reason;
 use crate::conn::io::{Close, Io};
 use crate::conn::{FRAMED, Row, SMALL, State, V5};
@@ -31,6 +31,16 @@ const CONNECT: u8 = 0x10;
 const PAGES_MAX: u32 = 64;
 /// A text frame among packets [MQTT-6.0.0-1].
 const CLOSE_UNACCEPTABLE: u16 = 1003;
+
+/// How a connection goes on after a packet.
+enum After {
+    /// With the next packet.
+    Next,
+    /// With the same one, when it has waited.
+    Later,
+    /// Not at all, or no longer as one of MQTT.
+    End,
+}
 
 impl Front {
     /// An upgrade with subprotocol `mqtt`, on any path [MQTT-6.0.0-3].
@@ -207,44 +217,58 @@ impl Front {
             }
             self.work.steps.add(1);
             self.work.steps.add_bytes(end - at);
-            let packet = mqtt::decode(version, header, &bytes[at + len..end])
-                .and_then(|packet| packet.check_from_client().map(|()| packet));
-            let waits = match &packet {
-                Ok(Packet::Connect(connect)) if !connected => {
-                    self.waits_for_verdict(slot, connect, io)
-                }
-                _ => false,
-            };
-            if waits {
-                break;
-            }
-            let done = match packet {
-                Ok(packet) => self.packet(slot, &packet, io),
-                Err(error) => {
-                    self.mqtt_refuse(slot, &bytes[at..], error, io);
-                    return None;
-                }
-            };
-            if let Err(reason) = done {
-                self.mqtt_end(slot, reason, io);
-                return None;
-            }
-            if self.conns.is_current(conn)
-                && self.mqtt(slot).is_some_and(|mqtt| mqtt.filters_done > 0)
-            {
-                // The rest of the packet has its turn when there is time, or when pages have come.
-                if !self.mqtt_must_wait(slot) {
-                    self.pause(slot, io);
-                }
-                break;
-            }
-            at = end;
-            if !self.conns.is_current(conn) || self.conns.get(slot).state != State::Mqtt {
-                return None;
+            let came = (header, &bytes[at + len..end]);
+            match self.packet_came(conn, version, came, &bytes[at..], io) {
+                After::Next => at = end,
+                After::Later => break,
+                After::End => return None,
             }
         }
         self.send_reply(slot, io);
         Some(at)
+    }
+
+    /// Decodes a whole packet, of which the header and the rest are given, and carries it out. `bytes` begin with the packet.
+    fn packet_came<I: Io>(
+        &mut self,
+        conn: ConnId,
+        version: Version,
+        (header, body): (Header, &[u8]),
+        bytes: &[u8],
+        io: &mut I,
+    ) -> After {
+        let slot = conn.slot;
+        let packet = mqtt::decode(version, header, body)
+            .and_then(|packet| packet.check_from_client().map(|()| packet));
+        let packet = match packet {
+            Ok(packet) => packet,
+            Err(error) => {
+                self.mqtt_refuse(slot, bytes, error, io);
+                return After::End;
+            }
+        };
+        if let Packet::Connect(connect) = &packet
+            && self.conns.get(slot).mqtt == NONE
+            && self.waits_for_verdict(slot, connect, io)
+        {
+            return After::Later;
+        }
+        if let Err(reason) = self.packet(slot, &packet, io) {
+            self.mqtt_end(slot, reason, io);
+            return After::End;
+        }
+        let is_open = self.conns.is_current(conn);
+        if is_open && self.mqtt(slot).is_some_and(|mqtt| mqtt.filters_done > 0) {
+            // The rest of the packet has its turn when there is time, or when pages have come.
+            if !self.mqtt_must_wait(slot) {
+                self.pause(slot, io);
+            }
+            return After::Later;
+        }
+        match is_open && self.conns.get(slot).state == State::Mqtt {
+            true => After::Next,
+            false => After::End,
+        }
     }
 
     /// Whether packets must wait for the home of the session, for homes that owe answers, or for a verdict.

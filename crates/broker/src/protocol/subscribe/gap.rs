@@ -1,9 +1,16 @@
 //! How subscribers are told that messages are lost: in band where their transport can say so, or by the end of the stream.
 
-use crore_wire::json;
+use alloc::vec::Vec;
 
-use super::*;
+use crore_wire::websocket::frame::{self, Opcode};
+use crore_wire::{json, sse};
+
 use crate::base::settings::Slow;
+use crate::conn::io::Io;
+use crate::conn::{ENVELOPE, EVENTS, HTTP10, META};
+use crate::protocol::close_code;
+use crate::protocol::encode::{chunk, meta_line};
+use crate::protocol::front::Front;
 
 /// The text of a gap, in frames.
 const LOST: &[u8] = b"messages before this position are lost";

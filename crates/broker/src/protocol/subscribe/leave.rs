@@ -1,7 +1,12 @@
 //! Going on from the log after falling behind, and how subscriptions end.
 
-use super::*;
+use crate::base::planted::{self, Fault};
+use crate::base::position::{Position, Since};
 use crate::budget::admission::Client;
+use crate::conn::{COUNTED, DEFLATE, FILTERS, FOLLOWS, LIVE, MULTI, PUBLISHES, State};
+use crate::mail::Attach;
+use crate::protocol::front::Front;
+use crate::store::slab::NONE;
 
 impl Front {
     /// The outbox is empty: subscriptions that fell behind read on from the log.

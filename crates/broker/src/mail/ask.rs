@@ -1,0 +1,244 @@
+//! What a carrier asks of a home.
+
+use alloc::boxed::Box;
+use alloc::vec::Vec;
+
+use crate::base::ids::PartitionId;
+use crate::base::position::Since;
+use crate::budget::admission::{Client, Party};
+use crate::mail::answer::{Answer, ReplyTo};
+use crate::mail::session::{Kept, SessionId, Will};
+use crate::mail::span::Span;
+
+/// An action on a topic as a whole.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Verb {
+    /// Make it, if it does not exist.
+    Create,
+    /// Report its state.
+    Info,
+    /// Delete it and end its subscriptions.
+    Delete,
+    /// Empty it; its subscribers stay.
+    Purge,
+}
+
+/// From a carrier to a home.
+#[derive(Debug)]
+pub enum Ask {
+    /// Append and pass on.
+    Publish {
+        /// The keyed hash of the name.
+        hash: u32,
+        /// The topic.
+        name: Span,
+        /// The message.
+        data: Span,
+        /// Its content type.
+        content_type: Span,
+        /// Its event name.
+        event: Span,
+        /// Its key.
+        key: Span,
+        /// The publisher's number and MQTT properties, or empty.
+        attributes: Span,
+        /// Seconds that it lives, if it brings a time to live.
+        ttl_s: Option<u32>,
+        /// MQTT's quality of service.
+        qos: u8,
+        /// To be retained.
+        retain: bool,
+        /// A binary frame.
+        binary: bool,
+        /// The idempotency key that a retry would repeat, and the party it belongs to.
+        retry: Option<(Span, Party)>,
+        /// The answer that the publisher wants.
+        answer: Answer,
+        /// The client for which its topic is made, if it does not exist.
+        client: Client,
+    },
+    /// Subscribe one connection.
+    Attach(Attach, Span),
+    /// Subscribe one connection to filters, with a line feed between.
+    AttachFilters(AttachFilters, Span),
+    /// The carrier has no subscriber of this filter any more.
+    LeaveFilter(Span),
+    /// The carrier gives back a counted subscription: the topic has one subscriber less.
+    Leave {
+        /// The keyed hash of the name.
+        hash: u32,
+        /// The carrier's topic row.
+        topic: u32,
+        /// Counts the uses of the row.
+        serial: u16,
+    },
+    /// Create, describe or delete a topic.
+    Topic {
+        /// The action.
+        verb: Verb,
+        /// The keyed hash of the name.
+        hash: u32,
+        /// The topic.
+        name: Span,
+        /// The request to answer.
+        to: ReplyTo,
+        /// The client for which it is made.
+        client: Client,
+    },
+    /// A subscriber needs the messages of a topic kept, whatever its rule says; or no longer does.
+    KeepLog {
+        /// The keyed hash of the name.
+        hash: u32,
+        /// The topic.
+        name: Span,
+        /// Whether the subscriber needs them.
+        on: bool,
+    },
+    /// An MQTT client connects and wants its session.
+    SessionOpen {
+        /// The connection.
+        to: ReplyTo,
+        /// The keyed hash of the client id.
+        hash: u32,
+        /// The client id.
+        client: Box<[u8]>,
+        /// The former session ends.
+        clean: bool,
+        /// The client that the session is counted for.
+        owner: Client,
+    },
+    /// An MQTT connection has ended.
+    SessionClose(Box<Farewell>),
+    /// An MQTT client joins a shared subscription.
+    JoinGroup {
+        /// The client and its part.
+        to: ReplyTo,
+        /// The share name.
+        name: Box<[u8]>,
+        /// Its topics.
+        filter: Box<[u8]>,
+        /// Messages that it may have unacknowledged.
+        credit: u32,
+        /// Whether its session has not subscribed before.
+        counts: bool,
+    },
+    /// A member has finished with messages, and can take as many more.
+    GroupCredit {
+        /// The group.
+        group: u64,
+        /// The member.
+        to: ReplyTo,
+        /// How many.
+        count: u32,
+    },
+    /// A member leaves.
+    LeaveGroup(Box<LeaveGroup>),
+    /// A session whose client is away ends its subscription.
+    ReleaseGroup {
+        /// The share name.
+        name: Box<[u8]>,
+        /// Its topics.
+        filter: Box<[u8]>,
+    },
+    /// Answer once all earlier asks are done.
+    Fence(ReplyTo),
+    /// From now on, tell this connection which topics have subscribers.
+    Follow {
+        /// The connection.
+        to: ReplyTo,
+        /// Its topics.
+        filter: Span,
+    },
+    /// Send the next page of the snapshot.
+    FollowOn(ReplyTo),
+    /// Stop following.
+    Unfollow(ReplyTo),
+}
+
+/// A subscription on its way to the log.
+#[derive(Clone, Copy, Debug)]
+pub struct Attach {
+    /// The keyed hash of the name.
+    pub hash: u32,
+    /// The carrier's topic row.
+    pub topic: u32,
+    /// Counts the uses of the row.
+    pub serial: u16,
+    /// The request to answer.
+    pub to: ReplyTo,
+    /// Where to begin.
+    pub since: Since,
+    /// A long-poll: one message is enough.
+    pub poll: bool,
+    /// The most messages that it can take.
+    pub most: u32,
+    /// It takes compressed frames.
+    pub deflate: bool,
+    /// The next page of a subscription that is counted already; for a long-poll that is over, only where it stands.
+    pub again: bool,
+    /// It wants the retained message, unless the first message of the subscription is newer.
+    pub retained: bool,
+    /// The client for which the topic is made, if it does not exist.
+    pub client: Client,
+    /// The address or user that asks: they share the work of reading.
+    pub party: Party,
+}
+
+/// Filters of one connection on their way to a home, which answers for all of them together.
+#[derive(Clone, Copy, Debug)]
+pub struct AttachFilters {
+    /// The request to answer.
+    pub to: ReplyTo,
+    /// The serial of the filters' group at the connection.
+    pub serial: u32,
+    /// The partition to be read.
+    pub partition: PartitionId,
+    /// Where to begin.
+    pub since: Since,
+    /// For a further page: up to here only messages kept by `latest` or retained are wanted, see
+    /// [`MatchPage::from`](crate::mail::MatchPage::from).
+    pub from: u64,
+    /// For a further page: losses up to this number do not count, see [`MatchPage::base`](crate::mail::MatchPage::base).
+    pub base: u64,
+    /// A long-poll: one message is enough.
+    pub poll: bool,
+    /// A further page: the filters are registered already.
+    pub again: bool,
+    /// The address or user that asks: they share the work of reading.
+    pub party: Party,
+}
+
+/// The state that an MQTT connection gives back when it ends.
+#[derive(Debug)]
+pub struct Farewell {
+    /// The session.
+    pub id: SessionId,
+    /// The client that the session is counted for.
+    pub owner: Client,
+    /// Its kept state, unless the session ends too.
+    pub kept: Option<Kept>,
+    /// The message to publish then.
+    pub will: Option<Box<Will>>,
+}
+
+/// A message of a group that its member has not acknowledged.
+#[derive(Clone, Debug)]
+pub struct Unacked {
+    /// Its topic.
+    pub topic: Box<[u8]>,
+    /// Its position.
+    pub offset: u64,
+}
+
+/// The state that a member of a group gives back when it leaves.
+#[derive(Debug)]
+pub struct LeaveGroup {
+    /// The group.
+    pub group: u64,
+    /// The member.
+    pub to: ReplyTo,
+    /// Its unacknowledged messages, which go to other members.
+    pub unacked: Vec<Unacked>,
+    /// Whether its session ends the subscription.
+    pub ends: bool,
+}

@@ -1,0 +1,202 @@
+//! What a home tells a carrier: messages, pages of the past, and the answers to its asks.
+
+use alloc::boxed::Box;
+
+use crore_wire::mqtt::ReasonCode;
+
+use crate::base::ids::ShardId;
+use crate::budget::admission::Client;
+use crate::mail::answer::{Attached, Outcome, ReplyTo};
+use crate::mail::frames::Record;
+use crate::mail::news::{News, Part};
+use crate::mail::session::{ConnOf, Kept, SessionId};
+
+/// From a home to a carrier.
+#[derive(Debug)]
+pub enum Tell {
+    /// A message, for every subscriber that has read up to the head.
+    Live {
+        /// The carrier's topic row.
+        topic: u32,
+        /// Counts the uses of the row.
+        serial: u16,
+        /// The message.
+        record: Record,
+    },
+    /// A bounded part of the past, for one subscriber.
+    Page {
+        /// The carrier's topic row.
+        topic: u32,
+        /// Counts the uses of the row.
+        serial: u16,
+        /// The subscriber.
+        to: ReplyTo,
+        /// The page.
+        page: Page,
+    },
+    /// A message, for all subscribers of its topic and of filters that match it.
+    Match {
+        /// The carrier's topic row, or `NONE`.
+        topic: u32,
+        /// Counts the uses of the row.
+        serial: u16,
+        /// The place of the topic's name in [`Frames`](crate::mail::Frames).
+        name: u32,
+        /// The message.
+        record: Record,
+    },
+    /// A bounded part of the past, for one subscriber by filter.
+    Matches {
+        /// The subscriber.
+        to: ReplyTo,
+        /// The serial of the filters' group at the connection.
+        serial: u32,
+        /// The page.
+        page: MatchPage,
+    },
+    /// The topic was deleted.
+    Gone {
+        /// The carrier's topic row.
+        topic: u32,
+        /// Counts the uses of the row.
+        serial: u16,
+    },
+    /// A later long-poll displaces the waiting ones.
+    Displaced {
+        /// The carrier's topic row.
+        topic: u32,
+        /// Counts the uses of the row.
+        serial: u16,
+    },
+    /// The answer to a publisher.
+    Outcome(ReplyTo, Outcome),
+    /// All asks before an [`Ask::Fence`](crate::mail::Ask::Fence) are done.
+    Fenced(ReplyTo),
+    /// To a member of a shared subscription: the group, unless there is no room for its filter.
+    GroupJoined {
+        /// The member.
+        to: ReplyTo,
+        /// The group.
+        group: Option<u64>,
+        /// Whether the home counted its session as a new subscriber.
+        counts: bool,
+    },
+    /// A message for a member of a group.
+    Shared {
+        /// The member.
+        to: ReplyTo,
+        /// The group.
+        group: u64,
+        /// The place of the topic's name in [`Frames`](crate::mail::Frames).
+        name: u32,
+        /// The message.
+        record: Record,
+    },
+    /// To an MQTT client that connects.
+    Session(ReplyTo, Box<Given>),
+    /// To an MQTT connection: another one has claimed its session.
+    SessionTaken(ConnOf),
+    /// Topics that now have subscribers, or no longer have any.
+    Interest {
+        /// The follower.
+        to: ReplyTo,
+        /// The topics.
+        news: News,
+        /// Whether it is news or a page of the snapshot.
+        part: Part,
+    },
+}
+
+impl Tell {
+    /// The carrier's topic row: tells of one topic keep their order.
+    pub fn topic(&self) -> Option<u32> {
+        match self {
+            Tell::Live { topic, .. }
+            | Tell::Match { topic, .. }
+            | Tell::Page { topic, .. }
+            | Tell::Gone { topic, .. }
+            | Tell::Displaced { topic, .. } => Some(*topic),
+            Tell::Matches { .. }
+            | Tell::Outcome(..)
+            | Tell::Fenced(_)
+            | Tell::GroupJoined { .. }
+            | Tell::Shared { .. }
+            | Tell::Session(..)
+            | Tell::SessionTaken(_)
+            | Tell::Interest { .. } => None,
+        }
+    }
+}
+
+/// The answer to an attach.
+#[derive(Clone, Copy, Debug)]
+pub struct Page {
+    /// The outcome; the rest counts only for [`Attached::Yes`], and `head` for [`Attached::Gone`] too.
+    pub attached: Attached,
+    /// The records, within [`Frames::pages`](crate::mail::Frames::pages).
+    pub first: u32,
+    /// How many.
+    pub count: u32,
+    /// The subscriber's offset after this page, or the offset at which the topic was deleted.
+    pub head: u64,
+    /// The epoch of the log.
+    pub epoch: u32,
+    /// Unix second of the newest kept message, if there is one.
+    pub newest_s: Option<u32>,
+    /// The page reaches the end of the log: live messages follow.
+    pub at_head: bool,
+    /// Whether messages between the position asked for and this page are lost.
+    pub gap: bool,
+    /// The answer to an attach that was counted before.
+    pub again: bool,
+    /// Whether the home counted a subscriber: the carrier owes it an [`Ask::Leave`](crate::mail::Ask::Leave).
+    pub counted: bool,
+    /// The number of records, from the first on, that are the topic's retained state.
+    pub retained: u32,
+    /// Only retained messages were asked for: the subscriber's offset does not change.
+    pub only_retained: bool,
+}
+
+/// The answer to an attach by filter.
+#[derive(Clone, Copy, Debug)]
+pub struct MatchPage {
+    /// The outcome; the rest counts only for [`Attached::Yes`], and `head` for [`Attached::Gone`] too.
+    pub attached: Attached,
+    /// The records, within [`Frames::pages`](crate::mail::Frames::pages).
+    pub first: u32,
+    /// How many.
+    pub count: u32,
+    /// The names of their topics, within [`Frames::names`](crate::mail::Frames::names).
+    pub names: u32,
+    /// The subscriber's offset at this home after this page.
+    pub head: u64,
+    /// Where the subscription began; messages up to here belong to the snapshot of latest values and retained messages.
+    pub from: u64,
+    /// The number of the last loss when the subscription began: losses up to it are no gap. 0 when it began with a
+    /// position.
+    pub base: u64,
+    /// The epoch of the log.
+    pub epoch: u32,
+    /// The page reaches the end of the log: live messages follow.
+    pub at_head: bool,
+    /// Whether messages between the position asked for and the end of this page are lost.
+    pub gap: bool,
+}
+
+/// The answer to a client that wants its session.
+#[derive(Debug)]
+pub enum Given {
+    /// It has it.
+    Yes {
+        /// The home.
+        home: ShardId,
+        /// The session.
+        id: SessionId,
+        /// The client that the session is counted for.
+        owner: Client,
+        /// The state that it left when its last connection ended.
+        kept: Option<Kept>,
+    },
+    /// The client is refused.
+    Refused(ReasonCode),
+}

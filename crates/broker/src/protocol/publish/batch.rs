@@ -1,0 +1,268 @@
+//! Batches over HTTP: lines of JSON, each published by itself, as far as the turn's budget goes; the rest waits at the connection.
+
+use alloc::vec::Vec;
+
+use crore_wire::{json, ndjson, topic};
+
+use super::RESERVED;
+use super::fields::{check_fields, check_idempotency_key};
+use super::outcomes::OTHER_MESSAGE;
+use crate::base::access::Right;
+use crate::base::ids::ShardId;
+use crate::base::pace::WARMED;
+use crate::base::position;
+use crate::budget::admission::Reached;
+use crate::conn::io::Io;
+use crate::home::Publish;
+use crate::mail::{Answer, Ask, Outcome, ReplyTo};
+use crate::protocol::front::Front;
+use crate::protocol::side::{Batch, Pending};
+use crate::protocol::task::Flow;
+use crate::store::slab::NONE;
+
+impl Batch {
+    /// Records the outcome of a line that was handed on, unless it was simply published.
+    pub(super) fn line_ended(&mut self, number: u32, outcome: Outcome) {
+        let reason = match outcome {
+            Outcome::Done(_) | Outcome::Existed(_) => return,
+            Outcome::Replayed(_) => {
+                self.replayed += 1;
+                return;
+            }
+            Outcome::Full(reached) => reached.reason(),
+            Outcome::Missing => Reached::Topics.reason(),
+            Outcome::OtherMessage => OTHER_MESSAGE,
+        };
+        self.lines -= 1;
+        self.failed.push((number, reason));
+    }
+}
+
+impl Front {
+    /// A batch: each line is published by itself; the answer names those that failed.
+    pub(in crate::protocol) fn batch<I: Io>(&mut self, slot: u32, body: &[u8], io: &mut I) -> Flow {
+        let mut batch = Batch::default();
+        let left = self.batch_lines(slot, body, &mut batch);
+        if left < body.len() {
+            batch.rest = body[left..].to_vec();
+            self.conns.hold_bytes(batch.rest.capacity());
+            self.resume_later(self.conns.id_of(slot));
+            return self.wait(slot, Pending::Batch(batch));
+        }
+        match self.batch_is_read(slot, &mut batch) {
+            true => Flow::Next,
+            false => {
+                self.stall_if_needed(slot, io);
+                self.wait(slot, Pending::Batch(batch))
+            }
+        }
+    }
+
+    /// Goes on with a batch that ran out of its turn, when there is credit.
+    pub(in crate::protocol) fn go_on_with_batch<I: Io>(&mut self, slot: u32, io: &mut I) {
+        if self.has_batch(slot) && self.must_stall() {
+            return self.stall(slot, io);
+        }
+        let Some(mut batch) = self.take_batch(slot) else {
+            return;
+        };
+        let body = core::mem::take(&mut batch.rest);
+        self.conns.let_go_bytes(body.capacity());
+        let left = self.batch_lines(slot, &body, &mut batch);
+        if left < body.len() {
+            batch.rest = body;
+            batch.rest.drain(..left);
+            self.conns.hold_bytes(batch.rest.capacity());
+            self.resume_later(self.conns.id_of(slot));
+        } else if self.batch_is_read(slot, &mut batch) {
+            return self.answer_waiting(slot, io);
+        } else {
+            self.stall_if_needed(slot, io);
+        }
+        self.conns.extra(slot).pending = Some(Pending::Batch(batch));
+    }
+
+    /// Whether lines of a batch are left.
+    pub(in crate::protocol) fn has_batch(&self, slot: u32) -> bool {
+        let row = self.conns.get(slot);
+        row.extra != NONE
+            && matches!(&self.conns.extra_of(slot).pending, Some(Pending::Batch(batch)) if !batch.rest.is_empty())
+    }
+
+    /// Takes the rest of a batch.
+    fn take_batch(&mut self, slot: u32) -> Option<Batch> {
+        if !self.has_batch(slot) {
+            return None;
+        }
+        match self.conns.extra(slot).pending.take() {
+            Some(Pending::Batch(batch)) => Some(batch),
+            _ => None,
+        }
+    }
+
+    /// Drops the rest of a batch: its connection ends.
+    pub(crate) fn drop_batch(&mut self, slot: u32) {
+        if let Some(batch) = self.take_batch(slot) {
+            self.conns.let_go_bytes(batch.rest.capacity());
+        }
+    }
+
+    /// Publishes lines, as far as the turn's budget goes; returns how many bytes were read.
+    fn batch_lines(&mut self, slot: u32, body: &[u8], batch: &mut Batch) -> usize {
+        let mut scratch = core::mem::take(self.scratch.lines());
+        let (mut rest, first) = (body, batch.number);
+        while !rest.is_empty() {
+            let done = batch.number - first;
+            if done > 0 && self.is_spent() {
+                break;
+            }
+            if (done as usize).is_multiple_of(WARMED) {
+                self.warm_lines(rest);
+            }
+            let (line, after) = ndjson::split_line(rest);
+            rest = after;
+            batch.number += 1;
+            let number = batch.number;
+            self.work.steps.add(1);
+            if line.is_empty() {
+                continue;
+            }
+            if number as usize > self.world.settings.limits.batch_lines {
+                batch.failed.push((
+                    number,
+                    "more lines than limits.batch_lines allows; this and the rest were not read",
+                ));
+                rest = b"";
+                break;
+            }
+            match self.batch_line(slot, line, number, &mut scratch) {
+                Ok((home, outcome)) => {
+                    batch.lines += 1;
+                    if let Some(outcome) = outcome {
+                        batch.line_ended(number, outcome);
+                    }
+                    if home != self.lanes.me {
+                        batch.remote[home as usize / 64 % 4] |= 1 << (home % 64);
+                    }
+                }
+                Err(reason) => batch.failed.push((number, reason)),
+            }
+        }
+        *self.scratch.lines() = scratch;
+        body.len() - rest.len()
+    }
+
+    /// All lines were handed on: answers unless other homes still have to; says whether it did.
+    fn batch_is_read(&mut self, slot: u32, batch: &mut Batch) -> bool {
+        for home in 0..self.world.homes.min(256) {
+            if batch.remote[home as usize / 64] & (1 << (home % 64)) != 0 {
+                batch.homes += 1;
+                let to = self.conns.reply_to(slot, 0);
+                self.ask(home, |_| Ask::Fence(to));
+            }
+        }
+        if batch.homes == 0 {
+            self.respond_batch(slot, batch);
+        }
+        batch.homes == 0
+    }
+
+    /// Prefetches the rows of the next lines' topics.
+    fn warm_lines(&self, mut rest: &[u8]) {
+        self.warm_topics(|| {
+            let (line, after) = ndjson::split_line(rest);
+            let is_any = !core::mem::replace(&mut rest, after).is_empty();
+            is_any.then(|| ndjson::leading_topic(line).unwrap_or_default())
+        });
+    }
+
+    fn batch_line(
+        &mut self,
+        slot: u32,
+        line: &[u8],
+        number: u32,
+        scratch: &mut ndjson::Scratch,
+    ) -> Result<(ShardId, Option<Outcome>), &'static str> {
+        let line = ndjson::parse(line, scratch).map_err(|error| error.reason())?;
+        let limits = &self.world.settings.limits;
+        topic::check_name(line.topic, limits.topic_bytes).map_err(|error| error.reason())?;
+        if topic::is_reserved(line.topic) {
+            return Err(RESERVED);
+        }
+        if let Err(denied) = self.may(slot, Right::Publish, line.topic) {
+            self.stats.denied += 1;
+            return Err(denied.reason());
+        }
+        if line.data.len() > limits.message_bytes {
+            return Err("the data is longer than limits.message_bytes allows");
+        }
+        if !(line.content_type.is_empty() && line.event.is_empty() && line.key.is_empty()) {
+            check_fields(line.content_type, line.event, line.key)?;
+        }
+        line.idempotency_key.map_or(Ok(()), check_idempotency_key)?;
+        self.may_publish(slot).map_err(|reached| reached.reason())?;
+        let (hash, home) = self.place_of(line.topic);
+        let message = Publish {
+            hash,
+            name: line.topic,
+            data: line.data,
+            content_type: line.content_type,
+            event: line.event,
+            key: line.key,
+            attributes: b"",
+            qos: 1,
+            retain: false,
+            ttl_s: line.ttl_s,
+            binary: line.binary
+                || line
+                    .content_type
+                    .eq_ignore_ascii_case(b"application/octet-stream"),
+            retry: self.retry(slot, line.idempotency_key),
+            client: self.conns.get(slot).client,
+        };
+        let answer = Answer::Failure(self.conns.reply_to(slot, number));
+        Ok((home, self.publish(home, &message, answer)))
+    }
+
+    fn respond_batch(&mut self, slot: u32, batch: &mut Batch) {
+        batch.failed.sort_unstable();
+        let mut body = Vec::with_capacity(64);
+        body.extend_from_slice(b"{\"published\": ");
+        position::write_decimal(&mut body, u64::from(batch.lines));
+        if batch.replayed > 0 {
+            body.extend_from_slice(b", \"replayed\": ");
+            position::write_decimal(&mut body, u64::from(batch.replayed));
+        }
+        body.extend_from_slice(b", \"failed\": [");
+        for (n, (line, reason)) in batch.failed.iter().enumerate() {
+            body.extend_from_slice(if n == 0 {
+                b"{\"line\": "
+            } else {
+                b", {\"line\": "
+            });
+            position::write_decimal(&mut body, u64::from(*line));
+            body.extend_from_slice(b", \"reason\": ");
+            json::write_string(&mut body, reason.as_bytes());
+            body.push(b'}');
+        }
+        body.extend_from_slice(b"]}\n");
+        self.respond(slot, 200, "application/json", &body);
+    }
+
+    /// The same, for a batch that waits.
+    pub(in crate::protocol) fn batch_fenced<I: Io>(&mut self, to: ReplyTo, io: &mut I) {
+        let extra = self.conns.extra(to.slot);
+        let Some(Pending::Batch(batch)) = &mut extra.pending else {
+            unreachable!("a fence belongs to a batch that waits")
+        };
+        batch.homes -= 1;
+        if batch.homes > 0 {
+            return;
+        }
+        let Some(Pending::Batch(mut batch)) = extra.pending.take() else {
+            unreachable!("it was just seen")
+        };
+        self.respond_batch(to.slot, &mut batch);
+        self.answer_waiting(to.slot, io);
+    }
+}

@@ -1,0 +1,91 @@
+//! The fields of a message besides its topic and data: what they may hold, and how the head of a request gives them.
+
+use crore_wire::http::head::Head;
+
+use crate::base::position;
+
+/// Content types, event names and keys are kept with a one-byte length.
+const FIELD_BYTES_MAX: usize = 255;
+
+/// Names of events that only the server uses.
+const RESERVED_EVENTS: &[u8] = b"crore.";
+
+/// The faults that a field may have: its length, its coding, its characters.
+macro_rules! faults {
+    ($field:literal) => {
+        [
+            concat!("the ", $field, " is longer than 255 bytes; shorten it"),
+            concat!("the ", $field, " is not UTF-8; send it as UTF-8"),
+            concat!("the ", $field, " holds a control character; leave it out"),
+        ]
+    };
+}
+
+/// Checks the fields of a message besides its topic and data. Each of them becomes a header, a line of an event or of a
+/// text frame, or a string of MQTT somewhere: so it must be UTF-8 without control characters; that excludes the tab, although a
+/// header could hold it.
+///
+/// # Errors
+/// Why it is not published.
+pub fn check_fields(content_type: &[u8], event: &[u8], key: &[u8]) -> Result<(), &'static str> {
+    for (field, [long, coding, control]) in [
+        (content_type, faults!("content type")),
+        (event, faults!("event name")),
+        (key, faults!("key")),
+    ] {
+        if field.len() > FIELD_BYTES_MAX {
+            return Err(long);
+        }
+        let text = core::str::from_utf8(field).map_err(|_| coding)?;
+        if text.chars().any(char::is_control) {
+            return Err(control);
+        }
+    }
+    if event.starts_with(RESERVED_EVENTS) {
+        return Err("event names that begin with crore. are the server's own");
+    }
+    Ok(())
+}
+
+/// Seconds that the message lives, if the request says so; numbers beyond 32 bits count as the largest of 32 bits.
+pub(super) fn ttl_s(head: &Head<'_>) -> Result<Option<u32>, &'static str> {
+    let Some(text) = head.header("crore-ttl") else {
+        return Ok(None);
+    };
+    let seconds = position::parse_decimal(text)
+        .ok_or("Crore-TTL takes a whole number of seconds, in digits")?;
+    Ok(Some(u32::try_from(seconds).unwrap_or(u32::MAX)))
+}
+
+/// Whether the message is to be the topic's retained one.
+pub(super) fn retain(head: &Head<'_>) -> Result<bool, &'static str> {
+    match head.header("crore-retain") {
+        None | Some(b"false") => Ok(false),
+        Some(b"true") => Ok(true),
+        Some(_) => Err("Crore-Retain takes true or false"),
+    }
+}
+
+/// The request's idempotency key, if it has one. It is a string in quotes by the draft (section 2.1);
+/// most clients leave them out.
+pub(super) fn idempotency_key<'h>(head: &'h Head<'_>) -> Result<Option<&'h [u8]>, &'static str> {
+    let Some(text) = head.header("idempotency-key") else {
+        return Ok(None);
+    };
+    let bare = text.strip_prefix(b"\"").and_then(|t| t.strip_suffix(b"\""));
+    let key = bare.unwrap_or(text);
+    check_idempotency_key(key).map(|()| Some(key))
+}
+
+pub(super) fn check_idempotency_key(key: &[u8]) -> Result<(), &'static str> {
+    if key.is_empty() || key.len() > FIELD_BYTES_MAX {
+        return Err("an idempotency key has 1 to 255 bytes");
+    }
+    Ok(())
+}
+
+/// Whether WebSocket clients get the message in a binary frame.
+pub(crate) fn is_binary(content_type: &[u8], data: &[u8]) -> bool {
+    content_type.eq_ignore_ascii_case(b"application/octet-stream")
+        || core::str::from_utf8(data).is_err()
+}

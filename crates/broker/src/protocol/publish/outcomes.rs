@@ -1,0 +1,125 @@
+//! How publishes and verbs end: the outcomes that homes give, and what the publisher is told of them.
+
+use alloc::vec::Vec;
+
+use crore_wire::websocket::frame::{self, Opcode};
+
+use crate::base::position::{self, Position};
+use crate::budget::admission::Reached;
+use crate::conn::io::Io;
+use crate::conn::{REPLAYED, State};
+use crate::mail::{Outcome, ReplyTo, Verb};
+use crate::protocol::front::Front;
+use crate::protocol::side::Pending;
+
+/// The answer to a key that was used before for another message.
+pub(super) const OTHER_MESSAGE: &str = "this idempotency key was used for another message";
+
+impl Front {
+    /// Another shard's answer to a publish or a verb.
+    pub(crate) fn outcome<I: Io>(&mut self, to: ReplyTo, outcome: Outcome, io: &mut I) {
+        if !self.is_asked(to) {
+            return self.late_outcome(to, outcome);
+        }
+        self.publish_ended(to, outcome, io);
+    }
+
+    /// The answer to a request that waits for it.
+    pub(in crate::protocol) fn request_outcome<I: Io>(
+        &mut self,
+        to: ReplyTo,
+        outcome: Outcome,
+        io: &mut I,
+    ) {
+        let extra = self.conns.extra(to.slot);
+        match &mut extra.pending {
+            Some(Pending::Batch(batch)) => batch.line_ended(to.part, outcome),
+            Some(_) => {
+                let pending = extra.pending.take().expect("it was just seen");
+                self.respond_outcome(to.slot, &pending, outcome);
+                self.answer_waiting(to.slot, io);
+            }
+            None => unreachable!("an outcome belongs to a request that waits"),
+        }
+    }
+
+    /// One home has dealt with its part of a batch.
+    pub(crate) fn fenced<I: Io>(&mut self, to: ReplyTo, io: &mut I) {
+        if !self.is_asked(to) {
+            return self.late_answer(to, false);
+        }
+        self.fence_passed(to, io);
+    }
+
+    /// Whether the connection still waits for this answer; a closing one does not.
+    pub(crate) fn is_asked(&self, to: ReplyTo) -> bool {
+        self.conns.try_get(to.slot).is_some_and(|row| {
+            row.is_open()
+                && row.state != State::Draining
+                && row.generation == to.generation
+                && row.request == to.request
+        })
+    }
+
+    pub(super) fn respond_outcome(&mut self, slot: u32, pending: &Pending, outcome: Outcome) {
+        if matches!(outcome, Outcome::Replayed(_)) {
+            self.conns.get_mut(slot).options |= REPLAYED;
+        }
+        match (pending, outcome) {
+            (Pending::Publish, Outcome::Done(info) | Outcome::Replayed(info)) => {
+                self.respond_info(slot, if info.subscribers > 0 { 201 } else { 202 }, &info);
+            }
+            (Pending::Verb(Verb::Create), Outcome::Done(info)) => {
+                self.respond_info(slot, 201, &info)
+            }
+            (_, Outcome::Done(info) | Outcome::Existed(info) | Outcome::Replayed(info)) => {
+                self.respond_info(slot, 200, &info)
+            }
+            (_, Outcome::Missing) => self.respond_reason(slot, 404, "there is no such topic"),
+            (_, Outcome::Full(reached)) => {
+                self.respond_reason(slot, reached.status(), reached.reason());
+            }
+            (_, Outcome::OtherMessage) => self.respond_reason(slot, 422, OTHER_MESSAGE),
+        }
+    }
+
+    /// The answer to a frame that was published, in the meta subprotocol.
+    pub(in crate::protocol) fn acknowledge<I: Io>(
+        &mut self,
+        slot: u32,
+        number: u32,
+        outcome: Result<Outcome, Reached>,
+        io: &mut I,
+    ) {
+        let mut text = Vec::with_capacity(64);
+        text.extend_from_slice(b"ack: ");
+        position::write_decimal(&mut text, u64::from(number));
+        match outcome {
+            Ok(Outcome::Done(info) | Outcome::Existed(info) | Outcome::Replayed(info)) => {
+                text.extend_from_slice(if info.subscribers > 0 {
+                    b"\nstatus: 201\nid: "
+                } else {
+                    b"\nstatus: 202\nid: "
+                });
+                position::write(
+                    &mut text,
+                    Position {
+                        epoch: info.epoch,
+                        offset: info.offset,
+                    },
+                );
+            }
+            Ok(Outcome::Missing | Outcome::OtherMessage) => {
+                text.extend_from_slice(b"\nstatus: 503")
+            }
+            Ok(Outcome::Full(reached)) | Err(reached) => {
+                text.extend_from_slice(b"\nstatus: ");
+                position::write_decimal(&mut text, u64::from(reached.status()));
+            }
+        }
+        text.extend_from_slice(b"\n\n");
+        let mut bytes = Vec::with_capacity(text.len() + 4);
+        frame::write_frame(&mut bytes, Opcode::Text, &text);
+        self.put(slot, &bytes, io);
+    }
+}
