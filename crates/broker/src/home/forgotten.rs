@@ -33,11 +33,11 @@ impl Forgotten {
     /// A topic that lost messages is forgotten.
     pub fn add(&mut self, rule: u8, lost: u64, number: u64, name: &[u8]) {
         let Forgotten { named, by_rule, .. } = self;
-        if named.len() >= self.named_max {
-            if let Some((lost, _, rule, _)) = named.pop_front() {
-                let of_rule = &mut by_rule[rule as usize];
-                *of_rule = lost.max(*of_rule);
-            }
+        if named.len() >= self.named_max
+            && let Some((lost, _, rule, _)) = named.pop_front()
+        {
+            let of_rule = &mut by_rule[rule as usize];
+            *of_rule = lost.max(*of_rule);
         }
         named.push_back((lost, number, rule, name.into()));
     }

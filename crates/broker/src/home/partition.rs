@@ -39,3 +39,6 @@ impl Partition {
         self.sequence
     }
 }
+
+#[cfg(test)]
+mod tests;

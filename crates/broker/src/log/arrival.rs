@@ -1,6 +1,6 @@
 //! The log in the order of arrival, over all topics: for readers by filter.
 //!
-//! Offsets count all messages of the home, so the rules' lists, each in order of arrival, are merged by offset; with
+//! Offsets count all messages of the partition, so the rules' lists, each in order of arrival, are merged by offset; with
 //! them the losses, each at the offset of the lost message.
 
 use alloc::vec::Vec;

@@ -7,7 +7,7 @@ use crate::store::shared::Slice;
 pub struct New<'a> {
     /// The home's topic row.
     pub topic: u32,
-    /// The home's sequence number of it.
+    /// Its number in its partition.
     pub offset: u64,
     /// The topic's previous offset.
     pub previous: u64,

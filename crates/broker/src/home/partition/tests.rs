@@ -1,0 +1,206 @@
+//! A home with several partitions: each counts its own offsets, their logs share one budget, and a group reads them all.
+
+use alloc::collections::BTreeSet;
+use alloc::string::String;
+use alloc::vec::Vec;
+
+use crate::base::ids::PartitionId;
+use crate::base::placement::Placement;
+use crate::base::rules::Rules;
+use crate::base::settings::{Rule, Settings};
+use crate::base::time::Now;
+use crate::budget::admission::{Admission, Client};
+use crate::filters::matching::Matching;
+use crate::home::{Home, Publish};
+use crate::mail::lanes::Lanes;
+use crate::mail::{Info, Outcome, ReplyTo, Tell};
+
+const NOW: Now = Now { s: 1, unix_s: 1000 };
+const PARTITIONS: PartitionId = 4;
+const PLACEMENT: Placement = Placement::new(PARTITIONS, 1);
+const BUDGET_BYTES: usize = 64 << 10;
+
+struct World {
+    home: Home,
+    settings: Settings,
+    rules: Rules,
+    lanes: Lanes,
+}
+
+impl World {
+    /// Rules keep so many messages of each topic.
+    fn new(log_messages: u32) -> World {
+        let rule = Rule {
+            log_messages,
+            position_age_s: 0,
+            ..Rule::default()
+        };
+        let mut settings = Settings {
+            rules: alloc::vec![rule],
+            ..Settings::default()
+        };
+        settings.limits.log_bytes = BUDGET_BYTES;
+        let rules = Rules::new(&settings.rules);
+        let admission = Admission::new(&settings, 42);
+        let home = Home::new(&settings, &rules, admission, 7, (PLACEMENT, 0), 42);
+        World {
+            home,
+            settings,
+            rules,
+            lanes: Lanes::new(0, 1),
+        }
+    }
+
+    fn publish(&mut self, name: &str, data: &[u8], retain: bool) -> Info {
+        let message = Publish {
+            hash: self.home.hash_of(name.as_bytes()),
+            name: name.as_bytes(),
+            data,
+            content_type: b"",
+            event: b"",
+            key: b"",
+            attributes: b"",
+            qos: 0,
+            retain,
+            ttl_s: None,
+            binary: false,
+            retry: None,
+            client: Client::NOBODY,
+        };
+        let (settings, rules) = (&self.settings, &self.rules);
+        let here = Matching::new(1, 1);
+        let home = &mut self.home;
+        match home.publish(&message, settings, rules, &here, NOW, &mut self.lanes) {
+            Outcome::Done(info) => info,
+            other => panic!("{name}: {other:?}"),
+        }
+    }
+
+    fn messages(&self, name: &str) -> u32 {
+        let hash = self.home.hash_of(name.as_bytes());
+        let id = self.home.find(hash, name.as_bytes()).expect("a topic");
+        self.home.info(id, NOW).messages
+    }
+}
+
+/// The `n`th topic of a partition.
+fn name(partition: PartitionId, n: usize) -> String {
+    let mut names = (0..).map(|n| alloc::format!("t/{n}"));
+    let is_in = |name: &String| PLACEMENT.partition_of(name.as_bytes()) == partition;
+    names.by_ref().filter(is_in).nth(n).expect("endless")
+}
+
+#[test]
+fn each_partition_counts_its_own_offsets() {
+    let mut world = World::new(10);
+    for round in 0..3 {
+        for partition in 0..PARTITIONS {
+            let first = world.publish(&name(partition, 0), b"x", false);
+            let second = world.publish(&name(partition, 1), b"x", false);
+            let expected = (2 * round + 1, 2 * round + 2);
+            assert_eq!((first.offset, second.offset), expected);
+        }
+    }
+}
+
+#[test]
+fn a_topic_that_is_made_again_begins_at_the_floor_of_its_slot() {
+    let mut world = World::new(0);
+    let (one, other) = (name(0, 0), name(1, 0));
+    for _ in 0..5 {
+        world.publish(&one, b"x", false);
+    }
+    world.publish(&other, b"x", false);
+    while world.home.forget_one(&world.rules) {}
+    let made = |world: &mut World, name: &str| {
+        let hash = world.home.hash_of(name.as_bytes());
+        let (home, rules) = (&mut world.home, &world.rules);
+        match home.make(hash, name.as_bytes(), Client::NOBODY, rules, NOW) {
+            Outcome::Done(info) => info.offset,
+            other => panic!("{name}: {other:?}"),
+        }
+    };
+    assert_eq!((made(&mut world, &one), made(&mut world, &other)), (5, 1));
+}
+
+#[test]
+fn the_logs_share_one_budget_and_the_largest_makes_room() {
+    let mut world = World::new(1_000);
+    let data = [b'x'; 500];
+    for _ in 0..80 {
+        world.publish(&name(0, 0), &data, false);
+    }
+    for partition in 1..PARTITIONS {
+        for _ in 0..10 {
+            world.publish(&name(partition, 0), &data, false);
+        }
+    }
+    assert_eq!(world.messages(&name(0, 0)), 80);
+    for _ in 0..30 {
+        world.publish(&name(1, 0), &data, false);
+        assert!(world.home.log_bytes() <= BUDGET_BYTES);
+    }
+    let left: Vec<u32> = (0..PARTITIONS)
+        .map(|partition| world.messages(&name(partition, 0)))
+        .collect();
+    assert_eq!(left[1..], [40, 10, 10]);
+    assert!((45..60).contains(&left[0]), "{left:?}");
+}
+
+#[test]
+fn retained_messages_go_last_in_whatever_partition_they_are() {
+    let mut world = World::new(1);
+    let data = [b'x'; 500];
+    // The topic's log keeps only the empty message behind it.
+    for n in 0..60 {
+        world.publish(&name(0, n), &data, true);
+        world.publish(&name(0, n), b"", false);
+    }
+    assert_eq!(world.home.retained.len(), 60);
+    for n in 0..60 {
+        world.publish(&name(1, n), &data, false);
+        assert!(world.home.log_bytes() <= BUDGET_BYTES);
+    }
+    assert_eq!(world.home.retained.len(), 60);
+}
+
+#[test]
+fn a_group_gets_the_messages_of_all_partitions_once() {
+    let mut world = World::new(100);
+    let to = ReplyTo {
+        slot: 1,
+        generation: 1,
+        request: 0,
+        part: 0,
+    };
+    let (home, lanes) = (&mut world.home, &mut world.lanes);
+    home.group_join(0, to, (b"t/+", b"workers"), 0, true, lanes);
+    let mut published = BTreeSet::new();
+    for n in 0..3 {
+        for partition in 0..PARTITIONS {
+            let name = name(partition, n);
+            let offset = world.publish(&name, b"x", false).offset;
+            published.insert((name.into_bytes(), offset));
+        }
+    }
+    let mut given = BTreeSet::new();
+    for credit in [5, 5, 50] {
+        world.home.group_credit(0, 1, to, credit);
+        while world.home.read_next(&world.rules, NOW, &mut world.lanes) {}
+    }
+    let (tells, frames) = world.lanes.take_own().expect("messages");
+    for tell in &tells {
+        if let Tell::Shared { name, record, .. } = tell {
+            let topic = frames.name(*name).to_vec();
+            assert!(given.insert((topic, record.offset)), "given twice");
+        }
+    }
+    assert_eq!(given, published);
+    // It is behind nowhere any more: the next message comes at once.
+    drop(frames);
+    world.lanes.recycle(tells);
+    world.lanes.flush(|_, _| {});
+    world.publish(&name(2, 0), b"x", false);
+    let (tells, _) = world.lanes.take_own().expect("a message");
+    assert!(matches!(tells[..], [Tell::Shared { .. }]));
+}
