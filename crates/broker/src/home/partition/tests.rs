@@ -177,7 +177,7 @@ fn a_group_gets_the_messages_of_all_partitions_once() {
     home.group_join(0, to, (b"t/+", b"workers"), 0, true, lanes);
     let mut published = BTreeSet::new();
     for n in 0..3 {
-        for partition in 0..PARTITIONS {
+        for partition in (0..PARTITIONS).rev() {
             let name = name(partition, n);
             let offset = world.publish(&name, b"x", false).offset;
             published.insert((name.into_bytes(), offset));
