@@ -176,8 +176,9 @@ fn a_group_gets_the_messages_of_all_partitions_once() {
     let (home, lanes) = (&mut world.home, &mut world.lanes);
     home.group_join(0, to, (b"t/+", b"workers"), 0, true, lanes);
     let mut published = BTreeSet::new();
-    for n in 0..3 {
-        for partition in (0..PARTITIONS).rev() {
+    // The first message, for which no member has credit, is the only one of its partition.
+    for partition in (0..PARTITIONS).rev() {
+        for n in 0..(PARTITIONS - partition).into() {
             let name = name(partition, n);
             let offset = world.publish(&name, b"x", false).offset;
             published.insert((name.into_bytes(), offset));
