@@ -133,6 +133,14 @@ impl Home {
         }
     }
 
+    /// Drops a partition's messages that are too old before a page is read, as far as the limit goes.
+    fn expire_some(&mut self, place: usize, rules: &Rules, now: Now) {
+        let mut limit = self.pace.page_visits;
+        for number in 0..rules.retained() {
+            limit -= self.expire_rule(place, number, rules, now, limit);
+        }
+    }
+
     fn match_page(
         &mut self,
         ask: &AttachFilters,
@@ -143,11 +151,7 @@ impl Home {
         lanes: &mut Lanes,
     ) -> MatchPage {
         let place = self.placement.place_at_home(ask.partition);
-        // Messages that are too old are dropped before the page is read, as far as the limit goes.
-        let mut limit = self.pace.page_visits;
-        for number in 0..rules.retained() {
-            limit -= self.expire_rule(place, number, rules, now, limit);
-        }
+        self.expire_some(place, rules, now);
         let concerned = concerned(filters, rules);
         let Partition {
             log,

@@ -32,7 +32,9 @@ fn a_new_certificate_is_shown_after_a_reload_and_streams_go_on() {
             "{wanted}"
         );
     };
+    server.await_subscribers("a", 1);
     curl(&server, &old, "/pub/a", &["-d", "early"]);
+    await_line("data: early");
     for name in ["server.pem", "server.key"] {
         std::fs::copy(new.path(name), old.path(name)).expect("a copy");
     }
