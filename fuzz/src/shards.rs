@@ -174,6 +174,7 @@ impl Shards {
             settings,
             shards: SHARDS as ShardId,
             homes: SHARDS as ShardId,
+            partitions: SHARDS as ShardId,
             epoch: 7,
             seed: 42,
         });

@@ -19,7 +19,7 @@ pub mod protocol;
 pub mod shard;
 mod store;
 
-pub use base::ids::{ConnId, Link, ShardId};
+pub use base::ids::{ConnId, Link, PartitionId, ShardId};
 pub use base::pace::Pace;
 pub use base::strangers::Stranger;
 pub use base::time::Now;

@@ -10,7 +10,7 @@ use anyhow::Context as _;
 use crore_broker::admission::Admission;
 use crore_broker::rules::Rules;
 use crore_broker::settings::Limits;
-use crore_broker::{ShardId, World};
+use crore_broker::{PartitionId, ShardId, World};
 use crore_net::kernel::listener::{Listener, SocketOptions};
 use crore_net::kernel::steering::Group;
 use crore_net::kernel::{Kernel, entrance, fd_table};
@@ -111,6 +111,7 @@ fn new_world(effective: &Effective, homes: usize, epoch: u32, seed: u64) -> Arc<
         settings,
         shards: effective.file.shards as ShardId,
         homes: homes as ShardId,
+        partitions: homes as PartitionId,
         epoch,
         seed,
     })

@@ -95,6 +95,8 @@ pub struct Plan {
     pub shards: usize,
     /// How many of them keep topics.
     pub homes: usize,
+    /// How many partitions the topics have.
+    pub partitions: usize,
     /// The server's settings.
     pub settings: Settings,
     /// How much a turn does.

@@ -11,7 +11,7 @@ use std::sync::Arc;
 
 use crore_broker::admission::Admission;
 use crore_broker::rules::Rules;
-use crore_broker::{Now, Shard, ShardId};
+use crore_broker::{Now, PartitionId, Shard, ShardId};
 
 use crate::client::follower::Follower;
 use crate::client::mqtt::Client;
@@ -93,6 +93,7 @@ impl World {
             rules,
             shards: plan.shards as ShardId,
             homes: plan.homes as ShardId,
+            partitions: plan.partitions as PartitionId,
             epoch: LOG_EPOCH,
             seed: dice,
             admission: Admission::new(&plan.settings, dice),
@@ -147,7 +148,7 @@ impl World {
             let filters: Vec<String> = (0..rng.range(1, 3))
                 .map(|_| rng.pick(&filters).to_string())
                 .collect();
-            subscriber.filter(filters, plan.homes, truth);
+            subscriber.filter(filters, plan.partitions, truth);
         }
     }
 

@@ -54,6 +54,11 @@ impl Placement {
         self.home_of(self.partition_of(name))
     }
 
+    /// The partitions of a home, in the order of their places there.
+    pub fn of_home(self, home: ShardId) -> impl Iterator<Item = PartitionId> {
+        (home..self.partitions).step_by(usize::from(self.homes))
+    }
+
     /// How many partitions a home has.
     pub const fn count_at(self, home: ShardId) -> usize {
         (self.partitions - home).div_ceil(self.homes) as usize
@@ -82,6 +87,8 @@ mod tests {
                 }
                 for (home, count) in (0..).zip(next) {
                     assert_eq!(placement.count_at(home), count);
+                    let places = placement.of_home(home);
+                    assert!(places.map(|it| placement.place_at_home(it)).eq(0..count));
                 }
             }
         }

@@ -112,12 +112,12 @@ pub fn parse(text: &[u8], set: u32, count: usize) -> Result<Vec<Since>, Malforme
     }
 }
 
-/// The same for filters: the set is the homes, with one entry for each. A topic's position is not taken, even with a
-/// single home: it says nothing about losses of other topics.
-pub fn parse_of_homes(text: &[u8], set: u32, homes: usize) -> Result<Vec<Since>, Malformed> {
-    let since = parse(text, set, homes)?;
+/// The same for filters: the set is the partitions, with one entry for each. A topic's position is not taken, even with a
+/// single partition: it says nothing about losses of other topics.
+pub fn parse_of_partitions(text: &[u8], set: u32, count: usize) -> Result<Vec<Since>, Malformed> {
+    let since = parse(text, set, count)?;
     match text.first() {
-        Some(b'1') => Ok(alloc::vec![Since::Unknown; homes]),
+        Some(b'1') => Ok(alloc::vec![Since::Unknown; count]),
         _ => Ok(since),
     }
 }

@@ -1,6 +1,6 @@
 //! The state that all shards of a process share.
 
-use crate::base::ids::ShardId;
+use crate::base::ids::{PartitionId, ShardId};
 use crate::base::placement::Placement;
 use crate::base::rules::Rules;
 use crate::base::settings::Settings;
@@ -17,6 +17,8 @@ pub struct World {
     pub shards: ShardId,
     /// The number of homes: the first shards, which keep topics.
     pub homes: ShardId,
+    /// The number of partitions of the topics and sessions.
+    pub partitions: PartitionId,
     /// The epoch of the logs.
     pub epoch: u32,
     /// Seed of the hash of topic names, against floods of collisions.
@@ -26,9 +28,9 @@ pub struct World {
 }
 
 impl World {
-    /// Where topics and sessions are kept: each home has one partition.
+    /// Where topics and sessions are kept.
     pub fn placement(&self) -> Placement {
-        Placement::new(self.homes, self.homes)
+        Placement::new(self.partitions, self.homes)
     }
 }
 
@@ -42,6 +44,7 @@ impl World {
             settings,
             shards,
             homes: shards,
+            partitions: shards,
             epoch: 7,
             seed: 42,
         })

@@ -1,15 +1,15 @@
 //! The filters that a shard's connections subscribe to: their members, and how far each connection has read.
 //!
 //! A connection has *parts* (a filter each) in *groups* (filters that were subscribed together and are read together:
-//! one offset for each home applies to all filters of a group). A part has a number of the protocol's choice.
+//! one offset for each partition applies to all filters of a group). A part has a number of the protocol's choice.
 //!
 //! Invariants: a filter is open here while it has members, and registered at every home from the first member's attach
-//! to the last one's leave. A group that is live at all homes keeps no positions of its own: `seen` applies to all of
+//! to the last one's leave. A group that is live in all partitions keeps no positions of its own: `seen` applies to all of
 //! them.
 
 use alloc::vec::Vec;
 
-use crate::base::ids::ShardId;
+use crate::base::ids::PartitionId;
 use crate::budget::stats::Accounts;
 use crate::filters::{Filters, Refused};
 use crate::store::slab::{NONE, Side};
@@ -53,7 +53,7 @@ pub struct Matching {
     members: Side<Members>,
     /// The filters in the walk of the present message, in reverse.
     walked: Vec<Walked>,
-    /// By home: the offset that all live subscribers have seen.
+    /// By partition: the offset that all live subscribers have seen.
     pub seen: Vec<u64>,
 }
 
@@ -67,12 +67,12 @@ pub struct Left {
 
 impl Matching {
     /// A table without filters.
-    pub fn new(homes: usize, seed: u64) -> Self {
+    pub fn new(partitions: usize, seed: u64) -> Self {
         Matching {
             filters: Filters::new(seed),
             members: Side::new(),
             walked: Vec::new(),
-            seen: alloc::vec![0; homes],
+            seen: alloc::vec![0; partitions],
         }
     }
 
@@ -217,7 +217,7 @@ pub struct Part {
     next: u32,
 }
 
-/// How far a group has read at one home.
+/// How far a group has read in one partition.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct At {
     /// The offset that it has seen.
@@ -242,19 +242,21 @@ pub struct Group {
     pub serial: u32,
     /// The part that joined last.
     first: u32,
-    /// By home; empty when all are live.
-    homes: Vec<At>,
+    /// By partition; empty when all are live.
+    positions: Vec<At>,
 }
 
 impl Group {
-    /// By home; empty when all are live.
-    pub fn homes(&self) -> &[At] {
-        &self.homes
+    /// By partition; empty when all are live.
+    pub fn positions(&self) -> &[At] {
+        &self.positions
     }
 
-    /// Whether the group takes live messages of this home.
-    pub fn is_live(&self, home: ShardId) -> bool {
-        self.homes.get(home as usize).is_none_or(|at| at.live)
+    /// Whether the group takes live messages of this partition.
+    pub fn is_live(&self, partition: PartitionId) -> bool {
+        self.positions
+            .get(usize::from(partition))
+            .is_none_or(|at| at.live)
     }
 }
 
@@ -268,7 +270,7 @@ pub struct Filtered {
     serials: u32,
     /// The first free place.
     free: u32,
-    /// Groups that are not live at all homes.
+    /// Groups that are not live in all partitions.
     behind: u32,
 }
 
@@ -287,21 +289,23 @@ impl Default for Filtered {
 impl Filtered {
     /// Heap bytes in use, those of the struct included. Costs a step for each group.
     pub fn bytes(&self) -> usize {
-        let homes: usize = self.groups.iter().map(|group| group.homes.capacity()).sum();
+        let positions: usize = (self.groups.iter())
+            .map(|group| group.positions.capacity())
+            .sum();
         size_of::<Filtered>()
             + self.parts.capacity() * size_of::<Part>()
             + self.groups.capacity() * size_of::<Group>()
-            + homes * size_of::<At>()
+            + positions * size_of::<At>()
     }
 
-    /// Begins a group without filters, live at all homes; returns its serial.
+    /// Begins a group without filters, live in all partitions; returns its serial.
     pub fn add_group(&mut self) -> u32 {
         let serial = self.serials;
         self.serials += 1;
         self.groups.push(Group {
             serial,
             first: NONE,
-            homes: Vec::new(),
+            positions: Vec::new(),
         });
         serial
     }
@@ -374,7 +378,7 @@ impl Filtered {
             return;
         };
         let group = self.groups.remove(number);
-        self.behind -= u32::from(!group.homes.is_empty());
+        self.behind -= u32::from(!group.positions.is_empty());
         if self.groups.is_empty() {
             // No part is left.
             (self.parts, self.free) = (Vec::new(), NONE);
@@ -404,43 +408,45 @@ impl Filtered {
         self.number_of(serial).map(|number| &self.groups[number])
     }
 
-    /// How far a group has read at this home, unless it is live at all homes.
-    pub fn at_mut(&mut self, serial: u32, home: ShardId) -> Option<&mut At> {
+    /// How far a group has read in this partition, unless it is live in all.
+    pub fn at_mut(&mut self, serial: u32, partition: PartitionId) -> Option<&mut At> {
         let number = self.number_of(serial)?;
-        self.groups[number].homes.get_mut(home as usize)
+        self.groups[number]
+            .positions
+            .get_mut(usize::from(partition))
     }
 
-    /// Sets how far a group has read, by home.
-    pub fn set_homes(&mut self, serial: u32, homes: Vec<At>) {
+    /// Sets how far a group has read, by partition.
+    pub fn set_positions(&mut self, serial: u32, positions: Vec<At>) {
         let Some(group) = self.number_of(serial).map(|n| &mut self.groups[n]) else {
             return;
         };
-        self.behind -= u32::from(!group.homes.is_empty());
-        group.homes = match homes.iter().all(|at| at.live) {
+        self.behind -= u32::from(!group.positions.is_empty());
+        group.positions = match positions.iter().all(|at| at.live) {
             true => Vec::new(),
-            false => homes,
+            false => positions,
         };
-        self.behind += u32::from(!group.homes.is_empty());
+        self.behind += u32::from(!group.positions.is_empty());
     }
 
-    /// Drops the positions of a group that is live at all homes.
+    /// Drops the positions of a group that is live in all partitions.
     pub fn settle(&mut self, serial: u32) {
-        let homes = self.number_of(serial).map(|n| &mut self.groups[n].homes);
-        if let Some(homes) = homes {
-            let homes = core::mem::take(homes);
-            self.behind -= u32::from(!homes.is_empty());
-            self.set_homes(serial, homes);
+        let positions = (self.number_of(serial)).map(|n| &mut self.groups[n].positions);
+        if let Some(positions) = positions {
+            let positions = core::mem::take(positions);
+            self.behind -= u32::from(!positions.is_empty());
+            self.set_positions(serial, positions);
         }
     }
 
-    /// Whether a group is behind at a home and has not asked for its next page.
+    /// Whether a group is behind in a partition and has not asked for its next page.
     pub fn is_behind(&self) -> bool {
         let waits = |at: &At| !at.live && !at.asked;
         self.behind > 0
             && self
                 .groups
                 .iter()
-                .any(|group| group.homes.iter().any(waits))
+                .any(|group| group.positions.iter().any(waits))
     }
 
     /// The part in this place, if it is not free.
@@ -465,14 +471,14 @@ impl Filtered {
         })
     }
 
-    /// Whether the part takes live messages of this home.
+    /// Whether the part takes live messages of this partition.
     #[inline]
-    pub fn is_live(&self, part: u32, home: ShardId) -> bool {
+    pub fn is_live(&self, part: u32, partition: PartitionId) -> bool {
         self.part(part).is_some_and(|part| {
             self.behind == 0
                 || self
                     .group(part.group)
-                    .is_some_and(|group| group.is_live(home))
+                    .is_some_and(|group| group.is_live(partition))
         })
     }
 }

@@ -19,7 +19,7 @@ use super::Home;
 use super::partition::Partition;
 use super::readings::Reader;
 use super::registered::split;
-use crate::base::ids::ShardId;
+use crate::base::ids::{PartitionId, ShardId};
 use crate::base::pace::Pace;
 use crate::base::planted::{self, Fault};
 use crate::base::position::{Position, Since};
@@ -55,36 +55,67 @@ impl Home {
     ) {
         let filters = split(names);
         self.steps.add(filters.len());
-        let at = self.placement.place_at_home(ask.partition);
-        self.partitions[at].log.losses.watch();
         let mut refused = false;
         if !ask.again && from != lanes.me {
             for filter in &filters {
                 refused |= self.filters.add(filter, from).is_err();
             }
         }
-        if refused {
-            let page = MatchPage {
-                attached: Attached::Full(Reached::Topics),
-                first: 0,
-                count: 0,
-                names: 0,
-                head: 0,
-                from: 0,
-                base: 0,
-                epoch: self.epoch,
-                at_head: true,
-                gap: false,
-            };
-            let (to, serial) = (ask.to, ask.serial);
-            return lanes.tell(from, Tell::Matches { to, serial, page });
+        let all = self.placement.of_home(self.me);
+        for partition in all.filter(|it| ask.partition.is_none_or(|one| one == *it)) {
+            if refused {
+                self.refuse_filters(from, ask, partition, lanes);
+            } else {
+                self.attach_filters_to(partition, from, ask, names, &filters, rules, now, lanes);
+            }
         }
-        let reader = self.reader(ask, at);
+    }
+
+    fn refuse_filters(
+        &self,
+        from: ShardId,
+        ask: &AttachFilters,
+        partition: PartitionId,
+        lanes: &mut Lanes,
+    ) {
+        let page = MatchPage {
+            attached: Attached::Full(Reached::Topics),
+            partition,
+            first: 0,
+            count: 0,
+            names: 0,
+            head: 0,
+            from: 0,
+            base: 0,
+            epoch: self.epoch,
+            at_head: true,
+            gap: false,
+        };
+        let (to, serial) = (ask.to, ask.serial);
+        lanes.tell(from, Tell::Matches { to, serial, page });
+    }
+
+    #[allow(clippy::too_many_arguments)] // what a request says, and what a home is always given
+    fn attach_filters_to(
+        &mut self,
+        partition: PartitionId,
+        from: ShardId,
+        ask: &AttachFilters,
+        names: &[u8],
+        filters: &[&[u8]],
+        rules: &Rules,
+        now: Now,
+        lanes: &mut Lanes,
+    ) {
+        self.steps.add(1);
+        let at = self.placement.place_at_home(partition);
+        self.partitions[at].log.losses.watch();
+        let reader = self.reader(ask, partition);
         // A subscriber that begins live reads nothing, and need not wait for those that do.
         if reader.start < self.partitions[at].sequence && self.must_queue() {
             return self.owe_filters(from, ask, names, reader);
         }
-        self.tell_match_page(from, ask, &filters, reader, rules, now, lanes);
+        self.tell_match_page(from, ask, filters, reader, rules, now, lanes);
     }
 
     /// Reads a page and tells it.
@@ -104,10 +135,12 @@ impl Home {
         lanes.tell(from, Tell::Matches { to, serial, page });
     }
 
-    fn reader(&mut self, ask: &AttachFilters, at: usize) -> Reader {
+    fn reader(&mut self, ask: &AttachFilters, partition: PartitionId) -> Reader {
+        let at = self.placement.place_at_home(partition);
         let Partition { log, sequence, .. } = &mut self.partitions[at];
         let (sequence, losses) = (*sequence, log.losses.count());
         let reader = |start, from, base, gap, retained| Reader {
+            partition,
             start,
             from,
             base,
@@ -150,7 +183,7 @@ impl Home {
         now: Now,
         lanes: &mut Lanes,
     ) -> MatchPage {
-        let place = self.placement.place_at_home(ask.partition);
+        let place = self.placement.place_at_home(reader.partition);
         self.expire_some(place, rules, now);
         let concerned = concerned(filters, rules);
         let Partition {
@@ -208,6 +241,7 @@ impl Home {
         }
         MatchPage {
             attached: Attached::Yes,
+            partition: reader.partition,
             first,
             count: count as u32,
             names,

@@ -2,7 +2,7 @@
 
 use alloc::boxed::Box;
 
-use crate::base::ids::ShardId;
+use crate::base::ids::{PartitionId, ShardId};
 use crate::base::turns::Turns;
 use crate::mail::{Attach, AttachFilters, ReplyTo};
 
@@ -22,9 +22,10 @@ pub(super) enum Place {
     },
 }
 
-/// Where a subscriber by filter stands in the log.
+/// Where a subscriber by filter stands in a partition's log.
 #[derive(Clone, Copy)]
 pub(super) struct Reader {
+    pub partition: PartitionId,
     pub start: u64,
     pub from: u64,
     /// Losses up to this number happened before it began without a position and are not told to it; 0 if it gave one.

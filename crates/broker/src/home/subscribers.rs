@@ -122,6 +122,7 @@ impl Home {
     /// Tells the message to every shard that has a subscriber of it, by filter or not.
     fn tell_matched(&mut self, id: u32, name: &[u8], record: Record, lanes: &mut Lanes) {
         let mut due = self.filters.take_due();
+        let partition = self.placement.of_slot(self.rows.get(id).slot());
         let name = lanes.frames().push_name(name);
         self.each_carrier(id, |carrier: &Carrier| {
             let (topic, serial) = (carrier.topic, carrier.serial);
@@ -132,6 +133,7 @@ impl Home {
                     Tell::Match {
                         topic,
                         serial,
+                        partition,
                         name,
                         record,
                     }
@@ -148,6 +150,7 @@ impl Home {
             let tell = Tell::Match {
                 topic: NONE,
                 serial: 0,
+                partition,
                 name,
                 record,
             };

@@ -184,15 +184,15 @@ pub struct Attach {
     pub party: Party,
 }
 
-/// Filters of one connection on their way to a home, which answers for all of them together.
+/// Filters of one connection on their way to a home, which answers for all of them together, once for each partition.
 #[derive(Clone, Copy, Debug)]
 pub struct AttachFilters {
     /// The request to answer.
     pub to: ReplyTo,
     /// The serial of the filters' group at the connection.
     pub serial: u32,
-    /// The partition to be read.
-    pub partition: PartitionId,
+    /// The partition to be read; `None` stands for all partitions of the home, each with an answer of its own.
+    pub partition: Option<PartitionId>,
     /// Where to begin.
     pub since: Since,
     /// For a further page: up to here only messages kept by `latest` or retained are wanted, see

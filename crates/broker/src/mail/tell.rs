@@ -4,7 +4,7 @@ use alloc::boxed::Box;
 
 use crore_wire::mqtt::ReasonCode;
 
-use crate::base::ids::ShardId;
+use crate::base::ids::{PartitionId, ShardId};
 use crate::budget::admission::Client;
 use crate::mail::answer::{Attached, Outcome, ReplyTo};
 use crate::mail::frames::Record;
@@ -40,6 +40,8 @@ pub enum Tell {
         topic: u32,
         /// Counts the uses of the row.
         serial: u16,
+        /// The partition of the topic.
+        partition: PartitionId,
         /// The place of the topic's name in [`Frames`](crate::mail::Frames).
         name: u32,
         /// The message.
@@ -162,13 +164,15 @@ pub struct Page {
 pub struct MatchPage {
     /// The outcome; the rest counts only for [`Attached::Yes`], and `head` for [`Attached::Gone`] too.
     pub attached: Attached,
+    /// The partition that was read.
+    pub partition: PartitionId,
     /// The records, within [`Frames::pages`](crate::mail::Frames::pages).
     pub first: u32,
     /// How many.
     pub count: u32,
     /// The names of their topics, within [`Frames::names`](crate::mail::Frames::names).
     pub names: u32,
-    /// The subscriber's offset at this home after this page.
+    /// The subscriber's offset in this partition after this page.
     pub head: u64,
     /// Where the subscription began; messages up to here belong to the snapshot of latest values and retained messages.
     pub from: u64,

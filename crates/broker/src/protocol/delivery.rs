@@ -3,7 +3,7 @@
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 
-use crate::base::ids::ShardId;
+use crate::base::ids::{PartitionId, ShardId};
 use crate::filters::matching::Member;
 use crate::mail::{Frames, Record, Tell};
 
@@ -38,12 +38,14 @@ impl Delivery {
         match *self.tell(behind) {
             Tell::Match {
                 topic,
+                partition,
                 name,
                 record,
                 ..
             } => Matched {
                 name,
                 topic,
+                partition,
                 record,
             },
             _ => unreachable!("a run is of matches"),
@@ -140,6 +142,8 @@ pub(crate) struct Matched {
     pub name: u32,
     /// The carrier's topic row, or `NONE`.
     pub topic: u32,
+    /// The partition of the topic.
+    pub partition: PartitionId,
     /// The message.
     pub record: Record,
 }

@@ -1,15 +1,15 @@
 //! Subscribers by filter over HTTP: event streams, WebSockets and long-polls. All filters of a request are one group,
-//! and its positions name one offset for each home.
+//! and its positions name one offset for each partition.
 //!
 //! Invariants: a response begins when every home has answered, with the messages that the logs held; an answer to a long-poll
-//! has one message, and the messages of other homes stay unseen for the next poll.
+//! has one message, and the messages of other partitions stay unseen for the next poll.
 
 use alloc::boxed::Box;
 use alloc::vec::Vec;
 
 use super::opening::Opening;
 use super::subscribe::Gap;
-use crate::base::ids::ShardId;
+use crate::base::ids::PartitionId;
 use crate::base::position::Since;
 use crate::base::settings::Rule;
 use crate::budget::admission::Reached;
@@ -21,6 +21,20 @@ use crate::protocol::encode::{Encoding, Message};
 use crate::protocol::front::Front;
 use crate::store::rope::Rope;
 use crate::store::slab::NONE;
+
+/// The offsets that a connection has reached with the last of these messages of a run, by partition.
+fn just_seen(messages: &[Matched]) -> Vec<(PartitionId, u64)> {
+    let mut just: Vec<(PartitionId, u64)> = Vec::new();
+    for message in messages.iter().rev() {
+        if just
+            .iter()
+            .all(|(partition, _)| *partition != message.partition)
+        {
+            just.push((message.partition, message.record.offset));
+        }
+    }
+    just
+}
 
 impl Front {
     /// Subscribes a request to filters; the response begins when the homes have answered.
@@ -36,10 +50,9 @@ impl Front {
         self.join_filters(slot, &filters, since, poll).map(|_| ())
     }
 
-    /// A home's answer to an attach by filter.
+    /// A home's answer to an attach by filter, for one of its partitions.
     pub(crate) fn match_page<I: Io>(
         &mut self,
-        home: ShardId,
         to: ReplyTo,
         serial: u32,
         page: &MatchPage,
@@ -48,7 +61,7 @@ impl Front {
     ) {
         if page.attached == Attached::Yes && page.at_head {
             // The page came by the same lane as live messages: a connection that is live there already has all before it.
-            self.all_saw(home, page.head);
+            self.all_saw(page.partition, page.head);
         }
         if self.is_asked(to) {
             self.took_page_of(to.slot);
@@ -57,14 +70,13 @@ impl Front {
             return;
         }
         let slot = to.slot;
-        self.match_page_came(slot, home, serial, page, frames, io);
+        self.match_page_came(slot, serial, page, frames, io);
     }
 
     /// A home's answer to a request or stream by filter.
     pub(super) fn request_match_page<I: Io>(
         &mut self,
         slot: u32,
-        home: ShardId,
         serial: u32,
         page: &MatchPage,
         frames: &Frames,
@@ -81,9 +93,9 @@ impl Front {
             return;
         }
         if self.conns.extra(slot).opening.is_some() {
-            self.opening_page(slot, home, serial, page, frames, io);
+            self.opening_page(slot, serial, page, frames, io);
         } else {
-            self.further_page(slot, home, serial, page, frames, io);
+            self.further_page(slot, serial, page, frames, io);
         }
     }
 
@@ -100,7 +112,6 @@ impl Front {
     fn opening_page<I: Io>(
         &mut self,
         slot: u32,
-        home: ShardId,
         serial: u32,
         page: &MatchPage,
         frames: &Frames,
@@ -110,13 +121,13 @@ impl Front {
         let opening = self.conns.extra(slot).opening.as_deref_mut();
         let records = Self::records(page, frames);
         let taken = opening.and_then(|opening| {
-            let taken = opening.take_page(home, page, records, frames, poll)?;
+            let taken = opening.take_page(page, records, frames, poll)?;
             Some((taken, opening.is_whole()))
         });
         let Some((taken, whole)) = taken else {
             return self.broken(slot);
         };
-        self.took_page(slot, serial, home, page, taken.end, taken.live);
+        self.took_page(slot, serial, page, taken.end, taken.live);
         if taken.searching {
             // Only later: a delivery is under way.
             self.resume_later(self.conns.id_of(slot));
@@ -125,23 +136,23 @@ impl Front {
         }
     }
 
-    /// Sets the homes' positions: to where their first pages begin, or to where the subscriber has them (`at_end`).
-    fn set_homes(&mut self, slot: u32, opening: &Opening, at_end: bool) {
-        let homes = opening.positions(self.world.epoch, at_end);
+    /// Sets the positions by partition: to where the first pages begin, or to where the subscriber has them (`at_end`).
+    fn set_positions(&mut self, slot: u32, opening: &Opening, at_end: bool) {
+        let positions = opening.positions(self.world.epoch, at_end);
         let Some(filtered) = self.filtered_mut(slot) else {
             return self.broken(slot);
         };
         if let Some(serial) = filtered.groups().first().map(|group| group.serial) {
-            filtered.set_homes(serial, homes);
+            filtered.set_positions(serial, positions);
         }
     }
 
-    /// All homes have answered.
+    /// The homes have answered for all partitions.
     fn open<I: Io>(&mut self, slot: u32, io: &mut I) {
         let Some(mut opening) = self.conns.extra(slot).opening.take() else {
             return self.broken(slot);
         };
-        self.set_homes(slot, &opening, false);
+        self.set_positions(slot, &opening, false);
         if !self.is_stream(slot) {
             return self.open_poll(slot, opening, io);
         }
@@ -153,13 +164,13 @@ impl Front {
         let told = bytes.len();
         let (held, frames) = opening.held();
         for held in held {
-            self.saw_of_home(slot, held.home, held.record.offset);
+            self.saw_of_partition(slot, held.partition, held.record.offset);
             let name = frames.name(held.name);
-            self.encode_matched(slot, held.home, name, &held.record, frames, &mut bytes);
+            self.encode_matched(slot, &[], name, &held.record, frames, &mut bytes);
         }
         self.stats.sent(held.len(), bytes.len() - told);
         opening.sent_held();
-        self.set_homes(slot, &opening, true);
+        self.set_positions(slot, &opening, true);
         if opening.may_tell_position() && self.conns.get(slot).wants(EVENTS) {
             self.tell_position(slot, 0);
         }
@@ -173,11 +184,13 @@ impl Front {
         if opening.has_gap() {
             self.conns.get_mut(slot).options |= GAP;
         }
-        self.set_homes(slot, &opening, true);
+        self.set_positions(slot, &opening, true);
         let (held, frames) = opening.held();
         if let Some(held) = held.first() {
             let name = frames.name(held.name);
-            return self.answer_match(slot, held.home, name, &held.record, frames, io);
+            let just = [(held.partition, held.record.offset)];
+            self.saw_of_partition(slot, held.partition, held.record.offset);
+            return self.answer_match(slot, &just, name, &held.record, frames, io);
         }
         if self.conns.get(slot).wants(HEAD) {
             return self.answer_nothing(slot, None, io);
@@ -195,7 +208,6 @@ impl Front {
     fn further_page<I: Io>(
         &mut self,
         slot: u32,
-        home: ShardId,
         serial: u32,
         page: &MatchPage,
         frames: &Frames,
@@ -205,7 +217,7 @@ impl Front {
         let first = records.clone().next();
         if page.gap {
             let from = first.map_or(page.head, |(_, record)| record.offset - 1);
-            self.saw_of_home(slot, home, from);
+            self.saw_of_partition(slot, page.partition, from);
             let mut bytes = Vec::new();
             if !self.tell_gap_of_filters(slot, true, &mut bytes) {
                 return self.end_for_gap_of_filters(slot, io);
@@ -214,8 +226,8 @@ impl Front {
         }
         let (mut bytes, mut ends) = (Rope::default(), Vec::new());
         for (name, record) in records.clone() {
-            self.saw_of_home(slot, home, record.offset);
-            self.encode_matched(slot, home, frames.name(name), record, frames, &mut bytes);
+            self.saw_of_partition(slot, page.partition, record.offset);
+            self.encode_matched(slot, &[], frames.name(name), record, frames, &mut bytes);
             ends.push(bytes.len());
         }
         let (mut head, mut live) = (page.head, page.at_head);
@@ -228,34 +240,33 @@ impl Front {
             self.stats.sent(page.count as usize, bytes.len());
             self.put_rope(slot, &bytes, io);
         }
-        self.took_page(slot, serial, home, page, head, live);
+        self.took_page(slot, serial, page, head, live);
         if self.conns.get(slot).outbox == NONE {
             self.resume_later(self.conns.id_of(slot));
         }
     }
 
-    /// Asks for the next page at each home where the group is not live.
+    /// Asks for the next page of each partition where the group is not live.
     pub(super) fn catch_up_filters(&mut self, slot: u32) {
         let Some(filtered) = self.filtered(slot) else {
             return;
         };
         let group = &filtered.groups()[0];
-        let (serial, homes) = (group.serial, group.homes().len());
+        let (serial, partitions) = (group.serial, group.positions().len());
         let poll = !self.is_stream(slot);
-        for home in (0..).take(homes) {
+        for partition in (0..).take(partitions) {
             let opening = self.conns.extra(slot).opening.as_deref();
-            // Before the response begins, only those homes that have not answered yet.
-            if opening.is_none_or(|opening| !opening.has_answered(home)) {
-                self.ask_matches(slot, serial, home, poll);
+            // Before the response begins, only those that no home has answered for yet.
+            if opening.is_none_or(|opening| !opening.has_answered(partition)) {
+                self.ask_matches(slot, serial, partition, poll);
             }
         }
     }
 
-    /// Live messages of a run for a request or stream: those of its filters that are live at this home, each once.
+    /// Live messages of a run for a request or stream: those of its filters that are live in its partition, each once.
     pub(super) fn request_matched<I: Io>(
         &mut self,
         slot: u32,
-        home: ShardId,
         all: &[Due],
         messages: &[Matched],
         frames: &Frames,
@@ -264,67 +275,71 @@ impl Front {
         let Some(filtered) = self.filtered(slot) else {
             return;
         };
-        let live = all.iter().filter(|due| filtered.is_live(due.part, home));
-        let mut picks: Vec<u32> = live.map(|due| due.message).collect();
+        let live = |due: &&Due| {
+            let message = messages.get(due.message as usize);
+            message.is_some_and(|it| filtered.is_live(due.part, it.partition))
+        };
+        let mut picks: Vec<u32> = all.iter().filter(live).map(|due| due.message).collect();
         picks.dedup();
         if !picks.is_empty() {
-            self.matched_http(slot, home, &picks, messages, frames, io);
+            self.matched_http(slot, &picks, messages, frames, io);
         }
     }
 
     fn matched_http<I: Io>(
         &mut self,
         slot: u32,
-        home: ShardId,
         picks: &[u32],
         messages: &[Matched],
         frames: &Frames,
         io: &mut I,
     ) {
         if self.conns.extra(slot).opening.is_some() {
-            return self.hold_matches(slot, home, picks, messages, frames);
+            return self.hold_matches(slot, picks, messages, frames);
         }
         let row = self.conns.get(slot);
         if row.state == State::Poll {
+            let seen = &messages[..=picks[0] as usize];
             let first = messages[picks[0] as usize];
             let name = frames.name(first.name).to_vec();
-            return self.answer_match(slot, home, &name, &first.record, frames, io);
+            return self.answer_match(slot, &just_seen(seen), &name, &first.record, frames, io);
         }
         let encoding = Encoding::of(row);
         let group = self.filtered(slot).and_then(|all| all.groups().first());
         let Some(group) = group else {
             return self.broken(slot);
         };
-        if group.homes().is_empty() {
-            self.encode_run(encoding, home, messages, frames);
+        if group.positions().is_empty() {
+            self.encode_run(encoding, messages, frames);
             return self.push_picks(slot, encoding, picks, frames, io);
         }
         let (mut bytes, mut ends) = (Rope::default(), Vec::new());
         for n in picks {
             let message = &messages[*n as usize];
-            let name = frames.name(message.name);
-            self.encode_matched(slot, home, name, &message.record, frames, &mut bytes);
+            let (seen, name) = (&messages[..=*n as usize], frames.name(message.name));
+            self.encode_matched(
+                slot,
+                &just_seen(seen),
+                name,
+                &message.record,
+                frames,
+                &mut bytes,
+            );
             ends.push(bytes.len());
         }
         self.put_picks(slot, (&bytes, &ends), picks, frames, io);
     }
 
     /// Keeps live messages for a response that has not begun.
-    fn hold_matches(
-        &mut self,
-        slot: u32,
-        home: ShardId,
-        picks: &[u32],
-        messages: &[Matched],
-        frames: &Frames,
-    ) {
+    fn hold_matches(&mut self, slot: u32, picks: &[u32], messages: &[Matched], frames: &Frames) {
         let poll = !self.is_stream(slot);
         for n in picks {
             let message = &messages[*n as usize];
             let bounds = self.bounds_of(frames.name(message.name));
             let opening = self.conns.extra(slot).opening.as_deref_mut();
+            let partition = message.partition;
             let message = (frames.name(message.name), &message.record, frames);
-            match opening.and_then(|opening| opening.hold_live(home, message, bounds, poll)) {
+            match opening.and_then(|opening| opening.hold_live(partition, message, bounds, poll)) {
                 Some(true) => {}
                 Some(false) => return,
                 None => return self.broken(slot),
@@ -332,28 +347,29 @@ impl Front {
         }
     }
 
-    fn saw_of_home(&mut self, slot: u32, home: ShardId, offset: u64) {
+    fn saw_of_partition(&mut self, slot: u32, partition: PartitionId, offset: u64) {
         let Some(filtered) = self.filtered_mut(slot) else {
             return self.broken(slot);
         };
         let serial = filtered.groups().first().map(|group| group.serial);
-        if let Some(at) = serial.and_then(|serial| filtered.at_mut(serial, home)) {
+        if let Some(at) = serial.and_then(|serial| filtered.at_mut(serial, partition)) {
             at.offset = offset;
         }
     }
 
-    /// Encodes one message for one connection, with the connection's own position.
+    /// Encodes one message for one connection, with the connection's own position; for a message of a run, `just` are the offsets
+    /// that the run has reached with it.
     fn encode_matched(
         &mut self,
         slot: u32,
-        home: ShardId,
+        just: &[(PartitionId, u64)],
         topic: &[u8],
         record: &Record,
         frames: &Frames,
         out: &mut Rope,
     ) {
         let mut id = Vec::with_capacity(48);
-        self.write_matched_id(slot, Some((home, record.offset)), &mut id);
+        self.write_matched_id(slot, just, &mut id);
         Message {
             topic,
             id: &id,
@@ -367,14 +383,14 @@ impl Front {
     fn answer_match<I: Io>(
         &mut self,
         slot: u32,
-        home: ShardId,
+        just: &[(PartitionId, u64)],
         topic: &[u8],
         record: &Record,
         frames: &Frames,
         io: &mut I,
     ) {
         let mut id = Vec::with_capacity(48);
-        self.write_matched_id(slot, Some((home, record.offset)), &mut id);
+        self.write_matched_id(slot, just, &mut id);
         debug_assert!(self.conns.get(slot).options & ENVELOPE == 0 || !topic.is_empty());
         self.answer_poll_with(slot, topic, &id, record, frames, false, io);
     }
@@ -394,7 +410,7 @@ impl Front {
     fn tell_gap_of_filters(&mut self, slot: u32, again: bool, out: &mut Vec<u8>) -> bool {
         let name = self.filters_of(slot);
         let mut id = Vec::with_capacity(48);
-        self.write_matched_id(slot, None, &mut id);
+        self.write_matched_id(slot, &[], &mut id);
         let slow = self.filter_rule(slot).slow;
         self.tell_gap_at(
             slot,
@@ -410,7 +426,7 @@ impl Front {
 
     fn end_for_gap_of_filters<I: Io>(&mut self, slot: u32, io: &mut I) {
         let mut id = Vec::with_capacity(48);
-        self.write_matched_id(slot, None, &mut id);
+        self.write_matched_id(slot, &[], &mut id);
         self.end_for_gap_at(slot, &id, io);
     }
 }

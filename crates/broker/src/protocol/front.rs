@@ -8,7 +8,7 @@ use alloc::vec::Vec;
 
 use xxhash_rust::xxh3::xxh3_64_with_seed;
 
-use crate::base::ids::ShardId;
+use crate::base::ids::{PartitionId, ShardId};
 use crate::base::pace::Pace;
 use crate::base::time::Now;
 use crate::budget::purse::Purse;
@@ -98,7 +98,7 @@ impl Front {
             errands: Vec::new(),
             leaving: Farewells::default(),
             clients_named: u64::from(now.unix_s) << 32,
-            matching: Matching::new(world.homes as usize, world.seed),
+            matching: Matching::new(usize::from(world.partitions), world.seed),
             home,
             lanes,
             deliveries: VecDeque::new(),
@@ -123,6 +123,11 @@ impl Front {
     pub(crate) fn place_of(&self, name: &[u8]) -> (u32, ShardId) {
         let hash = xxh3_64_with_seed(name, self.world.seed) as u32;
         (hash, self.world.placement().home_of_name(name))
+    }
+
+    /// The partition of a topic.
+    pub(crate) fn partition_of(&self, name: &[u8]) -> PartitionId {
+        self.world.placement().partition_of(name)
     }
 
     pub(crate) fn ask(&mut self, to: ShardId, ask: impl FnOnce(&mut Vec<u8>) -> Ask) {

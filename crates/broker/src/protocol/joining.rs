@@ -9,7 +9,7 @@
 use alloc::boxed::Box;
 use alloc::vec::Vec;
 
-use crate::base::ids::ShardId;
+use crate::base::ids::{PartitionId, ShardId};
 use crate::base::position::{Position, Since};
 use crate::filters::matching::{At, Filtered, Left, Member};
 use crate::home::SEPARATOR;
@@ -33,7 +33,7 @@ impl Front {
     }
 
     /// Subscribes a connection to filters that were checked, each with the protocol's number, as one group; `since`
-    /// says where to begin at each home. Every home answers with pages. Returns the group's serial.
+    /// says where to begin in each partition. The homes answer with pages of each. Returns the group's serial.
     ///
     /// # Errors
     /// The reason, for people; nothing is subscribed then.
@@ -69,16 +69,33 @@ impl Front {
                 ..At::default()
             },
         };
-        let homes = since.iter().map(at).collect();
+        let positions = since.iter().map(at).collect();
         let Some(filtered) = self.filtered_mut(slot) else {
             self.broken(slot);
             return Err(BROKEN);
         };
-        filtered.set_homes(serial, homes);
-        for (home, since) in since.iter().enumerate() {
-            self.ask_pages_of(slot, serial, home as ShardId, *since, poll, false);
-        }
+        filtered.set_positions(serial, positions);
+        self.ask_first_pages(slot, serial, since, poll);
         Ok(serial)
+    }
+
+    /// Asks for the first page of each partition. Where all begin alike, each home is asked once for all of its partitions.
+    fn ask_first_pages(&mut self, slot: u32, serial: u32, since: &[Since], poll: bool) {
+        let placement = self.world.placement();
+        let alike = since.windows(2).all(|pair| pair[0] == pair[1]);
+        match since.first() {
+            Some(first) if alike => {
+                for home in 0..placement.homes() {
+                    self.ask_pages_of(slot, serial, (home, None), *first, poll, false);
+                }
+            }
+            _ => {
+                for (partition, since) in (0..).zip(since) {
+                    let of = (placement.home_of(partition), Some(partition));
+                    self.ask_pages_of(slot, serial, of, *since, poll, false);
+                }
+            }
+        }
     }
 
     fn join_filter(
@@ -108,10 +125,16 @@ impl Front {
         Ok(())
     }
 
-    /// Asks a home for the next page of a group that is neither live there nor waits for one.
-    pub(crate) fn ask_matches(&mut self, slot: u32, serial: u32, home: ShardId, poll: bool) {
+    /// Asks for the next page of a partition where the group is neither live nor waits for one.
+    pub(crate) fn ask_matches(
+        &mut self,
+        slot: u32,
+        serial: u32,
+        partition: PartitionId,
+        poll: bool,
+    ) {
         let filtered = self.filtered_mut(slot);
-        let Some(at) = filtered.and_then(|all| all.at_mut(serial, home)) else {
+        let Some(at) = filtered.and_then(|all| all.at_mut(serial, partition)) else {
             return;
         };
         if at.live || at.asked {
@@ -121,38 +144,46 @@ impl Front {
             epoch: at.epoch,
             offset: at.offset,
         });
-        self.ask_pages_of(slot, serial, home, since, poll, true);
+        let of = (self.world.placement().home_of(partition), Some(partition));
+        self.ask_pages_of(slot, serial, of, since, poll, true);
     }
 
+    /// Asks a home for a page of one of its partitions, or for one of each.
     fn ask_pages_of(
         &mut self,
         slot: u32,
         serial: u32,
-        home: ShardId,
+        (home, partition): (ShardId, Option<PartitionId>),
         since: Since,
         poll: bool,
         again: bool,
     ) {
-        self.asked_page(slot);
+        let placement = self.world.placement();
         let to = self.conns.reply_to(slot, 0);
         let Some(filtered) = self.filtered_mut(slot) else {
             return self.broken(slot);
         };
+        let (mut from, mut base, mut asked) = (0, 0, 0);
+        let all = placement.of_home(home);
+        for partition in all.filter(|it| partition.is_none_or(|one| one == *it)) {
+            let Some(at) = filtered.at_mut(serial, partition) else {
+                return self.broken(slot);
+            };
+            at.asked = true;
+            (from, base, asked) = (at.from, at.base, asked + 1);
+        }
         let rows: Vec<u32> = filtered
             .parts_of(serial)
             .map(|(_, part)| part.row)
             .collect();
-        let Some(at) = filtered.at_mut(serial, home) else {
-            return self.broken(slot);
-        };
-        at.asked = true;
+        self.asked_pages(slot, asked);
         let ask = AttachFilters {
             to,
             serial,
-            partition: home,
+            partition,
             since,
-            from: at.from,
-            base: at.base,
+            from,
+            base,
             poll,
             again,
             party: self.party(slot),
@@ -172,12 +203,11 @@ impl Front {
         });
     }
 
-    /// A page of this home was taken up to `offset`; `live` says whether the group has all of it now.
+    /// A page was taken up to `offset`; `live` says whether the group has all of its partition now.
     pub(crate) fn took_page(
         &mut self,
         slot: u32,
         serial: u32,
-        home: ShardId,
         page: &MatchPage,
         offset: u64,
         live: bool,
@@ -185,7 +215,7 @@ impl Front {
         let Some(filtered) = self.filtered_mut(slot) else {
             return self.broken(slot);
         };
-        if let Some(at) = filtered.at_mut(serial, home) {
+        if let Some(at) = filtered.at_mut(serial, page.partition) {
             *at = At {
                 offset,
                 from: page.from,
@@ -199,16 +229,21 @@ impl Front {
         filtered.settle(serial);
     }
 
-    /// All connections that are live at the home have seen it up to `offset`.
-    pub(crate) fn all_saw(&mut self, home: ShardId, offset: u64) {
-        if let Some(seen) = self.matching.seen.get_mut(home as usize) {
+    /// All connections that are live in the partition have seen it up to `offset`.
+    pub(crate) fn all_saw(&mut self, partition: PartitionId, offset: u64) {
+        if let Some(seen) = self.matching.seen.get_mut(usize::from(partition)) {
             *seen = offset.max(*seen);
         }
     }
 
-    /// A group cannot take a home's messages: it has seen the home up to `offset`, and reads on from there.
-    pub(crate) fn fell_behind(&mut self, slot: u32, serial: u32, home: ShardId, offset: u64) {
-        self.stats.fallbacks += 1;
+    /// A group cannot take a partition's messages: it has seen the partition up to `offset`, and reads on from there.
+    pub(crate) fn fell_behind(
+        &mut self,
+        slot: u32,
+        serial: u32,
+        partition: PartitionId,
+        offset: u64,
+    ) {
         let (seen, epoch) = (self.matching.seen.clone(), self.world.epoch);
         let Some(filtered) = self.filtered_mut(slot) else {
             return self.broken(slot);
@@ -222,11 +257,11 @@ impl Front {
             live: true,
             ..At::default()
         };
-        let mut homes = match group.homes() {
+        let mut positions = match group.positions() {
             [] => seen.into_iter().map(live).collect(),
-            homes => homes.to_vec(),
+            positions => positions.to_vec(),
         };
-        let Some(at) = homes.get_mut(home as usize) else {
+        let Some(at) = positions.get_mut(usize::from(partition)) else {
             return self.broken(slot);
         };
         *at = At {
@@ -234,7 +269,7 @@ impl Front {
             epoch,
             ..At::default()
         };
-        filtered.set_homes(serial, homes);
+        filtered.set_positions(serial, positions);
     }
 
     /// Whether the group that the page is for still exists.

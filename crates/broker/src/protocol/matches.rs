@@ -2,7 +2,7 @@
 
 use alloc::vec::Vec;
 
-use crate::base::ids::ShardId;
+use crate::base::ids::PartitionId;
 use crate::base::position::{self, Position};
 use crate::filters::matching::Part;
 use crate::mail::Frames;
@@ -11,33 +11,34 @@ use crate::protocol::encode::{Encoding, Message};
 use crate::protocol::front::Front;
 
 impl Front {
-    /// Whether one of the connection's filters matches the topic and is live at its home: then the message comes
+    /// Whether one of the connection's filters matches the topic and is live in its partition: then the message comes
     /// by that filter, and not a second time by a subscription to the topic.
     pub(crate) fn has_match(&self, slot: u32, topic: &[u8]) -> bool {
-        let (_, home) = self.place_of(topic);
         let Some(filtered) = self.filtered(slot) else {
             return false;
         };
         let rows = self.matching.rows(topic);
+        if rows.is_empty() {
+            return false;
+        }
+        let partition = self.partition_of(topic);
         let matches =
-            |(at, part): (u32, &Part)| rows.contains(&part.row) && filtered.is_live(at, home);
-        !rows.is_empty() && filtered.parts().any(matches)
+            |(at, part): (u32, &Part)| rows.contains(&part.row) && filtered.is_live(at, partition);
+        filtered.parts().any(matches)
     }
 
-    /// All messages of the run in one encoding, with the position of a connection that is live at all homes.
-    pub(crate) fn encode_run(
-        &mut self,
-        encoding: Encoding,
-        home: ShardId,
-        messages: &[Matched],
-        frames: &Frames,
-    ) {
+    /// All messages of the run in one encoding, each with the position of a connection that is live in all partitions.
+    pub(crate) fn encode_run(&mut self, encoding: Encoding, messages: &[Matched], frames: &Frames) {
         if encoding == Encoding::Frame || !self.run.encoded(encoding).is_empty() {
             return;
         }
+        let mut seen = self.matching.seen.clone();
         for message in messages {
+            if let Some(seen) = seen.get_mut(usize::from(message.partition)) {
+                *seen = message.record.offset;
+            }
             let mut id = Vec::with_capacity(48);
-            self.write_live_id(home, message.record.offset, &mut id);
+            self.write_live_id(&seen, &mut id);
             let message = Message {
                 topic: frames.name(message.name),
                 id: &id,
@@ -51,58 +52,61 @@ impl Front {
         }
     }
 
-    /// The offset up to which a connection has seen a home where it is live. Between two turns some connections may have got a run
-    /// and others not.
-    pub(crate) fn seen_by(&self, slot: u32, home: ShardId) -> u64 {
-        let seen = self.matching.seen[home as usize];
+    /// The offset up to which a connection has seen a partition where it is live. Between two turns some connections may have got
+    /// a run and others not.
+    pub(crate) fn seen_by(&self, slot: u32, partition: PartitionId) -> u64 {
+        let seen = self.matching.seen[usize::from(partition)];
+        let home = self.world.placement().home_of(partition);
         let front = self.deliveries.front().filter(|d| d.home == home);
-        let visited = front.and_then(|d| Some(d.matched(d.run.visited(slot)?).record.offset));
-        visited.map_or(seen, |offset| offset.max(seen))
-    }
-
-    /// The position of a connection that is live at all homes and has just seen `offset` of one.
-    fn write_live_id(&self, home: ShardId, offset: u64, out: &mut Vec<u8>) {
-        let epoch = self.world.epoch;
-        let seen = self.matching.seen.iter().enumerate().map(|(n, seen)| {
-            let offset = if n == home as usize { offset } else { *seen };
-            Position { epoch, offset }
+        let visited = front.and_then(|d| {
+            let until = d.run.visited(slot)?;
+            let mut back = (0..=until).rev().map(|n| d.matched(n));
+            back.find(|message| message.partition == partition)
         });
-        position::write_set(out, self.set_of_homes(), seen);
+        visited.map_or(seen, |message| message.record.offset.max(seen))
     }
 
-    /// The position of a connection's only group, which has just seen `offset` of this home.
+    /// The position of a connection that is live in all partitions and has seen them up to these offsets.
+    fn write_live_id(&self, seen: &[u64], out: &mut Vec<u8>) {
+        let epoch = self.world.epoch;
+        let seen = seen.iter().map(|offset| Position {
+            epoch,
+            offset: *offset,
+        });
+        position::write_set(out, self.set_of_partitions(), seen);
+    }
+
+    /// The position of a connection's only group; `just` are the offsets that it has reached in partitions where it is live with
+    /// the message at hand.
     pub(crate) fn write_matched_id(
         &self,
         slot: u32,
-        just: Option<(ShardId, u64)>,
+        just: &[(PartitionId, u64)],
         out: &mut Vec<u8>,
     ) {
         let group = self.filtered(slot).and_then(|all| all.groups().first());
-        let homes = group.map_or(&[][..], |group| group.homes());
-        let epoch = self.world.epoch;
-        let at = |n: ShardId| match (just, homes.get(usize::from(n))) {
-            (Some((home, offset)), at) if home == n => Position {
-                epoch: at.map_or(epoch, |at| at.epoch),
-                offset,
-            },
-            (_, Some(at)) => Position {
+        let positions = group.map_or(&[][..], |group| group.positions());
+        let at = |partition: PartitionId| match positions.get(usize::from(partition)) {
+            Some(at) if !at.live => Position {
                 epoch: at.epoch,
-                offset: if at.live {
-                    at.offset.max(self.seen_by(slot, n))
-                } else {
-                    at.offset
-                },
+                offset: at.offset,
             },
-            (_, None) => Position {
-                epoch,
-                offset: self.seen_by(slot, n),
-            },
+            at => {
+                let (epoch, own) = at.map_or((self.world.epoch, 0), |at| (at.epoch, at.offset));
+                let just = just.iter().find(|just| just.0 == partition);
+                let offset = match just {
+                    Some((_, offset)) => *offset,
+                    None => own.max(self.seen_by(slot, partition)),
+                };
+                Position { epoch, offset }
+            }
         };
-        position::write_set(out, self.set_of_homes(), (0..self.world.homes).map(at));
+        let all = 0..self.world.partitions;
+        position::write_set(out, self.set_of_partitions(), all.map(at));
     }
 
-    /// The set number in positions by filter: it is the same for all filters, and depends on the number of homes.
-    pub(crate) fn set_of_homes(&self) -> u32 {
-        u32::from_be_bytes(*b"fil\0") | u32::from(self.world.homes)
+    /// The set number in positions by filter: it is the same for all filters, and depends on the number of partitions.
+    pub(crate) fn set_of_partitions(&self) -> u32 {
+        u32::from_be_bytes(*b"fil\0") | u32::from(self.world.partitions)
     }
 }

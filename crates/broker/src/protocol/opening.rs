@@ -1,11 +1,11 @@
-//! A response to a request by filter that waits for the homes: what they have answered so far, and the messages that came meanwhile.
+//! A response to a request by filter that waits for the homes: what they have answered of each partition so far, and the messages that came meanwhile.
 //!
-//! Invariants: an answer to a long-poll has one message, and the messages of other homes stay unseen for the next poll; the position
-//! of each home is that of the last message held from it, or of the page that it answered with.
+//! Invariants: an answer to a long-poll has one message, and the messages of other partitions stay unseen for the next poll; the
+//! position in each partition is that of the last message held of it, or of the page that its home answered with.
 
 use alloc::vec::Vec;
 
-use crate::base::ids::ShardId;
+use crate::base::ids::PartitionId;
 use crate::filters::matching::At;
 use crate::mail::{Frames, MatchPage, Record};
 use crate::protocol::outbox::Bounds;
@@ -13,8 +13,8 @@ use crate::protocol::outbox::Bounds;
 /// A response that waits for the homes.
 #[derive(Default)]
 pub struct Opening {
-    /// The answers of the homes so far.
-    homes: Vec<Answered>,
+    /// The answers so far, by partition.
+    partitions: Vec<Answered>,
     /// The messages received, in order.
     held: Vec<Held>,
     frames: Frames,
@@ -22,10 +22,10 @@ pub struct Opening {
     gap: bool,
 }
 
-/// How far the answer of a home is.
+/// How far the answer for a partition is.
 #[derive(Clone, Copy, Default)]
 struct Answered {
-    /// It has answered, with a message or with the end of its log.
+    /// Its home has answered, with a message or with the end of its log.
     yes: bool,
     /// Where its first page begins, and up to where the subscriber has its messages.
     start: u64,
@@ -37,8 +37,8 @@ struct Answered {
 
 /// A message that waits for the response to begin.
 pub(super) struct Held {
-    /// The home that it came from.
-    pub home: ShardId,
+    /// The partition that it came from.
+    pub partition: PartitionId,
     /// Where the topic's name lies in the opening's frames.
     pub name: u32,
     /// The message.
@@ -47,19 +47,19 @@ pub(super) struct Held {
 
 /// The outcome of a page.
 pub(super) struct Taken {
-    /// The subscriber has seen the home up to here.
+    /// The subscriber has seen the partition up to here.
     pub end: u64,
     /// It is live there.
     pub live: bool,
-    /// The home has found nothing yet and has more to look at: it must be asked again.
+    /// Its home has found nothing yet and has more to look at: it must be asked again.
     pub searching: bool,
 }
 
 impl Opening {
-    /// A response that waits for so many homes.
-    pub fn of(homes: usize) -> Opening {
+    /// A response that waits for so many partitions.
+    pub fn of(partitions: usize) -> Opening {
         Opening {
-            homes: alloc::vec![Answered::default(); homes],
+            partitions: alloc::vec![Answered::default(); partitions],
             ..Opening::default()
         }
     }
@@ -72,19 +72,20 @@ impl Opening {
     /// Bytes that it holds, without large messages.
     pub fn own_bytes(&self) -> usize {
         size_of::<Opening>()
-            + self.homes.capacity() * size_of::<Answered>()
+            + self.partitions.capacity() * size_of::<Answered>()
             + self.held.capacity() * size_of::<Held>()
             + self.frames.own_bytes()
     }
 
-    /// Whether all homes have answered.
+    /// Whether the homes have answered for all partitions.
     pub(super) fn is_whole(&self) -> bool {
-        self.homes.iter().all(|home| home.yes)
+        self.partitions.iter().all(|answered| answered.yes)
     }
 
-    /// Whether this home has answered.
-    pub(super) fn has_answered(&self, home: ShardId) -> bool {
-        self.homes.get(home as usize).is_some_and(|home| home.yes)
+    /// Whether the home of this partition has answered for it.
+    pub(super) fn has_answered(&self, partition: PartitionId) -> bool {
+        let answered = self.partitions.get(usize::from(partition));
+        answered.is_some_and(|answered| answered.yes)
     }
 
     /// Whether messages before those received are lost.
@@ -97,16 +98,16 @@ impl Opening {
         (&self.held, &self.frames)
     }
 
-    /// Takes the page of a home; of a long-poll the first message alone. `None` where the home was not asked.
+    /// Takes the page of a partition; of a long-poll the first message alone. `None` where it was not asked for.
     pub(super) fn take_page<'a>(
         &mut self,
-        home: ShardId,
         page: &MatchPage,
         mut records: impl Iterator<Item = (u32, &'a Record)> + Clone,
         frames: &Frames,
         poll: bool,
     ) -> Option<Taken> {
-        if usize::from(home) >= self.homes.len() {
+        let partition = page.partition;
+        if usize::from(partition) >= self.partitions.len() {
             return None;
         }
         self.gap |= page.gap;
@@ -119,16 +120,16 @@ impl Opening {
             if self.held.is_empty()
                 && let Some((name, record)) = records.next()
             {
-                self.hold(home, frames.name(name), record, frames);
+                self.hold(partition, frames.name(name), record, frames);
             }
         } else {
             for (name, record) in records {
-                self.hold(home, frames.name(name), record, frames);
+                self.hold(partition, frames.name(name), record, frames);
             }
         }
         let searching = poll && page.count == 0 && !page.at_head && self.held.is_empty();
         let live = page.at_head && (!poll || page.count == 0);
-        self.homes[home as usize] = Answered {
+        self.partitions[usize::from(partition)] = Answered {
             yes: !searching,
             start,
             end,
@@ -143,17 +144,17 @@ impl Opening {
         })
     }
 
-    /// Takes a live message of a home whose log was read to the end: for a poll one; for a stream as many as these bounds of an
-    /// outbox allow, and none that a newer one may supersede meanwhile. `None` where the home was not asked; false when neither this
-    /// message nor a later one of the home is taken.
+    /// Takes a live message of a partition whose log was read to the end: for a poll one; for a stream as many as these bounds of an
+    /// outbox allow, and none that a newer one may supersede meanwhile. `None` where it was not asked for; false when neither this
+    /// message nor a later one of the partition is taken.
     pub(super) fn hold_live(
         &mut self,
-        home: ShardId,
+        partition: PartitionId,
         (name, record, frames): (&[u8], &Record, &Frames),
         bounds: Bounds,
         poll: bool,
     ) -> Option<bool> {
-        let answered = self.homes.get_mut(home as usize)?;
+        let answered = self.partitions.get_mut(usize::from(partition))?;
         if !answered.live {
             return Some(false);
         }
@@ -168,41 +169,45 @@ impl Opening {
             (answered.from, answered.base) = (0, 0);
             return Some(false);
         }
-        self.hold(home, name, record, frames);
+        self.hold(partition, name, record, frames);
         Some(true)
     }
 
-    /// The messages held were sent: each home's position is at least that of the last of them.
+    /// The messages held were sent: the position in each partition is at least that of the last of them.
     pub(super) fn sent_held(&mut self) {
         for held in &self.held {
-            let end = &mut self.homes[held.home as usize].end;
+            let end = &mut self.partitions[usize::from(held.partition)].end;
             *end = held.record.offset.max(*end);
         }
     }
 
-    /// The homes' positions: where their first pages begin, or where the subscriber has them (`at_end`).
+    /// The positions by partition: where the first pages begin, or where the subscriber has them (`at_end`).
     pub(super) fn positions(&self, epoch: u32, at_end: bool) -> Vec<At> {
-        let at = |home: &Answered| At {
-            offset: if at_end { home.end } else { home.start },
-            from: home.from,
-            base: home.base,
+        let at = |answered: &Answered| At {
+            offset: if at_end { answered.end } else { answered.start },
+            from: answered.from,
+            base: answered.base,
             epoch,
-            live: at_end && home.live,
+            live: at_end && answered.live,
             ..At::default()
         };
-        self.homes.iter().map(at).collect()
+        self.partitions.iter().map(at).collect()
     }
 
-    /// Whether the position is one that a client which came without one may be told: it promises more than was asked while a home
-    /// still reads its log.
+    /// Whether the position is one that a client which came without one may be told: it promises more than was asked while a log
+    /// is still read.
     pub(super) fn may_tell_position(&self) -> bool {
-        let begun = self.homes.iter().all(|home| home.live || home.base == 0);
+        let begun = self.partitions.iter().all(|at| at.live || at.base == 0);
         begun && !self.gap && self.held.is_empty()
     }
 
-    fn hold(&mut self, home: ShardId, name: &[u8], record: &Record, frames: &Frames) {
+    fn hold(&mut self, partition: PartitionId, name: &[u8], record: &Record, frames: &Frames) {
         let name = self.frames.push_name(name);
         let record = self.frames.copy(record, frames);
-        self.held.push(Held { home, name, record });
+        self.held.push(Held {
+            partition,
+            name,
+            record,
+        });
     }
 }

@@ -8,7 +8,7 @@
 use alloc::vec::Vec;
 use core::ops::Range;
 
-use crate::base::ids::ShardId;
+use crate::base::ids::PartitionId;
 use crate::base::planted::{self, Fault};
 use crate::conn::io::Io;
 use crate::conn::{FILTERS, LIVE, State};
@@ -115,17 +115,30 @@ impl Front {
             message.append(bytes, if n == 0 { 0 } else { ends[n - 1] }, ends[n]);
             let bounds = || self.bounds_in_run(slot, picks[n] as usize, frames);
             if record.latest || !self.fits(slot, message.len(), bounds) {
-                let (home, offset) = (self.run.home, record.offset - 1);
-                return self.fell_behind_of_http(slot, home, offset);
+                let rest = picks[n..].iter().map(|pick| *pick as usize);
+                return self.fell_behind_in_run(slot, rest);
             }
             self.put_messages(slot, &message, &[message.len()], io);
             self.stats.sent(1, message.len());
         }
     }
 
-    fn fell_behind_of_http(&mut self, slot: u32, home: ShardId, offset: u64) {
-        let serial = self.filtered(slot).map(|all| all.groups()[0].serial);
-        self.fell_behind(slot, serial.expect("it has filters"), home, offset);
+    /// A request or stream by filter cannot take these messages of the run: it reads them from the logs of their partitions.
+    fn fell_behind_in_run(&mut self, slot: u32, rest: impl Iterator<Item = usize>) {
+        self.stats.fallbacks += 1;
+        let group = self.filtered(slot).and_then(|all| all.groups().first());
+        let Some(serial) = group.map(|group| group.serial) else {
+            return self.broken(slot);
+        };
+        let mut behind: Vec<PartitionId> = Vec::new();
+        for n in rest {
+            let (partition, _) = self.run.topics[n];
+            if !behind.contains(&partition) {
+                behind.push(partition);
+                let offset = self.run.records()[n].offset - 1;
+                self.fell_behind(slot, serial, partition, offset);
+            }
+        }
     }
 
     /// Sends messages that do not lie side by side, or that are large; returns the bytes taken.
@@ -233,8 +246,7 @@ impl Front {
             if !waits || !self.fits(due.slot, len, bounds) {
                 let offset = record.previous;
                 if self.conns.get(due.slot).wants(FILTERS) {
-                    let (home, offset) = (self.run.home, record.offset - 1);
-                    return self.fell_behind_of_http(due.slot, home, offset);
+                    return self.fell_behind_in_run(due.slot, n..due.messages.end);
                 }
                 self.conns.get_mut(due.slot).flags &= !LIVE;
                 self.stats.fallbacks += 1;

@@ -5,7 +5,7 @@
 use alloc::vec::Vec;
 use core::ops::Range;
 
-use crate::base::ids::ShardId;
+use crate::base::ids::PartitionId;
 use crate::mail::{Frames, Record};
 use crate::protocol::encode::{Encoded, Encoding};
 use crate::store::rope::Rope;
@@ -27,16 +27,14 @@ pub struct Run {
     encoded: [Encoded; Encoding::COUNT],
     /// Bytes of the messages.
     pub bytes: usize,
-    /// The home that sent them, for subscribers by filter.
-    pub home: ShardId,
-    /// For subscribers by filter: where the name of each message's topic lies in the frames. Else empty.
-    pub names: Vec<u32>,
+    /// For subscribers by filter: of each message the partition, and where its topic's name lies in the frames. Else empty.
+    pub topics: Vec<(PartitionId, u32)>,
 }
 
 impl Run {
     /// Starts a run of other messages.
     pub fn begin(&mut self, records: impl Iterator<Item = Record>) {
-        self.names.clear();
+        self.topics.clear();
         self.records.clear();
         self.records.extend(records);
         self.bytes = self.records.iter().map(Record::frame_bytes).sum();

@@ -39,8 +39,8 @@ impl Front {
         if !self.world.rules.bound_outboxes() {
             return self.bounds();
         }
-        match self.run.names.get(message) {
-            Some(name) => self.bounds_of(frames.name(*name)),
+        match self.run.topics.get(message) {
+            Some((_, name)) => self.bounds_of(frames.name(*name)),
             None => self.bounds_of(self.topics.name(self.conns.get(slot).topic)),
         }
     }

@@ -110,7 +110,7 @@ impl Front {
         publishes: bool,
     ) -> Result<Vec<Since>, (u16, &'static str)> {
         let (set, count) = if filtered {
-            (self.set_of_homes(), self.world.homes as usize)
+            (self.set_of_partitions(), usize::from(self.world.partitions))
         } else {
             (set_hash(names), names.len())
         };
@@ -226,7 +226,7 @@ impl Front {
         count: usize,
     ) -> Result<Vec<Since>, &'static str> {
         let parse = match self.conns.get(slot).wants(FILTERS) {
-            true => position::parse_of_homes,
+            true => position::parse_of_partitions,
             false => position::parse,
         };
         let tag = head

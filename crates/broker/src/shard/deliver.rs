@@ -206,7 +206,7 @@ impl Shard {
                 to,
                 serial,
                 ref page,
-            } => self.front.match_page(home, to, serial, page, frames, io),
+            } => self.front.match_page(to, serial, page, frames, io),
             Tell::Page {
                 topic,
                 to,

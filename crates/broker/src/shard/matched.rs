@@ -11,12 +11,11 @@
 //! visited.
 //!
 //! Invariants: messages are not reordered; a connection is visited once in a run; the position that a message carries
-//! is the home's offset of it, beside the offsets seen of the other homes. A connection that joins in the middle of a
-//! run is not live at its home before the run ends, and gets nothing of it.
+//! is its partition's offset of it, beside the offsets seen of the other partitions. A connection that joins in the middle of
+//! a run is not live in its partition before the run ends, and gets nothing of it.
 
 use alloc::vec::Vec;
 
-use crate::base::ids::ShardId;
 use crate::base::pace::WARMED;
 use crate::conn::io::Io;
 use crate::filters::matching::{Filtered, Member};
@@ -68,17 +67,13 @@ impl Shard {
             d.run.exact += 1;
         }
         let messages: Vec<Matched> = (0..d.run.len).map(|n| self.message_of(d, n)).collect();
-        let home = d.home;
         self.front
             .run
             .begin(messages.iter().map(|message| message.record));
-        self.front.run.home = home;
-        self.front
-            .run
-            .names
-            .extend(messages.iter().map(|message| message.name));
+        let topics = messages.iter().map(|it| (it.partition, it.name));
+        self.front.run.topics.extend(topics);
         if let Some(mut broad) = d.run.broad.take() {
-            let done = self.go_through(home, &mut broad, &messages, frames, budget, io);
+            let done = self.go_through(&mut broad, &messages, frames, budget, io);
             d.run.broad = Some(broad);
             if !done {
                 return false;
@@ -102,11 +97,10 @@ impl Shard {
             *budget = budget.saturating_sub(cost_of_bytes(len * message_bytes));
             d.run.at += len;
             let all = &d.run.due[d.run.at - len..d.run.at];
-            self.front
-                .live_matched(slot, home, all, &messages, frames, io);
+            self.front.live_matched(slot, all, &messages, frames, io);
         }
-        if let Some(last) = messages.last() {
-            self.front.all_saw(home, last.record.offset);
+        for message in &messages {
+            self.front.all_saw(message.partition, message.record.offset);
         }
         d.end_run();
         true
@@ -127,7 +121,6 @@ impl Shard {
     /// Visits the connections that get a broad message; false when the budget was spent first.
     fn go_through<I: Io>(
         &mut self,
-        home: ShardId,
         broad: &mut Broad,
         messages: &[Matched],
         frames: &Frames,
@@ -169,8 +162,7 @@ impl Shard {
                     part,
                 }));
                 if !all.is_empty() {
-                    self.front
-                        .live_matched(*slot, home, &all, messages, frames, io);
+                    self.front.live_matched(*slot, &all, messages, frames, io);
                 }
             }
         }

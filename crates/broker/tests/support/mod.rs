@@ -138,6 +138,7 @@ pub fn world(settings: Settings, shards: ShardId, homes: ShardId) -> Arc<World> 
         settings,
         shards,
         homes,
+        partitions: homes,
         epoch: 7,
         seed: 42,
     })

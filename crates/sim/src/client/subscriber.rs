@@ -61,7 +61,7 @@ struct Conn {
 /// The additional state of a subscriber by filter.
 struct Filtered {
     filters: Vec<String>,
-    homes: usize,
+    partitions: usize,
 }
 
 /// The subscriber.
@@ -107,14 +107,17 @@ impl Subscriber {
     }
 
     /// Subscribes by filter instead of to its topics.
-    pub fn filter(&mut self, filters: Vec<String>, homes: usize, truth: &Truth) {
+    pub fn filter(&mut self, filters: Vec<String>, partitions: usize, truth: &Truth) {
         let is = |name: &str| {
             let mut filters = filters.iter();
             filters.any(|filter| topic::matches(filter.as_bytes(), name.as_bytes()))
         };
         let topics = (0..truth.topics.len()).filter(|n| is(&truth.topics[*n].name));
         self.tracks = topics.map(Track::of_filter).collect();
-        self.filtered = Some(Filtered { filters, homes });
+        self.filtered = Some(Filtered {
+            filters,
+            partitions,
+        });
     }
 
     /// Whether it may send its next request.

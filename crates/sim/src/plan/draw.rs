@@ -80,6 +80,7 @@ impl Plan {
         plan.pace.forgets_per_turn = own(FORGETS).pick(&[1, 1, 256]);
         plan.bound_outboxes(&mut own(BOUNDS));
         plan.limit_makers(&mut own(MAKERS));
+        plan.partitions = plan.homes;
         plan
     }
 
@@ -91,6 +92,7 @@ impl Plan {
         Plan {
             shards,
             homes,
+            partitions: homes,
             settings: Self::settings(homes, budgets_are_wide, rng),
             topics: Self::topics(rng),
             weights: Self::weights(rng),

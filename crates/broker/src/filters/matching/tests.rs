@@ -5,7 +5,7 @@ use alloc::collections::BTreeMap;
 use alloc::format;
 use proptest::prelude::*;
 
-const HOMES: ShardId = 3;
+const PARTITIONS: PartitionId = 3;
 
 #[derive(Clone, Debug)]
 enum Act {
@@ -13,10 +13,10 @@ enum Act {
     Begin(u8),
     /// Removes a part.
     Remove(prop::sample::Index),
-    /// How far a group has read at its homes: live, or asked, or behind.
+    /// How far a group has read at its partitions: live, or asked, or behind.
     Set(prop::sample::Index, [(bool, bool); 3]),
-    /// It is live at one home.
-    Live(prop::sample::Index, ShardId),
+    /// It is live at one partition.
+    Live(prop::sample::Index, PartitionId),
 }
 
 fn act() -> impl Strategy<Value = Act> {
@@ -24,12 +24,13 @@ fn act() -> impl Strategy<Value = Act> {
         (0..4u8).prop_map(Act::Begin),
         any::<prop::sample::Index>().prop_map(Act::Remove),
         (any::<prop::sample::Index>(), any::<[(bool, bool); 3]>())
-            .prop_map(|(group, homes)| Act::Set(group, homes)),
-        (any::<prop::sample::Index>(), 0..HOMES).prop_map(|(group, home)| Act::Live(group, home)),
+            .prop_map(|(group, partitions)| Act::Set(group, partitions)),
+        (any::<prop::sample::Index>(), 0..PARTITIONS)
+            .prop_map(|(group, partition)| Act::Live(group, partition)),
     ]
 }
 
-/// A group in a plain list: its parts by place, with row and number; and its homes.
+/// A group in a plain list: its parts by place, with row and number; and its partitions.
 type Plain = (Vec<(u32, u32)>, [(bool, bool); 3]);
 
 fn check(filtered: &Filtered, plain: &BTreeMap<u32, Plain>) {
@@ -37,7 +38,7 @@ fn check(filtered: &Filtered, plain: &BTreeMap<u32, Plain>) {
     assert_eq!(serials, plain.keys().copied().collect::<Vec<_>>());
     let mut places = Vec::new();
     let mut behind = false;
-    for (serial, (parts, homes)) in plain {
+    for (serial, (parts, partitions)) in plain {
         let mut found: Vec<_> = filtered
             .parts_of(*serial)
             .map(|(at, part)| (at, part.row))
@@ -46,15 +47,15 @@ fn check(filtered: &Filtered, plain: &BTreeMap<u32, Plain>) {
         let mut wanted = parts.clone();
         wanted.sort_unstable();
         assert_eq!(found, wanted, "group {serial}");
-        for (home, (live, asked)) in (0..).zip(homes) {
+        for (partition, (live, asked)) in (0..).zip(partitions) {
             behind |= !live && !asked;
             for (at, _) in parts {
-                assert_eq!(filtered.is_live(*at, home), *live);
+                assert_eq!(filtered.is_live(*at, partition), *live);
             }
         }
-        let everywhere = homes.iter().all(|(live, _)| *live);
+        let everywhere = partitions.iter().all(|(live, _)| *live);
         let group = filtered.group(*serial).unwrap();
-        assert_eq!(group.homes().is_empty(), everywhere);
+        assert_eq!(group.positions().is_empty(), everywhere);
         places.extend(wanted);
     }
     places.sort_unstable();
@@ -98,19 +99,19 @@ proptest! {
                         plain.remove(&serial);
                     }
                 }
-                Act::Set(index, homes) => {
+                Act::Set(index, partitions) => {
                     let Some(serial) = group(index) else { continue };
                     let at = |(live, asked)| At { live, asked, ..At::default() };
-                    filtered.set_homes(serial, homes.map(at).to_vec());
-                    plain.get_mut(&serial).unwrap().1 = homes;
+                    filtered.set_positions(serial, partitions.map(at).to_vec());
+                    plain.get_mut(&serial).unwrap().1 = partitions;
                 }
-                Act::Live(index, home) => {
+                Act::Live(index, partition) => {
                     let Some(serial) = group(index) else { continue };
-                    if let Some(at) = filtered.at_mut(serial, home) {
+                    if let Some(at) = filtered.at_mut(serial, partition) {
                         at.live = true;
                     }
                     filtered.settle(serial);
-                    plain.get_mut(&serial).unwrap().1[usize::from(home)].0 = true;
+                    plain.get_mut(&serial).unwrap().1[usize::from(partition)].0 = true;
                 }
             }
             check(&filtered, &plain);

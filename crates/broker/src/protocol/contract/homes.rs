@@ -1,6 +1,5 @@
 //! The part of the contract that concerns homes: what they tell a connection, and live messages for it.
 
-use crate::base::ids::ShardId;
 use crate::base::planted::{self, Fault};
 use crate::conn::io::Io;
 use crate::conn::{LIVE, MULTI, Row, State};
@@ -73,21 +72,20 @@ impl Front {
     pub(in crate::protocol) fn match_page_came<I: Io>(
         &mut self,
         slot: u32,
-        home: ShardId,
         serial: u32,
         page: &MatchPage,
         frames: &Frames,
         io: &mut I,
     ) {
         match self.conns.get(slot).state {
-            State::Mqtt => self.mqtt_match_page(slot, home, serial, page, frames, io),
+            State::Mqtt => self.mqtt_match_page(slot, serial, page, frames, io),
             State::Proxy
             | State::Http
             | State::Waiting
             | State::Poll
             | State::Sse
             | State::WebSocket
-            | State::Draining => self.request_match_page(slot, home, serial, page, frames, io),
+            | State::Draining => self.request_match_page(slot, serial, page, frames, io),
         }
     }
 
@@ -183,11 +181,10 @@ impl Front {
         }
     }
 
-    /// The messages of a run that match the connection's filters, in order: those of the filters that are live at this home.
+    /// The messages of a run that match the connection's filters, in order: those of the filters that are live in its partition.
     pub(crate) fn live_matched<I: Io>(
         &mut self,
         slot: u32,
-        home: ShardId,
         all: &[Due],
         messages: &[Matched],
         frames: &Frames,
@@ -195,9 +192,9 @@ impl Front {
     ) {
         match self.conns.get(slot).state {
             State::Waiting | State::Poll | State::Sse | State::WebSocket => {
-                self.request_matched(slot, home, all, messages, frames, io);
+                self.request_matched(slot, all, messages, frames, io);
             }
-            State::Mqtt => self.mqtt_matched(slot, home, all, messages, frames, io),
+            State::Mqtt => self.mqtt_matched(slot, all, messages, frames, io),
             State::Proxy | State::Http | State::Draining => {}
         }
     }

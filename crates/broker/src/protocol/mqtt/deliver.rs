@@ -57,8 +57,8 @@ impl Front {
             sub.offset = seen;
         }
         if let Some(left) = left {
-            let (_, home) = self.place_of(self.topics.name(topic));
-            self.start_all(slot, home, left.offset);
+            let partition = self.partition_of(self.topics.name(topic));
+            self.start_all(slot, partition, left.offset);
             self.fall_back(slot, part, left.previous);
         }
     }

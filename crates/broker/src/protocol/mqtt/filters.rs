@@ -1,5 +1,5 @@
 //! Subscriptions with wildcards (MQTT 5.0 section 4.7.1). Each is a group of its own among the connection's filters
-//! (see `matching.rs`), with a position for each home; a message that several live subscriptions match is sent once, with
+//! (see `matching.rs`), with a position for each partition; a message that several live subscriptions match is sent once, with
 //! the highest QoS of them and all their identifiers. A subscription that has fallen behind reads its messages
 //! from the log; `overlap.rs` decides which one sends a message then.
 
@@ -10,7 +10,7 @@ use crore_wire::mqtt::{Qos, ReasonCode, RetainHandling};
 use super::give::{Offered, Wants};
 use super::options::{qos, qos_of};
 use super::subscribe::Wanted;
-use crate::base::ids::ShardId;
+use crate::base::ids::PartitionId;
 use crate::base::position::{Position, Since};
 use crate::conn::LIVE;
 use crate::conn::io::Io;
@@ -22,11 +22,11 @@ use crate::protocol::outbox::Packets;
 use crate::protocol::side::Sub;
 use crate::store::slab::NONE;
 
-/// Stands for the position at a home that has shown all its retained messages again.
+/// Stands for the position in a partition whose retained messages were all shown again.
 const SHOWN: u64 = u64::MAX;
 
 impl Front {
-    /// Subscribes to a filter. `since` has a position for each home, or is empty.
+    /// Subscribes to a filter. `since` has a position for each partition, or is empty.
     ///
     /// # Errors
     /// When there is no room for it.
@@ -50,9 +50,9 @@ impl Front {
         } else {
             Since::Live
         };
-        let homes = usize::from(self.world.homes);
-        let live = alloc::vec![first; homes];
-        let since = if since.len() == homes {
+        let partitions = usize::from(self.world.partitions);
+        let live = alloc::vec![first; partitions];
+        let since = if since.len() == partitions {
             since
         } else {
             &live[..]
@@ -98,26 +98,28 @@ impl Front {
             .map(|(_, part)| part.id)
     }
 
-    /// The positions of a subscription with wildcards at the homes; empty until every home has answered.
+    /// The positions of a subscription with wildcards by partition; empty until every home has answered for all of them.
     pub(super) fn wildcard_seen(&self, slot: u32, serial: u32) -> Vec<u64> {
         let Some(group) = self.filtered(slot).and_then(|all| all.group(serial)) else {
             return Vec::new();
         };
-        let at = |home: ShardId| match group.homes().get(usize::from(home)) {
-            None => Some(self.seen_by(slot, home)),
-            Some(at) if at.live => Some(at.offset.max(self.seen_by(slot, home))),
+        let at = |partition: PartitionId| match group.positions().get(usize::from(partition)) {
+            None => Some(self.seen_by(slot, partition)),
+            Some(at) if at.live => Some(at.offset.max(self.seen_by(slot, partition))),
             Some(at) if at.new => None,
             Some(at) => Some(at.offset),
         };
-        let homes = 0..self.world.homes;
-        homes.map(at).collect::<Option<_>>().unwrap_or_default()
+        let partitions = 0..self.world.partitions;
+        partitions
+            .map(at)
+            .collect::<Option<_>>()
+            .unwrap_or_default()
     }
 
     /// A home's page for a subscription with wildcards.
     pub(crate) fn mqtt_match_page<I: Io>(
         &mut self,
         slot: u32,
-        home: ShardId,
         serial: u32,
         page: &MatchPage,
         frames: &Frames,
@@ -135,7 +137,7 @@ impl Front {
         }
         let mut out = Packets::default();
         let mut full = None;
-        let before = self.wildcard_at(slot, serial, home);
+        let before = self.wildcard_at(slot, serial, page.partition);
         let mut seen = before;
         for (name, record) in Self::records(page, frames) {
             let retained = record.offset <= page.from;
@@ -169,14 +171,14 @@ impl Front {
         let (offset, live) = full.map_or((page.head, page.at_head), |offset| (offset, false));
         if shows {
             let ends = full.is_none() && (live || offset >= page.from);
-            return self.showed(slot, serial, home, page, offset, ends);
+            return self.showed(slot, serial, page, offset, ends);
         }
-        self.took_page(slot, serial, home, page, offset, live);
+        self.took_page(slot, serial, page, offset, live);
         if live {
-            self.start_live(slot, part, home, offset);
+            self.start_live(slot, part, page.partition, offset);
         }
-        let homes = self.filtered(slot).and_then(|all| all.group(serial));
-        if homes.is_some_and(|group| group.homes().iter().all(|at| !at.asked)) {
+        let group = self.filtered(slot).and_then(|all| all.group(serial));
+        if group.is_some_and(|group| group.positions().iter().all(|at| !at.asked)) {
             let granted = qos_of(self.sub(slot, part).map_or(0, |sub| sub.options));
             self.grant_pending(slot, part, ReasonCode::granted(granted));
             self.send_reply(slot, io);
@@ -187,28 +189,20 @@ impl Front {
     }
 
     /// A page of a group that only shows retained messages again was taken up to `offset`. The group is never live: live
-    /// messages come by the subscription's own group. It ends when every home has shown all.
-    fn showed(
-        &mut self,
-        slot: u32,
-        serial: u32,
-        home: ShardId,
-        page: &MatchPage,
-        offset: u64,
-        ends: bool,
-    ) {
-        self.took_page(slot, serial, home, page, offset, false);
+    /// messages come by the subscription's own group. It ends when all of every partition were shown.
+    fn showed(&mut self, slot: u32, serial: u32, page: &MatchPage, offset: u64, ends: bool) {
+        self.took_page(slot, serial, page, offset, false);
         if !ends {
             return self.resume_later(self.conns.id_of(slot));
         }
         let Some(filtered) = self.filtered_mut(slot) else {
             return self.broken(slot);
         };
-        if let Some(at) = filtered.at_mut(serial, home) {
+        if let Some(at) = filtered.at_mut(serial, page.partition) {
             (at.offset, at.asked) = (SHOWN, true);
         }
-        let homes = filtered.group(serial).map(|group| group.homes());
-        if homes.is_some_and(|homes| homes.iter().all(|at| at.offset == SHOWN)) {
+        let group = filtered.group(serial);
+        if group.is_some_and(|group| group.positions().iter().all(|at| at.offset == SHOWN)) {
             self.leave_group(slot, serial);
         }
     }
@@ -216,7 +210,7 @@ impl Front {
     /// Asks for a subscription's retained messages once more, beside its other messages.
     fn show_again(&mut self, slot: u32, part: u32, filter: &[u8]) {
         self.leave_shown(slot, part);
-        let since = alloc::vec![Since::Default; usize::from(self.world.homes)];
+        let since = alloc::vec![Since::Default; usize::from(self.world.partitions)];
         // If there is no room for that, the subscription goes on unchanged.
         let _ = self.join_filters(slot, &[(filter, part)], &since, false);
     }
@@ -242,9 +236,9 @@ impl Front {
         self.leave_shown(slot, part);
     }
 
-    fn wildcard_at(&self, slot: u32, serial: u32, home: ShardId) -> u64 {
+    fn wildcard_at(&self, slot: u32, serial: u32, partition: PartitionId) -> u64 {
         let group = self.filtered(slot).and_then(|all| all.group(serial));
-        let at = group.and_then(|group| group.homes().get(home as usize));
+        let at = group.and_then(|group| group.positions().get(usize::from(partition)));
         at.map_or(0, |at| at.offset)
     }
 
@@ -266,7 +260,6 @@ impl Front {
     pub(crate) fn mqtt_matched<I: Io>(
         &mut self,
         slot: u32,
-        home: ShardId,
         all: &[Due],
         messages: &[Matched],
         frames: &Frames,
@@ -280,7 +273,7 @@ impl Front {
             let Some(message) = message else {
                 return self.broken(slot);
             };
-            self.mqtt_matched_one(slot, home, due, message, frames, &mut out);
+            self.mqtt_matched_one(slot, due, message, frames, &mut out);
         }
         if !out.bytes.is_empty() {
             self.put_messages(slot, &out.bytes, &out.ends, io);
@@ -290,7 +283,6 @@ impl Front {
     fn mqtt_matched_one(
         &mut self,
         slot: u32,
-        home: ShardId,
         due: &[Due],
         message: &Matched,
         frames: &Frames,
@@ -299,7 +291,9 @@ impl Front {
         let Some(filtered) = self.filtered(slot) else {
             return;
         };
-        let live = due.iter().filter(|due| filtered.is_live(due.part, home));
+        let live = due
+            .iter()
+            .filter(|due| filtered.is_live(due.part, message.partition));
         let mut parts: Vec<u32> = live
             .filter_map(|due| filtered.part(due.part).map(|part| part.id))
             .collect();
@@ -355,11 +349,14 @@ impl Front {
         if waiting.is_empty() {
             return;
         }
-        self.start_all(slot, home, record.offset);
+        self.start_all(slot, message.partition, record.offset);
         for part in waiting {
             let filter = self.sub(slot, part).map_or(0, |sub| sub.filter);
             match filter.checked_sub(1) {
-                Some(serial) => self.fell_behind(slot, serial, home, record.offset - 1),
+                Some(serial) => {
+                    self.stats.fallbacks += 1;
+                    self.fell_behind(slot, serial, message.partition, record.offset - 1);
+                }
                 None => self.fall_back(slot, part, record.previous),
             }
         }
@@ -383,13 +380,13 @@ impl Front {
                         .is_some_and(|sub| qos(sub.options) > 0)
             };
             if !parts.any(held) {
-                let homes = (0..).zip(group.homes());
-                let waits = homes.filter(|(_, at)| !at.live && !at.asked);
-                behind.extend(waits.map(|(home, _)| (group.serial, home)));
+                let positions = (0..).zip(group.positions());
+                let waits = positions.filter(|(_, at)| !at.live && !at.asked);
+                behind.extend(waits.map(|(partition, _)| (group.serial, partition)));
             }
         }
-        for (serial, home) in behind {
-            self.ask_matches(slot, serial, home, false);
+        for (serial, partition) in behind {
+            self.ask_matches(slot, serial, partition, false);
         }
     }
 

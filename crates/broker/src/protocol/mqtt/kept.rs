@@ -69,7 +69,7 @@ pub(super) struct KeptSub<'a> {
     filter: &'a [u8],
     options: u8,
     identifier: u32,
-    /// Its position: at its topic, or at each home.
+    /// Its position: at its topic, or in each partition.
     seen: Vec<u64>,
     /// The offsets from which on it has sent all that it matches; empty when they equal `seen`.
     starts: Vec<u64>,

@@ -2,7 +2,7 @@
 //! sends a message, so that it is sent once, with the highest QoS and all identifiers (MQTT 5.0 section 3.3.4).
 //!
 //! While all are live a message finds all of them at once, and none of this state exists. From the moment that one falls
-//! behind, or that a session is resumed, a [`Start`] says from which offset on each subscription misses nothing at a home.
+//! behind, or that a session is resumed, a [`Start`] says from which offset on each subscription misses nothing in a partition.
 //! Of the subscriptions that match a message the one with the earliest start sends it. The others skip messages that it has
 //! passed, and wait before those that it has not, so that a topic keeps its order and no position is ahead of its client.
 //!
@@ -14,7 +14,7 @@ use alloc::vec::Vec;
 use super::give::{Offered, Wants};
 use super::options::{NO_LOCAL, qos};
 use super::state::Start;
-use crate::base::ids::ShardId;
+use crate::base::ids::PartitionId;
 use crate::base::planted::{self, Fault};
 use crate::conn::LIVE;
 use crate::filters::matching::Group;
@@ -35,28 +35,28 @@ pub(super) struct Sharers {
 }
 
 impl Front {
-    /// A restored subscription goes on from these offsets: that of its topic, or one for each home.
+    /// A restored subscription goes on from these offsets: that of its topic, or one for each partition.
     pub(super) fn starts_at(&mut self, slot: u32, filter: &[u8], seen: &[u64]) {
         let Some(part) = self.part_of(slot, filter) else {
             return;
         };
-        let (_, home) = self.place_of(filter);
+        let partition = self.partition_of(filter);
         let wildcard = self.sub(slot, part).is_some_and(|sub| sub.filter != 0);
-        if wildcard && seen.len() != usize::from(self.world.homes) {
-            // With another number of homes the positions were invalid.
+        if wildcard && seen.len() != usize::from(self.world.partitions) {
+            // With another number of partitions the positions were invalid.
             return;
         }
-        let first = if wildcard { 0 } else { home };
-        let start = |(home, offset): (ShardId, &u64)| Start {
+        let first = if wildcard { 0 } else { partition };
+        let start = |(partition, offset): (PartitionId, &u64)| Start {
             part,
-            home,
+            partition,
             offset: *offset,
         };
         let starts = (first..).zip(seen).map(start);
         self.mqtt_state(slot).starts.extend(starts);
     }
 
-    /// The offsets from which on a subscription with position `seen`, at its topic or at each home, has sent all; empty when no
+    /// The offsets from which on a subscription with position `seen`, at its topic or in each partition, has sent all; empty when no
     /// other subscription relies on it.
     pub(super) fn starts_of(&self, slot: u32, part: u32, seen: &[u64]) -> Vec<u64> {
         let starts = self.mqtt(slot).map_or(&[][..], |mqtt| &mqtt.starts);
@@ -67,50 +67,62 @@ impl Front {
         if self.sub(slot, part).is_none_or(|sub| sub.filter == 0) {
             return alloc::vec![first.offset];
         }
-        let at = |(home, seen): (ShardId, &u64)| {
-            let start = own.iter().find(|it| it.home == home);
+        let at = |(partition, seen): (PartitionId, &u64)| {
+            let start = own.iter().find(|it| it.partition == partition);
             start.map_or(*seen, |it| it.offset)
         };
         (0..).zip(seen).map(at).collect()
     }
 
-    /// A subscription falls behind at this home before the message with this offset: the live subscriptions there miss nothing
+    /// A subscription falls behind in this partition before the message with this offset: the live subscriptions there miss nothing
     /// from that message on.
-    pub(super) fn start_all(&mut self, slot: u32, home: ShardId, offset: u64) {
-        for part in self.live_at(slot, home) {
-            let start = self.add_start(slot, part, home, offset - 1);
+    pub(super) fn start_all(&mut self, slot: u32, partition: PartitionId, offset: u64) {
+        for part in self.live_in(slot, partition) {
+            let start = self.add_start(slot, part, partition, offset - 1);
             // The start was added for a later message of the same run.
             start.offset = start.offset.min(offset - 1);
         }
     }
 
-    /// The subscriptions that are live at a home.
-    fn live_at(&self, slot: u32, home: ShardId) -> Vec<u32> {
+    /// The subscriptions that are live in a partition.
+    fn live_in(&self, slot: u32, partition: PartitionId) -> Vec<u32> {
         let group = |serial| self.filtered(slot).and_then(|all| all.group(serial));
         let live = |sub: &Sub| match sub.filter.checked_sub(1) {
-            Some(serial) => group(serial).is_some_and(|group| group.is_live(home)),
-            None => sub.topic != NONE && sub.flags & LIVE != 0 && self.home_of(sub) == home,
+            Some(serial) => group(serial).is_some_and(|group| group.is_live(partition)),
+            None => {
+                sub.topic != NONE && sub.flags & LIVE != 0 && self.topic_partition(sub) == partition
+            }
         };
         let parts = (0..).zip(self.list_of(slot)).filter(|(_, sub)| live(sub));
         parts.map(|(part, _)| part).collect()
     }
 
-    /// A subscription is live at this home, having seen it up to `offset`. When the last one is live the starts are dropped.
-    pub(super) fn start_live(&mut self, slot: u32, part: u32, home: ShardId, offset: u64) {
+    /// A subscription is live in this partition, having seen it up to `offset`. When the last one is live the starts are dropped.
+    pub(super) fn start_live(&mut self, slot: u32, part: u32, partition: PartitionId, offset: u64) {
         if self.mqtt(slot).is_none_or(|mqtt| mqtt.starts.is_empty()) {
             return;
         }
-        self.add_start(slot, part, home, offset);
+        self.add_start(slot, part, partition, offset);
         self.end_starts(slot);
     }
 
-    /// The start of a subscription at a home; added with this offset if there is none.
-    fn add_start(&mut self, slot: u32, part: u32, home: ShardId, offset: u64) -> &mut Start {
+    /// The start of a subscription in a partition; added with this offset if there is none.
+    fn add_start(
+        &mut self,
+        slot: u32,
+        part: u32,
+        partition: PartitionId,
+        offset: u64,
+    ) -> &mut Start {
         let starts = &mut self.mqtt_state(slot).starts;
-        let is = |it: &Start| (it.part, it.home) == (part, home);
+        let is = |it: &Start| (it.part, it.partition) == (part, partition);
         let at = starts.iter().position(is).unwrap_or(starts.len());
         if at == starts.len() {
-            starts.push(Start { part, home, offset });
+            starts.push(Start {
+                part,
+                partition,
+                offset,
+            });
         }
         &mut starts[at]
     }
@@ -118,11 +130,11 @@ impl Front {
     /// A subscription whose topic was deleted at this offset reads on from there, while live ones send what comes. A live
     /// subscription without a start misses nothing of that topic from there on. One with a start keeps it: it may have become
     /// live later, and has not sent what came to other topics in between.
-    pub(super) fn start_anew(&mut self, slot: u32, part: u32, home: ShardId, offset: u64) {
-        for live in self.live_at(slot, home) {
-            self.add_start(slot, live, home, offset);
+    pub(super) fn start_anew(&mut self, slot: u32, part: u32, partition: PartitionId, offset: u64) {
+        for live in self.live_in(slot, partition) {
+            self.add_start(slot, live, partition, offset);
         }
-        self.add_start(slot, part, home, offset).offset = offset;
+        self.add_start(slot, part, partition, offset).offset = offset;
     }
 
     /// A subscription ends: others send the messages that it has not sent.
@@ -137,14 +149,15 @@ impl Front {
         let groups = self.filtered(slot).map_or(&[][..], |all| all.groups());
         let list = self.list_of(slot);
         let reads = |sub: &Sub| sub.topic != NONE && sub.flags & LIVE == 0;
-        let behind = groups.iter().any(|group| !group.homes().is_empty()) || list.iter().any(reads);
+        let behind =
+            groups.iter().any(|group| !group.positions().is_empty()) || list.iter().any(reads);
         if !behind {
             self.mqtt_state(slot).starts = Vec::new();
         }
     }
 
-    fn home_of(&self, sub: &Sub) -> ShardId {
-        self.place_of(self.topics.name(sub.topic)).1
+    fn topic_partition(&self, sub: &Sub) -> PartitionId {
+        self.partition_of(self.topics.name(sub.topic))
     }
 
     /// The subscriptions that share a message, if there are any.
@@ -160,7 +173,7 @@ impl Front {
         }
         let list = self.list_of(slot);
         let local = frames.origin(record) == self.conns.mqtt_row(slot).origin();
-        let (_, home) = self.place_of(topic);
+        let partition = self.partition_of(topic);
         let rows = self.matching.rows(topic);
         let matches = |sub: &Sub| match sub.filter.checked_sub(1) {
             Some(serial) => self.filtered(slot).is_some_and(|all| {
@@ -176,28 +189,29 @@ impl Front {
                 continue;
             };
             let wants = qos(sub.options) > 0 && !(local && sub.options & NO_LOCAL != 0);
-            if start.home == home && start.offset < record.offset && wants && matches(sub) {
+            if start.partition == partition && start.offset < record.offset && wants && matches(sub)
+            {
                 parts.push(start.part);
                 let key = (start.offset, start.part);
                 first = Some(first.map_or(key, |first| first.min(key)));
             }
         }
         let (_, lead) = first?;
-        let done = self.stands(slot, list.get(lead as usize)?, home) >= record.offset;
+        let done = self.stands(slot, list.get(lead as usize)?, partition) >= record.offset;
         Some(Sharers { parts, lead, done })
     }
 
-    /// The offset up to which a subscription has seen this home, or its topic there.
-    fn stands(&self, slot: u32, sub: &Sub, home: ShardId) -> u64 {
+    /// The offset up to which a subscription has seen this partition, or its topic there.
+    fn stands(&self, slot: u32, sub: &Sub, partition: PartitionId) -> u64 {
         let Some(serial) = sub.filter.checked_sub(1) else {
             return sub.offset;
         };
-        let seen = self.seen_by(slot, home);
-        let homes = |group: &Group| group.homes().get(home as usize).copied();
+        let seen = self.seen_by(slot, partition);
+        let at = |group: &Group| group.positions().get(usize::from(partition)).copied();
         match self
             .filtered(slot)
             .and_then(|all| all.group(serial))
-            .and_then(homes)
+            .and_then(at)
         {
             Some(at) if at.live => at.offset.max(seen),
             Some(at) => at.offset,

@@ -310,12 +310,12 @@ impl Front {
         }
     }
 
-    /// A page was asked for.
-    pub(crate) fn asked_page(&mut self, slot: u32) {
+    /// So many pages were asked for.
+    pub(crate) fn asked_pages(&mut self, slot: u32, count: u32) {
         if let Some(extra) = self.conns.find_extra_mut(slot)
             && let Some(mqtt) = &mut extra.mqtt
         {
-            mqtt.pages += 1;
+            mqtt.pages += count;
         }
     }
 

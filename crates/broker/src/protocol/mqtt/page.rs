@@ -68,8 +68,8 @@ impl Front {
         (sub.offset, sub.epoch) = (head, page.epoch);
         if at_head {
             sub.flags |= LIVE;
-            let (_, home) = self.place_of(&name);
-            self.start_live(slot, part, home, head);
+            let partition = self.partition_of(&name);
+            self.start_live(slot, part, partition, head);
             self.collapse(slot);
         } else {
             let (epoch, offset) = (page.epoch, head);
@@ -101,8 +101,8 @@ impl Front {
             // The kept messages are deleted: it goes on with those after the deletion.
             (sub.offset, sub.epoch) = (page.head, page.epoch);
             self.mqtt_state(slot).fresh.push(part);
-            let (_, home) = self.place_of(&self.topic_name(slot, part));
-            self.start_anew(slot, part, home, page.head);
+            let partition = self.partition_of(&self.topic_name(slot, part));
+            self.start_anew(slot, part, partition, page.head);
             return self.resume_later(self.conns.id_of(slot));
         }
         let reason = match attached {

@@ -8,7 +8,7 @@ use alloc::vec::Vec;
 use crore_wire::mqtt::{self, Packet, Publish, ReasonCode, Version};
 
 use crate::base::access::Who;
-use crate::base::ids::ShardId;
+use crate::base::ids::{PartitionId, ShardId};
 use crate::base::position::write_varint;
 use crate::mail::inbox::Inbox;
 use crate::mail::session::{SessionId, Will, Written};
@@ -269,13 +269,13 @@ pub enum Asked {
     Back(Who),
 }
 
-/// The offset from which on a subscription sends all that it matches at one home.
+/// The offset from which on a subscription sends all that it matches in one partition.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Start {
     /// Its place in the list.
     pub part: u32,
-    /// The home.
-    pub home: ShardId,
+    /// The partition.
+    pub partition: PartitionId,
     /// It sends the messages after this offset.
     pub offset: u64,
 }

@@ -251,7 +251,7 @@ impl Front {
         retained: bool,
         client: Client,
     ) {
-        self.asked_page(to.slot);
+        self.asked_pages(to.slot, 1);
         let row = self.topics.get(topic);
         let (hash, serial) = (row.hash, row.serial);
         self.attach(Attach {

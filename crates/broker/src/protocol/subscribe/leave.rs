@@ -59,7 +59,7 @@ impl Front {
                 client: Client::NOBODY,
                 party: self.party(slot),
             };
-            self.asked_page(slot);
+            self.asked_pages(slot, 1);
             self.attach(attach);
             if planted::is(Fault::DoubleResume) {
                 self.attach(attach);

@@ -92,7 +92,7 @@ impl Front {
     pub(crate) fn write_id(&self, slot: u32, offset: u64, out: &mut Vec<u8>) {
         let row = self.conns.get(slot);
         if row.wants(FILTERS) {
-            return self.write_matched_id(slot, None, out);
+            return self.write_matched_id(slot, &[], out);
         }
         if !row.wants(MULTI) {
             position::write(

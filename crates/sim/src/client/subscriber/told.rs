@@ -15,7 +15,7 @@ impl Subscriber {
         let set = std::str::from_utf8(set).unwrap_or_default();
         let set = u32::from_str_radix(set, 16).unwrap_or_default();
         let count = match &self.filtered {
-            Some(filtered) => filtered.homes,
+            Some(filtered) => filtered.partitions,
             None => self.tracks.len(),
         };
         let all = position::parse(id, set, count)
@@ -28,12 +28,16 @@ impl Subscriber {
         let Some(filtered) = &self.filtered else {
             return Ok(all);
         };
-        // One for each home, in the order of the homes.
-        let home = |track: &Track| {
+        // One for each partition, in their order.
+        let partition = |track: &Track| {
             let name = truth.topics[track.topic].name.as_bytes();
-            usize::from(topic::slot(name)) % filtered.homes
+            usize::from(topic::slot(name)) % filtered.partitions
         };
-        Ok(self.tracks.iter().map(|track| all[home(track)]).collect())
+        Ok(self
+            .tracks
+            .iter()
+            .map(|track| all[partition(track)])
+            .collect())
     }
 
     /// A position without a message.
