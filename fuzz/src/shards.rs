@@ -8,7 +8,7 @@ use crore_broker::Restored;
 use crore_broker::admission::Admission;
 use crore_broker::rules::Rules;
 use crore_broker::settings::{Keep, Rule, Settings, Slow};
-use crore_broker::snapshot::{Damaged, Head};
+use crore_broker::snapshot::{Damaged, Form, Head};
 use crore_broker::{Close, ConnId, Input, Io, Link, Mail, Now, Pace, Part, Shard, ShardId, World};
 use std::collections::VecDeque;
 use std::net::IpAddr;
@@ -425,6 +425,7 @@ impl Shards {
             set: 1,
             epoch: self.world.epoch,
             seed: self.world.seed,
+            partitions: self.world.partitions,
             homes: self.world.homes,
             home,
             unix_s: self.now.unix_s,
@@ -445,7 +446,8 @@ impl Left {
     /// # Errors
     /// When it is not a valid state.
     pub fn restored(&self) -> Result<Shard, Damaged> {
-        let mut restored = Restored::new(Arc::clone(&self.world), &self.head, self.now);
+        let mut restored = Restored::new(Arc::clone(&self.world), self.head.home, self.now);
+        restored.begin(Form::Partitions, &self.head)?;
         for block in &self.blocks {
             restored.take(block)?;
         }

@@ -21,6 +21,7 @@ mod store;
 
 pub use base::ids::{ConnId, Link, PartitionId, ShardId};
 pub use base::pace::Pace;
+pub use base::placement::{PARTITIONS, Placement, SLOTS};
 pub use base::strangers::Stranger;
 pub use base::time::Now;
 pub use base::{access, pace, planted, position, rules, settings, snapshot, time, work};

@@ -39,7 +39,7 @@ use crate::budget::totals::Added;
 use crate::conn::io::{Close, Input, Io};
 use crate::conn::{Row, State};
 use crate::home::Home;
-use crate::home::sessions::Sessions;
+use crate::home::sessions::SessionsAtHome;
 use crate::mail::Mail;
 use crate::mail::lanes::Asked;
 use crate::shard::draining::Draining;
@@ -51,7 +51,7 @@ use crate::shard::sweep::Sweep;
 pub struct Shard {
     front: Front,
     /// MQTT sessions whose client ids have their home here.
-    sessions: Sessions,
+    sessions: SessionsAtHome,
     /// Its part of the sums of all shards.
     added: Added,
     sys: Gauges,
@@ -73,8 +73,8 @@ impl Shard {
     /// A shard of this world, which began at `now`.
     pub fn new(me: ShardId, world: Arc<World>, now: Now) -> Self {
         Shard {
+            sessions: SessionsAtHome::new(world.placement(), me),
             front: Front::new(me, world, now),
-            sessions: Sessions::default(),
             added: Added::default(),
             sys: Gauges::new(now.s),
             draining: None,
@@ -106,7 +106,15 @@ impl Shard {
 
     /// Changes to another world: one of the same shards and topics, with other settings or rules.
     pub fn change(&mut self, world: Arc<World>) {
-        let of = |world: &World| (world.shards, world.homes, world.epoch, world.seed);
+        let of = |world: &World| {
+            let World {
+                shards,
+                epoch,
+                seed,
+                ..
+            } = *world;
+            (shards, world.placement(), epoch, seed)
+        };
         assert!(
             of(&world) == of(&self.front.world),
             "what a shard is made of stays"

@@ -38,9 +38,11 @@ pub fn serve(args: &ServeArgs, effective: Effective, signals: Signals) -> anyhow
     let shards = file.shards;
     let tls = tls::open(file)?;
     let cores = affinity::cores();
-    let homes = shards.min(cores.len());
-    let new_world = |epoch, seed| new_world(&effective, homes, epoch, seed);
-    let (world, used) = state::resume(file.state.directory(), homes, new_world)?;
+    let new_world = |epoch, seed, partitions| {
+        let homes = homes(shards, cores.len(), partitions);
+        new_world(&effective, homes, partitions, epoch, seed)
+    };
+    let (world, used) = state::resume(file.state.directory(), file.partitions, new_world)?;
     let (mut restored, ticket) = used.map(state::Used::part).unzip();
     let (senders, inboxes) = mailboxes(shards)?;
     let (reports, reported) =
@@ -102,16 +104,27 @@ pub fn serve(args: &ServeArgs, effective: Effective, signals: Signals) -> anyhow
     })
 }
 
-/// The state that the shards share, in a server with so many homes.
-fn new_world(effective: &Effective, homes: usize, epoch: u32, seed: u64) -> Arc<World> {
+/// How many of the shards keep topics: no more than there are cores, or partitions to keep.
+pub fn homes(shards: usize, cores: usize, partitions: PartitionId) -> ShardId {
+    shards.min(cores).clamp(1, partitions.into()) as ShardId
+}
+
+/// The state that the shards share, in a server with so many homes and partitions.
+fn new_world(
+    effective: &Effective,
+    homes: ShardId,
+    partitions: PartitionId,
+    epoch: u32,
+    seed: u64,
+) -> Arc<World> {
     let settings = effective.settings();
     Arc::new(World {
         admission: Admission::new(&settings, seed),
         rules: Rules::new(&settings.rules),
         settings,
         shards: effective.file.shards as ShardId,
-        homes: homes as ShardId,
-        partitions: homes as PartitionId,
+        homes,
+        partitions,
         epoch,
         seed,
     })

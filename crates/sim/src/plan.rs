@@ -95,6 +95,8 @@ pub struct Plan {
     pub shards: usize,
     /// How many of them keep topics.
     pub homes: usize,
+    /// How many of them keep topics after a restart.
+    pub homes_after: usize,
     /// How many partitions the topics have.
     pub partitions: usize,
     /// The server's settings.

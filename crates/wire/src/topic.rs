@@ -154,6 +154,11 @@ pub(crate) fn wildcards_stand_alone(filter: &[u8]) -> bool {
     true
 }
 
+/// Whether a filter has wildcards, once it is checked: each is a whole level (MQTT 5.0 section 4.7.1).
+pub fn has_wildcard(filter: &[u8]) -> bool {
+    filter.iter().any(|b| matches!(b, b'+' | b'#'))
+}
+
 /// Whether `filter`, which passed [`check_filter`], matches `name`.
 ///
 /// `+` is any one level, `#` all that follow and the level before it (`a/#` matches `a`). A filter that

@@ -59,6 +59,15 @@ impl Placement {
         (home..self.partitions).step_by(usize::from(self.homes))
     }
 
+    /// The homes that have the partitions which `home` had with this placement before, in order.
+    pub fn heirs(self, before: Placement, home: ShardId) -> impl Iterator<Item = ShardId> {
+        let is_heir = move |heir: &ShardId| {
+            let mut all = before.of_home(home);
+            all.any(|partition| self.home_of(partition) == *heir)
+        };
+        (0..self.homes).filter(is_heir)
+    }
+
     /// How many partitions a home has.
     pub const fn count_at(self, home: ShardId) -> usize {
         (self.partitions - home).div_ceil(self.homes) as usize
@@ -67,6 +76,41 @@ impl Placement {
     /// A partition's place among those of its home.
     pub const fn place_at_home(self, partition: PartitionId) -> usize {
         (partition / self.homes) as usize
+    }
+}
+
+/// Partitions of a new state, unless the settings say otherwise.
+pub const PARTITIONS: PartitionId = 16;
+
+/// The partitions of a state that a server with so many homes left before there were partitions: each home has as many, so that
+/// none has topics of two homes.
+pub const fn partitions_of_before(homes: ShardId) -> PartitionId {
+    match homes <= PARTITIONS {
+        true => PARTITIONS / homes * homes,
+        false => homes,
+    }
+}
+
+/// An offset in a partition, and the slot of its topic. A partition has fewer than two to the power of 56 messages.
+#[derive(Clone, Copy, Default)]
+pub(crate) struct Slotted([u32; 2]);
+
+/// Where the slot lies in the upper word.
+const SLOT_SHIFT: u32 = 24;
+const OFFSET_HIGH: u32 = (1 << SLOT_SHIFT) - 1;
+
+impl Slotted {
+    pub fn new(slot: u8, offset: u64) -> Slotted {
+        let high = (offset >> 32) as u32 & OFFSET_HIGH;
+        Slotted([offset as u32, u32::from(slot) << SLOT_SHIFT | high])
+    }
+
+    pub fn offset(self) -> u64 {
+        u64::from(self.0[0]) | u64::from(self.0[1] & OFFSET_HIGH) << 32
+    }
+
+    pub fn slot(self) -> u8 {
+        (self.0[1] >> SLOT_SHIFT) as u8
     }
 }
 
@@ -91,6 +135,25 @@ mod tests {
                     assert!(places.map(|it| placement.place_at_home(it)).eq(0..count));
                 }
             }
+        }
+    }
+
+    #[test]
+    fn a_slot_and_an_offset_fit_in_one_word_each_alone() {
+        for slot in [0, 1, 200, 255] {
+            for offset in [0, 1, u64::from(u32::MAX) + 7, (1 << 56) - 1] {
+                let slotted = Slotted::new(slot, offset);
+                assert_eq!((slotted.slot(), slotted.offset()), (slot, offset));
+            }
+        }
+    }
+
+    #[test]
+    fn partitions_of_before_are_the_same_number_at_each_home() {
+        for homes in 1..=SLOTS as ShardId {
+            let partitions = partitions_of_before(homes);
+            assert!(partitions % homes == 0 && partitions >= homes);
+            assert!(partitions <= PARTITIONS.max(homes));
         }
     }
 

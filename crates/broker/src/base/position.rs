@@ -2,12 +2,15 @@
 //!
 //! Encoded positions start with a version character. `1` is one topic: the epoch in hexadecimal,
 //! `-`, the offset in decimal. `2` is a set of topics: the hash of the set, `-`, and base64url of
-//! one variable-length integer for each topic (with its epoch where that changes).
+//! one variable-length integer for each topic (with its epoch where that changes). `3` is a subscription by filter: the number of
+//! partitions in hexadecimal, `-`, and the same for each partition.
 
 use alloc::vec::Vec;
 
 use base64::Engine;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
+
+use super::ids::PartitionId;
 
 /// A point in a topic's past: `offset` is the partition's sequence number of the last message that was seen, `epoch`
 /// the epoch of the log.
@@ -52,6 +55,24 @@ pub fn write(out: &mut Vec<u8>, position: Position) {
 
 /// Appends the text of the positions of a set of topics.
 pub fn write_set(out: &mut Vec<u8>, set: u32, positions: impl Iterator<Item = Position>) {
+    write_vector(out, b'2', set, positions);
+}
+
+/// Appends the text of the positions of a subscriber by filter: one for each of so many partitions.
+pub fn write_partitions(
+    out: &mut Vec<u8>,
+    count: PartitionId,
+    positions: impl Iterator<Item = Position>,
+) {
+    write_vector(out, b'3', count.into(), positions);
+}
+
+fn write_vector(
+    out: &mut Vec<u8>,
+    version: u8,
+    head: u32,
+    positions: impl Iterator<Item = Position>,
+) {
     let mut bytes = Vec::with_capacity(64);
     let mut epoch = 0;
     for position in positions {
@@ -62,8 +83,8 @@ pub fn write_set(out: &mut Vec<u8>, set: u32, positions: impl Iterator<Item = Po
             bytes.extend_from_slice(&epoch.to_le_bytes());
         }
     }
-    out.push(b'2');
-    write_hex(out, set);
+    out.push(version);
+    write_hex(out, head);
     out.push(b'-');
     out.extend_from_slice(URL_SAFE_NO_PAD.encode(bytes).as_bytes());
 }
@@ -101,9 +122,9 @@ pub fn parse(text: &[u8], set: u32, count: usize) -> Result<Vec<Since>, Malforme
                 all(Since::Unknown)
             }
         }
-        b'2' => {
-            let positions = parse_set(rest)?;
-            if head != set || positions.len() != count {
+        b'2' | b'3' => {
+            let positions = parse_vector(rest)?;
+            if *version == b'3' || head != set || positions.len() != count {
                 return all(Since::Unknown);
             }
             Ok(positions.into_iter().map(Since::At).collect())
@@ -112,17 +133,28 @@ pub fn parse(text: &[u8], set: u32, count: usize) -> Result<Vec<Since>, Malforme
     }
 }
 
-/// The same for filters: the set is the partitions, with one entry for each. A topic's position is not taken, even with a
-/// single partition: it says nothing about losses of other topics.
-pub fn parse_of_partitions(text: &[u8], set: u32, count: usize) -> Result<Vec<Since>, Malformed> {
-    let since = parse(text, set, count)?;
-    match text.first() {
-        Some(b'1') => Ok(alloc::vec![Since::Unknown; count]),
+/// The same for a subscriber by filter, with one entry for each partition. Positions of topics are not taken, even with a single
+/// partition: they say nothing about losses of other topics. Nor are those by filter of a server that had no partitions yet, which
+/// were written like those of sets.
+pub fn parse_partitions(text: &[u8], count: PartitionId) -> Result<Vec<Since>, Malformed> {
+    let since = parse(text, 0, count.into())?;
+    match text.split_first() {
+        Some((b'3', rest)) => {
+            let dash = rest.iter().position(|b| *b == b'-').ok_or(Malformed)?;
+            let positions = parse_vector(&rest[dash + 1..])?;
+            let is_ours = parse_hex(&rest[..dash]) == Some(count.into())
+                && positions.len() == usize::from(count);
+            match is_ours {
+                true => Ok(positions.into_iter().map(Since::At).collect()),
+                false => Ok(since),
+            }
+        }
+        Some((b'1' | b'2', _)) => Ok(alloc::vec![Since::Unknown; count.into()]),
         _ => Ok(since),
     }
 }
 
-fn parse_set(text: &[u8]) -> Result<Vec<Position>, Malformed> {
+fn parse_vector(text: &[u8]) -> Result<Vec<Position>, Malformed> {
     let bytes = URL_SAFE_NO_PAD.decode(text).map_err(|_| Malformed)?;
     let (mut at, mut epoch) = (&bytes[..], 0);
     let mut positions = Vec::new();
@@ -237,12 +269,38 @@ mod tests {
     }
 
     #[test]
+    fn partitions_round_trip_and_others_are_unknown() {
+        let at = |offset| Position { epoch: 7, offset };
+        let (mut three, mut set) = (Vec::new(), Vec::new());
+        write_partitions(&mut three, 3, [1, 2, 300].into_iter().map(at));
+        write_set(&mut set, 3, [1, 2, 300].into_iter().map(at));
+        let expected = [1, 2, 300].map(|offset| Since::At(at(offset)));
+        assert_eq!(parse_partitions(&three, 3), Ok(expected.to_vec()));
+        for (text, count) in [(&three, 4), (&set, 3)] {
+            let unknown = alloc::vec![Since::Unknown; count.into()];
+            assert_eq!(parse_partitions(text, count), Ok(unknown));
+        }
+        assert_eq!(
+            parse_partitions(b"17-3", 1),
+            Ok(alloc::vec![Since::Unknown])
+        );
+        assert_eq!(parse(&three, 3, 3), Ok(alloc::vec![Since::Unknown; 3]));
+        assert_eq!(
+            parse_partitions(b"oldest", 2),
+            Ok(alloc::vec![Since::Oldest; 2])
+        );
+        for bad in ["3-", "33-*", "3", "3zz-AA", "4a-AA"] {
+            assert_eq!(parse_partitions(bad.as_bytes(), 3), Err(Malformed), "{bad}");
+        }
+    }
+
+    #[test]
     fn words_and_counts() {
         assert_eq!(parse(b"oldest", 0, 1), Ok(alloc::vec![Since::Oldest]));
         assert_eq!(parse(b"live", 0, 2), Ok(alloc::vec![Since::Live; 2]));
         assert_eq!(parse(b"-5", 0, 1), Ok(alloc::vec![Since::Newest(5)]));
         for bad in [
-            "3aa-1",
+            "4aa-1",
             "1-1",
             "1zz-1",
             "1a-",

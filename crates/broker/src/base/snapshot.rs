@@ -1,8 +1,11 @@
-//! The state that a shard leaves for its successor at a planned restart: the epoch and offsets of its topics, their logs and
+//! The state that a home leaves for its successors at a planned restart: the epoch and offsets of its topics, their logs and
 //! retained messages, groups, and MQTT sessions. Clients with a position or a session go on as if there had been no restart.
 //!
 //! A snapshot is blocks of bytes, each with its length and a checksum; the first is the [`Head`], the last has the
 //! number of records. It is written and read block by block, so that neither side holds more than one block.
+//!
+//! Each record names its partition, by itself or by its topic, so that a server with another number of homes reads it: each home
+//! reads the snapshots of all homes that had one of its partitions, and leaves out what belongs to others.
 //!
 //! Invariants: a snapshot is taken when no connection is left and nothing is under way ([`Settled`](crate::Settled));
 //! it is valid as a whole or not at all. Damaged bytes are refused, never guessed at. A session's state is stored as
@@ -18,12 +21,15 @@ use xxhash_rust::xxh3::xxh3_64_with_seed;
 
 pub(crate) use bytes::{In, Out};
 
-use crate::base::ids::ShardId;
+use crate::base::ids::{PartitionId, ShardId};
+use crate::base::placement::{Placement, SLOTS, partitions_of_before};
 
 /// The first bytes of every snapshot.
 pub const MAGIC: &[u8; 12] = b"crore state\n";
-/// The form of the records.
-pub const FORM: u16 = 4;
+/// The form of the records that is written.
+pub const FORM: u16 = 5;
+/// The form that was written before there were partitions.
+const FORM_OF_HOMES: u16 = 4;
 /// Bytes before the first block.
 pub const PREAMBLE_BYTES: usize = MAGIC.len() + 2;
 /// Bytes before each block: its length and its checksum.
@@ -43,6 +49,15 @@ impl core::fmt::Display for Damaged {
     }
 }
 
+/// A form that can be read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Form {
+    /// Of before there were partitions: offsets were counted for each home.
+    Homes,
+    /// The form that is written.
+    Partitions,
+}
+
 /// What the snapshots of one stop have in common, and which home this one belongs to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Head {
@@ -52,7 +67,9 @@ pub struct Head {
     pub epoch: u32,
     /// The seed of the hashes.
     pub seed: u64,
-    /// How many homes there are.
+    /// How many partitions there are.
+    pub partitions: PartitionId,
+    /// How many homes there were.
     pub homes: ShardId,
     /// The number of this home.
     pub home: ShardId,
@@ -66,28 +83,87 @@ impl Head {
         out.word(self.set);
         out.number(u64::from(self.epoch));
         out.word(self.seed);
+        out.number(u64::from(self.partitions));
         out.number(u64::from(self.homes));
         out.number(u64::from(self.home));
         out.number(u64::from(self.unix_s));
     }
 
-    /// Reads the first block.
+    /// Reads the first block of a snapshot in this form.
     ///
     /// # Errors
     /// When the block is not a valid head.
-    pub fn read(block: &[u8]) -> Result<Head, Damaged> {
+    pub fn read(form: Form, block: &[u8]) -> Result<Head, Damaged> {
         let mut block = In(block);
+        let (set, epoch, seed) = (block.word()?, block.number32()?, block.word()?);
+        let partitions = match form {
+            Form::Homes => None,
+            Form::Partitions => Some(block.number16()?),
+        };
+        let homes = block.number16()?;
+        if homes == 0 {
+            return Err(NO_HEAD);
+        }
         let head = Head {
-            set: block.word()?,
-            epoch: block.number32()?,
-            seed: block.word()?,
-            homes: block.number16()?,
+            set,
+            epoch,
+            seed,
+            partitions: partitions.unwrap_or_else(|| partitions_of_before(homes)),
+            homes,
             home: block.number16()?,
             unix_s: block.number32()?,
         };
-        match block.is_empty() && head.home < head.homes {
+        let placed = head.homes <= head.partitions && usize::from(head.partitions) <= SLOTS;
+        match block.is_empty() && head.home < head.homes && placed {
             true => Ok(head),
-            false => Err(Damaged("its head is none")),
+            false => Err(NO_HEAD),
+        }
+    }
+
+    /// Where this snapshot comes from.
+    pub(crate) fn origin(&self, form: Form) -> Origin {
+        Origin {
+            form,
+            placement: Placement::new(self.partitions, self.homes),
+            home: self.home,
+        }
+    }
+}
+
+const NO_HEAD: Damaged = Damaged("its head is none");
+
+/// Where the records come from that are read: their form, and the home that wrote them.
+pub(crate) struct Origin {
+    pub form: Form,
+    pub placement: Placement,
+    pub home: ShardId,
+}
+
+impl Origin {
+    /// The partitions that were at the home that wrote and are at `me` now.
+    pub fn partitions(&self, now: Placement, me: ShardId) -> impl Iterator<Item = PartitionId> {
+        let all = self.placement.of_home(self.home);
+        all.filter(move |partition| now.home_of(*partition) == me)
+    }
+
+    /// The slots of these partitions.
+    pub fn slots(&self, now: Placement, me: ShardId) -> impl Iterator<Item = u8> {
+        let (former, home) = (self.placement, self.home);
+        let is = move |slot: &u8| {
+            let partition = now.of_slot(*slot);
+            former.home_of(partition) == home && now.home_of(partition) == me
+        };
+        (0..=u8::MAX).filter(is)
+    }
+
+    /// Whether a topic or session of this name is to be read at `me`.
+    ///
+    /// # Errors
+    /// When it was not at the home that wrote it.
+    pub fn is_for(&self, name: &[u8], now: Placement, me: ShardId) -> Result<bool, Damaged> {
+        match self.placement.home_of_name(name) == self.home {
+            true => Ok(now.home_of_name(name) == me),
+            false => Err(Damaged("a name belongs elsewhere")),
         }
     }
 }
@@ -100,17 +176,18 @@ pub fn preamble() -> [u8; PREAMBLE_BYTES] {
     preamble
 }
 
-/// Checks that these bytes begin a snapshot in a form that this version reads.
+/// The form of the snapshot that these bytes begin.
 ///
 /// # Errors
 /// When they begin something else, or another version wrote it.
-pub fn check_preamble(bytes: &[u8; PREAMBLE_BYTES]) -> Result<(), Damaged> {
+pub fn form_of(bytes: &[u8; PREAMBLE_BYTES]) -> Result<Form, Damaged> {
     if bytes[..MAGIC.len()] != MAGIC[..] {
         return Err(Damaged("it is no state of a crore"));
     }
-    match bytes[MAGIC.len()..] == FORM.to_le_bytes() {
-        true => Ok(()),
-        false => Err(Damaged("another version has written it")),
+    match u16::from_le_bytes([bytes[MAGIC.len()], bytes[MAGIC.len() + 1]]) {
+        FORM => Ok(Form::Partitions),
+        FORM_OF_HOMES => Ok(Form::Homes),
+        _ => Err(Damaged("another version has written it")),
     }
 }
 
@@ -176,6 +253,8 @@ pub(crate) mod kind {
     pub const NO_SESSION: u8 = 11;
     /// The end of the snapshot.
     pub const END: u8 = 12;
+    /// The partition of the sessions that follow.
+    pub const SESSIONS: u8 = 13;
 }
 
 /// Counts the records of a block.

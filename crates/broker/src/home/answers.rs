@@ -8,6 +8,7 @@
 
 use alloc::boxed::Box;
 
+use crate::base::placement::Slotted;
 use crate::base::snapshot::{Block, kind};
 use crate::base::time::Now;
 use crate::budget::admission::Party;
@@ -24,7 +25,8 @@ pub(super) struct Answer {
     pub key: u64,
     /// The keyed hash of the message.
     pub message: u64,
-    pub offset: u64,
+    /// The offset of the message, and the slot of its topic.
+    pub place: Slotted,
     pub messages: u32,
     /// [`NONE`]: no subscriber ever asked.
     pub requested_s: u32,
@@ -45,7 +47,7 @@ impl Vacant for Kept {
         let answer = Answer {
             key: 0,
             message: 0,
-            offset: 0,
+            place: Slotted::default(),
             messages: 0,
             requested_s: NONE,
             subscribers: 0,
@@ -191,7 +193,8 @@ impl Answers {
             out.number(group as u64);
             out.word(answer.key);
             out.word(answer.message);
-            out.number(answer.offset);
+            out.byte(answer.place.slot());
+            out.number(answer.place.offset());
             for number in [answer.messages, answer.requested_s, answer.subscribers] {
                 out.number(u64::from(number));
             }

@@ -114,6 +114,17 @@ fn topics_bytes<'a>(all: impl IntoIterator<Item = &'a Unacked>) -> usize {
     all.into_iter().map(|unacked| unacked.topic.len()).sum()
 }
 
+/// A group in a snapshot.
+pub(super) struct Saved<'a> {
+    pub filter: &'a [u8],
+    name: &'a [u8],
+    sessions: u32,
+    /// How far it was in each partition of its home.
+    pub offsets: Vec<u64>,
+    /// Messages that members gave back.
+    pub again: Vec<Unacked>,
+}
+
 /// The groups of a home.
 pub(super) struct Groups {
     filters: Filters,
@@ -386,11 +397,11 @@ impl Groups {
         None
     }
 
-    /// Reads a group. It has no members, and may be behind.
-    pub fn restore(&mut self, from: &mut In<'_>) -> Result<(), Damaged> {
+    /// Reads a group of a home that had so many cursors.
+    pub fn read<'a>(from: &mut In<'a>, cursors: usize) -> Result<Saved<'a>, Damaged> {
         let (filter, name) = (from.field()?, from.field()?);
         let sessions = from.number32()?;
-        let offsets = (0..self.partitions).map(|_| from.number());
+        let offsets = (0..cursors).map(|_| from.number());
         let offsets: Vec<u64> = offsets.collect::<Result<_, _>>()?;
         let count = from.number()?;
         let one = |_| {
@@ -399,18 +410,37 @@ impl Groups {
             Ok(Unacked { topic, offset })
         };
         let again = (0..count).map(one);
-        let again: VecDeque<Unacked> = again.collect::<Result<_, _>>()?;
-        if let Some(id) = self.make(filter, name, offsets.into_iter()) {
-            self.grow(id, |group| {
-                (group.sessions, group.again) = (sessions, again);
-                group
-                    .cursors
-                    .iter_mut()
-                    .for_each(|cursor| cursor.behind = true);
-                topics_bytes(&group.again)
-            });
-        }
-        Ok(())
+        Ok(Saved {
+            filter,
+            name,
+            sessions,
+            offsets,
+            again: again.collect::<Result<_, _>>()?,
+        })
+    }
+
+    /// Restores a group, of which another home may have had a part: it has these cursors, by place, beside those restored before.
+    /// It has no members, and may be behind.
+    pub fn restore(&mut self, saved: Saved<'_>, cursors: impl Iterator<Item = (usize, u64)>) {
+        let Saved { filter, name, .. } = saved;
+        let found = self.id_of(filter, name);
+        let nothing = core::iter::repeat_n(0, self.partitions);
+        let Some(id) = found.or_else(|| self.make(filter, name, nothing)) else {
+            return;
+        };
+        self.grow(id, |group| {
+            // Each home counted the same sessions.
+            group.sessions = saved.sessions.max(group.sessions);
+            for (at, offset) in cursors {
+                group.cursors[at] = Cursor {
+                    offset,
+                    behind: true,
+                };
+            }
+            let bytes = topics_bytes(&saved.again);
+            group.again.extend(saved.again);
+            bytes
+        });
     }
 }
 

@@ -12,13 +12,15 @@
 //!
 //! Invariant: there is no table of answers before the first key comes and after the last has gone.
 
+use crore_wire::topic;
 use xxhash_rust::xxh3::Xxh3;
 
 use super::answers::{Answer, Answers, GROUPS, group_of};
 use super::{Home, Publish, Retry};
+use crate::base::placement::Slotted;
 use crate::base::rules::Rules;
 use crate::base::settings::Settings;
-use crate::base::snapshot::{Block, Damaged, In};
+use crate::base::snapshot::{Block, Damaged, Form, In, Origin};
 use crate::base::time::Now;
 use crate::budget::admission::Party;
 use crate::filters::matching::Matching;
@@ -57,7 +59,7 @@ impl Home {
                     requested_s: (kept.requested_s != NONE).then_some(kept.requested_s),
                     subscribers: kept.subscribers,
                     wanted: false,
-                    offset: kept.offset,
+                    offset: kept.place.offset(),
                     epoch,
                 });
             }
@@ -75,7 +77,7 @@ impl Home {
                 Answer {
                     key,
                     message: hash,
-                    offset: info.offset,
+                    place: Slotted::new(topic::slot(message.name), info.offset),
                     messages: info.messages,
                     requested_s: info.requested_s.unwrap_or(NONE),
                     subscribers: info.subscribers,
@@ -139,6 +141,7 @@ impl Home {
     pub(crate) fn restore_answer(
         &mut self,
         from: &mut In<'_>,
+        origin: &Origin,
         settings: &Settings,
         now: Now,
     ) -> Result<(), Damaged> {
@@ -146,15 +149,27 @@ impl Home {
         if group >= GROUPS {
             return Err(Damaged("an answer is of no group"));
         }
+        let (key, hash) = (from.word()?, from.word()?);
+        // A key names no topic. An answer of before there were partitions goes to each home that has topics of its former home.
+        let any = origin.slots(self.placement, self.me).next();
+        let slot = match origin.form {
+            Form::Homes => any,
+            Form::Partitions => Some(from.byte()?),
+        };
+        let offset = from.number()?;
         let row = Answer {
-            key: from.word()?,
-            message: from.word()?,
-            offset: from.number()?,
+            key,
+            message: hash,
+            place: Slotted::new(slot.unwrap_or(0), offset),
             messages: from.number32()?,
             requested_s: from.number32()?,
             subscribers: from.number32()?,
             time_s: now.s,
         };
+        let is_mine = |slot| self.placement.home_of(self.placement.of_slot(slot)) == self.me;
+        if !slot.is_some_and(is_mine) {
+            return Ok(());
+        }
         let window_s = settings.publish.idempotency_window_s;
         let max = settings
             .publish

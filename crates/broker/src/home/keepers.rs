@@ -73,10 +73,12 @@ impl Keepers {
         }
     }
 
-    /// Restores a filter with its subscriptions.
+    /// Restores a filter with its subscriptions, which each home counted alike.
     pub fn restore_filter(&mut self, filter: &[u8], count: u32) {
         if let Ok(row) = self.filters.open(filter) {
-            self.filters.set_value(row, count.saturating_sub(1));
+            let before = self.filters.value(row).wrapping_add(1);
+            self.filters
+                .set_value(row, count.max(before).saturating_sub(1));
         }
     }
 

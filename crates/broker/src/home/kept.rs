@@ -4,6 +4,8 @@
 //! Invariant: a topic stands in `keepers` exactly while it has such a subscription; such a topic is not forgotten. A subscription
 //! to a topic that could not be created stands there by its name, like a filter, until it is given up.
 
+use crore_wire::topic;
+
 use super::Home;
 use super::row::KEEPS;
 use crate::base::time::Now;
@@ -12,24 +14,24 @@ impl Home {
     /// One subscription more (`on`) or less needs the messages of a topic or of a filter's topics. Each that was told with `on`
     /// is told once without, whether its home accepted the subscription or not.
     pub fn keep_log(&mut self, hash: u32, name: &[u8], on: bool, now: Now) {
-        let is_filter = name.iter().any(|b| matches!(b, b'+' | b'#'));
-        let topic = if is_filter {
+        let is_filter = topic::has_wildcard(name);
+        let found = if is_filter {
             None
         } else {
             self.find(hash, name)
         };
-        match (topic, on) {
+        match (found, on) {
             (Some(id), true) => {
                 self.keepers.add_topic(id, 1);
                 self.rows.get_mut(id).flags |= KEEPS;
             }
             (None, true) => self.keepers.add_filter(name),
             // Those by name go first: the topic, if it exists by now, was created for a subscription that counts on it.
-            (topic, false) => {
+            (found, false) => {
                 if self.keepers.remove_filter(name) {
                     return;
                 }
-                let Some(id) = topic else { return };
+                let Some(id) = found else { return };
                 if self.keepers.remove_topic(id) {
                     self.rows.get_mut(id).flags &= !KEEPS;
                     self.queue_if_idle(id, now);

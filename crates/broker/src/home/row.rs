@@ -1,6 +1,7 @@
 //! The row of a topic at its home.
 
 use crate::base::ids::ShardId;
+use crate::base::placement::Slotted;
 use crate::store::blobs::Blob;
 use crate::store::index::Chained;
 use crate::store::slab::{NONE, Vacant};
@@ -22,17 +23,12 @@ pub(super) const RETAINS: u8 = 64;
 /// Its messages are kept for a subscription that needs them.
 pub(super) const KEEPS: u8 = 128;
 
-/// Where the slot lies in the upper word of the last offset. A partition has fewer than two to the power of 56 messages.
-const SLOT_SHIFT: u32 = 24;
-const OFFSET_HIGH: u32 = (1 << SLOT_SHIFT) - 1;
-
 /// A topic at its home.
 pub(super) struct HomeTopic {
     pub hash: u32,
     next: u32,
     pub name: Blob,
-    /// The topic's last offset in the lower 56 bits, and its slot.
-    last: [u32; 2],
+    last: Slotted,
     pub log: u32,
     /// The carrier's row, or the set of carriers.
     pub carrier: u32,
@@ -52,7 +48,7 @@ impl Vacant for HomeTopic {
             hash: 0,
             next,
             name: Blob::NONE,
-            last: [0; 2],
+            last: Slotted::default(),
             log: NONE,
             carrier: NONE,
             touched_s: 0,
@@ -83,18 +79,17 @@ impl Chained for HomeTopic {
 impl HomeTopic {
     /// The offset of the topic's last message or deletion; before its first message the floor of its slot.
     pub fn last(&self) -> u64 {
-        u64::from(self.last[0]) | u64::from(self.last[1] & OFFSET_HIGH) << 32
+        self.last.offset()
     }
     pub fn set_last(&mut self, offset: u64) {
-        let slot = self.last[1] & !OFFSET_HIGH;
-        self.last = [offset as u32, slot | (offset >> 32) as u32 & OFFSET_HIGH];
+        self.last = Slotted::new(self.slot(), offset);
     }
     /// The slot of the topic's name.
     pub fn slot(&self) -> u8 {
-        (self.last[1] >> SLOT_SHIFT) as u8
+        self.last.slot()
     }
     pub fn set_slot(&mut self, slot: u8) {
-        self.last[1] = self.last[1] & OFFSET_HIGH | u32::from(slot) << SLOT_SHIFT;
+        self.last = Slotted::new(slot, self.last());
     }
     pub fn has(&self, flag: u8) -> bool {
         self.flags & flag != 0

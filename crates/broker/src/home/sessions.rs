@@ -1,4 +1,4 @@
-//! MQTT sessions at the home of their client id (MQTT 5.0 section 4.1): the connection that holds a session now, or the
+//! MQTT sessions in the partition of their client id (MQTT 5.0 section 4.1): the connection that holds a session now, or the
 //! state that the session left behind when its client went away.
 //!
 //! A session is not a queue. While its client is away it is its subscriptions with their positions, and the messages
@@ -10,7 +10,10 @@
 //! home of sessions knows neither connections nor topics; the shard does what follows from an end (sends a will,
 //! releases logs).
 
+mod at_home;
 mod snapshot;
+
+pub use at_home::SessionsAtHome;
 
 use crate::mail::session::Kept;
 use crate::mail::session::{ConnOf, SessionId, Will, Written};
@@ -18,7 +21,7 @@ use alloc::boxed::Box;
 use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::vec::Vec;
 
-use crate::base::ids::ShardId;
+use crate::base::ids::{PartitionId, ShardId};
 use crate::base::planted::{self, Fault};
 use crate::base::time::Now;
 use crate::budget::admission::{Admission, Client};
@@ -163,9 +166,11 @@ pub enum Opening {
     Full,
 }
 
-/// All sessions of a home.
+/// All sessions of a partition.
 #[derive(Default)]
 pub struct Sessions {
+    /// The partition.
+    partition: PartitionId,
     rows: Slab<Row>,
     index: Index,
     clients: Names,
@@ -181,6 +186,14 @@ pub struct Sessions {
 }
 
 impl Sessions {
+    /// None yet, in this partition.
+    pub fn new(partition: PartitionId) -> Sessions {
+        Sessions {
+            partition,
+            ..Sessions::default()
+        }
+    }
+
     /// Sessions, held or away.
     pub fn len(&self) -> u32 {
         self.rows.len()
@@ -188,8 +201,8 @@ impl Sessions {
 
     /// Adds the counts and bytes of its sessions.
     pub fn account(&self, accounts: &mut Accounts) {
-        accounts.sessions = self.rows.len();
-        accounts.session_bytes = self.away_bytes;
+        accounts.sessions += self.rows.len();
+        accounts.session_bytes += self.away_bytes;
         accounts.name_bytes += self.clients.bytes();
     }
 
@@ -271,6 +284,7 @@ impl Sessions {
             row: id,
             serial: row.serial,
             life: row.life,
+            partition: self.partition as u8,
         };
         let (kept, ended) = if claim.clean {
             (None, kept)

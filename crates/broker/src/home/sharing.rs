@@ -13,11 +13,11 @@ use crore_wire::topic;
 
 use super::Home;
 use super::filters::ROWS;
-use super::groups::{Cursor, Group, Member};
+use super::groups::{Cursor, Group, Groups, Member};
 use super::partition::Partition;
 use crate::base::ids::ShardId;
 use crate::base::rules::Rules;
-use crate::base::snapshot::{Block, Damaged, In};
+use crate::base::snapshot::{Block, Damaged, Form, In, Origin};
 use crate::base::time::Now;
 use crate::log::arrival::Arrival;
 use crate::mail::lanes::Lanes;
@@ -217,9 +217,32 @@ impl Home {
         self.groups.save(from, block)
     }
 
-    /// Reads a group. It has no members, and may be behind.
-    pub(crate) fn restore_group(&mut self, from: &mut In<'_>) -> Result<(), Damaged> {
-        self.groups.restore(from)
+    /// Reads a home's part of a group: its cursors in the partitions that are here now, and messages of theirs.
+    pub(crate) fn restore_group(
+        &mut self,
+        from: &mut In<'_>,
+        origin: &Origin,
+    ) -> Result<(), Damaged> {
+        let former = origin.placement.of_home(origin.home);
+        // Before there were partitions a home had one cursor.
+        let count = match origin.form {
+            Form::Homes => 1,
+            Form::Partitions => origin.placement.count_at(origin.home),
+        };
+        let mut saved = Groups::read(from, count)?;
+        let (placement, me) = (self.placement, self.me);
+        if !topic::has_wildcard(saved.filter) && placement.home_of_name(saved.filter) != me {
+            return Ok(());
+        }
+        (saved.again).retain(|unacked| placement.home_of_name(&unacked.topic) == me);
+        let offsets = saved.offsets.clone();
+        let offsets = offsets.into_iter().cycle();
+        let cursors = former.zip(offsets).filter_map(|(partition, offset)| {
+            let is_here = placement.home_of(partition) == me;
+            is_here.then(|| (placement.place_at_home(partition), offset))
+        });
+        self.groups.restore(saved, cursors);
+        Ok(())
     }
 }
 

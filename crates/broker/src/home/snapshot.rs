@@ -6,11 +6,12 @@
 use super::Home;
 use super::partition::Partition;
 use super::row::{CREATED, DELETED, HomeTopic, KEEPS, REQUESTED, RETAINS};
+use crate::base::ids::PartitionId;
 use crate::base::rules::Rules;
 use crate::base::settings::{Keep, Settings};
 use crate::base::snapshot::Block;
 use crate::base::snapshot::NO_TOPIC;
-use crate::base::snapshot::{Damaged, In, kind};
+use crate::base::snapshot::{Damaged, Form, In, Origin, kind};
 use crate::base::time::Now;
 use crate::budget::admission::Client;
 use crate::log::Log;
@@ -54,8 +55,8 @@ impl Home {
             for partition in &self.partitions {
                 out.number(partition.sequence);
             }
-            for floor in &self.floors {
-                out.number(*floor);
+            for slot in self.origin().slots(self.placement, self.me) {
+                out.number(self.floors[usize::from(slot)]);
             }
             for log in self.logs() {
                 match log.losses.counted() {
@@ -94,27 +95,61 @@ impl Home {
         None
     }
 
-    /// Reads what holds for the home as a whole; returns how many rows it had.
-    pub(crate) fn restore_home(&mut self, from: &mut In<'_>) -> Result<u32, Damaged> {
+    /// The home's own records as they are written.
+    fn origin(&self) -> Origin {
+        Origin {
+            form: Form::Partitions,
+            placement: self.placement,
+            home: self.me,
+        }
+    }
+
+    /// The place here of a partition, if this is its home.
+    fn place_here(&self, partition: PartitionId) -> Option<usize> {
+        let is_here = self.placement.home_of(partition) == self.me;
+        is_here.then(|| self.placement.place_at_home(partition))
+    }
+
+    /// Reads what holds for the home that wrote as a whole; returns how many rows it had.
+    pub(crate) fn restore_home(
+        &mut self,
+        from: &mut In<'_>,
+        origin: &Origin,
+    ) -> Result<u32, Damaged> {
         let rows = from.number32()?;
-        for partition in &mut self.partitions {
-            partition.sequence = from.number()?;
+        let former = origin.placement;
+        // Before there were partitions a home had one sequence and one count of losses, and wrote the floors of all slots.
+        let whole = origin.form == Form::Homes;
+        let mut sequence = if whole { from.number()? } else { 0 };
+        for partition in former.of_home(origin.home) {
+            sequence = if whole { sequence } else { from.number()? };
+            if let Some(at) = self.place_here(partition) {
+                self.partitions[at].sequence = sequence;
+            }
         }
-        for floor in &mut self.floors {
-            *floor = from.number()?;
+        for slot in 0..=u8::MAX {
+            let is_its = former.home_of(former.of_slot(slot)) == origin.home;
+            let floor = if whole || is_its { from.number()? } else { 0 };
+            if is_its && self.place_here(former.of_slot(slot)).is_some() {
+                self.floors[usize::from(slot)] = floor;
+            }
         }
-        for partition in &mut self.partitions {
-            if from.byte()? == 1 {
-                partition.log.losses.watch_from(from.number()?);
+        let mut counted = if whole { read_counted(from)? } else { None };
+        for partition in former.of_home(origin.home) {
+            counted = if whole { counted } else { read_counted(from)? };
+            if let (Some(at), Some(counted)) = (self.place_here(partition), counted) {
+                self.partitions[at].log.losses.watch_from(counted);
             }
         }
         Ok(rows)
     }
 
-    /// Reads a topic; returns the row that it had, the one that it has, and whether its newest messages are gone.
+    /// Reads a topic; returns the row that it had, the one that it has ([`NONE`] if it belongs to another home now), and whether its
+    /// newest messages are gone.
     pub(crate) fn restore_topic(
         &mut self,
         from: &mut In<'_>,
+        origin: &Origin,
         rules: &Rules,
     ) -> Result<(u32, u32, bool), Damaged> {
         let former = from.number32()?;
@@ -125,8 +160,11 @@ impl Home {
         let touched_s = from.number32()?;
         let keepers = from.number32()?;
         let name = from.field()?;
-        if name.is_empty() || self.placement.home_of_name(name) != self.me {
-            return Err(Damaged("a topic belongs elsewhere"));
+        if name.is_empty() {
+            return Err(NO_TOPIC);
+        }
+        if !origin.is_for(name, self.placement, self.me)? {
+            return Ok((former, NONE, false));
         }
         let mut row = HomeTopic::vacant(NONE);
         row.set_slot(topic::slot(name));
@@ -159,8 +197,11 @@ impl Home {
     }
 
     pub(crate) fn restore_filter(&mut self, from: &mut In<'_>) -> Result<(), Damaged> {
-        let count = from.number32()?;
-        self.keepers.restore_filter(from.field()?, count);
+        let (count, filter) = (from.number32()?, from.field()?);
+        // A name without wildcards stands for a topic that could not be made.
+        if topic::has_wildcard(filter) || self.placement.home_of_name(filter) == self.me {
+            self.keepers.restore_filter(filter, count);
+        }
         Ok(())
     }
 
@@ -192,6 +233,9 @@ impl Home {
         let offset = from.number()?;
         let topic = topic_of(from.number32()?, topics)?;
         let number = from.number()?;
+        if topic == NONE {
+            return Ok(());
+        }
         let at = self.at(topic);
         self.partitions[at]
             .log
@@ -201,7 +245,8 @@ impl Home {
     }
 
     pub(crate) fn save_forgotten(&self, rules: &Rules, block: &mut Block<'_>) {
-        for Partition { forgotten, .. } in &self.partitions {
+        let all = self.placement.of_home(self.me);
+        for (partition, Partition { forgotten, .. }) in all.zip(&self.partitions) {
             for (lost, number, name) in forgotten.topics() {
                 let mut out = block.record(kind::FORGOTTEN);
                 out.number(lost);
@@ -210,6 +255,7 @@ impl Home {
             }
             for (rule, lost) in forgotten.blamed_rules() {
                 let mut out = block.record(kind::BLAMED);
+                out.number(u64::from(partition));
                 out.number(lost);
                 out.field(rules.get(rule).filter.as_bytes());
             }
@@ -219,11 +265,12 @@ impl Home {
     pub(crate) fn restore_forgotten(
         &mut self,
         from: &mut In<'_>,
+        origin: &Origin,
         rules: &Rules,
     ) -> Result<(), Damaged> {
         let (lost, number, name) = (from.number()?, from.number()?, from.field()?);
-        if self.placement.home_of_name(name) != self.me {
-            return Err(Damaged("a forgotten topic belongs elsewhere"));
+        if !origin.is_for(name, self.placement, self.me)? {
+            return Ok(());
         }
         let mut row = HomeTopic::vacant(NONE);
         row.set_slot(topic::slot(name));
@@ -236,11 +283,20 @@ impl Home {
     pub(crate) fn restore_blamed(
         &mut self,
         from: &mut In<'_>,
+        origin: &Origin,
         rules: &Rules,
     ) -> Result<(), Damaged> {
+        // Before there were partitions the whole home was blamed.
+        let one = match origin.form {
+            Form::Homes => None,
+            Form::Partitions => Some(from.number16()?),
+        };
         let (lost, filter) = (from.number()?, from.field()?);
-        for Partition { forgotten, .. } in &mut self.partitions {
-            forgotten.blame(filter, lost, rules);
+        for partition in origin.partitions(self.placement, self.me) {
+            if one.is_none_or(|one| one == partition) {
+                let at = self.placement.place_at_home(partition);
+                self.partitions[at].forgotten.blame(filter, lost, rules);
+            }
         }
         Ok(())
     }
@@ -325,6 +381,9 @@ impl Home {
     ) -> Result<(), Damaged> {
         let (is_retained, new) = read_message(from, topics)?;
         let (id, offset, previous) = (new.topic, new.offset, new.previous);
+        if id == NONE {
+            return Ok(());
+        }
         let at = self.at(id);
         if offset == 0 || offset > self.partitions[at].sequence || previous >= offset {
             return Err(IMPOSSIBLE);
@@ -441,6 +500,15 @@ fn read_message<'a>(from: &mut In<'a>, topics: &[(u32, u32)]) -> Result<(bool, N
     Ok((form & RETAINED != 0, new))
 }
 
+/// The number of losses so far, if they were remembered.
+fn read_counted(from: &mut In<'_>) -> Result<Option<u64>, Damaged> {
+    match from.byte()? {
+        1 => from.number().map(Some),
+        _ => Ok(None),
+    }
+}
+
+/// The row of the topic that had the row `former`; [`NONE`] if it belongs to another home now.
 fn topic_of(former: u32, topics: &[(u32, u32)]) -> Result<u32, Damaged> {
     let at = topics.binary_search_by_key(&former, |(former, _)| *former);
     at.map(|at| topics[at].1).map_err(|_| NO_TOPIC)

@@ -3,10 +3,12 @@
 use alloc::boxed::Box;
 use alloc::vec::Vec;
 
+use crate::base::ids::PartitionId;
 use crate::budget::admission::Client;
 use crate::store::shared::Slice;
+use crate::store::slab::NONE;
 
-/// The holder of a session: its row at the home, and the number of the holder.
+/// The holder of a session: its row in its partition, and the number of the holder.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SessionId {
     /// The row.
@@ -15,6 +17,22 @@ pub struct SessionId {
     pub serial: u16,
     /// Counts the sessions that had this row before.
     pub life: u8,
+    /// The partition of the client id; there are at most 256.
+    pub partition: u8,
+}
+
+const _: () = assert!(size_of::<SessionId>() == 8);
+
+impl SessionId {
+    /// No session yet, of a client id in this partition.
+    pub fn none(partition: PartitionId) -> SessionId {
+        SessionId {
+            row: NONE,
+            serial: 0,
+            life: 0,
+            partition: partition as u8,
+        }
+    }
 }
 
 /// A message that the server publishes when a client is gone (section 3.1.2.5).

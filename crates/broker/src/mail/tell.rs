@@ -4,7 +4,7 @@ use alloc::boxed::Box;
 
 use crore_wire::mqtt::ReasonCode;
 
-use crate::base::ids::{PartitionId, ShardId};
+use crate::base::ids::PartitionId;
 use crate::budget::admission::Client;
 use crate::mail::answer::{Attached, Outcome, ReplyTo};
 use crate::mail::frames::Record;
@@ -192,8 +192,6 @@ pub struct MatchPage {
 pub enum Given {
     /// It has it.
     Yes {
-        /// The home.
-        home: ShardId,
         /// The session.
         id: SessionId,
         /// The client that the session is counted for.

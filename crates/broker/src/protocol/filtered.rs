@@ -339,10 +339,9 @@ impl Front {
             let opening = self.conns.extra(slot).opening.as_deref_mut();
             let partition = message.partition;
             let message = (frames.name(message.name), &message.record, frames);
-            match opening.and_then(|opening| opening.hold_live(partition, message, bounds, poll)) {
-                Some(true) => {}
-                Some(false) => return,
-                None => return self.broken(slot),
+            let held = opening.and_then(|it| it.hold_live(partition, message, bounds, poll));
+            if held.is_none() {
+                return self.broken(slot);
             }
         }
     }

@@ -73,7 +73,7 @@ impl Front {
             epoch,
             offset: *offset,
         });
-        position::write_set(out, self.set_of_partitions(), seen);
+        position::write_partitions(out, self.world.partitions, seen);
     }
 
     /// The position of a connection's only group; `just` are the offsets that it has reached in partitions where it is live with
@@ -102,11 +102,6 @@ impl Front {
             }
         };
         let all = 0..self.world.partitions;
-        position::write_set(out, self.set_of_partitions(), all.map(at));
-    }
-
-    /// The set number in positions by filter: it is the same for all filters, and depends on the number of partitions.
-    pub(crate) fn set_of_partitions(&self) -> u32 {
-        u32::from_be_bytes(*b"fil\0") | u32::from(self.world.partitions)
+        position::write_partitions(out, self.world.partitions, all.map(at));
     }
 }

@@ -145,32 +145,31 @@ impl Opening {
     }
 
     /// Takes a live message of a partition whose log was read to the end: for a poll one; for a stream as many as these bounds of an
-    /// outbox allow, and none that a newer one may supersede meanwhile. `None` where it was not asked for; false when neither this
-    /// message nor a later one of the partition is taken.
+    /// outbox allow, and none that a newer one may supersede meanwhile. A partition of which a message is not taken is read on from its
+    /// log later. `None` where the partition was not asked for.
     pub(super) fn hold_live(
         &mut self,
         partition: PartitionId,
         (name, record, frames): (&[u8], &Record, &Frames),
         bounds: Bounds,
         poll: bool,
-    ) -> Option<bool> {
+    ) -> Option<()> {
         let answered = self.partitions.get_mut(usize::from(partition))?;
         if !answered.live {
-            return Some(false);
+            return Some(());
         }
         let full = record.latest
             || self.frames.len() + frames.frame(record).len() > bounds.bytes
             || self.held.len() >= bounds.messages;
         if poll && !self.held.is_empty() || !poll && full {
-            // Not seen: it is read from the log later.
             (answered.end, answered.live) = (record.offset - 1, false);
             answered.end = answered.end.max(answered.start);
             // The group was live here: from now on a loss must be reported, as for any subscriber that falls behind.
             (answered.from, answered.base) = (0, 0);
-            return Some(false);
+            return Some(());
         }
         self.hold(partition, name, record, frames);
-        Some(true)
+        Some(())
     }
 
     /// The messages held were sent: the position in each partition is at least that of the last of them.

@@ -109,10 +109,9 @@ impl Front {
         filtered: bool,
         publishes: bool,
     ) -> Result<Vec<Since>, (u16, &'static str)> {
-        let (set, count) = if filtered {
-            (self.set_of_partitions(), usize::from(self.world.partitions))
-        } else {
-            (set_hash(names), names.len())
+        let (set, count) = match filtered {
+            true => (0, usize::from(self.world.partitions)),
+            false => (set_hash(names), names.len()),
         };
         let since = self.since(slot, head, set, count);
         let since = since.map_err(|reason| (400, reason))?;
@@ -225,9 +224,10 @@ impl Front {
         set: u32,
         count: usize,
     ) -> Result<Vec<Since>, &'static str> {
-        let parse = match self.conns.get(slot).wants(FILTERS) {
-            true => position::parse_of_partitions,
-            false => position::parse,
+        let (filtered, partitions) = (self.conns.get(slot).wants(FILTERS), self.world.partitions);
+        let parse = |text: &[u8]| match filtered {
+            true => position::parse_partitions(text, partitions),
+            false => position::parse(text, set, count),
         };
         let tag = head
             .header("if-none-match")
@@ -244,7 +244,7 @@ impl Front {
             .or(tag);
         if let Some(id) = id {
             // A browser that got 400 here would give up for good, so it is told a gap instead.
-            return Ok(parse(id, set, count).unwrap_or_else(|_| alloc::vec![Since::Unknown; count]));
+            return Ok(parse(id).unwrap_or_else(|_| alloc::vec![Since::Unknown; count]));
         }
         if let Some(time) = time {
             return Ok(alloc::vec![Since::After(u32::try_from(time).unwrap_or(u32::MAX)); count]);
@@ -254,7 +254,7 @@ impl Front {
                 let mut text = Vec::new();
                 form::decode(value, &mut text)
                     .map_err(|_| "a bad percent escape in the position")?;
-                return parse(&text, set, count).map_err(
+                return parse(&text).map_err(
                     |_| "since= takes oldest, live, -N or a position that the server gave",
                 );
             }

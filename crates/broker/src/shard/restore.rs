@@ -1,18 +1,17 @@
-//! Reading a snapshot into a home and its sessions, before its shard begins.
+//! Reading snapshots into a home and its sessions, before its shard begins: those of all homes that had one of its partitions.
 
 use crate::base::snapshot::NO_TOPIC;
 use alloc::boxed::Box;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 
-use crate::base::ids::ShardId;
-use crate::base::placement::Placement;
-use crate::base::snapshot::{Damaged, Head, In, kind};
+use crate::base::ids::{PartitionId, ShardId};
+use crate::base::snapshot::{Damaged, Form, Head, In, Origin, kind};
 use crate::base::time::Now;
 use crate::budget::admission::Client;
 use crate::budget::world::World;
 use crate::home::Home;
-use crate::home::sessions::Sessions;
+use crate::home::sessions::SessionsAtHome;
 use crate::shard::Shard;
 
 /// A home and its sessions, as far as they are read.
@@ -20,45 +19,75 @@ pub struct Restored {
     world: Arc<World>,
     me: ShardId,
     now: Now,
-    /// Seconds since the snapshot was taken.
-    passed_s: u32,
     home: Box<Home>,
-    sessions: Sessions,
-    /// How many rows of topics there were.
-    rows: u32,
-    /// The rows that the topics had and those that they have now, in the order of the former. No room is reserved by
-    /// the count in the snapshot, which may be damaged.
-    pub(crate) topics: Vec<(u32, u32)>,
+    sessions: SessionsAtHome,
+    /// The snapshot that is read.
+    reading: Option<Reading>,
     /// Topics whose newest messages had gone without being lost.
     pub(crate) ended: Vec<u32>,
+}
+
+/// How far a snapshot is read.
+pub(crate) struct Reading {
+    origin: Origin,
+    /// Seconds since it was taken.
+    passed_s: u32,
+    /// How many rows of topics there were.
+    rows: u32,
+    /// The rows that the topics had and those that they have now, in the order of the former; [`NONE`] for those of other homes. No
+    /// room is reserved by the count in the snapshot, which may be damaged.
+    topics: Vec<(u32, u32)>,
+    /// The partition of the sessions that come.
+    partition: PartitionId,
     records: u64,
     over: bool,
 }
 
 impl Restored {
-    /// Nothing is read yet. `world` has the epoch, the seed and the number of homes of `head`.
-    pub fn new(world: Arc<World>, head: &Head, now: Now) -> Restored {
+    /// Nothing is read yet of the home `me`. `world` has the epoch, the seed and the number of partitions of the snapshots.
+    pub fn new(world: Arc<World>, me: ShardId, now: Now) -> Restored {
+        let placement = world.placement();
         let home = Home::new(
             &world.settings,
             &world.rules,
             world.admission.clone(),
-            head.epoch,
-            (Placement::new(head.homes, head.homes), head.home),
-            head.seed,
+            world.epoch,
+            (placement, me),
+            world.seed,
         );
         Restored {
-            me: head.home,
+            me,
             now,
-            passed_s: now.unix_s.saturating_sub(head.unix_s),
             home: Box::new(home),
-            sessions: Sessions::default(),
-            rows: 0,
-            topics: Vec::new(),
+            sessions: SessionsAtHome::new(placement, me),
+            reading: None,
             ended: Vec::new(),
-            records: 0,
-            over: false,
             world,
         }
+    }
+
+    /// Begins to read the snapshot of a home with this head. The one before is read to its end.
+    ///
+    /// # Errors
+    /// When the one before is not whole, or this one is of another server.
+    pub fn begin(&mut self, form: Form, head: &Head) -> Result<(), Damaged> {
+        self.end()?;
+        let world = &self.world;
+        if (head.epoch, head.seed) != (world.epoch, world.seed)
+            || head.partitions != world.partitions
+        {
+            return Err(Damaged("it is of another server"));
+        }
+        self.reading = Some(Reading {
+            origin: head.origin(form),
+            passed_s: self.now.unix_s.saturating_sub(head.unix_s),
+            rows: 0,
+            topics: Vec::new(),
+            partition: 0,
+            records: 0,
+            over: false,
+        });
+        Ok(())
     }
 
     /// Reads a block behind the first one; its checksum is right.
@@ -66,57 +95,67 @@ impl Restored {
     /// # Errors
     /// When its records make no sense all the same.
     pub fn take(&mut self, block: &[u8]) -> Result<(), Damaged> {
+        let mut reading = self.reading.take().ok_or(Damaged("it has no head"))?;
         let mut block = In(block);
         while !block.is_empty() {
-            if self.over {
+            if reading.over {
                 return Err(Damaged("there is something behind the end"));
             }
             let kind = block.byte()?;
-            self.record(kind, &mut block)?;
-            self.records += 1;
+            self.record(kind, &mut block, &mut reading)?;
+            reading.records += 1;
         }
+        self.reading = Some(reading);
         Ok(())
     }
 
-    fn record(&mut self, kind: u8, from: &mut In<'_>) -> Result<(), Damaged> {
-        let (world, now) = (self.world.clone(), self.now);
+    fn record(
+        &mut self,
+        kind: u8,
+        from: &mut In<'_>,
+        reading: &mut Reading,
+    ) -> Result<(), Damaged> {
+        let (world, now) = (&self.world, self.now);
         let home = &mut self.home;
+        let Reading { origin, topics, .. } = reading;
         // All others are judged by it.
-        if (kind == kind::HOME) != (self.records == 0) {
+        if (kind == kind::HOME) != (reading.records == 0) {
             return Err(Damaged(
                 "the home's own record is not the first, or not the only one",
             ));
         }
         match kind {
             kind::HOME => {
-                self.rows = home.restore_home(from)?;
+                reading.rows = home.restore_home(from, origin)?;
                 Ok(())
             }
             kind::TOPIC => {
-                let (row, id, ended) = home.restore_topic(from, &world.rules)?;
-                if row >= self.rows || self.topics.last().is_some_and(|(last, _)| *last >= row) {
+                let (row, id, ended) = home.restore_topic(from, origin, &world.rules)?;
+                if row >= reading.rows || topics.last().is_some_and(|(last, _)| *last >= row) {
                     return Err(NO_TOPIC);
                 }
-                self.topics.push((row, id));
+                topics.push((row, id));
                 if ended {
                     self.ended.push(id);
                 }
                 Ok(())
             }
             kind::FILTER => home.restore_filter(from),
-            kind::GROUP => home.restore_group(from),
-            kind::LOSS => home.restore_loss(from, &self.topics),
-            kind::FORGOTTEN => home.restore_forgotten(from, &world.rules),
-            kind::BLAMED => home.restore_blamed(from, &world.rules),
-            kind::MESSAGE => {
-                home.restore_message(from, &self.topics, &world.settings, &world.rules, now)
+            kind::GROUP => home.restore_group(from, origin),
+            kind::LOSS => home.restore_loss(from, topics),
+            kind::FORGOTTEN => home.restore_forgotten(from, origin, &world.rules),
+            kind::BLAMED => home.restore_blamed(from, origin, &world.rules),
+            kind::MESSAGE => home.restore_message(from, topics, &world.settings, &world.rules, now),
+            kind::ANSWER => home.restore_answer(from, origin, &world.settings, now),
+            kind::SESSIONS => {
+                reading.partition = from.number16()?;
+                Ok(())
             }
-            kind::ANSWER => home.restore_answer(from, &world.settings, now),
-            kind::SESSION => self.sessions.restore(from, &world, now, self.passed_s),
-            kind::NO_SESSION => self.sessions.restore_gap(from),
+            kind::SESSION => (self.sessions).restore(from, origin, world, now, reading.passed_s),
+            kind::NO_SESSION => (self.sessions).restore_gap(from, origin, reading.partition),
             kind::END => {
-                self.over = true;
-                match from.number()? == self.records {
+                reading.over = true;
+                match from.number()? == reading.records {
                     true => Ok(()),
                     false => Err(Damaged("records are missing")),
                 }
@@ -125,18 +164,26 @@ impl Restored {
         }
     }
 
-    /// Ends the reading.
+    /// Ends the snapshot at hand.
     ///
     /// # Errors
-    /// When the end is missing.
-    pub fn finish(mut self) -> Result<Restored, Damaged> {
-        if !self.over {
-            return Err(Damaged("it is not whole"));
+    /// When it is not whole.
+    pub fn end(&mut self) -> Result<(), Damaged> {
+        match self.reading.take() {
+            Some(reading) if !reading.over => Err(Damaged("it is not whole")),
+            _ => Ok(()),
         }
+    }
+
+    /// Ends the reading, behind the snapshots of all homes that had a partition of this one.
+    ///
+    /// # Errors
+    /// When the last one is not whole.
+    pub fn finish(mut self) -> Result<Restored, Damaged> {
+        self.end()?;
         self.sessions.close_gaps();
         self.home.restored(&self.ended, &self.world.rules, self.now);
         self.ended = Vec::new();
-        self.topics = Vec::new();
         Ok(self)
     }
 }

@@ -9,7 +9,7 @@ use crate::base::rules::Rules;
 use crate::base::snapshot::{Block, Head, kind};
 use crate::base::time::Now;
 use crate::home::Home;
-use crate::home::sessions::Sessions;
+use crate::home::sessions::SessionsAtHome;
 use crate::log::arrival::Arrivals;
 
 /// The records to be written next, and where to go on with them.
@@ -22,7 +22,7 @@ enum Stage {
     Forgotten,
     Messages(Option<(usize, Arrivals)>),
     Answers((usize, Option<u32>)),
-    Sessions(u64),
+    Sessions((usize, u64)),
     End,
     Over,
 }
@@ -44,7 +44,13 @@ impl Saving {
     }
 
     /// The next block; empty behind the last one.
-    pub fn next(&mut self, home: &Home, sessions: &Sessions, rules: &Rules, now: Now) -> Vec<u8> {
+    pub fn next(
+        &mut self,
+        home: &Home,
+        sessions: &SessionsAtHome,
+        rules: &Rules,
+        now: Now,
+    ) -> Vec<u8> {
         let mut bytes = Vec::new();
         let mut block = Block {
             bytes: &mut bytes,
@@ -72,7 +78,7 @@ impl Stage {
     fn write(
         self,
         home: &Home,
-        sessions: &Sessions,
+        sessions: &SessionsAtHome,
         rules: &Rules,
         now: Now,
         block: &mut Block<'_>,
@@ -104,7 +110,7 @@ impl Stage {
             },
             Stage::Answers(from) => match home.save_answers(from, block) {
                 Some(next) => Stage::Answers(next),
-                None => Stage::Sessions(0),
+                None => Stage::Sessions((0, 0)),
             },
             Stage::Sessions(from) => match sessions.save(from, now, block) {
                 Some(next) => Stage::Sessions(next),

@@ -45,7 +45,6 @@ impl Shard {
     }
 
     fn opened(&mut self, shard: ShardId, to: ReplyTo, owner: Client, opening: Opening) {
-        let home = self.front.lanes.me;
         match opening {
             Opening::Opened {
                 id,
@@ -55,12 +54,7 @@ impl Shard {
             } => {
                 self.front.session_ended(ended);
                 self.publish_will(will);
-                let given = Box::new(Given::Yes {
-                    home,
-                    id,
-                    owner,
-                    kept,
-                });
+                let given = Box::new(Given::Yes { id, owner, kept });
                 self.front.lanes.tell(shard, Tell::Session(to, given));
             }
             Opening::Claimed { holder, superseded } => {

@@ -8,6 +8,7 @@ use crore_broker::rules::RULES_MAX;
 use crore_broker::settings::{
     Deflate, Drain, Heartbeat, Http, Interest, Limits, Mqtt, Publishing, Rule, Timeouts,
 };
+use crore_broker::{PartitionId, SLOTS};
 
 use crore_wire::topic::check_filter;
 
@@ -16,7 +17,7 @@ use crate::access::Checks;
 use crate::settings::file::File;
 use crate::settings::problems::{Check, Problem, ranges};
 
-/// A topic hashes to one of 256 partitions; more shards than that would share none of the work.
+/// A topic hashes to one of 256 slots; more shards than that would share none of the work.
 pub const MAX_SHARDS: usize = 256;
 
 /// The largest thing that one client sends or is sent takes so small a share of what all together may make the server hold.
@@ -86,6 +87,7 @@ pub fn problems(file: &File, insecure: bool) -> Vec<Problem> {
     let mut check = Check::default();
     listen(&mut check, &file.listen, insecure || file.access.is_some());
     check.zero_or("shards", file.shards, "one for each core", 1..=MAX_SHARDS);
+    check.range("partitions", file.partitions, 1..=SLOTS as PartitionId);
     check.range("backlog", file.backlog, 1..=MAX_BACKLOG);
     http(&mut check, &file.http);
     limits(&mut check, &file.limits);

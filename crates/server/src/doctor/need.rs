@@ -4,6 +4,7 @@ use clap::ValueEnum;
 
 use super::formula;
 use super::host::Host;
+use crate::boot;
 use crate::config::Resources;
 use crate::settings::file::File;
 
@@ -88,7 +89,7 @@ impl Need {
     /// The need of `connections` with these settings; without a number, of as many as the settings allow.
     pub fn new(connections: Option<u64>, protocol: Protocol, cores: usize, file: &File) -> Need {
         let limits = &file.limits;
-        let homes = file.shards.min(cores).max(1);
+        let homes = usize::from(boot::homes(file.shards, cores, file.partitions));
         // On a machine without memory the default is what the largest message needs.
         let nothing = Resources {
             cores,

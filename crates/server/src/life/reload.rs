@@ -136,6 +136,7 @@ fn changeable(now: &Effective, asked: &Effective) -> Effective {
     let mut file = File {
         listen: now.listen.clone(),
         shards: now.shards,
+        partitions: now.partitions,
         pin: now.pin,
         backlog: now.backlog,
         access: now.access.clone(),

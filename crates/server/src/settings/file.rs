@@ -11,6 +11,7 @@ use crore_broker::settings::{
     Concurrency, Deflate, Drain, First, Heartbeat, Http, Interest, Keep, Limits, Mqtt, Publishing,
     Rule, Settings, Slow, Timeouts,
 };
+use crore_broker::{PARTITIONS, PartitionId};
 use serde::{Deserialize, Serialize};
 
 use super::access::{Access, open};
@@ -32,6 +33,7 @@ pub struct File {
     #[serde(with = "address")]
     pub listen: Vec<SocketAddr>,
     pub shards: usize,
+    pub partitions: PartitionId,
     pub pin: bool,
     pub backlog: u32,
     #[serde(with = "HttpMirror")]
@@ -82,6 +84,7 @@ impl Default for File {
         File {
             listen: vec![DEFAULT_LISTEN.parse().expect("a literal address")],
             shards: 0,
+            partitions: PARTITIONS,
             // A pinned shard cannot move away from a neighbour that uses its core; on a machine that
             // the server shares with anything else that costs more than the warm cache gives.
             pin: false,

@@ -46,6 +46,8 @@ const BOUNDS_PERCENT: u32 = 30;
 /// Salt of the random choice of how slowly a home forgets.
 const FORGETS: u64 = 733;
 /// Salt of the random choices of limits of topics and of logs by address, likewise.
+/// Salt of the random choices of partitions and of the homes of a restart, likewise.
+const PARTITIONS: u64 = 0x9A27_1710;
 const MAKERS: u64 = 361;
 /// How many of a hundred worlds with narrow budgets have them.
 const MAKERS_PERCENT: u32 = 30;
@@ -80,7 +82,7 @@ impl Plan {
         plan.pace.forgets_per_turn = own(FORGETS).pick(&[1, 1, 256]);
         plan.bound_outboxes(&mut own(BOUNDS));
         plan.limit_makers(&mut own(MAKERS));
-        plan.partitions = plan.homes;
+        plan.divide(&mut own(PARTITIONS));
         plan
     }
 
@@ -92,6 +94,7 @@ impl Plan {
         Plan {
             shards,
             homes,
+            homes_after: homes,
             partitions: homes,
             settings: Self::settings(homes, budgets_are_wide, rng),
             topics: Self::topics(rng),
@@ -180,6 +183,12 @@ impl Plan {
             &[1 << 20],
         ]);
         windows.to_vec()
+    }
+
+    /// The partitions, and the homes of a restart.
+    fn divide(&mut self, rng: &mut Rng) {
+        self.partitions = self.homes + rng.pick(&[0, 1, 2, 5, 12]);
+        self.homes_after = rng.range(1, self.shards.min(self.partitions));
     }
 
     /// In some worlds: many publishers, which often reconnect, at one home that handles little at a time.

@@ -5,8 +5,8 @@ use std::sync::Arc;
 
 use crore_broker::Restored;
 use crore_broker::admission::Admission;
-use crore_broker::snapshot::Head;
-use crore_broker::{Settled, Shard, ShardId};
+use crore_broker::snapshot::{Damaged, Form, Head};
+use crore_broker::{Placement, Settled, Shard, ShardId};
 
 use super::{World, now};
 use crate::rng::Rng;
@@ -36,6 +36,7 @@ impl World {
             settings: self.shared.settings.clone(),
             rules: self.shared.rules.clone(),
             admission: Admission::new(&self.shared.settings, self.shared.seed),
+            homes: self.plan.homes_after as ShardId,
             ..*self.shared
         });
         let begin = now(self.truth.now_s);
@@ -43,9 +44,10 @@ impl World {
             *shard = Shard::new(n as ShardId, self.shared.clone(), begin);
             shard.set_pace(self.plan.pace);
         }
-        for (n, blocks) in snapshots.iter().enumerate() {
-            let restored = self.restored(blocks).map_err(|why| why.to_string())?;
-            self.shards[n].adopt(restored);
+        for home in 0..self.shared.homes {
+            let restored = self.restored(home, &snapshots);
+            let restored = restored.map_err(|why| why.to_string())?;
+            self.shards[usize::from(home)].adopt(restored);
         }
         self.ticked_s.fill(0);
         self.busy.fill(false);
@@ -83,6 +85,7 @@ impl World {
             set: rng.next(),
             epoch: self.shared.epoch,
             seed: self.shared.seed,
+            partitions: self.shared.partitions,
             homes: self.shared.homes,
             home: 0,
             unix_s: now(self.truth.now_s).unix_s,
@@ -103,12 +106,21 @@ impl World {
         Ok(snapshots)
     }
 
-    fn restored(&self, blocks: &[Vec<u8>]) -> Result<Restored, crore_broker::snapshot::Damaged> {
-        let head = Head::read(&blocks[0])?;
+    /// What is left for a home, from the snapshots of all homes of before.
+    fn restored(&self, home: ShardId, snapshots: &[Vec<Vec<u8>>]) -> Result<Restored, Damaged> {
         let begin = now(self.truth.now_s);
-        let mut restored = Restored::new(self.shared.clone(), &head, begin);
-        for block in &blocks[1..] {
-            restored.take(block)?;
+        let mut restored = Restored::new(self.shared.clone(), home, begin);
+        for blocks in snapshots {
+            let head = Head::read(Form::Partitions, &blocks[0])?;
+            let before = Placement::new(head.partitions, head.homes);
+            let mut heirs = self.shared.placement().heirs(before, head.home);
+            if !heirs.any(|heir| heir == home) {
+                continue;
+            }
+            restored.begin(Form::Partitions, &head)?;
+            for block in &blocks[1..] {
+                restored.take(block)?;
+            }
         }
         restored.finish()
     }

@@ -30,6 +30,20 @@ const QOS_SHIFT: u8 = 2;
 /// Bytes that a session takes at most, besides its client id, its state and its will.
 const SESSION_BYTES: usize = 48;
 
+/// A session as it was written.
+pub(super) struct Saved<'a> {
+    serial: u16,
+    life: u8,
+    pub client: &'a [u8],
+    owner: Client,
+    /// Seconds until it is forgotten, if it ever is.
+    left_s: Option<u32>,
+    state: &'a [u8],
+    payloads: Vec<&'a [u8]>,
+    /// Its will, and the seconds until that is due.
+    will: Option<(u32, Will)>,
+}
+
 impl Sessions {
     /// Bytes that they take in a snapshot at most, without wills.
     pub(crate) fn saved_bytes(&self) -> usize {
@@ -93,75 +107,80 @@ impl Sessions {
         }
     }
 
-    /// Reads a session into the next row. `passed_s` have passed since it was written.
-    pub(crate) fn restore(
-        &mut self,
-        from: &mut In<'_>,
-        world: &World,
-        now: Now,
-        passed_s: u32,
-    ) -> Result<(), Damaged> {
+    /// Reads a session.
+    pub(super) fn read<'a>(from: &mut In<'a>) -> Result<Saved<'a>, Damaged> {
         let serial = from.number16()?;
         let life = from.byte()?;
         let form = from.byte()?;
         let client = from.field()?;
         let owner = Client::from_number(from.number32()?);
-        let due = |left_s: u32| now.s.saturating_add(left_s.saturating_sub(passed_s));
-        let expires_s = from.number32()?;
-        let expires_s = match form & ENDLESS != 0 {
-            true => FOREVER_S,
-            false => due(expires_s),
-        };
+        let left_s = from.number32()?;
         let state = from.field()?;
         let mut payloads = Vec::new();
         if form & HAS_PAYLOADS != 0 {
             for _ in 0..from.number()? {
-                let payload = from.field()?;
-                let shared = Shared::new(payload.into(), &world.admission);
-                payloads.push(shared.slice(0..payload.len()));
+                payloads.push(from.field()?);
             }
         }
         let will = match form & HAS_WILL != 0 {
-            true => {
-                let due_s = due(from.number32()?);
-                let will = Box::new(read_will(from)?);
-                Some(Box::new(Delayed { will, due_s }))
-            }
+            true => Some((from.number32()?, read_will(from)?)),
             false => None,
         };
-        let away = Away {
-            state: self.states.insert(&[state], &world.admission),
-            state_bytes: state.len() as u32,
-            will,
-            expires_s,
-            owner,
-        };
-        let due_s = away.due_s();
-        let away = self.insert_away(away, payloads);
-        let id = self.rows.insert(Row {
-            hash: xxh3_64_with_seed(client, world.seed) as u32,
-            client: self.clients.insert(client),
-            holder: away,
+        Ok(Saved {
             serial,
             life,
+            client,
+            owner,
+            left_s: (form & ENDLESS == 0).then_some(left_s),
+            state,
+            payloads,
+            will,
+        })
+    }
+
+    /// Restores a session in the next row. `passed_s` have passed since it was written.
+    pub(super) fn restore(&mut self, saved: Saved<'_>, world: &World, now: Now, passed_s: u32) {
+        let due = |left_s: u32| now.s.saturating_add(left_s.saturating_sub(passed_s));
+        let delayed = |(left_s, will)| {
+            Box::new(Delayed {
+                will: Box::new(will),
+                due_s: due(left_s),
+            })
+        };
+        let payloads = saved.payloads.iter().map(|payload| {
+            let shared = Shared::new((*payload).into(), &world.admission);
+            shared.slice(0..payload.len())
+        });
+        let away = Away {
+            state: self.states.insert(&[saved.state], &world.admission),
+            state_bytes: saved.state.len() as u32,
+            will: saved.will.map(delayed),
+            expires_s: saved.left_s.map_or(FOREVER_S, due),
+            owner: saved.owner,
+        };
+        let due_s = away.due_s();
+        let away = self.insert_away(away, payloads.collect());
+        let id = self.rows.insert(Row {
+            hash: xxh3_64_with_seed(saved.client, world.seed) as u32,
+            client: self.clients.insert(saved.client),
+            holder: away,
+            serial: saved.serial,
+            life: saved.life,
             ..Row::vacant(NONE)
         });
         self.index.insert(&mut self.rows, id);
         if due_s != FOREVER_S {
             self.due.insert((due_s, id));
         }
-        Ok(())
     }
 
-    /// Reads a row without a session.
-    pub(crate) fn restore_gap(&mut self, from: &mut In<'_>) -> Result<(), Damaged> {
-        let (serial, life) = (from.number16()?, from.byte()?);
+    /// Restores a row without a session.
+    pub(super) fn restore_gap(&mut self, serial: u16, life: u8) {
         self.rows.insert(Row {
             serial,
             life,
             ..Row::vacant(NONE)
         });
-        Ok(())
     }
 
     /// The client that each of them is counted for.

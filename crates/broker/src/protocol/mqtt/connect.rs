@@ -138,19 +138,15 @@ impl Front {
             most_s
         };
         let (receive_max, packet_max) = (set.receive_maximum(), set.maximum_packet_size_bytes());
+        let partition = self.partition_of(session.as_bytes());
         let row = MqttRow {
-            session: SessionId {
-                row: NONE,
-                serial: 0,
-                life: 0,
-            },
-            home: self.world.placement().home_of_name(session.as_bytes()),
+            session: SessionId::none(partition),
             keep_alive_s,
             packet_id: 0,
             receive_max: receive_max.min(settings.inflight_max),
             packet_bytes_max: packet_max.unwrap_or(u32::MAX),
         };
-        let home = row.home;
+        let home = self.world.placement().home_of(partition);
         let assigned = (v5 && connect.client_id.is_empty()).then(|| client.clone());
         let aliases_max = set.topic_alias_maximum().min(settings.topic_aliases_max);
         let connecting = Connecting {
@@ -246,15 +242,7 @@ impl Front {
                 connecting.given = Some(state);
                 self.resume_later(self.conns.id_of(to.slot));
             }
-            (
-                false,
-                Given::Yes {
-                    home,
-                    id,
-                    owner,
-                    kept,
-                },
-            ) => {
+            (false, Given::Yes { id, owner, kept }) => {
                 let kept = kept.as_ref().map(|kept| Kept {
                     expiry_s: kept.expiry_s,
                     state: kept.state.clone(),
@@ -265,7 +253,8 @@ impl Front {
                     kept,
                     will: None,
                 });
-                self.errands.push((*home, Ask::SessionClose(farewell)));
+                let home = self.home_of_session(*id);
+                self.errands.push((home, Ask::SessionClose(farewell)));
             }
             (false, Given::Refused(_)) => {}
         }
@@ -420,6 +409,6 @@ impl Front {
             will,
         });
         let ConnId { slot, generation } = self.conns.id_of(slot);
-        self.give_back(ConnOf { slot, generation }, mqtt.home, farewell, due);
+        self.give_back(ConnOf { slot, generation }, farewell, due);
     }
 }

@@ -6,14 +6,11 @@ use alloc::boxed::Box;
 use alloc::collections::BTreeMap;
 use alloc::vec::Vec;
 
-use crate::base::ids::ShardId;
 use crate::mail::Farewell;
 use crate::mail::session::ConnOf;
 
 /// A session on its way home.
 pub(super) struct Leaving {
-    /// The home of its client id.
-    pub home: ShardId,
     /// The last message to its home.
     pub farewell: Box<Farewell>,
     /// The unanswered publishes, by the numbers that homes answer with, and fences.
@@ -77,13 +74,8 @@ mod tests {
             generation: 1,
         };
         let leaving = |due: &[u32]| Leaving {
-            home: 2,
             farewell: Box::new(Farewell {
-                id: SessionId {
-                    row: 0,
-                    serial: 0,
-                    life: 0,
-                },
+                id: SessionId::none(2),
                 owner: Client::NOBODY,
                 kept: None,
                 will: None,
@@ -99,7 +91,7 @@ mod tests {
         let again = all.answered(from, 7).expect("it waits");
         assert_eq!(again.err(), Some(NotDue));
         assert!(all.answered(from, 0).is_some_and(|it| it.is_ok()));
-        assert!(all.take_answered(from).is_some_and(|it| it.home == 2));
+        assert!(all.take_answered(from).is_some_and(|it| it.due.is_empty()));
         assert!(all.answered(from, 0).is_none() && all.len() == 0);
         // Should a connection end twice, neither session is lost.
         all.wait(from, leaving(&[1]));

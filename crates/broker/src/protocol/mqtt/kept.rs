@@ -11,6 +11,7 @@ use alloc::vec::Vec;
 use core::slice::Iter;
 
 use crore_wire::mqtt::{Qos, ReasonCode, Version};
+use crore_wire::topic;
 
 use super::options::{is_shared, options_of, qos, split};
 use super::state::{Inflight, Mqtt, Step};
@@ -284,6 +285,16 @@ impl Front {
         }
     }
 
+    /// The stored offsets of a subscription; before there were partitions, one with wildcards had one for each home, which had the
+    /// topics of every so-many-th partition of today.
+    fn of_partitions(&self, filter: &[u8], stored: &[u64]) -> Vec<u64> {
+        let partitions = usize::from(self.world.partitions);
+        match topic::has_wildcard(filter) && !stored.is_empty() && partitions % stored.len() == 0 {
+            true => stored.iter().copied().cycle().take(partitions).collect(),
+            false => stored.to_vec(),
+        }
+    }
+
     /// Joins a stored subscription again, or releases its log if the client may no longer have it.
     ///
     /// # Errors
@@ -295,7 +306,8 @@ impl Front {
             }
             return Ok(());
         }
-        let all = Self::since_all(epoch, &sub.seen);
+        let seen = self.of_partitions(sub.filter, &sub.seen);
+        let all = Self::since_all(epoch, &seen);
         let since = all.first().copied().unwrap_or(Since::Live);
         let options = options_of(sub.options);
         let wanted = Wanted {
@@ -310,16 +322,18 @@ impl Front {
             self.join_group(slot, &wanted, true);
             return Ok(());
         }
-        if sub.filter.iter().any(|b| matches!(b, b'+' | b'#')) {
+        if topic::has_wildcard(sub.filter) {
             self.join_wildcard(slot, &wanted, &all)?;
         } else {
             self.join_topic(slot, &wanted);
         }
         if options.max_qos != Qos::AtMostOnce {
             if epoch == self.world.epoch {
-                let is_same = sub.starts.is_empty();
-                let starts = if is_same { &sub.seen } else { &sub.starts };
-                self.starts_at(slot, sub.filter, starts);
+                let starts = match sub.starts.is_empty() {
+                    true => seen,
+                    false => self.of_partitions(sub.filter, &sub.starts),
+                };
+                self.starts_at(slot, sub.filter, &starts);
             }
             // The session kept this log already, and joining has counted it once more.
             let (hash, _) = self.place_of(sub.filter);

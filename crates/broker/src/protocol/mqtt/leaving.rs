@@ -12,7 +12,7 @@ use super::kept::forget_received;
 use super::publish::{answered, reason_of};
 use crate::base::ids::ShardId;
 use crate::budget::stats::Reason;
-use crate::mail::session::ConnOf;
+use crate::mail::session::{ConnOf, SessionId};
 use crate::mail::{Ask, Farewell, Outcome, ReplyTo};
 use crate::protocol::front::Front;
 
@@ -21,19 +21,9 @@ const FENCE: u32 = 0;
 
 impl Front {
     /// Gives a session back; one that lasts only when these publishes are answered.
-    pub(super) fn give_back(
-        &mut self,
-        from: ConnOf,
-        home: ShardId,
-        farewell: Box<Farewell>,
-        due: Vec<u32>,
-    ) {
+    pub(super) fn give_back(&mut self, from: ConnOf, farewell: Box<Farewell>, due: Vec<u32>) {
         let lasts = farewell.kept.is_some();
-        let leaving = Leaving {
-            home,
-            farewell,
-            due,
-        };
+        let leaving = Leaving { farewell, due };
         if !lasts || leaving.due.is_empty() {
             return self.gave_back(leaving);
         }
@@ -43,9 +33,15 @@ impl Front {
         }
     }
 
+    /// The home of a session.
+    pub(super) fn home_of_session(&self, id: SessionId) -> ShardId {
+        self.world.placement().home_of(id.partition.into())
+    }
+
     fn gave_back(&mut self, leaving: Leaving) {
+        let home = self.home_of_session(leaving.farewell.id);
         let close = Ask::SessionClose(leaving.farewell);
-        self.errands.push((leaving.home, close));
+        self.errands.push((home, close));
     }
 
     /// Asks homes to confirm that they know which messages the session needs kept. The home of the client id may end the session

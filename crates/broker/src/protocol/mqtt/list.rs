@@ -4,6 +4,8 @@
 //! state, they stand in a list. A free place in the list is used again under another serial, so that an answer to its
 //! former subscription is ignored.
 
+use crore_wire::topic;
+
 use super::options::is_shared;
 use crate::conn::{COUNTED, LIVE, MULTI, QOS_SHIFT};
 use crate::protocol::front::Front;
@@ -37,7 +39,7 @@ impl Front {
         let found = if is_shared(name) {
             let is = |sub: &Sub| sub.group.as_ref().is_some_and(|group| *group.text == *name);
             list.iter().position(is)
-        } else if name.iter().any(|b| matches!(b, b'+' | b'#')) {
+        } else if topic::has_wildcard(name) {
             return self.part_of_wildcard(slot, name);
         } else {
             let (hash, _) = self.place_of(name);

@@ -58,8 +58,3 @@ pub(super) fn split(text: &[u8]) -> (&[u8], &[u8]) {
 pub(super) fn is_shared(text: &[u8]) -> bool {
     text.starts_with(b"$share/")
 }
-
-/// Whether the filter has a wildcard, once it is checked: a wildcard is a whole level.
-pub(super) fn has_wildcard(filter: &[u8]) -> bool {
-    filter.iter().any(|b| matches!(b, b'+' | b'#'))
-}

@@ -443,7 +443,8 @@ impl Front {
             return None;
         }
         let mqtt = self.conns.mqtt_row(slot);
-        mqtt.is_open().then_some((mqtt.home, mqtt.session))
+        let home = self.home_of_session(mqtt.session);
+        mqtt.is_open().then_some((home, mqtt.session))
     }
 }
 

@@ -5,9 +5,10 @@ use alloc::boxed::Box;
 use alloc::vec::Vec;
 
 use crore_wire::mqtt::ReasonCode;
+use crore_wire::topic;
 
 use super::give::Wants;
-use super::options::{has_wildcard, qos_of, split};
+use super::options::{qos_of, split};
 use super::state::{Inflight, Shared, Step};
 use super::subscribe::Wanted;
 use crate::base::ids::ShardId;
@@ -24,7 +25,7 @@ const CREDIT: u16 = 16;
 impl Front {
     /// The homes that keep messages which a filter may match.
     pub(crate) fn homes_of(&self, filter: &[u8]) -> core::ops::Range<ShardId> {
-        if has_wildcard(filter) {
+        if topic::has_wildcard(filter) {
             return 0..self.world.homes;
         }
         let (_, home) = self.place_of(filter);

@@ -20,8 +20,6 @@ use crate::store::slab::{NONE, Vacant};
 pub struct MqttRow {
     /// The session; its row is [`NONE`] until the home has given it.
     pub session: SessionId,
-    /// The home of the client id.
-    pub home: ShardId,
     /// In seconds; 0 for no limit.
     pub keep_alive_s: u16,
     /// The packet id that was given last.
@@ -39,10 +37,8 @@ impl Vacant for MqttRow {
         MqttRow {
             session: SessionId {
                 row: next,
-                serial: 0,
-                life: 0,
+                ..SessionId::none(0)
             },
-            home: 0,
             keep_alive_s: 0,
             packet_id: 0,
             receive_max: 0,
@@ -62,8 +58,13 @@ impl MqttRow {
 
     /// The origin of the client's messages, over all its connections, for No Local; never 0.
     pub fn origin(&self) -> u64 {
-        let SessionId { row, life, .. } = self.session;
-        1 << 63 | u64::from(life) << 48 | u64::from(self.home) << 32 | u64::from(row)
+        let SessionId {
+            row,
+            life,
+            partition,
+            ..
+        } = self.session;
+        1 << 63 | u64::from(life) << 48 | u64::from(partition) << 32 | u64::from(row)
     }
 }
 

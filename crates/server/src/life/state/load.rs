@@ -7,30 +7,30 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use crore_broker::snapshot::{
-    BLOCK_HEAD_BYTES, Head, PREAMBLE_BYTES, block_bytes, check_block, check_preamble,
+    BLOCK_HEAD_BYTES, Form, Head, PREAMBLE_BYTES, block_bytes, check_block, form_of,
 };
-use crore_broker::{Now, Restored, World};
+use crore_broker::{Now, Placement, Restored, ShardId, World};
 
 use super::files::{Name, SET_ASIDE, prepare, sync};
 
 /// The state that a predecessor left.
 pub struct Loaded {
     directory: PathBuf,
-    homes: Vec<Home>,
+    snapshots: Vec<Snapshot>,
 }
 
-/// A file, behind its first block.
-struct Home {
+/// The file of a home.
+struct Snapshot {
     path: PathBuf,
+    form: Form,
     head: Head,
-    rest: BufReader<File>,
 }
 
-/// Looks for the state that a predecessor with so many homes left in this directory.
+/// Looks for the state that a predecessor left in this directory.
 ///
 /// # Errors
 /// When the directory cannot be used. Files in it that cannot be read are no error: they are set aside.
-pub fn load(directory: &Path, homes: usize) -> anyhow::Result<Option<Loaded>> {
+pub fn load(directory: &Path) -> anyhow::Result<Option<Loaded>> {
     prepare(directory)?;
     for name in [Name::Part, Name::Used] {
         // Left by a server that did not come to the end of its stop or its start.
@@ -41,10 +41,10 @@ pub fn load(directory: &Path, homes: usize) -> anyhow::Result<Option<Loaded>> {
     if Name::State.all(directory)?.is_empty() {
         return Ok(None);
     }
-    match heads(directory, homes) {
-        Ok(homes) => Ok(Some(Loaded {
+    match snapshots(directory) {
+        Ok(snapshots) => Ok(Some(Loaded {
             directory: directory.to_path_buf(),
-            homes,
+            snapshots,
         })),
         Err(why) => {
             set_aside(directory, &why)?;
@@ -54,10 +54,9 @@ pub fn load(directory: &Path, homes: usize) -> anyhow::Result<Option<Loaded>> {
 }
 
 impl Loaded {
-    /// The life of the logs, and what keys the hashes.
-    pub fn epoch_and_seed(&self) -> (u32, u64) {
-        let head = &self.homes[0].head;
-        (head.epoch, head.seed)
+    /// What all its files have in common: the epoch, the seed, and the number of partitions.
+    pub fn head(&self) -> &Head {
+        &self.snapshots[0].head
     }
 
     /// Reads it for this world, by home; nothing when it is damaged, and then it is set aside.
@@ -65,16 +64,10 @@ impl Loaded {
     /// # Errors
     /// When the files can be neither used up nor set aside.
     pub fn restore(self, world: &Arc<World>, now: Now) -> anyhow::Result<Option<Used>> {
+        let snapshots = &self.snapshots;
         let read = std::thread::scope(|scope| {
-            let read = |home: Home| {
-                let what = home.path.display().to_string();
-                let restored = restore(home, world, now);
-                restored.map_err(|why| format!("{what}: {why}"))
-            };
-            let threads: Vec<_> = self
-                .homes
-                .into_iter()
-                .map(|home| scope.spawn(move || read(home)))
+            let threads: Vec<_> = (0..world.homes)
+                .map(|home| scope.spawn(move || restore(home, snapshots, world, now)))
                 .collect();
             let results = threads.into_iter().map(|thread| {
                 let result = thread.join();
@@ -88,6 +81,8 @@ impl Loaded {
                 tracing::info!(
                     directory = %self.directory.display(),
                     homes = restored.len(),
+                    homes_before = self.snapshots.len(),
+                    partitions = world.partitions,
                     "going on with what the last server left"
                 );
                 Ok(Some(Used {
@@ -170,62 +165,69 @@ fn set_aside(directory: &Path, why: &str) -> anyhow::Result<()> {
     Ok(sync(directory)?)
 }
 
-/// Opens all files; they must be those of one stop of a server with as many homes.
-fn heads(directory: &Path, homes: usize) -> Result<Vec<Home>, String> {
+/// Looks at all files; they must be those of one stop.
+fn snapshots(directory: &Path) -> Result<Vec<Snapshot>, String> {
     let found = Name::State.all(directory).map_err(|e| e.to_string())?;
-    let mut opened = Vec::new();
-    for path in &found {
-        let home = open(path).map_err(|why| format!("{}: {why}", path.display()))?;
-        opened.push(home);
+    let mut all = Vec::new();
+    for path in found {
+        let opened = open(&path).map_err(|why| format!("{}: {why}", path.display()))?;
+        let (form, head, _) = opened;
+        all.push(Snapshot { path, form, head });
     }
-    let first = opened[0].head;
-    if usize::from(first.homes) != homes {
-        return Err(format!(
-            "it was left by a server with {} homes (shards, at most one for each core), and this one has {homes}",
-            first.homes
-        ));
-    }
-    opened.sort_by_key(|home| home.head.home);
-    let alike = |(number, home): (usize, &Home)| {
-        let head = Head {
-            home: number as u16,
-            ..first
-        };
-        home.head == head
+    let Snapshot { form, head, .. } = all[0];
+    all.sort_by_key(|snapshot| snapshot.head.home);
+    let alike = |(home, snapshot): (ShardId, &Snapshot)| {
+        snapshot.form == form && snapshot.head == Head { home, ..head }
     };
-    if opened.len() != homes || !opened.iter().enumerate().all(alike) {
+    if all.len() != usize::from(head.homes) || !(0..).zip(&all).all(alike) {
         return Err("its files are not all of one stop".to_string());
     }
-    Ok(opened)
+    Ok(all)
 }
 
-fn open(path: &Path) -> Result<Home, String> {
+/// Opens a file and reads its first block; the others follow.
+fn open(path: &Path) -> Result<(Form, Head, BufReader<File>), String> {
     let file = File::open(path).map_err(|error| error.to_string())?;
     let mut rest = BufReader::new(file);
     let mut preamble = [0; PREAMBLE_BYTES];
     let short = |_| "it is not whole".to_string();
     rest.read_exact(&mut preamble).map_err(short)?;
-    check_preamble(&preamble).map_err(|why| why.to_string())?;
+    let form = form_of(&preamble).map_err(|why| why.to_string())?;
     let mut block = Vec::new();
     read_block(&mut rest, 0, &mut block)?;
-    let head = Head::read(&block).map_err(|why| why.to_string())?;
-    Ok(Home {
-        path: path.to_path_buf(),
-        head,
-        rest,
-    })
+    let head = Head::read(form, &block).map_err(|why| why.to_string())?;
+    Ok((form, head, rest))
 }
 
-fn restore(home: Home, world: &Arc<World>, now: Now) -> Result<Restored, String> {
-    let Home { head, mut rest, .. } = home;
-    let mut restored = Restored::new(world.clone(), &head, now);
+/// Reads what belongs to this home now, from the files of all homes that had a part of it.
+fn restore(
+    home: ShardId,
+    snapshots: &[Snapshot],
+    world: &Arc<World>,
+    now: Now,
+) -> Result<Restored, String> {
+    let mut restored = Restored::new(world.clone(), home, now);
+    for Snapshot { path, head, .. } in snapshots {
+        let before = Placement::new(head.partitions, head.homes);
+        let mut heirs = world.placement().heirs(before, head.home);
+        if heirs.any(|heir| heir == home) {
+            let read = read_into(&mut restored, path);
+            read.map_err(|why| format!("{}: {why}", path.display()))?;
+        }
+    }
+    restored.finish().map_err(|why| why.to_string())
+}
+
+fn read_into(restored: &mut Restored, path: &Path) -> Result<(), String> {
+    let (form, head, mut rest) = open(path)?;
+    restored.begin(form, &head).map_err(|why| why.to_string())?;
     let mut block = Vec::new();
     let mut number = 1;
     while read_block(&mut rest, number, &mut block)? {
         restored.take(&block).map_err(|why| why.to_string())?;
         number += 1;
     }
-    restored.finish().map_err(|why| why.to_string())
+    restored.end().map_err(|why| why.to_string())
 }
 
 /// False at the end of the file.

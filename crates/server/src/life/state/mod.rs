@@ -11,7 +11,7 @@ mod store;
 use std::path::Path;
 use std::sync::Arc;
 
-use crore_broker::World;
+use crore_broker::{PartitionId, World};
 use crore_net::memory;
 
 use crate::shard_loop::now;
@@ -19,25 +19,31 @@ use crate::shard_loop::now;
 pub use load::Used;
 pub use store::store;
 
-/// The world of this start: as the last server left it in `directory`, or a new one. `new_world` makes one of an epoch and
-/// a seed.
+/// The world of this start: as the last server left it in `directory`, or a new one with so many partitions. `new_world` makes one
+/// of an epoch, a seed and a number of partitions.
 ///
 /// # Errors
 /// When the directory cannot be used.
 pub fn resume(
     directory: Option<&Path>,
-    homes: usize,
-    new_world: impl Fn(u32, u64) -> Arc<World>,
+    partitions: PartitionId,
+    new_world: impl Fn(u32, u64, PartitionId) -> Arc<World>,
 ) -> anyhow::Result<(Arc<World>, Option<Used>)> {
-    let found = directory.map(|directory| load::load(directory, homes));
+    let found = directory.map(load::load);
     if let Some(found) = found.transpose()?.flatten() {
-        let (epoch, seed) = found.epoch_and_seed();
-        let world = new_world(epoch, seed);
+        let head = *found.head();
+        if head.partitions != partitions {
+            tracing::warn!(
+                "partitions = {partitions} does not apply to the state in state.directory, which was made with {}: it keeps them",
+                head.partitions
+            );
+        }
+        let world = new_world(head.epoch, head.seed, head.partitions);
         if let Some(used) = found.restore(&world, now(0))? {
             return Ok((world, Some(used)));
         }
     }
     // An epoch of nought would look like none.
     let epoch = memory::random_u64() as u32 | 1;
-    Ok((new_world(epoch, memory::random_u64()), None))
+    Ok((new_world(epoch, memory::random_u64(), partitions), None))
 }

@@ -66,6 +66,7 @@ async fn write(
         set: memory::random_u64(),
         epoch: world.epoch,
         seed: world.seed,
+        partitions: world.partitions,
         homes: world.homes,
         home: 0,
         unix_s: u32::try_from(clock::unix_s()).unwrap_or(u32::MAX),

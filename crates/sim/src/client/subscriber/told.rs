@@ -1,5 +1,6 @@
 //! What the server tells a subscriber: messages, positions and gaps, each checked against earlier ones.
 
+use crore_broker::PartitionId;
 use crore_broker::position::{self, Position, Since};
 use crore_wire::topic;
 
@@ -11,15 +12,16 @@ use crate::truth::{Seen, Truth, Wrong, shown};
 impl Subscriber {
     /// Each position that an id holds, in the order of the topics.
     fn positions(&self, id: &[u8], truth: &Truth) -> Result<Vec<Position>, Wrong> {
-        let set = id[1..].split(|b| *b == b'-').next().unwrap_or_default();
-        let set = std::str::from_utf8(set).unwrap_or_default();
-        let set = u32::from_str_radix(set, 16).unwrap_or_default();
-        let count = match &self.filtered {
-            Some(filtered) => filtered.partitions,
-            None => self.tracks.len(),
+        let all = match &self.filtered {
+            Some(filtered) => position::parse_partitions(id, filtered.partitions as PartitionId),
+            None => {
+                let set = id[1..].split(|b| *b == b'-').next().unwrap_or_default();
+                let set = std::str::from_utf8(set).unwrap_or_default();
+                let set = u32::from_str_radix(set, 16).unwrap_or_default();
+                position::parse(id, set, self.tracks.len())
+            }
         };
-        let all = position::parse(id, set, count)
-            .map_err(|_| format!("a malformed position: {}", shown(id)))?;
+        let all = all.map_err(|_| format!("a malformed position: {}", shown(id)))?;
         let one = |since: Since| match since {
             Since::At(position) => Ok(position),
             other => Err(format!("{} says {other:?}", shown(id))),

@@ -1,0 +1,179 @@
+//! The sessions of a home: a table for each of its partitions.
+
+use alloc::boxed::Box;
+use alloc::vec::Vec;
+
+use super::{Claim, Closing, Opening, Sessions};
+use crate::base::ids::ShardId;
+use crate::base::placement::Placement;
+use crate::base::snapshot::{Block, Damaged, Form, In, Origin, kind};
+use crate::base::time::Now;
+use crate::budget::admission::{Admission, Client};
+use crate::budget::stats::Accounts;
+use crate::budget::world::World;
+use crate::mail::Farewell;
+use crate::mail::session::{Kept, SessionId, Will};
+
+/// All sessions of a home; a shard that is no home has none.
+pub struct SessionsAtHome {
+    placement: Placement,
+    me: ShardId,
+    partitions: Vec<Sessions>,
+}
+
+impl SessionsAtHome {
+    /// None yet, at the home `me`.
+    pub fn new(placement: Placement, me: ShardId) -> SessionsAtHome {
+        let all = (me < placement.homes()).then(|| placement.of_home(me));
+        SessionsAtHome {
+            placement,
+            me,
+            partitions: all.into_iter().flatten().map(Sessions::new).collect(),
+        }
+    }
+
+    fn sum<N: core::iter::Sum>(&self, of: impl Fn(&Sessions) -> N) -> N {
+        self.partitions.iter().map(of).sum()
+    }
+
+    /// Sessions, held or away.
+    pub fn len(&self) -> u32 {
+        self.sum(Sessions::len)
+    }
+
+    /// Adds the counts and bytes of its sessions.
+    pub fn account(&self, accounts: &mut Accounts) {
+        for sessions in &self.partitions {
+            sessions.account(accounts);
+        }
+    }
+
+    /// Bytes of what the sessions that are away left behind.
+    pub fn held_bytes(&self) -> usize {
+        self.sum(Sessions::held_bytes)
+    }
+
+    /// Bytes of the rows and their indexes.
+    pub fn bytes(&self) -> usize {
+        self.sum(Sessions::bytes)
+    }
+
+    /// Bytes that they take in a snapshot at most, without wills.
+    pub(crate) fn saved_bytes(&self) -> usize {
+        self.sum(Sessions::saved_bytes)
+    }
+
+    /// The sessions of the partition of this session, if it is here.
+    fn place_of(&self, id: SessionId) -> Option<usize> {
+        let partition = id.partition.into();
+        let is_here = self.placement.home_of(partition) == self.me;
+        is_here.then(|| self.placement.place_at_home(partition))
+    }
+
+    /// The client id of this holder's session, unless the session has another holder by now.
+    pub fn name_of(&self, id: SessionId) -> Option<&[u8]> {
+        self.partitions.get(self.place_of(id)?)?.name_of(id)
+    }
+
+    /// A client connects. `counts` says whether there may be another session.
+    pub fn open(
+        &mut self,
+        hash: u32,
+        client: &[u8],
+        claim: Claim,
+        counts: &Admission,
+        now: Now,
+    ) -> Opening {
+        let partition = self.placement.partition_of(client);
+        let at = self.placement.place_at_home(partition);
+        self.partitions[at].open(hash, client, claim, counts, now)
+    }
+
+    /// The holder gives a session back. Returns the claimant that gets it next, and the will that is due.
+    pub fn close(&mut self, farewell: Farewell, counts: &Admission, now: Now) -> Closing {
+        let at = self.place_of(farewell.id);
+        match at.and_then(|at| self.partitions.get_mut(at)) {
+            Some(sessions) => sessions.close(farewell, counts, now),
+            None => Closing::Stale,
+        }
+    }
+
+    /// Whether a session has something due.
+    pub fn is_due(&self, now: Now) -> bool {
+        self.partitions.iter().any(|sessions| sessions.is_due(now))
+    }
+
+    /// The next session with something due: its will, and its state if it has expired.
+    pub fn next_due(
+        &mut self,
+        counts: &Admission,
+        now: Now,
+    ) -> Option<(Option<Box<Will>>, Option<Kept>)> {
+        let mut all = self.partitions.iter_mut();
+        all.find_map(|sessions| sessions.next_due(counts, now))
+    }
+
+    /// The client that each of them is counted for.
+    pub(crate) fn owners(&self) -> impl Iterator<Item = Client> {
+        self.partitions.iter().flat_map(Sessions::owners)
+    }
+
+    /// Writes the sessions from this place and this row of it on; returns where to go on.
+    pub(crate) fn save(
+        &self,
+        (first, mut row): (usize, u64),
+        now: Now,
+        block: &mut Block<'_>,
+    ) -> Option<(usize, u64)> {
+        let partitions = self.placement.of_home(self.me);
+        for (at, partition) in partitions.enumerate().skip(first) {
+            if row == 0 {
+                block.record(kind::SESSIONS).number(u64::from(partition));
+            }
+            if let Some(next) = self.partitions[at].save(core::mem::take(&mut row), now, block) {
+                // A block that was full before the first row begins the partition once more.
+                return Some((at, next));
+            }
+        }
+        None
+    }
+
+    /// Reads a session of the partition that was named last, into its next row; of before there were partitions, into the partition
+    /// of its client id. `passed_s` have passed since it was written.
+    pub(crate) fn restore(
+        &mut self,
+        from: &mut In<'_>,
+        origin: &Origin,
+        world: &World,
+        now: Now,
+        passed_s: u32,
+    ) -> Result<(), Damaged> {
+        let saved = Sessions::read(from)?;
+        if origin.is_for(saved.client, self.placement, self.me)? {
+            let partition = self.placement.partition_of(saved.client);
+            let at = self.placement.place_at_home(partition);
+            self.partitions[at].restore(saved, world, now, passed_s);
+        }
+        Ok(())
+    }
+
+    /// Reads a row without a session, of this partition.
+    pub(crate) fn restore_gap(
+        &mut self,
+        from: &mut In<'_>,
+        origin: &Origin,
+        partition: u16,
+    ) -> Result<(), Damaged> {
+        let (serial, life) = (from.number16()?, from.byte()?);
+        if origin.form == Form::Partitions && self.placement.home_of(partition) == self.me {
+            let at = self.placement.place_at_home(partition);
+            self.partitions[at].restore_gap(serial, life);
+        }
+        Ok(())
+    }
+
+    /// All is read: rows without a session are free.
+    pub(crate) fn close_gaps(&mut self) {
+        self.partitions.iter_mut().for_each(Sessions::close_gaps);
+    }
+}
