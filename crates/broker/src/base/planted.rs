@@ -45,6 +45,10 @@ pub enum Fault {
     OwnCopies,
     /// A page that ends before all is found names an offset one too far.
     LostSeam,
+    /// A position by filter leaves out what other partitions told before the message, in the same run.
+    StaleVector,
+    /// A message whose partition moves to another home at a restart is left behind.
+    LeftBehind,
 }
 
 #[cfg(feature = "planted")]
@@ -55,7 +59,7 @@ mod switch {
 
     impl super::Fault {
         /// All of them.
-        pub const ALL: [super::Fault; 20] = [
+        pub const ALL: [super::Fault; 22] = [
             Self::LiveBeforeHead,
             Self::OldSerial,
             Self::NoTombstone,
@@ -76,6 +80,8 @@ mod switch {
             Self::FarPosition,
             Self::OwnCopies,
             Self::LostSeam,
+            Self::StaleVector,
+            Self::LeftBehind,
         ];
     }
 

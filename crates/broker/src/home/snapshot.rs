@@ -7,6 +7,7 @@ use super::Home;
 use super::partition::Partition;
 use super::row::{CREATED, DELETED, HomeTopic, KEEPS, REQUESTED, RETAINS};
 use crate::base::ids::PartitionId;
+use crate::base::planted::{self, Fault};
 use crate::base::rules::Rules;
 use crate::base::settings::{Keep, Settings};
 use crate::base::snapshot::Block;
@@ -374,14 +375,15 @@ impl Home {
     pub(crate) fn restore_message(
         &mut self,
         from: &mut In<'_>,
-        topics: &[(u32, u32)],
+        (origin, topics): (&Origin, &[(u32, u32)]),
         settings: &Settings,
         rules: &Rules,
         now: Now,
     ) -> Result<(), Damaged> {
         let (is_retained, new) = read_message(from, topics)?;
         let (id, offset, previous) = (new.topic, new.offset, new.previous);
-        if id == NONE {
+        let moves = origin.home != self.me;
+        if id == NONE || moves && planted::is(Fault::LeftBehind) {
             return Ok(());
         }
         let at = self.at(id);

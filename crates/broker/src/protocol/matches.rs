@@ -3,6 +3,7 @@
 use alloc::vec::Vec;
 
 use crate::base::ids::PartitionId;
+use crate::base::planted::{self, Fault};
 use crate::base::position::{self, Position};
 use crate::filters::matching::Part;
 use crate::mail::Frames;
@@ -34,6 +35,9 @@ impl Front {
         }
         let mut seen = self.matching.seen.clone();
         for message in messages {
+            if planted::is(Fault::StaleVector) {
+                seen.clone_from(&self.matching.seen);
+            }
             if let Some(seen) = seen.get_mut(usize::from(message.partition)) {
                 *seen = message.record.offset;
             }

@@ -145,7 +145,9 @@ impl Restored {
             kind::LOSS => home.restore_loss(from, topics),
             kind::FORGOTTEN => home.restore_forgotten(from, origin, &world.rules),
             kind::BLAMED => home.restore_blamed(from, origin, &world.rules),
-            kind::MESSAGE => home.restore_message(from, topics, &world.settings, &world.rules, now),
+            kind::MESSAGE => {
+                home.restore_message(from, (origin, topics), &world.settings, &world.rules, now)
+            }
             kind::ANSWER => home.restore_answer(from, origin, &world.settings, now),
             kind::SESSIONS => {
                 reading.partition = from.number16()?;

@@ -5,6 +5,7 @@ use crate::support::state::State;
 use crate::support::stream::Stream;
 use crate::support::ws::Ws;
 use crate::support::{Server, until};
+use std::path::Path;
 
 #[test]
 fn a_second_server_at_the_same_address_does_not_start_and_takes_no_state() {
@@ -203,22 +204,69 @@ fn what_is_damaged_is_set_aside_and_told_as_a_gap() {
 }
 
 #[test]
-fn another_number_of_homes_begins_anew() {
+fn other_numbers_of_shards_and_homes_keep_positions_messages_and_answers() {
     let state = State::new();
-    let server = Server::with_shards(1, &state.settings());
-    publish(&server, "a", "old");
-    server.stop();
-    let server = Server::with_shards(2, &state.settings());
-    if crore_homes() > 1 {
-        server.await_log("it was left by a server with 1 homes");
+    let settings = format!("partitions = 5\n{}", state.settings());
+    let mut server = Server::with_shards(1, &settings);
+    let topics: Vec<_> = (0..20).map(|n| format!("a/{n}")).collect();
+    let publish_all = |server: &Server, text: &str| {
+        for topic in &topics {
+            publish(server, topic, text);
+        }
+    };
+    publish_all(&server, "seen");
+    let key = [("Idempotency-Key", "\"k\"")];
+    Conn::open(&server).request("POST", "/pub/i", &key, b"once");
+    let mut stream = Stream::open(&server, "/sub?filter=a/%2B&since=oldest", &[]);
+    let all: Vec<_> = (topics.iter())
+        .map(|_| stream.event().expect("an event").id)
+        .collect();
+    let seen = all.last().expect("there are topics");
+    let mut stream = Stream::open(&server, "/sub/a/7?since=oldest", &[]);
+    let seven = stream.event().expect("an event").id;
+    publish_all(&server, "missed");
+    for (round, shards) in [2, 3, 1].into_iter().enumerate() {
+        server.stop();
+        server = Server::with_shards(shards, &settings);
+        let mut stream = Stream::open(&server, "/sub?filter=a/%2B", &[("Last-Event-ID", seen)]);
+        let came = stream.data(topics.len() + round);
+        let missed = came.iter().filter(|data| *data == "missed");
+        assert_eq!(missed.count(), topics.len(), "{came:?}");
+        publish(&server, "a/new", "live");
+        assert_eq!(stream.data(1), ["live"]);
+        let mut stream = Stream::open(&server, "/sub/a/7", &[("Last-Event-ID", &seven)]);
+        assert_eq!(stream.data(1), ["missed"]);
+        let again = Conn::open(&server).request("POST", "/pub/i", &key, b"once");
+        let replayed = again.header("idempotency-replayed");
+        assert_eq!(replayed.as_deref(), Some("true"), "{shards} shards");
     }
 }
 
-/// Homes of a server with two shards here.
-fn crore_homes() -> usize {
-    std::thread::available_parallelism()
-        .map_or(1, usize::from)
-        .min(2)
+/// What a server of before there were partitions left, with two homes: `seen` and `missed` in each of a/1 to a/6, and an MQTT
+/// session that has seen the first ones.
+#[test]
+fn state_of_before_there_were_partitions_goes_on() {
+    let former = Path::new("tests/fixtures/state-of-homes");
+    let long = "[[rule]]\nmatch = \"#\"\nlog_age_s = 4000000000\nposition_age_s = 4000000000\n";
+    for shards in [1, 2] {
+        let state = State::new();
+        std::fs::create_dir(&state.0).expect("a directory");
+        for home in ["home-0.state", "home-1.state"] {
+            std::fs::copy(former.join(home), state.0.join(home)).expect("a file");
+        }
+        let mut server = Server::with_shards(shards, &format!("{}{long}", state.settings()));
+        for _ in 0..2 {
+            let mut stream = Stream::open(&server, "/sub/a/4", &[("Last-Event-ID", "1921ed6ef-1")]);
+            assert_eq!(stream.data(1), ["two 4"]);
+            // A position by filter counted for each home.
+            let seen = [("Last-Event-ID", "266696c02-Be_WHpII")];
+            let mut stream = Stream::open(&server, "/sub?filter=a/%2B", &seen);
+            assert_eq!(stream.event().expect("an event").kind, "crore.gap");
+            assert_eq!(stream.data(12).len(), 12);
+            server.stop();
+            server = Server::with_shards(3 - shards, &format!("{}{long}", state.settings()));
+        }
+    }
 }
 
 #[test]

@@ -284,3 +284,27 @@ fn who_stays_behind_by_the_same_amount_costs_the_same_memory() {
     let grown = server.resident_bytes().saturating_sub(before);
     assert!(grown < 2 * OUTBOX_BYTES, "grown by {grown} bytes");
 }
+
+/// A position by filter has an offset for each partition. What does not fit into a Close frame is left out, never cut.
+#[test]
+fn a_close_for_a_gap_has_the_whole_position_or_none() {
+    for (partitions, fits) in [(1, true), (16, true), (64, true), (90, false), (256, false)] {
+        let server = Server::with(&format!("partitions = {partitions}\n"));
+        for n in 0..20 {
+            publish(&server, &format!("a/{n}"), "kept");
+        }
+        // Of a server without partitions.
+        let mut ws = Ws::open(&server, "/sub?filter=a/%2B&since=266696c01-DQcAAAA", &[]);
+        let close = ws.frame();
+        assert_eq!(close.close_code(), Some(4412), "{partitions}");
+        let reason = String::from_utf8_lossy(&close.payload[2..]).into_owned();
+        let id = reason.split_once("resume from ").map(|(_, id)| id);
+        assert_eq!(id.is_some(), fits, "{partitions}: {reason}");
+        if let Some(id) = id {
+            let again = format!("/sub?filter=a/%2B&since={id}");
+            assert_eq!(Ws::open(&server, &again, &[]).texts(20).len(), 20);
+        } else {
+            assert!(reason.ends_with("tells it"), "{reason}");
+        }
+    }
+}

@@ -10,6 +10,8 @@ pub const HEADER_MAX: usize = 14;
 
 /// The longest payload of a control frame, in bytes (RFC 6455 §5.5).
 pub const CONTROL_MAX: usize = 125;
+/// Bytes that the reason of a Close frame has at most.
+pub const REASON_MAX: usize = CONTROL_MAX - 2;
 
 /// The second header byte says that a 2-byte length follows.
 pub(super) const LENGTH_16: u8 = 126;
@@ -142,7 +144,7 @@ pub fn write_masked(out: &mut Vec<u8>, opcode: Opcode, payload: &[u8], mask: [u8
 /// Appends a server's close frame. The reason is cut at a character boundary so that code and
 /// reason fit into a control frame.
 pub fn write_close(out: &mut Vec<u8>, code: u16, reason: &str) {
-    let mut end = reason.len().min(CONTROL_MAX - 2);
+    let mut end = reason.len().min(REASON_MAX);
     while !reason.is_char_boundary(end) {
         end -= 1;
     }

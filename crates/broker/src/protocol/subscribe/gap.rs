@@ -40,6 +40,12 @@ fn gap_object(out: &mut Vec<u8>, name: &[u8], id: &[u8]) {
     out.push(b'}');
 }
 
+/// The reason of a close for a gap, before the position; the first one with which it fits.
+const GAP_REASONS: [&str; 2] = ["messages are lost; resume from ", "resume from "];
+/// The same where a position of very many topics or partitions fits with neither.
+const NO_POSITION: &str =
+    "messages are lost, and the position is too long for this frame; ?envelope=json tells it";
+
 impl Front {
     /// Reports a gap in band; false when the transport or the rule does not allow it.
     pub(super) fn tell_gap(
@@ -107,7 +113,10 @@ impl Front {
     }
 
     pub(in crate::protocol) fn end_for_gap_at<I: Io>(&mut self, slot: u32, id: &[u8], io: &mut I) {
-        let mut reason = Vec::from(&b"messages are lost; resume from "[..]);
+        let fits = |reason: &&str| reason.len() + id.len() <= frame::REASON_MAX;
+        let reason = GAP_REASONS.iter().copied().find(fits);
+        let (reason, id) = reason.map_or((NO_POSITION, &[][..]), |reason| (reason, id));
+        let mut reason = Vec::from(reason);
         reason.extend_from_slice(id);
         let reason = core::str::from_utf8(&reason).expect("positions are ASCII");
         self.end_stream(slot, close_code::GAP, reason, io);

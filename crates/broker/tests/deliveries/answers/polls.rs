@@ -5,7 +5,7 @@ use super::*;
 /// The position of a poll of the topics `empty` and `void` that got nothing.
 const SET: &str = "21b8172d1-AQcAAAAA";
 /// The same for a filter.
-const FILTERS: &str = "266696c01-DQcAAAA";
+const FILTERS: &str = "31-DQcAAAA";
 
 #[test]
 fn a_long_poll_begins_where_it_says() {
