@@ -10,7 +10,7 @@ use anyhow::Context as _;
 use crore_broker::admission::Admission;
 use crore_broker::rules::Rules;
 use crore_broker::settings::Limits;
-use crore_broker::{PartitionId, ShardId, World};
+use crore_broker::{Placement, ShardId, World};
 use crore_net::kernel::listener::{Listener, SocketOptions};
 use crore_net::kernel::steering::Group;
 use crore_net::kernel::{Kernel, entrance, fd_table};
@@ -39,8 +39,8 @@ pub fn serve(args: &ServeArgs, effective: Effective, signals: Signals) -> anyhow
     let tls = tls::open(file)?;
     let cores = affinity::cores();
     let new_world = |epoch, seed, partitions| {
-        let homes = homes(shards, cores.len(), partitions);
-        new_world(&effective, homes, partitions, epoch, seed)
+        let placement = Placement::of_server(partitions, shards, cores.len());
+        new_world(&effective, placement, epoch, seed)
     };
     let (world, used) = state::resume(file.state.directory(), file.partitions, new_world)?;
     let (mut restored, ticket) = used.map(state::Used::part).unzip();
@@ -104,27 +104,16 @@ pub fn serve(args: &ServeArgs, effective: Effective, signals: Signals) -> anyhow
     })
 }
 
-/// How many of the shards keep topics: no more than there are cores, or partitions to keep.
-pub fn homes(shards: usize, cores: usize, partitions: PartitionId) -> ShardId {
-    shards.min(cores).clamp(1, partitions.into()) as ShardId
-}
-
-/// The state that the shards share, in a server with so many homes and partitions.
-fn new_world(
-    effective: &Effective,
-    homes: ShardId,
-    partitions: PartitionId,
-    epoch: u32,
-    seed: u64,
-) -> Arc<World> {
+/// The state that the shards share, in a server that keeps its topics like this.
+fn new_world(effective: &Effective, placement: Placement, epoch: u32, seed: u64) -> Arc<World> {
     let settings = effective.settings();
     Arc::new(World {
         admission: Admission::new(&settings, seed),
         rules: Rules::new(&settings.rules),
         settings,
         shards: effective.file.shards as ShardId,
-        homes,
-        partitions,
+        homes: placement.homes(),
+        partitions: placement.partitions(),
         epoch,
         seed,
     })

@@ -24,6 +24,12 @@ impl Placement {
         Placement { partitions, homes }
     }
 
+    /// That of a server with so many shards on so many cores: each home has a core and a partition.
+    pub fn of_server(partitions: PartitionId, shards: usize, cores: usize) -> Placement {
+        let homes = shards.min(cores).clamp(1, partitions.into());
+        Placement::new(partitions, homes as ShardId)
+    }
+
     /// How many partitions there are.
     pub const fn partitions(self) -> PartitionId {
         self.partitions

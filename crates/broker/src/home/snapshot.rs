@@ -1,27 +1,23 @@
-//! A home's part of a snapshot: topics, filters that need messages kept, losses, messages. Answers to idempotency keys
+//! A home's part of a snapshot: topics, filters that need messages kept, losses, messages (`messages.rs`). Answers to idempotency keys
 //! (`idempotence.rs`) and groups (`sharing.rs`) are written and read there.
 //!
 //! Rows get other numbers when they are read, and so do rules: those in force at that time.
+
+mod messages;
+
+use crore_wire::topic;
 
 use super::Home;
 use super::partition::Partition;
 use super::row::{CREATED, DELETED, HomeTopic, KEEPS, REQUESTED, RETAINS};
 use crate::base::ids::PartitionId;
-use crate::base::planted::{self, Fault};
 use crate::base::rules::Rules;
-use crate::base::settings::{Keep, Settings};
-use crate::base::snapshot::Block;
-use crate::base::snapshot::NO_TOPIC;
-use crate::base::snapshot::{Damaged, Form, In, Origin, kind};
+use crate::base::settings::Keep;
+use crate::base::snapshot::{Block, Damaged, Form, In, NO_TOPIC, Origin, kind};
 use crate::base::time::Now;
-use crate::budget::admission::Client;
-use crate::log::Log;
-use crate::log::arrival::{Arrival, Arrivals};
 use crate::log::snapshot::Past;
-use crate::mail::new::New;
 use crate::store::blobs::Blob;
 use crate::store::slab::{NONE, Vacant as _};
-use crore_wire::topic;
 
 /// The flags of a topic that outlive the process.
 const LASTING: u8 = CREATED | DELETED | REQUESTED;
@@ -29,14 +25,6 @@ const LASTING: u8 = CREATED | DELETED | REQUESTED;
 const LOST: u8 = 1;
 const HAS_SOME: u8 = 2;
 const ENDED: u8 = 4;
-/// In a message's record.
-const RETAINED: u8 = 1;
-const BINARY: u8 = 2;
-const MORTAL: u8 = 4;
-const RETAIN: u8 = 8;
-const QOS_SHIFT: u8 = 4;
-const OWNED: u8 = 64;
-const IMPOSSIBLE: Damaged = Damaged("a message is impossible");
 /// Bytes that a topic takes at most, besides its name.
 const TOPIC_BYTES: usize = 48;
 
@@ -302,139 +290,6 @@ impl Home {
         Ok(())
     }
 
-    /// Writes the messages of each partition in the order of arrival, on from there; returns where to go on.
-    pub(crate) fn save_messages(
-        &self,
-        from: Option<(usize, Arrivals)>,
-        rules: &Rules,
-        block: &mut Block<'_>,
-    ) -> Option<(usize, Arrivals)> {
-        let all = |log: &Log| {
-            let lists = (0..rules.count()).map(|number| (number as u8, 0));
-            log.arrivals(lists, u64::MAX)
-        };
-        let (first, mut arrivals) = from.unwrap_or_else(|| (0, all(&self.partitions[0].log)));
-        for (at, log) in self.logs().enumerate().skip(first) {
-            if at > first {
-                arrivals = all(log);
-            }
-            if Self::save_log(log, &mut arrivals, rules, block) {
-                return Some((at, arrivals));
-            }
-        }
-        None
-    }
-
-    /// Writes messages of a log; whether there are more.
-    fn save_log(log: &Log, at: &mut Arrivals, rules: &Rules, block: &mut Block<'_>) -> bool {
-        loop {
-            if block.is_full() {
-                return true;
-            }
-            let Some(next) = log.next_arrival(at) else {
-                return false;
-            };
-            let (id, topic, rule) = match next {
-                Arrival::Kept {
-                    id, topic, rule, ..
-                } => (id, topic, rule),
-                Arrival::Lost { .. } | Arrival::Doomed { .. } => continue,
-            };
-            let new = log.message(id);
-            let flag = |set, flag| if set { flag } else { 0 };
-            let form = flag(rule == rules.retained(), RETAINED)
-                | flag(new.binary, BINARY)
-                | flag(new.ttl_s.is_some(), MORTAL)
-                | flag(new.retain, RETAIN)
-                | flag(new.owner.is_known(), OWNED)
-                | new.qos << QOS_SHIFT;
-            let mut out = block.record(kind::MESSAGE);
-            out.byte(form);
-            out.number(u64::from(topic));
-            out.number(new.offset);
-            out.number(new.previous);
-            out.number(u64::from(new.time_s));
-            if let Some(ttl_s) = new.ttl_s {
-                out.number(u64::from(ttl_s));
-            }
-            if new.owner.is_known() {
-                out.number(u64::from(new.owner.number()));
-            }
-            for field in [
-                new.key,
-                new.content_type,
-                new.event,
-                new.attributes,
-                new.frame,
-            ] {
-                out.field(field);
-            }
-        }
-    }
-
-    pub(crate) fn restore_message(
-        &mut self,
-        from: &mut In<'_>,
-        (origin, topics): (&Origin, &[(u32, u32)]),
-        settings: &Settings,
-        rules: &Rules,
-        now: Now,
-    ) -> Result<(), Damaged> {
-        let (is_retained, new) = read_message(from, topics)?;
-        let (id, offset, previous) = (new.topic, new.offset, new.previous);
-        let moves = origin.home != self.me;
-        if id == NONE || moves && planted::is(Fault::LeftBehind) {
-            return Ok(());
-        }
-        let at = self.at(id);
-        if offset == 0 || offset > self.partitions[at].sequence || previous >= offset {
-            return Err(IMPOSSIBLE);
-        }
-        let row = self.rows.get(id);
-        let rule = rules.get(row.rule);
-        let new = New {
-            owner: self.admission.log_owner(new.owner),
-            latest: rule.keep == Keep::Latest,
-            ..new
-        };
-        if is_retained {
-            // Where the rule keeps the latest there is no second copy.
-            if !new.latest {
-                self.retain(id, &new, false, rules);
-            }
-            return Ok(());
-        }
-        let newest = self.partitions[at].log.last_offset(row.log);
-        if offset <= newest || previous < newest {
-            return Err(Damaged("messages of a topic are in disorder"));
-        }
-        let name = self.names.get(row.name);
-        let needed = row.has(KEEPS)
-            || self.keepers.has_match(name)
-            || !self.groups.is_empty() && self.groups.find(name);
-        let most = match needed {
-            true => rule.messages_max().max(settings.mqtt.session_messages),
-            false => rule.messages_max(),
-        };
-        if most == 0 {
-            let log = &mut self.partitions[at].log;
-            log.losses.add(id, previous, offset);
-            // Newer messages may have gone without being lost: the offset of the last loss is kept.
-            let row = self.rows.get_mut(id);
-            log.clear(row.log);
-            row.log = match offset < row.last() {
-                true => log.empty_chain(id, row.rule, new.latest, offset),
-                false => NONE,
-            };
-            return Ok(());
-        }
-        let row = self.rows.get_mut(id);
-        let log = &mut self.partitions[at].log;
-        row.log = log.append(row.log, row.rule, rule, most, &new);
-        self.enforce_budget(rules, now);
-        Ok(())
-    }
-
     /// Ends the restoring after the last record.
     pub(crate) fn restored(&mut self, ended: &[u32], rules: &Rules, now: Now) {
         self.forgetting.end_turn(self.sequences());
@@ -454,52 +309,6 @@ impl Home {
                 .all(|id| { self.rows.get(id).has(RETAINS) == self.retained.contains_key(&id) })
         );
     }
-}
-
-/// Reads a message's record: whether it is its topic's retained one, and the message. Whether its topic keeps the latest only is not
-/// in it: the caller knows that from the rule.
-fn read_message<'a>(from: &mut In<'a>, topics: &[(u32, u32)]) -> Result<(bool, New<'a>), Damaged> {
-    let form = from.byte()?;
-    let topic = topic_of(from.number32()?, topics)?;
-    let (offset, previous, time_s) = (from.number()?, from.number()?, from.number32()?);
-    let ttl_s = match form & MORTAL != 0 {
-        true => Some(from.number32()?),
-        false => None,
-    };
-    let owner = match form & OWNED != 0 {
-        true => Client::from_number(from.number32()?),
-        false => Client::NOBODY,
-    };
-    let mut fields = [&[][..]; 5];
-    for field in &mut fields {
-        *field = from.field()?;
-    }
-    let [key, content_type, event, attributes, frame] = fields;
-    let short = |field: &[u8]| field.len() <= usize::from(u8::MAX);
-    let fits = [key, content_type, event].into_iter().all(short)
-        && attributes.len() <= usize::from(u16::MAX);
-    if !fits {
-        return Err(IMPOSSIBLE);
-    }
-    let new = New {
-        topic,
-        offset,
-        previous,
-        owner,
-        time_s,
-        ttl_s,
-        key,
-        content_type,
-        event,
-        attributes,
-        qos: form >> QOS_SHIFT & 3,
-        retain: form & RETAIN != 0,
-        binary: form & BINARY != 0,
-        latest: false,
-        frame,
-        whole: None,
-    };
-    Ok((form & RETAINED != 0, new))
 }
 
 /// The number of losses so far, if they were remembered.

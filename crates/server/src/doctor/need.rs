@@ -4,7 +4,8 @@ use clap::ValueEnum;
 
 use super::formula;
 use super::host::Host;
-use crate::boot;
+use crore_broker::Placement;
+
 use crate::config::Resources;
 use crate::settings::file::File;
 
@@ -89,7 +90,8 @@ impl Need {
     /// The need of `connections` with these settings; without a number, of as many as the settings allow.
     pub fn new(connections: Option<u64>, protocol: Protocol, cores: usize, file: &File) -> Need {
         let limits = &file.limits;
-        let homes = usize::from(boot::homes(file.shards, cores, file.partitions));
+        let placement = Placement::of_server(file.partitions, file.shards, cores);
+        let homes = usize::from(placement.homes());
         // On a machine without memory the default is what the largest message needs.
         let nothing = Resources {
             cores,

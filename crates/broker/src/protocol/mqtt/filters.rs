@@ -351,14 +351,20 @@ impl Front {
         }
         self.start_all(slot, message.partition, record.offset);
         for part in waiting {
-            let filter = self.sub(slot, part).map_or(0, |sub| sub.filter);
-            match filter.checked_sub(1) {
-                Some(serial) => {
-                    self.stats.fallbacks += 1;
-                    self.fell_behind(slot, serial, message.partition, record.offset - 1);
-                }
-                None => self.fall_back(slot, part, record.previous),
+            self.fell_behind_with(slot, part, message);
+        }
+    }
+
+    /// A subscription that is live cannot take this message: it reads on from its log.
+    fn fell_behind_with(&mut self, slot: u32, part: u32, message: &Matched) {
+        let record = &message.record;
+        let filter = self.sub(slot, part).map_or(0, |sub| sub.filter);
+        match filter.checked_sub(1) {
+            Some(serial) => {
+                self.stats.fallbacks += 1;
+                self.fell_behind(slot, serial, message.partition, record.offset - 1);
             }
+            None => self.fall_back(slot, part, record.previous),
         }
     }
 
