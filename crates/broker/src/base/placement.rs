@@ -158,7 +158,7 @@ mod tests {
     fn partitions_of_before_are_the_same_number_at_each_home() {
         for homes in 1..=SLOTS as ShardId {
             let partitions = partitions_of_before(homes);
-            assert!(partitions % homes == 0 && partitions >= homes);
+            assert!(partitions.is_multiple_of(homes) && partitions >= homes);
             assert!(partitions <= PARTITIONS.max(homes));
         }
     }

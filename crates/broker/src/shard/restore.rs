@@ -34,7 +34,7 @@ pub(crate) struct Reading {
     passed_s: u32,
     /// How many rows of topics there were.
     rows: u32,
-    /// The rows that the topics had and those that they have now, in the order of the former; [`NONE`] for those of other homes. No
+    /// The rows that the topics had and those that they have now, in the order of the former; `NONE` for those of other homes. No
     /// room is reserved by the count in the snapshot, which may be damaged.
     topics: Vec<(u32, u32)>,
     /// The partition of the sessions that come.
