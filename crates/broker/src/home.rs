@@ -131,6 +131,8 @@ pub struct Home {
     me: ShardId,
     /// Bytes that the messages of all partitions may occupy.
     log_bytes_max: usize,
+    /// Bytes that they occupy at most (`budget.rs`).
+    logs_bytes_most: usize,
     /// Steps of work done, those of the logs included.
     steps: Steps,
     /// Shared subscriptions.
@@ -188,6 +190,7 @@ impl Home {
             placement,
             me,
             log_bytes_max: settings.limits.log_bytes / homes,
+            logs_bytes_most: 0,
             steps,
             groups: Groups::new(seed, count),
             keepers: Keepers::new(seed),

@@ -63,6 +63,9 @@ pub struct RunArgs {
     /// Shards of the server [default: as many as the descriptor limit demands, one for pairs]
     #[arg(long)]
     pub shards: Option<u32>,
+    /// Shards of the server that follows in a planned restart, which runs on all cores [default: the same, where it ran before]
+    #[arg(long)]
+    pub shards_after: Option<u32>,
     /// How to subscribe [default: what the scenario's original did]
     #[arg(long, value_enum)]
     pub protocol: Option<Protocol>,

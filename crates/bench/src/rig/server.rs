@@ -18,6 +18,8 @@ use super::peers;
 use crate::measure::sample::Process;
 use crate::sys::{self, Signal};
 
+/// The flag of the number of shards.
+const SHARDS: &str = "--shards";
 /// Longest start of a server.
 const START: Duration = Duration::from_secs(20);
 /// Longest end of a server that has children to end; then all of them are killed.
@@ -156,6 +158,23 @@ impl Server {
         self.wait()
     }
 
+    /// The same with so many shards, on all cores.
+    pub fn start_again_with(&mut self, shards: u32) -> Result<()> {
+        let mut command = Command::new(self.command.get_program());
+        let mut args = self.command.get_args();
+        while let Some(arg) = args.next() {
+            command.arg(arg);
+            if arg == SHARDS {
+                args.next();
+                command.arg(shards.to_string());
+            }
+        }
+        sys::bind_child(&mut command, None, false);
+        command.stdin(Stdio::null()).stdout(Stdio::null());
+        self.command = command;
+        self.start_again()
+    }
+
     /// Gives it other settings, and asks it to read them.
     pub fn reload(&self, settings: &str) -> Result<()> {
         self.directory.write(SETTINGS, settings)?;
@@ -236,7 +255,7 @@ fn ours(
     let origin = args.server_binary.as_ref().unwrap_or(&this);
     let mut command = Command::new(copy(origin, directory)?);
     command.args(["--log", "warn", "serve", "--no-admin"]);
-    command.args(["--shards", &setting.shards.to_string()]);
+    command.args([SHARDS, &setting.shards.to_string()]);
     for address in addresses {
         command.args(["--listen", &address.to_string()]);
     }

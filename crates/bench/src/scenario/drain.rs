@@ -72,6 +72,7 @@ pub fn run(args: &RunArgs) -> Result<Value> {
         ),
         ("connections", json!(connections)),
         ("shards", json!(setting.shards)),
+        ("shards_after", json!(args.shards_after)),
         ("rate_per_s", json!(rate)),
         ("phases", phases),
     ];
@@ -99,7 +100,10 @@ fn phases(args: &RunArgs, world: &World, server: &mut Server, connections: u32) 
         pause(0.5);
     }
     let drained_s = began.elapsed().as_secs_f64();
-    server.start_again()?;
+    match args.shards_after {
+        Some(shards) => server.start_again_with(shards)?,
+        None => server.start_again()?,
+    }
     let started_s = began.elapsed().as_secs_f64() - drained_s;
     report::note(&format!(
         "stopped after {drained_s:.1} s, the next one serves after {started_s:.1} s more"

@@ -11,7 +11,7 @@ pub type PartitionId = u16;
 pub struct Link(pub u32);
 
 /// A connection of one shard, as long as it lasts.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct ConnId {
     /// Its row.
     pub slot: u32,

@@ -86,7 +86,10 @@ fn write_vector(
     out.push(version);
     write_hex(out, head);
     out.push(b'-');
-    out.extend_from_slice(URL_SAFE_NO_PAD.encode(bytes).as_bytes());
+    let (start, len) = (out.len(), bytes.len() * 4);
+    out.resize(start + len.div_ceil(3), 0);
+    let encoded = URL_SAFE_NO_PAD.encode_slice(&bytes, &mut out[start..]);
+    debug_assert_eq!(encoded, Ok(len.div_ceil(3)), "there is room for it");
 }
 
 /// Reads where to begin, for a set of `count` topics with this hash: one entry for each.

@@ -2,10 +2,13 @@
 //!
 //! Where they are past it, the partition with the most bytes gives some: so a topic that fills its partition makes room first, and
 //! partitions that are alike are trimmed alike.
+//!
+//! Invariant: `logs_bytes_most` is at least the sum of all logs' bytes. A log that grew is counted at once, one that shrank when all are.
 
 use alloc::vec::Vec;
 
 use super::Home;
+use super::partition::Partition;
 use crate::base::rules::Rules;
 use crate::base::time::Now;
 use crate::log::Log;
@@ -14,6 +17,22 @@ impl Home {
     /// Bytes that the messages of all partitions occupy, their rows included.
     pub(super) fn log_bytes(&self) -> usize {
         self.logs().map(Log::bytes).sum()
+    }
+
+    /// The log at this place has grown: the budget is enforced, if the logs may be past it.
+    pub(super) fn log_grew(&mut self, at: usize, rules: &Rules, now: Now) {
+        let most = self.count_log(at);
+        if most > self.log_bytes_max || self.partitions[at].log.is_full() {
+            self.enforce_budget(rules, now);
+        }
+    }
+
+    /// Counts the present bytes of a log; returns the most that all may have together.
+    fn count_log(&mut self, at: usize) -> usize {
+        let Partition { log, counted, .. } = &mut self.partitions[at];
+        let before = core::mem::replace(counted, log.bytes());
+        self.logs_bytes_most = self.logs_bytes_most - before + *counted;
+        self.logs_bytes_most
     }
 
     /// Drops messages until the logs are within their budget of bytes.
@@ -42,6 +61,9 @@ impl Home {
             if log.bytes() == before {
                 break;
             }
+        }
+        for at in 0..self.partitions.len() {
+            self.count_log(at);
         }
         for (topic, number, left) in emptied {
             self.chain_emptied(topic, number, left, rules, now);

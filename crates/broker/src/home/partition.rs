@@ -15,6 +15,8 @@ pub(super) struct Partition {
     /// The last offset that was given. One count for all topics of the partition: an offset is the order of arrival.
     pub sequence: u64,
     pub forgotten: Forgotten,
+    /// Bytes of the log when they were counted last (`budget.rs`).
+    pub counted: usize,
 }
 
 impl Partition {
@@ -30,6 +32,7 @@ impl Partition {
             log: Log::new(rules, seed, admission, steps),
             sequence: 0,
             forgotten: Forgotten::new(rules.count(), NAMED_MAX / beside),
+            counted: 0,
         }
     }
 

@@ -92,7 +92,7 @@ impl Home {
             self.keep_and_tell(message, &new, most, &whom, settings, rules, lanes);
         }
         if keep || message.retain {
-            self.enforce_budget(rules, now);
+            self.log_grew(at, rules, now);
         }
         if !keep || message.retain {
             self.queue_if_idle(id, now);

@@ -16,12 +16,12 @@ mod snapshot;
 pub use at_home::SessionsAtHome;
 
 use crate::mail::session::Kept;
-use crate::mail::session::{ConnOf, SessionId, Will, Written};
+use crate::mail::session::{SessionId, Will, Written};
 use alloc::boxed::Box;
 use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::vec::Vec;
 
-use crate::base::ids::{PartitionId, ShardId};
+use crate::base::ids::{ConnId, PartitionId, ShardId};
 use crate::base::planted::{self, Fault};
 use crate::base::time::Now;
 use crate::budget::admission::{Admission, Client};
@@ -158,7 +158,7 @@ pub enum Opening {
     /// Another connection holds it and is told to give it back; a former claimant does not get it.
     Claimed {
         /// The holder, when it has not been told yet.
-        holder: Option<(ShardId, ConnOf)>,
+        holder: Option<(ShardId, ConnId)>,
         /// The former claimant.
         superseded: Option<Claim>,
     },
@@ -259,7 +259,7 @@ impl Sessions {
         }
         let told = row.held == Held::Claimed;
         row.held = Held::Claimed;
-        let holder = ConnOf {
+        let holder = ConnId {
             slot: row.holder,
             generation: row.generation,
         };
@@ -393,20 +393,17 @@ impl Sessions {
         self.clients.remove(row.client);
     }
 
-    /// Whether a session has something due.
-    pub fn is_due(&self, now: Now) -> bool {
-        self.due.first().is_some_and(|(due_s, _)| *due_s <= now.s)
+    /// The first second in which a session has something due, [`FOREVER_S`] if none has.
+    pub fn next_due_s(&self) -> u32 {
+        self.due.first().map_or(FOREVER_S, |(due_s, _)| *due_s)
     }
 
-    /// The next session with something due: its will, and its state if it has expired.
+    /// The session in which something is due first, and is due now: its will, and its state if it has expired.
     pub fn next_due(
         &mut self,
         counts: &Admission,
         now: Now,
     ) -> Option<(Option<Box<Will>>, Option<Kept>)> {
-        if !self.is_due(now) {
-            return None;
-        }
         let (_, id) = self.due.pop_first()?;
         let holder = self.rows.get(id).holder;
         let away = self.away.get_mut(holder);

@@ -96,12 +96,3 @@ pub struct Written {
     /// The payloads of large unacknowledged messages, in order.
     pub payloads: Vec<Slice>,
 }
-
-/// A connection on some carrier.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct ConnOf {
-    /// Its row.
-    pub slot: u32,
-    /// Tells apart the connections that have used the row.
-    pub generation: u16,
-}

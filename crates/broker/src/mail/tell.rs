@@ -4,12 +4,12 @@ use alloc::boxed::Box;
 
 use crore_wire::mqtt::ReasonCode;
 
-use crate::base::ids::PartitionId;
+use crate::base::ids::{ConnId, PartitionId};
 use crate::budget::admission::Client;
 use crate::mail::answer::{Attached, Outcome, ReplyTo};
 use crate::mail::frames::Record;
 use crate::mail::news::{News, Part};
-use crate::mail::session::{ConnOf, Kept, SessionId};
+use crate::mail::session::{Kept, SessionId};
 
 /// From a home to a carrier.
 #[derive(Debug)]
@@ -97,7 +97,7 @@ pub enum Tell {
     /// To an MQTT client that connects.
     Session(ReplyTo, Box<Given>),
     /// To an MQTT connection: another one has claimed its session.
-    SessionTaken(ConnOf),
+    SessionTaken(ConnId),
     /// Topics that now have subscribers, or no longer have any.
     Interest {
         /// The follower.

@@ -1,9 +1,11 @@
 //! The sessions of a home: a table for each of its partitions.
+//!
+//! Invariant: what each turn asks for (whether something is due, and what is held) is known without a look at the tables.
 
 use alloc::boxed::Box;
 use alloc::vec::Vec;
 
-use super::{Claim, Closing, Opening, Sessions};
+use super::{Claim, Closing, FOREVER_S, Opening, Sessions};
 use crate::base::ids::ShardId;
 use crate::base::placement::Placement;
 use crate::base::snapshot::{Block, Damaged, Form, In, Origin, kind};
@@ -19,6 +21,9 @@ pub struct SessionsAtHome {
     placement: Placement,
     me: ShardId,
     partitions: Vec<Sessions>,
+    /// The first second in which something is due, [`FOREVER_S`] if nothing is.
+    due_s: u32,
+    held_bytes: usize,
 }
 
 impl SessionsAtHome {
@@ -29,6 +34,8 @@ impl SessionsAtHome {
             placement,
             me,
             partitions: all.into_iter().flatten().map(Sessions::new).collect(),
+            due_s: FOREVER_S,
+            held_bytes: 0,
         }
     }
 
@@ -50,7 +57,18 @@ impl SessionsAtHome {
 
     /// Bytes of what the sessions that are away left behind.
     pub fn held_bytes(&self) -> usize {
-        self.sum(Sessions::held_bytes)
+        self.held_bytes
+    }
+
+    /// Does something with the sessions of a partition that may change when something is due, or what is held.
+    fn change<T>(&mut self, at: usize, with: impl FnOnce(&mut Sessions) -> T) -> T {
+        let sessions = &mut self.partitions[at];
+        let before = sessions.held_bytes();
+        let done = with(sessions);
+        self.held_bytes = self.held_bytes - before + sessions.held_bytes();
+        let all = self.partitions.iter().map(Sessions::next_due_s);
+        self.due_s = all.min().unwrap_or(FOREVER_S);
+        done
     }
 
     /// Bytes of the rows and their indexes.
@@ -86,21 +104,20 @@ impl SessionsAtHome {
     ) -> Opening {
         let partition = self.placement.partition_of(client);
         let at = self.placement.place_at_home(partition);
-        self.partitions[at].open(hash, client, claim, counts, now)
+        self.change(at, |it| it.open(hash, client, claim, counts, now))
     }
 
     /// The holder gives a session back. Returns the claimant that gets it next, and the will that is due.
     pub fn close(&mut self, farewell: Farewell, counts: &Admission, now: Now) -> Closing {
-        let at = self.place_of(farewell.id);
-        match at.and_then(|at| self.partitions.get_mut(at)) {
-            Some(sessions) => sessions.close(farewell, counts, now),
+        match self.place_of(farewell.id) {
+            Some(at) => self.change(at, |it| it.close(farewell, counts, now)),
             None => Closing::Stale,
         }
     }
 
     /// Whether a session has something due.
     pub fn is_due(&self, now: Now) -> bool {
-        self.partitions.iter().any(|sessions| sessions.is_due(now))
+        self.due_s <= now.s
     }
 
     /// The next session with something due: its will, and its state if it has expired.
@@ -109,8 +126,12 @@ impl SessionsAtHome {
         counts: &Admission,
         now: Now,
     ) -> Option<(Option<Box<Will>>, Option<Kept>)> {
-        let mut all = self.partitions.iter_mut();
-        all.find_map(|sessions| sessions.next_due(counts, now))
+        if !self.is_due(now) {
+            return None;
+        }
+        let mut all = self.partitions.iter();
+        let at = all.position(|sessions| sessions.next_due_s() == self.due_s)?;
+        self.change(at, |sessions| sessions.next_due(counts, now))
     }
 
     /// The client that each of them is counted for.
@@ -152,7 +173,7 @@ impl SessionsAtHome {
         if origin.is_for(saved.client, self.placement, self.me)? {
             let partition = self.placement.partition_of(saved.client);
             let at = self.placement.place_at_home(partition);
-            self.partitions[at].restore(saved, world, now, passed_s);
+            self.change(at, |it| it.restore(saved, world, now, passed_s));
         }
         Ok(())
     }

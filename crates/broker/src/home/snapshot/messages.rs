@@ -153,7 +153,7 @@ impl Home {
         let row = self.rows.get_mut(id);
         let log = &mut self.partitions[at].log;
         row.log = log.append(row.log, row.rule, rule, most, &new);
-        self.enforce_budget(rules, now);
+        self.log_grew(at, rules, now);
         Ok(())
     }
 }

@@ -21,7 +21,7 @@ use crate::budget::stats::Reason;
 use crate::conn::io::{Close, Io};
 use crate::conn::{SMALL, State, TURNED_AWAY, V5};
 use crate::home::sessions::FOREVER_S;
-use crate::mail::session::{ConnOf, Kept, SessionId, Will};
+use crate::mail::session::{Kept, SessionId, Will};
 use crate::mail::{Ask, Farewell, Given, ReplyTo};
 use crate::protocol::front::Front;
 use crate::store::slab::NONE;
@@ -318,12 +318,11 @@ impl Front {
     }
 
     /// Another connection has taken the session [MQTT-3.1.4-3].
-    pub(crate) fn session_taken<I: Io>(&mut self, holder: ConnOf, io: &mut I) {
-        let ConnOf { slot, generation } = holder;
-        let conn = ConnId { slot, generation };
-        if self.conns.is_current(conn) && self.conns.get(conn.slot).state == State::Mqtt {
+    pub(crate) fn session_taken<I: Io>(&mut self, holder: ConnId, io: &mut I) {
+        let slot = holder.slot;
+        if self.conns.is_current(holder) && self.conns.get(slot).state == State::Mqtt {
             self.scratch.reply().clear();
-            self.mqtt_end(conn.slot, ReasonCode::SESSION_TAKEN_OVER, io);
+            self.mqtt_end(slot, ReasonCode::SESSION_TAKEN_OVER, io);
         }
     }
 
@@ -408,7 +407,7 @@ impl Front {
             kept,
             will,
         });
-        let ConnId { slot, generation } = self.conns.id_of(slot);
-        self.give_back(ConnOf { slot, generation }, farewell, due);
+        let from = self.conns.id_of(slot);
+        self.give_back(from, farewell, due);
     }
 }

@@ -6,8 +6,8 @@ use alloc::boxed::Box;
 use alloc::collections::BTreeMap;
 use alloc::vec::Vec;
 
+use crate::base::ids::ConnId;
 use crate::mail::Farewell;
-use crate::mail::session::ConnOf;
 
 /// A session on its way home.
 pub(super) struct Leaving {
@@ -20,7 +20,7 @@ pub(super) struct Leaving {
 /// Sessions that are given back when the publishes of their connections are answered.
 #[derive(Default)]
 pub(crate) struct Farewells {
-    leaving: BTreeMap<ConnOf, Leaving>,
+    leaving: BTreeMap<ConnId, Leaving>,
 }
 
 /// An answer that no request is waiting for.
@@ -34,14 +34,14 @@ impl Farewells {
     }
 
     /// The session of this connection waits for its answers. Returns one that waited for the same connection already.
-    pub(super) fn wait(&mut self, from: ConnOf, leaving: Leaving) -> Option<Leaving> {
+    pub(super) fn wait(&mut self, from: ConnId, leaving: Leaving) -> Option<Leaving> {
         self.leaving.insert(from, leaving)
     }
 
     /// An answer has come for a connection that has ended; `None` when its session does not wait here.
     pub(super) fn answered(
         &mut self,
-        from: ConnOf,
+        from: ConnId,
         number: u32,
     ) -> Option<Result<&mut Farewell, NotDue>> {
         let leaving = self.leaving.get_mut(&from)?;
@@ -53,7 +53,7 @@ impl Farewells {
     }
 
     /// Takes the session of this connection, if all its answers have come.
-    pub(super) fn take_answered(&mut self, from: ConnOf) -> Option<Leaving> {
+    pub(super) fn take_answered(&mut self, from: ConnId) -> Option<Leaving> {
         if !self.leaving.get(&from)?.due.is_empty() {
             return None;
         }
@@ -69,7 +69,7 @@ mod tests {
 
     #[test]
     fn a_session_leaves_with_the_last_answer() {
-        let from = ConnOf {
+        let from = ConnId {
             slot: 3,
             generation: 1,
         };

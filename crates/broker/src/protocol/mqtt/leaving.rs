@@ -10,9 +10,9 @@ use alloc::vec::Vec;
 use super::farewells::{Leaving, NotDue};
 use super::kept::forget_received;
 use super::publish::{answered, reason_of};
-use crate::base::ids::ShardId;
+use crate::base::ids::{ConnId, ShardId};
 use crate::budget::stats::Reason;
-use crate::mail::session::{ConnOf, SessionId};
+use crate::mail::session::SessionId;
 use crate::mail::{Ask, Farewell, Outcome, ReplyTo};
 use crate::protocol::front::Front;
 
@@ -21,7 +21,7 @@ const FENCE: u32 = 0;
 
 impl Front {
     /// Gives a session back; one that lasts only when these publishes are answered.
-    pub(super) fn give_back(&mut self, from: ConnOf, farewell: Box<Farewell>, due: Vec<u32>) {
+    pub(super) fn give_back(&mut self, from: ConnId, farewell: Box<Farewell>, due: Vec<u32>) {
         let lasts = farewell.kept.is_some();
         let leaving = Leaving { farewell, due };
         if !lasts || leaving.due.is_empty() {
@@ -62,7 +62,7 @@ impl Front {
 
     /// An answer for a connection that is gone: to a publish, which may be refused, or to a fence.
     pub(crate) fn late_answer(&mut self, to: ReplyTo, refused: bool) {
-        let from = ConnOf {
+        let from = ConnId {
             slot: to.slot,
             generation: to.generation,
         };
