@@ -116,8 +116,8 @@ pub struct Row {
     pub sent_s: u32,
     /// The options that were asked for.
     pub options: u32,
-    /// Side row: what MQTT needs.
-    pub mqtt: u32,
+    /// Side row: what the protocol of the connection needs, if that has such rows.
+    pub own: u32,
     /// The client that it is counted for.
     pub client: Client,
     /// The row's life.
@@ -147,7 +147,7 @@ impl Vacant for Row {
             deadline_s: 0,
             sent_s: 0,
             options: 0,
-            mqtt: NONE,
+            own: NONE,
             client: Client::NOBODY,
             generation: 0,
             request: 0,

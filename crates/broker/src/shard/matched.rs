@@ -243,7 +243,7 @@ impl Shard {
         let mut sides = [(NONE, NONE); WARMED];
         for (side, due) in sides.iter_mut().zip(due) {
             if let Some(row) = conns.try_get(due.slot) {
-                *side = (row.extra, row.mqtt);
+                *side = (row.extra, row.own);
             }
         }
         let mut subs = [(NONE, NONE); WARMED];

@@ -16,23 +16,23 @@ impl Connections {
     /// The row of a connection between CONNECT and its end.
     #[inline]
     pub(crate) fn mqtt_row(&self, slot: u32) -> &MqttRow {
-        self.mqtts.get(self.rows.get(slot).mqtt)
+        self.mqtts.get(self.rows.get(slot).own)
     }
 
     /// The same, to be changed.
     pub(in crate::protocol) fn mqtt_row_mut(&mut self, slot: u32) -> &mut MqttRow {
-        self.mqtts.get_mut(self.rows.get(slot).mqtt)
+        self.mqtts.get_mut(self.rows.get(slot).own)
     }
 
     /// A CONNECT gives the connection this row.
     pub(in crate::protocol) fn set_mqtt_row(&mut self, slot: u32, row: MqttRow) {
-        self.rows.get_mut(slot).mqtt = self.mqtts.insert(row);
+        self.rows.get_mut(slot).own = self.mqtts.insert(row);
     }
 
     /// Takes the row that the CONNECT gave.
     pub(in crate::protocol) fn take_mqtt_row(&mut self, slot: u32) -> MqttRow {
         let row = self.rows.get_mut(slot);
-        let mqtt = core::mem::replace(&mut row.mqtt, NONE);
+        let mqtt = core::mem::replace(&mut row.own, NONE);
         self.mqtts.remove(mqtt)
     }
 

@@ -128,7 +128,7 @@ impl Front {
     /// Why the client would not be granted now what it has: its session, its will, its subscriptions.
     fn mqtt_loses(&self, slot: u32) -> Option<&'static str> {
         let row = self.conns.get(slot);
-        if row.mqtt == NONE {
+        if row.own == NONE {
             return None;
         }
         let extra = (row.extra != NONE).then(|| self.conns.extra_of(slot));

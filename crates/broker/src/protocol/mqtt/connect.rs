@@ -50,7 +50,7 @@ impl Front {
         connect: &Connect<'_>,
         io: &mut I,
     ) -> Result<(), ReasonCode> {
-        if self.conns.get(slot).mqtt != NONE {
+        if self.conns.get(slot).own != NONE {
             // [MQTT-3.1.0-2].
             return Err(ReasonCode::PROTOCOL_ERROR);
         }
@@ -230,7 +230,7 @@ impl Front {
 
     /// The home's answer. A delivery is under way, so that what follows from it waits.
     pub(crate) fn session_given<I: Io>(&mut self, to: ReplyTo, given: &Given, io: &mut I) {
-        let current = self.is_asked(to) && self.conns.get(to.slot).mqtt != NONE;
+        let current = self.is_asked(to) && self.conns.get(to.slot).own != NONE;
         match (current, given) {
             (true, Given::Refused(reason)) => self.refuse_client(to.slot, *reason, io),
             (true, Given::Yes { id, kept, .. }) => {

@@ -210,7 +210,7 @@ impl Front {
             true => self.sub(slot, part).map_or(0, |sub| sub.options),
             false => (row.options >> QOS_SHIFT & 3) as u8,
         };
-        let bound = row.state == State::Mqtt && row.mqtt != NONE && qos(options) > 0;
+        let bound = row.state == State::Mqtt && row.own != NONE && qos(options) > 0;
         if !bound {
             return u32::MAX;
         }

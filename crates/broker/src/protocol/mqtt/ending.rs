@@ -45,7 +45,7 @@ impl Front {
 
     /// Sends the client to another server, or asks it to come back.
     fn mqtt_move<I: Io>(&mut self, slot: u32, io: &mut I) {
-        if self.conns.get(slot).mqtt == NONE {
+        if self.conns.get(slot).own == NONE {
             return self.drop_conn(slot, Close::Now, io);
         }
         self.scratch.reply().clear();
@@ -77,7 +77,7 @@ impl Front {
             .mqtt(slot)
             .is_some_and(|mqtt| mqtt.connecting.is_some());
         let row = self.conns.get(slot);
-        if self.version(slot) == Version::V5 && row.mqtt != NONE && !connecting {
+        if self.version(slot) == Version::V5 && row.own != NONE && !connecting {
             let mut properties = PropertyBuf::new();
             let _ = properties.reason_string(words);
             if reason == ReasonCode::USE_ANOTHER_SERVER {
@@ -123,7 +123,7 @@ impl Front {
 
     fn mqtt_late<I: Io>(&mut self, slot: u32, reason: ReasonCode, words: &str, io: &mut I) {
         let row = self.conns.get(slot);
-        if row.is(CLOSING) || row.mqtt == NONE {
+        if row.is(CLOSING) || row.own == NONE {
             return self.drop_conn(slot, Close::Now, io);
         }
         self.scratch.reply().clear();

@@ -122,7 +122,7 @@ impl Front {
     /// Drops the state of a client that has nothing but one plain subscription.
     pub(crate) fn collapse(&mut self, slot: u32) {
         let row = self.conns.get(slot);
-        if row.extra == NONE || row.mqtt == NONE || row.spill != NONE {
+        if row.extra == NONE || row.own == NONE || row.spill != NONE {
             return;
         }
         let extra = self.conns.extra_of(slot);

@@ -167,7 +167,7 @@ impl Front {
             self.frames_received(slot, &mut [], io);
         }
         // A client that has not sent its CONNECT yet has no subscriptions.
-        let opens = |row: &Row| row.state == State::Mqtt && row.mqtt != NONE;
+        let opens = |row: &Row| row.state == State::Mqtt && row.own != NONE;
         if self.conns.is_current(conn) && opens(self.conns.get(slot)) {
             self.mqtt_go_on(slot, io);
         }
@@ -191,7 +191,7 @@ impl Front {
                 break;
             }
             let row = self.conns.get(slot);
-            let (connected, version) = (row.mqtt != NONE, self.version(slot));
+            let (connected, version) = (row.own != NONE, self.version(slot));
             let (header, len) = match mqtt::fixed_header(&bytes[at..], most) {
                 Ok(Some(found)) => found,
                 Ok(None) => break,
@@ -248,7 +248,7 @@ impl Front {
             }
         };
         if let Packet::Connect(connect) = &packet
-            && self.conns.get(slot).mqtt == NONE
+            && self.conns.get(slot).own == NONE
             && self.waits_for_verdict(slot, connect, io)
         {
             return After::Later;
@@ -335,7 +335,7 @@ impl Front {
     /// The client was heard: its keep alive begins anew [MQTT-3.1.2-22].
     fn touch(&mut self, slot: u32) {
         let row = self.conns.get(slot);
-        if row.mqtt == NONE || row.outbox != NONE {
+        if row.own == NONE || row.outbox != NONE {
             return;
         }
         let deadline_s = self.keep_alive_end_s(slot);
@@ -345,7 +345,7 @@ impl Front {
     /// When a silent client's connection ends: one and a half times its keep alive. The second that runs has begun.
     pub(crate) fn keep_alive_end_s(&self, slot: u32) -> u32 {
         let row = self.conns.get(slot);
-        if row.mqtt == NONE {
+        if row.own == NONE {
             return self.now.s + self.world.settings.timeouts.head_s;
         }
         match u32::from(self.conns.mqtt_row(slot).keep_alive_s) {
@@ -383,7 +383,7 @@ impl Front {
 
     /// A packet that cannot be read: the client is told why if its MQTT version can.
     fn mqtt_refuse<I: Io>(&mut self, slot: u32, bytes: &[u8], error: Error, io: &mut I) {
-        if self.conns.get(slot).mqtt == NONE {
+        if self.conns.get(slot).own == NONE {
             return self.refuse_connect(slot, bytes, error, io);
         }
         self.mqtt_end(slot, error.reason(), io);
@@ -439,7 +439,7 @@ impl Front {
 
     /// The session, once the home has given it.
     pub(in crate::protocol) fn mqtt_session(&self, slot: u32) -> Option<(ShardId, SessionId)> {
-        if self.conns.get(slot).mqtt == NONE {
+        if self.conns.get(slot).own == NONE {
             return None;
         }
         let mqtt = self.conns.mqtt_row(slot);

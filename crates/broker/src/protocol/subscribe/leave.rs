@@ -76,7 +76,7 @@ impl Front {
     /// Takes the connection out of all its topics.
     pub(crate) fn unsubscribe(&mut self, slot: u32) {
         self.drop_batch(slot);
-        if self.conns.get(slot).mqtt != NONE {
+        if self.conns.get(slot).own != NONE {
             self.end_session(slot);
         }
         let row = self.conns.get_mut(slot);
