@@ -17,7 +17,7 @@ use crore_wire::topic;
 
 use super::Home;
 use super::partition::Partition;
-use super::readings::Reader;
+use super::readings::{Names, Reader};
 use super::registered::split;
 use crate::base::ids::{PartitionId, ShardId};
 use crate::base::pace::Pace;
@@ -43,12 +43,13 @@ impl Home {
     }
 
     /// Answers an attach by filter with the past, in bounded pages, and gives the shard its place among those that are
-    /// told what comes. `names` are the filters, with [`SEPARATOR`](super::SEPARATOR) between.
+    /// told what comes. `names` are the filters, with [`SEPARATOR`](super::SEPARATOR) between; `each` says where to begin in each
+    /// partition of the home, if that differs from what `ask` says.
     pub fn attach_filters(
         &mut self,
         from: ShardId,
         ask: &AttachFilters,
-        names: &[u8],
+        (names, each): (&[u8], Option<&[Since]>),
         rules: &Rules,
         now: Now,
         lanes: &mut Lanes,
@@ -61,13 +62,24 @@ impl Home {
                 refused |= self.filters.add(filter, from).is_err();
             }
         }
-        let all = self.placement.of_home(self.me);
-        for partition in all.filter(|it| ask.partition.is_none_or(|one| one == *it)) {
+        let mut names = Names::new(names, ask.partition.map_or(self.partitions.len(), |_| 1));
+        for (at, partition) in self.placement.of_home(self.me).enumerate() {
+            if ask.partition.is_some_and(|one| one != partition) {
+                continue;
+            }
             if refused {
                 self.refuse_filters(from, ask, partition, lanes);
-            } else {
-                self.attach_filters_to(partition, from, ask, names, &filters, rules, now, lanes);
+                continue;
             }
+            let since = each.and_then(|each| each.get(at));
+            let ask = AttachFilters {
+                partition: Some(partition),
+                since: since.copied().unwrap_or(ask.since),
+                ..*ask
+            };
+            self.attach_filters_to(
+                partition, from, &ask, &mut names, &filters, rules, now, lanes,
+            );
         }
     }
 
@@ -101,7 +113,7 @@ impl Home {
         partition: PartitionId,
         from: ShardId,
         ask: &AttachFilters,
-        names: &[u8],
+        names: &mut Names<'_>,
         filters: &[&[u8]],
         rules: &Rules,
         now: Now,
@@ -113,7 +125,7 @@ impl Home {
         let reader = self.reader(ask, partition);
         // A subscriber that begins live reads nothing, and need not wait for those that do.
         if reader.start < self.partitions[at].sequence && self.must_queue() {
-            return self.owe_filters(from, ask, names, reader);
+            return self.owe_filters(from, ask, names.share(), reader);
         }
         self.tell_match_page(from, ask, filters, reader, rules, now, lanes);
     }
@@ -234,10 +246,12 @@ impl Home {
         if at_head {
             head = *sequence;
         }
+        // Each partition answers a subscriber that comes back, but it comes back once.
+        let leads = reader.partition == 0;
         if gap {
-            self.stats.gaps += 1;
+            self.stats.gaps += u64::from(leads || !reader.gap);
         } else if matches!(ask.since, Since::At(_)) && !ask.again {
-            self.stats.resumes += 1;
+            self.stats.resumes += u64::from(leads);
         }
         MatchPage {
             attached: Attached::Yes,

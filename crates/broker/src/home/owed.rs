@@ -10,7 +10,7 @@
 //! so that no message falls between.
 
 use super::Home;
-use super::readings::{Place, Reader, Reading};
+use super::readings::{Place, Reader, Reading, SharedNames};
 use super::registered::split;
 use super::row::DELETED;
 use crate::base::ids::ShardId;
@@ -69,14 +69,13 @@ impl Home {
         &mut self,
         from: ShardId,
         ask: &AttachFilters,
-        names: &[u8],
+        names: SharedNames,
         reader: Reader,
     ) {
         self.stats.pages_waited += 1;
-        let (ask, names) = (*ask, names.into());
         self.readings.push(Reading::Filters {
             from,
-            ask,
+            ask: *ask,
             names,
             reader,
         });
@@ -134,7 +133,7 @@ impl Home {
                 names,
                 reader,
             } => {
-                let filters = split(&names);
+                let filters = split(&names.text);
                 self.tell_match_page(from, &ask, &filters, reader, rules, now, lanes);
             }
             Reading::Group(id) => self.pump(id, rules, now, lanes),

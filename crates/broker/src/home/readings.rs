@@ -1,6 +1,7 @@
 //! The queue of pages that the home owes, and how far each has come. The addresses, users and groups that they are for share the work.
 
 use alloc::boxed::Box;
+use alloc::sync::Arc;
 
 use crate::base::ids::{PartitionId, ShardId};
 use crate::base::turns::Turns;
@@ -38,6 +39,42 @@ pub(super) struct Reader {
     pub begun: u64,
 }
 
+/// The filters of an attach, which the pages of several partitions may wait with.
+pub(super) struct Names<'a> {
+    text: &'a [u8],
+    shares: usize,
+    shared: Option<SharedNames>,
+}
+
+/// A copy of them.
+#[derive(Clone)]
+pub(super) struct SharedNames {
+    pub text: Arc<[u8]>,
+    /// How many pages may have it: each counts its share.
+    shares: usize,
+}
+
+impl<'a> Names<'a> {
+    /// Those of an attach to so many partitions.
+    pub fn new(text: &'a [u8], shares: usize) -> Names<'a> {
+        Names {
+            text,
+            shares,
+            shared: None,
+        }
+    }
+
+    /// A copy to wait with, made once.
+    pub fn share(&mut self) -> SharedNames {
+        let Names { text, shares, .. } = *self;
+        let make = || SharedNames {
+            text: text.into(),
+            shares,
+        };
+        self.shared.get_or_insert_with(make).clone()
+    }
+}
+
 /// A page that is owed.
 pub(super) enum Reading {
     /// Of a topic.
@@ -54,7 +91,7 @@ pub(super) enum Reading {
     Filters {
         from: ShardId,
         ask: AttachFilters,
-        names: Box<[u8]>,
+        names: SharedNames,
         reader: Reader,
     },
     /// Messages for a group's members.
@@ -68,7 +105,7 @@ impl Reading {
     fn names_bytes(&self) -> usize {
         match self {
             Reading::Topic { name, .. } => name.len(),
-            Reading::Filters { names, .. } => names.len(),
+            Reading::Filters { names, .. } => names.text.len().div_ceil(names.shares),
             Reading::Group(_) | Reading::Interest(..) => 0,
         }
     }

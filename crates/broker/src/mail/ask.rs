@@ -59,8 +59,9 @@ pub enum Ask {
     },
     /// Subscribe one connection.
     Attach(Attach, Span),
-    /// Subscribe one connection to filters, with a line feed between.
-    AttachFilters(AttachFilters, Span),
+    /// Subscribe one connection to filters, with a line feed between; the list says where to begin in each partition of the home,
+    /// where that differs.
+    AttachFilters(AttachFilters, Span, Option<Box<[Since]>>),
     /// The carrier has no subscriber of this filter any more.
     LeaveFilter(Span),
     /// The carrier gives back a counted subscription: the topic has one subscriber less.

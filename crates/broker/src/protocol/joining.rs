@@ -79,22 +79,18 @@ impl Front {
         Ok(serial)
     }
 
-    /// Asks for the first page of each partition. Where all begin alike, each home is asked once for all of its partitions.
+    /// Asks each home once for the first pages of all its partitions.
     fn ask_first_pages(&mut self, slot: u32, serial: u32, since: &[Since], poll: bool) {
         let placement = self.world.placement();
-        let alike = since.windows(2).all(|pair| pair[0] == pair[1]);
-        match since.first() {
-            Some(first) if alike => {
-                for home in 0..placement.homes() {
-                    self.ask_pages_of(slot, serial, (home, None), *first, poll, false);
-                }
-            }
-            _ => {
-                for (partition, since) in (0..).zip(since) {
-                    let of = (placement.home_of(partition), Some(partition));
-                    self.ask_pages_of(slot, serial, of, *since, poll, false);
-                }
-            }
+        let Some(first) = since.first() else { return };
+        let alike = since.iter().all(|since| since == first);
+        for home in 0..placement.homes() {
+            let each = (!alike).then(|| {
+                let all = placement.of_home(home);
+                let of = |partition| since.get(usize::from(partition)).copied();
+                all.filter_map(of).collect()
+            });
+            self.ask_pages_of(slot, serial, (home, None), (*first, each), poll, false);
         }
     }
 
@@ -145,7 +141,7 @@ impl Front {
             offset: at.offset,
         });
         let of = (self.world.placement().home_of(partition), Some(partition));
-        self.ask_pages_of(slot, serial, of, since, poll, true);
+        self.ask_pages_of(slot, serial, of, (since, None), poll, true);
     }
 
     /// Asks a home for a page of one of its partitions, or for one of each.
@@ -154,7 +150,7 @@ impl Front {
         slot: u32,
         serial: u32,
         (home, partition): (ShardId, Option<PartitionId>),
-        since: Since,
+        (since, each): (Since, Option<Box<[Since]>>),
         poll: bool,
         again: bool,
     ) {
@@ -195,11 +191,12 @@ impl Front {
                 return self.broken(slot);
             };
             let rules = &self.world.rules;
-            here.attach_filters(home, &ask, &names, rules, self.now, &mut self.lanes);
+            let names = (&names[..], each.as_deref());
+            here.attach_filters(home, &ask, names, rules, self.now, &mut self.lanes);
             return;
         }
         self.ask(home, |bytes| {
-            Ask::AttachFilters(ask, Span::of(bytes, &names))
+            Ask::AttachFilters(ask, Span::of(bytes, &names), each)
         });
     }
 

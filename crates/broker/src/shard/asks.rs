@@ -157,8 +157,8 @@ impl Shard {
             Ask::Attach(attach, name) => {
                 home.attach(from, attach, name.in_bytes(bytes), &world.rules, now, lanes);
             }
-            Ask::AttachFilters(attach, names) => {
-                let names = names.in_bytes(bytes);
+            Ask::AttachFilters(attach, names, each) => {
+                let names = (names.in_bytes(bytes), each.as_deref());
                 home.attach_filters(from, attach, names, &world.rules, now, lanes);
             }
             Ask::LeaveFilter(filter) => home.leave_filter(from, filter.in_bytes(bytes)),

@@ -115,7 +115,8 @@ pub fn check(world: &World, shard: usize) -> Result<(), Wrong> {
     // Asks from before the home withheld credit may still need a turn each: publishes within the credit and a batch that
     // began within it, and a few requests of each client, which may come on one connection after another.
     let publishes = limits.publish_credit_bytes / ASK_BYTES_MIN + plan.batch_lines_max();
-    let asks = publishes + 4 * world.clients() + 8;
+    // A request by filter is answered for each partition, in a turn of its own if need be.
+    let asks = publishes + (4 + plan.partitions) * world.clients() + 8;
     let turns = plan.pace.turns_under_way + plan.shards * asks;
     if accounts.turns_held > turns {
         return Err(format!("{} turns under way", accounts.turns_held));
