@@ -246,13 +246,7 @@ impl Home {
         if at_head {
             head = *sequence;
         }
-        // Each partition answers a subscriber that comes back, but it comes back once.
-        let leads = reader.partition == 0;
-        if gap {
-            self.stats.gaps += u64::from(leads || !reader.gap);
-        } else if matches!(ask.since, Since::At(_)) && !ask.again {
-            self.stats.resumes += u64::from(leads);
-        }
+        self.count_page(ask, reader, gap);
         MatchPage {
             attached: Attached::Yes,
             partition: reader.partition,
@@ -265,6 +259,16 @@ impl Home {
             epoch: self.epoch,
             at_head,
             gap,
+        }
+    }
+
+    /// Counts a gap or a return: each partition answers a subscriber that comes back, but it comes back once.
+    fn count_page(&mut self, ask: &AttachFilters, reader: Reader, gap: bool) {
+        let leads = reader.partition == 0;
+        if gap {
+            self.stats.gaps += u64::from(leads || !reader.gap);
+        } else if matches!(ask.since, Since::At(_)) && !ask.again {
+            self.stats.resumes += u64::from(leads);
         }
     }
 

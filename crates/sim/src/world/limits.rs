@@ -70,11 +70,9 @@ pub fn check(world: &World, shard: usize) -> Result<(), Wrong> {
     let (plan, limits) = (&world.plan, &world.plan.settings.limits);
     let accounts = world.shards[shard].accounts();
     let log_bytes = limits.log_bytes / usize::from(world.shared.homes);
-    if accounts.log_bytes > log_bytes {
-        return Err(format!(
-            "{} bytes in a log of {log_bytes}",
-            accounts.log_bytes
-        ));
+    let held = accounts.log_bytes;
+    if held > log_bytes {
+        return Err(format!("{held} bytes in a log of {log_bytes}"));
     }
     // After a restart a home may have the topics of several.
     let former = if world.met.restarts > 0 {
