@@ -334,6 +334,6 @@ impl Home {
     /// The offsets that all partitions have given.
     fn sequences(&self) -> u64 {
         let all = self.partitions.iter();
-        all.map(|partition| partition.sequence).sum()
+        all.fold(0, |sum, partition| sum.wrapping_add(partition.sequence))
     }
 }

@@ -26,7 +26,7 @@ use crate::base::ids::ShardId;
 
 pub use answer::{Answer, Attached, Info, Outcome, ReplyTo};
 pub use ask::{Ask, Attach, AttachFilters, Farewell, LeaveGroup, Unacked, Verb};
-pub use frames::{FRAMES_KEPT_BYTES, Frames, ORIGIN_BYTES, Record};
+pub use frames::{FRAMES_KEPT_BYTES, Frames, NO_CLIENT, ORIGIN_BYTES, Record};
 pub use news::{News, Part};
 pub use span::Span;
 pub use tell::{Given, MatchPage, Page, Tell};

@@ -106,6 +106,9 @@ const SLOT_SHIFT: u32 = 24;
 const OFFSET_HIGH: u32 = (1 << SLOT_SHIFT) - 1;
 
 impl Slotted {
+    /// The largest offset.
+    pub const OFFSET_MAX: u64 = (1 << 56) - 1;
+
     pub fn new(slot: u8, offset: u64) -> Slotted {
         let high = (offset >> 32) as u32 & OFFSET_HIGH;
         Slotted([offset as u32, u32::from(slot) << SLOT_SHIFT | high])

@@ -234,7 +234,14 @@ pub struct At {
     pub asked: bool,
     /// No page has come yet that says where it begins.
     pub new: bool,
+    /// A page was read since every other partition had its turn.
+    pub had_turn: bool,
 }
+
+/// Stands for the offset in a partition of which nothing more is to be read; no page of it is asked for.
+pub const OVER: u64 = u64::MAX;
+
+const _: () = assert!(size_of::<At>() == 32);
 
 /// Filters that were subscribed together.
 pub struct Group {
@@ -437,6 +444,23 @@ impl Filtered {
             self.behind -= u32::from(!positions.is_empty());
             self.set_positions(serial, positions);
         }
+    }
+
+    /// The partition of which the group should ask for its next page: in turn one of those in which it is behind, so that a busy
+    /// partition does not keep it from the others. None while a page of the group is under way, which bounds what comes at once.
+    pub fn next_behind(&mut self, serial: u32) -> Option<PartitionId> {
+        let number = self.number_of(serial)?;
+        let positions = &mut self.groups[number].positions;
+        if positions.iter().any(|at| at.asked && at.offset != OVER) {
+            return None;
+        }
+        let waits = |at: &At| !at.live && !at.asked;
+        let next = positions.iter().position(|at| waits(at) && !at.had_turn);
+        let next = next.or_else(|| {
+            positions.iter_mut().for_each(|at| at.had_turn = false);
+            positions.iter().position(waits)
+        });
+        next.map(|partition| partition as PartitionId)
     }
 
     /// Whether a group is behind in a partition and has not asked for its next page.

@@ -11,6 +11,7 @@ use super::Home;
 use super::partition::Partition;
 use super::row::{CREATED, DELETED, HomeTopic, KEEPS, REQUESTED, RETAINS};
 use crate::base::ids::PartitionId;
+use crate::base::placement::Slotted;
 use crate::base::rules::Rules;
 use crate::base::settings::Keep;
 use crate::base::snapshot::{Block, Damaged, Form, In, NO_TOPIC, Origin, kind};
@@ -112,6 +113,9 @@ impl Home {
         let mut sequence = if whole { from.number()? } else { 0 };
         for partition in former.of_home(origin.home) {
             sequence = if whole { sequence } else { from.number()? };
+            if sequence > Slotted::OFFSET_MAX {
+                return Err(Damaged("a sequence is too large"));
+            }
             if let Some(at) = self.place_here(partition) {
                 self.partitions[at].sequence = sequence;
             }

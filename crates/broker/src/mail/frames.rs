@@ -47,6 +47,9 @@ const FOREVER: u32 = u32::MAX;
 const LARGE: u32 = 1 << 31;
 /// Bytes of the publisher's number in the attributes of a message that came over MQTT.
 pub const ORIGIN_BYTES: usize = 8;
+/// The publisher's number of a will, and of messages whose client is not known any more: not that of any client, nor 0, which messages
+/// from other protocols have.
+pub const NO_CLIENT: u64 = 1;
 
 /// The messages of a turn.
 #[derive(Default)]

@@ -7,7 +7,7 @@
 use alloc::boxed::Box;
 use alloc::vec::Vec;
 
-use super::opening::Opening;
+use super::opening::{Most, Opening};
 use super::subscribe::Gap;
 use crate::base::ids::PartitionId;
 use crate::base::position::Since;
@@ -117,11 +117,14 @@ impl Front {
         frames: &Frames,
         io: &mut I,
     ) {
-        let poll = !self.is_stream(slot);
+        let most = match self.is_stream(slot) {
+            true => Most::Bytes(self.bounds().bytes),
+            false => Most::OneMessage,
+        };
         let opening = self.conns.extra(slot).opening.as_deref_mut();
         let records = Self::records(page, frames);
         let taken = opening.and_then(|opening| {
-            let taken = opening.take_page(page, records, frames, poll)?;
+            let taken = opening.take_page(page, records, frames, most)?;
             Some((taken, opening.is_whole()))
         });
         let Some((taken, whole)) = taken else {
@@ -246,18 +249,24 @@ impl Front {
         }
     }
 
-    /// Asks for the next page of each partition where the group is not live.
+    /// Asks for a next page: before the response begins, of each partition that no home has answered for yet; of a stream that has
+    /// begun, of one partition in which it is behind.
     pub(super) fn catch_up_filters(&mut self, slot: u32) {
-        let Some(filtered) = self.filtered(slot) else {
+        let group = self.filtered(slot).and_then(|all| all.groups().first());
+        let Some((serial, partitions)) = group.map(|it| (it.serial, it.positions().len())) else {
             return;
         };
-        let group = &filtered.groups()[0];
-        let (serial, partitions) = (group.serial, group.positions().len());
         let poll = !self.is_stream(slot);
+        if self.conns.extra(slot).opening.is_none() {
+            let filtered = self.filtered_mut(slot);
+            if let Some(partition) = filtered.and_then(|all| all.next_behind(serial)) {
+                self.ask_matches(slot, serial, partition, poll);
+            }
+            return;
+        }
         for partition in (0..).take(partitions) {
             let opening = self.conns.extra(slot).opening.as_deref();
-            // Before the response begins, only those that no home has answered for yet.
-            if opening.is_none_or(|opening| !opening.has_answered(partition)) {
+            if opening.is_some_and(|opening| !opening.has_answered(partition)) {
                 self.ask_matches(slot, serial, partition, poll);
             }
         }

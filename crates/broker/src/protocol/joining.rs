@@ -221,6 +221,7 @@ impl Front {
                 live,
                 asked: false,
                 new: false,
+                had_turn: true,
             };
         }
         filtered.settle(serial);

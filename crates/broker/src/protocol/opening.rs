@@ -1,6 +1,6 @@
 //! A response to a request by filter that waits for the homes: what they have answered of each partition so far, and the messages that came meanwhile.
 //!
-//! Invariants: an answer to a long-poll has one message, and the messages of other partitions stay unseen for the next poll; the
+//! Invariants: an answer to a long-poll has one message, the oldest one found, and the messages of other partitions stay unseen for the next poll; the
 //! position in each partition is that of the last message held of it, or of the page that its home answered with.
 
 use alloc::vec::Vec;
@@ -43,6 +43,15 @@ pub(super) struct Held {
     pub name: u32,
     /// The message.
     pub record: Record,
+}
+
+/// What a response takes before it begins.
+#[derive(Clone, Copy)]
+pub(super) enum Most {
+    /// A long-poll: one message.
+    OneMessage,
+    /// A stream: messages of about so many bytes.
+    Bytes(usize),
 }
 
 /// The outcome of a page.
@@ -98,13 +107,14 @@ impl Opening {
         (&self.held, &self.frames)
     }
 
-    /// Takes the page of a partition; of a long-poll the first message alone. `None` where it was not asked for.
+    /// Takes the page of a partition: of a long-poll the oldest message of all pages, of a stream the whole page, unless too many
+    /// bytes are held already. `None` where it was not asked for.
     pub(super) fn take_page<'a>(
         &mut self,
         page: &MatchPage,
-        mut records: impl Iterator<Item = (u32, &'a Record)> + Clone,
+        records: impl Iterator<Item = (u32, &'a Record)> + Clone,
         frames: &Frames,
-        poll: bool,
+        most: Most,
     ) -> Option<Taken> {
         let partition = page.partition;
         if usize::from(partition) >= self.partitions.len() {
@@ -113,22 +123,28 @@ impl Opening {
         self.gap |= page.gap;
         let first = records.clone().next();
         let start = first.map_or(page.head, |(_, first)| first.offset - 1);
-        let mut end = page.head;
-        if poll && page.count > 0 {
-            // The answer takes one message; the others count as unseen.
-            end = start;
-            if self.held.is_empty()
-                && let Some((name, record)) = records.next()
-            {
-                self.hold(partition, frames.name(name), record, frames);
+        let (mut end, mut live, mut searching) = (page.head, page.at_head, false);
+        match (most, first) {
+            (Most::OneMessage, Some((name, record))) => {
+                // The answer takes one message; the others count as unseen.
+                (end, live) = (start, false);
+                if self.gives_way_to(record) {
+                    self.hold(partition, frames.name(name), record, frames);
+                }
             }
-        } else {
-            for (name, record) in records {
-                self.hold(partition, frames.name(name), record, frames);
+            (Most::OneMessage, None) => searching = !page.at_head && self.held.is_empty(),
+            (Most::Bytes(most), _) => {
+                let bytes: usize = records.clone().map(|(_, it)| it.frame_bytes()).sum();
+                if !self.held.is_empty() && self.frames.len() + bytes > most {
+                    // It is read again when the response has begun.
+                    (end, live) = (start, false);
+                } else {
+                    for (name, record) in records {
+                        self.hold(partition, frames.name(name), record, frames);
+                    }
+                }
             }
         }
-        let searching = poll && page.count == 0 && !page.at_head && self.held.is_empty();
-        let live = page.at_head && (!poll || page.count == 0);
         self.partitions[usize::from(partition)] = Answered {
             yes: !searching,
             start,
@@ -144,6 +160,31 @@ impl Opening {
         })
     }
 
+    /// Of a long-poll: whether this message is to be held, instead of one that came later. Thus no partition keeps a client from
+    /// the messages of others.
+    fn gives_way_to(&mut self, record: &Record) -> bool {
+        let Some(held) = self.held.first() else {
+            return true;
+        };
+        let older = record.time_s < held.record.time_s;
+        if older && let Some(held) = self.held.pop() {
+            self.is_left(held.partition, held.record.offset);
+        }
+        older
+    }
+
+    /// A message of this partition is not taken: the partition is read on from its log, from there.
+    fn is_left(&mut self, partition: PartitionId, offset: u64) {
+        let Some(answered) = self.partitions.get_mut(usize::from(partition)) else {
+            return;
+        };
+        if answered.live {
+            (answered.end, answered.live) = (answered.start.max(offset - 1), false);
+            // The group was live here: from now on a loss must be reported, as for any subscriber that falls behind.
+            (answered.from, answered.base) = (0, 0);
+        }
+    }
+
     /// Takes a live message of a partition whose log was read to the end: for a poll one; for a stream as many as these bounds of an
     /// outbox allow, and none that a newer one may supersede meanwhile. A partition of which a message is not taken is read on from its
     /// log later. `None` where the partition was not asked for.
@@ -154,7 +195,7 @@ impl Opening {
         bounds: Bounds,
         poll: bool,
     ) -> Option<()> {
-        let answered = self.partitions.get_mut(usize::from(partition))?;
+        let answered = self.partitions.get(usize::from(partition))?;
         if !answered.live {
             return Some(());
         }
@@ -162,10 +203,7 @@ impl Opening {
             || self.frames.len() + frames.frame(record).len() > bounds.bytes
             || self.held.len() >= bounds.messages;
         if poll && !self.held.is_empty() || !poll && full {
-            (answered.end, answered.live) = (record.offset - 1, false);
-            answered.end = answered.end.max(answered.start);
-            // The group was live here: from now on a loss must be reported, as for any subscriber that falls behind.
-            (answered.from, answered.base) = (0, 0);
+            self.is_left(partition, record.offset);
             return Some(());
         }
         self.hold(partition, name, record, frames);

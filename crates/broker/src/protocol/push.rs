@@ -132,10 +132,13 @@ impl Front {
         };
         let mut behind: Vec<PartitionId> = Vec::new();
         for n in rest {
-            let (partition, _) = self.run.topics[n];
+            let topic = self.run.topics.get(n).zip(self.run.records().get(n));
+            let Some((&(partition, _), record)) = topic else {
+                return self.broken(slot);
+            };
+            let offset = record.offset - 1;
             if !behind.contains(&partition) {
                 behind.push(partition);
-                let offset = self.run.records()[n].offset - 1;
                 self.fell_behind(slot, serial, partition, offset);
             }
         }

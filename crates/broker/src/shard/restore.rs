@@ -151,7 +151,11 @@ impl Restored {
             kind::ANSWER => home.restore_answer(from, origin, &world.settings, now),
             kind::SESSIONS => {
                 reading.partition = from.number16()?;
-                Ok(())
+                let of_its_home = origin.placement.home_of(reading.partition) == origin.home;
+                match reading.partition < world.partitions && of_its_home {
+                    true => Ok(()),
+                    false => Err(Damaged("there is no such partition")),
+                }
             }
             kind::SESSION => (self.sessions).restore(from, origin, world, now, reading.passed_s),
             kind::NO_SESSION => (self.sessions).restore_gap(from, origin, reading.partition),

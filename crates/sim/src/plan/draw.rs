@@ -45,9 +45,9 @@ const BOUNDS: u64 = 314;
 const BOUNDS_PERCENT: u32 = 30;
 /// Salt of the random choice of how slowly a home forgets.
 const FORGETS: u64 = 733;
-/// Salt of the random choices of limits of topics and of logs by address, likewise.
 /// Salt of the random choices of partitions and of the homes of a restart, likewise.
 const PARTITIONS: u64 = 0x9A27_1710;
+/// Salt of the random choices of limits of topics and of logs by address, likewise.
 const MAKERS: u64 = 361;
 /// How many of a hundred worlds with narrow budgets have them.
 const MAKERS_PERCENT: u32 = 30;

@@ -22,7 +22,7 @@ use crate::conn::io::{Close, Io};
 use crate::conn::{SMALL, State, TURNED_AWAY, V5};
 use crate::home::sessions::FOREVER_S;
 use crate::mail::session::{Kept, SessionId, Will};
-use crate::mail::{Ask, Farewell, Given, ReplyTo};
+use crate::mail::{Ask, Farewell, Given, NO_CLIENT, ReplyTo};
 use crate::protocol::front::Front;
 use crate::store::slab::NONE;
 
@@ -30,8 +30,6 @@ use crate::store::slab::NONE;
 const CLIENT_ID_BYTES_MAX: usize = 256;
 /// A CONNACK of MQTT 5 that refuses: header, flags, reason, no properties.
 const REFUSAL_BYTES: u32 = 5;
-/// The origin of a will: not that of any client, nor 0, which messages from other protocols have.
-const WILL_ORIGIN: u64 = 1;
 
 impl Connecting {
     /// The size of the CONNACK, with the server's limits and the values that it assigned.
@@ -211,7 +209,7 @@ impl Front {
         if will.payload.len() > message_bytes {
             return Err(ReasonCode::QUOTA_EXCEEDED);
         }
-        let fields = Fields::of(&will.properties, will.payload, WILL_ORIGIN)
+        let fields = Fields::of(&will.properties, will.payload, NO_CLIENT)
             .map_err(|_| ReasonCode::PAYLOAD_FORMAT_INVALID)?;
         Ok(Some(Box::new(Will {
             delay_s: will.properties.will_delay_interval_s(),

@@ -14,16 +14,13 @@ use crate::base::ids::PartitionId;
 use crate::base::position::{Position, Since};
 use crate::conn::LIVE;
 use crate::conn::io::Io;
-use crate::filters::matching::Part;
+use crate::filters::matching::{OVER, Part};
 use crate::mail::{Attached, Frames, MatchPage};
 use crate::protocol::delivery::{Due, Matched};
 use crate::protocol::front::Front;
 use crate::protocol::outbox::Packets;
 use crate::protocol::side::Sub;
 use crate::store::slab::NONE;
-
-/// Stands for the position in a partition whose retained messages were all shown again.
-const SHOWN: u64 = u64::MAX;
 
 impl Front {
     /// Subscribes to a filter. `since` has a position for each partition, or is empty.
@@ -183,7 +180,12 @@ impl Front {
             self.grant_pending(slot, part, ReasonCode::granted(granted));
             self.send_reply(slot, io);
         }
-        if !live {
+        self.goes_on_behind(slot);
+    }
+
+    /// A page was taken: the next one is asked for, if there is one to ask for.
+    fn goes_on_behind(&mut self, slot: u32) {
+        if self.filtered(slot).is_some_and(|all| all.is_behind()) {
             self.resume_later(self.conns.id_of(slot));
         }
     }
@@ -199,12 +201,13 @@ impl Front {
             return self.broken(slot);
         };
         if let Some(at) = filtered.at_mut(serial, page.partition) {
-            (at.offset, at.asked) = (SHOWN, true);
+            (at.offset, at.asked) = (OVER, true);
         }
         let group = filtered.group(serial);
-        if group.is_some_and(|group| group.positions().iter().all(|at| at.offset == SHOWN)) {
+        if group.is_some_and(|group| group.positions().iter().all(|at| at.offset == OVER)) {
             self.leave_group(slot, serial);
         }
+        self.goes_on_behind(slot);
     }
 
     /// Asks for a subscription's retained messages once more, beside its other messages.
@@ -386,13 +389,14 @@ impl Front {
                         .is_some_and(|sub| qos(sub.options) > 0)
             };
             if !parts.any(held) {
-                let positions = (0..).zip(group.positions());
-                let waits = positions.filter(|(_, at)| !at.live && !at.asked);
-                behind.extend(waits.map(|(partition, _)| (group.serial, partition)));
+                behind.push(group.serial);
             }
         }
-        for (serial, partition) in behind {
-            self.ask_matches(slot, serial, partition, false);
+        for serial in behind {
+            let filtered = self.filtered_mut(slot);
+            if let Some(partition) = filtered.and_then(|all| all.next_behind(serial)) {
+                self.ask_matches(slot, serial, partition, false);
+            }
         }
     }
 
