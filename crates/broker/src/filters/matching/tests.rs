@@ -1,6 +1,7 @@
 //! Tests of a connection's filters and of the members of a shard's filters, against plain lists.
 
 use super::*;
+use crate::base::ids::PartitionId;
 use alloc::collections::BTreeMap;
 use alloc::format;
 use proptest::prelude::*;
@@ -159,4 +160,28 @@ proptest! {
             prop_assert_eq!(matching.len(), open.count());
         }
     }
+}
+
+#[test]
+fn partitions_in_which_a_group_is_behind_have_turns() {
+    let mut filtered = Filtered::default();
+    let serial = filtered.add_group();
+    let at = |live, offset| At {
+        live,
+        offset,
+        asked: offset == OVER,
+        ..At::default()
+    };
+    let positions = alloc::vec![at(false, 1), at(true, 2), at(false, OVER), at(false, 4)];
+    filtered.set_positions(serial, positions);
+    for expected in [0, 3, 0, 3, 0] {
+        assert_eq!(filtered.next_behind(serial), Some(expected));
+        let at = filtered.at_mut(serial, expected).expect("it is behind");
+        at.asked = true;
+        assert_eq!(filtered.next_behind(serial), None, "a page is under way");
+        let at = filtered.at_mut(serial, expected).expect("it is behind");
+        (at.asked, at.had_turn) = (false, true);
+    }
+    filtered.at_mut(serial, 0).expect("it is behind").live = true;
+    assert_eq!(filtered.next_behind(serial), Some(3));
 }

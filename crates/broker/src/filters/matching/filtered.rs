@@ -1,0 +1,310 @@
+//! The filters of one connection, in groups, and how far each group has read.
+
+use alloc::vec::Vec;
+
+use crate::base::ids::PartitionId;
+use crate::store::slab::NONE;
+
+/// One filter of a connection.
+pub struct Part {
+    /// The filter's row; `NONE` in a free place.
+    pub row: u32,
+    /// Its place among the filter's members.
+    pub place: u32,
+    /// The serial of its group.
+    pub group: u32,
+    /// The protocol's number.
+    pub id: u32,
+    /// The next part of its group, or the next free place.
+    next: u32,
+}
+
+/// How far a group has read in one partition.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct At {
+    /// The offset that it has seen.
+    pub offset: u64,
+    /// See [`crate::mail::MatchPage`].
+    pub from: u64,
+    /// See [`crate::mail::MatchPage`].
+    pub base: u64,
+    /// The epoch of the log.
+    pub epoch: u32,
+    /// It takes live messages.
+    pub live: bool,
+    /// A page is under way.
+    pub asked: bool,
+    /// No page has come yet that says where it begins.
+    pub new: bool,
+    /// A page was read since every other partition had its turn.
+    pub had_turn: bool,
+}
+
+/// Stands for the offset in a partition of which nothing more is to be read; no page of it is asked for.
+pub const OVER: u64 = u64::MAX;
+
+const _: () = assert!(size_of::<At>() == 32);
+
+/// Filters that were subscribed together.
+pub struct Group {
+    /// Its number; never used again at this connection.
+    pub serial: u32,
+    /// The part that joined last.
+    first: u32,
+    /// By partition; empty when all are live.
+    positions: Vec<At>,
+}
+
+impl Group {
+    /// By partition; empty when all are live.
+    pub fn positions(&self) -> &[At] {
+        &self.positions
+    }
+
+    /// Whether the group takes live messages of this partition.
+    pub fn is_live(&self, partition: PartitionId) -> bool {
+        self.positions
+            .get(usize::from(partition))
+            .is_none_or(|at| at.live)
+    }
+}
+
+/// The filters of a connection. Each operation costs the same for a client with thousands of them, or little more.
+pub struct Filtered {
+    /// By place; free places are used again.
+    parts: Vec<Part>,
+    /// By serial.
+    groups: Vec<Group>,
+    /// Groups made so far.
+    serials: u32,
+    /// The first free place.
+    free: u32,
+    /// Groups that are not live in all partitions.
+    behind: u32,
+}
+
+impl Default for Filtered {
+    fn default() -> Self {
+        Filtered {
+            parts: Vec::new(),
+            groups: Vec::new(),
+            serials: 0,
+            free: NONE,
+            behind: 0,
+        }
+    }
+}
+
+impl Filtered {
+    /// Heap bytes in use, those of the struct included. Costs a step for each group.
+    pub fn bytes(&self) -> usize {
+        let positions: usize = (self.groups.iter())
+            .map(|group| group.positions.capacity())
+            .sum();
+        size_of::<Filtered>()
+            + self.parts.capacity() * size_of::<Part>()
+            + self.groups.capacity() * size_of::<Group>()
+            + positions * size_of::<At>()
+    }
+
+    /// Begins a group without filters, live in all partitions; returns its serial.
+    pub fn add_group(&mut self) -> u32 {
+        let serial = self.serials;
+        self.serials += 1;
+        self.groups.push(Group {
+            serial,
+            first: NONE,
+            positions: Vec::new(),
+        });
+        serial
+    }
+
+    /// The place of the next part.
+    pub fn next_place(&self) -> u32 {
+        match self.free {
+            NONE => self.parts.len() as u32,
+            free => free,
+        }
+    }
+
+    /// Adds a part to a group, at [`Self::next_place`]: the filter's row, the place among its members, and the
+    /// protocol's number.
+    pub fn add(&mut self, serial: u32, row: u32, place: u32, id: u32) {
+        let at = self.next_place();
+        let Some(group) = self.number_of(serial).map(|n| &mut self.groups[n]) else {
+            return;
+        };
+        let next = core::mem::replace(&mut group.first, at);
+        let part = Part {
+            row,
+            place,
+            group: serial,
+            id,
+            next,
+        };
+        match self.parts.get_mut(at as usize) {
+            Some(free) => {
+                self.free = free.next;
+                *free = part;
+            }
+            None => self.parts.push(part),
+        }
+    }
+
+    /// Frees a place, and ends the group with its last part; returns the filter's row and the place among its members.
+    /// None if the place is free.
+    pub fn remove(&mut self, at: u32) -> Option<(u32, u32)> {
+        let part = self.parts.get_mut(at as usize)?;
+        if part.row == NONE {
+            return None;
+        }
+        let (row, place, serial) = (part.row, part.place, part.group);
+        part.row = NONE;
+        let next = core::mem::replace(&mut part.next, self.free);
+        self.free = at;
+        let group = self.number_of(serial).map(|n| &mut self.groups[n])?;
+        let mut before = group.first;
+        if before == at {
+            group.first = next;
+        } else {
+            while let Some(part) = self.parts.get_mut(before as usize) {
+                if part.next == at {
+                    part.next = next;
+                    break;
+                }
+                before = part.next;
+            }
+        }
+        if group.first == NONE {
+            self.end_group(serial);
+        }
+        Some((row, place))
+    }
+
+    /// Ends a group that has no parts, if it exists.
+    pub fn end_group(&mut self, serial: u32) {
+        let Some(number) = self.number_of(serial) else {
+            return;
+        };
+        let group = self.groups.remove(number);
+        self.behind -= u32::from(!group.positions.is_empty());
+        if self.groups.is_empty() {
+            // No part is left.
+            (self.parts, self.free) = (Vec::new(), NONE);
+        }
+    }
+
+    /// A member has moved to another place among those of its filter.
+    pub fn set_place(&mut self, part: u32, place: u32) {
+        if let Some(part) = self.parts.get_mut(part as usize) {
+            part.place = place;
+        }
+    }
+
+    fn number_of(&self, serial: u32) -> Option<usize> {
+        self.groups
+            .binary_search_by_key(&serial, |group| group.serial)
+            .ok()
+    }
+
+    /// The groups, by serial.
+    pub fn groups(&self) -> &[Group] {
+        &self.groups
+    }
+
+    /// The group with this serial.
+    pub fn group(&self, serial: u32) -> Option<&Group> {
+        self.number_of(serial).map(|number| &self.groups[number])
+    }
+
+    /// How far a group has read in this partition, unless it is live in all.
+    pub fn at_mut(&mut self, serial: u32, partition: PartitionId) -> Option<&mut At> {
+        let number = self.number_of(serial)?;
+        self.groups[number]
+            .positions
+            .get_mut(usize::from(partition))
+    }
+
+    /// Sets how far a group has read, by partition.
+    pub fn set_positions(&mut self, serial: u32, positions: Vec<At>) {
+        let Some(group) = self.number_of(serial).map(|n| &mut self.groups[n]) else {
+            return;
+        };
+        self.behind -= u32::from(!group.positions.is_empty());
+        group.positions = match positions.iter().all(|at| at.live) {
+            true => Vec::new(),
+            false => positions,
+        };
+        self.behind += u32::from(!group.positions.is_empty());
+    }
+
+    /// Drops the positions of a group that is live in all partitions.
+    pub fn settle(&mut self, serial: u32) {
+        let positions = (self.number_of(serial)).map(|n| &mut self.groups[n].positions);
+        if let Some(positions) = positions {
+            let positions = core::mem::take(positions);
+            self.behind -= u32::from(!positions.is_empty());
+            self.set_positions(serial, positions);
+        }
+    }
+
+    /// The partition of which the group should ask for its next page: in turn one of those in which it is behind, so that a busy
+    /// partition does not keep it from the others. None while a page of the group is under way, which bounds what comes at once.
+    pub fn next_behind(&mut self, serial: u32) -> Option<PartitionId> {
+        let number = self.number_of(serial)?;
+        let positions = &mut self.groups[number].positions;
+        if positions.iter().any(|at| at.asked && at.offset != OVER) {
+            return None;
+        }
+        let waits = |at: &At| !at.live && !at.asked;
+        let next = positions.iter().position(|at| waits(at) && !at.had_turn);
+        let next = next.or_else(|| {
+            positions.iter_mut().for_each(|at| at.had_turn = false);
+            positions.iter().position(waits)
+        });
+        next.map(|partition| partition as PartitionId)
+    }
+
+    /// Whether a group is behind in a partition and has not asked for its next page.
+    pub fn is_behind(&self) -> bool {
+        let waits = |at: &At| !at.live && !at.asked;
+        self.behind > 0
+            && self
+                .groups
+                .iter()
+                .any(|group| group.positions.iter().any(waits))
+    }
+
+    /// The part in this place, if it is not free.
+    pub fn part(&self, at: u32) -> Option<&Part> {
+        self.parts.get(at as usize).filter(|part| part.row != NONE)
+    }
+
+    /// All parts, with their places.
+    pub fn parts(&self) -> impl Iterator<Item = (u32, &Part)> {
+        let all = (0..).zip(&self.parts);
+        all.filter(|(_, part)| part.row != NONE)
+    }
+
+    /// The parts of a group, the last one first.
+    pub fn parts_of(&self, serial: u32) -> impl Iterator<Item = (u32, &Part)> {
+        let mut at = self.group(serial).map_or(NONE, |group| group.first);
+        core::iter::from_fn(move || {
+            let here = at;
+            let part = self.parts.get(here as usize)?;
+            at = part.next;
+            Some((here, part))
+        })
+    }
+
+    /// Whether the part takes live messages of this partition.
+    #[inline]
+    pub fn is_live(&self, part: u32, partition: PartitionId) -> bool {
+        self.part(part).is_some_and(|part| {
+            self.behind == 0
+                || self
+                    .group(part.group)
+                    .is_some_and(|group| group.is_live(partition))
+        })
+    }
+}
