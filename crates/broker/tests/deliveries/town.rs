@@ -6,7 +6,7 @@ use std::sync::Arc;
 use crore_broker::account::Account;
 use crore_broker::settings::{Limits, Rule, Settings};
 use crore_broker::stats::Accounts;
-use crore_broker::{Control, Input, Pace, ShardId, Stats, Ticket, World};
+use crore_broker::{Control, Input, Pace, PartitionId, ShardId, Stats, Ticket, World};
 
 use crate::support::{self, NOW, Sockets};
 
@@ -44,7 +44,16 @@ impl Town {
 
     /// With these settings; of two shards the second is the far one.
     pub fn with(settings: Settings, pace: Pace, shards: ShardId) -> Town {
-        let world = support::world(settings, shards, shards);
+        Town::of(support::world(settings, shards, shards), pace)
+    }
+
+    /// A shard with so many partitions.
+    pub fn partitioned(settings: Settings, partitions: PartitionId) -> Town {
+        let world = support::partitioned(settings, 1, 1, partitions);
+        Town::of(world, Pace::default())
+    }
+
+    fn of(world: Arc<World>, pace: Pace) -> Town {
         let mut of = support::Town::new(&world, pace, NOW);
         let publisher = of.open(0);
         Town {

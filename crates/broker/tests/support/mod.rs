@@ -10,7 +10,8 @@ use crore_broker::admission::Admission;
 use crore_broker::rules::Rules;
 use crore_broker::settings::Settings;
 use crore_broker::{
-    Close, ConnId, Input, Io, Link, Mail, Now, Pace, Part, Shard, ShardId, Slice, World,
+    Close, ConnId, Input, Io, Link, Mail, Now, Pace, Part, PartitionId, Shard, ShardId, Slice,
+    World,
 };
 
 /// When the shards begin.
@@ -130,15 +131,25 @@ impl Io for Sockets {
     }
 }
 
-/// The world of so many shards, of which the first ones are homes.
+/// The world of so many shards, of which the first ones are homes with a partition each.
 pub fn world(settings: Settings, shards: ShardId, homes: ShardId) -> Arc<World> {
+    partitioned(settings, shards, homes, homes)
+}
+
+/// The same with so many partitions.
+pub fn partitioned(
+    settings: Settings,
+    shards: ShardId,
+    homes: ShardId,
+    partitions: PartitionId,
+) -> Arc<World> {
     Arc::new(World {
         admission: Admission::new(&settings, 42),
         rules: Rules::new(&settings.rules),
         settings,
         shards,
         homes,
-        partitions: homes,
+        partitions,
         epoch: 7,
         seed: 42,
     })

@@ -256,3 +256,36 @@ fn who_hangs_up_before_the_answer_does_not_wait() {
         assert_eq!(left, (0, 0), "{target}");
     }
 }
+
+/// A partition in which messages come all the time does not keep a client from those of another one.
+#[test]
+fn a_long_poll_by_filter_takes_the_oldest_message_of_all_partitions() {
+    let mut town = Town::partitioned(Settings::default(), 2);
+    let of = |partition| {
+        let mut names = (0..).map(|n| format!("p/{n}"));
+        let is = |name: &String| crore_wire::topic::slot(name.as_bytes()) % 2 == partition;
+        let name = names.find(is).expect("there are names without end");
+        &*name.leak()
+    };
+    let (busy, quiet) = (of(0), of(1));
+    town.publish([(quiet, "old".into())]);
+    town.settle();
+    town.wait_s(1);
+    let mut tag = String::new();
+    for expected in ["old", "busy 0", "busy 1"] {
+        for n in 0..2 {
+            town.publish([(busy, format!("busy {n}"))]);
+        }
+        town.settle();
+        let link = asks(
+            &mut town,
+            "/sub?filter=p/%2B&since=oldest",
+            &format!("{GET}{tag}"),
+        );
+        let text = take(&mut town, link);
+        assert!(text.ends_with(expected), "{expected}: {text}");
+        let (_, rest) = text.split_once("ETag: ").expect("a position");
+        let (position, _) = rest.split_once('\n').expect("a line");
+        tag = format!("If-None-Match: {position}\r\n");
+    }
+}
