@@ -147,6 +147,8 @@ pub struct Home {
     /// Present while a change of the rules is prepared.
     foresight: Option<Foresight>,
     topics_max: usize,
+    /// Topics, by the hash of their names, that records under way will make, and how many of these make each of them.
+    coming: BTreeMap<u32, u32>,
     admission: Admission,
     followers: Followers,
     /// Pages that are owed.
@@ -200,6 +202,7 @@ impl Home {
             epoch,
             foresight: None,
             topics_max: settings.limits.topics_per_home(homes),
+            coming: BTreeMap::new(),
             admission,
             followers: Followers::new(settings.interest.debounce_s),
             readings: Readings::default(),
@@ -272,34 +275,22 @@ impl Home {
         self.keepers.warm(names);
     }
 
-    /// The topic's row, which is made for this client if there is none.
-    fn find_or_create(
-        &mut self,
-        hash: u32,
-        name: &[u8],
-        client: Client,
-        rules: &Rules,
-        now: Now,
-    ) -> Result<u32, Reached> {
-        match self.find(hash, name) {
-            Some(id) => Ok(id),
-            None => self.create(hash, name, client, rules, now),
+    /// Takes room for another topic, which is made for this client.
+    ///
+    /// # Errors
+    /// The limit that was reached.
+    fn make_room(&mut self, client: Client, rules: &Rules, now: Now) -> Result<(), Reached> {
+        // First: a client that makes too many topics must not cause others to be forgotten.
+        self.admission.make_topic(client, now.unix_s)?;
+        let topics = self.rows.len() as usize + self.coming.len();
+        match topics < self.topics_max || self.forget_one(rules) {
+            true => Ok(()),
+            false => Err(Reached::Topics),
         }
     }
 
-    fn create(
-        &mut self,
-        hash: u32,
-        name: &[u8],
-        client: Client,
-        rules: &Rules,
-        now: Now,
-    ) -> Result<u32, Reached> {
-        // First: a client that makes too many topics must not cause others to be forgotten.
-        self.admission.make_topic(client, now.unix_s)?;
-        if self.rows.len() as usize >= self.topics_max && !self.forget_one(rules) {
-            return Err(Reached::Topics);
-        }
+    /// Makes a topic, for which there is room.
+    fn create(&mut self, hash: u32, name: &[u8], rules: &Rules, now: Now) -> u32 {
         let mut row = HomeTopic::vacant(NONE);
         row.set_slot(topic::slot(name));
         row.hash = hash;
@@ -312,7 +303,7 @@ impl Home {
         if let Some(foresight) = &mut self.foresight {
             foresight.created(id, name);
         }
-        Ok(id)
+        id
     }
 
     /// The place of a topic's partition.

@@ -31,6 +31,7 @@ pub(super) struct Answer {
     /// [`NONE`]: no subscriber ever asked.
     pub requested_s: u32,
     pub subscribers: u32,
+    /// The second of the message, by the clock of the world.
     pub time_s: u32,
 }
 
@@ -134,7 +135,7 @@ impl Answers {
 
     /// The second in which an answer was given does not count, so that the window is never too short.
     fn has_expired(&self, row: &Kept, now: Now) -> bool {
-        now.s - row.answer.time_s > self.window_s
+        now.unix_s.saturating_sub(row.answer.time_s) > self.window_s
     }
 
     pub fn keep(&mut self, group: usize, answer: Answer, max: u32) {

@@ -207,9 +207,11 @@ impl Home {
         }
         let id = match found {
             Some(id) => id,
-            None => self
-                .create(ask.hash, name, ask.client, rules, now)
-                .map_err(Attached::Full)?,
+            None => {
+                self.make_room(ask.client, rules, now)
+                    .map_err(Attached::Full)?;
+                self.create(ask.hash, name, rules, now)
+            }
         };
         let row = self.rows.get_mut(id);
         row.touched_s = now.unix_s;

@@ -133,8 +133,9 @@ mod tests {
                         let name = alloc::format!("{}/{second}", ["a", "b", "c"][usize::from(first)]);
                         let hash = home.hash_of(name.as_bytes());
                         if home.find(hash, name.as_bytes()).is_none() {
-                            let made = home.create(hash, name.as_bytes(), Client::NOBODY, &here.rules, now);
-                            prop_assert!(made.is_ok(), "there is room");
+                            let room = home.make_room(Client::NOBODY, &here.rules, now);
+                            prop_assert!(room.is_ok());
+                            home.create(hash, name.as_bytes(), &here.rules, now);
                         }
                     }
                     Step::Forget(any) if home.rows.end() > 0 => {

@@ -1,7 +1,8 @@
 //! The first answers to publishes that bring an idempotency key, so that a retry publishes nothing and is
 //! answered alike (draft-ietf-httpapi-idempotency-key-header).
 //!
-//! They are kept at the topic's home, where a publish is one step: no retry can come while the first is under way.
+//! They are kept at the topic's home, where applying a publish is one step. A retry that comes while the first is under way to the engine
+//! is recognised when it is applied itself.
 //! User, topic and key are kept as one keyed hash of 64 bits, and the message as another. Two keys with one hash look like
 //! one key: the later publish is refused as if the key had been used for another message (422, never in silence), which
 //! with a million keys kept happens to one in 10^13. Only a publish with both hashes equal, 128 bits, would be taken
@@ -33,8 +34,18 @@ const EXPIRED_PER_PUBLISH: usize = 4;
 /// The same at each tick of the clock: some hundred microseconds.
 const EXPIRED_PER_TICK: usize = 4096;
 
+/// By what a retry is recognised.
+pub(super) struct Key {
+    /// The group of the publisher.
+    group: usize,
+    /// The hash of user, topic and key.
+    key: u64,
+    /// The hash of the message.
+    message: u64,
+}
+
 impl Home {
-    /// Publishes a message, unless one with the same key was published before.
+    /// Admits a message and publishes it, unless one with the same key was published before.
     pub fn publish_once(
         &mut self,
         message: &Publish<'_>,
@@ -44,8 +55,31 @@ impl Home {
         now: Now,
         lanes: &mut Lanes,
     ) -> Outcome {
+        let key = match self.recognise(message, settings, now) {
+            Ok(key) => key,
+            Err(known) => return known,
+        };
+        let found = match self.admit(message, settings, rules, now) {
+            Ok(found) => found,
+            Err(reached) => return Outcome::Full(reached),
+        };
+        let info = self.publish(message, found, settings, rules, here, now, lanes);
+        self.keep_answer(key, message.name, &info, settings);
+        Outcome::Done(info)
+    }
+
+    /// The key of a message that brings one and was not published before.
+    ///
+    /// # Errors
+    /// How a publish with this key ends now: with its first answer, or, for another message, with a refusal.
+    pub(super) fn recognise(
+        &mut self,
+        message: &Publish<'_>,
+        settings: &Settings,
+        now: Now,
+    ) -> Result<Option<Key>, Outcome> {
         let Some(retry) = message.retry else {
-            return self.publish(message, settings, rules, here, now, lanes);
+            return Ok(None);
         };
         let key = self.hash_of_key(message.name, &retry);
         let (group, hash) = (group_of(retry.publisher), self.hash_of_message(message));
@@ -53,40 +87,49 @@ impl Home {
         let answers = self.answers.get_or_insert_with(|| Answers::new(window_s));
         answers.expire(group, now, EXPIRED_PER_PUBLISH);
         match answers.find(key, now) {
-            Some(kept) if kept.message == hash => {
-                return Outcome::Replayed(Info {
-                    messages: kept.messages,
-                    requested_s: (kept.requested_s != NONE).then_some(kept.requested_s),
-                    subscribers: kept.subscribers,
-                    wanted: false,
-                    offset: kept.place.offset(),
-                    epoch,
-                });
-            }
-            Some(_) => return Outcome::OtherMessage,
-            None => {}
-        }
-        let outcome = self.publish(message, settings, rules, here, now, lanes);
-        if let Outcome::Done(info) = outcome {
-            let max = settings
-                .publish
-                .keys_per_home(self.placement.homes().into());
-            let answers = self.answers.as_mut().expect("they were just looked at");
-            answers.keep(
+            Some(kept) if kept.message == hash => Err(Outcome::Replayed(Info {
+                messages: kept.messages,
+                requested_s: (kept.requested_s != NONE).then_some(kept.requested_s),
+                subscribers: kept.subscribers,
+                wanted: false,
+                offset: kept.place.offset(),
+                epoch,
+            })),
+            Some(_) => Err(Outcome::OtherMessage),
+            None => Ok(Some(Key {
                 group,
-                Answer {
-                    key,
-                    message: hash,
-                    place: Slotted::new(topic::slot(message.name), info.offset),
-                    messages: info.messages,
-                    requested_s: info.requested_s.unwrap_or(NONE),
-                    subscribers: info.subscribers,
-                    time_s: now.s,
-                },
-                max,
-            );
+                key,
+                message: hash,
+            })),
         }
-        outcome
+    }
+
+    /// Keeps the answer to a message that was published, if it has a key.
+    pub(super) fn keep_answer(
+        &mut self,
+        key: Option<Key>,
+        name: &[u8],
+        info: &Info,
+        settings: &Settings,
+    ) {
+        let Some(of) = key else { return };
+        let slot = topic::slot(name);
+        let at = self.placement.place_at_home(self.placement.of_slot(slot));
+        let answer = Answer {
+            key: of.key,
+            message: of.message,
+            place: Slotted::new(slot, info.offset),
+            messages: info.messages,
+            requested_s: info.requested_s.unwrap_or(NONE),
+            subscribers: info.subscribers,
+            time_s: self.partitions[at].time_s,
+        };
+        let max = settings
+            .publish
+            .keys_per_home(self.placement.homes().into());
+        if let Some(answers) = &mut self.answers {
+            answers.keep(of.group, answer, max);
+        }
     }
 
     /// Drops answers that have run out; a bounded amount of work.
@@ -164,7 +207,7 @@ impl Home {
             messages: from.number32()?,
             requested_s: from.number32()?,
             subscribers: from.number32()?,
-            time_s: now.s,
+            time_s: now.unix_s,
         };
         let is_mine = |slot| self.placement.home_of(self.placement.of_slot(slot)) == self.me;
         if !slot.is_some_and(is_mine) {

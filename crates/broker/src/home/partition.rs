@@ -2,6 +2,7 @@
 
 use super::forgotten::Forgotten;
 use crate::base::rules::Rules;
+use crate::base::time::Now;
 use crate::base::work::Steps;
 use crate::budget::admission::Admission;
 use crate::log::Log;
@@ -14,6 +15,8 @@ pub(super) struct Partition {
     pub log: Log,
     /// The last offset that was given. One count for all topics of the partition: an offset is the order of arrival.
     pub sequence: u64,
+    /// The second of its newest record: no message is older than one before it.
+    pub time_s: u32,
     pub forgotten: Forgotten,
     /// Bytes of the log when they were counted last (`budget.rs`).
     pub counted: usize,
@@ -31,8 +34,19 @@ impl Partition {
         Partition {
             log: Log::new(rules, seed, admission, steps),
             sequence: 0,
+            time_s: 0,
             forgotten: Forgotten::new(rules.count(), NAMED_MAX / beside),
             counted: 0,
+        }
+    }
+
+    /// The moment at which what was admitted at `now` takes effect.
+    #[inline]
+    pub fn moment(&mut self, now: Now) -> Now {
+        self.time_s = self.time_s.max(now.unix_s);
+        Now {
+            unix_s: self.time_s,
+            ..now
         }
     }
 

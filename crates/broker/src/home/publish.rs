@@ -11,11 +11,12 @@ use crate::base::rules::Rules;
 use crate::base::settings::{Keep, Settings};
 use crate::base::time::Now;
 use crate::base::work::STEP_BYTES;
+use crate::budget::admission::Reached;
 use crate::filters::matching::Matching;
 use crate::log::Log;
 use crate::mail::lanes::Lanes;
 use crate::mail::new::New;
-use crate::mail::{Frames, Outcome, Record};
+use crate::mail::{Frames, Info, Record};
 use crate::store::shared::SHARED_MIN;
 use crate::store::slab::NONE;
 
@@ -27,30 +28,49 @@ fn opcode_of(binary: bool) -> Opcode {
 }
 
 impl Home {
-    /// Appends a message, unless its client has no room left for kept messages, and sends it to all its subscribers;
-    /// `here` are the filters of this shard.
+    /// Whether this home takes a message: there is room for its topic, and its client may have it kept. Returns the topic's row, if
+    /// there is one.
+    ///
+    /// # Errors
+    /// The limit that was reached.
+    pub(super) fn admit(
+        &mut self,
+        message: &Publish<'_>,
+        settings: &Settings,
+        rules: &Rules,
+        now: Now,
+    ) -> Result<Option<u32>, Reached> {
+        let client = message.client;
+        if let Err(reached) = self.admission.may_keep(client, message.data.len())
+            && self.would_keep(message, settings, rules)
+        {
+            return Err(reached);
+        }
+        let found = self.find(message.hash, message.name);
+        if found.is_none() {
+            self.make_room(client, rules, now)?;
+        }
+        Ok(found)
+    }
+
+    /// Appends a message that was admitted, and sends it to all its subscribers. `found` is the row of its topic, if there is one;
+    /// `here` are the filters of this shard. Refuses nothing.
+    #[allow(clippy::too_many_arguments)] // what a publish has found out, and what a home is always given
     pub(super) fn publish(
         &mut self,
         message: &Publish<'_>,
+        found: Option<u32>,
         settings: &Settings,
         rules: &Rules,
         here: &Matching,
         now: Now,
         lanes: &mut Lanes,
-    ) -> Outcome {
-        let (name, client) = (message.name, message.client);
+    ) -> Info {
         // One step for the message, and one for an older message that it displaces.
         self.steps.add(2 + message.data.len() / STEP_BYTES);
-        if let Err(reached) = self.admission.may_keep(client, message.data.len())
-            && self.would_keep(message, settings, rules)
-        {
-            return Outcome::Full(reached);
-        }
-        let id = match self.find_or_create(message.hash, name, client, rules, now) {
-            Ok(id) => id,
-            Err(reached) => return Outcome::Full(reached),
-        };
+        let id = found.unwrap_or_else(|| self.create(message.hash, message.name, rules, now));
         let at = self.at(id);
+        let now = self.partitions[at].moment(now);
         let offset = self.partitions[at].next_offset();
         let row = self.rows.get_mut(id);
         let previous = row.last();
@@ -61,7 +81,7 @@ impl Home {
             topic: id,
             offset,
             previous,
-            owner: self.admission.log_owner(client),
+            owner: self.admission.log_owner(message.client),
             time_s: now.unix_s,
             ttl_s: message.ttl_s,
             key: message.key,
@@ -100,7 +120,7 @@ impl Home {
         let mut info = self.info(id, now);
         info.subscribers += whom.shards + u32::from(whom.groups);
         info.wanted = whom.needs_log;
-        Outcome::Done(info)
+        info
     }
 
     /// Builds a message's frame once: for the topic's log, which may have `most` messages, for the retained message, and for whom it is.

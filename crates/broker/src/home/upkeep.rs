@@ -8,7 +8,7 @@ use super::row::{CREATED, DELETED, HomeTopic, KEEPS, QUEUED, REQUESTED, RETAINS}
 use crate::base::planted::{self, Fault};
 use crate::base::rules::Rules;
 use crate::base::time::Now;
-use crate::budget::admission::Client;
+use crate::budget::admission::{Client, Reached};
 use crate::log::Log;
 use crate::mail::lanes::Lanes;
 use crate::mail::{Info, Outcome, Tell, Verb};
@@ -31,10 +31,31 @@ impl Home {
         lanes: &mut Lanes,
     ) -> Outcome {
         match verb {
-            Verb::Create => self.make(hash, name, client, rules, now),
+            Verb::Create => match self.admit_topic(hash, name, client, rules, now) {
+                Ok(()) => self.make(hash, name, rules, now),
+                Err(reached) => Outcome::Full(reached),
+            },
             Verb::Info => self.describe(hash, name, rules, now),
             Verb::Delete => self.delete(hash, name, now, lanes),
             Verb::Purge => self.purge(hash, name, now),
+        }
+    }
+
+    /// Takes room for a topic that a client makes, unless it exists.
+    ///
+    /// # Errors
+    /// The limit that was reached.
+    pub(super) fn admit_topic(
+        &mut self,
+        hash: u32,
+        name: &[u8],
+        client: Client,
+        rules: &Rules,
+        now: Now,
+    ) -> Result<(), Reached> {
+        match self.find(hash, name) {
+            Some(_) => Ok(()),
+            None => self.make_room(client, rules, now),
         }
     }
 
@@ -53,19 +74,10 @@ impl Home {
         }
     }
 
-    /// Makes a topic that no publisher has made yet.
-    pub(super) fn make(
-        &mut self,
-        hash: u32,
-        name: &[u8],
-        client: Client,
-        rules: &Rules,
-        now: Now,
-    ) -> Outcome {
-        let id = match self.find_or_create(hash, name, client, rules, now) {
-            Ok(id) => id,
-            Err(reached) => return Outcome::Full(reached),
-        };
+    /// Makes a topic, for which there is room, unless a publisher has made it before.
+    pub(super) fn make(&mut self, hash: u32, name: &[u8], rules: &Rules, now: Now) -> Outcome {
+        let found = self.find(hash, name);
+        let id = found.unwrap_or_else(|| self.create(hash, name, rules, now));
         let row = self.rows.get_mut(id);
         let existed = row.has(CREATED) && !row.has(DELETED);
         row.flags = (row.flags | CREATED) & !DELETED;
@@ -115,6 +127,7 @@ impl Home {
         let info = self.info(id, now);
         let at = self.at(id);
         let (row, partition) = (self.rows.get_mut(id), &mut self.partitions[at]);
+        let now = partition.moment(now);
         let offset = partition.next_offset();
         let log = &mut partition.log;
         let lost = log.reaches_back_to(row.log).unwrap_or(row.last());
@@ -152,6 +165,7 @@ impl Home {
     /// log went.
     pub(super) fn empty(&mut self, id: u32, until: u64, most: u32, now: Now) -> u32 {
         let at = self.at(id);
+        let now = self.partitions[at].moment(now);
         let (row, log) = (self.rows.get_mut(id), &mut self.partitions[at].log);
         let purged;
         (row.log, purged) = log.drop_until(row.log, until, most, now.unix_s);

@@ -127,9 +127,11 @@ impl World {
             }
             Step::Publish(topic) => {
                 let name = name(topic);
-                _ = self
-                    .home
-                    .make(topic as u32, name.as_bytes(), NOBODY, &self.rules, self.now);
+                let (hash, key, rules) = (topic as u32, name.as_bytes(), &self.rules);
+                let room = self.home.admit_topic(hash, key, NOBODY, rules, self.now);
+                if room.is_ok() {
+                    self.home.make(hash, key, rules, self.now);
+                }
             }
             Step::Follow(filter) => self.follow(FILTERS[filter]),
             Step::Unfollow(which) => {
@@ -153,8 +155,10 @@ impl World {
         let name = name(topic);
         let hash = topic as u32;
         let (key, rules) = (name.as_bytes(), &self.rules);
-        let made = self.home.find_or_create(hash, key, NOBODY, rules, self.now);
-        if let Ok(id) = made {
+        let room = self.home.admit_topic(hash, key, NOBODY, rules, self.now);
+        if room.is_ok() {
+            let found = self.home.find(hash, key);
+            let id = found.unwrap_or_else(|| self.home.create(hash, key, rules, self.now));
             let (serial, topic_row, subscribers) = (1, hash, 1);
             self.home.count_in(
                 id,

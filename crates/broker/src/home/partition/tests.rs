@@ -70,7 +70,7 @@ impl World {
         let (settings, rules) = (&self.settings, &self.rules);
         let here = Matching::new(1, 1);
         let home = &mut self.home;
-        match home.publish(&message, settings, rules, &here, NOW, &mut self.lanes) {
+        match home.publish_once(&message, settings, rules, &here, NOW, &mut self.lanes) {
             Outcome::Done(info) => info,
             other => panic!("{name}: {other:?}"),
         }
@@ -115,7 +115,7 @@ fn a_topic_that_is_made_again_begins_at_the_floor_of_its_slot() {
     let made = |world: &mut World, name: &str| {
         let hash = world.home.hash_of(name.as_bytes());
         let (home, rules) = (&mut world.home, &world.rules);
-        match home.make(hash, name.as_bytes(), Client::NOBODY, rules, NOW) {
+        match home.make(hash, name.as_bytes(), rules, NOW) {
             Outcome::Done(info) => info.offset,
             other => panic!("{name}: {other:?}"),
         }
