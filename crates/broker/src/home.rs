@@ -15,6 +15,7 @@ mod attach;
 mod budget;
 mod carriers;
 mod change;
+mod coming;
 mod filters;
 mod followers;
 mod foresight;
@@ -37,6 +38,7 @@ mod row;
 mod sharing;
 mod snapshot;
 mod subscribers;
+mod under_way;
 mod upkeep;
 
 use alloc::collections::BTreeMap;
@@ -60,6 +62,7 @@ use crate::budget::stats::Stats;
 use crate::filters::matching::Matching;
 use crate::home::answers::Answers;
 use crate::home::carriers::Carriers;
+use crate::home::coming::Coming;
 use crate::home::followers::Followers;
 use crate::home::foresight::Foresight;
 use crate::home::forgetting::Forgetting;
@@ -70,12 +73,14 @@ use crate::home::readings::Readings;
 use crate::home::registered::Registered;
 pub use crate::home::registered::SEPARATOR;
 use crate::home::row::HomeTopic;
+pub(crate) use crate::home::under_way::Reserved;
 use crate::log::Log;
 use crate::store::blobs::Names;
 use crate::store::index::{Chained as _, Index};
 use crate::store::slab::{NONE, Slab, Vacant as _};
 
 /// A message as a publisher gives it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Publish<'a> {
     /// The keyed hash of the name.
     pub hash: u32,
@@ -108,7 +113,7 @@ pub struct Publish<'a> {
 }
 
 /// The key and the publisher that identify a retry.
-#[derive(Clone, Copy)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Retry<'a> {
     /// The idempotency key, checked, 1 to 255 bytes.
     pub key: &'a [u8],
@@ -147,8 +152,8 @@ pub struct Home {
     /// Present while a change of the rules is prepared.
     foresight: Option<Foresight>,
     topics_max: usize,
-    /// Topics, by the hash of their names, that records under way will make, and how many of these make each of them.
-    coming: BTreeMap<u32, u32>,
+    /// Topics that records under way are about.
+    coming: Coming,
     admission: Admission,
     followers: Followers,
     /// Pages that are owed.
@@ -202,7 +207,7 @@ impl Home {
             epoch,
             foresight: None,
             topics_max: settings.limits.topics_per_home(homes),
-            coming: BTreeMap::new(),
+            coming: Coming::default(),
             admission,
             followers: Followers::new(settings.interest.debounce_s),
             readings: Readings::default(),
@@ -229,7 +234,8 @@ impl Home {
         }
     }
 
-    fn hash_of(&self, name: &[u8]) -> u32 {
+    /// The keyed hash of a name.
+    pub(crate) fn hash_of(&self, name: &[u8]) -> u32 {
         xxh3_64_with_seed(name, self.seed) as u32
     }
 
@@ -282,7 +288,7 @@ impl Home {
     fn make_room(&mut self, client: Client, rules: &Rules, now: Now) -> Result<(), Reached> {
         // First: a client that makes too many topics must not cause others to be forgotten.
         self.admission.make_topic(client, now.unix_s)?;
-        let topics = self.rows.len() as usize + self.coming.len();
+        let topics = self.rows.len() as usize + self.coming.to_make();
         match topics < self.topics_max || self.forget_one(rules) {
             true => Ok(()),
             false => Err(Reached::Topics),

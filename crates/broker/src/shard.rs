@@ -5,6 +5,7 @@
 //! input, and at the end of a turn, is bounded (see `work.rs`); no input panics, whatever the network says.
 
 pub(crate) mod asks;
+mod commits;
 pub mod control;
 pub(crate) mod deliver;
 pub(crate) mod drain;
@@ -36,12 +37,14 @@ use crate::base::time::Now;
 use crate::budget::admission::Party;
 use crate::budget::stats::{Reason, Stats};
 use crate::budget::totals::Added;
+use crate::commit::queue::Commits;
 use crate::conn::io::{Close, Input, Io};
 use crate::conn::{Row, State};
 use crate::home::Home;
 use crate::home::sessions::SessionsAtHome;
 use crate::mail::Mail;
 use crate::mail::lanes::Asked;
+use crate::shard::commits::Waiting;
 use crate::shard::draining::Draining;
 use crate::shard::gauges::Gauges;
 use crate::shard::saving::Saving;
@@ -52,6 +55,8 @@ pub struct Shard {
     front: Front,
     /// MQTT sessions whose client ids have their home here.
     sessions: SessionsAtHome,
+    /// What waits for the engine.
+    commits: Commits<Waiting>,
     /// Its part of the sums of all shards.
     added: Added,
     sys: Gauges,
@@ -74,6 +79,7 @@ impl Shard {
     pub fn new(me: ShardId, world: Arc<World>, now: Now) -> Self {
         Shard {
             sessions: SessionsAtHome::new(world.placement(), me),
+            commits: Commits::new(world.placement(), me),
             front: Front::new(me, world, now),
             added: Added::default(),
             sys: Gauges::new(now.s),
@@ -211,6 +217,8 @@ impl Shard {
             Input::Mail(mail) => self.mail(mail),
             Input::Control(ticket, control) => self.control(ticket, control, io),
             Input::Tick if self.stopped => {}
+            Input::Committed(partition, number) => self.decided(partition, number, true),
+            Input::Failed(partition, number) => self.decided(partition, number, false),
             Input::Verdict(conn, verdict) => self.front.verdict(conn, verdict),
             Input::Tick => {
                 self.tick(io);
@@ -257,6 +265,8 @@ impl Shard {
             self.go_on(io);
         }
         self.front.end_missed(None, io);
+        self.send_batches(io);
+        self.report(io);
         let posted = &mut self.posted;
         self.front.lanes.flush(|to, mail| {
             *posted += 1;
@@ -268,7 +278,8 @@ impl Shard {
         if let Some(home) = &mut self.front.home {
             home.end_turn();
         }
-        self.front.charge_turn(self.sessions.held_bytes(), io);
+        let held_bytes = self.sessions.held_bytes();
+        (self.front).charge_turn(held_bytes, self.commits.bytes(), io);
         let relieves = self.front.relieve(io);
         self.front.begin_work();
         relieves
@@ -278,6 +289,12 @@ impl Shard {
             || self.has_more()
             || !self.front.deliveries.is_empty()
             || self.front.queues.has_paging()
+    }
+
+    fn report<I: Io>(&mut self, io: &mut I) {
+        for (ticket, report) in self.front.lanes.reports.drain(..) {
+            io.report(ticket, report);
+        }
     }
 
     /// Whether the shard waits for something that no event announces, and should be called again

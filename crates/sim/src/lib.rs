@@ -12,6 +12,7 @@
 
 pub mod client;
 mod closed;
+mod engine;
 pub mod met;
 mod net;
 pub mod plan;

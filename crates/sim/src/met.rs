@@ -51,6 +51,12 @@ pub struct Met {
     pub retained: u64,
     /// Planned restarts.
     pub restarts: u64,
+    /// Batches that an engine kept.
+    pub committed: u64,
+    /// Batches that an engine did not keep.
+    pub failed: u64,
+    /// Batches that were appended again.
+    pub appended_again: u64,
 }
 
 impl AddAssign for Met {
@@ -78,6 +84,9 @@ impl AddAssign for Met {
             (&mut self.dups, other.dups),
             (&mut self.retained, other.retained),
             (&mut self.restarts, other.restarts),
+            (&mut self.committed, other.committed),
+            (&mut self.failed, other.failed),
+            (&mut self.appended_again, other.appended_again),
         ] {
             *sum += more;
         }
@@ -86,7 +95,7 @@ impl AddAssign for Met {
 
 impl Met {
     /// Each kind by name.
-    pub fn kinds(&self) -> [(&'static str, u64); 29] {
+    pub fn kinds(&self) -> [(&'static str, u64); 32] {
         [
             ("messages", self.messages),
             ("acknowledged", self.acknowledged),
@@ -117,6 +126,9 @@ impl Met {
             ("lost and again", self.dups),
             ("retained", self.retained),
             ("restarts", self.restarts),
+            ("committed", self.committed),
+            ("not kept", self.failed),
+            ("appended again", self.appended_again),
         ]
     }
 

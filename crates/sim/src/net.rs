@@ -6,9 +6,10 @@
 
 use std::collections::VecDeque;
 
-use crore_broker::{Close, ConnId, Io, Link, Mail, Part, ShardId};
+use crore_broker::{Batch, Close, ConnId, Io, Link, Mail, Part, ShardId};
 
 use crate::closed::Watch;
+use crate::engine::{Engine, Manner};
 use crate::rng::Rng;
 
 /// One connection as both ends see it.
@@ -73,13 +74,15 @@ pub struct Net {
     pub tear_percent: u32,
     /// Sends that took less than was offered.
     pub torn: u64,
+    /// The engine of the partitions, and how it behaves, if there is one.
+    pub engine: Option<(Engine, Manner)>,
     /// The first thing that a shard did wrong.
     pub wrong: Option<String>,
 }
 
 impl Net {
-    /// A network of so many shards.
-    pub fn new(shards: usize, tear_percent: u32) -> Self {
+    /// A network of so many shards, with an engine of this manner if they have one.
+    pub fn new(shards: usize, tear_percent: u32, manner: Option<Manner>) -> Self {
         Net {
             sockets: Vec::new(),
             transit: (0..shards * shards).map(|_| VecDeque::new()).collect(),
@@ -88,6 +91,7 @@ impl Net {
             rng: Rng::new(0),
             tear_percent,
             torn: 0,
+            engine: manner.map(|manner| (Engine::default(), manner)),
             wrong: None,
         }
     }
@@ -205,6 +209,16 @@ impl Io for Net {
                     socket.to_client.clear();
                 }
             }
+        }
+    }
+
+    fn append(&mut self, batch: Batch) {
+        let taken = match &mut self.engine {
+            Some((engine, manner)) => engine.append(batch, *manner, &mut self.rng),
+            None => Err("records for no engine".into()),
+        };
+        if let Err(wrong) = taken {
+            self.wrong.get_or_insert(wrong);
         }
     }
 

@@ -4,6 +4,7 @@
 mod draw;
 mod steps;
 
+use crate::engine::Manner;
 use crore_broker::Pace;
 use crore_broker::settings::Settings;
 use crore_wire::topic;
@@ -135,6 +136,8 @@ pub struct Plan {
     pub mail_percent: u32,
     /// Neither the budget of all logs nor the count of topics is ever reached.
     pub budgets_are_wide: bool,
+    /// How the engine behaves, if what homes write goes through one.
+    pub engine: Option<Manner>,
     /// The step before which the server restarts, in thousandths of all steps, if it does.
     pub restarts_at: Option<usize>,
     /// Batches that are published before all else, so that the logs are long where a turn is short.

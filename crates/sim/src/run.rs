@@ -48,6 +48,11 @@ pub fn run(plan: &Plan, seed: u64, steps: &[Step], traced: bool) -> Result<Met, 
                 world.met.stats += shard.stats();
             }
             world.met.torn = world.net.torn;
+            if let Some((engine, _)) = &world.net.engine {
+                let met = &mut world.met;
+                (met.committed, met.failed) = (engine.kept, engine.failed);
+                met.appended_again = engine.again;
+            }
             Ok(world.met)
         }
         Err(what) => Err(Failure {
@@ -120,6 +125,7 @@ fn whole(world: &mut World, seed: u64, steps: &[Step]) -> Result<(), Wrong> {
 fn calm(world: &mut World, rng: &mut Rng) -> Result<(), Wrong> {
     world.truth.note(|| "calm".into());
     world.net.tear_percent = 0;
+    world.hear_all(rng)?;
     rest(world, rng)?;
     if world.plan.stalled_s > 0 {
         world.truth.now_s += world.plan.stalled_s;

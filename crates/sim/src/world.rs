@@ -82,6 +82,7 @@ impl World {
             rest: None,
             waits: None,
             budgets_are_wide: plan.budgets_are_wide,
+            engine_fails: plan.engine.is_some_and(|engine| engine.fails > 0),
             memory_is_tight: plan.settings.limits.memory_bytes < crate::plan::MEMORY_BYTES,
             session_messages: plan.settings.mqtt.session_messages,
             retains: plan.retains,
@@ -95,6 +96,7 @@ impl World {
             homes: plan.homes as ShardId,
             partitions: plan.partitions as PartitionId,
             epoch: LOG_EPOCH,
+            appends: plan.engine.is_some(),
             seed: dice,
             admission: Admission::new(&plan.settings, dice),
         });
@@ -122,7 +124,7 @@ impl World {
             .collect();
         World {
             shards: (0..plan.shards).map(shard).collect(),
-            net: Net::new(plan.shards, plan.tear_percent),
+            net: Net::new(plan.shards, plan.tear_percent, plan.engine),
             truth,
             met: Met::default(),
             subscribers,

@@ -38,6 +38,7 @@ pub const FLOORS: &[(&str, &[&[&str]])] = &[
             &["filters"],
             &["log"],
             &["home"],
+            &["commit"],
             &["conn"],
             &["protocol"],
             &["shard"],
@@ -78,6 +79,7 @@ pub const FLOORS: &[(&str, &[&[&str]])] = &[
         "sim",
         &[
             &["closed", "met", "rng", "truth"],
+            &["engine"],
             &["net", "plan", "worth"],
             &["client"],
             &["world"],

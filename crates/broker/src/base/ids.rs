@@ -33,3 +33,7 @@ impl ConnId {
         }
     }
 }
+
+/// Identifies an order, so that its report finds the sender. The sender chooses it; the shard only returns it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Ticket(pub u64);

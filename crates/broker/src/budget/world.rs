@@ -21,6 +21,8 @@ pub struct World {
     pub partitions: PartitionId,
     /// The epoch of the logs.
     pub epoch: u32,
+    /// Whether homes append what they write to the log of an engine, and apply it once that has kept it. Otherwise they apply it at once.
+    pub appends: bool,
     /// Seed of the hash of topic names, against floods of collisions.
     pub seed: u64,
     /// The counts of all shards together.
@@ -46,6 +48,7 @@ impl World {
             homes: shards,
             partitions: shards,
             epoch: 7,
+            appends: false,
             seed: 42,
         })
     }

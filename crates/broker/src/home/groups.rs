@@ -194,6 +194,12 @@ impl Groups {
         !due.is_empty()
     }
 
+    /// The filter and the name of a group.
+    pub fn share_of(&self, id: u64) -> Option<(&[u8], &[u8])> {
+        let group = self.all.get(&id)?;
+        Some((&group.filter, &group.name))
+    }
+
     fn id_of(&self, filter: &[u8], name: &[u8]) -> Option<u64> {
         let list = self
             .lists

@@ -47,7 +47,7 @@ impl Home {
             return Err(reached);
         }
         let found = self.find(message.hash, message.name);
-        if found.is_none() {
+        if found.is_none() && !self.coming.makes(message.hash) {
             self.make_room(client, rules, now)?;
         }
         Ok(found)
@@ -170,7 +170,12 @@ impl Home {
     }
 
     /// Whether a message is to be kept, in its topic's log or as the retained one.
-    fn would_keep(&mut self, message: &Publish<'_>, settings: &Settings, rules: &Rules) -> bool {
+    pub(super) fn would_keep(
+        &mut self,
+        message: &Publish<'_>,
+        settings: &Settings,
+        rules: &Rules,
+    ) -> bool {
         let name = message.name;
         let found = self.find(message.hash, name).map(|id| self.rows.get(id));
         let number = found.map_or_else(|| rules.number_for(name), |row| row.rule);

@@ -141,6 +141,22 @@ pub struct Claim {
     pub owner: Client,
 }
 
+/// Whether there is room for another session.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Room {
+    /// It was not asked yet.
+    Ask,
+    /// It is reserved.
+    Reserved,
+    /// None is reserved, as the client id had a session.
+    None,
+}
+
+/// Takes room for another session of this client, if there is some.
+pub fn room_for_session(owner: Client, counts: &Admission) -> bool {
+    counts.has_room_for_session() && counts.enter_session(owner).is_ok()
+}
+
 /// The outcome of a claim.
 pub enum Opening {
     /// The claimant has the session: the former one with what it left behind, or a new one, for which the former ends.
@@ -228,18 +244,26 @@ impl Sessions {
         holds.then(|| self.clients.get(row.client))
     }
 
-    /// A client connects. `counts` says whether there may be another session.
+    /// Whether this client id has a session.
+    pub fn has(&self, hash: u32, client: &[u8]) -> bool {
+        self.find(hash, client).is_some()
+    }
+
+    /// A client connects. `counts` says whether there may be another session, unless that was asked before.
     pub fn open(
         &mut self,
-        hash: u32,
-        client: &[u8],
+        (hash, client): (u32, &[u8]),
         claim: Claim,
+        room: Room,
         counts: &Admission,
         now: Now,
     ) -> Opening {
         let Some(id) = self.find(hash, client) else {
-            if !counts.has_room_for_session() || counts.enter_session(claim.owner).is_err() {
-                return Opening::Full;
+            match room {
+                Room::Ask if !room_for_session(claim.owner, counts) => return Opening::Full,
+                Room::Ask | Room::Reserved => {}
+                // The session that was there has ended since.
+                Room::None => counts.move_session(Client::NOBODY, claim.owner),
             }
             let mut row = Row::vacant(NONE);
             row.hash = hash;
@@ -248,6 +272,9 @@ impl Sessions {
             self.index.insert(&mut self.rows, id);
             return self.hand_over(id, &claim, None, None);
         };
+        if room == Room::Reserved {
+            counts.leave_session(claim.owner);
+        }
         let row = self.rows.get_mut(id);
         if row.held == Held::No {
             let (kept, will, owner) = self.take_away(id, now);

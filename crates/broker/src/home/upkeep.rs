@@ -53,10 +53,10 @@ impl Home {
         rules: &Rules,
         now: Now,
     ) -> Result<(), Reached> {
-        match self.find(hash, name) {
-            Some(_) => Ok(()),
-            None => self.make_room(client, rules, now),
+        if self.find(hash, name).is_none() && !self.coming.makes(hash) {
+            self.make_room(client, rules, now)?;
         }
+        Ok(())
     }
 
     /// The state of a topic, as it is told to clients.
@@ -189,10 +189,13 @@ impl Home {
         self.partitions[self.place_of(row)].log.count(row.log)
     }
 
-    /// Whether the topic has no subscribers and keeps nothing.
+    /// Whether the topic has no subscribers, keeps nothing and no record about it is under way.
     fn is_unused(&self, id: u32) -> bool {
         let row = self.rows.get(id);
-        row.carrier == NONE && row.flags & (RETAINS | KEEPS) == 0 && self.messages_of(row) == 0
+        row.carrier == NONE
+            && row.flags & (RETAINS | KEEPS) == 0
+            && self.messages_of(row) == 0
+            && !self.coming.has(row.hash)
     }
 
     pub(super) fn queue_if_idle(&mut self, id: u32, now: Now) {

@@ -1,5 +1,6 @@
 //! Whom a home answers, and how an attach, a publish or an action on a topic has ended.
 
+use crate::base::ids::Ticket;
 use crate::budget::admission::Reached;
 
 /// The request of a connection that an answer belongs to.
@@ -24,6 +25,8 @@ pub enum Answer {
     Full(ReplyTo),
     /// Only a failure (a line of a batch).
     Failure(ReplyTo),
+    /// The report of an order.
+    Order(Ticket),
 }
 
 /// The outcome of an attach.
@@ -73,4 +76,6 @@ pub enum Outcome {
     Replayed(Info),
     /// The idempotency key came with another message before; nothing was published.
     OtherMessage,
+    /// The engine did not keep it; nothing has changed.
+    Unkept,
 }

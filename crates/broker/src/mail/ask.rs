@@ -3,7 +3,7 @@
 use alloc::boxed::Box;
 use alloc::vec::Vec;
 
-use crate::base::ids::PartitionId;
+use crate::base::ids::{PartitionId, Ticket};
 use crate::base::position::Since;
 use crate::budget::admission::{Client, Party};
 use crate::mail::answer::{Answer, ReplyTo};
@@ -81,11 +81,24 @@ pub enum Ask {
         hash: u32,
         /// The topic.
         name: Span,
-        /// The request to answer.
-        to: ReplyTo,
+        /// The answer that is wanted.
+        answer: Answer,
         /// The client for which it is made.
         client: Client,
     },
+    /// For the operator: remove the messages of a topic up to this offset, so many at most.
+    Purge {
+        /// The topic.
+        name: Span,
+        /// The offset.
+        until: u64,
+        /// How many.
+        most: u32,
+        /// The order.
+        ticket: Ticket,
+    },
+    /// Remove the message without a key from a topic that keeps the latest, as if it had never been.
+    ForgetLatest(Span),
     /// A subscriber needs the messages of a topic kept, whatever its rule says; or no longer does.
     KeepLog {
         /// The keyed hash of the name.

@@ -11,9 +11,10 @@ use alloc::collections::VecDeque;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 
-use crate::base::ids::ShardId;
+use crate::base::ids::{ShardId, Ticket};
 use crate::base::pace::Pace;
 use crate::base::planted::{self, Fault};
+use crate::mail::orders::Report;
 use crate::mail::{Ask, FRAMES_KEPT_BYTES, Frames, Mail, Tell};
 
 /// Mail to one peer, and asks from it.
@@ -63,6 +64,8 @@ pub struct Lanes {
     pub next: usize,
     /// Credit waits until carriers have caught up; no event announces that.
     pub withholds: bool,
+    /// Answers to the operator that are due.
+    pub reports: Vec<(Ticket, Report)>,
     /// See [`crate::base::pace::Pace::turns_under_way`].
     pub under_way_max: usize,
     /// See [`crate::base::pace::Pace::ask_bytes`].
@@ -81,6 +84,7 @@ impl Lanes {
             read_at: 0,
             next: 0,
             withholds: false,
+            reports: Vec::new(),
             under_way_max: Pace::default().turns_under_way,
             ask_bytes: Pace::default().ask_bytes,
         }
@@ -134,6 +138,31 @@ impl Lanes {
         None
     }
 
+    /// Takes what the shard asks itself.
+    pub fn take_own_asks(&mut self) -> Option<Asked> {
+        let lane = &mut self.to[self.me as usize];
+        if lane.asks.is_empty() {
+            return None;
+        }
+        let (asks, bytes) = (
+            core::mem::take(&mut lane.asks),
+            core::mem::take(&mut lane.bytes),
+        );
+        let weight = core::mem::take(&mut lane.publishes) * self.ask_bytes + bytes.len();
+        lane.under_way_bytes += weight;
+        Some(Asked {
+            weight,
+            asks: asks.into_iter(),
+            bytes,
+            stamp: self.stamp,
+        })
+    }
+
+    /// Whether the shard has asked itself something.
+    pub fn has_own_asks(&self) -> bool {
+        !self.to[self.me as usize].asks.is_empty()
+    }
+
     /// Whether the shard has tells for itself.
     pub fn has_own(&self) -> bool {
         !self.to[self.me as usize].tells.is_empty()
@@ -165,11 +194,13 @@ impl Lanes {
         self.withholds = false;
         for id in 0..self.to.len() {
             let lane = &mut self.to[id];
+            if id == self.me as usize {
+                lane.under_way_bytes -= core::mem::take(&mut lane.credit_bytes);
+                continue;
+            }
             let credit_bytes = if pressed { 0 } else { lane.credit_bytes };
             self.withholds |= credit_bytes < lane.credit_bytes;
-            if id == self.me as usize
-                || (lane.asks.is_empty() && lane.tells.is_empty() && credit_bytes == 0)
-            {
+            if lane.asks.is_empty() && lane.tells.is_empty() && credit_bytes == 0 {
                 continue;
             }
             lane.credit_bytes -= credit_bytes;

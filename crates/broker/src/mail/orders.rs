@@ -13,6 +13,7 @@ use alloc::sync::Arc;
 use alloc::vec::Vec;
 use core::net::IpAddr;
 
+pub use crate::base::ids::Ticket;
 use crate::base::ids::{ConnId, ShardId};
 use crate::base::snapshot::Head;
 use crate::base::strangers::Stranger;
@@ -20,10 +21,6 @@ use crate::budget::stats::{Accounts, Stats, Transport};
 use crate::budget::world::World;
 use crate::mail::session::SessionId;
 use crate::mail::{Info, Outcome};
-
-/// Identifies an order, so that its report finds the sender. The sender chooses it; the shard only returns it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct Ticket(pub u64);
 
 /// An order.
 #[derive(Debug)]
@@ -94,10 +91,10 @@ pub enum Report {
     Messages(Option<Messages>),
     /// How many messages of the log were removed, if there is such a topic.
     Purged(Option<u32>),
-    /// Whether there was such a topic.
-    Deleted(bool),
-    /// The outcome of a publish.
-    Published(Outcome),
+    /// The outcome of a publish or of a deletion.
+    Outcome(Outcome),
+    /// The engine did not keep the order; nothing has changed.
+    Unkept,
     /// A page of connections.
     Connections(Connections),
     /// A connection, if there is one.

@@ -4,6 +4,7 @@ use alloc::boxed::Box;
 use alloc::vec::Vec;
 
 use crate::base::ids::PartitionId;
+use crate::base::snapshot::{Damaged, In, Out};
 use crate::budget::admission::Client;
 use crate::store::shared::Slice;
 use crate::store::slab::NONE;
@@ -62,9 +63,18 @@ pub struct Will {
     pub client: Client,
 }
 
+/// Flags of a will in a record.
+const RETAIN: u8 = 1;
+const MORTAL: u8 = 2;
+const QOS_SHIFT: u8 = 2;
+
 impl Will {
     /// Heap bytes in use, those of the struct included.
     pub fn bytes(&self) -> usize {
+        size_of::<Will>() + self.fields().iter().map(|part| part.len()).sum::<usize>()
+    }
+
+    fn fields(&self) -> [&[u8]; 6] {
         let Will {
             topic,
             data,
@@ -74,8 +84,41 @@ impl Will {
             attributes,
             ..
         } = self;
-        let parts = [topic, data, content_type, key, event, attributes];
-        size_of::<Will>() + parts.iter().map(|part| part.len()).sum::<usize>()
+        [topic, data, content_type, key, event, attributes]
+    }
+
+    /// Writes all but its client.
+    pub(crate) fn write(&self, out: &mut Out<'_>) {
+        let flag = |set, flag| if set { flag } else { 0 };
+        out.number(self.delay_s.into());
+        out.byte(
+            flag(self.retain, RETAIN) | flag(self.ttl_s.is_some(), MORTAL) | self.qos << QOS_SHIFT,
+        );
+        out.number(self.ttl_s.unwrap_or(0).into());
+        for field in self.fields() {
+            out.field(field);
+        }
+    }
+
+    /// Reads a will: its client is nobody.
+    pub(crate) fn read(from: &mut In<'_>) -> Result<Will, Damaged> {
+        let delay_s = from.number32()?;
+        let form = from.byte()?;
+        let ttl_s = from.number32()?;
+        let mut field = || from.field().map(Box::from);
+        Ok(Will {
+            delay_s,
+            topic: field()?,
+            data: field()?,
+            content_type: field()?,
+            key: field()?,
+            event: field()?,
+            attributes: field()?,
+            ttl_s: (form & MORTAL != 0).then_some(ttl_s),
+            qos: form >> QOS_SHIFT & 3,
+            retain: form & RETAIN != 0,
+            client: Client::NOBODY,
+        })
     }
 }
 

@@ -17,7 +17,12 @@ pub(crate) enum Following<'a> {
 }
 
 impl Front {
-    /// Publishes; the outcome comes at once when the home is here, else as a tell.
+    /// Whether this home is here and carries out at once what it is asked.
+    pub(super) fn is_at_hand(&self, home: ShardId) -> bool {
+        home == self.lanes.me && !self.world.appends
+    }
+
+    /// Publishes a client's message; the outcome comes at once when the home is at hand, else as a tell.
     pub(crate) fn publish(
         &mut self,
         to: ShardId,
@@ -26,17 +31,18 @@ impl Front {
     ) -> Option<Outcome> {
         self.stats.published += 1;
         self.stats.published_bytes += message.data.len() as u64;
-        if to == self.lanes.me {
-            let home = self.home.as_mut().expect("a home has one");
-            let world = &self.world;
-            return Some(home.publish_once(
-                message,
-                &world.settings,
-                &world.rules,
-                &self.matching,
-                self.now,
-                &mut self.lanes,
-            ));
+        self.hand_on(to, message, answer)
+    }
+
+    /// The same for a message that is not counted.
+    pub(crate) fn hand_on(
+        &mut self,
+        to: ShardId,
+        message: &Publish<'_>,
+        answer: Answer,
+    ) -> Option<Outcome> {
+        if self.is_at_hand(to) {
+            return Some(self.publish_here(message));
         }
         self.work.steps.add(1);
         self.work.steps.add_bytes(message.data.len());
@@ -60,16 +66,30 @@ impl Front {
         None
     }
 
+    /// Publishes a message at the home of this shard, at once.
+    pub(crate) fn publish_here(&mut self, message: &Publish<'_>) -> Outcome {
+        let home = self.home.as_mut().expect("a home has one");
+        let world = &self.world;
+        home.publish_once(
+            message,
+            &world.settings,
+            &world.rules,
+            &self.matching,
+            self.now,
+            &mut self.lanes,
+        )
+    }
+
     /// Creates, describes or deletes; the outcome comes as with [`Front::publish`].
     pub(crate) fn topic_verb(&mut self, verb: Verb, name: &[u8], to: ReplyTo) -> Option<Outcome> {
         let (hash, home) = self.place_of(name);
         let client = self.conns.get(to.slot).client;
-        if home != self.lanes.me {
+        if !self.is_at_hand(home) {
             self.ask(home, |bytes| Ask::Topic {
                 verb,
                 hash,
                 name: Span::of(bytes, name),
-                to,
+                answer: Answer::Full(to),
                 client,
             });
             return None;
@@ -83,7 +103,7 @@ impl Front {
     pub(crate) fn attach(&mut self, attach: Attach) {
         let name = self.topics.name(attach.topic);
         let (_, home) = self.place_of(name);
-        if home == self.lanes.me {
+        if self.is_at_hand(home) {
             let here = self.home.as_mut().expect("a home has one");
             here.attach(
                 home,

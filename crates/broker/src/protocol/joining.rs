@@ -186,7 +186,7 @@ impl Front {
         };
         let names: Vec<Vec<u8>> = rows.iter().map(|row| self.matching.name(*row)).collect();
         let names = names.join(&SEPARATOR);
-        if home == self.lanes.me {
+        if self.is_at_hand(home) {
             let Some(here) = &mut self.home else {
                 return self.broken(slot);
             };

@@ -56,14 +56,20 @@ impl Front {
         }
     }
 
-    /// At the end of a turn: charges bytes that are counted elsewhere, among them the sessions at this home.
-    pub(crate) fn charge_turn<I: Io>(&mut self, sessions_bytes: usize, io: &I) {
+    /// At the end of a turn: charges bytes that are counted elsewhere, among them the sessions at this home and the
+    /// records that wait for the engine.
+    pub(crate) fn charge_turn<I: Io>(
+        &mut self,
+        sessions_bytes: usize,
+        records_bytes: usize,
+        io: &I,
+    ) {
         self.census.begin_turn();
         self.conns.weigh_touched();
         let home = self.home.as_ref();
         let of_home = |bytes: fn(&Home) -> usize| home.map_or(0, bytes);
         let owed = of_home(Home::readings_bytes);
-        let queued = owed + self.queues.bytes();
+        let queued = owed + self.queues.bytes() + records_bytes;
         self.conns
             .charge(Part::Turns, self.lanes.own_bytes() + queued);
         let groups = of_home(Home::groups_bytes);

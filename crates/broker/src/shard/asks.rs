@@ -2,9 +2,10 @@
 
 use crate::base::ids::ShardId;
 use crate::base::pace::WARMED;
-use crate::home::sessions::Claim;
+use crate::home::sessions::{Claim, Room};
 use crate::home::{Home, Publish, Retry};
-use crate::mail::lanes::{Asked, Lanes};
+use crate::mail::lanes::Asked;
+use crate::mail::orders::Report;
 use crate::mail::{Answer, Ask, Outcome, Tell};
 use crate::shard::Shard;
 
@@ -44,7 +45,7 @@ impl Shard {
             self.warm_asks(asked.asks.as_slice(), &asked.bytes);
             for ask in asked.asks.by_ref().take(WARMED) {
                 self.front.work.steps.add(1);
-                self.asked(from, ask, &asked.bytes);
+                asked.weight -= self.asked(from, ask, &asked.bytes);
                 done += 1;
                 if self.front.is_spent() {
                     break;
@@ -79,8 +80,20 @@ impl Shard {
         }
     }
 
-    /// Carries out an ask of another shard.
-    pub(crate) fn asked(&mut self, from: ShardId, ask: Ask, bytes: &[u8]) {
+    /// Carries out an ask of a shard, or lines it up behind what is under way to the engine. Returns the part of the sender's credit that
+    /// is given back when it is done.
+    pub(crate) fn asked(&mut self, from: ShardId, ask: Ask, bytes: &[u8]) -> usize {
+        match self.front.world.appends {
+            true => self.line_up(from, ask, bytes),
+            false => {
+                self.carry_out(from, ask, bytes);
+                0
+            }
+        }
+    }
+
+    /// Carries out an ask of a shard.
+    pub(super) fn carry_out(&mut self, from: ShardId, ask: Ask, bytes: &[u8]) {
         match ask {
             Ask::SessionOpen {
                 to,
@@ -95,7 +108,7 @@ impl Shard {
                     clean,
                     owner,
                 };
-                self.session_open(claim, hash, &client);
+                self.session_open(claim, (hash, &client), Room::Ask);
             }
             Ask::SessionClose(farewell) => self.session_close(*farewell),
             ask => self.home_asked(from, &ask, bytes),
@@ -103,57 +116,13 @@ impl Shard {
     }
 
     fn home_asked(&mut self, from: ShardId, ask: &Ask, bytes: &[u8]) {
+        if let Some((message, answer)) = message_of(ask, bytes) {
+            let outcome = self.front.publish_here(&message);
+            return self.reply(from, answer, outcome);
+        }
         let home = self.front.home.as_mut().expect("only homes are asked");
         let (world, now, lanes) = (&self.front.world, self.front.now, &mut self.front.lanes);
         match ask {
-            Ask::Publish {
-                hash,
-                name,
-                data,
-                content_type,
-                event,
-                key,
-                attributes,
-                ttl_s,
-                qos,
-                retain,
-                binary,
-                retry,
-                answer,
-                client,
-            } => {
-                let message = Publish {
-                    hash: *hash,
-                    name: name.in_bytes(bytes),
-                    data: data.in_bytes(bytes),
-                    content_type: content_type.in_bytes(bytes),
-                    event: event.in_bytes(bytes),
-                    key: key.in_bytes(bytes),
-                    attributes: attributes.in_bytes(bytes),
-                    qos: *qos,
-                    retain: *retain,
-                    ttl_s: *ttl_s,
-                    binary: *binary,
-                    retry: retry.map(|(key, publisher)| Retry {
-                        key: key.in_bytes(bytes),
-                        publisher,
-                    }),
-                    client: *client,
-                };
-                let outcome = home.publish_once(
-                    &message,
-                    &world.settings,
-                    &world.rules,
-                    &self.front.matching,
-                    now,
-                    lanes,
-                );
-                if matches!((answer, outcome), (Answer::None, Outcome::Full(_))) {
-                    // The publisher gets no answer: the failure is only counted.
-                    self.front.stats.dropped += 1;
-                }
-                reply(lanes, from, *answer, outcome);
-            }
             Ask::Attach(attach, name) => {
                 home.attach(from, attach, name.in_bytes(bytes), &world.rules, now, lanes);
             }
@@ -171,13 +140,23 @@ impl Shard {
                 verb,
                 hash,
                 name,
-                to,
+                answer,
                 client,
             } => {
                 let name = name.in_bytes(bytes);
                 let outcome = home.verb(*verb, *hash, name, *client, &world.rules, now, lanes);
-                lanes.tell(from, Tell::Outcome(*to, outcome));
+                self.reply(from, *answer, outcome);
             }
+            Ask::Purge {
+                name,
+                until,
+                most,
+                ticket,
+            } => {
+                let purged = home.purge_some(name.in_bytes(bytes), *until, *most, now);
+                lanes.reports.push((*ticket, Report::Purged(purged)));
+            }
+            Ask::ForgetLatest(name) => home.forget_latest(name.in_bytes(bytes), now),
             Ask::KeepLog { hash, name, on } => {
                 home.keep_log(*hash, name.in_bytes(bytes), *on, now);
             }
@@ -196,8 +175,8 @@ impl Shard {
             }
             Ask::LeaveGroup(leave) => home.group_leave(from, leave),
             Ask::ReleaseGroup { name, filter } => home.group_release(filter, name),
-            Ask::SessionOpen { .. } | Ask::SessionClose(_) => {
-                unreachable!("sessions are no topics")
+            Ask::Publish { .. } | Ask::SessionOpen { .. } | Ask::SessionClose(_) => {
+                unreachable!("it was carried out before")
             }
             Ask::Fence(to) => lanes.tell(from, Tell::Fenced(*to)),
             Ask::Follow { to, filter } => home.follow(from, *to, filter.in_bytes(bytes)),
@@ -205,14 +184,63 @@ impl Shard {
             Ask::Unfollow(to) => home.unfollow(from, *to),
         }
     }
+
+    /// Answers a publisher.
+    pub(super) fn reply(&mut self, from: ShardId, answer: Answer, outcome: Outcome) {
+        let lanes = &mut self.front.lanes;
+        match answer {
+            Answer::Full(to) => lanes.tell(from, Tell::Outcome(to, outcome)),
+            Answer::Failure(to) if !matches!(outcome, Outcome::Done(_)) => {
+                lanes.tell(from, Tell::Outcome(to, outcome));
+            }
+            Answer::Order(ticket) => lanes.reports.push((ticket, Report::Outcome(outcome))),
+            // The failure is only counted.
+            Answer::None if matches!(outcome, Outcome::Full(_) | Outcome::Unkept) => {
+                self.front.stats.dropped += 1;
+            }
+            Answer::Failure(_) | Answer::None => {}
+        }
+    }
 }
 
-fn reply(lanes: &mut Lanes, from: ShardId, answer: Answer, outcome: Outcome) {
-    match answer {
-        Answer::Full(to) => lanes.tell(from, Tell::Outcome(to, outcome)),
-        Answer::Failure(to) if !matches!(outcome, Outcome::Done(_)) => {
-            lanes.tell(from, Tell::Outcome(to, outcome));
-        }
-        Answer::Failure(_) | Answer::None => {}
-    }
+/// The message of a publish, and the answer that its publisher wants.
+pub(super) fn message_of<'a>(ask: &Ask, bytes: &'a [u8]) -> Option<(Publish<'a>, Answer)> {
+    let Ask::Publish {
+        hash,
+        name,
+        data,
+        content_type,
+        event,
+        key,
+        attributes,
+        ttl_s,
+        qos,
+        retain,
+        binary,
+        retry,
+        answer,
+        client,
+    } = ask
+    else {
+        return None;
+    };
+    let message = Publish {
+        hash: *hash,
+        name: name.in_bytes(bytes),
+        data: data.in_bytes(bytes),
+        content_type: content_type.in_bytes(bytes),
+        event: event.in_bytes(bytes),
+        key: key.in_bytes(bytes),
+        attributes: attributes.in_bytes(bytes),
+        qos: *qos,
+        retain: *retain,
+        ttl_s: *ttl_s,
+        binary: *binary,
+        retry: retry.map(|(key, publisher)| Retry {
+            key: key.in_bytes(bytes),
+            publisher,
+        }),
+        client: *client,
+    };
+    Some((message, *answer))
 }

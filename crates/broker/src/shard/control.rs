@@ -17,9 +17,9 @@ impl Shard {
             Control::Topics(page) => Report::Topics(self.topics_page(&page)),
             Control::Topic(name) => Report::Topic(self.topic(&name).map(Box::new)),
             Control::Log(page) => Report::Messages(self.log_page(&page)),
-            Control::Purge(name, until) => Report::Purged(self.purge_some(&name, until)),
-            Control::Delete(name) => Report::Deleted(self.delete_topic(&name)),
-            Control::Publish(message) => Report::Published(self.publish_ordered(&message)),
+            Control::Purge(name, until) => return self.purge_some(&name, until, ticket),
+            Control::Delete(name) => return self.delete_topic(&name, ticket),
+            Control::Publish(message) => return self.publish_ordered(&message, ticket),
             Control::Connections { which, from, most } => {
                 Report::Connections(self.connections_page(&which, from, most as usize, io))
             }

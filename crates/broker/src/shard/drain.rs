@@ -45,6 +45,7 @@ impl Shard {
             posted: self.posted,
             received: self.received,
             busy: says.any(|count| count > 0)
+                || self.commits.len() > 0
                 || waits + self.front.errands.len() + self.front.deliveries.len() > 0
                 || self.has_more(),
         }

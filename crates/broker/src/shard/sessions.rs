@@ -6,7 +6,7 @@ use crate::base::ids::ShardId;
 use crate::budget::admission::Client;
 use crate::budget::stats::Reason;
 use crate::home::Publish;
-use crate::home::sessions::{Claim, Closing, Opening};
+use crate::home::sessions::{Claim, Closing, Opening, Room};
 use crate::mail::session::Will;
 use crate::mail::{Answer, Farewell, Given, Outcome, ReplyTo, Tell};
 use crate::protocol::publish::is_binary;
@@ -19,22 +19,25 @@ impl Shard {
     pub(crate) fn run_errands(&mut self) {
         for (home, ask) in core::mem::take(&mut self.front.errands) {
             self.front.work.steps.add(1);
-            if home == self.front.lanes.me {
-                self.asked(home, ask, &[]);
+            if home == self.front.lanes.me && !self.front.world.appends {
+                self.carry_out(home, ask, &[]);
             } else {
                 self.front.lanes.to[home as usize].asks.push(ask);
             }
         }
+        if let Some(asked) = self.front.lanes.take_own_asks() {
+            self.take_asks(self.front.lanes.me, asked);
+        }
     }
 
     /// A client connects.
-    pub(crate) fn session_open(&mut self, claim: Claim, hash: u32, client: &[u8]) {
+    pub(crate) fn session_open(&mut self, claim: Claim, client: (u32, &[u8]), room: Room) {
         let (shard, to, owner) = (claim.shard, claim.to, claim.owner);
         let before = self.sessions.len();
         let admission = &self.front.world.admission;
         let opening = self
             .sessions
-            .open(hash, client, claim, admission, self.front.now);
+            .open(client, claim, room, admission, self.front.now);
         self.count_sessions(before);
         self.opened(shard, to, owner, opening);
     }
@@ -69,7 +72,7 @@ impl Shard {
         }
     }
 
-    fn refuse_session(&mut self, shard: ShardId, to: ReplyTo, reason: ReasonCode) {
+    pub(super) fn refuse_session(&mut self, shard: ShardId, to: ReplyTo, reason: ReasonCode) {
         let given = Box::new(Given::Refused(reason));
         self.front.lanes.tell(shard, Tell::Session(to, given));
     }
@@ -91,23 +94,28 @@ impl Shard {
 
     /// Wills and ends that are due: one, and more while less than half of the turn's budget is spent.
     pub(crate) fn end_sessions(&mut self) {
-        loop {
-            let before = self.sessions.len();
-            let Some((will, ended)) = self
-                .sessions
-                .next_due(&self.front.world.admission, self.front.now)
-            else {
-                return;
-            };
-            self.count_sessions(before);
-            self.front.stats.sessions_expired += u64::from(ended.is_some());
+        while let Some(at) = self.sessions.due_at(self.front.now) {
             self.front.work.steps.add(1);
-            self.publish_will(will);
-            self.front.session_ended(ended);
+            match self.front.world.appends {
+                true => self.end_session_later(at),
+                false => self.end_session(at),
+            }
             if self.front.is_half_spent() {
                 return;
             }
         }
+    }
+
+    /// What is due next of the sessions of a partition.
+    pub(super) fn end_session(&mut self, at: usize) {
+        let before = self.sessions.len();
+        let admission = &self.front.world.admission;
+        let due = self.sessions.end_due(at, admission, self.front.now);
+        let Some((will, ended)) = due else { return };
+        self.count_sessions(before);
+        self.front.stats.sessions_expired += u64::from(ended.is_some());
+        self.publish_will(will);
+        self.front.session_ended(ended);
     }
 
     fn publish_will(&mut self, will: Option<Box<Will>>) {

@@ -5,12 +5,14 @@
 //! rules say ([`Rules`](crate::base::rules::Rules)).
 
 use alloc::string::String;
+use alloc::vec::Vec;
 
 use crore_wire::topic;
 
 use crate::budget::admission::Client;
 use crate::budget::stats::Moved;
 use crate::home::Publish;
+use crate::mail::{Answer, Ask, Span};
 use crate::shard::Shard;
 use crate::shard::gauges::{Says, topics};
 
@@ -58,7 +60,9 @@ impl Shard {
             let text = self.sys.text(says, totals, self.front.now.s);
             self.publish_sys(hash, name, &text);
         } else if was_watched && !is_watched {
-            here.forget_latest(hash, name.as_bytes(), self.front.now);
+            let mut bytes = Vec::new();
+            let name = Span::of(&mut bytes, name.as_bytes());
+            self.asked(home, Ask::ForgetLatest(name), &bytes);
         }
     }
 
@@ -79,15 +83,7 @@ impl Shard {
             retry: None,
             client: Client::NOBODY,
         };
-        let world = self.front.world.clone();
-        let here = self.front.home.as_mut().expect("a home has one");
-        here.publish_once(
-            &message,
-            &world.settings,
-            &world.rules,
-            &self.front.matching,
-            self.front.now,
-            &mut self.front.lanes,
-        );
+        self.front
+            .hand_on(self.front.lanes.me, &message, Answer::None);
     }
 }

@@ -70,7 +70,7 @@ impl Shard {
                 .sum(),
             turns_held: self.front.lanes.turns_held(),
             waiting: self.front.queues.len() + self.front.errands.len() + self.front.leaving.len(),
-            asks: self.front.lanes.asks_waiting(),
+            asks: self.front.lanes.asks_waiting() + self.commits.len(),
             ..Accounts::default()
         };
         self.front.conns.account(&mut accounts);

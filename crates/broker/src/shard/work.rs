@@ -21,7 +21,10 @@ impl Shard {
             .home
             .as_ref()
             .is_some_and(|home| home.readings() > 0);
-        owes || self.front.queues.has_resumed() || self.front.lanes.has_asks()
+        owes || self.front.queues.has_resumed()
+            || self.front.lanes.has_asks()
+            || self.front.lanes.has_own_asks()
+            || self.commits.is_stirred()
     }
 
     /// Goes on with work that turns so far had no time for, until half of the budget is spent: some asks of a lane, a
@@ -29,7 +32,8 @@ impl Shard {
     /// wait.
     pub(crate) fn go_on<I: Io>(&mut self, io: &mut I) {
         loop {
-            let mut more = self.go_on_with_asks();
+            let mut more = self.go_on_with_commits();
+            more |= self.go_on_with_asks();
             if let Some(home) = &mut self.front.home {
                 more |= home.read_next(
                     &self.front.world.rules,

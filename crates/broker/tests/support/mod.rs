@@ -151,6 +151,7 @@ pub fn partitioned(
         homes,
         partitions,
         epoch: 7,
+        appends: false,
         seed: 42,
     })
 }

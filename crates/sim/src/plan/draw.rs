@@ -5,6 +5,7 @@ use crore_broker::Pace;
 use crore_broker::settings::{First, Keep, Rule, Settings, Slow};
 
 use super::{MEMORY_BYTES, Plan};
+use crate::engine::Manner;
 use crate::rng::Rng;
 
 /// Salt of the random choices of worlds that are short of credit.
@@ -47,6 +48,10 @@ const BOUNDS_PERCENT: u32 = 30;
 const FORGETS: u64 = 733;
 /// Salt of the random choices of partitions and of the homes of a restart, likewise.
 const PARTITIONS: u64 = 0x9A27_1710;
+/// Salt of the random choices of an engine, likewise.
+const ENGINES: u64 = 0xE261_3E50;
+/// How many of a hundred worlds have one.
+const ENGINES_PERCENT: u32 = 35;
 /// Salt of the random choices of limits of topics and of logs by address, likewise.
 const MAKERS: u64 = 361;
 /// How many of a hundred worlds with narrow budgets have them.
@@ -83,6 +88,7 @@ impl Plan {
         plan.bound_outboxes(&mut own(BOUNDS));
         plan.limit_makers(&mut own(MAKERS));
         plan.divide(&mut own(PARTITIONS));
+        plan.commit(&mut own(ENGINES));
         plan
     }
 
@@ -126,6 +132,7 @@ impl Plan {
             tear_percent: rng.pick(&[0, 5, 40]),
             mail_percent: rng.pick(&[20, 60, 95]),
             budgets_are_wide,
+            engine: None,
             restarts_at: None,
             hoard: 0,
             lazy: rng.chance(30).then(|| rng.below(shards)),
@@ -324,6 +331,17 @@ impl Plan {
                 rule.outbox_bytes = rng.pick(&[0, 0, 60, 300, 4000]);
                 rule.outbox_messages = rng.pick(&[0, 1, 2, 5]);
             }
+        }
+    }
+
+    /// In some worlds what homes write goes through an engine.
+    fn commit(&mut self, rng: &mut Rng) {
+        if rng.chance(ENGINES_PERCENT) {
+            self.engine = Some(Manner {
+                decides: rng.pick(&[5, 30, 90]),
+                fails: rng.pick(&[0, 0, 5, 40]),
+                forgets: rng.pick(&[0, 0, 5, 40]),
+            });
         }
     }
 

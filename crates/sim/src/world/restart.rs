@@ -12,6 +12,8 @@ use super::{World, now};
 use crate::rng::Rng;
 use crate::truth::Wrong;
 
+/// Seconds after which homes append again what has no answer.
+const AGAIN_S: u32 = 3;
 /// Rounds within which a world whose clock stands still comes to rest.
 const ROUNDS_MAX: usize = 20_000;
 
@@ -27,6 +29,7 @@ impl World {
                 self.turn(shard, true, rng)?;
             }
         }
+        self.hear_all(rng)?;
         self.settle_all(rng)?;
         let snapshots = self.snapshots(rng)?;
         for shard in &self.shards {
@@ -51,7 +54,23 @@ impl World {
         }
         self.ticked_s.fill(0);
         self.busy.fill(false);
+        if let Some((engine, _)) = &mut self.net.engine {
+            engine.restart();
+        }
         self.met.restarts += 1;
+        Ok(())
+    }
+
+    /// From now on the engine hears and keeps all; what it has not heard is appended again.
+    pub fn hear_all(&mut self, rng: &mut Rng) -> Result<(), Wrong> {
+        let Some((engine, _)) = &mut self.net.engine else {
+            return Ok(());
+        };
+        engine.is_calm = true;
+        self.truth.now_s += AGAIN_S;
+        for shard in 0..self.plan.shards {
+            self.turn(shard, true, rng)?;
+        }
         Ok(())
     }
 

@@ -2,7 +2,7 @@
 
 use std::net::IpAddr;
 
-use crore_broker::{Input, Link, Now, Shard, ShardId};
+use crore_broker::{Input, Link, Now, PartitionId, Shard, ShardId};
 
 use super::{RECEIVE_BYTES, World, limits, now};
 use crate::net::Net;
@@ -14,6 +14,8 @@ impl World {
     pub fn has_work(&self, shard: usize) -> bool {
         self.busy[shard]
             || self.net.has_mail(shard)
+            || (self.net.engine.as_ref())
+                .is_some_and(|(engine, _)| engine.has_work(self.partitions(shard)))
             || self.shards[shard].tick_in_ms().is_some()
             || self.ticked_s[shard] != self.truth.now_s
             || self.live[shard].iter().any(|link| {
@@ -56,6 +58,7 @@ impl World {
                 handle(state, Input::Mail(mail), now, &mut self.net, most);
             }
         }
+        self.engine(shard, whole, now, rng);
         let before = self.shards[shard].steps();
         self.busy[shard] = self.shards[shard].flush(now, &mut self.net);
         let (took, most) = (
@@ -69,6 +72,31 @@ impl World {
         }
         self.met.cursors += u64::from(self.busy[shard]);
         limits::check(self, shard)
+    }
+
+    /// The partitions of which this shard is the home.
+    fn partitions(&self, shard: usize) -> impl Iterator<Item = PartitionId> + use<> {
+        let (placement, shard) = (self.shared.placement(), shard as ShardId);
+        let all = (shard < placement.homes()).then(|| placement.of_home(shard));
+        all.into_iter().flatten()
+    }
+
+    /// The engine decides about some batches of this shard.
+    fn engine(&mut self, shard: usize, whole: bool, now: Now, rng: &mut Rng) {
+        let partitions = self.partitions(shard);
+        let Some((engine, manner)) = &mut self.net.engine else {
+            return;
+        };
+        let answers = engine.turn(partitions, whole, *manner, rng);
+        let most = limits::input_steps(&self.plan);
+        for (partition, number, kept) in answers {
+            let input = match kept {
+                true => Input::Committed(partition, number),
+                false => Input::Failed(partition, number),
+            };
+            let state = &mut self.shards[shard];
+            handle(state, input, now, &mut self.net, most);
+        }
     }
 
     /// A sweep begins with the second, and is over before the next; each turn is one step of it.
@@ -138,6 +166,7 @@ fn handle(shard: &mut Shard, input: Input<'_>, now: Now, net: &mut Net, most: u6
         Input::End(_) | Input::Closed(_) => "the end of a connection",
         Input::Mail(_) => "a mail",
         Input::Tick => "a tick",
+        Input::Committed(..) | Input::Failed(..) => "an answer of the engine",
         Input::Control(..) | Input::Verdict(..) => "an order or a verdict",
     };
     let before = shard.steps();

@@ -34,4 +34,9 @@ impl Party {
     pub fn number(self) -> u64 {
         self.0
     }
+
+    /// Back from [`Party::number`].
+    pub(crate) fn from_number(number: u64) -> Party {
+        Party(number)
+    }
 }

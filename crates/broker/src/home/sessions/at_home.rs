@@ -5,7 +5,7 @@
 use alloc::boxed::Box;
 use alloc::vec::Vec;
 
-use super::{Claim, Closing, FOREVER_S, Opening, Sessions};
+use super::{Claim, Closing, FOREVER_S, Opening, Room, Sessions};
 use crate::base::ids::ShardId;
 use crate::base::placement::Placement;
 use crate::base::snapshot::{Block, Damaged, Form, In, Origin, kind};
@@ -23,6 +23,8 @@ pub struct SessionsAtHome {
     partitions: Vec<Sessions>,
     /// The first second in which something is due, [`FOREVER_S`] if nothing is.
     due_s: u32,
+    /// Places of partitions of which an end is under way to the engine.
+    ending: Vec<usize>,
     held_bytes: usize,
 }
 
@@ -35,6 +37,7 @@ impl SessionsAtHome {
             me,
             partitions: all.into_iter().flatten().map(Sessions::new).collect(),
             due_s: FOREVER_S,
+            ending: Vec::new(),
             held_bytes: 0,
         }
     }
@@ -66,9 +69,15 @@ impl SessionsAtHome {
         let before = sessions.held_bytes();
         let done = with(sessions);
         self.held_bytes = self.held_bytes - before + sessions.held_bytes();
-        let all = self.partitions.iter().map(Sessions::next_due_s);
-        self.due_s = all.min().unwrap_or(FOREVER_S);
+        self.look_at_due();
         done
+    }
+
+    fn look_at_due(&mut self) {
+        let all = self.partitions.iter().enumerate();
+        let all = all.filter(|(at, _)| !self.ending.contains(at));
+        let due_s = all.map(|(_, sessions)| sessions.next_due_s());
+        self.due_s = due_s.min().unwrap_or(FOREVER_S);
     }
 
     /// Bytes of the rows and their indexes.
@@ -93,18 +102,27 @@ impl SessionsAtHome {
         self.partitions.get(self.place_of(id)?)?.name_of(id)
     }
 
-    /// A client connects. `counts` says whether there may be another session.
+    fn place_of_client(&self, client: &[u8]) -> usize {
+        let partition = self.placement.partition_of(client);
+        self.placement.place_at_home(partition)
+    }
+
+    /// Whether this client id has a session.
+    pub fn has(&self, hash: u32, client: &[u8]) -> bool {
+        self.partitions[self.place_of_client(client)].has(hash, client)
+    }
+
+    /// A client connects. `counts` says whether there may be another session, unless that was asked before.
     pub fn open(
         &mut self,
-        hash: u32,
-        client: &[u8],
+        client: (u32, &[u8]),
         claim: Claim,
+        room: Room,
         counts: &Admission,
         now: Now,
     ) -> Opening {
-        let partition = self.placement.partition_of(client);
-        let at = self.placement.place_at_home(partition);
-        self.change(at, |it| it.open(hash, client, claim, counts, now))
+        let at = self.place_of_client(client.1);
+        self.change(at, |it| it.open(client, claim, room, counts, now))
     }
 
     /// The holder gives a session back. Returns the claimant that gets it next, and the will that is due.
@@ -120,18 +138,35 @@ impl SessionsAtHome {
         self.due_s <= now.s
     }
 
-    /// The next session with something due: its will, and its state if it has expired.
-    pub fn next_due(
-        &mut self,
-        counts: &Admission,
-        now: Now,
-    ) -> Option<(Option<Box<Will>>, Option<Kept>)> {
+    /// The place of the next partition with something due.
+    pub fn due_at(&self, now: Now) -> Option<usize> {
         if !self.is_due(now) {
             return None;
         }
-        let mut all = self.partitions.iter();
-        let at = all.position(|sessions| sessions.next_due_s() == self.due_s)?;
-        self.change(at, |sessions| sessions.next_due(counts, now))
+        let is = |at: &usize| {
+            self.partitions[*at].next_due_s() == self.due_s && !self.ending.contains(at)
+        };
+        (0..self.partitions.len()).find(is)
+    }
+
+    /// What is due of this partition is under way to the engine: it counts as not due; or it is no more.
+    pub fn ends_later(&mut self, at: usize, later: bool) {
+        self.ending.retain(|ending| *ending != at);
+        if later {
+            self.ending.push(at);
+        }
+        self.look_at_due();
+    }
+
+    /// What is due next of a partition, if anything is still: the will of a session, and its state if it has expired.
+    pub fn end_due(
+        &mut self,
+        at: usize,
+        counts: &Admission,
+        now: Now,
+    ) -> Option<(Option<Box<Will>>, Option<Kept>)> {
+        let is_due = self.partitions[at].next_due_s() <= now.s;
+        is_due.then(|| self.change(at, |sessions| sessions.next_due(counts, now)))?
     }
 
     /// The client that each of them is counted for.

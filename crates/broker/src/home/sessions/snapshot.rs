@@ -23,10 +23,6 @@ use crate::store::slab::{NONE, Vacant as _};
 const ENDLESS: u8 = 1;
 const HAS_WILL: u8 = 2;
 const HAS_PAYLOADS: u8 = 4;
-/// In a will's.
-const RETAIN: u8 = 1;
-const MORTAL: u8 = 2;
-const QOS_SHIFT: u8 = 2;
 /// Bytes that a session takes at most, besides its client id, its state and its will.
 const SESSION_BYTES: usize = 48;
 
@@ -96,15 +92,7 @@ impl Sessions {
         }
         let Some(delayed) = &away.will else { return };
         out.number(left_s(delayed.due_s));
-        let will = &delayed.will;
-        out.number(u64::from(will.delay_s));
-        out.byte(
-            flag(will.retain, RETAIN) | flag(will.ttl_s.is_some(), MORTAL) | will.qos << QOS_SHIFT,
-        );
-        out.number(u64::from(will.ttl_s.unwrap_or(0)));
-        for field in will_fields(will) {
-            out.field(field);
-        }
+        delayed.will.write(out);
     }
 
     /// Reads a session.
@@ -123,7 +111,7 @@ impl Sessions {
             }
         }
         let will = match form & HAS_WILL != 0 {
-            true => Some((from.number32()?, read_will(from)?)),
+            true => Some((from.number32()?, Will::read(from)?)),
             false => None,
         };
         Ok(Saved {
@@ -198,37 +186,4 @@ impl Sessions {
             }
         }
     }
-}
-
-fn will_fields(will: &Will) -> [&[u8]; 6] {
-    let Will {
-        topic,
-        data,
-        content_type,
-        key,
-        event,
-        attributes,
-        ..
-    } = will;
-    [topic, data, content_type, key, event, attributes]
-}
-
-fn read_will(from: &mut In<'_>) -> Result<Will, Damaged> {
-    let delay_s = from.number32()?;
-    let form = from.byte()?;
-    let ttl_s = from.number32()?;
-    let mut field = || from.field().map(Box::from);
-    Ok(Will {
-        delay_s,
-        topic: field()?,
-        data: field()?,
-        content_type: field()?,
-        key: field()?,
-        event: field()?,
-        attributes: field()?,
-        ttl_s: (form & MORTAL != 0).then_some(ttl_s),
-        qos: form >> QOS_SHIFT & 3,
-        retain: form & RETAIN != 0,
-        client: Client::NOBODY,
-    })
 }

@@ -48,10 +48,11 @@ impl Front {
     /// later and release them, and its request might arrive before that of this shard.
     pub(super) fn fence_needs(&mut self, slot: u32, due: &mut Vec<u32>) {
         let to = self.conns.reply_to(slot, FENCE);
-        let me = self.lanes.me;
-        for home in (0..self.world.homes).filter(|home| *home != me) {
-            self.ask(home, |_| Ask::Fence(to));
-            due.push(FENCE);
+        for home in 0..self.world.homes {
+            if !self.is_at_hand(home) {
+                self.ask(home, |_| Ask::Fence(to));
+                due.push(FENCE);
+            }
         }
     }
 

@@ -25,7 +25,7 @@ impl Front {
     }
 
     fn keep_log_at(&mut self, home: ShardId, hash: u32, name: &[u8], on: bool) {
-        if home == self.lanes.me {
+        if self.is_at_hand(home) {
             // This shard is the home, so there is one.
             if let Some(here) = &mut self.home {
                 here.keep_log(hash, name, on, self.now);

@@ -397,5 +397,6 @@ pub(super) fn reason_of(outcome: Outcome) -> ReasonCode {
         }
         Outcome::Done(_) | Outcome::Existed(_) | Outcome::Replayed(_) => ReasonCode::SUCCESS,
         Outcome::Full(_) | Outcome::Missing | Outcome::OtherMessage => ReasonCode::QUOTA_EXCEEDED,
+        Outcome::Unkept => ReasonCode::UNSPECIFIED_ERROR,
     }
 }

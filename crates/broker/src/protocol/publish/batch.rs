@@ -6,7 +6,7 @@ use crore_wire::{json, ndjson, topic};
 
 use super::RESERVED;
 use super::fields::{check_fields, check_idempotency_key};
-use super::outcomes::OTHER_MESSAGE;
+use super::outcomes::{OTHER_MESSAGE, UNKEPT};
 use crate::base::access::Right;
 use crate::base::ids::ShardId;
 use crate::base::pace::WARMED;
@@ -32,6 +32,7 @@ impl Batch {
             Outcome::Full(reached) => reached.reason(),
             Outcome::Missing => Reached::Topics.reason(),
             Outcome::OtherMessage => OTHER_MESSAGE,
+            Outcome::Unkept => UNKEPT,
         };
         self.lines -= 1;
         self.failed.push((number, reason));
@@ -141,7 +142,7 @@ impl Front {
                     if let Some(outcome) = outcome {
                         batch.line_ended(number, outcome);
                     }
-                    if home != self.lanes.me {
+                    if !self.is_at_hand(home) {
                         batch.remote[home as usize / 64 % 4] |= 1 << (home % 64);
                     }
                 }

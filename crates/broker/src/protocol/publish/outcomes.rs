@@ -15,6 +15,9 @@ use crate::protocol::side::Pending;
 /// The answer to a key that was used before for another message.
 pub(super) const OTHER_MESSAGE: &str = "this idempotency key was used for another message";
 
+/// The answer when the engine did not keep a record.
+pub(super) const UNKEPT: &str = "it could not be stored, and nothing has changed; try again";
+
 impl Front {
     /// Another shard's answer to a publish or a verb.
     pub(crate) fn outcome<I: Io>(&mut self, to: ReplyTo, outcome: Outcome, io: &mut I) {
@@ -80,6 +83,7 @@ impl Front {
                 self.respond_reason(slot, reached.status(), reached.reason());
             }
             (_, Outcome::OtherMessage) => self.respond_reason(slot, 422, OTHER_MESSAGE),
+            (_, Outcome::Unkept) => self.respond_reason(slot, 503, UNKEPT),
         }
     }
 
@@ -109,7 +113,7 @@ impl Front {
                     },
                 );
             }
-            Ok(Outcome::Missing | Outcome::OtherMessage) => {
+            Ok(Outcome::Missing | Outcome::OtherMessage | Outcome::Unkept) => {
                 text.extend_from_slice(b"\nstatus: 503")
             }
             Ok(Outcome::Full(reached)) | Err(reached) => {

@@ -1,10 +1,11 @@
 //! Topics, for the operator: pages of them, their logs, and orders that change them. Only a topic's home is asked.
 
+use alloc::vec::Vec;
+
 use crate::budget::admission::Client;
 use crate::home::Publish;
-use crate::mail::orders::{LogPage, Messages, Topic, TopicsPage};
-use crate::mail::orders::{Publishing, Topics};
-use crate::mail::{Answer, Outcome};
+use crate::mail::orders::{LogPage, Messages, Publishing, Ticket, Topic, Topics, TopicsPage};
+use crate::mail::{Answer, Ask, Span, Verb};
 use crate::shard::Shard;
 
 /// Messages that one order takes away from a log at most.
@@ -26,22 +27,32 @@ impl Shard {
         self.front.home.as_mut()?.read_log(page)
     }
 
-    pub(super) fn purge_some(&mut self, name: &[u8], until: u64) -> Option<u32> {
-        let home = self.front.home.as_mut()?;
-        home.purge_some(name, until, PURGED_PER_TURN, self.front.now)
+    pub(super) fn purge_some(&mut self, name: &[u8], until: u64, ticket: Ticket) {
+        let mut bytes = Vec::new();
+        let ask = Ask::Purge {
+            name: Span::of(&mut bytes, name),
+            until,
+            most: PURGED_PER_TURN,
+            ticket,
+        };
+        self.asked(self.front.lanes.me, ask, &bytes);
     }
 
-    pub(super) fn delete_topic(&mut self, name: &[u8]) -> bool {
+    pub(super) fn delete_topic(&mut self, name: &[u8], ticket: Ticket) {
+        let mut bytes = Vec::new();
         let (hash, home) = self.front.place_of(name);
-        assert_eq!(home, self.front.lanes.me, "only its home is asked");
-        let here = self.front.home.as_mut().expect("a home has one");
-        let outcome = here.delete(hash, name, self.front.now, &mut self.front.lanes);
-        matches!(outcome, Outcome::Done(_))
+        let ask = Ask::Topic {
+            verb: Verb::Delete,
+            hash,
+            name: Span::of(&mut bytes, name),
+            answer: Answer::Order(ticket),
+            client: Client::NOBODY,
+        };
+        self.asked(home, ask, &bytes);
     }
 
-    pub(super) fn publish_ordered(&mut self, message: &Publishing) -> Outcome {
+    pub(super) fn publish_ordered(&mut self, message: &Publishing, ticket: Ticket) {
         let (hash, home) = self.front.place_of(&message.name);
-        assert_eq!(home, self.front.lanes.me, "only its home is asked");
         let publish = Publish {
             hash,
             name: &message.name,
@@ -57,8 +68,9 @@ impl Shard {
             retry: None,
             client: Client::NOBODY,
         };
-        self.front
-            .publish(home, &publish, Answer::None)
-            .expect("the home is here")
+        let answer = Answer::Order(ticket);
+        if let Some(outcome) = self.front.publish(home, &publish, answer) {
+            self.reply(home, answer, outcome);
+        }
     }
 }

@@ -278,8 +278,9 @@ pub async fn delete(
 ) -> Answer<Deleted> {
     let (name, home) = place(&plane, &asked?.name)?;
     match plane.shards().ask(home, Control::Delete(name)).await? {
-        Report::Deleted(true) => Ok(Json(Deleted { deleted: true })),
-        Report::Deleted(false) => Err(ApiError::missing("topic")),
+        Report::Outcome(Outcome::Done(_)) => Ok(Json(Deleted { deleted: true })),
+        Report::Outcome(Outcome::Missing) => Err(ApiError::missing("topic")),
+        Report::Outcome(Outcome::Unkept) => Err(unkept()),
         other => unexpected(&other),
     }
 }
@@ -371,6 +372,7 @@ pub async fn purge(
         match plane.shards().ask(home, order).await? {
             Report::Purged(Some(more)) if more > 0 => purged += u64::from(more),
             Report::Purged(_) => break,
+            Report::Unkept => return Err(unkept()),
             other => unexpected(&other),
         }
     }
@@ -437,16 +439,23 @@ pub async fn publish(
         binary,
     }));
     match plane.shards().ask(home, order).await? {
-        Report::Published(Outcome::Done(info)) => Ok(Json(Published {
+        Report::Outcome(Outcome::Done(info)) => Ok(Json(Published {
             offset: info.offset,
             epoch: info.epoch,
             subscribers: info.subscribers,
             messages: info.messages,
         })),
-        Report::Published(_) => Err(ApiError::new(
+        Report::Outcome(Outcome::Unkept) => Err(unkept()),
+        Report::Outcome(_) => Err(ApiError::new(
             StatusCode::SERVICE_UNAVAILABLE,
             "no room for another topic (limits.topics_max, limits.topics_per_shard)",
         )),
         other => unexpected(&other),
     }
+}
+
+/// The engine failed.
+fn unkept() -> ApiError {
+    let why = "it could not be stored, and nothing has changed; try again";
+    ApiError::new(StatusCode::SERVICE_UNAVAILABLE, why)
 }

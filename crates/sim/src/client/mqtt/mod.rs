@@ -345,7 +345,7 @@ impl Client {
         let fights = !self.old.is_empty();
         match reason {
             ReasonCode::SERVER_BUSY | ReasonCode::SERVER_UNAVAILABLE if fights => {}
-            _ if !truth.budgets_are_wide => met.refused += 1,
+            _ if truth.may_refuse() => met.refused += 1,
             reason => return Err(format!("{} was refused: {reason:?}", self.id)),
         }
         Ok(())

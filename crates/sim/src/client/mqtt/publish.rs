@@ -190,7 +190,7 @@ impl Client {
                 truth.acknowledge(number);
             }
             met.acknowledged += 1;
-        } else if truth.budgets_are_wide {
+        } else if !truth.may_refuse() {
             return Err(format!("message {number} was refused: {:?}", ack.reason));
         } else {
             truth.messages[number as usize].refused = true;

@@ -108,7 +108,7 @@ impl Publisher {
             truth.learn(number, offset_of(id)?)?;
             truth.acknowledge(number);
             met.acknowledged += 1;
-        } else if truth.budgets_are_wide {
+        } else if !truth.may_refuse() {
             return Err(format!("message {number} was refused: {text:?}"));
         } else {
             truth.messages[number as usize].refused = true;
@@ -138,7 +138,7 @@ impl Publisher {
                 truth.acknowledge(*number);
                 met.acknowledged += 1;
             }
-            (Request::One(number), 429 | 503) if !truth.budgets_are_wide => {
+            (Request::One(number), 429 | 503) if truth.may_refuse() => {
                 truth.messages[*number as usize].refused = true;
                 met.refused += 1;
             }
@@ -151,7 +151,7 @@ impl Publisher {
                 if text.starts_with(&published) && text.ends_with("\"failed\": []}\n") {
                     numbers.iter().for_each(|number| truth.acknowledge(*number));
                     met.acknowledged += numbers.len() as u64;
-                } else if truth.budgets_are_wide {
+                } else if !truth.may_refuse() {
                     return Err(format!("a batch failed: {}", shown(body)));
                 } else {
                     met.refused += 1;
@@ -169,10 +169,10 @@ impl Publisher {
             }
             (Request::Other, 200 | 201) => {}
             // Refused with its connection, before its request was read.
-            (Request::Batch(_) | Request::Delete(..), 429 | 503) if !truth.budgets_are_wide => {
+            (Request::Batch(_) | Request::Delete(..), 429 | 503) if truth.may_refuse() => {
                 met.refused += 1;
             }
-            (Request::Info(_) | Request::Other, 429 | 503) if !truth.budgets_are_wide => {
+            (Request::Info(_) | Request::Other, 429 | 503) if truth.may_refuse() => {
                 met.refused += 1
             }
             _ => return Err(format!("{request:?} was answered {status}")),

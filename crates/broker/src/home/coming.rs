@@ -1,0 +1,83 @@
+//! The topics that records under way are about, by the hash of their names. They are not forgotten meanwhile, and there is room for those
+//! that are still to be made.
+
+use alloc::collections::BTreeMap;
+
+/// The records under way about one topic.
+#[derive(Default)]
+struct Records {
+    count: u32,
+    /// Whether room for the topic is reserved.
+    makes: bool,
+}
+
+/// The topics that records under way are about.
+#[derive(Default)]
+pub(super) struct Coming {
+    topics: BTreeMap<u32, Records>,
+    to_make: usize,
+}
+
+impl Coming {
+    /// How many topics have room reserved.
+    #[inline]
+    pub fn to_make(&self) -> usize {
+        self.to_make
+    }
+
+    /// Whether a record about the topic is under way.
+    #[inline]
+    pub fn has(&self, hash: u32) -> bool {
+        !self.topics.is_empty() && self.topics.contains_key(&hash)
+    }
+
+    /// Whether room is reserved for the topic.
+    pub fn makes(&self, hash: u32) -> bool {
+        self.to_make > 0 && self.topics.get(&hash).is_some_and(|records| records.makes)
+    }
+
+    /// One record more; `makes` if it will make the topic.
+    pub fn add(&mut self, hash: u32, makes: bool) {
+        let records = self.topics.entry(hash).or_default();
+        records.count += 1;
+        self.to_make += usize::from(makes && !records.makes);
+        records.makes |= makes;
+    }
+
+    /// One record less; says whether it was the last about its topic.
+    pub fn remove(&mut self, hash: u32) -> bool {
+        let Some(records) = self.topics.get_mut(&hash) else {
+            return false;
+        };
+        records.count -= 1;
+        let is_last = records.count == 0;
+        if is_last {
+            self.to_make -= usize::from(records.makes);
+            self.topics.remove(&hash);
+        }
+        is_last
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn room_is_reserved_once_for_each_topic_until_its_last_record() {
+        let mut coming = Coming::default();
+        coming.add(1, false);
+        assert!(coming.has(1) && !coming.makes(1) && !coming.has(2));
+        assert_eq!(coming.to_make(), 0);
+        coming.add(1, true);
+        coming.add(1, true);
+        coming.add(2, true);
+        assert!(coming.makes(1) && coming.makes(2));
+        assert_eq!(coming.to_make(), 2);
+        assert!(!coming.remove(1) && !coming.remove(1));
+        assert_eq!((coming.to_make(), coming.makes(1)), (2, true));
+        assert!(coming.remove(1) && !coming.has(1));
+        assert!(coming.remove(2) && !coming.remove(2));
+        assert_eq!(coming.to_make(), 0);
+    }
+}

@@ -1,0 +1,135 @@
+//! Publishes and topics whose records are under way to the engine: what is reserved for them, so that applying them refuses nothing.
+//!
+//! Invariant: what is reserved for a record is released once, when the record is applied or was not kept.
+
+use super::Home;
+use super::Publish;
+use crate::base::rules::Rules;
+use crate::base::settings::Settings;
+use crate::base::time::Now;
+use crate::budget::admission::{Client, Reached};
+use crate::filters::matching::Matching;
+use crate::mail::lanes::Lanes;
+use crate::mail::{Outcome, Verb};
+use crate::store::index::Chained as _;
+use crate::store::slab::NONE;
+
+/// What is reserved for a record.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Reserved {
+    /// The topic with this hash stays, or has room.
+    topic: Option<u32>,
+    /// Bytes of kept messages of this client.
+    kept: (Client, usize),
+}
+
+impl Home {
+    /// Admits a message, unless it was published before, and reserves room for it.
+    ///
+    /// # Errors
+    /// How the publish ends at once.
+    pub(crate) fn reserve(
+        &mut self,
+        message: &Publish<'_>,
+        settings: &Settings,
+        rules: &Rules,
+        now: Now,
+    ) -> Result<Reserved, Outcome> {
+        self.recognise(message, settings, now)?;
+        let found = self.admit(message, settings, rules, now);
+        let found = found.map_err(Outcome::Full)?;
+        let owner = self.admission.log_owner(message.client);
+        let bytes = match owner.is_known() && self.would_keep(message, settings, rules) {
+            true => message.data.len(),
+            false => 0,
+        };
+        self.admission.keep(owner, bytes);
+        self.coming.add(message.hash, found.is_none());
+        Ok(Reserved {
+            topic: Some(message.hash),
+            kept: (owner, bytes),
+        })
+    }
+
+    /// Reserves room for a topic that a client makes, unless it exists.
+    ///
+    /// # Errors
+    /// The limit that was reached.
+    pub(crate) fn reserve_topic(
+        &mut self,
+        verb: Verb,
+        (hash, name): (u32, &[u8]),
+        client: Client,
+        rules: &Rules,
+        now: Now,
+    ) -> Result<Reserved, Reached> {
+        if verb == Verb::Create {
+            self.admit_topic(hash, name, client, rules, now)?;
+        }
+        let makes = verb == Verb::Create && self.find(hash, name).is_none();
+        self.coming.add(hash, makes);
+        Ok(Reserved {
+            topic: Some(hash),
+            ..Reserved::default()
+        })
+    }
+
+    /// The record was applied, or was not kept.
+    pub(crate) fn release(&mut self, reserved: Reserved, now: Now) {
+        let (owner, bytes) = reserved.kept;
+        self.admission.drop_kept(owner, bytes);
+        let Some(hash) = reserved.topic else { return };
+        if self.coming.remove(hash) {
+            let mut id = self.index.first(hash).unwrap_or(NONE);
+            while id != NONE {
+                if self.rows.get(id).hash == hash {
+                    self.queue_if_idle(id, now);
+                }
+                id = self.rows.get(id).next();
+            }
+        }
+    }
+
+    /// Applies a message whose record is kept, unless one with the same key was applied before. `now` has the second of its admission.
+    pub(crate) fn apply(
+        &mut self,
+        message: &Publish<'_>,
+        settings: &Settings,
+        rules: &Rules,
+        here: &Matching,
+        now: Now,
+        lanes: &mut Lanes,
+    ) -> Outcome {
+        let key = match self.recognise(message, settings, now) {
+            Ok(key) => key,
+            Err(known) => return known,
+        };
+        let found = self.find(message.hash, message.name);
+        let info = self.publish(message, found, settings, rules, here, now, lanes);
+        self.keep_answer(key, message.name, &info, settings);
+        Outcome::Done(info)
+    }
+
+    /// Applies a verb whose record is kept.
+    pub(crate) fn apply_verb(
+        &mut self,
+        verb: Verb,
+        hash: u32,
+        name: &[u8],
+        rules: &Rules,
+        now: Now,
+        lanes: &mut Lanes,
+    ) -> Outcome {
+        match verb {
+            Verb::Create => self.make(hash, name, rules, now),
+            Verb::Info | Verb::Delete | Verb::Purge => {
+                self.verb(verb, hash, name, Client::NOBODY, rules, now, lanes)
+            }
+        }
+    }
+
+    /// The filter and the name of a group.
+    pub(crate) fn share_of(&self, group: u64) -> Option<(&[u8], &[u8])> {
+        self.groups.share_of(group)
+    }
+}
